@@ -1,0 +1,37 @@
+"""The errors of minikv: one small family. Each has a code, the numbers, and the way out.
+
+The sentence belongs to the code and stands in ``messages/errors.toml`` in both languages, so ``str(error)``
+is English and ``error.text("zh")`` is Chinese. A learner and a script can both tell two errors apart
+without reading the sentence: ``error.code`` and ``error.values``.
+"""
+
+from minikv.i18n import text
+
+
+class MiniKVError(Exception):
+    """Anything that minikv refuses. ``code`` names the sentence, ``values`` are the numbers in it."""
+
+    def __init__(self, code: str, **values: object):
+        self.code = code
+        self.values = values
+        super().__init__(self.text("en"))
+
+    def text(self, lang: str = "en") -> str:
+        """The sentence in ``lang`` ("en" or "zh")."""
+        return text(f"errors.{self.code}", lang, **self.values)
+
+
+class ArgumentError(MiniKVError, ValueError):
+    """A value that the caller gave cannot be used."""
+
+
+class ConfigError(MiniKVError, ValueError):
+    """A model's config is missing a field, contradicts itself, or is of a kind that minikv does not know."""
+
+
+class UnknownNameError(MiniKVError, LookupError):
+    """A model, GPU or exercise of that name is not in the catalogue (or several are)."""
+
+
+class DoesNotFitError(MiniKVError):
+    """The model does not fit the memory: the terms of the budget are in ``values``."""

@@ -1,0 +1,219 @@
+"""Where every byte of a GPU goes, on paper: weights, activations, workspace, context, and the rest is the pool.
+
+The paper form, and the form that an engine measures after a warm-up, are the same sum:
+
+    pool = total * utilization - weights - activations - workspace - context
+    pool = total * utilization - used - peak + current
+           used = weights + context        (all that is taken on the GPU, seen from outside)
+           peak = weights + activations + workspace     (the most that the forward had allocated)
+           current = weights               (what is allocated now)
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from minikv.errors import ArgumentError, DoesNotFitError
+from minikv.plan import pool
+from minikv.plan.activations import Activations, activation_peak
+from minikv.plan.catalog import GPU, find_gpu
+from minikv.plan.config import read_config
+from minikv.plan.dtypes import kv_dtype as find_kv_dtype
+from minikv.plan.spec import CacheSpec, check_count
+from minikv.plan.weights import WeightBytes
+from minikv.plan.weights import weight_bytes as find_weight_bytes
+from minikv.units import MIB, format_bytes
+
+# What a CUDA context, its loaded kernels and a library's scratch memory take is not in any config. These are
+# assumptions, named as such in every answer; an engine measures them (`allocate_kv_cache`).
+CUDA_CONTEXT_BYTES = 512 * MIB
+WORKSPACE_BYTES = 512 * MIB
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """One GPU's memory, per rank. All figures are bytes unless their name says otherwise."""
+
+    spec: CacheSpec
+    weights: WeightBytes
+    activations: Activations
+    total_bytes: int
+    utilization: float
+    cuda_context_bytes: int
+    workspace_bytes: int
+    block_size: int
+    chunk: int
+    context: int
+    batch: int
+    gpu: GPU | None = None
+
+    @property
+    def limit_bytes(self) -> int:
+        """What the engine may use of the GPU: int(total * utilization)."""
+        return int(self.total_bytes * self.utilization)
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.weights.total
+
+    @property
+    def weight_source(self) -> str:
+        """ "index" (a safetensors index), "shapes" (the config's), or "given"."""
+        return self.weights.source
+
+    @property
+    def activation_bytes(self) -> int:
+        return self.activations.bytes
+
+    @property
+    def kv_bytes(self) -> int:
+        """The pool: what is left for the KV cache. Negative where the model itself does not fit."""
+        taken = self.weight_bytes + self.activation_bytes + self.workspace_bytes + self.cuda_context_bytes
+        return self.limit_bytes - taken
+
+    @property
+    def needed_bytes(self) -> int:
+        """What ``batch`` sequences of ``context`` tokens take from the pool, in whole blocks."""
+        return self.batch * pool.sequence_bytes(self.spec, self.context, self.block_size)
+
+    @property
+    def fits(self) -> bool:
+        """Whether ``batch`` sequences of ``context`` tokens fit into the pool."""
+        return self.needed_bytes <= self.kv_bytes
+
+    @property
+    def num_blocks(self) -> int:
+        return pool.num_blocks(self.spec, self.kv_bytes, self.context, self.batch, self.block_size)
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens that all sequences together can have in the pool: num_blocks * block_size."""
+        return self.num_blocks * self.block_size
+
+    def max_batch(self, context: int | None = None) -> int:
+        """How many sequences of ``context`` tokens fit into the pool (default: the budget's own context)."""
+        return pool.max_sequences(self.spec, max(0, self.kv_bytes), context or self.context, self.block_size)
+
+    def max_context(self, batch: int | None = None) -> int | float:
+        """The most tokens that each of ``batch`` sequences can have, capped at ``spec.max_positions``."""
+        length = pool.max_length(self.spec, max(0, self.kv_bytes), batch or self.batch, self.block_size)
+        return min(length, self.spec.max_positions or math.inf)
+
+    def terms(self) -> list[tuple[str, int]]:
+        """Where the GPU's bytes go, in order, each with its name; they add up to ``total_bytes``.
+
+        The names are keys of ``messages/plan.toml`` ("term_weights", …).
+        """
+        used = min(self.needed_bytes, self.kv_bytes)
+        return [
+            ("weights", self.weight_bytes),
+            ("activations", self.activation_bytes),
+            ("workspace", self.workspace_bytes),
+            ("cuda_context", self.cuda_context_bytes),
+            ("kv_used", used),
+            ("kv_free", self.kv_bytes - used),
+            ("kept_free", self.total_bytes - self.limit_bytes),
+        ]
+
+    def measured_form(self) -> dict[str, int]:
+        """The same pool as ``total * utilization - used - peak + current``: each term, and ``available``."""
+        used = self.weight_bytes + self.cuda_context_bytes
+        peak = self.weight_bytes + self.activation_bytes + self.workspace_bytes
+        return {
+            "limit": self.limit_bytes,
+            "used": used,
+            "peak": peak,
+            "current": self.weight_bytes,
+            "available": self.limit_bytes - used - peak + self.weight_bytes,
+        }
+
+
+def plan_memory(
+    config: Any,
+    *,
+    gpu: str | None = None,
+    gpu_bytes: int | None = None,
+    tp: int = 1,
+    context: int = 4096,
+    batch: int = 1,
+    kv_dtype: str | None = None,
+    utilization: float = 0.9,
+    block_size: int = 16,
+    chunk: int = 8192,
+    weight_bytes: int | None = None,
+    cuda_context_bytes: int = CUDA_CONTEXT_BYTES,
+    workspace_bytes: int = WORKSPACE_BYTES,
+    layout: str = "hf",
+    encoder_tokens: int | None = None,
+) -> MemoryBudget:
+    """The budget of one GPU that is one of ``tp`` ranks serving the model of ``config``.
+
+    ``gpu`` is a catalogue name; ``gpu_bytes`` overrides its memory and is required where the catalogue has no
+    figure that torch would see. ``chunk`` is the most tokens that one forward prefills, ``utilization`` the
+    share of the GPU that the engine may use. ``weight_bytes`` is one rank's, for models whose shapes are not
+    known. The other arguments are those of ``CacheSpec.from_config``.
+
+    Raises ``ConfigError``, ``UnknownNameError``, ``ArgumentError``, and ``DoesNotFitError`` where no block is
+    left for the cache, with every term.
+    """
+    for what, value in (("context", context), ("batch", batch), ("block_size", block_size), ("chunk", chunk)):
+        check_count(what, value)
+    if not isinstance(utilization, int | float) or not 0 < utilization <= 1:
+        raise ArgumentError("bad_number", what="utilization", value=utilization, must="above 0 and at most 1")
+    card, total = _total_bytes(gpu, gpu_bytes)
+    spec = CacheSpec.from_config(
+        config, tp=tp, kv_dtype=kv_dtype, layout=layout, encoder_tokens=encoder_tokens
+    )
+    if spec.max_positions and context > spec.max_positions:
+        raise ArgumentError("context_too_long", context=context, most=spec.max_positions, name=spec.name)
+    reader = read_config(config)
+    itemsize = find_kv_dtype(_dtype_of(spec)).itemsize
+    budget = MemoryBudget(
+        spec=spec,
+        weights=find_weight_bytes(config, tp=tp, weight_bytes=weight_bytes),
+        activations=activation_peak(reader, chunk=chunk, batch=batch, tp=tp, itemsize=itemsize),
+        total_bytes=total,
+        utilization=utilization,
+        cuda_context_bytes=cuda_context_bytes,
+        workspace_bytes=workspace_bytes,
+        block_size=block_size,
+        chunk=chunk,
+        context=context,
+        batch=batch,
+        gpu=card,
+    )
+    smallest = pool.sequence_bytes(spec, 1, block_size)
+    if budget.kv_bytes < smallest:
+        raise _does_not_fit(budget, smallest)
+    return budget
+
+
+def _total_bytes(gpu: str | None, gpu_bytes: int | None) -> tuple[GPU | None, int]:
+    card = find_gpu(gpu) if gpu is not None else None
+    if gpu_bytes is not None:
+        check_count("gpu_bytes", gpu_bytes)
+        return card, gpu_bytes
+    if card is None:
+        raise ArgumentError("no_gpu")
+    if card.total_bytes is None:
+        raise ArgumentError("gpu_without_bytes", name=card.name)
+    return card, card.total_bytes
+
+
+def _dtype_of(spec: CacheSpec) -> str:
+    """The dtype that the model computes in, as the spec read it from the config."""
+    return next((use.value for use in spec.fields if use.name in ("dtype", "torch_dtype")), "bf16")
+
+
+def _does_not_fit(budget: MemoryBudget, smallest: int) -> DoesNotFitError:
+    return DoesNotFitError(
+        "does_not_fit",
+        name=budget.spec.name,
+        short=format_bytes(smallest - budget.kv_bytes),
+        limit=format_bytes(budget.limit_bytes),
+        weights=format_bytes(budget.weight_bytes),
+        activations=format_bytes(budget.activation_bytes),
+        other=format_bytes(budget.workspace_bytes + budget.cuda_context_bytes),
+        tp=budget.spec.tp,
+        chunk=budget.chunk,
+    )

@@ -1,0 +1,157 @@
+"""Reading a model's config.json without transformers, and without a guess.
+
+A config.json names some fields and leaves the others to its config class: Gemma-3-4B names neither its
+heads nor its head_dim. transformers fills them in, at the cost of two seconds and of importing torch.
+Here they come from ``data/config_defaults.json``, which ``tools/config_defaults.py`` generates from
+transformers and a test compares with the installed one. Each field that is read is noted with its origin,
+so that an answer can say what it rests on.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from minikv.errors import ConfigError
+
+# Names under which composite (multimodal) configs keep their decoder, most specific first.
+TEXT_CONFIG_NAMES = ("text_config", "language_config", "llm_config")
+
+# Architectures whose config class lives outside transformers but whose cache is a class that does.
+SAME_CACHE_AS = {"kimi_k2": "deepseek_v3", "mimo": "qwen2"}
+
+# A class default for one of these would be another model's size: they have to be in the config itself.
+NEVER_DEFAULTED = ("num_hidden_layers", "hidden_size")
+
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class FieldUse:
+    """One field that an answer rests on. ``origin``: "config", "class default" or "assumed"."""
+
+    name: str
+    value: Any
+    origin: str
+
+
+@lru_cache(maxsize=1)
+def config_defaults() -> dict[str, Any]:
+    """The generated table: ``{"composites", "aliases", "defaults", "transformers"}``."""
+    source = files("minikv.plan") / "data" / "config_defaults.json"
+    return json.loads(source.read_text(encoding="utf-8"))
+
+
+class Config:
+    """The decoder's part of a config, read field by field; ``used`` notes every field and its origin.
+
+    ``model_type`` is the decoder's (``gemma3_text`` for a ``gemma3`` config); ``name`` is what the
+    caller asked for, for messages.
+    """
+
+    def __init__(self, fields: Mapping[str, Any], name: str = "config"):
+        self.name = name
+        self.whole = dict(fields)
+        self.used: dict[str, FieldUse] = {}
+        inner = next(
+            (fields[key] for key in TEXT_CONFIG_NAMES if isinstance(fields.get(key), Mapping)), fields
+        )
+        self.fields = dict(inner)
+        table = config_defaults()
+        stated = self.fields.get("model_type") or self.whole.get("model_type")
+        if not isinstance(stated, str):
+            raise ConfigError("missing_field", field="model_type", name=name)
+        # A text_config may repeat the composite's type, and old hub configs of composites are flat.
+        self.stated_type = table["composites"].get(stated, stated)
+        self.model_type = SAME_CACHE_AS.get(self.stated_type, self.stated_type)
+        self._defaults = table["defaults"].get(self.model_type, {})
+        self._aliases = table["aliases"].get(self.model_type, {})
+
+    def get(self, field: str, default: Any = None) -> Any:
+        """The field's value: the config's own, else its class's, else ``default`` (which is not noted)."""
+        for key in (field, self._aliases.get(field)):
+            if key is not None and key in self.fields:
+                return self.note(key, self.fields[key], "config")
+        own = self._aliases.get(field, field)
+        if own in self._defaults and field not in NEVER_DEFAULTED:
+            return self.note(own, self._defaults[own], "class default")
+        return default
+
+    def require(self, field: str) -> Any:
+        """The field's value. Raises ``ConfigError`` where neither config nor class has it, or it is null."""
+        value = self.get(field, _MISSING)
+        if value is _MISSING or value is None:
+            raise ConfigError("missing_field", field=self._aliases.get(field, field), name=self.name)
+        return value
+
+    def count(self, field: str, value: Any = _MISSING, least: int = 1) -> int:
+        """A field that counts something: an int of at least ``least``, or ``ConfigError`` says what stands there."""
+        value = self.require(field) if value is _MISSING else value
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigError("bad_field", field=field, value=value, name=self.name, least=least)
+        return value
+
+    def assume(self, field: str, value: Any) -> Any:
+        """Note that ``field`` is assumed to be ``value``, because no config says it. Returns ``value``."""
+        return self.note(field, value, "assumed")
+
+    def refuse(self, field: str, value: Any) -> ConfigError:
+        """The error for a field whose value this version does not understand."""
+        return ConfigError(
+            "not_understood", field=field, value=value, name=self.name, model_type=self.model_type
+        )
+
+    def note(self, field: str, value: Any, origin: str) -> Any:
+        self.used[field] = FieldUse(field, value, origin)
+        return value
+
+
+def read_config(source: Any) -> Config:
+    """A ``Config`` from a dict, a Hugging Face config object, a config.json, a model folder or a catalogue name.
+
+    Raises ``ConfigError`` (unreadable file, no JSON, no object) and ``UnknownNameError`` (no such file or name).
+    """
+    if isinstance(source, Config):
+        return Config(source.whole, source.name)
+    if isinstance(source, Mapping):
+        return Config(source, str(source.get("_name_or_path") or source.get("model_type") or "config"))
+    if hasattr(source, "to_dict"):
+        return Config(_object_fields(source), str(getattr(source, "name_or_path", "") or source.model_type))
+    path = Path(source)
+    if path.is_dir():
+        path = path / "config.json"
+        if not path.is_file():
+            raise ConfigError("no_config_json", path=str(path.parent))
+    if path.is_file():
+        return Config(_load_json(path), path.parent.name if path.name == "config.json" else path.name)
+    if path.suffix == ".json":
+        raise ConfigError("no_file", path=str(path))
+    from minikv.plan.catalog import find_model  # the catalogue reads its own models through this file
+
+    model = find_model(str(source))
+    return Config(model.config, model.name)
+
+
+def _object_fields(config: Any) -> dict[str, Any]:
+    """A Hugging Face config object as the dict that it would save, its dtype as text."""
+    fields = config.to_dict()
+    # A model that was loaded in another dtype than its file says has changed `config.dtype`, a torch.dtype.
+    dtype = getattr(config, "dtype", None)
+    if dtype is not None:
+        fields["dtype"] = str(dtype)
+    return fields
+
+
+def _load_json(path: Path) -> dict[str, Any]:
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("unreadable_file", path=str(path), reason=str(error)) from error
+    except json.JSONDecodeError as error:
+        raise ConfigError("bad_json", path=str(path), line=error.lineno, reason=error.msg) from error
+    if not isinstance(loaded, dict):
+        raise ConfigError("not_an_object", path=str(path), kind=type(loaded).__name__)
+    return loaded

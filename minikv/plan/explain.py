@@ -1,0 +1,95 @@
+"""A CacheSpec in words: the formula with its numbers, the fields that it used, what it assumes."""
+
+from typing import TYPE_CHECKING, Any
+
+from minikv.i18n import text
+from minikv.plan.layers import LayerSpec
+
+if TYPE_CHECKING:
+    from minikv.plan.spec import CacheSpec
+
+
+def explain_spec(spec: "CacheSpec", lang: str) -> str:
+    """The lines of ``CacheSpec.explain``."""
+
+    def say(key: str, **values: Any) -> str:
+        return text(f"plan.{key}", lang, **values)
+
+    lines = [
+        say(
+            "spec_head",
+            name=spec.name,
+            model_type=spec.model_type,
+            tp=spec.tp,
+            kv_dtype=spec.kv_dtype,
+            layout=spec.layout,
+        )
+    ]
+    for layer, count in _countable(spec):
+        lines += [f"  {line}" for line in _layer_lines(layer, count, say)]
+    lines.append(say("spec_first", slope=spec.slope(0)))
+    windows = [layer.window for layer in spec.layers if layer.window is not None]
+    if windows:
+        lines.append(say("spec_later", window=max(windows), slope=spec.slope(max(windows))))
+    if spec.constant_state_bytes:
+        lines.append(say("spec_state", state_bytes=spec.constant_state_bytes))
+    for key, origin in (("spec_fields", "config"), ("spec_defaults", "class default")):
+        # A default of null only says that the class derives the field; the layers above show the result.
+        used = [
+            use
+            for use in spec.fields
+            if use.origin == origin and (origin == "config" or use.value is not None)
+        ]
+        fields = [f"{use.name} = {_short(use.value)}" for use in used]
+        if fields:
+            lines.append(say(key, fields=", ".join(fields)))
+    lines += [say("spec_assumed", sentence=say(key, **values)) for key, values in spec.assumptions]
+    return "\n".join(lines)
+
+
+def assumption_sentences(spec: "CacheSpec", lang: str) -> list[str]:
+    """What the spec assumes, one sentence each."""
+    return [text(f"plan.{key}", lang, **values) for key, values in spec.assumptions]
+
+
+def _countable(spec: "CacheSpec") -> list[tuple[LayerSpec, int]]:
+    """Different layers with their counts; shared layers count as one kind, whichever layer they read."""
+    counts: dict[LayerSpec, int] = {}
+    for layer in spec.layers:
+        key = LayerSpec("shared") if layer.kind == "shared" else layer
+        counts[key] = counts.get(key, 0) + 1
+    return list(counts.items())
+
+
+def _layer_lines(layer: LayerSpec, count: int, say) -> list[str]:
+    kind = say(f"kind_{layer.kind}")
+    lines = []
+    if layer.token_bytes:
+        product = layer.kv_heads * (layer.k_dim + layer.v_dim) * layer.itemsize
+        sizes = dict(heads=layer.kv_heads, k_dim=layer.k_dim, v_dim=layer.v_dim, itemsize=layer.itemsize)
+        lines.append(say("layer_tokens", count=count, kind=kind, product=product, **sizes))
+        if layer.scale_bytes:
+            scales = 2 * layer.kv_heads * layer.scale_bytes
+            lines.append(
+                say("layer_scales", heads=layer.kv_heads, scale_bytes=layer.scale_bytes, scales=scales)
+            )
+        if layer.index_bytes:
+            lines.append(say("layer_index", index_bytes=layer.index_bytes))
+        if layer.token_bytes != product:
+            lines.append(say("layer_sum", token_bytes=layer.token_bytes))
+    if layer.window is not None:
+        lines.append(say("layer_window", window=layer.window, most=layer.window * layer.token_bytes))
+    if layer.state_bytes:
+        lines.append(say("layer_state", count=count, kind=kind, state_bytes=layer.state_bytes))
+    if not lines:
+        lines.append(say("layer_nothing", count=count, kind=kind))
+    return lines
+
+
+def _short(value: Any) -> str:
+    """A field's value on one line: long lists by their length and first entries."""
+    if isinstance(value, list) and len(value) > 4:
+        return f"[{', '.join(map(str, value[:2]))}, … {len(value)}]"
+    if isinstance(value, dict):
+        return f"{{… {len(value)}}}"
+    return str(value)

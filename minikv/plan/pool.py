@@ -1,0 +1,90 @@
+"""From a pool of bytes to blocks, and from blocks to sequences.
+
+Layers of one kind (the same window, the same bytes a token) share a block table and a pool of blocks. A full
+layer needs a block for every ``block_size`` tokens; a windowed one gives blocks behind its window back, so
+its need is bounded; recurrent layers need a fixed state a sequence.
+"""
+
+import math
+from dataclasses import dataclass
+
+from minikv.plan.layers import LayerSpec
+from minikv.plan.spec import CacheSpec, check_count
+
+
+@dataclass(frozen=True)
+class BlockKind:
+    """All layers that share one block table: ``count`` layers like ``layer``."""
+
+    layer: LayerSpec
+    count: int
+
+    def block_bytes(self, block_size: int) -> int:
+        """Bytes of one block across the layers of this kind."""
+        return self.count * self.layer.token_bytes * block_size
+
+
+def block_kinds(spec: CacheSpec) -> tuple[BlockKind, ...]:
+    """The kinds of layers that cache tokens, those without a window first."""
+    counts: dict[tuple[int | None, int], tuple[LayerSpec, int]] = {}
+    for layer in spec.layers:
+        if layer.token_bytes:
+            key = (layer.window, layer.token_bytes)
+            counts[key] = (layer, counts.get(key, (layer, 0))[1] + 1)
+    kinds = [BlockKind(layer, count) for layer, count in counts.values()]
+    return tuple(sorted(kinds, key=lambda kind: (kind.layer.window is not None, -(kind.layer.window or 0))))
+
+
+def sequence_bytes(spec: CacheSpec, num_tokens: int, block_size: int) -> int:
+    """Bytes that one sequence of ``num_tokens`` tokens takes from the pool, in whole blocks.
+
+    Never less than ``spec.bytes_for(num_tokens)``: the difference is internal fragmentation.
+    """
+    check_count("num_tokens", num_tokens, least=0)
+    check_count("block_size", block_size)
+    blocks = sum(
+        kind.layer.blocks_for(num_tokens, block_size) * kind.block_bytes(block_size)
+        for kind in block_kinds(spec)
+    )
+    return blocks + (spec.constant_state_bytes if num_tokens else 0)
+
+
+def max_sequences(spec: CacheSpec, pool_bytes: int, num_tokens: int, block_size: int) -> int:
+    """How many sequences of ``num_tokens`` tokens fit into ``pool_bytes``."""
+    check_count("num_tokens", num_tokens)
+    need = sequence_bytes(spec, num_tokens, block_size)
+    return pool_bytes // need if need else 0
+
+
+def max_length(spec: CacheSpec, pool_bytes: int, batch: int, block_size: int) -> int | float:
+    """The most tokens that each of ``batch`` sequences can have; ``math.inf`` where length costs nothing more."""
+    check_count("batch", batch)
+    share = pool_bytes // batch
+    if not any(kind.layer.window is None for kind in block_kinds(spec)):
+        widest = max((layer.window for layer in spec.layers if layer.window is not None), default=1)
+        # Two blocks past the widest window no windowed layer needs another block.
+        if sequence_bytes(spec, widest + 2 * block_size, block_size) <= share:
+            return math.inf
+    low, high = 0, 1
+    while sequence_bytes(spec, high, block_size) <= share:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if sequence_bytes(spec, middle, block_size) <= share else (low, middle)
+    return low
+
+
+def num_blocks(spec: CacheSpec, pool_bytes: int, num_tokens: int, batch: int, block_size: int) -> int:
+    """Blocks of the kinds without a window that ``pool_bytes`` holds: what an engine prints as its block count.
+
+    Where some layers slide or recur, what ``batch`` sequences of ``num_tokens`` tokens need there is set
+    aside first. A model whose layers all slide counts the blocks of its windows.
+    """
+    kinds = block_kinds(spec)
+    growing = [kind for kind in kinds if kind.layer.window is None] or list(kinds)
+    bounded = [kind for kind in kinds if kind not in growing]
+    aside = batch * spec.constant_state_bytes + batch * sum(
+        kind.layer.blocks_for(num_tokens, block_size) * kind.block_bytes(block_size) for kind in bounded
+    )
+    block = sum(kind.block_bytes(block_size) for kind in growing)
+    return max(0, pool_bytes - aside) // block if block else 0

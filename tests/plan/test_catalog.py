@@ -1,0 +1,314 @@
+"""The catalogue: every figure has a source, a name is found however it is spelled, and never by half."""
+
+import re
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError
+from importlib.resources import files
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minikv.errors import UnknownNameError
+from minikv.plan.catalog import GPU, Model, find_gpu, find_model, gpu_names, model_names
+from minikv.plan.config import Config
+from minikv.units import GIB
+
+GPUS = [find_gpu(name) for name in gpu_names()]
+MODELS = [find_model(name) for name in model_names()]
+ENTRIES = [*GPUS, *MODELS]
+
+
+def named(entry: GPU | Model) -> str:
+    return entry.name
+
+
+def data_texts() -> dict[str, str]:
+    folder = files("minikv.plan") / "data"
+    paths = [folder / "gpus.json", *(folder / "models").iterdir()]
+    return {path.name: path.read_text(encoding="utf-8") for path in paths}
+
+
+# ---- every entry
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=named)
+def test_every_entry_has_public_sources(entry):
+    assert entry.sources
+    for source in entry.sources:
+        assert source.strip() == source != ""
+        if source.startswith("github:"):  # owner/repo@commit:path, so that anyone can look it up
+            assert re.match(r"github:[\w.-]+/[\w.-]+@[0-9a-f]{7,40}:\S+", source), source
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=named)
+def test_a_gpus_figures_are_plausible_and_say_where_the_total_comes_from(gpu):
+    assert gpu.bandwidth_gb_s > 0
+    assert (gpu.total_bytes is None) == (gpu.total_source == "")
+    if gpu.total_bytes is not None:
+        # At most the label read as GiB, hardly less than the label read as GB: a wrong unit shows either way.
+        assert 0.97 * gpu.nominal_gb * 10**9 < gpu.total_bytes <= gpu.nominal_gb * GIB
+    if gpu.bf16_tflops and gpu.fp8_tflops:
+        assert gpu.fp8_tflops == pytest.approx(2 * gpu.bf16_tflops, rel=0.02)
+    if gpu.vendor == "NVIDIA":
+        assert re.fullmatch(r"\d+\.\d", gpu.compute_capability)
+        # No NVIDIA card computes in fp8 before 8.9, nor in bf16 before 8.0.
+        capability = float(gpu.compute_capability)
+        assert gpu.fp8_tflops is None or capability >= 8.9
+        assert gpu.bf16_tflops is None or capability >= 8.0
+
+
+@pytest.mark.parametrize("model", MODELS, ids=named)
+def test_a_models_config_is_what_it_claims_to_be(model):
+    config = Config(model.config, model.name)
+    layers = config.require(
+        "num_hidden_layers" if model.config["model_type"] != "whisper" else "decoder_layers"
+    )
+    assert layers > 0
+    listed = config.fields.get("layer_types")
+    assert listed is None or len(listed) == layers
+    assert model.complete == (not model.missing)
+    for path in model.missing:  # a field that is called missing has to be
+        inner = model.config
+        for key in path.split("."):
+            inner = inner.get(key, {})
+        assert inner == {}, path
+
+
+@pytest.mark.parametrize("model", [m for m in MODELS if m.complete], ids=named)
+def test_a_complete_model_has_the_sizes_that_weights_depend_on(model):
+    config = Config(model.config, model.name)
+    for field in ("vocab_size", "hidden_size", "num_attention_heads"):
+        assert config.require(field) > 0
+    assert any(
+        config.get(field) for field in ("intermediate_size", "moe_intermediate_size", "decoder_ffn_dim")
+    )
+    assert "architectures" in model.config
+
+
+@pytest.mark.parametrize("model", [m for m in MODELS if m.expected], ids=named)
+def test_verified_bytes_do_not_contradict_each_other(model):
+    hf, vllm = model.expected["hf_bf16"], model.expected["vllm_bf16_tp1"]
+    assert 0 <= hf["bytes_per_token_beyond_window"] <= hf["bytes_per_token"]
+    slides = hf["bytes_per_token_beyond_window"] < hf["bytes_per_token"]
+    assert slides == (hf["window_tokens_kept"] is not None)
+    # The two engines cache the same elements, except that transformers' figure holds indexer keys too.
+    assert vllm["bytes_per_token"] == hf["bytes_per_token"] or "index_head_dim" in model.config
+    assert hf.get("expanded_bytes_per_token", hf["bytes_per_token"]) >= hf["bytes_per_token"]
+
+
+def test_figures_that_were_verified_elsewhere():
+    totals = {
+        "H200 SXM": 150_109_106_995,
+        "H100 SXM 80GB": 85_061_827_297,
+        "A100 SXM 80GB": 85_094_039_552,
+        "A100 SXM 40GB": 42_412_802_048,
+        "RTX 4090": 25_383_256_719,
+        "T4": 15_633_680_957,
+    }
+    assert {name: find_gpu(name).total_bytes for name in totals} == totals
+    assert [find_gpu(n).total_bytes for n in ("H100 PCIe", "L4", "MI300X", "V100 SXM 32GB")] == [None] * 4
+    bandwidths = {
+        "H200": 4800,
+        "H100 SXM": 3350,
+        "A100 SXM 40GB": 1555,
+        "L40S": 864,
+        "B200": 7700,
+        "MI300X": 5300,
+    }
+    assert {name: find_gpu(name).bandwidth_gb_s for name in bandwidths} == bandwidths
+    assert (find_gpu("H200").bf16_tflops, find_gpu("H200").fp8_tflops) == (989, 1978)
+    assert (find_gpu("T4").bf16_tflops, find_gpu("T4").fp16_tflops) == (None, 65)
+    per_token = {
+        "Llama-2-7B": 524_288,
+        "Llama-3.1-8B": 131_072,
+        "Qwen3-0.6B": 114_688,
+        "Gemma-3-27B": 507_904,
+        "Gemma-4-31B": 901_120,
+        "gpt-oss-20b": 49_152,
+        "DeepSeek-V3": 70_272,
+        "Qwen3.5-27B": 65_536,
+        "Jamba-v0.1": 16_384,
+    }
+    assert {n: find_model(n).expected["hf_bf16"]["bytes_per_token"] for n in per_token} == per_token
+    assert find_model("DeepSeek-V3").expected["hf_bf16"]["expanded_bytes_per_token"] == 4_997_120
+    assert find_model("Qwen3.5-27B").expected["hf_bf16"]["constant_state_bytes"] == 154_927_104
+
+
+@pytest.mark.parametrize(("file", "text"), data_texts().items(), ids=list(data_texts()))
+def test_the_data_names_no_path_of_a_machine(file, text):
+    for forbidden in (
+        r'"/',
+        r"\b/(?:work|root|home|tmp|usr)/",
+        r"[A-Z]:\\\\",
+        r"file:",
+        r"localhost",
+        "search\\(",
+    ):
+        assert not re.search(forbidden, text), (file, forbidden)
+
+
+# ---- names
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("H200", "H200 SXM"),
+        ("h200-sxm", "H200 SXM"),
+        ("NVIDIA H200", "H200 SXM"),
+        ("A100 SXM4 80GB", "A100 SXM 80GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100 SXM 40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 PCIe 80GB"),
+        ("NVIDIA H100 80GB HBM3", "H100 SXM 80GB"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("rtx4090", "RTX 4090"),
+        ("Tesla T4", "T4"),
+        ("L40", "L40"),
+        ("l40s", "L40S"),
+        ("AMD Instinct MI300X", "MI300X"),
+    ],
+)
+def test_a_gpu_is_found_however_it_is_spelled(spelling, name):
+    assert find_gpu(spelling).name == name
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("meta-llama/Llama-3.1-8B", "Llama-3.1-8B"),
+        ("llama-3.1-8b", "Llama-3.1-8B"),
+        ("Llama 3.1 8B", "Llama-3.1-8B"),
+        ("LLAMA_3.1_8B_INSTRUCT", "Llama-3.1-8B"),
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "Llama-3.1-8B"),
+        ("meta-llama/Meta-Llama-3-8B", "Llama-3-8B"),
+        ("google/gemma-4-31b-it", "Gemma-4-31B"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b"),
+        ("deepseek-ai/DeepSeek-R1", "DeepSeek-V3"),
+        ("deepseek v3.2", "DeepSeek-V3.2"),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "Qwen3-Coder-30B-A3B-Instruct"),
+        ("microsoft/Phi-3-mini-4k-instruct", "Phi-3-mini-4k"),
+    ],
+)
+def test_a_model_is_found_however_it_is_spelled(spelling, name):
+    assert find_model(spelling).name == name
+
+
+@given(st.sampled_from(ENTRIES), st.data())
+def test_case_spaces_and_dashes_change_nothing(entry, data):
+    find = find_gpu if isinstance(entry, GPU) else find_model
+    spelling = data.draw(st.sampled_from([entry.name, *entry.aliases]))
+    separator = data.draw(st.sampled_from(["", " ", "-", "_", "  "]))
+    spelling = re.sub(r"[ -]", lambda _: separator, spelling)
+    upper = data.draw(st.lists(st.booleans(), min_size=len(spelling), max_size=len(spelling)))
+    spelling = "".join(c.upper() if up else c.lower() for c, up in zip(spelling, upper, strict=True))
+    assert find(spelling).name == entry.name
+
+
+def test_no_two_entries_share_a_spelling():
+    for entries in (GPUS, MODELS):
+        owner: dict[str, str] = {}
+        for entry in entries:
+            for spelling in {re.sub(r"\W|_", "", s.lower()) for s in (entry.name, *entry.aliases)}:
+                assert owner.setdefault(spelling, entry.name) == entry.name, spelling
+
+
+@pytest.mark.parametrize(
+    ("name", "candidates"),
+    [
+        ("A100", ["A100 SXM 80GB", "A100 PCIe 80GB", "A100 SXM 40GB"]),
+        ("a100 80gb", ["A100 SXM 80GB", "A100 PCIe 80GB"]),
+        ("H100", ["H100 SXM 80GB", "H100 PCIe 80GB"]),
+        ("NVIDIA H100", ["H100 SXM 80GB", "H100 PCIe 80GB"]),
+    ],
+)
+def test_an_ambiguous_gpu_name_lists_the_candidates(name, candidates):
+    with pytest.raises(UnknownNameError) as caught:
+        find_gpu(name)
+    assert caught.value.code == "ambiguous_gpu"
+    for lang in ("en", "zh"):
+        assert all(candidate in caught.value.text(lang) for candidate in (name, *candidates))
+
+
+def test_an_ambiguous_model_name_lists_the_candidates():
+    with pytest.raises(UnknownNameError) as caught:
+        find_model("Llama-3.1")
+    assert caught.value.code == "ambiguous_model"
+    assert caught.value.values["candidates"] == "Llama-3.1-8B, Llama-3.1-70B, Llama-3.1-405B"
+    assert "Llama-3.1-70B" in caught.value.text("zh")
+
+
+@pytest.mark.parametrize(
+    ("find", "name", "near"),
+    [
+        (find_gpu, "H300", "H200 SXM"),
+        (find_gpu, "RTX 4900", "RTX 4090"),
+        (find_gpu, "V100", "V100 SXM 32GB"),  # part of one name is still not a name: there is a 16 GB one
+        (find_model, "Llama-3.1-9B", "Llama-3.1-8B"),
+        (find_model, "Mistral-7B", "Mistral-7B-v0.1"),  # v0.1 slides, v0.3 does not
+        (find_model, "Qwen3-8B-FP8", "Qwen3-8B"),  # half the weights
+    ],
+)
+def test_an_unknown_name_suggests_the_nearest(find, name, near):
+    with pytest.raises(UnknownNameError) as caught:
+        find(name)
+    assert caught.value.code == ("unknown_gpu" if find is find_gpu else "unknown_model")
+    assert near in caught.value.values["nearest"].split(", ")
+    for lang in ("en", "zh"):
+        text = caught.value.text(lang)
+        assert name in text
+        assert near in text
+        assert "minikv plan --list" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["./DeepSeek-V3", "/models/DeepSeek-V3", "models/DeepSeek-V3", "../DeepSeek-V3/"]
+)
+def test_a_path_is_not_a_model_because_it_ends_like_one(name):
+    with pytest.raises(UnknownNameError):
+        find_model(name)
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_found_or_refused_with_suggestions(name):
+    for find in (find_gpu, find_model):
+        try:
+            answer = find(name).name
+        except UnknownNameError as error:
+            answer = error.values.get("nearest") or error.values.get("candidates")
+        assert answer
+
+
+# ---- the listings and the objects
+
+
+def test_the_listings_are_stable_and_grouped():
+    assert len(set(gpu_names())) == len(gpu_names()) == 28
+    assert gpu_names()[0] == "GB300"
+    names = model_names()
+    assert len(set(names)) == len(names) == 49
+    llamas = [name for name in names if name.startswith("Llama")]
+    start = names.index(llamas[0])
+    assert names[start : start + len(llamas)] == llamas
+    sizes = [float(match[1]) for name in llamas if (match := re.search(r"-([\d.]+)B\b", name))]
+    assert sizes[0] == 1
+    assert sizes[-1] == 405
+
+
+def test_entries_are_frozen_and_a_config_is_the_callers_own():
+    with pytest.raises(FrozenInstanceError):
+        find_gpu("H200").total_bytes = 0  # type: ignore[misc]
+    mine = find_model("Llama-3.1-8B")
+    mine.config["num_hidden_layers"] = 1
+    assert find_model("Llama-3.1-8B").config["num_hidden_layers"] == 32
+
+
+def test_the_catalogue_needs_no_torch():
+    code = (
+        "import sys; from minikv.plan.catalog import find_gpu, find_model;"
+        "find_gpu('H200'); find_model('Qwen3-8B');"
+        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"

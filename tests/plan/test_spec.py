@@ -1,0 +1,243 @@
+"""Properties of CacheSpec: inverses, monotony, tensor parallelism, and one answer for every form of a config."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minikv.errors import ArgumentError, ConfigError, UnknownNameError
+from minikv.plan import CacheSpec, LayerSpec, find_model, model_names
+from minikv.plan.architectures import ARCHITECTURES
+from minikv.plan.catalog import Model
+from tests.plan.small_models import DECODERS, small_config
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "torch_dtype": "bfloat16",
+}
+
+layers = st.builds(
+    LayerSpec,
+    kind=st.just("any"),
+    kv_heads=st.integers(0, 9),
+    k_dim=st.integers(1, 70),
+    v_dim=st.integers(1, 70),
+    itemsize=st.sampled_from([1, 2, 4]),
+    scale_bytes=st.sampled_from([0, 4]),
+    index_bytes=st.sampled_from([0, 132]),
+    window=st.none() | st.integers(1, 40),
+    state_bytes=st.sampled_from([0, 0, 977]),
+)
+specs = st.builds(CacheSpec, layers=st.lists(layers, min_size=1, max_size=6).map(tuple))
+
+
+@settings(max_examples=200, deadline=None)
+@given(spec=specs, num_bytes=st.integers(0, 10**7), batch=st.integers(1, 5))
+def test_max_tokens_is_the_exact_inverse_of_bytes_for(spec, num_bytes, batch):
+    most = spec.max_tokens(num_bytes, batch)
+    if most == math.inf:
+        assert spec.slope(10**9) == 0
+        assert spec.bytes_for(10**9, batch) <= num_bytes
+    else:
+        assert spec.bytes_for(most, batch) <= num_bytes < spec.bytes_for(most + 1, batch)
+
+
+@settings(max_examples=100, deadline=None)
+@given(spec=specs, num_tokens=st.integers(0, 200), step=st.integers(1, 200))
+def test_slope_is_the_difference_and_storage_is_never_less_than_what_is_cached(spec, num_tokens, step):
+    state = spec.constant_state_bytes if num_tokens == 0 else 0
+    assert spec.bytes_for(num_tokens + 1) - spec.bytes_for(num_tokens) == spec.slope(num_tokens) + state
+    if num_tokens >= step:
+        assert spec.held_bytes_for(num_tokens, step) >= spec.bytes_for(num_tokens)
+    if num_tokens:
+        prefill = sum(layer.token_bytes for layer in spec.layers) * num_tokens + spec.constant_state_bytes
+        assert spec.held_bytes_for(num_tokens, num_tokens) == prefill
+
+
+@given(num_tokens=st.integers(0, 10**6), batch=st.integers(0, 9))
+def test_batch_multiplies(num_tokens, batch):
+    spec = CacheSpec.from_config(LLAMA)
+    assert spec.bytes_for(num_tokens, batch) == batch * spec.bytes_for(num_tokens)
+    assert spec.bytes_for(num_tokens) == num_tokens * 131_072
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_the_catalogue_s_verified_figures(name):
+    model: Model = find_model(name)
+    expected = model.expected.get("hf_bf16", {})
+    frames = {"encoder_tokens": 1500} if "whisper" in name.lower() else {}
+    spec = CacheSpec.from_config(name, kv_dtype="bf16", **frames)
+    # A few verified figures are for the model in bf16 where the file's own dtype is another.
+    if "bytes_per_token" in expected:
+        assert spec.slope(0) == expected["bytes_per_token"]
+        assert spec.slope(2**40) == expected["bytes_per_token_beyond_window"]
+        assert spec.window == expected["window_tokens_kept"]
+        assert spec.constant_state_bytes == expected["constant_state_bytes"]
+    if "expanded_bytes_per_token" in expected:
+        expanded = CacheSpec.from_config(name, layout="hf-expanded", kv_dtype="bf16")
+        indexer = sum(layer.index_bytes for layer in expanded.layers)
+        assert expanded.slope(0) - indexer == expected["expanded_bytes_per_token"]
+    vllm = model.expected.get("vllm_bf16_tp1", {})
+    if "bytes_per_token" in vllm:
+        ours = CacheSpec.from_config(name, layout="vllm", kv_dtype="bf16", **frames)
+        indexer = sum(layer.index_bytes for layer in ours.layers)
+        assert ours.slope(0) - indexer == vllm["bytes_per_token"]
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_object_dict_and_saved_file_give_the_same_layers(model_type, tmp_path):
+    config = small_config(model_type, dtype="bfloat16")
+    config.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    of_object = CacheSpec.from_config(config).layers
+    assert of_object == CacheSpec.from_config(saved).layers
+    assert of_object == CacheSpec.from_config(tmp_path).layers
+    assert of_object == CacheSpec.from_config(str(tmp_path / "config.json")).layers
+    # What a class derives in __post_init__, a hub config leaves out.
+    for derived in ("layer_types", "layers_block_type", "no_rope_layers"):
+        if model_type not in ("bamba", "granitemoehybrid", "lfm2", "nemotron_h"):
+            saved.pop(derived, None)
+    assert of_object == CacheSpec.from_config(saved).layers
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+@pytest.mark.parametrize("layers", [1, 2, 7, 13])
+def test_layer_types_are_derived_as_the_class_derives_them(model_type, layers):
+    if model_type in ("nemotron_h", "granitemoehybrid", "lfm2", "glm_moe_dsa"):
+        pytest.skip("these classes take their layers from a list that the config always holds")
+    sizes = {"num_hidden_layers": layers}
+    if model_type in ("gemma3n_text", "gemma4_text"):
+        sizes |= {"num_kv_shared_layers": 0}
+    if model_type == "gemma3n_text":
+        sizes |= {"activation_sparsity_pattern": [0.0] * layers}
+    config = small_config(model_type, **sizes)
+    assert len(CacheSpec.from_config(config).layers) == layers
+    # The least that a hub config says: what differs from the class's defaults, without derived lists.
+    sparse = config.to_diff_dict() | {"num_hidden_layers": layers, "hidden_size": config.hidden_size}
+    sparse.pop("layer_types", None)
+    assert CacheSpec.from_config(sparse).layers == CacheSpec.from_config(config).layers
+
+
+@pytest.mark.parametrize(("heads", "tp", "per_rank"), [(8, 1, 8), (8, 2, 4), (8, 8, 1), (8, 16, 1), (1, 4, 1)])
+def test_kv_heads_are_split_or_replicated(heads, tp, per_rank):
+    spec = CacheSpec.from_config(LLAMA | {"num_key_value_heads": heads}, tp=tp)
+    assert {layer.kv_heads for layer in spec.layers} == {per_rank}
+    assert tp * spec.slope() >= CacheSpec.from_config(LLAMA | {"num_key_value_heads": heads}).slope()
+
+
+@pytest.mark.parametrize(("heads", "tp"), [(8, 3), (6, 4), (10, 4)])
+def test_heads_that_divide_neither_way_are_refused(heads, tp):
+    with pytest.raises(ConfigError, match=rf"{heads} KV heads and tp={tp}"):
+        CacheSpec.from_config(LLAMA | {"num_key_value_heads": heads}, tp=tp)
+
+
+def test_latents_are_the_same_on_every_rank():
+    assert {CacheSpec.from_config("DeepSeek-V3", tp=tp).slope() for tp in (1, 2, 8, 16)} == {70_272}
+    assert CacheSpec.from_config("DeepSeek-V3", tp=8, layout="hf-expanded").slope() == 4_997_120 // 8
+
+
+def test_the_head_dim_traps():
+    """Absent, null, explicit, and in MLA the rope part."""
+    assert CacheSpec.from_config(LLAMA).layers[0].k_dim == 128
+    assert CacheSpec.from_config(LLAMA | {"head_dim": None}).layers[0].k_dim == 128
+    assert CacheSpec.from_config(LLAMA | {"head_dim": 80}).layers[0].k_dim == 80
+    mla = find_model("DeepSeek-V3").config
+    assert CacheSpec.from_config(mla | {"head_dim": 64}).slope() == CacheSpec.from_config(mla).slope()
+
+
+def test_quantized_kv_counts_its_scales():
+    plain, fp8 = CacheSpec.from_config(LLAMA), CacheSpec.from_config(LLAMA, kv_dtype="fp8")
+    assert fp8.slope() * 2 == plain.slope()
+    scaled = CacheSpec.from_config(LLAMA, kv_dtype="int8")
+    assert scaled.slope() == fp8.slope() + 32 * 8 * 2 * 4
+
+
+def test_defaults_of_the_class_are_named():
+    spec = CacheSpec.from_config("Gemma-3-4B")
+    assert "class's default: " in spec.explain("en")
+    origins = {use.name: use.origin for use in spec.fields}
+    assert origins["num_key_value_heads"] == "class default"
+    assert origins["num_hidden_layers"] == "config"
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("name", model_names())
+def test_explain_names_the_bytes_of_every_layer(name, lang):
+    spec = CacheSpec.from_config(name, **({"encoder_tokens": 1500} if "whisper" in name.lower() else {}))
+    said = spec.explain(lang)
+    for layer in spec.layers:
+        assert not layer.token_bytes or f"{layer.token_bytes:,} B" in said
+
+
+@pytest.mark.parametrize("missing", ["num_hidden_layers", "hidden_size", "model_type"])
+def test_a_missing_field_is_named(missing):
+    config = {key: value for key, value in LLAMA.items() if key != missing}
+    with pytest.raises(ConfigError, match=missing):
+        CacheSpec.from_config(config)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"num_hidden_layers": "32"}, "num_hidden_layers"),
+        ({"num_hidden_layers": True}, "num_hidden_layers"),
+        ({"num_key_value_heads": -8}, "num_key_value_heads"),
+        ({"head_dim": 0.5}, "head_dim"),
+        ({"num_attention_heads": 31}, "head_dim"),
+        ({"layer_types": ["full_attention"]}, "layer_types"),
+        ({"layer_types": ["compressed_sparse_attention"] * 32}, "compressed_sparse_attention"),
+        ({"layer_types": ["linear_attention"] * 32}, "layer_types"),
+        ({"model_type": "deepseek_v4"}, "deepseek_v4"),
+        ({"model_type": "not-a-model"}, "not-a-model"),
+        ({"torch_dtype": "int4"}, "int4"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(change, field):
+    with pytest.raises((ConfigError, ArgumentError), match=field) as caught:
+        CacheSpec.from_config(LLAMA | change)
+    assert caught.value.text("zh") != caught.value.text("en")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"tp": 0}, {"tp": -1}, {"tp": 1.0}, {"tp": True}, {"layout": "hf2"}, {"kv_dtype": "int3"}, {"encoder_tokens": 4}],
+)
+def test_bad_arguments_are_refused(arguments):
+    with pytest.raises(ArgumentError):
+        CacheSpec.from_config(LLAMA, **arguments)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '"text"', "\x00\xff", "{}"])
+def test_damaged_files_are_refused(tmp_path, content):
+    path = tmp_path / "config.json"
+    path.write_text(content, encoding="latin-1")
+    with pytest.raises(ConfigError):
+        CacheSpec.from_config(path)
+
+
+def test_names_and_paths_that_do_not_exist(tmp_path):
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        CacheSpec.from_config(tmp_path)
+    with pytest.raises(ConfigError, match="no file"):
+        CacheSpec.from_config(str(tmp_path / "other.json"))
+    with pytest.raises(UnknownNameError):
+        CacheSpec.from_config("Llama-9000B")
+
+
+def test_the_generated_defaults_match_the_installed_transformers():
+    from minikv.plan.config import config_defaults
+    from tools.config_defaults import build_table
+
+    table, installed = dict(config_defaults()), build_table()
+    if table.pop("transformers") != installed.pop("transformers"):
+        # Another release may have other defaults for fields that no byte depends on.
+        pytest.skip("the table was generated from another release of transformers")
+    assert table == installed
+    assert set(table["defaults"]) == set(ARCHITECTURES)

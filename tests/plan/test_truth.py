@@ -1,0 +1,96 @@
+"""The truth test: what CacheSpec says equals what transformers really holds, to the byte, for every architecture."""
+
+import pytest
+import torch
+
+from minikv.plan import CacheSpec
+from tests.plan.small_models import DECODERS, ENCODER_DECODERS, small_config, small_model
+
+PROMPT, STEPS, BATCH = 13, 3, 2
+CACHED = ("keys", "values", "indexer_keys")
+
+
+def cached_tensors(cache):
+    """Every tensor that a transformers cache keeps for its sequences."""
+    for layer in cache.layers:
+        states = [getattr(layer, name, None) for name in ("conv_states", "recurrent_states")]
+        tensors = [getattr(layer, name, None) for name in CACHED]
+        for held in states:
+            tensors += list(held.values() if isinstance(held, dict) else held or ())
+        yield from (tensor for tensor in tensors if tensor is not None)
+
+
+def numel_bytes(cache) -> int:
+    return sum(tensor.numel() * tensor.itemsize for tensor in cached_tensors(cache))
+
+
+def storage_bytes(cache) -> int:
+    storages = {
+        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
+        for t in cached_tensors(cache)
+        if t.numel()
+    }
+    return sum(storages.values())
+
+
+def run(model, batch: int):
+    """A prefill and three decode steps; yields (tokens so far, tokens of this step, cache)."""
+    tokens = torch.randint(3, 90, (batch, PROMPT), generator=torch.Generator().manual_seed(1))
+    # Mamba's classes call the same cache by another name.
+    name = (
+        "cache_params"
+        if model.config.model_type in ("mamba", "mamba2", "falcon_mamba")
+        else "past_key_values"
+    )
+    cache, length = None, 0
+    for ids in [tokens, *[tokens[:, :1]] * STEPS]:
+        with torch.no_grad():
+            out = model(input_ids=ids, use_cache=True, **{name: cache})
+        cache = getattr(out, name)
+        length += ids.shape[1]
+        yield length, ids.shape[1], cache
+
+
+def spec_of(config, dtype: torch.dtype, **arguments) -> CacheSpec:
+    config.dtype = dtype
+    return CacheSpec.from_config(config, **arguments)
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_spec_equals_the_bytes_that_transformers_holds(model_type):
+    config = small_config(model_type)
+    spec = spec_of(config, torch.float32)
+    assert spec.kv_dtype == "fp32"
+    for length, step, cache in run(small_model(config), BATCH):
+        assert numel_bytes(cache) == spec.bytes_for(length, BATCH), (length, spec.explain())
+        assert storage_bytes(cache) == spec.held_bytes_for(length, step, BATCH), (length, spec.explain())
+
+
+# bf16 tells the model's dtype from the float32 of recurrent states; these cover each kind of layer.
+@pytest.mark.parametrize(
+    "model_type",
+    ["deepseek_v32", "gemma3n_text", "jamba", "lfm2", "llama", "mamba2", "nemotron_h", "qwen3_next"],
+)
+def test_spec_equals_the_bytes_in_bf16(model_type):
+    config = small_config(model_type)
+    spec = spec_of(config, torch.bfloat16)
+    for length, step, cache in run(small_model(config, torch.bfloat16), BATCH):
+        assert numel_bytes(cache) == spec.bytes_for(length, BATCH), (length, spec.explain())
+        assert storage_bytes(cache) == spec.held_bytes_for(length, step, BATCH)
+
+
+@pytest.mark.parametrize("model_type", ENCODER_DECODERS)
+def test_encoder_decoder_holds_what_the_spec_says(model_type):
+    config = small_config(model_type)
+    frames = config.max_source_positions if model_type == "whisper" else 17
+    spec = spec_of(config, torch.float32, encoder_tokens=frames)
+    model, tokens = small_model(config), torch.randint(3, 90, (BATCH, PROMPT))
+    if model_type == "whisper":
+        inputs = {"input_features": torch.randn(BATCH, config.num_mel_bins, 2 * frames)}
+    else:
+        inputs = {"input_ids": torch.randint(3, 90, (BATCH, frames))}
+    with torch.no_grad():
+        out = model(**inputs, decoder_input_ids=tokens, use_cache=True)
+    cache = out.past_key_values
+    held = numel_bytes(cache.self_attention_cache) + numel_bytes(cache.cross_attention_cache)
+    assert held == spec.bytes_for(PROMPT, BATCH), spec.explain()
