@@ -18,7 +18,7 @@ def _table(name: str) -> dict[str, dict[str, str]]:
     return tomllib.loads(source.read_text(encoding="utf-8"))
 
 
-def text(key: str, lang: str = "en", **values: object) -> str:
+def text(key: str, lang: str = "en", /, **values: object) -> str:
     """The sentence ``key`` in ``lang`` with ``values`` filled in (``{name}``, ``{count:,}``).
 
     Raises ``KeyError`` for a key or language that does not exist: a mistake in our code, not a learner's.

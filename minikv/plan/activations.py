@@ -42,6 +42,15 @@ def activation_peak(config: Config, *, chunk: int, batch: int, tp: int, itemsize
     return Activations(stages[stage], stage, stages)
 
 
+def routed_experts(config: Config) -> tuple[int, int]:
+    """(experts in a layer, experts that a token is routed to); (0, 0) for a model without experts."""
+    names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    experts = next((value for name in names if (value := config.get(name))), 0)
+    names = ("num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_k")
+    top_k = next((value for name in names if (value := config.get(name))), 0)
+    return (experts, top_k) if experts and top_k else (0, 0)
+
+
 def _attention_width(config: Config, tp: int) -> int:
     """Elements a token of Q, K, V and the attention output on one rank."""
     heads = -(-config.count("num_attention_heads") // tp)
@@ -64,7 +73,7 @@ def _mlp_width(config: Config, tp: int) -> int:
     dense = max(dense) if isinstance(dense, list) else dense
     # GPT-2 and its like leave the width out: four times the hidden size.
     dense = dense or 4 * config.count("hidden_size")
-    top_k = config.get("num_experts_per_tok") or config.get("experts_per_token") or 0
+    _, top_k = routed_experts(config)
     if not top_k:
         return 3 * -(-dense // tp)
     expert = config.get("moe_intermediate_size") or dense

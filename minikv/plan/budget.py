@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from minikv.errors import ArgumentError, DoesNotFitError
+from minikv.i18n import text
 from minikv.plan import pool
-from minikv.plan.activations import Activations, activation_peak
+from minikv.plan.activations import Activations, activation_peak, routed_experts
 from minikv.plan.catalog import GPU, find_gpu
 from minikv.plan.config import read_config
 from minikv.plan.dtypes import kv_dtype as find_kv_dtype
@@ -29,10 +30,15 @@ from minikv.units import MIB, format_bytes
 CUDA_CONTEXT_BYTES = 512 * MIB
 WORKSPACE_BYTES = 512 * MIB
 
+DEFAULT_CONTEXT = 4096  # tokens
+
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """One GPU's memory, per rank. All figures are bytes unless their name says otherwise."""
+    """One GPU's memory, per rank. All figures are bytes unless their name says otherwise.
+
+    ``experts`` is (experts in a layer, experts a token is routed to), (0, 0) without experts.
+    """
 
     spec: CacheSpec
     weights: WeightBytes
@@ -46,6 +52,7 @@ class MemoryBudget:
     context: int
     batch: int
     gpu: GPU | None = None
+    experts: tuple[int, int] = (0, 0)
 
     @property
     def limit_bytes(self) -> int:
@@ -83,7 +90,12 @@ class MemoryBudget:
 
     @property
     def num_blocks(self) -> int:
-        return pool.num_blocks(self.spec, self.kv_bytes, self.context, self.batch, self.block_size)
+        """Blocks in the pool; see ``pool.num_blocks`` for models with windows or recurrent layers.
+
+        What windows and states take is counted for ``batch`` sequences, or for as many as fit.
+        """
+        batch = min(self.batch, self.max_batch())
+        return pool.num_blocks(self.spec, self.kv_bytes, self.context, batch, self.block_size)
 
     @property
     def max_tokens(self) -> int:
@@ -99,21 +111,40 @@ class MemoryBudget:
         length = pool.max_length(self.spec, max(0, self.kv_bytes), batch or self.batch, self.block_size)
         return min(length, self.spec.max_positions or math.inf)
 
-    def terms(self) -> list[tuple[str, int]]:
-        """Where the GPU's bytes go, in order, each with its name; they add up to ``total_bytes``.
+    def parts(self) -> dict[str, int]:
+        """Where the GPU's bytes go, in order; they add up to ``total_bytes``.
 
-        The names are keys of ``messages/plan.toml`` ("term_weights", …).
+        ``kv_used`` is what ``batch`` sequences of ``context`` tokens take of the pool, ``kv_left`` the rest of
+        it, ``kept_free`` what ``utilization`` leaves to others.
         """
         used = min(self.needed_bytes, self.kv_bytes)
-        return [
-            ("weights", self.weight_bytes),
-            ("activations", self.activation_bytes),
-            ("workspace", self.workspace_bytes),
-            ("cuda_context", self.cuda_context_bytes),
-            ("kv_used", used),
-            ("kv_free", self.kv_bytes - used),
-            ("kept_free", self.total_bytes - self.limit_bytes),
-        ]
+        return {
+            "weights": self.weight_bytes,
+            "activations": self.activation_bytes,
+            "workspace": self.workspace_bytes,
+            "cuda_context": self.cuda_context_bytes,
+            "kv_used": used,
+            "kv_left": self.kv_bytes - used,
+            "kept_free": self.total_bytes - self.limit_bytes,
+        }
+
+    def assumptions(self, lang: str = "en") -> list[str]:
+        """Everything that these figures rest on and no config says, one sentence each."""
+        said = [text(f"plan.{key}", lang, **values) for key, values in self.spec.assumptions]
+        said += [text(f"weights.{key}", lang, **values) for key, values in self.weights.assumptions]
+        stage = text(f"plan.stage_{self.activations.stage}", lang)
+        said.append(text("plan.assume_activations", lang, stage=stage, chunk=self.chunk))
+        said.append(
+            text(
+                "plan.assume_other",
+                lang,
+                context=format_bytes(self.cuda_context_bytes),
+                workspace=format_bytes(self.workspace_bytes),
+            )
+        )
+        if self.spec.window is not None or self.spec.constant_state_bytes:
+            said.append(text("plan.assume_blocks", lang, batch=self.batch, context=self.context))
+        return said
 
     def measured_form(self) -> dict[str, int]:
         """The same pool as ``total * utilization - used - peak + current``: each term, and ``available``."""
@@ -134,7 +165,7 @@ def plan_memory(
     gpu: str | None = None,
     gpu_bytes: int | None = None,
     tp: int = 1,
-    context: int = 4096,
+    context: int | None = None,
     batch: int = 1,
     kv_dtype: str | None = None,
     utilization: float = 0.9,
@@ -150,13 +181,17 @@ def plan_memory(
 
     ``gpu`` is a catalogue name; ``gpu_bytes`` overrides its memory and is required where the catalogue has no
     figure that torch would see. ``chunk`` is the most tokens that one forward prefills, ``utilization`` the
-    share of the GPU that the engine may use. ``weight_bytes`` is one rank's, for models whose shapes are not
+    share of the GPU that the engine may use. ``context`` is tokens a sequence, prompt and answer together; None
+    is 4,096 or all of the model's positions where it has fewer. ``weight_bytes`` is one rank's, for models whose shapes are not
     known. The other arguments are those of ``CacheSpec.from_config``.
 
     Raises ``ConfigError``, ``UnknownNameError``, ``ArgumentError``, and ``DoesNotFitError`` where no block is
     left for the cache, with every term.
     """
-    for what, value in (("context", context), ("batch", batch), ("block_size", block_size), ("chunk", chunk)):
+    counts = {"batch": batch, "block_size": block_size, "chunk": chunk}
+    if context is not None:
+        counts["context"] = context
+    for what, value in counts.items():
         check_count(what, value)
     if not isinstance(utilization, int | float) or not 0 < utilization <= 1:
         raise ArgumentError("bad_number", what="utilization", value=utilization, must="above 0 and at most 1")
@@ -164,6 +199,7 @@ def plan_memory(
     spec = CacheSpec.from_config(
         config, tp=tp, kv_dtype=kv_dtype, layout=layout, encoder_tokens=encoder_tokens
     )
+    context = context or min(DEFAULT_CONTEXT, spec.max_positions or DEFAULT_CONTEXT)
     if spec.max_positions and context > spec.max_positions:
         raise ArgumentError("context_too_long", context=context, most=spec.max_positions, name=spec.name)
     reader = read_config(config)
@@ -181,6 +217,7 @@ def plan_memory(
         context=context,
         batch=batch,
         gpu=card,
+        experts=routed_experts(reader),
     )
     smallest = pool.sequence_bytes(spec, 1, block_size)
     if budget.kv_bytes < smallest:

@@ -47,11 +47,6 @@ def explain_spec(spec: "CacheSpec", lang: str) -> str:
     return "\n".join(lines)
 
 
-def assumption_sentences(spec: "CacheSpec", lang: str) -> list[str]:
-    """What the spec assumes, one sentence each."""
-    return [text(f"plan.{key}", lang, **values) for key, values in spec.assumptions]
-
-
 def _countable(spec: "CacheSpec") -> list[tuple[LayerSpec, int]]:
     """Different layers with their counts; shared layers count as one kind, whichever layer they read."""
     counts: dict[LayerSpec, int] = {}

@@ -187,5 +187,6 @@ def _model_dtype(config: Config, assumptions: list) -> str:
 
 
 def _max_positions(config: Config) -> int | None:
-    value = config.get("max_position_embeddings")
+    # Whisper's decoder has positions of its own, beside its encoder's frames.
+    value = config.get("max_target_positions") or config.get("max_position_embeddings")
     return value if isinstance(value, int) and not isinstance(value, bool) else None

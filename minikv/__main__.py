@@ -1,0 +1,5 @@
+"""``python -m minikv`` is ``minikv``."""
+
+from minikv.cli import main
+
+main()

@@ -1,0 +1,60 @@
+"""The command line: ``minikv plan | check-log | lab | doctor``. One file a command; nothing imports this room.
+
+A ``MiniKVError`` becomes one line on standard error and exit code 2, in the language of ``--lang`` (or
+``MINIKV_LANG``), never a traceback.
+"""
+
+import os
+import sys
+
+import typer
+
+from minikv.errors import MiniKVError
+from minikv.i18n import LANGUAGES
+
+app = typer.Typer(
+    name="minikv",
+    help="The KV-cache course that runs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _register() -> None:
+    from minikv.cli.check_log import check_log
+    from minikv.cli.doctor import doctor
+    from minikv.cli.lab import lab
+    from minikv.cli.plan import plan
+
+    app.command("plan")(plan)
+    app.command("check-log")(check_log)
+    app.command("lab")(lab)
+    app.command("doctor")(doctor)
+
+
+_register()
+
+
+def main() -> None:
+    """The entry point of the ``minikv`` script."""
+    try:
+        app()
+    except MiniKVError as error:
+        print(f"minikv: {error.text(_language(sys.argv))}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except BrokenPipeError:
+        # `minikv plan … | head` closes our output early; that is no failure of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _language(arguments: list[str]) -> str:
+    """The language for an error: ``--lang`` may stand after the argument that is wrong, so look at all of them."""
+    wanted = os.environ.get("MINIKV_LANG", "en")
+    for index, argument in enumerate(arguments):
+        if argument == "--lang" and index + 1 < len(arguments):
+            wanted = arguments[index + 1]
+        elif argument.startswith("--lang="):
+            wanted = argument.removeprefix("--lang=")
+    return wanted if wanted in LANGUAGES else "en"

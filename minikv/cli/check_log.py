@@ -1,0 +1,37 @@
+"""``minikv check-log``: does another engine's start-up log agree with its model?"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from minikv.cli.options import Lang
+from minikv.errors import ConfigError
+from minikv.i18n import pick_language
+
+
+def check_log(
+    file: Annotated[str, typer.Argument(help="The log, or - for standard input.")],
+    model: Annotated[str | None, typer.Option(help="The model, where the log does not name it.")] = None,
+    tp: Annotated[int | None, typer.Option(help="Tensor-parallel size, where the log is silent.")] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="KV dtype, where the log is silent.")] = None,
+    lang: Lang = "en",
+) -> None:
+    """Say whether tokens and GiB of a start-up log agree with the model, and what explains a gap."""
+    from minikv.plan.vllm_log import check_log as judge
+
+    lang = pick_language(lang)
+    verdict = judge(_read(file), model=model, tp=tp, kv_dtype=kv_dtype)
+    print(verdict.report(lang))
+    if verdict.status == "contradicts":
+        raise typer.Exit(1)
+
+
+def _read(file: str) -> str:
+    if file == "-":
+        return sys.stdin.buffer.read().decode("utf-8", errors="replace")
+    try:
+        return Path(file).read_bytes().decode("utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError("unreadable_file", path=file, reason=error.strerror or str(error)) from error

@@ -1,0 +1,71 @@
+"""``minikv lab``: copy the course to a folder of the reader's and open JupyterLab there."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from minikv.cli.options import Lang
+from minikv.course.shipped import copy_course
+from minikv.errors import ArgumentError, ConfigError
+from minikv.i18n import pick_language, text
+
+FIRST_LESSON = "00_start_here.ipynb"
+
+
+def lab(
+    folder: Annotated[
+        str, typer.Option(help="Where the notebooks go; your own work there is kept.")
+    ] = "minikv-course",
+    port: Annotated[
+        int, typer.Option(help="The port to listen on; the next free one if it is taken.")
+    ] = 8888,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser window.")] = True,
+    copy_only: Annotated[bool, typer.Option("--copy-only", help="Copy the notebooks and stop.")] = False,
+    lang: Lang = "en",
+) -> None:
+    """Open the course in JupyterLab, bound to localhost and protected by its token."""
+    lang = pick_language(lang)
+    if not 1 <= port <= 65535:
+        raise ArgumentError("bad_number", what="--port", value=port, must="from 1 to 65535")
+    target = Path(folder).expanduser()
+    try:
+        report = copy_course(target)
+    except OSError as error:
+        raise ConfigError("cannot_write", path=str(target), reason=error.strerror or str(error)) from error
+    print(text("cli.lab_copied", lang, new=report.new, kept=report.kept, folder=target.resolve()))
+    for name in report.yours:
+        print(text("cli.lab_yours", lang, name=name))
+    if copy_only:
+        return
+    if find_spec("jupyterlab") is None:
+        raise ConfigError("no_jupyterlab")
+    first = Path("notebooks") / lang / FIRST_LESSON
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+        f"--ServerApp.root_dir={target.resolve()}",
+        f"--LabApp.default_url=/lab/tree/{first.as_posix()}",
+    ]
+    if not browser:
+        command.append("--no-browser")
+    if _is_root():
+        command.append("--allow-root")
+    print(text("cli.lab_opening", lang, first=first))
+    try:
+        raise typer.Exit(subprocess.run(command, check=False).returncode)
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+def _is_root() -> bool:
+    """Jupyter refuses to run as root unless told; containers often have no other user."""
+
+    return hasattr(os, "geteuid") and os.geteuid() == 0

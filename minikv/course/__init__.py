@@ -1,0 +1,36 @@
+"""What a lesson imports.
+
+    from minikv.course import start
+    check, predict, explain, show, t = start("02", lang="en")
+
+Engineers and tests use the parts below it, which print nothing: ``run_check`` returns a ``Verdict``.
+None of this imports torch, ipywidgets or plotly; ``tests/course/test_start.py`` holds that.
+"""
+
+# Not lazy as elsewhere: a function shares its file's name, and a file imported later would hide it.
+from minikv.course.check import Verdict, check, run_check
+from minikv.course.exercise import Exercise, Lesson, Misconception, Prediction
+from minikv.course.explain import explain
+from minikv.course.lessons import find_exercise, find_lesson, lesson_numbers
+from minikv.course.predict import predict
+from minikv.course.show import show
+from minikv.course.start import Course, start, t
+
+__all__ = [
+    "Course",
+    "Exercise",
+    "Lesson",
+    "Misconception",
+    "Prediction",
+    "Verdict",
+    "check",
+    "explain",
+    "find_exercise",
+    "find_lesson",
+    "lesson_numbers",
+    "predict",
+    "run_check",
+    "show",
+    "start",
+    "t",
+]

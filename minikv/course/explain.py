@@ -1,0 +1,24 @@
+"""Feynman questions: say it in your own words, then compare with a model answer and its points."""
+
+from minikv.course.lessons import find_lesson
+from minikv.errors import UnknownNameError
+from minikv.i18n import text
+
+
+def explain(key: str, reveal: bool = False, *, lesson: str, lang: str = "en") -> None:
+    """Print the question ``key`` of ``lesson``; with ``reveal`` also the model answer and the rubric.
+
+    Raises ``UnknownNameError`` for a key that the lesson does not have.
+    """
+    questions = find_lesson(lesson).questions
+    if key not in questions:
+        raise UnknownNameError("unknown_question", name=key, known=", ".join(questions))
+    own = f"lesson_{lesson.lower()}.{key}"
+    print(text(f"{own}.question", lang))
+    if not reveal:
+        print(text("course.explain_how", lang, name=key))
+        return
+    print(text("course.explain_answer", lang, answer=text(f"{own}.answer", lang).strip()))
+    print(text("course.explain_rubric", lang))
+    for point in text(f"{own}.rubric", lang).strip().splitlines():
+        print(f"  [ ] {point.strip()}")

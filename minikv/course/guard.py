@@ -1,0 +1,177 @@
+"""Calls a learner's function so that whatever it does, the notebook lives and the answer can be read.
+
+The function may raise, loop for ever, swallow every exception, call ``sys.exit`` or print a million lines.
+The time limit is a ``BaseException``, which ``except Exception`` does not catch, and it is raised again and
+again until the function is left, which defeats a bare ``except:`` too. Ctrl-C by the learner passes through.
+"""
+
+import contextlib
+import ctypes
+import io
+import linecache
+import os
+import signal
+import sysconfig
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+
+MAX_PRINTED_LINES = 10
+_MAX_PRINTED_CHARS = 2000
+_AGAIN_S = 1e-4  # after the limit, interrupt every 0.1 ms: sooner or later outside of the learner's `try`
+_GRACE_S = 2.0  # a thread that cannot be interrupted is left behind after this long
+
+_OURS = str(Path(__file__).parents[1]) + os.sep
+_LIBRARIES = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+class TimeLimit(BaseException):
+    """Raised inside the learner's function when its time is over."""
+
+
+@dataclass(frozen=True)
+class Returned:
+    value: object
+
+
+@dataclass(frozen=True)
+class Raised:
+    """``line`` is the learner's own line, 1-based; 0 and "" where no frame is theirs."""
+
+    kind: type[BaseException]
+    message: str
+    line: int
+    source: str
+
+
+@dataclass(frozen=True)
+class TimedOut:
+    pass
+
+
+Outcome = Returned | Raised | TimedOut
+
+
+def call(fn: Callable[[], object], limit_s: float) -> tuple[Outcome, str]:
+    """``fn()`` within ``limit_s`` seconds: what became of it, and the first lines of what it printed.
+
+    Raises ``KeyboardInterrupt`` only. In the main thread of a POSIX system a timer signal ends the function;
+    elsewhere it runs in a thread of its own.
+    """
+    printed = _FirstLines()
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    run = _with_timer if in_main_thread and hasattr(signal, "setitimer") else _in_thread
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        outcome = run(fn, limit_s)
+    return outcome, printed.text()
+
+
+def _outcome(fn: Callable[[], object]) -> Outcome:
+    try:
+        return Returned(_learners_code(fn))
+    except TimeLimit:
+        return TimedOut()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        line, source = own_line(error.__traceback__)
+        return Raised(type(error), _message(error), line, source)
+
+
+def _learners_code(fn: Callable[[], object]) -> object:
+    return fn()
+
+
+def _with_timer(fn: Callable[[], object], limit_s: float) -> Outcome:
+    def on_timer(signum: int, frame: FrameType | None) -> None:
+        # Only below `_learners_code`: our own clean-up must not be interrupted.
+        while frame is not None:
+            if frame.f_code is _learners_code.__code__:
+                raise TimeLimit
+            frame = frame.f_back
+
+    handler_before = signal.signal(signal.SIGALRM, on_timer)
+    timer_before = signal.setitimer(signal.ITIMER_REAL, max(limit_s, _AGAIN_S), _AGAIN_S)
+    try:
+        return _outcome(fn)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler_before)
+        signal.setitimer(signal.ITIMER_REAL, *timer_before)
+
+
+def _in_thread(fn: Callable[[], object], limit_s: float) -> Outcome:
+    outcomes: list[Outcome] = []
+
+    def run() -> None:
+        with contextlib.suppress(TimeLimit, KeyboardInterrupt):  # a late one has nobody left to tell
+            outcomes.append(_outcome(fn))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        _wait(thread, limit_s)
+    except KeyboardInterrupt:
+        _interrupt(thread)
+        raise
+    if not thread.is_alive():
+        # Empty only when Ctrl-C was raised inside the thread: hand it on.
+        if not outcomes:
+            raise KeyboardInterrupt
+        return outcomes[0]
+    _interrupt(thread)
+    return TimedOut()
+
+
+def _wait(thread: threading.Thread, limit_s: float) -> None:
+    end = time.monotonic() + limit_s
+    while thread.is_alive() and (left := end - time.monotonic()) > 0:
+        thread.join(min(left, 0.1))  # short waits: on Windows a long one cannot be interrupted
+
+
+def _interrupt(thread: threading.Thread) -> None:
+    end = time.monotonic() + _GRACE_S
+    while thread.is_alive() and time.monotonic() < end:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(thread.ident or 0), ctypes.py_object(TimeLimit)
+        )
+        thread.join(0.002)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
+def own_line(trace: TracebackType | None) -> tuple[int, str]:
+    """The innermost line that is neither minikv's nor a library's: (number, text), or (0, "")."""
+    for frame, line in reversed(list(traceback.walk_tb(trace))):
+        file = frame.f_code.co_filename
+        if not file.startswith((_OURS, *_LIBRARIES, "<frozen")):
+            return line, linecache.getline(file, line, frame.f_globals).strip()
+    return 0, ""
+
+
+class _FirstLines(io.TextIOBase):
+    """Keeps the first lines of what is written to it and forgets the rest."""
+
+    def __init__(self) -> None:
+        self._kept = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if len(self._kept) < _MAX_PRINTED_CHARS:
+            self._kept += text[:_MAX_PRINTED_CHARS]
+        return len(text)
+
+    def text(self) -> str:
+        lines = self._kept[:_MAX_PRINTED_CHARS].splitlines()
+        return "\n".join([*lines[:MAX_PRINTED_LINES], *(["…"] if len(lines) > MAX_PRINTED_LINES else [])])

@@ -1,0 +1,35 @@
+"""One file a lesson, ``lesson_02.py``, read on first use. How to write one: ``minikv/course/exercise.py``."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from minikv.course.exercise import Exercise, Lesson
+from minikv.errors import UnknownNameError
+
+_PREFIX = "lesson_"
+
+
+def lesson_numbers() -> list[str]:
+    """The lessons that are there, in order: ["00", "01", ..., "a"]."""
+    return sorted(m.name.removeprefix(_PREFIX) for m in iter_modules(__path__) if m.name.startswith(_PREFIX))
+
+
+def find_lesson(number: str) -> Lesson:
+    """The lesson ``number`` ("02", "a"). Raises ``UnknownNameError`` where there is none."""
+    module = f"{__name__}.{_PREFIX}{number.lower()}"
+    try:
+        return import_module(module).LESSON
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        known = ", ".join(lesson_numbers())
+        raise UnknownNameError("unknown_lesson", number=number, known=known) from None
+
+
+def find_exercise(id: str) -> Exercise:
+    """The exercise ``id`` ("02.1"). Raises ``UnknownNameError``, which names those of the lesson."""
+    exercises = find_lesson(id.partition(".")[0]).exercises
+    for exercise in exercises:
+        if exercise.id.lower() == id.lower():
+            return exercise
+    raise UnknownNameError("unknown_exercise", id=id, known=", ".join(e.id for e in exercises))

@@ -1,0 +1,72 @@
+"""A number to guess before anything is shown. The package computes the answer; nobody types it."""
+
+import math
+import numbers
+from typing import Any
+
+from minikv.course.compare import REL_TOL
+from minikv.course.exercise import Prediction
+from minikv.course.lessons import find_lesson
+from minikv.errors import UnknownNameError
+from minikv.i18n import text
+
+
+def predict(key: str, guess: object = ..., seed: int = 0, *, lesson: str, lang: str = "en") -> None:
+    """Print the question ``key`` of ``lesson``; with a ``guess``, judge it, then show the answer and how.
+
+    Without a guess (``...``) the answer stays hidden. Another ``seed`` draws other values.
+    Raises ``UnknownNameError`` for a key that the lesson does not have.
+    """
+    prediction = find_prediction(key, lesson)
+    values = prediction.ask(seed)
+    print(text(f"lesson_{lesson.lower()}.{key}.question", lang, **values))
+    unit = text(f"course.unit.{prediction.unit}", lang)
+    again = dict(name=key, unit=unit, seed=f", seed={seed}" if seed else "")
+    if guess is ...:
+        if prediction.tolerance == "exact":
+            print(text("course.predict_how", lang, **again))
+        else:
+            print(text("course.predict_how_tolerance", lang, factor=prediction.tolerance, **again))
+    elif not _is_number(guess):
+        print(text("course.predict_not_a_number", lang, kind=type(guess).__name__, **again))
+    else:
+        answer = prediction.answer(**values)
+        verdict, numbers_said = judge(prediction, guess, answer)
+        print(text(f"course.predict_{verdict}", lang, guess=said(guess), unit=unit, **numbers_said))
+        how = prediction.how.format(**values)
+        print(text("course.predict_answer", lang, answer=said(answer), unit=unit, how=how))
+
+
+def find_prediction(key: str, lesson: str) -> Prediction:
+    """Raises ``UnknownNameError``, which names the predictions that ``lesson`` has."""
+    predictions = find_lesson(lesson).predictions
+    for prediction in predictions:
+        if prediction.key == key:
+            return prediction
+    raise UnknownNameError("unknown_prediction", name=key, known=", ".join(p.key for p in predictions))
+
+
+def judge(prediction: Prediction, guess: Any, answer: int | float) -> tuple[str, dict[str, str]]:
+    """("right" | "close" | "too_big" | "too_small" | "off_by", the numbers of that sentence)."""
+    if guess == answer or (isinstance(answer, float) and math.isclose(guess, answer, rel_tol=REL_TOL)):
+        return "right", {}
+    if guess <= 0 or answer <= 0:
+        return "off_by", {"gap": said(abs(guess - answer))}
+    ratio = max(guess / answer, answer / guess)
+    if prediction.tolerance != "exact" and ratio <= float(prediction.tolerance):
+        return "close", {}
+    if ratio < 1.01:  # "1.00 times too much" says nothing
+        return "off_by", {"gap": said(abs(guess - answer))}
+    times = f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
+    return ("too_big" if guess > answer else "too_small"), {"ratio": times}
+
+
+def said(number: Any) -> str:
+    """131072 -> "131,072"; 2.857142857 -> "2.857143"."""
+    if isinstance(number, numbers.Integral):
+        return f"{int(number):,}"
+    return f"{float(number):,.7g}"
+
+
+def _is_number(guess: object) -> bool:
+    return isinstance(guess, numbers.Real) and not isinstance(guess, bool) and math.isfinite(guess)

@@ -1,0 +1,134 @@
+"""Shows a widget or a figure so that it also reads where nothing runs: a picture on GitHub, text in a diff.
+
+One output carries three forms of the same thing: the live view, a PNG photograph where there is one, and a
+plain text that is the same in every run. A saved notebook keeps the text and the picture, not the state.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from minikv.errors import ArgumentError
+
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+PLOTLY = "application/vnd.plotly.v1+json"
+# plotly's mode bar offers to upload the chart to a company's server.
+PLOTLY_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud"]}
+PHOTO_SIZE = {"default_width": "720px", "default_height": "420px"}  # for figures that do not set their own
+
+
+def show(view: Any, text: str | None = None, caption: str | None = None) -> None:
+    """Display ``view`` with ``text`` as its plain form and ``caption`` (Markdown) below it.
+
+    view   one of our widgets, any ipywidget, a plotly figure, or an object with ``_repr_mimebundle_()``.
+           It may offer ``text() -> str``, ``photo_png() -> bytes`` and ``photo_html() -> str``.
+    text   deterministic; by default ``view.text()``.
+
+    With the environment variable MINIKV_PHOTOS set to a folder, a page that the build can photograph is
+    written to ``<folder>/<sha>.html`` (the picture is the element with id "photo"), and the output's metadata
+    say ``{"minikv": {"photo": "<sha>"}}``. Without a notebook the text is printed. Raises ``ArgumentError``
+    for a view that has no text.
+    """
+    if text is None:
+        text = _call(view, "text")
+    if text is None:
+        raise ArgumentError("show_needs_text", kind=type(view).__name__)
+    if not _in_notebook():
+        print(text, *([caption] if caption else []), sep="\n")
+        return
+    from IPython.display import display
+
+    colab = _colab_output()
+    if colab is not None:
+        _enable_widgets(colab)
+    data, metadata = _bundle(view, in_colab=colab is not None)
+    data["text/plain"] = text
+    png = _call(view, "photo_png")
+    if png is not None:
+        data["image/png"] = base64.b64encode(png).decode("ascii")
+    photo = _write_photo(view)
+    if photo is not None:
+        metadata["minikv"] = {"photo": photo}
+    display(data, metadata=metadata, raw=True)
+    if caption:
+        display({"text/markdown": caption, "text/plain": caption}, raw=True)
+
+
+def _bundle(view: Any, *, in_colab: bool) -> tuple[dict, dict]:
+    """The view's own mime bundle, data and metadata, copied so that we may add to it."""
+    if _is_figure(view):
+        if not hasattr(view, "model_id"):
+            return _figure_bundle(view, in_colab=in_colab), {}
+        view._config = {**view._config, **PLOTLY_CONFIG}
+    if hasattr(view, "_repr_mimebundle_"):
+        bundle = view._repr_mimebundle_()
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+        return dict(data or {}), dict(metadata or {})
+    # ipywidgets 7, which Colab has, displays itself instead of returning a bundle.
+    return {WIDGET_VIEW: {"version_major": 2, "version_minor": 0, "model_id": view.model_id}}, {}
+
+
+def _figure_bundle(figure: Any, *, in_colab: bool) -> dict:
+    """A plain figure as data. JupyterLab draws it with the renderer that plotly installs, without a kernel, a
+    download or 5 MB of script in the file; Colab has no such renderer and gets a page that fetches plotly.js.
+    """
+    if in_colab:
+        return {"text/html": figure.to_html(include_plotlyjs="cdn", full_html=False, config=PLOTLY_CONFIG)}
+    return {PLOTLY: {**json.loads(figure.to_json()), "config": PLOTLY_CONFIG}}
+
+
+def _write_photo(view: Any) -> str | None:
+    """Write the page to photograph, if the build asks for one; its name is 16 hex digits of its SHA-256."""
+    folder = os.environ.get("MINIKV_PHOTOS")
+    if not folder:
+        return None
+    page = _figure_page(view) if _is_figure(view) else _call(view, "photo_html")
+    if page is None:
+        return None
+    name = hashlib.sha256(page.encode("utf-8")).hexdigest()[:16]
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    (Path(folder) / f"{name}.html").write_text(page, encoding="utf-8")
+    return name
+
+
+def _figure_page(figure: Any) -> str:
+    import plotly.io
+
+    still = figure.to_dict()
+    for trace in still["data"]:
+        trace.pop("uid", None)  # random in a FigureWidget; the page must be the same in every run
+    return plotly.io.to_html(still, div_id="photo", config={"staticPlot": True}, **PHOTO_SIZE)
+
+
+def _call(view: Any, method: str) -> Any:
+    """``view.method()``, or None where the view has no such method. A figure's are plotly's, not ours."""
+    found = None if _is_figure(view) else getattr(view, method, None)
+    return found() if callable(found) else None
+
+
+def _is_figure(view: Any) -> bool:
+    plotly = sys.modules.get("plotly.basedatatypes")  # no figure exists before plotly is imported
+    return plotly is not None and isinstance(view, plotly.BaseFigure)
+
+
+def _in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
+
+
+def _colab_output() -> Any:
+    try:
+        from google.colab import output  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return None
+    return output
+
+
+@cache
+def _enable_widgets(colab_output: Any) -> None:
+    colab_output.enable_custom_widget_manager()

@@ -1,0 +1,86 @@
+"""The first line of every lesson: ``check, predict, explain, show, t = start("02", lang="en")``."""
+
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from minikv.course.check import check as check_in
+from minikv.course.explain import explain as explain_in
+from minikv.course.guard import own_line
+from minikv.course.lessons import find_lesson
+from minikv.course.predict import predict as predict_in
+from minikv.course.show import show
+from minikv.errors import MiniKVError
+from minikv.i18n import pick_language, text
+
+
+class Course(NamedTuple):
+    """The five words of a lesson, bound to its number and language. Each prints or displays, and returns None
+    (``t`` returns its sentence), so a notebook never echoes a result."""
+
+    check: Callable[..., None]
+    predict: Callable[..., None]
+    explain: Callable[..., None]
+    show: Callable[..., None]
+    t: Callable[..., str]
+
+
+def start(number: str, lang: str = "en") -> Course:
+    """The course's words for lesson ``number`` ("02", "a") in ``lang`` ("en" or "zh").
+
+    In a notebook, a ``MiniKVError`` that nobody catches is shown as one sentence in ``lang`` from here on.
+    Raises ``UnknownNameError`` for an unknown lesson and ``ArgumentError`` for an unknown language.
+    """
+    lang = pick_language(lang)
+    find_lesson(number)
+
+    def check(id: str, fn: object, hint: int = 1, seed: int = 0) -> None:
+        check_in(id, fn, hint, seed, lang=lang)
+
+    def predict(key: str, guess: object = ..., seed: int = 0) -> None:
+        predict_in(key, guess, seed, lesson=number, lang=lang)
+
+    def explain(key: str, reveal: bool = False) -> None:
+        explain_in(key, reveal, lesson=number, lang=lang)
+
+    def translate(key: str | MiniKVError, **values: object) -> str:
+        return t(key, lesson=number, lang=lang, **values)
+
+    words = Course(check, predict, explain, show, translate)
+    for ours, full in zip(words, (check_in, predict_in, explain_in, show, t), strict=True):
+        ours.__doc__ = full.__doc__  # so that `check?` answers in a notebook
+    _print_errors_in(lang)
+    return words
+
+
+def t(key: str | MiniKVError, *, lesson: str, lang: str = "en", **values: object) -> str:
+    """The sentence ``key`` of ``messages/lesson_<number>.toml``; of an error, the sentence of its code."""
+    if isinstance(key, MiniKVError):
+        return key.text(lang)
+    return text(f"lesson_{lesson.lower()}.{key}", lang, **values)
+
+
+def error_lines(error: MiniKVError, trace: TracebackType | None, lang: str) -> list[str]:
+    """What a learner reads instead of a traceback: the code, the sentence, and the line of their own."""
+    lines = [f"{type(error).__name__} [{error.code}]", error.text(lang)]
+    number, source = own_line(trace)
+    if number:
+        lines.append(text("course.error_line", lang, line=number, source=source))
+    return lines
+
+
+def _print_errors_in(lang: str) -> None:
+    ipython = sys.modules.get("IPython")
+    shell: Any = ipython.get_ipython() if ipython is not None else None
+    if shell is None:
+        return
+
+    def on_error(
+        shell: Any, etype: type, error: Any, trace: TracebackType, tb_offset: int | None = None
+    ) -> None:
+        # IPython shows what this method of an exception returns in place of the traceback.
+        error._render_traceback_ = lambda: error_lines(error, trace, lang)
+        shell.showtraceback((etype, error, trace))
+
+    shell.set_custom_exc((MiniKVError,), on_error)

@@ -1,0 +1,46 @@
+"""Bytes on paper: what a token costs, what a GPU holds. Nothing here imports torch."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minikv.plan.budget import MemoryBudget, plan_memory
+    from minikv.plan.catalog import find_gpu, find_model, gpu_names, model_names
+    from minikv.plan.estimate import estimate_kv_cache_gb, max_batch_size
+    from minikv.plan.layers import LayerSpec
+    from minikv.plan.spec import CacheSpec
+    from minikv.plan.weights import weight_bytes
+
+_HOME = {
+    "CacheSpec": "spec",
+    "LayerSpec": "layers",
+    "MemoryBudget": "budget",
+    "estimate_kv_cache_gb": "estimate",
+    "find_gpu": "catalog",
+    "find_model": "catalog",
+    "gpu_names": "catalog",
+    "max_batch_size": "estimate",
+    "model_names": "catalog",
+    "plan_memory": "budget",
+    "weight_bytes": "weights",
+}
+
+__all__ = [
+    "CacheSpec",
+    "LayerSpec",
+    "MemoryBudget",
+    "estimate_kv_cache_gb",
+    "find_gpu",
+    "find_model",
+    "gpu_names",
+    "max_batch_size",
+    "model_names",
+    "plan_memory",
+    "weight_bytes",
+]
+
+
+def __getattr__(name: str):
+    if name in _HOME:
+        return getattr(import_module(f"minikv.plan.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'minikv.plan' has no attribute {name!r}")

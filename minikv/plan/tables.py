@@ -1,0 +1,83 @@
+"""The two tables of ``minikv plan --table``: what a context length costs, and what a shared pool allows."""
+
+import math
+from typing import Any
+
+from minikv.plan import pool
+from minikv.plan.budget import MemoryBudget
+from minikv.plan.roofline import decode_floor, experts_touched
+
+FIRST_CONTEXT, LAST_CONTEXT = 1024, 2**20  # tokens; the rows double
+SHARED_BY = (1, 8, 32)  # sequences
+
+
+def context_rows(budget: MemoryBudget) -> list[dict[str, Any]]:
+    """One row a context length, doubling up to the model's positions.
+
+    ``blocks`` and ``sequence_bytes`` are one sequence's, ``sequences`` how many fit, ``floor_one_s`` and
+    ``floor_all_s`` the least seconds of a decode step of one sequence and of all of them (None without a GPU
+    whose bandwidth is known), ``capped`` whether the row ends at max_position_embeddings.
+    """
+    return [_row(budget, context) for context in _contexts(budget.spec.max_positions)]
+
+
+def sharing_rows(budget: MemoryBudget) -> list[dict[str, Any]]:
+    """How many tokens each sequence can have when 1, 8 or 32 share the pool.
+
+    ``memory_tokens`` is what memory allows, ``tokens`` that or max_position_embeddings; None for no limit.
+    """
+    rows = []
+    for sequences in SHARED_BY:
+        memory = pool.max_length(budget.spec, max(0, budget.kv_bytes), sequences, budget.block_size)
+        tokens = min(memory, budget.spec.max_positions or math.inf)
+        rows.append(
+            {
+                "sequences": sequences,
+                "tokens": None if tokens == math.inf else tokens,
+                "memory_tokens": None if memory == math.inf else memory,
+                "capped": tokens < memory,
+            }
+        )
+    return rows
+
+
+def _contexts(max_positions: int | None) -> list[int]:
+    last = min(max_positions or LAST_CONTEXT, LAST_CONTEXT)
+    doubling = [FIRST_CONTEXT << i for i in range(64) if FIRST_CONTEXT << i < last]
+    return [*doubling, last]
+
+
+def _row(budget: MemoryBudget, context: int) -> dict[str, Any]:
+    spec, block_size = budget.spec, budget.block_size
+    sequences = budget.max_batch(context)
+    return {
+        "context": context,
+        "blocks": math.ceil(context / block_size),
+        "sequence_bytes": pool.sequence_bytes(spec, context, block_size),
+        "sequences": sequences,
+        "floor_one_s": _floor(budget, context, 1),
+        "floor_all_s": _floor(budget, context, sequences) if sequences else None,
+        "capped": context == spec.max_positions,
+    }
+
+
+def _floor(budget: MemoryBudget, context: int, batch: int) -> float | None:
+    if budget.gpu is None or not budget.gpu.bandwidth_gb_s:
+        return None
+    weights = weights_read(budget, batch)
+    return decode_floor(weights, budget.spec.bytes_for(context, batch), budget.gpu.bandwidth_gb_s).seconds
+
+
+def weights_read(budget: MemoryBudget, batch: int) -> int:
+    """Bytes of the weights that a decode step of ``batch`` tokens reads on one rank.
+
+    Of the experts only those that some token is routed to (uniform routing assumed), and of an untied
+    embedding one row a token, which is left out.
+    """
+    parts = budget.weights.parts
+    experts = parts.get("expert", 0)
+    dense = budget.weight_bytes - experts - (parts.get("embedding", 0) if parts.get("lm_head") else 0)
+    num_experts, top_k = budget.experts
+    if not num_experts:
+        return dense + experts
+    return dense + int(experts * experts_touched(num_experts, top_k, batch) / num_experts)

@@ -1,0 +1,235 @@
+"""The verdict on a vLLM log: one number of blocks that explains everything printed, or the reason why there is none.
+
+The log's GiB are an interval, since two decimals are printed, and the pool arithmetic turns it into an
+interval of block counts. The printed tokens, blocks and concurrency are further intervals. They agree if one
+block count lies in all of them. If none does, other setups are tried one change at a time, and the one
+that fits is named. What is left is a rank with less memory than the printed one, or a contradiction.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+from minikv.errors import MiniKVError
+from minikv.i18n import text as sentence
+from minikv.plan.spec import CacheSpec
+from minikv.plan.vllm_lines import LogFacts, Refusal
+from minikv.plan.vllm_pool import VllmPool, printed_interval
+from minikv.plan.vllm_setup import Setup, alternatives, readings, setup_pool
+from minikv.units import gib
+
+# Ranks of one engine differ by what else holds their memory; a pool under this share of the printed GiB is
+# too small for that to be the likely reason.
+LEAST_RANK_SHARE = 0.75
+
+Reason = tuple[str, dict[str, Any]]
+Interval = tuple[int, int]  # first and last, both meant
+
+
+@dataclass(frozen=True)
+class LogVerdict:
+    """What the log's numbers say about each other.
+
+    ``status`` is "agrees", "explained" (they differ from the plain rule, and ``reasons`` say why) or
+    "contradicts". ``predicted_tokens`` are the fewest and most tokens that the printed GiB allow, None where
+    the log has no GiB. ``needed_bytes`` is what the printed tokens take on one rank. ``reasons`` are keys of
+    ``messages/vllm.toml`` with their values.
+    """
+
+    status: str
+    model: str
+    setup: Setup
+    facts: LogFacts
+    pool: VllmPool
+    printed_tokens: int | None
+    predicted_tokens: Interval | None
+    needed_bytes: int | None
+    reasons: tuple[Reason, ...] = field(default=(), hash=False)
+
+    @property
+    def consistent(self) -> bool:
+        """Whether nothing in the log contradicts the model."""
+        return self.status != "contradicts"
+
+    def report(self, lang: str = "en") -> str:
+        """The verdict as plain sentences in ``lang``, one a line."""
+        setup = self.setup
+        subject = {"model": self.model, "tp": setup.tp, "pp": setup.pp, "block_bytes": self.pool.block_bytes}
+        lines: list[Reason] = [(f"status_{self.status}", {}), ("subject", subject)]
+        if self.predicted_tokens and self.printed_tokens is not None:
+            first, last = self.predicted_tokens
+            values = {"gib": self.facts.poorest_gib, "first": first, "last": last}
+            lines.append(("prediction", values | {"printed": self.printed_tokens}))
+        return "\n".join(sentence(f"vllm.{key}", lang, **values) for key, values in (*lines, *self.reasons))
+
+
+def judge(facts: LogFacts, model: Any, setup: Setup) -> LogVerdict:
+    """The verdict on ``facts`` for ``model`` in ``setup``. Raises what ``setup_pool`` and ``readings`` raise."""
+    spec, pool = setup_pool(model, setup)
+    ways = readings(facts, pool, setup)
+    notes = _notes(facts, model, setup)
+    for way in ways:
+        way_pool = setup_pool(model, way)[1]
+        if fitting_blocks(way_pool, way, facts):
+            plain = len(pool.groups) == 1 and not pool.has_windows
+            reasons = [] if plain else _rule(way_pool, way)
+            status = "agrees" if plain or len(ways) == 1 else "explained"
+            return _verdict(status, spec, way_pool, way, facts, (*reasons, *notes))
+    first = ways[0]
+    for key, other in alternatives(facts, first, spec, pool):
+        reason = _other(key, other, facts, model, pool)
+        if reason:
+            return _verdict("explained", spec, pool, first, facts, (reason, *notes))
+    for way in ways:
+        reason = _override(facts, pool, way) or _poorer_rank(facts, pool, way)
+        if reason:
+            return _verdict("explained", spec, pool, way, facts, (reason, *notes))
+    verdict = _verdict("contradicts", spec, pool, first, facts, ())
+    return replace(verdict, reasons=(_contradiction(verdict), *notes))
+
+
+def fitting_blocks(pool: VllmPool, setup: Setup, facts: LogFacts, with_gib: bool = True) -> Interval | None:
+    """The block counts, first and last, that agree with everything printed; None where none does."""
+    if facts.refusal:
+        return _fitting_refusal(pool, setup, facts, facts.refusal)
+    ends: list[Interval] = [(0, 2**62)]
+    if with_gib and facts.available_bytes:
+        low, high = facts.available_bytes
+        ends.append((pool.num_blocks(low), pool.num_blocks(high)))
+    if facts.tokens:
+        ends.append(pool.blocks_that_print(min(facts.tokens), **setup.printing))
+    if facts.blocks:
+        ends.append((min(facts.blocks), min(facts.blocks)))
+    for concurrent in _blocks_of_concurrency(pool, setup, facts):
+        first = max(low for low, _ in (*ends, concurrent))
+        last = min(high for _, high in (*ends, concurrent))
+        if first <= last:
+            return first, last
+    return None
+
+
+def _blocks_of_concurrency(pool: VllmPool, setup: Setup, facts: LogFacts) -> Iterator[Interval]:
+    """Block counts for which vLLM prints this concurrency: by whole blocks a request, or by tokens as it once did."""
+    if facts.concurrency is None or setup.max_model_len is None:
+        yield 0, 2**62
+        return
+    a_request = [Fraction(pool.blocks_per_request(setup.max_model_len, setup.batched_tokens))]
+    if len(pool.groups) == 1 and pool.groups[0].block_size:
+        a_request.append(Fraction(setup.max_model_len, pool.groups[0].block_size))
+    printed, half = Fraction(facts.concurrency), Fraction(1, 200)
+    for blocks in a_request:
+        yield math.ceil((printed - half) * blocks), math.floor((printed + half) * blocks)
+
+
+def _fitting_refusal(pool: VllmPool, setup: Setup, facts: LogFacts, refusal: Refusal) -> Interval | None:
+    """The same for an engine that did not start: it prints what one request needs, and the longest that fits."""
+    low, high = printed_interval(refusal.needed_gib)
+    if not low <= pool.needed_bytes(refusal.needed_tokens, setup.batched_tokens) <= high:
+        return None
+    if refusal.estimated_tokens and facts.available_bytes:
+        low, high = facts.available_bytes
+        longest = pool.needed_bytes(refusal.estimated_tokens, setup.batched_tokens)
+        longer = pool.needed_bytes(refusal.estimated_tokens + 1, setup.batched_tokens)
+        if longest > high or longer <= low:
+            return None
+    blocks = pool.blocks_per_request(refusal.needed_tokens, setup.batched_tokens)
+    return blocks, blocks
+
+
+def _verdict(
+    status: str, spec: CacheSpec, pool: VllmPool, setup: Setup, facts: LogFacts, reasons: tuple[Reason, ...]
+) -> LogVerdict:
+    """The verdict with its numbers: printed and predicted tokens, and the bytes that the printed ones take."""
+    printed = needed = predicted = None
+    if facts.tokens:
+        printed = min(facts.tokens)
+        needed = pool.blocks_that_print(printed, **setup.printing)[0] * pool.block_bytes
+    elif facts.blocks:
+        printed = pool.tokens_printed(min(facts.blocks), **setup.printing)
+        needed = min(facts.blocks) * pool.block_bytes
+    if facts.available_bytes:
+        fewest, most = (
+            pool.tokens_printed(pool.num_blocks(end), **setup.printing) for end in facts.available_bytes
+        )
+        predicted = fewest, most
+    return LogVerdict(status, spec.name, setup, facts, pool, printed, predicted, needed, reasons)
+
+
+def _other(key: str, other: Setup, facts: LogFacts, model: Any, pool: VllmPool) -> Reason | None:
+    """The reason that names ``other``, if its pool is another one and fits."""
+    try:
+        spec, other_pool = setup_pool(model, other)
+    except MiniKVError:
+        return None  # no such setup for this model
+    if other_pool == pool:
+        return None
+    for way in readings(facts, other_pool, other):
+        if fitting_blocks(setup_pool(model, way)[1], way, facts):
+            values = {"tp": other.tp, "kv_dtype": spec.kv_dtype, "block_size": other.block_size}
+            return key, values | {"layers": other.draft_layers}
+    return None
+
+
+def _override(facts: LogFacts, pool: VllmPool, setup: Setup) -> Reason | None:
+    if facts.override_blocks is None:
+        return None
+    first, last = fitting_blocks(pool, setup, facts, with_gib=False) or (1, 0)
+    return ("override", {"blocks": facts.override_blocks}) if first <= facts.override_blocks <= last else None
+
+
+def _poorer_rank(facts: LogFacts, pool: VllmPool, setup: Setup) -> Reason | None:
+    """The pool is smaller than the printed GiB allow, because a rank that the log does not show has less."""
+    ranks = setup.tp * setup.pp
+    blocks = None if facts.refusal else fitting_blocks(pool, setup, facts, with_gib=False)
+    if blocks is None or facts.available_bytes is None or len(facts.available_gib) >= ranks:
+        return None
+    needed, low = blocks[0] * pool.block_bytes, facts.available_bytes[0]
+    if not LEAST_RANK_SHARE * low <= needed < low:
+        return None
+    tokens = pool.tokens_printed(blocks[0], **setup.printing)
+    return "poorer_rank", {"ranks": ranks, "tokens": tokens, "needed": gib(needed), "gib": facts.poorest_gib}
+
+
+def _rule(pool: VllmPool, setup: Setup) -> list[Reason]:
+    """The rule by which a hybrid model's tokens were printed, and what else had to be known."""
+    sizes = sorted({group.block_size for group in pool.groups if group.block_size})
+    values = {"groups": len(pool.groups), "pages": pool.group_size, "sizes": ", ".join(map(str, sizes))}
+    reasons: list[Reason] = [(f"rule_{setup.rule}", values)]
+    if pool.has_windows and setup.rule == "new":
+        reasons.append(("batched", {"batched": setup.batched_tokens}))
+    if pool.has_states:
+        reasons.append(("mamba", {"mode": setup.mamba_mode, "blocks": pool.state_blocks}))
+    return reasons
+
+
+def _notes(facts: LogFacts, model: Any, setup: Setup) -> tuple[Reason, ...]:
+    """What a reader of this log should know, whatever the verdict."""
+    notes: list[Reason] = []
+    if len(facts.available_gib) > 1:
+        notes.append(("several_ranks", {"count": len(facts.available_gib), "gib": facts.poorest_gib}))
+    if not facts.available_gib and not facts.refusal:
+        notes.append(("no_gib", {}))
+    whole = CacheSpec.from_config(model, layout="vllm")
+    heads = max(layer.kv_heads for layer in whole.layers)
+    if setup.tp > 1 and any(layer.kind == "latent" for layer in whole.layers):
+        notes.append(("latent", {"tp": setup.tp}))
+    elif setup.tp > heads > 0:
+        notes.append(("replicated", {"tp": setup.tp, "heads": heads, "copies": setup.tp // heads}))
+    return tuple(notes)
+
+
+def _contradiction(verdict: LogVerdict) -> Reason:
+    """By how much the printed numbers miss each other."""
+    facts = verdict.facts
+    if facts.refusal:
+        needed = verdict.pool.needed_bytes(facts.refusal.needed_tokens, verdict.setup.batched_tokens)
+        values = {"tokens": facts.refusal.needed_tokens, "needed": gib(needed)}
+        return "needed_differs", values | {"printed": facts.refusal.needed_gib}
+    printed, (first, last) = verdict.printed_tokens or 0, verdict.predicted_tokens or (0, 2**62)
+    if first <= printed <= last:
+        return "numbers_differ", {"concurrency": facts.concurrency or "-"}
+    end = first if printed < first else last
+    values = {"needed": gib(verdict.needed_bytes or 0), "gib": facts.poorest_gib}
+    return "differs", values | {"percent": 100 * (printed - end) / end if end else math.inf}

@@ -1,0 +1,361 @@
+"""check and run_check: whatever a learner writes, the answer is right and can be read."""
+
+import dataclasses
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from minikv.course import check, run_check
+from minikv.course.compare import size
+from minikv.errors import ArgumentError, UnknownNameError
+from tests.course.mutants import assert_exercise
+from tests.course.sample import BLOCKS, MEAN, RELEASE
+from tests.course.sample import blocks_needed as right
+
+pytestmark = pytest.mark.usefixtures("lesson_99")
+
+
+def said(capsys, fn, id="99.1", **options):
+    check(id, fn, **options)
+    return capsys.readouterr().out
+
+
+def as_a_loop(lengths, block_size):
+    blocks = 0
+    for length in lengths:
+        while length > 0:
+            blocks, length = blocks + 1, length - block_size
+    return blocks
+
+
+def with_divmod(lengths, block_size):
+    pairs = [divmod(length, block_size) for length in lengths]
+    return sum(whole for whole, _ in pairs) + len([1 for _, rest in pairs if rest])
+
+
+def test_the_sample_exercises_hold_what_lessons_promise():
+    assert_exercise(BLOCKS, right=[as_a_loop, with_divmod], sequences="lengths")
+    assert_exercise(
+        MEAN, right=[lambda lengths: sum(lengths) / len(lengths), mean_in_steps], sequences="lengths"
+    )
+
+    def pops(table, free):
+        copied = list(table)
+        while copied:
+            free.append(copied.pop())
+
+    def raises(table, free):
+        raise NotImplementedError
+
+    assert_exercise(RELEASE, right=[pops, lambda table, free: free.extend(table[::-1])], stub=raises)
+
+
+def mean_in_steps(lengths):
+    mean = 0.0
+    for count, length in enumerate(lengths, start=1):
+        mean += (length - mean) / count
+    return mean
+
+
+def test_a_pass_is_one_line_in_both_languages(capsys):
+    assert said(capsys, right).strip().count("\n") == 0
+    assert "passed" in said(capsys, right)
+    assert "通过" in said(capsys, right, lang="zh")
+    assert "seed 7" in said(capsys, right, seed=7)
+
+
+def test_the_same_seed_gives_the_same_verdict_and_another_draws_other_cases():
+    def wrong(lengths, block_size):
+        return sum(lengths)
+
+    verdicts = [run_check(BLOCKS, wrong, seed=seed) for seed in (3, 3, 4)]
+    assert verdicts[0] == verdicts[1]
+    assert verdicts[0].case != verdicts[2].case
+
+
+def test_the_counterexample_is_the_smallest_failing_case():
+    def wrong_when_long(lengths, block_size):
+        return right(lengths, block_size) + (len(lengths) > 2)
+
+    verdict = run_check(BLOCKS, wrong_when_long)
+    failing = [case for case in BLOCKS.draw(0) if len(case["lengths"]) > 2]
+    assert verdict.kind == "wrong"
+    assert verdict.num_failed == len(failing)
+    assert size(verdict.case) == min(size(case) for case in failing)
+    assert verdict.got == verdict.expected + 1
+
+
+def test_shrinking_goes_to_a_smaller_valid_case():
+    def fewer(args):
+        lengths = args["lengths"]
+        return [{**args, "lengths": lengths[:i] + lengths[i + 1 :]} for i in range(len(lengths))]
+
+    def always_wrong(lengths, block_size):
+        return -1
+
+    verdict = run_check(dataclasses.replace(BLOCKS, shrink=fewer), always_wrong)
+    assert verdict.case["lengths"] == []
+    assert verdict.expected == 0
+
+
+def test_a_wrong_answer_shows_the_case_and_its_own_hint(capsys):
+    def floor(lengths, block_size):
+        total = 0
+        for length in lengths:
+            total += length // block_size
+        return total
+
+    out = said(capsys, floor)
+    assert "blocks_needed.rounds_down: hint 1" in out
+    assert "expected" in out
+    assert "block_size" in out
+    assert 'check("99.1", floor, hint=2)' in out
+    assert "hint=3, seed=5)" in said(capsys, floor, hint=2, seed=5)
+    last = said(capsys, floor, hint=3, lang="zh")
+    assert "blocks_needed.rounds_down：第 3 条提示" in last
+    assert "正确结果" in last
+    assert "check(" not in last
+
+
+def test_a_wrong_answer_of_no_known_kind_gets_the_general_hint(capsys):
+    assert "Hint 1 of 3: blocks_needed: hint 1" in said(capsys, lambda lengths, block_size: -1)
+
+
+def test_two_mistakes_at_once_are_taken_for_neither():
+    def half_of_each(lengths, block_size):
+        wrong = BLOCKS.misconceptions[len(lengths) % 2].wrong
+        return wrong(lengths, block_size)
+
+    assert run_check(BLOCKS, half_of_each).misconception is None
+
+
+def test_a_misconception_may_be_an_exception():
+    def raises_too(lengths, block_size):
+        return len(lengths) / (block_size - block_size)
+
+    verdict = run_check(BLOCKS, raises_too)
+    assert (verdict.kind, verdict.misconception) == ("raised", "divides")
+
+
+def test_an_error_names_the_learners_own_line_and_no_line_of_ours(capsys):
+    def helper(lengths):
+        return lengths[99]  # the line
+
+    out = said(capsys, lambda lengths, block_size: helper(lengths))
+    assert "IndexError: list index out of range" in out
+    assert "return lengths[99]  # the line" in out
+    assert "minikv" not in out
+
+
+def test_an_error_inside_a_library_names_the_learners_line():
+    import json
+
+    def parses(lengths, block_size):
+        return json.loads("{")
+
+    assert run_check(BLOCKS, parses).error.source == 'return json.loads("{")'
+
+
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, RecursionError, BaseException])
+def test_whatever_is_raised_becomes_a_verdict(error):
+    def raises(lengths, block_size):
+        raise error("out")
+
+    verdict = run_check(BLOCKS, raises)
+    assert (verdict.kind, verdict.error.kind, verdict.error.message) == ("raised", error, "out")
+
+
+def test_sys_exit_and_endless_recursion(capsys):
+    assert "SystemExit: 3" in said(capsys, lambda lengths, block_size: sys.exit(3))
+
+    def deep(lengths, block_size):
+        return deep(lengths, block_size)
+
+    assert "RecursionError" in said(capsys, deep)
+
+
+def test_ctrl_c_passes_through():
+    def interrupted(lengths, block_size):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_check(BLOCKS, interrupted)
+
+
+def spins(lengths, block_size):
+    while True:
+        pass
+
+
+def swallows_exceptions(lengths, block_size):
+    while True:
+        try:  # noqa: SIM105
+            len(lengths)
+        except Exception:
+            pass
+
+
+def swallows_everything(lengths, block_size):
+    while True:
+        try:  # noqa: SIM105
+            time.sleep(0.001)
+        except:  # noqa: E722
+            pass
+
+
+@pytest.mark.parametrize("fn", [spins, swallows_exceptions, swallows_everything])
+def test_an_endless_loop_is_stopped_and_the_alarm_is_put_back(fn, capsys):
+    before = signal.getsignal(signal.SIGALRM)
+    out = said(capsys, fn)
+    assert "no answer within 0.5 s" in out
+    assert "0.5 秒内没有得到结果" in said(capsys, fn, lang="zh")
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("fn", [spins, swallows_exceptions])
+def test_an_endless_loop_is_stopped_outside_of_the_main_thread_too(fn):
+    verdicts = []
+    before = set(threading.enumerate())
+    thread = threading.Thread(target=lambda: verdicts.append(run_check(BLOCKS, fn)))
+    thread.start()
+    thread.join(30)
+    assert [verdict.kind for verdict in verdicts] == ["timed_out"]
+    assert set(threading.enumerate()) <= before, "the learner's thread is still running"
+
+
+def test_without_a_timer_signal_everything_else_works_alike(monkeypatch):
+    monkeypatch.delattr(signal, "setitimer")  # as on Windows
+    assert run_check(BLOCKS, right).passed
+    assert run_check(BLOCKS, spins).kind == "timed_out"
+    assert run_check(BLOCKS, lambda lengths, block_size: sys.exit()).kind == "raised"
+    with pytest.raises(KeyboardInterrupt):
+        run_check(BLOCKS, interrupts)
+
+
+def interrupts(lengths, block_size):
+    raise KeyboardInterrupt
+
+
+def test_a_changed_argument_is_named_even_if_the_answer_is_right(capsys):
+    def sorts(lengths, block_size):
+        lengths.sort(reverse=True)
+        lengths.append(0)
+        return right(lengths, block_size)
+
+    verdict = run_check(BLOCKS, sorts)
+    assert (verdict.kind, verdict.argument) == ("mutated", "lengths")
+    assert verdict.case == min(BLOCKS.draw(0), key=size)
+    assert "`lengths`" in said(capsys, sorts)
+    assert "修改了参数 `lengths`" in said(capsys, sorts, lang="zh")
+
+
+def test_much_printing_is_cut_and_shown_only_with_a_failure(capsys):
+    def chatty(lengths, block_size):
+        for number in range(2000):
+            print("line", number)
+        return -1
+
+    out = said(capsys, chatty)
+    assert "| line 0" in out
+    assert len(out.splitlines()) < 25
+
+    def chatty_but_right(lengths, block_size):
+        print("debugging", file=sys.stderr)
+        return right(lengths, block_size)
+
+    assert "debugging" not in said(capsys, chatty_but_right)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (lambda lengths, block_size: None, "returned None"),
+        (lambda lengths, block_size: float(right(lengths, block_size)), "An int is due"),
+        (lambda lengths, block_size: str(right(lengths, block_size)), "int is due, yours is str"),
+        (lambda lengths, block_size: (n for n in lengths), "generator"),
+        (lambda lengths, block_size: True, "int is due, yours is bool"),
+        (lambda lengths, block_size: [1], "int is due, yours is list"),
+    ],
+)
+def test_a_wrong_type_is_said(answer, sentence, capsys):
+    def used(lengths, block_size):
+        lengths = list(lengths)  # a body, so that None is not taken for an untouched stub
+        return answer(lengths, block_size)
+
+    assert sentence in said(capsys, used)
+
+
+def test_objects_that_fight_back_are_only_wrong():
+    class Hostile:
+        def __eq__(self, other):
+            raise RuntimeError
+
+        def __repr__(self):
+            raise RuntimeError
+
+        def __str__(self):
+            raise RuntimeError
+
+    assert run_check(BLOCKS, lambda lengths, block_size: Hostile()).differs == "type"
+    check("99.1", lambda lengths, block_size: Hostile())
+
+    def raises(lengths, block_size):
+        class Silent(Exception):
+            __str__ = Hostile.__str__
+
+        raise Silent
+
+    check("99.1", raises)
+
+
+def test_what_is_not_a_function_is_said(capsys):
+    assert "without parentheses" in said(capsys, right([3], 2))
+    assert "without parentheses" in said(capsys, None)
+    assert "not attempted" in said(capsys, ...)
+
+
+def test_the_arguments_must_have_the_exercises_names(capsys):
+    out = said(capsys, lambda block_size, lengths: 0)
+    assert "(lengths, block_size)" in out
+    assert "(block_size, lengths)" in out
+    assert run_check(BLOCKS, lambda lengths: 0).kind == "bad_signature"
+    assert run_check(BLOCKS, lambda lengths, block_size, more: 0).kind == "bad_signature"
+    assert run_check(BLOCKS, lambda lengths, block_size, *, more: 0).kind == "bad_signature"
+    assert run_check(BLOCKS, lambda lengths, block_size, more=0: right(lengths, block_size)).passed
+    assert run_check(BLOCKS, lambda lengths, block_size=16: right(lengths, block_size)).passed
+    assert run_check(BLOCKS, lambda *args: right(*args)).passed
+
+
+def test_a_half_filled_stub_is_not_attempted_but_a_forgotten_return_is_wrong():
+    def half(lengths, block_size):
+        blocks = ... * len(lengths)
+        return blocks
+
+    def forgot(lengths, block_size):
+        right(lengths, block_size)
+
+    assert run_check(BLOCKS, half).kind == "not_attempted"
+    assert run_check(BLOCKS, forgot).differs == "none"
+
+
+def test_a_function_that_fails_only_at_times_is_not_taken_for_a_stub():
+    def at_times(lengths, block_size):
+        if len(lengths) > 3:
+            raise NotImplementedError
+        return right(lengths, block_size)
+
+    assert run_check(BLOCKS, at_times).kind == "raised"
+
+
+def test_unknown_names_and_levels_are_errors_with_the_way_out():
+    with pytest.raises(UnknownNameError, match=r"99\.1, 99\.2, 99\.3"):
+        check("99.7", right)
+    with pytest.raises(UnknownNameError) as caught:
+        check("98.1", right)
+    assert caught.value.code == "unknown_lesson"
+    with pytest.raises(ArgumentError, match="three levels"):
+        check("99.1", right, hint=4)

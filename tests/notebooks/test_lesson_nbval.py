@@ -1,0 +1,49 @@
+"""Our nbval plugin on the built sample: strict, but for pictures, metadata and standard error."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NOTEBOOK = Path("notebooks/en/01_second.ipynb")
+
+
+def run_nbval(root: Path) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}  # where tools/ is; minikv is the sample's
+    environment.pop("PYTEST_ADDOPTS", None)
+    command = [sys.executable, "-m", "pytest", "-p", "tools.notebooks.nbval_rules", "-p", "no:cacheprovider"]
+    command += ["--nbval", "--nbval-current-env", "--rootdir", str(root), str(NOTEBOOK)]
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def edit_output(root: Path, key: str, change) -> None:
+    notebook = json.loads((root / NOTEBOOK).read_text(encoding="utf-8"))
+    change(next(cell for cell in notebook["cells"] if cell["id"] == key)["outputs"])
+    (root / NOTEBOOK).write_text(json.dumps(notebook), encoding="utf-8")
+
+
+def test_pictures_metadata_and_warnings_do_not_count(built):
+    edit_output(built, "widget", lambda outputs: outputs[0]["data"].update({"image/png": "AAAA"}))
+    edit_output(built, "widget", lambda outputs: outputs[0].update(metadata={"other": 1}))
+    warning = {"output_type": "stream", "name": "stderr", "text": ["a warning\n"]}
+    edit_output(built, "bytes", lambda outputs: outputs.append(warning))
+    result = run_nbval(built)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize("key", ["bytes", "widget"])
+def test_a_different_text_fails(built, key):
+    def change(outputs):
+        if key == "bytes":
+            outputs[0]["text"] = ["65\n"]
+        else:
+            outputs[0]["data"]["text/plain"] = ["65 bytes"]
+
+    edit_output(built, key, change)
+    result = run_nbval(built)
+    assert result.returncode == 1, result.stdout
+    assert "1 failed" in result.stdout

@@ -1,0 +1,144 @@
+"""Quantized weights: each format by hand, fp8 against transformers, the exclusion lists, and what is refused."""
+
+import pytest
+import torch
+from transformers import FineGrainedFP8Config
+from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
+
+from minikv.errors import ConfigError
+from minikv.plan.weights import weight_bytes, weight_list
+from tests.plan.small_models import small_config, small_model
+from tests.plan.test_weights import LLAMA, even_config
+
+
+def quantized(base=LLAMA, **quantization):
+    return {**base, "quantization_config": quantization}
+
+
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+# One matrix of 96 x 64 (up_proj) in each format, by hand.
+ONE_MATRIX = [
+    (FP8, 96 * 64 + 4),
+    ({**FP8, "weight_block_size": [32, 32]}, 96 * 64 + 4 * 3 * 2),
+    ({"quant_method": "fp8", "activation_scheme": "static"}, 96 * 64 + 4 + 4),
+    ({"quant_method": "awq", "bits": 4, "group_size": 32}, 96 * 32 + 96 * 2 // 2 + 96 * 2 * 2),
+    ({"quant_method": "gptq", "bits": 4, "group_size": 32}, 96 * 32 + 96 * 2 // 2 + 96 * 2 * 2 + 64 * 4),
+    ({"quant_method": "gptq", "bits": 8, "group_size": -1}, 96 * 64 + 96 + 96 * 2 + 64 * 4),
+    ({"quant_method": "bitsandbytes", "load_in_8bit": True}, 96 * 64 + 4 * 96),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 96 * 32 + 4 * 96 + 64),
+    (
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
+        96 * 32 + 96 + 4 * (1 + 257) + 64,
+    ),
+    ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 96 * 32 + 96 * 4 + 8),
+    (
+        {
+            "quant_method": "compressed-tensors",
+            "config_groups": {"g": {"targets": ["Linear"], "weights": INT4}},
+        },
+        96 * 32 + 96 * 2 * 2 + 16,
+    ),
+]
+
+
+@pytest.mark.parametrize(("quantization", "expected"), ONE_MATRIX, ids=lambda value: str(value)[:50])
+def test_a_matrix_in_each_format(quantization, expected):
+    weights = {weight.name: weight for weight in weight_list(quantized(**quantization))}
+    assert weights["model.layers.{layer}.mlp.up_proj.weight"].bytes_each == expected
+    plain = {weight.name: weight for weight in weight_list(LLAMA)}
+    kept = [name for name in plain if "norm" in name or "embed" in name or name.startswith("lm_head")]
+    assert len(kept) == 5
+    for name in kept:
+        assert weights[name] == plain[name]
+    assert weight_bytes(quantized(**quantization)).total < weight_bytes(LLAMA).total
+
+
+@pytest.mark.parametrize("model_type", ["llama", "deepseek_v3", "deepseek_v32", "qwen3_moe", "qwen3_next"])
+def test_fp8_is_what_transformers_builds(model_type):
+    """Ragged blocks of 64 x 32; the experts' inner size is whole blocks, as transformers joins gate and up there."""
+    sizes = {"hidden_size": 150, "intermediate_size": 192, "moe_intermediate_size": 128}
+    known = small_config(model_type).to_dict()
+    config = small_config(model_type, **{name: value for name, value in sizes.items() if name in known})
+    with torch.device("meta"):
+        model = small_model(config, torch.bfloat16)
+    kept = ["lm_head", "weights_proj", "shared_expert_gate"]
+    how = FineGrainedFP8Config(weight_block_size=(64, 32), modules_to_not_convert=kept)
+    built = replace_with_fp8_linear(model, kept, how)
+    held = sum(parameter.numel() * parameter.element_size() for parameter in built.parameters())
+    stated = {"quant_method": "fp8", "weight_block_size": [64, 32], "modules_to_not_convert": kept}
+    fields = quantized({**config.to_dict(), "dtype": "bfloat16"}, **stated)
+    assert weight_bytes(fields).total == held
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kept"),
+    [
+        ("lm_head", 0),
+        ("model.layers.0", 7),
+        ("model.layers.0.mlp.up_proj", 1),
+        ("up_proj", 3),
+        ("model.layers.*.mlp", 9),
+        ("model.language_model.layers.1", 7),
+        ("mlp.up", 0),  # neither a whole name nor the end of one
+        ("*broken[", 0),
+    ],
+)
+def test_excluded_modules_stay_in_the_models_dtype(pattern, kept):
+    weights = weight_list(quantized(**FP8, modules_to_not_convert=[pattern]))
+    plain = {weight.name: weight.bytes_each for weight in weight_list(LLAMA)}
+    matrices = [weight for weight in weights if weight.name.endswith("proj.weight")]
+    assert sum(weight.count for weight in matrices if weight.bytes_each == plain[weight.name]) == kept
+
+
+def test_other_pattern_styles():
+    compressed = ONE_MATRIX[-1][0]
+    for pattern, kept in (
+        ("re:.*up_proj", 3),
+        ("model.layers.2.mlp.up_proj", 1),
+        ("up_proj", 0),
+        ("lm_head", 0),
+    ):
+        weights = weight_list(quantized(**compressed, ignore=[pattern]))
+        assert sum(w.count for w in weights if "up_proj" in w.name and w.bytes_each == 2 * 96 * 64) == kept
+    modelopt = {"quant_method": "modelopt", "quant_algo": "FP8"}
+    weights = weight_list(quantized(**modelopt, ignore=["model.layers.1*"]))
+    assert sum(w.count for w in weights if "up_proj" in w.name and w.bytes_each == 2 * 96 * 64) == 1
+
+
+@pytest.mark.parametrize(
+    "quantization",
+    [
+        {"quant_method": "hqq"},
+        {"quant_method": None},
+        {"quant_method": ["fp8"]},
+        {"bits": 4},
+        {"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"},
+        {"quant_method": "gptq"},
+        {"quant_method": "gptq", "bits": 5},
+        {"quant_method": "gptq", "bits": 4, "group_size": 0},
+        {"quant_method": "fp8", "weight_block_size": [128]},
+        {"quant_method": "fp8", "weight_block_size": [0, 128]},
+        {"quant_method": "fp8", "modules_to_not_convert": "lm_head"},
+        {"quant_method": "compressed-tensors", "config_groups": {}},
+        {"quant_method": "compressed-tensors", "config_groups": {"a": {}, "b": {}}},
+        {
+            "quant_method": "compressed-tensors",
+            "config_groups": {"a": {"targets": ["Linear"], "weights": {"num_bits": 3}}},
+        },
+    ],
+)
+def test_a_quantization_that_is_not_understood_is_refused(quantization):
+    with pytest.raises(ConfigError) as caught:
+        weight_bytes(quantized(**quantization))
+    assert caught.value.text("zh") != caught.value.text("en")
+
+
+def test_experts_under_bitsandbytes_are_not_guessed():
+    fields = {
+        **even_config("mixtral"),
+        "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True},
+    }
+    with pytest.raises(ConfigError) as caught:
+        weight_bytes(fields)
+    assert caught.value.code == "quantized_experts"

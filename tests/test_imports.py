@@ -1,0 +1,102 @@
+"""Who may import whom: the table of docs/architecture.md, held by reading the imports."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "minikv"
+
+# Files at the root of the package: free to every room.
+ROOT_FILES = {"errors", "i18n", "units", "__init__"}
+
+# room: the rooms of ours that it may import.
+MAY_IMPORT = {
+    "plan": set(),
+    "blocks": set(),
+    "memory": {"plan"},
+    "kernels": set(),
+    "cache": {"plan", "memory", "kernels"},
+    "models": {"plan", "cache", "kernels"},
+    "eviction": {"plan", "blocks", "cache", "kernels", "models"},
+    "engine": {"plan", "blocks", "memory", "kernels", "cache", "models", "eviction"},
+    "simulate": {"plan", "blocks", "engine"},
+    "course": {"plan", "blocks", "memory", "kernels", "cache", "models", "eviction", "engine", "simulate"},
+    "cli": {"plan", "blocks", "memory", "kernels", "cache", "models", "eviction", "engine", "simulate", "course"},
+}
+WITHOUT_TORCH = {"plan", "blocks", "errors", "i18n", "units", "__init__"}
+WIDGETS = {"ipywidgets", "plotly", "anywidget"}
+
+
+def room_of(path: Path) -> str:
+    """"plan" for minikv/plan/spec.py, "errors" for minikv/errors.py."""
+    relative = path.relative_to(PACKAGE)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every module that a file imports, anywhere in it, except where only a type checker looks."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing_only = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if node in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute here"
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_each_file_imports_only_what_its_room_may(path):
+    room = room_of(path)
+    modules = imports_of(path)
+    ours = {name.split(".")[1] for name in modules if name.startswith("minikv.") and name.count(".") >= 1}
+    ours -= ROOT_FILES | {room}
+    ours = {name for name in ours if (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file()}
+    if room not in ROOT_FILES and room != "__main__":
+        assert ours <= MAY_IMPORT[room], f"{room} may not import {ours - MAY_IMPORT[room]}"
+    top = {name.split(".")[0] for name in modules}
+    if room in WITHOUT_TORCH:
+        assert not top & {"torch", "transformers", "triton"}
+    if room not in ("course", "cli"):
+        assert not top & WIDGETS
+
+
+def test_every_room_is_in_the_table():
+    rooms = {room_of(path) for path in FILES} - ROOT_FILES - {"__main__"}
+    assert rooms <= set(MAY_IMPORT)
+
+
+def test_the_table_has_no_circle():
+    for room, allowed in MAY_IMPORT.items():
+        assert all(room not in MAY_IMPORT[other] for other in allowed)
+
+
+@pytest.mark.parametrize("statement", ["import minikv", "import minikv.plan, minikv.plan.budget", "import minikv.cli"])
+def test_light_imports_load_no_heavy_library(statement):
+    code = f"{statement}\nimport sys\nprint([m for m in ('torch', 'transformers', 'plotly') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_public_names_load_on_first_use():
+    import minikv
+
+    assert minikv.CacheSpec.from_config("Llama-3.1-8B").bytes_for(1) == 131_072
+    assert set(minikv.__all__) <= set(dir(minikv))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        minikv.no_such_name  # noqa: B018

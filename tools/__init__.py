@@ -1,0 +1,1 @@
+"""What builds the course: not shipped in the wheel."""

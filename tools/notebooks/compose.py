@@ -1,0 +1,179 @@
+"""A source and a language make a notebook without outputs: header, setup cell, the lesson, footer."""
+
+import os.path
+from dataclasses import replace
+from typing import cast
+
+import nbformat
+from nbformat import NotebookNode
+
+from tools.notebooks.codecells import SolutionError, with_solution, without_solution
+from tools.notebooks.course import Course, Target
+from tools.notebooks.prose import join_chinese_lines
+from tools.notebooks.source import MEASURED_TAGS, RESERVED_PREFIX, Cell, Meta, Source, SourceError
+from tools.notebooks.stamps import source_stamp
+from tools.notebooks.texts import TEXTS
+
+COLAB = "https://colab.research.google.com/github/minikv/minikv/blob/main/"
+
+SETUP = """\
+try:
+    import minikv
+except ImportError:
+    %pip install minikv
+from minikv.course import start
+check, predict, explain, show, t = start("{number}", lang="{lang}")"""
+
+
+def compose(course: Course, target: Target, source: Source) -> NotebookNode:
+    """The notebook before it runs. Raises ``SourceError`` for solution markers that cannot be used."""
+    meta = course.meta(target, source)
+    cells = [
+        _markdown(f"{RESERVED_PREFIX}header", header(course, target, meta)),
+        _code(f"{RESERVED_PREFIX}setup", SETUP.format(number=meta.number, lang=target.lang)),
+    ]
+    for cell in source.in_language(target.lang):
+        cell = _for_kind(source, cell, target.kind)
+        if cell.kind == "code":
+            cells.append(_code(cell.key, cell.text, cell.tags))
+        elif cell.text.strip():
+            text = join_chinese_lines(cell.text) if cell.lang == "zh" else cell.text
+            cells.append(_markdown(cell.key, text))
+    cells.append(_markdown(f"{RESERVED_PREFIX}footer", footer(course, target)))
+    metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python", "file_extension": ".py", "mimetype": "text/x-python"},
+        "minikv": {"kind": target.kind, "lang": target.lang, "source": source_stamp(source.text)},
+    }
+    return _node({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5})
+
+
+def to_text(notebook: NotebookNode) -> str:
+    """The file's content: sorted keys, Chinese as it is, one newline at the end."""
+    return nbformat.writes(notebook).rstrip("\n") + "\n"
+
+
+def colab_link(target: Target) -> str:
+    return COLAB + target.path.as_posix()
+
+
+def switch_link(target: Target) -> str:
+    """The same notebook in the other language, as a relative link."""
+    return _link(target, replace(target, lang="en" if target.lang == "zh" else "zh"))
+
+
+def header(course: Course, target: Target, meta: Meta) -> str:
+    """Title, Colab badge, language switch, and a table with the notebook's place in the course.
+
+    The badge is a text link: a picture would be a request to Google from every reader's browser.
+    """
+    words = TEXTS[target.lang]
+    rows = [(words["place"], _place(course, target))]
+    if target.kind == "lesson":
+        needed = [_lesson_link(course, target, number) for number in meta.needs]
+        rows.append((words["needs"], ", ".join(needed) or words["nothing"]))
+        rows.append((words["time"], words["minutes"].format(minutes=meta.minutes)))
+    if meta.rooms:
+        rows.append((words["rooms"], ", ".join(f"`minikv.{room}`" for room in meta.rooms)))
+    rows.append((words["t4"], meta.t4[target.lang]))
+    if meta.paper:
+        rows.append((words["paper"], meta.paper[target.lang]))
+    rows += [(words[kind], _titled_link(target, other, meta)) for kind, other in _companions(course, target)]
+    title = words[f"{target.kind}_title"].format(number=meta.number, title=meta.title[target.lang])
+    lines = [
+        f"# {title}",
+        "",
+        f"[**{words['badge']}**]({colab_link(target)}) · [{words['switch']}]({switch_link(target)})",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {name} | {_cell_text(text)} |" for name, text in rows),
+    ]
+    return "\n".join(lines)
+
+
+def footer(course: Course, target: Target) -> str:
+    """A rule, then the links that a reader needs at the end: exercises or solutions, and what comes next."""
+    words = TEXTS[target.lang]
+    meta = next(m for m in course.lessons if m.stem == target.stem)
+    colon = words["colon"]
+    parts = [
+        f"{words[k]}{colon}{_titled_link(target, other, meta)}" for k, other in _companions(course, target)
+    ]
+    _, following = course.neighbours("lesson", target.stem)
+    goal = following or course.lessons[0]
+    if goal is not meta:
+        link = _titled_link(target, Target("lesson", target.lang, goal.stem), goal)
+        parts.append(f"**{words['next'] if following else words['last']}{colon}{link}**")
+    return "---\n\n" + " · ".join(parts)
+
+
+def _companions(course: Course, target: Target) -> list[tuple[str, Target]]:
+    """The other notebooks of the same lesson that this one leads to. A lesson does not show its solutions."""
+    if target.stem not in course.with_exercises:
+        return []
+    kinds = {"lesson": ("exercise",), "exercise": ("lesson", "solution"), "solution": ("lesson", "exercise")}
+    return [(kind, replace(target, kind=kind)) for kind in kinds[target.kind]]
+
+
+def _place(course: Course, target: Target) -> str:
+    before, after = course.neighbours(target.kind, target.stem)
+    meta = next(m for m in course.lessons if m.stem == target.stem)
+    parts = [f"**{meta.number}**"]
+    if before:
+        parts.insert(0, "← " + _titled_link(target, replace(target, stem=before.stem), before))
+    if after:
+        parts.append(_titled_link(target, replace(target, stem=after.stem), after) + " →")
+    return " · ".join(parts)
+
+
+def _lesson_link(course: Course, target: Target, number: str) -> str:
+    needed = course.by_number(number)
+    return (
+        number if needed is None else _titled_link(target, Target("lesson", target.lang, needed.stem), needed)
+    )
+
+
+def _titled_link(here: Target, there: Target, meta: Meta) -> str:
+    title = TEXTS[there.lang][f"{there.kind}_title"].format(number=meta.number, title=meta.title[there.lang])
+    return f"[{title}]({_link(here, there)})"
+
+
+def _link(here: Target, there: Target) -> str:
+    return os.path.relpath(there.path, here.path.parent).replace(os.sep, "/")
+
+
+def _cell_text(text: str) -> str:
+    """``text`` in one cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _for_kind(source: Source, cell: Cell, kind: str) -> Cell:
+    try:
+        if kind == "exercise":
+            stub = "raise NotImplementedError" if cell.kind == "code" else ""
+            return replace(cell, text=without_solution(cell.text, stub))
+        if kind == "solution":
+            return replace(cell, text=with_solution(cell.text))
+    except (SolutionError, SyntaxError) as error:
+        raise SourceError(
+            source.path, cell.line, f'cell "{cell.key}": {error}', "See docs/lessons.md"
+        ) from error
+    return cell
+
+
+# nbformat's own new_*_cell validate each cell; the build validates the notebook once, when it writes it.
+
+
+def _node(fields: dict) -> NotebookNode:
+    return cast(NotebookNode, nbformat.from_dict(fields))
+
+
+def _markdown(key: str, text: str) -> NotebookNode:
+    return _node({"cell_type": "markdown", "id": key, "metadata": {}, "source": text})
+
+
+def _code(key: str, text: str, tags: tuple[str, ...] = ()) -> NotebookNode:
+    metadata = {"tags": [*tags, "nbval-ignore-output"]} if any(tag in MEASURED_TAGS for tag in tags) else {}
+    empty = {"cell_type": "code", "execution_count": None, "outputs": []}
+    return _node({**empty, "id": key, "metadata": metadata, "source": text})

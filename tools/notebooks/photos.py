@@ -1,0 +1,89 @@
+"""A picture of each widget, for readers of a notebook that is not running (GitHub, a printed page).
+
+During the build ``minikv.course.show`` writes one self-contained page per widget, ``<sha>.html``, and notes
+the sha in the output's metadata. Here one Chromium opens the pages, with every request blocked, and
+photographs the element with id "photo". The sha stays in the metadata: while the page is the same, the
+committed picture is kept, so a picture changes only when the widget does.
+"""
+
+import base64
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+PAGE_SECONDS = 10
+_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+def find_chromium() -> str | None:
+    """Path of a Chromium: environment variable CHROMIUM, else the first known name on PATH, else None."""
+    named = os.environ.get("CHROMIUM")
+    return named or next((path for name in CHROMIUM_NAMES if (path := shutil.which(name))), None)
+
+
+def wanted_photos(notebook: dict) -> Iterator[tuple[str, dict]]:
+    """(sha, output) for each output of a notebook that names a photo."""
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", ()):
+            sha = output.get("metadata", {}).get("minikv", {}).get("photo", "")
+            if re.fullmatch(r"[0-9a-f]{8,64}", sha):
+                yield sha, output
+
+
+def known_pictures(notebooks: Iterable[dict]) -> dict[str, str]:
+    """sha -> PNG (base64) of the pictures that these notebooks already hold."""
+    pictures = {}
+    for notebook in notebooks:
+        for sha, output in wanted_photos(notebook):
+            if "image/png" in output["data"]:
+                picture = output["data"]["image/png"]
+                pictures[sha] = picture if isinstance(picture, str) else "".join(picture)
+    return pictures
+
+
+def take_photos(shas: set[str], pages: Path, chromium: str) -> dict[str, str]:
+    """sha -> PNG (base64) of ``pages/<sha>.html``, for those that exist and have an element "photo"."""
+    from playwright.sync_api import Error, sync_playwright
+
+    pictures = {}
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium, args=_ARGUMENTS)
+        context = browser.new_context(
+            device_scale_factor=1, offline=True, viewport={"width": 900, "height": 600}
+        )
+        context.route("**/*", lambda route: route.abort())
+        for sha in sorted(shas):
+            path = pages / f"{sha}.html"
+            if not path.is_file():
+                continue
+            page = context.new_page()
+            with suppress(Error):  # the build says which photo is missing
+                page.set_content(path.read_text(encoding="utf-8"), timeout=PAGE_SECONDS * 1000)
+                png = page.locator("#photo").screenshot(animations="disabled", timeout=PAGE_SECONDS * 1000)
+                pictures[sha] = base64.b64encode(png).decode() + "\n"  # as IPython ends them
+            page.close()
+        browser.close()
+    return pictures
+
+
+def insert_pictures(notebook: dict, pictures: dict[str, str]) -> list[str]:
+    """In place: each output that names a photo gets its PNG. Returns the shas that have none."""
+    missing = []
+    for sha, output in wanted_photos(notebook):
+        output["data"].pop("image/png", None)
+        if sha in pictures:
+            output["data"]["image/png"] = pictures[sha]
+        else:
+            missing.append(sha)
+    return missing
