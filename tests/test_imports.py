@@ -24,14 +24,25 @@ MAY_IMPORT = {
     "engine": {"plan", "blocks", "memory", "kernels", "cache", "models", "eviction"},
     "simulate": {"plan", "blocks", "engine"},
     "course": {"plan", "blocks", "memory", "kernels", "cache", "models", "eviction", "engine", "simulate"},
-    "cli": {"plan", "blocks", "memory", "kernels", "cache", "models", "eviction", "engine", "simulate", "course"},
+    "cli": {
+        "plan",
+        "blocks",
+        "memory",
+        "kernels",
+        "cache",
+        "models",
+        "eviction",
+        "engine",
+        "simulate",
+        "course",
+    },
 }
 WITHOUT_TORCH = {"plan", "blocks", "errors", "i18n", "units", "__init__"}
 WIDGETS = {"ipywidgets", "plotly", "anywidget"}
 
 
 def room_of(path: Path) -> str:
-    """"plan" for minikv/plan/spec.py, "errors" for minikv/errors.py."""
+    """ "plan" for minikv/plan/spec.py, "errors" for minikv/errors.py."""
     relative = path.relative_to(PACKAGE)
     return relative.parts[0] if len(relative.parts) > 1 else relative.stem
 
@@ -86,7 +97,9 @@ def test_the_table_has_no_circle():
         assert all(room not in MAY_IMPORT[other] for other in allowed)
 
 
-@pytest.mark.parametrize("statement", ["import minikv", "import minikv.plan, minikv.plan.budget", "import minikv.cli"])
+@pytest.mark.parametrize(
+    "statement", ["import minikv", "import minikv.plan, minikv.plan.budget", "import minikv.cli"]
+)
 def test_light_imports_load_no_heavy_library(statement):
     code = f"{statement}\nimport sys\nprint([m for m in ('torch', 'transformers', 'plotly') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -16,13 +16,24 @@ def check_log(
     model: Annotated[str | None, typer.Option(help="The model, where the log does not name it.")] = None,
     tp: Annotated[int | None, typer.Option(help="Tensor-parallel size, where the log is silent.")] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="KV dtype, where the log is silent.")] = None,
+    block_size: Annotated[int | None, typer.Option(help="Tokens a block, where the log is silent (then 16).")] = None,
+    max_model_len: Annotated[int | None, typer.Option(help="The longest request, where the log is silent.")] = None,
+    pp: Annotated[int | None, typer.Option(help="Pipeline-parallel size, where the log is silent.")] = None,
     lang: Lang = "en",
 ) -> None:
     """Say whether tokens and GiB of a start-up log agree with the model, and what explains a gap."""
     from minikv.plan.vllm_log import check_log as judge
 
     lang = pick_language(lang)
-    verdict = judge(_read(file), model=model, tp=tp, kv_dtype=kv_dtype)
+    verdict = judge(
+        _read(file),
+        model=model,
+        tp=tp,
+        pp=pp,
+        block_size=block_size,
+        kv_dtype=kv_dtype,
+        max_model_len=max_model_len,
+    )
     print(verdict.report(lang))
     if verdict.status == "contradicts":
         raise typer.Exit(1)

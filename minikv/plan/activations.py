@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from minikv.plan.architectures import head_dim, split_heads
 from minikv.plan.config import Config
 
+_WITHOUT_ATTENTION = ("mamba", "mamba2", "falcon_mamba")
+
 
 @dataclass(frozen=True)
 class Activations:
@@ -45,22 +47,26 @@ def activation_peak(config: Config, *, chunk: int, batch: int, tp: int, itemsize
 def routed_experts(config: Config) -> tuple[int, int]:
     """(experts in a layer, experts that a token is routed to); (0, 0) for a model without experts."""
     names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-    experts = next((value for name in names if (value := config.get(name))), 0)
+    experts = next((count for name in names if (count := config.optional_count(name))), 0)
     names = ("num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_k")
-    top_k = next((value for name in names if (value := config.get(name))), 0)
+    top_k = next((count for name in names if (count := config.optional_count(name))), 0)
     return (experts, top_k) if experts and top_k else (0, 0)
 
 
 def _attention_width(config: Config, tp: int) -> int:
     """Elements a token of Q, K, V and the attention output on one rank."""
+    if config.model_type in _WITHOUT_ATTENTION:
+        # A Mamba layer holds its input, its gate and its scan in the inner width.
+        inner = config.optional_count("intermediate_size")
+        return 3 * -(-(inner or config.count("expand") * config.count("hidden_size")) // tp)
     heads = -(-config.count("num_attention_heads") // tp)
     if config.get("kv_lora_rank"):
         k_dim = config.count("qk_nope_head_dim") + config.count("qk_rope_head_dim")
         v_dim = config.count("v_head_dim")
         return heads * (2 * k_dim + 2 * v_dim)
     dim = head_dim(config)
-    kv_heads = split_heads(config.get("num_key_value_heads") or config.count("num_attention_heads"), tp)
-    return (2 * heads + 2 * kv_heads) * dim
+    kv_heads = config.optional_count("num_key_value_heads") or config.count("num_attention_heads")
+    return (2 * heads + 2 * split_heads(kv_heads, tp)) * dim
 
 
 def _mlp_width(config: Config, tp: int) -> int:
@@ -69,15 +75,24 @@ def _mlp_width(config: Config, tp: int) -> int:
     ``intermediate_size`` stands for the dense layers, ``moe_intermediate_size`` for the experts where they
     have a width of their own. The wider of the two sets the peak.
     """
-    dense = config.get("intermediate_size") or config.get("ffn_dim") or config.get("n_inner")
-    dense = max(dense) if isinstance(dense, list) else dense
-    # GPT-2 and its like leave the width out: four times the hidden size.
-    dense = dense or 4 * config.count("hidden_size")
+    if config.model_type in _WITHOUT_ATTENTION:
+        return 0
+    dense = _dense_width(config)
     _, top_k = routed_experts(config)
     if not top_k:
         return 3 * -(-dense // tp)
-    expert = config.get("moe_intermediate_size") or dense
-    shared = config.get("n_shared_experts") or 0
+    expert = config.optional_count("moe_intermediate_size") or dense
+    shared = config.optional_count("n_shared_experts")
     # Each of the top-k rows also carries its input and its output.
     routed = top_k * (3 * -(-expert // tp) + 2 * config.count("hidden_size"))
     return max(routed + 3 * shared * -(-expert // tp), 3 * -(-dense // tp))
+
+
+def _dense_width(config: Config) -> int:
+    """``intermediate_size`` under its other names; Gemma 3n has one a layer, GPT-2 leaves it out for 4 x hidden."""
+    stated = config.get("intermediate_size")
+    if isinstance(stated, list) and stated:
+        return max(config.count("intermediate_size", width) for width in stated)
+    names = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
+    width = next((size for name in names if (size := config.optional_count(name))), 0)
+    return width or 4 * config.count("hidden_size")

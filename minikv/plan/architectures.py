@@ -132,6 +132,8 @@ def _runs_indexer(config: Config, index: int) -> bool:
     """GLM-5's later checkpoints let some layers reuse the tokens that an earlier layer's indexer chose."""
     types = config.get("indexer_types")
     if types is not None:
+        if not isinstance(types, list) or index >= len(types) or types[index] not in ("full", "shared"):
+            raise config.refuse("indexer_types", types)
         return types[index] == "full"
     if config.get("index_topk_pattern") is not None or (config.get("index_topk_freq") or 1) != 1:
         raise config.refuse(
@@ -140,19 +142,27 @@ def _runs_indexer(config: Config, index: int) -> bool:
     return True
 
 
+_PER_LAYER_FIELDS = ("head_dim", "num_key_value_heads")
+
+
 def _per_layer(config: Config, kind: str, index: int) -> dict[str, int]:
     """Heads and head_dim that differ by layer (Gemma 4's full layers), from either form of the config."""
     if config.model_type != "gemma4_text":
         return {}
     overrides = config.get("per_layer_config")
     if overrides is not None:
-        return {int(layer): values for layer, values in overrides.items()}.get(index, {})
+        try:
+            mine = {int(layer): dict(values) for layer, values in overrides.items()}.get(index, {})
+        except (AttributeError, TypeError, ValueError):
+            raise config.refuse("per_layer_config", overrides) from None
+        return {name: config.count(name, value) for name, value in mine.items() if name in _PER_LAYER_FIELDS}
     if kind != FULL:
         return {}
     # 512 is the default inside the class's __post_init__, where the generated table cannot see it.
     wide = config.get("global_head_dim") or config.assume("global_head_dim", 512)
+    own = {"head_dim": config.count("global_head_dim", wide)}
     heads = config.get("num_global_key_value_heads") if config.get("attention_k_eq_v") else None
-    return {"head_dim": wide} | ({"num_key_value_heads": heads} if heads else {})
+    return own | ({"num_key_value_heads": config.count("num_global_key_value_heads", heads)} if heads else {})
 
 
 def _tokens(

@@ -182,8 +182,8 @@ def plan_memory(
     ``gpu`` is a catalogue name; ``gpu_bytes`` overrides its memory and is required where the catalogue has no
     figure that torch would see. ``chunk`` is the most tokens that one forward prefills, ``utilization`` the
     share of the GPU that the engine may use. ``context`` is tokens a sequence, prompt and answer together; None
-    is 4,096 or all of the model's positions where it has fewer. ``weight_bytes`` is one rank's, for models whose shapes are not
-    known. The other arguments are those of ``CacheSpec.from_config``.
+    is 4,096 or all of the model's positions where it has fewer. ``weight_bytes`` is one rank's, for models whose
+    shapes are not known. The other arguments are those of ``CacheSpec.from_config``.
 
     Raises ``ConfigError``, ``UnknownNameError``, ``ArgumentError``, and ``DoesNotFitError`` where no block is
     left for the cache, with every term.

@@ -65,8 +65,8 @@ class Config:
         if not isinstance(stated, str):
             raise ConfigError("missing_field", field="model_type", name=name)
         # A text_config may repeat the composite's type, and old hub configs of composites are flat.
-        self.stated_type = table["composites"].get(stated, stated)
-        self.model_type = SAME_CACHE_AS.get(self.stated_type, self.stated_type)
+        self.stated_type: str = table["composites"].get(stated, stated)
+        self.model_type: str = SAME_CACHE_AS.get(self.stated_type, self.stated_type)
         self._defaults = table["defaults"].get(self.model_type, {})
         self._aliases = table["aliases"].get(self.model_type, {})
 
@@ -93,6 +93,11 @@ class Config:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ConfigError("bad_field", field=field, value=value, name=self.name, least=least)
         return value
+
+    def optional_count(self, field: str) -> int:
+        """Like ``count``, but 0 where the field is absent, null or 0."""
+        value = self.get(field)
+        return self.count(field, value, least=0) if value is not None else 0
 
     def assume(self, field: str, value: Any) -> Any:
         """Note that ``field`` is assumed to be ``value``, because no config says it. Returns ``value``."""

@@ -39,7 +39,9 @@ def layer_kinds(config: Config) -> list[str]:
     if stated is None:
         derive = _DERIVED.get(config.model_type, _by_window)
         return derive(config)
-    unknown = [name for name in stated if name not in KIND_OF_TYPE]
+    if not isinstance(stated, list):
+        raise config.refuse("layer_types", stated)
+    unknown = [name for name in stated if not isinstance(name, str) or name not in KIND_OF_TYPE]
     if unknown:
         raise config.refuse("layer_types", unknown[0])
     # Nemotron-H counts its layers by the list; every other class holds both and they have to agree.
@@ -66,7 +68,7 @@ def shared_layers(config: Config, kinds: list[str]) -> dict[int, int]:
 
     The last ``num_kv_shared_layers`` layers store nothing; each reads the last storing layer of its own kind.
     """
-    num_shared = config.get("num_kv_shared_layers") or 0
+    num_shared = config.count("num_kv_shared_layers", config.get("num_kv_shared_layers") or 0, least=0)
     first = len(kinds) - num_shared
     storing = kinds[:first]
     if num_shared and (first <= 0 or not set(kinds[first:]) <= set(storing)):
@@ -97,10 +99,11 @@ def _every_nth_full(nth: int | str, otherwise: str = SLIDING, default: int | Non
     """Layers n, 2n, 3n, … are full. ``nth`` is a number or the config field that holds it."""
 
     def derive(config: Config) -> list[str]:
-        n = nth
-        if isinstance(nth, str):
-            n = config.get(nth)
-            n = config.assume(nth, default) if n is None and default else config.count(nth, n)
+        if isinstance(nth, int):
+            n = nth
+        else:
+            stated = config.get(nth)
+            n = config.assume(nth, default) if stated is None and default else config.count(nth, stated)
         return [FULL if (i + 1) % n == 0 else otherwise for i in range(config.count("num_hidden_layers"))]
 
     return derive
@@ -124,6 +127,8 @@ def _llama4(config: Config) -> list[str]:
     has_rope = config.get("no_rope_layers")
     if not has_rope:
         return _every_nth_full("no_rope_layer_interval", CHUNKED)(config)
+    if not isinstance(has_rope, list) or len(has_rope) != config.count("num_hidden_layers"):
+        raise config.refuse("no_rope_layers", has_rope)
     return [CHUNKED if rope else FULL for rope in has_rope]
 
 
@@ -152,11 +157,15 @@ def _jamba(config: Config) -> list[str]:
 
 def _bamba(config: Config) -> list[str]:
     full = config.get("attn_layer_indices") or []
+    if not isinstance(full, list):
+        raise config.refuse("attn_layer_indices", full)
     return [FULL if i in full else LINEAR for i in range(config.count("num_hidden_layers"))]
 
 
 def _lfm2(config: Config) -> list[str]:
     full = config.get("full_attn_idxs")
+    if full is not None and not isinstance(full, list):
+        raise config.refuse("full_attn_idxs", full)
     layers = range(config.count("num_hidden_layers"))
     return [FULL if full is None or i in full else CONV for i in layers]
 

@@ -67,7 +67,7 @@ class CacheSpec:
         check_count("tp", tp)
         reader = read_config(config)
         assumptions: list[tuple[str, dict[str, Any]]] = []
-        model_dtype = _model_dtype(reader, assumptions)
+        model_dtype = model_dtype_of(reader, assumptions)
         dtype = find_kv_dtype(kv_dtype or model_dtype)
         layers = build_layers(
             reader,
@@ -176,7 +176,7 @@ def check_count(what: str, value: Any, least: int = 1) -> None:
         raise ArgumentError("bad_number", what=what, value=value, must=f"an int >= {least}")
 
 
-def _model_dtype(config: Config, assumptions: list) -> str:
+def model_dtype_of(config: Config, assumptions: list) -> str:
     """The dtype that the model computes in, from ``dtype`` or the older ``torch_dtype``."""
     for name in ("dtype", "torch_dtype"):
         for fields in (config.fields, config.whole):

@@ -46,7 +46,8 @@ def mamba1_state(config: Config, context: "Context") -> int:
         inner = config.count("mamba_expand") * config.count("hidden_size")
         kernel, state = config.count("mamba_d_conv"), config.count("mamba_d_state")
     else:
-        inner = config.get("intermediate_size") or config.count("expand") * config.count("hidden_size")
+        inner = config.optional_count("intermediate_size")
+        inner = inner or config.count("expand") * config.count("hidden_size")
         kernel, state = config.count("conv_kernel"), config.count("state_size")
     inner = _split("mamba intermediate size", inner, context.tp)
     return _state_bytes(context, inner, kernel, inner * state)
@@ -67,8 +68,8 @@ def mamba2_state(config: Config, context: "Context") -> int:
     heads = config.count(heads_name)
     dim = config.get(dim_name)
     if dim == "auto":
-        stated = config.get("mamba_d_ssm")
-        inner = stated or config.count("mamba_expand") * config.count("hidden_size")
+        inner = config.optional_count("mamba_d_ssm")
+        inner = inner or config.count("mamba_expand") * config.count("hidden_size")
         dim = inner // heads
     dim = config.count(dim_name, dim)
     state = config.count(state_name)

@@ -231,5 +231,6 @@ def _contradiction(verdict: LogVerdict) -> Reason:
     if first <= printed <= last:
         return "numbers_differ", {"concurrency": facts.concurrency or "-"}
     end = first if printed < first else last
-    values = {"needed": gib(verdict.needed_bytes or 0), "gib": facts.poorest_gib}
-    return "differs", values | {"percent": 100 * (printed - end) / end if end else math.inf}
+    percent = 100 * (printed - end) / end if end else math.inf
+    needed_gib = gib(verdict.needed_bytes or 0)
+    return "differs", {"needed": needed_gib, "gib": facts.poorest_gib, "percent": percent}

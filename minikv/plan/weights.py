@@ -19,7 +19,7 @@ from minikv.plan.catalog import find_model
 from minikv.plan.config import Config, read_config
 from minikv.plan.dtypes import kv_dtype
 from minikv.plan.quantization import Quantization, read_quantization
-from minikv.plan.spec import _model_dtype, check_count
+from minikv.plan.spec import check_count, model_dtype_of
 from minikv.plan.weight_files import checkpoint_bytes, folder_of
 from minikv.plan.weight_shapes import Tensor
 from minikv.plan.weight_shapes_classic import CLASSIC
@@ -156,7 +156,7 @@ def _from_files(config: Config, in_files: int, tp: int) -> WeightBytes:
 def _weights(config: Config, tp: int, assumptions: list[tuple[str, dict[str, Any]]]) -> list[Weight]:
     quantization = read_quantization(config)
     tensors = _tensors(config)
-    itemsize = kv_dtype(_model_dtype(config, assumptions)).itemsize
+    itemsize = kv_dtype(model_dtype_of(config, assumptions)).itemsize
     if quantization is not None:
         assumptions.extend(quantization.assumptions)
     counts: Counter[Weight] = Counter()

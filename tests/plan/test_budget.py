@@ -7,12 +7,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minikv.errors import ArgumentError, DoesNotFitError, UnknownNameError
-from minikv.plan import CacheSpec, LayerSpec, estimate_kv_cache_gb, find_gpu, max_batch_size, plan_memory, pool
+from minikv.plan import (
+    CacheSpec,
+    LayerSpec,
+    estimate_kv_cache_gb,
+    find_gpu,
+    max_batch_size,
+    plan_memory,
+    pool,
+)
 from minikv.plan.roofline import decode_floor, experts_touched, ridge_point
 from minikv.plan.tables import context_rows, sharing_rows, weights_read
 from minikv.units import GIB
+from tests.plan.small_models import DECODERS, small_config
 
-MODELS = ["Llama-3.1-8B", "Gemma-3-27B", "Qwen3-30B-A3B", "Mistral-7B-v0.1", "Qwen3.5-27B", "DeepSeek-V2-Lite"]
+MODELS = [
+    "Llama-3.1-8B",
+    "Gemma-3-27B",
+    "Qwen3-30B-A3B",
+    "Mistral-7B-v0.1",
+    "Qwen3.5-27B",
+    "DeepSeek-V2-Lite",
+]
 
 layers = st.builds(
     LayerSpec,
@@ -94,7 +110,10 @@ def test_more_of_anything_never_leaves_more_room():
     base = plan_memory("Llama-3.1-8B", gpu="H200")
     assert plan_memory("Llama-3.1-8B", gpu="H200", utilization=0.8).kv_bytes < base.kv_bytes
     assert plan_memory("Llama-3.1-8B", gpu="H200", chunk=16384).kv_bytes < base.kv_bytes
-    assert plan_memory("Llama-3.1-8B", gpu="H200", weight_bytes=base.weight_bytes + 1).kv_bytes == base.kv_bytes - 1
+    assert (
+        plan_memory("Llama-3.1-8B", gpu="H200", weight_bytes=base.weight_bytes + 1).kv_bytes
+        == base.kv_bytes - 1
+    )
     assert plan_memory("Llama-3.1-8B", gpu="H200", kv_dtype="fp8").num_blocks >= 2 * base.num_blocks
 
 
@@ -171,3 +190,24 @@ def test_the_estimate_of_the_wild_script_corrected():
     layer = spec.layers[0].bytes_for(4096)
     assert batch * (spec.bytes_for(4096) + layer) <= 20 * GIB < (batch + 1) * (spec.bytes_for(4096) + layer)
     assert max_batch_size("Llama-3.1-8B", 0, 4096) == 0
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+@pytest.mark.parametrize("tp", [1, 2])
+def test_every_architecture_can_be_planned(model_type, tp):
+    """With the weights given, since their shapes are not known for every architecture."""
+    config = small_config(model_type)
+    budget = plan_memory(config, gpu_bytes=10 * GIB, tp=tp, weight_bytes=10**6, context=100)
+    assert sum(budget.parts().values()) == 10 * GIB
+    assert budget.max_batch() > 0
+    assert budget.assumptions("zh")
+
+
+def test_the_activation_peak_is_the_largest_stage():
+    """Llama-3.1-8B, 8,192 tokens: residual and input 2 x 4096, gate, up and product 3 x 14336, in bf16."""
+    budget = plan_memory("Llama-3.1-8B", gpu="H200")
+    assert budget.activations.stage == "mlp"
+    assert budget.activation_bytes == 8192 * (2 * 4096 + 3 * 14336) * 2
+    assert budget.activations.stages["attention"] == 8192 * (2 * 4096 + (2 * 32 + 2 * 8) * 128) * 2
+    many = plan_memory("Llama-3.1-8B", gpu="H200", chunk=1, batch=512)
+    assert many.activations.stage == "logits"

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minikv.errors import ArgumentError, ConfigError, UnknownNameError
+from minikv.errors import ArgumentError, ConfigError, MiniKVError, UnknownNameError
 from minikv.plan import CacheSpec, LayerSpec, find_model, model_names
+from minikv.plan.activations import activation_peak
 from minikv.plan.architectures import ARCHITECTURES
 from minikv.plan.catalog import Model
+from minikv.plan.config import read_config
 from tests.plan.small_models import DECODERS, small_config
 
 LLAMA = {
@@ -124,7 +126,9 @@ def test_layer_types_are_derived_as_the_class_derives_them(model_type, layers):
     assert CacheSpec.from_config(sparse).layers == CacheSpec.from_config(config).layers
 
 
-@pytest.mark.parametrize(("heads", "tp", "per_rank"), [(8, 1, 8), (8, 2, 4), (8, 8, 1), (8, 16, 1), (1, 4, 1)])
+@pytest.mark.parametrize(
+    ("heads", "tp", "per_rank"), [(8, 1, 8), (8, 2, 4), (8, 8, 1), (8, 16, 1), (1, 4, 1)]
+)
 def test_kv_heads_are_split_or_replicated(heads, tp, per_rank):
     spec = CacheSpec.from_config(LLAMA | {"num_key_value_heads": heads}, tp=tp)
     assert {layer.kv_heads for layer in spec.layers} == {per_rank}
@@ -205,9 +209,34 @@ def test_what_is_not_understood_is_refused_by_name(change, field):
     assert caught.value.text("zh") != caught.value.text("en")
 
 
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_a_hostile_config_never_gives_a_traceback(model_type):
+    """Every field in turn is null, negative, a text, a list: an answer in bytes or an error of ours, nothing else."""
+    fields = json.loads(small_config(model_type).to_json_string(use_diff=False))
+    refused = set()
+    for name in fields:
+        for value in (None, -1, 0, 1.5, "x", [], [[]], ["x"] * 6, {}, {"0": 1}, True):
+            try:
+                spec = CacheSpec.from_config({**fields, name: value})
+                activation_peak(read_config({**fields, name: value}), chunk=64, batch=1, tp=1, itemsize=2)
+            except MiniKVError as error:
+                refused.add(error.code)
+            else:
+                assert spec.bytes_for(10) >= 0
+    assert "bad_field" in refused
+
+
 @pytest.mark.parametrize(
     "arguments",
-    [{"tp": 0}, {"tp": -1}, {"tp": 1.0}, {"tp": True}, {"layout": "hf2"}, {"kv_dtype": "int3"}, {"encoder_tokens": 4}],
+    [
+        {"tp": 0},
+        {"tp": -1},
+        {"tp": 1.0},
+        {"tp": True},
+        {"layout": "hf2"},
+        {"kv_dtype": "int3"},
+        {"encoder_tokens": 4},
+    ],
 )
 def test_bad_arguments_are_refused(arguments):
     with pytest.raises(ArgumentError):

@@ -175,5 +175,5 @@ def _markdown(key: str, text: str) -> NotebookNode:
 
 def _code(key: str, text: str, tags: tuple[str, ...] = ()) -> NotebookNode:
     metadata = {"tags": [*tags, "nbval-ignore-output"]} if any(tag in MEASURED_TAGS for tag in tags) else {}
-    empty = {"cell_type": "code", "execution_count": None, "outputs": []}
+    empty: dict = {"cell_type": "code", "execution_count": None, "outputs": []}
     return _node({**empty, "id": key, "metadata": metadata, "source": text})

@@ -78,7 +78,8 @@ class Source:
 def read_source(path: Path) -> Source:
     """Parse ``path``. Raises ``SourceError`` at the first thing that is not the format."""
     text = path.read_text(encoding="utf-8")
-    meta, cells = {}, []
+    meta: dict = {}
+    cells: list = []
     for line, kind, attributes, body in _blocks(path, text):
         if kind == "meta":
             if cells or meta:

@@ -1,0 +1,65 @@
+"""What every widget of the course shares: its files from the package, and a page to photograph it on.
+
+A widget is one anywidget: a module of JavaScript that draws, and traits that Python fills. The script and
+the style travel with the widget, so that a notebook asks nothing of the network.
+"""
+
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+
+
+def source(*names: str) -> str:
+    """The text of these package files, one after the other, as one module or one style sheet.
+
+    A file of shared functions (``bar.js``) goes before the widget's own, which ends in ``export default``.
+    """
+    folder = files("minikv.course.widgets")
+    return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
+
+
+# The same script, with a stand-in for the kernel: it keeps the traits and answers nothing.
+_PHOTO = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+<style>
+body {{ margin: 12px; background: #fff; color: #1b1b1b; }}
+#photo {{ width: 800px; }}
+{css}
+</style>
+</head>
+<body>
+<div id="photo"></div>
+<script type="module">
+{esm}
+const traits = {traits};
+const listeners = {{}};
+render({{
+  el: document.getElementById("photo"),
+  model: {{
+    get: (name) => traits[name],
+    set(name, value) {{
+      traits[name] = value;
+      for (const heard of listeners["change:" + name] ?? []) heard();
+    }},
+    on(event, heard) {{ (listeners[event] ??= []).push(heard); }},
+    off(event, heard) {{ listeners[event] = (listeners[event] ?? []).filter((one) => one !== heard); }},
+    save_changes() {{}},
+  }},
+}});
+</script>
+</body>
+</html>
+"""
+
+
+def photo_page(title: str, esm: str, css: str, traits: Mapping[str, object]) -> str:
+    """One HTML page, complete in itself and in ASCII, that draws the widget inside ``id="photo"``.
+
+    ``esm`` must name its entry point ``render``; ``traits`` are what the script reads from its model.
+    """
+    data = json.dumps(dict(traits)).replace("<", "\\u003c")  # "</script>" in a name must not end the script
+    return _PHOTO.format(title=title, css=css, esm=esm, traits=data)

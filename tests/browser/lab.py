@@ -1,0 +1,141 @@
+"""A JupyterLab of the tests' own, and what a reader does in it: open a notebook, run all cells.
+
+Every file that Jupyter keeps (settings, workspaces, kernels' connection files) goes to one temporary folder,
+so that the developer's own Jupyter neither changes the test nor is changed by it.
+"""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+START_S, READY_MS, RUN_MS = 60, 60_000, 180_000
+
+# The DOM shows an idle kernel before the notebook has a session; running then does nothing, silently.
+_READY = """() => {
+  const session = window.jupyterapp?.shell.currentWidget?.sessionContext;
+  const kernel = session?.session?.kernel;
+  return Boolean(session?.isReady && kernel?.connectionStatus === "connected" && kernel?.status === "idle");
+}"""
+
+_ERRORS = """() => {
+  const cells = window.jupyterapp.shell.currentWidget.content.model.sharedModel.toJSON().cells;
+  return cells.flatMap((cell) => cell.outputs ?? []).filter((output) => output.output_type === "error")
+    .map((output) => `${output.ename}: ${output.evalue}`);
+}"""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A running server at ``http://127.0.0.1:PORT``; ``root`` is the folder that it opens notebooks from."""
+
+    origin: str
+    token: str
+    root: Path
+
+    def open_notebook(self, page, path: str) -> None:
+        """Open the notebook ``path`` (relative to ``root``) with a new kernel, and wait until it can run."""
+        page.goto(f"{self.origin}/lab/tree/{path}?token={self.token}&reset")
+        page.wait_for_function(_READY, timeout=READY_MS)
+
+    def start_all(self, page) -> None:
+        """Run all cells without waiting for them; ``window.allCellsRan`` turns true when the last has ended."""
+        page.evaluate("""() => {
+          window.allCellsRan = false;
+          window.jupyterapp.commands.execute("notebook:run-all-cells").then(() => { window.allCellsRan = true; });
+        }""")
+
+    def run_all(self, page) -> list[str]:
+        """Run all cells, wait for the last, and return the errors that they show ("NameError: ...")."""
+        self.start_all(page)
+        page.wait_for_function("window.allCellsRan", timeout=RUN_MS)
+        return page.evaluate(_ERRORS)
+
+    def shut_kernels_down(self) -> None:
+        """End every kernel of this server, and forget what its notebooks had open."""
+        for session in json.loads(self._ask("GET", "/api/sessions")):
+            self._ask("DELETE", f"/api/sessions/{session['id']}")
+
+    def _ask(self, method: str, path: str) -> bytes:
+        request = urllib.request.Request(
+            self.origin + path, method=method, headers={"Authorization": f"token {self.token}"}
+        )
+        # A proxy that is set for the outside world has no business on 127.0.0.1.
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+            return answer.read()
+
+
+@contextmanager
+def running_lab(home: Path) -> Iterator[Lab]:
+    """Start a JupyterLab that keeps everything under ``home`` and serves ``home/notebooks``; end it after."""
+    root = home / "notebooks"
+    root.mkdir(parents=True)
+    log_path = home / "lab.log"
+    _write_settings(home / "settings")
+    port, token = _free_port(), secrets.token_hex(16)
+    lab = Lab(f"http://127.0.0.1:{port}", token, root)
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1",
+        f"--port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}",
+        f"--ServerApp.root_dir={root}",
+        "--LabApp.expose_app_in_browser=True",  # window.jupyterapp
+        "--LabApp.extension_manager=readonly",  # it would list extensions from the package index
+    ]  # fmt: skip
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--allow-root")  # containers of CI
+    with log_path.open("w") as log:
+        server = subprocess.Popen(
+            command, env=_environment(home), cwd=home, stdout=log, stderr=subprocess.STDOUT
+        )
+        try:
+            _wait_until_it_answers(lab, server, log_path)
+            yield lab
+            lab.shut_kernels_down()
+        finally:
+            server.terminate()
+            server.wait(timeout=30)
+
+
+def _environment(home: Path) -> dict[str, str]:
+    own = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+        "IPYTHONDIR": "ipython",
+    }
+    return {**os.environ, **{name: str(home / folder) for name, folder in own.items()}}
+
+
+def _write_settings(folder: Path) -> None:
+    """The news and update checks of JupyterLab are requests to the outside: off."""
+    notification = folder / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
+    notification.parent.mkdir(parents=True)
+    notification.write_text(json.dumps({"fetchNews": "false", "checkForUpdates": False}))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _wait_until_it_answers(lab: Lab, server: subprocess.Popen, log_path: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            lab._ask("GET", "/api/status")
+            return
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.1)
+    raise RuntimeError(f"JupyterLab did not start within {START_S} s:\n{log_path.read_text()[-3000:]}")

@@ -1,0 +1,41 @@
+"""Lesson 02 in a real browser, in both languages: it runs, its widget answers the keyboard, all stays local."""
+
+import shutil
+
+import pytest
+
+from minikv.i18n import LANGUAGES
+from tests.browser.budget import BudgetOnPage
+from tests.browser.conftest import REPOSITORY
+
+LESSON = "02_how_many_bytes.ipynb"
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_lesson_02_runs_and_its_slider_answers_the_keyboard(lang, lab, watched_page, screenshot):
+    # A copy: JupyterLab saves what it runs.
+    folder = lab.root / lang
+    folder.mkdir()
+    shutil.copy(REPOSITORY / "notebooks" / lang / LESSON, folder)
+    watched = watched_page(lab.origin)
+    page = watched.page
+
+    lab.open_notebook(page, f"{lang}/{LESSON}")
+    assert lab.run_all(page) == []
+
+    widget = BudgetOnPage(page)
+    widget.root.scroll_into_view_if_needed()
+    bar, context = widget.bar(), int(widget.control("context-exact").input_value())
+    widget.press("context")
+    longer = int(widget.control("context-exact").input_value())
+    assert longer > context
+    assert f"{longer:,}" in widget.readout()
+    after = widget.bar()
+    assert after["kv_used"] > bar["kv_used"]
+    assert sum(after.values()) == sum(bar.values()), "the GPU did not grow"
+
+    screenshot(page, f"lesson_02_{lang}")
+    screenshot(widget.root, f"lesson_02_{lang}_widget")
+    watched.assert_clean()

@@ -1,0 +1,222 @@
+"""The command line as somebody types it: right answers, and for every bad input one clear line and exit code 2."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+    "max_position_embeddings": 2048,
+    "torch_dtype": "bfloat16",
+}
+
+
+def minikv(
+    *arguments: str, stdin: str | bytes | None = None, **environment: str
+) -> subprocess.CompletedProcess:
+    env = {**os.environ, "COLUMNS": "100", **environment}
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    done = subprocess.run(
+        [sys.executable, "-m", "minikv", *arguments], input=data, capture_output=True, env=env
+    )
+    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
+    return done
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    return path
+
+
+def test_plan_prints_every_part_with_its_exact_bytes(config):
+    done = minikv("plan", str(config), "--gpu", "H200")
+    told = json.loads(minikv("plan", str(config), "--gpu", "H200", "--json").stdout)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    for num_bytes in told["parts"].values():
+        assert f"{num_bytes:,}" in done.stdout
+    assert f"{told['num_blocks']:,} blocks" in done.stdout
+
+
+def test_json_parts_add_up(config):
+    told = json.loads(minikv("plan", str(config), "--gpu", "H200", "--json").stdout)
+    assert sum(told["parts"].values()) == told["total_bytes"]
+    assert told["token_bytes"] == 2 * 2 * 2 * 64 * 2
+    assert told["fits"] is True
+
+
+def test_chinese_is_chinese(config):
+    english, chinese = (
+        minikv("plan", str(config), "--gpu", "H200", "--lang", lang).stdout for lang in ("en", "zh")
+    )
+    assert "权重" in chinese
+    assert "weights" in english
+    assert minikv("plan", str(config), "--gpu", "H200", MINIKV_LANG="zh").stdout == chinese
+
+
+def test_table_ends_at_the_model_s_positions(config):
+    done = minikv("plan", str(config), "--gpu", "H200", "--table")
+    assert "2,048 *" in done.stdout
+    assert "max_position_embeddings = 2,048" in done.stdout
+    rows = json.loads(minikv("plan", str(config), "--gpu", "H200", "--table", "--json").stdout)
+    assert [row["context"] for row in rows["contexts"]] == [1024, 2048]
+
+
+def test_list_names_every_model_and_gpu():
+    listed = json.loads(minikv("plan", "--list", "--json").stdout)
+    assert {"Llama-3.1-8B", "DeepSeek-V3"} <= {model["name"] for model in listed["models"]}
+    said = minikv("plan", "--list").stdout
+    assert all(gpu["name"] in said for gpu in listed["gpus"])
+
+
+def test_explain_names_the_fields(config):
+    assert "num_key_value_heads = 2" in minikv("plan", str(config), "--explain").stdout
+
+
+def test_plan_needs_no_torch(config):
+    code = (
+        "import sys; sys.argv = ['minikv', 'plan', sys.argv[1], '--gpu', 'H200']\n"
+        "from minikv.cli import main\nmain_error = None\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(config)], check=True, capture_output=True)
+
+
+BAD = [
+    (["plan"], "minikv plan --list"),
+    (["plan", "{config}"], "--gpu"),
+    (["plan", "{config}", "--gpu", "H900"], "H900"),
+    (["plan", "{config}", "--gpu", "A100"], "A100 SXM 80GB"),
+    (["plan", "{config}", "--gpu", "B200"], "--gpu-bytes"),
+    (["plan", "{config}", "--gpu-bytes", "80 apples"], "80 apples"),
+    (["plan", "{config}", "--gpu-bytes", "-5"], "-5"),
+    (["plan", "{config}", "--gpu-bytes", "nan"], "nan"),
+    (["plan", "{config}", "--gpu", "H200", "--tp", "3"], "tp=3"),
+    (["plan", "{config}", "--gpu", "H200", "--tp", "0"], "tp"),
+    (["plan", "{config}", "--gpu", "H200", "--context", "4096"], "2,048"),
+    (["plan", "{config}", "--gpu", "H200", "--batch", "0"], "batch"),
+    (["plan", "{config}", "--gpu", "H200", "--utilization", "90"], "utilization"),
+    (["plan", "{config}", "--gpu", "H200", "--kv-dtype", "fp3"], "fp8"),
+    (["plan", "{config}", "--gpu", "H200", "--layout", "sglang"], "vllm"),
+    (["plan", "{config}", "--gpu", "H200", "--lang", "fr"], "zh"),
+    (["plan", "{config}", "--gpu", "H200", "--encoder-tokens", "4"], "encoder"),
+    (["plan", "{config}", "--gpu-bytes", "1GiB"], "does not fit"),
+    (["plan", "no/such/config.json", "--gpu", "H200"], "config.json"),
+    (["plan", "{folder}", "--gpu", "H200"], "bad.json"),
+    (["plan", "Lama-3.1-8B", "--gpu", "H200"], "Llama-3.1-8B"),
+    (["check-log", "no-such-log.txt", "--model", "Llama-3.1-8B"], "no-such-log.txt"),
+    (["lab", "--port", "99999", "--copy-only"], "99999"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"), BAD, ids=lambda value: "_".join(value) if isinstance(value, list) else ""
+)
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_bad_input_is_one_line_and_exit_code_2(arguments, names, lang, config, tmp_path):
+    (tmp_path / "bad.json").write_text("{'model_type': 1}")
+    places = {"config": str(config), "folder": str(tmp_path / "bad.json")}
+    given = [argument.format(**places) for argument in arguments]
+    if "--lang" not in given:
+        given += ["--lang", lang]
+    done = minikv(*given)
+    assert done.returncode == 2, done
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    if lang == "en":
+        assert names in done.stderr
+    elif "--lang" not in arguments:
+        assert any("\u4e00" <= letter <= "\u9fff" for letter in done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["plan", "x", "--tp", "two"], ["plan", "--no-such-option"], ["no-such-command"]]
+)
+def test_wrong_usage_has_exit_code_2_and_no_traceback(arguments):
+    done = minikv(*arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_field_is_named(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({key: value for key, value in LLAMA.items() if key != "num_hidden_layers"}))
+    assert "num_hidden_layers" in minikv("plan", str(path), "--gpu", "H200").stderr
+
+
+LOG = """INFO 06-01 12:00:00 [gpu_worker.py:298] Available KV cache memory: 8.11 GiB
+INFO 06-01 12:00:01 [kv_cache_utils.py:864] GPU KV cache size: 66,416 tokens
+INFO 06-01 12:00:01 [kv_cache_utils.py:868] Maximum concurrency for 2,048 tokens per request: 32.43x
+"""
+
+
+def test_check_log_from_a_file_and_from_standard_input(tmp_path):
+    path = tmp_path / "start.log"
+    path.write_text(LOG)
+    model = ("--model", "Llama-3.1-8B", "--tp", "1")
+    from_file = minikv("check-log", str(path), *model)
+    piped = minikv("check-log", "-", *model, stdin=LOG)
+    assert from_file.returncode == 0, from_file
+    assert from_file.stdout == piped.stdout
+    assert "66,4" in from_file.stdout
+    assert minikv("check-log", "-", "--model", "Llama-3.1-8B", stdin=b"\x00\xff" * 5000).returncode == 2
+
+
+def test_lab_copies_the_course_and_never_overwrites_work(tmp_path):
+    course = tmp_path / "course"
+    first = minikv("lab", "--copy-only", "--folder", str(course))
+    assert first.returncode == 0, first
+    lesson = course / "notebooks" / "en" / "00_start_here.ipynb"
+    exercise = course / "exercises" / "zh" / "02_how_many_bytes.ipynb"
+    assert lesson.is_file()
+    work = exercise.read_text() + " "
+    exercise.write_text(work)
+    again = minikv("lab", "--copy-only", "--folder", str(course), "--lang", "zh")
+    assert exercise.read_text() == work
+    assert exercise.name in again.stdout
+    # An update of a notebook that nobody touched is taken over.
+    ledger = json.loads((course / ".minikv.json").read_text())
+    lesson.write_text("old")
+    import hashlib
+
+    ledger["notebooks/en/00_start_here.ipynb"] = hashlib.sha256(b"old").hexdigest()
+    (course / ".minikv.json").write_text(json.dumps(ledger))
+    minikv("lab", "--copy-only", "--folder", str(course))
+    assert lesson.read_text() != "old"
+    # A damaged ledger never costs the reader's work.
+    (course / ".minikv.json").write_text("{")
+    lesson.write_text("mine")
+    minikv("lab", "--copy-only", "--folder", str(course))
+    assert lesson.read_text() == "mine"
+
+
+def test_lab_says_when_a_folder_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = minikv("lab", "--copy-only", "--folder", str(tmp_path / "file" / "inside"))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+
+
+def test_doctor_says_what_is_here():
+    import torch
+
+    done = minikv("doctor")
+    assert done.returncode == 0
+    assert torch.__version__ in done.stdout
+    topics = {finding["topic"]: finding for finding in json.loads(minikv("doctor", "--json").stdout)}
+    assert topics["python"]["values"]["version"].startswith(f"{sys.version_info.major}.")
+    assert (topics["gpu"]["state"] == "ok") == torch.cuda.is_available()

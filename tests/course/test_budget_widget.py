@@ -1,0 +1,211 @@
+"""The budget widget without a browser: what it is told, what it answers, and what it asks of the platform."""
+
+import ast
+import itertools
+import json
+import random
+import threading
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import minikv.course.widgets as widgets
+from minikv.course.widgets import BudgetWidget
+from minikv.errors import ArgumentError, MiniKVError, UnknownNameError
+from minikv.i18n import LANGUAGES
+from minikv.plan import find_gpu, find_model, plan_memory
+
+FOLDER = Path(widgets.__file__).parent
+MESSAGES = tomllib.loads((FOLDER.parents[1] / "messages" / "widgets.toml").read_text(encoding="utf-8"))
+
+
+def shown_bytes(widget: BudgetWidget) -> dict[str, int]:
+    return {part["key"]: part["bytes"] for part in widget.view["bar"]["parts"]}
+
+
+def options(widget: BudgetWidget, key: str) -> list:
+    field = next(field for field in widget.form["fields"] if field["key"] == key)
+    return [value for value, _ in field["options"]] if "options" in field else field["steps"]
+
+
+def test_what_is_drawn_is_what_the_planner_says():
+    rng = random.Random(2)
+    widget = BudgetWidget()
+    answered = refused = 0
+    for _ in range(60):
+        state = {field["key"]: rng.choice(options(widget, field["key"])) for field in widget.form["fields"]}
+        widget.state = state
+        if widget.budget is None:
+            refused += 1
+            assert widget.view["bar"]["parts"] == []
+            assert widget.view["status"]
+            continue
+        answered += 1
+        model = state.pop("model")
+        budget = plan_memory(model, **state)
+        assert widget.budget == budget
+        assert shown_bytes(widget) == budget.parts()
+        assert sum(shown_bytes(widget).values()) == budget.total_bytes == widget.view["bar"]["total"]
+        assert widget.view["error"] == (not budget.fits)
+        values = [figure["value"] for figure in widget.view["figures"]]
+        assert values[0] == f"{budget.num_blocks:,}"
+        assert values[2] == f"{budget.max_batch(state['context']):,}"
+    assert answered >= 10
+    assert refused >= 10
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+@pytest.mark.parametrize(
+    ("bad", "number"),
+    [
+        ({"model": "Llama-3.1-70B", "gpu": "T4"}, "T4"),
+        ({"model": "Qwen2.5-0.5B", "tp": 8}, "8"),
+        ({"context": 131_073}, "131,072"),
+        ({"context": 0}, "0"),
+        ({"utilization": 1.5}, "1.5"),
+        ({"kv_dtype": "fp3"}, "fp3"),
+        ({"model": "no such model"}, "no such model"),
+    ],
+)
+def test_a_refusal_is_the_errors_own_sentence_and_the_widget_goes_on(lang, bad, number):
+    widget = BudgetWidget(lang)
+    before = widget.text()
+    start = dict(widget.state)
+    widget.state = {**start, **bad}
+    arguments = {**start, **bad}
+    model = arguments.pop("model")
+    with pytest.raises(MiniKVError) as refusal:
+        plan_memory(model, **arguments)
+    assert widget.budget is None
+    assert widget.view["error"]
+    assert widget.view["status"] == refusal.value.text(lang)
+    assert widget.view["status"] in widget.text()
+    widget.state = start
+    assert widget.text() == before
+
+
+def test_a_batch_that_is_too_large_says_by_how_much_and_fills_the_pool():
+    widget = BudgetWidget(gpu="RTX 4090", batch=64)
+    budget = widget.budget
+    assert not budget.fits
+    assert shown_bytes(widget)["kv_left"] == 0
+    assert shown_bytes(widget)["kv_used"] == budget.kv_bytes
+    most = budget.max_batch(4096)
+    widget.state = {"batch": most}
+    assert not widget.view["error"]
+    widget.state = {"batch": most + 1}
+    assert widget.view["error"]
+
+
+def test_one_knob_leaves_the_others_where_they_are():
+    widget = BudgetWidget(batch=3, context=5000)
+    widget.state = {"tp": 2}
+    assert widget.state["batch"] == 3
+    assert widget.state["context"] == 5000
+    assert widget.budget.spec.tp == 2
+    assert widget.form["defaults"]["tp"] == 1, "Reset returns to where the widget began"
+
+
+def test_only_what_has_an_answer_is_offered_and_the_start_always_is():
+    widget = BudgetWidget(gpu="h200", model="llama 3.1 8b")
+    assert widget.state["gpu"] in options(widget, "gpu")
+    assert widget.state["model"] in options(widget, "model")
+    assert all(find_gpu(name).total_bytes for name in options(widget, "gpu"))
+    assert all(find_model(name).complete for name in options(widget, "model"))
+    for key in ("context", "batch", "utilization"):
+        steps = options(widget, key)
+        assert all(a < b for a, b in itertools.pairwise(steps))
+        assert widget.state[key] in steps
+
+
+def test_a_model_of_your_own_is_offered_under_its_name():
+    config = {**find_model("Llama-3.1-8B").config, "num_key_value_heads": 32}
+    widget = BudgetWidget(model="ours", configs={"ours": config})
+    assert options(widget, "model")[0] == "ours"
+    assert widget.budget.needed_bytes == 4 * BudgetWidget().budget.needed_bytes
+
+
+def test_a_wrong_start_is_an_error_of_the_caller():
+    with pytest.raises(UnknownNameError):
+        BudgetWidget(model="no such model")
+    with pytest.raises(UnknownNameError):
+        BudgetWidget(gpu="no such gpu")
+    with pytest.raises(ArgumentError):
+        BudgetWidget("fr")
+
+
+def test_the_last_of_many_threads_stands():
+    """ipykernel 7 delivers the browser's messages in other threads while a cell is busy."""
+    widget = BudgetWidget()
+    batches = list(range(1, 41))
+    start_together = threading.Barrier(4)
+
+    def turn(mine: list[int]) -> None:
+        start_together.wait()
+        for batch in mine:
+            widget.set_state({"state": {**widget.state, "batch": batch}})
+
+    threads = [threading.Thread(target=turn, args=(batches[i::4],)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Whoever came last: state, budget and picture are of the same moment.
+    batch = widget.state["batch"]
+    assert batch in batches[-4:]
+    assert widget.budget.batch == batch
+    assert widget.view["status"].startswith(f"{batch} x ")
+
+
+def test_the_text_is_the_same_every_time_and_names_every_part():
+    for lang in LANGUAGES:
+        widget = BudgetWidget(lang, model="DeepSeek-V3", tp=8)
+        assert widget.text() == BudgetWidget(lang, model="DeepSeek-V3", tp=8).text()
+        for num_bytes in widget.budget.parts().values():
+            assert f"({num_bytes:,} B)" in widget.text()
+
+
+def test_the_photo_is_english_and_complete_in_itself():
+    page = BudgetWidget("zh", model="DeepSeek-V3", tp=8, batch=300).photo_html()
+    assert page.isascii()
+    assert 'id="photo"' in page
+    outside = page.replace("http://www.w3.org/2000/svg", "")  # a name, not an address to fetch
+    assert "http://" not in outside
+    assert "https://" not in outside
+    assert all(sentence["en"].isascii() for sentence in MESSAGES.values())
+
+
+def test_both_languages_have_every_sentence_of_the_widget():
+    forms = {lang: BudgetWidget(lang).form for lang in LANGUAGES}
+    labels = {lang: [field["label"] for field in form["fields"]] for lang, form in forms.items()}
+    differing = [en != zh for en, zh in zip(*labels.values(), strict=True)]
+    assert sum(differing) == len(differing) - 1, "only GPU is the same word in both"
+
+
+def test_what_is_synced_is_plain_json_for_every_model():
+    """Python's Infinity and NaN are no JSON: a browser drops the whole message."""
+    widget = BudgetWidget()
+    for model in options(widget, "model"):
+        widget.state = {"model": model, "context": 448}
+        for trait in ("form", "state", "view"):
+            assert json.dumps(getattr(widget, trait), allow_nan=False)
+
+
+def test_colab_is_asked_for_nothing_but_anywidget():
+    """Colab has ipywidgets 7.7: a widget of ipywidgets 8 would not be there."""
+    for file in FOLDER.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = (
+                    [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module]
+                )
+                assert not any(name.split(".")[0] == "ipywidgets" for name in names), file.name
+
+
+def test_the_script_sets_text_and_fetches_nothing():
+    for script in FOLDER.glob("*.js"):
+        code = script.read_text(encoding="utf-8")
+        assert code.isascii()
+        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "fetch(", "import ", "eval("):
+            assert word not in code, f"{script.name}: {word}"

@@ -1,0 +1,150 @@
+"""Lesson 01: its exercises, predictions and questions, and the toy model that stands for a decoder."""
+
+import math
+
+import numpy as np
+import pytest
+
+from minikv.course.lessons import find_exercise
+from minikv.course.lessons.lesson_01 import LESSON, ToyModel, crossing, per_pair, per_token, uncached_step
+from minikv.plan import find_model
+from minikv.plan.flops import crossing_length, flop_cost, step_flops
+from tests.course.mutants import assert_exercise, assert_prediction, assert_question
+
+
+def attend_with_numpy(query, keys, values):
+    scores = np.array(keys) @ np.array(query) / len(query) ** 0.5
+    weights = np.exp(scores) / np.exp(scores).sum()
+    return (weights @ np.array(values)).tolist()
+
+
+def attend_by_hand(query, keys, values):
+    total, out = 0.0, [0.0] * len(values[0])
+    for key, value in zip(keys, values, strict=True):
+        weight = math.exp(math.sumprod(query, key) / math.sqrt(len(query))) if hasattr(math, "sumprod") else (
+            math.exp(sum(a * b for a, b in zip(query, key, strict=True)) / math.sqrt(len(query)))
+        )
+        total += weight
+        out = [o + weight * v for o, v in zip(out, value, strict=True)]
+    return [o / total for o in out]
+
+
+def step_by_matrices(num_tokens, layers, hidden, heads, kv_heads, head_dim, intermediate, vocab):
+    shapes = [(hidden, heads * head_dim), (heads * head_dim, hidden)]
+    shapes += [(hidden, kv_heads * head_dim)] * 2 + [(hidden, intermediate)] * 2 + [(intermediate, hidden)]
+    scores_and_mix = 2 * (2 * num_tokens * head_dim * num_tokens)
+    layer = sum(2 * num_tokens * rows * columns for rows, columns in shapes) + heads * scores_and_mix
+    return layers * layer + 2 * hidden * vocab
+
+
+def step_in_one_line(n, layers, hidden, heads, kv_heads, head_dim, intermediate, vocab):
+    width = head_dim * (2 * heads + 2 * kv_heads) + 3 * intermediate
+    return 2 * (layers * n * (hidden * width + 2 * n * heads * head_dim) + hidden * vocab)
+
+
+def step_renamed(num_tokens, layers, hidden, heads, kv_heads, head_dim, intermediate, vocab):
+    return step_in_one_line(num_tokens, layers, hidden, heads, kv_heads, head_dim, intermediate, vocab)
+
+
+def crossing_by_search(layers, hidden, heads, kv_heads, head_dim, intermediate):
+    n = 1
+    while n * 2 * heads * head_dim <= hidden * (2 * head_dim * (heads + kv_heads) + 3 * intermediate):
+        n += 1
+    return n
+
+
+def crossing_without_layers(layers, hidden, heads, kv_heads, head_dim, intermediate):
+    projected = hidden * (2 * head_dim * (heads + kv_heads) + 3 * intermediate)
+    return math.floor(projected / (2 * heads * head_dim)) + 1
+
+
+def generate_in_two_parts(model, prompt, num_new):
+    new = [model(prompt, range(len(prompt)))]
+    while len(new) < num_new:
+        new.append(model([new[-1]], [len(prompt) + len(new) - 1]))
+    return new
+
+
+def generate_with_a_position(model, prompt, num_new):
+    token, position, new = model(prompt, list(range(len(prompt)))), len(prompt), []
+    for left in range(num_new, 0, -1):
+        new.append(token)
+        if left > 1:
+            token = model((token,), (position,))
+            position += 1
+    return new
+
+
+def held_by_steps(prompt_tokens, new_tokens):
+    held = prompt_tokens
+    for _ in range(new_tokens - 1):
+        held += 1
+    return held
+
+
+def held_by_range(prompt_tokens, new_tokens):
+    return len(range(1, prompt_tokens + new_tokens))
+
+
+ANSWERS = {
+    "01.1": [attend_with_numpy, attend_by_hand],
+    "01.2": [step_by_matrices, step_renamed],
+    "01.3": [crossing_by_search, crossing_without_layers],
+    "01.4": [generate_in_two_parts, generate_with_a_position],
+    "01.5": [held_by_steps, held_by_range],
+}
+
+
+@pytest.mark.parametrize("id", ANSWERS)
+def test_exercise(id):
+    def generate(model, prompt, num_new):
+        raise NotImplementedError
+
+    stub = generate if id == "01.4" else None
+    assert_exercise(find_exercise(id), right=ANSWERS[id], stub=stub)
+
+
+def test_every_exercise_has_answers():
+    assert [exercise.id for exercise in LESSON.exercises] == list(ANSWERS)
+
+
+@pytest.mark.parametrize("prediction", LESSON.predictions, ids=lambda prediction: prediction.key)
+def test_prediction(prediction):
+    names = {"step_flops": step_flops, "crossing_length": crossing_length}
+    assert_prediction(prediction, "01", names)
+
+
+@pytest.mark.parametrize("key", LESSON.questions)
+def test_question(key):
+    assert_question(key, "01")
+
+
+@pytest.mark.parametrize("name", ["Llama-3.1-8B", "Llama-2-7B", "Qwen3-8B"])
+def test_the_exercises_count_as_the_planner_does(name):
+    config = find_model(name).config
+    heads, hidden = config["num_attention_heads"], config["hidden_size"]
+    head_dim = config.get("head_dim") or hidden // heads
+    sizes = (config["num_hidden_layers"], hidden, heads, config.get("num_key_value_heads") or heads)
+    sizes += (head_dim, config["intermediate_size"])
+    cost = flop_cost(name)
+    assert (per_token(*sizes), per_pair(sizes[0], heads, head_dim)) == (cost.per_token, cost.per_pair)
+    assert crossing(*sizes) == crossing_length(name)
+    assert uncached_step(77, *sizes, config["vocab_size"]) == step_flops(name, 77, cached=False).total
+
+
+def test_half_of_the_crossings_are_ties():
+    cases = find_exercise("01.3").draw(0)
+    ties = [c for c in cases if per_token(**c) % per_pair(c["layers"], c["heads"], c["head_dim"]) == 0]
+    assert len(cases) // 2 <= len(ties) < len(cases)
+
+
+def test_the_toy_model_depends_on_tokens_positions_and_order():
+    def after(*fed):
+        model = ToyModel(3)
+        return [model(tokens, positions) for tokens, positions in fed][-1]
+
+    whole = after(([5, 8, 2], [0, 1, 2]))
+    assert after(([5, 8], [0, 1]), ([2], [2])) == whole
+    assert after(([5, 8, 2], [0, 1, 3])) != whole
+    assert after(([8, 5, 2], [0, 1, 2])) != whole
+    assert after(([5, 8, 2], [0, 1, 2]), ([5, 8, 2], [0, 1, 2])) != whole
