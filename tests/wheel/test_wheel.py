@@ -1,4 +1,4 @@
-"""The wheel as a stranger gets it: built, installed into a clean environment, and lesson 02 run from an empty folder."""
+"""The wheel as a stranger gets it: built, installed in a clean environment; lesson 02 run from an empty folder."""
 
 import json
 import os

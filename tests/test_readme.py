@@ -1,0 +1,56 @@
+"""What the READMEs show is what the program prints, and what they link to is there."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+READMES = ("README.md", "README.zh.md")
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_the_console_example_is_real_output(name):
+    block = re.search(r"```console\n\$ minikv ([^\n]*)\n(.*?)\n```", (ROOT / name).read_text(), re.DOTALL)
+    command, shown = block.groups()
+    done = subprocess.run(
+        [sys.executable, "-m", "minikv", *shlex.split(command)],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "COLUMNS": "90"},
+    )
+    assert [line.rstrip() for line in done.stdout.decode().rstrip().splitlines()] == shown.splitlines()
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_the_python_example_says_what_it_gives(name):
+    code = re.search(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)[1]
+    values: dict = {}
+    exec(code, values)
+    said = re.findall(r"^(spec\.\w+\([^)]*\)) +# (\d+)", code, re.MULTILINE)
+    assert len(said) == 2
+    for call, number in said:
+        assert eval(call, values) == int(number)
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_links_lead_somewhere(name):
+    text = (ROOT / name).read_text()
+    for target in re.findall(r"\]\((?!http)([^)#]+)", text):
+        assert (ROOT / target).exists(), target
+    for path in re.findall(r"blob/main/([^)]+)", text):
+        assert (ROOT / path).exists(), path
+
+
+def test_both_list_the_same_lessons_and_the_real_number_of_architectures():
+    from minikv.plan.architectures import ARCHITECTURES
+
+    texts = [(ROOT / name).read_text() for name in READMES]
+    lessons = [set(re.findall(r"notebooks/\w\w/(\w+)\.ipynb\)", text)) for text in texts]
+    built = {path.stem for path in (ROOT / "notebooks" / "en").glob("*.ipynb")}
+    assert lessons[0] == lessons[1] == built
+    assert all(f" {len(ARCHITECTURES)} " in text for text in texts)
