@@ -31,7 +31,7 @@ def lab(
     """Open the course in JupyterLab, bound to localhost and protected by its token."""
     lang = pick_language(lang)
     if not 1 <= port <= 65535:
-        raise ArgumentError("bad_number", what="--port", value=port, must="from 1 to 65535")
+        raise ArgumentError("out_of_range", what="--port", value=port, low=0, high=65535)
     target = Path(folder).expanduser()
     try:
         report = copy_course(target)

@@ -194,7 +194,7 @@ def plan_memory(
     for what, value in counts.items():
         check_count(what, value)
     if not isinstance(utilization, int | float) or not 0 < utilization <= 1:
-        raise ArgumentError("bad_number", what="utilization", value=utilization, must="above 0 and at most 1")
+        raise ArgumentError("out_of_range", what="utilization", value=utilization, low=0, high=1)
     card, total = _total_bytes(gpu, gpu_bytes)
     spec = CacheSpec.from_config(
         config, tp=tp, kv_dtype=kv_dtype, layout=layout, encoder_tokens=encoder_tokens

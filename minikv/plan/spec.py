@@ -129,9 +129,7 @@ class CacheSpec:
         check_count("num_tokens", num_tokens)
         check_count("step", step)
         if step > num_tokens:
-            raise ArgumentError(
-                "bad_number", what="step", value=step, must=f"at most num_tokens = {num_tokens}"
-            )
+            raise ArgumentError("out_of_range", what="step", value=step, low=0, high=num_tokens)
         return batch * sum(layer.held_bytes_for(num_tokens, step) for layer in self.layers)
 
     def slope(self, num_tokens: int = 0) -> int:
@@ -173,7 +171,7 @@ class CacheSpec:
 def check_count(what: str, value: Any, least: int = 1) -> None:
     """Raise ``ArgumentError`` unless ``value`` is an int of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ArgumentError("bad_number", what=what, value=value, must=f"an int >= {least}")
+        raise ArgumentError("bad_count", what=what, value=value, least=least)
 
 
 def model_dtype_of(config: Config, assumptions: list) -> str:
