@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from minikv.plan.budget import MemoryBudget, plan_memory
     from minikv.plan.catalog import find_gpu, find_model, gpu_names, model_names
-    from minikv.plan.estimate import estimate_kv_cache_gb, max_batch_size
+    from minikv.plan.estimate import estimate_kv_cache_gb, max_batch_size, rebuilt_bytes
     from minikv.plan.layers import LayerSpec
     from minikv.plan.spec import CacheSpec
     from minikv.plan.weights import weight_bytes
@@ -22,6 +22,7 @@ _HOME = {
     "max_batch_size": "estimate",
     "model_names": "catalog",
     "plan_memory": "budget",
+    "rebuilt_bytes": "estimate",
     "weight_bytes": "weights",
 }
 
@@ -36,6 +37,7 @@ __all__ = [
     "max_batch_size",
     "model_names",
     "plan_memory",
+    "rebuilt_bytes",
     "weight_bytes",
 ]
 

@@ -8,7 +8,10 @@ the spec instead.
 import math
 from typing import Any
 
-from minikv.plan.spec import CacheSpec, check_count
+from minikv.plan.architectures import split_heads
+from minikv.plan.config import read_config
+from minikv.plan.dtypes import kv_dtype as find_kv_dtype
+from minikv.plan.spec import CacheSpec, check_count, model_dtype_of
 
 
 def estimate_kv_cache_gb(config: Any, num_tokens: int, batch: int = 1, **spec_arguments: Any) -> float:
@@ -17,6 +20,22 @@ def estimate_kv_cache_gb(config: Any, num_tokens: int, batch: int = 1, **spec_ar
     ``spec_arguments`` are those of ``CacheSpec.from_config`` (tp, kv_dtype, layout).
     """
     return CacheSpec.from_config(config, **spec_arguments).bytes_for(num_tokens, batch) / 1e9
+
+
+def rebuilt_bytes(config: Any, num_tokens: int, *, tp: int = 1) -> int:
+    """Bytes that transformers rebuilds of one MLA layer in every step, for one sequence; 0 without MLA.
+
+    The latent cache does not make decoding cheap by itself: ``expand_kv`` makes K and V of all ``num_tokens``
+    tokens again. V is a view of ``kv_b_proj``'s output, so that whole output lives beside K:
+    heads * ((nope + v) + (nope + rope)) elements a token. An engine that absorbs ``kv_b_proj`` rebuilds nothing.
+    """
+    reader = read_config(config)
+    if not reader.get("kv_lora_rank"):
+        return 0
+    nope, rope = reader.count("qk_nope_head_dim"), reader.count("qk_rope_head_dim")
+    heads = split_heads(reader.count("num_attention_heads"), tp)
+    elements = heads * ((nope + reader.count("v_head_dim")) + (nope + rope))
+    return num_tokens * elements * find_kv_dtype(model_dtype_of(reader, [])).itemsize
 
 
 def max_batch_size(
@@ -28,15 +47,16 @@ def max_batch_size(
     safety: float = 0.9,
     **spec_arguments: Any,
 ) -> int:
-    """How many sequences of ``num_tokens`` tokens a dense cache fits into ``safety`` of ``free_bytes``.
+    """How many sequences of ``num_tokens`` tokens a dense transformers cache fits into ``safety`` of ``free_bytes``.
 
-    ``num_tokens`` counts prompt and answer. ``step_bytes`` is what one sequence's activations take during a
-    step. transformers grows a cache by joining old and new into a new tensor, so for a moment one layer exists
-    twice: the largest layer's bytes are set aside for it.
+    ``num_tokens`` counts prompt and answer. Two things live only during a step and are set aside: one layer
+    twice, since a cache grows by joining old and new into a new tensor, and one layer's rebuilt K and V where
+    the cache holds latents. ``step_bytes`` is what else a step takes for a sequence (other activations).
     """
     check_count("free_bytes", free_bytes, least=0)
     check_count("num_tokens", num_tokens)
     spec = CacheSpec.from_config(config, **spec_arguments)
-    largest_layer = max((layer.bytes_for(num_tokens) for layer in spec.layers), default=0)
-    one = spec.bytes_for(num_tokens) + largest_layer + step_bytes
+    joined = max((layer.bytes_for(num_tokens) for layer in spec.layers), default=0)
+    rebuilt = rebuilt_bytes(config, num_tokens, tp=spec.tp) if spec.layout == "hf" else 0
+    one = spec.bytes_for(num_tokens) + joined + rebuilt + step_bytes
     return math.floor(free_bytes * safety) // one if one else 0

@@ -15,6 +15,7 @@ from minikv.plan import (
     max_batch_size,
     plan_memory,
     pool,
+    rebuilt_bytes,
 )
 from minikv.plan.roofline import decode_floor, experts_touched, ridge_point
 from minikv.plan.tables import context_rows, sharing_rows, weights_read
@@ -190,6 +191,18 @@ def test_the_estimate_of_the_wild_script_corrected():
     layer = spec.layers[0].bytes_for(4096)
     assert batch * (spec.bytes_for(4096) + layer) <= 20 * GIB < (batch + 1) * (spec.bytes_for(4096) + layer)
     assert max_batch_size("Llama-3.1-8B", 0, 4096) == 0
+
+
+def test_a_batch_of_latents_leaves_room_for_the_rebuild():
+    """DeepSeek-V3: 128 heads x ((128 + 128) + (128 + 64)) elements x 2 B = 114,688 B a token, of one layer."""
+    assert rebuilt_bytes("DeepSeek-V3", 1) == 114_688
+    assert rebuilt_bytes("DeepSeek-V3", 512, tp=8) == 512 * 114_688 // 8
+    assert rebuilt_bytes("Llama-3.1-8B", 512) == 0
+    one = 512 * (62 * 1152 + 114_688)
+    assert max_batch_size("DeepSeek-V3", 18 * 10**9, 512) == int(18e9 * 0.9) // one
+    assert max_batch_size("DeepSeek-V3", 18 * 10**9, 512, step_bytes=one) == int(18e9 * 0.9) // (2 * one)
+    # An engine that absorbs rebuilds nothing; an expanded cache has nothing to rebuild.
+    assert max_batch_size("DeepSeek-V3", 18 * 10**9, 512, layout="vllm") == int(18e9 * 0.9) // (512 * 62 * 1152)
 
 
 @pytest.mark.parametrize("model_type", DECODERS)
