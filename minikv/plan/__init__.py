@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from minikv.plan.budget import MemoryBudget, plan_memory
     from minikv.plan.catalog import find_gpu, find_model, gpu_names, model_names
     from minikv.plan.estimate import estimate_kv_cache_gb, max_batch_size, rebuilt_bytes
+    from minikv.plan.flops import crossing_length, generation_flops, step_flops
     from minikv.plan.layers import LayerSpec
     from minikv.plan.spec import CacheSpec
     from minikv.plan.weights import weight_bytes
@@ -15,14 +16,17 @@ _HOME = {
     "CacheSpec": "spec",
     "LayerSpec": "layers",
     "MemoryBudget": "budget",
+    "crossing_length": "flops",
     "estimate_kv_cache_gb": "estimate",
     "find_gpu": "catalog",
     "find_model": "catalog",
+    "generation_flops": "flops",
     "gpu_names": "catalog",
     "max_batch_size": "estimate",
     "model_names": "catalog",
     "plan_memory": "budget",
     "rebuilt_bytes": "estimate",
+    "step_flops": "flops",
     "weight_bytes": "weights",
 }
 
@@ -30,14 +34,17 @@ __all__ = [
     "CacheSpec",
     "LayerSpec",
     "MemoryBudget",
+    "crossing_length",
     "estimate_kv_cache_gb",
     "find_gpu",
     "find_model",
+    "generation_flops",
     "gpu_names",
     "max_batch_size",
     "model_names",
     "plan_memory",
     "rebuilt_bytes",
+    "step_flops",
     "weight_bytes",
 ]
 

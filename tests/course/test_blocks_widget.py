@@ -64,16 +64,16 @@ def test_a_sequence_keeps_its_look_when_others_leave():
     assert widget.frames[1]["cells"][0]["look"] != widget.frames[2]["cells"][1]["look"]
 
 
-def test_a_new_step_is_shown_unless_the_reader_looks_back():
+def test_the_latest_step_is_followed_unless_the_reader_looks_back():
     widget = BlocksWidget(num_blocks=4, block_size=8)
     for length in range(1, 5):
         widget.add_step([SequenceBlocks("A", (0,), length)])
-    assert widget.step == 4
+    assert "step 4 of 4" in widget.text()
     widget.step = 2
     widget.add_step([SequenceBlocks("A", (0,), 5)])
-    assert widget.step == 2
-    assert len(widget.frames) == 6
-    for asked, shown in [(-3, 0), (99, 5)]:
+    assert "step 2 of 5" in widget.text()
+    assert "A: 2 tokens" in widget.text()
+    for asked, shown in [(-3, -1), (99, 5)]:
         widget.step = asked
         assert widget.step == shown
 
@@ -96,7 +96,7 @@ def test_what_cannot_be_is_refused_and_adds_no_step(sequence, code):
     assert error.value.code == code
     assert len(widget.frames) == 1
     widget.add_step([SequenceBlocks("A", (1, 2), 16)])
-    assert widget.step == 1
+    assert len(widget.frames) == 2
 
 
 @pytest.mark.parametrize("size", [{"num_blocks": 0, "block_size": 8}, {"num_blocks": 8, "block_size": 0}])

@@ -21,9 +21,8 @@ def attend_with_numpy(query, keys, values):
 def attend_by_hand(query, keys, values):
     total, out = 0.0, [0.0] * len(values[0])
     for key, value in zip(keys, values, strict=True):
-        weight = math.exp(math.sumprod(query, key) / math.sqrt(len(query))) if hasattr(math, "sumprod") else (
-            math.exp(sum(a * b for a, b in zip(query, key, strict=True)) / math.sqrt(len(query)))
-        )
+        score = sum(a * b for a, b in zip(query, key, strict=True))
+        weight = math.exp(score / math.sqrt(len(query)))
         total += weight
         out = [o + weight * v for o, v in zip(out, value, strict=True)]
     return [o / total for o in out]
@@ -37,13 +36,9 @@ def step_by_matrices(num_tokens, layers, hidden, heads, kv_heads, head_dim, inte
     return layers * layer + 2 * hidden * vocab
 
 
-def step_in_one_line(n, layers, hidden, heads, kv_heads, head_dim, intermediate, vocab):
+def step_by_width(num_tokens, layers, hidden, heads, kv_heads, head_dim, intermediate, vocab):
     width = head_dim * (2 * heads + 2 * kv_heads) + 3 * intermediate
-    return 2 * (layers * n * (hidden * width + 2 * n * heads * head_dim) + hidden * vocab)
-
-
-def step_renamed(num_tokens, layers, hidden, heads, kv_heads, head_dim, intermediate, vocab):
-    return step_in_one_line(num_tokens, layers, hidden, heads, kv_heads, head_dim, intermediate, vocab)
+    return 2 * (layers * num_tokens * (hidden * width + 2 * num_tokens * heads * head_dim) + hidden * vocab)
 
 
 def crossing_by_search(layers, hidden, heads, kv_heads, head_dim, intermediate):
@@ -88,7 +83,7 @@ def held_by_range(prompt_tokens, new_tokens):
 
 ANSWERS = {
     "01.1": [attend_with_numpy, attend_by_hand],
-    "01.2": [step_by_matrices, step_renamed],
+    "01.2": [step_by_matrices, step_by_width],
     "01.3": [crossing_by_search, crossing_without_layers],
     "01.4": [generate_in_two_parts, generate_with_a_position],
     "01.5": [held_by_steps, held_by_range],

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tools.notebooks.glossary import Ban, forbidden_words, read_glossary
-from tools.notebooks.prose import join_chinese_lines, own_words, reads_as_prose, text_hash
+from tools.notebooks.prose import broken_bold, join_chinese_lines, own_words, reads_as_prose, text_hash
 
 
 @pytest.mark.parametrize(
@@ -126,3 +126,19 @@ def test_no_recommended_word_is_banned():
         if not (ban.if_en or ban.unless_en or ban.lessons):
             others = [other.instead for other in BANS if ban.word in other.instead]
             assert others == [], ban
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("**现在来回答。**\n下一句", True),
+        ("- **7 倍。** 它等于", False),
+        ("**现在来回答**。下一句", False),
+        ("**Now the answer.** Next", False),
+        ("`a ** b` and $x ** y$", False),
+        ("```python\n2**30\n```", False),
+        ("看**“引号”**后面", True),
+    ],
+)
+def test_bold_that_would_stay_asterisks_is_seen(text, broken):
+    assert bool(broken_bold(text)) == broken

@@ -7,7 +7,7 @@ from tools.notebooks.check import Problem
 from tools.notebooks.codecells import magic_problem, same_code, with_solution
 from tools.notebooks.course import Course, Target
 from tools.notebooks.glossary import Ban, forbidden_words
-from tools.notebooks.prose import reads_as_prose, text_hash
+from tools.notebooks.prose import broken_bold, reads_as_prose, text_hash
 from tools.notebooks.source import Cell, Source
 
 
@@ -23,6 +23,7 @@ def source_problems(course: Course, target: Target, source: Source, bans: list[B
             rules += [
                 _translation_problems(target, english, cell),
                 _glossary_problems(target, cell, english.text if english else "", bans),
+                _bold_problems(target, cell),
             ]
         for rule in rules:
             yield from rule
@@ -75,6 +76,13 @@ def _glossary_problems(target: Target, cell: Cell, english: str, bans: list[Ban]
     for ban in forbidden_words(bans, cell.text, cell.lang, lesson, english):
         what = f'the glossary does not allow "{ban.word}"'
         yield _problem(target, cell, what, f"Write: {ban.instead} (code and quotations are free)")
+
+
+def _bold_problems(target: Target, cell: Cell) -> Iterator[Problem]:
+    broken = broken_bold(cell.text)
+    if broken:
+        way_out = "Put the punctuation behind the closing **, or a space"
+        yield _problem(target, cell, f"bold that is not rendered: {broken[:60]}", way_out)
 
 
 def _code_problems(target: Target, cell: Cell) -> Iterator[Problem]:

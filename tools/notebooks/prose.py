@@ -3,6 +3,8 @@
 import hashlib
 import re
 
+from markdown_it import MarkdownIt
+
 CJK = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 # Full-width marks carry their own space: a line break beside one must not become another.
 _WIDE_MARK = re.compile(r"[\u3000-\u303f\uff00-\uff65“”‘’…—]")
@@ -86,3 +88,17 @@ def reads_as_prose(markdown: str) -> bool:
     """True for a text that needs a translation: Chinese letters, or more than eight longer Latin words."""
     words = without_code(markdown)
     return bool(CJK.search(words)) or len(re.findall(r"[A-Za-z]{4,}", words)) > 8
+
+
+def broken_bold(markdown: str) -> str | None:
+    """The line on which a ``**`` stays a pair of asterisks, as the reader would see it; None where all is well.
+
+    A closing ``**`` that follows punctuation and touches a letter closes nothing. Chinese writes no space there,
+    so a bold sentence with its full stop inside the span hits this.
+    """
+    text = _MATH.sub("x", join_chinese_lines(markdown))
+    for block in MarkdownIt("commonmark").enable("table").parse(text):
+        for token in block.children or ():
+            if token.type == "text" and "**" in token.content:
+                return token.content
+    return None

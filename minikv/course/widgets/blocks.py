@@ -1,0 +1,210 @@
+"""The block widget: a pool of blocks, which sequence holds which, and how far each block is filled.
+
+Python says what is in the pool, step after step; the script draws the step that the reader has chosen. All
+steps travel with the widget, so the slider and Play answer while a cell is busy, or with no kernel at all.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anywidget
+import traitlets
+
+from minikv.course.widgets.base import photo_page, source
+from minikv.errors import ArgumentError
+from minikv.i18n import pick_language, text
+
+SHARED_LOOK = 6  # of the 7 looks in bar.js; the others belong to one sequence each, in turn
+WIDE_COLUMNS = 8  # up to so many blocks a row, each has room for its number and its fill in words
+LATEST = -1  # the step that a reader follows: a kernel that is busy need not hear who looks where
+MAX_IDS = 12  # block ids written out in one row of the table
+
+
+@dataclass(frozen=True)
+class SequenceBlocks:
+    """One sequence: its name, its block table (ids in the order of its tokens) and its length in tokens.
+
+    Two sequences may hold the same block. The table may be longer than the tokens need: reserved, not filled.
+    """
+
+    name: str
+    blocks: tuple[int, ...]
+    num_tokens: int
+
+
+class BlocksWidget(anywidget.AnyWidget):
+    """A grid of ``num_blocks`` blocks of ``block_size`` tokens, with a slider over the steps.
+
+    ``lang`` is "en" or "zh". ``sequences`` is the pool at step 0, empty by default; ``add_step`` adds a step.
+    ``step`` is the one on display, -1 for the latest.
+    Every step is kept and all are sent again with each new one on display: meant for hundreds, not thousands.
+
+    Raises ``ArgumentError``: for a language or size that cannot be, for a block id outside the pool, twice in
+    one table, or for more tokens than a table has slots.
+    """
+
+    _esm = source("bar.js", "blocks.js")
+    _css = source("blocks.css")
+
+    form = traitlets.Dict().tag(sync=True)
+    frames: Any = traitlets.List().tag(sync=True)
+    step = traitlets.Int(LATEST).tag(sync=True)
+
+    def __init__(
+        self,
+        lang: str = "en",
+        *,
+        num_blocks: int,
+        block_size: int,
+        sequences: Sequence[SequenceBlocks] = (),
+    ):
+        for what, value in (("num_blocks", num_blocks), ("block_size", block_size)):
+            if value < 1:
+                raise ArgumentError("bad_count", what=what, value=value, least=1)
+        self._lang = pick_language(lang)
+        self._num_blocks, self._block_size = num_blocks, block_size
+        self._turn = threading.RLock()
+        self._looks: dict[str, int] = {}
+        self._steps = [(tuple(sequences), "")]
+        first = self._frame(*self._steps[0], self._lang)
+        super().__init__(form=self._form(self._lang), frames=[first])
+
+    def add_step(self, sequences: Sequence[SequenceBlocks], note: str = "") -> None:
+        """Add a step, with a ``note`` that stands before its figures; who follows the latest sees it at once.
+
+        From any thread. Raises ``ArgumentError`` as the class does, and then adds nothing.
+        """
+        with self._turn:
+            frame = self._frame(tuple(sequences), note, self._lang)
+            self._steps.append((tuple(sequences), note))
+            self.frames = [*self.frames, frame]
+
+    @traitlets.validate("step")
+    def _within(self, proposal: Any) -> int:
+        return min(max(proposal["value"], LATEST), len(self.frames) - 1)
+
+    def text(self) -> str:
+        """The step on display as plain lines, in the widget's language."""
+        frames, step = self.frames, self.step
+        last = len(frames) - 1
+        step = last if step == LATEST else step
+        frame = frames[step]
+        size = dict(num_blocks=self._num_blocks, block_size=self._block_size)
+        lines = [text("widgets_blocks.summary", self._lang, step=step, last=last, **size)]
+        for name, tokens, blocks, empty in frame["rows"]:
+            row = text("widgets_blocks.row", self._lang, name=name, tokens=tokens, blocks=blocks, empty=empty)
+            lines.append(f"  {row}")
+        return "\n".join([*lines, frame["status"]])
+
+    def photo_html(self) -> str:
+        """A page that draws this widget as it is now, in English and ASCII, inside ``id="photo"``.
+
+        A note or a name in another script is left out of the picture.
+        """
+        frames = [self._frame(*step, "en", ascii_only=True) for step in self._steps]
+        traits = {"form": self._form("en"), "frames": frames, "step": self.step}
+        return photo_page(text("widgets_blocks.title", "en"), self._esm, self._css, traits)
+
+    def _form(self, lang: str) -> dict[str, Any]:
+        columns = min(self._num_blocks, WIDE_COLUMNS if self._num_blocks <= 8 * WIDE_COLUMNS else 32)
+        size = dict(num_blocks=self._num_blocks, block_size=self._block_size)
+        return {
+            "lang": "zh-CN" if lang == "zh" else "en",
+            "title": text("widgets_blocks.title", lang),
+            "size": text("widgets_blocks.size", lang, **size),
+            "block_size": self._block_size,
+            "columns": max(columns, 4),
+            "wide": columns <= WIDE_COLUMNS,
+            "step": text("widgets_blocks.step", lang),
+            "step_value": text("widgets_blocks.step_value", lang, step="{step}", last="{last}"),
+            "play": text("widgets_blocks.play", lang),
+            "pause": text("widgets_blocks.pause", lang),
+            "head": [
+                text(f"widgets_blocks.column_{name}", lang)
+                for name in ("sequence", "tokens", "blocks", "empty")
+            ],
+        }
+
+    def _frame(
+        self, sequences: Sequence[SequenceBlocks], note: str, lang: str, *, ascii_only: bool = False
+    ) -> dict[str, Any]:
+        """One step as the script draws it: a cell a block, a row a sequence, and both in one sentence."""
+        filled, owners = self._fill(sequences)
+        for sequence in sequences:
+            self._looks.setdefault(sequence.name, len(self._looks) % SHARED_LOOK)
+        names = {s.name: s.name if not ascii_only or s.name.isascii() else "?" for s in sequences}
+        cells = [
+            self._cell(block, filled[block], owners.get(block, ()), names, lang)
+            for block in range(self._num_blocks)
+        ]
+        rows = [self._row(sequence, names[sequence.name]) for sequence in sequences]
+        kinds = Counter(cell["kind"] for cell in cells)
+        slots = (kinds["full"] + kinds["part"]) * self._block_size
+        counts = dict(full=kinds["full"], part=kinds["part"], free=kinds["free"])
+        tokens = sum(filled.values())
+        status = text(
+            "widgets_blocks.status", lang, **counts, slots=slots, tokens=tokens, empty=slots - tokens
+        )
+        if note and (note.isascii() or not ascii_only):
+            status = text("widgets_blocks.with_note", lang, note=note, status=status)
+        return {"cells": cells, "rows": rows, "status": status}
+
+    def _fill(self, sequences: Sequence[SequenceBlocks]) -> tuple[Counter, dict[int, list[str]]]:
+        """Tokens in each block, and the names of those who hold it. Checks every table on the way."""
+        filled: Counter[int] = Counter()
+        owners: dict[int, list[str]] = {}
+        for sequence in sequences:
+            self._check(sequence)
+            for place, block in enumerate(sequence.blocks):
+                here = min(max(sequence.num_tokens - place * self._block_size, 0), self._block_size)
+                filled[block] = max(filled[block], here)
+                owners.setdefault(block, []).append(sequence.name)
+        return filled, owners
+
+    def _check(self, sequence: SequenceBlocks) -> None:
+        for block in sequence.blocks:
+            if not 0 <= block < self._num_blocks:
+                raise ArgumentError(
+                    "block_outside_pool", sequence=sequence.name, block=block, last=self._num_blocks - 1
+                )
+        twice = [block for block, count in Counter(sequence.blocks).items() if count > 1]
+        if twice:
+            raise ArgumentError("block_twice", sequence=sequence.name, block=twice[0])
+        slots = len(sequence.blocks) * self._block_size
+        if not 0 <= sequence.num_tokens <= slots:
+            raise ArgumentError(
+                "block_table_too_short",
+                sequence=sequence.name,
+                num_tokens=sequence.num_tokens,
+                blocks=len(sequence.blocks),
+                block_size=self._block_size,
+                slots=slots,
+            )
+
+    def _cell(
+        self, block: int, filled: int, owners: Sequence[str], names: dict[str, str], lang: str
+    ) -> dict[str, Any]:
+        kind = "free" if not owners else "full" if filled == self._block_size else "part"
+        held_by = "+".join(names[name] for name in owners)
+        label = text(
+            "widgets_blocks.cell_free" if kind == "free" else "widgets_blocks.cell", lang,
+            block=block, owners=held_by, filled=filled, block_size=self._block_size,
+        )  # fmt: skip
+        look = self._looks[owners[0]] if len(owners) == 1 else SHARED_LOOK
+        return {
+            "label": label,
+            "owners": held_by,
+            "kind": kind,
+            "filled": filled,
+            "look": look,
+        }
+
+    def _row(self, sequence: SequenceBlocks, name: str) -> list[str]:
+        ids = ", ".join(map(str, sequence.blocks[:MAX_IDS])) + (
+            ", ..." if len(sequence.blocks) > MAX_IDS else ""
+        )
+        empty = len(sequence.blocks) * self._block_size - sequence.num_tokens
+        return [name, f"{sequence.num_tokens:,}", f"[{ids}]", f"{empty:,}"]

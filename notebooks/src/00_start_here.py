@@ -1,0 +1,563 @@
+# %% [meta]
+# number = "00"
+# slug = "start_here"
+# rooms = ["cli", "course"]
+# minutes = 20
+# [title]
+# en = "What is on my machine, and how does this course work?"
+# zh = "我的机器上有什么？这门课怎么学？"
+# [t4]
+# en = "everything runs; the doctor names the T4, and the small model generates on it"
+# zh = "全部可以运行；体检会认出 T4，小模型在它上面生成"
+# [paper]
+# en = "00.2, 00.3, 00.4"
+# zh = "00.2、00.3、00.4"
+
+# %% [markdown] key="question" lang="en"
+# ## The question
+#
+# In May 2024 somebody read the source of an inference server and asked its authors:
+#
+# > What is BLOCK_SIZE referring to?
+#
+# ([text-generation-inference #1883](https://github.com/huggingface/text-generation-inference/issues/1883), "Question about KV cache".)
+# The same person also asked why it is 16, and why the number of tokens that fit is `num_blocks * BLOCK_SIZE`.
+#
+# In twenty minutes you can answer that with one call.
+# On the way you see what this machine can do, and how the course checks your work.
+# %% [markdown] key="question" lang="zh" src="db843222"
+# ## 问题
+#
+# 2024 年 5 月，有人读了一个推理服务的源码，向作者提问：
+#
+# > What is BLOCK_SIZE referring to?
+#
+# （[text-generation-inference #1883](https://github.com/huggingface/text-generation-inference/issues/1883)，标题是 “Question about KV cache”。）
+# 他问 BLOCK_SIZE 指什么，为什么是 16，以及能容纳的 token 数为什么等于 `num_blocks * BLOCK_SIZE`。
+#
+# 二十分钟之后，你用一次函数调用就能回答。
+# 顺便看清这台机器能做什么，以及这门课怎样检查你的答案。
+
+# %% [markdown] key="doctor" lang="en"
+# ## What is on this machine
+#
+# `minikv doctor` in a terminal prints the lines below; here the same function is called from Python.
+# `ok` is there, `note` is missing but the course runs without it, and `MISS` has to be installed.
+# Your lines will differ from the ones saved here.
+# %% [markdown] key="doctor" lang="zh" src="d311410f"
+# ## 这台机器上有什么
+#
+# 在终端运行 `minikv doctor --lang zh`，得到的就是下面这些行；这里直接从 Python 调用同一个函数。
+# `ok` 表示已就绪，`note` 表示没有它课程也能运行，`MISS` 表示必须安装。
+# 你看到的内容会与这里保存的不同。
+
+# %% key="examine" tags="hardware"
+from minikv.course.machine import examine
+
+for finding in examine():
+    print(finding.line(t("lang")))
+
+# %% [markdown] key="no_gpu" lang="en"
+# No GPU is needed.
+# Every lesson runs on a CPU, without a download; on a GPU the same cells measure the GPU.
+# %% [markdown] key="no_gpu" lang="zh" src="89e4547b"
+# 没有 GPU 也可以。
+# 每一课都能在 CPU 上运行，也不下载任何东西；有 GPU 时，同样的单元格测量的就是 GPU。
+
+# %% [markdown] key="words" lang="en"
+# ## The five words of every lesson
+#
+# The first code cell of each notebook makes five functions.
+#
+# | word | what it does |
+# |---|---|
+# | `predict("key", ...)` | asks for a number before anything is shown; put your number in place of `...` |
+# | `check("00.2", my_function)` | runs your function on generated cases, and prints the smallest one that fails |
+# | `explain("key")` | asks you to say something in your own words; `reveal=True` shows a good answer and its points |
+# | `show(widget)` | a live drawing here, a picture and text where nothing runs |
+# | `t("key")` | a sentence in the notebook's language |
+#
+# A wrong answer costs nothing, so guess before you run the next cell.
+# A guess that was wrong is what you will remember.
+# %% [markdown] key="words" lang="zh" src="cd685e04"
+# ## 每一课的五个函数
+#
+# 每个 notebook 的第一个代码单元格会准备好五个函数。
+#
+# | 函数 | 作用 |
+# |---|---|
+# | `predict("key", ...)` | 在看到结果之前先问你一个数字；把 `...` 换成你的估计 |
+# | `check("00.2", my_function)` | 用生成的用例运行你的函数，打印出错的最小用例 |
+# | `explain("key")` | 请你用自己的话讲清一件事；`reveal=True` 显示参考回答和要点 |
+# | `show(widget)` | 这里显示可操作的图；不能运行代码的地方显示图片和文字 |
+# | `t("key")` | 当前语言的一句话 |
+#
+# 答错没有任何代价，所以先猜，再运行下一个单元格。
+# 猜错的数字，往往记得最牢。
+
+# %% [markdown] key="units" lang="en"
+# ## Units first
+#
+# A pull request to a training library gives the example of a run that
+# ["has used up 83 GB of memory on an 80 GB machine"](https://github.com/meta-pytorch/torchtune/pull/1348).
+# It takes no bug to print that: the first number counts units of 10<sup>9</sup> bytes, and a card with 80 on its label has more of those than 80.
+#
+# Your first prediction. Replace `...` with a number, and run the cell again.
+# %% [markdown] key="units" lang="zh" src="9b3b5af8"
+# ## 先说单位
+#
+# 一个训练库的合并请求举了这样一个例子：某次训练
+# ["has used up 83 GB of memory on an 80 GB machine"](https://github.com/meta-pytorch/torchtune/pull/1348)，也就是 80 GB 的机器用掉了 83 GB。
+# 打印出这样的数字不一定是 bug：前一个数以 10<sup>9</sup> 字节为单位，而标称 80 的显卡，实际显存不止 80 × 10<sup>9</sup> 字节。
+#
+# 第一道预测题。把 `...` 换成一个数字，再运行一次这个单元格。
+
+# %% key="predict_label"
+predict("label_gb", ...)
+
+# %% [markdown] key="units_formula"
+# $$\mathrm{GiB} = \mathrm{GB} \cdot \frac{10^9}{2^{30}}$$
+
+# %% [markdown] key="units_words" lang="en"
+# GB: units of 10<sup>9</sup> bytes. GiB: units of 2<sup>30</sup> bytes, which are 7.4 % more.
+# MB and MiB are 4.9 % apart.
+# In this course a whole number is always bytes; MiB and GiB appear only in print.
+# %% [markdown] key="units_words" lang="zh" src="dae307d6"
+# GB 以 10<sup>9</sup> 字节为单位，GiB 以 2<sup>30</sup> 字节为单位，后者大 7.4 %。
+# MB 与 MiB 相差 4.9 %。
+# 本课程里，整数一律是字节；MiB 和 GiB 只在打印时出现。
+
+# %% key="units_table"
+from minikv.units import GIB, MIB
+
+for name, num_bytes in {"MB": 10**6, "MiB": MIB, "GB": 10**9, "GiB": GIB}.items():
+    print(f"1 {name:<4}{num_bytes:>14,} B")
+print(f"MiB / MB = {MIB / 10**6:.3f}   GiB / GB = {GIB / 10**9:.3f}")
+
+# %% [markdown] key="labels" lang="en"
+# And the label on the box?
+# The catalogue keeps it beside the bytes that torch sees.
+# %% [markdown] key="labels" lang="zh" src="f80f2274"
+# 那么包装上的标称值呢？
+# 目录里同时记着标称值和 torch 可见的字节数。
+
+# %% key="labels_table"
+from minikv.plan import find_gpu
+from minikv.units import gib
+
+print(t("label_head"))
+for name in ["H200", "A100 SXM 80GB", "RTX 4090", "T4"]:
+    gpu = find_gpu(name)
+    as_gb, seen = gib(gpu.nominal_gb * 10**9), gib(gpu.total_bytes)
+    print(f"{gpu.name:<18}{gpu.nominal_gb:>5} GB{as_gb:>12.2f}{seen:>13.2f}{gpu.nominal_gb:>13.2f}")
+print(t("torchtune", gib=gib(83 * 10**9), seen=gib(find_gpu("A100 SXM 80GB").total_bytes)))
+
+# %% [markdown] key="labels_said" lang="en"
+# All figures are GiB.
+# An H200 shows torch more than its 141 GB would be, and less than 141 GiB.
+# A T4 shows less than either.
+# No factor turns a label into bytes, so this course never computes with labels.
+# On a GPU of your own, `torch.cuda.mem_get_info()[1]` is the number to use.
+# %% [markdown] key="labels_said" lang="zh" src="98fe8fa7"
+# 表中的数字都是 GiB。
+# H200 上 torch 可见的显存，比 141 GB 多，比 141 GiB 少。
+# T4 则比两种理解都少。
+# 没有哪个系数能把标称值换算成字节，所以本课程从不用标称值计算。
+# 自己的 GPU 请以 `torch.cuda.mem_get_info()[1]` 为准。
+
+# %% [markdown] key="sixty" lang="en"
+# ## Sixty seconds: a model generates, and its blocks fill
+#
+# A language model keeps two vectors of every token in every layer, its key K and its value V, so that it need not compute them again.
+# That memory is the **KV cache**; lesson 01 shows what happens without one.
+#
+# The model below has the architecture of Llama and random weights.
+# Its text would be noise, but its cache behaves like that of a large one.
+# %% [markdown] key="sixty" lang="zh" src="d6e605ff"
+# ## 六十秒：模型在生成，块在填满
+#
+# 语言模型的每一层都会为每个 token 留下两个向量：键 K 和值 V，省得下次再算一遍。
+# 存放它们的就是 **KV 缓存**（KV cache）；没有它会怎样，第 01 课见分晓。
+#
+# 下面的模型用 Llama 的结构，权重是随机的。
+# 它生成的内容没有意义，但缓存的行为与大模型一样。
+
+# %% key="model"
+import torch
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+config = LlamaConfig(
+    num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+    hidden_size=64, intermediate_size=128, vocab_size=256, dtype="float32",
+)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.manual_seed(0)
+model = LlamaForCausalLM(config).to(device).eval()
+prompt = torch.randint(config.vocab_size, (1, 12)).to(device)   # [sequences, tokens]
+
+# %% [markdown] key="generate_words" lang="en"
+# Greedy generation: the first run reads the whole prompt (**prefill**), each later run reads the one newest token (**decode**).
+# %% [markdown] key="generate_words" lang="zh" src="04dcce0e"
+# 贪心生成：第一次运行读入整个提示词，叫**预填充**（prefill）；之后每次只读最新的一个 token，叫**解码**（decode）。
+
+# %% key="generate" lang="en"
+@torch.no_grad()
+def generate(tokens, runs):
+    cache = DynamicCache(config=model.config)
+    for _ in range(runs):
+        logits = model(tokens, past_key_values=cache).logits
+        yield cache
+        tokens = logits[:, -1:].argmax(-1)      # only this one goes in next
+
+
+def held_bytes(cache):
+    tensors = [x for layer in cache.layers for x in (layer.keys, layer.values)]
+    return sum(x.untyped_storage().nbytes() for x in tensors)
+
+# %% key="generate" lang="zh"
+@torch.no_grad()
+def generate(tokens, runs):
+    cache = DynamicCache(config=model.config)
+    for _ in range(runs):
+        logits = model(tokens, past_key_values=cache).logits
+        yield cache
+        tokens = logits[:, -1:].argmax(-1)      # 下一次只送入这一个
+
+
+def held_bytes(cache):
+    tensors = [x for layer in cache.layers for x in (layer.keys, layer.values)]
+    return sum(x.untyped_storage().nbytes() for x in tensors)
+
+# %% key="predict_tokens"
+predict("tokens_cached", ...)
+
+# %% [markdown] key="blocks_words" lang="en"
+# An inference server does not let each cache grow on its own.
+# It cuts one large piece of memory into **blocks** of equal size, here 16 tokens each, and hands them out as tokens arrive.
+# The **block table** of a sequence lists its blocks in the order of its tokens.
+# The order in the pool does not matter: block 3 comes first below.
+#
+# After each run we count the bytes that the cache's tensors really hold, and ask `CacheSpec` for its number.
+# %% [markdown] key="blocks_words" lang="zh" src="49e40e61"
+# 推理服务不会让每份缓存各长各的。
+# 它把一大块显存切成同样大小的**块**（block），这里每块 16 个 token，随 token 到来逐个分配。
+# 每条序列有一张**块表**（block table），按 token 的顺序列出它的块。
+# 块在块池里的先后无所谓：下面最先分到的是块 3。
+#
+# 每次运行之后，我们数出缓存张量实际占用的字节，再与 `CacheSpec` 给出的数字比较。
+
+# %% key="fill" lang="en"
+from minikv.course.widgets import BlocksWidget, SequenceBlocks
+from minikv.plan import CacheSpec
+
+spec = CacheSpec.from_config(config)
+block_size, num_blocks = 16, 6
+free = [3, 0, 5, 1, 4, 2]                       # the pool hands these out in turn
+pool = BlocksWidget(t("lang"), num_blocks=num_blocks, block_size=block_size)
+steps = []
+for cache in generate(prompt, runs=30):
+    num_tokens, held = cache.get_seq_length(), held_bytes(cache)
+    steps.append((num_tokens, held, spec.bytes_for(num_tokens)))
+    table = tuple(free[: -(-num_tokens // block_size)])
+    pool.add_step([SequenceBlocks("A", table, num_tokens)], note=t("note", tokens=num_tokens, held=held))
+print(t("all_equal", steps=len(steps), count=sum(held != said for _, held, said in steps)))
+
+# %% key="fill" lang="zh"
+from minikv.course.widgets import BlocksWidget, SequenceBlocks
+from minikv.plan import CacheSpec
+
+spec = CacheSpec.from_config(config)
+block_size, num_blocks = 16, 6
+free = [3, 0, 5, 1, 4, 2]                       # 块池按这个顺序分配
+pool = BlocksWidget(t("lang"), num_blocks=num_blocks, block_size=block_size)
+steps = []
+for cache in generate(prompt, runs=30):
+    num_tokens, held = cache.get_seq_length(), held_bytes(cache)
+    steps.append((num_tokens, held, spec.bytes_for(num_tokens)))
+    table = tuple(free[: -(-num_tokens // block_size)])
+    pool.add_step([SequenceBlocks("A", table, num_tokens)], note=t("note", tokens=num_tokens, held=held))
+print(t("all_equal", steps=len(steps), count=sum(held != said for _, held, said in steps)))
+
+# %% [markdown] key="pool_words" lang="en"
+# The counted and the computed bytes are the same, to the byte, at every step.
+# Press Play, or focus the slider and use the arrow keys.
+# %% [markdown] key="pool_words" lang="zh" src="4c6cec53"
+# 数出来的与算出来的，每一步都一个字节不差。
+# 按“播放”，或选中滑块后用方向键查看每一步。
+
+# %% key="pool"
+show(pool)
+
+# %% key="fill_table"
+print(t("fill_head"))
+for num_tokens, held, said in steps:
+    if num_tokens in (12, 16, 17, 32, 33, 41):
+        full, rest = divmod(num_tokens, block_size)
+        partly = 1 if rest else 0
+        unused = num_blocks - full - partly
+        print(f"{num_tokens:>6}{held:>12,}{said:>11,}{full:>6}{partly:>8}{unused:>6}")
+
+# %% [markdown] key="read_table" lang="en"
+# At 16 tokens the first block is full, and no other is in use.
+# Token 17 takes a whole new block, and 15 of its slots are empty.
+# After 30 runs the cache holds 41 tokens and not 42: the last new token was chosen, but nobody has read it yet.
+# %% [markdown] key="read_table" lang="zh" src="4a50d6df"
+# 到 16 个 token 时，第一个块填满，还没有用到别的块。
+# 第 17 个 token 占用一个新块，其中 15 个槽位（slot）空着。
+# 运行 30 次之后，缓存里是 41 个 token，不是 42 个：最后选出的 token 还没有送进模型。
+
+# %% [markdown] key="formula" lang="en"
+# ## The formula
+#
+# $$\text{blocks} = \left\lceil \frac{T}{B} \right\rceil \qquad \text{empty slots} = \text{blocks} \cdot B - T \qquad \text{pool tokens} = N \cdot B$$
+#
+# T: tokens of one sequence. B: block size, tokens. N: blocks in the pool.
+#
+# Now the question from the top, for a model of 8 billion parameters on one H200.
+# The third formula is the answer: a block holds the K and V of `BLOCK_SIZE` tokens in all layers, so N blocks hold N x B tokens.
+# Where N comes from is the subject of lesson 08.
+# %% [markdown] key="formula" lang="zh" src="73d3c3ef"
+# ## 公式
+#
+# $$\text{块数} = \left\lceil \frac{T}{B} \right\rceil \qquad \text{空槽位} = \text{块数} \cdot B - T \qquad \text{块池可容纳的 token 数} = N \cdot B$$
+#
+# T：一条序列的 token 数。B：块大小，单位是 token。N：块池里的块数。
+#
+# 现在回到开头的问题，以一张 H200 上的 8B 模型为例。
+# 答案就是第三个公式：一个块存放 `BLOCK_SIZE` 个 token 在所有层的 K 和 V，所以 N 个块能放 N × B 个 token。
+# N 从哪里来，第 08 课再讲。
+
+# %% key="answer"
+from minikv.plan import plan_memory
+
+budget = plan_memory("Llama-3.1-8B", gpu="H200", block_size=16)
+sizes = dict(block_size=16, block=budget.spec.block_bytes(16))
+print(t("answer_1883", **sizes, num_blocks=budget.num_blocks, tokens=budget.max_tokens))
+
+# %% key="predict_blocks"
+predict("blocks_for", ...)
+
+# %% [markdown] key="check_words" lang="en"
+# ## Break it, and let `check` find it
+#
+# This function divides and forgets to round up.
+# `check` runs it on generated cases, and prints a small one that fails.
+# %% [markdown] key="check_words" lang="zh" src="42280ffd"
+# ## 弄坏它，让 `check` 来找
+#
+# 下面的函数只做除法，忘了向上取整。
+# `check` 用生成的用例运行它，并打印一个较小的出错用例。
+
+# %% key="check_floor" lang="en"
+def blocks_needed(num_tokens, block_size):
+    return num_tokens // block_size      # wrong on purpose
+
+
+check("00.2", blocks_needed)
+
+# %% key="check_floor" lang="zh"
+def blocks_needed(num_tokens, block_size):
+    return num_tokens // block_size      # 故意写错
+
+
+check("00.2", blocks_needed)
+
+# %% [markdown] key="hints" lang="en"
+# Hints come in three levels: 1 the symptom, 2 the rule that is broken, 3 where to look.
+# They speak about your mistake if the course knows it.
+# `seed=` draws other cases; a class that agrees on a seed works on the same numbers.
+# %% [markdown] key="hints" lang="zh" src="02d1bf5a"
+# 提示分三级：1 是现象，2 是被破坏的规则，3 是该看哪里。
+# 如果课程认得你的错误，提示就针对它。
+# `seed=` 会换一批用例；全班约定同一个 seed，做的就是同一组数字。
+
+# %% key="check_hint"
+check("00.2", blocks_needed, hint=3, seed=5)
+
+# %% [markdown] key="block_size" lang="en"
+# Now change the block size.
+# Five sequences wait below; the cell counts what they take together.
+# %% [markdown] key="block_size" lang="zh" src="02e34d21"
+# 再改块大小。
+# 下面有五条序列，单元格统计它们一共占用多少。
+
+# %% key="block_sizes"
+lengths = [12, 41, 100, 700, 1500]               # tokens
+print(t("sizes_head"))
+for size in [1, 16, 64, 256, 2048]:
+    blocks = sum(-(-length // size) for length in lengths)
+    empty = blocks * size - sum(lengths)
+    print(f"{size:>10,}{blocks:>8,}{empty:>13,}{empty / (blocks * size):>12.1%}")
+
+# %% [markdown] key="block_size_said" lang="en"
+# With blocks of one token nothing is empty, but the block tables have an entry for every token, and each has to be looked up when the cache is read.
+# With blocks of 2,048 each sequence reserves its longest case, and three quarters of the pool hold nothing.
+# Sixteen lies between; lesson 09 measures both sides.
+#
+# What the widget cannot draw, it refuses.
+# Every error of the package has a code, the numbers, and the way out.
+# %% [markdown] key="block_size_said" lang="zh" src="b6f27335"
+# 每块一个 token 时没有空槽位，可块表里每个 token 都要占一项，读缓存时每一项都要查。
+# 每块 2,048 个 token 时，每条序列都按最长情况预留，块池有四分之三空着。
+# 16 介于两者之间；第 09 课会把两边都测出来。
+#
+# 画不出的状态，图会拒绝。
+# 这个包的每个错误都有代码、具体数字和解决办法。
+
+# %% key="refused"
+from minikv.errors import MiniKVError
+
+try:
+    pool.add_step([SequenceBlocks("A", (3, 0), 33)])
+except MiniKVError as error:
+    print(error.code)
+    print(t(error))
+
+# %% [markdown] key="check_yourself" lang="en"
+# ## Check yourself
+#
+# Say the answers aloud, then compare with `reveal=True`.
+# %% [markdown] key="check_yourself" lang="zh" src="49fb1692"
+# ## 自我检查
+#
+# 先说出答案，再用 `reveal=True` 对照。
+
+# %% key="explain"
+explain("why_blocks")
+explain("which_gb")
+explain("what_is_free")
+
+# %% [markdown] key="exercises" lang="en"
+# The exercises are a notebook of their own, linked at the end of each lesson.
+#
+# | | you write | from |
+# |---|---|---|
+# | 00.1 | `bytes_of("80 GiB")` | the units above |
+# | 00.2 | `blocks_needed(num_tokens, block_size)` | the first formula |
+# | 00.3 | `empty_slots(lengths, block_size)` | the second, for a batch |
+# | 00.4 | `slot_of(position, block_table, block_size)` | the picture: which place in the pool holds this token? |
+#
+# Each has a solution in the solutions notebook; open it when the third hint did not help.
+# %% [markdown] key="exercises" lang="zh" src="35320ec2"
+# 练习在单独的 notebook 里，每一课末尾都有链接。
+#
+# | | 你来写 | 依据 |
+# |---|---|---|
+# | 00.1 | `bytes_of("80 GiB")` | 上面的单位 |
+# | 00.2 | `blocks_needed(num_tokens, block_size)` | 第一个公式 |
+# | 00.3 | `empty_slots(lengths, block_size)` | 第二个公式，用于一批序列 |
+# | 00.4 | `slot_of(position, block_table, block_size)` | 上面的图：这个 token 在块池的哪个位置？ |
+#
+# 参考答案也有单独的 notebook；看过第三级提示仍没有头绪，再打开它。
+
+# %% [markdown] key="keep" lang="en"
+# ## Where your work lives
+#
+# `minikv lab` copies the course into the folder `minikv-course` and opens it in JupyterLab.
+# Run it again after an update: a notebook that you changed is never overwritten, and the newer version is put beside it as `NAME.new.ipynb`.
+# Every notebook exists in English and in Chinese; the link at its top leads to the other language, and `minikv lab --lang zh` starts in Chinese.
+# %% [markdown] key="keep" lang="zh" src="dbf971ad"
+# ## 你的作业保存在哪里
+#
+# `minikv lab --lang zh` 把课程复制到文件夹 `minikv-course`，并在 JupyterLab 里打开。
+# 升级之后再运行一次即可：你改过的 notebook 不会被覆盖，新版本会另存为同目录下的 `NAME.new.ipynb`。
+# 每个 notebook 都有中英文两版，顶部的链接通往另一种语言；去掉 `--lang zh` 就从英文版开始。
+
+# %% [markdown] key="routes" lang="en"
+# ## Routes
+#
+# | you have or want | lessons |
+# |---|---|
+# | a first evening | 00 → 01 → 02 → 08 |
+# | to run inference in production | 02 → 03 → 07 → 16 → 08 → 09 → 11 → 17 |
+# | to write kernels | 04 → 06 → 09 → 10 |
+# | to drop tokens from the cache | 01 → 02 → 14 → 15 |
+#
+# Lessons with a link are here; the others are being written.
+#
+# | | lesson | the question |
+# |---|---|---|
+# | 00 | start here | what is on my machine, and how does this course work? |
+# | 01 | [why a cache](01_why_a_cache.ipynb) | why does generation slow down without one? |
+# | 02 | [how many bytes](02_how_many_bytes.ipynb) | what does one token cost? |
+# | 03 | [the 2.86x mistake](03_the_2_86x_mistake.ipynb) | why did the estimate miss by 2.86x? |
+# | 04 | the roofline | why does the GPU wait? |
+# | 05 | owned and borrowed | who frees this memory? |
+# | 06 | the linear cache | what is the simplest cache? |
+# | 07 | allocate once | what does malloc cost per token? |
+# | 08 | allocate the KV cache | how many blocks fit? |
+# | 09 | pages and blocks | who owns block 7? |
+# | 10 | kernels | how does a GPU read a page table? |
+# | 11 | the engine | how do 256 requests share one cache? |
+# | 12 | beyond one GPU | what does each GPU keep? |
+# | 13 | half the bytes | what do fewer bytes cost? |
+# | 14 | what to forget | which tokens can go? |
+# | 15 | eviction on MLA | what changes with a latent? |
+# | 16 | where did 6 GB go | who holds the memory after `generate()`? |
+# | 17 | a fleet on paper | how many GPUs does this traffic need? |
+# | 18 | capstone | serve this load within this budget |
+# | A | [errata](A_errata.ipynb) | which numbers in the wild are wrong? |
+# %% [markdown] key="routes" lang="zh" src="071ae177"
+# ## 学习路线
+#
+# | 你的情况 | 课程 |
+# |---|---|
+# | 第一个晚上 | 00 → 01 → 02 → 08 |
+# | 在生产环境做推理 | 02 → 03 → 07 → 16 → 08 → 09 → 11 → 17 |
+# | 想写 kernel | 04 → 06 → 09 → 10 |
+# | 想淘汰缓存里的 token | 01 → 02 → 14 → 15 |
+#
+# 带链接的课已经写好，其余正在编写。
+#
+# | | 课 | 问题 |
+# |---|---|---|
+# | 00 | 从这里开始 | 我的机器上有什么？这门课怎么学？ |
+# | 01 | [为什么要缓存](01_why_a_cache.ipynb) | 没有缓存，生成为什么越来越慢？ |
+# | 02 | [多少字节](02_how_many_bytes.ipynb) | 一个 token 要花多少字节？ |
+# | 03 | [2.86 倍的错误](03_the_2_86x_mistake.ipynb) | 估算为什么差了 2.86 倍？ |
+# | 04 | Roofline 模型 | GPU 在等什么？ |
+# | 05 | 拥有与借用 | 这段内存由谁释放？ |
+# | 06 | 线性缓存 | 最简单的缓存是什么样？ |
+# | 07 | 只分配一次 | 每个 token 调一次 malloc 要付出什么？ |
+# | 08 | 分配 KV 缓存 | 能放下多少个块？ |
+# | 09 | 页与块 | 块 7 归谁？ |
+# | 10 | kernel | GPU 怎样读页表？ |
+# | 11 | 推理引擎 | 256 个请求怎样共用一份缓存？ |
+# | 12 | 不止一张 GPU | 每张 GPU 保存什么？ |
+# | 13 | 一半的字节 | 省下的字节要付出什么代价？ |
+# | 14 | 忘掉什么 | 哪些 token 可以丢？ |
+# | 15 | MLA 上的淘汰 | 换成潜在向量（latent）之后有什么不同？ |
+# | 16 | 6 GB 去哪了 | `generate()` 结束后，是谁还占着显存？ |
+# | 17 | 纸上的集群 | 这些流量需要多少张 GPU？ |
+# | 18 | 综合项目 | 在给定的预算内承载给定的负载 |
+# | A | [勘误](A_errata.ipynb) | 流传的数字里哪些是错的？ |
+
+# %% [markdown] key="stuck" lang="en"
+# ## If you are stuck
+#
+# | symptom | the command that decides | what it means |
+# |---|---|---|
+# | a picture where a live drawing should be | `minikv doctor` | a saved picture means that the cell has not run in this session: run it. After installing a package, restart the kernel and reload the page. |
+# | `not attempted`, although you wrote code | `import inspect; print(inspect.getsource(my_function))` | it prints what `check` sees: if `raise NotImplementedError` is still there, run the function's own cell again |
+# | sentences in the other language | read `start("00", lang=...)` in the first code cell | this one word decides for the notebook; `MINIKV_LANG=zh` decides for the command line |
+# | an error that says too little | `error.code` and `error.values` | the code names the sentence, the values are the numbers in it |
+# %% [markdown] key="stuck" lang="zh" src="5e4b0082"
+# ## 遇到问题时
+#
+# | 现象 | 用什么判断 | 结论 |
+# |---|---|---|
+# | 本该能操作的图只是一张图片 | `minikv doctor --lang zh` | 看到保存的图片，说明这个单元格在本次会话里还没运行：运行它。如果刚装了新包，请重启 Jupyter 内核并刷新页面。 |
+# | 明明写了代码，却显示“尚未作答” | `import inspect; print(inspect.getsource(my_function))` | 打印的就是 `check` 看到的函数：如果里面还有 `raise NotImplementedError`，请重新运行函数所在的单元格 |
+# | 输出是另一种语言 | 看第一个代码单元格里的 `start("00", lang=...)` | notebook 的语言由这里决定；命令行的语言由 `MINIKV_LANG=zh` 决定 |
+# | 错误信息看不明白 | `error.code` 和 `error.values` | 代码对应那句话，values 是其中的数字 |
+
+# %% [markdown] key="next" lang="en"
+# ## What the next lesson needs
+#
+# Lesson 01 takes the cache away from such a small model, and measures what it costs to compute every K and V again.
+# From here it needs one thing: each run after the prefill reads one token and adds one token to the cache.
+# %% [markdown] key="next" lang="zh" src="b9d3d86c"
+# ## 下一课要用到什么
+#
+# 第 01 课拿走这样一个小模型的缓存，测量每次重算全部 K 和 V 要花多少时间。
+# 你只需要记住一点：预填充之后，每次运行读入一个 token，缓存也只增加一个 token。

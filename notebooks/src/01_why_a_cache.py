@@ -1,0 +1,772 @@
+# %% [meta]
+# number = "01"
+# slug = "why_a_cache"
+# needs = ["00"]
+# rooms = ["plan.flops"]
+# minutes = 35
+# [title]
+# en = "Why does generation slow down without a cache?"
+# zh = "没有缓存，生成为什么会越来越慢？"
+# [t4]
+# en = "Every cell runs as it is; counts stay the same, the times are those of the T4."
+# zh = "所有单元格都能直接运行；计数不变，耗时变成 T4 上的耗时。"
+# [paper]
+# en = "01.2, 01.3 and 01.5 can be solved with a pencil."
+# zh = "01.2、01.3 和 01.5 可以用纸笔完成。"
+
+# %% [markdown] key="question" lang="en"
+# ## The question
+#
+# In 2023 a user of Vicuna-7B found that its config switched `use_cache` off.
+# Switched on, generation ran about twice as fast, but the text came out different.
+# In [FastChat issue 1890](https://github.com/lm-sys/FastChat/issues/1890) the user asked: “is this approach correct ?”
+# The issue was closed four months later, and nobody had explained anything.
+#
+# So there are three questions.
+# What does the cache save, why was it twice and not a hundred times, and may the text differ?
+# This lesson counts and measures until all three are answered.
+# %% [markdown] key="question" lang="zh" src="2da30868"
+# ## 问题
+#
+# 2023 年，一位 Vicuna-7B 的用户发现它的配置关掉了 `use_cache`。
+# 打开之后，生成速度大约快了一倍，但输出的文字变了。
+# 他在 [FastChat issue 1890](https://github.com/lm-sys/FastChat/issues/1890) 里问：“is this approach correct ?”，也就是这样做对不对。
+# 四个月后 issue 关闭，始终没有人解释原因。
+#
+# 这里其实有三个问题。
+# 缓存省下了什么？为什么是两倍，而不是一百倍？文字可以变吗？
+# 本课用计数和测量来回答。
+
+# %% [markdown] key="predict-ratio" lang="en"
+# ## Predict
+#
+# A language model produces one token a step.
+# Write down your guess before you read on; the next cell says how to enter it.
+# %% [markdown] key="predict-ratio" lang="zh" src="3951649d"
+# ## 先猜一猜
+#
+# 语言模型每一步产生一个 token。
+# 先写下你的估计，再往下读；下面的单元格会告诉你怎么填。
+
+# %% key="predict-ratio-cell"
+predict("step_ratio", ...)
+
+# %% [markdown] key="formula" lang="en"
+# ## The formula
+#
+# Attention lets every token look at the tokens before it:
+# %% [markdown] key="formula" lang="zh" src="4f278efc"
+# ## 公式
+#
+# 注意力（attention）让每个 token 都能看到它之前的 token：
+
+# %% [markdown] key="formula-math"
+# $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{Q K^{\top}}{\sqrt{d}} + M\right) V$$
+
+# %% [markdown] key="symbols" lang="en"
+# | symbol | what it is | shape |
+# |---|---|---|
+# | $T_q$ | tokens that are fed in this step | a number of tokens |
+# | $T_k$ | tokens that can be seen, those of this step included | a number of tokens |
+# | $d$, $d_v$ | elements in a key and in a value of one head (`head_dim`) | a number of elements |
+# | $Q$ | queries: what each fed token looks for | $[T_q, d]$ |
+# | $K$ | keys: what each token offers to be found by | $[T_k, d]$ |
+# | $V$ | values: what each token hands over when it is found | $[T_k, d_v]$ |
+# | $M$ | causal mask: 0 where a query may look, $-\infty$ where it may not | $[T_q, T_k]$ |
+# | result | for each query, a weighted mean of the values | $[T_q, d_v]$ |
+#
+# This is one head of one layer.
+# Each row of $Q$, $K$ and $V$ is made by a **projection**: the token's hidden vector times a weight matrix.
+#
+# Now look at the rows.
+# Row $i$ of the result uses query $i$, and no other query.
+# The next token depends on the last row alone.
+# So the last query is enough, if all keys and values are there:
+# %% [markdown] key="symbols" lang="zh" src="053e64b1"
+# | 符号 | 含义 | 形状 |
+# |---|---|---|
+# | $T_q$ | 这一步送入的 token 数 | 个数 |
+# | $T_k$ | 能看到的 token 数，包括这一步送入的 | 个数 |
+# | $d$、$d_v$ | 一个头中 key 和 value 的元素个数，即头维度（`head_dim`） | 个数 |
+# | $Q$ | query：每个送入的 token 要找什么 | $[T_q, d]$ |
+# | $K$ | key：每个 token 凭什么被找到 | $[T_k, d]$ |
+# | $V$ | value：每个 token 被找到后交出什么 | $[T_k, d_v]$ |
+# | $M$ | 因果掩码（causal mask）：允许看的位置为 0，不允许的为 $-\infty$ | $[T_q, T_k]$ |
+# | 结果 | 每个 query 得到一份 value 的加权平均 | $[T_q, d_v]$ |
+#
+# 这只是一层里的一个头。
+# $Q$、$K$、$V$ 的每一行都来自**投影**（projection）：token 的隐藏向量乘以一个权重矩阵。
+#
+# 再看行与行的关系。
+# 结果的第 $i$ 行只用到第 $i$ 个 query。
+# 下一个 token 只取决于最后一行。
+# 所以只要所有 key 和 value 都在，有最后一个 query 就够了：
+
+# %% key="one-query"
+import torch
+
+torch.manual_seed(1)
+tokens, d, d_v = 6, 16, 8
+Q, K, V = torch.randn(tokens, d), torch.randn(tokens, d), torch.randn(tokens, d_v)
+M = torch.full((tokens, tokens), float("-inf")).triu(1)
+every_row = torch.softmax(Q @ K.T / d**0.5 + M, dim=-1) @ V
+last_row = torch.softmax(Q[-1:] @ K.T / d**0.5, dim=-1) @ V
+print("Q", [*Q.shape], " K", [*K.shape], " V", [*V.shape], " result", [*every_row.shape])
+print("Q", [*Q[-1:].shape], "  K", [*K.shape], " V", [*V.shape], " result", [*last_row.shape])
+print(t("last_row", same=torch.allclose(every_row[-1:], last_row, atol=1e-6)))
+
+# %% [markdown] key="model" lang="en"
+# ## A model to experiment with
+#
+# The cell below builds a small Llama with grouped-query attention: 4 query heads share 2 KV heads.
+# Its weights are random and seeded, so nothing is downloaded and its tokens mean nothing.
+# Counts, bytes and times do not care: they depend on shapes only.
+# (Two small trained models are to ship with minikv; until they do, the random one stands in.)
+# %% [markdown] key="model" lang="zh" src="68228659"
+# ## 用来做实验的模型
+#
+# 下面构建一个小 Llama，采用分组查询注意力（GQA）：4 个 query 头共用 2 个 KV 头。
+# 权重随机生成、种子固定，不需要下载，生成的 token 也没有含义。
+# 这不影响计数、字节数和耗时：它们只取决于形状。
+# （minikv 以后会自带两个训练好的小模型，在那之前先用随机模型。）
+
+# %% key="model-cell"
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+config = LlamaConfig(
+    vocab_size=256, hidden_size=128, intermediate_size=344, num_hidden_layers=4,
+    num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=4096, initializer_range=0.2,
+)
+torch.set_grad_enabled(False)
+torch.set_num_threads(1)  # for matrices this small, more threads only make the times restless
+torch.manual_seed(0)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().to(device)
+parameters = sum(p.numel() for p in model.parameters())
+
+# %% key="device-cell" tags="hardware"
+print(t("device", device=device, parameters=parameters, layers=config.num_hidden_layers))
+
+# %% [markdown] key="unchanged" lang="en"
+# ## Old keys and values do not change
+#
+# The causal mask lets a token look back, never ahead.
+# So what a token computes, in every layer, depends on itself and on the tokens before it.
+# A token that is added later cannot change it.
+#
+# Check: feed 9 tokens, then the same 9 and one more, and compare K and V of the first 9.
+# %% [markdown] key="unchanged" lang="zh" src="caf69843"
+# ## 旧的 K 和 V 不会变
+#
+# 有了因果掩码，一个 token 只能看到自己和前面的内容，看不到后面的。
+# 所以在每一层里，一个 token 的计算结果只取决于它自己和它之前的 token。
+# 后来加进来的 token 改变不了它。
+#
+# 验证一下：先送入 9 个 token，再送入同样的 9 个加 1 个，比较前 9 个的 K 和 V。
+
+# %% key="unchanged-cell"
+prompt = [17, 204, 93, 5, 150, 61, 38, 77, 140, 9]
+
+
+def prefill(tokens):
+    return model(torch.tensor([tokens], device=device), use_cache=True).past_key_values
+
+
+short, long = prefill(prompt[:9]), prefill(prompt)
+for number, (a, b) in enumerate(zip(short.layers, long.layers)):
+    pairs = [(a.keys, b.keys[:, :, :9]), (a.values, b.values[:, :, :9])]
+    same = all(torch.allclose(old, new, atol=1e-4) for old, new in pairs)
+    print(t("kv_same", layer=number, shape=[*a.keys.shape], num_tokens=9, same=same))
+
+# %% [markdown] key="two-facts" lang="en"
+# The shape is `[batch, KV heads, tokens, head_dim]`.
+#
+# Two facts make a cache possible:
+# **the K and V of past tokens never change, and the Q of past tokens is never needed again.**
+# So keep K and V, drop Q, and feed only the newest token.
+#
+# ## The same tokens
+#
+# Here are both ways in one loop.
+# `fed` is the only difference: the whole sequence, or the newest token.
+# Ignore `shift` for now; it will break things later.
+# %% [markdown] key="two-facts" lang="zh" src="0105dd3f"
+# 形状是 `[batch, KV 头, token, 头维度]`。
+#
+# 缓存之所以可行，靠的是两个事实：
+# **过去 token 的 K 和 V 不再变化；过去 token 的 Q 不会再用到**。
+# 所以保留 K 和 V，丢掉 Q，每步只送入最新的 token。
+#
+# ## token 完全相同
+#
+# 两种做法写在同一个循环里。
+# 区别只在 `fed`：送入整个序列，还是只送入最新的 token。
+# `shift` 先不用管，后面会用它来制造错误。
+
+# %% key="generate-cell"
+def generate(model, tokens, num_new, cached, cache=None, shift=0):
+    tokens = list(tokens)
+    fed = tokens if cache is None else tokens[cache.get_seq_length() :]
+    for _ in range(num_new):
+        first = len(tokens) - len(fed) + (0 if cache is None else shift)
+        positions = torch.arange(first, first + len(fed), device=device)[None]
+        ids = torch.tensor([fed], device=device)
+        out = model(ids, position_ids=positions, past_key_values=cache, use_cache=cached, logits_to_keep=1)
+        cache = out.past_key_values
+        tokens.append(int(out.logits[0, -1].argmax()))
+        fed = tokens[-1:] if cached else tokens
+    return tokens, cache
+
+
+# %% key="same-tokens"
+num_new = 24
+without, _ = generate(model, prompt, num_new, cached=False)
+cached, cache = generate(model, prompt, num_new, cached=True)
+print(without[len(prompt) :][:12])
+print(cached[len(prompt) :][:12])
+assert without == cached
+print(t("tokens_same", same=without == cached))
+fed_without = sum(range(len(prompt), len(prompt) + num_new))
+print(t("fed", num_new=num_new, without=fed_without, cached=len(prompt) + num_new - 1))
+
+# %% [markdown] key="predict-held" lang="en"
+# The second loop fed the prompt once and then one token a step.
+# How many tokens does its cache hold now? Predict with other numbers:
+# %% [markdown] key="predict-held" lang="zh" src="2b5bbebc"
+# 使用缓存的循环先送入一次提示（prompt），之后每步送入一个 token。
+# 现在缓存里有多少个 token？换一组数字猜猜看：
+
+# %% key="predict-held-cell"
+predict("held", ...)
+
+# %% key="held-cell"
+print(len(prompt), "+", num_new, "-> cache:", cache.get_seq_length())
+
+# %% [markdown] key="held-why" lang="en"
+# One less than the sum.
+# The first new token comes out of the prompt's own step, and the last one was never fed, so it has no K and V yet.
+#
+# ## What a step costs
+#
+# Let $n$ be the number of tokens that the newest query sees, itself included.
+#
+# | work of step $n$ | without a cache | with a cache |
+# |---|---|---|
+# | projections (every weight matrix of every layer) | $n \cdot p$ | $p$ |
+# | attention ($QK^\top$ and the product with $V$) | $n^2 \cdot a$ | $n \cdot a$ |
+# | logits of the last token (`lm_head`) | $h$ | $h$ |
+#
+# $p$ is FLOPs a token that is fed, $a$ is FLOPs a pair of query and key, and $h$ is FLOPs a row of logits.
+# One FLOP is one addition or one multiplication.
+# Without a cache that is Θ(n) projections and Θ(n²) attention; with one it is Θ(1) and Θ(n).
+#
+# The config gives all three, with $L$ layers, $H$ query heads, $H_{kv}$ KV heads, and widths in elements:
+# %% [markdown] key="held-why" lang="zh" src="b1bbfc52"
+# 比两者之和少一个。
+# 第一个新 token 出自送入提示的那一步；最后一个还没有送入，所以还没有 K 和 V。
+#
+# ## 一步的开销
+#
+# 记 $n$ 为最新的 query 能看到的 token 数，包括它自己。
+#
+# | 第 $n$ 个 token 的这一步 | 不用缓存 | 使用缓存 |
+# |---|---|---|
+# | 投影（各层的所有权重矩阵） | $n \cdot p$ | $p$ |
+# | 注意力（$QK^\top$，再乘 $V$） | $n^2 \cdot a$ | $n \cdot a$ |
+# | 最后一个 token 的 logits（`lm_head`） | $h$ | $h$ |
+#
+# $p$ 是每送入一个 token 的 FLOP 数，$a$ 是每一对 query 和 key 的 FLOP 数，$h$ 是一行 logits 的 FLOP 数。
+# 一次加法或一次乘法算一个 FLOP。
+# 不用缓存时，投影是 Θ(n)，注意力是 Θ(n²)；使用缓存后变成 Θ(1) 和 Θ(n)。
+#
+# 三个系数都能由配置算出，其中 $L$ 是层数，$H$ 是 query 头数，$H_{kv}$ 是 KV 头数，宽度的单位是元素：
+
+# %% [markdown] key="cost-math"
+# $$p = 2L\,\bigl(\mathit{hidden}\,(2H + 2H_{kv})\,d + 3\,\mathit{hidden}\cdot\mathit{intermediate}\bigr)$$
+#
+# $$a = 4\,L\,H\,d \qquad\qquad h = 2\,\mathit{hidden}\cdot\mathit{vocab}$$
+
+# %% [markdown] key="cost-call" lang="en"
+# The first 2 in $p$ is a multiplication and an addition for each weight.
+# The 4 in $a$ is twice that: once for $QK^\top$, once for the product with $V$.
+# The same formula as a call, on the small model and on a real one; `per_token` is $p$ and `per_pair` is $a$.
+# All values are FLOPs, of one sequence.
+# %% [markdown] key="cost-call" lang="zh" src="d743c8e1"
+# $p$ 开头的 2 表示每个权重做一次乘法和一次加法。
+# $a$ 里的 4 是它的两倍：$QK^\top$ 一次，乘 $V$ 一次。
+# 同样的公式写成函数调用，分别用于小模型和真实模型；`per_token` 就是 $p$，`per_pair` 就是 $a$。
+# 所有数值的单位都是 FLOP，针对单个序列。
+
+# %% key="cost-cell"
+from minikv.plan.flops import crossing_length, flop_cost, generation_flops, step_flops
+
+print(flop_cost(config))
+print(flop_cost("Llama-3.1-8B"))
+print(step_flops("Llama-3.1-8B", 1000, cached=True))
+
+# %% [markdown] key="count" lang="en"
+# ## Count it
+#
+# A formula is a claim. PyTorch can count the FLOPs of what really runs: `FlopCounterMode` adds up the shapes of every matrix product.
+# `eager` attention is made of two batched products (`bmm`), so attention can be told from the rest.
+# The counter looks at shapes only, so any ids and an empty mask will do.
+# %% [markdown] key="count" lang="zh" src="e185a3d7"
+# ## 数一数
+#
+# 公式只是一个说法。PyTorch 可以统计实际运行的 FLOP 数：`FlopCounterMode` 按每次矩阵乘法的形状累加。
+# `eager` 注意力由两次批量矩阵乘法（`bmm`）组成，因此能和其他部分区分开。
+# 计数只看形状，所以 token 和掩码的内容无关紧要。
+
+# %% key="count-cell"
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def count(model, num_tokens, cached):
+    def forward(fed, seen, cache):
+        ids, mask = torch.zeros(1, fed, dtype=torch.long), torch.zeros(1, 1, fed, seen)
+        return model(ids, attention_mask=mask, past_key_values=cache, use_cache=cached, logits_to_keep=1)
+
+    with torch.device(model.device):
+        past = forward(num_tokens - 1, num_tokens - 1, None).past_key_values if cached else None
+        with FlopCounterMode(display=False) as counter:
+            forward(1 if cached else num_tokens, num_tokens, past)
+    flops = counter.get_flop_counts()
+    attention = sum(number for op, number in flops["Global"].items() if "bmm" in str(op))
+    lm_head = sum(flops["LlamaForCausalLM.lm_head"].values())
+    return counter.get_total_flops() - attention - lm_head, attention, lm_head
+
+
+# %% key="count-table"
+lengths = [16, 32, 64, 128, 256, 512]
+counted = {flag: [count(model, n, flag) for n in lengths] for flag in (False, True)}
+for flag, name in ((False, "without"), (True, "with")):
+    print(t(name))
+    print(f"{'n':>6} {'projections':>14} {'attention':>14} {'lm_head':>9}")
+    for n, (projections, attention, lm_head) in zip(lengths, counted[flag]):
+        print(f"{n:>6} {projections:>14,} {attention:>14,} {lm_head:>9,}")
+
+# %% [markdown] key="fit" lang="en"
+# Double $n$ and read down the columns.
+# Without a cache projections double and attention grows four times.
+# With a cache projections stand still and attention doubles.
+#
+# Now pretend that we know only the totals.
+# Fit a parabola to those without a cache and a line to those with one, and compare the coefficients with the config's:
+# %% [markdown] key="fit" lang="zh" src="c34c7163"
+# $n$ 每翻一倍，沿着各列往下看。
+# 不用缓存时，投影翻倍，注意力变成四倍。
+# 使用缓存时，投影不变，注意力翻倍。
+#
+# 现在假装只知道总数。
+# 用抛物线拟合不用缓存的总数，用直线拟合使用缓存的总数，再把系数与配置算出的比较：
+
+# %% key="fit-cell"
+import numpy as np
+
+totals = {flag: [sum(parts) for parts in counted[flag]] for flag in (False, True)}
+pair, token, head = np.polyfit(lengths, totals[False], 2)
+cached_pair, cached_rest = np.polyfit(lengths, totals[True], 1)
+cost = flop_cost(config)
+print(t("without"))
+print(t("from_fit"), f"a = {pair:,.0f}, p = {token:,.0f}, h = {head:,.0f}")
+print(t("with"))
+print(t("from_fit"), f"a = {cached_pair:,.0f}, p + h = {cached_rest:,.0f}")
+print(t("from_config"), f"a = {cost.per_pair:,}, p = {cost.per_token:,}, h = {cost.lm_head:,}")
+
+# %% [markdown] key="crossing" lang="en"
+# ## Where they cross
+#
+# Attention starts cheap and grows faster.
+# It costs more than the projections when $n \cdot a > p$ with a cache, or $n^2 a > n p$ without.
+# Divide the second by $n$: it is the same $n$.
+# %% [markdown] key="crossing" lang="zh" src="b678d4d6"
+# ## 在哪里交叉
+#
+# 注意力起初便宜，但增长更快。
+# 使用缓存时，$n \cdot a > p$ 就表示注意力更贵；不用缓存时是 $n^2 a > n p$。
+# 后一个式子两边除以 $n$，得到的是同一个 $n$。
+
+# %% [markdown] key="crossing-math"
+# $$n_{\times} = \lfloor p / a \rfloor + 1$$
+
+# %% [markdown] key="crossing-predict" lang="en"
+# First the prediction for a real model. Both coefficients follow from its config.
+# %% [markdown] key="crossing-predict" lang="zh" src="07345ef4"
+# 先为一个真实模型做预测，两个系数都可以由它的配置算出。
+
+# %% key="predict-crossing-cell"
+predict("crossing", ...)
+
+# %% [markdown] key="crossing-search" lang="en"
+# Then the small model: predict from the fit, and find the length by counting.
+# `bisect` halves the range until it has the first length at which attention is ahead.
+# %% [markdown] key="crossing-search" lang="zh" src="86e5cd2c"
+# 再看小模型：先由拟合的系数预测，再用计数去找。
+# `bisect` 不断二分，直到找出注意力首次领先的长度。
+
+# %% key="crossing-cell"
+from bisect import bisect_left
+
+
+def attention_leads(n, cached):
+    projections, attention, _ = count(model, n, cached)
+    return attention > projections
+
+
+print(t("from_fit"), int(token / pair) + 1)
+print(t("from_config"), crossing_length(config))
+for flag, name in ((False, "without"), (True, "with")):
+    found = 2 + bisect_left(range(2, 1026), True, key=lambda n: attention_leads(n, flag))
+    print(t("from_count"), found, "-", t(name))
+
+# %% key="chart"
+import plotly.graph_objects as go
+
+figure = go.Figure()
+longer = [2**k for k in range(4, 13)]
+for flag, name, dash in ((False, "without", "solid"), (True, "with", "dot")):
+    line = [step_flops(config, n, flag).total for n in longer]
+    figure.add_scatter(x=longer, y=line, mode="lines", line_dash=dash, name=f"{name} a cache, formula")
+    figure.add_scatter(x=lengths, y=totals[flag], mode="markers", name=f"{name} a cache, counted")
+figure.add_vline(x=crossing_length(config), line_dash="dash", line_color="gray")
+figure.update_xaxes(type="log", dtick=1, title="n: tokens in the sequence")
+figure.update_yaxes(type="log", dtick=1, title="FLOPs of one step")
+figure.update_layout(height=420, width=720, margin={"t": 30})
+ends = {key: step_flops(config, 4096, flag).total for key, flag in (("without", False), ("cached", True))}
+show(figure, text=t("chart_text", num_tokens=4096, **ends), caption=t("chart_caption"))
+
+# %% [markdown] key="time" lang="en"
+# ## FLOPs are not seconds
+#
+# The same steps, timed on this machine: the fastest of five steps at each length, after one to warm up.
+# %% [markdown] key="time" lang="zh" src="301ad420"
+# ## FLOP 不等于秒
+#
+# 同样的步骤，在这台机器上计时：每个长度先预热一步，再取五步中最快的一步。
+
+# %% key="time-function"
+import time
+
+
+def step_ms(num_tokens, cached):
+    ids = torch.arange(num_tokens + 6, device=device)[None] % 256
+    past = model(ids[:, : num_tokens - 1], use_cache=True).past_key_values if cached else None
+    times = []
+    for n in range(num_tokens, num_tokens + 6):
+        begin = time.perf_counter()
+        fed = ids[:, n - 1 : n] if cached else ids[:, :n]
+        model(fed, past_key_values=past, use_cache=cached, logits_to_keep=1).logits.argmax().item()
+        times.append(1000 * (time.perf_counter() - begin))
+    return min(times[1:])
+
+
+# %% key="time-table" tags="timing"
+print(t("time_head"))
+for n in (16, 128, 512, 1024):
+    slow, fast = step_ms(n, False), step_ms(n, True)
+    flops = step_flops(config, n, False).total / step_flops(config, n, True).total
+    print(f"{n:>8} {slow:>13.2f} {fast:>13.2f} {slow / fast:>11.1f} {flops:>11.0f}")
+
+# %% [markdown] key="time-why" lang="en"
+# The ratio of times stays well below the ratio of FLOPs.
+# At small $n$ the two ways hardly differ: a step of this tiny model is mostly overhead, a few hundred small operations that Python has to start, whatever they compute.
+# With a cache the time hardly grows at all, because the overhead hides the work.
+# On a large model another floor takes over: each step has to read every weight from memory, even for a single token.
+# Lesson 04 measures that one.
+#
+# So the FLOPs say how the two ways *grow*, and not how long a step takes.
+# A reply that comes only twice as fast, as in the question above, contradicts nothing.
+#
+# ## A real model, counted without its weights
+#
+# The counter needs shapes, not numbers.
+# On PyTorch's `meta` device a tensor has a shape and no memory, so the whole Llama-3.1-8B fits into this notebook:
+# %% [markdown] key="time-why" lang="zh" src="cad5ffe0"
+# 时间之比明显小于 FLOP 之比。
+# $n$ 很小时，两种做法几乎一样：这个小模型的一步基本都是固定开销，几百个小操作都要由 Python 启动，与算多少无关。
+# 使用缓存时，耗时几乎不随 $n$ 增长，因为计算量被固定开销盖住了。
+# 换成大模型，会碰到另一个下限：哪怕只送入一个 token，每一步也要从显存读取全部权重。
+# 第 04 课会测量它。
+#
+# 所以 FLOP 数说明两种做法怎样**增长**，并不说明一步要多久。
+# 开头的问题里，速度只快了一倍，与此并不矛盾。
+#
+# ## 不加载权重，也能数真实模型
+#
+# 计数只需要形状，不需要数值。
+# 在 PyTorch 的 `meta` 设备上，张量有形状而不占内存，整个 Llama-3.1-8B 都能放进这个 notebook：
+
+# %% key="real-cell"
+from transformers import AutoConfig
+
+from minikv.plan import find_model
+
+real = AutoConfig.for_model(**find_model("Llama-3.1-8B").config)
+with torch.device("meta"):
+    giant = AutoModelForCausalLM.from_config(real, attn_implementation="eager").eval()
+print(t("parameters", number=sum(p.numel() for p in giant.parameters())))
+print(f"{'n':>6} {'projections':>16} {'attention':>16}")
+crossing = crossing_length("Llama-3.1-8B")
+for n in (1000, crossing - 1, crossing):
+    projections, attention, lm_head = count(giant, n, cached=True)
+    formula = step_flops("Llama-3.1-8B", n, cached=True)
+    same = (projections, attention, lm_head) == (formula.projections, formula.attention, formula.lm_head)
+    print(f"{n:>6,} {projections:>16,} {attention:>16,}  {t('as_formula', same=same)}")
+
+# %% [markdown] key="ratio" lang="en"
+# The formula is right to the last FLOP, and attention overtakes where it says.
+# One token earlier the two are equal.
+#
+# ## "10 to 100 times faster"?
+#
+# A document that this course grew from promises a speed-up of 10 to 100 times and gives no source.
+# In FLOPs there is no such constant. The ratio depends on the length:
+# %% [markdown] key="ratio" lang="zh" src="6bb5bfa8"
+# 公式与计数完全一致，注意力也正是在公式给出的长度上反超。
+# 再少一个 token，两者恰好相等。
+#
+# ## “快 10 到 100 倍”？
+#
+# 本课程的一份原始材料说缓存能快 10 到 100 倍，没有给出处。
+# 从 FLOP 看，并没有这样一个常数。倍数取决于长度：
+
+# %% key="ratio-cell"
+print(t("ratio_head"))
+for n in (1, 10, 100, 1000, 10_000, 100_000):
+    slow, fast = (step_flops("Llama-3.1-8B", n, flag).total for flag in (False, True))
+    print(f"{n:>8,} {slow:>16.3e} {fast:>16.3e} {slow / fast:>8,.0f}")
+print()
+print(t("reply_head"))
+for prompt_tokens, new in ((10, 10), (100, 100), (1000, 100), (1000, 1000), (10_000, 1000)):
+    slow, fast = (generation_flops("Llama-3.1-8B", prompt_tokens, new, flag) for flag in (False, True))
+    print(f"{prompt_tokens:>8,} {new:>8,} {slow / fast:>12,.0f}")
+
+# %% [markdown] key="ratio-why" lang="en"
+# A single step costs almost exactly $n$ times as much: the cache divides projections *and* attention by $n$, and only the logits stay.
+# For a whole reply after a long prompt the ratio comes close to the number of new tokens, because the prompt has to be computed once in any case.
+# And these are FLOPs: the table of times above shows how little of them a small model sees on a clock.
+#
+# One caution about the counting.
+# It charges attention for the whole $n \times n$ square, as `eager` computes it.
+# A kernel that skips what the mask hides does about half of that in a step without a cache.
+#
+# ## What the cache costs in return
+#
+# Nothing is free: K and V of every token stay in memory until the sequence ends.
+# `CacheSpec` knows how many bytes; here its answer stands beside the size of the tensors that our loop left behind.
+# %% [markdown] key="ratio-why" lang="zh" src="0334cb2c"
+# 单独一步的开销几乎正好是 $n$ 倍：缓存让投影**和**注意力都除以 $n$，只有 logits 不变。
+# 提示很长时，整段回复的倍数接近新 token 的个数，因为提示无论如何都要计算一次。
+# 而且这只是 FLOP：从上面的计时表可以看到，小模型在时钟上能体现出来的并不多。
+#
+# 关于计数，有一点要注意。
+# 注意力按完整的 $n \times n$ 方阵计费，`eager` 就是这样算的。
+# 如果 kernel 跳过被掩码挡住的部分，不用缓存的一步大约只需做一半的注意力。
+#
+# ## 缓存的代价
+#
+# 省下的计算要用显存来换：每个 token 的 K 和 V 都要保留到序列结束。
+# `CacheSpec` 知道要多少字节；下面把它的答案与刚才的循环留下的张量大小放在一起。
+
+# %% key="bytes-cell"
+from minikv.plan import CacheSpec
+
+spec = CacheSpec.from_config(config, kv_dtype="fp32")
+held = cache.get_seq_length()
+measured = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+sizes = dict(num_tokens=held, per_token=spec.slope(), total=spec.bytes_for(held), measured=measured)
+print(t("held_bytes", **sizes))
+llama = CacheSpec.from_config("Llama-3.1-8B")
+for n in (1, 1000, 100_000):
+    print(f"Llama-3.1-8B {n:>8,} tokens {llama.bytes_for(n):>16,} bytes")
+
+# %% [markdown] key="break-position" lang="en"
+# Lesson 02 takes this number apart.
+#
+# ## Break it: the wrong position
+#
+# With a cache, the model sees a single token and cannot tell where it stands: `position_ids` has to say so.
+# `shift=1` feeds every new token one position late, the classic off-by-one.
+# %% [markdown] key="break-position" lang="zh" src="ef68b94d"
+# 这个数字怎么来的，第 02 课会逐项拆开。
+#
+# ## 弄坏它：位置错了
+#
+# 使用缓存时，模型只看到一个 token，不知道它排在哪里，要靠 `position_ids` 告诉它。
+# `shift=1` 让每个新 token 的位置都晚一格，这是典型的差一错误。
+
+# %% key="break-position-cell"
+late, _ = generate(model, prompt, num_new, cached=True, shift=1)
+print(cached[len(prompt) :][:8], t("right_positions"))
+print(late[len(prompt) :][:8], t("late_positions"))
+differ = [a != b for a, b in zip(cached[len(prompt) :], late[len(prompt) :])]
+print(t("first_different", number=1 + differ.index(True)))
+
+# %% [markdown] key="break-position-why" lang="en"
+# No error and no warning, only other tokens.
+# The very first one is always right: it comes out of the prompt's step, whose positions were correct.
+# After it, each query stands one position too far from the prompt, and further agreement is luck.
+# RoPE, the rotary position embedding of Llama, turns queries and keys by their positions, so that a score depends on the *distance* between them; every distance to the prompt is off by one.
+#
+# Move everything by the same amount, and no distance changes:
+# %% [markdown] key="break-position-why" lang="zh" src="703db5b6"
+# 没有报错，也没有警告，只是 token 变了。
+# 第一个新 token 总是对的，因为它出自送入提示的那一步，位置没有错。
+# 从第二个起，每个 query 到提示的距离都多了一格，即使还有 token 相同，也只是碰巧。
+# RoPE 是 Llama 用的旋转位置编码：它按位置旋转 query 和 key，使得分只取决于两者的**距离**；现在到提示的每个距离都差一。
+#
+# 如果全部位置移动同样多，距离就没有变化：
+
+# %% key="all-moved-cell"
+def logits_at(first):
+    positions = torch.arange(first, first + len(prompt), device=device)[None]
+    return model(torch.tensor([prompt], device=device), position_ids=positions).logits[0]
+
+
+print(t("all_moved", same=torch.equal(logits_at(0).argmax(-1), logits_at(100).argmax(-1))))
+
+# %% [markdown] key="break-edit" lang="en"
+# ## Break it: a stale cache
+#
+# A chat program keeps the cache of a prompt.
+# The user edits one word, the program swaps the word in its list of tokens, and goes on with the old cache.
+# Here token number 3 changes, and only the last token is fed, because the cache "already has the rest":
+# %% [markdown] key="break-edit" lang="zh" src="13c89566"
+# ## 弄坏它：过期的缓存
+#
+# 某个聊天程序保存了提示的缓存。
+# 用户改了一个词，程序在 token 列表里换掉这个词，然后继续用旧缓存。
+# 下面改动编号为 3 的 token，并且只送入最后一个 token，因为“其余的缓存里都有了”：
+
+# %% key="break-edit-cell"
+edited = [*prompt]
+edited[3] = 111
+right, _ = generate(model, edited, 8, cached=True)
+stale, _ = generate(model, edited, 8, cached=True, cache=prefill(prompt[:-1]))
+print(right[len(prompt) :], t("edited_right"))
+print(stale[len(prompt) :], t("edited_stale"))
+print(cached[len(prompt) :][:8], t("edited_old"))
+
+# %% [markdown] key="break-edit-why" lang="en"
+# The stale cache answers the prompt *before* the edit, token for token: the model never saw the new word.
+#
+# Is it enough to replace the K and V of token 3? Compare the two prompts layer by layer:
+# %% [markdown] key="break-edit-why" lang="zh" src="7f3bca0a"
+# 用旧缓存得到的是对**改动之前**的提示的回答，一个 token 都不差：模型从未看到新词。
+#
+# 只替换 token 3 的 K 和 V 够不够？逐层比较两个提示：
+
+# %% key="changed-cell"
+for number, (a, b) in enumerate(zip(prefill(prompt).layers, prefill(edited).layers)):
+    gap = torch.maximum((a.keys - b.keys).abs(), (a.values - b.values).abs()).amax(dim=(0, 1, 3))
+    print(t("changed_rows", layer=number, tokens=[i for i, g in enumerate(gap.tolist()) if g > 1e-4]))
+kept, _ = generate(model, edited, 8, cached=True, cache=prefill(edited[:3]))
+print(t("kept_part", kept=3, same=kept == right))
+
+# %% [markdown] key="rounding" lang="en"
+# In the first layer only the edited token changes.
+# From the second layer on, every later token has read it through attention, so its K and V change too.
+# What lies before the edit is safe: that is the causal mask again, and it is why servers can share the cache of a common *prefix* (lesson 09).
+#
+# ## May the text differ?
+#
+# In exact arithmetic it may not: the loop above printed the same tokens both ways.
+# Computers round.
+# One query and $n$ queries can take different kernels that add in a different order, and then the last bits differ.
+# In 32 bits that hardly ever decides which token wins; in 16 bits it can.
+# [transformers issue 36536](https://github.com/huggingface/transformers/issues/36536) reports just that, and a reader found the same outputs in float32.
+# The cell feeds the same 256 tokens both ways, all at once and one by one, and compares the logits.
+# Its numbers vary from one machine to another.
+# %% [markdown] key="rounding" lang="zh" src="f1e4e91c"
+# 第一层只有被改的 token 变了。
+# 从第二层起，后面的每个 token 都通过注意力读到了它，所以 K 和 V 也跟着变。
+# 改动之前的部分是安全的：这还是因果掩码的作用，服务端也正因此可以共享相同**前缀**的缓存（第 09 课）。
+#
+# ## 文字可以变吗？
+#
+# 按精确的算术，不可以：上面两种做法输出的 token 完全相同。
+# 但计算机会舍入。
+# 一个 query 和 $n$ 个 query 可能走不同的 kernel，累加顺序不同，最后几位就会不同。
+# 用 32 位时，这几乎不会改变哪个 token 胜出；用 16 位就有可能。
+# [transformers issue 36536](https://github.com/huggingface/transformers/issues/36536) 报告的正是这种现象，有读者验证 float32 下结果一致。
+# 下面把同样的 256 个 token 分两种方式送入，一次全部送入，或逐个送入，再比较 logits。
+# 数字因机器而异。
+
+# %% key="rounding-function"
+from copy import deepcopy
+
+
+def compare_in(dtype, num_tokens=256):
+    rounded = deepcopy(model).to(dtype)
+    ids = torch.arange(num_tokens, device=device)[None] * 37 % 256
+    whole, rows, past = rounded(ids).logits[0], [], None
+    for i in range(num_tokens):
+        out = rounded(ids[:, i : i + 1], past_key_values=past, use_cache=True)
+        past = out.past_key_values
+        rows.append(out.logits[0, 0])
+    gaps, others = (whole - torch.stack(rows)).abs(), whole.argmax(-1) != torch.stack(rows).argmax(-1)
+    return dict(gap=float(gaps.max()), others=int(others.sum()), num_tokens=num_tokens)
+
+
+# %% key="rounding-cell" tags="hardware"
+for dtype in (torch.float32, torch.float16):
+    print(t("precision", dtype=str(dtype), **compare_in(dtype)))
+
+# %% [markdown] key="answer" lang="en"
+# ## The answer to the question
+#
+# Switching `use_cache` on is correct: the keys and values of past tokens do not change.
+# The FLOPs of a step fall by a factor of about $n$; the time falls by less, because overhead and the reading of weights stay.
+# Small differences in the text can come from rounding (that model ran with 8-bit weights; sampling differs by itself).
+# Large ones, from the first tokens on, point to a wrong position, a wrong mask or a stale cache.
+#
+# ## Check yourself
+#
+# Answer aloud or in writing, then add `reveal=True`.
+# %% [markdown] key="answer" lang="zh" src="492676c0"
+# ## 回答开头的问题
+#
+# 打开 `use_cache` 是对的：过去 token 的 K 和 V 不会变。
+# 一步的 FLOP 数大约降为 $n$ 分之一；耗时降得没有这么多，因为固定开销和读取权重的时间还在。
+# 文字的细小差异可能来自舍入（那个例子用的是 8 位权重；如果开了采样，结果本来就不固定）。
+# 如果从头几个 token 起就差很多，多半是位置错了、掩码错了，或者缓存过期了。
+#
+# ## 检查自己
+#
+# 先说出来或写下来，再加上 `reveal=True` 看答案。
+
+# %% key="explain-q"
+explain("no_q_cache")
+
+# %% key="explain-n"
+explain("divided_by_n")
+
+# %% key="explain-edit"
+explain("edited_message")
+
+# %% [markdown] key="stuck" lang="en"
+# ## If you are stuck
+#
+# | symptom | the command that decides |
+# |---|---|
+# | `FlopCounterMode` shows no attention at all | `model.config._attn_implementation`: a fused kernel that the counter does not know counts as zero (`sdpa` on a CPU does); build the model with `attn_implementation="eager"` |
+# | other tokens with a cache than without | `model.float()` and compare again: if the difference goes, it was rounding; if it stays, print the `position_ids` of the first cached step: they must be `[[cache.get_seq_length()]]` before the step |
+# | generation slows down although a cache is on | print `ids.shape` inside the loop: it must be `[batch, 1]` after the prompt; then `cache.get_seq_length()`, which must grow by 1 a step |
+#
+# ## What comes next
+#
+# The exercises let you write attention, the count and the loop yourself.
+# Lesson 02 needs one thing from here: each token costs K and V in every layer, and now we ask how many bytes that is.
+# %% [markdown] key="stuck" lang="zh" src="b2595db4"
+# ## 卡住了怎么办
+#
+# | 现象 | 用来判断的命令 |
+# |---|---|
+# | `FlopCounterMode` 里完全没有注意力 | `model.config._attn_implementation`：计数器不认识的融合 kernel 会记为零（CPU 上的 `sdpa` 就是这样）；构建模型时用 `attn_implementation="eager"` |
+# | 使用缓存时 token 不同 | 先 `model.float()` 再比较：差异消失，就是舍入；差异还在，就打印使用缓存的第一步的 `position_ids`，它应等于这一步之前的 `[[cache.get_seq_length()]]` |
+# | 开了缓存，生成还是越来越慢 | 在循环里打印 `ids.shape`：送完提示之后必须是 `[batch, 1]`；再看 `cache.get_seq_length()`，每步应当加 1 |
+#
+# ## 接下来
+#
+# 练习里，你会亲手写出注意力、计数和生成循环。
+# 第 02 课只需要这里的一个结论：每个 token 在每一层都要留下 K 和 V；接下来算它到底是多少字节。

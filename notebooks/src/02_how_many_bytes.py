@@ -1,0 +1,774 @@
+# %% [meta]
+# number = "02"
+# slug = "how_many_bytes"
+# needs = ["00"]
+# rooms = ["plan.spec"]
+# minutes = 45
+# [title]
+# en = "What does one token cost?"
+# zh = "一个 token 要花多少字节？"
+# [t4]
+# en = "The same numbers: everything is computed, and the one small model that is measured runs on the T4."
+# zh = "结果相同：数字都由公式算出，唯一需要实测的小模型会在 T4 上运行。"
+# [paper]
+# en = "02.1 and 02.3"
+# zh = "02.1 和 02.3"
+
+# %% [markdown] key="question" lang="en"
+# ## The question
+#
+# In August 2025 somebody serves Qwen2.5-7B-Instruct-GPTQ-Int8 with vLLM and wants to know how many requests fit.
+# The formula in hand is `2 * hidden-state-size * number-of-layers * data-type`, with 8 for int8.
+# It gives 1,605,632 bytes for one token, and 4.59 GB for one request of 3,072 tokens.
+# The GPU disagrees: from three runs, the same person works out about 0.16 GB a request.
+#
+# > which part is wrong? please correct me.
+#
+# ([vLLM issue 22291](https://github.com/vllm-project/vllm/issues/22291).)
+# At the end of section 2 one call answers it.
+# %% [markdown] key="question" lang="zh" src="df42af02"
+# ## 问题
+#
+# 2025 年 8 月，有人用 vLLM 部署 Qwen2.5-7B-Instruct-GPTQ-Int8，想知道能容纳多少个请求。
+# 手里的公式是 `2 * hidden-state-size * number-of-layers * data-type`，其中 int8 记作 8。
+# 算下来一个 token 要 1,605,632 字节，一个 3,072 token 的请求要 4.59 GB。
+# GPU 上却不是这样：同一个人根据三次运行推算，每个请求大约 0.16 GB。
+#
+# > which part is wrong? please correct me.（哪一步错了？请指正。）
+#
+# （[vLLM issue 22291](https://github.com/vllm-project/vllm/issues/22291)）
+# 到第 2 节末尾，一次调用就能回答。
+
+# %% key="asked"
+from minikv.units import exact_bytes, format_bytes, gib
+
+asked = 2 * 3584 * 28 * 8  # 2 * hidden_size * layers * "int8 = 8"
+print(f"1 token      {exact_bytes(asked)}")
+print(f"3,072 token  {exact_bytes(3072 * asked)}")
+
+# %% [markdown] key="predict_first" lang="en"
+# ## 1. Predict
+#
+# Work it out on paper before you read on.
+# Run the cell as it is to see the question; put your number in place of `...` and run it again.
+# %% [markdown] key="predict_first" lang="zh" src="f454f7d1"
+# ## 1. 先估计
+#
+# 往下读之前，先在纸上算一算。
+# 直接运行单元格会显示题目；把 `...` 换成你的数字，再运行一次。
+
+# %% key="predict_one_token"
+predict("one_token", ...)
+
+# %% [markdown] key="formula" lang="en"
+# ## 2. The formula
+#
+# In every layer, attention needs two vectors of each earlier token: its key and its value.
+# The KV cache keeps both, once for each KV head.
+#
+# $$\text{bytes per token} = 2 \cdot L \cdot H_{kv} \cdot D \cdot s$$
+#
+# | Symbol | What it counts | Unit | Where it stands | Llama-3.1-8B |
+# |---|---|---|---|---|
+# | $2$ | one K and one V | vectors a head | in no config | 2 |
+# | $L$ | layers that cache | layers | `num_hidden_layers` | 32 |
+# | $H_{kv}$ | KV heads | heads a layer | `num_key_value_heads` | 8 |
+# | $D$ | elements of one vector | elements | `head_dim`, or `hidden_size / num_attention_heads` | 4096 / 32 = 128 |
+# | $s$ | bytes of one element | bytes | the dtype of the *cache* | bf16: 2 |
+#
+# `hidden_size` appears only as a way to get $D$, and often it is the wrong way (section 4).
+# Here is the product by hand, and then the same from the package, which reads the model's config.
+# %% [markdown] key="formula" lang="zh" src="2237674b"
+# ## 2. 公式
+#
+# 在每一层，注意力都需要前面每个 token 的两个向量：key 和 value。
+# KV 缓存（KV cache）把两者都存下来，每个 KV 头存一份。
+#
+# $$\text{每 token 字节数} = 2 \cdot L \cdot H_{kv} \cdot D \cdot s$$
+#
+# | 符号 | 含义 | 单位 | 出处 | Llama-3.1-8B |
+# |---|---|---|---|---|
+# | $2$ | 一个 K，一个 V | 向量 / 头 | 配置里没有 | 2 |
+# | $L$ | 有缓存的层数 | 层 | `num_hidden_layers` | 32 |
+# | $H_{kv}$ | KV 头数 | 头 / 层 | `num_key_value_heads` | 8 |
+# | $D$ | 一个向量的元素数，即头维度（`head_dim`） | 元素 | `head_dim`，或 `hidden_size / num_attention_heads` | 4096 / 32 = 128 |
+# | $s$ | 一个元素的字节数 | 字节 | **缓存**的数据类型 | bf16：2 |
+#
+# `hidden_size` 只是求 $D$ 的一条途径，而且常常是错的（见第 4 节）。
+# 下面先手算一遍，再让程序包读取模型配置，算出同一个数。
+
+# %% key="one_call"
+from minikv.plan import CacheSpec
+
+by_hand = 2 * 32 * 8 * 128 * 2
+spec = CacheSpec.from_config("Llama-3.1-8B")
+print(f"{by_hand:,} B")
+print(f"{spec.bytes_for(1):,} B")
+
+# %% [markdown] key="explain_spec" lang="en"
+# `from_config` takes a name of the catalogue, a `config.json`, a model folder, a dict or a Hugging Face config object.
+# Ask it where its number comes from: it names each field that it read.
+# %% [markdown] key="explain_spec" lang="zh" src="3eeabd5f"
+# `from_config` 可以接收目录里的模型名、`config.json`、模型文件夹、dict，也可以接收 Hugging Face 的配置对象。
+# 想知道数字从哪里来，就让它解释：它会列出读过的每个字段。
+
+# %% key="explain_spec_code"
+print(spec.explain(t("lang")))
+
+# %% [markdown] key="token_block_sequence" lang="en"
+# **Per token, per block, per sequence.**
+# Engines hand out memory in blocks, usually of 16 tokens; one block spans all layers, K and V.
+# A sequence of $n$ tokens costs $n$ times the token as long as no layer has a window.
+# %% [markdown] key="token_block_sequence" lang="zh" src="fa8b23af"
+# **一个 token、一个块、一条序列**。
+# 推理引擎按块（block）分配显存，通常一块 16 个 token；一块贯穿所有层，K 和 V 都在内。
+# 只要没有窗口层，$n$ 个 token 的序列就是单个 token 的 $n$ 倍。
+
+# %% key="token_block_sequence_code"
+print(f"           1 token  {exact_bytes(spec.bytes_for(1))}")
+print(f"  block (16 token)  {exact_bytes(spec.block_bytes(16))}")
+print(f"       4,096 token  {exact_bytes(spec.bytes_for(4096))}")
+print(f"     131,072 token  {exact_bytes(spec.bytes_for(131_072))}")
+print(f"  32 x 4,096 token  {exact_bytes(spec.bytes_for(4096, batch=32))}")
+print(f"max_tokens(1 GiB) = {spec.max_tokens(2**30):,}")
+
+# %% [markdown] key="inverse" lang="en"
+# `max_tokens` is the exact inverse of `bytes_for`: the most tokens that fit, never one too many.
+#
+# **Now the answer to the question.**
+# %% [markdown] key="inverse" lang="zh" src="fc6f3007"
+# `max_tokens` 是 `bytes_for` 的精确反函数：返回放得下的最大 token 数，一个也不多算。
+#
+# **现在来回答开头的问题。**
+
+# %% key="answer"
+qwen = CacheSpec.from_config("Qwen2.5-7B-Instruct")
+print(f"1 token      {qwen.bytes_for(1):,} B")
+request = qwen.bytes_for(3072)
+print(f"3,072 token  {request:,} B = {request / 1e9:.3f} GB = {gib(request):.3f} GiB")
+print(f"{asked:,} / {qwen.bytes_for(1):,} = {asked / qwen.bytes_for(1):g}")
+print(f"hidden_size / (kv_heads * head_dim) = 3584 / (4 * 128) = {3584 / (4 * 128):g}")
+print(f"8 / 2 = {8 / 2:g}")
+
+# %% [markdown] key="answer_read" lang="en"
+# Two parts are wrong, and together they make the result 28 times too large.
+#
+# - **7 times: `hidden_size`.** It stands for 28 attention heads of 128, but Qwen2.5-7B has only 4 KV heads.
+#   The formula comes from section 3 of the [PagedAttention paper](https://arxiv.org/abs/2309.06180), whose example is OPT-13B, a model with as many KV heads as attention heads.
+#   There it holds.
+# - **4 times: bits for bytes.** int8 is 8 *bits*, 1 byte.
+#   And int8 is what GPTQ did to the *weights*: the KV cache of this checkpoint stays in 16 bits, so $s = 2$.
+#
+# The person's own measurement, 0.16 GB a request, was closer than the formula: 3,072 tokens take 0.176 GB, or 0.164 GiB.
+# %% [markdown] key="answer_read" lang="zh" src="29c3432d"
+# 错了两处，合起来是正确值的 28 倍。
+#
+# - **7 倍来自 `hidden_size`。** 它等于 28 个注意力头乘以 128，而 Qwen2.5-7B 只有 4 个 KV 头。
+#   这个公式出自 [PagedAttention 论文](https://arxiv.org/abs/2309.06180)第 3 节，文中的例子是 OPT-13B：KV 头和注意力头一样多。
+#   对那个模型，公式成立。
+# - **4 倍来自把位当成字节。** int8 是 8 **位**，也就是 1 字节。
+#   何况 int8 是 GPTQ 对**权重**的量化：这个检查点的 KV 缓存仍是 16 位，所以 $s = 2$。
+#
+# 提问者自己测出的每请求 0.16 GB，反而比公式更接近：3,072 个 token 占 0.176 GB，即 0.164 GiB。
+
+# %% [markdown] key="gqa" lang="en"
+# ## 3. Fewer KV heads: MHA, GQA, MQA
+#
+# Multi-head attention (MHA) has one KV head for each attention head.
+# Grouped-query attention (GQA) lets a group of attention heads share one KV head; multi-query attention (MQA) lets all of them share one.
+# Only $H_{kv}$ changes.
+# The last row is made up: Llama-3.1-8B as it would be with MQA.
+# %% [markdown] key="gqa" lang="zh" src="f8993edc"
+# ## 3. 减少 KV 头：MHA、GQA、MQA
+#
+# 多头注意力（MHA）给每个注意力头配一个 KV 头。
+# 分组查询注意力（GQA）让一组注意力头共用一个 KV 头；多查询注意力（MQA）则是所有注意力头共用一个。
+# 公式里变的只有 $H_{kv}$。
+# 最后一行是虚构的：假如 Llama-3.1-8B 采用 MQA。
+
+# %% key="predict_gqa"
+predict("gqa_saves", ...)
+
+# %% key="gqa_code"
+from minikv.plan import find_model
+
+mqa = {**find_model("Llama-3.1-8B").config, "num_key_value_heads": 1}
+rows = {name: name for name in ("Llama-2-7B", "Llama-3.1-8B", "Llama-2-70B")} | {"Llama-3.1-8B, MQA": mqa}
+print(f"{'':<18} {'layers':>6} {'kv_heads':>8} {'B / token':>10} {'4,096 token':>12}")
+for name, config in rows.items():
+    one = CacheSpec.from_config(config)
+    size = format_bytes(one.bytes_for(4096))
+    print(f"{name:<18} {len(one.layers):>6} {one.layers[0].kv_heads:>8} {one.bytes_for(1):>10,} {size:>12}")
+
+# %% [markdown] key="gqa_read" lang="en"
+# Read the rows again: a token of Llama-2-**70B** (80 layers, GQA) costs less than one of Llama-2-**7B** (32 layers, MHA).
+# The number of parameters says nothing about the cache.
+# %% [markdown] key="gqa_read" lang="zh" src="15cc9f8d"
+# 再看一遍：Llama-2-**70B**（80 层，GQA）的一个 token 比 Llama-2-**7B**（32 层，MHA）的还便宜。
+# 参数量说明不了缓存的大小。
+
+# %% [markdown] key="head_dim" lang="en"
+# ## 4. The head_dim trap
+#
+# Many calculators take `hidden_size // num_attention_heads` for $D$.
+# A KV cache calculator did, until somebody reported that
+# "this will get wrong results when head_size not equal to it like Qwen3-4B" ([LMCache issue 688](https://github.com/LMCache/LMCache/issues/688)).
+# `head_dim` is a choice of the model's authors, and nothing ties it to that quotient.
+# Here is every model of the catalogue for which the quotient is wrong (models that cache latents are left to lesson 03).
+# %% [markdown] key="head_dim" lang="zh" src="d6c65672"
+# ## 4. head_dim 陷阱
+#
+# 不少计算器用 `hidden_size // num_attention_heads` 当作 $D$。
+# 有个 KV 缓存计算器也是这样，直到有人报告：
+# “this will get wrong results when head_size not equal to it like Qwen3-4B”（[LMCache issue 688](https://github.com/LMCache/LMCache/issues/688)）。
+# `head_dim` 由模型作者选定，与这个商没有必然关系。
+# 下面列出目录中所有“商是错的”的模型（缓存潜在向量的模型留到第 03 课）。
+
+# %% key="head_dim_code"
+from minikv.plan import model_names
+
+checked = wrong = 0
+for name in model_names():
+    config = find_model(name).config
+    config = config.get("text_config", config)
+    heads = config.get("num_attention_heads")
+    if heads is None or "kv_lora_rank" in config:
+        continue
+    checked += 1
+    true = next(layer.k_dim for layer in CacheSpec.from_config(name).layers if layer.k_dim)
+    if true * heads != config["hidden_size"]:
+        wrong += 1
+        quotient = config["hidden_size"] / heads
+        print(f"{name:<29} {config['hidden_size']:>5} / {heads:<2} = {quotient:>5.1f}   head_dim {true:>3}")
+print(f"{wrong} / {checked}")
+
+# %% [markdown] key="head_dim_read" lang="en"
+# The error goes both ways: Qwen3-0.6B costs twice the naive number, Gemma-3-27B about three quarters of it.
+# For Qwen3.5-27B the quotient is not even a whole number.
+#
+# A config writes `head_dim` in three ways, and all three occur: a number (Qwen3), `null` (Mixtral, as transformers saves it today), or nothing at all (Llama).
+# `null` and nothing mean the same: divide.
+# %% [markdown] key="head_dim_read" lang="zh" src="09b05f90"
+# 误差有两个方向：Qwen3-0.6B 的真实开销是简单估算的两倍，Gemma-3-27B 约为四分之三。
+# Qwen3.5-27B 的商甚至不是整数。
+#
+# 配置里 `head_dim` 有三种写法，而且都真实存在：写数字（Qwen3）、写 `null`（现在 transformers 保存的 Mixtral）、干脆不写（Llama）。
+# `null` 与不写含义相同：用除法。
+
+# %% key="three_ways"
+mixtral = find_model("Mixtral-8x7B").config
+for extra in ({}, {"head_dim": None}, {"head_dim": 128}):
+    print(f"{extra!s:<19} {CacheSpec.from_config({**mixtral, **extra}).bytes_for(1):>8,} B")
+glm = find_model("GLM-5").config
+print({key: glm[key] for key in ("head_dim", "qk_rope_head_dim", "kv_lora_rank")})
+
+# %% [markdown] key="head_dim_mla" lang="en"
+# The last line shows a fourth meaning.
+# In GLM-5, as in the config class of DeepSeek-V3, `head_dim` is the part of a head that carries positions: 64 elements.
+# These models cache no heads at all, and the formula above does not hold for them.
+# They are lesson 03.
+# %% [markdown] key="head_dim_mla" lang="zh" src="0fc41c3c"
+# 最后一行是第四种含义。
+# 在 GLM-5 里（DeepSeek-V3 的配置类也一样），`head_dim` 只是一个头中携带位置信息的部分：64 个元素。
+# 这类模型缓存的根本不是各个头，上面的公式对它们不成立。
+# 这是第 03 课的内容。
+
+# %% [markdown] key="break_it" lang="en"
+# ## 5. Break it
+#
+# Size a pool of 8 GiB for Qwen3-0.6B with the naive `head_dim` of 64, and promise the tokens that it gives.
+# Then take one line out of a config: `num_key_value_heads`.
+# Say what each change does before you run the cell.
+# %% [markdown] key="break_it" lang="zh" src="988e2791"
+# ## 5. 弄坏它
+#
+# 用 64 这个简单估算的 `head_dim`，为 Qwen3-0.6B 规划 8 GiB 的块池，并按算出的 token 数对外承诺。
+# 再从一份配置里删掉一行：`num_key_value_heads`。
+# 运行之前，先说出这两处改动各有什么后果。
+
+# %% key="break_it_code"
+pool = 8 * 2**30
+naive = CacheSpec.from_config({**find_model("Qwen3-0.6B").config, "head_dim": 64})
+true = CacheSpec.from_config("Qwen3-0.6B")
+promised = naive.max_tokens(pool)
+print(f"{promised:,} token -> {exact_bytes(true.bytes_for(promised))}")
+
+for name in ("Llama-3.1-8B", "Qwen3-8B"):
+    config = find_model(name).config
+    whole = CacheSpec.from_config(config).bytes_for(1)
+    del config["num_key_value_heads"]
+    print(f"{name:<13} {whole:,} -> {CacheSpec.from_config(config).bytes_for(1):,} B")
+print(CacheSpec.from_config(config).explain(t("lang")))
+
+# %% [markdown] key="break_it_read" lang="en"
+# The promise needs twice the pool: the server starts, runs well while it is half empty, and fails under load.
+#
+# Without `num_key_value_heads` both classes fall back to 32 KV heads, and a token costs 4 times as much.
+# No error says so, because the config is valid: it describes an MHA model.
+# `explain` is how you notice: 32 KV heads, and `num_key_value_heads` is no longer among the fields read from the config.
+# %% [markdown] key="break_it_read" lang="zh" src="177dbd47"
+# 承诺的 token 需要两倍的块池：服务能启动，半空时一切正常，负载一高就失败。
+#
+# 没有 `num_key_value_heads`，两个配置类都会退回 32 个 KV 头，每个 token 的开销变成 4 倍。
+# 不会有任何报错，因为这份配置合法：它描述的是一个 MHA 模型。
+# 要发现这一点，就看 `explain`：KV 头是 32 个，而 `num_key_value_heads` 已不在“取自配置”的字段里。
+
+# %% [markdown] key="windows" lang="en"
+# ## 6. Sliding windows: layers that stop growing
+#
+# A sliding-window layer attends to the last `sliding_window` tokens only, the new one included.
+# Between two steps it has to keep the other `window - 1`; that is what transformers does.
+# In Mistral-7B-v0.1 every layer slides, in Gemma 2 and gpt-oss every second one, in Gemma 3 five of six.
+#
+# $$\text{bytes}(n) = \sum_{\text{layers}} \min(n,\ w - 1) \cdot 2 \cdot H_{kv} \cdot D \cdot s \qquad (w = \infty \text{ in a full layer})$$
+#
+# `slope(n)` is what the next token costs after $n$.
+# The columns: the first token, a token past the window, a sequence of 32,768 tokens, and the same if every layer were full ($w = \infty$).
+# %% [markdown] key="windows" lang="zh" src="cb200d8f"
+# ## 6. 滑动窗口：不再增长的层
+#
+# 滑动窗口（sliding window）层只看最后 `sliding_window` 个 token，当前这个也算在内。
+# 所以两步之间只需保留其余 `window - 1` 个，transformers 正是这样做的。
+# Mistral-7B-v0.1 的每一层都滑动，Gemma 2 和 gpt-oss 隔层滑动，Gemma 3 每六层有五层滑动。
+#
+# $$\text{字节}(n) = \sum_{\text{各层}} \min(n,\ w - 1) \cdot 2 \cdot H_{kv} \cdot D \cdot s \qquad (\text{全注意力层 } w = \infty)$$
+#
+# `slope(n)` 是已有 $n$ 个 token 时，下一个 token 的开销。
+# 各列依次是：第一个 token、超过窗口之后的一个 token、一条 32,768 token 的序列，以及假如每层都是全注意力（$w = \infty$）时的同一条序列。
+
+# %% key="windows_code"
+print(f"{'':<15} {'window':>6} {'slope(0)':>9} {'slope(w)':>9} {'32,768 token':>13} {'w = inf':>9}")
+for name in ("Mistral-7B-v0.1", "Gemma-2-9B", "Gemma-3-27B", "gpt-oss-20b"):
+    one = CacheSpec.from_config(name)
+    later, long = one.slope(one.window), one.bytes_for(32_768)
+    line = f"{name:<15} {one.window + 1:>6,} {one.slope(0):>9,} {later:>9,}"
+    print(f"{line} {format_bytes(long):>13} {format_bytes(32_768 * one.slope(0)):>9}")
+mistral = CacheSpec.from_config("Mistral-7B-v0.1")
+print(f"Mistral-7B-v0.1: max_tokens(1 GiB) = {mistral.max_tokens(2**30)}")
+
+# %% [markdown] key="held" lang="en"
+# Where every layer slides, no number of tokens fills the cache: `inf`.
+#
+# That is what is *cached*. What is *held* can be more, and here is the next thing to predict.
+# %% [markdown] key="held" lang="zh" src="b836672c"
+# 如果每一层都滑动，多少 token 也填不满缓存：`inf`。
+#
+# 以上是**缓存**的字节。实际**占用**的可能更多，下面再估计一次。
+
+# %% key="predict_after_prompt"
+predict("after_the_prompt", ...)
+
+# %% [markdown] key="measure" lang="en"
+# Measure it: a small random model with Gemma 2's layers, four of them, window 16.
+# It reads a prompt of 40 tokens and then decodes two.
+# `nbytes` is what the cached tensors show; the storage behind them is what the memory really holds.
+# %% [markdown] key="measure" lang="zh" src="eb0428dc"
+# 测一测：用 Gemma 2 的结构搭一个随机小模型，四层，窗口 16。
+# 先读 40 个 token 的提示，再解码两步。
+# `nbytes` 是缓存张量看上去的大小，它们背后的存储才是真正占用的内存。
+
+# %% key="measure_model"
+import torch
+from transformers import Gemma2Config, Gemma2ForCausalLM
+
+torch.manual_seed(0)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+small = Gemma2Config(
+    num_hidden_layers=4, hidden_size=64, intermediate_size=128, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=32, sliding_window=16, vocab_size=100, dtype="float32",
+)
+model = Gemma2ForCausalLM(small).to(device).eval()
+small_spec = CacheSpec.from_config(small)
+print(small_spec.explain(t("lang")))
+
+# %% key="measure_run"
+cache = None
+print(f"{'token':>5} {'nbytes':>7} {'bytes_for':>9} {'storage':>8} {'held_bytes_for':>14} {'layer 0':>8}")
+for length, step in ((40, 40), (41, 1), (42, 1)):
+    with torch.no_grad():
+        ids = torch.randint(100, (1, step), device=device)
+        cache = model(ids, past_key_values=cache, use_cache=True).past_key_values
+    kv = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+    nbytes = sum(tensor.nbytes for tensor in kv)
+    storage = [tensor.untyped_storage().nbytes() for tensor in kv]
+    said = small_spec.bytes_for(length), small_spec.held_bytes_for(length, step=step)
+    line = f"{length:>5} {nbytes:>7,} {said[0]:>9,} {sum(storage):>8,} {said[1]:>14,}"
+    print(f"{line} {sum(storage[:2]):>8,}")
+
+# %% [markdown] key="measure_read" lang="en"
+# Spec and memory agree to the byte, in what is cached and in what is held.
+# Layer 0 slides: its last column, first row, is the answer to the prediction.
+#
+# After the prompt, a sliding layer has a *view* of the last 15 tokens, and a view keeps the whole storage alive: 40 tokens.
+# The next step joins 15 old tokens and the new one into a new tensor of 16, keeps a view of 15 of them, and the old storage is freed.
+# With a long prompt this is the first answer to "why more than calculated?": for one forward, a window saves nothing.
+# %% [markdown] key="measure_read" lang="zh" src="fde343e2"
+# 缓存的字节和占用的字节，都与实测一字节不差。
+# 第 0 层是滑动窗口层：最后一列的第一行就是上面那道题的答案。
+#
+# 读完提示之后，滑动窗口层拿着最后 15 个 token 的**视图**，而视图会让整块存储一直存活：40 个 token。
+# 下一步把 15 个旧 token 和新 token 拼成 16 个 token 的新张量，只保留其中 15 个的视图，旧存储随之释放。
+# 提示很长时，这就是“为什么比算出来的多”的第一个答案：在这一次前向计算里，窗口没有省下任何内存。
+
+# %% [markdown] key="recurrent" lang="en"
+# ## 7. Layers whose state does not grow
+#
+# Qwen3-Next has attention in one layer of four.
+# The others are recurrent: each sequence has a state of fixed size there, whatever its length.
+# %% [markdown] key="recurrent" lang="zh" src="7c02af22"
+# ## 7. 状态不增长的层
+#
+# Qwen3-Next 每四层只有一层是注意力。
+# 其余是循环层：每条序列在那里只有大小固定的状态，与长度无关。
+
+# %% key="recurrent_code"
+hybrid = CacheSpec.from_config("Qwen3-Next-80B-A3B")
+print(f"{hybrid.constant_state_bytes:,} B + n * {hybrid.slope():,} B")
+for length in (1, 4096, 262_144):
+    print(f"{length:>7,} token  {exact_bytes(hybrid.bytes_for(length))}")
+state, token = hybrid.constant_state_bytes, hybrid.slope()
+print(f"{state:,} / {token:,} = {state / token:,.0f} token")
+
+# %% [markdown] key="recurrent_read" lang="en"
+# The first token is dear: the state costs as much as the last line's number of tokens.
+# Short chats pay for the state, long documents hardly notice it.
+# %% [markdown] key="recurrent_read" lang="zh" src="0ed1cc99"
+# 第一个 token 很贵：固定状态相当于最后一行那么多 token 的开销。
+# 短对话主要为状态买单，长文档几乎感觉不到它。
+
+# %% [markdown] key="dtype" lang="en"
+# ## 8. The cache has its own dtype
+#
+# $s$ is the dtype of the cache, not that of the weights.
+# fp8 with one scale a tensor halves bf16 exactly.
+# fp8 or int8 with one float32 scale for each token and head pays 4 bytes more for every 128.
+# %% [markdown] key="dtype" lang="zh" src="78ecab57"
+# ## 8. 缓存有自己的数据类型
+#
+# $s$ 是缓存的类型，不是权重的类型。
+# 整个张量共用一个缩放因子（scale）的 fp8，正好是 bf16 的一半。
+# 每个 token、每个头各带一个 float32 缩放因子的 fp8 或 int8，每 128 字节要多付 4 字节。
+
+# %% key="dtype_code"
+for kv_dtype in ("fp32", "bf16", "fp8", "fp8_scaled", "int8"):
+    one = CacheSpec.from_config("Llama-3.1-8B", kv_dtype=kv_dtype)
+    print(f"{kv_dtype:<10} {one.bytes_for(1):>8,} B   {one.bytes_for(1) / spec.bytes_for(1):.3f} x bf16")
+
+# %% [markdown] key="tp" lang="en"
+# ## 9. Tensor parallelism: split, copied, refused
+#
+# With tensor parallelism (tp), each GPU takes some of the heads and caches only those.
+# One such GPU, with its process, is a rank.
+# %% [markdown] key="tp" lang="zh" src="7b8ee639"
+# ## 9. 张量并行：切分、复制、拒绝
+#
+# 张量并行（TP）时，每张 GPU 负责一部分头，也只缓存这一部分。
+# 每张 GPU 连同它的进程，称为一个 rank。
+
+# %% key="predict_tp"
+predict("many_ranks", ...)
+
+# %% key="tp_code"
+from minikv.errors import ConfigError
+
+print(f"{'tp':>2} {'kv_heads':>8} {'B / token / GPU':>16} {'x tp':>9}")
+for tp in (1, 2, 3, 4, 8, 16):
+    try:
+        rank = CacheSpec.from_config("Llama-3.1-8B", tp=tp)
+    except ConfigError as error:
+        print(f"{tp:>2} {t(error)}")
+    else:
+        one = rank.bytes_for(1)
+        print(f"{tp:>2} {rank.layers[0].kv_heads:>8} {one:>16,} {tp * one:>9,}")
+
+# %% [markdown] key="tp_read" lang="en"
+# Up to tp = 8 the heads are split, and the whole cluster holds each byte once.
+# At tp = 16 there are more GPUs than KV heads, so two GPUs keep a copy of the same head: a GPU saves nothing more, and the cluster holds everything twice.
+# tp = 3 is refused, with the numbers and the way out; this is how every error of the package reads.
+# %% [markdown] key="tp_read" lang="zh" src="bef02820"
+# tp 不超过 8 时，KV 头被切分，整个集群里每个字节只存一份。
+# tp = 16 时 GPU 比 KV 头多，每两张 GPU 各存同一个头的副本：单卡不再节省，整个集群存了两份。
+# tp = 3 会被拒绝，报错里有数字，也有出路；程序包里所有的报错都是这样写的。
+
+# %% [markdown] key="variables" lang="en"
+# ## 10. Every variable of an allocator
+#
+# Small engines size their pool in three lines:
+#
+# ```python
+# num_kv_heads = num_key_value_heads // world_size
+# block_bytes = 2 * num_hidden_layers * block_size * num_kv_heads * head_dim * itemsize
+# num_kvcache_blocks = int(total * gpu_memory_utilization - used - peak + current) // block_bytes
+# ```
+#
+# The notes that this course grew from explain each variable with an example, and the examples go wrong: one product loses the factor 2 of the dtype, so the tensor would be twice as large as the budget.
+# Here is the table again with every value computed, for Qwen3-8B on A100 80 GB cards.
+#
+# | Variable | Unit | Where it comes from | Often said, and wrong |
+# |---|---|---|---|
+# | `total`, `free` | bytes | `torch.cuda.mem_get_info()` | "80 GiB": torch sees less than the label |
+# | `used` | bytes | `total - free`: weights, CUDA context, other processes | "the model's weights" |
+# | `current` | bytes | `allocated_bytes.all.current`: tensors alive now | "may be below the weights": they stay |
+# | `peak` | bytes | `allocated_bytes.all.peak` since the last reset | "covers fragmentation": `peak - current` is the activations of the warm-up |
+# | `gpu_memory_utilization` | share of `total` | argument | "the share for the KV cache": it is for everything |
+# | `num_kv_heads` | heads a GPU | `num_key_value_heads` over the tensor-parallel size | "heads in the cluster": a property of the model, then split |
+# | `head_dim` | elements | the config, else the quotient | "128 because 4096 / 32": right by luck |
+# | `itemsize` | bytes | the cache's dtype | forgotten in the product |
+# | `block_bytes` | bytes a block | all layers, K and V | "per layer" |
+# | `num_kvcache_blocks` | blocks | the last line above | |
+# %% [markdown] key="variables" lang="zh" src="471b79b5"
+# ## 10. 分配器里的每个变量
+#
+# 小型推理引擎用三行代码确定块池大小：
+#
+# ```python
+# num_kv_heads = num_key_value_heads // world_size
+# block_bytes = 2 * num_hidden_layers * block_size * num_kv_heads * head_dim * itemsize
+# num_kvcache_blocks = int(total * gpu_memory_utilization - used - peak + current) // block_bytes
+# ```
+#
+# 本课程源自几份笔记，其中一份逐个举例解释这些变量，可惜例子算错了：有个乘积漏掉了数据类型的因子 2，照它分配，张量会是预算的两倍。
+# 这里重做这张表，每个值都由程序算出：Qwen3-8B，A100 80 GB。
+#
+# | 变量 | 单位 | 来源 | 常见的错误说法 |
+# |---|---|---|---|
+# | `total`、`free` | 字节 | `torch.cuda.mem_get_info()` | “80 GiB”：torch 看到的比标称值小 |
+# | `used` | 字节 | `total - free`：权重、CUDA 上下文、其他进程 | “就是模型权重” |
+# | `current` | 字节 | `allocated_bytes.all.current`：此刻存活的张量 | “可以小于权重”：不会，权重一直都在 |
+# | `peak` | 字节 | 上次重置以来的 `allocated_bytes.all.peak` | “为碎片留余量”：`peak - current` 是预热时的激活 |
+# | `gpu_memory_utilization` | 占 `total` 的比例 | 参数 | “分给 KV 缓存的比例”：它管的是全部用途 |
+# | `num_kv_heads` | 每张 GPU 的头数 | `num_key_value_heads` 除以张量并行大小 | “集群里的总头数”：它是模型的属性，之后才切分 |
+# | `head_dim` | 元素 | 配置，没有才用商 | “4096 / 32 所以是 128”：碰巧对了 |
+# | `itemsize` | 字节 | 缓存的数据类型 | 乘积里忘了它 |
+# | `block_bytes` | 字节 / 块 | 所有层，K 和 V | “每层的字节” |
+# | `num_kvcache_blocks` | 块 | 上面最后一行 | |
+
+# %% key="variables_code"
+from minikv.plan import plan_memory
+
+
+def variables(budget):
+    layer, terms = budget.spec.layers[0], budget.measured_form()
+    rows = {"total": budget.total_bytes, "free": budget.total_bytes - terms["used"]}
+    rows |= {name: terms[name] for name in ("used", "current", "peak")}
+    rows |= {"num_hidden_layers": len(budget.spec.layers), "num_kv_heads": layer.kv_heads}
+    rows |= {"head_dim": layer.k_dim, "itemsize": layer.itemsize, "block_size": budget.block_size}
+    rows |= {"block_bytes": budget.spec.block_bytes(budget.block_size), "available": terms["available"]}
+    return rows | {"num_kvcache_blocks": budget.num_blocks, "tokens": budget.max_tokens}
+
+
+# %% key="variables_table"
+one, eight = (variables(plan_memory("Qwen3-8B", gpu="A100 SXM 80GB", tp=tp)) for tp in (1, 8))
+print(f"{'Qwen3-8B':<19} {'tp 1':>14} {'tp 8':>14}")
+for name in one:
+    print(f"{name:<19} {one[name]:>14,} {eight[name]:>14,}")
+
+# %% [markdown] key="variables_read" lang="en"
+# `used`, `peak` and `current` are on paper here; lesson 08 measures them on a running model and compares.
+# The tokens are the *pool's*: Qwen3-8B has 40,960 positions, so no single sequence can use them all.
+# %% [markdown] key="variables_read" lang="zh" src="f9ff21bc"
+# 这里的 `used`、`peak`、`current` 是纸面上的估算；第 08 课会在运行中的模型上实测并对比。
+# 最后的 token 数属于整个**块池**：Qwen3-8B 只有 40,960 个位置，任何一条序列都用不完它。
+
+# %% [markdown] key="seventy" lang="en"
+# ## 11. From how many tokens is the cache 70% of the memory?
+#
+# "The KV cache is 70%+ of memory usage", says one of those notes, and then budgets 4,096 tokens at the price of Llama-3.1-8B, 0.54 GB in 8.5 GB: 6.3%.
+# Both can be right, for different loads.
+# Take Llama-3.1-8B, weights and cache only.
+# %% [markdown] key="seventy" lang="zh" src="9f05ae87"
+# ## 11. 多少 token 时，缓存占到 70%？
+#
+# 有一份笔记说“KV 缓存占显存的 70% 以上”，可它自己的预算里，按 Llama-3.1-8B 的价格缓存 4,096 个 token，8.5 GB 中只占 0.54 GB，即 6.3%。
+# 负载不同，两个说法可以都对。
+# 以 Llama-3.1-8B 为例，只看权重和缓存。
+
+# %% key="predict_seventy"
+predict("seventy_percent", ...)
+
+# %% key="seventy_code"
+from math import ceil
+
+from minikv.plan import weight_bytes
+
+weights = weight_bytes("Llama-3.1-8B").total
+alone = spec.bytes_for(4096)
+print(f"{alone / 1e9:.2f} GB / 8.5 GB: {alone / 8.5e9:.1%}")
+print(f"1 x 4,096 token: {alone / (weights + alone):.1%}")
+enough = ceil(weights * 7 / 3 / spec.bytes_for(1))  # kv / (weights + kv) = 0.7, kv = weights * 7 / 3
+print(f"70%: {enough:,} token = {exact_bytes(spec.bytes_for(enough))}")
+for context in (1024, 4096, 32_768, 131_072):
+    print(f"{context:>9,} token x {ceil(enough / context):>3}")
+pool = plan_memory("Llama-3.1-8B", gpu="H200").kv_bytes
+print(f"H200: {pool / (weights + pool):.0%}")
+
+# %% [markdown] key="seventy_read" lang="en"
+# One sequence never gets there, since the model has 131,072 positions.
+# A server does: a few hundred short chats, or three full contexts; with its pool full, an H200 stands at the last line.
+# So a note on one user at 4,096 tokens should say 3%, and a note on a full server 70% or more.
+# %% [markdown] key="seventy_read" lang="zh" src="fc28a109"
+# 单条序列永远到不了，因为模型只有 131,072 个位置。
+# 服务器可以：几百个短对话，或者三条满长度的上下文；H200 的块池全部用满时，占比就是最后一行。
+# 所以，讲单个用户、4,096 个 token 的笔记应当写 3%，讲满载服务器的才能写 70% 以上。
+
+# %% [markdown] key="widget" lang="en"
+# ## 12. See it: a budget you can turn
+#
+# The bar is one GPU. Turn a knob, and read the sentence below it.
+#
+# 1. **Fill the H200.** Move *Batch* to the right, with 4,096 tokens each. Watch the cache eat the pool, and the sentence change when it no longer fits.
+#    The largest batch that fits is the number beside "Sequences".
+# 2. **Change the KV cache dtype to fp8.** The weights do not move; the number of sequences doubles.
+# 3. **Choose Llama-3.1-70B.** It is refused at tp 1, before a single token: the weights alone are larger than the share. Now set tp to 2.
+# 4. **Choose Llama-2-7B and a context above 4,096.** There is plenty of memory, and it is refused all the same: the model has no more positions.
+#
+# *Reset* brings you back. The cell below the widget computes the same four stops, so you can check what you read.
+# %% [markdown] key="widget" lang="zh" src="736d76e3"
+# ## 12. 动手看：可以拨动的显存预算
+#
+# 横条代表一张 GPU。拨动任意一项，再看下面那句话。
+#
+# 1. **把 H200 填满。** 每条序列 4,096 个 token，把“批大小”往右拖。看缓存怎样吃掉块池，放不下时那句话怎样变化。
+#    最大能放多少条，看“可容纳……的序列数”。
+# 2. **把 KV 缓存数据类型改成 fp8。** 权重不动，序列数翻倍。
+# 3. **选 Llama-3.1-70B。** tp 为 1 时，一个 token 都还没有就被拒绝：光是权重就超过了可用的份额。再把 tp 设为 2。
+# 4. **选 Llama-2-7B，上下文设到 4,096 以上。** 显存绰绰有余，照样被拒绝：模型没有更多的位置。
+#
+# 点“重置”回到起点。控件下面的单元格会算出这四步的结果，供你核对。
+
+# %% key="widget_code"
+from minikv.course.widgets import BudgetWidget
+
+widget = BudgetWidget(lang=t("lang"), model="Llama-3.1-8B", gpu="H200", context=4096, batch=64)
+show(widget, text=widget.text())
+
+# %% key="tour"
+from minikv.errors import MiniKVError
+
+stops = (
+    dict(config="Llama-3.1-8B"),
+    dict(config="Llama-3.1-8B", kv_dtype="fp8"),
+    dict(config="Llama-3.1-70B"),
+    dict(config="Llama-3.1-70B", tp=2),
+    dict(config="Llama-2-7B", context=8192),
+)
+for stop in stops:
+    try:
+        result = f"max_batch(4096) = {plan_memory(gpu='H200', **stop).max_batch(4096)}"
+    except MiniKVError as error:
+        result = t(error)
+    print(stop, result, sep="\n    ")
+
+# %% [markdown] key="check_yourself" lang="en"
+# ## 13. Check yourself
+#
+# Answer each question aloud or in three sentences.
+# `explain(key, reveal=True)` shows a model answer and the points to compare with.
+# %% [markdown] key="check_yourself" lang="zh" src="e0ac90a3"
+# ## 13. 检查自己
+#
+# 每道题都说出来，或者写三句话。
+# `explain(key, reveal=True)` 会给出参考回答和对照要点。
+
+# %% key="explain_why_two"
+explain("why_two")
+
+# %% key="explain_no_hidden_size"
+explain("no_hidden_size")
+
+# %% key="explain_more"
+explain("more_than_calculated")
+
+# %% key="explain_seven_b"
+explain("seven_b_at_4k")
+
+# %% [markdown] key="exercise" lang="en"
+# The first exercise is right here: replace `...` with the formula, run the cell.
+# Four more are in the exercise notebook: `head_dim` in its three spellings, KV heads on a rank, a batch with windows, and the exact inverse.
+# %% [markdown] key="exercise" lang="zh" src="1c126433"
+# 第一道练习就在这里：把 `...` 换成公式，运行单元格。
+# 另外四道在练习笔记本里：`head_dim` 的三种写法、每个 rank 的 KV 头数、带窗口的一批序列，以及精确的反函数。
+
+# %% key="exercise_code"
+def bytes_per_token(layers, kv_heads, head_dim, dtype_bytes):
+    return ...
+
+
+check("02.1", bytes_per_token)
+
+# %% [markdown] key="stuck" lang="en"
+# ## If you are stuck
+#
+# | Symptom | What decides | Command |
+# |---|---|---|
+# | Off by 2% to 10% | Units: MB is $10^6$ bytes, MiB is $2^{20}$; GB and GiB differ by 7.4% | `exact_bytes(n)` |
+# | Off by a factor such as 2, 4, 7 or 8 | K *and* V; KV heads, not attention heads; `head_dim`; bytes, not bits | `print(CacheSpec.from_config(config).explain())` |
+# | The process holds more than calculated | A view that keeps the prompt alive; the rest is CUDA context + workspace + reserved - allocated (lessons 07 and 16) | `held_bytes_for(n, step) - bytes_for(n)` |
+# %% [markdown] key="stuck" lang="zh" src="b6ecbd65"
+# ## 卡住了怎么办
+#
+# | 现象 | 判断依据 | 命令 |
+# |---|---|---|
+# | 相差 2% 到 10% | 单位：MB 是 $10^6$ 字节，MiB 是 $2^{20}$ 字节；GB 和 GiB 差 7.4% | `exact_bytes(n)` |
+# | 相差 2、4、7、8 这样的整数倍 | K **和** V；是 KV 头，不是注意力头；`head_dim`；是字节，不是位 | `print(CacheSpec.from_config(config).explain("zh"))` |
+# | 进程占用比算出来的多 | 视图让整个提示一直存活；其余是 CUDA 上下文 + 工作空间 + 已保留 - 已分配（第 07、16 课） | `held_bytes_for(n, step) - bytes_for(n)` |
+
+# %% key="stuck_code"
+print(f"{spec.bytes_for(4096) / 1e6:.1f} MB = {exact_bytes(spec.bytes_for(4096))}")
+print(CacheSpec.from_config("Qwen3-0.6B").explain(t("lang")).splitlines()[1])
+gemma = CacheSpec.from_config("Gemma-2-9B")
+print(format_bytes(gemma.held_bytes_for(8000, step=8000) - gemma.bytes_for(8000)))
+
+# %% [markdown] key="coda" lang="en"
+# ## Coda: when the number on the screen is not a capacity
+#
+# In May 2026 somebody restarts Gemma 4 31B with a newer vLLM and the same arguments ([vLLM issue 43308](https://github.com/vllm-project/vllm/issues/43308)).
+# The printed KV cache size goes from about 55k to about 525k tokens, 9.5 times as many, while the memory of the pool stays at about 50 GB.
+# The guess in the thread is that the older version counted sliding layers as full ones.
+#
+# Compute both prints from one pool of 50 GiB.
+# Up to v0.20 the number was blocks // groups * block size ([issue 40691](https://github.com/vllm-project/vllm/issues/40691) explains why that misleads); from v0.21 it is concurrency * `max_model_len`.
+# %% [markdown] key="coda" lang="zh" src="43794533"
+# ## 尾声：屏幕上的数字不等于容量
+#
+# 2026 年 5 月，有人升级 vLLM，用同样的参数重新启动 Gemma 4 31B（[vLLM issue 43308](https://github.com/vllm-project/vllm/issues/43308)）。
+# 日志里的 KV 缓存从约 55k token 变成约 525k，是原来的 9.5 倍，而块池的显存始终是 50 GB 左右。
+# 帖子里猜测：旧版本把滑动窗口层当成了全注意力层。
+#
+# 用同一个 50 GiB 的块池，把两种打印都算一遍。
+# v0.20 及以前打印的是 块数 // 组数 * 块大小（[issue 40691](https://github.com/vllm-project/vllm/issues/40691) 说明了它为何会误导人），v0.21 起打印的是 并发数 * `max_model_len`。
+
+# %% key="coda_code"
+from minikv.plan.vllm_pool import vllm_pool
+
+gemma = vllm_pool(CacheSpec.from_config("Gemma-4-31B", layout="vllm"))
+blocks = gemma.num_blocks(50 * 2**30)
+before = gemma.tokens_printed(blocks, rule="old")
+print(f"num_blocks {blocks:,}\n<= v0.20{before:>39,} token")
+for longest in (8192, 32_768, 131_072, 262_144):
+    after = gemma.tokens_printed(blocks, rule="new", max_model_len=longest, batched_tokens=2048)
+    print(f">= v0.21, max_model_len {longest:>7,}: {after:>7,} token, {after / before:.1f} x")
+
+# %% [markdown] key="coda_read" lang="en"
+# The same blocks, and a print that moves with `max_model_len`: nothing was gained in the pool.
+# The opening post's table leaves out `max_model_len`; at 131,072 the two rules differ by nearly what it reports.
+# With windows, "tokens" is not a unit of capacity.
+# Ask for blocks, or for the bytes of *your* load: `spec.bytes_for(n, batch)`.
+# %% [markdown] key="coda_read" lang="zh" src="922aeade"
+# 块数相同，打印的数字却随 `max_model_len` 变化：块池并没有变大。
+# 原帖的表格没有写 `max_model_len`；取 131,072 时，两种规则相差的倍数与它报告的相近。
+# 有了窗口，“token 数”就不再是容量单位。
+# 该问的是块数，或者**你的**负载要多少字节：`spec.bytes_for(n, batch)`。
+
+# %% [markdown] key="next" lang="en"
+# ## What comes next
+#
+# You can now price a token for every model that caches heads.
+# Lesson 03 takes a model that does not, DeepSeek-V3, and an estimate that missed by 2.86 times.
+# It needs from here: the formula, and the habit of asking what is cached before multiplying.
+# %% [markdown] key="next" lang="zh" src="bb097d43"
+# ## 下一课
+#
+# 凡是按头缓存的模型，你现在都能给一个 token 定价。
+# 第 03 课讲一个不按头缓存的模型 DeepSeek-V3，以及一次差了 2.86 倍的估算。
+# 它需要本课的两样东西：公式，以及“先问缓存了什么，再做乘法”的习惯。
