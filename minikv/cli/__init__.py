@@ -4,13 +4,14 @@ A ``MiniKVError`` becomes one line on standard error and exit code 2, in the lan
 ``MINIKV_LANG``), never a traceback.
 """
 
+import io
 import os
 import sys
 
 import typer
 
-from minikv.errors import MiniKVError
-from minikv.i18n import LANGUAGES
+from minikv.errors import ArgumentError, MiniKVError
+from minikv.i18n import pick_language
 
 app = typer.Typer(
     name="minikv",
@@ -39,6 +40,7 @@ _register()
 
 def main() -> None:
     """The entry point of the ``minikv`` script."""
+    _never_fail_to_print()
     try:
         app()
     except MiniKVError as error:
@@ -49,6 +51,13 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _never_fail_to_print() -> None:
+    """A terminal that lacks a letter gets a question mark for it: no encoding is worth a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def _language(arguments: list[str]) -> str:
     """The language for an error: ``--lang`` may stand after the argument that is wrong, so look at all of them."""
     wanted = os.environ.get("MINIKV_LANG", "en")
@@ -57,4 +66,7 @@ def _language(arguments: list[str]) -> str:
             wanted = arguments[index + 1]
         elif argument.startswith("--lang="):
             wanted = argument.removeprefix("--lang=")
-    return wanted if wanted in LANGUAGES else "en"
+    try:
+        return pick_language(wanted)
+    except ArgumentError:
+        return "en"

@@ -16,8 +16,12 @@ def check_log(
     model: Annotated[str | None, typer.Option(help="The model, where the log does not name it.")] = None,
     tp: Annotated[int | None, typer.Option(help="Tensor-parallel size, where the log is silent.")] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="KV dtype, where the log is silent.")] = None,
-    block_size: Annotated[int | None, typer.Option(help="Tokens a block, where the log is silent (then 16).")] = None,
-    max_model_len: Annotated[int | None, typer.Option(help="The longest request, where the log is silent.")] = None,
+    block_size: Annotated[
+        int | None, typer.Option(help="Tokens a block, where the log is silent (then 16).")
+    ] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(help="The longest request, where the log is silent.")
+    ] = None,
     pp: Annotated[int | None, typer.Option(help="Pipeline-parallel size, where the log is silent.")] = None,
     lang: Lang = "en",
 ) -> None:

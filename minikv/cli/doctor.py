@@ -14,7 +14,7 @@ def doctor(as_json: Json = False, lang: Lang = "en") -> None:
     lang = pick_language(lang)
     findings = examine()
     if as_json:
-        print(json.dumps([finding.as_dict() for finding in findings], indent=2))
+        print(json.dumps([finding.as_dict(lang) for finding in findings], indent=2))
     else:
         for finding in findings:
             print(finding.line(lang))

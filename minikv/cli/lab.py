@@ -38,8 +38,9 @@ def lab(
     except OSError as error:
         raise ConfigError("cannot_write", path=str(target), reason=error.strerror or str(error)) from error
     print(text("cli.lab_copied", lang, new=report.new, kept=report.kept, folder=target.resolve()))
-    for name in report.yours:
-        print(text("cli.lab_yours", lang, name=name))
+    for yours in report.yours:
+        key = "lab_yours_newer" if yours.newer else "lab_yours"
+        print(text(f"cli.{key}", lang, name=yours.name, newer=yours.newer))
     if copy_only:
         return
     if find_spec("jupyterlab") is None:

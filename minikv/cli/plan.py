@@ -89,12 +89,12 @@ def plan(
     if table:
         plan_view.show_table(budget, lang, as_json=as_json)
     elif as_json:
-        print(json.dumps(as_dict(budget), indent=2))
+        print(json.dumps(as_dict(budget, lang), indent=2))
     else:
         plan_view.show_budget(budget, lang)
 
 
-def as_dict(budget: Any) -> dict[str, Any]:
+def as_dict(budget: Any, lang: str = "en") -> dict[str, Any]:
     """The budget as plain JSON values; sizes are integers of bytes, None stands for "no limit"."""
     spec = budget.spec
     most = budget.max_context()
@@ -115,7 +115,7 @@ def as_dict(budget: Any) -> dict[str, Any]:
         "activation_stage": budget.activations.stage,
         "chunk": budget.chunk,
         "block_size": budget.block_size,
-        "block_bytes": spec.block_bytes(budget.block_size),
+        "block_bytes": budget.block_bytes,
         "token_bytes": spec.slope(0),
         "state_bytes": spec.constant_state_bytes,
         "window": spec.window,
@@ -128,5 +128,5 @@ def as_dict(budget: Any) -> dict[str, Any]:
         "max_batch": budget.max_batch(),
         "max_context": None if most == math.inf else most,
         "max_positions": spec.max_positions,
-        "assumptions": budget.assumptions("en"),
+        "assumptions": budget.assumptions(lang),
     }

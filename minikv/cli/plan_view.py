@@ -5,33 +5,24 @@ import math
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from minikv.i18n import text
+from minikv.plan import pool
 from minikv.plan.budget import MemoryBudget
 from minikv.plan.tables import context_rows, sharing_rows
 from minikv.units import exact_bytes, format_bytes, gib
 
-SHARE_WIDTH = 24  # characters of the bar that shows a part's share of the GPU
+BAR_WIDTHS = (24, 16, 8, 0)  # characters of a bar for the whole GPU: the first that fits the terminal
+LONGER_THAN_ANY_WINDOW = 2**40  # tokens
 
 
 def show_budget(budget: MemoryBudget, lang: str) -> None:
     """The table of where every GiB goes, the figures below it, both forms of the sum, and what is assumed."""
-    console = Console(highlight=False)
+    console = _console()
     console.print(_title(budget, lang), style="bold")
-    table = Table(box=None, padding=(0, 1), show_edge=False)
-    table.add_column("")
-    table.add_column("GiB", justify="right")
-    table.add_column(_say("column_bytes", lang), justify="right", style="dim")
-    table.add_column("")
-    for name, num_bytes in budget.parts().items():
-        bar = "█" * max(0, round(num_bytes / budget.total_bytes * SHARE_WIDTH))
-        table.add_row(
-            _say(f"part_{name}", lang, **_part_values(budget)), f"{gib(num_bytes):.2f}", f"{num_bytes:,}", bar
-        )
-    total = budget.total_bytes
-    table.add_row(_say("part_total", lang), f"{gib(total):.2f}", f"{total:,}", "", style="bold")
-    console.print(table)
+    _print_parts(console, budget, lang)
     console.print()
     for line in figures(budget, lang):
         console.print(line, soft_wrap=True)
@@ -42,6 +33,31 @@ def show_budget(budget: MemoryBudget, lang: str) -> None:
         console.print("- " + sentence, style="dim", soft_wrap=True)
 
 
+def _print_parts(console: Console, budget: MemoryBudget, lang: str) -> None:
+    """The parts with the widest bars that fit; on a narrow terminal without bars, then with broken labels."""
+    for bar_width in BAR_WIDTHS:
+        table = _parts_table(budget, lang, bar_width, _bar_letter(console))
+        if _size(console, table).maximum <= console.width:
+            break
+    _print_whole(console, table, _size(console, table).minimum)
+
+
+def _parts_table(budget: MemoryBudget, lang: str, bar_width: int, letter: str) -> Table:
+    table = Table(box=None, padding=(0, 1), show_edge=False)
+    table.add_column("")
+    table.add_column("GiB", justify="right", no_wrap=True)
+    table.add_column(_say("column_bytes", lang), justify="right", style="dim", no_wrap=True)
+    if bar_width:
+        table.add_column("")
+    for name, num_bytes in budget.parts().items():
+        label = _say(f"part_{name}", lang, **_part_values(budget, lang))
+        bar = letter * max(0, round(num_bytes / budget.total_bytes * bar_width))
+        table.add_row(label, f"{gib(num_bytes):.2f}", f"{num_bytes:,}", *([bar] if bar_width else []))
+    total = budget.total_bytes
+    table.add_row(_say("part_total", lang), f"{gib(total):.2f}", f"{total:,}", style="bold")
+    return table
+
+
 def figures(budget: MemoryBudget, lang: str) -> list[str]:
     """The answers in sentences: a token's bytes, blocks, tokens, sequences, and whether the load fits."""
     spec = budget.spec
@@ -49,7 +65,9 @@ def figures(budget: MemoryBudget, lang: str) -> list[str]:
     values = {
         "token": exact_bytes(spec.slope(0)),
         "state": exact_bytes(spec.constant_state_bytes),
-        "block": exact_bytes(spec.block_bytes(budget.block_size)),
+        "later": exact_bytes(spec.slope(LONGER_THAN_ANY_WINDOW)),
+        "block": exact_bytes(budget.block_bytes),
+        "aside": min(budget.batch, budget.max_batch()),
         "block_size": budget.block_size,
         "blocks": budget.num_blocks,
         "tokens": budget.max_tokens,
@@ -60,10 +78,12 @@ def figures(budget: MemoryBudget, lang: str) -> list[str]:
         "needed": format_bytes(budget.needed_bytes),
         "pool": format_bytes(budget.kv_bytes),
     }
-    lines = [_say("figure_token", lang, **values)]
+    lines = [_say("figure_token" if spec.window is None else "figure_token_window", lang, **values)]
     if spec.constant_state_bytes:
         lines.append(_say("figure_state", lang, **values))
-    lines.append(_say("figure_blocks", lang, **values))
+    # What slides or recurs is set aside before blocks are counted, so the count is for that many sequences.
+    beside = spec.constant_state_bytes or len(pool.counted_kinds(spec)) < len(pool.block_kinds(spec))
+    lines.append(_say("figure_blocks_beside" if beside else "figure_blocks", lang, **values))
     lines.append(_say("figure_sequences", lang, **values))
     if most == math.inf:
         lines.append(_say("figure_longest_any", lang, **values))
@@ -81,11 +101,11 @@ def show_table(budget: MemoryBudget, lang: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"contexts": rows, "sharing": shares}, indent=2))
         return
-    console = Console(highlight=False)
+    console = _console()
     console.print(_title(budget, lang), style="bold")
     table = Table(box=None, padding=(0, 1), show_edge=False)
     for name in ("context", "blocks", "gib", "sequences", "floor_one", "floor_all"):
-        table.add_column(_say(f"table_{name}", lang), justify="right")
+        table.add_column(_say(f"table_{name}", lang), justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             f"{row['context']:,}" + (" *" if row["capped"] else ""),
@@ -95,7 +115,7 @@ def show_table(budget: MemoryBudget, lang: str, *, as_json: bool) -> None:
             _milliseconds(row["floor_one_s"]),
             _milliseconds(row["floor_all_s"]),
         )
-    console.print(table)
+    _print_whole(console, table, _size(console, table).maximum)
     if any(row["capped"] for row in rows):
         console.print("* " + _say("table_capped", lang, most=budget.spec.max_positions), soft_wrap=True)
     console.print()
@@ -130,24 +150,50 @@ def show_catalogue(lang: str, *, as_json: bool) -> None:
         }
         print(json.dumps(listed, indent=2))
         return
-    console = Console(highlight=False)
+    console = _console()
     table = Table(box=None, padding=(0, 1), show_edge=False)
-    table.add_column(_say("list_model", lang))
-    table.add_column(_say("list_token", lang), justify="right")
-    table.add_column(_say("list_positions", lang), justify="right")
+    table.add_column(_say("list_model", lang), no_wrap=True)
+    table.add_column(_say("list_token", lang), justify="right", no_wrap=True)
+    table.add_column(_say("list_positions", lang), justify="right", no_wrap=True)
     for model in models:
         spec = specs[model.name]
         positions = f"{spec.max_positions:,}" if spec.max_positions else "-"
         table.add_row(model.name, f"{spec.slope(0):,}", positions)
-    console.print(table)
+    _print_whole(console, table, _size(console, table).maximum)
     console.print()
     table = Table(box=None, padding=(0, 1), show_edge=False)
     for name in ("gpu", "total", "bandwidth", "tflops"):
-        table.add_column(_say(f"list_{name}", lang), justify="left" if name == "gpu" else "right")
+        table.add_column(
+            _say(f"list_{name}", lang), justify="left" if name == "gpu" else "right", no_wrap=True
+        )
     for gpu in gpus:
         total = f"{gib(gpu.total_bytes):.2f}" if gpu.total_bytes else _say("list_unknown", lang)
         flops = f"{gpu.bf16_tflops:,g}" if gpu.bf16_tflops else "-"
         table.add_row(gpu.name, total, f"{gpu.bandwidth_gb_s:,g}" if gpu.bandwidth_gb_s else "-", flops)
+    _print_whole(console, table, _size(console, table).maximum)
+
+
+def _console() -> Console:
+    """A console that prints names as they are: "[bold]" and ":key:" may stand in a folder's name."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def _bar_letter(console: Console) -> str:
+    try:
+        "█".encode(console.encoding)
+    except (UnicodeEncodeError, LookupError):
+        return "#"
+    return "█"
+
+
+def _size(console: Console, table: Table) -> Measurement:
+    """The columns that a table takes: as few as its longest words allow, and without breaking a line."""
+    return Measurement.get(console, console.options.update(width=10_000), table)
+
+
+def _print_whole(console: Console, table: Table, least: int) -> None:
+    """Print a table that must not become narrower than ``least``: a line that runs over loses no digit."""
+    console.width = max(console.width, least)
     console.print(table)
 
 
@@ -158,13 +204,13 @@ def _title(budget: MemoryBudget, lang: str) -> str:
     )
 
 
-def _part_values(budget: MemoryBudget) -> dict[str, Any]:
+def _part_values(budget: MemoryBudget, lang: str) -> dict[str, Any]:
     return {
-        "source": budget.weight_source,
+        "source": _say(f"source_{budget.weight_source}", lang),
         "chunk": budget.chunk,
         "batch": budget.batch,
         "context": budget.context,
-        "percent": 100 * (1 - budget.utilization),
+        "percent": round(100 * (1 - budget.utilization), 3),
     }
 
 

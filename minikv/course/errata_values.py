@@ -15,14 +15,17 @@ BLOCK_SIZE = 16  # tokens; both guides use it
 
 
 def dense(layers: int, kv_heads: int, head_dim: int, tp: int = 1) -> CacheSpec:
-    """The spec of a model that exists in a document only, in bf16, on one of ``tp`` ranks."""
+    """The spec of a model that exists in a document only, in bf16, on one of ``tp`` ranks.
+
+    The cache does not depend on the number of query heads; four a KV head, so that every ``tp`` divides them.
+    """
     config = {
         "model_type": "llama",
         "num_hidden_layers": layers,
-        "num_attention_heads": kv_heads,
+        "num_attention_heads": 4 * kv_heads,
         "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
-        "hidden_size": kv_heads * head_dim,
+        "hidden_size": 4 * kv_heads * head_dim,
         "dtype": "bfloat16",
     }
     return CacheSpec.from_config(config, tp=tp)

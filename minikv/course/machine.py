@@ -7,11 +7,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import psutil
+from packaging.version import InvalidVersion, Version
 
 from minikv.i18n import text
 from minikv.units import format_bytes
 
-OLDEST_PYTHON = (3, 11)
 NEEDED = {"torch": "2.8", "transformers": "5.15", "ipywidgets": "7.7", "anywidget": "0.9.21", "plotly": "6"}
 OPTIONAL = ("jupyterlab", "triton", "accelerate")
 
@@ -29,31 +29,48 @@ class Finding:
         mark = {"ok": "ok  ", "note": "note", "missing": "MISS"}[self.state]
         return f"[{mark}] {text(f'machine.{self.key}', lang, **self.values)}"
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"text": text(f"machine.{self.key}", "en", **self.values)}
+    def as_dict(self, lang: str) -> dict[str, Any]:
+        return asdict(self) | {"text": text(f"machine.{self.key}", lang, **self.values)}
 
 
 def examine() -> list[Finding]:
-    """Everything that the course depends on, in the order in which it would fail."""
+    """Everything that the course depends on, in the order in which it would fail. Never raises."""
+    torch, reason = _import_torch()
+    packages = [_package(name) for name in NEEDED]
+    if reason is not None:
+        broken = {"name": "torch", "found": _version("torch"), "reason": reason}
+        packages[0] = Finding("torch", "missing", "broken", broken)
+    gpu = _gpu(torch)
     return [
         _python(),
-        *map(_package, NEEDED),
+        *packages,
         *map(_optional, OPTIONAL),
         _memory(),
-        _gpu(),
-        _kernels(),
+        gpu,
+        _kernels(gpu),
         _widgets(),
     ]
 
 
+def _import_torch() -> tuple[Any, str | None]:
+    """torch itself, or None and the reason why it cannot be imported (None where it is not installed)."""
+    if _version("torch") is None:
+        return None, None
+    try:
+        import torch
+    except Exception as error:  # a missing libcudart is an OSError, a wrong build may raise anything
+        return None, _one_line(error)
+    return torch, None
+
+
 def _python() -> Finding:
-    state = "ok" if sys.version_info >= OLDEST_PYTHON else "missing"
+    """Only a Python that is new enough comes so far: an older one cannot import minikv."""
     values = {
         "version": platform.python_version(),
         "system": platform.system(),
         "machine": platform.machine(),
     }
-    return Finding("python", state, "python" if state == "ok" else "python_old", values)
+    return Finding("python", "ok", "python", values)
 
 
 def _package(name: str) -> Finding:
@@ -61,7 +78,7 @@ def _package(name: str) -> Finding:
     found = _version(name)
     if found is None:
         return Finding(name, "missing", "absent", {"name": name, "least": least})
-    if _numbers(found) < _numbers(least):
+    if _is_older(found, least):
         return Finding(name, "missing", "too_old", {"name": name, "found": found, "least": least})
     return Finding(name, "ok", "present", {"name": name, "found": found})
 
@@ -80,37 +97,37 @@ def _memory() -> Finding:
     return Finding("memory", "ok", "memory", values)
 
 
-def _gpu() -> Finding:
+def _gpu(torch: Any) -> Finding:
     """The GPU as torch sees it: name, capability, and the memory that the planner calls total."""
-    if _version("torch") is None:
+    if torch is None:
         return Finding("gpu", "note", "gpu_unknown", {})
-    import torch
-
-    if not torch.cuda.is_available():
-        return Finding("gpu", "note", "no_gpu", {})
-    free, total = torch.cuda.mem_get_info()
-    major, minor = torch.cuda.get_device_capability()
-    values = {
-        "name": torch.cuda.get_device_name(),
-        "count": torch.cuda.device_count(),
-        "capability": f"{major}.{minor}",
-        "total": format_bytes(total),
-        "total_bytes": total,
-        "free": format_bytes(free),
-    }
+    try:
+        if not torch.cuda.is_available():
+            return Finding("gpu", "note", "no_gpu", {})
+        free, total = torch.cuda.mem_get_info()
+        major, minor = torch.cuda.get_device_capability()
+        values = {
+            "name": torch.cuda.get_device_name(),
+            "count": torch.cuda.device_count(),
+            "capability": f"{major}.{minor}",
+            "total": format_bytes(total),
+            "total_bytes": total,
+            "free": format_bytes(free),
+        }
+    except Exception as error:  # "devices are busy or unavailable" and its like, of several classes
+        return Finding("gpu", "note", "gpu_fails", {"reason": _one_line(error)})
     return Finding("gpu", "ok", "gpu", values)
 
 
-def _kernels() -> Finding:
+def _kernels(gpu: Finding) -> Finding:
     """Whether Triton kernels would be compiled here, or the plain-torch references run instead."""
-    if _version("triton") is None or _version("torch") is None:
+    if _version("triton") is None or gpu.state != "ok":
         return Finding("kernels", "note", "kernels_reference", {})
-    import torch
-
-    if not torch.cuda.is_available():
-        return Finding("kernels", "note", "kernels_reference", {})
-    if torch.cuda.get_device_capability() < (7, 5):
+    capability = Version(gpu.values["capability"])
+    if capability < Version("7.5"):
         return Finding("kernels", "note", "kernels_old_gpu", {})
+    if capability < Version("8.0"):
+        return Finding("kernels", "note", "kernels_no_bf16", {})
     return Finding("kernels", "ok", "kernels_compiled", {})
 
 
@@ -130,7 +147,15 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _numbers(words: str) -> tuple[int, ...]:
-    """ "5.23.0+cpu" as (5, 23, 0): enough to compare releases."""
-    parts = words.split("+")[0].split(".")
-    return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in parts[:3])
+def _is_older(found: str, least: str) -> bool:
+    """As pip compares: 2.8.0rc1 is older than 2.8, 2.8.0+cpu is not. A version of no known form passes."""
+    try:
+        return Version(found) < Version(least)
+    except InvalidVersion:
+        return False
+
+
+def _one_line(error: Exception) -> str:
+    """The first line of what an error says, after its class; torch adds pages of advice."""
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__

@@ -67,7 +67,9 @@ def head_dim(config: Config) -> int:
 def attention(config: Config, kind: str, index: int, context: Context) -> LayerSpec:
     """MHA, GQA and MQA: K and V of every KV head, whole or within a window."""
     per_layer = _per_layer(config, kind, index)
-    heads = per_layer.get("num_key_value_heads") or config.get("num_key_value_heads")
+    # GPT-NeoX, OPT and other classes without the field ignore it where it stands.
+    stated = config.get("num_key_value_heads") if config.knows("num_key_value_heads") else None
+    heads = per_layer.get("num_key_value_heads") or stated
     heads = config.count("num_key_value_heads", heads) if heads else config.count("num_attention_heads")
     k_dim = per_layer.get("head_dim") or head_dim(config)
     v_dim = k_dim
@@ -120,9 +122,14 @@ def latent(config: Config, kind: str, index: int, context: Context) -> LayerSpec
     if kind != INDEXED or not _runs_indexer(config, index):
         return layer
     index_dim = config.count("index_head_dim")
+    layer = replace(layer, top_k=config.count("index_topk"))
     if context.layout == "vllm":
         # vLLM keeps the indexer key in fp8 with one float32 scale for each 128 elements.
         context.assume("vllm_indexer", dim=index_dim)
+        if context.dtype.itemsize == 1:
+            # vLLM's "fp8_ds_mla" keeps the rope key in bf16 and a float32 scale for each 128 latent elements:
+            # 512 + 4 * 4 + 64 * 2 = 656 B a token (MLAAttentionSpec.real_page_size_bytes).
+            layer = replace(layer, scale_bytes=0, format_bytes=rope + 4 * (rank // 128))
         return replace(layer, index_bytes=index_dim + 4 * max(1, index_dim // 128))
     context.assume("hf_indexer", dim=index_dim, itemsize=context.model_itemsize)
     return replace(layer, index_bytes=index_dim * context.model_itemsize)
@@ -255,6 +262,10 @@ def build_layers(
     kinds = layer_kinds(config)
     shared = shared_layers(config, kinds)
     layers = [_layer(config, architecture, kind, index, shared, context) for index, kind in enumerate(kinds)]
+    # Latents and replicated KV heads fit any tp; the query heads that read them do not.
+    query_heads = config.optional_count("num_attention_heads")
+    if query_heads % tp:
+        raise ConfigError("query_heads_do_not_divide", heads=query_heads, tp=tp)
     if shared:
         context.assume("shared_layers", count=len(shared))
     return layers

@@ -19,7 +19,7 @@ from minikv.plan import pool
 from minikv.plan.activations import Activations, activation_peak, routed_experts
 from minikv.plan.catalog import GPU, find_gpu
 from minikv.plan.config import read_config
-from minikv.plan.dtypes import kv_dtype as find_kv_dtype
+from minikv.plan.dtypes import find_kv_dtype
 from minikv.plan.spec import CacheSpec, check_count
 from minikv.plan.weights import WeightBytes
 from minikv.plan.weights import weight_bytes as find_weight_bytes
@@ -89,6 +89,11 @@ class MemoryBudget:
         return self.needed_bytes <= self.kv_bytes
 
     @property
+    def block_bytes(self) -> int:
+        """Bytes of one of the ``num_blocks`` blocks."""
+        return pool.counted_block_bytes(self.spec, self.block_size)
+
+    @property
     def num_blocks(self) -> int:
         """Blocks in the pool; see ``pool.num_blocks`` for models with windows or recurrent layers.
 
@@ -99,16 +104,18 @@ class MemoryBudget:
 
     @property
     def max_tokens(self) -> int:
-        """Tokens that all sequences together can have in the pool: num_blocks * block_size."""
+        """Tokens in the pool: num_blocks * block_size, shared by the ``batch`` that was set aside for."""
         return self.num_blocks * self.block_size
 
     def max_batch(self, context: int | None = None) -> int:
         """How many sequences of ``context`` tokens fit into the pool (default: the budget's own context)."""
-        return pool.max_sequences(self.spec, max(0, self.kv_bytes), context or self.context, self.block_size)
+        context = self.context if context is None else context
+        return pool.max_sequences(self.spec, max(0, self.kv_bytes), context, self.block_size)
 
     def max_context(self, batch: int | None = None) -> int | float:
         """The most tokens that each of ``batch`` sequences can have, capped at ``spec.max_positions``."""
-        length = pool.max_length(self.spec, max(0, self.kv_bytes), batch or self.batch, self.block_size)
+        batch = self.batch if batch is None else batch
+        length = pool.max_length(self.spec, max(0, self.kv_bytes), batch, self.block_size)
         return min(length, self.spec.max_positions or math.inf)
 
     def parts(self) -> dict[str, int]:
@@ -142,7 +149,10 @@ class MemoryBudget:
                 workspace=format_bytes(self.workspace_bytes),
             )
         )
-        if self.spec.window is not None or self.spec.constant_state_bytes:
+        kinds = pool.counted_kinds(self.spec)
+        if kinds and kinds[0].layer.window is not None:
+            said.append(text("plan.assume_blocks_slide", lang))
+        elif self.spec.window is not None or self.spec.constant_state_bytes:
             said.append(text("plan.assume_blocks", lang, batch=self.batch, context=self.context))
         return said
 
@@ -193,6 +203,8 @@ def plan_memory(
         counts["context"] = context
     for what, value in counts.items():
         check_count(what, value)
+    for what, value in (("cuda_context_bytes", cuda_context_bytes), ("workspace_bytes", workspace_bytes)):
+        check_count(what, value, least=0)
     if not isinstance(utilization, int | float) or not 0 < utilization <= 1:
         raise ArgumentError("out_of_range", what="utilization", value=utilization, low=0, high=1)
     card, total = _total_bytes(gpu, gpu_bytes)

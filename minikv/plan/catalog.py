@@ -21,6 +21,10 @@ from minikv.errors import UnknownNameError
 class GPU:
     """A card. ``total_bytes`` is what torch reports, not the label on the box; None where nobody printed it.
 
+    ``total_bytes`` is a printed figure turned into bytes, not an exact count: ``total_rounded_to`` is the step
+    that the print was rounded to, in bytes (two decimals of a GiB: 10,737,418). nvidia-smi's total is never
+    taken for it: that counts what the driver keeps for itself too, 1 or 2 % more than torch sees.
+
     ``nominal_gb`` is that label: some vendors mean GB by it and some GiB, so never compute with it.
     ``bandwidth_gb_s`` is in 10**9 bytes a second. TFLOPS are dense, with fp32 accumulation; None where
     the card has no such format (or no source says). ``compute_capability`` is NVIDIA's ("9.0"), else None.
@@ -31,6 +35,7 @@ class GPU:
     vendor: str
     nominal_gb: int
     total_bytes: int | None
+    total_rounded_to: int | None
     total_source: str
     bandwidth_gb_s: float
     bf16_tflops: float | None

@@ -15,13 +15,24 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from minikv.errors import ConfigError
+from minikv.errors import ArgumentError, ConfigError
 
 # Names under which composite (multimodal) configs keep their decoder, most specific first.
 TEXT_CONFIG_NAMES = ("text_config", "language_config", "llm_config")
 
 # Architectures whose config class lives outside transformers but whose cache is a class that does.
 SAME_CACHE_AS = {"kimi_k2": "deepseek_v3", "mimo": "qwen2"}
+
+# Names of old hub configs that a class still takes and renames, and that win where they stand.
+OLD_NAMES = {
+    "bloom": {"hidden_size": "n_embed"},
+    "lfm2": {"intermediate_size": "block_ff_dim"},
+    "nemotron_h": {"n_groups": "mamba_n_groups", "conv_kernel": "mamba_d_conv", "expand": "mamba_expand"},
+}
+
+# No decoder is deeper; a number beyond it is a slip, and would be built layer by layer.
+MOST_LAYERS = 10_000
+MOST = 2**40  # of anything else that a config counts
 
 # A class default for one of these would be another model's size: they have to be in the config itself.
 NEVER_DEFAULTED = ("num_hidden_layers", "hidden_size")
@@ -72,13 +83,18 @@ class Config:
 
     def get(self, field: str, default: Any = None) -> Any:
         """The field's value: the config's own, else its class's, else ``default`` (which is not noted)."""
-        for key in (field, self._aliases.get(field)):
+        old = OLD_NAMES.get(self.model_type, {}).get(field)
+        for key in (old, field, self._aliases.get(field)):
             if key is not None and key in self.fields:
                 return self.note(key, self.fields[key], "config")
         own = self._aliases.get(field, field)
         if own in self._defaults and field not in NEVER_DEFAULTED:
             return self.note(own, self._defaults[own], "class default")
         return default
+
+    def knows(self, field: str) -> bool:
+        """Whether the config's class has this field at all; a field that it ignores may still stand in a file."""
+        return self._aliases.get(field, field) in self._defaults
 
     def require(self, field: str) -> Any:
         """The field's value. Raises ``ConfigError`` where neither config nor class has it, or it is null."""
@@ -91,7 +107,11 @@ class Config:
         """A field that counts something: an int of at least ``least``, or ``ConfigError`` says what stands there."""
         value = self.require(field) if value is _MISSING else value
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            value = value if len(repr(value)) < 60 else f"{repr(value)[:60]}..."
             raise ConfigError("bad_field", field=field, value=value, name=self.name, least=least)
+        most = MOST_LAYERS if field == "num_hidden_layers" else MOST
+        if value > most:
+            raise ConfigError("field_too_large", field=field, name=self.name, most=most)
         return value
 
     def optional_count(self, field: str) -> int:
@@ -117,7 +137,8 @@ class Config:
 def read_config(source: Any) -> Config:
     """A ``Config`` from a dict, a Hugging Face config object, a config.json, a model folder or a catalogue name.
 
-    Raises ``ConfigError`` (unreadable file, no JSON, no object) and ``UnknownNameError`` (no such file or name).
+    Raises ``ConfigError`` (unreadable file, no JSON, no object), ``UnknownNameError`` (no such file or name) and
+    ``ArgumentError`` (none of these).
     """
     if isinstance(source, Config):
         return Config(source.whole, source.name)
@@ -125,12 +146,20 @@ def read_config(source: Any) -> Config:
         return Config(source, str(source.get("_name_or_path") or source.get("model_type") or "config"))
     if hasattr(source, "to_dict"):
         return Config(_object_fields(source), str(getattr(source, "name_or_path", "") or source.model_type))
+    if not isinstance(source, str | Path):
+        raise ArgumentError("not_a_config", kind=type(source).__name__)
     path = Path(source)
-    if path.is_dir():
-        path = path / "config.json"
-        if not path.is_file():
-            raise ConfigError("no_config_json", path=str(path.parent))
-    if path.is_file():
+    try:
+        if path.is_dir():
+            path = path / "config.json"
+            if not path.is_file():
+                raise ConfigError("no_config_json", path=str(path.parent))
+        is_file = path.is_file()
+    except OSError as error:  # a name too long for the file system, a folder that may not be entered
+        raise ConfigError(
+            "unreadable_file", path=str(path)[:80], reason=error.strerror or str(error)
+        ) from error
+    if is_file:
         return Config(_load_json(path), path.parent.name if path.name == "config.json" else path.name)
     if path.suffix == ".json":
         raise ConfigError("no_file", path=str(path))
@@ -157,6 +186,8 @@ def _load_json(path: Path) -> dict[str, Any]:
         raise ConfigError("unreadable_file", path=str(path), reason=str(error)) from error
     except json.JSONDecodeError as error:
         raise ConfigError("bad_json", path=str(path), line=error.lineno, reason=error.msg) from error
+    except (RecursionError, ValueError) as error:  # nested too deep, or an int of thousands of digits
+        raise ConfigError("unreadable_file", path=str(path), reason=str(error)) from error
     if not isinstance(loaded, dict):
         raise ConfigError("not_an_object", path=str(path), kind=type(loaded).__name__)
     return loaded

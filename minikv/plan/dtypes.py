@@ -46,7 +46,7 @@ _OTHER_NAMES = {
 }
 
 
-def kv_dtype(name: str) -> KVDtype:
+def find_kv_dtype(name: str) -> KVDtype:
     """The dtype of that name ("bf16", "bfloat16", "torch.bfloat16", "fp8", …).
 
     Raises ``ArgumentError`` with the names that exist.

@@ -8,9 +8,10 @@ the spec instead.
 import math
 from typing import Any
 
+from minikv.errors import ArgumentError
 from minikv.plan.architectures import split_heads
 from minikv.plan.config import read_config
-from minikv.plan.dtypes import kv_dtype as find_kv_dtype
+from minikv.plan.dtypes import find_kv_dtype
 from minikv.plan.spec import CacheSpec, check_count, model_dtype_of
 
 
@@ -49,14 +50,22 @@ def max_batch_size(
 ) -> int:
     """How many sequences of ``num_tokens`` tokens a dense transformers cache fits into ``safety`` of ``free_bytes``.
 
-    ``num_tokens`` counts prompt and answer. Two things live only during a step and are set aside: one layer
-    twice, since a cache grows by joining old and new into a new tensor, and one layer's rebuilt K and V where
-    the cache holds latents. ``step_bytes`` is what else a step takes for a sequence (other activations).
+    ``num_tokens`` counts prompt and answer. A sequence counts what transformers *holds* after a prefill of them:
+    a sliding layer keeps the whole prompt until the next step. Two things live only during a step and are set
+    aside: one layer twice, since a cache grows by joining old and new into a new tensor, and one layer's rebuilt
+    K and V where the cache holds latents. ``step_bytes`` is what else a step takes (other activations).
     """
     check_count("free_bytes", free_bytes, least=0)
     check_count("num_tokens", num_tokens)
     spec = CacheSpec.from_config(config, **spec_arguments)
-    joined = max((layer.bytes_for(num_tokens) for layer in spec.layers), default=0)
+    if not isinstance(safety, int | float) or not 0 < safety <= 1:
+        raise ArgumentError("out_of_range", what="safety", value=safety, low=0, high=1)
+    check_count("step_bytes", step_bytes, least=0)
+    if spec.layout == "vllm":
+        held, joined = spec.bytes_for(num_tokens), 0  # blocks do not move as they grow
+    else:
+        held = spec.held_bytes_for(num_tokens, step=num_tokens)
+        joined = max(layer.held_bytes_for(num_tokens, num_tokens) for layer in spec.layers)
     rebuilt = rebuilt_bytes(config, num_tokens, tp=spec.tp) if spec.layout == "hf" else 0
-    one = spec.bytes_for(num_tokens) + joined + rebuilt + step_bytes
+    one = held + joined + rebuilt + step_bytes
     return math.floor(free_bytes * safety) // one if one else 0

@@ -70,6 +70,8 @@ def _layer_lines(layer: LayerSpec, count: int, say) -> list[str]:
             )
         if layer.index_bytes:
             lines.append(say("layer_index", index_bytes=layer.index_bytes))
+        if layer.format_bytes:
+            lines.append(say("layer_format", format_bytes=layer.format_bytes))
         if layer.token_bytes != product:
             lines.append(say("layer_sum", token_bytes=layer.token_bytes))
     if layer.window is not None:

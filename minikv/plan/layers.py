@@ -12,9 +12,10 @@ class LayerSpec:
     "none". ``kv_heads`` are the heads on this rank. ``k_dim`` and ``v_dim`` are elements per head and token;
     a latent layer has one head, ``k_dim`` = kv_lora_rank and ``v_dim`` = qk_rope_head_dim. ``itemsize`` is
     bytes an element, ``scale_bytes`` a quantized cache's bytes per (token, head) for K and for V each,
-    ``index_bytes`` the indexer key's bytes a token. ``window`` is the most tokens that the layer keeps (None:
-    all), ``state_bytes`` what a sequence costs whatever its length, ``reads_layer`` whose K and V a shared
-    layer reads.
+    ``index_bytes`` the indexer key's bytes a token, ``format_bytes`` what a storage format adds to a token.
+    ``window`` is the most tokens that the layer keeps (None: all), ``top_k`` the most that a decode step reads
+    of them (sparse attention; None: all), ``state_bytes`` what a sequence costs whatever its length,
+    ``reads_layer`` whose K and V a shared layer reads.
     """
 
     kind: str
@@ -24,6 +25,8 @@ class LayerSpec:
     itemsize: int = 2
     scale_bytes: int = 0
     index_bytes: int = 0
+    format_bytes: int = 0
+    top_k: int | None = None
     window: int | None = None
     state_bytes: int = 0
     reads_layer: int | None = None
@@ -34,7 +37,7 @@ class LayerSpec:
         elements = self.kv_heads * (self.k_dim + self.v_dim)
         # A layer that caches only one tensor a head would have one scale; none of ours does.
         scales = 2 * self.kv_heads * self.scale_bytes if elements else 0
-        return elements * self.itemsize + scales + self.index_bytes
+        return elements * self.itemsize + scales + self.index_bytes + self.format_bytes
 
     def tokens_kept(self, num_tokens: int) -> int:
         """How many of a sequence's ``num_tokens`` tokens the layer still has."""
@@ -43,6 +46,13 @@ class LayerSpec:
     def bytes_for(self, num_tokens: int) -> int:
         """Bytes of one sequence of ``num_tokens`` tokens in this layer; an empty sequence holds nothing."""
         return self.tokens_kept(num_tokens) * self.token_bytes + (self.state_bytes if num_tokens else 0)
+
+    def bytes_read(self, num_tokens: int) -> int:
+        """Bytes that a decode step has to read; of sparse attention, every indexer key and ``top_k`` tokens."""
+        if self.top_k is None:
+            return self.bytes_for(num_tokens)
+        read = min(num_tokens, self.top_k) * (self.token_bytes - self.index_bytes)
+        return read + num_tokens * self.index_bytes
 
     def held_bytes_for(self, num_tokens: int, step: int) -> int:
         """Bytes of storage behind the cached tensors after a forward of ``step`` tokens that ended at ``num_tokens``.

@@ -74,17 +74,27 @@ def max_length(spec: CacheSpec, pool_bytes: int, batch: int, block_size: int) ->
     return low
 
 
+def counted_kinds(spec: CacheSpec) -> tuple[BlockKind, ...]:
+    """The kinds whose blocks an engine counts: those without a window, or all where every layer slides."""
+    kinds = block_kinds(spec)
+    return tuple(kind for kind in kinds if kind.layer.window is None) or kinds
+
+
+def counted_block_bytes(spec: CacheSpec, block_size: int) -> int:
+    """Bytes of one block that ``num_blocks`` counts."""
+    return sum(kind.block_bytes(block_size) for kind in counted_kinds(spec))
+
+
 def num_blocks(spec: CacheSpec, pool_bytes: int, num_tokens: int, batch: int, block_size: int) -> int:
     """Blocks of the kinds without a window that ``pool_bytes`` holds: what an engine prints as its block count.
 
     Where some layers slide or recur, what ``batch`` sequences of ``num_tokens`` tokens need there is set
     aside first. A model whose layers all slide counts the blocks of its windows.
     """
-    kinds = block_kinds(spec)
-    growing = [kind for kind in kinds if kind.layer.window is None] or list(kinds)
-    bounded = [kind for kind in kinds if kind not in growing]
+    counted = counted_kinds(spec)
+    bounded = [kind for kind in block_kinds(spec) if kind not in counted]
     aside = batch * spec.constant_state_bytes + batch * sum(
         kind.layer.blocks_for(num_tokens, block_size) * kind.block_bytes(block_size) for kind in bounded
     )
-    block = sum(kind.block_bytes(block_size) for kind in growing)
+    block = counted_block_bytes(spec, block_size)
     return max(0, pool_bytes - aside) // block if block else 0

@@ -21,6 +21,9 @@ MatrixBytes = Callable[[int, int], int]
 FLOAT32 = 4
 FLOAT16 = 2
 
+# ModelOpt's names for what it does to the KV cache.
+KV_ALGORITHMS = {"FP8": "fp8", "INT8": "int8"}
+
 
 @dataclass(frozen=True)
 class Quantization:
@@ -49,6 +52,60 @@ def read_quantization(config: Config) -> Quantization | None:
 
     Raises ``ConfigError`` for a method that minikv cannot count, and for one whose fields are not understood.
     """
+    stated = _stated(config)
+    if stated is None:
+        return None
+    method = stated.get("quant_method")
+    read = _METHODS.get(method) if isinstance(method, str) else None
+    if read is None:
+        raise _unknown(config, method)
+    return read(config, stated)
+
+
+def kv_cache_quantization(config: Config) -> str | None:
+    """The dtype that the checkpoint itself asks its KV cache to have: "fp8", "int8", or None where it asks nothing.
+
+    compressed-tensors and ModelOpt write ``kv_cache_scheme``, older ModelOpt files ``kv_cache_quant_algo``.
+    Both have one scale a tensor (``dtypes`` counts one a token and head for "int8": a little more).
+    Raises ``ConfigError`` ("not_understood") for any other scheme (NVFP4, 4 bits, a zero point, a scale a
+    token), and where the two fields contradict each other.
+    """
+    stated = _stated(config)
+    if stated is None:
+        return None
+    # hf_quant_config.json keeps the fields one level deeper, and some configs copied it whole.
+    inner = stated.get("quantization")
+    levels = (stated, inner) if isinstance(inner, Mapping) else (stated,)
+    asked: set[str] = set()
+    for level in levels:
+        scheme, algorithm = level.get("kv_cache_scheme"), level.get("kv_cache_quant_algo")
+        if scheme is not None:
+            asked.add(_kv_scheme(config, scheme))
+        if algorithm is not None:
+            asked.add(_kv_algorithm(config, algorithm))
+    if len(asked) > 1:
+        raise config.refuse("kv_cache_quant_algo", ", ".join(sorted(asked)))
+    return asked.pop() if asked else None
+
+
+def _kv_algorithm(config: Config, algorithm: Any) -> str:
+    dtype = KV_ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else None
+    if dtype is None:
+        raise config.refuse("kv_cache_quant_algo", algorithm)
+    return dtype
+
+
+def _kv_scheme(config: Config, scheme: Any) -> str:
+    """The dtype of a ``kv_cache_scheme`` with one scale a tensor and no zero point."""
+    if isinstance(scheme, Mapping) and scheme.get("num_bits") == 8:
+        dtype = {"float": "fp8", "int": "int8"}.get(str(scheme.get("type")))
+        if dtype and scheme.get("strategy", "tensor") == "tensor" and scheme.get("symmetric", True) is True:
+            return dtype
+    raise config.refuse("kv_cache_scheme", scheme)
+
+
+def _stated(config: Config) -> Mapping | None:
+    """What the config says about its quantization; None where it says nothing."""
     stated = next(
         (
             fields[name]
@@ -58,15 +115,9 @@ def read_quantization(config: Config) -> Quantization | None:
         ),
         None,
     )
-    if stated is None:
-        return None
-    if not isinstance(stated, Mapping):
+    if stated is not None and not isinstance(stated, Mapping):
         raise config.refuse("quantization_config", stated)
-    method = stated.get("quant_method")
-    read = _METHODS.get(method) if isinstance(method, str) else None
-    if read is None:
-        raise _unknown(config, method)
-    return read(config, stated)
+    return stated
 
 
 def _unknown(config: Config, method: Any) -> ConfigError:
@@ -147,8 +198,8 @@ def _bitsandbytes(config: Config, stated: Mapping) -> Quantization:
         scales = blocks + FLOAT32 * (math.ceil(blocks / 256) + 256 + 1) if double else FLOAT32 * blocks
         return math.ceil(out * inp / 2) + scales + 16 * FLOAT32
 
-    said = ("quant_bitsandbytes", {"double": "yes" if double else "no"})
-    return Quantization("bitsandbytes", matrix_bytes, excluded, assumptions=(said,))
+    said = "quant_bitsandbytes_double" if double else "quant_bitsandbytes"
+    return Quantization("bitsandbytes", matrix_bytes, excluded, assumptions=((said, {}),))
 
 
 def _compressed(config: Config, stated: Mapping) -> Quantization:

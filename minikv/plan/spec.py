@@ -15,8 +15,11 @@ from typing import Any
 from minikv.errors import ArgumentError
 from minikv.plan.architectures import build_layers
 from minikv.plan.config import Config, FieldUse, read_config
-from minikv.plan.dtypes import kv_dtype as find_kv_dtype
+from minikv.plan.dtypes import find_kv_dtype
 from minikv.plan.layers import LayerSpec
+from minikv.plan.quantization import kv_cache_quantization
+
+LARGEST_COUNT = 2**62  # above it, a product of two counts no longer means bytes of anything
 
 LAYOUTS = ("hf", "hf-expanded", "vllm")
 
@@ -54,10 +57,11 @@ class CacheSpec:
 
         ``config`` is a dict, a Hugging Face config object, a path to a config.json, a model folder or a
         catalogue name. ``tp`` is the tensor-parallel size: KV heads are divided by it, replicated where there
-        are fewer heads than ranks; MLA latents are replicated on every rank. ``kv_dtype`` None takes the
-        config's dtype. ``layout`` "hf" is what transformers >= 5.15 caches, "hf-expanded" what older ones
-        cached for MLA (per-head K and V), "vllm" what vLLM keeps in its slots. ``encoder_tokens`` is the
-        length that the cross-attention of an encoder-decoder model caches.
+        are fewer heads than ranks; MLA latents are replicated on every rank. ``layout`` "hf" is what
+        transformers >= 5.15 caches, "hf-expanded" what older ones cached for MLA (per-head K and V), "vllm"
+        what vLLM keeps in its slots. ``kv_dtype`` None takes the config's dtype; with layout "vllm", the dtype
+        that the checkpoint's quantization_config asks for. ``encoder_tokens`` is the length that the
+        cross-attention of an encoder-decoder model caches.
 
         Raises ``ConfigError`` for a config that minikv does not understand (it names the field),
         ``ArgumentError`` for an argument, ``UnknownNameError`` for a name.
@@ -68,7 +72,12 @@ class CacheSpec:
         reader = read_config(config)
         assumptions: list[tuple[str, dict[str, Any]]] = []
         model_dtype = model_dtype_of(reader, assumptions)
-        dtype = find_kv_dtype(kv_dtype or model_dtype)
+        asked = kv_cache_quantization(reader) if kv_dtype is None else None
+        if asked is not None and layout != "vllm":
+            # The checkpoint brings scales for an engine that quantizes; transformers' own cache does not.
+            assumptions.append(("kv_quantization_unused", {"asked": asked, "dtype": model_dtype}))
+            asked = None
+        dtype = find_kv_dtype(kv_dtype or asked or model_dtype)
         layers = build_layers(
             reader,
             tp=tp,
@@ -78,6 +87,7 @@ class CacheSpec:
             encoder_tokens=encoder_tokens,
             assumptions=assumptions,
         )
+        max_positions = _max_positions(reader, assumptions)
         return cls(
             layers=tuple(layers),
             name=reader.name,
@@ -85,7 +95,7 @@ class CacheSpec:
             tp=tp,
             kv_dtype=dtype.name,
             layout=layout,
-            max_positions=_max_positions(reader),
+            max_positions=max_positions,
             fields=tuple(reader.used.values()),
             assumptions=tuple(assumptions),
         )
@@ -128,9 +138,16 @@ class CacheSpec:
         """
         check_count("num_tokens", num_tokens)
         check_count("step", step)
+        check_count("batch", batch, least=0)
         if step > num_tokens:
             raise ArgumentError("out_of_range", what="step", value=step, low=0, high=num_tokens)
         return batch * sum(layer.held_bytes_for(num_tokens, step) for layer in self.layers)
+
+    def bytes_read(self, num_tokens: int, batch: int = 1) -> int:
+        """Bytes of the cache that one decode step of ``batch`` sequences has to read on this rank."""
+        check_count("num_tokens", num_tokens, least=0)
+        check_count("batch", batch, least=0)
+        return batch * sum(layer.bytes_read(num_tokens) for layer in self.layers)
 
     def slope(self, num_tokens: int = 0) -> int:
         """Bytes that the next token adds to a sequence of ``num_tokens`` tokens, constant state left out."""
@@ -169,22 +186,52 @@ class CacheSpec:
 
 
 def check_count(what: str, value: Any, least: int = 1) -> None:
-    """Raise ``ArgumentError`` unless ``value`` is an int of at least ``least``."""
+    """Raise ``ArgumentError`` unless ``value`` is an int of at least ``least``, and no larger than any memory."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ArgumentError("bad_count", what=what, value=value, least=least)
+    if value > LARGEST_COUNT:
+        digits = value.bit_length() * 3 // 10 + 1
+        raise ArgumentError("count_too_large", what=what, digits=digits, most=LARGEST_COUNT)
 
 
 def model_dtype_of(config: Config, assumptions: list) -> str:
     """The dtype that the model computes in, from ``dtype`` or the older ``torch_dtype``."""
     for name in ("dtype", "torch_dtype"):
         for fields in (config.fields, config.whole):
-            if isinstance(fields.get(name), str):
-                return config.note(name, fields[name], "config")
+            stated = fields.get(name)
+            if stated is None:
+                continue
+            try:
+                find_kv_dtype(stated)
+            except ArgumentError:
+                raise config.refuse(name, stated) from None
+            return config.note(name, stated, "config")
     assumptions.append(("assumed_dtype", {}))
     return config.assume("dtype", "bfloat16")
 
 
-def _max_positions(config: Config) -> int | None:
-    # Whisper's decoder has positions of its own, beside its encoder's frames.
-    value = config.get("max_target_positions") or config.get("max_position_embeddings")
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+# Whisper's decoder has positions of its own, beside its encoder's frames; MPT has its own name.
+_POSITION_FIELDS = ("max_target_positions", "max_position_embeddings", "max_seq_len")
+
+
+def _max_positions(config: Config, assumptions: list) -> int | None:
+    """The most positions that the model has, or None where its config sets no limit (T5, Mamba).
+
+    YaRN stretches the positions that a model was trained on: original_max_position_embeddings * factor. Some
+    configs state the product (DeepSeek-V3), some the original (Qwen3 with YaRN switched on): the larger counts.
+    """
+    stated = next((name for name in _POSITION_FIELDS if config.get(name) is not None), None)
+    if stated is None:
+        return None
+    most = config.count(stated)
+    rope = config.get("rope_scaling") or config.get("rope_parameters")
+    if isinstance(rope, dict) and "yarn" in (rope.get("rope_type"), rope.get("type")):
+        original, factor = rope.get("original_max_position_embeddings"), rope.get("factor")
+        if (
+            isinstance(original, int)
+            and isinstance(factor, int | float)
+            and most < original * factor < LARGEST_COUNT
+        ):
+            assumptions.append(("yarn_positions", {"original": original, "factor": factor, "stated": most}))
+            return int(original * factor)
+    return most

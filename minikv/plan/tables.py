@@ -62,19 +62,22 @@ def _row(budget: MemoryBudget, context: int) -> dict[str, Any]:
 
 
 def _floor(budget: MemoryBudget, context: int, batch: int) -> float | None:
-    if budget.gpu is None or not budget.gpu.bandwidth_gb_s:
-        return None
     weights = weights_read(budget, batch)
-    return decode_floor(weights, budget.spec.bytes_for(context, batch), budget.gpu.bandwidth_gb_s).seconds
+    if weights is None or budget.gpu is None or not budget.gpu.bandwidth_gb_s:
+        return None
+    return decode_floor(weights, budget.spec.bytes_read(context, batch), budget.gpu.bandwidth_gb_s).seconds
 
 
-def weights_read(budget: MemoryBudget, batch: int) -> int:
+def weights_read(budget: MemoryBudget, batch: int) -> int | None:
     """Bytes of the weights that a decode step of ``batch`` tokens reads on one rank.
 
     Of the experts only those that some token is routed to (uniform routing assumed), and of an untied
-    embedding one row a token, which is left out.
+    embedding one row a token, which is left out. None for a model with experts whose weights' parts are not
+    known: reading all of them would be no floor.
     """
     parts = budget.weights.parts
+    if budget.experts != (0, 0) and not parts:
+        return None
     experts = parts.get("expert", 0)
     dense = budget.weight_bytes - experts - (parts.get("embedding", 0) if parts.get("lm_head") else 0)
     num_experts, top_k = budget.experts

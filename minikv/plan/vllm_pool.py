@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from minikv.errors import ArgumentError, ConfigError
-from minikv.plan.layers import LayerSpec
 from minikv.plan.spec import CacheSpec, check_count
 from minikv.units import GIB
 
@@ -26,10 +25,6 @@ STATE_BLOCKS = {
     "align": 2,
 }  # blocks a request has in each group of recurrent layers, by mamba_cache_mode
 RULES = ("old", "new")  # how the token count was printed: up to v0.20, from v0.21
-
-# With fp8, a sparse MLA model keeps 512 fp8 elements, 4 float32 scales and 64 bf16 elements a token
-# ("fp8_ds_mla" in MLAAttentionSpec.real_page_size_bytes).
-FP8_SPARSE_LATENT_BYTES = 656
 
 
 @dataclass(frozen=True)
@@ -213,25 +208,18 @@ def printed_interval(gib: str) -> tuple[int, int]:
 
 def _cached_layers(spec: CacheSpec) -> list[_Cached]:
     """What each layer asks of the pool; a layer with attention and state (Falcon-H1) asks twice."""
-    sparse = any(layer.index_bytes for layer in spec.layers)
     cached = []
     for layer in spec.layers:
         if layer.kind == "cross":
             raise ConfigError("pool_cross_attention", name=spec.name)
         if layer.token_bytes:
             kind = layer.kind if layer.window is not None else "full"
-            cached.append(_Cached(kind, _token_bytes(layer, sparse), layer.window))
+            cached.append(_Cached(kind, layer.token_bytes, layer.window))
         if layer.state_bytes:
             cached.append(_Cached("state", state_bytes=layer.state_bytes))
     if not cached:
         raise ConfigError("pool_empty", name=spec.name)
     return cached
-
-
-def _token_bytes(layer: LayerSpec, sparse: bool) -> int:
-    if sparse and layer.kind == "latent" and layer.itemsize == 1:
-        return FP8_SPARSE_LATENT_BYTES + layer.index_bytes
-    return layer.token_bytes
 
 
 def _one_group(cached: list[_Cached], block_size: int, pp: int) -> VllmPool:

@@ -5,15 +5,32 @@ A safetensors file begins with the length of its header (8 bytes, little-endian)
 """
 
 import json
+import re
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from minikv.errors import ConfigError
 
 INDEX = "model.safetensors.index.json"
+SINGLE_FILE = "model.safetensors"
+SHARD = re.compile(r"model-(\d+)-of-(\d+)\.safetensors")
+# The same weights in another layout, and weights that are laid over a model's own.
+NOT_THE_MODEL = ("consolidated", "adapter")
 # The format's own limit; a longer header is a broken length.
 MAX_HEADER_BYTES = 100 * 10**6
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """``num_bytes`` of all tensors; ``files`` are those counted, named only where that was a choice.
+
+    It is one where the folder holds other safetensors files, or files of names that transformers does not write.
+    """
+
+    num_bytes: int
+    files: tuple[str, ...] = ()
 
 
 def folder_of(source: Any) -> Path | None:
@@ -26,24 +43,43 @@ def folder_of(source: Any) -> Path | None:
     return path if path.is_dir() else None
 
 
-def checkpoint_bytes(folder: Path) -> int | None:
-    """Bytes of all tensors of the checkpoint in ``folder``; None where there is neither index nor file.
+def read_checkpoint(folder: Path) -> Checkpoint | None:
+    """The checkpoint in ``folder``; None where there is neither an index nor a file of the model's weights.
 
-    Raises ``ConfigError`` for an index or a header that cannot be read, and for an index without a total whose
-    files are not all there.
+    Raises ``ConfigError`` for an index or a header that cannot be read, for an index without a total whose
+    files are not all there, and for an incomplete set of shards without an index.
     """
     index = folder / INDEX
     if index.is_file():
         stated = _index_total(index)
         if stated is not None:
-            return stated
+            return Checkpoint(stated)
         names = _index_files(index)
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
             raise ConfigError("index_without_total", path=str(index), missing=missing[0])
-        return sum(header_bytes(folder / name) for name in names)
-    files = sorted(folder.glob("*.safetensors"))
-    return sum(header_bytes(path) for path in files) if files else None
+        return Checkpoint(sum(header_bytes(folder / name) for name in names))
+    present = sorted(path.name for path in folder.glob("*.safetensors"))
+    counted = _model_files(folder, present)
+    if not counted:
+        return None
+    usual = counted == [SINGLE_FILE] or all(SHARD.fullmatch(name) for name in counted)
+    files = () if usual and counted == present else tuple(counted)
+    return Checkpoint(sum(header_bytes(folder / name) for name in counted), files)
+
+
+def _model_files(folder: Path, present: list[str]) -> list[str]:
+    """The files that hold the model once: the names that transformers writes, else all that may be the model's."""
+    if SINGLE_FILE in present:
+        return [SINGLE_FILE]
+    shards = {name: match for name in present if (match := SHARD.fullmatch(name))}
+    if not shards:
+        return [name for name in present if not name.startswith(NOT_THE_MODEL)]
+    numbers = sorted(int(match[1]) for match in shards.values())
+    totals = {int(match[2]) for match in shards.values()}
+    if numbers != list(range(1, len(shards) + 1)) or totals != {len(shards)}:
+        raise ConfigError("shards_incomplete", path=str(folder), found=len(shards), total=max(totals))
+    return list(shards)
 
 
 def header_bytes(path: Path) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from minikv.plan.architectures import build_layers, head_dim
 from minikv.plan.config import Config
-from minikv.plan.dtypes import kv_dtype
+from minikv.plan.dtypes import find_kv_dtype
 from minikv.plan.layer_kinds import FULL, layer_kinds, shared_layers
 from minikv.plan.weight_shapes import (
     Tensor,
@@ -99,7 +99,7 @@ def gemma4(config: Config) -> Iterator[Tensor]:
     specs = build_layers(
         config,
         tp=1,
-        dtype=kv_dtype("bf16"),
+        dtype=find_kv_dtype("bf16"),
         model_itemsize=2,
         layout="vllm",
         encoder_tokens=None,

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from minikv.errors import ConfigError
+from minikv.errors import ArgumentError, ConfigError
 from minikv.plan.catalog import find_model
 from minikv.plan.config import Config, read_config
-from minikv.plan.dtypes import kv_dtype
+from minikv.plan.dtypes import find_kv_dtype
 from minikv.plan.quantization import Quantization, read_quantization
 from minikv.plan.spec import check_count, model_dtype_of
-from minikv.plan.weight_files import checkpoint_bytes, folder_of
+from minikv.plan.weight_files import Checkpoint, folder_of, read_checkpoint
 from minikv.plan.weight_shapes import Tensor
 from minikv.plan.weight_shapes_classic import CLASSIC
 from minikv.plan.weight_shapes_decoder import DENSE
@@ -36,6 +36,9 @@ WEIGHT_FAMILIES: dict[str, Callable[[Config], Iterator[Tensor]]] = {
     **GEMMA,
     **CLASSIC,
 }
+
+# A key of messages/weights.toml, and its values.
+Assumption = tuple[str, dict[str, Any]]
 
 _ENCODERS = ("vision_config", "audio_config")
 _MTP_FIELDS = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers")
@@ -74,15 +77,16 @@ class WeightBytes:
     """The weights of one rank: ``total`` bytes, and what the number rests on.
 
     ``num_parameters`` counts the whole model (None where its shapes are not known). ``source`` is "index" (the
-    checkpoint's files), "shapes" or "given". ``parts`` are bytes by kind (shapes only). ``assumptions`` are
-    keys of ``messages/weights.toml`` with their values.
+    checkpoint's files), "shapes" or "given". ``parts`` are bytes by kind and add up to ``total``: the shapes' own,
+    or, for "index" and "given", the total shared out as the shapes are; empty where no shapes are known.
+    ``assumptions`` are keys of ``messages/weights.toml`` with their values.
     """
 
     total: int
     num_parameters: int | None
     source: str
     parts: dict[str, int] = field(default_factory=dict, hash=False)
-    assumptions: tuple[tuple[str, dict[str, Any]], ...] = field(default=(), hash=False)
+    assumptions: tuple[Assumption, ...] = field(default=(), hash=False)
 
 
 def weight_list(config: Any, *, tp: int = 1) -> list[Weight]:
@@ -112,34 +116,49 @@ def weight_bytes(config_or_path: Any, *, tp: int = 1, weight_bytes: int | None =
     config = read_config(config_or_path)
     if weight_bytes is not None:
         check_count("weight_bytes", weight_bytes)
-        return WeightBytes(weight_bytes, _num_parameters(config), "given")
+        return _given(config_or_path, config, weight_bytes, tp)
     folder = folder_of(config_or_path)
-    in_files = checkpoint_bytes(folder) if folder is not None else None
-    if in_files is not None:
-        return _from_files(config, in_files, tp)
+    checkpoint = read_checkpoint(folder) if folder is not None else None
+    if checkpoint is not None:
+        return _from_files(config, checkpoint, tp)
     missing = _missing_fields(config_or_path)
     if unknown := [name for name in missing if name not in _ENCODERS]:
         raise ConfigError("catalogue_incomplete", name=config.name, field=unknown[0])
-    assumptions: list[tuple[str, dict[str, Any]]] = []
-    weights = _weights(config, tp, assumptions)
-    parts: Counter[str] = Counter()
-    for weight in weights:
-        parts[weight.kind] += weight.bytes
+    assumptions: list[Assumption] = []
+    parts = _by_kind(_weights(config, tp, assumptions))
     encoder = next((name for name in _ENCODERS if config.whole.get(name) or name in missing), None)
     if encoder is not None:
         assumptions.append(("vision_not_counted", {"field": encoder}))
     if mtp := _mtp_layers(config):
         assumptions.append(("mtp_not_counted", {"layers": mtp}))
-    return WeightBytes(parts.total(), _num_parameters(config), "shapes", dict(parts), tuple(assumptions))
+    return WeightBytes(sum(parts.values()), _num_parameters(config), "shapes", parts, tuple(assumptions))
 
 
-def _from_files(config: Config, in_files: int, tp: int) -> WeightBytes:
+def _given(source: Any, config: Config, total: int, tp: int) -> WeightBytes:
+    """The caller's bytes. A catalogue config that lacks fields has no shapes to share them out by."""
+    if any(name not in _ENCODERS for name in _missing_fields(source)):
+        return WeightBytes(total, None, "given")
+    assumptions: list[Assumption] = []
+    parts = _shared_out(config, total, tp, assumptions)
+    return WeightBytes(total, _num_parameters(config), "given", parts, tuple(assumptions))
+
+
+def _from_files(config: Config, checkpoint: Checkpoint, tp: int) -> WeightBytes:
     """The files' bytes hold everything in them; per rank they shrink as the shapes do."""
-    assumptions: list[tuple[str, dict[str, Any]]] = []
+    assumptions: list[Assumption] = []
+    if checkpoint.files:
+        assumptions.append(("files_counted", {"files": ", ".join(checkpoint.files)}))
     if mtp := _mtp_layers(config):
         assumptions.append(("files_hold_mtp", {"layers": mtp}))
-    if tp == 1:
-        return WeightBytes(in_files, _num_parameters(config), "index", assumptions=tuple(assumptions))
+    total = checkpoint.num_bytes
+    if tp > 1:
+        total = _on_rank(config, total, tp, assumptions)
+    parts = _shared_out(config, total, tp, assumptions)
+    return WeightBytes(total, _num_parameters(config), "index", parts, tuple(assumptions))
+
+
+def _on_rank(config: Config, in_files: int, tp: int, assumptions: list[Assumption]) -> int:
+    """What one of ``tp`` ranks holds of the files' bytes."""
     try:
         whole = sum(weight.bytes for weight in _weights(config, 1, []))
         rank = sum(weight.bytes for weight in _weights(config, tp, []))
@@ -149,14 +168,41 @@ def _from_files(config: Config, in_files: int, tp: int) -> WeightBytes:
         raise ConfigError("weights_not_divisible", name=config.name, tp=tp, total=in_files) from error
     assumptions.append(("scaled_by_shapes", {"rank": rank, "whole": whole}))
     # Rounded up: a byte too many is safe in a budget.
-    total = -(-in_files * rank // whole)
-    return WeightBytes(total, _num_parameters(config), "index", assumptions=tuple(assumptions))
+    return -(-in_files * rank // whole)
 
 
-def _weights(config: Config, tp: int, assumptions: list[tuple[str, dict[str, Any]]]) -> list[Weight]:
+def _shared_out(config: Config, total: int, tp: int, assumptions: list[Assumption]) -> dict[str, int]:
+    """``total`` bytes by kind, in the proportions of the shapes; empty where these are not known.
+
+    Each part ends where its exact share ends, rounded down, so that the parts add up to ``total``.
+    """
+    try:
+        shapes = _by_kind(_weights(config, tp, []))
+    except (ArgumentError, ConfigError):
+        # The total stands without them: it was given or read because the shapes cannot answer.
+        return {}
+    whole = sum(shapes.values())
+    if whole != total:
+        assumptions.append(("parts_by_shapes", {"total": total}))
+    parts: dict[str, int] = {}
+    before = 0
+    for kind, num_bytes in shapes.items():
+        parts[kind] = total * (before + num_bytes) // whole - total * before // whole
+        before += num_bytes
+    return parts
+
+
+def _by_kind(weights: list[Weight]) -> dict[str, int]:
+    parts: dict[str, int] = {}
+    for weight in weights:
+        parts[weight.kind] = parts.get(weight.kind, 0) + weight.bytes
+    return parts
+
+
+def _weights(config: Config, tp: int, assumptions: list[Assumption]) -> list[Weight]:
     quantization = read_quantization(config)
     tensors = _tensors(config)
-    itemsize = kv_dtype(model_dtype_of(config, assumptions)).itemsize
+    itemsize = find_kv_dtype(model_dtype_of(config, assumptions)).itemsize
     if quantization is not None:
         assumptions.extend(quantization.assumptions)
     counts: Counter[Weight] = Counter()

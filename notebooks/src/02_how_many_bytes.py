@@ -462,8 +462,8 @@ for kv_dtype in ("fp32", "bf16", "fp8", "fp8_scaled", "int8"):
 # %% [markdown] key="tp" lang="zh" src="7b8ee639"
 # ## 9. 张量并行：切分、复制、拒绝
 #
-# 张量并行（TP）时，每张 GPU 负责一部分头，也只缓存这一部分。
-# 每张 GPU 连同它的进程，称为一个 rank。
+# 张量并行（TP）时，每块 GPU 负责一部分头，也只缓存这一部分。
+# 每块 GPU 连同它的进程，称为一个 rank。
 
 # %% key="predict_tp"
 predict("many_ranks", ...)
@@ -487,7 +487,7 @@ for tp in (1, 2, 3, 4, 8, 16):
 # tp = 3 is refused, with the numbers and the way out; this is how every error of the package reads.
 # %% [markdown] key="tp_read" lang="zh" src="bef02820"
 # tp 不超过 8 时，KV 头被切分，整个集群里每个字节只存一份。
-# tp = 16 时 GPU 比 KV 头多，每两张 GPU 各存同一个头的副本：单卡不再节省，整个集群存了两份。
+# tp = 16 时 GPU 比 KV 头多，每两块 GPU 各存同一个头的副本：单块 GPU 不再节省，整个集群存了两份。
 # tp = 3 会被拒绝，报错里有数字，也有出路；程序包里所有的报错都是这样写的。
 
 # %% [markdown] key="variables" lang="en"
@@ -537,7 +537,7 @@ for tp in (1, 2, 3, 4, 8, 16):
 # | `current` | 字节 | `allocated_bytes.all.current`：此刻存活的张量 | “可以小于权重”：不会，权重一直都在 |
 # | `peak` | 字节 | 上次重置以来的 `allocated_bytes.all.peak` | “为碎片留余量”：`peak - current` 是预热时的激活 |
 # | `gpu_memory_utilization` | 占 `total` 的比例 | 参数 | “分给 KV 缓存的比例”：它管的是全部用途 |
-# | `num_kv_heads` | 每张 GPU 的头数 | `num_key_value_heads` 除以张量并行大小 | “集群里的总头数”：它是模型的属性，之后才切分 |
+# | `num_kv_heads` | 每块 GPU 的头数 | `num_key_value_heads` 除以张量并行大小 | “集群里的总头数”：它是模型的属性，之后才切分 |
 # | `head_dim` | 元素 | 配置，没有才用商 | “4096 / 32 所以是 128”：碰巧对了 |
 # | `itemsize` | 字节 | 缓存的数据类型 | 乘积里忘了它 |
 # | `block_bytes` | 字节 / 块 | 所有层，K 和 V | “每层的字节” |
@@ -626,7 +626,7 @@ print(f"H200: {pool / (weights + pool):.0%}")
 # %% [markdown] key="widget" lang="zh" src="736d76e3"
 # ## 12. 动手看：可以拨动的显存预算
 #
-# 横条代表一张 GPU。拨动任意一项，再看下面那句话。
+# 横条代表一块 GPU。拨动任意一项，再看下面那句话。
 #
 # 1. **把 H200 填满。** 每条序列 4,096 个 token，把“批大小”往右拖。看缓存怎样吃掉块池，放不下时那句话怎样变化。
 #    最大能放多少条，看“可容纳……的序列数”。

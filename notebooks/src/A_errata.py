@@ -288,7 +288,7 @@ print(free == erratum("003-09").value())
 # A picture of a card with 80 GB, used up to 0.9: do the parts fit under the limit?
 # And a share that a document states in its first lines, against the budget in its last:
 # %% [markdown] key="neighbour_text" lang="zh" src="d81cd511"
-# 一张 80 GB 显卡的示意图，用到 0.9：各部分加起来在上限之内吗？
+# 一块 80 GB 显卡的示意图，用到 0.9：各部分加起来在上限之内吗？
 # 再看一个开头声称的占比，与结尾的预算对照：
 
 # %% key="neighbour_sums"
@@ -574,7 +574,7 @@ show(errata_table(t("lang"), slip="scope"))
 #
 # `peak`、`used`、`utilization`、`block`：每个词只有一个意思，却都被当成过别的。
 #
-# 下面是一张 80 GB 显卡的经过，单位是 GB，指 torch 已分配的显存。
+# 下面是一块 80 GB 显卡的经过，单位是 GB，指 torch 已分配的显存。
 # 权重 35，预热时增加 10，随后释放。
 # 如果有 GPU，再下一个单元格用 70 和 20 MiB 实测一遍。
 

@@ -110,7 +110,7 @@ check("02.3", kv_heads_per_rank)
 # ### END SOLUTION
 # %% [markdown] key="e3_why" lang="zh" src="fb952274"
 # ### BEGIN SOLUTION
-# 要避免的是不声不响的 `kv_heads // tp`：8 个头、tp 为 3 时，有两个头不在任何 GPU 上；tp 为 16 时，每张 GPU 都没有头。
+# 要避免的是不声不响的 `kv_heads // tp`：8 个头、tp 为 3 时，有两个头不在任何 GPU 上；tp 为 16 时，每块 GPU 都没有头。
 # ### END SOLUTION
 
 # %% [markdown] key="e4" lang="en"

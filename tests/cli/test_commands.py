@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from minikv.plan import find_gpu, gpu_names
+
 LLAMA = {
     "model_type": "llama",
     "hidden_size": 256,
@@ -29,7 +31,8 @@ def minikv(
     done = subprocess.run(
         [sys.executable, "-m", "minikv", *arguments], input=data, capture_output=True, env=env
     )
-    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
+    encoding = environment.get("PYTHONIOENCODING", "utf-8")
+    done.stdout, done.stderr = done.stdout.decode(encoding), done.stderr.decode(encoding)
     return done
 
 
@@ -95,12 +98,14 @@ def test_plan_needs_no_torch(config):
     subprocess.run([sys.executable, "-c", code, str(config)], check=True, capture_output=True)
 
 
+WITHOUT_BYTES = next(name for name in gpu_names() if find_gpu(name).total_bytes is None)
+
 BAD = [
     (["plan"], "minikv plan --list"),
     (["plan", "{config}"], "--gpu"),
     (["plan", "{config}", "--gpu", "H900"], "H900"),
     (["plan", "{config}", "--gpu", "A100"], "A100 SXM 80GB"),
-    (["plan", "{config}", "--gpu", "B200"], "--gpu-bytes"),
+    (["plan", "{config}", "--gpu", "GB200"], "--gpu-bytes"),
     (["plan", "{config}", "--gpu-bytes", "80 apples"], "80 apples"),
     (["plan", "{config}", "--gpu-bytes", "-5"], "-5"),
     (["plan", "{config}", "--gpu-bytes", "nan"], "nan"),
@@ -188,6 +193,7 @@ def test_lab_copies_the_course_and_never_overwrites_work(tmp_path):
     again = minikv("lab", "--copy-only", "--folder", str(course), "--lang", "zh")
     assert exercise.read_text() == work
     assert exercise.name in again.stdout
+    assert ".new" not in again.stdout, "the same version: there is no newer one to speak of"
     # An update of a notebook that nobody touched is taken over.
     ledger = json.loads((course / ".minikv.json").read_text())
     lesson.write_text("old")
@@ -200,8 +206,10 @@ def test_lab_copies_the_course_and_never_overwrites_work(tmp_path):
     # A damaged ledger never costs the reader's work.
     (course / ".minikv.json").write_text("{")
     lesson.write_text("mine")
-    minikv("lab", "--copy-only", "--folder", str(course))
+    told = minikv("lab", "--copy-only", "--folder", str(course)).stdout
     assert lesson.read_text() == "mine"
+    assert "the newer one is notebooks/en/00_start_here.new.ipynb" in told
+    assert (course / "notebooks/en/00_start_here.new.ipynb").is_file()
 
 
 def test_lab_says_when_a_folder_cannot_be_written(tmp_path):
@@ -209,6 +217,30 @@ def test_lab_says_when_a_folder_cannot_be_written(tmp_path):
     done = minikv("lab", "--copy-only", "--folder", str(tmp_path / "file" / "inside"))
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "OSError('libcudart.so.12: cannot open shared object file\\nmore advice')",
+        "ImportError('libcublas.so.12')",
+        "RuntimeError('wrong build')",
+    ],
+)
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_doctor_reports_a_torch_that_cannot_be_imported(error, lang, tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(f"raise {error}")
+    done = minikv("doctor", "--json", "--lang", lang, PYTHONPATH=str(tmp_path))
+    assert done.stderr == ""
+    assert done.returncode == 1
+    topics = {finding["topic"]: finding for finding in json.loads(done.stdout)}
+    assert topics["torch"]["state"] == "missing"
+    assert error.split("'")[1].split("\\n")[0] in topics["torch"]["text"]
+    assert "\n" not in topics["torch"]["text"]
+    assert topics["gpu"]["state"] == topics["kernels"]["state"] == "note"
+    chinese = [any("\u4e00" <= letter <= "\u9fff" for letter in topics["torch"]["text"])]
+    assert chinese == [lang == "zh"]
 
 
 def test_doctor_says_what_is_here():

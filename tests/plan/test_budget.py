@@ -65,14 +65,15 @@ def test_the_longest_length_fits_and_one_more_does_not(spec, batch, size, pool_b
         assert batch * pool.sequence_bytes(spec, longest + 1, size) > pool_bytes
 
 
-@settings(max_examples=100, deadline=None)
-@given(layer=layers, size=st.integers(1, 33), start=st.integers(0, 100))
-def test_a_window_s_blocks_suffice_wherever_it_starts(layer, size, start):
-    """Tokens start .. start + kept - 1 never touch more blocks than blocks_for allows a long sequence."""
-    kept = layer.window or 50
-    touched = (start + kept - 1) // size - start // size + 1
-    allowed = layer.blocks_for(start + kept, size) if layer.window is None else layer.blocks_for(10**6, size)
-    assert touched <= max(allowed, math.ceil((start + kept) / size))
+@settings(max_examples=200, deadline=None)
+@given(window=st.integers(1, 40), size=st.integers(1, 33))
+def test_a_window_touches_as_many_blocks_as_it_is_given_and_no_fewer(window, size):
+    """Whichever token a window starts at, its tokens lie in no more blocks than allowed; some start needs them all."""
+    layer = LayerSpec("sliding", 1, 1, 1, window=window)
+    touched = {(start + window - 1) // size - start // size + 1 for start in range(size)}
+    assert layer.blocks_for(10**6, size) == max(touched)
+    # A sequence that has only just left its window has no more blocks than tokens to fill them.
+    assert layer.blocks_for(window + 1, size) <= math.ceil((window + 1) / size)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -101,6 +102,46 @@ def test_uniform_models_have_the_textbook_block_count():
     assert budget.max_tokens == budget.num_blocks * 16
 
 
+def test_what_windows_take_is_set_aside_before_blocks_are_counted():
+    """Gemma-3-27B: 10 full layers are counted; 52 sliding ones take ceil(1022 / 16) + 1 = 65 blocks a sequence."""
+    budget = plan_memory("Gemma-3-27B", gpu="H200", context=8192, batch=8)
+    layer_block = 16 * 2 * 16 * 128 * 2
+    assert budget.block_bytes == 10 * layer_block
+    assert budget.num_blocks == (budget.kv_bytes - 8 * 65 * 52 * layer_block) // (10 * layer_block)
+    assert budget.num_blocks * budget.block_bytes <= budget.kv_bytes
+
+
+def test_a_step_of_sparse_attention_reads_what_it_attends_to():
+    """DeepSeek-V3.2: 128 indexer elements of every token, 576 latent elements of at most 2,048 tokens."""
+    spec = CacheSpec.from_config("DeepSeek-V3.2")
+    assert spec.bytes_read(100_000) == 61 * 2 * (100_000 * 128 + 2048 * 576)
+    assert spec.bytes_read(1000, batch=3) == 3 * spec.bytes_for(1000)
+    assert CacheSpec.from_config("Llama-3.1-8B").bytes_read(5000, 2) == CacheSpec.from_config(
+        "Llama-3.1-8B"
+    ).bytes_for(5000, 2)
+
+
+def test_the_floor_of_a_table_row_by_hand():
+    """Llama-3.1-8B on an H200: all weights but the embedding's rows, and every sequence's cache, at 4.8e12 B/s."""
+    budget = plan_memory("Llama-3.1-8B", gpu="H200")
+    row = next(row for row in context_rows(budget) if row["context"] == 8192)
+    read = (8_030_261_248 - 128_256 * 4096) * 2
+    assert row["floor_one_s"] == pytest.approx((read + 8192 * 131_072) / 4.8e12)
+    assert row["floor_all_s"] == pytest.approx((read + row["sequences"] * 8192 * 131_072) / 4.8e12)
+
+
+def test_bytes_that_are_not_the_model_s_cannot_be_negative():
+    for name in ("workspace_bytes", "cuda_context_bytes"):
+        for value in (-1, 0.5, None):
+            with pytest.raises(ArgumentError):
+                plan_memory("Llama-3.1-8B", gpu="H200", **{name: value})
+    budget = plan_memory("Llama-3.1-8B", gpu="H200")
+    with pytest.raises(ArgumentError):
+        budget.max_batch(0)
+    with pytest.raises(ArgumentError):
+        budget.max_context(0)
+
+
 def test_tensor_parallel_halves_what_it_can():
     one, two = (plan_memory("Llama-3.1-8B", gpu="H200", tp=tp) for tp in (1, 2))
     assert two.spec.slope() * 2 == one.spec.slope()
@@ -119,11 +160,11 @@ def test_more_of_anything_never_leaves_more_room():
 
 
 def test_gpu_bytes_override_and_are_required():
-    given_bytes = plan_memory("Llama-3.1-8B", gpu="B200", gpu_bytes=180 * 10**9)
+    given_bytes = plan_memory("Llama-3.1-8B", gpu="GB200", gpu_bytes=180 * 10**9)
     assert given_bytes.total_bytes == 180 * 10**9
     assert given_bytes.gpu is not None
     with pytest.raises(ArgumentError, match="--gpu-bytes"):
-        plan_memory("Llama-3.1-8B", gpu="B200")
+        plan_memory("Llama-3.1-8B", gpu="GB200")
     with pytest.raises(ArgumentError, match="--gpu"):
         plan_memory("Llama-3.1-8B")
 
@@ -202,7 +243,24 @@ def test_a_batch_of_latents_leaves_room_for_the_rebuild():
     assert max_batch_size("DeepSeek-V3", 18 * 10**9, 512) == int(18e9 * 0.9) // one
     assert max_batch_size("DeepSeek-V3", 18 * 10**9, 512, step_bytes=one) == int(18e9 * 0.9) // (2 * one)
     # An engine that absorbs rebuilds nothing; an expanded cache has nothing to rebuild.
-    assert max_batch_size("DeepSeek-V3", 18 * 10**9, 512, layout="vllm") == int(18e9 * 0.9) // (512 * 62 * 1152)
+    assert max_batch_size("DeepSeek-V3", 18 * 10**9, 512, layout="vllm") == int(18e9 * 0.9) // (
+        512 * 61 * 1152
+    )
+
+
+def test_a_batch_of_windows_leaves_room_for_the_whole_prompt():
+    """Gemma-3-27B holds all 32,768 tokens in all 62 layers after the prefill, and joins one layer's."""
+    spec = CacheSpec.from_config("Gemma-3-27B")
+    batch = max_batch_size("Gemma-3-27B", 80 * 10**9, 32_768)
+    one = spec.held_bytes_for(32_768, step=32_768) + 32_768 * spec.layers[0].token_bytes
+    assert one > 5 * spec.bytes_for(32_768)
+    assert batch == int(80e9 * 0.9) // one
+
+
+@pytest.mark.parametrize("safety", [0, -1, 1.5, float("nan"), "0.9"])
+def test_a_safety_that_is_no_share_is_refused(safety):
+    with pytest.raises(ArgumentError):
+        max_batch_size("Llama-3.1-8B", GIB, 100, safety=safety)
 
 
 @pytest.mark.parametrize("model_type", DECODERS)
@@ -217,10 +275,11 @@ def test_every_architecture_can_be_planned(model_type, tp):
 
 
 def test_the_activation_peak_is_the_largest_stage():
-    """Llama-3.1-8B, 8,192 tokens: residual and input 2 x 4096, gate, up and product 3 x 14336, in bf16."""
+    """Llama-3.1-8B, 8,192 tokens, bf16: four streams of 4,096, gate, up and product of 14,336, cos and sin, ids."""
     budget = plan_memory("Llama-3.1-8B", gpu="H200")
     assert budget.activations.stage == "mlp"
-    assert budget.activation_bytes == 8192 * (2 * 4096 + 3 * 14336) * 2
-    assert budget.activations.stages["attention"] == 8192 * (2 * 4096 + (2 * 32 + 2 * 8) * 128) * 2
+    assert budget.activation_bytes == 8192 * (4 * 4096 + 3 * 14336 + 4 * 128 + 8) * 2
+    halved = plan_memory("Llama-3.1-8B", gpu="H200", tp=2)
+    assert halved.activation_bytes == 8192 * (4 * 4096 + 3 * 14336 // 2 + 4 * 128 + 8) * 2
     many = plan_memory("Llama-3.1-8B", gpu="H200", chunk=1, batch=512)
     assert many.activations.stage == "logits"

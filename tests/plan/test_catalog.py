@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from minikv.errors import UnknownNameError
 from minikv.plan.catalog import GPU, Model, find_gpu, find_model, gpu_names, model_names
 from minikv.plan.config import Config
-from minikv.units import GIB
+from minikv.units import GIB, MIB
 
 GPUS = [find_gpu(name) for name in gpu_names()]
 MODELS = [find_model(name) for name in model_names()]
@@ -49,6 +49,8 @@ def test_a_gpus_figures_are_plausible_and_say_where_the_total_comes_from(gpu):
     if gpu.total_bytes is not None:
         # At most the label read as GiB, hardly less than the label read as GB: a wrong unit shows either way.
         assert 0.97 * gpu.nominal_gb * 10**9 < gpu.total_bytes <= gpu.nominal_gb * GIB
+        # What nvidia-smi counts in MiB is more than torch sees.
+        assert "nvidia-smi" not in gpu.total_source
     if gpu.bf16_tflops and gpu.fp8_tflops:
         assert gpu.fp8_tflops == pytest.approx(2 * gpu.bf16_tflops, rel=0.02)
     if gpu.vendor == "NVIDIA":
@@ -57,6 +59,36 @@ def test_a_gpus_figures_are_plausible_and_say_where_the_total_comes_from(gpu):
         capability = float(gpu.compute_capability)
         assert gpu.fp8_tflops is None or capability >= 8.9
         assert gpu.bf16_tflops is None or capability >= 8.0
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=named)
+def test_a_total_is_the_printed_figure_and_says_how_far_that_was_rounded(gpu):
+    assert (gpu.total_rounded_to is None) == (gpu.total_bytes is None)
+    if gpu.total_bytes is None:
+        return
+    if gpu.total_rounded_to == MIB:
+        printed = int(re.search(r"total_memory=(\d+)MB", gpu.total_source)[1])
+        assert gpu.total_bytes == printed * MIB
+    else:
+        assert gpu.total_rounded_to == GIB // 100
+        printed = re.search(r"(\d+\.\d\d) GiB", gpu.total_source)[1]
+        assert abs(gpu.total_bytes - float(printed) * GIB) < 1
+
+
+# MiB that nvidia-smi prints (aiconfigurator's comments; modal-labs/modal-client#2797; antirez/ds4#431;
+# NVIDIA/TensorRT-LLM#10278): more than torch can see, so a plan must never count with them.
+NVIDIA_SMI = {
+    "GB300": 284_208, "B300 SXM": 275_040, "GB200": 189_471, "B200 SXM": 183_359, "H100 SXM 80GB": 81_559,
+    "RTX PRO 6000 Blackwell Server": 97_887, "L40S": 46_068, "A40": 46_068, "L4": 23_034,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "mib"), NVIDIA_SMI.items(), ids=list(NVIDIA_SMI))
+def test_no_total_is_that_of_nvidia_smi(name, mib):
+    gpu = find_gpu(name)
+    assert gpu.total_bytes is None or gpu.total_bytes < 0.999 * mib * MIB
+    assert "nvidia-smi" in gpu.note
+    assert f"{mib:,} MiB" in gpu.note
 
 
 @pytest.mark.parametrize("model", MODELS, ids=named)
@@ -106,9 +138,10 @@ def test_figures_that_were_verified_elsewhere():
         "A100 SXM 40GB": 42_412_802_048,
         "RTX 4090": 25_383_256_719,
         "T4": 15_633_680_957,
+        "L40S": 47_695_611_822,
     }
     assert {name: find_gpu(name).total_bytes for name in totals} == totals
-    assert [find_gpu(n).total_bytes for n in ("H100 PCIe", "L4", "MI300X", "V100 SXM 32GB")] == [None] * 4
+    assert [find_gpu(n).total_bytes for n in ("H100 PCIe", "L4", "A40", "GB200")] == [None] * 4
     bandwidths = {
         "H200": 4800,
         "H100 SXM": 3350,

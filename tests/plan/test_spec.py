@@ -24,6 +24,8 @@ LLAMA = {
     "torch_dtype": "bfloat16",
 }
 
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
+
 layers = st.builds(
     LayerSpec,
     kind=st.just("any"),
@@ -141,6 +143,78 @@ def test_heads_that_divide_neither_way_are_refused(heads, tp):
         CacheSpec.from_config(LLAMA | {"num_key_value_heads": heads}, tp=tp)
 
 
+@pytest.mark.parametrize(("model", "tp"), [("DeepSeek-V3", 7), ("DeepSeek-V3", 256), ("Qwen2.5-7B", 16)])
+def test_query_heads_have_to_divide_too(model, tp):
+    with pytest.raises(ConfigError, match="attention heads"):
+        CacheSpec.from_config(model, tp=tp)
+
+
+@pytest.mark.parametrize(
+    ("config", "positions"),
+    [
+        ({"max_position_embeddings": 40_960}, 40_960),
+        ({"max_position_embeddings": 40_960, "rope_scaling": _YARN}, 131_072),
+        ({"max_position_embeddings": 163_840, "rope_scaling": _YARN}, 163_840),
+        ({"max_position_embeddings": 40_960, "rope_scaling": {"type": "yarn"}}, 40_960),
+        ({"max_position_embeddings": 40_960, "rope_scaling": {"rope_type": "linear", "factor": 4.0}}, 40_960),
+    ],
+)
+def test_positions_are_stated_or_stretched_by_yarn(config, positions):
+    spec = CacheSpec.from_config(LLAMA | config)
+    assert spec.max_positions == positions
+    assert any(key == "yarn_positions" for key, _ in spec.assumptions) == (positions == 131_072)
+
+
+@pytest.mark.parametrize("positions", [0, -1, "many"])
+def test_positions_that_are_no_count_are_refused(positions):
+    with pytest.raises(ConfigError, match="max_position_embeddings"):
+        CacheSpec.from_config(LLAMA | {"max_position_embeddings": positions})
+
+
+def test_a_field_that_the_class_ignores_is_ignored():
+    neox = {"model_type": "gpt_neox", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    assert (
+        CacheSpec.from_config(neox | {"num_key_value_heads": 1}).slope()
+        == CacheSpec.from_config(neox).slope()
+    )
+
+
+def test_old_names_of_hub_configs_are_read():
+    bloom = {
+        "model_type": "bloom",
+        "n_embed": 64,
+        "n_layer": 2,
+        "num_attention_heads": 4,
+        "torch_dtype": "float16",
+    }
+    assert CacheSpec.from_config(bloom).slope() == 2 * 2 * 64 * 2
+    mpt = {"model_type": "mpt", "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 128}
+    assert CacheSpec.from_config(mpt).max_positions == 128
+
+
+def test_vllm_s_fp8_of_sparse_latents():
+    """512 fp8 + 4 scales + 64 bf16 = 656 B, and the indexer's 128 fp8 + 1 scale = 132 B, in 61 layers."""
+    assert CacheSpec.from_config("DeepSeek-V3.2", layout="vllm", kv_dtype="fp8").slope() == 61 * (656 + 132)
+    assert CacheSpec.from_config("DeepSeek-V3", layout="vllm", kv_dtype="fp8").slope() == 61 * 576
+
+
+@pytest.mark.parametrize("number", [10**9, 10**320])
+def test_absurd_numbers_are_refused_at_once(number):
+    with pytest.raises(ConfigError, match="num_hidden_layers"):
+        CacheSpec.from_config(LLAMA | {"num_hidden_layers": number})
+    if number > 2**62:
+        with pytest.raises(ConfigError, match="hidden_size"):
+            CacheSpec.from_config(LLAMA | {"hidden_size": number})
+        with pytest.raises(ArgumentError):
+            CacheSpec.from_config(LLAMA).bytes_for(number)
+
+
+@pytest.mark.parametrize("source", [None, 7, ["llama"], b"llama"])
+def test_what_is_no_config_is_refused(source):
+    with pytest.raises(ArgumentError, match="no config"):
+        CacheSpec.from_config(source)
+
+
 def test_latents_are_the_same_on_every_rank():
     assert {CacheSpec.from_config("DeepSeek-V3", tp=tp).slope() for tp in (1, 2, 8, 16)} == {70_272}
     assert CacheSpec.from_config("DeepSeek-V3", tp=8, layout="hf-expanded").slope() == 4_997_120 // 8
@@ -160,6 +234,17 @@ def test_quantized_kv_counts_its_scales():
     assert fp8.slope() * 2 == plain.slope()
     scaled = CacheSpec.from_config(LLAMA, kv_dtype="int8")
     assert scaled.slope() == fp8.slope() + 32 * 8 * 2 * 4
+
+
+def test_a_checkpoint_s_kv_scheme_counts_where_an_engine_obeys_it():
+    scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+    config = LLAMA | {
+        "quantization_config": {"quant_method": "compressed-tensors", "kv_cache_scheme": scheme}
+    }
+    here, vllm = CacheSpec.from_config(config), CacheSpec.from_config(config, layout="vllm")
+    assert (here.kv_dtype, vllm.kv_dtype) == ("bf16", "fp8")
+    assert "kv_quantization_unused" in dict(here.assumptions)
+    assert CacheSpec.from_config(config, layout="vllm", kv_dtype="bf16").slope() == here.slope()
 
 
 def test_defaults_of_the_class_are_named():
@@ -201,6 +286,7 @@ def test_a_missing_field_is_named(missing):
         ({"model_type": "deepseek_v4"}, "deepseek_v4"),
         ({"model_type": "not-a-model"}, "not-a-model"),
         ({"torch_dtype": "int4"}, "int4"),
+        ({"torch_dtype": "auto"}, "torch_dtype"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(change, field):
@@ -243,7 +329,10 @@ def test_bad_arguments_are_refused(arguments):
         CacheSpec.from_config(LLAMA, **arguments)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '"text"', "\x00\xff", "{}"])
+DAMAGED = ["", "{", "[]", "null", '"text"', "\x00\xff", "{}", "[" * 10**5, '{"a": ' + "9" * 5000 + "}"]
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
 def test_damaged_files_are_refused(tmp_path, content):
     path = tmp_path / "config.json"
     path.write_text(content, encoding="latin-1")
@@ -258,6 +347,8 @@ def test_names_and_paths_that_do_not_exist(tmp_path):
         CacheSpec.from_config(str(tmp_path / "other.json"))
     with pytest.raises(UnknownNameError):
         CacheSpec.from_config("Llama-9000B")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        CacheSpec.from_config("x" * 5000)
 
 
 def test_the_generated_defaults_match_the_installed_transformers():

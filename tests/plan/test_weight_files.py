@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from minikv.errors import ConfigError
+from minikv.i18n import text
 from minikv.plan.weight_files import MAX_HEADER_BYTES, header_bytes
 from minikv.plan.weights import weight_bytes, weight_list
 from tests.plan.small_models import small_config, small_model
@@ -69,13 +70,96 @@ def test_the_files_shrink_with_the_ranks_as_the_shapes_do(tmp_path):
     folder = folder_with(tmp_path / "m", index={"metadata": {"total_size": 3 * whole}})
     rank = weight_bytes(folder, tp=4)
     assert rank.total == 3 * weight_bytes(LLAMA, tp=4).total
-    assert rank.assumptions[-1][0] == "scaled_by_shapes"
+    assert [key for key, _ in rank.assumptions] == ["scaled_by_shapes", "parts_by_shapes"]
     unknown = {"model_type": "mamba", "hidden_size": 8, "num_hidden_layers": 2}
     folder = folder_with(tmp_path / "u", config=unknown, index={"metadata": {"total_size": 1000}})
     assert weight_bytes(folder).total == 1000
     with pytest.raises(ConfigError) as caught:
         weight_bytes(folder, tp=2)
     assert caught.value.code == "weights_not_divisible"
+
+
+def test_the_files_bytes_are_shared_out_as_the_shapes_are(tmp_path):
+    config = json.loads(small_config("qwen3_moe", dtype="float32").to_json_string(use_diff=False))
+    shapes = weight_bytes(config)
+    exact = folder_with(tmp_path / "exact", config, index={"metadata": {"total_size": shapes.total}})
+    assert weight_bytes(exact).parts == shapes.parts
+    assert weight_bytes(exact).assumptions == ()
+    more = folder_with(tmp_path / "more", config, index={"metadata": {"total_size": 2 * shapes.total + 1}})
+    answer = weight_bytes(more)
+    assert sum(answer.parts.values()) == answer.total
+    assert abs(answer.parts["expert"] - 2 * shapes.parts["expert"]) <= 1
+    assert answer.assumptions == (("parts_by_shapes", {"total": answer.total}),)
+    unknown = folder_with(
+        tmp_path / "unknown",
+        {**LLAMA, "quantization_config": {"quant_method": "hqq"}},
+        index={"metadata": {"total_size": 9}},
+    )
+    assert (weight_bytes(unknown).total, weight_bytes(unknown).parts) == (9, {})
+
+
+TENSOR = {"a": torch.zeros(10, dtype=torch.uint8)}  # 10 bytes
+COPIES = ["consolidated.safetensors", "consolidated-00001-of-00002.safetensors", "adapter_model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("names", "counted"),
+    [
+        (["model.safetensors"], 1),
+        (["model.safetensors", *COPIES], 1),
+        (["model.safetensors", "model-00001-of-00001.safetensors", "model.fp16.safetensors"], 1),
+        (["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"], 2),
+        (
+            [
+                "model-00001-of-00002.safetensors",
+                "model-00002-of-00002.safetensors",
+                *COPIES,
+                "x.safetensors",
+            ],
+            2,
+        ),
+        (["part_a.safetensors", "part_b.safetensors", *COPIES], 2),
+        (["part_a.safetensors", "part_b.safetensors", "model-1.safetensors"], 3),
+    ],
+)
+def test_a_folder_that_holds_the_model_twice_counts_it_once(tmp_path, names, counted):
+    answer = weight_bytes(folder_with(tmp_path / "m", files=[(name, TENSOR) for name in names]))
+    assert (answer.total, answer.source) == (10 * counted, "index")
+    said = dict(answer.assumptions)
+    usual = names == ["model.safetensors"] or (len(names) == counted and "-of-" in names[0])
+    assert ("files_counted" in said) == (not usual)
+    if not usual:
+        files = said["files_counted"]["files"]
+        assert files.split(", ") == sorted(names[:counted] if counted < len(names) else names)
+        for lang in ("en", "zh"):
+            assert files in text("weights.files_counted", lang, files=files)
+
+
+def test_a_folder_of_copies_and_adapters_alone_has_no_checkpoint(tmp_path):
+    folder = folder_with(tmp_path / "m", files=[(name, TENSOR) for name in COPIES])
+    assert weight_bytes(folder).source == "shapes"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["model-00001-of-00002.safetensors"],
+        ["model-00002-of-00002.safetensors"],
+        [
+            "model-00001-of-00001.safetensors",
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+        ],
+        ["model-1-of-2.safetensors", "model-00001-of-00002.safetensors"],
+        ["model-00000-of-00001.safetensors"],
+        ["model-1-of-99999999999999999999.safetensors"],
+    ],
+)
+def test_shards_that_are_no_complete_set_are_refused(tmp_path, names):
+    with pytest.raises(ConfigError) as caught:
+        weight_bytes(folder_with(tmp_path / "m", files=[(name, TENSOR) for name in names]))
+    assert caught.value.code == "shards_incomplete"
+    assert caught.value.values["found"] == len(names)
 
 
 HOSTILE_INDEXES = [

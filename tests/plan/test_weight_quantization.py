@@ -1,11 +1,16 @@
 """Quantized weights: each format by hand, fp8 against transformers, the exclusion lists, and what is refused."""
 
+import re
+
 import pytest
 import torch
 from transformers import FineGrainedFP8Config
 from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
 
 from minikv.errors import ConfigError
+from minikv.i18n import text
+from minikv.plan.config import read_config
+from minikv.plan.quantization import kv_cache_quantization
 from minikv.plan.weights import weight_bytes, weight_list
 from tests.plan.small_models import small_config, small_model
 from tests.plan.test_weights import LLAMA, even_config
@@ -16,6 +21,7 @@ def quantized(base=LLAMA, **quantization):
 
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+COMPRESSED = {"quant_method": "compressed-tensors"}
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
 # One matrix of 96 x 64 (up_proj) in each format, by hand.
 ONE_MATRIX = [
@@ -132,6 +138,82 @@ def test_a_quantization_that_is_not_understood_is_refused(quantization):
     with pytest.raises(ConfigError) as caught:
         weight_bytes(quantized(**quantization))
     assert caught.value.text("zh") != caught.value.text("en")
+
+
+@pytest.mark.parametrize(
+    ("double", "key"), [(False, "quant_bitsandbytes"), (True, "quant_bitsandbytes_double")]
+)
+def test_bitsandbytes_says_whether_it_quantizes_twice_in_the_readers_language(double, key):
+    stated = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": double}
+    assert weight_bytes(quantized(**stated)).assumptions == ((key, {}),)
+    assert not re.search(r"\b(yes|no)\b", text(f"weights.{key}", "zh"))
+
+
+FP8_KV = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "FP8"}
+
+
+@pytest.mark.parametrize(
+    ("quantization", "expected"),
+    [
+        ({**COMPRESSED, "kv_cache_scheme": FP8_KV}, "fp8"),
+        ({**COMPRESSED, "kv_cache_scheme": {**FP8_KV, "type": "int"}}, "int8"),
+        ({**COMPRESSED, "kv_cache_scheme": None}, None),
+        (COMPRESSED, None),
+        (FP8, None),
+        ({**MODELOPT, "kv_cache_scheme": {"num_bits": 8, "type": "float", "dynamic": False}}, "fp8"),
+        ({**MODELOPT, "kv_cache_quant_algo": "FP8"}, "fp8"),
+        ({**MODELOPT, "kv_cache_quant_algo": "INT8"}, "int8"),
+        ({**MODELOPT, "kv_cache_quant_algo": None}, None),
+        ({**MODELOPT, "kv_cache_quant_algo": "FP8", "kv_cache_scheme": FP8_KV}, "fp8"),
+        ({"quant_method": "modelopt", "quantization": {"kv_cache_quant_algo": "FP8"}}, "fp8"),
+        # A method whose weights minikv cannot count still says what its cache is.
+        ({"quant_method": "hqq"}, None),
+        ({"quant_method": "new", "kv_cache_scheme": FP8_KV}, "fp8"),
+    ],
+    ids=lambda value: str(value)[-60:],
+)
+def test_the_checkpoint_says_what_its_cache_is_stored_in(quantization, expected):
+    assert kv_cache_quantization(read_config(quantized(**quantization))) == expected
+    older = {**LLAMA, "compression_config": quantization}
+    assert kv_cache_quantization(read_config(older)) == expected
+    composite = {
+        "model_type": "qwen3_vl",
+        "text_config": {**LLAMA, "model_type": "qwen3_vl_text"},
+        "quantization_config": quantization,
+    }
+    assert kv_cache_quantization(read_config(composite)) == expected
+
+
+def test_a_config_without_quantization_asks_nothing_of_its_cache():
+    assert kv_cache_quantization(read_config(LLAMA)) is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"kv_cache_scheme": {**FP8_KV, **change}} for change in (
+            {"num_bits": 4}, {"num_bits": "8"}, {"num_bits": None}, {"type": "uint"}, {"type": None}, {"type": []},
+            {"strategy": "token"}, {"strategy": "channel"}, {"strategy": None}, {"symmetric": False},
+        )),
+        *({"kv_cache_scheme": scheme} for scheme in ("static", [], {}, 8, True)),
+        *({"kv_cache_quant_algo": name} for name in ("NVFP4", "fp8", "", 8, ["FP8"], {"FP8": 1})),
+        {"kv_cache_quant_algo": "INT8", "kv_cache_scheme": FP8_KV},
+        {"quantization": {"kv_cache_quant_algo": "INT8"}, "kv_cache_quant_algo": "FP8"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_unknown_cache_scheme_is_refused_by_name(fields):
+    with pytest.raises(ConfigError) as caught:
+        kv_cache_quantization(read_config(quantized(**MODELOPT, **fields)))
+    assert caught.value.code == "not_understood"
+    assert caught.value.values["field"] in ("kv_cache_scheme", "kv_cache_quant_algo")
+
+
+def test_a_quantization_that_is_no_object_is_refused_for_the_cache_too():
+    with pytest.raises(ConfigError) as caught:
+        kv_cache_quantization(read_config({**LLAMA, "quantization_config": "fp8"}))
+    assert caught.value.values["field"] == "quantization_config"
 
 
 def test_experts_under_bitsandbytes_are_not_guessed():

@@ -251,6 +251,39 @@ def test_whoever_knows_better_gives_the_bytes():
         weight_bytes(LLAMA, weight_bytes=0)
 
 
+def test_a_given_total_is_shared_out_as_the_shapes_are():
+    """Without the experts' part a decode floor would read all 128 experts of Qwen3-30B-A3B for one token."""
+    shapes = weight_bytes("Qwen3-30B-A3B")
+    assert weight_bytes("Qwen3-30B-A3B", weight_bytes=shapes.total).parts == shapes.parts
+    assert weight_bytes("Qwen3-30B-A3B", weight_bytes=shapes.total).assumptions == ()
+    for total in (1, 7, 999_999_937, shapes.total - 1, 3 * shapes.total):
+        given = weight_bytes("Qwen3-30B-A3B", weight_bytes=total)
+        assert sum(given.parts.values()) == total
+        assert given.parts.keys() == shapes.parts.keys()
+        for kind, part in given.parts.items():
+            assert abs(part - total * shapes.parts[kind] / shapes.total) <= 1
+        assert given.assumptions == (("parts_by_shapes", {"total": total}),)
+    rank = weight_bytes(LLAMA, tp=8)
+    assert weight_bytes(LLAMA, tp=8, weight_bytes=2 * rank.total).parts == {
+        kind: 2 * part for kind, part in rank.parts.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "tp"),
+    [
+        ({"model_type": "mamba"}, 1),
+        ({**LLAMA, "quantization_config": {"quant_method": "hqq"}}, 1),
+        ({**LLAMA, "intermediate_size": 98, "num_key_value_heads": 8}, 4),
+        ("Ministral-3-14B", 1),  # the catalogue lacks fields: a class default would be another model's size
+    ],
+    ids=["no shapes", "unknown quantization", "tp does not divide", "incomplete"],
+)
+def test_a_given_total_needs_no_shapes(config, tp):
+    given = weight_bytes(config, tp=tp, weight_bytes=12_345)
+    assert (given.total, given.parts, given.assumptions) == (12_345, {}, ())
+
+
 def test_what_is_not_counted_is_said():
     whole = {
         "model_type": "qwen3_vl",

@@ -1,0 +1,109 @@
+"""Any terminal: narrow ones lose no digit, poor encodings give no traceback, names are printed as they are."""
+
+import json
+import re
+
+import pytest
+
+from tests.cli.test_commands import LLAMA, minikv
+
+PLAN = ("plan", "DeepSeek-V3", "--gpu", "H200", "--tp", "8", "--context", "32768")
+BLOCK = "█"
+
+
+@pytest.mark.parametrize("columns", ["120", "80", "66", "46", "30", "12"])
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_no_width_cuts_a_number(columns, lang):
+    told = json.loads(minikv(*PLAN, "--json").stdout)
+    shown = minikv(*PLAN, "--lang", lang, COLUMNS=columns).stdout
+    for num_bytes in [*told["parts"].values(), told["total_bytes"]]:
+        assert f" {num_bytes:,}" in shown
+        assert f" {num_bytes / 2**30:.2f} " in shown
+    assert "…" not in shown
+    # Bars come where there is room for them, the labels of the two languages differ in width.
+    if int(columns) >= 80:
+        assert BLOCK in shown
+    if int(columns) <= 46:
+        assert BLOCK not in shown
+
+
+@pytest.mark.parametrize(
+    "arguments", [("plan", "Llama-3.1-8B", "--gpu", "H200", "--table"), ("plan", "--list")]
+)
+def test_other_tables_are_the_same_at_any_width(arguments):
+    wide, narrow = (minikv(*arguments, COLUMNS=columns).stdout for columns in ("200", "20"))
+    assert "…" not in narrow
+    assert re.findall(r"[\d,.]{3,}", wide) == re.findall(r"[\d,.]{3,}", narrow)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "gbk", "cp437"])
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_no_encoding_ends_in_a_traceback(encoding, lang):
+    done = minikv(*PLAN, "--lang", lang, PYTHONIOENCODING=encoding)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "85,140,071,456" in done.stdout
+    letter = BLOCK if encoding in ("gbk", "cp437") else "#"
+    assert f"85,140,071,456  {letter * 14}" in done.stdout
+    bad = minikv("plan", "--gpu", "H200", "--lang", lang, PYTHONIOENCODING=encoding)
+    assert bad.returncode == 2
+    assert bad.stderr.startswith("minikv: ")
+    assert bad.stderr.count("\n") == 1
+    for arguments in (
+        ("plan", "--list"),
+        ("doctor",),
+        ("plan", "Llama-3.1-8B", "--explain"),
+        ("plan", "--help"),
+    ):
+        assert "Traceback" not in minikv(*arguments, MINIKV_LANG=lang, PYTHONIOENCODING=encoding).stderr
+
+
+@pytest.mark.parametrize("name", ["m[bold]x", "a[red]b", "[link=x]y", "m:key:", "x[/dim]"])
+@pytest.mark.parametrize("view", [(), ("--table",), ("--explain",)])
+def test_a_name_is_printed_as_it_is(name, view, tmp_path):
+    folder = tmp_path / name
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    done = minikv("plan", str(folder), "--gpu", "H200", *view)
+    assert done.returncode == 0, done.stderr
+    assert folder.name in done.stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("language", "chinese"),
+    [
+        ("zh", True),
+        ("zh_CN.UTF-8", True),
+        ("zh-Hans", True),
+        ("ZH_cn", True),
+        ("en_US.UTF-8", False),
+        ("", False),
+    ],
+)
+def test_an_error_speaks_the_language_of_the_answer(language, chinese):
+    bad = minikv("plan", "Llama-3.1-8B", "--gpu", "H900", MINIKV_LANG=language)
+    good = minikv("plan", "Llama-3.1-8B", "--gpu", "H200", MINIKV_LANG=language)
+    assert (bad.returncode, good.returncode) == (2, 0)
+    assert ("目录" in bad.stderr) is chinese
+    assert ("权重" in good.stdout) is chinese
+
+
+@pytest.mark.parametrize(
+    ("utilization", "percent"), [("0.9", "10"), ("0.995", "0.5"), ("0.925", "7.5"), ("1", "0")]
+)
+def test_the_share_kept_free_is_the_share_asked_for(utilization, percent):
+    for lang in ("en", "zh"):
+        shown = minikv(*PLAN, "--utilization", utilization, "--lang", lang).stdout
+        assert re.search(rf"[(（]{re.escape(percent)} %[)）]", shown)
+
+
+def test_chinese_has_no_english_values_and_one_times_sign(tmp_path):
+    given = minikv(*PLAN, "--weight-bytes", "80GB", "--lang", "zh").stdout
+    shapes = minikv(*PLAN, "--lang", "zh").stdout
+    assert "由你给出" in given
+    assert "由配置的形状算出" in shapes
+    for shown in (given, shapes):
+        assert "KV 数据类型" in shown
+        assert "8 × H200" in shown
+        assert " x " not in shown
+    assert "×" not in minikv(*PLAN).stdout

@@ -1,0 +1,137 @@
+"""Copying the course: a newer version arrives, and nothing that the reader wrote is ever lost."""
+
+import json
+import random
+
+import pytest
+
+from minikv.course import shipped
+from minikv.course.shipped import LEDGER, Yours, copy_course
+
+NAME = "notebooks/en/00_start.ipynb"
+
+
+def beside(number: int = 1) -> str:
+    return f"notebooks/en/00_start.new{'' if number == 1 else number}.ipynb"
+
+
+class Course:
+    """Two shipped notebooks whose version can be raised, and a reader's folder."""
+
+    def __init__(self, root, target):
+        self.root, self.target = root, target
+
+    def copy(self, version: str) -> shipped.CopyReport:
+        for name in (NAME, "exercises/zh/01_sum.ipynb"):
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / name).write_text(f"{name} {version}")
+        return copy_course(self.target)
+
+    def write(self, name: str, words: str) -> None:
+        (self.target / name).write_text(words)
+
+    def read(self, name: str) -> str:
+        return (self.target / name).read_text()
+
+    def contents(self) -> dict[str, str]:
+        return {p.relative_to(self.target).as_posix(): p.read_text() for p in self.target.rglob("*.ipynb")}
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    monkeypatch.setattr(shipped, "course_root", lambda: tmp_path / "package")
+    return Course(tmp_path / "package", tmp_path / "reader")
+
+
+def test_untouched_notebooks_follow_the_versions(course):
+    assert course.copy("v1") == shipped.CopyReport(2, 0, ())
+    assert course.copy("v1") == shipped.CopyReport(0, 2, ())
+    assert course.copy("v2") == shipped.CopyReport(2, 0, ())
+    assert course.read(NAME) == f"{NAME} v2"
+
+
+def test_changed_at_the_same_version_is_left_and_nothing_is_written_beside(course):
+    course.copy("v1")
+    course.write(NAME, "mine")
+    assert course.copy("v1").yours == (Yours(NAME, None),)
+    assert set(course.contents()) == {NAME, "exercises/zh/01_sum.ipynb"}
+
+
+def test_a_newer_one_is_written_beside_once(course):
+    course.copy("v1")
+    course.write(NAME, "mine")
+    assert course.copy("v2").yours == (Yours(NAME, beside()),)
+    assert course.copy("v2").yours == (Yours(NAME, None),)
+    assert course.read(NAME) == "mine"
+    assert course.read(beside()) == f"{NAME} v2"
+    # Nobody touched the one beside it, so the next version takes its place.
+    assert course.copy("v3").yours == (Yours(NAME, beside()),)
+    assert course.read(beside()) == f"{NAME} v3"
+
+
+def test_work_in_the_one_beside_is_kept_too(course):
+    course.copy("v1")
+    course.write(NAME, "mine")
+    course.copy("v2")
+    course.write(beside(), "mine, second")
+    assert course.copy("v3").yours == (Yours(NAME, beside(2)),)
+    assert course.read(beside()) == "mine, second"
+    assert course.read(beside(2)) == f"{NAME} v3"
+
+
+LEDGERS = ["", "{", "[]", "null", "7", "\x00", "[" * 100_000, json.dumps({NAME: 5, beside(): None})]
+
+
+@pytest.mark.parametrize("ledger", LEDGERS, ids=lambda words: repr(words[:8]))
+def test_a_damaged_ledger_costs_no_work(course, ledger):
+    course.copy("v1")
+    course.write(NAME, "mine")
+    course.copy("v2")
+    course.write(beside(), "mine, second")
+    course.write(LEDGER, ledger)
+    assert course.copy("v2").yours == (Yours(NAME, beside(2)),)
+    assert course.read(NAME) == "mine"
+    assert course.read(beside()) == "mine, second"
+    assert set(json.loads(course.read(LEDGER))) >= {NAME, beside(2)}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_happens_all_work_is_still_there(course, seed):
+    chance = random.Random(seed)
+    work: dict[str, str] = {}
+    old_ledgers = ["{", "{}"]
+    for step in range(25):
+        course.copy(f"v{chance.randrange(step + 1)}")
+        contents = course.contents()
+        assert work.items() <= contents.items()
+        old_ledgers.append(course.read(LEDGER))
+        if chance.random() < 0.4:
+            name = chance.choice(sorted(contents))
+            work[name] = f"mine {seed} {step}"
+            course.write(name, work[name])
+        if chance.random() < 0.3:
+            course.write(LEDGER, chance.choice(old_ledgers))
+
+
+def test_an_interruption_leaves_the_old_file_and_no_half_one(course, monkeypatch):
+    course.copy("v1")
+    ledger = course.read(LEDGER)
+
+    def stopped(source, target):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(shipped.os, "replace", stopped)
+    with pytest.raises(OSError, match="no space"):
+        course.copy("v2")
+    assert course.read(NAME) == f"{NAME} v1"
+    assert course.read(LEDGER) == ledger
+    assert not list(course.target.rglob("*.tmp"))
+
+
+def test_the_ledger_is_written_last(course, monkeypatch):
+    written = []
+    real = shipped.os.replace
+    monkeypatch.setattr(shipped.os, "replace", lambda a, b: (written.append(b.name), real(a, b)))
+    course.copy("v1")
+    assert written[-1] == LEDGER
+    assert len(written) == 3
