@@ -330,10 +330,11 @@ def count(model, num_tokens, cached):
         past = forward(num_tokens - 1, num_tokens - 1, None).past_key_values if cached else None
         with FlopCounterMode(display=False) as counter:
             forward(1 if cached else num_tokens, num_tokens, past)
-    flops = counter.get_flop_counts()
-    attention = sum(number for op, number in flops["Global"].items() if "bmm" in str(op))
+    flops, bmm = counter.get_flop_counts(), torch.ops.aten.bmm
+    attention = sum(ops[bmm] for module, ops in flops.items() if module.endswith("self_attn"))
     lm_head = sum(flops["LlamaForCausalLM.lm_head"].values())
-    return counter.get_total_flops() - attention - lm_head, attention, lm_head
+    products = sum(number for op, number in flops["Global"].items() if op != bmm)
+    return products - lm_head, attention, lm_head
 
 
 # %% key="count-table"

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 
 from minikv.plan import CacheSpec
 from tests.plan.small_models import DECODERS, ENCODER_DECODERS, small_config, small_model
@@ -51,8 +53,15 @@ def run(model, batch: int):
         yield length, ids.shape[1], cache
 
 
+# From this release on, transformers caches the latents of these two as well.
+SPARSE_LATENTS_SINCE = Version("5.18")
+SPARSE_MLA = ("deepseek_v32", "glm_moe_dsa")
+
+
 def spec_of(config, dtype: torch.dtype, **arguments) -> CacheSpec:
     config.dtype = dtype
+    if config.model_type in SPARSE_MLA and Version(transformers.__version__) < SPARSE_LATENTS_SINCE:
+        arguments |= {"layout": "hf-expanded"}
     return CacheSpec.from_config(config, **arguments)
 
 
