@@ -24,13 +24,12 @@ def test_a_lesson_runs_from_top_to_bottom(lang, lesson, lab, watched_page, scree
     watched = watched_page(lab.origin)
     page = watched.page
 
+    number = lesson.split("_")[0]
     lab.open_notebook(page, f"{lang}/{lesson}")
+    screenshot(page, f"lesson_{number}_{lang}_top")
     assert lab.run_all(page) == []
 
-    number = lesson.split("_")[0]
     screenshot(page, f"lesson_{number}_{lang}_end")
-    page.locator(".jp-Notebook-cell").first.scroll_into_view_if_needed()
-    screenshot(page, f"lesson_{number}_{lang}_top")
     watched.assert_clean()
 
 
