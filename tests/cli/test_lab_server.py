@@ -1,0 +1,80 @@
+"""``minikv lab`` as a learner starts it: JupyterLab on lesson 00, for this machine only, behind its token."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until_it_listens(port: int) -> None:
+    """JupyterLab prints its address a moment before it listens there."""
+    for _ in range(200):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        threading.Event().wait(0.05)
+    raise AssertionError(f"nothing listens on port {port}")
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_lab_opens_the_course_behind_a_token(lang, tmp_path):
+    port, home = free_port(), tmp_path / "home"
+    folders = {f"JUPYTER_{name}_DIR": str(home / name.lower()) for name in ("CONFIG", "DATA", "RUNTIME")}
+    command = [sys.executable, "-m", "minikv", "lab", "--no-browser", "--port", str(port), "--lang", lang]
+    server = subprocess.Popen(
+        [*command, "--folder", str(tmp_path / "course")],
+        env={**os.environ, **folders, "HOME": str(home), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, link = [], None
+        for line in server.stdout:
+            said.append(line)
+            link = re.search(rf"http://127\.0\.0\.1:{port}(/lab\S*)\?token=(\w+)", line)
+            if link:
+                break
+        assert link, "".join(said)
+        first, token = link.groups()
+        assert first == f"/lab/tree/notebooks/{lang}/00_start_here.ipynb"
+        # A proxy of the environment must not be asked for this machine's own address.
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        origin = f"http://127.0.0.1:{port}"
+        wait_until_it_listens(port)
+        listing = f"{origin}/api/contents/notebooks/{lang}"
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            direct.open(listing, timeout=30)
+        assert refused.value.code == 403
+        with direct.open(f"{listing}?token={token}", timeout=30) as answer:
+            names = {entry["name"] for entry in json.load(answer)["content"]}
+        assert {"00_start_here.ipynb", "02_how_many_bytes.ipynb"} <= names
+        processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+        listening = {
+            connection.laddr.ip
+            for process in processes
+            for connection in process.net_connections(kind="inet")
+            if connection.status == psutil.CONN_LISTEN
+        }
+        assert listening == {"127.0.0.1"}
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
