@@ -54,3 +54,14 @@ def test_both_list_the_same_lessons_and_the_real_number_of_architectures():
     built = {path.stem for path in (ROOT / "notebooks" / "en").glob("*.ipynb")}
     assert lessons[0] == lessons[1] == built
     assert all(f" {len(ARCHITECTURES)} " in text for text in texts)
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_the_table_has_the_titles_of_the_notebooks(name):
+    import json
+
+    text = (ROOT / name).read_text()
+    for title, path in re.findall(r"\| \[([^]]+)\]\((notebooks/\w\w/\w+\.ipynb)\)", text):
+        first = "".join(json.loads((ROOT / path).read_text())["cells"][0]["source"])
+        assert title in first, f"{path} is not called {title}"
+    assert "@@" not in text

@@ -28,7 +28,7 @@ class Verdict:
       "passed"          every case
       "not_attempted"   the stub as it was: NotImplementedError, or a body of ``...``
       "not_a_function"  what was given cannot be called
-      "bad_signature"   ``names`` are the learner's argument names
+      "bad_signature"   ``names`` are the learner's argument names, ``due`` those asked for
       "wrong"           ``expected`` and ``got`` differ; ``differs`` says how (see compare.difference)
       "raised"          ``error``: exception type, message, the learner's own line
       "timed_out"       no answer within ``Exercise.limit_s`` seconds for all cases together
@@ -46,6 +46,7 @@ class Verdict:
     argument: str = ""
     misconception: str | None = None
     names: tuple[str, ...] = ()
+    due: tuple[str, ...] = ()
     printed: str = ""
 
     @property
@@ -75,9 +76,9 @@ def run_check(exercise: Exercise, fn: object, *, seed: int = 0) -> Verdict:
         return Verdict("not_attempted")
     if not callable(fn):
         return Verdict("not_a_function", got=fn)
-    names = None if exercise.drive is not None else _argument_names(fn)
-    if names is not None and not _fits(names, exercise.signature):
-        return Verdict("bad_signature", names=names)
+    names, due = _argument_names(fn), _due_names(exercise)
+    if names is not None and due is not None and not _fits(names, due):
+        return Verdict("bad_signature", names=names, due=due)
     end = time.monotonic() + exercise.limit_s
     trials: list[_Trial] = []
     for args in exercise.draw(seed):
@@ -102,7 +103,7 @@ def check(id: str, fn: object, hint: int = 1, seed: int = 0, *, lang: str = "en"
 
     ``hint`` is the level of the hint after a wrong answer: 1 symptom, 2 broken invariant, 3 where to look.
     Another ``seed`` draws other cases. Raises ``UnknownNameError`` for an unknown id and ``ArgumentError``
-    for an unknown hint level.
+    for an id that is no text and for an unknown hint level.
     """
     from minikv.course.report import report
 
@@ -149,7 +150,7 @@ def _describe(trial: _Trial) -> Verdict:
 
 
 def _diagnose(exercise: Exercise, trials: list[_Trial]) -> tuple[str | None, list[_Trial]]:
-    """The misconception that answers like the learner wherever it is wrong itself, and the cases it explains.
+    """The misconception that fails where the learner fails and answers alike there, and the cases it explains.
 
     Where several do, the one that explains most.
     """
@@ -166,7 +167,9 @@ def _explained(exercise: Exercise, misconception: Misconception, trials: list[_T
     for trial in trials:
         wrong = _untimed(exercise, misconception.wrong, trial.args)
         if isinstance(wrong, guard.Returned) and _judge(exercise, trial.expected, wrong.value) is None:
-            continue  # here even the misconception is right
+            if trial.failed:
+                return []  # here the misconception is right: its hint would say that the learner is, too
+            continue
         if not _same(exercise, wrong, trial.outcome):
             return []
         explained.append(trial)
@@ -206,6 +209,14 @@ def _shrink(exercise: Exercise, fn: Callable, trial: _Trial, end: float) -> _Tri
     return trial
 
 
+def _due_names(exercise: Exercise) -> tuple[str, ...] | None:
+    """The names that the learner's arguments must have; None where the learner writes a class."""
+    if exercise.drive is None:
+        return exercise.signature
+    names = _argument_names(exercise.reference) if inspect.isfunction(exercise.reference) else None
+    return None if names is None else tuple(name.removesuffix("=") for name in names)
+
+
 def _argument_names(fn: Callable) -> tuple[str, ...] | None:
     """The arguments, those with a default marked ``=``; None where ``*args`` takes all or nobody knows."""
     try:
@@ -220,10 +231,10 @@ def _argument_names(fn: Callable) -> tuple[str, ...] | None:
     return (*required, *(f"{name}=" for name in optional))
 
 
-def _fits(names: tuple[str, ...], signature: tuple[str, ...]) -> bool:
-    """The exercise's names first and in order; what follows must have a default."""
+def _fits(names: tuple[str, ...], due: tuple[str, ...]) -> bool:
+    """The names that are due first and in order; what follows must have a default."""
     bare = tuple(name.removesuffix("=") for name in names)
-    return bare[: len(signature)] == signature and all(name.endswith("=") for name in names[len(signature) :])
+    return bare[: len(due)] == due and all(name.endswith("=") for name in names[len(due) :])
 
 
 def _is_stub_answer(fn: Callable, outcome: guard.Outcome) -> bool:

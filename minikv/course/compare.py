@@ -7,11 +7,25 @@ learner's is never asked whether it is equal to anything.
 import math
 import numbers
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 REL_TOL = 1e-9  # Python floats: the same formula in another order of operations
 _MAX_SHOWN = 300  # characters of one value in a message
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """The first place at which an answer differs. ``kind`` is a word of ``difference``.
+
+    path           where it is inside the answer, as Python would index it: "['keys'][0]"; "" for the whole
+    expected, got  the values there, not those of the whole answer
+    """
+
+    kind: str
+    path: str
+    expected: Any
+    got: Any
 
 
 def difference(expected: Any, got: Any) -> str | None:
@@ -22,13 +36,25 @@ def difference(expected: Any, got: Any) -> str | None:
     Ints and bools must be ints and bools; an int passes for a float; a list passes for a tuple. Floats are
     compared to a relative 1e-9. numpy and torch arrays: shape, dtype, then the tolerance of the dtype.
     """
+    found = mismatch(expected, got)
+    return found.kind if found else None
+
+
+def mismatch(expected: Any, got: Any) -> Mismatch | None:
+    """What ``difference`` found, with its place."""
     try:
-        return _difference(expected, got)
+        return _mismatch(expected, got)
     except RecursionError:  # a list that contains itself
-        return "value"
+        return Mismatch("value", "", expected, got)
 
 
-def _difference(expected: Any, got: Any) -> str | None:
+def _mismatch(expected: Any, got: Any) -> Mismatch | None:
+    found = _difference(expected, got)
+    return Mismatch(found, "", expected, got) if isinstance(found, str) else found
+
+
+def _difference(expected: Any, got: Any) -> str | Mismatch | None:
+    """The kind of a difference of the two values themselves, or the mismatch of something inside of them."""
     if got is None and expected is not None:
         return "none"
     if _is_generator(got) and not _is_generator(expected):
@@ -40,7 +66,7 @@ def _difference(expected: Any, got: Any) -> str | None:
     if isinstance(expected, numbers.Real):
         if not isinstance(got, numbers.Real) or isinstance(got, bool):
             return "type"
-        return None if _close(float(expected), float(got)) else "value"
+        return None if _close(float(expected), _as_float(got)) else "value"
     if isinstance(expected, str | bytes):
         return _scalar(expected, got, isinstance(got, type(expected)))
     if hasattr(expected, "dtype") and hasattr(expected, "shape"):
@@ -52,7 +78,9 @@ def _difference(expected: Any, got: Any) -> str | None:
     if is_dataclass(expected) and not isinstance(expected, type):
         if type(got) is not type(expected):
             return "type"
-        return _first(_difference(getattr(expected, f.name), getattr(got, f.name)) for f in fields(expected))
+        return _first(
+            (f".{f.name}", getattr(expected, f.name), getattr(got, f.name)) for f in fields(expected)
+        )
     return _object(expected, got)
 
 
@@ -64,6 +92,14 @@ def _scalar(expected: Any, got: Any, right_type: bool) -> str | None:
 
 def _close(expected: float, got: float) -> bool:
     return math.isclose(expected, got, rel_tol=REL_TOL) or (math.isnan(expected) and math.isnan(got))
+
+
+def _as_float(number: Any) -> float:
+    """``float(number)``; an int beyond every float is infinite."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 def _array(expected: Any, got: Any) -> str | None:
@@ -90,32 +126,38 @@ def _array(expected: Any, got: Any) -> str | None:
     return None if np.allclose(expected, got, rtol=rtol, atol=rtol, equal_nan=True) else "value"
 
 
-def _mapping(expected: Mapping, got: Any) -> str | None:
+def _mapping(expected: Mapping, got: Any) -> str | Mismatch | None:
     if not isinstance(got, Mapping):
         return "type"
     if len(expected) != len(got) or any(key not in got for key in expected):
         return "keys"
-    return _first(_difference(expected[key], got[key]) for key in expected)
+    return _first((f"[{shown(key)}]", expected[key], got[key]) for key in expected)
 
 
-def _sequence(expected: list | tuple, got: Any) -> str | None:
+def _sequence(expected: list | tuple, got: Any) -> str | Mismatch | None:
     if not isinstance(got, list | tuple):
         return "type"
     if len(expected) != len(got):
         return "length"
-    return _first(_difference(e, g) for e, g in zip(expected, got, strict=True))
+    return _first((f"[{i}]", e, g) for i, (e, g) in enumerate(zip(expected, got, strict=True)))
 
 
-def _object(expected: Any, got: Any) -> str | None:
+def _object(expected: Any, got: Any) -> str | Mismatch | None:
     if type(got) is not type(expected):
         return "type"
     if type(expected).__eq__ is object.__eq__ and hasattr(expected, "__dict__") and not callable(expected):
-        return _mapping(vars(expected), vars(got))  # a deep copy is never "equal" to such an object
+        mine, yours = vars(expected), vars(got)  # a deep copy is never "equal" to such an object
+        return "keys" if mine.keys() != yours.keys() else _first((f".{k}", mine[k], yours[k]) for k in mine)
     return None if expected == got else "value"
 
 
-def _first(differences: Iterable[str | None]) -> str | None:
-    return next((found for found in differences if found), None)
+def _first(parts: Iterable[tuple[str, Any, Any]]) -> Mismatch | None:
+    """The first part that differs. Each is the step that leads to it, what is due there, and what is there."""
+    for step, expected, got in parts:
+        found = _mismatch(expected, got)
+        if found is not None:
+            return replace(found, path=step + found.path)
+    return None
 
 
 def _is_generator(value: Any) -> bool:

@@ -154,7 +154,7 @@ VALUES: dict[str, Callable[[], Number | tuple[Number, ...]]] = {
     "001-24": lambda: 35 + 10,
     "001-25": lambda: 35 + 10,
     "001-26": lambda: available(80, 0.9, used=35, peak=35 + 10, current=35),
-    "001-27": lambda: (62_000 * 10 // 25, 62 * GIB // guide_block(), 27 * GIB // guide_block()),
+    "001-27": lambda: (62 * GB // guide_block(), 27 * GB // guide_block()),
     "001-28": lambda: (too_many_blocks(1.79), too_many_blocks(3.58)),
     "001-30": lambda: (10 // 1, 2000 // 1),
     "001-31": lambda: round(80 * 0.9),

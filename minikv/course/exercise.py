@@ -65,7 +65,8 @@ class Misconception:
     """A wrong answer that we know, and that has its own three hints.
 
     ``wrong`` takes what the reference takes. A learner whose function answers like ``wrong`` on every case on
-    which ``wrong`` and the reference differ holds this misconception. It must end, and not change its input.
+    which ``wrong`` and the reference differ, and is right on all the others, holds this misconception. ``wrong``
+    must end, and not change its input.
     """
 
     name: str
@@ -85,8 +86,9 @@ class Exercise:
     equal           ``equal(expected, got) -> bool`` instead of the comparison above.
     drive           ``drive(fn, *args)`` instead of ``fn(*args)``, where the learner writes a class or a
                     function that is to change what it is given: use it, return what can be observed.
-                    (``signature`` is then what ``cases`` draws and ``reference`` is driven alike; the
-                    learner's own arguments are not compared with it. Stubs raise NotImplementedError.)
+                    (``signature`` is then what ``cases`` draws, and ``reference`` is driven alike: where it
+                    is a function, its argument names are those that the learner's must have. Stubs raise
+                    NotImplementedError.)
     shrink          ``shrink(args: dict) -> iterable of smaller dicts``: valid cases to try for a smaller
                     counterexample. Not needed when ``cases`` starts small.
     limit_s         seconds for all cases together.

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 
+from minikv.errors import MiniKVError
+
 MAX_PRINTED_LINES = 10
 _MAX_PRINTED_CHARS = 2000
 _AGAIN_S = 1e-4  # after the limit, interrupt every 0.1 ms: sooner or later outside of the learner's `try`
@@ -40,12 +42,17 @@ class Returned:
 
 @dataclass(frozen=True)
 class Raised:
-    """``line`` is the learner's own line, 1-based; 0 and "" where no frame is theirs."""
+    """``line`` is the learner's own line, 1-based; 0 and "" where no frame is theirs. ``ours``: an error of minikv."""
 
     kind: type[BaseException]
     message: str
     line: int
     source: str
+    ours: MiniKVError | None = None
+
+    def text(self, lang: str) -> str:
+        """The message; an error of minikv's own speaks ``lang``."""
+        return self.ours.text(lang) if self.ours else self.message
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,8 @@ def _outcome(fn: Callable[[], object]) -> Outcome:
         raise
     except BaseException as error:
         line, source = own_line(error.__traceback__)
-        return Raised(type(error), _message(error), line, source)
+        ours = error if isinstance(error, MiniKVError) else None
+        return Raised(type(error), _message(error), line, source, ours)
 
 
 def _learners_code(fn: Callable[[], object]) -> object:

@@ -1,7 +1,11 @@
 """A verdict in words: plain text, in English or Chinese. The sentences stand in ``messages/course.toml``."""
 
+import math
+import numbers
+from typing import Any
+
 from minikv.course.check import HINT_LEVELS, Verdict
-from minikv.course.compare import shown
+from minikv.course.compare import Mismatch, mismatch, shown
 from minikv.course.exercise import Exercise
 from minikv.i18n import text
 
@@ -22,14 +26,14 @@ def report(exercise: Exercise, verdict: Verdict, *, name: str, hint: int, seed: 
             return say("not_a_function", id=exercise.id, kind=type(verdict.got).__name__)
         case "bad_signature":
             theirs = ", ".join(verdict.names)
-            return say("bad_signature", id=exercise.id, yours=theirs, due=", ".join(exercise.signature))
+            return say("bad_signature", id=exercise.id, yours=theirs, due=", ".join(verdict.due))
     lines = [say(verdict.kind, limit_s=exercise.limit_s, argument=verdict.argument, **head)]
     lines += _table(verdict, say)
     if verdict.kind == "raised" and verdict.error is not None:
-        lines.append(_error(verdict, say))
+        lines.append(_error(verdict, lang, say))
     if verdict.printed:
         lines += [say("printed"), *(f"    | {line}" for line in verdict.printed.splitlines())]
-    note = _note(verdict, say)
+    note = _note(exercise, verdict, say)
     if note:
         lines.append(note)
     if verdict.kind in ("mutated", "timed_out"):  # the first line said it; hints are about the answer
@@ -65,30 +69,74 @@ def _indent(value: str, columns: int) -> str:
     return value.replace("\n", "\n" + " " * columns)
 
 
-def _error(verdict: Verdict, say) -> str:
+def _error(verdict: Verdict, lang: str, say) -> str:
     error = verdict.error
     assert error is not None
-    sentence = f"{error.kind.__name__}: {error.message}" if error.message else error.kind.__name__
+    message = error.text(lang)
+    sentence = f"{error.kind.__name__}: {message}" if message else error.kind.__name__
     if error.line:
         return say("error_at_line", error=sentence, line=error.line, source=error.source)
     return say("error", error=sentence)
 
 
-def _note(verdict: Verdict, say) -> str:
-    kinds = dict(expected=type(verdict.expected).__name__, got=type(verdict.got).__name__)
-    match verdict.differs:
-        case "none" | "generator" | "length" | "keys":
-            return say(f"differs_{verdict.differs}")
-        case "type" if isinstance(verdict.got, float) and verdict.got == verdict.expected:
-            return say("differs_whole", got=shown(verdict.got))
-        case "type":
-            return say("differs_type", **kinds)
-        case "shape" | "dtype" as what if hasattr(verdict.expected, what):
-            due, yours = getattr(verdict.expected, what), getattr(verdict.got, what)
-            if what == "shape":
-                due, yours = tuple(due), tuple(yours)
-            return say(f"differs_{what}", expected=due, got=yours)
+def _note(exercise: Exercise, verdict: Verdict, say) -> str:
+    """In what way the answer differs, and where inside of it; "" where the two values say it all."""
+    if not verdict.differs:
+        return ""
+    if exercise.equal is not None:  # only the exercise knows how it compares: no place to name
+        return _how(Mismatch(verdict.differs, "", verdict.expected, verdict.got), say)
+    found = mismatch(verdict.expected, verdict.got)
+    if found is None:
+        return ""
+    how = _how(found, say)
+    return say("differs_inside", how=how, path=found.path) if found.path else how
+
+
+def _how(found: Mismatch, say) -> str:
+    expected, got = found.expected, found.got
+    if _is_finite(expected) and _is_endless(got):
+        return say("differs_finite", got=got)
+    match found.kind:
+        case "length" | "keys" as kind:
+            return say(f"differs_{kind}")
+        case "none" | "generator" as kind if not found.path:  # what the function itself returned
+            return say(f"differs_{kind}")
+        case "type" if _is_whole(got) and got == expected:
+            return say("differs_whole", got=shown(got))
+        case "type" | "none" | "generator":
+            due, yours = _type_names(expected, got)
+            return say("differs_type", expected=due, got=yours)
+        case "shape":
+            return say("differs_shape", expected=tuple(expected.shape), got=tuple(got.shape))
+        case "dtype":
+            return say("differs_dtype", expected=expected.dtype, got=got.dtype)
+        case "value" if found.path and hasattr(expected, "dtype"):
+            return say("differs_numbers")
+        case "value" if found.path:
+            return say("differs_value", expected=shown(expected), got=shown(got))
     return ""
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, numbers.Integral):  # may be too large for a float
+        return not isinstance(value, bool)
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def _is_endless(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer()
+
+
+def _type_names(expected: object, got: object) -> tuple[str, str]:
+    """The two types' names, with their modules where the names alone are the same."""
+    due, yours = type(expected), type(got)
+    if due.__name__ != yours.__name__:
+        return due.__name__, yours.__name__
+    return f"{due.__module__}.{due.__qualname__}", f"{yours.__module__}.{yours.__qualname__}"
 
 
 def _seed(seed: int) -> str:

@@ -123,8 +123,8 @@ predict("label_gb", ...)
 # MB and MiB are 4.9 % apart.
 # In this course a whole number is always bytes; MiB and GiB appear only in print.
 # %% [markdown] key="units_words" lang="zh" src="dae307d6"
-# GB 以 10<sup>9</sup> 字节为单位，GiB 以 2<sup>30</sup> 字节为单位，后者大 7.4 %。
-# MB 与 MiB 相差 4.9 %。
+# GB 以 10<sup>9</sup> 字节为单位，GiB 以 2<sup>30</sup> 字节为单位，后者大 7.4%。
+# MB 与 MiB 相差 4.9%。
 # 本课程里，整数一律是字节；MiB 和 GiB 只在打印时出现。
 
 # %% key="units_table"
@@ -137,9 +137,11 @@ print(f"MiB / MB = {MIB / 10**6:.3f}   GiB / GB = {GIB / 10**9:.3f}")
 # %% [markdown] key="labels" lang="en"
 # And the label on the box?
 # The catalogue keeps it beside the bytes that torch sees.
-# %% [markdown] key="labels" lang="zh" src="f80f2274"
+# Those are as one public log printed them, rounded to 0.01 GiB (`gpu.total_rounded_to`, in bytes); yours may differ.
+# %% [markdown] key="labels" lang="zh" src="df5c8390"
 # 那么包装上的标称值呢？
 # 目录里同时记着标称值和 torch 可见的字节数。
+# 后者取自公开日志，每块显卡取一份，精确到 0.01 GiB（`gpu.total_rounded_to`，单位是字节）；你的机器上可能不同。
 
 # %% key="labels_table"
 from minikv.plan import find_gpu
@@ -176,7 +178,7 @@ print(t("torchtune", gib=gib(83 * 10**9), seen=gib(find_gpu("A100 SXM 80GB").tot
 # %% [markdown] key="sixty" lang="zh" src="d6e605ff"
 # ## 六十秒：模型在生成，块在填满
 #
-# 语言模型的每一层都会为每个 token 留下两个向量：键 K 和值 V，省得下次再算一遍。
+# 语言模型的每一层都会为每个 token 留下两个向量：K（key，键）和 V（value，值），省得下次再算一遍。
 # 存放它们的就是 **KV 缓存**（KV cache）；没有它会怎样，第 01 课见分晓。
 #
 # 下面的模型用 Llama 的结构，权重是随机的。
@@ -198,7 +200,7 @@ prompt = torch.randint(config.vocab_size, (1, 12)).to(device)   # [sequences, to
 # %% [markdown] key="generate_words" lang="en"
 # Greedy generation: the first run reads the whole prompt (**prefill**), each later run reads the one newest token (**decode**).
 # %% [markdown] key="generate_words" lang="zh" src="04dcce0e"
-# 贪心生成：第一次运行读入整个提示词，叫**预填充**（prefill）；之后每次只读最新的一个 token，叫**解码**（decode）。
+# 贪心生成：第一次运行读入整个提示词（prompt），叫**预填充**（prefill）；之后每次只读最新的一个 token，叫**解码**（decode）。
 
 # %% key="generate" lang="en"
 @torch.no_grad()
@@ -237,12 +239,16 @@ predict("tokens_cached", ...)
 # The **block table** of a sequence lists its blocks in the order of its tokens.
 # The order in the pool does not matter: block 3 comes first below.
 #
+# `DynamicCache` itself has no blocks: the cell keeps the table beside the real cache, as a server would fill it.
+#
 # After each run we count the bytes that the cache's tensors really hold, and ask `CacheSpec` for its number.
-# %% [markdown] key="blocks_words" lang="zh" src="49e40e61"
+# %% [markdown] key="blocks_words" lang="zh" src="94910c6b"
 # 推理服务不会让每份缓存各长各的。
 # 它把一大块显存切成同样大小的**块**（block），这里每块 16 个 token，随 token 到来逐个分配。
 # 每条序列有一张**块表**（block table），按 token 的顺序列出它的块。
 # 块在块池里的先后无所谓：下面最先分到的是块 3。
+#
+# `DynamicCache` 本身没有块：下面的块表由单元格在真实缓存之外另行维护，填法与推理服务相同。
 #
 # 每次运行之后，我们数出缓存张量实际占用的字节，再与 `CacheSpec` 给出的数字比较。
 
@@ -252,14 +258,15 @@ from minikv.plan import CacheSpec
 
 spec = CacheSpec.from_config(config)
 block_size, num_blocks = 16, 6
-free = [3, 0, 5, 1, 4, 2]                       # the pool hands these out in turn
+free, table = [3, 0, 5, 1, 4, 2], []            # the pool hands these out in turn
 pool = BlocksWidget(t("lang"), num_blocks=num_blocks, block_size=block_size)
 steps = []
 for cache in generate(prompt, runs=30):
     num_tokens, held = cache.get_seq_length(), held_bytes(cache)
     steps.append((num_tokens, held, spec.bytes_for(num_tokens)))
-    table = tuple(free[: -(-num_tokens // block_size)])
-    pool.add_step([SequenceBlocks("A", table, num_tokens)], note=t("note", tokens=num_tokens, held=held))
+    while num_tokens > block_size * len(table):     # the last block is full: take the next
+        table.append(free.pop(0))
+    pool.add_step([SequenceBlocks("A", tuple(table), num_tokens)], note=t("note", tokens=num_tokens, held=held))
 print(t("all_equal", steps=len(steps), count=sum(held != said for _, held, said in steps)))
 
 # %% key="fill" lang="zh"
@@ -268,14 +275,15 @@ from minikv.plan import CacheSpec
 
 spec = CacheSpec.from_config(config)
 block_size, num_blocks = 16, 6
-free = [3, 0, 5, 1, 4, 2]                       # 块池按这个顺序分配
+free, table = [3, 0, 5, 1, 4, 2], []            # 块池按这个顺序分配
 pool = BlocksWidget(t("lang"), num_blocks=num_blocks, block_size=block_size)
 steps = []
 for cache in generate(prompt, runs=30):
     num_tokens, held = cache.get_seq_length(), held_bytes(cache)
     steps.append((num_tokens, held, spec.bytes_for(num_tokens)))
-    table = tuple(free[: -(-num_tokens // block_size)])
-    pool.add_step([SequenceBlocks("A", table, num_tokens)], note=t("note", tokens=num_tokens, held=held))
+    while num_tokens > block_size * len(table):     # 最后一块满了：再取一块
+        table.append(free.pop(0))
+    pool.add_step([SequenceBlocks("A", tuple(table), num_tokens)], note=t("note", tokens=num_tokens, held=held))
 print(t("all_equal", steps=len(steps), count=sum(held != said for _, held, said in steps)))
 
 # %% [markdown] key="pool_words" lang="en"
@@ -377,15 +385,17 @@ check("00.2", blocks_needed, hint=3, seed=5)
 # %% [markdown] key="block_size" lang="en"
 # Now change the block size.
 # Five sequences wait below; the cell counts what they take together.
-# %% [markdown] key="block_size" lang="zh" src="02e34d21"
+# A block begins at every `size`-th token, so `range(0, length, size)` lists the beginnings, one a block.
+# %% [markdown] key="block_size" lang="zh" src="31a88863"
 # 再改块大小。
 # 下面有五条序列，单元格统计它们一共占用多少。
+# 每隔 `size` 个 token 开始一个新块，所以 `range(0, length, size)` 列出的就是各块的起点，一块一个。
 
 # %% key="block_sizes"
 lengths = [12, 41, 100, 700, 1500]               # tokens
 print(t("sizes_head"))
 for size in [1, 16, 64, 256, 2048]:
-    blocks = sum(-(-length // size) for length in lengths)
+    blocks = sum(len(range(0, length, size)) for length in lengths)
     empty = blocks * size - sum(lengths)
     print(f"{size:>10,}{blocks:>8,}{empty:>13,}{empty / (blocks * size):>12.1%}")
 
@@ -401,7 +411,7 @@ for size in [1, 16, 64, 256, 2048]:
 # 每块 2,048 个 token 时，每条序列都按最长情况预留，块池有四分之三空着。
 # 16 介于两者之间；第 09 课会把两边都测出来。
 #
-# 画不出的状态，图会拒绝。
+# 画不出的状态，组件会拒绝，并给出报错。
 # 这个包的每个错误都有代码、具体数字和解决办法。
 
 # %% key="refused"
@@ -542,7 +552,7 @@ explain("what_is_free")
 # | sentences in the other language | read `start("00", lang=...)` in the first code cell | this one word decides for the notebook; `MINIKV_LANG=zh` decides for the command line |
 # | an error that says too little | `error.code` and `error.values` | the code names the sentence, the values are the numbers in it |
 # %% [markdown] key="stuck" lang="zh" src="5e4b0082"
-# ## 遇到问题时
+# ## 卡住了怎么办
 #
 # | 现象 | 用什么判断 | 结论 |
 # |---|---|---|
@@ -559,5 +569,5 @@ explain("what_is_free")
 # %% [markdown] key="next" lang="zh" src="b9d3d86c"
 # ## 下一课要用到什么
 #
-# 第 01 课拿走这样一个小模型的缓存，测量每次重算全部 K 和 V 要花多少时间。
+# 第 01 课拿走这样一个小模型的缓存，测量每次重算全部 K 和 V 要付出多少代价。
 # 你只需要记住一点：预填充之后，每次运行读入一个 token，缓存也只增加一个 token。

@@ -194,7 +194,7 @@ for number, (a, b) in enumerate(zip(short.layers, long.layers)):
 # 形状是 `[batch, KV 头, token, 头维度]`。
 #
 # 缓存之所以可行，靠的是两个事实：
-# **过去 token 的 K 和 V 不再变化；过去 token 的 Q 不会再用到**。
+# **已有 token 的 K 和 V 不再变化；已有 token 的 Q 不会再用到**。
 # 所以保留 K 和 V，丢掉 Q，每步只送入最新的 token。
 #
 # ## token 完全相同
@@ -233,7 +233,7 @@ print(t("fed", num_new=num_new, without=fed_without, cached=len(prompt) + num_ne
 # The second loop fed the prompt once and then one token a step.
 # How many tokens does its cache hold now? Predict with other numbers:
 # %% [markdown] key="predict-held" lang="zh" src="2b5bbebc"
-# 使用缓存的循环先送入一次提示（prompt），之后每步送入一个 token。
+# 使用缓存的循环先送入一次提示词（prompt），之后每步送入一个 token。
 # 现在缓存里有多少个 token？换一组数字猜猜看：
 
 # %% key="predict-held-cell"
@@ -263,7 +263,7 @@ print(len(prompt), "+", num_new, "-> cache:", cache.get_seq_length())
 # The config gives all three, with $L$ layers, $H$ query heads, $H_{kv}$ KV heads, and widths in elements:
 # %% [markdown] key="held-why" lang="zh" src="b1bbfc52"
 # 比两者之和少一个。
-# 第一个新 token 出自送入提示的那一步；最后一个还没有送入，所以还没有 K 和 V。
+# 第一个新 token 出自送入提示词的那一步；最后一个还没有送入，所以还没有 K 和 V。
 #
 # ## 一步的开销
 #
@@ -295,7 +295,7 @@ print(len(prompt), "+", num_new, "-> cache:", cache.get_seq_length())
 # $p$ 开头的 2 表示每个权重做一次乘法和一次加法。
 # $a$ 里的 4 是它的两倍：$QK^\top$ 一次，乘 $V$ 一次。
 # 同样的公式写成函数调用，分别用于小模型和真实模型；`per_token` 就是 $p$，`per_pair` 就是 $a$。
-# 所有数值的单位都是 FLOP，针对单个序列。
+# 所有数值的单位都是 FLOP，针对单条序列。
 
 # %% key="cost-cell"
 from minikv.plan.flops import crossing_length, flop_cost, generation_flops, step_flops
@@ -462,16 +462,58 @@ def step_ms(num_tokens, cached):
 
 
 # %% key="time-table" tags="timing"
+ms = {n: {flag: step_ms(n, flag) for flag in (False, True)} for n in (16, 128, 512, 1024)}
+work = {n: {flag: step_flops(config, n, flag).total for flag in (False, True)} for n in ms}
 print(t("time_head"))
-for n in (16, 128, 512, 1024):
-    slow, fast = step_ms(n, False), step_ms(n, True)
-    flops = step_flops(config, n, False).total / step_flops(config, n, True).total
+for n in ms:
+    (slow, fast), flops = ms[n].values(), work[n][False] / work[n][True]
     print(f"{n:>8} {slow:>13.2f} {fast:>13.2f} {slow / fast:>11.1f} {flops:>11.0f}")
+print()
+for flag, name in ((False, "without"), (True, "with")):
+    grown = dict(flops=work[1024][flag] / work[16][flag], time=ms[1024][flag] / ms[16][flag])
+    print(t("time_growth", first=16, last=1024, name=t(name), **grown))
+
+# %% [markdown] key="operations" lang="en"
+# The two last columns are two answers to one question: how much does the cache save at this length?
+# The two last lines compare how much a step grows, in FLOPs and on the clock.
+# Time may grow by less than FLOPs because part of a step costs the same however long the sequence is.
+#
+# One such part can be counted: each operation on tensors has to be started, by Python, whatever it computes.
+# The mode below sees every operation of one step.
+# %% [markdown] key="operations" lang="zh" src="d9fd5c78"
+# 最后两列回答的是同一个问题：在这个长度上，缓存省下了多少倍？
+# 最后两行比较一步的开销增长了多少，一个按 FLOP 算，一个按实测时间算。
+# 时间的增长可以小于 FLOP 的增长，因为一步里有一部分开销与序列长度无关。
+#
+# 其中一部分可以数出来：不管算多少，每个张量操作都要由 Python 启动一次。
+# 下面的模式会看到一步里的每个操作。
+
+# %% key="operations-cell" tags="hardware"
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class OperationCounter(TorchDispatchMode):
+    number = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.number += 1
+        return operation(*args, **(kwargs or {}))
+
+
+def operations(num_tokens, cached):
+    ids = torch.arange(num_tokens, device=device)[None] % 256
+    past = model(ids[:, :-1], use_cache=True).past_key_values if cached else None
+    with OperationCounter() as counter:
+        model(ids[:, -1:] if cached else ids, past_key_values=past, use_cache=cached, logits_to_keep=1)
+    return counter.number
+
+
+for n in (16, 1024):
+    print(t("operations", tokens=n, without=operations(n, False), cached=operations(n, True)))
 
 # %% [markdown] key="time-why" lang="en"
-# The ratio of times stays well below the ratio of FLOPs.
-# At small $n$ the two ways hardly differ: a step of this tiny model is mostly overhead, a few hundred small operations that Python has to start, whatever they compute.
-# With a cache the time hardly grows at all, because the overhead hides the work.
+# The number of operations does not grow with $n$, and the cache does not make it much smaller: starting them is an overhead that both ways pay.
+# A tiny model feels it most, because each of its operations has little to compute.
 # On a large model another floor takes over: each step has to read every weight from memory, even for a single token.
 # Lesson 04 measures that one.
 #
@@ -482,10 +524,9 @@ for n in (16, 128, 512, 1024):
 #
 # The counter needs shapes, not numbers.
 # On PyTorch's `meta` device a tensor has a shape and no memory, so the whole Llama-3.1-8B fits into this notebook:
-# %% [markdown] key="time-why" lang="zh" src="cad5ffe0"
-# 时间之比明显小于 FLOP 之比。
-# $n$ 很小时，两种做法几乎一样：这个小模型的一步基本都是固定开销，几百个小操作都要由 Python 启动，与算多少无关。
-# 使用缓存时，耗时几乎不随 $n$ 增长，因为计算量被固定开销盖住了。
+# %% [markdown] key="time-why" lang="zh" src="228bff3e"
+# 操作数不随 $n$ 增长，用了缓存也少不了多少：启动这些操作是固定开销，两种做法都要付。
+# 模型越小，这一点越明显，因为每个操作要算的东西很少。
 # 换成大模型，会碰到另一个下限：哪怕只送入一个 token，每一步也要从显存读取全部权重。
 # 第 04 课会测量它。
 #
@@ -557,8 +598,8 @@ for prompt_tokens, new in ((10, 10), (100, 100), (1000, 100), (1000, 1000), (10_
 # `CacheSpec` knows how many bytes; here its answer stands beside the size of the tensors that our loop left behind.
 # %% [markdown] key="ratio-why" lang="zh" src="0334cb2c"
 # 单独一步的开销几乎正好是 $n$ 倍：缓存让投影**和**注意力都除以 $n$，只有 logits 不变。
-# 提示很长时，整段回复的倍数接近新 token 的个数，因为提示无论如何都要计算一次。
-# 而且这只是 FLOP：从上面的计时表可以看到，小模型在时钟上能体现出来的并不多。
+# 提示词很长时，整段回复的倍数接近新 token 的个数，因为提示词无论如何都要计算一次。
+# 而且这只是 FLOP：从上面的计时表可以看到，小模型真正省下的时间远没有这么多。
 #
 # 关于计数，有一点要注意。
 # 注意力按完整的 $n \times n$ 方阵计费，`eager` 就是这样算的。
@@ -612,9 +653,9 @@ print(t("first_different", number=1 + differ.index(True)))
 # Move everything by the same amount, and no distance changes:
 # %% [markdown] key="break-position-why" lang="zh" src="703db5b6"
 # 没有报错，也没有警告，只是 token 变了。
-# 第一个新 token 总是对的，因为它出自送入提示的那一步，位置没有错。
-# 从第二个起，每个 query 到提示的距离都多了一格，即使还有 token 相同，也只是碰巧。
-# RoPE 是 Llama 用的旋转位置编码：它按位置旋转 query 和 key，使得分只取决于两者的**距离**；现在到提示的每个距离都差一。
+# 第一个新 token 总是对的，因为它出自送入提示词的那一步，位置没有错。
+# 从第二个起，每个 query 到提示词的距离都多了一格，即使还有 token 相同，也只是碰巧。
+# RoPE 是 Llama 用的旋转位置编码：它按位置旋转 query 和 key，使得分只取决于两者的**距离**；现在到提示词的每个距离都差一。
 #
 # 如果全部位置移动同样多，距离就没有变化：
 
@@ -635,7 +676,7 @@ print(t("all_moved", same=torch.equal(logits_at(0).argmax(-1), logits_at(100).ar
 # %% [markdown] key="break-edit" lang="zh" src="13c89566"
 # ## 弄坏它：过期的缓存
 #
-# 某个聊天程序保存了提示的缓存。
+# 某个聊天程序保存了提示词的缓存。
 # 用户改了一个词，程序在 token 列表里换掉这个词，然后继续用旧缓存。
 # 下面改动编号为 3 的 token，并且只送入最后一个 token，因为“其余的缓存里都有了”：
 
@@ -653,9 +694,9 @@ print(cached[len(prompt) :][:8], t("edited_old"))
 #
 # Is it enough to replace the K and V of token 3? Compare the two prompts layer by layer:
 # %% [markdown] key="break-edit-why" lang="zh" src="7f3bca0a"
-# 用旧缓存得到的是对**改动之前**的提示的回答，一个 token 都不差：模型从未看到新词。
+# 用旧缓存得到的是对**改动之前**的提示词的回答，一个 token 都不差：模型从未看到新词。
 #
-# 只替换 token 3 的 K 和 V 够不够？逐层比较两个提示：
+# 只替换 token 3 的 K 和 V 够不够？逐层比较两个提示词：
 
 # %% key="changed-cell"
 for number, (a, b) in enumerate(zip(prefill(prompt).layers, prefill(edited).layers)):
@@ -685,8 +726,8 @@ print(t("kept_part", kept=3, same=kept == right))
 #
 # ## 文字可以变吗？
 #
-# 按精确的算术，不可以：上面两种做法输出的 token 完全相同。
-# 但计算机会舍入。
+# 如果没有舍入，不可以：上面两种做法输出的 token 完全相同。
+# 但计算机总会舍入。
 # 一个 query 和 $n$ 个 query 可能走不同的 kernel，累加顺序不同，最后几位就会不同。
 # 用 32 位时，这几乎不会改变哪个 token 胜出；用 16 位就有可能。
 # [transformers issue 36536](https://github.com/huggingface/transformers/issues/36536) 报告的正是这种现象，有读者验证 float32 下结果一致。
@@ -727,12 +768,12 @@ for dtype in (torch.float32, torch.float16):
 # %% [markdown] key="answer" lang="zh" src="492676c0"
 # ## 回答开头的问题
 #
-# 打开 `use_cache` 是对的：过去 token 的 K 和 V 不会变。
+# 打开 `use_cache` 是对的：已有 token 的 K 和 V 不会变。
 # 一步的 FLOP 数大约降为 $n$ 分之一；耗时降得没有这么多，因为固定开销和读取权重的时间还在。
 # 文字的细小差异可能来自舍入（那个例子用的是 8 位权重；如果开了采样，结果本来就不固定）。
 # 如果从头几个 token 起就差很多，多半是位置错了、掩码错了，或者缓存过期了。
 #
-# ## 检查自己
+# ## 自我检查
 #
 # 先说出来或写下来，再加上 `reveal=True` 看答案。
 
@@ -765,7 +806,7 @@ explain("edited_message")
 # |---|---|
 # | `FlopCounterMode` 里完全没有注意力 | `model.config._attn_implementation`：计数器不认识的融合 kernel 会记为零（CPU 上的 `sdpa` 就是这样）；构建模型时用 `attn_implementation="eager"` |
 # | 使用缓存时 token 不同 | 先 `model.float()` 再比较：差异消失，就是舍入；差异还在，就打印使用缓存的第一步的 `position_ids`，它应等于这一步之前的 `[[cache.get_seq_length()]]` |
-# | 开了缓存，生成还是越来越慢 | 在循环里打印 `ids.shape`：送完提示之后必须是 `[batch, 1]`；再看 `cache.get_seq_length()`，每步应当加 1 |
+# | 开了缓存，生成还是越来越慢 | 在循环里打印 `ids.shape`：送完提示词之后必须是 `[batch, 1]`；再看 `cache.get_seq_length()`，每步应当加 1 |
 #
 # ## 接下来
 #

@@ -19,19 +19,19 @@
 #
 # In August 2025 somebody serves Qwen2.5-7B-Instruct-GPTQ-Int8 with vLLM and wants to know how many requests fit.
 # The formula in hand is `2 * hidden-state-size * number-of-layers * data-type`, with 8 for int8.
-# It gives 1,605,632 bytes for one token, and 4.59 GB for one request of 3,072 tokens.
+# It gives 1,605,632 bytes for one token, and 4.59 GiB for one request of 3,072 tokens (the post writes GB).
 # The GPU disagrees: from three runs, the same person works out about 0.16 GB a request.
 #
 # > which part is wrong? please correct me.
 #
 # ([vLLM issue 22291](https://github.com/vllm-project/vllm/issues/22291).)
 # At the end of section 2 one call answers it.
-# %% [markdown] key="question" lang="zh" src="df42af02"
+# %% [markdown] key="question" lang="zh" src="b53e644b"
 # ## 问题
 #
 # 2025 年 8 月，有人用 vLLM 部署 Qwen2.5-7B-Instruct-GPTQ-Int8，想知道能容纳多少个请求。
 # 手里的公式是 `2 * hidden-state-size * number-of-layers * data-type`，其中 int8 记作 8。
-# 算下来一个 token 要 1,605,632 字节，一个 3,072 token 的请求要 4.59 GB。
+# 算下来一个 token 要 1,605,632 字节，一个 3,072 token 的请求要 4.59 GiB（原帖写作 GB）。
 # GPU 上却不是这样：同一个人根据三次运行推算，每个请求大约 0.16 GB。
 #
 # > which part is wrong? please correct me.（哪一步错了？请指正。）
@@ -52,7 +52,7 @@ print(f"3,072 token  {exact_bytes(3072 * asked)}")
 # Work it out on paper before you read on.
 # Run the cell as it is to see the question; put your number in place of `...` and run it again.
 # %% [markdown] key="predict_first" lang="zh" src="f454f7d1"
-# ## 1. 先估计
+# ## 1. 先猜一猜
 #
 # 往下读之前，先在纸上算一算。
 # 直接运行单元格会显示题目；把 `...` 换成你的数字，再运行一次。
@@ -65,6 +65,8 @@ predict("one_token", ...)
 #
 # In every layer, attention needs two vectors of each earlier token: its key and its value.
 # The KV cache keeps both, once for each KV head.
+# The third vector of a token, its query Q, is used in the one step that computes this token: it is compared with all the keys so far.
+# No later token asks for it, so it is not kept.
 #
 # $$\text{bytes per token} = 2 \cdot L \cdot H_{kv} \cdot D \cdot s$$
 #
@@ -78,11 +80,13 @@ predict("one_token", ...)
 #
 # `hidden_size` appears only as a way to get $D$, and often it is the wrong way (section 4).
 # Here is the product by hand, and then the same from the package, which reads the model's config.
-# %% [markdown] key="formula" lang="zh" src="2237674b"
+# %% [markdown] key="formula" lang="zh" src="4f45cbab"
 # ## 2. 公式
 #
 # 在每一层，注意力都需要前面每个 token 的两个向量：key 和 value。
 # KV 缓存（KV cache）把两者都存下来，每个 KV 头存一份。
+# token 还有第三个向量 query（Q），只在计算这个 token 的那一步里使用：与此前所有的 key 比较。
+# 后面的 token 都不会再用到它，所以不缓存。
 #
 # $$\text{每 token 字节数} = 2 \cdot L \cdot H_{kv} \cdot D \cdot s$$
 #
@@ -159,8 +163,10 @@ print(f"8 / 2 = {8 / 2:g}")
 # - **4 times: bits for bytes.** int8 is 8 *bits*, 1 byte.
 #   And int8 is what GPTQ did to the *weights*: the KV cache of this checkpoint stays in 16 bits, so $s = 2$.
 #
-# The person's own measurement, 0.16 GB a request, was closer than the formula: 3,072 tokens take 0.176 GB, or 0.164 GiB.
-# %% [markdown] key="answer_read" lang="zh" src="29c3432d"
+# The person's own figure, 0.16 GB a request, came closer than the formula: 3,072 tokens take 0.176 GB, or 0.164 GiB.
+# But it is a quotient: the memory added between two runs, divided by the requests per *second* added.
+# Requests per second are not requests at the same time, so part of the agreement is luck.
+# %% [markdown] key="answer_read" lang="zh" src="3db493dd"
 # 错了两处，合起来是正确值的 28 倍。
 #
 # - **7 倍来自 `hidden_size`。** 它等于 28 个注意力头乘以 128，而 Qwen2.5-7B 只有 4 个 KV 头。
@@ -169,7 +175,9 @@ print(f"8 / 2 = {8 / 2:g}")
 # - **4 倍来自把位当成字节。** int8 是 8 **位**，也就是 1 字节。
 #   何况 int8 是 GPTQ 对**权重**的量化：这个检查点的 KV 缓存仍是 16 位，所以 $s = 2$。
 #
-# 提问者自己测出的每请求 0.16 GB，反而比公式更接近：3,072 个 token 占 0.176 GB，即 0.164 GiB。
+# 提问者推算的每请求 0.16 GB，反而比公式更接近：3,072 个 token 占 0.176 GB，即 0.164 GiB。
+# 不过它是一个商：两次运行之间增加的显存，除以**每秒**请求数的增量。
+# 每秒的请求数不等于同时存在的请求数，所以吻合有一部分是运气。
 
 # %% [markdown] key="gqa" lang="en"
 # ## 3. Fewer KV heads: MHA, GQA, MQA
@@ -364,7 +372,7 @@ predict("after_the_prompt", ...)
 # `nbytes` is what the cached tensors show; the storage behind them is what the memory really holds.
 # %% [markdown] key="measure" lang="zh" src="eb0428dc"
 # 测一测：用 Gemma 2 的结构搭一个随机小模型，四层，窗口 16。
-# 先读 40 个 token 的提示，再解码两步。
+# 先读 40 个 token 的提示词，再解码两步。
 # `nbytes` 是缓存张量看上去的大小，它们背后的存储才是真正占用的内存。
 
 # %% key="measure_model"
@@ -406,9 +414,9 @@ for length, step in ((40, 40), (41, 1), (42, 1)):
 # 缓存的字节和占用的字节，都与实测一字节不差。
 # 第 0 层是滑动窗口层：最后一列的第一行就是上面那道题的答案。
 #
-# 读完提示之后，滑动窗口层拿着最后 15 个 token 的**视图**，而视图会让整块存储一直存活：40 个 token。
+# 读完提示词之后，滑动窗口层拿着最后 15 个 token 的**视图**，而视图会让整块存储一直存活：40 个 token。
 # 下一步把 15 个旧 token 和新 token 拼成 16 个 token 的新张量，只保留其中 15 个的视图，旧存储随之释放。
-# 提示很长时，这就是“为什么比算出来的多”的第一个答案：在这一次前向计算里，窗口没有省下任何内存。
+# 提示词很长时，这就是“为什么比算出来的多”的第一个答案：在这一次前向计算里，窗口没有省下任何内存。
 
 # %% [markdown] key="recurrent" lang="en"
 # ## 7. Layers whose state does not grow
@@ -441,11 +449,11 @@ print(f"{state:,} / {token:,} = {state / token:,.0f} token")
 #
 # $s$ is the dtype of the cache, not that of the weights.
 # fp8 with one scale a tensor halves bf16 exactly.
-# fp8 or int8 with one float32 scale for each token and head pays 4 bytes more for every 128.
-# %% [markdown] key="dtype" lang="zh" src="78ecab57"
+# fp8 or int8 with one float32 scale for each token and head pays 4 bytes more for every 128 bytes of elements.
+# %% [markdown] key="dtype" lang="zh" src="e7b4a354"
 # ## 8. 缓存有自己的数据类型
 #
-# $s$ 是缓存的类型，不是权重的类型。
+# $s$ 取决于缓存的数据类型，与权重的数据类型无关。
 # 整个张量共用一个缩放因子（scale）的 fp8，正好是 bf16 的一半。
 # 每个 token、每个头各带一个 float32 缩放因子的 fp8 或 int8，每 128 字节要多付 4 字节。
 
@@ -488,7 +496,7 @@ for tp in (1, 2, 3, 4, 8, 16):
 # %% [markdown] key="tp_read" lang="zh" src="bef02820"
 # tp 不超过 8 时，KV 头被切分，整个集群里每个字节只存一份。
 # tp = 16 时 GPU 比 KV 头多，每两块 GPU 各存同一个头的副本：单块 GPU 不再节省，整个集群存了两份。
-# tp = 3 会被拒绝，报错里有数字，也有出路；程序包里所有的报错都是这样写的。
+# tp = 3 会被拒绝，报错里有数字，也有解决办法；程序包里所有的报错都是这样写的。
 
 # %% [markdown] key="variables" lang="en"
 # ## 10. Every variable of an allocator
@@ -565,9 +573,11 @@ for name in one:
 
 # %% [markdown] key="variables_read" lang="en"
 # `used`, `peak` and `current` are on paper here; lesson 08 measures them on a running model and compares.
+# `total` is not measured either: it is what one public log printed in GiB, rounded to 0.01 GiB, and yours may differ.
 # The tokens are the *pool's*: Qwen3-8B has 40,960 positions, so no single sequence can use them all.
-# %% [markdown] key="variables_read" lang="zh" src="f9ff21bc"
+# %% [markdown] key="variables_read" lang="zh" src="71d9ca43"
 # 这里的 `used`、`peak`、`current` 是纸面上的估算；第 08 课会在运行中的模型上实测并对比。
+# `total` 也不是实测：它由一份公开日志里的 GiB 数换算而来，只精确到 0.01 GiB，你的机器上可能不同。
 # 最后的 token 数属于整个**块池**：Qwen3-8B 只有 40,960 个位置，任何一条序列都用不完它。
 
 # %% [markdown] key="seventy" lang="en"
@@ -615,6 +625,7 @@ print(f"H200: {pool / (weights + pool):.0%}")
 # ## 12. See it: a budget you can turn
 #
 # The bar is one GPU. Turn a knob, and read the sentence below it.
+# What torch sees of a card is as one public log printed it, rounded to 0.01 GiB; yours may differ.
 #
 # 1. **Fill the H200.** Move *Batch* to the right, with 4,096 tokens each. Watch the cache eat the pool, and the sentence change when it no longer fits.
 #    The largest batch that fits is the number beside "Sequences".
@@ -622,11 +633,13 @@ print(f"H200: {pool / (weights + pool):.0%}")
 # 3. **Choose Llama-3.1-70B.** It is refused at tp 1, before a single token: the weights alone are larger than the share. Now set tp to 2.
 # 4. **Choose Llama-2-7B and a context above 4,096.** There is plenty of memory, and it is refused all the same: the model has no more positions.
 #
-# *Reset* brings you back. The cell below the widget computes the same four stops, so you can check what you read.
-# %% [markdown] key="widget" lang="zh" src="736d76e3"
+# *Reset* brings you back. The cell below the widget computes these stops, the third one at tp 1 and at tp 2, so you can check what you read.
+# The widget takes your own model, too: `BudgetWidget(model="mine", configs={"mine": config})`, where `config` is anything that `from_config` takes.
+# %% [markdown] key="widget" lang="zh" src="259fd2ca"
 # ## 12. 动手看：可以拨动的显存预算
 #
 # 横条代表一块 GPU。拨动任意一项，再看下面那句话。
+# 各显卡的 torch 可见显存取自一份公开日志，精确到 0.01 GiB；你的机器上可能不同。
 #
 # 1. **把 H200 填满。** 每条序列 4,096 个 token，把“批大小”往右拖。看缓存怎样吃掉块池，放不下时那句话怎样变化。
 #    最大能放多少条，看“可容纳……的序列数”。
@@ -634,7 +647,8 @@ print(f"H200: {pool / (weights + pool):.0%}")
 # 3. **选 Llama-3.1-70B。** tp 为 1 时，一个 token 都还没有就被拒绝：光是权重就超过了可用的份额。再把 tp 设为 2。
 # 4. **选 Llama-2-7B，上下文设到 4,096 以上。** 显存绰绰有余，照样被拒绝：模型没有更多的位置。
 #
-# 点“重置”回到起点。控件下面的单元格会算出这四步的结果，供你核对。
+# 点“重置”回到起点。组件下面的单元格会算出这几步的结果（第 3 步按 tp 为 1 和 2 各算一次），供你核对。
+# 你自己的模型也可以放进来：`BudgetWidget(lang="zh", model="mine", configs={"mine": config})`，凡是 `from_config` 能接收的，都可以作为 `config`。
 
 # %% key="widget_code"
 from minikv.course.widgets import BudgetWidget
@@ -665,7 +679,7 @@ for stop in stops:
 # Answer each question aloud or in three sentences.
 # `explain(key, reveal=True)` shows a model answer and the points to compare with.
 # %% [markdown] key="check_yourself" lang="zh" src="e0ac90a3"
-# ## 13. 检查自己
+# ## 13. 自我检查
 #
 # 每道题都说出来，或者写三句话。
 # `explain(key, reveal=True)` 会给出参考回答和对照要点。
@@ -687,7 +701,7 @@ explain("seven_b_at_4k")
 # Four more are in the exercise notebook: `head_dim` in its three spellings, KV heads on a rank, a batch with windows, and the exact inverse.
 # %% [markdown] key="exercise" lang="zh" src="1c126433"
 # 第一道练习就在这里：把 `...` 换成公式，运行单元格。
-# 另外四道在练习笔记本里：`head_dim` 的三种写法、每个 rank 的 KV 头数、带窗口的一批序列，以及精确的反函数。
+# 另外四道在练习 notebook 里：`head_dim` 的三种写法、每个 rank 的 KV 头数、带窗口的一批序列，以及精确的反函数。
 
 # %% key="exercise_code"
 def bytes_per_token(layers, kv_heads, head_dim, dtype_bytes):
@@ -711,7 +725,7 @@ check("02.1", bytes_per_token)
 # |---|---|---|
 # | 相差 2% 到 10% | 单位：MB 是 $10^6$ 字节，MiB 是 $2^{20}$ 字节；GB 和 GiB 差 7.4% | `exact_bytes(n)` |
 # | 相差 2、4、7、8 这样的整数倍 | K **和** V；是 KV 头，不是注意力头；`head_dim`；是字节，不是位 | `print(CacheSpec.from_config(config).explain("zh"))` |
-# | 进程占用比算出来的多 | 视图让整个提示一直存活；其余是 CUDA 上下文 + 工作空间 + 已保留 - 已分配（第 07、16 课） | `held_bytes_for(n, step) - bytes_for(n)` |
+# | 进程占用比算出来的多 | 视图让整个提示词一直存活；其余是 CUDA 上下文 + 工作空间 + 已保留 - 已分配（第 07、16 课） | `held_bytes_for(n, step) - bytes_for(n)` |
 
 # %% key="stuck_code"
 print(f"{spec.bytes_for(4096) / 1e6:.1f} MB = {exact_bytes(spec.bytes_for(4096))}")

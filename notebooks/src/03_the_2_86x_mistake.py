@@ -8,8 +8,8 @@
 # en = "Why did the estimate miss by 2.86x?"
 # zh = "估算为什么差了 2.86 倍？"
 # [t4]
-# en = "Everything here is arithmetic and one tiny model on the CPU: a T4 shows the same numbers."
-# zh = "全部是算术，外加一个在 CPU 上运行的极小模型：T4 上看到的数字相同。"
+# en = "Everything here is arithmetic and one tiny model: a T4 shows the same numbers, and in one cell also allocated and reserved memory."
+# zh = "全部是算术，外加一个极小的模型：T4 上看到的数字相同，另有一个单元会给出已分配和已保留的显存。"
 # [paper]
 # en = "03.1, 03.2, 03.5"
 # zh = "03.1、03.2、03.5"
@@ -19,7 +19,7 @@
 #
 # A script runs DeepSeek-V3 with a batch that its own calculator chose.
 # After `generate()`, `gc.collect()` and `empty_cache()`, 5.5 GB are free where about 18 GB were expected.
-# The analysis that follows finds one line to blame:
+# The document that looks into it, "Memory Retention After model.generate() — Root Cause Analysis" (from here on: the analysis), finds one line to blame:
 #
 # ```python
 # head_dim = config.hidden_size // config.num_attention_heads
@@ -29,17 +29,18 @@
 #
 # Others met the same gap from other sides.
 # In [DeepSeek-R1 #238](https://github.com/deepseek-ai/DeepSeek-R1/issues/238) somebody asked in February 2025 why the Hugging Face code caches far more than the paper promises; the issue was closed as stale.
-# In [TensorRT-LLM PR #16707](https://github.com/NVIDIA/TensorRT-LLM/pull/16707) the usual formula was about 25x too *big*, and a benchmark settled for 64 sequences where 242 would have run.
+# In [TensorRT-LLM PR #16707](https://github.com/NVIDIA/TensorRT-LLM/pull/16707) the usual formula was about 25x too *big* for DeepSeek-V3.2, and a benchmark settled for a batch of 64.
+# The PR calls 242 viable; its own review notes that the indexer's cache is not counted in that.
 #
-# Too small by 2.86x, too big by 25x, same formula, same family of models.
-# Both are right.
-# This lesson shows how, and then corrects the correction.
-# %% [markdown] key="question" lang="zh" src="a34f77dd"
+# **How can one formula be 2.86x too small and more than 20x too big for the same family of models?**
+#
+# This lesson shows how, and then corrects the corrections.
+# %% [markdown] key="question" lang="zh" src="3998daa3"
 # ## 问题
 #
 # 有个脚本运行 DeepSeek-V3，batch 大小由脚本自己的计算器决定。
 # `generate()`、`gc.collect()`、`empty_cache()` 之后，本该有约 18 GB 空闲显存，实际只有 5.5 GB。
-# 随后的分析（下称原文）把原因归到这一行：
+# 追查此事的文档《Memory Retention After model.generate() — Root Cause Analysis》（下称原文）把原因归到这一行：
 #
 # ```python
 # head_dim = config.hidden_size // config.num_attention_heads
@@ -49,11 +50,12 @@
 #
 # 别人从另外的角度也碰到过同一个差距。
 # 2025 年 2 月，[DeepSeek-R1 #238](https://github.com/deepseek-ai/DeepSeek-R1/issues/238) 问：Hugging Face 上的代码为什么缓存得比论文说的多那么多？“代码中似乎没实现这个大优化”。这个 issue 因长期无人跟进而关闭。
-# [TensorRT-LLM PR #16707](https://github.com/NVIDIA/TensorRT-LLM/pull/16707) 里，常用公式反而*偏大*约 25 倍，基准测试只敢开 64 条序列，而实际能跑 242 条。
+# [TensorRT-LLM PR #16707](https://github.com/NVIDIA/TensorRT-LLM/pull/16707) 里，常用公式用在 DeepSeek-V3.2 上反而**偏大**约 25 倍，基准测试的 batch 只开到 64。
+# 该 PR 说 242 可行；而 PR 自带的评审指出，这个数没有计入 indexer 的缓存。
 #
-# 一个说偏小 2.86 倍，一个说偏大 25 倍，公式相同，模型也是同一系列。
-# 两边都没说错。
-# 本课先讲清原因，再来纠正那份“修正”。
+# **同一个公式，用在同一系列的模型上，怎么会既偏小 2.86 倍，又偏大 20 多倍？**
+#
+# 本课先讲清原因，再来纠正各种“修正”。
 
 # %% [markdown] key="script" lang="en"
 # ## What the script computed
@@ -66,6 +68,14 @@
 # 用到的数字都取自 DeepSeek-V3 的 `config.json`。
 # 开头的 2 是一份 K 加一份 V，末尾的 2 是每个元素的字节数（bf16）。
 
+# %% [markdown] key="ask_naive" lang="en"
+# Before you run it: what does the same line say about a model with another number of heads?
+# %% [markdown] key="ask_naive" lang="zh" src="bf75440e"
+# 先别运行：换一个头数不同的模型，这一行会给出多少？
+
+# %% key="predict_naive"
+predict("naive_heads", ...)
+
 # %% key="naive"
 from minikv.plan import CacheSpec, estimate_kv_cache_gb, find_model, max_batch_size, rebuilt_bytes
 
@@ -75,14 +85,6 @@ head_dim = hidden // heads
 naive = 2 * heads * head_dim * 2
 print(f"head_dim = {hidden} // {heads} = {head_dim}")
 print(f"2 * {heads} * {head_dim} * 2 = {naive:,} B")
-
-# %% [markdown] key="ask_naive" lang="en"
-# Before you read on: what does the same line say about a model with another number of heads?
-# %% [markdown] key="ask_naive" lang="zh" src="db53d8d8"
-# 先别往下看：换一个头数不同的模型，这一行会给出多少？
-
-# %% key="predict_naive"
-predict("naive_heads", ...)
 
 # %% [markdown] key="cancel" lang="en"
 # The heads cancel.
@@ -225,10 +227,20 @@ answers = {
 }
 for name, num_bytes in answers.items():
     print(f"{num_bytes:>7,} B   {t('row_' + name)}")
-print()
+
+# %% key="four_ratios"
+with_indexer = CacheSpec.from_config("DeepSeek-V3.2", layout="hf").layers[0].token_bytes
 print(t("ratio_expanded", ratio=answers["expanded"] / answers["naive"]))
 print(t("ratio_naive", ratio=answers["naive"] / answers["latent"]))
+print(t("ratio_indexer", ratio=answers["naive"] / with_indexer, num_bytes=with_indexer))
 print(t("ratio_fix", ratio=answers["expanded"] / answers["latent"]))
+
+# %% [markdown] key="ratios_read" lang="en"
+# The 25x of TensorRT-LLM PR #16707 is the second line: latent and rope key, no indexer.
+# DeepSeek-V3.2, the model of that PR, also caches an indexer key; in bf16 this leaves 20.4x.
+# %% [markdown] key="ratios_read" lang="zh" src="16b77db4"
+# TensorRT-LLM PR #16707 的 25 倍对应第二行：只算潜在向量和 rope key，不含 indexer。
+# 而那个 PR 针对的 DeepSeek-V3.2 还要缓存 indexer 的 key；按 bf16 计入后是 20.4 倍。
 
 # %% key="four_bars"
 import plotly.graph_objects as go
@@ -253,11 +265,12 @@ show(figure, text=summary, caption=t("bars_caption"))
 # | transformers from 5.18 | latent and rope key | latent and rope key, and an indexer key |
 # | vLLM | latent and rope key | latent and rope key, and an indexer key (fp8) |
 #
-# A [pull request for the second group](https://github.com/huggingface/transformers/pull/48761) tells the story: DeepSeek-V3 changed first, the models with an indexer followed.
+# The last column for transformers is measured by this course: small models of `deepseek_v32` and `glm_moe_dsa` held expanded K and V under 5.15 and 5.17, and latents with an indexer key under 5.18 and 5.23.
+# [Transformers PR #48761](https://github.com/huggingface/transformers/pull/48761) proposes this change; it is listed as closed, not merged, so the versions above do not rest on it.
 #
 # So the 81,920 B of the analysis were right for the library that it ran on.
 # After an upgrade the same script errs in the other direction, and nobody changed a line of it.
-# %% [markdown] key="versions" lang="zh" src="e81065d6"
+# %% [markdown] key="versions" lang="zh" src="f65a5d7f"
 # ## 哪个库缓存哪一种
 #
 # | 库 | DeepSeek-V3 | DeepSeek-V3.2、GLM-5 |
@@ -267,7 +280,8 @@ show(figure, text=summary, caption=t("bars_caption"))
 # | transformers 5.18 起 | 潜在向量和 rope key | 潜在向量和 rope key，外加 indexer 的 key |
 # | vLLM | 潜在向量和 rope key | 潜在向量和 rope key，外加 indexer 的 key（fp8） |
 #
-# [第二类模型的 pull request](https://github.com/huggingface/transformers/pull/48761) 讲了来龙去脉：DeepSeek-V3 先改，带 indexer 的模型后改。
+# transformers 各行的最后一列由本课程实测：`deepseek_v32` 和 `glm_moe_dsa` 的小模型，在 5.15 和 5.17 下缓存的是展开的 K 和 V，在 5.18 和 5.23 下是潜在向量加 indexer 的 key。
+# [Transformers PR #48761](https://github.com/huggingface/transformers/pull/48761) 提议的正是这项改动；它的状态是已关闭、未合并，所以上面的版本号不以它为据。
 #
 # 所以就当时的库版本而言，原文的 81,920 B 是对的。
 # 库一升级，同一个脚本就错到了另一个方向，而脚本一行也没改。
@@ -295,15 +309,16 @@ small = DeepseekV3Config(
     q_lora_rank=24, kv_lora_rank=32, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=12,
     dtype="bfloat16",
 )
+device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
-model = DeepseekV3ForCausalLM(small).to(torch.bfloat16).eval()
+model = DeepseekV3ForCausalLM(small).to(device, torch.bfloat16).eval()
 spec = CacheSpec.from_config(model.config)
 print(f"2 * (32 + 8) * 2 = {spec.bytes_for(1)} B")
 
 # %% key="helpers"
 @torch.no_grad()
 def step(tokens, cache=None):
-    return model(tokens, past_key_values=cache, use_cache=True)
+    return model(tokens.to(device), past_key_values=cache, use_cache=True)
 
 
 def held_bytes(cache):
@@ -399,7 +414,7 @@ print(t("rebuilt_held", storage=rebuilt_token * tokens / 1e6))
 # 出路就在 #305 得到的答复里：用矩阵吸收（matrix absorption），不必展开。
 # 把 `kv_b_proj` 并入 query 和输出的投影，注意力直接读潜在向量。
 # vLLM 就是这样解码的；第 10 课会写这样一个 kernel。
-# 两件事要分清：*缓存潜在向量*省的是常驻显存，*矩阵吸收*省的是每一步的临时显存和计算。
+# 两件事要分清：**缓存潜在向量**省的是常驻显存，**矩阵吸收**省的是每一步的临时显存和计算。
 
 # %% [markdown] key="family" lang="en"
 # ## The rest of the family
@@ -429,20 +444,24 @@ for name in ("DeepSeek-V3", "Kimi-K2", "DeepSeek-V2-Lite", "GLM-5", "DeepSeek-V3
 #
 # Most people notice that MLA needs another formula. Writing it is harder than it looks.
 #
-# - [LMCache PR #694](https://github.com/LMCache/LMCache/pull/694) replaced the naive formula in a public calculator by `2 x L x S x d_c x B`. The 2 should be 1, since K and V come from one latent, and the rope key is missing. Two errors, and they pull in opposite directions.
+# - LMCache has a public calculator. In [#688](https://github.com/LMCache/LMCache/issues/688) a comment called its DeepSeek formula "also not correct", and [PR #694](https://github.com/LMCache/LMCache/pull/694) changed it to `2 x L x S x d_c x B`. The 2 should be 1, since K and V come from one latent, and the rope key is missing. Two errors, and they pull in opposite directions.
+# - The formula before had been right. [PR #715](https://github.com/LMCache/LMCache/pull/715), opened six days after #694, put it back as "the original correct one": layers x tokens x (`qk_rope_head_dim` + `kv_lora_rank`) elements, 70,272 B a token. Half a year later [#2132](https://github.com/LMCache/LMCache/issues/2132) reported a regression again, and named [#671](https://github.com/LMCache/LMCache/pull/671) as the one with the proper value.
 # - DeepSeek-R1 #238 computes what the paper's way would cost: 8,704 elements. It gives each of the 128 heads a rope key of its own.
-# %% [markdown] key="fixes" lang="zh" src="0d2f8fb0"
+# %% [markdown] key="fixes" lang="zh" src="1be66e65"
 # ## 修正也要再修正
 #
 # 很多人意识到 MLA 要换公式，但写对并不容易。
 #
-# - [LMCache PR #694](https://github.com/LMCache/LMCache/pull/694) 把公开计算器里的朴素公式换成了 `2 x L x S x d_c x B`。这里的 2 应该是 1，因为 K 和 V 出自同一个潜在向量；另外漏掉了 rope key。两处错误，方向相反。
+# - LMCache 有一个公开的计算器。[#688](https://github.com/LMCache/LMCache/issues/688) 的一条评论说它的 DeepSeek 公式“也不对”，随后 [PR #694](https://github.com/LMCache/LMCache/pull/694) 把公式改成了 `2 x L x S x d_c x B`。这里的 2 应该是 1，因为 K 和 V 出自同一个潜在向量；另外漏掉了 rope key。两处错误，方向相反。
+# - 原来的公式其实是对的。[PR #715](https://github.com/LMCache/LMCache/pull/715) 在 #694 六天之后提出，改回“原先正确的那个”：层数 x token 数 x（`qk_rope_head_dim` + `kv_lora_rank`）个元素，每个 token 70,272 B。半年后 [#2132](https://github.com/LMCache/LMCache/issues/2132) 又报告了一次回退，并指出 [#671](https://github.com/LMCache/LMCache/pull/671) 当初的数值才对。
 # - DeepSeek-R1 #238 按论文的做法算出 8,704 个元素：它给 128 个头各算了一份 rope key。
 
 # %% key="fixes_table"
 rank, rope = config["kv_lora_rank"], config["qk_rope_head_dim"]
 for key, elements in (("lmcache", 2 * rank), ("rope_heads", rank + heads * rope), ("right", rank + rope)):
     print(f"{elements:>6,} * 2 = {elements * 2:>6,} B  {elements / (rank + rope):>6.2f}x  {t('fix_' + key)}")
+layers = config["num_hidden_layers"]
+print(t("fix_total", layers=layers, elements=rank + rope, total=layers * (rank + rope) * 2))
 
 # %% [markdown] key="units" lang="en"
 # ## Two more numbers to check
@@ -486,9 +505,9 @@ print(t("missing_line", missing=18 - 5.5))
 # ## batch 计算器：修正前后
 #
 # 做估算，只是为了选 batch 大小。
-# 设可用显存 18 GB，每条序列 512 个 token（prompt 与生成合计）。
+# 设可用显存 18 GB，每条序列 512 个 token（提示词与生成合计）。
 #
-# `max_batch_size` 使用可用显存的 90 %，并为只在一步之内存在的两样东西留出显存：
+# `max_batch_size` 使用可用显存的 90%，并为只在一步之内存在的两样东西留出显存：
 #
 # - 有一层会存在两份：transformers 扩展缓存时，把旧的和新的拼接成一个新张量；
 # - 缓存的是潜在向量时，还有一层的重建。
@@ -527,7 +546,7 @@ print(t("batch_split", batch=batches["right"], cache=cache_gb, rebuilt=batches["
 # %% [markdown] key="batch_read" lang="zh" src="97aa8e38"
 # 拿每一行与 18 GB 比较。
 #
-# - 第 1 行就是原文的事故：在旧版库里，这个 batch 需要的显存超过可用量的两倍。到了现在的版本，同样的 batch 又让大部分显存闲置。
+# - 第 1 行就是那个脚本的遭遇：在旧版库里，这个 batch 需要的显存超过可用量的两倍。到了现在的版本，同样的 batch 又让大部分显存闲置。
 # - 第 3 行是下一场事故，谁只改缓存公式，谁就会遇到：缓存放得下，重建放不下。
 # - 第 4 行放得下。其中临时占用的显存比缓存本身还多。
 #
@@ -544,9 +563,9 @@ print(t("batch_split", batch=batches["right"], cache=cache_gb, rebuilt=batches["
 # The analysis ends with the upper right cell: too big a batch, fragments, therefore memory that will not come back.
 # That step is missing its evidence.
 # An estimate is a number and holds no tensor.
-# `empty_cache()` returns every segment in which no tensor lives; one live tensor is enough to keep a segment.
+# `empty_cache()` gives back cached memory that is in use by no tensor; memory that a tensor occupies it cannot free ([PyTorch's notes](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)).
 # So the question is who still holds a tensor, and the size of the batch does not answer it:
-# %% [markdown] key="blame" lang="zh" src="0412e716"
+# %% [markdown] key="blame" lang="zh" src="1eabfe48"
 # ## 错误的估算能造成什么，不能造成什么
 #
 # | 估算 | 会造成 | 不会造成 |
@@ -557,7 +576,7 @@ print(t("batch_split", batch=batches["right"], cache=cache_gb, rebuilt=batches["
 # 原文的结论落在右上角那一格：batch 过大，产生碎片，所以显存收不回来。
 # 这一步缺少证据。
 # 估算只是一个数字，不持有张量。
-# 一个段（segment）里只要没有存活的张量，`empty_cache()` 就会归还它；只要还有一个，整段就留下。
+# `empty_cache()` 归还的是没有张量在用的缓存显存；张量占着的显存，它释放不了（见 [PyTorch 文档](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)）。
 # 所以该问的是谁还持有张量，这与 batch 大小无关：
 
 # %% key="no_leak"
@@ -574,11 +593,36 @@ for batch in (2, 64):
     gc.collect()
     print(t("leak_line", batch=batch, held=held, gone=seen() is None))
 
+# %% [markdown] key="blame_object" lang="en"
+# The weak reference shows that the object died: both caches are gone when their last name is.
+# It does not show what the allocator did with the memory.
+# On a GPU the next cell does: *allocated* is what tensors occupy, *reserved* is what PyTorch has taken from the GPU.
+# %% [markdown] key="blame_object" lang="zh" src="27884fff"
+# 弱引用说明的是对象已经销毁：最后一个引用消失，两个缓存都随之销毁。
+# 至于分配器怎样处理那块显存，它看不出来。
+# 有 GPU 时，下一个单元会给出答案：**已分配**是张量占用的显存，**已保留**是 PyTorch 从 GPU 拿走的显存。
+
+# %% key="allocator" tags="hardware"
+def print_memory(moment):
+    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    print(t("memory_line", moment=moment, allocated=allocated / 2**20, reserved=reserved / 2**20))
+
+
+if device == "cuda":
+    cache = DynamicCache(config=model.config)
+    step(torch.randint(0, 64, (8192, 12)), cache)
+    print_memory("step()")
+    del cache
+    gc.collect()
+    print_memory("del cache")
+    torch.cuda.empty_cache()
+    print_memory("empty_cache()")
+else:
+    print(t("no_allocator"))
+
 # %% [markdown] key="blame_next" lang="en"
-# Both caches are gone when their last name is.
 # Who really keeps memory after `generate()` is the case of lesson 16.
-# %% [markdown] key="blame_next" lang="zh" src="3181ecc1"
-# 最后一个引用消失，两个缓存都随之释放。
+# %% [markdown] key="blame_next" lang="zh" src="8e399169"
 # `generate()` 之后究竟是谁占着显存，留到第 16 课再查。
 
 # %% [markdown] key="ranks" lang="en"
@@ -631,7 +675,7 @@ print(f"156.9 / 20.43 = {156.9 / 20.43:.2f}")
 # Change one field at a time and watch which column moves.
 # Before you run it: which of the three numbers feels `kv_lora_rank`? Which feels the heads?
 # %% [markdown] key="break" lang="zh" src="e0bd42c5"
-# ## 动手改坏
+# ## 弄坏它
 #
 # 一次只改一个字段，看哪一列会变。
 # 运行之前先想：三个数里哪个受 `kv_lora_rank` 影响？哪个受头数影响？
@@ -723,15 +767,15 @@ explain("estimate_and_leak")
 #
 # | symptom | the command that decides |
 # |---|---|
-# | my number is off by 2.86x, 25x or 71x | `print(CacheSpec.from_config(config, layout="hf").explain())`: which fields it read; then the same with `"hf-expanded"` |
+# | my number is off by 2.86x, 20x, 25x or 71x | `print(CacheSpec.from_config(config, layout="hf").explain())`: which fields it read; then the same with `"hf-expanded"` |
 # | I do not know what my library caches | `cache.layers[0].keys.shape` after a prefill: `[B, 1, T, 512]` is a latent, `[B, 128, T, 192]` is expanded |
 # | the cache fits on paper, the run is out of memory | `rebuilt_bytes(config, tokens)`: what one layer's rebuild takes for a moment, for each sequence |
-# %% [markdown] key="stuck" lang="zh" src="de8d74c7"
-# ## 卡住的时候
+# %% [markdown] key="stuck" lang="zh" src="ca9f667e"
+# ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
-# | 我的数字差了 2.86 倍、25 倍或 71 倍 | `print(CacheSpec.from_config(config, layout="hf").explain("zh"))`：看它读了哪些字段；再换成 `"hf-expanded"` 对比 |
+# | 我的数字差了 2.86 倍、20 倍、25 倍或 71 倍 | `print(CacheSpec.from_config(config, layout="hf").explain("zh"))`：看它读了哪些字段；再换成 `"hf-expanded"` 对比 |
 # | 不知道我的库缓存的是哪一种 | 预填充后看 `cache.layers[0].keys.shape`：`[B, 1, T, 512]` 是潜在向量，`[B, 128, T, 192]` 是展开的 K |
 # | 纸面上缓存放得下，运行时却显存不足 | `rebuilt_bytes(config, tokens)`：每条序列重建一层 K、V 时临时占用的显存 |
 
@@ -744,4 +788,4 @@ explain("estimate_and_leak")
 # ## 下一课
 #
 # 现在你能说清一个 token 占多少字节：在哪个库里，在几个 rank 上。
-# 第 04 课接着问：每个解码步骤*读取*这些字节要花多少时间，GPU 又为什么要等它们。
+# 第 04 课接着问：每个解码步骤**读取**这些字节要花多少时间，GPU 又为什么要等它们。

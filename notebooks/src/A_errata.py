@@ -1,7 +1,7 @@
 # %% [meta]
 # number = "A"
 # slug = "errata"
-# needs = ["02"]
+# needs = ["01", "02", "03"]
 # rooms = ["plan", "course.errata"]
 # minutes = 50
 # [title]
@@ -42,9 +42,11 @@
 # %% [markdown] key="case_text" lang="en"
 # The catalogue's Qwen3-0.6B has the attention of the 1.7B: 28 layers, 8 KV heads of 128.
 # So the package can tell what this one factor does.
-# %% [markdown] key="case_text" lang="zh" src="25544d32"
+# We assume blocks of 16 tokens; with another power of two the bytes come out the same.
+# %% [markdown] key="case_text" lang="zh" src="8e12a6de"
 # 目录里的 Qwen3-0.6B 与 1.7B 注意力结构相同：28 层，8 个 KV 头，每头 128。
 # 所以能直接算出丢掉这一个因子的后果。
+# 块大小假定为 16 个 token；换成别的 2 的幂，字节数不变。
 
 # %% key="case"
 from minikv.plan import CacheSpec, find_gpu, find_model, plan_memory
@@ -58,17 +60,21 @@ taken = blocks * spec.block_bytes(16)
 print(t("case_asked", asked=asked, mib=asked / MIB))
 print(t("case_blocks", blocks=blocks))
 print(t("case_taken", taken=taken, mib=taken / MIB))
+for name, mb in (("10^6", 10**6), ("2^20", MIB)):
+    print(t("case_seen", name=name, seen=27_075 * mb, ratio=taken / (27_075 * mb)))
 
 # %% [markdown] key="about" lang="en"
-# 28 times the limit, and close to what the author saw disappear in five seconds.
+# That is 28 times the limit, and 1.11 or 1.06 times what the author saw disappear in five seconds.
+# It is one or the other because "MB" is ambiguous: people write it for 10^6 bytes and for 2^20.
 #
 # This appendix is about such numbers.
 # The course grew from five public documents about the KV cache.
 # They are useful, and each of them holds figures that are wrong.
 # We checked them line by line; here is every error we found, with the right value and the call that computes it.
 # We quote no more than the wrong figure or phrase.
-# %% [markdown] key="about" lang="zh" src="5539215f"
-# 是上限的 28 倍，与提问者五秒内看到消失的数量接近。
+# %% [markdown] key="about" lang="zh" src="2a4ee79b"
+# 是上限的 28 倍，是提问者五秒内看到消失的数量的 1.11 或 1.06 倍。
+# 之所以有两个数，是因为 MB 有歧义：有人指 10^6 字节，有人指 2^20 字节。
 #
 # 本附录讲的就是这类数字。
 # 本课程脱胎于五份讲 KV 缓存的公开文档。
@@ -94,7 +100,7 @@ print(t("count_all", count=len(errata())))
 # 条目编号以文档编号开头。
 # 每个条目长这样：`-` 是原文，`+` 是更正，`=` 是原因。
 # `value()` 在调用时当场计算。
-# 下面各表的最后一列是依据：可以当场计算的值、本笔记本的某个单元格（名字写在它的第一行），或者网页。
+# 下面各表的最后一列是依据：可以当场计算的值、本 notebook 的某个单元格（名字写在它的第一行），或者网页。
 
 # %% key="entry"
 print(erratum("003-01").text(t("lang")))
@@ -104,8 +110,8 @@ print(f"{erratum('003-01').value():,}")
 # ## Predict
 #
 # Three numbers before you go on.
-# Replace `...` by your answer and run the cell again.
-# %% [markdown] key="predict_text" lang="zh" src="7dbb6869"
+# Replace `...` with your answer and run the cell again.
+# %% [markdown] key="predict_text" lang="zh" src="06b0d391"
 # ## 先猜一猜
 #
 # 往下看之前，先给出三个数。
@@ -190,41 +196,6 @@ for id, written in rows.items():
 # %% key="factor_table"
 show(errata_table(t("lang"), slip="factor"))
 
-# %% [markdown] key="break" lang="en"
-# ### Break it
-#
-# Give the planner the wrong block.
-# Everything else stays: a Qwen3-8B on an A100, with the pool that the planner allows.
-# %% [markdown] key="break" lang="zh" src="edafbdec"
-# ### 弄坏它
-#
-# 把错误的块交给规划器。
-# 其余不变：A100 上的 Qwen3-8B，块池大小由规划器给出。
-
-# %% key="break_block"
-budget = plan_memory("Qwen3-8B", gpu="A100 SXM 80GB", chunk=2048)
-right_block = budget.spec.block_bytes(16)
-
-def try_to_allocate(block, kv_bytes, free):
-    taken = kv_bytes // block * right_block
-    left = free - taken
-    print(t("fits", left=left / GIB) if left >= 0 else t("does_not_fit", short=-left / GIB))
-
-free = budget.kv_bytes + budget.parts()["kept_free"]
-try_to_allocate(right_block, budget.kv_bytes, free)
-try_to_allocate(right_block // 2, budget.kv_bytes, free)
-
-# %% [markdown] key="break_means" lang="en"
-# The right block leaves what `utilization` keeps free.
-# Half the block gives twice the blocks, and the allocation asks for twice the pool.
-# Change `// 2` to `* 2`: nothing breaks, and half of the cache is lost without a word.
-# No message tells you, so nobody looks.
-# %% [markdown] key="break_means" lang="zh" src="d7ef87e2"
-# 块算对时，剩下的就是 `utilization` 留出的部分。
-# 块算小一半，块数翻倍，申请的显存是块池的两倍。
-# 把 `// 2` 改成 `* 2`：什么都不会坏，只是一半的缓存悄悄没了。
-# 没有任何报错，自然也没人去查。
-
 # %% [markdown] key="unit" lang="en"
 # ## 2. MB is not MiB
 #
@@ -234,7 +205,7 @@ try_to_allocate(right_block // 2, budget.kv_bytes, free)
 # ## 2. MB 不是 MiB
 #
 # MB 是 10^6 字节，MiB 是 2^20 字节。
-# 前缀越大，差得越多：
+# 单位前缀越大，差得越多：
 
 # %% key="unit_gap"
 for power, prefix in enumerate("KMGT", start=1):
@@ -309,8 +280,8 @@ print(t("share_line", written="70 %+", part=part, whole=8.5, share=100 * part / 
 # %% key="neighbour_pool"
 print("72 - 35 - 10 + 35 =", 72 - 35 - 10 + 35)
 print("72 - 35 - 45 + 35 =", erratum("001-26").value())
-too_many = 62 * GIB // erratum("001-05").value() - erratum("001-27").value()[2]
-print(t("blocks_gained", count=too_many))
+in_62_gb, in_27_gb = erratum("001-27").value()
+print(t("blocks_gained", count=in_62_gb - in_27_gb))
 
 # %% [markdown] key="neighbour_why" lang="en"
 # The first line takes 10 GB for the peak, which is what the activations add.
@@ -499,9 +470,9 @@ print(t("position_line", same=24 if same else "?", hundred=hundred))
 # In a prefill the mask is causal, so early tokens are seen by more queries.
 # Even if every query spreads its attention evenly, the sum prefers the start:
 # %% [markdown] key="early_text" lang="zh" src="6d3eb740"
-# 第七个是把一步内所有 Query 的注意力加起来。
-# 预填充时掩码是因果的，早的 token 被更多 Query 看到。
-# 即使每个 Query 的注意力完全平均，总和也偏向开头：
+# 第七个是把一步内所有 query 的注意力加起来。
+# 预填充时掩码是因果的，早的 token 被更多 query 看到。
+# 即使每个 query 的注意力完全平均，总和也偏向开头：
 
 # %% key="early-tokens-win"
 # early-tokens-win
@@ -544,19 +515,22 @@ for flop, percent in zip((10, 1), erratum("002-18").value()):
 # The last one is `total * util - peak`, offered as a simpler form of `total * util - used - peak + current`.
 # It leaves out what is taken on the GPU outside torch.
 # At 0.9 the tenth that is kept free hides the error.
-# Change one parameter, `utilization`, and it shows:
-# %% [markdown] key="short_text" lang="zh" src="0dce7fce"
+# Change one parameter, `utilization`, and it shows.
+# All terms are GB; the 1.79 GiB that a log showed outside torch on one GPU are converted first:
+# %% [markdown] key="short_text" lang="zh" src="0103630a"
 # 最后一个是 `total * util - peak`，说是 `total * util - used - peak + current` 的简化。
 # 它漏掉了 GPU 上 torch 之外的占用。
 # 0.9 时，留空的一成显存掩盖了错误。
-# 只改 `utilization` 一个参数，它就露出来：
+# 只改 `utilization` 一个参数，它就露出来。
+# 各项统一用 GB；某份日志里单 GPU 在 torch 之外占 1.79 GiB，先换算：
 
 # %% key="break_short_form"
-total, weights, activations, outside = 80, 35, 10, 3.58
+total, weights, activations, outside = 80, 35, 10, 1.79 * GIB / 1e9
+print(t("outside_line", outside=outside))
 for utilization in (0.9, 0.95, 0.98):
     short_form = total * utilization - (weights + activations)
     left = total - weights - activations - outside - short_form
-    print(utilization, t("fits", left=left) if left >= 0 else t("does_not_fit", short=-left))
+    print(utilization, t("fits", left=left, unit="GB") if left >= 0 else t("does_not_fit", short=-left, unit="GB"))
 
 # %% key="scope_table"
 show(errata_table(t("lang"), slip="scope"))
@@ -624,10 +598,10 @@ else:
 # - `utilization` 限制的是全部用途：72 GB，缓存只拿剩下的。
 #
 # 这里 `used` 等于 `current`，因为没有别的程序。
-# 真实的 GPU 上它更大，多出 CUDA 上下文、其他进程，以及分配器留着备用的部分。
+# 在真实的 GPU 上 `used` 更大，多出 CUDA 上下文、其他进程，以及分配器留着备用的部分。
 # 这些既不是存活张量的碎片，也不是历史。
 #
-# 再看两个词：分页的缓存*不是*边增长边分配的。
+# 再看两个词：分页的缓存**不是**边增长边分配的。
 
 # %% key="paged-is-preallocated"
 # paged-is-preallocated
@@ -656,7 +630,7 @@ print(t("lines_coalesced", count=lines_touched(1)))
 # %% [markdown] key="waste_text" lang="en"
 # Small blocks waste less, not more: only the last block of a sequence is partly empty.
 # %% [markdown] key="waste_text" lang="zh" src="ba5c22e7"
-# 块越小，浪费越少，而不是越多：每个序列只有最后一块会空着一部分。
+# 块越小，浪费越少，而不是越多：每条序列只有最后一块会空着一部分。
 
 # %% key="waste"
 for size in (8, 16, 32, 64):
@@ -670,12 +644,16 @@ show(errata_table(t("lang"), slip="definition"))
 # ## 6. True once
 #
 # These were right for a version that is no longer installed.
-# An MLA token in DeepSeek-V3 costs one thing up to transformers 5.14 and another since 5.15:
-# %% [markdown] key="stale" lang="zh" src="dc6b312f"
+# An MLA token in DeepSeek-V3 costs one thing up to transformers 5.14 and another since 5.15.
+# We ran small models on 5.14.1, 5.15, 5.17, 5.18 and 5.23: 5.17 still expands the cache of DeepSeek-V3.2 and GLM-5, 5.18 and 5.23 keep latents there too.
+# Here are the two layouts for DeepSeek-V3:
+# %% [markdown] key="stale" lang="zh" src="45510ec5"
 # ## 6. 曾经正确
 #
 # 这些说法对某个旧版本是对的，只是那个版本没人装了。
-# DeepSeek-V3 的一个 MLA token，transformers 5.14 及以前是一个数，5.15 起是另一个：
+# DeepSeek-V3 的一个 MLA token，transformers 5.14 及以前是一个数，5.15 起是另一个。
+# 我们用小模型跑过 5.14.1、5.15、5.17、5.18 和 5.23：DeepSeek-V3.2 和 GLM-5 在 5.17 里仍存展开的 K 和 V，5.18 和 5.23 里也改存潜在向量。
+# 下面是 DeepSeek-V3 的两种布局：
 
 # %% key="stale_mla"
 for layout in ("hf-expanded", "hf"):
@@ -749,6 +727,41 @@ print(t("params_line", params=erratum("001-03").value() / 1e9))
 # %% key="source_table"
 show(errata_table(t("lang"), slip="source"))
 
+# %% [markdown] key="break" lang="en"
+# ## Break it
+#
+# Give the planner the wrong block of section 1, half of the right one.
+# Everything else stays: a Qwen3-8B on an A100, with the pool that the planner allows.
+# %% [markdown] key="break" lang="zh" src="1ed4ecc9"
+# ## 弄坏它
+#
+# 把第 1 节里错误的块交给规划器，它只有正确值的一半。
+# 其余不变：A100 上的 Qwen3-8B，块池大小由规划器给出。
+
+# %% key="break_block"
+budget = plan_memory("Qwen3-8B", gpu="A100 SXM 80GB", chunk=2048)
+right_block = budget.spec.block_bytes(16)
+
+def try_to_allocate(block, kv_bytes, free):
+    taken = kv_bytes // block * right_block
+    left = free - taken
+    print(t("fits", left=left / GIB, unit="GiB") if left >= 0 else t("does_not_fit", short=-left / GIB, unit="GiB"))
+
+free = budget.kv_bytes + budget.parts()["kept_free"]
+try_to_allocate(right_block, budget.kv_bytes, free)
+try_to_allocate(right_block // 2, budget.kv_bytes, free)
+
+# %% [markdown] key="break_means" lang="en"
+# The right block leaves what `utilization` keeps free.
+# Half the block gives twice the blocks, and the allocation asks for twice the pool.
+# Change `// 2` to `* 2`: nothing breaks, and half of the cache is lost without a word.
+# No message tells you, so nobody looks.
+# %% [markdown] key="break_means" lang="zh" src="d7ef87e2"
+# 块算对时，剩下的就是 `utilization` 留出的部分。
+# 块算小一半，块数翻倍，申请的显存是块池的两倍。
+# 把 `// 2` 改成 `* 2`：什么都不会坏，只是一半的缓存悄悄没了。
+# 没有任何报错，自然也没人去查。
+
 # %% [markdown] key="catch" lang="en"
 # ## How to catch one yourself
 #
@@ -785,7 +798,7 @@ show(errata_table(t("lang"), slip="source"))
 #
 # Answer in your own words, then reveal the model answer: `explain("why_it_matters", reveal=True)`.
 # %% [markdown] key="explain_text" lang="zh" src="8dcec787"
-# ## 自测
+# ## 自我检查
 #
 # 先用自己的话回答，再看参考答案：`explain("why_it_matters", reveal=True)`。
 
@@ -802,7 +815,7 @@ explain("before_you_copy")
 # The exercises A.1 to A.5 are in the exercise notebook of this appendix.
 # Most wrong answers that their checks know are errors from above.
 # %% [markdown] key="exercises" lang="zh" src="339b585c"
-# 练习 A.1 到 A.5 在本附录的练习笔记本里。
+# 练习 A.1 到 A.5 在本附录的练习 notebook 里。
 # 那里的典型错误，多半在上面出现过。
 
 # %% [markdown] key="stuck" lang="en"
@@ -828,11 +841,11 @@ explain("before_you_copy")
 # These were numbers that people got wrong.
 # Programs compute wrong numbers too: bugs of real engines, reproduced, are the subject of appendix B.
 #
-# If you find an error in *this* course, it belongs into this table too: open an issue with the number and the call that shows it.
-# %% [markdown] key="next" lang="zh" src="19d3476c"
+# If you find an error in *this* course, it belongs in this table too: open an issue with the number and the call that shows it.
+# %% [markdown] key="next" lang="zh" src="b62d61a0"
 # ## 下一篇
 #
 # 这里讲的是人写错的数字。
 # 程序也会算错：附录 B 逐个重现真实引擎里的 bug。
 #
-# 如果你在*本课程*里发现错误，它也该进这张表：提一个 issue，附上数字和能说明问题的调用。
+# 如果你在**本课程**里发现错误，它也该进这张表：提一个 issue，附上数字和能说明问题的调用。

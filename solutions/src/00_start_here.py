@@ -1,3 +1,8 @@
+# %% [meta]
+# [t4]
+# en = "Nothing here needs a GPU."
+# zh = "这里用不到 GPU。"
+
 # %% [markdown] key="intro" lang="en"
 # Four functions, from a unit to a slot.
 # Write each one, run its cell, and read what `check` says; `hint=2` and `hint=3` say more.
@@ -11,11 +16,13 @@
 # ## 00.1 Bytes of a size
 #
 # `size` is a number, a space and a unit: one of B, KB, MB, GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024).
+# The number may have a fraction, as in `12.5 GiB`.
 # Return the bytes as an int.
-# %% [markdown] key="units" lang="zh" src="ee6b0b90"
+# %% [markdown] key="units" lang="zh" src="c36e959b"
 # ## 00.1 换算成字节
 #
 # `size` 由数字、空格和单位组成。单位有 B、KB、MB、GB、TB（1000 的幂）和 KiB、MiB、GiB、TiB（1024 的幂）。
+# 数字可能带小数，例如 `12.5 GiB`。
 # 返回字节数，类型为 int。
 
 # %% key="bytes_of"
@@ -33,12 +40,12 @@ check("00.1", bytes_of)
 # ## 00.2 Blocks of a sequence
 #
 # How many blocks of `block_size` tokens hold `num_tokens` tokens?
-# Use ints alone: a float is no longer exact from 2<sup>53</sup> on.
-# %% [markdown] key="blocks" lang="zh" src="1d45cfad"
+# Return an int.
+# %% [markdown] key="blocks" lang="zh" src="a5ab6d13"
 # ## 00.2 一条序列的块数
 #
 # 每块 `block_size` 个 token，`num_tokens` 个 token 需要多少块？
-# 只用整数：浮点数从 2<sup>53</sup> 起就不再精确。
+# 返回值的类型为 int。
 
 # %% key="blocks_needed"
 def blocks_needed(num_tokens: int, block_size: int) -> int:

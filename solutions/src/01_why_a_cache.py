@@ -1,3 +1,8 @@
+# %% [meta]
+# [t4]
+# en = "Nothing here needs a GPU."
+# zh = "这里用不到 GPU。"
+
 # %% [markdown] key="attend-text" lang="en"
 # ## 01.1 Attention for one query
 #
@@ -8,8 +13,9 @@
 # - `values`: a list with $d_v$ floats for each token.
 #
 # Return a list of $d_v$ floats. Plain Python is enough; `math.exp` and `math.sqrt` are there.
+# An array or a tensor of that length will do too; float32 is exact enough.
 # No mask is needed: the query belongs to the newest token.
-# %% [markdown] key="attend-text" lang="zh" src="f86281a2"
+# %% [markdown] key="attend-text" lang="zh" src="2d0099b8"
 # ## 01.1 一个 query 的注意力
 #
 # query 与所有 key 相遇，得到 value 的加权平均。
@@ -19,6 +25,7 @@
 # - `values`：每个 token 一项，每项 $d_v$ 个浮点数。
 #
 # 返回 $d_v$ 个浮点数的列表。用纯 Python 就够，可以用 `math.exp` 和 `math.sqrt`。
+# 返回同样长度的数组或张量也可以，float32 的精度就够。
 # 不需要掩码：这个 query 属于最新的 token。
 
 # %% key="attend"
@@ -49,7 +56,7 @@ check("01.1", attend)
 # %% [markdown] key="step-text" lang="zh" src="3c66709b"
 # ## 01.2 不用缓存的一步
 #
-# 一步要送入全部 `num_tokens` 个 token，需要多少 FLOP？
+# 把全部 `num_tokens` 个 token 都送入的一步，需要多少 FLOP？
 #
 # 共 `layers` 层，每层有这些矩阵：Q、K、V、输出，以及 MLP 的三个（`hidden` x `intermediate`）。
 # `heads` 个 query 头共用 `kv_heads` 个 KV 头，每个头有 `head_dim` 个元素。
@@ -98,19 +105,38 @@ check("01.3", crossing)
 # `model(tokens, positions)` feeds tokens at positions, remembers their K and V, and returns the next token.
 # Write the loop that generates `num_new` tokens after `prompt` and returns them as a list.
 #
-# Feed each token once, at its position; positions count from 0.
+# Feed each token once, at its position: the whole prompt in one call, then one new token a call.
+# Both arguments are lists of ints; positions count from 0.
 # The check looks at the tokens and at every call.
-# %% [markdown] key="generate-text" lang="zh" src="f37d79a8"
+# `model` is a toy; `model_seed` in a counterexample is its seed, which stands for the weights.
+# %% [markdown] key="generate-text" lang="zh" src="b77a0649"
 # ## 01.4 使用缓存的循环
 #
 # `model(tokens, positions)` 把 token 送入给定的位置，记住它们的 K 和 V，返回下一个 token。
 # 写一个循环，在 `prompt` 之后生成 `num_new` 个 token，以列表返回。
 #
-# 每个 token 只送入一次，并放在它自己的位置上；位置从 0 数起。
+# 每个 token 只送入一次，并放在它自己的位置上：整个提示词一次调用送完，之后每次调用送入一个新 token。
+# 两个参数都是 int 列表；位置从 0 数起。
 # 检查时既看 token，也看每一次调用。
+# `model` 是玩具模型；反例中的 `model_seed` 是它的种子，相当于它的权重。
 
-# %% key="generate"
+# %% key="generate" lang="en"
 def generate(model, prompt: list[int], num_new: int) -> list[int]:
+    """The whole prompt in one call, then one new token a call."""
+    ### BEGIN SOLUTION
+    token = model(prompt, list(range(len(prompt))))
+    new = [token]
+    while len(new) < num_new:
+        position = len(prompt) + len(new) - 1
+        new.append(model([new[-1]], [position]))
+    return new
+    ### END SOLUTION
+
+
+check("01.4", generate)
+# %% key="generate" lang="zh"
+def generate(model, prompt: list[int], num_new: int) -> list[int]:
+    """整个提示词一次调用送完，之后每次调用送入一个新 token。"""
     ### BEGIN SOLUTION
     token = model(prompt, list(range(len(prompt))))
     new = [token]
@@ -131,7 +157,7 @@ check("01.4", generate)
 # %% [markdown] key="held-text" lang="zh" src="c1ce85ff"
 # ## 01.5 缓存里有多少个 token？
 #
-# 先送入 `prompt_tokens` 个 token 的提示，再生成 `new_tokens` 个新 token。
+# 先送入 `prompt_tokens` 个 token 的提示词，再生成 `new_tokens` 个新 token。
 # 此刻缓存里有多少个 token 的 K 和 V？
 
 # %% key="held"

@@ -88,7 +88,7 @@ check("02.2", head_dim_of)
 #
 # `tp` 个 rank，每个保存多少个 KV 头。
 # 每个 rank 保存完整的头，而且各 rank 一样多。
-# rank 比头多时，头会被复制。
+# rank 比头多时，头会复制到多个 rank。
 # `kv_heads` 与 `tp` 互不整除时，抛出 `ValueError`：检查时这算正确答案。
 
 # %% key="e3_code"
@@ -177,10 +177,10 @@ check("02.5", max_tokens)
 # %% [markdown] key="e5_why" lang="en"
 # ### BEGIN SOLUTION
 # `bytes_for` never falls as a sequence grows, so the last length that fits can be found by halving.
-# `low` always fits and `high` never does: one token costs at least `token_bytes` in some layer, so `num_bytes // token_bytes + 1` tokens cannot fit once the endless case is out.
+# `low` always fits and `high` never does: once the endless case is out, `num_bytes // token_bytes + 1` tokens cannot fit.
 # `CacheSpec.max_tokens` does the same.
 # ### END SOLUTION
-# %% [markdown] key="e5_why" lang="zh" src="6d665dde"
+# %% [markdown] key="e5_why" lang="zh" src="f6a371d4"
 # ### BEGIN SOLUTION
 # 序列变长时 `bytes_for` 不会减小，因此可以用二分查找最后一个放得下的长度。
 # `low` 始终放得下，`high` 始终放不下：排除无上限的情形之后，`num_bytes // token_bytes + 1` 个 token 一定超出。

@@ -92,10 +92,10 @@ check("03.3", cache_kind)
 # %% [markdown] key="batch_task" lang="zh" src="5fda66fe"
 # ## 03.4 这次写对计算器
 #
-# prompt 在队列里等待，`lengths` 依次是它们的 token 数。
-# 返回在 `free_bytes` 之内，队列*最前面*的多少条可以组成一个 batch。
+# 提示词在队列里等待，`lengths` 依次是它们的 token 数。
+# 返回在 `free_bytes` 之内，队列**最前面**的多少条可以组成一个 batch。
 #
-# batch 会补齐：每条序列都按最长的 prompt 占用，并且各自再生成 `new_tokens` 个 token。
+# batch 会补齐：每条序列都按最长的提示词占用，并且各自再生成 `new_tokens` 个 token。
 # 一个 token 在 `layers` 层的每一层里占 `layer_bytes` 字节。
 # 每一步中，有一层会多占一份，还有一层要重建每 token `rebuilt_bytes` 字节；两者都按 batch 的全部 token 计。
 # 如果第一条都放不下，返回 0。

@@ -136,14 +136,14 @@ check("A.4", num_blocks)
 # The model has `positions` positions.
 # Return the most tokens that each sequence can have.
 # %% [markdown] key="longest_task" lang="zh" src="45ed84de"
-# ## A.5 一个序列最长多少？
+# ## A.5 一条序列最长多少？
 #
-# 有份文档因为块池放得下，就承诺单个序列可达 599K 个 token。
+# 有份文档因为块池放得下，就承诺单条序列可达 599K 个 token。
 # 另一份的调试输出把块池容量叫作 `max_seq_length`。
 #
-# `sequences` 个等长的序列共用 `num_blocks` 个块，每块 `block_size` 个 token；一个块只属于一个序列。
+# `sequences` 条等长的序列共用 `num_blocks` 个块，每块 `block_size` 个 token；一个块只属于一条序列。
 # 模型有 `positions` 个位置。
-# 返回每个序列最多能有多少个 token。
+# 返回每条序列最多能有多少个 token。
 
 # %% key="longest_stub"
 def longest(num_blocks: int, block_size: int, sequences: int, positions: int) -> int:

@@ -12,7 +12,7 @@ import pytest
 
 import minikv.course.widgets as widgets
 from minikv.course.widgets import BudgetWidget
-from minikv.errors import ArgumentError, MiniKVError, UnknownNameError
+from minikv.errors import ArgumentError, ConfigError, MiniKVError, UnknownNameError
 from minikv.i18n import LANGUAGES
 from minikv.plan import find_gpu, find_model, plan_memory
 
@@ -126,6 +126,45 @@ def test_a_model_of_your_own_is_offered_under_its_name():
     assert widget.budget.needed_bytes == 4 * BudgetWidget().budget.needed_bytes
 
 
+def test_the_model_may_be_a_config_a_path_or_a_folder(tmp_path):
+    config = {**find_model("Llama-3.1-8B").config, "num_key_value_heads": 32}
+    folder = tmp_path / "ours"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+    class ConfigObject:
+        model_type, name_or_path = config["model_type"], "theirs"
+
+        def to_dict(self):
+            return dict(config)
+
+    models = {
+        "mine": {**config, "_name_or_path": "mine"},
+        "theirs": ConfigObject(),
+        "ours": folder,
+        "ours ": str(folder),
+        " ours": folder / "config.json",
+    }
+    for name, model in models.items():
+        widget = BudgetWidget(model=model)
+        assert widget.state["model"] == options(widget, "model")[0] == name.strip()
+        assert widget.budget.needed_bytes == 4 * BudgetWidget().budget.needed_bytes
+        assert name.strip() in widget.text()
+        widget.state = {"model": "Llama-3.1-8B"}
+        widget.state = widget.form["defaults"]
+        assert widget.budget.needed_bytes == 4 * BudgetWidget().budget.needed_bytes
+        assert json.dumps([widget.form, widget.state, widget.view], allow_nan=False)
+
+
+def test_a_config_with_a_name_that_is_taken_hides_no_other_model():
+    config = {**find_model("Llama-3.1-8B").config, "num_key_value_heads": 32, "_name_or_path": "Llama-3.1-8B"}
+    widget = BudgetWidget(model=config, configs={"Llama-3.1-8B (2)": "DeepSeek-V3"})
+    assert widget.state["model"] == "Llama-3.1-8B (3)"
+    assert len(set(options(widget, "model"))) == len(options(widget, "model"))
+    widget.state = {"model": "Llama-3.1-8B"}
+    assert widget.budget == BudgetWidget().budget
+
+
 def test_a_wrong_start_is_an_error_of_the_caller():
     with pytest.raises(UnknownNameError):
         BudgetWidget(model="no such model")
@@ -133,6 +172,10 @@ def test_a_wrong_start_is_an_error_of_the_caller():
         BudgetWidget(gpu="no such gpu")
     with pytest.raises(ArgumentError):
         BudgetWidget("fr")
+    with pytest.raises(ArgumentError):
+        BudgetWidget(model=8)
+    with pytest.raises(ConfigError):
+        BudgetWidget(model={})
 
 
 def test_the_last_of_many_threads_stands():

@@ -1,15 +1,19 @@
 """check and run_check: whatever a learner writes, the answer is right and can be read."""
 
 import dataclasses
+import math
 import signal
 import sys
 import threading
 import time
 
 import pytest
+import torch
 
 from minikv.course import check, run_check
 from minikv.course.compare import size
+from minikv.course.lessons import find_exercise, find_lesson
+from minikv.course.report import report
 from minikv.errors import ArgumentError, UnknownNameError
 from tests.course.mutants import assert_exercise
 from tests.course.sample import BLOCKS, MEAN, RELEASE
@@ -130,6 +134,29 @@ def test_two_mistakes_at_once_are_taken_for_neither():
         return wrong(lengths, block_size)
 
     assert run_check(BLOCKS, half_of_each).misconception is None
+
+
+@pytest.mark.parametrize("also", [None, 0])
+def test_who_also_fails_where_the_misconception_is_right_does_not_hold_it(also):
+    rounds_down = BLOCKS.misconceptions[0].wrong
+
+    def and_more(lengths, block_size):
+        down = rounds_down(lengths, block_size)
+        return down if down != right(lengths, block_size) else also
+
+    agree = [case for case in BLOCKS.draw(0) if rounds_down(**case) == right(**case)]
+    assert agree, "no case on which the misconception is right"
+    verdict = run_check(BLOCKS, and_more)
+    assert (verdict.num_failed, verdict.misconception) == (verdict.num_cases, None)
+
+
+def test_a_key_error_where_the_field_is_absent_is_not_taken_for_null():
+    def head_dim_of(config):
+        return config["head_dim"]
+
+    verdict = run_check(find_exercise("02.2"), head_dim_of)
+    assert not verdict.passed
+    assert verdict.misconception is None
 
 
 def test_a_misconception_may_be_an_exception():
@@ -289,6 +316,36 @@ def test_a_wrong_type_is_said(answer, sentence, capsys):
     assert sentence in said(capsys, used)
 
 
+@pytest.mark.parametrize(
+    ("expected", "got", "sentences"),
+    [
+        (7, math.inf, ["A finite number is due, yours is inf."]),
+        (2**70, -math.inf, ["A finite number is due, yours is -inf."]),
+        (7.5, math.nan, ["A finite number is due, yours is nan."]),
+        ({"k": torch.zeros(2)}, {"k": [0.0]}, ["['k']", "Tensor is due, yours is list"]),
+        ({"k": torch.zeros(2)}, {"k": torch.zeros(3)}, ["['k']", "(2,) is due, yours is (3,)"]),
+        ({"k": torch.zeros(2)}, {"k": torch.ones(2)}, ["['k']", "the numbers differ"]),
+        ([[1], [2, 3]], [[1], [2, 4]], ["[1][1]", "3 is due, yours is 4"]),
+        ([[1], [2]], [[1], None], ["[1]", "list is due, yours is NoneType"]),
+        ([1, 2], [1, 2.0], ["[1]", "An int is due"]),
+    ],
+)
+def test_a_difference_inside_is_said_with_its_place(expected, got, sentences, capsys, monkeypatch):
+    exercise = dataclasses.replace(BLOCKS, reference=lambda lengths, block_size: expected, misconceptions=())
+    monkeypatch.setattr(sys.modules[run_check.__module__], "find_exercise", lambda id: exercise)
+    out = said(capsys, lambda lengths, block_size: got)
+    assert all(sentence in out for sentence in sentences)
+    assert "returned None" not in out
+    assert said(capsys, lambda lengths, block_size: got, lang="zh") != out
+
+
+def test_two_types_of_the_same_name_are_told_apart(capsys, monkeypatch):
+    due, yours = type("Block", (), {"__module__": "lesson"}), type("Block", (), {"__module__": "mine"})
+    exercise = dataclasses.replace(BLOCKS, reference=lambda lengths, block_size: due(), misconceptions=())
+    monkeypatch.setattr(sys.modules[run_check.__module__], "find_exercise", lambda id: exercise)
+    assert "lesson.Block is due, yours is mine.Block" in said(capsys, lambda lengths, block_size: yours())
+
+
 def test_objects_that_fight_back_are_only_wrong():
     class Hostile:
         def __eq__(self, other):
@@ -330,6 +387,29 @@ def test_the_arguments_must_have_the_exercises_names(capsys):
     assert run_check(BLOCKS, lambda *args: right(*args)).passed
 
 
+def test_the_arguments_of_a_driven_function_are_those_of_the_reference(capsys):
+    out = said(capsys, lambda free, table: None, id="99.3")
+    assert "(table, free)" in out
+    assert "(free, table)" in out
+    assert run_check(RELEASE, lambda table: None).kind == "bad_signature"
+    assert run_check(RELEASE, lambda table, free: free.extend(table[::-1])).passed
+    assert run_check(RELEASE, lambda *args: args[1].extend(args[0][::-1])).passed
+    assert run_check(find_exercise("02.3"), lambda tp, kv_heads: 1).kind == "bad_signature"
+
+
+def test_a_driven_class_is_not_asked_for_argument_names():
+    class Table:
+        def __init__(self, size):
+            self.size = size
+
+    class Other:
+        def __init__(self, n):
+            self.size = n
+
+    exercise = dataclasses.replace(RELEASE, reference=Table, drive=lambda cls, table: cls(len(table)).size)
+    assert run_check(exercise, Other).passed
+
+
 def test_a_half_filled_stub_is_not_attempted_but_a_forgotten_return_is_wrong():
     def half(lengths, block_size):
         blocks = ... * len(lengths)
@@ -359,3 +439,25 @@ def test_unknown_names_and_levels_are_errors_with_the_way_out():
     assert caught.value.code == "unknown_lesson"
     with pytest.raises(ArgumentError, match="three levels"):
         check("99.1", right, hint=4)
+    for no_text, quoted in (
+        (2.1, '"02.1"'),
+        (12.5, '"12.5"'),
+        (2, '"02.1"'),
+        (None, '"02.1"'),
+        (math.nan, '"02.1"'),
+    ):
+        with pytest.raises(ArgumentError) as caught:
+            check(no_text, right)
+        assert caught.value.code == "exercise_id_not_text"
+        assert all(quoted in caught.value.text(lang) for lang in ("en", "zh"))
+    with pytest.raises(ArgumentError, match='"02"'):
+        find_lesson(2)
+
+
+def test_an_error_of_minikv_speaks_the_learner_s_language():
+    def refuses(lengths, block_size):
+        raise ArgumentError("bad_count", what="tp", value=0, least=1)
+
+    verdict = run_check(BLOCKS, refuses)
+    for lang, words in (("zh", "必须是不小于 1 的整数"), ("en", "at least 1")):
+        assert words in report(BLOCKS, verdict, name="refuses", hint=1, seed=0, lang=lang)

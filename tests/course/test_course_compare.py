@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from minikv.course.compare import difference, shown, size
+from minikv.course.compare import difference, mismatch, shown, size
 
 
 @dataclasses.dataclass
@@ -58,6 +58,7 @@ def test_equal(expected, got):
         (2.0, math.nan, "value"),
         (2.0, "2.0", "type"),
         (2.0, True, "type"),
+        (2.0, 10**400, "value"),
         (2**60, 2**60 + 1, "value"),
         ([1, 2], [1, 2, 3], "length"),
         ([1, 2], [2, 1], "value"),
@@ -78,6 +79,33 @@ def test_equal(expected, got):
 )
 def test_different(expected, got, differs):
     assert difference(expected, got) == differs
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "kind", "path", "due", "yours"),
+    [
+        (1, 2, "value", "", 1, 2),
+        ({"a": [1, 2]}, {"a": [1, 3]}, "value", "['a'][1]", 2, 3),
+        ({"a": {"b": 1}}, {"a": {"b": 1.0}}, "type", "['a']['b']", 1, 1.0),
+        ([[1], [2]], [[1], [2, 3]], "length", "[1]", [2], [2, 3]),
+        ([{"a": 1}], [{"b": 1}], "keys", "[0]", {"a": 1}, {"b": 1}),
+        ([1, [2]], [1, None], "none", "[1]", [2], None),
+        ({"p": Point(1, 2.0)}, {"p": Point(3, 2.0)}, "value", "['p'].x", 1, 3),
+        ([Plain([1])], [Plain([2])], "value", "[0].value[0]", 1, 2),
+    ],
+)
+def test_a_mismatch_inside_is_named_with_its_place_and_its_own_two_values(
+    expected, got, kind, path, due, yours
+):
+    found = mismatch(expected, got)
+    assert (found.kind, found.path, found.expected, found.got) == (kind, path, due, yours)
+
+
+def test_a_mismatch_of_tensors_in_a_dict_is_that_of_the_tensors():
+    found = mismatch({"k": [torch.zeros(2, 3)]}, {"k": [torch.zeros(3, 2)]})
+    assert (found.kind, found.path) == ("shape", "['k'][0]")
+    assert tuple(found.got.shape) == (3, 2)
+    assert mismatch({"k": torch.zeros(2)}, {"k": torch.zeros(2)}) is None
 
 
 def test_a_list_inside_itself_ends():

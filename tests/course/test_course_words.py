@@ -79,7 +79,7 @@ def test_a_guess_is_judged_and_then_answered(lang, capsys):
     predict = start("99", lang=lang).predict
     answer = LESSON.predictions[0].answer(**LESSON.predictions[0].ask(0))
     right, twice, half = {
-        "en": ("Right", "2 times too big", "2 times too small"),
+        "en": ("Right", "is 2 times the answer", "the answer is 2 times"),
         "zh": ("正确：", "正确值的 2 倍", "它的 2 倍"),
     }[lang]
     for guess, sentence in [(answer, right), (np.int64(answer), right), (float(answer), right)]:
@@ -101,7 +101,7 @@ def test_a_guess_is_judged_and_then_answered(lang, capsys):
 def test_a_tolerance_accepts_what_is_within_the_ratio(capsys):
     predict = start("99").predict
     close = [(10 / 3, "Right"), (4, "Close"), (10 / 3 / 1.24, "Close")]
-    far = [(5, "1.5 times too big"), (10**7, "3,000,000 times too big"), (0, "off by 3.333333")]
+    far = [(5, "is 1.5 times the answer"), (10**7, "is 3,000,000 times the answer"), (0, "off by 3.333333")]
     for guess, sentence in close + far:
         predict("speed", guess)
         assert sentence in capsys.readouterr().out

@@ -4,9 +4,12 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
+from minikv.course.check import run_check
 from minikv.course.lessons import find_exercise
 from minikv.course.lessons.lesson_01 import LESSON, ToyModel, crossing, per_pair, per_token, uncached_step
+from minikv.errors import ArgumentError
 from minikv.plan import find_model
 from minikv.plan.flops import crossing_length, flop_cost, step_flops
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question
@@ -16,6 +19,15 @@ def attend_with_numpy(query, keys, values):
     scores = np.array(keys) @ np.array(query) / len(query) ** 0.5
     weights = np.exp(scores) / np.exp(scores).sum()
     return (weights @ np.array(values)).tolist()
+
+
+def attend_in_float32(query, keys, values):
+    q, k, v = (torch.tensor(rows) for rows in (query, keys, values))
+    return torch.softmax(k @ q / len(q) ** 0.5, dim=0) @ v
+
+
+def attend_as_an_array(query, keys, values):
+    return np.array(attend_with_numpy(query, keys, values))
 
 
 def attend_by_hand(query, keys, values):
@@ -70,6 +82,22 @@ def generate_with_a_position(model, prompt, num_new):
     return new
 
 
+def generate_with_tensors(model, prompt, num_new):
+    new = torch.empty(num_new, dtype=torch.long)
+    fed, positions = torch.tensor(prompt), torch.arange(len(prompt))
+    for step in range(num_new):
+        fed = torch.tensor(model(fed, positions))
+        new[step], positions = fed, positions[-1:] + 1
+    return new
+
+
+def generate_with_generators(model, prompt, num_new):
+    new = [model((token for token in prompt), (i for i, _ in enumerate(prompt)))]
+    for position in range(len(prompt), len(prompt) + num_new - 1):
+        new.append(model(new[-1], position))
+    return new
+
+
 def held_by_steps(prompt_tokens, new_tokens):
     held = prompt_tokens
     for _ in range(new_tokens - 1):
@@ -82,10 +110,15 @@ def held_by_range(prompt_tokens, new_tokens):
 
 
 ANSWERS = {
-    "01.1": [attend_with_numpy, attend_by_hand],
+    "01.1": [attend_with_numpy, attend_by_hand, attend_in_float32, attend_as_an_array],
     "01.2": [step_by_matrices, step_by_width],
     "01.3": [crossing_by_search, crossing_without_layers],
-    "01.4": [generate_in_two_parts, generate_with_a_position],
+    "01.4": [
+        generate_in_two_parts,
+        generate_with_a_position,
+        generate_with_tensors,
+        generate_with_generators,
+    ],
     "01.5": [held_by_steps, held_by_range],
 }
 
@@ -143,3 +176,47 @@ def test_the_toy_model_depends_on_tokens_positions_and_order():
     assert after(([5, 8, 2], [0, 1, 3])) != whole
     assert after(([8, 5, 2], [0, 1, 2])) != whole
     assert after(([5, 8, 2], [0, 1, 2]), ([5, 8, 2], [0, 1, 2])) != whole
+
+
+@pytest.mark.parametrize("tokens", [[5.0], torch.tensor([[5, 8]]), torch.tensor([0.5]), None, "58", [[5]]])
+def test_the_toy_model_says_what_it_takes(tokens):
+    model = ToyModel(3)
+    with pytest.raises(ArgumentError) as error:
+        model(tokens, [0])
+    assert error.value.code == "toy_not_ints"
+    assert model.calls == [] == model.cache
+
+
+def test_the_toy_model_wants_a_position_for_each_token():
+    with pytest.raises(ArgumentError) as error:
+        ToyModel(3)([5, 8], iter([0]))
+    assert (error.value.code, error.value.values) == ("toy_lengths", {"tokens": 2, "positions": 1})
+
+
+@pytest.mark.parametrize(
+    "change", [lambda out: [out], lambda out: out[:-1], lambda out: out * 1.001, lambda out: out.half()]
+)
+def test_attention_in_float32_must_still_be_right(change):
+    wrong = run_check(
+        find_exercise("01.1"), lambda query, keys, values: change(attend_in_float32(query, keys, values))
+    )
+    assert wrong.kind == "wrong"
+
+
+def test_half_a_square_is_explained_too():
+    def half(**sizes):
+        pair = per_pair(sizes["layers"], sizes["heads"], sizes["head_dim"])
+        return uncached_step(**sizes) - sizes["num_tokens"] ** 2 * pair // 2
+
+    names = find_exercise("01.2").signature
+    verdict = run_check(find_exercise("01.2"), lambda *args: half(**dict(zip(names, args, strict=True))))
+    assert verdict.misconception == "without_values"
+
+
+@pytest.mark.parametrize(
+    "change", [lambda new: new[0], lambda new: [float(t) for t in new], lambda new: None]
+)
+def test_a_loop_that_returns_no_list_of_ints_is_wrong(change):
+    verdict = run_check(find_exercise("01.4"), lambda *args: change(generate_in_two_parts(*args)))
+    assert verdict.kind in ("wrong", "raised")
+    assert verdict.differs != "type", "both are dicts, so the note would say nothing"

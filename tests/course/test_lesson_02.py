@@ -6,6 +6,8 @@ import pytest
 
 from minikv.course import find_exercise, find_lesson, run_check
 from minikv.course.lessons import lesson_02
+from minikv.course.report import report
+from minikv.i18n import text
 from minikv.plan import CacheSpec, find_model
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question
 
@@ -136,6 +138,42 @@ def test_a_rank_that_refuses_with_another_error_is_not_right():
         return max(1, kv_heads // tp)
 
     assert run_check(find_exercise("02.3"), raises_a_type_error).kind == "raised"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_refusal_can_only_be_raised(seed):
+    def says_so(kv_heads, tp):
+        return "raises ValueError" if kv_heads % tp and tp % kv_heads else max(1, kv_heads // tp)
+
+    def returns_the_error(kv_heads, tp):
+        return ValueError() if kv_heads % tp and tp % kv_heads else max(1, kv_heads // tp)
+
+    for wrong in (says_so, returns_the_error):
+        verdict = run_check(find_exercise("02.3"), wrong, seed=seed)
+        assert (verdict.kind, verdict.differs) == ("wrong", "type")
+
+
+def test_a_float_is_not_a_number_of_heads_and_the_report_says_so():
+    def with_a_float(kv_heads, tp):
+        return float(lesson_02.kv_heads_per_rank(kv_heads, tp))  # 3.0 for 3
+
+    exercise = find_exercise("02.3")
+    verdict = run_check(exercise, with_a_float)
+    assert (verdict.kind, verdict.differs) == ("wrong", "type")
+    assert text("course.differs_whole", "en", got=repr(verdict.got)) in report(
+        exercise, verdict, name="fn", hint=1, seed=0, lang="en"
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_seed_asks_for_infinity_and_for_one_byte_too_little(seed):
+    cases = [case for case in find_exercise("02.5").draw(seed) if None not in case["windows"]]
+    spare = []
+    for case in cases:
+        full = by_kinds([max(case["windows"])], case["windows"], case["token_bytes"])
+        spare.append(case["num_bytes"] - full)
+        assert math.isinf(lesson_02.max_tokens(**case)) == (spare[-1] >= 0)
+    assert all(spare.count(near) >= 2 for near in (-1, 0, 1))
 
 
 def test_the_cases_of_the_windows_stand_on_both_sides_of_them():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from minikv.course.check import run_check
 from minikv.course.errata import KINDS, SLIPS, errata, erratum
 from minikv.course.errata_table import errata_table
 from minikv.course.errata_values import VALUES, breakdown_block, dense, guide_block
@@ -233,6 +234,14 @@ RIGHT = {
 @pytest.mark.parametrize("id", RIGHT)
 def test_exercise(id):
     assert_exercise(find_exercise(id), right=RIGHT[id])
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_limit_rounded_up_fails_under_every_seed(seed):
+    def rounded_up(total, percent, used, peak, current, block):
+        return max(0, math.ceil(total * percent / 100) - used - peak + current) // block
+
+    assert run_check(find_exercise("A.4"), rounded_up, seed=seed).misconception == "rounds_up"
 
 
 def test_all_exercises_are_tested():

@@ -4,7 +4,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from minikv.course.exercise import Exercise, Lesson
-from minikv.errors import UnknownNameError
+from minikv.errors import ArgumentError, UnknownNameError
 
 _PREFIX = "lesson_"
 
@@ -15,7 +15,13 @@ def lesson_numbers() -> list[str]:
 
 
 def find_lesson(number: str) -> Lesson:
-    """The lesson ``number`` ("02", "a"). Raises ``UnknownNameError`` where there is none."""
+    """The lesson ``number`` ("02", "a").
+
+    Raises ``UnknownNameError`` where there is none and ``ArgumentError`` for a ``number`` that is no text.
+    """
+    if not isinstance(number, str):
+        whole = isinstance(number, int) and 0 <= number < 100
+        raise ArgumentError("lesson_not_text", number=number, quoted=f"{number:02}" if whole else "02")
     module = f"{__name__}.{_PREFIX}{number.lower()}"
     try:
         return import_module(module).LESSON
@@ -27,7 +33,14 @@ def find_lesson(number: str) -> Lesson:
 
 
 def find_exercise(id: str) -> Exercise:
-    """The exercise ``id`` ("02.1"). Raises ``UnknownNameError``, which names those of the lesson."""
+    """The exercise ``id`` ("02.1").
+
+    Raises ``UnknownNameError``, which names those of the lesson, and ``ArgumentError`` for an ``id`` that is
+    no text: the number 2.1 has lost its zero, and 2.10 would be 2.1.
+    """
+    if not isinstance(id, str):
+        known = isinstance(id, float) and 0 <= id < 100
+        raise ArgumentError("exercise_id_not_text", id=id, quoted=f"{id:04}" if known else "02.1")
     exercises = find_lesson(id.partition(".")[0]).exercises
     for exercise in exercises:
         if exercise.id.lower() == id.lower():

@@ -24,6 +24,11 @@ def _twin(unit: str) -> str:
     return unit.replace("i", "") if "i" in unit else f"{unit[0]}i{unit[1:]}"
 
 
+def _whole(size: str) -> int:
+    number, unit = size.split()
+    return int(number) * UNITS[unit]  # int("1.5") raises
+
+
 def _swapped(size: str) -> int:
     number, unit = size.split()
     return int(float(number) * UNITS[unit if unit == "B" else _twin(unit)])
@@ -97,6 +102,7 @@ LESSON = Lesson(
                 Misconception("always_binary", lambda size: _read_as(size, BINARY)),
                 Misconception("always_decimal", lambda size: _read_as(size, DECIMAL)),
                 Misconception("swapped", _swapped),
+                Misconception("whole_numbers", _whole),
             ),
         ),
         Exercise(
@@ -182,7 +188,7 @@ LESSON = Lesson(
         Prediction(
             "blocks_for",
             lambda rng: {"num_tokens": rng.randint(1000, 9999)},
-            how="-(-{num_tokens} // 16)",
+            how="{num_tokens} // 16 + ({num_tokens} % 16 > 0)",
             unit="blocks",
             answer=lambda num_tokens: blocks_needed(num_tokens, 16),
         ),

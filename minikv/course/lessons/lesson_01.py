@@ -1,10 +1,13 @@
 """Lesson 01: why generation slows down without a cache."""
 
 import math
+import operator
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
+from minikv.course.compare import shown
 from minikv.course.exercise import Exercise, Lesson, Misconception, Prediction
+from minikv.errors import ArgumentError
 from minikv.plan.flops import crossing_length, step_flops
 
 # 01.1 ------------------------------------------------------------------------------------------------------
@@ -19,6 +22,15 @@ def attend(query, keys, values, scale=None, normalise=True):
     total = sum(weights) if normalise else 1.0
     columns = zip(*values, strict=True)
     return [sum(w * v for w, v in zip(weights, column, strict=True)) / total for column in columns]
+
+
+def close_in_float32(expected, got) -> bool:
+    """Whether ``got``, a sequence of numbers or a 1-D tensor or array, is ``expected`` as float32 gives it."""
+    numbers = got.tolist() if hasattr(got, "tolist") else got
+    if len(numbers) != len(expected):
+        return False
+    pairs = zip(expected, numbers, strict=True)
+    return all(math.isclose(due, number, rel_tol=1e-5, abs_tol=1e-5) for due, number in pairs)
 
 
 def draw_attention(rng: random.Random):
@@ -38,6 +50,7 @@ ATTEND = Exercise(
     signature=("query", "keys", "values"),
     cases=draw_attention,
     reference=attend,
+    equal=close_in_float32,
     misconceptions=(
         Misconception("no_scale", lambda query, keys, values: attend(query, keys, values, 1.0)),
         Misconception("whole_d", lambda query, keys, values: attend(query, keys, values, len(query))),
@@ -90,6 +103,20 @@ def _one_query(num_tokens, layers, hidden, heads, kv_heads, head_dim, intermedia
     return whole - (num_tokens**2 - num_tokens) * per_pair(layers, heads, head_dim)
 
 
+def _no_logits(num_tokens, layers, hidden, heads, kv_heads, head_dim, intermediate, vocab):
+    return uncached_step(num_tokens, layers, hidden, heads, kv_heads, head_dim, intermediate, 0)
+
+
+def _square_q_and_output(num_tokens, layers, hidden, heads, kv_heads, head_dim, intermediate, vocab):
+    whole = uncached_step(num_tokens, layers, hidden, heads, kv_heads, head_dim, intermediate, vocab)
+    return whole + num_tokens * 2 * layers * 2 * hidden * (hidden - heads * head_dim)
+
+
+def _causal_half(num_tokens, layers, hidden, heads, kv_heads, head_dim, intermediate, vocab):
+    whole = uncached_step(num_tokens, layers, hidden, heads, kv_heads, head_dim, intermediate, vocab)
+    return whole - num_tokens * (num_tokens - 1) // 2 * per_pair(layers, heads, head_dim)
+
+
 def draw_sizes(rng: random.Random, number: int) -> tuple[int, ...]:
     """A model with grouped heads whose head_dim is not hidden // heads."""
     kv_heads, head_dim = rng.choice([2, 3, 4]), rng.choice([2, 3, 4]) * (1 + number // 10)
@@ -112,6 +139,9 @@ UNCACHED = Exercise(
         Misconception("without_groups", _without_groups),
         Misconception("every_logit", _every_logit),
         Misconception("one_query", _one_query),
+        Misconception("no_logits", _no_logits),
+        Misconception("square_q_and_output", _square_q_and_output),
+        Misconception("causal_half", _causal_half),
         Misconception("one_flop_each", lambda *args: uncached_step(*args) // 2),
     ),
 )
@@ -160,20 +190,38 @@ CROSSING = Exercise(
 # 01.4 ------------------------------------------------------------------------------------------------------
 
 
+def list_of_ints(what: str, value) -> list[int]:
+    """One int, a range, a list or tuple of ints, a 1-D tensor or array of them: as a list of Python ints.
+
+    Raises ``ArgumentError`` for anything else; ``what`` names the argument in its sentence.
+    """
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    try:
+        return [operator.index(item) for item in (plain if isinstance(plain, Iterable) else [plain])]
+    except (TypeError, ValueError):
+        raise ArgumentError("toy_not_ints", what=what, value=shown(value)) from None
+
+
 class ToyModel:
     """Stands for a decoder with its cache: it remembers every (token, position) that it was fed, and its next
-    token depends on all of them. ``calls`` is what the exercise looks at."""
+    token depends on all of them and on ``seed``. ``calls`` is what the exercise looks at."""
 
-    def __init__(self, salt: int):
-        self.salt = salt
+    def __init__(self, seed: int):
+        self.seed = seed
         self.cache: list[tuple[int, int]] = []
         self.calls: list[tuple[list[int], list[int]]] = []
 
-    def __call__(self, tokens: Sequence[int], positions: Sequence[int]) -> int:
-        """The next token (0 to 96) after ``tokens`` at ``positions``, both one entry a token."""
-        self.calls.append((list(tokens), list(positions)))
-        self.cache += zip(tokens, positions, strict=True)
-        seen = self.salt
+    def __call__(self, tokens, positions) -> int:
+        """The next token (0 to 96) after ``tokens`` at ``positions``, both one entry a token.
+
+        Raises ``ArgumentError`` for what ``list_of_ints`` refuses and for two different lengths.
+        """
+        fed, at = list_of_ints("tokens", tokens), list_of_ints("positions", positions)
+        if len(fed) != len(at):
+            raise ArgumentError("toy_lengths", tokens=len(fed), positions=len(at))
+        self.calls.append((fed, at))
+        self.cache += zip(fed, at, strict=True)
+        seen = self.seed
         for token, position in self.cache:
             seen = (seen * 31 + (token + 1) * (position + 7)) % 1_000_003
         return seen % 97
@@ -209,10 +257,22 @@ def _one_more_call(model, prompt, num_new):
     return answer
 
 
-def run_toy(fn, prompt, num_new, salt):
+def _prompt_in_pieces(model, prompt, num_new):
+    tokens = list(prompt)
+    for position in range(len(prompt) + num_new - 1):
+        newest = model([tokens[position]], [position])
+        if position >= len(prompt) - 1:
+            tokens.append(newest)
+    return tokens[len(prompt) :]
+
+
+def run_toy(fn, prompt, num_new, model_seed):
     """What the learner's loop returned, and what it fed in each call."""
-    model = ToyModel(salt)
+    model = ToyModel(model_seed)
     new_tokens = fn(model, list(prompt), num_new)
+    if new_tokens is None:
+        return None  # the check has a note of its own for a forgotten return
+    new_tokens = list_of_ints("new_tokens", new_tokens)
     return {"new_tokens": new_tokens, "calls": [{"tokens": t, "positions": p} for t, p in model.calls]}
 
 
@@ -226,7 +286,7 @@ def draw_prompts(rng: random.Random):
 GENERATE = Exercise(
     id="01.4",
     name="generate",
-    signature=("prompt", "num_new", "salt"),
+    signature=("prompt", "num_new", "model_seed"),
     cases=draw_prompts,
     reference=generate,
     drive=run_toy,
@@ -235,6 +295,7 @@ GENERATE = Exercise(
         Misconception("one_position_late", _loop(lambda tokens, step: (tokens[-1:], [len(tokens)]))),
         Misconception("positions_restart", _loop(lambda tokens, step: (tokens[-1:], [step]))),
         Misconception("one_more_call", _one_more_call),
+        Misconception("prompt_in_pieces", _prompt_in_pieces),
     ),
 )
 

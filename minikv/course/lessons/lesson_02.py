@@ -4,10 +4,17 @@ import math
 import random
 
 from minikv.course import Exercise, Lesson, Misconception, Prediction
-from minikv.course.compare import difference
 from minikv.plan import CacheSpec, LayerSpec, find_model, weight_bytes
 
-REFUSED = "raises ValueError"  # what a check sees of a function that refuses its arguments
+
+class RaisedValueError:
+    """What a check sees of a function that refuses its arguments. No value that a learner returns equals it."""
+
+    def __repr__(self) -> str:
+        return "raises ValueError"
+
+
+_REFUSED = RaisedValueError()
 
 
 # 02.1
@@ -33,6 +40,7 @@ BYTES_PER_TOKEN = Exercise(
     reference=bytes_per_token,
     misconceptions=(
         Misconception("forgot_v", lambda *sizes: bytes_per_token(*sizes) // 2),
+        Misconception("counts_q", lambda *sizes: bytes_per_token(*sizes) // 2 * 3),
         Misconception("bits", lambda *sizes: 8 * bytes_per_token(*sizes)),
         Misconception("one_layer", lambda layers, *sizes: bytes_per_token(1, *sizes)),
     ),
@@ -101,11 +109,11 @@ def _refuses_replication(kv_heads: int, tp: int) -> int:
 
 
 def _or_refused(fn, kv_heads: int, tp: int):
-    """What ``fn`` returns; a ValueError, which is the right answer where no split exists, as text."""
+    """What ``fn`` returns; for a ValueError, which is the right answer where no split exists, ``_REFUSED``."""
     try:
         return fn(kv_heads, tp)
     except ValueError:
-        return REFUSED
+        return _REFUSED
 
 
 def _ranks(rng: random.Random) -> list[tuple]:
@@ -126,7 +134,6 @@ KV_HEADS_PER_RANK = Exercise(
     cases=_ranks,
     reference=kv_heads_per_rank,
     drive=_or_refused,
-    equal=lambda expected, got: difference(expected, got) is None,
     misconceptions=(
         Misconception("no_replication", lambda kv_heads, tp: kv_heads // tp),
         Misconception("part_of_a_head", lambda kv_heads, tp: max(1, kv_heads // tp)),
@@ -232,8 +239,17 @@ def _windows_first(num_bytes: int, windows: list[int | None], token_bytes: int) 
     return max(0, num_bytes - aside) // (full * token_bytes)
 
 
+def _never_infinite(num_bytes: int, windows: list[int | None], token_bytes: int) -> int | float:
+    """Takes a full window for the end of the sequence."""
+    most = max_tokens(num_bytes, windows, token_bytes)
+    return most if math.isfinite(most) else max(window for window in windows if window is not None) - 1
+
+
 def _budgets(rng: random.Random) -> list[tuple]:
-    """Bytes at, just below and just above those of some length, on both sides of the windows."""
+    """Bytes at, just below and just above those of some length, on both sides of the windows.
+
+    The last six cases have no full layer, and bytes one below, at, and one above those of all windows full.
+    """
     cases = []
     for number in range(48):
         windows, token_bytes = _windowed(rng, number % 24)
@@ -246,6 +262,12 @@ def _budgets(rng: random.Random) -> list[tuple]:
         exact = bytes_for([length], windows, token_bytes)
         near = rng.choice([0, 0, 1, -1, -(token_bytes // 2)])
         cases.append((max(0, exact + near), windows, token_bytes))
+    for number in (0, 12):
+        layers, token_bytes = _windowed(rng, number)
+        widest = 2 * max(window for window in layers if window)
+        windows = [window or widest for window in layers]
+        every_window_full = bytes_for([widest], windows, token_bytes)
+        cases += [(every_window_full + near, list(windows), token_bytes) for near in (-1, 0, 1)]
     return cases
 
 
@@ -259,6 +281,7 @@ MAX_TOKENS = Exercise(
         Misconception("no_windows", _no_windows),
         Misconception("full_layers_only", _full_layers_only),
         Misconception("windows_first", _windows_first),
+        Misconception("never_infinite", _never_infinite),
         Misconception("first_that_fails", lambda *case: max_tokens(*case) + 1),
     ),
 )

@@ -73,6 +73,13 @@ LATENT = Exercise(
         Misconception(
             "doubled", lambda heads, kv_lora_rank, rope, itemsize: 2 * (kv_lora_rank + rope) * itemsize
         ),
+        # The formula of LMCache PR #694.
+        Misconception(
+            "twice_no_rope", lambda heads, kv_lora_rank, rope, itemsize: 2 * kv_lora_rank * itemsize
+        ),
+        Misconception(
+            "latent_twice", lambda heads, kv_lora_rank, rope, itemsize: (2 * kv_lora_rank + rope) * itemsize
+        ),
         Misconception(
             "rope_each_head",
             lambda heads, kv_lora_rank, rope, itemsize: (kv_lora_rank + heads * rope) * itemsize,

@@ -131,7 +131,12 @@ def draw_pools(rng) -> list[tuple]:
         # Every sixth GPU is too small for its model.
         spare = -rng.randint(2, 9) * block if i % 6 == 5 else rng.randint(20, 90) * block + rng.randint(1, 2)
         percent = rng.choice([70, 80, 90, 95])
-        total = -(-(weights + outside + activations + spare) * 100 // percent)
+        needed = weights + outside + activations
+        if i % 3 == 1:
+            # Less than a byte below a whole block: a limit rounded up makes one that is not there.
+            total = ((needed + spare // block * block) * 100 - 1) // percent
+        else:
+            total = -(-(needed + spare) * 100 // percent)
         cases.append((total, percent, weights + outside, weights + activations, weights, block))
     return cases
 
@@ -163,6 +168,18 @@ POOL = Exercise(
             "below_zero",
             lambda total, percent, used, peak, current, block: (
                 (total * percent // 100 - used - peak + current) // block
+            ),
+        ),
+        Misconception(
+            "rounds_up",
+            lambda total, percent, used, peak, current, block: num_blocks(
+                -(-total * percent // 100), 100, used, peak, current, block
+            ),
+        ),
+        Misconception(
+            "percent_of_free",
+            lambda total, percent, used, peak, current, block: num_blocks(
+                total - used, percent, 0, peak, current, block
             ),
         ),
     ),
@@ -204,6 +221,12 @@ LONGEST = Exercise(
             "part_of_a_block",
             lambda num_blocks, block_size, sequences, positions: min(
                 num_blocks * block_size // sequences, positions
+            ),
+        ),
+        Misconception(
+            "larger_limit",
+            lambda num_blocks, block_size, sequences, positions: max(
+                num_blocks // sequences * block_size, positions
             ),
         ),
     ),

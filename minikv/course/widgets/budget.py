@@ -8,6 +8,7 @@ the sentence of the ``MiniKVError`` stands in the readout, and the widget goes o
 import math
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import anywidget
@@ -17,6 +18,7 @@ from minikv.course.widgets.base import photo_page, source
 from minikv.errors import MiniKVError
 from minikv.i18n import pick_language, text
 from minikv.plan import MemoryBudget, find_gpu, find_model, gpu_names, model_names, plan_memory
+from minikv.plan.config import read_config
 from minikv.units import exact_bytes, format_bytes, gib
 
 TP_SIZES = (1, 2, 4, 8)
@@ -27,14 +29,16 @@ MAX_CONTEXT, MAX_BATCH = 2**24, 2**16  # tokens and sequences that the number bo
 class BudgetWidget(anywidget.AnyWidget):
     """Controls, a stacked bar of one GPU's memory, and the figures; everything is per GPU and in bytes.
 
-    ``lang`` is "en" or "zh". The other arguments are the start, to which Reset returns: ``model`` and ``gpu``
-    are catalogue names, ``tp`` the tensor-parallel size, ``context`` tokens a sequence, ``batch`` sequences,
-    ``kv_dtype`` None (the model's own) or a name that ``plan_memory`` takes, ``utilization`` the share of the
-    GPU's memory that may be used. ``configs`` offers more models: a name, and anything that
-    ``CacheSpec.from_config`` takes.
+    ``lang`` is "en" or "zh". The other arguments are the start, to which Reset returns: ``model`` is anything
+    that ``CacheSpec.from_config`` takes, ``gpu`` a catalogue name, ``tp`` the tensor-parallel size, ``context``
+    tokens a sequence, ``batch`` sequences, ``kv_dtype`` None (the model's own) or a name that ``plan_memory``
+    takes, ``utilization`` the share of the GPU's memory that may be used. ``configs`` offers more models: a
+    name, and again anything that ``from_config`` takes. A ``model`` that is a config is offered too, under the
+    name that it gives itself.
 
-    Raises ``UnknownNameError`` for a model or GPU that is not in the catalogue, ``ArgumentError`` for a
-    language. Later, a choice that cannot work raises nothing: it is shown.
+    Raises ``UnknownNameError`` for a model or GPU that is not in the catalogue, ``ConfigError`` for a config
+    that cannot be read, ``ArgumentError`` for a language and for a model that is no config. Later, a choice
+    that cannot work raises nothing: it is shown.
     """
 
     _esm = source("bar.js", "budget.js")
@@ -48,7 +52,7 @@ class BudgetWidget(anywidget.AnyWidget):
         self,
         lang: str = "en",
         *,
-        model: str = "Llama-3.1-8B",
+        model: Any = "Llama-3.1-8B",
         gpu: str = "H200",
         tp: int = 1,
         context: int = 4096,
@@ -61,7 +65,7 @@ class BudgetWidget(anywidget.AnyWidget):
         self._configs = dict(configs or {})
         self._turn = threading.RLock()
         start: dict[str, Any] = {
-            "model": model if model in self._configs else find_model(model).name,
+            "model": self._offer(model),
             "gpu": find_gpu(gpu).name,
             "tp": tp,
             "context": context,
@@ -119,6 +123,20 @@ class BudgetWidget(anywidget.AnyWidget):
         except MiniKVError as refusal:
             return None, _refusal(refusal, lang)
         return budget, _view(budget, state, lang)
+
+    def _offer(self, model: Any) -> str:
+        """The name of ``model`` among the options. A config of the caller's own joins them under a free name."""
+        if isinstance(model, str) and model in self._configs:
+            return model
+        own = name = read_config(model).name
+        if isinstance(model, str) and not Path(model).exists():
+            return name  # the catalogue's
+        number = 1
+        while name in self._configs or name in model_names():
+            number += 1
+            name = f"{own} ({number})"
+        self._configs[name] = model
+        return name
 
     def _form(self, lang: str) -> dict[str, Any]:
         """The controls: their labels, what they offer, and where Reset returns to."""
