@@ -84,6 +84,8 @@ def _note(exercise: Exercise, verdict: Verdict, say) -> str:
     if not verdict.differs:
         return ""
     if exercise.equal is not None:  # only the exercise knows how it compares: no place to name
+        if type(verdict.expected) is type(verdict.got):
+            return ""
         return _how(Mismatch(verdict.differs, "", verdict.expected, verdict.got), say)
     found = mismatch(verdict.expected, verdict.got)
     if found is None:
@@ -101,7 +103,7 @@ def _how(found: Mismatch, say) -> str:
             return say(f"differs_{kind}")
         case "none" | "generator" as kind if not found.path:  # what the function itself returned
             return say(f"differs_{kind}")
-        case "type" if _is_whole(got) and got == expected:
+        case "type" if _is_finite(expected) and _is_whole(got) and got == expected:
             return say("differs_whole", got=shown(got))
         case "type" | "none" | "generator":
             due, yours = _type_names(expected, got)

@@ -328,6 +328,7 @@ def test_a_wrong_type_is_said(answer, sentence, capsys):
         ([[1], [2, 3]], [[1], [2, 4]], ["[1][1]", "3 is due, yours is 4"]),
         ([[1], [2]], [[1], None], ["[1]", "list is due, yours is NoneType"]),
         ([1, 2], [1, 2.0], ["[1]", "An int is due"]),
+        (torch.zeros(2), 2.0, ["Tensor is due, yours is float"]),
     ],
 )
 def test_a_difference_inside_is_said_with_its_place(expected, got, sentences, capsys, monkeypatch):
@@ -337,6 +338,18 @@ def test_a_difference_inside_is_said_with_its_place(expected, got, sentences, ca
     assert all(sentence in out for sentence in sentences)
     assert "returned None" not in out
     assert said(capsys, lambda lengths, block_size: got, lang="zh") != out
+
+
+def test_an_exercise_with_its_own_comparison_never_calls_one_type_two(capsys, monkeypatch):
+    exercise = dataclasses.replace(
+        BLOCKS,
+        reference=lambda lengths, block_size: {"k": 1},
+        misconceptions=(),
+        equal=lambda expected, got: expected["k"] == got["k"],
+    )
+    monkeypatch.setattr(sys.modules[run_check.__module__], "find_exercise", lambda id: exercise)
+    assert "differs" not in said(capsys, lambda lengths, block_size: {})
+    assert "dict is due, yours is int" in said(capsys, lambda lengths, block_size: 3)
 
 
 def test_two_types_of_the_same_name_are_told_apart(capsys, monkeypatch):
