@@ -19,7 +19,8 @@ ROOT = Path(__file__).parent.parent
 NOTEBOOK_FOLDERS = ("notebooks", "solutions", "exercises")
 JOBS = "2"
 NBVAL = [
-    *("-p", "tools.notebooks.nbval_rules", "--nbval", "--nbval-current-env", "--nbval-cell-timeout=60"),
+    *("-p", "tools.notebooks.nbval_rules", "--nbval", "--nbval-current-env"),
+    *("--nbval-cell-timeout=60", "--nbval-kernel-startup-timeout=180"),
     *("-n", JOBS, "--dist", "loadfile", "-q"),
 ]
 

@@ -4,6 +4,8 @@ import nbclient
 import nbformat
 import pytest
 
+from tools.notebooks.execute import ThisPythonKernel
+
 SETUP = """
 import sys, types
 import minikv.i18n
@@ -45,9 +47,15 @@ def outputs(request):
         cells=[nbformat.v4.new_code_cell(source.strip()) for source in sources]
     )
     root = {"metadata": {"path": str(request.config.rootpath)}}
-    nbclient.NotebookClient(
-        notebook, timeout=60, kernel_name="python3", resources=root, allow_errors=True
-    ).execute()
+    client = nbclient.NotebookClient(
+        notebook,
+        kernel_name="python3",
+        kernel_manager_class=ThisPythonKernel,
+        timeout=60,
+        resources=root,
+        allow_errors=True,
+    )
+    client.execute()
     return [cell.outputs for cell in notebook.cells]
 
 

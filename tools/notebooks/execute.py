@@ -17,6 +17,8 @@ from nbclient.exceptions import CellControlSignal, CellExecutionError
 from nbformat import NotebookNode
 from traitlets import default
 
+from tools.notebooks.sockets import UnixSockets
+
 CELL_SECONDS = 120
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -47,7 +49,7 @@ class Run:
     problem: str = ""
 
 
-class ThisPythonKernel(AsyncKernelManager):
+class ThisPythonKernel(UnixSockets, AsyncKernelManager):
     """Starts kernels of the running Python, whatever kernels this machine has registered."""
 
     @default("kernel_spec_manager")

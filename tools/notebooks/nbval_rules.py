@@ -1,20 +1,23 @@
 """A pytest plugin for ``pytest -p tools.notebooks.nbval_rules --nbval``: how our notebooks are compared.
 
-It gives the kernels the environment that the build gave them, and leaves standard error out: warnings there
-name paths and versions. Pictures, widget views and metadata are left out by nbval itself.
+It gives the kernels the environment that the build gave them and sockets of their own, and leaves standard error
+out: warnings there name paths and versions. Pictures, widget views and metadata are left out by nbval itself.
 """
 
 import os
 
+import nbval.kernel
 import pytest
 from nbval.plugin import IPyNbFile
 
 from tools.notebooks.execute import kernel_environment
+from tools.notebooks.sockets import UnixSocketKernel
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("nbval", default=False):
         os.environ.update(kernel_environment(config.rootpath))
+        nbval.kernel.KernelManager = UnixSocketKernel  # nbval has no option for it
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
