@@ -5,7 +5,11 @@ is English and ``error.text("zh")`` is Chinese. A learner and a script can both 
 without reading the sentence: ``error.code`` and ``error.values``.
 """
 
+from typing import Any
+
 from minikv.i18n import text
+
+LARGEST_COUNT = 2**62  # above it, a product of two counts no longer means bytes of anything
 
 
 class MiniKVError(Exception):
@@ -35,3 +39,24 @@ class UnknownNameError(MiniKVError, LookupError):
 
 class DoesNotFitError(MiniKVError):
     """The model does not fit the memory: the terms of the budget are in ``values``."""
+
+
+class OutOfBlocks(MiniKVError):
+    """Not enough free blocks now; freeing some helps. ``values``: asked, free, total, and the tokens that would fit."""
+
+
+class RequestTooLarge(MiniKVError):
+    """A sequence that the whole pool could not hold: waiting does not help."""
+
+
+class BrokenInvariantError(MiniKVError):
+    """The bookkeeping contradicts itself: a mistake in minikv, never the caller's."""
+
+
+def check_count(what: str, value: Any, least: int = 1) -> None:
+    """Raise ``ArgumentError`` unless ``value`` is an int of at least ``least``, and no larger than any memory."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ArgumentError("bad_count", what=what, value=value, least=least)
+    if value > LARGEST_COUNT:
+        digits = value.bit_length() * 3 // 10 + 1
+        raise ArgumentError("count_too_large", what=what, digits=digits, most=LARGEST_COUNT)

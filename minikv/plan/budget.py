@@ -13,14 +13,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from minikv.errors import ArgumentError, DoesNotFitError
+from minikv.errors import ArgumentError, DoesNotFitError, check_count
 from minikv.i18n import text
 from minikv.plan import pool
 from minikv.plan.activations import Activations, activation_peak, routed_experts
 from minikv.plan.catalog import GPU, find_gpu
 from minikv.plan.config import read_config
 from minikv.plan.dtypes import find_kv_dtype
-from minikv.plan.spec import CacheSpec, check_count
+from minikv.plan.spec import CacheSpec
 from minikv.plan.weights import WeightBytes
 from minikv.plan.weights import weight_bytes as find_weight_bytes
 from minikv.units import MIB, format_bytes

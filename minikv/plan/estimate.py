@@ -8,11 +8,11 @@ the spec instead.
 import math
 from typing import Any
 
-from minikv.errors import ArgumentError
+from minikv.errors import ArgumentError, check_count
 from minikv.plan.architectures import split_heads
 from minikv.plan.config import read_config
 from minikv.plan.dtypes import find_kv_dtype
-from minikv.plan.spec import CacheSpec, check_count, model_dtype_of
+from minikv.plan.spec import CacheSpec, model_dtype_of
 
 
 def estimate_kv_cache_gb(config: Any, num_tokens: int, batch: int = 1, **spec_arguments: Any) -> float:

@@ -27,10 +27,10 @@ kernel that skips what the causal mask hides does about half. No torch here.
 from dataclasses import dataclass
 from typing import Any
 
-from minikv.errors import ConfigError
+from minikv.errors import ConfigError, check_count
 from minikv.plan.config import Config, read_config
 from minikv.plan.layers import LayerSpec
-from minikv.plan.spec import CacheSpec, check_count
+from minikv.plan.spec import CacheSpec
 
 # Matrices of the MLP: gate, up and down, or up and down alone.
 MLP_MATRICES = {

@@ -8,8 +8,9 @@ its need is bounded; recurrent layers need a fixed state a sequence.
 import math
 from dataclasses import dataclass
 
+from minikv.errors import check_count
 from minikv.plan.layers import LayerSpec
-from minikv.plan.spec import CacheSpec, check_count
+from minikv.plan.spec import CacheSpec
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from minikv.errors import ArgumentError
+from minikv.errors import LARGEST_COUNT, ArgumentError, check_count
 from minikv.plan.architectures import build_layers
 from minikv.plan.config import Config, FieldUse, read_config
 from minikv.plan.dtypes import find_kv_dtype
 from minikv.plan.layers import LayerSpec
 from minikv.plan.quantization import kv_cache_quantization
-
-LARGEST_COUNT = 2**62  # above it, a product of two counts no longer means bytes of anything
 
 LAYOUTS = ("hf", "hf-expanded", "vllm")
 
@@ -183,15 +181,6 @@ class CacheSpec:
         from minikv.plan.explain import explain_spec  # the sentences are needed only here
 
         return explain_spec(self, lang)
-
-
-def check_count(what: str, value: Any, least: int = 1) -> None:
-    """Raise ``ArgumentError`` unless ``value`` is an int of at least ``least``, and no larger than any memory."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ArgumentError("bad_count", what=what, value=value, least=least)
-    if value > LARGEST_COUNT:
-        digits = value.bit_length() * 3 // 10 + 1
-        raise ArgumentError("count_too_large", what=what, digits=digits, most=LARGEST_COUNT)
 
 
 def model_dtype_of(config: Config, assumptions: list) -> str:

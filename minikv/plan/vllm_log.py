@@ -9,8 +9,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from minikv.errors import ArgumentError, ConfigError, UnknownNameError
-from minikv.plan.spec import CacheSpec, check_count
+from minikv.errors import ArgumentError, ConfigError, UnknownNameError, check_count
+from minikv.plan.spec import CacheSpec
 from minikv.plan.vllm_judge import LogVerdict, judge
 from minikv.plan.vllm_lines import read_log
 from minikv.plan.vllm_pool import BATCHED_TOKENS, BLOCK_SIZE

@@ -14,8 +14,8 @@ from collections import Counter
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
-from minikv.errors import ArgumentError, ConfigError
-from minikv.plan.spec import CacheSpec, check_count
+from minikv.errors import ArgumentError, ConfigError, check_count
+from minikv.plan.spec import CacheSpec
 from minikv.units import GIB
 
 BLOCK_SIZE = 16  # vLLM's default for most attention backends, and the alignment of a block

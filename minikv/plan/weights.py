@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from minikv.errors import ArgumentError, ConfigError
+from minikv.errors import ArgumentError, ConfigError, check_count
 from minikv.plan.catalog import find_model
 from minikv.plan.config import Config, read_config
 from minikv.plan.dtypes import find_kv_dtype
 from minikv.plan.quantization import Quantization, read_quantization
-from minikv.plan.spec import check_count, model_dtype_of
+from minikv.plan.spec import model_dtype_of
 from minikv.plan.weight_files import Checkpoint, folder_of, read_checkpoint
 from minikv.plan.weight_shapes import Tensor
 from minikv.plan.weight_shapes_classic import CLASSIC

@@ -1,0 +1,52 @@
+"""What must be true of a block manager after every operation, whatever came before."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from minikv.blocks.pool import NULL_BLOCK, BlockPool
+from minikv.blocks.sequence import SequenceState
+from minikv.blocks.tables import BlockTables
+from minikv.errors import BrokenInvariantError
+
+
+def check_holders(pools: Sequence[BlockPool], sequences: Iterable[SequenceState]) -> None:
+    """Every block is held exactly as often as it stands in a block table: none is lost, none freed too early."""
+    sequences = list(sequences)
+    for kind, pool in enumerate(pools):
+        pool.check_invariants()
+        held = Counter(block for seq in sequences for block in seq.tables[kind].live())
+        for block in range(pool.num_blocks):
+            holders = pool.ref_count(block)
+            if held[block] != holders:
+                what = (
+                    f"block {block} of kind {kind} has {holders} holders and stands in {held[block]} tables"
+                )
+                raise BrokenInvariantError("invariant", what=what)
+
+
+def check_sequence(seq: SequenceState, block_size: int) -> None:
+    """The tables have room for the tokens and no more, and the counters are in order."""
+    for kind, table in enumerate(seq.tables):
+        if len(table.blocks) != -(-seq.length(kind) // block_size):
+            what = f"{seq.id!r} has {seq.length(kind)} tokens in {len(table.blocks)} blocks of kind {kind}"
+            raise BrokenInvariantError("invariant", what=what)
+        gone = table.blocks[: table.first]
+        if gone != [NULL_BLOCK] * table.first or NULL_BLOCK in table.live():
+            raise BrokenInvariantError("invariant", what=f"{seq.id!r} has a hole in its table of kind {kind}")
+    if not seq.published * block_size <= seq.committed <= len(seq.tokens):
+        what = f"{seq.id!r}: {seq.published} blocks published, {seq.committed} of {len(seq.tokens)} tokens committed"
+        raise BrokenInvariantError("invariant", what=what)
+
+
+def check_rows(tables: BlockTables, sequences: Sequence[SequenceState]) -> None:
+    """The persistent arrays say what the sequences' own tables say, and nothing else."""
+    if sorted(seq.row for seq in sequences) != list(range(len(tables.owners))):
+        raise BrokenInvariantError("invariant", what="the rows of the block tables have a gap")
+    for seq in sequences:
+        for kind, table in enumerate(seq.tables):
+            row = tables.view(kind)[seq.row]
+            count = len(table.blocks)
+            if row[:count].tolist() != table.blocks or np.any(row[count:] != NULL_BLOCK):
+                raise BrokenInvariantError("invariant", what=f"the row of {seq.id!r} is not its block table")

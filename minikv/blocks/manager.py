@@ -1,0 +1,239 @@
+"""BlockManager: which sequence holds which blocks, and which of them several share.
+
+    >>> manager = BlockManager(num_blocks=8, block_size=4)
+    >>> manager.allocate("a", [1, 2, 3, 4, 5, 6]).num_cached
+    0
+    >>> manager.commit("a")                                  # the forward has written K and V
+    >>> manager.allocate("b", [1, 2, 3, 4, 9]).num_cached    # the first block is shared
+    4
+    >>> manager.block_table("a"), manager.block_table("b")
+    ([0, 1], [0, 2])
+
+The manager never sees a tensor. It says where a token goes (``slot_mapping``) and which blocks the storage has to
+copy (``Copy``); a forward writes K and V; ``commit`` says that it has. Layers that keep different tokens (another
+window, another width) are of different kinds, each with a pool and block tables of its own; an operation takes
+blocks in all kinds or in none. An operation that raises has changed nothing.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from minikv.blocks.pool import NULL_BLOCK, BlockPool
+from minikv.blocks.prefix import (
+    Match,
+    child_digest,
+    chunks,
+    find_prefix,
+    first_block_needed,
+    root_digest,
+    token_array,
+)
+from minikv.blocks.relocation import Copy, Relocation
+from minikv.blocks.sequence import SequenceState, Table
+from minikv.errors import ArgumentError, OutOfBlocks, RequestTooLarge
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What ``allocate`` found: ``num_cached`` of the ``num_tokens`` tokens need not be computed."""
+
+    num_tokens: int
+    num_cached: int
+
+
+class BlockManager(Relocation):
+    """The life of a sequence: ``allocate`` or ``fork``, ``append`` and ``commit`` once a step, ``free``."""
+
+    def match(self, tokens: Sequence[int], salt: str = "") -> Match:
+        """How much of a prompt is cached: whole blocks, and never the last token. Nothing changes."""
+        return find_prefix(token_array(tokens), root_digest(salt), self.pools, self._windows)
+
+    def allocate(self, seq_id: Hashable, tokens: Sequence[int], salt: str = "") -> Allocation:
+        """Begin a sequence: take the cached prefix of ``tokens``, and blocks for the rest.
+
+        For a chunked prefill give the tokens up to the end of the first chunk, and ``extend`` by the others.
+        Requests share blocks only under an equal ``salt``. Raises ``OutOfBlocks`` if a pool has too few free
+        blocks, ``RequestTooLarge`` if it has too few at all, ``ArgumentError`` for a sequence that exists, for no
+        tokens, and for what are not token ids.
+        """
+        if self._knows(seq_id):
+            raise ArgumentError("sequence_exists", sequence=seq_id)
+        ids, root = token_array(tokens), root_digest(salt)
+        if not ids:
+            raise ArgumentError("no_tokens", sequence=seq_id)
+        found = find_prefix(ids, root, self.pools, self._windows)
+        total = -(-len(ids) // self.block_size)
+        needs = []
+        for pool, blocks in zip(self.pools, found.tables, strict=True):
+            hits = [block for block in blocks if block != NULL_BLOCK] if self._windowed else blocks
+            self._check_room(seq_id, pool, len(ids), total - len(blocks), len(hits), pool.count_free(hits))
+            needs.append((hits, total - len(blocks)))
+        tables = []
+        for pool, blocks, (hits, new) in zip(self.pools, found.tables, needs, strict=True):
+            pool.touch(hits)
+            tables.append(Table([*blocks, *pool.allocate(new)], len(blocks) - len(hits)))
+        seq = SequenceState(seq_id, ids, tables, list(found.digests), root, 0)
+        seq.committed = found.num_tokens
+        seq.published = found.num_tokens // self.block_size
+        seq.room = total * self.block_size - len(ids)
+        self._add(seq)
+        self._asked_tokens += len(ids)
+        self._hit_tokens += found.num_tokens
+        return Allocation(len(ids), found.num_tokens)
+
+    def fork(self, parent: Hashable, child: Hashable) -> None:
+        """Begin the sequence ``child`` with everything that ``parent`` has; all blocks are shared.
+
+        Whoever first writes into a shared block gets a copy of it (``append``, ``extend``).
+        """
+        seq = self._get(parent)
+        if self._knows(child):
+            raise ArgumentError("sequence_exists", sequence=child)
+        tables = []
+        for pool, table in zip(self.pools, seq.tables, strict=True):
+            pool.share(table.live())
+            tables.append(Table(list(table.blocks), table.first, table.evicted))
+        twin = SequenceState(child, seq.tokens[:], tables, list(seq.digests), seq.root, 0)
+        twin.committed, twin.published, twin.floor = seq.committed, seq.published, seq.floor
+        seq.room = 0  # both have to look at the last block before they write
+        self._add(twin)
+
+    def append(self, seq_id: Hashable, token: int) -> tuple[Copy, ...]:
+        """One more token; returns the copies that the storage has to make first (mostly none). See ``extend``."""
+        seq = self._sequences.get(seq_id)
+        if seq is None or not seq.room:
+            return self.extend(seq_id, (token,))
+        try:
+            seq.tokens.append(token)
+        except (TypeError, OverflowError):
+            raise ArgumentError("bad_tokens", value=type(token).__name__) from None
+        seq.room -= 1
+        return ()
+
+    def extend(self, seq_id: Hashable, tokens: Sequence[int]) -> tuple[Copy, ...]:
+        """More tokens at the end: new blocks where they are needed, a copy of the last block if it is shared.
+
+        Raises ``OutOfBlocks``, ``RequestTooLarge``, ``ArgumentError`` as ``allocate`` does, and
+        ``UnknownNameError`` for a sequence that the manager does not have.
+        """
+        seq, ids = self._get(seq_id), token_array(tokens)
+        if not ids:
+            return ()
+        needs = []
+        for kind, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
+            length = seq.length(kind)
+            new = -(-(length + len(ids)) // self.block_size) - len(table.blocks)
+            writes_tail = length % self.block_size and table.blocks[-1] != NULL_BLOCK
+            copied = bool(writes_tail) and pool.ref_count(table.blocks[-1]) > 1
+            held = len(table.blocks) - table.first - copied
+            self._check_room(seq_id, pool, len(seq.tokens) + len(ids), new + copied, held, 0)
+            needs.append((new, copied, writes_tail))
+        copies = []
+        for kind, (new, copied, writes_tail) in enumerate(needs):
+            pool, blocks = self.pools[kind], seq.tables[kind].blocks
+            added = pool.allocate(new + copied)
+            start = len(blocks)
+            if copied:
+                start -= 1
+                copies.append(Copy(kind, blocks[-1], added[0]))
+                pool.free([blocks.pop()])
+            elif writes_tail:
+                pool.forget(blocks[-1])  # truncate() left it: its content is about to change
+            blocks += added
+            if added:
+                self._tables.write(kind, seq.row, start, added)
+        seq.tokens += ids
+        self._measure_room(seq)
+        return tuple(copies)
+
+    def commit(self, seq_id: Hashable, num_tokens: int | None = None) -> None:
+        """The forward has written K and V of the first ``num_tokens`` tokens (None: of all).
+
+        Call it once a step, after the forward: it publishes the blocks that are full, so that others may find
+        them, and gives back the blocks that no window needs any more. Raises ``ArgumentError`` for a number
+        below what was committed before or above what the sequence has.
+        """
+        seq = self._get(seq_id)
+        if num_tokens is None:
+            num_tokens = len(seq.tokens)
+        elif type(num_tokens) is not int or not seq.committed <= num_tokens <= len(seq.tokens):
+            low, high = seq.committed - 1, len(seq.tokens)
+            raise ArgumentError("out_of_range", what="num_tokens", value=num_tokens, low=low, high=high)
+        seq.committed = num_tokens
+        full = num_tokens // self.block_size
+        if full > seq.published:
+            if not seq.floor:  # after an eviction a block no longer holds the tokens that its digest names
+                self._publish(seq, full)
+            seq.published = full
+        if self._windowed:
+            for kind, window in enumerate(self._windows):
+                until = first_block_needed(num_tokens, window, self.block_size)
+                if until > seq.tables[kind].first:
+                    start = seq.tables[kind].first
+                    dropped = seq.tables[kind].give_back(until)
+                    self.pools[kind].free(dropped[::-1])  # the oldest is evicted first
+                    self._tables.clear(kind, seq.row, start, until)
+
+    def truncate(self, seq_id: Hashable, num_tokens: int) -> None:
+        """Take back the tokens behind ``num_tokens`` (drafts that were refused); blocks of theirs are freed.
+
+        Raises ``ArgumentError`` for a number outside 1 and the sequence's length, or before its last eviction, and
+        where a window has already given back a block that the shorter sequence would need.
+        """
+        seq = self._get(seq_id)
+        low, high = max(1, seq.floor) - 1, len(seq.tokens)
+        if type(num_tokens) is not int or not low < num_tokens <= high:
+            raise ArgumentError("out_of_range", what="num_tokens", value=num_tokens, low=low, high=high)
+        for window, table in zip(self._windows, seq.tables, strict=True):
+            needed = first_block_needed(num_tokens, window, self.block_size)
+            if table.first > needed:
+                raise ArgumentError(
+                    "window_gave_back", sequence=seq_id, num_tokens=num_tokens, window=window, block=needed
+                )
+        for kind, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
+            keep = -(-(num_tokens - table.evicted) // self.block_size)
+            self._tables.clear(kind, seq.row, keep, len(table.blocks))
+            pool.free(table.blocks[keep:])
+            del table.blocks[keep:]
+        del seq.tokens[num_tokens:]
+        full = num_tokens // self.block_size
+        del seq.digests[full:]
+        seq.committed, seq.published = min(seq.committed, num_tokens), min(seq.published, full)
+        seq.room = 0  # the last block may be published or shared now
+
+    def free(self, seq_id: Hashable) -> None:
+        """End a sequence, swapped out or not: it holds no block any more; published ones can still be found."""
+        if seq_id in self._host:
+            seq = self._host.get(seq_id)
+            self._host.free([table.live() for table in seq.tables])
+            del self._host.sequences[seq_id]
+            return
+        seq = self._get(seq_id)
+        for pool, table in zip(self.pools, seq.tables, strict=True):
+            pool.free(table.live())
+        self._tables.remove(seq.row)
+        del self._sequences[seq_id]
+
+    def _check_room(self, seq_id, pool: BlockPool, tokens: int, new: int, held: int, idle: int) -> None:
+        """``new`` blocks beside ``held`` that the sequence has, ``idle`` of which come off the free list as well."""
+        free = pool.num_free - idle
+        if new <= free:
+            return
+        fits = (held + free) * self.block_size
+        if new + held > pool.num_blocks:
+            fits = pool.num_blocks * self.block_size
+            raise RequestTooLarge(
+                "request_larger_than_pool",
+                sequence=seq_id, num_tokens=tokens, asked=new + held, total=pool.num_blocks, fits=fits,
+            )  # fmt: skip
+        raise OutOfBlocks("out_of_blocks", asked=new, free=free, total=pool.num_blocks, fits=fits)
+
+    def _publish(self, seq: SequenceState, full: int) -> None:
+        first = seq.published
+        for place, chunk in enumerate(chunks(seq.tokens, self.block_size, first, full), first):
+            if place == len(seq.digests):
+                seq.digests.append(child_digest(seq.digests[-1] if place else seq.root, chunk))
+            for pool, table in zip(self.pools, seq.tables, strict=True):
+                block = table.blocks[place]
+                if block != NULL_BLOCK:
+                    pool.publish(block, seq.digests[place], chunk)

@@ -1,0 +1,231 @@
+"""BlockPool: which blocks are free, how many hold each of the others, and what can still be found in them.
+
+A block is in one of three states:
+
+    used      somebody holds it: its reference count is 1 or more
+    cached    nobody holds it, but what it holds can be found by its digest, and taken back by ``touch``
+    empty     nobody holds it, and nothing can be found in it
+
+Cached blocks are free blocks: ``allocate`` takes empty blocks first, then evicts the cached block that has been
+free the longest. Every operation costs the same whatever the size of the pool. The pool knows nothing of
+sequences, and nothing of tensors: a block is a number from 0 to num_blocks - 1.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from minikv.errors import ArgumentError, BrokenInvariantError, OutOfBlocks, check_count
+
+NULL_BLOCK = -1
+"""Stands in a block table where a window has moved on: no block of any pool, and nothing may be read from it."""
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    """Blocks by state (``total`` = ``used`` + ``free``; ``cached`` are the free ones that can still be found).
+
+    ``hits`` counts the blocks that ``touch`` gave to one more holder, ``evictions`` the cached blocks that
+    ``allocate`` had to empty.
+    """
+
+    total: int
+    free: int
+    used: int
+    cached: int
+    hits: int
+    evictions: int
+
+
+class BlockPool:
+    """``num_blocks`` blocks of ``block_size`` tokens each.
+
+    Raises ``ArgumentError`` for what is not a whole number of at least 1.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int = 16):
+        check_count("num_blocks", num_blocks)
+        check_count("block_size", block_size)
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._refs = [0] * num_blocks
+        self._empty = list(range(num_blocks - 1, -1, -1))  # a stack: block 0 is taken first
+        # A dict would do for the order, but finding its first key gets slow after many deletions at the front.
+        self._cached: OrderedDict[int, None] = OrderedDict()  # from the least to the most recently freed
+        self._block_of: dict[bytes, int] = {}  # digest -> the block that holds it
+        self._published: dict[int, tuple[bytes, bytes]] = {}  # block -> its digest and its tokens
+        self._hits = 0
+        self._evictions = 0
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that ``allocate`` can give: the empty and the cached ones."""
+        return len(self._empty) + len(self._cached)
+
+    @property
+    def num_used(self) -> int:
+        return self.num_blocks - self.num_free
+
+    @property
+    def num_cached(self) -> int:
+        """Free blocks whose content can still be found."""
+        return len(self._cached)
+
+    def ref_count(self, block: int) -> int:
+        """How many hold ``block``; 0 where it is free."""
+        self._check(block)
+        return self._refs[block]
+
+    def is_published(self, block: int) -> bool:
+        """Whether the content of ``block`` can be found by its digest."""
+        self._check(block)
+        return block in self._published
+
+    def count_free(self, blocks: Sequence[int]) -> int:
+        """How many of ``blocks``, each of which exists, nobody holds."""
+        refs = self._refs
+        return sum(not refs[block] for block in blocks)
+
+    def allocate(self, count: int) -> list[int]:
+        """Take ``count`` blocks, each held once: empty ones, then the least recently used of the cached.
+
+        Raises ``OutOfBlocks``, and takes none, where fewer are free.
+        """
+        check_count("count", count, least=0)
+        free = self.num_free
+        if count > free:
+            fits = free * self.block_size
+            raise OutOfBlocks("out_of_blocks", asked=count, free=free, total=self.num_blocks, fits=fits)
+        first = max(0, len(self._empty) - count)
+        taken = self._empty[first:]
+        del self._empty[first:]
+        taken.reverse()
+        for _ in range(count - len(taken)):
+            block, _ = self._cached.popitem(last=False)
+            del self._block_of[self._published.pop(block)[0]]
+            self._evictions += 1
+            taken.append(block)
+        for block in taken:
+            self._refs[block] = 1
+        return taken
+
+    def touch(self, blocks: Sequence[int]) -> None:
+        """Hold blocks that a prefix search found: a cached one leaves the free list, wherever it stands in it.
+
+        Raises ``ArgumentError``, and holds none, if one of them is empty.
+        """
+        for block in blocks:
+            self._check(block)
+            if not self._refs[block] and block not in self._cached:
+                raise ArgumentError("block_is_empty", block=block)
+        for block in blocks:
+            if not self._refs[block]:
+                del self._cached[block]
+            self._refs[block] += 1
+        self._hits += len(blocks)
+
+    def share(self, blocks: Sequence[int]) -> None:
+        """One more holder for blocks that somebody holds.
+
+        Raises ``ArgumentError``, and changes nothing, if one of them is free.
+        """
+        self._check_held(blocks)
+        for block in blocks:
+            self._refs[block] += 1
+
+    def free(self, blocks: Sequence[int]) -> None:
+        """One holder less for each; a block that nobody holds any more is free.
+
+        The last of ``blocks`` is freed first, so that of a cached sequence the tail is evicted before the
+        beginning, which more requests have in common. Raises ``ArgumentError``, and frees none, where a block is
+        free already or is named twice.
+        """
+        self._check_held(blocks)
+        for block in reversed(blocks):
+            self._refs[block] -= 1
+            if not self._refs[block]:
+                if block in self._published:
+                    self._cached[block] = None
+                else:
+                    self._empty.append(block)
+
+    def find(self, digest: bytes, tokens: bytes) -> int | None:
+        """The block that was published under ``digest``, or None. It changes nothing; ``touch`` takes the block.
+
+        A block is given only if its tokens are the same as well: two texts with one digest must never share.
+        """
+        block = self._block_of.get(digest)
+        if block is None or self._published[block][1] != tokens:
+            return None
+        return block
+
+    def publish(self, block: int, digest: bytes, tokens: bytes) -> bool:
+        """Make the content of a held block findable. False, and no change, if another block is found there.
+
+        Raises ``ArgumentError`` for a free block, and for one that is published under another digest.
+        """
+        self._check_held([block])
+        other = self._block_of.get(digest)
+        if other is not None:
+            return other == block and self._published[block][1] == tokens
+        if block in self._published:
+            raise ArgumentError("block_published_before", block=block)
+        self._block_of[digest] = block
+        self._published[block] = (digest, tokens)
+        return True
+
+    def forget(self, block: int) -> None:
+        """Make the content of ``block`` findable no more; a cached block becomes an empty one."""
+        self._check(block)
+        entry = self._published.pop(block, None)
+        if entry is None:
+            return
+        del self._block_of[entry[0]]
+        if not self._refs[block]:
+            del self._cached[block]
+            self._empty.append(block)
+
+    def stats(self) -> PoolStats:
+        return PoolStats(
+            self.num_blocks, self.num_free, self.num_used, self.num_cached, self._hits, self._evictions
+        )
+
+    def check_invariants(self) -> None:
+        """Look at every block, in time proportional to the pool; ``BrokenInvariantError`` names what is wrong.
+
+        Every block is either held, cached or empty, and in one place; what is cached is published; digests and
+        published blocks belong to each other one to one.
+        """
+        places = self._empty + list(self._cached)
+        if len(set(places)) != len(places):
+            raise BrokenInvariantError("invariant", what="a block is twice in the free list")
+        free = set(places)
+        for block, count in enumerate(self._refs):
+            if count < 0 or (count == 0) != (block in free):
+                what = f"block {block} has {count} holders and is {'' if block in free else 'not '}free"
+                raise BrokenInvariantError("invariant", what=what)
+        if not self._cached.keys() <= self._published.keys():
+            raise BrokenInvariantError("invariant", what="a cached block is not published")
+        if self._published.keys() & set(self._empty):
+            raise BrokenInvariantError("invariant", what="an empty block is published")
+        if {block: entry[0] for block, entry in self._published.items()} != {
+            block: digest for digest, block in self._block_of.items()
+        }:
+            raise BrokenInvariantError("invariant", what="digests and published blocks do not match")
+
+    def _check(self, block: int) -> None:
+        if type(block) is not int or not 0 <= block < self.num_blocks:
+            raise ArgumentError("no_such_block", block=block, last=self.num_blocks - 1)
+
+    def _check_held(self, blocks: Sequence[int]) -> None:
+        """Each of ``blocks`` exists, is held, and is named once."""
+        refs = self._refs
+        last = self.num_blocks
+        for block in blocks:
+            if type(block) is not int or not 0 <= block < last:
+                self._check(block)
+            if not refs[block]:
+                raise ArgumentError("block_is_free", block=block)
+        if len(set(blocks)) != len(blocks):
+            twice = next(block for block in blocks if list(blocks).count(block) > 1)
+            raise ArgumentError("block_named_twice", block=twice)

@@ -1,0 +1,126 @@
+"""Relocation: a sequence changes its slots, by eviction (``compact``) or on its way to the host and back."""
+
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from minikv.blocks.book import SequenceBook
+from minikv.blocks.swap import Swap, allocate_all
+from minikv.errors import ArgumentError
+
+
+class Copy(NamedTuple):
+    """The storage of ``kind`` has to copy block ``src`` to block ``dst``, before anything is written."""
+
+    kind: int
+    src: int
+    dst: int
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """Where the survivors of an eviction lie and where they go.
+
+    Do ``copies`` first; then move the kept tokens from their slots in ``old_table`` to the first ``num_tokens``
+    slots of ``new_table``. The tail of ``old_table`` is free already: move before anything else is allocated.
+    """
+
+    copies: tuple[Copy, ...]
+    old_table: tuple[int, ...]
+    new_table: tuple[int, ...]
+    num_tokens: int
+
+
+class Relocation(SequenceBook):
+    """What a ``BlockManager`` does to sequences that run already, beside letting them grow."""
+
+    def compact(self, seq_id: Hashable, keep: int, kind: int = 0) -> Compaction:
+        """Eviction keeps ``keep`` of the tokens that the sequence has in ``kind``: its tail blocks are freed.
+
+        The same number is kept in every layer and head, so the block table stays shared; which tokens they are,
+        only the storage knows. What another sequence shares is copied first, what is published is forgotten.
+        Raises ``OutOfBlocks`` where blocks for the copies are missing, ``ArgumentError`` for a ``keep`` outside 1
+        and the length, and for a kind with a window, which forgets by itself.
+        """
+        seq = self._get(seq_id)
+        self._check_kind(kind)
+        if self._windows[kind] is not None:
+            raise ArgumentError("compact_window", kind=kind, window=self._windows[kind])
+        length = seq.length(kind)
+        if type(keep) is not int or not 1 <= keep <= length:
+            raise ArgumentError("out_of_range", what="keep", value=keep, low=0, high=length)
+        pool, table = self.pools[kind], seq.tables[kind]
+        if keep == length:
+            return Compaction((), tuple(table.blocks), tuple(table.blocks), keep)
+        kept = -(-keep // self.block_size)
+        shared = [i for i in range(kept) if pool.ref_count(table.blocks[i]) > 1]
+        added = pool.allocate(len(shared))
+        copies = []
+        for place, block in zip(shared, added, strict=True):
+            copies.append(Copy(kind, table.blocks[place], block))
+            pool.free([table.blocks[place]])
+            table.blocks[place] = block
+        old_table = tuple(table.blocks)
+        for block in table.blocks[:kept]:
+            pool.forget(block)
+        pool.free(table.blocks[kept:])
+        self._tables.clear(kind, seq.row, kept, len(table.blocks))
+        del table.blocks[kept:]
+        self._tables.write(kind, seq.row, 0, table.blocks)
+        table.evicted += length - keep
+        seq.floor = len(seq.tokens)
+        self._measure_room(seq)
+        return Compaction(tuple(copies), old_table, tuple(table.blocks), keep)
+
+    @contextmanager
+    def swapping_out(self, seq_id: Hashable) -> Iterator[Swap]:
+        """Inside the ``with`` the storage transfers the pairs; after it the sequence's device blocks are free.
+
+        If the transfer raises, everything is as before. A swapped sequence cannot grow: ``swapping_in`` brings it
+        back, ``free`` ends it. Raises ``OutOfBlocks`` if the host has too few.
+        """
+        seq = self._get(seq_id)
+        host = self._host.allocate(seq)
+        self._host.in_transit.add(seq_id)
+        del self._sequences[seq_id]
+        try:
+            yield _swap([table.live() for table in seq.tables], host)
+        except BaseException:
+            self._host.free(host)
+            self._sequences[seq_id] = seq
+            raise
+        finally:
+            self._host.in_transit.remove(seq_id)
+        for pool, table, blocks in zip(self.pools, seq.tables, host, strict=True):
+            pool.free(table.live())
+            table.blocks[table.first :] = blocks
+        self._tables.remove(seq.row)
+        self._host.sequences[seq_id] = seq
+
+    @contextmanager
+    def swapping_in(self, seq_id: Hashable) -> Iterator[Swap]:
+        """The way back, into other blocks. If it raises (``OutOfBlocks``, the transfer), the host keeps its copy."""
+        seq = self._host.get(seq_id)
+        blocks = allocate_all(self.pools, [len(table.live()) for table in seq.tables])
+        host = [table.live() for table in seq.tables]
+        self._host.in_transit.add(seq_id)
+        try:
+            yield _swap(blocks, host)
+        except BaseException:
+            for pool, of_kind in zip(self.pools, blocks, strict=True):
+                pool.free(of_kind)
+            raise
+        finally:
+            self._host.in_transit.remove(seq_id)
+        self._host.free(host)
+        del self._host.sequences[seq_id]
+        for table, of_kind in zip(seq.tables, blocks, strict=True):
+            table.blocks[table.first :] = of_kind
+        seq.published = 0  # the next commit publishes the new blocks
+        self._measure_room(seq)
+        self._add(seq)
+
+
+def _swap(device: Sequence[Sequence[int]], host: Sequence[Sequence[int]]) -> Swap:
+    return Swap(tuple(tuple(zip(d, h, strict=True)) for d, h in zip(device, host, strict=True)))
