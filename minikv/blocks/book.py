@@ -113,19 +113,20 @@ class SequenceBook:
         return seq_id in self._sequences or seq_id in self._host
 
     def _get(self, seq_id: Hashable) -> SequenceState:
-        seq = self._sequences.get(seq_id)
-        if seq is None:
+        try:
+            return self._sequences[seq_id]
+        except (KeyError, TypeError):  # TypeError: a list, or what else cannot be the key of a dict
             code = "sequence_swapped" if seq_id in self._host else "unknown_sequence"
-            raise UnknownNameError(code, sequence=seq_id, count=len(self._sequences))
-        return seq
+            raise UnknownNameError(code, sequence=seq_id, count=len(self._sequences)) from None
 
     def _check_kind(self, kind: int) -> None:
         if type(kind) is not int or not 0 <= kind < len(self.pools):
             raise ArgumentError("no_such_kind", kind=kind, last=len(self.pools) - 1)
 
-    def _measure_room(self, seq: SequenceState) -> None:
+    def _measure(self, seq: SequenceState) -> None:
+        """Up to how many tokens the blocks of ``seq`` suffice, in the kind where they end first."""
         size = self.block_size
-        seq.room = min(len(table.blocks) * size - seq.length(kind) for kind, table in enumerate(seq.tables))
+        seq.limit = min([len(table.blocks) * size + table.evicted for table in seq.tables])
 
     def _add(self, seq: SequenceState) -> None:
         seq.row = self._tables.add(seq)

@@ -15,6 +15,7 @@ window, another width) are of different kinds, each with a pool and block tables
 blocks in all kinds or in none. An operation that raises has changed nothing.
 """
 
+from array import array
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -75,7 +76,7 @@ class BlockManager(Relocation):
         seq = SequenceState(seq_id, ids, tables, list(found.digests), root, 0)
         seq.committed = found.num_tokens
         seq.published = found.num_tokens // self.block_size
-        seq.room = total * self.block_size - len(ids)
+        seq.limit = total * self.block_size
         self._add(seq)
         self._asked_tokens += len(ids)
         self._hit_tokens += found.num_tokens
@@ -95,20 +96,20 @@ class BlockManager(Relocation):
             tables.append(Table(list(table.blocks), table.first, table.evicted))
         twin = SequenceState(child, seq.tokens[:], tables, list(seq.digests), seq.root, 0)
         twin.committed, twin.published, twin.floor = seq.committed, seq.published, seq.floor
-        seq.room = 0  # both have to look at the last block before they write
+        seq.limit = 0  # both have to look at the last block before they write
         self._add(twin)
 
     def append(self, seq_id: Hashable, token: int) -> tuple[Copy, ...]:
         """One more token; returns the copies that the storage has to make first (mostly none). See ``extend``."""
-        seq = self._sequences.get(seq_id)
-        if seq is None or not seq.room:
-            return self.extend(seq_id, (token,))
         try:
-            seq.tokens.append(token)
-        except (TypeError, OverflowError):
-            raise ArgumentError("bad_tokens", value=type(token).__name__) from None
-        seq.room -= 1
-        return ()
+            seq = self._sequences[seq_id]
+            if len(seq.tokens) < seq.limit:
+                seq.tokens.append(token)
+                return ()
+            ids = array("q", (token,))
+        except (KeyError, TypeError, OverflowError):
+            return self.extend(seq_id, (token,))  # it says what is wrong
+        return self._grow(seq, ids)
 
     def extend(self, seq_id: Hashable, tokens: Sequence[int]) -> tuple[Copy, ...]:
         """More tokens at the end: new blocks where they are needed, a copy of the last block if it is shared.
@@ -117,34 +118,7 @@ class BlockManager(Relocation):
         ``UnknownNameError`` for a sequence that the manager does not have.
         """
         seq, ids = self._get(seq_id), token_array(tokens)
-        if not ids:
-            return ()
-        needs = []
-        for kind, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
-            length = seq.length(kind)
-            new = -(-(length + len(ids)) // self.block_size) - len(table.blocks)
-            writes_tail = length % self.block_size and table.blocks[-1] != NULL_BLOCK
-            copied = bool(writes_tail) and pool.ref_count(table.blocks[-1]) > 1
-            held = len(table.blocks) - table.first - copied
-            self._check_room(seq_id, pool, len(seq.tokens) + len(ids), new + copied, held, 0)
-            needs.append((new, copied, writes_tail))
-        copies = []
-        for kind, (new, copied, writes_tail) in enumerate(needs):
-            pool, blocks = self.pools[kind], seq.tables[kind].blocks
-            added = pool.allocate(new + copied)
-            start = len(blocks)
-            if copied:
-                start -= 1
-                copies.append(Copy(kind, blocks[-1], added[0]))
-                pool.free([blocks.pop()])
-            elif writes_tail:
-                pool.forget(blocks[-1])  # truncate() left it: its content is about to change
-            blocks += added
-            if added:
-                self._tables.write(kind, seq.row, start, added)
-        seq.tokens += ids
-        self._measure_room(seq)
-        return tuple(copies)
+        return self._grow(seq, ids) if ids else ()
 
     def commit(self, seq_id: Hashable, num_tokens: int | None = None) -> None:
         """The forward has written K and V of the first ``num_tokens`` tokens (None: of all).
@@ -161,7 +135,7 @@ class BlockManager(Relocation):
             raise ArgumentError("out_of_range", what="num_tokens", value=num_tokens, low=low, high=high)
         seq.committed = num_tokens
         full = num_tokens // self.block_size
-        if full > seq.published:
+        if full != seq.published:
             if not seq.floor:  # after an eviction a block no longer holds the tokens that its digest names
                 self._publish(seq, full)
             seq.published = full
@@ -199,7 +173,7 @@ class BlockManager(Relocation):
         full = num_tokens // self.block_size
         del seq.digests[full:]
         seq.committed, seq.published = min(seq.committed, num_tokens), min(seq.published, full)
-        seq.room = 0  # the last block may be published or shared now
+        seq.limit = 0  # the last block may be published or shared now
 
     def free(self, seq_id: Hashable) -> None:
         """End a sequence, swapped out or not: it holds no block any more; published ones can still be found."""
@@ -213,6 +187,34 @@ class BlockManager(Relocation):
             pool.free(table.live())
         self._tables.remove(seq.row)
         del self._sequences[seq_id]
+
+    def _grow(self, seq: SequenceState, ids: array) -> tuple[Copy, ...]:
+        size, position = self.block_size, len(seq.tokens)
+        needs = []
+        for pool, table in zip(self.pools, seq.tables, strict=True):
+            blocks, length = table.blocks, position - table.evicted
+            new = -(-(length + len(ids)) // size) - len(blocks)
+            writes_tail = length % size and blocks[-1] != NULL_BLOCK
+            copied = writes_tail and pool.ref_count(blocks[-1]) > 1
+            if new or copied:
+                held = len(blocks) - table.first - copied
+                self._check_room(seq.id, pool, position + len(ids), new + copied, held, 0)
+            needs.append((new + copied, copied, writes_tail))
+        copies = []
+        for kind, (count, copied, writes_tail) in enumerate(needs):
+            pool, blocks = self.pools[kind], seq.tables[kind].blocks
+            added = pool.allocate(count)
+            if copied:
+                copies.append(Copy(kind, blocks[-1], added[0]))
+                pool.free([blocks.pop()])
+            elif writes_tail:
+                pool.forget(blocks[-1])  # truncate() left it: its content is about to change
+            if added:
+                self._tables.write(kind, seq.row, len(blocks), added)
+                blocks += added
+        seq.tokens += ids
+        self._measure(seq)
+        return tuple(copies)
 
     def _check_room(self, seq_id, pool: BlockPool, tokens: int, new: int, held: int, idle: int) -> None:
         """``new`` blocks beside ``held`` that the sequence has, ``idle`` of which come off the free list as well."""
@@ -229,11 +231,11 @@ class BlockManager(Relocation):
         raise OutOfBlocks("out_of_blocks", asked=new, free=free, total=pool.num_blocks, fits=fits)
 
     def _publish(self, seq: SequenceState, full: int) -> None:
-        first = seq.published
+        first, digests = seq.published, seq.digests
         for place, chunk in enumerate(chunks(seq.tokens, self.block_size, first, full), first):
-            if place == len(seq.digests):
-                seq.digests.append(child_digest(seq.digests[-1] if place else seq.root, chunk))
+            if place == len(digests):
+                digests.append(child_digest(digests[-1] if place else seq.root, chunk))
             for pool, table in zip(self.pools, seq.tables, strict=True):
                 block = table.blocks[place]
                 if block != NULL_BLOCK:
-                    pool.publish(block, seq.digests[place], chunk)
+                    pool.publish(block, digests[place], chunk)

@@ -91,17 +91,19 @@ class BlockPool:
 
         Raises ``OutOfBlocks``, and takes none, where fewer are free.
         """
-        check_count("count", count, least=0)
-        free = self.num_free
-        if count > free:
+        if type(count) is not int or count < 0:
+            check_count("count", count, least=0)
+        empty, cached = self._empty, self._cached
+        if count > len(empty) + len(cached):
+            free = self.num_free
             fits = free * self.block_size
             raise OutOfBlocks("out_of_blocks", asked=count, free=free, total=self.num_blocks, fits=fits)
-        first = max(0, len(self._empty) - count)
-        taken = self._empty[first:]
-        del self._empty[first:]
+        first = max(0, len(empty) - count)
+        taken = empty[first:]
+        del empty[first:]
         taken.reverse()
-        for _ in range(count - len(taken)):
-            block, _ = self._cached.popitem(last=False)
+        while len(taken) < count:
+            block, _ = cached.popitem(last=False)
             del self._block_of[self._published.pop(block)[0]]
             self._evictions += 1
             taken.append(block)
@@ -114,14 +116,16 @@ class BlockPool:
 
         Raises ``ArgumentError``, and holds none, if one of them is empty.
         """
+        refs, cached, last = self._refs, self._cached, self.num_blocks
         for block in blocks:
-            self._check(block)
-            if not self._refs[block] and block not in self._cached:
+            if type(block) is not int or not 0 <= block < last:
+                self._check(block)
+            if not refs[block] and block not in cached:
                 raise ArgumentError("block_is_empty", block=block)
         for block in blocks:
-            if not self._refs[block]:
-                del self._cached[block]
-            self._refs[block] += 1
+            if not refs[block]:
+                del cached[block]
+            refs[block] += 1
         self._hits += len(blocks)
 
     def share(self, blocks: Sequence[int]) -> None:
@@ -141,10 +145,11 @@ class BlockPool:
         free already or is named twice.
         """
         self._check_held(blocks)
+        refs, published = self._refs, self._published
         for block in reversed(blocks):
-            self._refs[block] -= 1
-            if not self._refs[block]:
-                if block in self._published:
+            refs[block] -= 1
+            if not refs[block]:
+                if block in published:
                     self._cached[block] = None
                 else:
                     self._empty.append(block)
@@ -164,7 +169,9 @@ class BlockPool:
 
         Raises ``ArgumentError`` for a free block, and for one that is published under another digest.
         """
-        self._check_held([block])
+        self._check(block)
+        if not self._refs[block]:
+            raise ArgumentError("block_is_free", block=block)
         other = self._block_of.get(digest)
         if other is not None:
             return other == block and self._published[block][1] == tokens

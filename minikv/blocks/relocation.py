@@ -70,7 +70,7 @@ class Relocation(SequenceBook):
         self._tables.write(kind, seq.row, 0, table.blocks)
         table.evicted += length - keep
         seq.floor = len(seq.tokens)
-        self._measure_room(seq)
+        self._measure(seq)
         return Compaction(tuple(copies), old_table, tuple(table.blocks), keep)
 
     @contextmanager
@@ -118,7 +118,7 @@ class Relocation(SequenceBook):
         for table, of_kind in zip(seq.tables, blocks, strict=True):
             table.blocks[table.first :] = of_kind
         seq.published = 0  # the next commit publishes the new blocks
-        self._measure_room(seq)
+        self._measure(seq)
         self._add(seq)
 
 

@@ -36,7 +36,7 @@ class Table:
 
 @dataclass(slots=True)
 class SequenceState:
-    """``len(tokens)`` is the position of the next token. ``room`` tokens can be appended without looking any further.
+    """``len(tokens)`` is the position of the next token; up to ``limit`` tokens fit without looking any further.
 
     ``committed`` tokens have their K and V in the cache; ``published`` blocks of them can be found by their
     ``digests``. ``floor`` is the position of the last eviction: what lies before it is no longer in token order.
@@ -51,7 +51,7 @@ class SequenceState:
     committed: int = 0
     published: int = 0
     floor: int = 0
-    room: int = 0
+    limit: int = 0
 
     def length(self, kind: int) -> int:
         """Tokens that the table of ``kind`` has slots for, those behind a window included."""
