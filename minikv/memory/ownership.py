@@ -1,0 +1,162 @@
+"""Whose memory a tensor reads, and how much more than that it keeps alive.
+
+    >>> import torch
+    >>> whole = torch.zeros(1000)
+    >>> tenth = ownership(whole[:100])
+    >>> tenth.view, tenth.nbytes, tenth.storage_bytes, tenth.keeps_alive_bytes
+    (True, 400, 4000, 3600)
+
+A torch tensor is a small description (shape, stride, offset, dtype) of a storage, which holds the bytes. Storages
+count their references: every tensor on a storage holds it, and the last one to go frees all of it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from minikv.errors import ArgumentError
+from minikv.i18n import text
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """What torch can say of one tensor's memory. Sizes and ``offset`` in bytes, ``stride`` in elements.
+
+    ``view``: torch recorded the tensor as a view of another, or it does not cover its storage from the first byte
+    to the last. ``borrowed``: the memory behind the storage is not torch's to resize; it belongs to a numpy array,
+    a buffer, another library or an ``Arena``. ``owner``: neither. In C++ the owner alone frees; in torch the last
+    reference frees, so "owner" says that the tensor stands for all of its storage, not that nobody else uses it.
+
+    ``touched_bytes`` counts each byte that an element lies on once: less than ``nbytes`` where elements share bytes
+    (``expand`` has stride 0). ``keeps_alive_bytes`` is the rest of the storage, which lives as long as the tensor.
+
+    Not seen by torch, hence not here:
+    - a full-size alias by ``detach()``, ``.data`` or made in ``inference_mode`` is not recorded as a view: it
+      looks like an owner. ``share_storage`` tells;
+    - what a borrowed storage itself keeps alive: ``torch.from_numpy(array[:10])`` holds all of ``array``;
+    - memory that its owner frees or moves although torch still reads it: a C++ library, or a ``bytearray`` that
+      grows behind ``torch.frombuffer``, which holds the object and does not lock its buffer (numpy does).
+    """
+
+    view: bool
+    borrowed: bool
+    data_ptr: int
+    storage_ptr: int
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    numel: int
+    dtype: torch.dtype
+    device: torch.device
+    nbytes: int
+    touched_bytes: int
+    storage_bytes: int
+    contiguous: bool
+
+    @property
+    def owner(self) -> bool:
+        """Whether the tensor stands for the whole of a storage that is torch's own."""
+        return not (self.view or self.borrowed)
+
+    @property
+    def keeps_alive_bytes(self) -> int:
+        """Bytes of the storage that no element of this tensor lies on, and that live as long as it does."""
+        return self.storage_bytes - self.touched_bytes
+
+    def text(self, lang: str = "en") -> str:
+        """One line: whose memory, which part of it, and what is kept alive beside."""
+        kind = "view" if self.view else "borrowed" if self.borrowed else "owner"
+        return text(
+            f"memory.{kind}",
+            lang,
+            nbytes=f"{self.touched_bytes:,}",
+            offset=f"{self.offset:,}",
+            storage=f"{self.storage_bytes:,}",
+            beside=f"{self.keeps_alive_bytes:,}",
+        )
+
+
+def ownership(tensor: torch.Tensor) -> Ownership:
+    """Describe the memory of a dense tensor; nothing is copied and nothing is kept.
+
+    Where elements overlap in an irregular way (``as_strided``, ``unfold``), a set of one bit an element of the
+    reach is built to count them.
+
+    Raises ``ArgumentError`` for what is no tensor, and for tensors without one plain storage: sparse, nested,
+    meta and fake tensors.
+    """
+    storage = _storage_of(tensor)
+    storage_bytes = storage.nbytes()
+    touched = _distinct_elements(tuple(tensor.shape), tensor.stride()) * tensor.element_size()
+    offset = tensor.storage_offset() * tensor.element_size()
+    return Ownership(
+        view=tensor._is_view() or offset > 0 or touched < storage_bytes,
+        borrowed=not storage.resizable(),
+        data_ptr=tensor.data_ptr(),
+        storage_ptr=storage.data_ptr(),
+        offset=offset,
+        shape=tuple(tensor.shape),
+        stride=tensor.stride(),
+        numel=tensor.numel(),
+        dtype=tensor.dtype,
+        device=tensor.device,
+        nbytes=tensor.numel() * tensor.element_size(),
+        touched_bytes=touched,
+        storage_bytes=storage_bytes,
+        contiguous=tensor.is_contiguous(),
+    )
+
+
+def share_storage(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two tensors lie on the same bytes' storage: as long as one of them lives, so does all of it.
+
+    Sharing a storage is not overlapping: ``t[:5]`` and ``t[5:]`` share one and have no element in common. Storages
+    are told apart by device and first address, so two storages that torch made over one numpy array count as the
+    same. Empty storages have no address and are shared with nobody. Raises as ``ownership`` does.
+    """
+    one, other = _storage_of(first), _storage_of(second)
+    return one.device == other.device and one.data_ptr() == other.data_ptr() != 0
+
+
+def _storage_of(tensor: Any) -> torch.UntypedStorage:
+    """The storage of a tensor that has exactly one, with real memory behind it."""
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentError("not_a_tensor", kind=type(tensor).__name__)
+    kind = str(tensor.layout).removeprefix("torch.")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        raise ArgumentError("no_plain_storage", kind="nested" if tensor.is_nested else kind)
+    try:
+        storage = tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        raise ArgumentError("no_plain_storage", kind=type(tensor).__name__) from None
+    if storage.device.type == "meta":
+        raise ArgumentError("no_plain_storage", kind="meta")
+    return storage
+
+
+def _distinct_elements(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    """How many different places of the storage the elements of this shape and stride lie on."""
+    if 0 in shape:
+        return 0
+    dims = sorted((step, length) for length, step in zip(shape, stride, strict=True) if length > 1 and step)
+    reach = 1  # from the first element to the last of the dimensions looked at so far, both counted
+    count = 1
+    for step, length in dims:
+        if step < reach:
+            return _overlapping_elements(dims)
+        reach += step * (length - 1)
+        count *= length
+    return count
+
+
+def _overlapping_elements(dims: list[tuple[int, int]]) -> int:
+    """The size of the set {sum of i * step, i < length} over all dimensions, as the bits of one integer."""
+    places = 1
+    for step, length in dims:
+        done = 1  # shifts by 0 ... done - 1 steps are in; each round at most doubles them
+        while done < length:
+            more = min(done, length - done)
+            places |= places << step * more
+            done += more
+    return places.bit_count()

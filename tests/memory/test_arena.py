@@ -1,0 +1,350 @@
+"""An arena lends every byte at most once, knows who still has one, and changes nothing when it refuses."""
+
+import gc
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError
+from minikv.memory import arena as arena_file
+from minikv.memory.arena import DTYPES, MAX_ALIGN, Arena, ArenaClosed, ArenaFull, ArenaInUse, arena_bytes
+from minikv.memory.ownership import ownership, share_storage
+
+
+def random_requests(rng, count):
+    dtypes = list(DTYPES.values())
+    return [
+        (tuple(rng.randint(1, 7) for _ in range(rng.randint(0, 4))), rng.choice(dtypes)) for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("align", [1, 2, 8, 64, 256, 512])
+def test_loans_are_disjoint_aligned_in_order_and_fit_exactly(seed, align):
+    rng = random.Random(seed)
+    requests = random_requests(rng, rng.randint(1, 12))
+    need = arena_bytes(requests, align)
+    arena = Arena(need)
+    tensors = [arena.borrow(f"t{i}", *request, align=align) for i, request in enumerate(requests)]
+    report = arena.report()
+    start = tensors[0].data_ptr()
+    end = 0
+    for (shape, dtype), tensor, loan in zip(requests, tensors, report.borrowers, strict=True):
+        assert (tensor.shape, tensor.dtype, tensor.is_contiguous()) == (shape, dtype, True)
+        assert (loan.shape, loan.dtype, loan.nbytes, loan.alive) == (shape, dtype, tensor.nbytes, True)
+        assert tensor.data_ptr() % max(align, dtype.itemsize) == 0, "as an address"
+        assert loan.offset % align == 0, "counted from the arena's start"
+        assert loan.offset >= end
+        assert tensor.data_ptr() - start == loan.offset
+        assert loan.offset - end < max(align, dtype.itemsize), "no more padding than the alignment needs"
+        end = loan.offset + loan.nbytes
+    assert end == need == arena.capacity
+    assert report.used + report.padding == need
+    assert report.free == 0
+    with pytest.raises(ArenaFull):
+        arena.borrow("one more", (1,), torch.int8, align=1)
+    if need > 1:
+        smaller = Arena(need - 1)
+        kept = [smaller.borrow(f"t{i}", *request, align=align) for i, request in enumerate(requests[:-1])]
+        with pytest.raises(ArenaFull) as error:
+            smaller.borrow("the last", *requests[-1], align=align)
+        assert len(kept) == len(requests) - 1
+        assert error.value.values["short"] == 1
+
+
+def test_what_is_written_through_one_loan_stays_out_of_the_others():
+    rng = random.Random(0)
+    requests = [(shape, torch.int32) for shape, _ in random_requests(rng, 20)]
+    arena = Arena(arena_bytes(requests, 4))
+    tensors = [arena.borrow(f"t{i}", *request, align=4) for i, request in enumerate(requests)]
+    for i, tensor in enumerate(tensors):
+        tensor.fill_(i)
+    assert all((tensor == i).all() for i, tensor in enumerate(tensors))
+    arena_of_one = Arena(64)
+    assert arena_of_one.borrow("scalar", (), torch.float64).shape == ()
+
+
+# Each takes the borrowed tensor and leaves something else that still reads its bytes.
+ALIASES = {
+    "itself": lambda t: t,
+    "row": lambda t: t[0],
+    "view": lambda t: t.view(-1),
+    "empty part": lambda t: t[:0],
+    "transposed": lambda t: t.T,
+    "detached": lambda t: t.detach(),
+    "data": lambda t: t.data,
+    "other dtype": lambda t: t.view(torch.int32),
+    "view of a view": lambda t: t[1:].detach().view(-1)[2:],
+    "parameter": lambda t: torch.nn.Parameter(t),
+    "numpy": lambda t: t.numpy(),
+    "part of a numpy array": lambda t: t.numpy()[1:, ::2],
+    "memoryview": lambda t: memoryview(t.numpy()),
+    "numpy and back": lambda t: torch.from_numpy(t.numpy()[1:]),
+    "dlpack": lambda t: torch.from_dlpack(t),
+    "dlpack capsule": lambda t: torch.utils.dlpack.to_dlpack(t),
+    "storage": lambda t: t.untyped_storage(),
+    "part of the storage": lambda t: t.untyped_storage()[4:8],
+    "typed storage": lambda t: t.storage(),
+    "set from storage": lambda t: torch.empty(0).set_(t.untyped_storage(), 2, (3,)),
+    "closure": lambda t: lambda: t.sum(),
+    "list": lambda t: [[t[0]]],
+    "iterator": lambda t: iter(t),
+    "graph": lambda t: (torch.ones(4, 8, requires_grad=True) * t).sum(),
+    "unbound": lambda t: t.unbind()[2],
+    "subclass": lambda t: t.as_subclass(torch.nn.Buffer),
+}
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage")
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("kind", ALIASES)
+def test_whatever_still_reads_the_bytes_keeps_the_loan_alive(kind, inference):
+    if inference and kind == "graph":
+        pytest.skip("inference_mode records no graph")
+    arena = Arena(4096)
+    other = arena.borrow("other", (4,), torch.float32)
+    tensor = arena.borrow("kv", (4, 8), torch.float32)
+    address = tensor.data_ptr()
+    with torch.inference_mode(inference):
+        alias = ALIASES[kind](tensor)
+    del tensor
+    gc.collect()
+    with pytest.raises(ArenaInUse) as error:
+        arena.close()
+    assert error.value.values["names"] == "other, kv"
+    assert "other, kv" in error.value.text("zh")
+    assert not arena.closed
+    again = arena.borrow("after the refusal", (4,), torch.float32)
+    assert again.data_ptr() == address + 256
+    del alias, other, again
+    gc.collect()
+    assert not arena.report().alive
+    arena.close()
+    assert arena.closed
+    assert arena.report().free == 0
+
+
+@pytest.mark.parametrize(
+    "copy", [torch.clone, torch.Tensor.tolist, lambda t: t + 1, lambda t: t.numpy().copy()]
+)
+def test_a_copy_does_not_keep_the_loan_alive(copy):
+    arena = Arena(4096)
+    tensor = arena.borrow("kv", (4, 8), torch.float32)
+    kept = copy(tensor)
+    del tensor
+    arena.close()
+    assert kept is not None
+
+
+def test_a_loan_in_inference_mode_is_watched_too():
+    with torch.inference_mode():
+        arena = Arena(4096)
+        tensor = arena.borrow("kv", (4, 8), torch.float32)
+        part = tensor[1:]
+        del tensor
+        with pytest.raises(ArenaInUse):
+            arena.close()
+    del part
+    arena.close()
+
+
+def test_without_the_undocumented_class_the_watch_says_the_same(monkeypatch):
+    import torch.multiprocessing.reductions as reductions
+
+    monkeypatch.delattr(reductions, "StorageWeakRef")
+    arena = Arena(4096)
+    for kind, alias_of in ALIASES.items():
+        tensor = arena.borrow(kind, (4, 8), torch.float32, align=1) if kind != "typed storage" else None
+        if tensor is None:
+            continue
+        alias = alias_of(tensor)
+        del tensor
+        gc.collect()
+        assert [loan.name for loan in arena.report().alive] == [kind]
+        del alias
+        gc.collect()
+        assert not arena.report().alive
+    arena.close()
+
+
+def test_memory_is_freed_when_the_last_reference_goes():
+    arena = Arena(4096)
+    tensor = arena.borrow("kv", (4, 8), torch.float32)
+    whole = StorageWeakRef(arena._storage)
+    with pytest.raises(ArenaInUse):
+        arena.close()
+    part = tensor[2:].numpy()
+    del tensor
+    del arena
+    gc.collect()
+    assert not whole.expired(), "an arena that is dropped does not pull the memory from under a loan"
+    part[:] = 7
+    del part
+    assert whole.expired()
+
+    arena = Arena(4096)
+    whole = StorageWeakRef(arena._storage)
+    arena.close()
+    assert whole.expired(), "close frees at once"
+
+
+def test_a_loan_cannot_leave_its_place():
+    arena = Arena(4096)
+    tensor = arena.borrow("kv", (4, 8), torch.float32)
+    address = tensor.data_ptr()
+    seen = ownership(tensor)
+    assert seen.borrowed
+    assert not seen.owner
+    assert seen.data_ptr == address
+    assert (seen.storage_bytes, seen.keeps_alive_bytes) == (128, 0)
+    other = arena.borrow("other", (4, 8), torch.float32)
+    assert not share_storage(tensor, other)
+    assert share_storage(tensor, tensor[1:])
+    with pytest.raises(RuntimeError, match="resiz"):
+        tensor.resize_(1000)
+
+
+def test_a_name_is_free_again_when_its_tensor_is_gone():
+    arena = Arena(4096)
+    first = arena.borrow("kv", (4,), torch.float32)
+    row = first[:2]
+    del first
+    with pytest.raises(ArgumentError) as error:
+        arena.borrow("kv", (4,), torch.float32)
+    assert error.value.code == "arena_name_taken"
+    del row
+    second = arena.borrow("kv", (4,), torch.float32)
+    assert [(loan.name, loan.alive) for loan in arena.report().borrowers] == [("kv", False), ("kv", True)]
+    assert arena.report().borrowers[1].offset == 256, "no byte is lent twice"
+    assert second.numel() == 4
+
+
+def test_a_closed_arena_lends_nothing():
+    arena = Arena(100)
+    arena.close()
+    arena.close()
+    with pytest.raises(ArenaClosed):
+        arena.borrow("kv", (4,), torch.float32)
+    assert "closed" in repr(arena)
+    assert "closed" in arena.report().text()
+
+
+BAD_LOANS = [
+    ("", (4,), torch.float32, 256),
+    (None, (4,), torch.float32, 256),
+    ("t", (4, 0), torch.float32, 256),
+    ("t", (-1,), torch.float32, 256),
+    ("t", (True,), torch.float32, 256),
+    ("t", (2.0,), torch.float32, 256),
+    ("t", (np.int64(2),), torch.float32, 256),
+    ("t", 4, torch.float32, 256),
+    ("t", None, torch.float32, 256),
+    ("t", "44", torch.float32, 256),
+    ("t", (2**63,), torch.float32, 256),
+    ("t", (2**40, 2**40), torch.float32, 256),
+    ("t", (2**62,) * 500, torch.float32, 256),
+    ("t", (2**31, 2**30), torch.float32, 256),
+    ("t", (10**9,), torch.float32, 256),
+    ("t", (4,), "float32", 256),
+    ("t", (4,), None, 256),
+    ("t", (4,), np.float32, 256),
+    ("t", (4,), np.zeros(3), 256),
+    ("t", (4,), torch.qint8, 256),
+    ("t", (4,), torch.float32, 0),
+    ("t", (4,), torch.float32, 3),
+    ("t", (4,), torch.float32, -4),
+    ("t", (4,), torch.float32, 2 * MAX_ALIGN),
+    ("t", (4,), torch.float32, True),
+    ("t", (4,), torch.float32, 16.0),
+    ("live", (4,), torch.float32, 256),
+]
+
+
+@pytest.mark.parametrize("bad", BAD_LOANS, ids=lambda bad: repr(bad)[:60])
+def test_a_bad_loan_is_refused_and_changes_nothing(bad):
+    name, shape, dtype, align = bad
+    arena = Arena(4096)
+    live = arena.borrow("live", (3,), torch.int8)
+    before = arena.report()
+    with pytest.raises(MiniKVError) as error:
+        arena.borrow(name, shape, dtype, align=align)
+    assert error.value.text("en")
+    assert error.value.text("zh")
+    assert arena.report() == before
+    assert arena.borrow("next", (3,), torch.int8, align=1).data_ptr() == live.data_ptr() + 3
+    if name == "t" and not isinstance(error.value, ArenaFull):
+        with pytest.raises(MiniKVError):
+            arena_bytes([((2,), torch.int8), (shape, dtype)], align)
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 2.5, None, "64", 2**63])
+def test_a_bad_size_is_refused(size):
+    with pytest.raises(ArgumentError):
+        Arena(size)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:97", "meta", "", None, 3.5, "cpu:x"])
+def test_a_bad_device_is_refused(device):
+    with pytest.raises(ArgumentError) as error:
+        Arena(64, device)
+    assert error.value.code == "arena_device"
+
+
+def test_a_size_that_the_machine_does_not_have_is_refused():
+    with pytest.raises(DoesNotFitError) as error:
+        Arena(2**60)
+    assert error.value.values["device"] == torch.device("cpu")
+
+
+def test_the_start_is_aligned_wherever_the_allocation_begins(monkeypatch):
+    real = torch.empty
+    for shift in (0, 1, 16, 64, 511):
+
+        def shifted(size, *, dtype=None, device=None, shift=shift):
+            block = real(size + 1024, dtype=dtype, device=device)
+            lead = -block.data_ptr() % MAX_ALIGN + shift
+            part = block.untyped_storage()[lead : lead + size]
+            return real(0, dtype=dtype).set_(part)
+
+        monkeypatch.setattr(arena_file.torch, "empty", shifted)
+        storage, start = arena_file._allocate(1000, torch.device("cpu"), "a")
+        assert (storage.data_ptr() + start) % MAX_ALIGN == 0
+        assert start + 1000 <= storage.nbytes()
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_report_names_everyone(lang):
+    arena = Arena(4096, name="step buffers")
+    kept = arena.borrow("logits", (2, 3), torch.float32)
+    arena.borrow("lost", (), torch.int64)
+    lines = arena.report().text(lang).splitlines()
+    assert len(lines) == 3
+    assert "step buffers" in lines[0]
+    assert "4,096" in lines[0]
+    assert "logits" in lines[1]
+    assert "[2, 3]" in lines[1]
+    assert "lost" in lines[2]
+    assert kept.numel() == 6
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kind", [kind for kind in ALIASES if "numpy" not in kind and kind != "memoryview"])
+def test_on_a_gpu(kind):
+    arena = Arena(4096, "cuda")
+    tensor = arena.borrow("kv", (4, 8), torch.float32)
+    assert tensor.device == arena.device
+    assert tensor.data_ptr() % MAX_ALIGN == 0
+    alias = ALIASES[kind](tensor) if kind not in ("graph", "set from storage") else tensor[1:]
+    del tensor
+    gc.collect()
+    with pytest.raises(ArenaInUse):
+        arena.close()
+    del alias
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    arena.close()
+    assert before - torch.cuda.memory_allocated() == 4096
