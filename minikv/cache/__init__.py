@@ -1,0 +1,51 @@
+"""Where K and V live. Lessons 06, 09, 12 and 13."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minikv.cache.codec import CODECS, Codec, find_codec
+    from minikv.cache.disk import CorruptFileError, load_blocks, save_blocks
+    from minikv.cache.linear import LinearKVCache, LinearUse, RowFull
+    from minikv.cache.offload import HostPool, Transfer
+    from minikv.cache.paged import NULL_BLOCK, LayerCache, PagedKVCache
+
+_HOME = {
+    "CODECS": "codec",
+    "Codec": "codec",
+    "CorruptFileError": "disk",
+    "HostPool": "offload",
+    "LayerCache": "paged",
+    "LinearKVCache": "linear",
+    "LinearUse": "linear",
+    "NULL_BLOCK": "paged",
+    "PagedKVCache": "paged",
+    "RowFull": "linear",
+    "Transfer": "offload",
+    "find_codec": "codec",
+    "load_blocks": "disk",
+    "save_blocks": "disk",
+}
+
+__all__ = [
+    "CODECS",
+    "NULL_BLOCK",
+    "Codec",
+    "CorruptFileError",
+    "HostPool",
+    "LayerCache",
+    "LinearKVCache",
+    "LinearUse",
+    "PagedKVCache",
+    "RowFull",
+    "Transfer",
+    "find_codec",
+    "load_blocks",
+    "save_blocks",
+]
+
+
+def __getattr__(name: str):
+    if name in _HOME:
+        return getattr(import_module(f"minikv.cache.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'minikv.cache' has no attribute {name!r}")

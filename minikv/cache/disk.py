@@ -1,0 +1,160 @@
+"""The disk tier: host blocks in a safetensors file, with a checksum over every byte. Lesson 13.
+
+A file holds, for each kind of layer, one tensor [blocks, *block_shape] for each of the kind's tensors, named "0.0",
+"0.1", "1.0", …; any reader of safetensors can open it. The metadata say what cache it belongs to. The SHA-256 in
+them is that of the whole file with 64 zeros in its own place.
+
+Two models whose caches have the same shapes cannot be told apart by them: put the checkpoint's name into ``notes``,
+and compare what ``load_blocks`` returns.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save_file
+
+from minikv.cache.offload import HostPool
+from minikv.cache.paged import PagedKVCache
+from minikv.errors import ArgumentError, MiniKVError
+
+_FORMAT = "minikv blocks 1"
+_NO_DIGEST = "0" * 64
+_MARK = b'"sha256":"'
+
+
+class CorruptFileError(MiniKVError):
+    """A file is damaged, cut off, or no file of blocks at all: ``values["path"]``. Nothing was loaded from it."""
+
+
+def save_blocks(
+    path: str | Path, pool: HostPool, blocks: Sequence[Any], notes: dict[str, str] | None = None
+) -> None:
+    """Write the host blocks ``blocks[kind]`` to ``path``; ``notes`` are given back by ``load_blocks``.
+
+    The file appears whole or not at all: it is written beside ``path``, flushed, and renamed. Raises
+    ``ArgumentError`` for a block that holds nothing and for a path that cannot be written.
+    """
+    _check_pool(pool)
+    notes = {} if notes is None else notes
+    if not isinstance(notes, dict) or not all(
+        isinstance(text, str) for pair in notes.items() for text in pair
+    ):
+        raise ArgumentError("disk_notes")
+    tensors = {
+        f"{kind}.{place}": tensor
+        for kind, parts in enumerate(pool.read(blocks))
+        for place, tensor in enumerate(parts)
+    }
+    metadata = {
+        "format": _FORMAT,
+        "cache": _describe(pool.cache),
+        "notes": json.dumps(notes),
+        "sha256": _NO_DIGEST,
+    }
+    path = _as_path(path)
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        os.close(handle)
+        save_file(tensors, temporary, metadata)
+        _seal(temporary)
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        raise ArgumentError(
+            "disk_write", path=path, reason=getattr(error, "strerror", None) or error
+        ) from error
+    finally:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def load_blocks(path: str | Path, pool: HostPool, blocks: Sequence[Any]) -> dict[str, str]:
+    """Read a file of ``save_blocks`` into the host blocks ``blocks[kind]``, in the order saved; returns its notes.
+
+    Raises ``CorruptFileError`` if a bit has changed or the file was cut off, ``ArgumentError`` for a file of another
+    cache, for other numbers of blocks, and for a file that cannot be read. Nothing has changed then. It takes about
+    twice the file's size of CPU memory.
+    """
+    _check_pool(pool)
+    path, targets = _as_path(path), pool.host_blocks(blocks)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ArgumentError("unreadable_file", path=path, reason=error.strerror) from error
+    metadata = _verify(path, data)
+    if metadata.get("cache") != _describe(pool.cache):
+        raise ArgumentError("disk_other_cache", path=path, name=pool.cache.spec.name)
+    try:
+        tensors = load(data)
+        rows = [
+            [tensors[f"{kind}.{place}"] for place in range(len(pool.cache.parts(kind)))]
+            for kind in range(len(pool.cache.kinds))
+        ]
+    except (SafetensorError, KeyError) as error:
+        raise CorruptFileError("disk_not_blocks", path=path) from error
+    for kind, (host, parts) in enumerate(zip(targets, rows, strict=True)):
+        if len(host) != len(parts[0]):
+            raise ArgumentError("disk_count", path=path, kind=kind, saved=len(parts[0]), given=len(host))
+    pool.fill(blocks, rows)
+    return json.loads(metadata["notes"])
+
+
+def _as_path(path: Any) -> Path:
+    if not isinstance(path, str | Path):
+        raise ArgumentError("disk_path", kind=type(path).__name__)
+    return Path(path)
+
+
+def _check_pool(pool: Any) -> None:
+    if not isinstance(pool, HostPool):
+        raise ArgumentError("disk_not_a_pool", kind=type(pool).__name__)
+
+
+def _describe(cache: PagedKVCache) -> str:
+    """What makes the bytes of a block mean the same: block size, codec, and every layer, as JSON."""
+    layers = [
+        (layer.kind, layer.kv_heads, layer.k_dim, layer.v_dim, layer.window, layer.reads_layer)
+        for layer in cache.spec.layers
+    ]
+    about = {"block_size": cache.block_size, "codec": cache.codec.name, "layers": layers}
+    return json.dumps({"model_type": cache.spec.model_type, "tp": cache.spec.tp, **about})
+
+
+def _seal(path: str) -> None:
+    """Put the checksum into its place in the header, and make sure that every byte is on the disk."""
+    with open(path, "r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        at = 8 + file.read(size).index(_MARK) + len(_MARK)
+        file.seek(0)
+        digest = sha256()
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+        file.seek(at)
+        file.write(digest.hexdigest().encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _verify(path: Path, data: bytes) -> dict[str, str]:
+    """The metadata of a file whose checksum is right."""
+    size = int.from_bytes(data[:8], "little")
+    at = data.find(_MARK, 8, 8 + size) + len(_MARK)
+    if len(data) < 8 or at < len(_MARK) or at + len(_NO_DIGEST) > len(data):
+        raise CorruptFileError("disk_not_blocks", path=path)
+    stated, end = data[at : at + len(_NO_DIGEST)], at + len(_NO_DIGEST)
+    whole = memoryview(data)
+    digest = sha256(whole[:at])
+    digest.update(_NO_DIGEST.encode())
+    digest.update(whole[end:])
+    if digest.hexdigest().encode() != stated:
+        raise CorruptFileError("disk_checksum", path=path, size=len(data))
+    metadata = json.loads(data[8 : 8 + size])["__metadata__"]
+    if metadata.get("format") != _FORMAT:
+        raise CorruptFileError("disk_not_blocks", path=path)
+    return metadata

@@ -1,0 +1,181 @@
+"""How a CacheSpec's layers lie in a paged cache: which share a table, which share a tensor, which are refused.
+
+Layers of one *kind* (the same window, the same bytes a token) share block tables, so block 7 of a kind is block 7
+in all of its layers. Within a kind, layers of one shape share their tensors:
+
+    K and V equally wide    kv      [2, layers, blocks, block_size, kv_heads, head_dim]
+    of different width      k, v    [layers, blocks, block_size, kv_heads, k_dim] and the same with v_dim
+    latent (MLA)            latent  [layers, blocks, block_size, 1, rank + rope]: K is the latent, V the rope key
+    scales, if any          scale   [2, layers, blocks, block_size, kv_heads] float32
+"""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minikv.cache.codec import Codec
+from minikv.cache.linear_layout import layer_sources
+from minikv.errors import ArgumentError, check_count
+from minikv.kernels.reference import as_bytes
+from minikv.plan.layers import LayerSpec
+from minikv.plan.pool import BlockKind, block_kinds
+from minikv.plan.spec import CacheSpec
+
+
+@dataclass(frozen=True)
+class PartShape:
+    """One tensor of a group: its shape with ``blocks`` left out, and where in the shape the blocks stand."""
+
+    name: str
+    block_shape: tuple[int, ...]
+    block_dim: int
+    dtype: torch.dtype
+
+    def with_blocks(self, num_blocks: int) -> tuple[int, ...]:
+        """The whole shape for ``num_blocks`` blocks."""
+        return (*self.block_shape[: self.block_dim], num_blocks, *self.block_shape[self.block_dim :])
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block in this tensor."""
+        return prod(self.block_shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tensor that holds a part of each block of a kind."""
+
+    shape: PartShape
+    tensor: Tensor
+
+    def slabs(self) -> tuple[Tensor, ...]:
+        """One view [blocks, block_size, ...] for each layer (and for K and V each): what the kernels take."""
+        return self.tensor.flatten(0, self.shape.block_dim - 1).unbind(0)
+
+    def read_blocks(self, blocks: Tensor) -> Tensor:
+        """These blocks as a contiguous copy [n, *block_shape], one block after another."""
+        dim = self.shape.block_dim
+        return as_bytes(self.tensor).index_select(dim, blocks).movedim(dim, 0).contiguous()
+
+    def write_blocks(self, blocks: Tensor, rows: Tensor) -> None:
+        """What ``read_blocks`` gave, into these blocks."""
+        dim = self.shape.block_dim
+        as_bytes(self.tensor).index_copy_(dim, blocks, rows.movedim(0, dim))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers of one kind and one shape, by their numbers."""
+
+    kind: int
+    latent: bool
+    kv_heads: int
+    k_dim: int
+    v_dim: int
+    layers: tuple[int, ...]
+
+    def parts(self, codec: Codec, block_size: int) -> tuple[PartShape, ...]:
+        """The tensors that these layers need."""
+        layers, heads = len(self.layers), self.kv_heads
+        name = f"kind {self.kind} layer {self.layers[0]}"
+
+        def one(what: str, dim: int) -> PartShape:
+            return PartShape(f"{name} {what}", (layers, block_size, heads, dim), 1, codec.dtype)
+
+        if self.latent:
+            parts: tuple[PartShape, ...] = (one("latent", self.k_dim + self.v_dim),)
+        elif self.k_dim == self.v_dim:
+            shape = (2, layers, block_size, heads, self.k_dim)
+            parts = (PartShape(f"{name} kv", shape, 2, codec.dtype),)
+        else:
+            parts = (one("k", self.k_dim), one("v", self.v_dim))
+        if codec.scaled:
+            parts += (PartShape(f"{name} scale", (2, layers, block_size, heads), 2, torch.float32),)
+        return parts
+
+    def views(self, tensors: list[Tensor], place: int) -> tuple[Tensor, ...]:
+        """K, V and their scales, if any, of layer ``place`` of the group; ``tensors`` as ``parts`` orders them."""
+        first = tensors[0]
+        if self.latent:
+            k, v = first[place][..., : self.k_dim], first[place][..., self.k_dim :]
+            rest = tensors[1:]
+        elif self.k_dim == self.v_dim:
+            k, v = first[0, place], first[1, place]
+            rest = tensors[1:]
+        else:
+            k, v = first[place], tensors[1][place]
+            rest = tensors[2:]
+        return (k, v, *(rest[0][half, place] for half in (0, 1) if rest))
+
+
+@dataclass(frozen=True)
+class PagedLayout:
+    """Where each layer of a spec lies. ``sources[i]`` is the layer whose K and V layer i reads (None: no cache)."""
+
+    kinds: tuple[BlockKind, ...]
+    groups: tuple[Group, ...]
+    sources: tuple[int | None, ...]
+
+
+def blocks_of_each(num_blocks: Any, kinds: int) -> tuple[int, ...]:
+    """``num_blocks`` as one number for each of ``kinds`` kinds, whether one was given or several."""
+    if not isinstance(num_blocks, list | tuple):
+        check_count("num_blocks", num_blocks)
+        return (num_blocks,) * kinds
+    if len(num_blocks) != kinds:
+        raise ArgumentError("paged_blocks_of_each", given=len(num_blocks), kinds=kinds)
+    for kind, count in enumerate(num_blocks):
+        check_count(f"num_blocks[{kind}]", count)
+    return tuple(num_blocks)
+
+
+def paged_layout(spec: CacheSpec, codec: Codec) -> PagedLayout:
+    """The layout of ``spec`` stored with ``codec``.
+
+    Raises ``ArgumentError`` naming the first layer that a paged cache cannot hold: one with a recurrent state,
+    cross-attention, indexer keys or a storage format, or with other bytes an element than the codec's.
+    """
+    for number, layer in enumerate(spec.layers):
+        _refuse(spec, number, layer, codec)
+    kinds = block_kinds(spec)
+    if not kinds:
+        raise ArgumentError("paged_empty", name=spec.name)
+    place = {(kind.layer.window, kind.layer.token_bytes): index for index, kind in enumerate(kinds)}
+    shapes: dict[tuple[int, bool, int, int, int], list[int]] = {}
+    for number, layer in enumerate(spec.layers):
+        if layer.token_bytes:
+            kind = place[layer.window, layer.token_bytes]
+            shape = (kind, layer.kind == "latent", layer.kv_heads, layer.k_dim, layer.v_dim)
+            shapes.setdefault(shape, []).append(number)
+    groups = [Group(*shape, tuple(layers)) for shape, layers in shapes.items()]
+    groups.sort(key=lambda group: (group.kind, group.layers[0]))
+    return PagedLayout(kinds, tuple(groups), layer_sources(spec))
+
+
+def _refuse(spec: CacheSpec, number: int, layer: LayerSpec, codec: Codec) -> None:
+    """Raise if the layer keeps anything besides K and V of each token, or keeps them in other bytes than ``codec``."""
+    for field in ("state_bytes", "index_bytes", "format_bytes"):
+        value = getattr(layer, field)
+        if value:
+            raise ArgumentError(
+                "paged_layer", layer=number, name=spec.name, kind=layer.kind, field=field, num_bytes=value
+            )
+    if not layer.token_bytes:
+        return
+    for what, value in (("kv_heads", layer.kv_heads), ("k_dim", layer.k_dim), ("v_dim", layer.v_dim)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ArgumentError("bad_count", what=f"layers[{number}].{what}", value=value, least=1)
+    if (layer.itemsize, layer.scale_bytes) != (codec.itemsize, codec.scale_bytes):
+        raise ArgumentError(
+            "codec_bytes",
+            layer=number,
+            name=spec.name,
+            itemsize=layer.itemsize,
+            scale_bytes=layer.scale_bytes,
+            codec=codec.name,
+            codec_itemsize=codec.itemsize,
+            codec_scale_bytes=codec.scale_bytes,
+        )

@@ -1,0 +1,245 @@
+"""LinearKVCache: the simplest cache. Every row of the batch has room for ``max_seq`` tokens from the first day.
+
+    [layers, batch, 2, kv_heads, max_seq, head_dim]        2: K at 0, V at 1
+
+A token's place follows from its number by one multiplication; there is no table. The price: a row that holds 10
+tokens keeps the room of ``max_seq``. Seen as pages, it is one block of ``max_seq`` tokens a row.
+
+One step of a model: ``write`` in every layer, all at the same lengths, then ``commit`` once. Lengths are kept twice:
+``lengths`` on the device, for kernels, and ``host_lengths`` here, so that nothing has to wait for the device.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minikv.cache.checks import check_tokens
+from minikv.cache.linear_layout import Group, layer_sources, linear_dtype, linear_groups
+from minikv.errors import ArgumentError, MiniKVError, check_count
+from minikv.kernels.quantize import cast
+from minikv.memory.arena import Arena, arena_bytes
+from minikv.plan.spec import CacheSpec
+
+
+class RowFull(MiniKVError):
+    """A row has no room for the tokens that a step brings: ``row``, ``length``, ``more``, ``max_seq``."""
+
+
+@dataclass(frozen=True)
+class LinearUse:
+    """How much of a linear cache is in use. Slots and tokens are per layer, bytes are of all layers.
+
+    ``useful_bytes`` is what the tokens need (``spec.bytes_for`` of each row's length): a sliding layer needs its
+    window, and what this cache keeps behind it is waste too.
+    """
+
+    slots: int
+    tokens: int
+    nbytes: int
+    useful_bytes: int
+
+    @property
+    def wasted_bytes(self) -> int:
+        """Bytes that are reserved and not needed now."""
+        return self.nbytes - self.useful_bytes
+
+    @property
+    def wasted_fraction(self) -> float:
+        """``wasted_bytes / nbytes``, from 0 to 1."""
+        return self.wasted_bytes / self.nbytes
+
+
+class LinearKVCache:
+    """K and V of ``batch`` rows of at most ``max_seq`` tokens each, in one allocation.
+
+    Layers of one shape share a tensor [layers, batch, 2, kv_heads, max_seq, head_dim]; where K and V differ in
+    width (MLA: K is the latent, V the rope key, one head), two tensors [layers, batch, kv_heads, max_seq, dim].
+    Every element starts as 0: a masked place multiplies what lies there by 0, and 0 * NaN would be NaN.
+
+    A sliding layer is stored in full, like the others: this layout has no way to give places back. A "shared"
+    layer has no storage and gives the views of the layer that it reads. Refused, with the layer named
+    (``ArgumentError``): recurrent state, cross-attention, indexer keys, storage formats, and every dtype but
+    fp32, bf16, fp16.
+    """
+
+    def __init__(self, spec: CacheSpec, batch: int, max_seq: int, *, device: torch.device | str = "cpu"):
+        if not isinstance(spec, CacheSpec):
+            raise ArgumentError("linear_not_a_spec", kind=type(spec).__name__)
+        check_count("batch", batch)
+        check_count("max_seq", max_seq)
+        dtype = linear_dtype(spec)
+        groups = linear_groups(spec)
+        requests: list[tuple[tuple[int, ...], torch.dtype]] = [((batch,), torch.int32)]
+        requests += [(shape, dtype) for group in groups for shape in group.shapes(batch, max_seq)]
+        self.spec, self.batch, self.max_seq, self.dtype = spec, batch, max_seq, dtype
+        self._sources = layer_sources(spec)
+        self.tensors: tuple[Tensor, ...] = ()
+        self._views: dict[int, tuple[Tensor, Tensor]] = {}
+        # A cache outlives the block in which it was made, and an inference tensor could not be written outside it.
+        with torch.inference_mode(False):
+            self._arena = Arena(arena_bytes(requests), device, name="linear KV cache")
+            self.lengths: Tensor = self._arena.borrow("lengths", (batch,), torch.int32).zero_()
+            for group in groups:
+                self._carve(group)
+        self._host_lengths = (0,) * batch
+        self._step: tuple[object, tuple[Tensor, ...]] | None = None
+
+    def _carve(self, group: Group) -> None:
+        """Borrow the group's tensors and keep each layer's views of them."""
+        names = ("kv",) if group.joined else ("k", "v")
+        first = group.layers[0]
+        tensors = tuple(
+            self._arena.borrow(f"{name}, layers as {first}", shape, self.dtype).zero_()
+            for name, shape in zip(names, group.shapes(self.batch, self.max_seq), strict=True)
+        )
+        self.tensors += tensors
+        for place, layer in enumerate(group.layers):
+            if group.joined:
+                self._views[layer] = (tensors[0][place, :, 0], tensors[0][place, :, 1])
+            else:
+                self._views[layer] = (tensors[0][place], tensors[1][place])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of K and V, without ``lengths``: ``spec.bytes_for(max_seq, batch)`` where no layer has a window."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    @property
+    def host_lengths(self) -> tuple[int, ...]:
+        """Committed tokens of each row, without asking the device."""
+        return self._host_lengths
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """K and V of one layer, [batch, kv_heads, max_seq, dim] each: views, nothing is copied.
+
+        Row b holds ``lengths[b]`` tokens; what lies behind them is not part of the sequence.
+        """
+        check_count("layer", layer, least=0)
+        if layer >= len(self.spec.layers):
+            raise ArgumentError(
+                "out_of_range", what="layer", value=layer, low=-1, high=len(self.spec.layers) - 1
+            )
+        source = self._sources[layer]
+        if source is None:
+            raise ArgumentError("linear_no_cache", layer=layer, name=self.spec.name)
+        return self._views[source]
+
+    @torch.no_grad()
+    def write(self, layer: int, k: Tensor, v: Tensor, counts: Iterable[int] | None = None) -> None:
+        """Put new tokens behind each row's committed length. Lengths do not move: ``commit`` moves them.
+
+        ``k`` is [batch, kv_heads, T, k_dim] and ``v`` [batch, kv_heads, T, v_dim], float16 or wider, on the cache's
+        device; another dtype is cast, saturating. With ``counts`` row b brings only its first ``counts[b]`` tokens
+        (0 to T): a batch in which one row reads a prompt, another decodes and a third is idle. Writing the same
+        step again overwrites it.
+
+        Raises ``RowFull`` before anything is written; ``ArgumentError`` for shapes, dtypes, devices, counts.
+        """
+        cache_k, cache_v = self.layer(layer)
+        if self._sources[layer] != layer:
+            raise ArgumentError("linear_shared_write", layer=layer, source=self._sources[layer])
+        _, heads, _, k_dim = cache_k.shape
+        check_tokens("k", k, (self.batch, heads, None, k_dim), cache_k.device)
+        num_tokens = k.shape[2]
+        check_tokens("v", v, (self.batch, heads, num_tokens, cache_v.shape[3]), cache_v.device)
+        step = num_tokens if counts is None else self._row_counts("counts", counts, most=num_tokens)
+        places = self._places(step)
+        for new, cache in ((k, cache_k), (v, cache_v)):
+            new = new.transpose(1, 2)  # [batch, T, heads, dim]
+            if counts is not None:
+                new = new[places[2], places[3]]  # [tokens, heads, dim], the padding left out
+            cache.transpose(1, 2)[places[0], places[1]] = cast(new, self.dtype)
+
+    def commit(self, increments: Iterable[int]) -> None:
+        """Count the tokens that this step wrote: ``lengths[b] += increments[b]``. Once a step, after every layer.
+
+        ``increments`` is a list, tuple, NumPy array or tensor of ``batch`` whole numbers from 0; of a CUDA tensor the
+        host has to wait for the values. Raises ``RowFull`` if a row would pass ``max_seq``; then no row moves.
+        """
+        more = self._row_counts("increments", increments, most=None)
+        self._check_room(more)
+        self._set_lengths(tuple(have + new for have, new in zip(self._host_lengths, more, strict=True)))
+
+    def reset(self, rows: Iterable[int] | None = None) -> None:
+        """Start the given rows anew at length 0 (None: all). The bytes stay, and will be written over."""
+        chosen = range(self.batch) if rows is None else whole_numbers("rows", rows)
+        for row in chosen:
+            if not 0 <= row < self.batch:
+                raise ArgumentError("out_of_range", what="row", value=row, low=-1, high=self.batch - 1)
+        gone = set(chosen)
+        self._set_lengths(tuple(0 if row in gone else have for row, have in enumerate(self._host_lengths)))
+
+    def use(self) -> LinearUse:
+        """Slots reserved, tokens held, and the bytes of both."""
+        return LinearUse(
+            slots=self.batch * self.max_seq,
+            tokens=sum(self._host_lengths),
+            nbytes=self.nbytes,
+            useful_bytes=sum(self.spec.bytes_for(length) for length in self._host_lengths),
+        )
+
+    def _set_lengths(self, lengths: tuple[int, ...]) -> None:
+        self._host_lengths = lengths
+        self._step = None
+        # In place, so that a kernel or a CUDA graph which holds the address sees it. A copy from pageable memory is
+        # staged before the call returns: non_blocking is safe, and saves waiting for the device.
+        self.lengths.copy_(torch.tensor(lengths, dtype=torch.int32), non_blocking=True)
+
+    def _places(self, step: int | tuple[int, ...]) -> tuple[Tensor, ...]:
+        """Where a step's tokens go, (rows, positions); for counts per row also whence they come, (rows, columns).
+
+        The same for every layer of a step, so it is computed once, and forgotten when lengths move.
+        """
+        if self._step is None or self._step[0] != step:
+            more = (step,) * self.batch if isinstance(step, int) else step
+            self._check_room(more)
+            device = self.lengths.device
+            if isinstance(step, int):
+                rows = torch.arange(self.batch, device=device)[:, None]
+                positions = self.lengths[:, None] + torch.arange(step, device=device)
+                places: tuple[Tensor, ...] = (rows, positions)
+            else:
+                counts = torch.tensor(step)
+                owner = torch.arange(self.batch).repeat_interleave(counts)
+                first = (counts.cumsum(0) - counts)[
+                    owner
+                ]  # where each token's row begins among all the new tokens
+                index = torch.stack([owner, torch.arange(len(owner)) - first]).to(device, non_blocking=True)
+                rows, columns = index
+                places = (rows, self.lengths[rows] + columns, rows, columns)
+            self._step = (step, places)
+        return self._step[1]
+
+    def _check_room(self, more: tuple[int, ...]) -> None:
+        for row, (length, new) in enumerate(zip(self._host_lengths, more, strict=True)):
+            if length + new > self.max_seq:
+                free = self.max_seq - length
+                raise RowFull(
+                    "linear_row_full", row=row, length=length, more=new, max_seq=self.max_seq, free=free
+                )
+
+    def _row_counts(self, what: str, counts: Any, most: int | None) -> tuple[int, ...]:
+        """``counts`` as one int a row, each at least 0 and at most ``most``."""
+        numbers = whole_numbers(what, counts)
+        if len(numbers) != self.batch:
+            raise ArgumentError("linear_one_a_row", what=what, given=len(numbers), batch=self.batch)
+        for row, number in enumerate(numbers):
+            check_count(f"{what}[{row}]", number, least=0)
+            if most is not None and number > most:
+                raise ArgumentError("out_of_range", what=f"{what}[{row}]", value=number, low=-1, high=most)
+        return numbers
+
+
+def whole_numbers(what: str, values: Any) -> tuple[int, ...]:
+    """A list, tuple, range, NumPy array or tensor of whole numbers as ints; ``ArgumentError`` for anything else."""
+    listed = values.tolist() if hasattr(values, "tolist") else values
+    if not isinstance(listed, list | tuple | range):
+        raise ArgumentError("linear_not_a_list", what=what, kind=type(values).__name__)
+    for number in listed:
+        if isinstance(number, bool) or not isinstance(number, Integral):  # a NumPy integer is one too
+            raise ArgumentError("linear_not_whole", what=what, value=repr(number))
+    return tuple(int(number) for number in listed)

@@ -1,0 +1,264 @@
+"""HostPool: blocks of a paged cache in CPU memory, swapped out and in as whole blocks. Lesson 13.
+
+On a GPU the pool is pinned, and its transfers run on a stream of their own, beside the computation:
+
+    out = pool.swap_out(pairs)     the blocks are copied aside in the order of the current stream: as soon as this
+                                   returns, they may be given to another sequence
+    back = pool.swap_in(pairs)     runs behind everything that was queued before it; until back.wait() its blocks
+    ...                            belong to the transfer, and the forward can go on with others
+    back.wait()                    whatever is queued from here on sees them
+
+Transfers of one pool run one after another, so a block can be swapped in as soon as swap_out has returned. On a CPU
+the same code runs without a stream: a transfer is done when the call returns. A block is moved byte for byte, in all
+layers of its kind: K, V and scales.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minikv.cache.checks import as_indices, check_pairs, check_range
+from minikv.cache.layout import blocks_of_each
+from minikv.cache.paged import PagedKVCache
+from minikv.errors import ArgumentError, DoesNotFitError
+from minikv.kernels.reference import as_bytes
+from minikv.units import exact_bytes
+
+Pairs = Sequence[Iterable[tuple[int, int]]]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One swap on its way. ``event`` is None on a CPU, where it is done already."""
+
+    event: torch.cuda.Event | None
+
+    def wait(self) -> None:
+        """Let the current CUDA stream wait for it; the CPU goes on."""
+        if self.event is not None:
+            self.event.wait()
+
+    def synchronize(self) -> None:
+        """Let the CPU wait for it."""
+        if self.event is not None:
+            self.event.synchronize()
+
+    @property
+    def done(self) -> bool:
+        """Whether every byte has arrived."""
+        return self.event is None or self.event.query()
+
+
+@dataclass(frozen=True)
+class _Move:
+    """What one call moves in one kind: ``device[i]`` and ``host[i]`` belong together, both int64 on the CPU."""
+
+    kind: int
+    device: Tensor
+    host: Tensor
+
+
+class HostPool:
+    """``num_blocks`` host blocks for each kind of ``cache`` (one number, or one for each kind), pinned beside a GPU.
+
+    A host block holds what was swapped out to it, or nothing: then it cannot be swapped in. Who owns which host
+    block is the block manager's business, so swapping out to a block that holds something overwrites it.
+    ``nbytes`` is the sum of the kinds' ``block_bytes(block_size) * num_blocks``. Raises ``DoesNotFitError`` where the
+    host has not that much memory.
+    """
+
+    def __init__(self, cache: PagedKVCache, num_blocks: int | Sequence[int]):
+        if not isinstance(cache, PagedKVCache):
+            raise ArgumentError("offload_not_a_cache", kind=type(cache).__name__)
+        self.cache = cache
+        self.num_blocks = blocks_of_each(num_blocks, len(cache.kinds))
+        self.pinned = cache.device.type == "cuda"
+        sizes = zip(cache.kinds, self.num_blocks, strict=True)
+        self.nbytes = sum(kind.block_bytes(cache.block_size) * blocks for kind, blocks in sizes)
+        try:
+            with torch.inference_mode(False):
+                self._parts = tuple(self._allocate(kind) for kind in range(len(cache.kinds)))
+        except (RuntimeError, MemoryError) as error:
+            raise DoesNotFitError("offload_no_memory", nbytes=exact_bytes(self.nbytes)) from error
+        self._held: tuple[set[int], ...] = tuple(set() for _ in cache.kinds)
+        self._stream = torch.cuda.Stream(cache.device) if self.pinned else None
+
+    def _allocate(self, kind: int) -> tuple[Tensor, ...]:
+        """[host blocks, *block_shape] beside each tensor of the cache, one-byte elements as uint8."""
+        count, pinned = self.num_blocks[kind], self.pinned
+        shapes = [part.shape for part in self.cache.parts(kind)]
+        return tuple(
+            as_bytes(torch.empty((count, *shape.block_shape), dtype=shape.dtype, pin_memory=pinned))
+            for shape in shapes
+        )
+
+    def held(self, kind: int) -> frozenset[int]:
+        """The host blocks of that kind that hold a block."""
+        self.cache.check_kind(kind)
+        self._check_open()
+        return frozenset(self._held[kind])
+
+    @torch.no_grad()
+    def swap_out(self, pairs: Pairs) -> Transfer:
+        """Copy blocks of the cache to the host: ``pairs[kind]`` are (device block, host block), as ``Swap`` has them.
+
+        Everything is checked before anything moves. If a copy fails after that, the cache is as before, and none of
+        these host blocks holds anything: what was in them may be half overwritten.
+        """
+        moves = self._moves(pairs)
+        for move in moves:
+            check_pairs(move.device, move.host)
+        staged = [
+            [part.read_blocks(move.device.to(self.cache.device)) for part in self.cache.parts(move.kind)]
+            for move in moves
+        ]
+        for move in moves:
+            self._held[move.kind].difference_update(move.host.tolist())
+        with self._beside():
+            for move, parts in zip(moves, staged, strict=True):
+                for blocks, host in zip(parts, self._parts[move.kind], strict=True):
+                    copy_rows(blocks, range(len(blocks)), host, move.host.tolist())
+                    if self._stream is not None:
+                        blocks.record_stream(self._stream)  # its memory may be reused only behind the copy
+            transfer = self._transfer()
+        for move in moves:
+            self._held[move.kind].update(move.host.tolist())
+        return transfer
+
+    @torch.no_grad()
+    def swap_in(self, pairs: Pairs) -> Transfer:
+        """Copy host blocks into the cache: ``pairs[kind]`` are (device block, host block). The host keeps its copy.
+
+        Raises ``ArgumentError`` for a host block that holds nothing. The cache is written when every byte has reached
+        the device, so a copy that fails leaves it as before.
+        """
+        moves = self._moves(pairs)
+        for move in moves:
+            check_pairs(move.host, move.device)
+            self._check_held(move.kind, move.host)
+        with self._beside():
+            staged = []
+            for move in moves:
+                blocks_of = move.device.to(self.cache.device)
+                for part, host in zip(self.cache.parts(move.kind), self._parts[move.kind], strict=True):
+                    rows = torch.empty_like(host[: len(move.host)], device=self.cache.device)
+                    copy_rows(host, move.host.tolist(), rows, range(len(rows)))
+                    staged.append((part, blocks_of, rows))
+            for part, blocks_of, rows in staged:
+                part.write_blocks(blocks_of, rows)
+            return self._transfer()
+
+    def read(self, blocks: Sequence[Any]) -> list[list[Tensor]]:
+        """Copies of the host blocks ``blocks[kind]``: a tensor [n, *block_shape] for each part of each kind.
+
+        The parts of a kind stand in the order of ``cache.parts(kind)``, in the cache's dtypes.
+        """
+        wanted = self.host_blocks(blocks)
+        for kind, host in enumerate(wanted):
+            self._check_held(kind, host)
+        self.synchronize()
+        return [
+            [
+                stored[host].view(part.shape.dtype)
+                for part, stored in zip(self.cache.parts(kind), self._parts[kind], strict=True)
+            ]
+            for kind, host in enumerate(wanted)
+        ]
+
+    def fill(self, blocks: Sequence[Any], rows: Sequence[Sequence[Tensor]]) -> None:
+        """Put what ``read`` gave into the host blocks ``blocks[kind]``, which hold it from then on."""
+        targets = self.host_blocks(blocks)
+        given = [list(parts) for parts in self._each_kind(rows)]
+        for kind, host in enumerate(targets):
+            check_pairs(host, host)
+            shapes = [part.shape for part in self.cache.parts(kind)]
+            if len(given[kind]) != len(shapes):
+                raise ArgumentError("paged_pairs", src=[len(given[kind])], dst=[len(shapes)])
+            for shape, row in zip(shapes, given[kind], strict=True):
+                expected = ((len(host), *shape.block_shape), shape.dtype)
+                found = (tuple(row.shape), row.dtype) if isinstance(row, Tensor) else type(row).__name__
+                if found != expected:
+                    raise ArgumentError("paged_shape", what=shape.name, shape=found, expected=expected)
+        self.synchronize()
+        for kind, host in enumerate(targets):
+            for stored, row in zip(self._parts[kind], given[kind], strict=True):
+                stored[host] = as_bytes(row)
+            self._held[kind].update(host.tolist())
+
+    def host_blocks(self, blocks: Any) -> list[Tensor]:
+        """``blocks[kind]`` as checked int64 tensors, one for each kind."""
+        return [
+            self._host_blocks(f"blocks[{kind}]", listed, kind)
+            for kind, listed in enumerate(self._each_kind(blocks))
+        ]
+
+    def synchronize(self) -> None:
+        """Let the CPU wait for every transfer that was begun."""
+        if self._stream is not None:
+            self._stream.synchronize()
+
+    def close(self) -> None:
+        """Wait for the transfers and give the memory back; close the pool before its cache. Twice is no error."""
+        self.synchronize()
+        self._parts, self._held = (), ()
+
+    def _check_open(self) -> None:
+        if not self._parts:
+            raise ArgumentError("offload_closed")
+
+    def _moves(self, pairs: Any) -> list[_Move]:
+        """Pairs for every kind as checked index tensors; kinds without a pair are left out."""
+        moves = []
+        for kind, listed in enumerate(self._each_kind(pairs)):
+            listed = list(listed)
+            if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in listed):
+                raise ArgumentError("offload_pairs", kind=kind)
+            device = as_indices(f"pairs[{kind}]", [pair[0] for pair in listed], torch.device("cpu"))
+            check_range(f"pairs[{kind}] device", device, 0, self.cache.num_blocks[kind] - 1)
+            host = self._host_blocks(f"pairs[{kind}] host", [pair[1] for pair in listed], kind)
+            if listed:
+                moves.append(_Move(kind, device, host))
+        return moves
+
+    def _each_kind(self, given: Any) -> Sequence[Any]:
+        """``given``, if it has one entry for each kind and each of them can be listed."""
+        self._check_open()
+        kinds = len(self.num_blocks)
+        if not isinstance(given, list | tuple) or len(given) != kinds:
+            raise ArgumentError("offload_each_kind", kinds=kinds)
+        for kind, listed in enumerate(given):
+            if not isinstance(listed, Iterable):
+                raise ArgumentError("offload_pairs", kind=kind)
+        return given
+
+    def _host_blocks(self, what: str, values: Any, kind: int) -> Tensor:
+        host = as_indices(what, values, torch.device("cpu")).long()
+        if host.dim() != 1:
+            raise ArgumentError("paged_shape", what=what, shape=list(host.shape), expected="[n]")
+        check_range(what, host, 0, self.num_blocks[kind] - 1)
+        return host
+
+    def _check_held(self, kind: int, host: Tensor) -> None:
+        for block in host.tolist():
+            if block not in self._held[kind]:
+                raise ArgumentError("offload_empty", kind=kind, block=block)
+
+    def _beside(self) -> AbstractContextManager:
+        """What follows runs on the pool's stream, behind all that is queued on the current one; on a CPU, at once."""
+        if self._stream is None:
+            return nullcontext()
+        self._stream.wait_stream(torch.cuda.current_stream(self.cache.device))
+        return torch.cuda.stream(self._stream)
+
+    def _transfer(self) -> Transfer:
+        return Transfer(None if self._stream is None else self._stream.record_event())
+
+
+def copy_rows(src: Tensor, src_rows: Iterable[int], dst: Tensor, dst_rows: Iterable[int]) -> None:
+    """Row ``src_rows[i]`` of ``src`` to row ``dst_rows[i]`` of ``dst``: a block's bytes in one piece."""
+    for source, target in zip(src_rows, dst_rows, strict=True):
+        dst[target].copy_(src[source], non_blocking=True)

@@ -1,0 +1,266 @@
+"""PagedKVCache: K and V in blocks that any sequence may use. Lessons 06 and 09.
+
+    [2, layers, blocks, block_size, kv_heads, head_dim]        2: K at 0, V at 1
+
+A sequence owns blocks in any order; its block table says which, and a token's slot is
+``table[position // block_size] * block_size + position % block_size``. The cache itself knows no sequences: who owns
+which block is ``minikv.blocks``' business.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minikv.cache.checks import as_indices, check_float, check_pairs, check_range, check_tokens
+from minikv.cache.codec import Codec, find_codec
+from minikv.cache.layout import Group, Part, blocks_of_each, paged_layout
+from minikv.errors import ArgumentError, check_count
+from minikv.kernels import copy_blocks, gather, move_slots, store_kv
+from minikv.memory.arena import Arena, arena_bytes
+from minikv.plan.spec import CacheSpec
+
+NULL_BLOCK = -1  # in a table: the window has moved on, and the block was given back
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """One layer's views, nothing copied: ``k`` [blocks, block_size, kv_heads, k_dim] and ``v`` [..., v_dim].
+
+    ``k_scale`` and ``v_scale`` [blocks, block_size, kv_heads] float32, or None. ``kind`` is whose block tables it
+    takes. In a latent layer ``k`` is the latent and ``v`` the rope key, both views of one tensor.
+    """
+
+    k: Tensor
+    v: Tensor
+    k_scale: Tensor | None
+    v_scale: Tensor | None
+    kind: int
+
+
+class PagedKVCache:
+    """The blocks of every kind of layer of ``spec``, in one allocation on ``device``; every byte starts as 0.
+
+    ``num_blocks`` is a number for each kind, in the order of ``minikv.plan.pool.block_kinds(spec)``, or one for all.
+    ``codec`` is a name or a ``Codec`` whose bytes are the spec's (None: the one that ``spec.kv_dtype`` names).
+    ``nbytes`` is the sum over the kinds of ``block_bytes(block_size) * num_blocks``, scales included; what alignment
+    adds is ``arena.report().padding``.
+
+    A "shared" layer has no storage and gives the views of the layer that it reads. Refused, with the layer named
+    (``ArgumentError``): recurrent state, cross-attention, indexer keys, storage formats. A device without the room
+    raises ``DoesNotFitError``.
+
+    Slots, tables and blocks are lists, NumPy arrays or integer tensors. On the CPU every one of them is checked
+    before a byte is written; a tensor on the GPU is not read back, so an index outside it is CUDA's own assertion:
+    give NumPy arrays or CPU tensors to have them checked. Shapes, dtypes and devices are checked always.
+    """
+
+    def __init__(
+        self,
+        spec: CacheSpec,
+        num_blocks: int | Sequence[int],
+        block_size: int = 16,
+        *,
+        device: torch.device | str = "cpu",
+        codec: Codec | str | None = None,
+    ):
+        if not isinstance(spec, CacheSpec):
+            raise ArgumentError("linear_not_a_spec", kind=type(spec).__name__)
+        check_count("block_size", block_size)
+        self.spec, self.block_size = spec, block_size
+        self.codec = find_codec(spec.kv_dtype if codec is None else codec)
+        self._layout = paged_layout(spec, self.codec)
+        self.kinds = self._layout.kinds
+        self.num_blocks = blocks_of_each(num_blocks, len(self.kinds))
+        plan = [
+            (part, self.num_blocks[group.kind], group)
+            for group in self._layout.groups
+            for part in group.parts(self.codec, block_size)
+        ]
+        # A cache outlives the block in which it was made, and an inference tensor could not be written outside it.
+        with torch.inference_mode(False):
+            need = arena_bytes([(part.with_blocks(blocks), part.dtype) for part, blocks, _ in plan])
+            self.arena = Arena(need, device, name="paged KV cache")
+            carved: dict[Group, list[Part]] = {}
+            for part, blocks, group in plan:
+                tensor = self.arena.borrow(part.name, part.with_blocks(blocks), part.dtype)
+                tensor.view(torch.uint8).zero_()
+                carved.setdefault(group, []).append(Part(part, tensor))
+            self._parts = tuple(
+                tuple(part for group, parts in carved.items() if group.kind == kind for part in parts)
+                for kind in range(len(self.kinds))
+            )
+            self._layers = _layer_views(carved)
+        self.device = self.arena.device
+        self.nbytes = sum(part.tensor.nbytes for parts in self._parts for part in parts)
+
+    def layer(self, layer: int) -> LayerCache:
+        """The views of one layer; a shared layer's are those of the layer that it reads."""
+        return self._layers[self._source(layer)]
+
+    def kind_of(self, layer: int) -> int:
+        """Whose block tables the layer takes: an index into ``kinds`` and ``num_blocks``."""
+        return self.layer(layer).kind
+
+    def parts(self, kind: int) -> tuple[Part, ...]:
+        """The tensors that together hold the blocks of one kind."""
+        self._check_open()
+        self.check_kind(kind)
+        return self._parts[kind]
+
+    def write(self, layer: int, k: Tensor, v: Tensor, slots: Any) -> None:
+        """Put T new tokens into their slots; slot -1 skips one.
+
+        ``k`` [T, kv_heads, k_dim] and ``v`` [T, kv_heads, v_dim], float16 or wider, on the cache's device; ``slots``
+        [T]. Two tokens for one slot are the caller's error: one of them stays, and nothing is said.
+        """
+        views = self._own(layer)
+        _, _, heads, k_dim = views.k.shape
+        check_tokens("k", k, (None, heads, k_dim), self.device)
+        check_tokens("v", v, (len(k), heads, views.v.shape[3]), self.device)
+        where = self._slots("slots", slots, views.kind, low=-1)
+        if where.shape != (len(k),):
+            raise ArgumentError("paged_shape", what="slots", shape=list(where.shape), expected=f"[{len(k)}]")
+        store_kv(k, v, views.k, views.v, where.to(self.device), views.k_scale, views.v_scale)
+
+    def gather(
+        self, layer: int, table: Any, length: int, start: int = 0, *, dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """K [length - start, kv_heads, k_dim] and V of the tokens ``start`` to ``length - 1``, decoded copies.
+
+        ``table`` [n] are the sequence's blocks from its first token on. Where a window moved on they are
+        ``NULL_BLOCK``, and asking for a token there is an error. ``dtype`` None: the stored dtype of a plain codec,
+        float32 of fp8 and int8.
+        """
+        views = self.layer(layer)
+        check_count("length", length, least=0)
+        check_count("start", start, least=0)
+        if start > length:
+            raise ArgumentError("out_of_range", what="start", value=start, low=-1, high=length)
+        if dtype is not None:
+            check_float("dtype", dtype)
+        blocks = self._table(table, views.kind, length, start).to(self.device)
+        k, v = (
+            self.codec.decode(
+                gather(data, blocks, length, start),
+                None if scale is None else gather(scale, blocks, length, start),
+                dtype,
+            )
+            for data, scale in ((views.k, views.k_scale), (views.v, views.v_scale))
+        )
+        return k, v
+
+    def copy_blocks(self, kind: int, src: Any, dst: Any) -> None:
+        """Block ``src[i]`` to block ``dst[i]`` in every layer of ``kind``; all are read before any is written."""
+        parts = self.parts(kind)
+        blocks = []
+        for what, values in (("src", src), ("dst", dst)):
+            found = as_indices(what, values, self.device)
+            _check_one_dimension(what, found)
+            check_range(what, found, 0, self.num_blocks[kind] - 1)
+            blocks.append(found)
+        check_pairs(*blocks)
+        from_, to = (found.to(self.device) for found in blocks)
+        for part in parts:
+            for slab in part.slabs():
+                copy_blocks(slab, from_, to)
+
+    def move(self, layer: int, src_slots: Any, dst_slots: Any) -> None:
+        """Slot ``src_slots[i]`` to slot ``dst_slots[i]`` in one layer; all are read before any is written.
+
+        [n] moves every head alike, [kv_heads, n] each head by its own row.
+        """
+        views = self._own(layer)
+        slots = [
+            self._slots(what, values, views.kind, low=0)
+            for what, values in (("src_slots", src_slots), ("dst_slots", dst_slots))
+        ]
+        heads = views.k.shape[2]
+        for what, found in zip(("src_slots", "dst_slots"), slots, strict=True):
+            if found.dim() not in (1, 2) or (found.dim() == 2 and len(found) != heads):
+                expected = f"[n] or [{heads}, n]"
+                raise ArgumentError("paged_shape", what=what, shape=list(found.shape), expected=expected)
+        check_pairs(*slots)
+        from_, to = (found.to(self.device) for found in slots)
+        for tensor in (views.k, views.v, views.k_scale, views.v_scale):
+            if tensor is not None:
+                move_slots(tensor, from_, to)
+
+    def close(self) -> None:
+        """Give the memory back. Closing again does nothing.
+
+        The cache lets go of its own tensors first and is closed from then on. Raises ``ArenaInUse`` naming what
+        somebody else still reads (a ``LayerCache``, a view); let go of it and call ``close`` again.
+        """
+        self._layers, self._parts = {}, ()
+        self.arena.close()
+
+    def _check_open(self) -> None:
+        if not self._parts:
+            raise ArgumentError("paged_closed")
+
+    def check_kind(self, kind: int) -> None:
+        """Raise ``ArgumentError`` unless the cache has a kind of that number."""
+        check_count("kind", kind, least=0)
+        if kind >= len(self.kinds):
+            raise ArgumentError("out_of_range", what="kind", value=kind, low=-1, high=len(self.kinds) - 1)
+
+    def _source(self, layer: int) -> int:
+        """The layer whose K and V ``layer`` reads: itself, unless it is shared."""
+        self._check_open()
+        check_count("layer", layer, least=0)
+        last = len(self.spec.layers) - 1
+        if layer > last:
+            raise ArgumentError("out_of_range", what="layer", value=layer, low=-1, high=last)
+        source = self._layout.sources[layer]
+        if source is None:
+            raise ArgumentError("linear_no_cache", layer=layer, name=self.spec.name)
+        return source
+
+    def _own(self, layer: int) -> LayerCache:
+        """The views of a layer that is to be written."""
+        source = self._source(layer)
+        if source != layer:
+            raise ArgumentError("linear_shared_write", layer=layer, source=source)
+        return self._layers[layer]
+
+    def _slots(self, what: str, values: Any, kind: int, low: int) -> Tensor:
+        slots = as_indices(what, values, self.device)
+        check_range(what, slots, low, self.num_blocks[kind] * self.block_size - 1)
+        return slots
+
+    def _table(self, values: Any, kind: int, length: int, start: int) -> Tensor:
+        """A checked block table; only the entries of the tokens that are asked for have to be blocks."""
+        table = as_indices("table", values, self.device)
+        _check_one_dimension("table", table)
+        need = -(-length // self.block_size)
+        if len(table) < need:
+            raise ArgumentError(
+                "paged_table_short", blocks=len(table), length=length, need=need, block_size=self.block_size
+            )
+        first = start // self.block_size
+        if start < length and table.is_cpu:
+            read = table[first:need]
+            if (read == NULL_BLOCK).any():
+                place = first + int((read == NULL_BLOCK).nonzero()[-1])
+                raise ArgumentError("paged_null_block", place=place, start=(place + 1) * self.block_size)
+            check_range(f"table[{first}:]", read, 0, self.num_blocks[kind] - 1)
+        return table
+
+
+def _layer_views(carved: dict[Group, list[Part]]) -> dict[int, LayerCache]:
+    layers = {}
+    for group, parts in carved.items():
+        tensors = [part.tensor for part in parts]
+        for place, number in enumerate(group.layers):
+            k, v, *scales = group.views(tensors, place)
+            k_scale, v_scale = scales or (None, None)
+            layers[number] = LayerCache(k, v, k_scale, v_scale, group.kind)
+    return layers
+
+
+def _check_one_dimension(what: str, indices: Tensor) -> None:
+    if indices.dim() != 1:
+        raise ArgumentError("paged_shape", what=what, shape=list(indices.shape), expected="[n]")
