@@ -48,6 +48,7 @@ render({{
     on(event, heard) {{ (listeners[event] ??= []).push(heard); }},
     off(event, heard) {{ listeners[event] = (listeners[event] ?? []).filter((one) => one !== heard); }},
     save_changes() {{}},
+    send() {{}},
   }},
 }});
 </script>

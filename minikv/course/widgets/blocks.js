@@ -1,6 +1,7 @@
 // The block widget. It draws one step of many; what a step holds, and every sentence, is Python's.
 //
-//   form    { lang, title, size, block_size, columns, wide, step, step_value, play, pause, head }   written once
+//   form    { lang, title, size, block_size, columns, wide, step, step_value, play, pause, head }   written once;
+//           with `actions` it has buttons as well, which pool.js draws
 //   frames  [{ cells, rows, status }]   a step each; Python appends
 //   step    which one is on display, -1 for the latest; written here and by Python
 //
@@ -28,7 +29,7 @@ function drawCell(cell, index, form, paint) {
   });
   group.append(svgElement("title", {}, cell.label));
   group.append(svgElement("text", { x: x + strip / 2, y: top - 5, "text-anchor": "middle" },
-    form.wide ? cell.label : cell.owners || "-"));
+    form.wide ? cell.short : cell.owners || "-"));
   if (cell.filled)
     group.append(svgElement("rect", {
       x, y: top, width: slot * cell.filled, height: STRIP_HEIGHT, fill: paint.fill(cell.look),
@@ -89,13 +90,14 @@ function render({ model, el }) {
     model.save_changes();
   };
   const { bar, slider, button, fill } = drawControls(form, show);
+  const actions = form.actions ? [drawActions(model, form)] : [];
   const paint = paintBox();
   const svg = svgElement("svg");
   const table = node("table");
   // Built once and then changed: a live region that is replaced is not read out.
   const status = node("p", { role: "status", "aria-live": "polite" });
-  el.append(node("div", { class: "minikv-blocks", lang: form.lang },
-    node("h4", {}, form.title, node("span", {}, form.size)), bar, svg, status, table));
+  el.append(node("div", { class: "minikv-widget minikv-blocks", lang: form.lang },
+    node("h4", {}, form.title, node("span", {}, form.size)), ...actions, bar, svg, status, table));
 
   const draw = () => {
     const frame = model.get("frames")[shown()];

@@ -6,7 +6,7 @@ steps travel with the widget, so the slider and Play answer while a cell is busy
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from minikv.i18n import pick_language, text
 SHARED_LOOK = 6  # of the 7 looks in bar.js; the others belong to one sequence each, in turn
 WIDE_COLUMNS = 8  # up to so many blocks a row, each has room for its number and its fill in words
 LATEST = -1  # the step that a reader follows: a kernel that is busy need not hear who looks where
+MANY_OWNERS = 2  # a cell has room for the names of two
 MAX_IDS = 12  # block ids written out in one row of the table
 
 
@@ -35,6 +36,15 @@ class SequenceBlocks:
     num_tokens: int
 
 
+@dataclass(frozen=True)
+class _Step:
+    """What ``add_step`` was told; the note in each language."""
+
+    sequences: tuple[SequenceBlocks, ...]
+    note: Mapping[str, str]
+    cached: frozenset[int]
+
+
 class BlocksWidget(anywidget.AnyWidget):
     """A grid of ``num_blocks`` blocks of ``block_size`` tokens, with a slider over the steps.
 
@@ -47,7 +57,7 @@ class BlocksWidget(anywidget.AnyWidget):
     """
 
     _esm = source("bar.js", "blocks.js")
-    _css = source("blocks.css")
+    _css = source("shared.css", "blocks.css")
 
     form = traitlets.Dict().tag(sync=True)
     frames: Any = traitlets.List().tag(sync=True)
@@ -68,18 +78,28 @@ class BlocksWidget(anywidget.AnyWidget):
         self._num_blocks, self._block_size = num_blocks, block_size
         self._turn = threading.RLock()
         self._looks: dict[str, int] = {}
-        self._steps = [(tuple(sequences), "")]
-        first = self._frame(*self._steps[0], self._lang)
+        self._steps = [_Step(tuple(sequences), {}, frozenset())]
+        first = self._frame(self._steps[0], self._lang)
         super().__init__(form=self._form(self._lang), frames=[first])
 
-    def add_step(self, sequences: Sequence[SequenceBlocks], note: str = "") -> None:
+    def add_step(
+        self,
+        sequences: Sequence[SequenceBlocks],
+        note: str | Mapping[str, str] = "",
+        *,
+        cached: Collection[int] = (),
+    ) -> None:
         """Add a step, with a ``note`` that stands before its figures; who follows the latest sees it at once.
 
-        From any thread. Raises ``ArgumentError`` as the class does, and then adds nothing.
+        The note is text in the widget's language, or one text for each language: the picture is in English.
+        ``cached`` are the free blocks whose content can still be found. From any thread. Raises
+        ``ArgumentError`` as the class does, and then adds nothing.
         """
+        notes = {self._lang: note} if isinstance(note, str) else dict(note)
+        step = _Step(tuple(sequences), notes, frozenset(cached))
         with self._turn:
-            frame = self._frame(tuple(sequences), note, self._lang)
-            self._steps.append((tuple(sequences), note))
+            frame = self._frame(step, self._lang)
+            self._steps.append(step)
             self.frames = [*self.frames, frame]
 
     @traitlets.validate("step")
@@ -104,9 +124,11 @@ class BlocksWidget(anywidget.AnyWidget):
 
         A note or a name in another script is left out of the picture.
         """
-        frames = [self._frame(*step, "en", ascii_only=True) for step in self._steps]
-        traits = {"form": self._form("en"), "frames": frames, "step": self.step}
-        return photo_page(text("widgets_blocks.title", "en"), self._esm, self._css, traits)
+        return photo_page(text("widgets_blocks.title", "en"), self._esm, self._css, self._photo_traits())
+
+    def _photo_traits(self) -> dict[str, Any]:
+        frames = [self._frame(step, "en", ascii_only=True) for step in self._steps]
+        return {"form": self._form("en"), "frames": frames, "step": self.step}
 
     def _form(self, lang: str) -> dict[str, Any]:
         columns = min(self._num_blocks, WIDE_COLUMNS if self._num_blocks <= 8 * WIDE_COLUMNS else 32)
@@ -128,26 +150,28 @@ class BlocksWidget(anywidget.AnyWidget):
             ],
         }
 
-    def _frame(
-        self, sequences: Sequence[SequenceBlocks], note: str, lang: str, *, ascii_only: bool = False
-    ) -> dict[str, Any]:
+    def _frame(self, step: _Step, lang: str, *, ascii_only: bool = False) -> dict[str, Any]:
         """One step as the script draws it: a cell a block, a row a sequence, and both in one sentence."""
+        sequences, note = step.sequences, step.note.get(lang, step.note.get(self._lang, ""))
         filled, owners = self._fill(sequences)
         for sequence in sequences:
             self._looks.setdefault(sequence.name, len(self._looks) % SHARED_LOOK)
         names = {s.name: s.name if not ascii_only or s.name.isascii() else "?" for s in sequences}
         cells = [
-            self._cell(block, filled[block], owners.get(block, ()), names, lang)
+            self._cell(block, filled[block], owners.get(block, ()), block in step.cached, names, lang)
             for block in range(self._num_blocks)
         ]
         rows = [self._row(sequence, names[sequence.name]) for sequence in sequences]
         kinds = Counter(cell["kind"] for cell in cells)
         slots = (kinds["full"] + kinds["part"]) * self._block_size
-        counts = dict(full=kinds["full"], part=kinds["part"], free=kinds["free"])
+        counts = dict(full=kinds["full"], part=kinds["part"], free=kinds["free"] + kinds["cached"])
         tokens = sum(filled.values())
         status = text(
             "widgets_blocks.status", lang, **counts, slots=slots, tokens=tokens, empty=slots - tokens
         )
+        if step.cached:
+            said = text("widgets_blocks.status_cached", lang, cached=kinds["cached"])
+            status = text("widgets_blocks.with_note", lang, note=status, status=said)
         if note and (note.isascii() or not ascii_only):
             status = text("widgets_blocks.with_note", lang, note=note, status=status)
         return {"cells": cells, "rows": rows, "status": status}
@@ -185,17 +209,27 @@ class BlocksWidget(anywidget.AnyWidget):
             )
 
     def _cell(
-        self, block: int, filled: int, owners: Sequence[str], names: dict[str, str], lang: str
+        self,
+        block: int,
+        filled: int,
+        owners: Sequence[str],
+        cached: bool,
+        names: dict[str, str],
+        lang: str,
     ) -> dict[str, Any]:
-        kind = "free" if not owners else "full" if filled == self._block_size else "part"
+        unheld = "cached" if cached else "free"
+        held = "full" if filled == self._block_size else "part"
+        kind = held if owners else unheld
         held_by = "+".join(names[name] for name in owners)
-        label = text(
-            "widgets_blocks.cell_free" if kind == "free" else "widgets_blocks.cell", lang,
-            block=block, owners=held_by, filled=filled, block_size=self._block_size,
-        )  # fmt: skip
+        key = "widgets_blocks.cell" if owners else f"widgets_blocks.cell_{kind}"
+        values = dict(block=block, filled=filled, block_size=self._block_size)
+        label = text(key, lang, owners=held_by, **values)
+        many = text("widgets_blocks.many_owners", lang, count=len(owners))
+        short = label if len(owners) <= MANY_OWNERS else text(key, lang, owners=many, **values)
         look = self._looks[owners[0]] if len(owners) == 1 else SHARED_LOOK
         return {
             "label": label,
+            "short": short,
             "owners": held_by,
             "kind": kind,
             "filled": filled,

@@ -15,6 +15,7 @@ import anywidget
 import traitlets
 
 from minikv.course.widgets.base import photo_page, source
+from minikv.course.widgets.form import select, slider
 from minikv.errors import MiniKVError
 from minikv.i18n import pick_language, text
 from minikv.plan import MemoryBudget, find_gpu, find_model, gpu_names, model_names, plan_memory
@@ -41,8 +42,8 @@ class BudgetWidget(anywidget.AnyWidget):
     that cannot work raises nothing: it is shown.
     """
 
-    _esm = source("bar.js", "budget.js")
-    _css = source("budget.css")
+    _esm = source("bar.js", "form.js", "budget.js")
+    _css = source("shared.css", "form.css", "budget.css")
 
     form = traitlets.Dict().tag(sync=True)
     state = traitlets.Dict().tag(sync=True)
@@ -152,13 +153,15 @@ class BudgetWidget(anywidget.AnyWidget):
             "columns": ["", text("widgets.column_term", lang), "GiB", text("widgets.column_bytes", lang)],
             "defaults": self._start,
             "fields": [
-                _select("model", _with(self._start["model"], models), lang),
-                _select("gpu", _with(self._start["gpu"], gpus), lang),
-                _select("tp", [(tp, str(tp)) for tp in TP_SIZES], lang),
-                _select("kv_dtype", [(name, name or own) for name in KV_DTYPES], lang),
-                _slider("context", _doubling(128, 2**20), 1, MAX_CONTEXT, 1, lang),
-                _slider("batch", _doubling(1, 1024), 1, MAX_BATCH, 1, lang),
-                _slider("utilization", [share / 100 for share in range(50, 100)], 0.01, 1, "any", lang),
+                select("widgets", "model", _with(self._start["model"], models), lang),
+                select("widgets", "gpu", _with(self._start["gpu"], gpus), lang),
+                select("widgets", "tp", [(tp, str(tp)) for tp in TP_SIZES], lang),
+                select("widgets", "kv_dtype", [(name, name or own) for name in KV_DTYPES], lang),
+                slider("widgets", "context", _doubling(128, 2**20), 1, MAX_CONTEXT, 1, lang),
+                slider("widgets", "batch", _doubling(1, 1024), 1, MAX_BATCH, 1, lang),
+                slider(
+                    "widgets", "utilization", [share / 100 for share in range(50, 100)], 0.01, 1, "any", lang
+                ),
             ],
         }
 
@@ -166,20 +169,6 @@ class BudgetWidget(anywidget.AnyWidget):
 def _with(start: str, names: list[str]) -> list[tuple[str, str]]:
     """Options by name; where the widget starts is always among them."""
     return [(name, name) for name in (names if start in names else [start, *names])]
-
-
-def _select(key: str, options: list[tuple[Any, str]], lang: str) -> dict[str, Any]:
-    return {"key": key, "label": text(f"widgets.{key}", lang), "options": options}
-
-
-def _slider(key: str, steps: list, least: float, most: float, step: float | str, lang: str) -> dict[str, Any]:
-    label = text(f"widgets.{key}", lang)
-    exact = text("widgets.exact", lang, label=label)
-    value_text = text(f"widgets.{key}_value", lang, value="{value}")  # the script fills in the number
-    return {
-        "key": key, "label": label, "exact": exact, "value_text": value_text,
-        "steps": steps, "min": least, "max": most, "step": step,
-    }  # fmt: skip
 
 
 def _doubling(first: int, last: int) -> list[int]:
