@@ -1,0 +1,356 @@
+"""Lesson 05: owned and borrowed memory, what a view keeps alive, and an arena that lends."""
+
+from collections.abc import Callable
+
+import torch
+
+from minikv.course.exercise import Exercise, Lesson, Misconception, Prediction
+from minikv.memory.arena import arena_bytes
+from minikv.memory.ownership import ownership, share_storage
+
+# 05.1
+
+
+def kept_bytes(tensors: list[torch.Tensor]) -> int:
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def on_parts(fn: Callable, dtype: str, sizes: list[int], parts: list[tuple[int, int, int]]) -> object:
+    """``fn`` of a list of tensors: part (i, start, stop) is ``whole[i][start:stop]``, or whole[i] itself."""
+    wholes = [torch.zeros(size, dtype=getattr(torch, dtype)) for size in sizes]
+    tensors = [
+        wholes[i] if (start, stop) == (0, sizes[i]) else wholes[i][start:stop] for i, start, stop in parts
+    ]
+    del wholes
+    return fn(tensors)
+
+
+def draw_parts(rng) -> list[dict]:
+    cases = []
+    for i in range(40):
+        sizes = [rng.randint(10, 20 + 20 * i) for _ in range(2 + i // 10)]
+        parts = []
+        # Each storage is used at least once, and one of them by two different parts.
+        for storage in [*range(len(sizes)), 0, *(rng.randrange(len(sizes)) for _ in range(i // 8))]:
+            start = rng.randint(1, sizes[storage] - 2)
+            parts.append((storage, start, rng.randint(start + 1, sizes[storage] - 1)))
+        storage, start, _ = parts[0]
+        parts.append(
+            (storage, start, rng.randint(start + 1, sizes[storage] - 1))
+        )  # begins at the same address
+        if i % 2:
+            whole = rng.randrange(len(sizes))
+            parts.append((whole, 0, sizes[whole]))
+        rng.shuffle(parts)
+        cases.append({"dtype": rng.choice(["float32", "float16", "int64"]), "sizes": sizes, "parts": parts})
+    return cases
+
+
+KEPT = Exercise(
+    id="05.1",
+    name="kept_bytes",
+    signature=("dtype", "sizes", "parts"),
+    cases=draw_parts,
+    reference=kept_bytes,
+    drive=on_parts,
+    misconceptions=(
+        Misconception("own_bytes", lambda tensors: sum(t.nbytes for t in tensors)),
+        Misconception("each_storage", lambda tensors: sum(t.untyped_storage().nbytes() for t in tensors)),
+        Misconception(
+            "by_data_ptr",
+            lambda tensors: sum({t.data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values()),
+        ),
+        Misconception("views_are_free", lambda tensors: sum(t.nbytes for t in tensors if t._base is None)),
+    ),
+)
+
+# 05.2
+
+
+def keep_window(keys: torch.Tensor, window: int) -> torch.Tensor:
+    return keys if window >= keys.shape[0] else keys[-window:].clone()
+
+
+def on_keys(fn: Callable, tokens: int, heads: int, dim: int, window: int) -> object:
+    """What can be seen of the tensor that ``fn`` makes of keys [tokens, heads, dim]."""
+    keys = torch.arange(tokens * heads * dim, dtype=torch.float32).view(tokens, heads, dim).clone()
+    kept = fn(keys, window)
+    if not isinstance(kept, torch.Tensor):
+        return kept
+    return {
+        "shape": tuple(kept.shape),
+        "values": kept,
+        "storage_bytes": ownership(kept).storage_bytes,
+        "copied": not share_storage(kept, keys),
+    }
+
+
+def draw_windows(rng) -> list[dict]:
+    cases = []
+    for i in range(40):
+        tokens = rng.randint(3, 5 + i)
+        # Fewer tokens than the cache has, exactly as many, and more.
+        window = (rng.randint(1, (tokens - 1) // 2), tokens, tokens + rng.randint(1, 9))[(0, 0, 1, 2)[i % 4]]
+        case = {"tokens": tokens, "heads": rng.randint(2, 3), "dim": rng.randint(2, 4), "window": window}
+        cases.append(case)
+    return cases
+
+
+WINDOW = Exercise(
+    id="05.2",
+    name="keep_window",
+    signature=("tokens", "heads", "dim", "window"),
+    cases=draw_windows,
+    reference=keep_window,
+    drive=on_keys,
+    misconceptions=(
+        Misconception("only_a_view", lambda keys, window: keys[-window:]),
+        Misconception("clone_first", lambda keys, window: keys.clone()[-window:]),
+        Misconception("always_copies", lambda keys, window: keys[-window:].clone()),
+        Misconception(
+            "oldest", lambda keys, window: keys if window >= keys.shape[0] else keys[:window].clone()
+        ),
+    ),
+)
+
+# 05.3
+
+
+def carve(sizes: list[int], align: int) -> tuple[list[int], int]:
+    offsets, end = [], 0
+    for size in sizes:
+        start = -(-end // align) * align
+        offsets.append(start)
+        end = start + size
+    return offsets, end
+
+
+def carve_tight(sizes: list[int], align: int) -> tuple[list[int], int]:
+    return [sum(sizes[:i]) for i in range(len(sizes))], sum(sizes)
+
+
+def carve_with_tail(sizes: list[int], align: int) -> tuple[list[int], int]:
+    offsets, end = carve(sizes, align)
+    return offsets, -(-end // align) * align
+
+
+def carve_one_too_many(sizes: list[int], align: int) -> tuple[list[int], int]:
+    offsets, end = [], 0
+    for size in sizes:
+        start = (end // align + 1) * align if end else 0
+        offsets.append(start)
+        end = start + size
+    return offsets, end
+
+
+def carve_largest_first(sizes: list[int], align: int) -> tuple[list[int], int]:
+    return carve(sorted(sizes, reverse=True), align)
+
+
+def carve_backwards(sizes: list[int], align: int) -> tuple[list[int], int]:
+    offsets, end = [], 0
+    for size in sizes:
+        start = end // align * align
+        offsets.append(start)
+        end = start + size
+    return offsets, end
+
+
+def draw_sizes(rng) -> list[dict]:
+    cases = []
+    for i in range(40):
+        align = 2 ** rng.randint(2, 9)
+        # Just below, on and above a multiple of the alignment, so that every rounding shows.
+        sizes = [
+            max(
+                1, align * rng.randint(1, 3) + rng.choice([-1, 0, 0, 1, rng.randint(-align // 2, align // 2)])
+            )
+            for _ in range(2 + i // 6)
+        ]
+        cases.append({"sizes": sizes, "align": align})
+    return cases
+
+
+CARVE = Exercise(
+    id="05.3",
+    name="carve",
+    signature=("sizes", "align"),
+    cases=draw_sizes,
+    reference=carve,
+    misconceptions=(
+        Misconception("tight", carve_tight),
+        Misconception("tail_padding", carve_with_tail),
+        Misconception("one_too_many", carve_one_too_many),
+        Misconception("largest_first", carve_largest_first),
+        Misconception("rounds_down", carve_backwards),
+    ),
+)
+
+# 05.4
+
+
+def live_bytes(steps: list[tuple]) -> list[int]:
+    storage_of: dict[str, int] = {}  # name: number of its storage
+    own: dict[str, int] = {}  # name: bytes of the tensor itself
+    sizes: list[int] = []  # bytes of each storage
+    alive = []
+    for what, name, *rest in steps:
+        if what == "new":
+            sizes.append(rest[0])
+            storage_of[name], own[name] = len(sizes) - 1, rest[0]
+        elif what == "view":
+            storage_of[name], own[name] = storage_of[rest[0]], rest[1]
+        elif what == "clone":
+            sizes.append(own[rest[0]])
+            storage_of[name], own[name] = len(sizes) - 1, sizes[-1]
+        else:
+            del storage_of[name], own[name]
+        alive.append(sum(sizes[storage] for storage in set(storage_of.values())))
+    return alive
+
+
+def live_owner_frees(steps: list[tuple]) -> list[int]:
+    """The rule of C++: a storage lives as long as the name that it was made under."""
+    made: dict[str, int] = {}
+    own: dict[str, int] = {}
+    alive = []
+    for what, name, *rest in steps:
+        size = own[rest[0]] if what == "clone" else rest[-1] if rest else 0
+        made.pop(name, None)
+        own.pop(name, None)
+        if what != "del":
+            own[name] = size
+        if what in ("new", "clone"):
+            made[name] = size
+        alive.append(sum(made.values()))
+    return alive
+
+
+def live_views_cost(steps: list[tuple]) -> list[int]:
+    """A view counted as if it were a copy."""
+    return live_bytes([("new", step[1], step[3]) if step[0] == "view" else step for step in steps])
+
+
+def live_clone_of_all(steps: list[tuple]) -> list[int]:
+    """A clone that copies the whole storage of its source."""
+    widths: dict[str, int] = {}
+    whole = []
+    for step in steps:
+        what, name, *rest = step
+        if what == "del":
+            del widths[name]
+        else:
+            widths[name] = rest[0] if what == "new" else widths[rest[0]]
+        whole.append(("new", name, widths[name]) if what == "clone" else step)
+    return live_bytes(whole)
+
+
+def live_names_leak(steps: list[tuple]) -> list[int]:
+    """A name that is given to another tensor goes on holding the first."""
+    renamed: list[tuple] = []
+    current: dict[str, str] = {}
+    for i, (what, name, *rest) in enumerate(steps):
+        if what in ("view", "clone"):
+            rest[0] = current[rest[0]]
+        if what != "del":
+            current[name] = f"{name}{i}"
+        renamed.append((what, current[name], *rest))
+    return live_bytes(renamed)
+
+
+def live_nothing_freed(steps: list[tuple]) -> list[int]:
+    """``del`` taken for a word without effect."""
+    alive: list[int] = []
+    own: dict[str, int] = {}
+    for what, name, *rest in steps:
+        if what != "del":
+            own[name] = own[rest[0]] if what == "clone" else rest[-1]
+        added = own[name] if what in ("new", "clone") else 0
+        alive.append((alive[-1] if alive else 0) + added)
+    return alive
+
+
+def draw_steps(rng) -> list[dict]:
+    cases = []
+    for i in range(50):
+        steps: list[tuple] = []
+        bytes_of: dict[str, int] = {}
+        for j in range(3 + i // 3):
+            kinds = ["new", "view", "view", "clone", "del"] if bytes_of else ["new"]
+            what = ["new", "view", "del"][j] if i % 5 == 0 and j < 3 else rng.choice(kinds)
+            source = rng.choice(sorted(bytes_of)) if bytes_of else ""
+            name = source if rng.random() < 0.2 and source else rng.choice("abcdef"[: 2 + i // 8])
+            if i % 5 == 0 and j < 3:  # the heart of it: something views "a", then "a" goes
+                name, source = ["a", "b", "a"][j], "a"
+            if what == "new":
+                steps.append((what, name, 4 * rng.randint(20, 100)))
+                bytes_of[name] = steps[-1][2]
+            elif what == "view":
+                steps.append((what, name, source, 4 * rng.randint(1, bytes_of[source] // 8 + 1)))
+                bytes_of[name] = steps[-1][3]
+            elif what == "clone":
+                steps.append((what, name, source))
+                bytes_of[name] = bytes_of[source]
+            else:
+                steps.append((what, source))
+                del bytes_of[source]
+        cases.append({"steps": steps})
+    return cases
+
+
+LIVE = Exercise(
+    id="05.4",
+    name="live_bytes",
+    signature=("steps",),
+    cases=draw_steps,
+    reference=live_bytes,
+    shrink=lambda case: [{"steps": case["steps"][:-1]}] if len(case["steps"]) > 1 else [],
+    misconceptions=(
+        Misconception("owner_frees", live_owner_frees),
+        Misconception("views_cost", live_views_cost),
+        Misconception("clone_of_all", live_clone_of_all),
+        Misconception("names_leak", live_names_leak),
+        Misconception("nothing_freed", live_nothing_freed),
+    ),
+)
+
+
+def _arena_size(vocab: int, tokens: int) -> int:
+    requests = [((4, vocab), torch.float32), ((tokens,), torch.int64), ((4, 63), torch.int32)]
+    return arena_bytes(requests, align=256)
+
+
+LESSON = Lesson(
+    exercises=(KEPT, WINDOW, CARVE, LIVE),
+    predictions=(
+        Prediction(
+            "ten_percent",
+            lambda rng: {"rows": rng.choice([200, 500, 800])},
+            how="torch.empty({rows}, 1000)[:{rows} // 10].untyped_storage().nbytes()",
+            unit="bytes",
+            answer=lambda rows: ownership(torch.empty(rows, 1000)[: rows // 10]).storage_bytes,
+        ),
+        Prediction(
+            "quiz_total",
+            lambda rng: {"rows": rng.choice([256, 512, 640])},
+            how="1024 * 768 * 2 + {rows} * 768 * 2",
+            unit="bytes",
+            answer=lambda rows: sum(torch.empty(n, 768, dtype=torch.half).nbytes for n in (1024, rows)),
+        ),
+        Prediction(
+            "expanded",
+            lambda rng: {"copies": rng.choice([32, 500, 4096])},
+            how="torch.zeros(1, 1024).expand({copies}, 1024).untyped_storage().nbytes()",
+            unit="bytes",
+            answer=lambda copies: ownership(torch.zeros(1, 1024).expand(copies, 1024)).storage_bytes,
+        ),
+        Prediction(
+            "arena_size",
+            lambda rng: {"vocab": rng.choice([1001, 2003, 5003]), "tokens": rng.choice([33, 70, 100])},
+            how="arena_bytes([((4, {vocab}), torch.float32), (({tokens},), torch.int64), ((4, 63), torch.int32)])",
+            unit="bytes",
+            answer=_arena_size,
+        ),
+    ),
+    questions=("owned_or_borrowed", "who_frees", "why_refuse"),
+)

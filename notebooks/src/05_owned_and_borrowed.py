@@ -1,0 +1,694 @@
+# %% [meta]
+# number = "05"
+# slug = "owned_and_borrowed"
+# needs = ["00", "02"]
+# rooms = ["memory.arena", "memory.ownership"]
+# minutes = 40
+# [title]
+# en = "Who frees this memory?"
+# zh = "这块内存由谁释放？"
+# [t4]
+# en = "The same bytes. The arena lies on the T4, and one cell shows its allocated memory instead of the process's."
+# zh = "字节数相同。arena 建在 T4 上，另有一个单元会显示 T4 的已分配显存，而不是进程的内存。"
+# [paper]
+# en = "05.3 and 05.4"
+# zh = "05.3 和 05.4"
+
+# %% [markdown] key="question" lang="en"
+# ## The question
+#
+# In February 2020 somebody stores one activation for each image of a batch.
+# The files are too large, and they grow with the *batch*, which should not matter to one image.
+# [PyTorch #33101](https://github.com/pytorch/pytorch/issues/33101) has it in five lines: a slice of 80 KB makes a file of 8 MB.
+#
+# > Saving a view of a tensor resulted in saving all of the tensor data, even the data outside this view
+#
+# In C++ the opposite happens.
+# In [libtorch_custom_dataset #1](https://github.com/mhubii/libtorch_custom_dataset/issues/1) a reader asks whether the `clone()` after `torch::from_blob` is really necessary.
+# It is: “torch doesn't own the data, so it gets thrown away after get() was called”.
+#
+# One program keeps memory for too long, the other loses it too early.
+# **Who frees this memory, and when?**
+# A KV cache consists of slices, so an engine has to know.
+# %% [markdown] key="question" lang="zh" src="e4fe9d9f"
+# ## 问题
+#
+# 2020 年 2 月，有人想为 batch 里的每张图片各存一份激活。
+# 存出来的文件偏大，而且随 **batch** 变大，可一张图片的激活本该与 batch 无关。
+# [PyTorch #33101](https://github.com/pytorch/pytorch/issues/33101) 用五行代码说清了现象：80 KB 的切片，存成了 8 MB 的文件。
+#
+# > Saving a view of a tensor resulted in saving all of the tensor data, even the data outside this view（保存一个视图，却把整个张量都存了下来，连视图之外的数据也在内）
+#
+# C++ 里的情形正好相反。
+# [libtorch_custom_dataset #1](https://github.com/mhubii/libtorch_custom_dataset/issues/1) 问：`torch::from_blob` 之后的 `clone()` 真的有必要吗？
+# 有必要。回答是“torch doesn't own the data, so it gets thrown away after get() was called”：数据不归 torch 所有，`get()` 一返回就没了。
+#
+# 一边是内存留得太久，一边是内存丢得太早。
+#
+# **这块内存由谁释放，什么时候释放？**
+#
+# KV 缓存里到处都是切片，推理引擎必须弄清楚。
+
+# %% key="asked"
+import io
+
+import torch
+
+torch.manual_seed(0)
+batch = torch.randn(100, 100, 100, dtype=torch.float64)
+saved = {"batch": batch, "batch[0]": batch[0], "batch[0].clone()": batch[0].clone()}
+for name, tensor in saved.items():
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    print(t("file_line", name=name, own=tensor.nbytes, file=file.tell()))
+
+# %% [markdown] key="predict_first" lang="en"
+# ## 1. Predict
+#
+# The file is only where it shows.
+# What does a tenth of a tensor keep in *memory*?
+# Run the cell to see the question; put your number in place of `...` and run it again.
+# %% [markdown] key="predict_first" lang="zh" src="ffea2ea5"
+# ## 1. 先猜一猜
+#
+# 文件只是让问题显露出来。
+# 一个张量的十分之一，会占住多少**内存**？
+# 直接运行单元格会显示题目；把 `...` 换成你的数字，再运行一次。
+
+# %% key="predict_ten"
+predict("ten_percent", ...)
+
+# %% [markdown] key="cpp" lang="en"
+# ## 2. The rule of C++
+#
+# “Memory Model Deep Dive”, one of the documents that this course grew from (from here on: the document), describes an engine whose tensor class has two modes and one flag:
+#
+# ```text
+#   owned     rt::Tensor a({1024, 768}, kGPU, kHALF)                  mOwnMemory = true
+#             the constructor allocates, the destructor calls cudaFree
+#   borrowed  rt::Tensor b(a.rawPointer(), {1024, 768}, kGPU, kHALF)  mOwnMemory = false
+#             holds an address; the destructor does nothing
+# ```
+#
+# The document then asks its reader to trace three tensors: `a` and `b` from above, and an owned `c`.
+# %% [markdown] key="cpp" lang="zh" src="332aeda2"
+# ## 2. C++ 的规则
+#
+# 本课程依据的文档之一《Memory Model Deep Dive》（下称原文）介绍了一个推理引擎，它的张量类有两种模式，用一个标志区分：
+#
+# ```text
+#   拥有   rt::Tensor a({1024, 768}, kGPU, kHALF)                  mOwnMemory = true
+#          构造时分配，析构时调用 cudaFree
+#   借用   rt::Tensor b(a.rawPointer(), {1024, 768}, kGPU, kHALF)  mOwnMemory = false
+#          只存一个地址，析构时什么也不做
+# ```
+#
+# 接着，原文请读者跟踪三个张量：上面的 `a`、`b`，再加一个拥有内存的 `c`。
+
+# %% key="predict_quiz"
+predict("quiz_total", ...)
+
+# %% [markdown] key="quiz" lang="en"
+# Here is the quiz in torch, with `c` of 512 x 768 as in the document.
+# `ownership` says what torch knows of a tensor's memory.
+# %% [markdown] key="quiz" lang="zh" src="17391932"
+# 下面用 torch 做一遍这道题，`c` 与原文一样是 512 x 768。
+# `ownership` 会说出 torch 对一个张量的内存知道些什么。
+
+# %% key="quiz_code"
+from minikv.memory import ownership, share_storage
+
+a = torch.zeros(1024, 768, dtype=torch.float16)
+b = a.view(1024, 768)
+c = torch.zeros(512, 768, dtype=torch.float16)
+for name, tensor in {"a": a, "b": b, "c": c}.items():
+    print(f"{name}  {ownership(tensor).text(t('lang'))}")
+total = sum(ownership(tensor).storage_bytes for tensor in (a, c))
+print(f"{total:,} B = {total / 2**20:g} MiB = {total / 1e6:.2f} MB")
+
+# %% [markdown] key="quiz_read" lang="en"
+# The document's answers are 1.5, 0 and 2.25; its unit is wrong.
+# It writes MB, and by its own rule (1 MB = 1,000,000 bytes) these would be 1.57 MB and 2.36 MB: 1.5 and 2.25 are **MiB**.
+#
+# Its last question is the one of this lesson: which destructors call `cudaFree`?
+# “Only `a` and `c`.”
+# That is the whole rule of C++, and nothing in it keeps `a` alive for `b`.
+# %% [markdown] key="quiz_read" lang="zh" src="d52f0332"
+# 原文的答案是 1.5、0 和 2.25，单位写错了。
+# 它写的是 MB，而按它自己的规定（1 MB = 1,000,000 字节），应该是 1.57 MB 和 2.36 MB；1.5 和 2.25 的单位是 **MiB**。
+#
+# 原文的最后一问，正是本课的问题：哪些析构函数会调用 `cudaFree`？
+# “只有 `a` 和 `c`。”
+# C++ 的规则就这么多，里面没有任何东西会为了 `b` 而留住 `a`。
+
+# %% [markdown] key="dangle" lang="en"
+# ## 3. The borrower that outlives its owner
+#
+# To watch this without crashing anything, we build the C++ class over a small tensor that plays the GPU's memory.
+# `malloc` takes the first hole, `free` makes a hole: nothing is ever really freed, so every read is safe.
+# %% [markdown] key="dangle" lang="zh" src="e2adf11d"
+# ## 3. 比拥有者活得更久的借用者
+#
+# 为了安全地观察，我们用一个小张量充当显存，在上面实现那个 C++ 类。
+# `malloc` 取第一个空洞，`free` 留下一个空洞；内存从未真正释放，所以怎么读都不会崩溃。
+
+# %% key="cpp_class"
+class Memory:
+    def __init__(self, size):
+        self.floats, self.holes = torch.zeros(size), [(0, size)]
+
+    def malloc(self, size):
+        start, hole = self.holes.pop(0)
+        self.holes.insert(0, (start + size, hole - size))
+        return start
+
+    def free(self, start, size):
+        self.holes.insert(0, (start, size))
+
+
+class CppTensor:
+    def __init__(self, memory, size, address=None):
+        self.memory, self.size, self.owns = memory, size, address is None
+        self.address = memory.malloc(size) if self.owns else address
+
+    def data(self):
+        return self.memory.floats[self.address : self.address + self.size]
+
+    def end(self):
+        if self.owns:
+            self.memory.free(self.address, self.size)
+
+# %% key="cpp_run"
+gpu = Memory(16)
+a = CppTensor(gpu, 4)
+a.data().fill_(1.0)
+b = CppTensor(gpu, 4, address=a.address)
+print(t("cpp_alive", values=b.data().tolist()))
+a.end()
+c = CppTensor(gpu, 4)
+c.data().fill_(99.0)
+print(t("cpp_dangling", values=b.data().tolist()))
+
+# %% [markdown] key="dangle_read" lang="en"
+# `b` **dangles**: its address is right, its owner is gone, and it reads what somebody else has written there.
+# No error, no warning.
+# In a KV cache this would be one user's prompt in another user's answer.
+#
+# The same steps in torch:
+# %% [markdown] key="dangle_read" lang="zh" src="13cc2cc1"
+# `b` **悬空**了：地址没错，拥有者已经不在，读到的是别人写在那里的内容。
+# 没有报错，也没有警告。
+# 换成 KV 缓存，就是一个用户的回答里混进了另一个用户的提示词。
+#
+# 同样的步骤，在 torch 里再走一遍：
+
+# %% key="torch_run"
+a = torch.ones(4)
+address = a.data_ptr()
+b = a[:]
+del a
+c = torch.full((4,), 99.0)
+print(t("torch_safe", values=b.tolist(), elsewhere=c.data_ptr() != address))
+
+# %% [markdown] key="storage" lang="en"
+# A torch tensor does not hold memory.
+# It holds a **storage**, and the storage holds the memory and counts who refers to it.
+#
+# ```text
+#   C++     a ──owns──> memory <──address── b          a ends: freed, b dangles
+#
+#   torch   a ──┐
+#               ├──counted──> storage ──owns──> memory  the last one to go frees
+#           b ──┘
+# ```
+#
+# So “owner” has no exact counterpart in torch: `a` and `b` hold the storage alike.
+# `ownership` calls a tensor an owner if it stands for a whole storage of torch's own and is no recorded view of another.
+# A weak reference does not count, so it can watch the storage go:
+# %% [markdown] key="storage" lang="zh" src="2684b0cc"
+# torch 的张量并不直接持有内存。
+# 它持有的是**存储**（storage）；内存归存储所有，存储还会计数：有谁引用了它。
+#
+# ```text
+#   C++     a ──拥有──> 内存 <──地址── b              a 析构：释放，b 悬空
+#
+#   torch   a ──┐
+#               ├──计数──> 存储 ──拥有──> 内存         最后一个离开的负责释放
+#           b ──┘
+# ```
+#
+# 所以 torch 里没有与“拥有者”完全对应的概念：`a` 和 `b` 对存储的持有是一样的。
+# 如果一个张量占满 torch 自己的整个存储，又没有被记录为别人的视图，`ownership` 就称它为拥有者。
+# 弱引用不参与计数，正好用来观察存储何时消失：
+
+# %% key="last_one"
+import weakref
+
+a = torch.ones(4)
+seen = weakref.ref(a.untyped_storage())
+b = a[2:]
+print(t("storage_state", moment="a, b", alive=seen() is not None))
+del a
+print(t("storage_state", moment="b", alive=seen() is not None))
+del b
+print(t("storage_state", moment="-", alive=seen() is not None))
+
+# %% [markdown] key="formula" lang="en"
+# ## 4. The formula
+#
+# A view is a rule for finding elements in a storage.
+# Element $(i_1, \dots, i_n)$ lies at byte
+# %% [markdown] key="formula" lang="zh" src="e538866d"
+# ## 4. 公式
+#
+# 视图就是一条规则：怎样在存储里找到元素。
+# 元素 $(i_1, \dots, i_n)$ 位于第几个字节：
+
+# %% [markdown] key="formula_math"
+# $$p(i_1, \dots, i_n) = s \,\Big( o + \sum_{k=1}^{n} i_k \, t_k \Big), \qquad 0 \le i_k < d_k \qquad\qquad \text{kept beside} = S - s \cdot \big|\{\, p \,\}\big|$$
+
+# %% [markdown] key="symbols" lang="en"
+# | symbol | what it is | unit | in torch |
+# |---|---|---|---|
+# | $d_k$ | length of dimension $k$ | elements | `t.shape[k]` |
+# | $t_k$ | **stride**: from one element to the next along dimension $k$ | elements | `t.stride(k)` |
+# | $o$ | offset of the first element | elements | `t.storage_offset()` |
+# | $s$ | size of one element | bytes | `t.element_size()` |
+# | $S$ | size of the storage | bytes | `t.untyped_storage().nbytes()` |
+# | $\lvert\{p\}\rvert$ | different places that elements lie on | elements | `ownership(t).touched_bytes // s` |
+# | kept beside | bytes that live on although no element needs them | bytes | `ownership(t).keeps_alive_bytes` |
+#
+# On real numbers: K of one layer of Llama-3.1-8B for 4,096 tokens, and its last 16 tokens, one block.
+# %% [markdown] key="symbols" lang="zh" src="4e75917b"
+# | 符号 | 含义 | 单位 | 在 torch 里 |
+# |---|---|---|---|
+# | $d_k$ | 第 $k$ 维的长度 | 元素 | `t.shape[k]` |
+# | $t_k$ | **步幅**（stride）：沿第 $k$ 维从一个元素到下一个 | 元素 | `t.stride(k)` |
+# | $o$ | 第一个元素的偏移 | 元素 | `t.storage_offset()` |
+# | $s$ | 一个元素的大小 | 字节 | `t.element_size()` |
+# | $S$ | 存储的大小 | 字节 | `t.untyped_storage().nbytes()` |
+# | $\lvert\{p\}\rvert$ | 元素落在多少个不同的位置上 | 元素 | `ownership(t).touched_bytes // s` |
+# | 连带占住 | 没有元素需要、却释放不了的字节 | 字节 | `ownership(t).keeps_alive_bytes` |
+#
+# 代入真实的数字：Llama-3.1-8B 一层的 K，4,096 个 token；再取最后 16 个 token，也就是一个块。
+
+# %% key="real"
+from minikv.plan import CacheSpec
+
+layer = CacheSpec.from_config("Llama-3.1-8B").layers[0]
+k = torch.zeros(layer.kv_heads, 4096, layer.k_dim, dtype=torch.bfloat16)
+block = k[:, -16:]
+print("shape", tuple(block.shape), "stride", block.stride(), "offset", block.storage_offset())
+seen = ownership(block)
+print(seen.text(t("lang")))
+times = seen.storage_bytes / seen.touched_bytes
+print(f"{seen.storage_bytes:,} / {seen.touched_bytes:,} = {times:g}")
+
+# %% [markdown] key="see" lang="en"
+# ## 5. See it
+#
+# Seven tensors made from one `t`, a 100 x 100 float32 (40,000 B).
+# Before you run it: which of them touches all bytes, and which touches fewer bytes than it has elements?
+# %% [markdown] key="see" lang="zh" src="87830eda"
+# ## 5. 看一看
+#
+# 由同一个 `t`（100 x 100 的 float32，40,000 B）得到的七个张量。
+# 运行之前先想：哪些会用到全部字节？哪个用到的字节数比元素个数还少？
+
+# %% key="predict_expanded"
+predict("expanded", ...)
+
+# %% key="bars"
+import plotly.graph_objects as go
+
+whole = torch.zeros(100, 100)
+made = {
+    "t": whole,
+    "t.T": whole.T,
+    "t[:10]": whole[:10],
+    "t[::10]": whole[::10],
+    "t[:, 0]": whole[:, 0],
+    "t[:1].expand(100, 100)": whole[:1].expand(100, 100),
+    "t[:10].clone()": whole[:10].clone(),
+}
+facts = {name: ownership(tensor) for name, tensor in made.items()}
+touched = [fact.touched_bytes for fact in facts.values()]
+beside = [fact.keeps_alive_bytes for fact in facts.values()]
+hatched = {"color": "#E69F00", "pattern": {"shape": "/"}}
+figure = go.Figure()
+figure.add_bar(name="touched", orientation="h", y=list(facts), x=touched, marker_color="#0072B2")
+figure.add_bar(name="kept alive beside", orientation="h", y=list(facts), x=beside, marker=hatched)
+figure.update_layout(barmode="stack", height=340, width=720, template="plotly_white")
+figure.update_layout(margin={"t": 50, "r": 20})
+figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"})
+figure.update_xaxes(title="bytes of the storage")
+figure.update_yaxes(autorange="reversed", automargin=True)
+lines = []
+for name, fact in facts.items():
+    sizes = f"touched {fact.touched_bytes:>6,} B   beside {fact.keeps_alive_bytes:>6,} B"
+    lines.append(f"{name:<23} elements {fact.numel:>6,}   {sizes}")
+show(figure, text="\n".join(lines), caption=t("bars_caption"))
+
+# %% [markdown] key="see_read" lang="en"
+# - `t.T` touches everything: another order is no other memory.
+# - Three tensors show a tenth or less and keep nine tenths or more. How many bytes a view keeps has nothing to do with how many it shows.
+# - `expand` repeats with a stride of 0: 10,000 elements on 400 bytes, and still it keeps all of `t`.
+# - `clone()` copies what the tensor shows into a storage of its own. After it, `t` can go.
+#
+# ### A cache that does this
+#
+# transformers keeps the last tokens of a sliding-window layer by slicing.
+# A small Mistral with a window of 16 reads a prompt of 160 tokens, then decodes one:
+# %% [markdown] key="see_read" lang="zh" src="f4a77006"
+# - `t.T` 用到了全部字节：换一种顺序，并没有换一块内存。
+# - 有三个张量只用到十分之一甚至更少，却占住了十分之九甚至更多。视图占住多少字节，与它看到多少无关。
+# - `expand` 靠步幅 0 重复元素：10,000 个元素落在 400 个字节上，却仍然占住整个 `t`。
+# - `clone()` 把张量看到的部分复制到自己的存储里。此后 `t` 就可以释放了。
+#
+# ### 真有缓存这样做
+#
+# transformers 的滑动窗口层，就是靠切片留下最近的 token。
+# 下面是一个窗口为 16 的小 Mistral，先读 160 个 token 的提示词，再解码一个 token：
+
+# %% key="sliding"
+from transformers import DynamicCache, MistralConfig, MistralForCausalLM
+
+small = MistralConfig(
+    vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1,
+    num_attention_heads=2, num_key_value_heads=2, head_dim=16,
+    sliding_window=16, max_position_embeddings=512, dtype="float32",
+)
+model = MistralForCausalLM(small).eval()
+cache = DynamicCache(config=model.config)
+
+
+@torch.no_grad()
+def step(moment, num_tokens):
+    model(torch.randint(0, 64, (1, num_tokens)), past_key_values=cache, use_cache=True)
+    keys = cache.layers[0].keys
+    sizes = {"own": keys.nbytes, "storage": ownership(keys).storage_bytes}
+    print(t("window_line", moment=moment, tokens=keys.shape[2], **sizes))
+
+
+step("prefill(160)", 160)
+step("decode(1)", 1)
+
+# %% [markdown] key="sliding_read" lang="en"
+# After the prefill the layer *shows* 15 tokens (the next one completes the window of 16) and *holds* the whole prompt, more than ten times as much.
+# The next step makes a new tensor, and the prompt is gone.
+# The planner knows both numbers: `bytes_for` counts what is cached, `held_bytes_for` the storage behind it.
+# %% [markdown] key="sliding_read" lang="zh" src="86b243e6"
+# 预填充之后，这一层**看到**的只有 15 个 token（加上下一个正好是窗口 16），**占住**的却是整个提示词，超过十倍。
+# 下一步会生成新的张量，提示词那份才释放。
+# 这两个数规划器都能算：`bytes_for` 算缓存的内容，`held_bytes_for` 算背后的存储。
+
+# %% key="sliding_spec"
+spec = CacheSpec.from_config(model.config)
+print(f"bytes_for(160)                {spec.bytes_for(160):>6,} B   K + V")
+print(f"held_bytes_for(160, step=160) {spec.held_bytes_for(160, step=160):>6,} B   K + V")
+print(f"held_bytes_for(161, step=1)   {spec.held_bytes_for(161, step=1):>6,} B   K + V")
+
+# %% [markdown] key="hands_on" lang="en"
+# ### On this machine
+#
+# 160 MiB, a tenth of it, then a clone of the tenth.
+# The first cell counts storages: exact, and the same everywhere.
+# The second asks what this process (on a GPU: PyTorch's allocator) really holds.
+# %% [markdown] key="hands_on" lang="zh" src="0c7f6111"
+# ### 在这台机器上
+#
+# 先分配 160 MiB，再取十分之一，最后 clone 这十分之一。
+# 第一个单元按存储计数：数字精确，在哪里都一样。
+# 第二个单元查看进程（在 GPU 上则是 PyTorch 的分配器）真正占用了多少。
+
+# %% key="hands_on_bytes"
+device = "cuda" if torch.cuda.is_available() else "cpu"
+whole = torch.ones(40, 2**20, device=device)
+part = whole[:4]
+for moment, tensor in {"whole[:4]": part, "whole[:4].clone()": part.clone()}.items():
+    seen = ownership(tensor)
+    print(t("fix_line", moment=moment, own=seen.nbytes, storage=seen.storage_bytes))
+del whole, part, tensor
+
+# %% key="hands_on_process" tags="hardware"
+import psutil
+
+
+def used_mib():
+    if device == "cuda":
+        return torch.cuda.memory_allocated() / 2**20
+    return psutil.Process().memory_info().rss / 2**20
+
+
+start = used_mib()
+whole = torch.ones(40, 2**20, device=device)
+print(t("process_line", moment="whole", mib=used_mib() - start))
+part = whole[:4]
+del whole
+print(t("process_line", moment="del whole", mib=used_mib() - start))
+part = part.clone()
+print(t("process_line", moment="part.clone()", mib=used_mib() - start))
+del part
+
+# %% [markdown] key="arena" lang="en"
+# ## 6. An arena: lending on purpose
+#
+# An engine wants both: the plain order of C++ (allocate once, at the start) and the safety of torch.
+# An **arena** is one allocation from which tensors are borrowed, one after another, each at a multiple of 256 bytes.
+# The caches of this course and the buffers of an engine's step are carved from one.
+# %% [markdown] key="arena" lang="zh" src="86ed3654"
+# ## 6. arena：有意地出借
+#
+# 推理引擎两样都要：C++ 的简单秩序（启动时一次分配好），加上 torch 的安全。
+# **arena**（一次分配的整块内存）依次借出张量，每个都从 256 字节的倍数开始。
+# 本课程的缓存和推理引擎每一步的缓冲区，都是从 arena 里划出来的。
+
+# %% key="predict_arena"
+predict("arena_size", ...)
+
+# %% key="arena_borrow"
+from minikv.memory import Arena, ArenaInUse, arena_bytes
+
+requests = {
+    "logits": ((4, 128_256), torch.float32),
+    "slots": ((70,), torch.int64),
+    "tables": ((4, 63), torch.int32),
+}
+need = arena_bytes(requests.values(), align=256)
+arena = Arena(need, device, name="step")
+loans = {name: arena.borrow(name, shape, dtype) for name, (shape, dtype) in requests.items()}
+print(arena.report().text(t("lang")))
+
+# %% [markdown] key="arena_full" lang="en"
+# It was made exactly large enough, so one more element is refused, with the shortage:
+# %% [markdown] key="arena_full" lang="zh" src="d9d2912b"
+# arena 刚好够用，再借一个元素就会被拒绝，并说明差多少：
+
+# %% key="arena_full_code"
+from minikv.errors import MiniKVError
+
+try:
+    arena.borrow("one more", (1,), torch.int8)
+except MiniKVError as error:
+    print(t(error))
+
+# %% [markdown] key="arena_close" lang="en"
+# Now somebody keeps a row of the logits, for a log perhaps, and everything else is let go.
+# `close` should give the memory back.
+# Will it?
+# %% [markdown] key="arena_close" lang="zh" src="ec745a1d"
+# 假设有人留下了 logits 的一行，也许是为了写日志；其余的都已放开。
+# `close` 本该归还内存。
+# 它会照做吗？
+
+# %% key="arena_refused"
+row = loans["logits"][0].detach()
+loans.clear()
+try:
+    arena.close()
+except ArenaInUse as error:
+    print(t(error))
+
+# %% key="arena_closed"
+kept = row.clone()
+del row
+arena.close()
+print(arena.report().text(t("lang")))
+
+# %% [markdown] key="arena_read" lang="en"
+# The row was a view of a tensor whose name is long gone; the arena still found it.
+# Each loan is a storage of its own over the arena's memory, and torch counts who refers to it, so one look answers for all views.
+# What torch cannot count is a bare address: `data_ptr()` in a captured CUDA graph, or in another library.
+#
+# Python itself refuses in the same way while numpy has borrowed a buffer:
+# %% [markdown] key="arena_read" lang="zh" src="8a34b695"
+# 这一行是视图，它来自的张量早就没有名字了，arena 仍然找到了它。
+# 每个借出的张量都有自己的存储，盖在 arena 的内存上；torch 会计数谁引用了这个存储，所以查一次就能知道所有视图的情况。
+# torch 数不到的是裸地址：已捕获的 CUDA 图里的 `data_ptr()`，或其他库手里的地址。
+#
+# 缓冲区借给 numpy 期间，Python 自己也会这样拒绝：
+
+# %% key="python_refuses"
+import numpy as np
+
+buffer = bytearray(8)
+lent = torch.from_numpy(np.frombuffer(buffer, dtype=np.uint8))
+print(ownership(lent).text(t("lang")))
+try:
+    buffer.extend(bytes(2**20))
+except BufferError as error:
+    print(f"BufferError: {error}")
+
+# %% [markdown] key="break" lang="en"
+# ## 7. Break it
+#
+# **Drop the arena instead of closing it.**
+# In C++ every loan would dangle now.
+# %% [markdown] key="break" lang="zh" src="8cd5271c"
+# ## 7. 弄坏它
+#
+# **不关闭 arena，直接丢掉它**。
+# 换成 C++，所有借出的张量此刻都会悬空。
+
+# %% key="break_drop"
+arena = Arena(1024)
+loan = arena.borrow("loan", (4,), torch.float32)
+loan.fill_(7.0)
+del arena
+print(t("loan_line", values=loan.tolist()))
+
+# %% [markdown] key="break_alias" lang="en"
+# **Copies that are none.**
+# Each of these looks like a tensor of its own. Which ones are?
+# %% [markdown] key="break_alias" lang="zh" src="c80f4e44"
+# **看似复制，其实没有**。
+# 下面每一个看起来都是独立的张量。哪些真的是？
+
+# %% key="break_alias_code"
+whole = torch.zeros(6, 4)
+for name, other in {
+    "whole.detach()": whole.detach(),
+    "whole[2:].contiguous()": whole[2:].contiguous(),
+    "whole.to(torch.float32)": whole.to(torch.float32),
+    "whole.reshape(4, 6)": whole.reshape(4, 6),
+    "whole.T.contiguous()": whole.T.contiguous(),
+    "whole.clone()": whole.clone(),
+}.items():
+    print(f"{name:<24} share_storage: {share_storage(whole, other)}")
+
+# %% [markdown] key="break_alias_read" lang="en"
+# `contiguous()`, `to()` and `reshape()` copy only if they have to.
+# `detach()` cuts the gradient, not the memory; torch does not even record it as a view, so `ownership` calls it an owner, and `share_storage` is the question to ask.
+# `clone()` always copies.
+#
+# **Memory from outside.**
+# numpy owns, torch borrows, and both write:
+# %% [markdown] key="break_alias_read" lang="zh" src="e8a2fc11"
+# `contiguous()`、`to()` 和 `reshape()` 只在必要时才复制。
+# `detach()` 切断的是梯度，不是内存；torch 甚至不把它记录为视图，`ownership` 会称它为拥有者，所以这时该问的是 `share_storage`。
+# `clone()` 一定会复制。
+#
+# **外来的内存**。
+# numpy 拥有，torch 借用，两边都能写：
+
+# %% key="break_numpy"
+array = np.zeros(4, dtype=np.float32)
+borrowed = torch.from_numpy(array)
+borrowed[0] = 5.0
+print(ownership(borrowed).text(t("lang")))
+print(t("shared_line", value=float(array[0])))
+
+# %% [markdown] key="break_dangle" lang="en"
+# **And one torch tensor that does dangle.**
+# [The documentation of `torch.frombuffer`](https://docs.pytorch.org/docs/stable/generated/torch.frombuffer.html) promises that “such memory will not be deallocated before the returned tensor goes out of scope”.
+# It holds the object, but unlike numpy it does not lock the object's buffer, and a `bytearray` that grows moves.
+# We only compare addresses: reading `lent` after this would be reading freed memory.
+# %% [markdown] key="break_dangle" lang="zh" src="fdf8ecdf"
+# **torch 张量也会悬空**，这里就有一个。
+# [`torch.frombuffer` 的文档](https://docs.pytorch.org/docs/stable/generated/torch.frombuffer.html)承诺：“such memory will not be deallocated before the returned tensor goes out of scope”，即返回的张量消失之前，内存不会释放。
+# 可它持有的只是对象，不像 numpy 那样锁住对象的缓冲区；而 `bytearray` 一变长就会搬家。
+# 下面只比较地址：此后再读 `lent`，读到的就是已释放的内存。
+
+# %% key="break_dangle_code"
+import ctypes
+
+
+def address_of(buffer):
+    return ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer))
+
+
+buffer = bytearray(8)
+lent = torch.frombuffer(buffer, dtype=torch.uint8)
+print(t("address_line", same=lent.data_ptr() == address_of(buffer)))
+buffer.extend(bytes(2**20))
+print(t("address_line", same=lent.data_ptr() == address_of(buffer)))
+del lent
+
+# %% [markdown] key="self" lang="en"
+# ## Check yourself
+#
+# The first is one of the document's own self-test questions.
+# Its answer there ends at “borrowed tensors just point to existing memory (views)”, which is half of it.
+# Say each answer aloud, then compare with `explain(..., reveal=True)`.
+# %% [markdown] key="self" lang="zh" src="450c3001"
+# ## 自我检查
+#
+# 第一题是原文的自测题之一。
+# 原文的答案止于“借用的张量只是指向已有的内存（视图）”，只说对了一半。
+# 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
+
+# %% key="explain_owned"
+explain("owned_or_borrowed")
+
+# %% key="explain_frees"
+explain("who_frees")
+
+# %% key="explain_refuse"
+explain("why_refuse")
+
+# %% [markdown] key="exercises" lang="en"
+# ## Exercises
+#
+# The exercise notebook of this lesson asks for four functions:
+#
+# 1. `kept_bytes`: what a list of tensors keeps in memory.
+# 2. `keep_window`: the last tokens of a cache, such that the rest can be freed.
+# 3. `carve`: where an arena places its loans.
+# 4. `live_bytes`: the memory after each step of a program, by torch's rule.
+# %% [markdown] key="exercises" lang="zh" src="2cfcbb1e"
+# ## 练习
+#
+# 本课的练习 notebook 要你写四个函数：
+#
+# 1. `kept_bytes`：一组张量占住多少内存。
+# 2. `keep_window`：留下缓存里最近的 token，并让其余部分可以释放。
+# 3. `carve`：arena 把借出的张量放在哪里。
+# 4. `live_bytes`：按 torch 的规则，程序每一步之后的内存。
+
+# %% [markdown] key="stuck" lang="en"
+# ## If you are stuck
+#
+# | symptom | the command that decides |
+# |---|---|
+# | memory did not fall after `del big` | `print(ownership(small).text())` for every tensor that came from `big`: “keeps ... alive beside its own” is the answer |
+# | a file or a message to another process is far too large | `t.nbytes, t.untyped_storage().nbytes()`: if they differ, save `t.clone()` |
+# | two tensors change together, or I do not know whether something copied | `share_storage(a, b)` |
+# %% [markdown] key="stuck" lang="zh" src="243f52cb"
+# ## 卡住了怎么办
+#
+# | 现象 | 用哪条命令判断 |
+# |---|---|
+# | `del big` 之后内存没有下降 | 对每个由 `big` 得到的张量执行 `print(ownership(small).text("zh"))`：看“另有 … B 因它而无法释放” |
+# | 文件，或发给其他进程的数据，大得离谱 | `t.nbytes, t.untyped_storage().nbytes()`：两者不同，就保存 `t.clone()` |
+# | 两个张量一起变，或者不知道某一步有没有复制 | `share_storage(a, b)` |
+
+# %% [markdown] key="next" lang="en"
+# ## What comes next
+#
+# You know who frees a piece of memory, and how to lend one on purpose.
+# Lesson 06 carves the simplest KV cache out of an arena: one tensor, a view for each layer, and a length for each sequence.
+# %% [markdown] key="next" lang="zh" src="11b3a357"
+# ## 下一课
+#
+# 现在你知道一块内存由谁释放，也会有意地把它借出去。
+# 第 06 课从 arena 里划出最简单的 KV 缓存：一个张量，每层一个视图，每条序列一个长度。
