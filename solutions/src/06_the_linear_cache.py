@@ -1,0 +1,153 @@
+# %% [markdown] key="offset_task" lang="en"
+# ## 06.1 From six indices to one
+#
+# `shape` is the shape of a linear cache, (layers, batch, 2, kv_heads, max_seq, head_dim), and `place` the six indices of one element.
+# Return how many elements lie before it in memory.
+# %% [markdown] key="offset_task" lang="zh" src="16f1a91b"
+# ## 06.1 从六个下标到一个偏移
+#
+# `shape` 是线性缓存的形状（layers, batch, 2, kv_heads, max_seq, head_dim），`place` 是某个元素的六个下标。
+# 返回内存中排在它前面的元素个数。
+
+# %% key="offset_stub"
+def element_offset(shape: tuple[int, ...], place: tuple[int, ...]) -> int:
+    ### BEGIN SOLUTION
+    offset = 0
+    for size, index in zip(shape, place):
+        offset = offset * size + index
+    return offset
+    ### END SOLUTION
+
+
+check("06.1", element_offset)
+
+# %% [markdown] key="wasted_task" lang="en"
+# ## 06.2 What stays empty
+#
+# Rows hold `lengths` tokens, in either of two caches:
+#
+# - a linear one that reserves `max_seq` tokens a row;
+# - a paged one that gives each row whole blocks of `block_size` tokens, and a row without tokens no block.
+#
+# A token takes `token_bytes` in all layers together.
+# Return the bytes that are reserved and hold nothing, as a pair: (linear, paged).
+# %% [markdown] key="wasted_task" lang="zh" src="4e062a3c"
+# ## 06.2 空着多少
+#
+# 各行有 `lengths` 个 token，放在下面两种缓存之一：
+#
+# - 线性缓存，每行预留 `max_seq` 个 token；
+# - 分页缓存，每行占用整数个可存 `block_size` 个 token 的块；没有 token 的行不占块。
+#
+# 一个 token 在所有层合计占 `token_bytes` 字节。
+# 返回已预留但空着的字节数，写成一对：（线性，分页）。
+
+# %% key="wasted_stub"
+def wasted_bytes(
+    lengths: list[int], max_seq: int, block_size: int, token_bytes: int
+) -> tuple[int, int]:
+    ### BEGIN SOLUTION
+    tokens = sum(lengths)
+    linear = len(lengths) * max_seq
+    paged = sum(-(-length // block_size) * block_size for length in lengths)
+    return (linear - tokens) * token_bytes, (paged - tokens) * token_bytes
+    ### END SOLUTION
+
+
+check("06.2", wasted_bytes)
+
+# %% [markdown] key="cache_task" lang="en"
+# ## 06.3 A linear cache of your own
+#
+# Write the class.
+#
+# - `write(layer, k, v)`: `k` and `v` are `[batch, kv_heads, T, head_dim]`. Put each row's tokens behind what is counted for that row. The lengths stay.
+# - `commit(increments)`: one number a row, at most T. The last T - increments[row] tokens of a row were padding; its next step may write over them.
+# - `read(layer, row)`: K and V of the counted tokens, `[kv_heads, length, head_dim]` each.
+#
+# The check writes every layer, commits once, and does so for several steps; then it reads everything. There is always room.
+# %% [markdown] key="cache_task" lang="zh" src="173490e8"
+# ## 06.3 自己写一个线性缓存
+#
+# 请写出这个类。
+#
+# - `write(layer, k, v)`：`k` 和 `v` 的形状是 `[batch, kv_heads, T, head_dim]`。把每行的 token 写到该行已计数内容的后面，长度不变。
+# - `commit(increments)`：每行一个数，不超过 T。一行最后的 T - increments[row] 个 token 只是补齐，该行的下一步可以覆盖它们。
+# - `read(layer, row)`：已计数 token 的 K 和 V，形状都是 `[kv_heads, length, head_dim]`。
+#
+# 检查时会写入每一层，然后提交一次，这样走若干步，最后读出全部内容。位置总是够用。
+
+# %% key="cache_stub"
+import torch
+
+
+class RowCache:
+    def __init__(self, layers: int, batch: int, kv_heads: int, max_seq: int, head_dim: int):
+        ### BEGIN SOLUTION
+        self.kv = torch.zeros(layers, batch, 2, kv_heads, max_seq, head_dim)
+        self.lengths = [0] * batch
+        ### END SOLUTION
+
+    def write(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        ### BEGIN SOLUTION
+        new = k.shape[2]
+        for row, length in enumerate(self.lengths):
+            self.kv[layer, row, 0, :, length : length + new] = k[row]
+            self.kv[layer, row, 1, :, length : length + new] = v[row]
+        ### END SOLUTION
+
+    def commit(self, increments: list[int]) -> None:
+        ### BEGIN SOLUTION
+        for row, more in enumerate(increments):
+            self.lengths[row] += more
+        ### END SOLUTION
+
+    def read(self, layer: int, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+        ### BEGIN SOLUTION
+        length = self.lengths[row]
+        return self.kv[layer, row, 0, :, :length], self.kv[layer, row, 1, :, :length]
+        ### END SOLUTION
+
+
+check("06.3", RowCache)
+
+# %% [markdown] key="steps_task" lang="en"
+# ## 06.4 How long can it go on?
+#
+# A batch has read its `prompts` (tokens of each row) and now decodes: every step adds one token to every row.
+# Return how many steps all rows can take together, as a pair: (linear, paged).
+#
+# - Linear: each row has room for `max_seq` tokens.
+# - Paged: the pool has `num_blocks` blocks of `block_size` tokens, and any row may take any free block. The prompts fit.
+# %% [markdown] key="steps_task" lang="zh" src="19192b6b"
+# ## 06.4 还能走多少步？
+#
+# 一个 batch 已读完 `prompts`（各行的 token 数），现在开始解码：每一步给每行增加一个 token。
+# 返回所有行一起最多能走多少步，写成一对：（线性，分页）。
+#
+# - 线性：每行有 `max_seq` 个 token 的位置。
+# - 分页：块池有 `num_blocks` 个块，每块 `block_size` 个 token，任何一行都可以取任何空闲块。提示词放得下。
+
+# %% key="steps_stub"
+def steps_left(prompts: list[int], max_seq: int, num_blocks: int, block_size: int) -> tuple[int, int]:
+    ### BEGIN SOLUTION
+    def fits(steps: int) -> bool:
+        return sum(-(-(length + steps) // block_size) for length in prompts) <= num_blocks
+
+    paged = 0
+    while fits(paged + 1):
+        paged += 1
+    return max_seq - max(prompts), paged
+    ### END SOLUTION
+
+
+check("06.4", steps_left)
+
+# %% [markdown] key="steps_why" lang="en"
+# ### BEGIN SOLUTION
+# Put the same bytes into both, `num_blocks * block_size = len(prompts) * max_seq`, and paged goes on at least as long when the rows differ by more than a block: what the short rows leave, the long one may take.
+# ### END SOLUTION
+# %% [markdown] key="steps_why" lang="zh" src="8a4cf253"
+# ### BEGIN SOLUTION
+# 让两者的字节数相同，即 `num_blocks * block_size = len(prompts) * max_seq`：只要各行长度相差超过一个块，分页至少能走得一样久，因为短的行用不着的块，长的行可以拿去用。
+# ### END SOLUTION
