@@ -152,3 +152,27 @@ def test_what_is_synced_is_plain_json():
     for trait in ("form", "frames", "step"):
         value = getattr(widget, trait)
         assert json.loads(json.dumps(value, allow_nan=False)) == value
+
+
+def test_a_cached_block_is_free_and_says_so():
+    widget = BlocksWidget(num_blocks=4, block_size=8)
+    widget.add_step([SequenceBlocks("A", (1,), 8)], cached=[1, 2])
+    cells = widget.frames[-1]["cells"]
+    assert [cell["kind"] for cell in cells] == ["free", "full", "cached", "free"], "who is held is not cached"
+    assert cells[2]["label"] == "2: cached"
+    assert "3 free" in widget.text()
+    assert "Cached, that is free but still to be found: 1." in widget.text()
+
+
+def test_a_note_in_both_languages_stands_in_the_picture():
+    widget = BlocksWidget("zh", num_blocks=4, block_size=8)
+    widget.add_step([], note={"en": "Freed.", "zh": "已释放。"})
+    assert "已释放。" in widget.text()
+    assert "Freed." in widget.photo_html()
+
+
+def test_many_owners_are_counted_in_the_cell_and_named_in_full():
+    sequences = [SequenceBlocks(name, (0,), 8) for name in "ABCD"]
+    cell = BlocksWidget(num_blocks=4, block_size=8, sequences=sequences).frames[0]["cells"][0]
+    assert cell["short"] == "0: 4 seqs 8/8"
+    assert cell["label"] == "0: A+B+C+D 8/8"

@@ -1,0 +1,883 @@
+# %% [meta]
+# number = "09"
+# slug = "pages_and_blocks"
+# needs = ["02"]
+# rooms = ["blocks"]
+# minutes = 60
+# [title]
+# en = "Who owns block 7?"
+# zh = "块 7 属于谁？"
+# [t4]
+# en = "Everything here is bookkeeping on the CPU: a T4 shows the same numbers, only the timings are the machine's own."
+# zh = "本课全是 CPU 上的记账，T4 上看到的数字相同，只有计时因机器而异。"
+# [paper]
+# en = "09.1, 09.5"
+# zh = "09.1、09.5"
+
+# %% [markdown] key="question" lang="en"
+# ## The question
+#
+# In October 2025 somebody gives nano-vllm, a small and much-read inference engine, the same prompt 513 times: the word "Hello", 248 times over.
+# It crashes:
+#
+# > CUDA error: invalid configuration argument
+#
+# ([nano-vllm #114](https://github.com/GeeeekExplorer/nano-vllm/issues/114), "Crashes when the prompt length exactly equals kvcache_block_size".)
+# The post also has a suspicion: the prefix cache leaves an input of length 0.
+# Two months later [#144](https://github.com/GeeeekExplorer/nano-vllm/issues/144) meets the same thing: the length a multiple of the block size, every block found in the cache, a query of length 0.
+# Here a cache has done its work too well.
+#
+# To say what should have happened, you have to know what a block is, who holds it, and when somebody else may have it.
+# **Take one block, number 7. Who owns it?**
+# By the end of this lesson you can follow it from empty to shared to cached to evicted, and you have written the parts that do it.
+# %% [markdown] key="question" lang="zh" src="679c7da5"
+# ## 问题
+#
+# 2025 年 10 月，有人把同一个提示词连发 513 次，交给 nano-vllm（一个小巧、读者很多的推理引擎）：内容是 248 个“Hello”。
+# 程序崩溃了：
+#
+# > CUDA error: invalid configuration argument
+#
+# （[nano-vllm #114](https://github.com/GeeeekExplorer/nano-vllm/issues/114)，标题的意思是“提示词长度恰好等于 kvcache_block_size 时崩溃”。）
+# 提问者怀疑：前缀缓存让模型的输入长度变成了 0。
+# 两个月后，[#144](https://github.com/GeeeekExplorer/nano-vllm/issues/144) 遇到同样的事：长度恰好是块大小的整数倍，所有块都命中缓存，query 的长度为 0。
+# 这一次，缓存好得过了头。
+#
+# 要说清本该怎样，先得知道：块是什么，由谁持有，什么时候才能让给别人。
+# **就看 7 号块：它属于谁**？
+# 学完本课，你能跟着它走完一生：空块、共享、缓存、淘汰；其中的关键几步，还要由你亲手写出来。
+
+# %% [markdown] key="predict_first" lang="en"
+# ## Predict
+#
+# Two numbers before anything is shown. Blocks hold 16 tokens in both.
+# %% [markdown] key="predict_first" lang="zh" src="be183745"
+# ## 先猜一猜
+#
+# 先猜两个数，再往下看。两题的块大小都是 16 个 token。
+
+# %% key="predict_second_time"
+predict("second_time", ...)
+
+# %% key="predict_shared"
+predict("shared_blocks", ...)
+
+# %% [markdown] key="table" lang="en"
+# ## A table, and a slot for every token
+#
+# The cache is one large tensor, made once and cut into blocks of equal size.
+# A sequence does not own a stretch of it.
+# It owns a list of block numbers, its **block table**, and that list may jump about.
+# `BlockManager` keeps the tables; it never sees a tensor.
+# %% [markdown] key="table" lang="zh" src="f751cf5a"
+# ## 一张表，给每个 token 一个槽位
+#
+# 缓存是一个大张量，一次建好，切成等大的**块**（block）。
+# 序列并不占有其中连续的一段。
+# 它有的只是一串块号，即**块表**（block table），而且块号可以跳来跳去。
+# `BlockManager` 管理这些块表，从不接触张量。
+
+# %% key="two_tables"
+from minikv.blocks import BlockManager
+
+manager = BlockManager(num_blocks=12, block_size=4)
+manager.allocate("A", [11, 12, 13, 14, 15, 16])
+manager.allocate("B", [21, 22, 23, 24, 25, 26, 27, 28, 29, 30])
+for token in (17, 18, 19):
+    manager.append("A", token)
+for name in manager.sequences():
+    print(t("table_line", name=name, tokens=manager.num_tokens(name), table=manager.block_table(name)))
+
+# %% [markdown] key="formula" lang="en"
+# A was given blocks 0 and 1, then B came, so A's ninth token had to go to block 5.
+# A **slot** is the place of one token.
+# The slots of the whole pool are numbered through:
+#
+# $$\text{slot}(i) \;=\; \text{table}\left[\left\lfloor \tfrac{i}{B} \right\rfloor\right] \cdot B \;+\; i \bmod B$$
+#
+# | symbol | meaning | unit |
+# |---|---|---|
+# | $i$ | position of the token in its sequence, from 0 | tokens |
+# | $B$ | block size | tokens a block |
+# | $\text{table}$ | block table of the sequence | block numbers |
+# | $\text{slot}$ | where K and V of this token are stored | slots, from 0 |
+#
+# A **prefill** writes many tokens at once, so it asks for a range of slots.
+# A **decode** step writes one token for each sequence: the last one.
+# %% [markdown] key="formula" lang="zh" src="c7072cfd"
+# A 先拿到块 0 和块 1，接着 B 来了，所以 A 的第 9 个 token 只能放进块 5。
+# **槽位**（slot）就是一个 token 的位置。
+# 整个块池的槽位统一编号：
+#
+# $$\text{slot}(i) \;=\; \text{table}\left[\left\lfloor \tfrac{i}{B} \right\rfloor\right] \cdot B \;+\; i \bmod B$$
+#
+# | 符号 | 含义 | 单位 |
+# |---|---|---|
+# | $i$ | token 在序列中的位置，从 0 开始 | token |
+# | $B$ | 块大小 | token / 块 |
+# | $\text{table}$ | 序列的块表 | 块号 |
+# | $\text{slot}$ | 这个 token 的 K 和 V 存放处 | 槽位号，从 0 开始 |
+#
+# **预填充**（prefill）一次写入很多 token，所以要一段槽位。
+# **解码**（decode）每一步给每条序列写一个 token，也就是最后一个。
+
+# %% key="slots"
+size = manager.block_size
+table = manager.block_table("A")
+print("prefill A :", manager.slot_mapping("A", 0, 9).tolist())
+print("by hand   :", [table[i // size] * size + i % size for i in range(9)])
+print("decode A,B:", manager.decode_slots(["A", "B"]).tolist())
+
+# %% [markdown] key="guide" lang="en"
+# ### The same in a guide
+#
+# A public guide, "KV 缓存分配详细指南" (a detailed guide to KV cache allocation), builds this list in its section 9, block by block: each block gives a run of slots, and the last one a shorter run.
+# In decode it takes the last block and counts to the last token in it.
+# Here are both, written as functions, against `slot_mapping`.
+# %% [markdown] key="guide" lang="zh" src="3087a4b4"
+# ### 一份指南里的写法
+#
+# 公开文档《KV 缓存分配详细指南》第 9 节也构造这个列表，不过是逐块进行：每个块贡献一段槽位，最后一块那段短一些。
+# 解码时则取最后一块，数到其中最后一个 token。
+# 下面把两者写成函数，与 `slot_mapping` 对照。
+
+# %% key="guide_code"
+def guide_prefill(table, num_tokens, block_size, cached_blocks):
+    slots = []
+    for place in range(cached_blocks, len(table)):
+        run = min(block_size, num_tokens - place * block_size)
+        slots += range(table[place] * block_size, table[place] * block_size + run)
+    return slots
+
+
+def guide_decode(table, num_tokens, block_size):
+    in_last_block = num_tokens - (len(table) - 1) * block_size
+    return table[-1] * block_size + in_last_block - 1
+
+
+right = {"prefill": 0, "decode": 0}
+for num_tokens in range(1, 41):
+    trial = BlockManager(num_blocks=40, block_size=4)
+    trial.allocate("other", [0] * 7)
+    trial.allocate("S", list(range(num_tokens)))
+    table = trial.block_table("S")
+    for cached in range(len(table)):
+        ours = trial.slot_mapping("S", cached * 4, num_tokens).tolist()
+        right["prefill"] += ours == guide_prefill(table, num_tokens, 4, cached)
+    right["decode"] += trial.decode_slots(["S"])[0] == guide_decode(table, num_tokens, 4)
+print(t("guide_agrees", **right))
+
+# %% [markdown] key="guide_limits" lang="en"
+# It agrees everywhere that it can be asked.
+# But it can only be asked for whole blocks: it starts at `cached_blocks`.
+# A chunked prefill may stop in the middle of a block.
+# If 6 of B's 10 tokens are stored and the next chunk is the other 4, whole blocks give two slots too many, and every key after them goes to the wrong place.
+# And whoever writes `num_tokens % block_size` for "tokens in the last block" gets 0 just when that block is full.
+# %% [markdown] key="guide_limits" lang="zh" src="9dc08116"
+# 凡是能问的地方，它都对。
+# 只是它只能按整块来问：从 `cached_blocks` 开始。
+# 分块预填充却可能停在一个块的中间。
+# 假设 B 的 10 个 token 已存了 6 个，下一段是另外 4 个：按整块算会多出两个槽位，后面的 key 全部错位。
+# 另外，谁要是用 `num_tokens % block_size` 来算“最后一块里的 token 数”，在块刚好填满时就会得到 0。
+
+# %% key="guide_breaks"
+table = manager.block_table("B")
+print(t("chunk_ours", slots=manager.slot_mapping("B", 6, 10).tolist()))
+print(t("chunk_guide", slots=guide_prefill(table, 10, 4, cached_blocks=6 // 4)))
+full = manager.block_table("B")[:2]
+print(t("full_block", right=guide_decode(full, 8, 4), wrong=full[-1] * 4 + 8 % 4 - 1, table=full))
+
+# %% [markdown] key="block_bytes" lang="en"
+# ### What a block is made of
+#
+# The same guide says what a block is. Its own formula disagrees, and so does `CacheSpec`:
+# %% [markdown] key="block_bytes" lang="zh" src="fb04fd4f"
+# ### 一个块里有什么
+#
+# 同一份指南给块下了定义，但它自己的公式与定义不符，`CacheSpec` 也算出不同的结果：
+
+# %% key="block_bytes_code"
+from minikv.course.errata import erratum
+from minikv.plan import CacheSpec
+
+slip = erratum("001-04")
+spec = CacheSpec.from_config("Llama-3.1-8B")
+block = spec.block_bytes(16)
+part = block // (2 * len(spec.layers))
+print(t("claim", claim=slip.claim.in_(t("lang")), correct=slip.correct.in_(t("lang"))))
+print(t("block_size_line", block=block, part=part, ratio=block // part))
+
+# %% [markdown] key="block_spans" lang="en"
+# So block 7 is not one piece of memory.
+# It is one row in the K and in the V of every layer of its kind, and one number in a table stands for all of them.
+# That is why the bookkeeping below is cheap: it moves one number where the GPU has megabytes.
+# %% [markdown] key="block_spans" lang="zh" src="dbc39786"
+# 所以块 7 并不是一整段内存。
+# 同一类层中，每层的 K 和 V 里各有它的一行，块表里的一个数字代表了全部。
+# 下面的记账之所以便宜，正因为如此：GPU 上是几兆字节，这里只动一个数字。
+
+# %% [markdown] key="life" lang="en"
+# ## The life of block 7
+#
+# How many sequences hold a block is its **reference count**.
+# When it falls to 0, the block is free.
+# A free block is *empty*, or it is *cached*: nobody holds it, but what is in it can still be found.
+#
+# X takes blocks 0 to 6 below, so the next block to be given out is number 7.
+# A and B begin with the same ten tokens, as requests with one system prompt do.
+# %% [markdown] key="life" lang="zh" src="5bfdfcc9"
+# ## 块 7 的一生
+#
+# 有多少条序列持有一个块，就是它的**引用计数**（reference count）。
+# 计数降到 0，块就空闲了。
+# 空闲的块要么是**空块**，要么是**缓存块**：没有序列持有它，但里面的内容还能找到。
+#
+# 下面 X 先占用块 0 到块 6，所以接下来分出去的就是块 7。
+# A 和 B 的前 10 个 token 相同，就像两个请求共用一段系统提示词。
+
+# %% key="who"
+manager = BlockManager(num_blocks=16, block_size=4)
+pool = manager.pools[0]
+system = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+prompts = {"A": [*system, 50, 51, 52], "B": [*system, 60, 61], "C": [*system, 70]}
+
+
+def who(moment):
+    holders = [name for name in manager.sequences() if 7 in manager.block_table(name)]
+    state = t("used") if holders else t("cached") if pool.is_published(7) else t("empty")
+    found = manager.match(prompts["C"]).num_tokens
+    print(f"{moment:<14}", t("who", count=pool.ref_count(7), holders=holders, state=state, found=found))
+
+
+manager.allocate("X", list(range(900, 928)))
+who("allocate X")
+manager.allocate("A", prompts["A"])
+who("allocate A")
+manager.commit("A")
+who("commit A")
+print(manager.allocate("B", prompts["B"]), manager.block_table("A"), manager.block_table("B"))
+who("allocate B")
+
+# %% [markdown] key="life_read" lang="en"
+# Three things stand in these lines.
+#
+# - **Sharing.** B's table begins with A's blocks 7 and 8. Ten tokens are equal, and eight are shared: only full blocks are. The third block holds tokens 9 and 10 and then something of one's own.
+# - **`allocate` gives a block, `commit` publishes it.** Between the two, nothing can be found. K and V are written by the forward in between, and a block that could be found earlier might be read before anybody has written it.
+# - **The question.** Nobody *owns* block 7. A holds it and B holds it. What it takes to write into it is to be its only holder.
+#
+# Now they leave, one after the other.
+# %% [markdown] key="life_read" lang="zh" src="24ed861d"
+# 从这几行能看出三件事。
+#
+# - **共享**。B 的块表以 A 的块 7、块 8 开头。相同的 token 有 10 个，共享的只有 8 个：能共享的只有满块。第三个块里除了第 9、10 个 token，还有各自的内容。
+# - **`allocate` 分配块，`commit` 发布块**。两者之间什么也找不到。K 和 V 是这期间由前向计算写入的；要是更早就能找到，别人就可能读到还没写好的块。
+# - **开头的问题**。块 7 不**属于**谁：A 持有它，B 也持有它。要往里写，前提是只有你一个持有者。
+#
+# 接下来，它们一个接一个离开。
+
+# %% key="leave"
+manager.free("A")
+who("free A")
+manager.free("B")
+who("free B")
+manager.allocate("C", prompts["C"])
+who("allocate C")
+manager.free("C")
+who("free C")
+manager.allocate("D", list(range(500, 536)))
+who("allocate D")
+print(t("evictions", evictions=manager.stats().pools[0].evictions, table=manager.block_table("D")))
+
+# %% [markdown] key="leave_read" lang="en"
+# C came when nobody held block 7 any more, and still got it: a cached block is taken back out of the middle of the free list.
+# D took all that was free: the empty blocks first, then the cached ones, and number 7 last of all.
+# With that block 7 lost what it held, and the last line finds no prefix.
+#
+# ### The tail goes first
+#
+# Which cached block is evicted first?
+# The one that has been free the longest, and of one sequence **the tail before the beginning**.
+# A beginning is what others have in common; and a tail without its beginning can never be found.
+# %% [markdown] key="leave_read" lang="zh" src="3543125d"
+# C 来的时候，块 7 已经没有持有者，C 照样拿到了它：缓存块可以从空闲队列（free list）的中间取回。
+# D 拿走了所有空闲的块：先是空块，再是缓存块，最后才轮到块 7。
+# 块 7 的内容就此消失，最后一行再也找不到前缀。
+#
+# ### 从尾部开始淘汰
+#
+# 先淘汰哪个缓存块？
+# 空闲最久的那个；而同一条序列里，**尾部先于开头**。
+# 开头是别的请求也会用到的部分；而没有了开头，尾部永远不可能再被找到。
+
+# %% key="tail_first"
+lru = BlockManager(num_blocks=8, block_size=4)
+story = list(range(16))
+lru.allocate("old", story)
+lru.commit("old")
+print("old:", lru.block_table("old"))
+lru.free("old")
+for number in range(3):
+    lru.allocate(number, [100 + number] * (16 if number == 0 else 4))
+    found = lru.match([*story, 99]).num_tokens
+    print(t("lru_line", number=number, table=lru.block_table(number), found=found))
+
+# %% [markdown] key="see" lang="en"
+# ## See it
+#
+# The pool below is a real `BlockManager`, and each press of a button is one of its operations.
+# A colour and a pattern stand for a sequence, the grey hatching for a block that several hold.
+#
+# Try this, and say before each press what will change:
+#
+# 1. Fork A. How many blocks are copied? Then press "One token for each", twice.
+# 2. Free A. Then choose "A (has ended)" and ask for a new request with its tokens.
+# 3. Free it a second time.
+# 4. Press "New request" until the pool says no.
+#
+# The slider leads back through all that happened.
+# %% [markdown] key="see" lang="zh" src="de2d657c"
+# ## 亲眼看看
+#
+# 下面的块池背后是真正的 `BlockManager`，每按一次按钮就是它的一次操作。
+# 一种颜色加一种图案代表一条序列，灰色斜纹代表被多条序列持有的块。
+#
+# 试试下面几步，每次按之前先说出会发生什么：
+#
+# 1. 把 A 分叉。复制了几个块？然后按两次“每条序列加一个 token”。
+# 2. 释放 A。再选“A（已结束）”，以它的内容发起新请求。
+# 3. 再释放它一次。
+# 4. 一直按“新请求”，直到块池拒绝。
+#
+# 拖动滑块可以回看每一步。
+
+# %% key="widget"
+from minikv.course.widgets import PoolWidget
+
+widget = PoolWidget(t("lang"), num_blocks=24, block_size=4)
+actions = [("new", ""), ("new", ""), ("share", "B"), ("step", ""), ("new", ""), ("free", "D")]
+for action, sequence in actions:
+    widget.act(action, sequence)
+show(widget)
+
+# %% [markdown] key="cow" lang="en"
+# ## Fork and write: copy-on-write
+#
+# Four answers to one question, or four beams of a search, are forks: they share everything until they differ.
+# `fork` copies nothing.
+# Only who is about to write into a shared block gets a copy of it first: **copy-on-write**.
+# `append` returns what the storage has to copy, a list of `Copy(kind, src, dst)`, mostly empty.
+# %% [markdown] key="cow" lang="zh" src="abece8c6"
+# ## 分叉与写入：写时复制
+#
+# 同一个问题要四个回答，或者束搜索的四条路径，都是分叉（fork）：在出现不同之前，一切共享。
+# `fork` 什么也不复制。
+# 只有当谁要往共享的块里写时，才先给它复制一份：这就是**写时复制**（copy-on-write）。
+# `append` 返回存储需要做的复制，即 `Copy(kind, src, dst)` 的列表，通常为空。
+
+# %% key="predict_forked"
+predict("forked_blocks", ...)
+
+# %% [markdown] key="storage" lang="en"
+# To see what goes wrong without the copy, we need something to store.
+# In place of K and V each slot keeps a word, and `read` walks through the block table as attention does.
+# %% [markdown] key="storage" lang="zh" src="05e38c46"
+# 要看清不复制会出什么错，得真的存点东西。
+# 这里每个槽位不存 K 和 V，而存一个单词；`read` 像注意力那样沿着块表读。
+
+# %% key="storage_code"
+class Words:
+    def __init__(self):
+        self.manager = BlockManager(num_blocks=12, block_size=4)
+        self.slots = ["?"] * 48
+        self.ids = {}
+
+    def tokens(self, text):
+        return [self.ids.setdefault(word, len(self.ids)) for word in text.split()]
+
+    def forward(self, name, text, start=0):
+        mapping = self.manager.slot_mapping(name, start, len(text.split()))
+        for slot, word in zip(mapping, text.split()[start:]):
+            self.slots[slot] = word
+
+    def append(self, name, word, copying=True):
+        copies = self.manager.append(name, self.tokens(word)[0])
+        for copy in copies if copying else ():
+            self.slots[copy.dst * 4 : copy.dst * 4 + 4] = self.slots[copy.src * 4 : copy.src * 4 + 4]
+        self.slots[self.manager.decode_slots([name])[0]] = word
+        return copies
+
+    def read(self, name):
+        mapping = self.manager.slot_mapping(name, 0, self.manager.num_tokens(name))
+        return " ".join(self.slots[slot] for slot in mapping)
+
+
+def forked():
+    words = Words()
+    words.manager.allocate("A", words.tokens("the cat sat on the mat"))
+    words.forward("A", "the cat sat on the mat")
+    words.manager.commit("A")
+    words.manager.fork("A", "B")
+    words.manager.fork("A", "C")
+    return words
+
+# %% key="fork_and_write"
+words = forked()
+for name, word in (("A", "and"), ("B", "but"), ("C", "while")):
+    copies = words.append(name, word)
+    print(name, words.manager.block_table(name), [tuple(copy) for copy in copies])
+for name in "ABC":
+    print(name, words.read(name))
+
+# %% [markdown] key="fork_read" lang="en"
+# Three sequences, two copies.
+# C is the last one left in the old block: it is alone there, and writes in place.
+# Block 0 is full, so nobody will ever write into it again; it stays shared.
+# %% [markdown] key="fork_read" lang="zh" src="f2435e10"
+# 三条序列，只复制了两次。
+# 轮到 C 时，旧块里只剩它一个，于是就地写入。
+# 块 0 已满，谁也不会再往里写，所以一直共享。
+
+# %% [markdown] key="windows" lang="en"
+# ## Windows that move on
+#
+# A layer with a sliding window of $W$ tokens reads the last $W$ positions, the new token included.
+# A block that lies wholly before them will never be read again, so `commit` gives it back.
+# In the table its place stays, with `NULL_BLOCK` (-1) in it: the places behind it must keep their numbers, or `i // B` would count wrongly.
+#
+# Layers with a window and layers without one keep different tokens, so each **kind** has a pool and a table of its own.
+# %% [markdown] key="windows" lang="zh" src="a1d76927"
+# ## 向前移动的窗口
+#
+# 滑动窗口（sliding window）为 $W$ 的层，只读最近的 $W$ 个位置，新 token 也算在内。
+# 整块都在窗口之前的块再也不会被读到，于是 `commit` 把它归还。
+# 它在块表里的位置还留着，填上 `NULL_BLOCK`（-1）：后面各项的序号不能变，否则 `i // B` 就数错了。
+#
+# 有窗口的层与没有窗口的层保留的 token 不同，所以每一**类**层各有自己的块池和块表。
+
+# %% key="windows_code"
+from minikv.blocks import PoolKind
+
+windowed = BlockManager([PoolKind(num_blocks=16), PoolKind(num_blocks=8, window=6)], block_size=4)
+windowed.allocate("S", list(range(7)))
+windowed.commit("S")
+print(t("window_head"))
+for position in range(7, 26):
+    windowed.append("S", position)
+    windowed.commit("S")
+    if position % 3 == 0:
+        tables = [windowed.block_table("S", kind) for kind in (0, 1)]
+        used = [pool.used for pool in windowed.stats().pools]
+        print(f"{position + 1:>4}  {used[0]:>2} {used[1]:>2}  {tables[0]}  {tables[1]}")
+
+# %% [markdown] key="windows_read" lang="en"
+# The full kind grows with the sequence; the windowed kind does not, whatever the length.
+# The slot of a position behind the window is -1, and a store skips it:
+# %% [markdown] key="windows_read" lang="zh" src="71f25157"
+# 全长的那一类随序列增长；带窗口的那一类，序列再长也不再增加。
+# 窗口之前的位置，槽位是 -1，写入时会跳过：
+
+# %% key="windows_slots"
+print(windowed.slot_mapping("S", 14, 26, kind=1).tolist())
+
+# %% [markdown] key="size" lang="en"
+# ## How large should a block be?
+#
+# The last block of a sequence is rarely full.
+# Its empty slots are **internal fragmentation**: memory that is given out and holds nothing.
+# Paging has no other waste, since any free block is as good as any other.
+# %% [markdown] key="size" lang="zh" src="0badd921"
+# ## 块应该多大？
+#
+# 一条序列的最后一块很少正好填满。
+# 其中的空槽位就是**内部碎片**：已经分出去，却什么也没存。
+# 分页没有别的浪费，因为任何一个空闲块都同样好用。
+
+# %% key="predict_waste"
+predict("mean_waste", ...)
+
+# %% [markdown] key="size_guide" lang="en"
+# The guide has an opinion on block sizes, and it is the wrong way round:
+# %% [markdown] key="size_guide" lang="zh" src="df32ccab"
+# 那份指南也谈到了块大小，不过正好说反了：
+
+# %% key="size_claim"
+slip = erratum("001-22")
+print(t("claim", claim=slip.claim.in_(t("lang")), correct=slip.correct.in_(t("lang"))))
+
+# %% [markdown] key="size_measure" lang="en"
+# A mixed load, then: 120 sequences, most of them short, a few long, and in front of each the same system prompt of 700 tokens, told apart by a salt so that nothing is shared at first.
+# The last column asks for that prompt once more, with other tokens behind it: how much of the 700 does a hit bring?
+# %% [markdown] key="size_measure" lang="zh" src="f16f53f7"
+# 下面是一组长短混合的负载：120 条序列，多数短，少数长，每条前面都有同一段 700 token 的系统提示词；先用不同的盐值（salt）隔开，互不共享。
+# 最后一列再问一次这段提示词，后面接别的 token：700 个里能命中多少？
+
+# %% key="size_table"
+import random
+
+rng = random.Random(0)
+lengths = [700 + int(rng.lognormvariate(5, 1)) for _ in range(120)]
+system_prompt = list(range(700))
+waste, longest = {}, {}
+print(t("size_head"))
+for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+    load = BlockManager(num_blocks=sum(length // size + 1 for length in lengths), block_size=size)
+    for number, length in enumerate(lengths):
+        load.allocate(number, [*system_prompt, *range(1000, 300 + length)], salt=str(number))
+        load.commit(number)
+    stats = load.stats()
+    waste[size] = stats.wasted_slots[0] / len(lengths)
+    longest[size] = max(len(load.block_table(number)) for number in range(len(lengths)))
+    hit = load.match([*system_prompt, -1], salt="0").num_tokens
+    line = f"{size:>5} {waste[size]:>11.1f} {(size - 1) / 2:>9.1f} {stats.fragmentation():>9.2%}"
+    print(f"{line} {longest[size]:>10,} {hit:>8,}")
+
+# %% key="size_plot"
+import plotly.graph_objects as go
+
+figure = go.Figure()
+sizes = list(waste)
+empty = [round(waste[size], 2) for size in sizes]
+figure.add_scatter(x=sizes[1:], y=empty[1:], name="empty slots a sequence", mode="lines+markers")
+entries = [longest[size] for size in sizes]
+longest_style = {"dash": "dash"}
+figure.add_scatter(
+    x=sizes, y=entries, name="entries of the longest table",
+    mode="lines+markers", line=longest_style, marker={"symbol": "square"},
+)
+figure.update_xaxes(type="log", tickvals=sizes, title="block size, tokens (log scale)")
+figure.update_yaxes(type="log", dtick=1, title="slots, entries (log scale)")
+figure.update_layout(height=360, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
+figure.update_layout(legend={"x": 0.3, "y": 0.98})
+summary = "\n".join(f"{size:>4} {slots:>8} {count:>6}" for size, slots, count in zip(sizes, empty, entries))
+show(figure, text=summary, caption=t("plot_caption"))
+
+# %% [markdown] key="size_read" lang="en"
+# About $(B-1)/2$ slots a sequence are empty, wherever the lengths spread over more than a block.
+# So the smallest block wastes least, and the price is at the other end:
+#
+# - **The table.** At size 1 a sequence of a thousand tokens has a thousand entries, and attention looks each of them up in every layer and step.
+# - **The bookkeeping.** Every block has a count, a digest, and a place in the free list. Below it is timed on this machine.
+# - **The hits.** That is the price of *large* blocks: a hit is rounded down to whole blocks. With 256, 188 of the 700 tokens are computed again by everybody. In [vLLM #53749](https://github.com/vllm-project/vllm/issues/53749) an engine had chosen blocks of about 2,000 tokens, and shorter prefixes were never hit at all.
+# %% [markdown] key="size_read" lang="zh" src="60014d94"
+# 只要序列的长度分布得比一个块宽，每条序列平均约有 $(B-1)/2$ 个空槽位。
+# 所以块越小浪费越少，代价在另一头：
+#
+# - **块表**。块大小为 1 时，一千个 token 的序列，块表就有一千项；每一层、每一步，注意力都要逐项去查。
+# - **记账**。每个块都有计数、摘要，以及在空闲队列里的位置。下面在这台机器上计时。
+# - **命中**。这是**大**块的代价：命中只能按整块向下取整。块大小为 256 时，700 个 token 里有 188 个，每个请求都要重算。[vLLM #53749](https://github.com/vllm-project/vllm/issues/53749) 里，引擎自行选用了约 2,000 token 的块，更短的前缀一次也没有命中。
+
+# %% key="size_time" tags="timing"
+import statistics
+import time
+
+print(t("time_head"))
+for size in (1, 4, 16, 64, 256):
+    times = []
+    for turn in range(7):
+        load = BlockManager(num_blocks=4096 // size, block_size=size)
+        start = time.perf_counter()
+        load.allocate("S", list(range(4096)))
+        load.commit("S")
+        load.free("S")
+        times.append(time.perf_counter() - start)
+    print(f"{size:>5} {1e3 * statistics.median(times):>9.3f}")
+
+# %% [markdown] key="size_answer" lang="en"
+# Sixteen, a common choice, lies where the waste is a few tokens and table and bookkeeping are already small.
+# The kernel has a say in it too: lesson 10.
+# %% [markdown] key="size_answer" lang="zh" src="b91efb98"
+# 16 是常见的选择：浪费只有几个 token，而块表和记账已经足够小。
+# kernel 对此也有要求，见第 10 课。
+
+# %% [markdown] key="hits" lang="en"
+# ## What a shared prompt brings
+#
+# The **hit rate** is the share of prompt tokens that need not be computed.
+# Sixty requests with a system prompt of 700 tokens and a question of their own, in four variants.
+# %% [markdown] key="hits" lang="zh" src="f6935eba"
+# ## 共享提示词的收益
+#
+# **命中率**是无需计算的提示词 token 所占的比例。
+# 六十个请求，700 token 的系统提示词，各带一个自己的问题，分四种情况。
+
+# %% key="hit_rates"
+rng = random.Random(1)
+questions = [[rng.randrange(5000, 90_000) for _ in range(rng.randint(20, 300))] for _ in range(60)]
+variants = {
+    "shared": lambda number, question: ([*system_prompt, *question], ""),
+    "tenants": lambda number, question: ([*system_prompt, *question], f"tenant {number % 4}"),
+    "behind": lambda number, question: ([*system_prompt, 100_000 + number, *question], ""),
+    "before": lambda number, question: ([100_000 + number, *system_prompt, *question], ""),
+}
+for variant, request in variants.items():
+    load = BlockManager(num_blocks=4000, block_size=16)
+    for number, question in enumerate(questions):
+        load.allocate(number, *request(number, question))
+        load.commit(number)
+        load.free(number)
+    stats = load.stats()
+    print(t("hit_line", variant=t(f"hit_{variant}"), rate=stats.hit_rate, hit=stats.hit_tokens))
+
+# %% [markdown] key="hits_read" lang="en"
+# The last line is worth remembering.
+# One token that differs at the front, a date or a request number, and nothing is shared at all: K and V of a token depend on every token before it, so the **digest** of a block does too.
+# It is a hash of the parent's digest and the block's own tokens; the first parent is made from the **salt**.
+# Put what varies behind what is common.
+#
+# The second line is a choice. Tenants with different salts share nothing with each other, so that nobody can find out by timing what others have asked ([vLLM PR #17045](https://github.com/vllm-project/vllm/pull/17045)).
+# %% [markdown] key="hits_read" lang="zh" src="99e00efa"
+# 最后一行值得记住。
+# 只要最前面有一个 token 不同，比如日期或请求编号，就什么也共享不了：一个 token 的 K 和 V 取决于它之前的所有 token，所以块的**摘要**（digest）也必须如此。
+# 摘要是对“父块的摘要加上本块的 token”求哈希；第一个块的父摘要由**盐值**（salt）生成。
+# 变化的内容要放在公共内容之后。
+#
+# 第二行是有意的选择。盐值不同的租户互不共享，别人就无法靠计时猜出谁问过什么（[vLLM PR #17045](https://github.com/vllm-project/vllm/pull/17045)）。
+
+# %% [markdown] key="break" lang="en"
+# ## Break it
+#
+# ### A hit that leaves no query
+#
+# Back to the crash.
+# The block size there is 256. Take a prompt of two blocks that ran before, and count as that engine did: every full block that is found is a hit.
+# %% [markdown] key="break" lang="zh" src="88c0f5af"
+# ## 弄坏它
+#
+# ### 命中之后没有 query
+#
+# 回到开头的崩溃。
+# 那里的块大小是 256。取一个跑过的、正好两块长的提示词，像那个引擎一样计数：凡是找到的满块都算命中。
+
+# %% key="full_hit"
+again = BlockManager(num_blocks=8, block_size=256)
+prompt = list(range(512))
+again.allocate("first", prompt)
+again.commit("first")
+found = len(prompt) // 256 * 256
+print(t("every_block", cached=found, left=len(prompt) - found))
+got = again.allocate("second", prompt)
+print(t("one_left", cached=got.num_cached, left=got.num_tokens - got.num_cached))
+
+# %% [markdown] key="full_hit_read" lang="en"
+# With no token left to compute there is no query, no logits, and no next token. The kernel is launched with a grid of size 0, which CUDA refuses.
+# `match` looks up only `(len(tokens) - 1) // block_size` blocks, so one token is always left.
+# It pays with a whole block that is computed again: 256 tokens there, 16 with a usual block.
+# A fix proposed for that engine ([PR #199](https://github.com/GeeeekExplorer/nano-vllm/pull/199)) computes the last token only, and writes the same K and V into the shared block once more.
+# %% [markdown] key="full_hit_read" lang="zh" src="5b57f245"
+# 没有剩下要计算的 token，就没有 query，没有 logits，也就没有下一个 token。kernel 以大小为 0 的网格启动，被 CUDA 拒绝。
+# `match` 只查 `(len(tokens) - 1) // block_size` 个块，所以总会留下一个 token。
+# 代价是重算一整块：那里是 256 个 token，通常的块只有 16 个。
+# 有人为那个引擎提了一个修法（[PR #199](https://github.com/GeeeekExplorer/nano-vllm/pull/199)）：只重算最后一个 token，把同样的 K 和 V 往共享块里再写一遍。
+
+# %% [markdown] key="break_copy" lang="en"
+# ### A copy that nobody made
+#
+# The manager says what to copy. The storage has to do it.
+# %% [markdown] key="break_copy" lang="zh" src="89ea5ea0"
+# ### 没人去做的复制
+#
+# 管理器只说要复制什么，真正动手的是存储。
+
+# %% key="no_copy"
+words = forked()
+for name, word in (("A", "and"), ("B", "but"), ("C", "while")):
+    words.append(name, word, copying=False)
+for name in "ABC":
+    print(name, words.read(name))
+
+# %% [markdown] key="break_commit" lang="en"
+# ### A block that was published too early
+#
+# Here A's blocks are committed before its forward has run, and B comes in between.
+# %% [markdown] key="break_commit" lang="zh" src="1e3d0b8d"
+# ### 发布得太早的块
+#
+# 这一次，A 的前向计算还没有运行就先 `commit`，而 B 恰好此时到来。
+
+# %% key="early_commit"
+for early in (False, True):
+    words = Words()
+    words.manager.allocate("A", words.tokens("you are a kind helper . what is a block ?"))
+    if early:
+        words.manager.commit("A")
+    question = "you are a kind helper . who are you ?"
+    got = words.manager.allocate("B", words.tokens(question))
+    words.forward("B", question, start=got.num_cached)
+    print(t("early_line", early=early, cached=got.num_cached, text=words.read("B")))
+
+# %% [markdown] key="early_read" lang="en"
+# No error, no crash: an answer about text that is not there.
+# A count can go stale in the same way. Between looking and taking, somebody else may evict what was found; vLLM had wrong text from a hit count that outlived a failed schedule ([PR #18957](https://github.com/vllm-project/vllm/pull/18957)).
+# `allocate` therefore looks and takes in one operation:
+# %% [markdown] key="early_read" lang="zh" src="c41a1737"
+# 没有报错，也没有崩溃，只是模型在回答一段不存在的文字。
+# 计数也会这样过期：查到之后、取走之前，别人可能已经把它淘汰。vLLM 就曾因调度失败后仍沿用旧的命中数而输出错误的文本（[PR #18957](https://github.com/vllm-project/vllm/pull/18957)）。
+# 所以 `allocate` 把查找和取用放在同一个操作里完成：
+
+# %% key="stale"
+stale = BlockManager(num_blocks=4, block_size=4)
+stale.allocate("A", list(range(12)))
+stale.commit("A")
+stale.free("A")
+looked = stale.match(list(range(13))).num_tokens
+stale.allocate("other", [99] * 12)
+print(t("stale_line", looked=looked, now=stale.match(list(range(13))).num_tokens))
+
+# %% [markdown] key="break_hash" lang="en"
+# ### Two texts, one hash
+#
+# vLLM used Python's `hash` for its blocks at first and moved on to SHA-256, because a collision hands one user the cache of another ([PR #12621](https://github.com/vllm-project/vllm/pull/12621), [PR #15297](https://github.com/vllm-project/vllm/pull/15297)).
+# A collision is easy to find:
+# %% [markdown] key="break_hash" lang="zh" src="53b0b87f"
+# ### 两段文字，同一个哈希
+#
+# vLLM 起初用 Python 的 `hash` 标识块，后来改用 SHA-256，因为一旦碰撞，一个用户就会拿到另一个用户的缓存（[PR #12621](https://github.com/vllm-project/vllm/pull/12621)、[PR #15297](https://github.com/vllm-project/vllm/pull/15297)）。
+# 碰撞不难找：
+
+# %% key="collision"
+from minikv.blocks import BlockPool
+
+ours, theirs = (7, -1), (7, -2)
+digest = hash(ours).to_bytes(8, "little", signed=True)
+shelf = BlockPool(num_blocks=4, block_size=2)
+[block] = shelf.allocate(1)
+shelf.publish(block, digest, repr(ours).encode())
+found = [shelf.find(digest, repr(tokens).encode()) for tokens in (ours, theirs)]
+print(t("collision", equal=hash(ours) == hash(theirs), ours=ours, theirs=theirs, found=found))
+
+# %% [markdown] key="collision_read" lang="en"
+# The pool is asked for the tokens too, and gives a block only if they are equal. The manager's digests are SHA-256, where nobody knows a collision; the comparison is there in case.
+#
+# ### A free list that has to be searched
+#
+# A hit takes a cached block out of the *middle* of the free list.
+# In a `deque`, which nano-vllm uses for it, `remove` walks along the list until it finds the block.
+# Our pool keeps cached blocks in an ordered dict, where nothing has to be searched.
+# %% [markdown] key="collision_read" lang="zh" src="1d785d62"
+# 查找时还要给出 token，只有完全相同才会得到这个块。管理器的摘要用 SHA-256，至今无人知道它的碰撞；比较 token 是为了以防万一。
+#
+# ### 需要逐个搜索的空闲队列
+#
+# 命中时，要从空闲队列的**中间**取走一个缓存块。
+# nano-vllm 用 `deque` 做这个队列，而 `remove` 要一个个找过去，直到找到那个块。
+# 我们的块池把缓存块放在有序字典里，不需要搜索。
+
+# %% key="free_list_time" tags="timing"
+from collections import deque
+
+print(t("free_head"))
+for num_blocks in (1_000, 10_000, 100_000):
+    queue = deque(range(num_blocks))
+    shelf = BlockPool(num_blocks, block_size=1)
+    for block in shelf.allocate(num_blocks):
+        shelf.publish(block, block.to_bytes(8, "little"), b"")
+    shelf.free(list(range(num_blocks))[::-1])
+    wanted = random.Random(2).sample(range(num_blocks), 200)
+    start = time.perf_counter()
+    for block in wanted:
+        queue.remove(block)
+    middle = time.perf_counter()
+    for block in wanted:
+        shelf.touch([block])
+    end = time.perf_counter()
+    print(f"{num_blocks:>8,} {(middle - start) / 200 * 1e6:>12.2f} {(end - middle) / 200 * 1e6:>9.2f}")
+
+# %% [markdown] key="break_errors" lang="en"
+# ### What the manager refuses
+#
+# Freed twice, and too few blocks. An operation that is refused has changed nothing.
+# %% [markdown] key="break_errors" lang="zh" src="764436a5"
+# ### 管理器会拒绝什么
+#
+# 释放两次，以及块不够。被拒绝的操作什么也没有改变。
+
+# %% key="errors"
+from minikv.errors import MiniKVError
+
+small = BlockManager(num_blocks=4, block_size=4)
+small.allocate("A", list(range(10)))
+before = small.stats()
+attempts = [
+    lambda: small.allocate("B", list(range(100, 108))),
+    lambda: small.allocate("B", list(range(100, 120))),
+    lambda: small.pools[0].free([3]),
+    lambda: small.free("B"),
+]
+for attempt in attempts:
+    try:
+        attempt()
+    except MiniKVError as error:
+        print(f"{type(error).__name__}: {t(error)}")
+print(t("unchanged", same=small.stats() == before))
+
+# %% [markdown] key="self" lang="en"
+# ## Check yourself
+#
+# Say each answer aloud, then compare with `explain(..., reveal=True)`.
+# %% [markdown] key="self" lang="zh" src="c2d6ea3e"
+# ## 自我检查
+#
+# 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
+
+# %% key="explain_owns"
+explain("who_owns")
+
+# %% key="explain_commit"
+explain("why_commit")
+
+# %% key="explain_parent"
+explain("why_parent")
+
+# %% key="explain_size"
+explain("which_size")
+
+# %% [markdown] key="exercises" lang="en"
+# ## Exercises
+#
+# The exercise notebook asks for the parts of a block manager, with plain lists in place of its classes:
+#
+# 1. `slot_mapping`: positions to slots.
+# 2. `free`: the one way by which a block becomes free.
+# 3. `block_digests`: the chained hash of the full blocks.
+# 4. `append_slot`: a new block, a copy, or nothing.
+# 5. `behind_window`: which blocks can be given back.
+# %% [markdown] key="exercises" lang="zh" src="6f418f0c"
+# ## 练习
+#
+# 练习 notebook 要你用普通的列表，写出块管理器的几个部分：
+#
+# 1. `slot_mapping`：从位置到槽位。
+# 2. `free`：块变为空闲的唯一途径。
+# 3. `block_digests`：满块的链式哈希。
+# 4. `append_slot`：要一个新块，复制一块，还是什么都不用做。
+# 5. `behind_window`：哪些块可以归还。
+
+# %% [markdown] key="stuck" lang="en"
+# ## If you are stuck
+#
+# | symptom | the command that decides |
+# |---|---|
+# | free blocks dwindle, although sequences end | `manager.stats().pools[0]` after every `free`, and `manager.sequences()`: who is still there? Then `manager.check_invariants()` |
+# | a sequence reads text of another one | `pool.ref_count(manager.block_table(name)[-1])` before the write: more than 1 needs the copies that `append` returned |
+# | no prefix hits | `manager.match(tokens, salt).num_tokens` right after `commit`: 0 means another salt, another first token, or a prompt shorter than a block and one token |
+# %% [markdown] key="stuck" lang="zh" src="29ef62aa"
+# ## 卡住了怎么办
+#
+# | 现象 | 用哪条命令判断 |
+# |---|---|
+# | 序列都结束了，空闲块却越来越少 | 每次 `free` 之后看 `manager.stats().pools[0]` 和 `manager.sequences()`：谁还在？再运行 `manager.check_invariants()` |
+# | 一条序列读到了另一条的文字 | 写入之前看 `pool.ref_count(manager.block_table(name)[-1])`：大于 1 时，必须先完成 `append` 返回的复制 |
+# | 前缀从不命中 | `commit` 之后立即看 `manager.match(tokens, salt).num_tokens`：为 0 说明盐值不同、第一个 token 不同，或者提示词还不够一块加一个 token |
+
+# %% [markdown] key="next" lang="en"
+# ## What comes next
+#
+# You know where every token lies and who may write there.
+# Lesson 10 reads it: a kernel that walks through the block table, with `slot_mapping` on its way in.
+# Lesson 11 puts 256 requests on one pool.
+# %% [markdown] key="next" lang="zh" src="cd1503c6"
+# ## 下一课
+#
+# 现在你知道每个 token 在哪里，谁可以往那里写。
+# 第 10 课来读它们：一个沿着块表读取的 kernel，写入时用的正是 `slot_mapping`。
+# 第 11 课让 256 个请求共用一个块池。
