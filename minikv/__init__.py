@@ -7,19 +7,40 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from minikv.blocks import BlockManager, BlockPool
+    from minikv.cache import LinearKVCache, PagedKVCache
     from minikv.errors import MiniKVError
+    from minikv.memory import Arena, ownership
     from minikv.plan import CacheSpec, MemoryBudget, plan_memory
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Arena": "minikv.memory",
+    "BlockManager": "minikv.blocks",
+    "BlockPool": "minikv.blocks",
     "CacheSpec": "minikv.plan",
+    "LinearKVCache": "minikv.cache",
     "MemoryBudget": "minikv.plan",
     "MiniKVError": "minikv.errors",
+    "PagedKVCache": "minikv.cache",
+    "ownership": "minikv.memory",
     "plan_memory": "minikv.plan",
 }
 
-__all__ = ["CacheSpec", "MemoryBudget", "MiniKVError", "__version__", "plan_memory"]
+__all__ = [
+    "Arena",
+    "BlockManager",
+    "BlockPool",
+    "CacheSpec",
+    "LinearKVCache",
+    "MemoryBudget",
+    "MiniKVError",
+    "PagedKVCache",
+    "__version__",
+    "ownership",
+    "plan_memory",
+]
 
 
 def __getattr__(name: str):

@@ -38,6 +38,21 @@ def test_the_python_example_says_what_it_gives(name):
 
 
 @pytest.mark.parametrize("name", READMES)
+def test_the_cache_example_says_what_it_gives(name):
+    code = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)[1]
+    values: dict = {}
+    checked = 0
+    for line in re.findall(r"^(?:\S.*|)(?:\n +.*)*", code, re.MULTILINE):
+        said = re.fullmatch(r"(\S.*?) +# (\d+|True|\[[\d, ]+]|torch\.Size.*)", line)
+        if said:
+            assert str(eval(said[1], values)) == said[2]
+            checked += 1
+        else:
+            exec(line, values)
+    assert checked == 4
+
+
+@pytest.mark.parametrize("name", READMES)
 def test_links_lead_somewhere(name):
     text = (ROOT / name).read_text()
     for target in re.findall(r"\]\((?!http)([^)#]+)", text):

@@ -14,6 +14,7 @@ from minikv.course import guard
 from minikv.course.compare import difference, size
 from minikv.course.exercise import Exercise, Misconception
 from minikv.course.lessons import find_exercise
+from minikv.course.say import say
 from minikv.errors import ArgumentError
 
 HINT_LEVELS = (1, 2, 3)
@@ -113,7 +114,7 @@ def check(id: str, fn: object, hint: int = 1, seed: int = 0, *, lang: str = "en"
     verdict = run_check(exercise, fn, seed=seed)
     name = getattr(fn, "__name__", "")
     name = name if name.isidentifier() else "fn"  # a lambda has no name to print
-    print(report(exercise, verdict, name=name, hint=hint, seed=seed, lang=lang))
+    say(report(exercise, verdict, name=name, hint=hint, seed=seed, lang=lang), lang)
 
 
 def _try(exercise: Exercise, fn: Callable, args: dict, limit_s: float) -> _Trial:

@@ -1,6 +1,7 @@
 """Feynman questions: say it in your own words, then compare with a model answer and its points."""
 
 from minikv.course.lessons import find_lesson
+from minikv.course.say import say
 from minikv.errors import UnknownNameError
 from minikv.i18n import text
 
@@ -14,11 +15,11 @@ def explain(key: str, reveal: bool = False, *, lesson: str, lang: str = "en") ->
     if key not in questions:
         raise UnknownNameError("unknown_question", name=key, known=", ".join(questions))
     own = f"lesson_{lesson.lower()}.{key}"
-    print(text(f"{own}.question", lang))
+    say(text(f"{own}.question", lang), lang)
     if not reveal:
-        print(text("course.explain_how", lang, name=key))
+        say(text("course.explain_how", lang, name=key), lang)
         return
-    print(text("course.explain_answer", lang, answer=text(f"{own}.answer", lang).strip()))
-    print(text("course.explain_rubric", lang))
+    say(text("course.explain_answer", lang, answer=text(f"{own}.answer", lang).strip()), lang)
+    say(text("course.explain_rubric", lang), lang)
     for point in text(f"{own}.rubric", lang).strip().splitlines():
-        print(f"  [ ] {point.strip()}")
+        say(f"  [ ] {point.strip()}", lang, rest="    ")

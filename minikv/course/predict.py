@@ -7,6 +7,7 @@ from typing import Any
 from minikv.course.compare import REL_TOL
 from minikv.course.exercise import Prediction
 from minikv.course.lessons import find_lesson
+from minikv.course.say import say
 from minikv.errors import UnknownNameError
 from minikv.i18n import text
 
@@ -19,22 +20,22 @@ def predict(key: str, guess: object = ..., seed: int = 0, *, lesson: str, lang: 
     """
     prediction = find_prediction(key, lesson)
     values = prediction.ask(seed)
-    print(text(f"lesson_{lesson.lower()}.{key}.question", lang, **values))
+    say(text(f"lesson_{lesson.lower()}.{key}.question", lang, **values), lang)
     unit = text(f"course.unit.{prediction.unit}", lang)
     again = dict(name=key, unit=unit, seed=f", seed={seed}" if seed else "")
     if guess is ...:
         if prediction.tolerance == "exact":
-            print(text("course.predict_how", lang, **again))
+            say(text("course.predict_how", lang, **again), lang)
         else:
-            print(text("course.predict_how_tolerance", lang, factor=prediction.tolerance, **again))
+            say(text("course.predict_how_tolerance", lang, factor=prediction.tolerance, **again), lang)
     elif not _is_number(guess):
-        print(text("course.predict_not_a_number", lang, kind=type(guess).__name__, **again))
+        say(text("course.predict_not_a_number", lang, kind=type(guess).__name__, **again), lang)
     else:
         answer = prediction.answer(**values)
         verdict, numbers_said = judge(prediction, guess, answer)
-        print(text(f"course.predict_{verdict}", lang, guess=said(guess), unit=unit, **numbers_said))
+        say(text(f"course.predict_{verdict}", lang, guess=said(guess), unit=unit, **numbers_said), lang)
         how = prediction.how.format(**values)
-        print(text("course.predict_answer", lang, answer=said(answer), unit=unit, how=how))
+        say(text("course.predict_answer", lang, answer=said(answer), unit=unit, how=how), lang)
 
 
 def find_prediction(key: str, lesson: str) -> Prediction:

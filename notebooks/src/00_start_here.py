@@ -492,11 +492,11 @@ explain("what_is_free")
 # | 02 | [how many bytes](02_how_many_bytes.ipynb) | what does one token cost? |
 # | 03 | [the 2.86x mistake](03_the_2_86x_mistake.ipynb) | why did the estimate miss by 2.86x? |
 # | 04 | the roofline | why does the GPU wait? |
-# | 05 | owned and borrowed | who frees this memory? |
-# | 06 | the linear cache | what is the simplest cache? |
+# | 05 | [owned and borrowed](05_owned_and_borrowed.ipynb) | who frees this memory? |
+# | 06 | [the linear cache](06_the_linear_cache.ipynb) | what is the simplest cache? |
 # | 07 | allocate once | what does malloc cost per token? |
 # | 08 | allocate the KV cache | how many blocks fit? |
-# | 09 | pages and blocks | who owns block 7? |
+# | 09 | [pages and blocks](09_pages_and_blocks.ipynb) | who owns block 7? |
 # | 10 | kernels | how does a GPU read a page table? |
 # | 11 | the engine | how do 256 requests share one cache? |
 # | 12 | beyond one GPU | what does each GPU keep? |
@@ -507,7 +507,7 @@ explain("what_is_free")
 # | 17 | a fleet on paper | how many GPUs does this traffic need? |
 # | 18 | capstone | serve this load within this budget |
 # | A | [errata](A_errata.ipynb) | which numbers in the wild are wrong? |
-# %% [markdown] key="routes" lang="zh" src="071ae177"
+# %% [markdown] key="routes" lang="zh" src="ad5daacc"
 # ## 学习路线
 #
 # | 你的情况 | 课程 |
@@ -526,11 +526,11 @@ explain("what_is_free")
 # | 02 | [多少字节](02_how_many_bytes.ipynb) | 一个 token 要花多少字节？ |
 # | 03 | [2.86 倍的错误](03_the_2_86x_mistake.ipynb) | 估算为什么差了 2.86 倍？ |
 # | 04 | Roofline 模型 | GPU 在等什么？ |
-# | 05 | 拥有与借用 | 这段内存由谁释放？ |
-# | 06 | 线性缓存 | 最简单的缓存是什么样？ |
+# | 05 | [拥有与借用](05_owned_and_borrowed.ipynb) | 这块内存由谁释放？ |
+# | 06 | [线性缓存](06_the_linear_cache.ipynb) | 最简单的缓存是什么样？ |
 # | 07 | 只分配一次 | 每个 token 调一次 malloc 要付出什么？ |
 # | 08 | 分配 KV 缓存 | 能放下多少个块？ |
-# | 09 | 页与块 | 块 7 归谁？ |
+# | 09 | [页与块](09_pages_and_blocks.ipynb) | 块 7 属于谁？ |
 # | 10 | kernel | GPU 怎样读页表？ |
 # | 11 | 推理引擎 | 256 个请求怎样共用一份缓存？ |
 # | 12 | 不止一块 GPU | 每块 GPU 保存什么？ |

@@ -9,7 +9,7 @@
 # zh = "估算为什么差了 2.86 倍？"
 # [t4]
 # en = "Everything here is arithmetic and one tiny model: a T4 shows the same numbers, and in one cell also allocated and reserved memory."
-# zh = "全部是算术，外加一个极小的模型：T4 上看到的数字相同，另有一个单元会给出已分配和已保留的显存。"
+# zh = "全部是算术，外加一个极小的模型：T4 上看到的数字相同，另有一个单元格会给出已分配和已保留的显存。"
 # [paper]
 # en = "03.1, 03.2, 03.5"
 # zh = "03.1、03.2、03.5"
@@ -600,7 +600,7 @@ for batch in (2, 64):
 # %% [markdown] key="blame_object" lang="zh" src="27884fff"
 # 弱引用说明的是对象已经销毁：最后一个引用消失，两个缓存都随之销毁。
 # 至于分配器怎样处理那块显存，它看不出来。
-# 有 GPU 时，下一个单元会给出答案：**已分配**是张量占用的显存，**已保留**是 PyTorch 从 GPU 拿走的显存。
+# 有 GPU 时，下一个单元格会给出答案：**已分配**是张量占用的显存，**已保留**是 PyTorch 从 GPU 拿走的显存。
 
 # %% key="allocator" tags="hardware"
 def print_memory(moment):

@@ -9,10 +9,10 @@
 # zh = "这块内存由谁释放？"
 # [t4]
 # en = "The same bytes. The arena lies on the T4, and one cell shows its allocated memory instead of the process's."
-# zh = "字节数相同。arena 建在 T4 上，另有一个单元会显示 T4 的已分配显存，而不是进程的内存。"
+# zh = "字节数相同。arena 建在 T4 上，另有一个单元格显示的是 T4 的已分配显存，而不是进程的内存。"
 # [paper]
-# en = "05.3 and 05.4"
-# zh = "05.3 和 05.4"
+# en = "05.3, 05.4"
+# zh = "05.3、05.4"
 
 # %% [markdown] key="question" lang="en"
 # ## The question
@@ -33,8 +33,8 @@
 # %% [markdown] key="question" lang="zh" src="e4fe9d9f"
 # ## 问题
 #
-# 2020 年 2 月，有人想为 batch 里的每张图片各存一份激活。
-# 存出来的文件偏大，而且随 **batch** 变大，可一张图片的激活本该与 batch 无关。
+# 2020 年 2 月，有人把 batch 里每张图片的激活各存成一个文件。
+# 文件大得不对劲，而且 **batch** 越大，文件越大；可一张图片的激活本该与 batch 无关。
 # [PyTorch #33101](https://github.com/pytorch/pytorch/issues/33101) 用五行代码说清了现象：80 KB 的切片，存成了 8 MB 的文件。
 #
 # > Saving a view of a tensor resulted in saving all of the tensor data, even the data outside this view（保存一个视图，却把整个张量都存了下来，连视图之外的数据也在内）
@@ -47,7 +47,7 @@
 #
 # **这块内存由谁释放，什么时候释放？**
 #
-# KV 缓存里到处都是切片，推理引擎必须弄清楚。
+# KV 缓存里到处都是切片，所以推理引擎必须弄清楚。
 
 # %% key="asked"
 import io
@@ -65,13 +65,13 @@ for name, tensor in saved.items():
 # %% [markdown] key="predict_first" lang="en"
 # ## 1. Predict
 #
-# The file is only where it shows.
+# The file only shows the problem.
 # What does a tenth of a tensor keep in *memory*?
 # Run the cell to see the question; put your number in place of `...` and run it again.
-# %% [markdown] key="predict_first" lang="zh" src="ffea2ea5"
+# %% [markdown] key="predict_first" lang="zh" src="a8c37dd4"
 # ## 1. 先猜一猜
 #
-# 文件只是让问题显露出来。
+# 文件大小只是表面现象。
 # 一个张量的十分之一，会占住多少**内存**？
 # 直接运行单元格会显示题目；把 `...` 换成你的数字，再运行一次。
 
@@ -112,8 +112,8 @@ predict("quiz_total", ...)
 # Here is the quiz in torch, with `c` of 512 x 768 as in the document.
 # `ownership` says what torch knows of a tensor's memory.
 # %% [markdown] key="quiz" lang="zh" src="17391932"
-# 下面用 torch 做一遍这道题，`c` 与原文一样是 512 x 768。
-# `ownership` 会说出 torch 对一个张量的内存知道些什么。
+# 下面用 torch 做一遍这道题，`c` 与原文一样是 512 × 768。
+# 一个张量的内存情况，torch 知道多少，`ownership` 就报告多少。
 
 # %% key="quiz_code"
 from minikv.memory import ownership, share_storage
@@ -134,23 +134,25 @@ print(f"{total:,} B = {total / 2**20:g} MiB = {total / 1e6:.2f} MB")
 # “Only `a` and `c`.”
 # That is the whole rule of C++, and nothing in it keeps `a` alive for `b`.
 # %% [markdown] key="quiz_read" lang="zh" src="d52f0332"
-# 原文的答案是 1.5、0 和 2.25，单位写错了。
+# 原文的答案是 1.5、0 和 2.25，但单位写错了。
 # 它写的是 MB，而按它自己的规定（1 MB = 1,000,000 字节），应该是 1.57 MB 和 2.36 MB；1.5 和 2.25 的单位是 **MiB**。
 #
 # 原文的最后一问，正是本课的问题：哪些析构函数会调用 `cudaFree`？
 # “只有 `a` 和 `c`。”
-# C++ 的规则就这么多，里面没有任何东西会为了 `b` 而留住 `a`。
+# C++ 的规则仅此而已：没有哪一条会为了 `b` 而留住 `a`。
 
 # %% [markdown] key="dangle" lang="en"
 # ## 3. The borrower that outlives its owner
 #
 # To watch this without crashing anything, we build the C++ class over a small tensor that plays the GPU's memory.
-# `malloc` takes the first hole, `free` makes a hole: nothing is ever really freed, so every read is safe.
-# %% [markdown] key="dangle" lang="zh" src="e2adf11d"
+# `malloc` takes the first hole, `free` makes a hole, `end` plays the destructor.
+# Nothing is ever really freed, so every read is safe.
+# %% [markdown] key="dangle" lang="zh" src="dd638307"
 # ## 3. 比拥有者活得更久的借用者
 #
 # 为了安全地观察，我们用一个小张量充当显存，在上面实现那个 C++ 类。
-# `malloc` 取第一个空洞，`free` 留下一个空洞；内存从未真正释放，所以怎么读都不会崩溃。
+# `malloc` 从第一个空洞里划出一段，`free` 留下一个空洞，`end` 相当于析构函数。
+# 内存从未真正释放，所以怎么读都不会崩溃。
 
 # %% key="cpp_class"
 class Memory:
@@ -227,7 +229,7 @@ print(t("torch_safe", values=b.tolist(), elsewhere=c.data_ptr() != address))
 # A weak reference does not count, so it can watch the storage go:
 # %% [markdown] key="storage" lang="zh" src="2684b0cc"
 # torch 的张量并不直接持有内存。
-# 它持有的是**存储**（storage）；内存归存储所有，存储还会计数：有谁引用了它。
+# 它持有的是**存储**（storage）；内存归存储所有，存储还带着引用计数（reference count），记录有多少个引用。
 #
 # ```text
 #   C++     a ──拥有──> 内存 <──地址── b              a 析构：释放，b 悬空
@@ -237,8 +239,8 @@ print(t("torch_safe", values=b.tolist(), elsewhere=c.data_ptr() != address))
 #           b ──┘
 # ```
 #
-# 所以 torch 里没有与“拥有者”完全对应的概念：`a` 和 `b` 对存储的持有是一样的。
-# 如果一个张量占满 torch 自己的整个存储，又没有被记录为别人的视图，`ownership` 就称它为拥有者。
+# 所以 torch 里没有与“拥有者”完全对应的概念：`a` 和 `b` 以同样的方式持有这个存储。
+# 如果一个张量占满 torch 自己的整个存储，又没有被记录为别的张量的视图，`ownership` 就称它为拥有者。
 # 弱引用不参与计数，正好用来观察存储何时消失：
 
 # %% key="last_one"
@@ -257,38 +259,38 @@ print(t("storage_state", moment="-", alive=seen() is not None))
 # ## 4. The formula
 #
 # A view is a rule for finding elements in a storage.
-# Element $(i_1, \dots, i_n)$ lies at byte
-# %% [markdown] key="formula" lang="zh" src="e538866d"
+# The first formula gives the byte at which element $(i_1, \dots, i_n)$ lies, the second what a tensor keeps alive beside its own bytes:
+# %% [markdown] key="formula" lang="zh" src="e23b7972"
 # ## 4. 公式
 #
 # 视图就是一条规则：怎样在存储里找到元素。
-# 元素 $(i_1, \dots, i_n)$ 位于第几个字节：
+# 第一个公式给出元素 $(i_1, \dots, i_n)$ 在存储中的字节位置，第二个给出张量在自身之外连带占住的字节数：
 
 # %% [markdown] key="formula_math"
 # $$p(i_1, \dots, i_n) = s \,\Big( o + \sum_{k=1}^{n} i_k \, t_k \Big), \qquad 0 \le i_k < d_k \qquad\qquad \text{kept beside} = S - s \cdot \big|\{\, p \,\}\big|$$
 
 # %% [markdown] key="symbols" lang="en"
-# | symbol | what it is | unit | in torch |
+# | symbol | what it is | unit | in torch, for a tensor `x` |
 # |---|---|---|---|
-# | $d_k$ | length of dimension $k$ | elements | `t.shape[k]` |
-# | $t_k$ | **stride**: from one element to the next along dimension $k$ | elements | `t.stride(k)` |
-# | $o$ | offset of the first element | elements | `t.storage_offset()` |
-# | $s$ | size of one element | bytes | `t.element_size()` |
-# | $S$ | size of the storage | bytes | `t.untyped_storage().nbytes()` |
-# | $\lvert\{p\}\rvert$ | different places that elements lie on | elements | `ownership(t).touched_bytes // s` |
-# | kept beside | bytes that live on although no element needs them | bytes | `ownership(t).keeps_alive_bytes` |
+# | $d_k$ | length of dimension $k$ | elements | `x.shape[k]` |
+# | $t_k$ | **stride**: from one element to the next along dimension $k$ | elements | `x.stride(k)` |
+# | $o$ | offset of the first element | elements | `x.storage_offset()` |
+# | $s$ | size of one element | bytes | `x.element_size()` |
+# | $S$ | size of the storage | bytes | `x.untyped_storage().nbytes()` |
+# | $\lvert\{p\}\rvert$ | different places that elements lie on | elements | `ownership(x).touched_bytes // s` |
+# | kept beside | bytes that live on although no element needs them | bytes | `ownership(x).keeps_alive_bytes` |
 #
 # On real numbers: K of one layer of Llama-3.1-8B for 4,096 tokens, and its last 16 tokens, one block.
-# %% [markdown] key="symbols" lang="zh" src="4e75917b"
-# | 符号 | 含义 | 单位 | 在 torch 里 |
+# %% [markdown] key="symbols" lang="zh" src="c3e73f19"
+# | 符号 | 含义 | 单位 | 在 torch 里（设张量为 `x`） |
 # |---|---|---|---|
-# | $d_k$ | 第 $k$ 维的长度 | 元素 | `t.shape[k]` |
-# | $t_k$ | **步幅**（stride）：沿第 $k$ 维从一个元素到下一个 | 元素 | `t.stride(k)` |
-# | $o$ | 第一个元素的偏移 | 元素 | `t.storage_offset()` |
-# | $s$ | 一个元素的大小 | 字节 | `t.element_size()` |
-# | $S$ | 存储的大小 | 字节 | `t.untyped_storage().nbytes()` |
-# | $\lvert\{p\}\rvert$ | 元素落在多少个不同的位置上 | 元素 | `ownership(t).touched_bytes // s` |
-# | 连带占住 | 没有元素需要、却释放不了的字节 | 字节 | `ownership(t).keeps_alive_bytes` |
+# | $d_k$ | 第 $k$ 维的长度 | 元素 | `x.shape[k]` |
+# | $t_k$ | **步幅**（stride）：沿第 $k$ 维从一个元素到下一个元素的距离 | 元素 | `x.stride(k)` |
+# | $o$ | 第一个元素的偏移 | 元素 | `x.storage_offset()` |
+# | $s$ | 一个元素的大小 | 字节 | `x.element_size()` |
+# | $S$ | 存储的大小 | 字节 | `x.untyped_storage().nbytes()` |
+# | $\lvert\{p\}\rvert$ | 各元素一共落在多少个不同的位置上 | 元素 | `ownership(x).touched_bytes // s` |
+# | kept beside | 连带占住：没有元素需要、却释放不了的字节 | 字节 | `ownership(x).keeps_alive_bytes` |
 #
 # 代入真实的数字：Llama-3.1-8B 一层的 K，4,096 个 token；再取最后 16 个 token，也就是一个块。
 
@@ -307,12 +309,14 @@ print(f"{seen.storage_bytes:,} / {seen.touched_bytes:,} = {times:g}")
 # %% [markdown] key="see" lang="en"
 # ## 5. See it
 #
-# Seven tensors made from one `t`, a 100 x 100 float32 (40,000 B).
+# Seven tensors made from one `x`, a 100 x 100 float32 (40,000 B).
+# `expand` is torch's broadcasting: one row, shown many times.
 # Before you run it: which of them touches all bytes, and which touches fewer bytes than it has elements?
-# %% [markdown] key="see" lang="zh" src="87830eda"
+# %% [markdown] key="see" lang="zh" src="6a4da74a"
 # ## 5. 看一看
 #
-# 由同一个 `t`（100 x 100 的 float32，40,000 B）得到的七个张量。
+# 由同一个 `x`（100 × 100 的 float32，40,000 B）得到的七个张量。
+# 其中 `expand` 就是 torch 的广播：同一行重复出现许多次。
 # 运行之前先想：哪些会用到全部字节？哪个用到的字节数比元素个数还少？
 
 # %% key="predict_expanded"
@@ -321,51 +325,51 @@ predict("expanded", ...)
 # %% key="bars"
 import plotly.graph_objects as go
 
-whole = torch.zeros(100, 100)
+x = torch.zeros(100, 100)
 made = {
-    "t": whole,
-    "t.T": whole.T,
-    "t[:10]": whole[:10],
-    "t[::10]": whole[::10],
-    "t[:, 0]": whole[:, 0],
-    "t[:1].expand(100, 100)": whole[:1].expand(100, 100),
-    "t[:10].clone()": whole[:10].clone(),
+    "x": x,
+    "x.T": x.T,
+    "x[:10]": x[:10],
+    "x[::10]": x[::10],
+    "x[:, 0]": x[:, 0],
+    "x[:1].expand(100, 100)": x[:1].expand(100, 100),
+    "x[:10].clone()": x[:10].clone(),
 }
 facts = {name: ownership(tensor) for name, tensor in made.items()}
 touched = [fact.touched_bytes for fact in facts.values()]
 beside = [fact.keeps_alive_bytes for fact in facts.values()]
 hatched = {"color": "#E69F00", "pattern": {"shape": "/"}}
 figure = go.Figure()
-figure.add_bar(name="touched", orientation="h", y=list(facts), x=touched, marker_color="#0072B2")
-figure.add_bar(name="kept alive beside", orientation="h", y=list(facts), x=beside, marker=hatched)
+figure.add_bar(name=t("bars_touched"), orientation="h", y=list(facts), x=touched, marker_color="#0072B2")
+figure.add_bar(name=t("bars_beside"), orientation="h", y=list(facts), x=beside, marker=hatched)
 figure.update_layout(barmode="stack", height=340, width=720, template="plotly_white")
 figure.update_layout(margin={"t": 50, "r": 20})
 figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"})
-figure.update_xaxes(title="bytes of the storage")
+figure.update_xaxes(title=t("bars_axis"))
 figure.update_yaxes(autorange="reversed", automargin=True)
 lines = []
 for name, fact in facts.items():
-    sizes = f"touched {fact.touched_bytes:>6,} B   beside {fact.keeps_alive_bytes:>6,} B"
-    lines.append(f"{name:<23} elements {fact.numel:>6,}   {sizes}")
+    sizes = {"touched": fact.touched_bytes, "beside": fact.keeps_alive_bytes}
+    lines.append(t("bars_line", name=name, elements=fact.numel, **sizes))
 show(figure, text="\n".join(lines), caption=t("bars_caption"))
 
 # %% [markdown] key="see_read" lang="en"
-# - `t.T` touches everything: another order is no other memory.
-# - Three tensors show a tenth or less and keep nine tenths or more. How many bytes a view keeps has nothing to do with how many it shows.
-# - `expand` repeats with a stride of 0: 10,000 elements on 400 bytes, and still it keeps all of `t`.
-# - `clone()` copies what the tensor shows into a storage of its own. After it, `t` can go.
+# - `x.T` touches everything: another order is no other memory.
+# - Three slices show a tenth of `x` or less, and each keeps all of it. How many bytes a view keeps has nothing to do with how many it shows.
+# - `expand` repeats with a stride of 0: 10,000 elements on 400 bytes, and still it keeps all of `x`.
+# - `clone()` copies what the tensor shows into a storage of its own. After it, `x` can go.
 #
 # ### A cache that does this
 #
 # transformers keeps the last tokens of a sliding-window layer by slicing.
 # A small Mistral with a window of 16 reads a prompt of 160 tokens, then decodes one:
-# %% [markdown] key="see_read" lang="zh" src="f4a77006"
-# - `t.T` 用到了全部字节：换一种顺序，并没有换一块内存。
-# - 有三个张量只用到十分之一甚至更少，却占住了十分之九甚至更多。视图占住多少字节，与它看到多少无关。
-# - `expand` 靠步幅 0 重复元素：10,000 个元素落在 400 个字节上，却仍然占住整个 `t`。
-# - `clone()` 把张量看到的部分复制到自己的存储里。此后 `t` 就可以释放了。
+# %% [markdown] key="see_read" lang="zh" src="0cb6f04e"
+# - `x.T` 用到了全部字节：换一种顺序，并没有换一块内存。
+# - 有三个切片只看到 `x` 的十分之一甚至更少，却都占住了整个 `x`。视图占住多少字节，与它看到多少无关。
+# - `expand` 靠步幅 0 重复元素：10,000 个元素落在 400 个字节上，却仍然占住整个 `x`。
+# - `clone()` 把张量看到的部分复制到一个新的存储里。此后 `x` 就可以释放了。
 #
-# ### 真有缓存这样做
+# ### 真有这样的缓存
 #
 # transformers 的滑动窗口层，就是靠切片留下最近的 token。
 # 下面是一个窗口为 16 的小 Mistral，先读 160 个 token 的提示词，再解码一个 token：
@@ -398,8 +402,8 @@ step("decode(1)", 1)
 # The next step makes a new tensor, and the prompt is gone.
 # The planner knows both numbers: `bytes_for` counts what is cached, `held_bytes_for` the storage behind it.
 # %% [markdown] key="sliding_read" lang="zh" src="86b243e6"
-# 预填充之后，这一层**看到**的只有 15 个 token（加上下一个正好是窗口 16），**占住**的却是整个提示词，超过十倍。
-# 下一步会生成新的张量，提示词那份才释放。
+# 预填充之后，这一层**看到**的只有 15 个 token（加上下一个正好是窗口 16），**占住**的却是整个提示词，是前者的十倍还多。
+# 到下一步会生成新的张量，整个提示词占的内存这才释放。
 # 这两个数规划器都能算：`bytes_for` 算缓存的内容，`held_bytes_for` 算背后的存储。
 
 # %% key="sliding_spec"
@@ -418,8 +422,8 @@ print(f"held_bytes_for(161, step=1)   {spec.held_bytes_for(161, step=1):>6,} B  
 # ### 在这台机器上
 #
 # 先分配 160 MiB，再取十分之一，最后 clone 这十分之一。
-# 第一个单元按存储计数：数字精确，在哪里都一样。
-# 第二个单元查看进程（在 GPU 上则是 PyTorch 的分配器）真正占用了多少。
+# 第一个单元格按存储计数：数字精确，在哪里都一样。
+# 第二个单元格查看进程（在 GPU 上则是 PyTorch 的分配器）真正占用了多少。
 
 # %% key="hands_on_bytes"
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -453,15 +457,15 @@ del part
 # %% [markdown] key="arena" lang="en"
 # ## 6. An arena: lending on purpose
 #
-# An engine wants both: the plain order of C++ (allocate once, at the start) and the safety of torch.
+# An engine wants to allocate once, at the start, as a C++ engine does, and it wants torch's safety.
 # An **arena** is one allocation from which tensors are borrowed, one after another, each at a multiple of 256 bytes.
 # The caches of this course and the buffers of an engine's step are carved from one.
-# %% [markdown] key="arena" lang="zh" src="86ed3654"
-# ## 6. arena：有意地出借
+# %% [markdown] key="arena" lang="zh" src="fdbbe666"
+# ## 6. arena：主动出借
 #
-# 推理引擎两样都要：C++ 的简单秩序（启动时一次分配好），加上 torch 的安全。
-# **arena**（一次分配的整块内存）依次借出张量，每个都从 256 字节的倍数开始。
-# 本课程的缓存和推理引擎每一步的缓冲区，都是从 arena 里划出来的。
+# 推理引擎两样都要：C++ 的简单明了（启动时一次分配好），加上 torch 的安全。
+# **arena**（一次分配的整块内存）依次借出张量，每个张量的起点都是 256 字节的倍数。
+# 本课程的缓存，以及推理引擎每一步用的缓冲区，都是从 arena 里划出来的。
 
 # %% key="predict_arena"
 predict("arena_size", ...)
@@ -482,7 +486,7 @@ print(arena.report().text(t("lang")))
 # %% [markdown] key="arena_full" lang="en"
 # It was made exactly large enough, so one more element is refused, with the shortage:
 # %% [markdown] key="arena_full" lang="zh" src="d9d2912b"
-# arena 刚好够用，再借一个元素就会被拒绝，并说明差多少：
+# 这个 arena 的大小刚好够用，再借一个元素就会被拒绝，报错会说明还差多少：
 
 # %% key="arena_full_code"
 from minikv.errors import MiniKVError
@@ -497,7 +501,7 @@ except MiniKVError as error:
 # `close` should give the memory back.
 # Will it?
 # %% [markdown] key="arena_close" lang="zh" src="ec745a1d"
-# 假设有人留下了 logits 的一行，也许是为了写日志；其余的都已放开。
+# 假设有人留下了 logits 的一行，也许是为了写日志；其余的引用都已去掉。
 # `close` 本该归还内存。
 # 它会照做吗？
 
@@ -518,13 +522,13 @@ print(arena.report().text(t("lang")))
 # %% [markdown] key="arena_read" lang="en"
 # The row was a view of a tensor whose name is long gone; the arena still found it.
 # Each loan is a storage of its own over the arena's memory, and torch counts who refers to it, so one look answers for all views.
-# What torch cannot count is a bare address: `data_ptr()` in a captured CUDA graph, or in another library.
+# What torch cannot count is a bare address: a `data_ptr()` in a captured CUDA graph (kernels recorded once and replayed at the same addresses), or in another library.
 #
 # Python itself refuses in the same way while numpy has borrowed a buffer:
-# %% [markdown] key="arena_read" lang="zh" src="8a34b695"
-# 这一行是视图，它来自的张量早就没有名字了，arena 仍然找到了它。
-# 每个借出的张量都有自己的存储，盖在 arena 的内存上；torch 会计数谁引用了这个存储，所以查一次就能知道所有视图的情况。
-# torch 数不到的是裸地址：已捕获的 CUDA 图里的 `data_ptr()`，或其他库手里的地址。
+# %% [markdown] key="arena_read" lang="zh" src="5e2c77ac"
+# 这一行是视图，原来那个张量早已没有名字，arena 还是查到了它。
+# 每借出一个张量，就在 arena 的内存上为它单独建一个存储；引用这个存储的，torch 都会计数，所以只查一次，就知道还有没有视图活着。
+# torch 数不到的是裸地址：已捕获的 CUDA 图（kernel 只录制一次，以后按同样的地址重放）里记下的 `data_ptr()`，或其他库手里的地址。
 #
 # 缓冲区借给 numpy 期间，Python 自己也会这样拒绝：
 
@@ -575,17 +579,19 @@ for name, other in {
     "whole.clone()": whole.clone(),
 }.items():
     print(f"{name:<24} share_storage: {share_storage(whole, other)}")
+print("whole.detach()  ", ownership(whole.detach()).text(t("lang")))
 
 # %% [markdown] key="break_alias_read" lang="en"
 # `contiguous()`, `to()` and `reshape()` copy only if they have to.
-# `detach()` cuts the gradient, not the memory; torch does not even record it as a view, so `ownership` calls it an owner, and `share_storage` is the question to ask.
+# `detach()` cuts the gradient, not the memory.
+# torch does not even record it as a view, so `ownership` calls it an owner (the last line); here `share_storage` is the question to ask.
 # `clone()` always copies.
 #
 # **Memory from outside.**
 # numpy owns, torch borrows, and both write:
-# %% [markdown] key="break_alias_read" lang="zh" src="e8a2fc11"
+# %% [markdown] key="break_alias_read" lang="zh" src="c5bee3e2"
 # `contiguous()`、`to()` 和 `reshape()` 只在必要时才复制。
-# `detach()` 切断的是梯度，不是内存；torch 甚至不把它记录为视图，`ownership` 会称它为拥有者，所以这时该问的是 `share_storage`。
+# `detach()` 切断的是梯度，不是内存；torch 甚至不把它记录为视图，`ownership` 会称它为拥有者（见最后一行），所以这时要用 `share_storage` 来查。
 # `clone()` 一定会复制。
 #
 # **外来的内存**。
@@ -663,23 +669,27 @@ explain("why_refuse")
 # 1. `kept_bytes`：一组张量占住多少内存。
 # 2. `keep_window`：留下缓存里最近的 token，并让其余部分可以释放。
 # 3. `carve`：arena 把借出的张量放在哪里。
-# 4. `live_bytes`：按 torch 的规则，程序每一步之后的内存。
+# 4. `live_bytes`：按 torch 的规则，程序每一步之后占用的内存。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck
 #
+# `ownership` and `share_storage` come from `minikv.memory`.
+#
 # | symptom | the command that decides |
 # |---|---|
 # | memory did not fall after `del big` | `print(ownership(small).text())` for every tensor that came from `big`: “keeps ... alive beside its own” is the answer |
-# | a file or a message to another process is far too large | `t.nbytes, t.untyped_storage().nbytes()`: if they differ, save `t.clone()` |
+# | a file or a message to another process is far too large | `x.nbytes, x.untyped_storage().nbytes()`: if they differ, save `x.clone()` |
 # | two tensors change together, or I do not know whether something copied | `share_storage(a, b)` |
-# %% [markdown] key="stuck" lang="zh" src="243f52cb"
+# %% [markdown] key="stuck" lang="zh" src="31f162a9"
 # ## 卡住了怎么办
+#
+# `ownership` 和 `share_storage` 都从 `minikv.memory` 导入。
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
 # | `del big` 之后内存没有下降 | 对每个由 `big` 得到的张量执行 `print(ownership(small).text("zh"))`：看“另有 … B 因它而无法释放” |
-# | 文件，或发给其他进程的数据，大得离谱 | `t.nbytes, t.untyped_storage().nbytes()`：两者不同，就保存 `t.clone()` |
+# | 文件，或发给其他进程的数据，大得离谱 | `x.nbytes, x.untyped_storage().nbytes()`：两者不同，就保存 `x.clone()` |
 # | 两个张量一起变，或者不知道某一步有没有复制 | `share_storage(a, b)` |
 
 # %% [markdown] key="next" lang="en"
@@ -690,5 +700,5 @@ explain("why_refuse")
 # %% [markdown] key="next" lang="zh" src="11b3a357"
 # ## 下一课
 #
-# 现在你知道一块内存由谁释放，也会有意地把它借出去。
+# 现在你知道一块内存由谁释放，也知道怎样主动把它借出去。
 # 第 06 课从 arena 里划出最简单的 KV 缓存：一个张量，每层一个视图，每条序列一个长度。

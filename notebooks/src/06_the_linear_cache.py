@@ -8,8 +8,8 @@
 # en = "What is the simplest cache?"
 # zh = "最简单的 KV 缓存是什么样的？"
 # [t4]
-# en = "everything runs; the caches are made on the T4, and one cell compares what its allocator says with the plan"
-# zh = "全部可以运行；缓存建在 T4 上，另有一个单元格把分配器给出的数字与计划对照"
+# en = "Everything runs. The caches are made on the T4, and one cell compares what its allocator says with the plan."
+# zh = "全部可以运行；缓存建在 T4 上，另有一个单元格把分配器报告的数字与计划值对照。"
 # [paper]
 # en = "06.1, 06.2, 06.4"
 # zh = "06.1、06.2、06.4"
@@ -17,7 +17,7 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# In August 2023 somebody ran a model whose cache had a fixed size, and asked its author:
+# In August 2023 somebody used a library whose cache had a fixed size, and asked its author:
 #
 # > Is it possible to make ExLlamaCache shorter than intended max_seq_len?
 #
@@ -27,30 +27,31 @@
 # Three years later the same thought came with numbers.
 # [pplx-garden #20](https://github.com/perplexityai/pplx-garden/issues/20) finds that each session reserves `[num_key_value_heads, max_seq, head_dim]` for K and for V in every attention layer: 20,480 bytes times `max_seq`, "even if the conversation only contains a few hundred tokens".
 #
-# Both had met the simplest cache there is: one tensor with room for `max_seq` tokens a row.
+# Both had met the simplest cache there is: one tensor with room for `max_seq` tokens in every sequence's row.
 # **What does that room cost, what does it buy, and who keeps count of what is in it?**
-# %% [markdown] key="question" lang="zh" src="0b06bb03"
+# %% [markdown] key="question" lang="zh" src="1cf1493a"
 # ## 问题
 #
 # 2023 年 8 月，有人用的推理库缓存大小固定，他问作者：
 #
-# > Is it possible to make ExLlamaCache shorter than intended max_seq_len?
+# > Is it possible to make ExLlamaCache shorter than intended max_seq_len?（ExLlamaCache 能不能比预定的 max_seq_len 短？）
 #
-# （[exllama #259](https://github.com/turboderp/exllama/issues/259)，标题是 “Cache size below max_seq_len?”。）
-# 他觉得文本很短而缓存很长，多出来的部分就是白白浪费（“wasted for zero value”）。
+# （[exllama #259](https://github.com/turboderp/exllama/issues/259)，标题是“Cache size below max_seq_len?”。）
+# 他觉得，文本很短，缓存却很长，多出来的显存就白白浪费了（“wasted for zero value”）。
 #
 # 三年之后，有人带着数字提了同样的问题。
 # [pplx-garden #20](https://github.com/perplexityai/pplx-garden/issues/20) 指出：每个会话在每个注意力层都为 K 和 V 各预留 `[num_key_value_heads, max_seq, head_dim]`，合计 20,480 字节乘以 `max_seq`，哪怕对话只有几百个 token。
 #
-# 两人遇到的都是最简单的缓存：一个张量，每行留出 `max_seq` 个 token 的位置。
-# **这些位置要花多少显存，换来了什么，其中有多少 token 又由谁来数？**
+# 两人遇到的都是最简单的缓存：一个张量，每条序列一行，每行留出 `max_seq` 个 token 的位置。
+#
+# **这些位置要花多少显存？换来了什么？里面有多少 token，又由谁来数？**
 
 # %% [markdown] key="answer_words" lang="en"
 # One call answers the second asker.
 # The model of that issue has 40 layers; 10 of them have attention, and the catalogue knows it.
 # `slope` is what one more token costs in all layers together.
 # %% [markdown] key="answer_words" lang="zh" src="4397d909"
-# 后一个问题，一次调用就能回答。
+# 后一位的问题，一次调用就能回答。
 # 那个模型有 40 层，其中 10 层是注意力层，目录里有它的配置。
 # `slope` 是再增加一个 token 时，所有层合计要多占的字节数。
 
@@ -58,6 +59,7 @@
 from minikv.plan import CacheSpec
 
 asked = CacheSpec.from_config("Qwen3.6-35B-A3B")
+print(f"slope: {asked.slope():,} B")
 for max_seq in (4096, 32_768, 131_072):
     gib, mib = max_seq * asked.slope() / 2**30, 300 * asked.slope() / 2**20
     print(t("reserved_line", max_seq=max_seq, reserved=gib, needed=mib, share=300 / max_seq))
@@ -132,7 +134,7 @@ print(f"{cache.nbytes:,} B = {spec.bytes_for(256, batch=2):,} B")
 #
 # $l$: layer, $r$: row, $c$: 0 for K and 1 for V, $h$: head, $p$: position of the token in its row, $d$: element in the head; $s$: the strides of the table above.
 # %% [markdown] key="strides" lang="zh" src="0735ce7b"
-# 某一维的**步幅（stride）**，是沿这一维相邻两项之间隔了多少个元素。
+# 某一维的**步幅（stride）**，是沿这一维相邻两项相距多少个元素。
 # 最后一维的步幅是 1；其余每一维的步幅，等于右边一维的步幅乘以右边一维的大小。
 # 所以找一个元素只要做一次求和，不需要查表：
 #
@@ -155,22 +157,22 @@ for name, view in (("k", k), ("v", v)):
     print(t("view_line", name=name, shape=list(view.shape), offset=behind))
 
 # %% [markdown] key="views" lang="en"
-# `layer(3)` copied nothing: K and V of a layer are **views**, a starting point and strides, as in lesson 05.
+# The cache borrowed its tensor from an arena (lesson 05), and `layer(3)` copied nothing: K and V of a layer are **views**, a starting point and strides.
 # All the tokens of one head lie side by side, `head_dim` elements each.
 # That is what reads well: attention walks along one head, and the next address is always the next one.
 #
-# The tutorial "Memory Model Deep Dive" describes an engine for small devices that works this way, and draws the memory as `L0 K, L0 V, L1 K, L1 V, ...` with "simple indexing: layer * stride + position".
+# The document "Memory Model Deep Dive", from which lesson 05 took its quiz, describes an engine for small devices that works this way, and draws the memory as `L0 K, L0 V, L1 K, L1 V, ...` with "simple indexing: layer * stride + position".
 # With one row the drawing is right.
-# With two, row 0's K, row 0's V and then row 1's K stand between two layers, and the sum has six terms, not two.
+# With two, each layer is row 0's K, row 0's V, row 1's K, row 1's V, and then the next layer begins: the sum has six terms, not two.
 # Its example of a "7B model" needs a second look as well:
-# %% [markdown] key="views" lang="zh" src="89533eb8"
-# `layer(3)` 没有复制任何东西：一层的 K 和 V 都是**视图**，只有起点和步幅，与第 05 课一样。
+# %% [markdown] key="views" lang="zh" src="edaacdf6"
+# 缓存的张量借自一个 arena（第 05 课）；`layer(3)` 没有复制任何东西：一层的 K 和 V 都是**视图**，也就是一个起点加一组步幅。
 # 同一个头的所有 token 紧挨着排列，每个占 `head_dim` 个元素。
-# 这样最利于读取：注意力沿着一个头往下读，下一个地址总是紧接着的那一个。
+# 这样读起来最快：注意力沿着一个头往下读，下一个地址总是紧挨着上一个。
 #
-# 教程《Memory Model Deep Dive》讲的是一个面向小型设备的引擎，缓存就是这样组织的；它把内存画成 `L0 K, L0 V, L1 K, L1 V, ...`，并说“简单索引：layer * stride + position”。
+# 第 05 课引用的《Memory Model Deep Dive》（下称原文）讲的是一个面向小型设备的引擎，缓存就是这样组织的；它把内存画成 `L0 K, L0 V, L1 K, L1 V, ...`，并说“简单索引：layer * stride + position”。
 # 只有一行时，这幅图是对的。
-# 有两行时，相邻两层之间依次排着第 0 行的 K、第 0 行的 V、第 1 行的 K……，求和要六项，而不是两项。
+# 有两行时，每一层依次是第 0 行的 K、第 0 行的 V、第 1 行的 K、第 1 行的 V，然后才是下一层：求和就有六项，而不是两项。
 # 它举的“7B 模型”的例子也值得再算一遍：
 
 # %% key="seven_b"
@@ -180,13 +182,13 @@ for name in ("Llama-2-7B", "Llama-3.1-8B"):
     print(t("seven_b", name=name, heads=heads, room=room, mb=room / 1e6, mib=room / 2**20))
 
 # %% [markdown] key="seven_b_read" lang="en"
-# The tutorial's "536 MB" belongs to 8 KV heads, and is 536.9 MB or 512 MiB.
+# The document's "536 MB" belongs to 8 KV heads, and is 536.9 MB or 512 MiB.
 # The well-known 7B model of that time has 32 KV heads, and takes four times as much.
 # A number of parameters says nothing about KV heads.
-# %% [markdown] key="seven_b_read" lang="zh" src="68bf8f44"
-# 教程里的“536 MB”对应 8 个 KV 头，准确说是 536.9 MB，即 512 MiB。
+# %% [markdown] key="seven_b_read" lang="zh" src="4238498f"
+# 原文的“536 MB”对应 8 个 KV 头，准确说是 536.9 MB，即 512 MiB。
 # 当时人们熟知的那个 7B 模型有 32 个 KV 头，要占四倍。
-# 参数量说明不了 KV 头数。
+# 只看参数量，看不出有多少个 KV 头。
 
 # %% [markdown] key="lengths" lang="en"
 # ## Who moves the lengths
@@ -209,8 +211,8 @@ for name in ("Llama-2-7B", "Llama-3.1-8B"):
 # ## 长度由谁来改
 #
 # 张量本身不知道哪些位置已经有内容。
-# 知道的是每行一个数：`lengths`。它放在设备上，kernel 可以直接读。
-# 全部操作只有三个。
+# 记录这一点的是每行一个数：`lengths`。它放在设备上，kernel 可以直接读。
+# 操作一共只有三个。
 #
 # | 操作 | 作用 | lengths |
 # |---|---|---|
@@ -242,9 +244,11 @@ def step(tokens):
 # %% [markdown] key="growth_words" lang="en"
 # First one token, then the other 99 of the prompt, then fifty steps of one token: 1, 100, 150.
 # Beside our cache stands `DynamicCache`, which makes a new, larger tensor in every step.
-# %% [markdown] key="growth_words" lang="zh" src="9dead303"
+# Before you run it: `max_seq` is 256. What part of our cache is in use at 100 tokens, and which of the three columns of bytes stays the same?
+# %% [markdown] key="growth_words" lang="zh" src="163d9745"
 # 先送 1 个 token，再送提示词余下的 99 个，然后解码 50 步，每步 1 个：1、100、150。
 # 与我们的缓存对照的是 `DynamicCache`，它每一步都要生成一个更大的新张量。
+# 运行之前先想：`max_seq` 是 256，有 100 个 token 时，我们的缓存用了几成？三列字节数里，哪一列始终不变？
 
 # %% key="growth"
 print(t("growth_head"))
@@ -270,17 +274,17 @@ print(t("same", same=same, layers=len(grown.layers)))
 # `DynamicCache` holds only what is needed, and paid for it with a new tensor and a copy of the old one in every step and layer; lesson 07 measures that.
 #
 # Count the generated tokens: the forward over the prompt chose the first, and each of the fifty steps chose one more.
-# That makes 51, while the cache grew by 50: the last token has been chosen, but nobody has read it.
-# The tutorial draws 50.
+# That makes 51, while the cache grew by 50: the last token has been chosen, but no forward has read it, so it has no K and V yet.
+# The document speaks of 50 generated tokens; those are the ones in the cache.
 #
 # When a sequence ends, its row is free for the next one.
-# %% [markdown] key="growth_read" lang="zh" src="8b3538f1"
-# 线性缓存里的数与之逐位相同，而占用的字节数从未变过。
+# %% [markdown] key="growth_read" lang="zh" src="6d2fba78"
+# 线性缓存里的数与 `DynamicCache` 逐位相同，占用的字节数则从未变过。
 # `DynamicCache` 只占需要的部分，代价是每一步、每一层都要新建一个张量，再把旧的复制过去；第 07 课会测量这个代价。
 #
 # 数一数生成的 token：送完提示词时选出第一个，之后 50 步每步再选一个。
-# 一共 51 个，而缓存只增加了 50 个：最后一个已经选出，但还没有送进模型。
-# 教程里画的是 50 个。
+# 一共 51 个，而缓存只增加了 50 个：最后一个已经选出，但还没有送进模型，所以还没有自己的 K 和 V。
+# 原文说生成了 50 个，指的是缓存里的那些。
 #
 # 一条序列结束后，它的那一行就可以给下一条用。
 
@@ -309,13 +313,15 @@ print(t("reset_line", lengths=cache.lengths.tolist(), nbytes=cache.nbytes, old=o
 #
 # $$\text{线性} = \Big(B \cdot S - \sum_r n_r\Big)\, t \qquad \text{分页} = \sum_r \Big(\Big\lceil \frac{n_r}{P} \Big\rceil P - n_r\Big)\, t$$
 #
-# 两者都是**内部碎片**：已经分给某一行，却没有存东西的显存。
+# 两者都是**内部碎片**（internal fragmentation）：已经分给某一行，却没有存东西的显存。
 # 前者随 `max_seq` 增大，后者每行不到一个块。
 
 # %% key="predict_waste"
 predict("mixed_waste", ...)
 
 # %% key="waste_table"
+from math import ceil
+
 from minikv.cache import PagedKVCache
 
 lengths = [150, 40, 700, 12]
@@ -331,7 +337,7 @@ for max_seq in (1024, 2048, 4096):
     linear.commit(lengths)
     waste_row("max_seq", max_seq, linear.nbytes, linear.use().wasted_bytes)
 for block_size in (128, 16, 1):
-    blocks = sum(-(-length // block_size) for length in lengths)
+    blocks = sum(ceil(length / block_size) for length in lengths)
     paged = PagedKVCache(spec, blocks, block_size, device=device)
     needed = sum(spec.bytes_for(length) for length in lengths)
     waste_row("block_size", block_size, paged.nbytes, paged.nbytes - needed)
@@ -347,11 +353,11 @@ for block_size in (128, 16, 1):
 # %% [markdown] key="see" lang="zh" src="0bc737a2"
 # ## 看它增长
 #
-# 四行 token，两种缓存内容相同，比例也相同。
+# 四行 token，两种缓存里的内容相同，并按同一比例画出。
 # 用方向键移动第一个滑块：每一步，每行增加一个 token。
 # 再找出 A 行在哪一步碰到 `max_seq`，看看线性缓存怎么说。
 #
-# 计划的字节数来自公式；实测的字节数来自真实的张量，每换一个设置，两种缓存都会重新建立一次。
+# 计划的字节数来自公式；实测的字节数来自真实的张量：每换一个设置，两种缓存都会真的新建一次。
 
 # %% key="growth_widget"
 from minikv.course.widgets import GrowthWidget
@@ -360,9 +366,9 @@ widget = GrowthWidget(t("lang"), step=50, device=device)
 show(widget)
 
 # %% [markdown] key="see_gpu" lang="en"
-# On a GPU the allocator has a word in it too: PyTorch rounds every allocation up, so its number is a little above the tensors'.
-# %% [markdown] key="see_gpu" lang="zh" src="5873fbd3"
-# 有 GPU 时，分配器也有自己的说法：PyTorch 会把每次分配的大小向上取整，所以它的数字比张量略大。
+# On a GPU the allocator has a word in it too: PyTorch rounds every allocation up, and the cache also keeps its `lengths` there, so its number can be a little above the plan's.
+# %% [markdown] key="see_gpu" lang="zh" src="e3d44fc1"
+# 有 GPU 时，还要看分配器：PyTorch 会把每次分配的大小向上取整，缓存的 `lengths` 也放在显存里，所以它报告的数字可能比计划值略大。
 
 # %% key="allocated" tags="hardware"
 if device == "cuda":
@@ -400,14 +406,14 @@ print(f"{pages.nbytes:,} B = {rows.nbytes:,} B")
 #
 # The last line surprises many.
 # In [vLLM #2006](https://github.com/vllm-project/vllm/issues/2006) somebody read the source and asked whether the cache is really allocated "all at once".
-# It is: the pool is one allocation, and a block that is handed out is an entry in a list.
-# The tutorial calls paging "dynamic allocation"; what is dynamic is the table.
+# It is: the pool is allocated once, at the start, and handing out a block only moves an entry in a list.
+# The document calls paging "dynamic allocation"; what is dynamic is the table.
 #
 # So why linear at all?
 # If one sequence runs at a time, and its longest length is known, there is nothing to share and nobody to give room to.
 # Then the simplest layout wins: no table to build, to send and to read.
 # What a table costs in plain torch is the copy that collects the blocks; a kernel that follows the table in place (lesson 10) makes none.
-# %% [markdown] key="versus_table" lang="zh" src="dc828d9f"
+# %% [markdown] key="versus_table" lang="zh" src="18f15b2f"
 # | | 线性 | 分页 |
 # |---|---|---|
 # | 找一个 token | 一次求和 | 先查块，再求和 |
@@ -419,11 +425,11 @@ print(f"{pages.nbytes:,} B = {rows.nbytes:,} B")
 #
 # 最后一行出乎许多人的意料。
 # [vLLM #2006](https://github.com/vllm-project/vllm/issues/2006) 里，有人读了源码，问缓存是不是真的一次全部分配好（“all at once”）。
-# 的确如此：整个块池是一次分配，之后分出一个块，只是改列表里的一项。
-# 教程把分页叫作“动态分配”，其实动态的只是块表。
+# 的确如此：整个块池是一次分配，之后每发出一个块，不过是列表里的一项。
+# 原文把分页叫作“动态分配”，其实动态的只是块表。
 #
 # 那么线性缓存还有什么用？
-# 如果同一时刻只有一条序列，最大长度也已知，就没有可共享的内容，多余的位置也没有别人可给。
+# 如果同一时刻只有一条序列，最大长度也已知，就没有可共享的内容，多余的位置也没有别的序列要用。
 # 这时最简单的布局最好：不用建块表、传块表、读块表。
 # 在纯 torch 里，块表的代价是把各块收集到一起的那次复制；按块表就地读取的 kernel（第 10 课）不需要复制。
 
@@ -494,9 +500,10 @@ for layer in range(4):
 # The second mistake takes one length for all rows.
 # It is easy to write, `position = lengths.max()`, and with a batch of one it is right.
 # [oMLX PR #2201](https://github.com/jundot/omlx/pull/2201) found such a line in a batched cache: it took the place for the next tokens from `offset.max()`.
-# Thirty questions of GSM8K that scored 96.7 % one at a time scored 53.3 % in batches of 4.
+# Thirty questions of GSM8K (school mathematics) that scored 96.7 % one at a time scored 53.3 % in batches of 4.
 # Here are two rows of 12 and 5 tokens, and one step of this kind.
-# %% [markdown] key="break_commit_read" lang="zh" src="e76a6cbe"
+# (`counts` says how many of the tokens that `write` is given are each row's own; the rest is padding.)
+# %% [markdown] key="break_commit_read" lang="zh" src="88d692ac"
 # 写入了 9 个 token，长度却成了 36。
 # 每一层都会去读 27 个自己从没写过的位置；只有第 0 层的 token 还在开头。
 # 没有任何报错，只是生成的文本变差，甚至成了乱码。
@@ -504,10 +511,11 @@ for layer in range(4):
 # ## 弄坏它：所有行用同一个长度
 #
 # 第二种错误是所有行共用一个长度。
-# 这样的代码很容易写出来：`position = lengths.max()`；batch 为 1 时，它还是对的。
+# 这样的代码很容易写出来：`position = lengths.max()`；而且 batch 为 1 时，它是对的。
 # [oMLX PR #2201](https://github.com/jundot/omlx/pull/2201) 就在一个批量缓存里发现了这样一行：下一批 token 的写入位置取自 `offset.max()`。
-# GSM8K 的 30 道题，逐条运行得 96.7%，batch 为 4 时只有 53.3%。
-# 下面两行分别有 12 个和 5 个 token，再走一步这样的写入。
+# GSM8K 的 30 道题，逐条运行得分 96.7%，batch 为 4 时只有 53.3%。
+# 下面两行分别有 12 个和 5 个 token，再按这种写法走一步。
+# （`counts` 说明交给 `write` 的 token 里，各行自己的有几个，其余只是补齐。）
 
 # %% key="break_longest"
 def picture(rows):
@@ -562,15 +570,15 @@ print(t("nan_line", what="NaN", bad=bool(attend(k, v).isnan().any())))
 # %% [markdown] key="break_nan_read" lang="en"
 # 0 times NaN is NaN.
 # Memory that was never written may hold any bits, NaN among them, so `LinearKVCache` fills its tensor with zeros once, when it is made.
-# `reset` need not do it again: what an old sequence left behind are ordinary numbers.
+# `reset` does not do it again: what an old sequence left behind are ordinary numbers, unless the model itself had computed a NaN.
 #
-# And the mistake that is no mistake: a row that is full.
-# %% [markdown] key="break_nan_read" lang="zh" src="159554e6"
+# The last case is no mistake: a row that is full refuses the next token, before anything is written.
+# %% [markdown] key="break_nan_read" lang="zh" src="8296d6c7"
 # 0 乘以 NaN 还是 NaN。
-# 从未写过的显存里可能是任意的位，也可能正好是 NaN，所以 `LinearKVCache` 建立时会把整个张量清零一次。
-# `reset` 不必再清零：上一条序列留下的都是正常的数。
+# 从未写过的显存里什么内容都可能有，包括 NaN，所以 `LinearKVCache` 建立时会把整个张量清零一次。
+# `reset` 不再清零：上一条序列留下的都是正常的数，除非模型自己算出过 NaN。
 #
-# 还有一种情况不算错误：行满了。
+# 最后一种情况不算错误：行满了，再来的 token 在写入之前就被拒绝。
 
 # %% key="full"
 from minikv.cache import RowFull
@@ -586,10 +594,12 @@ except RowFull as error:
 # %% [markdown] key="self" lang="en"
 # ## Check yourself
 #
+# The first is one of that document's own self-test questions.
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="self" lang="zh" src="c2d6ea3e"
+# %% [markdown] key="self" lang="zh" src="32c5676c"
 # ## 自我检查
 #
+# 第一题是原文的自测题之一。
 # 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
 
 # %% key="explain_why"
@@ -647,5 +657,5 @@ explain("window_in_linear")
 # ## 下一课
 #
 # 现在你能找到最简单的缓存里的每一个元素，能说清 token 由谁来数，也知道空着的位置要花多少显存。
-# 我们在启动时一次拿到了全部位置，并说逐步增长的代价更高。
+# 我们在启动时一次拿到了全部位置，也说过逐步增长的代价更高。
 # 第 07 课就来测量：每个 token 分配一次要花多少，分配器自己又留下了什么？

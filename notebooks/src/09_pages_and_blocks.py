@@ -22,39 +22,41 @@
 #
 # > CUDA error: invalid configuration argument
 #
-# ([nano-vllm #114](https://github.com/GeeeekExplorer/nano-vllm/issues/114), "Crashes when the prompt length exactly equals kvcache_block_size".)
-# The post also has a suspicion: the prefix cache leaves an input of length 0.
+# ([nano-vllm #114](https://github.com/GeeeekExplorer/nano-vllm/issues/114), "Crashes when the prompt length exactly equals kvcache_block_size". By default that is 256 tokens.)
+# The writer suspects the prefix cache: it leaves the model an input of length 0.
 # Two months later [#144](https://github.com/GeeeekExplorer/nano-vllm/issues/144) meets the same thing: the length a multiple of the block size, every block found in the cache, a query of length 0.
 # Here a cache has done its work too well.
 #
 # To say what should have happened, you have to know what a block is, who holds it, and when somebody else may have it.
 # **Take one block, number 7. Who owns it?**
 # By the end of this lesson you can follow it from empty to shared to cached to evicted, and you have written the parts that do it.
-# %% [markdown] key="question" lang="zh" src="679c7da5"
+# %% [markdown] key="question" lang="zh" src="8063f718"
 # ## 问题
 #
-# 2025 年 10 月，有人把同一个提示词连发 513 次，交给 nano-vllm（一个小巧、读者很多的推理引擎）：内容是 248 个“Hello”。
+# 2025 年 10 月，有人把同一个提示词向 nano-vllm（一个小巧的推理引擎，很多人读过它的源码）提交了 513 次，内容是 248 个“Hello”。
 # 程序崩溃了：
 #
 # > CUDA error: invalid configuration argument
 #
-# （[nano-vllm #114](https://github.com/GeeeekExplorer/nano-vllm/issues/114)，标题的意思是“提示词长度恰好等于 kvcache_block_size 时崩溃”。）
+# （[nano-vllm #114](https://github.com/GeeeekExplorer/nano-vllm/issues/114)，标题的意思是“提示词长度恰好等于 kvcache_block_size 时崩溃”；kvcache_block_size 默认是 256 个 token。）
 # 提问者怀疑：前缀缓存让模型的输入长度变成了 0。
 # 两个月后，[#144](https://github.com/GeeeekExplorer/nano-vllm/issues/144) 遇到同样的事：长度恰好是块大小的整数倍，所有块都命中缓存，query 的长度为 0。
-# 这一次，缓存好得过了头。
+# 这一次，缓存尽职得过了头。
 #
 # 要说清本该怎样，先得知道：块是什么，由谁持有，什么时候才能让给别人。
-# **就看 7 号块：它属于谁**？
-# 学完本课，你能跟着它走完一生：空块、共享、缓存、淘汰；其中的关键几步，还要由你亲手写出来。
+# **就看块 7：它属于谁**？
+# 学完本课，你能说清它的一生：从空块、被共享、成为缓存块，到被淘汰；其中的关键几步，由你亲手写成代码。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
 #
-# Two numbers before anything is shown. Blocks hold 16 tokens in both.
-# %% [markdown] key="predict_first" lang="zh" src="be183745"
+# Two numbers before anything is shown.
+# The cache is cut into **blocks**; in both questions a block has room for the K and V of 16 tokens.
+# %% [markdown] key="predict_first" lang="zh" src="9d555eb8"
 # ## 先猜一猜
 #
-# 先猜两个数，再往下看。两题的块大小都是 16 个 token。
+# 先猜两个数，再往下看。
+# 缓存切成一个个**块**（block）；两题里，每个块都能放 16 个 token 的 K 和 V。
 
 # %% key="predict_second_time"
 predict("second_time", ...)
@@ -65,33 +67,33 @@ predict("shared_blocks", ...)
 # %% [markdown] key="table" lang="en"
 # ## A table, and a slot for every token
 #
-# The cache is one large tensor, made once and cut into blocks of equal size.
+# The cache is one large tensor, made once and cut into blocks of equal size; all of them together are the **pool**.
 # A sequence does not own a stretch of it.
-# It owns a list of block numbers, its **block table**, and that list may jump about.
+# It has a list of block numbers, its **block table**, and the numbers need not follow each other.
 # `BlockManager` keeps the tables; it never sees a tensor.
-# %% [markdown] key="table" lang="zh" src="f751cf5a"
+# %% [markdown] key="table" lang="zh" src="aa7e2e43"
 # ## 一张表，给每个 token 一个槽位
 #
-# 缓存是一个大张量，一次建好，切成等大的**块**（block）。
+# 缓存是一个大张量，一次建好，切成等大的块；所有的块合起来就是**块池**（pool）。
 # 序列并不占有其中连续的一段。
-# 它有的只是一串块号，即**块表**（block table），而且块号可以跳来跳去。
+# 它有的只是一串块号，即**块表**（block table），这些块号不必连续。
 # `BlockManager` 管理这些块表，从不接触张量。
 
 # %% key="two_tables"
 from minikv.blocks import BlockManager
 
 manager = BlockManager(num_blocks=12, block_size=4)
-manager.allocate("A", [11, 12, 13, 14, 15, 16])
-manager.allocate("B", [21, 22, 23, 24, 25, 26, 27, 28, 29, 30])
+manager.allocate("P", [11, 12, 13, 14, 15, 16])
+manager.allocate("Q", [21, 22, 23, 24, 25, 26, 27, 28, 29, 30])
 for token in (17, 18, 19):
-    manager.append("A", token)
+    manager.append("P", token)
 for name in manager.sequences():
     print(t("table_line", name=name, tokens=manager.num_tokens(name), table=manager.block_table(name)))
 
 # %% [markdown] key="formula" lang="en"
-# A was given blocks 0 and 1, then B came, so A's ninth token had to go to block 5.
-# A **slot** is the place of one token.
-# The slots of the whole pool are numbered through:
+# P was given blocks 0 and 1, then Q came, so P's ninth token had to go to block 5.
+# A **slot** is the place of one token in the pool.
+# Slots are numbered block after block: block 0 has the first $B$ slots, block 1 the next $B$, and so on.
 #
 # $$\text{slot}(i) \;=\; \text{table}\left[\left\lfloor \tfrac{i}{B} \right\rfloor\right] \cdot B \;+\; i \bmod B$$
 #
@@ -104,10 +106,10 @@ for name in manager.sequences():
 #
 # A **prefill** writes many tokens at once, so it asks for a range of slots.
 # A **decode** step writes one token for each sequence: the last one.
-# %% [markdown] key="formula" lang="zh" src="c7072cfd"
-# A 先拿到块 0 和块 1，接着 B 来了，所以 A 的第 9 个 token 只能放进块 5。
-# **槽位**（slot）就是一个 token 的位置。
-# 整个块池的槽位统一编号：
+# %% [markdown] key="formula" lang="zh" src="cd4d3ed0"
+# P 先拿到块 0 和块 1，接着 Q 来了，所以 P 的第 9 个 token 只能放进块 5。
+# **槽位**（slot）是块池里存放一个 token 的地方。
+# 槽位按块依次编号：块 0 占前 $B$ 个，块 1 占接下来的 $B$ 个，依此类推。
 #
 # $$\text{slot}(i) \;=\; \text{table}\left[\left\lfloor \tfrac{i}{B} \right\rfloor\right] \cdot B \;+\; i \bmod B$$
 #
@@ -116,17 +118,17 @@ for name in manager.sequences():
 # | $i$ | token 在序列中的位置，从 0 开始 | token |
 # | $B$ | 块大小 | token / 块 |
 # | $\text{table}$ | 序列的块表 | 块号 |
-# | $\text{slot}$ | 这个 token 的 K 和 V 存放处 | 槽位号，从 0 开始 |
+# | $\text{slot}$ | 这个 token 的 K 和 V 存放在哪里 | 槽位号，从 0 开始 |
 #
 # **预填充**（prefill）一次写入很多 token，所以要一段槽位。
 # **解码**（decode）每一步给每条序列写一个 token，也就是最后一个。
 
 # %% key="slots"
 size = manager.block_size
-table = manager.block_table("A")
-print("prefill A :", manager.slot_mapping("A", 0, 9).tolist())
+table = manager.block_table("P")
+print("prefill P :", manager.slot_mapping("P", 0, 9).tolist())
 print("by hand   :", [table[i // size] * size + i % size for i in range(9)])
-print("decode A,B:", manager.decode_slots(["A", "B"]).tolist())
+print("decode P,Q:", manager.decode_slots(["P", "Q"]).tolist())
 
 # %% [markdown] key="guide" lang="en"
 # ### The same in a guide
@@ -170,28 +172,32 @@ print(t("guide_agrees", **right))
 # %% [markdown] key="guide_limits" lang="en"
 # It agrees everywhere that it can be asked.
 # But it can only be asked for whole blocks: it starts at `cached_blocks`.
-# A chunked prefill may stop in the middle of a block.
-# If 6 of B's 10 tokens are stored and the next chunk is the other 4, whole blocks give two slots too many, and every key after them goes to the wrong place.
+# A **chunked prefill**, a long prompt computed in several pieces, may stop in the middle of a block.
+# If 6 of Q's 10 tokens are stored and the next chunk is the other 4, whole blocks give two slots too many, and all four tokens go to the wrong places.
 # And whoever writes `num_tokens % block_size` for "tokens in the last block" gets 0 just when that block is full.
-# %% [markdown] key="guide_limits" lang="zh" src="9dc08116"
-# 凡是能问的地方，它都对。
-# 只是它只能按整块来问：从 `cached_blocks` 开始。
-# 分块预填充却可能停在一个块的中间。
-# 假设 B 的 10 个 token 已存了 6 个，下一段是另外 4 个：按整块算会多出两个槽位，后面的 key 全部错位。
-# 另外，谁要是用 `num_tokens % block_size` 来算“最后一块里的 token 数”，在块刚好填满时就会得到 0。
+# %% [markdown] key="guide_limits" lang="zh" src="626f6f78"
+# 凡是它能回答的，结果都相同。
+# 但它只能按整块来算：从 `cached_blocks` 开始。
+# **分块预填充**（chunked prefill）把长提示词分成几段来算，其中一段却可能停在块的中间。
+# 假设 Q 的 10 个 token 已存了 6 个，下一段是另外 4 个：按整块算会多出两个槽位，后面的 K 全部错位。
+# 另外，如果用 `num_tokens % block_size` 来算“最后一块里的 token 数”，块刚好填满时就会得到 0。
 
 # %% key="guide_breaks"
-table = manager.block_table("B")
-print(t("chunk_ours", slots=manager.slot_mapping("B", 6, 10).tolist()))
+table = manager.block_table("Q")
+print(t("chunk_ours", slots=manager.slot_mapping("Q", 6, 10).tolist()))
 print(t("chunk_guide", slots=guide_prefill(table, 10, 4, cached_blocks=6 // 4)))
-full = manager.block_table("B")[:2]
+full = table[:2]
 print(t("full_block", right=guide_decode(full, 8, 4), wrong=full[-1] * 4 + 8 % 4 - 1, table=full))
 
 # %% [markdown] key="block_bytes" lang="en"
+# That is all you need for exercise 09.1. You may write it now, or all of them at the end.
+#
 # ### What a block is made of
 #
-# The same guide says what a block is. Its own formula disagrees, and so does `CacheSpec`:
-# %% [markdown] key="block_bytes" lang="zh" src="fb04fd4f"
+# The same guide also says what a block is. The guide's own formula says something else, and so does `CacheSpec`:
+# %% [markdown] key="block_bytes" lang="zh" src="cb42a9c4"
+# 练习 09.1 要用的到这里都讲完了，可以现在就写，也可以最后一起写。
+#
 # ### 一个块里有什么
 #
 # 同一份指南给块下了定义，但它自己的公式与定义不符，`CacheSpec` 也算出不同的结果：
@@ -213,8 +219,8 @@ print(t("block_size_line", block=block, part=part, ratio=block // part))
 # That is why the bookkeeping below is cheap: it moves one number where the GPU has megabytes.
 # %% [markdown] key="block_spans" lang="zh" src="dbc39786"
 # 所以块 7 并不是一整段内存。
-# 同一类层中，每层的 K 和 V 里各有它的一行，块表里的一个数字代表了全部。
-# 下面的记账之所以便宜，正因为如此：GPU 上是几兆字节，这里只动一个数字。
+# 它所属的那一类层，每层的 K 和 V 里各有它的一行；块表里的一个数字就代表了全部。
+# 下面的记账之所以开销小，原因就在这里：GPU 上以兆字节计的内容，到这里只是一个数字。
 
 # %% [markdown] key="life" lang="en"
 # ## The life of block 7
@@ -225,15 +231,21 @@ print(t("block_size_line", block=block, part=part, ratio=block // part))
 #
 # X takes blocks 0 to 6 below, so the next block to be given out is number 7.
 # A and B begin with the same ten tokens, as requests with one system prompt do.
-# %% [markdown] key="life" lang="zh" src="5bfdfcc9"
+# `match` asks how many tokens of a prompt could be found now, and takes nothing.
+#
+# Before you run the cell: how many blocks will B share with A?
+# %% [markdown] key="life" lang="zh" src="de11279f"
 # ## 块 7 的一生
 #
-# 有多少条序列持有一个块，就是它的**引用计数**（reference count）。
+# 一个块被多少条序列持有，就是它的**引用计数**（reference count）。
 # 计数降到 0，块就空闲了。
-# 空闲的块要么是**空块**，要么是**缓存块**：没有序列持有它，但里面的内容还能找到。
+# 空闲的块有两种，一种是**空块**，一种是**缓存块**：后者没有序列持有，但里面的内容还能找到。
 #
 # 下面 X 先占用块 0 到块 6，所以接下来分出去的就是块 7。
 # A 和 B 的前 10 个 token 相同，就像两个请求共用一段系统提示词。
+# `match` 只查不取，它回答的是：一个提示词此刻能找到多少个 token。
+#
+# 运行之前先想一想：B 会与 A 共享几个块？
 
 # %% key="who"
 manager = BlockManager(num_blocks=16, block_size=4)
@@ -261,19 +273,21 @@ who("allocate B")
 # %% [markdown] key="life_read" lang="en"
 # Three things stand in these lines.
 #
-# - **Sharing.** B's table begins with A's blocks 7 and 8. Ten tokens are equal, and eight are shared: only full blocks are. The third block holds tokens 9 and 10 and then something of one's own.
-# - **`allocate` gives a block, `commit` publishes it.** Between the two, nothing can be found. K and V are written by the forward in between, and a block that could be found earlier might be read before anybody has written it.
-# - **The question.** Nobody *owns* block 7. A holds it and B holds it. What it takes to write into it is to be its only holder.
+# - **Sharing.** B's table begins with A's blocks 7 and 8. Ten tokens are equal, and eight are shared: only full blocks are. The third block holds tokens 9 and 10, and behind them tokens that the other prompt does not have.
+# - **`allocate` gives a block, `commit` publishes it.** Between the two, nothing can be found. K and V are written by the forward pass in between, and a block that could be found earlier might be read before anybody has written it.
+# - **The question.** Nobody *owns* block 7. A holds it and B holds it. To write into it, a sequence must be its only holder.
 #
 # Now they leave, one after the other.
-# %% [markdown] key="life_read" lang="zh" src="24ed861d"
+# Before you run the cell: is block 7 free after `free A`? And once nobody holds it, can C still get it?
+# %% [markdown] key="life_read" lang="zh" src="9e97ab47"
 # 从这几行能看出三件事。
 #
 # - **共享**。B 的块表以 A 的块 7、块 8 开头。相同的 token 有 10 个，共享的只有 8 个：能共享的只有满块。第三个块里除了第 9、10 个 token，还有各自的内容。
 # - **`allocate` 分配块，`commit` 发布块**。两者之间什么也找不到。K 和 V 是这期间由前向计算写入的；要是更早就能找到，别人就可能读到还没写好的块。
-# - **开头的问题**。块 7 不**属于**谁：A 持有它，B 也持有它。要往里写，前提是只有你一个持有者。
+# - **开头的问题**。块 7 不**属于**谁：A 持有它，B 也持有它。要往里写，必须是它唯一的持有者。
 #
 # 接下来，它们一个接一个离开。
+# 运行之前先想一想：`free A` 之后，块 7 空闲了吗？等到没有序列持有它，C 还能拿到它吗？
 
 # %% key="leave"
 manager.free("A")
@@ -289,25 +303,28 @@ who("allocate D")
 print(t("evictions", evictions=manager.stats().pools[0].evictions, table=manager.block_table("D")))
 
 # %% [markdown] key="leave_read" lang="en"
-# C came when nobody held block 7 any more, and still got it: a cached block is taken back out of the middle of the free list.
+# C came when nobody held block 7 any more, and still got it: free blocks wait in a queue, the **free list**, and a cached block can be taken back from any place in it.
 # D took all that was free: the empty blocks first, then the cached ones, and number 7 last of all.
-# With that block 7 lost what it held, and the last line finds no prefix.
+# With that block 7 lost what it held, and `allocate` finds no prefix for D.
 #
 # ### The tail goes first
 #
 # Which cached block is evicted first?
 # The one that has been free the longest, and of one sequence **the tail before the beginning**.
-# A beginning is what others have in common; and a tail without its beginning can never be found.
-# %% [markdown] key="leave_read" lang="zh" src="3543125d"
-# C 来的时候，块 7 已经没有持有者，C 照样拿到了它：缓存块可以从空闲队列（free list）的中间取回。
+# A beginning is what others have in common; and the search starts at the first block, so that a tail without its beginning can never be found.
+# %% [markdown] key="leave_read" lang="zh" src="abdef4ce"
+# C 来的时候，块 7 已经没有持有者，C 照样拿到了它：空闲的块排在**空闲队列**（free list）里，其中的缓存块不论排在哪里，都可以取回。
 # D 拿走了所有空闲的块：先是空块，再是缓存块，最后才轮到块 7。
-# 块 7 的内容就此消失，最后一行再也找不到前缀。
+# 块 7 的内容就此消失，D 到来之后，C 的前缀一个 token 也找不到了。
 #
 # ### 从尾部开始淘汰
 #
 # 先淘汰哪个缓存块？
 # 空闲最久的那个；而同一条序列里，**尾部先于开头**。
-# 开头是别的请求也会用到的部分；而没有了开头，尾部永远不可能再被找到。
+# 开头是多个请求共有的部分；而且查找从第一块开始，没有了开头，尾部永远不可能再被找到。
+
+# %% key="predict_still_found"
+predict("still_found", ...)
 
 # %% key="tail_first"
 lru = BlockManager(num_blocks=8, block_size=4)
@@ -322,30 +339,36 @@ for number in range(3):
     print(t("lru_line", number=number, table=lru.block_table(number), found=found))
 
 # %% [markdown] key="see" lang="en"
+# (Exercise 09.2: a sequence gives its blocks back.)
+#
 # ## See it
 #
 # The pool below is a real `BlockManager`, and each press of a button is one of its operations.
 # A colour and a pattern stand for a sequence, the grey hatching for a block that several hold.
+# Nobody holds a block with a dashed edge: "cached" can still be found, "free" is empty.
 #
 # Try this, and say before each press what will change:
 #
 # 1. Fork A. How many blocks are copied? Then press "One token for each", twice.
 # 2. Free A. Then choose "A (has ended)" and ask for a new request with its tokens.
-# 3. Free it a second time.
+# 3. Choose "A (has ended)" once more and free it a second time.
 # 4. Press "New request" until the pool says no.
 #
 # The slider leads back through all that happened.
-# %% [markdown] key="see" lang="zh" src="de2d657c"
+# %% [markdown] key="see" lang="zh" src="eacd9991"
+# （练习 09.2：一条序列归还它的块。）
+#
 # ## 亲眼看看
 #
 # 下面的块池背后是真正的 `BlockManager`，每按一次按钮就是它的一次操作。
 # 一种颜色加一种图案代表一条序列，灰色斜纹代表被多条序列持有的块。
+# 虚线框的块没有序列持有：标着“已缓存”的还能找到，标着“空闲”的是空块。
 #
 # 试试下面几步，每次按之前先说出会发生什么：
 #
 # 1. 把 A 分叉。复制了几个块？然后按两次“每条序列加一个 token”。
-# 2. 释放 A。再选“A（已结束）”，以它的内容发起新请求。
-# 3. 再释放它一次。
+# 2. 释放 A。再选“A（已结束）”，按“以它的内容开头的新请求”。
+# 3. 再选“A（已结束）”，再释放一次。
 # 4. 一直按“新请求”，直到块池拒绝。
 #
 # 拖动滑块可以回看每一步。
@@ -364,15 +387,15 @@ show(widget)
 #
 # Four answers to one question, or four beams of a search, are forks: they share everything until they differ.
 # `fork` copies nothing.
-# Only who is about to write into a shared block gets a copy of it first: **copy-on-write**.
+# A copy is made only when a sequence is about to write into a shared block: **copy-on-write**.
 # `append` returns what the storage has to copy, a list of `Copy(kind, src, dst)`, mostly empty.
-# %% [markdown] key="cow" lang="zh" src="abece8c6"
+# %% [markdown] key="cow" lang="zh" src="cc40dc5c"
 # ## 分叉与写入：写时复制
 #
-# 同一个问题要四个回答，或者束搜索的四条路径，都是分叉（fork）：在出现不同之前，一切共享。
+# 同一个问题要四个回答，或者束搜索（beam search）的四条路径，都是分叉（fork）：在出现差别之前，一切共享。
 # `fork` 什么也不复制。
-# 只有当谁要往共享的块里写时，才先给它复制一份：这就是**写时复制**（copy-on-write）。
-# `append` 返回存储需要做的复制，即 `Copy(kind, src, dst)` 的列表，通常为空。
+# 等到有序列要往共享的块里写，才先为它复制一份：这就是**写时复制**（copy-on-write）。
+# `append` 返回存储端需要做的复制，即 `Copy(kind, src, dst)` 的列表，通常为空。
 
 # %% key="predict_forked"
 predict("forked_blocks", ...)
@@ -432,10 +455,12 @@ for name in "ABC":
 # Three sequences, two copies.
 # C is the last one left in the old block: it is alone there, and writes in place.
 # Block 0 is full, so nobody will ever write into it again; it stays shared.
-# %% [markdown] key="fork_read" lang="zh" src="f2435e10"
+# (Exercise 09.4: a new block, a copy, or nothing?)
+# %% [markdown] key="fork_read" lang="zh" src="7a22bbee"
 # 三条序列，只复制了两次。
-# 轮到 C 时，旧块里只剩它一个，于是就地写入。
+# 轮到 C 时，旧块只剩它一个持有者，于是就地写入。
 # 块 0 已满，谁也不会再往里写，所以一直共享。
+# （练习 09.4：要一个新块，复制一块，还是什么都不用做？）
 
 # %% [markdown] key="windows" lang="en"
 # ## Windows that move on
@@ -449,10 +474,10 @@ for name in "ABC":
 # ## 向前移动的窗口
 #
 # 滑动窗口（sliding window）为 $W$ 的层，只读最近的 $W$ 个位置，新 token 也算在内。
-# 整块都在窗口之前的块再也不会被读到，于是 `commit` 把它归还。
+# 完全落在这些位置之前的块，再也不会被读到，于是 `commit` 把它归还。
 # 它在块表里的位置还留着，填上 `NULL_BLOCK`（-1）：后面各项的序号不能变，否则 `i // B` 就数错了。
 #
-# 有窗口的层与没有窗口的层保留的 token 不同，所以每一**类**层各有自己的块池和块表。
+# 有窗口的层与没有窗口的层，保留的 token 不同，所以每一**类**层各有自己的块池和块表。
 
 # %% key="windows_code"
 from minikv.blocks import PoolKind
@@ -473,24 +498,28 @@ for position in range(7, 26):
 # The full kind grows with the sequence; the windowed kind does not, whatever the length.
 # The slot of a position behind the window is -1, and a store skips it:
 # %% [markdown] key="windows_read" lang="zh" src="71f25157"
-# 全长的那一类随序列增长；带窗口的那一类，序列再长也不再增加。
+# 全注意力的那一类，块数随序列增长；滑动窗口的那一类，序列再长，块数也不再增加。
 # 窗口之前的位置，槽位是 -1，写入时会跳过：
 
 # %% key="windows_slots"
 print(windowed.slot_mapping("S", 14, 26, kind=1).tolist())
 
 # %% [markdown] key="size" lang="en"
+# (Exercise 09.5: which blocks can be given back?)
+#
 # ## How large should a block be?
 #
 # The last block of a sequence is rarely full.
 # Its empty slots are **internal fragmentation**: memory that is given out and holds nothing.
-# Paging has no other waste, since any free block is as good as any other.
-# %% [markdown] key="size" lang="zh" src="0badd921"
+# A paged cache has no other fragmentation, since any free block is as good as any other.
+# %% [markdown] key="size" lang="zh" src="f12ae898"
+# （练习 09.5：哪些块可以归还？）
+#
 # ## 块应该多大？
 #
 # 一条序列的最后一块很少正好填满。
-# 其中的空槽位就是**内部碎片**：已经分出去，却什么也没存。
-# 分页没有别的浪费，因为任何一个空闲块都同样好用。
+# 其中的空槽位就是**内部碎片**：已经分出去，却什么也没存的显存。
+# 分页的缓存没有别的碎片，因为任何一个空闲块都同样好用。
 
 # %% key="predict_waste"
 predict("mean_waste", ...)
@@ -505,11 +534,15 @@ slip = erratum("001-22")
 print(t("claim", claim=slip.claim.in_(t("lang")), correct=slip.correct.in_(t("lang"))))
 
 # %% [markdown] key="size_measure" lang="en"
-# A mixed load, then: 120 sequences, most of them short, a few long, and in front of each the same system prompt of 700 tokens, told apart by a salt so that nothing is shared at first.
-# The last column asks for that prompt once more, with other tokens behind it: how much of the 700 does a hit bring?
-# %% [markdown] key="size_measure" lang="zh" src="f16f53f7"
-# 下面是一组长短混合的负载：120 条序列，多数短，少数长，每条前面都有同一段 700 token 的系统提示词；先用不同的盐值（salt）隔开，互不共享。
-# 最后一列再问一次这段提示词，后面接别的 token：700 个里能命中多少？
+# A mixed load, then: 120 sequences, most of them short, a few long, and in front of each the same system prompt of 700 tokens.
+# A **salt** is a text that goes into the search: requests with different salts share nothing.
+# Here each sequence has a salt of its own, so that all blocks are its own.
+# The last column asks for the system prompt once more, under the salt of the first sequence and with another token behind it: how many of the 700 tokens are found?
+# %% [markdown] key="size_measure" lang="zh" src="573bde6c"
+# 下面是一组长短混合的负载：120 条序列，多数短，少数长，每条前面都有同一段 700 token 的系统提示词。
+# **盐值**（salt）是参与查找的一段文字：盐值不同的请求互不共享。
+# 这里每条序列各用一个盐值，所以彼此不共享块。
+# 最后一列是用第一条序列的盐值和同一段系统提示词再发一次请求，后面接别的 token：700 个里能命中多少？
 
 # %% key="size_table"
 import random
@@ -522,7 +555,8 @@ print(t("size_head"))
 for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
     load = BlockManager(num_blocks=sum(length // size + 1 for length in lengths), block_size=size)
     for number, length in enumerate(lengths):
-        load.allocate(number, [*system_prompt, *range(1000, 300 + length)], salt=str(number))
+        own = range(1000, 1000 + length - len(system_prompt))
+        load.allocate(number, [*system_prompt, *own], salt=str(number))
         load.commit(number)
     stats = load.stats()
     waste[size] = stats.wasted_slots[0] / len(lengths)
@@ -552,19 +586,19 @@ summary = "\n".join(f"{size:>4} {slots:>8} {count:>6}" for size, slots, count in
 show(figure, text=summary, caption=t("plot_caption"))
 
 # %% [markdown] key="size_read" lang="en"
-# About $(B-1)/2$ slots a sequence are empty, wherever the lengths spread over more than a block.
+# About $(B-1)/2$ slots a sequence are empty, as long as the lengths spread over more than one block.
 # So the smallest block wastes least, and the price is at the other end:
 #
 # - **The table.** At size 1 a sequence of a thousand tokens has a thousand entries, and attention looks each of them up in every layer and step.
-# - **The bookkeeping.** Every block has a count, a digest, and a place in the free list. Below it is timed on this machine.
-# - **The hits.** That is the price of *large* blocks: a hit is rounded down to whole blocks. With 256, 188 of the 700 tokens are computed again by everybody. In [vLLM #53749](https://github.com/vllm-project/vllm/issues/53749) an engine had chosen blocks of about 2,000 tokens, and shorter prefixes were never hit at all.
-# %% [markdown] key="size_read" lang="zh" src="60014d94"
-# 只要序列的长度分布得比一个块宽，每条序列平均约有 $(B-1)/2$ 个空槽位。
+# - **The bookkeeping.** Every block has a count, a place in the free list, and a **digest**, the key by which it is found. Below all that is timed on this machine.
+# - **The hits.** That is the price of *large* blocks: a hit is rounded down to whole blocks. What is cut off is computed again by everybody: the last column is what remains of 700. In [vLLM #53749](https://github.com/vllm-project/vllm/issues/53749) an engine had chosen blocks of about 2,000 tokens, and shorter prefixes were never hit at all.
+# %% [markdown] key="size_read" lang="zh" src="f3162858"
+# 只要序列长度的分布范围超过一个块，每条序列平均约有 $(B-1)/2$ 个空槽位。
 # 所以块越小浪费越少，代价在另一头：
 #
 # - **块表**。块大小为 1 时，一千个 token 的序列，块表就有一千项；每一层、每一步，注意力都要逐项去查。
-# - **记账**。每个块都有计数、摘要，以及在空闲队列里的位置。下面在这台机器上计时。
-# - **命中**。这是**大**块的代价：命中只能按整块向下取整。块大小为 256 时，700 个 token 里有 188 个，每个请求都要重算。[vLLM #53749](https://github.com/vllm-project/vllm/issues/53749) 里，引擎自行选用了约 2,000 token 的块，更短的前缀一次也没有命中。
+# - **记账**。每个块都有计数、在空闲队列里的位置，以及**摘要**（digest），也就是查找用的键。下面就在这台机器上计时。
+# - **命中**。这是**大**块的代价：命中只能按整块向下取整。舍去的零头，每个请求都要重算：最后一列就是 700 个 token 里还能命中的部分。[vLLM #53749](https://github.com/vllm-project/vllm/issues/53749) 里，引擎自行选用了约 2,000 token 的块，更短的前缀一次也没有命中。
 
 # %% key="size_time" tags="timing"
 import statistics
@@ -583,10 +617,10 @@ for size in (1, 4, 16, 64, 256):
     print(f"{size:>5} {1e3 * statistics.median(times):>9.3f}")
 
 # %% [markdown] key="size_answer" lang="en"
-# Sixteen, a common choice, lies where the waste is a few tokens and table and bookkeeping are already small.
+# Sixteen is a common choice: the waste is a few tokens only, and tables and bookkeeping are small already.
 # The kernel has a say in it too: lesson 10.
-# %% [markdown] key="size_answer" lang="zh" src="b91efb98"
-# 16 是常见的选择：浪费只有几个 token，而块表和记账已经足够小。
+# %% [markdown] key="size_answer" lang="zh" src="85159483"
+# 16 是常见的选择：浪费只有几个 token，而块表和记账的开销已经很小。
 # kernel 对此也有要求，见第 10 课。
 
 # %% [markdown] key="hits" lang="en"
@@ -597,8 +631,8 @@ for size in (1, 4, 16, 64, 256):
 # %% [markdown] key="hits" lang="zh" src="f6935eba"
 # ## 共享提示词的收益
 #
-# **命中率**是无需计算的提示词 token 所占的比例。
-# 六十个请求，700 token 的系统提示词，各带一个自己的问题，分四种情况。
+# **命中率**（hit rate）是提示词的 token 中无需计算的比例。
+# 六十个请求，前面是 700 token 的系统提示词，后面各有自己的问题，一共四种情况。
 
 # %% key="hit_rates"
 rng = random.Random(1)
@@ -620,27 +654,51 @@ for variant, request in variants.items():
 
 # %% [markdown] key="hits_read" lang="en"
 # The last line is worth remembering.
-# One token that differs at the front, a date or a request number, and nothing is shared at all: K and V of a token depend on every token before it, so the **digest** of a block does too.
-# It is a hash of the parent's digest and the block's own tokens; the first parent is made from the **salt**.
+# One token that differs at the front, a date or a request number, and nothing is shared at all: beyond the first layer K and V of a token depend on every token before it, so the digest of a block must, too.
+# It is a hash of two things: the digest of the block before, its **parent**, and the block's own tokens. The parent of the first block is made from the salt.
 # Put what varies behind what is common.
 #
 # The second line is a choice. Tenants with different salts share nothing with each other, so that nobody can find out by timing what others have asked ([vLLM PR #17045](https://github.com/vllm-project/vllm/pull/17045)).
-# %% [markdown] key="hits_read" lang="zh" src="99e00efa"
+#
+# Here is the chain by hand, for two prompts that differ in their first token only.
+# Before you run the cell: how many of the three digests will be equal in both rows?
+# %% [markdown] key="hits_read" lang="zh" src="7a7d2a46"
 # 最后一行值得记住。
-# 只要最前面有一个 token 不同，比如日期或请求编号，就什么也共享不了：一个 token 的 K 和 V 取决于它之前的所有 token，所以块的**摘要**（digest）也必须如此。
-# 摘要是对“父块的摘要加上本块的 token”求哈希；第一个块的父摘要由**盐值**（salt）生成。
+# 只要最前面有一个 token 不同，比如日期或请求编号，就什么也共享不了：除第一层外，一个 token 的 K 和 V 取决于它之前的所有 token，所以块的摘要也必须如此。
+# 摘要是把**父块**（前一个块）的摘要与本块的 token 放在一起求得的哈希；第一个块的父摘要由盐值生成。
 # 变化的内容要放在公共内容之后。
 #
-# 第二行是有意的选择。盐值不同的租户互不共享，别人就无法靠计时猜出谁问过什么（[vLLM PR #17045](https://github.com/vllm-project/vllm/pull/17045)）。
+# 第二行是有意的选择。盐值不同的租户互不共享，谁也无法靠计时探出别人问过什么（[vLLM PR #17045](https://github.com/vllm-project/vllm/pull/17045)）。
+#
+# 下面亲手算一遍这条链，两个提示词只有第一个 token 不同。
+# 运行之前先想一想：两行的三个摘要里，有几个相同？
+
+# %% key="chain"
+from array import array
+
+from minikv.blocks import child_digest, root_digest
+
+for first in (1, 2):
+    prompt, digest, digests = [first, *range(10, 21)], root_digest(""), []
+    for start in range(0, len(prompt), 4):
+        digest = child_digest(digest, array("q", prompt[start : start + 4]).tobytes())
+        digests.append(digest.hex()[:8])
+    print(prompt, digests)
 
 # %% [markdown] key="break" lang="en"
+# None: the first token is in every digest behind it.
+# (Exercise 09.3 is this chain, with any hash you like.)
+#
 # ## Break it
 #
 # ### A hit that leaves no query
 #
 # Back to the crash.
 # The block size there is 256. Take a prompt of two blocks that ran before, and count as that engine did: every full block that is found is a hit.
-# %% [markdown] key="break" lang="zh" src="88c0f5af"
+# %% [markdown] key="break" lang="zh" src="d865c1ce"
+# 一个也没有：第一个 token 影响后面的每一个摘要。
+# （练习 09.3 就是写这条链，用什么哈希都行。）
+#
 # ## 弄坏它
 #
 # ### 命中之后没有 query
@@ -653,20 +711,20 @@ again = BlockManager(num_blocks=8, block_size=256)
 prompt = list(range(512))
 again.allocate("first", prompt)
 again.commit("first")
-found = len(prompt) // 256 * 256
+found = again.match([*prompt, 512]).num_tokens
 print(t("every_block", cached=found, left=len(prompt) - found))
 got = again.allocate("second", prompt)
 print(t("one_left", cached=got.num_cached, left=got.num_tokens - got.num_cached))
 
 # %% [markdown] key="full_hit_read" lang="en"
-# With no token left to compute there is no query, no logits, and no next token. The kernel is launched with a grid of size 0, which CUDA refuses.
+# With no token left to compute there is no query, no logits, and no next token. The attention kernel is launched with a grid of size 0, which CUDA refuses.
 # `match` looks up only `(len(tokens) - 1) // block_size` blocks, so one token is always left.
-# It pays with a whole block that is computed again: 256 tokens there, 16 with a usual block.
+# It pays with a whole block that is computed again: 256 tokens there, 16 with a usual block. vLLM chose the same ([PR #17999](https://github.com/vllm-project/vllm/pull/17999)).
 # A fix proposed for that engine ([PR #199](https://github.com/GeeeekExplorer/nano-vllm/pull/199)) computes the last token only, and writes the same K and V into the shared block once more.
-# %% [markdown] key="full_hit_read" lang="zh" src="5b57f245"
-# 没有剩下要计算的 token，就没有 query，没有 logits，也就没有下一个 token。kernel 以大小为 0 的网格启动，被 CUDA 拒绝。
-# `match` 只查 `(len(tokens) - 1) // block_size` 个块，所以总会留下一个 token。
-# 代价是重算一整块：那里是 256 个 token，通常的块只有 16 个。
+# %% [markdown] key="full_hit_read" lang="zh" src="7a3b5137"
+# 如果没有剩下需要计算的 token，就没有 query，没有 logits，也就没有下一个 token。注意力 kernel 以大小为 0 的网格（grid）启动，被 CUDA 拒绝。
+# `match` 只查 `(len(tokens) - 1) // block_size` 个块，所以总会留下至少一个 token。
+# 代价是重算一整块：那里是 256 个 token，通常的块只有 16 个。vLLM 也是这样做的（[PR #17999](https://github.com/vllm-project/vllm/pull/17999)）。
 # 有人为那个引擎提了一个修法（[PR #199](https://github.com/GeeeekExplorer/nano-vllm/pull/199)）：只重算最后一个 token，把同样的 K 和 V 往共享块里再写一遍。
 
 # %% [markdown] key="break_copy" lang="en"
@@ -676,7 +734,7 @@ print(t("one_left", cached=got.num_cached, left=got.num_tokens - got.num_cached)
 # %% [markdown] key="break_copy" lang="zh" src="89ea5ea0"
 # ### 没人去做的复制
 #
-# 管理器只说要复制什么，真正动手的是存储。
+# 管理器只说要复制什么，真正动手的是存储端。
 
 # %% key="no_copy"
 words = forked()
@@ -686,13 +744,19 @@ for name in "ABC":
     print(name, words.read(name))
 
 # %% [markdown] key="break_commit" lang="en"
+# A and B have a fresh block with their own word in it; the two words before that were never copied.
+# No error says so.
+#
 # ### A block that was published too early
 #
 # Here A's blocks are committed before its forward has run, and B comes in between.
-# %% [markdown] key="break_commit" lang="zh" src="1e3d0b8d"
+# %% [markdown] key="break_commit" lang="zh" src="3e674ede"
+# A 和 B 拿到了新块，里面只有各自的新词；新词之前的两个词没有复制过来。
+# 而且没有任何报错。
+#
 # ### 发布得太早的块
 #
-# 这一次，A 的前向计算还没有运行就先 `commit`，而 B 恰好此时到来。
+# 这一次，A 的前向计算还没有运行，它的块就先 `commit` 了，而 B 恰好此时到来。
 
 # %% key="early_commit"
 for early in (False, True):
@@ -708,11 +772,13 @@ for early in (False, True):
 # %% [markdown] key="early_read" lang="en"
 # No error, no crash: an answer about text that is not there.
 # A count can go stale in the same way. Between looking and taking, somebody else may evict what was found; vLLM had wrong text from a hit count that outlived a failed schedule ([PR #18957](https://github.com/vllm-project/vllm/pull/18957)).
-# `allocate` therefore looks and takes in one operation:
-# %% [markdown] key="early_read" lang="zh" src="c41a1737"
-# 没有报错，也没有崩溃，只是模型在回答一段不存在的文字。
-# 计数也会这样过期：查到之后、取走之前，别人可能已经把它淘汰。vLLM 就曾因调度失败后仍沿用旧的命中数而输出错误的文本（[PR #18957](https://github.com/vllm-project/vllm/pull/18957)）。
-# 所以 `allocate` 把查找和取用放在同一个操作里完成：
+# `allocate` therefore looks and takes in one operation.
+# This is what becomes of a number that `match` gave earlier:
+# %% [markdown] key="early_read" lang="zh" src="e445a238"
+# 没有报错，也没有崩溃，只是模型在根据一段并不存在的文字作答。
+# 命中数也会这样过期：查到之后、取用之前，查到的块可能已经被别人淘汰。vLLM 就曾因调度失败后仍沿用旧的命中数而输出错误的文本（[PR #18957](https://github.com/vllm-project/vllm/pull/18957)）。
+# 所以 `allocate` 把查找和取用放在同一个操作里完成。
+# 先用 `match` 查到的数字，过后会怎样：
 
 # %% key="stale"
 stale = BlockManager(num_blocks=4, block_size=4)
@@ -724,15 +790,15 @@ stale.allocate("other", [99] * 12)
 print(t("stale_line", looked=looked, now=stale.match(list(range(13))).num_tokens))
 
 # %% [markdown] key="break_hash" lang="en"
-# ### Two texts, one hash
+# ### Two texts, one hash (optional)
 #
 # vLLM used Python's `hash` for its blocks at first and moved on to SHA-256, because a collision hands one user the cache of another ([PR #12621](https://github.com/vllm-project/vllm/pull/12621), [PR #15297](https://github.com/vllm-project/vllm/pull/15297)).
-# A collision is easy to find:
-# %% [markdown] key="break_hash" lang="zh" src="53b0b87f"
-# ### 两段文字，同一个哈希
+# One collision needs no search, since `hash(-1)` equals `hash(-2)` in Python:
+# %% [markdown] key="break_hash" lang="zh" src="0b57437f"
+# ### 两段文字，同一个哈希（选读）
 #
 # vLLM 起初用 Python 的 `hash` 标识块，后来改用 SHA-256，因为一旦碰撞，一个用户就会拿到另一个用户的缓存（[PR #12621](https://github.com/vllm-project/vllm/pull/12621)、[PR #15297](https://github.com/vllm-project/vllm/pull/15297)）。
-# 碰撞不难找：
+# 有一个碰撞不用找，因为在 Python 里 `hash(-1)` 等于 `hash(-2)`：
 
 # %% key="collision"
 from minikv.blocks import BlockPool
@@ -746,17 +812,19 @@ found = [shelf.find(digest, repr(tokens).encode()) for tokens in (ours, theirs)]
 print(t("collision", equal=hash(ours) == hash(theirs), ours=ours, theirs=theirs, found=found))
 
 # %% [markdown] key="collision_read" lang="en"
-# The pool is asked for the tokens too, and gives a block only if they are equal. The manager's digests are SHA-256, where nobody knows a collision; the comparison is there in case.
+# Token ids are never negative; but in a hash that everybody knows, other collisions can be searched for.
+# So `find` compares the tokens too, and gives a block only if they are equal. The manager's digests are SHA-256, where nobody knows a collision; the comparison is there in case.
 #
-# ### A free list that has to be searched
+# ### A free list that has to be searched (optional)
 #
 # A hit takes a cached block out of the *middle* of the free list.
 # In a `deque`, which nano-vllm uses for it, `remove` walks along the list until it finds the block.
 # Our pool keeps cached blocks in an ordered dict, where nothing has to be searched.
-# %% [markdown] key="collision_read" lang="zh" src="1d785d62"
-# 查找时还要给出 token，只有完全相同才会得到这个块。管理器的摘要用 SHA-256，至今无人知道它的碰撞；比较 token 是为了以防万一。
+# %% [markdown] key="collision_read" lang="zh" src="5c70f854"
+# token 的编号不会是负数；但哈希算法既然人人都知道，就可以有意去找别的碰撞。
+# 所以 `find` 还要比较 token，完全相同才会给出这个块。管理器的摘要用 SHA-256，至今没有人找到过它的碰撞；比较 token 是为了以防万一。
 #
-# ### 需要逐个搜索的空闲队列
+# ### 需要逐个搜索的空闲队列（选读）
 #
 # 命中时，要从空闲队列的**中间**取走一个缓存块。
 # nano-vllm 用 `deque` 做这个队列，而 `remove` 要一个个找过去，直到找到那个块。
@@ -785,11 +853,11 @@ for num_blocks in (1_000, 10_000, 100_000):
 # %% [markdown] key="break_errors" lang="en"
 # ### What the manager refuses
 #
-# Freed twice, and too few blocks. An operation that is refused has changed nothing.
-# %% [markdown] key="break_errors" lang="zh" src="764436a5"
+# Too few blocks, a request larger than the pool, a block freed twice, a sequence that does not exist. An operation that is refused has changed nothing.
+# %% [markdown] key="break_errors" lang="zh" src="556d25fc"
 # ### 管理器会拒绝什么
 #
-# 释放两次，以及块不够。被拒绝的操作什么也没有改变。
+# 块不够，请求比整个块池还大，同一个块释放两次，序列不存在。被拒绝的操作什么也没有改变。
 
 # %% key="errors"
 from minikv.errors import MiniKVError
@@ -844,7 +912,7 @@ explain("which_size")
 # %% [markdown] key="exercises" lang="zh" src="6f418f0c"
 # ## 练习
 #
-# 练习 notebook 要你用普通的列表，写出块管理器的几个部分：
+# 练习 notebook 要你写出块管理器的几个部分，不用它的类，只用普通的列表：
 #
 # 1. `slot_mapping`：从位置到槽位。
 # 2. `free`：块变为空闲的唯一途径。
@@ -858,16 +926,16 @@ explain("which_size")
 # | symptom | the command that decides |
 # |---|---|
 # | free blocks dwindle, although sequences end | `manager.stats().pools[0]` after every `free`, and `manager.sequences()`: who is still there? Then `manager.check_invariants()` |
-# | a sequence reads text of another one | `pool.ref_count(manager.block_table(name)[-1])` before the write: more than 1 needs the copies that `append` returned |
+# | a sequence reads text of another one | `manager.pools[0].ref_count(manager.block_table(name)[-1])` before the write: more than 1, with a last block that is not full, needs the copies that `append` returned |
 # | no prefix hits | `manager.match(tokens, salt).num_tokens` right after `commit`: 0 means another salt, another first token, or a prompt shorter than a block and one token |
-# %% [markdown] key="stuck" lang="zh" src="29ef62aa"
+# %% [markdown] key="stuck" lang="zh" src="c27e6cd6"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
 # | 序列都结束了，空闲块却越来越少 | 每次 `free` 之后看 `manager.stats().pools[0]` 和 `manager.sequences()`：谁还在？再运行 `manager.check_invariants()` |
-# | 一条序列读到了另一条的文字 | 写入之前看 `pool.ref_count(manager.block_table(name)[-1])`：大于 1 时，必须先完成 `append` 返回的复制 |
-# | 前缀从不命中 | `commit` 之后立即看 `manager.match(tokens, salt).num_tokens`：为 0 说明盐值不同、第一个 token 不同，或者提示词还不够一块加一个 token |
+# | 一条序列读到了另一条的文字 | 写入之前看 `manager.pools[0].ref_count(manager.block_table(name)[-1])`：大于 1 而最后一块未满时，必须先完成 `append` 返回的复制 |
+# | 前缀从不命中 | `commit` 之后立即看 `manager.match(tokens, salt).num_tokens`：为 0 说明盐值不同、第一个 token 不同，或者提示词不足一个块加一个 token |
 
 # %% [markdown] key="next" lang="en"
 # ## What comes next

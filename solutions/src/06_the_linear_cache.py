@@ -1,3 +1,8 @@
+# %% [meta]
+# [t4]
+# en = "Nothing here needs a GPU."
+# zh = "这里用不到 GPU。"
+
 # %% [markdown] key="offset_task" lang="en"
 # ## 06.1 From six indices to one
 #
@@ -34,10 +39,10 @@ check("06.1", element_offset)
 # %% [markdown] key="wasted_task" lang="zh" src="4e062a3c"
 # ## 06.2 空着多少
 #
-# 各行有 `lengths` 个 token，放在下面两种缓存之一：
+# 各行有 `lengths` 个 token，分别考虑下面两种缓存：
 #
 # - 线性缓存，每行预留 `max_seq` 个 token；
-# - 分页缓存，每行占用整数个可存 `block_size` 个 token 的块；没有 token 的行不占块。
+# - 分页缓存，每行占用整数个块，每块可存 `block_size` 个 token；没有 token 的行不占块。
 #
 # 一个 token 在所有层合计占 `token_bytes` 字节。
 # 返回已预留但空着的字节数，写成一对：（线性，分页）。
@@ -72,7 +77,7 @@ check("06.2", wasted_bytes)
 # 请写出这个类。
 #
 # - `write(layer, k, v)`：`k` 和 `v` 的形状是 `[batch, kv_heads, T, head_dim]`。把每行的 token 写到该行已计数内容的后面，长度不变。
-# - `commit(increments)`：每行一个数，不超过 T。一行最后的 T - increments[row] 个 token 只是补齐，该行的下一步可以覆盖它们。
+# - `commit(increments)`：每行一个数，不超过 T。一行最后的 T - increments[row] 个 token 只是补齐用的，该行的下一步可以覆盖它们。
 # - `read(layer, row)`：已计数 token 的 K 和 V，形状都是 `[kv_heads, length, head_dim]`。
 #
 # 检查时会写入每一层，然后提交一次，这样走若干步，最后读出全部内容。位置总是够用。
@@ -118,15 +123,15 @@ check("06.3", RowCache)
 # Return how many steps all rows can take together, as a pair: (linear, paged).
 #
 # - Linear: each row has room for `max_seq` tokens.
-# - Paged: the pool has `num_blocks` blocks of `block_size` tokens, and any row may take any free block. The prompts fit.
-# %% [markdown] key="steps_task" lang="zh" src="19192b6b"
+# - Paged: the pool has `num_blocks` blocks of `block_size` tokens, and any row may take any free block. The prompts fit, and there is no `max_seq` here.
+# %% [markdown] key="steps_task" lang="zh" src="ab796931"
 # ## 06.4 还能走多少步？
 #
 # 一个 batch 已读完 `prompts`（各行的 token 数），现在开始解码：每一步给每行增加一个 token。
 # 返回所有行一起最多能走多少步，写成一对：（线性，分页）。
 #
 # - 线性：每行有 `max_seq` 个 token 的位置。
-# - 分页：块池有 `num_blocks` 个块，每块 `block_size` 个 token，任何一行都可以取任何空闲块。提示词放得下。
+# - 分页：块池有 `num_blocks` 个块，每块 `block_size` 个 token，任何一行都可以取任何空闲块。提示词保证放得下，这里也没有 `max_seq` 的限制。
 
 # %% key="steps_stub"
 def steps_left(prompts: list[int], max_seq: int, num_blocks: int, block_size: int) -> tuple[int, int]:
@@ -145,9 +150,11 @@ check("06.4", steps_left)
 
 # %% [markdown] key="steps_why" lang="en"
 # ### BEGIN SOLUTION
-# Put the same bytes into both, `num_blocks * block_size = len(prompts) * max_seq`, and paged goes on at least as long when the rows differ by more than a block: what the short rows leave, the long one may take.
+# Put the same bytes into both, `num_blocks * block_size = len(prompts) * max_seq` with a `max_seq` of whole blocks, and paged never stops first: until the longest row is full, no row needs more than its share.
+# It goes on longer where the short rows leave enough whole blocks for the long ones.
 # ### END SOLUTION
-# %% [markdown] key="steps_why" lang="zh" src="8a4cf253"
+# %% [markdown] key="steps_why" lang="zh" src="479df79a"
 # ### BEGIN SOLUTION
-# 让两者的字节数相同，即 `num_blocks * block_size = len(prompts) * max_seq`：只要各行长度相差超过一个块，分页至少能走得一样久，因为短的行用不着的块，长的行可以拿去用。
+# 让两者的字节数相同，即 `num_blocks * block_size = len(prompts) * max_seq`，并且 `max_seq` 是整数个块：分页绝不会先停下，因为在最长的行满之前，没有哪一行需要的块超过自己那一份。
+# 如果短的行剩下足够多的整块可以让给长的行，分页还能走得更久。
 # ### END SOLUTION

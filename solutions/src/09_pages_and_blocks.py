@@ -1,3 +1,8 @@
+# %% [meta]
+# [t4]
+# en = "Nothing here needs a GPU."
+# zh = "这里用不到 GPU。"
+
 # %% [markdown] key="slots_task" lang="en"
 # ## 09.1 Slots
 #
@@ -8,8 +13,8 @@
 # ## 09.1 槽位
 #
 # 位置 `start` 到 `end - 1` 的 token 存放在哪些槽位？
-# `start` 之前的 token 已经存好；一段可以在块的中间开始，也可以在块的中间结束。
-# 块表里是 -1 的地方，窗口已经移过：槽位为 -1，什么也不存。
+# `start` 之前的 token 已经存好；一段（chunk）可以从块的中间开始，也可以在块的中间结束。
+# 块表里是 -1 的地方，窗口已经移过去了：槽位为 -1，什么也不存。
 
 # %% key="slots_stub"
 def slot_mapping(block_table: list[int], start: int, end: int, block_size: int) -> list[int]:
@@ -44,10 +49,10 @@ check("09.1", slot_mapping)
 # 一条序列结束，归还块表里的 `blocks`。
 #
 # - `ref_counts[b]`：有多少条序列持有块 `b`
-# - `free_list`：空闲的块，排在最前面的下一个被取走
+# - `free_list`：空闲的块，下一个要取的排在最前面
 #
 # 每个块少一个持有者。
-# 不再有人持有的块进入 `free_list` 的末尾，块表里的最后一块最先进入，这样序列的开头最后才被淘汰。
+# 不再有持有者的块进入 `free_list` 的末尾，块表里的最后一块最先进入，这样序列的开头最后才被淘汰。
 # 只要其中有一个块本来就空闲，就抛出 `ValueError`，并且什么也不改变。
 #
 # 直接修改传入的两个列表，不返回任何东西。
@@ -86,15 +91,17 @@ check("09.2", free)
 # Two digests must be equal exactly if the salts are equal and all tokens up to the end of the block are.
 #
 # Any hash will do, `hashlib.sha256` is a good one; a digest may be anything that a dict takes as a key.
+# Token ids go up to 120,000 and more.
 # The check does not look at the digests themselves.
 # It numbers them in the order in which they first appear over several prompts: `[[0, 1], [0, 2]]` says that the first blocks are equal and the second ones are not.
-# %% [markdown] key="digests_task" lang="zh" src="013f1495"
+# %% [markdown] key="digests_task" lang="zh" src="a44ccade"
 # ## 09.3 链式哈希
 #
 # 为 `tokens` 的每个满块返回一个摘要。
-# 当且仅当盐值相同、并且到该块末尾为止的所有 token 都相同，两个摘要才相同。
+# 两个摘要相同，当且仅当盐值相同，并且到该块末尾为止的所有 token 都相同。
 #
 # 用什么哈希都行，`hashlib.sha256` 就很好；摘要可以是任何能作字典键的值。
+# token 的编号可以达到 120,000，甚至更大。
 # 检查并不看摘要本身。
 # 它把几个提示词的摘要按首次出现的次序编号：`[[0, 1], [0, 2]]` 表示第一块相同，第二块不同。
 
@@ -135,7 +142,7 @@ check("09.3", block_digests)
 # 要保证这个 token 有槽位，而且所在的块没有别的持有者。
 #
 # - 需要新块时，从 `free_list` 最前面取，它的计数变为 1。
-# - 最后一块还有空位、但还有别的持有者时，用一个新块在块表里替换它，并返回 `(old, new)`，让存储去复制。
+# - 最后一块还有空槽位、但也被别的序列持有时，用一个新块在块表里替换它，并返回 `(old, new)`，让存储端去复制。
 # - 其他情况返回 `None`。
 #
 # 直接修改 `table`、`ref_counts` 和 `free_list`。空闲块总是够用。
@@ -171,7 +178,7 @@ check("09.4", append_slot)
 # %% [markdown] key="append_why" lang="zh" src="4e36c9e8"
 # ### BEGIN SOLUTION
 # 判断的次序很重要：先看满没满，再看是否共享。
-# 满块不会再写入，可以一直共享。
+# 满块不会再被写入，可以一直共享。
 # ### END SOLUTION
 
 # %% [markdown] key="window_task" lang="en"
@@ -180,9 +187,9 @@ check("09.4", append_slot)
 # `num_tokens` tokens are in the cache, at positions 0 to `num_tokens - 1`.
 # The next query stands at position `num_tokens`; in this layer it reads `window` positions, itself included.
 #
-# Which blocks of the table will never be read again? Return their numbers, in the order of the table.
+# Which blocks of the table will never be read again? Return their block numbers, in the order of the table.
 # Entries of -1 were given back earlier.
-# %% [markdown] key="window_task" lang="zh" src="3ed2beed"
+# %% [markdown] key="window_task" lang="zh" src="619c5c48"
 # ## 09.5 窗口之前
 #
 # 缓存里有 `num_tokens` 个 token，位置从 0 到 `num_tokens - 1`。

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minikv.i18n import LANGUAGES
+from minikv.i18n import LANGUAGES, text
 from tests.browser.test_budget_in_lab import ACTIVE_CELL, open_cells
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -79,7 +79,7 @@ def test_every_button_answers_the_keyboard(lang, lab, watched_page, screenshot):
     pool.press("new")
     full = pool.press("new")
     assert "free" not in pool.owners()
-    assert ("are asked for" if lang == "en" else "需要") in full
+    assert text("errors.out_of_blocks", lang, asked=3, free=0, total=8, fits=0) in full
 
     assert page.evaluate(ACTIVE_CELL) == cell, "the keys belong to the widget"
     shared = pool.root.locator("g[data-block='0'] rect").first.get_attribute("fill")

@@ -161,7 +161,7 @@ def test_a_cached_block_is_free_and_says_so():
     assert [cell["kind"] for cell in cells] == ["free", "full", "cached", "free"], "who is held is not cached"
     assert cells[2]["label"] == "2: cached"
     assert "3 free" in widget.text()
-    assert "Cached, that is free but still to be found: 1." in widget.text()
+    assert "1 of the free blocks can still be found (cached)." in widget.text()
 
 
 def test_a_note_in_both_languages_stands_in_the_picture():

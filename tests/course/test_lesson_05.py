@@ -171,3 +171,10 @@ def test_steps_meet_the_hard_places(seed):
     own_views = [step for steps in cases for step in steps if step[0] == "view" and step[1] == step[2]]
     assert own_views, "a = a[:n] must occur"
     assert any(step[0] == "clone" for steps in cases for step in steps)
+
+
+def test_an_array_for_a_tensor_is_told_its_type():
+    verdict = run_check(EXERCISES["05.2"], lambda keys, window: keys[-window:].clone().numpy())
+    assert verdict.kind == "wrong"
+    assert verdict.expected["type"] == "Tensor"
+    assert verdict.got["type"] == "ndarray"

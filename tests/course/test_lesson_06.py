@@ -182,3 +182,14 @@ def test_the_offset_is_where_the_real_cache_keeps_the_element():
     for _ in range(50):
         place = tuple(rng.randrange(size) for size in tensor.shape)
         assert tensor[place].data_ptr() == tensor.data_ptr() + 4 * offset(tuple(tensor.shape), place)
+
+
+def test_with_the_same_bytes_in_whole_blocks_paged_never_stops_first():
+    # What the solution of 06.4 says of num_blocks * block_size = rows * max_seq.
+    rng, steps = random.Random(0), EXERCISES["06.4"].reference
+    for _ in range(500):
+        block_size, rows = rng.choice([2, 4, 8]), rng.randint(2, 6)
+        max_seq = block_size * rng.randint(1, 8)
+        prompts = [rng.randint(1, max_seq) for _ in range(rows)]
+        linear, paged = steps(prompts, max_seq, rows * max_seq // block_size, block_size)
+        assert paged >= linear

@@ -49,7 +49,8 @@ def test_whatever_is_pressed_the_picture_is_the_managers_state():
 
 def test_a_prefix_is_shared_and_the_hit_is_said():
     widget = PoolWidget(block_size=4)
-    said = play(widget, "new", "new", ("share", "B"))  # B has 9 tokens, so 8 of them are in full blocks
+    assert "nothing of it was in the pool" in play(widget, "new")
+    said = play(widget, "new", ("share", "B"))  # B has 9 tokens, so 8 of them are in full blocks
     a, b, c = (widget.manager.block_table(name) for name in "ABC")
     assert c[:2] == b[:2]
     assert set(a).isdisjoint(b)

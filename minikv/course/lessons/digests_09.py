@@ -65,17 +65,41 @@ def digests_run_together(tokens, block_size, salt):
     return digests
 
 
+def digests_commuting(tokens, block_size, salt):
+    parent, digests = 0, []
+    for block in _full_blocks(tokens, block_size):
+        parent ^= int.from_bytes(_chain([block], root_digest(salt))[0])
+        digests.append(parent)
+    return digests
+
+
+def digests_of_single_bytes(tokens, block_size, salt):
+    """A ``ValueError`` for a token above 255."""
+    parent, digests = salt.encode(), []
+    for block in _full_blocks(tokens, block_size):
+        parent = sha256(parent + bytes(block)).digest()
+        digests.append(parent)
+    return digests
+
+
 def draw_prompts(rng) -> list[dict]:
-    """Prompts that differ in one respect only; lengths on, below and above a block multiple."""
+    """Prompts that differ in one respect only; lengths on, below and above a block multiple.
+
+    Token ids are small where a reader may want to compare them, and as large as real ones in half of the cases.
+    """
     cases = []
     for i in range(40):
         size = 2 + i % 4
-        base = [rng.randint(1, 30) for _ in range(size * (2 + i // 10))]
+        largest = 30 if i % 2 else 120_000
+        base = [rng.randint(1, largest) for _ in range(size * (2 + i // 10))]
         tail = [rng.randint(1, 30) for _ in range((0, 1, size - 1)[i % 3])]
-        other = [token + 31 for token in base[:size]] + base[size:]
+        far = rng.choice([1, 256, 65_536])  # a hash of too few bytes a token takes some of these for equal
+        other = [token + far for token in base[:size]] + base[size:]
         variants = [
             other,  # another first block, then the same
-            base[:size] * 2 + base[size:],  # a block twice
+            base[size : 2 * size] + base[:size] + base[2 * size :]  # two blocks change places
+            if i % 8 < 4
+            else base[:size] * 2 + base[size:],  # a block twice
             [*base[: size - 2], base[size - 1] + 1, base[size - 1], *base[size:]],
             [
                 *base[: size - 2],
@@ -108,5 +132,7 @@ DIGESTS = Exercise(
         Misconception("no_salt", digests_without_salt),
         Misconception("no_order", digests_without_order),
         Misconception("run_together", digests_run_together),
+        Misconception("commutes", digests_commuting),
+        Misconception("single_bytes", digests_of_single_bytes),
     ),
 )

@@ -29,6 +29,8 @@ def draw_parts(rng) -> list[dict]:
     cases = []
     for i in range(40):
         sizes = [rng.randint(10, 20 + 20 * i) for _ in range(2 + i // 10)]
+        if i % 4 == 1:
+            sizes[1] = sizes[0]  # two storages of one size are two
         parts = []
         # Each storage is used at least once, and one of them by two different parts.
         for storage in [*range(len(sizes)), 0, *(rng.randrange(len(sizes)) for _ in range(i // 8))]:
@@ -61,6 +63,7 @@ KEPT = Exercise(
             lambda tensors: sum({t.data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values()),
         ),
         Misconception("views_are_free", lambda tensors: sum(t.nbytes for t in tensors if t._base is None)),
+        Misconception("by_size", lambda tensors: sum({t.untyped_storage().nbytes() for t in tensors})),
     ),
 )
 
@@ -75,13 +78,16 @@ def on_keys(fn: Callable, tokens: int, heads: int, dim: int, window: int) -> obj
     """What can be seen of the tensor that ``fn`` makes of keys [tokens, heads, dim]."""
     keys = torch.arange(tokens * heads * dim, dtype=torch.float32).view(tokens, heads, dim).clone()
     kept = fn(keys, window)
-    if not isinstance(kept, torch.Tensor):
+    if kept is None or kept is ...:
         return kept
+    if not isinstance(kept, torch.Tensor):
+        return {"type": type(kept).__name__, "shape": (), "storage_bytes": 0, "copied": False, "values": kept}
     return {
+        "type": "Tensor",
         "shape": tuple(kept.shape),
-        "values": kept,
         "storage_bytes": ownership(kept).storage_bytes,
         "copied": not share_storage(kept, keys),
+        "values": kept,
     }
 
 
@@ -109,6 +115,10 @@ WINDOW = Exercise(
         Misconception("always_copies", lambda keys, window: keys[-window:].clone()),
         Misconception(
             "oldest", lambda keys, window: keys if window >= keys.shape[0] else keys[:window].clone()
+        ),
+        Misconception(
+            "copies_when_equal",
+            lambda keys, window: keys if window > keys.shape[0] else keys[-window:].clone(),
         ),
     ),
 )
@@ -156,6 +166,10 @@ def carve_backwards(sizes: list[int], align: int) -> tuple[list[int], int]:
     return offsets, end
 
 
+def carve_sum_of_sizes(sizes: list[int], align: int) -> tuple[list[int], int]:
+    return carve(sizes, align)[0], sum(sizes)
+
+
 def draw_sizes(rng) -> list[dict]:
     cases = []
     for i in range(40):
@@ -183,6 +197,7 @@ CARVE = Exercise(
         Misconception("one_too_many", carve_one_too_many),
         Misconception("largest_first", carve_largest_first),
         Misconception("rounds_down", carve_backwards),
+        Misconception("sum_of_sizes", carve_sum_of_sizes),
     ),
 )
 
@@ -270,6 +285,18 @@ def live_nothing_freed(steps: list[tuple]) -> list[int]:
     return alive
 
 
+def live_drops_first(steps: list[tuple]) -> list[int]:
+    """The name let go before its source is looked up: ``a = a[:10]`` finds no a."""
+    names: set[str] = set()
+    for what, name, *rest in steps:
+        names.discard(name)
+        if what in ("view", "clone") and rest[0] not in names:
+            raise KeyError(rest[0])
+        if what != "del":
+            names.add(name)
+    return live_bytes(steps)
+
+
 def draw_steps(rng) -> list[dict]:
     cases = []
     for i in range(50):
@@ -311,6 +338,7 @@ LIVE = Exercise(
         Misconception("clone_of_all", live_clone_of_all),
         Misconception("names_leak", live_names_leak),
         Misconception("nothing_freed", live_nothing_freed),
+        Misconception("drops_first", live_drops_first),
     ),
 )
 

@@ -110,6 +110,23 @@ def wasted_slots(lengths, max_seq, block_size, token_bytes):
     return wasted_bytes(lengths, max_seq, block_size, 1)
 
 
+def wasted_reserved(lengths, max_seq, block_size, token_bytes):
+    held = sum(lengths) * token_bytes
+    linear, paged = wasted_bytes(lengths, max_seq, block_size, token_bytes)
+    return linear + held, paged + held
+
+
+def wasted_filled_part(lengths, max_seq, block_size, token_bytes):
+    """What the last blocks hold, instead of what they leave empty."""
+    linear, _ = wasted_bytes(lengths, max_seq, block_size, token_bytes)
+    return linear, sum(length % block_size for length in lengths) * token_bytes
+
+
+def wasted_empty_row_has_a_block(lengths, max_seq, block_size, token_bytes):
+    linear, paged = wasted_bytes(lengths, max_seq, block_size, token_bytes)
+    return linear, paged + lengths.count(0) * block_size * token_bytes
+
+
 def draw_lengths(rng) -> list[dict]:
     cases = []
     for i in range(40):
@@ -139,6 +156,9 @@ WASTED = Exercise(
         Misconception("one_block_more", wasted_one_block_more),
         Misconception("one_table", wasted_one_table),
         Misconception("slots_not_bytes", wasted_slots),
+        Misconception("reserved", wasted_reserved),
+        Misconception("filled_part", wasted_filled_part),
+        Misconception("empty_row_has_a_block", wasted_empty_row_has_a_block),
     ),
 )
 

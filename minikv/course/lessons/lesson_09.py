@@ -109,6 +109,11 @@ def behind_late(block_table, num_tokens, window, block_size):
     return _held(block_table[: max(0, num_tokens - window) // block_size])
 
 
+def behind_before_the_start(block_table, num_tokens, window, block_size):
+    """A sequence shorter than the window: the slice ends at a negative place, which counts from the end."""
+    return _held(block_table[: (num_tokens - window + 1) // block_size])
+
+
 def behind_null_again(block_table, num_tokens, window, block_size):
     return block_table[: first_block_needed(num_tokens, window, block_size)]
 
@@ -125,7 +130,10 @@ def draw_windows(rng) -> list[dict]:
         window = rng.randint(2, 2 * block_size + i)
         # The first position that is still read lies on a block's edge, just before or behind it; or is negative.
         low = block_size * rng.randint(1, 2 + i // 8) + rng.choice([0, 1, -1, block_size // 2])
-        num_tokens = max(1, low + window - 1 if i % 6 != 5 else rng.randint(1, window))
+        num_tokens = max(1, low + window - 1)
+        if i % 6 == 5:
+            num_tokens = low + block_size
+            window = num_tokens + rng.randint(0, block_size + 1)
         table = rng.sample(range(80), -(-num_tokens // block_size))
         gone = first_block_needed(num_tokens, window, block_size)
         for place in range(rng.randint(0, gone)):
@@ -145,6 +153,7 @@ WINDOW = Exercise(
         Misconception("never", lambda block_table, num_tokens, window, block_size: []),
         Misconception("cuts_into_window", behind_cut_into),
         Misconception("one_too_late", behind_late),
+        Misconception("before_the_start", behind_before_the_start),
         Misconception("given_back_twice", behind_null_again),
         Misconception("from_the_end", behind_from_the_end),
     ),
@@ -169,6 +178,20 @@ def _blocks_together(shared: int, own: int, requests: int) -> int:
         manager.allocate(request, [*range(shared), *range(first, first + own)])
         manager.commit(request)
     return manager.stats().pools[0].used
+
+
+def _evictable(total: int, prompt: int, rng) -> dict:
+    return {"total": total, "prompt": prompt, "other": total - rng.randint(13, prompt - 3)}
+
+
+def _blocks_still_found(total: int, prompt: int, other: int) -> int:
+    manager = BlockManager(total, BLOCK_SIZE)
+    tokens = list(range(prompt * BLOCK_SIZE))
+    manager.allocate("first", tokens)
+    manager.commit("first")
+    manager.free("first")
+    manager.allocate("second", range(len(tokens), len(tokens) + other * BLOCK_SIZE))
+    return manager.match([*tokens, 0]).num_tokens // BLOCK_SIZE
 
 
 def _blocks_after_forks(num_tokens: int, children: int) -> int:
@@ -213,6 +236,13 @@ LESSON = Lesson(
             answer=_blocks_together,
         ),
         Prediction(
+            "still_found",
+            lambda rng: _evictable(rng.randint(80, 99), rng.randint(24, 40), rng),
+            how="{total} - {other}",
+            unit="blocks",
+            answer=_blocks_still_found,
+        ),
+        Prediction(
             "forked_blocks",
             lambda rng: {
                 "num_tokens": 16 * rng.randint(20, 40) + rng.randint(1, 15),
@@ -226,7 +256,7 @@ LESSON = Lesson(
             "mean_waste",
             lambda rng: {"block_size": rng.choice([32, 64, 128])},
             how="({block_size} - 1) / 2",
-            unit="tokens",
+            unit="slots",
             answer=_mean_waste,
             tolerance=1.1,
         ),

@@ -115,9 +115,12 @@ class PoolWidget(BlocksWidget):
         self._tokens[name] = tokens
         found = self.manager.block_table(name)[: got.num_cached // self._block_size]
         counts = dict(tokens=got.num_tokens, cached=got.num_cached, computed=got.num_tokens - got.num_cached)
+        asked = ("new", dict(name=name, blocks=str(found), **counts))
+        if not found:
+            asked = ("new_alone", dict(name=name, tokens=got.num_tokens))
         stats = self.manager.stats()
         hits: dict[str, object] = dict(hit=stats.hit_tokens, asked=stats.asked_tokens)
-        return [("new", dict(name=name, blocks=str(found), **counts)), ("hits", hits), *self._evicted(before)]
+        return [asked, ("hits", hits), *self._evicted(before)]
 
     def _step_all(self) -> list[Said]:
         before = self._pool_stats().evictions
