@@ -33,7 +33,7 @@
 # %% [markdown] key="question" lang="zh" src="8063f718"
 # ## 问题
 #
-# 2025 年 10 月，有人把同一个提示词向 nano-vllm（一个小巧的推理引擎，很多人读过它的源码）提交了 513 次，内容是 248 个“Hello”。
+# 2025 年 10 月，有人给 nano-vllm（一个小巧的推理引擎，很多人读过它的源码）提交了 513 次同一个提示词：连着 248 个“Hello”。
 # 程序崩溃了：
 #
 # > CUDA error: invalid configuration argument
@@ -45,7 +45,7 @@
 #
 # 要说清本该怎样，先得知道：块是什么，由谁持有，什么时候才能让给别人。
 # **就看块 7：它属于谁**？
-# 学完本课，你能说清它的一生：从空块、被共享、成为缓存块，到被淘汰；其中的关键几步，由你亲手写成代码。
+# 学完本课，你能说清它的一生：起初是空块，然后被共享，成为缓存块，最后被淘汰；其中的关键几步，由你亲手写成代码。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
@@ -56,7 +56,7 @@
 # ## 先猜一猜
 #
 # 先猜两个数，再往下看。
-# 缓存切成一个个**块**（block）；两题里，每个块都能放 16 个 token 的 K 和 V。
+# 缓存被切成一个个**块**（block）；两题里，每个块都能放 16 个 token 的 K 和 V。
 
 # %% key="predict_second_time"
 predict("second_time", ...)
@@ -120,7 +120,7 @@ for name in manager.sequences():
 # | $\text{table}$ | 序列的块表 | 块号 |
 # | $\text{slot}$ | 这个 token 的 K 和 V 存放在哪里 | 槽位号，从 0 开始 |
 #
-# **预填充**（prefill）一次写入很多 token，所以要一段槽位。
+# **预填充**（prefill）一次写入很多 token，所以一次要一批槽位。
 # **解码**（decode）每一步给每条序列写一个 token，也就是最后一个。
 
 # %% key="slots"
@@ -176,10 +176,10 @@ print(t("guide_agrees", **right))
 # If 6 of Q's 10 tokens are stored and the next chunk is the other 4, whole blocks give two slots too many, and all four tokens go to the wrong places.
 # And whoever writes `num_tokens % block_size` for "tokens in the last block" gets 0 just when that block is full.
 # %% [markdown] key="guide_limits" lang="zh" src="626f6f78"
-# 凡是它能回答的，结果都相同。
+# 凡是它算得出的情形，结果都与 `slot_mapping` 相同。
 # 但它只能按整块来算：从 `cached_blocks` 开始。
-# **分块预填充**（chunked prefill）把长提示词分成几段来算，其中一段却可能停在块的中间。
-# 假设 Q 的 10 个 token 已存了 6 个，下一段是另外 4 个：按整块算会多出两个槽位，后面的 K 全部错位。
+# **分块预填充**（chunked prefill）把长提示词分成几段来算，而一段可能停在块的中间。
+# 假设 Q 的 10 个 token 已存了 6 个，下一段是另外 4 个：按整块算会多出两个槽位，这 4 个 token 全都放错地方。
 # 另外，如果用 `num_tokens % block_size` 来算“最后一块里的 token 数”，块刚好填满时就会得到 0。
 
 # %% key="guide_breaks"
@@ -196,11 +196,11 @@ print(t("full_block", right=guide_decode(full, 8, 4), wrong=full[-1] * 4 + 8 % 4
 #
 # The same guide also says what a block is. The guide's own formula says something else, and so does `CacheSpec`:
 # %% [markdown] key="block_bytes" lang="zh" src="cb42a9c4"
-# 练习 09.1 要用的到这里都讲完了，可以现在就写，也可以最后一起写。
+# 练习 09.1 要用的到这里都讲完了，可以现在就写，也可以留到最后，和其他练习一起写。
 #
 # ### 一个块里有什么
 #
-# 同一份指南给块下了定义，但它自己的公式与定义不符，`CacheSpec` 也算出不同的结果：
+# 同一份指南还给块下了定义，但它自己的公式与定义不符，`CacheSpec` 也算出不同的结果：
 
 # %% key="block_bytes_code"
 from minikv.course.errata import erratum
@@ -237,13 +237,13 @@ print(t("block_size_line", block=block, part=part, ratio=block // part))
 # %% [markdown] key="life" lang="zh" src="de11279f"
 # ## 块 7 的一生
 #
-# 一个块被多少条序列持有，就是它的**引用计数**（reference count）。
+# 有多少条序列持有一个块，这个数就是它的**引用计数**（reference count）。
 # 计数降到 0，块就空闲了。
-# 空闲的块有两种，一种是**空块**，一种是**缓存块**：后者没有序列持有，但里面的内容还能找到。
+# 空闲的块要么是**空块**，要么是**缓存块**：缓存块同样没有序列持有，但里面的内容还能找到。
 #
 # 下面 X 先占用块 0 到块 6，所以接下来分出去的就是块 7。
 # A 和 B 的前 10 个 token 相同，就像两个请求共用一段系统提示词。
-# `match` 只查不取，它回答的是：一个提示词此刻能找到多少个 token。
+# `match` 只查不取：它告诉你，一个提示词此刻有多少个 token 能在缓存里找到。
 #
 # 运行之前先想一想：B 会与 A 共享几个块？
 
@@ -282,9 +282,9 @@ who("allocate B")
 # %% [markdown] key="life_read" lang="zh" src="9e97ab47"
 # 从这几行能看出三件事。
 #
-# - **共享**。B 的块表以 A 的块 7、块 8 开头。相同的 token 有 10 个，共享的只有 8 个：能共享的只有满块。第三个块里除了第 9、10 个 token，还有各自的内容。
+# - **共享**。B 的块表以 A 的块 7、块 8 开头。相同的 token 有 10 个，共享的只有 8 个：能共享的只有满块。第三个块里，第 9、10 个 token 后面就是对方没有的 token 了。
 # - **`allocate` 分配块，`commit` 发布块**。两者之间什么也找不到。K 和 V 是这期间由前向计算写入的；要是更早就能找到，别人就可能读到还没写好的块。
-# - **开头的问题**。块 7 不**属于**谁：A 持有它，B 也持有它。要往里写，必须是它唯一的持有者。
+# - **开头的问题**。块 7 不**属于**任何一条序列：A 持有它，B 也持有它。一条序列要往里写，必须是它唯一的持有者。
 #
 # 接下来，它们一个接一个离开。
 # 运行之前先想一想：`free A` 之后，块 7 空闲了吗？等到没有序列持有它，C 还能拿到它吗？
@@ -305,23 +305,23 @@ print(t("evictions", evictions=manager.stats().pools[0].evictions, table=manager
 # %% [markdown] key="leave_read" lang="en"
 # C came when nobody held block 7 any more, and still got it: free blocks wait in a queue, the **free list**, and a cached block can be taken back from any place in it.
 # D took all that was free: the empty blocks first, then the cached ones, and number 7 last of all.
-# With that block 7 lost what it held, and `allocate` finds no prefix for D.
+# With that block 7 lost what it held: after `allocate D`, C would find nothing.
 #
 # ### The tail goes first
 #
 # Which cached block is evicted first?
 # The one that has been free the longest, and of one sequence **the tail before the beginning**.
 # A beginning is what others have in common; and the search starts at the first block, so that a tail without its beginning can never be found.
-# %% [markdown] key="leave_read" lang="zh" src="abdef4ce"
+# %% [markdown] key="leave_read" lang="zh" src="3b1c7e1f"
 # C 来的时候，块 7 已经没有持有者，C 照样拿到了它：空闲的块排在**空闲队列**（free list）里，其中的缓存块不论排在哪里，都可以取回。
 # D 拿走了所有空闲的块：先是空块，再是缓存块，最后才轮到块 7。
-# 块 7 的内容就此消失，D 到来之后，C 的前缀一个 token 也找不到了。
+# 块 7 的内容就此消失：看 `allocate D` 那一行，C 的前缀一个 token 也找不到了。
 #
 # ### 从尾部开始淘汰
 #
 # 先淘汰哪个缓存块？
 # 空闲最久的那个；而同一条序列里，**尾部先于开头**。
-# 开头是多个请求共有的部分；而且查找从第一块开始，没有了开头，尾部永远不可能再被找到。
+# 开头是多个请求共有的部分；而且查找总是从第一块开始，没有了开头，尾部就再也找不到了。
 
 # %% key="predict_still_found"
 predict("still_found", ...)
@@ -361,7 +361,7 @@ for number in range(3):
 # ## 亲眼看看
 #
 # 下面的块池背后是真正的 `BlockManager`，每按一次按钮就是它的一次操作。
-# 一种颜色加一种图案代表一条序列，灰色斜纹代表被多条序列持有的块。
+# 一种颜色加一种图案代表一条序列，灰色斜纹代表由多条序列共同持有的块。
 # 虚线框的块没有序列持有：标着“已缓存”的还能找到，标着“空闲”的是空块。
 #
 # 试试下面几步，每次按之前先说出会发生什么：
@@ -519,7 +519,7 @@ print(windowed.slot_mapping("S", 14, 26, kind=1).tolist())
 #
 # 一条序列的最后一块很少正好填满。
 # 其中的空槽位就是**内部碎片**：已经分出去，却什么也没存的显存。
-# 分页的缓存没有别的碎片，因为任何一个空闲块都同样好用。
+# 分页缓存没有别的碎片，因为空闲块用哪一个都一样。
 
 # %% key="predict_waste"
 predict("mean_waste", ...)
@@ -540,9 +540,9 @@ print(t("claim", claim=slip.claim.in_(t("lang")), correct=slip.correct.in_(t("la
 # The last column asks for the system prompt once more, under the salt of the first sequence and with another token behind it: how many of the 700 tokens are found?
 # %% [markdown] key="size_measure" lang="zh" src="573bde6c"
 # 下面是一组长短混合的负载：120 条序列，多数短，少数长，每条前面都有同一段 700 token 的系统提示词。
-# **盐值**（salt）是参与查找的一段文字：盐值不同的请求互不共享。
-# 这里每条序列各用一个盐值，所以彼此不共享块。
-# 最后一列是用第一条序列的盐值和同一段系统提示词再发一次请求，后面接别的 token：700 个里能命中多少？
+# **盐值**（salt）是参与查找的一段文字：盐值不同的请求之间什么也不共享。
+# 这里每条序列各用一个盐值，所以每条的块都只归自己用。
+# 最后一列用第一条序列的盐值再查一次这段系统提示词，后面换接另一个 token：700 个 token 里能找到多少个？
 
 # %% key="size_table"
 import random
@@ -597,7 +597,7 @@ show(figure, text=summary, caption=t("plot_caption"))
 # 所以块越小浪费越少，代价在另一头：
 #
 # - **块表**。块大小为 1 时，一千个 token 的序列，块表就有一千项；每一层、每一步，注意力都要逐项去查。
-# - **记账**。每个块都有计数、在空闲队列里的位置，以及**摘要**（digest），也就是查找用的键。下面就在这台机器上计时。
+# - **记账**。每个块都有计数、在空闲队列里的位置，以及**摘要**（digest），也就是查找用的键。下面就在这台机器上测量这些操作要花多少时间。
 # - **命中**。这是**大**块的代价：命中只能按整块向下取整。舍去的零头，每个请求都要重算：最后一列就是 700 个 token 里还能命中的部分。[vLLM #53749](https://github.com/vllm-project/vllm/issues/53749) 里，引擎自行选用了约 2,000 token 的块，更短的前缀一次也没有命中。
 
 # %% key="size_time" tags="timing"
@@ -665,7 +665,7 @@ for variant, request in variants.items():
 # %% [markdown] key="hits_read" lang="zh" src="7a7d2a46"
 # 最后一行值得记住。
 # 只要最前面有一个 token 不同，比如日期或请求编号，就什么也共享不了：除第一层外，一个 token 的 K 和 V 取决于它之前的所有 token，所以块的摘要也必须如此。
-# 摘要是把**父块**（前一个块）的摘要与本块的 token 放在一起求得的哈希；第一个块的父摘要由盐值生成。
+# 摘要是一个哈希，由两样东西求得：前一个块（即**父块**）的摘要，以及本块的 token。第一个块的父摘要由盐值生成。
 # 变化的内容要放在公共内容之后。
 #
 # 第二行是有意的选择。盐值不同的租户互不共享，谁也无法靠计时探出别人问过什么（[vLLM PR #17045](https://github.com/vllm-project/vllm/pull/17045)）。
@@ -696,7 +696,7 @@ for first in (1, 2):
 # Back to the crash.
 # The block size there is 256. Take a prompt of two blocks that ran before, and count as that engine did: every full block that is found is a hit.
 # %% [markdown] key="break" lang="zh" src="d865c1ce"
-# 一个也没有：第一个 token 影响后面的每一个摘要。
+# 一个也没有：从第一块起，每个摘要都受第一个 token 影响。
 # （练习 09.3 就是写这条链，用什么哈希都行。）
 #
 # ## 弄坏它
@@ -704,7 +704,7 @@ for first in (1, 2):
 # ### 命中之后没有 query
 #
 # 回到开头的崩溃。
-# 那里的块大小是 256。取一个跑过的、正好两块长的提示词，像那个引擎一样计数：凡是找到的满块都算命中。
+# 那里的块大小是 256。取一个正好两块长、先前已经跑过的提示词，照那个引擎的办法计数：凡是找到的满块都算命中。
 
 # %% key="full_hit"
 again = BlockManager(num_blocks=8, block_size=256)
@@ -722,10 +722,10 @@ print(t("one_left", cached=got.num_cached, left=got.num_tokens - got.num_cached)
 # It pays with a whole block that is computed again: 256 tokens there, 16 with a usual block. vLLM chose the same ([PR #17999](https://github.com/vllm-project/vllm/pull/17999)).
 # A fix proposed for that engine ([PR #199](https://github.com/GeeeekExplorer/nano-vllm/pull/199)) computes the last token only, and writes the same K and V into the shared block once more.
 # %% [markdown] key="full_hit_read" lang="zh" src="7a3b5137"
-# 如果没有剩下需要计算的 token，就没有 query，没有 logits，也就没有下一个 token。注意力 kernel 以大小为 0 的网格（grid）启动，被 CUDA 拒绝。
+# 要计算的 token 一个也不剩，就没有 query，没有 logits，也就没有下一个 token。注意力 kernel 以大小为 0 的网格（grid）启动，被 CUDA 拒绝。
 # `match` 只查 `(len(tokens) - 1) // block_size` 个块，所以总会留下至少一个 token。
 # 代价是重算一整块：那里是 256 个 token，通常的块只有 16 个。vLLM 也是这样做的（[PR #17999](https://github.com/vllm-project/vllm/pull/17999)）。
-# 有人为那个引擎提了一个修法（[PR #199](https://github.com/GeeeekExplorer/nano-vllm/pull/199)）：只重算最后一个 token，把同样的 K 和 V 往共享块里再写一遍。
+# 有人给那个引擎提了一个修复方案（[PR #199](https://github.com/GeeeekExplorer/nano-vllm/pull/199)）：只重算最后一个 token，把同样的 K 和 V 往共享的块里再写一遍。
 
 # %% [markdown] key="break_copy" lang="en"
 # ### A copy that nobody made
@@ -756,7 +756,7 @@ for name in "ABC":
 #
 # ### 发布得太早的块
 #
-# 这一次，A 的前向计算还没有运行，它的块就先 `commit` 了，而 B 恰好此时到来。
+# 这一次，A 的前向计算还没有运行，它的块就已经 `commit` 了，而 B 恰好在这时到来。
 
 # %% key="early_commit"
 for early in (False, True):
@@ -778,7 +778,7 @@ for early in (False, True):
 # 没有报错，也没有崩溃，只是模型在根据一段并不存在的文字作答。
 # 命中数也会这样过期：查到之后、取用之前，查到的块可能已经被别人淘汰。vLLM 就曾因调度失败后仍沿用旧的命中数而输出错误的文本（[PR #18957](https://github.com/vllm-project/vllm/pull/18957)）。
 # 所以 `allocate` 把查找和取用放在同一个操作里完成。
-# 先用 `match` 查到的数字，过后会怎样：
+# 先前用 `match` 查到的数字，后来会变成这样：
 
 # %% key="stale"
 stale = BlockManager(num_blocks=4, block_size=4)
@@ -798,7 +798,7 @@ print(t("stale_line", looked=looked, now=stale.match(list(range(13))).num_tokens
 # ### 两段文字，同一个哈希（选读）
 #
 # vLLM 起初用 Python 的 `hash` 标识块，后来改用 SHA-256，因为一旦碰撞，一个用户就会拿到另一个用户的缓存（[PR #12621](https://github.com/vllm-project/vllm/pull/12621)、[PR #15297](https://github.com/vllm-project/vllm/pull/15297)）。
-# 有一个碰撞不用找，因为在 Python 里 `hash(-1)` 等于 `hash(-2)`：
+# 有一个碰撞是现成的，用不着找：在 Python 里，`hash(-1)` 等于 `hash(-2)`。
 
 # %% key="collision"
 from minikv.blocks import BlockPool
@@ -821,7 +821,7 @@ print(t("collision", equal=hash(ours) == hash(theirs), ours=ours, theirs=theirs,
 # In a `deque`, which nano-vllm uses for it, `remove` walks along the list until it finds the block.
 # Our pool keeps cached blocks in an ordered dict, where nothing has to be searched.
 # %% [markdown] key="collision_read" lang="zh" src="5c70f854"
-# token 的编号不会是负数；但哈希算法既然人人都知道，就可以有意去找别的碰撞。
+# token 的编号不会是负数；但只要哈希算法是公开的，别人就可以有意去找其他碰撞。
 # 所以 `find` 还要比较 token，完全相同才会给出这个块。管理器的摘要用 SHA-256，至今没有人找到过它的碰撞；比较 token 是为了以防万一。
 #
 # ### 需要逐个搜索的空闲队列（选读）
@@ -857,7 +857,7 @@ for num_blocks in (1_000, 10_000, 100_000):
 # %% [markdown] key="break_errors" lang="zh" src="556d25fc"
 # ### 管理器会拒绝什么
 #
-# 块不够，请求比整个块池还大，同一个块释放两次，序列不存在。被拒绝的操作什么也没有改变。
+# 块不够，请求比整个块池还大，同一个块释放两次，序列不存在：这些都会拒绝。操作被拒绝时，什么也没有改变。
 
 # %% key="errors"
 from minikv.errors import MiniKVError
@@ -934,7 +934,7 @@ explain("which_size")
 # | 现象 | 用哪条命令判断 |
 # |---|---|
 # | 序列都结束了，空闲块却越来越少 | 每次 `free` 之后看 `manager.stats().pools[0]` 和 `manager.sequences()`：谁还在？再运行 `manager.check_invariants()` |
-# | 一条序列读到了另一条的文字 | 写入之前看 `manager.pools[0].ref_count(manager.block_table(name)[-1])`：大于 1 而最后一块未满时，必须先完成 `append` 返回的复制 |
+# | 一条序列读到了另一条的文字 | 写入之前看 `manager.pools[0].ref_count(manager.block_table(name)[-1])`：大于 1 而最后一块又没有填满时，必须完成 `append` 返回的复制 |
 # | 前缀从不命中 | `commit` 之后立即看 `manager.match(tokens, salt).num_tokens`：为 0 说明盐值不同、第一个 token 不同，或者提示词不足一个块加一个 token |
 
 # %% [markdown] key="next" lang="en"

@@ -70,7 +70,7 @@ check("05.2", keep_window)
 # ## 05.3 划分 arena
 #
 # 若干张量的字节数依次是 `sizes`，按这个顺序一个接一个地放，每个都从 `align`（2 的幂）的倍数开始，并且尽量靠前。
-# 返回各自的偏移组成的列表，以及 arena 至少要有多少字节。
+# 返回两样东西：各自的偏移组成的列表，以及 arena 至少要有多少字节。
 
 # %% key="carve_stub"
 def carve(sizes: list[int], align: int) -> tuple[list[int], int]:
