@@ -65,7 +65,7 @@ def save_blocks(
         save_file(tensors, temporary, metadata)
         _seal(temporary)
         os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:  # ValueError: a path with a zero byte in it
         raise ArgumentError(
             "disk_write", path=path, reason=getattr(error, "strerror", None) or error
         ) from error
@@ -85,8 +85,9 @@ def load_blocks(path: str | Path, pool: HostPool, blocks: Sequence[Any]) -> dict
     path, targets = _as_path(path), pool.host_blocks(blocks)
     try:
         data = path.read_bytes()
-    except OSError as error:
-        raise ArgumentError("unreadable_file", path=path, reason=error.strerror) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ArgumentError("unreadable_file", path=path, reason=reason) from error
     metadata = _verify(path, data)
     if metadata.get("cache") != _describe(pool.cache):
         raise ArgumentError("disk_other_cache", path=path, name=pool.cache.spec.name)

@@ -24,6 +24,8 @@ from minikv.kernels.quantize import cast
 from minikv.memory.arena import Arena, arena_bytes
 from minikv.plan.spec import CacheSpec
 
+MAX_LENGTH = 2**31 - 1  # ``lengths`` is int32, as kernels take it
+
 
 class RowFull(MiniKVError):
     """A row has no room for the tokens that a step brings: ``row``, ``length``, ``more``, ``max_seq``."""
@@ -68,9 +70,11 @@ class LinearKVCache:
 
     def __init__(self, spec: CacheSpec, batch: int, max_seq: int, *, device: torch.device | str = "cpu"):
         if not isinstance(spec, CacheSpec):
-            raise ArgumentError("linear_not_a_spec", kind=type(spec).__name__)
+            raise ArgumentError("cache_not_a_spec", kind=type(spec).__name__)
         check_count("batch", batch)
         check_count("max_seq", max_seq)
+        if max_seq > MAX_LENGTH:
+            raise ArgumentError("out_of_range", what="max_seq", value=max_seq, low=0, high=MAX_LENGTH)
         dtype = linear_dtype(spec)
         groups = linear_groups(spec)
         requests: list[tuple[tuple[int, ...], torch.dtype]] = [((batch,), torch.int32)]
@@ -125,7 +129,7 @@ class LinearKVCache:
             )
         source = self._sources[layer]
         if source is None:
-            raise ArgumentError("linear_no_cache", layer=layer, name=self.spec.name)
+            raise ArgumentError("cache_no_kv", layer=layer, name=self.spec.name)
         return self._views[source]
 
     @torch.no_grad()
@@ -141,7 +145,7 @@ class LinearKVCache:
         """
         cache_k, cache_v = self.layer(layer)
         if self._sources[layer] != layer:
-            raise ArgumentError("linear_shared_write", layer=layer, source=self._sources[layer])
+            raise ArgumentError("cache_shared_write", layer=layer, source=self._sources[layer])
         _, heads, _, k_dim = cache_k.shape
         check_tokens("k", k, (self.batch, heads, None, k_dim), cache_k.device)
         num_tokens = k.shape[2]
@@ -238,8 +242,8 @@ def whole_numbers(what: str, values: Any) -> tuple[int, ...]:
     """A list, tuple, range, NumPy array or tensor of whole numbers as ints; ``ArgumentError`` for anything else."""
     listed = values.tolist() if hasattr(values, "tolist") else values
     if not isinstance(listed, list | tuple | range):
-        raise ArgumentError("linear_not_a_list", what=what, kind=type(values).__name__)
+        raise ArgumentError("cache_not_a_list", what=what, kind=type(values).__name__)
     for number in listed:
         if isinstance(number, bool) or not isinstance(number, Integral):  # a NumPy integer is one too
-            raise ArgumentError("linear_not_whole", what=what, value=repr(number))
+            raise ArgumentError("cache_not_whole", what=what, value=repr(number))
     return tuple(int(number) for number in listed)

@@ -51,7 +51,7 @@ def layer_sources(spec: CacheSpec) -> tuple[int | None, ...]:
         source = layer.reads_layer
         known = isinstance(source, int) and 0 <= source < len(spec.layers)
         if layer.token_bytes or not known or spec.layers[source].reads_layer is not None:
-            raise ArgumentError("linear_bad_source", layer=number, name=spec.name, source=source)
+            raise ArgumentError("cache_bad_source", layer=number, name=spec.name, source=source)
         sources.append(source if spec.layers[source].token_bytes else None)
     return tuple(sources)
 

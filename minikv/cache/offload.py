@@ -107,7 +107,8 @@ class HostPool:
         """Copy blocks of the cache to the host: ``pairs[kind]`` are (device block, host block), as ``Swap`` has them.
 
         Everything is checked before anything moves. If a copy fails after that, the cache is as before, and none of
-        these host blocks holds anything: what was in them may be half overwritten.
+        these host blocks holds anything: what was in them may be half overwritten. Until it is done it takes as much
+        memory of the device again as the blocks have bytes, for the copies aside; so does ``swap_in``.
         """
         moves = self._moves(pairs)
         for move in moves:
@@ -169,20 +170,29 @@ class HostPool:
             for kind, host in enumerate(wanted)
         ]
 
+    @torch.no_grad()
     def fill(self, blocks: Sequence[Any], rows: Sequence[Sequence[Tensor]]) -> None:
-        """Put what ``read`` gave into the host blocks ``blocks[kind]``, which hold it from then on."""
+        """Put what ``read`` gave into the host blocks ``blocks[kind]``, which hold it from then on.
+
+        Raises ``ArgumentError``, and fills none, for CPU tensors of another shape or dtype, and for anything else.
+        """
         targets = self.host_blocks(blocks)
         given = [list(parts) for parts in self._each_kind(rows)]
         for kind, host in enumerate(targets):
             check_pairs(host, host)
             shapes = [part.shape for part in self.cache.parts(kind)]
             if len(given[kind]) != len(shapes):
-                raise ArgumentError("paged_pairs", src=[len(given[kind])], dst=[len(shapes)])
+                raise ArgumentError("cache_pairs", src=[len(given[kind])], dst=[len(shapes)])
             for shape, row in zip(shapes, given[kind], strict=True):
-                expected = ((len(host), *shape.block_shape), shape.dtype)
-                found = (tuple(row.shape), row.dtype) if isinstance(row, Tensor) else type(row).__name__
+                expected = f"{[len(host), *shape.block_shape]} {shape.dtype} on cpu"
+                if not isinstance(row, Tensor):
+                    kind_of = type(row).__name__
+                    raise ArgumentError(
+                        "cache_not_a_tensor", what=shape.name, kind=kind_of, expected=expected
+                    )
+                found = f"{list(row.shape)} {row.dtype} on {row.device}"
                 if found != expected:
-                    raise ArgumentError("paged_shape", what=shape.name, shape=found, expected=expected)
+                    raise ArgumentError("cache_shape", what=shape.name, shape=found, expected=expected)
         self.synchronize()
         for kind, host in enumerate(targets):
             for stored, row in zip(self._parts[kind], given[kind], strict=True):
@@ -238,7 +248,7 @@ class HostPool:
     def _host_blocks(self, what: str, values: Any, kind: int) -> Tensor:
         host = as_indices(what, values, torch.device("cpu")).long()
         if host.dim() != 1:
-            raise ArgumentError("paged_shape", what=what, shape=list(host.shape), expected="[n]")
+            raise ArgumentError("cache_shape", what=what, shape=list(host.shape), expected="[n]")
         check_range(what, host, 0, self.num_blocks[kind] - 1)
         return host
 

@@ -7,7 +7,7 @@ A sequence owns blocks in any order; its block table says which, and a token's s
 which block is ``minikv.blocks``' business.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,10 @@ from torch import Tensor
 
 from minikv.cache.checks import as_indices, check_float, check_pairs, check_range, check_tokens
 from minikv.cache.codec import Codec, find_codec
-from minikv.cache.layout import Group, Part, blocks_of_each, paged_layout
+from minikv.cache.layout import Group, Part, PartShape, blocks_of_each, paged_layout
 from minikv.errors import ArgumentError, check_count
 from minikv.kernels import copy_blocks, gather, move_slots, store_kv
-from minikv.memory.arena import Arena, arena_bytes
+from minikv.memory.arena import Arena, ArenaInUse, arena_bytes
 from minikv.plan.spec import CacheSpec
 
 NULL_BLOCK = -1  # in a table: the window has moved on, and the block was given back
@@ -41,10 +41,14 @@ class LayerCache:
 
 
 class PagedKVCache:
-    """The blocks of every kind of layer of ``spec``, in one allocation on ``device``; every byte starts as 0.
+    """The blocks of every kind of layer of ``spec``, in one allocation on ``device``.
+
+    Every byte starts as 0: a masked place may be multiplied by 0, and 0 * NaN would be NaN. It also makes a CPU hand
+    the memory over now, not page by page in the middle of a request. A block that is used again is not cleared.
 
     ``num_blocks`` is a number for each kind, in the order of ``minikv.plan.pool.block_kinds(spec)``, or one for all.
-    ``codec`` is a name or a ``Codec`` whose bytes are the spec's (None: the one that ``spec.kv_dtype`` names).
+    ``codec`` is a name or a ``Codec`` whose bytes are the spec's (None: the one that ``spec.kv_dtype`` names). A spec
+    says "fp8" for both formats of 8 bits, which is e4m3 here: ask for ``codec="fp8_e5m2"`` by name.
     ``nbytes`` is the sum over the kinds of ``block_bytes(block_size) * num_blocks``, scales included; what alignment
     adds is ``arena.report().padding``.
 
@@ -53,7 +57,7 @@ class PagedKVCache:
     raises ``DoesNotFitError``.
 
     Slots, tables and blocks are lists, NumPy arrays or integer tensors. On the CPU every one of them is checked
-    before a byte is written; a tensor on the GPU is not read back, so an index outside it is CUDA's own assertion:
+    before a byte is written; a tensor on the GPU is not read back, so an index past the end is CUDA's own assertion:
     give NumPy arrays or CPU tensors to have them checked. Shapes, dtypes and devices are checked always.
     """
 
@@ -67,34 +71,39 @@ class PagedKVCache:
         codec: Codec | str | None = None,
     ):
         if not isinstance(spec, CacheSpec):
-            raise ArgumentError("linear_not_a_spec", kind=type(spec).__name__)
+            raise ArgumentError("cache_not_a_spec", kind=type(spec).__name__)
         check_count("block_size", block_size)
         self.spec, self.block_size = spec, block_size
         self.codec = find_codec(spec.kv_dtype if codec is None else codec)
         self._layout = paged_layout(spec, self.codec)
         self.kinds = self._layout.kinds
         self.num_blocks = blocks_of_each(num_blocks, len(self.kinds))
-        plan = [
-            (part, self.num_blocks[group.kind], group)
+        self._plan = [
+            (group, part, part.with_blocks(self.num_blocks[group.kind]))
             for group in self._layout.groups
             for part in group.parts(self.codec, block_size)
         ]
+        need = arena_bytes([(shape, part.dtype) for _, part, shape in self._plan])
+        self.arena = Arena(need, device, name="paged KV cache")
+        self._hold(lambda part, shape: self.arena.borrow(part.name, shape, part.dtype))
+        self.device = self.arena.device
+        self.nbytes = 0
+        for part in (part for parts in self._parts for part in parts):
+            part.tensor.view(torch.uint8).zero_()
+            self.nbytes += part.tensor.nbytes
+
+    def _hold(self, lend: Callable[[PartShape, tuple[int, ...]], Tensor]) -> None:
+        """Keep what ``lend`` gives for each part of the plan, and each layer's views of it."""
         # A cache outlives the block in which it was made, and an inference tensor could not be written outside it.
         with torch.inference_mode(False):
-            need = arena_bytes([(part.with_blocks(blocks), part.dtype) for part, blocks, _ in plan])
-            self.arena = Arena(need, device, name="paged KV cache")
             carved: dict[Group, list[Part]] = {}
-            for part, blocks, group in plan:
-                tensor = self.arena.borrow(part.name, part.with_blocks(blocks), part.dtype)
-                tensor.view(torch.uint8).zero_()
-                carved.setdefault(group, []).append(Part(part, tensor))
+            for group, part, shape in self._plan:
+                carved.setdefault(group, []).append(Part(part, lend(part, shape)))
             self._parts = tuple(
                 tuple(part for group, parts in carved.items() if group.kind == kind for part in parts)
                 for kind in range(len(self.kinds))
             )
             self._layers = _layer_views(carved)
-        self.device = self.arena.device
-        self.nbytes = sum(part.tensor.nbytes for parts in self._parts for part in parts)
 
     def layer(self, layer: int) -> LayerCache:
         """The views of one layer; a shared layer's are those of the layer that it reads."""
@@ -122,7 +131,7 @@ class PagedKVCache:
         check_tokens("v", v, (len(k), heads, views.v.shape[3]), self.device)
         where = self._slots("slots", slots, views.kind, low=-1)
         if where.shape != (len(k),):
-            raise ArgumentError("paged_shape", what="slots", shape=list(where.shape), expected=f"[{len(k)}]")
+            raise ArgumentError("cache_shape", what="slots", shape=list(where.shape), expected=f"[{len(k)}]")
         store_kv(k, v, views.k, views.v, where.to(self.device), views.k_scale, views.v_scale)
 
     def gather(
@@ -181,7 +190,7 @@ class PagedKVCache:
         for what, found in zip(("src_slots", "dst_slots"), slots, strict=True):
             if found.dim() not in (1, 2) or (found.dim() == 2 and len(found) != heads):
                 expected = f"[n] or [{heads}, n]"
-                raise ArgumentError("paged_shape", what=what, shape=list(found.shape), expected=expected)
+                raise ArgumentError("cache_shape", what=what, shape=list(found.shape), expected=expected)
         check_pairs(*slots)
         from_, to = (found.to(self.device) for found in slots)
         for tensor in (views.k, views.v, views.k_scale, views.v_scale):
@@ -191,11 +200,15 @@ class PagedKVCache:
     def close(self) -> None:
         """Give the memory back. Closing again does nothing.
 
-        The cache lets go of its own tensors first and is closed from then on. Raises ``ArenaInUse`` naming what
-        somebody else still reads (a ``LayerCache``, a view); let go of it and call ``close`` again.
+        Raises ``ArenaInUse`` naming what somebody else still reads (a ``LayerCache``, a view). The cache goes on as
+        before then: let go of what is named, and close again.
         """
-        self._layers, self._parts = {}, ()
-        self.arena.close()
+        self._layers, self._parts = {}, ()  # or the arena would name the cache itself
+        try:
+            self.arena.close()
+        except ArenaInUse:
+            self._hold(lambda part, _: self.arena.renew(part.name))
+            raise
 
     def _check_open(self) -> None:
         if not self._parts:
@@ -216,14 +229,14 @@ class PagedKVCache:
             raise ArgumentError("out_of_range", what="layer", value=layer, low=-1, high=last)
         source = self._layout.sources[layer]
         if source is None:
-            raise ArgumentError("linear_no_cache", layer=layer, name=self.spec.name)
+            raise ArgumentError("cache_no_kv", layer=layer, name=self.spec.name)
         return source
 
     def _own(self, layer: int) -> LayerCache:
         """The views of a layer that is to be written."""
         source = self._source(layer)
         if source != layer:
-            raise ArgumentError("linear_shared_write", layer=layer, source=source)
+            raise ArgumentError("cache_shared_write", layer=layer, source=source)
         return self._layers[layer]
 
     def _slots(self, what: str, values: Any, kind: int, low: int) -> Tensor:
@@ -263,4 +276,4 @@ def _layer_views(carved: dict[Group, list[Part]]) -> dict[int, LayerCache]:
 
 def _check_one_dimension(what: str, indices: Tensor) -> None:
     if indices.dim() != 1:
-        raise ArgumentError("paged_shape", what=what, shape=list(indices.shape), expected="[n]")
+        raise ArgumentError("cache_shape", what=what, shape=list(indices.shape), expected="[n]")

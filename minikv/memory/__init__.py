@@ -5,10 +5,9 @@ from minikv.memory.arena import (
     ArenaClosed,
     ArenaFull,
     ArenaInUse,
-    ArenaReport,
-    Borrower,
     arena_bytes,
 )
+from minikv.memory.loans import ArenaReport, Borrower
 from minikv.memory.ownership import Ownership, ownership, share_storage
 
 __all__ = [

@@ -14,13 +14,13 @@ The memory never moves and never grows: a pointer that a captured CUDA graph hol
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError, check_count
-from minikv.i18n import text
+from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError, UnknownNameError, check_count
+from minikv.memory.loans import ArenaReport, Borrower
 from minikv.units import exact_bytes, format_bytes
 
 # The largest alignment that can be asked for, and what CUDA's caching allocator gives to every allocation.
@@ -45,73 +45,6 @@ class ArenaClosed(MiniKVError):
     """The arena was closed; nothing can be borrowed from it any more."""
 
 
-@dataclass(frozen=True)
-class Borrower:
-    """One loan: ``nbytes`` at ``offset`` of the arena, and whether anything still refers to them."""
-
-    name: str
-    offset: int
-    nbytes: int
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    alive: bool
-
-
-@dataclass(frozen=True)
-class ArenaReport:
-    """What an arena has lent out, in order; all sizes in bytes. used + padding + free == capacity.
-
-    ``used`` are the bytes of every loan, ``padding`` those lost to alignment between loans. A loan that is no
-    longer alive is still counted: an arena is carved once, in order, and lends no byte twice.
-    """
-
-    name: str
-    device: torch.device
-    capacity: int
-    used: int
-    padding: int
-    borrowers: tuple[Borrower, ...]
-    closed: bool
-
-    @property
-    def free(self) -> int:
-        """Bytes behind the last loan; 0 once the arena is closed."""
-        return 0 if self.closed else self.capacity - self.used - self.padding
-
-    @property
-    def alive(self) -> tuple[Borrower, ...]:
-        """The loans that something still refers to."""
-        return tuple(borrower for borrower in self.borrowers if borrower.alive)
-
-    def text(self, lang: str = "en") -> str:
-        """The report in words, a line a loan."""
-        head = "memory.arena_closed" if self.closed else "memory.arena_head"
-        lines = [
-            text(
-                head,
-                lang,
-                name=self.name,
-                capacity=exact_bytes(self.capacity),
-                used=f"{self.used:,}",
-                padding=f"{self.padding:,}",
-                free=f"{self.free:,}",
-            )
-        ]
-        for loan in self.borrowers:
-            lines.append(
-                text(
-                    "memory.arena_alive" if loan.alive else "memory.arena_gone",
-                    lang,
-                    name=loan.name,
-                    offset=f"{loan.offset:,}",
-                    nbytes=f"{loan.nbytes:,}",
-                    shape=list(loan.shape),
-                    dtype=str(loan.dtype).removeprefix("torch."),
-                )
-            )
-        return "\n".join(lines)
-
-
 class Arena:
     """``num_bytes`` of memory on ``device``, allocated once and lent out as tensors.
 
@@ -133,7 +66,7 @@ class Arena:
         self._storage, self._start = _allocate(num_bytes, self.device, name)
         self.device = self._storage.device  # "cuda" has become "cuda:0"
         self._end = 0  # bytes carved so far, padding included
-        self._loans: list[tuple[Borrower, Callable[[], bool]]] = []
+        self._loans: list[tuple[Borrower, list[Callable[[], bool]]]] = []  # alive where one of them says so
 
     def borrow(
         self, name: str, shape: Sequence[int], dtype: torch.dtype, *, align: int = 256
@@ -153,7 +86,7 @@ class Arena:
         _check_name(name)
         nbytes = _bytes_of(shape, dtype)
         offset = _aligned(self._end, dtype, align)
-        if any(loan.name == name and alive() for loan, alive in self._loans):
+        if any(loan.name == name and _any_alive(watches) for loan, watches in self._loans):
             raise ArgumentError("arena_name_taken", arena=self.name, name=name)
         if offset + nbytes > self.capacity:
             raise ArenaFull(
@@ -166,20 +99,40 @@ class Arena:
                 short=offset + nbytes - self.capacity,
                 capacity=self.capacity,
             )
-        # A slice of a storage is a storage: it keeps the whole alive and is itself kept alive by every tensor,
-        # view and numpy array that refers to it. So one look at it answers for all of them.
-        piece = self._storage[self._start + offset : self._start + offset + nbytes]
-        tensor = torch.empty(0, dtype=dtype, device=self.device).set_(piece, 0, tuple(shape))
-        self._loans.append((Borrower(name, offset, nbytes, tuple(shape), dtype, True), _watch(piece)))
+        loan = Borrower(name, offset, nbytes, tuple(shape), dtype, True)
+        tensor, watch = self._lend(self._storage, loan)
+        self._loans.append((loan, [watch]))
         self._end = offset + nbytes
         return tensor
 
+    def renew(self, name: str) -> torch.Tensor:
+        """The tensor that was borrowed last as ``name``, once more: the same bytes with what is in them.
+
+        So a loan that nobody refers to any more is not lost. Where somebody still does, both read the same
+        memory. Raises ``ArenaClosed``, or ``UnknownNameError`` if nothing was borrowed as ``name``.
+        """
+        if self._storage is None:
+            raise ArenaClosed("arena_closed", name=self.name)
+        for loan, watches in reversed(self._loans):
+            if loan.name == name:
+                tensor, watch = self._lend(self._storage, loan)
+                watches[:] = [*(old for old in watches if old()), watch]
+                return tensor
+        known = ", ".join(loan.name for loan, _ in self._loans)
+        raise UnknownNameError("unknown_choice", what="name", value=name, known=known)
+
+    def _lend(self, storage: torch.UntypedStorage, loan: Borrower) -> tuple[torch.Tensor, Callable[[], bool]]:
+        """A tensor on the loan's bytes, and a function that says whether anything refers to it."""
+        # A slice of a storage is a storage: it keeps the whole alive and is itself kept alive by every tensor,
+        # view and numpy array that refers to it. So one look at it answers for all of them.
+        start = self._start + loan.offset
+        piece = storage[start : start + loan.nbytes]
+        tensor = torch.empty(0, dtype=loan.dtype, device=self.device).set_(piece, 0, loan.shape)
+        return tensor, _watch(piece)
+
     def report(self) -> ArenaReport:
         """Who has borrowed what, in order, and which of it is still alive."""
-        loans = [
-            Borrower(loan.name, loan.offset, loan.nbytes, loan.shape, loan.dtype, alive())
-            for loan, alive in self._loans
-        ]
+        loans = [replace(loan, alive=_any_alive(watches)) for loan, watches in self._loans]
         used = sum(loan.nbytes for loan in loans)
         closed = self._storage is None
         return ArenaReport(
@@ -225,6 +178,10 @@ def arena_bytes(requests: Iterable[tuple[Sequence[int], torch.dtype]], align: in
         nbytes = _bytes_of(shape, dtype)
         end = _aligned(end, dtype, align) + nbytes
     return end
+
+
+def _any_alive(watches: list[Callable[[], bool]]) -> bool:
+    return any(watch() for watch in watches)
 
 
 def _watch(storage: torch.UntypedStorage) -> Callable[[], bool]:

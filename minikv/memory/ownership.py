@@ -83,13 +83,17 @@ def ownership(tensor: torch.Tensor) -> Ownership:
     Where elements overlap in an irregular way (``as_strided``, ``unfold``), a set of one bit an element of the
     reach is built to count them.
 
-    Raises ``ArgumentError`` for what is no tensor, and for tensors without one plain storage: sparse, nested,
-    meta and fake tensors.
+    Raises ``ArgumentError`` for what is no tensor, for tensors without one plain storage (sparse, nested, meta and
+    fake tensors), and for one that reaches beyond its storage: that was resized behind its back, or ``resize_`` of
+    the tensor failed halfway, as it does on borrowed memory.
     """
     storage = _storage_of(tensor)
     storage_bytes = storage.nbytes()
-    touched = _distinct_elements(tuple(tensor.shape), tensor.stride()) * tensor.element_size()
     offset = tensor.storage_offset() * tensor.element_size()
+    end = _end_of(tensor)
+    if end > storage_bytes:
+        raise ArgumentError("beyond_storage", shape=list(tensor.shape), end=end, storage=storage_bytes)
+    touched = _distinct_elements(tuple(tensor.shape), tensor.stride()) * tensor.element_size()
     return Ownership(
         view=tensor._is_view() or offset > 0 or touched < storage_bytes,
         borrowed=not storage.resizable(),
@@ -133,6 +137,15 @@ def _storage_of(tensor: Any) -> torch.UntypedStorage:
     if storage.device.type == "meta":
         raise ArgumentError("no_plain_storage", kind="meta")
     return storage
+
+
+def _end_of(tensor: torch.Tensor) -> int:
+    """The first byte of the storage behind the tensor's last element; 0 for a tensor without elements."""
+    if not tensor.numel():
+        return 0
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = tensor.storage_offset() + sum((length - 1) * step for length, step in steps)
+    return (last + 1) * tensor.element_size()
 
 
 def _distinct_elements(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:

@@ -146,8 +146,8 @@ def test_other_numbers_of_blocks_are_refused(saved):
     pool = HostPool(cache_for("gqa"), 3)
     error = refused("disk_count", load_blocks, path, pool, [[0, 1, 2]])
     assert (error.values["saved"], error.values["given"]) == (2, 3)
-    refused("paged_twice", load_blocks, path, pool, [[1, 1]])
-    refused("paged_index", load_blocks, path, pool, [[1, 3]])
+    refused("cache_twice", load_blocks, path, pool, [[1, 1]])
+    refused("cache_index", load_blocks, path, pool, [[1, 3]])
     refused("offload_each_kind", load_blocks, path, pool, [[0, 1], []])
     assert not pool.held(0)
 
@@ -192,6 +192,8 @@ def test_paths_that_cannot_be_used(saved, tmp_path):
     refused("disk_write", save_blocks, tmp_path / "folder", pool, [[0]])
     refused("unreadable_file", load_blocks, tmp_path / "absent", pool, [[0, 1]])
     refused("unreadable_file", load_blocks, tmp_path / "folder", pool, [[0, 1]])
+    refused("disk_write", save_blocks, f"{tmp_path}/zero\0byte", pool, [[0]])
+    refused("unreadable_file", load_blocks, f"{tmp_path}/zero\0byte", pool, [[0, 1]])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["blocks.safetensors", "folder"]
 
 

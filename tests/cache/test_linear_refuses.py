@@ -56,16 +56,16 @@ def test_a_refused_step_can_be_written_smaller_afterwards(cache):
 @pytest.mark.parametrize(
     ("k", "v", "code"),
     [
-        (step(1, batch=2), step(1), "paged_shape"),
-        (step(1, heads=4), step(1), "paged_shape"),
-        (step(1), step(1, dim=9), "paged_shape"),
-        (step(1)[0], step(1), "paged_shape"),
-        (step(2), step(1), "paged_shape"),
-        ([[1.0]], step(1), "paged_not_a_tensor"),
-        (step(1), None, "paged_not_a_tensor"),
-        (step(1, dtype=torch.int64), step(1), "paged_dtype"),
-        (step(1), step(1, dtype=torch.bool), "paged_dtype"),
-        (step(1, device="meta"), step(1), "paged_device"),
+        (step(1, batch=2), step(1), "cache_shape"),
+        (step(1, heads=4), step(1), "cache_shape"),
+        (step(1), step(1, dim=9), "cache_shape"),
+        (step(1)[0], step(1), "cache_shape"),
+        (step(2), step(1), "cache_shape"),
+        ([[1.0]], step(1), "cache_not_a_tensor"),
+        (step(1), None, "cache_not_a_tensor"),
+        (step(1, dtype=torch.int64), step(1), "cache_dtype"),
+        (step(1), step(1, dtype=torch.bool), "cache_dtype"),
+        (step(1, device="meta"), step(1), "cache_device"),
     ],
 )
 def test_tokens_of_a_wrong_shape_kind_or_place(cache, k, v, code):
@@ -78,15 +78,15 @@ def test_tokens_of_a_wrong_shape_kind_or_place(cache, k, v, code):
         ([1, 0], "linear_one_a_row"),
         ([1, 0, 1, 0], "linear_one_a_row"),
         ([1, 0, -1], "bad_count"),
-        ([1, 0, True], "linear_not_whole"),
-        ([1, 0, 1.0], "linear_not_whole"),
-        (torch.tensor([1.0, 0.0, 1.0]), "linear_not_whole"),
-        (torch.tensor([[1, 0, 1]]), "linear_not_whole"),
-        (np.array([True, False, True]), "linear_not_whole"),
-        ("101", "linear_not_a_list"),
-        (1, "linear_not_a_list"),
-        (torch.tensor(1), "linear_not_a_list"),
-        ({1: 0}, "linear_not_a_list"),
+        ([1, 0, True], "cache_not_whole"),
+        ([1, 0, 1.0], "cache_not_whole"),
+        (torch.tensor([1.0, 0.0, 1.0]), "cache_not_whole"),
+        (torch.tensor([[1, 0, 1]]), "cache_not_whole"),
+        (np.array([True, False, True]), "cache_not_whole"),
+        ("101", "cache_not_a_list"),
+        (1, "cache_not_a_list"),
+        (torch.tensor(1), "cache_not_a_list"),
+        ({1: 0}, "cache_not_a_list"),
         ([1, 0, 2**63], "count_too_large"),
     ],
 )
@@ -115,7 +115,7 @@ def test_no_such_row(cache, rows):
     refused(cache, "out_of_range", cache.reset, rows)
 
 
-@pytest.mark.parametrize(("rows", "code"), [(0, "linear_not_a_list"), ([None], "linear_not_whole")])
+@pytest.mark.parametrize(("rows", "code"), [(0, "cache_not_a_list"), ([None], "cache_not_whole")])
 def test_rows_are_a_list(cache, rows, code):
     refused(cache, code, cache.reset, rows)
 
@@ -157,11 +157,11 @@ def test_a_quantized_cache_is_sent_to_the_paged_one(dtype):
     [
         ((), "linear_empty"),
         ((LayerSpec("none"),), "linear_empty"),
-        ((GQA, shared(1)), "linear_bad_source"),
-        ((GQA, shared(7)), "linear_bad_source"),
-        ((GQA, shared(-1)), "linear_bad_source"),
-        ((GQA, shared(0), shared(1)), "linear_bad_source"),
-        ((GQA, LayerSpec(**{**vars(GQA), "reads_layer": 0})), "linear_bad_source"),
+        ((GQA, shared(1)), "cache_bad_source"),
+        ((GQA, shared(7)), "cache_bad_source"),
+        ((GQA, shared(-1)), "cache_bad_source"),
+        ((GQA, shared(0), shared(1)), "cache_bad_source"),
+        ((GQA, LayerSpec(**{**vars(GQA), "reads_layer": 0})), "cache_bad_source"),
         ((LayerSpec(**{**vars(GQA), "itemsize": 4}),), "linear_itemsize"),
         ((LayerSpec(**{**vars(LATENT), "v_dim": 0}),), "bad_count"),
         ((LayerSpec(**{**vars(GQA), "k_dim": -8, "v_dim": 24}),), "bad_count"),
@@ -177,14 +177,14 @@ def test_a_layer_that_caches_nothing_has_no_views():
     cache = LinearKVCache(spec_of("mixed"), 2, 8)
     with pytest.raises(ArgumentError) as caught:
         cache.layer(4)
-    assert caught.value.code == "linear_no_cache"
+    assert caught.value.code == "cache_no_kv"
 
 
 def test_a_shared_layer_is_not_written():
     cache = LinearKVCache(spec_of("mixed"), 2, 8)
     with pytest.raises(ArgumentError) as caught:
         cache.write(6, step(1, batch=2), step(1, batch=2))
-    assert (caught.value.code, caught.value.values["source"]) == ("linear_shared_write", 2)
+    assert (caught.value.code, caught.value.values["source"]) == ("cache_shared_write", 2)
 
 
 @pytest.mark.parametrize("bad", [0, -1, True, 1.5, None, 2**70])
@@ -197,7 +197,7 @@ def test_sizes_are_whole_numbers_from_one(bad):
 def test_neither_a_name_nor_a_strange_device_makes_a_cache():
     with pytest.raises(ArgumentError) as caught:
         LinearKVCache("Llama-3.1-8B", 2, 8)
-    assert caught.value.code == "linear_not_a_spec"
+    assert caught.value.code == "cache_not_a_spec"
     for device in ("moon", "meta", 3.5):
         with pytest.raises(ArgumentError):
             LinearKVCache(spec_of("gqa"), 2, 8, device=device)
@@ -206,3 +206,9 @@ def test_neither_a_name_nor_a_strange_device_makes_a_cache():
 def test_too_large_for_any_memory():
     with pytest.raises(MiniKVError):
         LinearKVCache(CacheSpec.from_config("Llama-3.1-8B"), 2**20, 2**30)
+
+
+def test_a_length_fits_an_int32():
+    with pytest.raises(ArgumentError) as caught:
+        LinearKVCache(spec_of("gqa"), 1, 2**31)
+    assert caught.value.values["high"] == 2**31 - 1

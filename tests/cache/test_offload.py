@@ -204,16 +204,25 @@ def test_what_was_read_can_be_filled_into_other_blocks():
     pool.swap_out([[(1, 0), (4, 2)], [], [(3, 1)]])
     before = [block_bytes(cache, 0, 4), block_bytes(cache, 2, 3)]
     rows = pool.read([[2, 0], [], [1]])
-    refused("paged_shape", other.fill, [[2], [], [1]], rows)
-    refused("paged_twice", other.fill, [[2, 2], [], [1]], rows)
+    refused("cache_shape", other.fill, [[2], [], [1]], rows)
+    refused("cache_twice", other.fill, [[2, 2], [], [1]], rows)
     refused("offload_each_kind", other.fill, [[2, 1], [], [1]], rows[:2])
-    refused("paged_pairs", other.fill, [[2, 1], [], [1]], [rows[0][:1], *rows[1:]])
-    refused("paged_shape", other.fill, [[2, 1], [], [1]], [[r.float() for r in part] for part in rows])
+    refused("cache_pairs", other.fill, [[2, 1], [], [1]], [rows[0][:1], *rows[1:]])
+    refused("cache_shape", other.fill, [[2, 1], [], [1]], [[r.float() for r in part] for part in rows])
+    refused("cache_shape", other.fill, [[2, 1], [], [1]], [*rows[:2], [r.to("meta") for r in rows[2]]])
+    refused("cache_not_a_tensor", other.fill, [[2, 1], [], [1]], [*rows[:2], [r.tolist() for r in rows[2]]])
     assert not any(other.held(kind) for kind in range(3))
     other.fill([[0, 1], [], [2]], rows)
     fill(cache, seed=2)
     other.swap_in([[(2, 0)], [], [(0, 2)]])
     assert [block_bytes(cache, 0, 2), block_bytes(cache, 2, 0)] == before
+
+
+def test_filling_leaves_no_graph_behind():
+    pool = HostPool(cache_for("gqa"), 1)
+    pool.swap_out([[(0, 0)]])
+    pool.fill([[0]], [[row.requires_grad_() for row in parts] for parts in pool.read([[0]])])
+    assert not pool.read([[0]])[0][0].requires_grad
 
 
 def test_a_sequence_comes_back_into_other_blocks_as_it_was():

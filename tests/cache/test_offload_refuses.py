@@ -11,12 +11,12 @@ from tests.cache.paged_cases import cache_for, every_byte, fill, refused, unchan
 @pytest.mark.parametrize(
     ("pairs", "code"),
     [
-        ([[(0, 0)], [], [(5, 0)]], "paged_index"),
-        ([[(0, 0)], [(0, 2)], []], "paged_index"),
-        ([[(0, 0)], [(-1, 0)], []], "paged_index"),
-        ([[(0, -1)], [], []], "paged_index"),
-        ([[(0, 0)], [], [(0, 1.0)]], "linear_not_whole"),
-        ([[(0, True)], [], []], "linear_not_whole"),
+        ([[(0, 0)], [], [(5, 0)]], "cache_index"),
+        ([[(0, 0)], [(0, 2)], []], "cache_index"),
+        ([[(0, 0)], [(-1, 0)], []], "cache_index"),
+        ([[(0, -1)], [], []], "cache_index"),
+        ([[(0, 0)], [], [(0, 1.0)]], "cache_not_whole"),
+        ([[(0, True)], [], []], "cache_not_whole"),
         ([[(0, 0)], []], "offload_each_kind"),
         ([(0, 0)], "offload_each_kind"),
         ({}, "offload_each_kind"),
@@ -45,9 +45,9 @@ def test_pairs_that_cannot_be_swapped(pairs, code, way):
 def test_no_block_is_written_twice_in_one_swap():
     cache = cache_for("gqa")
     pool = HostPool(cache, 3)
-    refused("paged_twice", pool.swap_out, [[(0, 1), (2, 1)]])
+    refused("cache_twice", pool.swap_out, [[(0, 1), (2, 1)]])
     pool.swap_out([[(0, 0), (0, 1)]])  # one block to two places is no mistake
-    refused("paged_twice", pool.swap_in, [[(2, 0), (2, 1)]])
+    refused("cache_twice", pool.swap_in, [[(2, 0), (2, 1)]])
     pool.swap_in([[(1, 0), (2, 0)]])
 
 

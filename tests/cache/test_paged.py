@@ -250,13 +250,23 @@ def test_a_fork_that_writes_gets_copies_and_leaves_its_parent_alone():
             assert torch.equal(k, torch.cat([prompt[layer], tail[layer]])[start:])
 
 
-def test_closing_names_what_is_still_read_and_can_be_repeated():
-    cache = cache_for("mla")
-    part = cache.layer(1).k[2]
-    with pytest.raises(ArenaInUse) as caught:
-        cache.close()
-    assert "latent" in caught.value.values["names"]
-    assert not part.any()  # the memory is still there for who reads it
+@pytest.mark.parametrize("codec", ["bf16", "int8"])
+def test_closing_names_what_is_still_read_and_changes_nothing(codec):
+    cache = cache_for("mixed", codec)
+    fill(cache)
+    before, address = every_byte(cache), cache.layer(1).v.data_ptr()
+    part = cache.layer(2).v[3]
+    for _ in range(3):
+        with pytest.raises(ArenaInUse) as caught:
+            cache.close()
+        assert caught.value.values["names"] == "kind 1 layer 2 v"  # and not what only the cache holds
+        assert unchanged(cache, before)
+        assert cache.layer(1).v.data_ptr() == address
+        assert cache.layer(4) is cache.layer(1)
+    part.zero_()
+    assert not cache.layer(2).v[3].any()
+    cache.write(1, torch.ones(1, 2, 8), torch.ones(1, 2, 8), [0])
+    assert cache.gather(1, [0], 1)[0].eq(1).all()
     del part
     cache.close()
     cache.close()

@@ -45,7 +45,7 @@ def test_more_blocks_than_the_memory_holds():
 
 
 def test_something_that_is_no_spec():
-    refused("linear_not_a_spec", PagedKVCache, {"layers": 2}, 2)
+    refused("cache_not_a_spec", PagedKVCache, {"layers": 2}, 2)
 
 
 @pytest.mark.parametrize("stored", CODECS)
@@ -91,9 +91,9 @@ def test_a_shared_layer_has_to_read_one_that_stores(source):
     layers = (LayerSpec("none"), FULL, LayerSpec("shared", reads_layer=source))
     cache = PagedKVCache(CacheSpec(layers=layers), 2) if source in (0, None) else None
     if cache is None:
-        refused("linear_bad_source", PagedKVCache, CacheSpec(layers=layers), 2)
+        refused("cache_bad_source", PagedKVCache, CacheSpec(layers=layers), 2)
     else:
-        refused("linear_no_cache", cache.layer, 2)
+        refused("cache_no_kv", cache.layer, 2)
 
 
 @pytest.mark.parametrize("layers", [(), (LayerSpec("none"),)])

@@ -81,9 +81,9 @@ def test_a_write_can_be_captured_in_a_graph():
 def test_a_host_list_is_checked_before_it_goes_to_the_gpu():
     cache = cache_for("gqa", device="cuda")
     k = torch.ones(1, 2, 8, device="cuda")
-    refused("paged_index", cache.write, 0, k, k, [20])
-    refused("paged_device", cache.write, 0, k.cpu(), k, [0])
-    refused("paged_index", cache.copy_blocks, 0, [5], [0])
+    refused("cache_index", cache.write, 0, k, k, [20])
+    refused("cache_device", cache.write, 0, k.cpu(), k, [0])
+    refused("cache_index", cache.copy_blocks, 0, [5], [0])
 
 
 @pytest.mark.parametrize("layers", LAYERS)

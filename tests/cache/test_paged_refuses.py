@@ -28,26 +28,26 @@ def cache():
 @pytest.mark.parametrize(
     ("slots", "code"),
     [
-        ([0, 1, 20], "paged_index"),
-        ([0, -2, 1], "paged_index"),
-        ([0, 2**40, 1], "paged_index"),
-        (np.array([0, 1, 20], np.int32), "paged_index"),
-        (torch.tensor([0, 1, 20], dtype=torch.int32), "paged_index"),
-        (torch.tensor([0, 1, 20], dtype=torch.uint8), "paged_index"),
-        (np.array([0, 1, 2**64 - 1], np.uint64), "paged_index"),
-        ([0, 2**70, 1], "linear_not_whole"),
-        ([0, 1.0, 2], "linear_not_whole"),
-        ([0, True, 2], "linear_not_whole"),
-        (torch.tensor([0.0, 1, 2]), "linear_not_whole"),
-        (torch.tensor([True, False, True]), "linear_not_whole"),
-        (np.array([0.0, 1, 2]), "linear_not_whole"),
-        ("abc", "linear_not_a_list"),
-        (None, "linear_not_a_list"),
-        (3, "linear_not_a_list"),
-        ([0, 1], "paged_shape"),
-        ([[0, 1, 2]], "linear_not_whole"),
-        (torch.zeros(3, 1, dtype=torch.int64), "paged_shape"),
-        (torch.zeros(3, dtype=torch.int64, device=META), "paged_device"),
+        ([0, 1, 20], "cache_index"),
+        ([0, -2, 1], "cache_index"),
+        ([0, 2**40, 1], "cache_index"),
+        (np.array([0, 1, 20], np.int32), "cache_index"),
+        (torch.tensor([0, 1, 20], dtype=torch.int32), "cache_index"),
+        (torch.tensor([0, 1, 20], dtype=torch.uint8), "cache_index"),
+        (np.array([0, 1, 2**64 - 1], np.uint64), "cache_index"),
+        ([0, 2**70, 1], "cache_not_whole"),
+        ([0, 1.0, 2], "cache_not_whole"),
+        ([0, True, 2], "cache_not_whole"),
+        (torch.tensor([0.0, 1, 2]), "cache_not_whole"),
+        (torch.tensor([True, False, True]), "cache_not_whole"),
+        (np.array([0.0, 1, 2]), "cache_not_whole"),
+        ("abc", "cache_not_a_list"),
+        (None, "cache_not_a_list"),
+        (3, "cache_not_a_list"),
+        ([0, 1], "cache_shape"),
+        ([[0, 1, 2]], "cache_not_whole"),
+        (torch.zeros(3, 1, dtype=torch.int64), "cache_shape"),
+        (torch.zeros(3, dtype=torch.int64, device=META), "cache_device"),
     ],
 )
 def test_slots_that_cannot_be_written(cache, slots, code):
@@ -55,27 +55,27 @@ def test_slots_that_cannot_be_written(cache, slots, code):
 
 
 def test_the_first_bad_slot_is_named(cache):
-    error = refused("paged_index", cache.write, 1, tokens(), tokens(), [5, 77, 99])
+    error = refused("cache_index", cache.write, 1, tokens(), tokens(), [5, 77, 99])
     assert (error.values["place"], error.values["value"], error.values["high"]) == (1, 77, 19)
 
 
 @pytest.mark.parametrize(
     ("k", "v", "code"),
     [
-        (tokens(heads=1), tokens(), "paged_shape"),  # would broadcast over the heads
-        (tokens(dim=1), tokens(), "paged_shape"),
-        (tokens(), tokens(count=1), "paged_shape"),
-        (tokens(count=4), tokens(), "paged_shape"),
-        (tokens()[0], tokens(), "paged_shape"),
-        (tokens()[None], tokens(), "paged_shape"),
-        (tokens(dtype=torch.int32), tokens(), "paged_dtype"),
-        (tokens(), tokens(dtype=torch.int8), "paged_dtype"),
-        (tokens().to(torch.float8_e4m3fn), tokens(), "paged_dtype"),
-        (tokens(dtype=torch.complex64), tokens(), "paged_dtype"),
-        (tokens(device=META), tokens(), "paged_device"),
-        (tokens(), tokens(device=META), "paged_device"),
-        (tokens().numpy(), tokens(), "paged_not_a_tensor"),
-        (tokens(), None, "paged_not_a_tensor"),
+        (tokens(heads=1), tokens(), "cache_shape"),  # would broadcast over the heads
+        (tokens(dim=1), tokens(), "cache_shape"),
+        (tokens(), tokens(count=1), "cache_shape"),
+        (tokens(count=4), tokens(), "cache_shape"),
+        (tokens()[0], tokens(), "cache_shape"),
+        (tokens()[None], tokens(), "cache_shape"),
+        (tokens(dtype=torch.int32), tokens(), "cache_dtype"),
+        (tokens(), tokens(dtype=torch.int8), "cache_dtype"),
+        (tokens().to(torch.float8_e4m3fn), tokens(), "cache_dtype"),
+        (tokens(dtype=torch.complex64), tokens(), "cache_dtype"),
+        (tokens(device=META), tokens(), "cache_device"),
+        (tokens(), tokens(device=META), "cache_device"),
+        (tokens().numpy(), tokens(), "cache_not_a_tensor"),
+        (tokens(), None, "cache_not_a_tensor"),
     ],
 )
 def test_new_tokens_that_cannot_be_written(cache, k, v, code):
@@ -90,13 +90,13 @@ def test_new_tokens_that_cannot_be_written(cache, k, v, code):
         (True, "bad_count"),
         (1.0, "bad_count"),
         (None, "bad_count"),
-        (5, "linear_no_cache"),
-        (4, "linear_shared_write"),
+        (5, "cache_no_kv"),
+        (4, "cache_shared_write"),
     ],
 )
 def test_layers_that_cannot_be_written(cache, layer, code):
     error = refused(code, cache.write, layer, tokens(), tokens(), [0, 1, 2])
-    if code == "linear_shared_write":
+    if code == "cache_shared_write":
         assert error.values == {"layer": 4, "source": 1}
         refused(code, cache.move, layer, [0], [1])
         cache.layer(layer)
@@ -110,8 +110,8 @@ def test_layers_that_cannot_be_written(cache, layer, code):
 @pytest.mark.parametrize(
     ("table", "length", "start", "code"),
     [
-        ([0, 5], 8, 0, "paged_index"),
-        ([0, -2], 8, 0, "paged_index"),
+        ([0, 5], 8, 0, "cache_index"),
+        ([0, -2], 8, 0, "cache_index"),
         ([0, -1], 5, 0, "paged_null_block"),
         (np.array([-1, -1, 2]), 9, 7, "paged_null_block"),
         ([0, 1], 9, 0, "paged_table_short"),
@@ -120,10 +120,10 @@ def test_layers_that_cannot_be_written(cache, layer, code):
         ([0, 1], 8, -1, "bad_count"),
         ([0, 1], True, 0, "bad_count"),
         ([0, 1], 4, 5, "out_of_range"),
-        ([0.0, 1], 8, 0, "linear_not_whole"),
-        ([[0, 1]], 4, 0, "linear_not_whole"),
-        (torch.zeros(1, 2, dtype=torch.int64), 4, 0, "paged_shape"),
-        (7, 4, 0, "linear_not_a_list"),
+        ([0.0, 1], 8, 0, "cache_not_whole"),
+        ([[0, 1]], 4, 0, "cache_not_whole"),
+        (torch.zeros(1, 2, dtype=torch.int64), 4, 0, "cache_shape"),
+        (7, 4, 0, "cache_not_a_list"),
     ],
 )
 def test_tables_that_cannot_be_read(cache, table, length, start, code):
@@ -140,20 +140,20 @@ def test_a_null_block_s_error_says_from_where_to_read(cache):
 
 @pytest.mark.parametrize("dtype", [torch.int8, "float32", torch.float8_e4m3fn])
 def test_dtypes_that_cannot_be_read_as(cache, dtype):
-    refused("paged_dtype", cache.gather, 1, [0], 3, dtype=dtype)
+    refused("cache_dtype", cache.gather, 1, [0], 3, dtype=dtype)
 
 
 @pytest.mark.parametrize(
     ("src", "dst", "code"),
     [
-        ([0, 1, 5, 2], [1, 2, 3, 4], "paged_index"),
-        ([0, 1, 2], [1, 9, 3], "paged_index"),
-        ([0, -1], [1, 2], "paged_index"),
-        ([0, 1], [3, 3], "paged_twice"),
-        ([0, 1], [3], "paged_pairs"),
-        ([[0]], [[1]], "linear_not_whole"),
-        (torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1, dtype=torch.int64), "paged_shape"),
-        (torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.int64, device=META), "paged_device"),
+        ([0, 1, 5, 2], [1, 2, 3, 4], "cache_index"),
+        ([0, 1, 2], [1, 9, 3], "cache_index"),
+        ([0, -1], [1, 2], "cache_index"),
+        ([0, 1], [3, 3], "cache_twice"),
+        ([0, 1], [3], "cache_pairs"),
+        ([[0]], [[1]], "cache_not_whole"),
+        (torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1, dtype=torch.int64), "cache_shape"),
+        (torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.int64, device=META), "cache_device"),
     ],
 )
 @pytest.mark.parametrize("kind", [0, 2])
@@ -170,15 +170,15 @@ def test_kinds_that_do_not_exist(cache, kind, code):
 @pytest.mark.parametrize(
     ("src", "dst", "code"),
     [
-        ([0, 1, 20], [1, 2, 3], "paged_index"),
-        ([0, 1, 2], [1, -1, 3], "paged_index"),
-        ([0, 1], [3, 3], "paged_twice"),
-        ([0, 1], [3], "paged_pairs"),
-        (np.zeros((3, 1), int), np.ones((3, 1), int), "paged_shape"),
-        (np.zeros((1, 2), int), np.array([[1, 2]]), "paged_shape"),
-        (np.array([[0, 1], [2, 3]]), np.array([[4, 5], [6, 6]]), "paged_twice"),
-        (np.array([0, 1]), np.array([[4, 5], [6, 7]]), "paged_pairs"),
-        (np.zeros((1, 1, 1), int), np.zeros((1, 1, 1), int), "paged_shape"),
+        ([0, 1, 20], [1, 2, 3], "cache_index"),
+        ([0, 1, 2], [1, -1, 3], "cache_index"),
+        ([0, 1], [3, 3], "cache_twice"),
+        ([0, 1], [3], "cache_pairs"),
+        (np.zeros((3, 1), int), np.ones((3, 1), int), "cache_shape"),
+        (np.zeros((1, 2), int), np.array([[1, 2]]), "cache_shape"),
+        (np.array([[0, 1], [2, 3]]), np.array([[4, 5], [6, 6]]), "cache_twice"),
+        (np.array([0, 1]), np.array([[4, 5], [6, 7]]), "cache_pairs"),
+        (np.zeros((1, 1, 1), int), np.zeros((1, 1, 1), int), "cache_shape"),
     ],
 )
 def test_a_move_with_one_bad_slot_moves_none(cache, src, dst, code):

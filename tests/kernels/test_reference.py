@@ -122,6 +122,23 @@ def test_gather_reads_only_the_blocks_that_it_needs():
     assert torch.equal(gather(cache, table, 8, 4), cache[2])
 
 
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("block", [-1, 5])
+def test_a_block_that_does_not_exist_is_an_error_and_not_the_last_one(strided, block):
+    """-1 is what stands in a table where a window moved on; an index in torch would count from the end."""
+    cache = caches(torch.bfloat16, strided=strided)[0]
+    before = raw(cache).copy()
+    bad, good = torch.tensor([block]), torch.tensor([0])
+    for call in (
+        lambda: gather(cache, bad, 4),
+        lambda: copy_blocks(cache, bad, good),
+        lambda: copy_blocks(cache, good, bad),
+    ):
+        with pytest.raises(IndexError):
+            call()
+    assert np.array_equal(raw(cache), before)
+
+
 def test_gather_of_scales_has_no_trailing_dimension():
     scales = numbered(5, 4, 3)
     assert torch.equal(gather(scales, torch.tensor([1, 4]), 6), scales[[1, 4]].view(8, 3)[:6])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError
+from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError, UnknownNameError
 from minikv.memory import arena as arena_file
 from minikv.memory.arena import DTYPES, MAX_ALIGN, Arena, ArenaClosed, ArenaFull, ArenaInUse, arena_bytes
 from minikv.memory.ownership import ownership, share_storage
@@ -220,6 +220,44 @@ def test_a_name_is_free_again_when_its_tensor_is_gone():
     assert [(loan.name, loan.alive) for loan in arena.report().borrowers] == [("kv", False), ("kv", True)]
     assert arena.report().borrowers[1].offset == 256, "no byte is lent twice"
     assert second.numel() == 4
+
+
+def test_a_loan_can_be_renewed_and_is_alive_while_either_tensor_is():
+    arena = Arena(4096)
+    arena.borrow("first", (3,), torch.float32)
+    lost = arena.borrow("kv", (4, 8), torch.float32).fill_(7)
+    address = lost.data_ptr()
+    del lost
+    before = arena.report()
+    assert not before.alive
+    old, new = arena.renew("kv"), arena.renew("kv")
+    assert old.data_ptr() == new.data_ptr() == address
+    assert old.shape == (4, 8)
+    assert new.eq(7).all()
+    assert [loan.name for loan in arena.report().alive] == ["kv"]
+    assert (arena.report().used, arena.report().free) == (before.used, before.free)  # no byte is lent twice
+    for tensor in ("old", "new"):
+        with pytest.raises(ArenaInUse) as error:
+            arena.close()
+        assert error.value.values["count"] == 1
+        if tensor == "old":
+            del old
+    with pytest.raises(ArgumentError):
+        arena.borrow("kv", (1,), torch.float32)
+    with pytest.raises(UnknownNameError) as unknown:
+        arena.renew("k")
+    assert "first, kv" in unknown.value.text("en")
+    del new
+    arena.close()
+    with pytest.raises(ArenaClosed):
+        arena.renew("kv")
+
+
+def test_the_last_loan_of_a_name_is_renewed():
+    arena = Arena(4096)
+    arena.borrow("x", (2,), torch.int32)
+    arena.borrow("x", (5,), torch.int8)
+    assert arena.renew("x").shape == (5,)
 
 
 def test_a_closed_arena_lends_nothing():

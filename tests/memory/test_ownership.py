@@ -8,6 +8,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from minikv.errors import ArgumentError
+from minikv.memory.arena import Arena
 from minikv.memory.ownership import ownership, share_storage
 
 
@@ -192,6 +193,24 @@ def test_tensors_without_one_storage_are_refused():
             ownership(tensor)
         assert error.value.code == "no_plain_storage"
     assert ownership(sparse.coalesce().values()).nbytes == 12
+
+
+def test_a_tensor_that_reaches_beyond_its_storage_is_refused():
+    """``resize_`` sets the shape before it finds that borrowed memory cannot grow."""
+    loan = Arena(64).borrow("x", (10,), torch.float32)
+    with pytest.raises(RuntimeError):
+        loan.resize_(1000)
+    emptied = torch.zeros(100)
+    emptied.untyped_storage().resize_(0)
+    tail = torch.zeros(100)[90:]
+    tail.untyped_storage().resize_(396)
+    for tensor, end, storage in ((loan, 4000, 40), (emptied, 400, 0), (tail, 400, 396)):
+        with pytest.raises(ArgumentError) as error:
+            ownership(tensor)
+        assert error.value.code == "beyond_storage"
+        assert (error.value.values["end"], error.value.values["storage"]) == (end, storage)
+    tail.untyped_storage().resize_(400)
+    assert ownership(tail).keeps_alive_bytes == 360
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
