@@ -30,7 +30,9 @@ class SequenceBook:
     """
 
     def __init__(self, num_blocks: int | Sequence[PoolKind], block_size: int = 16, *, host_blocks: int = 0):
-        kinds = [PoolKind(num_blocks)] if isinstance(num_blocks, int) else list(num_blocks)
+        if isinstance(num_blocks, int):
+            num_blocks = [PoolKind(num_blocks)]
+        kinds = list(num_blocks) if isinstance(num_blocks, Iterable) else []
         if not kinds or not all(isinstance(kind, PoolKind) for kind in kinds):
             raise ArgumentError("bad_kinds", value=num_blocks)
         for kind in kinds:
@@ -90,6 +92,8 @@ class SequenceBook:
     def decode_slots(self, seq_ids: Iterable[Hashable] | None = None, kind: int = 0) -> np.ndarray:
         """int64 [sequences]: the slot of each sequence's last token (None: of all, in the order of the rows)."""
         self._check_kind(kind)
+        if seq_ids is not None and not isinstance(seq_ids, Iterable):
+            raise ArgumentError("not_a_list", what="seq_ids", value=type(seq_ids).__name__)
         chosen = self._tables.owners if seq_ids is None else [self._get(seq_id) for seq_id in seq_ids]
         size = self.block_size
         last = [(seq.tables[kind].blocks[-1], (seq.length(kind) - 1) % size) for seq in chosen]
@@ -109,8 +113,14 @@ class SequenceBook:
         for seq in [*sequences, *self._host.sequences.values()]:
             check_sequence(seq, self.block_size)
 
-    def _knows(self, seq_id: Hashable) -> bool:
-        return seq_id in self._sequences or seq_id in self._host
+    def _check_new(self, seq_id: Hashable) -> None:
+        """Nobody may have the name of a sequence that begins."""
+        try:
+            known = seq_id in self._sequences or seq_id in self._host
+        except TypeError:  # a list, or what else cannot be the key of a dict
+            raise ArgumentError("bad_sequence_id", value=type(seq_id).__name__) from None
+        if known:
+            raise ArgumentError("sequence_exists", sequence=seq_id)
 
     def _get(self, seq_id: Hashable) -> SequenceState:
         try:

@@ -24,6 +24,11 @@ def check_holders(pools: Sequence[BlockPool], sequences: Iterable[SequenceState]
                     f"block {block} of kind {kind} has {holders} holders and stands in {held[block]} tables"
                 )
                 raise BrokenInvariantError("invariant", what=what)
+        for seq in sequences:
+            for block in seq.tables[kind].blocks[: seq.tables[kind].private]:
+                if pool.ref_count(block) != 1 or pool.is_published(block):
+                    what = f"block {block} of kind {kind} is not private to {seq.id!r}"
+                    raise BrokenInvariantError("invariant", what=what)
 
 
 def check_sequence(seq: SequenceState, block_size: int) -> None:

@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from minikv.blocks.pool import NULL_BLOCK, BlockPool
+from minikv.blocks.pool import NULL_BLOCK
 from minikv.blocks.prefix import (
     Match,
     child_digest,
@@ -30,8 +30,9 @@ from minikv.blocks.prefix import (
     token_array,
 )
 from minikv.blocks.relocation import Copy, Relocation
+from minikv.blocks.room import refuse_more, refuse_new
 from minikv.blocks.sequence import SequenceState, Table
-from minikv.errors import ArgumentError, OutOfBlocks, RequestTooLarge
+from minikv.errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -52,27 +53,29 @@ class BlockManager(Relocation):
     def allocate(self, seq_id: Hashable, tokens: Sequence[int], salt: str = "") -> Allocation:
         """Begin a sequence: take the cached prefix of ``tokens``, and blocks for the rest.
 
-        For a chunked prefill give the tokens up to the end of the first chunk, and ``extend`` by the others.
+        For a chunked prefill give the tokens up to the end of the first chunk, and ``extend`` by the others. The
+        chunk begins behind what is cached, ``match(prompt).num_tokens``: ``extend`` looks nothing up any more.
         Requests share blocks only under an equal ``salt``. Raises ``OutOfBlocks`` if a pool has too few free
         blocks, ``RequestTooLarge`` if it has too few at all, ``ArgumentError`` for a sequence that exists, for no
         tokens, and for what are not token ids.
         """
-        if self._knows(seq_id):
-            raise ArgumentError("sequence_exists", sequence=seq_id)
+        self._check_new(seq_id)
         ids, root = token_array(tokens), root_digest(salt)
         if not ids:
             raise ArgumentError("no_tokens", sequence=seq_id)
         found = find_prefix(ids, root, self.pools, self._windows)
         total = -(-len(ids) // self.block_size)
-        needs = []
+        new = total - len(found.tables[0])
+        hits, free = [], []
         for pool, blocks in zip(self.pools, found.tables, strict=True):
-            hits = [block for block in blocks if block != NULL_BLOCK] if self._windowed else blocks
-            self._check_room(seq_id, pool, len(ids), total - len(blocks), len(hits), pool.count_free(hits))
-            needs.append((hits, total - len(blocks)))
+            hits.append([block for block in blocks if block != NULL_BLOCK] if self._windowed else blocks)
+            free.append(pool.num_free - pool.count_free(hits[-1]))
+        if new > min(free):
+            refuse_new(seq_id, len(ids), new, hits, free, self.pools)
         tables = []
-        for pool, blocks, (hits, new) in zip(self.pools, found.tables, needs, strict=True):
-            pool.touch(hits)
-            tables.append(Table([*blocks, *pool.allocate(new)], len(blocks) - len(hits)))
+        for pool, blocks, taken in zip(self.pools, found.tables, hits, strict=True):
+            pool.touch(taken)
+            tables.append(Table([*blocks, *pool.allocate(new)], len(blocks) - len(taken)))
         seq = SequenceState(seq_id, ids, tables, list(found.digests), root, 0)
         seq.committed = found.num_tokens
         seq.published = found.num_tokens // self.block_size
@@ -88,11 +91,11 @@ class BlockManager(Relocation):
         Whoever first writes into a shared block gets a copy of it (``append``, ``extend``).
         """
         seq = self._get(parent)
-        if self._knows(child):
-            raise ArgumentError("sequence_exists", sequence=child)
+        self._check_new(child)
         tables = []
         for pool, table in zip(self.pools, seq.tables, strict=True):
             pool.share(table.live())
+            table.private = 0
             tables.append(Table(list(table.blocks), table.first, table.evicted))
         twin = SequenceState(child, seq.tokens[:], tables, list(seq.digests), seq.root, 0)
         twin.committed, twin.published, twin.floor = seq.committed, seq.published, seq.floor
@@ -169,6 +172,7 @@ class BlockManager(Relocation):
             self._tables.clear(kind, seq.row, keep, len(table.blocks))
             pool.free(table.blocks[keep:])
             del table.blocks[keep:]
+            table.private = min(table.private, keep)
         del seq.tokens[num_tokens:]
         full = num_tokens // self.block_size
         del seq.digests[full:]
@@ -190,16 +194,16 @@ class BlockManager(Relocation):
 
     def _grow(self, seq: SequenceState, ids: array) -> tuple[Copy, ...]:
         size, position = self.block_size, len(seq.tokens)
-        needs = []
+        needs, short = [], False
         for pool, table in zip(self.pools, seq.tables, strict=True):
             blocks, length = table.blocks, position - table.evicted
             new = -(-(length + len(ids)) // size) - len(blocks)
             writes_tail = length % size and blocks[-1] != NULL_BLOCK
             copied = writes_tail and pool.ref_count(blocks[-1]) > 1
-            if new or copied:
-                held = len(blocks) - table.first - copied
-                self._check_room(seq.id, pool, position + len(ids), new + copied, held, 0)
+            short = short or new + copied > pool.num_free
             needs.append((new + copied, copied, writes_tail))
+        if short:
+            refuse_more(seq, position + len(ids), needs, self.pools)
         copies = []
         for kind, (count, copied, writes_tail) in enumerate(needs):
             pool, blocks = self.pools[kind], seq.tables[kind].blocks
@@ -215,20 +219,6 @@ class BlockManager(Relocation):
         seq.tokens += ids
         self._measure(seq)
         return tuple(copies)
-
-    def _check_room(self, seq_id, pool: BlockPool, tokens: int, new: int, held: int, idle: int) -> None:
-        """``new`` blocks beside ``held`` that the sequence has, ``idle`` of which come off the free list as well."""
-        free = pool.num_free - idle
-        if new <= free:
-            return
-        fits = (held + free) * self.block_size
-        if new + held > pool.num_blocks:
-            fits = pool.num_blocks * self.block_size
-            raise RequestTooLarge(
-                "request_larger_than_pool",
-                sequence=seq_id, num_tokens=tokens, asked=new + held, total=pool.num_blocks, fits=fits,
-            )  # fmt: skip
-        raise OutOfBlocks("out_of_blocks", asked=new, free=free, total=pool.num_blocks, fits=fits)
 
     def _publish(self, seq: SequenceState, full: int) -> None:
         first, digests = seq.published, seq.digests

@@ -55,7 +55,7 @@ def root_digest(salt: str) -> bytes:
     """The parent of every first block under ``salt``."""
     if not isinstance(salt, str):
         raise ArgumentError("bad_salt", value=type(salt).__name__)
-    return sha256(b"minikv.blocks\0" + salt.encode()).digest()
+    return sha256(b"minikv.blocks\0" + salt.encode("utf-8", "surrogatepass")).digest()
 
 
 def child_digest(parent: bytes, tokens: bytes) -> bytes:

@@ -41,12 +41,17 @@ class Relocation(SequenceBook):
         The same number is kept in every layer and head, so the block table stays shared; which tokens they are,
         only the storage knows. What another sequence shares is copied first, what is published is forgotten.
         Raises ``OutOfBlocks`` where blocks for the copies are missing, ``ArgumentError`` for a ``keep`` outside 1
-        and the length, and for a kind with a window, which forgets by itself.
+        and the length, before everything is committed, and for a kind with a window, which forgets by itself.
         """
         seq = self._get(seq_id)
         self._check_kind(kind)
         if self._windows[kind] is not None:
             raise ArgumentError("compact_window", kind=kind, window=self._windows[kind])
+        if seq.committed < len(seq.tokens):
+            # What has not been written yet would have no slot to be written to.
+            raise ArgumentError(
+                "compact_uncommitted", sequence=seq_id, committed=seq.committed, num_tokens=len(seq.tokens)
+            )
         length = seq.length(kind)
         if type(keep) is not int or not 1 <= keep <= length:
             raise ArgumentError("out_of_range", what="keep", value=keep, low=0, high=length)
@@ -54,23 +59,27 @@ class Relocation(SequenceBook):
         if keep == length:
             return Compaction((), tuple(table.blocks), tuple(table.blocks), keep)
         kept = -(-keep // self.block_size)
-        shared = [i for i in range(kept) if pool.ref_count(table.blocks[i]) > 1]
+        looked_at = range(
+            min(table.private, kept), kept
+        )  # so that evicting at every step costs the tail alone
+        shared = [place for place in looked_at if pool.ref_count(table.blocks[place]) > 1]
         added = pool.allocate(len(shared))
         copies = []
         for place, block in zip(shared, added, strict=True):
             copies.append(Copy(kind, table.blocks[place], block))
             pool.free([table.blocks[place]])
             table.blocks[place] = block
+            self._tables.write(kind, seq.row, place, [block])
+        for place in looked_at:
+            pool.forget(table.blocks[place])
         old_table = tuple(table.blocks)
-        for block in table.blocks[:kept]:
-            pool.forget(block)
         pool.free(table.blocks[kept:])
         self._tables.clear(kind, seq.row, kept, len(table.blocks))
         del table.blocks[kept:]
-        self._tables.write(kind, seq.row, 0, table.blocks)
+        table.private = kept
         table.evicted += length - keep
         seq.floor = len(seq.tokens)
-        self._measure(seq)
+        seq.limit = 0  # in the other kinds the last block may be shared or published
         return Compaction(tuple(copies), old_table, tuple(table.blocks), keep)
 
     @contextmanager

@@ -12,12 +12,14 @@ class Table:
     """A sequence's blocks in the layers of one kind, in token order.
 
     ``blocks[i]`` is ``NULL_BLOCK`` for i < ``first``: the window has moved on. ``evicted`` tokens were dropped from
-    the cache by eviction, so the token at position p lies in slot p - evicted of the table.
+    the cache by eviction, so the token at position p lies in slot p - evicted of the table. The first ``private``
+    blocks are nobody else's and not published, as the last eviction left them.
     """
 
     blocks: list[int] = field(default_factory=list)
     first: int = 0
     evicted: int = 0
+    private: int = 0
 
     def live(self) -> list[int]:
         """The blocks that are really held."""

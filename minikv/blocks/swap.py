@@ -28,14 +28,17 @@ class HostBlocks:
         self.in_transit: set[Hashable] = set()
 
     def __contains__(self, seq_id: Hashable) -> bool:
-        return seq_id in self.sequences or seq_id in self.in_transit
+        try:
+            return seq_id in self.sequences or seq_id in self.in_transit
+        except TypeError:  # a list, or what else cannot be the key of a dict
+            return False
 
     def get(self, seq_id: Hashable) -> SequenceState:
         """The sequence, if it lies here and nobody is transferring it."""
+        if seq_id not in self:
+            raise UnknownNameError("not_swapped", sequence=seq_id, count=len(self.sequences))
         if seq_id in self.in_transit:
             raise ArgumentError("sequence_in_transit", sequence=seq_id)
-        if seq_id not in self.sequences:
-            raise UnknownNameError("not_swapped", sequence=seq_id, count=len(self.sequences))
         return self.sequences[seq_id]
 
     def allocate(self, seq: SequenceState) -> list[list[int]]:

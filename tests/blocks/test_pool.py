@@ -51,9 +51,11 @@ def test_empty_blocks_are_taken_before_cached_ones():
     pool.free([blocks[0]])  # free the longest, but worth keeping
     pool.free(blocks[2:])
     assert set(pool.allocate(2)) == set(blocks[2:])
-    assert pool.find(b"p", b"text") == blocks[0] and pool.stats().evictions == 0
+    assert pool.find(b"p", b"text") == blocks[0]
+    assert pool.stats().evictions == 0
     assert pool.allocate(1) == [blocks[0]]
-    assert pool.find(b"p", b"text") is None and pool.stats().evictions == 1
+    assert pool.find(b"p", b"text") is None
+    assert pool.stats().evictions == 1
 
 
 @pytest.mark.parametrize("place", range(5))
@@ -118,10 +120,12 @@ def test_a_digest_names_one_block_and_a_block_has_one_digest():
     assert pool.publish(a, b"p", b"text"), "again is no harm"
     assert not pool.publish(b, b"p", b"text"), "the first one stays"
     assert not pool.publish(a, b"p", b"other")
-    assert pool.find(b"p", b"text") == a and not pool.is_published(b)
+    assert pool.find(b"p", b"text") == a
+    assert not pool.is_published(b)
     assert refused(pool, lambda: pool.publish(a, b"q", b"text")).code == "block_published_before"
     pool.forget(a)
-    assert pool.publish(b, b"p", b"text") and pool.publish(a, b"q", b"text")
+    assert pool.publish(b, b"p", b"text")
+    assert pool.publish(a, b"q", b"text")
     assert (pool.find(b"p", b"text"), pool.find(b"q", b"text")) == (b, a)
 
 
@@ -140,7 +144,8 @@ def test_a_forgotten_block_is_empty_once_it_is_free():
     pool.forget(1)
     pool.forget(1)
     assert (pool.num_used, pool.num_cached, pool.num_free) == (1, 1, 2)
-    assert pool.find(b"\0", b"text") is None and pool.find(b"\1", b"text") is None
+    assert pool.find(b"\0", b"text") is None
+    assert pool.find(b"\1", b"text") is None
     pool.free([0])
     pool.check_invariants()
     assert pool.num_cached == 1

@@ -1,0 +1,85 @@
+"""Why a sequence does not get its blocks, and how many tokens it could have: now, and in an empty pool.
+
+A sequence gets blocks in all kinds of layers or in none, so what fits is what fits in every kind.
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple, NoReturn
+
+from minikv.blocks.pool import BlockPool
+from minikv.blocks.sequence import SequenceState
+from minikv.errors import OutOfBlocks, RequestTooLarge
+
+
+class Want(NamedTuple):
+    """What a sequence wants of one pool: ``new`` blocks beside ``held`` that it has, where ``free`` are free.
+
+    With the free blocks it could have ``now`` tokens, with the whole pool ``ever``.
+    """
+
+    new: int
+    held: int
+    free: int
+    now: int
+    ever: int
+
+
+def refuse_new(
+    seq_id: Hashable,
+    num_tokens: int,
+    new: int,
+    hits: Sequence[Sequence[int]],
+    free: Sequence[int],
+    pools: Sequence[BlockPool],
+) -> NoReturn:
+    """Refuse a sequence that wants ``new`` blocks of each pool beside its ``hits``; ``free`` counts the hits out."""
+    size = pools[0].block_size
+    cached = -(-num_tokens // size) - new
+    # Without a free block behind the hits, a shorter prompt has fewer of them: count on none.
+    blocks = cached + min(free) if min(free) else min([pool.num_free for pool in pools])
+    _refuse(
+        seq_id,
+        num_tokens,
+        pools,
+        [
+            Want(new, len(held), can, blocks * size, pool.num_blocks * size)
+            for pool, held, can in zip(pools, hits, free, strict=True)
+        ],
+    )
+
+
+def refuse_more(
+    seq: SequenceState, num_tokens: int, needs: Sequence[tuple[int, int, int]], pools: Sequence[BlockPool]
+) -> NoReturn:
+    """Refuse a sequence that wants to grow to ``num_tokens``; ``needs`` has (blocks, copied?, …) for each pool."""
+    size = pools[0].block_size
+    wants = []
+    for pool, table, (new, copied, _) in zip(pools, seq.tables, needs, strict=True):
+        own = len(table.blocks) - copied
+        now = max(len(seq.tokens), (own + pool.num_free) * size + table.evicted)
+        ever = (table.first + pool.num_blocks) * size + table.evicted
+        wants.append(Want(new, own - table.first, pool.num_free, now, ever))
+    _refuse(seq.id, num_tokens, pools, wants)
+
+
+def _refuse(seq_id: Hashable, num_tokens: int, pools: Sequence[BlockPool], wants: Sequence[Want]) -> NoReturn:
+    """Raise ``RequestTooLarge`` if one of the pools could never hold the sequence, else ``OutOfBlocks``."""
+    for pool, want in zip(pools, wants, strict=True):
+        asked = want.new + want.held
+        if asked > pool.num_blocks:
+            raise RequestTooLarge(
+                "request_larger_than_pool",
+                sequence=seq_id,
+                num_tokens=num_tokens,
+                asked=asked,
+                total=pool.num_blocks,
+                fits=min([each.ever for each in wants]),
+            )
+    pool, want = next((pool, want) for pool, want in zip(pools, wants, strict=True) if want.new > want.free)
+    raise OutOfBlocks(
+        "out_of_blocks",
+        asked=want.new,
+        free=want.free,
+        total=pool.num_blocks,
+        fits=min([each.now for each in wants]),
+    )
