@@ -1,9 +1,12 @@
-"""Where K and V live. Lessons 06, 09, 12 and 13."""
+"""Where K and V live. Lessons 06, 08, 09, 12 and 13."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from minikv.cache.allocation import AllocationReport
+    from minikv.cache.allocator import allocate_kv_cache, warmup
+    from minikv.cache.binding import bind
     from minikv.cache.codec import CODECS, Codec, find_codec
     from minikv.cache.disk import CorruptFileError, load_blocks, save_blocks
     from minikv.cache.linear import LinearKVCache, LinearUse, RowFull
@@ -11,6 +14,7 @@ if TYPE_CHECKING:
     from minikv.cache.paged import NULL_BLOCK, LayerCache, PagedKVCache
 
 _HOME = {
+    "AllocationReport": "allocation",
     "CODECS": "codec",
     "Codec": "codec",
     "CorruptFileError": "disk",
@@ -22,14 +26,18 @@ _HOME = {
     "PagedKVCache": "paged",
     "RowFull": "linear",
     "Transfer": "offload",
+    "allocate_kv_cache": "allocator",
+    "bind": "binding",
     "find_codec": "codec",
     "load_blocks": "disk",
     "save_blocks": "disk",
+    "warmup": "allocator",
 }
 
 __all__ = [
     "CODECS",
     "NULL_BLOCK",
+    "AllocationReport",
     "Codec",
     "CorruptFileError",
     "HostPool",
@@ -39,9 +47,12 @@ __all__ = [
     "PagedKVCache",
     "RowFull",
     "Transfer",
+    "allocate_kv_cache",
+    "bind",
     "find_codec",
     "load_blocks",
     "save_blocks",
+    "warmup",
 ]
 
 

@@ -20,6 +20,7 @@ from minikv.plan.activations import Activations, activation_peak, routed_experts
 from minikv.plan.catalog import GPU, find_gpu
 from minikv.plan.config import read_config
 from minikv.plan.dtypes import find_kv_dtype
+from minikv.plan.measured import MeasuredTerms, check_utilization
 from minikv.plan.spec import CacheSpec
 from minikv.plan.weights import WeightBytes
 from minikv.plan.weights import weight_bytes as find_weight_bytes
@@ -158,15 +159,13 @@ class MemoryBudget:
 
     def measured_form(self) -> dict[str, int]:
         """The same pool as ``total * utilization - used - peak + current``: each term, and ``available``."""
-        used = self.weight_bytes + self.cuda_context_bytes
-        peak = self.weight_bytes + self.activation_bytes + self.workspace_bytes
-        return {
-            "limit": self.limit_bytes,
-            "used": used,
-            "peak": peak,
-            "current": self.weight_bytes,
-            "available": self.limit_bytes - used - peak + self.weight_bytes,
-        }
+        return MeasuredTerms(
+            total=self.total_bytes,
+            utilization=self.utilization,
+            used=self.weight_bytes + self.cuda_context_bytes,
+            peak=self.weight_bytes + self.activation_bytes + self.workspace_bytes,
+            current=self.weight_bytes,
+        ).as_dict()
 
 
 def plan_memory(
@@ -205,8 +204,7 @@ def plan_memory(
         check_count(what, value)
     for what, value in (("cuda_context_bytes", cuda_context_bytes), ("workspace_bytes", workspace_bytes)):
         check_count(what, value, least=0)
-    if not isinstance(utilization, int | float) or not 0 < utilization <= 1:
-        raise ArgumentError("out_of_range", what="utilization", value=utilization, low=0, high=1)
+    check_utilization(utilization)
     card, total = _total_bytes(gpu, gpu_bytes)
     spec = CacheSpec.from_config(
         config, tp=tp, kv_dtype=kv_dtype, layout=layout, encoder_tokens=encoder_tokens

@@ -1,0 +1,266 @@
+"""allocate_kv_cache: warm up, measure, and make the largest KV cache that is safe. Lesson 08.
+
+    available = int(total * utilization) - used - peak + current        num_blocks = available // block_bytes
+
+An engine cannot know from a config what a CUDA context, a library's workspace and another process take. It runs its
+largest step once without a cache, looks at what that took, and gives the rest to the cache, in one allocation.
+"""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import distributed, nn
+
+from minikv.cache.allocation import AllocationReport
+from minikv.cache.codec import find_codec
+from minikv.cache.layout import paged_layout
+from minikv.cache.paged import PagedKVCache
+from minikv.errors import ArgumentError, DoesNotFitError, check_count
+from minikv.memory.peak import PeakReport, measure_peak
+from minikv.memory.stats import MemoryStats
+from minikv.plan import pool
+from minikv.plan.budget import DEFAULT_CONTEXT
+from minikv.plan.dtypes import find_kv_dtype
+from minikv.plan.measured import MeasuredTerms, PoolSize, check_utilization, size_for_blocks, size_for_bytes
+from minikv.plan.spec import CacheSpec
+from minikv.units import exact_bytes
+
+DEFAULT_WARMUP = 8192  # tokens, the planner's chunk
+NO_BLOCKS = PoolSize(0, (), 0, 0)
+
+
+def allocate_kv_cache(
+    model: nn.Module,
+    *,
+    block_size: int = 16,
+    utilization: float = 0.9,
+    tp: int = 1,
+    num_blocks: int | None = None,
+    kv_bytes: int | None = None,
+    warmup_tokens: int | None = None,
+    kv_dtype: str | None = None,
+    context: int | None = None,
+    batch: int | None = None,
+) -> tuple[PagedKVCache, AllocationReport]:
+    """A ``PagedKVCache`` for ``model`` (a Hugging Face decoder, on one device), and where its size comes from.
+
+    On CUDA the size is measured: ``warmup(model, warmup_tokens)``, then the formula. ``warmup_tokens`` is the most
+    tokens that one forward will ever prefill; None is 8,192, or all of the model's positions where it has fewer.
+    ``utilization`` is the share of the GPU for everything that is on it, other processes included: ``used`` counts
+    them. ``num_blocks`` (of the kinds without a window) or ``kv_bytes`` give the size instead; one of them is required
+    on a CPU, which has no memory set aside for a model. Then a warm-up runs only if ``warmup_tokens`` is given, and
+    its peak is reported.
+
+    ``kv_dtype`` None is the dtype of the model's parameters. Windowed layers get blocks for ``batch`` sequences of
+    ``context`` tokens (None: as many sequences as fit; 4,096 or all of the model's positions). ``tp`` says how many
+    ranks share the model. Where ``torch.distributed`` is initialized every rank must call, and all get the smallest
+    count.
+
+    Raises ``ArgumentError`` and ``ConfigError`` before anything runs; ``DoesNotFitError`` with each term where not one
+    block fits, here or on another rank. Nothing is kept then.
+    """
+    device = _device_of(model)
+    _check_arguments(block_size, utilization, num_blocks, kv_bytes, warmup_tokens, context, batch)
+    measured = num_blocks is None and kv_bytes is None
+    if measured and not _is_measurable(device):
+        raise ArgumentError("allocator_size_needed", device=device)
+    spec = CacheSpec.from_config(model.config, tp=tp, kv_dtype=kv_dtype or _dtype_of(model))
+    paged_layout(
+        spec, find_codec(spec.kv_dtype)
+    )  # refuses what a paged cache cannot hold, before the warm-up
+    _check_positions(spec, warmup_tokens, context)
+    context = context or min(DEFAULT_CONTEXT, spec.max_positions or DEFAULT_CONTEXT)
+    if measured and warmup_tokens is None:
+        warmup_tokens = min(DEFAULT_WARMUP, spec.max_positions or DEFAULT_WARMUP)
+
+    peak, out_of_memory = _warmup_peak(model, warmup_tokens, device) if warmup_tokens else (None, None)
+    stats = MemoryStats.read(device)
+    terms = None
+    if measured and peak is not None:
+        terms = MeasuredTerms(stats.total, utilization, stats.used, peak.peak, stats.allocated)
+    if out_of_memory is not None:
+        size = NO_BLOCKS
+    elif num_blocks is not None:
+        size = size_for_blocks(spec, num_blocks, block_size=block_size, context=context, batch=batch)
+    else:
+        room = kv_bytes or (terms.available if terms is not None else 0)
+        size = size_for_bytes(spec, room, block_size=block_size, context=context, batch=batch)
+
+    # Every rank comes here, also one that has no room: a rank that raised before would leave the others waiting.
+    blocks, ranks = _least_of_ranks(size.blocks or (0,) * len(pool.block_kinds(spec)), device)
+    if out_of_memory is not None:
+        raise DoesNotFitError(
+            "allocator_warmup", tokens=warmup_tokens, device=device, free=exact_bytes(stats.free), tp=tp
+        ) from out_of_memory
+    if not size.num_blocks:
+        raise _no_room(spec, terms, stats, kv_bytes, block_size, warmup_tokens)
+    if not min(blocks):
+        raise DoesNotFitError("allocator_other_rank", own=size.num_blocks, ranks=ranks)
+    if not measured:
+        _check_room(spec, blocks, block_size, stats)
+
+    cache = PagedKVCache(spec, blocks, block_size, device=device)
+    report = AllocationReport(
+        name=spec.name,
+        device=str(cache.device),
+        tp=tp,
+        how="measured" if measured else "kv_bytes" if num_blocks is None else "num_blocks",
+        block_size=block_size,
+        block_bytes=pool.counted_block_bytes(spec, block_size),
+        num_blocks=blocks[0],  # kinds without a window come first, and all counted kinds have the same number
+        own_blocks=size.num_blocks,
+        ranks=ranks,
+        blocks=blocks,
+        windows=tuple(kind.layer.window for kind in cache.kinds),
+        batch=size.batch,
+        context=size.context,
+        weight_bytes=sum(parameter.nbytes for parameter in model.parameters()),
+        buffer_bytes=sum(buffer.nbytes for buffer in model.buffers()),
+        kv_bytes=cache.nbytes,
+        padding_bytes=cache.arena.report().padding,
+        warmup_tokens=warmup_tokens,
+        peak=peak,
+        stats=stats,
+        terms=terms,
+    )
+    return cache, report
+
+
+def warmup(model: nn.Module, max_tokens: int) -> None:
+    """One prefill of ``max_tokens`` tokens (one sequence of token 0) without a cache: the largest step of an engine.
+
+    ``use_cache=False``, or the model's own cache would be in the peak; ``logits_to_keep=1`` where the model has it,
+    since an engine samples from the last token alone. All tokens alike send a mixture of experts to the same few
+    experts, the most rows that one expert can get.
+
+    Raises ``ArgumentError`` for a model that is none, and whatever the forward raises.
+    """
+    device = _device_of(model)
+    check_count("max_tokens", max_tokens)
+    values: dict[str, Any] = {"use_cache": False}
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        values["logits_to_keep"] = 1
+    # Not inference_mode: what a model caches in its first forward (RoPE tables) must stay usable outside of it.
+    with torch.no_grad():
+        model(input_ids=torch.zeros(1, max_tokens, dtype=torch.long, device=device), **values)
+
+
+def _check_arguments(
+    block_size: int,
+    utilization: float,
+    num_blocks: int | None,
+    kv_bytes: int | None,
+    warmup_tokens: int | None,
+    context: int | None,
+    batch: int | None,
+) -> None:
+    check_count("block_size", block_size)
+    check_utilization(utilization)
+    counts = {"num_blocks": num_blocks, "kv_bytes": kv_bytes, "warmup_tokens": warmup_tokens}
+    for what, value in (counts | {"context": context, "batch": batch}).items():
+        if value is not None:
+            check_count(what, value)
+    if num_blocks is not None and kv_bytes is not None:
+        raise ArgumentError("allocator_two_sizes", num_blocks=num_blocks, kv_bytes=kv_bytes)
+
+
+def _check_positions(spec: CacheSpec, warmup_tokens: int | None, context: int | None) -> None:
+    most = spec.max_positions
+    if most and context is not None and context > most:
+        raise ArgumentError("context_too_long", context=context, most=most, name=spec.name)
+    if most and warmup_tokens is not None and warmup_tokens > most:
+        raise ArgumentError("out_of_range", what="warmup_tokens", value=warmup_tokens, low=0, high=most)
+
+
+def _check_room(spec: CacheSpec, blocks: tuple[int, ...], block_size: int, stats: MemoryStats) -> None:
+    """A given size is compared with what is free: Linux promises more than it has, and then ends the process."""
+    kinds = pool.block_kinds(spec)
+    need = sum(kind.block_bytes(block_size) * count for kind, count in zip(kinds, blocks, strict=True))
+    # What torch has cached on a GPU can be had too.
+    cached = stats.reserved - stats.allocated if stats.kind == "cuda" else 0
+    if need > stats.free + cached:
+        raise DoesNotFitError(
+            "allocator_given_too_large",
+            need=exact_bytes(need),
+            device=stats.device,
+            free=exact_bytes(stats.free + cached),
+        )
+
+
+def _device_of(model: Any) -> torch.device:
+    """The one device of a model with parameters and a config."""
+    if not isinstance(model, nn.Module) or getattr(model, "config", None) is None:
+        raise ArgumentError("allocator_not_a_model", kind=type(model).__name__)
+    devices = {tensor.device for tensors in (model.parameters(), model.buffers()) for tensor in tensors}
+    if len(devices) != 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise ArgumentError("allocator_devices", count=len(devices), devices=names or "-")
+    return devices.pop()
+
+
+def _is_measurable(device: torch.device) -> bool:
+    """Whether the device's memory is there for the model: a CPU's is everybody's, and torch counts nothing on it."""
+    return device.type == "cuda"
+
+
+def _dtype_of(model: nn.Module) -> str | None:
+    """The dtype of the first floating-point parameter, if K and V could be of it; None leaves it to the config.
+
+    The config may be silent or of another opinion: ``model.to(dtype)`` does not change it.
+    """
+    dtype = next(
+        (p.dtype for p in model.parameters() if p.is_floating_point() and p.dtype.itemsize > 1), None
+    )
+    if dtype in (torch.float32, torch.bfloat16, torch.float16):
+        return find_kv_dtype(str(dtype)).name
+    return None
+
+
+def _warmup_peak(
+    model: nn.Module, tokens: int, device: torch.device
+) -> tuple[PeakReport | None, torch.OutOfMemoryError | None]:
+    try:
+        return measure_peak(lambda: warmup(model, tokens), device), None
+    except torch.OutOfMemoryError as error:
+        # Without its traceback, whose frames hold the activations.
+        return None, error.with_traceback(None)
+
+
+def _least_of_ranks(blocks: tuple[int, ...], device: torch.device) -> tuple[tuple[int, ...], int]:
+    """The smallest count of each kind over all ranks, and how many ranks there are."""
+    if not distributed.is_available() or not distributed.is_initialized():
+        return blocks, 1
+    # NCCL takes tensors of the GPU only, gloo those of the CPU.
+    where = device if "nccl" in distributed.get_backend() else torch.device("cpu")
+    counts = torch.tensor(blocks, dtype=torch.int64, device=where)
+    distributed.all_reduce(counts, op=distributed.ReduceOp.MIN)
+    return tuple(counts.tolist()), distributed.get_world_size()
+
+
+def _no_room(
+    spec: CacheSpec,
+    terms: MeasuredTerms | None,
+    stats: MemoryStats,
+    kv_bytes: int | None,
+    block_size: int,
+    tokens: int | None,
+) -> DoesNotFitError:
+    least = pool.sequence_bytes(spec, 1, block_size)
+    if terms is None:
+        return DoesNotFitError(
+            "allocator_kv_bytes", name=spec.name, kv_bytes=kv_bytes, least=least, block_size=block_size
+        )
+    values = {name: exact_bytes(value) for name, value in terms.as_dict().items()}
+    return DoesNotFitError(
+        "allocator_no_room",
+        name=spec.name,
+        total=exact_bytes(terms.total),
+        utilization=terms.utilization,
+        least=exact_bytes(least),
+        short=exact_bytes(least - terms.available),
+        others="?" if stats.others is None else exact_bytes(stats.others),
+        tokens=tokens,
+        tp=spec.tp,
+        **values,
+    )

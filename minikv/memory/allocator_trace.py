@@ -1,0 +1,128 @@
+"""A list of allocator operations as plain data, and what the model says after each of them.
+
+An operation is a dict that JSON can hold::
+
+    {"op": "malloc", "id": 1, "size": 4096, "stream": 0}     stream is 0 where it is left out
+    {"op": "free", "id": 1}
+    {"op": "record_stream", "id": 1, "stream": 7}
+    {"op": "synchronize", "stream": 7}                       every stream where it is left out
+    {"op": "empty_cache"}, {"op": "reset_peak_stats"}, {"op": "reset_accumulated_stats"}
+
+A malloc that was recorded on a device also has "address", the address that the device's allocator returned: a new
+segment is put there, and the model must return the same address.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from minikv.errors import LARGEST_COUNT, ArgumentError
+from minikv.memory.allocator_rules import MIN_BLOCK_SIZE
+from minikv.memory.allocator_stats import Usage
+from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemory
+
+FIELDS: dict[str, tuple[set[str], set[str]]] = {  # of each operation: those it needs, and those it takes
+    "malloc": ({"id", "size"}, {"id", "size", "stream", "address"}),
+    "free": ({"id"}, {"id"}),
+    "record_stream": ({"id", "stream"}, {"id", "stream"}),
+    "synchronize": (set(), {"stream"}),
+    "empty_cache": (set(), set()),
+    "reset_peak_stats": (set(), set()),
+    "reset_accumulated_stats": (set(), set()),
+}
+LEAST = {"size": 1, "stream": 0, "address": MIN_BLOCK_SIZE}
+
+
+class Step(NamedTuple):
+    """What one operation did: the address that a malloc returned, and the figures after it.
+
+    ``out_of_memory`` is the error of a malloc that found no memory, else None.
+    """
+
+    op: str
+    id: int | str | None
+    address: int | None
+    usage: Usage
+    out_of_memory: DeviceOutOfMemory | None = None
+
+
+def replay(trace: Sequence[Mapping[str, Any]], allocator: CachingAllocator | None = None) -> tuple[Step, ...]:
+    """Run ``trace`` on ``allocator`` (a new one without a capacity where None) and return one Step an operation.
+
+    A malloc that runs out of memory is recorded and the trace goes on; what the trace then does with that id is
+    passed over. The whole trace is checked before its first operation runs. Raises ``ArgumentError``; one about an
+    address that differs comes at the operation itself.
+    """
+    _check(trace)
+    device = CachingAllocator() if allocator is None else allocator
+    addresses: dict[int | str, int | None] = {}  # None: its malloc ran out of memory
+    steps = []
+    for place, entry in enumerate(trace):
+        op, key = entry["op"], entry.get("id")
+        address, failed = None, None
+        if op == "malloc":
+            try:
+                address = device.malloc(entry["size"], entry.get("stream", 0), address=entry.get("address"))
+            except DeviceOutOfMemory as error:
+                failed = error
+            addresses[entry["id"]] = address
+            if address is not None and entry.get("address", address) != address:
+                given = hex(entry["address"])
+                raise ArgumentError("allocator_trace_address", place=place, given=given, ours=hex(address))
+        elif op == "free":
+            held = addresses.pop(entry["id"])
+            if held is not None:
+                device.free(held)
+        elif op == "record_stream":
+            held = addresses[entry["id"]]
+            if held is not None:
+                device.record_stream(held, entry["stream"])
+        elif op == "synchronize":
+            device.synchronize(entry.get("stream"))
+        else:
+            getattr(device, op)()
+        steps.append(Step(op, key, address, device.usage(), failed))
+    return tuple(steps)
+
+
+def _check(trace: Sequence[Mapping[str, Any]]) -> None:
+    if not isinstance(trace, list | tuple):
+        raise ArgumentError("not_a_list", what="trace", value=type(trace).__name__)
+    live: set[int | str] = set()
+    shapes: set[tuple[str, ...]] = set()  # operations and their fields that were found to be right
+    for place, entry in enumerate(trace):
+        if type(entry) is not dict and not isinstance(entry, Mapping):
+            raise _bad(place, "operation", type(entry).__name__, '{"op": ...}')
+        op = entry.get("op")
+        if not isinstance(op, str) or op not in FIELDS:
+            raise _bad(place, "op", op, ", ".join(FIELDS))
+        shape = (op, *entry)
+        if shape not in shapes:
+            needed, allowed = FIELDS[op]
+            if not needed <= entry.keys() - {"op"} <= allowed:
+                given = ", ".join(key if isinstance(key, str) else type(key).__name__ for key in entry)
+                raise _bad(place, "fields", given, ", ".join(["op", *sorted(allowed)]))
+            shapes.add(shape)
+        for field, value in entry.items():
+            if field == "id":
+                _check_id(place, op, value, live)
+            elif field != "op" and (type(value) is not int or not LEAST[field] <= value <= LARGEST_COUNT):
+                raise _bad(place, field, value, f"int >= {LEAST[field]}")
+
+
+def _check_id(place: int, op: str, key: Any, live: set[int | str]) -> None:
+    if type(key) is not str and (type(key) is not int or abs(key) > LARGEST_COUNT):
+        raise _bad(place, "id", key, "int, str")
+    if op == "malloc" and key in live:
+        raise ArgumentError("allocator_trace_id_taken", place=place, value=key)
+    if op != "malloc" and key not in live:
+        raise ArgumentError("allocator_trace_id_unknown", place=place, value=key)
+    if op == "malloc":
+        live.add(key)
+    elif op == "free":
+        live.discard(key)
+
+
+def _bad(place: int, field: str, value: Any, wanted: str) -> ArgumentError:
+    plain = isinstance(value, str | float | None) or (isinstance(value, int) and abs(value) < 2**64)
+    shown = value if plain else type(value).__name__
+    return ArgumentError("allocator_bad_trace", place=place, field=field, value=shown, wanted=wanted)

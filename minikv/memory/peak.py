@@ -1,0 +1,93 @@
+"""measure_peak: how much memory was alive at once while a function ran, beyond what was alive before. Lesson 08."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd import profiler
+
+from minikv.errors import ArgumentError
+from minikv.i18n import text
+from minikv.memory.stats import find_memory
+from minikv.units import exact_bytes
+
+
+@dataclass(frozen=True)
+class PeakReport:
+    """Bytes of live tensors on ``device``: ``before`` a function ran, at the ``peak``, and ``after`` it.
+
+    On CUDA these are the caching allocator's own counts, absolute (``allocated_bytes.all``). On a CPU torch keeps no
+    count, so they are counted from the start of the measurement: ``before`` is 0, ``peak`` equals ``extra``.
+    ``extra`` means the same on both.
+    """
+
+    device: str
+    before: int
+    peak: int
+    after: int
+
+    @property
+    def extra(self) -> int:
+        """The most that was alive beyond what was there before: what the function needed."""
+        return self.peak - self.before
+
+    @property
+    def kept(self) -> int:
+        """What is still alive afterwards, beyond what was there before. Negative where the function freed more."""
+        return self.after - self.before
+
+    def text(self, lang: str = "en") -> str:
+        """Two lines: the figures, and how they were measured."""
+        kind = self.device.partition(":")[0]
+        values = {"extra": exact_bytes(self.extra), "kept": exact_bytes(self.kept)}
+        values |= {"before": f"{self.before:,}", "peak": f"{self.peak:,}", "after": f"{self.after:,}"}
+        lines = [text("memory_stats.peak", lang, device=self.device, **values)]
+        lines.append(text(f"memory_stats.peak_how_{kind}", lang))
+        return "\n".join(lines)
+
+
+def measure_peak(fn: Callable[[], Any], device: torch.device | str | None = None) -> PeakReport:
+    """Call ``fn()``, drop its result, and say how much more memory than before was alive at the highest point.
+
+    ``device`` None is the current GPU, or the CPU where there is none. On CUDA: the cache is emptied before and
+    after, the peak reset before; the program's own peak is lost, and work queued earlier is waited for. On a CPU
+    torch's profiler counts every allocation of the calling thread, temporaries inside an operation included. It does
+    not see other threads, numpy, or that ``fn`` frees what was there before: the peak is too high by as much.
+
+    What ``fn`` raises goes on to the caller. Raises ``ArgumentError`` for a device without figures, and on a CPU
+    inside another torch profile, which would be spoilt.
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    found = find_memory(device)
+    if not callable(fn):
+        raise ArgumentError("peak_not_callable", kind=type(fn).__name__)
+    return _measure_cpu(fn) if found.type == "cpu" else _measure_cuda(fn, found)
+
+
+def _measure_cuda(fn: Callable[[], Any], device: torch.device) -> PeakReport:
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    try:
+        fn()
+        torch.cuda.synchronize(device)
+        peak, after = torch.cuda.max_memory_allocated(device), torch.cuda.memory_allocated(device)
+    finally:
+        torch.cuda.empty_cache()
+    return PeakReport(str(device), before, peak, after)
+
+
+def _measure_cpu(fn: Callable[[], Any]) -> PeakReport:
+    if torch.autograd._profiler_enabled():
+        raise ArgumentError("peak_profiler_on")
+    with profiler.profile(use_kineto=True, profile_memory=True) as profile:
+        fn()
+    events = [event for event in profile.kineto_results.events() if event.name() == "[memory]"]
+    live = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    return PeakReport("cpu", 0, peak, live)

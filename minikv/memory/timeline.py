@@ -1,0 +1,129 @@
+"""MemoryTimeline: a device's memory over time, with names at the moments that matter. Lesson 08.
+
+>>> with MemoryTimeline("cpu") as timeline:
+...     _ = timeline.mark("load")
+>>> [sample.name for sample in timeline.samples if sample.name]
+['start', 'load', 'stop']
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from minikv.errors import ArgumentError
+from minikv.memory.stats import MemoryStats, find_memory
+
+MAX_HZ = 5  # a sample asks the driver and NVML; faster ones would be seen in what they measure
+
+
+@dataclass(frozen=True)
+class Sample:
+    """``stats`` at ``seconds`` after the start; ``name`` is the mark, or None for one of the regular samples."""
+
+    seconds: float
+    name: str | None
+    stats: MemoryStats
+
+
+class Clock(Protocol):
+    """The time in seconds, and a wait that ends early, with True, once ``stop`` is set."""
+
+    def now(self) -> float: ...
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool: ...
+
+
+class _RealClock:
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        return stop.wait(seconds)
+
+
+class MemoryTimeline:
+    """Samples ``device`` ``hz`` times a second (more than 0, at most 5) inside a ``with`` block, once.
+
+    A thread of its own takes the regular samples; ``start``, ``mark(name)`` and ``stop`` are read in the caller's
+    thread, at that very moment. What rises and falls between two samples is not seen: ``stats.peak`` tells. The
+    thread ends with the block, also when the block raises. A reader that raises ends the sampling: its error is
+    ``error``, and is raised at the end of a block that has none of its own.
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str = "cpu",
+        hz: float = MAX_HZ,
+        *,
+        read: Callable[[torch.device], MemoryStats] = MemoryStats.read,
+        clock: Clock | None = None,
+    ):
+        self.device = find_memory(device)
+        if isinstance(hz, bool) or not isinstance(hz, int | float) or not 0 < hz <= MAX_HZ:
+            raise ArgumentError("out_of_range", what="hz", value=hz, low=0, high=MAX_HZ)
+        self.hz = hz
+        self.error: Exception | None = None
+        self._read, self._clock = read, clock or _RealClock()
+        self._samples: list[Sample] = []
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._began: float | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """Everything sampled so far, in order of time."""
+        with self._lock:
+            return tuple(self._samples)
+
+    def mark(self, name: str) -> Sample:
+        """Sample now and call the moment ``name``. Only inside the ``with`` block."""
+        if not isinstance(name, str) or not name:
+            raise ArgumentError("timeline_name", name=name)
+        if self._thread is None:
+            raise ArgumentError("timeline_not_running", name=name)
+        return self._sample(name)
+
+    def __enter__(self) -> "MemoryTimeline":
+        if self._began is not None:
+            raise ArgumentError("timeline_used")
+        self._sample("start")
+        thread = threading.Thread(target=self._run, name="minikv memory timeline", daemon=True)
+        thread.start()
+        self._thread = thread
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            if error is None and self.error is None:
+                self._sample("stop")
+        finally:
+            self._stop.set()
+            thread, self._thread = self._thread, None
+            if thread is not None:
+                thread.join()
+        if error is None and self.error is not None:
+            raise self.error
+
+    def _run(self) -> None:
+        try:
+            while not self._clock.wait(self._stop, 1 / self.hz):
+                self._sample(None)
+        except (
+            Exception
+        ) as error:  # whatever the driver says: the caller's thread is told, not this one's stderr
+            self.error = error
+
+    def _sample(self, name: str | None) -> Sample:
+        """Read under the lock, so that samples are in order of time."""
+        with self._lock:
+            now = self._clock.now()
+            sample = Sample(0.0 if self._began is None else now - self._began, name, self._read(self.device))
+            if self._began is None:
+                self._began = now
+            self._samples.append(sample)
+        return sample

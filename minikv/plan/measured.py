@@ -1,0 +1,132 @@
+"""The allocation formula with measured terms, and from its bytes to the blocks of every kind. Lesson 08.
+
+    available = int(total * utilization) - used - peak + current
+
+``used`` is everything that is taken on the GPU, seen from outside: weights, CUDA contexts, libraries, other processes.
+``peak - current`` are the activations that come back in every largest step. Without ``+ current`` the weights would be
+counted twice, in ``used`` and in ``peak``.
+"""
+
+from dataclasses import dataclass
+
+from minikv.errors import ArgumentError, check_count
+from minikv.plan import pool
+from minikv.plan.spec import CacheSpec
+
+
+@dataclass(frozen=True)
+class MeasuredTerms:
+    """The terms of the formula, bytes of one GPU.
+
+    ``total`` and ``used`` as the driver sees them, ``peak`` and ``current`` as torch's allocator counts them: the most
+    since the reset before the warm-up, and now. Raises ``ArgumentError`` for a term that cannot be.
+    """
+
+    total: int
+    utilization: float
+    used: int
+    peak: int
+    current: int
+
+    def __post_init__(self) -> None:
+        check_count("total", self.total)
+        check_utilization(self.utilization)
+        for what in ("used", "peak", "current"):
+            check_count(what, getattr(self, what), least=0)
+
+    @property
+    def limit(self) -> int:
+        """What the engine may use of the GPU: int(total * utilization)."""
+        return int(self.total * self.utilization)
+
+    @property
+    def available(self) -> int:
+        """What is left for the KV cache. Negative where the model itself does not fit."""
+        return self.limit - self.used - self.peak + self.current
+
+    @property
+    def short_form(self) -> int:
+        """int(total * utilization) - peak: right only where ``used`` equals ``current``, too large otherwise."""
+        return self.limit - self.peak
+
+    def as_dict(self) -> dict[str, int]:
+        """limit, used, peak, current and available, in the order of the formula."""
+        return {
+            "limit": self.limit,
+            "used": self.used,
+            "peak": self.peak,
+            "current": self.current,
+            "available": self.available,
+        }
+
+
+@dataclass(frozen=True)
+class PoolSize:
+    """How many blocks each kind gets, in the order of ``pool.block_kinds``.
+
+    ``num_blocks`` counts the blocks of a kind without a window (of every kind, where all layers slide). Windowed
+    kinds get what ``batch`` sequences of ``context`` tokens need there at once.
+    """
+
+    num_blocks: int
+    blocks: tuple[int, ...]
+    batch: int
+    context: int
+
+
+def size_for_bytes(
+    spec: CacheSpec, pool_bytes: int, *, block_size: int, context: int, batch: int | None = None
+) -> PoolSize:
+    """The blocks that ``pool_bytes`` (negative counts as 0) hold; 0 blocks where not one token fits.
+
+    ``batch`` None, or more than fit, is as many sequences of ``context`` tokens as fit; where not one fits, one
+    sequence as long as fits. Raises ``ArgumentError`` for counts that are none.
+    """
+    _check(block_size, context, batch)
+    room = max(0, pool_bytes)
+    most = pool.max_sequences(spec, room, context, block_size)
+    if not most:
+        longest = pool.max_length(spec, room, 1, block_size)
+        if not longest:
+            return PoolSize(0, (0,) * len(pool.block_kinds(spec)), 0, 0)
+        context, most = int(min(context, longest)), 1
+    batch = most if batch is None else min(batch, most)
+    counted = pool.num_blocks(spec, room, context, batch, block_size)
+    return PoolSize(counted, _of_each(spec, counted, context, batch, block_size), batch, context)
+
+
+def size_for_blocks(
+    spec: CacheSpec, num_blocks: int, *, block_size: int, context: int, batch: int | None = None
+) -> PoolSize:
+    """The blocks of every kind where ``num_blocks`` is given.
+
+    ``context`` is cut to what the blocks hold; ``batch`` None is as many sequences of it as they hold. Raises
+    ``ArgumentError`` for counts that are none.
+    """
+    check_count("num_blocks", num_blocks)
+    _check(block_size, context, batch)
+    context = min(context, num_blocks * block_size)
+    if batch is None:
+        batch = num_blocks // -(-context // block_size)
+    return PoolSize(num_blocks, _of_each(spec, num_blocks, context, batch, block_size), batch, context)
+
+
+def check_utilization(utilization: object) -> None:
+    """Raise ``ArgumentError`` unless it is a number above 0 and at most 1."""
+    if isinstance(utilization, bool) or not isinstance(utilization, int | float) or not 0 < utilization <= 1:
+        raise ArgumentError("out_of_range", what="utilization", value=utilization, low=0, high=1)
+
+
+def _check(block_size: int, context: int, batch: int | None) -> None:
+    check_count("block_size", block_size)
+    check_count("context", context)
+    if batch is not None:
+        check_count("batch", batch)
+
+
+def _of_each(spec: CacheSpec, counted: int, context: int, batch: int, block_size: int) -> tuple[int, ...]:
+    kinds = pool.counted_kinds(spec)
+    return tuple(
+        counted if kind in kinds else batch * kind.layer.blocks_for(context, block_size)
+        for kind in pool.block_kinds(spec)
+    )
