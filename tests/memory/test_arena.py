@@ -151,7 +151,6 @@ def test_a_loan_in_inference_mode_is_watched_too():
     arena.close()
 
 
-@pytest.mark.slow
 def test_without_the_undocumented_class_the_watch_says_the_same(monkeypatch):
     import torch.multiprocessing.reductions as reductions
 
