@@ -119,6 +119,8 @@ class SequenceBook:
             known = seq_id in self._sequences or seq_id in self._host
         except TypeError:  # a list, or what else cannot be the key of a dict
             raise ArgumentError("bad_sequence_id", value=type(seq_id).__name__) from None
+        if seq_id != seq_id:  # NaN: nobody could ever name the sequence again, so its blocks would be lost
+            raise ArgumentError("bad_sequence_id", value=repr(seq_id))
         if known:
             raise ArgumentError("sequence_exists", sequence=seq_id)
 

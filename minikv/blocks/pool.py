@@ -21,6 +21,9 @@ NULL_BLOCK = -1
 """Stands in a block table where a window has moved on: no block of any pool, and nothing may be read from it."""
 
 
+LARGEST_POOL = 2**31 - 1  # block tables are int32, as kernels read them
+
+
 @dataclass(frozen=True)
 class PoolStats:
     """Blocks by state (``total`` = ``used`` + ``free``; ``cached`` are the free ones that can still be found).
@@ -40,11 +43,13 @@ class PoolStats:
 class BlockPool:
     """``num_blocks`` blocks of ``block_size`` tokens each.
 
-    Raises ``ArgumentError`` for what is not a whole number of at least 1.
+    Raises ``ArgumentError`` for what is not a whole number of at least 1, and for more than 2**31 - 1 blocks.
     """
 
     def __init__(self, num_blocks: int, block_size: int = 16):
         check_count("num_blocks", num_blocks)
+        if num_blocks > LARGEST_POOL:
+            raise ArgumentError("out_of_range", what="num_blocks", value=num_blocks, low=0, high=LARGEST_POOL)
         check_count("block_size", block_size)
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -160,7 +165,10 @@ class BlockPool:
 
         A block is given only if its tokens are the same as well: two texts with one digest must never share.
         """
-        block = self._block_of.get(digest)
+        try:
+            block = self._block_of.get(digest)
+        except TypeError:  # a list, or what else cannot be the key of a dict
+            raise ArgumentError("bad_digest", value=type(digest).__name__) from None
         if block is None or self._published[block][1] != tokens:
             return None
         return block

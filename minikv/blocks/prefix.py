@@ -19,6 +19,7 @@ from minikv.blocks.pool import NULL_BLOCK, BlockPool
 from minikv.errors import ArgumentError
 
 TOKEN_BYTES = 8  # array("q") and numpy's int64
+LARGEST_TOKEN = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,24 @@ def token_array(tokens: Sequence[int]) -> array:
     Raises ``ArgumentError`` for what is not a one-dimensional sequence of ints.
     """
     if isinstance(tokens, np.ndarray):
-        if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+        too_wide = tokens.dtype == np.uint64 and bool((tokens > LARGEST_TOKEN).any())  # it would wrap
+        if tokens.ndim != 1 or tokens.dtype.kind not in "iu" or too_wide:
             raise ArgumentError("bad_tokens", value=f"numpy array {tokens.dtype}{list(tokens.shape)}")
         return array("q", tokens.astype(np.int64).tobytes())
-    if isinstance(tokens, bytes | bytearray):  # array() would read them as raw memory
+    if isinstance(tokens, (set, frozenset, dict, str, bytes, bytearray)):  # without an order, or no ids
         raise ArgumentError("bad_tokens", value=type(tokens).__name__)
     try:
         return array("q", pack(f"{len(tokens)}q", *tokens))  # three times as fast as array("q", tokens)
     except (TypeError, struct_error):
-        raise ArgumentError("bad_tokens", value=type(tokens).__name__) from None
+        raise ArgumentError("bad_tokens", value=_type_of(tokens)) from None
+
+
+def _type_of(tokens: object) -> str:
+    """ "list[float, int]" for a list, as Python writes types; the type's name for anything else."""
+    name = type(tokens).__name__
+    if not isinstance(tokens, list | tuple):
+        return name
+    return f"{name}[{', '.join(sorted({type(token).__name__ for token in tokens}))}]"
 
 
 def root_digest(salt: str) -> bytes:

@@ -256,3 +256,39 @@ def test_no_host():
 
 def test_the_digest_of_a_block_is_sha256():
     assert len(root_digest("")) == len(child_digest(root_digest(""), b"12345678")) == 32
+
+
+@pytest.mark.parametrize(
+    "tokens", [{1, 2}, frozenset({1}), {1: 2}, "", b"", np.array([2**63], np.uint64)], ids=repr
+)
+def test_tokens_without_an_order_or_too_wide_are_refused(tokens):
+    manager = BlockManager(4, 4)
+    manager.allocate("a", [1])
+    for call in (lambda: manager.allocate("b", tokens), lambda: manager.extend("a", tokens)):
+        with pytest.raises(MiniKVError):
+            call()
+    assert manager.num_tokens("a") == 1
+
+
+def test_the_refusal_names_the_type_of_the_token():
+    manager = BlockManager(4, 4)
+    manager.allocate("a", [1])
+    with pytest.raises(MiniKVError, match="float"):
+        manager.append("a", 3.0)
+
+
+def test_a_sequence_that_nobody_could_name_again_is_refused():
+    manager = BlockManager(4, 4)
+    with pytest.raises(MiniKVError):
+        manager.allocate(float("nan"), [1])
+    assert manager.pools[0].num_used == 0
+
+
+def test_a_pool_is_no_larger_than_its_tables_can_name():
+    with pytest.raises(MiniKVError, match="2147483647"):
+        BlockPool(2**31)
+
+
+def test_a_digest_that_cannot_be_a_key():
+    with pytest.raises(MiniKVError):
+        BlockPool(4, 4).find([1], b"")
