@@ -13,7 +13,7 @@ import gc
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -100,44 +100,32 @@ def median(measure: Callable[[], float], times: int) -> float:
     return statistics.median(rates)
 
 
-def main() -> None:
-    options = arguments(__doc__.splitlines()[0])
-    count, times = (60_000, 3) if options.quick else (200_000, 7)
+def rows(quick: bool) -> Iterator[Row]:
+    count, times = (60_000, 3) if quick else (200_000, 7)
     plan = plan_of(count, LIVE)
     many = plan_of(count, 10_000)
     naive = median(lambda: naive_rate(plan[:10_000]), times)
     cpu = median(lambda: torch_rate(plan), times)
     goal = f"at least {GOAL:,} a second"
-    rows = []
-    for claim, ours, peer, name in (
-        ("malloc and free", median(lambda: model_rate(plan), times), naive, PEER),
-        (
-            "the same, beside torch's CPU allocator",
-            median(lambda: model_rate(plan), times),
-            cpu,
-            "torch.empty, del",
-        ),
-        (
-            "the same, expandable segments",
-            median(lambda: model_rate(plan, expandable_segments=True), times),
-            naive,
-            f"{PEER}, plain segments",
-        ),
-        (
-            "the same, up to 10,000 blocks live",
-            median(lambda: model_rate(many), times),
-            naive,
-            f"{PEER}, {LIVE} live",
-        ),
-        (
-            "replay, with the figures after each",
-            median(lambda: replay_rate(plan), times),
-            naive,
-            f"{PEER}, no figures",
-        ),
-    ):
-        rows.append(Row(claim, ours, peer, name, "operations a second", goal, ours >= GOAL))
-    publish(rows, options.json)
+
+    def row(claim: str, measure: Callable[[], float], peer: float, peer_name: str) -> Row:
+        ours = median(measure, times)
+        return Row(claim, ours, peer, peer_name, "operations a second", goal, ours >= GOAL)
+
+    yield row("malloc and free", lambda: model_rate(plan), naive, PEER)
+    claim = "the same, beside torch's CPU allocator"
+    yield row(claim, lambda: model_rate(plan), cpu, "torch.empty, del")
+    claim = "the same, expandable segments"
+    yield row(claim, lambda: model_rate(plan, expandable_segments=True), naive, f"{PEER}, plain segments")
+    claim = "the same, up to 10,000 blocks live"
+    yield row(claim, lambda: model_rate(many), naive, f"{PEER}, {LIVE} live")
+    claim = "replay, with the figures after each"
+    yield row(claim, lambda: replay_rate(plan), naive, f"{PEER}, no figures")
+
+
+def main() -> None:
+    options = arguments(__doc__.splitlines()[0])
+    publish(rows(options.quick), options.json)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
 import argparse
 import json
+import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 LIBRARIES = ("minikv", "torch", "transformers", "triton", "jupyterlab", "anywidget")
 
@@ -36,32 +38,49 @@ def arguments(description: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def publish(rows: Sequence[Row], json_file: Path | None = None) -> None:
-    """Print the rows and the closing line; write them as JSON where asked."""
-    print(f"{'claim':<52}{'ours':>10}{'peer':>10}{'ratio':>8}  goal")
+def publish(rows: Iterable[Row], json_file: Path | None = None) -> None:
+    """Print the rows and the closing line; write them as JSON where asked.
+
+    Give a generator that yields each row as it is measured: it is printed and written at once, so that whoever
+    cuts a benchmark keeps what it has said. "complete" in the file is true after the last row only.
+    """
+    told: list[Row] = []
+    print(f"{'claim':<52}{'ours':>10}{'peer':>10}{'ratio':>8}  goal", flush=True)
     for row in rows:
+        told.append(row)
         mark = "holds" if row.holds else "FALLS SHORT"
         print(f"{row.claim:<52}{row.ours:>10.4g}{row.peer:>10.4g}{row.ratio:>8.3f}  {row.goal}: {mark}")
-        print(f"{'':<4}in {row.unit}, peer: {row.peer_name}")
-    held = sum(row.holds for row in rows)
-    print(f"claims: {held} hold, {len(rows) - held} fall short")
+        print(f"{'':<4}in {row.unit}, peer: {row.peer_name}", flush=True)
+        if json_file is not None:
+            write_rows(json_file, [asdict(row) | {"ratio": row.ratio} for row in told], complete=False)
+    held = sum(row.holds for row in told)
+    print(f"claims: {held} hold, {len(told) - held} fall short")
     if json_file is not None:
-        told = {
-            "device": device(),
-            "versions": {name: found for name in LIBRARIES if (found := _version(name))},
-            "rows": [asdict(row) | {"ratio": row.ratio} for row in rows],
-        }
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(told, indent=1) + "\n")
+        write_rows(json_file, [asdict(row) | {"ratio": row.ratio} for row in told], complete=True)
+
+
+def write_rows(json_file: Path, rows: list[dict[str, Any]], *, complete: bool) -> None:
+    """Write the rows with the device and the versions, in one step: a cut leaves the file as it was, or whole."""
+    versions = {name: found for name in LIBRARIES if (found := _version(name))}
+    replace_json(json_file, {"device": device(), "versions": versions, "complete": complete, "rows": rows})
+
+
+def replace_json(json_file: Path, content: dict[str, Any]) -> None:
+    """Write ``content`` beside the file, then put it in the file's place."""
+    json_file.parent.mkdir(parents=True, exist_ok=True)
+    beside = json_file.with_name(f".{json_file.name}.part")
+    beside.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(beside, json_file)
 
 
 def device() -> str:
     """The GPU where torch sees one, else the machine's processor and core count."""
-    import psutil
     import torch
 
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
+    import psutil
+
     return f"{platform.machine()} CPU, {psutil.cpu_count()} cores, Python {platform.python_version()}"
 
 

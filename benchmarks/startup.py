@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.report import Row, arguments, publish
@@ -45,9 +46,12 @@ def import_seconds(repeat: int) -> float:
     return statistics.median(times)
 
 
-def main() -> None:
-    options = arguments(__doc__.splitlines()[0])
-    repeat = 3 if options.quick else 9
+def rows(quick: bool) -> Iterator[Row]:
+    repeat = 3 if quick else 9
+    torch = seconds("-c", "import torch", repeat=repeat)
+    imported = import_seconds(repeat)
+    goal = f"under {IMPORT_GOAL_S} s"
+    yield Row("import minikv", imported, torch, "import torch", "s", goal, imported < IMPORT_GOAL_S)
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.json"
         config.write_text(json.dumps(find_model("DeepSeek-V3").config))
@@ -56,14 +60,14 @@ def main() -> None:
             f"from transformers import AutoConfig; AutoConfig.from_pretrained({folder!r}).num_hidden_layers"
         )
         transformers = seconds("-c", by_class, repeat=repeat)
-    torch = seconds("-c", "import torch", repeat=repeat)
-    imported = import_seconds(repeat)
-    goal = f"under {IMPORT_GOAL_S} s"
-    rows = [Row("import minikv", imported, torch, "import torch", "s", goal, imported < IMPORT_GOAL_S)]
     goal = f"under {PLAN_GOAL_S:g} s"
     peer = "AutoConfig of the same file"
-    rows.append(Row("minikv plan config.json", plan, transformers, peer, "s", goal, plan < PLAN_GOAL_S))
-    publish(rows, options.json)
+    yield Row("minikv plan config.json", plan, transformers, peer, "s", goal, plan < PLAN_GOAL_S)
+
+
+def main() -> None:
+    options = arguments(__doc__.splitlines()[0])
+    publish(rows(options.quick), options.json)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,9 @@ transformers runs with materialised scores: GPT-OSS, Gemma 2, MiMo-V2, BLOOM, GP
 sparse-attention indexer, and an encoder. Recurrent layers are counted as their fused kernels run (causal-conv1d,
 mamba-ssm, fla), from the kernels' shapes and unmeasured; transformers' reference code in plain torch holds up to
 ten times more. The chunk is a whole prompt: a later chunk of a long one also holds a mask over earlier tokens.
+Nor does it count what a kernel allocates for itself. On a CPU, SDPA's kernel takes for each thread a tile of q x kv
+scores in float32 and in the model's dtype (q up to 256, kv up to 512, whatever the prompt's length:
+``cpu_flash_attention`` in ``aten/src/ATen/native/cpu/FlashAttentionKernel.cpp``), which sets the peak of a small model.
 """
 
 from dataclasses import dataclass

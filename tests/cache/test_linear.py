@@ -230,6 +230,7 @@ def test_use_counts_slots_tokens_and_what_a_window_does_not_need():
     assert full.use().wasted_bytes == 0
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_step_on_cuda_never_waits_for_the_device():
     spec = spec_of("mixed", "bf16")

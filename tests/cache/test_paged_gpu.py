@@ -8,7 +8,10 @@ from minikv.cache.codec import CODECS
 from minikv.cache.offload import HostPool
 from tests.cache.paged_cases import LAYERS, cache_for, refused, storing
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
 
 
 def random_bytes(cache, seed):

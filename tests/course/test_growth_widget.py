@@ -161,6 +161,7 @@ def test_turns_from_many_threads_end_in_the_last_state():
     assert widget.view["rows"][0]["linear"]["filled"] == 100 + step
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_the_allocator_holds_at_least_the_tensors_and_gives_them_back():
     before = torch.cuda.memory_allocated()

@@ -369,6 +369,7 @@ def test_the_report_names_everyone(lang):
     assert kept.numel() == 6
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("kind", [kind for kind in ALIASES if "numpy" not in kind and kind != "memoryview"])
 def test_on_a_gpu(kind):

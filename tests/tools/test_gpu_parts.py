@@ -1,0 +1,261 @@
+"""What python -m tools.gpu finds to run, in which order, and when it takes figures for stale. No GPU is needed."""
+
+import json
+
+import pytest
+
+from tools.gpu.__main__ import ROOT, choose, main
+from tools.gpu.machine import Machine, judge
+from tools.gpu.parts import RESULTS, all_parts
+from tools.gpu.results import merge, stamp, why_to_run
+from tools.gpu.sources import closure, digest, missing_libraries
+
+H100 = Machine("Fake H100", "2.11.0")
+
+BENCHMARK = """
+import argparse, json
+from minikv.{room} import figure
+parser = argparse.ArgumentParser()
+parser.add_argument("--json")
+if __name__ == "__main__":
+    told = {{"device": "Fake H100", "versions": {{"torch": "2.11.0"}}, "complete": True, "rows": [figure]}}
+    with open(parser.parse_args().json, "w") as file:
+        json.dump(told, file)
+"""
+GPU_TEST = "import pytest\npytestmark = pytest.mark.gpu\ndef test_one():\n    pass\n"
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Two benchmarks of two rooms, a test marked gpu, one that is not, one that only says so in a string."""
+    files = {
+        "minikv/__init__.py": "",
+        "minikv/errors.py": "",
+        "minikv/a.py": "from minikv.errors import *\nfrom minikv.deep import figure\n",
+        "minikv/b.py": "figure = 2\n",
+        "minikv/deep.py": "figure = 1\n",
+        "benchmarks/__init__.py": "",
+        "benchmarks/helper.py": "",
+        "benchmarks/first.py": BENCHMARK.format(room="a"),
+        "benchmarks/second.py": BENCHMARK.format(room="b"),
+        "tests/memory/test_gpu.py": GPU_TEST,
+        "tests/memory/test_cpu.py": "def test_one():\n    pass\n",
+        "tests/cache/test_says.py": "SOURCE = 'pytest.mark.gpu'\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def names(tree):
+    return [part.name for part in all_parts(tree)]
+
+
+def result_of(tree, name, **changes):
+    """A file of figures for benchmark ``name`` that holds now, up to ``changes``."""
+    sources = digest(tree, [f"benchmarks/{name}.py"])
+    told = {"device": H100.device, "versions": {"torch": "2.11.1+cu130"}, "complete": True, "rows": [1, 2]}
+    told |= {"sources": sources, "seconds": 5.0} | changes
+    path = tree / RESULTS / f"{name}.cuda.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(told))
+    return path, sources
+
+
+def test_tests_come_first_then_the_cheapest(tree):
+    assert names(tree) == ["tests-memory", "first", "second"]
+    result_of(tree, "second", seconds=4.0)
+    assert names(tree) == ["tests-memory", "second", "first"]
+    result_of(tree, "second", seconds=4.0, complete=False)  # a cut run does not say how long it takes
+    assert names(tree) == ["tests-memory", "first", "second"]
+
+
+def test_a_file_more_is_a_part_more(tree):
+    (tree / "benchmarks/third.py").write_text(BENCHMARK.format(room="a"))
+    (tree / "tests/cache/test_more.py").write_text(GPU_TEST)
+    assert set(names(tree)) == {"tests-memory", "tests-cache", "first", "second", "third"}
+
+
+def test_the_real_tree_has_the_parts_that_are_promised():
+    parts = {part.name: part for part in all_parts(ROOT)}
+    assert {"tests-memory", "tests-cache", "allocator-traces", "lessons", "caching_allocator"} <= set(parts)
+    assert "tests/memory/test_caching_allocator_gpu.py" in parts["tests-memory"].files
+    assert all(part.result.endswith(".cuda.json") for part in parts.values())
+    assert len({part.result for part in parts.values()}) == len(parts)
+    assert all((ROOT / name).is_file() for part in parts.values() for name in part.files)
+
+
+def test_parts_by_number_range_and_name(tree):
+    parts = all_parts(tree)
+
+    def chosen(*words):
+        return [part.name for part in choose(parts, words)]
+
+    assert chosen("3", "1") == ["tests-memory", "second"]
+    assert chosen("2-3") == ["first", "second"]
+    assert chosen("tests-memory", "1", "1-1") == ["tests-memory"]
+    for wrong in ("0", "4", "2-4", "3-2", "-1", "1-", "x", "", "1.5", "²"):
+        with pytest.raises(LookupError):
+            choose(parts, ["1", wrong])
+
+
+def test_figures_are_stale_when_a_file_that_they_rest_on_changes(tree):
+    path, sources = result_of(tree, "first")
+    assert why_to_run(path, sources, H100) == ""
+    (tree / "minikv/errors.py").write_text("# words\n")
+    (tree / "minikv/b.py").write_text("figure = 3\n")
+    assert digest(tree, ["benchmarks/first.py"]) == sources
+    (tree / "minikv/deep.py").write_text("figure = 9\n")
+    changed = digest(tree, ["benchmarks/first.py"])
+    assert changed != sources
+    assert "changed" in why_to_run(path, changed, H100)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, ""),
+        ({"complete": False}, "cut after 2 rows"),
+        ({"device": "Fake T4"}, "stale: measured on Fake T4"),
+        ({"versions": {"torch": "2.12.0"}}, "stale: measured with torch 2.12.0"),
+        ({"versions": {}}, "stale: measured with torch none"),
+        ({"sources": "0" * 16}, "stale: its files changed"),
+    ],
+)
+def test_when_figures_hold(tree, changes, why):
+    path, sources = result_of(tree, "first", **changes)
+    assert why_to_run(path, sources, H100) == why
+
+
+def test_without_a_machine_only_the_files_are_compared(tree):
+    path, sources = result_of(tree, "first", device="Fake T4")
+    assert why_to_run(path, sources, None) == ""
+    assert why_to_run(path, "other", None) == "stale: its files changed"
+    assert why_to_run(tree / "none.json", sources, None) == "missing"
+    path.write_text('{"device": ')
+    assert why_to_run(path, sources, None) == "missing"
+
+
+def test_no_gpu_is_one_sentence_and_code_2_but_the_list_works(tree, capsys):
+    def find():
+        return "No CUDA device that torch can use."
+
+    assert main([], root=tree, find=find) == 2
+    assert main(["--part", "2"], root=tree, find=find) == 2
+    told = capsys.readouterr()
+    assert told.err.splitlines() == ["No CUDA device that torch can use."] * 2
+    assert not (tree / RESULTS).exists()
+    assert main(["--list"], root=tree, find=find) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines[:3]] == ["tests-memory", "first", "second"]
+    assert "missing" in lines[1]
+    assert main(["--part", "9"], root=tree, find=find) == 2
+    assert "1 to 3" in capsys.readouterr().err
+
+
+def test_what_a_machine_is_told():
+    good = {"torch": "2.11.0+cu128", "triton": "3.6.0", "transformers": "5.17.1", "device": "Fake H100"}
+    assert judge(good) == Machine("Fake H100", "2.11.0+cu128")
+    assert "torch 2.10.9 is too old" in str(judge(good | {"torch": "2.10.9"}))
+    assert "triton is not installed" in str(judge(good | {"triton": None}))
+    assert "No CUDA device" in str(judge(good | {"device": None}))
+    assert "driver" in str(judge(good | {"device": None, "error": "RuntimeError: driver too old"}))
+
+
+def test_only_what_is_missing_or_stale_runs_and_is_stamped(tree, capsys):
+    result_of(tree, "second")
+    arguments = ["--part", "first", "second"]
+    parts = [part for part in all_parts(tree) if part.kind == "benchmark"]
+    for path in (tree / "tests").rglob("test_*.py"):
+        path.unlink()  # the tests' part would start pytest
+    assert main([], root=tree, find=lambda: H100) == 0
+    assert (
+        "== 2 first" in capsys.readouterr().out
+    )  # second is cheaper by its file, but there is nothing to do
+    first = json.loads((tree / RESULTS / "first.cuda.json").read_text())
+    assert first["rows"] == [1]
+    assert first["sources"] == digest(tree, ["benchmarks/first.py"])
+    assert json.loads((tree / RESULTS / "second.cuda.json").read_text())["rows"] == [1, 2]
+    assert main([], root=tree, find=lambda: H100) == 0
+    assert "==" not in capsys.readouterr().out
+    assert main(arguments, root=tree, find=lambda: H100) == 0  # asked for by name: whether stale or not
+    assert json.loads((tree / RESULTS / "second.cuda.json").read_text())["rows"] == [2]
+    assert len(parts) == 2
+
+
+def test_figures_that_go_elsewhere_leave_the_tree_alone_and_come_back_by_merge(tree, tmp_path, capsys):
+    for path in (tree / "tests").rglob("test_*.py"):
+        path.unlink()
+    (tree / RESULTS).mkdir(parents=True)
+    cpu = tree / RESULTS / "first.json"
+    cpu.write_text("of a CPU")
+    out = tmp_path / "elsewhere"
+    assert main(["--out", str(out)], root=tree, find=lambda: H100) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["first.cuda.json", "second.cuda.json"]
+    assert [path.name for path in (tree / RESULTS).iterdir()] == ["first.json"]
+    assert main(["--out", str(out)], root=tree, find=lambda: H100) == 0  # what lies there counts as measured
+    assert main(["--merge", str(out)], root=tree) == 0
+    assert "taken       first.cuda.json: 1 rows" in capsys.readouterr().out
+    assert cpu.read_text() == "of a CPU"
+    assert main(["--list"], root=tree, find=lambda: H100) == 0
+    assert capsys.readouterr().out.count("its figures hold") == 2
+    assert main(["--merge", str(tmp_path / "nowhere")], root=tree) == 2
+
+
+def test_a_cut_replaces_nothing_that_is_whole(tree, tmp_path):
+    source, target = tmp_path / "new", tree / RESULTS
+    source.mkdir()
+    whole, _ = result_of(tree, "first")
+    before = whole.read_text()
+    (source / "first.cuda.json").write_text(json.dumps({"complete": False, "rows": [1]}))
+    (source / "second.cuda.json").write_text(json.dumps({"complete": False, "rows": [1]}))
+    (source / "third.cuda.json").write_text('{"rows": [')
+    (source / "first.json").write_text("{}")  # a CPU's, not ours to take
+    lines = merge(source, target)
+    assert [line.split()[0] for line in lines] == ["kept", "taken", "unreadable"]
+    assert whole.read_text() == before
+    assert json.loads((target / "second.cuda.json").read_text())["rows"] == [1]
+    assert not (target / "first.json").exists()
+    (source / "second.cuda.json").write_text(json.dumps({"complete": True, "rows": [1, 2]}))
+    assert any(line.startswith("taken") for line in merge(source, target))
+    assert json.loads((target / "second.cuda.json").read_text())["complete"] is True
+
+
+def test_a_stamp_adds_and_loses_nothing(tree):
+    path, _ = result_of(tree, "first")
+    before = json.loads(path.read_text())
+    stamp(path, sources="abc", seconds=1.26)
+    assert json.loads(path.read_text()) == before | {"sources": "abc", "seconds": 1.3}
+    stamp(path.with_name("none.cuda.json"), sources="abc", seconds=1)
+    assert not path.with_name("none.cuda.json").exists()
+
+
+def test_what_a_file_rests_on(tree):
+    (tree / "benchmarks/first.py").write_text(
+        "import os, no_such_library_a\nfrom minikv import thing\n"
+        "def late():\n    import no_such_library_b\n    from minikv.b import figure\n"
+    )
+    (tree / "minikv/__init__.py").write_text("if TYPE_CHECKING:\n    from minikv.a import thing\n")
+    found = closure(tree, ["benchmarks/first.py"])
+    # A name from the package may come from any room that it names; what a function imports counts as well.
+    assert {"minikv/__init__.py", "minikv/a.py", "minikv/deep.py", "minikv/b.py"} <= found
+    assert "minikv/b.py" not in closure(tree, ["benchmarks/first.py"], eager=True)
+    assert missing_libraries(tree, ["benchmarks/first.py"]) == ["no_such_library_a"]
+
+
+def test_a_file_beside_the_one_that_is_meant_does_not_count(tree):
+    (tree / "minikv/room").mkdir()
+    files = {
+        "__init__.py": "from minikv.room.one import x\nfrom minikv.room.two import y\n",
+        "one.py": "x = 1\n",
+    }
+    for name, text in (files | {"two.py": "import no_such_library_e\ny = 1\n"}).items():
+        (tree / "minikv/room" / name).write_text(text)
+    (tree / "benchmarks/first.py").write_text("from minikv.room.one import x\n")
+    (tree / "benchmarks/second.py").write_text("from minikv.room import x\n")
+    assert closure(tree, ["benchmarks/first.py"]) == {"benchmarks/first.py", "minikv/room/one.py"}
+    assert "minikv/room/two.py" in closure(tree, ["benchmarks/second.py"])
+    # Loading one file of a room loads the room, and what the others need.
+    assert missing_libraries(tree, ["benchmarks/first.py"]) == ["no_such_library_e"]
