@@ -39,9 +39,7 @@ def test_the_drawing_is_to_scale_and_says_the_rows(watched_page, screenshot):
 
 def test_every_control_has_a_name(watched_page):
     watched, shown = open_photo(watched_page, GrowthWidget())
-    names = shown.root.locator("select, input, button").evaluate_all(
-        "controls => controls.map((c) => c.getAttribute('aria-label') || c.labels?.[0]?.textContent || c.textContent)"
-    )
+    names = shown.control_names()
     assert len(names) == 8
     assert all(names)
     assert len(set(names)) == len(names)

@@ -1,8 +1,24 @@
 """The live drawings of the lessons."""
 
+from minikv.course.widgets.allocation import AllocationWidget
 from minikv.course.widgets.blocks import BlocksWidget, SequenceBlocks
 from minikv.course.widgets.budget import BudgetWidget
 from minikv.course.widgets.growth import GrowthWidget
 from minikv.course.widgets.pool import PoolWidget
+from minikv.course.widgets.report_bar import ReportBar, report_bar
+from minikv.course.widgets.roofline import RooflineWidget
+from minikv.course.widgets.segments import SegmentsWidget, Step
 
-__all__ = ["BlocksWidget", "BudgetWidget", "GrowthWidget", "PoolWidget", "SequenceBlocks"]
+__all__ = [
+    "AllocationWidget",
+    "BlocksWidget",
+    "BudgetWidget",
+    "GrowthWidget",
+    "PoolWidget",
+    "ReportBar",
+    "RooflineWidget",
+    "SegmentsWidget",
+    "SequenceBlocks",
+    "Step",
+    "report_bar",
+]

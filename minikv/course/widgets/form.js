@@ -72,3 +72,43 @@ function drawForm(form, change, reset) {
   const fill = (state) => { for (const key in shows) shows[key](state[key]); };
   return { fieldset, fill };
 }
+
+// What a widget with controls exports as `render`: its title, the controls, what `build` draws, and between them the
+// readout that a screen reader speaks. The controls write `state`, Python answers with `view`.
+//
+//   build(form) = { above: [elements], below: [elements], draw(view) }       view has { status, error }
+function formWidget(name, build) {
+  return ({ model, el }) => {
+    const form = model.get("form");
+    const change = (key, value) => {
+      model.set("state", { ...model.get("state"), [key]: value });
+      model.save_changes();
+    };
+    const reset = () => {
+      model.set("state", { ...form.defaults });
+      model.save_changes();
+    };
+    const { fieldset, fill } = drawForm(form, change, reset);
+    const { above, below, draw } = build(form);
+    // Built once and then changed: a live region that is replaced is not read out.
+    const status = htmlElement("p", { role: "status", "aria-live": "polite" });
+    el.append(htmlElement("div", { class: `minikv-widget minikv-${name}`, lang: form.lang },
+      htmlElement("h4", {}, form.title), fieldset, ...above, status, ...below));
+
+    const showState = () => fill(model.get("state"));
+    const showView = () => {
+      const view = model.get("view");
+      draw(view);
+      status.classList.toggle("minikv-error", view.error);
+      if (status.textContent !== view.status) status.textContent = view.status;
+    };
+    showState();
+    showView();
+    model.on("change:state", showState);
+    model.on("change:view", showView);
+    return () => {
+      model.off("change:state", showState);
+      model.off("change:view", showView);
+    };
+  };
+}

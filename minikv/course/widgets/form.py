@@ -1,9 +1,79 @@
-"""What form.js needs to build a control: its label, what it offers, and how a screen reader says its value."""
+"""What every widget with controls shares: the reader's controls write ``state``, and ``view`` is the answer.
 
+``form.js`` builds the controls from ``form`` and draws; a widget of this kind says which controls it has and what it
+answers. Settings that cannot work are part of a lesson: the sentence of the ``MiniKVError`` stands in the readout.
+"""
+
+import threading
 from collections.abc import Sequence
 from typing import Any
 
-from minikv.i18n import text
+import anywidget
+import traitlets
+
+from minikv.course.widgets.base import photo_page
+from minikv.i18n import pick_language, text
+
+
+class FormWidget(anywidget.AnyWidget):
+    """Controls, and a view that follows them. ``start`` is where the controls begin, and where Reset returns to.
+
+    A subclass names its file of sentences (``_table``, with "title" and "controls"), adds its ``fields`` to ``_form``,
+    and answers: ``_answer`` never raises for a setting, it says in its view why the setting cannot be.
+    Raises ``ArgumentError`` for a language that the course is not written in.
+    """
+
+    _table: str
+
+    form = traitlets.Dict().tag(sync=True)
+    state = traitlets.Dict().tag(sync=True)
+    view = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, lang: str, start: dict[str, Any]):
+        self._lang = pick_language(lang)
+        self._start = start
+        self._turn = threading.RLock()
+        super().__init__(form=self._form(self._lang), state=start, view=self._answer(start, self._lang))
+
+    def set_state(self, sync_data: dict[str, Any]) -> None:
+        """Messages of the browser, one at a time: while a cell runs, ipykernel 7 uses another thread."""
+        with self._turn:
+            super().set_state(sync_data)
+
+    @traitlets.validate("state")
+    def _complete(self, proposal: Any) -> dict[str, Any]:
+        """``widget.state = {"tp": 8}`` turns one knob: the others stay where they are."""
+        return {**self._start, **self.state, **proposal["value"]}
+
+    @traitlets.observe("state")
+    def _redraw(self, change: Any) -> None:
+        # The state is read inside the turn: whoever comes last draws the newest settings, in whatever order
+        # the threads arrive.
+        with self._turn:
+            self.view = self._answer(self.state, self._lang)
+
+    def photo_html(self) -> str:
+        """A page that draws this widget as it is now, in English and ASCII, inside ``id="photo"``."""
+        state = dict(self.state)
+        traits = {"form": self._form("en"), "state": state, "view": self._photo_view(state)}
+        return photo_page(text(f"{self._table}.title", "en"), self._esm, self._css, traits)
+
+    def _form(self, lang: str) -> dict[str, Any]:
+        """What is written once: the labels, and where Reset returns to."""
+        return {
+            "lang": "zh-CN" if lang == "zh" else "en",
+            "title": text(f"{self._table}.title", lang),
+            "legend": text(f"{self._table}.controls", lang),
+            "reset": text("widgets.reset", lang),
+            "defaults": self._start,
+        }
+
+    def _answer(self, state: dict[str, Any], lang: str) -> dict[str, Any]:
+        """The view of these settings; of settings that cannot work, the view of the refusal."""
+        raise NotImplementedError
+
+    def _photo_view(self, state: dict[str, Any]) -> dict[str, Any]:
+        return self._answer(state, "en")
 
 
 def select(table: str, key: str, options: Sequence[Sequence[Any]], lang: str) -> dict[str, Any]:
@@ -29,3 +99,17 @@ def slider(
         "max": most,
         "step": step,
     }
+
+
+def names(start: str, offered: Sequence[str]) -> list[tuple[str, str]]:
+    """Options by name; where the widget starts is always among them."""
+    return [(name, name) for name in (offered if start in offered else [start, *offered])]
+
+
+def doubling(first: int, last: int) -> list[int]:
+    """A slider's stops: powers of two and, between two of them, the number half-way."""
+    steps = []
+    while first < last:
+        steps += [first, first + first // 2] if first > 1 else [first]
+        first *= 2
+    return [*steps, last]

@@ -63,41 +63,15 @@ function drawBytes(table, form, rows) {
     htmlElement("thead", {}, htmlElement("tr", {}, ...head)), htmlElement("tbody", {}, ...body));
 }
 
-function render({ model, el }) {
-  const form = model.get("form");
-  const change = (key, value) => {
-    model.set("state", { ...model.get("state"), [key]: value });
-    model.save_changes();
-  };
-  const reset = () => {
-    model.set("state", { ...form.defaults });
-    model.save_changes();
-  };
-  const { fieldset, fill } = drawForm(form, change, reset);
+const render = formWidget("growth", (form) => {
   const paint = paintBox();
   const svg = svgElement("svg");
   const table = htmlElement("table");
-  // Built once and then changed: a live region that is replaced is not read out.
-  const status = htmlElement("p", { role: "status", "aria-live": "polite" });
-  el.append(htmlElement("div", { class: "minikv-widget minikv-growth", lang: form.lang },
-    htmlElement("h4", {}, form.title), fieldset, svg, status, table));
-
-  const showState = () => fill(model.get("state"));
-  const showView = () => {
-    const view = model.get("view");
+  const draw = (view) => {
     drawGrowth(svg, view, form, paint);
     drawBytes(table, form, view.table);
-    status.classList.toggle("minikv-error", view.error);
-    if (status.textContent !== view.status) status.textContent = view.status;
   };
-  showState();
-  showView();
-  model.on("change:state", showState);
-  model.on("change:view", showView);
-  return () => {
-    model.off("change:state", showState);
-    model.off("change:view", showView);
-  };
-}
+  return { above: [svg], below: [table], draw };
+});
 
 export default { render };

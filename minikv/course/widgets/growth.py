@@ -5,18 +5,14 @@ and dropped again: a ``LinearKVCache`` of ``max_seq`` tokens a row, and a ``Page
 the rows have begun. On a GPU also what ``torch.cuda.memory_allocated`` grew by.
 """
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import anywidget
-import traitlets
-
-from minikv.course.widgets.base import photo_page, source
-from minikv.course.widgets.form import select, slider
+from minikv.course.widgets.base import source
+from minikv.course.widgets.form import FormWidget, select, slider
 from minikv.errors import ArgumentError, MiniKVError, check_count
-from minikv.i18n import pick_language, text
+from minikv.i18n import text
 from minikv.plan import CacheSpec, LayerSpec
 from minikv.plan.pool import sequence_bytes
 from minikv.units import exact_bytes
@@ -49,7 +45,7 @@ class Held:
     full_row: int | None = None
 
 
-class GrowthWidget(anywidget.AnyWidget):
+class GrowthWidget(FormWidget):
     """Four rows that grow by one token a step, linear beside paged, with planned and measured bytes.
 
     ``lang`` is "en" or "zh". The other arguments are the start, to which Reset returns: ``step`` decode steps taken,
@@ -61,12 +57,9 @@ class GrowthWidget(anywidget.AnyWidget):
     shown, and so is the ``RowFull`` of a linear row that has no room for the next token.
     """
 
+    _table = "widgets_growth"
     _esm = source("bar.js", "form.js", "growth.js")
     _css = source("shared.css", "form.css", "growth.css")
-
-    form = traitlets.Dict().tag(sync=True)
-    state = traitlets.Dict().tag(sync=True)
-    view = traitlets.Dict().tag(sync=True)
 
     def __init__(
         self,
@@ -79,35 +72,15 @@ class GrowthWidget(anywidget.AnyWidget):
         spec: CacheSpec = SMALL,
         device: Any = None,
     ):
-        self._lang = pick_language(lang)
         self._spec, self._device = spec, _device(device)
-        self._turn = threading.RLock()
-        self._start: dict[str, Any] = {
+        start: dict[str, Any] = {
             "step": step,
             "length": length,
             "max_seq": max_seq,
             "block_size": block_size,
         }
-        _check(self._start)
-        super().__init__(
-            form=self._form(self._lang), state=self._start, view=self._answer(self._start, self._lang)
-        )
-
-    def set_state(self, sync_data: dict[str, Any]) -> None:
-        """Messages of the browser, one at a time: while a cell runs, ipykernel 7 uses another thread."""
-        with self._turn:
-            super().set_state(sync_data)
-
-    @traitlets.validate("state")
-    def _complete(self, proposal: Any) -> dict[str, Any]:
-        """``widget.state = {"step": 50}`` turns one knob: the others stay where they are."""
-        return {**self._start, **self.state, **proposal["value"]}
-
-    @traitlets.observe("state")
-    def _regrow(self, change: Any) -> None:
-        # The state is read inside the turn: whoever comes last draws the newest settings.
-        with self._turn:
-            self.view = self._answer(self.state, self._lang)
+        _check(start)
+        super().__init__(lang, start)
 
     def text(self) -> str:
         """The same view as plain lines, in the widget's language; without what only a GPU can say."""
@@ -121,13 +94,10 @@ class GrowthWidget(anywidget.AnyWidget):
             lines.append(f"  {line}")
         return "\n".join([*lines, view["status"]])
 
-    def photo_html(self) -> str:
-        """A page that draws this widget as it is now, in English and ASCII, inside ``id="photo"``."""
-        state = dict(self.state)
-        view = self._answer(state, "en")
+    def _photo_view(self, state: dict[str, Any]) -> dict[str, Any]:
+        view = super()._photo_view(state)
         view["table"] = [row for row in view["table"] if row["key"] != "allocated"]
-        traits = {"form": self._form("en"), "state": state, "view": view}
-        return photo_page(text("widgets_growth.title", "en"), self._esm, self._css, traits)
+        return view
 
     def _answer(self, state: dict[str, Any], lang: str) -> dict[str, Any]:
         """Both caches of these settings, drawn; or the sentence that says why they cannot be."""
@@ -195,14 +165,10 @@ class GrowthWidget(anywidget.AnyWidget):
         table = "widgets_growth"
         sizes = sorted({*BLOCK_SIZES, self._start["block_size"]})
         return {
-            "lang": "zh-CN" if lang == "zh" else "en",
-            "title": text("widgets_growth.title", lang),
-            "legend": text("widgets_growth.controls", lang),
-            "reset": text("widgets.reset", lang),
+            **super()._form(lang),
             "linear": text("widgets_growth.linear", lang),
             "paged": text("widgets_growth.paged", lang),
             "columns": ["", text("widgets_growth.linear", lang), text("widgets_growth.paged", lang)],
-            "defaults": self._start,
             "fields": [
                 slider(table, "step", list(range(257)), 0, MAX_TOKENS, 1, lang),
                 slider(table, "length", LENGTHS, 1, MAX_TOKENS, 1, lang),

@@ -1,0 +1,200 @@
+"""One setting of the allocation widget: the terms of the formula, and what a cache of so many bytes would be.
+
+The terms come from the planner (a model and a GPU of the catalogue) or from a measured ``AllocationReport``.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from minikv.errors import LARGEST_COUNT, ArgumentError, DoesNotFitError, check_count
+from minikv.plan import pool
+from minikv.plan.budget import DEFAULT_CONTEXT, plan_memory
+from minikv.plan.measured import MeasuredTerms, size_for_bytes
+from minikv.plan.moments import Moment, startup_moments
+from minikv.plan.spec import CacheSpec
+from minikv.units import GIB, exact_bytes
+
+if TYPE_CHECKING:  # it brings torch, which the other widgets do without
+    from minikv.cache.allocation import AllocationReport
+
+MAX_GIB = 1024  # of a number box
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The cache that some bytes hold: ``num_blocks`` counted blocks, ``kv_bytes`` with those of the windows."""
+
+    num_blocks: int
+    kv_bytes: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model on a GPU as the formula sees it; bytes, and tokens of a block.
+
+    ``warmup_tokens`` is what the activations are of (None: a report does not say), ``loading`` what was there only
+    while the weights were loaded, ``fit`` says the cache that so many bytes hold.
+    """
+
+    name: str
+    gpu: str
+    terms: MeasuredTerms
+    block_size: int
+    block_bytes: int
+    warmup_tokens: int | None
+    loading: int
+    fit: Callable[[int], Fit]
+
+    @property
+    def cache(self) -> Fit:
+        """The cache of the formula."""
+        return self.fit(self.terms.available)
+
+    @property
+    def not_torch(self) -> int:
+        return self.terms.used - self.terms.current
+
+    @property
+    def activations(self) -> int:
+        return self.terms.peak - self.terms.current
+
+    @property
+    def free(self) -> int:
+        """What the driver calls free when the formula is computed."""
+        return self.terms.total - self.terms.used
+
+    def moments(self) -> tuple[Moment, ...]:
+        return startup_moments(self.terms, self.cache.kv_bytes, loading_bytes=self.loading)
+
+    def parts(self) -> dict[str, int]:
+        """The device's bytes after ``allocate``, under the names of ``AllocationReport.parts``."""
+        terms, kv = self.terms, self.cache.kv_bytes
+        return {
+            "current": terms.current,
+            "not_torch": self.not_torch,
+            "activations": self.activations,
+            "kv": kv,
+            "left": terms.available - kv,
+            "kept_free": terms.total - terms.limit,
+        }
+
+    def missing_after(self, cache: Fit) -> int:
+        """Bytes that the next prefill lacks beside ``cache``; negative is what it leaves."""
+        return self.activations - (self.free - cache.kv_bytes)
+
+
+def planned(state: Mapping[str, Any], context: int | None, batch: int | None) -> Case:
+    """The planner's terms, as ``allocate_kv_cache`` would measure them; raises the error that it would raise.
+
+    The warm-up is cut to the model's positions, and ``context`` too.
+    """
+    from minikv.cache.codec import find_codec
+    from minikv.cache.layout import paged_layout
+
+    tokens = state["warmup_tokens"]
+    check_count("warmup_tokens", tokens)
+    spec = CacheSpec.from_config(state["model"], tp=state["tp"])
+    most = spec.max_positions or LARGEST_COUNT
+    tokens = min(tokens, most)
+    budget = plan_memory(
+        state["model"],
+        gpu=state["gpu"],
+        tp=state["tp"],
+        utilization=state["utilization"],
+        block_size=state["block_size"],
+        chunk=tokens,
+        cuda_context_bytes=to_bytes("non_torch", state["non_torch"]),
+    )
+    paged_layout(spec, find_codec(spec.kv_dtype))  # refuses what a paged cache cannot hold
+    context = min(context or DEFAULT_CONTEXT, most)
+    kinds, block_size = pool.block_kinds(spec), state["block_size"]
+
+    def fit(num_bytes: int) -> Fit:
+        size = size_for_bytes(spec, num_bytes, block_size=block_size, context=context, batch=batch)
+        blocks = zip(kinds, size.blocks, strict=True)
+        return Fit(size.num_blocks, sum(kind.block_bytes(block_size) * count for kind, count in blocks))
+
+    form = budget.measured_form()
+    terms = MeasuredTerms(budget.total_bytes, budget.utilization, form["used"], form["peak"], form["current"])
+    return Case(
+        name=spec.name,
+        gpu=state["gpu"],
+        terms=terms,
+        block_size=block_size,
+        block_bytes=budget.block_bytes,
+        warmup_tokens=tokens,
+        loading=to_bytes("loading", state["loading"]),
+        fit=fit,
+    )
+
+
+def report_start(report: "AllocationReport") -> dict[str, Any]:
+    """Where the controls begin for a report: its own terms, to the byte. Raises ``ArgumentError`` without terms."""
+    terms = report.terms
+    if terms is None:
+        raise ArgumentError("allocation_not_measured", how=report.how)
+    return {
+        "utilization": terms.utilization,
+        "non_torch": (terms.used - terms.current) / GIB,  # exact: a division by a power of two
+        "activations": (terms.peak - terms.current) / GIB,
+        "loading": 0.0,
+    }
+
+
+def reported(report: "AllocationReport", state: Mapping[str, Any]) -> Case:
+    """The report's terms with the knobs of ``state`` turned; windowed layers keep the blocks that they got.
+
+    This rank alone: the minimum over ranks is not known again. Raises ``DoesNotFitError`` where no block is left.
+    """
+    own = report.terms
+    assert own is not None  # report_start has refused it
+    terms = MeasuredTerms(
+        total=own.total,
+        utilization=state["utilization"],
+        used=own.current + to_bytes("non_torch", state["non_torch"]),
+        peak=own.current + to_bytes("activations", state["activations"]),
+        current=own.current,
+    )
+    aside = report.kv_bytes - report.num_blocks * report.block_bytes
+
+    def fit(num_bytes: int) -> Fit:
+        blocks = max(0, num_bytes - aside) // report.block_bytes
+        return Fit(blocks, aside + blocks * report.block_bytes if blocks else 0)
+
+    if not fit(terms.available).num_blocks:
+        raise _no_room(report, terms, aside + report.block_bytes)
+    same = state["activations"] == report_start(report)["activations"]
+    return Case(
+        name=report.name,
+        gpu=report.device,
+        terms=terms,
+        block_size=report.block_size,
+        block_bytes=report.block_bytes,
+        warmup_tokens=report.warmup_tokens if same else None,
+        loading=to_bytes("loading", state["loading"]),
+        fit=fit,
+    )
+
+
+def to_bytes(what: str, size: object) -> int:
+    """``size`` GiB as bytes. Raises ``ArgumentError`` unless it is a number from 0 to ``MAX_GIB``."""
+    if isinstance(size, bool) or not isinstance(size, int | float) or not 0 <= size <= MAX_GIB:
+        raise ArgumentError("bad_gib", what=what, value=size, high=MAX_GIB)
+    return round(size * GIB)
+
+
+def _no_room(report: "AllocationReport", terms: MeasuredTerms, least: int) -> DoesNotFitError:
+    others = report.stats.others
+    return DoesNotFitError(
+        "allocator_no_room",
+        name=report.name,
+        total=exact_bytes(terms.total),
+        utilization=terms.utilization,
+        least=exact_bytes(least),
+        short=exact_bytes(least - terms.available),
+        others="?" if others is None else exact_bytes(others),
+        tokens=report.warmup_tokens,
+        tp=report.tp,
+        **{name: exact_bytes(value) for name, value in terms.as_dict().items()},
+    )

@@ -1,0 +1,21 @@
+// The table below a stacked bar: a row a part, marked with the part's letter and pattern, and the total.
+//
+//   rows = [{ key, letter, label, text, exact, look }], columns = ["", part, size, bytes]
+
+function drawParts(table, columns, rows, paint) {
+  table.hidden = !rows.length;
+  const body = rows.map((row) => {
+    const mark = svgElement("svg", { viewBox: "0 0 16 16", width: 16, height: 16, "aria-hidden": "true" });
+    if (row.letter) {
+      mark.append(svgElement("rect", { x: 0.5, y: 0.5, width: 15, height: 15, fill: paint.fill(row.look), class: "minikv-mark" }));
+    }
+    return htmlElement("tr", row.letter ? {} : { class: "minikv-total" },
+      htmlElement("td", {}, mark, ` ${row.letter}`),
+      htmlElement("th", { scope: "row" }, row.label),
+      htmlElement("td", { class: "minikv-number" }, row.text),
+      htmlElement("td", { class: "minikv-number", "data-key": row.key }, row.exact));
+  });
+  const head = columns.map((name) => htmlElement("th", { scope: "col" }, name));
+  table.replaceChildren(
+    htmlElement("thead", {}, htmlElement("tr", {}, ...head)), htmlElement("tbody", {}, ...body));
+}
