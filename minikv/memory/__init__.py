@@ -1,5 +1,6 @@
-"""Bytes on the device: who owns them, who borrows them, what stays alive. The room of lessons 05, 07 and 08."""
+"""Bytes on the device: who owns them, who borrows them, what stays alive. The room of lessons 04, 05, 07 and 08."""
 
+from minikv.memory.access import access_patterns, index_order
 from minikv.memory.allocator_rules import AllocatorSettings
 from minikv.memory.allocator_snapshot import from_snapshot
 from minikv.memory.allocator_trace import replay
@@ -10,10 +11,25 @@ from minikv.memory.arena import (
     ArenaInUse,
     arena_bytes,
 )
+from minikv.memory.bandwidth import (
+    BandwidthPoint,
+    bandwidth_curve,
+    cache_sizes,
+    copy_bandwidth,
+    levels,
+    matmul_rate,
+    read_bandwidth,
+)
 from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemory
 from minikv.memory.loans import ArenaReport, Borrower
 from minikv.memory.ownership import Ownership, ownership, share_storage
 from minikv.memory.peak import PeakReport, measure_peak
+from minikv.memory.retention import RetentionReport, retention_report
+from minikv.memory.retention_cached import CachedMemory, cached_memory
+from minikv.memory.retention_caches import CacheFound
+from minikv.memory.retention_holders import KeptStorage
+from minikv.memory.retention_live import LiveTensors
+from minikv.memory.retention_names import Holder
 from minikv.memory.stats import MemoryStats
 from minikv.memory.timeline import MemoryTimeline, Sample
 
@@ -24,18 +40,35 @@ __all__ = [
     "ArenaFull",
     "ArenaInUse",
     "ArenaReport",
+    "BandwidthPoint",
     "Borrower",
+    "CacheFound",
+    "CachedMemory",
     "CachingAllocator",
     "DeviceOutOfMemory",
+    "Holder",
+    "KeptStorage",
+    "LiveTensors",
     "MemoryStats",
     "MemoryTimeline",
     "Ownership",
     "PeakReport",
+    "RetentionReport",
     "Sample",
+    "access_patterns",
     "arena_bytes",
+    "bandwidth_curve",
+    "cache_sizes",
+    "cached_memory",
+    "copy_bandwidth",
     "from_snapshot",
+    "index_order",
+    "levels",
+    "matmul_rate",
     "measure_peak",
     "ownership",
+    "read_bandwidth",
     "replay",
+    "retention_report",
     "share_storage",
 ]

@@ -1,0 +1,97 @@
+"""The five suspects of lesson 16, each an experiment on the transformers that is installed, with small random models.
+
+Each function runs what its suspect is said to do and returns plain figures; ``tests/memory/test_suspects.py`` holds
+them as assertions. What the analysis says, and what is true of transformers 5.15 to 5.23:
+
+1. "generate() keeps no past_key_values on the model": true by default.
+2. "No mask is kept, and in decode there is none": nothing is kept. That there is none holds for SDPA without padding;
+   a left-padded batch gets a mask at every step, and eager attention always does.
+3. "SDPA has no state": true. That its workspace lies "on the stack" is not: on CUDA the softmax statistics and
+   split-KV results are tensors of the caching allocator, freed before the call returns.
+4. "Tensor parallelism adds no buffers": true of the tensors. The file that is cited no longer holds that code, and
+   NCCL's communicators take memory outside torch's count (``MemoryStats.non_torch``).
+5. "The helper that calls generate() holds no reference": true of one that returns text.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minikv.memory import RetentionReport, retention_report
+
+NEW_TOKENS = 4
+
+
+def small_model(attention: str = "sdpa", seed: int = 0) -> Any:
+    """A Llama with 2 layers, 4 heads of 16 on 2 KV heads, float32, random weights, on the CPU."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=128,
+        attn_implementation=attention,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def answer(model: Any, ids: Tensor, **more: Any) -> Any:
+    """``NEW_TOKENS`` greedy tokens after ``ids`` [B, T]."""
+    mask = more.pop("attention_mask", torch.ones_like(ids))
+    return model.generate(
+        ids, attention_mask=mask, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False,
+        pad_token_id=0, **more,
+    )  # fmt: skip
+
+
+def suspect_generate(model: Any, ids: Tensor) -> RetentionReport:
+    """1: what is alive after ``generate()`` whose result was dropped."""
+    return retention_report(lambda: answer(model, ids))
+
+
+def suspect_mask(
+    model: Any, ids: Tensor, attention_mask: Tensor
+) -> tuple[RetentionReport, list[tuple | None]]:
+    """2: what is alive after a call, and the shape of the mask (None: none) that the first layer saw at each step."""
+    shapes: list[tuple | None] = []
+
+    def look(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        mask = kwargs.get("attention_mask")
+        shapes.append(None if mask is None else tuple(mask.shape))
+
+    handle = model.model.layers[0].self_attn.register_forward_pre_hook(look, with_kwargs=True)
+    try:
+        report = retention_report(lambda: answer(model, ids, attention_mask=attention_mask))
+    finally:
+        handle.remove()
+    return report, shapes
+
+
+def suspect_sdpa(batch: int = 2, heads: int = 4, tokens: int = 64, dim: int = 16) -> RetentionReport:
+    """3: what is alive after ``scaled_dot_product_attention`` ran, alone and with a mask."""
+    q, k, v = (torch.randn(batch, heads, tokens, dim) for _ in range(3))
+    mask = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+
+    def attend() -> None:
+        torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    return retention_report(attend)
+
+
+def suspect_helper(model: Any, ids: Tensor, decode: Callable[[list[int]], str]) -> RetentionReport:
+    """5: what is alive after a helper that returns text: it calls ``generate()`` and decodes the tokens."""
+
+    def helper() -> list[str]:
+        sequences = answer(model, ids)
+        return [decode(row.tolist()) for row in sequences]
+
+    return retention_report(helper)

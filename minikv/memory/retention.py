@@ -1,0 +1,188 @@
+"""retention_report: what is still alive after a call that was not alive before, and who holds it. Lesson 16."""
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from minikv.errors import ArgumentError
+from minikv.memory.retention_cached import CachedMemory, read_cached
+from minikv.memory.retention_caches import CacheFound, find_caches
+from minikv.memory.retention_holders import KeptStorage, described, find_holders, in_order, wanted_in
+from minikv.memory.retention_live import LiveTensors, count, live_storages
+from minikv.memory.retention_names import Holder, chain
+from minikv.memory.retention_text import report_text, verdict
+from minikv.memory.retention_walk import paths_from
+from minikv.memory.stats import MemoryStats, find_memory
+
+
+@dataclass(frozen=True)
+class RetentionReport:
+    """What a call left behind. Plain figures and names: it keeps nothing alive itself. Sizes are bytes of storages.
+
+    ``before`` and ``after``: what was alive in all, ``after`` once the result was dropped and the garbage collected.
+    ``kept``: storages of after that did not exist before, the largest first, each with its holders.
+    ``result``: storages that only what the call returned (or the exception that it raised) kept.
+    ``caches``: cache objects that reach storages of either. ``cycle_bytes``: what only ``gc.collect()`` freed.
+    ``freed_bytes``: storages of before that the call let go. ``raised``: the exception, or None. ``cached``: the
+    caching allocator's free memory afterwards, None on a CPU. ``frozen``: objects that ``gc.freeze()`` hides.
+    """
+
+    device: str
+    before: LiveTensors
+    after: LiveTensors
+    kept: tuple[KeptStorage, ...]
+    result: tuple[KeptStorage, ...]
+    caches: tuple[CacheFound, ...]
+    cycle_bytes: int
+    freed_bytes: int
+    raised: str | None
+    stats_before: MemoryStats
+    stats_after: MemoryStats
+    cached: CachedMemory | None
+    frozen: int
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of all ``kept`` storages."""
+        return sum(storage.nbytes for storage in self.kept)
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes that go when the caller lets go of the result."""
+        return sum(storage.nbytes for storage in self.result)
+
+    def verdict(self, lang: str = "en") -> str:
+        """One sentence."""
+        return verdict(self, lang)
+
+    def text(self, lang: str = "en") -> str:
+        """The verdict, the figures, and every holder."""
+        return report_text(self, lang)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values, the English verdict among them."""
+        return {
+            "device": self.device,
+            "before": vars(self.before).copy(),
+            "after": vars(self.after).copy(),
+            "kept": [storage.as_dict() for storage in self.kept],
+            "kept_bytes": self.kept_bytes,
+            "result": [storage.as_dict() for storage in self.result],
+            "result_bytes": self.result_bytes,
+            "caches": [cache.as_dict() for cache in self.caches],
+            "cycle_bytes": self.cycle_bytes,
+            "freed_bytes": self.freed_bytes,
+            "raised": self.raised,
+            "stats_before": self.stats_before.as_dict(),
+            "stats_after": self.stats_after.as_dict(),
+            "cached": None if self.cached is None else self.cached.as_dict(),
+            "frozen": self.frozen,
+            "verdict": self.verdict(),
+        }
+
+
+@dataclass(frozen=True)
+class _New:
+    """What was new while the result still lived: plain figures, and weak marks of the storages."""
+
+    marks: dict[int, StorageWeakRef]
+    storages: dict[int, KeptStorage]
+    in_result: frozenset[int]
+    caches: list[tuple[str, frozenset[int]]]
+
+
+def retention_report(fn: Callable[[], Any], *, device: torch.device | str | None = None) -> RetentionReport:
+    """Call ``fn()``, drop what it returns, and say which storages of torch it left alive, and who holds them.
+
+    ``device`` chooses the storages that are counted and the ``MemoryStats``; None counts storages anywhere, with the
+    figures of the current GPU, or of the CPU where there is none. Garbage is collected before and after. Counted are
+    tensors that Python knows, their sparse parts, and what their autograd graphs saved; not what C++ alone holds
+    (a cuBLAS workspace): on CUDA that is the difference to ``stats_after.allocated``. A storage that existed before
+    is not kept, whatever was written into it or made larger; other threads' new tensors count too.
+
+    An ``Exception`` of ``fn`` is reported (``raised``) in place of a result, and what its traceback alone keeps counts
+    as the result's. Anything else, KeyboardInterrupt for one, goes on to the caller. Raises ``ArgumentError`` for what
+    is no function, and for a device without figures.
+    """
+    if not callable(fn):
+        raise ArgumentError("retention_not_callable", kind=type(fn).__name__)
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    place = find_memory(default if device is None else device)
+    only = None if device is None else place
+    gc.collect()
+    marks, before = _marks(only)
+    stats_before = MemoryStats.read(place)
+    outcome, raised = _call(fn)
+    if place.type == "cuda":
+        torch.cuda.synchronize(place)
+    with torch._C.DisableTorchFunction():
+        new = _new(outcome, "result" if raised is None else "exception", marks, only)
+    outcome = None
+    at_once = {key for key, mark in new.marks.items() if mark.expired()}
+    gc.collect()
+    gone = {key for key, mark in new.marks.items() if mark.expired()}
+    alone = at_once | (gone & new.in_result)
+    live = live_storages(only)
+    after = count(live)
+    freed = sum(nbytes for mark, nbytes in marks.values() if mark.expired())
+    fresh = {key: live.pop(key) for key in list(live) if key not in marks}
+    live.clear()
+    kept = find_holders(fresh, fn)
+    return RetentionReport(
+        device=str(place),
+        before=before,
+        after=after,
+        kept=kept,
+        result=tuple(sorted((new.storages[key] for key in alone), key=in_order)),
+        caches=_caches(new, alone, gone),
+        cycle_bytes=sum(new.storages[key].nbytes for key in gone - alone),
+        freed_bytes=freed,
+        raised=raised,
+        stats_before=stats_before,
+        stats_after=MemoryStats.read(place),
+        cached=read_cached(place) if place.type == "cuda" else None,
+        frozen=gc.get_freeze_count(),
+    )
+
+
+def _call(fn: Callable[[], Any]) -> tuple[Any, str | None]:
+    try:
+        return fn(), None
+    except Exception as error:
+        return error, f"{type(error).__name__}: {error}"
+
+
+def _marks(only: torch.device | None) -> tuple[dict[int, tuple[StorageWeakRef, int]], LiveTensors]:
+    found = live_storages(only)
+    return {key: (live.mark, live.nbytes) for key, live in found.items()}, count(found)
+
+
+def _new(outcome: Any, name: str, marks: dict[int, Any], only: torch.device | None) -> _New:
+    """The storages that did not exist before, while ``outcome`` is alive."""
+    found = {key: live for key, live in live_storages(only).items() if key not in marks}
+    wanted = wanted_in(found)
+    paths = {
+        key: Holder("result", chain(name, path), "", "") for key, path in paths_from(outcome, wanted).items()
+    }
+    sizes = {key: live.nbytes for key, live in found.items()}
+    return _New(
+        marks={key: live.mark for key, live in found.items()},
+        storages={key: described(live, (paths[key],) if key in paths else ()) for key, live in found.items()},
+        in_result=frozenset(paths),
+        caches=find_caches(wanted, sizes),
+    )
+
+
+def _caches(new: _New, alone: set[int], gone: set[int]) -> tuple[CacheFound, ...]:
+    """The caches that are not garbage: those that the result has, and those that stay."""
+    told = []
+    for kind, keys in new.caches:
+        lasting = keys - (gone - alone)
+        if lasting:
+            nbytes = sum(new.storages[key].nbytes for key in lasting)
+            told.append(CacheFound(kind, nbytes, len(lasting), in_result=lasting <= alone))
+    return tuple(told)

@@ -1,0 +1,59 @@
+"""Cache objects that are alive: transformers' and minikv's, known by the names of their classes.
+
+Neither is imported: a process without transformers holds no cache of it.
+"""
+
+import gc
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from minikv.i18n import text
+from minikv.memory.retention_walk import Wanted, paths_from
+from minikv.units import exact_bytes
+
+
+@dataclass(frozen=True)
+class CacheFound:
+    """A cache that reaches storages which the call made: its class, their bytes, and whether only the result has it."""
+
+    kind: str
+    nbytes: int
+    storages: int
+    in_result: bool
+
+    def text(self, lang: str = "en") -> str:
+        """One line."""
+        key = "retention.cache_in_result" if self.in_result else "retention.cache_kept"
+        return text(key, lang, kind=self.kind, size=exact_bytes(self.nbytes), storages=self.storages)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def cache_kind(item: Any) -> str | None:
+    """The class's name if ``item`` is a cache of transformers or minikv."""
+    for base in type(item).__mro__:
+        theirs = base.__name__ == "Cache" and base.__module__ == "transformers.cache_utils"
+        if theirs or (base.__name__.endswith("KVCache") and str(base.__module__).startswith("minikv.cache.")):
+            return type(item).__name__
+    return None
+
+
+def find_caches(wanted: Wanted, sizes: dict[int, int]) -> list[tuple[str, frozenset[int]]]:
+    """Each live cache that reaches some of the storages in ``wanted``, with those; the outer of two that share them."""
+    known: dict[type, bool] = {}
+    reached: list[tuple[str, frozenset[int]]] = []
+    for item in gc.get_objects():
+        kind = type(item)
+        if kind not in known:
+            known[kind] = cache_kind(item) is not None
+        if known[kind]:
+            keys = frozenset(paths_from(item, wanted))
+            if keys:
+                reached.append((kind.__name__, keys))
+    reached.sort(key=lambda pair: -sum(sizes[key] for key in pair[1]))
+    outer: list[tuple[str, frozenset[int]]] = []
+    for name, keys in reached:
+        if not any(keys < other for _, other in outer):
+            outer.append((name, keys))
+    return outer

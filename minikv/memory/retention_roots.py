@@ -1,0 +1,174 @@
+"""From tensors up to the variables that keep them alive: who refers to whom, as the garbage collector sees it.
+
+``gc.get_referrers`` alone misleads in four ways, each met here: a running function is no referrer of its locals
+(their frames are read); the search's own containers are referrers (they are passed over); a NumPy array is unknown
+to the collector (looked for apart); objects under ``gc.freeze()`` are left out (the report says so).
+"""
+
+import gc
+import sys
+from dataclasses import dataclass
+from types import FrameType, ModuleType
+from typing import Any
+
+from minikv.memory.retention_walk import ATOMS, OWN_FILES, children, locals_of
+
+DEEPEST, BEYOND_FIRST = 60, 8  # levels in all, and levels beyond the first variable that is found
+MOST_ROOTS, MOST_SEEN = 16, 20_000
+WIDEST = 400  # objects whose referrers are asked for at once
+OUTPUTS = ("Out", "_oh")
+Name = tuple[str, str, str]  # kind, name, where
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Root:
+    """A variable that something hangs on. ``kind`` is a key of messages/retention.toml."""
+
+    kind: str
+    name: str
+    where: str
+    held: Any
+
+
+class Search:
+    """One search, over the variables as they are now. It holds objects alive: never kept."""
+
+    def __init__(self, measured: Any, ignore: tuple[Any, ...]):
+        self.variables: dict[int, list[Name]] = {}
+        self.spaces: set[int] = set()
+        self.own = {id(item) for item in ignore}
+        self.seen: dict[int, Any] = {}
+        self._add_modules()
+        self._add_frames()
+        self.variables[id(measured)] = [("measured", "fn", "")]  # whatever the caller calls it
+
+    def roots(self, targets: list[Any]) -> list[Root]:
+        """The variables above ``targets``, the nearest first."""
+        found: list[Root] = []
+        names: set[Name] = set()
+        level, first = targets, DEEPEST
+        self.seen = {id(item): item for item in level}
+        for depth in range(DEEPEST):
+            for item in level:
+                for name in map(_resolved, self.variables.get(id(item), ())):
+                    if name not in names:
+                        names.add(name)
+                        found.append(Root(*name, item))
+            # Whoever made a call holds the function only: it does not count as a first find.
+            first = min(first, depth) if any(root.kind != "measured" for root in found) else first
+            if not level or depth > first + BEYOND_FIRST or len(found) >= MOST_ROOTS:
+                break
+            above: list[Any] = []
+            for item in self._referrers(level, above, found):
+                space = self._space(item)
+                if space is None:
+                    self.seen[id(item)] = item
+                    above.append(item)
+                    continue
+                for root in self._named(item, space):
+                    if (root.kind, root.name, root.where) not in names:
+                        names.add((root.kind, root.name, root.where))
+                        found.append(root)
+            level = above[:WIDEST] if len(self.seen) < MOST_SEEN else []
+        return found
+
+    def loose_ends(self, targets: set[int]) -> list[Any]:
+        """Objects of the last search that nothing else of it refers to: the tops of chains without a variable."""
+        below = {id(child) for item in self.seen.values() for _, child in children(item) if child is not item}
+        return [item for here, item in self.seen.items() if here not in below and here not in targets][
+            :MOST_ROOTS
+        ]
+
+    def _referrers(self, level: list[Any], above: list[Any], found: list[Root]) -> list[Any]:
+        skipped = self.own | {id(item) for item in (level, above, found, self.seen)}
+        kept = []
+        for item in gc.get_referrers(*level):
+            kind = type(item)
+            if id(item) in skipped or id(item) in self.seen or id(item) in self.spaces:
+                continue
+            if issubclass(kind, Root | Search | ModuleType):
+                continue
+            if issubclass(kind, FrameType) and item.f_code.co_filename.startswith(OWN_FILES):
+                continue
+            kept.append(item)
+        return kept
+
+    def _space(self, item: Any) -> str | None:
+        """What kind of named things ``item`` holds, where the search ends: "global", "class", "ipython" or None."""
+        kind = type(item)
+        if issubclass(kind, type):
+            return "class"
+        if issubclass(kind, dict) and dict.__contains__(item, "__builtins__"):
+            return "global"
+        if any(
+            base.__name__ in KEEPERS and str(base.__module__).startswith("IPython.") for base in kind.__mro__
+        ):
+            return "ipython"
+        return None
+
+    def _named(self, item: Any, kind: str) -> list[Root]:
+        if kind == "class":
+            pairs = list(vars(item).items())
+            return [
+                Root("class", name, short(item.__qualname__), held)
+                for name, held in pairs
+                if id(held) in self.seen
+            ]
+        if kind == "global":
+            where = str(dict.get(item, "__name__", "exec"))
+            pairs = [(name, held) for name, held in dict.items(item) if id(held) in self.seen]
+            return [Root(*_variable(str(name), where, item), held) for name, held in pairs]
+        return [
+            Root("ipython", token[1], type(item).__name__, held)
+            for token, held in children(item)
+            if token[0] == "attr" and token[1] not in ("_trait_values", "user_ns") and id(held) in self.seen
+        ]
+
+    # -- the variables of this moment ----------------------------------------------------------------------------
+
+    def _note(self, value: Any, name: Name) -> None:
+        if not issubclass(type(value), ATOMS):
+            self.variables.setdefault(id(value), []).append(name)
+
+    def _add_modules(self) -> None:
+        for where, module in list(sys.modules.items()):
+            space = getattr(module, "__dict__", None)
+            if type(space) is not dict or id(space) in self.spaces:
+                continue
+            self.spaces.add(id(space))
+            for name, value in list(space.items()):
+                self._note(value, ("module", name, where))
+
+    def _add_frames(self) -> None:
+        for top in sys._current_frames().values():
+            frame: FrameType | None = top
+            while frame is not None:
+                if frame.f_code.co_name != "<module>":
+                    for name, value in locals_of(frame).items():
+                        self._note(value, ("local", name, short(frame.f_code.co_qualname)))
+                frame = frame.f_back
+        del top  # this function's own frame: it would hold itself, and the search with it
+
+
+KEEPERS = ("InteractiveShell", "DisplayHook", "HistoryManager", "HistoryAccessor")
+
+
+def _resolved(name: Name) -> Name:
+    return _variable(name[1], name[2], vars(sys.modules[name[2]])) if name[0] == "module" else name
+
+
+def _variable(name: str, where: str, space: dict[str, Any]) -> Name:
+    """The kind of a global: IPython's names for outputs and Python's for the last error are told apart."""
+    if where == "sys" and name.startswith("last_"):
+        return "error", f"sys.{name}", where
+    numbered = name.strip("_") == "" or (name[0] == "_" and name[1:].isdigit())
+    if "_oh" in space and (name in OUTPUTS or numbered):
+        return "output", "Out" if name == "_oh" else name, where
+    if where.startswith("ipywidgets") and name == "_instances":
+        return "widget", name, where
+    return "global", name, where
+
+
+def short(qualname: str) -> str:
+    """ "inner" for "outer.<locals>.inner"."""
+    return qualname.rpartition("<locals>.")[2]
