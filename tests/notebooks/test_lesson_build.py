@@ -1,6 +1,7 @@
 """Building with real kernels: what runs, what is kept, what is written, and that it can be repeated."""
 
 import base64
+import io
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -13,7 +14,7 @@ from tools.notebooks.__main__ import main
 from tools.notebooks.build import MEMORY, build
 from tools.notebooks.course import open_course
 from tools.notebooks.execute import WIDGET_VIEW, make_reproducible
-from tools.notebooks.photos import find_chromium, insert_pictures, known_pictures, take_photos
+from tools.notebooks.photos import find_chromium, insert_pictures, known_pictures, small, take_photos
 from tools.notebooks.stamps import package_stamp, run_key
 
 EN = Path("notebooks/en/01_second.ipynb")
@@ -234,6 +235,24 @@ def test_a_photo_shows_the_element_and_asks_nobody(tmp_path, monkeypatch):
     assert set(pictures) == {SHA}  # the others have no element or no page
     png = base64.b64decode(pictures[SHA])
     assert (int.from_bytes(png[16:20]), int.from_bytes(png[20:24])) == (40, 20)
+
+
+def test_a_picture_of_few_colours_is_kept_to_the_pixel_and_one_of_many_becomes_smaller():
+    from PIL import Image
+
+    def png(picture):
+        written = io.BytesIO()
+        picture.save(written, "PNG")
+        return written.getvalue()
+
+    def pixels(data):
+        return Image.open(io.BytesIO(data)).convert("RGB").tobytes()
+
+    few = png(Image.frombytes("RGB", (60, 40), bytes(i // 12 * 29 % 251 for i in range(60 * 40 * 3))))
+    assert pixels(small(few)) == pixels(few)
+    many = png(Image.effect_noise((200, 100), 60).convert("RGB").resize((400, 200)))
+    assert len(small(many)) <= len(many)
+    assert Image.open(io.BytesIO(small(many))).size == (400, 200)
 
 
 def test_without_a_chromium_pictures_are_kept_and_their_absence_is_said(built, monkeypatch):

@@ -7,6 +7,7 @@ committed picture is kept, so a picture changes only when the widget does.
 """
 
 import base64
+import io
 import os
 import re
 import shutil
@@ -71,10 +72,20 @@ def take_photos(shas: set[str], pages: Path, chromium: str) -> dict[str, str]:
             with suppress(Error):  # the build says which photo is missing
                 page.set_content(path.read_text(encoding="utf-8"), timeout=PAGE_SECONDS * 1000)
                 png = page.locator("#photo").screenshot(animations="disabled", timeout=PAGE_SECONDS * 1000)
-                pictures[sha] = base64.b64encode(png).decode() + "\n"  # as IPython ends them
+                pictures[sha] = base64.b64encode(small(png)).decode() + "\n"  # as IPython ends them
             page.close()
         browser.close()
     return pictures
+
+
+def small(png: bytes) -> bytes:
+    """The same picture in at most 256 colours: a widget has few, and a notebook carries several pictures."""
+    from PIL import Image
+
+    picture = Image.open(io.BytesIO(png)).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    written = io.BytesIO()
+    picture.save(written, "PNG", optimize=True)
+    return min(png, written.getvalue(), key=len)
 
 
 def insert_pictures(notebook: dict, pictures: dict[str, str]) -> list[str]:
