@@ -1,5 +1,6 @@
 """The first line of every lesson: ``check, predict, explain, show, t = start("02", lang="en")``."""
 
+import os
 import sys
 from collections.abc import Callable
 from types import TracebackType
@@ -33,6 +34,9 @@ def start(number: str, lang: str = "en") -> Course:
     Raises ``UnknownNameError`` for an unknown lesson and ``ArgumentError`` for an unknown language.
     """
     lang = pick_language(lang)
+    # torch's profiler, which measure_peak runs on a CPU, writes two lines of tracing to stderr each time. It reads
+    # this when torch is imported, and the lesson's own file may be the first to do so.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     find_lesson(number)
 
     def check(id: str, fn: object, hint: int = 1, seed: int = 0) -> None:

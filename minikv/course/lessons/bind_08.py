@@ -1,0 +1,143 @@
+"""Exercise 08.5: hand the views of one cache tensor to the modules that were written for them."""
+
+from types import SimpleNamespace
+
+import torch
+
+from minikv.course.exercise import Exercise, Misconception
+
+
+def bind_views(kv_cache, modules) -> int:
+    found = [module for module in modules if hasattr(module, "k_cache") and hasattr(module, "v_cache")]
+    if len(found) != kv_cache.shape[1]:
+        raise ValueError(f"{len(found)} modules for {kv_cache.shape[1]} layers")
+    for layer, module in enumerate(found):
+        module.k_cache, module.v_cache = kv_cache[0, layer], kv_cache[1, layer]
+    return len(found)
+
+
+def bind_copies(kv_cache, modules):
+    return bind_views(kv_cache.clone(), modules)
+
+
+def bind_counts_all(kv_cache, modules):
+    """The layer's number goes on at every module, also at those without a cache."""
+    found = [module for module in modules if hasattr(module, "k_cache") and hasattr(module, "v_cache")]
+    if len(found) != kv_cache.shape[1]:
+        raise ValueError
+    for layer, module in enumerate(modules):
+        if module in found:
+            place = min(layer, kv_cache.shape[1] - 1)
+            module.k_cache, module.v_cache = kv_cache[0, place], kv_cache[1, place]
+    return len(found)
+
+
+def bind_k_twice(kv_cache, modules):
+    count = bind_views(kv_cache, modules)
+    for module in modules:
+        if hasattr(module, "v_cache") and hasattr(module, "k_cache"):
+            module.v_cache = module.k_cache
+    return count
+
+
+def bind_layer_first(kv_cache, modules):
+    """``kv_cache[layer, 0]``: as if the layers came before K and V."""
+    found = [module for module in modules if hasattr(module, "k_cache") and hasattr(module, "v_cache")]
+    if len(found) != kv_cache.shape[1]:
+        raise ValueError
+    flat = kv_cache.flatten(0, 1)
+    for layer, module in enumerate(found):
+        module.k_cache, module.v_cache = flat[2 * layer], flat[2 * layer + 1]
+    return len(found)
+
+
+def bind_unchecked(kv_cache, modules):
+    """As the public guides do: too few modules, and the last layers belong to nobody."""
+    found = [module for module in modules if hasattr(module, "k_cache") and hasattr(module, "v_cache")]
+    for layer, module in enumerate(found[: kv_cache.shape[1]]):
+        module.k_cache, module.v_cache = kv_cache[0, layer], kv_cache[1, layer]
+    return min(len(found), kv_cache.shape[1])
+
+
+def bind_then_raise(kv_cache, modules):
+    """Raises at the module that gets no layer, or at the end: those before have been set."""
+    count = bind_unchecked(kv_cache, modules)
+    found = sum(hasattr(module, "k_cache") and hasattr(module, "v_cache") for module in modules)
+    if count != kv_cache.shape[1] or count != found:
+        raise ValueError
+    return count
+
+
+def bind_half(kv_cache, modules):
+    """Takes a module with ``k_cache`` alone for one that caches."""
+    found = [module for module in modules if hasattr(module, "k_cache")]
+    if len(found) != kv_cache.shape[1]:
+        raise ValueError
+    for layer, module in enumerate(found):
+        module.k_cache, module.v_cache = kv_cache[0, layer], kv_cache[1, layer]
+    return len(found)
+
+
+def use(fn, layers: int, blocks: int, modules: list[str]):
+    """What can be observed: the answer, or that it refused; and which layer's K and V each module reads and writes.
+
+    ``modules`` says what each has: "kv" both attributes, "k" only ``k_cache``, "-" neither.
+    """
+    kv_cache = torch.zeros(2, layers, blocks, 2, 2, 3)
+    made = []
+    for kind in modules:
+        names = {"kv": ("k_cache", "v_cache"), "k": ("k_cache",), "-": ()}[kind]
+        made.append(SimpleNamespace(**dict.fromkeys(names)))
+    try:
+        answer = fn(kv_cache, made)
+    except ValueError:
+        answer = "ValueError"
+    # Every layer's K and V gets a mark of its own now: a view shows it, a copy does not.
+    marks = torch.arange(1, 2 * layers + 1).view(2, layers, 1, 1, 1, 1)
+    kv_cache.copy_(marks.expand_as(kv_cache))
+    seen = [
+        tuple(_mark(getattr(module, name, None), layers) for name in ("k_cache", "v_cache"))
+        for module in made
+    ]
+    return answer, seen
+
+
+def _mark(tensor, layers: int) -> str:
+    if not isinstance(tensor, torch.Tensor):
+        return "-"
+    value = int(tensor.flatten()[0])
+    if value == 0:
+        return f"copy {list(tensor.shape)}"
+    which, layer = divmod(value - 1, layers)
+    return f"{'kv'[which]}[{layer}] {list(tensor.shape)}"
+
+
+def draw_binds(rng) -> list[dict]:
+    """Models with other modules between the attention modules; in a third the counts do not match."""
+    cases = []
+    for i in range(36):
+        layers = 2 + i // 9
+        attention = layers + (rng.choice([-1, 1]) if i % 3 == 2 else 0)
+        modules = ["kv"] * attention + ["-"] * (1 + i % 3) + ["k"] * (i % 2)
+        rng.shuffle(modules)
+        cases.append({"layers": layers, "blocks": rng.randint(2, 5), "modules": ["-", *modules]})
+    return cases
+
+
+BIND = Exercise(
+    id="08.5",
+    name="bind_views",
+    signature=("layers", "blocks", "modules"),
+    cases=draw_binds,
+    reference=bind_views,
+    drive=use,
+    misconceptions=(
+        Misconception("copies", bind_copies),
+        Misconception("counts_all", bind_counts_all),
+        Misconception("k_twice", bind_k_twice),
+        Misconception("layer_first", bind_layer_first),
+        Misconception("unchecked", bind_unchecked),
+        Misconception("then_raises", bind_then_raise),
+        Misconception("k_alone", bind_half),
+    ),
+)

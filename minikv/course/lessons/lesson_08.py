@@ -1,0 +1,245 @@
+"""Lesson 08: how many blocks fit. The ledger is in ``ledger_08.py``, binding in ``bind_08.py``, the engine that the
+lesson runs in the allocator's model in ``engine_08.py``, its annotated source in ``annotate_08.py``."""
+
+from functools import partial
+
+from minikv.course.exercise import Exercise, Lesson, Misconception, Prediction
+from minikv.course.lessons.bind_08 import BIND
+from minikv.course.lessons.ledger_08 import LEDGER, ROOM
+from minikv.plan import CacheSpec, plan_memory
+from minikv.plan.measured import MeasuredTerms
+from minikv.units import GIB, MIB
+
+BLOCK = CacheSpec.from_config("Llama-3.1-8B").block_bytes(16)
+
+# 08.1 ------------------------------------------------------------------------------------------------------
+
+
+def _heads_on_a_rank(config: dict, tp: int) -> int:
+    return max(1, config["num_key_value_heads"] // tp)
+
+
+def _pair_bytes(config: dict, block_size: int, heads: int, head_dim: int) -> int:
+    """K and V of ``heads`` heads in all layers."""
+    return 2 * config["num_hidden_layers"] * block_size * heads * head_dim * config["dtype_bytes"]
+
+
+def _latent_bytes(config: dict, block_size: int) -> int:
+    width = config["kv_lora_rank"] + config["qk_rope_head_dim"]
+    return config["num_hidden_layers"] * block_size * width * config["dtype_bytes"]
+
+
+def block_bytes(config: dict, block_size: int, tp: int) -> int:
+    if "kv_lora_rank" in config:
+        return _latent_bytes(config, block_size)
+    return _pair_bytes(config, block_size, _heads_on_a_rank(config, tp), config["head_dim"])
+
+
+def _only(heads_only):
+    """A wrong way with the heads, right for MLA."""
+
+    def wrong(config, block_size, tp):
+        if "kv_lora_rank" in config:
+            return block_bytes(config, block_size, tp)
+        return heads_only(config, block_size, tp)
+
+    return wrong
+
+
+def _hidden_dim(config: dict) -> int:
+    return config["hidden_size"] // config["num_attention_heads"]
+
+
+def block_mla_by_hidden(config, block_size, tp):
+    """MLA taken for heads of hidden_size // num_attention_heads."""
+    heads = _heads_on_a_rank(config, tp)
+    if "kv_lora_rank" in config:
+        return _pair_bytes(config, block_size, heads, _hidden_dim(config))
+    return block_bytes(config, block_size, tp)
+
+
+def block_latent_divided(config, block_size, tp):
+    return block_bytes(config, block_size, tp) // (tp if "kv_lora_rank" in config else 1)
+
+
+def block_latent_doubled(config, block_size, tp):
+    return block_bytes(config, block_size, tp) * (2 if "kv_lora_rank" in config else 1)
+
+
+def block_of_one_layer(config, block_size, tp):
+    return block_bytes(config, block_size, tp) // config["num_hidden_layers"]
+
+
+def draw_blocks(rng) -> list[dict]:
+    """GQA with a head_dim that hidden_size does not give, and MLA; more ranks than heads too."""
+    cases = []
+    for i in range(40):
+        heads = rng.choice([4, 8, 16])
+        config = {
+            "num_hidden_layers": rng.randint(2, 4 + 2 * i),
+            "num_attention_heads": 2 * heads,
+            "num_key_value_heads": heads if i % 2 else rng.choice([2, 4]),
+            "hidden_size": 2 * heads * rng.choice([24, 40, 80]),
+            "dtype_bytes": rng.choice([1, 2, 4]),
+        }
+        if i % 2:
+            config |= {
+                "kv_lora_rank": rng.choice([96, 256, 512]),
+                "qk_rope_head_dim": rng.choice([16, 32, 64]),
+            }
+        else:
+            config["head_dim"] = rng.choice([16, 64, 128])
+        cases.append(
+            {"config": config, "block_size": rng.choice([8, 16, 32]), "tp": rng.choice([1, 2, 4, 8])}
+        )
+    return cases
+
+
+BLOCK_BYTES = Exercise(
+    id="08.1",
+    name="block_bytes",
+    signature=("config", "block_size", "tp"),
+    cases=draw_blocks,
+    reference=block_bytes,
+    misconceptions=(
+        Misconception("no_factor_two", _only(lambda c, size, tp: block_bytes(c, size, tp) // 2)),
+        Misconception("heads_not_divided", _only(lambda c, size, tp: block_bytes(c, size, 1))),
+        Misconception(
+            "no_head_left",
+            _only(lambda c, size, tp: _pair_bytes(c, size, c["num_key_value_heads"] // tp, c["head_dim"])),
+        ),
+        Misconception(
+            "head_dim_from_hidden",
+            _only(lambda c, size, tp: _pair_bytes(c, size, _heads_on_a_rank(c, tp), _hidden_dim(c))),
+        ),
+        Misconception("mla_from_hidden", block_mla_by_hidden),
+        Misconception(
+            "hidden_everywhere",
+            lambda config, block_size, tp: _pair_bytes(
+                config, block_size, _heads_on_a_rank(config, tp), _hidden_dim(config)
+            ),
+        ),
+        Misconception("latent_divided", block_latent_divided),
+        Misconception("latent_doubled", block_latent_doubled),
+        Misconception("one_layer", block_of_one_layer),
+    ),
+)
+
+# 08.2 ------------------------------------------------------------------------------------------------------
+
+
+def num_blocks(
+    total_mib: int, utilization: float, used_mib: int, peak_mib: int, current_mib: int, block_bytes: int
+) -> int:
+    limit = int(total_mib * MIB * utilization)
+    return max(0, limit - (used_mib + peak_mib - current_mib) * MIB) // block_bytes
+
+
+def _blocks(total, utilization, rest_mib, block_bytes, unit=MIB) -> int:
+    """The blocks of total * utilization less ``rest_mib``, in units of ``unit`` bytes."""
+    return max(0, int(total * unit * utilization) - rest_mib * unit) // block_bytes
+
+
+# Of total (MiB), utilization, used, peak, current (MiB) and the bytes of a block.
+NUM_BLOCKS_WRONG = {
+    "wrong_sign": lambda t, u, used, peak, now, b: _blocks(t, u, used + peak + now, b),
+    "weights_twice": lambda t, u, used, peak, now, b: _blocks(t, u, used + peak, b),
+    "used_twice": lambda t, u, used, peak, now, b: _blocks(t, u, 2 * used + peak - now, b),
+    "short_form": lambda t, u, used, peak, now, b: _blocks(t, u, peak, b),
+    "no_peak": lambda t, u, used, peak, now, b: _blocks(t, u, used, b),
+    "free_over_block": lambda t, u, used, peak, now, b: _blocks(t, 1, used, b),
+    "megabytes": lambda t, u, used, peak, now, b: _blocks(t, u, used + peak - now, b, 10**6),
+    "share_of_free": lambda t, u, used, peak, now, b: int((t - used) * MIB * u) // b,
+    "negative": lambda t, u, used, peak, now, b: (int(t * MIB * u) - (used + peak - now) * MIB) // b,
+}
+
+
+def _in_order(wrong, *terms):
+    return wrong(*terms)
+
+
+def draw_terms(rng) -> list[dict]:
+    """GPUs of every size; used above current; in one of eight the model does not fit."""
+    cases = []
+    for i in range(40):
+        total = 200 + 40 * i * i + rng.randint(0, 99)
+        current = rng.randint(total // 10, total // 3)
+        case = {
+            "total_mib": total,
+            "utilization": rng.choice([0.8, 0.9, 0.95]),
+            "used_mib": current + rng.randint(8, total // 12),
+            "peak_mib": current + rng.randint(12, total // 8),
+            "current_mib": current,
+            "block_bytes": rng.choice([96 * 1024, 229_376, MIB, 2 * MIB]),
+        }
+        if i % 8 == 7:
+            case["used_mib"] = int(total * case["utilization"]) + rng.randint(4, 20)
+        cases.append(case)
+    return cases
+
+
+NUM_BLOCKS = Exercise(
+    id="08.2",
+    name="num_blocks",
+    signature=("total_mib", "utilization", "used_mib", "peak_mib", "current_mib", "block_bytes"),
+    cases=draw_terms,
+    reference=num_blocks,
+    misconceptions=tuple(
+        Misconception(name, partial(_in_order, wrong)) for name, wrong in NUM_BLOCKS_WRONG.items()
+    ),
+)
+
+# Predictions -----------------------------------------------------------------------------------------------
+
+
+def _blocks_that_fit(total: int, used: int, peak: int, current: int) -> int:
+    terms = MeasuredTerms(total * GIB, 0.9, used * GIB, peak * GIB, current * GIB)
+    return terms.available // BLOCK
+
+
+def _activations(tokens: int) -> float:
+    return plan_memory("Llama-3.1-8B", gpu="H200", chunk=tokens).activations.bytes / GIB
+
+
+LESSON = Lesson(
+    exercises=(BLOCK_BYTES, NUM_BLOCKS, LEDGER, ROOM, BIND),
+    predictions=(
+        Prediction(
+            "blocks_fit",
+            lambda rng: {
+                "total": rng.choice([40, 60, 80]),
+                "used": 18,
+                "peak": 17,
+                "current": rng.choice([15, 16]),
+            },
+            how="int({total} * 0.9 - {used} - {peak} + {current}) * 2**30 // (2 * 2**20)",
+            unit="blocks",
+            answer=_blocks_that_fit,
+            tolerance=1.01,
+        ),
+        Prediction(
+            "short_form",
+            lambda rng: {"non_torch": rng.choice([2, 3, 4, 5])},
+            how="{non_torch} * 2**30 // (2 * 2**20)",
+            unit="blocks",
+            answer=lambda non_torch: non_torch * GIB // BLOCK,
+        ),
+        Prediction(
+            "activations",
+            lambda rng: {"tokens": rng.choice([2048, 4096, 16384])},
+            how="plan_memory('Llama-3.1-8B', gpu='H200', chunk={tokens}).activations.bytes / 2**30",
+            unit="GiB",
+            answer=_activations,
+            tolerance=2.0,
+        ),
+        Prediction(
+            "five_percent",
+            lambda rng: {"total": rng.choice([40, 80, 120])},
+            how="int({total} * 0.95 - {total} * 0.9) * 2**30 // (2 * 2**20)",
+            unit="blocks",
+            answer=lambda total: total * GIB // 20 // BLOCK,
+            tolerance=1.01,
+        ),
+    ),
+    questions=("why_current", "why_warm_up", "what_is_left"),
+)
