@@ -1,13 +1,25 @@
 """How fast memory allows a decode step to be, whatever the kernels.
 
 A decode step reads every weight that it uses once, and the cache of every sequence once. Its time is at least
-those bytes over the GPU's bandwidth. Sources: Williams et al. 2009 (roofline); the bandwidths and FLOP rates
-of ``data/gpus.json``.
+those bytes over the GPU's bandwidth, and at least its FLOPs over the GPU's FLOP rate. Sources: Williams et al. 2009
+(roofline); the bandwidths and FLOP rates of ``data/gpus.json``.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from minikv.errors import ArgumentError, ConfigError, check_count
+from minikv.plan.activations import routed_experts
 from minikv.plan.catalog import GPU
+from minikv.plan.config import read_config
+from minikv.plan.layers import LayerSpec
+from minikv.plan.spec import CacheSpec
+from minikv.plan.weights import weight_list
+
+MOST_BATCH = 2**20  # sequences: where ``ridge_batch`` stops looking
+_ATTENDING = ("full", "sliding", "chunked", "latent")  # layers whose attention is counted here
 
 
 @dataclass(frozen=True)
@@ -19,11 +31,127 @@ class DecodeFloor:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Roof:
+    """What a device can do at most: ``bandwidth_gb_s`` (10**9 bytes a second) and ``tflops`` (10**12 FLOP a second).
+
+    From a data sheet (``gpu_roof``) or measured (``minikv.memory``'s ``read_bandwidth`` and ``matmul_rate``).
+    Raises ``ArgumentError`` unless both are positive and finite.
+    """
+
+    name: str
+    bandwidth_gb_s: float
+    tflops: float
+
+    def __post_init__(self) -> None:
+        for what in ("bandwidth_gb_s", "tflops"):
+            value = getattr(self, what)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not 0 < value < math.inf:
+                raise ArgumentError("out_of_range", what=what, value=value, low=0, high=math.inf)
+
+    @property
+    def ridge(self) -> float:
+        """The ridge point in FLOP per byte: with less the device waits for memory, with more for arithmetic."""
+        return self.tflops * 1e12 / (self.bandwidth_gb_s * 1e9)
+
+    def tflops_at(self, intensity: float) -> float:
+        """The most that work of ``intensity`` FLOP per byte can reach, in 10**12 FLOP a second."""
+        return min(self.tflops, self.bandwidth_gb_s * 1e9 * intensity / 1e12)
+
+    def seconds(self, flops: int, num_bytes: int) -> float:
+        """The least time of work that does ``flops`` and moves ``num_bytes``, both at once."""
+        return max(flops / (self.tflops * 1e12), num_bytes / (self.bandwidth_gb_s * 1e9))
+
+
+@dataclass(frozen=True)
+class DecodeWork:
+    """One decode step of ``batch`` sequences that see ``context`` tokens each: what it reads and computes.
+
+    ``weight_bytes`` are read once for the whole batch, ``cache_bytes`` once for each sequence. ``weight_flops`` are
+    the products with weight matrices, ``attention_flops`` Q K^T and P V; one multiplication and one addition are two.
+    """
+
+    batch: int
+    context: int
+    weight_bytes: int
+    cache_bytes: int
+    weight_flops: int
+    attention_flops: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.weight_bytes + self.cache_bytes
+
+    @property
+    def flops(self) -> int:
+        return self.weight_flops + self.attention_flops
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte of the whole step."""
+        return self.flops / self.num_bytes
+
+    @property
+    def weight_intensity(self) -> float:
+        """FLOP per byte of weight: grows with the batch."""
+        return self.weight_flops / self.weight_bytes
+
+    @property
+    def attention_intensity(self) -> float:
+        """FLOP per byte of cache: the same for every batch and context, but for windows."""
+        return self.attention_flops / self.cache_bytes
+
+
 def ridge_point(gpu: GPU) -> float | None:
     """FLOP per byte at which 16-bit compute and memory take equally long; None where a figure is unknown."""
     if not gpu.bf16_tflops or not gpu.bandwidth_gb_s:
         return None
     return gpu.bf16_tflops * 1e12 / (gpu.bandwidth_gb_s * 1e9)
+
+
+def gpu_roof(gpu: GPU) -> Roof:
+    """The roof that a card's data sheet promises in bf16, or in fp16 where it has no bf16 (dense, no sparsity).
+
+    Raises ``ArgumentError`` ("roof_unknown") for a card without a 16-bit FLOP rate in the catalogue.
+    """
+    tflops = gpu.bf16_tflops or gpu.fp16_tflops
+    if not tflops:
+        raise ArgumentError("roof_unknown", name=gpu.name)
+    return Roof(gpu.name, gpu.bandwidth_gb_s, tflops)
+
+
+def decode_work(config: Any, batch: int, context: int, *, kv_dtype: str | None = None) -> DecodeWork:
+    """What one decode step of ``batch`` sequences, each seeing ``context`` tokens, reads and computes on one GPU.
+
+    ``config`` and ``kv_dtype``: as for ``CacheSpec.from_config``. Weights are in the checkpoint's dtype; of experts
+    those that some token is routed to (``experts_touched``), of an untied embedding nothing. MLA is counted absorbed:
+    every head attends to the latent itself, 2 * heads * ((c + r) + c) FLOPs a cached token and layer. Norms, softmax,
+    activations and the few bytes written are left out.
+
+    Raises ``ArgumentError`` for no sequences or tokens, ``ConfigError`` ("roofline_unknown") for layers whose
+    attention is not counted here (recurrent, cross, sparse), and what ``weight_list`` raises.
+    """
+    check_count("batch", batch)
+    return _step_of(config, context, kv_dtype)(batch)
+
+
+def ridge_batch(config: Any, context: int, roof: Roof, *, kv_dtype: str | None = None) -> int | None:
+    """The smallest batch whose decode step reaches the ridge point of ``roof``; None where no batch does.
+
+    None is the rule: a cache is read for one sequence alone, so a bigger batch brings more bytes and not only more
+    FLOPs. (Looked for up to a million sequences. That they fit the card is another matter.) Raises as ``decode_work``.
+    """
+    step = _step_of(config, context, kv_dtype)
+    low, high = 0, 1
+    while step(high).intensity < roof.ridge:
+        low, high = high, 2 * high
+        if high > MOST_BATCH:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if step(middle).intensity >= roof.ridge else (middle, high)
+    return high
 
 
 def experts_touched(num_experts: int, top_k: int, batch: int) -> float:
@@ -38,3 +166,40 @@ def decode_floor(weight_bytes: int, cache_bytes: int, bandwidth_gb_s: float) -> 
     """The least time of a step that reads ``weight_bytes`` and ``cache_bytes`` at ``bandwidth_gb_s`` (10**9 B/s)."""
     seconds = (weight_bytes + cache_bytes) / (bandwidth_gb_s * 1e9)
     return DecodeFloor(weight_bytes, cache_bytes, seconds)
+
+
+def _flops_a_token(layer: LayerSpec, heads: int) -> int:
+    """FLOPs of one layer's attention for one query token and one cached token, all heads."""
+    if layer.kind == "latent":  # scores over latent and rope key, values from the latent
+        return 2 * heads * (layer.k_dim + layer.v_dim + layer.k_dim)
+    return 2 * heads * (layer.k_dim + layer.v_dim)
+
+
+def _step_of(config: Any, context: int, kv_dtype: str | None) -> Callable[[int], DecodeWork]:
+    """The work of a step at this context, as a function of the batch: the config is read once."""
+    check_count("context", context)
+    reader = read_config(config)
+    spec = CacheSpec.from_config(config, kv_dtype=kv_dtype)
+    unknown = [layer for layer in spec.layers if layer.kind not in _ATTENDING or layer.top_k is not None]
+    if unknown:
+        kind = "sparse" if unknown[0].kind in _ATTENDING else unknown[0].kind
+        raise ConfigError("roofline_unknown", name=spec.name, kind=kind, known=", ".join(_ATTENDING))
+    heads = reader.count("num_attention_heads")
+    pairs = sum(_flops_a_token(layer, heads) * layer.tokens_kept(context) for layer in spec.layers)
+    weights, (num_experts, top_k) = weight_list(config), routed_experts(reader)
+    tied = not any(weight.kind == "lm_head" for weight in weights)
+    dense = [weight for weight in weights if weight.kind != "expert" and (tied or weight.kind != "embedding")]
+    experts = [weight for weight in weights if weight.kind == "expert"]
+    dense_bytes, expert_bytes = (sum(weight.bytes for weight in group) for group in (dense, experts))
+    # Vectors (norms, biases) are added, not multiplied; of the experts a token meets top_k.
+    products = sum(2 * weight.num_parameters for weight in dense if len(weight.shape) > 1)
+    if experts:
+        products += sum(2 * weight.num_parameters for weight in experts) * top_k // num_experts
+
+    def step(batch: int) -> DecodeWork:
+        touched = experts_touched(num_experts, top_k, batch) / num_experts if experts else 0
+        weight_bytes = dense_bytes + int(expert_bytes * touched)
+        cache_bytes = spec.bytes_read(context, batch)
+        return DecodeWork(batch, context, weight_bytes, cache_bytes, batch * products, batch * pairs)
+
+    return step

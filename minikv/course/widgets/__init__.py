@@ -8,6 +8,7 @@ from minikv.course.widgets.pool import PoolWidget
 from minikv.course.widgets.report_bar import ReportBar, report_bar
 from minikv.course.widgets.roofline import RooflineWidget
 from minikv.course.widgets.segments import SegmentsWidget, Step
+from minikv.course.widgets.walk import WalkWidget
 
 __all__ = [
     "AllocationWidget",
@@ -20,5 +21,6 @@ __all__ = [
     "SegmentsWidget",
     "SequenceBlocks",
     "Step",
+    "WalkWidget",
     "report_bar",
 ]

@@ -1,0 +1,91 @@
+"""What this machine's memory gives, level by level and in four access patterns.
+
+    python -m benchmarks.bandwidth [--quick] [--json FILE]
+
+Bandwidth is bytes read and written, a second, in 10**9. A read is amax over the working set many times in one call,
+a gather is torch.take of float32 by int64 indices. Each figure is the best of several: whatever else runs on the
+machine can only lower it. The peer of a level of the pyramid is the level below it, the peer of memory is torch's own
+copy (and, where the catalogue knows the card, its data sheet), the peer of a pattern is the random one.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from benchmarks.report import Row, arguments, device, publish
+from minikv.errors import UnknownNameError
+from minikv.memory import (
+    access_patterns,
+    bandwidth_curve,
+    cache_sizes,
+    copy_bandwidth,
+    levels,
+    read_bandwidth,
+)
+from minikv.memory.bandwidth import BandwidthPoint
+from minikv.plan import find_gpu
+from minikv.units import GIB, format_bytes
+
+UNIT = "10**9 bytes a second"
+
+
+def at_least(claim: str, ours: float, peer: float, peer_name: str, ratio: float) -> Row:
+    return Row(claim, ours, peer, peer_name, UNIT, f"at least {ratio:g} times the peer", ours >= ratio * peer)
+
+
+def best(measure: Callable[[], Sequence[BandwidthPoint]], times: int) -> list[BandwidthPoint]:
+    """Of each point the best of ``times`` measurements; what is measured together takes turns."""
+    runs = [measure() for _ in range(times)]
+    return [max(points, key=lambda point: point.gb_s) for points in zip(*runs, strict=True)]
+
+
+def pyramid(times: int) -> Iterator[Row]:
+    """Each level against the one below it, as one core sees them; then memory against a copy and the data sheet."""
+    found = levels(best(lambda: bandwidth_curve(cores=1), times), cache_sizes())
+    for upper, lower in itertools.pairwise(found):
+        claim = f"read, {sizes(upper.points)}: {upper.name}"
+        yield at_least(claim, upper.gb_s, lower.gb_s, f"read of what {lower.name} holds", 1.2)
+    memory, copy = best(lambda: [read_bandwidth(GIB), copy_bandwidth(GIB)], times)
+    yield at_least("read, 1 GiB, all cores", memory.gb_s, copy.gb_s, "torch's copy of 0.5 GiB", 0.8)
+    if torch.cuda.is_available():
+        try:
+            sheet = find_gpu(device()).bandwidth_gb_s
+        except UnknownNameError:
+            return
+        yield at_least("the same, beside the data sheet", memory.gb_s, sheet, "its promise", 0.75)
+
+
+def patterns(times: int) -> Iterator[Row]:
+    """The same gather in four orders; the coalesced one also against a copy."""
+    found = best(lambda: [*access_patterns(), copy_bandwidth(GIB)], times)
+    points = {point.what: point for point in found}
+    random, coalesced, copy = points["random"], points["coalesced"], points["copy"]
+    where = format_bytes(random.working_set)
+    for pattern, ratio in (("coalesced", 2.0), ("random_rows", 1.5), ("per_thread", 1.0)):
+        claim = f"gather of {where}, {pattern}"
+        yield at_least(claim, points[pattern].gb_s, random.gb_s, "the same in random order", ratio)
+    yield at_least(
+        "gather, coalesced, beside a copy", coalesced.gb_s, copy.gb_s, "torch's copy of 0.5 GiB", 0.2
+    )
+
+
+def sizes(points: tuple[BandwidthPoint, ...]) -> str:
+    """ "16 to 32 KiB": the working sets of a level."""
+    first, last = (format_bytes(points[index].working_set) for index in (0, -1))
+    return first if first == last else f"{first} to {last}"
+
+
+def rows(quick: bool) -> Iterator[Row]:
+    times = 2 if quick else 8
+    yield from pyramid(times)
+    yield from patterns(times)
+
+
+def main() -> None:
+    options = arguments(__doc__.splitlines()[0])
+    publish(rows(options.quick), options.json)
+
+
+if __name__ == "__main__":
+    main()
