@@ -30,7 +30,7 @@
 # ## 问题
 #
 # 2020 年 4 月，有人的训练第一步正常，第二步就显存不足，而 GPU 上有一半显存没有任何人在用（[PyTorch #35901](https://github.com/pytorch/pytorch/issues/35901)，“OOM error where ~50% of the GPU RAM cannot be utilised/reserved”）。
-# 一份快照说明了这些显存在哪里。
+# 一份快照显示了这些显存的去向。
 # 一个大张量释放之后，留下一个 11,643,387,904 字节的**段（segment）**。
 # 随后一些较小的张量住了进来，共 499,214,336 字节；从此，余下的 96% 既还不回 GPU，也放不下那个大张量。
 #
@@ -40,11 +40,11 @@
 # **张量和 GPU 之间发生了什么？每个 token 要为此付出多少？推理引擎为什么只分配一次？**
 
 # %% [markdown] key="answer_words" lang="en"
-# minikv has a model of PyTorch's CUDA caching allocator: it follows the same rules to the byte and needs no GPU.
+# minikv has a model of PyTorch's CUDA caching allocator: the same rules, taken from its source and followed to the byte. It needs no GPU.
 # It answers that issue in five calls.
 # (The snapshot lists many smaller tensors; one of them, its first, is enough.)
-# %% [markdown] key="answer_words" lang="zh" src="a4d967ec"
-# minikv 里有一个 PyTorch CUDA 缓存分配器（caching allocator）的模型：规则逐字节照做，不需要 GPU。
+# %% [markdown] key="answer_words" lang="zh" src="e5adfcfb"
+# minikv 里有一个 PyTorch CUDA 缓存分配器（caching allocator）的模型：规则取自它的源码，大小精确到字节，而且不需要 GPU。
 # 用它回答那个 issue，只要五次调用。
 # （快照里列出了许多较小的张量，这里只放第一个，就已经够了。）
 
@@ -66,19 +66,21 @@ print(t("answer_line", **sizes))
 # Start where memory is asked for most often.
 # `DynamicCache` of transformers holds K and V of each layer in a tensor, and joins every new token to it: `self.keys = torch.cat([self.keys, new], dim=-2)`.
 # That is a new tensor, one token longer; everything old is read and written again.
-# With a batch of $B$, $t$ bytes a token in all layers, a prompt of $p$ tokens and $g$ generated ones, the bytes that are read and written are
+# The step that makes $n$ tokens reads $n$ of them, $n - 1$ old ones and the new one, and writes $n$.
+# With a batch of $B$ sequences, $t$ bytes a token in all layers, a prompt of $p$ tokens and $g$ generated ones, the bytes that are read and written are
 #
 # $$\underbrace{\sum_{n=p+1}^{p+g} 2\, n\, B\, t}_{\text{joined}} = B\, t\, g\, (2p + g + 1) \qquad\qquad \underbrace{2\, g\, B\, t}_{\text{written to slots}}$$
 #
 # The left sum grows with the square of $g$.
 # On the right stands a cache like lesson 06's: allocated once, and each token goes to its slot.
-# %% [markdown] key="grow" lang="zh" src="1ae2abb9"
+# %% [markdown] key="grow" lang="zh" src="9c6bf96e"
 # ## 不断变大的缓存
 #
 # 先看显存申请最频繁的地方。
 # transformers 的 `DynamicCache` 把每层的 K 和 V 各放在一个张量里，每来一个 token 就拼接一次：`self.keys = torch.cat([self.keys, new], dim=-2)`。
 # 拼接得到的是一个长了一个 token 的新张量，旧内容要全部重新读一遍、写一遍。
-# 设 batch 为 $B$，一个 token 在所有层合计 $t$ 字节，提示词有 $p$ 个 token，再生成 $g$ 个，那么读写的字节数是
+# 让缓存达到 $n$ 个 token 的那一步，要读 $n$ 个（$n - 1$ 个旧的，1 个新的），再写 $n$ 个。
+# 设一个 batch 有 $B$ 条序列，一个 token 在所有层合计 $t$ 字节，提示词有 $p$ 个 token，再生成 $g$ 个，那么读写的字节数是
 #
 # $$\underbrace{\sum_{n=p+1}^{p+g} 2\, n\, B\, t}_{\text{拼接}} = B\, t\, g\, (2p + g + 1) \qquad\qquad \underbrace{2\, g\, B\, t}_{\text{写入槽位}}$$
 #
@@ -102,18 +104,20 @@ for steps in (256, 1024, 4096):
 
 # %% [markdown] key="copied_read" lang="en"
 # The last column is what attention itself has to read: in every step, all the tokens.
-# So joining does not make decoding quadratic, it is that already.
-# It triples the traffic: the cache is read and written once to grow, and read once more to be used.
+# So it is not joining that makes decoding quadratic; it is quadratic already.
+# Joining triples the traffic of the cache: it is read and written once to grow, and read once more to be used.
+# (The weights are read in every step too, once for the whole batch. So the extra traffic is felt where the cache is not small beside them: with long sequences and large batches.)
 #
 # And how long does it take here?
-# One layer's K, one sequence, bf16, a token at a time; the best of 30:
-# %% [markdown] key="copied_read" lang="zh" src="851c7724"
+# One layer's K, one sequence, bf16, a token at a time; on a CPU on one core; the best of 30:
+# %% [markdown] key="copied_read" lang="zh" src="7c67febd"
 # 最后一列是注意力本来就要读的：每一步都要读全部 token。
-# 所以并不是拼接让解码变成了平方级，它原本就是。
-# 拼接让访存量变成三倍：为了变长读一遍、写一遍，为了使用再读一遍。
+# 所以解码的平方级增长不能怪拼接，它本来就有。
+# 拼接让缓存的访存量变成三倍：为了变长读一遍、写一遍，为了使用再读一遍。
+# （每一步还要读一遍权重，整个 batch 共用这一遍。所以，只有缓存与权重相比不算小时，多出的访存才明显：序列长，batch 大。）
 #
 # 在这台机器上要花多少时间？
-# 一层的 K，一条序列，bf16，每次一个 token，取 30 次中最快的一次：
+# 一层的 K，一条序列，bf16，每次一个 token；在 CPU 上只用一个核；取 30 次中最快的一次：
 
 # %% key="time_token" tags="timing"
 import time
@@ -121,6 +125,7 @@ import time
 import torch
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.set_num_threads(1)  # on a CPU: threads that wait for each other make the times restless
 
 
 def best_us(work, repeats=30):
@@ -147,18 +152,18 @@ for length in (256, 1024, 4096, 16_384, 32_768):
     print(f"{length:>9,}{old.nbytes / 2**20:>8.1f}{join:>14,.1f}{copy:>14,.1f}{slot:>12,.1f}")
 
 # %% [markdown] key="peak_words" lang="en"
-# The time of a slot does not know how long the cache is.
+# The time of a slot does not depend on how long the cache is.
 # The column before it joins into memory that is there already (`out=`): the same copy, without the new memory.
-# So what `torch.cat` takes beyond it is the price of malloc itself.
-# On a CPU it can be far larger than the copy; the section "Empty or zeros" shows why. On a GPU an allocator stands in between to keep it small, and that one comes first.
+# So what `torch.cat` takes beyond it is the price of malloc and of the new memory.
+# On a CPU that can be far more than the copy; the section "Empty or zeros" shows why. On a GPU an allocator stands in between to keep it small, and that one comes first.
 #
 # Joining also needs room: while it copies, the old and the new tensor both live.
 # An older transformers held on to *all* the old tensors of a step and so needed the whole cache twice ([transformers #25930](https://github.com/huggingface/transformers/issues/25930), [PR #30536](https://github.com/huggingface/transformers/pull/30536)); today it is one tensor at a time.
 # `measure_peak` counts what was alive at once while a function ran:
-# %% [markdown] key="peak_words" lang="zh" src="3317927b"
+# %% [markdown] key="peak_words" lang="zh" src="19f4f2a2"
 # 写一个槽位的时间与缓存长短无关。
-# 它前面一列是拼接到现成的内存里（`out=`）：复制的内容相同，只是不用新内存。
-# 所以 `torch.cat` 比它多出的时间，就是 malloc 本身的代价。
+# 它前面一列是拼接到现成的内存里（`out=`）：复制的内容相同，只是不必另要内存。
+# 所以 `torch.cat` 比它多出的时间，就是 malloc 和新内存的代价。
 # 在 CPU 上，这个代价可能比复制大得多，原因见后面的“empty 还是 zeros”一节。在 GPU 上，有一个分配器专门让它变小，下面先讲这个。
 #
 # 拼接还需要空间：复制期间，旧张量和新张量同时存在。
@@ -204,13 +209,13 @@ print(f"{100 * 1 / (100 * (1 + 30)):.1%}   {10 / (10 + 100 * 30):.1%}")
 # Its premise is not.
 # PyTorch does not call `cudaMalloc` for a tensor: it takes *segments* from the driver, cuts *blocks* out of them, and keeps what is freed for the next request.
 # That is the **caching allocator**.
-# We let 512 tokens grow by `torch.cat` in the model, K and V of all 32 layers, on a device without end, and count.
+# We let a cache grow by 512 tokens with `torch.cat` in minikv's model of it, K and V of all 32 layers, on a device of unlimited memory, and count.
 # (Only the cache: a real forward allocates and frees much more in between.)
-# %% [markdown] key="malloc_read" lang="zh" src="bfb5c9bc"
+# %% [markdown] key="malloc_read" lang="zh" src="807c81fd"
 # 但前提不成立。
 # PyTorch 不会为每个张量调用 `cudaMalloc`：它向驱动程序成段地要显存，再从段里切出**分配器块**；释放的块自己留着，供下次请求使用。
 # 这就是**缓存分配器（caching allocator）**。
-# 下面在模型里用 `torch.cat` 增长 512 个 token，32 层的 K 和 V 全都算上，设备显存不设上限，数一数各发生了多少次。
+# 下面在 minikv 的分配器模型里，用 `torch.cat` 让缓存增长 512 个 token，32 层的 K 和 V 全都算上，设备显存不设上限，数一数请求了多少次，其中多少次到达驱动程序。
 # （只有缓存本身；真实的前向计算在其间还有许多别的分配和释放。）
 
 # %% key="grow_model"
@@ -254,13 +259,14 @@ for batch in (1, 8, 32):
 # $$r = 512 \left\lceil \frac{s}{512} \right\rceil \qquad S = \begin{cases} 2\ \text{MiB} & r \le 1\ \text{MiB} \\ 20\ \text{MiB} & 1\ \text{MiB} < r < 10\ \text{MiB} \\ 2\ \text{MiB} \cdot \left\lceil r / 2\ \text{MiB} \right\rceil & r \ge 10\ \text{MiB} \end{cases}$$
 #
 # **Choosing.** There are two pools: *small* for requests up to 1 MiB, *large* for the others.
-# A request gets the smallest free block of its own pool and its own stream that is large enough (best fit).
+# A request gets the smallest free block of its own pool and its own stream that is large enough (best fit); of equal ones, the one with the lowest address.
+# (A *stream* is a queue of GPU work. A program that makes none has one.)
 #
-# **Splitting.** What is left of the block becomes a block of its own: in the small pool from 512 B on, in the large pool if it is more than 1 MiB. Less than that stays with the block, in nobody's use.
+# **Splitting.** What is left of the block becomes a block of its own: in the small pool if it is at least 512 B, in the large pool if it is more than 1 MiB. Less than that stays with the block, in nobody's use.
 # A block that is freed merges with free neighbours, but only inside its segment.
 #
 # Two consequences to keep: blocks never move, and segments never merge.
-# %% [markdown] key="rules" lang="zh" src="27d4212b"
+# %% [markdown] key="rules" lang="zh" src="2849dd5b"
 # ## 三条规则
 #
 # **取整。** $s$ 字节的请求取整为 $r$ 字节；如果没有合适的空闲块，就向驱动程序要一个 $S$ 字节的段：
@@ -268,9 +274,10 @@ for batch in (1, 8, 32):
 # $$r = 512 \left\lceil \frac{s}{512} \right\rceil \qquad S = \begin{cases} 2\ \text{MiB} & r \le 1\ \text{MiB} \\ 20\ \text{MiB} & 1\ \text{MiB} < r < 10\ \text{MiB} \\ 2\ \text{MiB} \cdot \left\lceil r / 2\ \text{MiB} \right\rceil & r \ge 10\ \text{MiB} \end{cases}$$
 #
 # **挑选。** 内存池有两个：不超过 1 MiB 的请求归小块内存池（small），其余归大块内存池（large）。
-# 请求得到的，是同一个池、同一个 stream 里放得下它的最小空闲块（最佳适配，best fit）。
+# 请求得到的，是同一个池、同一个 stream 里放得下它的最小空闲块（最佳适配，best fit）；大小相同时，取地址最低的。
+# （stream 是 GPU 上排队执行计算的队列；程序自己不建，就只有一个。）
 #
-# **切分。** 剩余部分成为一个新的空闲块：小块内存池里剩 512 B 以上就切，大块内存池里要剩 1 MiB 以上才切，不足的部分就留在块里，谁也用不上。
+# **切分。** 剩余部分成为一个新的空闲块：小块内存池里至少剩 512 B 就切，大块内存池里要剩得超过 1 MiB 才切，不到的就留在块里，谁也用不上。
 # 块释放时，会与相邻的空闲块合并，但只限于同一个段之内。
 #
 # 由此要记住两点：块从不移动，段从不合并。
@@ -296,19 +303,21 @@ for size in (1, 512, 513, MIB, MIB + 1, 10 * MIB - 600, 10 * MIB - 500, 21 * MIB
 #
 # ## See it: tokens that grow
 #
-# Now the last row of the count above, in slow motion: one layer's K, a batch of 32, 32 tokens a step.
-# Move through the steps with the arrow keys.
-# Each new K is 2 MiB larger than any block that was freed, so the rules leave one way: another segment.
-# %% [markdown] key="rounding_read" lang="zh" src="4aa577ca"
+# Now the last row of the count above, for one layer's K alone, drawn every 32 tokens.
+# With a batch of 32, that many tokens more make K exactly 2 MiB larger, and segments come in multiples of 2 MiB.
+# Move through the steps with Back and Forward.
+# Each new K is larger than every block that was freed, so the rules leave one way: another segment.
+# %% [markdown] key="rounding_read" lang="zh" src="b7fd5349"
 # 段里剩下的部分，会用来满足之后的请求。
-# 只有最后一行是白白剩下的：在大块内存池里，恰好 1 MiB 不算 1 MiB 以上。
+# 只有最后一行是白白剩下的：在大块内存池里，恰好 1 MiB 不算超过 1 MiB。
 # （`off` 表示没有使用 `roundup_power2_divisions` 这项设置。）
 #
 # ## 看一看：token 不断增加
 #
-# 把上面计数的最后一行放慢来看：一层的 K，batch 为 32，每步 32 个 token。
-# 用方向键逐步查看。
-# 每个新的 K 都比已释放的任何一个块大 2 MiB，按规则只有一条路：再要一个段。
+# 把上面计数的最后一行拿来细看，只看一层的 K，每 32 个 token 画一次。
+# batch 为 32 时，每条序列多 32 个 token，K 恰好大 2 MiB，而段的大小正是 2 MiB 的倍数。
+# 用“后退”“前进”逐步查看。
+# 每个新的 K 都比已释放的任何一个块大，按规则只有一条路：再要一个段。
 
 # %% key="story_cat"
 from minikv.course.widgets.segments import SegmentsWidget, Step
@@ -319,7 +328,7 @@ lengths = range(512, 672, 32)
 steps = [Step("malloc", f"K {lengths[0]}", lengths[0] * k_token)]
 for tokens in lengths[1:]:
     steps.append(Step("malloc", f"K {tokens}", tokens * k_token, t("note_cat", tokens=tokens)))
-    steps.append(Step("free", f"K {tokens - 32}"))
+    steps.append(Step("free", f"K {tokens - 32}", note=t("note_cat_free")))
 steps.append(Step("empty_cache", note=t("note_cat_empty")))
 expandable = AllocatorSettings(expandable_segments=True)
 choices = {t("defaults"): AllocatorSettings(), "expandable_segments": expandable}
@@ -328,30 +337,34 @@ widget = SegmentsWidget(t("lang"), steps=steps, capacity=640 * MIB, settings=cho
 show(widget, text=widget.summary)
 
 # %% [markdown] key="story_cat_read" lang="en"
-# Every freed block is too small for the next token, and no two of them are neighbours.
-# The staircase goes on until the device is full; then the allocator gives back all it has cached, waits for the GPU, and begins again (`num_alloc_retries`).
-# Here `empty_cache()` is a cure: each freed block is a whole segment.
-# %% [markdown] key="story_cat_read" lang="zh" src="7367ec3f"
-# 每个释放的块，都放不下下一个 token 之后的张量，而它们彼此又不相邻。
-# 这样一级一级涨上去，直到设备满了；这时分配器等 GPU 完成计算，把缓存着的全部归还，再从头来过（`num_alloc_retries`）。
-# 这种情况下 `empty_cache()` 管用：每个释放的块都是一整个段。
+# Every freed block is too small for the next K, and no two of them can merge: each is a segment of its own.
+# In the count above, all 64 tensors climb this stair every 32 tokens, and one more segment goes round between them, because old and new live side by side: $64 + 16 \cdot 65 = 1104$ requests to the driver.
+#
+# The staircase goes on until the device is full; then the allocator waits for the GPU, gives back all it has cached, and begins again (`num_alloc_retries` counts how often).
+# Here `empty_cache()` helps: each freed block is a whole segment.
+# %% [markdown] key="story_cat_read" lang="zh" src="20c7649a"
+# 释放的每个块都放不下下一个 K，彼此又不能合并，因为各自就是一整个段。
+# 上面的计数里，64 个张量每 32 个 token 一齐上一级台阶；又因为新旧并存，还要多一个段在它们之间轮换：向驱动程序请求的次数是 $64 + 16 \cdot 65 = 1104$。
+#
+# 就这样一级一级涨上去，直到设备满了；这时分配器等 GPU 完成计算，把缓存着的全部归还，再从头来过（次数记在 `num_alloc_retries` 里）。
+# 这种情况下 `empty_cache()` 管用：释放的每个块都是一整个段。
 
 # %% [markdown] key="big" lang="en"
-# ## See it: 6 GB that will not come back
+# ## See it: free, keep, empty
 #
 # The second story needs no loop.
 # Llama-3.1-8B runs on a card that torch sees as 23.64 GiB, with lesson 06's cache: one tensor, batch 48, room for 1,024 tokens.
-# The batch is as large as the card allows; a second one has to wait until the first has gone.
-# When it has, the cache is freed.
+# A second cache of this size does not fit beside the first, so the next batch waits until this one is done.
+# When it is, its cache is freed.
 # Then the script keeps something small: the fp32 logits of the last step, to score them later.
 # Then `empty_cache()`, and the next batch.
-# %% [markdown] key="big" lang="zh" src="5de1cf25"
-# ## 看一看：收不回来的 6 GB
+# %% [markdown] key="big" lang="zh" src="ceca4f7b"
+# ## 看一看：释放、留下、清空
 #
 # 第二个故事不需要循环。
 # 在一块 torch 看到 23.64 GiB 的卡上运行 Llama-3.1-8B，用第 06 课的缓存：一个张量，batch 为 48，可放 1,024 个 token。
-# batch 已经开到这块卡的上限，第二批要等第一批结束。
-# 第一批结束，缓存释放。
+# 卡上放不下第二个这么大的缓存，所以下一批要等这一批结束。
+# 这一批结束，缓存释放。
 # 然后脚本留下一样小东西：最后一步的 fp32 logits，准备以后打分。
 # 再然后是 `empty_cache()`，接着下一批。
 
@@ -406,12 +419,14 @@ def six_steps(order, kept, memory_limit=None, **given):
     model = CachingAllocator(card, settings=settings, memory_limit=memory_limit)
     model.malloc(weights)
     first = model.malloc(cache)
-    if order == "keep, free":
-        model.malloc(kept)
-    model.free(first)
-    if order == "free, keep":
-        model.malloc(kept)
-    model.empty_cache()
+    for call in order.split(", "):
+        match call:
+            case "free":
+                model.free(first)
+            case "keep":
+                model.malloc(kept)
+            case "empty":
+                model.empty_cache()
     usage = model.usage()
     try:
         model.malloc(cache)
@@ -424,30 +439,33 @@ def six_steps(order, kept, memory_limit=None, **given):
 hidden = batch * config["hidden_size"] * 2
 print(t("variants_head"))
 for order, name, kept, settings in (
-    ("free, keep", "logits", logits, {}),
-    ("keep, free", "logits", logits, {}),
-    ("free, keep", "hidden", hidden, {}),
-    ("free, keep", "logits", logits, {"max_split_size_mb": 512}),
-    ("free, keep", "logits", logits, {"expandable_segments": True}),
+    ("free, keep, empty", "logits", logits, {}),
+    ("keep, free, empty", "logits", logits, {}),
+    ("free, empty, keep", "logits", logits, {}),
+    ("free, keep, empty", "hidden", hidden, {}),
+    ("free, keep, empty", "logits", logits, {"max_split_size_mb": 512}),
+    ("free, keep, empty", "logits", logits, {"expandable_segments": True}),
 ):
     stuck, fits = six_steps(order, kept, **settings)
     end = t("fits" if fits else "no_fit")
     what = ", ".join(f"{key}:{value}" for key, value in settings.items())
-    print(f"{order:<12}{name:<8}{kept / MIB:>8.2f}{stuck:>12,.1f}   {end:<15}{what}".rstrip())
+    print(f"{order:<20}{name:<8}{kept / MIB:>8.2f}{stuck:>12,.1f}   {end:<15}{what}".rstrip())
 
 # %% [markdown] key="variants_read" lang="en"
-# - Row 2: kept *before* the cache is freed, the logits get a segment of their own. The order decides, not the amount.
-# - Row 3: the last hidden states of the same step are below 1 MiB. They live in the small pool, and no small block can ever pin a large segment.
-# - Row 4: blocks of 512 MiB or more are never cut for a small request.
-# - Row 5: with expandable segments, which come next, the rest of the memory goes back.
+# - Row 2: kept *before* the cache is freed, the logits get a segment of their own.
+# - Row 3: and so they do if `empty_cache()` comes before them, because then the cache's segment has gone already. The order decides, not the amount.
+# - Row 4: the last hidden states of the same step are below 1 MiB. They live in the small pool, and no small block can ever pin a large segment.
+# - Row 5: blocks of 512 MiB or more are never cut for a small request.
+# - Row 6: with expandable segments, which come next, the rest of the memory goes back.
 #
 # And the way of every serving engine: the cache is allocated once and *never* freed.
 # A block that is not freed is not cut.
-# %% [markdown] key="variants_read" lang="zh" src="a4be88f1"
-# - 第 2 行：在缓存释放**之前**留下 logits，它就有自己的段。起决定作用的是次序，不是大小。
-# - 第 3 行：同一步最后的隐藏状态不到 1 MiB，住在小块内存池里；小块永远钉不住大块内存池的段。
-# - 第 4 行：512 MiB 以上的块不会为小请求切开。
-# - 第 5 行：可扩展段能把其余的显存还回去，下面就讲。
+# %% [markdown] key="variants_read" lang="zh" src="d18645a9"
+# - 第 2 行：在缓存释放**之前**留下 logits，它就有自己的段。
+# - 第 3 行：先调用 `empty_cache()` 再留下 logits，结果也一样，因为那时缓存的段已经还回去了。起决定作用的是次序，不是大小。
+# - 第 4 行：同一步最后的隐藏状态不到 1 MiB，放在小块内存池里；小块永远拖不住大块内存池的段。
+# - 第 5 行：512 MiB 及以上的块不会为小请求切开。
+# - 第 6 行：可扩展段能把其余的显存还回去，下面就讲。
 #
 # 推理引擎的做法则更干脆：缓存只分配一次，**从不**释放。
 # 不释放的块，就不会被切开。
@@ -457,13 +475,15 @@ for order, name, kept, settings in (
 #
 # With `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` in the environment (newer versions of torch also read `PYTORCH_ALLOC_CONF`) a segment is a long range of *addresses*; memory is mapped behind it page by page, 20 MiB each in the large pool.
 # `empty_cache()` can then take back every page without a live block.
+# (Not everything works with it: vLLM's sleep mode does not, [PR #14189](https://github.com/vllm-project/vllm/pull/14189).)
 # Go back to the widget and choose the other settings: the same six steps, and the last one fits.
 # `replay` runs such a list of operations without the drawing; here is what is reserved after each:
-# %% [markdown] key="expandable" lang="zh" src="ce8801b6"
+# %% [markdown] key="expandable" lang="zh" src="edcf025b"
 # ## 看一看：换成可扩展段
 #
 # 设置环境变量 `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`（较新的 torch 也读 `PYTORCH_ALLOC_CONF`）之后，一个段是一长段**地址**，背后的显存逐页映射，大块内存池每页 20 MiB。
 # 这样，凡是没有存活块的页，`empty_cache()` 都能收回。
+# （但它并非处处可用：vLLM 的睡眠模式（sleep mode）就与它不兼容，见 [PR #14189](https://github.com/vllm-project/vllm/pull/14189)。）
 # 回到上面的组件，换成别的设置：还是那六步，最后一步放得下了。
 # 不画图时，可以用 `replay` 运行这样一串操作；下面是每一步之后已保留的显存：
 
@@ -480,36 +500,42 @@ for name, settings in choices.items():
     done = replay(trace, CachingAllocator(card, settings=settings))
     reserved = "".join(f"{step.usage.reserved / 2**30:>9.2f}" for step in done)
     end = t("no_fit" if done[-1].out_of_memory else "fits")
-    print(f"{reserved}   {end}, {name}")
+    print(f"{reserved}   {end}  {name}")
 
 # %% [markdown] key="empty" lang="en"
 # ## What each call does
 #
-# | call | allocated | reserved | peak |
+# | call | allocated | reserved | peak of allocated |
 # |---|---|---|---|
 # | the last reference to a tensor goes | falls | stays | stays |
 # | `gc.collect()` | falls if a cycle held a tensor | stays | stays |
 # | `torch.cuda.empty_cache()` | stays | falls by the segments (expandable: the pages) with no live block | stays |
 # | `torch.cuda.reset_peak_memory_stats()` | stays | stays | becomes the current value |
 #
-# `empty_cache()` frees no tensor and makes no room for torch, which would have used the cached memory anyway; it makes room for *others*, and for a segment of another size.
-# It also waits for the GPU, so it has no place in a decoding loop.
-# A public guide, "KV 缓存分配详细指南" (a detailed guide to KV cache allocation), draws it as 5 GB of cached blocks that become 0; with one live block in each segment they stay 5 GB.
-# The same guide calls the peak "over the whole run": it is the peak since the last reset.
-# %% [markdown] key="empty" lang="zh" src="61cab305"
+# `empty_cache()` frees no tensor, and finds torch no memory that torch would not find by itself: it uses what is cached, and gives it back on its own before it reports out of memory (`num_alloc_retries`).
+# The call makes room for *others*: another process, or a library that asks the driver directly.
+# Row 3 above is its other use: an empty segment that has gone back cannot be cut.
+# It waits for the GPU, and the next request has to go to the driver again, so it has no place in a decoding loop.
+#
+# A public guide, "KV 缓存分配详细指南" (a detailed guide to KV cache allocation), draws 5 GB of cached blocks that become 0; with one live block in each segment they stay 5 GB.
+# A comment there calls the peak that of "整个程序运行中", the whole run of the program: it is the peak since the last reset.
+# %% [markdown] key="empty" lang="zh" src="6481f73f"
 # ## 每个调用做了什么
 #
-# | 调用 | 已分配 | 已保留 | 峰值 |
+# | 调用 | 已分配 | 已保留 | 已分配的峰值 |
 # |---|---|---|---|
 # | 张量的最后一个引用消失 | 下降 | 不变 | 不变 |
 # | `gc.collect()` | 若循环引用持有张量则下降 | 不变 | 不变 |
 # | `torch.cuda.empty_cache()` | 不变 | 减去没有存活块的段（可扩展段：页） | 不变 |
 # | `torch.cuda.reset_peak_memory_stats()` | 不变 | 不变 | 变为当前值 |
 #
-# `empty_cache()` 不释放任何张量，也不会给 torch 腾出空间，因为缓存着的显存 torch 本来就能用；它是给**别的程序**、给另一种大小的段腾空间。
-# 它还要等 GPU 完成计算，所以不该放在解码循环里。
-# 公开文档《KV 缓存分配详细指南》把它画成“5 GB 的空闲缓存变为 0”；如果每个段里都还有一个存活的块，那 5 GB 会原样留着。
-# 该指南还说峰值是“整个运行过程”的峰值，其实是自上次重置以来的峰值。
+# `empty_cache()` 不释放任何张量，也不会替 torch 找出它自己找不到的显存：缓存着的，torch 本来就能用；在报显存不足之前，它还会自己先归还一遍（`num_alloc_retries`）。
+# 这个调用是给**别人**腾空间：别的进程，或者直接向驱动程序要显存的库。
+# 上面第 3 行是它的另一个用处：空段还回去了，就不会再被切开。
+# 它要等 GPU 完成计算，之后的请求又得重新去找驱动程序，所以不该放在解码循环里。
+#
+# 公开文档《KV 缓存分配详细指南》画的是 5 GB 空闲缓存全部变为 0；如果每个段里都还有一个存活的块，这 5 GB 会原样留着。
+# 那里有一处注释说峰值是“整个程序运行中”的峰值，其实是自上次重置以来的峰值。
 
 # %% key="calls_model"
 model = CachingAllocator(card)
@@ -537,14 +563,14 @@ print_row("empty_cache")
 #
 # One question is left: does an allocation take memory at all?
 # On a GPU it does: when `cudaMalloc` returns, the bytes are yours, written or not.
-# On a CPU the system only promises addresses. A page of memory (usually 4 KiB) comes with the first *touch*, and is cleared then.
+# On a CPU the system only promises addresses, if the tensor is large. A page of memory (usually 4 KiB) comes with the first *touch*, and is cleared then.
 # `MemoryStats` shows both: on a CPU `reserved` is the address space of the process, `allocated` what of it is resident.
-# %% [markdown] key="zeros" lang="zh" src="ea89fa47"
+# %% [markdown] key="zeros" lang="zh" src="2dec93d6"
 # ## empty 还是 zeros
 #
 # 还有一个问题：分配之后，内存真的占上了吗？
 # 在 GPU 上是的：`cudaMalloc` 返回时，这些字节就归你了，写没写过都一样。
-# 在 CPU 上，系统只是许诺了一段地址；一页内存（通常 4 KiB）要等第一次**写入**才真正给出，并在那时清零。
+# 在 CPU 上，张量较大时，系统只是许诺了一段地址；一页内存（通常 4 KiB）要等第一次**写入**才真正给出，并在那时清零。
 # `MemoryStats` 两样都能看到：在 CPU 上，`reserved` 是进程的地址空间，`allocated` 是其中真正驻留在内存里的部分。
 
 # %% key="touch" tags="timing"
@@ -577,17 +603,17 @@ del room
 #
 # - On a CPU, `torch.empty` is free because nothing has happened yet. The first write pays for the pages, the second does not. `torch.zeros` *is* a first write.
 # - So a cache made with `torch.empty` on a CPU puts its cost into the first tokens, in small portions, and a memory graph shows it growing although it was allocated once.
-# - A large tensor on a CPU goes back to the system when it is freed. `torch.cat` then touches new pages for every token: that is what malloc cost in the first timing table. The CPU has no caching allocator to keep them.
-# - On a GPU, `torch.zeros` is a kernel that writes; pages are no subject.
+# - A large tensor on a CPU goes back to the system when it is freed, and `torch.cat` then touches new pages for every token: that was the price of malloc in the first timing table. Smaller blocks are kept for the next request, much as the caching allocator keeps its own. With glibc, the usual C library of Linux, the border is 32 MiB ([mallopt](https://man7.org/linux/man-pages/man3/mallopt.3.html), `M_MMAP_THRESHOLD`); look for the jump there.
+# - On a GPU, `torch.zeros` is a kernel that writes; the memory is there already.
 #
 # `LinearKVCache` uses zeros, and not for the time: a NaN in memory that was never written survives a mask (lesson 06).
-# %% [markdown] key="touch_read" lang="zh" src="6a042294"
+# %% [markdown] key="touch_read" lang="zh" src="46c60aa6"
 # 各列依次是 `reserved` 和 `allocated` 增加的 MiB，以及毫秒数。
 #
-# - 在 CPU 上，`torch.empty` 不花时间，是因为什么都还没发生。第一次写入要付出拿页的代价，第二次就不用了。`torch.zeros` **本身**就是第一次写入。
+# - 在 CPU 上，`torch.empty` 不花时间，是因为什么都还没发生。第一次写入要付出分配内存页的代价，第二次就不用了。`torch.zeros` **本身**就是第一次写入。
 # - 所以在 CPU 上用 `torch.empty` 建立的缓存，会把代价一点一点摊到最初的 token 上；明明只分配了一次，内存曲线却在慢慢上升。
-# - CPU 上的大张量一释放就还给系统。于是 `torch.cat` 每个 token 都要写一批新页；开头那张计时表里 malloc 的代价，就是这么来的。CPU 没有缓存分配器替它留着这些页。
-# - 在 GPU 上，`torch.zeros` 就是一个写入的 kernel，没有拿页的问题。
+# - CPU 上的大张量一释放就还给系统，于是 `torch.cat` 每个 token 都要写一批新页；开头那张计时表里 malloc 的代价，就是这么来的。较小的块会留给下一次请求，与缓存分配器的做法相似。在 Linux 常用的 C 库 glibc 里，分界是 32 MiB（[mallopt](https://man7.org/linux/man-pages/man3/mallopt.3.html) 的 `M_MMAP_THRESHOLD`）；计时表正是从那里开始跳升的。
+# - 在 GPU 上，`torch.zeros` 只是一个写入的 kernel，显存早已占好。
 #
 # `LinearKVCache` 用的是 zeros，但不是为了时间：从未写过的内存里若有 NaN，掩码是遮不住的（第 06 课）。
 
@@ -600,7 +626,7 @@ del room
 # ## 读一份真实的快照
 #
 # `torch.cuda.memory._dump_snapshot(文件)` 会写出每个段和其中的块；`from_snapshot` 读这个文件，但不执行里面的任何东西。
-# 下面是 #35901 里的那个段，提问者当时打印的原样，那时别的张量还没有住进来：
+# 下面就是 #35901 里的那个段，内容与提问者打印的一致，当时别的张量还没有住进来：
 
 # %% key="snapshot_json"
 import json
@@ -608,8 +634,8 @@ import json
 from minikv.memory import from_snapshot
 
 printed = {
-    "device": 0, "address": 139624890499072,
-    "segment_type": "large", "total_size": 11643387904,
+    "device": 0, "address": 139624890499072, "segment_type": "large",
+    "total_size": 11643387904, "allocated_size": 0, "active_size": 0,
     "blocks": [{"size": 11643387904, "state": "inactive"}],
 }
 
@@ -653,13 +679,13 @@ else:
 # ## Break it: the setting from the forum
 #
 # The out-of-memory message recommends settings, and forums recommend numbers.
-# Two that are often copied: `max_split_size_mb` as small as it goes, and `garbage_collection_threshold:0.8`, which promises to give cached memory back before the card is full.
+# Two that are often copied: `max_split_size_mb` as small as it goes (20; older versions of torch want more than 20), and `garbage_collection_threshold:0.8`, which promises to give cached memory back before the card is full.
 # Before you run it: both stories again, on the same card. Which setting helps one and hurts the other? Which does nothing?
-# %% [markdown] key="break" lang="zh" src="297db182"
+# %% [markdown] key="break" lang="zh" src="2a0c8a62"
 # ## 弄坏它：论坛上抄来的设置
 #
 # 显存不足的报错会建议一些设置，论坛上则流传着具体的数字。
-# 常被照抄的有两个：把 `max_split_size_mb` 设到最小，以及 `garbage_collection_threshold:0.8`，它号称能在显卡占满之前归还缓存着的显存。
+# 常被照抄的有两个：把 `max_split_size_mb` 设到最小（20；旧版 torch 要求大于 20），以及 `garbage_collection_threshold:0.8`，它号称能在显卡占满之前归还缓存着的显存。
 # 运行之前先想：同一块卡，两个故事再来一遍。哪个设置帮了一个、害了另一个？哪个根本不起作用？
 
 # %% key="break_settings"
@@ -681,19 +707,19 @@ for name, settings, memory_limit in (
         stats = model.memory_stats()
         peak = stats["reserved_bytes.all.peak"] / 2**30
         cells.append(f"{peak:>9.2f}{stats['num_device_alloc']:>7,}")
-    stuck, fits = six_steps("free, keep", logits, memory_limit, **settings)
+    stuck, fits = six_steps("free, keep, empty", logits, memory_limit, **settings)
     end = t("fits" if fits else "no_fit")
     print(f"{name:<22}{''.join(cells)}{stuck:>12,.0f} MiB  {end}")
 
 # %% [markdown] key="break_read" lang="en"
-# - `max_split_size_mb:20` cures the 6 GB. But at batch 8 it fills the card with a cache of a few hundred MiB and calls the driver thousands of times: blocks above 20 MiB may not be cut, so what is freed fits almost nobody.
-# - The garbage collection does *nothing* unless the process has a limit: torch reads the threshold only after `torch.cuda.set_per_process_memory_fraction` was called. With a limit it keeps the staircase low, and still asks the driver as often; a segment with a live block it cannot return either.
+# - `max_split_size_mb:20` cures the 6 GB. But at batch 8 it fills the card with a cache of a few hundred MiB and calls the driver thousands of times: blocks of 20 MiB or more may not be cut, so what is freed fits almost nobody. (It can be right for one phase: vLLM sets it while the weights are loaded, [PR #41268](https://github.com/vllm-project/vllm/pull/41268).)
+# - The garbage collection does *nothing* unless the process has a limit: torch reads the threshold only where `torch.cuda.set_per_process_memory_fraction` was called. With a limit it keeps the staircase low, and still asks the driver as often; a segment with a live block it cannot return either.
 # - Expandable segments help both, here. They are no reason to grow by `torch.cat`: the copies stay.
 #
 # Settings treat a symptom.
 # A pre-allocated cache takes both stories away: one call to malloc, no staircase, nothing to be cut.
-# %% [markdown] key="break_read" lang="zh" src="c150f198"
-# - `max_split_size_mb:20` 治好了那 6 GB。但 batch 为 8 时，几百 MiB 的缓存就占满了整块卡，还调用了驱动程序几千次：20 MiB 以上的块不许切开，释放的块几乎谁都用不上。
+# %% [markdown] key="break_read" lang="zh" src="7eca994a"
+# - `max_split_size_mb:20` 解决了那 6 GB。但 batch 为 8 时，几百 MiB 的缓存就占满了整块卡，还调用了驱动程序几千次：20 MiB 及以上的块不许切开，释放的块几乎谁都用不上。（只在某个阶段使用，倒可能是对的：vLLM 加载权重期间就这样设置，见 [PR #41268](https://github.com/vllm-project/vllm/pull/41268)。）
 # - 没有给进程设上限时，垃圾回收**什么都不做**：只有调用过 `torch.cuda.set_per_process_memory_fraction`，torch 才会理会这个阈值。设了上限，台阶就低了，但调用驱动程序的次数一点没少；含有存活块的段，它同样还不回去。
 # - 可扩展段在这里对两个故事都有帮助。但这不是继续用 `torch.cat` 的理由：复制一次也没少。
 #
@@ -746,17 +772,17 @@ explain("empty_cache_or_not")
 #
 # | symptom | the command that decides |
 # |---|---|
-# | nvidia-smi shows far more than my tensors take | `torch.cuda.memory_reserved() - torch.cuda.memory_allocated()`: that much is cached; what nvidia-smi shows above `memory_reserved()` is the CUDA context and others |
-# | `empty_cache()` brings nothing back | `torch.cuda.memory_stats()["inactive_split_bytes.all.current"]`: so many free bytes share a segment with a live block; `from_snapshot(file).holders()` says who asked for the live ones |
-# | reserved climbs while decoding, allocated does not | `torch.cuda.memory_stats()["num_alloc_retries"]`: above 0, the card was full and the whole cache was given back in the middle of the run; look for a `torch.cat` per token |
-# %% [markdown] key="stuck" lang="zh" src="53b47e11"
+# | nvidia-smi shows far more than my tensors take | `torch.cuda.memory_reserved() - torch.cuda.memory_allocated()`: that much is cached; what nvidia-smi shows above `memory_reserved()` is the CUDA context, libraries that allocate for themselves, and other processes |
+# | `empty_cache()` brings nothing back | `torch.cuda.memory_stats()["inactive_split_bytes.all.current"]`: so many free bytes share a segment with a live block (not counted with expandable segments); `from_snapshot(file).holders()` says who asked for the live ones |
+# | reserved climbs while decoding, allocated hardly does | `torch.cuda.memory_stats()["num_device_alloc"]` before and after a hundred steps: if it goes up, requests outgrow what is cached, so look for a `torch.cat` per token; `num_alloc_retries` above 0 says that the card was full once and everything cached was given back in the middle of the run |
+# %% [markdown] key="stuck" lang="zh" src="5c1b632c"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
-# | nvidia-smi 显示的远比我的张量多 | `torch.cuda.memory_reserved() - torch.cuda.memory_allocated()`：这么多是缓存着的；nvidia-smi 比 `memory_reserved()` 还多出的，是 CUDA 上下文和别的程序 |
-# | `empty_cache()` 之后什么都没回来 | `torch.cuda.memory_stats()["inactive_split_bytes.all.current"]`：有这么多空闲字节与存活的块同处一段；`from_snapshot(文件).holders()` 会说出存活的块是谁申请的 |
-# | 解码时已保留一路上升，已分配却不变 | `torch.cuda.memory_stats()["num_alloc_retries"]`：大于 0 说明显卡曾经满过，运行中途把缓存着的全部归还过一次；找找哪里每个 token 都在 `torch.cat` |
+# | nvidia-smi 显示的远比我的张量多 | `torch.cuda.memory_reserved() - torch.cuda.memory_allocated()`：这么多是缓存着的；nvidia-smi 比 `memory_reserved()` 还多出的，是 CUDA 上下文、自行分配显存的库，以及别的进程 |
+# | `empty_cache()` 之后什么都没回来 | `torch.cuda.memory_stats()["inactive_split_bytes.all.current"]`：有这么多空闲字节与存活的块同处一段（可扩展段不计在内）；`from_snapshot(文件).holders()` 会说出存活的块是谁申请的 |
+# | 解码时“已保留”一路上升，“已分配”却几乎不变 | `torch.cuda.memory_stats()["num_device_alloc"]`，在一百步前后各看一次：变大了，说明请求越来越大，缓存着的块放不下，找找哪里每个 token 都在 `torch.cat`；`num_alloc_retries` 大于 0，则说明显卡曾经满过，运行中途把缓存着的全部归还过 |
 
 # %% [markdown] key="next" lang="en"
 # ## What comes next
@@ -769,4 +795,4 @@ explain("empty_cache_or_not")
 #
 # 现在你知道缓存为什么只分配一次，也知道 torch 怎样处理这次请求。
 # 还差一个数：这唯一的一次分配，可以有多大？
-# 第 08 课把它测出来：`total * utilization - used - peak + current`，本课的峰值和已保留，在那里各有各的位置。
+# 第 08 课把它测出来：`total * utilization - used - peak + current`，本课讲的“峰值”和“已保留”，到那里各归其位。

@@ -51,13 +51,13 @@ check("07.2", bytes_copied)
 #
 # `free` lists the free blocks, in no order, each as `(address, size, stream, pool)`; `pool` is `"small"` or `"large"`.
 # A request of `size` bytes (already rounded) comes on `stream`.
-# Return the address of the block that it gets, or `None` if the driver has to be asked for a new segment.
-# %% [markdown] key="choose_task" lang="zh" src="cd6c0c92"
+# Return the address of the block that it gets (of blocks of the same size, the lowest address), or `None` if the driver has to be asked for a new segment.
+# %% [markdown] key="choose_task" lang="zh" src="a8aa5ca5"
 # ## 07.3 请求会得到哪个块？
 #
 # `free` 列出空闲块，次序不定，每个写成 `(address, size, stream, pool)`；`pool` 是 `"small"` 或 `"large"`。
 # 现在 `stream` 上来了一个 `size` 字节的请求（已经取整）。
-# 返回它得到的块的地址；如果要向驱动程序要新的段，返回 `None`。
+# 返回它得到的块的地址（大小相同时，取地址最低的）；如果要向驱动程序要新的段，返回 `None`。
 
 # %% key="choose_stub"
 def choose_block(free: list[tuple[int, int, int, str]], size: int, stream: int) -> int | None:
@@ -104,18 +104,18 @@ check("07.4", bytes_returned)
 #
 # Write a cache for a batch of sequences that grow together.
 #
-# - `allocate(*shape)` gives a float tensor with anything in it. Call it in the constructor, and never again; make no other tensor either.
-# - `append(new)`: one more token a sequence, `new` is `[batch, width]`. A full cache raises `ValueError` and stays as it is.
-# - `read()`: the tokens so far, a view `[batch, tokens, width]`.
+# - `allocate(*shape)` gives a float tensor with anything in it. Call it once, in the constructor, for exactly `max_seq` tokens a sequence, and never again; make no other tensor either.
+# - `append(new)`: one more token a sequence; `new` is `[batch, width]` and stays as it is. A full cache raises `ValueError`, and stays as it is too.
+# - `read()`: the tokens so far, at first none, as a view `[batch, tokens, width]`.
 # - `reset()`: the next generation begins, in the same memory.
-# %% [markdown] key="slots_task" lang="zh" src="a4d79331"
+# %% [markdown] key="slots_task" lang="zh" src="a1feccb8"
 # ## 07.5 只分配一次的缓存
 #
 # 为一批同步增长的序列写一个缓存。
 #
-# - `allocate(*shape)` 给出一个浮点张量，内容不定。只在构造函数里调用，之后不再调用，也不要另建别的张量。
-# - `append(new)`：每条序列再加一个 token，`new` 的形状是 `[batch, width]`。缓存已满就抛出 `ValueError`，内容不变。
-# - `read()`：到目前为止的 token，返回视图 `[batch, tokens, width]`。
+# - `allocate(*shape)` 给出一个浮点张量，内容不定。只在构造函数里调用一次，每条序列恰好留 `max_seq` 个 token 的位置；之后不再调用，也不要另建别的张量。
+# - `append(new)`：每条序列再加一个 token；`new` 的形状是 `[batch, width]`，不要改动它。缓存已满就抛出 `ValueError`，内容不变。
+# - `read()`：到目前为止的 token，一开始没有；返回视图 `[batch, tokens, width]`。
 # - `reset()`：开始下一轮生成，仍用同一块内存。
 
 # %% key="slots_stub"

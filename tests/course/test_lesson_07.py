@@ -5,8 +5,10 @@ import random
 import pytest
 import torch
 
+from minikv.course.check import run_check
 from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
+from minikv.course.lessons.slots_07 import SlotCache
 from minikv.memory import AllocatorSettings, CachingAllocator
 from minikv.memory.allocator_blocks import INACTIVE
 from minikv.memory.allocator_rules import segment_size
@@ -242,16 +244,17 @@ def grown(batch, steps, capacity=None, memory_limit=None, **settings):
     return allocator.memory_stats()
 
 
-def stuck_after(kept, first, **settings):
-    """Reserved but unallocated bytes after empty_cache, ``kept`` allocated before or after a 6 GiB cache is freed."""
+def stuck_after(kept, order, **settings):
+    """Reserved but unallocated bytes after the calls of ``order`` on a 6 GiB cache, of which ``kept`` bytes remain."""
     allocator = CachingAllocator(settings=AllocatorSettings(**settings))
     cache = allocator.malloc(6 * GIB)
-    if first == "keep":
-        allocator.malloc(kept)
-    allocator.free(cache)
-    if first == "free":
-        allocator.malloc(kept)
-    allocator.empty_cache()
+    calls = {
+        "free": lambda: allocator.free(cache),
+        "keep": lambda: allocator.malloc(kept),
+        "empty": allocator.empty_cache,
+    }
+    for call in order.split(", "):
+        calls[call]()
     usage = allocator.usage()
     return usage.reserved - usage.allocated
 
@@ -259,6 +262,7 @@ def stuck_after(kept, first, **settings):
 def test_growing_by_cat_seldom_calls_the_driver_and_reserves_many_times_the_cache():
     one, many = grown(1, 512), grown(32, 512)
     assert 500 * one["num_device_alloc"] < 64 * 513
+    assert many["num_device_alloc"] == 64 + 16 * 65
     assert many["allocated_bytes.all.current"] == 4 * GIB
     assert many["reserved_bytes.all.current"] > 10 * 4 * GIB
 
@@ -278,8 +282,38 @@ def test_what_each_setting_does_to_the_growing_cache():
 def test_which_survivor_holds_six_gib():
     config = find_model(MODEL).config
     logits, hidden = 48 * config["vocab_size"] * 4, 48 * config["hidden_size"] * 2
-    assert stuck_after(logits, "free") == 6 * GIB - logits
-    assert stuck_after(logits, "keep") < 2 * MIB
-    assert stuck_after(hidden, "free") < 2 * MIB
-    assert stuck_after(logits, "free", max_split_size_mb=512) < 2 * MIB
-    assert stuck_after(logits, "free", expandable_segments=True) < 40 * MIB
+    late = "free, keep, empty"
+    assert round(logits / MIB, 1) == 23.5
+    assert stuck_after(logits, late) == 6 * GIB - logits
+    assert stuck_after(logits, "keep, free, empty") < 2 * MIB
+    assert stuck_after(logits, "free, empty, keep") < 2 * MIB
+    assert stuck_after(hidden, late) < 2 * MIB
+    assert stuck_after(logits, late, max_split_size_mb=512) < 2 * MIB
+    assert stuck_after(logits, late, expandable_segments=True) < 40 * MIB
+
+
+class KeepsOneColumn(SlotCache):
+    def append(self, new):
+        super().append(new[:, -1:].expand_as(new))
+
+
+class TakesTooMuch(SlotCache):
+    def __init__(self, allocate, batch, max_seq, width):
+        super().__init__(lambda *shape: allocate(*shape, 2)[..., 0], batch, max_seq, width)
+
+
+class ChangesWhatItIsGiven(SlotCache):
+    def append(self, new):
+        super().append(new)
+        new.zero_()
+
+
+class NeverEmpty(SlotCache):
+    def read(self):
+        return self.room[:, : max(self.length, 1)]
+
+
+@pytest.mark.parametrize("wrong", [KeepsOneColumn, TakesTooMuch, ChangesWhatItIsGiven, NeverEmpty])
+def test_a_slot_cache_that_only_looks_right_fails(wrong):
+    for seed in range(3):
+        assert run_check(EXERCISES["07.5"], wrong, seed=seed).kind == "wrong"

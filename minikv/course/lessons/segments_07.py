@@ -39,6 +39,11 @@ def choose_any_stream(free, size, stream):
     return choose_block(own, size, stream)
 
 
+def choose_list_order(free, size, stream):
+    fitting = [(held, address) for address, held, _, _ in _in_reach(free, size, stream) if held >= size]
+    return min(fitting, key=lambda block: block[0])[1] if fitting else None
+
+
 def choose_larger_only(free, size, stream):
     return choose_block([block for block in free if block[1] != size], size, stream)
 
@@ -58,12 +63,14 @@ def draw_free(rng) -> list[dict]:
         free = [
             (address, held, stream, "small" if small else "large") for address, held, stream, small in free
         ]
-        _, held, stream, _ = rng.choice(free)
-        if i % 4 == 3:  # a second block of the same size, at another address
-            free.append((64 * MIB * len(free), held, stream, free[0][3]))
-        rng.shuffle(free)
+        _, held, stream, pool = rng.choice(free)
         size = held + 512 * rng.choice([0, 0, -1, 1, rng.randint(-800, 800)])
-        cases.append({"free": free, "size": max(512, size), "stream": rng.choice([stream, stream, 0, 7])})
+        if i % 2:  # a second block of exactly this size: the lower address decides
+            free.append((64 * MIB * len(free), held, stream, pool))
+            size = held
+        rng.shuffle(free)
+        asked_on = stream if i % 2 else rng.choice([stream, stream, 0, 7])
+        cases.append({"free": free, "size": max(512, size), "stream": asked_on})
     return cases
 
 
@@ -78,6 +85,7 @@ CHOOSE = Exercise(
         Misconception("largest", choose_largest),
         Misconception("any_pool", choose_any_pool),
         Misconception("any_stream", choose_any_stream),
+        Misconception("list_order", choose_list_order),
         Misconception("larger_only", choose_larger_only),
     ),
 )

@@ -8,6 +8,7 @@ import torch
 from minikv.course.exercise import Exercise, Misconception
 
 Allocate = Callable[..., torch.Tensor]
+COLUMN = 10_000  # between two columns of a token, more than any row, generation and place come to
 
 
 class SlotCache:
@@ -77,6 +78,14 @@ class ReadsACopy(SlotCache):
         return super().read().clone()
 
 
+class NoGuard(SlotCache):
+    """Nothing asks whether the cache is full: torch's own IndexError comes up."""
+
+    def append(self, new):
+        self.room[:, self.length] = new
+        self.length += 1
+
+
 class StartsOver(SlotCache):
     """A full cache takes the next token, over its oldest ones."""
 
@@ -92,7 +101,7 @@ def run_slots(cache_class, batch: int, max_seq: int, width: int, lengths: list[i
     """Fill the cache with a generation of each of ``lengths`` tokens, with a reset between; say what was seen.
 
     ``allocate`` counts its calls and gives memory full of NaN (shown as None), as memory that was never written may
-    be. Token t of generation g is g * 100 + t, plus 1,000 a row.
+    be. Token t of generation g is g * 100 + t, plus 1,000 a row, in the first column and ``COLUMN`` more in each other.
     """
     made: list[torch.Tensor] = []
 
@@ -101,33 +110,45 @@ def run_slots(cache_class, batch: int, max_seq: int, width: int, lengths: list[i
         return made[-1]
 
     cache = cache_class(allocate, batch, max_seq, width)
-    at_start, seen = len(made), []
-    rows = 1000.0 * torch.arange(batch)[:, None]
+    at_start, seen, changed = len(made), [], 0
+    places = 1000.0 * torch.arange(batch)[:, None] + COLUMN * torch.arange(width)
     for generation, length in enumerate(lengths):
         if generation:
             cache.reset()
-        refused = 0
+        before, refused = cache.read().shape[1], 0
         for token in range(length):
+            right = places + 100 * generation + token
+            given = right.clone()
             try:
-                cache.append((rows + 100 * generation + token).expand(batch, width).clone())
-            except (ValueError, IndexError):
+                cache.append(given)
+            except ValueError:
                 refused += 1
+            changed += not torch.equal(given, right)
         view = cache.read()
         homes = [tensor.untyped_storage().data_ptr() for tensor in made[:at_start]]
         told = {
+            "tokens before the first": before,
             "shape": list(view.shape),
-            "tokens": [[_number(value) for value in row] for row in view[..., -1].tolist()],
+            "tokens": [[_token(columns) for columns in row] for row in view.tolist()],
             "refused": refused,
             "a view of the first memory": view.untyped_storage().data_ptr() in homes,
             "the same memory when read again": cache.read().data_ptr() == view.data_ptr(),
         }
         seen.append(told)
-    return {"allocated by the constructor": at_start, "later": len(made) - at_start, "read": seen}
+    return {
+        "allocated by the constructor": at_start,
+        "numbers in it": sum(tensor.numel() for tensor in made[:at_start]),
+        "later": len(made) - at_start,
+        "changed what it was given": changed,
+        "read": seen,
+    }
 
 
-def _number(value: float) -> int | None:
-    """NaN is no number, and is not equal to itself."""
-    return None if math.isnan(value) else int(value)
+def _token(columns: list[float]) -> int | None:
+    """The number in the first column, if every other column belongs to it. NaN is no number, nor equal to itself."""
+    first = columns[0]
+    whole = all(value == first + COLUMN * place for place, value in enumerate(columns))
+    return int(first) if whole else None
 
 
 def draw_lengths(rng) -> list[dict]:
@@ -154,6 +175,7 @@ SLOTS = Exercise(
         Misconception("allocates_at_reset", AllocatesAtReset),
         Misconception("reads_all_room", ReadsAllRoom),
         Misconception("reads_a_copy", ReadsACopy),
+        Misconception("no_guard", NoGuard),
         Misconception("starts_over", StartsOver),
     ),
     limit_s=10.0,
