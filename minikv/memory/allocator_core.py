@@ -290,7 +290,8 @@ class AllocatorCore:
         return ArgumentError("allocator_unknown_address", address=shown, live=len(self._live))
 
     def _out_of_memory(self, size: int, wanted: int) -> DeviceOutOfMemory:
-        usage, limit = self._stats.usage(), self.memory_limit
+        usage = self._stats.usage()
+        limit = self.capacity if self.memory_limit is None else self.memory_limit
         unused = usage.reserved - usage.allocated
         words = {
             "requested": size,

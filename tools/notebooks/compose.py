@@ -71,10 +71,10 @@ def header(course: Course, target: Target, meta: Meta) -> str:
     rows = [(words["place"], _place(course, target))]
     if target.kind == "lesson":
         needed = [_lesson_link(course, target, number) for number in meta.needs]
-        rows.append((words["needs"], ", ".join(needed) or words["nothing"]))
+        rows.append((words["needs"], words["comma"].join(needed) or words["nothing"]))
         rows.append((words["time"], words["minutes"].format(minutes=meta.minutes)))
     if meta.rooms:
-        rows.append((words["rooms"], ", ".join(f"`minikv.{room}`" for room in meta.rooms)))
+        rows.append((words["rooms"], words["comma"].join(f"`minikv.{room}`" for room in meta.rooms)))
     rows.append((words["t4"], meta.t4[target.lang]))
     if meta.paper:
         rows.append((words["paper"], meta.paper[target.lang]))

@@ -3,6 +3,7 @@
 TEXTS = {
     "en": {
         "colon": ": ",
+        "comma": ", ",
         "badge": "▶ Open in Colab",
         "switch": "中文",
         "lesson_title": "{number} · {title}",
@@ -24,6 +25,7 @@ TEXTS = {
     },
     "zh": {
         "colon": "：",
+        "comma": "、",
         "badge": "▶ 在 Colab 中打开",
         "switch": "English",
         "lesson_title": "{number} · {title}",

@@ -1,0 +1,777 @@
+# %% [meta]
+# number = "16"
+# slug = "where_did_6gb_go"
+# needs = ["03", "05", "07"]
+# rooms = ["memory.retention", "memory.caching_allocator"]
+# minutes = 50
+# [title]
+# en = "Where did 6 GB go?"
+# zh = "那 6 GB 去哪儿了？"
+# [t4]
+# en = "The same experiments on the T4's memory; two cells then also show its allocated, reserved and non-torch bytes."
+# zh = "同样的实验在 T4 的显存上进行；另有两个单元格会给出它的已分配、已保留和 torch 之外的字节数。"
+# [paper]
+# en = "16.1, 16.4, 16.5"
+# zh = "16.1、16.4、16.5"
+
+# %% [markdown] key="question" lang="en"
+# ## The question
+#
+# In May 2023 somebody runs Bloom with `torch.no_grad()` and `torch.cuda.empty_cache()`.
+# After a few inferences the GPU is out of memory all the same.
+# [transformers #23285](https://github.com/huggingface/transformers/issues/23285) has one line for what should happen instead:
+#
+# > auto release the memory usage
+#
+# The answer asks for the code and the hardware; the same report stands in [DeepSpeed #3508](https://github.com/deepspeedai/DeepSpeed/issues/3508).
+# Neither says who still held anything: the reporter did not know, and nobody can guess it from outside.
+#
+# The case of this lesson is such a report.
+# It is the document of lesson 03, “Memory Retention After model.generate() — Root Cause Analysis” (the analysis): after `generate()`, `gc.collect()` and `empty_cache()`, 5.5 GB are free where about 18 GB were expected, and “6+ GB” are “stuck in CUDA allocator”.
+#
+# **Who holds the memory after `generate()`, and which figure tells?**
+#
+# The analysis questions five suspects and lets all of them go.
+# Then it blames a wrong estimate.
+# We shall question the same five here, with experiments, and then look for one who was never asked.
+# %% [markdown] key="question" lang="zh" src="39cd17aa"
+# ## 问题
+#
+# 2023 年 5 月，有人运行 Bloom，用了 `torch.no_grad()`，也用了 `torch.cuda.empty_cache()`。
+# 可推理了几次之后，显存还是不够了。
+# [transformers #23285](https://github.com/huggingface/transformers/issues/23285) 里，“期望的行为”只有一句话：
+#
+# > auto release the memory usage（自动释放占用的显存）
+#
+# 回复者想看代码和硬件信息；同一份报告也提交到了 [DeepSpeed #3508](https://github.com/deepspeedai/DeepSpeed/issues/3508)。
+# 两处都没有说明是谁还占着显存：报告者自己不知道，旁人也猜不出来。
+#
+# 本课的案子就是这样一份报告。
+# 它就是第 03 课的那份文档《Memory Retention After model.generate() — Root Cause Analysis》（下称原文）：`generate()`、`gc.collect()`、`empty_cache()` 之后，本该有约 18 GB 空闲显存，实际只有 5.5 GB，“6+ GB”被“卡在 CUDA 分配器里”。
+#
+# **`generate()` 之后，是谁占着显存？哪个数字能说明问题？**
+#
+# 原文查了五个嫌疑对象，全部排除，
+# 最后把责任归给一个算错的估算。
+# 我们用实验把这五个再查一遍，然后去找一个从没被问到的对象。
+
+# %% [markdown] key="facts" lang="en"
+# ## 1. The facts of the case
+#
+# A detective first checks whether the facts fit together.
+# %% [markdown] key="facts" lang="zh" src="8063b353"
+# ## 1. 案情
+#
+# 侦探的第一步，是看各项事实对不对得上。
+
+# %% key="predict_unexplained"
+predict("unexplained", ...)
+
+# %% key="facts_sum"
+expected, seen, explained = 18.0, 5.5, 6.0
+missing = expected - seen
+print(t("facts_line", missing=missing, explained=explained, left=missing - explained))
+
+# %% [markdown] key="facts_read" lang="en"
+# The explanation covers half of the gap.
+# And of the figures that would tell where the other half is, the analysis names none: not `memory_allocated()`, not `memory_reserved()`, not what other processes use.
+# Here are the figures that it should have asked for.
+# %% [markdown] key="facts_read" lang="zh" src="5ddb4ee3"
+# 原文的解释只覆盖了缺口的一半。
+# 而能说明另一半去向的数字，原文一个也没给：没有 `memory_allocated()`，没有 `memory_reserved()`，也没有其他进程的占用。
+# 下面就是它本该查的数字。
+
+# %% [markdown] key="formula" lang="en"
+# ## 2. The formula: one subtraction
+# %% [markdown] key="formula" lang="zh" src="ff14beb5"
+# ## 2. 公式：一次减法
+
+# %% [markdown] key="formula_math"
+# $$\underbrace{T - F}_{\text{used}} \;=\; \underbrace{A}_{\text{live}} \;+\; \underbrace{P}_{\text{pinned}} \;+\; \underbrace{(R - A - P)}_{\text{returnable}} \;+\; \underbrace{(T - F - R)}_{\text{outside}}$$
+
+# %% [markdown] key="symbols" lang="en"
+# | symbol | what it is | unit | where it stands |
+# |---|---|---|---|
+# | $T$, $F$ | all memory of the GPU, and what is free | bytes | `torch.cuda.mem_get_info()` |
+# | $A$ | **allocated**: blocks that live tensors use | bytes | `torch.cuda.memory_allocated()` |
+# | $R$ | **reserved**: all segments that PyTorch took from the GPU | bytes | `torch.cuda.memory_reserved()` |
+# | $P$ | free blocks of segments in which something lives | bytes | `memory_stats()["inactive_split_bytes.all.current"]` |
+#
+# Each share has another owner, and another cure:
+#
+# | the large share | who has it | what helps | what does not |
+# |---|---|---|---|
+# | live | a Python object somewhere holds a tensor | find it, let it go | `empty_cache()`, `gc.collect()` alone |
+# | pinned | a live tensor sits in a large segment | let that tensor go; allocate it earlier | `empty_cache()` |
+# | returnable | nobody, it is cached | `empty_cache()`; or nothing, since PyTorch uses it again | searching for a leak |
+# | outside | CUDA context, NCCL, other processes | count processes; fewer communicators | everything above |
+#
+# `MemoryStats` reads all of them.
+# (A CPU has no caching allocator: there *allocated* is the process's resident memory, and what belongs to a GPU alone stays empty.)
+# %% [markdown] key="symbols" lang="zh" src="d2fb78f5"
+# | 符号 | 含义 | 单位 | 从哪里读 |
+# |---|---|---|---|
+# | $T$、$F$ | GPU 的全部显存，其中空闲的 | 字节 | `torch.cuda.mem_get_info()` |
+# | $A$ | **已分配**：存活张量使用的块 | 字节 | `torch.cuda.memory_allocated()` |
+# | $R$ | **已保留**（reserved）：PyTorch 从 GPU 拿走的所有段（segment） | 字节 | `torch.cuda.memory_reserved()` |
+# | $P$ | 段里空着的块，而同一段里还有东西活着 | 字节 | `memory_stats()["inactive_split_bytes.all.current"]` |
+#
+# 式中四项依次是：存活（live）、被钉住（pinned）、可归还（returnable）、torch 之外（outside）。
+# 每一份属于不同的主人，对策也不同：
+#
+# | 哪一份大 | 在谁手里 | 有用的办法 | 没用的办法 |
+# |---|---|---|---|
+# | 存活 | 某个 Python 对象持有张量 | 找到它，放掉它 | 只调用 `empty_cache()`、`gc.collect()` |
+# | 被钉住 | 一个存活的张量待在大段里 | 放掉那个张量，或让它更早分配 | `empty_cache()` |
+# | 可归还 | 没有人，只是缓存着 | `empty_cache()`；也可以不管，PyTorch 会再用 | 到处找泄漏 |
+# | torch 之外 | CUDA 上下文、NCCL、其他进程 | 数一数进程；少建通信组 | 以上所有办法 |
+#
+# 这些数字 `MemoryStats` 都会读。
+# （CPU 没有缓存分配器：那里的“已分配”是进程的常驻内存，只属于 GPU 的几项留空。）
+
+# %% key="stats" tags="hardware"
+import torch
+from minikv.memory import MemoryStats
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+print(MemoryStats.read(device).text(t("lang")))
+
+# %% [markdown] key="scene" lang="en"
+# ## 3. The scene
+#
+# A small Llama with random weights, built from a config: 2 layers, 2 KV heads, float32.
+# Everything below happens on it, in your own Jupyter kernel, in seconds.
+# %% [markdown] key="scene" lang="zh" src="479c4f1e"
+# ## 3. 现场
+#
+# 一个随机权重的小 Llama，由配置直接构建：2 层，2 个 KV 头，float32。
+# 下面的一切都在它身上、在你自己的内核（Jupyter kernel）里进行，几秒就能跑完。
+
+# %% key="model"
+import gc
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+from minikv.plan import CacheSpec
+
+config = LlamaConfig(
+    vocab_size=64, hidden_size=32, intermediate_size=64, max_position_embeddings=128,
+    num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16, dtype="float32",
+)
+torch.manual_seed(0)
+model = LlamaForCausalLM(config).to(device).eval()
+prompts = torch.randint(1, 64, (3, 17)).to(device)
+real = torch.ones_like(prompts)
+
+
+def answer(**more):
+    fixed = dict(max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
+    return model.generate(prompts, attention_mask=real, **fixed, **more)
+
+# %% [markdown] key="scene_report" lang="en"
+# `retention_report` calls a function and compares what is alive before and after: storages, the names that lead to them, cache objects.
+# First `generate()` as most people call it:
+# %% [markdown] key="scene_report" lang="zh" src="e91da53e"
+# `retention_report` 会调用一个函数，并比较调用前后有什么活着：存储、通向它们的名字、缓存对象。
+# 先看大多数人那样调用的 `generate()`：
+
+# %% key="plain_generate"
+from minikv.memory import retention_report
+
+print(retention_report(answer).text(t("lang")))
+
+# %% [markdown] key="suspects" lang="en"
+# ## 4. Five suspects
+#
+# The analysis names them, with line numbers of its day.
+# The line numbers have moved, and not every reason still holds; so each suspect gets an experiment on the version that is installed here.
+#
+# | suspect | what the analysis says | what is so today |
+# |---|---|---|
+# | `generate()` keeps the cache on the model | no: it lives in a local variable | still true, by default |
+# | the causal mask | none is made in decode | true for SDPA without padding; a padded batch makes one in each step, and so does eager attention. None of them stays |
+# | SDPA | no state, its workspace is on the stack | no state; but the workspace of flash attention is memory from the caching allocator, for a moment |
+# | tensor parallelism | `GatherParallel` adds no buffer | transformers 5.23 has no such class. Sharding adds no tensors; the communicators of NCCL do take memory, *outside* PyTorch: in [vLLM PR #10511](https://github.com/vllm-project/vllm/pull/10511) 1.79 GiB with one GPU and 3.58 GiB with two are counted as non-torch |
+# | the script's helper | returns text, holds nothing | true as long as it returns text |
+# %% [markdown] key="suspects" lang="zh" src="70e649b5"
+# ## 4. 五个嫌疑对象
+#
+# 原文列出了它们，并附上当时的行号。
+# 行号早已变动，理由也不是条条都还成立；所以针对这里安装的版本，给每个嫌疑对象做一次实验。
+#
+# | 嫌疑对象 | 原文的说法 | 现在的情况 |
+# |---|---|---|
+# | `generate()` 把缓存留在模型上 | 没有：缓存在局部变量里 | 默认情况下仍然成立 |
+# | 因果掩码（mask） | 解码时不生成 | SDPA 且没有填充时成立；有填充的 batch 每一步都会生成，eager 注意力也会。但都不会留下来 |
+# | SDPA | 没有状态，工作空间在栈上 | 没有状态；但 flash attention 的工作空间来自缓存分配器，只占用片刻 |
+# | 张量并行（TP） | `GatherParallel` 不增加缓冲区 | transformers 5.23 里已没有这个类。切分不增加张量；而 NCCL 的通信组确实占显存，只是在 PyTorch **之外**：[vLLM PR #10511](https://github.com/vllm-project/vllm/pull/10511) 的日志里，torch 之外的显存在一块 GPU 时为 1.79 GiB，两块时为 3.58 GiB |
+# | 脚本自己的辅助函数 | 返回文本，不持有缓存 | 只要返回的是文本就成立 |
+
+# %% key="experiments"
+from minikv.course.lessons.suspects_16 import small_model, suspect_generate
+from minikv.course.lessons.suspects_16 import suspect_helper, suspect_mask, suspect_sdpa
+
+two = torch.randint(1, 64, (2, 9))
+padded = torch.ones_like(two)
+padded[0, :4] = 0
+whole = torch.ones_like(two)
+
+
+def acquit(suspect, report, more=""):
+    caches = sum(not cache.in_result for cache in report.caches)
+    found = dict(kept=report.kept_bytes, caches=caches)
+    print(t("suspect_line", suspect=t(f"suspect_{suspect}"), more=more, **found))
+
+
+acquit("generate", suspect_generate(small_model(), two))
+batches = {"whole": whole, "padded": padded}
+for attention, name in (("sdpa", "whole"), ("sdpa", "padded"), ("eager", "whole")):
+    report, shapes = suspect_mask(small_model(attention), two, batches[name])
+    made = t("mask_none" if shapes[-1] is None else "mask_made")
+    batch = t(f"batch_{name}")
+    acquit("mask", report, t("mask_line", attention=attention, batch=batch, mask=made))
+acquit("sdpa", suspect_sdpa())
+acquit("helper", suspect_helper(small_model(), two, lambda tokens: " ".join(map(str, tokens))))
+
+# %% key="parallel" tags="hardware"
+from minikv.course.lessons.parallel_16 import suspect_parallel
+
+report, same = suspect_parallel(small_model(), two)
+acquit("parallel", report, t(f"same_{same}"))
+
+# %% [markdown] key="acquitted" lang="en"
+# Nothing is kept, by any of them.
+# (The sharded model has one rank here, which shards and reduces as two would, without a partner; a test of this package runs it with two.)
+#
+# The masks show what “acquitted” means: a mask is made where the analysis saw none, and still it is gone after the step.
+# *Allocated for a moment* and *kept* are two different questions, and only the peak answers the first.
+# %% [markdown] key="acquitted" lang="zh" src="9fc641cf"
+# 一个也没有留下什么。
+# （这里切分后的模型只有一个 rank，它照样切分、照样归约，只是没有同伴；本软件包的测试会用两个 rank 再跑一遍。）
+#
+# 从掩码可以看出“排除”是什么意思：原文说不生成的地方确实生成了掩码，但这一步之后它就没了。
+# **片刻占用**和**一直占住**是两个问题，前者要看峰值才知道。
+
+# %% [markdown] key="kept_intro" lang="en"
+# ## 5. What really keeps it
+#
+# Five things do keep a cache.
+# None of them is a bug, and all of them are easy to do without noticing.
+# Each happens here once, is shown, and is undone.
+# %% [markdown] key="kept_intro" lang="zh" src="e6268276"
+# ## 5. 真正会占住显存的
+#
+# 有五种情况确实会占住缓存。
+# 它们都不是 bug，又都很容易在不知不觉中发生。
+# 下面让每一种各发生一次，看清楚，再解除。
+
+# %% key="alive"
+def count_caches(moment):
+    gc.collect()
+    alive = sum(type(item) is DynamicCache for item in gc.get_objects())
+    print(t("alive_line", moment=moment, alive=alive))
+
+
+count_caches(t("at_start"))
+
+# %% [markdown] key="output" lang="en"
+# ### The output
+#
+# With `return_dict_in_generate=True` you get an object, and the cache is one of its fields.
+# How much is that?
+# %% [markdown] key="output" lang="zh" src="f6c6eb3f"
+# ### 输出
+#
+# 设了 `return_dict_in_generate=True`，得到的是一个对象，缓存就是它的一个字段。
+# 那是多少字节？
+
+# %% key="predict_output"
+predict("kept_by_output", ...)
+
+# %% key="output_kept"
+def keep_output():
+    global out
+    out = answer(return_dict_in_generate=True)
+
+
+print(retention_report(keep_output).caches[0].text(t("lang")))
+held = sum(layer.keys.nbytes + layer.values.nbytes for layer in out.past_key_values.layers)
+spec = CacheSpec.from_config(config)
+print(t("held_line", held=held, spec=spec.bytes_for(17 + 8 - 1, batch=3)))
+count_caches("out")
+out.past_key_values = None
+count_caches("out.past_key_values = None")
+out["past_key_values"] = None
+count_caches('out["past_key_values"] = None')
+
+# %% [markdown] key="output_read" lang="en"
+# The obvious line frees nothing.
+# An output of transformers is an object with attributes *and* an ordered dictionary, and setting the attribute to `None` leaves the dictionary's entry where it was.
+# Set the entry, or `del out`.
+# The generated tokens are still there, in `out.sequences`.
+#
+# This is the trap that people fall into in public.
+# In [mellea PR #544](https://github.com/generative-computing/mellea/pull/544) GPU memory grew with every request, because whole output objects, caches included, were kept in a dictionary of metadata.
+# In [transformers.js #1734](https://github.com/huggingface/transformers.js/issues/1734) a wrapper asked for the dictionary, took four fields out of it and forgot the cache: about 24 GB before anybody noticed.
+# %% [markdown] key="output_read" lang="zh" src="82f4443a"
+# 最顺手的那一行什么也没释放。
+# transformers 的输出既是带属性的对象，**又**是有序字典；把属性设为 `None`，字典里的那一项还在原处。
+# 要么设置那一项，要么 `del out`。
+# 生成的 token 还在 `out.sequences` 里。
+#
+# 公开的案例里，这是最常见的坑。
+# [mellea PR #544](https://github.com/generative-computing/mellea/pull/544) 中，每来一个请求，显存就涨一点，因为整个输出对象连同缓存都被存进了元数据字典。
+# [transformers.js #1734](https://github.com/huggingface/transformers.js/issues/1734) 中，一层封装要来了字典形式的输出，取走四个字段，忘了缓存：等到有人发现，已经占了约 24 GB。
+
+# %% [markdown] key="own" lang="en"
+# ### A cache of your own
+#
+# Whoever brings the cache keeps it.
+# That is the purpose, and it is easy to forget when the conversation is over.
+# %% [markdown] key="own" lang="zh" src="3ef27dcc"
+# ### 自己的缓存
+#
+# 谁带来缓存，缓存就归谁。
+# 这本来就是目的，只是对话结束之后容易忘记。
+
+# %% key="own_kept"
+def bring_cache():
+    global cache
+    cache = DynamicCache(config=config)
+    answer(past_key_values=cache)
+
+
+print(retention_report(bring_cache).verdict(t("lang")))
+count_caches("cache")
+del cache
+count_caches("del cache")
+
+# %% [markdown] key="looked" lang="en"
+# ### Only looked at
+#
+# The next cell has no `=` in it: it shows a cache and gives it no name.
+# %% [markdown] key="looked" lang="zh" src="7462261e"
+# ### 只是看了一眼
+#
+# 下一个单元格里没有 `=`：只是显示一个缓存，没有给它起名字。
+
+# %% key="looked_at"
+answer(return_dict_in_generate=True).past_key_values
+
+# %% key="looked_kept"
+import re
+from IPython import get_ipython
+
+shell = get_ipython()
+count_caches(t("no_name"))
+spaces = {"user_ns": shell.user_ns, "user_ns_hidden": shell.user_ns_hidden}
+for where, names in {**spaces, "Out": shell.user_ns["Out"]}.items():
+    found = [str(name) for name, value in names.items() if type(value) is DynamicCache]
+    print(f"{where:<15}", *sorted({re.sub(r"\d+", "N", name) for name in found}))
+
+# %% [markdown] key="looked_read" lang="en"
+# (N is the number of the cell.)
+# A notebook remembers every result that it displays: in `Out`, as `_N`, and the last one as `_`.
+# Each of these is a reference like any other.
+#
+# `%reset -f out` is meant for this.
+# Until 2023 it freed nothing: [IPython #14129](https://github.com/ipython/ipython/issues/14129) found the second copy in `user_ns_hidden`, and [PR #14133](https://github.com/ipython/ipython/pull/14133) mended it.
+# Not all of it: in the IPython that this lesson was written with (9.18), the first `_` of a session stays in that second place.
+# So we do what `%reset` does, and then empty every `_` and `_N` that is left, in both places.
+# (A `;` behind the last line keeps a result from being remembered at all.)
+# %% [markdown] key="looked_read" lang="zh" src="a13f5df3"
+# （N 是单元格的编号。）
+# notebook 会记住显示过的每个结果：存在 `Out` 里，叫 `_N`，最近一个还叫 `_`。
+# 其中每一个都是实实在在的引用。
+#
+# `%reset -f out` 就是为此准备的。
+# 但在 2023 年以前，它什么也没释放：[IPython #14129](https://github.com/ipython/ipython/issues/14129) 发现 `user_ns_hidden` 里还有一份，[PR #14133](https://github.com/ipython/ipython/pull/14133) 做了修正。
+# 修得还不彻底：编写本课时的 IPython（9.18）里，一次会话的第一个 `_` 仍会留在那里。
+# 所以我们先做 `%reset` 所做的事，再把两处剩下的 `_` 和 `_N` 全部清空。
+# （最后一行末尾加 `;`，结果就根本不会被记住。）
+
+# %% key="looked_undone"
+shell.displayhook.flush()
+for names in spaces.values():
+    for name in [name for name in names if re.fullmatch(r"_+|_\d+", name)]:
+        names[name] = ""
+count_caches("flush()")
+
+# %% [markdown] key="error" lang="en"
+# ### The last error
+#
+# An exception keeps the frame that it came from, and the frame keeps its local variables.
+# In [PyTorch #27600](https://github.com/pytorch/pytorch/issues/27600) a maintainer explains why memory does not come back after an out-of-memory error:
+#
+# > Which holds onto all the Tensors on the GPU and so they cannot be freed yet as you could access them.
+#
+# An uncaught error is kept in `sys.last_value` and `sys.last_traceback`.
+# A cell that fails would stop this notebook, so we catch the error and keep it by hand, as IPython does:
+# %% [markdown] key="error" lang="zh" src="94dbb6ed"
+# ### 最近一次错误
+#
+# 异常会留住它发生时所在的栈帧，栈帧又留住其中的局部变量。
+# [PyTorch #27600](https://github.com/pytorch/pytorch/issues/27600) 里，一位维护者解释了为什么显存不足的错误之后，显存回不来：
+#
+# > Which holds onto all the Tensors on the GPU and so they cannot be freed yet as you could access them.（它持有 GPU 上的所有张量；因为你还可能访问，所以还不能释放。）
+#
+# 没有捕获的错误会留在 `sys.last_value` 和 `sys.last_traceback` 里。
+# 单元格报错会让这个 notebook 停下，所以我们捕获错误，再照 IPython 的做法手动留住它：
+
+# %% key="error_kept"
+import sys
+
+
+def too_much():
+    kept = DynamicCache(config=config)
+    answer(past_key_values=kept)
+    raise MemoryError("CUDA out of memory")
+
+
+def fail():
+    try:
+        too_much()
+    except MemoryError as error:
+        sys.last_value, sys.last_traceback = error, error.__traceback__
+
+
+print(retention_report(fail).verdict(t("lang")))
+count_caches("sys.last_traceback")
+sys.last_traceback.tb_next = None
+count_caches("tb_next = None")
+del sys.last_value, sys.last_traceback
+
+# %% [markdown] key="error_read" lang="en"
+# Why cut the chain instead of deleting two names?
+# After a real uncaught error IPython holds the same traceback in further places, and `del sys.last_traceback` leaves those.
+# Cutting the traceback itself works for all of them; the trick is from the discussion of [IPython PR #11572](https://github.com/ipython/ipython/pull/11572).
+# Causing another small error, such as `1/0`, also works: it takes the place of the old one.
+# %% [markdown] key="error_read" lang="zh" src="b3b9ae48"
+# 为什么要剪断链条，而不是直接删掉两个名字？
+# 真正未捕获的错误发生后，IPython 还在别处留着同一个 traceback，`del sys.last_traceback` 管不到那些地方。
+# 剪断 traceback 本身则处处有效；这个办法出自 [IPython PR #11572](https://github.com/ipython/ipython/pull/11572) 的讨论。
+# 再制造一个小错误也行，比如 `1/0`：新的错误会顶替旧的。
+
+# %% [markdown] key="widget" lang="en"
+# ### A live widget
+#
+# A slider that redraws something from the cache holds it through its callback.
+# And the widget itself is held by the registry of `ipywidgets` until it is closed, whether a name leads to it or not.
+# %% [markdown] key="widget" lang="zh" src="8c619abb"
+# ### 还活着的组件
+#
+# 一个会根据缓存重画内容的滑块，通过回调函数占住缓存。
+# 而组件自己在关闭之前，一直由 `ipywidgets` 的登记表持有，有没有名字都一样。
+
+# %% key="widget_kept"
+from ipywidgets import IntSlider
+
+
+def make_slider():
+    kept = DynamicCache(config=config)
+    answer(past_key_values=kept)
+    slider = IntSlider()
+    slider.observe(lambda change: print(kept.layers[0].keys.shape), names="value")
+    return slider
+
+
+slider = make_slider()
+del slider
+count_caches("del slider")
+found = next(item for item in gc.get_objects() if type(item) is IntSlider)
+found.close()
+del found
+count_caches("close()")
+
+# %% [markdown] key="culprit" lang="en"
+# ## 6. One who was never asked
+#
+# The analysis ends with a chain: the estimate is too low, so the batch is too big, so memory is in fragments, so “`empty_cache()` can't coalesce fragmented pages”.
+# The first two links hold (lesson 03).
+# The last one is put wrongly.
+# Free neighbours are merged when they are freed, and `empty_cache()` merges nothing: it gives back *whole segments*, those in which nothing lives (lesson 07).
+# So there has to be something that lives.
+#
+# How much can one small tensor keep?
+# %% [markdown] key="culprit" lang="zh" src="1d9bf865"
+# ## 6. 从没被问到的那一个
+#
+# 原文最后给出一条因果链：估算偏低，所以 batch 过大，所以显存碎片化，所以“`empty_cache()` can't coalesce fragmented pages”（无法合并碎片化的页）。
+# 前两环成立（第 03 课）。
+# 最后一环说错了。
+# 相邻的空闲块在释放时就会合并，`empty_cache()` 什么也不合并：它归还的是**整个段**，而且段里不能有任何活着的东西（第 07 课）。
+# 所以，一定有什么东西还活着。
+#
+# 一个小张量，能留住多少？
+
+# %% key="predict_left"
+predict("left_reserved", ...)
+
+# %% key="left"
+from minikv.course.lessons.evidence_16 import left_reserved
+
+MIB = 2**20
+every_fifth = range(0, 40, 5)
+for size, kept in ((4, [0]), (4, [0, 5, 10]), (4, every_fifth), (12, [0]), (12, every_fifth)):
+    reserved = left_reserved([size * MIB] * 40, kept) // MIB
+    print(t("left_line", size=size, kept=len(kept), live=size * len(kept), reserved=reserved))
+
+# %% key="left_real" tags="hardware"
+if device == "cuda":
+    torch.cuda.empty_cache()
+    start = torch.cuda.memory_reserved()
+    tensors = [torch.empty(4 * MIB, dtype=torch.uint8, device=device) for _ in range(40)][::5]
+    torch.cuda.empty_cache()
+    print(t("left_real", kept=len(tensors), reserved=(torch.cuda.memory_reserved() - start) // MIB))
+    del tensors
+else:
+    print(t("no_gpu"))
+
+# %% [markdown] key="left_read" lang="en"
+# With 4 MiB tensors, one live tensor in every fifth place keeps everything: five of them share a segment of 20 MiB.
+# A tensor of 10 MiB or more gets a segment of its own, and pins nothing but itself.
+# Until such a segment is free, is used again for something small, and the small thing stays.
+#
+# This is the story below, in the allocator model: one rank of DeepSeek-V3 with 3 of its 61 layers, on a share of its GPU.
+# (The weights are left out of the picture: they never move.)
+# The script's calculator chooses the batch.
+# The cache grows by a token a step, as `DynamicCache` does: a new K, then the old one is freed.
+# And at the last step a hook keeps one tensor of each layer, to be looked at later: the hidden states of the last 64 tokens, a fraction of the cache.
+#
+# Move the slider, step by step; then choose other settings and watch the same steps again.
+# %% [markdown] key="left_read" lang="zh" src="a8fc49eb"
+# 4 MiB 的张量，每隔四个留一个，就能留住全部：五个张量共用一个 20 MiB 的段。
+# 10 MiB 及以上的张量独占一个段，除了自己什么也钉不住。
+# 除非这样的段空了出来，又分给某个小东西，而小东西留了下来。
+#
+# 下面就是这个故事，放在分配器模型里演示：DeepSeek-V3 的一个 rank，取 61 层中的 3 层，显存也按比例缩小。
+# （图里不画权重：它们从不移动。）
+# batch 由那个脚本的计算器决定。
+# 缓存每一步增加一个 token，与 `DynamicCache` 的做法相同：先写出新的 K，再释放旧的。
+# 到最后一步，一个钩子（hook）为每一层留下一个张量，打算以后再看：最近 64 个 token 的隐藏状态，比缓存小得多。
+#
+# 一步一步拖动滑块；再换别的设置，把同样的步骤重看一遍。
+
+# %% key="story"
+from minikv.course.lessons.culprit_16 import NON_TORCH, culprit
+from minikv.course.widgets.segments import SegmentsWidget
+from minikv.memory import AllocatorSettings
+
+choices = {
+    t("default"): AllocatorSettings(),
+    "max_split_size_mb = 128": AllocatorSettings(max_split_size_mb=128),
+}
+layers = 3
+story = culprit("naive", num_layers=layers, new_tokens=3, lang=t("lang"))
+weights, extraction = story.steps[0], story.steps[-1]
+widget = SegmentsWidget(
+    t("lang"),
+    steps=story.steps[1:-1],
+    capacity=story.capacity - weights.size,
+    non_torch=NON_TORCH * layers // 61,
+    settings=choices,
+)
+show(widget, text=widget.summary, caption=t("story_caption"))
+
+# %% key="story_end"
+sizes = dict(need=extraction.size / 1e9, free=story.free / 1e9, stuck=story.stuck / 1e9)
+print(t("story_end", **sizes, ok=t(f"ok_{story.extracted}")))
+
+# %% [markdown] key="story_read" lang="en"
+# Read the last steps.
+# The cache is gone, every one of its tensors.
+# `empty_cache()` was called.
+# And still the device has less free memory than it should: the kept tensors lie in segments that were made for a whole K of the batch.
+# In the figures this is the second share, *pinned*: reserved is far above allocated, and `empty_cache()` cannot help.
+#
+# This is a story that the model tells, not a proof about that GPU: the analysis shows no snapshot, so nobody can say what its 12.5 GB were.
+# What it lacks is now clear: allocated, reserved, and a list of who lives.
+# %% [markdown] key="story_read" lang="zh" src="7157c942"
+# 看最后几步。
+# 缓存没了，它的张量一个不剩。
+# `empty_cache()` 也调用过了。
+# 可设备上的空闲显存还是比应有的少：留下的张量躺在当初为整个 batch 的 K 而建的段里。
+# 对应到数字，就是第二份，**被钉住**：已保留远高于已分配，`empty_cache()` 无能为力。
+#
+# 这是模型讲的故事，不是对那块 GPU 的证明：原文没有给出快照，谁也说不清那 12.5 GB 到底是什么。
+# 但它缺什么，现在清楚了：已分配、已保留，以及一份还活着的对象清单。
+
+# %% [markdown] key="fix" lang="en"
+# ## 7. The fix, measured again
+#
+# There are two things to mend, and they are not the same.
+# The batch comes from `CacheSpec` now instead of `hidden_size // heads`; and whoever keeps those tensors lets them go, or keeps a copy on the CPU instead.
+# Here is the whole model, 61 layers, with each of the two:
+# %% [markdown] key="fix" lang="zh" src="bff52854"
+# ## 7. 修正，再测一次
+#
+# 要改的有两处，而且不是一回事。
+# 一是 batch 改由 `CacheSpec` 计算，不再用 `hidden_size // heads`；二是谁留着那些张量，谁就把它们放掉，或者改为在 CPU 上留一份副本。
+# 下面是完整的 61 层模型，两处修正分别测：
+
+# %% key="fix_measured"
+from minikv.course.lessons.evidence_16 import end_of
+from minikv.course.widgets.segments import Step
+
+
+def without_the_kept(story):
+    """The same steps, but what was kept is let go before empty_cache."""
+    end = next(place for place, step in enumerate(story.steps) if step.kind == "empty_cache")
+    kept = [step.name for step in story.steps if step.name.startswith("kept")]
+    return [*story.steps[:end], *(Step("free", name) for name in kept), *story.steps[end:]]
+
+
+print(t("fix_head"))
+for calculator in ("naive", "plan"):
+    story = culprit(calculator)
+    for fixed, steps in (("no", story.steps), ("yes", without_the_kept(story))):
+        stuck, extracted = end_of(steps, story.capacity, NON_TORCH)
+        line = dict(peak=story.peak_reserved / 1e9, stuck=stuck / 1e9, batch=story.batch)
+        words = dict(fixed=t(f"freed_{fixed}"), ok=t(f"ok_{extracted}"))
+        print(t("fix_line", calculator=calculator, **line, **words))
+
+# %% [markdown] key="fix_read" lang="en"
+# The right estimate makes the segments smaller, and so less can be pinned: it shrinks the damage.
+# Letting the kept tensors go removes it, under either estimate.
+# The estimate never held a byte.
+#
+# And under today's library?
+# A latent cache is far smaller, so the same wrong line now errs to the other side (lesson 03).
+# %% [markdown] key="fix_read" lang="zh" src="a8b96380"
+# 估算对了，段就小了，能被钉住的也少了：损失随之缩小。
+# 放掉留着的张量，则不论用哪个估算，滞留都会消失。
+# 估算自己从未占过一个字节。
+#
+# 换成现在的库呢？
+# 潜在向量缓存小得多，同一行错误的代码如今错向了另一边（第 03 课）。
+
+# %% key="today"
+for layout in ("hf-expanded", "hf"):
+    for calculator in ("naive", "plan"):
+        found = culprit(calculator, layout)
+        sizes = dict(cache=found.cache_bytes / 1e9, budget=found.budget / 1e9)
+        sizes |= dict(stuck=found.stuck / 1e9, batch=found.batch)
+        print(t("today_line", layout=layout, calculator=calculator, **sizes))
+
+# %% [markdown] key="break" lang="en"
+# ## 8. Break it
+#
+# The allocator's settings change how much a small tensor can pin.
+# Before you run it: which of them lets the extraction succeed although nothing was let go?
+# %% [markdown] key="break" lang="zh" src="c459e1d6"
+# ## 8. 弄坏它
+#
+# 分配器的设置会改变一个小张量能钉住多少。
+# 运行之前先想：哪种设置能在什么都不放掉的情况下，让后面的提取成功？
+
+# %% key="break_settings"
+choices["expandable_segments"] = AllocatorSettings(expandable_segments=True)
+for name, settings in choices.items():
+    found = culprit("naive", settings=settings)
+    sizes = dict(peak=found.peak_reserved / 1e9, stuck=found.stuck / 1e9, free=found.free / 1e9)
+    print(t("break_line", name=name, ok=t(f"ok_{found.extracted}"), **sizes))
+
+# %% [markdown] key="break_read" lang="en"
+# `expandable_segments` maps memory page by page, 20 MiB each in the large pool, and gives back every page in which nothing lives: little stays around each kept tensor.
+#
+# `max_split_size_mb=128` forbids cutting blocks of 128 MiB and more.
+# The kept tensors get segments of their own and pin nothing; the price stands in the first column.
+#
+# Neither of them lets a tensor go.
+# What lives still lives, and its own bytes stay.
+# %% [markdown] key="break_read" lang="zh" src="038c6042"
+# `expandable_segments` 按页映射显存，大池里每页 20 MiB；哪一页里没有东西活着，就归还哪一页，所以每个留着的张量周围留下的不多。
+#
+# `max_split_size_mb=128` 禁止切分 128 MiB 及以上的块。
+# 留着的张量只好用自己的段，什么也钉不住；代价见第一列。
+#
+# 两者都没有放掉任何张量。
+# 活着的依然活着，它自己的字节也还在。
+
+# %% [markdown] key="runbook" lang="en"
+# ## 9. A runbook
+#
+# When memory is missing, do these in order, and stop at the first that answers.
+#
+# 1. **Read the subtraction.** `print(MemoryStats.read("cuda").text())`, after `gc.collect()` and `torch.cuda.empty_cache()`. Do the four shares add up to what is missing? If not, look for the rest before you explain the first part.
+# 2. **Outside is large**: `nvidia-smi` lists the processes. Another one? Then it is not your leak. None? CUDA context, NCCL, libraries: it was there before the first tensor.
+# 3. **Live is large** (allocated): a Python object holds tensors. `retention_report(fn)` names them. First look at the five usual ones: an output with its cache, a cache of your own, `Out` and `_`, the last error, a widget or callback.
+# 4. **Pinned is large** (reserved far above allocated, after `empty_cache()`): something small lives in large segments. `torch.cuda.memory._dump_snapshot("s.pickle")`, then `from_snapshot("s.pickle")` shows which blocks; with `_record_memory_history()` switched on from the start also the lines that made them.
+# 5. **Returnable was large** and went away with `empty_cache()`: that was no leak. PyTorch would have used it again.
+# 6. **Nothing is large, and yet it ran out of memory**: look at the peak, not at what is left: `measure_peak(fn)`, and then the batch calculator.
+# %% [markdown] key="runbook" lang="zh" src="ed0da000"
+# ## 9. 排查手册
+#
+# 显存对不上时，按顺序做，得到答案就停。
+#
+# 1. **先做减法。** 执行 `gc.collect()` 和 `torch.cuda.empty_cache()` 之后，`print(MemoryStats.read("cuda").text("zh"))`。四份加起来，等于缺少的量吗？如果不等，先找到其余部分，再去解释已找到的部分。
+# 2. **torch 之外偏大**：`nvidia-smi` 会列出进程。有别的进程？那就不是你泄漏的。没有？那是 CUDA 上下文、NCCL 和各种库，在第一个张量之前就已存在。
+# 3. **存活偏大**（已分配）：有 Python 对象持有张量。`retention_report(fn)` 会指名道姓。先看五个常客：带缓存的输出、自己的缓存、`Out` 和 `_`、最近一次错误、组件或回调函数。
+# 4. **被钉住偏大**（`empty_cache()` 之后，已保留仍远高于已分配）：有个小东西待在大段里。先 `torch.cuda.memory._dump_snapshot("s.pickle")`，再用 `from_snapshot("s.pickle")` 看是哪些块；如果一开始就打开了 `_record_memory_history()`，还能看到是哪一行代码分配的。
+# 5. **可归还曾经偏大**，`empty_cache()` 之后没了：那不是泄漏。PyTorch 本来就会再用它。
+# 6. **哪一份都不大，却还是显存不足**：要看的是峰值，而不是剩下多少：先 `measure_peak(fn)`，再查 batch 计算器。
+
+# %% [markdown] key="self" lang="en"
+# ## Check yourself
+#
+# Say each answer aloud, then compare with `explain(..., reveal=True)`.
+# %% [markdown] key="self" lang="zh" src="c2d6ea3e"
+# ## 自我检查
+#
+# 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
+
+# %% key="explain_left"
+explain("who_is_left")
+
+# %% key="explain_empty_cache"
+explain("what_empty_cache_returns")
+
+# %% key="explain_estimate"
+explain("estimate_is_no_holder")
+
+# %% [markdown] key="exercises" lang="en"
+# ## Exercises
+#
+# The exercise notebook of this lesson asks for five functions:
+#
+# 1. `split_used`: the subtraction, in four shares.
+# 2. `grown_bytes`: what two lists of live tensors say about a call.
+# 3. `holders`: the names that keep a tensor's memory.
+# 4. `fitting_batch`: the calculator, MLA included.
+# 5. `pins_most`: whom to let go first, so that `empty_cache()` gives back the most.
+# %% [markdown] key="exercises" lang="zh" src="c72a850c"
+# ## 练习
+#
+# 本课的练习 notebook 要你写五个函数：
+#
+# 1. `split_used`：那次减法，分成四份。
+# 2. `grown_bytes`：根据前后两份存活张量的列表，看一次调用多占了多少内存。
+# 3. `holders`：哪些名字占住了一个张量的内存。
+# 4. `fitting_batch`：batch 计算器，包括 MLA。
+# 5. `pins_most`：先放掉谁，`empty_cache()` 归还得最多。
+
+# %% [markdown] key="stuck" lang="en"
+# ## If you are stuck
+#
+# | symptom | the command that decides |
+# |---|---|
+# | `empty_cache()` changes nothing | `print(MemoryStats.read("cuda").text())`: if *allocated* is high, something is alive; if only *reserved* is, something small is pinning |
+# | I deleted the cache and it is still there | `print(retention_report(fn).text())` around the call that made it: the names behind each tensor, and what to type |
+# | the numbers add up to more or less than the GPU has | context + other processes = total - free - reserved; cached = reserved - allocated; both from one `MemoryStats.read`, all in bytes |
+# %% [markdown] key="stuck" lang="zh" src="3309d06b"
+# ## 卡住了怎么办
+#
+# | 现象 | 用哪条命令判断 |
+# |---|---|
+# | `empty_cache()` 没有任何效果 | `print(MemoryStats.read("cuda").text("zh"))`：**已分配**高，说明有东西活着；只有**已保留**高，说明有个小东西钉住了段 |
+# | 删掉了缓存，它却还在 | 在创建它的那次调用外面套上 `print(retention_report(fn).text("zh"))`：每个张量背后的名字，以及该输入什么 |
+# | 几个数字加起来，比 GPU 的显存多或少 | 上下文 + 其他进程 = total - free - reserved；缓存着的 = reserved - allocated；都取自同一次 `MemoryStats.read`，单位都是字节 |
+
+# %% [markdown] key="next" lang="en"
+# ## What comes next
+#
+# You can say who holds memory, prove it, and let it go.
+# On the engineer's route lesson 08 comes next: it decides *before* the first request how much the cache may take, so that there is nothing to hunt for afterwards.
+# %% [markdown] key="next" lang="zh" src="73aa7d12"
+# ## 下一课
+#
+# 现在你能说出是谁占着显存，拿得出证据，也能把它放掉。
+# 在工程师路线上，接下来是第 08 课：在第一个请求到来**之前**就定好缓存可以占多少，事后也就没有什么要追查的了。
