@@ -19,7 +19,7 @@ from torch import Tensor
 from minikv.cache.codec import Codec
 from minikv.cache.linear_layout import layer_sources
 from minikv.errors import ArgumentError, check_count
-from minikv.kernels.reference import as_bytes
+from minikv.kernels.slots import as_bytes
 from minikv.plan.layers import LayerSpec
 from minikv.plan.pool import BlockKind, block_kinds
 from minikv.plan.spec import CacheSpec
@@ -50,10 +50,6 @@ class Part:
 
     shape: PartShape
     tensor: Tensor
-
-    def slabs(self) -> tuple[Tensor, ...]:
-        """One view [blocks, block_size, ...] for each layer (and for K and V each): what the kernels take."""
-        return self.tensor.flatten(0, self.shape.block_dim - 1).unbind(0)
 
     def read_blocks(self, blocks: Tensor) -> Tensor:
         """These blocks as a contiguous copy [n, *block_shape], one block after another."""

@@ -25,7 +25,7 @@ from minikv.cache.checks import as_indices, check_pairs, check_range
 from minikv.cache.layout import blocks_of_each
 from minikv.cache.paged import PagedKVCache
 from minikv.errors import ArgumentError, DoesNotFitError
-from minikv.kernels.reference import as_bytes
+from minikv.kernels.slots import as_bytes
 from minikv.units import exact_bytes
 
 Pairs = Sequence[Iterable[tuple[int, int]]]

@@ -173,8 +173,7 @@ class PagedKVCache:
         check_pairs(*blocks)
         from_, to = (found.to(self.device) for found in blocks)
         for part in parts:
-            for slab in part.slabs():
-                copy_blocks(slab, from_, to)
+            copy_blocks(part.tensor, from_, to, part.shape.block_dim)
 
     def move(self, layer: int, src_slots: Any, dst_slots: Any) -> None:
         """Slot ``src_slots[i]`` to slot ``dst_slots[i]`` in one layer; all are read before any is written.

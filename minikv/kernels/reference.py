@@ -1,125 +1,19 @@
-"""Store, gather, copy and move in plain torch: the specification of the kernels, and what a CPU runs.
+"""The plain-torch implementation of every operation: the specification, and what a CPU runs.
 
-Shapes: N blocks of ``bs`` tokens, H KV heads, D elements a head, T new tokens. A slot is
-``block * bs + offset``. Slots, tables and block ids are int32 or int64 tensors on the cache's device.
-
-Nothing here reads a value back from a GPU, so nothing waits for one, and a CUDA graph can hold each operation.
-That also means that values are not checked: an index past the end is torch's own error, and so is a negative block;
-a negative slot of ``move_slots`` would count from the end. ``PagedKVCache`` checks before it calls. Offsets are int64
-whatever the dtype of the slots: a pool may pass 2**31 elements.
+``slots`` moves tokens, ``attention`` reads them. The Triton kernels of ``minikv.kernels.gpu`` have the same names and
+arguments, and are tested against these.
 """
 
-import torch
-from torch import Tensor
+from minikv.kernels.attention import latent_decode, latent_prefill, paged_decode, paged_prefill
+from minikv.kernels.slots import copy_blocks, gather, move_slots, store_kv
 
-from minikv.errors import ArgumentError
-from minikv.kernels.quantize import cast, quantize
-
-
-@torch.no_grad()
-def store_kv(
-    key: Tensor,
-    value: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    slots: Tensor,
-    k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None,
-) -> None:
-    """Write T new tokens into their slots, in place.
-
-    ``key`` [T, H, Dk] and ``value`` [T, H, Dv] in a float dtype; ``k_cache`` [N, bs, H, Dk] and ``v_cache``
-    [N, bs, H, Dv], views allowed; ``slots`` [T], where -1, or any negative number, skips the token. Two tokens for
-    one slot are the caller's error: one of them stays. With ``k_scale`` and ``v_scale`` [N, bs, H] float32 each
-    (token, head) is quantized with a scale of its own; without, it is cast, saturating. An int8 cache needs scales.
-    """
-    stores = [_encode(key, k_cache, k_scale), _encode(value, v_cache, v_scale)]
-    for (data, scale), cache, scales in zip(stores, (k_cache, v_cache), (k_scale, v_scale), strict=True):
-        _put(cache, slots, data)
-        if scales is not None:
-            _put(scales, slots, scale)
-
-
-def gather(cache: Tensor, table: Tensor, length: int, start: int = 0) -> Tensor:
-    """Tokens ``start`` to ``length - 1`` of a sequence in their order: [length - start, ...], a copy.
-
-    ``cache`` [N, bs, ...]; ``table`` [n] names the blocks of the sequence from its first token on. Only the
-    entries that hold those tokens are read, so that those before a window may be anything.
-    """
-    block_size = cache.shape[1]
-    first = start // block_size
-    table = table[first : -(-length // block_size) if length > start else first]
-    # Several times as fast on a CPU as ``cache[table]``, where a negative block would count from the end besides.
-    blocks = as_bytes(cache).index_select(0, table)
-    tokens = blocks.flatten(0, 1)[start - first * block_size : length - first * block_size]
-    return tokens.view(cache.dtype)
-
-
-def copy_blocks(cache: Tensor, src: Tensor, dst: Tensor) -> None:
-    """Block ``src[i]`` of ``cache`` [N, bs, ...] to block ``dst[i]``, in place. All are read before any is written.
-
-    A block in ``dst`` twice is the caller's error.
-    """
-    stored = as_bytes(cache)
-    stored.index_copy_(0, dst.long(), stored.index_select(0, src))
-
-
-def move_slots(cache: Tensor, src: Tensor, dst: Tensor) -> None:
-    """Slot ``src[i]`` of ``cache`` [N, bs, H, ...] to slot ``dst[i]``, in place. All are read before any is written.
-
-    [n] moves every head alike; [H, n] moves each head by its own list, as compaction per head needs it.
-    A slot in ``dst`` twice (for one head) is the caller's error.
-    """
-    stored, block_size = as_bytes(cache), cache.shape[1]
-    from_, to = _split(src, block_size), _split(dst, block_size)
-    if src.dim() == 2:
-        heads = torch.arange(cache.shape[2], device=cache.device).unsqueeze(1)
-        stored[(*to, heads)] = stored[(*from_, heads)]
-    else:
-        stored[to] = stored[from_]
-
-
-def as_bytes(cache: Tensor) -> Tensor:
-    """One-byte elements as uint8, anything else as it is: moving needs no arithmetic, which float8 lacks."""
-    return cache.view(torch.uint8) if cache.element_size() == 1 else cache
-
-
-def _encode(x: Tensor, cache: Tensor, scales: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    if scales is not None:
-        return quantize(x, cache.dtype)
-    if not cache.is_floating_point():
-        raise ArgumentError("cache_needs_scales", dtype=str(cache.dtype).removeprefix("torch."))
-    return cast(x, cache.dtype), None
-
-
-def _split(slots: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-    """Slots as (block, offset in the block), int64."""
-    slots = slots.long()
-    return slots // block_size, slots % block_size
-
-
-def _put(cache: Tensor, slots: Tensor, rows: Tensor) -> None:
-    """``rows[i]`` [T, ...] to slot ``slots[i]`` of ``cache`` [N, bs, ...], where the slot is not -1."""
-    cache, rows = as_bytes(cache), as_bytes(rows)
-    if slots.is_cpu:
-        live = slots >= 0
-        if not live.all():
-            slots, rows = slots[live], rows[live]
-    elif len(slots):
-        slots, rows = _skip_without_reading(cache, slots, rows)
-    cache[_split(slots, cache.shape[1])] = rows
-
-
-def _skip_without_reading(cache: Tensor, slots: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The same T slots and rows with every skipped one made harmless, without asking the GPU which they are.
-
-    A skipped token becomes a second copy of one that is written: the same bytes to the same place, in any
-    order. Where none is written, all put back what slot 0 holds.
-    """
-    live = slots >= 0
-    stand_in = live.int().argmax()
-    source = torch.where(live, torch.arange(len(slots), device=slots.device), stand_in)
-    slots, rows = slots[source], rows[source]
-    dead = (slots < 0).view(-1, *[1] * (rows.dim() - 1))
-    slots = slots.clamp(min=0)
-    return slots, torch.where(dead, cache[_split(slots, cache.shape[1])], rows)
+__all__ = [
+    "copy_blocks",
+    "gather",
+    "latent_decode",
+    "latent_prefill",
+    "move_slots",
+    "paged_decode",
+    "paged_prefill",
+    "store_kv",
+]

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from minikv.errors import ArgumentError
-from minikv.kernels import copy_blocks, gather, move_slots, reference, store_kv
+from minikv.kernels import copy_blocks, gather, move_slots, store_kv
+from minikv.kernels import slots as slot_ops
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -54,8 +55,8 @@ def test_skipping_without_reading_the_slots_gives_the_same_cache(slots):
     slots = torch.tensor(slots, dtype=torch.int32)
     rows = torch.randn(3, 3, 6, generator=torch.Generator().manual_seed(2))
     by_mask, by_stand_in = (numbered(5, 4, 3, 6) for _ in range(2))
-    reference._put(by_mask, slots, rows)
-    fixed_slots, fixed_rows = reference._skip_without_reading(by_stand_in, slots, rows)
+    slot_ops._put(by_mask, slots, rows)
+    fixed_slots, fixed_rows = slot_ops._skip_without_reading(by_stand_in, slots, rows)
     assert fixed_slots.shape == slots.shape
     assert fixed_rows.shape == rows.shape
     by_stand_in[fixed_slots.long() // 4, fixed_slots.long() % 4] = fixed_rows
@@ -134,7 +135,7 @@ def test_a_block_that_does_not_exist_is_an_error_and_not_the_last_one(strided, b
         lambda: copy_blocks(cache, bad, good),
         lambda: copy_blocks(cache, good, bad),
     ):
-        with pytest.raises(IndexError):
+        with pytest.raises(ArgumentError, match=str(block)):
             call()
     assert np.array_equal(raw(cache), before)
 
@@ -199,3 +200,128 @@ def test_a_pool_of_more_than_2_31_elements_is_addressed_with_64_bits():
     assert gather(cache, table, 16, 15).float().eq(3).all()
     move_slots(cache, torch.tensor([last], dtype=torch.int32), torch.tensor([last - 1], dtype=torch.int32))
     assert gather(cache, table, 15, 14).float().eq(3).all()
+
+
+def valid_store():
+    """Arguments of ``store_kv`` by name, each of which a test may spoil."""
+    return {
+        "key": torch.ones(3, 2, 8),
+        "value": torch.ones(3, 2, 4),
+        "k_cache": torch.zeros(5, 4, 2, 8, dtype=torch.float8_e4m3fn),
+        "v_cache": torch.zeros(5, 4, 2, 4, dtype=torch.float8_e4m3fn),
+        "slots": torch.tensor([0, 7, -1]),
+        "k_scale": torch.zeros(5, 4, 2),
+        "v_scale": torch.zeros(5, 4, 2),
+    }
+
+
+FP8 = {"dtype": torch.float8_e4m3fn}
+BAD_STORES = {
+    "no tensor": ("cache_not_a_tensor", {"key": [[[1.0]]]}),
+    "key without heads": ("cache_shape", {"key": torch.ones(3, 16)}),
+    "whole numbers": ("kernel_dtype", {"key": torch.ones(3, 2, 8, dtype=torch.int32)}),
+    "fp8 tokens": ("kernel_dtype", {"value": torch.ones(3, 2, 4).to(torch.float8_e5m2)}),
+    "fewer values": ("cache_shape", {"value": torch.ones(2, 2, 4)}),
+    "other heads": ("cache_shape", {"value": torch.ones(3, 1, 4)}),
+    "key wider than its cache": ("cache_shape", {"key": torch.ones(3, 2, 9)}),
+    "value wider than its cache": ("cache_shape", {"value": torch.ones(3, 2, 5)}),
+    "fewer blocks for V": ("cache_shape", {"v_cache": torch.zeros(4, 4, 2, 4, **FP8)}),
+    "a dtype that is not stored": ("kernel_dtype", {"k_cache": torch.zeros(5, 4, 2, 8, dtype=torch.int16)}),
+    "two stored dtypes": ("kernel_dtype", {"v_cache": torch.zeros(5, 4, 2, 4, dtype=torch.int8)}),
+    "cache not contiguous along a head": ("kernel_stride", {"k_cache": torch.zeros(5, 4, 8, 2, **FP8).mT}),
+    "another device": ("kernel_device", {"slots": torch.zeros(3, dtype=torch.int64, device="meta")}),
+    "cache elsewhere": ("kernel_device", {"v_cache": torch.zeros(5, 4, 2, 4, device="meta", **FP8)}),
+    "fewer slots": ("cache_shape", {"slots": torch.tensor([0, 1])}),
+    "slots of 16 bits": ("kernel_dtype", {"slots": torch.zeros(3, dtype=torch.int16)}),
+    "slot past the end": ("cache_index", {"slots": torch.tensor([0, 20, 1])}),
+    "one scale": ("cache_not_a_tensor", {"v_scale": None}),
+    "the other scale": ("cache_not_a_tensor", {"k_scale": None}),
+    "scales of another shape": ("cache_shape", {"v_scale": torch.zeros(5, 4, 1)}),
+    "scales of 16 bits": ("kernel_dtype", {"k_scale": torch.zeros(5, 4, 2, dtype=torch.float16)}),
+}
+
+
+@pytest.mark.parametrize("case", BAD_STORES)
+def test_a_store_that_cannot_be_right_is_refused_before_a_byte_is_written(case):
+    code, spoiled = BAD_STORES[case]
+    arguments = valid_store() | spoiled
+    caches = [arguments[name] for name in ("k_cache", "v_cache") if not arguments[name].is_meta]
+    with pytest.raises(ArgumentError) as caught:
+        store_kv(**arguments)
+    assert caught.value.code == code
+    assert all(not cache.float().any() for cache in caches)
+    store_kv(**valid_store())
+
+
+def test_scales_of_a_cache_that_needs_none_are_refused():
+    spoiled = {"k_cache": torch.zeros(5, 4, 2, 8), "v_cache": torch.zeros(5, 4, 2, 4)}
+    with pytest.raises(ArgumentError) as caught:
+        store_kv(**(valid_store() | spoiled))
+    assert caught.value.code == "kernel_scale_unused"
+
+
+CACHE = torch.arange(5 * 4 * 2 * 8.0).view(5, 4, 2, 8)
+TWO = torch.tensor([0, 1])
+BAD_MOVES = {
+    "gather: no tensor": ("cache_not_a_tensor", lambda: gather([1.0], TWO, 1)),
+    "gather: too few dimensions": ("cache_shape", lambda: gather(torch.ones(5, 4), TWO, 1)),
+    "gather: a dtype that is not stored": ("kernel_dtype", lambda: gather(CACHE.double(), TWO, 1)),
+    "gather: not contiguous": ("kernel_stride", lambda: gather(CACHE.mT, TWO, 1)),
+    "gather: table of two dimensions": ("cache_shape", lambda: gather(CACHE, TWO[None], 1)),
+    "gather: table of a list": ("cache_not_a_tensor", lambda: gather(CACHE, [0, 1], 1)),
+    "gather: table elsewhere": ("kernel_device", lambda: gather(CACHE, TWO.to("meta"), 1)),
+    "gather: longer than the table": ("kernel_gather_range", lambda: gather(CACHE, TWO, 9)),
+    "gather: start past the length": ("kernel_gather_range", lambda: gather(CACHE, TWO, 3, 4)),
+    "gather: negative start": ("bad_count", lambda: gather(CACHE, TWO, 3, -1)),
+    "gather: length of a tensor": ("bad_count", lambda: gather(CACHE, TWO, torch.tensor(3))),
+    "gather: length of True": ("bad_count", lambda: gather(CACHE, TWO, True)),
+    "gather: no such block": ("cache_index", lambda: gather(CACHE, torch.tensor([0, 5]), 5)),
+    "copy: no such source": ("cache_index", lambda: copy_blocks(CACHE, torch.tensor([0, 5]), TWO)),
+    "copy: negative target": ("cache_index", lambda: copy_blocks(CACHE, TWO, torch.tensor([0, -1]))),
+    "copy: fewer targets": ("cache_shape", lambda: copy_blocks(CACHE, TWO, TWO[:1])),
+    "copy: blocks of float": ("kernel_dtype", lambda: copy_blocks(CACHE, TWO.float(), TWO)),
+    "copy: blocks in the last dimensions": ("cache_shape", lambda: copy_blocks(CACHE, TWO, TWO, 2)),
+    "copy: block_dim of -1": ("bad_count", lambda: copy_blocks(CACHE, TWO, TWO, -1)),
+    "copy: in a dimension of fewer": (
+        "cache_index",
+        lambda: copy_blocks(CACHE, TWO, torch.tensor([0, 4]), 1),
+    ),
+    "move: a list": ("cache_not_a_tensor", lambda: move_slots(CACHE, [0, 1], TWO)),
+    "move: no such slot": ("cache_index", lambda: move_slots(CACHE, torch.tensor([0, 20]), TWO)),
+    "move: negative slot": ("cache_index", lambda: move_slots(CACHE, TWO, torch.tensor([-1, 0]))),
+    "move: lists for other heads": (
+        "cache_shape",
+        lambda: move_slots(CACHE, TWO.expand(3, 2), TWO.expand(3, 2)),
+    ),
+    "move: one list, and one for each head": (
+        "cache_shape",
+        lambda: move_slots(CACHE, TWO, TWO.expand(2, 2)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_MOVES)
+def test_a_move_that_cannot_be_right_is_refused_before_a_byte_is_moved(case):
+    code, call = BAD_MOVES[case]
+    before = CACHE.clone()
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    assert caught.value.code == code
+    assert torch.equal(CACHE, before)
+
+
+def test_the_entry_that_is_wrong_is_named():
+    with pytest.raises(ArgumentError) as caught:
+        move_slots(CACHE, torch.tensor([0, 1, 2]), torch.tensor([3, 99, 4]))
+    assert caught.value.values == {"what": "dst", "place": 1, "value": 99, "low": 0, "high": 19}
+
+
+@pytest.mark.parametrize("block_dim", [0, 1, 2])
+def test_a_copy_takes_all_places_of_the_dimensions_before(block_dim):
+    whole = numbered(*(2, 3)[:block_dim], 5, 4, 3, 6)
+    expected = whole.clone()
+    src, dst = torch.tensor([0, 1, 4, 3]), torch.tensor([1, 4, 0, 2])
+    where = (slice(None),) * block_dim
+    expected[(*where, dst)] = whole[(*where, src)]
+    copy_blocks(whole, src, dst, block_dim)
+    assert torch.equal(whole, expected)

@@ -1,0 +1,324 @@
+"""Attention over a paged cache in plain torch: the specification of the kernels, and what a CPU runs. Lesson 10.
+
+The history of a sequence is read in tiles of some blocks: a tile is copied out of its blocks into one small buffer
+that stays in the processor's cache, and an ``OnlineSoftmax`` takes it in. So no copy of the whole history is
+ever made, and no block behind the window or past the length is read.
+
+Decode is prefill with one query a sequence; both are ``_attend``. The G query heads that share a KV head are rows
+of one matrix, so that a key is read once for all of them. Arithmetic is float32 whatever the tensors' dtype. The
+lengths are read back from the device, so on a GPU this waits for it; the Triton kernels do not.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from minikv.kernels.online_softmax import OnlineSoftmax
+from minikv.kernels.slots import as_bytes
+
+# Of float32 keys, values and logits: a tile stays within a processor's cache, and of a decode it is long enough that
+# torch's calls cost little beside its arithmetic.
+TILE_BYTES = 2**22
+QUERY_ROWS = 256  # queries of one prefill tile: as many as share a key tile
+
+
+class Attention(NamedTuple):
+    """What attention gives. ``lse`` and ``scores`` are None unless they were asked for.
+
+    ``out`` [B, Hq, Dv] (prefill: [T, Hq, Dv]) in the query's dtype. ``lse`` [B, Hq] float32: the natural logarithm of
+    the sum of exp(logit) over the keys, the sink included; -inf where a sequence has no key. ``scores``
+    [B, Hkv, W * block_size] float32: the probability that each cached token got, summed over the query heads of its
+    KV head; 0 where no query looked.
+    """
+
+    out: Tensor
+    lse: Tensor | None
+    scores: Tensor | None
+
+
+class Mask(NamedTuple):
+    """How a logit becomes what the softmax sees: ``window`` tokens (None: all), ``softcap`` (None: no cap)."""
+
+    window: int | None
+    softcap: float | None
+
+    def first_key(self, position: int) -> int:
+        """The first position that a query at ``position`` looks at: itself and the ``window - 1`` before it."""
+        return 0 if self.window is None else max(0, position - self.window + 1)
+
+    def apply(self, logits: Tensor, first_query: int, queries: int, first_key: int) -> Tensor:
+        """``logits`` [heads, G * queries, keys], capped, and -inf where a query must not look; in place."""
+        if self.softcap is not None:
+            logits.div_(self.softcap).tanh_().mul_(self.softcap)
+        keys = logits.shape[-1]
+        last_key, last_query = first_key + keys - 1, first_query + queries - 1
+        if last_key <= first_query and self.first_key(last_query) <= first_key:
+            return logits  # every query sees every key: most tiles
+        query = torch.arange(first_query, last_query + 1, device=logits.device).unsqueeze(1)
+        key = torch.arange(first_key, last_key + 1, device=logits.device)
+        hidden = key > query
+        if self.window is not None:
+            hidden |= key <= query - self.window
+        logits.unflatten(1, (-1, queries)).masked_fill_(hidden, -torch.inf)
+        return logits
+
+
+Tiles = Callable[[Tensor, int, int, int], Iterator[tuple[int, Tensor, Tensor]]]
+
+
+def paged_decode(
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    lengths: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    return_lse: bool = False,
+    return_scores: bool = False,
+) -> Attention:
+    """See ``minikv.kernels.paged_decode``."""
+    tiles = _kv_tiles(k_cache, v_cache, k_scale, v_scale)
+    heads, dim = v_cache.shape[2:]
+    mask = Mask(window, softcap)
+    return _decode(
+        query,
+        tiles,
+        (heads, dim),
+        k_cache.shape[1],
+        block_tables,
+        lengths,
+        scale,
+        mask,
+        sinks,
+        return_lse,
+        return_scores,
+    )
+
+
+def paged_prefill(
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    query_starts: Tensor,
+    lengths: Tensor,
+    *,
+    max_queries: int,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    return_lse: bool = False,
+) -> Attention:
+    """See ``minikv.kernels.paged_prefill``. ``max_queries`` is for the kernels: here the rows are read."""
+    tiles = _kv_tiles(k_cache, v_cache, k_scale, v_scale)
+    heads, dim = v_cache.shape[2:]
+    mask = Mask(window, softcap)
+    return _prefill(
+        query, tiles, (heads, dim), block_tables, query_starts, lengths, scale, mask, sinks, return_lse
+    )
+
+
+def latent_decode(
+    q_latent: Tensor,
+    q_rope: Tensor,
+    latent: Tensor,
+    rope: Tensor,
+    block_tables: Tensor,
+    lengths: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    return_lse: bool = False,
+    return_scores: bool = False,
+) -> Attention:
+    """See ``minikv.kernels.latent_decode``."""
+    query = torch.cat([q_latent, q_rope], -1)
+    size, block_size = (1, latent.shape[3]), latent.shape[1]
+    tiles, mask = _latent_tiles(latent, rope), Mask(window, None)
+    return _decode(
+        query, tiles, size, block_size, block_tables, lengths, scale, mask, None, return_lse, return_scores
+    )
+
+
+def latent_prefill(
+    q_latent: Tensor,
+    q_rope: Tensor,
+    latent: Tensor,
+    rope: Tensor,
+    block_tables: Tensor,
+    query_starts: Tensor,
+    lengths: Tensor,
+    *,
+    max_queries: int,
+    scale: float,
+    window: int | None = None,
+    return_lse: bool = False,
+) -> Attention:
+    """See ``minikv.kernels.latent_prefill``. ``max_queries`` is for the kernels: here the rows are read."""
+    query = torch.cat([q_latent, q_rope], -1)
+    tiles, mask = _latent_tiles(latent, rope), Mask(window, None)
+    return _prefill(
+        query, tiles, (1, latent.shape[3]), block_tables, query_starts, lengths, scale, mask, None, return_lse
+    )
+
+
+def _decode(
+    query: Tensor,
+    tiles: Tiles,
+    size: tuple[int, int],
+    block_size: int,
+    block_tables: Tensor,
+    lengths: Tensor,
+    scale: float,
+    mask: Mask,
+    sinks: Tensor | None,
+    return_lse: bool,
+    return_scores: bool,
+) -> Attention:
+    batch, query_heads, _ = query.shape
+    heads, dim = size
+    out = query.new_empty(batch, query_heads, dim)
+    lse = query.new_empty(batch, query_heads, dtype=torch.float32)
+    scores = None
+    if return_scores:
+        scores = query.new_zeros(batch, heads, block_tables.shape[1] * block_size, dtype=torch.float32)
+    for row, length in enumerate(lengths.tolist()):
+        kept: list[tuple[int, Tensor]] | None = None if scores is None else []
+        at = query[row : row + 1]
+        out[row : row + 1], lse[row : row + 1] = _attend(
+            at, length - 1, tiles, block_tables[row], size, scale, mask, sinks, kept
+        )
+        if scores is not None and kept is not None:
+            whole = lse[row].view(heads, -1, 1)
+            for first, logits in kept:
+                scores[row, :, first : first + logits.shape[-1]] = torch.exp(logits - whole).sum(1)
+    return Attention(out, lse if return_lse else None, scores)
+
+
+def _prefill(
+    query: Tensor,
+    tiles: Tiles,
+    size: tuple[int, int],
+    block_tables: Tensor,
+    query_starts: Tensor,
+    lengths: Tensor,
+    scale: float,
+    mask: Mask,
+    sinks: Tensor | None,
+    return_lse: bool,
+) -> Attention:
+    tokens, query_heads, _ = query.shape
+    out = query.new_zeros(tokens, query_heads, size[1])
+    lse = query.new_full((tokens, query_heads), -torch.inf, dtype=torch.float32)
+    starts = query_starts.tolist()
+    for row, length in enumerate(lengths.tolist()):
+        for first in range(starts[row], starts[row + 1], QUERY_ROWS):
+            rows = slice(first, min(first + QUERY_ROWS, starts[row + 1]))
+            position = length - starts[row + 1] + first  # of the tile's first query in its sequence
+            out[rows], lse[rows] = _attend(
+                query[rows], position, tiles, block_tables[row], size, scale, mask, sinks
+            )
+    return Attention(out, lse if return_lse else None, None)
+
+
+def _attend(
+    query: Tensor,
+    position: int,
+    tiles: Tiles,
+    table: Tensor,
+    size: tuple[int, int],
+    scale: float,
+    mask: Mask,
+    sinks: Tensor | None,
+    kept: list[tuple[int, Tensor]] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """``query`` [n, Hq, Dk], at ``position`` and after, over its sequence: (out [n, Hq, Dv], lse [n, Hq]).
+
+    ``kept`` takes the logits of every tile, with the position of its first key.
+    """
+    queries, query_heads, _ = query.shape
+    heads, dim = size
+    group = query_heads // heads
+    # [n, Hkv, G, Dk] -> [Hkv, G * n, Dk]
+    rows = query.to(torch.float32).view(queries, heads, group, -1).permute(1, 2, 0, 3).flatten(1, 2) * scale
+    softmax = OnlineSoftmax(heads, group * queries, dim, query.device)
+    for first, keys, values in tiles(
+        table, mask.first_key(position), position + queries, queries * query_heads
+    ):
+        logits = mask.apply(rows @ keys.permute(1, 2, 0), position, queries, first)
+        if kept is not None:
+            kept.append((first, logits.clone()))
+        softmax.add(logits, values.transpose(0, 1))
+    if sinks is not None:
+        softmax.add_sinks(sinks.view(heads, group, 1).expand(-1, -1, queries).flatten(1))
+    out, lse = softmax.finish()
+    out = out.view(heads, group, queries, dim).permute(2, 0, 1, 3).reshape(queries, query_heads, dim)
+    return out.to(query.dtype), lse.view(query_heads, queries).t()
+
+
+def _kv_tiles(k_cache: Tensor, v_cache: Tensor, k_scale: Tensor | None, v_scale: Tensor | None) -> Tiles:
+    keys, values = _Reader(k_cache, k_scale), _Reader(v_cache, v_scale)
+
+    def tiles(table: Tensor, start: int, end: int, rows: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+        for first, blocks, part in _cut(table, k_cache, start, end, rows):
+            yield first, keys.read(blocks)[part], values.read(blocks)[part]
+
+    return tiles
+
+
+def _latent_tiles(latent: Tensor, rope: Tensor) -> Tiles:
+    """The latent is key and value at once; the rope key stands beside it in the key alone."""
+    latents, ropes = _Reader(latent, None), _Reader(rope, None)
+
+    def tiles(table: Tensor, start: int, end: int, rows: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+        for first, blocks, part in _cut(table, latent, start, end, rows):
+            values = latents.read(blocks)[part]
+            yield first, torch.cat([values, ropes.read(blocks)[part]], -1), values
+
+    return tiles
+
+
+def _cut(
+    table: Tensor, cache: Tensor, start: int, end: int, rows: int
+) -> Iterator[tuple[int, Tensor, slice]]:
+    """The positions ``start`` to ``end - 1`` in tiles: (first position, its blocks, which of their tokens).
+
+    ``rows`` is the number of queries times that of their heads: a token of a tile has as many logits.
+    """
+    _, block_size, heads, dim = cache.shape
+    blocks = max(1, TILE_BYTES // (4 * block_size * (2 * heads * dim + rows)))
+    for low in range(start // block_size, -(-end // block_size), blocks):
+        first = max(start, low * block_size)
+        last = min(end, (low + blocks) * block_size)
+        part = slice(first - low * block_size, last - low * block_size)
+        yield first, table[low : min(low + blocks, -(-end // block_size))], part
+
+
+class _Reader:
+    """Blocks of ``cache`` [N, bs, H, D] by their ids, as float32 tokens [n * bs, H, D], in a buffer used again."""
+
+    def __init__(self, cache: Tensor, scale: Tensor | None):
+        self._cache, self._scale = as_bytes(cache), scale
+        self._dtype = cache.dtype
+        self._buffer: Tensor | None = None
+
+    def read(self, blocks: Tensor) -> Tensor:
+        shape = (len(blocks), *self._cache.shape[1:])
+        if self._buffer is None or len(self._buffer) < len(blocks):
+            self._buffer = self._cache.new_empty(shape)
+        stored = torch.index_select(self._cache, 0, blocks, out=self._buffer[: len(blocks)])
+        tokens = stored.view(self._dtype).to(torch.float32)
+        if self._scale is not None:
+            tokens = tokens * self._scale.index_select(0, blocks).unsqueeze(-1)
+        return tokens.flatten(0, 1)

@@ -1,0 +1,223 @@
+"""Attention over a paged cache in Triton: decode and prefill, heads and latents, as one kernel. Lesson 10.
+
+A program takes some queries of one sequence, for one KV head, and one split of their keys. Its rows are (query, query
+head) pairs, query by query: the query heads that share a KV head stand in one tile, so that K and V are read once
+for all of them. A decode is one query a sequence; a prefill has many. The keys come in tiles of BLOCK_N with an online
+softmax. A tile that is cut by the length, the window or the causal edge is masked; the loop over whole tiles is not.
+
+In a latent cache (MLA) there is one head, the key is the latent and a rope part beside it, and the value is the latent
+again: the tile that has been read serves twice.
+
+Several splits leave a partial result and its lse each, which ``merge_splits_kernel`` puts together. Scores take a
+second pass: the logits are kept, and exp(logit - lse) is summed over the query heads once the lse is known.
+"""
+
+import triton
+import triton.language as tl
+
+from minikv.kernels.gpu.tiles import LN_2, LOG2_E, capped, load_rows, matmul, online_softmax, token_offsets
+
+
+@triton.jit
+def attend_tile(
+    state, q, q_rope, k_cache, v_cache, k_scale, v_scale, table, logits_at, start, length, positions, qk_scale,
+    softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_sb, stride_st, live,
+    DK: tl.constexpr, DV: tl.constexpr, BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, LATENT: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
+    SCALED: tl.constexpr, KEEP_LOGITS: tl.constexpr, MASKED: tl.constexpr, ALIGNED: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """What BLOCK_N keys from ``start`` on add to ``state``: (largest [M], total [M], sum [M, dim of the value])."""
+    largest, total, acc = state
+    tokens = start + tl.arange(0, BLOCK_N)
+    stored = tokens < length
+    if WINDOW > 0:  # behind the window of the first query a block may have been given back
+        stored = stored & (tokens > tl.min(positions) - WINDOW)
+    k_at = token_offsets(table, start, length, stride_kb, stride_kt, BLOCK_N, BLOCK_SIZE, MASKED, ALIGNED)
+    v_at = token_offsets(table, start, length, stride_vb, stride_vt, BLOCK_N, BLOCK_SIZE, MASKED, ALIGNED)
+    k = load_rows(k_cache, k_at, stored, DK, BLOCK_DK, MASKED).to(q.dtype)
+    logits = matmul(q, tl.trans(k), EXACT)
+    if LATENT:
+        rope = load_rows(v_cache, v_at, stored, DV, BLOCK_DV, MASKED).to(q.dtype)
+        logits += matmul(q_rope, tl.trans(rope), EXACT)
+    logits *= qk_scale
+    if SCALED:
+        s_at = token_offsets(table, start, length, stride_sb, stride_st, BLOCK_N, BLOCK_SIZE, MASKED, False)
+        logits *= tl.load(k_scale + s_at, mask=stored, other=0.0)[None, :]
+    logits = capped(logits, softcap, HAS_SOFTCAP)
+    if MASKED:
+        seen = stored[None, :] & (tokens[None, :] <= positions[:, None])
+        if WINDOW > 0:
+            seen = seen & (tokens[None, :] > positions[:, None] - WINDOW)
+        logits = tl.where(seen, logits, float("-inf"))
+    if KEEP_LOGITS:
+        tl.store(logits_at[:, None] + tokens[None, :], logits, mask=live[:, None] & stored[None, :])
+    largest, total, weights, rescale = online_softmax(largest, total, logits)
+    if LATENT:  # noqa: SIM108  (of a conditional expression Triton would compile both sides)
+        v = k
+    else:
+        v = load_rows(v_cache, v_at, stored, DV, BLOCK_DV, MASKED).to(q.dtype)
+    if SCALED:
+        weights *= tl.load(v_scale + s_at, mask=stored, other=0.0)[None, :]
+    acc = acc * rescale[:, None] + matmul(weights.to(q.dtype), v, EXACT)
+    return largest, total, acc
+
+
+@triton.jit
+def attention_kernel(
+    query, query_rope, k_cache, v_cache, k_scale, v_scale, tables, query_starts, lengths, sinks, out, lse, logits,
+    qk_scale, softcap, stride_qt, stride_qh, stride_rt, stride_rh, stride_kb, stride_kt, stride_kh, stride_vb,
+    stride_vt, stride_vh, stride_sb, stride_st, stride_table, stride_logits,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr, SPLITS: tl.constexpr, LATENT: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr, SCALED: tl.constexpr, KEEP_LOGITS: tl.constexpr, ALIGNED: tl.constexpr,
+    EXACT: tl.constexpr,
+):  # fmt: skip
+    """Grid (SPLITS, tiles of rows * HEADS, B). Without ``query_starts`` sequence i has the query i, and no other.
+
+    ``out`` and ``lse`` are the result, or, of SPLITS > 1, the partial ones with the lse in base 2.
+    """
+    split, sequence = tl.program_id(0), tl.program_id(2)
+    head, tile_of_rows = tl.program_id(1) % HEADS, tl.program_id(1) // HEADS
+    length = tl.load(lengths + sequence).to(tl.int32)
+    if query_starts is None:
+        first_row, queries = sequence.to(tl.int64), 1
+    else:
+        first_row = tl.load(query_starts + sequence).to(tl.int64)
+        queries = (tl.load(query_starts + sequence + 1) - first_row).to(tl.int32)
+    rows = tile_of_rows * BLOCK_M + tl.arange(0, BLOCK_M)
+    live = rows < queries * GROUP
+    if tile_of_rows * BLOCK_M >= queries * GROUP:
+        return  # a shorter sequence than the longest one
+    first_query = tile_of_rows * BLOCK_M // GROUP
+    last_query = tl.minimum((tile_of_rows * BLOCK_M + BLOCK_M - 1) // GROUP, queries - 1)
+    # A row past the end takes the last query's place: it is computed, never stored, and no minimum goes astray.
+    positions = length - queries + tl.minimum(rows // GROUP, queries - 1)
+
+    # The keys that any of these queries sees, as tiles; of them the share of this split.
+    first_position, last_position = length - queries + first_query, length - queries + last_query
+    first = 0
+    if WINDOW > 0:
+        first = tl.maximum(first_position - WINDOW + 1, 0)
+    begin, end = first // BLOCK_N, tl.cdiv(last_position + 1, BLOCK_N)
+    share = tl.cdiv(end - begin, SPLITS)
+    begin = tl.minimum(begin + split * share, end)
+    end = tl.minimum(begin + share, end)
+    # Those that every query sees in full need no mask. A tile that is cut on both sides belongs to the first loop.
+    whole_from, whole_to = begin, tl.minimum(end, (first_position + 1) // BLOCK_N)
+    if WINDOW > 0:
+        whole_from = tl.maximum(begin, tl.cdiv(last_position - WINDOW + 1, BLOCK_N))
+    whole_from = tl.minimum(whole_from, end)
+    whole_to = tl.maximum(whole_to, whole_from)
+
+    row_at = first_row + rows // GROUP
+    heads_of = head * GROUP + rows % GROUP
+    columns = tl.arange(0, BLOCK_DK)
+    q_at = query + row_at[:, None] * stride_qt + heads_of[:, None] * stride_qh + columns[None, :]
+    q = tl.load(q_at, mask=live[:, None] & (columns < DK)[None, :], other=0.0)
+    q_rope = q
+    if LATENT:
+        columns = tl.arange(0, BLOCK_DV)
+        q_at = query_rope + row_at[:, None] * stride_rt + heads_of[:, None] * stride_rh + columns[None, :]
+        q_rope = tl.load(q_at, mask=live[:, None] & (columns < DV)[None, :], other=0.0)
+    k_cache += head * stride_kh
+    v_cache += head * stride_vh
+    if SCALED:
+        k_scale += head
+        v_scale += head
+    table = tables + sequence.to(tl.int64) * stride_table
+    result_at = row_at * (HEADS * GROUP) + heads_of
+    logits_at = result_at
+    if KEEP_LOGITS:
+        logits_at = logits + result_at * stride_logits
+
+    DIM: tl.constexpr = DK if LATENT else DV
+    BLOCK_D: tl.constexpr = BLOCK_DK if LATENT else BLOCK_DV
+    state = (
+        tl.full([BLOCK_M], float("-inf"), tl.float32),
+        tl.zeros([BLOCK_M], tl.float32),
+        tl.zeros([BLOCK_M, BLOCK_D], tl.float32),
+    )
+    for tile in range(begin, whole_from):
+        state = attend_tile(
+            state, q, q_rope, k_cache, v_cache, k_scale, v_scale, table, logits_at, tile * BLOCK_N, length, positions,
+            qk_scale, softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_sb, stride_st, live, DK, DV, BLOCK_DK,
+            BLOCK_DV, BLOCK_N, BLOCK_SIZE, WINDOW, LATENT, HAS_SOFTCAP, SCALED, KEEP_LOGITS, True, ALIGNED, EXACT,
+        )  # fmt: skip
+    for tile in range(whole_from, whole_to):
+        state = attend_tile(
+            state, q, q_rope, k_cache, v_cache, k_scale, v_scale, table, logits_at, tile * BLOCK_N, length, positions,
+            qk_scale, softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_sb, stride_st, live, DK, DV, BLOCK_DK,
+            BLOCK_DV, BLOCK_N, BLOCK_SIZE, WINDOW, LATENT, HAS_SOFTCAP, SCALED, KEEP_LOGITS, False, ALIGNED, EXACT,
+        )  # fmt: skip
+    for tile in range(whole_to, end):
+        state = attend_tile(
+            state, q, q_rope, k_cache, v_cache, k_scale, v_scale, table, logits_at, tile * BLOCK_N, length, positions,
+            qk_scale, softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_sb, stride_st, live, DK, DV, BLOCK_DK,
+            BLOCK_DV, BLOCK_N, BLOCK_SIZE, WINDOW, LATENT, HAS_SOFTCAP, SCALED, KEEP_LOGITS, True, ALIGNED, EXACT,
+        )  # fmt: skip
+    largest, total, acc = state
+    if HAS_SINKS and SPLITS == 1:
+        sink = tl.load(sinks + heads_of).to(tl.float32) * LOG2_E
+        new = tl.maximum(largest, sink)
+        total = total * tl.exp2(largest - new) + tl.exp2(sink - new)
+        acc *= tl.exp2(largest - new)[:, None]
+        largest = new
+
+    at = result_at * SPLITS + split
+    sums = tl.where(total == 0, 1.0, total)
+    columns = tl.arange(0, BLOCK_D)
+    kept = live[:, None] & (columns < DIM)[None, :]
+    tl.store(out + at[:, None] * DIM + columns[None, :], acc / sums[:, None], mask=kept)
+    in_base_2 = tl.where(total == 0, float("-inf"), largest + tl.log2(sums))
+    tl.store(lse + at, in_base_2 * (LN_2 if SPLITS == 1 else 1.0), mask=live)
+
+
+@triton.jit
+def merge_splits_kernel(
+    parts, part_lse, sinks, out, lse,
+    QUERY_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, SPLITS: tl.constexpr, HAS_SINKS: tl.constexpr,
+):  # fmt: skip
+    """Grid (T * Hq): SPLITS partial results, each weighted by exp2 of its lse, which is in base 2."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK_D)
+    largest = float("-inf")
+    total = 0.0
+    if HAS_SINKS:
+        largest = tl.load(sinks + row % QUERY_HEADS).to(tl.float32) * LOG2_E
+        total = 1.0
+    acc = tl.zeros([BLOCK_D], tl.float32)
+    for split in range(SPLITS):
+        part = tl.load(part_lse + row * SPLITS + split)
+        new = tl.maximum(largest, part)
+        finite = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf is no number
+        rescale, share = tl.exp2(largest - finite), tl.exp2(part - finite)
+        values = tl.load(parts + (row * SPLITS + split) * DIM + columns, mask=columns < DIM, other=0.0)
+        acc = acc * rescale + values * share
+        total = total * rescale + share
+        largest = new
+    sums = tl.where(total == 0, 1.0, total)
+    tl.store(out + row * DIM + columns, acc / sums, mask=columns < DIM)
+    tl.store(lse + row, tl.where(total == 0, float("-inf"), largest + tl.log2(sums)) * LN_2)
+
+
+@triton.jit
+def scores_kernel(
+    logits, lse, lengths, scores, width,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, WINDOW: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Grid (tiles of tokens, HEADS, B): the probability of each token, summed over the query heads of a KV head."""
+    tokens = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    head, row = tl.program_id(1), tl.program_id(2)
+    length = tl.load(lengths + row).to(tl.int32)
+    seen = tokens < length
+    if WINDOW > 0:
+        seen = seen & (tokens >= length - WINDOW)
+    total = tl.zeros([BLOCK], tl.float32)
+    for index in range(GROUP):
+        at = ((row * HEADS + head) * GROUP + index).to(tl.int64)
+        logit = tl.load(logits + at * width + tokens, mask=seen, other=float("-inf"))
+        whole = tl.load(lse + at)
+        total += tl.exp2(logit - tl.where(whole == float("-inf"), 0.0, whole) * LOG2_E)
+    place = scores + (row * HEADS + head).to(tl.int64) * width + tokens
+    tl.store(place, tl.where(seen, total, 0.0), mask=tokens < width)

@@ -1,0 +1,60 @@
+"""How a launch is described, and what is known of the GPU that it is meant for."""
+
+import os
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Device:
+    """What decides a launch: the compute capability, 90 for 9.0, and the number of streaming multiprocessors."""
+
+    capability: int
+    multiprocessors: int
+
+
+@cache
+def device_of(device: torch.device) -> Device:
+    """The GPU's figures; without a GPU, for the interpreter, those of a small Hopper."""
+    if device.type != "cuda":
+        return Device(90, 8)
+    properties = torch.cuda.get_device_properties(device)
+    return Device(properties.major * 10 + properties.minor, properties.multi_processor_count)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel and what it is started with. Data, so that it can be run here or compiled for another GPU."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    constants: dict[str, Any] = field(default_factory=dict)
+    num_warps: int = 4
+    num_stages: int = 1
+
+    def run(self) -> None:
+        """Start it; a grid without programs starts nothing."""
+        if all(self.grid):
+            options = dict(num_warps=self.num_warps, num_stages=self.num_stages)
+            self.kernel[self.grid](*self.arguments, **self.constants, **options)
+
+
+def interpreted() -> bool:
+    """Whether the kernels run in Triton's interpreter."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def padded(dim: int) -> int:
+    """The next power of two: what a tile's side must be. At least 16, which the tensor cores ask for."""
+    return max(16, triton.next_power_of_2(dim))
+
+
+def aligned(cache: Tensor) -> bool:
+    """Whether every token's row begins at a multiple of 16 elements, so that it can be copied 16 bytes at a time."""
+    return cache.data_ptr() % 16 == 0 and all(stride % 16 == 0 for stride in cache.stride()[:-1])

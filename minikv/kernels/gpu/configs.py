@@ -1,0 +1,81 @@
+"""Tile sizes and splits, chosen from a fixed table: looking up an autotuned one costs tens of microseconds a launch.
+
+The table rests on what compiles without spilling registers and within the shared memory of each kind of GPU
+(``tests/kernels/test_compiled.py`` holds that); ``benchmarks/kernels.py`` measures it where there is a GPU.
+"""
+
+from dataclasses import dataclass
+
+import triton
+
+
+@dataclass(frozen=True)
+class Config:
+    """One program: ``block_m`` rows (a query and a query head each), ``block_n`` keys a tile, and Triton's layout."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+def attention_config(
+    capability: int,
+    dim: int,
+    value_dim: int,
+    itemsize: int,
+    queries: int,
+    group: int,
+    *,
+    latent: bool = False,
+) -> Config:
+    """The tile for heads of ``dim`` and ``value_dim`` elements of ``itemsize`` bytes.
+
+    ``capability`` is that of the GPU, 90 for 9.0; ``queries`` are those of the longest sequence, each of ``group``
+    rows; a ``latent`` of ``dim`` elements is key and value at once.
+    Decode has a few rows and waits for memory: small tiles, many programs. Prefill multiplies: as many rows as fit.
+    """
+    widest, rows = max(dim, value_dim), queries * group
+    if capability < 80:
+        # Triton compiles no tensor-core product for Turing, so there rows are not padded to its 16.
+        if latent:
+            return Config(4, 16, 8, 1)
+        return Config(
+            min(8 if widest <= 128 else 4, triton.next_power_of_2(rows)), 16 if widest > 64 else 32, 4, 1
+        )
+    if itemsize == 4:  # float32 has no tensor cores here, and twice the bytes
+        return Config(8, 16, 8, 1) if widest > 128 else Config(16, 32, 8, 2)
+    if latent:
+        if capability != 90 or rows <= 16:
+            return Config(16, 32, 4, 2)
+        return Config(64, 32, 8, 2) if queries == 1 else Config(32, 64, 8, 2)
+    hopper = capability >= 90
+    if rows <= 32:
+        block_m = 16 if rows <= 16 else 32
+        return Config(block_m, 64, 4, 3) if widest <= 128 else Config(block_m, 32, 4 if hopper else 8, 3)
+    if widest <= 64:
+        return Config(128, 64, 4, 3) if hopper else Config(128, 64, 8, 2)
+    if widest <= 128:
+        return Config(128, 64, 8, 3) if hopper else Config(128, 32, 8, 2)
+    return Config(64, 64, 8, 2) if capability == 90 else Config(64, 32, 8, 2)
+
+
+def choose_splits(programs: int, tiles: int, multiprocessors: int) -> int:
+    """In how many parts to cut each sequence, so that the GPU has work for all its multiprocessors.
+
+    ``programs`` run without a split, over at most ``tiles`` tiles of keys. No split where they fill 80 % of the GPU;
+    otherwise the fewest whose last wave is 85 % full, or, where none is, the fullest. It is the same for every
+    step of a captured CUDA graph, since it looks at the table's width and not at the lengths.
+    """
+    most = min(tiles, 64)
+    if programs >= 0.8 * multiprocessors or most <= 1:
+        return 1
+    best, best_share = 1, 0.0
+    for splits in range(1, most + 1):
+        waves = programs * splits / multiprocessors
+        share = waves / triton.cdiv(programs * splits, multiprocessors)
+        if share >= 0.85:
+            return splits
+        if share > best_share:
+            best, best_share = splits, share
+    return best

@@ -1,0 +1,102 @@
+"""From an operation's tensors to the launches that compute it: tiles, splits, buffers, strides."""
+
+import torch
+import triton
+from torch import Tensor
+
+from minikv.kernels.attention import Attention
+from minikv.kernels.gpu.attention import attention_kernel, merge_splits_kernel, scores_kernel
+from minikv.kernels.gpu.common import Device, Launch, aligned, interpreted, padded
+from minikv.kernels.gpu.configs import Config, attention_config, choose_splits
+from minikv.kernels.gpu.tiles import LOG2_E
+
+SCORE_TILE = 256  # tokens of one program of the second pass
+
+
+def attention_launches(
+    device: Device,
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    lengths: Tensor,
+    *,
+    scale: float,
+    q_rope: Tensor | None = None,
+    query_starts: Tensor | None = None,
+    max_queries: int = 1,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    return_scores: bool = False,
+    config: Config | None = None,
+    splits: int | None = None,
+) -> tuple[list[Launch], Attention]:
+    """The launches of one call, and the result that they will have filled.
+
+    With ``q_rope`` the caches are a latent and its rope keys: ``query`` [T, H, R], ``k_cache`` [N, bs, 1, R],
+    ``v_cache`` [N, bs, 1, P]. Without ``query_starts`` it is a decode. ``config`` and ``splits`` are for tests and
+    for measuring; otherwise the table chooses.
+    """
+    rows, query_heads, dim = query.shape
+    _, block_size, heads, value_dim = v_cache.shape
+    latent = q_rope is not None
+    out_dim = dim if latent else value_dim
+    batch, width, group = len(lengths), block_tables.shape[1] * block_size, query_heads // heads
+    if config is None:
+        config = attention_config(
+            device.capability, dim, value_dim, query.element_size(), max_queries, group, latent=latent
+        )
+    programs = heads * triton.cdiv(max_queries * group, config.block_m)
+    if splits is None:
+        tiles = triton.cdiv(min(width, width if window is None else window + max_queries), config.block_n)
+        splits = choose_splits(batch * programs, tiles, device.multiprocessors)
+
+    def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=query.device)
+
+    out, lse = empty(rows, query_heads, out_dim, dtype=query.dtype), empty(rows, query_heads)
+    scores = empty(batch, heads, width) if return_scores else None
+    logits = empty(batch, query_heads, width) if return_scores else None
+    parts, part_lse = out, lse
+    if splits > 1:
+        parts, part_lse = empty(rows, query_heads, splits, out_dim), empty(rows, query_heads, splits)
+    arguments = (
+        query, q_rope, k_cache, v_cache, k_scale, v_scale, block_tables, query_starts, lengths, sinks, parts, part_lse,
+        logits, scale / softcap if softcap else scale * LOG2_E.value, (softcap or 0.0) * LOG2_E.value,
+        *query.stride()[:2], *((0, 0) if q_rope is None else q_rope.stride()[:2]), *k_cache.stride()[:3],
+        *v_cache.stride()[:3], *((0, 0) if k_scale is None else k_scale.stride()[:2]), block_tables.stride(0), width,
+    )  # fmt: skip
+    constants = dict(
+        HEADS=heads, GROUP=group, DK=dim, DV=value_dim, BLOCK_M=config.block_m, BLOCK_DK=padded(dim),
+        BLOCK_DV=padded(value_dim), BLOCK_N=config.block_n, BLOCK_SIZE=block_size, WINDOW=window or 0, SPLITS=splits,
+        LATENT=latent, HAS_SOFTCAP=softcap is not None, HAS_SINKS=sinks is not None, SCALED=k_scale is not None,
+        KEEP_LOGITS=return_scores, ALIGNED=aligned(k_cache) and aligned(v_cache), EXACT=interpreted(),
+    )  # fmt: skip
+    launches = [
+        Launch(
+            attention_kernel,
+            (splits, programs, batch),
+            arguments,
+            constants,
+            config.num_warps,
+            config.num_stages,
+        )
+    ]
+    if splits > 1:
+        constants = dict(
+            QUERY_HEADS=query_heads,
+            DIM=out_dim,
+            BLOCK_D=padded(out_dim),
+            SPLITS=splits,
+            HAS_SINKS=sinks is not None,
+        )
+        merged = (parts, part_lse, sinks, out, lse)
+        launches.append(Launch(merge_splits_kernel, (rows * query_heads,), merged, constants, num_warps=1))
+    if return_scores:
+        constants = dict(HEADS=heads, GROUP=group, WINDOW=window or 0, BLOCK=SCORE_TILE)
+        grid = (triton.cdiv(width, SCORE_TILE), heads, batch)
+        launches.append(Launch(scores_kernel, grid, (logits, lse, lengths, scores, width), constants))
+    return launches, Attention(out, lse, scores)

@@ -1,0 +1,92 @@
+"""What the Triton kernels are made of: where a token lies, how its row is read, and one step of the softmax.
+
+Everything runs three ways: compiled on a GPU, compiled ahead of time without one (the tests read the result), and in
+Triton's interpreter on a CPU, which computes bfloat16 products wrongly: EXACT widens their operands to float32 first.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)  # exp(x) = exp2(x * log2(e)): the hardware has exp2
+LN_2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def token_offsets(
+    table,  # the block table of this sequence
+    start,  # the position of the tile's first token, a multiple of BLOCK_N
+    length,
+    stride_block,
+    stride_token,
+    BLOCK_N: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    MASKED: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
+    """Where BLOCK_N tokens begin in the cache, int64 [BLOCK_N]: a pool may pass 2**31 elements.
+
+    One block id is read for a tile that lies within a block, one for each block of a tile of several blocks, and one
+    for each token where neither divides the other. ALIGNED says that every row begins at a multiple of 16 elements:
+    not told so, Triton loads two bytes at a time.
+    """
+    if BLOCK_SIZE % BLOCK_N == 0:
+        block = tl.load(table + start // BLOCK_SIZE).to(tl.int64)
+        inside = start % BLOCK_SIZE + tl.arange(0, BLOCK_N)
+        offsets = block * stride_block + inside.to(tl.int64) * stride_token
+    elif BLOCK_N % BLOCK_SIZE == 0:
+        entries = start // BLOCK_SIZE + tl.arange(0, BLOCK_N // BLOCK_SIZE)
+        if MASKED:
+            blocks = tl.load(table + entries, mask=entries * BLOCK_SIZE < length, other=0).to(tl.int64)
+        else:
+            blocks = tl.load(table + entries).to(tl.int64)
+        inside = tl.arange(0, BLOCK_SIZE).to(tl.int64)
+        offsets = tl.reshape(blocks[:, None] * stride_block + inside[None, :] * stride_token, [BLOCK_N])
+    else:
+        tokens = start + tl.arange(0, BLOCK_N)
+        blocks = tl.load(table + tokens // BLOCK_SIZE, mask=tokens < length, other=0).to(tl.int64)
+        offsets = blocks * stride_block + (tokens % BLOCK_SIZE).to(tl.int64) * stride_token
+    if ALIGNED:
+        offsets = tl.multiple_of(offsets, 16)
+    return offsets
+
+
+@triton.jit
+def load_rows(cache, offsets, stored, DIM: tl.constexpr, BLOCK_D: tl.constexpr, MASKED: tl.constexpr):
+    """Rows of DIM elements at ``offsets`` [n], as [n, BLOCK_D]; what lies beyond DIM, or is not ``stored``, is 0.
+
+    A row that is not stored is not read: it may hold NaN, and 0 * NaN is NaN.
+    """
+    columns = tl.arange(0, BLOCK_D)
+    at = cache + offsets[:, None] + columns[None, :]
+    if MASKED:
+        return tl.load(at, mask=stored[:, None] & (columns < DIM)[None, :], other=0.0)
+    if BLOCK_D != DIM:
+        return tl.load(at, mask=(columns < DIM)[None, :], other=0.0)
+    return tl.load(at)
+
+
+@triton.jit
+def matmul(a, b, EXACT: tl.constexpr):
+    """a [m, k] @ b [k, n] with float32 sums. float32 operands are not cut to tf32."""
+    if EXACT:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
+    return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
+def capped(logits, softcap, HAS_SOFTCAP: tl.constexpr):
+    """Logits in base 2, for exp2. With a cap they come divided by it, and leave as its multiple."""
+    if HAS_SOFTCAP:
+        # tanh(x) = 1 - 2 / (exp(2x) + 1). exp2 reaches infinity without harm: 2 / inf is 0.
+        logits = softcap * (1 - 2 / (tl.exp2(logits * (2 * LOG2_E)) + 1))
+    return logits
+
+
+@triton.jit
+def online_softmax(largest, total, logits):
+    """One tile into the running maximum and sum [m]: (largest, total, weights [m, n], rescale [m])."""
+    new = tl.maximum(largest, tl.max(logits, 1))
+    finite = tl.where(new == float("-inf"), 0.0, new)  # a row that has seen no key: -inf - -inf is no number
+    weights = tl.exp2(logits - finite[:, None])
+    rescale = tl.exp2(largest - finite)
+    return new, total * rescale + tl.sum(weights, 1), weights, rescale

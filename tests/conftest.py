@@ -1,0 +1,13 @@
+"""What holds for every test: without a GPU the Triton kernels run in Triton's interpreter.
+
+It has to be said before anything imports Triton, whose own functions are otherwise made for compiling and cannot be
+interpreted any more; and importing a model of transformers imports Triton. So it is said here, before any test file is
+read. A test that compiles kernels starts a process without it: ``tests.kernels.subprocesses``.
+"""
+
+import os
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"

@@ -1,0 +1,98 @@
+"""Compile the attention kernels for GPUs that are not there, and print what became of them, a JSON row a case.
+
+Run in a process of its own, without the interpreter: ``python -m tests.kernels.attention_compiled [all]``.
+"""
+
+import dataclasses
+import json
+import sys
+
+import torch
+
+from minikv.kernels.gpu.ahead import compile_ahead
+from minikv.kernels.gpu.common import Device, Launch
+from minikv.kernels.gpu.launches import attention_launches
+
+# capability, then what differs from a decode of Llama-8B's heads in bfloat16 (float16 on Turing, which lacks it).
+EVERY_TIME = [
+    *[(capability, {}) for capability in (75, 80, 89, 90, 100)],
+    *[(capability, {"queries": 512}) for capability in (75, 80, 89, 90, 100)],
+    *[(capability, {"latent": True}) for capability in (75, 90)],
+    (80, {"dims": (256, 256)}),
+    (90, {"stored": torch.float8_e4m3fn}),
+    (80, {"stored": torch.int8}),
+    (90, {"dims": (192, 128), "block_size": 64, "softcap": 30.0, "return_scores": True, "window": 1000}),
+    (80, {"dtype": torch.float32}),
+]
+ON_REQUEST = [
+    *[(87, options) for options in ({}, {"queries": 512}, {"latent": True}, {"dims": (64, 64)})],
+    *[
+        (capability, {"dims": dims, "queries": queries})
+        for capability in (75, 80, 89, 90, 100)
+        for dims in ((64, 64), (80, 80), (96, 96), (192, 128), (256, 256))
+        for queries in (1, 4, 512)
+    ],
+    *[
+        (capability, {"latent": True, "queries": queries})
+        for capability in (80, 89, 90, 100)
+        for queries in (1, 4)
+    ],
+    (90, {"latent": True, "queries": 512}),
+    *[
+        (capability, {"dtype": torch.float32, "queries": queries, "dims": dims})
+        for capability in (80, 90)
+        for queries in (1, 64)
+        for dims in ((64, 64), (128, 128), (256, 256))
+    ],
+    *[(capability, {"block_size": block_size}) for capability in (80, 90) for block_size in (8, 7, 32, 256)],
+]
+
+
+def launch_of(
+    capability: int,
+    *,
+    dims: tuple[int, int] = (128, 128),
+    dtype: torch.dtype | None = None,
+    stored: torch.dtype | None = None,
+    block_size: int = 16,
+    queries: int = 1,
+    latent: bool = False,
+    **options,
+) -> Launch:
+    """The attention launch of 8 sequences of up to 4,096 tokens, on tensors without data."""
+    dtype = dtype or (torch.float16 if capability < 80 else torch.bfloat16)
+
+    def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    tokens, query_heads, kv_heads = 8 * queries, 32, 8
+    if latent:
+        dims, query_heads, kv_heads = (512, 64), 128, 1
+        whole = empty(1000, block_size, 1, 576, dtype=dtype)
+        k, v = whole[..., :512], whole[..., 512:]
+        options["q_rope"] = empty(tokens, query_heads, 64, dtype=dtype)
+    else:
+        k, v = (empty(1000, block_size, kv_heads, dim, dtype=stored or dtype) for dim in dims)
+    if stored == torch.int8:
+        scales = [empty(1000, block_size, kv_heads, dtype=torch.float32) for _ in dims]
+        options.update(k_scale=scales[0], v_scale=scales[1])
+    if queries > 1:
+        options.update(query_starts=empty(9, dtype=torch.int32), max_queries=queries)
+    tables, lengths = empty(8, 4096 // block_size + 1, dtype=torch.int32), empty(8, dtype=torch.int32)
+    query = empty(tokens, query_heads, dims[0], dtype=dtype)
+    launches, _ = attention_launches(
+        Device(capability, 132), query, k, v, tables, lengths, scale=0.1, **options
+    )
+    return launches[0]
+
+
+def main(cases: list) -> None:
+    for capability, options in cases:
+        launch = launch_of(capability, **options)
+        row = dataclasses.asdict(compile_ahead(launch, capability))
+        row.update(case=repr(options), float32=options.get("dtype") == torch.float32)
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main([*EVERY_TIME, *ON_REQUEST] if sys.argv[1:] == ["all"] else EVERY_TIME)
