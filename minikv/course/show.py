@@ -22,13 +22,12 @@ PLOTLY_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCl
 PHOTO_SIZE = {"default_width": "720px", "default_height": "420px"}  # for figures that do not set their own
 
 
-def show(view: Any, text: str | None = None, caption: str | None = None, *, photo: bool = True) -> None:
+def show(view: Any, text: str | None = None, caption: str | None = None) -> None:
     """Display ``view`` with ``text`` as its plain form and ``caption`` (Markdown) below it.
 
     view   one of our widgets, any ipywidget, a plotly figure, or an object with ``_repr_mimebundle_()``.
            It may offer ``text() -> str``, ``photo_png() -> bytes`` and ``photo_html() -> str``.
     text   deterministic; by default ``view.text()``.
-    photo  False: no picture for the build to take, where a large one would make the notebook too big.
 
     With the environment variable MINIKV_PHOTOS set to a folder, a page that the build can photograph is
     written to ``<folder>/<sha>.html`` (the picture is the element with id "photo"), and the output's metadata
@@ -52,9 +51,9 @@ def show(view: Any, text: str | None = None, caption: str | None = None, *, phot
     png = _call(view, "photo_png")
     if png is not None:
         data["image/png"] = base64.b64encode(png).decode("ascii")
-    name = _write_photo(view) if photo else None
-    if name is not None:
-        metadata["minikv"] = {"photo": name}
+    photo = _write_photo(view)
+    if photo is not None:
+        metadata["minikv"] = {"photo": photo}
     display(data, metadata=metadata, raw=True)
     if caption:
         display({"text/markdown": caption, "text/plain": caption}, raw=True)

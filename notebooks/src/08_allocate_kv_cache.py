@@ -50,7 +50,7 @@
 # （[nano-vllm #59](https://github.com/GeeeekExplorer/nano-vllm/issues/59)，标题大意是“`num_kvcache_blocks` 算错了吧？？”）。
 #
 # 2026 年 2 月，这件事真的发生了。
-# 一个只准用 0.4 块 GPU 的引擎，在另一个进程旁边启动，断言失败：`used` 把所有进程都算了进去
+# 一个引擎的比例设为 0.4，启动时同一块 GPU 上还有别的进程，结果断言失败：`used` 把所有进程都算了进去
 # （[nanovllm-voxcpm PR #27](https://github.com/a710128/nanovllm-voxcpm/pull/27)）。
 # 还有人问：[块数为什么和最大长度有关](https://github.com/vllm-project/vllm/issues/8185)？
 # [21 GB 空闲显存为什么只有 631 个块](https://github.com/NVIDIA/TensorRT-LLM/issues/2268)？
@@ -60,11 +60,11 @@
 # %% [markdown] key="answer_words" lang="en"
 # One call answers the first asker.
 # `utilization` can mean two things: a limit for everything on this GPU, or a limit for this process alone.
-# The line above has the first meaning, the asker the second.
-# %% [markdown] key="answer_words" lang="zh" src="ea7cd6e5"
+# The line above has the first meaning; whoever finds its minus wrong has the second in mind.
+# %% [markdown] key="answer_words" lang="zh" src="3cdb6c76"
 # 第一个人的问题，一次调用就能回答。
-# 利用率（utilization）可以有两种含义：对这块 GPU 上一切的上限，或者只对本进程的上限。
-# 上面那行代码用的是前一种，提问者想的是后一种。
+# 利用率（utilization）可以有两种含义：限制这块 GPU 上的全部占用，或者只限制本进程。
+# 上面那行代码用的是前一种；觉得负数不对的人，想的是后一种。
 
 # %% key="answer"
 from minikv.plan.measured import MeasuredTerms
@@ -77,12 +77,20 @@ print(t("asked_line", whole=whole.available, own=own.available))
 # Both are right, for different questions.
 # With the first meaning nobody takes more than the GPU has; a second engine must be given a larger share (0.9 for the second, where the first has 0.4).
 # With the second meaning every engine has its own share, and somebody has to see to it that the shares add up.
+# vLLM's documentation gave the first for [v0.6.4](https://docs.vllm.ai/en/v0.6.4/models/engine_args.html), and today it gives the second: look at your version before you copy a share.
 # The PR argues for the second. minikv takes the first, and its report says what the others hold, where the driver tells.
-# %% [markdown] key="answer_read" lang="zh" src="3bc01a88"
+#
+# Now with a model. An engine runs its largest step once, without a cache (the warm-up), and then looks at three more numbers: **used**, what is taken on the GPU by everybody; **peak**, the most that torch had allocated during the step, weights included; **current**, what torch has allocated now, the weights.
+# Work it out before you read on:
+# %% [markdown] key="answer_read" lang="zh" src="e8647196"
 # 两个都对，只是回答的问题不同。
 # 按第一种含义，谁也不会多占；但第二个引擎得设更大的比例（第一个是 0.4，第二个就设 0.9）。
 # 按第二种含义，各引擎各有份额，得有人保证加起来不超过总量。
+# vLLM 的文档在 [v0.6.4](https://docs.vllm.ai/en/v0.6.4/models/engine_args.html) 里写的是第一种，如今写的是第二种：照抄别人的比例之前，先看版本。
 # 那个 PR 主张第二种。minikv 采用第一种；驱动能给出数字时，报告会写明其他进程占了多少。
+#
+# 现在放进一个模型。引擎先不带缓存，把最大的一步跑一遍，这叫预热（warm-up），然后再看三个数：**used** 是 GPU 上所有进程已占用的显存；**peak** 是这一步当中 torch 已分配的最大值，含权重；**current** 是 torch 现在已分配的大小，也就是权重。
+# 先自己算一算，再往下读：
 
 # %% key="predict_fit"
 predict("blocks_fit", ...)
@@ -90,7 +98,7 @@ predict("blocks_fit", ...)
 # %% [markdown] key="formula" lang="en"
 # ## The formula
 #
-# An engine warms up: it runs its largest step once, without a cache, and then reads four numbers.
+# After the warm-up an engine reads four numbers, and you say the share.
 #
 # $$\text{available} = \lfloor \text{total} \cdot u \rfloor - \text{used} - \text{peak} + \text{current} \qquad\quad \text{num\_blocks} = \left\lfloor \frac{\text{available}}{\text{block\_bytes}} \right\rfloor$$
 #
@@ -106,12 +114,12 @@ predict("blocks_fit", ...)
 # Read it as **what is there** (used) **and what comes back in every step** (peak - current).
 # The weights stand in used and in peak; current takes one of the two out again.
 #
-# A real log, from [vLLM PR #10511](https://github.com/vllm-project/vllm/pull/10511): Llama-3-8B on a GPU of 79.22 GiB; weights 14.96, non-torch 1.79, activations 1.26 GiB.
-# On two GPUs each holds half the weights, and the libraries that connect them take 3.58 GiB.
-# %% [markdown] key="formula" lang="zh" src="ce95d6d9"
+# A real log of December 2024, from [vLLM PR #10511](https://github.com/vllm-project/vllm/pull/10511): Llama-3-8B on a GPU of 79.22 GiB; weights 14.96, non-torch 1.79, activations 1.26 GiB.
+# On two GPUs each holds half the weights, but non-torch grows to 3.58 GiB: the libraries that connect the GPUs come on top.
+# %% [markdown] key="formula" lang="zh" src="489e6c68"
 # ## 公式
 #
-# 引擎先预热（warm-up）：不带缓存，把最大的一步跑一遍，然后读四个数。
+# 预热之后，引擎读四个数；比例由你来定。
 #
 # $$\text{available} = \lfloor \text{total} \cdot u \rfloor - \text{used} - \text{peak} + \text{current} \qquad\quad \text{num\_blocks} = \left\lfloor \frac{\text{available}}{\text{block\_bytes}} \right\rfloor$$
 #
@@ -127,8 +135,8 @@ predict("blocks_fit", ...)
 # 可以这样读：**现在已有的**（used），加上**每一步都会再来的**（peak - current）。
 # 权重在 used 和 peak 里各算了一次，current 把其中一次还回来。
 #
-# 来看一份真实的日志，出自 [vLLM PR #10511](https://github.com/vllm-project/vllm/pull/10511)：Llama-3-8B，GPU 79.22 GiB；权重 14.96，非 torch 1.79，激活 1.26 GiB。
-# 用两块 GPU 时，每块只放一半权重，而负责互联的库要占 3.58 GiB。
+# 来看一份 2024 年 12 月的真实日志，出自 [vLLM PR #10511](https://github.com/vllm-project/vllm/pull/10511)：Llama-3-8B，GPU 79.22 GiB；权重 14.96，非 torch 1.79，激活 1.26 GiB。
+# 用两块 GPU 时，每块只放一半权重，但非 torch 部分增加到 3.58 GiB：多了负责 GPU 互联的库。
 
 # %% key="log"
 from minikv.plan import CacheSpec
@@ -181,21 +189,21 @@ figures = {name: value / GIB for name, value in terms.as_dict().items()}
 print(t("formula_line", **figures, blocks=started.num_blocks))
 
 # %% [markdown] key="moments_read" lang="en"
-# - **load.** The loader held a shard of 5 GiB for a moment; the peak remembers it.
-# - **reset_peak** makes the peak forget: it starts again from what is allocated now.
+# - **load.** The loader held a shard of 5 GiB for a moment. It is freed again; the peak remembers it, and torch keeps its segment cached (reserved).
+# - **reset_peak.** First `empty_cache` gives that segment back, and used falls; then `reset_peak_memory_stats` makes the peak forget: it starts again from what is allocated now.
 # - **warm_up.** Activations came and went. current is as before, the peak is higher, and so is used: torch keeps the freed memory cached.
 # - **empty_cache** gives the cached memory back, so that used counts what is really needed. The peak stays: it is the one thing that the warm-up was for.
 # - **allocate.** The cache takes what is available.
 #
 # Leave one out, and blocks are lost:
-# %% [markdown] key="moments_read" lang="zh" src="967e0dcc"
-# - **load**：加载时曾有 5 GiB 的分片短暂存在，峰值记住了它。
-# - **reset_peak**：让峰值忘掉过去，从当前已分配的大小重新算起。
+# %% [markdown] key="moments_read" lang="zh" src="d9aa8d1b"
+# - **load**：加载时曾有 5 GiB 的分片短暂存在，随后释放。峰值记住了它，它占过的段还被 torch 缓存着（reserved）。
+# - **reset_peak**：先用 `empty_cache` 归还那个段，used 随之下降；再用 `reset_peak_memory_stats` 让峰值忘掉过去，从当前已分配的大小重新算起。
 # - **warm_up**：激活来过又走了。current 不变，峰值升高，used 也升高了：释放的显存还被 torch 缓存着。
 # - **empty_cache**：把缓存的显存还回去，used 才只算真正需要的部分。峰值保留：预热就是为了它。
 # - **allocate**：缓存拿走可用的部分。
 #
-# 少做一步，就会损失块：
+# 少做一步，块就会变少：
 
 # %% key="variants"
 best = started.num_blocks
@@ -212,25 +220,25 @@ for what, options in left_out.items():
 # ## See it
 #
 # Every term on a live bar: at the top the six moments, below what each part of the GPU is for in the end.
-# This time the numbers come from the planner, on paper.
+# This time the numbers come from the planner, on paper, which also sets some workspace aside: the blocks are a little fewer.
 #
 # Try this, and say before each what will change:
 #
 # 1. Move the utilization. Which parts of the bar move, and which do not?
 # 2. Raise the warm-up from 8,192 to 65,536 tokens: the question of vLLM #8185.
-# 3. Raise what is outside of torch. The formula notices; does the short form?
+# 3. Raise what is outside of torch. The formula notices. Does `limit - peak`, the "short form" of the table?
 # 4. Choose a larger model until the formula says no.
-# %% [markdown] key="see" lang="zh" src="aeafd24a"
+# %% [markdown] key="see" lang="zh" src="d019527d"
 # ## 亲眼看看
 #
 # 每一项都在条形图上：上面是六个时刻，下面是 GPU 的每一部分最终用在哪里。
-# 这里的数字来自规划器，是纸面上的。
+# 这里的数字来自规划器，是纸面上的；它还预留了一些工作空间，所以块略少。
 #
 # 试试下面几步，每次动手之前先说出会发生什么：
 #
 # 1. 移动利用率。哪些部分会动，哪些不动？
 # 2. 把预热从 8,192 个 token 提高到 65,536 个：这正是 vLLM #8185 的问题。
-# 3. 增大 torch 之外的部分。公式察觉到了，简写公式呢？
+# 3. 增大 torch 之外的部分。公式察觉到了，那么 `limit - peak`，也就是表中的“简写公式”呢？
 # 4. 换更大的模型，直到公式说放不下。
 
 # %% key="widget"
@@ -256,9 +264,9 @@ from minikv.course.lessons.annotate_08 import SourceView
 show(SourceView(t("lang")))
 
 # %% [markdown] key="flow" lang="en"
-# And the way of one run through it, with its numbers: the engine in the model.
-# %% [markdown] key="flow" lang="zh" src="94443457"
-# 再看一次运行怎样走过这些步骤，带上它的数字：模型里的那个引擎。
+# And one run's way through it, with its numbers: the engine from above (`cuda:model` is the modelled GPU).
+# %% [markdown] key="flow" lang="zh" src="6462af27"
+# 再看一次运行怎样走过这些步骤，附上每一步的数字：就是上面那个引擎（`cuda:model` 指模型里的 GPU）。
 
 # %% key="flow_model"
 from minikv.course.lessons.flow_08 import FlowChart
@@ -268,8 +276,10 @@ show(FlowChart(report, t("lang")))
 
 # %% [markdown] key="report" lang="en"
 # What `allocate_kv_cache` returns beside the cache is an `AllocationReport`: every term, as a table and as a bar.
-# %% [markdown] key="report" lang="zh" src="e2f70844"
+# `used - current` is a little more than the 1.79 GiB outside of torch: the driver counts segments, and they are larger than the tensors in them (lesson 07).
+# %% [markdown] key="report" lang="zh" src="72fb41b7"
 # `allocate_kv_cache` 除了缓存，还返回一份 `AllocationReport`：每一项都在里面，可以打印成表，也可以画成条形图。
+# `used - current` 比 torch 之外的 1.79 GiB 略大：驱动统计的是段，而段比其中的张量大（第 07 课）。
 
 # %% key="bar_model"
 print(report.text(t("lang")))
@@ -361,17 +371,17 @@ for non_torch in (0, 0.5, 1.79, 3.58):
 # %% [markdown] key="short_read" lang="en"
 # They cancel only where used equals current: no context, no library, no other process.
 # Even the first row is not quite zero: the weights' segments are a little larger than the weights (lesson 07), and used counts segments.
-# The short form gives the order of magnitude, and it is always too large.
+# The short form gives the order of magnitude, and it errs on one side only: too many blocks.
 #
 # The same guide takes `peak` for the activations alone in one place.
-# Both slips stand in appendix A:
-# %% [markdown] key="short_read" lang="zh" src="1e8b691e"
+# Both slips stand in appendix A (a block of the guide takes 2.5 MiB, so the counts are other ones than above):
+# %% [markdown] key="short_read" lang="zh" src="865d3fb9"
 # 只有 used 等于 current 时才能抵消：没有上下文，没有库，也没有其他进程。
 # 连第一行都不完全是零：权重所在的段比权重略大（第 07 课），而 used 统计的是段。
-# 简写公式可以估个数量级，但结果总是偏大。
+# 简写公式可以估个数量级，但误差只朝一个方向：块数偏多。
 #
 # 这份指南还在一处把 `peak` 当成了激活本身。
-# 两处错误都收在附录 A 里：
+# 两处错误都收在附录 A 里（那份指南的一个块占 2.5 MiB，所以块数与上表不同）：
 
 # %% key="claims"
 from minikv.course.errata import erratum
@@ -435,21 +445,23 @@ runs = {(load, share): serve(start_up(share), *loads[load]) for load in loads fo
 
 def outcome(run):
     if run.asked:
-        return f"dies at {run.survived + 1}"
+        return f"OOM @{run.survived + 1}"
     return f"ok +{run.retries}" if run.retries else "ok"
 
 
-print("".join(f"{share:>12.2f}" for share in shares))
-print("".join(f"{start_up(share).num_blocks:>12,}" for share in shares), "  ", t("blocks_row"))
+print("".join(f"{share:>10.2f}" for share in shares))
+print("".join(f"{start_up(share).num_blocks:>10,}" for share in shares), "  ", t("blocks_row"))
 for load in loads:
-    print("".join(f"{outcome(runs[load, share]):>12}" for share in shares), "  ", t(load))
+    print("".join(f"{outcome(runs[load, share]):>10}" for share in shares), "  ", t(load))
 print(t("load_legend"))
 
 # %% [markdown] key="pressure_read" lang="en"
-# Alone, and with no step above the warm-up, 0.99 still works. At 1.00 it dies although the formula kept room for every tensor.
+# In this model the guide is right: up to 0.90 all four loads survive, at 0.95 one does not.
+# But it is not the number alone: without neighbours, and with no step above the warm-up, 0.99 still works. At 1.00 it dies although the formula kept room for every tensor.
 # The reason is in the next line: **utilization is a plan, not a fence.**
-# %% [markdown] key="pressure_read" lang="zh" src="c321c06d"
-# 单独运行、没有一步超过预热时，0.99 也还行；到 1.00 就失败了，尽管公式给每个张量都留了位置。
+# %% [markdown] key="pressure_read" lang="zh" src="b18d9f81"
+# 在这个模型里，那份指南说得对：0.90 及以下，四种负载都能跑完；到 0.95，有一种跑不完。
+# 但关键不只在这个数字：没有邻居、没有一步超过预热时，0.99 也还行；到 1.00 就失败了，尽管公式给每个张量都留了位置。
 # 原因看下一行：**利用率只是计划，不是围栏**。
 
 # %% key="over_limit"
@@ -461,13 +473,13 @@ print(t("over_limit", utilization=0.9, limit=started.terms.limit / GIB, most=mos
 # Steps of different lengths leave free pieces that the next step cannot use, so it takes new ones, and reserved memory walks past the limit.
 # Before it fails it gives the cached segments back ("+n"): slow, but it works as long as some are whole.
 #
-# What lies above the limit pays for this, for steps longer than the warm-up, for late workspace, and for neighbours.
-# %% [markdown] key="over_limit_read" lang="zh" src="5c6880bc"
+# What lies above the limit pays for this, for steps longer than the warm-up, for late workspace (CUDA graphs too, where an engine captures them after it has made the cache), and for neighbours.
+# %% [markdown] key="over_limit_read" lang="zh" src="26129f61"
 # 公式统计的是存活的张量，分配器拿着的却是段。
 # 各步的 token 数不同，留下的空档下一步用不上，于是再申请新段，已保留的显存就越过了上限。
 # 失败之前，它会先归还缓存的段（“+n”）：慢，但只要还有整段空着就管用。
 #
-# 上限以外的部分，就是为这些付账的：为碎片，为超过预热的步，为后来的工作空间，也为邻居。
+# 上限以外的部分，就是为这些付账的：为碎片，为超过预热的步，为后来的工作空间（如果引擎在建好缓存之后才捕获 CUDA graph，那也算在内），也为邻居。
 
 # %% key="pressure_figure"
 import plotly.graph_objects as go
@@ -476,12 +488,12 @@ figure = go.Figure()
 lines = []
 for share, dash in ((0.80, "solid"), (0.90, "dash"), (0.95, "dot"), (0.98, "dashdot")):
     used = [one / GIB for one in runs["load_neighbour", share].used]
-    figure.add_scatter(y=used, name=f"{share:.2f}", mode="lines", line={"dash": dash})
+    figure.add_scatter(x0=1, y=[round(one, 2) for one in used], name=f"{share:.2f}", mode="lines", line={"dash": dash})
     lines.append(f"{share:.2f}: {len(used)} steps, used {used[0]:.2f} -> {used[-1]:.2f} GiB")
 figure.add_hline(y=TOTAL / GIB, line_dash="longdash", annotation_text="total")
 figure.update_xaxes(title="step", range=[0, 100])
 figure.update_yaxes(title="used, GiB")
-figure.update_layout(height=340, width=720, margin={"t": 30, "r": 20}, template="plotly_white", legend_title="utilization")
+figure.update_layout(height=340, width=720, margin={"t": 30, "r": 20}, template="none", legend_title="utilization")
 show(figure, text="\n".join(lines), caption=t("pressure_caption"))
 
 # %% [markdown] key="length" lang="en"
@@ -505,19 +517,21 @@ for tokens in (2048, 8192, 32_768, 131_072):
     print(t("length_line", tokens=tokens, activations=activations, blocks=long.num_blocks))
 
 # %% [markdown] key="trt" lang="en"
+# The activations grow with the tokens, not with their square: attention here keeps no matrix of scores, as in FlashAttention (`attn_implementation="eager"` would).
 # With chunked prefill the warm-up is one chunk, and the number of blocks no longer depends on the length.
 #
 # ### And the 631 blocks?
 #
 # The log of that issue: Qwen1.5-7B, 21.89 GiB available.
-# The issue names neither the size of a block nor the share; 64 tokens a block and 0.9 *of the free memory* (TensorRT-LLM's meaning of the word, a third one) give exactly its number:
-# %% [markdown] key="trt" lang="zh" src="9a43dca2"
+# The issue names neither the size of a block nor the share nor the dtype. Take 64 tokens a block, 16 bits an element, and 0.9 *of the free memory* (TensorRT-LLM's meaning of the word, a third one); [it rounds up](https://github.com/NVIDIA/TensorRT-LLM/issues/224). That gives its number, which is no proof, but a good sign:
+# %% [markdown] key="trt" lang="zh" src="d678d057"
+# 激活随 token 数成正比增长，而不是按平方增长：这里的注意力像 FlashAttention 那样，不保存分数矩阵（`attn_implementation="eager"` 则会保存）。
 # 有了分块预填充，预热只需一段的长度，块数就不再受最大长度影响。
 #
 # ### 那 631 个块呢？
 #
 # 那个 issue 的日志写着：Qwen1.5-7B，可用 21.89 GiB。
-# 它没有提块大小，也没有提比例；按每块 64 个 token、取**空闲显存**的 0.9 来算（这是 TensorRT-LLM 的定义，也就是第三种含义），恰好得到那个数：
+# 它没有提块大小和比例，也没有提数据类型。按每块 64 个 token、每个元素 16 位、取**空闲显存**的 0.9 来算（这是 TensorRT-LLM 的定义，也就是第三种含义），并且[向上取整](https://github.com/NVIDIA/TensorRT-LLM/issues/224)，恰好得到那个数。这不算证明，但很说明问题：
 
 # %% key="trt_code"
 import math
@@ -552,6 +566,13 @@ from minikv.plan import plan_memory
 paper = plan_memory("Llama-3.1-8B", gpu="H100 SXM 80GB", chunk=CHUNK, cuda_context_bytes=NON_TORCH, workspace_bytes=0)
 percent = 100 * (paper.num_blocks / best - 1)
 print(t("paper_line", paper=paper.num_blocks, measured=best, percent=percent))
+
+# %% [markdown] key="budget_read" lang="en"
+# And live, for any model. The widget's CUDA context and workspace are assumptions, not this GPU's 1.79 GiB: hence more blocks.
+# On paper, what is outside of torch is a guess. That is what the warm-up is for.
+# %% [markdown] key="budget_read" lang="zh" src="57c1c3a1"
+# 再看可交互的组件，任何模型都行。它的 CUDA 上下文和工作空间是假定值，不是这块 GPU 的 1.79 GiB，所以块更多。
+# torch 之外占多少，纸面上只能靠猜；正因如此，才需要预热。
 
 # %% key="budget"
 from minikv.course.widgets import BudgetWidget
@@ -619,7 +640,7 @@ except MiniKVError as error:
 from minikv.cache import PagedKVCache
 
 own = [start_up(0.9, non_torch=NON_TORCH + extra).num_blocks for extra in (0, 3 * GIB)]
-print(t("rank_line", own=own, least=min(own)))
+print(t("rank_line", own=", ".join(f"{blocks:,}" for blocks in own), least=min(own)))
 
 spec = CacheSpec.from_config(small, tp=2)
 for rank, blocks in enumerate((12, 9)):
@@ -631,14 +652,14 @@ for rank, blocks in enumerate((12, 9)):
         print(t("rank_lacks", rank=rank, kind=type(error).__name__, message=error))
 
 # %% [markdown] key="ranks_read" lang="en"
-# On a CPU that is an error. A kernel on a GPU does not check: it reads and writes what lies behind the cache.
+# On a CPU that is an error. A kernel on a GPU does not check: it reads and writes what lies behind the cache, or the run ends with an illegal memory access (so in [nano-vllm #275](https://github.com/GeeeekExplorer/nano-vllm/pull/275): 2111 blocks on one rank, 2055 on the other).
 # `allocate_kv_cache` takes the least of all ranks (step 12 above), also of one that has no room at all.
 #
 # ## Check yourself
 #
 # Answer aloud first, then `explain(..., reveal=True)`.
-# %% [markdown] key="ranks_read" lang="zh" src="9e9eead6"
-# 在 CPU 上这是个错误；GPU 上的 kernel 不做检查，读写的会是缓存后面的内容。
+# %% [markdown] key="ranks_read" lang="zh" src="dfbc671f"
+# 在 CPU 上这是个错误；GPU 上的 kernel 不做检查，要么读写到缓存后面的内容，要么以非法内存访问（illegal memory access）告终，[nano-vllm #275](https://github.com/GeeeekExplorer/nano-vllm/pull/275) 就是这样：一个 rank 有 2111 个块，另一个只有 2055 个。
 # `allocate_kv_cache` 取所有 rank 的最小值（上面第 12 步），一点空间都没有的 rank 也算在内。
 #
 # ## 自我检查
@@ -682,15 +703,15 @@ explain("what_is_left")
 # |---|---|
 # | no blocks, or far fewer than planned | `print(report.text())` (the error holds the same terms): is `used` much larger than `current`? Then somebody else is on the GPU: `minikv doctor --memory` |
 # | the cache was made, the first long prompt is out of memory | `report.terms.peak - report.terms.current` and `report.warmup_tokens`: 0, or a warm-up shorter than the prompt, kept no room |
-# | fewer blocks after each restart in one process | `MemoryStats.read("cuda").allocated` before the call: more than the weights means that the old cache still lives (`cache.close()`, and unset the bound views) |
-# %% [markdown] key="stuck" lang="zh" src="bab68119"
+# | fewer blocks after each restart in one process | `MemoryStats.read("cuda").allocated` (from `minikv.memory`) before the call: more than the weights means that the old cache still lives (`cache.close()`, and unset the bound views) |
+# %% [markdown] key="stuck" lang="zh" src="a11fe185"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
 # | 没有块，或者比计划少很多 | `print(report.text("zh"))`（错误信息里也有同样各项）：`used` 比 `current` 大很多吗？那是 GPU 上还有别人：`minikv doctor --memory` |
 # | 缓存建好了，第一个长提示词就显存不足 | 看 `report.terms.peak - report.terms.current` 和 `report.warmup_tokens`：为 0，或者预热比提示词短，就没有留出空间 |
-# | 同一进程里每重启一次，块就少一些 | 调用之前看 `MemoryStats.read("cuda").allocated`：大于权重，说明旧缓存还活着（`cache.close()`，并取消绑定的视图） |
+# | 同一进程里每重启一次，块就少一些 | 调用之前看 `MemoryStats.read("cuda").allocated`（`MemoryStats` 在 `minikv.memory` 里）：大于权重，说明旧缓存还活着（`cache.close()`，并取消绑定的视图） |
 
 # %% [markdown] key="next" lang="en"
 # ## What comes next

@@ -127,13 +127,15 @@ check("08.3", ledger)
 # `keep` bytes must stay free for others.
 # The engine will make steps of `steps[i]` tokens, one after the other; a step needs `token_bytes` for each of its tokens, and gives them back when it ends.
 # How many blocks of `block_bytes` may the cache have, so that every step finds its memory?
-# %% [markdown] key="room_task" lang="zh" src="5af7e013"
+# 0, where there is no room for one.
+# %% [markdown] key="room_task" lang="zh" src="c16f84c2"
 # ## 08.4 给最大的一步留空间
 #
 # 有 `free` 字节空闲，马上要建缓存。
 # 其中 `keep` 字节必须给别人留着。
 # 引擎会依次运行若干步，第 i 步有 `steps[i]` 个 token；每个 token 需要 `token_bytes` 字节，步骤结束时归还。
 # 缓存最多可以有多少个 `block_bytes` 字节的块，使每一步都有显存可用？
+# 一个也放不下时为 0。
 
 # %% key="room_stub"
 def blocks_with_room(free: int, keep: int, steps: list[int], token_bytes: int, block_bytes: int) -> int:

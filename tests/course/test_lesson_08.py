@@ -11,6 +11,7 @@ from torch import nn
 
 from minikv.cache import bind
 from minikv.cache.paged import PagedKVCache
+from minikv.course.check import run_check
 from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
 from minikv.memory.caching_allocator import CachingAllocator
@@ -158,6 +159,28 @@ def test_bind_views():
     assert_exercise(
         EXERCISES["08.5"], right=[bind_by_iterator, bind_by_unbind], sequences="modules", stub=stub
     )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda kv, view: view.transpose(1, 2),
+        lambda kv, view: view[:1].expand(view.shape),
+        lambda kv, view: view.double(),
+        lambda kv, view: view[1:],
+        lambda kv, view: kv.zero_() is None or view,
+    ],
+    ids=["transposed", "one_block_only", "dtype", "a_block_less", "empties_the_cache"],
+)
+def test_a_view_of_something_else_does_not_pass(change):
+    def bind_views(kv_cache, modules):
+        count = REFERENCES["bind_views"](kv_cache, modules)
+        for module in modules:
+            if hasattr(module, "v_cache"):
+                module.v_cache = change(kv_cache, module.v_cache)
+        return count
+
+    assert run_check(EXERCISES["08.5"], bind_views).kind == "wrong"
 
 
 @pytest.mark.parametrize("prediction", LESSON.predictions, ids=lambda p: p.key)

@@ -1,13 +1,11 @@
 """What lesson 08 shows: the annotated source, the flow chart, and the engine in the allocator's model."""
 
 import inspect
-import sys
 
 import pytest
 import torch
 
 from minikv.cache import allocator
-from minikv.course import show
 from minikv.course.lessons import annotate_08, engine_08
 from minikv.course.lessons.annotate_08 import ANNOTATIONS, Annotation, SourceView
 from minikv.course.lessons.engine_08 import CHUNK, NON_TORCH, mixed_steps, report_of, serve, start_up
@@ -17,8 +15,6 @@ from minikv.plan import weight_bytes
 from minikv.plan.budget import plan_memory
 from minikv.units import GIB, MIB
 from tests.plan.small_models import small_config, small_model
-
-show_module = sys.modules[show.__module__]  # the package offers the function under the file's name
 
 # The annotated source --------------------------------------------------------------------------------------
 
@@ -136,11 +132,25 @@ def test_all_that_is_free_can_be_allocated_and_then_no_step_fits():
 
 
 def test_where_out_of_memory_begins():
+    """Up to 0.90 each of the lesson's four loads survives; at 0.95 the growing neighbour ends the engine."""
     steps, growth = mixed_steps(), [GIB // 10] * 100
-    alive = {share: serve(start_up(share), steps, growth).asked == 0 for share in (0.8, 0.9, 0.95)}
-    assert alive == {0.8: True, 0.9: True, 0.95: False}
+    loads = [(steps, []), (mixed_steps(longest=2 * CHUNK), []), (steps, [GIB]), (steps, growth)]
+    alive = {
+        share: [serve(start_up(share), *load).asked == 0 for load in loads] for share in (0.8, 0.9, 0.95)
+    }
+    assert alive == {0.8: [True] * 4, 0.9: [True] * 4, 0.95: [True, True, True, False]}
     with pytest.raises(DeviceOutOfMemory):
         start_up(num_blocks=40_000)
+
+
+def test_the_activations_grow_with_the_tokens():
+    short, long = (start_up(warmup_tokens=tokens).terms for tokens in (8192, 131_072))
+    assert (long.peak - long.current) / (short.peak - short.current) == pytest.approx(16, rel=0.01)
+
+
+def test_without_empty_cache_the_shard_counts_as_used():
+    with_it, without = (start_up(staging=5 * GIB, empty_cache=flag) for flag in (True, False))
+    assert without.terms.used - with_it.terms.used == 5 * GIB
 
 
 def test_the_report_of_the_model_adds_up():
@@ -184,27 +194,3 @@ def test_on_a_cpu_the_given_branch_is_taken():
         assert f"{figure:,}" in branch[1].lines[1]
         assert f"{report.peak.extra:,}" in chart.text() or f"{report.peak.extra} B" in chart.text()
         assert f"{report.stats.total:,}" not in chart.text()
-
-
-# What the widgets leave behind -----------------------------------------------------------------------------
-
-
-def test_a_view_can_be_shown_without_a_picture(monkeypatch, tmp_path):
-    class Shell:
-        def _repr_mimebundle_(self):
-            return {"text/html": "<p>view</p>"}
-
-        def text(self):
-            return "view"
-
-        def photo_html(self):
-            return "<p id='photo'>view</p>"
-
-    shown = []
-    monkeypatch.setenv("MINIKV_PHOTOS", str(tmp_path))
-    monkeypatch.setattr(show_module, "_in_notebook", lambda: True)
-    monkeypatch.setattr("IPython.display.display", lambda *args, **options: shown.append(options["metadata"]))
-    show_module.show(Shell(), photo=False)
-    assert (shown, list(tmp_path.iterdir())) == ([{}], [])
-    show_module.show(Shell())
-    assert "photo" in shown[1]["minikv"]

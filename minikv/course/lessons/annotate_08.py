@@ -192,7 +192,7 @@ class SourceView:
 
     def _html(self) -> list[str]:
         cell = "text-align:left;vertical-align:top;padding:8px;white-space:normal"
-        code = "text-align:left;overflow-x:auto;background:transparent"
+        code = "text-align:left;background:transparent;font-family:monospace;white-space:pre-wrap;word-break:normal"
         rows = [
             f'<tr><td style="{cell};width:30%"><b>{html.escape(title)}</b>'
             f"<br>{html.escape(words)}</td>"

@@ -79,11 +79,12 @@ def bind_half(kv_cache, modules):
 
 
 def use(fn, layers: int, blocks: int, modules: list[str]):
-    """What can be observed: the answer, or that it refused; and which layer's K and V each module reads and writes.
+    """What can be observed: the answer, or that it refused; which layer's K and V each module reads; the cache's state.
 
     ``modules`` says what each has: "kv" both attributes, "k" only ``k_cache``, "-" neither.
     """
-    kv_cache = torch.zeros(2, layers, blocks, 2, 2, 3)
+    kv_cache = torch.arange(2.0 * layers * blocks * 4 * 2 * 3).view(2, layers, blocks, 4, 2, 3)
+    before = kv_cache.clone()
     made = []
     for kind in modules:
         names = {"kv": ("k_cache", "v_cache"), "k": ("k_cache",), "-": ()}[kind]
@@ -92,24 +93,26 @@ def use(fn, layers: int, blocks: int, modules: list[str]):
         answer = fn(kv_cache, made)
     except ValueError:
         answer = "ValueError"
-    # Every layer's K and V gets a mark of its own now: a view shows it, a copy does not.
-    marks = torch.arange(1, 2 * layers + 1).view(2, layers, 1, 1, 1, 1)
-    kv_cache.copy_(marks.expand_as(kv_cache))
+    if not torch.equal(kv_cache, before):
+        return answer, "kv_cache was changed"
+    # Every number of the cache changes now: a view shows it, a copy does not.
+    kv_cache += 1 + kv_cache.numel()
     seen = [
-        tuple(_mark(getattr(module, name, None), layers) for name in ("k_cache", "v_cache"))
+        tuple(_mark(getattr(module, name, None), kv_cache) for name in ("k_cache", "v_cache"))
         for module in made
     ]
     return answer, seen
 
 
-def _mark(tensor, layers: int) -> str:
+def _mark(tensor, kv_cache: torch.Tensor) -> str:
     if not isinstance(tensor, torch.Tensor):
         return "-"
-    value = int(tensor.flatten()[0])
-    if value == 0:
-        return f"copy {list(tensor.shape)}"
-    which, layer = divmod(value - 1, layers)
-    return f"{'kv'[which]}[{layer}] {list(tensor.shape)}"
+    for which, name in enumerate("kv"):
+        for layer, view in enumerate(kv_cache[which]):
+            if tensor.dtype == view.dtype and torch.equal(tensor, view):
+                return f"{name}[{layer}] {list(view.shape)}"
+    kind = "view" if tensor.untyped_storage().data_ptr() == kv_cache.untyped_storage().data_ptr() else "copy"
+    return f"another {kind} {list(tensor.shape)}"
 
 
 def draw_binds(rng) -> list[dict]:
