@@ -188,22 +188,25 @@ def _decode(
 ) -> Attention:
     batch, query_heads, _ = query.shape
     heads, dim = size
-    out = query.new_empty(batch, query_heads, dim)
-    lse = query.new_empty(batch, query_heads, dtype=torch.float32)
+    group = query_heads // heads
+    rows = (query.to(torch.float32) * scale).unflatten(1, (heads, group))
+    softmax = OnlineSoftmax((batch, heads, group), dim, query.device)
     scores = None
     if return_scores:
         scores = query.new_zeros(batch, heads, block_tables.shape[1] * block_size, dtype=torch.float32)
     for row, length in enumerate(lengths.tolist()):
+        own = softmax[row]
         kept: list[tuple[int, Tensor]] | None = None if scores is None else []
-        at = query[row : row + 1]
-        out[row : row + 1], lse[row : row + 1] = _attend(
-            at, length - 1, tiles, block_tables[row], size, scale, mask, sinks, kept
-        )
+        _attend(rows[row], length - 1, 1, tiles, block_tables[row], mask, own, kept)
+        if sinks is not None:
+            own.add_sinks(sinks.view(heads, group))
         if scores is not None and kept is not None:
-            whole = lse[row].view(heads, -1, 1)
+            whole = own.finish()[1].unsqueeze(-1)
             for first, logits in kept:
                 scores[row, :, first : first + logits.shape[-1]] = torch.exp(logits - whole).sum(1)
-    return Attention(out, lse if return_lse else None, scores)
+    out, lse = softmax.finish()
+    out = out.view(batch, query_heads, dim).to(query.dtype)
+    return Attention(out, lse.view(batch, query_heads) if return_lse else None, scores)
 
 
 def _prefill(
@@ -219,52 +222,50 @@ def _prefill(
     return_lse: bool,
 ) -> Attention:
     tokens, query_heads, _ = query.shape
-    out = query.new_zeros(tokens, query_heads, size[1])
+    heads, dim = size
+    group = query_heads // heads
+    out = query.new_zeros(tokens, query_heads, dim)
     lse = query.new_full((tokens, query_heads), -torch.inf, dtype=torch.float32)
     starts = query_starts.tolist()
     for row, length in enumerate(lengths.tolist()):
         for first in range(starts[row], starts[row + 1], QUERY_ROWS):
-            rows = slice(first, min(first + QUERY_ROWS, starts[row + 1]))
+            own = slice(first, min(first + QUERY_ROWS, starts[row + 1]))
+            queries = own.stop - first
             position = length - starts[row + 1] + first  # of the tile's first query in its sequence
-            out[rows], lse[rows] = _attend(
-                query[rows], position, tiles, block_tables[row], size, scale, mask, sinks
-            )
+            # [n, Hkv, G, Dk] -> [Hkv, G * n, Dk]
+            by_head = (query[own].to(torch.float32) * scale).unflatten(1, (heads, group))
+            rows = by_head.permute(1, 2, 0, 3).flatten(1, 2)
+            softmax = OnlineSoftmax((heads, group * queries), dim, query.device)
+            _attend(rows, position, queries, tiles, block_tables[row], mask, softmax)
+            if sinks is not None:
+                softmax.add_sinks(sinks.view(heads, group, 1).expand(-1, -1, queries).flatten(1))
+            part, part_lse = softmax.finish()
+            # [Hkv, G * n, Dv] -> [n, Hkv * G, Dv]
+            out[own] = part.view(query_heads, queries, dim).transpose(0, 1)
+            lse[own] = part_lse.view(query_heads, queries).t()
     return Attention(out, lse if return_lse else None, None)
 
 
 def _attend(
-    query: Tensor,
+    rows: Tensor,
     position: int,
+    queries: int,
     tiles: Tiles,
     table: Tensor,
-    size: tuple[int, int],
-    scale: float,
     mask: Mask,
-    sinks: Tensor | None,
+    softmax: OnlineSoftmax,
     kept: list[tuple[int, Tensor]] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """``query`` [n, Hq, Dk], at ``position`` and after, over its sequence: (out [n, Hq, Dv], lse [n, Hq]).
+) -> None:
+    """Add to ``softmax`` what ``rows`` [Hkv, G * queries, Dk] see: ``queries`` scaled ones from ``position`` on.
 
     ``kept`` takes the logits of every tile, with the position of its first key.
     """
-    queries, query_heads, _ = query.shape
-    heads, dim = size
-    group = query_heads // heads
-    # [n, Hkv, G, Dk] -> [Hkv, G * n, Dk]
-    rows = query.to(torch.float32).view(queries, heads, group, -1).permute(1, 2, 0, 3).flatten(1, 2) * scale
-    softmax = OnlineSoftmax(heads, group * queries, dim, query.device)
-    for first, keys, values in tiles(
-        table, mask.first_key(position), position + queries, queries * query_heads
-    ):
+    logits_of_a_token = rows.shape[0] * rows.shape[1]
+    for first, keys, values in tiles(table, mask.first_key(position), position + queries, logits_of_a_token):
         logits = mask.apply(rows @ keys.permute(1, 2, 0), position, queries, first)
         if kept is not None:
             kept.append((first, logits.clone()))
         softmax.add(logits, values.transpose(0, 1))
-    if sinks is not None:
-        softmax.add_sinks(sinks.view(heads, group, 1).expand(-1, -1, queries).flatten(1))
-    out, lse = softmax.finish()
-    out = out.view(heads, group, queries, dim).permute(2, 0, 1, 3).reshape(queries, query_heads, dim)
-    return out.to(query.dtype), lse.view(query_heads, queries).t()
 
 
 def _kv_tiles(k_cache: Tensor, v_cache: Tensor, k_scale: Tensor | None, v_scale: Tensor | None) -> Tiles:
@@ -294,7 +295,7 @@ def _cut(
 ) -> Iterator[tuple[int, Tensor, slice]]:
     """The positions ``start`` to ``end - 1`` in tiles: (first position, its blocks, which of their tokens).
 
-    ``rows`` is the number of queries times that of their heads: a token of a tile has as many logits.
+    A token of a tile has ``rows`` logits: queries times their heads.
     """
     _, block_size, heads, dim = cache.shape
     blocks = max(1, TILE_BYTES // (4 * block_size * (2 * heads * dim + rows)))

@@ -88,12 +88,16 @@ def check_tables(block_tables: Any, lengths: Any, batch: int | str, device: torc
 
 
 def check_table_values(
-    block_tables: Tensor, lengths: Tensor, cache: Tensor, first_queries: Tensor, window: int | None
+    block_tables: Tensor,
+    lengths: Tensor,
+    cache: Tensor,
+    window: int | None,
+    query_starts: Tensor | None = None,
 ) -> None:
     """Raise ``ArgumentError`` for a length past the table, or an entry that would be read and names no block.
 
-    ``first_queries`` [B] are the positions of each sequence's first query: entries behind its window may be
-    anything, since no query looks there.
+    Entries behind the window of a sequence's first query may be anything, since no query looks there. Without
+    ``query_starts`` each sequence has one query.
     """
     if not values_are_checked(block_tables):
         return
@@ -102,6 +106,7 @@ def check_table_values(
     check_entries("lengths", lengths, 0, width * block_size)
     behind = torch.zeros_like(lengths)
     if window is not None:
+        first_queries = lengths - (1 if query_starts is None else query_starts.diff())
         behind = (first_queries - window + 1).clamp(min=0) // block_size
     column = torch.arange(width, device=block_tables.device)
     read = (column >= behind.unsqueeze(1)) & (column * block_size < lengths.unsqueeze(1))

@@ -42,7 +42,7 @@ def latent_decode(
     _check_latents(q_latent, q_rope, latent, rope, "B")
     check_options(scale, window, None)
     check_tables(block_tables, lengths, q_latent.shape[0], q_latent.device)
-    check_table_values(block_tables, lengths, latent, lengths - 1, window)
+    check_table_values(block_tables, lengths, latent, window)
     return implementation(q_latent.device).latent_decode(
         q_latent, q_rope, latent, rope, block_tables, lengths,
         scale=scale, window=window, return_lse=return_lse, return_scores=return_scores,
@@ -71,7 +71,7 @@ def latent_prefill(
     check_options(scale, window, None)
     check_tables(block_tables, lengths, "B", q_latent.device)
     check_query_starts(query_starts, lengths, q_latent.shape[0], max_queries)
-    check_table_values(block_tables, lengths, latent, lengths - query_starts.diff(), window)
+    check_table_values(block_tables, lengths, latent, window, query_starts)
     return implementation(q_latent.device).latent_prefill(
         q_latent, q_rope, latent, rope, block_tables, query_starts, lengths,
         max_queries=max_queries, scale=scale, window=window, return_lse=return_lse,

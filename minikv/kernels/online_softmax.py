@@ -11,6 +11,8 @@ and where a tile brings a larger m', what was summed is multiplied by exp(m - m'
 lse = m + log(l). (Milakov and Gimelshein 2018, arXiv 1805.02867; FlashAttention, arXiv 2205.14135.)
 """
 
+from copy import copy
+
 import torch
 from torch import Tensor
 
@@ -19,12 +21,18 @@ LOWEST = torch.finfo(torch.float32).min
 
 
 class OnlineSoftmax:
-    """Attention of ``rows`` queries in each of ``heads`` KV heads, over tiles of keys; everything in float32."""
+    """Attention of ``shape`` queries, [..., heads, rows], over tiles of keys; everything in float32."""
 
-    def __init__(self, heads: int, rows: int, dim: int, device: torch.device):
-        self.largest = torch.full((heads, rows, 1), LOWEST, device=device)
-        self.total = torch.zeros(heads, rows, 1, device=device)
-        self.sum = torch.zeros(heads, rows, dim, device=device)
+    def __init__(self, shape: tuple[int, ...], dim: int, device: torch.device):
+        self.largest = torch.full((*shape, 1), LOWEST, device=device)
+        self.total = torch.zeros(*shape, 1, device=device)
+        self.sum = torch.zeros(*shape, dim, device=device)
+
+    def __getitem__(self, index: int) -> "OnlineSoftmax":
+        """The queries at ``index`` of the first dimension: what is added to them is added here."""
+        part = copy(self)
+        part.largest, part.total, part.sum = self.largest[index], self.total[index], self.sum[index]
+        return part
 
     def add(self, logits: Tensor, values: Tensor) -> None:
         """One more tile: ``logits`` [heads, rows, c], where -inf hides a key, and ``values`` [heads, c, dim].
@@ -37,7 +45,7 @@ class OnlineSoftmax:
         self.total.mul_(rescale).add_(weights.sum(-1, keepdim=True))
         self.sum.mul_(rescale)
         torch.baddbmm(self.sum, weights, values, out=self.sum)
-        self.largest = largest
+        self.largest.copy_(largest)
 
     def add_sinks(self, sinks: Tensor) -> None:
         """Logits [heads, rows] that take their share of the probability and bring no value."""
@@ -46,10 +54,10 @@ class OnlineSoftmax:
         rescale = torch.exp(self.largest - largest)
         self.total.mul_(rescale).add_(torch.exp(sinks - largest))
         self.sum.mul_(rescale)
-        self.largest = largest
+        self.largest.copy_(largest)
 
     def finish(self) -> tuple[Tensor, Tensor]:
-        """``out`` [heads, rows, dim] and ``lse`` [heads, rows]. A row without a key: 0 and -inf."""
+        """``out`` [..., heads, rows, dim] and ``lse`` [..., heads, rows]. A row without a key: 0 and -inf."""
         empty = self.total == 0
         out = self.sum / self.total.masked_fill(empty, 1)
         return out, (self.largest + self.total.log()).squeeze(-1)  # log(0) = -inf

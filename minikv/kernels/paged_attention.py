@@ -54,7 +54,7 @@ def paged_decode(
     _check_kv(query, k_cache, v_cache, k_scale, v_scale, sinks)
     check_options(scale, window, softcap)
     check_tables(block_tables, lengths, query.shape[0], query.device)
-    check_table_values(block_tables, lengths, k_cache, lengths - 1, window)
+    check_table_values(block_tables, lengths, k_cache, window)
     return implementation(query.device).paged_decode(
         query, k_cache, v_cache, block_tables, lengths, scale=scale, window=window, softcap=softcap, sinks=sinks,
         k_scale=k_scale, v_scale=v_scale, return_lse=return_lse, return_scores=return_scores,
@@ -92,7 +92,7 @@ def paged_prefill(
     check_options(scale, window, softcap)
     check_tables(block_tables, lengths, "B", query.device)
     check_query_starts(query_starts, lengths, query.shape[0], max_queries)
-    check_table_values(block_tables, lengths, k_cache, lengths - query_starts.diff(), window)
+    check_table_values(block_tables, lengths, k_cache, window, query_starts)
     return implementation(query.device).paged_prefill(
         query, k_cache, v_cache, block_tables, query_starts, lengths, max_queries=max_queries, scale=scale,
         window=window, softcap=softcap, sinks=sinks, k_scale=k_scale, v_scale=v_scale, return_lse=return_lse,

@@ -1,0 +1,165 @@
+"""The kernels' benchmark at tiny sizes, on the CPU: it compares equals, refuses wrong results, and can say no."""
+
+import math
+
+import pytest
+import torch
+
+from benchmarks import kernels_decode, kernels_others
+from benchmarks.kernels_cases import LLAMA_8B, Heads, Shape, batch, paged, skewed
+from benchmarks.kernels_cpu import cpu_rows
+from benchmarks.kernels_timing import Disagrees, Stopwatch, agree, copy_rate, matmul_rate
+from minikv.kernels import gather
+
+CPU = torch.device("cpu")
+UNEVEN = Shape("uneven", (7, 80, 33))
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    for module in (kernels_decode, kernels_others):
+        monkeypatch.setattr(module, "ROUNDS", 1)
+    monkeypatch.setattr(kernels_decode, "copy_rate", lambda watch: copy_rate(watch, 10**6))
+    monkeypatch.setattr(kernels_others, "matmul_rate", lambda watch: matmul_rate(watch, 64))
+    return Stopwatch(CPU)
+
+
+@pytest.mark.parametrize("shape", [batch(1, 50), batch(3, 32), UNEVEN], ids=lambda shape: shape.name)
+def test_a_case_holds_the_same_tokens_either_way(shape):
+    case = paged(shape, Heads(4, 2, 8), 16, torch.float32, CPU)
+    keys, values = case.contiguous()
+    for cache, lying in ((case.k_cache, keys), (case.v_cache, values)):
+        for row, length in enumerate(shape.lengths):
+            assert torch.equal(
+                gather(cache, case.tables[row], length), lying[row, :, :length].transpose(0, 1)
+            )
+    used = torch.cat([case.tables[row, : -(-n // 16)] for row, n in enumerate(shape.lengths)])
+    assert used.sort().values.tolist() == list(range(len(case.k_cache)))
+
+
+def test_skewed_lengths_fall_from_the_longest():
+    shape = skewed(32, 32768)
+    assert shape.lengths[0] == 32768
+    assert shape.lengths == tuple(sorted(shape.lengths, reverse=True))
+    assert min(shape.lengths) == 256
+    assert not shape.uniform
+
+
+@pytest.mark.parametrize("shape", [batch(1, 64), batch(2, 64), UNEVEN], ids=lambda shape: shape.name)
+def test_every_peer_computes_what_we_do(watch, shape):
+    pytest.importorskip("transformers")
+    runs, skipped = kernels_decode.decode_runs(watch, shape, LLAMA_8B)
+    assert skipped == {}
+    assert len(runs) == 6
+    expected = runs["page 16"][0]()
+    for name, calls in runs.items():
+        if name != "page 64":  # other random tokens
+            agree(name, calls[0](), expected)
+
+
+def test_a_peer_that_cannot_run_or_errs_is_left_out_with_the_reason(watch, monkeypatch):
+    peers = kernels_decode.peers
+
+    def absent(case):
+        raise peers.NotHere("not installed")
+
+    monkeypatch.setattr(peers, "transformers_paged", absent)
+    monkeypatch.setattr(peers, "flex", lambda case, keys, values, compiled: lambda: case.query * 0)
+    runs, skipped = kernels_decode.decode_runs(watch, batch(1, 64), LLAMA_8B)
+    assert "not installed" in skipped["transformers"]
+    assert "FlexAttention: off by" in skipped["FlexAttention"]
+    assert set(runs) == {"page 16", "page 64", "SDPA, enable_gqa", "SDPA, packed"}
+
+
+def test_wrong_results_of_ours_end_the_benchmark(watch, monkeypatch):
+    def wrong(case, **options):
+        return lambda: case.query * float("nan")
+
+    monkeypatch.setattr(kernels_decode, "decode", wrong)
+    with pytest.raises(Disagrees, match="page 16"):
+        list(kernels_decode.decode_rows(watch, True, (batch(1, 64),)))
+
+
+def test_every_section_says_its_claims(watch):
+    small = batch(2, 48)
+    told = [
+        *kernels_decode.decode_rows(watch, True, (small,)),
+        *kernels_decode.variant_rows(watch, True, small),
+        *kernels_others.prefill_rows(watch, False, ((32, 32), (16, 48))),
+        *kernels_others.latent_rows(watch, False, ((1, 32, 4), (2, 48, 16))),
+        *kernels_others.storage_rows(watch, True, 64),
+    ]
+    assert len(told) == 2 + 3 + 4 + 4 + 2
+    for row in told:
+        assert row.ours > 0
+        assert math.isfinite(row.ratio)
+
+
+def test_a_goal_is_a_comparison():
+    bounds = kernels_decode.Bounds(1e9, None)
+    assert kernels_decode.of_copy("x", 850, 1e-6, 0.85, bounds).holds
+    assert not kernels_decode.of_copy("x", 849, 1e-6, 0.85, bounds).holds
+    seconds = {"page 16": 2e-6, "SDPA, packed": 3e-6, "FlexAttention": 1.9e-6}
+    (row,) = kernels_decode.shape_rows(
+        batch(8, 4096 // 8), 16, seconds, {"transformers": "skipped: x"}, bounds
+    )
+    assert (row.peer_name, row.holds) == ("FlexAttention", False)
+    assert row.details["transformers"] == "skipped: x"
+    _, us = kernels_decode.shape_rows(batch(1, 4096), 16, {**seconds, "page 16": 11e-6}, {}, bounds)
+    assert us.holds
+    _, us = kernels_decode.shape_rows(batch(1, 4096), 16, {**seconds, "page 16": 13e-6}, {}, bounds)
+    assert not us.holds
+    _, share = kernels_decode.shape_rows(batch(32, 4096), 16, seconds, {}, bounds)
+    assert "85%" in share.goal
+    _, share = kernels_decode.shape_rows(batch(8, 4096), 16, seconds, {}, bounds)
+    assert "75%" in share.goal
+
+
+def test_the_cpu_rows_name_both_peers(watch, monkeypatch):
+    monkeypatch.setattr("benchmarks.kernels_cpu.QUICK", (batch(2, 40),))
+    told = list(cpu_rows(watch, True))
+    assert [row.goal for row in told] == ["faster", "within 3x"] * 2
+    assert all("copy" in row.peer_name for row in told)
+
+
+LINE = dict(
+    operation="decode", capability=90, stack=0, shared_bytes=1024, tensor_cores=1, async_copies=1, num_stages=3,
+    narrow_loads=0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"stack": 8},
+        {"shared_bytes": 228 * 1024},
+        {"tensor_cores": 0},
+        {"async_copies": 0},
+        {"narrow_loads": 3},
+    ],
+    ids=lambda fault: next(iter(fault)),
+)
+def test_a_line_of_the_table_can_break_one_claim(fault):
+    kernels_compiled = pytest.importorskip("benchmarks.kernels_compiled", exc_type=ImportError)
+    assert all(row.holds for row in kernels_compiled.claims([LINE, LINE]))
+    broken = [row for row in kernels_compiled.claims([LINE, LINE | fault]) if not row.holds]
+    assert len(broken) == 1
+    assert (broken[0].ours, broken[0].details["which"]) == (1, ["sm_90 decode"])
+    old = {"capability": 75, "operation": "decode", "tensor_cores": 0, "async_copies": 0, "narrow_loads": 1}
+    assert all(row.holds for row in kernels_compiled.claims([LINE, LINE | old]))
+
+
+def test_a_sweep_begins_with_the_table_and_tries_nothing_twice():
+    kernels_sweep = pytest.importorskip("benchmarks.kernels_sweep", exc_type=ImportError)
+    from minikv.kernels.gpu.common import Device
+
+    case = paged(batch(1, 4096), LLAMA_8B, 16, torch.bfloat16, CPU)
+    tensors = [case.query, case.k_cache, case.v_cache, case.tables, case.lengths]
+    sweep = kernels_sweep.Sweep("decode", Device(90, 132), tensors, {"scale": 0.1})
+    tried = list(kernels_sweep.candidates(sweep, False))
+    assert tried[0] == (sweep.table_config(), None)
+    assert len(tried) == len(set(tried))
+    assert len(tried) > len(list(kernels_sweep.candidates(sweep, True))) > 3
+    splits = [splits for config, splits in tried if splits is not None]
+    assert splits
+    assert sweep.splits_of(sweep.table_config()) not in splits

@@ -1,0 +1,39 @@
+"""How the history is cut into tiles is nobody's business but the processor cache's."""
+
+import pytest
+import torch
+
+from minikv.kernels import attention, latent_decode, latent_prefill, paged_decode, paged_prefill
+from tests.kernels.dense import make_case
+
+LENGTHS, QUERIES = [1, 15, 64, 130, 100], [1, 4, 64, 3, 70]
+
+
+def everything(case):
+    """The results of the four operations over the same cache, the last two taking its K for latents."""
+    tables = (case.block_tables, case.lengths)
+    last = case.query_starts[1:].long() - 1
+    rows = dict(max_queries=case.max_queries, return_lse=True, **case.options)
+    own = dict(return_lse=True, return_scores=True, **case.options)
+    yield from paged_decode(case.query[last], case.k_cache, case.v_cache, *tables, **own)
+    yield from paged_prefill(
+        case.query, case.k_cache, case.v_cache, tables[0], case.query_starts, tables[1], **rows
+    )
+    latent, rope = case.k_cache[:, :, :1].contiguous(), case.v_cache[:, :, :1].contiguous()
+    for options in (own, rows):
+        options.pop("softcap")
+    yield from latent_decode(case.query[last], case.query[last], latent, rope, *tables, **own)
+    yield from latent_prefill(
+        case.query, case.query, latent, rope, tables[0], case.query_starts, tables[1], **rows
+    )
+
+
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("tile_bytes", [1, 2**15, 2**17])
+def test_tiles_of_any_size_give_the_same(monkeypatch, tile_bytes, window):
+    case = make_case(LENGTHS, queries=QUERIES, window=window)
+    want = list(everything(case))
+    monkeypatch.setattr(attention, "TILE_BYTES", tile_bytes)
+    for got, expected in zip(everything(case), want, strict=True):
+        if expected is not None:
+            torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
