@@ -9,18 +9,14 @@ of one matrix, so that a key is read once for all of them. Arithmetic is float32
 lengths are read back from the device, so on a GPU this waits for it; the Triton kernels do not.
 """
 
-from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from minikv.kernels.kv_tiles import Tiles, kv_tiles, latent_tiles
 from minikv.kernels.online_softmax import OnlineSoftmax
-from minikv.kernels.slots import as_bytes
 
-# Of float32 keys, values and logits: a tile stays within a processor's cache, and of a decode it is long enough that
-# torch's calls cost little beside its arithmetic.
-TILE_BYTES = 2**22
 QUERY_ROWS = 256  # queries of one prefill tile: as many as share a key tile
 
 
@@ -65,9 +61,6 @@ class Mask(NamedTuple):
         return logits
 
 
-Tiles = Callable[[Tensor, int, int, int], Iterator[tuple[int, Tensor, Tensor]]]
-
-
 def paged_decode(
     query: Tensor,
     k_cache: Tensor,
@@ -85,7 +78,7 @@ def paged_decode(
     return_scores: bool = False,
 ) -> Attention:
     """See ``minikv.kernels.paged_decode``."""
-    tiles = _kv_tiles(k_cache, v_cache, k_scale, v_scale)
+    tiles = kv_tiles(k_cache, v_cache, k_scale, v_scale)
     heads, dim = v_cache.shape[2:]
     mask = Mask(window, softcap)
     return _decode(
@@ -121,7 +114,7 @@ def paged_prefill(
     return_lse: bool = False,
 ) -> Attention:
     """See ``minikv.kernels.paged_prefill``. ``max_queries`` is for the kernels: here the rows are read."""
-    tiles = _kv_tiles(k_cache, v_cache, k_scale, v_scale)
+    tiles = kv_tiles(k_cache, v_cache, k_scale, v_scale)
     heads, dim = v_cache.shape[2:]
     mask = Mask(window, softcap)
     return _prefill(
@@ -145,7 +138,7 @@ def latent_decode(
     """See ``minikv.kernels.latent_decode``."""
     query = torch.cat([q_latent, q_rope], -1)
     size, block_size = (1, latent.shape[3]), latent.shape[1]
-    tiles, mask = _latent_tiles(latent, rope), Mask(window, None)
+    tiles, mask = latent_tiles(latent, rope), Mask(window, None)
     return _decode(
         query, tiles, size, block_size, block_tables, lengths, scale, mask, None, return_lse, return_scores
     )
@@ -167,7 +160,7 @@ def latent_prefill(
 ) -> Attention:
     """See ``minikv.kernels.latent_prefill``. ``max_queries`` is for the kernels: here the rows are read."""
     query = torch.cat([q_latent, q_rope], -1)
-    tiles, mask = _latent_tiles(latent, rope), Mask(window, None)
+    tiles, mask = latent_tiles(latent, rope), Mask(window, None)
     return _prefill(
         query, tiles, (1, latent.shape[3]), block_tables, query_starts, lengths, scale, mask, None, return_lse
     )
@@ -266,60 +259,3 @@ def _attend(
         if kept is not None:
             kept.append((first, logits.clone()))
         softmax.add(logits, values.transpose(0, 1))
-
-
-def _kv_tiles(k_cache: Tensor, v_cache: Tensor, k_scale: Tensor | None, v_scale: Tensor | None) -> Tiles:
-    keys, values = _Reader(k_cache, k_scale), _Reader(v_cache, v_scale)
-
-    def tiles(table: Tensor, start: int, end: int, rows: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-        for first, blocks, part in _cut(table, k_cache, start, end, rows):
-            yield first, keys.read(blocks)[part], values.read(blocks)[part]
-
-    return tiles
-
-
-def _latent_tiles(latent: Tensor, rope: Tensor) -> Tiles:
-    """The latent is key and value at once; the rope key stands beside it in the key alone."""
-    latents, ropes = _Reader(latent, None), _Reader(rope, None)
-
-    def tiles(table: Tensor, start: int, end: int, rows: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-        for first, blocks, part in _cut(table, latent, start, end, rows):
-            values = latents.read(blocks)[part]
-            yield first, torch.cat([values, ropes.read(blocks)[part]], -1), values
-
-    return tiles
-
-
-def _cut(
-    table: Tensor, cache: Tensor, start: int, end: int, rows: int
-) -> Iterator[tuple[int, Tensor, slice]]:
-    """The positions ``start`` to ``end - 1`` in tiles: (first position, its blocks, which of their tokens).
-
-    A token of a tile has ``rows`` logits: queries times their heads.
-    """
-    _, block_size, heads, dim = cache.shape
-    blocks = max(1, TILE_BYTES // (4 * block_size * (2 * heads * dim + rows)))
-    for low in range(start // block_size, -(-end // block_size), blocks):
-        first = max(start, low * block_size)
-        last = min(end, (low + blocks) * block_size)
-        part = slice(first - low * block_size, last - low * block_size)
-        yield first, table[low : min(low + blocks, -(-end // block_size))], part
-
-
-class _Reader:
-    """Blocks of ``cache`` [N, bs, H, D] by their ids, as float32 tokens [n * bs, H, D], in a buffer used again."""
-
-    def __init__(self, cache: Tensor, scale: Tensor | None):
-        self._cache, self._scale = as_bytes(cache), scale
-        self._dtype = cache.dtype
-        self._buffer: Tensor | None = None
-
-    def read(self, blocks: Tensor) -> Tensor:
-        shape = (len(blocks), *self._cache.shape[1:])
-        if self._buffer is None or len(self._buffer) < len(blocks):
-            self._buffer = self._cache.new_empty(shape)
-        stored = torch.index_select(self._cache, 0, blocks, out=self._buffer[: len(blocks)])
-        tokens = stored.view(self._dtype).to(torch.float32)
-        if self._scale is not None:
-            tokens = tokens * self._scale.index_select(0, blocks).unsqueeze(-1)
-        return tokens.flatten(0, 1)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minikv.kernels import attention, latent_decode, latent_prefill, paged_decode, paged_prefill
+from minikv.kernels import kv_tiles, latent_decode, latent_prefill, paged_decode, paged_prefill
 from tests.kernels.dense import make_case
 
 LENGTHS, QUERIES = [1, 15, 64, 130, 100], [1, 4, 64, 3, 70]
@@ -33,7 +33,7 @@ def everything(case):
 def test_tiles_of_any_size_give_the_same(monkeypatch, tile_bytes, window):
     case = make_case(LENGTHS, queries=QUERIES, window=window)
     want = list(everything(case))
-    monkeypatch.setattr(attention, "TILE_BYTES", tile_bytes)
+    monkeypatch.setattr(kv_tiles, "TILE_BYTES", tile_bytes)
     for got, expected in zip(everything(case), want, strict=True):
         if expected is not None:
             torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
