@@ -10,7 +10,16 @@ from typing import Any
 import torch
 
 from minikv.errors import ArgumentError, check_count
-from minikv.memory.bandwidth import REPEATS, BandwidthPoint, cache_sizes, check_room, find_device, seconds_of
+from minikv.memory.bandwidth import (
+    REPEATS,
+    BandwidthPoint,
+    cache_sizes,
+    check_cores,
+    check_room,
+    find_device,
+    only,
+    seconds_of,
+)
 from minikv.units import GIB, MIB
 
 PATTERNS = ("coalesced", "random_rows", "per_thread", "random")
@@ -57,18 +66,21 @@ def access_patterns(
     patterns: tuple[str, ...] = PATTERNS,
     working_set: int | None = None,
     row_bytes: int = ROW_BYTES,
+    cores: int | None = None,
     repeats: int = REPEATS,
 ) -> tuple[BandwidthPoint, ...]:
     """The same gather of float32 in each of ``patterns``: one point each.
 
-    ``working_set`` is the data in bytes (None: several times the largest cache, at least 64 MiB); four times as much
+    ``working_set`` is the data in bytes (None: several times the largest cache, at least 64 MiB); six times as much
     has to be free. ``row_bytes`` is a row of "random_rows" and what a thread of "per_thread" owns. Of each element
-    12 bytes are read (8 of them its index, always in order) and 4 written.
+    12 bytes are read (8 of them its index, always in order) and 4 written. On a CPU ``cores`` cores share the list out;
+    None are as many as torch has threads, 1 is the steadier figure on a machine with other work.
 
     Raises ``ArgumentError`` as ``index_order`` and ``bandwidth_curve`` do.
     """
     found = find_device(device)
     check_count("repeats", repeats)
+    cores = check_cores(cores)
     check_count("row_bytes", row_bytes, least=_ITEM)
     working_set = _beyond_caches(found) if working_set is None else working_set
     check_count("working_set", working_set, least=_ITEM)
@@ -83,9 +95,11 @@ def access_patterns(
     points = []
     for pattern in patterns:
         index = index_order(pattern, count, row=row_bytes // _ITEM, device=found)
-        seconds = seconds_of(lambda index=index: torch.take(data, index, out=out), found, repeats)  # type: ignore[misc]
+        with only(cores):
+            seconds = seconds_of(lambda index=index: torch.take(data, index, out=out), found, repeats)  # type: ignore[misc]
         read = count * (_ITEM + _INDEX)
         points.append(BandwidthPoint(pattern, str(found), data.nbytes, read, out.nbytes, seconds))
+        del index  # two working sets that the next order has to find free
     return tuple(points)
 
 

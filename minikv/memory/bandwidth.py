@@ -8,6 +8,7 @@ Of many short calls the fastest counts, as in STREAM (McCalpin 1995): whatever e
 call longer. A curve is measured three times over, so that a busy moment does not spoil the points that fell into it.
 """
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +28,6 @@ SMALLEST = 4 * KIB
 REPEATS = 5  # calls at least
 SPEND_S = 0.05  # and until they have taken so long
 ROUNDS = 3
-_MATMUL_SIDE = {"cpu": 1024, "cuda": 8192}
 _CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -109,10 +109,7 @@ def bandwidth_curve(
     """
     found = find_device(device)
     check_count("repeats", repeats)
-    cores = torch.get_num_threads() if cores is None else cores
-    check_count("cores", cores)
-    if cores > torch.get_num_threads():
-        raise ArgumentError("out_of_range", what="cores", value=cores, low=0, high=torch.get_num_threads())
+    cores = check_cores(cores)
     if not sizes:
         raise ArgumentError("bad_count", what="len(sizes)", value=0, least=1)
     for size in sizes:
@@ -121,7 +118,7 @@ def bandwidth_curve(
     # Eight bytes an element on a GPU, where the reduction spends instructions on every element's address.
     dtype = torch.int32 if found.type == "cpu" else torch.int64
     buffer = torch.ones(max(sizes) // dtype.itemsize, dtype=dtype, device=found)
-    with _threads(cores):
+    with only(cores):
         rounds = [[_read(buffer, size, repeats) for size in sizes] for _ in range(ROUNDS)]
     return tuple(min(points, key=lambda point: point.seconds) for points in zip(*rounds, strict=True))
 
@@ -133,32 +130,38 @@ def read_bandwidth(
     return bandwidth_curve(device, sizes=(working_set,), cores=cores, repeats=repeats)[0]
 
 
-def copy_bandwidth(working_set: int, device: Any = None, *, repeats: int = REPEATS) -> BandwidthPoint:
+def copy_bandwidth(
+    working_set: int, device: Any = None, *, cores: int | None = None, repeats: int = REPEATS
+) -> BandwidthPoint:
     """torch's own copy of half the working set into the other half: as many bytes written as read.
 
-    One call a look at the clock, so small sets show what the call costs. Raises as ``bandwidth_curve`` does.
+    One call a look at the clock, so small sets show what the call costs. ``cores`` and errors: as ``bandwidth_curve``.
     """
     found = find_device(device)
     check_count("repeats", repeats)
+    cores = check_cores(cores)
     check_count("working_set", working_set, least=SMALLEST)
     check_room(working_set, found)
     source = torch.ones(working_set // 2, dtype=torch.uint8, device=found)
     target = torch.empty_like(source)
-    seconds = seconds_of(lambda: target.copy_(source), found, repeats)
+    with only(cores):
+        seconds = seconds_of(lambda: target.copy_(source), found, repeats)
     return BandwidthPoint("copy", str(found), 2 * source.nbytes, source.nbytes, target.nbytes, seconds)
 
 
 def matmul_rate(
-    device: Any = None, *, dtype: torch.dtype | None = None, side: int | None = None, repeats: int = REPEATS
+    device: Any = None, *, dtype: torch.dtype | None = None, side: int | None = None, repeats: int = 25
 ) -> FlopRate:
     """How many FLOPs a second a product of two ``side`` x ``side`` matrices reaches: 2 * side**3 FLOPs.
 
     By default bf16 on a GPU that has it, fp16 on an older one, and float32 on a CPU, where it is the dtype that every
-    build is fast in. A product of matrices so large is the best case; nothing in a model does more.
+    build is fast in. A product of square matrices is the best case; nothing in a model does more. On a CPU, where
+    other programs take cores away, the default product lasts about a millisecond, so that some are undisturbed, and
+    one core alone is tried too: it may be faster than cores that wait for each other.
     """
     found = find_device(device)
     check_count("repeats", repeats)
-    side = _MATMUL_SIDE[found.type] if side is None else side
+    side = _matmul_side(found) if side is None else side
     check_count("side", side)
     if dtype is None:
         dtype = torch.float32
@@ -167,8 +170,11 @@ def matmul_rate(
     check_room(3 * side * side * dtype.itemsize, found)
     a, b = (torch.ones(side, side, device=found).to(dtype) for _ in range(2))
     out = torch.empty_like(a)
-    seconds = seconds_of(lambda: torch.mm(a, b, out=out), found, repeats)
-    return FlopRate(str(found), str(dtype).removeprefix("torch."), 2 * side**3, seconds)
+    times = []
+    for cores in {1, torch.get_num_threads()} if found.type == "cpu" else {1}:
+        with only(cores):
+            times += [seconds_of(lambda: torch.mm(a, b, out=out), found, repeats) for _ in range(ROUNDS)]
+    return FlopRate(str(found), str(dtype).removeprefix("torch."), 2 * side**3, min(times))
 
 
 def cache_sizes(device: Any = None) -> tuple[Cache, ...]:
@@ -192,7 +198,7 @@ def levels(points: Iterable[BandwidthPoint], caches: Sequence[Cache]) -> tuple[L
 def seconds_of(fn: Callable[[], Any], device: torch.device, repeats: int = REPEATS) -> float:
     """The fewest seconds of ``fn()`` in ``repeats`` calls or more, after one that does not count.
 
-    CUDA events time it on a GPU.
+    CUDA events time it on a GPU; of calls that last microseconds they also see the launch.
     """
     fn()
     times: list[float] = []
@@ -213,8 +219,15 @@ def seconds_of(fn: Callable[[], Any], device: torch.device, repeats: int = REPEA
     return min(times)
 
 
+def _matmul_side(device: torch.device) -> int:
+    """Large enough for a GPU to be full; on a CPU 256 for one core, and more with the root of their number."""
+    if device.type == "cuda":
+        return 8192
+    return 128 * math.ceil(2 * math.sqrt(torch.get_num_threads()))
+
+
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def only(count: int) -> Iterator[None]:
     """torch works with ``count`` threads on the CPU, and afterwards with as many as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
@@ -253,6 +266,16 @@ def find_device(device: Any) -> torch.device:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return find_memory(device)
+
+
+def check_cores(cores: int | None) -> int:
+    """As many as torch has threads where nothing is said; never more."""
+    most = torch.get_num_threads()
+    cores = most if cores is None else cores
+    check_count("cores", cores)
+    if cores > most:
+        raise ArgumentError("out_of_range", what="cores", value=cores, low=0, high=most)
+    return cores
 
 
 def check_room(num_bytes: int, device: torch.device) -> None:

@@ -45,12 +45,12 @@
 # ## The floor of a step
 #
 # To decode one token, a model multiplies a vector by each of its weight matrices and compares a query with every cached key.
-# Each weight and each cached element has to come from memory once. Nothing makes that shorter.
-# %% [markdown] key="ask_floor" lang="zh" src="6bb2b3c6"
+# Each of these weights and each cached element has to come from memory once. No kernel can do with less.
+# %% [markdown] key="ask_floor" lang="zh" src="c0a5975a"
 # ## 一步的下限
 #
 # 解码（decode）一个 token 时，模型要用一个向量去乘每个权重矩阵，再拿 query 与缓存里的每个 key 比较。
-# 每个权重、每个缓存的元素都必须从显存读一次，这一点没有捷径。
+# 这些权重和缓存里的每个元素都必须从显存读一次，kernel 写得再好也省不掉。
 
 # %% key="predict_floor"
 predict("floor", ...)
@@ -61,6 +61,7 @@ predict("used_flops", ...)
 # %% key="cards"
 from minikv.plan import CacheSpec, find_gpu, find_model
 from minikv.plan.roofline import decode_work, gpu_roof, ridge_batch
+from minikv.plan.weights import weight_list
 
 work = decode_work("Llama-3.1-8B", batch=1, context=4096)
 for name in ("T4", "L4", "RTX 4090", "A100 SXM 80GB", "H200"):
@@ -68,17 +69,24 @@ for name in ("T4", "L4", "RTX 4090", "A100 SXM 80GB", "H200"):
     ms, arithmetic = roof.seconds(work.flops, work.num_bytes) * 1e3, work.flops / roof.tflops / 1e9
     figures = {"bandwidth": roof.bandwidth_gb_s, "tflops": roof.tflops, "ms": ms, "arithmetic": arithmetic}
     print(t("card_line", name=roof.name, **figures))
+held = sum(weight.bytes for weight in weight_list("Llama-3.1-8B"))
+sizes = {"all_gib": held, "read_gib": work.weight_bytes, "t4_gib": find_gpu("T4").total_bytes}
+print(t("sizes_line", **{name: size / 2**30 for name, size in sizes.items()}))
 
 # %% [markdown] key="cards_read" lang="en"
 # The last two columns are two orders of magnitude apart.
 # With one sequence the tensor cores are done almost at once; the rest of the step is reading.
 # A card with twice the arithmetic and the same bandwidth would not be faster at all.
-# (On a T4 mind the size too: these weights alone take 14 GiB.)
-# %% [markdown] key="cards_read" lang="zh" src="187cbf27"
+#
+# A step does not read all the weights: of the table of input embeddings it needs one row a token.
+# That table has to lie in memory all the same, so the T4's line is on paper only.
+# %% [markdown] key="cards_read" lang="zh" src="db166d7a"
 # 最后两列相差约两个数量级。
 # 只有一条序列时，Tensor Core 几乎立刻就算完了，剩下的时间都在读取。
 # 如果换一块算力翻倍、带宽不变的卡，速度一点也不会提高。
-# （用 T4 时还要留意容量：光权重就占 14 GiB。）
+#
+# 一步并不会读到全部权重：输入 embedding 表里，每个 token 只取一行。
+# 但整张表仍要放在显存里，所以 T4 那一行只是纸面上的数字。
 
 # %% [markdown] key="formula" lang="en"
 # ## The formula
@@ -162,12 +170,13 @@ for model in ("Llama-2-7B", "Llama-3.1-8B", "Llama-3.1-70B"):
     print(t("source_line", model=model, intensity=decode_work(model, 1, 4096).attention_intensity))
 ridge = gpu_roof(find_gpu("H200")).ridge
 print(t("source_waiting", waiting=1 - 10 / 200, ridge=ridge, right=1 - 1 / ridge))
-print(find_gpu("Jetson AGX Orin 64GB").bandwidth_gb_s, "GB/s")
+orin = find_gpu("Jetson AGX Orin 64GB")
+print(f"{orin.name}: {orin.bandwidth_gb_s} GB/s")
 
 # %% [markdown] key="source_read" lang="en"
-# It is the number of query heads for each KV head, divided by half the bytes of an element.
+# The ratio is the number of query heads for each KV head, divided by half the bytes of an element.
 # The source's card, an Orin, has 204.8 GB/s and not the "~900" of its table; that makes everything in it that rests on bandwidth more than four times too fast.
-# %% [markdown] key="source_read" lang="zh" src="51a7388e"
+# %% [markdown] key="source_read" lang="zh" src="06266ad2"
 # 它等于每个 KV 头对应的 query 头数，再除以元素字节数的一半。
 # 资料里的 Orin，带宽是 204.8 GB/s，不是表里的“~900”；凡是基于带宽的结论，都快了四倍多。
 
@@ -195,17 +204,19 @@ for elements, gb_s in ((65536, 196.343), (262144, 792.595), (1048576, 2590.594),
 # The largest of these still fits in the 72 MiB L2 cache of that card.
 # The measurement is right: it is the bandwidth of L2, and memory was hardly asked.
 # (The small sizes show something else: a kernel so short that its launch is what takes the time.)
-# On the asker's other machine, an A800 with a smaller L2, the same script stayed below the data sheet.
+# On the asker's other machine, an A800, the same script gave 1,727 GB/s, below the data sheet's 1,935.
+# (Its L2 is 40 MB in two halves, and these 32 MiB do not fit in one half: a likely reason, but we have not measured it.)
 #
 # So bandwidth belongs to a *working set*: the bytes that are touched again and again.
 # We read working sets from 16 KiB to 1 GiB on this machine.
 # One call reads a set many times, so that no call's own cost is in the figure.
 # On a CPU one core does the reading; on a GPU all multiprocessors do, and share the set out.
-# %% [markdown] key="fits_read" lang="zh" src="18abbf66"
+# %% [markdown] key="fits_read" lang="zh" src="531bf103"
 # 最大的一档也放得进那块卡 72 MiB 的 L2 缓存。
 # 测量本身没错：测到的是 L2 的带宽，几乎没有用到显存。
 # （最小的几档是另一回事：kernel 太短，时间主要花在启动上。）
-# 提问者的另一台机器是 A800，L2 较小，同一个脚本测出的值就低于标称。
+# 提问者的另一台机器是 A800，同一个脚本测得 1,727 GB/s，低于标称的 1,935。
+# （它的 L2 共 40 MB，分成两半，一半放不下这 32 MiB：原因很可能在这里，不过我们没有实测。）
 #
 # 所以带宽总是针对某个**工作集**（working set）而言：反复读写的那些字节。
 # 下面在本机上测量 16 KiB 到 1 GiB 的工作集。
@@ -239,9 +250,9 @@ for cache in caches:
     figure.add_annotation(text=cache.name, showarrow=False, **beside)
 ticks = [2**power for power in range(14, 31, 4)]
 names = [format_bytes(size).replace(".00", "") for size in ticks]
-figure.update_xaxes(type="log", tickvals=ticks, ticktext=names, title="working set")
+figure.update_xaxes(type="log", tickvals=ticks, ticktext=names, title=t("curve_x"))
 decades = [step * 10**power for power in range(5) for step in (1, 2, 5)]
-figure.update_yaxes(type="log", tickvals=decades, title="GB/s")
+figure.update_yaxes(type="log", tickvals=decades, title=t("curve_y"))
 figure.update_layout(height=340, width=720, margin={"t": 30, "r": 20}, template="plotly_white")
 summary = "\n".join(f"{format_bytes(p.working_set):>12} {p.gb_s:>9,.1f} GB/s" for p in points)
 show(figure, text=summary, caption=t("curve_caption"))
@@ -257,22 +268,24 @@ for level in found:
 # Every step of the curve is a level: as soon as the set no longer fits, the next one has to answer.
 # Other programs on the machine move single points; where it is quiet, the steps are plain.
 #
+# On a GPU torch tells the size of L2 alone; what the L1 caches hold is counted to it here.
 # Two levels cannot be seen this way: registers and, on a GPU, shared memory, which a kernel fills itself.
 # The source gives them 64 KB and 96 KB and about 1 and 20 cycles, L2 about 200 cycles and memory about 400.
 # Those cycles are its own, we only cite them; the sizes are not right for its Orin, which has 256 KiB of registers and 164 KiB of shared memory in each multiprocessor.
 #
-# A decode step gets nothing from all this.
-# Its weights are read once and are gone from every cache before the next step wants them again: only the lowest level counts.
-# %% [markdown] key="levels_read" lang="zh" src="eaff403b"
-# 曲线上的每级台阶对应一层：一旦这一层放不下，就得由下一层来供数。
-# 机器上的其他程序会让个别的点移动；机器空闲时，台阶一目了然。
+# The weights of a decode step get nothing from all this.
+# They are read once, and unless the model is tiny they are gone from every cache before the next step wants them again: only the lowest level counts.
+# %% [markdown] key="levels_read" lang="zh" src="4341721e"
+# 曲线上的每级台阶对应一层：一旦这一层放不下，数据就得由下一层提供。
+# 机器上的其他程序会让个别点偏移；机器空闲时，台阶一目了然。
 #
+# 在 GPU 上，torch 只给出 L2 的大小；L1 缓存放得下的部分，这里也算在 L2 里。
 # 有两层用这种办法看不到：寄存器，以及 GPU 上由 kernel 自己填充的共享内存。
 # 资料给出的数字是 64 KB 和 96 KB，约 1 个和 20 个周期；L2 约 200 个周期，显存约 400 个。
 # 这些周期数出自资料，这里只作引用；容量对它所说的 Orin 并不正确：每个 SM 有 256 KiB 寄存器、164 KiB 共享内存。
 #
-# 解码却享受不到上面几层。
-# 权重读过一遍之后，等下一步再用时，早已不在任何缓存里：起作用的只有最底层。
+# 一步解码要读的权重，却享受不到上面这几层。
+# 除非模型非常小，否则权重读过一遍之后，等下一步再用时早已不在任何缓存里：起作用的只有最底层。
 
 # %% [markdown] key="patterns" lang="en"
 # ## Four ways to read the same bytes
@@ -285,13 +298,13 @@ for level in found:
 # The kernel is the same, the bytes are the same, only the order of the list differs.
 # 32 neighbours in the list are what one warp of a GPU asks for at once; memory answers in sectors of 32 bytes.
 # %% [markdown] key="patterns" lang="zh" src="6ef4fd97"
-# ## 读同样的字节，四种次序
+# ## 同样的字节，四种读法
 #
 # 资料列出三种访问模式：随机差，顺序好，合并访存最好。
 # 差别有多大，可以看 [ferrox #133](https://github.com/antonellof/ferrox/issues/133)：它的解码 kernel 只达到显卡带宽的 5.3%，而 llama.cpp 达到 60.4%，原因是相邻的 32 个线程各自从自己那一块的开头读起。
 # 前馈层的 kernel 改成合并访存之后，有个模型从每秒 32.85 个 token 提高到 100.90 个（[PR #146](https://github.com/antonellof/ferrox/pull/146)）。
 #
-# 下面按一张下标表收集 4 字节的元素。
+# 下面按一张下标表取出 4 字节的元素（gather）。
 # kernel 相同，字节相同，只有表的次序不同。
 # 表中相邻的 32 项，就是 GPU 的一个 warp 同时请求的内容；显存以 32 字节的扇区（sector）应答。
 
@@ -313,7 +326,9 @@ for pattern in PATTERNS:
 # `random_rows` 打乱的是 256 字节的行，也就是 16 位时一个头、一个 token 的 K，每行从头读到尾：块表对缓存做的正是这件事。
 
 # %% key="patterns_measured" tags="timing"
-measured = {point.what: point for point in access_patterns(device)}
+measured = {point.what: point for point in access_patterns(device, cores=1)}
+blocks = access_patterns(device, patterns=("random_rows",), row_bytes=16 * 256, cores=1)
+measured["random_blocks"] = blocks[0]
 for name, point in measured.items():
     print(t("pattern_line", name=name, gb_s=point.gb_s, share=point.gb_s / measured["coalesced"].gb_s))
 
@@ -321,25 +336,31 @@ for name, point in measured.items():
 # Each read counts 12 bytes of data and index and 4 bytes written; of those only the 4 bytes of data move about.
 #
 # A CPU core works through the list one entry after another, so here too it counts whether the next entry is near.
-# What helps a CPU thread is a piece of its own *in time*; what helps a warp is a row of neighbours *at the same time*.
-# And rows of 256 bytes in random order lose much less than single elements: this is why pages of a cache can lie anywhere, while one token's K has to lie together.
-# %% [markdown] key="patterns_read" lang="zh" src="f779678b"
+# A CPU thread is fast if what it reads *next* is a neighbour; a warp is fast if what its threads read *at the same time* are neighbours.
+#
+# Rows of 256 bytes in random order are several times faster than single elements, but at the beginning of each row a CPU has to wait again.
+# `random_blocks` shuffles 16 rows together, 4 KiB, as in a block of 16 tokens, and comes much nearer to memory order.
+# This is why the blocks of a cache can lie anywhere, while what is inside one has to lie together.
+# %% [markdown] key="patterns_read" lang="zh" src="5f25e456"
 # 每次读取按 12 字节（数据加下标）计，另写 4 字节；其中次序被打乱的只有 4 字节的数据。
 #
 # CPU 核心逐项处理这张表，所以同样要看下一项是否在附近。
 # 对 CPU 线程有利的是**先后**读到的元素相邻；对 warp 有利的是**同时**读到的元素相邻。
-# 而 256 字节的行即使次序随机，损失也比单个元素小得多：这就是缓存的页可以放在任何地方，而一个 token 的 K 必须连在一起的原因。
+#
+# 256 字节的行即使次序随机，也比单个元素快几倍；不过每到一行的开头，CPU 都要重新等待。
+# `random_blocks` 把 16 行（4 KiB）作为一个整体来打乱，相当于一个 16 token 的块，速度就与按内存次序读接近得多。
+# 所以缓存的块可以放在任何地方，而块里面的内容必须连在一起。
 
 # %% [markdown] key="machine" lang="en"
 # ## The roof of this machine
 #
-# A gibibyte, read by all cores, gives $\beta$; a large matrix product gives $\pi$.
-# On a busy machine the cores wait for each other and one alone may read more; then that figure counts.
-# %% [markdown] key="machine" lang="zh" src="a0103743"
+# A gibibyte, read by all cores, gives $\beta$; the product of two matrices gives $\pi$.
+# On a busy machine the cores wait for each other, and one alone may be faster; then its figure counts.
+# %% [markdown] key="machine" lang="zh" src="f6e32f08"
 # ## 本机的 Roofline
 #
-# 用所有核心读 1 GiB，得到 $\beta$；做一次大矩阵乘法，得到 $\pi$。
-# 机器繁忙时，各核心会互相等待，单个核心反而可能读得更快，这时就取那个数。
+# 用所有核心读 1 GiB，得到 $\beta$；做一次矩阵乘法，得到 $\pi$。
+# 机器繁忙时，各核心会互相等待，单个核心反而可能更快，这时就取单核的数。
 
 # %% key="machine_roof" tags="timing"
 from minikv.memory import matmul_rate, read_bandwidth
@@ -370,33 +391,35 @@ show(widget)
 #
 # More sequences read the same weights: W walks to the right, one FLOP per byte for each sequence.
 # With how many does it reach the ridge point? In 16 bit, with as many as the ridge point says.
-# Then why does nobody get there?
-# %% [markdown] key="batch" lang="zh" src="a8f8fd25"
+# Then why does hardly anybody get there?
+# %% [markdown] key="batch" lang="zh" src="90ea3cc0"
 # ## batch 能移动什么，不能移动什么
 #
 # 序列增多，读的还是那些权重：W 向右走，每多一条序列多 1 FLOP/字节。
 # 走到拐点要多少条？16 位时，拐点是多少就要多少条。
-# 那为什么实际上到不了？
+# 那为什么实际上很少有人走到？
 
 # %% key="predict_gain"
 predict("batch_gain", ...)
 
 # %% key="gain_table"
-roof = gpu_roof(find_gpu("H200"))
+gpu = find_gpu("H200")
+roof = gpu_roof(gpu)
 print(t("gain_head"))
 for batch in (1, 4, 16, 64, 256):
     step = decode_work("Llama-3.1-8B", batch, 4096)
     weights, cache = step.weight_bytes / 2**30, step.cache_bytes / 2**30
     tokens_s = batch / roof.seconds(step.flops, step.num_bytes)
-    print(f"{batch:>5} {weights:>10.1f} {cache:>12.1f} {step.intensity:>11.1f} {tokens_s:>11,.0f}")
+    note = t("no_room") if held + step.cache_bytes > gpu.total_bytes else ""
+    print(f"{batch:>5} {weights:>10.1f} {cache:>12.1f} {step.intensity:>11.1f} {tokens_s:>11,.0f}{note}")
 
 # %% [markdown] key="gain_read" lang="en"
-# Weights are read once for the batch, the cache once for *each* sequence.
+# Weights are read once for the batch, the cache once for *each* sequence. (The last batch is arithmetic only: weights and caches do not fit on the card together.)
 # So A does not move with the batch.
 # With many sequences the step is drawn towards A, and its intensity ends at $(f + n a) / (n k)$.
 # If that is below the ridge point, no batch makes the step compute-bound:
-# %% [markdown] key="gain_read" lang="zh" src="220f46ae"
-# 权重整个 batch 读一次，缓存**每条**序列各读一次。
+# %% [markdown] key="gain_read" lang="zh" src="9e774f6c"
+# 权重整个 batch 读一次，缓存**每条**序列各读一次。（最后一行只是算术：权重加缓存，这块卡放不下。）
 # A 的位置不随 batch 变化。
 # 序列多了，整步就被拉向 A，强度最终趋于 $(f + n a) / (n k)$。
 # 如果这个值低于拐点，多大的 batch 都不会让这一步变成计算受限：
@@ -412,13 +435,15 @@ for model, gpu in pairs:
     print(f"{model + ', ' + gpu:<27}" + "".join(f"{batch or '-':>7}" for batch in batches))
 
 # %% [markdown] key="ridge_read" lang="en"
-# This is arithmetic alone; whether such a batch fits in memory is the question of lesson 08.
+# This is arithmetic alone; whether such a batch fits in memory is the question of lesson 08. (DeepSeek-V3 does not fit on one H200 at all.)
 # In DeepSeek-V3 a larger batch also touches more experts, so it needs a far larger one.
-# But there a longer context *helps*: its attention stands to the right of this card's ridge point. Why is that?
-# %% [markdown] key="ridge_read" lang="zh" src="e269089c"
-# 这里只看算术；这样的 batch 显存放不放得下，是第 08 课的问题。
+# And the roof here is the 16-bit one. DeepSeek-V3's weights are in fp8: a kernel that also multiplies in fp8 has twice the FLOP rate, and W needs a batch about twice as large.
+# But a longer context *helps* DeepSeek-V3: its attention stands to the right of this card's ridge point. Why is that?
+# %% [markdown] key="ridge_read" lang="zh" src="f6752c3b"
+# 这里只看算术；这样的 batch 显存放不放得下，是第 08 课的问题。（一块 H200 根本放不下 DeepSeek-V3。）
 # 对 DeepSeek-V3，batch 变大时用到的专家也更多，所以需要的 batch 大得多。
-# 但上下文变长对它反而**有利**：它的注意力落在这块卡拐点的右边。为什么？
+# 另外，这里的 Roofline 用的是 16 位算力。DeepSeek-V3 的权重是 fp8：如果 kernel 也用 fp8 做乘法，算力翻倍，W 所需的 batch 也要大一倍左右。
+# 但上下文变长，对 DeepSeek-V3 反而**有利**：它的注意力落在这块卡拐点的右边。为什么？
 
 # %% [markdown] key="heads" lang="en"
 # ## Heads move the cache
@@ -426,7 +451,7 @@ for model, gpu in pairs:
 # In [flashinfer #520](https://github.com/flashinfer-ai/flashinfer/issues/520) somebody runs decode attention on an H100 with 40 query heads and 40 KV heads, once with tensor cores and once without, and gets nearly the same time.
 # Your turn: where does that attention stand on the roof?
 # %% [markdown] key="heads" lang="zh" src="893ba94f"
-# ## 移动缓存的是头数
+# ## 能移动缓存的是头数
 #
 # [flashinfer #520](https://github.com/flashinfer-ai/flashinfer/issues/520) 里有人在 H100 上测解码注意力，40 个 query 头、40 个 KV 头：用不用 Tensor Core，时间几乎一样。
 # 想一想：这个注意力落在 Roofline 的什么位置？
@@ -450,7 +475,7 @@ for model in ("Llama-2-7B", "Llama-3.1-8B", "Llama-3.1-70B", "Kimi-K2", "DeepSee
 # MLA is another world: 128 heads read one latent, and with absorbed matrices (lesson 03) they do over 200 FLOPs with each byte.
 # %% [markdown] key="heads_read" lang="zh" src="0803a742"
 # KV 头与 query 头一样多时，注意力是 1 FLOP/字节。
-# 这时算得再快也没用：两次运行的时间几乎一样，正是 Roofline 所预言的。
+# 这时算得再快也没用：两次运行的时间几乎一样，与 Roofline 的预测一致。
 # GQA 乘以组的大小，fp8 再乘 2。
 #
 # MLA 则完全不同：128 个头读同一个潜在向量（latent），采用矩阵吸收（第 03 课）后，每字节做 200 多个 FLOP。
@@ -472,13 +497,15 @@ for name in ("H100 SXM", "H200", "A100 SXM 80GB", "H20"):
     print(t("cross_line", gpu=card.name, ridge=card.ridge, bound=t("bound_" + bound)))
 
 # %% [markdown] key="break_card_read" lang="en"
-# "Decode attention is memory-bound" is true of the H100 and false of the H200, which computes as fast and has the faster memory.
-# A kernel that is tuned for one of them saves the wrong thing on the other.
+# By the data sheets this attention is memory-bound on the H100 and compute-bound on the H200, which computes as fast and has the faster memory.
+# So near to the ridge point a data sheet does not decide: the authors of [FlashMLA](https://github.com/deepseek-ai/FlashMLA/blob/main/docs/20250422-new-kernel-deep-dive.md) count with the 865 TFLOP/s that their H800 keeps up, not with its 990, and call the same attention compute-bound. (In bandwidth and FLOP rate an H800 is an H100.)
+# "Decode attention is memory-bound" is a rule of thumb: on an H20 it is plainly false of this model.
 #
 # Now the units. One step of 16 sequences, and the same with the mistakes that are made most:
-# %% [markdown] key="break_card_read" lang="zh" src="768b5c53"
-# “解码注意力是访存受限的”，对 H100 成立，对 H200 就不成立，而两者算力相同，只是 H200 的显存更快。
-# 为其中一块调优的 kernel，到另一块上就省错了地方。
+# %% [markdown] key="break_card_read" lang="zh" src="2012605d"
+# 按标称值，这个注意力在 H100 上访存受限，在 H200 上计算受限：两者算力相同，只是 H200 的显存更快。
+# 离拐点这么近，标称值已经说了不算：[FlashMLA](https://github.com/deepseek-ai/FlashMLA/blob/main/docs/20250422-new-kernel-deep-dive.md) 的作者按 H800 实际能维持的 865 TFLOP/s 计算，而不是标称的 990，于是把同样的注意力算作计算受限。（H800 的带宽和算力与 H100 相同。）
+# “解码注意力是访存受限的”只是一条经验：对这个模型，在 H20 上显然不成立。
 #
 # 再来看单位。16 条序列的一步，以及几种最常见的错误：
 
@@ -492,14 +519,21 @@ ways = {
 }
 for name, seconds in ways.items():
     print(t("unit_line", what=t("unit_" + name), ms=seconds * 1e3))
-print(t("mbu_line", share=700 / 2000))
+used = 7e9 * 2 * 100 / 1e9
+print(t("mbu_line", used=used, share=used / 2000, other=700 / 2000))
 
 # %% [markdown] key="break_units_read" lang="en"
 # The 7 % of GiB/s look harmless. They are more than the 5.2 % that the first coalesced kernel brought to ferrox ([PR #144](https://github.com/antonellof/ferrox/pull/144)).
-# The last line is a textbook's: it divides 700 GB/s by the 2 TB/s of an A100 and prints 70 %. A reader [noticed](https://github.com/chiphuyen/aie-book/issues/7).
-# %% [markdown] key="break_units_read" lang="zh" src="3b99a5f1"
+#
+# The last line is a textbook's example: 7 billion parameters in FP16, 100 tokens a second, an A100 with 2 TB/s.
+# The book writes 7B × 2 × 100 = 700 GB/s, and 70 %. A reader [objects](https://github.com/chiphuyen/aie-book/issues/7) that 700 of 2,000 is 35 %.
+# The 70 % is right: it is the 700 that has lost the 2 bytes. Whoever checks only the last division mends the wrong number.
+# %% [markdown] key="break_units_read" lang="zh" src="b7e0ad08"
 # GiB/s 造成的 7% 看似不大，却超过了 ferrox 第一个合并访存的 kernel 带来的 5.2%（[PR #144](https://github.com/antonellof/ferrox/pull/144)）。
-# 最后一行出自一本教材：700 GB/s 除以 A100 的 2 TB/s，书上印的是 70%，有读者[指出了这一点](https://github.com/chiphuyen/aie-book/issues/7)。
+#
+# 最后一行是一本教材里的例子：70 亿参数、FP16、每秒 100 个 token，A100 的带宽是 2 TB/s。
+# 书上写的是 7B × 2 × 100 = 700 GB/s，占 70%。有读者[提出](https://github.com/chiphuyen/aie-book/issues/7)：700 除以 2,000 应该是 35%。
+# 其实 70% 没错，错的是 700：那 2 个字节漏乘了。只核对最后一步除法，就会改错地方。
 
 # %% [markdown] key="self" lang="en"
 # ## Check yourself
@@ -545,15 +579,15 @@ explain("contiguous_per_thread")
 #
 # | symptom | the command that decides |
 # |---|---|
-# | `nvidia-smi` says 100 %, tokens come slowly | `decode_work(model, batch, context).num_bytes / seconds_per_step / 1e9`: the GB/s that you reach. Near the card's figure, the GPU waits for memory and only fewer bytes help; far below it, look at the kernels |
+# | `nvidia-smi` says 100 %, tokens come slowly | `decode_work(model, batch, context).num_bytes / seconds_per_step / 1e9`: the GB/s that you reach. Near the card's figure, the GPU waits for memory and only fewer bytes help; far below it, look at the kernels and at the gaps between them |
 # | I measure more GB/s than the data sheet says | `levels(bandwidth_curve(), cache_sizes())`: the level that your working set lies in |
 # | my kernel reaches a few percent of the bandwidth | `index_order(...)[:32]`, or the 32 addresses of one warp of yours: count the sectors (exercise 04.5) |
-# %% [markdown] key="stuck" lang="zh" src="2dd64d42"
+# %% [markdown] key="stuck" lang="zh" src="1db4a5f0"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
-# | `nvidia-smi` 显示 100%，token 却出得慢 | `decode_work(model, batch, context).num_bytes / seconds_per_step / 1e9`：实际达到的 GB/s。接近标称值，说明 GPU 在等显存，只有减少字节才有用；远低于标称值，就去查 kernel |
+# | `nvidia-smi` 显示 100%，token 却出得慢 | `decode_work(model, batch, context).num_bytes / seconds_per_step / 1e9`：实际达到的 GB/s。接近标称值，说明 GPU 在等显存，只有减少字节才有用；远低于标称值，就去查 kernel 以及 kernel 之间的空隙 |
 # | 测得的 GB/s 比标称还高 | `levels(bandwidth_curve(), cache_sizes())`：看工作集落在哪一层 |
 # | 我的 kernel 只达到带宽的百分之几 | `index_order(...)[:32]`，或者你自己一个 warp 的 32 个地址：数一数扇区（练习 04.5） |
 

@@ -3,17 +3,17 @@
 #
 # A batch decodes one token for each of its sequences. How many bytes does the step have to read?
 #
-# - `weight_bytes`: all weights of the model
+# - `weight_bytes`: all weights that a step reads
 # - `token_bytes`: K and V of one cached token, all layers
 # - `lengths`: cached tokens of each sequence; nothing is padded
-# %% [markdown] key="step_task" lang="zh" src="b977d434"
+# %% [markdown] key="step_task" lang="zh" src="6d01ba10"
 # ## 04.1 一步读多少
 #
 # 一个 batch 为其中每条序列各解码一个 token。这一步要读多少字节？
 #
-# - `weight_bytes`：模型的全部权重
+# - `weight_bytes`：一步要读的全部权重
 # - `token_bytes`：一个缓存 token 在所有层的 K 和 V
-# - `lengths`：每条序列缓存的 token 数；没有补齐
+# - `lengths`：每条序列缓存的 token 数；没有补齐（padding）
 
 # %% key="step_stub"
 def step_bytes(weight_bytes: int, token_bytes: int, lengths: list[int]) -> int:

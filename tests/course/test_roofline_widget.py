@@ -12,8 +12,9 @@ import minikv
 from minikv.course.widgets.roofline import MAX_BATCH, X_HIGH, X_LOW, RooflineWidget
 from minikv.errors import ArgumentError, UnknownNameError
 from minikv.i18n import LANGUAGES
-from minikv.plan import find_gpu
+from minikv.plan import CacheSpec, find_gpu
 from minikv.plan.roofline import Roof, decode_work, gpu_roof, ridge_batch
+from minikv.plan.weights import weight_list
 
 MESSAGES = Path(minikv.__file__).parent / "messages" / "widgets_roofline.toml"
 SLOW = Roof("this machine", 40.0, 0.2)
@@ -84,6 +85,15 @@ def test_the_table_adds_up():
         parts = [float(rows[key][column].replace(",", "")) for key in ("weights", "attention", "step")]
         assert parts[0] + parts[1] == pytest.approx(parts[2], abs=0.11)
     assert [row["key"] for row in widget.view["table"]] == ["weights", "attention", "step"]
+
+
+def test_weights_that_no_step_reads_must_fit_as_well():
+    widget = RooflineWidget(model="DeepSeek-V3", gpu="H200")
+    assert decode_work("DeepSeek-V3", 1, 4096).num_bytes < find_gpu("H200").total_bytes
+    assert "more than the card" in widget.view["status"]
+    held = sum(weight.bytes for weight in weight_list("DeepSeek-V3"))
+    held += CacheSpec.from_config("DeepSeek-V3").bytes_for(4096)
+    assert f"{held / 2**30:,.1f} GiB" in widget.view["status"]
 
 
 def test_more_bytes_than_the_card_has_are_said():

@@ -1,5 +1,7 @@
 """Access patterns: each order reads every element once, and they differ in nothing but the order."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -121,6 +123,32 @@ def test_nothing_is_allocated_for_a_measurement_that_is_refused(monkeypatch):
         assert refused.value.code == code
     with pytest.raises(ArgumentError):
         access_patterns("warehouse")
+    for cores in (0, -1, True, 1.0, torch.get_num_threads() + 1):
+        with pytest.raises(ArgumentError):
+            access_patterns("cpu", working_set=64 * KIB, cores=cores)
+
+
+def test_as_many_cores_gather_as_were_asked_for(monkeypatch):
+    before, seen = torch.get_num_threads(), []
+    monkeypatch.setattr(access, "seconds_of", lambda *args: seen.append(torch.get_num_threads()) or 1.0)
+    for cores in (1, before, None):
+        access_patterns("cpu", patterns=("random",), working_set=8 * KIB, cores=cores)
+    assert seen == [1, before, before]
+    assert torch.get_num_threads() == before
+
+
+def test_one_list_of_indices_at_a_time_is_held(monkeypatch):
+    lists = []
+
+    def remember(*args, **kwargs):
+        assert all(one() is None for one in lists), "the list before takes twice the working set"
+        order = index_order(*args, **kwargs)
+        lists.append(weakref.ref(order))
+        return order
+
+    monkeypatch.setattr(access, "index_order", remember)
+    access_patterns("cpu", working_set=8 * KIB, repeats=1)
+    assert len(lists) == 2 * len(PATTERNS), "once for the refusals, once for the measurement"
 
 
 @pytest.mark.gpu

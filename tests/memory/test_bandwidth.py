@@ -83,6 +83,19 @@ def test_a_matrix_product_counts_two_flops_a_multiplication():
     assert matmul_rate("cpu", side=8, dtype=torch.bfloat16, repeats=1).dtype == "bfloat16"
 
 
+def test_of_several_rounds_of_a_product_the_fastest_counts(monkeypatch):
+    threads = torch.get_num_threads()
+    seconds = iter([3.0, 1.0, 2.0] if threads == 1 else [3.0, 4.0, 2.0, 5.0, 1.0, 6.0])
+    monkeypatch.setattr(bandwidth, "seconds_of", lambda fn, device, repeats: next(seconds))
+    rate = matmul_rate("cpu")
+    assert next(seconds, None) is None
+    assert torch.get_num_threads() == threads
+    side = round((rate.flops / 2) ** (1 / 3))
+    assert (rate.flops, rate.seconds) == (2 * side**3, 1.0)
+    assert side % 128 == 0
+    assert side >= 256 * threads**0.5
+
+
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch):
     """One call each is enough for what is asserted here."""
@@ -143,6 +156,8 @@ def test_the_number_of_threads_is_what_was_asked_and_put_back_after_an_error_too
     for cores in (0, -1, before + 1, True, 1.0):
         with pytest.raises(ArgumentError):
             read_bandwidth(MIB, "cpu", cores=cores)
+        with pytest.raises(ArgumentError):
+            copy_bandwidth(MIB, "cpu", cores=cores)
 
 
 def test_no_sizes_no_repeats_and_no_such_device_are_refused():

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from minikv.course.exercise import Exercise, Lesson, Misconception, Prediction
 from minikv.course.lessons.sectors_04 import SECTORS
-from minikv.plan import find_gpu
-from minikv.plan.roofline import decode_work, gpu_roof
+from minikv.plan import CacheSpec, find_gpu, find_model
+from minikv.plan.roofline import Roof, decode_work, gpu_roof
 
 MODEL = "Llama-3.1-8B"
 
@@ -214,8 +214,25 @@ BATCH = Exercise(
 )
 
 
-def floor_ms(gpu: str, context: int) -> float:
-    return decode_work(MODEL, 1, context).num_bytes / find_gpu(gpu).bandwidth_gb_s / 1e6
+def floor_ms(gpu: str, context: int, gb_s: float) -> float:
+    return decode_work(MODEL, 1, context).num_bytes / gb_s / 1e6
+
+
+def draw_floor(rng) -> dict:
+    gpu, context = rng.choice(["RTX 4090", "L4", "A100 SXM 80GB"]), rng.choice([1024, 4096])
+    return {"gpu": gpu, "context": context, "gb_s": find_gpu(gpu).bandwidth_gb_s}
+
+
+def draw_card(rng) -> dict:
+    roof = gpu_roof(find_gpu(rng.choice(["H200", "H100 SXM", "A100 SXM 80GB"])))
+    return {"gpu": roof.name, "gb_s": roof.bandwidth_gb_s, "tflops": roof.tflops}
+
+
+def draw_group(rng) -> dict:
+    """A model whose attention the lesson has not shown before it asks."""
+    model = rng.choice(["Llama-3.1-405B", "Qwen2.5-7B", "Qwen3-14B"])
+    heads = find_model(model).config["num_attention_heads"]
+    return {"model": model, "heads": heads, "kv_heads": CacheSpec.from_config(model).layers[0].kv_heads}
 
 
 LESSON = Lesson(
@@ -223,10 +240,7 @@ LESSON = Lesson(
     predictions=(
         Prediction(
             "floor",
-            lambda rng: {
-                "gpu": rng.choice(["RTX 4090", "L4", "A100 SXM 80GB"]),
-                "context": rng.choice([1024, 4096]),
-            },
+            draw_floor,
             how="decode_work('Llama-3.1-8B', 1, {context}).num_bytes / find_gpu({gpu!r}).bandwidth_gb_s / 1e6",
             unit="ms",
             answer=floor_ms,
@@ -234,10 +248,12 @@ LESSON = Lesson(
         ),
         Prediction(
             "used_flops",
-            lambda rng: {"gpu": rng.choice(["H200", "H100 SXM", "A100 SXM 80GB"])},
+            draw_card,
             how="1000 * decode_work('Llama-3.1-8B', 1, 4096).intensity / gpu_roof(find_gpu({gpu!r})).ridge",
             unit="FLOP",
-            answer=lambda gpu: 1000 * decode_work(MODEL, 1, 4096).intensity / gpu_roof(find_gpu(gpu)).ridge,
+            answer=lambda gpu, gb_s, tflops: (
+                1000 * decode_work(MODEL, 1, 4096).intensity / Roof(gpu, gb_s, tflops).ridge
+            ),
             tolerance=1.5,
         ),
         Prediction(
@@ -260,10 +276,10 @@ LESSON = Lesson(
         ),
         Prediction(
             "group",
-            lambda rng: {"model": rng.choice(["Llama-3.1-70B", "Qwen2.5-7B", "Llama-2-7B"])},
+            draw_group,
             how="decode_work({model!r}, 8, 4096).attention_intensity",
             unit="FLOP/byte",
-            answer=lambda model: decode_work(model, 8, 4096).attention_intensity,
+            answer=lambda model, heads, kv_heads: decode_work(model, 8, 4096).attention_intensity,
         ),
     ),
     questions=("memory_bound", "cache_and_batch", "contiguous_per_thread"),

@@ -13,9 +13,10 @@ from minikv.course.widgets.base import source
 from minikv.course.widgets.form import FormWidget, doubling, names, select, slider
 from minikv.errors import ArgumentError, MiniKVError
 from minikv.i18n import text
-from minikv.plan import find_gpu, find_model, gpu_names, model_names
+from minikv.plan import CacheSpec, find_gpu, find_model, gpu_names, model_names
 from minikv.plan.dtypes import find_kv_dtype
 from minikv.plan.roofline import DecodeWork, Roof, decode_work, gpu_roof, ridge_batch
+from minikv.plan.weights import weight_list
 from minikv.units import gib
 
 KV_DTYPES = (None, "bf16", "fp32", "fp8", "fp8_scaled", "int8")
@@ -75,7 +76,7 @@ class RooflineWidget(FormWidget):
             text(f"{self._table}.summary", self._lang, **{**state, "kv_dtype": state["kv_dtype"] or own})
         ]
         for row in view["table"]:
-            lines.append(f"  {row['label']}: " + " | ".join(row["values"]))
+            lines.append("  " + " | ".join([row["label"], *row["values"]]))
         return "\n".join([*lines, view["status"]])
 
     def _form(self, lang: str) -> dict[str, Any]:
@@ -229,6 +230,14 @@ def _status(roof: Roof, work: DecodeWork, first: int | None, state: dict[str, An
     key = "no_ridge_batch" if first is None else "ridge_batch"
     said += text(f"widgets_roofline.{key}", lang, batch=first, context=state["context"])
     total = find_gpu(roof.name).total_bytes if roof.name in gpu_names() else None
-    if total is not None and work.num_bytes > total:
-        said += text("widgets_roofline.too_much", lang, needed=gib(work.num_bytes), total=gib(total))
+    needed = _held(state)
+    if total is not None and needed > total:
+        said += text("widgets_roofline.too_much", lang, needed=gib(needed), total=gib(total))
     return said
+
+
+def _held(state: dict[str, Any]) -> int:
+    """Bytes that must lie in memory for such steps: all weights, also those that no step reads, and the caches."""
+    weights = sum(weight.bytes for weight in weight_list(state["model"]))
+    spec = CacheSpec.from_config(state["model"], kv_dtype=state["kv_dtype"])
+    return weights + state["batch"] * spec.bytes_for(state["context"])
