@@ -14,6 +14,7 @@ from minikv.memory.retention_caches import CacheFound, find_caches
 from minikv.memory.retention_holders import KeptStorage, described, find_holders, in_order, wanted_in
 from minikv.memory.retention_live import LiveTensors, count, live_storages
 from minikv.memory.retention_names import Holder, chain
+from minikv.memory.retention_plain import name_of
 from minikv.memory.retention_text import report_text, verdict
 from minikv.memory.retention_walk import paths_from
 from minikv.memory.stats import MemoryStats, find_memory
@@ -100,9 +101,9 @@ def retention_report(fn: Callable[[], Any], *, device: torch.device | str | None
 
     ``device`` chooses the storages that are counted and the ``MemoryStats``; None counts storages anywhere, with the
     figures of the current GPU, or of the CPU where there is none. Garbage is collected before and after. Counted are
-    tensors that Python knows, their sparse parts, and what their autograd graphs saved; not what C++ alone holds
-    (a cuBLAS workspace): on CUDA that is the difference to ``stats_after.allocated``. A storage that existed before
-    is not kept, whatever was written into it or made larger; other threads' new tensors count too.
+    tensors that Python knows, their gradients and sparse parts, and what their autograd graphs saved; not what C++
+    alone holds (a cuBLAS workspace): on CUDA that is the difference to ``stats_after.allocated``. A storage that
+    existed before is not kept, whatever was written into it or made larger; other threads' new tensors count too.
 
     An ``Exception`` of ``fn`` is reported (``raised``) in place of a result, and what its traceback alone keeps counts
     as the result's. Anything else, KeyboardInterrupt for one, goes on to the caller. Raises ``ArgumentError`` for what
@@ -153,7 +154,14 @@ def _call(fn: Callable[[], Any]) -> tuple[Any, str | None]:
     try:
         return fn(), None
     except Exception as error:
-        return error, f"{type(error).__name__}: {error}"
+        return error, _told(error)
+
+
+def _told(error: Exception) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # its own __str__ fails: the class has to do
+        return name_of(type(error))
 
 
 def _marks(only: torch.device | None) -> tuple[dict[int, tuple[StorageWeakRef, int]], LiveTensors]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from minikv.i18n import text
+from minikv.memory.retention_plain import module_of, mro, name_of
 from minikv.memory.retention_walk import Wanted, paths_from
 from minikv.units import exact_bytes
 
@@ -32,10 +33,11 @@ class CacheFound:
 
 def cache_kind(item: Any) -> str | None:
     """The class's name if ``item`` is a cache of transformers or minikv."""
-    for base in type(item).__mro__:
-        theirs = base.__name__ == "Cache" and base.__module__ == "transformers.cache_utils"
-        if theirs or (base.__name__.endswith("KVCache") and str(base.__module__).startswith("minikv.cache.")):
-            return type(item).__name__
+    for base in mro(type(item)):
+        name, module = name_of(base), module_of(base)
+        theirs = name == "Cache" and module == "transformers.cache_utils"
+        if theirs or (name.endswith("KVCache") and module.startswith("minikv.cache.")):
+            return name_of(type(item))
     return None
 
 
@@ -50,7 +52,7 @@ def find_caches(wanted: Wanted, sizes: dict[int, int]) -> list[tuple[str, frozen
         if known[kind]:
             keys = frozenset(paths_from(item, wanted))
             if keys:
-                reached.append((kind.__name__, keys))
+                reached.append((name_of(kind), keys))
     reached.sort(key=lambda pair: -sum(sizes[key] for key in pair[1]))
     outer: list[tuple[str, frozenset[int]]] = []
     for name, keys in reached:

@@ -9,14 +9,16 @@ from typing import Any
 
 import torch
 
-from minikv.memory.retention_live import Live
+from minikv.memory.retention_live import GRAD, Live
 from minikv.memory.retention_names import Holder, chain, holder_of
+from minikv.memory.retention_plain import name_of
+from minikv.memory.retention_release import Cuts
 from minikv.memory.retention_roots import Root, Search
 from minikv.memory.retention_walk import Wanted, paths_from
 
 AT_ONCE, MOST_ROUNDS = 64, 32  # storages a search starts from, and searches
 MOST_HOLDERS = 8
-ORDER = "error output local global class widget comm ipython measured array loose unseen".split()
+ORDER = "error output local global class widget comm ipython measured library array loose unseen".split()
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ def wanted_in(found: dict[int, Live]) -> Wanted:
         for item in live.objects:
             wanted.setdefault(id(item), []).append((key, None))
         for owner, node in live.saved:
-            wanted.setdefault(id(owner), []).append((key, node))
+            if node != GRAD:  # a search from the tensor finds its gradient by itself
+                wanted.setdefault(id(owner), []).append((key, node))
     return wanted
 
 
@@ -69,11 +72,11 @@ def find_holders(found: dict[int, Live], measured: Callable[[], Any]) -> tuple[K
     order = sorted(plain, key=lambda key: -plain[key].nbytes)
     if plain:
         search = Search(measured, ignore=(objects, *objects.values()))
-        left = order
+        left, cuts = order, Cuts()
         for _ in range(MOST_ROUNDS):
             some = left[:AT_ONCE]
             with torch._C.DisableTorchFunction():
-                _search(search, [item for key in some for item in objects[key]], wanted, holders)
+                _search(search, [item for key in some for item in objects[key]], wanted, holders, cuts)
             left = [key for key in left[AT_ONCE:] if not holders[key]]
             if not left:
                 break
@@ -93,53 +96,78 @@ def in_order(storage: KeptStorage) -> tuple[Any, ...]:
     )
 
 
-def _search(search: Search, targets: list[Any], wanted: Wanted, holders: dict[int, list[Holder]]) -> None:
+def _search(
+    search: Search, targets: list[Any], wanted: Wanted, holders: dict[int, list[Holder]], cuts: Cuts
+) -> None:
     ids = {id(item) for item in targets}
-    keys = {key for here in ids for key, _ in wanted[here]}
-    _note(search.roots(targets), wanted, holders)
-    bare = [item for item in targets if not all(holders[key] for key, _ in wanted[id(item)])]
+    _note(search.roots(targets), wanted, holders, cuts)
+    bare = _bare(targets, wanted, holders)
     if bare:
-        _note(
-            [Root("loose", type(item).__name__, "", item) for item in search.loose_ends(ids)], wanted, holders
-        )
-    bare = [item for item in targets if not all(holders[key] for key, _ in wanted[id(item)])]
-    arrays = arrays_on(bare) if bare and "numpy" in sys.modules else []
-    if arrays:
-        search.own.add(id(arrays))
-        _note(search.roots(arrays), wanted, holders)
-        for array in arrays:
-            for key, path in paths_from(array, wanted).items():
-                if not holders[key]:
-                    holders[key].append(Holder("array", chain("array", path), "", ""))
-    assert keys <= holders.keys()
+        arrays, around = arrays_on(bare, search) if "numpy" in sys.modules else ([], [])
+        ends = search.loose_ends(ids)
+        search.own |= {id(arrays), id(around), id(ends)}
+        roots = search.roots([*arrays, *around]) if arrays else []
+        _note(roots, wanted, holders, cuts)
+        for kind, items in (("array", arrays), ("loose", ends)):
+            left = {
+                key
+                for item in _bare(targets, wanted, holders)
+                for key, _ in wanted.get(id(item), ())
+                if not holders[key]
+            }
+            for item in items:
+                name = "array" if kind == "array" else name_of(type(item))
+                for key, path in paths_from(item, wanted).items():
+                    if key in left:
+                        holders[key].append(Holder(kind, chain(name, path), "", ""))
 
 
-def _note(roots: list[Root], wanted: Wanted, holders: dict[int, list[Holder]]) -> None:
+def _bare(targets: list[Any], wanted: Wanted, holders: dict[int, list[Holder]]) -> list[Any]:
+    """Those whose storages nobody holds so far."""
+    return [item for item in targets if not all(holders[key] for key, _ in wanted.get(id(item), ()))]
+
+
+def _note(roots: list[Root], wanted: Wanted, holders: dict[int, list[Holder]], cuts: Cuts) -> None:
     for root in roots:
         for key, path in paths_from(root.held, wanted).items():
-            holder = holder_of(root, path)
+            holder = holder_of(root, path, key, wanted, cuts)
             if holder not in holders[key]:
                 holders[key].append(holder)
 
 
 def _best(holders: list[Holder]) -> tuple[Holder, ...]:
-    """The function itself counts only where nobody else holds the storage; short paths come first."""
-    others = [holder for holder in holders if holder.kind != "measured"] or holders
+    """The function itself and variables of libraries count only where nobody else holds the storage, and a closure
+    only where its variable is not named; short paths come first."""
+    others = [holder for holder in holders if holder.kind not in ("measured", "library")] or holders
+    inner = tuple(f"(): {holder.path}" for holder in others if holder.kind in ("local", "global"))
+    others = [holder for holder in others if not holder.path.endswith(inner)] or others
     return tuple(sorted(others, key=lambda one: (ORDER.index(one.kind), len(one.path)))[:MOST_HOLDERS])
 
 
-def arrays_on(targets: list[Any]) -> list[Any]:
-    """The NumPy arrays that ``tensor.numpy()`` made of ``targets``. The collector does not list arrays: one pass over
-    everything that it does list finds those that something refers to."""
-    numpy = sys.modules["numpy"]
+def arrays_on(targets: list[Any], search: Search) -> tuple[list[Any], list[Any]]:
+    """The NumPy arrays that ``tensor.numpy()`` made of ``targets``, and arrays of objects with one of them, or with
+    what the search met above one. The collector does not list arrays: one pass over everything that it does list
+    finds those that something refers to. With them the dicts and tuples that it does not list either, because they
+    hold nothing but arrays."""
+    array = sys.modules["numpy"].ndarray
+    base_of, type_of, items_of = (vars(array)[name].__get__ for name in ("base", "dtype", "flat"))
     ids = {id(item) for item in targets}
     found: dict[int, Any] = {}
+    around: dict[int, Any] = {}
     for item in gc.get_objects():
-        for held in gc.get_referents(item):
-            if issubclass(type(held), numpy.ndarray):
-                base = held
-                while issubclass(type(base), numpy.ndarray):
-                    base = base.base
-                if id(base) in ids:
-                    found[id(held)] = held
-    return list(found.values())
+        inner = [(held, item) for held in gc.get_referents(item)]
+        while inner:
+            held, owner = inner.pop()
+            if type(held) in (dict, tuple) and not gc.is_tracked(held):
+                inner += [(below, held) for below in gc.get_referents(held)]
+            if not issubclass(type(held), array):
+                continue
+            base = held
+            while issubclass(type(base), array):
+                base = base_of(base)
+            objects = items_of(held) if type_of(held).hasobject else ()
+            if id(base) in ids or any(id(one) in search.seen for one in objects):
+                found[id(held)] = held
+                if not gc.is_tracked(owner):
+                    around[id(owner)] = owner
+    return list(found.values()), list(around.values())

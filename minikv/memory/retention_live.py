@@ -14,6 +14,10 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from minikv.memory.retention_plain import own_dict
+from minikv.memory.retention_walk import TENSOR, grad_of
+
+GRAD = ".grad"
 LARGEST_GRAPH = 200_000  # nodes of autograd graphs that are looked at
 
 
@@ -30,7 +34,7 @@ class LiveTensors:
 class Live:
     """One storage, and the Python objects on it. It holds them alive: never kept beyond a search.
 
-    ``saved``: tensors whose autograd graph saved this storage, with the name of the node that did.
+    ``saved``: tensors whose autograd graph saved this storage, with the name of the node that did, or ".grad".
     """
 
     nbytes: int
@@ -46,6 +50,8 @@ def live_storages(device: torch.device | None = None) -> dict[int, Live]:
     """Every storage with memory of its own (on ``device``, None: on any), by its identity."""
     found: dict[int, Live] = {}
     graphs: list[torch.Tensor] = []
+    grads: list[tuple[torch.Tensor, torch.Tensor]] = []
+    tensors: set[int] = set()
     is_tensor: dict[type, bool] = {}
     with torch._C.DisableTorchFunction(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -56,8 +62,20 @@ def live_storages(device: torch.device | None = None) -> dict[int, Live]:
                 wanted = is_tensor[kind] = issubclass(kind, torch.Tensor | torch.UntypedStorage)
             if wanted:
                 _add(found, item, storages_of(item), device)
-                if isinstance(item, torch.Tensor) and item.grad_fn is not None:
-                    graphs.append(item)
+                if issubclass(kind, torch.Tensor):
+                    tensors.add(id(item))
+                    if TENSOR.grad_fn.__get__(item) is not None:
+                        graphs.append(item)
+                    if (grad := grad_of(item)) is not None:
+                        grads.append((item, grad))
+        for owner, grad in grads:  # C++ holds it: Python knows it only if somebody asked for it before
+            if id(grad) not in tensors:
+                tensors.add(id(grad))
+                _add(found, grad, storages_of(grad), device)
+            for storage in storages_of(grad):
+                live = _live_of(found, storage, device)
+                if live is not None:
+                    live.saved.append((owner, GRAD))
         for owner, node, saved in _saved_by(graphs):
             for storage in storages_of(saved):
                 live = _live_of(found, storage, device)
@@ -79,7 +97,7 @@ def storages_of(item: Any) -> list[torch.UntypedStorage]:
         if isinstance(item, torch.UntypedStorage):
             return [item]
         if item.layout is torch.strided:
-            return [item.untyped_storage()]
+            return [TENSOR.untyped_storage(item)]
         if item.layout is torch.sparse_coo:
             parts = [item._indices(), item._values()]
         elif item.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -134,7 +152,7 @@ def _saved_by(owners: list[torch.Tensor]) -> Iterator[tuple[torch.Tensor, str, t
     whole = list(_nodes(owners, {}))  # the nodes themselves are kept: an id is good while its object lives
     for _, node in whole:
         inner |= {id(following) for following, _ in node.next_functions}
-    ends = [owner for owner in owners if id(owner.grad_fn) not in inner]
+    ends = [owner for owner in owners if id(TENSOR.grad_fn.__get__(owner)) not in inner]
     names: dict[type, list[str]] = {}
     for owner, node in _nodes(ends, {}):
         kind = type(node)
@@ -143,11 +161,14 @@ def _saved_by(owners: list[torch.Tensor]) -> Iterator[tuple[torch.Tensor, str, t
         for name in names[kind]:
             for tensor in _raw(node, name):
                 yield owner, node.name(), tensor
+        for value in own_dict(node).values():  # of a Function in Python: what it put on its context
+            if issubclass(type(value), torch.Tensor):
+                yield owner, node.name(), value
 
 
 def _nodes(owners: list[torch.Tensor], seen: dict[int, Any]) -> Iterator[tuple[torch.Tensor, Any]]:
     for owner in owners:
-        waiting = [owner.grad_fn]
+        waiting = [TENSOR.grad_fn.__get__(owner)]
         while waiting and len(seen) < LARGEST_GRAPH:
             node = waiting.pop()
             if node is not None and id(node) not in seen:

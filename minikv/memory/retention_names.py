@@ -3,12 +3,11 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
 from minikv.i18n import text
-from minikv.memory.retention_caches import cache_kind
+from minikv.memory.retention_plain import module_of, mro, name_of
+from minikv.memory.retention_release import Cuts, release_of, step
 from minikv.memory.retention_roots import Root, short
-from minikv.memory.retention_walk import Token, children
+from minikv.memory.retention_walk import Token, Wanted
 
 LONGEST = 6  # parts of a chain that are shown
 HIDDEN = {"cell", "root"}
@@ -20,8 +19,9 @@ class Holder:
     """One variable that keeps a storage alive, and the way from it to the tensor.
 
     ``kind``: "local", "global", "output" (IPython's Out, _ and _3), "ipython" (IPython itself), "error"
-    (``sys.last_exc`` and its kin), "class", "widget", "result" (what the call returned or raised), "measured" (the
-    function itself), "array" (a NumPy array), "loose" (an object that nothing in Python refers to) or "unseen".
+    (``sys.last_exc`` and its kin), "class", "widget", "comm", "result" (what the call returned or raised), "measured"
+    (the function itself), "array" (a NumPy array), "library" (a variable of Python's, the notebook's or an installed
+    package's running code), "loose" (an object that nothing in Python refers to) or "unseen".
     ``path`` reads as Python where it can; ``where`` is the function, module or class; ``release`` is the code that
     lets go, "" where there is none.
     """
@@ -39,20 +39,34 @@ class Holder:
         return asdict(self)
 
 
-def holder_of(root: Root, tokens: tuple[Token, ...]) -> Holder:
-    """The holder that ``root`` and the path of ``tokens`` below it make."""
-    kind, name, where, held, used = root.kind, root.name, root.where, root.held, tokens
+def holder_of(root: Root, tokens: tuple[Token, ...], key: int, wanted: Wanted, cuts: Cuts) -> Holder:
+    """The holder of storage ``key`` that ``root`` and the path of ``tokens`` below it make."""
+    kind, name, where, used = root.kind, root.name, root.where, tokens
     comm = next((index for index, token in enumerate(tokens) if token == ("attr", "comms")), None)
     if kind == "widget" and tokens:
-        held, used = _step(held, tokens[0]), tokens[1:]
-        name = type(held).__name__
-    elif comm is not None and kind in ("global", "class") and len(tokens) > comm + 1:
-        for token in tokens[: comm + 2]:
-            held = _step(held, token)
-        kind, name, where, used = "comm", type(held).__name__, "", tokens[comm + 2 :]
+        name, where, used = name_of(type(step(root.held, tokens[0]))), "", tokens[1:]
+    elif comm is not None and len(tokens) > comm + 1:
+        return _comm(root.held, tokens, comm + 2)
     elif kind in ("class", "ipython"):
         name = f"{where}.{name}"
-    return Holder(kind, chain(name, used), where, _release(kind, name, held, used))
+    return Holder(kind, chain(name, used), where, release_of(root, tokens, key, wanted, cuts))
+
+
+def _comm(held: Any, tokens: tuple[Token, ...], first: int) -> Holder:
+    """An open comm of the notebook, or the widget behind it, whoever leads to the list of comms."""
+    for token in tokens[:first]:
+        held = step(held, token)
+    comm, used = held, tokens[first:]
+    for place, token in enumerate(used):
+        held = step(held, token)
+        if any(
+            name_of(base) == "Widget" and module_of(base).startswith("ipywidgets.")
+            for base in mro(type(held))
+        ):
+            path = chain(name_of(type(held)), used[place + 1 :])
+            return Holder("widget", path, "", "ipywidgets.Widget.close_all()")
+    release = f"comm.get_comm_manager().comms[{tokens[first - 1][1]!r}].close()"
+    return Holder("comm", chain(name_of(type(comm)), used), "", release)
 
 
 def chain(name: str, tokens: tuple[Token, ...]) -> str:
@@ -96,56 +110,4 @@ def _word(token: Token) -> str:
 def _key(value: Any) -> str:
     if type(value) is str:
         return repr(value if len(value) <= 24 else value[:21] + "...")
-    return repr(value) if type(value) in (int, float, bool, type(None)) else type(value).__name__
-
-
-def _step(held: Any, token: Token) -> Any:
-    """What ``token`` leads to from ``held``."""
-    kind, name = token
-    if kind == "item" and type(held) in (list, tuple):
-        return held[name]
-    if kind == "item" and type(held) is dict and type(name) in (str, int):
-        return held.get(name)
-    if kind == "attr" and issubclass(
-        type(held), torch.nn.Module
-    ):  # a list of thousands of modules is one of them
-        for part in ("_parameters", "_buffers", "_modules"):
-            if name in held.__dict__.get(part, ()):
-                return held.__dict__[part][name]
-    return next(
-        (child for found, child in children(held) if found[0] == kind and _same(found[1], name)), None
-    )
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Equal names; a key that is an object of its own class is compared by identity."""
-    return one is other or (issubclass(type(one), str | int) and type(one) is type(other) and one == other)
-
-
-def _release(kind: str, name: str, held: Any, tokens: tuple[Token, ...]) -> str:
-    """What a person would type. Up to a cache object on the way, else up to an attribute of a module."""
-    if kind == "output":
-        return "%reset -f out"
-    if kind == "error":
-        return f"del {name}"
-    if kind == "widget":
-        return "widget.close()"
-    if kind == "comm":
-        return "comm.close()"
-    if kind not in ("local", "global", "class"):
-        return ""
-    place, item, owner = 0, held, held
-    last = len(tokens)
-    for place, token in enumerate(tokens):
-        if cache_kind(item):
-            last = place
-            break
-        if issubclass(type(item), torch.nn.Module):
-            owner, last = item, place + 1
-        item = _step(item, token)
-    plain = all(token[0] in ("attr", "item") for token in tokens[:last])
-    if cache_kind(item) and not cache_kind(held) and plain:
-        return f"{chain(name, tokens[:last])} = None"
-    if issubclass(type(owner), torch.nn.Module) and plain and not cache_kind(held):
-        return f"{chain(name, tokens[:last])} = None" if last else f"del {name}"
-    return f"{name} = None" if kind == "class" else f"del {name}"
+    return repr(value) if type(value) in (int, float, bool, type(None)) else name_of(type(value))

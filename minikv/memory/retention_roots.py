@@ -7,26 +7,40 @@ to the collector (looked for apart); objects under ``gc.freeze()`` are left out 
 
 import gc
 import sys
+import threading
 from dataclasses import dataclass
 from types import FrameType, ModuleType
 from typing import Any
 
+from minikv.memory.retention_plain import (
+    module_of,
+    mro,
+    name_of,
+    of_library,
+    own_dict,
+    qualname_of,
+    space_of,
+)
 from minikv.memory.retention_walk import ATOMS, OWN_FILES, children, locals_of
 
 DEEPEST, BEYOND_FIRST = 60, 8  # levels in all, and levels beyond the first variable that is found
 MOST_ROOTS, MOST_SEEN = 16, 20_000
 WIDEST = 400  # objects whose referrers are asked for at once
 OUTPUTS = ("Out", "_oh")
-Name = tuple[str, str, str]  # kind, name, where
+Name = tuple[str, str, str, str]  # kind, name, where, code
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Root:
-    """A variable that something hangs on. ``kind`` is a key of messages/retention.toml."""
+    """A variable that something hangs on. ``kind`` is a key of messages/retention.toml.
+
+    ``code``: how a person writes the variable, "" where nobody can reach it.
+    """
 
     kind: str
     name: str
     where: str
+    code: str
     held: Any
 
 
@@ -40,7 +54,7 @@ class Search:
         self.seen: dict[int, Any] = {}
         self._add_modules()
         self._add_frames()
-        self.variables[id(measured)] = [("measured", "fn", "")]  # whatever the caller calls it
+        self.variables[id(measured)] = [("measured", "fn", "", "")]  # whatever the caller calls it
 
     def roots(self, targets: list[Any]) -> list[Root]:
         """The variables above ``targets``, the nearest first."""
@@ -65,10 +79,10 @@ class Search:
                     self.seen[id(item)] = item
                     above.append(item)
                     continue
-                for root in self._named(item, space):
-                    if (root.kind, root.name, root.where) not in names:
-                        names.add((root.kind, root.name, root.where))
-                        found.append(root)
+                for name, held in self._named(item, space):
+                    if name not in names:
+                        names.add(name)
+                        found.append(Root(*name, held))
             level = above[:WIDEST] if len(self.seen) < MOST_SEEN else []
         return found
 
@@ -98,28 +112,28 @@ class Search:
         kind = type(item)
         if issubclass(kind, type):
             return "class"
-        if issubclass(kind, dict) and dict.__contains__(item, "__builtins__"):
+        if issubclass(kind, dict) and (dict.__contains__(item, "__builtins__") or _of_module(item)):
             return "global"
-        if any(
-            base.__name__ in KEEPERS and str(base.__module__).startswith("IPython.") for base in kind.__mro__
-        ):
+        if any(name_of(base) in KEEPERS and module_of(base).startswith("IPython.") for base in mro(kind)):
             return "ipython"
         return None
 
-    def _named(self, item: Any, kind: str) -> list[Root]:
+    def _named(self, item: Any, kind: str) -> list[tuple[Name, Any]]:
         if kind == "class":
-            pairs = list(vars(item).items())
+            pairs = list(space_of(item).items())
+            where, kind = short(qualname_of(item)), "library" if of_library(module_of(item)) else kind
             return [
-                Root("class", name, short(item.__qualname__), held)
+                ((kind, name, where, f"{where}.{name}"), held)
                 for name, held in pairs
                 if id(held) in self.seen
             ]
         if kind == "global":
             where = str(dict.get(item, "__name__", "exec"))
             pairs = [(name, held) for name, held in dict.items(item) if id(held) in self.seen]
-            return [Root(*_variable(str(name), where, item), held) for name, held in pairs]
+            hidden = "__builtins__" not in item and where not in sys.modules
+            return [(_variable(str(name), where, item, hidden), held) for name, held in pairs]
         return [
-            Root("ipython", token[1], type(item).__name__, held)
+            ((kind, token[1], name_of(type(item)), ""), held)
             for token, held in children(item)
             if token[0] == "attr" and token[1] not in ("_trait_values", "user_ns") and id(held) in self.seen
         ]
@@ -132,20 +146,25 @@ class Search:
 
     def _add_modules(self) -> None:
         for where, module in list(sys.modules.items()):
-            space = getattr(module, "__dict__", None)
-            if type(space) is not dict or id(space) in self.spaces:
+            space = own_dict(module)
+            if type(space) is not dict or not space or id(space) in self.spaces:
                 continue
             self.spaces.add(id(space))
             for name, value in list(space.items()):
-                self._note(value, ("module", name, where))
+                self._note(value, ("module", name, where, ""))
 
     def _add_frames(self) -> None:
-        for top in sys._current_frames().values():
+        mine = threading.get_ident()
+        for thread, top in sys._current_frames().items():
             frame: FrameType | None = top
             while frame is not None:
-                if frame.f_code.co_name != "<module>":
+                code = frame.f_code
+                if code.co_name != "<module>":
+                    module = str(frame.f_globals.get("__name__", ""))
+                    kind = "library" if of_library(module, code.co_filename) else "local"
                     for name, value in locals_of(frame).items():
-                        self._note(value, ("local", name, short(frame.f_code.co_qualname)))
+                        typed = name if thread == mine else ""
+                        self._note(value, (kind, name, short(code.co_qualname), typed))
                 frame = frame.f_back
         del top  # this function's own frame: it would hold itself, and the search with it
 
@@ -154,19 +173,26 @@ KEEPERS = ("InteractiveShell", "DisplayHook", "HistoryManager", "HistoryAccessor
 
 
 def _resolved(name: Name) -> Name:
-    return _variable(name[1], name[2], vars(sys.modules[name[2]])) if name[0] == "module" else name
+    return _variable(name[1], name[2], own_dict(sys.modules.get(name[2]))) if name[0] == "module" else name
 
 
-def _variable(name: str, where: str, space: dict[str, Any]) -> Name:
+def _variable(name: str, where: str, space: dict[str, Any], hidden: bool = False) -> Name:
     """The kind of a global: IPython's names for outputs and Python's for the last error are told apart."""
     if where == "sys" and name.startswith("last_"):
-        return "error", f"sys.{name}", where
+        return "error", f"sys.{name}", where, f"sys.{name}"
     numbered = name.strip("_") == "" or (name[0] == "_" and name[1:].isdigit())
     if "_oh" in space and (name in OUTPUTS or numbered):
-        return "output", "Out" if name == "_oh" else name, where
+        return "output", "Out" if name == "_oh" else name, where, name
     if where.startswith("ipywidgets") and name == "_instances":
-        return "widget", name, where
-    return "global", name, where
+        return "widget", name, where, ""
+    if of_library(where):
+        return "library", name, where, ""
+    return "global", name, where, "" if hidden else name if where == "__main__" else f"{where}.{name}"
+
+
+def _of_module(space: dict[str, Any]) -> bool:
+    """A module that ``sys.modules`` does not list."""
+    return all(dict.__contains__(space, name) for name in ("__name__", "__loader__", "__spec__"))
 
 
 def short(qualname: str) -> str:

@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 
+from minikv.memory.retention_plain import found_in, name_of, own_dict, slots_of
+
 Token = tuple[str, Any]  # ("attr", "keys"), ("item", 0), ("frame", "generate"), ...
 
 ATOMS = (
@@ -40,19 +42,21 @@ ATOMS = (
 )
 MOST_NODES = 300_000
 OWN_FILES = __file__.rpartition("retention")[0] + "retention"
+TENSOR: Any = torch._C.TensorBase
 RUNNERS = GeneratorType | CoroutineType | AsyncGeneratorType
 
 
-Wanted = dict[
-    int, list[tuple[int, str | None]]
-]  # id of an object: (storage, the autograd node that saved it)
+# id of an object: (storage, the autograd node that saved it)
+Wanted = dict[int, list[tuple[int, str | None]]]
+Edge = tuple[frozenset[int], int]  # ids: those that refer, and what they refer to
 
 
-def paths_from(root: Any, wanted: Wanted) -> dict[int, tuple[Token, ...]]:
+def paths_from(root: Any, wanted: Wanted, without: Edge | None = None) -> dict[int, tuple[Token, ...]]:
     """The shortest path from ``root`` to each storage of ``wanted`` that it keeps alive.
 
     It passes through containers, attributes, closures, tracebacks and suspended generators, never through a class or
-    a module, and gives up after ``MOST_NODES`` objects.
+    a module, and gives up after ``MOST_NODES`` objects. ``without``: an object and those that are not passed to it
+    from: what would be found if they let it go.
     """
     above: dict[int, tuple[int, Token]] = {id(root): (0, ("root", None))}
     found: dict[int, tuple[Token, ...]] = {}
@@ -63,6 +67,8 @@ def paths_from(root: Any, wanted: Wanted) -> dict[int, tuple[Token, ...]]:
             if key not in found:
                 found[key] = _path(above, id(item)) + ((("saved", node),) if node else ())
         for token, child in children(item):
+            if without is not None and id(child) == without[1] and id(item) in without[0]:
+                continue
             if id(child) not in above and not issubclass(type(child), ATOMS):
                 above[id(child)] = (id(item), token)
                 waiting.append(child)
@@ -96,17 +102,20 @@ def children(item: Any) -> Iterator[tuple[Token, Any]]:
     elif issubclass(type(item), CellType):
         yield from ((("cell", None), value) for value in gc.get_referents(item))
     elif issubclass(type(item), partial):
-        yield from ((("attr", name), getattr(item, name)) for name in ("func", "args", "keywords"))
+        yield from (
+            (("attr", name), vars(partial)[name].__get__(item)) for name in ("func", "args", "keywords")
+        )
+        yield from _attributes(item)
     elif issubclass(type(item), BaseException):
-        yield ("attr", "__traceback__"), item.__traceback__
-        yield ("attr", "args"), item.args
-        yield ("attr", "__cause__"), item.__cause__
-        yield ("attr", "__context__"), item.__context__
+        for name in ("__traceback__", "args", "__cause__", "__context__"):
+            yield ("attr", name), vars(BaseException)[name].__get__(item)
         yield from _attributes(item)
     elif _is_array(item):
-        yield ("base", None), item.base
-        if item.dtype == object:
-            yield from ((("item", index), value) for index, value in enumerate(item.ravel().tolist()))
+        array = vars(sys.modules["numpy"].ndarray)
+        yield ("base", None), array["base"].__get__(item)
+        if array["dtype"].__get__(item).hasobject:
+            yield from ((("item", index), value) for index, value in enumerate(array["flat"].__get__(item)))
+        yield from _attributes(item)
     else:
         yield from _attributes(item)
         yield from _elements(item)
@@ -145,25 +154,19 @@ def locals_of(frame: FrameType) -> dict[str, Any]:
 
 
 def _attributes(item: Any) -> Iterator[tuple[Token, Any]]:
-    try:
-        own = object.__getattribute__(item, "__dict__")
-    except Exception:  # there is none, or a property of that name refuses
-        own = {}
-    if issubclass(type(own), dict):
-        for name, value in list(dict.items(own)):
-            if name in ("_parameters", "_buffers", "_modules", "_trait_values") and type(value) is dict:
-                yield from ((("attr", inner), held) for inner, held in list(value.items()))
-            yield ("attr", name), value
-    for kind in type(item).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            slot: Any = vars(kind).get(name)
-            try:
-                yield ("attr", name), slot.__get__(item, kind)
-            except (AttributeError, TypeError):
-                continue
-    if issubclass(type(item), torch.Tensor) and item.is_leaf and item.grad is not None:
-        yield ("attr", "grad"), item.grad
+    for name, value in list(dict.items(own_dict(item))):
+        if name in ("_parameters", "_buffers", "_modules", "_trait_values") and type(value) is dict:
+            yield from ((("attr", inner), held) for inner, held in list(value.items()))
+        yield ("attr", name), value
+    yield from ((("attr", name), value) for name, value in slots_of(item))
+    if issubclass(type(item), torch.Tensor) and (grad := grad_of(item)) is not None:
+        yield ("attr", "grad"), grad
+
+
+def grad_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The gradient that a tensor keeps, without a warning."""
+    kept = TENSOR.is_leaf.__get__(tensor) or TENSOR.retains_grad.__get__(tensor)
+    return TENSOR.grad.__get__(tensor) if kept else None
 
 
 def _elements(item: Any) -> Iterator[tuple[Token, Any]]:
@@ -173,21 +176,22 @@ def _elements(item: Any) -> Iterator[tuple[Token, Any]]:
             if not issubclass(type(key), ATOMS):
                 yield ("key", None), key
     elif issubclass(type(item), list | tuple | deque):
-        names = getattr(type(item), "_fields", None) if issubclass(type(item), tuple) else None
-        if isinstance(names, tuple) and len(names) == len(item):
-            yield from (
-                (("attr", name), value) for name, value in zip(names, tuple.__iter__(item), strict=True)
-            )
+        base = next(kind for kind in (list, tuple, deque) if issubclass(type(item), kind))
+        values: list[Any] = list(base.__iter__(item))
+        names = found_in(type(item), "_fields") if base is tuple else None
+        if type(names) is tuple and len(names) == len(values):
+            yield from ((("attr", name), value) for name, value in zip(names, values, strict=True))
         else:
-            yield from ((("item", index), value) for index, value in enumerate(list(item)))
+            yield from ((("item", index), value) for index, value in enumerate(values))
     elif issubclass(type(item), set | frozenset):
-        yield from ((("element", None), value) for value in list(item))
+        kind = set if issubclass(type(item), set) else frozenset
+        yield from ((("element", None), value) for value in list(kind.__iter__(item)))
 
 
 def _hidden(item: Any) -> Iterator[tuple[Token, Any]]:
     """What a type written in C holds without a name."""
     if not issubclass(type(item), dict | list | tuple | set | frozenset | torch.Tensor):
-        yield from ((("inside", type(item).__name__), held) for held in gc.get_referents(item))
+        yield from ((("inside", name_of(type(item))), held) for held in gc.get_referents(item))
 
 
 def _is_array(item: Any) -> bool:

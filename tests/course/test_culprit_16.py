@@ -104,9 +104,12 @@ def trace_of(step):
     return {"op": step.kind, "id": step.name} if step.kind == "free" else {"op": step.kind}
 
 
-def test_the_steps_are_what_was_measured(runs):
-    run = runs["naive", "hf-expanded"]
-    usage = replay([trace_of(step) for step in run.steps], CachingAllocator(run.capacity, non_torch=2 * GIB))
+@pytest.mark.parametrize("layers", [61, 3])
+def test_the_steps_are_what_was_measured(layers):
+    run = culprit("naive", num_layers=layers)
+    assert run.non_torch == 2 * GIB * layers // 61
+    device = CachingAllocator(run.capacity, non_torch=run.non_torch)
+    usage = replay([trace_of(step) for step in run.steps], device)
     assert (usage[-2].usage.allocated, usage[-2].usage.reserved) == (run.allocated, run.reserved)
     assert usage[-1].out_of_memory is not None
 
@@ -115,6 +118,26 @@ def test_expandable_segments_leave_less_behind(runs):
     run = culprit("naive", settings=AllocatorSettings(expandable_segments=True))
     assert run.stuck < runs["naive", "hf-expanded"].stuck
     assert run.extracted
+
+
+@pytest.mark.parametrize("layers", [2, 3, 4, 61])
+def test_a_kept_tensor_finds_room_in_a_segment_that_a_larger_one_was_in(layers):
+    """Which one depends on the number of layers: the note of the step names none."""
+    run = culprit("naive", num_layers=layers)
+    device = CachingAllocator(run.capacity, non_torch=run.non_torch)
+    held, first = {}, {}
+    for step in run.steps:
+        if step.kind == "empty_cache":
+            break
+        if step.kind == "free":
+            device.free(held.pop(step.name))
+            continue
+        held[step.name] = address = device.malloc(step.size)
+        segment = next(one for one in device.segments() if 0 <= address - one.address < one.total_size)
+        first.setdefault(segment.address, step.name)
+        if step.name.startswith("kept"):
+            assert first[segment.address][0] in "KV"
+            assert segment.total_size > step.size
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

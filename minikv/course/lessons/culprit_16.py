@@ -38,7 +38,8 @@ class Culprit:
     ``peak_reserved`` the most that was reserved at once. After the call and ``empty_cache()``: ``allocated``,
     ``reserved``, ``stuck`` (free, but beside a live block) and ``free`` on the device; ``expected_free`` is what would
     be free if nothing but the hook's tensors had stayed, and the extraction asks for ``extraction_bytes`` of it.
-    ``generated`` and ``extracted`` are False where memory ran out.
+    ``generated`` and ``extracted`` are False where memory ran out. ``capacity`` is the device's memory, ``non_torch``
+    the part of it that torch does not hold.
     """
 
     calculator: str
@@ -59,6 +60,7 @@ class Culprit:
     extracted: bool
     capacity: int
     steps: tuple[Step, ...]
+    non_torch: int
 
 
 def naive_token_bytes(config: dict, tp: int = TP) -> int:
@@ -134,6 +136,7 @@ def culprit(
         extracted=extracted,
         capacity=capacity,
         steps=tuple(tape.steps),
+        non_torch=non_torch,
     )
 
 

@@ -1,7 +1,8 @@
 """The five suspects of lesson 16, each an experiment on the transformers that is installed, with small random models.
 
 Each function runs what its suspect is said to do and returns plain figures; ``tests/memory/test_suspects.py`` holds
-them as assertions. What the analysis says, and what is true of transformers 5.15 to 5.23:
+them as assertions. What the analysis says, and what is true of transformers 5.15.0, 5.17.0, 5.18.0 and 5.23.0,
+on which they were run:
 
 1. "generate() keeps no past_key_values on the model": true by default.
 2. "No mask is kept, and in decode there is none": nothing is kept. That there is none holds for SDPA without padding;
