@@ -56,8 +56,8 @@ def block_table(length: int, block_size: int) -> tuple[list[int], int]:
 class WalkWidget(FormWidget):
     """A sequence's tiles, its block table and the pool, while the reader steps through a decode.
 
-    ``lang`` is "en" or "zh". The other arguments are the start, to which Reset returns: ``length`` tokens, ``block_size``
-    tokens a block, ``splits`` programs, ``window`` tokens or None, ``step`` steps taken.
+    ``lang`` is "en" or "zh". The other arguments are the start, to which Reset returns: ``length`` tokens,
+    ``block_size`` tokens a block, ``splits`` programs, ``window`` tokens or None, ``step`` steps taken.
 
     Raises ``ArgumentError`` for a start that cannot be drawn. Later, such a setting is shown as a sentence.
     """
@@ -86,7 +86,11 @@ class WalkWidget(FormWidget):
         """The same view as plain lines, in the widget's language."""
         with self._turn:
             view = self.view
-        lines = [self.form["title"], *("  " + " | ".join(row["values"]) for row in view["table"]), view["status"]]
+        lines = [
+            self.form["title"],
+            *("  " + " | ".join(row["values"]) for row in view["table"]),
+            view["status"],
+        ]
         return "\n".join(lines)
 
     def _answer(self, state: dict[str, Any], lang: str) -> dict[str, Any]:
@@ -107,7 +111,9 @@ class WalkWidget(FormWidget):
         return {
             **super()._form(lang),
             **{name: text(f"widgets_walk.{name}", lang) for name in ("row_tiles", "row_table", "row_pool")},
-            "columns": [text(f"widgets_walk.column_{name}", lang) for name in ("program", "entry", "slots", "tokens")],
+            "columns": [
+                text(f"widgets_walk.column_{name}", lang) for name in ("program", "entry", "slots", "tokens")
+            ],
             "fields": [
                 slider(table, "step", list(range(MAX_LENGTH // min(sizes) + 2)), 0, MAX_LENGTH, 1, lang),
                 slider(table, "length", list(range(1, MAX_LENGTH + 1)), 1, MAX_LENGTH, 1, lang),
@@ -153,14 +159,18 @@ def _view(state: dict[str, Any], lang: str) -> dict[str, Any]:
         split = owner[entry]
         tiles.append(dict(entry=entry, block=block, split=split, letter=_letter(split), state=progress))
     rows = _rows(now, splits, table, size, lang)
-    values = dict(step=taken, steps=len(steps), programs=len(now), tokens=sum(read.stop - read.start for read in now))
+    values = dict(
+        step=taken, steps=len(steps), programs=len(now), tokens=sum(read.stop - read.start for read in now)
+    )
     key = "status_over" if over else "status_now" if now else "status_start"
     status = text(f"widgets_walk.{key}", lang, **values, splits=splits)
     aria = text("widgets_walk.aria", lang, length=length, tiles=len(table), splits=splits, status=status)
     return dict(tiles=tiles, pool=pool, table=rows, aria=aria, status=status, error=False)
 
 
-def _rows(now: Sequence[Read], splits: int, table: Sequence[int], size: int, lang: str) -> list[dict[str, Any]]:
+def _rows(
+    now: Sequence[Read], splits: int, table: Sequence[int], size: int, lang: str
+) -> list[dict[str, Any]]:
     """A line for every program: the entry and the block it reads at this step, the slots, and the tokens in them."""
     reading = {read.split: read for read in now}
     rows = []

@@ -1,0 +1,770 @@
+# %% [meta]
+# number = "10"
+# slug = "kernels"
+# needs = ["04", "09"]
+# rooms = ["kernels", "kernels.gpu"]
+# minutes = 75
+# [title]
+# en = "How does a GPU read a page table?"
+# zh = "GPU 怎样读块表？"
+# [t4]
+# en = "The kernels of this lesson are compiled and run on the T4, and the bandwidth plot is its own."
+# zh = "本课的 kernel 会在 T4 上编译运行，带宽图也是 T4 自己的。"
+# [paper]
+# en = "10.2, 10.4"
+# zh = "10.2、10.4"
+
+# %% [markdown] key="question" lang="en"
+# ## The question
+#
+# In February 2024 somebody measures flash-attention with a paged cache and with a contiguous one.
+# At 32 sequences of 8,192 tokens the contiguous one takes 1.35 times as long as the paged one:
+#
+# > My understanding is that paged attention should ideally always take more time. Any idea why this is happening?
+#
+# ([flash-attention #841](https://github.com/Dao-AILab/flash-attention/issues/841), "Why is paged attention faster than its non-paged counterpart?")
+#
+# It sounds obvious. Pages lie anywhere, and there is a table to look up; so it must cost something.
+# But how much, and what exactly costs it?
+#
+# **How does a GPU read a page table?**
+# In this lesson you follow a kernel from a loop over tokens to the one that the package runs, and count what each step moves.
+# A page is what we call a block, and its table a *block table* (lesson 09).
+# %% [markdown] key="question" lang="zh" src="59e38947"
+# ## 问题
+#
+# 2024 年 2 月，有人测了 flash-attention：一次用分页缓存，一次用连续缓存。
+# 32 条序列、每条 8,192 个 token 时，连续的用时反而是分页的 1.35 倍：
+#
+# > My understanding is that paged attention should ideally always take more time. Any idea why this is happening?
+#
+# （[flash-attention #841](https://github.com/Dao-AILab/flash-attention/issues/841)，标题的意思是“为什么分页注意力比不分页的还快？”；引文大意：照我的理解，分页注意力总该更慢才对，这是怎么回事？）
+#
+# 这个想法听上去理所当然：页可以放在任何地方，还要查一张表，总得付出点什么。
+# 可是究竟要付出多少？又付在哪里？
+#
+# **GPU 怎样读块表**？
+# 本课从逐个 token 的循环写起，一步步写到本包实际运行的 kernel，并数清每一步搬了多少字节。
+# 页就是我们说的块，页的表就是**块表**（block table，第 09 课）。
+
+# %% [markdown] key="predict_first" lang="en"
+# ## Predict
+#
+# A model like Llama-3.1-8B: in each layer 8 KV heads of 128 elements, in 16 bit. An entry of a block table takes 4 bytes.
+# %% [markdown] key="predict_first" lang="zh" src="70d32632"
+# ## 先猜一猜
+#
+# 取 Llama-3.1-8B 这样的模型：每层 8 个 KV 头，每头 128 个元素，16 位。块表的一项占 4 字节。
+
+# %% key="predict_table"
+predict("table_share", ...)
+
+# %% [markdown] key="formula" lang="en"
+# ## The floor
+#
+# A decode step has one query a sequence. What attention must move for it in one layer, whatever kernel does it:
+# %% [markdown] key="formula" lang="zh" src="28e05cd1"
+# ## 下限
+#
+# 解码（decode）的一步，每条序列只有一个 query。在一层里，不管用什么 kernel，注意力至少要搬这么多字节：
+
+# %% [markdown] key="formula_math"
+# $$M \;=\; \underbrace{2 \, H_{kv} \, D \, b \sum_i S_i}_{K,\,V} \;+\; \underbrace{2 \, B \, H_q \, D \, b}_{\text{query, out}} \;+\; \underbrace{4 \sum_i \left\lceil S_i / P \right\rceil}_{\text{block tables}}$$
+
+# %% [markdown] key="symbols" lang="en"
+# | symbol | meaning | unit |
+# |---|---|---|
+# | $B$ | sequences | |
+# | $S_i$ | tokens of sequence $i$ that are cached | tokens |
+# | $H_q$, $H_{kv}$ | query heads, KV heads | |
+# | $D$ | elements of a head (`head_dim`) | |
+# | $b$ | bytes of an element | bytes |
+# | $P$ | block size | tokens a block |
+#
+# The same as a call into the package, for the asker's 32 sequences of 8,192 tokens:
+# %% [markdown] key="symbols" lang="zh" src="a15152bf"
+# | 符号 | 含义 | 单位 |
+# |---|---|---|
+# | $B$ | 序列数 | |
+# | $S_i$ | 序列 $i$ 已缓存的 token 数 | token |
+# | $H_q$、$H_{kv}$ | query 头数、KV 头数 | |
+# | $D$ | 每个头的元素数（头维度，`head_dim`） | |
+# | $b$ | 每个元素的字节数 | 字节 |
+# | $P$ | 块大小 | token / 块 |
+#
+# 同样的计算，调用本包来做，取提问者的 32 条序列、每条 8,192 个 token：
+
+# %% key="floor"
+from minikv.course.lessons.moved_10 import STEPS, Shape, floor, moved
+
+asked = Shape(lengths=(8192,) * 32, query_heads=32, kv_heads=8, dim=128, block_size=16)
+parts = dict(kv=asked.kv_bytes, edge=asked.edge_bytes, table=asked.table_bytes)
+print(t("floor_line", total=floor(asked).num_bytes, **parts))
+for block_size in (1, 16, 256):
+    shape = Shape(asked.lengths, block_size=block_size)
+    print(t("share_line", block_size=block_size, share=shape.table_bytes / shape.kv_bytes))
+
+# %% [markdown] key="floor_read" lang="en"
+# So that is not it: in bytes the table is nothing.
+# One entry of 4 bytes stands for 64 KiB of K and V.
+#
+# What can cost something is what a kernel *does* with the entry.
+# When flash-attention learnt pages on Blackwell GPUs ([PR #1999](https://github.com/Dao-AILab/flash-attention/pull/1999)), its author measured the same bytes at 0.87 TB/s with pages of one token, at 1.35 with 32, and at 4.0 with 128.
+# A later change computes the addresses of the rows in another way, and reports up to 5 TB/s "for arbitrary page-size" ([PR #2104](https://github.com/Dao-AILab/flash-attention/pull/2104)).
+# The table was the same both times.
+# What the change took away was address arithmetic between one load and the next.
+#
+# And so a paged kernel can be the faster one of two: they are different kernels, with different tiles and a different order of reading.
+# To see what matters, we write one.
+# %% [markdown] key="floor_read" lang="zh" src="e5db8dbf"
+# 所以答案不在这里：论字节，块表几乎为零。
+# 一项 4 字节，对应的是 64 KiB 的 K 和 V。
+#
+# 真正可能有代价的，是 kernel 拿到这一项之后**做什么**。
+# flash-attention 在 Blackwell GPU 上刚支持分页时（[PR #1999](https://github.com/Dao-AILab/flash-attention/pull/1999)），作者测过：同样的字节，每页 1 个 token 时是 0.87 TB/s，32 个时 1.35，128 个时 4.0。
+# 后来有一次改动换了一种办法计算各行的地址，据其报告，任意页大小都能达到 5 TB/s（[PR #2104](https://github.com/Dao-AILab/flash-attention/pull/2104)）。
+# 前后两次，表是同一张表。
+# 那次改动省下的，是两次读取之间的地址计算。
+#
+# 所以两个 kernel 相比，分页的那个完全可能更快：它们的分片（tile）不同，读取次序也不同。
+# 要看清什么才重要，我们自己写一个。
+
+# %% [markdown] key="triton" lang="en"
+# ## A place to run kernels
+#
+# Our kernels are written in Triton: a Python function that many *programs* run at the same time, each knowing its own number.
+# A program works on a *tile*, some dozens of numbers at once.
+#
+# Triton compiles for a GPU. Without one its *interpreter* runs the programs one after the other on the CPU, slowly but with the same results.
+# It has to be told before it is imported, which is what `prepare` does; so this is the first cell that touches Triton.
+# %% [markdown] key="triton" lang="zh" src="32d7a310"
+# ## 在哪里运行 kernel
+#
+# 我们的 kernel 用 Triton 编写：一个 Python 函数，由许多**程序**（program）同时运行，每个程序知道自己的编号。
+# 一个程序一次处理一个**分片**（tile），也就是几十个数。
+#
+# Triton 是为 GPU 编译的。没有 GPU 时，它的**解释器**在 CPU 上逐个运行这些程序，速度慢，结果相同。
+# 这件事必须在导入 Triton 之前告诉它，`prepare` 做的就是这个；所以最先接触 Triton 的就是下面这个单元格。
+
+# %% key="prepare" tags="hardware"
+from minikv.course.lessons.steps_10 import paged, prepare, run_decode, run_splits, run_store, source
+
+mode = prepare()
+print(t("mode_" + mode))
+
+# %% [markdown] key="case" lang="en"
+# Three sequences in a small pool, their blocks shuffled.
+# Wherever no token lies the cache holds NaN, "not a number": whoever reads it has NaN in the answer.
+# %% [markdown] key="case" lang="zh" src="77204377"
+# 一个小块池里有三条序列，块的次序已打乱。
+# 没有 token 的地方，缓存里一律是 NaN（“不是数”）：谁读了它，答案里就会出现 NaN。
+
+# %% key="case_code"
+import torch
+
+device = "cuda" if mode == "gpu" else "cpu"
+case = paged([5, 16, 37], kv_heads=2, group=4, dim=16, block_size=8, device=device)
+print(t("pool_line", shape=list(case.k_cache.shape)))
+for row, length in enumerate(case.lengths.tolist()):
+    print(t("row_line", row=row, length=length, table=case.block_tables[row].tolist()))
+
+# %% [markdown] key="store" lang="en"
+# ## Step 1: store
+#
+# The way in. Each token has a slot (lesson 09), and one program writes one token:
+# %% [markdown] key="store" lang="zh" src="224307e7"
+# ## 第 1 步：写入
+#
+# 先写进去。每个 token 有一个槽位（slot，第 09 课），一个程序写一个 token：
+
+# %% key="store_code"
+from minikv.kernels import store_kv
+
+if mode == "none":
+    print(t("no_triton"))
+else:
+    from minikv.course.lessons.triton_10 import decode_kernel, split_kernel, store_kernel
+
+    print(source(store_kernel))
+    key = torch.arange(1.0, 5.0, device=device).view(4, 1, 1).expand(4, 2, 16).contiguous()
+    slots = torch.tensor([10, 11, -1, 3], device=device)
+    ours, theirs, unused = (torch.zeros(3, 8, 2, 16, device=device) for _ in range(3))
+    run_store(key, ours, slots)
+    store_kv(key, key, theirs, unused, slots)
+    print()
+    print(t("slots_line", slots=slots.tolist()))
+    print(ours[:, :, 0, 0].int().tolist())
+    print(t("as_package", same=torch.equal(ours, theirs)))
+
+# %% [markdown] key="store_read" lang="en"
+# Slot 10 is block 1, place 2. The third token has slot -1, which means: do not store it.
+# Such tokens are padding, there only because a CUDA graph always runs the same number of programs.
+# The kernel has to ask. In Python `-1 // 8` is block -1, the last one, where some other sequence lives.
+#
+# (Exercise 10.1 is this kernel in plain torch.)
+#
+# ## Step 2: a loop over tokens
+#
+# The way out, for one query and one head: compare the query with every key, take the softmax, add up the values.
+#
+# $$\text{out} = \frac{\sum_i e^{x_i} v_i}{\sum_i e^{x_i}} \qquad x_i = \frac{q \cdot k_i}{\sqrt{D}}$$
+#
+# Written down like this, it fails:
+# %% [markdown] key="store_read" lang="zh" src="b50b068e"
+# 槽位 10 就是块 1 的第 2 个位置（从 0 数起）。第三个 token 的槽位是 -1，意思是不要写。
+# 这种 token 是补齐用的：CUDA 图每次运行的程序数固定，才有了它们。
+# kernel 必须判断一下。在 Python 里，`-1 // 8` 得 -1，也就是最后一块，而那里可能住着别的序列。
+#
+# （练习 10.1 就是用普通的 torch 写这个 kernel。）
+#
+# ## 第 2 步：逐个 token 循环
+#
+# 再读出来。先看一个 query、一个头：与每个 key 比较，做 softmax，再对 value 加权求和。
+#
+# $$\text{out} = \frac{\sum_i e^{x_i} v_i}{\sum_i e^{x_i}} \qquad x_i = \frac{q \cdot k_i}{\sqrt{D}}$$
+#
+# 照这个式子直接写，会失败：
+
+# %% key="naive"
+logits, values = torch.tensor([2.0, 90.0, 89.0, 1.0]), torch.tensor([1.0, 2.0, 3.0, 4.0])
+weights = torch.exp(logits)
+print(t("naive_line", weights=weights.tolist(), out=float((weights * values).sum() / weights.sum())))
+print(t("softmax_line", out=float(torch.softmax(logits, 0) @ values)))
+
+# %% [markdown] key="online" lang="en"
+# $e^{90}$ is more than a float32 can hold. Taking the largest $x_i$ off all of them changes nothing in the fraction and keeps every power at 1 or below.
+# But a kernel meets the keys one tile after another, and the largest may come last.
+#
+# The **online softmax** keeps three things: $m$, the largest so far; $l$, the sum of $e^{x_i - m}$; and $a$, the sum of $e^{x_i - m} v_i$.
+# When a larger $m'$ comes, both sums are multiplied by $e^{m - m'}$, as if they had known it from the start.
+# %% [markdown] key="online" lang="zh" src="e0771336"
+# $e^{90}$ 超出了 float32 的范围。所有 $x_i$ 都减去其中最大的，分式的值不变，而每个幂都不超过 1。
+# 可是 kernel 只能一片一片地读到 key，最大的也许最后才出现。
+#
+# **在线 softmax**（online softmax）保存三个量：$m$，目前最大的；$l$，$e^{x_i - m}$ 之和；$a$，$e^{x_i - m} v_i$ 之和。
+# 一旦出现更大的 $m'$，就把两个和都乘以 $e^{m - m'}$，等于从一开始就知道这个最大值。
+
+# %% key="online_code"
+import math
+
+largest, total, acc = -math.inf, 0.0, 0.0
+print(t("online_head"))
+for x, v in zip(logits.tolist(), values.tolist()):
+    new = max(largest, x)
+    rescale = math.exp(largest - new)
+    total = total * rescale + math.exp(x - new)
+    acc = acc * rescale + math.exp(x - new) * v
+    largest = new
+    print(f"{x:>6.1f} {v:>4.1f} {rescale:>9.2g} {largest:>6.1f} {total:>7.4f} {acc:>7.4f} {acc / total:>8.4f}")
+print(t("online_result", out=acc / total, lse=largest + math.log(total)))
+
+# %% [markdown] key="online_read" lang="en"
+# The same answer, and no exponent was ever above 0.
+# $m + \ln l$ is called the **lse**, the logarithm of the sum of the exponentials. With it two halves of a row can be put together later.
+#
+# ## Step 3: pages
+#
+# Now a kernel: one program for each sequence and each query head.
+# A tile is one block. This is its loop:
+# %% [markdown] key="online_read" lang="zh" src="6a4a5840"
+# 结果相同，而且指数从未大于 0。
+# $m + \ln l$ 称为 **lse**，即指数之和的对数。有了它，一行的两半可以以后再合并。
+#
+# ## 第 3 步：分页
+#
+# 现在写 kernel：每条序列的每个 query 头用一个程序。
+# 一个分片就是一个块。下面是它的循环：
+
+# %% key="pages_code"
+if mode == "none":
+    print(t("no_triton"))
+else:
+    print(source(decode_kernel, "largest, total", "tl.store"))
+    out = run_decode(case)
+    print()
+    print(t("programs_line", programs=out.shape[0] * out.shape[1]))
+    print(t("right_line", right=case.close(out)))
+
+# %% [markdown] key="pages_read" lang="en"
+# **One line reads the page table**: `block = tl.load(tables + sequence * width + tile)`.
+# One number is loaded, and the addresses of a whole tile follow from it; inside of a block the tokens lie together.
+# The rest would be the same in a contiguous cache.
+#
+# Three more things in it are easy to miss. Each has been somebody's bug, and two of them come back in *Break it*:
+#
+# - `.to(tl.int64)`: block times stride does not fit in 32 bits in a large pool.
+# - `stored`: the last block is not full. What lies past the length must not be read: even with a weight of 0, NaN stays NaN.
+# - `head // GROUP`: several query heads share a KV head.
+#
+# ### Follow it yourself
+#
+# Each step of the slider is what the programs of one sequence and one KV head do at the same time: each of them reads one tile.
+# Which entry, which block, which slots?
+# Then give it more splits, and watch the number of steps.
+# %% [markdown] key="pages_read" lang="zh" src="b4e92f31"
+# **读块表的只有一行**：`block = tl.load(tables + sequence * width + tile)`。
+# 读出一个数，整个分片的地址就都有了；块内的 token 是连在一起的。
+# 其余各行，换成连续缓存也完全一样。
+#
+# 里面还有三处容易漏掉，每一处都有人踩过坑，其中两处在“弄坏它”里再看：
+#
+# - `.to(tl.int64)`：块池一大，块号乘步幅就超出 32 位。
+# - `stored`：最后一块没有填满。长度之外的内容不能读：即使权重为 0，NaN 仍是 NaN。
+# - `head // GROUP`：几个 query 头共用一个 KV 头。
+#
+# ### 自己走一遍
+#
+# 滑块每走一步，就是同一条序列、同一个 KV 头的各个程序同时做的事：各读一个分片。
+# 读的是哪一项、哪一块、哪些槽位？
+# 然后增加切分数，看看步数怎么变。
+
+# %% key="widget"
+from minikv.course.widgets import WalkWidget
+
+show(WalkWidget(t("lang"), length=52, block_size=8, splits=1, step=2))
+
+# %% [markdown] key="packed" lang="en"
+# ## Step 4: pack the group
+#
+# In grouped-query attention (GQA) several query heads share one KV head.
+# The kernel above has a program for every *query* head.
+# %% [markdown] key="packed" lang="zh" src="b4566bd1"
+# ## 第 4 步：把一组打包
+#
+# 在分组查询注意力（GQA）里，几个 query 头共用一个 KV 头。
+# 而上面的 kernel 是每个 **query** 头一个程序。
+
+# %% key="predict_times"
+predict("times_read", ...)
+
+# %% key="moved"
+print(t("moved_head"))
+for step in STEPS[:3]:
+    asks = moved(step, asked)
+    rest, ratio = asks.total - asks.kv, asks.total / floor(asked).num_bytes
+    print(t("moved_line", step=t("step_" + step), kv=asks.kv / 1e9, rest=rest / 1e9, ratio=ratio))
+
+# %% [markdown] key="packed_read" lang="en"
+# The first row is what one does without a paged kernel: copy K and V out of the blocks, which reads them and writes them, then read the copy.
+# The last row stands at the floor, but for the tables. One program takes all query heads of a KV head as the rows of a small matrix, so each key is loaded once for the whole group.
+#
+# These are bytes that the kernel asks for; a test counts them in the interpreter, load by load, and finds the same.
+# Some of the repeated ones come from the L2 cache and not from memory, but they cost all the same.
+# One engine measured it on the same 134 MB of K and V ([imp PR #1882](https://github.com/kekzl/imp/pull/1882)): 91.1 us with 8 query heads on 8 KV heads, 178.9 us with 32 on 8.
+# %% [markdown] key="packed_read" lang="zh" src="6845d0cd"
+# 第一行是没有分页 kernel 时的办法：把 K 和 V 从块里复制出来，先读一遍、写一遍，再读一遍副本。
+# 最后一行只比下限多出几次读块表。一个程序把同一个 KV 头的所有 query 头当作一个小矩阵的各行，这样每个 key 只为整组读一次。
+#
+# 这里数的是 kernel 请求的字节；有一个测试在解释器里逐次读取地数过，结果相同。
+# 重复的那些，有一部分由 L2 缓存而不是显存应答，但同样有代价。
+# 有个引擎在同样 134 MB 的 K 和 V 上测过（[imp PR #1882](https://github.com/kekzl/imp/pull/1882)）：8 个 query 头对 8 个 KV 头用 91.1 微秒，32 个对 8 个用 178.9 微秒。
+
+# %% key="packed_code"
+if mode == "none":
+    print(t("no_triton"))
+else:
+    print(source(split_kernel, "block = tl.load", "# A split without"))
+
+# %% [markdown] key="splits" lang="en"
+# ## Step 5: split the sequence
+#
+# Packing has a price: fewer programs.
+# A GPU has many *streaming multiprocessors* (SMs), 132 on an H200, and a program runs on one of them.
+# A program waits for memory most of the time, so bandwidth comes from many of them waiting at once.
+# %% [markdown] key="splits" lang="zh" src="5b877aa5"
+# ## 第 5 步：切分序列
+#
+# 打包也有代价：程序变少了。
+# GPU 有许多**流式多处理器**（SM），H200 有 132 个，一个程序在其中一个上运行。
+# 程序大部分时间在等显存，要有足够多的程序同时在等，才能用满带宽。
+
+# %% key="predict_busy"
+predict("busy", ...)
+
+# %% [markdown] key="splits_story" lang="en"
+# A kernel for AMD's GPUs had no split. With one sequence of 32,768 tokens and one KV head it started a single program on a card of 256 compute units (AMD's SMs), and moved 17 MB in 169 us: 0.1 TB/s, where the card has 8 ([aiter PR #4794](https://github.com/ROCm/aiter/pull/4794)).
+#
+# So we cut the *sequence* (split-KV): each program takes a share of the tiles and leaves its own result with its lse.
+# A second step puts the parts together. With $w_j = e^{\text{lse}_j - \text{lse}}$, the share of the probability that part $j$ holds:
+#
+# $$\text{lse} = \ln \sum_j e^{\text{lse}_j} \qquad \text{out} = \sum_j w_j \, \text{out}_j$$
+# %% [markdown] key="splits_story" lang="zh" src="dd8d813f"
+# AMD GPU 上有个 kernel 原先不做切分。一条 32,768 个 token 的序列、一个 KV 头，它只启动一个程序，而那块卡有 256 个计算单元（相当于 SM）；搬 17 MB 用了 169 微秒，即 0.1 TB/s，而卡的带宽是 8 TB/s（[aiter PR #4794](https://github.com/ROCm/aiter/pull/4794)）。
+#
+# 于是我们**沿序列切分**（split-KV）：每个程序负责一部分分片，留下自己的结果和 lse。
+# 第二步再把各部分合起来。设 $w_j = e^{\text{lse}_j - \text{lse}}$，即第 $j$ 部分所占的概率：
+#
+# $$\text{lse} = \ln \sum_j e^{\text{lse}_j} \qquad \text{out} = \sum_j w_j \, \text{out}_j$$
+
+# %% key="splits_code"
+from minikv.kernels import merge_splits
+
+if mode == "none":
+    print(t("no_triton"))
+else:
+    for splits in (1, 2, 4, 9):
+        parts, lse = run_splits(case, splits)
+        out, whole = merge_splits(parts, lse)
+        empty = int((lse[:, 0, 0] == -math.inf).sum())
+        print(t("splits_line", splits=splits, empty=empty, right=case.close(out)))
+
+# %% [markdown] key="splits_read" lang="en"
+# The first sequence has one tile only, so with two splits one of them has nothing to do. It leaves zeros and an lse of $-\infty$, and its share is 0.
+#
+# How many splits? Enough that the SMs have work, and no more: every split puts a result aside that has to be written and read again.
+# (Even one split is a little above the floor: the programs of all KV heads read the same table.)
+# %% [markdown] key="splits_read" lang="zh" src="e966bb38"
+# 第一条序列只有一个分片，切成两份就有一份无事可做。它留下零和 $-\infty$ 的 lse，所占的份额为 0。
+#
+# 切成几份才好？让各个 SM 都有活干就够了，不要更多：每多一份，就多一个结果要写出去再读回来。
+# （不切分也比下限略高：每个 KV 头的程序都要读同一张块表。）
+
+# %% key="splits_cost"
+one = Shape(lengths=(32768,), query_heads=32, kv_heads=8)
+print(t("cost_head"))
+for splits in (1, 4, 16, 64):
+    programs = len(one.lengths) * one.kv_heads * splits
+    extra = moved("split", one, splits).total / floor(one).num_bytes - 1
+    print(t("cost_line", splits=splits, programs=programs, share=min(1, programs / 132), extra=extra))
+if mode != "none":
+    from minikv.kernels.gpu.configs import choose_splits
+
+    chosen = [choose_splits(batch * 8, 32768 // 64, 132) for batch in (1, 4, 16, 64)]
+    print(t("chosen_line", chosen=chosen))
+
+# %% [markdown] key="real" lang="en"
+# ## The package's kernel
+#
+# `minikv.kernels.paged_decode` is these five steps, with what practice asks for: tensor cores, any head size, windows, fp8, scores for eviction.
+# Its lookup knows three cases, because a tile need not be a block:
+# %% [markdown] key="real" lang="zh" src="6a80df3f"
+# ## 本包的 kernel
+#
+# `minikv.kernels.paged_decode` 就是这五步，再加上实际需要的东西：Tensor Core、任意头维度、窗口、fp8、供淘汰用的分数。
+# 它查表时分三种情况，因为一个分片不一定正好是一个块：
+
+# %% key="real_code"
+if mode == "none":
+    print(t("no_triton"))
+else:
+    from minikv.kernels import gpu
+    from minikv.kernels.gpu.tiles import token_offsets
+
+    print(source(token_offsets, "if BLOCK_SIZE %", "if ALIGNED"))
+    print()
+    for block_size in (64, 8, 12):
+        other = paged([5, 70], kv_heads=2, group=4, dim=16, block_size=block_size, device=device)
+        out = gpu.paged_decode(*other.tensors, scale=other.scale).out
+        print(t("real_line", block_size=block_size, right=other.close(out)))
+
+# %% [markdown] key="real_read" lang="en"
+# Small pages mean more entries for each tile, and arithmetic for each row: this is where pages of one token lost their bandwidth, in the numbers above.
+# On a CPU the package runs plain torch, which is also what the kernels are tested against.
+#
+# ### One latent for all heads (optional)
+#
+# MLA (lesson 03) caches one latent a token, which is key and value at once and belongs to *every* head: a group of 128.
+# Instead of making K and V of every head from it, the query goes to the latent: the up-projection of K is *absorbed* into the query, that of V comes after the softmax.
+# On 21 tokens in shuffled blocks, with 4 heads:
+# %% [markdown] key="real_read" lang="zh" src="a93db477"
+# 页越小，每个分片要读的项就越多，每一行都要算地址：前面的数字里，每页 1 个 token 时丢掉的带宽就丢在这里。
+# 在 CPU 上，本包运行的是普通的 torch 实现，kernel 的测试也以它为准。
+#
+# ### 所有头共用一个潜在向量（选读）
+#
+# MLA（第 03 课）每个 token 只缓存一个潜在向量（latent），它既是 key 又是 value，而且属于**所有**的头：一组就是 128 个。
+# 不必由它还原每个头的 K 和 V，而是把 query 变换到潜在空间：K 的上投影**吸收**进 query（矩阵吸收），V 的上投影放到 softmax 之后。
+# 下面是打乱的块里的 21 个 token，4 个头：
+
+# %% key="absorbed"
+from minikv.kernels import latent_decode
+
+draw = torch.Generator().manual_seed(0)
+heads, nope, rope, rank, tokens = 4, 16, 8, 32, 21
+latents, ropes = (torch.randn(tokens, dim, generator=draw) for dim in (rank, rope))
+up_k, up_v = (torch.randn(heads, nope, rank, generator=draw) for _ in range(2))
+q_nope, q_rope = (torch.randn(heads, dim, generator=draw) for dim in (nope, rope))
+scale = (nope + rope) ** -0.5
+
+keys = torch.einsum("tr,hnr->htn", latents, up_k)
+logits = torch.einsum("hn,htn->ht", q_nope, keys) + q_rope @ ropes.T
+expanded = torch.einsum("ht,tr,hvr->hv", torch.softmax(logits * scale, -1), latents, up_v)
+
+caches = [torch.full((4, 8, 1, dim), torch.nan) for dim in (rank, rope)]
+slots = torch.tensor([[2], [0], [3]]) * 8 + torch.arange(8)
+for cache, new in zip(caches, (latents, ropes)):
+    cache.view(4 * 8, -1)[slots.flatten()[:tokens]] = new
+q_latent = torch.einsum("hn,hnr->hr", q_nope, up_k)
+table, length = torch.tensor([[2, 0, 3]]), torch.tensor([tokens])
+out = latent_decode(q_latent[None], q_rope[None], *caches, table, length, scale=scale).out[0]
+absorbed = torch.einsum("hr,hvr->hv", out, up_v)
+same = torch.allclose(absorbed, expanded, atol=1e-4)
+print(t("absorbed_line", full=heads * (2 * nope + rope), latent=rank + rope, same=same))
+
+# %% [markdown] key="latent_cost" lang="en"
+# Bytes and FLOPs of one step, one sequence of 4,096 tokens, 128 heads as in DeepSeek-V3:
+# %% [markdown] key="latent_cost" lang="zh" src="1138ddcd"
+# 一条 4,096 个 token 的序列，像 DeepSeek-V3 那样 128 个头，一步的字节数和 FLOP：
+
+# %% key="latent"
+from minikv.kernels.traffic import decode_traffic, latent_decode_traffic
+
+gqa = decode_traffic([4096], query_heads=32, kv_heads=8, dim=128)
+mla = latent_decode_traffic([4096], heads=128)
+for name, work in (("GQA 32/8", gqa), ("MLA 128", mla)):
+    mb, mflop = work.num_bytes / 1e6, work.flops / 1e6
+    print(t("latent_line", name=name, mb=mb, mflop=mflop, intensity=work.intensity))
+
+# %% [markdown] key="latent_read" lang="en"
+# Fewer bytes, and far more arithmetic for each: on an H200 (ridge point about 200 FLOP/byte, lesson 04) this decode is compute-bound.
+#
+# ## Measure it here
+#
+# The asker's question on this machine: K and V contiguous, in blocks of several sizes, in order and shuffled; and copied out of the blocks first.
+# All move the same K and V. GB/s are the floor's bytes, divided by the time.
+# %% [markdown] key="latent_read" lang="zh" src="2ba549f5"
+# 字节更少，每个字节要做的计算却多得多：在 H200 上（拐点约 200 FLOP/字节，第 04 课），这样的解码是计算受限的。
+#
+# ## 在本机上测量
+#
+# 在这台机器上回答提问者：K 和 V 连续存放；放在几种大小的块里，按次序或打乱；以及先从块里复制出来。
+# 各种做法处理的 K 和 V 相同。GB/s 是下限的字节数除以所用时间。
+
+# %% key="measure" tags="timing"
+from minikv.course.lessons.measure_10 import measure, steps_gb_s
+
+lengths, dtype = ((8192,) * 16, torch.float16) if mode == "gpu" else ((2048,) * 4, torch.float32)
+shape = Shape(lengths, query_heads=32, kv_heads=8, dim=128, itemsize=dtype.itemsize)
+for (way, block_size), seconds in measure(shape, dtype, device).items():
+    name, gb_s = t("way_" + way, block_size=block_size), floor(shape).num_bytes / seconds / 1e9
+    print(t("measure_line", ms=seconds * 1e3, gb_s=gb_s, name=name))
+
+# %% [markdown] key="measure_read" lang="en"
+# Compare the two rows with blocks of 16: if the order of the blocks mattered much, shuffling would show it.
+# A benchmark that leaves the blocks in order flatters itself, and more so one whose sequences all share the same blocks, which then come from a cache ([TileOPs #2014](https://github.com/tile-ai/TileOPs/issues/2014) found both in its own).
+#
+# On a GPU the next cell draws the steps of this lesson against the card: bandwidth over the length of one sequence.
+# %% [markdown] key="measure_read" lang="zh" src="e2200add"
+# 比较块大小为 16 的两行：如果块的次序很要紧，打乱之后就会看出来。
+# 基准测试如果让块按次序排列，结果会偏好看；如果所有序列共用同一批块，数据就来自缓存，偏得更多（[TileOPs #2014](https://github.com/tile-ai/TileOPs/issues/2014) 在自己的基准测试里发现了这两种情况）。
+#
+# 在 GPU 上，下一个单元格画出本课各步与显卡的对比：横轴是一条序列的长度，纵轴是带宽。
+
+# %% key="plot" tags="hardware"
+if mode != "gpu":
+    print(t("no_gpu"))
+else:
+    import plotly.graph_objects as go
+
+    from minikv.memory import copy_bandwidth
+
+    sizes = [2**power for power in range(12, 19, 2)]
+    rates = steps_gb_s(sizes, dtype, device)
+    copy = copy_bandwidth(2**30, device).gb_s
+    figure = go.Figure()
+    for name, gb_s in rates.items():
+        figure.add_scatter(x=sizes, y=gb_s, name=t("step_" + name), mode="lines+markers")
+    figure.add_hline(y=copy, line_dash="dash", annotation_text=t("copy_line", gb_s=copy))
+    figure.update_xaxes(type="log", tickvals=sizes, ticktext=[f"{n:,}" for n in sizes], title=t("plot_x"))
+    figure.update_yaxes(title="GB/s", rangemode="tozero")
+    figure.update_layout(height=360, width=720, margin={"t": 30, "r": 20}, template="plotly_white")
+    lines = ["".join(f"{rate:>9,.0f}" for rate in rates[name]) + "   " + t("step_" + name) for name in rates]
+    show(figure, text="\n".join([t("copy_line", gb_s=copy), *lines]))
+
+# %% [markdown] key="break" lang="en"
+# ## Break it
+#
+# ### One token too many
+#
+# A mask that is off by one reads the place behind the last token.
+# Our pool has NaN there. A real one has what the block's last holder left:
+# %% [markdown] key="break" lang="zh" src="7578d9b9"
+# ## 弄坏它
+#
+# ### 多读一个 token
+#
+# 掩码差一位，就会读到最后一个 token 后面的位置。
+# 我们的块池在那里放了 NaN。真实的块池里，那里是上一个持有者留下的内容：
+
+# %% key="break_tail"
+from dataclasses import replace
+
+from minikv.kernels import paged_decode
+
+right = paged_decode(*case.tensors, scale=case.scale).out
+late = replace(case, lengths=case.lengths + torch.tensor([1, 0, 1], dtype=torch.int32, device=device))
+stale = replace(late, k_cache=case.k_cache.nan_to_num(0.5), v_cache=case.v_cache.nan_to_num(0.5))
+for name, wrong in (("poisoned", late), ("stale", stale)):
+    out = paged_decode(*wrong.tensors, scale=case.scale).out
+    print(t("tail_" + name, nan=int(out[0].isnan().sum()), same=torch.allclose(out[0], right[0], atol=1e-3)))
+
+# %% [markdown] key="break_logical" lang="en"
+# The second row is what happens in production: no NaN, no error, a slightly different text.
+# This is why our tests fill every unused place with NaN.
+#
+# ### The table forgotten
+#
+# With an empty pool blocks are often handed out in order, 0, 1, 2; then a kernel that takes the *logical* number of a block for its place passes every test.
+# %% [markdown] key="break_logical" lang="zh" src="86ca6f5b"
+# 第二行才是线上会发生的事：没有 NaN，没有报错，只是文字略有不同。
+# 所以我们的测试把所有没用到的位置都填上 NaN。
+#
+# ### 忘了查表
+#
+# 块池为空时，块往往按 0、1、2 的次序分出去；这时把块的**逻辑**编号当作位置的 kernel，什么测试都能通过。
+
+# %% key="break_logical_code"
+for shuffled in (False, True):
+    trial = paged([24], block_size=8, dim=16, shuffled=shuffled, device=device)
+    no_table = torch.arange(3, dtype=torch.int32, device=device)[None]
+    out = paged_decode(*replace(trial, block_tables=no_table).tensors, scale=trial.scale).out
+    print(t("logical_line", table=trial.block_tables[0].tolist(), right=trial.close(out)))
+
+# %% [markdown] key="break_int" lang="en"
+# ### An offset that does not fit
+#
+# Block ids are 32-bit numbers, and in Triton a product of two such is one again.
+# %% [markdown] key="break_int" lang="zh" src="8c1de709"
+# ### 装不下的偏移
+#
+# 块号是 32 位整数；在 Triton 里，两个 32 位整数相乘，结果仍是 32 位。
+
+# %% key="predict_overflow"
+predict("first_overflow", ...)
+
+# %% key="break_int_code"
+stride = 480 * 576
+last = 2**31 // stride
+print(t("last_block", last=last, stride=stride))
+for block in (last, last + 1):
+    ids = torch.tensor([block], dtype=torch.int32)
+    print(t("offset_line", block=block, narrow=int(ids * stride), wide=int(ids.long() * stride)))
+
+# %% [markdown] key="break_int_read" lang="en"
+# These are the figures of [vLLM PR #47671](https://github.com/vllm-project/vllm/pull/47671): MLA with pages of 480 tokens, which "crashed deterministically once allocated block ids crossed ~7767".
+# A crash is the lucky case. If the address below the cache belongs to somebody, there is no error at all, as in [vLLM #50427](https://github.com/vllm-project/vllm/issues/50427).
+# The cure is one `.to(tl.int64)`.
+#
+# ### Strides that are assumed
+#
+# Some engines keep K and V of a block side by side. The K of one block is then followed by its V, and not by the next block's K.
+# Our teaching kernels compute with contiguous caches. They are not asked whether that is so:
+# %% [markdown] key="break_int_read" lang="zh" src="f9bb0b61"
+# 这正是 [vLLM PR #47671](https://github.com/vllm-project/vllm/pull/47671) 里的数字：MLA，每页 480 个 token，分到的块号一超过约 7767 就必然崩溃。
+# 崩溃还算幸运。如果缓存之前的那段地址另有所属，就根本不会报错，例如 [vLLM #50427](https://github.com/vllm-project/vllm/issues/50427)。
+# 解决办法只是一个 `.to(tl.int64)`。
+#
+# ### 想当然的步幅
+#
+# 有些引擎把一个块的 K 和 V 挨着放：一块的 K 后面是它自己的 V，而不是下一块的 K。
+# 我们的教学 kernel 按连续的缓存计算地址，也没有人问它是不是真的连续：
+
+# %% key="break_stride"
+whole = torch.stack([case.k_cache, case.v_cache], 1)
+side_by_side = replace(case, k_cache=whole[:, 0], v_cache=whole[:, 1])
+out = paged_decode(*side_by_side.tensors, scale=case.scale).out
+print(t("stride_package", right=torch.allclose(out, right, atol=1e-5)))
+if mode == "none":
+    print(t("no_triton"))
+else:
+    out = run_decode(side_by_side)
+    nan, rows = int(out.isnan().any(-1).sum()), out[..., 0].numel()
+    print(t("stride_lesson", right=torch.allclose(out, right, atol=1e-5), nan=nan, rows=rows))
+
+# %% [markdown] key="break_stride_read" lang="en"
+# [aiter PR #3498](https://github.com/ROCm/aiter/pull/3498) is this bug in a kernel that serves models: it took the stride of a block for the block size times the stride of a token.
+# Even the NaN did not help: what it read were whole blocks of other tokens.
+# The package's operations take the strides from the tensors, and check what they can before anything starts:
+# %% [markdown] key="break_stride_read" lang="zh" src="6624b6a6"
+# [aiter PR #3498](https://github.com/ROCm/aiter/pull/3498) 修的就是这个 bug，出在一个线上使用的 kernel 里：它以为块的步幅等于块大小乘以 token 的步幅。
+# 连 NaN 也没有帮上忙：它读到的是别的 token 的整块内容。
+# 本包的各个操作都从张量上取步幅，并在启动之前检查一切能检查的东西：
+
+# %% key="errors"
+from minikv.errors import MiniKVError
+
+query, *rest = (tensor.cpu() for tensor in case.tensors)
+foreign = [rest[0], rest[1], rest[2].clone(), rest[3]]
+foreign[2][2, 1] = 99
+attempts = [
+    lambda: paged_decode(query, *foreign, scale=case.scale),
+    lambda: paged_decode(query[:, :7], *rest, scale=case.scale),
+    lambda: paged_decode(query.double(), *rest, scale=case.scale),
+]
+for attempt in attempts:
+    try:
+        attempt()
+    except MiniKVError as error:
+        print(f"{type(error).__name__}: {t(error)}")
+
+# %% [markdown] key="self" lang="en"
+# ## Check yourself
+#
+# Say each answer aloud, then compare with `explain(..., reveal=True)`.
+# %% [markdown] key="self" lang="zh" src="c2d6ea3e"
+# ## 自我检查
+#
+# 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
+
+# %% key="explain_cost"
+explain("what_paging_costs")
+
+# %% key="explain_online"
+explain("why_online")
+
+# %% key="explain_packed"
+explain("why_packed")
+
+# %% key="explain_split"
+explain("why_split")
+
+# %% [markdown] key="exercises" lang="en"
+# ## Exercises
+#
+# The exercise notebook of this lesson asks for the parts of a paged decode, in plain Python and torch:
+#
+# 1. `store_kv`: tokens into their slots.
+# 2. `token_offsets`: from a block table to addresses, with a tail, a window and any strides.
+# 3. `attend`: an online softmax that is broken, to be written right.
+# 4. `merge`: two splits into one.
+# 5. `decode`: all of it together.
+# %% [markdown] key="exercises" lang="zh" src="436f28a6"
+# ## 练习
+#
+# 本课的练习 notebook 要你用普通的 Python 和 torch 写出分页解码的各个部分：
+#
+# 1. `store_kv`：把 token 写进槽位。
+# 2. `token_offsets`：从块表到地址，要处理末尾、窗口和任意步幅。
+# 3. `attend`：给出一个有错的在线 softmax，把它写对。
+# 4. `merge`：把两份结果合成一份。
+# 5. `decode`：全部合在一起。
+
+# %% [markdown] key="stuck" lang="en"
+# ## If you are stuck
+#
+# | symptom | the command that decides |
+# |---|---|
+# | a kernel gives another result than the reference | `MINIKV_KERNELS=reference` in the environment, and the same call again: if the result changes, the kernel is at fault; if not, look at tables, lengths and what was stored |
+# | NaN in the output, or text that changes from run to run | fill the unused places: `cache[unused_blocks] = nan` before the call. NaN in the answer then means that somebody reads past a length, or a block that is not its own |
+# | far below the card's bandwidth | `floor(shape).num_bytes / seconds / 1e9` against `copy_bandwidth(2**30).gb_s`; then `batch * kv_heads * splits` against the number of SMs (`torch.cuda.get_device_properties(0).multi_processor_count`): fewer programs than SMs need splits |
+# %% [markdown] key="stuck" lang="zh" src="33f81f89"
+# ## 卡住了怎么办
+#
+# | 现象 | 用哪条命令判断 |
+# |---|---|
+# | kernel 的结果与参考实现不同 | 设环境变量 `MINIKV_KERNELS=reference`，再调用一次：结果变了，问题在 kernel；没变，就去查块表、长度和写入的内容 |
+# | 输出里有 NaN，或者每次运行的文字不一样 | 调用之前把没用到的位置填上：`cache[unused_blocks] = nan`。答案里出现 NaN，就是有人读过了头，或者读了不属于它的块 |
+# | 远达不到显卡的带宽 | 先比较 `floor(shape).num_bytes / seconds / 1e9` 与 `copy_bandwidth(2**30).gb_s`；再比较 `batch * kv_heads * splits` 与 SM 数（`torch.cuda.get_device_properties(0).multi_processor_count`）：程序数少于 SM 数，就需要切分 |
+
+# %% [markdown] key="next" lang="en"
+# ## What comes next
+#
+# You can write to any slot and read any table, for many sequences of any length in one call.
+# That is all that an engine asks of attention.
+# Lesson 11 puts 256 requests on one pool, and decides at every step who is in that call.
+# %% [markdown] key="next" lang="zh" src="c9fb29b9"
+# ## 下一课
+#
+# 现在你能写入任何槽位、读任何块表，一次调用处理许多条长短不一的序列。
+# 引擎对注意力的要求，也就是这些。
+# 第 11 课让 256 个请求共用一个块池，每一步都要决定谁进入这次调用。
