@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from minikv.blocks import BlockManager, BlockPool
-    from minikv.cache import LinearKVCache, PagedKVCache
+    from minikv.cache import LinearKVCache, PagedKVCache, allocate_kv_cache
     from minikv.errors import MiniKVError
-    from minikv.memory import Arena, ownership
+    from minikv.memory import Arena, ownership, retention_report
     from minikv.plan import CacheSpec, MemoryBudget, plan_memory
 
 __version__ = "0.1.0"
@@ -24,8 +24,10 @@ _HOME = {
     "MemoryBudget": "minikv.plan",
     "MiniKVError": "minikv.errors",
     "PagedKVCache": "minikv.cache",
+    "allocate_kv_cache": "minikv.cache",
     "ownership": "minikv.memory",
     "plan_memory": "minikv.plan",
+    "retention_report": "minikv.memory",
 }
 
 __all__ = [
@@ -38,8 +40,10 @@ __all__ = [
     "MiniKVError",
     "PagedKVCache",
     "__version__",
+    "allocate_kv_cache",
     "ownership",
     "plan_memory",
+    "retention_report",
 ]
 
 

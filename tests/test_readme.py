@@ -53,6 +53,17 @@ def test_the_cache_example_says_what_it_gives(name):
 
 
 @pytest.mark.parametrize("name", READMES)
+def test_the_allocation_example_says_what_it_gives(name):
+    """In a process of its own: the report looks at everything that is alive."""
+    code = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)[2]
+    told = re.sub(r"^([a-z][\w.()]*) +# (.+)$", r"assert str(\1) == '\2', \1", code, flags=re.MULTILINE)
+    assert told.count("assert ") == 3
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, check=True, encoding="utf-8")
+    assert "kept[0].past_key_values" in done.stdout
+    assert "32.13 KiB" in done.stdout
+
+
+@pytest.mark.parametrize("name", READMES)
 def test_links_lead_somewhere(name):
     text = (ROOT / name).read_text()
     for target in re.findall(r"\]\((?!http)([^)#]+)", text):

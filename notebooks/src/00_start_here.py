@@ -491,23 +491,23 @@ explain("what_is_free")
 # | 01 | [why a cache](01_why_a_cache.ipynb) | why does generation slow down without one? |
 # | 02 | [how many bytes](02_how_many_bytes.ipynb) | what does one token cost? |
 # | 03 | [the 2.86x mistake](03_the_2_86x_mistake.ipynb) | why did the estimate miss by 2.86x? |
-# | 04 | the roofline | why does the GPU wait? |
+# | 04 | [the roofline](04_the_roofline.ipynb) | why does the GPU wait? |
 # | 05 | [owned and borrowed](05_owned_and_borrowed.ipynb) | who frees this memory? |
 # | 06 | [the linear cache](06_the_linear_cache.ipynb) | what is the simplest cache? |
-# | 07 | allocate once | what does malloc cost per token? |
-# | 08 | allocate the KV cache | how many blocks fit? |
+# | 07 | [allocate once](07_allocate_once.ipynb) | what does malloc cost per token? |
+# | 08 | [allocate the KV cache](08_allocate_kv_cache.ipynb) | how many blocks fit? |
 # | 09 | [pages and blocks](09_pages_and_blocks.ipynb) | who owns block 7? |
-# | 10 | kernels | how does a GPU read a page table? |
+# | 10 | [kernels](10_kernels.ipynb) | how does a GPU read a page table? |
 # | 11 | the engine | how do 256 requests share one cache? |
 # | 12 | beyond one GPU | what does each GPU keep? |
 # | 13 | half the bytes | what do fewer bytes cost? |
 # | 14 | what to forget | which tokens can go? |
 # | 15 | eviction on MLA | what changes with a latent? |
-# | 16 | where did 6 GB go | who holds the memory after `generate()`? |
+# | 16 | [where did 6 GB go](16_where_did_6gb_go.ipynb) | who holds the memory after `generate()`? |
 # | 17 | a fleet on paper | how many GPUs does this traffic need? |
 # | 18 | capstone | serve this load within this budget |
 # | A | [errata](A_errata.ipynb) | which numbers in the wild are wrong? |
-# %% [markdown] key="routes" lang="zh" src="ad5daacc"
+# %% [markdown] key="routes" lang="zh" src="a708cc14"
 # ## 学习路线
 #
 # | 你的情况 | 课程 |
@@ -525,19 +525,19 @@ explain("what_is_free")
 # | 01 | [为什么要缓存](01_why_a_cache.ipynb) | 没有缓存，生成为什么越来越慢？ |
 # | 02 | [多少字节](02_how_many_bytes.ipynb) | 一个 token 要花多少字节？ |
 # | 03 | [2.86 倍的错误](03_the_2_86x_mistake.ipynb) | 估算为什么差了 2.86 倍？ |
-# | 04 | Roofline 模型 | GPU 在等什么？ |
+# | 04 | [Roofline 模型](04_the_roofline.ipynb) | GPU 在等什么？ |
 # | 05 | [拥有与借用](05_owned_and_borrowed.ipynb) | 这块内存由谁释放？ |
 # | 06 | [线性缓存](06_the_linear_cache.ipynb) | 最简单的缓存是什么样？ |
-# | 07 | 只分配一次 | 每个 token 调一次 malloc 要付出什么？ |
-# | 08 | 分配 KV 缓存 | 能放下多少个块？ |
+# | 07 | [只分配一次](07_allocate_once.ipynb) | 每个 token 调一次 malloc 要付出什么？ |
+# | 08 | [分配 KV 缓存](08_allocate_kv_cache.ipynb) | 能放下多少个块？ |
 # | 09 | [页与块](09_pages_and_blocks.ipynb) | 块 7 属于谁？ |
-# | 10 | kernel | GPU 怎样读页表？ |
+# | 10 | [kernel](10_kernels.ipynb) | GPU 怎样读页表？ |
 # | 11 | 推理引擎 | 256 个请求怎样共用一份缓存？ |
 # | 12 | 不止一块 GPU | 每块 GPU 保存什么？ |
 # | 13 | 一半的字节 | 省下的字节要付出什么代价？ |
 # | 14 | 忘掉什么 | 哪些 token 可以丢？ |
 # | 15 | MLA 上的淘汰 | 换成潜在向量（latent）之后有什么不同？ |
-# | 16 | 6 GB 去哪了 | `generate()` 结束后，是谁还占着显存？ |
+# | 16 | [6 GB 去哪了](16_where_did_6gb_go.ipynb) | `generate()` 结束后，是谁还占着显存？ |
 # | 17 | 纸上的集群 | 这些流量需要多少块 GPU？ |
 # | 18 | 综合项目 | 在给定的预算内承载给定的负载 |
 # | A | [勘误](A_errata.ipynb) | 流传的数字里哪些是错的？ |
