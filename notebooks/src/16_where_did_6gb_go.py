@@ -8,8 +8,8 @@
 # en = "Where did 6 GB go?"
 # zh = "那 6 GB 去哪儿了？"
 # [t4]
-# en = "The same experiments on the T4's memory; two cells then also show its allocated, reserved and non-torch bytes."
-# zh = "同样的实验在 T4 的显存上进行；另有两个单元格会给出它的已分配、已保留和 torch 之外的字节数。"
+# en = "Sections 3 and 5 run on the T4's memory; two cells then also show its allocated, reserved and non-torch bytes."
+# zh = "第 3、5 节在 T4 的显存上运行；另有两个单元格会给出它的已分配、已保留和 torch 之外的字节数。"
 # [paper]
 # en = "16.1, 16.4, 16.5"
 # zh = "16.1、16.4、16.5"
@@ -73,12 +73,12 @@ missing = expected - seen
 print(t("facts_line", missing=missing, explained=explained, left=missing - explained))
 
 # %% [markdown] key="facts_read" lang="en"
-# The explanation covers half of the gap.
-# And of the figures that would tell where the other half is, the analysis names none: not `memory_allocated()`, not `memory_reserved()`, not what other processes use.
+# The explanation covers less than half of the gap.
+# And of the figures that would tell where the rest is, the analysis names none: not `memory_allocated()`, not `memory_reserved()`, not what other processes use.
 # Here are the figures that it should have asked for.
-# %% [markdown] key="facts_read" lang="zh" src="5ddb4ee3"
-# 原文的解释只覆盖了缺口的一半。
-# 而能说明另一半去向的数字，原文一个也没给：没有 `memory_allocated()`，没有 `memory_reserved()`，也没有其他进程的占用。
+# %% [markdown] key="facts_read" lang="zh" src="a4c313c3"
+# 原文的解释还不到缺口的一半。
+# 而能说明其余部分去向的数字，原文一个也没给：没有 `memory_allocated()`，没有 `memory_reserved()`，也没有其他进程的占用。
 # 下面就是它本该查的数字。
 
 # %% [markdown] key="formula" lang="en"
@@ -93,7 +93,7 @@ print(t("facts_line", missing=missing, explained=explained, left=missing - expla
 # | symbol | what it is | unit | where it stands |
 # |---|---|---|---|
 # | $T$, $F$ | all memory of the GPU, and what is free | bytes | `torch.cuda.mem_get_info()` |
-# | $A$ | **allocated**: blocks that live tensors use | bytes | `torch.cuda.memory_allocated()` |
+# | $A$ | **allocated**: blocks in use, by live tensors and by some workspaces (cuBLAS) | bytes | `torch.cuda.memory_allocated()` |
 # | $R$ | **reserved**: all segments that PyTorch took from the GPU | bytes | `torch.cuda.memory_reserved()` |
 # | $P$ | free blocks of segments in which something lives | bytes | `memory_stats()["inactive_split_bytes.all.current"]` |
 #
@@ -104,15 +104,20 @@ print(t("facts_line", missing=missing, explained=explained, left=missing - expla
 # | live | a Python object somewhere holds a tensor | find it, let it go | `empty_cache()`, `gc.collect()` alone |
 # | pinned | a live tensor sits in a large segment | let that tensor go; allocate it earlier | `empty_cache()` |
 # | returnable | nobody, it is cached | `empty_cache()`; or nothing, since PyTorch uses it again | searching for a leak |
-# | outside | CUDA context, NCCL, other processes | count processes; fewer communicators | everything above |
+# | outside | CUDA context, NCCL (by which GPUs talk to each other), other processes | count processes; fewer NCCL communicators | everything above |
+#
+# Two traps in these figures:
+#
+# - With `expandable_segments` PyTorch does not count $P$: it stays 0. What is left of $R - A$ after `empty_cache()` is pinned all the same.
+# - The memory pool of a CUDA graph belongs to the graph. Its free segments look returnable, and stay as long as the graph does.
 #
 # `MemoryStats` reads all of them.
 # (A CPU has no caching allocator: there *allocated* is the process's resident memory, and what belongs to a GPU alone stays empty.)
-# %% [markdown] key="symbols" lang="zh" src="d2fb78f5"
+# %% [markdown] key="symbols" lang="zh" src="3052bf90"
 # | 符号 | 含义 | 单位 | 从哪里读 |
 # |---|---|---|---|
 # | $T$、$F$ | GPU 的全部显存，其中空闲的 | 字节 | `torch.cuda.mem_get_info()` |
-# | $A$ | **已分配**：存活张量使用的块 | 字节 | `torch.cuda.memory_allocated()` |
+# | $A$ | **已分配**：正在使用的块，属于存活的张量，也包括一些工作空间（cuBLAS） | 字节 | `torch.cuda.memory_allocated()` |
 # | $R$ | **已保留**（reserved）：PyTorch 从 GPU 拿走的所有段（segment） | 字节 | `torch.cuda.memory_reserved()` |
 # | $P$ | 段里空着的块，而同一段里还有东西活着 | 字节 | `memory_stats()["inactive_split_bytes.all.current"]` |
 #
@@ -124,7 +129,12 @@ print(t("facts_line", missing=missing, explained=explained, left=missing - expla
 # | 存活 | 某个 Python 对象持有张量 | 找到它，放掉它 | 只调用 `empty_cache()`、`gc.collect()` |
 # | 被钉住 | 一个存活的张量待在大段里 | 放掉那个张量，或让它更早分配 | `empty_cache()` |
 # | 可归还 | 没有人，只是缓存着 | `empty_cache()`；也可以不管，PyTorch 会再用 | 到处找泄漏 |
-# | torch 之外 | CUDA 上下文、NCCL、其他进程 | 数一数进程；少建通信组 | 以上所有办法 |
+# | torch 之外 | CUDA 上下文、NCCL（GPU 之间的通信库）、其他进程 | 数一数进程；少建 NCCL 通信器（communicator） | 以上所有办法 |
+#
+# 这些数字有两处陷阱：
+#
+# - 开了 `expandable_segments`，PyTorch 就不再统计 $P$，它一直是 0。`empty_cache()` 之后 $R - A$ 还剩多少，就有多少被钉住。
+# - CUDA graph 的内存池归 graph 所有。池里空闲的段看似可归还，其实 graph 在一天，它们就留一天。
 #
 # 这些数字 `MemoryStats` 都会读。
 # （CPU 没有缓存分配器：那里的“已分配”是进程的常驻内存，只属于 GPU 的几项留空。）
@@ -140,12 +150,12 @@ print(MemoryStats.read(device).text(t("lang")))
 # ## 3. The scene
 #
 # A small Llama with random weights, built from a config: 2 layers, 2 KV heads, float32.
-# Everything below happens on it, in your own Jupyter kernel, in seconds.
-# %% [markdown] key="scene" lang="zh" src="479c4f1e"
+# This section and section 5 use it, in your own Jupyter kernel, in seconds.
+# %% [markdown] key="scene" lang="zh" src="67d9d13f"
 # ## 3. 现场
 #
 # 一个随机权重的小 Llama，由配置直接构建：2 层，2 个 KV 头，float32。
-# 下面的一切都在它身上、在你自己的内核（Jupyter kernel）里进行，几秒就能跑完。
+# 本节和第 5 节都用它，就在你自己的内核（Jupyter kernel）里运行，几秒就能跑完。
 
 # %% key="model"
 import gc
@@ -182,28 +192,36 @@ print(retention_report(answer).text(t("lang")))
 # ## 4. Five suspects
 #
 # The analysis names them, with line numbers of its day.
-# The line numbers have moved, and not every reason still holds; so each suspect gets an experiment on the version that is installed here.
+# The line numbers have moved since; so each suspect gets an experiment on the version that is installed here.
 #
-# | suspect | what the analysis says | what is so today |
-# |---|---|---|
-# | `generate()` keeps the cache on the model | no: it lives in a local variable | still true, by default |
-# | the causal mask | none is made in decode | true for SDPA without padding; a padded batch makes one in each step, and so does eager attention. None of them stays |
-# | SDPA | no state, its workspace is on the stack | no state; but the workspace of flash attention is memory from the caching allocator, for a moment |
-# | tensor parallelism | `GatherParallel` adds no buffer | transformers 5.23 has no such class. Sharding adds no tensors; the communicators of NCCL do take memory, *outside* PyTorch: in [vLLM PR #10511](https://github.com/vllm-project/vllm/pull/10511) 1.79 GiB with one GPU and 3.58 GiB with two are counted as non-torch |
-# | the script's helper | returns text, holds nothing | true as long as it returns text |
-# %% [markdown] key="suspects" lang="zh" src="70e649b5"
+# | suspect | why the analysis lets it go |
+# |---|---|
+# | `generate()` | it does not keep the cache on the model: the cache lives in a local variable |
+# | the causal mask | none is made in decode |
+# | SDPA, PyTorch's attention function | it has no state, and its workspace is on the stack |
+# | tensor parallelism | `GatherParallel` adds no buffer |
+# | the script's helper | it returns text and holds nothing |
+#
+# Decide before you run the next two cells: does any of the five keep memory?
+# And which of the reasons no longer holds?
+# (The experiments use a model of about the same size, on the CPU.)
+# %% [markdown] key="suspects" lang="zh" src="147cf54a"
 # ## 4. 五个嫌疑对象
 #
 # 原文列出了它们，并附上当时的行号。
-# 行号早已变动，理由也不是条条都还成立；所以针对这里安装的版本，给每个嫌疑对象做一次实验。
+# 行号早已变动，所以针对这里安装的版本，给每个嫌疑对象做一次实验。
 #
-# | 嫌疑对象 | 原文的说法 | 现在的情况 |
-# |---|---|---|
-# | `generate()` 把缓存留在模型上 | 没有：缓存在局部变量里 | 默认情况下仍然成立 |
-# | 因果掩码（mask） | 解码时不生成 | SDPA 且没有填充时成立；有填充的 batch 每一步都会生成，eager 注意力也会。但都不会留下来 |
-# | SDPA | 没有状态，工作空间在栈上 | 没有状态；但 flash attention 的工作空间来自缓存分配器，只占用片刻 |
-# | 张量并行（TP） | `GatherParallel` 不增加缓冲区 | transformers 5.23 里已没有这个类。切分不增加张量；而 NCCL 的通信组确实占显存，只是在 PyTorch **之外**：[vLLM PR #10511](https://github.com/vllm-project/vllm/pull/10511) 的日志里，torch 之外的显存在一块 GPU 时为 1.79 GiB，两块时为 3.58 GiB |
-# | 脚本自己的辅助函数 | 返回文本，不持有缓存 | 只要返回的是文本就成立 |
+# | 嫌疑对象 | 原文排除它的理由 |
+# |---|---|
+# | `generate()` | 没有把缓存留在模型上：缓存在局部变量里 |
+# | 因果掩码（mask） | 解码时不生成 |
+# | SDPA（PyTorch 的注意力函数） | 没有状态，工作空间在栈上 |
+# | 张量并行（TP） | `GatherParallel` 不增加缓冲区 |
+# | 脚本自己的辅助函数 | 返回文本，不持有缓存 |
+#
+# 运行下面两个单元格之前，先自己判断：五个里面有没有哪个占住了内存？
+# 哪条理由如今已不成立？
+# （实验用的是另一个差不多大的模型，在 CPU 上。）
 
 # %% key="experiments"
 from minikv.course.lessons.suspects_16 import small_model, suspect_generate
@@ -240,12 +258,30 @@ acquit("parallel", report, t(f"same_{same}"))
 # %% [markdown] key="acquitted" lang="en"
 # Nothing is kept, by any of them.
 # (The sharded model has one rank here, which shards and reduces as two would, without a partner; a test of this package runs it with two.)
+# The verdict stands; not all of its reasons do:
+#
+# | suspect | what is so today |
+# |---|---|
+# | `generate()` | true, by default |
+# | the causal mask | true for SDPA without padding; with a padded batch each step makes one, and so does eager attention. None of them stays |
+# | SDPA | it has no state; but on a GPU the workspace of flash attention is memory from the caching allocator, for a moment |
+# | tensor parallelism | transformers 5.23 has no such class. Sharding adds no tensors; the communicators of NCCL do take memory, *outside* PyTorch. The logs in [vLLM PR #10511](https://github.com/vllm-project/vllm/pull/10511) show 1.79 GiB of non-torch memory with one GPU, and 3.58 GiB with two, as one rank counts it |
+# | the script's helper | true as long as it returns text |
 #
 # The masks show what “acquitted” means: a mask is made where the analysis saw none, and still it is gone after the step.
 # *Allocated for a moment* and *kept* are two different questions, and only the peak answers the first.
-# %% [markdown] key="acquitted" lang="zh" src="9fc641cf"
+# %% [markdown] key="acquitted" lang="zh" src="d34f2d5e"
 # 一个也没有留下什么。
 # （这里切分后的模型只有一个 rank，它照样切分、照样归约，只是没有同伴；本软件包的测试会用两个 rank 再跑一遍。）
+# 结论成立，理由却不是条条都成立：
+#
+# | 嫌疑对象 | 现在的情况 |
+# |---|---|
+# | `generate()` | 默认情况下成立 |
+# | 因果掩码 | SDPA 且没有填充时成立；有填充的 batch 每一步都会生成，eager 注意力也会。但都不会留下来 |
+# | SDPA | 没有状态；但在 GPU 上，flash attention 的工作空间来自缓存分配器，只占用片刻 |
+# | 张量并行 | transformers 5.23 里已没有这个类。切分不增加张量；而 NCCL 的通信器确实占显存，只是在 PyTorch **之外**。[vLLM PR #10511](https://github.com/vllm-project/vllm/pull/10511) 的日志里，torch 之外的显存用一块 GPU 时为 1.79 GiB，用两块时，一个 rank 统计到 3.58 GiB |
+# | 脚本自己的辅助函数 | 只要返回的是文本就成立 |
 #
 # 从掩码可以看出“排除”是什么意思：原文说不生成的地方确实生成了掩码，但这一步之后它就没了。
 # **片刻占用**和**一直占住**是两个问题，前者要看峰值才知道。
@@ -281,7 +317,7 @@ count_caches(t("at_start"))
 # ### 输出
 #
 # 设了 `return_dict_in_generate=True`，得到的是一个对象，缓存就是它的一个字段。
-# 那是多少字节？
+# 这个字段占多少字节？
 
 # %% key="predict_output"
 predict("kept_by_output", ...)
@@ -292,7 +328,8 @@ def keep_output():
     out = answer(return_dict_in_generate=True)
 
 
-print(retention_report(keep_output).caches[0].text(t("lang")))
+report = retention_report(keep_output)
+print(report.caches[0].text(t("lang")))
 held = sum(layer.keys.nbytes + layer.values.nbytes for layer in out.past_key_values.layers)
 spec = CacheSpec.from_config(config)
 print(t("held_line", held=held, spec=spec.bytes_for(17 + 8 - 1, batch=3)))
@@ -301,20 +338,23 @@ out.past_key_values = None
 count_caches("out.past_key_values = None")
 out["past_key_values"] = None
 count_caches('out["past_key_values"] = None')
+print(report.verdict(t("lang")))
 
 # %% [markdown] key="output_read" lang="en"
 # The obvious line frees nothing.
 # An output of transformers is an object with attributes *and* an ordered dictionary, and setting the attribute to `None` leaves the dictionary's entry where it was.
 # Set the entry, or `del out`.
+# (The verdict, which the report reached before any of this, advises the same.)
 # The generated tokens are still there, in `out.sequences`.
 #
 # This is the trap that people fall into in public.
 # In [mellea PR #544](https://github.com/generative-computing/mellea/pull/544) GPU memory grew with every request, because whole output objects, caches included, were kept in a dictionary of metadata.
 # In [transformers.js #1734](https://github.com/huggingface/transformers.js/issues/1734) a wrapper asked for the dictionary, took four fields out of it and forgot the cache: about 24 GB before anybody noticed.
-# %% [markdown] key="output_read" lang="zh" src="82f4443a"
+# %% [markdown] key="output_read" lang="zh" src="7efecea6"
 # 最顺手的那一行什么也没释放。
 # transformers 的输出既是带属性的对象，**又**是有序字典；把属性设为 `None`，字典里的那一项还在原处。
 # 要么设置那一项，要么 `del out`。
+# （最后一行是报告事先得出的结论，建议也是如此。）
 # 生成的 token 还在 `out.sequences` 里。
 #
 # 公开的案例里，这是最常见的坑。
@@ -374,17 +414,17 @@ for where, names in {**spaces, "Out": shell.user_ns["Out"]}.items():
 #
 # `%reset -f out` is meant for this.
 # Until 2023 it freed nothing: [IPython #14129](https://github.com/ipython/ipython/issues/14129) found the second copy in `user_ns_hidden`, and [PR #14133](https://github.com/ipython/ipython/pull/14133) mended it.
-# Not all of it: in the IPython that this lesson was written with (9.18), the first `_` of a session stays in that second place.
+# Not all of it: in the IPython that this lesson was written with (9.18), `_`, `__` and `___`, the last three results, stay in that second place.
 # So we do what `%reset` does, and then empty every `_` and `_N` that is left, in both places.
 # (A `;` behind the last line keeps a result from being remembered at all.)
-# %% [markdown] key="looked_read" lang="zh" src="a13f5df3"
+# %% [markdown] key="looked_read" lang="zh" src="e735e4d5"
 # （N 是单元格的编号。）
 # notebook 会记住显示过的每个结果：存在 `Out` 里，叫 `_N`，最近一个还叫 `_`。
 # 其中每一个都是实实在在的引用。
 #
 # `%reset -f out` 就是为此准备的。
 # 但在 2023 年以前，它什么也没释放：[IPython #14129](https://github.com/ipython/ipython/issues/14129) 发现 `user_ns_hidden` 里还有一份，[PR #14133](https://github.com/ipython/ipython/pull/14133) 做了修正。
-# 修得还不彻底：编写本课时的 IPython（9.18）里，一次会话的第一个 `_` 仍会留在那里。
+# 修得还不彻底：在编写本课时的 IPython（9.18）里，最近三个结果 `_`、`__`、`___` 仍会留在那里。
 # 所以我们先做 `%reset` 所做的事，再把两处剩下的 `_` 和 `_N` 全部清空。
 # （最后一行末尾加 `;`，结果就根本不会被记住。）
 
@@ -484,18 +524,18 @@ count_caches("close()")
 # %% [markdown] key="culprit" lang="en"
 # ## 6. One who was never asked
 #
-# The analysis ends with a chain: the estimate is too low, so the batch is too big, so memory is in fragments, so “`empty_cache()` can't coalesce fragmented pages”.
-# The first two links hold (lesson 03).
+# The analysis ends with a chain: the estimate is too low, so the batch is too big, so the peak is above the budget, so memory is in fragments, and “`empty_cache()` can't coalesce fragmented pages”.
+# The first two links hold, up to transformers 5.14.1 (lesson 03).
 # The last one is put wrongly.
 # Free neighbours are merged when they are freed, and `empty_cache()` merges nothing: it gives back *whole segments*, those in which nothing lives (lesson 07).
 # So there has to be something that lives.
 #
 # How much can one small tensor keep?
-# %% [markdown] key="culprit" lang="zh" src="1d9bf865"
+# %% [markdown] key="culprit" lang="zh" src="ef9823cc"
 # ## 6. 从没被问到的那一个
 #
-# 原文最后给出一条因果链：估算偏低，所以 batch 过大，所以显存碎片化，所以“`empty_cache()` can't coalesce fragmented pages”（无法合并碎片化的页）。
-# 前两环成立（第 03 课）。
+# 原文最后给出一条因果链：估算偏低，导致 batch 过大，峰值超出预算，显存碎片化，而“`empty_cache()` can't coalesce fragmented pages”（无法合并碎片化的页）。
+# 前两环在 transformers 5.14.1 及更早版本上成立（第 03 课）。
 # 最后一环说错了。
 # 相邻的空闲块在释放时就会合并，`empty_cache()` 什么也不合并：它归还的是**整个段**，而且段里不能有任何活着的东西（第 07 课）。
 # 所以，一定有什么东西还活着。
@@ -518,7 +558,8 @@ for size, kept in ((4, [0]), (4, [0, 5, 10]), (4, every_fifth), (12, [0]), (12, 
 if device == "cuda":
     torch.cuda.empty_cache()
     start = torch.cuda.memory_reserved()
-    tensors = [torch.empty(4 * MIB, dtype=torch.uint8, device=device) for _ in range(40)][::5]
+    with torch.cuda.stream(torch.cuda.Stream()):  # a stream has its own segments: nothing old is used
+        tensors = [torch.empty(4 * MIB, dtype=torch.uint8, device=device) for _ in range(40)][::5]
     torch.cuda.empty_cache()
     print(t("left_real", kept=len(tensors), reserved=(torch.cuda.memory_reserved() - start) // MIB))
     del tensors
@@ -534,10 +575,10 @@ else:
 # (The weights are left out of the picture: they never move.)
 # The script's calculator chooses the batch.
 # The cache grows by a token a step, as `DynamicCache` does: a new K, then the old one is freed.
-# And at the last step a hook keeps one tensor of each layer, to be looked at later: the hidden states of the last 64 tokens, a fraction of the cache.
+# And a hook (a function that PyTorch calls after each layer) collects hidden states, to be looked at later. At the last step it keeps one tensor for each layer, those of the last 64 tokens: a fraction of the cache.
 #
 # Move the slider, step by step; then choose other settings and watch the same steps again.
-# %% [markdown] key="left_read" lang="zh" src="a8fc49eb"
+# %% [markdown] key="left_read" lang="zh" src="94fd0570"
 # 4 MiB 的张量，每隔四个留一个，就能留住全部：五个张量共用一个 20 MiB 的段。
 # 10 MiB 及以上的张量独占一个段，除了自己什么也钉不住。
 # 除非这样的段空了出来，又分给某个小东西，而小东西留了下来。
@@ -546,12 +587,12 @@ else:
 # （图里不画权重：它们从不移动。）
 # batch 由那个脚本的计算器决定。
 # 缓存每一步增加一个 token，与 `DynamicCache` 的做法相同：先写出新的 K，再释放旧的。
-# 到最后一步，一个钩子（hook）为每一层留下一个张量，打算以后再看：最近 64 个 token 的隐藏状态，比缓存小得多。
+# 另有一个钩子（hook，PyTorch 在每一层之后调用的函数）在收集隐藏状态，打算以后再看。到最后一步，它为每一层留下一个张量：最近 64 个 token 的隐藏状态，比缓存小得多。
 #
 # 一步一步拖动滑块；再换别的设置，把同样的步骤重看一遍。
 
 # %% key="story"
-from minikv.course.lessons.culprit_16 import NON_TORCH, culprit
+from minikv.course.lessons.culprit_16 import culprit
 from minikv.course.widgets.segments import SegmentsWidget
 from minikv.memory import AllocatorSettings
 
@@ -559,20 +600,19 @@ choices = {
     t("default"): AllocatorSettings(),
     "max_split_size_mb = 128": AllocatorSettings(max_split_size_mb=128),
 }
-layers = 3
-story = culprit("naive", num_layers=layers, new_tokens=3, lang=t("lang"))
+story = culprit("naive", num_layers=3, new_tokens=3, lang=t("lang"))
 weights, extraction = story.steps[0], story.steps[-1]
 widget = SegmentsWidget(
     t("lang"),
     steps=story.steps[1:-1],
     capacity=story.capacity - weights.size,
-    non_torch=NON_TORCH * layers // 61,
+    non_torch=story.non_torch,
     settings=choices,
 )
 show(widget, text=widget.summary, caption=t("story_caption"))
 
 # %% key="story_end"
-sizes = dict(need=extraction.size / 1e9, free=story.free / 1e9, stuck=story.stuck / 1e9)
+sizes = dict(need=extraction.size / 2**30, free=story.free / 2**30, stuck=story.stuck / 2**20)
 print(t("story_end", **sizes, ok=t(f"ok_{story.extracted}")))
 
 # %% [markdown] key="story_read" lang="en"
@@ -599,13 +639,13 @@ print(t("story_end", **sizes, ok=t(f"ok_{story.extracted}")))
 #
 # There are two things to mend, and they are not the same.
 # The batch comes from `CacheSpec` now instead of `hidden_size // heads`; and whoever keeps those tensors lets them go, or keeps a copy on the CPU instead.
-# Here is the whole model, 61 layers, with each of the two:
-# %% [markdown] key="fix" lang="zh" src="bff52854"
+# Here is the whole model, 61 layers, with each of the two, in GB as in the case:
+# %% [markdown] key="fix" lang="zh" src="296b06f7"
 # ## 7. 修正，再测一次
 #
 # 要改的有两处，而且不是一回事。
 # 一是 batch 改由 `CacheSpec` 计算，不再用 `hidden_size // heads`；二是谁留着那些张量，谁就把它们放掉，或者改为在 CPU 上留一份副本。
-# 下面是完整的 61 层模型，两处修正分别测：
+# 下面是完整的 61 层模型，两处修正分别测，单位与案情一样用 GB：
 
 # %% key="fix_measured"
 from minikv.course.lessons.evidence_16 import end_of
@@ -623,7 +663,7 @@ print(t("fix_head"))
 for calculator in ("naive", "plan"):
     story = culprit(calculator)
     for fixed, steps in (("no", story.steps), ("yes", without_the_kept(story))):
-        stuck, extracted = end_of(steps, story.capacity, NON_TORCH)
+        stuck, extracted = end_of(steps, story.capacity, story.non_torch)
         line = dict(peak=story.peak_reserved / 1e9, stuck=stuck / 1e9, batch=story.batch)
         words = dict(fixed=t(f"freed_{fixed}"), ok=t(f"ok_{extracted}"))
         print(t("fix_line", calculator=calculator, **line, **words))
@@ -634,14 +674,16 @@ for calculator in ("naive", "plan"):
 # The estimate never held a byte.
 #
 # And under today's library?
-# A latent cache is far smaller, so the same wrong line now errs to the other side (lesson 03).
-# %% [markdown] key="fix_read" lang="zh" src="a8b96380"
+# Below, `hf-expanded` is the cache of transformers up to 5.14.1, and `hf` the latent cache since 5.15.
+# A latent is far smaller, so the same wrong line now errs to the other side (lesson 03).
+# %% [markdown] key="fix_read" lang="zh" src="83f43560"
 # 估算对了，段就小了，能被钉住的也少了：损失随之缩小。
 # 放掉留着的张量，则不论用哪个估算，滞留都会消失。
-# 估算自己从未占过一个字节。
+# 估算本身从未占过一个字节。
 #
 # 换成现在的库呢？
-# 潜在向量缓存小得多，同一行错误的代码如今错向了另一边（第 03 课）。
+# 下面的 `hf-expanded` 是 transformers 5.14.1 及更早版本的缓存，`hf` 是 5.15 起的潜在向量缓存。
+# 潜在向量小得多，同一行错误的代码如今错向了另一边（第 03 课）。
 
 # %% key="today"
 for layout in ("hf-expanded", "hf"):
@@ -650,6 +692,15 @@ for layout in ("hf-expanded", "hf"):
         sizes = dict(cache=found.cache_bytes / 1e9, budget=found.budget / 1e9)
         sizes |= dict(stuck=found.stuck / 1e9, batch=found.batch)
         print(t("today_line", layout=layout, calculator=calculator, **sizes))
+
+# %% [markdown] key="today_read" lang="en"
+# (The budget is for the cache and the kept tensors together.)
+# With the latent cache the right batch is the larger one, and so more can be pinned.
+# An estimate sets how much there is to pin; whether anything is pinned, a live tensor decides.
+# %% [markdown] key="today_read" lang="zh" src="a571c59b"
+# （预算由缓存和留着的张量共用。）
+# 换成潜在向量缓存，正确的 batch 反而更大，能被钉住的也就更多。
+# 估算决定最多能钉住多少；到底钉不钉住，由活着的张量决定。
 
 # %% [markdown] key="break" lang="en"
 # ## 8. Break it
@@ -691,21 +742,21 @@ for name, settings in choices.items():
 #
 # When memory is missing, do these in order, and stop at the first that answers.
 #
-# 1. **Read the subtraction.** `print(MemoryStats.read("cuda").text())`, after `gc.collect()` and `torch.cuda.empty_cache()`. Do the four shares add up to what is missing? If not, look for the rest before you explain the first part.
-# 2. **Outside is large**: `nvidia-smi` lists the processes. Another one? Then it is not your leak. None? CUDA context, NCCL, libraries: it was there before the first tensor.
+# 1. **Read the subtraction.** `print(MemoryStats.read("cuda").text())`, before and after `gc.collect()` and `torch.cuda.empty_cache()`. Do the four shares add up to what is missing? If not, look for the rest before you explain the first part.
+# 2. **Outside is large**: `nvidia-smi` lists the processes (from inside a container often none: look on the host). Another one? Then it is not your leak. None? CUDA context, NCCL, libraries: it was there before the first tensor.
 # 3. **Live is large** (allocated): a Python object holds tensors. `retention_report(fn)` names them. First look at the five usual ones: an output with its cache, a cache of your own, `Out` and `_`, the last error, a widget or callback.
-# 4. **Pinned is large** (reserved far above allocated, after `empty_cache()`): something small lives in large segments. `torch.cuda.memory._dump_snapshot("s.pickle")`, then `from_snapshot("s.pickle")` shows which blocks; with `_record_memory_history()` switched on from the start also the lines that made them.
+# 4. **Pinned is large** (reserved far above allocated, after `empty_cache()`): something small lives in large segments. `torch.cuda.memory._dump_snapshot("s.pickle")`, then `minikv.memory.from_snapshot("s.pickle")` shows which blocks; with `_record_memory_history()` switched on from the start also the lines that made them.
 # 5. **Returnable was large** and went away with `empty_cache()`: that was no leak. PyTorch would have used it again.
 # 6. **Nothing is large, and yet it ran out of memory**: look at the peak, not at what is left: `measure_peak(fn)`, and then the batch calculator.
-# %% [markdown] key="runbook" lang="zh" src="ed0da000"
+# %% [markdown] key="runbook" lang="zh" src="e73c4085"
 # ## 9. 排查手册
 #
 # 显存对不上时，按顺序做，得到答案就停。
 #
-# 1. **先做减法。** 执行 `gc.collect()` 和 `torch.cuda.empty_cache()` 之后，`print(MemoryStats.read("cuda").text("zh"))`。四份加起来，等于缺少的量吗？如果不等，先找到其余部分，再去解释已找到的部分。
-# 2. **torch 之外偏大**：`nvidia-smi` 会列出进程。有别的进程？那就不是你泄漏的。没有？那是 CUDA 上下文、NCCL 和各种库，在第一个张量之前就已存在。
+# 1. **先做减法。** 在 `gc.collect()` 和 `torch.cuda.empty_cache()` 前后，各执行一次 `print(MemoryStats.read("cuda").text("zh"))`。四份加起来，等于缺少的量吗？如果不等，先找到其余部分，再去解释已找到的部分。
+# 2. **torch 之外偏大**：`nvidia-smi` 会列出进程（在容器里往往列不出来，要到宿主机上看）。有别的进程？那就不是你泄漏的。没有？那是 CUDA 上下文、NCCL 和各种库，在第一个张量之前就已存在。
 # 3. **存活偏大**（已分配）：有 Python 对象持有张量。`retention_report(fn)` 会指名道姓。先看五个常客：带缓存的输出、自己的缓存、`Out` 和 `_`、最近一次错误、组件或回调函数。
-# 4. **被钉住偏大**（`empty_cache()` 之后，已保留仍远高于已分配）：有个小东西待在大段里。先 `torch.cuda.memory._dump_snapshot("s.pickle")`，再用 `from_snapshot("s.pickle")` 看是哪些块；如果一开始就打开了 `_record_memory_history()`，还能看到是哪一行代码分配的。
+# 4. **被钉住偏大**（`empty_cache()` 之后，已保留仍远高于已分配）：有个小东西待在大段里。先 `torch.cuda.memory._dump_snapshot("s.pickle")`，再用 `minikv.memory.from_snapshot("s.pickle")` 看是哪些块；如果一开始就打开了 `_record_memory_history()`，还能看到是哪一行代码分配的。
 # 5. **可归还曾经偏大**，`empty_cache()` 之后没了：那不是泄漏。PyTorch 本来就会再用它。
 # 6. **哪一份都不大，却还是显存不足**：要看的是峰值，而不是剩下多少：先 `measure_peak(fn)`，再查 batch 计算器。
 

@@ -192,8 +192,9 @@ def in_namespace(fn: Callable, namespace: dict[str, object]) -> object:
     """``fn`` of a namespace in which every word stands for a tensor; the order of what it finds does not matter.
 
     "same" is the target itself, "head" and "tail" are views of it, "copy" has its values, "other" has nothing of it.
+    The target is a view itself, so that no ``_base`` leads to it.
     """
-    target = torch.arange(12.0)
+    target = torch.arange(14.0)[1:-1]
     tensors = {"same": target, "head": target[:5], "tail": target[5:], "copy": target.clone()}
     tensors["other"] = torch.zeros(7)
 
@@ -219,7 +220,7 @@ def draw_namespaces(rng) -> list[dict]:
             "tail",
             "copy",
             "other",
-            [rng.choice(other), word],
+            (rng.choice(other), word),
             {"keys": rng.choice(held)},
         ]
         values += [

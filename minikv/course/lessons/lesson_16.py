@@ -151,9 +151,11 @@ def draw_batches(rng) -> list[dict]:
         config["hidden_size"] = heads * rng.choice([48, 56, 80])
         if i % 2:  # MLA; like real configs it has the fields of the others too, and they mislead
             config |= {"num_key_value_heads": heads, "kv_lora_rank": rng.choice([128, 256, 512])}
-            config |= {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "head_dim": 64}
+            rope = rng.choice([32, 64])
+            config |= {"qk_nope_head_dim": 128, "qk_rope_head_dim": rope, "v_head_dim": 128, "head_dim": rope}
         else:
-            config |= {"num_key_value_heads": rng.choice([2, 4]), "kv_lora_rank": None}
+            config |= {"num_key_value_heads": rng.choice([2, 4])}
+            config |= {"kv_lora_rank": None} if i % 8 < 4 else {}
             # Without the field, or with one that is no quotient of the hidden size.
             config |= {} if i % 4 else {"head_dim": rng.choice([128, 256])}
         num_tokens = rng.randint(20, 60 + 10 * i)

@@ -14,12 +14,18 @@ def pins_most(segments: Segments) -> str | None:
 
 
 def _best(segments: Segments, freed_by: Callable, gain: Callable) -> str | None:
-    """The holder with the largest gain; ``freed_by(blocks)``: whose going empties the segment."""
+    """The holder with the largest gain, of equals the first in the alphabet."""
+    gains = _gains(segments, freed_by, gain)
+    return min(gains, key=lambda name: (-gains[name], name)) if gains else None
+
+
+def _gains(segments: Segments, freed_by: Callable, gain: Callable) -> dict[str, int]:
+    """What each holder's going gives back; ``freed_by(blocks)``: whose going empties the segment."""
     gains: dict[str, int] = {}
     for blocks in segments:
         for name in freed_by(blocks):
             gains[name] = gains.get(name, 0) + gain(blocks)
-    return min(gains, key=lambda name: (-gains[name], name)) if gains else None
+    return gains
 
 
 def _live(blocks: list[tuple]) -> list[tuple]:
@@ -59,15 +65,25 @@ def pins_one_segment(segments):
     return pins_most([one])
 
 
+def pins_last_of_equals(segments):
+    gains = _gains(segments, _sole_holders, lambda blocks: sum(size for size, _ in blocks))
+    return max(gains, key=lambda name: (gains[name], name)) if gains else None
+
+
+def pins_most_segments(segments):
+    return _best(segments, _sole_holders, lambda blocks: 1)
+
+
 def draw_segments(rng) -> list[dict]:
     words = "answer batch cache debug events frames graph history index".split()
     cases = []
     for i in range(40):
         first, second, third, rich, shared, *more = rng.sample(words, 7 + i % 3)
         one, two = (rng.randint(20, 30 + 3 * i) for _ in range(2))
-        large = max(one, two)
-        # first holds little in two segments; second one that is larger than each of them; third one without a hole.
-        segments = [[(2, (first,)), (one, ())], [(two, ()), (3, (first,))]]
+        # second's segment is larger than each of first's two; in some cases larger than both, or as large as both.
+        large = {2: 4 * max(one, two), 3: one + two - 2}.get(i % 4, max(one, two))
+        # first holds little in two segments; second has a larger one with a hole; third one without.
+        segments = [[(2, (first,)), (one, ()), (1, (first,))], [(two, ()), (3, (first,))]]
         segments += [
             [(large // 2, (second,)), (large - large // 2, ()), (8, (second,))],
             [(large + 3, (third,))],
@@ -95,5 +111,7 @@ PINS = Exercise(
         Misconception("holes_too", pins_holes_too),
         Misconception("without_holes", pins_without_holes),
         Misconception("one_segment", pins_one_segment),
+        Misconception("ties", pins_last_of_equals),
+        Misconception("most_segments", pins_most_segments),
     ),
 )
