@@ -81,8 +81,8 @@ predict("table_share", ...)
 # | $b$ | bytes of an element | bytes |
 # | $P$ | block size | tokens a block |
 #
-# The same as a call into the package, for the asker's 32 sequences of 8,192 tokens:
-# %% [markdown] key="symbols" lang="zh" src="a15152bf"
+# The same as a call into the package: 32 sequences of 8,192 tokens as the asker had, with the heads of Llama-3.1-8B:
+# %% [markdown] key="symbols" lang="zh" src="d7904730"
 # | 符号 | 含义 | 单位 |
 # |---|---|---|
 # | $B$ | 序列数 | |
@@ -92,7 +92,7 @@ predict("table_share", ...)
 # | $b$ | 每个元素的字节数 | 字节 |
 # | $P$ | 块大小 | token / 块 |
 #
-# 同样的计算，调用本包来做，取提问者的 32 条序列、每条 8,192 个 token：
+# 同样的计算，调用本包来做：序列与提问者一样，32 条、每条 8,192 个 token；头数取 Llama-3.1-8B 的：
 
 # %% key="floor"
 from minikv.course.lessons.moved_10 import STEPS, Shape, floor, moved
@@ -110,40 +110,42 @@ for block_size in (1, 16, 256):
 #
 # What can cost something is what a kernel *does* with the entry.
 # When flash-attention learnt pages on Blackwell GPUs ([PR #1999](https://github.com/Dao-AILab/flash-attention/pull/1999)), its author measured the same bytes at 0.87 TB/s with pages of one token, at 1.35 with 32, and at 4.0 with 128.
-# A later change computes the addresses of the rows in another way, and reports up to 5 TB/s "for arbitrary page-size" ([PR #2104](https://github.com/Dao-AILab/flash-attention/pull/2104)).
-# The table was the same both times.
-# What the change took away was address arithmetic between one load and the next.
+# (Pages of 128 are as large as a tile, and took a path of their own.)
+# Later the same author split the computation of the row addresses among the threads, which then hand them to each other. In the benchmark of that change, pages of one token had moved 2.3 TB/s and pages of 128 had moved 5.3; now it reports a peak of 5 TB/s "for arbitrary page-size" ([PR #2104](https://github.com/Dao-AILab/flash-attention/pull/2104)).
+# The tables were as large as before. What became less was the arithmetic between one load and the next.
 #
-# And so a paged kernel can be the faster one of two: they are different kernels, with different tiles and a different order of reading.
+# And so a paged kernel can be the faster one of two: they are two kernels, with different tiles and a different order of reading.
+# flash-attention 2 sends a paged cache always to its split kernel (step 5), a contiguous one only if it wants splits or appends new tokens ([`flash_api.cpp`](https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/flash_api.cpp), `force_split_kernel`).
 # To see what matters, we write one.
-# %% [markdown] key="floor_read" lang="zh" src="e5db8dbf"
+# %% [markdown] key="floor_read" lang="zh" src="af70298c"
 # 所以答案不在这里：论字节，块表几乎为零。
 # 一项 4 字节，对应的是 64 KiB 的 K 和 V。
 #
 # 真正可能有代价的，是 kernel 拿到这一项之后**做什么**。
 # flash-attention 在 Blackwell GPU 上刚支持分页时（[PR #1999](https://github.com/Dao-AILab/flash-attention/pull/1999)），作者测过：同样的字节，每页 1 个 token 时是 0.87 TB/s，32 个时 1.35，128 个时 4.0。
-# 后来有一次改动换了一种办法计算各行的地址，据其报告，任意页大小都能达到 5 TB/s（[PR #2104](https://github.com/Dao-AILab/flash-attention/pull/2104)）。
-# 前后两次，表是同一张表。
-# 那次改动省下的，是两次读取之间的地址计算。
+# （页大小 128 正好等于一个分片，走的是另一条路径。）
+# 后来同一位作者把各行地址的计算分摊给各个线程，算好之后再互相传递。按那次改动的基准测试，改动前每页 1 个 token 是 2.3 TB/s，每页 128 个是 5.3 TB/s；改动后，据其报告，任意页大小的峰值都能到 5 TB/s（[PR #2104](https://github.com/Dao-AILab/flash-attention/pull/2104)）。
+# 表还是那么大，变少的是两次读取之间的地址计算。
 #
-# 所以两个 kernel 相比，分页的那个完全可能更快：它们的分片（tile）不同，读取次序也不同。
+# 所以两者相比，分页的那个完全可能更快：它们是两个 kernel，分片（tile）不同，读取次序也不同。
+# flash-attention 2 遇到分页缓存，总是用它的切分 kernel（第 5 步）；遇到连续缓存，只有需要切分或者要追加新 token 时才用（[`flash_api.cpp`](https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/flash_api.cpp) 里的 `force_split_kernel`）。
 # 要看清什么才重要，我们自己写一个。
 
 # %% [markdown] key="triton" lang="en"
 # ## A place to run kernels
 #
 # Our kernels are written in Triton: a Python function that many *programs* run at the same time, each knowing its own number.
-# A program works on a *tile*, some dozens of numbers at once.
+# A program works on a *tile* at once: here the rows of 8 tokens, 16 numbers each.
 #
-# Triton compiles for a GPU. Without one its *interpreter* runs the programs one after the other on the CPU, slowly but with the same results.
+# Triton compiles for a GPU. Without one its *interpreter* runs the programs one after the other on the CPU: slowly, and up to rounding with the same results.
 # It has to be told before it is imported, which is what `prepare` does; so this is the first cell that touches Triton.
-# %% [markdown] key="triton" lang="zh" src="32d7a310"
+# %% [markdown] key="triton" lang="zh" src="b9738d6f"
 # ## 在哪里运行 kernel
 #
 # 我们的 kernel 用 Triton 编写：一个 Python 函数，由许多**程序**（program）同时运行，每个程序知道自己的编号。
-# 一个程序一次处理一个**分片**（tile），也就是几十个数。
+# 一个程序一次处理一个**分片**（tile）：在这里是 8 个 token 的各行，每行 16 个数。
 #
-# Triton 是为 GPU 编译的。没有 GPU 时，它的**解释器**在 CPU 上逐个运行这些程序，速度慢，结果相同。
+# Triton 是为 GPU 编译的。没有 GPU 时，它的**解释器**在 CPU 上逐个运行这些程序：速度慢，除舍入误差外结果相同。
 # 这件事必须在导入 Triton 之前告诉它，`prepare` 做的就是这个；所以最先接触 Triton 的就是下面这个单元格。
 
 # %% key="prepare" tags="hardware"
@@ -199,7 +201,7 @@ else:
 # %% [markdown] key="store_read" lang="en"
 # Slot 10 is block 1, place 2. The third token has slot -1, which means: do not store it.
 # Such tokens are padding, there only because a CUDA graph always runs the same number of programs.
-# The kernel has to ask. In Python `-1 // 8` is block -1, the last one, where some other sequence lives.
+# The kernel has to ask. In Python `-1 // 8` is block -1, the last one, where some other sequence lives. Triton rounds towards zero as C does: block 0, place -1, which is memory in front of the cache.
 #
 # (Exercise 10.1 is this kernel in plain torch.)
 #
@@ -210,10 +212,10 @@ else:
 # $$\text{out} = \frac{\sum_i e^{x_i} v_i}{\sum_i e^{x_i}} \qquad x_i = \frac{q \cdot k_i}{\sqrt{D}}$$
 #
 # Written down like this, it fails:
-# %% [markdown] key="store_read" lang="zh" src="b50b068e"
+# %% [markdown] key="store_read" lang="zh" src="e5cecfb1"
 # 槽位 10 就是块 1 的第 2 个位置（从 0 数起）。第三个 token 的槽位是 -1，意思是不要写。
 # 这种 token 是补齐用的：CUDA 图每次运行的程序数固定，才有了它们。
-# kernel 必须判断一下。在 Python 里，`-1 // 8` 得 -1，也就是最后一块，而那里可能住着别的序列。
+# kernel 必须判断一下。在 Python 里，`-1 // 8` 得 -1，也就是最后一块，而那里可能住着别的序列。Triton 和 C 一样向零取整：得到块 0 的第 -1 个位置，那是缓存之前的内存。
 #
 # （练习 10.1 就是用普通的 torch 写这个 kernel。）
 #
@@ -260,20 +262,24 @@ print(t("online_result", out=acc / total, lse=largest + math.log(total)))
 
 # %% [markdown] key="online_read" lang="en"
 # The same answer, and no exponent was ever above 0.
-# $m + \ln l$ is called the **lse**, the logarithm of the sum of the exponentials. With it two halves of a row can be put together later.
+# $m + \ln l$ is called the **lse**, the logarithm of the sum of the exponentials. With it a row can be computed in two halves, and put together later.
 #
 # ## Step 3: pages
 #
 # Now a kernel: one program for each sequence and each query head.
-# A tile is one block. This is its loop:
-# %% [markdown] key="online_read" lang="zh" src="6a4a5840"
+# A tile is one block. This is its loop; `largest`, `total` and `acc` are the $m$, $l$ and $a$ from above.
+# `q` has been loaded before, times the scale; `inside` counts the tokens of a block, `columns` the elements of a head, and `width` is the number of entries in a row of the table.
+# `tl.load` reads from a whole tile of addresses; where `mask` is false it reads nothing and gives `other`.
+# %% [markdown] key="online_read" lang="zh" src="c4ba9102"
 # 结果相同，而且指数从未大于 0。
-# $m + \ln l$ 称为 **lse**，即指数之和的对数。有了它，一行的两半可以以后再合并。
+# $m + \ln l$ 称为 **lse**，即各个幂之和的对数。有了它，一行可以分成两半来算，以后再合并。
 #
 # ## 第 3 步：分页
 #
 # 现在写 kernel：每条序列的每个 query 头用一个程序。
-# 一个分片就是一个块。下面是它的循环：
+# 一个分片就是一个块。下面是它的循环，其中 `largest`、`total`、`acc` 就是上面的 $m$、$l$、$a$。
+# 循环之前已读入 `q` 并乘好缩放系数；`inside` 是块内各 token 的序号，`columns` 是一个头里各元素的序号，`width` 是块表一行的项数。
+# `tl.load` 一次从整片地址读数；`mask` 为假的地方不读，直接取 `other`。
 
 # %% key="pages_code"
 if mode == "none":
@@ -294,14 +300,14 @@ else:
 #
 # - `.to(tl.int64)`: block times stride does not fit in 32 bits in a large pool.
 # - `stored`: the last block is not full. What lies past the length must not be read: even with a weight of 0, NaN stays NaN.
-# - `head // GROUP`: several query heads share a KV head.
+# - `head // GROUP`: several query heads share a KV head, neighbours and not every fourth one (jax-js had it the other way until [PR #180](https://github.com/ekzhang/jax-js/pull/180)).
 #
 # ### Follow it yourself
 #
-# Each step of the slider is what the programs of one sequence and one KV head do at the same time: each of them reads one tile.
+# One sequence and one head: at each step of the slider the program reads one tile.
 # Which entry, which block, which slots?
-# Then give it more splits, and watch the number of steps.
-# %% [markdown] key="pages_read" lang="zh" src="b4e92f31"
+# Then give it more *splits*: several programs that share the tiles among them and read at the same time. Watch the number of steps (why one does this is step 5).
+# %% [markdown] key="pages_read" lang="zh" src="19f08e51"
 # **读块表的只有一行**：`block = tl.load(tables + sequence * width + tile)`。
 # 读出一个数，整个分片的地址就都有了；块内的 token 是连在一起的。
 # 其余各行，换成连续缓存也完全一样。
@@ -310,13 +316,13 @@ else:
 #
 # - `.to(tl.int64)`：块池一大，块号乘步幅就超出 32 位。
 # - `stored`：最后一块没有填满。长度之外的内容不能读：即使权重为 0，NaN 仍是 NaN。
-# - `head // GROUP`：几个 query 头共用一个 KV 头。
+# - `head // GROUP`：共用一个 KV 头的是相邻的几个 query 头，不是每隔几个取一个（[jax-js PR #180](https://github.com/ekzhang/jax-js/pull/180) 修的就是这个）。
 #
 # ### 自己走一遍
 #
-# 滑块每走一步，就是同一条序列、同一个 KV 头的各个程序同时做的事：各读一个分片。
+# 一条序列、一个头：滑块每走一步，程序就读一个分片。
 # 读的是哪一项、哪一块、哪些槽位？
-# 然后增加切分数，看看步数怎么变。
+# 然后增加**切分数**（split）：由几个程序分担这些分片，同时读。看看步数怎么变（为什么要这样做，见第 5 步）。
 
 # %% key="widget"
 from minikv.course.widgets import WalkWidget
@@ -329,7 +335,7 @@ show(WalkWidget(t("lang"), length=52, block_size=8, splits=1, step=2))
 # In grouped-query attention (GQA) several query heads share one KV head.
 # The kernel above has a program for every *query* head.
 # %% [markdown] key="packed" lang="zh" src="b4566bd1"
-# ## 第 4 步：把一组打包
+# ## 第 4 步：按组打包
 #
 # 在分组查询注意力（GQA）里，几个 query 头共用一个 KV 头。
 # 而上面的 kernel 是每个 **query** 头一个程序。
@@ -346,18 +352,20 @@ for step in STEPS[:3]:
 
 # %% [markdown] key="packed_read" lang="en"
 # The first row is what one does without a paged kernel: copy K and V out of the blocks, which reads them and writes them, then read the copy.
-# The last row stands at the floor, but for the tables. One program takes all query heads of a KV head as the rows of a small matrix, so each key is loaded once for the whole group.
+# The last row stands at the floor, but for the tables: each of the 8 programs of a sequence reads its table. One program takes all query heads of a KV head as the rows of a small matrix, so each key is loaded once for the whole group.
 #
 # These are bytes that the kernel asks for; a test counts them in the interpreter, load by load, and finds the same.
-# Some of the repeated ones come from the L2 cache and not from memory, but they cost all the same.
-# One engine measured it on the same 134 MB of K and V ([imp PR #1882](https://github.com/kekzl/imp/pull/1882)): 91.1 us with 8 query heads on 8 KV heads, 178.9 us with 32 on 8.
-# %% [markdown] key="packed_read" lang="zh" src="6845d0cd"
+# What a repeated load costs depends on who answers it, the L2 cache or memory.
+# MLX, whose kernel loaded K and V again for every query head, moved 195 GB/s with 32 query heads on 4 KV heads at 32K tokens, on a machine that gives 266 ([PR #4077](https://github.com/ml-explore/mlx/pull/4077)).
+# But an engine whose 42 MB of K and V a layer fit into an L2 cache of 96 MB became 9% *slower* by packing ([imp PR #1785](https://github.com/kekzl/imp/pull/1785)): it saved loads that had never reached memory, and was left with 128 programs in place of 768.
+# %% [markdown] key="packed_read" lang="zh" src="b9c1b9d3"
 # 第一行是没有分页 kernel 时的办法：把 K 和 V 从块里复制出来，先读一遍、写一遍，再读一遍副本。
-# 最后一行只比下限多出几次读块表。一个程序把同一个 KV 头的所有 query 头当作一个小矩阵的各行，这样每个 key 只为整组读一次。
+# 最后一行与下限只差在重复读取的块表：一条序列有 8 个程序，每个都要读它的表。一个程序把同一个 KV 头的所有 query 头当作一个小矩阵的各行，这样每个 key 只为整组读一次。
 #
-# 这里数的是 kernel 请求的字节；有一个测试在解释器里逐次读取地数过，结果相同。
-# 重复的那些，有一部分由 L2 缓存而不是显存应答，但同样有代价。
-# 有个引擎在同样 134 MB 的 K 和 V 上测过（[imp PR #1882](https://github.com/kekzl/imp/pull/1882)）：8 个 query 头对 8 个 KV 头用 91.1 微秒，32 个对 8 个用 178.9 微秒。
+# 这里数的是 kernel 请求的字节；有一个测试在解释器里对每次读取都做了统计，结果相同。
+# 重复读取的代价，要看由谁应答：L2 缓存还是显存。
+# MLX 的 kernel 原先每个 query 头都要把 K 和 V 再读一遍：32 个 query 头对 4 个 KV 头、32K 个 token 时是 195 GB/s，而那台机器能到 266 GB/s（[PR #4077](https://github.com/ml-explore/mlx/pull/4077)）。
+# 但有个引擎，每层 42 MB 的 K 和 V 放得进 96 MB 的 L2 缓存，打包之后反而**慢**了 9%（[imp PR #1785](https://github.com/kekzl/imp/pull/1785)）：省下的读取本来就没有到过显存，程序却从 768 个减到 128 个。
 
 # %% key="packed_code"
 if mode == "none":
@@ -435,13 +443,13 @@ if mode != "none":
 # %% [markdown] key="real" lang="en"
 # ## The package's kernel
 #
-# `minikv.kernels.paged_decode` is these five steps, with what practice asks for: tensor cores, any head size, windows, fp8, scores for eviction.
-# Its lookup knows three cases, because a tile need not be a block:
-# %% [markdown] key="real" lang="zh" src="6a80df3f"
+# `minikv.kernels.paged_decode` is these five steps, with what practice asks for: tensor cores (not on a T4), any head size, windows, fp8, scores for eviction.
+# A tile (`BLOCK_N` tokens) need not be a block, so its lookup knows three cases: a tile inside of a block, several whole blocks in a tile, and neither a multiple of the other.
+# %% [markdown] key="real" lang="zh" src="f0a9eee2"
 # ## 本包的 kernel
 #
-# `minikv.kernels.paged_decode` 就是这五步，再加上实际需要的东西：Tensor Core、任意头维度、窗口、fp8、供淘汰用的分数。
-# 它查表时分三种情况，因为一个分片不一定正好是一个块：
+# `minikv.kernels.paged_decode` 就是这五步，再加上实际需要的东西：Tensor Core（T4 上不用）、任意头维度、窗口、fp8、供淘汰用的分数。
+# 一个分片（`BLOCK_N` 个 token）不一定正好是一个块，所以它查表时分三种情况：分片在一个块之内；一个分片包含几个整块；两者互不整除。
 
 # %% key="real_code"
 if mode == "none":
@@ -450,7 +458,7 @@ else:
     from minikv.kernels import gpu
     from minikv.kernels.gpu.tiles import token_offsets
 
-    print(source(token_offsets, "if BLOCK_SIZE %", "if ALIGNED"))
+    print(source(token_offsets, "if BLOCK_SIZE %", "return offsets"))
     print()
     for block_size in (64, 8, 12):
         other = paged([5, 70], kv_heads=2, group=4, dim=16, block_size=block_size, device=device)
@@ -459,22 +467,26 @@ else:
 
 # %% [markdown] key="real_read" lang="en"
 # Small pages mean more entries for each tile, and arithmetic for each row: this is where pages of one token lost their bandwidth, in the numbers above.
+# `ALIGNED` costs bandwidth too where it is forgotten: through a table Triton cannot see that every row begins at a multiple of 16 elements, and not told so, it loads one element (two bytes) at a time.
+#
 # On a CPU the package runs plain torch, which is also what the kernels are tested against.
 #
 # ### One latent for all heads (optional)
 #
-# MLA (lesson 03) caches one latent a token, which is key and value at once and belongs to *every* head: a group of 128.
+# MLA (lesson 03) caches one latent a token, which is key and value at once, and beside it a short key for the position (rope). Both belong to *every* head: a group of 128.
 # Instead of making K and V of every head from it, the query goes to the latent: the up-projection of K is *absorbed* into the query, that of V comes after the softmax.
 # On 21 tokens in shuffled blocks, with 4 heads:
-# %% [markdown] key="real_read" lang="zh" src="a93db477"
+# %% [markdown] key="real_read" lang="zh" src="fc82f9df"
 # 页越小，每个分片要读的项就越多，每一行都要算地址：前面的数字里，每页 1 个 token 时丢掉的带宽就丢在这里。
+# 忘了 `ALIGNED` 也会丢带宽：隔着一张表，Triton 看不出每一行都从 16 个元素的整数倍处开始；不告诉它，它就一次只读一个元素（两个字节）。
+#
 # 在 CPU 上，本包运行的是普通的 torch 实现，kernel 的测试也以它为准。
 #
 # ### 所有头共用一个潜在向量（选读）
 #
-# MLA（第 03 课）每个 token 只缓存一个潜在向量（latent），它既是 key 又是 value，而且属于**所有**的头：一组就是 128 个。
+# MLA（第 03 课）每个 token 只缓存一个潜在向量（latent），它既是 key 又是 value；此外还有一小段带位置的 key（rope）。两者都属于**所有**的头：一组就是 128 个。
 # 不必由它还原每个头的 K 和 V，而是把 query 变换到潜在空间：K 的上投影**吸收**进 query（矩阵吸收），V 的上投影放到 softmax 之后。
-# 下面是打乱的块里的 21 个 token，4 个头：
+# 下面取打乱的块里的 21 个 token、4 个头：
 
 # %% key="absorbed"
 from minikv.kernels import latent_decode
@@ -516,14 +528,14 @@ for name, work in (("GQA 32/8", gqa), ("MLA 128", mla)):
     print(t("latent_line", name=name, mb=mb, mflop=mflop, intensity=work.intensity))
 
 # %% [markdown] key="latent_read" lang="en"
-# Fewer bytes, and far more arithmetic for each: on an H200 (ridge point about 200 FLOP/byte, lesson 04) this decode is compute-bound.
+# Fewer bytes, and far more arithmetic for each: on an H200 (ridge point about 200 FLOP/byte, lesson 04) this decode lies just on the compute-bound side.
 #
 # ## Measure it here
 #
 # The asker's question on this machine: K and V contiguous, in blocks of several sizes, in order and shuffled; and copied out of the blocks first.
 # All move the same K and V. GB/s are the floor's bytes, divided by the time.
-# %% [markdown] key="latent_read" lang="zh" src="2ba549f5"
-# 字节更少，每个字节要做的计算却多得多：在 H200 上（拐点约 200 FLOP/字节，第 04 课），这样的解码是计算受限的。
+# %% [markdown] key="latent_read" lang="zh" src="71b2dde3"
+# 字节更少，每个字节要做的计算却多得多：在 H200 上（拐点约 200 FLOP/字节，第 04 课），这样的解码已经刚好落在计算受限的一侧。
 #
 # ## 在本机上测量
 #
@@ -540,13 +552,15 @@ for (way, block_size), seconds in measure(shape, dtype, device).items():
     print(t("measure_line", ms=seconds * 1e3, gb_s=gb_s, name=name))
 
 # %% [markdown] key="measure_read" lang="en"
-# Compare the two rows with blocks of 16: if the order of the blocks mattered much, shuffling would show it.
-# A benchmark that leaves the blocks in order flatters itself, and more so one whose sequences all share the same blocks, which then come from a cache ([TileOPs #2014](https://github.com/tile-ai/TileOPs/issues/2014) found both in its own).
+# The first row is torch's own kernel and the others are ours (on a CPU, plain torch): their difference is one between kernels, as the asker's may have been.
+# What pages cost by themselves is seen within one kernel, from row to row below. Compare the two with blocks of 16: if the order of the blocks mattered much, shuffling would show it.
+# Shuffle in a benchmark all the same, since a serving engine's blocks seldom are in order; and give every sequence blocks of its own, or they come from a cache ([TileOPs #2014](https://github.com/tile-ai/TileOPs/issues/2014) found both faults in its own).
 #
 # On a GPU the next cell draws the steps of this lesson against the card: bandwidth over the length of one sequence.
-# %% [markdown] key="measure_read" lang="zh" src="e2200add"
-# 比较块大小为 16 的两行：如果块的次序很要紧，打乱之后就会看出来。
-# 基准测试如果让块按次序排列，结果会偏好看；如果所有序列共用同一批块，数据就来自缓存，偏得更多（[TileOPs #2014](https://github.com/tile-ai/TileOPs/issues/2014) 在自己的基准测试里发现了这两种情况）。
+# %% [markdown] key="measure_read" lang="zh" src="c0fa1a3d"
+# 第一行是 torch 自己的 kernel，放在块里的各行是我们的（在 CPU 上是普通的 torch 实现）：两者之差是 kernel 之差，提问者测到的很可能也是。
+# 分页本身的代价，要在同一个 kernel 之内、从下面几行的比较中去看。先比较块大小为 16 的两行：如果块的次序很要紧，打乱之后就会看出来。
+# 做基准测试时仍然应当打乱，因为线上引擎的块很少按次序排列；还要让每条序列有自己的块，否则数据就来自缓存（[TileOPs #2014](https://github.com/tile-ai/TileOPs/issues/2014) 在自己的基准测试里发现了这两个毛病）。
 #
 # 在 GPU 上，下一个单元格画出本课各步与显卡的对比：横轴是一条序列的长度，纵轴是带宽。
 
@@ -604,14 +618,14 @@ for name, wrong in (("poisoned", late), ("stale", stale)):
 #
 # ### The table forgotten
 #
-# With an empty pool blocks are often handed out in order, 0, 1, 2; then a kernel that takes the *logical* number of a block for its place passes every test.
-# %% [markdown] key="break_logical" lang="zh" src="86ca6f5b"
+# A fresh pool often hands its blocks out in order, 0, 1, 2; then a kernel that takes the *logical* number of a block for its place passes every test.
+# %% [markdown] key="break_logical" lang="zh" src="f7a34b8d"
 # 第二行才是线上会发生的事：没有 NaN，没有报错，只是文字略有不同。
 # 所以我们的测试把所有没用到的位置都填上 NaN。
 #
 # ### 忘了查表
 #
-# 块池为空时，块往往按 0、1、2 的次序分出去；这时把块的**逻辑**编号当作位置的 kernel，什么测试都能通过。
+# 块池刚建好时，块往往按 0、1、2 的次序分出去；这时把块的**逻辑**编号当作位置的 kernel，什么测试都能通过。
 
 # %% key="break_logical_code"
 for shuffled in (False, True):
@@ -643,21 +657,21 @@ for block in (last, last + 1):
 # %% [markdown] key="break_int_read" lang="en"
 # These are the figures of [vLLM PR #47671](https://github.com/vllm-project/vllm/pull/47671): MLA with pages of 480 tokens, which "crashed deterministically once allocated block ids crossed ~7767".
 # A crash is the lucky case. If the address below the cache belongs to somebody, there is no error at all, as in [vLLM #50427](https://github.com/vllm-project/vllm/issues/50427).
-# The cure is one `.to(tl.int64)`.
+# In a kernel of one's own the cure is one `.to(tl.int64)`.
 #
 # ### Strides that are assumed
 #
 # Some engines keep K and V of a block side by side. The K of one block is then followed by its V, and not by the next block's K.
-# Our teaching kernels compute with contiguous caches. They are not asked whether that is so:
-# %% [markdown] key="break_int_read" lang="zh" src="f9bb0b61"
+# Our teaching kernels compute addresses as if the caches were contiguous, and nothing checks that they are:
+# %% [markdown] key="break_int_read" lang="zh" src="f9b9b708"
 # 这正是 [vLLM PR #47671](https://github.com/vllm-project/vllm/pull/47671) 里的数字：MLA，每页 480 个 token，分到的块号一超过约 7767 就必然崩溃。
 # 崩溃还算幸运。如果缓存之前的那段地址另有所属，就根本不会报错，例如 [vLLM #50427](https://github.com/vllm-project/vllm/issues/50427)。
-# 解决办法只是一个 `.to(tl.int64)`。
+# 在自己写的 kernel 里，解决办法只是一个 `.to(tl.int64)`。
 #
 # ### 想当然的步幅
 #
 # 有些引擎把一个块的 K 和 V 挨着放：一块的 K 后面是它自己的 V，而不是下一块的 K。
-# 我们的教学 kernel 按连续的缓存计算地址，也没有人问它是不是真的连续：
+# 我们的教学 kernel 按连续的缓存计算地址，至于缓存是不是真的连续，没有任何检查：
 
 # %% key="break_stride"
 whole = torch.stack([case.k_cache, case.v_cache], 1)
@@ -673,12 +687,16 @@ else:
 
 # %% [markdown] key="break_stride_read" lang="en"
 # [aiter PR #3498](https://github.com/ROCm/aiter/pull/3498) is this bug in a kernel that serves models: it took the stride of a block for the block size times the stride of a token.
-# Even the NaN did not help: what it read were whole blocks of other tokens.
-# The package's operations take the strides from the tensors, and check what they can before anything starts:
-# %% [markdown] key="break_stride_read" lang="zh" src="6624b6a6"
+# Here even the NaN did not help: what our kernel read were full blocks, of K or of V, of other tokens.
+#
+# The package's operations take the strides from the tensors, and check what they can before anything starts: shapes, types and strides always, the numbers in a table on a CPU only.
+# On a GPU, looking at them would mean waiting for it at every step; with `MINIKV_KERNELS_CHECKED=1` in the environment they look all the same, which is slow and finds bugs.
+# %% [markdown] key="break_stride_read" lang="zh" src="8160e5ce"
 # [aiter PR #3498](https://github.com/ROCm/aiter/pull/3498) 修的就是这个 bug，出在一个线上使用的 kernel 里：它以为块的步幅等于块大小乘以 token 的步幅。
-# 连 NaN 也没有帮上忙：它读到的是别的 token 的整块内容。
-# 本包的各个操作都从张量上取步幅，并在启动之前检查一切能检查的东西：
+# 在这里连 NaN 也没有帮上忙：我们的 kernel 读到的是别的 token 的整块内容，有的是 K，有的是 V。
+#
+# 本包的各个操作都从张量上取步幅，并在启动之前尽量检查：形状、类型和步幅总是检查；块表里的数只在 CPU 上检查。
+# 在 GPU 上看这些数，就得每一步都停下来等 GPU；设环境变量 `MINIKV_KERNELS_CHECKED=1` 则照样检查，慢，但能找出 bug。
 
 # %% key="errors"
 from minikv.errors import MiniKVError
@@ -744,15 +762,15 @@ explain("why_split")
 #
 # | symptom | the command that decides |
 # |---|---|
-# | a kernel gives another result than the reference | `MINIKV_KERNELS=reference` in the environment, and the same call again: if the result changes, the kernel is at fault; if not, look at tables, lengths and what was stored |
+# | a kernel gives another result than the reference | `MINIKV_KERNELS=reference` in the environment, and the same call again: if the result changes by more than rounding, the kernel is at fault; if not, look at tables, lengths and what was stored (on a GPU with `MINIKV_KERNELS_CHECKED=1`) |
 # | NaN in the output, or text that changes from run to run | fill the unused places: `cache[unused_blocks] = nan` before the call. NaN in the answer then means that somebody reads past a length, or a block that is not its own |
 # | far below the card's bandwidth | `floor(shape).num_bytes / seconds / 1e9` against `copy_bandwidth(2**30).gb_s`; then `batch * kv_heads * splits` against the number of SMs (`torch.cuda.get_device_properties(0).multi_processor_count`): fewer programs than SMs need splits |
-# %% [markdown] key="stuck" lang="zh" src="33f81f89"
+# %% [markdown] key="stuck" lang="zh" src="36952537"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
-# | kernel 的结果与参考实现不同 | 设环境变量 `MINIKV_KERNELS=reference`，再调用一次：结果变了，问题在 kernel；没变，就去查块表、长度和写入的内容 |
+# | kernel 的结果与参考实现不同 | 设环境变量 `MINIKV_KERNELS=reference`，再调用一次：结果变了（不只是舍入误差），问题在 kernel；没变，就去查块表、长度和写入的内容（在 GPU 上加 `MINIKV_KERNELS_CHECKED=1`） |
 # | 输出里有 NaN，或者每次运行的文字不一样 | 调用之前把没用到的位置填上：`cache[unused_blocks] = nan`。答案里出现 NaN，就是有人读过了头，或者读了不属于它的块 |
 # | 远达不到显卡的带宽 | 先比较 `floor(shape).num_bytes / seconds / 1e9` 与 `copy_bandwidth(2**30).gb_s`；再比较 `batch * kv_heads * splits` 与 SM 数（`torch.cuda.get_device_properties(0).multi_processor_count`）：程序数少于 SM 数，就需要切分 |
 
@@ -760,11 +778,11 @@ explain("why_split")
 # ## What comes next
 #
 # You can write to any slot and read any table, for many sequences of any length in one call.
-# That is all that an engine asks of attention.
+# That is what an engine asks of attention at every decode step; for a prefill, with many queries a sequence, the lookup is the same.
 # Lesson 11 puts 256 requests on one pool, and decides at every step who is in that call.
-# %% [markdown] key="next" lang="zh" src="c9fb29b9"
+# %% [markdown] key="next" lang="zh" src="313d46a6"
 # ## 下一课
 #
 # 现在你能写入任何槽位、读任何块表，一次调用处理许多条长短不一的序列。
-# 引擎对注意力的要求，也就是这些。
+# 解码的每一步，引擎对注意力的要求也就是这些；预填充（prefill）时每条序列有许多 query，查表的方式一样。
 # 第 11 课让 256 个请求共用一个块池，每一步都要决定谁进入这次调用。

@@ -9,20 +9,20 @@
 # `key` and `value` are the new tokens, `[T, kv_heads, head_dim]` each. Write token i into slot `slots[i]` of `k_cache` and `v_cache`, `[blocks, block_size, kv_heads, head_dim]` each.
 # A negative slot means: do not store this token.
 #
-# Change the caches in place and return nothing.
+# Change the caches in place, nothing else, and return nothing.
 # In some cases K and V of a block lie side by side in one tensor, so the two caches are views that are not contiguous.
 #
-# The check fills token i with i + 1 (and 100 more in its second head), V with the negative of that, and reads everything back; 0 was never written.
-# %% [markdown] key="store_task" lang="zh" src="f052984c"
+# The check fills token i with i + 1 (and 100 more in its second head), V with the negative of that, stores in two calls, half of the tokens each, and then reads everything back; 0 was never written.
+# %% [markdown] key="store_task" lang="zh" src="1d1f5258"
 # ## 10.1 写入
 #
 # `key` 和 `value` 是新 token，形状都是 `[T, kv_heads, head_dim]`。把第 i 个 token 写入 `k_cache` 和 `v_cache` 的槽位 `slots[i]`；两个缓存的形状都是 `[块数, block_size, kv_heads, head_dim]`。
 # 槽位为负表示不写这个 token。
 #
-# 直接修改缓存，不返回任何东西。
+# 直接修改缓存，别的都不改，也不返回任何东西。
 # 有些情况下，一个块的 K 和 V 挨着放在同一个张量里，这时两个缓存是不连续的视图。
 #
-# 检查时，第 i 个 token 的各元素是 i + 1（第二个头再加 100），V 是它的相反数；最后读出全部内容，0 表示从未写过。
+# 检查时，第 i 个 token 的各元素是 i + 1（第二个头再加 100），V 是它的相反数；分两次调用写入，每次一半，最后读出全部内容，0 表示从未写过。
 
 # %% key="store_stub"
 import torch
@@ -47,9 +47,9 @@ check("10.1", store_kv)
 # For each of them say where its row begins in the cache, counted in elements, or `None` if it must not be read.
 #
 # - The sequence has `length` tokens, at positions 0 to `length - 1`; the query stands at the last one.
-# - With a `window` (or `None`) the query looks at that many positions, itself included. Behind it the table may hold -1.
+# - With a `window` (or `None`) the query looks at that many positions, itself included. In front of them the table may hold -1.
 # - From one block to the next it is `stride_block` elements, from one token to the next in the same block `stride_token`.
-# %% [markdown] key="offsets_task" lang="zh" src="d0ccd364"
+# %% [markdown] key="offsets_task" lang="zh" src="e12d3b9c"
 # ## 10.2 查表
 #
 # 一个程序正要读一个分片，即从 `start` 开始的 `count` 个位置。
@@ -91,6 +91,7 @@ check("10.2", token_offsets)
 # `tiles` is a list of pairs: the logits of a tile, and the value of each key (one number each).
 # A logit of `-math.inf` is a hidden key; a whole tile may be hidden, but not all of them.
 # Return the pair (result, lse) of one softmax over all keys, in one pass over the tiles.
+# Two Python floats: the check compares nine digits, which a float32 does not have.
 #
 # Somebody wrote this, and it is wrong nearly always:
 #
@@ -105,12 +106,13 @@ check("10.2", token_offsets)
 # ```
 #
 # Write it right.
-# %% [markdown] key="attend_task" lang="zh" src="2ab9047f"
+# %% [markdown] key="attend_task" lang="zh" src="54097ff6"
 # ## 10.3 修好 softmax
 #
 # `tiles` 是一串二元组：一个分片的各个 logit，以及每个 key 的 value（各是一个数）。
 # logit 为 `-math.inf` 表示这个 key 被遮住；整个分片都可能被遮住，但不会全部分片都被遮住。
 # 只扫一遍分片，返回对全部 key 做一次 softmax 的二元组（结果，lse）。
+# 两个都是 Python 浮点数：检查时比较 9 位有效数字，float32 没有这么高的精度。
 #
 # 有人写成了下面这样，它几乎总是错的：
 #
@@ -154,12 +156,14 @@ check("10.3", attend)
 # Two programs have computed attention over different keys of one row. Each left its output, a list of numbers, and its lse.
 # Return the output and the lse over all keys together.
 # A program that had no key left zeros and an lse of `-math.inf`. If both did, so does the whole.
-# %% [markdown] key="merge_task" lang="zh" src="6e59087a"
+# Python floats again, compared to nine digits.
+# %% [markdown] key="merge_task" lang="zh" src="67fb6160"
 # ## 10.4 合并两份
 #
 # 两个程序对同一行的不同 key 算了注意力，各留下输出（一列数）和 lse。
 # 返回对全部 key 的输出和 lse。
 # 没有分到 key 的程序留下的是零和 `-math.inf` 的 lse。两个都没有时，整体也是如此。
+# 仍用 Python 浮点数，比较 9 位有效数字。
 
 # %% key="merge_stub"
 def merge(out_a: list[float], lse_a: float, out_b: list[float], lse_b: float) -> tuple[list[float], float]:
@@ -184,9 +188,10 @@ check("10.4", merge)
 #
 # Return softmax(scale * q K^T) V, `[query_heads, head_dim]`.
 #
-# In tiles or at once, in torch or, if you like, as a Triton kernel behind this function. Whatever the query may not see is NaN.
+# In tiles or at once, in torch or, if you like, as a Triton kernel behind this function. Whatever the query may not see is NaN, and behind a window the table may hold -1.
+# Change nothing that you are given.
 # The check asks for every sequence of a small cache.
-# %% [markdown] key="decode_task" lang="zh" src="53c4c150"
+# %% [markdown] key="decode_task" lang="zh" src="2ff152f8"
 # ## 10.5 解码
 #
 # 一条序列的一个 query，所有的头：`query` 的形状是 `[query_heads, head_dim]`。序列有 `length` 个 token，query 在最后一个位置。
@@ -195,7 +200,8 @@ check("10.4", merge)
 #
 # 返回 softmax(scale * q K^T) V，形状 `[query_heads, head_dim]`。
 #
-# 分片算或一次算都行，用 torch，或者愿意的话，在这个函数背后写一个 Triton kernel。query 不该看到的一律是 NaN。
+# 分片算或一次算都行，用 torch，或者愿意的话，在这个函数背后写一个 Triton kernel。query 不该看到的一律是 NaN，窗口之前的表项可能是 -1。
+# 不要改动传进来的任何东西。
 # 检查会对一个小缓存里的每条序列调用它。
 
 # %% key="decode_stub"

@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 
+from minikv.course.check import run_check
 from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
 from minikv.course.lessons.decode_10 import decode_case
@@ -212,3 +213,38 @@ def test_the_references_say_what_the_package_says():
         )
         flat = k.flatten()
         assert torch.equal(flat[torch.tensor(offsets)], case.contiguous(row)[0][:, 0, 0])
+
+
+def test_a_store_that_loses_or_changes_something_fails():
+    def wipes_first(key, value, k_cache, v_cache, slots):
+        k_cache.zero_(), v_cache.zero_()
+        store_in_a_loop(key, value, k_cache, v_cache, slots)
+
+    def clears_its_slots(key, value, k_cache, v_cache, slots):
+        store_in_a_loop(key, value, k_cache, v_cache, slots)
+        slots.fill_(-1)
+
+    def keeps_padding(key, value, k_cache, v_cache, slots):
+        key[slots < 0] = 0
+        store_in_a_loop(key, value, k_cache, v_cache, slots)
+
+    for wrong in (wipes_first, clears_its_slots, keeps_padding):
+        assert run_check(EXERCISES["10.1"], wrong).kind == "wrong", wrong
+
+
+def test_a_decode_that_cleans_the_cache_or_scales_the_query_in_place_fails():
+    def cleans(query, k_cache, v_cache, *rest):
+        out = decode_by_lookup(query, k_cache, v_cache, *rest)
+        k_cache.nan_to_num_(0.0)
+        return out
+
+    def scales(query, k_cache, v_cache, block_table, length, window, scale):
+        return decode_by_lookup(query.mul_(scale), k_cache, v_cache, block_table, length, window, 1.0)
+
+    def forgets_the_table(query, k_cache, v_cache, block_table, *rest):
+        out = decode_by_lookup(query, k_cache, v_cache, block_table, *rest)
+        block_table.fill_(0)
+        return out
+
+    for wrong in (cleans, scales, forgets_the_table):
+        assert run_check(EXERCISES["10.5"], wrong).kind == "wrong", wrong

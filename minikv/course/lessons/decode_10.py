@@ -44,15 +44,17 @@ def _decode_with(
     return wrong
 
 
-def run_decode(
-    fn, lengths: list[int], block_size: int, window: int | None, group: int, seed: int
-) -> list[Tensor]:
+def run_decode(fn, lengths: list[int], block_size: int, window: int | None, group: int, seed: int) -> dict:
     """``fn`` on each sequence of a small cache. What no query may read is NaN; entries behind the window are -1."""
     case = decode_case(lengths, block_size, window, group, seed)
-    return [
+    before = [tensor.clone().view(torch.int32) for tensor in case.tensors]  # as bits: NaN equals no NaN
+    out = [
         fn(case.query[row], case.k_cache, case.v_cache, case.block_tables[row], length, window, case.scale)
         for row, length in enumerate(lengths)
     ]
+    after = [tensor.view(torch.int32) for tensor in case.tensors]
+    changed = not all(torch.equal(*pair) for pair in zip(before, after, strict=True))
+    return {"out": out, "inputs_changed": changed}
 
 
 def decode_case(lengths: list[int], block_size: int, window: int | None, group: int, seed: int) -> Paged:

@@ -37,6 +37,7 @@ def run_store(store, slots: list[int], num_blocks: int, block_size: int, interle
     """Store one token a slot and read everything back: token i is i + 1 in its first head, 100 more in the second.
 
     V is the negative of K, 0 was never written. ``interleaved``: K and V of a block lie side by side in one tensor.
+    There are two calls, half of the tokens each: what the first one stored must outlive the second.
     """
     if interleaved:
         whole = torch.zeros(num_blocks, 2, block_size, HEADS, DIM)
@@ -45,8 +46,17 @@ def run_store(store, slots: list[int], num_blocks: int, block_size: int, interle
         k_cache, v_cache = (torch.zeros(num_blocks, block_size, HEADS, DIM) for _ in "kv")
     tokens = torch.arange(1.0, len(slots) + 1).view(-1, 1, 1)
     key = (tokens + 100 * torch.arange(HEADS).view(1, -1, 1)).expand(-1, -1, DIM).contiguous()
-    store(key, -key, k_cache, v_cache, torch.tensor(slots))
-    return {"k": k_cache[..., -1].long().tolist(), "v": v_cache[..., 0].long().tolist()}
+    new = (key, -key, torch.tensor(slots))
+    given = [tensor.clone() for tensor in new]
+    half = len(slots) // 2
+    for part in (slice(0, half), slice(half, None)):
+        store(given[0][part], given[1][part], k_cache, v_cache, given[2][part])
+    changed = not all(torch.equal(*pair) for pair in zip(given, new, strict=True))
+    return {
+        "k": k_cache[..., -1].long().tolist(),
+        "v": v_cache[..., 0].long().tolist(),
+        "inputs_changed": changed,
+    }
 
 
 def draw_stores(rng) -> list[dict]:
