@@ -30,7 +30,7 @@ class Codec:
     """One way to store K and V. ``scaled``: a float32 scale for each (token, KV head), for K and for V each.
 
     What is finite stays finite: too large a number is stored as the largest. So is an infinite one, unless the
-    codec stores ``x`` in its own dtype, which copies every bit. NaN reads back as NaN; in a scaled codec it makes
+    codec's dtype reaches as far as that of ``x``, which keeps it. NaN reads back as NaN; in a scaled codec it makes
     its whole row NaN.
     """
 

@@ -1,8 +1,8 @@
 """How a number becomes a stored element, and back.
 
 Three rules hold everywhere: a finite number never becomes NaN or infinite; an infinite one becomes the largest
-finite one, unless nothing is converted; NaN stays visible. In a scaled row it makes the whole row NaN, since
-one NaN leaves no scale that is right for the others.
+finite one, unless the new dtype reaches as far as the old one; NaN stays visible. In a scaled row it makes the whole
+row NaN, since one NaN leaves no scale that is right for the others.
 """
 
 import torch

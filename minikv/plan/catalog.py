@@ -106,8 +106,9 @@ def model_names() -> list[str]:
 
 def _find(name: str, entries: tuple[Entry, ...], kind: str) -> Entry:
     by_key = {_key(spelling): entry for entry in entries for spelling in _spellings(entry)}
+    is_text, name = isinstance(name, str), str(name)
     found = by_key.get(_key(name))
-    if found is not None:
+    if found is not None and is_text:
         return found
     words = _words(name)
     candidates = [entry.name for entry in entries if words and words <= _words(" ".join(_spellings(entry)))]

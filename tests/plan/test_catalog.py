@@ -345,3 +345,10 @@ def test_the_catalogue_needs_no_torch():
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("find", [find_gpu, find_model])
+@pytest.mark.parametrize("name", [5, None, 1.5, ["H200"]])
+def test_what_is_no_text_is_an_unknown_name(find, name):
+    with pytest.raises(UnknownNameError):
+        find(name)
