@@ -125,6 +125,8 @@ def check_query_starts(query_starts: Any, lengths: Tensor, tokens: int, max_quer
     """
     check_count("max_queries", max_queries, least=0)
     check_tensor("query_starts", query_starts, (len(lengths) + 1,), INDICES, lengths.device)
+    if tokens > len(lengths) * max_queries:  # known without reading the device
+        raise ArgumentError("kernel_left_out", tokens=tokens, batch=len(lengths), max_queries=max_queries)
     if not values_are_checked(query_starts):
         return
     starts = query_starts.tolist()

@@ -5,6 +5,7 @@ projection is absorbed into the query, all heads read the same latent, and what 
 which the caller multiplies by W_UV. (DeepSeek-V2, arXiv 2405.04434, section 2.1.)
 """
 
+import torch
 from torch import Tensor
 
 from minikv.kernels.attention import Attention
@@ -19,6 +20,7 @@ from minikv.kernels.checks import (
 from minikv.kernels.dispatch import implementation
 
 
+@torch.no_grad()
 def latent_decode(
     q_latent: Tensor,
     q_rope: Tensor,
@@ -49,6 +51,7 @@ def latent_decode(
     )  # fmt: skip
 
 
+@torch.no_grad()
 def latent_prefill(
     q_latent: Tensor,
     q_rope: Tensor,

@@ -1,9 +1,10 @@
 """Attention over a paged cache: what may be asked, what is checked, and who computes it. Lesson 10.
 
 Shapes: B sequences; Hq query heads, of which Hq / Hkv share a KV head; N blocks of ``block_size`` tokens; W columns of
-the block tables. Tables, lengths and query starts are int32 or int64 on the query's device.
+the block tables. Tables, lengths and query starts are int32 or int64 on the query's device. No gradient flows through.
 """
 
+import torch
 from torch import Tensor
 
 from minikv.kernels.attention import Attention
@@ -20,6 +21,7 @@ from minikv.kernels.checks import (
 from minikv.kernels.dispatch import implementation
 
 
+@torch.no_grad()
 def paged_decode(
     query: Tensor,
     k_cache: Tensor,
@@ -61,6 +63,7 @@ def paged_decode(
     )  # fmt: skip
 
 
+@torch.no_grad()
 def paged_prefill(
     query: Tensor,
     k_cache: Tensor,

@@ -44,6 +44,20 @@ ON_REQUEST = [
         for queries in (1, 64)
         for dims in ((64, 64), (128, 128), (256, 256))
     ],
+    *[
+        (capability, {"dims": (512, 512), "queries": queries})
+        for capability in (80, 89, 90)
+        for queries in (1, 512)
+    ],
+    *[
+        (capability, {"dims": (576, 512), "queries": queries})
+        for capability in (80, 89, 90)
+        for queries in (1, 64)
+    ],
+    *[(120, {"queries": queries}) for queries in (1, 512)],
+    *[(capability, {"latent": True, "dtype": torch.float32}) for capability in (80, 90)],
+    (90, {"latent": True, "queries": 2**14}),  # more programs than the second axis of a grid takes
+    (89, {"stored": torch.int8, "dtype": torch.float16}),
     *[(capability, {"block_size": block_size}) for capability in (80, 90) for block_size in (8, 7, 32, 256)],
 ]
 

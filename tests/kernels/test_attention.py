@@ -163,6 +163,12 @@ def test_merged_splits_are_the_whole(splits):
     torch.testing.assert_close(lse, want.lse, rtol=1e-6, atol=1e-6)
 
 
+def test_splits_without_a_key_are_no_number_of_keys():
+    out, lse = merge_splits(torch.zeros(3, 2, 4), torch.full((3, 2), -torch.inf))
+    assert out.eq(0).all()
+    assert lse.eq(-torch.inf).all()
+
+
 def _flat(case, low, high):
     """Tokens ``low`` to ``high`` of the one sequence as caches of one block."""
     return [x[0][low:high].float().unsqueeze(0) for x in (case.keys, case.values)]

@@ -44,6 +44,7 @@ DECODES = {
     "head of 96": {"dims": (96, 96), "splits": 1},
     "192 and 128": {"dims": (192, 128), "splits": 2, "lengths": [17, 40]},
     "head of 256": {"dims": (256, 256), "splits": 1, "lengths": [17, 40]},
+    "576 and 512": {"dims": (576, 512), "splits": 1, "lengths": [17]},
     "wide": {"dims": (64, 32), "wide": True, "splits": 2},
     "window": {"window": 20, "splits": 2},
     "window of one": {"window": 1, "splits": 1},

@@ -91,6 +91,7 @@ def prefill(query_starts, lengths=(20, 33), max_queries=16, tokens=12):
         (dict(query_starts=[0, 13, 12]), "kernel_query_starts"),
         (dict(query_starts=[0, 5, 12], lengths=(4, 33)), "kernel_query_past"),
         (dict(query_starts=[0, 5, 12], max_queries=6), "kernel_max_queries"),
+        (dict(query_starts=[0, 5, 11], max_queries=5, tokens=11), "kernel_left_out"),
         (dict(query_starts=[0, 5, 12], max_queries=-1), "bad_count"),
         (dict(query_starts=[0, 5, 12], max_queries=True), "bad_count"),
     ],
@@ -123,6 +124,14 @@ def test_latents_of_several_heads_or_another_dtype_are_refused():
         assert caught.value.values["what"] == what
 
 
+def test_no_gradient_flows():
+    arguments = given()
+    arguments["query"].requires_grad_()
+    assert not paged_decode(**arguments).out.requires_grad
+    starts = torch.tensor([0, 1, 2])
+    assert not paged_prefill(**arguments, query_starts=starts, max_queries=1).out.requires_grad
+
+
 def test_what_no_query_reads_may_be_anything():
     """Entries behind the window and past the length: null blocks, or blocks that do not exist."""
     arguments = given(window=10)
@@ -135,6 +144,16 @@ def test_what_no_query_reads_may_be_anything():
     tables[1, 0] = 10_000
     tables[:, 3:] = 10_000
     assert torch.equal(paged_decode(**{**arguments, "block_tables": tables}, window=10).out, want)
+
+
+def test_the_block_of_the_first_key_in_the_window_is_read():
+    """20 tokens: a window of 5 begins at token 15, the last of the first block, and one of 4 behind it."""
+    arguments = given()
+    arguments["block_tables"][0, 0] = 10_000
+    paged_decode(**arguments, window=4)
+    with pytest.raises(ArgumentError) as caught:
+        paged_decode(**arguments, window=5)
+    assert caught.value.code == "kernel_table"
 
 
 def test_a_wrong_implementation_is_named(monkeypatch):

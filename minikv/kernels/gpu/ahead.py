@@ -79,17 +79,18 @@ def _specialize(launch: Launch) -> tuple[dict[str, str], dict[Any, Any], dict[An
     signature, constants, attributes = {}, {}, {}
     names = launch.kernel.arg_names
     for index, (name, value) in enumerate(zip(names, launch.arguments, strict=False)):
+        varies = launch.kernel.params[index].do_not_specialize
         if isinstance(value, Tensor):
             signature[name] = "*" + _TYPES[value.dtype]
             attributes[(index,)] = [["tt.divisibility", 16]]
         elif isinstance(value, float):
             signature[name] = "fp32"
-        elif value is None or value == 1:
+        elif value is None or (value == 1 and not varies):
             signature[name] = "constexpr"
             constants[(index,)] = value
         else:
             signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
-            if value % 16 == 0:
+            if value % 16 == 0 and not varies:
                 attributes[(index,)] = [["tt.divisibility", 16]]
     for name, value in launch.constants.items():
         signature[name] = "constexpr"

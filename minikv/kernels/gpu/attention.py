@@ -21,10 +21,11 @@ from minikv.kernels.gpu.tiles import LN_2, LOG2_E, capped, load_rows, matmul, on
 @triton.jit
 def attend_tile(
     state, q, q_rope, k_cache, v_cache, k_scale, v_scale, table, logits_at, start, length, positions, qk_scale,
-    softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_sb, stride_st, live,
+    softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_ksb, stride_kst, stride_vsb, stride_vst, live,
     DK: tl.constexpr, DV: tl.constexpr, BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, LATENT: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
-    SCALED: tl.constexpr, KEEP_LOGITS: tl.constexpr, MASKED: tl.constexpr, ALIGNED: tl.constexpr, EXACT: tl.constexpr,
+    SCALED_K: tl.constexpr, SCALED_V: tl.constexpr, KEEP_LOGITS: tl.constexpr, MASKED: tl.constexpr,
+    ALIGNED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """What BLOCK_N keys from ``start`` on add to ``state``: (largest [M], total [M], sum [M, dim of the value])."""
     largest, total, acc = state
@@ -40,8 +41,8 @@ def attend_tile(
         rope = load_rows(v_cache, v_at, stored, DV, BLOCK_DV, MASKED).to(q.dtype)
         logits += matmul(q_rope, tl.trans(rope), EXACT)
     logits *= qk_scale
-    if SCALED:
-        s_at = token_offsets(table, start, length, stride_sb, stride_st, BLOCK_N, BLOCK_SIZE, MASKED, False)
+    if SCALED_K:
+        s_at = token_offsets(table, start, length, stride_ksb, stride_kst, BLOCK_N, BLOCK_SIZE, MASKED, False)
         logits *= tl.load(k_scale + s_at, mask=stored, other=0.0)[None, :]
     logits = capped(logits, softcap, HAS_SOFTCAP)
     if MASKED:
@@ -56,8 +57,16 @@ def attend_tile(
         v = k
     else:
         v = load_rows(v_cache, v_at, stored, DV, BLOCK_DV, MASKED).to(q.dtype)
-    if SCALED:
-        weights *= tl.load(v_scale + s_at, mask=stored, other=0.0)[None, :]
+    if SCALED_V:
+        s_at = token_offsets(table, start, length, stride_vsb, stride_vst, BLOCK_N, BLOCK_SIZE, MASKED, False)
+        scales = tl.load(v_scale + s_at, mask=stored, other=0.0)
+        if q.dtype == tl.float16:  # which ends at 6e-8: a weight times a small scale would be lost
+            unit = tl.max(scales, 0)
+            unit = tl.where(unit == 0, 1.0, unit)
+            weights *= (scales / unit)[None, :]
+            acc = acc * rescale[:, None] + matmul(weights.to(q.dtype), v, EXACT) * unit
+            return largest, total, acc
+        weights *= scales[None, :]
     acc = acc * rescale[:, None] + matmul(weights.to(q.dtype), v, EXACT)
     return largest, total, acc
 
@@ -66,19 +75,22 @@ def attend_tile(
 def attention_kernel(
     query, query_rope, k_cache, v_cache, k_scale, v_scale, tables, query_starts, lengths, sinks, out, lse, logits,
     qk_scale, softcap, stride_qt, stride_qh, stride_rt, stride_rh, stride_kb, stride_kt, stride_kh, stride_vb,
-    stride_vt, stride_vh, stride_sb, stride_st, stride_table, stride_logits,
+    stride_vt, stride_vh, stride_ksb, stride_kst, stride_vsb, stride_vst, stride_table, stride_logits,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, SPLITS: tl.constexpr, LATENT: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
-    HAS_SINKS: tl.constexpr, SCALED: tl.constexpr, KEEP_LOGITS: tl.constexpr, ALIGNED: tl.constexpr,
-    EXACT: tl.constexpr,
+    HAS_SINKS: tl.constexpr, SCALED_K: tl.constexpr, SCALED_V: tl.constexpr, KEEP_LOGITS: tl.constexpr,
+    LONG: tl.constexpr, ALIGNED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Grid (SPLITS, tiles of rows * HEADS, B). Without ``query_starts`` sequence i has the query i, and no other.
 
-    ``out`` and ``lse`` are the result, or, of SPLITS > 1, the partial ones with the lse in base 2.
+    ``out`` and ``lse`` are the result, or, of SPLITS > 1, the partial ones with the lse in base 2. LONG: the first two
+    axes are exchanged, since only the first takes more than 65,535 programs, which a long prefill has.
     """
-    split, sequence = tl.program_id(0), tl.program_id(2)
-    head, tile_of_rows = tl.program_id(1) % HEADS, tl.program_id(1) // HEADS
+    split, program, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    if LONG:
+        split, program = program, split
+    head, tile_of_rows = program % HEADS, program // HEADS
     length = tl.load(lengths + sequence).to(tl.int32)
     if query_starts is None:
         first_row, queries = sequence.to(tl.int64), 1
@@ -113,17 +125,23 @@ def attention_kernel(
     row_at = first_row + rows // GROUP
     heads_of = head * GROUP + rows % GROUP
     columns = tl.arange(0, BLOCK_DK)
-    q_at = query + row_at[:, None] * stride_qt + heads_of[:, None] * stride_qh + columns[None, :]
+    q_at = query + row_at[:, None] * stride_qt + heads_of.to(tl.int64)[:, None] * stride_qh + columns[None, :]
     q = tl.load(q_at, mask=live[:, None] & (columns < DK)[None, :], other=0.0)
     q_rope = q
     if LATENT:
         columns = tl.arange(0, BLOCK_DV)
-        q_at = query_rope + row_at[:, None] * stride_rt + heads_of[:, None] * stride_rh + columns[None, :]
+        q_at = (
+            query_rope
+            + row_at[:, None] * stride_rt
+            + heads_of.to(tl.int64)[:, None] * stride_rh
+            + columns[None, :]
+        )
         q_rope = tl.load(q_at, mask=live[:, None] & (columns < DV)[None, :], other=0.0)
-    k_cache += head * stride_kh
-    v_cache += head * stride_vh
-    if SCALED:
+    k_cache += head.to(tl.int64) * stride_kh
+    v_cache += head.to(tl.int64) * stride_vh
+    if SCALED_K:
         k_scale += head
+    if SCALED_V:
         v_scale += head
     table = tables + sequence.to(tl.int64) * stride_table
     result_at = row_at * (HEADS * GROUP) + heads_of
@@ -141,27 +159,31 @@ def attention_kernel(
     for tile in range(begin, whole_from):
         state = attend_tile(
             state, q, q_rope, k_cache, v_cache, k_scale, v_scale, table, logits_at, tile * BLOCK_N, length, positions,
-            qk_scale, softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_sb, stride_st, live, DK, DV, BLOCK_DK,
-            BLOCK_DV, BLOCK_N, BLOCK_SIZE, WINDOW, LATENT, HAS_SOFTCAP, SCALED, KEEP_LOGITS, True, ALIGNED, EXACT,
+            qk_scale, softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_ksb, stride_kst, stride_vsb,
+            stride_vst, live, DK, DV, BLOCK_DK, BLOCK_DV, BLOCK_N, BLOCK_SIZE, WINDOW, LATENT, HAS_SOFTCAP, SCALED_K,
+            SCALED_V, KEEP_LOGITS, True, ALIGNED, EXACT,
         )  # fmt: skip
     for tile in range(whole_from, whole_to):
         state = attend_tile(
             state, q, q_rope, k_cache, v_cache, k_scale, v_scale, table, logits_at, tile * BLOCK_N, length, positions,
-            qk_scale, softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_sb, stride_st, live, DK, DV, BLOCK_DK,
-            BLOCK_DV, BLOCK_N, BLOCK_SIZE, WINDOW, LATENT, HAS_SOFTCAP, SCALED, KEEP_LOGITS, False, ALIGNED, EXACT,
+            qk_scale, softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_ksb, stride_kst, stride_vsb,
+            stride_vst, live, DK, DV, BLOCK_DK, BLOCK_DV, BLOCK_N, BLOCK_SIZE, WINDOW, LATENT, HAS_SOFTCAP, SCALED_K,
+            SCALED_V, KEEP_LOGITS, False, ALIGNED, EXACT,
         )  # fmt: skip
     for tile in range(whole_to, end):
         state = attend_tile(
             state, q, q_rope, k_cache, v_cache, k_scale, v_scale, table, logits_at, tile * BLOCK_N, length, positions,
-            qk_scale, softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_sb, stride_st, live, DK, DV, BLOCK_DK,
-            BLOCK_DV, BLOCK_N, BLOCK_SIZE, WINDOW, LATENT, HAS_SOFTCAP, SCALED, KEEP_LOGITS, True, ALIGNED, EXACT,
+            qk_scale, softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_ksb, stride_kst, stride_vsb,
+            stride_vst, live, DK, DV, BLOCK_DK, BLOCK_DV, BLOCK_N, BLOCK_SIZE, WINDOW, LATENT, HAS_SOFTCAP, SCALED_K,
+            SCALED_V, KEEP_LOGITS, True, ALIGNED, EXACT,
         )  # fmt: skip
     largest, total, acc = state
     if HAS_SINKS and SPLITS == 1:
         sink = tl.load(sinks + heads_of).to(tl.float32) * LOG2_E
         new = tl.maximum(largest, sink)
-        total = total * tl.exp2(largest - new) + tl.exp2(sink - new)
-        acc *= tl.exp2(largest - new)[:, None]
+        finite = tl.where(new == float("-inf"), 0.0, new)  # no key, and a sink that is switched off
+        total = total * tl.exp2(largest - finite) + tl.exp2(sink - finite)
+        acc *= tl.exp2(largest - finite)[:, None]
         largest = new
 
     at = result_at * SPLITS + split
@@ -185,7 +207,7 @@ def merge_splits_kernel(
     total = 0.0
     if HAS_SINKS:
         largest = tl.load(sinks + row % QUERY_HEADS).to(tl.float32) * LOG2_E
-        total = 1.0
+        total = tl.where(largest == float("-inf"), 0.0, 1.0)
     acc = tl.zeros([BLOCK_D], tl.float32)
     for split in range(SPLITS):
         part = tl.load(part_lse + row * SPLITS + split)
@@ -201,9 +223,9 @@ def merge_splits_kernel(
     tl.store(lse + row, tl.where(total == 0, float("-inf"), largest + tl.log2(sums)) * LN_2)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width"])
 def scores_kernel(
-    logits, lse, lengths, scores, width,
+    logits, lse, lengths, scores, width, stride_logits,
     HEADS: tl.constexpr, GROUP: tl.constexpr, WINDOW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid (tiles of tokens, HEADS, B): the probability of each token, summed over the query heads of a KV head."""
@@ -216,7 +238,7 @@ def scores_kernel(
     total = tl.zeros([BLOCK], tl.float32)
     for index in range(GROUP):
         at = ((row * HEADS + head) * GROUP + index).to(tl.int64)
-        logit = tl.load(logits + at * width + tokens, mask=seen, other=float("-inf"))
+        logit = tl.load(logits + at * stride_logits + tokens, mask=seen, other=float("-inf"))
         whole = tl.load(lse + at)
         total += tl.exp2(logit - tl.where(whole == float("-inf"), 0.0, whole) * LOG2_E)
     place = scores + (row * HEADS + head).to(tl.int64) * width + tokens

@@ -39,10 +39,11 @@ class Launch:
     num_stages: int = 1
 
     def run(self) -> None:
-        """Start it; a grid without programs starts nothing."""
+        """Start it on the GPU of its tensors, whichever is the current one; a grid without programs starts nothing."""
         if all(self.grid):
             options = dict(num_warps=self.num_warps, num_stages=self.num_stages)
-            self.kernel[self.grid](*self.arguments, **self.constants, **options)
+            with torch.cuda.device_of(next(x for x in self.arguments if isinstance(x, Tensor))):
+                self.kernel[self.grid](*self.arguments, **self.constants, **options)
 
 
 def interpreted() -> bool:

@@ -1,7 +1,7 @@
 """Tile sizes and splits, chosen from a fixed table: looking up an autotuned one costs tens of microseconds a launch.
 
 The table rests on what compiles without spilling registers and within the shared memory of each kind of GPU
-(``tests/kernels/test_compiled.py`` holds that); ``benchmarks/kernels.py`` measures it where there is a GPU.
+(``tests/kernels/test_attention_compiled.py`` holds that); ``benchmarks/kernels.py`` measures it where there is a GPU.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ def attention_config(
     rows; a ``latent`` of ``dim`` elements is key and value at once.
     Decode has a few rows and waits for memory: small tiles, many programs. Prefill multiplies: as many rows as fit.
     """
-    widest, rows = max(dim, value_dim), queries * group
+    widest, rows = max(dim, value_dim), max(1, queries * group)
     if capability < 80:
         # Triton compiles no tensor-core product for Turing, so there rows are not padded to its 16.
         if latent:
@@ -50,9 +50,13 @@ def attention_config(
             return Config(16, 32, 4, 2)
         return Config(64, 32, 8, 2) if queries == 1 else Config(32, 64, 8, 2)
     hopper = capability >= 90
+    if widest > 512:
+        return Config(16, 16, 8, 2)
     if rows <= 32:
         block_m = 16 if rows <= 16 else 32
         return Config(block_m, 64, 4, 3) if widest <= 128 else Config(block_m, 32, 4 if hopper else 8, 3)
+    if widest > 256:
+        return Config(32, 32, 8, 1)
     if widest <= 64:
         return Config(128, 64, 4, 3) if hopper else Config(128, 64, 8, 2)
     if widest <= 128:
@@ -68,7 +72,7 @@ def choose_splits(programs: int, tiles: int, multiprocessors: int) -> int:
     step of a captured CUDA graph, since it looks at the table's width and not at the lengths.
     """
     most = min(tiles, 64)
-    if programs >= 0.8 * multiprocessors or most <= 1:
+    if programs >= 0.8 * multiprocessors or most <= 1 or not programs:
         return 1
     best, best_share = 1, 0.0
     for splits in range(1, most + 1):

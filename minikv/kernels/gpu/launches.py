@@ -4,13 +4,17 @@ import torch
 import triton
 from torch import Tensor
 
+from minikv.errors import ArgumentError
 from minikv.kernels.attention import Attention
+from minikv.kernels.checks import FLOATS
 from minikv.kernels.gpu.attention import attention_kernel, merge_splits_kernel, scores_kernel
 from minikv.kernels.gpu.common import Device, Launch, aligned, interpreted, padded
 from minikv.kernels.gpu.configs import Config, attention_config, choose_splits
 from minikv.kernels.gpu.tiles import LOG2_E
 
 SCORE_TILE = 256  # tokens of one program of the second pass
+# Programs along the second and the third axis, on every NVIDIA GPU; the first takes 2**31 - 1. (CUDA C++ guide)
+LARGEST_GRID = 65535
 
 
 def attention_launches(
@@ -40,11 +44,18 @@ def attention_launches(
     ``v_cache`` [N, bs, 1, P]. Without ``query_starts`` it is a decode. ``config`` and ``splits`` are for tests and
     for measuring; otherwise the table chooses.
     """
+    for what, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if cache.dtype == torch.float8_e4m3fn and device.capability < 89:
+            raise ArgumentError("kernel_fp8", what=what, capability=device.capability / 10)
+    out_dtype = query.dtype
+    query = _as_wide_as_the_cache(query, k_cache, v_cache)
+    q_rope = None if q_rope is None else q_rope.to(query.dtype)
     rows, query_heads, dim = query.shape
     _, block_size, heads, value_dim = v_cache.shape
     latent = q_rope is not None
     out_dim = dim if latent else value_dim
     batch, width, group = len(lengths), block_tables.shape[1] * block_size, query_heads // heads
+    window = None if window is None or window >= width else window  # one that hides nothing costs nothing
     if config is None:
         config = attention_config(
             device.capability, dim, value_dim, query.element_size(), max_queries, group, latent=latent
@@ -53,13 +64,15 @@ def attention_launches(
     if splits is None:
         tiles = triton.cdiv(min(width, width if window is None else window + max_queries), config.block_n)
         splits = choose_splits(batch * programs, tiles, device.multiprocessors)
+    long = programs > LARGEST_GRID
 
     def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=query.device)
 
-    out, lse = empty(rows, query_heads, out_dim, dtype=query.dtype), empty(rows, query_heads)
+    out, lse = empty(rows, query_heads, out_dim, dtype=out_dtype), empty(rows, query_heads)
     scores = empty(batch, heads, width) if return_scores else None
-    logits = empty(batch, query_heads, width) if return_scores else None
+    stride_logits = triton.cdiv(width, 16) * 16  # always divisible, so that Triton compiles for that alone
+    logits = empty(batch, query_heads, stride_logits) if return_scores else None
     parts, part_lse = out, lse
     if splits > 1:
         parts, part_lse = empty(rows, query_heads, splits, out_dim), empty(rows, query_heads, splits)
@@ -67,18 +80,20 @@ def attention_launches(
         query, q_rope, k_cache, v_cache, k_scale, v_scale, block_tables, query_starts, lengths, sinks, parts, part_lse,
         logits, scale / softcap if softcap else scale * LOG2_E.value, (softcap or 0.0) * LOG2_E.value,
         *query.stride()[:2], *((0, 0) if q_rope is None else q_rope.stride()[:2]), *k_cache.stride()[:3],
-        *v_cache.stride()[:3], *((0, 0) if k_scale is None else k_scale.stride()[:2]), block_tables.stride(0), width,
+        *v_cache.stride()[:3], *((0, 0) if k_scale is None else k_scale.stride()[:2]),
+        *((0, 0) if v_scale is None else v_scale.stride()[:2]), block_tables.stride(0), stride_logits,
     )  # fmt: skip
     constants = dict(
         HEADS=heads, GROUP=group, DK=dim, DV=value_dim, BLOCK_M=config.block_m, BLOCK_DK=padded(dim),
         BLOCK_DV=padded(value_dim), BLOCK_N=config.block_n, BLOCK_SIZE=block_size, WINDOW=window or 0, SPLITS=splits,
-        LATENT=latent, HAS_SOFTCAP=softcap is not None, HAS_SINKS=sinks is not None, SCALED=k_scale is not None,
-        KEEP_LOGITS=return_scores, ALIGNED=aligned(k_cache) and aligned(v_cache), EXACT=interpreted(),
+        LATENT=latent, HAS_SOFTCAP=softcap is not None, HAS_SINKS=sinks is not None, SCALED_K=k_scale is not None,
+        SCALED_V=v_scale is not None, KEEP_LOGITS=return_scores, ALIGNED=aligned(k_cache) and aligned(v_cache),
+        LONG=long, EXACT=interpreted(),
     )  # fmt: skip
     launches = [
         Launch(
             attention_kernel,
-            (splits, programs, batch),
+            (programs, splits, batch) if long else (splits, programs, batch),
             arguments,
             constants,
             config.num_warps,
@@ -98,5 +113,19 @@ def attention_launches(
     if return_scores:
         constants = dict(HEADS=heads, GROUP=group, WINDOW=window or 0, BLOCK=SCORE_TILE)
         grid = (triton.cdiv(width, SCORE_TILE), heads, batch)
-        launches.append(Launch(scores_kernel, grid, (logits, lse, lengths, scores, width), constants))
+        launches.append(
+            Launch(scores_kernel, grid, (logits, lse, lengths, scores, width, stride_logits), constants)
+        )
     return launches, Attention(out, lse, scores)
+
+
+def _as_wide_as_the_cache(query: Tensor, *caches: Tensor) -> Tensor:
+    """K and V are converted to the query's dtype, so it must hold them: float16 over a bfloat16 cache becomes float32.
+
+    What is stored in 8 bits fits every float dtype.
+    """
+    dtype = query.dtype
+    for cache in caches:
+        if cache.dtype in FLOATS:
+            dtype = torch.promote_types(dtype, cache.dtype)
+    return query.to(dtype)
