@@ -1,0 +1,88 @@
+"""How many blocks a sequence needs and holds, and which sequence it costs least to take blocks from."""
+
+from collections.abc import Iterable
+
+from minikv.blocks import NULL_BLOCK, BlockManager
+from minikv.engine.sequence import Sequence
+from minikv.errors import RequestTooLarge
+
+
+def peak_blocks(num_tokens: int, window: int | None, block_size: int) -> int:
+    """The most blocks of one kind that a sequence holds at once on its way to ``num_tokens`` cached tokens.
+
+    Without a window ceil(tokens / block). With one of w tokens never more than 1 + ceil((w - 1) / block): the query at
+    the first position of a block reads w - 1 tokens before it. That holds token by token; a longer chunk takes more.
+    """
+    blocks = -(-num_tokens // block_size)
+    return blocks if window is None else min(blocks, 1 + -(-(window - 1) // block_size))
+
+
+def held_blocks(num_placed: int, num_computed: int, window: int | None, block_size: int) -> int:
+    """The blocks of one kind that a running sequence holds now, those it shares included."""
+    gone = 0 if window is None else max(0, num_computed - window + 1) // block_size
+    return -(-num_placed // block_size) - gone
+
+
+def refuse_what_never_fits(
+    manager: BlockManager, request_id: str | int, prompt: int, max_tokens: int
+) -> None:
+    """Raise ``RequestTooLarge`` where a sequence of the request would not fit into the empty pool, alone.
+
+    The last token that is generated is never computed, so it needs no slot.
+    """
+    size, stored = manager.block_size, prompt + max_tokens - 1
+    for number, kind in enumerate(manager.kinds):
+        asked = peak_blocks(stored, kind.window, size)
+        if asked > kind.num_blocks:
+            raise RequestTooLarge(
+                "request_never_fits",
+                request=request_id,
+                prompt=prompt,
+                max_tokens=max_tokens,
+                kind=number,
+                asked=asked,
+                total=kind.num_blocks,
+                fits=_longest(manager) + 1,
+            )
+
+
+def _longest(manager: BlockManager) -> int:
+    """Tokens that the empty pool can hold of one sequence: it ends where the first kind's blocks do."""
+    size = manager.block_size
+    return min(
+        kind.num_blocks * size
+        for kind in manager.kinds
+        if kind.window is None or 1 + -(-(kind.window - 1) // size) > kind.num_blocks
+    )
+
+
+def outstanding_blocks(manager: BlockManager, running: Iterable[Sequence], kind: int) -> int:
+    """Blocks that the running sequences still need for the tokens that they have, and for one more each."""
+    size, window = manager.block_size, manager.kinds[kind].window
+    total = 0
+    for seq in running:
+        held = held_blocks(seq.num_placed, seq.num_computed, window, size)
+        total += max(0, peak_blocks(len(seq.tokens) + 1, window, size) - held) + len(seq.pending)
+    return total
+
+
+def cheapest_victim(manager: BlockManager, candidates: Iterable[Sequence], asked: int) -> Sequence | None:
+    """Whom to preempt so that ``asked`` blocks get free in every kind; None where there is nobody.
+
+    Of those that free enough, the one that loses the fewest tokens (those in blocks that another sequence holds will
+    be found again); of those that do not, the one that frees most. The younger of two that are equal.
+    """
+    best, best_rank = None, None
+    for seq in candidates:
+        tables = [manager.block_table(seq.id, kind) for kind in range(len(manager.pools))]
+        freed, kept = [], []
+        for pool, table in zip(manager.pools, tables, strict=True):
+            shared = [block == NULL_BLOCK or pool.ref_count(block) > 1 for block in table]
+            freed.append(pool.num_free + len(table) - sum(shared))
+            kept.append(next((place for place, other in enumerate(shared) if not other), len(shared)))
+        lost = max(0, seq.num_computed - min(kept) * manager.block_size)
+        enough = min(freed) >= asked
+        rank = (not enough, lost if enough else -min(freed), -seq.order[0], -seq.order[1])
+        if best_rank is None or rank < best_rank:
+            best, best_rank = seq, rank
+    return best

@@ -1,0 +1,118 @@
+"""What a run was worth: throughput, hit rate, waste, occupancy, preemptions and latencies, from its events."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from minikv.engine.events import AnyEvent, Event, StepEvent
+from minikv.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Seconds, interpolated between neighbours; ``count`` sequences were measured."""
+
+    p50: float
+    p90: float
+    p99: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """A run from its first event to its last, ``seconds`` of the scheduler's clock.
+
+    - ``generated_tokens``: of the sequences that have ended. ``computed_tokens``: those that went through a forward.
+    - ``hit_rate``: the share of the prefill's tokens, those of a recompute included, that the prefix cache had.
+    - ``lost_tokens``: their K and V were given up by preemption.
+    - ``occupancy``: the share of the blocks in use; ``waste``: the share of their slots without a token. Of all kinds
+      of layers together, averaged over the steps by their seconds.
+    - ``ttft``: from arrival to the first token; ``tpot``: from token to token after it, the mean of each sequence that
+      finished with at least two. None where no sequence has come so far.
+    - ``tokens_per_second``: generated; None where no time passed.
+    """
+
+    seconds: float
+    steps: int
+    finished: int
+    aborted: int
+    failed: int
+    computed_tokens: int
+    generated_tokens: int
+    tokens_per_second: float | None
+    hit_rate: float
+    waste: float
+    occupancy: float
+    peak_occupancy: float
+    preemptions: int
+    lost_tokens: int
+    ttft: Percentiles | None
+    tpot: Percentiles | None
+
+
+def summary(events: Sequence[AnyEvent]) -> Metrics:
+    """Sum up the events of one run. Raises ``ArgumentError`` if there is no step among them."""
+    steps = [event for event in events if isinstance(event, StepEvent)]
+    if not steps:
+        raise ArgumentError("metrics_no_steps", count=len(events))
+    others = [event for event in events if isinstance(event, Event)]
+    by_kind: dict[str, list[Event]] = {}
+    for event in others:
+        by_kind.setdefault(event.kind, []).append(event)
+    ends = [event for kind in ("finish", "abort", "fail") for event in by_kind.get(kind, [])]
+    computed = sum(step.prefill_tokens + step.decode_tokens for step in steps if not step.failed)
+    hits = sum(event.tokens for event in by_kind.get("hit", []))
+    prefilled = hits + sum(step.prefill_tokens for step in steps)
+    seconds = events[-1].time - min(event.time for event in events)
+    generated = sum(event.tokens for event in ends)
+    weights = np.array([step.seconds for step in steps])
+    weights = weights if weights.sum() > 0 else np.ones(len(steps))
+    used = np.array([sum(step.used) for step in steps])
+    total = np.array([sum(step.total) for step in steps])
+    slots = used * np.array([step.block_size for step in steps])
+    wasted = np.array([sum(step.wasted_slots) for step in steps])
+    full = float((slots * weights).sum())
+    ttft, tpot = _latencies(others)
+    preempted = by_kind.get("preempt", [])
+    return Metrics(
+        seconds=seconds,
+        steps=len(steps),
+        finished=len(by_kind.get("finish", [])),
+        aborted=len(by_kind.get("abort", [])),
+        failed=len(by_kind.get("fail", [])),
+        computed_tokens=computed,
+        generated_tokens=generated,
+        tokens_per_second=generated / seconds if seconds > 0 else None,
+        hit_rate=hits / prefilled if prefilled else 0.0,
+        waste=float((wasted * weights).sum()) / full if full else 0.0,
+        occupancy=float((used / total * weights).sum() / weights.sum()),
+        peak_occupancy=float((used / total).max()),
+        preemptions=len(preempted),
+        lost_tokens=sum(event.tokens for event in preempted),
+        ttft=_percentiles(ttft),
+        tpot=_percentiles(tpot),
+    )
+
+
+def _latencies(events: list[Event]) -> tuple[list[float], list[float]]:
+    """TTFT of every sequence with a first token, TPOT of every finished one with a second, in seconds."""
+    arrivals: dict[object, float] = {}
+    firsts: dict[object, float] = {}
+    ttft, tpot = [], []
+    for event in events:  # in order: a request's id may be used again after its end
+        if event.kind == "arrive":
+            arrivals[event.request] = event.time
+        elif event.kind == "first":
+            firsts[event.request, event.sample] = event.time
+            ttft.append(event.time - arrivals[event.request])
+        elif event.kind == "finish" and event.tokens > 1:
+            tpot.append((event.time - firsts[event.request, event.sample]) / (event.tokens - 1))
+    return ttft, tpot
+
+
+def _percentiles(seconds: list[float]) -> Percentiles | None:
+    if not seconds:
+        return None
+    p50, p90, p99 = np.percentile(seconds, [50, 90, 99]).tolist()
+    return Percentiles(p50, p90, p99, len(seconds))

@@ -1,0 +1,166 @@
+"""Planner: one step is put together here. Who is served, who gives blocks back, and who is admitted."""
+
+from bisect import insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from minikv.blocks import NULL_BLOCK, BlockManager, Copy, Match
+from minikv.engine.capacity import cheapest_victim, outstanding_blocks, peak_blocks
+from minikv.engine.reporter import Reporter
+from minikv.engine.sequence import Sequence, State
+from minikv.engine.step import Scheduled
+from minikv.errors import OutOfBlocks
+
+
+@dataclass
+class Draft:
+    """A step in the making, with ``budget`` tokens left."""
+
+    budget: int
+    items: list[Scheduled] = field(default_factory=list)
+    copies: list[Copy] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+
+    def put(self, seq: Sequence, start: int, end: int, decode: bool) -> None:
+        """The tokens ``start`` to ``end - 1`` of ``seq`` are in the step; the manager has placed them."""
+        samples = (seq.id, *(other.id for other in seq.pending)) if end == len(seq.tokens) else ()
+        self.items.append(Scheduled(seq.id, start, tuple(seq.tokens[start:end]), decode, samples))
+        self.budget -= end - start
+        seq.num_placed = end
+
+
+class Planner:
+    """The queue and the running sequences, both in order of arrival, on a manager that nobody else uses."""
+
+    def __init__(self, manager: BlockManager, max_num_seqs: int, max_batched_tokens: int, report: Reporter):
+        self.manager = manager
+        self.max_num_seqs = max_num_seqs
+        self.max_batched_tokens = max_batched_tokens
+        self._report = report
+        self._waiting: list[Sequence] = []
+        self._running: list[Sequence] = []  # exactly those that the manager has
+
+    def _draft(self, now: float) -> Draft:
+        """The next step. If it raises anything, whatever it had taken is given back."""
+        draft = Draft(self.max_batched_tokens)
+        try:
+            self._serve_running(draft, now)
+            if not draft.preempted:  # what was just taken from a younger one is not for the youngest
+                self._admit(draft, now)
+        except BaseException:
+            self._undo(now)
+            raise
+        return draft
+
+    def _undo(self, now: float) -> None:
+        """Whoever holds slots that were never computed starts again; nothing is lost but time."""
+        for seq in list(self._running):
+            if self.manager.num_tokens(seq.id) != seq.num_computed:
+                self._preempt(seq, now)
+        known = {seq.id for seq in self._running}
+        for seq_id in set(self.manager.sequences()) - known:  # allocated, but not yet running
+            self.manager.free(seq_id)
+
+    def _serve_running(self, draft: Draft, now: float) -> None:
+        """A token for each decode, the rest of the budget for the prefills, the oldest first."""
+        singles = sum(seq.missing == 1 for seq in self._running)  # each of them is sure of its token
+        for place, seq in _while_it_shrinks(self._running):
+            singles -= seq.missing == 1
+            want = min(seq.missing, draft.budget - singles)
+            while want > 0:
+                start, before = seq.num_computed, self._report.free_blocks()
+                end = start + (1 if want == 1 else max(1, min(want, self._room(seq))))
+                try:
+                    if end == start + 1:
+                        copies = self.manager.append(seq.id, seq.tokens[start])
+                    else:
+                        copies = self.manager.extend(seq.id, seq.tokens[start:end])
+                except OutOfBlocks as error:
+                    asked = int(error.values["asked"])  # type: ignore[call-overload]
+                    victim = cheapest_victim(self.manager, self._running[place + 1 :], asked)
+                    if victim is None:
+                        break  # it keeps what it has, and waits for a block
+                    singles -= victim.missing == 1
+                    self._preempt(victim, now)
+                    draft.preempted.append(victim)
+                    want = min(seq.missing, draft.budget - singles)
+                    continue
+                decode = seq.decoding
+                draft.copies += copies
+                draft.put(seq, start, end, decode)
+                self._report.grow(now, seq, end - start, before)
+                break
+
+    def _room(self, seq: Sequence) -> int:
+        """Tokens that fit into the last block of ``seq`` and the free ones. A prefill's last block is its own."""
+        size = self.manager.block_size
+        return -seq.num_placed % size + size * min(pool.num_free for pool in self.manager.pools)
+
+    def _admit(self, draft: Draft, now: float) -> None:
+        """Take from the queue, in order, while there are seats, budget and blocks for the whole sequence."""
+        seats = self.max_num_seqs - sum(1 + len(seq.pending) for seq in self._running)
+        while self._waiting and draft.budget:
+            seq = self._waiting[0]
+            seats -= 1 + len(seq.pending)
+            if seats < 0:
+                break
+            found = self.manager.match(seq.tokens, seq.salt)
+            room = self._room_for(seq, found)
+            if room < 1:
+                break
+            end = min(len(seq.tokens), found.num_tokens + min(draft.budget, room))
+            taken = self.manager.allocate(seq.id, seq.tokens[:end], seq.salt)
+            # What allocate() has found counts, not what any search before it had.
+            seq.num_computed = taken.num_cached
+            self._start(seq)
+            draft.put(seq, taken.num_cached, end, decode=False)
+            size = self.manager.block_size
+            new = -(-end // size) - taken.num_cached // size
+            self._report.hit(now, seq, taken.num_cached)
+            self._report.allocate(now, seq, end - taken.num_cached, (new,) * len(self.manager.pools))
+
+    def _room_for(self, seq: Sequence, found: Match) -> int:
+        """Tokens behind the cached prefix that a waiting sequence could have now; 0 if it has to wait longer.
+
+        Beside others it waits until all that it has fits, with what they still need: else it would soon be preempted.
+        """
+        size, fewest = self.manager.block_size, self.manager.pools[0].num_blocks
+        for number, (pool, kind) in enumerate(zip(self.manager.pools, self.manager.kinds, strict=True)):
+            hits = [block for block in found.tables[number] if block != NULL_BLOCK]
+            free = pool.num_free - pool.count_free(hits)
+            if self._running:
+                need = peak_blocks(len(seq.tokens), kind.window, size) - len(hits) + len(seq.pending)
+                if need > free - outstanding_blocks(self.manager, self._running, number):
+                    return 0
+            fewest = min(fewest, free)
+        return fewest * size
+
+    def _start(self, seq: Sequence) -> None:
+        """``seq`` holds blocks from now on."""
+        if self._waiting and self._waiting[0] is seq:
+            del self._waiting[0]
+        insort(self._running, seq, key=lambda each: each.order)
+        seq.state = State.RUNNING
+
+    def _preempt(self, seq: Sequence, now: float) -> None:
+        """Give the blocks of ``seq`` back; it waits in its place and computes its tokens again."""
+        self._report.preempt(now, seq)
+        self._release(seq, now)
+        seq.state, seq.num_computed, seq.num_placed = State.WAITING, 0, 0
+        seq.num_preemptions += 1
+        insort(self._waiting, seq, key=lambda each: each.order)
+
+    def _release(self, seq: Sequence, now: float) -> None:
+        """The one place where a sequence gives its blocks back."""
+        before = self._report.free_blocks()
+        self.manager.free(seq.id)
+        self._running.remove(seq)
+        self._report.free(now, seq, before)
+
+
+def _while_it_shrinks(running: list[Sequence]) -> Iterator[tuple[int, Sequence]]:
+    """Each with its place, though those behind it may be taken away meanwhile."""
+    place = 0
+    while place < len(running):
+        yield place, running[place]
+        place += 1

@@ -1,0 +1,116 @@
+"""Request and Sequence: what was asked, and how far each sequence of it has come."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from minikv.engine.sampling_params import SamplingParams
+
+
+class State(StrEnum):
+    """WAITING holds no block; RUNNING does. The other two have ended."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    ABORTED = "aborted"
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended: a stop token or text, ``max_tokens``, an ``abort``, an exception in its step."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class SequenceId(NamedTuple):
+    """Which of the ``n`` sequences of which request; the block manager knows the sequence by it."""
+
+    request: str | int
+    sample: int
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One of the ``n`` sequences of a request. ``tokens`` are the prompt's and those generated, in one list.
+
+    K and V of the first ``num_computed`` tokens are in the cache; a step that is being computed has blocks for
+    ``num_placed`` of them. ``num_cached`` of the prompt's tokens were found in the prefix cache when it was admitted,
+    at ``admitted_at``; both are None until its first step has ended. ``pending`` are the request's other
+    sequences, until this one has computed the prompt that they share. Times are the scheduler's clock, in seconds.
+    """
+
+    id: SequenceId
+    order: tuple[int, int]  # (number of the request, sample): who comes first
+    tokens: list[int]
+    num_prompt: int
+    params: SamplingParams
+    salt: str
+    arrival: float
+    state: State = State.WAITING
+    finish_reason: FinishReason | None = None
+    error: BaseException | None = None
+    num_computed: int = 0
+    num_placed: int = 0
+    num_cached: int | None = None
+    num_preemptions: int = 0
+    admitted_at: float | None = None
+    first_token_at: float | None = None
+    finished_at: float | None = None
+    pending: list["Sequence"] = field(default_factory=list)
+
+    @property
+    def output(self) -> list[int]:
+        """The tokens generated so far."""
+        return self.tokens[self.num_prompt :]
+
+    @property
+    def num_output(self) -> int:
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def ended(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
+    def missing(self) -> int:
+        """Tokens to compute before the next one can be sampled: 1 in decode."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def decoding(self) -> bool:
+        """Only the newest token, which was generated, has no K and V yet."""
+        return self.missing == 1 and self.num_output > 0
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt with its ``SamplingParams`` under a salt; ``sequences`` are its ``params.n`` sequences."""
+
+    id: str | int
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    salt: str
+    arrival: float
+    sequences: tuple[Sequence, ...]
+
+    @property
+    def ended(self) -> bool:
+        """Whether all of its sequences have."""
+        return all(seq.ended for seq in self.sequences)
+
+
+def new_request(
+    request_id: str | int, number: int, prompt: list[int], params: SamplingParams, salt: str, arrival: float
+) -> Request:
+    """The request with its sequences, the first of which will compute the prompt for all."""
+    sequences = tuple(
+        Sequence(
+            SequenceId(request_id, sample), (number, sample), list(prompt), len(prompt), params, salt, arrival
+        )
+        for sample in range(params.n)
+    )
+    sequences[0].pending = list(sequences[1:])
+    return Request(request_id, tuple(prompt), params, salt, arrival, sequences)

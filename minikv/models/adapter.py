@@ -1,0 +1,196 @@
+"""bind_model: a Hugging Face decoder and a PagedKVCache become one thing that computes a Batch. Lesson 11."""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minikv.cache.paged import PagedKVCache
+from minikv.errors import ArgumentError
+from minikv.models.attention import ATTENTION, windows_asked
+from minikv.models.batch import Batch, seen_window, sees
+from minikv.plan.spec import CacheSpec
+
+READS = ("auto", "paged", "gather")
+_SIZES = ("kv_heads", "k_dim", "v_dim", "reads_layer")
+
+
+@dataclass(frozen=True, eq=False)
+class Adapter:
+    """A model bound to a cache. ``reads`` is "paged" (attention over the blocks where they lie, all sequences in one
+    forward) or "gather" (a copy of each sequence's history, one forward a sequence).
+
+    ``position_limit``: positions from there on are refused (None: no limit). ``was`` is the attention implementation
+    that ``unbind`` gives back.
+    """
+
+    model: Any
+    cache: PagedKVCache
+    reads: str
+    position_limit: int | None
+    was: Any
+    _accepts: frozenset[str]
+
+    @torch.no_grad()
+    def forward(self, input_ids: Any, batch: Batch) -> Tensor:
+        """The logits [B, vocabulary] of each sequence's last token; K and V of all T tokens are stored.
+
+        ``input_ids`` [T]: the tokens of the batch, a tensor, a NumPy array or a list. Raises ``ArgumentError`` before
+        anything is computed for another number of ids, a batch of another cache, or a position past the limit.
+        """
+        if not isinstance(batch, Batch) or batch.cache is not self.cache:
+            raise ArgumentError("models_other_cache", name=self.cache.spec.name)
+        if self.position_limit is not None and batch.max_position >= self.position_limit:
+            name, limit = self.cache.spec.name, self.position_limit
+            raise ArgumentError("models_position", name=name, position=batch.max_position, limit=limit)
+        ids = torch.as_tensor(input_ids)
+        if ids.dtype not in (torch.int64, torch.int32):
+            raise ArgumentError("cache_not_whole", what="input_ids", value=str(ids.dtype))
+        if ids.shape != (batch.num_tokens,):
+            expected = f"[{batch.num_tokens}]"
+            raise ArgumentError("cache_shape", what="input_ids", shape=list(ids.shape), expected=expected)
+        ids = ids.to(self.cache.device)
+        return self._gather(ids, batch) if self.reads == "gather" else self._paged(ids, batch)
+
+    def unbind(self) -> None:
+        """Give the model its own attention back."""
+        if self.reads == "paged":
+            self.model.set_attn_implementation(self.was)
+
+    def _paged(self, ids: Tensor, batch: Batch) -> Tensor:
+        from minikv.models.hf_cache import PagedCache
+
+        out = self.model(
+            input_ids=ids.unsqueeze(0),
+            position_ids=batch.positions.unsqueeze(0),
+            past_key_values=PagedCache(batch),
+            use_cache=True,
+            batch=batch,
+            **({"logits_to_keep": batch.last} if "logits_to_keep" in self._accepts else {}),
+        )
+        return out.logits[0] if "logits_to_keep" in self._accepts else out.logits[0, batch.last]
+
+    def _gather(self, ids: Tensor, batch: Batch) -> Tensor:
+        from minikv.models.hf_cache import GatheredCache
+
+        starts = batch.query_starts.tolist()
+        lengths = [values.tolist() for values in batch.lengths]
+        logits = []
+        for row in range(batch.num_sequences):
+            start, end = starts[row], starts[row + 1]
+            held = GatheredCache(batch, row, start, end, tuple(values[row] for values in lengths))
+            options: dict[str, Any] = {"position_ids": batch.positions[None, start:end], "logits_to_keep": 1}
+            options = {name: value for name, value in options.items() if name in self._accepts}
+            out = self.model(input_ids=ids[None, start:end], past_key_values=held, use_cache=True, **options)
+            logits.append(out.logits[0, -1])
+        return torch.stack(logits)
+
+
+def bind_model(model: Any, cache: PagedKVCache, *, reads: str = "auto") -> Adapter:
+    """``model``, a causal language model of transformers in eval mode, computing on ``cache``.
+
+    ``reads`` "paged" switches the model to the attention function ``minikv_paged`` until ``unbind``; "gather" leaves it
+    as it is and hands it copies; "auto" takes "gather" only where a model cannot do the other: its class computes
+    attention by itself (Bloom, Falcon, MPT, GPT-J), passes no arguments on to it (Nemotron, StableLM) or no window
+    (Phi-3.5-MoE), its layers look at chunks (Llama 4), or its latents or their projection are quantized. One token is
+    run through the model to know.
+
+    Raises ``ArgumentError``, with the model unchanged: a model in training mode or on another device, a cache whose
+    layers are not those of the model's config (the first is named), "paged" where it is impossible. ``ConfigError``
+    for an architecture that minikv does not know.
+    """
+    if not isinstance(cache, PagedKVCache):
+        raise ArgumentError("bind_not_a_cache", kind=type(cache).__name__)
+    if reads not in READS:
+        raise ArgumentError("unknown_choice", what="reads", value=reads, known=", ".join(READS))
+    if not callable(getattr(model, "can_generate", None)) or not model.can_generate():
+        raise ArgumentError("models_not_a_decoder", kind=type(model).__name__)
+    if model.training:
+        raise ArgumentError("models_training", kind=type(model).__name__)
+    device = model.get_input_embeddings().weight.device
+    if device != cache.device:
+        raise ArgumentError("kernel_device", what="cache", device=str(cache.device), expected=str(device))
+    _check_layers(model, cache)
+    why = _why_gather(model, cache)
+    if why is not None and reads == "paged":
+        raise ArgumentError("models_cannot_switch", kind=type(model).__name__, why=why)
+    how = "gather" if why is not None or reads == "gather" else "paged"
+    was = model.config._attn_implementation
+    if how == "paged":
+        model.set_attn_implementation(ATTENTION)
+    accepts = frozenset(inspect.signature(model.forward).parameters)
+    return Adapter(model, cache, how, _position_limit(model, cache), was, accepts)
+
+
+def _check_layers(model: Any, cache: PagedKVCache) -> None:
+    """Raise unless the cache was made for the layers that this model has, as transformers calls ``update``."""
+    own, spec = CacheSpec.from_config(model.config, kv_dtype=cache.spec.kv_dtype), cache.spec
+    if len(own.layers) != len(spec.layers):
+        raise ArgumentError(
+            "models_layer_count", model=len(own.layers), cache=len(spec.layers), name=spec.name
+        )
+    for number, (want, have) in enumerate(zip(own.layers, spec.layers, strict=True)):
+        pairs = {field: (getattr(want, field), getattr(have, field)) for field in _SIZES}
+        pairs["window"] = (sees(own, want), sees(spec, have))
+        for field, (mine, theirs) in pairs.items():
+            if mine != theirs:
+                raise ArgumentError(
+                    "models_layer", layer=number, field=field, model=mine, cache=theirs, name=spec.name
+                )
+
+
+def _why_gather(model: Any, cache: PagedKVCache) -> str | None:
+    """Why this model cannot read the blocks where they lie, in one word; None: it can."""
+    if not type(model)._can_set_attn_implementation():
+        return "attention"
+    if any(layer.kind == "chunked" for layer in cache.spec.layers):
+        return "chunked"
+    if not _absorbs(model, cache):
+        return "latent"
+    asked = windows_asked(model)
+    for number, layer in enumerate(cache.spec.layers):
+        if not layer.token_bytes and layer.reads_layer is None:
+            continue
+        if number not in asked:
+            return "arguments"
+        if asked[number] != seen_window(cache, cache.kind_of(number)):
+            return "window"
+    return None
+
+
+def _absorbs(model: Any, cache: PagedKVCache) -> bool:
+    """Whether latents and the projections to be absorbed into the query are plain floats, where there are any."""
+    if not any(layer.kind == "latent" for layer in cache.spec.layers):
+        return True
+    projections = [module.kv_b_proj for module in model.modules() if hasattr(module, "kv_b_proj")]
+    return cache.codec.itemsize > 1 and all(
+        projection.weight.is_floating_point() and projection.weight.element_size() > 1
+        for projection in projections
+    )
+
+
+def _position_limit(model: Any, cache: PagedKVCache) -> int | None:
+    """The first position that this model cannot compute in a batch with others.
+
+    A table of positions ends (GPT-2, OPT, MPT); "longrope" and "dynamic" RoPE change every angle once the longest
+    sequence of a batch passes the length of the training, the cached keys' included.
+    """
+    config = model.config.get_text_config(decoder=True)
+    rope = getattr(config, "rope_parameters", None)
+    if not rope:
+        return cache.spec.max_positions
+    limits = [_rope_limit(config, entry) for entry in (rope, *rope.values()) if isinstance(entry, dict)]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _rope_limit(config: Any, rope: dict) -> int | None:
+    if rope.get("rope_type") not in ("longrope", "dynamic"):
+        return None
+    original = rope.get("original_max_position_embeddings")
+    return (
+        original
+        or getattr(config, "original_max_position_embeddings", None)
+        or config.max_position_embeddings
+    )

@@ -1,0 +1,130 @@
+"""The attention function that transformers calls instead of its own: it reads the blocks where they lie. Lesson 11.
+
+A model with ``config._attn_implementation == "minikv_paged"`` calls it once a layer. Every keyword argument given to
+``model(...)`` arrives here, so the batch comes as one: there is no global. The new tokens' K and V have been stored by
+``PagedCache.update`` just before; what a model hands over as key and value is not read.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minikv.errors import ArgumentError
+from minikv.kernels import latent_decode, latent_prefill, paged_decode, paged_prefill
+from minikv.models.batch import Batch, seen_window
+
+ATTENTION = "minikv_paged"  # its name in transformers' AttentionInterface
+PROBE = "minikv_probe"
+
+
+def register() -> None:
+    """Make ``ATTENTION`` and ``PROBE`` known to transformers. Doing it again changes nothing."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION, attend)
+    AttentionInterface.register(PROBE, _probe)
+
+
+def windows_asked(model: Any) -> dict[int, int | None]:
+    """Run one token through ``model``: {layer: the window that it hands to an attention function}.
+
+    A layer is absent where a keyword argument of ``model(...)`` does not arrive, as in a class that does not pass them
+    on (Nemotron, StableLM): its source would not say so as surely as a call. The weights are read once.
+    """
+    from transformers import DynamicCache
+
+    register()
+    was = model.config._attn_implementation
+    asked: dict[int, int | None] = {}
+    zero = torch.zeros(1, 1, dtype=torch.long, device=model.get_input_embeddings().weight.device)
+    model.set_attn_implementation(PROBE)
+    try:
+        with torch.no_grad():
+            cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+            model(input_ids=zero, position_ids=zero, past_key_values=cache, use_cache=True, asked=asked)
+    finally:
+        model.set_attn_implementation(was)
+    return asked
+
+
+def _probe(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    sliding_window: int | None = None,
+    asked: dict[int, int | None] | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Note what the layer asks for, and attend to nothing."""
+    if asked is not None:
+        asked[module.layer_idx] = sliding_window
+    return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    batch: Batch | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention of the queries [1, Hq, T, Dk] of ``batch`` over its blocks: ([1, T, Hq, Dv], None).
+
+    ``softcap`` caps the logits (Gemma 2), ``s_aux`` [Hq] are sink logits (gpt-oss). Raises ``ArgumentError`` without a
+    batch, for a mask (the batch says who sees whom), and where a layer's window is not the one that its cache keeps.
+    """
+    if batch is None:
+        raise ArgumentError("models_no_batch", name=ATTENTION)
+    if attention_mask is not None:
+        raise ArgumentError("models_mask", name=ATTENTION)
+    index = module.layer_idx
+    layer = batch.cache.layer(index)
+    window = seen_window(batch.cache, layer.kind)
+    if sliding_window != window:
+        raise ArgumentError("models_window", layer=index, model=sliding_window, cache=window)
+    table, lengths = batch.block_tables[layer.kind], batch.lengths[layer.kind]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if batch.cache.spec.layers[index].kind == "latent":
+        return _latent(module, query, batch, scale, window).unsqueeze(0), None
+    options: dict[str, Any] = {"window": window, "softcap": softcap, "sinks": s_aux}
+    options |= {"scale": scale, "k_scale": layer.k_scale, "v_scale": layer.v_scale}
+    arguments = (query[0].transpose(0, 1), layer.k, layer.v, table)
+    if batch.max_queries == 1:
+        out = paged_decode(*arguments, lengths, **options).out
+    else:
+        options["max_queries"] = batch.max_queries
+        out = paged_prefill(*arguments, batch.query_starts, lengths, **options).out
+    return out.unsqueeze(0), None
+
+
+def _latent(module: nn.Module, query: Tensor, batch: Batch, scale: float, window: int | None) -> Tensor:
+    """MLA with ``kv_b_proj`` absorbed: [T, H, v_dim]. A query is its part without position, then its rope part.
+
+    ``kv_b_proj`` [H * (nope + v_dim), rank] makes K and V of a latent. q (W_UK latent) = (q W_UK) latent, so W_UK goes
+    into the query; and W_UV is applied to the weighted sum of latents, once a query instead of once a cached token.
+    """
+    layer = batch.cache.layer(module.layer_idx)
+    table, lengths = batch.block_tables[layer.kind], batch.lengths[layer.kind]
+    heads, rank, rope = query.shape[1], layer.k.shape[3], layer.v.shape[3]
+    nope = query.shape[3] - rope
+    up = module.kv_b_proj.weight.view(heads, -1, rank)
+    q_nope, q_rope = query[0].split([nope, rope], dim=-1)  # [H, T, ...]
+    q_latent = torch.matmul(q_nope, up[:, :nope]).transpose(0, 1)
+    arguments = (q_latent, q_rope.transpose(0, 1), layer.k, layer.v, table)
+    if batch.max_queries == 1:
+        out = latent_decode(*arguments, lengths, scale=scale, window=window).out
+    else:
+        starts, most = batch.query_starts, batch.max_queries
+        out = latent_prefill(*arguments, starts, lengths, max_queries=most, scale=scale, window=window).out
+    return torch.matmul(out.transpose(0, 1), up[:, nope:].transpose(1, 2)).transpose(0, 1)

@@ -1,0 +1,220 @@
+"""Batch: the tokens of one forward, and where each of them lies in the cache. Lesson 11.
+
+    sequence     a: 3 of a prompt's tokens      b: 1 (decode)      c: 2, behind a cached prefix of 16
+    positions      0  1  2                        40                 16  17
+    query_starts   0                 3                   4                       6
+
+All sequences lie one behind the other, so prompts, chunks of prompts and single tokens go through one forward.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minikv.cache.paged import NULL_BLOCK, PagedKVCache
+from minikv.errors import ArgumentError
+from minikv.plan.layers import LayerSpec
+from minikv.plan.spec import CacheSpec
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """T new tokens of B sequences in ``cache``; every tensor lies on the cache's device. Build it with ``build``.
+
+    ``positions`` [T] int64; ``query_starts`` [B + 1] int32: sequence i has the rows ``query_starts[i]`` to
+    ``query_starts[i + 1] - 1``; ``last`` [B] int64: the row of each sequence's last token; ``max_queries``: the
+    longest row; ``max_position``: the largest position. One entry for each kind of layer have ``slots`` ([T] int64,
+    where K and V of each token go, -1: nowhere), ``block_tables`` ([B, W] int32) and ``lengths`` ([B] int32, cached
+    tokens with the new ones included).
+    """
+
+    cache: PagedKVCache
+    positions: Tensor
+    slots: tuple[Tensor, ...]
+    block_tables: tuple[Tensor, ...]
+    lengths: tuple[Tensor, ...]
+    query_starts: Tensor
+    last: Tensor
+    max_queries: int
+    max_position: int
+
+    @classmethod
+    def build(
+        cls,
+        cache: PagedKVCache,
+        block_tables: Sequence[Any],
+        lengths: Any,
+        num_queries: Any,
+        positions: Any = None,
+    ) -> "Batch":
+        """The batch in which sequence i computes its last ``num_queries[i]`` tokens before ``lengths[i]``.
+
+        ``block_tables``: a table [B, W] for each of ``cache.kinds``, the sequence's blocks from its first token on;
+        ``NULL_BLOCK`` where a window has moved on, and past the length. ``lengths`` [B], or [kinds, B] where eviction
+        made them differ. ``positions`` [T], None: a token's position is its place, which holds until something was
+        evicted. NumPy arrays or lists; they are copied.
+
+        A token's slot follows from its table, ``table[place // block_size] * block_size + place % block_size``.
+        Raises ``ArgumentError`` for what is not whole numbers of these shapes, for a sequence without a query or with
+        more queries than tokens, for a table that does not hold the tokens that the queries read, and for two tokens
+        in one slot.
+        """
+        if not isinstance(cache, PagedKVCache):
+            raise ArgumentError("bind_not_a_cache", kind=type(cache).__name__)
+        kinds = len(cache.kinds)
+        if not isinstance(block_tables, list | tuple) or len(block_tables) != kinds:
+            found = (
+                len(block_tables) if isinstance(block_tables, list | tuple) else type(block_tables).__name__
+            )
+            raise ArgumentError("batch_tables", found=found, kinds=kinds)
+        queries = _whole("num_queries", num_queries, ("B",))
+        batch = len(queries)
+        counts = _whole("lengths", lengths, ("B",) if _dimensions(lengths) < 2 else (kinds, "B"))
+        if counts.shape[-1] != batch:
+            raise ArgumentError(
+                "cache_shape", what="lengths", shape=list(counts.shape), expected=f"[{batch}]"
+            )
+        counts = np.broadcast_to(counts, (kinds, batch))
+        _check_queries(queries, counts)
+        starts = np.zeros(batch + 1, np.int64)
+        np.cumsum(queries, out=starts[1:])
+        total = int(starts[-1])
+        row = np.repeat(np.arange(batch), queries)
+        within = np.arange(total) - starts[row]
+        tables, slots = [], []
+        for kind, given in enumerate(block_tables):
+            table = _whole(f"block_tables[{kind}]", given, (batch, "W"))
+            _check_table(cache, kind, table, counts[kind], queries)
+            tables.append(table)
+            slots.append(_slots(table, row, (counts[kind] - queries)[row] + within, cache.block_size))
+        if positions is None:
+            where = (counts[0] - queries)[row] + within
+        else:
+            where = _whole("positions", positions, (total,))
+            if where.min() < 0:
+                raise ArgumentError("bad_count", what="positions", value=int(where.min()), least=0)
+
+        def on_device(values: np.ndarray, dtype: type) -> Tensor:
+            return torch.from_numpy(values.astype(dtype)).to(cache.device)
+
+        return cls(
+            cache=cache,
+            positions=on_device(where, np.int64),
+            slots=tuple(on_device(values, np.int64) for values in slots),
+            block_tables=tuple(on_device(table, np.int32) for table in tables),
+            lengths=tuple(on_device(values, np.int32) for values in counts),
+            query_starts=on_device(starts, np.int32),
+            last=on_device(starts[1:] - 1, np.int64),
+            max_queries=int(queries.max()),
+            max_position=int(where.max()),
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        """T, the tokens that the forward computes."""
+        return len(self.positions)
+
+    @property
+    def num_sequences(self) -> int:
+        """B."""
+        return len(self.last)
+
+
+def seen_window(cache: PagedKVCache, kind: int) -> int | None:
+    """How many tokens a query of a layer of ``kind`` sees, itself included; None: all. A ``PoolKind`` asks for it."""
+    cache.check_kind(kind)
+    return sees(cache.spec, cache.kinds[kind].layer)
+
+
+def sees(spec: CacheSpec, layer: LayerSpec) -> int | None:
+    """How many tokens a query of ``layer`` sees, itself included; None: all.
+
+    A spec of transformers' layout says what is kept between two steps, which is one token fewer.
+    """
+    return layer.window if layer.window is None or spec.layout == "vllm" else layer.window + 1
+
+
+def _dimensions(values: Any) -> int:
+    if isinstance(values, np.ndarray):
+        return values.ndim
+    return 2 if isinstance(values, list | tuple) and values and isinstance(values[0], list | tuple) else 1
+
+
+def _whole(what: str, values: Any, shape: tuple[int | str, ...]) -> np.ndarray:
+    """``values`` as int64 of that shape (a word: any size, but not 0)."""
+    if isinstance(values, list | tuple):
+        flat = [value for row in values for value in (row if isinstance(row, list | tuple) else (row,))]
+        for value in flat:
+            if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+                raise ArgumentError("cache_not_whole", what=what, value=repr(value))
+            if not -(2**31) <= value < 2**31:
+                raise ArgumentError("cache_not_whole", what=what, value="a number of more than 32 bits")
+        try:
+            values = np.array(values, np.int64)
+        except ValueError:  # rows of different lengths
+            raise ArgumentError("batch_ragged", what=what) from None
+    if not isinstance(values, np.ndarray):
+        raise ArgumentError("cache_not_a_list", what=what, kind=type(values).__name__)
+    expected = "[{}]".format(", ".join(map(str, shape)))
+    if values.ndim != len(shape) or any(
+        have == 0 if isinstance(want, str) else have != want
+        for have, want in zip(values.shape, shape, strict=True)
+    ):
+        raise ArgumentError("cache_shape", what=what, shape=list(values.shape), expected=expected)
+    if values.dtype.kind not in "iu":
+        raise ArgumentError("cache_not_whole", what=what, value=f"{values.dtype}")
+    if values.dtype.itemsize > 4 and (values.max() >= 2**31 or values.min() < -(2**31)):
+        raise ArgumentError("cache_not_whole", what=what, value="a number of more than 32 bits")
+    return values.astype(np.int64)
+
+
+def _check_queries(queries: np.ndarray, lengths: np.ndarray) -> None:
+    """Every sequence has at least one query, and no more than it has tokens."""
+    if queries.min() < 1:
+        row = int(queries.argmin())
+        raise ArgumentError("bad_count", what=f"num_queries[{row}]", value=int(queries[row]), least=1)
+    short = lengths.min(axis=0) < queries
+    if short.any():
+        row = int(short.argmax())
+        raise ArgumentError(
+            "kernel_query_past", row=row, queries=int(queries[row]), length=int(lengths[:, row].min())
+        )
+
+
+def _check_table(
+    cache: PagedKVCache, kind: int, table: np.ndarray, lengths: np.ndarray, queries: np.ndarray
+) -> None:
+    """The table is wide enough, and names a block wherever a query of its sequence looks."""
+    size, last = cache.block_size, cache.num_blocks[kind] - 1
+    width, longest = table.shape[1], int(lengths.max())
+    if longest > width * size:
+        raise ArgumentError(
+            "paged_table_short", blocks=width, length=longest, need=-(-longest // size), block_size=size
+        )
+    window = seen_window(cache, kind)
+    behind = np.zeros_like(lengths)
+    if window is not None:
+        behind = np.maximum(lengths - queries - window + 1, 0) // size
+    column = np.arange(width)
+    read = (column >= behind[:, None]) & (column * size < lengths[:, None])
+    bad = read & ((table < 0) | (table > last))
+    if bad.any():
+        row, entry = (int(place) for place in np.argwhere(bad)[0])
+        raise ArgumentError("kernel_table", row=row, entry=entry, value=int(table[row, entry]), last=last)
+
+
+def _slots(table: np.ndarray, row: np.ndarray, place: np.ndarray, block_size: int) -> np.ndarray:
+    """The slot of the token at ``place`` of the sequence ``row``, for each token; -1 where no block stands."""
+    blocks = table[row, place // block_size]
+    slots = np.where(blocks == NULL_BLOCK, -1, blocks * block_size + place % block_size)
+    ordered = np.sort(slots)
+    twice = (ordered[1:] == ordered[:-1]) & (ordered[1:] >= 0)
+    if twice.any():
+        slot = int(ordered[1:][twice][0])
+        first, second = (int(row[token]) for token in np.flatnonzero(slots == slot)[:2])
+        raise ArgumentError("batch_slot_twice", slot=slot, first=first, second=second)
+    return slots

@@ -1,0 +1,116 @@
+"""What a model of transformers takes for its cache during one forward. Lesson 11.
+
+A model calls ``update(k, v, layer)`` with the K and V of the new tokens, after RoPE, and computes attention with what
+comes back. ``PagedCache`` gives back the new tokens only, since the attention function reads the rest from its blocks;
+``GatheredCache`` gives back the whole history of one sequence, for a model that computes attention in its own way.
+Neither keeps anything: K and V are in the ``PagedKVCache``, and a step makes a new object.
+"""
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+from minikv.cache.paged import LayerCache
+from minikv.kernels import store_kv
+from minikv.models.batch import Batch
+
+
+class PagedCache(Cache):
+    """The cache of one packed forward [1, T]: ``update`` stores the new tokens and returns them unchanged."""
+
+    def __init__(self, batch: Batch):
+        super().__init__(layers=[])
+        self.batch = batch
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args, **kwargs
+    ) -> tuple[Tensor, Tensor]:
+        """``key_states`` [1, kv_heads, T, k_dim] and ``value_states`` [..., v_dim] into the slots of the batch."""
+        layer = self.batch.cache.layer(layer_idx)
+        _store(layer, key_states, value_states, self.batch.slots[layer.kind])
+        return key_states, value_states
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """0: many sequences have no common length. Positions are given to every forward."""
+        return 0
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        """-1: no limit that this object knows of."""
+        return -1
+
+
+class GatheredCache(Cache):
+    """The cache of a forward [1, q] of one sequence of the batch: ``update`` returns its history as one tensor.
+
+    ``length`` [kinds] are its cached tokens with the q new ones included, the rows ``start`` to ``end - 1`` of the
+    batch.
+    """
+
+    def __init__(self, batch: Batch, row: int, start: int, end: int, lengths: tuple[int, ...]):
+        super().__init__(layers=[])
+        self.batch, self.row, self.start, self.end, self.lengths = batch, row, start, end, lengths
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args, **kwargs
+    ) -> tuple[Tensor, Tensor]:
+        """Store the new tokens; return K [1, kv_heads, n, k_dim] and V of all that a query of this layer may see."""
+        cache, kind = self.batch.cache, self.batch.cache.kind_of(layer_idx)
+        _store(
+            cache.layer(layer_idx), key_states, value_states, self.batch.slots[kind][self.start : self.end]
+        )
+        table = self.batch.block_tables[kind][self.row]
+        k, v = cache.gather(
+            layer_idx, table, self.lengths[kind], self._first(layer_idx), dtype=key_states.dtype
+        )
+        return k.transpose(0, 1).unsqueeze(0), v.transpose(0, 1).unsqueeze(0)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens that were cached before this forward."""
+        return self.lengths[self._kind(layer_idx)] - (self.end - self.start)
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        """-1: no limit that this object knows of."""
+        return -1
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        """The place of the first query."""
+        return self.get_seq_length(layer_idx)
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """How many keys ``update`` returns, and the place of the first one: what the model builds its mask from."""
+        first = self._first(layer_idx)
+        return self.lengths[self._kind(layer_idx)] - first, first
+
+    @property
+    def is_sliding(self) -> list[bool]:
+        """For each layer whether it has a window."""
+        cache = self.batch.cache
+        kinds = [self._kind(layer) for layer in range(len(cache.spec.layers))]
+        return [cache.kinds[kind].layer.window is not None for kind in kinds]
+
+    @property
+    def is_linear(self) -> list[bool]:
+        """A paged cache has no layer with a recurrent state."""
+        return [False] * len(self.batch.cache.spec.layers)
+
+    @property
+    def is_dummy(self) -> list[bool]:
+        """For each layer whether it stores nothing: it has no attention, or reads another layer's K and V."""
+        return [not layer.token_bytes for layer in self.batch.cache.spec.layers]
+
+    def _kind(self, layer: int) -> int:
+        """Whose tables the layer takes; a layer without any counts as one of the first kind."""
+        spec = self.batch.cache.spec.layers[layer]
+        return 0 if not spec.token_bytes and spec.reads_layer is None else self.batch.cache.kind_of(layer)
+
+    def _first(self, layer: int) -> int:
+        """The place of the first token that a query of this forward may see in this layer."""
+        kept = self.batch.cache.kinds[self._kind(layer)].layer.window
+        return 0 if kept is None else max(0, self.get_seq_length(layer) - kept)
+
+
+def _store(layer: LayerCache, k: Tensor, v: Tensor, slots: torch.Tensor) -> None:
+    """K and V [1, heads, T, dim] into their slots."""
+    store_kv(
+        k[0].transpose(0, 1), v[0].transpose(0, 1), layer.k, layer.v, slots, layer.k_scale, layer.v_scale
+    )

@@ -1,0 +1,122 @@
+"""Drives a scheduler and a fake model step by step, and looks at everything after each step."""
+
+from collections import Counter
+
+from minikv.blocks import BlockManager, PoolKind
+from minikv.engine import EventLog, FinishReason, Scheduler, State
+from tests.engine.fake_model import Broken, FakeModel, generate
+
+
+class Clock:
+    """Simulated seconds: every look at it moves it on."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += 0.125
+        return self.now
+
+
+class Engine:
+    """``kinds``: one (blocks, window) for each kind of layer."""
+
+    def __init__(self, kinds, block_size=4, **limits):
+        self.manager = BlockManager([PoolKind(*kind) for kind in kinds], block_size)
+        self.log = EventLog()
+        self.scheduler = Scheduler(
+            self.manager,
+            clock=Clock(),
+            emit=self.log,
+            block_bytes=[100 + k for k in range(len(kinds))],
+            **limits,
+        )
+        self.model = FakeModel(self.manager)
+        self.requests = {}  # every request that was ever accepted
+        self.steps = []
+
+    def add(self, request_id, prompt, params, salt=""):
+        self.requests[request_id] = self.scheduler.add(request_id, prompt, params, salt)
+        return self.requests[request_id]
+
+    def step(self, fail_at=None, inside=None):
+        """One step; ``inside`` is called while it is open. Returns the sequences or requests that ended."""
+        step = self.scheduler.schedule()
+        self.check_step(step)
+        try:
+            tokens = self.model.forward(step, self.requests.__getitem__, fail_at)
+        except Broken as error:
+            ended = self.scheduler.fail(step, error)
+        else:
+            if inside is not None:
+                inside()
+            ended = self.scheduler.finish(step, tokens)
+        self.steps.append(step)
+        self.check()
+        return ended
+
+    def run(self, most=10_000):
+        for _ in range(most):
+            if not self.scheduler.has_work:
+                return
+            self.step()
+        raise AssertionError(f"not done after {most} steps: a livelock")
+
+    def check_step(self, step):
+        scheduler = self.scheduler
+        assert scheduler.open_step is step
+        assert bool(step.items) == scheduler.has_work, "a step without progress"
+        assert step.num_tokens <= scheduler.max_batched_tokens
+        assert len({item.id for item in step.items}) == len(step.items)
+        assert all(item.tokens for item in step.items), "a sequence without a query"
+        for kind in range(len(self.manager.pools)):
+            slots = [slot for slot in step.batch.slot_mapping[kind].tolist() if slot >= 0]
+            assert len(set(slots)) == len(slots), "two tokens in one slot"
+        running = [scheduler.sequence(seq_id) for seq_id in scheduler.running]
+        assert sum(1 + len(seq.pending) for seq in running) <= scheduler.max_num_seqs
+        for item in step.items:
+            seq = scheduler.sequence(item.id)
+            assert item.start == seq.num_computed, "positions are those of the whole sequence"
+            assert list(item.tokens) == seq.tokens[item.start : item.end]
+            assert (item.end == len(seq.tokens)) == bool(item.samples)
+        assert not {item.id for item in step.items} & set(step.preempted)
+
+    def check(self):
+        """Between two steps: the manager holds exactly the running sequences, each with what is computed."""
+        self.manager.check_invariants()
+        scheduler = self.scheduler
+        assert set(self.manager.sequences()) == set(scheduler.running)
+        for seq_id in scheduler.running:
+            seq = scheduler.sequence(seq_id)
+            assert seq.state is State.RUNNING
+            assert self.manager.num_tokens(seq_id) == seq.num_computed == seq.num_placed
+        for queue in (scheduler.waiting, scheduler.running):
+            orders = [scheduler.sequence(seq_id).order for seq_id in queue]
+            assert orders == sorted(orders)
+        for seq in map(scheduler.sequence, scheduler.waiting):
+            assert (seq.state, seq.num_computed, seq.num_placed) == (State.WAITING, 0, 0)
+        if not scheduler.has_work:
+            self.check_empty()
+
+    def check_empty(self):
+        """Every block is back."""
+        assert not self.manager.sequences()
+        assert all(pool.num_free == pool.num_blocks for pool in self.manager.pools)
+
+    def check_outputs(self):
+        """Whatever finished has the tokens of one-at-a-time generation, whatever did not a beginning of them."""
+        reasons = Counter()
+        for request in self.requests.values():
+            for seq in request.sequences:
+                due = generate(
+                    request.prompt, request.params, request.salt, seq.id.sample, self.model.windows
+                )
+                reasons[seq.finish_reason] += 1
+                if seq.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+                    assert seq.output == due, seq.id
+                    stopped = due[-1] in request.params.stop_token_ids
+                    assert (seq.finish_reason is FinishReason.STOP) == stopped
+                else:
+                    assert seq.finish_reason is not None
+                    assert seq.output == due[: seq.num_output]
+        return reasons
