@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from minikv.i18n import text
+from minikv.i18n import pick_language, text
 from minikv.memory.columns import columns
 from minikv.memory.peak import PeakReport
 from minikv.memory.stats import MemoryStats
@@ -74,6 +74,7 @@ class AllocationReport:
 
     def text(self, lang: str = "en") -> str:
         """Every term as a table, then in sentences what they do not say."""
+        lang = pick_language(lang)
         rows = [("", "", _say("column_bytes", lang), _say("column_meaning", lang))]
         for name, value, values in self._rows():
             rows.append((name, format_bytes(value), f"{value:,}", _say(f"row_{name}", lang, **values)))

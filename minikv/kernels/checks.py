@@ -55,6 +55,7 @@ def check_cache(
 ) -> None:
     """Raise ``ArgumentError`` unless ``cache`` is [blocks, block_size, kv_heads, dim], with the scales it needs."""
     check_tensor(what, cache, shape, STORED, device)
+    check_count(f"block_size of {what}", cache.shape[1])
     if scale is None:
         if cache.dtype == torch.int8:
             raise ArgumentError("cache_needs_scales", dtype="int8")

@@ -9,6 +9,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from minikv.errors import ArgumentError
+from minikv.i18n import pick_language
 from minikv.memory.retention_cached import CachedMemory, read_cached
 from minikv.memory.retention_caches import CacheFound, find_caches
 from minikv.memory.retention_holders import KeptStorage, described, find_holders, in_order, wanted_in
@@ -58,11 +59,11 @@ class RetentionReport:
 
     def verdict(self, lang: str = "en") -> str:
         """One sentence."""
-        return verdict(self, lang)
+        return verdict(self, pick_language(lang))
 
     def text(self, lang: str = "en") -> str:
         """The verdict, the figures, and every holder."""
-        return report_text(self, lang)
+        return report_text(self, pick_language(lang))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values, the English verdict among them."""

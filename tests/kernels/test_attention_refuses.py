@@ -52,6 +52,9 @@ WRONG = {
     "a null block that is read": (
         lambda: without("block_tables", torch.tensor([[0, 0, -1, -1], [0, -1, 0, -1]])), "kernel_table", None,
     ),
+    "blocks of no token": (
+        lambda: {**given(), "k_cache": torch.zeros(9, 0, 2, 64), "lengths": torch.zeros(2).int()}, "bad_count", None,
+    ),
     "a scale that is NaN": (lambda: without("scale", math.nan), "kernel_not_finite", "scale"),
     "a scale that is true": (lambda: without("scale", True), "kernel_not_finite", "scale"),
     "a scale as text": (lambda: without("scale", "1"), "kernel_not_finite", "scale"),

@@ -269,3 +269,11 @@ def test_equal_sizes_come_in_the_order_of_their_paths():
     )
     assert [one.holders[0].path for one in report.kept] == [f"box[{i}]" for i in range(12)]
     assert [one.holders[0].path for one in report.result] == [f"result[{i}]" for i in range(12)]
+
+
+def test_a_language_that_we_do_not_write_is_refused_by_name():
+    report = retention_report(lambda: None)
+    assert report.verdict("zh_CN.UTF-8") == report.verdict("zh")
+    for say in (report.verdict, report.text):
+        with pytest.raises(ArgumentError, match="fr"):
+            say("fr")
