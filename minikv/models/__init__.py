@@ -1,7 +1,8 @@
 """Any Hugging Face decoder, unmodified, on a paged cache. Lessons 01 and 11.
 
 ``Batch`` says which tokens a forward computes and where they lie; ``PagedCache`` is what the model takes for its cache
-during that forward; ``bind_model`` joins a model and a ``PagedKVCache`` to an ``Adapter``.
+during that forward; ``bind_model`` joins a model and a ``PagedKVCache`` to an ``Adapter``. ``load`` reads a model, two
+small trained ones among them; ``recall_documents`` makes the task that those have learned.
 """
 
 from importlib import import_module
@@ -12,18 +13,42 @@ if TYPE_CHECKING:
     from minikv.models.attention import ATTENTION
     from minikv.models.batch import Batch, seen_window
     from minikv.models.hf_cache import GatheredCache, PagedCache
+    from minikv.models.loading import Loaded, load
+    from minikv.models.recall import Document, Prompt, Question, recall_documents, recall_prompt
 
 _HOME = {
     "ATTENTION": "attention",
     "Adapter": "adapter",
     "Batch": "batch",
+    "Document": "recall",
     "GatheredCache": "hf_cache",
+    "Loaded": "loading",
     "PagedCache": "hf_cache",
+    "Prompt": "recall",
+    "Question": "recall",
     "bind_model": "adapter",
+    "load": "loading",
+    "recall_documents": "recall",
+    "recall_prompt": "recall",
     "seen_window": "batch",
 }
 
-__all__ = ["ATTENTION", "Adapter", "Batch", "GatheredCache", "PagedCache", "bind_model", "seen_window"]
+__all__ = [
+    "ATTENTION",
+    "Adapter",
+    "Batch",
+    "Document",
+    "GatheredCache",
+    "Loaded",
+    "PagedCache",
+    "Prompt",
+    "Question",
+    "bind_model",
+    "load",
+    "recall_documents",
+    "recall_prompt",
+    "seen_window",
+]
 
 
 def __getattr__(name: str):

@@ -1,0 +1,197 @@
+"""load: a model and its tokenizer, ready to run. Lessons 00, 01 and 11.
+
+    >>> model, tokenizer = load("tiny-gqa")
+    >>> ids = tokenizer("ada paris the cat sleeps ben oslo ? ada", return_tensors="pt").input_ids
+    >>> tokenizer.decode(model(ids).logits[0, -1].argmax())
+    'paris'
+
+Only safetensors are read, and no code that comes with a model is run.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minikv.errors import ArgumentError, ConfigError
+from minikv.i18n import text
+from minikv.models.sources import check_folder, find_folder, first_line
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_STORED = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors spells them
+_BFLOAT16_FROM = (8, 0)  # compute capability
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """What ``load`` gives: also as ``model, tokenizer = load(...)``.
+
+    ``model``: of transformers, in eval mode, no parameter requires a gradient. ``tokenizer``: None if the folder has
+    none. ``name``: as it was asked for.
+    """
+
+    model: Any
+    tokenizer: Any
+    name: str
+    _note: tuple[str, dict[str, str]] | None = None
+
+    def note(self, lang: str = "en") -> str | None:
+        """Why the weights are not in the dtype of the file, where ``dtype="auto"`` decided so; else None."""
+        return None if self._note is None else text(f"models.{self._note[0]}", lang, **self._note[1])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.model, self.tokenizer))
+
+
+def load(
+    name: str | os.PathLike, *, dtype: str | torch.dtype = "auto", device: str | torch.device = "auto"
+) -> Loaded:
+    """The causal language model ``name``: "tiny-gqa", "tiny-mla", a folder, or a hub id.
+
+    ``dtype``: "fp32", "bf16", "fp16", a torch.dtype, or "auto", which is the file's with two exceptions that
+    ``Loaded.note`` tells: on a CPU float16 becomes float32 (a CPU computes float16 slowly and less exactly), and on a
+    GPU of compute capability below 8.0, which has no bfloat16, bfloat16 becomes float16. ``device``: "auto" is "cuda"
+    where there is one, else "cpu".
+
+    Raises before weights are read: ``ArgumentError`` (no such dtype or device, a model that does not generate text),
+    ``UnknownNameError`` (no such folder; the hub has no such model, wants you to log in, or does not answer),
+    ``ConfigError`` (no config.json, pickled weights only, an architecture that would need its own code); and
+    ``ConfigError`` for weights that are damaged or not all there.
+    """
+    wanted = _find_dtype(dtype)
+    where = _find_device(device)
+    folder = find_folder(name)
+    fields = check_folder(folder)
+    config = _read_config(folder)
+    _check_decoder(config, fields)
+    chosen, note = (wanted, None) if wanted else _suit(_stated_dtype(config, folder), where)
+    model = _read_model(folder, chosen).to(where).eval().requires_grad_(False)
+    model.config.name_or_path = str(name)  # what a CacheSpec is called: not the place of the files
+    return Loaded(model, _read_tokenizer(folder), str(name), note)
+
+
+def _find_dtype(dtype: str | torch.dtype) -> torch.dtype | None:
+    """None for "auto"."""
+    if isinstance(dtype, str) and dtype == "auto":
+        return None
+    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if found not in DTYPES.values():
+        raise ArgumentError("unknown_choice", what="dtype", value=dtype, known=", ".join(("auto", *DTYPES)))
+    return found
+
+
+def _find_device(device: str | torch.device) -> torch.device:
+    if isinstance(device, str) and device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        if found.type == "meta":
+            raise RuntimeError("meta")
+        torch.empty(0, device=found)
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError):
+        raise ArgumentError("arena_device", device=device) from None
+    return found
+
+
+def _suit(stated: torch.dtype, device: torch.device) -> tuple[torch.dtype, tuple[str, dict[str, str]] | None]:
+    """The dtype that the device computes well, and the sentence that says so if it is another."""
+    if device.type == "cpu" and stated == torch.float16:
+        return torch.float32, ("float16_on_cpu", {})
+    if device.type == "cuda" and stated == torch.bfloat16:
+        capability = torch.cuda.get_device_capability(device)
+        if capability < _BFLOAT16_FROM:
+            gpu, has = torch.cuda.get_device_name(device), "{}.{}".format(*capability)
+            return torch.float16, ("no_bfloat16", {"gpu": gpu, "capability": has})
+    return stated, None
+
+
+def _check_decoder(config: Any, fields: dict[str, Any]) -> None:
+    """Raise unless the folder's weights are those of a decoder with its output layer."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING as DECODERS
+
+    stated = fields.get("architectures") or []
+    ours = [
+        name for name in stated if name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
+    ]
+    known = type(config) in DECODERS and not getattr(config, "is_encoder_decoder", False)
+    if not known or (stated and not ours):
+        raise ArgumentError("models_not_a_decoder", kind=(stated or [config.model_type])[0])
+
+
+def _stated_dtype(config: Any, folder: Path) -> torch.dtype:
+    """The config's dtype; where it says none, that of the first floating-point weight on disk."""
+    from safetensors import safe_open
+
+    stated = config.get_text_config(decoder=True).dtype or config.dtype
+    if stated is not None:
+        return stated
+    with _readable(folder):
+        for file in sorted(folder.glob("*.safetensors")):
+            with safe_open(file, framework="pt") as weights:
+                for key in weights.keys():  # noqa: SIM118 - not a dict
+                    found = weights.get_slice(key).get_dtype()
+                    if found in _STORED:
+                        return _STORED[found]
+    return torch.float32
+
+
+def _read_config(folder: Path) -> Any:
+    from transformers import AutoConfig
+
+    with _readable(folder):
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+
+
+def _read_model(folder: Path, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    with _readable(folder), _without_bars():
+        model, found = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    missing = sorted(found["missing_keys"])
+    if missing:  # transformers would go on with random ones
+        raise ConfigError("models_weights_missing", path=str(folder), count=len(missing), first=missing[0])
+    return model
+
+
+def _read_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        return None
+    with _readable(folder):
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Whatever a damaged file makes a library raise becomes an error that names the folder."""
+    try:
+        yield
+    except Exception as error:
+        raise ConfigError("models_unreadable", path=str(folder), reason=first_line(error)) from error
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """No progress bar of transformers: it would stand in every notebook that loads a model."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

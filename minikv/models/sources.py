@@ -1,0 +1,128 @@
+"""From a model's name to a folder with its files: in the wheel, on this disk, or from the Hugging Face hub."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from minikv.errors import ArgumentError, ConfigError, UnknownNameError
+from minikv.plan.config import read_config
+
+TINY = ("tiny-gqa", "tiny-mla")
+"""The trained models that ship with minikv; see ``minikv.models.recall`` for what they can do."""
+
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+HUB_SECONDS = 10  # the hub's own client waits for its first answer without end
+
+_DATA = Path(__file__).parent / "data"
+# No pickles, and nothing of subfolders: they hold the same weights again for other programs.
+_WANTED = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
+_UNWANTED = ["*/*", "consolidated*"]
+
+
+def find_folder(name: str | os.PathLike) -> Path:
+    """The folder of that model: one of ``TINY``, a folder that exists, or a hub id, downloaded if it has to be.
+
+    Raises ``ArgumentError`` for what is no name, ``ConfigError`` for a file, ``UnknownNameError`` for a folder that
+    is not there, and where the hub does not have the model, does not give it, or does not answer within HUB_SECONDS
+    and the hub's cache does not have it.
+    """
+    if not isinstance(name, str | os.PathLike):
+        raise ArgumentError("models_name", kind=type(name).__name__)
+    if name in TINY:
+        return _DATA / str(name)
+    path = Path(name)
+    try:
+        path = path.expanduser()
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except (OSError, ValueError, RuntimeError):  # a name that no file can have, a home that nobody has
+        is_folder = is_file = False
+    if is_folder:
+        return path
+    if is_file:
+        raise ConfigError("models_file", path=str(path), folder=str(path.parent))
+    if isinstance(name, str) and _is_hub_id(name):
+        return _from_hub(name)
+    raise UnknownNameError("models_no_folder", path=repr(str(path)[:80]), tiny=", ".join(TINY))
+
+
+def check_folder(folder: Path) -> dict[str, Any]:
+    """The fields of the folder's config.json, after making sure that reading its model runs no code of its own.
+
+    Raises ``ConfigError``: no config.json, or one that is no JSON object or without ``model_type``; weights that are
+    pickles, or none; an architecture that only code in the folder knows (``auto_map``), or nobody.
+    """
+    fields = read_config(folder).whole
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
+    if not any(folder.glob("*.safetensors")):
+        if pickles:
+            raise ConfigError("models_pickle", path=str(folder), found=", ".join(pickles[:3]))
+        raise ConfigError("models_no_weights", path=str(folder))
+    from transformers import CONFIG_MAPPING, __version__
+
+    model_type = fields.get("model_type")
+    if model_type not in CONFIG_MAPPING:
+        code = "models_remote_code" if "auto_map" in fields else "models_unknown_type"
+        raise ConfigError(code, path=str(folder), model_type=model_type, version=__version__)
+    return fields
+
+
+def _is_hub_id(name: str) -> bool:
+    """Whether the hub could have a model of that name, "model" or "org/model". Nobody is asked."""
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
+
+
+def _from_hub(name: str) -> Path:
+    """The model's folder in the hub's cache, brought up to date if the hub answers."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    try:
+        files = HfApi().model_info(name, timeout=HUB_SECONDS).siblings or []
+        _check_listing(name, [Path(file.rfilename) for file in files])
+        folder = snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED)
+    except ConfigError:
+        raise
+    except GatedRepoError as error:
+        raise UnknownNameError("models_hub_gated", name=name) from error
+    except RepositoryNotFoundError as error:
+        raise UnknownNameError("models_hub_unknown", name=name, tiny=", ".join(TINY)) from error
+    except Exception as error:  # of whichever HTTP library this version of the hub's client is built on
+        return _from_cache(name, error)
+    return Path(folder)
+
+
+def _check_listing(name: str, files: list[Path]) -> None:
+    """Refuse pickles before anything is downloaded."""
+    found = [str(file) for file in files if file.suffix in PICKLES]
+    if found and not any(file.suffix == ".safetensors" and len(file.parts) == 1 for file in files):
+        raise ConfigError("models_pickle", path=name, found=", ".join(found[:3]))
+
+
+def _from_cache(name: str, reason: Exception) -> Path:
+    """What an earlier download left, since the hub gave ``reason`` instead of an answer."""
+    from huggingface_hub import constants, snapshot_download
+
+    try:
+        return Path(
+            snapshot_download(name, local_files_only=True, allow_patterns=_WANTED, ignore_patterns=_UNWANTED)
+        )
+    except Exception:
+        raise UnknownNameError(
+            "models_hub_unreachable",
+            name=name,
+            home=str(constants.HF_HOME),
+            reason=first_line(reason),
+            tiny=", ".join(TINY),
+        ) from reason
+
+
+def first_line(error: Exception) -> str:
+    """What a library's error says, short enough for a sentence of ours."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200].rstrip(".:")
