@@ -17,6 +17,7 @@ class SamplingParams:
     - ``min_p``: keep tokens of at least min_p times the highest probability (arXiv:2407.01082); 0 keeps all.
     - ``max_tokens``: tokens to generate at most, the one that stops included.
     - ``stop``: texts that end a sequence; ``stop_token_ids``: token ids that do. Lists become tuples.
+    - ``ignore_eos``: go on past the model's end-of-sequence tokens.
     - ``logprobs``: how many log-probabilities to report for a token beside its own; None reports none.
     - ``n``: sequences from one prompt; they share its blocks.
 
@@ -33,6 +34,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
     n: int = 1
+    ignore_eos: bool = False
 
     def __post_init__(self):
         _check_number("temperature", self.temperature, inf)
@@ -45,6 +47,8 @@ class SamplingParams:
             check_count("seed", self.seed, least=0)
         if self.logprobs is not None:
             check_count("logprobs", self.logprobs, least=0)
+        if not isinstance(self.ignore_eos, bool):
+            raise ArgumentError("sampling_flag", what="ignore_eos", value=self.ignore_eos)
         stop = (self.stop,) if isinstance(self.stop, str) else _as_tuple("stop", self.stop)
         if not all(isinstance(text, str) and text for text in stop):
             raise ArgumentError("sampling_stop", value=stop)

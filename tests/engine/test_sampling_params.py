@@ -16,6 +16,7 @@ BAD = {
     "stop_token_ids": [[-1], [True], 5, "12", [1.0], None],
     "logprobs": [-1, 1.5, True],
     "n": [0, -1, True, 1.0, None],
+    "ignore_eos": [0, 1, "yes", None],
 }
 
 
@@ -29,10 +30,17 @@ def test_a_bad_value_is_refused_by_name_in_both_languages(field, value):
 
 
 def test_the_ends_of_every_range_are_accepted():
-    SamplingParams(temperature=0, top_p=1, top_k=0, min_p=0, seed=0, max_tokens=1, logprobs=0, n=1)
+    SamplingParams(
+        temperature=0, top_p=1, top_k=0, min_p=0, seed=0, max_tokens=1, logprobs=0, n=1, ignore_eos=True
+    )
     SamplingParams(
         temperature=2.5, top_p=1e-9, top_k=5, min_p=1, seed=2**40, max_tokens=10**6, logprobs=20, n=8
     )
+
+
+def test_the_end_of_sequence_token_ends_a_sequence_unless_told_otherwise():
+    assert SamplingParams().ignore_eos is False
+    assert SamplingParams(ignore_eos=True) != SamplingParams()
 
 
 def test_lists_become_tuples_and_nothing_can_be_changed():
