@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from minikv.cache.codec import CODECS, Codec, find_codec
     from minikv.cache.disk import CorruptFileError, load_blocks, save_blocks
     from minikv.cache.linear import LinearKVCache, LinearUse, RowFull
+    from minikv.cache.linear_pages import LinearPages
     from minikv.cache.offload import HostPool, Transfer
-    from minikv.cache.paged import NULL_BLOCK, LayerCache, PagedKVCache
+    from minikv.cache.paged import PagedKVCache
+    from minikv.cache.pages import NULL_BLOCK, LayerCache, Pages
 
 _HOME = {
     "AllocationReport": "allocation",
@@ -19,11 +21,13 @@ _HOME = {
     "Codec": "codec",
     "CorruptFileError": "disk",
     "HostPool": "offload",
-    "LayerCache": "paged",
+    "LayerCache": "pages",
     "LinearKVCache": "linear",
+    "LinearPages": "linear_pages",
     "LinearUse": "linear",
-    "NULL_BLOCK": "paged",
+    "NULL_BLOCK": "pages",
     "PagedKVCache": "paged",
+    "Pages": "pages",
     "RowFull": "linear",
     "Transfer": "offload",
     "allocate_kv_cache": "allocator",
@@ -43,8 +47,10 @@ __all__ = [
     "HostPool",
     "LayerCache",
     "LinearKVCache",
+    "LinearPages",
     "LinearUse",
     "PagedKVCache",
+    "Pages",
     "RowFull",
     "Transfer",
     "allocate_kv_cache",

@@ -65,7 +65,7 @@ def allocate_kv_cache(
     measured = num_blocks is None and kv_bytes is None
     if measured and not _is_measurable(device):
         raise ArgumentError("allocator_size_needed", device=device)
-    spec = CacheSpec.from_config(model.config, tp=tp, kv_dtype=kv_dtype or _dtype_of(model))
+    spec = CacheSpec.from_config(model.config, tp=tp, kv_dtype=kv_dtype or kv_dtype_of(model))
     paged_layout(
         spec, find_codec(spec.kv_dtype)
     )  # refuses what a paged cache cannot hold, before the warm-up
@@ -204,7 +204,7 @@ def _is_measurable(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def _dtype_of(model: nn.Module) -> str | None:
+def kv_dtype_of(model: nn.Module) -> str | None:
     """The dtype of the first floating-point parameter, if K and V could be of it; None leaves it to the config.
 
     The config may be silent or of another opinion: ``model.to(dtype)`` does not change it.

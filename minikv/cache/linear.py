@@ -3,13 +3,13 @@
     [layers, batch, 2, kv_heads, max_seq, head_dim]        2: K at 0, V at 1
 
 A token's place follows from its number by one multiplication; there is no table. The price: a row that holds 10
-tokens keeps the room of ``max_seq``. Seen as pages, it is one block of ``max_seq`` tokens a row.
+tokens keeps the room of ``max_seq``. Seen as pages, it is one block of ``max_seq`` tokens a row: ``LinearPages``.
 
 One step of a model: ``write`` in every layer, all at the same lengths, then ``commit`` once. Lengths are kept twice:
 ``lengths`` on the device, for kernels, and ``host_lengths`` here, so that nothing has to wait for the device.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from minikv.cache.checks import check_tokens
-from minikv.cache.linear_layout import Group, layer_sources, linear_dtype, linear_groups
+from minikv.cache.linear_layout import layer_sources, linear_dtype, linear_groups
 from minikv.errors import ArgumentError, MiniKVError, check_count
 from minikv.kernels.quantize import cast
-from minikv.memory.arena import Arena, arena_bytes
+from minikv.memory.arena import Arena, ArenaInUse, arena_bytes
 from minikv.plan.spec import CacheSpec
 
 MAX_LENGTH = 2**31 - 1  # ``lengths`` is int32, as kernels take it
@@ -66,6 +66,9 @@ class LinearKVCache:
     layer has no storage and gives the views of the layer that it reads. Refused, with the layer named
     (``ArgumentError``): recurrent state, cross-attention, indexer keys, storage formats, and every dtype but
     fp32, bf16, fp16.
+
+    ``nbytes`` are those of K and V, without ``lengths``: ``spec.bytes_for(max_seq, batch)`` where no layer has a
+    window.
     """
 
     def __init__(self, spec: CacheSpec, batch: int, max_seq: int, *, device: torch.device | str = "cpu"):
@@ -75,42 +78,46 @@ class LinearKVCache:
         check_count("max_seq", max_seq)
         if max_seq > MAX_LENGTH:
             raise ArgumentError("out_of_range", what="max_seq", value=max_seq, low=0, high=MAX_LENGTH)
-        dtype = linear_dtype(spec)
-        groups = linear_groups(spec)
+        self.spec, self.batch, self.max_seq, self.dtype = spec, batch, max_seq, linear_dtype(spec)
+        self._groups, self._sources = linear_groups(spec), layer_sources(spec)
         requests: list[tuple[tuple[int, ...], torch.dtype]] = [((batch,), torch.int32)]
-        requests += [(shape, dtype) for group in groups for shape in group.shapes(batch, max_seq)]
-        self.spec, self.batch, self.max_seq, self.dtype = spec, batch, max_seq, dtype
-        self._sources = layer_sources(spec)
-        self.tensors: tuple[Tensor, ...] = ()
-        self._views: dict[int, tuple[Tensor, Tensor]] = {}
-        # A cache outlives the block in which it was made, and an inference tensor could not be written outside it.
-        with torch.inference_mode(False):
-            self._arena = Arena(arena_bytes(requests), device, name="linear KV cache")
-            self.lengths: Tensor = self._arena.borrow("lengths", (batch,), torch.int32).zero_()
-            for group in groups:
-                self._carve(group)
+        requests += [(shape, self.dtype) for group in self._groups for shape in group.shapes(batch, max_seq)]
+        self.arena = Arena(arena_bytes(requests), device, name="linear KV cache")
+        self.device = self.arena.device
+        self._hold(self.arena.borrow)
+        for tensor in (self.lengths, *self.tensors):
+            tensor.zero_()
+        self.nbytes = sum(tensor.nbytes for tensor in self.tensors)
         self._host_lengths = (0,) * batch
         self._step: tuple[object, tuple[Tensor, ...]] | None = None
 
-    def _carve(self, group: Group) -> None:
-        """Borrow the group's tensors and keep each layer's views of them."""
-        names = ("kv",) if group.joined else ("k", "v")
-        first = group.layers[0]
-        tensors = tuple(
-            self._arena.borrow(f"{name}, layers as {first}", shape, self.dtype).zero_()
-            for name, shape in zip(names, group.shapes(self.batch, self.max_seq), strict=True)
-        )
-        self.tensors += tensors
-        for place, layer in enumerate(group.layers):
-            if group.joined:
-                self._views[layer] = (tensors[0][place, :, 0], tensors[0][place, :, 1])
-            else:
-                self._views[layer] = (tensors[0][place], tensors[1][place])
+    def _hold(self, lend: Callable[[str, tuple[int, ...], torch.dtype], Tensor]) -> None:
+        """Keep what ``lend`` gives for ``lengths`` and for each group's tensors, and each layer's views of them."""
+        views: dict[int, tuple[Tensor, Tensor]] = {}
+        tensors: list[Tensor] = []
+        # A cache outlives the block in which it was made, and an inference tensor could not be written outside it.
+        with torch.inference_mode(False):
+            self._lengths: Tensor | None = lend("lengths", (self.batch,), torch.int32)
+            for group in self._groups:
+                names = ("kv",) if group.joined else ("k", "v")
+                parts = [
+                    lend(f"{name}, layers as {group.layers[0]}", shape, self.dtype)
+                    for name, shape in zip(names, group.shapes(self.batch, self.max_seq), strict=True)
+                ]
+                tensors += parts
+                for place, layer in enumerate(group.layers):
+                    if group.joined:
+                        views[layer] = (parts[0][place, :, 0], parts[0][place, :, 1])
+                    else:
+                        views[layer] = (parts[0][place], parts[1][place])
+        self.tensors, self._views = tuple(tensors), views
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of K and V, without ``lengths``: ``spec.bytes_for(max_seq, batch)`` where no layer has a window."""
-        return sum(tensor.nbytes for tensor in self.tensors)
+    def lengths(self) -> Tensor:
+        """Committed tokens of each row, [batch] int32 on the device, at an address that stays."""
+        if self._lengths is None:
+            raise ArgumentError("paged_closed")
+        return self._lengths
 
     @property
     def host_lengths(self) -> tuple[int, ...]:
@@ -122,6 +129,7 @@ class LinearKVCache:
 
         Row b holds ``lengths[b]`` tokens; what lies behind them is not part of the sequence.
         """
+        self._check_open()
         check_count("layer", layer, least=0)
         if layer >= len(self.spec.layers):
             raise ArgumentError(
@@ -164,12 +172,14 @@ class LinearKVCache:
         ``increments`` is a list, tuple, NumPy array or tensor of ``batch`` whole numbers from 0; of a CUDA tensor the
         host has to wait for the values. Raises ``RowFull`` if a row would pass ``max_seq``; then no row moves.
         """
+        self._check_open()
         more = self._row_counts("increments", increments, most=None)
         self._check_room(more)
         self._set_lengths(tuple(have + new for have, new in zip(self._host_lengths, more, strict=True)))
 
     def reset(self, rows: Iterable[int] | None = None) -> None:
         """Start the given rows anew at length 0 (None: all). The bytes stay, and will be written over."""
+        self._check_open()
         chosen = range(self.batch) if rows is None else whole_numbers("rows", rows)
         for row in chosen:
             if not 0 <= row < self.batch:
@@ -179,12 +189,31 @@ class LinearKVCache:
 
     def use(self) -> LinearUse:
         """Slots reserved, tokens held, and the bytes of both."""
+        self._check_open()
         return LinearUse(
             slots=self.batch * self.max_seq,
             tokens=sum(self._host_lengths),
             nbytes=self.nbytes,
             useful_bytes=sum(self.spec.bytes_for(length) for length in self._host_lengths),
         )
+
+    def close(self) -> None:
+        """Give the memory back. Closing again does nothing.
+
+        Raises ``ArenaInUse`` naming what somebody else still reads (a view, ``lengths``). The cache goes on as before
+        then: let go of what is named, and close again.
+        """
+        self._lengths, self.tensors, self._views = None, (), {}  # or the arena would name the cache itself
+        self._step = None
+        try:
+            self.arena.close()
+        except ArenaInUse:
+            self._hold(lambda name, *_: self.arena.renew(name))
+            raise
+
+    def _check_open(self) -> None:
+        if not self.tensors:
+            raise ArgumentError("paged_closed")
 
     def _set_lengths(self, lengths: tuple[int, ...]) -> None:
         self._host_lengths = lengths

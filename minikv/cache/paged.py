@@ -3,44 +3,29 @@
     [2, layers, blocks, block_size, kv_heads, head_dim]        2: K at 0, V at 1
 
 A sequence owns blocks in any order; its block table says which, and a token's slot is
-``table[position // block_size] * block_size + position % block_size``. The cache itself knows no sequences: who owns
-which block is ``minikv.blocks``' business.
+``table[position // block_size] * block_size + position % block_size``. The cache itself knows no sequences: what a
+``Batch`` and an engine use of it is ``Pages``.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from minikv.cache.checks import as_indices, check_float, check_pairs, check_range, check_tokens
+from minikv.cache.checks import as_indices, check_pairs, check_range, check_tokens
 from minikv.cache.codec import Codec, find_codec
 from minikv.cache.layout import Group, Part, PartShape, blocks_of_each, paged_layout
+from minikv.cache.pages import NULL_BLOCK, LayerCache, Pages
 from minikv.errors import ArgumentError, check_count
-from minikv.kernels import copy_blocks, gather, move_slots, store_kv
+from minikv.kernels import move_slots, store_kv
 from minikv.memory.arena import Arena, ArenaInUse, arena_bytes
 from minikv.plan.spec import CacheSpec
 
-NULL_BLOCK = -1  # in a table: the window has moved on, and the block was given back
+__all__ = ["NULL_BLOCK", "LayerCache", "PagedKVCache"]
 
 
-@dataclass(frozen=True)
-class LayerCache:
-    """One layer's views, nothing copied: ``k`` [blocks, block_size, kv_heads, k_dim] and ``v`` [..., v_dim].
-
-    ``k_scale`` and ``v_scale`` [blocks, block_size, kv_heads] float32, or None. ``kind`` is whose block tables it
-    takes. In a latent layer ``k`` is the latent and ``v`` the rope key, both views of one tensor.
-    """
-
-    k: Tensor
-    v: Tensor
-    k_scale: Tensor | None
-    v_scale: Tensor | None
-    kind: int
-
-
-class PagedKVCache:
+class PagedKVCache(Pages):
     """The blocks of every kind of layer of ``spec``, in one allocation on ``device``.
 
     Every byte starts as 0: a masked place may be multiplied by 0, and 0 * NaN would be NaN. It also makes a CPU hand
@@ -55,10 +40,6 @@ class PagedKVCache:
     A "shared" layer has no storage and gives the views of the layer that it reads. Refused, with the layer named
     (``ArgumentError``): recurrent state, cross-attention, indexer keys, storage formats. A device without the room
     raises ``DoesNotFitError``.
-
-    Slots, tables and blocks are lists, NumPy arrays or integer tensors. On the CPU every one of them is checked
-    before a byte is written; a tensor on the GPU is not read back, so an index past the end is CUDA's own assertion:
-    give NumPy arrays or CPU tensors to have them checked. Shapes, dtypes and devices are checked always.
     """
 
     def __init__(
@@ -109,15 +90,14 @@ class PagedKVCache:
         """The views of one layer; a shared layer's are those of the layer that it reads."""
         return self._layers[self._source(layer)]
 
-    def kind_of(self, layer: int) -> int:
-        """Whose block tables the layer takes: an index into ``kinds`` and ``num_blocks``."""
-        return self.layer(layer).kind
-
     def parts(self, kind: int) -> tuple[Part, ...]:
         """The tensors that together hold the blocks of one kind."""
         self._check_open()
         self.check_kind(kind)
         return self._parts[kind]
+
+    def _tensors(self, kind: int) -> Iterable[tuple[Tensor, int]]:
+        return [(part.tensor, part.shape.block_dim) for part in self.parts(kind)]
 
     def write(self, layer: int, k: Tensor, v: Tensor, slots: Any) -> None:
         """Put T new tokens into their slots; slot -1 skips one.
@@ -133,47 +113,6 @@ class PagedKVCache:
         if where.shape != (len(k),):
             raise ArgumentError("cache_shape", what="slots", shape=list(where.shape), expected=f"[{len(k)}]")
         store_kv(k, v, views.k, views.v, where.to(self.device), views.k_scale, views.v_scale)
-
-    def gather(
-        self, layer: int, table: Any, length: int, start: int = 0, *, dtype: torch.dtype | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """K [length - start, kv_heads, k_dim] and V of the tokens ``start`` to ``length - 1``, decoded copies.
-
-        ``table`` [n] are the sequence's blocks from its first token on. Where a window moved on they are
-        ``NULL_BLOCK``, and asking for a token there is an error. ``dtype`` None: the stored dtype of a plain codec,
-        float32 of fp8 and int8.
-        """
-        views = self.layer(layer)
-        check_count("length", length, least=0)
-        check_count("start", start, least=0)
-        if start > length:
-            raise ArgumentError("out_of_range", what="start", value=start, low=-1, high=length)
-        if dtype is not None:
-            check_float("dtype", dtype)
-        blocks = self._table(table, views.kind, length, start).to(self.device)
-        k, v = (
-            self.codec.decode(
-                gather(data, blocks, length, start),
-                None if scale is None else gather(scale, blocks, length, start),
-                dtype,
-            )
-            for data, scale in ((views.k, views.k_scale), (views.v, views.v_scale))
-        )
-        return k, v
-
-    def copy_blocks(self, kind: int, src: Any, dst: Any) -> None:
-        """Block ``src[i]`` to block ``dst[i]`` in every layer of ``kind``; all are read before any is written."""
-        parts = self.parts(kind)
-        blocks = []
-        for what, values in (("src", src), ("dst", dst)):
-            found = as_indices(what, values, self.device)
-            _check_one_dimension(what, found)
-            check_range(what, found, 0, self.num_blocks[kind] - 1)
-            blocks.append(found)
-        check_pairs(*blocks)
-        from_, to = (found.to(self.device) for found in blocks)
-        for part in parts:
-            copy_blocks(part.tensor, from_, to, part.shape.block_dim)
 
     def move(self, layer: int, src_slots: Any, dst_slots: Any) -> None:
         """Slot ``src_slots[i]`` to slot ``dst_slots[i]`` in one layer; all are read before any is written.
@@ -213,12 +152,6 @@ class PagedKVCache:
         if not self._parts:
             raise ArgumentError("paged_closed")
 
-    def check_kind(self, kind: int) -> None:
-        """Raise ``ArgumentError`` unless the cache has a kind of that number."""
-        check_count("kind", kind, least=0)
-        if kind >= len(self.kinds):
-            raise ArgumentError("out_of_range", what="kind", value=kind, low=-1, high=len(self.kinds) - 1)
-
     def _source(self, layer: int) -> int:
         """The layer whose K and V ``layer`` reads: itself, unless it is shared."""
         self._check_open()
@@ -243,24 +176,6 @@ class PagedKVCache:
         check_range(what, slots, low, self.num_blocks[kind] * self.block_size - 1)
         return slots
 
-    def _table(self, values: Any, kind: int, length: int, start: int) -> Tensor:
-        """A checked block table; only the entries of the tokens that are asked for have to be blocks."""
-        table = as_indices("table", values, self.device)
-        _check_one_dimension("table", table)
-        need = -(-length // self.block_size)
-        if len(table) < need:
-            raise ArgumentError(
-                "paged_table_short", blocks=len(table), length=length, need=need, block_size=self.block_size
-            )
-        first = start // self.block_size
-        if start < length and table.is_cpu:
-            read = table[first:need]
-            if (read == NULL_BLOCK).any():
-                place = first + int((read == NULL_BLOCK).nonzero()[-1])
-                raise ArgumentError("paged_null_block", place=place, start=(place + 1) * self.block_size)
-            check_range(f"table[{first}:]", read, 0, self.num_blocks[kind] - 1)
-        return table
-
 
 def _layer_views(carved: dict[Group, list[Part]]) -> dict[int, LayerCache]:
     layers = {}
@@ -271,8 +186,3 @@ def _layer_views(carved: dict[Group, list[Part]]) -> dict[int, LayerCache]:
             k_scale, v_scale = scales or (None, None)
             layers[number] = LayerCache(k, v, k_scale, v_scale, group.kind)
     return layers
-
-
-def _check_one_dimension(what: str, indices: Tensor) -> None:
-    if indices.dim() != 1:
-        raise ArgumentError("cache_shape", what=what, shape=list(indices.shape), expected="[n]")

@@ -4,7 +4,8 @@ The history of a sequence is read in tiles of some blocks: a tile is copied out 
 that stays in the processor's cache, and an ``OnlineSoftmax`` takes it in. So no copy of the whole history is
 ever made, and no block behind the window or past the length is read.
 
-Decode is prefill with one query a sequence; both are ``_attend``. The G query heads that share a KV head are rows
+Decode is prefill with one query a sequence; both are ``_attend``. Only decodes of many short sequences are computed in
+another way, several at once (``decode_groups``). The G query heads that share a KV head are rows
 of one matrix, so that a key is read once for all of them. Arithmetic is float32 whatever the tensors' dtype. The
 lengths are read back from the device, so on a GPU this waits for it; the Triton kernels do not.
 """
@@ -14,7 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from minikv.kernels.kv_tiles import Tiles, kv_tiles, latent_tiles
+from minikv.kernels.decode_groups import decode_in_groups
+from minikv.kernels.kv_tiles import BlockReader, Tiles, kv_tiles, latent_tiles
 from minikv.kernels.online_softmax import OnlineSoftmax
 
 QUERY_ROWS = 256  # queries of one prefill tile: as many as share a key tile
@@ -79,21 +81,30 @@ def paged_decode(
 ) -> Attention:
     """See ``minikv.kernels.paged_decode``."""
     tiles = kv_tiles(k_cache, v_cache, k_scale, v_scale)
-    heads, dim = v_cache.shape[2:]
-    mask = Mask(window, softcap)
-    return _decode(
-        query,
-        tiles,
-        (heads, dim),
-        k_cache.shape[1],
-        block_tables,
-        lengths,
-        scale,
-        mask,
-        sinks,
-        return_lse,
-        return_scores,
-    )
+    block_size, heads, dim = v_cache.shape[1:]
+    size, mask = (heads, dim), Mask(window, softcap)
+    more = sinks is not None or softcap is not None or return_lse or return_scores
+    if more or len(query) == 1 or not query.is_cpu:
+        return _decode(
+            query,
+            tiles,
+            size,
+            block_size,
+            block_tables,
+            lengths,
+            scale,
+            mask,
+            sinks,
+            return_lse,
+            return_scores,
+        )
+    out = query.new_empty(*query.shape[:2], dim)
+    keys, values = BlockReader(k_cache, k_scale), BlockReader(v_cache, v_scale)
+    rest = decode_in_groups(query, keys, values, block_tables, lengths, scale=scale, window=window, out=out)
+    if len(rest):
+        one_by_one = query[rest], tiles, size, block_size, block_tables[rest], lengths[rest]
+        out[rest] = _decode(*one_by_one, scale, mask, None, False, False).out
+    return Attention(out, None, None)
 
 
 def paged_prefill(
@@ -113,13 +124,27 @@ def paged_prefill(
     v_scale: Tensor | None = None,
     return_lse: bool = False,
 ) -> Attention:
-    """See ``minikv.kernels.paged_prefill``. ``max_queries`` is for the kernels: here the rows are read."""
+    """See ``minikv.kernels.paged_prefill``. ``max_queries`` is for the kernels: here the rows are read.
+
+    Sequences with one query, the decodes among the prefills, are given to ``paged_decode`` together.
+    """
     tiles = kv_tiles(k_cache, v_cache, k_scale, v_scale)
-    heads, dim = v_cache.shape[2:]
-    mask = Mask(window, softcap)
-    return _prefill(
-        query, tiles, (heads, dim), block_tables, query_starts, lengths, scale, mask, sinks, return_lse
+    size, mask = tuple(v_cache.shape[2:]), Mask(window, softcap)
+    several = query_starts.diff() != 1
+    out, lse, _ = _prefill(
+        query, tiles, size, block_tables, query_starts, lengths, scale, mask, sinks, return_lse, several
     )
+    if not several.all():
+        single = ~several
+        rows = query_starts[:-1][single].long()
+        decoded = paged_decode(
+            query[rows], k_cache, v_cache, block_tables[single], lengths[single], scale=scale, window=window,
+            softcap=softcap, sinks=sinks, k_scale=k_scale, v_scale=v_scale, return_lse=return_lse,
+        )  # fmt: skip
+        out[rows] = decoded.out
+        if lse is not None and decoded.lse is not None:
+            lse[rows] = decoded.lse
+    return Attention(out, lse, None)
 
 
 def latent_decode(
@@ -213,14 +238,17 @@ def _prefill(
     mask: Mask,
     sinks: Tensor | None,
     return_lse: bool,
+    several: Tensor | None = None,
 ) -> Attention:
+    """``several`` [B]: which sequences to compute (None: all); the rows of the others are 0, and lse -inf."""
     tokens, query_heads, _ = query.shape
     heads, dim = size
     group = query_heads // heads
     out = query.new_zeros(tokens, query_heads, dim)
     lse = query.new_full((tokens, query_heads), -torch.inf, dtype=torch.float32)
-    starts = query_starts.tolist()
-    for row, length in enumerate(lengths.tolist()):
+    starts, ends = query_starts.tolist(), lengths.tolist()
+    for row in range(len(ends)) if several is None else several.nonzero().flatten().tolist():
+        length = ends[row]
         for first in range(starts[row], starts[row + 1], QUERY_ROWS):
             own = slice(first, min(first + QUERY_ROWS, starts[row + 1]))
             queries = own.stop - first

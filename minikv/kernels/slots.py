@@ -51,10 +51,12 @@ def gather(cache: Tensor, table: Tensor, length: int, start: int = 0) -> Tensor:
     block_size = cache.shape[1]
     first = start // block_size
     table = table[first : -(-length // block_size) if length > start else first]
+    part = slice(start - first * block_size, length - first * block_size)
+    stored = as_bytes(cache)
+    if len(table) == 1:  # which may be a whole row of a linear cache: no more of it than is asked for
+        stored, part = stored[:, part], slice(None)
     # Several times as fast on a CPU as ``cache[table]``, where a negative block would count from the end besides.
-    blocks = as_bytes(cache).index_select(0, table)
-    tokens = blocks.flatten(0, 1)[start - first * block_size : length - first * block_size]
-    return tokens.view(cache.dtype)
+    return stored.index_select(0, table).flatten(0, 1)[part].view(cache.dtype)
 
 
 def copy_blocks(cache: Tensor, src: Tensor, dst: Tensor, block_dim: int = 0) -> None:

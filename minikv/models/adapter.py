@@ -1,4 +1,4 @@
-"""bind_model: a Hugging Face decoder and a PagedKVCache become one thing that computes a Batch. Lesson 11."""
+"""bind_model: a Hugging Face decoder and a cache of blocks become one thing that computes a Batch. Lesson 11."""
 
 import inspect
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minikv.cache.paged import PagedKVCache
+from minikv.cache.pages import Pages
 from minikv.errors import ArgumentError
 from minikv.models.attention import ATTENTION, windows_asked
 from minikv.models.batch import Batch, seen_window, sees
@@ -27,7 +27,7 @@ class Adapter:
     """
 
     model: Any
-    cache: PagedKVCache
+    cache: Pages
     reads: str
     position_limit: int | None
     was: Any
@@ -88,7 +88,7 @@ class Adapter:
         return torch.stack(logits)
 
 
-def bind_model(model: Any, cache: PagedKVCache, *, reads: str = "auto") -> Adapter:
+def bind_model(model: Any, cache: Pages, *, reads: str = "auto") -> Adapter:
     """``model``, a causal language model of transformers in eval mode, computing on ``cache``.
 
     ``reads`` "paged" switches the model to the attention function ``minikv_paged`` until ``unbind``; "gather" leaves it
@@ -101,7 +101,7 @@ def bind_model(model: Any, cache: PagedKVCache, *, reads: str = "auto") -> Adapt
     layers are not those of the model's config (the first is named), "paged" where it is impossible. ``ConfigError``
     for an architecture that minikv does not know.
     """
-    if not isinstance(cache, PagedKVCache):
+    if not isinstance(cache, Pages):
         raise ArgumentError("bind_not_a_cache", kind=type(cache).__name__)
     if reads not in READS:
         raise ArgumentError("unknown_choice", what="reads", value=reads, known=", ".join(READS))
@@ -124,7 +124,7 @@ def bind_model(model: Any, cache: PagedKVCache, *, reads: str = "auto") -> Adapt
     return Adapter(model, cache, how, _position_limit(model, cache), was, accepts)
 
 
-def _check_layers(model: Any, cache: PagedKVCache) -> None:
+def _check_layers(model: Any, cache: Pages) -> None:
     """Raise unless the cache was made for the layers that this model has, as transformers calls ``update``."""
     own, spec = CacheSpec.from_config(model.config, kv_dtype=cache.spec.kv_dtype), cache.spec
     if len(own.layers) != len(spec.layers):
@@ -141,7 +141,7 @@ def _check_layers(model: Any, cache: PagedKVCache) -> None:
                 )
 
 
-def _why_gather(model: Any, cache: PagedKVCache) -> str | None:
+def _why_gather(model: Any, cache: Pages) -> str | None:
     """Why this model cannot read the blocks where they lie, in one word; None: it can."""
     if not type(model)._can_set_attn_implementation():
         return "attention"
@@ -160,7 +160,7 @@ def _why_gather(model: Any, cache: PagedKVCache) -> str | None:
     return None
 
 
-def _absorbs(model: Any, cache: PagedKVCache) -> bool:
+def _absorbs(model: Any, cache: Pages) -> bool:
     """Whether latents and the projections to be absorbed into the query are plain floats, where there are any."""
     if not any(layer.kind == "latent" for layer in cache.spec.layers):
         return True
@@ -171,7 +171,7 @@ def _absorbs(model: Any, cache: PagedKVCache) -> bool:
     )
 
 
-def _position_limit(model: Any, cache: PagedKVCache) -> int | None:
+def _position_limit(model: Any, cache: Pages) -> int | None:
     """The first position that this model cannot compute in a batch with others.
 
     A table of positions ends (GPT-2, OPT, MPT); "longrope" and "dynamic" RoPE change every angle once the longest

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minikv.cache.paged import NULL_BLOCK, PagedKVCache
+from minikv.cache.pages import NULL_BLOCK, Pages
 from minikv.errors import ArgumentError
 from minikv.plan.layers import LayerSpec
 from minikv.plan.spec import CacheSpec
@@ -32,7 +32,7 @@ class Batch:
     tokens with the new ones included).
     """
 
-    cache: PagedKVCache
+    cache: Pages
     positions: Tensor
     slots: tuple[Tensor, ...]
     block_tables: tuple[Tensor, ...]
@@ -45,7 +45,7 @@ class Batch:
     @classmethod
     def build(
         cls,
-        cache: PagedKVCache,
+        cache: Pages,
         block_tables: Sequence[Any],
         lengths: Any,
         num_queries: Any,
@@ -63,7 +63,7 @@ class Batch:
         more queries than tokens, for a table that does not hold the tokens that the queries read, and for two tokens
         in one slot.
         """
-        if not isinstance(cache, PagedKVCache):
+        if not isinstance(cache, Pages):
             raise ArgumentError("bind_not_a_cache", kind=type(cache).__name__)
         kinds = len(cache.kinds)
         if not isinstance(block_tables, list | tuple) or len(block_tables) != kinds:
@@ -124,7 +124,7 @@ class Batch:
         return len(self.last)
 
 
-def seen_window(cache: PagedKVCache, kind: int) -> int | None:
+def seen_window(cache: Pages, kind: int) -> int | None:
     """How many tokens a query of a layer of ``kind`` sees, itself included; None: all. A ``PoolKind`` asks for it."""
     cache.check_kind(kind)
     return sees(cache.spec, cache.kinds[kind].layer)
@@ -186,7 +186,7 @@ def _check_queries(queries: np.ndarray, lengths: np.ndarray) -> None:
 
 
 def _check_table(
-    cache: PagedKVCache, kind: int, table: np.ndarray, lengths: np.ndarray, queries: np.ndarray
+    cache: Pages, kind: int, table: np.ndarray, lengths: np.ndarray, queries: np.ndarray
 ) -> None:
     """The table is wide enough, and names a block wherever a query of its sequence looks."""
     size, last = cache.block_size, cache.num_blocks[kind] - 1

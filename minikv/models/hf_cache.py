@@ -3,14 +3,14 @@
 A model calls ``update(k, v, layer)`` with the K and V of the new tokens, after RoPE, and computes attention with what
 comes back. ``PagedCache`` gives back the new tokens only, since the attention function reads the rest from its blocks;
 ``GatheredCache`` gives back the whole history of one sequence, for a model that computes attention in its own way.
-Neither keeps anything: K and V are in the ``PagedKVCache``, and a step makes a new object.
+Neither keeps anything: K and V are in the batch's ``cache``, and a step makes a new object.
 """
 
 import torch
 from torch import Tensor
 from transformers import Cache
 
-from minikv.cache.paged import LayerCache
+from minikv.cache.pages import LayerCache
 from minikv.kernels import store_kv
 from minikv.models.batch import Batch
 

@@ -29,9 +29,12 @@ def everything(case):
 
 
 @pytest.mark.parametrize("window", [None, 40])
-@pytest.mark.parametrize("tile_bytes", [1, 2**15, 2**17])
-def test_tiles_of_any_size_give_the_same(monkeypatch, tile_bytes, window):
-    case = make_case(LENGTHS, queries=QUERIES, window=window)
+@pytest.mark.parametrize(
+    ("tile_bytes", "block_size"), [(1, 1), (1, 48), (2**15, 16), (2**15, 256), (2**17, 16), (2**17, 48)]
+)
+def test_tiles_of_any_size_give_the_same(monkeypatch, tile_bytes, block_size, window):
+    """Many blocks a tile, and many tiles a block."""
+    case = make_case(LENGTHS, queries=QUERIES, window=window, block_size=block_size)
     want = list(everything(case))
     monkeypatch.setattr(kv_tiles, "TILE_BYTES", tile_bytes)
     for got, expected in zip(everything(case), want, strict=True):

@@ -1,7 +1,7 @@
-"""A small random model, what ``generate`` makes of some prompts, and the same through a paged cache in batches.
+"""A small random model, what ``generate`` makes of some prompts, and the same through a cache of blocks in batches.
 
 ``World.run`` drives BlockManager, PagedKVCache and Adapter as an engine does, and compares every token and every logit
-with the model's own ``generate``, one prompt at a time.
+with the model's own ``generate``, one prompt at a time; ``World.run_on`` does so with any cache.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from minikv.blocks import BlockManager, PoolKind
-from minikv.cache import PagedKVCache
+from minikv.cache import PagedKVCache, Pages
 from minikv.models import Adapter, Batch, bind_model, seen_window
 from minikv.plan import CacheSpec
 from tests.plan.small_models import small_config, small_model
@@ -62,7 +62,7 @@ class World:
         )
         return out.sequences[0, len(prompt) :].tolist(), torch.cat(out.logits).float()
 
-    def manager(self, cache: PagedKVCache) -> BlockManager:
+    def manager(self, cache: Pages) -> BlockManager:
         windows = [seen_window(cache, kind) for kind in range(len(cache.kinds))]
         kinds = [PoolKind(*pool) for pool in zip(cache.num_blocks, windows, strict=True)]
         return BlockManager(kinds, cache.block_size)
@@ -78,8 +78,13 @@ class World:
     ) -> Result:
         """All prompts at once, ``chunk`` tokens of each a step (None: a whole prompt), then decode together."""
         blocks = num_blocks or sum(-(-(len(p) + NEW_TOKENS) // block_size) for p in self.prompts) + 2
-        cache = PagedKVCache(spec or self.spec, blocks, block_size)
-        poison(cache)
+        return self.run_on(PagedKVCache(spec or self.spec, blocks, block_size), reads=reads, chunk=chunk)
+
+    def run_on(
+        self, cache: Pages, *, reads: str = "auto", chunk: int | None = None, junk: float = 1e4
+    ) -> Result:
+        """``run`` with this cache, every element of which is ``junk`` before."""
+        poison(cache, junk)
         adapter = bind_model(self.model, cache, reads=reads)
         result = Result()
         try:
@@ -204,8 +209,11 @@ def sharpen(model: torch.nn.Module) -> None:
                 parameter.normal_(generator=generator)
 
 
-def poison(cache: PagedKVCache) -> None:
+def poison(cache: Pages, junk: float = 1e4) -> None:
     """Nonsense in every block: what nobody stored must not count."""
-    for kind in range(len(cache.kinds)):
-        for part in cache.parts(kind):
-            part.tensor.fill_(1e4)
+    for number, layer in enumerate(cache.spec.layers):
+        if layer.token_bytes:
+            held = cache.layer(number)
+            for tensor in (held.k, held.v, held.k_scale, held.v_scale):
+                if tensor is not None:
+                    tensor.fill_(junk)

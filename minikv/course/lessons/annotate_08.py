@@ -79,7 +79,7 @@ ANNOTATIONS = (
     Annotation(
         "spec",
         _ALLOCATE,
-        "spec = CacheSpec.from_config(model.config, tp=tp, kv_dtype=kv_dtype or _dtype_of(model))",
+        "spec = CacheSpec.from_config(model.config, tp=tp, kv_dtype=kv_dtype or kv_dtype_of(model))",
         "warmup_tokens = min(DEFAULT_WARMUP, spec.max_positions or DEFAULT_WARMUP)",
         "f385d968",
     ),

@@ -1,0 +1,64 @@
+"""LinearPages: a linear cache behind block tables, so that one scheduler and one adapter serve both caches. Lesson 06.
+
+    row        0                         1                         2
+    block      0                         1                         2
+    slots      0 ... max_seq - 1         max_seq ... 2 max_seq - 1         row * max_seq + position
+
+A row is one block of ``max_seq`` tokens, so a sequence's table is the number of its row. What paging is good for shows
+in what is missing here: a sequence of 10 tokens holds ``max_seq``, no prefix that is shorter than a row is shared, and
+a fork copies a row.
+"""
+
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from minikv.cache.codec import find_codec
+from minikv.cache.linear import LinearKVCache
+from minikv.cache.linear_layout import layer_sources
+from minikv.cache.pages import LayerCache, Pages
+from minikv.errors import ArgumentError
+from minikv.plan.pool import block_kinds
+
+
+class LinearPages(Pages):
+    """``linear`` as blocks: each kind has ``batch`` of them, of ``max_seq`` tokens. Nothing is copied.
+
+    A layer's K [batch, kv_heads, max_seq, k_dim] is handed out with heads and tokens exchanged, as a strided view.
+    Layers with a window store every token, and are kinds of their own all the same: a kind says who sees what.
+    ``codec`` and ``nbytes`` are those of ``linear``.
+
+    Who owns a row and how many tokens it holds is the block manager's business: ``linear.lengths`` stay as they are. A
+    sequence that passes ``max_seq`` goes on in a second row, as any other in a second block, unless whoever schedules
+    ends it before. Raises ``ArgumentError`` for what is no ``LinearKVCache``.
+    """
+
+    def __init__(self, linear: LinearKVCache):
+        if not isinstance(linear, LinearKVCache):
+            raise ArgumentError("linear_pages", kind=type(linear).__name__)
+        self.linear, self.spec, self.codec = linear, linear.spec, find_codec(linear.spec.kv_dtype)
+        self.device, self.nbytes, self.block_size = linear.device, linear.nbytes, linear.max_seq
+        self.kinds = block_kinds(linear.spec)
+        self.num_blocks = (linear.batch,) * len(self.kinds)
+        place = {(kind.layer.window, kind.layer.token_bytes): index for index, kind in enumerate(self.kinds)}
+        self._kinds = {  # of each layer that has K and V, its own or another's
+            number: place[self.spec.layers[source].window, self.spec.layers[source].token_bytes]
+            for number, source in enumerate(layer_sources(self.spec))
+            if source is not None
+        }
+
+    def layer(self, layer: int) -> LayerCache:
+        """The views of one layer; a shared layer's are those of the layer that it reads."""
+        k, v = self.linear.layer(layer)
+        return LayerCache(k.transpose(1, 2), v.transpose(1, 2), None, None, self._kinds[layer])
+
+    def close(self) -> None:
+        """Give the memory of the linear cache back, as its own ``close`` does."""
+        self.linear.close()
+
+    def _tensors(self, kind: int) -> Iterable[tuple[Tensor, int]]:
+        self.check_kind(kind)
+        own = [number for number, layer in enumerate(self.spec.layers) if layer.token_bytes]
+        return [
+            (part, 0) for number in own if self._kinds[number] == kind for part in self.linear.layer(number)
+        ]

@@ -1,0 +1,143 @@
+"""Pages: a cache as blocks of tokens, which is all that a ``Batch``, an adapter and an engine use of it.
+
+``PagedKVCache`` and ``LinearPages`` are such caches. Neither knows sequences: who owns which block is
+``minikv.blocks``' business.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minikv.cache.checks import as_indices, check_float, check_pairs, check_range
+from minikv.cache.codec import Codec
+from minikv.errors import ArgumentError, check_count
+from minikv.kernels import copy_blocks, gather
+from minikv.plan.pool import BlockKind
+from minikv.plan.spec import CacheSpec
+
+NULL_BLOCK = -1  # in a table: the window has moved on, and the block was given back
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """One layer's views, nothing copied: ``k`` [blocks, block_size, kv_heads, k_dim] and ``v`` [..., v_dim].
+
+    ``k_scale`` and ``v_scale`` [blocks, block_size, kv_heads] float32, or None. ``kind`` is whose block tables it
+    takes. In a latent layer ``k`` is the latent and ``v`` the rope key.
+    """
+
+    k: Tensor
+    v: Tensor
+    k_scale: Tensor | None
+    v_scale: Tensor | None
+    kind: int
+
+
+class Pages(ABC):
+    """Blocks of ``block_size`` tokens for each of ``kinds``, ``num_blocks[kind]`` of them, on ``device``.
+
+    ``kinds`` are ``minikv.plan.pool.block_kinds(spec)``; the layers of one kind share block tables, so that block 7 of
+    a kind is block 7 in all of its layers. ``codec`` says how an element is stored, ``nbytes`` what all blocks take.
+
+    Slots, tables and blocks are lists, NumPy arrays or integer tensors. On the CPU every one of them is checked
+    before a byte is written; a tensor on the GPU is not read back, so an index past the end is CUDA's own assertion:
+    give NumPy arrays or CPU tensors to have them checked. Shapes, dtypes and devices are checked always.
+    """
+
+    spec: CacheSpec
+    kinds: tuple[BlockKind, ...]
+    num_blocks: tuple[int, ...]
+    block_size: int
+    codec: Codec
+    device: torch.device
+    nbytes: int
+
+    @abstractmethod
+    def layer(self, layer: int) -> LayerCache:
+        """The views of one layer; a shared layer's are those of the layer that it reads."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the memory back. Closing again does nothing; ``ArenaInUse`` where somebody else still reads it."""
+
+    @abstractmethod
+    def _tensors(self, kind: int) -> Iterable[tuple[Tensor, int]]:
+        """The tensors that together hold the blocks of ``kind``, each with the dimension in which the blocks stand."""
+
+    def kind_of(self, layer: int) -> int:
+        """Whose block tables the layer takes: an index into ``kinds`` and ``num_blocks``."""
+        return self.layer(layer).kind
+
+    def check_kind(self, kind: int) -> None:
+        """Raise ``ArgumentError`` unless the cache has a kind of that number."""
+        check_count("kind", kind, least=0)
+        if kind >= len(self.kinds):
+            raise ArgumentError("out_of_range", what="kind", value=kind, low=-1, high=len(self.kinds) - 1)
+
+    def gather(
+        self, layer: int, table: Any, length: int, start: int = 0, *, dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """K [length - start, kv_heads, k_dim] and V of the tokens ``start`` to ``length - 1``, decoded copies.
+
+        ``table`` [n] are the sequence's blocks from its first token on. Where a window moved on they are
+        ``NULL_BLOCK``, and asking for a token there is an error. ``dtype`` None: the stored dtype of a plain codec,
+        float32 of fp8 and int8.
+        """
+        views = self.layer(layer)
+        check_count("length", length, least=0)
+        check_count("start", start, least=0)
+        if start > length:
+            raise ArgumentError("out_of_range", what="start", value=start, low=-1, high=length)
+        if dtype is not None:
+            check_float("dtype", dtype)
+        blocks = self._table(table, views.kind, length, start).to(self.device)
+        k, v = (
+            self.codec.decode(
+                gather(data, blocks, length, start),
+                None if scale is None else gather(scale, blocks, length, start),
+                dtype,
+            )
+            for data, scale in ((views.k, views.k_scale), (views.v, views.v_scale))
+        )
+        return k, v
+
+    def copy_blocks(self, kind: int, src: Any, dst: Any) -> None:
+        """Block ``src[i]`` to block ``dst[i]`` in every layer of ``kind``; all are read before any is written."""
+        tensors = self._tensors(kind)
+        blocks = []
+        for what, values in (("src", src), ("dst", dst)):
+            found = as_indices(what, values, self.device)
+            _check_one_dimension(what, found)
+            check_range(what, found, 0, self.num_blocks[kind] - 1)
+            blocks.append(found)
+        check_pairs(*blocks)
+        from_, to = (found.to(self.device) for found in blocks)
+        for tensor, block_dim in tensors:
+            copy_blocks(tensor, from_, to, block_dim)
+
+    def _table(self, values: Any, kind: int, length: int, start: int) -> Tensor:
+        """A checked block table; only the entries of the tokens that are asked for have to be blocks."""
+        table = as_indices("table", values, self.device)
+        _check_one_dimension("table", table)
+        need = -(-length // self.block_size)
+        if len(table) < need:
+            raise ArgumentError(
+                "paged_table_short", blocks=len(table), length=length, need=need, block_size=self.block_size
+            )
+        first = start // self.block_size
+        if start < length and table.is_cpu:
+            read = table[first:need]
+            if (read == NULL_BLOCK).any():
+                place = first + int((read == NULL_BLOCK).nonzero()[-1])
+                raise ArgumentError("paged_null_block", place=place, start=(place + 1) * self.block_size)
+            check_range(f"table[{first}:]", read, 0, self.num_blocks[kind] - 1)
+        return table
+
+
+def _check_one_dimension(what: str, indices: Tensor) -> None:
+    if indices.dim() != 1:
+        raise ArgumentError("cache_shape", what=what, shape=list(indices.shape), expected="[n]")

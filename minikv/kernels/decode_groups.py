@@ -1,0 +1,83 @@
+"""Decode of many short sequences on a CPU: those of about one length are computed together. Lesson 10.
+
+One sequence at a time, a history of a hundred tokens costs more in calls of torch than in arithmetic. So the sequences
+are sorted by how many tokens they read, and cut into groups whose keys and values, padded to the longest, fit into one
+tile. A group is a gather and one ``scaled_dot_product_attention``, where the G query heads of a KV head stand as G
+queries. What stands in the padding is another request's: it is overwritten with 0 before it is read, because a masked
+NaN would still be NaN.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from minikv.kernels.kv_tiles import TILE_BYTES, BlockReader
+
+LEAST_SHARE = 0.75  # of the longest's tokens: what a sequence has to read to be in its group
+
+
+def decode_in_groups(
+    query: Tensor,
+    keys: BlockReader,
+    values: BlockReader,
+    block_tables: Tensor,
+    lengths: Tensor,
+    *,
+    scale: float,
+    window: int | None,
+    out: Tensor,
+) -> Tensor:
+    """Attention of ``query`` [B, Hq, Dk] into ``out`` [B, Hq, Dv], for the sequences that find a group.
+
+    Returns the numbers of the others: without a token, longer than a tile, or alone with their length.
+    """
+    size, heads = keys.block_size, keys.heads
+    starts = torch.zeros_like(lengths) if window is None else (lengths - window).clamp_(min=0)
+    first = starts // size  # the block of the first token that the query sees
+    spans, order = (lengths - first * size).sort(descending=True)
+    tokens = spans.tolist()
+    groups = list(_groups(tokens, size, TILE_BYTES // (4 * size * heads * (keys.dim + values.dim))))
+    if not groups:
+        return order
+    # From here on everything is in order of length. Padding gets block 0, for there is one always.
+    width = max(-(-tokens[group.start] // size) for group in groups)
+    columns = torch.arange(width) + first[order].unsqueeze(1)
+    beyond = columns * size >= lengths[order].unsqueeze(1)
+    blocks = block_tables[order].gather(1, columns.masked_fill(beyond, 0).long()).masked_fill_(beyond, 0)
+    place = torch.arange(width * size)
+    hidden = (place < (starts - first * size)[order].unsqueeze(1)) | (place >= spans.unsqueeze(1))
+    mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)[:, None, None]
+    queries = query[order].to(torch.float32).unflatten(1, (heads, -1))  # [B, Hkv, G, Dk]
+    for group in groups:
+        count = -(-tokens[group.start] // size)
+        end = count * size
+        padding = hidden[group, :end].flatten().nonzero().flatten()
+        named = blocks[group, :count].flatten()
+        # [group * end, Hkv, D] -> [group, Hkv, end, D]
+        k, v = (
+            reader.read(named).index_fill_(0, padding, 0).unflatten(0, (-1, end)).transpose(1, 2)
+            for reader in (keys, values)
+        )
+        part = scaled_dot_product_attention(
+            queries[group], k, v, attn_mask=mask[group, ..., :end], scale=scale
+        )
+        out[order[group]] = part.flatten(1, 2).to(out.dtype)
+    alone = torch.ones(len(order), dtype=torch.bool)
+    for group in groups:
+        alone[group] = False
+    return order[alone]
+
+
+def _groups(tokens: Sequence[int], block_size: int, most_blocks: int) -> Iterator[slice]:
+    """Cut sequences, the longest first, into runs of two or more; ``tokens`` is what each reads."""
+    start = 0
+    while start < len(tokens):
+        most = most_blocks // max(1, -(-tokens[start] // block_size))
+        end = start + 1
+        while end < len(tokens) and end - start < most and tokens[end] >= LEAST_SHARE * tokens[start] > 0:
+            end += 1
+        if end - start > 1:
+            yield slice(start, end)
+        start = end
