@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from minikv.blocks import BlockManager, BlockPool
     from minikv.cache import LinearKVCache, PagedKVCache, allocate_kv_cache
+    from minikv.engine import LLM, SamplingParams
     from minikv.errors import MiniKVError
     from minikv.memory import Arena, ownership, retention_report
     from minikv.plan import CacheSpec, MemoryBudget, plan_memory
@@ -20,10 +21,12 @@ _HOME = {
     "BlockManager": "minikv.blocks",
     "BlockPool": "minikv.blocks",
     "CacheSpec": "minikv.plan",
+    "LLM": "minikv.engine",
     "LinearKVCache": "minikv.cache",
     "MemoryBudget": "minikv.plan",
     "MiniKVError": "minikv.errors",
     "PagedKVCache": "minikv.cache",
+    "SamplingParams": "minikv.engine",
     "allocate_kv_cache": "minikv.cache",
     "ownership": "minikv.memory",
     "plan_memory": "minikv.plan",
@@ -31,6 +34,7 @@ _HOME = {
 }
 
 __all__ = [
+    "LLM",
     "Arena",
     "BlockManager",
     "BlockPool",
@@ -39,6 +43,7 @@ __all__ = [
     "MemoryBudget",
     "MiniKVError",
     "PagedKVCache",
+    "SamplingParams",
     "__version__",
     "allocate_kv_cache",
     "ownership",

@@ -40,7 +40,7 @@ MAY_IMPORT = {
 WITHOUT_TORCH = {"plan", "blocks", "errors", "i18n", "units", "__init__"}
 # The parts of the engine that a simulated clock can drive.
 ENGINE_WITHOUT_TORCH = set(
-    "capacity events metrics planner reporter sampling_params scheduler sequence step".split()
+    "capacity detokenizer events metrics outputs planner reporter sampling_params scheduler sequence step view".split()
 )
 WIDGETS = {"ipywidgets", "plotly", "anywidget"}
 

@@ -1,27 +1,61 @@
-"""Many requests at once. The parts here need no torch: the same scheduler runs on a real or a simulated clock."""
+"""Many requests at once. Lesson 11.
+
+The parts that decide need no torch: the same scheduler runs on a real or a simulated clock. Those that compute (``LLM``
+and what it gives back) load on first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from minikv.engine.events import Event, EventLog, StepEvent
 from minikv.engine.metrics import Metrics, Percentiles, summary
+from minikv.engine.outputs import Completion, GenerationFailed, RequestOutput, StepOutput, Timing, Token
 from minikv.engine.sampling_params import SamplingParams
 from minikv.engine.scheduler import Scheduler
 from minikv.engine.sequence import FinishReason, Request, Sequence, SequenceId, State
 from minikv.engine.step import Batch, Scheduled, Step
+from minikv.engine.view import EngineView, SequenceView
+
+if TYPE_CHECKING:
+    from minikv.engine.llm import LLM
+    from minikv.engine.runner import Runner
+    from minikv.engine.sampler import Sampled, TokenLogprobs
+
+_HOME = {"LLM": "llm", "Runner": "runner", "Sampled": "sampler", "TokenLogprobs": "sampler"}
 
 __all__ = [
+    "LLM",
     "Batch",
+    "Completion",
+    "EngineView",
     "Event",
     "EventLog",
     "FinishReason",
+    "GenerationFailed",
     "Metrics",
     "Percentiles",
     "Request",
+    "RequestOutput",
+    "Runner",
+    "Sampled",
     "SamplingParams",
     "Scheduled",
     "Scheduler",
     "Sequence",
     "SequenceId",
+    "SequenceView",
     "State",
     "Step",
     "StepEvent",
+    "StepOutput",
+    "Timing",
+    "Token",
+    "TokenLogprobs",
     "summary",
 ]
+
+
+def __getattr__(name: str):
+    if name in _HOME:
+        return getattr(import_module(f"minikv.engine.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'minikv.engine' has no attribute {name!r}")

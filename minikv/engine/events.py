@@ -92,7 +92,7 @@ class EventLog:
         with open(path, encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
                 try:
-                    log(_from_json(line))
+                    log(from_json(line))
                 except (ValueError, TypeError, KeyError, AttributeError):
                     raise ArgumentError("events_unreadable", line=number, path=str(path)) from None
         return log
@@ -103,7 +103,8 @@ def to_json(event: AnyEvent) -> str:
     return json.dumps(asdict(event), ensure_ascii=False)
 
 
-def _from_json(line: str) -> AnyEvent:
+def from_json(line: str) -> AnyEvent:
+    """The event of a line. For another line: ``ValueError``, ``TypeError``, ``KeyError`` or ``AttributeError``."""
     told = json.loads(line)
     fields: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in told.items()

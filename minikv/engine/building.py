@@ -1,0 +1,140 @@
+"""From what a caller asks of an LLM to a cache of the right size, and the block manager that shares it out."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minikv.blocks import BlockManager, PoolKind
+from minikv.cache.allocation import AllocationReport
+from minikv.cache.allocator import allocate_kv_cache
+from minikv.cache.linear import LinearKVCache
+from minikv.cache.linear_pages import LinearPages
+from minikv.cache.paged import PagedKVCache
+from minikv.errors import ArgumentError, DoesNotFitError, check_count
+from minikv.memory.stats import MemoryStats
+from minikv.models import seen_window
+from minikv.plan import CacheSpec
+from minikv.plan.pool import sequence_bytes
+from minikv.units import GIB, exact_bytes
+
+CACHES = ("paged", "linear")
+MOST_ON_A_CPU = 4 * GIB  # a CPU's memory is everybody's: what an LLM takes of it unless it is told how much
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What an LLM was asked for; see ``LLM``. Raises ``ArgumentError`` for what no model could grant."""
+
+    kv_bytes: int | None
+    num_blocks: int | None
+    utilization: float
+    block_size: int
+    max_num_seqs: int
+    max_batched_tokens: int
+    max_model_len: int | None
+    cache: str
+    kv_dtype: str | None
+
+    def __post_init__(self) -> None:
+        if self.cache not in CACHES:
+            known = ", ".join(CACHES)
+            raise ArgumentError("unknown_choice", what="cache", value=self.cache, known=known)
+        for what in ("block_size", "max_num_seqs", "max_batched_tokens"):
+            check_count(what, getattr(self, what))
+        for what in ("kv_bytes", "num_blocks", "max_model_len"):
+            if getattr(self, what) is not None:
+                check_count(what, getattr(self, what))
+        if self.kv_bytes is not None and self.num_blocks is not None:
+            sizes = {"num_blocks": self.num_blocks, "kv_bytes": self.kv_bytes}
+            raise ArgumentError("allocator_two_sizes", **sizes)
+
+
+def longest_sequence(spec: CacheSpec, wanted: Wanted) -> int | None:
+    """The tokens that a sequence may have: what was asked for, else the model's positions, None where it has no end."""
+    return spec.max_positions if wanted.max_model_len is None else wanted.max_model_len
+
+
+def build_cache(
+    model: Any, spec: CacheSpec, wanted: Wanted
+) -> tuple[PagedKVCache | LinearPages, AllocationReport | None]:
+    """The cache, and for a paged one how its size came about.
+
+    A paged cache on a GPU is measured, unless a size is given. On a CPU it has room for ``max_num_seqs`` sequences of
+    the longest length, but takes at most 4 GiB and half of the free memory. A linear cache has as many rows as fit into
+    ``kv_bytes``, or ``num_blocks`` rows, at most and by default one for each of ``max_num_seqs``.
+    """
+    longest = longest_sequence(spec, wanted)
+    if wanted.cache == "linear":
+        return LinearPages(_linear(model, spec, wanted, longest)), None
+    num_bytes, device = wanted.kv_bytes, model.get_input_embeddings().weight.device
+    measured = num_bytes is None and wanted.num_blocks is None
+    if measured and device.type == "cpu":
+        full = wanted.max_num_seqs * sequence_bytes(spec, longest or 4096, wanted.block_size)
+        num_bytes = min(full, MOST_ON_A_CPU, MemoryStats.read(device).free // 2)
+    largest_step = wanted.max_batched_tokens if longest is None else min(longest, wanted.max_batched_tokens)
+    return allocate_kv_cache(
+        model,
+        block_size=wanted.block_size,
+        utilization=wanted.utilization,
+        num_blocks=wanted.num_blocks,
+        kv_bytes=num_bytes,
+        warmup_tokens=largest_step if measured and device.type != "cpu" else None,
+        kv_dtype=wanted.kv_dtype,
+        **_windows(spec, wanted, longest),
+    )
+
+
+def _windows(spec: CacheSpec, wanted: Wanted, longest: int | None) -> dict[str, int]:
+    """For how many sequences (``batch``) of which length (``context``) windowed layers get blocks.
+
+    Enough that they never bind first: a full window for each of ``max_num_seqs``, and the tokens of one step. Where
+    that does not fit, as many as leave the other layers the same number of blocks, since no sequence needs more.
+    """
+    size, widest = wanted.block_size, max((layer.window or 0 for layer in spec.layers), default=0)
+    if not widest:
+        return {}
+    # Past that length no windowed layer needs another block.
+    context = min(bound for bound in (widest + 1 + size, longest, spec.max_positions) if bound is not None)
+    blocks = -(-context // size)
+    batch = wanted.max_num_seqs + -(-wanted.max_batched_tokens // (blocks * size))
+    if wanted.num_blocks is not None:
+        batch = max(1, min(batch, wanted.num_blocks // blocks))
+    return {"context": context, "batch": batch}
+
+
+def build_manager(cache: PagedKVCache | LinearPages) -> BlockManager:
+    """A manager of the cache's blocks, a pool for each kind of layer."""
+    windows = [seen_window(cache, kind) for kind in range(len(cache.kinds))]
+    kinds = [PoolKind(*pair) for pair in zip(cache.num_blocks, windows, strict=True)]
+    return BlockManager(kinds, cache.block_size)
+
+
+def eos_ids(model: Any) -> frozenset[int]:
+    """The ids that end a text, as ``generate()`` takes them: the generation config's, whatever the config says."""
+    found = getattr(model.generation_config, "eos_token_id", None)
+    if found is None:
+        return frozenset()
+    return frozenset(found if isinstance(found, list | tuple) else (found,))
+
+
+def request_seed(engine_seed: int, number: int) -> int:
+    """A seed for the ``number``-th request of an engine: from one engine's to the next's nothing is shared."""
+    state = np.random.SeedSequence([engine_seed, number]).generate_state(1, np.uint64)
+    return int(state[0]) >> 2  # what check_count takes
+
+
+def _linear(model: Any, spec: CacheSpec, wanted: Wanted, longest: int | None) -> LinearKVCache:
+    if longest is None:
+        raise ArgumentError("llm_linear_length", name=spec.name)
+    device = model.get_input_embeddings().weight.device
+    row = sum(layer.token_bytes for layer in spec.layers) * longest
+    rows = wanted.max_num_seqs if wanted.num_blocks is None else min(wanted.num_blocks, wanted.max_num_seqs)
+    if wanted.kv_bytes is not None:
+        rows = min(rows, wanted.kv_bytes // row)
+    free = MemoryStats.read(device).free
+    if not rows or rows * row > free:
+        values = {"rows": rows, "row": exact_bytes(row), "tokens": longest, "free": exact_bytes(free)}
+        given = "-" if wanted.kv_bytes is None else exact_bytes(wanted.kv_bytes)
+        raise DoesNotFitError("llm_linear_room", name=spec.name, kv_bytes=given, **values)
+    return LinearKVCache(spec, rows, longest, device=device)

@@ -1,0 +1,304 @@
+"""LLM: many requests through one model and one KV cache. Lesson 11.
+
+    >>> from minikv import LLM, SamplingParams
+    >>> llm = LLM("tiny-gqa")
+    >>> outputs = llm.generate(["..."], SamplingParams(temperature=0, max_tokens=8))
+    >>> print(outputs[0].text, outputs[0].num_cached)
+
+``generate`` answers a list, ``stream`` yields tokens as they come. Or add requests at any time with ``add_request``,
+and call ``step`` while ``has_work``.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from minikv.cache.allocator import kv_dtype_of
+from minikv.engine.building import Wanted, build_cache, build_manager, eos_ids, longest_sequence, request_seed
+from minikv.engine.core import Core
+from minikv.engine.events import Emit
+from minikv.engine.outputs import RequestOutput, StepOutput, Token, check_failures
+from minikv.engine.progress import Progress
+from minikv.engine.prompts import Asked, Prompt, Prompts, read_all, read_one
+from minikv.engine.record import Inbox
+from minikv.engine.runner import Runner
+from minikv.engine.sampling_params import SamplingParams
+from minikv.engine.scheduler import Scheduler
+from minikv.engine.turns import Turns
+from minikv.engine.view import EngineView, view_of
+from minikv.errors import ArgumentError, check_count
+from minikv.models import Adapter, Loaded, bind_model, load
+from minikv.plan import CacheSpec
+
+if TYPE_CHECKING:
+    from minikv.engine.memory_report import MemoryReport
+
+MOST_SEEDS = 2**32
+
+
+class LLM:
+    """A causal language model of transformers, unmodified, with a KV cache that all requests share.
+
+    ``model`` is a name for ``minikv.models.load`` ("tiny-gqa", a folder, a hub id), what it returns, or a model in eval
+    mode; ``tokenizer`` makes text of ids, and without one prompts are ids.
+
+    Size: on a GPU ``allocate_kv_cache`` measures, up to ``utilization`` of it; ``kv_bytes`` or ``num_blocks`` (of
+    ``block_size`` tokens each) give the size instead. On a CPU the default is room for ``max_num_seqs`` sequences of
+    the longest length, at most 4 GiB and half of what is free. ``cache="linear"`` keeps a row of ``max_model_len``
+    tokens for each sequence instead of blocks (``num_blocks`` are rows then). ``kv_dtype`` None is the model's own.
+
+    A step computes at most ``max_batched_tokens`` tokens of at most ``max_num_seqs`` sequences. Prompt and
+    ``max_tokens`` of a request are together at most ``max_model_len`` (None: the model's positions). A request
+    without a seed draws from the LLM's (None: a new one each time). Every event goes to ``emit``; ``clock`` gives
+    seconds.
+
+    Several threads may use it at once: each step is one thread's, in turns, and each caller gets its own outputs.
+    ``emit`` and ``clock`` are called inside steps: ``emit`` may add and abort requests, and take a ``snapshot``.
+
+    Raises ``ArgumentError``, ``ConfigError`` for what cannot be run, ``DoesNotFitError`` where the cache has no room;
+    the model is as it was then. Until ``close`` its attention is bound to the cache: use the LLM as a context manager,
+    or let it keep the model. After ``close`` every call raises ``ArgumentError``.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        tokenizer: Any = None,
+        dtype: Any = "auto",
+        device: Any = "auto",
+        kv_bytes: int | None = None,
+        num_blocks: int | None = None,
+        utilization: float = 0.9,
+        block_size: int = 16,
+        max_num_seqs: int = 64,
+        max_batched_tokens: int = 2048,
+        max_model_len: int | None = None,
+        cache: str = "paged",
+        kv_dtype: str | None = None,
+        reads: str = "auto",
+        seed: int | None = None,
+        emit: Emit | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        if seed is not None:
+            check_count("seed", seed, least=0)
+        wanted = Wanted(
+            kv_bytes=kv_bytes,
+            num_blocks=num_blocks,
+            utilization=utilization,
+            block_size=block_size,
+            max_num_seqs=max_num_seqs,
+            max_batched_tokens=max_batched_tokens,
+            max_model_len=max_model_len,
+            cache=cache,
+            kv_dtype=kv_dtype,
+        )
+        if isinstance(model, str | Path):
+            model = load(model, dtype=dtype, device=device)
+        if isinstance(model, Loaded):
+            model, tokenizer = model.model, model.tokenizer if tokenizer is None else tokenizer
+        if not callable(getattr(model, "can_generate", None)):
+            raise ArgumentError("models_not_a_decoder", kind=type(model).__name__)
+        spec = CacheSpec.from_config(model.config, kv_dtype=kv_dtype or kv_dtype_of(model))
+        self.model, self.tokenizer = model, tokenizer
+        self.cache, self.allocation = build_cache(model, spec, wanted)
+        self.manager, longest = build_manager(self.cache), longest_sequence(spec, wanted)
+        self.scheduler = Scheduler(
+            self.manager,
+            max_num_seqs=max_num_seqs,
+            max_batched_tokens=max_batched_tokens,
+            max_model_len=longest,
+            clock=clock,
+            emit=emit,
+            block_bytes=[kind.block_bytes(self.cache.block_size) for kind in self.cache.kinds],
+        )
+        # Last, because it changes the model.
+        self.adapter: Adapter = bind_model(model, self.cache, reads=reads)
+        limits = [limit for limit in (longest, self.adapter.position_limit) if limit is not None]
+        self.scheduler.max_model_len = min(limits, default=None)
+        self.runner = Runner(self.adapter)
+        self.vocabulary: int = model.get_input_embeddings().num_embeddings
+        self._core = Core(self.scheduler, self.runner, tokenizer, eos_ids(model))
+        self._inbox = Inbox()
+        self._turns = Turns()
+        self._seed = secrets.randbelow(MOST_SEEDS) if seed is None else seed
+        self._added = 0
+        self._closed = False
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``step`` has anything to compute, or to give back."""
+        return self.scheduler.has_work or bool(self._inbox)
+
+    def generate(
+        self,
+        prompts: Prompts,
+        params: SamplingParams | Seq[SamplingParams] | None = None,
+        *,
+        salt: str | Seq[str] = "",
+        progress: bool | None = None,
+    ) -> list[RequestOutput]:
+        """Answer every prompt; the outputs are in their order.
+
+        ``prompts`` is a text or a list of token ids, or a list of such. ``params`` and ``salt`` are one for all, or
+        one each. ``progress`` None shows a bar on a terminal. If anything is refused (``ArgumentError``,
+        ``RequestTooLarge``) nothing is computed. Requests that fail while they run end with finish reason "error",
+        the others go on, and then ``GenerationFailed`` holds the outputs of all. Ctrl+C fails the requests that are
+        being computed, those of others too, and aborts what is left of this call's.
+        """
+        inbox = Inbox()
+        try:
+            requests = read_all(prompts, params, salt, self.tokenizer, self.vocabulary)
+            names = self._add_all(requests, inbox, pieces=False)
+            done: dict[str | int, RequestOutput] = {}
+            with Progress(len(names), progress) as bar:
+                while len(done) < len(names):
+                    out = self._wait(inbox)
+                    done |= {each.request: each for each in out.finished}
+                    bar.update(len(done), len(out.tokens))
+        finally:
+            self._leave(inbox)
+        outputs = [done[name] for name in names]
+        check_failures(outputs)
+        return outputs
+
+    def stream(
+        self,
+        prompts: Prompts,
+        params: SamplingParams | Seq[SamplingParams] | None = None,
+        *,
+        salt: str | Seq[str] = "",
+    ) -> Iterator[Token]:
+        """Yield each token when it is there; ``token.request`` is the number of its prompt, from 0.
+
+        As ``generate``: what is refused is refused at once; a failed request's last token has the finish reason
+        "error". Closing the iterator, or letting go of it, aborts what is left.
+        """
+        tokens = self._stream(read_all(prompts, params, salt, self.tokenizer, self.vocabulary))
+        next(tokens)  # begun, so that it cleans up behind itself even where nobody ever asks for a token
+        return tokens  # type: ignore[return-value]
+
+    def add_request(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | int | None = None,
+        salt: str = "",
+        pieces: bool = True,
+    ) -> str | int:
+        """Queue a request and return its id (None: one is made). ``step`` gives its tokens and its output.
+
+        ``pieces``: the tokens come with pieces of text. Requests share cached prefixes only under an equal ``salt``.
+        Raises ``RequestTooLarge``, ``ArgumentError``.
+        """
+        asked = read_one(prompt, params, salt, tokenizer=self.tokenizer, vocabulary=self.vocabulary)
+        return self._add(asked, request_id, self._inbox, pieces)
+
+    def step(self) -> StepOutput:
+        """Compute one step. Returns the tokens and outputs of what ``add_request`` queued; others get their own.
+
+        A step that raises fails its requests, with the error in their outputs, and nothing else. What ``emit`` or
+        ``clock`` raise between two steps is raised here: nothing is lost, and the next ``step`` goes on.
+        """
+        with self._turns:
+            self._check_open()
+            self._core.advance()
+            return self._inbox.take()
+
+    def abort(self, request_id: str | int) -> bool:
+        """End a request; its output comes with the next ``step``. False if it has ended already."""
+        with self._turns:
+            self._check_open()
+            return self._core.abort(request_id)
+
+    def snapshot(self) -> EngineView:
+        """Who runs, who waits, and which blocks they hold. From ``emit``, too."""
+        with self._turns:
+            self._check_open()
+            core = self._core
+            return view_of(self.scheduler, core.steps, core.generated, core.finished)
+
+    def memory_report(self) -> "MemoryReport":
+        """Where the device's bytes are: weights, KV, tables, workspace, headroom."""
+        from minikv.engine.memory_report import memory_report
+
+        with self._turns:
+            self._check_open()
+            return memory_report(self)
+
+    def close(self) -> None:
+        """Abort what is left, give the model its attention and the cache its memory back. Doing it again does nothing.
+
+        Raises ``ArenaInUse`` where somebody still reads the cache: let go of what it names, and close again.
+        """
+        with self._turns:
+            if not self._closed:
+                self._core.clear()
+                self._closed = True
+                self.adapter.unbind()
+            self.cache.close()
+
+    def _stream(self, requests: list[Asked]) -> Iterator[Token | None]:
+        """None once all requests are queued, then the tokens."""
+        inbox = Inbox()
+        try:
+            names = self._add_all(requests, inbox, pieces=True)
+            number = {name: place for place, name in enumerate(names)}
+            left = len(names)
+            yield None
+            while left:
+                out = self._wait(inbox)
+                left -= len(out.finished)
+                yield from (token._replace(request=number[token.request]) for token in out.tokens)
+        finally:
+            self._leave(inbox)
+
+    def _add_all(self, requests: list[Asked], inbox: Inbox, pieces: bool) -> list[str | int]:
+        """All requests or none."""
+        with self._turns:
+            self._check_open()
+            before = self._added
+            try:
+                return [self._add(asked, None, inbox, pieces) for asked in requests]
+            except BaseException:
+                self._core.drop(inbox)
+                self._added = before  # what was refused changes no seed
+                raise
+
+    def _add(self, asked: Asked, request_id: str | int | None, inbox: Inbox, pieces: bool) -> str | int:
+        with self._turns:
+            self._check_open()
+            number = self._added
+            name = self._core.free_name(number) if request_id is None else request_id
+            seed = request_seed(self._seed, number) if asked.params.seed is None else asked.params.seed
+            self._core.add(name, asked, seed, inbox, pieces)
+            self._added += 1
+            return name
+
+    def _wait(self, inbox: Inbox) -> StepOutput:
+        """A step, unless another thread's has brought something for ``inbox`` already."""
+        with self._turns:
+            self._check_open()
+            if not inbox:
+                self._core.advance()
+            return inbox.take()
+
+    def _leave(self, inbox: Inbox) -> None:
+        """A caller goes: nobody waits for its requests any more."""
+        with self._turns:
+            self._core.drop(inbox)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ArgumentError("llm_closed")

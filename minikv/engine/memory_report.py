@@ -1,0 +1,150 @@
+"""MemoryReport: where the bytes of an LLM's device are, part by part. Lesson 11."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from minikv.cache.paged import PagedKVCache
+from minikv.i18n import pick_language, text
+from minikv.memory.columns import columns
+from minikv.memory.resident import extent_bytes, extents, resident_bytes
+from minikv.memory.stats import MemoryStats
+from minikv.units import exact_bytes, format_bytes
+
+if TYPE_CHECKING:
+    from minikv.engine.llm import LLM
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """One moment between two steps. All sizes are bytes; ``parts`` add up to ``total``, which is measured.
+
+    - ``weight_bytes``: the storages of the model's parameters, ``buffer_bytes`` those of its buffers (the frequencies
+      of RoPE above all) beside them, each byte once: tied parameters count once.
+    - ``kv_bytes``: every block of the cache, in use or not. ``padding_bytes``: the rest of its arena.
+    - ``absent_bytes``: of the weights, what is not in memory now. Weights that are a mapped file come page by page as
+      they are read. 0 on a GPU; None where the system does not say, and then all of them count as present.
+    - ``activation_bytes``: what the largest step needed while it ran, ``warmup_tokens`` tokens, where the size of the
+      cache was measured (else None). Between two steps none of it is alive, so it is in no part.
+    """
+
+    model: str
+    stats: MemoryStats
+    weight_bytes: int
+    absent_bytes: int | None
+    buffer_bytes: int
+    kv_bytes: int
+    padding_bytes: int
+    activation_bytes: int | None = None
+    warmup_tokens: int | None = None
+
+    @property
+    def used(self) -> int:
+        """Measured. On CUDA what all processes have taken of the GPU; on a CPU this process's resident set (RSS)."""
+        return self.stats.used if self.stats.kind == "cuda" else self.stats.allocated
+
+    @property
+    def total(self) -> int:
+        """``used`` and what is free: on CUDA the GPU's memory, on a CPU what this process has or could have."""
+        return self.used + self.stats.free
+
+    def parts(self) -> dict[str, int]:
+        """What the device's bytes are for, in order, for a bar; they add up to ``total``.
+
+        ``weights`` (those in memory), ``buffers``, ``kv`` and ``padding`` are known to the byte, ``headroom`` is
+        measured: what the driver, or on a CPU the system, could still give. The others are what remains of a measured
+        figure:
+
+        - on CUDA ``tensors`` (torch's other live tensors in this process, such as cuBLAS workspaces, and its rounding
+          to 512 B), ``cached`` (reserved - allocated: torch keeps it for the next step), and of what torch did not take
+          ``context`` (the CUDA context and libraries) and ``others`` (other processes, as NVML counts them), or
+          ``not_torch`` for both where NVML is silent;
+        - on a CPU ``rest``: Python, torch, other libraries, every other tensor, and what malloc has kept.
+
+        A remainder may be negative by what is counted late: the system adds RSS up once in a while.
+        """
+        stats = self.stats
+        known = {
+            "weights": self.weight_bytes - (self.absent_bytes or 0),
+            "buffers": self.buffer_bytes,
+            "kv": self.kv_bytes,
+            "padding": self.padding_bytes,
+        }
+        unknown = stats.allocated - sum(known.values())
+        if stats.kind == "cpu":
+            return known | {"rest": unknown, "headroom": stats.free}
+        parts = known | {"tensors": unknown, "cached": stats.reserved - stats.allocated}
+        if stats.others is None:
+            parts["not_torch"] = stats.non_torch
+        else:
+            parts |= {"context": stats.non_torch - stats.others, "others": stats.others}
+        return parts | {"headroom": stats.free}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values; ``nvml`` is why ``others`` is not among the parts of a GPU."""
+        return {
+            "model": self.model,
+            "device": self.stats.device,
+            "parts": self.parts(),
+            "used": self.used,
+            "total": self.total,
+            "weight_bytes": self.weight_bytes,
+            "absent_bytes": self.absent_bytes,
+            "activation_bytes": self.activation_bytes,
+            "warmup_tokens": self.warmup_tokens,
+            "nvml": self.stats.nvml,
+        }
+
+    def text(self, lang: str = "en") -> str:
+        """A table, a line a part and the two sums, then in sentences what it does not say."""
+        lang = pick_language(lang)
+        kind, parts = self.stats.kind, self.parts()
+        headroom = parts.pop("headroom")
+        rows = [("", "", _say("column_bytes", lang), _say("column_meaning", lang))]
+        for name, value in (parts | {"used": self.used, "headroom": headroom, "total": self.total}).items():
+            own = name in ("used", "headroom", "total")
+            meaning = _say(f"row_{name}_{kind}" if own else f"row_{name}", lang)
+            rows.append((name, format_bytes(value), f"{value:,}", meaning))
+        lines = [_say("title", lang, model=self.model, device=self.stats.device), columns(rows, right=(1, 2))]
+        return "\n".join([*lines, *self._sentences(lang)])
+
+    def _sentences(self, lang: str) -> list[str]:
+        lines = []
+        if self.absent_bytes:
+            values = {"absent": exact_bytes(self.absent_bytes), "weights": exact_bytes(self.weight_bytes)}
+            lines.append(_say("absent", lang, **values))
+        if self.absent_bytes is None:
+            lines.append(_say("absent_unknown", lang))
+        if self.activation_bytes is not None:
+            activations = exact_bytes(self.activation_bytes)
+            lines.append(_say("activations", lang, activations=activations, tokens=self.warmup_tokens))
+        if self.stats.nvml is not None:
+            lines.append(_say("nvml_silent", lang, reason=self.stats.nvml))
+        return lines
+
+
+def memory_report(llm: "LLM") -> MemoryReport:
+    """Measure the device of ``llm``, which is open, now."""
+    cache = llm.cache
+    arena = cache.arena if isinstance(cache, PagedKVCache) else cache.linear.arena
+    parameters = [each for each in llm.model.parameters() if each.device == cache.device]
+    buffers = [each for each in llm.model.buffers() if each.device == cache.device]
+    weights = extents(parameters)
+    weight_bytes = extent_bytes(weights)
+    present = resident_bytes(weights) if cache.device.type == "cpu" else weight_bytes
+    allocation = llm.allocation
+    peak = None if allocation is None else allocation.peak
+    return MemoryReport(
+        model=type(llm.model).__name__,
+        stats=MemoryStats.read(cache.device),
+        weight_bytes=weight_bytes,
+        absent_bytes=None if present is None else weight_bytes - present,
+        buffer_bytes=extent_bytes(extents(parameters + buffers)) - weight_bytes,
+        kv_bytes=cache.nbytes,
+        padding_bytes=arena.capacity - cache.nbytes,
+        activation_bytes=None if peak is None else peak.extra,
+        warmup_tokens=None if peak is None or allocation is None else allocation.warmup_tokens,
+    )
+
+
+def _say(key: str, lang: str, **values: Any) -> str:
+    return text(f"engine.memory_{key}", lang, **values)

@@ -1,0 +1,142 @@
+"""What an LLM gives back: a token as soon as there is one, and each request as a whole at its end."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from minikv.engine.sequence import FinishReason, Request, Sequence
+from minikv.errors import MiniKVError
+
+if TYPE_CHECKING:
+    from minikv.engine.sampler import TokenLogprobs
+
+
+class Token(NamedTuple):
+    """One step of one sequence: its new token, or its end without one.
+
+    ``id`` is None where the sequence was aborted or failed. ``text`` is what is certain of the text since the last
+    piece (a character, or a text that may yet become a stop text, is held back until it is whole), None without a
+    tokenizer and where nobody asked for pieces. ``finish_reason`` is None until the sequence ends.
+    """
+
+    request: str | int
+    sample: int
+    id: int | None
+    text: str | None
+    logprobs: "TokenLogprobs | None"
+    finish_reason: FinishReason | None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds on the engine's clock. None where the sequence did not come so far.
+
+    ``queued``: from arrival to the first step; ``ttft``: from arrival to the first token; ``tpot``: from token to token
+    after it, on average; ``total``: from arrival to the end.
+    """
+
+    queued: float | None
+    ttft: float | None
+    tpot: float | None
+    total: float
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One of the ``n`` sequences of a request, ended.
+
+    ``token_ids`` are those generated, the one that stopped it included; ``text`` is theirs without special tokens, up
+    to a stop text, and of one that was aborted or failed what was certain (None without a tokenizer). ``error`` is what
+    its step raised, if ``finish_reason`` is "error". ``num_preemptions`` is how often its blocks were taken and its
+    tokens computed again.
+    """
+
+    sample: int
+    token_ids: tuple[int, ...]
+    text: str | None
+    finish_reason: FinishReason
+    logprobs: "tuple[TokenLogprobs, ...] | None"
+    num_preemptions: int
+    timing: Timing
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True)
+class RequestOutput:
+    """A request that has ended. ``num_cached`` of its prompt's tokens were found in the prefix cache.
+
+    ``text``, ``token_ids``, ``finish_reason``, ``logprobs`` and ``timing`` are those of the first completion, which is
+    all there is with ``n=1``.
+    """
+
+    request: str | int
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    num_cached: int
+    completions: tuple[Completion, ...]
+
+    @property
+    def text(self) -> str | None:
+        return self.completions[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return self.completions[0].token_ids
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        return self.completions[0].finish_reason
+
+    @property
+    def logprobs(self) -> "tuple[TokenLogprobs, ...] | None":
+        return self.completions[0].logprobs
+
+    @property
+    def timing(self) -> Timing:
+        return self.completions[0].timing
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What has become known since the last ``step``: new tokens, and the requests that have ended."""
+
+    tokens: tuple[Token, ...]
+    finished: tuple[RequestOutput, ...]
+
+
+class GenerationFailed(MiniKVError):
+    """Some requests of a ``generate`` failed. ``outputs`` are those of all, in order: nothing that was made is lost."""
+
+    def __init__(self, code: str, outputs: list[RequestOutput], **values: object):
+        super().__init__(code, **values)
+        self.outputs = outputs
+
+
+def check_failures(outputs: list[RequestOutput]) -> None:
+    """Raise ``GenerationFailed``, from the first error, if any of these has failed."""
+    failed = [out for out in outputs if any(each.error is not None for each in out.completions)]
+    if failed:
+        error = next(each.error for each in failed[0].completions if each.error is not None)
+        said = f"{type(error).__name__}: {error}"
+        raise GenerationFailed(
+            "llm_failed", outputs, failed=len(failed), total=len(outputs), error=said
+        ) from error
+
+
+def timing_of(seq: Sequence) -> Timing:
+    """Of a sequence that has ended."""
+    assert seq.finished_at is not None
+    first, more = seq.first_token_at, seq.num_output - 1
+    return Timing(
+        queued=None if seq.admitted_at is None else seq.admitted_at - seq.arrival,
+        ttft=None if first is None else first - seq.arrival,
+        tpot=(seq.finished_at - first) / more if first is not None and more > 0 else None,
+        total=seq.finished_at - seq.arrival,
+    )
+
+
+def request_output(
+    request: Request, prompt: str | None, completions: tuple[Completion, ...]
+) -> RequestOutput:
+    """The output of a request whose sequences have all ended."""
+    cached = request.sequences[0].num_cached or 0
+    return RequestOutput(request.id, prompt, request.prompt, cached, completions)

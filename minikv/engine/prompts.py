@@ -1,0 +1,79 @@
+"""What a caller gives as prompts, parameters and salts: one for all or one each, as text or as ids."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any
+
+from minikv.blocks.prefix import token_array
+from minikv.engine.sampling_params import SamplingParams
+from minikv.errors import ArgumentError
+
+Prompt = str | Seq[int]
+Prompts = Prompt | Seq[Prompt]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request whose ids a model can embed. ``text`` is the prompt's, None where it was given as ids."""
+
+    text: str | None
+    ids: list[int]
+    params: SamplingParams
+    salt: str
+
+
+def read_all(prompts: Any, params: Any, salt: Any, tokenizer: Any, vocabulary: int) -> list[Asked]:
+    """A request for each of ``prompts``. Raises ``ArgumentError``, as ``read_one`` does, for any of them."""
+    texts = _as_prompts(prompts)
+    wishes, salts = _one_each("params", params, len(texts)), _one_each("salt", salt, len(texts))
+    return [
+        read_one(*each, tokenizer=tokenizer, vocabulary=vocabulary)
+        for each in zip(texts, wishes, salts, strict=True)
+    ]
+
+
+def read_one(prompt: Any, params: Any, salt: Any, *, tokenizer: Any, vocabulary: int) -> Asked:
+    """A text, or ids in a list, an array or a tensor. ``params`` None are the defaults.
+
+    Raises ``ArgumentError`` for what the tokenizer could not read or the model not embed.
+    """
+    params = SamplingParams() if params is None else params
+    if not isinstance(params, SamplingParams):
+        raise ArgumentError("request_params", value=type(params).__name__)
+    if params.logprobs is not None and params.logprobs > vocabulary:
+        raise ArgumentError("out_of_range", what="logprobs", value=params.logprobs, low=-1, high=vocabulary)
+    text = prompt if isinstance(prompt, str) else None
+    if tokenizer is None and (text is not None or params.stop):
+        raise ArgumentError("llm_no_tokenizer", what="prompt" if text is not None else "stop")
+    ids = token_array(_listed(prompt) if text is None else tokenizer(text)["input_ids"]).tolist()
+    for token in ids:
+        if not 0 <= token < vocabulary:
+            raise ArgumentError("llm_token", token=token, last=vocabulary - 1)
+    return Asked(text, ids, params, salt)
+
+
+def _as_prompts(prompts: Any) -> list[Prompt]:
+    """``prompts`` as a list: a text or a list of ids is one prompt. Arrays and tensors count as lists."""
+    prompts = _listed(prompts)
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, list | tuple):
+        raise ArgumentError("llm_prompts", value=type(prompts).__name__)
+    items = [_listed(each) for each in prompts]
+    several = [isinstance(each, str | list | tuple) for each in items]
+    if any(several) and not all(several):
+        raise ArgumentError("llm_prompts", value="a list that mixes ids with prompts")
+    return items if all(several) else [items]
+
+
+def _one_each(what: str, values: Any, count: int) -> list:
+    """``values`` for each of ``count`` prompts: a list has one each, anything else is for all."""
+    if not isinstance(values, list | tuple):
+        return [values] * count
+    if len(values) != count:
+        raise ArgumentError("llm_one_each", what=what, given=len(values), count=count)
+    return list(values)
+
+
+def _listed(values: Any) -> Any:
+    return values.tolist() if hasattr(values, "tolist") else values

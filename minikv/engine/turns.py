@@ -1,0 +1,41 @@
+"""Turns: a lock that its threads get in the order in which they asked for it."""
+
+import threading
+from collections import deque
+
+
+class Turns:
+    """``with turns:`` waits until everybody who asked before has had a turn; a thread that has its turn may ask again.
+
+    A thread that computes step after step gives ``threading.RLock`` back and takes it again before anybody who waits
+    for it wakes up: an abort from another thread would be heard when there is nothing left to abort.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._queue: deque[object] = deque()
+        self._owner: int | None = None
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        if self._owner == me:
+            self._depth += 1
+            return
+        ticket = object()
+        with self._changed:
+            self._queue.append(ticket)
+            try:
+                self._changed.wait_for(lambda: self._owner is None and self._queue[0] is ticket)
+                self._owner, self._depth = me, 1
+            finally:
+                self._queue.remove(ticket)
+                if self._owner != me:  # interrupted while it waited: the next one may be first now
+                    self._changed.notify_all()
+
+    def __exit__(self, *exception: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            with self._changed:
+                self._owner = None
+                self._changed.notify_all()

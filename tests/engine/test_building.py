@@ -1,0 +1,61 @@
+"""The cache that an LLM builds: windowed layers never bind first, and never get more blocks than the others."""
+
+import pytest
+
+from minikv.engine.building import Wanted, build_cache, build_manager
+from minikv.engine.capacity import peak_blocks
+from minikv.models import seen_window
+from minikv.plan import CacheSpec
+from minikv.plan.pool import sequence_bytes
+from tests.models.running import World
+
+WINDOWED = ("gemma3_text", "gpt_oss", "mistral")
+
+
+def wish(**changes) -> Wanted:
+    """What ``LLM`` asks for by default, on a small pool."""
+    values = {
+        "utilization": 0.9,
+        "block_size": 4,
+        "max_num_seqs": 8,
+        "max_batched_tokens": 16,
+        "cache": "paged",
+    }
+    values |= dict.fromkeys(("kv_bytes", "num_blocks", "max_model_len", "kv_dtype")) | changes
+    return Wanted(**values)
+
+
+@pytest.mark.parametrize("model_type", WINDOWED)
+@pytest.mark.parametrize(
+    "size",
+    [
+        {"num_blocks": 3},
+        {"num_blocks": 40},
+        {"num_blocks": 500},
+        {"kv_bytes": 2**16},
+        {"kv_bytes": 2**22},
+        {},
+    ],
+)
+def test_windows_never_bind_first(model_type, size):
+    """Either as many blocks as the others have, or a full window for every sequence and one step's tokens beside."""
+    model = World.bare(model_type)
+    spec = CacheSpec.from_config(model.config, kv_dtype="fp32")
+    wanted = wish(**size)
+    cache, _ = build_cache(model, spec, wanted)
+    counted = max(cache.num_blocks)
+    for kind, blocks in enumerate(cache.num_blocks):
+        window = seen_window(cache, kind)
+        if window is None:
+            assert blocks == counted
+            continue
+        full = wanted.max_num_seqs * peak_blocks(10**6, window, 4) + wanted.max_batched_tokens // 4
+        assert blocks <= counted
+        # What the others have more is less than one more sequence would have taken in all kinds.
+        more = sum(
+            (counted - blocks) * each.block_bytes(4) for each in cache.kinds if each.layer.window is None
+        )
+        assert blocks >= full or more < sequence_bytes(spec, window + 4, 4)
+    assert build_manager(cache).block_size == 4
+    if "kv_bytes" in size:
+        assert cache.nbytes <= size["kv_bytes"]
