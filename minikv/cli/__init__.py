@@ -1,4 +1,6 @@
-"""The command line: ``minikv plan | check-log | lab | doctor``. One file a command; nothing imports this room.
+"""The command line: ``minikv plan | generate | watch | bench | check-log | lab | doctor``.
+
+One file a command, with a few parts that are named after it; nothing imports this room.
 
 A ``MiniKVError`` becomes one line on standard error and exit code 2, in the language of ``--lang`` (or
 ``MINIKV_LANG``), never a traceback.
@@ -24,12 +26,18 @@ app = typer.Typer(
 
 
 def _register() -> None:
+    from minikv.cli.bench import bench
     from minikv.cli.check_log import check_log
     from minikv.cli.doctor import doctor
+    from minikv.cli.generate import generate
     from minikv.cli.lab import lab
     from minikv.cli.plan import plan
+    from minikv.cli.watch import watch
 
     app.command("plan")(plan)
+    app.command("generate")(generate)
+    app.command("watch")(watch)
+    app.command("bench")(bench)
     app.command("check-log")(check_log)
     app.command("lab")(lab)
     app.command("doctor")(doctor)

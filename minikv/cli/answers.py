@@ -1,0 +1,59 @@
+"""What ``minikv generate`` and ``minikv bench`` do with outputs: refuse failed ones, print the others."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from minikv.errors import MiniKVError
+
+if TYPE_CHECKING:
+    from minikv.engine import RequestOutput
+
+INTERRUPTED = 130  # the exit code that shells give to a command which Ctrl+C ended
+
+
+def check_answers(outputs: "Sequence[RequestOutput]") -> None:
+    """Raise ``MiniKVError`` with the first error where a step failed under some of them."""
+    answers = [each for output in outputs for each in output.completions]
+    errors = [each.error for each in answers if each.error is not None]
+    if errors:
+        said = f"{type(errors[0]).__name__}: {errors[0]}".partition("\n")[0]
+        raise MiniKVError("generate_failed", failed=len(errors), total=len(answers), error=said)
+
+
+def print_answers(outputs: "Sequence[RequestOutput]") -> None:
+    """One behind the other, each behind the number of its prompt, and of its sample where there are several."""
+    for number, output in enumerate(outputs, 1):
+        for each in output.completions:
+            place = f"{number}.{each.sample + 1}" if len(output.completions) > 1 else f"{number}"
+            print(f"[{place}] {(each.text or '').strip()}", flush=True)
+
+
+def as_dict(output: "RequestOutput") -> dict[str, Any]:
+    """An output as plain JSON values; times are seconds."""
+    return {
+        "prompt": output.prompt,
+        "prompt_token_ids": list(output.prompt_token_ids),
+        "num_cached": output.num_cached,
+        "completions": [
+            {
+                "text": each.text,
+                "token_ids": list(each.token_ids),
+                "finish_reason": each.finish_reason,
+                "num_preemptions": each.num_preemptions,
+                "timing": vars(each.timing),
+            }
+            for each in output.completions
+        ],
+    }
+
+
+def figures(outputs: "Sequence[RequestOutput]", seconds: float) -> dict[str, Any]:
+    """What was computed in ``seconds``: tokens generated, tokens of the prompts, and those of them that were cached."""
+    tokens = sum(len(each.token_ids) for output in outputs for each in output.completions)
+    return {
+        "seconds": seconds,
+        "tokens": tokens,
+        "tokens_per_second": tokens / seconds,
+        "prompt_tokens": sum(len(output.prompt_token_ids) for output in outputs),
+        "cached_tokens": sum(output.num_cached for output in outputs),
+    }

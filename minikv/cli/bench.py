@@ -1,0 +1,126 @@
+"""``minikv bench``: what an LLM makes of a load of random tokens: throughput, latencies, blocks."""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from minikv.cli import engine_options as options
+from minikv.cli.answers import INTERRUPTED
+from minikv.cli.options import Json, Lang, size
+from minikv.i18n import pick_language, text
+from minikv.units import format_bytes
+
+if TYPE_CHECKING:
+    from minikv.cli.bench_run import Result
+    from minikv.engine.metrics import Percentiles
+
+
+def bench(
+    model: options.Model = "tiny-gqa",
+    num_requests: Annotated[int, typer.Option(help="Requests of the load.")] = 64,
+    input_len: Annotated[str, typer.Option(help="Tokens of a prompt: one number, or least:most.")] = "32:128",
+    output_len: Annotated[
+        str, typer.Option(help="Tokens to generate: one number, or least:most.")
+    ] = "32:128",
+    prefix_len: Annotated[int, typer.Option(help="Tokens before each prompt, the same for all.")] = 0,
+    rate: Annotated[
+        float, typer.Option(help="Requests a second, at random moments; inf: all at once.")
+    ] = float("inf"),
+    cache: options.Cache = "paged",
+    block_size: options.BlockSize = 16,
+    num_blocks: options.NumBlocks = None,
+    kv_bytes: options.KvBytes = None,
+    kv_dtype: options.KvDtype = None,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
+    max_num_seqs: options.MaxNumSeqs = 64,
+    max_batched_tokens: options.MaxBatchedTokens = 2048,
+    seed: Annotated[int, typer.Option(help="The same seed makes the same load.")] = 0,
+    as_json: Json = False,
+    lang: Lang = "en",
+) -> None:
+    """Measure an LLM under a load of random tokens."""
+    from minikv.cli.bench_load import Shape, span
+
+    lang = pick_language(lang)
+    shape = Shape(
+        num_requests=num_requests,
+        input_len=span("--input-len", input_len),
+        output_len=span("--output-len", output_len),
+        prefix_len=prefix_len,
+        rate=rate,
+        seed=seed,
+    )
+    engine = options.Engine(
+        model=model,
+        dtype=dtype,
+        device=device,
+        cache=cache,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        kv_bytes=size("--kv-bytes", kv_bytes),
+        kv_dtype=kv_dtype,
+        max_num_seqs=max_num_seqs,
+        max_batched_tokens=max_batched_tokens,
+        seed=seed,
+    )
+    from minikv.cli.bench_run import run
+
+    try:
+        result = run(engine, shape)
+    except KeyboardInterrupt:
+        print(_say("stopped", lang), file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        print(json.dumps(result.as_dict(), indent=2))
+    else:
+        print(_text(result, lang))
+        note = result.model.note(lang)
+        if note is not None:
+            print(note, file=sys.stderr)
+
+
+def _text(result: "Result", lang: str) -> str:
+    """The metrics as a table: name, figure, and what it means."""
+    from minikv.memory.columns import columns
+
+    found = result.metrics
+    values = {
+        "throughput": f"{found.tokens_per_second or 0:,.1f}",
+        "computed": f"{found.computed_tokens / found.seconds if found.seconds else 0:,.1f}",
+        "steps": f"{found.steps:,}",
+        "ttft": _milliseconds(found.ttft),
+        "tpot": _milliseconds(found.tpot),
+        "hit_rate": f"{found.hit_rate:.1%}",
+        "waste": f"{found.waste:.1%}",
+        "occupancy": f"{found.occupancy:.1%}",
+        "peak_occupancy": f"{found.peak_occupancy:.1%}",
+        "preemptions": f"{found.preemptions:,}",
+        "peak_kv": format_bytes(result.peak_kv_bytes),
+        "kv": format_bytes(result.kv_bytes),
+    }
+    rows = [(_say(name, lang), value, _say(f"{name}_means", lang)) for name, value in values.items()]
+    title = _say(
+        "title",
+        lang,
+        model=result.model.name,
+        device=result.device,
+        requests=found.finished,
+        prompt=result.prompt_tokens,
+        generated=found.generated_tokens,
+        seconds=found.seconds,
+    )
+    return "\n".join([title, columns(rows, right=(1,))])
+
+
+def _milliseconds(found: "Percentiles | None") -> str:
+    """The three percentiles."""
+    if found is None:
+        return "-"
+    return " / ".join(f"{1000 * value:,.1f}" for value in (found.p50, found.p90, found.p99))
+
+
+def _say(key: str, lang: str, **values: Any) -> str:
+    return text(f"cli.bench_{key}", lang, **values)

@@ -1,0 +1,68 @@
+"""What ``minikv generate`` and ``minikv bench`` have in common: the options of an LLM, and the LLM that they make."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from minikv.errors import check_count
+
+if TYPE_CHECKING:
+    from minikv.engine import LLM
+    from minikv.engine.events import Emit
+    from minikv.models import Loaded
+
+Model = Annotated[str, typer.Option(help="tiny-gqa, tiny-mla, a model folder or a Hugging Face id.")]
+Dtype = Annotated[str, typer.Option(help="The weights in auto, bf16, fp16 or fp32.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
+Cache = Annotated[str, typer.Option(help="paged, or linear: a row of the longest length a sequence.")]
+BlockSize = Annotated[int, typer.Option(help="Tokens a block.")]
+NumBlocks = Annotated[int | None, typer.Option(help="Blocks of the cache (of a linear one: rows).")]
+KvBytes = Annotated[str | None, typer.Option(help="The cache's size, such as 2GiB, instead of --num-blocks.")]
+KvDtype = Annotated[str | None, typer.Option(help="bf16, fp16, fp32, fp8, fp8_scaled or int8.")]
+MaxNumSeqs = Annotated[int, typer.Option(help="Sequences that run at once.")]
+MaxBatchedTokens = Annotated[int, typer.Option(help="The most tokens of one step.")]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The options of an LLM, as ``minikv.LLM`` has them. Raises ``ArgumentError`` for a count that is none."""
+
+    model: str
+    dtype: str
+    device: str
+    cache: str
+    block_size: int
+    num_blocks: int | None
+    kv_bytes: int | None
+    kv_dtype: str | None
+    max_num_seqs: int
+    max_batched_tokens: int
+    seed: int | None
+
+    def __post_init__(self):
+        counts = ("block_size", "num_blocks", "kv_bytes", "max_num_seqs", "max_batched_tokens")
+        for what in counts:
+            if getattr(self, what) is not None:
+                check_count(what, getattr(self, what))
+        if self.seed is not None:
+            check_count("seed", self.seed, least=0)
+
+    def load(self) -> "Loaded":
+        """The model and its tokenizer."""
+        from minikv.models import load
+
+        return load(self.model, dtype=self.dtype, device=self.device)
+
+    def start(
+        self, loaded: "Loaded", emit: "Emit | None", clock: Callable[[], float] = time.monotonic
+    ) -> "LLM":
+        """The LLM of the loaded model."""
+        from minikv.engine import LLM
+
+        options = {
+            name: value for name, value in vars(self).items() if name not in ("model", "dtype", "device")
+        }
+        return LLM(loaded, emit=emit, clock=clock, **options)

@@ -1,0 +1,215 @@
+"""``minikv generate``: answer prompts on a KV cache of your choice, and see where the time and the bytes went."""
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from minikv.cli import engine_options as options
+from minikv.cli.answers import INTERRUPTED, as_dict, check_answers, figures, print_answers
+from minikv.cli.files import EventFile, ReportFile
+from minikv.cli.options import Json, Lang, size
+from minikv.errors import ArgumentError
+from minikv.i18n import pick_language, text
+
+if TYPE_CHECKING:
+    from minikv.engine import LLM, RequestOutput, SamplingParams
+    from minikv.engine.profile import Profiler
+    from minikv.models import Loaded
+
+
+def generate(
+    prompts: Annotated[list[str] | None, typer.Argument(help="Texts; - is one from standard input.")] = None,
+    model: options.Model = "tiny-gqa",
+    max_tokens: Annotated[int, typer.Option(help="The most tokens of an answer.")] = 32,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens of this share.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Draw from so many tokens; 0: from all.")] = 0,
+    min_p: Annotated[
+        float, typer.Option(help="Leave out tokens less likely than this times the best.")
+    ] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="The same seed draws the same answers.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="A text that ends an answer; may be repeated.")
+    ] = None,
+    n: Annotated[int, typer.Option("--n", help="Answers to each prompt; they share its blocks.")] = 1,
+    cache: options.Cache = "paged",
+    block_size: options.BlockSize = 16,
+    num_blocks: options.NumBlocks = None,
+    kv_bytes: options.KvBytes = None,
+    kv_dtype: options.KvDtype = None,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
+    max_num_seqs: options.MaxNumSeqs = 64,
+    max_batched_tokens: options.MaxBatchedTokens = 2048,
+    events: Annotated[
+        str | None, typer.Option(help="Write every event to this file as it happens: see minikv watch.")
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="Write bytes and milliseconds of each phase to this file.")
+    ] = None,
+    memory: Annotated[bool, typer.Option("--memory", help="Also where the device's bytes are.")] = False,
+    as_json: Json = False,
+    lang: Lang = "en",
+) -> None:
+    """Answer prompts: one is printed while it is made, several in their order."""
+    from minikv.engine import SamplingParams
+
+    lang = pick_language(lang)
+    engine = options.Engine(
+        model=model,
+        dtype=dtype,
+        device=device,
+        cache=cache,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        kv_bytes=size("--kv-bytes", kv_bytes),
+        kv_dtype=kv_dtype,
+        max_num_seqs=max_num_seqs,
+        max_batched_tokens=max_batched_tokens,
+        seed=seed,
+    )
+    params = SamplingParams(
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        max_tokens=max_tokens,
+        stop=tuple(stop or ()),
+        n=n,
+    )
+    texts = _texts(prompts)
+    live = len(texts) == n == 1 and not as_json
+    with ExitStack() as stack:
+        event_file = stack.enter_context(EventFile(events)) if events is not None else None
+        profile_file = stack.enter_context(ReportFile(profile)) if profile is not None else None
+        profiler = _profiler(device) if profile_file is not None else None
+        loaded, llm = _start(engine, texts, event_file, profiler)
+        stack.enter_context(llm)
+        try:
+            outputs, seconds = _answer(llm, texts, params, _show if live else None)
+        except KeyboardInterrupt:
+            if live:
+                print()
+            print(_say("generate_stopped", lang), file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+        reports: dict[str, Any] = {}
+        if profiler is not None and profile_file is not None:
+            reports["profile"] = profiler.profile()
+            profile_file.write({"model": loaded.name} | reports["profile"].as_dict())
+        if memory:
+            reports["memory"] = llm.memory_report()
+    run = figures(outputs, seconds)
+    if as_json:
+        told = {"model": loaded.name, "outputs": [as_dict(each) for each in outputs], "run": run}
+        told |= {name: report.as_dict() for name, report in reports.items()}
+        print(json.dumps(told, indent=2, ensure_ascii=False))
+        return
+    if live:
+        print(flush=True)  # the end of the answer, before what follows on standard error
+    else:
+        print_answers(outputs)
+    for report in reports.values():
+        print(report.text(lang) + "\n", file=sys.stderr)
+    note = loaded.note(lang)
+    if note is not None:
+        print(note, file=sys.stderr)
+    print(_say("generate_done", lang, **run), file=sys.stderr)
+
+
+def _texts(prompts: list[str] | None) -> list[str]:
+    """The prompts, "-" replaced by what stands on standard input, without its last line end."""
+    if not prompts:
+        raise ArgumentError("generate_no_prompt")
+    texts = [_standard_input() if prompt == "-" else prompt for prompt in prompts]
+    for number, prompt in enumerate(texts, 1):
+        if not prompt.strip():
+            raise ArgumentError("generate_empty_prompt", number=number)
+    return texts
+
+
+def _standard_input() -> str:
+    return sys.stdin.buffer.read().decode("utf-8", errors="replace").removesuffix("\n").removesuffix("\r")
+
+
+def _profiler(device: str) -> "Profiler":
+    import torch
+
+    from minikv.engine.profile import Profiler
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Profiler(device)
+
+
+def _start(
+    engine: options.Engine,
+    texts: list[str],
+    event_file: EventFile | None,
+    profiler: "Profiler | None",
+) -> "tuple[Loaded, LLM]":
+    """Load and build; with a profiler in phases, the warm-up between them as large as the first step will be."""
+    if profiler is None:
+        loaded = engine.load()
+        return loaded, engine.start(loaded, event_file)
+    from minikv.cache import warmup
+
+    with profiler.phase("load"):
+        loaded = engine.load()
+    tokens = _first_step(loaded, texts, engine.max_batched_tokens)
+    with profiler.phase("warmup", tokens=tokens):
+        warmup(loaded.model, tokens)
+
+    def emit(event: Any) -> None:
+        profiler(event)
+        if event_file is not None:
+            event_file(event)
+
+    with profiler.phase("allocate"):
+        llm = engine.start(loaded, emit)
+    return loaded, llm
+
+
+def _first_step(loaded: "Loaded", texts: list[str], most: int) -> int:
+    """The tokens of the first step, if they fit the model; that they may not is said when the prompts are added."""
+    from minikv.plan import CacheSpec
+
+    if loaded.tokenizer is None:
+        return 1
+    tokens = sum(len(loaded.tokenizer(prompt)["input_ids"]) for prompt in texts)
+    positions = CacheSpec.from_config(loaded.model.config).max_positions
+    return max(1, min(tokens, most, positions or tokens))
+
+
+def _answer(
+    llm: "LLM", texts: list[str], params: "SamplingParams", show: Callable[[str], None] | None
+) -> "tuple[list[RequestOutput], float]":
+    """The outputs in the order of the prompts, and the seconds that they took. ``show`` is given each piece of text."""
+    from minikv.engine.progress import Progress
+
+    began = perf_counter()
+    names = [llm.add_request(prompt, params, pieces=show is not None) for prompt in texts]
+    done: dict[str | int, RequestOutput] = {}
+    with Progress(len(names), False if show is not None else None) as bar:
+        while llm.has_work:
+            out = llm.step()
+            done |= {each.request: each for each in out.finished}
+            for token in out.tokens:
+                if show is not None and token.text:
+                    show(token.text)
+            bar.update(len(done), len(out.tokens))
+    outputs = [done[name] for name in names]
+    check_answers(outputs)
+    return outputs, perf_counter() - began
+
+
+def _show(piece: str) -> None:
+    print(piece, end="", flush=True)
+
+
+def _say(key: str, lang: str, **values: Any) -> str:
+    return text(f"cli.{key}", lang, **values)

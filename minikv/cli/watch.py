@@ -1,0 +1,54 @@
+"""``minikv watch``: a run of ``minikv generate --events FILE``, seen from a second terminal while it goes on."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from minikv.cli.options import Lang
+from minikv.errors import ArgumentError, ConfigError
+from minikv.i18n import pick_language
+
+LONGEST_INTERVAL = 60.0  # seconds
+
+
+def watch(
+    file: Annotated[str, typer.Argument(help="The events file; it need not exist yet.")],
+    once: Annotated[bool, typer.Option("--once", help="Print how it stands now, and leave.")] = False,
+    interval: Annotated[float, typer.Option(help="Seconds from look to look.")] = 0.2,
+    lang: Lang = "en",
+) -> None:
+    """Show sequences, blocks, tokens a second and memory of a run, until it is over or Ctrl+C."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from minikv.cli.watch_run import Watched, follow
+    from minikv.cli.watch_view import FINE, PLAIN, Devices, picture
+
+    lang = pick_language(lang)
+    if not 0 < interval <= LONGEST_INTERVAL:
+        raise ArgumentError("out_of_range", what="--interval", value=interval, low=0, high=LONGEST_INTERVAL)
+    watched, devices = Watched(Path(file).expanduser()), Devices()
+    console = Console(highlight=False, markup=False, emoji=False)
+    letters = FINE if _can_print(FINE, console.encoding) else PLAIN
+    if once:
+        watched.read()
+        if not watched.there:
+            raise ConfigError("watch_no_file", path=file)
+        console.print(picture(watched, devices, letters, lang))
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        try:
+            follow(
+                watched, lambda now: live.update(picture(now, devices, letters, lang), refresh=True), interval
+            )
+        except KeyboardInterrupt:
+            return  # the usual way to stop looking
+
+
+def _can_print(letters: str, encoding: str) -> bool:
+    try:
+        letters.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

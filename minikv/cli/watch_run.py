@@ -1,0 +1,172 @@
+"""What ``minikv watch`` knows of a run: the lines of its events file, read as they come, and the figures in them."""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from minikv.engine.events import AnyEvent, StepEvent, from_json
+from minikv.errors import ArgumentError, ConfigError
+
+RECENT = 2.0  # seconds of the run that "now" means
+QUIET = 2.0  # seconds without a new line, everybody having ended, after which a run is over
+_HEAD = 256  # bytes: the first event has a time, so two runs do not begin alike
+
+
+class Tail:
+    """The lines of a file that somebody else writes, each once, with its number from 1."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.age: float | None = None  # seconds since the last line was written; None without a file
+        self._head, self._position, self._number = b"", 0, 0
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """What came since the last call. A last line without its end waits for it.
+
+        A file that does not exist has no lines yet. One that is another file now starts again with line 1. Raises
+        ``ConfigError`` for what cannot be read.
+        """
+        try:
+            with self.path.open("rb") as file:
+                head = file.read(_HEAD)
+                if head[: len(self._head)] != self._head:
+                    self._position = self._number = 0
+                self._head = head
+                file.seek(self._position)
+                new = file.read()
+            self.age = time.time() - self.path.stat().st_mtime
+        except FileNotFoundError:
+            self.age = None
+            return
+        except (OSError, ValueError) as error:  # a path with a null character is a ValueError
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ConfigError("unreadable_file", path=str(self.path), reason=reason) from error
+        whole = new[: new.rfind(b"\n") + 1]
+        self._position += len(whole)
+        for line in whole.splitlines(keepends=True):
+            self._number += 1
+            yield self._number, line
+
+
+class Run:
+    """The figures of a run so far: ``count`` of each kind of event, its ``last`` step, and tokens ``generated``.
+
+    A token that ends a recompute after a preemption is not counted: no event tells of it.
+    """
+
+    def __init__(self) -> None:
+        self.count: Counter[str] = Counter()
+        self.last: StepEvent | None = None
+        self.generated = 0
+        self._hits = self._prefilled = 0
+        self._began: float | None = None
+        self._recent: deque[tuple[float, int]] = deque()  # (time, tokens) of the last two seconds
+
+    def add(self, event: AnyEvent) -> None:
+        """Count one more event. Raises ``ValueError`` or ``TypeError`` for one whose figures are none."""
+        if isinstance(event, StepEvent):
+            self._step(event)
+        elif event.kind == "hit":
+            self._hits += event.tokens
+        elif event.kind == "first":
+            self._made(event.time, 1)
+        self.count[event.kind] += 1
+        self._began = event.time if self._began is None else min(self._began, event.time)
+
+    @property
+    def left(self) -> int:
+        """Sequences that have arrived and not ended."""
+        return self.count["arrive"] - sum(self.count[end] for end in ("finish", "abort", "fail"))
+
+    @property
+    def running(self) -> int:
+        """In the last step, if it was not their last."""
+        return min(self.left, self.last.running) if self.last is not None else 0
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of the prefill's tokens that the prefix cache had, as ``minikv.engine.metrics`` has it."""
+        asked = self._hits + self._prefilled
+        return self._hits / asked if asked else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """From the first event to the last step."""
+        return self.last.time - self._began if self.last is not None and self._began is not None else 0.0
+
+    @property
+    def speed(self) -> float:
+        """Generated tokens a second, since the first event."""
+        return self.generated / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def speed_now(self) -> float:
+        """The same of the last two seconds of the run."""
+        if self.last is None or self.seconds <= 0:
+            return 0.0
+        since = self.last.time - RECENT
+        tokens = sum(count for when, count in self._recent if when > since)
+        return tokens / min(RECENT, self.seconds)
+
+    def _step(self, event: StepEvent) -> None:
+        # A line may be JSON and still no step: what the view draws has to be numbers, of every kind of layer.
+        counts = (event.running, event.prefill_tokens, event.decode_tokens)
+        kinds = (*event.used, *event.cached, *event.total)
+        whole = all(isinstance(count, int) for count in (*counts, *kinds))
+        if not whole or len(kinds) != 3 * len(event.total) or min(event.total, default=0) < 1:
+            raise ValueError(event)
+        self.last = event
+        self._prefilled += event.prefill_tokens
+        if not event.failed:
+            self._made(event.time, event.decode_tokens)
+
+    def _made(self, now: float, tokens: int) -> None:
+        self.generated += tokens
+        self._recent.append((now, tokens))
+        while self._recent[0][0] < now - RECENT:
+            self._recent.popleft()
+
+
+class Watched:
+    """A file and the run that it tells of; ``read`` brings it up to date."""
+
+    def __init__(self, path: Path):
+        self.tail = Tail(path)
+        self.run = Run()
+
+    def read(self) -> None:
+        """Take in what was written. Raises ``ArgumentError`` for a damaged line, by its number; ``ConfigError``."""
+        for number, line in self.tail.lines():
+            if number == 1:
+                self.run = Run()
+            try:
+                self.run.add(from_json(line.decode()))
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                path = str(self.tail.path)
+                raise ArgumentError("events_unreadable", line=number, path=path) from None
+
+    @property
+    def there(self) -> bool:
+        """Whether the file exists."""
+        return self.tail.age is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether everybody who came has ended, and nothing was written for two seconds."""
+        return self.run.count["arrive"] > 0 >= self.run.left and (self.tail.age or 0) >= QUIET
+
+
+def follow(
+    watched: Watched,
+    show: Callable[[Watched], None],
+    interval: float,
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
+    """Read and show, every ``interval`` seconds, until the run is over."""
+    while True:
+        watched.read()
+        show(watched)
+        if watched.over:
+            return
+        sleep(interval)

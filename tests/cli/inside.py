@@ -1,0 +1,44 @@
+"""The command line without a process of its own: what ``minikv ARGUMENTS`` prints, and its exit code.
+
+A process imports torch and transformers anew, which takes seconds; where nothing but the answer is looked at, this is
+the same ``main``.
+"""
+
+import io
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from minikv.cli import main
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+class Terminal:
+    """Calls ``main`` as the script does. ``stdin`` is what stands on standard input."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+        for name, value in {"COLUMNS": "100", "MINIKV_LANG": "en", "HF_HUB_OFFLINE": "1"}.items():
+            monkeypatch.setenv(name, value)
+
+    def __call__(self, *arguments: str, stdin: bytes = b"") -> Done:
+        self._monkeypatch.setattr(sys, "argv", ["minikv", *arguments])
+        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = self._capsys.readouterr()
+        return Done(ended.value.code or 0, out, err)
+
+
+def is_one_sentence(done: Done) -> bool:
+    """Exit code 2, one line on standard error, nothing else."""
+    whole = done.err.startswith("minikv: ") and done.err.count("\n") == 1
+    return done.code == 2 and whole and not done.out and "Traceback" not in done.err

@@ -1,0 +1,303 @@
+"""``minikv watch``: what it makes of a file of events, whole or growing, damaged or not there yet."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from minikv.cli import watch_run
+from minikv.cli.watch_run import QUIET, Watched, follow
+from minikv.cli.watch_view import BAR_WIDTH, FINE, PLAIN, Devices, picture
+from minikv.engine.events import Event, EventLog, StepEvent, to_json
+from minikv.engine.metrics import summary
+from minikv.errors import ConfigError
+from tests.cli.inside import is_one_sentence
+from tests.engine.test_failures import crowd
+
+
+def step(number, now, prefill=0, decode=0, used=(3,), cached=(1,), total=(8,), running=2, waiting=1):
+    return StepEvent(
+        now, number, 0.1, prefill, decode, running, waiting, used, cached, total, (0,) * len(used), 16
+    )
+
+
+RUN = [
+    *(Event("arrive", 10.0, name, 0, 20) for name in "abc"),
+    Event("hit", 10.1, "b", 0, 16, (1,), 64),
+    Event("allocate", 10.1, "a", 0, 20, (2,), 128),
+    Event("first", 10.5, "a", 0, 1),
+    step(0, 10.5, prefill=24),
+    Event("preempt", 10.6, "b", 0, 18),
+    step(1, 11.0, decode=2),
+    step(2, 14.0, prefill=8, decode=1),
+    Event("finish", 14.0, "a", 0, 4),
+]
+REST = [
+    Event("fail", 14.5, "b", 0, 0),
+    step(3, 14.5, decode=1, used=(1,), cached=(2,), running=1, waiting=0),
+    Event("abort", 14.6, "c", 0, 0),
+]
+
+
+def lines(events):
+    return "".join(to_json(event) + "\n" for event in events)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_text(lines(RUN))
+    return path
+
+
+def age(path: Path, seconds: float) -> None:
+    """The file was written so long ago."""
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def test_the_figures_are_those_of_the_events(file):
+    watched = Watched(file)
+    watched.read()
+    run = watched.run
+    assert run.count["step"] == 3
+    assert (run.left, run.running) == (2, 2)
+    assert run.hit_rate == 16 / (16 + 24 + 8)
+    assert run.generated == 1 + 2 + 1
+    assert run.seconds == 4.0
+    assert run.speed == 1.0
+    assert run.speed_now == 1 / 2.0, "of the last two seconds"
+    assert not watched.over
+
+
+def test_they_agree_with_the_summary_of_a_real_run(tmp_path):
+    engine = crowd(forks=True)
+    engine.run()
+    log = engine.log
+    log.write(tmp_path / "events.jsonl")
+    watched = Watched(tmp_path / "events.jsonl")
+    watched.read()
+    run, found = watched.run, summary(log.events)
+    assert run.count["step"] == found.steps
+    assert run.hit_rate == pytest.approx(found.hit_rate)
+    assert run.count["preempt"] == found.preemptions > 0
+    assert run.left == 0
+    assert run.count["finish"] == found.finished
+    assert found.generated_tokens - found.preemptions <= run.generated <= found.generated_tokens
+
+
+def test_a_file_is_taken_in_as_it_grows_in_any_pieces(tmp_path):
+    path, text = tmp_path / "events.jsonl", lines(RUN + REST).encode()
+    whole = Watched(file := tmp_path / "whole")
+    file.write_bytes(text)
+    whole.read()
+    for size in (1, 7, 300):
+        path.write_bytes(b"")
+        watched = Watched(path)
+        with path.open("ab", buffering=0) as out:
+            for start in range(0, len(text), size):
+                out.write(text[start : start + size])
+                watched.read()
+        for name in ("count", "generated", "hit_rate", "speed", "speed_now", "last"):
+            assert getattr(watched.run, name) == getattr(whole.run, name)
+
+
+def test_a_partial_last_line_waits_for_its_end(file):
+    watched = Watched(file)
+    with file.open("a") as out:
+        last = to_json(step(3, 15.0, decode=1))
+        out.write(last[:20])
+        out.flush()
+        watched.read()
+        assert watched.run.count["step"] == 3
+        out.write(last[20:] + "\n")
+    watched.read()
+    assert watched.run.count["step"] == 4
+
+
+def test_a_new_run_in_the_same_file_starts_anew(file):
+    watched = Watched(file)
+    watched.read()
+    again = [Event("arrive", 99.0, "z", 0, 3), step(0, 100.0, prefill=3, running=1, waiting=0)]
+    file.write_text(lines(again))
+    watched.read()
+    assert (watched.run.count["arrive"], watched.run.count["step"]) == (1, 1)
+    longer = [Event("arrive", 200.0, "y", 0, 3)] * 2 + RUN + REST
+    file.write_text(lines(longer))
+    watched.read()
+    assert watched.run.count["arrive"] == 5
+    file.write_text("")
+    watched.read()
+    assert watched.run.count["arrive"] == 5, "what is known stays until there is something new"
+
+
+DAMAGED = [
+    b"not json",
+    b"[1, 2]",
+    b"{}",
+    b'{"kind": "step"}',
+    b'{"kind": "arrive", "time": "soon", "request": "a", "sample": 0, "tokens": 1}',
+    b'{"kind": "hit", "time": 1, "request": "a", "sample": 0, "tokens": "many"}',
+    b"\xff\xfe\x00",
+    b"[" * 100_000,
+    b"",
+    to_json(step(0, 1.0)).replace('"total": [8]', '"total": [0]').encode(),
+    to_json(step(0, 1.0)).replace('"total": [8]', '"total": []').encode(),
+    to_json(step(0, 1.0)).replace('"used": [3]', '"used": ["3"]').encode(),
+    to_json(step(0, 1.0)).replace('"used": [3]', '"used": [Infinity]').encode(),
+    to_json(step(0, 1.0)).replace('"cached": [1]', '"cached": 1').encode(),
+    to_json(step(0, 1.0)).replace('"running": 2', '"running": "2"').encode(),
+]
+
+
+@pytest.mark.parametrize("bad", DAMAGED, ids=lambda bad: bad[:40].decode(errors="replace"))
+def test_a_damaged_line_is_named_by_its_number(bad, file, terminal):
+    with file.open("ab") as out:
+        out.write(bad + b"\n" + lines(REST).encode())
+    done = terminal("watch", str(file), "--once")
+    assert is_one_sentence(done), done
+    assert f"Line {len(RUN) + 1} of {file}" in done.err
+    assert is_one_sentence(terminal("watch", str(file), "--lang", "zh"))
+
+
+def test_a_run_is_over_when_all_have_ended_and_nobody_writes(file):
+    watched = Watched(file)
+    age(file, 60)
+    watched.read()
+    assert not watched.over, "two have not ended"
+    with file.open("a") as out:
+        out.write(lines(REST))
+    watched.read()
+    assert watched.run.left == 0
+    assert not watched.over, "somebody has just written"
+    age(file, QUIET + 1)
+    watched.read()
+    assert watched.over
+
+
+def test_it_waits_for_the_file_and_follows_it_to_the_end(tmp_path):
+    path, states = tmp_path / "later.jsonl", []
+    script = [
+        lambda: None,
+        lambda: path.write_text(lines(RUN[:4])),
+        lambda: path.write_text(lines(RUN)),
+        lambda: path.write_text(lines(RUN + REST)),
+        lambda: age(path, 60),
+    ]
+
+    def sleep(seconds):
+        assert seconds == 0.2
+        script.pop(0)()
+
+    follow(Watched(path), lambda now: states.append((now.there, now.run.count["step"], now.over)), 0.2, sleep)
+    assert states == [
+        (False, 0, False),
+        (False, 0, False),
+        (True, 0, False),
+        (True, 3, False),
+        (True, 4, False),
+        (True, 4, True),
+    ]
+
+
+def text_of(watched, letters=FINE, lang="en", width=100):
+    from rich.console import Console
+
+    console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(picture(watched, Devices(), letters, lang))
+    return console.export_text()
+
+
+def test_a_bar_shows_used_cached_and_empty_blocks(file):
+    watched = Watched(file)
+    watched.read()
+    shown = text_of(watched)
+    assert "█" * (BAR_WIDTH * 3 // 8) + "▒" * (BAR_WIDTH // 8) + "·" * (BAR_WIDTH // 2) in shown
+    assert "3 used, 1 cached, 4 empty of 8" in shown
+    assert "#########+++............" in text_of(watched, PLAIN)
+    watched.run.add(step(9, 20.0, used=(1, 0), cached=(0, 5000), total=(10_000, 5000)))
+    shown = text_of(watched)
+    assert "█" + "·" * (BAR_WIDTH - 1) in shown, "one block of many is seen"
+    assert "▒" * BAR_WIDTH in shown
+    assert "kind 1" in shown
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_once_prints_the_present_state_and_leaves(lang, file, terminal):
+    done = terminal("watch", str(file), "--once", "--lang", lang)
+    assert (done.code, done.err) == (0, "")
+    assert "33.3 %" in done.out
+    assert str(file.name) in done.out.replace("\n", "")
+    assert ("序列" in done.out) == (lang == "zh")
+    assert "GiB" in done.out
+
+
+def test_a_file_whose_run_is_over_is_shown_and_left(file, terminal):
+    file.write_text(lines(RUN + REST))
+    age(file, 60)
+    done = terminal("watch", str(file))
+    assert (done.code, done.err) == (0, "")
+    assert "over" in done.out
+
+
+def test_ctrl_c_is_the_usual_end(file, terminal, monkeypatch):
+    def interrupted(watched, show, interval):
+        watched.read()
+        show(watched)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watch_run, "follow", interrupted)
+    done = terminal("watch", str(file))
+    assert (done.code, done.err) == (0, "")
+    assert "3 used" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["{folder}/none.jsonl", "--once"], "none.jsonl"),
+        (["{folder}", "--once"], "{folder}"),
+        (["{folder}"], "{folder}"),
+        (["a\0b", "--once"], "null"),
+        (["{folder}/none.jsonl", "--interval", "0"], "--interval"),
+        (["{folder}/none.jsonl", "--interval", "nan"], "--interval"),
+        (["{folder}/none.jsonl", "--interval", "1e9"], "--interval"),
+        (["{folder}/none.jsonl", "--lang", "fr"], "fr"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, names, terminal, tmp_path):
+    done = terminal("watch", *(argument.format(folder=tmp_path) for argument in arguments))
+    assert is_one_sentence(done), done
+    assert names.format(folder=tmp_path) in done.err
+
+
+def test_a_file_that_may_not_be_read_is_named(file, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ConfigError, match="Permission denied"):
+        Watched(file).read()
+
+
+def test_an_event_log_is_such_a_file(tmp_path):
+    log = EventLog()
+    for event in RUN:
+        log(event)
+    log.write(tmp_path / "log.jsonl")
+    watched = Watched(tmp_path / "log.jsonl")
+    watched.read()
+    assert watched.run.count["step"] == 3
+
+
+def test_watching_makes_no_cuda_context_and_needs_no_torch():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; sys.argv = ['minikv', 'watch', 'none', '--once']\nfrom minikv.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 2\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules), 'heavy'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
