@@ -3,6 +3,7 @@
 from minikv.course.widgets.allocation import AllocationWidget
 from minikv.course.widgets.blocks import BlocksWidget, SequenceBlocks
 from minikv.course.widgets.budget import BudgetWidget
+from minikv.course.widgets.engine import EngineWidget
 from minikv.course.widgets.growth import GrowthWidget
 from minikv.course.widgets.pool import PoolWidget
 from minikv.course.widgets.report_bar import ReportBar, report_bar
@@ -14,6 +15,7 @@ __all__ = [
     "AllocationWidget",
     "BlocksWidget",
     "BudgetWidget",
+    "EngineWidget",
     "GrowthWidget",
     "PoolWidget",
     "ReportBar",

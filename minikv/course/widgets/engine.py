@@ -1,0 +1,135 @@
+"""The engine widget: an LLM at work. Its sequences, its blocks and their owners, while it computes them. Lesson 11.
+
+A thread computes, so that the page answers meanwhile: Stop stops. What it draws is read from the engine five times a
+second at most, between two steps.
+"""
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import anywidget
+import traitlets
+
+from minikv.course.widgets.base import photo_page, source
+from minikv.course.widgets.engine_drawing import BUTTONS, draw_form, draw_text, draw_view
+from minikv.course.widgets.engine_picture import Picture
+from minikv.course.widgets.engine_run import EngineRun
+from minikv.course.widgets.engine_worker import Worker
+from minikv.engine.outputs import RequestOutput
+from minikv.engine.prompts import Prompts
+from minikv.engine.sampling_params import SamplingParams
+from minikv.i18n import pick_language, text
+
+if TYPE_CHECKING:
+    from minikv.engine.llm import LLM
+
+
+class EngineWidget(anywidget.AnyWidget):
+    """``prompts`` through ``llm``, as ``LLM.generate`` takes them, with buttons: Start, a single Step, Stop.
+
+    ``params`` is one for all prompts or one each. ``arrivals`` has, for each prompt, the step before which it is added
+    (None: all at once); where nothing is left to compute until then, it comes at once. ``lang`` is "en" or "zh".
+
+    ``text()`` and the picture have no figure that another run of the same steps would not repeat. What a step or a
+    request raises stands in the widget and in ``error``; what is left is aborted then, and the LLM serves others. While
+    a run goes on, nobody else may call ``step`` of this LLM.
+
+    Raises ``ArgumentError`` for a language, prompts, params or arrivals that cannot be.
+    """
+
+    _esm = source("bar.js", "form.js", "engine.js")
+    _css = source("shared.css", "engine.css")
+
+    form = traitlets.Dict().tag(sync=True)
+    view = traitlets.Dict().tag(sync=True)
+
+    def __init__(
+        self,
+        llm: "LLM",
+        prompts: Prompts,
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        arrivals: Sequence[int] | None = None,
+        lang: str = "en",
+    ):
+        self._lang = pick_language(lang)
+        self._run = EngineRun(llm, prompts, params, arrivals)
+        self._picture = self._run.picture()
+        super().__init__(form=self._form(self._lang), view=draw_view(self._picture, self._lang))
+        show = weakref.WeakMethod(self._show)  # the thread does not keep a widget that nobody has any more
+
+        def publish(picture: Picture) -> bool:
+            alive = show()
+            if alive is not None:
+                alive(picture)
+            return alive is not None
+
+        self._worker = Worker(self._run, publish)
+        self.on_msg(self._pressed)
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread computes."""
+        return self._worker.running
+
+    @property
+    def outputs(self) -> tuple[RequestOutput, ...]:
+        """Of the requests that have ended, in the order of the prompts; those of an aborted one as far as it came."""
+        return self._run.outputs
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the run, or failed the first of its requests."""
+        return self._picture.error
+
+    def start(self) -> None:
+        """Run in the background; after the end, again. While it runs this does nothing."""
+        self._worker.start()
+
+    def step(self) -> bool:
+        """Compute a single step now; whether anything is left. While it runs in the background this does nothing."""
+        return self._worker.step()
+
+    def stop(self) -> None:
+        """Abort what is left, and wait until that is done: a step at most."""
+        self._worker.halt()
+        self._worker.wait()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end, ``timeout`` seconds at most; whether it has come."""
+        return self._worker.wait(timeout)
+
+    def close(self) -> None:
+        """Stop, and take the widget off the page."""
+        worker = getattr(self, "_worker", None)  # None where the constructor raised
+        if worker is not None:
+            worker.halt()
+        super().close()
+
+    def text(self, lang: str | None = None) -> str:
+        """What is on display, as plain lines."""
+        lang = self._lang if lang is None else pick_language(lang)
+        return draw_text(self._picture, self._form(lang)["size"], lang)
+
+    def photo_html(self) -> str:
+        """A page that draws this widget as it is now, in English and ASCII, inside ``id="photo"``."""
+        traits = {
+            "form": self._form("en", speed=False),
+            "view": {**draw_view(self._picture, "en", speed=False), "running": False},
+        }
+        return photo_page(text("widgets_engine.title", "en"), self._esm, self._css, traits)
+
+    def _form(self, lang: str, *, speed: bool = True) -> dict[str, Any]:
+        return draw_form(self._picture.pools, self._run.llm.manager.block_size, lang, speed=speed)
+
+    def _show(self, picture: Picture) -> None:
+        self._picture = picture
+        self.view = draw_view(picture, self._lang)
+
+    def _pressed(self, widget: Any, content: Any, buffers: Any) -> None:
+        """A button. Stop does not wait here: the page goes on answering until the step is done."""
+        actions = dict(zip(BUTTONS, (self.start, self.step, self._worker.halt), strict=True))
+        action = actions.get(content.get("action"))
+        if action is not None:
+            action()

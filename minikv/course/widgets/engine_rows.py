@@ -1,0 +1,120 @@
+"""What the engine widget knows of a request: how far each of its sequences has come, and why it ended."""
+
+from dataclasses import dataclass
+
+from minikv.engine.outputs import RequestOutput, Token
+from minikv.engine.prompts import Asked
+from minikv.engine.sequence import FinishReason, State
+from minikv.engine.view import SequenceView
+
+WAITING, PREFILL, DECODE = "waiting", "prefill", "decode"
+DONE = (FinishReason.STOP, FinishReason.LENGTH)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A sequence as it is drawn. ``state`` is "waiting", "prefill", "decode", or the ``FinishReason`` that ended it.
+
+    Its tokens: of the prompt, ``cached`` were found in the prefix cache, ``computed`` went through a forward, and
+    ``left`` have no K and V (yet, or since it was preempted); then come those ``generated``. At most there will be
+    ``longest``. ``number`` is that of its request.
+    """
+
+    name: str
+    number: int
+    state: str
+    cached: int
+    computed: int
+    left: int
+    generated: int
+    longest: int
+
+    @property
+    def ended(self) -> bool:
+        return self.state not in (WAITING, PREFILL, DECODE)
+
+
+@dataclass
+class _Sample:
+    """One of the ``n`` sequences: K and V of ``stored`` of its tokens are in the cache."""
+
+    state: str = WAITING
+    stored: int = 0
+    generated: int = 0
+    preemptions: int = 0
+
+
+class RequestRows:
+    """Request ``number`` of a run, fed with what the LLM says of it."""
+
+    def __init__(self, number: int, asked: Asked):
+        self.number = number
+        self.cached = 0
+        self._prompt, self._longest = len(asked.ids), len(asked.ids) + asked.params.max_tokens
+        self._samples = [_Sample() for _ in range(asked.params.n)]
+
+    @property
+    def preemptions(self) -> int:
+        return sum(sample.preemptions for sample in self._samples)
+
+    def name(self, index: int) -> str:
+        """A, B, ..., Z, AA, ...; the sequences of a request that has several are A1, A2, ..."""
+        return letters(self.number) + (str(index + 1) if len(self._samples) > 1 else "")
+
+    def see(self, view: SequenceView) -> None:
+        """A sequence as it is now."""
+        sample = self._samples[view.id.sample]
+        self.cached = view.num_cached
+        sample.stored, sample.preemptions = view.num_computed, view.num_preemptions
+        missing = view.num_prompt + view.num_output - view.num_computed
+        if view.state is State.RUNNING:
+            sample.state = DECODE if view.num_output and missing == 1 else PREFILL
+        else:
+            sample.state = WAITING
+
+    def take_token(self, token: Token) -> None:
+        sample = self._samples[token.sample]
+        sample.generated += token.id is not None
+        if token.finish_reason is not None:
+            sample.state = token.finish_reason
+
+    def take_output(self, output: RequestOutput) -> None:
+        """The request has ended."""
+        self.cached = output.num_cached
+        for sample, completion in zip(self._samples, output.completions, strict=True):
+            sample.state, sample.generated = completion.finish_reason, len(completion.token_ids)
+            sample.preemptions = completion.num_preemptions
+
+    def abandon(self) -> None:
+        """It was aborted, and its output went astray."""
+        for sample in self._samples:
+            if sample.state in (WAITING, PREFILL, DECODE):
+                sample.state = FinishReason.ABORT
+
+    def rows(self) -> list[Row]:
+        return [self._row(index, sample) for index, sample in enumerate(self._samples)]
+
+    def _row(self, index: int, sample: _Sample) -> Row:
+        # Of a failed step nothing is left; what it took from the sequence, nobody knows.
+        stored = 0 if sample.state == FinishReason.ERROR else sample.stored
+        stored = self._prompt if sample.state in DONE else min(stored, self._prompt)
+        cached = min(self.cached, stored)
+        return Row(
+            name=self.name(index),
+            number=self.number,
+            state=str(sample.state),
+            cached=cached,
+            computed=stored - cached,
+            left=self._prompt - stored,
+            generated=sample.generated,
+            longest=self._longest,
+        )
+
+
+def letters(number: int) -> str:
+    """0 is A, 25 is Z, 26 is AA: the columns of a spreadsheet."""
+    name, number = "", number + 1
+    while number:
+        number, digit = divmod(number - 1, 26)
+        name = chr(ord("A") + digit) + name
+    return name

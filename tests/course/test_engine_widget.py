@@ -1,0 +1,586 @@
+"""The engine widget without a browser: what it shows is the engine's state, and its thread comes to an end."""
+
+import gc
+import json
+import random
+import subprocess
+import sys
+import threading
+import tomllib
+import tracemalloc
+import weakref
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import minikv
+from minikv import LLM, SamplingParams
+from minikv.course.widgets import EngineWidget
+from minikv.course.widgets.engine_drawing import MAX_ROWS, OWNER_LOOKS
+from minikv.course.widgets.engine_picture import MAX_CELLS
+from minikv.course.widgets.engine_rows import letters
+from minikv.course.widgets.engine_run import EngineRun
+from minikv.course.widgets.engine_worker import Worker
+from minikv.engine import EventLog, FinishReason, Sampled
+from minikv.errors import ArgumentError, RequestTooLarge
+from minikv.i18n import LANGUAGES, text
+from tests.models.running import World
+from tests.test_imports import imports_of
+
+WIDGETS = Path(minikv.__file__).parent / "course" / "widgets"
+MESSAGES = Path(minikv.__file__).parent / "messages" / "widgets_engine.toml"
+STEM = list(range(1, 11))
+PROMPTS = [[*STEM, number] for number in range(20, 26)]
+GREEDY = SamplingParams(temperature=0, max_tokens=5)
+SECONDS = 60  # for what takes none
+
+
+@pytest.fixture(scope="module")
+def model():
+    return World.bare("llama", num_hidden_layers=2)
+
+
+@pytest.fixture
+def make(model):
+    """``make(num_blocks=...)``: an LLM on the module's model, closed after the test."""
+    made = []
+
+    def one(**changes):
+        for llm in made:
+            llm.close()  # one cache at a time is bound to the model
+        sizes = dict(num_blocks=40, block_size=4, max_num_seqs=4, max_batched_tokens=16, max_model_len=64)
+        made.append(LLM(changes.pop("model", model), **{**sizes, **changes}, seed=1))
+        return made[-1]
+
+    yield one
+    for llm in made:
+        llm.close()
+
+
+class Gate:
+    """Holds the LLM's steps back, all but the first ``free`` and what ``let`` allows. ``reached``: one is held."""
+
+    def __init__(self, llm, free: int = 0):
+        self._step, self._allowed, self.reached = llm.step, threading.Semaphore(free), threading.Event()
+        llm.step = self
+
+    def __call__(self):
+        if not self._allowed.acquire(blocking=False):
+            self.reached.set()
+            assert self._allowed.acquire(timeout=SECONDS)
+        return self._step()
+
+    def let(self, steps: int) -> None:
+        self._allowed.release(steps)
+
+
+def finish(widget: EngineWidget) -> EngineWidget:
+    widget.start()
+    assert widget.wait(SECONDS)
+    return widget
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "minikv-engine"]
+
+
+def nothing_held(llm) -> bool:
+    llm.manager.check_invariants()
+    return all(pool.num_used == 0 for pool in llm.manager.pools) and not llm.has_work
+
+
+def look(widget: EngineWidget) -> list[tuple]:
+    """Name and state of each row, with its tokens: cached, computed, to compute, generated."""
+    return [(row["name"], row["state"], *row["parts"]) for row in widget.view["rows"]]
+
+
+def test_it_answers_as_generate_does(make):
+    expected = [out.token_ids for out in make().generate(PROMPTS, GREEDY)]
+    for arrivals in (None, [0, 0, 3, 3, 1, 50]):
+        llm = make()
+        widget = finish(EngineWidget(llm, PROMPTS, GREEDY, arrivals=arrivals))
+        assert [out.token_ids for out in widget.outputs] == expected
+        assert widget.error is None
+        assert nothing_held(llm)
+        alone = EngineWidget(make(), PROMPTS, GREEDY, arrivals=arrivals)
+        while alone.step():
+            pass
+        assert [out.token_ids for out in alone.outputs] == expected
+        assert alone.text() == widget.text(), "whoever computes the steps"
+
+
+def test_after_every_step_the_picture_is_the_engines_state(make):
+    rng = random.Random(0)
+    for _ in range(4):
+        size = rng.choice([2, 3, 4])
+        llm = make(num_blocks=rng.randint(32, 60), block_size=size, max_batched_tokens=rng.randint(4, 20))
+        prompts = [
+            STEM[: rng.randint(1, 10)] + [rng.randint(30, 40) for _ in range(rng.randint(1, 12))]
+            for _ in range(6)
+        ]
+        params = [
+            SamplingParams(max_tokens=rng.randint(1, 12), n=rng.choice([1, 1, 2]), seed=3) for _ in prompts
+        ]
+        arrivals = [rng.randint(0, 12) for _ in prompts]
+        order = sorted(range(6), key=lambda number, arrivals=arrivals: arrivals[number])
+        widget = EngineWidget(llm, prompts, params, arrivals=arrivals)
+        more = True
+        while more:
+            more = widget.step()
+            view, pool = llm.snapshot(), llm.manager.pools[0]
+            rows = widget.view["rows"]
+            live = [row for row in rows if row["state"] in ("waiting", "prefill", "decode")]
+            states = [row["state"] for row in live]
+            assert states.count("prefill") + states.count("decode") == len(view.running)
+            assert states.count("waiting") >= len(view.waiting), (
+                "samples wait for their prompt outside the queue"
+            )
+            for seq in view.running:
+                number = order[int(str(seq.id.request).split()[1])]  # "request 0" was added first
+                name = letters(number) + (str(seq.id.sample + 1) if params[number].n > 1 else "")
+                cached, computed, left, generated = next(row["parts"] for row in live if row["name"] == name)
+                assert cached + computed + left == seq.num_prompt
+                assert cached + computed == min(seq.num_computed, seq.num_prompt)
+                assert generated == seq.num_output
+            cells = widget.view["pools"][0]["cells"]
+            assert len(cells) == pool.num_blocks
+            for block, (kind, look, mark, owners) in enumerate(cells):
+                holders = owners.split("+") if owners else []
+                assert len(holders) == pool.ref_count(block)
+                assert kind == {0: "cached" if pool.is_published(block) else "empty", 1: "own"}.get(
+                    len(holders), "shared"
+                )
+                assert 0 <= look < OWNER_LOOKS
+                assert mark
+                assert set(holders) <= {row["name"] for row in live}
+        assert nothing_held(llm)
+        done = {row["name"]: row["parts"] for row in widget.view["rows"]}
+        for number, out in enumerate(widget.outputs):
+            for sample in out.completions:
+                name = letters(number) + (str(sample.sample + 1) if len(out.completions) > 1 else "")
+                cached, computed, left, generated = done[name]
+                assert (cached, left, generated) == (out.num_cached, 0, len(sample.token_ids))
+                assert cached + computed == len(out.prompt_token_ids)
+
+
+def test_a_run_step_by_step(make):
+    widget = EngineWidget(
+        make(), PROMPTS[:3], SamplingParams(temperature=0, max_tokens=2), arrivals=[0, 0, 9]
+    )
+    assert look(widget) == []
+    assert "Nothing has run yet, requests ready: 3." in widget.text()
+    assert widget.step()
+    assert look(widget) == [("A", "decode", 0, 11, 0, 1), ("B", "prefill", 0, 5, 6, 0)], "16 tokens a step"
+    assert widget.step()
+    assert look(widget)[1:] == [("B", "decode", 0, 11, 0, 1)]
+    assert look(widget)[0] == ("A", "length", 0, 11, 0, 2)
+    assert "Requests that have not arrived: 1." in widget.text()
+    assert widget.step()
+    assert widget.step(), "C comes at once where nobody else is left"
+    assert look(widget)[2] == ("C", "decode", 8, 3, 0, 1)
+    assert not widget.step()
+    figures = dict(zip([key for key, _ in widget.form["figures"]], widget.view["figures"], strict=True))
+    assert (figures["steps"], figures["ended"], figures["hits"]) == ("5", "3 of 3", "8")
+    assert float(figures["speed"].replace(",", "")) > 0
+    assert widget.step(), "after the end it begins again"
+    assert look(widget)[0] == ("A", "decode", 8, 3, 0, 1)
+
+
+def test_samples_share_the_blocks_of_their_prompt(make):
+    llm = make()
+    params = SamplingParams(max_tokens=3, n=3, seed=5)
+    widget = EngineWidget(llm, [PROMPTS[0][:8]], params)
+    widget.step()
+    assert [row[0] for row in look(widget)] == ["A1", "A2", "A3"]
+    cells = widget.view["pools"][0]["cells"]
+    assert [cell[3] for cell in cells[:2]] == ["A1+A2+A3"] * 2
+    assert [cell[2] for cell in cells[:2]] == ["A1+"] * 2
+    assert "2 of them shared" in widget.view["status"]
+    finish(widget)
+    assert nothing_held(llm)
+
+
+def test_a_preemption_is_seen_and_counted(make):
+    llm = make(num_blocks=8, emit=EventLog())
+    params = SamplingParams(temperature=0, max_tokens=18, ignore_eos=True)
+    widget, seen = EngineWidget(llm, [STEM[:4], STEM[4:8]], params), set()
+    while widget.step():
+        seen |= {(row["state"], row["parts"][2] > 0, row["parts"][3] > 0) for row in widget.view["rows"]}
+    preempted = sum(each.num_preemptions for out in widget.outputs for each in out.completions)
+    assert preempted
+    assert f"preemptions: {preempted}." in widget.text()
+    assert ("waiting", True, True) in seen, "its tokens are there, their K and V are not"
+
+
+def test_layers_of_two_kinds_have_two_grids(make):
+    llm = make(model=World.bare("gemma3_text"), num_blocks=None, kv_bytes=200_000)
+    widget = EngineWidget(llm, PROMPTS[:2], GREEDY)
+    widget.step()
+    assert len(llm.manager.pools) == 2
+    for pool, drawn in zip(llm.manager.pools, widget.view["pools"], strict=True):
+        used = [block for block, cell in enumerate(drawn["cells"]) if cell[0] in ("own", "shared")]
+        assert used == [block for block in range(len(drawn["cells"])) if pool.ref_count(block)]
+    assert "kind 1" in widget.text()
+    finish(widget)
+    assert nothing_held(llm)
+
+
+def test_what_is_too_much_is_counted(make):
+    llm = make(num_blocks=MAX_CELLS + 40)
+    prompts = [[*STEM[:3], 20 + number] for number in range(MAX_ROWS + 9)]
+    widget = EngineWidget(llm, prompts, SamplingParams(temperature=0, max_tokens=4))
+    while widget.step():
+        rows, view = widget.view["rows"], llm.snapshot()
+        assert len(rows) == MAX_ROWS
+        drawn = {row["name"] for row in rows}
+        assert {letters(int(str(seq.id.request).split()[1])) for seq in view.running} <= drawn
+        assert f"Sequences not drawn: {len(prompts) - MAX_ROWS}" in widget.view["more"]
+    assert look(widget)[-1][0] == letters(len(prompts) - 1), "the longest ended are left out first"
+    assert len(widget.view["pools"][0]["cells"]) == MAX_CELLS
+    assert "Blocks not drawn: 40, of which 0 are used." in widget.text()
+
+
+def test_stop_in_the_middle_gives_everything_back(make):
+    llm = make()
+    gate, widget = Gate(llm, free=3), EngineWidget(llm, PROMPTS, GREEDY, arrivals=[0, 0, 0, 0, 0, 40])
+    widget.start()
+    assert gate.reached.wait(SECONDS)
+    assert not nothing_held(llm)
+    assert widget.running
+    gate.let(1000)
+    widget.stop()
+    assert not widget.running
+    assert not threads()
+    assert nothing_held(llm)
+    if len(widget.outputs) < 5:  # the thread may be quicker than Stop
+        assert {out.finish_reason for out in widget.outputs} >= {FinishReason.ABORT}
+    assert [row["state"] in ("abort", "length") for row in widget.view["rows"]] == [True] * 5
+    assert len(llm.generate(PROMPTS, GREEDY)) == 6
+    assert len(finish(widget).outputs) == 6
+
+
+def test_stop_is_heard_before_the_next_step(make):
+    llm = make()
+    params = SamplingParams(temperature=0, max_tokens=30)
+    gate, widget = Gate(llm, free=2), EngineWidget(llm, PROMPTS, params)
+    widget.start()
+    assert gate.reached.wait(SECONDS)
+    widget._handle_custom_msg({"action": "stop"}, [])  # it does not wait: the step is still held
+    gate.let(2)  # that step, and the one in which the outputs of the aborted come
+    assert widget.wait(SECONDS)
+    assert widget.view["status"].startswith("Stopped: ")
+    assert [out.finish_reason for out in widget.outputs] == [FinishReason.ABORT] * 6
+    assert "Step 3." in widget.text()
+    assert nothing_held(llm)
+
+
+def test_stop_between_single_steps(make):
+    llm = make()
+    widget = EngineWidget(llm, PROMPTS, GREEDY)
+    widget.stop()
+    assert "Nothing has run yet" in widget.text(), "there was nothing to stop"
+    widget.step()
+    widget.stop()
+    assert nothing_held(llm)
+    assert look(widget)[:2] == [("A", "abort", 0, 11, 0, 1), ("B", "abort", 0, 5, 6, 0)], "how far they came"
+    stopped = widget.text()
+    widget.stop()
+    assert widget.text() == stopped
+
+
+def test_start_twice_does_nothing_and_after_the_end_runs_again(make):
+    llm = make()
+    gate, widget = Gate(llm), EngineWidget(llm, PROMPTS[:2], GREEDY)
+    widget.start()
+    assert gate.reached.wait(SECONDS)
+    first = threads()
+    widget.start()
+    assert widget.step(), "nor does Step, while the thread runs"
+    assert threads() == first
+    assert len(first) == 1
+    gate.let(1000)
+    assert widget.wait(SECONDS)
+    outputs = widget.outputs
+    finish(widget)
+    assert [out.token_ids for out in widget.outputs] == [out.token_ids for out in outputs]
+    assert [out.num_cached for out in widget.outputs] == [8, 8], "the cache remembers the first run"
+    assert not threads()
+
+
+def test_wait_has_an_end(make):
+    llm = make()
+    gate, widget = Gate(llm), EngineWidget(llm, PROMPTS[:1], GREEDY)
+    assert widget.wait(0), "nothing to wait for"
+    widget.start()
+    assert not widget.wait(0)
+    gate.let(1000)
+    assert widget.wait(SECONDS)
+
+
+def test_closing_stops_and_the_thread_keeps_no_widget(make):
+    llm = make()
+    gate, widget = Gate(llm), EngineWidget(llm, PROMPTS, SamplingParams(max_tokens=40, ignore_eos=True))
+    widget.start()
+    assert gate.reached.wait(SECONDS)
+    (thread,) = threads()
+    gone = weakref.ref(widget)
+    widget.close()
+    del widget
+    gc.collect()
+    assert gone() is None
+    gate.let(1000)
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    assert nothing_held(llm)
+
+
+def test_a_run_that_nobody_looks_at_ends(make):
+    llm, ticks = make(), count()
+    run = EngineRun(llm, PROMPTS, SamplingParams(max_tokens=40, ignore_eos=True), None)
+    worker = Worker(run, lambda picture: False, clock=lambda: next(ticks))
+    worker.start()
+    assert worker.wait(SECONDS)
+    assert run.picture().progress == "stopped"
+    assert nothing_held(llm)
+
+
+def test_five_pictures_a_second_and_the_last_one_always(make):
+    for step_seconds, between in ((1 / 16, 4), (1 / 4, 1), (0, None)):
+        now, pictures = [0.0], []  # seconds
+        llm = make()
+        run = EngineRun(llm, PROMPTS, GREEDY, None, clock=lambda now=now: now[0])
+        original = llm.step
+
+        def step(original=original, now=now, step_seconds=step_seconds):
+            now[0] += step_seconds
+            return original()
+
+        llm.step = step
+        worker = Worker(
+            run, lambda picture, pictures=pictures: not pictures.append(picture), lambda now=now: now[0]
+        )
+        worker.start()
+        assert worker.wait(SECONDS)
+        assert [picture.progress for picture in pictures] == ["running"] * (len(pictures) - 1) + ["ended"]
+        steps = [picture.steps for picture in pictures]
+        total = steps[-1]
+        assert steps[0] == 0
+        assert steps[1:-1] == ([] if between is None else list(range(between, total, between)))
+        assert pictures[-1].seconds == pytest.approx(total * step_seconds)
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_a_failed_step_is_told_and_the_llm_goes_on(lang, make):
+    llm = make()
+    widget, run, calls = EngineWidget(llm, PROMPTS, GREEDY, lang=lang), llm.runner.run, count()
+
+    def breaks(*args):
+        if next(calls) == 2:
+            raise ValueError("a kernel that broke")
+        return run(*args)
+
+    llm.runner.run = breaks
+    finish(widget)
+    assert isinstance(widget.error, ValueError)
+    assert widget.view["error"]
+    assert "ValueError: a kernel that broke" in widget.view["status"]
+    reasons = [out.finish_reason for out in widget.outputs]
+    assert FinishReason.ERROR in reasons
+    assert FinishReason.LENGTH in reasons, "the others went on"
+    assert {row["state"] for row in widget.view["rows"]} == {"error", "length"}
+    assert nothing_held(llm)
+    finish(widget)
+    assert widget.error is None
+    assert not widget.view["error"]
+    assert len(widget.outputs) == 6
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_is_raised_between_steps_ends_the_run(alone, make):
+    def emit(event):
+        if event.kind == "first" and event.request == "request 1":
+            raise ZeroDivisionError("of emit")
+
+    llm = make(emit=emit)
+    widget = EngineWidget(llm, PROMPTS, GREEDY)
+    if alone:
+        while widget.step():
+            pass
+    else:
+        finish(widget)
+    assert isinstance(widget.error, ZeroDivisionError)
+    assert "The run ended with an error: ZeroDivisionError: of emit" in widget.view["status"]
+    assert {row["state"] for row in widget.view["rows"]} <= {"abort", "length"}
+    assert not threads()
+    assert nothing_held(llm)
+    assert len(llm.generate(PROMPTS, GREEDY)) == 6
+
+
+def test_a_request_that_is_refused_is_said_in_the_readers_language(make):
+    llm = make()
+    widget = EngineWidget(llm, [STEM, STEM * 7], GREEDY, arrivals=[0, 2], lang="zh")
+    finish(widget)
+    assert isinstance(widget.error, RequestTooLarge)
+    assert widget.error.text("zh") in widget.text()
+    assert widget.error.text("en") in widget.text("en")
+    assert nothing_held(llm)
+
+
+def test_an_llm_that_was_closed_or_shared_is_said(make):
+    llm = make()
+    widget = EngineWidget(llm, PROMPTS, GREEDY)
+    widget.step()
+    llm.close()
+    assert not widget.step()
+    assert text("errors.llm_closed", "en") in widget.text()
+    assert {row["state"] for row in widget.view["rows"]} == {"abort"}
+
+    llm = make()
+    widget = EngineWidget(llm, PROMPTS[:2], GREEDY)
+    widget.step()
+    while llm.has_work:
+        llm.step()  # of somebody else, who takes the outputs
+    assert not widget.step()
+    assert widget.error.code == "engine_widget_lost"
+    assert not llm.has_work
+
+
+def test_others_of_the_same_llm_are_strangers(make):
+    llm = make()
+    stream = llm.stream([PROMPTS[3]], SamplingParams(temperature=0, max_tokens=20))
+    next(stream)
+    widget = EngineWidget(llm, PROMPTS[:1], GREEDY)
+    widget.step()
+    owners = {cell[3] for cell in widget.view["pools"][0]["cells"] if cell[0] in ("own", "shared")}
+    assert owners == {"?", "?+A", "A"}
+    assert [row[0] for row in look(widget)] == ["A"]
+    finish(widget)
+    assert len(widget.outputs) == 1
+    assert sum(1 for _ in stream) >= 1, "it lost nothing"
+
+
+def test_200_updates_neither_grow_nor_leak(make):
+    llm = make()
+    widget = EngineWidget(llm, PROMPTS[:2], SamplingParams(temperature=0, max_tokens=20, ignore_eos=True))
+    # Tokens without a model: tracing what is allocated makes torch slow.
+    llm.runner.run = lambda step, params, draws: Sampled([7] * len(step.sampled), [None] * len(step.sampled))
+    sizes, traced = [], []
+    widget.observe(lambda change: sizes.append(len(json.dumps(change["new"]))), "view")
+    tracemalloc.start()
+    try:
+        for update in range(240):
+            widget.step()  # a dozen runs, one after the other
+            if update in (39, 239):
+                gc.collect()
+                traced.append(sum(each.size for each in only_ours(tracemalloc.take_snapshot())))
+    finally:
+        tracemalloc.stop()
+    assert len(sizes) == 240
+    assert max(sizes[40:]) <= max(sizes[:40]) + 20, "the numbers get longer, and no message has a history"
+    assert traced[1] < traced[0] + 4_000, "bytes of what the widget's own files keep"
+    widget.stop()
+
+
+def only_ours(snapshot):
+    return snapshot.filter_traces([tracemalloc.Filter(True, str(WIDGETS / "*"))]).statistics("filename")
+
+
+def test_a_press_in_the_browser(make):
+    widget = EngineWidget(make(), PROMPTS[:2], GREEDY)
+    widget._handle_custom_msg({"action": "step"}, [])
+    assert "Step 1." in widget.view["status"]
+    for content in ({"action": "explode"}, {}):
+        widget._handle_custom_msg(content, [])
+    assert "Step 1." in widget.view["status"]
+    widget._handle_custom_msg({"action": "start"}, [])
+    assert widget.wait(SECONDS)
+    assert len(widget.outputs) == 2
+
+
+def test_what_cannot_be_is_refused(make):
+    llm = make()
+    for wrong in (
+        dict(prompts=[]),
+        dict(prompts=7),
+        dict(prompts="text without a tokenizer"),
+        dict(prompts=[[1, 10**6]]),
+        dict(params=[GREEDY]),
+        dict(params="greedy"),
+        dict(arrivals=[0]),
+        dict(arrivals=3),
+        dict(arrivals=[0, -1]),
+        dict(arrivals=[0, 1.5]),
+        dict(lang="fr"),
+        dict(llm="tiny-gqa"),
+    ):
+        arguments = {"llm": llm, "prompts": PROMPTS[:2], "params": GREEDY, **wrong}
+        with pytest.raises(ArgumentError):
+            EngineWidget(arguments.pop("llm"), arguments.pop("prompts"), arguments.pop("params"), **arguments)
+    assert not llm.has_work
+    one = EngineWidget(llm, STEM)
+    assert "requests ready: 1" in one.text(), "a list of ids is one prompt"
+
+
+def test_the_text_is_deterministic_and_the_picture_english(make):
+    def made(lang: str) -> EngineWidget:
+        widget = EngineWidget(make(), PROMPTS, GREEDY, arrivals=[0, 0, 0, 2, 2, 9], lang=lang)
+        for _ in range(8):
+            widget.step()
+        return widget
+
+    for lang in LANGUAGES:
+        assert made(lang).text() == made(lang).text() == made("en").text(lang)
+    assert made("en").text().isascii()
+    assert "命中" in made("zh").text()
+    pages = [made(lang).photo_html() for lang in LANGUAGES]
+    assert pages[0] == pages[1], "no seconds in it"
+    assert pages[0].isascii()
+    assert "http" not in pages[0].replace("http://www.w3.org/2000/svg", "")
+    sentences = tomllib.loads(MESSAGES.read_text(encoding="utf-8"))
+    assert all(sentence["en"].isascii() for sentence in sentences.values())
+
+
+def test_what_is_synced_is_plain_json(make):
+    widget = EngineWidget(make(), PROMPTS, GREEDY, lang="zh")
+    widget.step()
+    for trait in ("form", "view"):
+        value = getattr(widget, trait)
+        assert json.loads(json.dumps(value, allow_nan=False)) == value
+
+
+def test_names_are_those_of_a_spreadsheet():
+    assert [letters(number) for number in (0, 25, 26, 51, 52, 701, 702)] == "A Z AA AZ BA ZZ AAA".split()
+    assert len({letters(number) for number in range(3000)}) == 3000
+
+
+def test_the_widget_itself_imports_no_torch():
+    files = sorted(WIDGETS.glob("engine*.py"))
+    assert len(files) == 6
+    for file in files:
+        assert not any(name.split(".")[0] in ("torch", "transformers") for name in imports_of(file))
+
+
+@pytest.mark.slow
+def test_python_may_end_in_the_middle_of_a_run():
+    code = """
+import sys, threading
+from minikv import LLM, SamplingParams
+from minikv.course.widgets import EngineWidget
+from tests.models.running import World
+llm = LLM(World.bare("llama"), num_blocks=40, block_size=4, max_model_len=64)
+widget, begun = EngineWidget(llm, [[5, 6, 7]] * 4, SamplingParams(max_tokens=60, ignore_eos=True)), threading.Event()
+step = llm.step
+llm.step = lambda: (begun.set(), step())[1]
+widget.start()
+assert begun.wait(60)
+print("ended")
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=Path(__file__).parents[2],
+    )
+    assert (ended.returncode, ended.stdout.strip()) == (0, "ended"), ended.stderr
