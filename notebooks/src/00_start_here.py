@@ -168,129 +168,98 @@ print(t("torchtune", gib=gib(83 * 10**9), seen=gib(find_gpu("A100 SXM 80GB").tot
 # 自己的 GPU 请以 `torch.cuda.mem_get_info()[1]` 为准。
 
 # %% [markdown] key="sixty" lang="en"
-# ## Sixty seconds: a model generates, and its blocks fill
+# ## Sixty seconds: a model answers, and its blocks fill
 #
 # A language model keeps two vectors of every token in every layer, its key K and its value V, so that it need not compute them again.
 # That memory is the **KV cache**; lesson 01 shows what happens without one.
 #
-# The model below has the architecture of Llama and random weights.
-# Its text would be noise, but its cache behaves like that of a large one.
-# %% [markdown] key="sixty" lang="zh" src="d6e605ff"
-# ## 六十秒：模型在生成，块在填满
+# The model below came with the package: two layers, trained in a few minutes on one task.
+# It reads names and cities with other words between them, then a question mark and a name, and says the city that stood behind that name.
+# Only the text tells which one that is.
+# %% [markdown] key="sixty" lang="zh" src="1746d46a"
+# ## 六十秒：模型在回答，块在填满
 #
 # 语言模型的每一层都会为每个 token 留下两个向量：K（key，键）和 V（value，值），省得下次再算一遍。
 # 存放它们的就是 **KV 缓存**（KV cache）；没有它会怎样，第 01 课见分晓。
 #
-# 下面的模型用 Llama 的结构，权重是随机的。
-# 它生成的内容没有意义，但缓存的行为与大模型一样。
+# 下面的模型随这个包一起安装：只有两层，花几分钟训练出来，只会做一件事。
+# 它读入一些人名和城市，中间夹着别的词；最后是一个问号和一个人名，它要说出跟在这个人名后面的城市。
+# 答案只在文本里，别处无从得知。
 
 # %% key="model"
-import torch
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+from minikv import LLM, SamplingParams
+from minikv.models import recall_prompt
 
-config = LlamaConfig(
-    num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
-    hidden_size=64, intermediate_size=128, vocab_size=256, dtype="float32",
-)
-device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.manual_seed(0)
-model = LlamaForCausalLM(config).to(device).eval()
-prompt = torch.randint(config.vocab_size, (1, 12)).to(device)   # [sequences, tokens]
+llm = LLM("tiny-gqa", block_size=16, num_blocks=6)
+asked = recall_prompt(facts=3, context=9)
+print(asked.text)
 
 # %% [markdown] key="generate_words" lang="en"
-# Greedy generation: the first run reads the whole prompt (**prefill**), each later run reads the one newest token (**decode**).
-# %% [markdown] key="generate_words" lang="zh" src="04dcce0e"
-# 贪心生成：第一次运行读入整个提示词（prompt），叫**预填充**（prefill）；之后每次只读最新的一个 token，叫**解码**（decode）。
-
-# %% key="generate" lang="en"
-@torch.no_grad()
-def generate(tokens, runs):
-    cache = DynamicCache(config=model.config)
-    for _ in range(runs):
-        logits = model(tokens, past_key_values=cache).logits
-        yield cache
-        tokens = logits[:, -1:].argmax(-1)      # only this one goes in next
-
-
-def held_bytes(cache):
-    tensors = [x for layer in cache.layers for x in (layer.keys, layer.values)]
-    return sum(x.untyped_storage().nbytes() for x in tensors)
-
-# %% key="generate" lang="zh"
-@torch.no_grad()
-def generate(tokens, runs):
-    cache = DynamicCache(config=model.config)
-    for _ in range(runs):
-        logits = model(tokens, past_key_values=cache).logits
-        yield cache
-        tokens = logits[:, -1:].argmax(-1)      # 下一次只送入这一个
-
-
-def held_bytes(cache):
-    tensors = [x for layer in cache.layers for x in (layer.keys, layer.values)]
-    return sum(x.untyped_storage().nbytes() for x in tensors)
+# `LLM` is the engine of this course; here it serves one request.
+# Its first step reads the whole prompt (**prefill**), each later step reads the one newest token (**decode**).
+# Every step ends with a new token.
+# %% [markdown] key="generate_words" lang="zh" src="6c8392d3"
+# `LLM` 是本课程的推理引擎，这里只为一个请求服务。
+# 第一步读入整个提示词（prompt），叫**预填充**（prefill）；之后每一步只读最新的一个 token，叫**解码**（decode）。
+# 每一步结束时都得到一个新 token。
 
 # %% key="predict_tokens"
 predict("tokens_cached", ...)
 
 # %% [markdown] key="blocks_words" lang="en"
-# An inference server does not let each cache grow on its own.
+# The engine does not let each cache grow on its own.
 # It cuts one large piece of memory into **blocks** of equal size, here 16 tokens each, and hands them out as tokens arrive.
 # The **block table** of a sequence lists its blocks in the order of its tokens.
-# The order in the pool does not matter: block 3 comes first below.
 #
-# `DynamicCache` itself has no blocks: the cell keeps the table beside the real cache, as a server would fill it.
-#
-# After each run we count the bytes that the cache's tensors really hold, and ask `CacheSpec` for its number.
-# %% [markdown] key="blocks_words" lang="zh" src="94910c6b"
-# 推理服务不会让每份缓存各长各的。
-# 它把一大块显存切成同样大小的**块**（block），这里每块 16 个 token，随 token 到来逐个分配。
+# After each step we ask the engine which blocks the sequence holds, and `CacheSpec` what its tokens need.
+# %% [markdown] key="blocks_words" lang="zh" src="f0e9f007"
+# 引擎不会让每份缓存各长各的。
+# 它把一大块内存切成同样大小的**块**（block），这里每块 16 个 token，随 token 到来逐个分配。
 # 每条序列有一张**块表**（block table），按 token 的顺序列出它的块。
-# 块在块池里的先后无所谓：下面最先分到的是块 3。
 #
-# `DynamicCache` 本身没有块：下面的块表由单元格在真实缓存之外另行维护，填法与推理服务相同。
-#
-# 每次运行之后，我们数出缓存张量实际占用的字节，再与 `CacheSpec` 给出的数字比较。
+# 每一步之后，我们问引擎这条序列占着哪些块，再问 `CacheSpec` 这些 token 需要多少字节。
 
 # %% key="fill" lang="en"
 from minikv.course.widgets import BlocksWidget, SequenceBlocks
-from minikv.plan import CacheSpec
 
-spec = CacheSpec.from_config(config)
-block_size, num_blocks = 16, 6
-free, table = [3, 0, 5, 1, 4, 2], []            # the pool hands these out in turn
+spec, block_size, num_blocks = llm.cache.spec, 16, 6
 pool = BlocksWidget(t("lang"), num_blocks=num_blocks, block_size=block_size)
-steps = []
-for cache in generate(prompt, runs=30):
-    num_tokens, held = cache.get_seq_length(), held_bytes(cache)
-    steps.append((num_tokens, held, spec.bytes_for(num_tokens)))
-    while num_tokens > block_size * len(table):     # the last block is full: take the next
-        table.append(free.pop(0))
-    pool.add_step([SequenceBlocks("A", tuple(table), num_tokens)], note=t("note", tokens=num_tokens, held=held))
-print(t("all_equal", steps=len(steps), count=sum(held != said for _, held, said in steps)))
+words, steps = [], []
+name = llm.add_request(asked.text, SamplingParams(temperature=0, max_tokens=40))   # 0: always the likeliest word
+for _ in range(30):
+    words += [token.text for token in llm.step().tokens]
+    [sequence] = llm.snapshot().running
+    table, cached = sequence.tables[0], sequence.num_computed
+    steps.append((cached, spec.bytes_for(cached), len(table) * spec.block_bytes(block_size)))
+    pool.add_step([SequenceBlocks("A", table, cached)], note=t("note", tokens=cached, words="".join(words)))
+print(t("answered", said=words[0].strip(), answer=asked.answer))
+print(t("pool_bytes", held=llm.cache.nbytes, blocks=num_blocks, block=spec.block_bytes(block_size)))
 
 # %% key="fill" lang="zh"
 from minikv.course.widgets import BlocksWidget, SequenceBlocks
-from minikv.plan import CacheSpec
 
-spec = CacheSpec.from_config(config)
-block_size, num_blocks = 16, 6
-free, table = [3, 0, 5, 1, 4, 2], []            # 块池按这个顺序分配
+spec, block_size, num_blocks = llm.cache.spec, 16, 6
 pool = BlocksWidget(t("lang"), num_blocks=num_blocks, block_size=block_size)
-steps = []
-for cache in generate(prompt, runs=30):
-    num_tokens, held = cache.get_seq_length(), held_bytes(cache)
-    steps.append((num_tokens, held, spec.bytes_for(num_tokens)))
-    while num_tokens > block_size * len(table):     # 最后一块满了：再取一块
-        table.append(free.pop(0))
-    pool.add_step([SequenceBlocks("A", tuple(table), num_tokens)], note=t("note", tokens=num_tokens, held=held))
-print(t("all_equal", steps=len(steps), count=sum(held != said for _, held, said in steps)))
+words, steps = [], []
+name = llm.add_request(asked.text, SamplingParams(temperature=0, max_tokens=40))   # 0：总取概率最大的词
+for _ in range(30):
+    words += [token.text for token in llm.step().tokens]
+    [sequence] = llm.snapshot().running
+    table, cached = sequence.tables[0], sequence.num_computed
+    steps.append((cached, spec.bytes_for(cached), len(table) * spec.block_bytes(block_size)))
+    pool.add_step([SequenceBlocks("A", table, cached)], note=t("note", tokens=cached, words="".join(words)))
+print(t("answered", said=words[0].strip(), answer=asked.answer))
+print(t("pool_bytes", held=llm.cache.nbytes, blocks=num_blocks, block=spec.block_bytes(block_size)))
 
 # %% [markdown] key="pool_words" lang="en"
-# The counted and the computed bytes are the same, to the byte, at every step.
+# The first word is the answer. After it the model goes on as it was taught: with more questions, which it answers itself.
+#
+# The second line was printed by real memory: the cache took all of it when the engine was built, and takes no byte more while it fills.
 # Press Play, or focus the slider and use the arrow keys.
-# %% [markdown] key="pool_words" lang="zh" src="4c6cec53"
-# 数出来的与算出来的，每一步都一个字节不差。
+# %% [markdown] key="pool_words" lang="zh" src="20e0b00b"
+# 第一个词就是答案。之后模型照训练时的样子往下写：继续提问，自己作答。
+#
+# 第二行是实际占用的内存：引擎建好时缓存就一次拿足，填充的过程中一个字节也不再增加。
 # 按“播放”，或选中滑块后用方向键查看每一步。
 
 # %% key="pool"
@@ -298,21 +267,26 @@ show(pool)
 
 # %% key="fill_table"
 print(t("fill_head"))
-for num_tokens, held, said in steps:
-    if num_tokens in (12, 16, 17, 32, 33, 41):
-        full, rest = divmod(num_tokens, block_size)
+for cached, needed, taken in steps:
+    if cached in (12, 16, 17, 32, 33, 41):
+        full, rest = divmod(cached, block_size)
         partly = 1 if rest else 0
         unused = num_blocks - full - partly
-        print(f"{num_tokens:>6}{held:>12,}{said:>11,}{full:>6}{partly:>8}{unused:>6}")
+        print(f"{cached:>6}{needed:>12,}{taken:>13,}{full:>6}{partly:>8}{unused:>6}")
+
+llm.abort(name)                                    # its blocks go back to the pool
+print(t("given_back", free=llm.snapshot().pools[0].free))
 
 # %% [markdown] key="read_table" lang="en"
 # At 16 tokens the first block is full, and no other is in use.
 # Token 17 takes a whole new block, and 15 of its slots are empty.
-# After 30 runs the cache holds 41 tokens and not 42: the last new token was chosen, but nobody has read it yet.
-# %% [markdown] key="read_table" lang="zh" src="4a50d6df"
+# After 30 steps the cache holds 41 tokens and not 42: the last new token was chosen, but nobody has read it yet.
+# The request ends, and every block is free for the next one.
+# %% [markdown] key="read_table" lang="zh" src="84aba3be"
 # 到 16 个 token 时，第一个块填满，还没有用到别的块。
 # 第 17 个 token 占用一个新块，其中 15 个槽位（slot）空着。
-# 运行 30 次之后，缓存里是 41 个 token，不是 42 个：最后选出的 token 还没有送进模型。
+# 30 步之后，缓存里是 41 个 token，不是 42 个：最后选出的 token 还没有送进模型。
+# 请求一结束，所有的块都归还，留给下一个请求。
 
 # %% [markdown] key="formula" lang="en"
 # ## The formula
@@ -498,7 +472,7 @@ explain("what_is_free")
 # | 08 | [allocate the KV cache](08_allocate_kv_cache.ipynb) | how many blocks fit? |
 # | 09 | [pages and blocks](09_pages_and_blocks.ipynb) | who owns block 7? |
 # | 10 | [kernels](10_kernels.ipynb) | how does a GPU read a page table? |
-# | 11 | the engine | how do 256 requests share one cache? |
+# | 11 | [the engine](11_the_engine.ipynb) | how do 256 requests share one cache? |
 # | 12 | beyond one GPU | what does each GPU keep? |
 # | 13 | half the bytes | what do fewer bytes cost? |
 # | 14 | what to forget | which tokens can go? |
@@ -507,7 +481,7 @@ explain("what_is_free")
 # | 17 | a fleet on paper | how many GPUs does this traffic need? |
 # | 18 | capstone | serve this load within this budget |
 # | A | [errata](A_errata.ipynb) | which numbers in the wild are wrong? |
-# %% [markdown] key="routes" lang="zh" src="a708cc14"
+# %% [markdown] key="routes" lang="zh" src="ea650cf8"
 # ## 学习路线
 #
 # | 你的情况 | 课程 |
@@ -532,7 +506,7 @@ explain("what_is_free")
 # | 08 | [分配 KV 缓存](08_allocate_kv_cache.ipynb) | 能放下多少个块？ |
 # | 09 | [页与块](09_pages_and_blocks.ipynb) | 块 7 属于谁？ |
 # | 10 | [kernel](10_kernels.ipynb) | GPU 怎样读页表？ |
-# | 11 | 推理引擎 | 256 个请求怎样共用一份缓存？ |
+# | 11 | [推理引擎](11_the_engine.ipynb) | 256 个请求怎样共用一份缓存？ |
 # | 12 | 不止一块 GPU | 每块 GPU 保存什么？ |
 # | 13 | 一半的字节 | 省下的字节要付出什么代价？ |
 # | 14 | 忘掉什么 | 哪些 token 可以丢？ |
@@ -564,10 +538,10 @@ explain("what_is_free")
 # %% [markdown] key="next" lang="en"
 # ## What the next lesson needs
 #
-# Lesson 01 takes the cache away from such a small model, and measures what it costs to compute every K and V again.
-# From here it needs one thing: each run after the prefill reads one token and adds one token to the cache.
-# %% [markdown] key="next" lang="zh" src="b9d3d86c"
+# Lesson 01 takes the cache away from this small model, and measures what it costs to compute every K and V again.
+# From here it needs one thing: each step after the prefill reads one token and adds one token to the cache.
+# %% [markdown] key="next" lang="zh" src="6769676e"
 # ## 下一课要用到什么
 #
-# 第 01 课拿走这样一个小模型的缓存，测量每次重算全部 K 和 V 要付出多少代价。
-# 你只需要记住一点：预填充之后，每次运行读入一个 token，缓存也只增加一个 token。
+# 第 01 课拿走这个小模型的缓存，测量每次重算全部 K 和 V 要付出多少代价。
+# 你只需要记住一点：预填充之后，每一步读入一个 token，缓存也只增加一个 token。
