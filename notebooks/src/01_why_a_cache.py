@@ -2,7 +2,7 @@
 # number = "01"
 # slug = "why_a_cache"
 # needs = ["00"]
-# rooms = ["plan.flops"]
+# rooms = ["plan.flops", "models"]
 # minutes = 35
 # [title]
 # en = "Why does generation slow down without a cache?"
@@ -118,33 +118,56 @@ print(t("last_row", same=torch.allclose(every_row[-1:], last_row, atol=1e-6)))
 # %% [markdown] key="model" lang="en"
 # ## A model to experiment with
 #
-# The cell below builds a small Llama with grouped-query attention: 4 query heads share 2 KV heads.
-# Its weights are random and seeded, so nothing is downloaded and its tokens mean nothing.
-# Counts, bytes and times do not care: they depend on shapes only.
-# (Two small trained models are to ship with minikv; until they do, the random one stands in.)
-# %% [markdown] key="model" lang="zh" src="68228659"
+# The model is the one of lesson 00, tiny-gqa, this time without an engine around it: `load` returns the model and its tokenizer.
+# It is a small Llama with grouped-query attention: 4 query heads share 2 KV heads.
+# It came with the package, so nothing is downloaded.
+#
+# It has learned to recall: where a text says `jack vienna` and later asks `? jack`, it answers `vienna`.
+# Such a pair of a name and a city is called a **fact** below.
+# An answer is right or wrong, so we shall see when a cache does harm.
+#
+# The prompt is that of lesson 00, too.
+# The tokenizer turns each word into one token, and puts `<bos>` in front, which marks the beginning of a sequence.
+#
+# Three choices make the measurements clear.
+# `fp32` computes with 32 bits, though the file holds 16-bit numbers: so rounding stays out of the way until we look at it.
+# `eager` is attention as the formula writes it, without a fused kernel.
+# And one thread is enough: for matrices this small, more of them only make the times restless.
+# %% [markdown] key="model" lang="zh" src="3bfc2e8a"
 # ## 用来做实验的模型
 #
-# 下面构建一个小 Llama，采用分组查询注意力（GQA）：4 个 query 头共用 2 个 KV 头。
-# 权重随机生成、种子固定，不需要下载，生成的 token 也没有含义。
-# 这不影响计数、字节数和耗时：它们只取决于形状。
-# （minikv 以后会自带两个训练好的小模型，在那之前先用随机模型。）
+# 模型还是第 00 课的 tiny-gqa，这次外面没有引擎：`load` 返回模型和它的分词器（tokenizer）。
+# 它是一个小 Llama，采用分组查询注意力（GQA）：4 个 query 头共用 2 个 KV 头。
+# 它随这个包一起安装，不需要下载。
+#
+# 它学会了回忆：文本里有 `jack vienna`，后面问 `? jack`，它就回答 `vienna`。
+# 这样的一对人名和城市，下面叫一条**事实**。
+# 答案有对有错，所以缓存一旦用错，就看得出来。
+#
+# 提示词（prompt）也与第 00 课相同。
+# 分词器把每个词变成一个 token，并在最前面加上 `<bos>`，表示序列的开头。
+#
+# 为了让测量清楚，有三处设定。
+# `fp32` 表示用 32 位计算，虽然文件里存的是 16 位的数：这样在专门讨论舍入之前，不受它干扰。
+# `eager` 就是照公式写的注意力，没有用融合 kernel。
+# 另外只用一个线程：矩阵这么小，线程多了，耗时反而不稳定。
 
 # %% key="model-cell"
-from transformers import AutoModelForCausalLM, LlamaConfig
+from minikv.models import load, recall_prompt
 
-config = LlamaConfig(
-    vocab_size=256, hidden_size=128, intermediate_size=344, num_hidden_layers=4,
-    num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=4096, initializer_range=0.2,
-)
-torch.set_grad_enabled(False)
-torch.set_num_threads(1)  # for matrices this small, more threads only make the times restless
-torch.manual_seed(0)
-device = "cuda" if torch.cuda.is_available() else "cpu"
-model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().to(device)
-parameters = sum(p.numel() for p in model.parameters())
+torch.set_num_threads(1)
+model, tokenizer = load("tiny-gqa", dtype="fp32")
+model.set_attn_implementation("eager")
+config, device = model.config, model.device
+
+asked = recall_prompt(facts=3, context=9)
+prompt = tokenizer(asked.text).input_ids
+print(asked.text)
+print(prompt)
+print(tokenizer.convert_ids_to_tokens(prompt[:4]), "...")
 
 # %% key="device-cell" tags="hardware"
+parameters = sum(p.numel() for p in model.parameters())
 print(t("device", device=device, parameters=parameters, layers=config.num_hidden_layers))
 
 # %% [markdown] key="unchanged" lang="en"
@@ -154,34 +177,32 @@ print(t("device", device=device, parameters=parameters, layers=config.num_hidden
 # So what a token computes, in every layer, depends on itself and on the tokens before it.
 # A token that is added later cannot change it.
 #
-# Check: feed 9 tokens, then the same 9 and one more, and compare K and V of the first 9.
-# %% [markdown] key="unchanged" lang="zh" src="caf69843"
+# Check: feed the prompt without its last token, then all of it, and compare K and V of the tokens that both have.
+# %% [markdown] key="unchanged" lang="zh" src="2bd3cc42"
 # ## 旧的 K 和 V 不会变
 #
 # 有了因果掩码，一个 token 只能看到自己和前面的内容，看不到后面的。
 # 所以在每一层里，一个 token 的计算结果只取决于它自己和它之前的 token。
 # 后来加进来的 token 改变不了它。
 #
-# 验证一下：先送入 9 个 token，再送入同样的 9 个加 1 个，比较前 9 个的 K 和 V。
+# 验证一下：先送入不含最后一个 token 的提示词，再送入整个提示词，比较两次都有的 token 的 K 和 V。
 
 # %% key="unchanged-cell"
-prompt = [17, 204, 93, 5, 150, 61, 38, 77, 140, 9]
-
-
 def prefill(tokens):
     return model(torch.tensor([tokens], device=device), use_cache=True).past_key_values
 
 
-short, long = prefill(prompt[:9]), prefill(prompt)
+short, long = prefill(prompt[:-1]), prefill(prompt)
+past = short.get_seq_length()
 for number, (a, b) in enumerate(zip(short.layers, long.layers)):
-    pairs = [(a.keys, b.keys[:, :, :9]), (a.values, b.values[:, :, :9])]
+    pairs = [(a.keys, b.keys[:, :, :past]), (a.values, b.values[:, :, :past])]
     same = all(torch.allclose(old, new, atol=1e-4) for old, new in pairs)
-    print(t("kv_same", layer=number, shape=[*a.keys.shape], num_tokens=9, same=same))
+    print(t("kv_same", layer=number, shape=[*a.keys.shape], num_tokens=past, same=same))
 
 # %% [markdown] key="two-facts" lang="en"
 # The shape is `[batch, KV heads, tokens, head_dim]`.
 #
-# Two facts make a cache possible:
+# Two observations make a cache possible:
 # **the K and V of past tokens never change, and the Q of past tokens is never needed again.**
 # So keep K and V, drop Q, and feed only the newest token.
 #
@@ -190,10 +211,10 @@ for number, (a, b) in enumerate(zip(short.layers, long.layers)):
 # Here are both ways in one loop.
 # `fed` is the only difference: the whole sequence, or the newest token.
 # Ignore `shift` for now; it will break things later.
-# %% [markdown] key="two-facts" lang="zh" src="0105dd3f"
+# %% [markdown] key="two-facts" lang="zh" src="a5c5ab28"
 # 形状是 `[batch, KV 头, token, 头维度]`。
 #
-# 缓存之所以可行，靠的是两个事实：
+# 缓存之所以可行，靠的是两点：
 # **已有 token 的 K 和 V 不再变化；已有 token 的 Q 不会再用到**。
 # 所以保留 K 和 V，丢掉 Q，每步只送入最新的 token。
 #
@@ -219,22 +240,63 @@ def generate(model, tokens, num_new, cached, cache=None, shift=0):
 
 
 # %% key="same-tokens"
-num_new = 24
+def said(tokens):
+    return tokenizer.decode(tokens[len(prompt) :])
+
+
+num_new = 10
 without, _ = generate(model, prompt, num_new, cached=False)
 cached, cache = generate(model, prompt, num_new, cached=True)
-print(without[len(prompt) :][:12])
-print(cached[len(prompt) :][:12])
+print(said(without))
+print(said(cached))
 assert without == cached
 print(t("tokens_same", same=without == cached))
+print(t("first_word", said=tokenizer.decode(cached[len(prompt)]), answer=asked.answer))
 fed_without = sum(range(len(prompt), len(prompt) + num_new))
 print(t("fed", num_new=num_new, without=fed_without, cached=len(prompt) + num_new - 1))
 
+# %% [markdown] key="recall" lang="en"
+# The first word is the answer; then the model asks further questions and answers those, as in lesson 00.
+#
+# ## Right with a cache, too?
+#
+# One prompt may be luck, and its answer came out of the prompt's own step.
+# So here is a harder test: 20 prompts of 8 facts among other words.
+# One way feeds the whole prompt.
+# The other feeds all but the question and keeps the cache; then it feeds the question alone, which is two tokens, `?` and a name.
+# Now a fact can reach the answer in one way only: through its K and V in the cache.
+# %% [markdown] key="recall" lang="zh" src="980b992d"
+# 第一个词就是答案；之后模型继续提问，自己作答，与第 00 课一样。
+#
+# ## 用了缓存，答案也对吗？
+#
+# 只看一个提示词，也许是碰巧，而且它的答案出自送入提示词的那一步。
+# 所以再做一个更难的测试：20 个提示词，每个有 8 条事实，夹在别的词中间。
+# 一种做法是送入整个提示词。
+# 另一种做法先送入问题之前的全部内容，留下缓存，然后只送入问题，也就是两个 token：`?` 和一个人名。
+# 这时，事实要影响答案，只能通过缓存里的 K 和 V。
+
+# %% key="recall-cell"
+def answers_rightly(asked, cut=None, shift=0):
+    tokens = tokenizer(asked.text).input_ids
+    cache = None if cut is None else prefill(tokens[:cut])
+    tokens, _ = generate(model, tokens, 1, cached=cache is not None, cache=cache, shift=shift)
+    return tokenizer.decode(tokens[-1]) == asked.answer
+
+
+prompts = [recall_prompt(seed, facts=8, context=64) for seed in range(20)]
+whole = sum(answers_rightly(asked) for asked in prompts)
+in_cache = sum(answers_rightly(asked, cut=-2) for asked in prompts)
+print(t("recall", number=len(prompts), whole=whole, cached=in_cache))
+
 # %% [markdown] key="predict-held" lang="en"
-# The second loop fed the prompt once and then one token a step.
-# How many tokens does its cache hold now? Predict with other numbers:
-# %% [markdown] key="predict-held" lang="zh" src="2b5bbebc"
-# 使用缓存的循环先送入一次提示词（prompt），之后每步送入一个 token。
-# 现在缓存里有多少个 token？换一组数字猜猜看：
+# So the cache holds all that an answer needs.
+# How many tokens are in the cache of the loop above, which fed the prompt once and then one token a step?
+# Predict with other numbers:
+# %% [markdown] key="predict-held" lang="zh" src="10289579"
+# 可见答案需要的内容，缓存里都有。
+# 上面使用缓存的循环先送入一次提示词，之后每步送入一个 token。
+# 现在它的缓存里有多少个 token？换一组数字猜猜看：
 
 # %% key="predict-held-cell"
 predict("held", ...)
@@ -308,13 +370,15 @@ print(step_flops("Llama-3.1-8B", 1000, cached=True))
 # ## Count it
 #
 # A formula is a claim. PyTorch can count the FLOPs of what really runs: `FlopCounterMode` adds up the shapes of every matrix product.
-# `eager` attention is made of two batched products (`bmm`), so attention can be told from the rest.
+# It also knows the module in which a product ran.
+# Every weight matrix of the layers is a module whose name ends with `_proj`; what `self_attn` does besides its own four is attention itself.
 # The counter looks at shapes only, so any ids and an empty mask will do.
-# %% [markdown] key="count" lang="zh" src="e185a3d7"
+# %% [markdown] key="count" lang="zh" src="57706036"
 # ## 数一数
 #
 # 公式只是一个说法。PyTorch 可以统计实际运行的 FLOP 数：`FlopCounterMode` 按每次矩阵乘法的形状累加。
-# `eager` 注意力由两次批量矩阵乘法（`bmm`）组成，因此能和其他部分区分开。
+# 它还知道每次乘法发生在哪个模块里。
+# 各层的每个权重矩阵都是一个模块，名字以 `_proj` 结尾；`self_attn` 除去自己的四个矩阵，剩下的就是注意力本身。
 # 计数只看形状，所以 token 和掩码的内容无关紧要。
 
 # %% key="count-cell"
@@ -330,11 +394,13 @@ def count(model, num_tokens, cached):
         past = forward(num_tokens - 1, num_tokens - 1, None).past_key_values if cached else None
         with FlopCounterMode(display=False) as counter:
             forward(1 if cached else num_tokens, num_tokens, past)
-    flops, bmm = counter.get_flop_counts(), torch.ops.aten.bmm
-    attention = sum(ops[bmm] for module, ops in flops.items() if module.endswith("self_attn"))
-    lm_head = sum(flops["LlamaForCausalLM.lm_head"].values())
-    products = sum(number for op, number in flops["Global"].items() if op != bmm)
-    return products - lm_head, attention, lm_head
+    flops = {module: sum(ops.values()) for module, ops in counter.get_flop_counts().items()}
+
+    def inside(*endings):
+        return sum(number for module, number in flops.items() if module.endswith(endings))
+
+    attention = inside("self_attn") - inside("q_proj", "k_proj", "v_proj", "o_proj")
+    return inside("_proj"), attention, inside("lm_head")
 
 
 # %% key="count-table"
@@ -424,7 +490,7 @@ for flag, name in ((False, "without"), (True, "with")):
 import plotly.graph_objects as go
 
 figure = go.Figure()
-longer = [2**k for k in range(4, 13)]
+longer = [2**k for k in range(4, 12)]
 for flag, name, dash in ((False, "without", "solid"), (True, "with", "dot")):
     line = [step_flops(config, n, flag).total for n in longer]
     figure.add_scatter(x=longer, y=line, mode="lines", line_dash=dash, name=f"{name} a cache, formula")
@@ -433,27 +499,27 @@ figure.add_vline(x=crossing_length(config), line_dash="dash", line_color="gray")
 figure.update_xaxes(type="log", dtick=1, title="n: tokens in the sequence")
 figure.update_yaxes(type="log", dtick=1, title="FLOPs of one step")
 figure.update_layout(height=420, width=720, margin={"t": 30})
-ends = {key: step_flops(config, 4096, flag).total for key, flag in (("without", False), ("cached", True))}
-show(figure, text=t("chart_text", num_tokens=4096, **ends), caption=t("chart_caption"))
+ends = {key: step_flops(config, 2048, flag).total for key, flag in (("without", False), ("cached", True))}
+show(figure, text=t("chart_text", num_tokens=2048, **ends), caption=t("chart_caption"))
 
 # %% [markdown] key="time" lang="en"
 # ## FLOPs are not seconds
 #
-# The same steps, timed on this machine: the fastest of five steps at each length, after one to warm up.
-# %% [markdown] key="time" lang="zh" src="301ad420"
+# The same steps, timed on this machine: the fastest of ten steps at each length, after one to warm up.
+# %% [markdown] key="time" lang="zh" src="0f39d25b"
 # ## FLOP 不等于秒
 #
-# 同样的步骤，在这台机器上计时：每个长度先预热一步，再取五步中最快的一步。
+# 同样的步骤，在这台机器上计时：每个长度先预热一步，再取十步中最快的一步。
 
 # %% key="time-function"
 import time
 
 
 def step_ms(num_tokens, cached):
-    ids = torch.arange(num_tokens + 6, device=device)[None] % 256
+    ids = torch.arange(num_tokens + 11, device=device)[None] % config.vocab_size
     past = model(ids[:, : num_tokens - 1], use_cache=True).past_key_values if cached else None
     times = []
-    for n in range(num_tokens, num_tokens + 6):
+    for n in range(num_tokens, num_tokens + 11):
         begin = time.perf_counter()
         fed = ids[:, n - 1 : n] if cached else ids[:, :n]
         model(fed, past_key_values=past, use_cache=cached, logits_to_keep=1).logits.argmax().item()
@@ -501,7 +567,7 @@ class OperationCounter(TorchDispatchMode):
 
 
 def operations(num_tokens, cached):
-    ids = torch.arange(num_tokens, device=device)[None] % 256
+    ids = torch.arange(num_tokens, device=device)[None] % config.vocab_size
     past = model(ids[:, :-1], use_cache=True).past_key_values if cached else None
     with OperationCounter() as counter:
         model(ids[:, -1:] if cached else ids, past_key_values=past, use_cache=cached, logits_to_keep=1)
@@ -539,7 +605,7 @@ for n in (16, 1024):
 # 在 PyTorch 的 `meta` 设备上，张量有形状而不占内存，整个 Llama-3.1-8B 都能放进这个 notebook：
 
 # %% key="real-cell"
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from minikv.plan import find_model
 
@@ -586,7 +652,7 @@ for prompt_tokens, new in ((10, 10), (100, 100), (1000, 100), (1000, 1000), (10_
 # %% [markdown] key="ratio-why" lang="en"
 # A single step costs almost exactly $n$ times as much: the cache divides projections *and* attention by $n$, and only the logits stay.
 # For a whole reply after a long prompt the ratio comes close to the number of new tokens, because the prompt has to be computed once in any case.
-# And these are FLOPs: the table of times above shows how little of them a small model sees on a clock.
+# And these are FLOPs: the table of times above shows that the clock sees fewer of them.
 #
 # One caution about the counting.
 # It charges attention for the whole $n \times n$ square, as `eager` computes it.
@@ -596,7 +662,7 @@ for prompt_tokens, new in ((10, 10), (100, 100), (1000, 100), (1000, 1000), (10_
 #
 # Nothing is free: K and V of every token stay in memory until the sequence ends.
 # `CacheSpec` knows how many bytes; here its answer stands beside the size of the tensors that our loop left behind.
-# %% [markdown] key="ratio-why" lang="zh" src="0334cb2c"
+# %% [markdown] key="ratio-why" lang="zh" src="6eeb682b"
 # 单独一步的开销几乎正好是 $n$ 倍：缓存让投影**和**注意力都除以 $n$，只有 logits 不变。
 # 提示词很长时，整段回复的倍数接近新 token 的个数，因为提示词无论如何都要计算一次。
 # 而且这只是 FLOP：从上面的计时表可以看到，小模型真正省下的时间远没有这么多。
@@ -629,35 +695,78 @@ for n in (1, 1000, 100_000):
 #
 # With a cache, the model sees a single token and cannot tell where it stands: `position_ids` has to say so.
 # `shift=1` feeds every new token one position late, the classic off-by-one.
-# %% [markdown] key="break-position" lang="zh" src="ef68b94d"
+# Besides the words we look at the logits, the scores from which the next token is chosen.
+# %% [markdown] key="break-position" lang="zh" src="fd309ea4"
 # 这个数字怎么来的，第 02 课会逐项拆开。
 #
 # ## 弄坏它：位置错了
 #
 # 使用缓存时，模型只看到一个 token，不知道它排在哪里，要靠 `position_ids` 告诉它。
 # `shift=1` 让每个新 token 的位置都晚一格，这是典型的差一错误。
+# 除了输出的词，我们还要看 logits，也就是用来选出下一个 token 的得分。
 
 # %% key="break-position-cell"
+def logits_of_new(shift):
+    positions = torch.arange(len(prompt), len(cached), device=device)[None] + shift
+    new = torch.tensor([cached[len(prompt) :]], device=device)
+    return model(new, position_ids=positions, past_key_values=prefill(prompt)).logits
+
+
 late, _ = generate(model, prompt, num_new, cached=True, shift=1)
-print(cached[len(prompt) :][:8], t("right_positions"))
-print(late[len(prompt) :][:8], t("late_positions"))
-differ = [a != b for a, b in zip(cached[len(prompt) :], late[len(prompt) :])]
-print(t("first_different", number=1 + differ.index(True)))
+print(t("right_positions"), said(cached))
+print(t("late_positions"), said(late))
+print(t("logits_moved", gap=float((logits_of_new(1) - logits_of_new(0)).abs().max())))
 
 # %% [markdown] key="break-position-why" lang="en"
-# No error and no warning, only other tokens.
-# The very first one is always right: it comes out of the prompt's step, whose positions were correct.
-# After it, each query stands one position too far from the prompt, and further agreement is luck.
-# RoPE, the rotary position embedding of Llama, turns queries and keys by their positions, so that a score depends on the *distance* between them; every distance to the prompt is off by one.
+# No error, no warning, and not even another word: a test that compares texts would pass.
+# Only the logits have moved.
 #
-# Move everything by the same amount, and no distance changes:
-# %% [markdown] key="break-position-why" lang="zh" src="703db5b6"
-# 没有报错，也没有警告，只是 token 变了。
-# 第一个新 token 总是对的，因为它出自送入提示词的那一步，位置没有错。
-# 从第二个起，每个 query 到提示词的距离都多了一格，即使还有 token 相同，也只是碰巧。
-# RoPE 是 Llama 用的旋转位置编码：它按位置旋转 query 和 key，使得分只取决于两者的**距离**；现在到提示词的每个距离都差一。
+# What happened? RoPE, the rotary position embedding of Llama, turns queries and keys by their positions, so that a score depends on the *distance* between them.
+# Every distance to the prompt is off by one.
+# This model finds a fact by its name, wherever it stands, so most distances hardly matter to it.
+# One does: a city belongs to the name *right before* it.
 #
-# 如果全部位置移动同样多，距离就没有变化：
+# Servers read a long prompt in pieces (chunked prefill, lesson 11).
+# Cut each of the 20 prompts in two, and feed the second piece too late.
+# The first column cuts before the question, the second between the asked name and its city:
+# %% [markdown] key="break-position-why" lang="zh" src="c56a9280"
+# 没有报错，没有警告，连词都没有变：只比较文字的测试会通过。
+# 变的只有 logits。
+#
+# 发生了什么？RoPE 是 Llama 用的旋转位置编码：它按位置旋转 query 和 key，使得分只取决于两者的**距离**。
+# 现在到提示词的每个距离都差一。
+# 这个模型按人名找事实，不管它在哪里，所以大多数距离对它影响不大。
+# 有一个距离例外：城市属于**紧挨在前面**的那个人名。
+#
+# 服务端会把很长的提示词分成几段读入（分块预填充，第 11 课）。
+# 把 20 个提示词都切成两段，让第二段的位置晚几格。
+# 第一列切在问题之前，第二列切在被问的人名和它的城市之间：
+
+# %% key="late-piece-cell"
+words = [["<bos>", *asked.text.split()] for asked in prompts]
+cuts = {
+    "before_question": [len(w) - 2 for w in words],
+    "inside_fact": [w.index(asked.answer) for w, asked in zip(words, prompts)],
+}
+print(t("late_head", number=len(prompts)))
+for shift in range(4):
+    right = [sum(answers_rightly(*pair, shift) for pair in zip(prompts, places)) for places in cuts.values()]
+    print(f"{shift:>6} {right[0]:>17} {right[1]:>17}")
+
+# %% [markdown] key="late-piece-why" lang="en"
+# Where the cut separates nothing that belongs together, no answer shows the mistake.
+# Where it separates a name and its city, one position is mostly forgiven, and more than one is not.
+# So such a bug can go unseen for long: it depends on where a cut happens to fall.
+# Compare logits, not texts.
+#
+# What counts is the distance alone. Move everything by the same amount, and nothing changes:
+# %% [markdown] key="late-piece-why" lang="zh" src="70c579f5"
+# 如果切口没有把相关的内容分开，从答案里就看不出这个错误。
+# 如果切在人名和它的城市之间，差一格多半没事，再多就不行了。
+# 所以这样的 bug 可以潜伏很久：能不能被发现，要看切口碰巧落在哪里。
+# 应当比较 logits，而不是文字。
+#
+# 起作用的只是距离。如果全部位置移动同样多，结果就不变：
 
 # %% key="all-moved-cell"
 def logits_at(first):
@@ -672,38 +781,41 @@ print(t("all_moved", same=torch.equal(logits_at(0).argmax(-1), logits_at(100).ar
 #
 # A chat program keeps the cache of a prompt.
 # The user edits one word, the program swaps the word in its list of tokens, and goes on with the old cache.
-# Here token number 3 changes, and only the last token is fed, because the cache "already has the rest":
-# %% [markdown] key="break-edit" lang="zh" src="13c89566"
+# Here the city that is asked for becomes `oslo`, and only the last token is fed, because the cache "already has the rest":
+# %% [markdown] key="break-edit" lang="zh" src="16a9828d"
 # ## 弄坏它：过期的缓存
 #
 # 某个聊天程序保存了提示词的缓存。
 # 用户改了一个词，程序在 token 列表里换掉这个词，然后继续用旧缓存。
-# 下面改动编号为 3 的 token，并且只送入最后一个 token，因为“其余的缓存里都有了”：
+# 下面把被问的城市改成 `oslo`，并且只送入最后一个 token，因为“其余的缓存里都有了”：
 
 # %% key="break-edit-cell"
-edited = [*prompt]
-edited[3] = 111
-right, _ = generate(model, edited, 8, cached=True)
-stale, _ = generate(model, edited, 8, cached=True, cache=prefill(prompt[:-1]))
-print(right[len(prompt) :], t("edited_right"))
-print(stale[len(prompt) :], t("edited_stale"))
-print(cached[len(prompt) :][:8], t("edited_old"))
+edited_text = asked.text.replace(asked.answer, "oslo")
+edited = tokenizer(edited_text).input_ids
+right, _ = generate(model, edited, num_new, cached=True)
+stale, _ = generate(model, edited, num_new, cached=True, cache=prefill(prompt[:-1]))
+print(edited_text)
+print(t("edited_right"), said(right))
+print(t("edited_stale"), said(stale))
+print(t("edited_old"), said(cached))
 
 # %% [markdown] key="break-edit-why" lang="en"
-# The stale cache answers the prompt *before* the edit, token for token: the model never saw the new word.
+# The stale cache answers the prompt *before* the edit, word for word: the model never saw the new city.
 #
-# Is it enough to replace the K and V of token 3? Compare the two prompts layer by layer:
-# %% [markdown] key="break-edit-why" lang="zh" src="7f3bca0a"
-# 用旧缓存得到的是对**改动之前**的提示词的回答，一个 token 都不差：模型从未看到新词。
+# Is it enough to replace the K and V of this one token? Compare the two prompts layer by layer:
+# %% [markdown] key="break-edit-why" lang="zh" src="c13e0aa6"
+# 用旧缓存得到的是对**改动之前**的提示词的回答，一个词都不差：模型从未看到新的城市。
 #
-# 只替换 token 3 的 K 和 V 够不够？逐层比较两个提示词：
+# 只替换这一个 token 的 K 和 V 够不够？逐层比较两个提示词：
 
 # %% key="changed-cell"
+kept = [old == new for old, new in zip(prompt, edited)].index(False)
 for number, (a, b) in enumerate(zip(prefill(prompt).layers, prefill(edited).layers)):
     gap = torch.maximum((a.keys - b.keys).abs(), (a.values - b.values).abs()).amax(dim=(0, 1, 3))
-    print(t("changed_rows", layer=number, tokens=[i for i, g in enumerate(gap.tolist()) if g > 1e-4]))
-kept, _ = generate(model, edited, 8, cached=True, cache=prefill(edited[:3]))
-print(t("kept_part", kept=3, same=kept == right))
+    places = [place for place, g in enumerate(gap.tolist()) if g > 1e-4]
+    print(t("changed_rows", layer=number, places=places, words=tokenizer.decode([edited[p] for p in places])))
+again, _ = generate(model, edited, num_new, cached=True, cache=prefill(edited[:kept]))
+print(t("kept_part", kept=kept, same=again == right))
 
 # %% [markdown] key="rounding" lang="en"
 # In the first layer only the edited token changes.
@@ -717,9 +829,10 @@ print(t("kept_part", kept=3, same=kept == right))
 # One query and $n$ queries can take different kernels that add in a different order, and then the last bits differ.
 # In 32 bits that hardly ever decides which token wins; in 16 bits it can.
 # [transformers issue 36536](https://github.com/huggingface/transformers/issues/36536) reports just that, and a reader found the same outputs in float32.
-# The cell feeds the same 256 tokens both ways, all at once and one by one, and compares the logits.
-# Its numbers vary from one machine to another.
-# %% [markdown] key="rounding" lang="zh" src="f1e4e91c"
+# The cell feeds 150 documents of 64 tokens both ways, all at once and token by token, and compares the logits.
+# Each document ends with questions, so the answers are counted, too.
+# The numbers vary from one machine to another.
+# %% [markdown] key="rounding" lang="zh" src="34cb3850"
 # 第一层只有被改的 token 变了。
 # 从第二层起，后面的每个 token 都通过注意力读到了它，所以 K 和 V 也跟着变。
 # 改动之前的部分是安全的：这还是因果掩码的作用，服务端也正因此可以共享相同**前缀**的缓存（第 09 课）。
@@ -731,28 +844,44 @@ print(t("kept_part", kept=3, same=kept == right))
 # 一个 query 和 $n$ 个 query 可能走不同的 kernel，累加顺序不同，最后几位就会不同。
 # 用 32 位时，这几乎不会改变哪个 token 胜出；用 16 位就有可能。
 # [transformers issue 36536](https://github.com/huggingface/transformers/issues/36536) 报告的正是这种现象，有读者验证 float32 下结果一致。
-# 下面把同样的 256 个 token 分两种方式送入，一次全部送入，或逐个送入，再比较 logits。
+# 下面把 150 篇 64 个 token 的文档分两种方式送入，一次全部送入，或逐个 token 送入，再比较 logits。
+# 每篇文档末尾有几个问题，所以也数一数答对了多少。
 # 数字因机器而异。
 
 # %% key="rounding-function"
 from copy import deepcopy
 
+from minikv.models import recall_documents
 
-def compare_in(dtype, num_tokens=256):
+documents = recall_documents(150, facts=8, context=48, queries=4, span=15)
+tokens = torch.tensor(np.stack([document.tokens for document in documents]), device=device)
+
+
+def num_right(winners):
+    rows = zip(documents, winners.tolist())
+    return sum(row[q.position] == q.answer_id for document, row in rows for q in document.questions)
+
+
+def compare_in(dtype):
     rounded = deepcopy(model).to(dtype)
-    ids = torch.arange(num_tokens, device=device)[None] * 37 % 256
-    whole, rows, past = rounded(ids).logits[0], [], None
-    for i in range(num_tokens):
-        out = rounded(ids[:, i : i + 1], past_key_values=past, use_cache=True)
+    whole, steps, past = rounded(tokens).logits, [], None
+    for i in range(tokens.shape[1]):
+        out = rounded(tokens[:, i : i + 1], past_key_values=past, use_cache=True)
         past = out.past_key_values
-        rows.append(out.logits[0, 0])
-    gaps, others = (whole - torch.stack(rows)).abs(), whole.argmax(-1) != torch.stack(rows).argmax(-1)
-    return dict(gap=float(gaps.max()), others=int(others.sum()), num_tokens=num_tokens)
-
+        steps.append(out.logits[:, 0])
+    by_step = torch.stack(steps, dim=1)
+    winners, winners_by_step = whole.argmax(-1), by_step.argmax(-1)
+    return dict(
+        gap=float((whole - by_step).abs().max()), others=int((winners != winners_by_step).sum()),
+        num_tokens=tokens.numel(), questions=sum(len(document.questions) for document in documents),
+        whole=num_right(winners), cached=num_right(winners_by_step),
+    )
 
 # %% key="rounding-cell" tags="hardware"
 for dtype in (torch.float32, torch.float16):
-    print(t("precision", dtype=str(dtype), **compare_in(dtype)))
+    compared = compare_in(dtype)
+    print(t("precision", dtype=str(dtype), **compared))
+    print(t("precision_right", **compared))
 
 # %% [markdown] key="answer" lang="en"
 # ## The answer to the question
@@ -761,17 +890,19 @@ for dtype in (torch.float32, torch.float16):
 # The FLOPs of a step fall by a factor of about $n$; the time falls by less, because overhead and the reading of weights stay.
 # Small differences in the text can come from rounding (that model ran with 8-bit weights; sampling differs by itself).
 # Large ones, from the first tokens on, point to a wrong position, a wrong mask or a stale cache.
+# And the same text proves little, as the late position showed: the logits tell.
 #
 # ## Check yourself
 #
 # Answer aloud or in writing, then add `reveal=True`.
-# %% [markdown] key="answer" lang="zh" src="492676c0"
+# %% [markdown] key="answer" lang="zh" src="b2cc2778"
 # ## 回答开头的问题
 #
 # 打开 `use_cache` 是对的：已有 token 的 K 和 V 不会变。
 # 一步的 FLOP 数大约降为 $n$ 分之一；耗时降得没有这么多，因为固定开销和读取权重的时间还在。
 # 文字的细小差异可能来自舍入（那个例子用的是 8 位权重；如果开了采样，结果本来就不固定）。
 # 如果从头几个 token 起就差很多，多半是位置错了、掩码错了，或者缓存过期了。
+# 反过来，文字相同也说明不了什么，位置晚一格就是例子：要看 logits。
 #
 # ## 自我检查
 #
@@ -791,7 +922,7 @@ explain("edited_message")
 #
 # | symptom | the command that decides |
 # |---|---|
-# | `FlopCounterMode` shows no attention at all | `model.config._attn_implementation`: a fused kernel that the counter does not know counts as zero (`sdpa` on a CPU does); build the model with `attn_implementation="eager"` |
+# | `FlopCounterMode` shows no attention at all | `model.config._attn_implementation`: a fused kernel that the counter does not know counts as zero (`sdpa` on a CPU does); call `model.set_attn_implementation("eager")` |
 # | other tokens with a cache than without | `model.float()` and compare again: if the difference goes, it was rounding; if it stays, print the `position_ids` of the first cached step: they must be `[[cache.get_seq_length()]]` before the step |
 # | generation slows down although a cache is on | print `ids.shape` inside the loop: it must be `[batch, 1]` after the prompt; then `cache.get_seq_length()`, which must grow by 1 a step |
 #
@@ -799,12 +930,12 @@ explain("edited_message")
 #
 # The exercises let you write attention, the count and the loop yourself.
 # Lesson 02 needs one thing from here: each token costs K and V in every layer, and now we ask how many bytes that is.
-# %% [markdown] key="stuck" lang="zh" src="b2595db4"
+# %% [markdown] key="stuck" lang="zh" src="6d8f150e"
 # ## 卡住了怎么办
 #
 # | 现象 | 用来判断的命令 |
 # |---|---|
-# | `FlopCounterMode` 里完全没有注意力 | `model.config._attn_implementation`：计数器不认识的融合 kernel 会记为零（CPU 上的 `sdpa` 就是这样）；构建模型时用 `attn_implementation="eager"` |
+# | `FlopCounterMode` 里完全没有注意力 | `model.config._attn_implementation`：计数器不认识的融合 kernel 会记为零（CPU 上的 `sdpa` 就是这样）；调用 `model.set_attn_implementation("eager")` |
 # | 使用缓存时 token 不同 | 先 `model.float()` 再比较：差异消失，就是舍入；差异还在，就打印使用缓存的第一步的 `position_ids`，它应等于这一步之前的 `[[cache.get_seq_length()]]` |
 # | 开了缓存，生成还是越来越慢 | 在循环里打印 `ids.shape`：送完提示词之后必须是 `[batch, 1]`；再看 `cache.get_seq_length()`，每步应当加 1 |
 #

@@ -8,7 +8,9 @@ import torch
 
 from minikv.course.check import run_check
 from minikv.course.lessons import find_exercise
-from minikv.course.lessons.lesson_01 import LESSON, ToyModel, crossing, per_pair, per_token, uncached_step
+from minikv.course.lessons.flops_01 import crossing, per_pair, per_token, uncached_step
+from minikv.course.lessons.lesson_01 import LESSON
+from minikv.course.lessons.loop_01 import ToyModel
 from minikv.errors import ArgumentError
 from minikv.plan import find_model
 from minikv.plan.flops import crossing_length, flop_cost, step_flops
