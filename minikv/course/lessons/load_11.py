@@ -1,0 +1,180 @@
+"""Lesson 11: requests through the scheduler, with nothing computed: who is served in which step, and what it costs.
+
+The scheduler does not know whether a forward runs between ``schedule`` and ``finish``. So a load of any size can be
+followed here in a second, step by step, and every figure is the scheduler's own.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from minikv.blocks import BlockManager
+from minikv.engine import EventLog, SamplingParams, Scheduler, Step, planner, summary
+
+NO_TOKEN = 0  # what every "forward" samples: nobody looks at it
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request: its prompt's token ids, the tokens to generate, and the step before which it arrives."""
+
+    prompt: tuple[int, ...]
+    new: int
+    arrival: int = 0
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What became of a load. Counts are tokens; the rows of ``chart`` are requests, its columns steps.
+
+    - ``computed`` tokens went through a forward, ``recomputed`` of them not for the first time.
+    - ``given_up`` tokens lost their K and V by preemption; ``found`` tokens were in the prefix cache.
+    - ``first`` and ``last`` are the steps, from 0, in which each request got its first and last token.
+    """
+
+    chart: tuple[str, ...]
+    tokens: tuple[int, ...]
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+    computed: int
+    recomputed: int
+    generated: int
+    preemptions: int
+    given_up: int
+    found: int
+    hit_rate: float
+
+    @property
+    def steps(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def tax(self) -> float:
+        """The share of all computed tokens that was computed before: the recompute tax of vLLM #54644."""
+        return self.recomputed / self.computed
+
+
+def random_load(number: int, prompt: tuple[int, int], new: tuple[int, int], seed: int = 0) -> list[Ask]:
+    """``number`` requests that share nothing; lengths are drawn from the two ranges, both ends included."""
+    rng = Random(seed)
+    return [
+        Ask(tuple(rng.randrange(100_000) for _ in range(rng.randint(*prompt))), rng.randint(*new))
+        for _ in range(number)
+    ]
+
+
+def run_load(
+    asks: Sequence[Ask],
+    num_blocks: int,
+    *,
+    block_size: int = 16,
+    max_num_seqs: int = 64,
+    max_batched_tokens: int = 512,
+    victim: Callable | None = None,
+    owed: Callable | None = None,
+) -> Ran:
+    """All requests to their end. ``victim`` and ``owed`` take the place of the planner's own rules (``capacity``)."""
+    log, clock = EventLog(), count()
+    scheduler = Scheduler(
+        BlockManager(num_blocks, block_size),
+        max_num_seqs=max_num_seqs,
+        max_batched_tokens=max_batched_tokens,
+        emit=log,
+        clock=lambda: float(next(clock)),
+    )
+    book = _Book(len(asks))
+    with ExitStack() as rules:
+        for name, rule in (("cheapest_victim", victim), ("outstanding_blocks", owed)):
+            if rule is not None:
+                rules.enter_context(patch.object(planner, name, rule))
+        while book.steps < max((ask.arrival for ask in asks), default=0) + 1 or scheduler.has_work:
+            for number, ask in enumerate(asks):
+                if ask.arrival == book.steps:
+                    scheduler.add(number, ask.prompt, SamplingParams(max_tokens=ask.new))
+            waiting = {seq_id.request for seq_id in scheduler.waiting}
+            step = scheduler.schedule() if scheduler.has_work else None
+            book.note(step, waiting, scheduler)
+            if step is not None:
+                scheduler.finish(step, [NO_TOKEN] * len(step.sampled))
+    return book.ran(summary(log.events), log)
+
+
+def run_batches(asks: Sequence[Ask], size: int, num_blocks: int, **options: Any) -> Ran:
+    """The same in static batches: the next ``size`` requests begin when the last of the batch before has ended."""
+    begun, parts = 0, []
+    for first in range(0, len(asks), size):
+        batch = [Ask(ask.prompt, ask.new) for ask in asks[first : first + size]]
+        parts.append((begun, run_load(batch, num_blocks, **options)))
+        begun += parts[-1][1].steps
+    rows = [("." * start + row).ljust(begun) for start, part in parts for row in part.chart]
+    computed = sum(part.computed for _, part in parts)
+    found = sum(part.found for _, part in parts)
+    return Ran(
+        chart=tuple(rows),
+        tokens=tuple(tokens for _, part in parts for tokens in part.tokens),
+        first=tuple(start + step for start, part in parts for step in part.first),
+        last=tuple(start + step for start, part in parts for step in part.last),
+        computed=computed,
+        recomputed=sum(part.recomputed for _, part in parts),
+        generated=sum(part.generated for _, part in parts),
+        preemptions=sum(part.preemptions for _, part in parts),
+        given_up=sum(part.given_up for _, part in parts),
+        found=found,
+        hit_rate=found / (found + computed) if found + computed else 0.0,
+    )
+
+
+class _Book:
+    """What every step did to every request.
+
+    A cell of the chart: "." waits, "#" computes more than one token, "o" one, "-" holds blocks and computes nothing,
+    "x" has just lost its blocks, " " has not come or has ended.
+    """
+
+    def __init__(self, requests: int):
+        self.rows: list[list[str]] = [[] for _ in range(requests)]
+        self.tokens: list[int] = []
+        self.reached = [0] * requests  # tokens of each that have been computed once
+        self.first: list[int] = [-1] * requests
+        self.last = [-1] * requests
+        self.recomputed = 0
+
+    @property
+    def steps(self) -> int:
+        return len(self.tokens)
+
+    def note(self, step: Step | None, waiting: set, scheduler: Scheduler) -> None:
+        """Before ``finish``: what ``step`` computes, and who waits."""
+        cells = dict.fromkeys(waiting, ".")
+        cells |= {seq_id.request: "-" for seq_id in scheduler.running}
+        for item in step.items if step else ():
+            number = int(item.id.request)
+            cells[number] = "#" if len(item.tokens) > 1 else "o"
+            self.recomputed += max(0, min(item.end, self.reached[number]) - item.start)
+            self.reached[number] = max(self.reached[number], item.end)
+            if item.samples:
+                self.first[number] = self.steps if self.first[number] < 0 else self.first[number]
+                self.last[number] = self.steps
+        cells |= {seq_id.request: "x" for seq_id in (step.preempted if step else ())}
+        for number, row in enumerate(self.rows):
+            row.append(cells.get(number, " "))
+        self.tokens.append(step.num_tokens if step else 0)
+
+    def ran(self, metrics: Any, log: EventLog) -> Ran:
+        return Ran(
+            chart=tuple("".join(row) for row in self.rows),
+            tokens=tuple(self.tokens),
+            first=tuple(self.first),
+            last=tuple(self.last),
+            computed=metrics.computed_tokens,
+            recomputed=self.recomputed,
+            generated=metrics.generated_tokens,
+            preemptions=metrics.preemptions,
+            given_up=metrics.lost_tokens,
+            found=sum(event.tokens for event in log.of("hit")),
+            hit_rate=metrics.hit_rate,
+        )
