@@ -1,0 +1,212 @@
+"""Three ways to answer a load greedily: minikv's engine, ``generate()`` in static batches, and transformers' own
+continuous batching, the manager that ``generate_batch`` makes. Each request gets as many tokens as it asks for."""
+
+import dataclasses
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from benchmarks.engine_cases import Load
+from minikv import LLM, SamplingParams
+
+STATIC = 16
+Answers = list[list[int]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A load answered. ``peak_kv_bytes``: the K and V held at the fullest moment, where the run watched for it.
+
+    ``cached_tokens`` of the prompts were not computed.
+    """
+
+    seconds: float
+    answers: Answers
+    peak_kv_bytes: int | None = None
+    cached_tokens: int = 0
+    steps: int = 0
+    preemptions: int = 0
+
+
+@dataclass(frozen=True)
+class Ours:
+    """minikv: at most ``max_num_seqs`` at once and ``max_batched_tokens`` a step, on ``num_blocks`` blocks of 16."""
+
+    max_num_seqs: int
+    num_blocks: int
+    max_batched_tokens: int
+
+    def run(self, model: Any, load: Load, watch: bool = False) -> Run:
+        """Answer the load. With ``watch`` the blocks in use are counted, which takes time."""
+        steps, preempted = [], []
+
+        def emit(event: Any) -> None:
+            if event.kind == "step":
+                steps.append(event)
+            elif event.kind == "preempt":
+                preempted.append(event)
+
+        with LLM(
+            model,
+            num_blocks=self.num_blocks,
+            max_num_seqs=self.max_num_seqs,
+            max_batched_tokens=self.max_batched_tokens,
+            emit=emit if watch else None,
+        ) as llm:
+            params = [
+                SamplingParams(temperature=0, max_tokens=request.new, ignore_eos=True)
+                for request in load.requests
+            ]
+            prompts = [list(request.prompt) for request in load.requests]
+            start = _now(model)
+            outputs = llm.generate(prompts, params, progress=False)
+            seconds = _now(model) - start
+            block_bytes = [kind.block_bytes(llm.cache.block_size) for kind in llm.cache.kinds]
+        peak = max((_bytes(step.used, block_bytes) for step in steps), default=None)
+        answers = [list(output.token_ids) for output in outputs]
+        cached = sum(output.num_cached for output in outputs)
+        return Run(seconds, answers, peak, cached, len(steps), len(preempted))
+
+
+@dataclass(frozen=True)
+class StaticBatches:
+    """``model.generate()`` on ``size`` requests at a time, padded on the left, until the longest of them is done."""
+
+    size: int = STATIC
+
+    def run(self, model: Any, load: Load, watch: bool = False) -> Run:
+        answers: Answers = []
+        peak = 0
+        start = _now(model)
+        for first in range(0, len(load.requests), self.size):
+            batch = load.requests[first : first + self.size]
+            longest = max(len(request.prompt) for request in batch)
+            ids = torch.zeros(len(batch), longest, dtype=torch.long, device=model.device)
+            mask = torch.zeros_like(ids)
+            for row, request in enumerate(batch):
+                ids[row, longest - len(request.prompt) :] = torch.tensor(request.prompt)
+                mask[row, longest - len(request.prompt) :] = 1
+            made = model.generate(
+                ids,
+                attention_mask=mask,
+                max_new_tokens=max(request.new for request in batch),
+                do_sample=False,
+                return_dict_in_generate=True,
+            )
+            held = (layer.keys.nbytes + layer.values.nbytes for layer in made.past_key_values.layers)
+            peak = max(peak, sum(held))
+            answers += [
+                row[longest : longest + request.new].tolist()
+                for row, request in zip(made.sequences, batch, strict=True)
+            ]
+        return Run(_now(model) - start, answers, peak)
+
+
+@dataclass(frozen=True)
+class ContinuousBatching:
+    """transformers' own, with at most ``max_batch_tokens`` tokens a step, on pages of ``page_size`` tokens."""
+
+    max_batch_tokens: int
+    page_size: int
+    num_tokens: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.max_batch_tokens} tokens a step, pages of {self.page_size}"
+
+    def run(self, model: Any, load: Load, watch: bool = False) -> Run:
+        """Answer the load. With ``watch`` the blocks of live requests are counted, which takes time.
+
+        Making the manager and its cache is not timed, nor is stopping it.
+        """
+        from transformers import GenerationConfig
+
+        generation = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0)
+        peak: list[int] = []
+        with (
+            _quiet(),
+            _watched(peak if watch else None),
+            model.continuous_batching_context_manager(
+                generation_config=generation, continuous_batching_config=self._config()
+            ) as manager,
+        ):
+            start = _now(model)
+            names = [
+                manager.add_request(list(request.prompt), max_new_tokens=request.new)
+                for request in load.requests
+            ]
+            done: dict[str, list[int]] = {}
+            while len(done) < len(names):
+                result = manager.get_result(timeout=1)
+                if result is None and not manager.is_running():
+                    raise RuntimeError("transformers' continuous batching has stopped")
+                if result is not None and result.is_finished():
+                    if result.error is not None:
+                        raise RuntimeError(f"transformers' continuous batching: {result.error}")
+                    done[result.request_id] = list(result.generated_tokens)
+            seconds = _now(model) - start
+        return Run(seconds, [done[name] for name in names], max(peak, default=None))
+
+    def _config(self) -> Any:
+        from transformers import ContinuousBatchingConfig
+
+        # The size of a page was called block_size before 5.17.
+        known = {field.name for field in dataclasses.fields(ContinuousBatchingConfig)}
+        page = {"page_size" if "page_size" in known else "block_size": self.page_size}
+        blocks = -(-self.num_tokens // self.page_size)
+        return ContinuousBatchingConfig(num_blocks=blocks, max_batch_tokens=self.max_batch_tokens, **page)
+
+
+@contextmanager
+def _watched(peak: list[int] | None) -> Iterator[None]:
+    """Put the bytes of the blocks that live requests hold into ``peak`` before each step of transformers' manager."""
+    if peak is None:
+        yield
+        return
+    from transformers.generation.continuous_batching.continuous_api import ContinuousBatchProcessor
+
+    prepare = ContinuousBatchProcessor.prepare_next_batch
+
+    def counted(processor: Any) -> bool:
+        ready = prepare(processor)
+        allocators = processor.cache.cache_allocators.values()
+        blocks = [set().union(*allocator.block_table.values()) for allocator in allocators]
+        peak.append(
+            sum(
+                len(held) * allocator.bytes_per_block
+                for held, allocator in zip(blocks, allocators, strict=True)
+            )
+        )
+        return ready
+
+    with patch.object(ContinuousBatchProcessor, "prepare_next_batch", counted):
+        yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the manager's warnings, one a run, that no end-of-sequence token was given."""
+    log = logging.getLogger("ContinuousBatchingLogger")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def _bytes(blocks: tuple[int, ...], block_bytes: list[int]) -> int:
+    return sum(count * size for count, size in zip(blocks, block_bytes, strict=True))
+
+
+def _now(model: Any) -> float:
+    """Seconds, once the device has done what it was given."""
+    if model.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
