@@ -72,14 +72,14 @@ for finding in examine():
 # | word | what it does |
 # |---|---|
 # | `predict("key", ...)` | asks for a number before anything is shown; put your number in place of `...` |
-# | `check("00.2", my_function)` | runs your function on generated cases, and prints the smallest one that fails |
+# | `check("00.2", my_function)` | runs your function on generated cases, and prints a small one that fails |
 # | `explain("key")` | asks you to say something in your own words; `reveal=True` shows a good answer and its points |
 # | `show(widget)` | a live drawing here, a picture and text where nothing runs |
 # | `t("key")` | a sentence in the notebook's language |
 #
 # A wrong answer costs nothing, so guess before you run the next cell.
 # A guess that was wrong is what you will remember.
-# %% [markdown] key="words" lang="zh" src="cd685e04"
+# %% [markdown] key="words" lang="zh" src="b4e12364"
 # ## 每一课的五个函数
 #
 # 每个 notebook 的第一个代码单元格会准备好五个函数。
@@ -87,7 +87,7 @@ for finding in examine():
 # | 函数 | 作用 |
 # |---|---|
 # | `predict("key", ...)` | 在看到结果之前先问你一个数字；把 `...` 换成你的估计 |
-# | `check("00.2", my_function)` | 用生成的用例运行你的函数，打印出错的最小用例 |
+# | `check("00.2", my_function)` | 用生成的用例运行你的函数，打印一个较小的出错用例 |
 # | `explain("key")` | 请你用自己的话讲清一件事；`reveal=True` 显示参考回答和要点 |
 # | `show(widget)` | 这里显示可操作的图；不能运行代码的地方显示图片和文字 |
 # | `t("key")` | 当前语言的一句话 |
@@ -170,19 +170,21 @@ print(t("torchtune", gib=gib(83 * 10**9), seen=gib(find_gpu("A100 SXM 80GB").tot
 # %% [markdown] key="sixty" lang="en"
 # ## Sixty seconds: a model answers, and its blocks fill
 #
-# A language model keeps two vectors of every token in every layer, its key K and its value V, so that it need not compute them again.
+# A language model reads **tokens**, pieces of text; for the small model below each word is one.
+# In every layer it keeps two vectors of every token, its key K and its value V, so that it need not compute them again.
 # That memory is the **KV cache**; lesson 01 shows what happens without one.
 #
-# The model below came with the package: two layers, trained in a few minutes on one task.
+# The model came with the package: two layers, trained in 18 minutes on one CPU thread, for one task.
 # It reads names and cities with other words between them, then a question mark and a name, and says the city that stood behind that name.
 # Only the text tells which one that is.
-# %% [markdown] key="sixty" lang="zh" src="1746d46a"
+# %% [markdown] key="sixty" lang="zh" src="6c493138"
 # ## 六十秒：模型在回答，块在填满
 #
-# 语言模型的每一层都会为每个 token 留下两个向量：K（key，键）和 V（value，值），省得下次再算一遍。
+# 语言模型读入的是一个个 **token**，每个都是一小段文本；对下面的小模型来说，一个词就是一个 token。
+# 模型的每一层都会为每个 token 留下两个向量：K（key，键）和 V（value，值），省得下次再算一遍。
 # 存放它们的就是 **KV 缓存**（KV cache）；没有它会怎样，第 01 课见分晓。
 #
-# 下面的模型随这个包一起安装：只有两层，花几分钟训练出来，只会做一件事。
+# 这个模型随包一起安装：只有两层，用一个 CPU 线程训练了 18 分钟，只会做一件事。
 # 它读入一些人名和城市，中间夹着别的词；最后是一个问号和一个人名，它要说出跟在这个人名后面的城市。
 # 答案只在文本里，别处无从得知。
 
@@ -195,12 +197,16 @@ asked = recall_prompt(facts=3, context=9)
 print(asked.text)
 
 # %% [markdown] key="generate_words" lang="en"
+# The prompt is these 11 words and one token in front of them, `<bos>`, which marks the beginning: 12 tokens.
+#
 # `LLM` is the engine of this course; here it serves one request.
 # Its first step reads the whole prompt (**prefill**), each later step reads the one newest token (**decode**).
 # Every step ends with a new token.
-# %% [markdown] key="generate_words" lang="zh" src="6c8392d3"
+# %% [markdown] key="generate_words" lang="zh" src="0596780e"
+# 提示词（prompt）就是这 11 个词，最前面再加一个表示开头的 `<bos>`，一共 12 个 token。
+#
 # `LLM` 是本课程的推理引擎，这里只为一个请求服务。
-# 第一步读入整个提示词（prompt），叫**预填充**（prefill）；之后每一步只读最新的一个 token，叫**解码**（decode）。
+# 第一步读入整个提示词，叫**预填充**（prefill）；之后每一步只读最新的一个 token，叫**解码**（decode）。
 # 每一步结束时都得到一个新 token。
 
 # %% key="predict_tokens"
@@ -213,7 +219,7 @@ predict("tokens_cached", ...)
 #
 # After each step we ask the engine which blocks the sequence holds, and `CacheSpec` what its tokens need.
 # %% [markdown] key="blocks_words" lang="zh" src="f0e9f007"
-# 引擎不会让每份缓存各长各的。
+# 引擎不会让每条序列的缓存各自增长。
 # 它把一大块内存切成同样大小的**块**（block），这里每块 16 个 token，随 token 到来逐个分配。
 # 每条序列有一张**块表**（block table），按 token 的顺序列出它的块。
 #
@@ -231,7 +237,8 @@ for _ in range(30):
     [sequence] = llm.snapshot().running
     table, cached = sequence.tables[0], sequence.num_computed
     steps.append((cached, spec.bytes_for(cached), len(table) * spec.block_bytes(block_size)))
-    pool.add_step([SequenceBlocks("A", table, cached)], note=t("note", tokens=cached, words="".join(words)))
+    note = t("note", tokens=cached, words="".join(words).strip())
+    pool.add_step([SequenceBlocks("A", table, cached)], note=note)
 print(t("answered", said=words[0].strip(), answer=asked.answer))
 print(t("pool_bytes", held=llm.cache.nbytes, blocks=num_blocks, block=spec.block_bytes(block_size)))
 
@@ -247,19 +254,22 @@ for _ in range(30):
     [sequence] = llm.snapshot().running
     table, cached = sequence.tables[0], sequence.num_computed
     steps.append((cached, spec.bytes_for(cached), len(table) * spec.block_bytes(block_size)))
-    pool.add_step([SequenceBlocks("A", table, cached)], note=t("note", tokens=cached, words="".join(words)))
+    note = t("note", tokens=cached, words="".join(words).strip())
+    pool.add_step([SequenceBlocks("A", table, cached)], note=note)
 print(t("answered", said=words[0].strip(), answer=asked.answer))
 print(t("pool_bytes", held=llm.cache.nbytes, blocks=num_blocks, block=spec.block_bytes(block_size)))
 
 # %% [markdown] key="pool_words" lang="en"
-# The first word is the answer. After it the model goes on as it was taught: with more questions, which it answers itself.
+# The first word is the answer.
+# After it the model goes on as it was taught, with questions that it answers itself; soon it repeats one of them.
 #
-# The second line was printed by real memory: the cache took all of it when the engine was built, and takes no byte more while it fills.
+# The second line counts real memory: the cache took all of it when the engine was built, and takes no byte more while it fills.
 # Press Play, or focus the slider and use the arrow keys.
-# %% [markdown] key="pool_words" lang="zh" src="20e0b00b"
-# 第一个词就是答案。之后模型照训练时的样子往下写：继续提问，自己作答。
+# %% [markdown] key="pool_words" lang="zh" src="a1f9a5da"
+# 第一个词就是答案。
+# 之后模型照训练时的样子往下写，自问自答，不久就开始重复同一个问题。
 #
-# 第二行是实际占用的内存：引擎建好时缓存就一次拿足，填充的过程中一个字节也不再增加。
+# 第二行是实际占用的内存：建好引擎时，缓存就把它一次占足，填充的过程中一个字节也不再增加。
 # 按“播放”，或选中滑块后用方向键查看每一步。
 
 # %% key="pool"
@@ -281,12 +291,12 @@ print(t("given_back", free=llm.snapshot().pools[0].free))
 # At 16 tokens the first block is full, and no other is in use.
 # Token 17 takes a whole new block, and 15 of its slots are empty.
 # After 30 steps the cache holds 41 tokens and not 42: the last new token was chosen, but nobody has read it yet.
-# The request ends, and every block is free for the next one.
-# %% [markdown] key="read_table" lang="zh" src="84aba3be"
+# Then we stop the request, and every block is free for the next one.
+# %% [markdown] key="read_table" lang="zh" src="7b9d8017"
 # 到 16 个 token 时，第一个块填满，还没有用到别的块。
 # 第 17 个 token 占用一个新块，其中 15 个槽位（slot）空着。
 # 30 步之后，缓存里是 41 个 token，不是 42 个：最后选出的 token 还没有送进模型。
-# 请求一结束，所有的块都归还，留给下一个请求。
+# 然后终止这个请求，所有的块都归还，留给下一个请求。
 
 # %% [markdown] key="formula" lang="en"
 # ## The formula

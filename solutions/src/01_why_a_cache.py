@@ -58,7 +58,7 @@ check("01.1", attend)
 #
 # 把全部 `num_tokens` 个 token 都送入的一步，需要多少 FLOP？
 #
-# 共 `layers` 层，每层有这些矩阵：Q、K、V、输出，以及 MLP 的三个（`hidden` x `intermediate`）。
+# 共 `layers` 层，每层有这些矩阵：Q、K、V、输出，以及 MLP 的三个（`hidden` × `intermediate`）。
 # `heads` 个 query 头共用 `kv_heads` 个 KV 头，每个头有 `head_dim` 个元素。
 # 只为最后一个 token 计算 `vocab` 上的 logits。
 # 一次乘法加一次加法算两个 FLOP；注意力按完整的方阵计算。

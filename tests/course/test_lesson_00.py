@@ -5,6 +5,7 @@ import math
 import pytest
 
 from minikv.course import find_exercise, find_lesson
+from minikv.models import recall_prompt
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question
 
 
@@ -75,3 +76,9 @@ def test_prediction(prediction):
 @pytest.mark.parametrize("key", find_lesson("00").questions)
 def test_question(key):
     assert_question(key, "00")
+
+
+def test_the_lesson_then_runs_what_it_asked_to_predict():
+    [asked] = [p for p in find_lesson("00").predictions if p.key == "tokens_cached"]
+    words = recall_prompt(facts=3, context=9).text.split()
+    assert asked.ask(0) == {"prompt": len(["<bos>", *words]), "runs": 30}

@@ -1,4 +1,4 @@
-"""Lesson 01: its exercises, predictions and questions, and the toy model that stands for a decoder."""
+"""Lesson 01: its exercises, predictions and questions, the toy model that stands for a decoder, and its claims."""
 
 import math
 
@@ -12,6 +12,7 @@ from minikv.course.lessons.flops_01 import crossing, per_pair, per_token, uncach
 from minikv.course.lessons.lesson_01 import LESSON
 from minikv.course.lessons.loop_01 import ToyModel
 from minikv.errors import ArgumentError
+from minikv.models import load, recall_prompt
 from minikv.plan import find_model
 from minikv.plan.flops import crossing_length, flop_cost, step_flops
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question
@@ -222,3 +223,36 @@ def test_a_loop_that_returns_no_list_of_ints_is_wrong(change):
     verdict = run_check(find_exercise("01.4"), lambda *args: change(generate_in_two_parts(*args)))
     assert verdict.kind in ("wrong", "raised")
     assert verdict.differs != "type", "both are dicts, so the note would say nothing"
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return load("tiny-gqa", dtype="fp32", device="cpu")
+
+
+def share_right(tiny, length, late):
+    """The share of right answers to 40 prompts that the lesson does not show, each fed in two pieces.
+
+    ``length(words, answer)`` is that of the first piece; the second is fed ``late`` positions too late.
+    """
+    (model, tokenizer), right = tiny, 0
+    for seed in range(500, 540):
+        asked = recall_prompt(seed, facts=8, context=64)
+        ids = tokenizer(asked.text, return_tensors="pt").input_ids
+        first = length(["<bos>", *asked.text.split()], asked.answer)
+        cache = model(ids[:, :first], use_cache=True).past_key_values
+        positions = torch.arange(first, ids.shape[1])[None] + late
+        logits = model(ids[:, first:], position_ids=positions, past_key_values=cache).logits
+        right += tokenizer.decode(logits[0, -1].argmax()) == asked.answer
+    return right / 40
+
+
+def test_a_late_piece_does_not_show_where_nothing_is_cut_apart(tiny):
+    assert [share_right(tiny, lambda words, answer: len(words) - 2, late) for late in range(4)] == [1.0] * 4
+
+
+def test_a_late_piece_shows_where_a_name_and_its_city_are_cut_apart(tiny):
+    shares = [share_right(tiny, lambda words, answer: words.index(answer), late) for late in range(4)]
+    assert shares[0] == 1.0
+    assert shares[1] > 0.8, "one position is mostly forgiven"
+    assert max(shares[2:]) < 0.1, "more than one is not"
