@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "memory": {"plan"},
     "kernels": set(),
     "cache": {"plan", "memory", "kernels"},
-    "models": {"plan", "cache", "kernels"},
+    "models": {"plan", "memory", "cache", "kernels"},
     "eviction": {"plan", "blocks", "cache", "kernels", "models"},
     "engine": {"plan", "blocks", "memory", "kernels", "cache", "models", "eviction"},
     "simulate": {"plan", "blocks", "engine"},

@@ -238,9 +238,8 @@ class LinearKVCache:
             else:
                 counts = torch.tensor(step)
                 owner = torch.arange(self.batch).repeat_interleave(counts)
-                first = (counts.cumsum(0) - counts)[
-                    owner
-                ]  # where each token's row begins among all the new tokens
+                # Where each token's row begins among all the new tokens.
+                first = (counts.cumsum(0) - counts)[owner]
                 index = torch.stack([owner, torch.arange(len(owner)) - first]).to(device, non_blocking=True)
                 rows, columns = index
                 places = (rows, self.lengths[rows] + columns, rows, columns)

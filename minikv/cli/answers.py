@@ -1,6 +1,6 @@
 """What ``minikv generate`` and ``minikv bench`` do with outputs: refuse failed ones, print the others."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from minikv.errors import MiniKVError
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # the exit code that shells give to a command which Ctrl+C ended
 
 
-def check_answers(outputs: "Sequence[RequestOutput]") -> None:
+def check_answers(outputs: "Iterable[RequestOutput]") -> None:
     """Raise ``MiniKVError`` with the first error where a step failed under some of them."""
     answers = [each for output in outputs for each in output.completions]
     errors = [each.error for each in answers if each.error is not None]
     if errors:
-        said = f"{type(errors[0]).__name__}: {errors[0]}".partition("\n")[0]
-        raise MiniKVError("generate_failed", failed=len(errors), total=len(answers), error=said)
+        raise MiniKVError("generate_failed", failed=len(errors), total=len(answers), error=_said(errors[0]))
 
 
-def print_answers(outputs: "Sequence[RequestOutput]") -> None:
-    """One behind the other, each behind the number of its prompt, and of its sample where there are several."""
-    for number, output in enumerate(outputs, 1):
+def print_answers(outputs: "Mapping[int, RequestOutput]") -> None:
+    """Each behind the number of its prompt, and of its sample where there are several; failed ones are left out."""
+    for number, output in outputs.items():
         for each in output.completions:
-            place = f"{number}.{each.sample + 1}" if len(output.completions) > 1 else f"{number}"
-            print(f"[{place}] {(each.text or '').strip()}", flush=True)
+            if each.error is None:
+                place = f"{number}.{each.sample + 1}" if len(output.completions) > 1 else f"{number}"
+                print(f"[{place}] {(each.text or '').strip()}", flush=True)
 
 
 def as_dict(output: "RequestOutput") -> dict[str, Any]:
@@ -39,6 +39,7 @@ def as_dict(output: "RequestOutput") -> dict[str, Any]:
                 "text": each.text,
                 "token_ids": list(each.token_ids),
                 "finish_reason": each.finish_reason,
+                "error": None if each.error is None else _said(each.error),
                 "num_preemptions": each.num_preemptions,
                 "timing": vars(each.timing),
             }
@@ -47,7 +48,7 @@ def as_dict(output: "RequestOutput") -> dict[str, Any]:
     }
 
 
-def figures(outputs: "Sequence[RequestOutput]", seconds: float) -> dict[str, Any]:
+def figures(outputs: "Collection[RequestOutput]", seconds: float) -> dict[str, Any]:
     """What was computed in ``seconds``: tokens generated, tokens of the prompts, and those of them that were cached."""
     tokens = sum(len(each.token_ids) for output in outputs for each in output.completions)
     return {
@@ -57,3 +58,8 @@ def figures(outputs: "Sequence[RequestOutput]", seconds: float) -> dict[str, Any
         "prompt_tokens": sum(len(output.prompt_token_ids) for output in outputs),
         "cached_tokens": sum(output.num_cached for output in outputs),
     }
+
+
+def _said(error: BaseException) -> str:
+    """Its kind and its first line."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -7,6 +7,8 @@ import numpy as np
 
 from minikv.errors import LARGEST_COUNT, ArgumentError, check_count
 
+MOST_TOKENS = 2**26  # of all prompts together: the load is made before it is sent, 2.5 GiB at the most
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -24,7 +26,8 @@ class Shape:
     ``input_len`` and ``output_len`` are (least, most): every length between is as likely. ``rate`` requests arrive a
     second, at random moments (a Poisson process); inf: all at the start. ``seed`` decides all of it.
 
-    Raises ``ArgumentError`` for counts and rates that are none, with the option's name.
+    Raises ``ArgumentError`` for counts and rates that are none, with the option's name, and for more than
+    ``MOST_TOKENS`` tokens of prompts.
     """
 
     num_requests: int
@@ -40,6 +43,10 @@ class Shape:
         check_count("--seed", self.seed, least=0)
         if not self.rate > 0:  # NaN is not, either
             raise ArgumentError("out_of_range", what="--rate", value=self.rate, low=0, high=math.inf)
+        tokens = self.num_requests * (self.prefix_len + self.input_len[1])
+        if tokens > MOST_TOKENS:
+            what = "--num-requests * (--prefix-len + --input-len)"
+            raise ArgumentError("out_of_range", what=what, value=tokens, low=0, high=MOST_TOKENS)
 
     def requests(self, vocabulary: int) -> list[Asked]:
         """The load, in the order of arrival, of token ids below ``vocabulary``."""

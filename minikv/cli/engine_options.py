@@ -25,6 +25,8 @@ KvDtype = Annotated[str | None, typer.Option(help="bf16, fp16, fp32, fp8, fp8_sc
 MaxNumSeqs = Annotated[int, typer.Option(help="Sequences that run at once.")]
 MaxBatchedTokens = Annotated[int, typer.Option(help="The most tokens of one step.")]
 
+_USED = ("AutoConfig", "AutoModelForCausalLM", "AutoTokenizer", "GenerationMixin", "PreTrainedTokenizerFast")
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -49,6 +51,18 @@ class Engine:
                 check_count(what, getattr(self, what))
         if self.seed is not None:
             check_count("seed", self.seed, least=0)
+
+    def prepare(self) -> None:
+        """Import what ``load`` and ``start`` would: seconds that are no part of reading weights."""
+        import transformers
+
+        import minikv.engine
+        import minikv.models
+
+        for name in _USED:
+            getattr(transformers, name)  # transformers imports a class when it is asked for
+        for room, name in ((minikv.engine, "LLM"), (minikv.models, "load")):
+            getattr(room, name)
 
     def load(self) -> "Loaded":
         """The model and its tokenizer."""

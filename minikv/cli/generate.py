@@ -56,7 +56,7 @@ def generate(
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
-    """Answer prompts: one is printed while it is made, several in their order."""
+    """Let a model answer prompts, and see where time and bytes go. A single answer is printed while it is made."""
     from minikv.engine import SamplingParams
 
     lang = pick_language(lang)
@@ -90,32 +90,32 @@ def generate(
         profiler = _profiler(device) if profile_file is not None else None
         loaded, llm = _start(engine, texts, event_file, profiler)
         stack.enter_context(llm)
-        try:
-            outputs, seconds = _answer(llm, texts, params, _show if live else None)
-        except KeyboardInterrupt:
-            if live:
-                print()
-            print(_say("generate_stopped", lang), file=sys.stderr)
-            raise typer.Exit(INTERRUPTED) from None
+        done, seconds, stopped = _answer(llm, texts, params, _show if live else None)
         reports: dict[str, Any] = {}
-        if profiler is not None and profile_file is not None:
+        if profiler is not None and not stopped:
             reports["profile"] = profiler.profile()
-            profile_file.write({"model": loaded.name} | reports["profile"].as_dict())
-        if memory:
+        if memory and not stopped:
             reports["memory"] = llm.memory_report()
-    run = figures(outputs, seconds)
+        run = figures(done.values(), seconds)
+        # What was made is printed before anything below can fail.
+        if as_json:
+            told = {"model": loaded.name, "outputs": [as_dict(each) for each in done.values()], "run": run}
+            told |= {name: report.as_dict() for name, report in reports.items()}
+            print(json.dumps(told, indent=2, ensure_ascii=False), flush=True)
+        elif not live:
+            print_answers(done)
+        if stopped:
+            print(_say("generate_stopped", lang), file=sys.stderr)
+            raise typer.Exit(INTERRUPTED)
+        check_answers(done.values())
+        if profile_file is not None:
+            profile_file.write({"model": loaded.name} | reports["profile"].as_dict())
+        # That a CPU holds float16 weights as float32 matters to who reads bytes; on a GPU it changes what is computed.
+        note = loaded.note(lang) if reports or llm.cache.device.type != "cpu" else None
     if as_json:
-        told = {"model": loaded.name, "outputs": [as_dict(each) for each in outputs], "run": run}
-        told |= {name: report.as_dict() for name, report in reports.items()}
-        print(json.dumps(told, indent=2, ensure_ascii=False))
         return
-    if live:
-        print(flush=True)  # the end of the answer, before what follows on standard error
-    else:
-        print_answers(outputs)
     for report in reports.values():
         print(report.text(lang) + "\n", file=sys.stderr)
-    note = loaded.note(lang)
     if note is not None:
         print(note, file=sys.stderr)
     print(_say("generate_done", lang, **run), file=sys.stderr)
@@ -158,6 +158,8 @@ def _start(
         return loaded, engine.start(loaded, event_file)
     from minikv.cache import warmup
 
+    with profiler.phase("import"):
+        engine.prepare()
     with profiler.phase("load"):
         loaded = engine.load()
     tokens = _first_step(loaded, texts, engine.max_batched_tokens)
@@ -187,24 +189,33 @@ def _first_step(loaded: "Loaded", texts: list[str], most: int) -> int:
 
 def _answer(
     llm: "LLM", texts: list[str], params: "SamplingParams", show: Callable[[str], None] | None
-) -> "tuple[list[RequestOutput], float]":
-    """The outputs in the order of the prompts, and the seconds that they took. ``show`` is given each piece of text."""
+) -> "tuple[dict[int, RequestOutput], float, bool]":
+    """The outputs that there are, by the numbers of their prompts; the seconds they took; whether Ctrl+C ended it.
+
+    ``show`` is given each piece of text, and a line end at last.
+    """
     from minikv.engine.progress import Progress
 
     began = perf_counter()
     names = [llm.add_request(prompt, params, pieces=show is not None) for prompt in texts]
     done: dict[str | int, RequestOutput] = {}
-    with Progress(len(names), False if show is not None else None) as bar:
-        while llm.has_work:
-            out = llm.step()
-            done |= {each.request: each for each in out.finished}
-            for token in out.tokens:
-                if show is not None and token.text:
-                    show(token.text)
-            bar.update(len(done), len(out.tokens))
-    outputs = [done[name] for name in names]
-    check_answers(outputs)
-    return outputs, perf_counter() - began
+    stopped = False
+    try:
+        with Progress(len(names), False if show is not None else None) as bar:
+            while llm.has_work:
+                out = llm.step()
+                done |= {each.request: each for each in out.finished}
+                for token in out.tokens:
+                    if show is not None and token.text:
+                        show(token.text)
+                bar.update(len(done), len(out.tokens))
+    except KeyboardInterrupt:
+        stopped = True
+    finally:
+        if show is not None:
+            show("\n")
+    outputs = {number: done[name] for number, name in enumerate(names, 1) if name in done}
+    return outputs, perf_counter() - began, stopped
 
 
 def _show(piece: str) -> None:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from minikv.cli.terminal import can_print, make_console
 from minikv.i18n import text
 from minikv.plan import pool
 from minikv.plan.budget import MemoryBudget
@@ -20,7 +21,7 @@ LONGER_THAN_ANY_WINDOW = 2**40  # tokens
 
 def show_budget(budget: MemoryBudget, lang: str) -> None:
     """The table of where every GiB goes, the figures below it, both forms of the sum, and what is assumed."""
-    console = _console()
+    console = make_console()
     console.print(_title(budget, lang), style="bold")
     _print_parts(console, budget, lang)
     console.print()
@@ -35,8 +36,9 @@ def show_budget(budget: MemoryBudget, lang: str) -> None:
 
 def _print_parts(console: Console, budget: MemoryBudget, lang: str) -> None:
     """The parts with the widest bars that fit; on a narrow terminal without bars, then with broken labels."""
+    letter = "█" if can_print("█", console) else "#"
     for bar_width in BAR_WIDTHS:
-        table = _parts_table(budget, lang, bar_width, _bar_letter(console))
+        table = _parts_table(budget, lang, bar_width, letter)
         if _size(console, table).maximum <= console.width:
             break
     _print_whole(console, table, _size(console, table).minimum)
@@ -101,7 +103,7 @@ def show_table(budget: MemoryBudget, lang: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"contexts": rows, "sharing": shares}, indent=2))
         return
-    console = _console()
+    console = make_console()
     console.print(_title(budget, lang), style="bold")
     table = Table(box=None, padding=(0, 1), show_edge=False)
     for name in ("context", "blocks", "gib", "sequences", "floor_one", "floor_all"):
@@ -150,7 +152,7 @@ def show_catalogue(lang: str, *, as_json: bool) -> None:
         }
         print(json.dumps(listed, indent=2))
         return
-    console = _console()
+    console = make_console()
     table = Table(box=None, padding=(0, 1), show_edge=False)
     table.add_column(_say("list_model", lang), no_wrap=True)
     table.add_column(_say("list_token", lang), justify="right", no_wrap=True)
@@ -171,19 +173,6 @@ def show_catalogue(lang: str, *, as_json: bool) -> None:
         flops = f"{gpu.bf16_tflops:,g}" if gpu.bf16_tflops else "-"
         table.add_row(gpu.name, total, f"{gpu.bandwidth_gb_s:,g}" if gpu.bandwidth_gb_s else "-", flops)
     _print_whole(console, table, _size(console, table).maximum)
-
-
-def _console() -> Console:
-    """A console that prints names as they are: "[bold]" and ":key:" may stand in a folder's name."""
-    return Console(highlight=False, markup=False, emoji=False)
-
-
-def _bar_letter(console: Console) -> str:
-    try:
-        "█".encode(console.encoding)
-    except (UnicodeEncodeError, LookupError):
-        return "#"
-    return "█"
 
 
 def _size(console: Console, table: Table) -> Measurement:

@@ -1,5 +1,6 @@
 """``minikv watch``: a run of ``minikv generate --events FILE``, seen from a second terminal while it goes on."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -19,9 +20,9 @@ def watch(
     lang: Lang = "en",
 ) -> None:
     """Show sequences, blocks, tokens a second and memory of a run, until it is over or Ctrl+C."""
-    from rich.console import Console
     from rich.live import Live
 
+    from minikv.cli.terminal import can_print, make_console
     from minikv.cli.watch_run import Watched, follow
     from minikv.cli.watch_view import FINE, PLAIN, Devices, picture
 
@@ -29,26 +30,15 @@ def watch(
     if not 0 < interval <= LONGEST_INTERVAL:
         raise ArgumentError("out_of_range", what="--interval", value=interval, low=0, high=LONGEST_INTERVAL)
     watched, devices = Watched(Path(file).expanduser()), Devices()
-    console = Console(highlight=False, markup=False, emoji=False)
-    letters = FINE if _can_print(FINE, console.encoding) else PLAIN
+    console = make_console()
+    letters = FINE if can_print(FINE, console) else PLAIN
     if once:
         watched.read()
         if not watched.there:
             raise ConfigError("watch_no_file", path=file)
         console.print(picture(watched, devices, letters, lang))
         return
-    with Live(console=console, auto_refresh=False) as live:
-        try:
-            follow(
-                watched, lambda now: live.update(picture(now, devices, letters, lang), refresh=True), interval
-            )
-        except KeyboardInterrupt:
-            return  # the usual way to stop looking
-
-
-def _can_print(letters: str, encoding: str) -> bool:
-    try:
-        letters.encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
+    with Live(console=console, auto_refresh=False) as live, suppress(KeyboardInterrupt):  # the usual end
+        follow(watched, lambda now: live.update(picture(now, devices, letters, lang), refresh=True), interval)
+    if not console.is_terminal:
+        console.line()  # rich leaves the last picture without one in files and pipes

@@ -4,40 +4,43 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import get_args
 
-from minikv.engine.events import AnyEvent, StepEvent, from_json
+from minikv.engine.events import AnyEvent, Happened, StepEvent, from_json
 from minikv.errors import ArgumentError, ConfigError
 
 RECENT = 2.0  # seconds of the run that "now" means
 QUIET = 2.0  # seconds without a new line, everybody having ended, after which a run is over
+KINDS = (*get_args(Happened), "step")
 _HEAD = 256  # bytes: the first event has a time, so two runs do not begin alike
 
 
 class Tail:
-    """The lines of a file that somebody else writes, each once, with its number from 1."""
+    """The lines of a file that somebody else writes, each once. ``number`` of them were given so far."""
 
     def __init__(self, path: Path):
         self.path = path
         self.age: float | None = None  # seconds since the last line was written; None without a file
-        self._head, self._position, self._number = b"", 0, 0
+        self.number = 0
+        self._head, self._position = b"", 0
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """What came since the last call. A last line without its end waits for it.
+        """What came since the last call, with its number from 1. A last line without its end waits for it.
 
-        A file that does not exist has no lines yet. One that is another file now starts again with line 1. Raises
-        ``ConfigError`` for what cannot be read.
+        A file that does not exist has no lines yet. One that is another file now, or empty again, starts again with
+        line 1. Raises ``ConfigError`` for what cannot be read.
         """
         try:
             with self.path.open("rb") as file:
                 head = file.read(_HEAD)
                 if head[: len(self._head)] != self._head:
-                    self._position = self._number = 0
+                    self._position = self.number = 0
                 self._head = head
                 file.seek(self._position)
                 new = file.read()
             self.age = time.time() - self.path.stat().st_mtime
         except FileNotFoundError:
-            self.age = None
+            self.age, self._head, self._position, self.number = None, b"", 0, 0
             return
         except (OSError, ValueError) as error:  # a path with a null character is a ValueError
             reason = getattr(error, "strerror", None) or str(error)
@@ -45,8 +48,8 @@ class Tail:
         whole = new[: new.rfind(b"\n") + 1]
         self._position += len(whole)
         for line in whole.splitlines(keepends=True):
-            self._number += 1
-            yield self._number, line
+            self.number += 1
+            yield self.number, line
 
 
 class Run:
@@ -65,6 +68,8 @@ class Run:
 
     def add(self, event: AnyEvent) -> None:
         """Count one more event. Raises ``ValueError`` or ``TypeError`` for one whose figures are none."""
+        if event.kind not in KINDS or not isinstance(event.time, int | float):
+            raise ValueError(event)
         if isinstance(event, StepEvent):
             self._step(event)
         elif event.kind == "hit":
@@ -116,6 +121,9 @@ class Run:
         whole = all(isinstance(count, int) for count in (*counts, *kinds))
         if not whole or len(kinds) != 3 * len(event.total) or min(event.total, default=0) < 1:
             raise ValueError(event)
+        for used, cached, total in zip(event.used, event.cached, event.total, strict=True):
+            if min(used, cached, total - used - cached) < 0:
+                raise ValueError(event)
         self.last = event
         self._prefilled += event.prefill_tokens
         if not event.failed:
@@ -145,11 +153,19 @@ class Watched:
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 path = str(self.tail.path)
                 raise ArgumentError("events_unreadable", line=number, path=path) from None
+        if not self.tail.number:
+            self.run = Run()  # the next run has opened the file, and writes when its model is there
 
     @property
     def there(self) -> bool:
         """Whether the file exists."""
         return self.tail.age is not None
+
+    @property
+    def silent(self) -> float:
+        """Seconds without a new line of a run that is not over; 0 within the first two, which a step may take."""
+        age = self.tail.age or 0.0
+        return 0.0 if age < QUIET or self.over or not self.tail.number else age
 
     @property
     def over(self) -> bool:

@@ -54,8 +54,11 @@ def picture(watched: Watched, devices: Devices, letters: str, lang: str) -> Tabl
     table = Table(box=None, padding=(0, 1), show_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
-    state = "over" if watched.over else "running" if watched.there else "waiting"
-    table.add_row(Text(_say(f"state_{state}", lang), style="bold"), Text(str(watched.tail.path)))
+    state = "over" if watched.over else "running" if watched.tail.number else "waiting"
+    path, silent = str(watched.tail.path), watched.silent
+    # Whoever was killed says nothing more: only the silence is known.
+    where = _say("silent", lang, path=path, seconds=silent) if silent else path
+    table.add_row(Text(_say(f"state_{state}", lang), style="bold"), Text(where))
     for label, value in (*_figures(watched.run, letters, lang), *devices.rows(lang)):
         table.add_row(Text(label), Text(value))
     return table

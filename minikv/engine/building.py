@@ -132,9 +132,10 @@ def _linear(model: Any, spec: CacheSpec, wanted: Wanted, longest: int | None) ->
     rows = wanted.max_num_seqs if wanted.num_blocks is None else min(wanted.num_blocks, wanted.max_num_seqs)
     if wanted.kv_bytes is not None:
         rows = min(rows, wanted.kv_bytes // row)
-    free = MemoryStats.read(device).free
-    if not rows or rows * row > free:
-        values = {"rows": rows, "row": exact_bytes(row), "tokens": longest, "free": exact_bytes(free)}
-        given = "-" if wanted.kv_bytes is None else exact_bytes(wanted.kv_bytes)
-        raise DoesNotFitError("llm_linear_room", name=spec.name, kv_bytes=given, **values)
+    room = MemoryStats.read(device).free
+    if not rows:  # not even one fits into kv_bytes
+        rows, room = 1, min(room, wanted.kv_bytes or 0)
+    if rows * row > room:
+        sizes = {"row": exact_bytes(row), "need": exact_bytes(rows * row), "room": exact_bytes(room)}
+        raise DoesNotFitError("llm_linear_room", name=spec.name, tokens=longest, rows=rows, **sizes)
     return LinearKVCache(spec, rows, longest, device=device)

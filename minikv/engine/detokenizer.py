@@ -39,17 +39,15 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._stop = stop
         self._window = self._context(prompt)
-        self._prompt = self._decode(
-            self._window
-        )  # what the window's text begins with, until something came out
+        # What the window's text begins with, until something came out.
+        self._prompt = self._decode(self._window)
         self._length = len(self._prompt)  # of the window's text
-        run = sum(1 for _ in takewhile(self._is_byte, reversed(self._window)))
         self._in_bytes = False  # byte tokens have come that are not decoded yet
         # A character that the prompt breaks off is one U+FFFD, in a run one for each byte.
+        run = sum(1 for _ in takewhile(self._is_byte, reversed(self._window)))
         broken = min(self._length - len(self._prompt.rstrip(BROKEN)), max(run, 1))
-        self._done = (
-            self._length - broken
-        )  # characters of the window's text that came out, or are the prompt's
+        # Characters of the window's text that came out, or are the prompt's.
+        self._done = self._length - broken
         self._held = ""  # certain, but perhaps the beginning of a stop text
         self._pieces: list[str] = []
 

@@ -1,9 +1,11 @@
 """LLM: many requests through one model and one KV cache. Lesson 11.
 
     >>> from minikv import LLM, SamplingParams
-    >>> llm = LLM("tiny-gqa")
-    >>> outputs = llm.generate(["..."], SamplingParams(temperature=0, max_tokens=8))
-    >>> print(outputs[0].text, outputs[0].num_cached)
+    >>> prompts = ["ada paris the cat sleeps ben oslo ? ada", "ada paris the cat sleeps ben oslo ? ben"]
+    >>> with LLM("tiny-gqa") as llm:
+    ...     outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=1))
+    >>> [output.text for output in outputs]
+    [' paris', ' oslo']
 
 ``generate`` answers a list, ``stream`` yields tokens as they come. Or add requests at any time with ``add_request``,
 and call ``step`` while ``has_work``.
@@ -36,14 +38,12 @@ from minikv.plan import CacheSpec
 if TYPE_CHECKING:
     from minikv.engine.memory_report import MemoryReport
 
-MOST_SEEDS = 2**32
-
 
 class LLM:
     """A causal language model of transformers, unmodified, with a KV cache that all requests share.
 
-    ``model`` is a name for ``minikv.models.load`` ("tiny-gqa", a folder, a hub id), what it returns, or a model in eval
-    mode; ``tokenizer`` makes text of ids, and without one prompts are ids.
+    ``model`` is a name for ``minikv.models.load`` ("tiny-gqa", a folder, a hub id), with ``dtype`` and ``device`` for
+    it, or what it returns, or a model in eval mode. ``tokenizer`` makes text of ids; without one prompts are ids.
 
     Size: on a GPU ``allocate_kv_cache`` measures, up to ``utilization`` of it; ``kv_bytes`` or ``num_blocks`` (of
     ``block_size`` tokens each) give the size instead. On a CPU the default is room for ``max_num_seqs`` sequences of
@@ -51,16 +51,16 @@ class LLM:
     tokens for each sequence instead of blocks (``num_blocks`` are rows then). ``kv_dtype`` None is the model's own.
 
     A step computes at most ``max_batched_tokens`` tokens of at most ``max_num_seqs`` sequences. Prompt and
-    ``max_tokens`` of a request are together at most ``max_model_len`` (None: the model's positions). A request
-    without a seed draws from the LLM's (None: a new one each time). Every event goes to ``emit``; ``clock`` gives
-    seconds.
+    ``max_tokens`` of a request are together at most ``max_model_len`` (None: the model's positions), and never more
+    than the model has in a table. A request without a seed draws from the LLM's (None: a new one each time). Every
+    event goes to ``emit``; ``clock`` gives seconds.
 
-    Several threads may use it at once: each step is one thread's, in turns, and each caller gets its own outputs.
-    ``emit`` and ``clock`` are called inside steps: ``emit`` may add and abort requests, and take a ``snapshot``.
+    Several threads may use it: they take turns, a step each, and each caller gets its own outputs. ``emit`` is called
+    inside steps; it may add and abort requests, and take a ``snapshot``.
 
     Raises ``ArgumentError``, ``ConfigError`` for what cannot be run, ``DoesNotFitError`` where the cache has no room;
-    the model is as it was then. Until ``close`` its attention is bound to the cache: use the LLM as a context manager,
-    or let it keep the model. After ``close`` every call raises ``ArgumentError``.
+    the model is unchanged then. Until ``close`` its attention is bound to the cache, and after it every call raises
+    ``ArgumentError``: use the LLM as a context manager, or let it keep the model.
     """
 
     def __init__(
@@ -99,6 +99,8 @@ class LLM:
         )
         if isinstance(model, str | Path):
             model = load(model, dtype=dtype, device=device)
+        elif (dtype, device) != ("auto", "auto"):
+            raise ArgumentError("llm_is_loaded", dtype=dtype, device=device)
         if isinstance(model, Loaded):
             model, tokenizer = model.model, model.tokenizer if tokenizer is None else tokenizer
         if not callable(getattr(model, "can_generate", None)):
@@ -125,9 +127,8 @@ class LLM:
         self._core = Core(self.scheduler, self.runner, tokenizer, eos_ids(model))
         self._inbox = Inbox()
         self._turns = Turns()
-        self._seed = secrets.randbelow(MOST_SEEDS) if seed is None else seed
-        self._added = 0
-        self._closed = False
+        self._seed = secrets.randbits(32) if seed is None else seed
+        self._added, self._closed = 0, False
 
     def __enter__(self) -> "LLM":
         return self
@@ -152,7 +153,7 @@ class LLM:
 
         ``prompts`` is a text or a list of token ids, or a list of such. ``params`` and ``salt`` are one for all, or
         one each. ``progress`` None shows a bar on a terminal. If anything is refused (``ArgumentError``,
-        ``RequestTooLarge``) nothing is computed. Requests that fail while they run end with finish reason "error",
+        ``RequestTooLarge``) nothing is queued. Requests that fail while they run end with finish reason "error",
         the others go on, and then ``GenerationFailed`` holds the outputs of all. Ctrl+C fails the requests that are
         being computed, those of others too, and aborts what is left of this call's.
         """
@@ -226,8 +227,7 @@ class LLM:
         """Who runs, who waits, and which blocks they hold. From ``emit``, too."""
         with self._turns:
             self._check_open()
-            core = self._core
-            return view_of(self.scheduler, core.steps, core.generated, core.finished)
+            return view_of(self.scheduler, self._core.steps, self._core.generated, self._core.finished)
 
     def memory_report(self) -> "MemoryReport":
         """Where the device's bytes are: weights, KV, tables, workspace, headroom."""
@@ -238,7 +238,7 @@ class LLM:
             return memory_report(self)
 
     def close(self) -> None:
-        """Abort what is left, give the model its attention and the cache its memory back. Doing it again does nothing.
+        """Abort what is left; give the memory back, and, if no other LLM is bound to it, the model its attention.
 
         Raises ``ArenaInUse`` where somebody still reads the cache: let go of what it names, and close again.
         """
@@ -265,23 +265,18 @@ class LLM:
             self._leave(inbox)
 
     def _add_all(self, requests: list[Asked], inbox: Inbox, pieces: bool) -> list[str | int]:
-        """All requests or none."""
+        """All requests, or none if one of them is refused."""
         with self._turns:
             self._check_open()
-            before = self._added
-            try:
-                return [self._add(asked, None, inbox, pieces) for asked in requests]
-            except BaseException:
-                self._core.drop(inbox)
-                self._added = before  # what was refused changes no seed
-                raise
+            for number, asked in enumerate(requests, self._added):
+                self.scheduler.check(self._core.free_name(number), asked.ids, asked.params, asked.salt)
+            return [self._add(asked, None, inbox, pieces) for asked in requests]
 
     def _add(self, asked: Asked, request_id: str | int | None, inbox: Inbox, pieces: bool) -> str | int:
         with self._turns:
             self._check_open()
-            number = self._added
-            name = self._core.free_name(number) if request_id is None else request_id
-            seed = request_seed(self._seed, number) if asked.params.seed is None else asked.params.seed
+            name = self._core.free_name(self._added) if request_id is None else request_id
+            seed = request_seed(self._seed, self._added) if asked.params.seed is None else asked.params.seed
             self._core.add(name, asked, seed, inbox, pieces)
             self._added += 1
             return name

@@ -134,7 +134,7 @@ def memory_report(llm: "LLM") -> MemoryReport:
     allocation = llm.allocation
     peak = None if allocation is None else allocation.peak
     return MemoryReport(
-        model=type(llm.model).__name__,
+        model=llm.cache.spec.name,
         stats=MemoryStats.read(cache.device),
         weight_bytes=weight_bytes,
         absent_bytes=None if present is None else weight_bytes - present,

@@ -1,6 +1,7 @@
-"""Profiler: the bytes and milliseconds of each phase of a run, from the loading of the weights to the last decode.
+"""Profiler: the bytes and milliseconds of each phase of a run, from the first import to the last decode.
 
-load        the weights come from disk, and to the device
+import      the libraries, apart from torch, which measures
+load        the weights come from disk, and to the device; with the code of the model's own class
 warmup      a forward without a cache; the first one also makes what libraries make once
 allocate    the LLM: its cache is made, after the allocator's own measurement where a GPU's size is measured
 prefill     the steps that computed tokens of prompts, with the decodes that ran beside them
@@ -95,7 +96,7 @@ class Profiler:
 
     @contextmanager
     def phase(self, name: str, tokens: int | None = None) -> Iterator[None]:
-        """Measure a ``with`` block as the phase "load", "warmup" or "allocate". Nothing is kept if it raises."""
+        """Measure a ``with`` block as the phase ``name``, "import" to "allocate". Nothing is kept if it raises."""
         self._gauge.reset()
         before, began = self._gauge.now(), perf_counter()
         yield

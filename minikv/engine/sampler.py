@@ -77,10 +77,10 @@ class Draws:
 
 
 def sample(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> Sampled:
-    """The next token of every row of ``logits`` [rows, vocabulary], a float tensor on any device.
+    """The next token of every row of ``logits`` [rows, vocabulary], a float tensor on the CPU or a GPU.
 
-    ``params`` and ``draws`` (uniform numbers in [0, 1); a greedy row's is not looked at) have one entry a row. The host
-    waits for the device once, whatever is asked.
+    ``params`` and ``draws`` (uniform numbers in [0, 1); a greedy row's is not looked at) are lists or tuples with one
+    entry a row. The host waits for the device once, whatever is asked.
 
     - temperature 0: the likeliest token, the lowest id among equals.
     - Else the filters apply in the order temperature, top_k, top_p, min_p, the lower id first among equals. The token
@@ -117,6 +117,9 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[flo
 
 
 def _check(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> None:
+    for what, given in (("params", params), ("draws", draws)):
+        if not isinstance(given, list | tuple):
+            raise ArgumentError("not_a_list", what=what, value=type(given).__name__)
     rows = len(params)
     if not isinstance(logits, Tensor) or logits.dtype not in FLOATS:
         found = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
@@ -126,9 +129,11 @@ def _check(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[flo
         raise ArgumentError("cache_shape", what="logits", shape=list(logits.shape), expected=expected)
     if len(draws) != rows:
         raise ArgumentError("cache_shape", what="draws", shape=[len(draws)], expected=f"[{rows}]")
-    for row, wanted in enumerate(params):
-        if wanted.temperature and not 0 <= draws[row] <= 1:
-            raise ArgumentError("sampling_range", what=f"draws[{row}]", value=draws[row], low=0, high=1)
+    for row, (wanted, draw) in enumerate(zip(params, draws, strict=True)):
+        if not isinstance(wanted, SamplingParams):
+            raise ArgumentError("request_params", value=type(wanted).__name__)
+        if wanted.temperature and not (isinstance(draw, int | float) and 0 <= draw <= 1):
+            raise ArgumentError("sampling_range", what=f"draws[{row}]", value=draw, low=0, high=1)
 
 
 def _put(values: list, dtype: torch.dtype, beside: Tensor) -> Tensor:

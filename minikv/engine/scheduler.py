@@ -103,12 +103,26 @@ class Scheduler(Planner):
     def add(
         self, request_id: str | int, prompt: Seq[int], params: SamplingParams | None = None, salt: str = ""
     ) -> Request:
-        """Queue a request. Requests share cached prefixes only under an equal ``salt``.
+        """Queue a request. Requests share cached prefixes only under an equal ``salt``. Raises as ``check`` does."""
+        params = SamplingParams() if params is None else params
+        tokens = self.check(request_id, prompt, params, salt)
+        now = self._clock()
+        request = new_request(request_id, self._arrived, tokens, params, salt, now)
+        self._arrived += 1
+        self._requests[request_id] = request
+        self._waiting.append(request.sequences[0])
+        self._report.arrive(now, request)
+        self._report.deliver()
+        return request
+
+    def check(
+        self, request_id: str | int, prompt: Seq[int], params: SamplingParams, salt: str = ""
+    ) -> list[int]:
+        """The prompt's tokens, if ``add`` would take the request now; nothing changes.
 
         Raises ``RequestTooLarge`` for one that could never run, with the numbers, and ``ArgumentError`` for an id that
         is in use and for what is no prompt, no ``SamplingParams`` or no salt.
         """
-        params = SamplingParams() if params is None else params
         if isinstance(request_id, bool) or not isinstance(request_id, (str, int)):
             raise ArgumentError("request_id", value=type(request_id).__name__)
         if request_id in self._requests:
@@ -130,14 +144,7 @@ class Scheduler(Planner):
                 most=self.max_model_len,
             )
         refuse_what_never_fits(self.manager, request_id, len(tokens), params.max_tokens)
-        now = self._clock()
-        request = new_request(request_id, self._arrived, tokens, params, salt, now)
-        self._arrived += 1
-        self._requests[request_id] = request
-        self._waiting.append(request.sequences[0])
-        self._report.arrive(now, request)
-        self._report.deliver()
-        return request
+        return tokens
 
     def abort(self, request_id: str | int) -> bool:
         """End a request; False if it has ended already. In the step that is being computed it keeps its blocks
@@ -255,7 +262,8 @@ class Scheduler(Planner):
         """A sequence ends once; while its step is being computed it keeps its blocks."""
         if seq.ended:
             return
-        held, waits = seq.state is State.RUNNING, seq in self._waiting
+        held = seq.state is State.RUNNING
+        waits = not held and seq in self._waiting  # one that will be forked is in no queue
         seq.state = State.ABORTED if reason is FinishReason.ABORT else State.FINISHED
         seq.finish_reason, seq.finished_at = reason, now
         if waits:

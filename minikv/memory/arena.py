@@ -60,7 +60,7 @@ class Arena:
         check_count("num_bytes", num_bytes)
         _check_name(name)
         self.name = name
-        self.device = _find_device(device)
+        self.device = find_device(device)
         self.capacity = num_bytes
         self._storage: torch.UntypedStorage | None
         self._storage, self._start = _allocate(num_bytes, self.device, name)
@@ -220,14 +220,14 @@ def _allocate(num_bytes: int, device: torch.device, name: str) -> tuple[torch.Un
     return storage, start
 
 
-def _find_device(device: Any) -> torch.device:
-    """The device, if tensors can be kept there. "meta" has no memory to lend."""
+def find_device(device: Any) -> torch.device:
+    """The device, if tensors can be kept there; else ``ArgumentError``. "meta" has no memory."""
     try:
         found = torch.device(device)
         if found.type == "meta":
             raise RuntimeError("meta")
         torch.empty(0, device=found)
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError):
+    except (RuntimeError, TypeError, ValueError, AssertionError):
         raise ArgumentError("arena_device", device=device) from None
     return found
 

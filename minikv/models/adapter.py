@@ -3,6 +3,7 @@
 import inspect
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from minikv.plan.spec import CacheSpec
 
 READS = ("auto", "paged", "gather")
 _SIZES = ("kv_heads", "k_dim", "v_dim", "reads_layer")
+_BOUND = "_minikv_bound"  # on a model: (the attention of its own, the adapters that are bound to it)
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,15 +24,13 @@ class Adapter:
     """A model bound to a cache. ``reads`` is "paged" (attention over the blocks where they lie, all sequences in one
     forward) or "gather" (a copy of each sequence's history, one forward a sequence).
 
-    ``position_limit``: positions from there on are refused (None: no limit). ``was`` is the attention implementation
-    that ``unbind`` gives back.
+    ``position_limit``: positions from there on are refused (None: no limit).
     """
 
     model: Any
     cache: Pages
     reads: str
     position_limit: int | None
-    was: Any
     _accepts: frozenset[str]
 
     @torch.no_grad()
@@ -55,9 +55,12 @@ class Adapter:
         return self._gather(ids, batch) if self.reads == "gather" else self._paged(ids, batch)
 
     def unbind(self) -> None:
-        """Give the model its own attention back."""
+        """Give the model its own attention back, once no other cache is bound to it."""
         if self.reads == "paged":
-            self.model.set_attn_implementation(self.was)
+            own, adapters = getattr(self.model, _BOUND)
+            adapters.discard(self)
+            if not adapters:
+                self.model.set_attn_implementation(own)
 
     def _paged(self, ids: Tensor, batch: Batch) -> Tensor:
         from minikv.models.hf_cache import PagedCache
@@ -117,11 +120,15 @@ def bind_model(model: Any, cache: Pages, *, reads: str = "auto") -> Adapter:
     if why is not None and reads == "paged":
         raise ArgumentError("models_cannot_switch", kind=type(model).__name__, why=why)
     how = "gather" if why is not None or reads == "gather" else "paged"
-    was = model.config._attn_implementation
-    if how == "paged":
-        model.set_attn_implementation(ATTENTION)
     accepts = frozenset(inspect.signature(model.forward).parameters)
-    return Adapter(model, cache, how, _position_limit(model, cache), was, accepts)
+    adapter = Adapter(model, cache, how, _position_limit(model, cache), accepts)
+    if how == "paged":
+        own = model.config._attn_implementation
+        if own != ATTENTION or not hasattr(model, _BOUND):
+            setattr(model, _BOUND, (own, WeakSet()))  # weak: one that was dropped is no reason to stay
+        getattr(model, _BOUND)[1].add(adapter)
+        model.set_attn_implementation(ATTENTION)
+    return adapter
 
 
 def _check_layers(model: Any, cache: Pages) -> None:

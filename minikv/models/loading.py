@@ -17,13 +17,15 @@ from typing import Any
 
 import torch
 
-from minikv.errors import ArgumentError, ConfigError
+from minikv.errors import ArgumentError, ConfigError, DoesNotFitError
 from minikv.i18n import text
-from minikv.models.sources import check_folder, find_folder, first_line
+from minikv.memory.arena import find_device
+from minikv.models.sources import check_folder, find_folder, reason_of
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _STORED = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors spells them
 _BFLOAT16_FROM = (8, 0)  # compute capability
+_DECODER_NAMES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
@@ -51,26 +53,27 @@ class Loaded:
 def load(
     name: str | os.PathLike, *, dtype: str | torch.dtype = "auto", device: str | torch.device = "auto"
 ) -> Loaded:
-    """The causal language model ``name``: "tiny-gqa", "tiny-mla", a folder, or a hub id.
+    """The causal language model ``name``: "tiny-gqa", "tiny-mla", a folder, or a hub id. A ``Path`` is a folder.
 
     ``dtype``: "fp32", "bf16", "fp16", a torch.dtype, or "auto", which is the file's with two exceptions that
     ``Loaded.note`` tells: on a CPU float16 becomes float32 (a CPU computes float16 slowly and less exactly), and on a
     GPU of compute capability below 8.0, which has no bfloat16, bfloat16 becomes float16. ``device``: "auto" is "cuda"
     where there is one, else "cpu".
 
-    Raises before weights are read: ``ArgumentError`` (no such dtype or device, a model that does not generate text),
+    Raises before weights are read: ``ArgumentError`` (no such dtype or device, no causal language model),
     ``UnknownNameError`` (no such folder; the hub has no such model, wants you to log in, or does not answer),
-    ``ConfigError`` (no config.json, pickled weights only, an architecture that would need its own code); and
-    ``ConfigError`` for weights that are damaged or not all there.
+    ``ConfigError`` (no config.json, pickled weights, an architecture that would need its own code). Then
+    ``ConfigError`` for weights that are damaged, not all there or of other shapes than the config says, and
+    ``DoesNotFitError`` where the GPU has no room for them.
     """
     wanted = _find_dtype(dtype)
-    where = _find_device(device)
+    where = _device(device)
     folder = find_folder(name)
     fields = check_folder(folder)
     config = _read_config(folder)
     _check_decoder(config, fields)
     chosen, note = (wanted, None) if wanted else _suit(_stated_dtype(config, folder), where)
-    model = _read_model(folder, chosen).to(where).eval().requires_grad_(False)
+    model = _read_model(folder, chosen, where).requires_grad_(False)
     model.config.name_or_path = str(name)  # what a CacheSpec is called: not the place of the files
     return Loaded(model, _read_tokenizer(folder), str(name), note)
 
@@ -85,17 +88,10 @@ def _find_dtype(dtype: str | torch.dtype) -> torch.dtype | None:
     return found
 
 
-def _find_device(device: str | torch.device) -> torch.device:
+def _device(device: str | torch.device) -> torch.device:
     if isinstance(device, str) and device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-        if found.type == "meta":
-            raise RuntimeError("meta")
-        torch.empty(0, device=found)
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError):
-        raise ArgumentError("arena_device", device=device) from None
-    return found
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return find_device(device)
 
 
 def _suit(stated: torch.dtype, device: torch.device) -> tuple[torch.dtype, tuple[str, dict[str, str]] | None]:
@@ -114,10 +110,9 @@ def _check_decoder(config: Any, fields: dict[str, Any]) -> None:
     """Raise unless the folder's weights are those of a decoder with its output layer."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING as DECODERS
 
-    stated = fields.get("architectures") or []
-    ours = [
-        name for name in stated if name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
-    ]
+    listed = fields.get("architectures")
+    stated = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    ours = [name for name in stated if name.endswith(_DECODER_NAMES)]
     known = type(config) in DECODERS and not getattr(config, "is_encoder_decoder", False)
     if not known or (stated and not ours):
         raise ArgumentError("models_not_a_decoder", kind=(stated or [config.model_type])[0])
@@ -127,10 +122,10 @@ def _stated_dtype(config: Any, folder: Path) -> torch.dtype:
     """The config's dtype; where it says none, that of the first floating-point weight on disk."""
     from safetensors import safe_open
 
-    stated = config.get_text_config(decoder=True).dtype or config.dtype
-    if stated is not None:
-        return stated
     with _readable(folder):
+        stated = config.get_text_config(decoder=True).dtype or config.dtype
+        if stated is not None:
+            return stated
         for file in sorted(folder.glob("*.safetensors")):
             with safe_open(file, framework="pt") as weights:
                 for key in weights.keys():  # noqa: SIM118 - not a dict
@@ -147,7 +142,7 @@ def _read_config(folder: Path) -> Any:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
 
 
-def _read_model(folder: Path, dtype: torch.dtype) -> Any:
+def _read_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
     from transformers import AutoModelForCausalLM
 
     with _readable(folder), _without_bars():
@@ -158,11 +153,23 @@ def _read_model(folder: Path, dtype: torch.dtype) -> Any:
             trust_remote_code=False,
             local_files_only=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # or its error would name neither the weight nor the shapes
         )
-    missing = sorted(found["missing_keys"])
-    if missing:  # transformers would go on with random ones
+    # transformers would go on with random numbers in both cases.
+    if missing := sorted(found["missing_keys"]):
         raise ConfigError("models_weights_missing", path=str(folder), count=len(missing), first=missing[0])
-    return model
+    if mismatched := sorted(found["mismatched_keys"]):
+        first, stored, wanted = mismatched[0]
+        raise ConfigError(
+            "models_weights_shape",
+            path=str(folder),
+            count=len(mismatched),
+            first=first,
+            stored=list(stored),
+            wanted=list(wanted),
+        )
+    with _readable(folder):  # quantized weights may refuse to move
+        return model.to(device)
 
 
 def _read_tokenizer(folder: Path) -> Any:
@@ -176,11 +183,13 @@ def _read_tokenizer(folder: Path) -> Any:
 
 @contextmanager
 def _readable(folder: Path) -> Iterator[None]:
-    """Whatever a damaged file makes a library raise becomes an error that names the folder."""
+    """Whatever a damaged file makes a library raise becomes an error that names the folder; so does a full GPU."""
     try:
         yield
+    except torch.OutOfMemoryError as error:
+        raise DoesNotFitError("models_no_memory", path=str(folder), reason=reason_of(error)) from error
     except Exception as error:
-        raise ConfigError("models_unreadable", path=str(folder), reason=first_line(error)) from error
+        raise ConfigError("models_unreadable", path=str(folder), reason=reason_of(error)) from error
 
 
 @contextmanager

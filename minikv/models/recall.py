@@ -110,21 +110,20 @@ def recall_documents(
     included); fillers take the rest. No name and no city stands in two facts; every fact is asked for once before any
     is asked for twice. Document i depends on ``seed`` and i alone, so more documents begin with the same ones.
 
-    Raises ``ArgumentError`` for what is not a count, more facts than names, and facts or questions without room.
+    Raises ``ArgumentError`` for what is no count, more facts than names, and facts or questions without room.
     """
     for what, value, least in (("count", count, 1), ("seed", seed, 0), ("facts", facts, 1)):
         check_count(what, value, least)
     for what, value in (("context", context), ("queries", queries), ("span", span)):
         check_count(what, value)
-    most = min(len(NAMES), context // 2)
-    if facts > most:
-        raise ArgumentError(
-            "recall_room", what="facts", value=facts, most=most, room="context", tokens=context
-        )
-    if queries > span // 3:
-        raise ArgumentError(
-            "recall_room", what="queries", value=queries, most=span // 3, room="span", tokens=span
-        )
+    if facts > len(NAMES):
+        raise ArgumentError("out_of_range", what="facts", value=facts, low=0, high=len(NAMES))
+    for what, value, most, room, tokens in (
+        ("facts", facts, context // 2, "context", context),
+        ("queries", queries, span // 3, "span", span),
+    ):
+        if value > most:
+            raise ArgumentError("recall_room", what=what, value=value, most=most, room=room, tokens=tokens)
     return [
         _document(np.random.default_rng([seed, number]), facts, context, queries, span)
         for number in range(count)

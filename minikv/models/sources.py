@@ -1,7 +1,9 @@
 """From a model's name to a folder with its files: in the wheel, on this disk, or from the Hugging Face hub."""
 
+import json
 import os
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from minikv.errors import ArgumentError, ConfigError, UnknownNameError
@@ -22,11 +24,13 @@ _UNWANTED = ["*/*", "consolidated*"]
 def find_folder(name: str | os.PathLike) -> Path:
     """The folder of that model: one of ``TINY``, a folder that exists, or a hub id, downloaded if it has to be.
 
+    A ``Path`` is a folder and is never looked for on the hub.
+
     Raises ``ArgumentError`` for what is no name, ``ConfigError`` for a file, ``UnknownNameError`` for a folder that
     is not there, and where the hub does not have the model, does not give it, or does not answer within HUB_SECONDS
     and the hub's cache does not have it.
     """
-    if not isinstance(name, str | os.PathLike):
+    if not isinstance(name, str | os.PathLike) or not isinstance(os.fspath(name), str):
         raise ArgumentError("models_name", kind=type(name).__name__)
     if name in TINY:
         return _DATA / str(name)
@@ -42,7 +46,7 @@ def find_folder(name: str | os.PathLike) -> Path:
         raise ConfigError("models_file", path=str(path), folder=str(path.parent))
     if isinstance(name, str) and _is_hub_id(name):
         return _from_hub(name)
-    raise UnknownNameError("models_no_folder", path=repr(str(path)[:80]), tiny=", ".join(TINY))
+    raise UnknownNameError("models_no_folder", path=repr(os.fspath(name)), tiny=", ".join(TINY))
 
 
 def check_folder(folder: Path) -> dict[str, Any]:
@@ -52,18 +56,33 @@ def check_folder(folder: Path) -> dict[str, Any]:
     pickles, or none; an architecture that only code in the folder knows (``auto_map``), or nobody.
     """
     fields = read_config(folder).whole
-    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
-    if not any(folder.glob("*.safetensors")):
-        if pickles:
-            raise ConfigError("models_pickle", path=str(folder), found=", ".join(pickles[:3]))
-        raise ConfigError("models_no_weights", path=str(folder))
+    if any(folder.glob("*.safetensors")):
+        pickles = _pickles_in_index(folder)
+    else:
+        pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
+        if not pickles:
+            raise ConfigError("models_no_weights", path=str(folder))
+    if pickles:
+        raise ConfigError("models_pickle", path=str(folder), found=", ".join(pickles[:3]))
     from transformers import CONFIG_MAPPING, __version__
 
     model_type = fields.get("model_type")
-    if model_type not in CONFIG_MAPPING:
+    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         code = "models_remote_code" if "auto_map" in fields else "models_unknown_type"
         raise ConfigError(code, path=str(folder), model_type=model_type, version=__version__)
     return fields
+
+
+def _pickles_in_index(folder: Path) -> list[str]:
+    """The files of other formats that a safetensors index names: transformers reads those as pickles."""
+    found: set[str] = set()
+    for index in folder.glob("*.safetensors.index.json"):
+        try:
+            named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            continue  # damaged: transformers will say how
+        found |= {str(name) for name in named if not str(name).endswith(".safetensors")}
+    return sorted(found)
 
 
 def _is_hub_id(name: str) -> bool:
@@ -117,12 +136,11 @@ def _from_cache(name: str, reason: Exception) -> Path:
             "models_hub_unreachable",
             name=name,
             home=str(constants.HF_HOME),
-            reason=first_line(reason),
+            reason=reason_of(reason),
             tiny=", ".join(TINY),
         ) from reason
 
 
-def first_line(error: Exception) -> str:
-    """What a library's error says, short enough for a sentence of ours."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:200].rstrip(".:")
+def reason_of(error: Exception) -> str:
+    """What a library's error says, on one line and short enough for a sentence of ours."""
+    return shorten(f"{type(error).__name__}: {error}", 300, placeholder=" …").rstrip(".:")

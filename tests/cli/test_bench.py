@@ -169,6 +169,8 @@ BAD = [
     (["--model", "no/such-model"], "no/such-model"),
     (["--input-len", "5000"], "5,000"),
     (["--num-blocks", "1"], "1 block"),
+    (["--num-requests", "1000000000000"], "--num-requests * (--prefix-len + --input-len)"),
+    (["--prefix-len", "99999999999"], "67108864"),
     (["--lang", "fr"], "fr"),
 ]
 

@@ -149,7 +149,7 @@ def test_a_profile_has_every_phase_with_its_bytes(terminal, tmp_path):
     done = terminal("generate", PROMPT, "--max-tokens", "5", "--num-blocks", "16", "--profile", str(path))
     told = json.loads(path.read_text())
     phases = {phase["name"]: phase for phase in told["phases"]}
-    assert list(phases) == ["load", "warmup", "allocate", "prefill", "decode"]
+    assert list(phases) == ["import", "load", "warmup", "allocate", "prefill", "decode"]
     assert (told["device"], told["instrument"]) == ("cpu", "rss")
     prompt = len(load("tiny-gqa").tokenizer(PROMPT)["input_ids"])
     assert phases["warmup"]["tokens"] == phases["prefill"]["tokens"] == prompt
@@ -226,11 +226,27 @@ def test_what_is_refused_leaves_an_old_report_alone(terminal, tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a file that is always full")
-@pytest.mark.parametrize("option", ["--events", "--profile"])
-def test_a_full_disk_is_one_sentence(option, terminal):
-    done = terminal("generate", PROMPT, PROMPT, "--max-tokens", "2", option, "/dev/full")
+def test_a_full_disk_is_one_sentence(terminal):
+    done = terminal("generate", PROMPT, PROMPT, "--max-tokens", "2", "--events", "/dev/full")
     assert is_one_sentence(done), done
     assert "/dev/full" in done.err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a file that is always full")
+@pytest.mark.parametrize("prompts", [[PROMPT], [PROMPT, PROMPT], [PROMPT, "--json"]])
+def test_a_report_that_cannot_be_written_costs_no_answer(prompts, terminal):
+    done = terminal("generate", *prompts, "--max-tokens", "2", "--profile", "/dev/full")
+    assert done.code == 2
+    assert done.err.startswith("minikv: ")
+    assert done.err.count("\n") == 1
+    assert ASKED[0].answer in done.out
+    assert done.out.endswith("\n")
+
+
+def test_the_dtype_is_told_where_it_matters(terminal):
+    """tiny-gqa is float16 on disk and float32 on a CPU: that explains its bytes, and changes no answer."""
+    assert "float16" not in terminal("generate", PROMPT, "--max-tokens", "1").err
+    assert "float16 on disk" in terminal("generate", PROMPT, "--max-tokens", "1", "--memory").err
 
 
 def test_a_step_that_fails_is_one_sentence(terminal, monkeypatch):
@@ -242,6 +258,49 @@ def test_a_step_that_fails_is_one_sentence(terminal, monkeypatch):
     assert is_one_sentence(done), done
     assert "2 of 2" in done.err
     assert "RuntimeError: the kernel" in done.err
+
+
+def test_the_answers_beside_a_failed_one_are_printed(terminal, monkeypatch):
+    from minikv.engine.runner import Runner
+
+    run = Runner.run
+
+    def broken(runner, step, *others):
+        if any(item.id.request == "request 1" for item in step.items):
+            raise RuntimeError("no")
+        return run(runner, step, *others)
+
+    monkeypatch.setattr(Runner, "run", broken)
+    arguments = ("generate", PROMPT, PROMPT, "--max-num-seqs", "1", "--max-tokens", "1")
+    done = terminal(*arguments)
+    assert (done.code, done.out) == (2, f"[1] {ASKED[0].answer}\n")
+    assert "1 of 2" in done.err
+    told = json.loads(terminal(*arguments, "--json").out)
+    reasons = [output["completions"][0]["finish_reason"] for output in told["outputs"]]
+    assert reasons == ["length", "error"]
+    assert told["outputs"][1]["completions"][0]["error"] == "RuntimeError: no"
+
+
+@pytest.mark.parametrize("how", [[], ["--json"]])
+def test_an_interrupt_leaves_the_answers_that_were_there(how, terminal, monkeypatch):
+    step, calls = LLM.step, []
+
+    def interrupted(llm):
+        calls.append(llm)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return step(llm)
+
+    monkeypatch.setattr(LLM, "step", interrupted)
+    texts = [asked.text for asked in ASKED]
+    done = terminal("generate", *texts, "--max-num-seqs", "1", "--max-tokens", "1", *how)
+    assert done.code == 130
+    assert done.err.startswith("Stopped")
+    if how:
+        answers = [output["completions"][0]["text"].strip() for output in json.loads(done.out)["outputs"]]
+        assert answers == [asked.answer for asked in ASKED[:2]]
+    else:
+        assert done.out == f"[1] {ASKED[0].answer}\n[2] {ASKED[1].answer}\n"
 
 
 def test_an_interrupt_says_so_and_leaves_the_text(terminal, monkeypatch):

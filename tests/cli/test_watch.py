@@ -127,9 +127,44 @@ def test_a_new_run_in_the_same_file_starts_anew(file):
     file.write_text(lines(longer))
     watched.read()
     assert watched.run.count["arrive"] == 5
-    file.write_text("")
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_run_that_was_over_is_not_the_one_that_begins_now(gone, file):
+    file.write_text(lines(RUN + REST))
+    age(file, 60)
+    watched = Watched(file)
     watched.read()
-    assert watched.run.count["arrive"] == 5, "what is known stays until there is something new"
+    assert watched.over
+    if gone:
+        file.unlink()
+    else:
+        file.write_text("")  # the next run has opened it, and loads its model
+        age(file, 60)
+    watched.read()
+    assert not watched.over
+    assert watched.run.count["arrive"] == 0
+    assert text_of(watched).split()[:2] == ["waiting", "for"]
+    file.write_text(lines(RUN + REST))  # byte for byte as before: still a new file
+    watched.read()
+    assert watched.run.count["arrive"] == 3
+
+
+def test_a_run_that_was_killed_is_said_to_be_silent(file):
+    watched = Watched(file)
+    watched.read()
+    assert watched.silent == 0
+    age(file, 60)
+    watched.read()
+    assert 60 <= watched.silent < 90
+    assert "running" in text_of(watched)
+    assert "no event for 6" in text_of(watched)
+    with file.open("a") as out:
+        out.write(lines(REST))
+    age(file, 60)
+    watched.read()
+    assert watched.over
+    assert watched.silent == 0
 
 
 DAMAGED = [
@@ -142,6 +177,9 @@ DAMAGED = [
     b"\xff\xfe\x00",
     b"[" * 100_000,
     b"",
+    b'{"kind": "nap", "time": 1, "request": "a", "sample": 0, "tokens": 1}',
+    to_json(step(0, 1.0, used=(7,), cached=(2,))).encode(),
+    to_json(step(0, 1.0, used=(-1,))).encode(),
     to_json(step(0, 1.0)).replace('"total": [8]', '"total": [0]').encode(),
     to_json(step(0, 1.0)).replace('"total": [8]', '"total": []').encode(),
     to_json(step(0, 1.0)).replace('"used": [3]', '"used": ["3"]').encode(),
@@ -239,6 +277,7 @@ def test_a_file_whose_run_is_over_is_shown_and_left(file, terminal):
     done = terminal("watch", str(file))
     assert (done.code, done.err) == (0, "")
     assert "over" in done.out
+    assert done.out.endswith("\n")
 
 
 def test_ctrl_c_is_the_usual_end(file, terminal, monkeypatch):

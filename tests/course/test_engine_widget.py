@@ -436,6 +436,10 @@ def test_an_llm_that_was_closed_or_shared_is_said(make):
     assert text("errors.llm_closed", "en") in widget.text()
     assert {row["state"] for row in widget.view["rows"]} == {"abort"}
 
+    with pytest.raises(ArgumentError) as caught:
+        EngineWidget(llm, PROMPTS, GREEDY)
+    assert caught.value.code == "llm_closed"
+
     llm = make()
     widget = EngineWidget(llm, PROMPTS[:2], GREEDY)
     widget.step()

@@ -2,11 +2,14 @@
 lost, and the LLM goes on.
 """
 
+import gc
+
 import pytest
 
 import minikv.engine.runner
 import minikv.models.hf_cache
 from minikv.engine import EventLog, FinishReason, GenerationFailed
+from minikv.models import ATTENTION
 from tests.engine.llm_text import word_tokenizer
 from tests.engine.llm_world import Broken, check_between_steps, check_empty, greedy, make, reference, run
 
@@ -60,6 +63,17 @@ def crowd(model):
     return list(zip(prompts, wishes, strict=True))
 
 
+def check_told(tokens, outputs, in_pieces):
+    """The tokens that ``step`` gave are those of the outputs, one of them the last; so is their text."""
+    for name, out in outputs.items():
+        for each in out.completions:
+            told = [token for token in tokens if (token.request, token.sample) == (name, each.sample)]
+            assert [token.id for token in told if token.id is not None] == list(each.token_ids)
+            assert [bool(token.finish_reason) for token in told] == [False] * (len(told) - 1) + [True]
+            if in_pieces(name):
+                assert "".join(token.text for token in told) == each.text
+
+
 def attempt(point, at, patch):
     """One run with a fuse: (the fuse, {name: output}, requests of the steps that failed)."""
     model = reference(LLAMA)
@@ -77,14 +91,9 @@ def attempt(point, at, patch):
         place(point, llm, fuse, within)
         tokens, outputs = run(llm)
         check_empty(llm)
+        check_told(tokens, outputs, lambda name: name % 2)
         for name, out in outputs.items():
             model.check(out, asked[name][1])
-            for each in out.completions:
-                told = [token for token in tokens if (token.request, token.sample) == (name, each.sample)]
-                assert [token.id for token in told if token.id is not None] == list(each.token_ids)
-                assert [bool(token.finish_reason) for token in told] == [False] * (len(told) - 1) + [True]
-                if name % 2:
-                    assert "".join(token.text for token in told) == each.text
     assert outputs.keys() == asked.keys()
     return fuse, outputs, failed
 
@@ -123,7 +132,7 @@ def test_an_emit_that_raises_loses_nothing():
             fuse()
 
         with make(model.model, emit=emit, tokenizer=word_tokenizer(), **POOL) as llm:
-            outputs, accepted = {}, set()
+            outputs, accepted, tokens = {}, set(), []
             for name, (prompt, params) in asked.items():
                 try:
                     llm.add_request(prompt, params, request_id=name)
@@ -132,11 +141,14 @@ def test_an_emit_that_raises_loses_nothing():
                     raised.append(log.events[fuse.at - 1].kind)
             while llm.has_work:
                 try:
-                    outputs |= {out.request: out for out in llm.step().finished}
+                    out = llm.step()
+                    tokens += out.tokens
+                    outputs |= {each.request: each for each in out.finished}
                 except Broken:
                     raised.append(log.events[fuse.at - 1].kind)
                 check_between_steps(llm)
             check_empty(llm)
+        check_told(tokens, outputs, lambda name: True)
         for name, out in outputs.items():
             model.check(out, asked[name][1])
         assert outputs.keys() == accepted
@@ -241,22 +253,41 @@ def test_ctrl_c_ends_a_generate_and_the_llm_goes_on(monkeypatch):
         model.check(llm.generate(model.prompts[3], greedy())[0], greedy())
 
 
-def test_two_llms_of_one_model_never_answer_wrongly():
-    """They share its attention, and the first one's close gives the model its own back."""
+def test_llms_of_one_model_go_on_until_the_last_is_closed():
+    """They share its attention; whoever is closed last, in whatever order, gives the model its own back."""
     model = reference(LLAMA)
-    prompts, params = model.prompts[4:6], greedy(6)
-    with make(model.model) as second:
-        with make(model.model) as first:
-            for llm in (first, second, first):
-                for out in llm.generate(prompts, params):
-                    model.check(out, params)
-        for out in second.generate(prompts, params):
-            model.check(out, params)
+    own, prompts, params = model.model.config._attn_implementation, model.prompts[4:6], greedy(6)
+    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
+        llms = [make(model.model) for _ in range(3)]
+        for number in order:
+            for llm in llms:
+                if llm is not None:
+                    for out in llm.generate(prompts, params):
+                        model.check(out, params)
+            assert model.model.config._attn_implementation == ATTENTION
+            llms[number].close()
+            llms[number].close()
+            llms[number] = llm = None
+        assert model.model.config._attn_implementation == own
+
+
+def test_an_llm_that_was_dropped_keeps_no_model():
+    model = reference(LLAMA).model
+    own = model.config._attn_implementation
+    make(model)  # never closed
+    gc.collect()
+    assert model.config._attn_implementation == ATTENTION
+    make(model).close()
+    assert model.config._attn_implementation == own
+
+
+def test_another_attention_under_an_llm_is_an_error_not_an_answer():
+    model = reference(LLAMA)
     own = model.model.config._attn_implementation
-    first, second = make(model.model), make(model.model)
-    first.close()
-    with pytest.raises(GenerationFailed) as raised:
-        second.generate(prompts, params)
-    assert raised.value.__cause__.code == "llm_attention"
-    second.close()
-    model.model.set_attn_implementation(own)
+    with make(model.model) as llm:
+        model.model.set_attn_implementation("eager")
+        with pytest.raises(GenerationFailed) as raised:
+            llm.generate(model.prompts[:2], greedy())
+        assert raised.value.__cause__.code == "llm_attention"
+        check_empty(llm)
+    assert model.model.config._attn_implementation == own

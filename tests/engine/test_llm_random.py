@@ -25,7 +25,7 @@ PROFILES = {
     "block of one": {"num_blocks": 60, "block_size": 1, "max_batched_tokens": 24},
     "tight": {"num_blocks": 14, "block_size": 4},
     "tiny chunks": {"num_blocks": 16, "block_size": 4, "max_num_seqs": 4, "max_batched_tokens": 5},
-    "large blocks": {"num_blocks": 5, "block_size": 16},
+    "large blocks": {"num_blocks": 4, "block_size": 16},
     "linear": {"cache": "linear", "num_blocks": 3, "max_model_len": 64},
 }
 # A sequence of a model whose layers all have a window of 7 tokens never holds more blocks than that takes.

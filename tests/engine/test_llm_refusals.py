@@ -98,13 +98,14 @@ def test_bad_salts_are_refused(salts):
         check_empty(llm)
 
 
-def test_if_one_of_ten_is_refused_none_is_computed():
-    model = reference(LLAMA)
-    with make(model.model, emit=None) as llm:
+def test_if_one_of_ten_is_refused_nothing_has_happened():
+    model, events = reference(LLAMA), []
+    with make(model.model, emit=events.append) as llm:
         for bad in ([1] * 400, [97], []):
-            with pytest.raises(MiniKVError):
-                llm.generate([*model.prompts[:9], bad], greedy())
-        assert llm.snapshot().steps == 0
+            for call in (llm.generate, llm.stream):
+                with pytest.raises(MiniKVError):
+                    call([*model.prompts[:9], bad], greedy())
+        assert events == []
         assert all(pool.cached == 0 for pool in llm.snapshot().pools)
         check_empty(llm)
 
@@ -215,6 +216,16 @@ def test_bad_options_are_refused_and_the_model_is_unchanged(code, options):
     assert model.config._attn_implementation == was
 
 
+@pytest.mark.parametrize("options", [{"dtype": "fp16"}, {"dtype": torch.bfloat16}, {"device": "cpu"}])
+def test_options_of_load_are_not_ignored_beside_a_model(options):
+    with pytest.raises(ArgumentError) as raised:
+        make(reference(LLAMA).model, **options)
+    assert raised.value.code == "llm_is_loaded"
+    with make("tiny-gqa", dtype="bf16", device="cpu") as llm:
+        assert llm.model.dtype == torch.bfloat16
+        assert llm.cache.spec.kv_dtype == "bf16"
+
+
 @pytest.mark.parametrize("model", [42, None, torch.nn.Linear(2, 2), word_tokenizer()])
 def test_what_is_no_model_is_refused(model):
     with pytest.raises(ArgumentError) as raised:
@@ -237,8 +248,19 @@ def test_a_cache_without_room_is_refused():
     model = reference(LLAMA).model
     with pytest.raises(DoesNotFitError):
         make(model, kv_bytes=100)
-    with pytest.raises(DoesNotFitError):
+    with pytest.raises(DoesNotFitError) as raised:
         make(model, cache="linear", kv_bytes=100)
+    assert (raised.value.code, raised.value.values["rows"]) == ("llm_linear_room", 1)
+    with pytest.raises(DoesNotFitError) as raised:
+        make(
+            model,
+            cache="linear",
+            max_num_seqs=2**16,
+            max_batched_tokens=2**16,
+            num_blocks=2**60,
+            max_model_len=2**30,
+        )
+    assert (raised.value.code, raised.value.values["rows"]) == ("llm_linear_room", 2**16)
     with make(model, max_model_len=64) as llm, pytest.raises(RequestTooLarge):
         llm.generate([1] * 60, SamplingParams(max_tokens=5))
 

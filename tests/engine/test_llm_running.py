@@ -5,7 +5,6 @@ import threading
 import pytest
 
 from minikv.engine import FinishReason, summary
-from minikv.errors import RequestTooLarge
 from tests.engine.llm_world import check_between_steps, check_empty, greedy, make, reference, run
 
 LLAMA = "llama"
@@ -64,25 +63,6 @@ def test_nobody_waits_longer_than_a_step():
         assert llm.abort("request 0")
         thread.join(60)
         assert llm.snapshot().steps < 450
-
-
-def test_a_step_of_another_thread_never_computes_what_is_about_to_be_refused():
-    model = reference(LLAMA)
-    others = []
-
-    def emit(event):
-        if event.kind == "arrive" and not others:
-            others.append(threading.Thread(target=lambda: llm.step()))
-            others[0].start()
-            while not llm._turns._queue:
-                pass  # it asks for the next turn
-
-    with make(model.model, emit=emit) as llm:
-        with pytest.raises(RequestTooLarge):
-            llm.generate([model.prompts[0], [1] * 400], greedy())
-        others[0].join(60)
-        assert llm.snapshot().steps == 0
-        check_empty(llm)
 
 
 # While it runs

@@ -20,7 +20,7 @@ CUDA = MemoryStats(
     device="cuda:0", total=80 * GIB, free=50 * GIB, allocated=20 * GIB, reserved=24 * GIB,
     peak=23 * GIB, inactive_split=0, others=3 * GIB,
 )  # fmt: skip
-GPU = MemoryReport("LlamaForCausalLM", CUDA, 8 * GIB, 0, GIB, 10 * GIB, 512, GIB, 8192)
+GPU = MemoryReport("Llama-3.1-8B", CUDA, 8 * GIB, 0, GIB, 10 * GIB, 512, GIB, 8192)
 
 
 def small(**changes):
@@ -129,6 +129,15 @@ def test_the_table_has_every_part_exactly_with_a_meaning(lang):
             assert len(rows[name].split(f" {value:,}  ")[1]) > 5
         assert report.text("en") != report.text("zh")
     assert "8,192" in GPU.text(lang)
+
+
+def test_it_says_which_model_it_is():
+    model = small()
+    with LLM(model, num_blocks=4) as llm:
+        assert llm.memory_report().text().startswith("Memory of llama on cpu\n"), "the config has no name"
+    model.config.name_or_path = "org/my-model"
+    with LLM(model, num_blocks=4, cache="linear") as llm:
+        assert llm.memory_report().model == "org/my-model"
 
 
 def test_json_has_the_same_figures():

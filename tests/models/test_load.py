@@ -1,8 +1,12 @@
 """What ``load`` gives, and in which dtype."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, Gemma3Config
+from transformers.utils import logging
 
 from minikv.models import load, loading
 from minikv.models.sources import TINY, find_folder
@@ -76,6 +80,25 @@ def test_auto_is_the_files_dtype_where_the_device_has_it(monkeypatch, device, ca
             said = loading.Loaded(None, None, "any", note).note(lang)
             assert "Tesla T4" in said
             assert "7.5" in said
+
+
+def test_a_decoder_that_states_no_dtype_has_that_of_the_whole_config(tmp_path):
+    whole = Gemma3Config(dtype="bfloat16").to_dict()
+    del whole["text_config"]["dtype"]
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    config = loading._read_config(tmp_path)
+    assert config.get_text_config(decoder=True).dtype is None
+    assert loading._stated_dtype(config, tmp_path) == torch.bfloat16
+
+
+def test_no_bar_stands_in_a_notebook_and_others_keep_theirs(folder, capsys):
+    logging.enable_progress_bar()
+    AutoModelForCausalLM.from_pretrained(folder)
+    assert "Loading weights" in capsys.readouterr().err, "the bar that transformers shows"
+    load(folder)
+    assert "Loading weights" not in capsys.readouterr().err
+    AutoModelForCausalLM.from_pretrained(folder)
+    assert "Loading weights" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_tokenizer_gives_none(folder):

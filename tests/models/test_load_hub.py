@@ -6,6 +6,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from huggingface_hub.utils import filter_repo_objects
 
 from minikv.errors import UnknownNameError
 from minikv.models import load, sources
@@ -94,6 +95,28 @@ def test_a_model_of_the_hub_is_loaded_from_its_snapshot(monkeypatch, folder):
     online(monkeypatch, "http://127.0.0.1:9")  # nobody listens there: what was cached serves
     load("org/model")
     assert asked == [("org/model", False), ("org/model", True)]
+
+
+def test_only_what_a_load_reads_is_downloaded(monkeypatch, folder):
+    """No pickle, no code, and not the same weights a second time."""
+    wanted = ["config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json", "merges.txt"]
+    wanted += ["tokenizer.json", "tokenizer.model", "chat_template.jinja"]
+    others = ["pytorch_model.bin", "modeling_mine.py", "consolidated.safetensors", "model.gguf", "README.md"]
+    others += ["original/model.safetensors", "onnx/config.json", "model.pth"]
+    left: list[list[str]] = []
+
+    def snapshot(name, *, allow_patterns, ignore_patterns, **options):
+        patterns = {"allow_patterns": allow_patterns, "ignore_patterns": ignore_patterns}
+        left.append(list(filter_repo_objects(wanted + others, **patterns)))
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    with Hub(200, {}, {"id": "org/model", "siblings": []}) as endpoint:
+        online(monkeypatch, endpoint)
+        load("org/model")
+    online(monkeypatch, "http://127.0.0.1:9")
+    load("org/model")
+    assert left == [wanted, wanted]
 
 
 def test_a_hub_that_never_answers_is_given_up(monkeypatch):

@@ -25,12 +25,8 @@ from minikv.models.recall import (
 SIZES = [
     {},
     {"facts": 1, "context": 2, "queries": 1, "span": 3},  # not one filler
-    {
-        "facts": 64,
-        "context": 128,
-        "queries": 130,
-        "span": 390,
-    },  # every name; each fact asked twice, two thrice
+    # Every name; each fact asked twice, two thrice.
+    {"facts": 64, "context": 128, "queries": 130, "span": 390},
     {"facts": 3, "context": 40, "queries": 7, "span": 22},
     {"facts": 24, "context": 960, "queries": 16, "span": 64},
 ]
@@ -104,7 +100,7 @@ def test_a_prompt_ends_with_its_question_and_says_not_the_answer_twice():
 @pytest.mark.parametrize(
     ("given", "code"),
     [
-        ({"facts": 65, "context": 400}, "recall_room"),
+        ({"facts": 65, "context": 400}, "out_of_range"),  # more than there are names
         ({"facts": 24, "context": 47}, "recall_room"),
         ({"queries": 22}, "recall_room"),
         ({"facts": 0}, "bad_count"),

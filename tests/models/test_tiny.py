@@ -206,6 +206,9 @@ def test_the_tool_writes_the_folder_that_ships(name, monkeypatch, tmp_path):
     words = [json.loads((folder / "tokenizer.json").read_text()) for folder in (tmp_path / name, shipped)]
     assert words[0] == words[1]
     assert written.keys() == card(name).keys()
+    same = ("name", "task", "parameters", "longest_in_training")
+    assert [written[key] for key in same] == [card(name)[key] for key in same]
+    assert written["recall_by_tokens"].keys() == card(name)["recall_by_tokens"].keys()
     weights = load_file(tmp_path / name / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {torch.float16}
     assert all(torch.equal(weights[key], tensor.half()) for key, tensor in trained.model.state_dict().items())

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from minikv.models.recall import BOS, WORDS
 from tools.train_tiny.measure import QUESTIONS, recall_by_length
-from tools.train_tiny.training import Trained
+from tools.train_tiny.training import Trained, longest_document
 
 # Computed in each of these with the weights of the file, which are float16.
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -43,7 +43,7 @@ def write_folder(trained: Trained, name: str, folder: Path, seed: int) -> dict[s
         "stage_starts": trained.stage_starts,
         "wall_seconds": round(trained.seconds, 1),
         "threads": torch.get_num_threads(),
-        "longest_in_training": 257,
+        "longest_in_training": longest_document(),
         "questions_each": QUESTIONS,
         "recall_by_tokens": recall,
         "versions": {

@@ -44,6 +44,11 @@ STAGES = (
 )
 
 
+def longest_document() -> int:
+    """Tokens of the longest sequence that the training shows, <bos> included."""
+    return 1 + max(stage.context + stage.span for stage in STAGES)
+
+
 @dataclass(frozen=True)
 class Trained:
     """A trained model in float32 and eval mode, and what the training took: steps, seconds, when each stage began."""

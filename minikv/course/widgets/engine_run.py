@@ -20,7 +20,7 @@ class EngineRun:
     ``arrivals`` has the step before which each prompt is added (None: all before the first). Where nothing is left to
     compute until the next one arrives, it and those after it come that much earlier.
 
-    Raises ``ArgumentError`` for what is no LLM, no prompts, or not one of each.
+    Raises ``ArgumentError`` for what is no LLM or a closed one, no prompts, or not one of each.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class EngineRun:
     ):
         if not callable(getattr(llm, "add_request", None)):
             raise ArgumentError("engine_widget_llm", value=type(llm).__name__)
+        llm.snapshot()  # raises if it was closed
         self.llm = llm
         self._asked: list[Asked] = read_all(prompts, params, "", llm.tokenizer, llm.vocabulary)
         if not self._asked:

@@ -1,0 +1,22 @@
+"""Every example in a docstring runs, and says what it is shown to say."""
+
+import doctest
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import minikv
+
+ROOM = Path(minikv.__file__).parent
+WITH_EXAMPLES = sorted(path for path in ROOM.rglob("*.py") if ">>>" in path.read_text("utf-8"))
+
+
+def test_there_are_examples():
+    assert len(WITH_EXAMPLES) >= 10
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: path.relative_to(ROOM).as_posix())
+def test_the_examples_of_a_file_run(path):
+    name = ".".join(path.relative_to(ROOM.parent).with_suffix("").parts)
+    assert doctest.testmod(import_module(name.removesuffix(".__init__"))).failed == 0
