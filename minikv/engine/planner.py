@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from minikv.blocks import NULL_BLOCK, BlockManager, Copy, Match
 from minikv.engine.capacity import cheapest_victim, outstanding_blocks, peak_blocks
 from minikv.engine.reporter import Reporter
-from minikv.engine.sequence import Sequence, State
+from minikv.engine.sequence import Sequence, SequenceId, State
 from minikv.engine.step import Scheduled
 from minikv.errors import OutOfBlocks
 
@@ -23,14 +23,19 @@ class Draft:
 
     def put(self, seq: Sequence, start: int, end: int, decode: bool) -> None:
         """The tokens ``start`` to ``end - 1`` of ``seq`` are in the step; the manager has placed them."""
-        samples = (seq.id, *(other.id for other in seq.pending)) if end == len(seq.tokens) else ()
+        samples: tuple[SequenceId, ...] = ()
+        if end == len(seq.tokens):
+            samples = (seq.id, *(other.id for other in seq.pending)) if seq.pending else (seq.id,)
         self.items.append(Scheduled(seq.id, start, tuple(seq.tokens[start:end]), decode, samples))
         self.budget -= end - start
         seq.num_placed = end
 
 
 class Planner:
-    """The queue and the running sequences, both in order of arrival, on a manager that nobody else uses."""
+    """The queue and the running sequences, both in order of arrival, on a manager that nobody else uses.
+
+    Two rules are methods of their own, for a subclass that decides otherwise: ``choose_victim`` and ``owed_blocks``.
+    """
 
     def __init__(self, manager: BlockManager, max_num_seqs: int, max_batched_tokens: int, report: Reporter):
         self.manager = manager
@@ -39,6 +44,19 @@ class Planner:
         self._report = report
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []  # exactly those that the manager has
+
+    def choose_victim(self, candidates: list[Sequence], asked: int) -> Sequence | None:
+        """Whom of ``candidates`` to preempt, so that ``asked`` blocks get free in every kind.
+
+        They are all who are younger than the one that lacks blocks, at least one, the oldest first. If it frees too
+        few, there is another call for the others. None: nobody, and whoever lacks blocks waits; the oldest may not be
+        left to wait, or no request would ever end.
+        """
+        return cheapest_victim(self.manager, candidates, asked)
+
+    def owed_blocks(self, kind: int) -> int:
+        """Blocks of one kind that the running sequences still need: nobody is admitted to them."""
+        return outstanding_blocks(self.manager, self._running, kind)
 
     def _draft(self, now: float) -> Draft:
         """The next step. If it raises anything, whatever it had taken is given back."""
@@ -77,7 +95,8 @@ class Planner:
                         copies = self.manager.extend(seq.id, seq.tokens[start:end])
                 except OutOfBlocks as error:
                     asked = int(error.values["asked"])  # type: ignore[call-overload]
-                    victim = cheapest_victim(self.manager, self._running[place + 1 :], asked)
+                    younger = self._running[place + 1 :]
+                    victim = self.choose_victim(younger, asked) if younger else None
                     if victim is None:
                         break  # it keeps what it has, and waits for a block
                     singles -= victim.missing == 1
@@ -130,7 +149,7 @@ class Planner:
             free = pool.num_free - pool.count_free(hits)
             if self._running:
                 need = peak_blocks(len(seq.tokens), kind.window, size) - len(hits) + len(seq.pending)
-                if need > free - outstanding_blocks(self.manager, self._running, number):
+                if need > free - self.owed_blocks(number):
                     return 0
             fewest = min(fewest, free)
         return fewest * size

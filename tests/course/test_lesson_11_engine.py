@@ -174,3 +174,42 @@ def test_a_request_that_comes_later_stands_in_the_chart_from_then_on():
     late = Ask(tuple(range(100, 140)), 3, arrival=2)
     ran = run_load([Ask(tuple(range(8)), 9), late], 64, max_batched_tokens=64)
     assert ran.chart == ("#oooooooo", "  #oo    ")
+
+
+def test_a_scheduler_with_rules_of_its_own_is_asked_for_every_victim():
+    """It sees those who are younger, the oldest first; whom it names is preempted; and all requests end."""
+    asked = []
+
+    class Recording(Scheduler):
+        def choose_victim(self, candidates, blocks):
+            [place] = [i for i, seq in enumerate(self._running) if seq is candidates[0]]
+            assert candidates == self._running[place:]
+            assert place > 0, "the oldest is never among them"
+            assert [seq.order for seq in candidates] == sorted(seq.order for seq in candidates)
+            assert blocks > min(pool.num_free for pool in self.manager.pools)
+            asked.append(candidates[-1].id.request)
+            return candidates[-1]
+
+    load = random_load(20, prompt=(5, 60), new=(10, 40), seed=3)
+    ran = run_load(load, 14, max_batched_tokens=128, rules=Recording)
+    lost = [row.count("x") for row in ran.chart]
+    assert lost == [asked.count(number) for number in range(len(load))]
+    assert sum(lost) == ran.preemptions > 3
+    assert ran.generated == sum(ask.new for ask in load)
+    assert ran.chart != run_load(load, 14, max_batched_tokens=128).chart
+
+
+def test_where_nothing_is_owed_more_are_admitted_and_mostly_more_lose_their_blocks():
+    class NothingOwed(Scheduler):
+        def owed_blocks(self, kind):
+            return 0
+
+    ours, theirs = [], []
+    for seed in range(6):
+        load = random_load(30, prompt=(5, 60), new=(10, 40), seed=seed)
+        for rans, rules in ((ours, Scheduler), (theirs, NothingOwed)):
+            rans.append(run_load(load, 20, rules=rules))
+            assert rans[-1].generated == sum(ask.new for ask in load)
+        admitted = [sum(row[0] == "#" for row in rans[-1].chart) for rans in (ours, theirs)]
+        assert admitted[0] <= admitted[1]
+    assert sum(ran.preemptions for ran in ours) < sum(ran.preemptions for ran in theirs)

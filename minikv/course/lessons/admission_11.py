@@ -25,6 +25,7 @@ def _admit(
     idle_free=False,
     whole_prompt=False,
     chunk_only=False,
+    own_growth=0,
     growth=1,
     reserve=True,
     hits_computed=False,
@@ -36,7 +37,7 @@ def _admit(
             break
         left = tokens if hits_computed else tokens - hits * block_size
         chunk = min(left, budget)
-        wanted = hits * block_size + chunk if chunk_only else tokens
+        wanted = hits * block_size + chunk if chunk_only else tokens + own_growth
         found = 0 if hits_needed else hits
         need = _blocks(wanted, block_size) - found
         room = free - owed - (0 if idle_free else idle)
@@ -114,6 +115,7 @@ ADMIT = Exercise(
         Misconception("idle_counted_free", _admitted_with(idle_free=True)),
         Misconception("whole_prompt", _admitted_with(whole_prompt=True)),
         Misconception("chunk_only", _admitted_with(chunk_only=True)),
+        Misconception("room_for_next", _admitted_with(own_growth=1)),
         Misconception("no_next_token", _admitted_with(growth=0)),
         Misconception("same_blocks_twice", _admitted_with(reserve=False)),
         Misconception("hits_computed", _admitted_with(hits_computed=True)),

@@ -22,7 +22,7 @@ def _pack(
     slot_position=lambda start, place: start + place,
     length=lambda start, end: end,
     samples=lambda end, have: end == have,
-    row=lambda item, next_start: next_start - 1,
+    row=lambda item, next_start, end: next_start - 1,
 ):
     """The arrays, and with one of the functions changed each of the ways in which they go wrong."""
     positions: list[int] = []
@@ -35,7 +35,7 @@ def _pack(
         query_starts.append(query_starts[-1] + end - start)
         lengths.append(length(start, end))
         if samples(end, have):
-            rows.append(row(item, query_starts[-1]))
+            rows.append(row(item, query_starts[-1], end))
     return {
         "positions": positions,
         "slots": slots,
@@ -103,7 +103,8 @@ PACK = Exercise(
         Misconception("length_before", _packed_with(length=lambda start, end: start)),
         Misconception("no_total", packed_without_total),
         Misconception("all_sampled", _packed_with(samples=lambda end, have: True)),
-        Misconception("row_of_item", _packed_with(row=lambda item, next_start: item)),
-        Misconception("one_row_late", _packed_with(row=lambda item, next_start: next_start)),
+        Misconception("row_of_item", _packed_with(row=lambda item, next_start, end: item)),
+        Misconception("row_of_position", _packed_with(row=lambda item, next_start, end: end - 1)),
+        Misconception("one_row_late", _packed_with(row=lambda item, next_start, end: next_start)),
     ),
 )

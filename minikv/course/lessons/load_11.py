@@ -4,16 +4,14 @@ The scheduler does not know whether a forward runs between ``schedule`` and ``fi
 followed here in a second, step by step, and every figure is the scheduler's own.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from random import Random
 from typing import Any
-from unittest.mock import patch
 
 from minikv.blocks import BlockManager
-from minikv.engine import EventLog, SamplingParams, Scheduler, Step, planner, summary
+from minikv.engine import EventLog, SamplingParams, Scheduler, Step, summary
 
 NO_TOKEN = 0  # what every "forward" samples: nobody looks at it
 
@@ -74,12 +72,11 @@ def run_load(
     block_size: int = 16,
     max_num_seqs: int = 64,
     max_batched_tokens: int = 512,
-    victim: Callable | None = None,
-    owed: Callable | None = None,
+    rules: type[Scheduler] = Scheduler,
 ) -> Ran:
-    """All requests to their end. ``victim`` and ``owed`` take the place of the planner's own rules (``capacity``)."""
+    """All requests to their end. ``rules`` may be a scheduler that decides otherwise: a subclass of the engine's."""
     log, clock = EventLog(), count()
-    scheduler = Scheduler(
+    scheduler = rules(
         BlockManager(num_blocks, block_size),
         max_num_seqs=max_num_seqs,
         max_batched_tokens=max_batched_tokens,
@@ -87,19 +84,16 @@ def run_load(
         clock=lambda: float(next(clock)),
     )
     book = _Book(len(asks))
-    with ExitStack() as rules:
-        for name, rule in (("cheapest_victim", victim), ("outstanding_blocks", owed)):
-            if rule is not None:
-                rules.enter_context(patch.object(planner, name, rule))
-        while book.steps < max((ask.arrival for ask in asks), default=0) + 1 or scheduler.has_work:
-            for number, ask in enumerate(asks):
-                if ask.arrival == book.steps:
-                    scheduler.add(number, ask.prompt, SamplingParams(max_tokens=ask.new))
-            waiting = {seq_id.request for seq_id in scheduler.waiting}
-            step = scheduler.schedule() if scheduler.has_work else None
-            book.note(step, waiting, scheduler)
-            if step is not None:
-                scheduler.finish(step, [NO_TOKEN] * len(step.sampled))
+    last_arrival = max((ask.arrival for ask in asks), default=0)
+    while book.steps <= last_arrival or scheduler.has_work:
+        for number, ask in enumerate(asks):
+            if ask.arrival == book.steps:
+                scheduler.add(number, ask.prompt, SamplingParams(max_tokens=ask.new))
+        waiting = {seq_id.request for seq_id in scheduler.waiting}
+        step = scheduler.schedule() if scheduler.has_work else None
+        book.note(step, waiting, scheduler)
+        if step is not None:
+            scheduler.finish(step, [NO_TOKEN] * len(step.sampled))
     return book.ran(summary(log.events), log)
 
 

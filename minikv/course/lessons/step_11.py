@@ -28,6 +28,7 @@ def _step(
     publish_early=False,
     free_as_told=False,
     free_gone=True,
+    publish_gone=True,
     free_failed=True,
     publish_failed=False,
     swallow=False,
@@ -58,7 +59,8 @@ def _step(
         raise
     if not publish_early:
         for name in arrivals:
-            shelf.publish(name)
+            if publish_gone or name not in gone:
+                shelf.publish(name)
     if free_gone:
         for name in gone if free_as_told else dict.fromkeys(gone):
             shelf.free(name)
@@ -192,6 +194,7 @@ STEP = Exercise(
         Misconception("published_early", _stepping(publish_early=True)),
         Misconception("freed_twice", _stepping(free_as_told=True)),
         Misconception("abort_leaks", _stepping(free_gone=False)),
+        Misconception("gone_unpublished", _stepping(publish_gone=False)),
         Misconception("error_leaks", _stepping(free_failed=False)),
         Misconception("error_published", _stepping(publish_failed=True)),
         Misconception("error_swallowed", _stepping(swallow=True)),

@@ -90,6 +90,17 @@ def victim_or_none(tables, computed, ref_counts, asker, asked, free, block_size)
     return found if enough else None
 
 
+def victim_enough_or_not(tables, computed, ref_counts, asker, asked, free, block_size):
+    """The one that loses the fewest tokens, even if that frees too few blocks and another would free enough."""
+    return choose_victim(tables, computed, ref_counts, asker, 0, free, block_size)
+
+
+def victim_fewest_if_none_is_enough(tables, computed, ref_counts, asker, asked, free, block_size):
+    found = choose_victim(tables, computed, ref_counts, asker, asked, free, block_size)
+    enough = found is not None and free + _own(tables[found], ref_counts) >= asked
+    return found if enough else choose_victim(tables, computed, ref_counts, asker, 0, free, block_size)
+
+
 def victim_older_of_equals(tables, computed, ref_counts, asker, asked, free, block_size):
     younger = range(asker + 1, len(tables))
     return _choose(tables, computed, ref_counts, younger, asked, free, block_size, later=-1)
@@ -145,7 +156,9 @@ VICTIM = Exercise(
         Misconception("shared_freed", victim_shared_freed),
         Misconception("most_freed", victim_most_freed),
         Misconception("free_forgotten", victim_without_free),
+        Misconception("enough_or_not", victim_enough_or_not),
         Misconception("gives_up", victim_or_none),
+        Misconception("fewest_if_none", victim_fewest_if_none_is_enough),
         Misconception("older_of_equals", victim_older_of_equals),
     ),
 )
