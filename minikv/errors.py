@@ -49,6 +49,10 @@ class RequestTooLarge(MiniKVError):
     """A sequence that the whole pool could not hold: waiting does not help."""
 
 
+class RankLostError(MiniKVError):
+    """A process of a tensor-parallel run has ended or does not answer: nothing more can be computed in this run."""
+
+
 class BrokenInvariantError(MiniKVError):
     """The bookkeeping contradicts itself: a mistake in minikv, never the caller's."""
 

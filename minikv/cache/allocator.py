@@ -16,6 +16,7 @@ from minikv.cache.allocation import AllocationReport
 from minikv.cache.codec import find_codec
 from minikv.cache.layout import paged_layout
 from minikv.cache.paged import PagedKVCache
+from minikv.cache.sharded import local
 from minikv.errors import ArgumentError, DoesNotFitError, check_count
 from minikv.memory.peak import PeakReport, measure_peak
 from minikv.memory.stats import MemoryStats
@@ -115,7 +116,7 @@ def allocate_kv_cache(
         windows=tuple(kind.layer.window for kind in cache.kinds),
         batch=size.batch,
         context=size.context,
-        weight_bytes=sum(parameter.nbytes for parameter in model.parameters()),
+        weight_bytes=sum(local(parameter).nbytes for parameter in model.parameters()),
         buffer_bytes=sum(buffer.nbytes for buffer in model.buffers()),
         kv_bytes=cache.nbytes,
         padding_bytes=cache.arena.report().padding,

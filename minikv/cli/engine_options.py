@@ -1,5 +1,6 @@
 """What ``minikv generate`` and ``minikv bench`` have in common: the options of an LLM, and the LLM that they make."""
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,11 @@ MaxBatchedTokens = Annotated[int, typer.Option(help="The most tokens of one step
 _USED = ("AutoConfig", "AutoModelForCausalLM", "AutoTokenizer", "GenerationMixin", "PreTrainedTokenizerFast")
 
 
+def started() -> tuple[int, int]:
+    """This process's rank and how many torchrun has started, without importing torch; (0, 1) without it."""
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
 @dataclass(frozen=True)
 class Engine:
     """The options of an LLM, as ``minikv.LLM`` has them. Raises ``ArgumentError`` for a count that is none."""
@@ -43,6 +49,7 @@ class Engine:
     max_num_seqs: int
     max_batched_tokens: int
     seed: int | None
+    tp: int = 1
 
     def __post_init__(self):
         counts = ("block_size", "num_blocks", "kv_bytes", "max_num_seqs", "max_batched_tokens")
@@ -68,7 +75,12 @@ class Engine:
         """The model and its tokenizer."""
         from minikv.models import load
 
-        return load(self.model, dtype=self.dtype, device=self.device)
+        return load(self.model, dtype=self.dtype, device=self.device, tp=self.tp)
+
+    @property
+    def follows(self) -> bool:
+        """Whether another process of this run is the one that reads, schedules and prints."""
+        return self.tp > 1 and started()[0] > 0
 
     def start(
         self, loaded: "Loaded", emit: "Emit | None", clock: Callable[[], float] = time.monotonic

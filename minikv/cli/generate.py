@@ -56,7 +56,10 @@ def generate(
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
-    """Let a model answer prompts, and see where time and bytes go. A single answer is printed while it is made."""
+    """Let a model answer prompts, and see where time and bytes go. A single answer is printed while it is made.
+
+    torchrun --nproc-per-node N -m minikv generate shards the model over N processes.
+    """
     from minikv.engine import SamplingParams
 
     lang = pick_language(lang)
@@ -72,7 +75,12 @@ def generate(
         max_num_seqs=max_num_seqs,
         max_batched_tokens=max_batched_tokens,
         seed=seed,
+        tp=options.started()[1],
     )
+    if profile is not None and engine.tp > 1:
+        raise ArgumentError("parallel_profile", size=engine.tp)
+    if engine.follows:
+        engine.start(engine.load(), None)  # computes what rank 0 asks for, and ends this process
     params = SamplingParams(
         temperature=temperature,
         top_p=top_p,

@@ -1,7 +1,7 @@
 """From what a caller asks of an LLM to a cache of the right size, and the block manager that shares it out."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,9 +14,13 @@ from minikv.cache.paged import PagedKVCache
 from minikv.errors import ArgumentError, DoesNotFitError, check_count
 from minikv.memory.stats import MemoryStats
 from minikv.models import seen_window
+from minikv.models.sharding import ranks_wanted
 from minikv.plan import CacheSpec
 from minikv.plan.pool import sequence_bytes
 from minikv.units import GIB, exact_bytes
+
+if TYPE_CHECKING:
+    from minikv.engine.parallel import Team
 
 CACHES = ("paged", "linear")
 MOST_ON_A_CPU = 4 * GIB  # a CPU's memory is everybody's: what an LLM takes of it unless it is told how much
@@ -50,6 +54,15 @@ class Wanted:
             raise ArgumentError("allocator_two_sizes", **sizes)
 
 
+def meet(tp: int | str) -> "Team | None":
+    """The other ranks, if there are to be any; one process alone imports nothing for it."""
+    if ranks_wanted(tp) == 1:
+        return None
+    from minikv.engine.parallel import Team
+
+    return Team.join(tp)
+
+
 def longest_sequence(spec: CacheSpec, wanted: Wanted) -> int | None:
     """The tokens that a sequence may have: what was asked for, else the model's positions, None where it has no end."""
     return spec.max_positions if wanted.max_model_len is None else wanted.max_model_len
@@ -71,7 +84,7 @@ def build_cache(
     measured = num_bytes is None and wanted.num_blocks is None
     if measured and device.type == "cpu":
         full = wanted.max_num_seqs * sequence_bytes(spec, longest or 4096, wanted.block_size)
-        num_bytes = min(full, MOST_ON_A_CPU, MemoryStats.read(device).free // 2)
+        num_bytes = min(full, MOST_ON_A_CPU, MemoryStats.read(device).free // (2 * spec.tp))
     largest_step = wanted.max_batched_tokens if longest is None else min(longest, wanted.max_batched_tokens)
     return allocate_kv_cache(
         model,
@@ -81,6 +94,7 @@ def build_cache(
         kv_bytes=num_bytes,
         warmup_tokens=largest_step if measured and device.type != "cpu" else None,
         kv_dtype=wanted.kv_dtype,
+        tp=spec.tp,
         **_windows(spec, wanted, longest),
     )
 

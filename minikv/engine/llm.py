@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minikv.cache.allocator import kv_dtype_of
-from minikv.engine.building import Wanted, build_cache, build_manager, eos_ids, longest_sequence, request_seed
+from minikv.engine.building import (
+    Wanted,
+    build_cache,
+    build_manager,
+    eos_ids,
+    longest_sequence,
+    meet,
+    request_seed,
+)
 from minikv.engine.core import Core
 from minikv.engine.events import Emit
 from minikv.engine.outputs import RequestOutput, StepOutput, Token, check_failures
@@ -33,6 +41,7 @@ from minikv.engine.turns import Turns
 from minikv.engine.view import EngineView, view_of
 from minikv.errors import ArgumentError, check_count
 from minikv.models import Adapter, Loaded, bind_model, load
+from minikv.models.sharding import ranks_of
 from minikv.plan import CacheSpec
 
 if TYPE_CHECKING:
@@ -54,6 +63,10 @@ class LLM:
     ``max_tokens`` of a request are together at most ``max_model_len`` (None: the model's positions), and never more
     than the model has in a table. A request without a seed draws from the LLM's (None: a new one each time). Every
     event goes to ``emit``; ``clock`` gives seconds.
+
+    ``tp`` "auto", or a number of processes: each of those that torchrun has started makes the same LLM, on its shard of
+    the model. On rank 0 it is used as ever. On the others this call computes what rank 0 asks for, and ends the process
+    (``SystemExit``) when rank 0 closes. A rank that is lost fails every request with ``RankLostError``.
 
     Several threads may use it: they take turns, a step each, and each caller gets its own outputs. ``emit`` is called
     inside steps; it may add and abort requests, and take a ``snapshot``.
@@ -81,6 +94,7 @@ class LLM:
         kv_dtype: str | None = None,
         reads: str = "auto",
         seed: int | None = None,
+        tp: int | str = 1,
         emit: Emit | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
@@ -97,15 +111,19 @@ class LLM:
             cache=cache,
             kv_dtype=kv_dtype,
         )
+        self._team = meet(tp)
         if isinstance(model, str | Path):
-            model = load(model, dtype=dtype, device=device)
+            model = load(model, dtype=dtype, device=device, tp=tp)
         elif (dtype, device) != ("auto", "auto"):
             raise ArgumentError("llm_is_loaded", dtype=dtype, device=device)
         if isinstance(model, Loaded):
             model, tokenizer = model.model, model.tokenizer if tokenizer is None else tokenizer
         if not callable(getattr(model, "can_generate", None)):
             raise ArgumentError("models_not_a_decoder", kind=type(model).__name__)
-        spec = CacheSpec.from_config(model.config, kv_dtype=kv_dtype or kv_dtype_of(model))
+        ranks = ranks_of(model)
+        if ranks != (1 if self._team is None else self._team.size):
+            raise ArgumentError("parallel_model", tp=tp, ranks=ranks)
+        spec = CacheSpec.from_config(model.config, tp=ranks, kv_dtype=kv_dtype or kv_dtype_of(model))
         self.model, self.tokenizer = model, tokenizer
         self.cache, self.allocation = build_cache(model, spec, wanted)
         self.manager, longest = build_manager(self.cache), longest_sequence(spec, wanted)
@@ -122,13 +140,15 @@ class LLM:
         self.adapter: Adapter = bind_model(model, self.cache, reads=reads)
         limits = [limit for limit in (longest, self.adapter.position_limit) if limit is not None]
         self.scheduler.max_model_len = min(limits, default=None)
-        self.runner = Runner(self.adapter)
+        self.runner = Runner(self.adapter) if self._team is None else self._team.runner(self.adapter)
         self.vocabulary: int = model.get_input_embeddings().num_embeddings
         self._core = Core(self.scheduler, self.runner, tokenizer, eos_ids(model))
         self._inbox = Inbox()
         self._turns = Turns()
         self._seed = secrets.randbits(32) if seed is None else seed
         self._added, self._closed = 0, False
+        if self._team is not None and self._team.rank:
+            self._team.serve(self)
 
     def __enter__(self) -> "LLM":
         return self
@@ -246,6 +266,8 @@ class LLM:
             if not self._closed:
                 self._core.clear()
                 self._closed = True
+                if self._team is not None:
+                    self._team.stop()
                 self.adapter.unbind()
             self.cache.close()
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from minikv.cache.paged import PagedKVCache
+from minikv.cache.sharded import local
 from minikv.i18n import pick_language, text
 from minikv.memory.columns import columns
 from minikv.memory.resident import extent_bytes, extents, resident_bytes
@@ -126,7 +127,7 @@ def memory_report(llm: "LLM") -> MemoryReport:
     """Measure the device of ``llm``, which is open, now."""
     cache = llm.cache
     arena = cache.arena if isinstance(cache, PagedKVCache) else cache.linear.arena
-    parameters = [each for each in llm.model.parameters() if each.device == cache.device]
+    parameters = [local(each) for each in llm.model.parameters() if each.device == cache.device]
     buffers = [each for each in llm.model.buffers() if each.device == cache.device]
     weights = extents(parameters)
     weight_bytes = extent_bytes(weights)

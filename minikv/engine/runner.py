@@ -22,18 +22,23 @@ class Runner:
     def run(self, step: Step, params: Seq[SamplingParams], draws: Seq[float]) -> Sampled:
         """One token for each sequence in ``step.sampled``, drawn as its ``params`` and its number in ``draws`` say."""
         self._check_bound()
-        for kind in range(len(self.adapter.cache.kinds)):
-            pairs = [(copy.src, copy.dst) for copy in step.copies if copy.kind == kind]
-            if pairs:
-                src, dst = zip(*pairs, strict=True)
-                self.adapter.cache.copy_blocks(kind, src, dst)
-        logits = self.adapter.forward(step.batch.token_ids, self.batch(step))
+        logits = self.logits(step)
         rows = [row for row, item in enumerate(step.items) for _ in item.samples]
         if not rows:
             return Sampled([], [])
         if rows != list(range(len(logits))):
             logits = logits[torch.tensor(rows, dtype=torch.long, device=logits.device)]
         return sample(logits, params, draws)
+
+    @torch.no_grad()
+    def logits(self, step: Step) -> torch.Tensor:
+        """The copies and the forward: [items, vocabulary], the logits of each item's last token."""
+        for kind in range(len(self.adapter.cache.kinds)):
+            pairs = [(copy.src, copy.dst) for copy in step.copies if copy.kind == kind]
+            if pairs:
+                src, dst = zip(*pairs, strict=True)
+                self.adapter.cache.copy_blocks(kind, src, dst)
+        return self.adapter.forward(step.batch.token_ids, self.batch(step))
 
     def _check_bound(self) -> None:
         """The model's own attention would read the new tokens only, and say nothing."""

@@ -12,6 +12,7 @@ from minikv.cache.pages import Pages
 from minikv.errors import ArgumentError
 from minikv.models.attention import ATTENTION, windows_asked
 from minikv.models.batch import Batch, seen_window, sees
+from minikv.models.sharding import check_shard, ranks_of
 from minikv.plan.spec import CacheSpec
 
 READS = ("auto", "paged", "gather")
@@ -116,6 +117,8 @@ def bind_model(model: Any, cache: Pages, *, reads: str = "auto") -> Adapter:
     if device != cache.device:
         raise ArgumentError("kernel_device", what="cache", device=str(cache.device), expected=str(device))
     _check_layers(model, cache)
+    if ranks_of(model) > 1:
+        check_shard(model, cache.spec)
     why = _why_gather(model, cache)
     if why is not None and reads == "paged":
         raise ArgumentError("models_cannot_switch", kind=type(model).__name__, why=why)
@@ -133,7 +136,8 @@ def bind_model(model: Any, cache: Pages, *, reads: str = "auto") -> Adapter:
 
 def _check_layers(model: Any, cache: Pages) -> None:
     """Raise unless the cache was made for the layers that this model has, as transformers calls ``update``."""
-    own, spec = CacheSpec.from_config(model.config, kv_dtype=cache.spec.kv_dtype), cache.spec
+    spec, tp = cache.spec, ranks_of(model)
+    own = CacheSpec.from_config(model.config, tp=tp, kv_dtype=spec.kv_dtype)
     if len(own.layers) != len(spec.layers):
         raise ArgumentError(
             "models_layer_count", model=len(own.layers), cache=len(spec.layers), name=spec.name

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from minikv.cache.sharded import local
 from minikv.errors import ArgumentError
 from minikv.kernels import latent_decode, latent_prefill, paged_decode, paged_prefill
 from minikv.models.batch import Batch, seen_window
@@ -118,7 +119,7 @@ def _latent(module: nn.Module, query: Tensor, batch: Batch, scale: float, window
     table, lengths = batch.block_tables[layer.kind], batch.lengths[layer.kind]
     heads, rank, rope = query.shape[1], layer.k.shape[3], layer.v.shape[3]
     nope = query.shape[3] - rope
-    up = module.kv_b_proj.weight.view(heads, -1, rank)
+    up = local(module.kv_b_proj.weight).view(heads, -1, rank)
     q_nope, q_rope = query[0].split([nope, rope], dim=-1)  # [H, T, ...]
     q_latent = torch.matmul(q_nope, up[:, :nope]).transpose(0, 1)
     arguments = (q_latent, q_rope.transpose(0, 1), layer.k, layer.v, table)

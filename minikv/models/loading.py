@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
-from minikv.errors import ArgumentError, ConfigError, DoesNotFitError
+from minikv.errors import ArgumentError, ConfigError, DoesNotFitError, MiniKVError
 from minikv.i18n import text
 from minikv.memory.arena import find_device
+from minikv.models.sharding import rank_device, ranks_wanted, read_shard, start_ranks
 from minikv.models.sources import check_folder, find_folder, reason_of
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -51,14 +52,19 @@ class Loaded:
 
 
 def load(
-    name: str | os.PathLike, *, dtype: str | torch.dtype = "auto", device: str | torch.device = "auto"
+    name: str | os.PathLike,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "auto",
+    tp: int | str = 1,
 ) -> Loaded:
     """The causal language model ``name``: "tiny-gqa", "tiny-mla", a folder, or a hub id. A ``Path`` is a folder.
 
     ``dtype``: "fp32", "bf16", "fp16", a torch.dtype, or "auto", which is the file's with two exceptions that
     ``Loaded.note`` tells: on a CPU float16 becomes float32 (a CPU computes float16 slowly and less exactly), and on a
     GPU of compute capability below 8.0, which has no bfloat16, bfloat16 becomes float16. ``device``: "auto" is "cuda"
-    where there is one, else "cpu".
+    where there is one, else "cpu". ``tp``: over how many processes the weights are sharded, each of which has to call;
+    "auto" is all that torchrun has started, see ``minikv.models.sharding``.
 
     Raises before weights are read: ``ArgumentError`` (no such dtype or device, no causal language model),
     ``UnknownNameError`` (no such folder; the hub has no such model, wants you to log in, or does not answer),
@@ -67,13 +73,15 @@ def load(
     ``DoesNotFitError`` where the GPU has no room for them.
     """
     wanted = _find_dtype(dtype)
-    where = _device(device)
+    tp = ranks_wanted(tp)
+    where = _device(device) if tp == 1 else rank_device(device)
     folder = find_folder(name)
     fields = check_folder(folder)
     config = _read_config(folder)
     _check_decoder(config, fields)
     chosen, note = (wanted, None) if wanted else _suit(_stated_dtype(config, folder), where)
-    model = _read_model(folder, chosen, where).requires_grad_(False)
+    model = _read_model(folder, chosen, where) if tp == 1 else _read_sharded(folder, config, chosen, tp)
+    model = model.eval().requires_grad_(False)
     model.config.name_or_path = str(name)  # what a CacheSpec is called: not the place of the files
     return Loaded(model, _read_tokenizer(folder), str(name), note)
 
@@ -155,7 +163,21 @@ def _read_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # or its error would name neither the weight nor the shapes
         )
-    # transformers would go on with random numbers in both cases.
+    _check_complete(folder, found)
+    with _readable(folder):  # quantized weights may refuse to move
+        return model.to(device)
+
+
+def _read_sharded(folder: Path, config: Any, dtype: torch.dtype, tp: int) -> Any:
+    start_ranks(tp)
+    with _readable(folder), _without_bars():
+        model, found = read_shard(folder, config, dtype, tp)
+    _check_complete(folder, found)
+    return model
+
+
+def _check_complete(folder: Path, found: dict[str, Any]) -> None:
+    """Raise for what transformers would fill with random numbers."""
     if missing := sorted(found["missing_keys"]):
         raise ConfigError("models_weights_missing", path=str(folder), count=len(missing), first=missing[0])
     if mismatched := sorted(found["mismatched_keys"]):
@@ -168,8 +190,6 @@ def _read_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
             stored=list(stored),
             wanted=list(wanted),
         )
-    with _readable(folder):  # quantized weights may refuse to move
-        return model.to(device)
 
 
 def _read_tokenizer(folder: Path) -> Any:
@@ -186,6 +206,8 @@ def _readable(folder: Path) -> Iterator[None]:
     """Whatever a damaged file makes a library raise becomes an error that names the folder; so does a full GPU."""
     try:
         yield
+    except MiniKVError:
+        raise
     except torch.OutOfMemoryError as error:
         raise DoesNotFitError("models_no_memory", path=str(folder), reason=reason_of(error)) from error
     except Exception as error:

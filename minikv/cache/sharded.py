@@ -1,0 +1,14 @@
+"""What of a model lies on this rank: transformers' tensor parallelism may leave a ``DTensor`` for a parameter."""
+
+from typing import Any
+
+from torch import Tensor
+
+
+def local(tensor: Any) -> Tensor:
+    """This rank's shard of a ``DTensor``, nothing copied; any other tensor as it is.
+
+    A ``DTensor`` says the shape and the bytes of the whole. It is told by its method, so that nothing of
+    ``torch.distributed`` has to be imported for a model that is not sharded.
+    """
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

@@ -1,0 +1,190 @@
+"""Many ranks, one engine: rank 0 schedules and samples, the others compute what it asks for. Lesson 12.
+
+    rank 0    schedule -> send -> forward on its shard -> sample -> finish
+    rank 1              receive -> forward on its shard -> receive -> ...
+
+Inside of the forward the ranks exchange activations, as transformers' plan says. A rank that has ended, or does not
+come within the time limit, ends the run: what was exchanged by half cannot be taken up again.
+"""
+
+import atexit
+import os
+import socket
+import time
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor, distributed
+
+from minikv.engine.runner import Runner
+from minikv.engine.step import Step
+from minikv.engine.wire import FRAME, from_words, stop_words, to_words
+from minikv.errors import RankLostError
+from minikv.models import Adapter
+from minikv.models.sharding import SECONDS, ranks_wanted, start_ranks
+
+if TYPE_CHECKING:
+    from minikv.engine.llm import LLM
+
+# An engine may stand idle for long, and the others wait for its next step; that rank 0 has ended they notice at once.
+IDLE = timedelta(days=365)
+ENDING = 1.0  # seconds in which a process that has closed its connections comes to be seen as ended
+
+
+class Team:
+    """The ranks of one LLM and the messages from rank 0; ``join`` makes it on every rank.
+
+    ``messages`` and ``num_bytes`` count what rank 0 has handed over, once each, however many ranks get it.
+    """
+
+    def __init__(self, rank: int, size: int, group: Any, processes: list[tuple[str, int]], seconds: float):
+        self.rank, self.size = rank, size
+        self.messages = self.num_bytes = 0
+        self._group, self._processes, self._seconds = group, processes, seconds
+        self._broken: RankLostError | None = None
+        self._stopped = False
+
+    @classmethod
+    def join(cls, tp: int | str, seconds: float = SECONDS) -> "Team":
+        """Meet the other ranks of ``tp``, two or more.
+
+        No collective operation may take longer than ``seconds``, unless the caller has initialized
+        ``torch.distributed`` with a limit of his own. Raises ``ArgumentError`` where there are not ``tp`` processes,
+        ``RankLostError`` where one does not come.
+        """
+        size = ranks_wanted(tp)
+        start_ranks(size, seconds)
+        rank = distributed.get_rank()
+        limit = timedelta(seconds=seconds) if rank == 0 else IDLE
+        processes: list[Any] = [None] * size
+        try:
+            group = distributed.new_group(backend="gloo", timeout=limit)
+            distributed.all_gather_object(processes, (socket.gethostname(), os.getpid()))
+        except RuntimeError as error:
+            raise RankLostError("parallel_no_start", size=size, reason=_line(error)) from error
+        team = cls(rank, size, group, processes, seconds)
+        if rank == 0:
+            atexit.register(team.stop)
+        return team
+
+    def runner(self, adapter: Adapter) -> Runner:
+        """What computes the steps: on rank 0 all ranks together."""
+        return LeadingRunner(adapter, self) if self.rank == 0 else Runner(adapter)
+
+    def send(self, step: Step) -> None:
+        """Hand a step to the other ranks."""
+        self._send(to_words(step))
+
+    def stop(self) -> None:
+        """Rank 0 tells the others that nothing comes any more. Doing it again does nothing, as does any other rank."""
+        if self.rank or self._stopped or self._broken is not None or not distributed.is_initialized():
+            return
+        self._stopped = True
+        with suppress(RuntimeError):  # whoever has ended need not be told
+            self._send(stop_words())
+
+    def follow(self, runner: Runner) -> None:
+        """Compute every step that rank 0 sends, until it stops. Raises ``RankLostError`` where rank 0 has ended."""
+        size = runner.adapter.cache.block_size
+        while (step := from_words(self._receive(), size)) is not None:
+            try:
+                runner.logits(step)
+            except Exception as error:
+                values = {"rank": self.rank, "number": step.number, "reason": _line(error)}
+                raise RankLostError("parallel_follower", **values) from error
+
+    def serve(self, llm: "LLM") -> NoReturn:
+        """``follow`` with an LLM of this rank, then end the process."""
+        try:
+            self.follow(llm.runner)
+        finally:
+            llm.close()
+        raise SystemExit(0)
+
+    def check(self) -> None:
+        """Raise again what has ended this run."""
+        if self._broken is not None:
+            raise self._broken.with_traceback(None)
+
+    def lose(self, step: Step, error: BaseException) -> RankLostError:
+        """``error`` has left the ranks at different places: the end of this run, in words."""
+        values = {"number": step.number, "reason": _line(error), "size": self.size}
+        ended = self._ended()
+        if ended:
+            self._broken = RankLostError("parallel_ended", ranks=ended, **values)
+        else:
+            self._broken = RankLostError("parallel_silent", **values)
+        return self._broken
+
+    def _send(self, words: np.ndarray) -> None:
+        frame = np.zeros(FRAME, np.int32)
+        frame[: len(words)] = words[:FRAME]
+        for part in (frame, words[FRAME:]):
+            if len(part):
+                self._broadcast(torch.from_numpy(part))
+                self.messages += 1
+                self.num_bytes += part.nbytes
+
+    def _receive(self) -> np.ndarray:
+        frame = torch.empty(FRAME, dtype=torch.int32)
+        try:
+            self._broadcast(frame)
+            size = int(frame[0])
+            if size <= FRAME:
+                return frame[:size].numpy()
+            rest = torch.empty(size - FRAME, dtype=torch.int32)
+            self._broadcast(rest)
+        except RuntimeError as error:
+            raise RankLostError("parallel_no_leader", rank=self.rank, reason=_line(error)) from error
+        return torch.cat([frame, rest]).numpy()
+
+    def _broadcast(self, words: Tensor) -> None:
+        distributed.broadcast(words, src=0, group=self._group)
+
+    def _ended(self) -> str:
+        """The other ranks of this machine whose processes are gone, as "1 (process 4711)"."""
+        host = self._processes[0][0]
+        others = [(rank, pid) for rank, (where, pid) in enumerate(self._processes) if rank and where == host]
+        until = time.monotonic() + ENDING
+        while True:
+            gone = [f"{rank} (process {pid})" for rank, pid in others if not _runs(pid)]
+            if gone or time.monotonic() > until:
+                return ", ".join(gone)
+            time.sleep(ENDING / 50)
+
+
+class LeadingRunner(Runner):
+    """Rank 0's: each step goes to the other ranks first."""
+
+    def __init__(self, adapter: Adapter, team: Team):
+        super().__init__(adapter)
+        self.team = team
+
+    def logits(self, step: Step) -> Tensor:
+        """As a ``Runner``'s. Raises ``RankLostError`` for whatever goes wrong, then and in every later step."""
+        self.team.check()
+        try:
+            self.team.send(step)
+            return super().logits(step)
+        except Exception as error:
+            raise self.team.lose(step, error) from error
+        except BaseException as error:  # Ctrl+C: the others may be in the middle of this step
+            self.team.lose(step, error)
+            raise
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _line(error: BaseException) -> str:
+    """The first line of what a library has said."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200].rstrip(".:")

@@ -1,0 +1,170 @@
+"""A model's weights over several processes, by transformers' own plan of its architecture. Lesson 12.
+
+    torchrun --nproc-per-node 2 script.py        every process: load("...", tp="auto")
+
+Each process is a rank and holds its shard of the weights. transformers exchanges the activations inside of the forward,
+and every rank gets the whole logits. What is cached is the rank's own: its share of the KV heads, whole latents.
+"""
+
+import atexit
+import importlib.util
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minikv.errors import ArgumentError, ConfigError, check_count
+from minikv.plan.spec import CacheSpec
+
+SECONDS = (
+    300.0  # a rank that does not come to a collective operation within them is lost; one may load slowly
+)
+_REPEATED = (".k_proj.", ".v_proj.")
+
+
+def world() -> tuple[int, int]:
+    """This process's rank and the number of ranks, as torchrun tells them; (0, 1) without it."""
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def ranks_wanted(tp: int | str) -> int:
+    """``tp`` as a number: "auto" is as many ranks as there are processes. Raises ``ArgumentError`` for others."""
+    size = world()[1]
+    if tp == "auto":
+        return size
+    check_count("tp", tp)
+    if tp not in (1, size):
+        raise ArgumentError("parallel_world", tp=tp, size=size)
+    return int(tp)
+
+
+def ranks_of(model: Any) -> int:
+    """Over how many ranks the model was sharded when it was loaded."""
+    return int(getattr(model, "_tp_size", None) or 1)
+
+
+def start_ranks(tp: int, seconds: float = SECONDS) -> None:
+    """Connect the ranks of this run, unless the caller has done so: then his time limits hold.
+
+    Raises ``ArgumentError`` where there are not ``tp`` processes, GPUs for them, or what transformers needs.
+    """
+    from torch import distributed
+
+    if not distributed.is_initialized():
+        ranks_wanted(tp)
+        if importlib.util.find_spec("accelerate") is None:
+            raise ArgumentError("parallel_accelerate")
+        if torch.cuda.is_available():
+            place = int(os.environ.get("LOCAL_RANK", 0))
+            if place >= torch.cuda.device_count():
+                raise ArgumentError("parallel_gpus", rank=place, gpus=torch.cuda.device_count())
+            torch.cuda.set_device(place)
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        distributed.init_process_group(backend, timeout=timedelta(seconds=seconds))
+        atexit.register(_end_ranks)
+    if distributed.get_world_size() != tp:
+        raise ArgumentError("parallel_world", tp=tp, size=distributed.get_world_size())
+
+
+def _end_ranks() -> None:
+    from torch import distributed
+
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def rank_device(asked: str | torch.device) -> torch.device:
+    """Where transformers puts this rank's shard: a GPU each if there are any. Raises ``ArgumentError`` for another."""
+    place = int(os.environ.get("LOCAL_RANK", 0))
+    own = torch.device("cuda", place) if torch.cuda.is_available() else torch.device("cpu")
+    if asked != "auto" and torch.device(asked).type != own.type:
+        raise ArgumentError("parallel_device", device=asked, expected=own.type)
+    return own
+
+
+def read_shard(folder: Path, config: Any, dtype: torch.dtype, tp: int) -> tuple[Any, dict[str, Any]]:
+    """This rank's shard of the folder's model, and transformers' loading info.
+
+    More ranks than KV heads: transformers would cut heads into pieces, so each is repeated, as the plan of the cache
+    counts it, and the shard is made of the repeated weights.
+
+    Raises ``ConfigError`` where the heads do not divide or cannot be repeated, or transformers has no plan.
+    """
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
+    from transformers.distributed import DistributedConfig
+
+    CacheSpec.from_config(config, tp=tp)  # refuses heads that do not divide
+    model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    text = config.get_text_config(decoder=True)
+    if not getattr(text, "base_model_tp_plan", None):
+        raise ConfigError("parallel_no_plan", model_type=text.model_type, tp=tp)
+    options: dict[str, Any] = {
+        "dtype": dtype,
+        "distributed_config": DistributedConfig(tp_plan="auto", tp_size=tp),
+        "output_loading_info": True,
+    }
+    heads = _heads_to_repeat(config, text.base_model_tp_plan, tp)
+    if heads is None:
+        files = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
+        return AutoModelForCausalLM.from_pretrained(folder, **files, **options)
+    text.num_key_value_heads = tp
+    weights = {name: _repeated(name, weight, heads, tp) for name, weight in _weights(folder)}
+    model, found = model_class.from_pretrained(None, config=config, state_dict=weights, **options)
+    if (folder / "generation_config.json").is_file():
+        from transformers import GenerationConfig
+
+        model.generation_config = GenerationConfig.from_pretrained(folder)
+    return model, found
+
+
+def check_shard(model: Any, spec: CacheSpec) -> None:
+    """Run one token through ``model`` and compare the heads that each layer caches on this rank with ``spec``.
+
+    Every rank has to call. Some of transformers' plans leave attention whole on every rank (Phi-3, OLMo 2): those
+    ranks would cache all KV heads. Raises ``ConfigError``, which names the layer.
+    """
+    from transformers import DynamicCache
+
+    zero = torch.zeros(1, 1, dtype=torch.long, device=model.get_input_embeddings().weight.device)
+    cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+    with torch.no_grad():
+        model(input_ids=zero, position_ids=zero, past_key_values=cache, use_cache=True)
+    for number, (layer, held) in enumerate(zip(spec.layers, cache.layers, strict=False)):
+        keys = getattr(held, "keys", None)
+        if layer.token_bytes and keys is not None and keys.numel() and keys.shape[1] != layer.kv_heads:
+            raise ConfigError(
+                "parallel_heads", name=spec.name, layer=number, found=keys.shape[1], planned=layer.kv_heads
+            )
+
+
+def _heads_to_repeat(config: Any, plan: dict[str, str], tp: int) -> int | None:
+    """The KV heads of every layer where they are fewer than the ranks, and the plan shards their projections.
+
+    Raises ``ConfigError`` where that is so of some layers only: one number in the config stands for all.
+    """
+    spec = CacheSpec.from_config(config)
+    heads = {layer.kv_heads for layer in spec.layers if layer.token_bytes and layer.kind != "latent"}
+    own = any(name.endswith("k_proj") and style == "colwise" for name, style in plan.items())
+    if not own or not heads or min(heads) >= tp:
+        return None
+    if len(heads) > 1:
+        raise ConfigError("parallel_uneven", name=spec.name, least=min(heads), most=max(heads), tp=tp)
+    return heads.pop()
+
+
+def _weights(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of the folder's files, mapped, not read."""
+    from safetensors.torch import load_file
+
+    for file in sorted(folder.glob("*.safetensors")):
+        yield from load_file(file).items()
+
+
+def _repeated(name: str, weight: torch.Tensor, heads: int, tp: int) -> torch.Tensor:
+    """K's and V's projections [heads * dim, ...] (or their biases) with each head tp / heads times, one a rank."""
+    if not any(part in name for part in _REPEATED):
+        return weight
+    return weight.unflatten(0, (heads, -1)).repeat_interleave(tp // heads, dim=0).flatten(0, 1)
