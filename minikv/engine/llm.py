@@ -13,6 +13,7 @@ and call ``step`` while ``has_work``.
 
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from pathlib import Path
@@ -114,6 +115,10 @@ class LLM:
         self._team = meet(tp)
         if isinstance(model, str | Path):
             model = load(model, dtype=dtype, device=device, tp=tp)
+            if model.model.device.type != "cpu" and model.note() is not None:
+                warnings.warn(
+                    model.note(), stacklevel=2
+                )  # a dtype of another range than the weights were made in
         elif (dtype, device) != ("auto", "auto"):
             raise ArgumentError("llm_is_loaded", dtype=dtype, device=device)
         if isinstance(model, Loaded):
