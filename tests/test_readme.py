@@ -64,6 +64,18 @@ def test_the_allocation_example_says_what_it_gives(name):
 
 
 @pytest.mark.parametrize("name", READMES)
+def test_the_engine_example_says_what_it_gives(name):
+    code = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)[3]
+    program, _, said = code.partition("\nfirst.text")
+    values: dict = {}
+    exec(program, values)
+    lines = re.findall(r"^(.+?)  # (.+)$", "first.text" + said, re.MULTILINE)
+    assert len(lines) == 2
+    for call, value in lines:
+        assert str(eval(call, values)) == value
+
+
+@pytest.mark.parametrize("name", READMES)
 def test_links_lead_somewhere(name):
     text = (ROOT / name).read_text()
     for target in re.findall(r"\]\((?!http)([^)#]+)", text):

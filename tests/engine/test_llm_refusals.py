@@ -1,5 +1,7 @@
 """What an LLM refuses: at once, with an error of ours, and with nothing changed."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from minikv import LLM
 from minikv.engine import SamplingParams
 from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError, RequestTooLarge
+from minikv.models import Loaded
 from tests.engine.llm_text import word_tokenizer
 from tests.engine.llm_world import Broken, check_empty, greedy, make, reference, run
 
@@ -271,3 +274,11 @@ def test_a_size_by_default_holds_every_sequence_at_once():
         assert llm.manager.pools[0].num_blocks == 3 * 4
     with LLM(model, max_num_seqs=3, max_model_len=64, cache="linear") as llm:
         assert (llm.manager.pools[0].num_blocks, llm.manager.block_size) == (3, 64)
+
+
+def test_a_dtype_that_a_gpu_has_forced_is_told(monkeypatch):
+    model = SimpleNamespace(device=torch.device("cuda"))
+    note = ("no_bfloat16", {"gpu": "T4", "capability": "7.5"})
+    monkeypatch.setattr("minikv.engine.llm.load", lambda *name, **options: Loaded(model, None, "a", note))
+    with pytest.warns(UserWarning, match="float16"), pytest.raises(ArgumentError, match="SimpleNamespace"):
+        LLM("a")
