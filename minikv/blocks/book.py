@@ -53,6 +53,10 @@ class SequenceBook:
         """The sequence's tokens, evicted ones included: the position of the next one."""
         return len(self._get(seq_id).tokens)
 
+    def tokens(self, seq_id: Hashable) -> np.ndarray:
+        """int64 [num_tokens]: the sequence's token ids, evicted ones included. A copy."""
+        return np.array(self._get(seq_id).tokens)
+
     def length(self, seq_id: Hashable, kind: int = 0) -> int:
         """The slots of the table that are taken: what a kernel reads, where no window is. Length is not position."""
         self._check_kind(kind)
@@ -71,6 +75,10 @@ class SequenceBook:
         """int32 [sequences, columns]: all block tables, a view that the next operation may overwrite."""
         self._check_kind(kind)
         return self._tables.view(kind)
+
+    def rows(self, seq_ids: Iterable[Hashable]) -> np.ndarray:
+        """int64 [sequences]: the rows of ``block_tables`` that these sequences have now."""
+        return np.array([self._get(seq_id).row for seq_id in seq_ids], np.int64)
 
     def slot_mapping(self, seq_id: Hashable, start: int, end: int, kind: int = 0) -> np.ndarray:
         """int64 [end - start]: where K and V of the tokens at positions ``start`` to ``end - 1`` are stored.
@@ -108,7 +116,7 @@ class SequenceBook:
         """Look at everything; ``BrokenInvariantError`` names a block lost or owned twice. For tests: it is slow."""
         sequences = self._tables.owners
         check_holders(self.pools, sequences)
-        check_holders(self._host.pools, self._host.sequences.values())
+        check_holders(self._host.pools, self._host.sequences.values(), self._host.held)
         check_rows(self._tables, sequences)
         for seq in [*sequences, *self._host.sequences.values()]:
             check_sequence(seq, self.block_size)

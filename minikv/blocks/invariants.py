@@ -11,17 +11,22 @@ from minikv.blocks.tables import BlockTables
 from minikv.errors import BrokenInvariantError
 
 
-def check_holders(pools: Sequence[BlockPool], sequences: Iterable[SequenceState]) -> None:
-    """Every block is held exactly as often as it stands in a block table: none is lost, none freed too early."""
-    sequences = list(sequences)
+def check_holders(
+    pools: Sequence[BlockPool], sequences: Iterable[SequenceState], held: Iterable[tuple[int, int]] = ()
+) -> None:
+    """Every block is held exactly as often as it stands in a block table: none is lost, none freed too early.
+
+    ``held`` are (kind, block) that somebody else holds, once for each.
+    """
+    sequences, others = list(sequences), Counter(held)
     for kind, pool in enumerate(pools):
         pool.check_invariants()
-        held = Counter(block for seq in sequences for block in seq.tables[kind].live())
+        tables = Counter(block for seq in sequences for block in seq.tables[kind].live())
         for block in range(pool.num_blocks):
             holders = pool.ref_count(block)
-            if held[block] != holders:
+            if tables[block] + others[kind, block] != holders:
                 what = (
-                    f"block {block} of kind {kind} has {holders} holders and stands in {held[block]} tables"
+                    f"block {block} of kind {kind} has {holders} holders and stands in {tables[block]} tables"
                 )
                 raise BrokenInvariantError("invariant", what=what)
         for seq in sequences:

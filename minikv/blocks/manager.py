@@ -17,19 +17,19 @@ blocks in all kinds or in none. An operation that raises has changed nothing.
 
 from array import array
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from minikv.blocks.offload import Offload
 from minikv.blocks.pool import NULL_BLOCK
 from minikv.blocks.prefix import (
     Match,
     child_digest,
     chunks,
-    find_prefix,
     first_block_needed,
     root_digest,
     token_array,
 )
-from minikv.blocks.relocation import Copy, Relocation
+from minikv.blocks.relocation import Copy
 from minikv.blocks.room import refuse_more, refuse_new
 from minikv.blocks.sequence import SequenceState, Table
 from minikv.errors import ArgumentError
@@ -37,18 +37,24 @@ from minikv.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Allocation:
-    """What ``allocate`` found: ``num_cached`` of the ``num_tokens`` tokens need not be computed."""
+    """What ``allocate`` found: ``num_cached`` of the ``num_tokens`` tokens need not be computed.
+
+    ``num_loaded`` of these are on the host: the step has to transfer ``loads`` first, for each kind pairs of (device
+    block, host block), and nobody else finds them on the device before the next ``commit``.
+    """
 
     num_tokens: int
     num_cached: int
+    num_loaded: int = field(default=0, repr=False)
+    loads: tuple[tuple[tuple[int, int], ...], ...] = field(default=(), repr=False)
 
 
-class BlockManager(Relocation):
+class BlockManager(Offload):
     """The life of a sequence: ``allocate`` or ``fork``, ``append`` and ``commit`` once a step, ``free``."""
 
     def match(self, tokens: Sequence[int], salt: str = "") -> Match:
         """How much of a prompt is cached: whole blocks, and never the last token. Nothing changes."""
-        return find_prefix(token_array(tokens), root_digest(salt), self.pools, self._windows)
+        return self._find(token_array(tokens), root_digest(salt))
 
     def allocate(self, seq_id: Hashable, tokens: Sequence[int], salt: str = "") -> Allocation:
         """Begin a sequence: take the cached prefix of ``tokens``, and blocks for the rest.
@@ -63,27 +69,39 @@ class BlockManager(Relocation):
         ids, root = token_array(tokens), root_digest(salt)
         if not ids:
             raise ArgumentError("no_tokens", sequence=seq_id)
-        found = find_prefix(ids, root, self.pools, self._windows)
+        found = self._find(ids, root)
+        loads = found.host or ((),) * len(self.pools)
         total = -(-len(ids) // self.block_size)
-        new = total - len(found.tables[0])
-        hits, free = [], []
-        for pool, blocks in zip(self.pools, found.tables, strict=True):
-            hits.append([block for block in blocks if block != NULL_BLOCK] if self._windowed else blocks)
+        hits, needs, free = [], [], []
+        for pool, blocks, loaded in zip(self.pools, found.tables, loads, strict=True):
+            holes = self._windowed or loaded
+            hits.append([block for block in blocks if block != NULL_BLOCK] if holes else blocks)
+            needs.append(total - len(blocks) + len(loaded))
             free.append(pool.num_free - pool.count_free(hits[-1]))
-        if new > min(free):
-            refuse_new(seq_id, len(ids), new, hits, free, self.pools)
-        tables = []
-        for pool, blocks, taken in zip(self.pools, found.tables, hits, strict=True):
-            pool.touch(taken)
-            tables.append(Table([*blocks, *pool.allocate(new)], len(blocks) - len(taken)))
+        if any(need > can for need, can in zip(needs, free, strict=True)):
+            refuse_new(seq_id, len(ids), needs, hits, free, self.pools)
+        tables, pairs = [], []
+        for kind, (pool, blocks, loaded) in enumerate(zip(self.pools, found.tables, loads, strict=True)):
+            pool.touch(hits[kind])
+            added = pool.allocate(needs[kind])
+            table = [*blocks, *added[len(loaded) :]]
+            if loaded:
+                self._host.hold(kind, [host for _, host in loaded])
+                for (place, _), block in zip(loaded, added, strict=False):
+                    table[place] = block
+            pairs.append(tuple((block, host) for block, (_, host) in zip(added, loaded, strict=False)))
+            tables.append(Table(table, len(blocks) - len(hits[kind]) - len(loaded)))
+        places = {place for loaded in loads for place, _ in loaded}
         seq = SequenceState(seq_id, ids, tables, list(found.digests), root, 0)
         seq.committed = found.num_tokens
-        seq.published = found.num_tokens // self.block_size
+        # What comes from the host can be found on the device when the next commit says that it is there.
+        seq.published = min(places, default=found.num_tokens // self.block_size)
         seq.limit = total * self.block_size
         self._add(seq)
         self._asked_tokens += len(ids)
         self._hit_tokens += found.num_tokens
-        return Allocation(len(ids), found.num_tokens)
+        num_loaded = len(places) * self.block_size
+        return Allocation(len(ids), found.num_tokens, num_loaded, tuple(pairs) if places else ())
 
     def fork(self, parent: Hashable, child: Hashable) -> None:
         """Begin the sequence ``child`` with everything that ``parent`` has; all blocks are shared.

@@ -14,6 +14,7 @@ sequences, and nothing of tensors: a block is a number from 0 to num_blocks - 1.
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from minikv.errors import ArgumentError, BrokenInvariantError, OutOfBlocks, check_count
 
@@ -40,10 +41,19 @@ class PoolStats:
     evictions: int
 
 
+class Content(NamedTuple):
+    """What can be found in a block: its token ids, 8 bytes each, under the digest of all tokens up to its end."""
+
+    block: int
+    digest: bytes
+    tokens: bytes
+
+
 class BlockPool:
     """``num_blocks`` blocks of ``block_size`` tokens each.
 
     Raises ``ArgumentError`` for what is not a whole number of at least 1, and for more than 2**31 - 1 blocks.
+    ``evicted`` is None, or a list to which ``allocate`` adds what it evicts; whoever set it empties it.
     """
 
     def __init__(self, num_blocks: int, block_size: int = 16):
@@ -61,6 +71,7 @@ class BlockPool:
         self._published: dict[int, tuple[bytes, bytes]] = {}  # block -> its digest and its tokens
         self._hits = 0
         self._evictions = 0
+        self.evicted: list[Content] | None = None
 
     @property
     def num_free(self) -> int:
@@ -109,8 +120,11 @@ class BlockPool:
         taken.reverse()
         while len(taken) < count:
             block, _ = cached.popitem(last=False)
-            del self._block_of[self._published.pop(block)[0]]
+            digest, tokens = self._published.pop(block)
+            del self._block_of[digest]
             self._evictions += 1
+            if self.evicted is not None:
+                self.evicted.append(Content(block, digest, tokens))
             taken.append(block)
         for block in taken:
             self._refs[block] = 1
@@ -202,6 +216,10 @@ class BlockPool:
         if not self._refs[block]:
             del self._cached[block]
             self._empty.append(block)
+
+    def cached(self) -> list[Content]:
+        """The free blocks whose content can still be found, the next to be evicted first."""
+        return [Content(block, *self._published[block]) for block in self._cached]
 
     def stats(self) -> PoolStats:
         return PoolStats(

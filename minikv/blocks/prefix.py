@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from struct import error as struct_error
 from struct import pack
+from typing import Protocol
 
 import numpy as np
 
-from minikv.blocks.pool import NULL_BLOCK, BlockPool
+from minikv.blocks.pool import NULL_BLOCK
 from minikv.errors import ArgumentError
 
 TOKEN_BYTES = 8  # array("q") and numpy's int64
@@ -27,12 +28,22 @@ class Match:
     """The cached beginning of a prompt: ``num_tokens`` tokens, in whole blocks.
 
     ``tables`` has one tuple of blocks for each kind of layer, with ``NULL_BLOCK`` where a window no longer
-    reaches; ``digests`` has one for each block that was looked up, the misses behind the match included.
+    reaches, or where only the host has the block: ``host`` has these, (place, host block) for each kind. ``digests``
+    has one for each block that was looked up, the misses behind the match included.
     """
 
     num_tokens: int
     tables: tuple[tuple[int, ...], ...]
     digests: tuple[bytes, ...]
+    host: tuple[tuple[tuple[int, int], ...], ...] = ()
+
+
+class Findable(Protocol):
+    """What a prefix is looked up in: a ``BlockPool``, or several as one."""
+
+    block_size: int
+
+    def find(self, digest: bytes, tokens: bytes) -> int | None: ...
 
 
 def token_array(tokens: Sequence[int]) -> array:
@@ -86,7 +97,7 @@ def first_block_needed(num_tokens: int, window: int | None, block_size: int) -> 
 
 
 def find_prefix(
-    tokens: array, root: bytes, pools: Sequence[BlockPool], windows: Sequence[int | None]
+    tokens: array, root: bytes, pools: Sequence[Findable], windows: Sequence[int | None]
 ) -> Match:
     """The longest cached prefix of ``tokens`` that every kind of layer can go on from. It changes nothing.
 
@@ -113,7 +124,7 @@ def find_prefix(
     return Match(length * block_size, tuple(tables), tuple(digests))  # type: ignore[arg-type]
 
 
-def _walk(texts: list[bytes], parent: bytes, pool: BlockPool | None) -> tuple[list[bytes], list[int | None]]:
+def _walk(texts: list[bytes], parent: bytes, pool: Findable | None) -> tuple[list[bytes], list[int | None]]:
     """The digests of ``texts`` and their blocks in ``pool``, up to the first miss; without a pool, all digests."""
     digests: list[bytes] = []
     found: list[int | None] = []

@@ -90,11 +90,11 @@ class Relocation(SequenceBook):
         back, ``free`` ends it. Raises ``OutOfBlocks`` if the host has too few.
         """
         seq = self._get(seq_id)
-        host = self._host.allocate(seq)
+        host, known = self._host.allocate(seq)
         self._host.in_transit.add(seq_id)
         del self._sequences[seq_id]
         try:
-            yield _swap([table.live() for table in seq.tables], host)
+            yield _swap([table.live() for table in seq.tables], host, known)
         except BaseException:
             self._host.free(host)
             self._sequences[seq_id] = seq
@@ -115,7 +115,7 @@ class Relocation(SequenceBook):
         host = [table.live() for table in seq.tables]
         self._host.in_transit.add(seq_id)
         try:
-            yield _swap(blocks, host)
+            yield _swap(blocks, host, [set() for _ in host])
         except BaseException:
             for pool, of_kind in zip(self.pools, blocks, strict=True):
                 pool.free(of_kind)
@@ -131,5 +131,10 @@ class Relocation(SequenceBook):
         self._add(seq)
 
 
-def _swap(device: Sequence[Sequence[int]], host: Sequence[Sequence[int]]) -> Swap:
-    return Swap(tuple(tuple(zip(d, h, strict=True)) for d, h in zip(device, host, strict=True)))
+def _swap(device: Sequence[Sequence[int]], host: Sequence[Sequence[int]], known: Sequence[set[int]]) -> Swap:
+    """Pairs of all blocks but those whose content the host has in its ``known`` ones."""
+    pairs = []
+    for of_kind in zip(device, host, known, strict=True):
+        there = of_kind[2]
+        pairs.append(tuple(pair for pair in zip(*of_kind[:2], strict=True) if pair[1] not in there))
+    return Swap(tuple(pairs))

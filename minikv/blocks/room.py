@@ -27,14 +27,14 @@ class Want(NamedTuple):
 def refuse_new(
     seq_id: Hashable,
     num_tokens: int,
-    new: int,
+    new: Sequence[int],
     hits: Sequence[Sequence[int]],
     free: Sequence[int],
     pools: Sequence[BlockPool],
 ) -> NoReturn:
-    """Refuse a sequence that wants ``new`` blocks of each pool beside its ``hits``; ``free`` counts the hits out."""
+    """Refuse a sequence that wants ``new[i]`` blocks of pool i beside its ``hits``; ``free`` counts the hits out."""
     size = pools[0].block_size
-    cached = -(-num_tokens // size) - new
+    cached = -(-num_tokens // size) - max(new)
     # Without a free block behind the hits, a shorter prompt has fewer of them: count on none.
     blocks = cached + min(free) if min(free) else min([pool.num_free for pool in pools])
     _refuse(
@@ -42,8 +42,8 @@ def refuse_new(
         num_tokens,
         pools,
         [
-            Want(new, len(held), can, blocks * size, pool.num_blocks * size)
-            for pool, held, can in zip(pools, hits, free, strict=True)
+            Want(need, len(held), can, blocks * size, pool.num_blocks * size)
+            for pool, need, held, can in zip(pools, new, hits, free, strict=True)
         ],
     )
 

@@ -1,9 +1,10 @@
-"""Swapping: the bookkeeping of sequences whose blocks are in host memory."""
+"""The host's side of the bookkeeping: sequences whose blocks are in host memory, and prefix blocks that lie there."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from minikv.blocks.pool import BlockPool
+from minikv.blocks.prefix import chunks
 from minikv.blocks.sequence import SequenceState
 from minikv.errors import ArgumentError, OutOfBlocks, UnknownNameError, check_count
 
@@ -19,6 +20,9 @@ class HostBlocks:
     """The host's pools, ``num_blocks`` of each kind, and the sequences that lie there.
 
     ``in_transit`` are the sequences that are being transferred: nobody may touch them meanwhile.
+
+    A step's transfers are planned before they are carried out. Until ``settle`` the host blocks that the step reads
+    or writes are held, so that nothing else is put there; what it writes cannot be found before it has arrived.
     """
 
     def __init__(self, kinds: int, num_blocks: int, block_size: int):
@@ -26,6 +30,8 @@ class HostBlocks:
         self.pools = tuple(BlockPool(num_blocks, block_size) for _ in range(kinds)) if num_blocks else ()
         self.sequences: dict[Hashable, SequenceState] = {}
         self.in_transit: set[Hashable] = set()
+        self.held: list[tuple[int, int]] = []  # (kind, block), once for each that holds it
+        self._arriving: list[dict[bytes, tuple[int, bytes]]] = [{} for _ in self.pools]
 
     def __contains__(self, seq_id: Hashable) -> bool:
         try:
@@ -41,26 +47,96 @@ class HostBlocks:
             raise ArgumentError("sequence_in_transit", sequence=seq_id)
         return self.sequences[seq_id]
 
-    def allocate(self, seq: SequenceState) -> list[list[int]]:
-        """Host blocks for all that ``seq`` holds, in every kind or in none.
+    def allocate(self, seq: SequenceState) -> tuple[list[list[int]], list[set[int]]]:
+        """Host blocks for all that ``seq`` holds, in every kind or in none; and those that hold it already.
 
         Raises ``OutOfBlocks``; ``ArgumentError`` where the manager was made without host blocks.
         """
         if not self.pools:
             raise ArgumentError("no_host_blocks", sequence=seq.id)
-        return allocate_all(self.pools, [len(table.live()) for table in seq.tables])
+        texts = _published(seq, self.pools[0].block_size)
+        tables: list[list[int | None]] = []
+        known: list[list[int]] = []
+        for pool, table in zip(self.pools, seq.tables, strict=True):
+            found = [pool.find(*content) for content in texts[table.first :]]
+            tables.append(found + [None] * (len(table.live()) - len(found)))
+            known.append([block for block in found if block is not None])
+        counts = [len(of_kind) - len(hits) for of_kind, hits in zip(tables, known, strict=True)]
+        added = allocate_all(self.pools, counts, known)
+        blocks = []
+        for of_kind, new in zip(tables, added, strict=True):
+            fresh = iter(new)
+            blocks.append([next(fresh) if block is None else block for block in of_kind])
+        return blocks, [set(hits) for hits in known]
 
     def free(self, blocks: Sequence[Sequence[int]]) -> None:
         for pool, of_kind in zip(self.pools, blocks, strict=True):
             pool.free(of_kind)
 
+    def hold(self, kind: int, blocks: Sequence[int]) -> None:
+        """The step that is being planned reads ``blocks``, in token order."""
+        self.pools[kind].touch(blocks)
+        self.held += [(kind, block) for block in reversed(blocks)]  # freed in this order: the tail goes first
 
-def allocate_all(pools: Sequence[BlockPool], counts: Sequence[int]) -> list[list[int]]:
-    """``counts[i]`` blocks of ``pools[i]``, of all pools or of none. Raises ``OutOfBlocks``."""
-    for pool, count in zip(pools, counts, strict=True):
-        if count > pool.num_free:
-            fits = pool.num_free * pool.block_size
-            raise OutOfBlocks(
-                "out_of_blocks", asked=count, free=pool.num_free, total=pool.num_blocks, fits=fits
-            )
+    def store(self, kind: int, digest: bytes, tokens: bytes) -> int | None:
+        """A block for what the device is about to overwrite; None where the host has it already, or has no room."""
+        if digest in self._arriving[kind]:
+            return None
+        pool = self.pools[kind]
+        found = pool.find(digest, tokens)
+        if found is not None:
+            self.hold(kind, [found])  # it was of use a moment ago
+        if found is not None or not pool.num_free:
+            return None
+        (block,) = pool.allocate(1)
+        self._expect(kind, block, digest, tokens)
+        return block
+
+    def expect(self, seq: SequenceState) -> None:
+        """``seq`` has just been given its host blocks: others may find those of its prefix once they have arrived."""
+        texts = _published(seq, self.pools[0].block_size)
+        for kind, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
+            for place in range(len(texts) - 1, table.first - 1, -1):
+                block, (digest, tokens) = table.blocks[place], texts[place]
+                known = digest in self._arriving[kind] or pool.find(digest, tokens) is not None
+                if not known:
+                    pool.share([block])
+                    self._expect(kind, block, digest, tokens)
+
+    def settle(self, arrived: bool) -> None:
+        """The step's transfers were carried out, or not all of them: then none of what was written is ever found."""
+        for pool, arriving in zip(self.pools, self._arriving, strict=True):
+            if arrived:
+                for digest, (block, tokens) in arriving.items():
+                    pool.publish(block, digest, tokens)
+            arriving.clear()
+        for kind, block in self.held:
+            self.pools[kind].free([block])
+        self.held.clear()
+
+    def _expect(self, kind: int, block: int, digest: bytes, tokens: bytes) -> None:
+        self.held.append((kind, block))
+        self._arriving[kind][digest] = (block, tokens)
+
+
+def allocate_all(
+    pools: Sequence[BlockPool], counts: Sequence[int], hits: Sequence[Sequence[int]] | None = None
+) -> list[list[int]]:
+    """``counts[i]`` blocks of ``pools[i]`` beside its ``hits``, of all pools or of none. Raises ``OutOfBlocks``."""
+    hits = [[] for _ in pools] if hits is None else hits
+    for pool, count, found in zip(pools, counts, hits, strict=True):
+        free = pool.num_free - pool.count_free(found)
+        if count > free:
+            fits = free * pool.block_size
+            raise OutOfBlocks("out_of_blocks", asked=count, free=free, total=pool.num_blocks, fits=fits)
+    for pool, found in zip(pools, hits, strict=True):
+        pool.touch(found)
     return [pool.allocate(count) for pool, count in zip(pools, counts, strict=True)]
+
+
+def _published(seq: SequenceState, block_size: int) -> list[tuple[bytes, bytes]]:
+    """(digest, tokens) of the blocks of ``seq`` that others may find; none after an eviction."""
+    if seq.floor:
+        return []
+    texts = chunks(seq.tokens, block_size, 0, seq.published)
+    return list(zip(seq.digests[: seq.published], texts, strict=True))

@@ -22,7 +22,8 @@ class AllocationReport:
     have it, before the minimum over ``ranks``. ``kv_bytes`` are the blocks of all kinds, ``padding_bytes`` what
     alignment took beside them. ``weight_bytes`` are the model's parameters, ``buffer_bytes`` its buffers.
     ``peak`` is the warm-up of ``warmup_tokens`` tokens (both None without one); ``stats`` is the device before the
-    cache was made.
+    cache was made. Whoever asked for the cache held ``held_bytes`` meanwhile, for the CUDA graphs that will be captured
+    on it: they count as ``used``, as ``current`` and in the ``peak``, so the cache is smaller by them.
     """
 
     name: str
@@ -46,6 +47,7 @@ class AllocationReport:
     peak: PeakReport | None
     stats: MemoryStats
     terms: MeasuredTerms | None
+    held_bytes: int = 0
 
     @property
     def max_tokens(self) -> int:
@@ -90,6 +92,8 @@ class AllocationReport:
         if self.terms is not None:
             values = {"total": self.terms.total, "utilization": self.terms.utilization}
             rows += [(name, value, values) for name, value in self.terms.as_dict().items()]
+        if self.held_bytes:
+            rows.append(("graphs", self.held_bytes, {}))
         if self.peak is not None:
             rows.append(("activations", self.peak.extra, {"tokens": self.warmup_tokens}))
         rows.append(("block", self.block_bytes, {"block_size": self.block_size}))

@@ -125,8 +125,6 @@ def find_codec(name: Any) -> Codec:
     if isinstance(name, Codec):
         return name
     short = str(name).removeprefix("torch.").lower()
-    if short == "float8_e5m2":
-        short = "fp8_e5m2"
     if short not in CODECS:
         try:
             short = find_kv_dtype(short).name

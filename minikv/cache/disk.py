@@ -1,4 +1,4 @@
-"""The disk tier: host blocks in a safetensors file, with a checksum over every byte. Lesson 13.
+"""The disk tier: host blocks in a safetensors file, with a checksum over every byte. Lesson 12.
 
 A file holds, for each kind of layer, one tensor [blocks, *block_shape] for each of the kind's tensors, named "0.0",
 "0.1", "1.0", …; any reader of safetensors can open it. The metadata say what cache it belongs to. The SHA-256 in
@@ -18,6 +18,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save_file
+from torch import Tensor
 
 from minikv.cache.offload import HostPool
 from minikv.cache.paged import PagedKVCache
@@ -53,7 +54,7 @@ def save_blocks(
     }
     metadata = {
         "format": _FORMAT,
-        "cache": _describe(pool.cache),
+        "cache": describe(pool.cache),
         "notes": json.dumps(notes),
         "sha256": _NO_DIGEST,
     }
@@ -82,14 +83,28 @@ def load_blocks(path: str | Path, pool: HostPool, blocks: Sequence[Any]) -> dict
     twice the file's size of CPU memory.
     """
     _check_pool(pool)
-    path, targets = _as_path(path), pool.host_blocks(blocks)
+    targets = pool.host_blocks(blocks)
+    notes, rows = read_blocks(path, pool)
+    for kind, (host, parts) in enumerate(zip(targets, rows, strict=True)):
+        if len(host) != len(parts[0]):
+            raise ArgumentError(
+                "disk_count", path=_as_path(path), kind=kind, saved=len(parts[0]), given=len(host)
+            )
+    pool.fill(blocks, rows)
+    return notes
+
+
+def read_blocks(path: str | Path, pool: HostPool) -> tuple[dict[str, str], list[list[Tensor]]]:
+    """The notes of a file of ``save_blocks``, and all of its blocks as ``pool.fill`` takes them. Raises likewise."""
+    _check_pool(pool)
+    path = _as_path(path)
     try:
         data = path.read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ArgumentError("unreadable_file", path=path, reason=reason) from error
     metadata = _verify(path, data)
-    if metadata.get("cache") != _describe(pool.cache):
+    if metadata.get("cache") != describe(pool.cache):
         raise ArgumentError("disk_other_cache", path=path, name=pool.cache.spec.name)
     try:
         tensors = load(data)
@@ -99,11 +114,7 @@ def load_blocks(path: str | Path, pool: HostPool, blocks: Sequence[Any]) -> dict
         ]
     except (SafetensorError, KeyError) as error:
         raise CorruptFileError("disk_not_blocks", path=path) from error
-    for kind, (host, parts) in enumerate(zip(targets, rows, strict=True)):
-        if len(host) != len(parts[0]):
-            raise ArgumentError("disk_count", path=path, kind=kind, saved=len(parts[0]), given=len(host))
-    pool.fill(blocks, rows)
-    return json.loads(metadata["notes"])
+    return json.loads(metadata["notes"]), rows
 
 
 def _as_path(path: Any) -> Path:
@@ -117,7 +128,7 @@ def _check_pool(pool: Any) -> None:
         raise ArgumentError("disk_not_a_pool", kind=type(pool).__name__)
 
 
-def _describe(cache: PagedKVCache) -> str:
+def describe(cache: PagedKVCache) -> str:
     """What makes the bytes of a block mean the same: block size, codec, and every layer, as JSON."""
     layers = [
         (layer.kind, layer.kv_heads, layer.k_dim, layer.v_dim, layer.window, layer.reads_layer)

@@ -1,4 +1,4 @@
-"""HostPool: blocks of a paged cache in CPU memory, swapped out and in as whole blocks. Lesson 13.
+"""HostPool: blocks of a paged cache in CPU memory, swapped out and in as whole blocks. Lesson 12.
 
 On a GPU the pool is pinned, and its transfers run on a stream of their own, beside the computation:
 
@@ -13,7 +13,7 @@ the same code runs without a stream: a transfer is done when the call returns. A
 layers of its kind: K, V and scales.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -26,21 +26,23 @@ from minikv.cache.layout import blocks_of_each
 from minikv.cache.paged import PagedKVCache
 from minikv.errors import ArgumentError, DoesNotFitError
 from minikv.kernels.slots import as_bytes
-from minikv.units import exact_bytes
+from minikv.units import MIB, exact_bytes
 
 Pairs = Sequence[Iterable[tuple[int, int]]]
+PIECE = 64 * MIB  # of a transfer, staged on the device at a time
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """One swap on its way. ``event`` is None on a CPU, where it is done already."""
+    """One swap on its way to or from ``device``. ``event`` is None on a CPU, where it is done already."""
 
     event: torch.cuda.Event | None
+    device: torch.device
 
     def wait(self) -> None:
-        """Let the current CUDA stream wait for it; the CPU goes on."""
+        """Let the device's current stream wait for it, whichever device is current; the CPU goes on."""
         if self.event is not None:
-            self.event.wait()
+            self.event.wait(torch.cuda.current_stream(self.device))
 
     def synchronize(self) -> None:
         """Let the CPU wait for it."""
@@ -102,13 +104,21 @@ class HostPool:
         self._check_open()
         return frozenset(self._held[kind])
 
+    def pieces(self, pairs: Pairs) -> Iterator[Pairs]:
+        """``pairs`` in calls that stage at most ``PIECE`` bytes on the device, or a block; see ``swap_out``."""
+        for kind, listed in enumerate(map(list, pairs)):
+            count = max(1, PIECE // self.cache.kinds[kind].block_bytes(self.cache.block_size))
+            for start in range(0, len(listed), count):
+                yield [listed[start : start + count] if other == kind else [] for other in range(len(pairs))]
+
     @torch.no_grad()
     def swap_out(self, pairs: Pairs) -> Transfer:
         """Copy blocks of the cache to the host: ``pairs[kind]`` are (device block, host block), as ``Swap`` has them.
 
         Everything is checked before anything moves. If a copy fails after that, the cache is as before, and none of
         these host blocks holds anything: what was in them may be half overwritten. Until it is done it takes as much
-        memory of the device again as the blocks have bytes, for the copies aside; so does ``swap_in``.
+        memory of the device again as the blocks have bytes, for the copies aside, and twice that while they are made;
+        ``swap_in`` takes it once. ``pieces`` keeps both small.
         """
         moves = self._moves(pairs)
         for move in moves:
@@ -146,7 +156,9 @@ class HostPool:
             for move in moves:
                 blocks_of = move.device.to(self.cache.device)
                 for part, host in zip(self.cache.parts(move.kind), self._parts[move.kind], strict=True):
-                    rows = torch.empty_like(host[: len(move.host)], device=self.cache.device)
+                    # There may be more rows than the pool has blocks: several sequences can load one of them.
+                    shape = (len(move.host), *host.shape[1:])
+                    rows = torch.empty(shape, dtype=host.dtype, device=self.cache.device)
                     copy_rows(host, move.host.tolist(), rows, range(len(rows)))
                     staged.append((part, blocks_of, rows))
             for part, blocks_of, rows in staged:
@@ -265,7 +277,7 @@ class HostPool:
         return torch.cuda.stream(self._stream)
 
     def _transfer(self) -> Transfer:
-        return Transfer(None if self._stream is None else self._stream.record_event())
+        return Transfer(None if self._stream is None else self._stream.record_event(), self.cache.device)
 
 
 def copy_rows(src: Tensor, src_rows: Iterable[int], dst: Tensor, dst_rows: Iterable[int]) -> None:

@@ -32,8 +32,7 @@ class PagedKVCache(Pages):
     the memory over now, not page by page in the middle of a request. A block that is used again is not cleared.
 
     ``num_blocks`` is a number for each kind, in the order of ``minikv.plan.pool.block_kinds(spec)``, or one for all.
-    ``codec`` is a name or a ``Codec`` whose bytes are the spec's (None: the one that ``spec.kv_dtype`` names). A spec
-    says "fp8" for both formats of 8 bits, which is e4m3 here: ask for ``codec="fp8_e5m2"`` by name.
+    ``codec`` is a name or a ``Codec`` whose bytes are the spec's (None: the one that ``spec.kv_dtype`` names).
     ``nbytes`` is the sum over the kinds of ``block_bytes(block_size) * num_blocks``, scales included; what alignment
     adds is ``arena.report().padding``.
 

@@ -19,6 +19,13 @@ from minikv.errors import ArgumentError, check_count
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 STORED = (*FLOATS, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
 INDICES = (torch.int32, torch.int64)
+FP8_FROM = 89  # Triton converts from float8_e4m3fn on compute capability 8.9 and later
+
+
+def check_stored(what: str, dtype: torch.dtype, capability: int) -> None:
+    """Raise ``ArgumentError`` where the kernels of a GPU of that compute capability (89: 8.9) cannot read ``dtype``."""
+    if dtype == torch.float8_e4m3fn and capability < FP8_FROM:
+        raise ArgumentError("kernel_fp8", what=what, capability=capability / 10)
 
 
 def check_tensor(

@@ -24,8 +24,9 @@ KV_DTYPES = {
         KVDtype("fp32", 4),
         KVDtype("bf16", 2),
         KVDtype("fp16", 2),
-        # One scale a tensor, as vLLM's kv_cache_dtype="fp8" and static checkpoints have it.
+        # One scale a tensor, as vLLM's kv_cache_dtype="fp8" and static checkpoints have it. "fp8" is e4m3.
         KVDtype("fp8", 1),
+        KVDtype("fp8_e5m2", 1),
         # One float32 scale for each token and KV head.
         KVDtype("fp8_scaled", 1, scale_bytes=4),
         KVDtype("int8", 1, scale_bytes=4),
@@ -40,9 +41,8 @@ _OTHER_NAMES = {
     "float16": "fp16",
     "half": "fp16",
     "fp8_e4m3": "fp8",
-    "fp8_e5m2": "fp8",
     "float8_e4m3fn": "fp8",
-    "float8_e5m2": "fp8",
+    "float8_e5m2": "fp8_e5m2",
 }
 
 

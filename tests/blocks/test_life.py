@@ -3,6 +3,7 @@
 import pytest
 
 from minikv.blocks import BlockManager, Compaction, Copy, PoolKind
+from minikv.errors import UnknownNameError
 from tests.blocks.snapshot import snapshot
 from tests.blocks.world import Broken, World, refused
 
@@ -157,3 +158,18 @@ def test_fragmentation_counts_every_used_slot_once():
     stats = manager.stats()
     assert (stats.asked_tokens, stats.hit_tokens, stats.hit_rate) == (14, 8, 8 / 14)
     assert (stats.sequences, stats.block_size, stats.pools[0].used) == (2, 4, 4)
+
+
+def test_the_tokens_of_a_sequence_are_a_copy():
+    """Also where the window has given their blocks back; and the sequence grows while somebody reads them."""
+    manager = BlockManager([PoolKind(9, 3)], 2)
+    manager.allocate("a", [5, 2**40, 5, 6, 7, 8])
+    manager.commit("a")
+    manager.truncate("a", 6)
+    tokens = manager.tokens("a")
+    manager.append("a", 9)
+    tokens[0] = 1
+    assert (tokens.dtype, tokens.tolist()) == ("int64", [1, 2**40, 5, 6, 7, 8])
+    assert manager.tokens("a").tolist() == [5, 2**40, 5, 6, 7, 8, 9]
+    with pytest.raises(UnknownNameError):
+        manager.tokens("b")

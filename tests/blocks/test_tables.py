@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from minikv.blocks import NULL_BLOCK, BlockManager, PoolKind
+from minikv.errors import UnknownNameError
 
 
 def scattered(seed, size=4, kinds=(None, 7)):
@@ -79,6 +80,21 @@ def test_rows_stay_dense_and_true_after_many_frees(seed):
         manager.check_invariants()
         assert len(manager.block_tables()) == len(manager.sequences())
     assert np.all(manager._tables._arrays[0] == NULL_BLOCK), "no block of an ended sequence stays behind"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_rows_of_some_sequences_are_their_tables(seed):
+    manager = scattered(seed)
+    names = manager.sequences()
+    chosen = random.Random(seed).sample(names, len(names) // 2)
+    for kind in (0, 1):
+        rows = manager.block_tables(kind)[manager.rows(chosen)]
+        for name, row in zip(chosen, rows.tolist(), strict=True):
+            table = manager.block_table(name, kind)
+            assert row[: len(table)] == table
+            assert set(row[len(table) :]) <= {NULL_BLOCK}
+    with pytest.raises(UnknownNameError):
+        manager.rows([*chosen, "nobody"])
 
 
 def test_the_arrays_move_only_when_they_must_grow():

@@ -4,9 +4,8 @@ import torch
 import triton
 from torch import Tensor
 
-from minikv.errors import ArgumentError
 from minikv.kernels.attention import Attention
-from minikv.kernels.checks import FLOATS
+from minikv.kernels.checks import FLOATS, check_stored
 from minikv.kernels.gpu.attention import attention_kernel, merge_splits_kernel, scores_kernel
 from minikv.kernels.gpu.common import Device, Launch, aligned, interpreted, padded
 from minikv.kernels.gpu.configs import Config, attention_config, choose_splits
@@ -45,8 +44,7 @@ def attention_launches(
     for measuring; otherwise the table chooses.
     """
     for what, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        if cache.dtype == torch.float8_e4m3fn and device.capability < 89:
-            raise ArgumentError("kernel_fp8", what=what, capability=device.capability / 10)
+        check_stored(what, cache.dtype, device.capability)
     out_dtype = query.dtype
     query = _as_wide_as_the_cache(query, k_cache, v_cache)
     q_rope = None if q_rope is None else q_rope.to(query.dtype)
