@@ -7,6 +7,11 @@ read. A test that compiles kernels starts a process without it: ``tests.kernels.
 
 import os
 
+if (
+    "PYTEST_XDIST_WORKER" in os.environ
+):  # each worker has a core, and so have the processes that its tests start
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 
 if not torch.cuda.is_available():

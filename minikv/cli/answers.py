@@ -41,6 +41,8 @@ def as_dict(output: "RequestOutput") -> dict[str, Any]:
                 "finish_reason": each.finish_reason,
                 "error": None if each.error is None else _said(each.error),
                 "num_preemptions": each.num_preemptions,
+                "num_drafted": each.num_drafted,
+                "num_accepted": each.num_accepted,
                 "timing": vars(each.timing),
             }
             for each in output.completions

@@ -33,6 +33,9 @@ def bench(
     num_blocks: options.NumBlocks = None,
     kv_bytes: options.KvBytes = None,
     kv_dtype: options.KvDtype = None,
+    cpu_kv: options.CpuKv = None,
+    prefix_dir: options.PrefixDir = None,
+    prompt_lookup: options.PromptLookup = 0,
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
     max_num_seqs: options.MaxNumSeqs = 64,
@@ -65,6 +68,9 @@ def bench(
         max_num_seqs=max_num_seqs,
         max_batched_tokens=max_batched_tokens,
         seed=seed,
+        cpu_kv_bytes=size("--cpu-kv", cpu_kv),
+        prefix_dir=prefix_dir,
+        prompt_lookup=prompt_lookup,
     )
     from minikv.cli.bench_run import run
 
@@ -101,6 +107,10 @@ def _text(result: "Result", lang: str) -> str:
         "peak_kv": format_bytes(result.peak_kv_bytes),
         "kv": format_bytes(result.kv_bytes),
     }
+    if found.swaps or found.host_hit_rate:
+        values |= {"swaps": f"{found.swaps:,}", "host_hit_rate": f"{found.host_hit_rate:.1%}"}
+    if found.acceptance is not None:
+        values["acceptance"] = f"{found.acceptance:.1%}"
     rows = [(_say(name, lang), value, _say(f"{name}_means", lang)) for name, value in values.items()]
     title = _say(
         "title",

@@ -22,7 +22,16 @@ Cache = Annotated[str, typer.Option(help="paged, or linear: a row of the longest
 BlockSize = Annotated[int, typer.Option(help="Tokens a block.")]
 NumBlocks = Annotated[int | None, typer.Option(help="Blocks of the cache (of a linear one: rows).")]
 KvBytes = Annotated[str | None, typer.Option(help="The cache's size, such as 2GiB, instead of --num-blocks.")]
-KvDtype = Annotated[str | None, typer.Option(help="bf16, fp16, fp32, fp8, fp8_scaled or int8.")]
+KvDtype = Annotated[str | None, typer.Option(help="bf16, fp16, fp32, fp8, fp8_e5m2, fp8_scaled or int8.")]
+CpuKv = Annotated[
+    str | None, typer.Option("--cpu-kv", help="Host memory for swapped sequences and prefixes, such as 8GiB.")
+]
+PrefixDir = Annotated[
+    str | None, typer.Option(help="A folder that keeps prefix blocks from run to run; needs --cpu-kv.")
+]
+PromptLookup = Annotated[
+    int, typer.Option(help="The most tokens of a step that are guessed from what a sequence has repeated.")
+]
 MaxNumSeqs = Annotated[int, typer.Option(help="Sequences that run at once.")]
 MaxBatchedTokens = Annotated[int, typer.Option(help="The most tokens of one step.")]
 
@@ -50,12 +59,23 @@ class Engine:
     max_batched_tokens: int
     seed: int | None
     tp: int = 1
+    cpu_kv_bytes: int | None = None
+    prefix_dir: str | None = None
+    prompt_lookup: int = 0
 
     def __post_init__(self):
-        counts = ("block_size", "num_blocks", "kv_bytes", "max_num_seqs", "max_batched_tokens")
+        counts = (
+            "block_size",
+            "num_blocks",
+            "kv_bytes",
+            "max_num_seqs",
+            "max_batched_tokens",
+            "cpu_kv_bytes",
+        )
         for what in counts:
             if getattr(self, what) is not None:
                 check_count(what, getattr(self, what))
+        check_count("prompt_lookup", self.prompt_lookup, least=0)
         if self.seed is not None:
             check_count("seed", self.seed, least=0)
 

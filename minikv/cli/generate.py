@@ -42,6 +42,9 @@ def generate(
     num_blocks: options.NumBlocks = None,
     kv_bytes: options.KvBytes = None,
     kv_dtype: options.KvDtype = None,
+    cpu_kv: options.CpuKv = None,
+    prefix_dir: options.PrefixDir = None,
+    prompt_lookup: options.PromptLookup = 0,
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
     max_num_seqs: options.MaxNumSeqs = 64,
@@ -76,6 +79,9 @@ def generate(
         max_batched_tokens=max_batched_tokens,
         seed=seed,
         tp=options.started()[1],
+        cpu_kv_bytes=size("--cpu-kv", cpu_kv),
+        prefix_dir=prefix_dir,
+        prompt_lookup=prompt_lookup,
     )
     if profile is not None and engine.tp > 1:
         raise ArgumentError("parallel_profile", size=engine.tp)

@@ -22,7 +22,9 @@ def plan(
     tp: Annotated[int, typer.Option(help="Tensor-parallel size: GPUs that share the model.")] = 1,
     context: Annotated[int | None, typer.Option(help="Tokens a sequence, prompt and answer.")] = None,
     batch: Annotated[int, typer.Option(help="Sequences at once.")] = 1,
-    kv_dtype: Annotated[str | None, typer.Option(help="bf16, fp16, fp32, fp8, fp8_scaled or int8.")] = None,
+    kv_dtype: Annotated[
+        str | None, typer.Option(help="bf16, fp16, fp32, fp8, fp8_e5m2, fp8_scaled or int8.")
+    ] = None,
     utilization: Annotated[float, typer.Option(help="Share of the GPU that may be used.")] = 0.9,
     block_size: Annotated[int, typer.Option(help="Tokens a block.")] = 16,
     chunk: Annotated[int, typer.Option(help="The most tokens that one forward prefills.")] = 8192,

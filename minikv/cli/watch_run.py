@@ -116,7 +116,7 @@ class Run:
 
     def _step(self, event: StepEvent) -> None:
         # A line may be JSON and still no step: what the view draws has to be numbers, of every kind of layer.
-        counts = (event.running, event.prefill_tokens, event.decode_tokens)
+        counts = (event.running, event.prefill_tokens, event.decode_tokens, event.drafted, event.accepted)
         kinds = (*event.used, *event.cached, *event.total)
         whole = all(isinstance(count, int) for count in (*counts, *kinds))
         if not whole or len(kinds) != 3 * len(event.total) or min(event.total, default=0) < 1:
@@ -127,7 +127,7 @@ class Run:
         self.last = event
         self._prefilled += event.prefill_tokens
         if not event.failed:
-            self._made(event.time, event.decode_tokens)
+            self._made(event.time, event.decode_tokens - event.drafted + event.accepted)
 
     def _made(self, now: float, tokens: int) -> None:
         self.generated += tokens

@@ -1,9 +1,10 @@
 """From what a caller asks of an LLM to a cache of the right size, and the block manager that shares it out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from minikv.blocks import BlockManager, PoolKind
 from minikv.cache.allocation import AllocationReport
@@ -11,12 +12,15 @@ from minikv.cache.allocator import allocate_kv_cache
 from minikv.cache.linear import LinearKVCache
 from minikv.cache.linear_pages import LinearPages
 from minikv.cache.paged import PagedKVCache
+from minikv.engine.graph_memory import held
+from minikv.engine.graphs import expected_memory
 from minikv.errors import ArgumentError, DoesNotFitError, check_count
 from minikv.memory.stats import MemoryStats
-from minikv.models import seen_window
+from minikv.models import own_attention, seen_window
 from minikv.models.sharding import ranks_wanted
 from minikv.plan import CacheSpec
-from minikv.plan.pool import sequence_bytes
+from minikv.plan.dtypes import find_kv_dtype
+from minikv.plan.pool import block_kinds, sequence_bytes
 from minikv.units import GIB, exact_bytes
 
 if TYPE_CHECKING:
@@ -39,11 +43,14 @@ class Wanted:
     max_model_len: int | None
     cache: str
     kv_dtype: str | None
+    enforce_eager: bool = False
 
     def __post_init__(self) -> None:
         if self.cache not in CACHES:
             known = ", ".join(CACHES)
             raise ArgumentError("unknown_choice", what="cache", value=self.cache, known=known)
+        if self.kv_dtype is not None:
+            find_kv_dtype(self.kv_dtype)
         for what in ("block_size", "max_num_seqs", "max_batched_tokens"):
             check_count(what, getattr(self, what))
         for what in ("kv_bytes", "num_blocks", "max_model_len"):
@@ -73,7 +80,8 @@ def build_cache(
 ) -> tuple[PagedKVCache | LinearPages, AllocationReport | None]:
     """The cache, and for a paged one how its size came about.
 
-    A paged cache on a GPU is measured, unless a size is given. On a CPU it has room for ``max_num_seqs`` sequences of
+    A paged cache on a GPU is measured, unless a size is given, and what CUDA graphs will take is held meanwhile. On a
+    CPU it has room for ``max_num_seqs`` sequences of
     the longest length, but takes at most 4 GiB and half of the free memory. A linear cache has as many rows as fit into
     ``kv_bytes``, or ``num_blocks`` rows, at most and by default one for each of ``max_num_seqs``.
     """
@@ -86,17 +94,33 @@ def build_cache(
         full = wanted.max_num_seqs * sequence_bytes(spec, longest or 4096, wanted.block_size)
         num_bytes = min(full, MOST_ON_A_CPU, MemoryStats.read(device).free // (2 * spec.tp))
     largest_step = wanted.max_batched_tokens if longest is None else min(longest, wanted.max_batched_tokens)
-    return allocate_kv_cache(
-        model,
-        block_size=wanted.block_size,
-        utilization=wanted.utilization,
-        num_blocks=wanted.num_blocks,
-        kv_bytes=num_bytes,
-        warmup_tokens=largest_step if measured and device.type != "cpu" else None,
-        kv_dtype=wanted.kv_dtype,
-        tp=spec.tp,
-        **_windows(spec, wanted, longest),
-    )
+    measured = measured and device.type != "cpu"
+    with own_attention(model):  # another LLM may be bound to it: what is measured has no batch
+        graph_bytes = _graph_bytes(model, spec, wanted, longest) if measured else 0
+    with own_attention(model), held(graph_bytes, device):
+        cache, report = allocate_kv_cache(
+            model,
+            block_size=wanted.block_size,
+            utilization=wanted.utilization,
+            num_blocks=wanted.num_blocks,
+            kv_bytes=num_bytes,
+            warmup_tokens=largest_step if measured else None,
+            kv_dtype=wanted.kv_dtype,
+            tp=spec.tp,
+            **_windows(spec, wanted, longest),
+        )
+    return cache, replace(report, held_bytes=graph_bytes)
+
+
+def _graph_bytes(model: Any, spec: CacheSpec, wanted: Wanted, longest: int | None) -> int:
+    """What the CUDA graphs of decode steps will take; 0 where there will be none."""
+    if wanted.enforce_eager or spec.tp > 1 or longest is None:
+        return 0
+    width = -(-longest // wanted.block_size)
+    try:
+        return expected_memory(model, len(block_kinds(spec)), wanted.max_num_seqs, width).num_bytes
+    except torch.OutOfMemoryError:
+        return 0  # not even single tokens can be computed: allocate_kv_cache says so, with the numbers
 
 
 def _windows(spec: CacheSpec, wanted: Wanted, longest: int | None) -> dict[str, int]:
@@ -117,11 +141,11 @@ def _windows(spec: CacheSpec, wanted: Wanted, longest: int | None) -> dict[str, 
     return {"context": context, "batch": batch}
 
 
-def build_manager(cache: PagedKVCache | LinearPages) -> BlockManager:
-    """A manager of the cache's blocks, a pool for each kind of layer."""
+def build_manager(cache: PagedKVCache | LinearPages, host_blocks: int = 0) -> BlockManager:
+    """A manager of the cache's blocks, a pool for each kind of layer, and of as many host blocks for each."""
     windows = [seen_window(cache, kind) for kind in range(len(cache.kinds))]
     kinds = [PoolKind(*pair) for pair in zip(cache.num_blocks, windows, strict=True)]
-    return BlockManager(kinds, cache.block_size)
+    return BlockManager(kinds, cache.block_size, host_blocks=host_blocks)
 
 
 def eos_ids(model: Any) -> frozenset[int]:

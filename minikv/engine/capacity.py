@@ -86,3 +86,18 @@ def cheapest_victim(manager: BlockManager, candidates: Iterable[Sequence], asked
         if best_rank is None or rank < best_rank:
             best, best_rank = seq, rank
     return best
+
+
+def lost_tokens(manager: BlockManager, seq: Sequence) -> int:
+    """Tokens of ``seq`` that would be computed again: those behind the blocks that another sequence holds as well.
+
+    What a window has given back counts as lost: others may have written there since.
+    """
+    tables = [manager.block_table(seq.id, kind) for kind in range(len(manager.pools))]
+    kept = 0
+    for blocks in zip(*tables, strict=True):
+        held = zip(manager.pools, blocks, strict=True)
+        if any(block == NULL_BLOCK or pool.ref_count(block) == 1 for pool, block in held):
+            break
+        kept += 1
+    return max(0, seq.num_computed - kept * manager.block_size)

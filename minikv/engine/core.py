@@ -5,16 +5,18 @@ schedule  ->  compute  ->  read the text  ->  finish  ->  tell
     +------------+---------------+----> fail: the step's requests end with the error, the others go on
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
+from time import perf_counter
 from traceback import clear_frames
 from typing import Any
 
+from minikv.engine.prompt_lookup import count_right
 from minikv.engine.prompts import Asked
 from minikv.engine.record import Inbox, Record, Samples
 from minikv.engine.runner import Runner
 from minikv.engine.scheduler import Scheduler
-from minikv.engine.sequence import FinishReason, SequenceId
+from minikv.engine.sequence import SequenceId
 from minikv.engine.step import Step
 from minikv.errors import ArgumentError
 
@@ -24,7 +26,7 @@ class Core:
 
     Not for several threads at once. ``emit`` and ``clock`` of the scheduler may raise, and ``emit`` may call ``add``,
     ``abort`` and ``drop``: a caller is told after the step. ``steps`` have been computed, ``generated`` tokens made
-    and ``finished`` requests ended.
+    and ``finished`` requests ended. ``took``, if it is set, is told how many seconds the runner had each step.
     """
 
     def __init__(self, scheduler: Scheduler, runner: Runner, tokenizer: Any, eos: frozenset[int]):
@@ -33,6 +35,7 @@ class Core:
         self.steps = self.generated = self.finished = 0
         self._records: dict[str | int, Record] = {}
         self._samples: dict[SequenceId, Samples] = {}
+        self.took: Callable[[Step, float], None] | None = None
         self._stepping = False
         self._changed: dict[str | int, None] = {}  # requests whose callers may have to be told something
         self._left: list[Inbox] = []  # callers who went while a step was computed
@@ -115,22 +118,41 @@ class Core:
                 self._settle(item.id.request for item in step.items)
 
     def _compute(self, step: Step) -> None:
-        """Run ``step``, and hand each new token to whoever asked for it."""
-        due = [self._samples[seq_id] for seq_id in step.sampled]
-        drawn = self.runner.run(step, [each.params for each in due], [each.draw for each in due])
-        read = [each.read(token, self.eos) for each, token in zip(due, drawn.token_ids, strict=True)]
-        stopped = [each.seq.id for each, (_, stops) in zip(due, read, strict=True) if stops]
+        """Run ``step``, and hand each new token, accepted drafts included, to whoever asked for it."""
+        due = [(self._samples[seq_id], item) for item in step.items for seq_id in item.samples]
+        params = [each.params for each, item in due for _ in range(item.drafts + 1)]
+        draws = [draw for each, item in due for draw in each.draws(item.drafts + 1)]
+        began = perf_counter()
+
+        def meanwhile() -> None:
+            for each, _ in due:
+                each.catch_up()
+
+        drawn = self.runner.run(step, params, draws, meanwhile)
+        if self.took is not None:
+            self.took(step, perf_counter() - began)
+        news, stopped, end = [], [], 0
+        for each, item in due:
+            start, end = end, end + item.drafts + 1
+            ids = drawn.token_ids[start:end]
+            if item.drafts:
+                ids = ids[: count_right(item.guessed, ids) + 1]
+            pieces, stops = each.read(ids, self.eos)
+            if stops:
+                stopped.append(each.seq.id)
+            news.append((each, list(zip(ids, pieces, drawn.logprobs[start:end], strict=False))))
+        token_ids = [tokens[-1][0] for _, tokens in news]
+        accepted = {each.seq.id: len(tokens) - 1 for each, tokens in news if len(tokens) > 1}
+        ends = [each.seq.num_output + len(tokens) for each, tokens in news]
         try:
-            self.scheduler.finish(step, drawn.token_ids, stopped)
+            self.scheduler.finish(step, token_ids, stopped, accepted)
         finally:
             if self.scheduler.open_step is None:  # also where ``emit`` raised: the tokens are there
-                for each, token, logprobs, (piece, _) in zip(
-                    due, drawn.token_ids, drawn.logprobs, read, strict=True
-                ):
-                    if each.seq.finish_reason is not FinishReason.ABORT:
-                        self.generated += 1
-                        name = each.seq.id.request
-                        self._records[name].inbox.tokens.append(each.take(token, piece, logprobs))
+                for (each, tokens), end in zip(news, ends, strict=True):
+                    if each.seq.num_output == end:  # else it was aborted before they came
+                        self.generated += len(tokens)
+                        inbox = self._records[each.seq.id.request].inbox
+                        inbox.tokens += [each.take(*token) for token in tokens]
 
     def _settle(self, names: Iterable[str | int] = ()) -> None:
         """Tell of ends without a token, give back what has ended, abort what nobody waits for; after the step."""

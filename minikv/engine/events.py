@@ -9,7 +9,20 @@ from typing import Any, Literal
 from minikv.errors import ArgumentError
 
 Happened = Literal[
-    "arrive", "hit", "allocate", "evict", "preempt", "free", "first", "finish", "abort", "fail"
+    "arrive",
+    "hit",
+    "host_hit",
+    "allocate",
+    "evict",
+    "preempt",
+    "swap_out",
+    "swap_in",
+    "rollback",
+    "free",
+    "first",
+    "finish",
+    "abort",
+    "fail",
 ]
 
 
@@ -20,10 +33,15 @@ class Event:
     ``bytes`` are those of the blocks, None if nobody said what a block costs. What ``tokens`` counts:
 
     - arrive: ``tokens`` of prompt. hit: ``tokens`` found in the prefix cache, in ``blocks`` that are shared now
-      (those that a window no longer reads not counted).
+      (those that a window no longer reads not counted), 0 ``tokens`` where other kinds of all of them come from the
+      host. host_hit: ``tokens`` found in host memory besides, in ``blocks`` that are transferred to the device.
     - allocate: ``blocks`` taken for ``tokens`` more tokens, copies of shared ones included.
     - evict: cached ``blocks`` whose content the step's allocations overwrite; it has no sequence.
-    - preempt: ``tokens`` whose K and V are given up. free: ``blocks`` that became free.
+    - preempt: ``tokens`` whose K and V leave the device. Where there is host memory, ``how`` is "swap" or "recompute",
+      and both were estimated to take so many seconds. rollback: ``tokens`` of drafts that were refused, and ``blocks``
+      that became free with them. free: ``blocks`` that became free.
+    - swap_out: ``blocks`` transferred to the host for ``tokens`` of a sequence, or, without one, of cached prefixes
+      that are evicted (what the host has already is not counted). swap_in: ``blocks`` transferred back.
     - first: the first token. finish, abort, fail: the end, after ``tokens`` generated.
     """
 
@@ -34,6 +52,9 @@ class Event:
     tokens: int
     blocks: tuple[int, ...] = ()
     bytes: int | None = None
+    how: Literal["swap", "recompute"] | None = None
+    swap_seconds: float | None = None
+    recompute_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -41,7 +62,8 @@ class StepEvent:
     """One step, written when it has ended; block counts have one number for each kind of layer.
 
     ``seconds`` passed between ``schedule`` and ``finish``. ``used`` blocks were held during the step, and
-    ``wasted_slots`` of their slots had no token; ``cached`` blocks were free and could still be found.
+    ``wasted_slots`` of their slots had no token; ``cached`` blocks were free and could still be found. ``drafted`` of
+    the ``decode_tokens`` were guessed, and ``accepted`` of those are what the model itself said.
     """
 
     time: float
@@ -57,10 +79,13 @@ class StepEvent:
     wasted_slots: tuple[int, ...]
     block_size: int
     failed: bool = False
+    drafted: int = 0
+    accepted: int = 0
     kind: Literal["step"] = "step"
 
 
 AnyEvent = Event | StepEvent
+_OPTIONAL = ("how", "swap_seconds", "recompute_seconds")
 Emit = Callable[[AnyEvent], object]
 
 
@@ -99,8 +124,11 @@ class EventLog:
 
 
 def to_json(event: AnyEvent) -> str:
-    """One line, without its end."""
-    return json.dumps(asdict(event), ensure_ascii=False)
+    """One line, without its end; what only a preemption has is left out of the others."""
+    told = {
+        name: value for name, value in asdict(event).items() if value is not None or name not in _OPTIONAL
+    }
+    return json.dumps(told, ensure_ascii=False)
 
 
 def from_json(line: str) -> AnyEvent:

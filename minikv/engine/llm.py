@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from pathlib import Path
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
 
 from minikv.cache.allocator import kv_dtype_of
@@ -31,6 +32,8 @@ from minikv.engine.building import (
 )
 from minikv.engine.core import Core
 from minikv.engine.events import Emit
+from minikv.engine.graphs import capture_decodes
+from minikv.engine.host import Host, HostWanted
 from minikv.engine.outputs import RequestOutput, StepOutput, Token, check_failures
 from minikv.engine.progress import Progress
 from minikv.engine.prompts import Asked, Prompt, Prompts, read_all, read_one
@@ -44,6 +47,7 @@ from minikv.errors import ArgumentError, check_count
 from minikv.models import Adapter, Loaded, bind_model, load
 from minikv.models.sharding import ranks_of
 from minikv.plan import CacheSpec
+from minikv.plan.preemption import TransferRates
 
 if TYPE_CHECKING:
     from minikv.engine.memory_report import MemoryReport
@@ -58,12 +62,27 @@ class LLM:
     Size: on a GPU ``allocate_kv_cache`` measures, up to ``utilization`` of it; ``kv_bytes`` or ``num_blocks`` (of
     ``block_size`` tokens each) give the size instead. On a CPU the default is room for ``max_num_seqs`` sequences of
     the longest length, at most 4 GiB and half of what is free. ``cache="linear"`` keeps a row of ``max_model_len``
-    tokens for each sequence instead of blocks (``num_blocks`` are rows then). ``kv_dtype`` None is the model's own.
+    tokens for each sequence instead of blocks (``num_blocks`` are rows then). ``kv_dtype`` None is the model's own;
+    "fp8_e4m3", "fp8_e5m2", "fp8_scaled" and "int8" store a byte an element, the last two a scale for each token and KV
+    head besides. A GPU below compute capability 8.9 reads e4m3 only as copies (``reads="gather"``).
+
+    On a GPU decode steps are captured as CUDA graphs (``minikv.engine.graphs``) and replayed, unless ``enforce_eager``;
+    the model's parameters must stay where they are then. ``memory_report`` says what the graphs take, or why there are
+    none.
+
+    ``cpu_kv_bytes`` of host memory take the blocks of preempted sequences where a transfer costs less than computing
+    them again, and prefix blocks that the device evicts. What costs less is measured, or given as ``swap_rates``. The
+    memory is taken in whole CPU blocks of ``cpu_block_size`` tokens, a multiple of ``block_size`` (None: one). With
+    ``prefix_dir`` too the prefix blocks are saved in that folder when the LLM closes, and a later one of the same model
+    begins with them. To know that it is the same, every weight is read once. Prompts can be read from that file.
 
     A step computes at most ``max_batched_tokens`` tokens of at most ``max_num_seqs`` sequences. Prompt and
     ``max_tokens`` of a request are together at most ``max_model_len`` (None: the model's positions), and never more
     than the model has in a table. A request without a seed draws from the LLM's (None: a new one each time). Every
     event goes to ``emit``; ``clock`` gives seconds.
+
+    ``prompt_lookup``: in a decode up to so many tokens behind the newest one are guessed from what the sequence has
+    repeated before (0: none). The tokens are the same, in fewer steps where the guesses are right.
 
     ``tp`` "auto", or a number of processes: each of those that torchrun has started makes the same LLM, on its shard of
     the model. On rank 0 it is used as ever. On the others this call computes what rank 0 asks for, and ends the process
@@ -91,9 +110,15 @@ class LLM:
         max_num_seqs: int = 64,
         max_batched_tokens: int = 2048,
         max_model_len: int | None = None,
+        prompt_lookup: int = 0,
         cache: str = "paged",
         kv_dtype: str | None = None,
+        enforce_eager: bool = False,
         reads: str = "auto",
+        cpu_kv_bytes: int | None = None,
+        cpu_block_size: int | None = None,
+        swap_rates: TransferRates | None = None,
+        prefix_dir: str | Path | None = None,
         seed: int | None = None,
         tp: int | str = 1,
         emit: Emit | None = None,
@@ -101,6 +126,7 @@ class LLM:
     ):
         if seed is not None:
             check_count("seed", seed, least=0)
+        check_count("prompt_lookup", prompt_lookup, least=0)  # before the cache is made
         wanted = Wanted(
             kv_bytes=kv_bytes,
             num_blocks=num_blocks,
@@ -111,7 +137,10 @@ class LLM:
             max_model_len=max_model_len,
             cache=cache,
             kv_dtype=kv_dtype,
+            enforce_eager=enforce_eager
+            or reads == "gather",  # room is held for graphs unless there will be none
         )
+        offload = HostWanted(cpu_kv_bytes, cpu_block_size, swap_rates, prefix_dir, block_size, cache, tp)
         self._team = meet(tp)
         if isinstance(model, str | Path):
             model = load(model, dtype=dtype, device=device, tp=tp)
@@ -130,24 +159,53 @@ class LLM:
             raise ArgumentError("parallel_model", tp=tp, ranks=ranks)
         spec = CacheSpec.from_config(model.config, tp=ranks, kv_dtype=kv_dtype or kv_dtype_of(model))
         self.model, self.tokenizer = model, tokenizer
+        host_blocks = offload.num_blocks(spec)
         self.cache, self.allocation = build_cache(model, spec, wanted)
-        self.manager, longest = build_manager(self.cache), longest_sequence(spec, wanted)
+        self.manager, longest = build_manager(self.cache, host_blocks), longest_sequence(spec, wanted)
         self.scheduler = Scheduler(
             self.manager,
             max_num_seqs=max_num_seqs,
             max_batched_tokens=max_batched_tokens,
             max_model_len=longest,
+            prompt_lookup=prompt_lookup,
             clock=clock,
             emit=emit,
             block_bytes=[kind.block_bytes(self.cache.block_size) for kind in self.cache.kinds],
         )
-        # Last, because it changes the model.
-        self.adapter: Adapter = bind_model(model, self.cache, reads=reads)
+        self.host: Host | None = None
+        try:
+            self.host = offload.open(model, self.cache, self.scheduler)
+            # Last, because it changes the model.
+            self.adapter: Adapter = bind_model(model, self.cache, reads=reads)
+        except BaseException:
+            if self.host is not None:
+                self.host.close()
+            self.cache.close()  # a notebook keeps the traceback, and the traceback this object
+            raise
         limits = [limit for limit in (longest, self.adapter.position_limit) if limit is not None]
         self.scheduler.max_model_len = min(limits, default=None)
         self.runner = Runner(self.adapter) if self._team is None else self._team.runner(self.adapter)
+        try:
+            self.runner.use(
+                capture_decodes(
+                    self.adapter,
+                    max_num_seqs,
+                    self.scheduler.max_model_len,
+                    enforce_eager=enforce_eager,
+                    ranks=ranks,
+                )
+            )
+        except BaseException as error:
+            clear_frames(error.__traceback__)  # which hold views of the cache
+            self.adapter.unbind()
+            if self.host is not None:
+                self.host.close()
+            self.cache.close()
+            raise
         self.vocabulary: int = model.get_input_embeddings().num_embeddings
         self._core = Core(self.scheduler, self.runner, tokenizer, eos_ids(model))
+        if self.host is not None:
+            self.runner.transfer, self._core.took = self.host.transfer, self.host.took
         self._inbox = Inbox()
         self._turns = Turns()
         self._seed = secrets.randbits(32) if seed is None else seed
@@ -271,10 +329,23 @@ class LLM:
             if not self._closed:
                 self._core.clear()
                 self._closed = True
-                if self._team is not None:
-                    self._team.stop()
-                self.adapter.unbind()
-            self.cache.close()
+                try:
+                    if self.host is not None:
+                        self.host.save()
+                finally:  # also where Ctrl+C ends a long save
+                    if self._team is not None:
+                        self._team.stop()
+                    self.adapter.unbind()
+                    self._give_back()
+            else:  # what the last call could not give back
+                self._give_back()
+
+    def _give_back(self) -> None:
+        """The memory, the cache's last: what else there is reads it."""
+        self.runner.close()
+        if self.host is not None:
+            self.host.close()
+        self.cache.close()
 
     def _stream(self, requests: list[Asked]) -> Iterator[Token | None]:
         """None once all requests are queued, then the tokens."""

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from minikv.cache.paged import PagedKVCache
 from minikv.cache.sharded import local
+from minikv.engine.graph_memory import GraphMemory
+from minikv.engine.graphs import Eager
 from minikv.i18n import pick_language, text
 from minikv.memory.columns import columns
 from minikv.memory.resident import extent_bytes, extents, resident_bytes
@@ -24,6 +26,8 @@ class MemoryReport:
     - ``kv_bytes``: every block of the cache, in use or not. ``padding_bytes``: the rest of its arena.
     - ``absent_bytes``: of the weights, what is not in memory now. Weights that are a mapped file come page by page as
       they are read. 0 on a GPU; None where the system does not say, and then all of them count as present.
+    - ``graphs``: what the captured decode steps have taken, None where there are none, and then ``why_eager`` says why;
+      ``held_bytes`` were held for them when the cache was measured.
     - ``activation_bytes``: what the largest step needed while it ran, ``warmup_tokens`` tokens, where the size of the
       cache was measured (else None). Between two steps none of it is alive, so it is in no part.
     """
@@ -37,6 +41,9 @@ class MemoryReport:
     padding_bytes: int
     activation_bytes: int | None = None
     warmup_tokens: int | None = None
+    graphs: GraphMemory | None = None
+    why_eager: Eager | None = None
+    held_bytes: int = 0
 
     @property
     def used(self) -> int:
@@ -51,9 +58,9 @@ class MemoryReport:
     def parts(self) -> dict[str, int]:
         """What the device's bytes are for, in order, for a bar; they add up to ``total``.
 
-        ``weights`` (those in memory), ``buffers``, ``kv`` and ``padding`` are known to the byte, ``headroom`` is
-        measured: what the driver, or on a CPU the system, could still give. The others are what remains of a measured
-        figure:
+        ``weights`` (those in memory), ``buffers``, ``kv`` and ``padding`` are known to the byte. Measured are
+        ``graphs``, where there are any, and ``headroom``: what the driver, or on a CPU the system, could still give.
+        The others are what remains of a measured figure:
 
         - on CUDA ``tensors`` (torch's other live tensors in this process, such as cuBLAS workspaces, and its rounding
           to 512 B), ``cached`` (reserved - allocated: torch keeps it for the next step), and of what torch did not take
@@ -73,11 +80,19 @@ class MemoryReport:
         unknown = stats.allocated - sum(known.values())
         if stats.kind == "cpu":
             return known | {"rest": unknown, "headroom": stats.free}
-        parts = known | {"tensors": unknown, "cached": stats.reserved - stats.allocated}
+        # Of the graphs, their buffers are allocated, their pool is reserved, and the rest torch knows nothing of.
+        graphs = GraphMemory(0, 0, 0, 0) if self.graphs is None else self.graphs
+        if self.graphs is not None:
+            known["graphs"] = graphs.num_bytes
+        parts = known | {
+            "tensors": unknown - graphs.buffer_bytes,
+            "cached": stats.reserved - stats.allocated - graphs.pool_bytes,
+        }
+        non_torch = stats.non_torch - graphs.driver_bytes
         if stats.others is None:
-            parts["not_torch"] = stats.non_torch
+            parts["not_torch"] = non_torch
         else:
-            parts |= {"context": stats.non_torch - stats.others, "others": stats.others}
+            parts |= {"context": non_torch - stats.others, "others": stats.others}
         return parts | {"headroom": stats.free}
 
     def as_dict(self) -> dict[str, Any]:
@@ -92,6 +107,8 @@ class MemoryReport:
             "absent_bytes": self.absent_bytes,
             "activation_bytes": self.activation_bytes,
             "warmup_tokens": self.warmup_tokens,
+            "graphs": None if self.graphs is None else self.graphs.count,
+            "why_eager": None if self.why_eager is None else self.why_eager.reason,
             "nvml": self.stats.nvml,
         }
 
@@ -118,8 +135,23 @@ class MemoryReport:
         if self.activation_bytes is not None:
             activations = exact_bytes(self.activation_bytes)
             lines.append(_say("activations", lang, activations=activations, tokens=self.warmup_tokens))
+        lines += self._of_graphs(lang)
         if self.stats.nvml is not None:
             lines.append(_say("nvml_silent", lang, reason=self.stats.nvml))
+        return lines
+
+    def _of_graphs(self, lang: str) -> list[str]:
+        graphs, why = self.graphs, self.why_eager
+        if graphs is None:
+            if why is None or why.reason == "cpu":
+                return []
+            return [_say("eager", lang, why=why.text(lang))]
+        sizes = {"buffers": graphs.buffer_bytes, "pool": graphs.pool_bytes, "driver": graphs.driver_bytes}
+        written = {name: exact_bytes(value) for name, value in sizes.items()}
+        lines = [_say("graphs", lang, count=graphs.count, **written)]
+        more = graphs.num_bytes - self.held_bytes
+        if self.held_bytes and more > 0:
+            lines.append(_say("graphs_more", lang, more=exact_bytes(more), held=exact_bytes(self.held_bytes)))
         return lines
 
 
@@ -132,7 +164,7 @@ def memory_report(llm: "LLM") -> MemoryReport:
     weights = extents(parameters)
     weight_bytes = extent_bytes(weights)
     present = resident_bytes(weights) if cache.device.type == "cpu" else weight_bytes
-    allocation = llm.allocation
+    allocation, runner = llm.allocation, llm.runner
     peak = None if allocation is None else allocation.peak
     return MemoryReport(
         model=llm.cache.spec.name,
@@ -144,6 +176,9 @@ def memory_report(llm: "LLM") -> MemoryReport:
         padding_bytes=arena.capacity - cache.nbytes,
         activation_bytes=None if peak is None else peak.extra,
         warmup_tokens=None if peak is None or allocation is None else allocation.warmup_tokens,
+        graphs=None if runner.graphs is None else runner.graphs.memory,
+        why_eager=runner.why_eager,
+        held_bytes=0 if allocation is None else allocation.held_bytes,
     )
 
 

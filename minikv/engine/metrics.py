@@ -24,8 +24,13 @@ class Metrics:
     """A run from its first event to its last, ``seconds`` of the scheduler's clock.
 
     - ``generated_tokens``: of the sequences that have ended. ``computed_tokens``: those that went through a forward.
-    - ``hit_rate``: the share of the prefill's tokens, those of a recompute included, that the prefix cache had.
-    - ``lost_tokens``: their K and V were given up by preemption.
+    - ``hit_rate``: the share of the prefill's tokens, those of a recompute included, that the prefix cache had on the
+      device.
+    - ``lost_tokens``: their K and V were given up by preemption; a swap gives nothing up, unless its step fails.
+      ``swaps`` are among the ``preemptions``. ``host_hit_rate``: the share of the prefill's tokens that came from the
+      host.
+    - ``drafted_tokens`` were computed as guesses, and ``accepted_tokens`` of them were right; ``acceptance`` is their
+      share, None where nothing was guessed.
     - ``occupancy``: the share of the blocks in use; ``waste``: the share of their slots without a token. Of all kinds
       of layers together, averaged over the steps by their seconds.
     - ``ttft``: from arrival to the first token; ``tpot``: from token to token after it, the mean of each sequence that
@@ -49,6 +54,11 @@ class Metrics:
     lost_tokens: int
     ttft: Percentiles | None
     tpot: Percentiles | None
+    swaps: int = 0
+    host_hit_rate: float = 0.0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    acceptance: float | None = None
 
 
 def summary(events: Sequence[AnyEvent]) -> Metrics:
@@ -62,8 +72,8 @@ def summary(events: Sequence[AnyEvent]) -> Metrics:
         by_kind.setdefault(event.kind, []).append(event)
     ends = [event for kind in ("finish", "abort", "fail") for event in by_kind.get(kind, [])]
     computed = sum(step.prefill_tokens + step.decode_tokens for step in steps if not step.failed)
-    hits = sum(event.tokens for event in by_kind.get("hit", []))
-    prefilled = hits + sum(step.prefill_tokens for step in steps)
+    hits, host_hits = (sum(event.tokens for event in by_kind.get(kind, [])) for kind in ("hit", "host_hit"))
+    prefilled = hits + host_hits + sum(step.prefill_tokens for step in steps)
     seconds = events[-1].time - min(event.time for event in events)
     generated = sum(event.tokens for event in ends)
     weights = np.array([step.seconds for step in steps])
@@ -75,6 +85,7 @@ def summary(events: Sequence[AnyEvent]) -> Metrics:
     full = float((slots * weights).sum())
     ttft, tpot = _latencies(others)
     preempted = by_kind.get("preempt", [])
+    drafted, accepted = (sum(getattr(step, of) for step in steps) for of in ("drafted", "accepted"))
     return Metrics(
         seconds=seconds,
         steps=len(steps),
@@ -89,9 +100,14 @@ def summary(events: Sequence[AnyEvent]) -> Metrics:
         occupancy=float((used / total * weights).sum() / weights.sum()),
         peak_occupancy=float((used / total).max()),
         preemptions=len(preempted),
-        lost_tokens=sum(event.tokens for event in preempted),
+        lost_tokens=sum(event.tokens for event in preempted if event.how != "swap"),
         ttft=_percentiles(ttft),
         tpot=_percentiles(tpot),
+        swaps=sum(event.how == "swap" for event in preempted),
+        host_hit_rate=host_hits / prefilled if prefilled else 0.0,
+        drafted_tokens=drafted,
+        accepted_tokens=accepted,
+        acceptance=accepted / drafted if drafted else None,
     )
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Token(NamedTuple):
-    """One step of one sequence: its new token, or its end without one.
+    """A new token of one sequence, or its end without one. With accepted drafts a step brings several.
 
     ``id`` is None where the sequence was aborted or failed. ``text`` is what is certain of the text since the last
     piece (a character, or a text that may yet become a stop text, is held back until it is whole), None without a
@@ -47,7 +47,7 @@ class Completion:
     ``token_ids`` are those generated, the one that stopped it included; ``text`` is theirs without special tokens, up
     to a stop text, and of one that was aborted or failed what was certain (None without a tokenizer). ``error`` is what
     its step raised, if ``finish_reason`` is "error". ``num_preemptions`` is how often its blocks were taken and its
-    tokens computed again.
+    tokens computed again. Of ``num_drafted`` tokens that were guessed for it ``num_accepted`` are among its own.
     """
 
     sample: int
@@ -58,6 +58,8 @@ class Completion:
     num_preemptions: int
     timing: Timing
     error: BaseException | None = None
+    num_drafted: int = 0
+    num_accepted: int = 0
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from minikv.blocks import NULL_BLOCK, BlockManager, Copy, Match
 from minikv.engine.capacity import cheapest_victim, outstanding_blocks, peak_blocks
+from minikv.engine.offload import Cost, Offload
+from minikv.engine.prompt_lookup import propose
 from minikv.engine.reporter import Reporter
 from minikv.engine.sequence import Sequence, SequenceId, State
 from minikv.engine.step import Scheduled
@@ -14,10 +16,11 @@ from minikv.errors import OutOfBlocks
 
 @dataclass
 class Draft:
-    """A step in the making, with ``budget`` tokens left."""
+    """A step in the making, with ``budget`` tokens left. ``seqs[i]`` is the sequence of ``items[i]``."""
 
     budget: int
     items: list[Scheduled] = field(default_factory=list)
+    seqs: list[Sequence] = field(default_factory=list)
     copies: list[Copy] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
 
@@ -26,22 +29,41 @@ class Draft:
         samples: tuple[SequenceId, ...] = ()
         if end == len(seq.tokens):
             samples = (seq.id, *(other.id for other in seq.pending)) if seq.pending else (seq.id,)
+        self.seqs.append(seq)
         self.items.append(Scheduled(seq.id, start, tuple(seq.tokens[start:end]), decode, samples))
         self.budget -= end - start
         seq.num_placed = end
+
+    def guess(self, place: int, seq: Sequence, drafts: list[int]) -> None:
+        """``drafts`` come behind the token of the decode at ``place`` of ``items``; the manager has placed them."""
+        item = self.items[place]
+        self.items[place] = item._replace(tokens=(*item.tokens, *drafts), drafts=len(drafts))
+        self.budget -= len(drafts)
+        seq.num_placed += len(drafts)
 
 
 class Planner:
     """The queue and the running sequences, both in order of arrival, on a manager that nobody else uses.
 
-    Two rules are methods of their own, for a subclass that decides otherwise: ``choose_victim`` and ``owed_blocks``.
+    Three rules are methods of their own, for a subclass that decides otherwise: ``choose_victim``, ``owed_blocks`` and
+    ``draft_tokens``.
     """
 
-    def __init__(self, manager: BlockManager, max_num_seqs: int, max_batched_tokens: int, report: Reporter):
+    def __init__(
+        self,
+        manager: BlockManager,
+        max_num_seqs: int,
+        max_batched_tokens: int,
+        report: Reporter,
+        offload: Offload,
+        prompt_lookup: int = 0,
+    ):
         self.manager = manager
         self.max_num_seqs = max_num_seqs
         self.max_batched_tokens = max_batched_tokens
+        self.prompt_lookup = prompt_lookup
         self._report = report
+        self._offload = offload
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []  # exactly those that the manager has
 
@@ -58,6 +80,10 @@ class Planner:
         """Blocks of one kind that the running sequences still need: nobody is admitted to them."""
         return outstanding_blocks(self.manager, self._running, kind)
 
+    def draft_tokens(self, seq: Sequence, most: int) -> list[int]:
+        """At most ``most`` tokens that may follow those of ``seq``. A wrong one costs its computation, no more."""
+        return propose(self.manager.tokens(seq.id), most)
+
     def _draft(self, now: float) -> Draft:
         """The next step. If it raises anything, whatever it had taken is given back."""
         draft = Draft(self.max_batched_tokens)
@@ -65,26 +91,31 @@ class Planner:
             self._serve_running(draft, now)
             if not draft.preempted:  # what was just taken from a younger one is not for the youngest
                 self._admit(draft, now)
+                if self.prompt_lookup:
+                    self._guess(draft, now)
+            self._report.save(now, self._offload.save_evicted())
         except BaseException:
             self._undo(now)
             raise
         return draft
 
     def _undo(self, now: float) -> None:
-        """Whoever holds slots that were never computed starts again; nothing is lost but time."""
+        """Whoever holds slots that were never computed, or never filled, starts again; nothing is lost but time."""
         for seq in list(self._running):
-            if self.manager.num_tokens(seq.id) != seq.num_computed:
+            if self.manager.num_tokens(seq.id) != seq.num_computed or seq in self._offload.returned:
                 self._preempt(seq, now)
         known = {seq.id for seq in self._running}
         for seq_id in set(self.manager.sequences()) - known:  # allocated, but not yet running
             self.manager.free(seq_id)
+        self._offload.settle(arrived=False)
 
     def _serve_running(self, draft: Draft, now: float) -> None:
         """A token for each decode, the rest of the budget for the prefills, the oldest first."""
         singles = sum(seq.missing == 1 for seq in self._running)  # each of them is sure of its token
         for place, seq in _while_it_shrinks(self._running):
-            singles -= seq.missing == 1
-            want = min(seq.missing, draft.budget - singles)
+            missing = seq.missing
+            singles -= missing == 1
+            want = min(missing, draft.budget - singles)
             while want > 0:
                 start, before = seq.num_computed, self._report.free_blocks()
                 end = start + (1 if want == 1 else max(1, min(want, self._room(seq))))
@@ -100,13 +131,12 @@ class Planner:
                     if victim is None:
                         break  # it keeps what it has, and waits for a block
                     singles -= victim.missing == 1
-                    self._preempt(victim, now)
+                    self._preempt(victim, now, self._offload.cost(victim))
                     draft.preempted.append(victim)
-                    want = min(seq.missing, draft.budget - singles)
+                    want = min(missing, draft.budget - singles)
                     continue
-                decode = seq.decoding
                 draft.copies += copies
-                draft.put(seq, start, end, decode)
+                draft.put(seq, start, end, decode=missing == 1 and seq.num_output > 0)
                 self._report.grow(now, seq, end - start, before)
                 break
 
@@ -123,6 +153,10 @@ class Planner:
             seats -= 1 + len(seq.pending)
             if seats < 0:
                 break
+            if seq.swapped:
+                if not self._bring_back(draft, seq, now):
+                    break
+                continue
             found = self.manager.match(seq.tokens, seq.salt)
             room = self._room_for(seq, found)
             if room < 1:
@@ -135,7 +169,8 @@ class Planner:
             draft.put(seq, taken.num_cached, end, decode=False)
             size = self.manager.block_size
             new = -(-end // size) - taken.num_cached // size
-            self._report.hit(now, seq, taken.num_cached)
+            self._offload.load(taken.loads)
+            self._report.hit(now, seq, taken)
             self._report.allocate(now, seq, end - taken.num_cached, (new,) * len(self.manager.pools))
 
     def _room_for(self, seq: Sequence, found: Match) -> int:
@@ -151,8 +186,69 @@ class Planner:
                 need = peak_blocks(len(seq.tokens), kind.window, size) - len(hits) + len(seq.pending)
                 if need > free - self.owed_blocks(number):
                     return 0
-            fewest = min(fewest, free)
+            fewest = min(fewest, free - (len(found.host[number]) if found.host else 0))
         return fewest * size
+
+    def _bring_back(self, draft: Draft, seq: Sequence, now: float) -> bool:
+        """A swapped sequence gets device blocks and goes on where it was; False if it has to wait longer."""
+        room = self._room_to_return(seq)
+        if room < 1:
+            return False
+        start, decode = seq.num_computed, seq.decoding
+        end = min(len(seq.tokens), start + min(draft.budget, room))
+        self._report.swap_in(now, seq, self._offload.swap_in(seq))
+        self._start(seq)
+        before = self._report.free_blocks()
+        draft.copies += self.manager.extend(seq.id, seq.tokens[start:end])
+        draft.put(seq, start, end, decode)
+        self._report.grow(now, seq, end - start, before)
+        return True
+
+    def _room_to_return(self, seq: Sequence) -> int:
+        """Tokens that a swapped sequence could compute now; 0 or less if it has to wait longer, as in ``_room_for``."""
+        size, rooms = self.manager.block_size, []
+        held = self.manager.host_blocks_of(seq.id)
+        for number, (pool, kind) in enumerate(zip(self.manager.pools, self.manager.kinds, strict=True)):
+            if self._running:
+                need = max(held[number], peak_blocks(len(seq.tokens), kind.window, size)) + len(seq.pending)
+                if need > pool.num_free - self.owed_blocks(number):
+                    return 0
+            rooms.append(pool.num_free - held[number])
+        return -seq.num_computed % size + size * min(rooms)
+
+    def _guess(self, draft: Draft, now: float) -> None:
+        """Drafts behind the decodes, of the budget and the blocks that nobody else needs, in this step or the next."""
+        size, pools = self.manager.block_size, self.manager.pools
+        spare = [pool.num_free - self.owed_blocks(kind) for kind, pool in enumerate(pools)]
+        for place, seq in enumerate(draft.seqs):
+            if not draft.items[place].decode:
+                continue
+            room = -seq.num_placed % size + size * max(0, min(spare))
+            left = seq.params.max_tokens - seq.num_output - 1  # the step brings a token that is no draft
+            most = min(self.prompt_lookup, draft.budget, left, room)
+            if most < 1:
+                continue
+            drafts = self.draft_tokens(seq, most)
+            stops = seq.params.stop_token_ids
+            drafts = drafts[: next((at for at, token in enumerate(drafts) if token in stops), most)]
+            if not drafts:
+                continue
+            free, before = [pool.num_free for pool in pools], self._report.free_blocks()
+            draft.copies += self.manager.extend(seq.id, drafts)
+            spare = [many - had + pool.num_free for many, had, pool in zip(spare, free, pools, strict=True)]
+            draft.guess(place, seq, drafts)
+            self._report.grow(now, seq, len(drafts), before)
+
+    def _roll_back(self, seq: Sequence, drafted: int, accepted: int, now: float) -> None:
+        """Take the refused drafts back: before the commit, so that nothing of them can ever be found as a prefix."""
+        refused = drafted - accepted
+        if refused:
+            before = self._report.free_blocks()
+            seq.num_placed -= refused
+            self.manager.truncate(seq.id, seq.num_placed)
+            self._report.rollback(now, seq, refused, before)
+        seq.num_drafted += drafted
+        seq.num_accepted += accepted
 
     def _start(self, seq: Sequence) -> None:
         """``seq`` holds blocks from now on."""
@@ -161,11 +257,18 @@ class Planner:
         insort(self._running, seq, key=lambda each: each.order)
         seq.state = State.RUNNING
 
-    def _preempt(self, seq: Sequence, now: float) -> None:
-        """Give the blocks of ``seq`` back; it waits in its place and computes its tokens again."""
-        self._report.preempt(now, seq)
-        self._release(seq, now)
-        seq.state, seq.num_computed, seq.num_placed = State.WAITING, 0, 0
+    def _preempt(self, seq: Sequence, now: float, cost: Cost | None = None) -> None:
+        """Take the blocks of ``seq``; it waits in its place. It computes its tokens again, unless a swap costs less."""
+        before = self._report.free_blocks()
+        moved = self._offload.swap_out(seq) if cost is not None and cost.swaps else None
+        self._report.preempt(now, seq, cost, moved)
+        if moved is None:
+            self._release(seq, now)
+            seq.num_computed = seq.num_placed = 0
+        else:
+            self._running.remove(seq)
+            self._report.free(now, seq, before)
+        seq.state = State.WAITING
         seq.num_preemptions += 1
         insort(self._waiting, seq, key=lambda each: each.order)
 

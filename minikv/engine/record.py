@@ -1,13 +1,15 @@
 """Record: what an LLM keeps of a request that it has not given back yet: whose it is, and what was drawn so far."""
 
 from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from minikv.engine.detokenizer import Detokenizer
 from minikv.engine.outputs import Completion, RequestOutput, StepOutput, Token, request_output, timing_of
 from minikv.engine.sampler import Draws, TokenLogprobs
-from minikv.engine.sequence import Request, Sequence
+from minikv.engine.sequence import FinishReason, Request, Sequence
 
 
 @dataclass(eq=False)
@@ -30,7 +32,8 @@ class Inbox:
 class Samples:
     """One sequence of a request: its numbers, its text, its log-probabilities.
 
-    ``pieces``: its caller wants the text as it comes.
+    ``pieces``: its caller wants the text as it comes. Where not, and where no text can end it, its tokens are read
+    when there is time, which is while a GPU computes the next ones.
     """
 
     def __init__(self, seq: Sequence, tokenizer: Any, seed: int, pieces: bool):
@@ -40,51 +43,97 @@ class Samples:
         self._draws = None if seq.params.temperature == 0 else Draws(seed, seq.id.sample)
         self._reader = None if tokenizer is None else Detokenizer(tokenizer, seq.tokens, seq.params.stop)
         self._text: list[str] = []
+        self._can_wait = not self._pieces and not seq.params.stop
+        self._unread: list[int] = []  # tokens of which the text is still to be made
         self._logprobs: list[TokenLogprobs] | None = None if seq.params.logprobs is None else []
 
-    @property
-    def draw(self) -> float:
-        """The number that the next token is drawn with: it depends on the token's place alone."""
-        return 0.0 if self._draws is None else self._draws[self.seq.num_output]
+    def draws(self, count: int) -> list[float]:
+        """The numbers that the next ``count`` tokens are drawn with: each depends on its token's place alone."""
+        first = self.seq.num_output
+        return [0.0 if self._draws is None else self._draws[first + place] for place in range(count)]
 
-    def read(self, token: int, eos: frozenset[int]) -> tuple[str, bool]:
-        """What ``token``, the next one, makes certain of the text, and whether the sequence stops with it.
+    def read(self, tokens: Seq[int], eos: frozenset[int]) -> tuple[list[str | None], bool]:
+        """What each of ``tokens``, the next ones, makes certain of the text (None: later), and whether they stop it.
 
-        Whatever a tokenizer raises it raises here, while the step can still fail. Nothing counts before ``take``.
+        There are as many pieces as tokens, or fewer where it ends before: what comes behind an end was never said.
+        Whatever a tokenizer raises it raises here and in ``catch_up``, while a step can still fail. Nothing counts
+        before ``take``.
         """
-        stops = token in eos and not self.params.ignore_eos
-        if self._reader is None:
-            return "", stops
-        piece = self._reader.push(token)
-        last = self.seq.num_output + 1 == self.params.max_tokens or token in self.params.stop_token_ids
-        if stops or last or self._reader.stopped:
-            piece += self._reader.flush()
-        return piece, stops or self._reader.stopped
+        pieces: list[str | None] = []
+        stops, reader = False, self._reader
+        for count, token in enumerate(tokens, self.seq.num_output + 1):
+            stops = token in eos and not self.params.ignore_eos
+            last = count == self.params.max_tokens or token in self.params.stop_token_ids
+            if reader is None:
+                pieces.append("")
+            elif self._can_wait and not (stops or last):
+                pieces.append(None)
+            else:
+                self.catch_up()
+                late = zip(tokens, pieces, strict=False)  # with those of this step that were to wait
+                pieces = [reader.push(each) if piece is None else piece for each, piece in late]
+                piece = reader.push(token)
+                if stops or last or reader.stopped:
+                    piece += reader.flush()  # it may end what was held back with a stop text
+                stops = stops or reader.stopped
+                pieces.append(piece)
+            if stops or last:
+                break
+        return pieces, stops
 
-    def take(self, token: int, piece: str, logprobs: TokenLogprobs | None) -> Token:
-        """``token`` has been added to the sequence; this is what the caller is told of it."""
-        self._text.append(piece)
+    def catch_up(self) -> None:
+        """Read what was left for later."""
+        while self._unread and self._reader is not None:
+            self._text.append(self._reader.push(self._unread.pop(0)))
+
+    def take(self, token: int, piece: str | None, logprobs: TokenLogprobs | None) -> Token:
+        """``token``, the next one, has been added to the sequence; this is what the caller is told of it."""
+        if piece is None:
+            self._unread.append(token)
+        else:
+            self._text.append(piece)
         if self._logprobs is not None and logprobs is not None:
             self._logprobs.append(logprobs)
-        return self._tell(token, piece, logprobs)
+        is_last = len(self._text) + len(self._unread) == self.seq.num_output
+        reason = self.seq.finish_reason if is_last else None
+        if reason is FinishReason.ABORT:  # behind the step: ``end`` says so
+            reason = None
+        return self._tell(token, piece, logprobs, reason)
 
     def end(self) -> Token:
         """The end of a sequence that has no token to go with it: it was aborted or failed."""
-        return self._tell(None, "", None)
+        return self._tell(None, "", None, self.seq.finish_reason)
 
     def completion(self) -> Completion:
         """Of a sequence that has ended."""
         seq, reason = self.seq, self.seq.finish_reason
         assert reason is not None
+        with suppress(Exception):  # no step is left that a tokenizer could fail: the text is what it has read
+            self.catch_up()
         text = None if self._reader is None else "".join(self._text)
         logprobs = None if self._logprobs is None else tuple(self._logprobs)
         times, how_often = timing_of(seq), seq.num_preemptions
         return Completion(
-            seq.id.sample, tuple(seq.output), text, reason, logprobs, how_often, times, seq.error
+            seq.id.sample,
+            tuple(seq.output),
+            text,
+            reason,
+            logprobs,
+            how_often,
+            times,
+            seq.error,
+            seq.num_drafted,
+            seq.num_accepted,
         )
 
-    def _tell(self, token: int | None, piece: str, logprobs: TokenLogprobs | None) -> Token:
-        (request, sample), reason = self.seq.id, self.seq.finish_reason
+    def _tell(
+        self,
+        token: int | None,
+        piece: str | None,
+        logprobs: TokenLogprobs | None,
+        reason: FinishReason | None,
+    ) -> Token:
+        request, sample = self.seq.id
         self.told = reason is not None
         return Token(request, sample, token, piece if self._pieces else None, logprobs, reason)
 

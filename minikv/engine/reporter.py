@@ -1,9 +1,11 @@
 """Reporter: turns what the scheduler does into events, and delivers them once the scheduler's state is in order."""
 
 from collections.abc import Sequence as Seq
+from typing import Any
 
-from minikv.blocks import NULL_BLOCK, BlockManager
+from minikv.blocks import NULL_BLOCK, Allocation, BlockManager
 from minikv.engine.events import AnyEvent, Emit, Event, Happened, StepEvent
+from minikv.engine.offload import Cost
 from minikv.engine.sequence import FinishReason, Request, Sequence, SequenceId
 from minikv.engine.step import Step
 from minikv.errors import ArgumentError, check_count
@@ -55,14 +57,21 @@ class Reporter:
             for seq in request.sequences:
                 self._put("arrive", now, seq.id, seq.num_prompt)
 
-    def hit(self, now: float, seq: Sequence, num_cached: int) -> None:
-        """``num_cached`` tokens of ``seq`` need not be computed; its blocks have been taken."""
-        if self._emit is not None and num_cached:
-            places = num_cached // self._manager.block_size
-            kinds = range(len(self._manager.pools))
-            tables = [self._manager.block_table(seq.id, kind)[:places] for kind in kinds]
-            shared = tuple(len(table) - table.count(NULL_BLOCK) for table in tables)
-            self._put("hit", now, seq.id, num_cached, shared)
+    def hit(self, now: float, seq: Sequence, taken: Allocation) -> None:
+        """``taken.num_cached`` tokens of ``seq`` need not be computed; its blocks have been taken."""
+        if self._emit is None or not taken.num_cached:
+            return
+        places = taken.num_cached // self._manager.block_size
+        kinds = range(len(self._manager.pools))
+        tables = [self._manager.block_table(seq.id, kind)[:places] for kind in kinds]
+        loaded = tuple(len(pairs) for pairs in taken.loads) or (0,) * len(tables)
+        shared = tuple(
+            len(table) - table.count(NULL_BLOCK) - count for table, count in zip(tables, loaded, strict=True)
+        )
+        if taken.num_cached > taken.num_loaded or any(shared):
+            self._put("hit", now, seq.id, taken.num_cached - taken.num_loaded, shared)
+        if taken.num_loaded:
+            self._put("host_hit", now, seq.id, taken.num_loaded, loaded)
 
     def allocate(self, now: float, seq: Sequence, num_tokens: int, blocks: tuple[int, ...]) -> None:
         """``blocks`` were taken for ``num_tokens`` tokens; nothing is said where none were."""
@@ -77,9 +86,39 @@ class Reporter:
                 taken = tuple(b - a for b, a in zip(before, after, strict=True))
                 self.allocate(now, seq, num_tokens, taken)
 
-    def preempt(self, now: float, seq: Sequence) -> None:
-        if self._emit is not None:
+    def preempt(self, now: float, seq: Sequence, cost: Cost | None, moved: tuple[int, ...] | None) -> None:
+        """``moved`` blocks go to the host; None: none do, and the tokens are computed again."""
+        if self._emit is None:
+            return
+        if cost is None:
             self._put("preempt", now, seq.id, seq.num_computed)
+            return
+        self._put(
+            "preempt",
+            now,
+            seq.id,
+            seq.num_computed,
+            how="recompute" if moved is None else "swap",
+            swap_seconds=cost.swap_seconds,
+            recompute_seconds=cost.recompute_seconds,
+        )
+        if moved is not None:
+            self._put("swap_out", now, seq.id, seq.num_computed, moved)
+
+    def swap_in(self, now: float, seq: Sequence, blocks: tuple[int, ...]) -> None:
+        if self._emit is not None:
+            self._put("swap_in", now, seq.id, seq.num_computed, blocks)
+
+    def save(self, now: float, blocks: tuple[int, ...]) -> None:
+        """Evicted prefix ``blocks`` go to the host."""
+        if self._emit is not None and any(blocks):
+            self._put("swap_out", now, None, 0, blocks)
+
+    def rollback(self, now: float, seq: Sequence, num_tokens: int, before: tuple[int, ...]) -> None:
+        """``num_tokens`` drafts of ``seq`` were refused; what was free ``before`` has grown by their blocks."""
+        if self._emit is not None:
+            freed = tuple(a - b for b, a in zip(before, self.free_blocks(), strict=True))
+            self._put("rollback", now, seq.id, num_tokens, freed)
 
     def free(self, now: float, seq: Sequence, before: tuple[int, ...]) -> None:
         if self._emit is not None:
@@ -114,7 +153,7 @@ class Reporter:
             "block_size": self._manager.block_size,
         }
 
-    def end_step(self, now: float, step: Step, failed: bool) -> None:
+    def end_step(self, now: float, step: Step, failed: bool, accepted: int = 0) -> None:
         if self._emit is not None:
             decode = step.num_decode
             event = StepEvent(
@@ -124,6 +163,8 @@ class Reporter:
                 prefill_tokens=step.num_tokens - decode,
                 decode_tokens=decode,
                 failed=failed,
+                drafted=step.num_drafts,
+                accepted=accepted,
                 **self._begun,
             )
             self._queue.append(event)
@@ -139,11 +180,17 @@ class Reporter:
         return sum(size - count for count in filled.values())
 
     def _put(
-        self, kind: Happened, now: float, seq_id: SequenceId | None, tokens: int, blocks: tuple[int, ...] = ()
+        self,
+        kind: Happened,
+        now: float,
+        seq_id: SequenceId | None,
+        tokens: int,
+        blocks: tuple[int, ...] = (),
+        **more: Any,
     ) -> None:
         num_bytes = None
         if self._block_bytes is not None:
             of_kinds = zip(blocks, self._block_bytes, strict=False)  # an event without blocks has no bytes
             num_bytes = sum(count * size for count, size in of_kinds)
         request, sample = seq_id if seq_id is not None else (None, 0)
-        self._queue.append(Event(kind, now, request, sample, tokens, blocks, num_bytes))
+        self._queue.append(Event(kind, now, request, sample, tokens, blocks, num_bytes, **more))

@@ -11,7 +11,7 @@ from the batch around it. Two things see to that.
   Of a vocabulary of 128,256 tokens it weighs 2^45, and what is less than 2^-45 times as likely weighs nothing.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
@@ -76,11 +76,16 @@ class Draws:
         return self._numbers[place]
 
 
-def sample(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> Sampled:
+def sample(
+    logits: Tensor,
+    params: Sequence[SamplingParams],
+    draws: Sequence[float],
+    meanwhile: Callable[[], object] | None = None,
+) -> Sampled:
     """The next token of every row of ``logits`` [rows, vocabulary], a float tensor on the CPU or a GPU.
 
     ``params`` and ``draws`` (uniform numbers in [0, 1); a greedy row's is not looked at) are lists or tuples with one
-    entry a row. The host waits for the device once, whatever is asked.
+    entry a row. The host waits for the device once, whatever is asked; before, it does what ``meanwhile`` does.
 
     - temperature 0: the likeliest token, the lowest id among equals.
     - Else the filters apply in the order temperature, top_k, top_p, min_p, the lower id first among equals. The token
@@ -103,7 +108,10 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[flo
     for rows in _at_once(asked, logits.shape[1]):
         where = _put(rows, torch.int64, logits)
         parts.append(_logprobs(logits[where], token_ids[where], most).flatten())
-    numbers = torch.cat(parts).tolist()  # the one transfer; float64 holds every id exactly
+    packed = torch.cat(parts)
+    if meanwhile is not None:
+        meanwhile()
+    numbers = packed.tolist()  # the one transfer; float64 holds every id exactly
     count = len(params)
     for row, value in enumerate(numbers[count : 2 * count]):
         if not isfinite(value):
@@ -137,8 +145,9 @@ def _check(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[flo
 
 
 def _put(values: list, dtype: torch.dtype, beside: Tensor) -> Tensor:
-    """A list as a tensor on the device of ``beside``. A plain copy to a GPU would wait for all that is queued there."""
-    return torch.tensor(values, dtype=dtype).to(beside.device, non_blocking=True)
+    """A list as a tensor on the device of ``beside``; nobody waits for it (see ``minikv.engine.staging``)."""
+    host = torch.tensor(values, dtype=dtype, pin_memory=beside.is_cuda)
+    return host.to(beside.device, non_blocking=True)
 
 
 def _largest(logits: Tensor) -> tuple[Tensor, Tensor]:

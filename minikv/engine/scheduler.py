@@ -10,34 +10,40 @@
 
 The order is that of arrival, and nobody passes. A step serves the running sequences first, the oldest first: a decode
 takes one token of the budget, a prefill as many as the younger decodes leave. Whoever lacks a block takes it from a
-younger sequence, which is preempted: it waits in its old place and computes its tokens again. Nobody takes one
-from the oldest, which alone fits into the pool, or ``add`` had refused it: so every step computes something, the oldest
-ends, and then the next is the oldest. Then the waiting are admitted while there are seats, budget and blocks, up to the
-first that has to wait.
+younger sequence, which is preempted: it waits in its old place and computes its tokens again, or its blocks wait in
+host memory, where that is cheaper. Nobody takes one from the oldest, which alone fits into the pool, or ``add`` had
+refused it: so every step computes something, the oldest ends, and then the next is the oldest. Then the waiting are
+admitted while there are seats, budget and blocks, up to the first that has to wait. What is left after that may go
+into drafts (``prompt_lookup``).
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Seq
 
 from minikv.blocks import BlockManager
 from minikv.blocks.prefix import root_digest, token_array
 from minikv.engine.capacity import refuse_what_never_fits
 from minikv.engine.events import Emit
+from minikv.engine.offload import Offload
 from minikv.engine.planner import Planner
 from minikv.engine.reporter import Reporter
 from minikv.engine.sampling_params import SamplingParams
 from minikv.engine.sequence import FinishReason, Request, Sequence, SequenceId, State, new_request
-from minikv.engine.step import Step, pack
+from minikv.engine.step import Step, count_accepted, pack
 from minikv.errors import ArgumentError, RequestTooLarge, check_count
+from minikv.plan.preemption import TransferRates
 
 
 class Scheduler(Planner):
     """Drives a ``BlockManager`` that nobody else uses. Not for several threads at once.
 
     A step computes at most ``max_batched_tokens`` tokens of at most ``max_num_seqs`` sequences; prompt and
-    ``max_tokens`` of a request may be at most ``max_model_len`` together (None: what the pool holds). ``clock`` gives
-    seconds. Every event goes to ``emit``; ``block_bytes`` are the bytes of a block, for each kind of layer.
+    ``max_tokens`` of a request may be at most ``max_model_len`` together (None: what the pool holds). A decode has up
+    to ``prompt_lookup`` drafts behind its token. ``clock`` gives seconds. Every event goes to ``emit``; ``block_bytes``
+    are the bytes of a block, for each kind of layer. With ``rates`` a manager's host blocks take preempted sequences
+    and evicted prefix blocks, where a transfer costs less than a prefill; whoever measures again may set ``rates`` at
+    any time.
     """
 
     def __init__(
@@ -47,9 +53,11 @@ class Scheduler(Planner):
         max_num_seqs: int = 64,
         max_batched_tokens: int = 2048,
         max_model_len: int | None = None,
+        prompt_lookup: int = 0,
         clock: Callable[[], float] = time.monotonic,
         emit: Emit | None = None,
         block_bytes: Seq[int] | None = None,
+        rates: TransferRates | None = None,
     ):
         if not isinstance(manager, BlockManager) or manager.sequences():
             raise ArgumentError("scheduler_manager", value=type(manager).__name__)
@@ -57,11 +65,14 @@ class Scheduler(Planner):
         check_count("max_batched_tokens", max_batched_tokens)
         if max_model_len is not None:
             check_count("max_model_len", max_model_len)
+        check_count("prompt_lookup", prompt_lookup, least=0)
         if max_batched_tokens < max_num_seqs:
             raise ArgumentError("scheduler_budget", tokens=max_batched_tokens, seqs=max_num_seqs)
         if not callable(clock):
             raise ArgumentError("scheduler_callable", what="clock", value=type(clock).__name__)
-        super().__init__(manager, max_num_seqs, max_batched_tokens, Reporter(manager, emit, block_bytes))
+        report = Reporter(manager, emit, block_bytes)
+        offload = Offload(manager, block_bytes, rates)
+        super().__init__(manager, max_num_seqs, max_batched_tokens, report, offload, prompt_lookup)
         self.max_model_len = max_model_len
         self._clock = clock
         self._requests: dict[str | int, Request] = {}  # those that have not ended
@@ -69,6 +80,15 @@ class Scheduler(Planner):
         self._in_step: dict[SequenceId, Sequence] = {}
         self._arrived = 0
         self._steps = 0
+
+    @property
+    def rates(self) -> TransferRates | None:
+        """What transfers and prefills take here; None: every preemption recomputes, nothing goes to the host."""
+        return self._offload.rates
+
+    @rates.setter
+    def rates(self, rates: TransferRates | None) -> None:
+        self._offload.rates = rates
 
     @property
     def waiting(self) -> tuple[SequenceId, ...]:
@@ -175,21 +195,28 @@ class Scheduler(Planner):
         except BaseException:
             self._undo(now)
             raise
-        in_step = {item.id: self.sequence(item.id) for item in draft.items}
+        in_step = {seq.id: seq for seq in draft.seqs}
         preempted = tuple(seq.id for seq in draft.preempted)
-        self._open = Step(self._steps, now, tuple(draft.items), tuple(draft.copies), preempted, batch)
+        copies, transfers = tuple(draft.copies), self._offload.transfers()
         self._in_step = in_step | {other.id: other for seq in in_step.values() for other in seq.pending}
+        self._open = Step(self._steps, now, tuple(draft.items), copies, preempted, batch, *transfers)
         self._steps += 1
         self._report.deliver()
         return self._open
 
     def finish(
-        self, step: Step, token_ids: Seq[int], stopped: Collection[SequenceId] = ()
+        self,
+        step: Step,
+        token_ids: Seq[int],
+        stopped: Collection[SequenceId] = (),
+        accepted: Mapping[SequenceId, int] | None = None,
     ) -> tuple[Sequence, ...]:
         """The forward is done: ``token_ids`` are the new tokens, one for each sequence in ``step.sampled``.
 
-        Sequences in ``stopped`` end with their new token (their text holds a stop text). Returns the sequences that
-        have ended. Raises ``ArgumentError``, and changes nothing, for another step and for what are not the tokens.
+        Sequences in ``stopped`` end with their new token (their text holds a stop text). ``accepted`` says how many of
+        a sequence's drafts come before its new token (of one that it does not name, none); the others are rolled back.
+        Returns the sequences that have ended. Raises ``ArgumentError``, and changes nothing, for another step and for
+        what are not the tokens.
         """
         self._check_open(step)
         tokens, sampled = token_array(token_ids).tolist(), step.sampled
@@ -198,22 +225,31 @@ class Scheduler(Planner):
         for seq_id in stopped:
             if seq_id not in sampled:
                 raise ArgumentError("step_stopped", sequence=seq_id)
+        right = {
+            seq_id: 0 if self._in_step[seq_id].ended else count
+            for seq_id, count in count_accepted(step, accepted or {}).items()
+        }
         now = self._clock()
-        self._report.end_step(now, step, failed=False)
+        self._report.end_step(now, step, failed=False, accepted=sum(right.values()))
+        self._offload.settle(arrived=True)
         for item in step.items:
             seq = self._in_step[item.id]
+            if item.drafts:
+                self._roll_back(seq, item.drafts, right[item.id], now)
             self.manager.commit(seq.id)
             seq.num_computed = seq.num_placed
             if seq.num_cached is None:
                 seq.num_cached, seq.admitted_at = item.start, step.time
-            if item.samples and not seq.ended:
+            if seq.pending and item.samples and not seq.ended:
                 self._fork(seq)
         self._open = None
+        drafts_of = {item.id: item.guessed[: right[item.id]] for item in step.items if item.drafts}
         ended = []
         for seq_id, token in zip(sampled, tokens, strict=True):
             seq = self._in_step[seq_id]
             if seq.ended:
                 continue  # aborted meanwhile
+            seq.tokens += drafts_of.get(seq_id, ())
             seq.tokens.append(token)
             if seq.first_token_at is None:
                 seq.first_token_at = now
@@ -234,6 +270,7 @@ class Scheduler(Planner):
         self._check_open(step)
         now = self._clock()
         self._report.end_step(now, step, failed=True)
+        self._offload.settle(arrived=False)
         self._open = None
         names = dict.fromkeys(item.id.request for item in step.items if not self._in_step[item.id].ended)
         failed = [self._requests[name] for name in names]
@@ -268,16 +305,17 @@ class Scheduler(Planner):
         seq.finish_reason, seq.finished_at = reason, now
         if waits:
             self._waiting.remove(seq)
+            self._offload.drop(seq)
         self._report.end(now, seq, reason)
         if held and not (self._open and seq.id in self._in_step):
             self._release(seq, now)
 
     def _close(self, now: float) -> None:
         """After a step: what was aborted in it gives its blocks back, and requests that have ended are forgotten."""
-        for seq in [seq for seq in self._running if seq.ended]:
+        over = [seq for seq in self._in_step.values() if seq.ended]
+        for seq in [seq for seq in self._running if seq.ended] if over else ():
             self._release(seq, now)
-        names = {seq_id.request for seq_id in self._in_step}
-        for name in names:
+        for name in {seq.id.request for seq in over}:
             if name in self._requests and self._requests[name].ended:
                 del self._requests[name]
         self._in_step = {}

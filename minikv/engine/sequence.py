@@ -8,7 +8,7 @@ from minikv.engine.sampling_params import SamplingParams
 
 
 class State(StrEnum):
-    """WAITING holds no block; RUNNING does. The other two have ended."""
+    """WAITING holds no block of the device; RUNNING does. The other two have ended."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -38,8 +38,10 @@ class Sequence:
 
     K and V of the first ``num_computed`` tokens are in the cache; a step that is being computed has blocks for
     ``num_placed`` of them. ``num_cached`` of the prompt's tokens were found in the prefix cache when it was admitted,
-    at ``admitted_at``; both are None until its first step has ended. ``pending`` are the request's other
-    sequences, until this one has computed the prompt that they share. Times are the scheduler's clock, in seconds.
+    at ``admitted_at``; both are None until its first step has ended. ``swapped``: it waits, and what is computed lies
+    on the host. ``pending`` are the request's other sequences, until this one has computed the prompt that they
+    share. Of ``num_drafted`` tokens that were guessed for it (``prompt_lookup``) ``num_accepted`` are among its own.
+    Times are the scheduler's clock, in seconds.
     """
 
     id: SequenceId
@@ -56,6 +58,9 @@ class Sequence:
     num_placed: int = 0
     num_cached: int | None = None
     num_preemptions: int = 0
+    swapped: bool = False
+    num_drafted: int = 0
+    num_accepted: int = 0
     admitted_at: float | None = None
     first_token_at: float | None = None
     finished_at: float | None = None

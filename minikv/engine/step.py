@@ -1,5 +1,6 @@
 """Step: what one forward computes, as plain data, and the arrays that the forward reads."""
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,15 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minikv.blocks import BlockManager, Copy
+from minikv.blocks import NULL_BLOCK, BlockManager, Copy
 from minikv.engine.sequence import SequenceId
+from minikv.errors import ArgumentError
 
 
 class Scheduled(NamedTuple):  # a step makes one for each sequence, and a tuple is made in a third of the time
     """The tokens at positions ``start`` to ``end - 1`` of a sequence: one in decode, else a chunk of its prefill.
 
     ``samples`` are the sequences that get a new token from the logits of the last one: none where the chunk does not
-    reach the end, several where a prompt has just been computed for ``n`` of them.
+    reach the end, several where a prompt has just been computed for ``n`` of them. Behind the one token of a decode
+    there may be ``drafts`` more (``prompt_lookup``): guesses, which count if they are the tokens drawn in their places.
     """
 
     id: SequenceId
@@ -23,6 +26,12 @@ class Scheduled(NamedTuple):  # a step makes one for each sequence, and a tuple 
     tokens: tuple[int, ...]
     decode: bool
     samples: tuple[SequenceId, ...]
+    drafts: int = 0
+
+    @property
+    def guessed(self) -> tuple[int, ...]:
+        """The drafts."""
+        return self.tokens[len(self.tokens) - self.drafts :]
 
     @property
     def end(self) -> int:
@@ -37,6 +46,7 @@ class Batch:
     - ``query_starts``: int32 [items + 1], where the tokens of each item begin; ``lengths``: int32 [items], the
       tokens that its last query sees (before a window).
     - ``block_tables``: int32 [items, columns], copied: no later operation changes them.
+    - ``drafts``: int32 [items], how many of each item's tokens are drafts; None where there are none.
     """
 
     token_ids: np.ndarray
@@ -45,14 +55,30 @@ class Batch:
     lengths: np.ndarray
     slot_mapping: tuple[np.ndarray, ...]
     block_tables: tuple[np.ndarray, ...]
+    drafts: np.ndarray | None = None
+
+    @property
+    def last(self) -> np.ndarray:
+        """int64 [rows]: the tokens whose logits are wanted, the last of each item and before it one for each draft."""
+        ends = self.query_starts[1:].astype(np.int64)
+        if self.drafts is None:
+            return ends - 1
+        wanted = self.drafts.astype(np.int64) + 1
+        return np.arange(wanted.sum()) + np.repeat(ends - np.cumsum(wanted), wanted)
+
+
+Transfers = tuple[tuple[tuple[int, int], ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What to compute next. Do ``copies`` first, all reads before all writes, then the forward over ``batch``.
+    """What to compute next: ``swap_out``, ``swap_in``, ``copies``, then the forward over ``batch``, in this order.
 
-    Then sample one token for each sequence in ``sampled`` and give them to ``Scheduler.finish``. ``preempted`` had to
-    give their blocks back and wait again; ``time`` is the scheduler's clock, in seconds.
+    A swap has, for each kind of layer, pairs of (device block, host block), and is () where nothing moves; of the
+    copies do all reads before all writes.
+    Then sample one token for each sequence in ``sampled`` and give them to ``Scheduler.finish``; of an item with
+    drafts one for each row of ``batch.last``, and those up to the first that is not the draft in its place.
+    ``preempted`` had to give their blocks back and wait again; ``time`` is the scheduler's clock, in seconds.
     """
 
     number: int
@@ -61,6 +87,8 @@ class Step:
     copies: tuple[Copy, ...]
     preempted: tuple[SequenceId, ...]
     batch: Batch
+    swap_out: Transfers = ()
+    swap_in: Transfers = ()
 
     @property
     def num_tokens(self) -> int:
@@ -68,13 +96,27 @@ class Step:
 
     @property
     def num_decode(self) -> int:
-        """Tokens of decodes; the others belong to prefills."""
-        return sum(item.decode for item in self.items)
+        """Tokens of decodes, drafts included; the others belong to prefills."""
+        return sum(len(item.tokens) for item in self.items if item.decode)
+
+    @property
+    def num_drafts(self) -> int:
+        return sum(item.drafts for item in self.items)
 
     @cached_property
     def sampled(self) -> tuple[SequenceId, ...]:
         """The sequences that get a token, in the order of ``items``."""
         return tuple(seq_id for item in self.items for seq_id in item.samples)
+
+
+def count_accepted(step: Step, accepted: Mapping[SequenceId, int]) -> dict[SequenceId, int]:
+    """For each item with drafts how many of them are accepted. Raises ``ArgumentError`` for what cannot be."""
+    drafts = {item.id: item.drafts for item in step.items if item.drafts}
+    for seq_id, count in accepted.items():
+        most = drafts.get(seq_id, 0)
+        if type(count) is not int or not 0 <= count <= most:
+            raise ArgumentError("step_accepted", sequence=seq_id, value=count, drafts=most)
+    return {seq_id: accepted.get(seq_id, 0) for seq_id in drafts}
 
 
 def pack(manager: BlockManager, items: Seq[Scheduled]) -> Batch:
@@ -84,30 +126,22 @@ def pack(manager: BlockManager, items: Seq[Scheduled]) -> Batch:
     query_starts = np.zeros(len(items) + 1, np.int32)
     np.cumsum(counts, out=query_starts[1:])
     total = int(query_starts[-1])
-    positions = np.arange(total) + np.repeat(starts - query_starts[:-1], counts)
+    row = np.repeat(np.arange(len(items)), counts)
+    positions = np.arange(total) + (starts - query_starts[:-1])[row]
     token_ids = np.fromiter((token for item in items for token in item.tokens), np.int64, total)
-    row_of = {seq_id: row for row, seq_id in enumerate(manager.sequences())}
-    rows = np.array([row_of[item.id] for item in items], np.int64)
     lengths = (starts + counts).astype(np.int32)
     columns = -(-int(lengths.max(initial=0)) // manager.block_size)
-    kinds = range(len(manager.pools))
-    return Batch(
-        token_ids,
-        positions,
-        query_starts,
-        lengths,
-        tuple(_slots(manager, items, kind) for kind in kinds),
-        tuple(manager.block_tables(kind)[rows, :columns] for kind in kinds),
-    )
+    rows = manager.rows([item.id for item in items])
+    tables = tuple(manager.block_tables(kind)[rows, :columns] for kind in range(len(manager.pools)))
+    slots = tuple(slots_of(table, row, positions, manager.block_size) for table in tables)
+    drafts = np.array([item.drafts for item in items], np.int32)
+    return Batch(token_ids, positions, query_starts, lengths, slots, tables, drafts if drafts.any() else None)
 
 
-def _slots(manager: BlockManager, items: Seq[Scheduled], kind: int) -> np.ndarray:
-    """The slots of all tokens. Single tokens, the most items of a step, are looked up in one go."""
-    single = iter(manager.decode_slots([item.id for item in items if len(item.tokens) == 1], kind).tolist())
-    slots: list[int] = []
-    for item in items:
-        if len(item.tokens) == 1:
-            slots.append(next(single))
-        else:
-            slots.extend(manager.slot_mapping(item.id, item.start, item.end, kind).tolist())
-    return np.array(slots, np.int64)
+def slots_of(table: np.ndarray, row: np.ndarray, positions: np.ndarray, block_size: int) -> np.ndarray:
+    """int64 [tokens]: the slot of each position in the sequence of that ``row`` of ``table``.
+
+    -1 where a window has moved on, and nothing is stored.
+    """
+    blocks = table[row, positions // block_size].astype(np.int64)
+    return np.where(blocks == NULL_BLOCK, -1, blocks * block_size + positions % block_size)

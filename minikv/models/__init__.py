@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from minikv.models.adapter import Adapter, bind_model
+    from minikv.models.adapter import Adapter, bind_model, own_attention
     from minikv.models.attention import ATTENTION
     from minikv.models.batch import Batch, seen_window
     from minikv.models.hf_cache import GatheredCache, PagedCache
@@ -27,6 +27,7 @@ _HOME = {
     "Prompt": "recall",
     "Question": "recall",
     "bind_model": "adapter",
+    "own_attention": "adapter",
     "load": "loading",
     "recall_documents": "recall",
     "recall_prompt": "recall",
@@ -45,6 +46,7 @@ __all__ = [
     "Question",
     "bind_model",
     "load",
+    "own_attention",
     "recall_documents",
     "recall_prompt",
     "seen_window",

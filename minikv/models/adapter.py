@@ -1,6 +1,9 @@
 """bind_model: a Hugging Face decoder and a cache of blocks become one thing that computes a Batch. Lesson 11."""
 
 import inspect
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -10,6 +13,7 @@ from torch import Tensor
 
 from minikv.cache.pages import Pages
 from minikv.errors import ArgumentError
+from minikv.kernels.dispatch import check_readable
 from minikv.models.attention import ATTENTION, windows_asked
 from minikv.models.batch import Batch, seen_window, sees
 from minikv.models.sharding import check_shard, ranks_of
@@ -36,7 +40,7 @@ class Adapter:
 
     @torch.no_grad()
     def forward(self, input_ids: Any, batch: Batch) -> Tensor:
-        """The logits [B, vocabulary] of each sequence's last token; K and V of all T tokens are stored.
+        """The logits [R, vocabulary] of the rows in ``batch.last``; K and V of all T tokens are stored.
 
         ``input_ids`` [T]: the tokens of the batch, a tensor, a NumPy array or a list. Raises ``ArgumentError`` before
         anything is computed for another number of ids, a batch of another cache, or a position past the limit.
@@ -79,17 +83,21 @@ class Adapter:
     def _gather(self, ids: Tensor, batch: Batch) -> Tensor:
         from minikv.models.hf_cache import GatheredCache
 
-        starts = batch.query_starts.tolist()
+        starts, wanted = batch.query_starts.tolist(), batch.last.tolist()
         lengths = [values.tolist() for values in batch.lengths]
         logits = []
         for row in range(batch.num_sequences):
             start, end = starts[row], starts[row + 1]
             held = GatheredCache(batch, row, start, end, tuple(values[row] for values in lengths))
-            options: dict[str, Any] = {"position_ids": batch.positions[None, start:end], "logits_to_keep": 1}
+            keep = bisect_left(wanted, end) - bisect_left(wanted, start)
+            options: dict[str, Any] = {
+                "position_ids": batch.positions[None, start:end],
+                "logits_to_keep": keep,
+            }
             options = {name: value for name, value in options.items() if name in self._accepts}
             out = self.model(input_ids=ids[None, start:end], past_key_values=held, use_cache=True, **options)
-            logits.append(out.logits[0, -1])
-        return torch.stack(logits)
+            logits.append(out.logits[0, -keep:])
+        return torch.cat(logits)
 
 
 def bind_model(model: Any, cache: Pages, *, reads: str = "auto") -> Adapter:
@@ -102,8 +110,8 @@ def bind_model(model: Any, cache: Pages, *, reads: str = "auto") -> Adapter:
     run through the model to know.
 
     Raises ``ArgumentError``, with the model unchanged: a model in training mode or on another device, a cache whose
-    layers are not those of the model's config (the first is named), "paged" where it is impossible. ``ConfigError``
-    for an architecture that minikv does not know.
+    layers are not those of the model's config (the first is named), "paged" where it is impossible, a GPU whose kernels
+    cannot read the cache's dtype. ``ConfigError`` for an architecture that minikv does not know.
     """
     if not isinstance(cache, Pages):
         raise ArgumentError("bind_not_a_cache", kind=type(cache).__name__)
@@ -123,6 +131,8 @@ def bind_model(model: Any, cache: Pages, *, reads: str = "auto") -> Adapter:
     if why is not None and reads == "paged":
         raise ArgumentError("models_cannot_switch", kind=type(model).__name__, why=why)
     how = "gather" if why is not None or reads == "gather" else "paged"
+    if how == "paged":
+        check_readable("kv_dtype", cache.codec.dtype, device)
     accepts = frozenset(inspect.signature(model.forward).parameters)
     adapter = Adapter(model, cache, how, _position_limit(model, cache), accepts)
     if how == "paged":
@@ -132,6 +142,19 @@ def bind_model(model: Any, cache: Pages, *, reads: str = "auto") -> Adapter:
         getattr(model, _BOUND)[1].add(adapter)
         model.set_attn_implementation(ATTENTION)
     return adapter
+
+
+@contextmanager
+def own_attention(model: Any) -> Iterator[None]:
+    """``model`` with its own attention for as long as the block runs, whatever caches are bound to it."""
+    if model.config._attn_implementation != ATTENTION or not hasattr(model, _BOUND):
+        yield
+        return
+    model.set_attn_implementation(getattr(model, _BOUND)[0])
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(ATTENTION)
 
 
 def _check_layers(model: Any, cache: Pages) -> None:

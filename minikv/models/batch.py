@@ -26,10 +26,11 @@ class Batch:
     """T new tokens of B sequences in ``cache``; every tensor lies on the cache's device. Build it with ``build``.
 
     ``positions`` [T] int64; ``query_starts`` [B + 1] int32: sequence i has the rows ``query_starts[i]`` to
-    ``query_starts[i + 1] - 1``; ``last`` [B] int64: the row of each sequence's last token; ``max_queries``: the
-    longest row; ``max_position``: the largest position. One entry for each kind of layer have ``slots`` ([T] int64,
-    where K and V of each token go, -1: nowhere), ``block_tables`` ([B, W] int32) and ``lengths`` ([B] int32, cached
-    tokens with the new ones included).
+    ``query_starts[i + 1] - 1``; ``last`` [R] int64: the rows whose logits are wanted, in order, of each sequence its
+    last (``build``: that one alone) and as many as drafts before it; ``max_queries``: the longest row;
+    ``max_position``: the largest position. One entry for each kind of layer have ``slots`` ([T] int64, where K and V of
+    each token go, -1: nowhere), ``block_tables`` ([B, W] int32) and ``lengths`` ([B] int32, cached tokens with the new
+    ones included).
     """
 
     cache: Pages
@@ -121,7 +122,7 @@ class Batch:
     @property
     def num_sequences(self) -> int:
         """B."""
-        return len(self.last)
+        return len(self.query_starts) - 1
 
 
 def seen_window(cache: Pages, kind: int) -> int | None:

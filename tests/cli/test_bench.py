@@ -147,6 +147,15 @@ def test_the_table_has_every_figure_with_a_meaning(lang, terminal):
         assert len(line.split("  ")[-1]) > 3
 
 
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_drafts_have_a_line_of_their_own(lang, terminal):
+    load = ("--num-requests", "2", "--input-len", "9", "--output-len", "40", "--num-blocks", "64")
+    done = terminal("bench", *load, "--prompt-lookup", "4", "--lang", lang)
+    assert done.code == 0
+    assert len(done.out.splitlines()) == 1 + 13
+    assert {"en": "acceptance", "zh": "草稿接受率"}[lang] in done.out
+
+
 def test_json_has_the_metrics_and_the_bytes(terminal):
     told = json.loads(terminal("bench", *SMALL, "--json", "--rate", "10000", "--seed", "3").out)
     assert told["model"] == "tiny-gqa"

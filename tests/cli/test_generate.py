@@ -122,6 +122,16 @@ def test_the_linear_cache_answers_alike(terminal):
     assert paged.out == linear.out
 
 
+def test_drafts_change_no_token_and_are_counted(terminal):
+    alone, guessed = (
+        json.loads(terminal("generate", PROMPT, "--max-tokens", "40", "--json", *more).out)["outputs"][0]
+        for more in ((), ("--prompt-lookup", "4"))
+    )
+    plain, drafted = alone["completions"][0], guessed["completions"][0]
+    assert drafted["token_ids"] == plain["token_ids"]
+    assert plain["num_drafted"] == 0 < drafted["num_accepted"] <= drafted["num_drafted"]
+
+
 def test_events_are_whole_lines_of_a_log(terminal, tmp_path):
     path = tmp_path / "events.jsonl"
     texts = [asked.text for asked in ASKED]
@@ -195,6 +205,7 @@ BAD = [
     (["x", "--device", "moon"], "moon"),
     (["x", "--device", "cuda:99"], "cuda:99"),
     (["x", "--max-num-seqs", "0"], "max_num_seqs"),
+    (["x", "--prompt-lookup", "-1"], "prompt_lookup"),
     (["x", "--max-batched-tokens", "8"], "8"),
     (["ada " * 5000], "5,0"),
     (["x", "--lang", "fr"], "fr"),
@@ -321,8 +332,17 @@ def test_an_interrupt_says_so_and_leaves_the_text(terminal, monkeypatch):
         calls[0].snapshot()
 
 
+@pytest.fixture
+def interruptible():
+    """A shell's background jobs ignore Ctrl+C, and so do their children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_in_a_real_process():
     command = [sys.executable, "-m", "minikv", "generate", PROMPT, "--max-tokens", "1900"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

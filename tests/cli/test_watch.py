@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,14 @@ def test_the_figures_are_those_of_the_events(file):
     assert run.speed == 1.0
     assert run.speed_now == 1 / 2.0, "of the last two seconds"
     assert not watched.over
+
+
+def test_a_draft_that_was_refused_is_no_token(file):
+    with file.open("a") as more:
+        more.write(lines([replace(step(3, 15.0, decode=6), drafted=4, accepted=1)]))
+    watched = Watched(file)
+    watched.read()
+    assert watched.run.generated == 1 + 2 + 1 + 3
 
 
 def test_they_agree_with_the_summary_of_a_real_run(tmp_path):

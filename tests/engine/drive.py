@@ -19,10 +19,10 @@ class Clock:
 
 
 class Engine:
-    """``kinds``: one (blocks, window) for each kind of layer."""
+    """``kinds``: one (blocks, window) for each kind of layer; ``host_blocks`` of each kind on the host."""
 
-    def __init__(self, kinds, block_size=4, **limits):
-        self.manager = BlockManager([PoolKind(*kind) for kind in kinds], block_size)
+    def __init__(self, kinds, block_size=4, host_blocks=0, **limits):
+        self.manager = BlockManager([PoolKind(*kind) for kind in kinds], block_size, host_blocks=host_blocks)
         self.log = EventLog()
         self.scheduler = Scheduler(
             self.manager,
@@ -50,7 +50,7 @@ class Engine:
         else:
             if inside is not None:
                 inside()
-            ended = self.scheduler.finish(step, tokens)
+            ended = self.scheduler.finish(step, tokens, accepted=self.model.accepted)
         self.steps.append(step)
         self.check()
         return ended
@@ -77,8 +77,13 @@ class Engine:
         for item in step.items:
             seq = scheduler.sequence(item.id)
             assert item.start == seq.num_computed, "positions are those of the whole sequence"
-            assert list(item.tokens) == seq.tokens[item.start : item.end]
-            assert (item.end == len(seq.tokens)) == bool(item.samples)
+            known = item.end - item.drafts
+            assert list(item.tokens[: len(item.tokens) - item.drafts]) == seq.tokens[item.start : known]
+            assert (known == len(seq.tokens)) == bool(item.samples)
+            assert not item.drafts or (item.decode and not step.preempted)
+            assert item.drafts <= scheduler.prompt_lookup
+            assert seq.num_output + item.drafts < seq.params.max_tokens
+            assert not set(item.guessed) & set(seq.params.stop_token_ids)
         assert not {item.id for item in step.items} & set(step.preempted)
 
     def check(self):
@@ -93,15 +98,22 @@ class Engine:
         for queue in (scheduler.waiting, scheduler.running):
             orders = [scheduler.sequence(seq_id).order for seq_id in queue]
             assert orders == sorted(orders)
+        swapped = set()
         for seq in map(scheduler.sequence, scheduler.waiting):
-            assert (seq.state, seq.num_computed, seq.num_placed) == (State.WAITING, 0, 0)
+            assert seq.state is State.WAITING
+            assert seq.num_computed == seq.num_placed
+            assert bool(seq.num_computed) == seq.swapped, "it lies on the host, or nowhere"
+            swapped |= {seq.id} if seq.swapped else set()
+        assert set(self.manager._host.sequences) == swapped
+        assert not self.manager._host.held, "only a step holds host blocks without a sequence"
         if not scheduler.has_work:
             self.check_empty()
 
     def check_empty(self):
         """Every block is back."""
         assert not self.manager.sequences()
-        assert all(pool.num_free == pool.num_blocks for pool in self.manager.pools)
+        pools = (*self.manager.pools, *self.manager.host_pools)
+        assert all(pool.num_free == pool.num_blocks for pool in pools)
 
     def check_outputs(self):
         """Whatever finished has the tokens of one-at-a-time generation, whatever did not a beginning of them."""

@@ -60,7 +60,11 @@ def generate(prompt, params, salt, index, windows):
 
 
 class FakeModel:
-    """``forward`` runs a step on a simulated storage. ``fail_at``: "copy", "store", "forward" or "sample" raises."""
+    """``forward`` runs a step on a simulated storage. ``fail_at``: "transfer", "copy", "store", "forward" or "sample"
+    raises.
+
+    It returns the new tokens; ``accepted`` are the drafts that came before them.
+    """
 
     def __init__(self, manager):
         self.windows = [kind.window for kind in manager.kinds]
@@ -69,28 +73,47 @@ class FakeModel:
 
     def forward(self, step, request_of, fail_at=None):
         batch, storage = step.batch, self.storage
+        self._transfer(step, fail_at == "transfer")
         if fail_at == "copy":
             storage.copy(step.copies[: len(step.copies) // 2])
             raise Broken("copy")
         storage.copy(step.copies)
-        last = {}
+        stored = {}
         for row, item in enumerate(step.items):
             if fail_at == "store" and row == len(step.items) // 2:
                 raise Broken("store")  # half of the items have been written
             start, end = batch.query_starts[row], batch.query_starts[row + 1]
             assert batch.lengths[row] == item.end
             assert tuple(batch.token_ids[start:end]) == item.tokens
-            for place in range(start, end):
-                last[item.id] = self._compute(batch, row, place, request_of(item.id.request).salt)
+            salt = request_of(item.id.request).salt
+            stored[item.id] = [self._compute(batch, row, place, salt) for place in range(start, end)]
         if fail_at == "forward":
             raise Broken("forward")
-        tokens = []
+        tokens, self.accepted = [], {}
         for item in step.items:
             for seq_id in item.samples:
-                tokens.append(draw(last[item.id], request_of(seq_id.request).params, seq_id.sample))
+                params = request_of(seq_id.request).params
+                drawn = [draw(each, params, seq_id.sample) for each in stored[item.id][-1 - item.drafts :]]
+                right = 0
+                while right < item.drafts and item.guessed[right] == drawn[right]:
+                    right += 1
+                tokens.append(drawn[right])
+                if item.drafts:
+                    self.accepted[seq_id] = right
         if fail_at == "sample":
             raise Broken("sample")
         return tokens
+
+    def _transfer(self, step, fails):
+        """Out, then in, from the last pair to the first: within one direction the order must not matter."""
+        for way, kinds in ((self.storage.out, step.swap_out), (self.storage.back, step.swap_in)):
+            for kind, pairs in enumerate(kinds):
+                if fails:
+                    way(kind, pairs[len(pairs) // 2 :])
+                    raise Broken("transfer")
+                way(kind, pairs[::-1])
+        if fails:
+            raise Broken("transfer")
 
     def _compute(self, batch, row, place, salt):
         position, token = int(batch.positions[place]), int(batch.token_ids[place])

@@ -57,6 +57,7 @@ def generate(rank, folder, **options):
             note(llm.adapter)
             told["answers"], told["steps"] = answers(llm), llm.snapshot().steps
             told["preempted"] = len(log.of("preempt"))
+            told["accepted"] = sum(step.accepted for step in log.of("step"))
             told["messages"], told["num_bytes"] = llm._team.messages, llm._team.num_bytes
             told["allocation"] = [llm.allocation.weight_bytes, llm.allocation.kv_bytes]
             told["own_blocks"], told["ranks"] = llm.allocation.own_blocks, llm.allocation.ranks

@@ -1,11 +1,14 @@
 """What ``emit`` may call from inside a step, and what an error keeps alive."""
 
 import gc
+import random
 
+import pytest
 import torch
 
 from minikv.engine import FinishReason
 from minikv.errors import ArgumentError
+from tests.engine.llm_text import word_tokenizer
 from tests.engine.llm_world import Broken, check_empty, greedy, make, reference, run
 
 LLAMA = "llama"
@@ -42,6 +45,35 @@ def test_emit_may_add_and_abort_but_not_compute():
             model.check(outputs[name], greedy(count))
         assert FinishReason.ABORT in {each.finish_reason for each in outputs["b"].completions}
     assert refused == ["llm_inside_step"] * 4 * len(kinds)
+
+
+@pytest.mark.parametrize("drafts", [0, 4])
+def test_what_is_aborted_behind_a_step_keeps_all_that_belongs_to_its_tokens(drafts):
+    """``emit`` hears of a step when its tokens are there, and may abort any request: ids, logprobs, text must agree."""
+    model, rng, aborted = reference(LLAMA), random.Random(3), 0
+    for _ in range(12):
+
+        def emit(event):
+            running = llm.snapshot().running if rng.random() < 0.06 else ()
+            if running:
+                llm.abort(rng.choice(running).id.request)
+
+        options = dict(prompt_lookup=drafts, num_blocks=rng.choice([24, 64]), max_num_seqs=4)
+        with make(model.model, emit=emit, tokenizer=word_tokenizer(), **options) as llm:
+            for name in range(5):
+                params, pieces = greedy(12, logprobs=1, n=rng.choice([1, 2])), rng.random() < 0.5
+                llm.add_request(rng.choice(model.prompts), params, request_id=name, pieces=pieces)
+            told, outputs = run(llm)
+            check_empty(llm)
+        for name, output in outputs.items():
+            for each in output.completions:
+                own = [token for token in told if (token.request, token.sample) == (name, each.sample)]
+                assert [token.id for token in own if token.id is not None] == list(each.token_ids)
+                assert len(each.logprobs) == len(each.token_ids) == len(each.text.split())
+                assert [token.finish_reason for token in own if token.finish_reason] == [each.finish_reason]
+                assert (own[-1].id is None) == (each.finish_reason is FinishReason.ABORT)
+                aborted += each.finish_reason is FinishReason.ABORT and len(each.token_ids) > 0
+    assert aborted > 5
 
 
 def test_an_error_does_not_keep_the_cache_alive(monkeypatch):

@@ -3,12 +3,19 @@
 import pytest
 import torch
 
+from minikv.engine import llm as llm_module
 from minikv.errors import ArgumentError
 from tests.engine.llm_world import check_empty, greedy, make, reference
 
 HEAD = 10  # elements
-# Bytes of a head, a float32 scale included, and how far a log-probability may be off: 8, 4, 4 and 7 bits are left.
-SMALLER = {"bf16": (20, 0.02), "fp8": (10, 0.3), "fp8_scaled": (14, 0.3), "int8": (14, 0.08)}
+# Bytes of a head, a float32 scale included, and how far a log-probability may be off: 8, 4, 3, 4 and 7 bits are left.
+SMALLER = {
+    "bf16": (20, 0.02),
+    "fp8_e4m3": (10, 0.3),
+    "fp8_e5m2": (10, 0.6),
+    "fp8_scaled": (14, 0.3),
+    "int8": (14, 0.08),
+}
 # Blocks that are read in place, windows, latents, a gathered history; and a pool that is too small.
 PAIRS = [
     *(("llama", kv_dtype, 14) for kv_dtype in SMALLER),
@@ -68,3 +75,88 @@ def test_latents_that_are_quantized_are_read_as_copies():
     with pytest.raises(ArgumentError) as raised:
         make(model, kv_dtype="int8", reads="paged")
     assert raised.value.code == "models_cannot_switch"
+
+
+def test_each_name_stores_what_it_says():
+    model = reference("llama").model
+    names = {
+        "fp8_e4m3": torch.float8_e4m3fn,
+        "fp8": torch.float8_e4m3fn,
+        "fp8_e5m2": torch.float8_e5m2,
+        "fp8_scaled": torch.float8_e4m3fn,
+        "int8": torch.int8,
+    }
+    for name, dtype in names.items():
+        with make(model, kv_dtype=name) as llm:
+            assert (llm.cache.codec.dtype, llm.cache.layer(0).k.dtype) == (dtype, dtype)
+            assert llm.cache.codec.scaled == (name in ("fp8_scaled", "int8"))
+
+
+@pytest.mark.parametrize("model_type", ["llama", "deepseek_v3", "gemma3_text"])
+def test_the_same_bytes_hold_as_many_more_tokens_as_a_token_takes_fewer(model_type):
+    """Counted in what is allocated, scales and windows included."""
+    model, kv_bytes, blocks, token = reference(model_type).model, 2**18, {}, {}
+    for kv_dtype in ("fp32", "bf16", "fp8_e4m3", "fp8_e5m2", "fp8_scaled", "int8"):
+        with make(model, kv_dtype=kv_dtype, kv_bytes=kv_bytes) as llm:
+            cache = llm.cache
+            kinds = zip(cache.kinds, cache.num_blocks, strict=True)
+            assert cache.nbytes == sum(kind.block_bytes(4) * count for kind, count in kinds)
+            assert cache.nbytes <= kv_bytes < cache.nbytes + sum(kind.block_bytes(4) for kind in cache.kinds)
+            assert cache.arena.capacity - cache.nbytes == cache.arena.report().padding
+            blocks[kv_dtype] = cache.num_blocks[0]
+            token[kv_dtype] = sum(layer.token_bytes for layer in cache.spec.layers)
+    for kv_dtype in blocks:
+        due = blocks["fp32"] * token["fp32"] / token[kv_dtype]
+        assert abs(blocks[kv_dtype] - due) <= token["fp32"] / token[kv_dtype] + 1
+    assert blocks["fp8_e4m3"] == blocks["fp8_e5m2"] >= 2 * blocks["bf16"] >= 4 * blocks["fp32"]
+
+
+def on_a_gpu_of(capability, monkeypatch):
+    """The Triton kernels would run, on a GPU of that compute capability; none is started."""
+    pytest.importorskip("triton")
+    from minikv.kernels.gpu import common
+
+    monkeypatch.setenv("MINIKV_KERNELS", "triton")
+    monkeypatch.setattr(common, "device_of", lambda device: common.Device(capability, 108))
+
+
+@pytest.mark.parametrize("kv_dtype", ["fp8_e4m3", "fp8_scaled"])
+@pytest.mark.parametrize("capability", [75, 80, 86])
+def test_a_gpu_that_cannot_read_e4m3_refuses_it_when_the_llm_is_made(capability, kv_dtype, monkeypatch):
+    model, made = reference("llama").model, []
+    own = model.config._attn_implementation
+    on_a_gpu_of(capability, monkeypatch)
+    build = llm_module.build_cache
+    monkeypatch.setattr(llm_module, "build_cache", lambda *args: made.append(build(*args)) or made[-1])
+    with pytest.raises(ArgumentError) as raised:
+        make(model, kv_dtype=kv_dtype)
+    assert raised.value.code == "kernel_fp8"
+    assert str(capability / 10) in str(raised.value)
+    assert model.config._attn_implementation == own
+    with pytest.raises(ArgumentError, match="closed"):  # though the traceback still holds the LLM
+        made[0][0].parts(0)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "capability", "options"),
+    [
+        ("llama", 89, {"kv_dtype": "fp8_e4m3"}),
+        ("llama", 75, {"kv_dtype": "fp8_e5m2"}),
+        ("llama", 75, {"kv_dtype": "int8"}),
+        ("llama", 75, {"kv_dtype": "fp8_e4m3", "reads": "gather"}),
+        ("deepseek_v3", 75, {"kv_dtype": "fp8_e4m3"}),  # quantized latents are read as copies
+        ("bloom", 75, {"kv_dtype": "fp8_e4m3"}),
+    ],
+)
+def test_what_another_format_or_another_way_of_reading_can_do_is_not_refused(
+    model_type, capability, options, monkeypatch
+):
+    on_a_gpu_of(capability, monkeypatch)
+    with make(reference(model_type).model, **options) as llm:
+        assert llm.cache.codec.itemsize == 1
+
+
+def test_an_unknown_dtype_is_refused_before_any_weight_is_read(tmp_path):
+    with pytest.raises(ArgumentError) as raised:
+        make(tmp_path / "absent", kv_dtype="int3")
+    assert raised.value.code == "unknown_choice"

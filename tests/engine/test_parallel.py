@@ -67,6 +67,14 @@ def test_two_ranks_give_the_tokens_of_one_process_and_hold_what_the_plan_says(mo
     assert first["messages"] == first["steps"]
 
 
+def test_drafts_are_verified_on_every_rank(saved, tmp_path):
+    folder = saved("llama")
+    first, second = run_ranks(generate, 2, tmp_path / "ranks", folder, prompt_lookup=3)
+    assert first["accepted"] > 0
+    assert first["answers"] == alone(folder)[0]
+    assert second["code"] == 0
+
+
 def test_more_ranks_than_kv_heads_repeat_them(saved, tmp_path):
     folder = saved("llama")
     ranks = run_ranks(generate, 4, tmp_path / "ranks", folder)

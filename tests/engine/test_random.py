@@ -44,21 +44,22 @@ def workload(draw, count):
         yield draw.choice([0, 0, 0, 1, 3]), prompt, params, draw.choice(["", "", "tenant b"])
 
 
-def run(profile, seed, failing=False):
+def run(profile, seed, failing=False, between=None, **host):
     kinds, size, seqs, budget = PROFILES[profile]
     draw = random.Random(f"{profile} {seed}")
-    engine = Engine(kinds, size, max_num_seqs=seqs, max_batched_tokens=budget)
+    engine = Engine(kinds, size, max_num_seqs=seqs, max_batched_tokens=budget, **host)
+    points = ["copy", "store", "forward", "sample", *(["transfer"] if "rates" in host else [])]
 
     def abort():
         engine.scheduler.abort(draw.choice(list(engine.requests)))
 
     def step():
-        fail_at = (
-            draw.choice(["copy", "store", "forward", "sample"]) if failing and draw.random() < 0.1 else None
-        )
+        fail_at = draw.choice(points) if failing and draw.random() < 0.1 else None
         engine.step(fail_at, inside=abort if draw.random() < 0.05 else None)
         if draw.random() < 0.03:
             abort()
+        if between is not None:
+            between(engine)
 
     for number, (wait, prompt, params, salt) in enumerate(workload(draw, REQUESTS)):
         for _ in range(wait):

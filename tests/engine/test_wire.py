@@ -13,7 +13,8 @@ from tests.engine.llm_world import greedy, make, reference, run
 def check_same(step, read):
     assert read.number == step.number
     assert read.copies == step.copies
-    for name in ("token_ids", "positions", "query_starts", "lengths", "slot_mapping", "block_tables"):
+    names = ("token_ids", "positions", "query_starts", "lengths", "slot_mapping", "block_tables", "last")
+    for name in names:
         pairs = zip(_listed(getattr(step.batch, name)), _listed(getattr(read.batch, name)), strict=True)
         for sent, got in pairs:
             assert sent.dtype == got.dtype, name
@@ -24,12 +25,14 @@ def _listed(values):
     return values if isinstance(values, tuple) else (values,)
 
 
+@pytest.mark.parametrize("prompt_lookup", [0, 3])
 @pytest.mark.parametrize("model_type", ["llama", "gemma2", "deepseek_v3"])
-def test_what_rank_0_leaves_out_follows_from_what_it_sends(model_type, monkeypatch):
-    """Chunks, decodes, forks with copies, preemption, cached prefixes, and windows that have moved on."""
+def test_what_rank_0_leaves_out_follows_from_what_it_sends(model_type, prompt_lookup, monkeypatch):
+    """Chunks, decodes, drafts, forks with copies, preemption, cached prefixes, and windows that have moved on."""
     known = reference(model_type)
     steps, log = [], EventLog()
-    with make(known.model, num_blocks=24, max_batched_tokens=16, emit=log) as llm:
+    sizes = {"num_blocks": 24, "max_batched_tokens": 16, "prompt_lookup": prompt_lookup}
+    with make(known.model, emit=log, **sizes) as llm:
         logits = llm.runner.logits
         monkeypatch.setattr(llm.runner, "logits", lambda step: steps.append(step) or logits(step))
         for number, prompt in enumerate(known.prompts):
@@ -41,6 +44,7 @@ def test_what_rank_0_leaves_out_follows_from_what_it_sends(model_type, monkeypat
         size = llm.cache.block_size
     assert log.of("preempt")
     assert any(step.copies for step in steps)
+    assert any(step.num_drafts for step in steps) == bool(prompt_lookup)
     for step in steps:
         words = to_words(step)
         assert words.dtype == np.int32

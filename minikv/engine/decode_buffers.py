@@ -1,0 +1,165 @@
+"""DecodeBuffers: where captured decode steps find their inputs and leave their logits, always at the same place.
+
+A CUDA graph holds addresses and sizes, not tensors. So a decode step of n sequences is written over the same rows as
+every other, and what is left of its bucket is padding that stores nothing (slot -1) and reads nothing (length 0).
+
+    inputs   token ids, positions, slots of each kind: int64 [2 + kinds, rows] | lengths: int32 [rows] | new tables
+    tables   int32 [kinds, rows, width]
+    logits   [rows, vocabulary]
+
+One copy brings ``inputs`` up to the end of what is new; the tables come packed behind the rest, since most sequences
+are far shorter than the longest that the graphs are for, and one copy on the device spreads them over ``tables``.
+Entries of earlier steps stay behind them: no kernel reads a table past its sequence's length.
+"""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minikv.cache.pages import Pages
+from minikv.engine.staging import aligned, pinned, place
+from minikv.engine.step import Batch as StepBatch
+from minikv.memory.arena import Arena, arena_bytes
+from minikv.models import Batch
+
+ROW_UNIT = 8  # rows are a multiple of it, so that every array begins at a multiple of 16 bytes
+COLUMN_UNIT = 16  # and so are columns: Triton compiles a stride that 16 divides by itself
+
+
+@dataclass(frozen=True)
+class DecodeSizes:
+    """For decodes of up to ``max_rows`` sequences, of up to ``width`` blocks in each of ``kinds`` kinds of layers.
+
+    ``vocabulary`` and ``dtype`` are those of the model's logits.
+    """
+
+    max_rows: int
+    width: int
+    kinds: int
+    vocabulary: int
+    dtype: torch.dtype
+
+    @property
+    def rows(self) -> int:
+        """``max_rows``, rounded up."""
+        return -(-self.max_rows // ROW_UNIT) * ROW_UNIT
+
+    @property
+    def tables(self) -> tuple[int, int, int]:
+        """The shape of all block tables."""
+        return self.kinds, self.rows, -(-self.width // COLUMN_UNIT) * COLUMN_UNIT
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes of what comes before the tables: the int64 rows, and the lengths."""
+        return aligned(8 * (2 + self.kinds) * self.rows + 4 * self.rows)
+
+    def loans(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """What is borrowed from the arena, in this order: {name: (shape, dtype)}."""
+        return {
+            "decode inputs": ((self.head_bytes + 4 * prod(self.tables),), torch.uint8),
+            "decode tables": (self.tables, torch.int32),
+            "decode logits": ((self.rows, self.vocabulary), self.dtype),
+        }
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the arena."""
+        return arena_bytes(self.loans().values())
+
+
+class DecodeBuffers:
+    """The buffers of ``sizes`` for a cache, in an arena of their own on its device; at first all rows are padding."""
+
+    def __init__(self, cache: Pages, sizes: DecodeSizes):
+        self.cache, self.sizes = cache, sizes
+        self.arena = Arena(sizes.num_bytes, cache.device, name="decode steps")
+        rows, longs = sizes.rows, 2 + sizes.kinds
+        # They outlive the block in which they are made, and an inference tensor could not be written outside it.
+        with torch.inference_mode(False):
+            borrowed = (self.arena.borrow(name, *loan) for name, loan in sizes.loans().items())
+            self._inputs, self._tables, self.logits = borrowed
+            split = 8 * longs * rows
+            self._longs = self._inputs[:split].view(torch.int64).view(longs, rows)
+            self._lengths = self._inputs[split : split + 4 * rows].view(torch.int32)
+            self._new_tables = self._inputs[sizes.head_bytes :].view(torch.int32)
+            self._last = torch.arange(rows, device=cache.device)
+            self._starts = torch.arange(rows + 1, dtype=torch.int32, device=cache.device)
+            self._inputs.zero_()
+            self._tables.zero_()
+            self._longs[2:] = -1
+
+    def token_ids(self, rows: int) -> Tensor:
+        """int64 [rows]."""
+        return self._longs[0, :rows]
+
+    def batch(self, rows: int) -> Batch:
+        """The first ``rows`` as a batch of decodes. What is in it changes with ``fill``, where it lies does not.
+
+        Its numbers hold for every step: a decode has one query a sequence, and ``takes`` knows the largest position.
+        """
+        kinds = range(self.sizes.kinds)
+        return Batch(
+            cache=self.cache,
+            positions=self._longs[1, :rows],
+            slots=tuple(self._longs[2 + kind, :rows] for kind in kinds),
+            block_tables=tuple(self._tables[kind, :rows] for kind in kinds),
+            lengths=(self._lengths[:rows],) * self.sizes.kinds,
+            query_starts=self._starts[: rows + 1],
+            last=self._last[:rows],
+            max_queries=1,
+            max_position=0,
+        )
+
+    def takes(self, step: StepBatch) -> bool:
+        """Whether ``step`` has one token for each sequence, and no more of them, or of blocks, than there is room."""
+        rows, columns = step.block_tables[0].shape
+        return len(step.token_ids) == rows <= self.sizes.max_rows and columns <= self.sizes.width
+
+    def fill(self, step: StepBatch) -> None:
+        """Write a step over the first rows, and padding over the others. Nobody waits for the copy."""
+        size = self.sizes
+        rows, columns = step.block_tables[0].shape
+        count = size.kinds * rows * columns
+        host = pinned(size.head_bytes + 4 * count, self.cache.device)
+        memory = host.numpy()
+        longs = place(memory, 0, (2 + size.kinds, size.rows), np.dtype(np.int64))
+        longs[:2, rows:], longs[2:, rows:] = 0, -1
+        longs[0, :rows], longs[1, :rows] = step.token_ids, step.positions
+        lengths = place(memory, longs.nbytes, (size.rows,), np.dtype(np.int32))
+        lengths[:rows], lengths[rows:] = step.lengths, 0
+        tables = place(memory, size.head_bytes, (size.kinds, rows, columns), np.dtype(np.int32))
+        for kind, (slots, table) in enumerate(zip(step.slot_mapping, step.block_tables, strict=True)):
+            longs[2 + kind, :rows], tables[kind] = slots, table
+        self._inputs[: len(host)].copy_(host, non_blocking=True)
+        self._tables[:, :rows, :columns].copy_(self._new_tables[:count].view(tables.shape))
+
+    def addresses(self) -> tuple[int, ...]:
+        """Where the buffers lie: what a captured graph relies on."""
+        held = (self._inputs, self._tables, self.logits, self._last, self._starts)
+        return tuple(tensor.data_ptr() for tensor in held)
+
+    def close(self) -> None:
+        """Give the memory back: nothing that was captured may run any more. Closing again does nothing."""
+        for name in [name for name, value in vars(self).items() if isinstance(value, Tensor)]:
+            delattr(self, name)
+        self.arena.close()
+
+
+def one_row(cache: Pages) -> tuple[Tensor, Batch]:
+    """Token ids and batch of one row of padding, to see what a model makes of it."""
+    device, kinds = cache.device, len(cache.kinds)
+    zero = torch.zeros(1, dtype=torch.long, device=device)
+    values: dict[str, Any] = {
+        "positions": zero,
+        "slots": (zero - 1,) * kinds,
+        "block_tables": (zero.int()[None],) * kinds,
+        "lengths": (zero.int(),) * kinds,
+        "query_starts": torch.arange(2, dtype=torch.int32, device=device),
+        "last": zero,
+    }
+    return zero, Batch(cache=cache, max_queries=1, max_position=0, **values)

@@ -1,0 +1,277 @@
+"""Decode steps as CUDA graphs: captured once for each batch size, then started with one call each. Lesson 13.
+
+A decode step is some hundred small kernels, and to launch one takes the host longer than the GPU needs to run it. A
+CUDA graph is the list of those launches with all of their arguments: the GPU goes through it alone. So nothing in it
+may change from step to step, neither an address nor a size, and the host may not look at a result in the middle.
+
+    step of 11 decodes  ->  bucket 16: 11 rows and 5 of padding into the buffers  ->  replay  ->  11 rows of logits
+
+Steps with a prefill are computed as ever: they are few, large, and each of another shape.
+"""
+
+import warnings
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from traceback import clear_frames
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from minikv.engine.decode_buffers import DecodeBuffers, DecodeSizes, one_row
+from minikv.engine.graph_memory import GraphMemory
+from minikv.engine.step import Batch as StepBatch
+from minikv.errors import DoesNotFitError
+from minikv.i18n import text
+from minikv.memory.peak import measure_peak
+from minikv.models import Adapter
+from minikv.units import MIB
+
+WAITED = "called a synchronizing"  # of torch's warning
+# Assumptions until the graphs are captured and measured:
+GRAPH_BYTES = 8 * MIB  # what the driver keeps of one graph of some hundred kernels
+POOL_SLACK = 48 * MIB  # torch's allocator takes segments of 20 MiB, and some are not full
+
+
+def buckets(most: int) -> tuple[int, ...]:
+    """The batch sizes that are captured for up to ``most`` sequences: 1, 2, 4, 8, 16, 24, ... and ``most``.
+
+    A step is padded to the next one. Its time follows the keys that it reads, which padding has none of, and otherwise
+    hardly changes within 8 rows, since a tensor core multiplies 8 or 16 of them at once. Below 8 a row more is a
+    large share, and from one size to twice it suffices. Each bucket costs a capture, and its graph memory.
+    """
+    return tuple(sorted({size for size in (1, 2, 4, *range(8, most, 8)) if size < most} | {most}))
+
+
+class Capturer(Protocol):
+    """Makes a function repeatable. ``CudaCapturer`` is the one there is; tests have another, which needs no GPU."""
+
+    pool_bytes: int
+    driver_bytes: int
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        """What does again on the device all that ``run`` gave it to do, on the same addresses."""
+
+    def close(self) -> None:
+        """Forget what was captured."""
+
+
+class CudaCapturer:
+    """Captures CUDA graphs on ``device``. They share a pool, so they must not run at the same time.
+
+    ``pool_bytes``: what torch's allocator has taken for what the graphs compute in between; ``driver_bytes``: what
+    the driver has taken besides, for the graphs themselves.
+    """
+
+    def __init__(self, device: torch.device):
+        self.pool_bytes = self.driver_bytes = 0
+        self._device = device
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+        with torch.cuda.device(device):
+            self._stream = torch.cuda.Stream()
+            self._pool = torch.cuda.graph_pool_handle()
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Run twice, capture, replay once. Raises what ``run`` raises, and ``RuntimeError`` where it waits for the GPU.
+
+        The first run makes what is made once: it compiles kernels, loads modules, sets up cuBLAS, all of which a
+        capture must not contain. It happens on the stream that is captured: cuBLAS keeps a workspace for each, and the
+        graphs hold its address. So no two capturers share a stream: torch gives the workspace back with the first graph
+        that is reset (pytorch#193402).
+        """
+        # An outer stream block: torch.cuda.graph does not leave its own where ending a capture raises.
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            torch.cuda.synchronize()  # the buffers and the cache were written on another stream
+            run()
+            self._run_without_waiting(run)
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            reserved, rest = self._taken()
+            graph = torch.cuda.CUDAGraph()
+            # Other threads of the program may allocate meanwhile: their calls do not end this capture.
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ):
+                run()
+            graph.replay()  # a graph's first start takes memory of the driver, too
+            torch.cuda.synchronize()
+            now_reserved, now_rest = self._taken()
+        self._graphs.append(graph)
+        self.pool_bytes += max(0, now_reserved - reserved)
+        self.driver_bytes += max(0, now_rest - rest)
+        return graph.replay
+
+    def close(self) -> None:
+        """Give the graphs' memory back, once none of them runs any more."""
+        torch.cuda.synchronize(self._device)
+        for graph in self._graphs:
+            graph.reset()
+        self._graphs.clear()
+        torch.cuda.empty_cache()  # or the pool, and what the runs left on their stream, would serve nobody else
+
+    def _run_without_waiting(self, run: Callable[[], None]) -> None:
+        """Raise ``RuntimeError`` where ``run`` waits for the GPU, as far as torch notices.
+
+        The capture would notice the rest, but one that fails harms more than itself: before torch 2.12 the allocator
+        goes on believing that it is under way (pytorch#180395). The mode holds for all threads, so it only warns.
+        """
+        before = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                run()
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
+        for each in said:
+            if WAITED in str(each.message):
+                raise RuntimeError(f"{WAITED} CUDA operation, {Path(each.filename).name} line {each.lineno}")
+
+    def _taken(self) -> tuple[int, int]:
+        """Bytes of this GPU that torch's allocator has reserved, and what else is taken there."""
+        free, total = torch.cuda.mem_get_info(self._device)
+        reserved = torch.cuda.memory_reserved(self._device)
+        return reserved, total - free - reserved
+
+
+@dataclass(frozen=True)
+class Eager:
+    """Why decode steps are not replayed: ``reason`` is a word of ``engine.toml``, ``detail`` what a library said."""
+
+    reason: str
+    detail: str = ""
+
+    def text(self, lang: str = "en") -> str:
+        """A clause, such as "enforce_eager=True asks for it"."""
+        return text(f"engine.eager_{self.reason}", lang, detail=self.detail)
+
+
+class DecodeGraphs:
+    """The decode steps of ``adapter`` with up to ``max_rows`` sequences of up to ``width`` blocks, captured.
+
+    The model's parameters must stay where they are. Raises whatever ``capturer`` raises, and has kept nothing then.
+    """
+
+    def __init__(self, adapter: Adapter, max_rows: int, width: int, capturer: Capturer):
+        self.adapter, self.capturer = adapter, capturer
+        self.buckets = buckets(max_rows)
+        token_ids, batch = one_row(adapter.cache)
+        logits = adapter.forward(token_ids, batch)
+        sizes = DecodeSizes(max_rows, width, len(adapter.cache.kinds), logits.shape[1], logits.dtype)
+        self.buffers = DecodeBuffers(adapter.cache, sizes)
+        self._replays: dict[int, Callable[[], None]] = {}
+        try:
+            for rows in reversed(self.buckets):  # the largest first: the others find room in its memory
+                self._replays[rows] = capturer.capture(self._step(rows))
+        except BaseException as error:
+            clear_frames(error.__traceback__)  # which hold views of the buffers and of the cache
+            capturer.close()
+            raise
+
+    @property
+    def memory(self) -> GraphMemory:
+        """What they have taken of the device."""
+        capturer = self.capturer
+        return GraphMemory(
+            len(self._replays), self.buffers.sizes.num_bytes, capturer.pool_bytes, capturer.driver_bytes
+        )
+
+    def takes(self, step: StepBatch) -> bool:
+        """Whether ``step`` is one of those that were captured. If not it is computed, or refused, as ever."""
+        limit = self.adapter.position_limit
+        return self.buffers.takes(step) and (limit is None or int(step.positions.max()) < limit)
+
+    def replay(self, step: StepBatch) -> Tensor:
+        """The logits [sequences, vocabulary] of a step that ``takes`` takes. The next replay overwrites them."""
+        rows = len(step.lengths)
+        self.buffers.fill(step)
+        self._replays[self.buckets[bisect_left(self.buckets, rows)]]()
+        return self.buffers.logits[:rows]
+
+    def close(self) -> None:
+        """Give everything back. Closing again does nothing."""
+        self._replays.clear()
+        self.capturer.close()
+        self.buffers.close()
+
+    def _step(self, rows: int) -> Callable[[], None]:
+        token_ids, batch = self.buffers.token_ids(rows), self.buffers.batch(rows)
+        logits = self.buffers.logits[:rows]
+
+        @torch.no_grad()
+        def step() -> None:
+            # Out of the pool: what stays in it takes room that the next capture could have used.
+            logits.copy_(self.adapter.forward(token_ids, batch))
+
+        return step
+
+
+def capture_decodes(
+    adapter: Adapter, max_rows: int, longest: int | None, *, enforce_eager: bool = False, ranks: int = 1
+) -> DecodeGraphs | Eager:
+    """The graphs for up to ``max_rows`` sequences of at most ``longest`` tokens (None: no limit), or why there are
+    none.
+
+    What a model does that no graph can hold shows when it is tried: then there is a warning, and steps are computed
+    as without graphs.
+    """
+    if adapter.cache.device.type != "cuda":
+        return Eager("cpu")
+    if enforce_eager:
+        return Eager("asked")
+    if ranks > 1:
+        return Eager("ranks")
+    if adapter.reads == "gather":
+        return Eager("gather")
+    width = table_width(adapter, longest)
+    if width is None:
+        return Eager("endless")
+    try:
+        return DecodeGraphs(adapter, max_rows, width, CudaCapturer(adapter.cache.device))
+    except (DoesNotFitError, torch.OutOfMemoryError) as error:
+        why = Eager("memory", _line(error))
+    except RuntimeError as error:  # torch's, for what waits and for what cannot be captured
+        why = Eager("refused", _line(error))
+    warnings.warn(text("engine.eager_warning", "en", why=why.text()), stacklevel=3)
+    return why
+
+
+def expected_memory(model: Any, kinds: int, max_rows: int, width: int) -> GraphMemory:
+    """What the graphs of ``model``, with a cache of ``kinds`` kinds of layers, will take; see ``DecodeGraphs``.
+
+    The pool is measured: a forward of ``max_rows`` single tokens without a cache needs what a decode needs, but for
+    the partial results of an attention that is split.
+    """
+    device = model.get_input_embeddings().weight.device
+    seen: list[Tensor] = []
+
+    @torch.no_grad()
+    def decode() -> None:
+        ids = torch.zeros(max_rows, 1, dtype=torch.long, device=device)
+        seen.append(model(input_ids=ids, use_cache=False).logits[:1, -1])
+
+    peak = measure_peak(decode, device)
+    sizes = DecodeSizes(max_rows, width, kinds, seen[0].shape[-1], seen[0].dtype)
+    count = len(buckets(max_rows))
+    return GraphMemory(count, sizes.num_bytes, peak.extra + POOL_SLACK, count * GRAPH_BYTES)
+
+
+def table_width(adapter: Adapter, longest: int | None) -> int | None:
+    """The most blocks that a table of this cache can have; None where nothing limits it."""
+    cache = adapter.cache
+    whole = (
+        count for count, kind in zip(cache.num_blocks, cache.kinds, strict=True) if kind.layer.window is None
+    )
+    most = min(whole, default=None)
+    if longest is None:
+        return most
+    need = -(-longest // cache.block_size)
+    return need if most is None else min(need, most)
+
+
+def _line(error: BaseException) -> str:
+    """The first line of what torch has said."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200].rstrip(".:")

@@ -1,0 +1,177 @@
+"""Host: the host memory of an LLM. It carries out the transfers of a step, and measures what they cost. Lesson 12."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+
+from minikv.cache.offload import HostPool
+from minikv.cache.paged import PagedKVCache
+from minikv.cache.pages import Pages
+from minikv.engine.offload import PrefillSpeed
+from minikv.engine.prefix_files import PrefixFile
+from minikv.engine.scheduler import Scheduler
+from minikv.engine.step import Step
+from minikv.errors import ArgumentError, DoesNotFitError, check_count
+from minikv.memory.stats import MemoryStats
+from minikv.models.sharding import ranks_wanted
+from minikv.plan import CacheSpec
+from minikv.plan.pool import block_kinds
+from minikv.plan.preemption import TransferRates
+from minikv.units import exact_bytes
+
+BLOCKS, ROUNDS = 16, 5  # moved at a time, and how often, to measure the rates of a transfer
+
+
+@dataclass(frozen=True)
+class HostWanted:
+    """The host memory that an LLM was asked for; see ``LLM``. Raises ``ArgumentError`` for what cannot be granted."""
+
+    cpu_kv_bytes: int | None
+    cpu_block_size: int | None
+    swap_rates: TransferRates | None
+    prefix_dir: str | Path | None
+    block_size: int
+    cache: str
+    tp: int | str
+
+    def __post_init__(self) -> None:
+        if self.cpu_kv_bytes is None:
+            for what in ("cpu_block_size", "swap_rates", "prefix_dir"):
+                if getattr(self, what) is not None:
+                    raise ArgumentError("offload_needs_host", what=what)
+            return
+        check_count("cpu_kv_bytes", self.cpu_kv_bytes)
+        if self.cache == "linear":
+            raise ArgumentError("offload_linear")
+        if ranks_wanted(self.tp) > 1:
+            raise ArgumentError("offload_ranks", tp=self.tp)
+        if self.cpu_block_size is not None:
+            check_count("cpu_block_size", self.cpu_block_size)
+            whole, rest = divmod(self.cpu_block_size, self.block_size)
+            if rest:
+                below, above = max(1, whole) * self.block_size, (whole + 1) * self.block_size
+                sizes = {"cpu_block_size": self.cpu_block_size, "block_size": self.block_size}
+                raise ArgumentError("offload_block_size", below=below, above=above, **sizes)
+        if self.prefix_dir is not None:
+            if not isinstance(self.prefix_dir, str | Path):
+                raise ArgumentError("disk_path", kind=type(self.prefix_dir).__name__)
+            try:
+                is_file = Path(self.prefix_dir).exists() and not Path(self.prefix_dir).is_dir()
+            except OSError as error:  # a name that is too long, a folder that may not be entered
+                reason = error.strerror or error
+                raise ArgumentError("prefix_dir_unusable", path=self.prefix_dir, reason=reason) from error
+            if is_file:
+                raise ArgumentError("prefix_dir_no_folder", path=self.prefix_dir)
+
+    def num_blocks(self, spec: CacheSpec) -> int:
+        """Blocks of ``block_size`` tokens for each kind of layer: host memory is taken in whole CPU blocks."""
+        if self.cpu_kv_bytes is None:
+            return 0
+        tokens = self.cpu_block_size or self.block_size
+        need = sum(kind.block_bytes(tokens) for kind in block_kinds(spec))
+        count = self.cpu_kv_bytes // need
+        if not count:
+            values = {"cpu_kv_bytes": self.cpu_kv_bytes, "tokens": tokens, "need": need}
+            raise ArgumentError("offload_too_small", name=spec.name, **values)
+        free = MemoryStats.read("cpu").free  # Linux promises more than it has, and then ends the process
+        if count * need > free:
+            raise DoesNotFitError("offload_no_room", need=exact_bytes(count * need), free=exact_bytes(free))
+        return count * (tokens // self.block_size)
+
+    def open(self, model: torch.nn.Module, cache: Pages, scheduler: Scheduler) -> "Host | None":
+        """The host's pool beside ``cache``, with the prefixes of earlier runs; None where none was asked for."""
+        manager = scheduler.manager
+        if not manager.host_pools or not isinstance(cache, PagedKVCache):
+            return None
+        blocks = [each.num_blocks for each in manager.host_pools]
+        need = sum(
+            kind.block_bytes(cache.block_size) * count
+            for kind, count in zip(cache.kinds, blocks, strict=True)
+        )
+        free = MemoryStats.read("cpu").free  # again: a cache in the same memory lies there now
+        if need > free:
+            raise DoesNotFitError("offload_no_room", need=exact_bytes(need), free=exact_bytes(free))
+        pool = HostPool(cache, blocks)
+        try:
+            host = Host(pool, scheduler, self.swap_rates)
+            if self.prefix_dir is not None:
+                host.prefixes = PrefixFile(self.prefix_dir, model, pool)
+                host.prefixes.load(manager)
+        except BaseException:
+            pool.close()  # a notebook keeps the traceback, and the traceback the pool
+            raise
+        return host
+
+
+class Host:
+    """``pool`` holds the host blocks of the manager that ``scheduler`` drives; ``prefixes`` outlive the process.
+
+    Without ``rates`` the transfers are measured now, and the prefill as the steps come: before the first one there is
+    nothing to preempt, and nothing that could be evicted.
+    """
+
+    def __init__(self, pool: HostPool, scheduler: Scheduler, rates: TransferRates | None = None):
+        self.pool = pool
+        self.prefixes: PrefixFile | None = None
+        self._scheduler, self._speed = scheduler, None if rates is not None else PrefillSpeed()
+        scheduler.rates = rates
+        if rates is None:
+            self.to_host, self.to_device = transfer_speeds(pool)
+        else:
+            self.to_host, self.to_device = rates.to_host, rates.to_device
+
+    def transfer(self, step: Step) -> None:
+        """Out first: what comes in may be written where something else was. The forward then waits for what comes in.
+
+        On a GPU both run on a stream of their own, one behind the other. In a step that brings nothing in, what goes
+        out does so beside the forward.
+        """
+        try:
+            for pairs in self.pool.pieces(step.swap_out):
+                self.pool.swap_out(pairs)
+            for pairs in self.pool.pieces(step.swap_in):
+                self.pool.swap_in(pairs).wait()
+        except BaseException:
+            self.pool.synchronize()  # what was begun must not write blocks that the next step gives to others
+            raise
+
+    def took(self, step: Step, seconds: float) -> None:
+        """``step`` was computed in so many seconds: a prefill says how fast a recompute is."""
+        prefill = None if self._speed is None else self._speed.after(step, seconds)
+        if prefill is not None:
+            self._scheduler.rates = TransferRates(self.to_host, self.to_device, prefill)
+
+    def save(self) -> None:
+        """Keep the prefixes for the next run, if that was asked for. No sequence may be left."""
+        if self.prefixes is not None:
+            self.prefixes.save(self._scheduler.manager)
+
+    def close(self) -> None:
+        """Give the memory back, before the cache does. Twice is no error."""
+        self.pool.close()
+
+
+def transfer_speeds(pool: HostPool) -> tuple[float, float]:
+    """(to the host, to the device) in bytes a second: the median of a few rounds with the first blocks of each kind.
+
+    The cache is as before. The pool's blocks are overwritten: measure before anything is in them.
+    """
+    cache = pool.cache
+    counts = [min(BLOCKS, *blocks) for blocks in zip(cache.num_blocks, pool.num_blocks, strict=True)]
+    pairs = [[(block, block) for block in range(count)] for count in counts]
+    sizes = [kind.block_bytes(cache.block_size) for kind in cache.kinds]
+    num_bytes = sum(count * size for count, size in zip(counts, sizes, strict=True))
+    out, back = [], []
+    for _ in range(1 + ROUNDS):  # the first one warms up
+        if cache.device.type == "cuda":
+            torch.cuda.synchronize(cache.device)
+        began = perf_counter()
+        pool.swap_out(pairs).synchronize()
+        there = perf_counter()
+        pool.swap_in(pairs).synchronize()
+        out.append(there - began)
+        back.append(perf_counter() - there)
+    return num_bytes / median(out[1:]), num_bytes / median(back[1:])

@@ -1,0 +1,160 @@
+"""Prefix blocks from one run to the next: a file in a folder, for one model with one layout of its cache. Lesson 12.
+
+    <folder>/prefixes-<identity>.safetensors
+
+K and V depend on every weight, so the identity is a SHA-256 over all of them, the config, the layout of the blocks and
+the version of this format; two models of one shape never share a file. Whose prompts may share blocks is in the
+blocks' digests: they begin with the salt. The file holds the token ids of the prompts, as they lie in the blocks.
+
+A file that does not say that it is this model's, or whose checksum is wrong, is not used, with a warning; it stays
+as it is. A file is written beside the old one and then takes its place, so several processes may use one folder: the
+last one to close leaves what it knows.
+"""
+
+import json
+import warnings
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minikv.blocks import BlockManager
+from minikv.cache.disk import CorruptFileError, describe, read_blocks, save_blocks
+from minikv.cache.offload import HostPool
+from minikv.cache.sharded import local
+from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError
+from minikv.i18n import text
+from minikv.memory.stats import MemoryStats
+from minikv.units import MIB, exact_bytes
+
+FORMAT = "minikv prefixes 1"
+_PIECE = 64 * MIB  # of a weight, hashed at a time
+
+
+class PrefixFile:
+    """The file of ``model`` and the cache of ``pool`` in ``folder``, which is made if it is not there.
+
+    Making it reads every weight once. Raises ``ArgumentError`` for a folder that cannot be.
+    """
+
+    def __init__(self, folder: str | Path, model: torch.nn.Module, pool: HostPool):
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:  # ValueError: a path with a zero byte in it
+            reason = getattr(error, "strerror", None) or error
+            raise ArgumentError("prefix_dir_unusable", path=folder, reason=reason) from error
+        self.identity = identity_of(model, describe(pool.cache))
+        self.path = folder / f"prefixes-{self.identity[:32]}.safetensors"
+        self._pool = pool
+        self._usable = True
+
+    def load(self, manager: BlockManager) -> int:
+        """Put what the file holds into the host blocks of ``manager``; returns how many blocks, of all kinds.
+
+        Of more blocks than there is room for, those that were used last. A file that cannot be used is a warning.
+        """
+        if not self.path.exists():
+            return 0
+        try:
+            _check_room(2 * self.path.stat().st_size)  # its bytes, and the tensors made of them
+            notes, rows = read_blocks(self.path, self._pool)
+            contents = self._contents(notes, [len(parts[0]) for parts in rows])
+        except (MiniKVError, MemoryError) as error:
+            self._usable = False
+            warnings.warn(
+                text("engine.prefixes_refused", "en", reason=str(error) or type(error).__name__), stacklevel=4
+            )
+            return 0
+        starts = [
+            max(0, len(of_kind) - most) for of_kind, most in zip(contents, self._pool.num_blocks, strict=True)
+        ]
+        last = [of_kind[start:] for of_kind, start in zip(contents, starts, strict=True)]
+        planned = manager.plan_load(last)
+        arrived = False
+        try:
+            places = [[at for at, block in enumerate(of_kind) if block is not None] for of_kind in planned]
+            blocks = [[block for block in of_kind if block is not None] for of_kind in planned]
+            chosen = [
+                [part[[start + at for at in of_kind]] for part in parts]
+                for parts, of_kind, start in zip(rows, places, starts, strict=True)
+            ]
+            self._pool.fill(blocks, chosen)
+            arrived = True
+        finally:
+            manager.settle(arrived)
+        return sum(map(len, blocks))
+
+    def save(self, manager: BlockManager) -> None:
+        """Write every prefix block that ``manager`` can find, on the device and the host; what cannot be is a warning.
+
+        No sequence may be left. The device's blocks go through the host, as many as it has room for.
+        """
+        if not self._usable:
+            return
+        try:
+            self._write(manager)
+        except (MiniKVError, RuntimeError, MemoryError) as error:  # RuntimeError: of CUDA
+            warnings.warn(
+                text("engine.prefixes_not_saved", "en", reason=str(error) or type(error).__name__),
+                stacklevel=4,
+            )
+
+    def _write(self, manager: BlockManager) -> None:
+        swap, arrived = manager.plan_save_cached(), False
+        try:
+            for pairs in self._pool.pieces(swap.pairs):
+                self._pool.swap_out(pairs).synchronize()
+            arrived = True
+        finally:
+            manager.settle(arrived)
+        contents = [pool.cached() for pool in manager.host_pools]
+        if any(contents):
+            cache = self._pool.cache
+            sizes = [kind.block_bytes(cache.block_size) for kind in cache.kinds]
+            _check_room(sum(len(of_kind) * size for of_kind, size in zip(contents, sizes, strict=True)))
+            told = [[(each.digest.hex(), each.tokens.hex()) for each in of_kind] for of_kind in contents]
+            notes = {"format": FORMAT, "identity": self.identity, "blocks": json.dumps(told)}
+            save_blocks(
+                self.path, self._pool, [[each.block for each in of_kind] for of_kind in contents], notes
+            )
+
+    def _contents(self, notes: dict[str, str], counts: list[int]) -> list[list[tuple[bytes, bytes]]]:
+        """(digest, tokens) of each block of each kind."""
+        if (notes.get("format"), notes.get("identity")) != (FORMAT, self.identity):
+            raise ArgumentError("prefix_file_foreign", path=self.path)
+        try:
+            found = [
+                [(bytes.fromhex(digest), bytes.fromhex(tokens)) for digest, tokens in of_kind]
+                for of_kind in json.loads(notes["blocks"])
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptFileError("disk_not_blocks", path=self.path) from error
+        if [len(of_kind) for of_kind in found] != counts:
+            raise CorruptFileError("disk_not_blocks", path=self.path)
+        return found
+
+
+def _check_room(need: int) -> None:
+    """Raise ``DoesNotFitError`` where a file and the host pool do not fit beside each other."""
+    free = MemoryStats.read("cpu").free  # Linux promises more than it has, and then ends the process
+    if need > free:
+        raise DoesNotFitError("prefixes_no_room", need=exact_bytes(need), free=exact_bytes(free))
+
+
+def identity_of(model: torch.nn.Module, layout: str) -> str:
+    """64 hex digits that name a model's weights and config, and a layout of its K and V."""
+    digest = sha256(f"{FORMAT}\n{layout}\n".encode())
+    config: dict[str, Any] = {
+        name: value for name, value in model.config.to_dict().items() if not name.startswith("_")
+    }
+    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
+        tensor = local(tensor.detach())
+        digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+        for start in range(0, len(flat), _PIECE):
+            digest.update(flat[start : start + _PIECE].cpu().numpy())
+    return digest.hexdigest()
