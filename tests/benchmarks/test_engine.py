@@ -1,19 +1,23 @@
 """The engine's benchmark at tiny sizes: loads are what they say, wrong tokens end it, and a goal is a comparison."""
 
 from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from benchmarks import engine, engine_compare
+from benchmarks import engine, engine_compare, engine_decode
 from benchmarks.engine_cases import Load, ModelShape, Request, mixed, random_model, shared_prefix, skewed
 from benchmarks.engine_compare import agree, compare
+from benchmarks.engine_decode import Decoding, decode_rows, decode_steps, weight_bytes
 from benchmarks.engine_host import host_times
 from benchmarks.engine_peers import ContinuousBatching, Ours, Run, StaticBatches
 from benchmarks.kernels_timing import Disagrees
 
 SHAPE = ModelShape("tiny", 2, 32, 48, 4, 2, 8, 61)
-SCALE = engine.Scale(SHAPE, 6, 3, 16, 3, 4, 4, 16, (8,), (16,))
+DECODES = (Decoding(1, 7, 3), Decoding(4, 7, 3))
+SCALE = engine.Scale(SHAPE, 6, 3, 16, 3, 4, 4, 16, (8,), (16,), DECODES)
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +108,9 @@ def test_a_run_that_differs_from_its_first_ends_the_benchmark(model, load):
         compare(model, load, {"x": Forgetful()}, rounds=1)
 
 
-@pytest.mark.parametrize(("section", "claims"), [("mixed", 6), ("prefix", 2), ("host", 2)])
-def test_every_section_says_its_claims(model, section, claims):
+@pytest.mark.parametrize(("section", "claims"), [("mixed", 6), ("prefix", 2), ("host", 2), ("decode", 2)])
+def test_every_section_says_its_claims(model, section, claims, monkeypatch):
+    monkeypatch.setattr(engine_decode, "WORKING_SET", {"cpu": 2**16})
     told = list(engine.Bench(model, SCALE, 1).rows(section))
     assert len(told) == claims
     for row in told:
@@ -129,6 +134,7 @@ def test_a_goal_is_a_comparison(model, load, monkeypatch):
     assert [row.holds for row in rows] == [True, False, False, False, True, False]
     assert rows[0].ratio == pytest.approx(2)
     prompts = (Request((1, 2, 3, 4), 3), Request((1, 2, 3, 4, 5), 3), Request((1, 2, 3, 4, 6), 3))
+    assert [row.holds for row in bench.speed_rows(load, engine.FASTER_ON_GPU)][:2] == [False, False]
     saved, speed = bench.prefix_rows(Load("x", prompts))
     assert (saved.ours, saved.peer, saved.holds, speed.holds) == (10, 8, True, False)
 
@@ -138,3 +144,31 @@ def test_host_times_are_those_of_decodes(model):
     assert {name: len(times) for name, times in parts.items()} == dict.fromkeys(parts, 3)
     for number, seconds in enumerate(whole):
         assert 0 < sum(times[number] for times in parts.values()) < seconds
+
+
+def test_the_floor_of_a_decode_is_its_bytes_at_the_bandwidth(model):
+    case = Decoding(3, 9, 4)
+    steps = decode_steps(model, SHAPE.vocabulary, case, gb_s=2.0)
+    assert len(steps.seconds) == len(steps.floors) == 4
+    assert steps.graphs is None, "a CPU has none"
+    weights = weight_bytes(model)
+    assert weights == sum(each.nbytes for each in model.parameters()) - SHAPE.vocabulary * SHAPE.hidden * 4
+    cached = [2e9 * floor - weights for floor in steps.floors]
+    for before, after in pairwise(cached):
+        assert after - before == pytest.approx(3 * SHAPE.token_bytes), "each sequence is a token longer"
+    assert steps.num_bytes == pytest.approx(2e9 * steps.floors[-1])
+    assert cached[0] % (3 * SHAPE.token_bytes) == pytest.approx(0, abs=1)
+
+
+def test_the_goal_of_a_decode_counts_on_a_gpu_alone(model, monkeypatch):
+    slow = engine_decode.Steps([1.0], [0.5], 10, 2**20)
+    monkeypatch.setattr(engine_decode, "decode_steps", lambda *_, **__: slow)
+    monkeypatch.setattr(engine_decode, "WORKING_SET", {"cpu": 2**16, "cuda": 2**16})
+    monkeypatch.setattr(engine_decode, "read_bandwidth", lambda *_: SimpleNamespace(gb_s=1.0))
+    for kind, holds in (("cpu", [True, True]), ("cuda", [True, False])):
+        device = SimpleNamespace(device=torch.device(kind))
+        rows = list(decode_rows(device, "x", 61, DECODES))
+        assert [row.holds for row in rows] == holds
+        assert [row.ratio for row in rows] == [2.0, 2.0]
+    monkeypatch.setattr(engine_decode, "SHARE", 0.5)
+    assert all(row.holds for row in decode_rows(device, "x", 61, DECODES))
