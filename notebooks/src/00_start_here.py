@@ -463,7 +463,7 @@ explain("what_is_free")
 # | you have or want | lessons |
 # |---|---|
 # | a first evening | 00 → 01 → 02 → 08 |
-# | to run inference in production | 02 → 03 → 07 → 16 → 08 → 09 → 11 → 17 |
+# | to run inference in production | 02 → 03 → 07 → 16 → 08 → 09 → 11 → 12 → 13 → 17 |
 # | to write kernels | 04 → 06 → 09 → 10 |
 # | to drop tokens from the cache | 01 → 02 → 14 → 15 |
 #
@@ -483,21 +483,21 @@ explain("what_is_free")
 # | 09 | [pages and blocks](09_pages_and_blocks.ipynb) | who owns block 7? |
 # | 10 | [kernels](10_kernels.ipynb) | how does a GPU read a page table? |
 # | 11 | [the engine](11_the_engine.ipynb) | how do 256 requests share one cache? |
-# | 12 | beyond one GPU | what does each GPU keep? |
-# | 13 | half the bytes | what do fewer bytes cost? |
+# | 12 | [beyond one GPU](12_beyond_one_gpu.ipynb) | what does each GPU keep? |
+# | 13 | [half the bytes](13_half_the_bytes.ipynb) | what do fewer bytes cost? |
 # | 14 | what to forget | which tokens can go? |
 # | 15 | eviction on MLA | what changes with a latent? |
 # | 16 | [where did 6 GB go](16_where_did_6gb_go.ipynb) | who holds the memory after `generate()`? |
 # | 17 | a fleet on paper | how many GPUs does this traffic need? |
 # | 18 | capstone | serve this load within this budget |
 # | A | [errata](A_errata.ipynb) | which numbers in the wild are wrong? |
-# %% [markdown] key="routes" lang="zh" src="ea650cf8"
+# %% [markdown] key="routes" lang="zh" src="1abacb4f"
 # ## 学习路线
 #
 # | 你的情况 | 课程 |
 # |---|---|
 # | 第一个晚上 | 00 → 01 → 02 → 08 |
-# | 在生产环境做推理 | 02 → 03 → 07 → 16 → 08 → 09 → 11 → 17 |
+# | 在生产环境做推理 | 02 → 03 → 07 → 16 → 08 → 09 → 11 → 12 → 13 → 17 |
 # | 想写 kernel | 04 → 06 → 09 → 10 |
 # | 想淘汰缓存里的 token | 01 → 02 → 14 → 15 |
 #
@@ -517,8 +517,8 @@ explain("what_is_free")
 # | 09 | [页与块](09_pages_and_blocks.ipynb) | 块 7 属于谁？ |
 # | 10 | [kernel](10_kernels.ipynb) | GPU 怎样读页表？ |
 # | 11 | [推理引擎](11_the_engine.ipynb) | 256 个请求怎样共用一份缓存？ |
-# | 12 | 不止一块 GPU | 每块 GPU 保存什么？ |
-# | 13 | 一半的字节 | 省下的字节要付出什么代价？ |
+# | 12 | [不止一块 GPU](12_beyond_one_gpu.ipynb) | 每块 GPU 各存什么？ |
+# | 13 | [一半的字节](13_half_the_bytes.ipynb) | 字节少了，代价是什么？ |
 # | 14 | 忘掉什么 | 哪些 token 可以丢？ |
 # | 15 | MLA 上的淘汰 | 换成潜在向量（latent）之后有什么不同？ |
 # | 16 | [6 GB 去哪了](16_where_did_6gb_go.ipynb) | `generate()` 结束后，是谁还占着显存？ |

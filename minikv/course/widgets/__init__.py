@@ -9,6 +9,7 @@ from minikv.course.widgets.pool import PoolWidget
 from minikv.course.widgets.report_bar import ReportBar, report_bar
 from minikv.course.widgets.roofline import RooflineWidget
 from minikv.course.widgets.segments import SegmentsWidget, Step
+from minikv.course.widgets.swap_cost import SwapCostWidget
 from minikv.course.widgets.walk import WalkWidget
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "SegmentsWidget",
     "SequenceBlocks",
     "Step",
+    "SwapCostWidget",
     "WalkWidget",
     "report_bar",
 ]

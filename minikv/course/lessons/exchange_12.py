@@ -1,0 +1,140 @@
+"""Exercise 12.5: blocks out to the host and back while the GPU computes, held in order by events."""
+
+from collections.abc import Callable
+
+from minikv.course.exercise import Exercise, Misconception
+from minikv.course.lessons.streams_12 import Stream, run_streams
+
+Work = Callable[[], None]
+
+
+def exchange(compute: Stream, copies: Stream, out: Work, forward: Work, back: Work) -> None:
+    _exchange(compute, copies, out, forward, back)
+
+
+def _exchange(
+    compute,
+    copies,
+    out,
+    forward,
+    back,
+    *,
+    after_writing=True,
+    before_overwriting=True,
+    after_reading=True,
+    before_using=True,
+    all_in_one=False,
+):
+    """The four waits, and with one of the arguments changed each of the ways in which they are missed."""
+    if all_in_one:
+        copies = compute
+    if after_writing:
+        copies.wait(compute.record())
+    copies.do(out)
+    if before_overwriting:
+        compute.wait(copies.record())
+    compute.do(forward)
+    if after_reading:
+        copies.wait(compute.record())
+    copies.do(back)
+    if before_using:
+        compute.wait(copies.record())
+
+
+def _with(**change):
+    def wrong(compute, copies, out, forward, back):
+        _exchange(compute, copies, out, forward, back, **change)
+
+    return wrong
+
+
+def exchange_without_events(compute, copies, out, forward, back):
+    copies.do(out)
+    compute.do(forward)
+    copies.do(back)
+
+
+def exchange_without_back(compute, copies, out, forward, back):
+    copies.wait(compute.record())
+    copies.do(out)
+    compute.wait(copies.record())
+    compute.do(forward)
+
+
+def exchange_on_copies(compute, copies, out, forward, back):
+    """In order with two events only, because nothing goes on beside anything."""
+    copies.wait(compute.record())
+    copies.do(out)
+    copies.do(forward)
+    copies.do(back)
+    compute.wait(copies.record())
+
+
+def run_exchange(fn: Callable, blocks: list[int], schedule: list[int]) -> dict[str, object]:
+    """What reached the host, what the others and the victim read at last, and which stream did what.
+
+    The victim has just computed its blocks; the others write theirs into the same ones.
+    """
+    compute, copies = Stream("compute"), Stream("copies")
+    device: dict[int, str] = dict.fromkeys(blocks, "nothing")
+    host: dict[int, str] = dict.fromkeys(blocks, "nothing")
+    read: dict[str, list[str]] = {}
+    by: dict[str, str | None] = dict.fromkeys(("out", "forward", "back"))
+
+    def note(work: str) -> None:
+        by[work] = next((stream.name for stream in (compute, copies) if stream.busy), None)
+
+    def write(owner: str) -> None:
+        device.update({block: f"{owner} {block}" for block in blocks})
+
+    def out() -> None:
+        note("out")
+        host.update(device)
+
+    def forward() -> None:
+        note("forward")
+        write("others")
+        read["others"] = [device[block] for block in blocks]
+
+    def back() -> None:
+        note("back")
+        device.update(host)
+
+    def victim_reads() -> None:
+        read["victim"] = [device[block] for block in blocks]
+
+    compute.do(lambda: write("victim"))
+    fn(compute, copies, out, forward, back)
+    compute.do(victim_reads)
+    run_streams((compute, copies), schedule)
+    return {"on the host": [host[block] for block in blocks], "read": read, "done by": by}
+
+
+def draw_schedules(rng) -> list[dict]:
+    """Computing always first, copies always first, and every mixture."""
+    cases = []
+    for i in range(40):
+        blocks = rng.sample(range(90), 2 + i // 10)
+        schedule = [[0] * 12, [1] * 12, [rng.randint(0, 1) for _ in range(12)]][i % 3]
+        cases.append({"blocks": blocks, "schedule": schedule})
+    return cases
+
+
+EXCHANGE = Exercise(
+    id="12.5",
+    name="exchange",
+    signature=("blocks", "schedule"),
+    cases=draw_schedules,
+    reference=exchange,
+    drive=run_exchange,
+    misconceptions=(
+        Misconception("no_events", exchange_without_events),
+        Misconception("read_too_early", _with(after_writing=False)),
+        Misconception("overwritten", _with(before_overwriting=False)),
+        Misconception("back_too_early", _with(after_reading=False)),
+        Misconception("used_too_early", _with(before_using=False)),
+        Misconception("not_back", exchange_without_back),
+        Misconception("one_stream", _with(all_in_one=True)),
+        Misconception("all_on_copies", exchange_on_copies),
+    ),
+)

@@ -1,0 +1,204 @@
+"""Exercise 13.5: one step with drafts: compute, compare, take back what was refused."""
+
+from collections.abc import Callable, Sequence
+
+from minikv.course.exercise import Exercise, Misconception
+
+VOCABULARY = 23
+
+
+def next_token(tokens: Sequence[int]) -> int:
+    """What the model of this exercise says after ``tokens``: every one of them counts."""
+    state = 7
+    for token in tokens:
+        state = (31 * state + token + 1) % 997
+    return state % VOCABULARY
+
+
+class Scroll:
+    """One sequence's tokens in a cache of blocks, and which beginnings of it others can find."""
+
+    def __init__(self, tokens: Sequence[int], block_size: int):
+        self.block_size = block_size
+        self.tokens = list(tokens)
+        self.found: set[tuple[int, ...]] = set()
+        self.forwards = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    def forward(self, tokens: Sequence[int]) -> list[int]:
+        """Compute ``tokens`` behind those in the cache, and store them: the model's next token after each."""
+        self.forwards += 1
+        said = []
+        for token in tokens:
+            self.tokens.append(token)
+            said.append(next_token(self.tokens))
+        return said
+
+    def truncate(self, num_tokens: int) -> None:
+        """Keep the first ``num_tokens`` tokens. Raises ``ValueError`` for none, and for more than there are."""
+        if not 1 <= num_tokens <= len(self.tokens):
+            raise ValueError(f"{num_tokens} of {len(self.tokens)} tokens")
+        del self.tokens[num_tokens:]
+
+    def publish(self) -> None:
+        """Others can find the full blocks from now on."""
+        for end in range(self.block_size, len(self.tokens) + 1, self.block_size):
+            self.found.add(tuple(self.tokens[:end]))
+
+
+def decode_step(
+    cache: Scroll, newest: int, drafts: list[int], forward: Callable[[list[int]], list[int]]
+) -> list[int]:
+    return _step(cache, newest, drafts, forward)
+
+
+def _step(
+    cache,
+    newest,
+    drafts,
+    forward,
+    *,
+    accept=None,
+    keep=0,
+    truncate=True,
+    publish_first=False,
+    publish=True,
+    tokens=None,
+):
+    """The step, and with one of the arguments changed each of the ways in which it goes wrong."""
+    start = cache.num_tokens
+    said = forward([newest, *drafts])
+    accepted = (accept or _agreed)(drafts, said)
+    if publish_first:
+        cache.publish()
+    if truncate:
+        cache.truncate(max(1, start + 1 + accepted + keep))
+    if publish and not publish_first:
+        cache.publish()
+    return tokens(drafts, said, accepted) if tokens else [*drafts[:accepted], said[accepted]]
+
+
+def _agreed(drafts: list[int], said: list[int]) -> int:
+    """How many drafts from the first on are what the model says."""
+    accepted = 0
+    while accepted < len(drafts) and drafts[accepted] == said[accepted]:
+        accepted += 1
+    return accepted
+
+
+def _unverified_first(drafts, said):
+    """The first draft is taken as it is; each later one is compared with what the model says after the one before."""
+    return 1 + _agreed(drafts[1:], said[1:]) if drafts else 0
+
+
+def _agreed_anywhere(drafts, said):
+    return sum(draft == token for draft, token in zip(drafts, said, strict=False))
+
+
+def _all(drafts, said):
+    return len(drafts)
+
+
+def _stepping(**change):
+    def wrong(cache, newest, drafts, forward):
+        return _step(cache, newest, drafts, forward, **change)
+
+    return wrong
+
+
+def step_one_by_one(cache, newest, drafts, forward):
+    """Right tokens, and a forward for each of them."""
+    new = forward([newest])
+    for draft in drafts:
+        if draft != new[-1]:
+            break
+        new += forward([draft])
+    cache.publish()
+    return new
+
+
+def step_takes_back_all(cache, newest, drafts, forward):
+    """After a refusal nothing that was accepted stays in the cache either."""
+    start = cache.num_tokens
+    said = forward([newest, *drafts])
+    accepted = _agreed(drafts, said)
+    if accepted < len(drafts):
+        cache.truncate(start + 1)
+    cache.publish()
+    return said[: accepted + 1]
+
+
+def run_steps(fn: Callable, prompt: list[int], steps: list[list[bool]], block_size: int) -> list[dict]:
+    """What each step returned, how many forwards it took, what is in the cache after it, and what can be found.
+
+    Of a step: for each draft whether it is what the model would say behind those before it.
+    """
+    scroll, newest, seen = Scroll(prompt[:-1], block_size), prompt[-1], []
+    scroll.publish()
+    for flags in steps:
+        text = [*scroll.tokens, newest]
+        drafts: list[int] = []
+        for right in flags:
+            said = next_token([*text, *drafts])
+            drafts.append(said if right else (said + 1) % VOCABULARY)
+        scroll.forwards = 0
+        new = fn(scroll, newest, list(drafts), scroll.forward)
+        state = {"new": new, "forwards": scroll.forwards, "cached": list(scroll.tokens)}
+        seen.append({**state, "found": sorted(scroll.found)})
+        if not isinstance(new, list | tuple) or not new or not all(isinstance(token, int) for token in new):
+            break  # there is no newest token to go on with
+        newest = new[-1]
+    return seen
+
+
+def draw_drafts(rng) -> list[dict]:
+    """No drafts, all right, none right, right up to a place, and right again behind a wrong one."""
+    cases = []
+    for i in range(48):
+        block_size = (2, 4, 3, 8)[i % 4]
+        prompt = [rng.randrange(VOCABULARY) for _ in range(rng.randint(3, 5 + i // 6))]
+        steps = []
+        for number in range(2 + i // 16):
+            count = rng.randint(2, 3 + i // 12)
+            kind = (i + number) % 5
+            if kind == 0:
+                steps.append([True] * count)
+            elif kind == 1:
+                steps.append([False] * count)
+            elif kind == 2:
+                steps.append([True] * (count - 1) + [False] * 2)
+            elif kind == 3:
+                steps.append([False, *[True] * (count - 1)])
+            else:
+                steps.append([])
+        cases.append({"prompt": prompt, "steps": steps, "block_size": block_size})
+    return cases
+
+
+ROLLBACK = Exercise(
+    id="13.5",
+    name="decode_step",
+    signature=("prompt", "steps", "block_size"),
+    cases=draw_drafts,
+    reference=decode_step,
+    drive=run_steps,
+    misconceptions=(
+        Misconception("first_unverified", _stepping(accept=_unverified_first)),
+        Misconception("all_accepted", _stepping(accept=_all)),
+        Misconception("agreed_anywhere", _stepping(accept=_agreed_anywhere)),
+        Misconception("no_own_token", _stepping(tokens=lambda drafts, said, accepted: drafts[:accepted])),
+        Misconception(
+            "last_said", _stepping(tokens=lambda drafts, said, accepted: said[:accepted] + said[-1:])
+        ),
+        Misconception("refused_kept", _stepping(truncate=False)),
+        Misconception("one_too_many", _stepping(keep=-1)),
+        Misconception("one_too_few", _stepping(keep=1)),
+        Misconception("all_taken_back", step_takes_back_all),
+        Misconception("published_early", _stepping(publish_first=True)),
+        Misconception("unpublished", _stepping(publish=False)),
+        Misconception("one_by_one", step_one_by_one),
+    ),
+)

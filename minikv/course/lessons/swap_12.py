@@ -1,0 +1,103 @@
+"""Exercise 12.4: swap or recompute, decided from rates and written down as an event."""
+
+from minikv.course.exercise import Exercise, Misconception
+
+
+def preempt(
+    tokens: int, num_bytes: int, host_room: int, to_host: float, to_device: float, prefill: float
+) -> dict[str, object]:
+    return _preempt(tokens, num_bytes, host_room, to_host, to_device, prefill)
+
+
+def _preempt(
+    tokens,
+    num_bytes,
+    host_room,
+    to_host,
+    to_device,
+    prefill,
+    *,
+    there_only=False,
+    back_only=False,
+    rates_added=False,
+    at_once=False,
+    ask_room=True,
+    equal_swaps=False,
+    dearer=False,
+    tokens_moved=False,
+):
+    """The decision and its event, and with one of the arguments changed each of the ways in which it is missed."""
+    moved = tokens if tokens_moved else num_bytes
+    there, back = moved / to_host, moved / to_device
+    swap, recompute = there + back, tokens / prefill
+    if there_only:
+        swap = there
+    elif back_only:
+        swap = back
+    elif at_once:
+        swap = max(there, back)
+    elif rates_added:
+        swap = moved / (to_host + to_device)
+    cheaper = swap > recompute if dearer else swap <= recompute if equal_swaps else swap < recompute
+    fits = num_bytes <= host_room or not ask_room
+    how = "swap" if cheaper and fits else "recompute"
+    return {"how": how, "swap_seconds": swap, "recompute_seconds": recompute}
+
+
+def _with(**change):
+    def wrong(tokens, num_bytes, host_room, to_host, to_device, prefill):
+        return _preempt(tokens, num_bytes, host_room, to_host, to_device, prefill, **change)
+
+    return wrong
+
+
+def event_of_the_way_taken(tokens, num_bytes, host_room, to_host, to_device, prefill):
+    """No estimate of what was not done: nobody can check the decision afterwards."""
+    event = preempt(tokens, num_bytes, host_room, to_host, to_device, prefill)
+    return {"how": event["how"], f"{event['how']}_seconds": event[f"{event['how']}_seconds"]}
+
+
+def word_without_event(tokens, num_bytes, host_room, to_host, to_device, prefill):
+    return preempt(tokens, num_bytes, host_room, to_host, to_device, prefill)["how"]
+
+
+def draw_victims(rng) -> list[dict]:
+    """Swap far cheaper, far dearer, cheaper one way only, exactly as dear; host pools that just hold it or do not."""
+    cases = []
+    for i in range(48):
+        tokens = 16 * rng.randint(2, 40 + 4 * i)
+        num_bytes = tokens * 2 ** rng.randint(12, 17)
+        to_host, to_device = 2.0 ** rng.randint(30, 36), 2.0 ** rng.randint(30, 36)
+        there, back = num_bytes / to_host, num_bytes / to_device
+        # What recomputing takes, as a share of the swap: 1 is a tie, and between max and sum one way alone misleads.
+        share = (0.25, 0.75 + 0.2 * rng.random(), 1.0, 1.1, 4.0, 1.5)[i % 6]
+        seconds = (there + back) * share
+        if i % 6 == 1:
+            seconds = (max(there, back) + there + back) / 2
+        room = num_bytes + rng.choice([0, 1, num_bytes])
+        if i % 6 == 5:
+            room = num_bytes - rng.choice([1, num_bytes // 2])
+        case = {"tokens": tokens, "num_bytes": num_bytes, "host_room": room}
+        cases.append({**case, "to_host": to_host, "to_device": to_device, "prefill": tokens / seconds})
+    return cases
+
+
+PREEMPT = Exercise(
+    id="12.4",
+    name="preempt",
+    signature=("tokens", "num_bytes", "host_room", "to_host", "to_device", "prefill"),
+    cases=draw_victims,
+    reference=preempt,
+    misconceptions=(
+        Misconception("there_only", _with(there_only=True)),
+        Misconception("back_only", _with(back_only=True)),
+        Misconception("at_once", _with(at_once=True)),
+        Misconception("rates_added", _with(rates_added=True)),
+        Misconception("room_not_asked", _with(ask_room=False)),
+        Misconception("equal_swaps", _with(equal_swaps=True)),
+        Misconception("dearer", _with(dearer=True)),
+        Misconception("tokens_moved", _with(tokens_moved=True)),
+        Misconception("half_an_event", event_of_the_way_taken),
+        Misconception("no_event", word_without_event),
+    ),
+)

@@ -1,0 +1,230 @@
+"""The swap widget: what a preempted sequence costs, moved to the host and back or computed again.
+
+Two bars on one axis of time: the blocks out and in, and the prefill. The rates behind them are a link's (both ways at
+once are never needed, so one number) and the share of a GPU's FLOP rate that a prefill reaches. Costs and the decision
+are ``minikv.plan.preemption``'s.
+"""
+
+import math
+from functools import lru_cache
+from typing import Any
+
+from minikv.course.widgets.base import source
+from minikv.course.widgets.form import FormWidget, doubling, names, select, slider
+from minikv.errors import ArgumentError, MiniKVError
+from minikv.i18n import text
+from minikv.plan import CacheSpec, find_gpu, find_model, gpu_names, model_names
+from minikv.plan.config import read_config
+from minikv.plan.layers import LayerSpec
+from minikv.plan.preemption import (
+    TransferRates,
+    break_even_prefill,
+    cheaper_to_swap,
+    recompute_seconds,
+    swap_seconds,
+)
+from minikv.plan.roofline import decode_work, gpu_roof
+from minikv.plan.weights import weight_list
+from minikv.units import format_bytes
+
+TP_SIZES = (1, 2, 4, 8)
+LINKS = (1, 2, 4, 8, 12, 16, 25, 32, 50, 64, 100, 200, 450)  # GB/s one way; 25 is PCIe 4.0 x16, 50 is 5.0
+MAX_LINK, MAX_TOKENS = 10_000, 2**20
+SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+OUT, IN, AGAIN = 0, 4, 2  # looks of bar.js
+
+
+class SwapCostWidget(FormWidget):
+    """Controls, two bars, a sentence and a table: swap or recompute, for one sequence on one of ``tp`` ranks.
+
+    ``lang`` is "en" or "zh". The other arguments are the start, to which Reset returns: ``model`` and ``gpu`` are
+    catalogue names, ``link`` is the way between GPU and host in GB/s (10**9 bytes a second), ``share`` what a prefill
+    reaches of the GPU's 16-bit FLOP rate, ``tokens`` the length of the sequence, whole blocks aside.
+
+    Raises ``UnknownNameError`` for a model or GPU that is not in the catalogue, ``ArgumentError`` for a card without
+    a FLOP rate and for a language. Later, a choice that cannot work is shown.
+    """
+
+    _table = "widgets_swap_cost"
+    _esm = source("bar.js", "form.js", "swap_cost.js")
+    _css = source("shared.css", "form.css", "parts.css", "swap_cost.css")
+
+    def __init__(
+        self,
+        lang: str = "en",
+        *,
+        model: str = "Llama-3.1-8B",
+        gpu: str = "H100 SXM 80GB",
+        tp: int = 1,
+        link: float = 50,
+        share: float = 0.5,
+        tokens: int = 4096,
+    ):
+        start: dict[str, Any] = {
+            "model": find_model(model).name,
+            "gpu": gpu_roof(find_gpu(gpu)).name,
+            "tp": tp,
+            "link": link,
+            "share": share,
+            "tokens": tokens,
+        }
+        super().__init__(lang, start)
+
+    def text(self) -> str:
+        """The same answer as plain lines, in the widget's language."""
+        with self._turn:
+            state, view = dict(self.state), self.view
+        if view["error"]:
+            return view["status"]
+        lines = [text(f"{self._table}.summary", self._lang, **state)]
+        lines += ["  " + " | ".join([row["label"], *row["values"]]) for row in view["table"]]
+        return "\n".join([*lines, view["status"]])
+
+    def _form(self, lang: str) -> dict[str, Any]:
+        columns = [text(f"{self._table}.column_{key}", lang) for key in ("work", "rate", "time")]
+        tp_options = [(size, str(size)) for size in TP_SIZES]
+        return {
+            **super()._form(lang),
+            "columns": ["", *columns],
+            "fields": [
+                select("widgets", "model", names(self._start["model"], _countable()), lang),
+                select(self._table, "gpu", names(self._start["gpu"], _cards()), lang),
+                select("widgets", "tp", tp_options, lang),
+                slider(self._table, "link", LINKS, 0.1, MAX_LINK, "any", lang),
+                slider(self._table, "share", SHARES, 0.001, 1, "any", lang),
+                slider(self._table, "tokens", doubling(16, 2**17), 1, MAX_TOKENS, 1, lang),
+            ],
+        }
+
+    def _answer(self, state: dict[str, Any], lang: str) -> dict[str, Any]:
+        try:
+            _check("link", state["link"], MAX_LINK)
+            _check("share", state["share"], 1)
+            _check("tokens", state["tokens"], MAX_TOKENS)
+            spec = CacheSpec.from_config(state["model"], tp=state["tp"])
+            weight_list(state["model"], tp=state["tp"])  # refuses query heads that the ranks do not divide
+            num_bytes = spec.bytes_for(state["tokens"])
+            flops = prefill_flops(state["model"], state["tokens"]) / state["tp"]
+            roof = gpu_roof(find_gpu(str(state["gpu"])))
+        except MiniKVError as refusal:
+            sentence = refusal.text(lang)
+            return {"bars": None, "table": [], "aria": sentence, "status": sentence, "error": True}
+        seconds = flops / (roof.tflops * 1e12 * state["share"])
+        link = state["link"] * 1e9
+        return _view(state, num_bytes, flops, TransferRates(link, link, state["tokens"] / seconds), lang)
+
+
+def prefill_flops(model: str, tokens: int) -> int:
+    """FLOPs of computing ``tokens`` of one sequence again, whole model: weights, causal attention, one row of logits.
+
+    MLA is counted as a prefill computes it, with K and V of every head made from the latents. Raises as
+    ``decode_work`` does.
+    """
+    config, weights = read_config(model), weight_list(model)
+    heads = config.count("num_attention_heads")
+    head = next((each for each in weights if each.kind == "lm_head"), None)
+    head = head or next(each for each in weights if each.kind == "embedding")
+    logits = 2 * head.num_parameters
+    projections = decode_work(model, 1, 1).weight_flops - logits
+    pairs = 0
+    for layer in CacheSpec.from_config(model).layers:
+        widths = layer.k_dim + layer.v_dim
+        if layer.kind == "latent":
+            widths = sum(config.count(f"{part}_head_dim") for part in ("qk_nope", "qk_rope", "v"))
+        pairs += 2 * heads * widths * _pairs(layer, tokens)
+    return tokens * projections + logits + pairs
+
+
+def _pairs(layer: LayerSpec, tokens: int) -> int:
+    """Of a query and a key that it sees, for all ``tokens`` queries."""
+    seen = tokens if layer.window is None else min(tokens, layer.window)
+    return seen * (seen + 1) // 2 + (tokens - seen) * seen
+
+
+def _check(what: str, value: Any, high: float) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value <= high:
+        raise ArgumentError("out_of_range", what=what, value=value, low=0, high=high)
+
+
+def _cards() -> list[str]:
+    """The cards whose data sheets say a 16-bit FLOP rate."""
+    return [name for name in gpu_names() if find_gpu(name).bf16_tflops or find_gpu(name).fp16_tflops]
+
+
+@lru_cache(maxsize=1)
+def _countable() -> tuple[str, ...]:
+    """The models of the catalogue whose prefill can be counted."""
+
+    def counted(name: str) -> bool:
+        try:
+            prefill_flops(name, 1)
+        except MiniKVError:
+            return False
+        return find_model(name).complete
+
+    return tuple(name for name in model_names() if counted(name))
+
+
+def _view(
+    state: dict[str, Any], num_bytes: int, flops: float, rates: TransferRates, lang: str
+) -> dict[str, Any]:
+    tokens = state["tokens"]
+    one_way = num_bytes / rates.to_host
+    swap, again = swap_seconds(num_bytes, rates), recompute_seconds(tokens, rates)
+    per_token = break_even_prefill(num_bytes, rates.to_host, rates.to_device) * tokens
+    values = {
+        "swap": _ms(swap),
+        "recompute": _ms(again),
+        "times": max(swap, again) / min(swap, again),
+        "prefill": rates.prefill,
+        "even": per_token,
+    }
+    wins = "swap_wins" if cheaper_to_swap(num_bytes, tokens, rates) else "recompute_wins"
+    status = text(f"widgets_swap_cost.{wins}", lang, **values)
+    longest = max(swap, again)
+    bars = [
+        _bar("swap", [("out", OUT, one_way), ("in", IN, swap - one_way)], longest, lang),
+        _bar("recompute", [("again", AGAIN, again)], longest, lang),
+    ]
+    moved, link = format_bytes(num_bytes), f"{state['link']:,g} GB/s"
+    table = [
+        _row("out", [moved, link, _ms(one_way)], lang),
+        _row("in", [moved, link, _ms(swap - one_way)], lang),
+        _row(
+            "again", [f"{flops / 1e12:,.2f} TFLOP", f"{flops / again / 1e12:,.1f} TFLOP/s", _ms(again)], lang
+        ),
+    ]
+    aria = text("widgets_swap_cost.aria", lang, status=status)
+    return {"bars": bars, "table": table, "aria": aria, "status": status, "error": False}
+
+
+def _bar(key: str, parts: list[tuple[str, int, float]], longest: float, lang: str) -> dict[str, Any]:
+    """A bar in shares of the longer one; ``text`` is its whole time."""
+    drawn = [
+        {
+            "key": part,
+            "look": look,
+            "share": seconds / longest,
+            "seconds": seconds,
+            "text": text(f"widgets_swap_cost.part_{part}", lang),
+        }
+        for part, look, seconds in parts
+    ]
+    whole = _ms(sum(seconds for _, _, seconds in parts))
+    return {
+        "key": key,
+        "label": text(f"widgets_swap_cost.{key}", lang),
+        "text": text("widgets_swap_cost.time_value", lang, value=whole),
+        "parts": drawn,
+    }
+
+
+def _row(key: str, values: list[str], lang: str) -> dict[str, Any]:
+    return {"key": key, "label": text(f"widgets_swap_cost.row_{key}", lang), "values": values}
+
+
+def _ms(seconds: float) -> str:
+    """Milliseconds with three significant digits, never in powers of ten."""
+    ms = seconds * 1e3
+    return f"{ms:,.{max(0, 2 - math.floor(math.log10(ms)))}f}"

@@ -1,0 +1,730 @@
+# %% [meta]
+# number = "13"
+# slug = "half_the_bytes"
+# needs = ["02", "09", "11"]
+# rooms = ["cache.codec", "engine"]
+# minutes = 70
+# [title]
+# en = "What do fewer bytes cost?"
+# zh = "字节少了，代价是什么？"
+# [t4]
+# en = "The models here are computed by the CPU, beside a T4 too: the kernels read fp8 (e4m3) only from compute capability 8.9 on, and a T4 has 7.5. The numbers are the same."
+# zh = "本课的模型一律由 CPU 计算，有 T4 也一样：kernel 要计算能力 8.9 才能读 fp8（e4m3），T4 只有 7.5。看到的数字相同。"
+# [paper]
+# en = "13.1, 13.3, 13.4"
+# zh = "13.1、13.3、13.4"
+
+# %% [markdown] key="question" lang="en"
+# ## The question
+#
+# In September 2025 somebody starts vLLM with `--kv-cache-dtype fp8`, so that each number of the cache takes one byte and not two. With `--max-model-len 100000` the log says:
+#
+# > Available KV cache memory: 10.55 GiB
+# >
+# > GPU KV cache size: 230,528 tokens
+#
+# Twice as many tokens as without fp8, the report says. So 221,000 should fit. With `--max-model-len 221000` it does not even start:
+#
+# > 10.12 GiB KV cache is needed, which is larger than the available KV cache memory (5.59 GiB). Based on the available memory, the estimated maximum model length is 122080.
+#
+# ([vLLM #25350](https://github.com/vllm-project/vllm/issues/25350), "The maximum model length calculation should also take into account the kv-cache-dtype".)
+# **Has the engine forgotten that a number takes one byte?** The three lines are enough to tell, and you will.
+#
+# That is what fewer bytes *bring*. What they *cost* is the other question. In August 2024 somebody serves Qwen2 with an fp8 cache: "After several words, the output starts repeating and becomes totally nonsense." With the same options Mistral, GLM4 and even Qwen1.5 are fine ([Qwen #840](https://github.com/QwenLM/Qwen3/issues/840)).
+# **Why does one model notice nothing, and the next one fall apart?**
+# By the end of this lesson you can turn one into the other; and as long as nothing is rounded, both say the same, word for word.
+# %% [markdown] key="question" lang="zh" src="00257154"
+# ## 问题
+#
+# 2025 年 9 月，有人用 `--kv-cache-dtype fp8` 启动 vLLM：缓存里每个数占一个字节，而不是两个。设 `--max-model-len 100000` 时，日志里写着：
+#
+# > Available KV cache memory: 10.55 GiB
+# >
+# > GPU KV cache size: 230,528 tokens
+#
+# （可用的 KV 缓存显存 10.55 GiB，KV 缓存大小 230,528 个 token。）发帖人说，用了 fp8，token 数翻了一倍。照此看来，221,000 个 token 也放得下。可是设成 `--max-model-len 221000`，连启动都失败了：
+#
+# > 10.12 GiB KV cache is needed, which is larger than the available KV cache memory (5.59 GiB). Based on the available memory, the estimated maximum model length is 122080.
+#
+# （需要 10.12 GiB，可用的只有 5.59 GiB，估计最长能到 122080。见 [vLLM #25350](https://github.com/vllm-project/vllm/issues/25350)，标题的意思是“计算最大长度时也应当考虑 kv-cache-dtype”。）
+# **引擎是不是忘了一个数只占一个字节**？有这三行数字就能判断，由你来判断。
+#
+# 这是字节少了的**好处**。另一个问题是**代价**。2024 年 8 月，有人用 fp8 缓存部署 Qwen2：没写几个词，输出就开始重复，然后彻底变成胡话。而同样的启动参数，Mistral、GLM4，甚至 Qwen1.5，都好好的（[Qwen #840](https://github.com/QwenLM/Qwen3/issues/840)）。
+# **为什么一个模型毫无察觉，另一个却全乱了**？
+# 学完本课，你能把前一种变成后一种；而只要不舍入，两者说的话一字不差。
+
+# %% [markdown] key="predict_first" lang="en"
+# ## Predict
+#
+# A number of 8 bits has to be told how large it is: `int8` keeps a **scale** beside each row, one float32 (4 bytes) for the `head_dim` numbers of one token's K in one KV head, and one more for its V.
+# %% [markdown] key="predict_first" lang="zh" src="1b3254f1"
+# ## 先猜一猜
+#
+# 只有 8 位的数，得另外说明它有多大：`int8` 给每一行配一个**缩放因子**（scale）。一个 token 在一个 KV 头里的 K 是一行，共 `head_dim` 个数，配一个 float32（4 字节）；V 也是一行，再配一个。
+
+# %% key="predict_int8"
+predict("int8_tokens", ...)
+
+# %% [markdown] key="formula" lang="en"
+# ## What a row costs
+# %% [markdown] key="formula" lang="zh" src="2de7f811"
+# ## 一行要花多少字节
+
+# %% [markdown] key="formula_math"
+# $$\text{token} \;=\; 2 \cdot L \cdot H \cdot (D \cdot b + s) \qquad\qquad \frac{\text{bf16}}{\text{8 bit}} \;=\; \frac{2\,D}{D + s}$$
+
+# %% [markdown] key="symbols" lang="en"
+# | symbol | meaning | unit |
+# |---|---|---|
+# | $L$, $H$ | layers; KV heads | |
+# | $D$ | `head_dim`, the numbers of a row | numbers |
+# | $b$ | bytes of a number: bf16 2, fp8 and int8 1 | bytes |
+# | $s$ | bytes of the row's scale: `int8` and `fp8_scaled` 4, `bf16` and plain `fp8` 0 | bytes |
+#
+# The 2 in front is for K and V; each has its row, and its scale.
+# Plain `fp8` has one scale for a whole tensor, mostly 1.0, which costs nothing here and something else later.
+# %% [markdown] key="symbols" lang="zh" src="b7fd907f"
+# | 符号 | 含义 | 单位 |
+# |---|---|---|
+# | $L$、$H$ | 层数；KV 头数 | |
+# | $D$ | `head_dim`，一行有多少个数 | 个 |
+# | $b$ | 一个数的字节数：bf16 为 2，fp8 和 int8 为 1 | 字节 |
+# | $s$ | 一行的缩放因子占多少：`int8` 和 `fp8_scaled` 为 4，`bf16` 和普通的 `fp8` 为 0 | 字节 |
+#
+# 最前面的 2 代表 K 和 V，各有各的行，也各有各的缩放因子。
+# 普通的 `fp8` 整个张量只有一个缩放因子，多半就是 1.0：这里不花字节，代价在后面。
+
+# %% key="rows_table"
+from minikv.plan import CacheSpec
+from minikv.units import GIB
+
+print(t("rows_head"))
+for name in ("gpt-oss-20b", "Llama-3.1-8B", "Qwen3-30B-A3B", "Gemma-3-27B"):
+    plain = CacheSpec.from_config(name, kv_dtype="bf16")
+    dim = plain.layers[0].k_dim
+    cells = [f"{name:<14} {dim:>8} {plain.slope():>9,}"]
+    for kv_dtype in ("fp8", "int8"):
+        spec = CacheSpec.from_config(name, kv_dtype=kv_dtype)
+        cells.append(f"{spec.slope():>9,} {plain.slope() / spec.slope():>6.2f}")
+    print(" ".join(cells))
+
+# %% [markdown] key="half_read" lang="en"
+# Half the bytes is never quite half where a row has a scale: the smaller the head, the more of it is scale.
+#
+# Now the log. Divide bytes by tokens, in all three lines:
+# %% [markdown] key="half_read" lang="zh" src="44cf9407"
+# 每行都有缩放因子的话，“一半”就不是整整一半：头越小，缩放因子占的比例越大。
+#
+# 现在来看日志。三行都用字节数除以 token 数：
+
+# %% key="puzzle"
+for what, gib, tokens in (("has", 10.55, 230_528), ("needs", 10.12, 221_000), ("offers", 5.59, 122_080)):
+    print(t("puzzle_line", gib=gib, tokens=tokens, each=gib * GIB / tokens, what=t("puzzle_" + what)))
+for kv_dtype in ("bf16", "fp8"):
+    spec = CacheSpec.from_config("Qwen3-30B-A3B", kv_dtype=kv_dtype)
+    print(t("puzzle_model", name=spec.name, kv_dtype=kv_dtype, each=spec.slope()))
+
+# %% [markdown] key="puzzle_read" lang="en"
+# Three times about 49,150 bytes: the need is counted like the 230,528 tokens of the first start, and of those the thread says that fp8 had doubled them. (The number alone would not tell: Qwen3-30B-A3B takes 49,152 in fp8, and gpt-oss-20b, in the table above, as much in bf16.)
+# **So nothing was forgotten: 10.12 GiB is the need in fp8.** It is the other side that shrank, from 10.55 to 5.59 GiB, *before* a single block was made; and as far as the thread tells, nothing but `--max-model-len` had changed.
+# Lesson 08 has the formula: what the cache gets is what the warm-up leaves. (In an older version the warm-up ran a prompt of just that length, [#8185](https://github.com/vllm-project/vllm/issues/8185).) What took the 5 GiB the error message does not say; but it was not the cache.
+# (Exercise 13.1 is the arithmetic, scales and whole blocks included.)
+#
+# The same on this machine: one size, and how many blocks the engine really makes of it. (A head of tiny-gqa has 32 numbers, so a scale is an eighth of its row.)
+# %% [markdown] key="puzzle_read" lang="zh" src="1c37a325"
+# 三次都是 49,150 字节左右：算“需要”时，每个 token 的字节数与第一次启动的 230,528 个 token 一样，而原帖说，那正是 fp8 翻了一倍之后的数。（单看这个数还不能断定：Qwen3-30B-A3B 用 fp8 是 49,152，上表里的 gpt-oss-20b 用 bf16 也是 49,152。）
+# **所以什么也没有忘：10.12 GiB 本来就是 fp8 的需要**。变小的是另一边：从 10.55 GiB 变成 5.59 GiB，而且那时一个块都还没有建；从帖子里看，两次启动之间改动的只有 `--max-model-len`。
+# 公式在第 08 课：预热剩下多少，缓存就得多少。（在更早的版本里，预热时跑的提示词正好就是这个长度，见 [#8185](https://github.com/vllm-project/vllm/issues/8185)。）那 5 GiB 究竟被什么拿走，报错里没有说；但不是缓存拿的。
+# （练习 13.1 就是这笔账，缩放因子和整块都要算。）
+#
+# 在本机上再来一遍：给同样多的字节，看引擎真正建出多少个块。（tiny-gqa 的一个头只有 32 个数，缩放因子有一行的八分之一那么大。）
+
+# %% key="capacity_real"
+import torch
+
+from minikv import LLM
+from minikv.models import load
+
+torch.set_num_threads(1)
+tiny = load("tiny-gqa", device="cpu")
+blocks = {}
+for kv_dtype in ("bf16", "fp8", "fp8_scaled", "int8"):
+    with LLM(tiny, kv_dtype=kv_dtype, kv_bytes=2**21) as llm:
+        blocks[kv_dtype] = llm.cache.num_blocks[0]
+        ratio = blocks[kv_dtype] / blocks["bf16"]
+        print(t("made", kv_dtype=kv_dtype, blocks=blocks[kv_dtype], held=llm.cache.nbytes, ratio=ratio))
+
+# %% [markdown] key="bits" lang="en"
+# ## Two ways to spend eight bits
+#
+# - **int8** has 255 numbers at equal distances. The scale makes the largest number of the row 127; every other is rounded to the next step.
+# - **fp8** (e4m3) is a small floating-point number: 4 bits for the exponent, 3 for the digits. Its steps are fine near 0 and coarse far out, and it ends at 448. e5m2 has one bit more of exponent and one digit less, and ends at 57,344.
+#
+# The same row, stored in each way and read again:
+# %% [markdown] key="bits" lang="zh" src="dcbeb8a3"
+# ## 八位的两种花法
+#
+# - **int8** 有 255 级，级差相等。缩放因子让一行里最大的数变成 127，其余的四舍五入到最近的一级。
+# - **fp8**（e4m3）是小号的浮点数：指数 4 位，尾数 3 位。靠近 0 的地方细，越远越粗，到 448 为止。e5m2 的指数多一位，尾数少一位，到 57,344 为止。
+#
+# 同一行数，分别用几种方式存下来，再读出来：
+
+# %% key="stored"
+from minikv.cache import find_codec
+
+row = torch.tensor([[0.011, -0.13, 0.9, -6.0, 500.0]])
+print(f"{'':<11}" + "".join(f"{float(x):>10g}" for x in row[0]))
+for name in ("bf16", "fp8", "fp8_e5m2", "fp8_scaled", "int8"):
+    codec = find_codec(name)
+    back = codec.decode(*codec.encode(row), torch.float32)
+    print(f"{name:<11}" + "".join(f"{float(x):>10.4g}" for x in back[0]))
+
+# %% [markdown] key="stored_read" lang="en"
+# One number of 500, and int8 has nothing left for the others: its step is almost 4 here. fp8 keeps them all, but without a scale it ends at 448.
+# %% [markdown] key="stored_read" lang="zh" src="56ac7c6a"
+# 只要有一个 500，int8 就顾不上其他的数了：这里的一级将近 4。fp8 都留住了，但没有缩放因子时，到 448 为止。
+
+# %% key="predict_levels"
+predict("levels", ...)
+
+# %% [markdown] key="bound" lang="en"
+# How far off can a number be? `Codec.error_bound` says it for every element: half a step, at its place. (What is below half a step becomes 0, and is off by all of itself.) As a share of the number itself, for a row whose largest number is 1:
+# %% [markdown] key="bound" lang="zh" src="32e52f5d"
+# 一个数最多会差多少？`Codec.error_bound` 对每个元素都能给出答案：它所在位置上相邻两数间距的一半。（不到半级的数变成 0，误差就是它本身。）下面把它除以这个数本身，设一行里最大的数为 1：
+
+# %% key="bound_plot"
+import plotly.graph_objects as go
+
+sizes = [10 ** (step / 20) for step in range(-80, 1)]
+figure, shares = go.Figure(), {}
+for name, dash in (("int8", "solid"), ("fp8_scaled", "dash"), ("fp8_e5m2", "dot")):
+    bound = find_codec(name).error_bound(torch.tensor([1.0, *sizes]))[1:]
+    shares[name] = [100 * min(1.0, float(most) / size) for most, size in zip(bound, sizes)]
+    figure.add_scatter(x=sizes, y=shares[name], name=name, mode="lines", line={"dash": dash})
+figure.update_xaxes(
+    type="log", dtick=1, exponentformat="none", title="size of a number, the largest of its row = 1"
+)
+figure.update_yaxes(type="log", dtick=1, title="most that it can be off, % of itself")
+figure.update_layout(height=360, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
+places = (80, 60, 40, 20, 0)
+lines = ["size       " + "".join(f"{sizes[place]:>10g}" for place in places)]
+for name, share in shares.items():
+    lines.append(f"{name:<11}" + "".join(f"{share[place]:>9,.1f}%" for place in places))
+show(figure, text="\n".join(lines), caption=t("bound_caption"))
+
+# %% [markdown] key="bound_read" lang="en"
+# Neither is simply the better one. Among numbers of about one size int8 is up to 9 times finer; what is below a fourteenth of the row's largest fp8 keeps better.
+# So it depends on the rows, and that means on the model. (Exercise 13.2: a token's heads as int8.)
+#
+# ## What the model notices
+#
+# Nobody asks a cache for its numbers. They go through attention and come out as **logits**. So the same tokens go through two caches, with the same weights, computed in the same float32; what differs is what was stored. `forced_logits` does it: the tokens are given, whatever the model would have said itself.
+# %% [markdown] key="bound_read" lang="zh" src="19c20e1a"
+# 两种没有绝对的好坏。一行里的数大小相近，int8 的误差最多能小到 fp8 的九分之一；不到最大数十四分之一的，fp8 留得更准。
+# 所以要看行里是什么样的数，也就是看模型。（练习 13.2：把一个 token 的各个头存成 int8。）
+#
+# ## 模型察觉到了什么
+#
+# 没有人直接去看缓存里的数。它们经过注意力，最后变成 **logits**。所以让同样的 token 各走一遍两份缓存：权重相同，都用 float32 计算，不同的只是存下来的东西。`forced_logits` 就做这件事：token 是给定的，模型自己想说什么不算数。
+
+# %% key="logits" tags="hardware"
+from minikv.models import recall_documents
+from minikv.models.fidelity import forced_logits, logit_error
+
+stored = ("bf16", "fp8", "fp8_e5m2", "fp8_scaled", "int8")
+documents = recall_documents(4, seed=1)
+tokens = [document.tokens for document in documents]
+exact = forced_logits(tiny.model, tokens, prefill=193)
+found = {}
+print(t("logits_head"))
+for kv_dtype in stored:
+    found[kv_dtype] = forced_logits(tiny.model, tokens, prefill=193, kv_dtype=kv_dtype)
+    error = logit_error(found[kv_dtype], exact)
+    print(f"{kv_dtype:<11} {error.mean_abs:>8.4f} {error.max_abs:>8.4f} {error.kl:>10.6f} {error.same_top:>9.1%}")
+print(t("logits_spread", spread=error.spread, positions=error.positions))
+
+# %% [markdown] key="logits_read" lang="en"
+# - **mean, max**: how far a logit is off. The last line says what that is to be compared with.
+# - **KL**: how far the whole distribution is off, in nats (0: the same). It has no threshold, and twice the error makes it about four times as large.
+# - **same top**: how often the likeliest token is still the same one.
+#
+# And the answers? tiny-gqa has learned to find a city again that was named 200 tokens earlier. Every right answer must come out of the cache:
+# %% [markdown] key="logits_read" lang="zh" src="d7d56500"
+# - **平均、最大**：logit 差多少。该拿什么来比，最后一行说了。
+# - **KL**：整个分布差多少，单位是 nat（0 表示相同）。它没有门槛；误差翻倍，它大约变成四倍。
+# - **首位相同**：最可能的那个 token，有多大比例没有变。
+#
+# 那么回答呢？tiny-gqa 学过的，就是把两百个 token 之前提到的城市找回来。每个正确的回答都只能出自缓存：
+
+# %% key="recall"
+from minikv.engine.recall import measure_recall
+
+for kv_dtype in ("fp32", *stored):
+    with LLM(tiny, kv_dtype=kv_dtype, num_blocks=600) as llm:
+        recall = measure_recall(llm, documents)
+    print(t("recall_line", kv_dtype=kv_dtype, right=recall.right, asked=recall.asked))
+
+# %% [markdown] key="recall_read" lang="en"
+# Not one answer is lost, not even with e5m2, whose logits are off the most.
+# A score like this one counts which token came first. It stays silent until an error is larger than half the **margin**, the distance from the first to the second:
+# %% [markdown] key="recall_read" lang="zh" src="eb8b0562"
+# 一个回答也没有丢，连 logits 偏得最多的 e5m2 也没有。
+# 这类分数只看哪个 token 排第一。**差距**（margin），即第一名与第二名的 logit 之差，只要误差不超过它的一半，分数就毫无反应：
+
+# %% key="margin" tags="hardware"
+top = exact.topk(2, dim=-1).values
+margins = top[..., 0] - top[..., 1]
+answers = torch.zeros_like(margins, dtype=torch.bool)
+for number, document in enumerate(documents):
+    answers[number, document.positions - 192] = True
+for what, some in (("answers", margins[answers]), ("others", margins[~answers])):
+    print(t("margin_line", what=t("margin_" + what), smallest=some.min(), median=some.median()))
+for what, some in (("answers", answers), ("others", ~answers)):
+    off = [float((found[kv_dtype] - exact).abs()[some].max()) for kv_dtype in ("int8", "fp8_e5m2")]
+    print(t("margin_errors", what=t("margin_" + what), plain=off[0], rough=off[1]))
+
+# %% [markdown] key="margin_read" lang="en"
+# The answers are far ahead; the words between them are not. There several are nearly as likely, and a small error is enough to change the order.
+# So ask for more than one word. Sixteen prompts, 100 greedy tokens each: how many texts are, up to a length, the one that the exact cache gives?
+# %% [markdown] key="margin_read" lang="zh" src="ac240fd3"
+# 回答遥遥领先，回答之间的词就不是了：那里常有几个词几乎同样可能，一点点误差就足以改变名次。
+# 所以，别只问一个词。16 个提示词，各用贪心采样生成 100 个 token：到某个长度为止，有多少篇与精确缓存给出的一字不差？
+
+# %% key="texts" tags="hardware"
+from minikv import SamplingParams
+from minikv.models import recall_prompt
+
+prompts = [recall_prompt(seed=seed).text for seed in range(16)]
+texts = {}
+for kv_dtype in ("fp32", *stored):
+    with LLM(tiny, kv_dtype=kv_dtype, num_blocks=600) as llm:
+        outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=100, ignore_eos=True))
+    texts[kv_dtype] = [out.token_ids for out in outputs]
+lengths = (1, 10, 30, 100)
+print(t("texts_head") + "".join(f"{length:>6}" for length in lengths))
+for kv_dtype in stored:
+    pairs = list(zip(texts[kv_dtype], texts["fp32"]))
+    same = [sum(ours[:length] == due[:length] for ours, due in pairs) for length in lengths]
+    print(f"{kv_dtype:<11}" + "".join(f"{count:>6}" for count in same))
+
+# %% [markdown] key="texts_read" lang="en"
+# The first word is right everywhere, and the longer the text, the fewer are the same.
+# If a token changes with probability $p$, a text of $n$ tokens stays as it was with
+#
+# $$(1 - p)^n \;\approx\; e^{-n\,p} \qquad (n \text{ tokens})$$
+#
+# A text that differs is not yet a wrong one: another filler is as good. But where each step builds on the one before, in thousands of tokens of reasoning, every change is a chance to go astray.
+# **So short answers cannot tell what happens in long ones; and what others found in theirs is no promise for yours.** In April 2026 [a report of the vLLM project](https://github.com/vllm-project/vllm-project.github.io/pull/195) lets Qwen3-30B-A3B-Thinking reason with fp8 and scale 1.0, often over tens of thousands of tokens: on AIME25 and three other tests it loses 1 to 2 points at most. In the same month GLM-5.1 in SGLang gets 76.7 on aime26 where 95.3 is official, and bf16 puts it right ([SGLang #22671](https://github.com/sgl-project/sglang/issues/22671)). (What went wrong there the report does not say. Nor need it be the stored bytes: the vLLM report also tells of a search in 128k tokens that fell from 91% to 13%, because a kernel summed too coarsely.)
+# Look at logits, at KL, and at texts as long as those that you will serve, of *your* model.
+# %% [markdown] key="texts_read" lang="zh" src="9d604a20"
+# 第一个词全都对；文本越长，相同的越少。
+# 如果一个 token 发生改变的概率是 $p$，那么 $n$ 个 token 的文本保持原样的概率是
+#
+# $$(1 - p)^n \;\approx\; e^{-n\,p} \qquad (n \text{：token 数})$$
+#
+# 文本不同，不等于错了：换一个填充词也无妨。可是如果一步接一步往下推，推理写了几千个 token，每次改变都是一次走偏的机会。
+# **所以短回答的测试看不出长回答会怎样；别人的长回答没有出事，也不保证你的不出事**。2026 年 4 月，[vLLM 项目的一份报告](https://github.com/vllm-project/vllm-project.github.io/pull/195)让 Qwen3-30B-A3B-Thinking 用 fp8（缩放因子 1.0）做推理，往往一写就是几万个 token：AIME25 和另外三项测试，最多降 1 到 2 分。同一个月，SGLang 上的 GLM-5.1 在 aime26 上只得 76.7，官方成绩是 95.3，换回 bf16 就正常（[SGLang #22671](https://github.com/sgl-project/sglang/issues/22671)）。（那里究竟哪里出了错，原帖没有说。也未必是存下来的字节的错：vLLM 的报告里还有一项，在 128k 个 token 里找答案，正确率从 91% 掉到 13%，原因是 kernel 累加时精度不够。）
+# 要看 logits，看 KL，还要看**你自己的**模型写出的、与实际一样长的文本。
+
+# %% [markdown] key="windows" lang="en"
+# ## Fewer tokens: windows that give back
+#
+# The other way to hold fewer bytes is to hold fewer tokens. A layer with a sliding window of $W$ reads the last $W$ tokens, so it needs no others (lesson 09).
+#
+# How much is that worth? In July 2026 the estimator hf-mem changes its answer for gpt-oss-20b, 32 sequences of 8,192 tokens in bf16, from 6.09 to 12.00 GiB: in models that mix both kinds, it says, inference engines "reserve full-size pages" for the layers with a window ([hf-mem #70](https://github.com/alvarobartt/hf-mem/pull/70)).
+# Here are both figures, and what a pool of blocks for each kind of layer takes:
+# %% [markdown] key="windows" lang="zh" src="3b7daccb"
+# ## 少存 token：会归还块的窗口
+#
+# 另一种少占字节的办法，是少存 token。滑动窗口为 $W$ 的层只读最近的 $W$ 个 token，别的用不着（第 09 课）。
+#
+# 这能省多少？2026 年 7 月，估算工具 hf-mem 改了 gpt-oss-20b 的答案：32 条序列，每条 8,192 个 token，bf16，从 6.09 GiB 改成 12.00 GiB。理由是：两类层混用的模型，推理引擎给滑动窗口的层也“reserve full-size pages”，即按全长预留（[hf-mem #70](https://github.com/alvarobartt/hf-mem/pull/70)）。
+# 下面算出这两个数，再看每一类层各有自己的块池时要多少：
+
+# %% key="oss"
+from minikv.plan.pool import block_kinds, sequence_bytes
+
+oss = CacheSpec.from_config("gpt-oss-20b", kv_dtype="bf16", layout="vllm")
+print(t("oss_line", what=t("oss_full"), gib=32 * 8192 * oss.slope() / GIB))
+print(t("oss_line", what=t("oss_window"), gib=oss.bytes_for(8192, batch=32) / GIB))
+print(t("oss_line", what=t("oss_blocks"), gib=32 * sequence_bytes(oss, 8192, 16) / GIB))
+for kind in block_kinds(oss):
+    tokens = kind.layer.window or t("oss_all")
+    print(t("oss_kind", layers=kind.count, window=tokens, blocks=kind.layer.blocks_for(8192, 16)))
+
+# %% [markdown] key="oss_read" lang="en"
+# Both figures are right, of two engines: a window saves memory only where its layers have a pool of their own, and only if blocks are given back. vLLM prints it where it does not: "we do not enable any optimizations for saving KV cache memory (e.g., dropping the KV cache outside the sliding window)", quoted in [tt-xla #5727](https://github.com/tenstorrent/tt-xla/issues/5727).
+# %% [markdown] key="oss_read" lang="zh" src="b2ff9616"
+# 两个数都对，对的是两种引擎：滑动窗口的层要有自己的块池，还要真的归还块，窗口才省得下显存。vLLM 做不到的时候会打印出来：“we do not enable any optimizations for saving KV cache memory (e.g., dropping the KV cache outside the sliding window)”，即没有启用任何节省 KV 缓存的优化，例如丢弃窗口之外的部分（引自 [tt-xla #5727](https://github.com/tenstorrent/tt-xla/issues/5727)）。
+
+# %% key="predict_window"
+predict("window_blocks", ...)
+
+# %% [markdown] key="gemma" lang="en"
+# Now a real engine: a small Gemma 3 with random weights, five layers with a window of 64 for each one without, and one sequence of four times the window. Before you run the cell: which of the two lines goes on rising?
+# %% [markdown] key="gemma" lang="zh" src="1d6d6f4e"
+# 换成真正的引擎：一个权重随机的小 Gemma 3，每五层滑动窗口（64）配一层全注意力，一条序列长到窗口的四倍。运行之前先想一想：两条线里，哪一条会一直往上走？
+
+# %% key="gemma_run"
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+from minikv.engine import EventLog
+from minikv.models import seen_window
+
+torch.manual_seed(0)
+config = Gemma3TextConfig(
+    vocab_size=200, hidden_size=64, intermediate_size=128, num_hidden_layers=6, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=16, sliding_window=64, max_position_embeddings=1024, dtype="float32",
+)
+gemma = Gemma3ForCausalLM(config).eval()
+log = EventLog()
+with LLM(gemma, num_blocks=64, max_num_seqs=8, max_batched_tokens=32, emit=log) as llm:
+    llm.generate([list(range(128))], SamplingParams(temperature=0, max_tokens=129, ignore_eos=True))
+    spec, kinds = llm.cache.spec, llm.cache.kinds
+    windows = [seen_window(llm.cache, kind) or t("oss_all") for kind in range(len(kinds))]
+used = [step.used for step in log.of("step")]
+prompt_steps, decode_steps = used[:4], used[4:]
+for kind, layers in enumerate(kinds):
+    most = [max(step[kind] for step in steps) for steps in (prompt_steps, decode_steps)]
+    counts = dict(layers=layers.count, prompt=most[0], decode=most[1], plan=layers.layer.blocks_for(256, 16))
+    print(t("gemma_kind", window=windows[kind], **counts))
+held = max(sum(blocks * kind.block_bytes(16) for blocks, kind in zip(step, kinds)) for step in decode_steps)
+print(t("gemma_bytes", held=held, plan=sequence_bytes(spec, 256, 16), full=256 * spec.slope()))
+
+# %% key="gemma_plot"
+figure = go.Figure()
+steps = list(range(1, len(used) + 1))
+for kind, (name, dash) in enumerate((("no window", "solid"), ("window of 64", "dash"))):
+    held = [each[kind] for each in used]
+    figure.add_scatter(x=steps, y=held, name=name, mode="lines", line={"dash": dash, "shape": "hv"})
+figure.update_xaxes(title="step: 4 chunks of the prompt, then a token each")
+figure.update_yaxes(title="blocks in use, 16 tokens each", rangemode="tozero")
+figure.update_layout(height=340, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
+marks = (0, 1, 2, 3, 4, 50, 100, len(used) - 1)
+lines = ["step " + "".join(f"{mark + 1:>5}" for mark in marks)]
+for kind, name in enumerate(("full", "slide")):
+    lines.append(f"{name:<5}" + "".join(f"{used[mark][kind]:>5}" for mark in marks))
+show(figure, text="\n".join(lines), caption=t("gemma_caption"))
+
+# %% [markdown] key="gemma_read" lang="en"
+# In decode the sequence never holds more than the plan says, and at its fullest exactly as much.
+# During the prompt the layers with a window held more blocks than planned: the first query of a chunk reads a whole window, and the chunk's own tokens are written before anything is given back. So the *most* that such a layer ever holds depends on the chunks, and a pool that is planned for decode alone is too small. (Exercise 13.3 is that peak.)
+#
+# ## Fewer launches, more memory: a graph
+# %% [markdown] key="gemma_read" lang="zh" src="7af616ca"
+# 解码的时候，这条序列占用的从不超过计划，最多时一字节不差。
+# 算提示词的时候，带窗口的层占的块比计划的多：一段里的第一个 query 要读满整个窗口，而在归还任何块之前，这一段自己的 token 也得先写进来。所以这样的层**最多**占多少，取决于分段；块池只按解码来计划，就会不够。（练习 13.3 就是求这个峰值。）
+#
+# ## 少启动几次，多占些显存：CUDA 图
+
+# %% [markdown] key="graph" lang="en"
+# A decode step is hundreds of small kernels, and for each of them the CPU has to say anew what to launch. With few sequences the GPU waits for that.
+# A **CUDA graph** records the launches of a step once, and replays them all with one call.
+#
+# It records *addresses and sizes*. So everything that a step reads from outside must lie at the same place each time: token ids, positions, slots, block tables, lengths. And a batch of 13 is filled up to a size that was recorded, a **bucket**, with rows that store nothing.
+# Those persistent buffers take bytes that the KV cache does not get:
+# %% [markdown] key="graph" lang="zh" src="586ed367"
+# 解码一步要启动几百个小 kernel，每一个都得由 CPU 重新交代一遍。序列少的时候，GPU 就在等它交代。
+# **CUDA 图**（CUDA graph）把一步里的启动录一遍，以后一个调用就全部重放。
+#
+# 录下来的是**地址和大小**。所以一步要从外面读的东西，每次都得在同样的位置：token id、位置、槽位、块表、长度。一批有 13 条，就用什么也不写的行补齐到录过的大小，即一个**档位**（bucket）。
+# 这些常驻的缓冲区占去的字节，KV 缓存就得不到了：
+
+# %% key="graph_buffers"
+from minikv.engine.decode_buffers import DecodeSizes
+from minikv.engine.graphs import GRAPH_BYTES, buckets
+
+sizes = buckets(256)
+print(t("graph_buckets", count=len(sizes), first=", ".join(map(str, sizes[:7])), last=sizes[-1]))
+print(t("graph_assumed", size=len(sizes) * GRAPH_BYTES, each=GRAPH_BYTES))
+llama = CacheSpec.from_config("Llama-3.1-8B")
+for context in (8192, 131_072):
+    sizes = DecodeSizes(max_rows=256, width=context // 16, kinds=1, vocabulary=128_256, dtype=torch.bfloat16)
+    print(t("graph_context", context=context))
+    for name, (shape, dtype) in sizes.loans().items():
+        size = torch.Size(shape).numel() * dtype.itemsize
+        print(t("graph_line", name=t("graph_" + name.split()[-1]), size=size))
+    print(t("graph_cost", tokens=-(-sizes.num_bytes // llama.slope()), size=sizes.num_bytes))
+
+# %% [markdown] key="graph_read" lang="en"
+# Of the buffers most is logits, a row of the whole vocabulary for each sequence; and it is little beside a cache.
+# That much follows from shapes. The rest only a GPU can tell: what the recorded step computes in between (activations) lives in a **private pool** of the allocator, and stays there as long as the graph does, because its addresses are recorded too. All buckets can share one pool, since they never run at the same time. And the driver keeps something for each recording: the first figure above, which is an assumption until it has been measured.
+#
+# What it takes has to be known *before* the cache takes the rest. In [vLLM #57475](https://github.com/vllm-project/vllm/issues/57475) the start-up measures it with a small cache, makes the large one, and then records: "vLLM's own accounting said it fits, then it didn't." And before that figure existed a user had to ask whether the graphs are in `gpu_memory_utilization` at all ([#11251](https://github.com/vllm-project/vllm/issues/11251)). Lesson 08's rule holds: what is not in the formula comes out of somebody else's memory. (Here the engine holds it back before it measures the cache, then records, and `llm.memory_report()` says what it really was; `enforce_eager=True` does without graphs.)
+#
+# ## Taking tokens back: rollback
+#
+# A decode step reads all weights to make a single token (lesson 04). To *check* five tokens it reads them just as often: once.
+# So let somebody guess the next ones. The cheapest guesser is the text itself: if its last words stood there before, propose what followed them then. That is **prompt lookup**, the simplest kind of **speculative decoding**; its guesses are called **drafts**.
+#
+# One forward computes the newest token and the drafts behind it. After each of them the model says its own next token. As long as a draft is what the model has said, it is accepted; the first word that differs is the model's own, and counts as well. So a step gives between 1 and drafts + 1 tokens, and the text is the one that the model would have written anyway.
+#
+# But K and V of *all* drafts are in the cache by then. The refused ones have to come out again: `truncate`.
+# %% [markdown] key="graph_read" lang="zh" src="ca531d89"
+# 缓冲区里大部分是 logits：每条序列都要一整行词表；与缓存相比并不多。
+# 这些从形状就能算出来。其余的只有 GPU 知道：录下来的那一步，中间结果（激活）放在分配器的一个**私有池**里；地址也一起录了，所以图在一天，它们就占一天。各个档位从不同时运行，可以共用一个池。此外，驱动也要为每次录制留一些，就是上面的第一个数：它只是假定，测过才算数。
+#
+# 它要占多少，得赶在缓存拿走其余显存**之前**知道。[vLLM #57475](https://github.com/vllm-project/vllm/issues/57475) 里，启动时先用一份小缓存测，然后建大缓存，最后才录制，结果是“vLLM's own accounting said it fits, then it didn't”：它自己的账说放得下，结果放不下。更早的版本连这一项都没有，用户只好来问：`gpu_memory_utilization` 到底算没算上 CUDA 图（[#11251](https://github.com/vllm-project/vllm/issues/11251)）？第 08 课的道理依然成立：公式里没有的一项，用的就是别人的显存。（我们的引擎先把这部分留出来，再测缓存能有多大，然后录制；实际用了多少，`llm.memory_report()` 会说。`enforce_eager=True` 则不用图。）
+#
+# ## 把 token 收回来：回滚
+#
+# 解码一步要读全部权重，只得到一个 token（第 04 课）。而**验证**五个 token，权重也只读一遍。
+# 那就找谁来猜一猜后面几个。最省事的，是从文本自己里面猜：最后几个词如果前面出现过，就把当时跟在后面的提出来。这就是**提示词查找**（prompt lookup），最简单的一种**推测解码**（speculative decoding）；猜出来的叫**草稿**（draft）。
+#
+# 一次前向计算，算最新的 token 和它后面的草稿。每算一个，模型都会说出自己的下一个 token。草稿与模型说的一样，就接受；遇到第一个不一样的，用模型自己说的那个，它也算数。所以一步得到 1 到“草稿数 + 1”个 token，文本则与模型自己一个一个写的完全相同。
+#
+# 可是到这时，**所有**草稿的 K 和 V 都已经在缓存里了。没有被接受的得收回来：`truncate`。
+
+# %% key="rollback"
+from minikv.blocks import BlockManager, PoolKind
+
+manager = BlockManager(num_blocks=12, block_size=4)
+text, accepted, refused = [11, 12, 13, 14, 15, 16, 21], [22], [31, 32, 33, 34, 35, 36]
+
+
+def state(what):
+    found = manager.match([*text, *accepted, *refused, 99]).num_tokens
+    pair = dict(tokens=manager.num_tokens("S"), table=manager.block_table("S"))
+    print(f"{what:<9}", t("rollback_line", found=found, **pair))
+
+
+manager.allocate("S", text)
+manager.commit("S")
+state("prompt")
+manager.extend("S", [*accepted, *refused])
+state("extend")
+manager.truncate("S", 8)
+manager.commit("S")
+state("truncate")
+
+# %% [markdown] key="rollback_read" lang="en"
+# Two blocks are free again. With the accepted token a block is full, and can be found from now on; the refused ones cannot, since `commit` came after `truncate`, and publishes what the sequence has kept.
+#
+# Does that order matter? Commit first, then take back, in a manager with a window beside the full layers:
+# %% [markdown] key="rollback_read" lang="zh" src="5da59470"
+# 两个块又空出来了。加上接受的 token，一个块填满了，从此能被找到；没有接受的找不到，因为 `commit` 在 `truncate` 之后，只发布序列留下来的部分。
+#
+# 次序要紧吗？先 commit，再收回；用的管理器除了全注意力的层，还有一类带滑动窗口：
+
+# %% key="rollback_window"
+from minikv.errors import MiniKVError
+
+
+def rolled_back(first):
+    manager = BlockManager([PoolKind(12), PoolKind(12, window=6)], block_size=4)
+    manager.allocate("S", list(range(10)))
+    manager.commit("S")
+    manager.extend("S", list(range(50, 58)))
+    try:
+        if first == "commit":
+            manager.commit("S")
+        manager.truncate("S", 11)
+        manager.commit("S")
+    except MiniKVError as error:
+        return t(error)
+    return [manager.block_table("S", kind) for kind in (0, 1)]
+
+
+for first in ("truncate", "commit"):
+    print(t("rollback_order", first=first, result=rolled_back(first)))
+
+# %% [markdown] key="rollback_window_read" lang="en"
+# (-1 stands for a block that was given back.) With the drafts committed the window has moved on past what the shorter sequence needs, and those blocks may be somebody else's already. A cache that cannot go back has to refuse, and say so; where it goes on silently the text gets wrong ([mlx-lm #1427](https://github.com/ml-explore/mlx-lm/pull/1427), a rotating cache that was full).
+# (Exercise 13.5 is such a step, from the drafts to what is published.)
+#
+# What does it bring? `LLM(prompt_lookup=n)` does all this with up to $n$ drafts a step. tiny-gqa again, four prompts, one after the other, 100 tokens each, and against the texts from above:
+# %% [markdown] key="rollback_window_read" lang="zh" src="0750afbc"
+# （-1 表示已经归还的块。）草稿一提交，窗口就往前移，越过了缩短后的序列还要读的部分，那些块可能已经归了别人。退不回去的缓存必须拒绝，并且说清楚；如果一声不响地继续，文本就错了（[mlx-lm #1427](https://github.com/ml-explore/mlx-lm/pull/1427)，一份写满了的循环缓存）。
+# （练习 13.5 就是这样一步：从草稿到发布。）
+#
+# 这能带来多少好处？`LLM(prompt_lookup=n)` 会做这一切，每步最多 $n$ 个草稿。还是 tiny-gqa，四个提示词一个接一个，各生成 100 个 token，再与前面的文本比对：
+
+# %% key="speculate" tags="hardware"
+from minikv.engine import summary
+
+greedy = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
+for most in (0, 2, 4, 8):
+    log = EventLog()
+    with LLM(tiny, prompt_lookup=most, num_blocks=600, emit=log) as llm:
+        written = [llm.generate([prompt], greedy)[0].token_ids for prompt in prompts[:4]]
+    told, steps = summary(log.events), len(log.of("step"))
+    same = sum(ours == due for ours, due in zip(written, texts["fp32"]))
+    counts = dict(drafted=told.drafted_tokens, accepted=told.accepted_tokens, steps=steps, same=same)
+    print(t("speculate_line", most=most, each=400 / steps, **counts))
+
+# %% key="predict_lookup"
+predict("lookup_steps", ...)
+
+# %% [markdown] key="break" lang="en"
+# The same texts in a fraction of the steps. (A small model that goes on by itself repeats itself a lot; elsewhere fewer drafts are accepted.)
+# More drafts a step are not always better: each is computed, accepted or not, and takes a place in the step from somebody else.
+# And if the comparison is off by one place, nobody notices but the reader: in one engine the first draft was taken without any ([lattice #243](https://github.com/ohdearquant/lattice/issues/243)). Taking back goes wrong as quietly: in another some caches could not be cut, and refused drafts stayed in them ([mlx-lm #1109](https://github.com/ml-explore/mlx-lm/pull/1109)). In a third the model that makes the drafts lost two tokens too many of its own cache: there the text stayed right, and fewer and fewer drafts did ([mlxcel #994](https://github.com/lablup/mlxcel/issues/994)).
+#
+# ## Break it
+#
+# ### The same model, with larger keys
+#
+# Attention sees only products of queries and keys. So multiply two channels of every key by 64, and divide them in every query by 64: not one product changes, and the model says the same, bit for bit. (Two, because RoPE turns them together.)
+# Then do it with all 32.
+#
+# Trained models may differ in just that. In Qwen2.5-7B somebody has measured the bias that is added to every key: a norm of 605 in the first layer and of 921 in the last, against a median of some 22 in the others; Qwen1.5 has no such thing ([llama.cpp #21385](https://github.com/ggml-org/llama.cpp/issues/21385)).
+#
+# Here are questions from above, with larger and larger keys. Before you run the cell: which column breaks first, with two channels, and with all?
+# %% [markdown] key="break" lang="zh" src="a958293a"
+# 文本一样，步数只剩几分之一。（小模型自己往下写，重复很多；换成别的文本，接受的草稿会少一些。）
+# 草稿也不是越多越好：接受也罢，不接受也罢，每一个都要算，还占去别人在这一步里的位置。
+# 比对时要是错开了一位，除了读的人，谁也不会发觉：有个引擎，第一个草稿根本没有比对就接受了（[lattice #243](https://github.com/ohdearquant/lattice/issues/243)）。收回时出错，同样悄无声息：另一个引擎里，有的缓存截不短，没有接受的草稿就留在了里面（[mlx-lm #1109](https://github.com/ml-explore/mlx-lm/pull/1109)）。还有一个引擎，专门写草稿的模型自己的缓存每次多退两个 token：文本没有错，猜对的草稿却越来越少（[mlxcel #994](https://github.com/lablup/mlxcel/issues/994)）。
+#
+# ## 弄坏它
+#
+# ### 同一个模型，更大的 key
+#
+# 注意力只看 query 与 key 的乘积。那就把每个 key 的两个通道乘以 64，每个 query 的这两个通道除以 64：所有乘积都不变，模型说的一个比特也不差。（要动两个通道，因为 RoPE 把它们放在一起旋转。）
+# 然后，32 个通道全部这样做。
+#
+# 训练出来的模型，差别可能就在这里。有人量过 Qwen2.5-7B 给每个 key 加上的偏置：第一层的范数是 605，最后一层是 921，其余各层的中位数只有 22 左右；Qwen1.5 则没有这种现象（[llama.cpp #21385](https://github.com/ggml-org/llama.cpp/issues/21385)）。
+#
+# 还是前面的问题，让 key 一次比一次大。运行之前先想一想：只动两个通道，哪一列最先坏？全都动呢？
+
+# %% key="break_outlier" tags="hardware"
+from minikv.course.lessons.outlier_13 import enlarge_keys
+
+few = documents[:2]
+print(t("outlier_head", total=sum(len(document.questions) for document in few)))
+print(f"{'':<16}" + "".join(f"{kv_dtype:>12}" for kv_dtype in stored[1:]))
+for pairs, factors in ((1, (1, 64, 256, 4096)), (16, (64, 256, 4096))):
+    for factor in factors:
+        larger = enlarge_keys(load("tiny-gqa", device="cpu").model, factor, pairs)
+        line = t("outlier_line", channels=2 * pairs, factor=factor)
+        for kv_dtype in stored[1:]:
+            with LLM(larger, kv_dtype=kv_dtype, num_blocks=300) as llm:
+                line += f"{measure_recall(llm, few).right:>12}"
+        print(line)
+
+# %% [markdown] key="break_outlier_read" lang="en"
+# **The same model, the same products, and from all answers to none.** There is no error anywhere, and each way of storing fails in its own way:
+#
+# - **int8** takes its step from the row's largest number. Two large channels leave no steps for the other thirty; if all are large, the scale takes care of it, and nothing is lost.
+# - **fp8** has no scale of its own. Two channels beyond 448 are cut off, the others are as before; if all are beyond it, nothing is left but their signs. That is what "scale 1.0" means, and why an engine warns of it.
+# - **fp8_scaled** survives both: the scale brings the largest number to 448, and a float's steps follow the size of each.
+# - **fp8_e5m2** reaches 57,344, and pays for it with a digit in every number.
+#
+# So the question of the beginning has an answer: what a model notices depends on the size of its keys and values, and nobody sees that from outside. (Which of these hit Qwen2 in 2024 the threads do not say.)
+#
+# What to do? Give fp8 a scale. Or, for int8, take the outlier out before it is stored: turn K and Q by the same rotation after RoPE, which again changes no product but spreads one large number over the whole row (a fork of llama.cpp does it with a [Hadamard matrix](https://github.com/ikawrakow/ik_llama.cpp/pull/1033)):
+# %% [markdown] key="break_outlier_read" lang="zh" src="775aa8dc"
+# **同一个模型，同样的乘积，却从全对变成了全错**。哪里都没有报错，每种存法各有各的坏法：
+#
+# - **int8** 的级差由一行里最大的数决定。两个通道特别大，另外三十个就分不到级数；如果全都一样大，缩放因子会管好，什么也不丢。
+# - **fp8** 没有自己的缩放因子。两个通道超过 448，就在那里截断，其他的照旧；要是全都超过，就只剩下正负号了。所谓“缩放因子 1.0”就是这个意思，引擎会为此发出警告，道理也在这里。
+# - **fp8_scaled** 两种都扛得住：缩放因子把最大的数放到 448，而浮点数的级差随每个数的大小而变。
+# - **fp8_e5m2** 能到 57,344，代价是每个数都少一位尾数。
+#
+# 开头的问题就有了答案：模型察觉到多少，要看它的 key 和 value 有多大，而这从外面看不出来。（2024 年 Qwen2 遇到的究竟是哪一种，帖子里没有说。）
+#
+# 怎么办？给 fp8 配上缩放因子。想用 int8 的话，就在存之前把突出的数摊平：在 RoPE 之后，用同一个旋转去转 K 和 Q，乘积照样不变，一个大数却摊到了整行上（llama.cpp 的一个分支用的是 [Hadamard 矩阵](https://github.com/ikawrakow/ik_llama.cpp/pull/1033)）：
+
+# %% key="break_rotate"
+rotation = torch.ones(1, 1)
+while len(rotation) < 32:
+    rotation = torch.cat([torch.cat([rotation, rotation], 1), torch.cat([rotation, -rotation], 1)]) / 2**0.5
+keys = torch.randn(1000, 32, generator=torch.Generator().manual_seed(0))
+keys[:, 5] *= 64
+codec = find_codec("int8")
+others = torch.arange(32) != 5
+for name, turn in (("as_they_are", torch.eye(32)), ("rotated", rotation)):
+    back = codec.decode(*codec.encode(keys @ turn)) @ turn.T
+    off = float((back - keys)[:, others].square().mean().sqrt())
+    print(t("rotate_line", off=off, what=t("rotate_" + name)))
+
+# %% [markdown] key="break_stale" lang="en"
+# ### Drafts that can still be found
+#
+# Suppose that refused drafts were published, because somebody committed too early. Then a block may have a digest that names tokens which it no longer holds. Watch what the manager does about it. (Here two of the six stay, so that the cut goes through the middle of a block.)
+# %% [markdown] key="break_stale" lang="zh" src="7ec21845"
+# ### 还能找到的草稿
+#
+# 假如有人提交得太早，没有接受的草稿也发布了，那么块的摘要所指的 token，可能已经不是块里的内容。看管理器怎样处理。（这里六个里留下两个，好让截断处落在一个块的中间。）
+
+# %% key="break_stale_code"
+manager = BlockManager(num_blocks=12, block_size=4)
+manager.allocate("S", text)
+manager.extend("S", [*accepted, *refused])
+manager.commit("S")
+state("commit")
+manager.truncate("S", 10)
+state("truncate")
+manager.append("S", 77)
+state("append")
+
+# %% [markdown] key="break_stale_read" lang="en"
+# After `truncate` two of the tokens behind the cut can still be found, and rightly so: their K and V are still in the block, and they are right for those tokens. With `append` the content changes, and in the same moment the block is forgotten.
+# Without that, somebody else would read 77 and take it for 33.
+#
+# ## Check yourself
+#
+# Say each answer aloud, then compare with `explain(..., reveal=True)`.
+# %% [markdown] key="break_stale_read" lang="zh" src="f91cbab3"
+# `truncate` 之后，截掉的 token 里有两个还找得到，这没有错：它们的 K 和 V 还在块里，对那些 token 来说也是对的。到了 `append`，内容变了，这个块也在同一刻从前缀缓存里除名。
+# 要不然，别人读到的是 77，却以为是 33。
+#
+# ## 自我检查
+#
+# 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
+
+# %% key="explain_half"
+explain("why_not_half")
+
+# %% key="explain_silent"
+explain("why_recall_is_silent")
+
+# %% key="explain_window"
+explain("what_a_window_holds")
+
+# %% key="explain_same"
+explain("why_the_same_text")
+
+# %% [markdown] key="exercises" lang="en"
+# ## Exercises
+#
+# 1. `tokens_that_fit`: a pool in tokens, with scales and whole blocks.
+# 2. `quantize`: a token's heads as int8.
+# 3. `peak_blocks`: the most that a layer with a window ever holds.
+# 4. `propose`: drafts out of the text itself.
+# 5. `decode_step`: compute, compare, take back, publish.
+# %% [markdown] key="exercises" lang="zh" src="05b8e42b"
+# ## 练习
+#
+# 1. `tokens_that_fit`：块池能放多少个 token，缩放因子和整块都要算。
+# 2. `quantize`：把一个 token 的各个头存成 int8。
+# 3. `peak_blocks`：带窗口的层最多占多少个块。
+# 4. `propose`：从文本自己里面找草稿。
+# 5. `decode_step`：计算，比对，收回，发布。
+
+# %% [markdown] key="stuck" lang="en"
+# ## If you are stuck
+#
+# | symptom | the command that decides |
+# |---|---|
+# | fp8, and not twice as many tokens | `CacheSpec.from_config(name, kv_dtype="fp8").slope()` beside that of `"bf16"`: if it is half, the pool has got smaller, and `print(llm.allocation.text())` has its terms |
+# | worse answers since the cache has 8 bits | `logit_error(forced_logits(model, tokens, prefill=n, kv_dtype=...), exact).kl` for each way: large with `fp8` and small with `fp8_scaled` means numbers beyond 448; large with `int8` and small with `fp8_scaled` means a few large channels |
+# | windowed layers take as much as the others | `llm.snapshot().pools`, one entry for each kind: `used` of the windowed kind has to stand still once the sequence is longer than its window |
+# %% [markdown] key="stuck" lang="zh" src="51908960"
+# ## 卡住了怎么办
+#
+# | 现象 | 用哪条命令判断 |
+# |---|---|
+# | 用了 fp8，token 数却没有翻倍 | `CacheSpec.from_config(name, kv_dtype="fp8").slope()` 与 `"bf16"` 的对照：如果是一半，那就是块池变小了，`print(llm.allocation.text())` 里有它的各项 |
+# | 缓存改成 8 位之后，回答变差了 | 每种存法各看 `logit_error(forced_logits(model, tokens, prefill=n, kv_dtype=...), exact).kl`：`fp8` 大而 `fp8_scaled` 小，说明有数超过 448；`int8` 大而 `fp8_scaled` 小，说明有几个通道特别大 |
+# | 滑动窗口的层占得和别的层一样多 | `llm.snapshot().pools`，每一类一项：序列超过窗口之后，这一类的 `used` 应当不再增加 |
+
+# %% [markdown] key="next" lang="en"
+# ## What comes next
+#
+# Fewer bytes a number, fewer tokens where a window says so; and nothing was lost that anybody had asked for by name.
+# Lesson 14 goes further: without a window, which tokens can go all the same? Then an answer may really be gone, and the curves have to be honest.
+# %% [markdown] key="next" lang="zh" src="2e427b4f"
+# ## 下一课
+#
+# 每个数少占几个字节；窗口之外的 token 不再存。到这里，指名要找的东西还一样都没有丢。
+# 第 14 课走得更远：没有窗口的时候，哪些 token 也可以不要？那时，有的回答就真的找不回来了，曲线也得老老实实地画。
