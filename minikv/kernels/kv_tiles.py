@@ -30,6 +30,18 @@ def kv_tiles(k_cache: Tensor, v_cache: Tensor, k_scale: Tensor | None, v_scale: 
     return tiles
 
 
+def key_tiles(k_cache: Tensor, k_scale: Tensor | None) -> Tiles:
+    """K alone, for what needs no values: it stands in their place too."""
+    keys = BlockReader(k_cache, k_scale)
+
+    def tiles(table: Tensor, start: int, end: int, rows: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+        for first, blocks, part in _cut(table, k_cache, start, end, rows):
+            found = keys.read(blocks, part)
+            yield first, found, found
+
+    return tiles
+
+
 def latent_tiles(latent: Tensor, rope: Tensor) -> Tiles:
     """The latent is key and value at once; the rope key stands beside it in the key alone."""
     latents, ropes = BlockReader(latent, None), BlockReader(rope, None)

@@ -3,9 +3,11 @@
 from minikv.kernels.gpu.operations import (
     copy_blocks,
     gather,
+    latent_column_sums,
     latent_decode,
     latent_prefill,
     move_slots,
+    paged_column_sums,
     paged_decode,
     paged_prefill,
     store_kv,
@@ -14,9 +16,11 @@ from minikv.kernels.gpu.operations import (
 __all__ = [
     "copy_blocks",
     "gather",
+    "latent_column_sums",
     "latent_decode",
     "latent_prefill",
     "move_slots",
+    "paged_column_sums",
     "paged_decode",
     "paged_prefill",
     "store_kv",

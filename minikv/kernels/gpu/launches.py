@@ -46,7 +46,7 @@ def attention_launches(
     for what, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         check_stored(what, cache.dtype, device.capability)
     out_dtype = query.dtype
-    query = _as_wide_as_the_cache(query, k_cache, v_cache)
+    query = as_wide_as_the_cache(query, k_cache, v_cache)
     q_rope = None if q_rope is None else q_rope.to(query.dtype)
     rows, query_heads, dim = query.shape
     _, block_size, heads, value_dim = v_cache.shape
@@ -117,7 +117,7 @@ def attention_launches(
     return launches, Attention(out, lse, scores)
 
 
-def _as_wide_as_the_cache(query: Tensor, *caches: Tensor) -> Tensor:
+def as_wide_as_the_cache(query: Tensor, *caches: Tensor) -> Tensor:
     """K and V are converted to the query's dtype, so it must hold them: float16 over a bfloat16 cache becomes float32.
 
     What is stored in 8 bits fits every float dtype.

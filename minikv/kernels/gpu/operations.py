@@ -9,6 +9,7 @@ from minikv.kernels.gpu.common import device_of
 from minikv.kernels.gpu.launches import attention_launches
 from minikv.kernels.gpu.moving import copy_launches, gather_launch, move_launches
 from minikv.kernels.gpu.storage import store_launch
+from minikv.kernels.gpu.sums import sums_launch
 
 
 def store_kv(
@@ -90,6 +91,38 @@ def latent_prefill(
     return _run(
         q_latent, latent, rope, block_tables, lengths, q_rope=q_rope, query_starts=query_starts, **options
     )
+
+
+def paged_column_sums(
+    query: Tensor,
+    k_cache: Tensor,
+    block_tables: Tensor,
+    query_starts: Tensor,
+    lengths: Tensor,
+    lse: Tensor,
+    **options: Any,
+) -> Tensor:
+    """See ``minikv.kernels.paged_column_sums``."""
+    device = device_of(query.device)
+    launch, sums = sums_launch(device, query, k_cache, block_tables, query_starts, lengths, lse, **options)
+    launch.run()
+    return sums
+
+
+def latent_column_sums(
+    q_latent: Tensor,
+    q_rope: Tensor,
+    latent: Tensor,
+    rope: Tensor,
+    block_tables: Tensor,
+    query_starts: Tensor,
+    lengths: Tensor,
+    lse: Tensor,
+    **options: Any,
+) -> Tensor:
+    """See ``minikv.kernels.latent_column_sums``."""
+    beside = {"q_rope": q_rope, "rope": rope, **options}
+    return paged_column_sums(q_latent, latent, block_tables, query_starts, lengths, lse, **beside)
 
 
 def _run(

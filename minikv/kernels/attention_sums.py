@@ -1,0 +1,93 @@
+"""How much attention each cached token gets from a prefill, in plain torch: a second pass over the keys. Lesson 14.
+
+The probability that a query gives a key is exp(logit - lse), and its lse is known only when its last key has been
+seen. A decode keeps its one row of logits until then; the rows of a prefill are too many to keep, so they are
+computed a second time, tile by tile, and summed over the queries. Nothing of the size queries * keys is ever made.
+"""
+
+import torch
+from torch import Tensor
+
+from minikv.kernels.attention import QUERY_ROWS, Mask
+from minikv.kernels.kv_tiles import Tiles, key_tiles, latent_tiles
+
+
+def paged_column_sums(
+    query: Tensor,
+    k_cache: Tensor,
+    block_tables: Tensor,
+    query_starts: Tensor,
+    lengths: Tensor,
+    lse: Tensor,
+    *,
+    scale: float,
+    last: int | None = None,
+    softcap: float | None = None,
+    k_scale: Tensor | None = None,
+) -> Tensor:
+    """See ``minikv.kernels.paged_column_sums``."""
+    tiles, heads = key_tiles(k_cache, k_scale), k_cache.shape[2]
+    sums = _sums(query, tiles, heads, block_tables, query_starts, lengths, lse, scale, last, softcap)
+    return _as_wide_as(sums, block_tables, k_cache)
+
+
+def latent_column_sums(
+    q_latent: Tensor,
+    q_rope: Tensor,
+    latent: Tensor,
+    rope: Tensor,
+    block_tables: Tensor,
+    query_starts: Tensor,
+    lengths: Tensor,
+    lse: Tensor,
+    *,
+    scale: float,
+    last: int | None = None,
+) -> Tensor:
+    """See ``minikv.kernels.latent_column_sums``."""
+    query, tiles = torch.cat([q_latent, q_rope], -1), latent_tiles(latent, rope)
+    sums = _sums(query, tiles, 1, block_tables, query_starts, lengths, lse, scale, last, None)
+    return _as_wide_as(sums, block_tables, latent)
+
+
+def _sums(
+    query: Tensor,
+    tiles: Tiles,
+    heads: int,
+    block_tables: Tensor,
+    query_starts: Tensor,
+    lengths: Tensor,
+    lse: Tensor,
+    scale: float,
+    last: int | None,
+    softcap: float | None,
+) -> list[Tensor]:
+    """[Hkv, length] float32 of each sequence, over its ``last`` queries (None: over all)."""
+    group, mask = query.shape[1] // heads, Mask(None, softcap)
+    starts, ends, sums = query_starts.tolist(), lengths.tolist(), []
+    for row, length in enumerate(ends):
+        own = query.new_zeros(heads, length, dtype=torch.float32)
+        begin, end = starts[row], starts[row + 1]
+        if last is not None:
+            begin = max(begin, end - last)
+        for first in range(begin, end, QUERY_ROWS):
+            part = slice(first, min(first + QUERY_ROWS, end))
+            queries, position = part.stop - first, length - end + first
+            # [n, Hkv, G, Dk] -> [Hkv, G * n, Dk], and the lse of each row beside it
+            by_head = (query[part].to(torch.float32) * scale).unflatten(1, (heads, group))
+            rows = by_head.permute(1, 2, 0, 3).flatten(1, 2)
+            whole = lse[part].unflatten(1, (heads, group)).permute(1, 2, 0).flatten(1, 2).unsqueeze(-1)
+            for start, keys, _ in tiles(block_tables[row], 0, position + queries, heads * rows.shape[1]):
+                logits = mask.apply(rows @ keys.permute(1, 2, 0), position, queries, start)
+                own[:, start : start + len(keys)] += logits.sub_(whole).exp_().sum(1)
+        sums.append(own)
+    return sums
+
+
+def _as_wide_as(sums: list[Tensor], block_tables: Tensor, cache: Tensor) -> Tensor:
+    """[B, Hkv, W * block_size], 0 where no query looked."""
+    width = block_tables.shape[1] * cache.shape[1]
+    out = torch.zeros(len(sums), cache.shape[2], width, dtype=torch.float32, device=cache.device)
+    for row, own in enumerate(sums):
+        out[row, :, : own.shape[1]] = own
+    return out

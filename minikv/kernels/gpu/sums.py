@@ -1,0 +1,137 @@
+"""How much attention each cached token gets from a prefill, in Triton: ``attention_sums`` has the formula. Lesson 14.
+
+A program owns a tile of keys of one sequence and one KV head, reads it once, and goes through the queries that see it:
+their logits again, exp(logit - lse), and the sum of each column. Nobody else writes to its columns, so no sum depends
+on an order, and the result is the same in every run.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from minikv.kernels.checks import check_stored
+from minikv.kernels.gpu.common import Device, Launch, aligned, interpreted, padded
+from minikv.kernels.gpu.configs import Config, attention_config
+from minikv.kernels.gpu.launches import as_wide_as_the_cache
+from minikv.kernels.gpu.tiles import LOG2_E, capped, load_rows, matmul, token_offsets
+
+MANY = 64  # queries: the tile is that of a prefill, whatever their number
+ALL = 2**31 - 1
+
+
+@triton.jit(do_not_specialize=["width", "last"])
+def column_sums_kernel(
+    query, query_rope, k_cache, rope_cache, k_scale, tables, query_starts, lengths, lse, sums, width, last, qk_scale,
+    softcap, stride_qt, stride_qh, stride_rt, stride_rh, stride_kb, stride_kt, stride_kh, stride_pb, stride_pt,
+    stride_sb, stride_st, stride_table,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, DK: tl.constexpr, DP: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_DK: tl.constexpr, BLOCK_DP: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    LATENT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, SCALED_K: tl.constexpr, ALIGNED: tl.constexpr,
+    EXACT: tl.constexpr,
+):  # fmt: skip
+    """Grid (tiles of keys, HEADS, B). ``last``: the queries that count, from the last one of a sequence backwards."""
+    start, head, sequence = tl.program_id(0) * BLOCK_N, tl.program_id(1), tl.program_id(2)
+    length = tl.load(lengths + sequence).to(tl.int32)
+    first_row = tl.load(query_starts + sequence).to(tl.int64)
+    queries = (tl.load(query_starts + sequence + 1) - first_row).to(tl.int32)
+    tokens = start + tl.arange(0, BLOCK_N)
+    stored = tokens < length
+    table = tables + sequence.to(tl.int64) * stride_table
+    k_cache += head.to(tl.int64) * stride_kh
+    k_at = token_offsets(table, start, length, stride_kb, stride_kt, BLOCK_N, BLOCK_SIZE, True, ALIGNED)
+    k = load_rows(k_cache, k_at, stored, DK, BLOCK_DK, True).to(query.dtype.element_ty)
+    rope = k
+    if LATENT:
+        p_at = token_offsets(table, start, length, stride_pb, stride_pt, BLOCK_N, BLOCK_SIZE, True, ALIGNED)
+        rope = load_rows(rope_cache, p_at, stored, DP, BLOCK_DP, True).to(query.dtype.element_ty)
+    scales = tl.full([BLOCK_N], 1.0, tl.float32)
+    if SCALED_K:
+        s_at = token_offsets(table, start, length, stride_sb, stride_st, BLOCK_N, BLOCK_SIZE, True, False)
+        scales = tl.load(k_scale + head + s_at, mask=stored, other=0.0)
+
+    # The first query that counts and sees the first of these keys; the others before it see none of them.
+    first = tl.maximum(tl.maximum(queries - last, 0), start - (length - queries))
+    total = tl.zeros([BLOCK_N], tl.float32)
+    for tile in range(first * GROUP // BLOCK_M, tl.cdiv(queries * GROUP, BLOCK_M)):
+        rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+        live = (rows >= first * GROUP) & (rows < queries * GROUP)
+        row_at = first_row + rows // GROUP
+        heads_of = head * GROUP + rows % GROUP
+        columns = tl.arange(0, BLOCK_DK)
+        q_at = (
+            query
+            + row_at[:, None] * stride_qt
+            + heads_of.to(tl.int64)[:, None] * stride_qh
+            + columns[None, :]
+        )
+        q = tl.load(q_at, mask=live[:, None] & (columns < DK)[None, :], other=0.0)
+        logits = matmul(q, tl.trans(k), EXACT)
+        if LATENT:
+            columns = tl.arange(0, BLOCK_DP)
+            q_at = (
+                query_rope
+                + row_at[:, None] * stride_rt
+                + heads_of.to(tl.int64)[:, None] * stride_rh
+                + columns[None, :]
+            )
+            q_rope = tl.load(q_at, mask=live[:, None] & (columns < DP)[None, :], other=0.0)
+            logits += matmul(q_rope, tl.trans(rope), EXACT)
+        logits *= qk_scale
+        if SCALED_K:
+            logits *= scales[None, :]
+        logits = capped(logits, softcap, HAS_SOFTCAP)
+        whole = tl.load(lse + row_at * (HEADS * GROUP) + heads_of, mask=live, other=0.0) * LOG2_E
+        positions = length - queries + rows // GROUP
+        seen = live[:, None] & stored[None, :] & (tokens[None, :] <= positions[:, None])
+        total += tl.sum(tl.where(seen, tl.exp2(logits - whole[:, None]), 0.0), 0)
+    place = sums + (sequence * HEADS + head).to(tl.int64) * width + tokens
+    tl.store(place, total, mask=tokens < width)
+
+
+def sums_launch(
+    device: Device,
+    query: Tensor,
+    k_cache: Tensor,
+    block_tables: Tensor,
+    query_starts: Tensor,
+    lengths: Tensor,
+    lse: Tensor,
+    *,
+    scale: float,
+    last: int | None = None,
+    softcap: float | None = None,
+    k_scale: Tensor | None = None,
+    q_rope: Tensor | None = None,
+    rope: Tensor | None = None,
+    config: Config | None = None,
+) -> tuple[Launch, Tensor]:
+    """The launch of one call, and the sums [B, HEADS, W * block_size] that it fills. ``config`` is for tests."""
+    check_stored("k_cache", k_cache.dtype, device.capability)
+    query = as_wide_as_the_cache(query, k_cache)
+    q_rope = None if q_rope is None else q_rope.to(query.dtype)
+    _, query_heads, dim = query.shape
+    _, block_size, heads, _ = k_cache.shape
+    rope_dim = 0 if rope is None else rope.shape[3]
+    batch, width, group = len(lengths), block_tables.shape[1] * block_size, query_heads // heads
+    if config is None:
+        config = attention_config(
+            device.capability, dim, dim, query.element_size(), MANY, group, latent=rope is not None
+        )
+    sums = torch.empty(batch, heads, width, dtype=torch.float32, device=query.device)
+    arguments = (
+        query, q_rope, k_cache, rope, k_scale, block_tables, query_starts, lengths, lse.contiguous(), sums, width,
+        ALL if last is None else min(last, ALL), scale / softcap if softcap else scale * LOG2_E.value,
+        (softcap or 0.0) * LOG2_E.value, *query.stride()[:2], *((0, 0) if q_rope is None else q_rope.stride()[:2]),
+        *k_cache.stride()[:3], *((0, 0) if rope is None else rope.stride()[:2]),
+        *((0, 0) if k_scale is None else k_scale.stride()[:2]), block_tables.stride(0),
+    )  # fmt: skip
+    constants = dict(
+        HEADS=heads, GROUP=group, DK=dim, DP=rope_dim, BLOCK_M=config.block_m, BLOCK_DK=padded(dim),
+        BLOCK_DP=padded(rope_dim), BLOCK_N=config.block_n, BLOCK_SIZE=block_size, LATENT=rope is not None,
+        HAS_SOFTCAP=softcap is not None, SCALED_K=k_scale is not None,
+        ALIGNED=aligned(k_cache) and (rope is None or aligned(rope)), EXACT=interpreted(),
+    )  # fmt: skip
+    grid = (triton.cdiv(width, config.block_n), heads, batch)
+    launch = Launch(column_sums_kernel, grid, arguments, constants, config.num_warps, config.num_stages)
+    return launch, sums
