@@ -5,11 +5,13 @@ from minikv.blocks.manager import Allocation, BlockManager
 from minikv.blocks.pool import NULL_BLOCK, BlockPool, PoolStats
 from minikv.blocks.prefix import Match, child_digest, root_digest
 from minikv.blocks.relocation import Compaction, Copy
+from minikv.blocks.sequence import UNKNOWN
 from minikv.blocks.stats import ManagerStats
 from minikv.blocks.swap import Swap
 
 __all__ = [
     "NULL_BLOCK",
+    "UNKNOWN",
     "Allocation",
     "BlockManager",
     "BlockPool",

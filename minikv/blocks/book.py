@@ -139,6 +139,11 @@ class SequenceBook:
             code = "sequence_swapped" if seq_id in self._host else "unknown_sequence"
             raise UnknownNameError(code, sequence=seq_id, count=len(self._sequences)) from None
 
+    def _check_known(self, seq: SequenceState) -> None:
+        """What is asked for needs the last token, which may have been placed before anybody knew it."""
+        if seq.unknown:
+            raise ArgumentError("token_unknown", sequence=seq.id, position=len(seq.tokens) - 1)
+
     def _check_kind(self, kind: int) -> None:
         if type(kind) is not int or not 0 <= kind < len(self.pools):
             raise ArgumentError("no_such_kind", kind=kind, last=len(self.pools) - 1)

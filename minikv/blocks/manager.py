@@ -15,11 +15,10 @@ window, another width) are of different kinds, each with a pool and block tables
 blocks in all kinds or in none. An operation that raises has changed nothing.
 """
 
-from array import array
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from minikv.blocks.offload import Offload
+from minikv.blocks.growth import Growth
 from minikv.blocks.pool import NULL_BLOCK
 from minikv.blocks.prefix import (
     Match,
@@ -29,8 +28,7 @@ from minikv.blocks.prefix import (
     root_digest,
     token_array,
 )
-from minikv.blocks.relocation import Copy
-from minikv.blocks.room import refuse_more, refuse_new
+from minikv.blocks.room import refuse_new
 from minikv.blocks.sequence import SequenceState, Table
 from minikv.errors import ArgumentError
 
@@ -49,7 +47,7 @@ class Allocation:
     loads: tuple[tuple[tuple[int, int], ...], ...] = field(default=(), repr=False)
 
 
-class BlockManager(Offload):
+class BlockManager(Growth):
     """The life of a sequence: ``allocate`` or ``fork``, ``append`` and ``commit`` once a step, ``free``."""
 
     def match(self, tokens: Sequence[int], salt: str = "") -> Match:
@@ -109,6 +107,7 @@ class BlockManager(Offload):
         Whoever first writes into a shared block gets a copy of it (``append``, ``extend``).
         """
         seq = self._get(parent)
+        self._check_known(seq)
         self._check_new(child)
         tables = []
         for pool, table in zip(self.pools, seq.tables, strict=True):
@@ -120,33 +119,12 @@ class BlockManager(Offload):
         seq.limit = 0  # both have to look at the last block before they write
         self._add(twin)
 
-    def append(self, seq_id: Hashable, token: int) -> tuple[Copy, ...]:
-        """One more token; returns the copies that the storage has to make first (mostly none). See ``extend``."""
-        try:
-            seq = self._sequences[seq_id]
-            if len(seq.tokens) < seq.limit:
-                seq.tokens.append(token)
-                return ()
-            ids = array("q", (token,))
-        except (KeyError, TypeError, OverflowError):
-            return self.extend(seq_id, (token,))  # it says what is wrong
-        return self._grow(seq, ids)
-
-    def extend(self, seq_id: Hashable, tokens: Sequence[int]) -> tuple[Copy, ...]:
-        """More tokens at the end: new blocks where they are needed, a copy of the last block if it is shared.
-
-        Raises ``OutOfBlocks``, ``RequestTooLarge``, ``ArgumentError`` as ``allocate`` does, and
-        ``UnknownNameError`` for a sequence that the manager does not have.
-        """
-        seq, ids = self._get(seq_id), token_array(tokens)
-        return self._grow(seq, ids) if ids else ()
-
     def commit(self, seq_id: Hashable, num_tokens: int | None = None) -> None:
         """The forward has written K and V of the first ``num_tokens`` tokens (None: of all).
 
         Call it once a step, after the forward: it publishes the blocks that are full, so that others may find
         them, and gives back the blocks that no window needs any more. Raises ``ArgumentError`` for a number
-        below what was committed before or above what the sequence has.
+        below what was committed before or above what the sequence has, and for a token that nobody knows yet.
         """
         seq = self._get(seq_id)
         if num_tokens is None:
@@ -154,6 +132,8 @@ class BlockManager(Offload):
         elif type(num_tokens) is not int or not seq.committed <= num_tokens <= len(seq.tokens):
             low, high = seq.committed - 1, len(seq.tokens)
             raise ArgumentError("out_of_range", what="num_tokens", value=num_tokens, low=low, high=high)
+        if num_tokens == len(seq.tokens):
+            self._check_known(seq)
         seq.committed = num_tokens
         full = num_tokens // self.block_size
         if full != seq.published:
@@ -191,6 +171,8 @@ class BlockManager(Offload):
             pool.free(table.blocks[keep:])
             del table.blocks[keep:]
             table.private = min(table.private, keep)
+        if num_tokens < len(seq.tokens):
+            seq.unknown = False
         del seq.tokens[num_tokens:]
         full = num_tokens // self.block_size
         del seq.digests[full:]
@@ -209,34 +191,6 @@ class BlockManager(Offload):
             pool.free(table.live())
         self._tables.remove(seq.row)
         del self._sequences[seq_id]
-
-    def _grow(self, seq: SequenceState, ids: array) -> tuple[Copy, ...]:
-        size, position = self.block_size, len(seq.tokens)
-        needs, short = [], False
-        for pool, table in zip(self.pools, seq.tables, strict=True):
-            blocks, length = table.blocks, position - table.evicted
-            new = -(-(length + len(ids)) // size) - len(blocks)
-            writes_tail = length % size and blocks[-1] != NULL_BLOCK
-            copied = writes_tail and pool.ref_count(blocks[-1]) > 1
-            short = short or new + copied > pool.num_free
-            needs.append((new + copied, copied, writes_tail))
-        if short:
-            refuse_more(seq, position + len(ids), needs, self.pools)
-        copies = []
-        for kind, (count, copied, writes_tail) in enumerate(needs):
-            pool, blocks = self.pools[kind], seq.tables[kind].blocks
-            added = pool.allocate(count)
-            if copied:
-                copies.append(Copy(kind, blocks[-1], added[0]))
-                pool.free([blocks.pop()])
-            elif writes_tail:
-                pool.forget(blocks[-1])  # truncate() left it: its content is about to change
-            if added:
-                self._tables.write(kind, seq.row, len(blocks), added)
-                blocks += added
-        seq.tokens += ids
-        self._measure(seq)
-        return tuple(copies)
 
     def _publish(self, seq: SequenceState, full: int) -> None:
         first, digests = seq.published, seq.digests

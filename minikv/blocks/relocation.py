@@ -1,4 +1,8 @@
-"""Relocation: a sequence changes its slots, by eviction (``compact``) or on its way to the host and back."""
+"""Relocation: a sequence changes its slots, by eviction or on its way to the host and back.
+
+Eviction keeps tokens, the best of all that there are, and packs them into fewer blocks (``compact``); or it keeps whole
+blocks, and nothing is moved (``drop_blocks``).
+"""
 
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -6,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from minikv.blocks.book import SequenceBook
+from minikv.blocks.sequence import SequenceState
 from minikv.blocks.swap import Swap, allocate_all
 from minikv.errors import ArgumentError
 
@@ -43,15 +48,7 @@ class Relocation(SequenceBook):
         Raises ``OutOfBlocks`` where blocks for the copies are missing, ``ArgumentError`` for a ``keep`` outside 1
         and the length, before everything is committed, and for a kind with a window, which forgets by itself.
         """
-        seq = self._get(seq_id)
-        self._check_kind(kind)
-        if self._windows[kind] is not None:
-            raise ArgumentError("compact_window", kind=kind, window=self._windows[kind])
-        if seq.committed < len(seq.tokens):
-            # What has not been written yet would have no slot to be written to.
-            raise ArgumentError(
-                "compact_uncommitted", sequence=seq_id, committed=seq.committed, num_tokens=len(seq.tokens)
-            )
+        seq = self._evictable(seq_id, kind)
         length = seq.length(kind)
         if type(keep) is not int or not 1 <= keep <= length:
             raise ArgumentError("out_of_range", what="keep", value=keep, low=0, high=length)
@@ -82,6 +79,37 @@ class Relocation(SequenceBook):
         seq.limit = 0  # in the other kinds the last block may be shared or published
         return Compaction(tuple(copies), old_table, tuple(table.blocks), keep)
 
+    def drop_blocks(self, seq_id: Hashable, places: Sequence[int], kind: int = 0) -> None:
+        """Eviction takes whole blocks out of the table, those at ``places``: nothing is moved, nothing copied.
+
+        The other blocks keep their tokens, and so may go on being shared, and found as a prefix. The last block stays,
+        since the next token may belong into it. Raises ``ArgumentError`` as ``compact`` does, and for a place that the
+        table has not, or that is its last one.
+        """
+        seq = self._evictable(seq_id, kind)
+        table = seq.tables[kind]
+        last = len(table.blocks) - 1
+        for place in places:
+            if type(place) is not int or not 0 <= place < last:
+                raise ArgumentError("out_of_range", what="place", value=place, low=-1, high=last - 1)
+        gone = set(places)
+        if not gone:
+            return
+        kept = [block for place, block in enumerate(table.blocks) if place not in gone]
+        self.pools[kind].free([table.blocks[place] for place in sorted(gone)])
+        self._tables.clear(kind, seq.row, len(kept), len(table.blocks))
+        self._tables.write(kind, seq.row, 0, kept)
+        table.blocks[:] = kept
+        table.private -= sum(place < table.private for place in gone)
+        table.evicted += len(gone) * self.block_size  # whole blocks: no token changes its offset
+        seq.floor = len(seq.tokens)
+
+    def num_evicted(self, seq_id: Hashable, kind: int = 0) -> int:
+        """How many tokens eviction has taken from a sequence in ``kind``, swapped out or not."""
+        self._check_kind(kind)
+        seq = self._host.get(seq_id) if seq_id in self._host else self._get(seq_id)
+        return seq.tables[kind].evicted
+
     @contextmanager
     def swapping_out(self, seq_id: Hashable) -> Iterator[Swap]:
         """Inside the ``with`` the storage transfers the pairs; after it the sequence's device blocks are free.
@@ -90,6 +118,7 @@ class Relocation(SequenceBook):
         back, ``free`` ends it. Raises ``OutOfBlocks`` if the host has too few.
         """
         seq = self._get(seq_id)
+        self._check_known(seq)
         host, known = self._host.allocate(seq)
         self._host.in_transit.add(seq_id)
         del self._sequences[seq_id]
@@ -129,6 +158,19 @@ class Relocation(SequenceBook):
         seq.published = 0  # the next commit publishes the new blocks
         self._measure(seq)
         self._add(seq)
+
+    def _evictable(self, seq_id: Hashable, kind: int) -> SequenceState:
+        """The sequence, if eviction may take tokens of ``kind`` from it."""
+        seq = self._get(seq_id)
+        self._check_kind(kind)
+        if self._windows[kind] is not None:
+            raise ArgumentError("compact_window", kind=kind, window=self._windows[kind])
+        if seq.committed < len(seq.tokens):
+            # What has not been written yet would have no slot to be written to.
+            raise ArgumentError(
+                "compact_uncommitted", sequence=seq_id, committed=seq.committed, num_tokens=len(seq.tokens)
+            )
+        return seq
 
 
 def _swap(device: Sequence[Sequence[int]], host: Sequence[Sequence[int]], known: Sequence[set[int]]) -> Swap:

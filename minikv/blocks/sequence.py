@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from minikv.blocks.pool import NULL_BLOCK
 
+UNKNOWN = -1
+"""Stands for a token that has its place already, and is drawn while the step is prepared that will compute it."""
+
 
 @dataclass(slots=True)
 class Table:
@@ -42,6 +45,7 @@ class SequenceState:
 
     ``committed`` tokens have their K and V in the cache; ``published`` blocks of them can be found by their
     ``digests``. ``floor`` is the position of the last eviction: what lies before it is no longer in token order.
+    The last token may be ``unknown``: it was placed, and nobody has said yet which it is; ``limit`` is negative then.
     """
 
     id: Hashable
@@ -54,6 +58,7 @@ class SequenceState:
     published: int = 0
     floor: int = 0
     limit: int = 0
+    unknown: bool = False
 
     def length(self, kind: int) -> int:
         """Tokens that the table of ``kind`` has slots for, those behind a window included."""

@@ -98,6 +98,10 @@ class HostPool:
             for shape in shapes
         )
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of its memory: uint8 tensors [host blocks, ...], none once it is closed."""
+        return tuple(part for parts in self._parts for part in parts)
+
     def held(self, kind: int) -> frozenset[int]:
         """The host blocks of that kind that hold a block."""
         self.cache.check_kind(kind)

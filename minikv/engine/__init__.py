@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from minikv.engine.events import Event, EventLog, StepEvent
+from minikv.engine.evicting import EvictionParams
 from minikv.engine.metrics import Metrics, Percentiles, summary
 from minikv.engine.outputs import Completion, GenerationFailed, RequestOutput, StepOutput, Timing, Token
 from minikv.engine.sampling_params import SamplingParams
@@ -30,6 +31,7 @@ __all__ = [
     "EngineView",
     "Event",
     "EventLog",
+    "EvictionParams",
     "FinishReason",
     "GenerationFailed",
     "Metrics",

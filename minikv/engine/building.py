@@ -1,5 +1,6 @@
 """From what a caller asks of an LLM to a cache of the right size, and the block manager that shares it out."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,8 @@ class Wanted:
     cache: str
     kv_dtype: str | None
     enforce_eager: bool = False
+    reads: str = "auto"
+    prompt_lookup: int = 0
 
     def __post_init__(self) -> None:
         if self.cache not in CACHES:
@@ -53,6 +56,7 @@ class Wanted:
             find_kv_dtype(self.kv_dtype)
         for what in ("block_size", "max_num_seqs", "max_batched_tokens"):
             check_count(what, getattr(self, what))
+        check_count("prompt_lookup", self.prompt_lookup, least=0)
         for what in ("kv_bytes", "num_blocks", "max_model_len"):
             if getattr(self, what) is not None:
                 check_count(what, getattr(self, what))
@@ -68,6 +72,11 @@ def meet(tp: int | str) -> "Team | None":
     from minikv.engine.parallel import Team
 
     return Team.join(tp)
+
+
+def starting(team: "Team | None") -> AbstractContextManager[None]:
+    """Around what is done before the first step: a rank that is lost meanwhile is named."""
+    return nullcontext() if team is None else team.starting()
 
 
 def longest_sequence(spec: CacheSpec, wanted: Wanted) -> int | None:
@@ -114,7 +123,7 @@ def build_cache(
 
 def _graph_bytes(model: Any, spec: CacheSpec, wanted: Wanted, longest: int | None) -> int:
     """What the CUDA graphs of decode steps will take; 0 where there will be none."""
-    if wanted.enforce_eager or spec.tp > 1 or longest is None:
+    if wanted.enforce_eager or wanted.reads == "gather" or spec.tp > 1 or longest is None:
         return 0
     width = -(-longest // wanted.block_size)
     try:

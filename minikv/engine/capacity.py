@@ -1,6 +1,6 @@
 """How many blocks a sequence needs and holds, and which sequence it costs least to take blocks from."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from minikv.blocks import NULL_BLOCK, BlockManager
 from minikv.engine.sequence import Sequence
@@ -24,15 +24,21 @@ def held_blocks(num_placed: int, num_computed: int, window: int | None, block_si
 
 
 def refuse_what_never_fits(
-    manager: BlockManager, request_id: str | int, prompt: int, max_tokens: int
+    manager: BlockManager,
+    request_id: str | int,
+    prompt: int,
+    max_tokens: int,
+    most_resident: int | None = None,
 ) -> None:
     """Raise ``RequestTooLarge`` where a sequence of the request would not fit into the empty pool, alone.
 
-    The last token that is generated is never computed, so it needs no slot.
+    The last token that is generated is never computed, so it needs no slot. ``most_resident``: the most tokens that a
+    sequence has at once in a layer without a window, if eviction takes some.
     """
     size, stored = manager.block_size, prompt + max_tokens - 1
     for number, kind in enumerate(manager.kinds):
-        asked = peak_blocks(stored, kind.window, size)
+        most = stored if most_resident is None or kind.window is not None else min(stored, most_resident)
+        asked = peak_blocks(most, kind.window, size)
         if asked > kind.num_blocks:
             raise RequestTooLarge(
                 "request_never_fits",
@@ -56,13 +62,24 @@ def _longest(manager: BlockManager) -> int:
     )
 
 
-def outstanding_blocks(manager: BlockManager, running: Iterable[Sequence], kind: int) -> int:
-    """Blocks that the running sequences still need for the tokens that they have, and for one more each."""
+def outstanding_blocks(
+    manager: BlockManager,
+    running: Iterable[Sequence],
+    kind: int,
+    most_tokens: Callable[[Sequence, int], int] = lambda seq, num_tokens: num_tokens,
+) -> int:
+    """Blocks that the running sequences still need for the tokens that they have, and for one more each.
+
+    ``most_tokens``: how many of its tokens a sequence has at most at once; fewer than all where eviction takes some.
+    """
     size, window = manager.block_size, manager.kinds[kind].window
     total = 0
     for seq in running:
-        held = held_blocks(seq.num_placed, seq.num_computed, window, size)
-        total += max(0, peak_blocks(len(seq.tokens) + 1, window, size) - held) + len(seq.pending)
+        lost = 0 if window is not None else manager.num_evicted(seq.id, kind)
+        held = held_blocks(seq.num_placed - lost, seq.num_computed - lost, window, size)
+        peak = len(seq.tokens) + 1
+        peak = most_tokens(seq, peak) if window is None else peak
+        total += max(0, peak_blocks(peak, window, size) - held) + len(seq.pending)
     return total
 
 

@@ -120,8 +120,11 @@ class DecodeBuffers:
         rows, columns = step.block_tables[0].shape
         return len(step.token_ids) == rows <= self.sizes.max_rows and columns <= self.sizes.width
 
-    def fill(self, step: StepBatch) -> None:
-        """Write a step over the first rows, and padding over the others. Nobody waits for the copy."""
+    def fill(self, step: StepBatch, sampled: Tensor | None = None) -> None:
+        """Write a step over the first rows, and padding over the others. Nobody waits for the copy.
+
+        The tokens of a step ahead are at ``step.sources`` of ``sampled`` (int64, on the device), and never leave it.
+        """
         size = self.sizes
         rows, columns = step.block_tables[0].shape
         count = size.kinds * rows * columns
@@ -129,13 +132,17 @@ class DecodeBuffers:
         memory = host.numpy()
         longs = place(memory, 0, (2 + size.kinds, size.rows), np.dtype(np.int64))
         longs[:2, rows:], longs[2:, rows:] = 0, -1
-        longs[0, :rows], longs[1, :rows] = step.token_ids, step.positions
+        longs[0, :rows] = step.token_ids if step.sources is None else step.sources
+        longs[1, :rows] = step.positions
         lengths = place(memory, longs.nbytes, (size.rows,), np.dtype(np.int32))
         lengths[:rows], lengths[rows:] = step.lengths, 0
         tables = place(memory, size.head_bytes, (size.kinds, rows, columns), np.dtype(np.int32))
         for kind, (slots, table) in enumerate(zip(step.slot_mapping, step.block_tables, strict=True)):
             longs[2 + kind, :rows], tables[kind] = slots, table
         self._inputs[: len(host)].copy_(host, non_blocking=True)
+        if sampled is not None:
+            ids = self.token_ids(rows)
+            ids.copy_(sampled.index_select(0, ids))
         self._tables[:, :rows, :columns].copy_(self._new_tables[:count].view(tables.shape))
 
     def addresses(self) -> tuple[int, ...]:

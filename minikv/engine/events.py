@@ -18,6 +18,7 @@ Happened = Literal[
     "swap_out",
     "swap_in",
     "rollback",
+    "forget",
     "free",
     "first",
     "finish",
@@ -39,7 +40,9 @@ class Event:
     - evict: cached ``blocks`` whose content the step's allocations overwrite; it has no sequence.
     - preempt: ``tokens`` whose K and V leave the device. Where there is host memory, ``how`` is "swap" or "recompute",
       and both were estimated to take so many seconds. rollback: ``tokens`` of drafts that were refused, and ``blocks``
-      that became free with them. free: ``blocks`` that became free.
+      that became free with them. forget: ``tokens`` that the sequence has
+      evicted, and ``blocks`` that became free with them, less copies of what others hold. free: ``blocks`` that became
+      free.
     - swap_out: ``blocks`` transferred to the host for ``tokens`` of a sequence, or, without one, of cached prefixes
       that are evicted (what the host has already is not counted). swap_in: ``blocks`` transferred back.
     - first: the first token. finish, abort, fail: the end, after ``tokens`` generated.
@@ -61,9 +64,10 @@ class Event:
 class StepEvent:
     """One step, written when it has ended; block counts have one number for each kind of layer.
 
-    ``seconds`` passed between ``schedule`` and ``finish``. ``used`` blocks were held during the step, and
-    ``wasted_slots`` of their slots had no token; ``cached`` blocks were free and could still be found. ``drafted`` of
-    the ``decode_tokens`` were guessed, and ``accepted`` of those are what the model itself said.
+    ``seconds`` passed between ``schedule`` and ``finish``, or, of a step ahead, since the step before it ended: so no
+    second counts twice. ``used`` blocks were held during the step, and ``wasted_slots`` of their slots had no token;
+    ``cached`` blocks were free and could still be found. ``drafted`` of the ``decode_tokens`` were guessed, and
+    ``accepted`` of those are what the model itself said.
     """
 
     time: float

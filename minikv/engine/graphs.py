@@ -183,10 +183,13 @@ class DecodeGraphs:
         limit = self.adapter.position_limit
         return self.buffers.takes(step) and (limit is None or int(step.positions.max()) < limit)
 
-    def replay(self, step: StepBatch) -> Tensor:
-        """The logits [sequences, vocabulary] of a step that ``takes`` takes. The next replay overwrites them."""
+    def replay(self, step: StepBatch, sampled: Tensor | None = None) -> Tensor:
+        """The logits [sequences, vocabulary] of a step that ``takes`` takes. The next replay overwrites them.
+
+        ``sampled``: as in ``DecodeBuffers.fill``.
+        """
         rows = len(step.lengths)
-        self.buffers.fill(step)
+        self.buffers.fill(step, sampled)
         self._replays[self.buckets[bisect_left(self.buckets, rows)]]()
         return self.buffers.logits[:rows]
 
@@ -234,7 +237,7 @@ def capture_decodes(
         why = Eager("memory", _line(error))
     except RuntimeError as error:  # torch's, for what waits and for what cannot be captured
         why = Eager("refused", _line(error))
-    warnings.warn(text("engine.eager_warning", "en", why=why.text()), stacklevel=3)
+    warnings.warn(text("engine.eager_warning", "en", why=why.text()), stacklevel=4)
     return why
 
 

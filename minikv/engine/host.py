@@ -1,5 +1,6 @@
 """Host: the host memory of an LLM. It carries out the transfers of a step, and measures what they cost. Lesson 12."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -123,8 +124,10 @@ class Host:
         else:
             self.to_host, self.to_device = rates.to_host, rates.to_device
 
-    def transfer(self, step: Step) -> None:
+    def transfer(self, step: Step, between: Callable[[], object] | None = None) -> None:
         """Out first: what comes in may be written where something else was. The forward then waits for what comes in.
+
+        ``between`` runs in between: it may write where something went out, and free places for what comes in.
 
         On a GPU both run on a stream of their own, one behind the other. In a step that brings nothing in, what goes
         out does so beside the forward.
@@ -132,6 +135,8 @@ class Host:
         try:
             for pairs in self.pool.pieces(step.swap_out):
                 self.pool.swap_out(pairs)
+            if between is not None:
+                between()
             for pairs in self.pool.pieces(step.swap_in):
                 self.pool.swap_in(pairs).wait()
         except BaseException:

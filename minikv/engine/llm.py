@@ -13,40 +13,25 @@ and call ``step`` while ``has_work``.
 
 import secrets
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from pathlib import Path
-from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
 
-from minikv.cache.allocator import kv_dtype_of
-from minikv.engine.building import (
-    Wanted,
-    build_cache,
-    build_manager,
-    eos_ids,
-    longest_sequence,
-    meet,
-    request_seed,
-)
+from minikv.engine.assembly import assemble, open_model
+from minikv.engine.building import Wanted, eos_ids, meet, request_seed, starting
 from minikv.engine.core import Core
 from minikv.engine.events import Emit
-from minikv.engine.graphs import capture_decodes
-from minikv.engine.host import Host, HostWanted
+from minikv.engine.evicting import EvictionParams
+from minikv.engine.host import HostWanted
 from minikv.engine.outputs import RequestOutput, StepOutput, Token, check_failures
 from minikv.engine.progress import Progress
 from minikv.engine.prompts import Asked, Prompt, Prompts, read_all, read_one
 from minikv.engine.record import Inbox
-from minikv.engine.runner import Runner
 from minikv.engine.sampling_params import SamplingParams
-from minikv.engine.scheduler import Scheduler
 from minikv.engine.turns import Turns
 from minikv.engine.view import EngineView, view_of
 from minikv.errors import ArgumentError, check_count
-from minikv.models import Adapter, Loaded, bind_model, load
-from minikv.models.sharding import ranks_of
-from minikv.plan import CacheSpec
 from minikv.plan.preemption import TransferRates
 
 if TYPE_CHECKING:
@@ -84,9 +69,14 @@ class LLM:
     ``prompt_lookup``: in a decode up to so many tokens behind the newest one are guessed from what the sequence has
     repeated before (0: none). The tokens are the same, in fewer steps where the guesses are right.
 
+    ``eviction``: of each sequence the layers without a window keep so many tokens and forget the others, so that it may
+    be longer than the cache (``EvictionParams``). What a request says depends neither on who runs beside it nor on a
+    preemption, up to rounding; only SnapKV looks at other queries after one. Decodes are not captured then.
+
     ``tp`` "auto", or a number of processes: each of those that torchrun has started makes the same LLM, on its shard of
     the model. On rank 0 it is used as ever. On the others this call computes what rank 0 asks for, and ends the process
-    (``SystemExit``) when rank 0 closes. A rank that is lost fails every request with ``RankLostError``.
+    (``SystemExit``) when rank 0 closes. A rank that is lost fails every request with ``RankLostError``, and this
+    call where it is lost before.
 
     Several threads may use it: they take turns, a step each, and each caller gets its own outputs. ``emit`` is called
     inside steps; it may add and abort requests, and take a ``snapshot``.
@@ -121,12 +111,12 @@ class LLM:
         prefix_dir: str | Path | None = None,
         seed: int | None = None,
         tp: int | str = 1,
+        eviction: EvictionParams | None = None,
         emit: Emit | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         if seed is not None:
             check_count("seed", seed, least=0)
-        check_count("prompt_lookup", prompt_lookup, least=0)  # before the cache is made
         wanted = Wanted(
             kv_bytes=kv_bytes,
             num_blocks=num_blocks,
@@ -137,73 +127,22 @@ class LLM:
             max_model_len=max_model_len,
             cache=cache,
             kv_dtype=kv_dtype,
-            enforce_eager=enforce_eager
-            or reads == "gather",  # room is held for graphs unless there will be none
+            enforce_eager=enforce_eager,
+            reads=reads,
+            prompt_lookup=prompt_lookup,
         )
         offload = HostWanted(cpu_kv_bytes, cpu_block_size, swap_rates, prefix_dir, block_size, cache, tp)
         self._team = meet(tp)
-        if isinstance(model, str | Path):
-            model = load(model, dtype=dtype, device=device, tp=tp)
-            if model.model.device.type != "cpu" and model.note() is not None:
-                warnings.warn(
-                    model.note(), stacklevel=2
-                )  # a dtype of another range than the weights were made in
-        elif (dtype, device) != ("auto", "auto"):
-            raise ArgumentError("llm_is_loaded", dtype=dtype, device=device)
-        if isinstance(model, Loaded):
-            model, tokenizer = model.model, model.tokenizer if tokenizer is None else tokenizer
-        if not callable(getattr(model, "can_generate", None)):
-            raise ArgumentError("models_not_a_decoder", kind=type(model).__name__)
-        ranks = ranks_of(model)
-        if ranks != (1 if self._team is None else self._team.size):
-            raise ArgumentError("parallel_model", tp=tp, ranks=ranks)
-        spec = CacheSpec.from_config(model.config, tp=ranks, kv_dtype=kv_dtype or kv_dtype_of(model))
-        self.model, self.tokenizer = model, tokenizer
-        host_blocks = offload.num_blocks(spec)
-        self.cache, self.allocation = build_cache(model, spec, wanted)
-        self.manager, longest = build_manager(self.cache, host_blocks), longest_sequence(spec, wanted)
-        self.scheduler = Scheduler(
-            self.manager,
-            max_num_seqs=max_num_seqs,
-            max_batched_tokens=max_batched_tokens,
-            max_model_len=longest,
-            prompt_lookup=prompt_lookup,
-            clock=clock,
-            emit=emit,
-            block_bytes=[kind.block_bytes(self.cache.block_size) for kind in self.cache.kinds],
-        )
-        self.host: Host | None = None
-        try:
-            self.host = offload.open(model, self.cache, self.scheduler)
-            # Last, because it changes the model.
-            self.adapter: Adapter = bind_model(model, self.cache, reads=reads)
-        except BaseException:
-            if self.host is not None:
-                self.host.close()
-            self.cache.close()  # a notebook keeps the traceback, and the traceback this object
-            raise
-        limits = [limit for limit in (longest, self.adapter.position_limit) if limit is not None]
-        self.scheduler.max_model_len = min(limits, default=None)
-        self.runner = Runner(self.adapter) if self._team is None else self._team.runner(self.adapter)
-        try:
-            self.runner.use(
-                capture_decodes(
-                    self.adapter,
-                    max_num_seqs,
-                    self.scheduler.max_model_len,
-                    enforce_eager=enforce_eager,
-                    ranks=ranks,
-                )
+        with starting(self._team):
+            self.model, self.tokenizer = open_model(model, tokenizer, dtype=dtype, device=device, tp=tp)
+            parts = assemble(
+                self.model, wanted, offload, self._team, clock=clock, emit=emit, eviction=eviction
             )
-        except BaseException as error:
-            clear_frames(error.__traceback__)  # which hold views of the cache
-            self.adapter.unbind()
-            if self.host is not None:
-                self.host.close()
-            self.cache.close()
-            raise
-        self.vocabulary: int = model.get_input_embeddings().num_embeddings
-        self._core = Core(self.scheduler, self.runner, tokenizer, eos_ids(model))
+        self.cache, self.allocation = parts.cache, parts.allocation
+        self.manager, self.scheduler, self.host = parts.manager, parts.scheduler, parts.host
+        self.adapter, self.runner = parts.adapter, parts.runner
+        self.vocabulary: int = self.model.get_input_embeddings().num_embeddings
+        self._core = Core(self.scheduler, self.runner, self.tokenizer, eos_ids(self.model))
         if self.host is not None:
             self.runner.transfer, self._core.took = self.host.transfer, self.host.took
         self._inbox = Inbox()

@@ -7,6 +7,7 @@ from minikv.cache.paged import PagedKVCache
 from minikv.cache.sharded import local
 from minikv.engine.graph_memory import GraphMemory
 from minikv.engine.graphs import Eager
+from minikv.engine.host_memory import HostMemory, host_memory
 from minikv.i18n import pick_language, text
 from minikv.memory.columns import columns
 from minikv.memory.resident import extent_bytes, extents, resident_bytes
@@ -28,6 +29,7 @@ class MemoryReport:
       they are read. 0 on a GPU; None where the system does not say, and then all of them count as present.
     - ``graphs``: what the captured decode steps have taken, None where there are none, and then ``why_eager`` says why;
       ``held_bytes`` were held for them when the cache was measured.
+    - ``host``: what the host memory for swapped sequences and cached prefixes holds; None without ``cpu_kv_bytes``.
     - ``activation_bytes``: what the largest step needed while it ran, ``warmup_tokens`` tokens, where the size of the
       cache was measured (else None). Between two steps none of it is alive, so it is in no part.
     """
@@ -44,6 +46,7 @@ class MemoryReport:
     graphs: GraphMemory | None = None
     why_eager: Eager | None = None
     held_bytes: int = 0
+    host: HostMemory | None = None
 
     @property
     def used(self) -> int:
@@ -66,7 +69,8 @@ class MemoryReport:
           to 512 B), ``cached`` (reserved - allocated: torch keeps it for the next step), and of what torch did not take
           ``context`` (the CUDA context and libraries) and ``others`` (other processes, as NVML counts them), or
           ``not_torch`` for both where NVML is silent;
-        - on a CPU ``rest``: Python, torch, other libraries, every other tensor, and what malloc has kept.
+        - on a CPU ``rest``: Python, torch, other libraries, every other tensor, and what malloc has kept. ``host`` is
+          what is in memory of the host memory, where there is any.
 
         A remainder may be negative by what is counted late: the system adds RSS up once in a while.
         """
@@ -77,6 +81,8 @@ class MemoryReport:
             "kv": self.kv_bytes,
             "padding": self.padding_bytes,
         }
+        if self.host is not None and stats.kind == "cpu":
+            known["host"] = self.host.present_bytes
         unknown = stats.allocated - sum(known.values())
         if stats.kind == "cpu":
             return known | {"rest": unknown, "headroom": stats.free}
@@ -95,6 +101,13 @@ class MemoryReport:
             parts |= {"context": non_torch - stats.others, "others": stats.others}
         return parts | {"headroom": stats.free}
 
+    def host_parts(self) -> dict[str, int]:
+        """The bytes of host memory by what they hold, in order; they add up to it, and to nothing without any."""
+        if self.host is None:
+            return {}
+        host = self.host
+        return {"sequences": host.sequence_bytes, "prefixes": host.prefix_bytes, "empty": host.empty_bytes}
+
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values; ``nvml`` is why ``others`` is not among the parts of a GPU."""
         return {
@@ -109,6 +122,7 @@ class MemoryReport:
             "warmup_tokens": self.warmup_tokens,
             "graphs": None if self.graphs is None else self.graphs.count,
             "why_eager": None if self.why_eager is None else self.why_eager.reason,
+            "host": None if self.host is None else {"bytes": self.host.num_bytes} | self.host_parts(),
             "nvml": self.stats.nvml,
         }
 
@@ -122,6 +136,9 @@ class MemoryReport:
             own = name in ("used", "headroom", "total")
             meaning = _say(f"row_{name}_{kind}" if own else f"row_{name}", lang)
             rows.append((name, format_bytes(value), f"{value:,}", meaning))
+        for name, value in self.host_parts().items():
+            meaning = _say(f"row_host_{name}", lang)
+            rows.append((f"host_{name}", format_bytes(value), f"{value:,}", meaning))
         lines = [_say("title", lang, model=self.model, device=self.stats.device), columns(rows, right=(1, 2))]
         return "\n".join([*lines, *self._sentences(lang)])
 
@@ -135,6 +152,8 @@ class MemoryReport:
         if self.activation_bytes is not None:
             activations = exact_bytes(self.activation_bytes)
             lines.append(_say("activations", lang, activations=activations, tokens=self.warmup_tokens))
+        if self.host is not None:
+            lines.append(_say(f"host_{self.stats.kind}", lang, size=exact_bytes(self.host.num_bytes)))
         lines += self._of_graphs(lang)
         if self.stats.nvml is not None:
             lines.append(_say("nvml_silent", lang, reason=self.stats.nvml))
@@ -179,6 +198,7 @@ def memory_report(llm: "LLM") -> MemoryReport:
         graphs=None if runner.graphs is None else runner.graphs.memory,
         why_eager=runner.why_eager,
         held_bytes=0 if allocation is None else allocation.held_bytes,
+        host=None if llm.host is None else host_memory(llm.host.pool, llm.manager.host_pools),
     )
 
 

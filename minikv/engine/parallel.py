@@ -11,7 +11,8 @@ import atexit
 import os
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,7 +26,7 @@ from minikv.engine.step import Step
 from minikv.engine.wire import FRAME, from_words, stop_words, to_words
 from minikv.errors import RankLostError
 from minikv.models import Adapter
-from minikv.models.sharding import SECONDS, ranks_wanted, start_ranks
+from minikv.models.sharding import SECONDS, first_line, of_connection, ranks_wanted, start_ranks, together
 
 if TYPE_CHECKING:
     from minikv.engine.llm import LLM
@@ -61,11 +62,9 @@ class Team:
         rank = distributed.get_rank()
         limit = timedelta(seconds=seconds) if rank == 0 else IDLE
         processes: list[Any] = [None] * size
-        try:
+        with together(size):
             group = distributed.new_group(backend="gloo", timeout=limit)
             distributed.all_gather_object(processes, (socket.gethostname(), os.getpid()))
-        except RuntimeError as error:
-            raise RankLostError("parallel_no_start", size=size, reason=_line(error)) from error
         team = cls(rank, size, group, processes, seconds)
         if rank == 0:
             atexit.register(team.stop)
@@ -74,6 +73,29 @@ class Team:
     def runner(self, adapter: Adapter) -> Runner:
         """What computes the steps: on rank 0 all ranks together."""
         return LeadingRunner(adapter, self) if self.rank == 0 else Runner(adapter)
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Around all that a rank does before the first step. Raises ``RankLostError`` where another is lost meanwhile.
+
+        A rank that raises anything ends, and by that the others know.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self._stopped = True  # rank 0 has no step to send any more
+            if isinstance(error, RankLostError) or of_connection(error):
+                raise self._never_started(error) from error
+            raise
+
+    def wait(self) -> None:
+        """Until every rank has come here. Raises ``RankLostError`` where one has ended, or does not come in time."""
+        limit = timedelta(seconds=self._seconds)
+        try:
+            distributed.monitored_barrier(self._group, limit, wait_all_ranks=True)
+        except RuntimeError as error:
+            values = {"size": self.size, "reason": first_line(error)}
+            raise RankLostError("parallel_no_start", **values) from error
 
     def send(self, step: Step) -> None:
         """Hand a step to the other ranks."""
@@ -94,7 +116,7 @@ class Team:
             try:
                 runner.logits(step)
             except Exception as error:
-                values = {"rank": self.rank, "number": step.number, "reason": _line(error)}
+                values = {"rank": self.rank, "number": step.number, "reason": first_line(error)}
                 raise RankLostError("parallel_follower", **values) from error
 
     def serve(self, llm: "LLM") -> NoReturn:
@@ -112,13 +134,21 @@ class Team:
 
     def lose(self, step: Step, error: BaseException) -> RankLostError:
         """``error`` has left the ranks at different places: the end of this run, in words."""
-        values = {"number": step.number, "reason": _line(error), "size": self.size}
+        values = {"number": step.number, "reason": first_line(error), "size": self.size}
         ended = self._ended()
         if ended:
             self._broken = RankLostError("parallel_ended", ranks=ended, **values)
         else:
             self._broken = RankLostError("parallel_silent", **values)
         return self._broken
+
+    def _never_started(self, error: BaseException) -> RankLostError:
+        reason = error.values["reason"] if isinstance(error, RankLostError) else first_line(error)
+        values = {"size": self.size, "reason": reason}
+        ended = self._ended()
+        if ended:
+            return RankLostError("parallel_ended_early", ranks=ended, **values)
+        return RankLostError("parallel_no_start", **values)
 
     def _send(self, words: np.ndarray) -> None:
         frame = np.zeros(FRAME, np.int32)
@@ -139,7 +169,7 @@ class Team:
             rest = torch.empty(size - FRAME, dtype=torch.int32)
             self._broadcast(rest)
         except RuntimeError as error:
-            raise RankLostError("parallel_no_leader", rank=self.rank, reason=_line(error)) from error
+            raise RankLostError("parallel_no_leader", rank=self.rank, reason=first_line(error)) from error
         return torch.cat([frame, rest]).numpy()
 
     def _broadcast(self, words: Tensor) -> None:
@@ -147,8 +177,12 @@ class Team:
 
     def _ended(self) -> str:
         """The other ranks of this machine whose processes are gone, as "1 (process 4711)"."""
-        host = self._processes[0][0]
-        others = [(rank, pid) for rank, (where, pid) in enumerate(self._processes) if rank and where == host]
+        host = self._processes[self.rank][0]
+        others = [
+            (rank, pid)
+            for rank, (where, pid) in enumerate(self._processes)
+            if rank != self.rank and where == host
+        ]
         until = time.monotonic() + ENDING
         while True:
             gone = [f"{rank} (process {pid})" for rank, pid in others if not _runs(pid)]
@@ -162,14 +196,14 @@ class LeadingRunner(Runner):
 
     def __init__(self, adapter: Adapter, team: Team):
         super().__init__(adapter)
-        self.team = team
+        self.team, self.overlaps = team, False  # the others get tokens, so they have to be known here first
 
-    def logits(self, step: Step) -> Tensor:
+    def logits(self, step: Step, sampled: Tensor | None = None) -> Tensor:
         """As a ``Runner``'s. Raises ``RankLostError`` for whatever goes wrong, then and in every later step."""
         self.team.check()
         try:
             self.team.send(step)
-            return super().logits(step)
+            return super().logits(step, sampled)
         except Exception as error:
             raise self.team.lose(step, error) from error
         except BaseException as error:  # Ctrl+C: the others may be in the middle of this step
@@ -182,9 +216,3 @@ def _runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _line(error: BaseException) -> str:
-    """The first line of what a library has said."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:200].rstrip(".:")

@@ -4,8 +4,9 @@ from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from minikv.blocks import NULL_BLOCK, BlockManager, Copy, Match
+from minikv.blocks import NULL_BLOCK, UNKNOWN, BlockManager, Copy, Match
 from minikv.engine.capacity import cheapest_victim, outstanding_blocks, peak_blocks
+from minikv.engine.evicting import Keeping
 from minikv.engine.offload import Cost, Offload
 from minikv.engine.prompt_lookup import propose
 from minikv.engine.reporter import Reporter
@@ -15,7 +16,7 @@ from minikv.errors import OutOfBlocks
 
 
 @dataclass
-class Draft:
+class Plan:
     """A step in the making, with ``budget`` tokens left. ``seqs[i]`` is the sequence of ``items[i]``."""
 
     budget: int
@@ -33,6 +34,13 @@ class Draft:
         self.items.append(Scheduled(seq.id, start, tuple(seq.tokens[start:end]), decode, samples))
         self.budget -= end - start
         seq.num_placed = end
+
+    def put_ahead(self, seq: Sequence) -> None:
+        """A decode of ``seq`` is in the step, of the token that the step before draws; the manager has placed it."""
+        self.seqs.append(seq)
+        self.items.append(Scheduled(seq.id, seq.num_placed, (UNKNOWN,), True, (seq.id,)))
+        self.budget -= 1
+        seq.num_placed += 1
 
     def guess(self, place: int, seq: Sequence, drafts: list[int]) -> None:
         """``drafts`` come behind the token of the decode at ``place`` of ``items``; the manager has placed them."""
@@ -57,11 +65,13 @@ class Planner:
         report: Reporter,
         offload: Offload,
         prompt_lookup: int = 0,
+        evicting: Keeping | None = None,
     ):
         self.manager = manager
         self.max_num_seqs = max_num_seqs
         self.max_batched_tokens = max_batched_tokens
         self.prompt_lookup = prompt_lookup
+        self.evicting = Keeping() if evicting is None else evicting
         self._report = report
         self._offload = offload
         self._waiting: list[Sequence] = []
@@ -78,48 +88,51 @@ class Planner:
 
     def owed_blocks(self, kind: int) -> int:
         """Blocks of one kind that the running sequences still need: nobody is admitted to them."""
-        return outstanding_blocks(self.manager, self._running, kind)
+        return outstanding_blocks(self.manager, self._running, kind, self.evicting.most_tokens)
 
     def draft_tokens(self, seq: Sequence, most: int) -> list[int]:
         """At most ``most`` tokens that may follow those of ``seq``. A wrong one costs its computation, no more."""
         return propose(self.manager.tokens(seq.id), most)
 
-    def _draft(self, now: float) -> Draft:
+    def _plan(self, now: float) -> Plan:
         """The next step. If it raises anything, whatever it had taken is given back."""
-        draft = Draft(self.max_batched_tokens)
+        plan = Plan(self.max_batched_tokens)
         try:
-            self._serve_running(draft, now)
-            if not draft.preempted:  # what was just taken from a younger one is not for the youngest
-                self._admit(draft, now)
+            self._serve_running(plan, now)
+            if not plan.preempted:  # what was just taken from a younger one is not for the youngest
+                self._admit(plan, now)
                 if self.prompt_lookup:
-                    self._guess(draft, now)
+                    self._guess(plan, now)
             self._report.save(now, self._offload.save_evicted())
         except BaseException:
             self._undo(now)
             raise
-        return draft
+        return plan
 
     def _undo(self, now: float) -> None:
         """Whoever holds slots that were never computed, or never filled, starts again; nothing is lost but time."""
         for seq in list(self._running):
-            if self.manager.num_tokens(seq.id) != seq.num_computed or seq in self._offload.returned:
+            moved = seq in self._offload.returned or self.evicting.is_planned(seq)
+            if moved or self.manager.num_tokens(seq.id) != seq.num_computed:
                 self._preempt(seq, now)
+        self.evicting.take()
         known = {seq.id for seq in self._running}
         for seq_id in set(self.manager.sequences()) - known:  # allocated, but not yet running
             self.manager.free(seq_id)
         self._offload.settle(arrived=False)
 
-    def _serve_running(self, draft: Draft, now: float) -> None:
+    def _serve_running(self, plan: Plan, now: float) -> None:
         """A token for each decode, the rest of the budget for the prefills, the oldest first."""
         singles = sum(seq.missing == 1 for seq in self._running)  # each of them is sure of its token
         for place, seq in _while_it_shrinks(self._running):
             missing = seq.missing
             singles -= missing == 1
-            want = min(missing, draft.budget - singles)
+            want = min(missing, plan.budget - singles)
             while want > 0:
-                start, before = seq.num_computed, self._report.free_blocks()
-                end = start + (1 if want == 1 else max(1, min(want, self._room(seq))))
+                start = seq.num_computed
                 try:
+                    want, before = self._make_room(seq, want, now), self._report.free_blocks()
+                    end = start + (1 if want == 1 else max(1, min(want, self._room(seq))))
                     if end == start + 1:
                         copies = self.manager.append(seq.id, seq.tokens[start])
                     else:
@@ -131,42 +144,72 @@ class Planner:
                     if victim is None:
                         break  # it keeps what it has, and waits for a block
                     singles -= victim.missing == 1
-                    self._preempt(victim, now, self._offload.cost(victim))
-                    draft.preempted.append(victim)
-                    want = min(missing, draft.budget - singles)
+                    self._preempt(victim, now, self._cost(victim))
+                    plan.preempted.append(victim)
+                    want = min(missing, plan.budget - singles)
                     continue
-                draft.copies += copies
-                draft.put(seq, start, end, decode=missing == 1 and seq.num_output > 0)
+                plan.copies += copies
+                plan.put(seq, start, end, decode=missing == 1 and seq.num_output > 0)
                 self._report.grow(now, seq, end - start, before)
                 break
+
+    def _make_room(self, seq: Sequence, want: int, now: float) -> int:
+        """Let ``seq`` evict where it is due; returns how many of ``want`` tokens it may compute now."""
+        most = self.evicting.until_stop(seq)
+        if self.evicting.is_due(seq):
+            before = self._report.free_blocks()
+            self._report.forget(now, seq, self.evicting.plan(seq), before)
+        return min(want, most)
+
+    def _cost(self, seq: Sequence) -> Cost | None:
+        """What it costs to preempt ``seq``; None: only a recompute. Blocks that an eviction has yet to fill stay."""
+        may_swap = not (self.evicting.is_planned(seq) or self.evicting.is_due(seq))
+        return self._offload.cost(seq) if may_swap else None
+
+    def _peak(self, seq: Sequence, window: int | None) -> int:
+        """The most blocks that ``seq`` needs for the tokens that it has, in a kind with that ``window``."""
+        tokens = len(seq.tokens)
+        if window is None:
+            tokens = self.evicting.most_tokens(seq, tokens)
+        return peak_blocks(tokens, window, self.manager.block_size)
+
+    def _in_last_block(self, seq: Sequence, num_tokens: int) -> int:
+        """How many more fit behind ``num_tokens`` tokens of ``seq`` in the kind of layer where that is fewest."""
+        size = self.manager.block_size
+        return min(-num_tokens % size, -(num_tokens - self.evicting.lost(seq)) % size)
 
     def _room(self, seq: Sequence) -> int:
         """Tokens that fit into the last block of ``seq`` and the free ones. A prefill's last block is its own."""
         size = self.manager.block_size
-        return -seq.num_placed % size + size * min(pool.num_free for pool in self.manager.pools)
+        return self._in_last_block(seq, seq.num_placed) + size * min(
+            pool.num_free for pool in self.manager.pools
+        )
 
-    def _admit(self, draft: Draft, now: float) -> None:
+    def _admit(self, plan: Plan, now: float) -> None:
         """Take from the queue, in order, while there are seats, budget and blocks for the whole sequence."""
         seats = self.max_num_seqs - sum(1 + len(seq.pending) for seq in self._running)
-        while self._waiting and draft.budget:
+        while self._waiting and plan.budget:
             seq = self._waiting[0]
             seats -= 1 + len(seq.pending)
             if seats < 0:
                 break
             if seq.swapped:
-                if not self._bring_back(draft, seq, now):
+                if not self._bring_back(plan, seq, now):
                     break
                 continue
-            found = self.manager.match(seq.tokens, seq.salt)
+            salt = self.evicting.salt(seq)
+            found = self.manager.match(seq.tokens, salt)
             room = self._room_for(seq, found)
             if room < 1:
                 break
-            end = min(len(seq.tokens), found.num_tokens + min(draft.budget, room))
-            taken = self.manager.allocate(seq.id, seq.tokens[:end], seq.salt)
+            end = min(len(seq.tokens), found.num_tokens + min(plan.budget, room))
+            end = min(end, self.evicting.first_stop(seq))
+            taken = self.manager.allocate(seq.id, seq.tokens[:end], salt)
             # What allocate() has found counts, not what any search before it had.
             seq.num_computed = taken.num_cached
             self._start(seq)
-            draft.put(seq, taken.num_cached, end, decode=False)
+            self.evicting.note("add", seq.id)
+            plan.put(seq, taken.num_cached, end, decode=False)
             size = self.manager.block_size
             new = -(-end // size) - taken.num_cached // size
             self._offload.load(taken.loads)
@@ -183,24 +226,26 @@ class Planner:
             hits = [block for block in found.tables[number] if block != NULL_BLOCK]
             free = pool.num_free - pool.count_free(hits)
             if self._running:
-                need = peak_blocks(len(seq.tokens), kind.window, size) - len(hits) + len(seq.pending)
+                need = self._peak(seq, kind.window) - len(hits) + len(seq.pending)
                 if need > free - self.owed_blocks(number):
                     return 0
             fewest = min(fewest, free - (len(found.host[number]) if found.host else 0))
         return fewest * size
 
-    def _bring_back(self, draft: Draft, seq: Sequence, now: float) -> bool:
+    def _bring_back(self, plan: Plan, seq: Sequence, now: float) -> bool:
         """A swapped sequence gets device blocks and goes on where it was; False if it has to wait longer."""
         room = self._room_to_return(seq)
         if room < 1:
             return False
         start, decode = seq.num_computed, seq.decoding
-        end = min(len(seq.tokens), start + min(draft.budget, room))
+        end = min(len(seq.tokens), start + min(plan.budget, room))
         self._report.swap_in(now, seq, self._offload.swap_in(seq))
         self._start(seq)
+        self.evicting.note("restore", seq.id)
+        end = start + self._make_room(seq, end - start, now)
         before = self._report.free_blocks()
-        draft.copies += self.manager.extend(seq.id, seq.tokens[start:end])
-        draft.put(seq, start, end, decode)
+        plan.copies += self.manager.extend(seq.id, seq.tokens[start:end])
+        plan.put(seq, start, end, decode)
         self._report.grow(now, seq, end - start, before)
         return True
 
@@ -210,22 +255,23 @@ class Planner:
         held = self.manager.host_blocks_of(seq.id)
         for number, (pool, kind) in enumerate(zip(self.manager.pools, self.manager.kinds, strict=True)):
             if self._running:
-                need = max(held[number], peak_blocks(len(seq.tokens), kind.window, size)) + len(seq.pending)
+                peak = self._peak(seq, kind.window)
+                need = max(held[number], peak) + len(seq.pending)
                 if need > pool.num_free - self.owed_blocks(number):
                     return 0
             rooms.append(pool.num_free - held[number])
-        return -seq.num_computed % size + size * min(rooms)
+        return self._in_last_block(seq, seq.num_computed) + size * min(rooms)
 
-    def _guess(self, draft: Draft, now: float) -> None:
+    def _guess(self, plan: Plan, now: float) -> None:
         """Drafts behind the decodes, of the budget and the blocks that nobody else needs, in this step or the next."""
         size, pools = self.manager.block_size, self.manager.pools
         spare = [pool.num_free - self.owed_blocks(kind) for kind, pool in enumerate(pools)]
-        for place, seq in enumerate(draft.seqs):
-            if not draft.items[place].decode:
+        for place, seq in enumerate(plan.seqs):
+            if not plan.items[place].decode:
                 continue
             room = -seq.num_placed % size + size * max(0, min(spare))
             left = seq.params.max_tokens - seq.num_output - 1  # the step brings a token that is no draft
-            most = min(self.prompt_lookup, draft.budget, left, room)
+            most = min(self.prompt_lookup, plan.budget, left, room)
             if most < 1:
                 continue
             drafts = self.draft_tokens(seq, most)
@@ -234,9 +280,9 @@ class Planner:
             if not drafts:
                 continue
             free, before = [pool.num_free for pool in pools], self._report.free_blocks()
-            draft.copies += self.manager.extend(seq.id, drafts)
+            plan.copies += self.manager.extend(seq.id, drafts)
             spare = [many - had + pool.num_free for many, had, pool in zip(spare, free, pools, strict=True)]
-            draft.guess(place, seq, drafts)
+            plan.guess(place, seq, drafts)
             self._report.grow(now, seq, len(drafts), before)
 
     def _roll_back(self, seq: Sequence, drafted: int, accepted: int, now: float) -> None:
@@ -267,6 +313,7 @@ class Planner:
             seq.num_computed = seq.num_placed = 0
         else:
             self._running.remove(seq)
+            self.evicting.note("save", seq.id)
             self._report.free(now, seq, before)
         seq.state = State.WAITING
         seq.num_preemptions += 1
@@ -276,6 +323,7 @@ class Planner:
         """The one place where a sequence gives its blocks back."""
         before = self._report.free_blocks()
         self.manager.free(seq.id)
+        self.evicting.note("remove", seq.id)
         self._running.remove(seq)
         self._report.free(now, seq, before)
 

@@ -64,7 +64,7 @@ class PrefixFile:
         except (MiniKVError, MemoryError) as error:
             self._usable = False
             warnings.warn(
-                text("engine.prefixes_refused", "en", reason=str(error) or type(error).__name__), stacklevel=4
+                text("engine.prefixes_refused", "en", reason=str(error) or type(error).__name__), stacklevel=5
             )
             return 0
         starts = [
@@ -98,7 +98,7 @@ class PrefixFile:
         except (MiniKVError, RuntimeError, MemoryError) as error:  # RuntimeError: of CUDA
             warnings.warn(
                 text("engine.prefixes_not_saved", "en", reason=str(error) or type(error).__name__),
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def _write(self, manager: BlockManager) -> None:

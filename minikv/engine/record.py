@@ -47,9 +47,12 @@ class Samples:
         self._unread: list[int] = []  # tokens of which the text is still to be made
         self._logprobs: list[TokenLogprobs] | None = None if seq.params.logprobs is None else []
 
-    def draws(self, count: int) -> list[float]:
-        """The numbers that the next ``count`` tokens are drawn with: each depends on its token's place alone."""
-        first = self.seq.num_output
+    def draws(self, count: int, unread: int = 0) -> list[float]:
+        """The numbers that the next ``count`` tokens are drawn with: each depends on its token's place alone.
+
+        ``unread`` tokens before them are drawn already, and not yet among the sequence's.
+        """
+        first = self.seq.num_output + unread
         return [0.0 if self._draws is None else self._draws[first + place] for place in range(count)]
 
     def read(self, tokens: Seq[int], eos: frozenset[int]) -> tuple[list[str | None], bool]:

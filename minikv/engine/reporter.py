@@ -1,6 +1,7 @@
 """Reporter: turns what the scheduler does into events, and delivers them once the scheduler's state is in order."""
 
 from collections.abc import Sequence as Seq
+from math import inf
 from typing import Any
 
 from minikv.blocks import NULL_BLOCK, Allocation, BlockManager
@@ -16,6 +17,9 @@ _ENDS: dict[FinishReason, Happened] = {
     FinishReason.ABORT: "abort",
     FinishReason.ERROR: "fail",
 }
+
+
+Begun = dict[str, Any]  # of a StepEvent
 
 
 class Reporter:
@@ -39,7 +43,7 @@ class Reporter:
         self._block_bytes = block_bytes
         self._queue: list[AnyEvent] = []
         self._evicted = [pool.stats().evictions for pool in manager.pools]
-        self._begun: dict = {}
+        self._ended = -inf  # when the last step did
 
     def deliver(self) -> None:
         """Everything that has happened, in order. An event whose ``emit`` raised is not delivered again."""
@@ -120,6 +124,12 @@ class Reporter:
             freed = tuple(a - b for b, a in zip(before, self.free_blocks(), strict=True))
             self._put("rollback", now, seq.id, num_tokens, freed)
 
+    def forget(self, now: float, seq: Sequence, num_tokens: int, before: tuple[int, ...]) -> None:
+        """``num_tokens`` tokens of ``seq`` are evicted; what was free ``before`` has changed by their blocks."""
+        if self._emit is not None:
+            freed = tuple(a - b for b, a in zip(before, self.free_blocks(), strict=True))
+            self._put("forget", now, seq.id, num_tokens, freed)
+
     def free(self, now: float, seq: Sequence, before: tuple[int, ...]) -> None:
         if self._emit is not None:
             freed = tuple(a - b for b, a in zip(before, self.free_blocks(), strict=True))
@@ -133,17 +143,25 @@ class Reporter:
         if self._emit is not None:
             self._put(_ENDS[reason], now, seq.id, seq.num_output)
 
-    def begin_step(self, now: float, running: Seq[Sequence], waiting: int) -> None:
-        """Remember what the pool looks like while the step is computed."""
+    def mark(self) -> int:
+        """Where ``take_back`` shall end."""
+        return len(self._queue)
+
+    def take_back(self, mark: int) -> None:
+        """What was noted since that ``mark`` did not come to pass. Nothing may have been delivered meanwhile."""
+        del self._queue[mark:]
+
+    def begin_step(self, now: float, running: Seq[Sequence], waiting: int) -> Begun:
+        """What the pool looks like while the step is computed; ``end_step`` wants it."""
         if self._emit is None:
-            return
+            return {}
         stats = [pool.stats() for pool in self._manager.pools]
         evicted = [pool.evictions for pool in stats]
         new = tuple(after - before for after, before in zip(evicted, self._evicted, strict=True))
         self._evicted = evicted
         if any(new):
             self._put("evict", now, None, 0, new)
-        self._begun = {
+        return {
             "running": len(running),
             "waiting": waiting,
             "used": tuple(pool.used for pool in stats),
@@ -153,21 +171,22 @@ class Reporter:
             "block_size": self._manager.block_size,
         }
 
-    def end_step(self, now: float, step: Step, failed: bool, accepted: int = 0) -> None:
+    def end_step(self, now: float, step: Step, begun: Begun, failed: bool, accepted: int = 0) -> None:
         if self._emit is not None:
             decode = step.num_decode
             event = StepEvent(
                 time=now,
                 step=step.number,
-                seconds=now - step.time,
+                seconds=now - max(step.time, self._ended),
                 prefill_tokens=step.num_tokens - decode,
                 decode_tokens=decode,
                 failed=failed,
                 drafted=step.num_drafts,
                 accepted=accepted,
-                **self._begun,
+                **begun,
             )
             self._queue.append(event)
+            self._ended = now
 
     def _wasted(self, running: Seq[Sequence], kind: int) -> int:
         """Slots without a token. Only a sequence's last block has any, and one that several share counts once."""

@@ -11,7 +11,7 @@ from the batch around it. Two things see to that.
   Of a vocabulary of 128,256 tokens it weighs 2^45, and what is less than 2^-45 times as likely weighs nothing.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from minikv.engine.sampling_params import SamplingParams
+from minikv.engine.staging import Arrival
 from minikv.errors import ArgumentError, check_count
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -46,6 +47,37 @@ class Sampled:
 
     token_ids: list[int]
     logprobs: list[TokenLogprobs | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """Tokens that a device is drawing: ``token_ids`` int64 [rows] there, for a step that goes on with them at once.
+
+    ``read`` brings them to the host, with all that was asked for besides.
+    """
+
+    token_ids: Tensor
+    params: Sequence[SamplingParams]
+    most: int  # how many of the likeliest each row with logprobs has
+    numbers: Arrival
+
+    def read(self) -> Sampled:
+        """Wait for the tokens, and for nothing that was queued behind them.
+
+        Raises ``ArgumentError`` for a row whose largest logit is no finite number: it holds a NaN or +inf, or only
+        -inf. Its token id is some id of the vocabulary.
+        """
+        numbers, count = self.numbers.tolist(), len(self.params)
+        for row, value in enumerate(numbers[count : 2 * count]):
+            if not isfinite(value):
+                raise ArgumentError("sampler_not_finite", row=row, rows=count, value=value)
+        logprobs: list[TokenLogprobs | None] = [None] * count
+        start, step = 2 * count, 2 + 2 * self.most
+        for row, wanted in enumerate(self.params):
+            if wanted.logprobs is not None:
+                logprobs[row] = _read(numbers[start : start + step], wanted.logprobs)
+                start += step
+        return Sampled([int(number) for number in numbers[:count]], logprobs)
 
 
 class Draws:
@@ -76,30 +108,29 @@ class Draws:
         return self._numbers[place]
 
 
-def sample(
-    logits: Tensor,
-    params: Sequence[SamplingParams],
-    draws: Sequence[float],
-    meanwhile: Callable[[], object] | None = None,
-) -> Sampled:
-    """The next token of every row of ``logits`` [rows, vocabulary], a float tensor on the CPU or a GPU.
+def sample(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> Sampled:
+    """The next token of every row of ``logits``: ``draw``, and wait for it. Raises as both do."""
+    return draw(logits, params, draws).read()
+
+
+def draw(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> Drawing:
+    """Begin to draw the next token of every row of ``logits`` [rows, vocabulary], a float tensor on the CPU or a GPU.
 
     ``params`` and ``draws`` (uniform numbers in [0, 1); a greedy row's is not looked at) are lists or tuples with one
-    entry a row. The host waits for the device once, whatever is asked; before, it does what ``meanwhile`` does.
+    entry a row. The host waits for nothing; whatever is asked comes back in one copy.
 
     - temperature 0: the likeliest token, the lowest id among equals.
     - Else the filters apply in the order temperature, top_k, top_p, min_p, the lower id first among equals. The token
       is where the running sum of what they keep, in the order of ids, passes draw times the whole.
 
-    Raises ``ArgumentError`` for what are no such arguments, and for a row whose largest logit is no finite number: it
-    holds a NaN or +inf, or only -inf.
+    Raises ``ArgumentError`` for what are no such arguments. ``logits`` may be overwritten by whatever is queued later.
     """
     _check(logits, params, draws)
     logits = logits.detach()
     best, token_ids = _largest(logits)
     for rows, width in _groups(params, logits.shape[1]):
         where = _put(rows, torch.int64, logits)
-        token_ids[where] = _draw(
+        token_ids[where] = _draw_rows(
             logits[where], best[where], [params[row] for row in rows], [draws[row] for row in rows], width
         )
     parts = [token_ids.double(), best.double()]
@@ -108,20 +139,7 @@ def sample(
     for rows in _at_once(asked, logits.shape[1]):
         where = _put(rows, torch.int64, logits)
         parts.append(_logprobs(logits[where], token_ids[where], most).flatten())
-    packed = torch.cat(parts)
-    if meanwhile is not None:
-        meanwhile()
-    numbers = packed.tolist()  # the one transfer; float64 holds every id exactly
-    count = len(params)
-    for row, value in enumerate(numbers[count : 2 * count]):
-        if not isfinite(value):
-            raise ArgumentError("sampler_not_finite", row=row, rows=count, value=value)
-    logprobs: list[TokenLogprobs | None] = [None] * count
-    start, step = 2 * count, 2 + 2 * most
-    for row in asked:
-        logprobs[row] = _read(numbers[start : start + step], params[row].logprobs)
-        start += step
-    return Sampled([int(number) for number in numbers[:count]], logprobs)
+    return Drawing(token_ids, params, most, Arrival(torch.cat(parts)))  # float64 holds every id exactly
 
 
 def _check(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> None:
@@ -183,7 +201,7 @@ def _at_once(rows: list[int], vocabulary: int) -> Iterator[list[int]]:
         yield rows[start : start + size]
 
 
-def _draw(
+def _draw_rows(
     logits: Tensor, best: Tensor, params: list[SamplingParams], draws: list[float], width: int
 ) -> Tensor:
     """A token for each row of ``logits`` [rows, vocabulary], whose largest values are ``best`` [rows]."""

@@ -15,6 +15,8 @@ host memory, where that is cheaper. Nobody takes one from the oldest, which alon
 refused it: so every step computes something, the oldest ends, and then the next is the oldest. Then the waiting are
 admitted while there are seats, budget and blocks, up to the first that has to wait. What is left after that may go
 into drafts (``prompt_lookup``).
+
+While a step is computed, ``schedule_ahead`` gives the next one, if that can be known before its tokens are.
 """
 
 import time
@@ -25,17 +27,18 @@ from minikv.blocks import BlockManager
 from minikv.blocks.prefix import root_digest, token_array
 from minikv.engine.capacity import refuse_what_never_fits
 from minikv.engine.events import Emit
+from minikv.engine.evicting import Keeping
 from minikv.engine.offload import Offload
-from minikv.engine.planner import Planner
+from minikv.engine.open_steps import OpenSteps
 from minikv.engine.reporter import Reporter
 from minikv.engine.sampling_params import SamplingParams
-from minikv.engine.sequence import FinishReason, Request, Sequence, SequenceId, State, new_request
+from minikv.engine.sequence import FinishReason, Request, Sequence, SequenceId, new_request
 from minikv.engine.step import Step, count_accepted, pack
 from minikv.errors import ArgumentError, RequestTooLarge, check_count
 from minikv.plan.preemption import TransferRates
 
 
-class Scheduler(Planner):
+class Scheduler(OpenSteps):
     """Drives a ``BlockManager`` that nobody else uses. Not for several threads at once.
 
     A step computes at most ``max_batched_tokens`` tokens of at most ``max_num_seqs`` sequences; prompt and
@@ -58,6 +61,7 @@ class Scheduler(Planner):
         emit: Emit | None = None,
         block_bytes: Seq[int] | None = None,
         rates: TransferRates | None = None,
+        evicting: Keeping | None = None,
     ):
         if not isinstance(manager, BlockManager) or manager.sequences():
             raise ArgumentError("scheduler_manager", value=type(manager).__name__)
@@ -72,14 +76,11 @@ class Scheduler(Planner):
             raise ArgumentError("scheduler_callable", what="clock", value=type(clock).__name__)
         report = Reporter(manager, emit, block_bytes)
         offload = Offload(manager, block_bytes, rates)
-        super().__init__(manager, max_num_seqs, max_batched_tokens, report, offload, prompt_lookup)
+        super().__init__(
+            manager, max_num_seqs, max_batched_tokens, report, offload, prompt_lookup, clock, evicting
+        )
         self.max_model_len = max_model_len
-        self._clock = clock
-        self._requests: dict[str | int, Request] = {}  # those that have not ended
-        self._open: Step | None = None
-        self._in_step: dict[SequenceId, Sequence] = {}
         self._arrived = 0
-        self._steps = 0
 
     @property
     def rates(self) -> TransferRates | None:
@@ -97,13 +98,8 @@ class Scheduler(Planner):
 
     @property
     def running(self) -> tuple[SequenceId, ...]:
-        """Who holds blocks, the oldest first."""
-        return tuple(seq.id for seq in self._running)
-
-    @property
-    def open_step(self) -> Step | None:
-        """The step that is being computed."""
-        return self._open
+        """Who holds blocks and has not ended, the oldest first; who has may hold them until its last step is done."""
+        return tuple(seq.id for seq in self._running if not seq.ended)
 
     @property
     def has_work(self) -> bool:
@@ -163,7 +159,8 @@ class Scheduler(Planner):
                 max_tokens=params.max_tokens,
                 most=self.max_model_len,
             )
-        refuse_what_never_fits(self.manager, request_id, len(tokens), params.max_tokens)
+        most = self.evicting.most_resident
+        refuse_what_never_fits(self.manager, request_id, len(tokens), params.max_tokens, most)
         return tokens
 
     def abort(self, request_id: str | int) -> bool:
@@ -185,24 +182,22 @@ class Scheduler(Planner):
         Raises ``ArgumentError`` while a step is open. If it raises anything else, what the step had taken is given
         back; only where ``emit`` raises, the step is open: give ``open_step`` to ``fail``.
         """
-        if self._open is not None:
-            raise ArgumentError("step_still_open", number=self._open.number)
+        if self._opened:
+            raise ArgumentError("step_still_open", number=self._opened[0].step.number)
         now = self._clock()
-        draft = self._draft(now)
+        plan = self._plan(now)
         try:
-            batch = pack(self.manager, draft.items)
-            self._report.begin_step(now, self._running, len(self._waiting))
+            seqs = {each.id: each for seq in plan.seqs for each in (seq, *seq.pending)}
+            if self.evicting.evicts:
+                batch = pack(self.manager, plan.items, evicts=True)
+            else:
+                batch = pack(self.manager, plan.items)
+            step = self._open(plan, batch, now, seqs)
         except BaseException:
             self._undo(now)
             raise
-        in_step = {seq.id: seq for seq in draft.seqs}
-        preempted = tuple(seq.id for seq in draft.preempted)
-        copies, transfers = tuple(draft.copies), self._offload.transfers()
-        self._in_step = in_step | {other.id: other for seq in in_step.values() for other in seq.pending}
-        self._open = Step(self._steps, now, tuple(draft.items), copies, preempted, batch, *transfers)
-        self._steps += 1
         self._report.deliver()
-        return self._open
+        return step
 
     def finish(
         self,
@@ -211,14 +206,14 @@ class Scheduler(Planner):
         stopped: Collection[SequenceId] = (),
         accepted: Mapping[SequenceId, int] | None = None,
     ) -> tuple[Sequence, ...]:
-        """The forward is done: ``token_ids`` are the new tokens, one for each sequence in ``step.sampled``.
+        """The forward of ``open_step`` is done: ``token_ids`` are the new tokens, one for each of ``step.sampled``.
 
         Sequences in ``stopped`` end with their new token (their text holds a stop text). ``accepted`` says how many of
         a sequence's drafts come before its new token (of one that it does not name, none); the others are rolled back.
         Returns the sequences that have ended. Raises ``ArgumentError``, and changes nothing, for another step and for
         what are not the tokens.
         """
-        self._check_open(step)
+        opened = self._check_open(step)
         tokens, sampled = token_array(token_ids).tolist(), step.sampled
         if len(tokens) != len(sampled):
             raise ArgumentError("step_tokens", given=len(tokens), due=len(sampled))
@@ -226,31 +221,36 @@ class Scheduler(Planner):
             if seq_id not in sampled:
                 raise ArgumentError("step_stopped", sequence=seq_id)
         right = {
-            seq_id: 0 if self._in_step[seq_id].ended else count
+            seq_id: 0 if opened.seqs[seq_id].ended else count
             for seq_id, count in count_accepted(step, accepted or {}).items()
         }
         now = self._clock()
-        self._report.end_step(now, step, failed=False, accepted=sum(right.values()))
+        self._report.end_step(now, step, opened.begun, failed=False, accepted=sum(right.values()))
         self._offload.settle(arrived=True)
         for item in step.items:
-            seq = self._in_step[item.id]
+            seq = opened.seqs[item.id]
+            if step.ahead and seq.ended:
+                continue  # a dropped row: nothing of it is ever found, and nobody may know its token
             if item.drafts:
                 self._roll_back(seq, item.drafts, right[item.id], now)
-            self.manager.commit(seq.id)
-            seq.num_computed = seq.num_placed
+            seq.num_computed = item.end - item.drafts + right.get(item.id, 0)
+            self.manager.commit(seq.id, seq.num_computed)  # the step behind this one may have placed more
             if seq.num_cached is None:
                 seq.num_cached, seq.admitted_at = item.start, step.time
             if seq.pending and item.samples and not seq.ended:
                 self._fork(seq)
-        self._open = None
+        del self._opened[0]
+        behind = self._opened[0].seqs if self._opened else {}
         drafts_of = {item.id: item.guessed[: right[item.id]] for item in step.items if item.drafts}
         ended = []
         for seq_id, token in zip(sampled, tokens, strict=True):
-            seq = self._in_step[seq_id]
+            seq = opened.seqs[seq_id]
             if seq.ended:
-                continue  # aborted meanwhile
+                continue  # aborted meanwhile, or a dropped row
             seq.tokens += drafts_of.get(seq_id, ())
             seq.tokens.append(token)
+            if seq_id in behind:
+                self.manager.amend(seq_id, token)
             if seq.first_token_at is None:
                 seq.first_token_at = now
                 self._report.first(now, seq)
@@ -258,68 +258,37 @@ class Scheduler(Planner):
             if reason is not None:
                 self._end(seq, reason, now)
                 ended.append(seq)
-        self._close(now)
+        self._close(opened, now)
         return tuple(ended)
 
     def fail(self, step: Step, error: BaseException) -> tuple[Request, ...]:
-        """The forward, the sampler or the storage raised ``error``: the requests in the step end with it.
+        """The forward, the sampler or the storage raised ``error``: the requests in ``open_step`` end with it.
 
-        Nothing of the step is published, all their blocks are given back, and the other requests go on. Returns the
-        requests that have failed. Raises ``ArgumentError`` for another step.
+        Nothing of the step is published, all their blocks are given back, and the other requests go on. A step ahead
+        of it ends too: all that are in it are in this one. Returns the requests that have failed. Raises
+        ``ArgumentError`` for another step.
         """
-        self._check_open(step)
+        opened = self._check_open(step)
         now = self._clock()
-        self._report.end_step(now, step, failed=True)
+        for each in self._opened:
+            self._report.end_step(now, each.step, each.begun, failed=True)
         self._offload.settle(arrived=False)
-        self._open = None
-        names = dict.fromkeys(item.id.request for item in step.items if not self._in_step[item.id].ended)
+        self._opened = []
+        computed = {item.id for item in step.items}
+        unfilled = {
+            plan.seq_id for plan in step.evictions
+        } - computed  # they were evicted, and found no block
+        for seq in [seq for seq in self._running if seq.id in unfilled and not seq.ended]:
+            self._preempt(seq, now)
+        names = dict.fromkeys(item.id.request for item in step.items if not opened.seqs[item.id].ended)
         failed = [self._requests[name] for name in names]
         for request in failed:
             for seq in request.sequences:
                 if not seq.ended:
                     seq.error = error
                     self._end(seq, FinishReason.ERROR, now)
-        self._close(now)
+        self._close(opened, now)
         return tuple(failed)
-
-    def _check_open(self, step: Step) -> None:
-        if self._open is None or step is not self._open:
-            raise ArgumentError("step_not_open")
-
-    def _fork(self, seq: Sequence) -> None:
-        """The prompt of ``seq`` is computed: the other sequences of its request begin with the same blocks."""
-        for other in seq.pending:
-            self.manager.fork(seq.id, other.id)
-            other.num_computed = other.num_placed = seq.num_computed
-            other.num_cached, other.admitted_at = seq.num_cached, seq.admitted_at
-            self._start(other)
-        seq.pending = []
-
-    def _end(self, seq: Sequence, reason: FinishReason, now: float) -> None:
-        """A sequence ends once; while its step is being computed it keeps its blocks."""
-        if seq.ended:
-            return
-        held = seq.state is State.RUNNING
-        waits = not held and seq in self._waiting  # one that will be forked is in no queue
-        seq.state = State.ABORTED if reason is FinishReason.ABORT else State.FINISHED
-        seq.finish_reason, seq.finished_at = reason, now
-        if waits:
-            self._waiting.remove(seq)
-            self._offload.drop(seq)
-        self._report.end(now, seq, reason)
-        if held and not (self._open and seq.id in self._in_step):
-            self._release(seq, now)
-
-    def _close(self, now: float) -> None:
-        """After a step: what was aborted in it gives its blocks back, and requests that have ended are forgotten."""
-        over = [seq for seq in self._in_step.values() if seq.ended]
-        for seq in [seq for seq in self._running if seq.ended] if over else ():
-            self._release(seq, now)
-        for name in {seq.id.request for seq in over}:
-            if name in self._requests and self._requests[name].ended:
-                del self._requests[name]
-        self._in_step = {}
-        self._report.deliver()
 
 
 def _why_it_ends(seq: Sequence, token: int, stopped: bool) -> FinishReason | None:

@@ -36,12 +36,12 @@ class SequenceId(NamedTuple):
 class Sequence:
     """One of the ``n`` sequences of a request. ``tokens`` are the prompt's and those generated, in one list.
 
-    K and V of the first ``num_computed`` tokens are in the cache; a step that is being computed has blocks for
-    ``num_placed`` of them. ``num_cached`` of the prompt's tokens were found in the prefix cache when it was admitted,
-    at ``admitted_at``; both are None until its first step has ended. ``swapped``: it waits, and what is computed lies
-    on the host. ``pending`` are the request's other sequences, until this one has computed the prompt that they
-    share. Of ``num_drafted`` tokens that were guessed for it (``prompt_lookup``) ``num_accepted`` are among its own.
-    Times are the scheduler's clock, in seconds.
+    K and V of the first ``num_computed`` tokens are in the cache; the steps that are being computed have blocks for
+    ``num_placed``, of which the last may be a token that is still being drawn. ``num_cached`` of the prompt's tokens
+    were found in the prefix cache when it was admitted, at ``admitted_at``; both are None until its first step has
+    ended. ``swapped``: it waits, and what is computed lies on the host. ``pending`` are the request's other sequences,
+    until this one has computed the prompt that they share. Of ``num_drafted`` tokens that were guessed for it
+    (``prompt_lookup``) ``num_accepted`` are among its own. Times are the scheduler's clock, in seconds.
     """
 
     id: SequenceId

@@ -1,9 +1,12 @@
-"""Staging: arrays of the host go to the device in one copy, for which nobody waits. Lesson 11.
+"""Staging: arrays go to the device in one copy, for which nobody waits, and results come back in one. Lesson 11.
 
 A copy out of ordinary memory makes the host wait until the GPU has done all that was queued before. Out of pinned
 memory it is queued like a kernel, and the host goes on to launch the step. Pinned memory must not be written again
 while a copy reads it; torch keeps its pinned buffers in a pool and gives one out again only when the event behind the
 last copy out of it has come, so each step simply takes a new one, and after a few steps there are enough.
+
+Back it is the same: a result is copied into pinned memory behind the kernels that make it, and whoever wants it waits
+for that copy alone. Asking a tensor for its values would wait for all that was queued since: for the next step.
 """
 
 from collections.abc import Sequence
@@ -41,6 +44,27 @@ def send(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
         first = start // array.itemsize
         tensors.append(typed[array.dtype][first : first + array.size].view(array.shape))
     return tensors
+
+
+class Arrival:
+    """The values of ``tensor`` on their way to the host, from where they are in the order of its device's stream.
+
+    The tensor must not be written any more where it is not on a GPU.
+    """
+
+    def __init__(self, tensor: Tensor):
+        self._host, self._copied = tensor, None
+        if tensor.is_cuda:
+            self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._host.copy_(tensor, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(tensor.device))
+
+    def tolist(self) -> list:
+        """The values, once they are there."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self._host.tolist()
 
 
 def aligned(num_bytes: int) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from minikv.blocks import NULL_BLOCK, BlockManager, Copy
 from minikv.engine.sequence import SequenceId
 from minikv.errors import ArgumentError
+from minikv.eviction.paged_plan import PlannedEviction
 
 
 class Scheduled(NamedTuple):  # a step makes one for each sequence, and a tuple is made in a third of the time
@@ -19,6 +20,7 @@ class Scheduled(NamedTuple):  # a step makes one for each sequence, and a tuple 
     ``samples`` are the sequences that get a new token from the logits of the last one: none where the chunk does not
     reach the end, several where a prompt has just been computed for ``n`` of them. Behind the one token of a decode
     there may be ``drafts`` more (``prompt_lookup``): guesses, which count if they are the tokens drawn in their places.
+    In a step ahead the token is ``UNKNOWN``.
     """
 
     id: SequenceId
@@ -47,6 +49,8 @@ class Batch:
       tokens that its last query sees (before a window).
     - ``block_tables``: int32 [items, columns], copied: no later operation changes them.
     - ``drafts``: int32 [items], how many of each item's tokens are drafts; None where there are none.
+    - ``sources``: int64 [tokens], of a step ahead: each token is in this row of what the step before it samples, and
+      ``token_ids`` are ``UNKNOWN``. None where the tokens are known.
     """
 
     token_ids: np.ndarray
@@ -56,6 +60,8 @@ class Batch:
     slot_mapping: tuple[np.ndarray, ...]
     block_tables: tuple[np.ndarray, ...]
     drafts: np.ndarray | None = None
+    sources: np.ndarray | None = None
+    evicted: tuple[np.ndarray, ...] | None = None
 
     @property
     def last(self) -> np.ndarray:
@@ -79,6 +85,9 @@ class Step:
     Then sample one token for each sequence in ``sampled`` and give them to ``Scheduler.finish``; of an item with
     drafts one for each row of ``batch.last``, and those up to the first that is not the draft in its place.
     ``preempted`` had to give their blocks back and wait again; ``time`` is the scheduler's clock, in seconds.
+
+    A step ``ahead`` was scheduled before the tokens of the one before it were known. Only its forward needs them, so
+    the host can launch it behind the other, and a GPU takes them where they are.
     """
 
     number: int
@@ -89,6 +98,11 @@ class Step:
     batch: Batch
     swap_out: Transfers = ()
     swap_in: Transfers = ()
+    evictions: tuple[PlannedEviction, ...] = ()
+
+    @property
+    def ahead(self) -> bool:
+        return self.batch.sources is not None
 
     @property
     def num_tokens(self) -> int:
@@ -119,8 +133,13 @@ def count_accepted(step: Step, accepted: Mapping[SequenceId, int]) -> dict[Seque
     return {seq_id: accepted.get(seq_id, 0) for seq_id in drafts}
 
 
-def pack(manager: BlockManager, items: Seq[Scheduled]) -> Batch:
-    """The arrays of a step whose tokens the manager has placed already."""
+def pack(
+    manager: BlockManager, items: Seq[Scheduled], sources: Seq[int] | None = None, *, evicts: bool = False
+) -> Batch:
+    """The arrays of a step whose tokens the manager has placed already; ``sources`` are those of a step ahead.
+
+    ``evicts``: sequences may hold fewer tokens than they are long.
+    """
     counts = np.array([len(item.tokens) for item in items], np.int64)
     starts = np.array([item.start for item in items], np.int64)
     query_starts = np.zeros(len(items) + 1, np.int32)
@@ -130,12 +149,30 @@ def pack(manager: BlockManager, items: Seq[Scheduled]) -> Batch:
     positions = np.arange(total) + (starts - query_starts[:-1])[row]
     token_ids = np.fromiter((token for item in items for token in item.tokens), np.int64, total)
     lengths = (starts + counts).astype(np.int32)
-    columns = -(-int(lengths.max(initial=0)) // manager.block_size)
+    kinds = range(len(manager.pools))
+    lost = [np.zeros(len(items), np.int32) for _ in kinds]
+    if evicts:
+        lost = [np.array([manager.num_evicted(item.id, kind) for item in items], np.int32) for kind in kinds]
+    held = max(int((lengths - of_kind).max(initial=0)) for of_kind in lost)
+    columns = -(-held // manager.block_size)
     rows = manager.rows([item.id for item in items])
-    tables = tuple(manager.block_tables(kind)[rows, :columns] for kind in range(len(manager.pools)))
-    slots = tuple(slots_of(table, row, positions, manager.block_size) for table in tables)
+    tables = tuple(manager.block_tables(kind)[rows, :columns] for kind in kinds)
+    slots = tuple(
+        slots_of(table, row, positions - of_kind[row], manager.block_size)
+        for table, of_kind in zip(tables, lost, strict=True)
+    )
     drafts = np.array([item.drafts for item in items], np.int32)
-    return Batch(token_ids, positions, query_starts, lengths, slots, tables, drafts if drafts.any() else None)
+    return Batch(
+        token_ids,
+        positions,
+        query_starts,
+        lengths,
+        slots,
+        tables,
+        drafts if drafts.any() else None,
+        None if sources is None else np.array(sources, np.int64),
+        tuple(lost) if any(of_kind.any() for of_kind in lost) else None,
+    )
 
 
 def slots_of(table: np.ndarray, row: np.ndarray, positions: np.ndarray, block_size: int) -> np.ndarray:

@@ -13,7 +13,8 @@ from minikv.errors import ArgumentError
 @dataclass(frozen=True)
 class SequenceView:
     """A sequence that has not ended. Counts are tokens; ``tables`` has its blocks for each kind of layer (-1: a window
-    gave the block back), and is empty while the sequence waits.
+    gave the block back), and is empty while the sequence waits. ``swapped``: it waits, and what is computed is in host
+    memory.
     """
 
     id: SequenceId
@@ -24,11 +25,14 @@ class SequenceView:
     num_output: int
     num_preemptions: int
     tables: tuple[tuple[int, ...], ...]
+    swapped: bool = False
 
 
 @dataclass(frozen=True)
 class EngineView:
     """``running`` and ``waiting`` are in the order of arrival; ``pools`` count the blocks of each kind of layer.
+    ``host_pools`` count those of the host, none where there is no host memory: "used" are blocks of swapped sequences,
+    "cached" those of prefixes that no sequence holds.
 
     ``steps`` have been computed, ``generated`` tokens made and ``finished`` requests ended since the engine was built.
     """
@@ -40,6 +44,7 @@ class EngineView:
     waiting: tuple[SequenceView, ...]
     pools: tuple[PoolStats, ...]
     block_size: int
+    host_pools: tuple[PoolStats, ...] = ()
 
 
 def view_of(scheduler: Scheduler, steps: int, generated: int, finished: int) -> EngineView:
@@ -58,6 +63,7 @@ def view_of(scheduler: Scheduler, steps: int, generated: int, finished: int) -> 
             seq.num_output,
             seq.num_preemptions,
             tuple(tuple(manager.block_table(seq.id, kind)) for kind in kinds) if held else (),
+            seq.swapped,
         )
 
     return EngineView(
@@ -68,6 +74,7 @@ def view_of(scheduler: Scheduler, steps: int, generated: int, finished: int) -> 
         tuple(see(seq) for seq in _not_ended(scheduler, scheduler.waiting)),
         tuple(pool.stats() for pool in manager.pools),
         manager.block_size,
+        tuple(pool.stats() for pool in manager.host_pools),
     )
 
 

@@ -12,8 +12,16 @@ from torch import Tensor, nn
 
 from minikv.cache.sharded import local
 from minikv.errors import ArgumentError
-from minikv.kernels import latent_decode, latent_prefill, paged_decode, paged_prefill
+from minikv.kernels import (
+    latent_column_sums,
+    latent_decode,
+    latent_prefill,
+    paged_column_sums,
+    paged_decode,
+    paged_prefill,
+)
 from minikv.models.batch import Batch, seen_window
+from minikv.models.observer import weighed_lse, weighed_scores
 
 ATTENTION = "minikv_paged"  # its name in transformers' AttentionInterface
 PROBE = "minikv_probe"
@@ -100,13 +108,29 @@ def attend(
         return _latent(module, query, batch, scale, window).unsqueeze(0), None
     options: dict[str, Any] = {"window": window, "softcap": softcap, "sinks": s_aux}
     options |= {"scale": scale, "k_scale": layer.k_scale, "v_scale": layer.v_scale}
-    arguments = (query[0].transpose(0, 1), layer.k, layer.v, table)
+    rows, starts = query[0].transpose(0, 1), batch.query_starts
+    watched = batch.observer is not None and window is None
     if batch.max_queries == 1:
-        out = paged_decode(*arguments, lengths, **options).out
+        found = paged_decode(rows, layer.k, layer.v, table, lengths, return_scores=watched, **options)
+        _tell_scores(batch, index, found.scores, query.shape[1])
     else:
-        options["max_queries"] = batch.max_queries
-        out = paged_prefill(*arguments, batch.query_starts, lengths, **options).out
-    return out.unsqueeze(0), None
+        options |= {"max_queries": batch.max_queries, "return_lse": watched}
+        found = paged_prefill(rows, layer.k, layer.v, table, starts, lengths, **options)
+        if batch.observer is not None and found.lse is not None:
+            sums = []
+            for watch in batch.observer.watches:
+                lse = weighed_lse(found.lse, starts, watch)
+                more = {"scale": scale, "last": watch.last, "softcap": softcap, "k_scale": layer.k_scale}
+                sums.append(paged_column_sums(rows, layer.k, table, starts, lengths, lse, **more))
+            batch.observer.see(index, tuple(sums), query.shape[1] // layer.k.shape[2])
+    return found.out.unsqueeze(0), None
+
+
+def _tell_scores(batch: Batch, layer: int, scores: Tensor | None, query_heads: int) -> None:
+    """What the cached tokens got of a decode's attention, to whoever asked for it."""
+    if batch.observer is not None and scores is not None:
+        sums = tuple(weighed_scores(scores, watch) for watch in batch.observer.watches)
+        batch.observer.see(layer, sums, query_heads // scores.shape[1])
 
 
 def _latent(module: nn.Module, query: Tensor, batch: Batch, scale: float, window: int | None) -> Tensor:
@@ -123,9 +147,20 @@ def _latent(module: nn.Module, query: Tensor, batch: Batch, scale: float, window
     q_nope, q_rope = query[0].split([nope, rope], dim=-1)  # [H, T, ...]
     q_latent = torch.matmul(q_nope, up[:, :nope]).transpose(0, 1)
     arguments = (q_latent, q_rope.transpose(0, 1), layer.k, layer.v, table)
+    watched = batch.observer is not None and window is None
+    options: dict[str, Any] = {"scale": scale, "window": window}
     if batch.max_queries == 1:
-        out = latent_decode(*arguments, lengths, scale=scale, window=window).out
+        found = latent_decode(*arguments, lengths, return_scores=watched, **options)
+        _tell_scores(batch, module.layer_idx, found.scores, heads)
     else:
-        starts, most = batch.query_starts, batch.max_queries
-        out = latent_prefill(*arguments, starts, lengths, max_queries=most, scale=scale, window=window).out
-    return torch.matmul(out.transpose(0, 1), up[:, nope:].transpose(1, 2)).transpose(0, 1)
+        starts, options["max_queries"] = batch.query_starts, batch.max_queries
+        found = latent_prefill(*arguments, starts, lengths, return_lse=watched, **options)
+        if batch.observer is not None and found.lse is not None:
+            sums = []
+            for watch in batch.observer.watches:
+                lse = weighed_lse(found.lse, starts, watch)
+                sums.append(
+                    latent_column_sums(*arguments, starts, lengths, lse, scale=scale, last=watch.last)
+                )
+            batch.observer.see(module.layer_idx, tuple(sums), heads)
+    return torch.matmul(found.out.transpose(0, 1), up[:, nope:].transpose(1, 2)).transpose(0, 1)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from minikv.cache.pages import NULL_BLOCK, Pages
 from minikv.errors import ArgumentError
+from minikv.models.observer import Observer
 from minikv.plan.layers import LayerSpec
 from minikv.plan.spec import CacheSpec
 
@@ -31,6 +32,8 @@ class Batch:
     ``max_position``: the largest position. One entry for each kind of layer have ``slots`` ([T] int64, where K and V of
     each token go, -1: nowhere), ``block_tables`` ([B, W] int32) and ``lengths`` ([B] int32, cached tokens with the new
     ones included).
+
+    ``observer`` is told of the attention that is computed; only "paged" reads tell it.
     """
 
     cache: Pages
@@ -42,6 +45,7 @@ class Batch:
     last: Tensor
     max_queries: int
     max_position: int
+    observer: Observer | None = None
 
     @classmethod
     def build(

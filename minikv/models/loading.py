@@ -20,7 +20,7 @@ import torch
 from minikv.errors import ArgumentError, ConfigError, DoesNotFitError, MiniKVError
 from minikv.i18n import text
 from minikv.memory.arena import find_device
-from minikv.models.sharding import rank_device, ranks_wanted, read_shard, start_ranks
+from minikv.models.sharding import rank_device, ranks_wanted, read_shard, start_ranks, together
 from minikv.models.sources import check_folder, find_folder, reason_of
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -70,7 +70,7 @@ def load(
     ``UnknownNameError`` (no such folder; the hub has no such model, wants you to log in, or does not answer),
     ``ConfigError`` (no config.json, pickled weights, an architecture that would need its own code). Then
     ``ConfigError`` for weights that are damaged, not all there or of other shapes than the config says, and
-    ``DoesNotFitError`` where the GPU has no room for them.
+    ``DoesNotFitError`` where the GPU has no room for them. ``RankLostError`` where another rank has ended meanwhile.
     """
     wanted = _find_dtype(dtype)
     tp = ranks_wanted(tp)
@@ -170,7 +170,7 @@ def _read_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
 
 def _read_sharded(folder: Path, config: Any, dtype: torch.dtype, tp: int) -> Any:
     start_ranks(tp)
-    with _readable(folder), _without_bars():
+    with _readable(folder), together(tp), _without_bars():  # tied weights are compared across the ranks
         model, found = read_shard(folder, config, dtype, tp)
     _check_complete(folder, found)
     return model

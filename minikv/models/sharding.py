@@ -10,13 +10,14 @@ import atexit
 import importlib.util
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from minikv.errors import ArgumentError, ConfigError, check_count
+from minikv.errors import ArgumentError, ConfigError, RankLostError, check_count
 from minikv.plan.spec import CacheSpec
 
 SECONDS = (
@@ -49,7 +50,8 @@ def ranks_of(model: Any) -> int:
 def start_ranks(tp: int, seconds: float = SECONDS) -> None:
     """Connect the ranks of this run, unless the caller has done so: then his time limits hold.
 
-    Raises ``ArgumentError`` where there are not ``tp`` processes, GPUs for them, or what transformers needs.
+    Raises ``ArgumentError`` where there are not ``tp`` processes, GPUs for them, or what transformers needs,
+    ``RankLostError`` where one does not come.
     """
     from torch import distributed
 
@@ -63,10 +65,44 @@ def start_ranks(tp: int, seconds: float = SECONDS) -> None:
                 raise ArgumentError("parallel_gpus", rank=place, gpus=torch.cuda.device_count())
             torch.cuda.set_device(place)
         backend = "nccl" if torch.cuda.is_available() else "gloo"
-        distributed.init_process_group(backend, timeout=timedelta(seconds=seconds))
+        with together(tp):
+            distributed.init_process_group(backend, timeout=timedelta(seconds=seconds))
         atexit.register(_end_ranks)
     if distributed.get_world_size() != tp:
         raise ArgumentError("parallel_world", tp=tp, size=distributed.get_world_size())
+
+
+@contextmanager
+def together(size: int) -> Iterator[None]:
+    """Where ``size`` ranks depend on each other: ``RankLostError`` for what their connection raises in the block."""
+    try:
+        yield
+    except Exception as error:
+        if not of_connection(error):
+            raise
+        raise RankLostError("parallel_no_start", size=size, reason=first_line(error)) from error
+
+
+def of_connection(error: BaseException | None) -> bool:
+    """Whether the connection of the ranks has raised ``error``, or what it came from.
+
+    Of torch's classes NCCL and the store use one; what gloo raises is told by the file that it names.
+    """
+    from torch import distributed
+
+    while error is not None:
+        if isinstance(error, distributed.DistError):
+            return True
+        if type(error) is RuntimeError and "gloo" in str(error).lower():
+            return True
+        error = error.__cause__
+    return False
+
+
+def first_line(error: BaseException) -> str:
+    """Of what a library has said, at most 200 characters."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200].rstrip(".:")
 
 
 def _end_ranks() -> None:

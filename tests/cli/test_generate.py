@@ -99,6 +99,13 @@ def test_json_holds_the_run_and_the_memory(terminal, loaded):
     assert 2**19 < sizes[1] <= 2**20
 
 
+def test_the_memory_report_has_host_memory(terminal):
+    told = json.loads(terminal("generate", PROMPT, "--memory", "--json", "--cpu-kv", "1MiB").out)["memory"]
+    assert 2**19 < told["host"].pop("bytes") == sum(told["host"].values()) <= 2**20
+    said = terminal("generate", PROMPT, "--memory", "--cpu-kv", "1MiB").err
+    assert "host_sequences" in said
+
+
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_figures_stand_on_standard_error(terminal, lang):
     done = terminal("generate", PROMPT, "--max-tokens", "2", "--memory", "--lang", lang)

@@ -110,7 +110,7 @@ def make(model, **options):
 
 def check_between_steps(llm):
     llm.manager.check_invariants()
-    assert set(llm.manager.sequences()) == set(llm.scheduler.running)
+    assert set(llm.manager.sequences()) == {seq.id for seq in llm.scheduler._running}
 
 
 def check_empty(llm):

@@ -6,6 +6,7 @@ Ranks are forked from a server that has imported this module once, so a run take
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import time
@@ -17,11 +18,14 @@ import torch
 from torch import distributed
 from transformers import LlamaForCausalLM  # noqa: F401 - imported once, before the ranks are forked
 
+import minikv.engine.llm as llm_module
 from minikv import LLM, MiniKVError, SamplingParams
 from minikv.cache.sharded import local
-from minikv.engine import EventLog
+from minikv.engine import EventLog, assembly
 from minikv.engine.parallel import Team
 from minikv.engine.runner import Runner
+from minikv.errors import DoesNotFitError
+from minikv.models import loading
 
 SHARED = [5, 11, 7, 2, 9, 31, 4, 8, 60]
 PROMPTS = [[*SHARED, 3], [*SHARED, 1, 44, 90], list(range(2, 31)), [17] * 12, [6]]
@@ -75,12 +79,12 @@ def breaks_off(rank, folder, how):
     """Rank 1 stops taking part in its fourth step, in one way or another; rank 0 tells how that was said."""
     logits, number = Runner.logits, iter(range(100))
 
-    def fails(self, step):
+    def fails(self, step, *more):
         if rank == 1 and next(number) == 3:
             if how == "raises":
                 raise ValueError("rank 1 has had enough")
             os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
-        return logits(self, step)
+        return logits(self, step, *more)
 
     Runner.logits = fails
     with LLM(folder, tp="auto", **SIZES) as llm:
@@ -101,6 +105,34 @@ def leader_ends(rank, folder):
         llm.add_request(PROMPTS[0], PARAMS[0])
         llm.step()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lost_early(rank, folder, how):
+    """Rank 1 has met the others, and is lost before it has its shard ("binding": before it is bound to its cache)."""
+    if how == "stopped":
+        llm_module.meet = lambda tp: Team.join(tp, seconds=2)
+
+    def fails(*arguments, **options):
+        if how == "binding":
+            raise DoesNotFitError("offload_no_room", need="2 B", free="1 B")
+        os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
+
+    if rank == 1 and how == "damaged":
+        folder = _damaged(folder)
+    elif rank == 1 and how == "binding":
+        assembly.bind_model = fails
+    elif rank == 1:
+        loading.read_shard = fails
+    LLM(folder, tp="auto", **SIZES)
+
+
+def _damaged(folder):
+    """A copy of the model whose weights end too early."""
+    copy = Path(folder).with_name("damaged")
+    shutil.copytree(folder, copy)
+    for file in copy.glob("*.safetensors"):
+        file.write_bytes(file.read_bytes()[:-100])
+    return str(copy)
 
 
 def refused(rank, folder, **options):

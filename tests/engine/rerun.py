@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import minikv.engine.llm
+import minikv.engine.assembly
 from minikv.engine.graphs import DecodeGraphs, table_width
 from minikv.models import attention, hf_cache
 
@@ -148,5 +148,5 @@ def graphs(every=1):
         capturers.append(Rerun(every))
         return DecodeGraphs(adapter, max_rows, table_width(adapter, longest), capturers[-1])
 
-    with patch.object(minikv.engine.llm, "capture_decodes", captured):
+    with patch.object(minikv.engine.assembly, "capture_decodes", captured):
         yield capturers

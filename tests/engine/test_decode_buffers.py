@@ -1,11 +1,13 @@
 """The buffers of captured decode steps: a step and padding, at places that never change; and which steps fit."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from minikv.blocks import UNKNOWN
 from minikv.engine.decode_buffers import DecodeBuffers, DecodeSizes
 from minikv.engine.graphs import DecodeGraphs, buckets
 from minikv.engine.step import Batch as StepBatch
@@ -57,6 +59,25 @@ def test_a_fill_writes_the_step_and_padding_and_leaves_no_row_of_the_step_before
         tensors = (ids, batch.positions, *batch.slots, *batch.lengths, *batch.block_tables)
         assert all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
         assert len(batch.block_tables[0]) == bucket
+
+
+def test_a_step_ahead_takes_its_tokens_from_the_device():
+    draw = np.random.default_rng(7)
+    buffers = DecodeBuffers(pages(2), DecodeSizes(12, 9, 2, 11, torch.float32))
+    for _ in range(10):
+        rows, columns = int(draw.integers(1, 13)), int(draw.integers(1, 10))
+        step = step_of(draw.integers(-1, 50, (rows, columns)), 2)
+        sources = np.sort(draw.permutation(20)[:rows])
+        ahead = replace(step, token_ids=np.full(rows, UNKNOWN), sources=sources)
+        sampled = torch.from_numpy(draw.integers(0, 97, 20))
+        assert buffers.takes(ahead)
+        buffers.fill(ahead, sampled)
+        assert buffers.token_ids(12).tolist() == sampled[sources].tolist() + [0] * (12 - rows)
+        batch = buffers.batch(rows)
+        assert batch.positions.tolist() == step.positions.tolist()
+        assert [slots.tolist() for slots in batch.slots] == [slots.tolist() for slots in step.slot_mapping]
+        buffers.fill(step)
+        assert buffers.token_ids(rows).tolist() == step.token_ids.tolist()
 
 
 def test_only_decodes_that_fit_are_replayed():

@@ -132,9 +132,9 @@ def test_a_step_that_fails_leaves_the_next_ones_right(monkeypatch):
             llm.step()
             replay = llm.runner.graphs.replay
 
-            def broken(step, fault=fault, replay=replay):
+            def broken(*args, fault=fault, replay=replay):
                 if fault == "after":
-                    replay(step)
+                    replay(*args)
                 raise Broken
 
             with monkeypatch.context() as patch:
@@ -229,9 +229,9 @@ def test_the_launches_of_a_replay_are_those_that_were_captured(monkeypatch):
         monkeypatch.setattr(Launch, "run", note)
         replay, launches = held.replay, {}
 
-        def noting(step):
+        def noting(step, *sampled):
             noted.clear()
-            logits = replay(step)
+            logits = replay(step, *sampled)
             first = launches.setdefault(len(logits), list(noted))
             assert noted == first != []
             return logits

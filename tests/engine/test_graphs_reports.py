@@ -77,7 +77,7 @@ def test_an_error_of_ours_is_raised_and_the_model_is_as_it_was(monkeypatch):
         raise ArgumentError("llm_closed")
 
     before = tensor_bytes()
-    monkeypatch.setattr("minikv.engine.llm.capture_decodes", refuses)
+    monkeypatch.setattr("minikv.engine.assembly.capture_decodes", refuses)
     with pytest.raises(ArgumentError):
         make(model.model)
     monkeypatch.undo()

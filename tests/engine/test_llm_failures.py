@@ -46,7 +46,7 @@ def place(point, llm, fuse, patch):
     elif point == "store":
         patch.setattr(minikv.models.hf_cache, "store_kv", fuse.before(minikv.models.hf_cache.store_kv))
     elif point == "sampler":
-        patch.setattr(minikv.engine.runner, "sample", fuse.before(minikv.engine.runner.sample))
+        patch.setattr(minikv.engine.runner, "draw", fuse.before(minikv.engine.runner.draw))
     elif point == "copy_blocks":
         patch.setattr(llm.cache, "copy_blocks", fuse.before(llm.cache.copy_blocks))
     elif point == "detokenizer":
@@ -185,7 +185,9 @@ def test_a_clock_that_raises_loses_nothing():
                 try:
                     outputs |= {out.request: out for out in llm.step().finished}
                 except Broken:
-                    assert fuse.calls == fuse.at
+                    assert fuse.calls >= fuse.at, (
+                        "what the next step has asked in vain is told when this one is done"
+                    )
                 check_between_steps(llm)
             check_empty(llm)
         assert outputs.keys() == accepted

@@ -1,5 +1,7 @@
 """Text that nobody waits for is made while the device computes the next tokens, and is the same text."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import minikv.engine.runner
@@ -17,15 +19,14 @@ def model():
 @pytest.fixture
 def order(monkeypatch):
     """What happens in which order: "queued", the ids of each ``decode``, "tokens"."""
-    noted, sample = [], minikv.engine.runner.sample
+    noted, draw = [], minikv.engine.runner.draw
 
-    def spied(logits, params, draws, meanwhile):
+    def spied(logits, params, draws):
         noted.append("queued")
-        drawn = sample(logits, params, draws, meanwhile)
-        noted.append("tokens")
-        return drawn
+        drawing = draw(logits, params, draws)
+        return SimpleNamespace(read=lambda: noted.append("tokens") or drawing.read())
 
-    monkeypatch.setattr(minikv.engine.runner, "sample", spied)
+    monkeypatch.setattr(minikv.engine.runner, "draw", spied)
     return noted
 
 

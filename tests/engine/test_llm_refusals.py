@@ -279,6 +279,8 @@ def test_a_size_by_default_holds_every_sequence_at_once():
 def test_a_dtype_that_a_gpu_has_forced_is_told(monkeypatch):
     model = SimpleNamespace(device=torch.device("cuda"))
     note = ("no_bfloat16", {"gpu": "T4", "capability": "7.5"})
-    monkeypatch.setattr("minikv.engine.llm.load", lambda *name, **options: Loaded(model, None, "a", note))
+    monkeypatch.setattr(
+        "minikv.engine.assembly.load", lambda *name, **options: Loaded(model, None, "a", note)
+    )
     with pytest.warns(UserWarning, match="float16"), pytest.raises(ArgumentError, match="SimpleNamespace"):
         LLM("a")

@@ -269,7 +269,7 @@ def test_no_rows_give_no_tokens_and_the_logits_stay_as_they_are():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_draws_what_a_cpu_draws_and_is_waited_for_once():
+def test_a_gpu_draws_what_a_cpu_draws_and_nothing_but_the_tokens_is_waited_for():
     logits, params, draws = mixed_batch(rows=64, vocabulary=5000)
     on_device = logits.cuda()
     expected, found = sample(logits, params, draws), sample(on_device, params, draws)
@@ -288,4 +288,5 @@ def test_a_gpu_draws_what_a_cpu_draws_and_is_waited_for_once():
             sample(on_device, params, draws)
     finally:
         torch.cuda.set_sync_debug_mode(before)
-    assert len([warning for warning in seen if "synchroniz" in str(warning.message)]) == 1
+    # torch says so of every wait for a stream; the event behind the copy of the tokens is none.
+    assert not [warning for warning in seen if "called a synchronizing" in str(warning.message)]

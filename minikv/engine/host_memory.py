@@ -1,0 +1,47 @@
+"""HostMemory: what the host memory behind an LLM holds, for sequences and for prefixes. Lesson 12."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from minikv.blocks.pool import BlockPool
+from minikv.cache.offload import HostPool
+from minikv.memory.resident import extents, resident_bytes
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Bytes at one moment between two steps; sequences', prefixes' and empty blocks add up to ``num_bytes``.
+
+    ``sequence_bytes``: blocks of sequences that were swapped out, also those that a prompt could find.
+    ``prefix_bytes``: blocks that no sequence holds and a prompt could find; whoever needs room overwrites them.
+    ``present_bytes``: what of ``num_bytes`` is in memory. On a CPU a page comes when it is first written; ``pinned``
+    memory, beside a GPU, is there from the start.
+    """
+
+    num_bytes: int
+    sequence_bytes: int
+    prefix_bytes: int
+    present_bytes: int
+    pinned: bool
+
+    @property
+    def empty_bytes(self) -> int:
+        """Blocks in which nothing is."""
+        return self.num_bytes - self.sequence_bytes - self.prefix_bytes
+
+
+def host_memory(pool: HostPool, blocks: Sequence[BlockPool]) -> HostMemory:
+    """What ``pool`` holds now; ``blocks`` say who holds its blocks, one for each kind of layer.
+
+    Ask for it between two steps: inside of one, what its transfers read and write counts as the sequences'.
+    """
+    sizes = [kind.block_bytes(pool.cache.block_size) for kind in pool.cache.kinds]
+    counts = [each.stats() for each in blocks]
+    present = None if pool.pinned else resident_bytes(extents(pool.tensors()))
+    return HostMemory(
+        num_bytes=pool.nbytes,
+        sequence_bytes=sum(size * each.used for size, each in zip(sizes, counts, strict=True)),
+        prefix_bytes=sum(size * each.cached for size, each in zip(sizes, counts, strict=True)),
+        present_bytes=pool.nbytes if present is None else present,
+        pinned=pool.pinned,
+    )

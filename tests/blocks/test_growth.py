@@ -1,0 +1,168 @@
+"""A token that is placed before it is known: the same blocks as for one that is known, and never found before."""
+
+import random
+
+import pytest
+
+from minikv.blocks import UNKNOWN, BlockManager, PoolKind
+from minikv.errors import ArgumentError, OutOfBlocks
+
+KINDS = {
+    "one kind": [PoolKind(24)],
+    "a window": [PoolKind(24), PoolKind(24, 5)],
+    "windows only": [PoolKind(20, 3), PoolKind(20, 7)],
+}
+
+
+def tables(manager):
+    kinds = range(len(manager.pools))
+    return {seq_id: [manager.block_table(seq_id, kind) for kind in kinds] for seq_id in manager.sequences()}
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+@pytest.mark.parametrize("size", [1, 3])
+def test_place_and_amend_are_an_append(kinds, size):
+    """A manager that is told late has the blocks, the prefixes and the free lists of one that is told at once."""
+    for seed in range(20):
+        draw = random.Random(f"{kinds} {size} {seed}")
+        one, other = (BlockManager(KINDS[kinds], size) for _ in range(2))
+        alive, number = [], 0
+        for _ in range(120):
+            what = draw.choice(["allocate", "append", "append", "append", "fork", "free", "truncate"])
+            name = draw.choice(alive) if alive else None
+            if what == "allocate" and len(alive) < 4:
+                tokens, number = [draw.randrange(2) for _ in range(draw.randrange(1, 9))], number + 1
+                try:
+                    one.allocate(number, tokens)
+                except OutOfBlocks:
+                    continue
+                other.allocate(number, tokens)
+                alive.append(number)
+                for each in (one, other):
+                    each.commit(number)
+            elif name is None:
+                continue
+            elif what == "append":
+                token = draw.randrange(2)
+                can = other.can_place([name])
+                try:
+                    copies = one.append(name, token)
+                except OutOfBlocks:
+                    assert not can
+                    continue
+                assert can == (not copies)
+                assert other.place(name) == copies
+                assert other.tokens(name).tolist() == [*one.tokens(name)[:-1], UNKNOWN]
+                other.check_invariants()
+                if draw.random() < 0.2:  # the step failed
+                    for each in (one, other):
+                        each.truncate(name, each.num_tokens(name) - 1)
+                else:
+                    other.amend(name, token)
+                    for each in (one, other):
+                        each.commit(name)
+            elif what == "fork" and len(alive) < 4:
+                number += 1
+                for each in (one, other):
+                    each.fork(name, number)
+                alive.append(number)
+            elif what == "free":
+                for each in (one, other):
+                    each.free(name)
+                alive.remove(name)
+            elif what == "truncate" and kinds == "one kind":
+                length = draw.randint(1, one.num_tokens(name))
+                for each in (one, other):
+                    each.truncate(name, length)
+            assert tables(one) == tables(other)
+            assert one.stats() == other.stats()
+            other.check_invariants()
+        probe = [draw.randrange(2) for _ in range(8)]
+        assert one.match(probe) == other.match(probe)
+
+
+def test_can_place_looks_at_all_of_them_together():
+    manager = BlockManager(4, 2)
+    for name in "abc":
+        manager.allocate(name, [1, 2] if name != "c" else [7])
+    assert manager.can_place("a")
+    assert manager.can_place("c")
+    assert manager.can_place([]), "nobody needs nothing"
+    assert manager.can_place("ac")
+    assert not manager.can_place("ab"), "one block is left"
+    before = manager.stats()
+    manager.fork("c", "d")
+    assert not manager.can_place("c"), "a copy"
+    assert not manager.can_place("dc")
+    manager.free("d")
+    assert manager.can_place("c")
+    assert manager.stats() == before
+
+
+def test_what_is_to_be_saved_is_not_taken():
+    manager = BlockManager(3, 2, host_blocks=2)
+    manager.allocate("a", [1, 2])
+    manager.allocate("b", [3, 4, 5])
+    manager.commit("b")
+    manager.free("b")  # a cached block and an empty one
+    assert manager.can_place("a")
+    manager.keep_evicted()
+    assert manager.can_place("a"), "there is an empty one"
+    manager.allocate("c", [9])
+    assert not manager.can_place("a"), "the last one holds what is worth saving"
+    manager.keep_evicted(False)
+    assert manager.can_place("a")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda manager: manager.append("a", 5),
+        lambda manager: manager.extend("a", [5]),
+        lambda manager: manager.place("a"),
+        lambda manager: manager.fork("a", "b"),
+        lambda manager: manager.commit("a"),
+        lambda manager: manager.commit("a", 5),
+        lambda manager: manager.plan_swap_out("a"),
+        lambda manager: manager.amend("a", "5"),
+        lambda manager: manager.amend("a", 1.5),
+        lambda manager: manager.amend("a", 2**63),
+    ],
+)
+def test_behind_a_token_that_nobody_knows_nothing_can_come(call):
+    manager = BlockManager(8, 2, host_blocks=8)
+    manager.allocate("a", [1, 2, 3, 4])
+    manager.commit("a")
+    manager.place("a")
+    before = tables(manager), manager.tokens("a").tolist(), manager.stats()
+    with pytest.raises(ArgumentError) as error:
+        call(manager)
+    assert error.value.text("zh") != error.value.text("en")
+    assert (tables(manager), manager.tokens("a").tolist(), manager.stats()) == before
+    manager.commit("a", 4)  # what is known
+    manager.amend("a", 5)
+    assert manager.tokens("a").tolist() == [1, 2, 3, 4, 5]
+    manager.append("a", 6)
+    manager.commit("a")
+    assert manager.match([1, 2, 3, 4, 5, 6, 7]).num_tokens == 6
+    manager.check_invariants()
+
+
+def test_a_token_is_amended_once():
+    manager = BlockManager(8, 2)
+    manager.allocate("a", [1])
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match="known"):
+            manager.amend("a", 1)
+        manager.place("a")
+        manager.amend("a", 2)
+
+
+def test_a_sequence_may_end_before_its_token_is_known():
+    manager = BlockManager(4, 2)
+    manager.allocate("a", [1, 2])
+    manager.place("a")
+    manager.free("a")
+    assert manager.match([1, 2, 3]).num_tokens == 0
+    assert manager.pools[0].num_free == 4
+    manager.check_invariants()
