@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from minikv.cache import LinearKVCache, PagedKVCache, allocate_kv_cache
     from minikv.engine import LLM, SamplingParams
     from minikv.errors import MiniKVError
+    from minikv.eviction import eviction_report, install_kv_eviction, remove_kv_eviction
     from minikv.memory import Arena, ownership, retention_report
     from minikv.plan import CacheSpec, MemoryBudget, plan_memory
 
@@ -28,8 +29,11 @@ _HOME = {
     "PagedKVCache": "minikv.cache",
     "SamplingParams": "minikv.engine",
     "allocate_kv_cache": "minikv.cache",
+    "eviction_report": "minikv.eviction",
+    "install_kv_eviction": "minikv.eviction",
     "ownership": "minikv.memory",
     "plan_memory": "minikv.plan",
+    "remove_kv_eviction": "minikv.eviction",
     "retention_report": "minikv.memory",
 }
 
@@ -46,8 +50,11 @@ __all__ = [
     "SamplingParams",
     "__version__",
     "allocate_kv_cache",
+    "eviction_report",
+    "install_kv_eviction",
     "ownership",
     "plan_memory",
+    "remove_kv_eviction",
     "retention_report",
 ]
 

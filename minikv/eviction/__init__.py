@@ -1,0 +1,110 @@
+"""What to forget: a KV cache that keeps the tokens that matter, on any Hugging Face decoder. Lessons 14 and 15.
+
+``install_kv_eviction`` makes a model's own ``generate`` forget; a ``Policy`` says which tokens stay, a ``Budget`` how
+many.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minikv.eviction.budget import Budget
+    from minikv.eviction.cache import EvictingCache
+    from minikv.eviction.echo import Echo
+    from minikv.eviction.handle import Eviction
+    from minikv.eviction.install import (
+        eviction_of,
+        install_kv_eviction,
+        remove_kv_eviction,
+        reset_eviction_scores,
+    )
+    from minikv.eviction.layer import EvictingLayer
+    from minikv.eviction.layered import Layered, measure_layers
+    from minikv.eviction.policies import (
+        H2O,
+        POLICIES,
+        TOVA,
+        KeyDiff,
+        Knorm,
+        PyramidKV,
+        Random,
+        SnapKV,
+        StreamingLLM,
+        policy_of,
+    )
+    from minikv.eviction.policy import Needs, Policy, Seen, View
+    from minikv.eviction.report import EvictionReport, eviction_report
+    from minikv.eviction.sampled import Sampled
+    from minikv.eviction.trace import EvictionTrace, trace_eviction
+
+_HOME = {
+    "Budget": "budget",
+    "Echo": "echo",
+    "Layered": "layered",
+    "Sampled": "sampled",
+    "measure_layers": "layered",
+    "EvictingCache": "cache",
+    "EvictingLayer": "layer",
+    "Eviction": "handle",
+    "H2O": "policies",
+    "KeyDiff": "policies",
+    "Knorm": "policies",
+    "Needs": "policy",
+    "POLICIES": "policies",
+    "Policy": "policy",
+    "PyramidKV": "policies",
+    "Random": "policies",
+    "Seen": "policy",
+    "SnapKV": "policies",
+    "StreamingLLM": "policies",
+    "TOVA": "policies",
+    "View": "policy",
+    "EvictionReport": "report",
+    "EvictionTrace": "trace",
+    "eviction_of": "install",
+    "eviction_report": "report",
+    "install_kv_eviction": "install",
+    "policy_of": "policies",
+    "remove_kv_eviction": "install",
+    "reset_eviction_scores": "install",
+    "trace_eviction": "trace",
+}
+
+__all__ = [
+    "H2O",
+    "POLICIES",
+    "TOVA",
+    "Budget",
+    "Echo",
+    "EvictingCache",
+    "EvictingLayer",
+    "Eviction",
+    "EvictionReport",
+    "EvictionTrace",
+    "KeyDiff",
+    "Knorm",
+    "Layered",
+    "Needs",
+    "Policy",
+    "PyramidKV",
+    "Random",
+    "Sampled",
+    "Seen",
+    "SnapKV",
+    "StreamingLLM",
+    "View",
+    "eviction_of",
+    "eviction_report",
+    "install_kv_eviction",
+    "measure_layers",
+    "policy_of",
+    "remove_kv_eviction",
+    "reset_eviction_scores",
+    "trace_eviction",
+]
+
+
+def __getattr__(name: str):
+    if name in _HOME:
+        return getattr(import_module(f"minikv.eviction.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'minikv.eviction' has no attribute {name!r}")

@@ -1,0 +1,224 @@
+"""install_kv_eviction: a model's own ``generate`` forgets, until it is removed. Lessons 14 and 15.
+
+    with install_kv_eviction(model, policy="h2o", budget=64, n_recent=32) as eviction:
+        model.generate(**inputs, max_new_tokens=200)
+
+Nothing of the model is patched: it is called with a cache whose layers forget, and with an attention function that lets
+the policy look on.
+"""
+
+from typing import Any
+
+from minikv.errors import ArgumentError, check_count
+from minikv.eviction.attention import ATTRIBUTE, NAMES, register
+from minikv.eviction.budget import Budget
+from minikv.eviction.cache import full_layers
+from minikv.eviction.handle import Eviction
+from minikv.eviction.policies import policy_of
+from minikv.eviction.policy import Needs, Policy
+from minikv.eviction.rotary import Rotary, find_rotary
+from minikv.eviction.rules import POSITIONS, WHEN, Rules
+from minikv.eviction.select import SCOPES
+
+OTHER_CACHES = ("refuse", "pass")
+
+
+def install_kv_eviction(
+    model: Any,
+    *,
+    policy: str | Policy = "h2o",
+    budget: int,
+    n_sink: int = 4,
+    n_recent: int = 32,
+    evict_every: int = 1,
+    scope: str = "layer",
+    positions: str = "original",
+    when: str = "always",
+    prefill_chunk: int | None = None,
+    other_caches: str = "refuse",
+) -> Eviction:
+    """Let the full-attention layers of ``model``, a decoder of transformers in eval mode, forget.
+
+    ``policy``: a name of ``POLICIES`` or an object. ``budget``, ``n_sink``, ``n_recent``, ``evict_every``: in tokens,
+    see ``Budget``; ``budget`` counts the heavy hitters only. ``scope``: all KV heads of a layer keep the same tokens
+    ("layer"), or each its own ("head"). ``positions`` "original": a token keeps its place in the text; "reindexed":
+    the kept ones count 0, 1, 2, ... as in StreamingLLM. ``when`` "prefill": only after forwards of several tokens.
+    ``prefill_chunk``: ``generate`` computes a prompt in chunks of so many tokens and evicts after each, so its peak is
+    bounded too. ``other_caches`` "pass": a cache of another class is used as it is, and ``eviction_report`` says so;
+    "refuse": that raises.
+
+    Sliding-window layers are left alone: they forget by themselves. On MLA all heads read one latent a token, so they
+    have to keep the same ones. Evicting right after a layer's attention, a prompt is whole in one layer at a time.
+
+    Raises ``ArgumentError``, the model unchanged: an install that is there already, here or in a model that shares
+    layers or config, bad counts or names, ``prefill_chunk`` without a ``generate``, a model in training mode, without
+    full-attention layers or whose layers share K and V, ``scope="head"`` on MLA, a policy that needs probabilities with
+    an attention that gives none, "reindexed" where keys cannot be turned.
+    """
+    chosen = policy_of(policy)
+    whole = Budget(n_sink, budget, n_recent, evict_every)
+    for what, value, known in (
+        ("scope", scope, SCOPES),
+        ("positions", positions, POSITIONS),
+        ("when", when, WHEN),
+        ("other_caches", other_caches, OTHER_CACHES),
+    ):
+        if value not in known:
+            raise ArgumentError("unknown_choice", what=what, value=value, known=", ".join(known))
+    if prefill_chunk is not None:
+        check_count("prefill_chunk", prefill_chunk)
+    _check_model(model)
+    if prefill_chunk is not None and getattr(model, "generation_config", None) is None:
+        raise ArgumentError("eviction_no_generate", kind=type(model).__name__)
+    switched = _switches(model, chosen)
+    latent = any(hasattr(module, "kv_b_proj") for module in model.modules())
+    if latent and scope == "head":
+        raise ArgumentError("eviction_head_latent", kind=type(model).__name__)
+    budgets = _layer_budgets(model, chosen, whole)
+    if not switched and len({own.budget for own in budgets if own is not None}) > 1:
+        name = model.config._attn_implementation
+        raise ArgumentError("eviction_uneven", policy=type(chosen).__name__, name=name)
+    rotary = _rotary(model, chosen, budgets, latent) if positions == "reindexed" else None
+    turning = find_rotary(model, latent) if chosen.echo_shift else None
+    options: dict[str, Any] = {
+        "scope": scope,
+        "when": when,
+        "latent": latent,
+        "rotary": rotary,
+        "turning": turning,
+        "num_layers": len(budgets),
+    }
+    rules = [
+        None if own is None else Rules(chosen, own, layer=layer, **options)
+        for layer, own in enumerate(budgets)
+    ]
+    eviction = Eviction(
+        model,
+        chosen,
+        whole,
+        rules,
+        scope=scope,
+        positions=positions,
+        other_caches=other_caches,
+        switched=switched,
+        undo=None,
+    )
+    eviction.undo = Connection(model, eviction, prefill_chunk)
+    return eviction
+
+
+def remove_kv_eviction(model: Any) -> None:
+    """Give ``model`` back as it was before ``install_kv_eviction``. Raises ``ArgumentError`` without an install."""
+    eviction_of(model).remove()
+
+
+def reset_eviction_scores(model: Any) -> None:
+    """Let the policy forget what it has seen of the text in the model's last cache, which keeps its tokens.
+
+    A new ``generate`` begins with a new cache and no scores; this is for a text that goes on in the same cache about
+    something else. Raises ``ArgumentError`` without an install.
+    """
+    eviction_of(model).reset_scores()
+
+
+def eviction_of(model: Any) -> Eviction:
+    """What ``install_kv_eviction`` returned for ``model``. Raises ``ArgumentError`` without an install."""
+    found = getattr(model, ATTRIBUTE, None)
+    if not isinstance(found, Eviction):
+        raise ArgumentError("eviction_not_installed", kind=type(model).__name__)
+    return found
+
+
+def _check_model(model: Any) -> None:
+    kind = type(model).__name__
+    if not hasattr(model, "set_attn_implementation") or getattr(model.config, "is_encoder_decoder", False):
+        raise ArgumentError("models_not_a_decoder", kind=kind)
+    if any(
+        hasattr(module, ATTRIBUTE) for module in model.modules()
+    ):  # or in a model that has layers in common
+        raise ArgumentError("eviction_installed", kind=kind)
+    if model.training:
+        raise ArgumentError("models_training", kind=kind)
+    config = model.config.get_text_config(decoder=True)
+    shares = any(mode == "reuse" for mode in getattr(config, "kv_sharing_modes", None) or ())
+    if shares or getattr(
+        config, "num_kv_shared_layers", False
+    ):  # the latter in older releases of transformers
+        raise ArgumentError("eviction_shared", kind=kind)
+    if not any(full_layers(config)):
+        raise ArgumentError("eviction_no_full_layer", kind=kind)
+
+
+def _switches(model: Any, policy: Policy) -> bool:
+    """Whether the model is to call our attention function: where its own is one that we can stand beside."""
+    kind, own = type(model).__name__, model.config._attn_implementation
+    if not type(model)._can_set_attn_implementation():
+        raise ArgumentError("eviction_attention_fixed", kind=kind)
+    if own in NAMES:
+        return True
+    if own in NAMES.values():
+        raise ArgumentError("eviction_shared_config", kind=kind)
+    if policy.needs & (Needs.PROBS | Needs.WINDOW | Needs.ECHO):
+        raise ArgumentError("eviction_no_probs", policy=type(policy).__name__, name=own)
+    return False
+
+
+def _layer_budgets(model: Any, policy: Policy, whole: Budget) -> list[Budget | None]:
+    """A ``Budget`` for each layer that forgets, None for the others."""
+    full = full_layers(model.config.get_text_config(decoder=True))
+    shares = policy.layer_budgets(whole.budget, sum(full))
+    if len(shares) != sum(full) or sum(shares) != whole.budget * sum(full):
+        total = whole.budget * sum(full)
+        raise ArgumentError("eviction_budgets", policy=type(policy).__name__, given=list(shares), total=total)
+    left = iter(shares)
+    return [
+        Budget(whole.n_sink, next(left), whole.n_recent, whole.evict_every) if forgets else None
+        for forgets in full
+    ]
+
+
+def _rotary(model: Any, policy: Policy, budgets: list[Budget | None], latent: bool) -> Rotary:
+    """The model's rotary embedding, if positions can be counted anew."""
+    if None in budgets or len({budget.budget for budget in budgets if budget is not None}) > 1:
+        raise ArgumentError("eviction_reindexed_layers", kind=type(model).__name__)
+    if policy.window > 1:
+        name = type(policy).__name__
+        raise ArgumentError("eviction_reindexed_window", policy=name, window=policy.window)
+    return find_rotary(model, latent)
+
+
+class Connection:
+    """What joins a model and its ``Eviction``, as plain attributes, so that a copy of the model gets its own."""
+
+    def __init__(self, model: Any, eviction: Eviction, prefill_chunk: int | None):
+        register()
+        self.model, self.switched = model, eviction.switched
+        own = model.config._attn_implementation
+        parts = {name: getattr(model.config, name, None) for name in getattr(model.config, "sub_configs", ())}
+        of_parts = {name: part._attn_implementation for name, part in parts.items() if part is not None}
+        self.attention = {"": own} | of_parts  # a vision part may have another one than the text's
+        if self.switched:
+            model.set_attn_implementation(NAMES[own])
+        inside = (module for module in model.modules() if isinstance(getattr(module, "layer_idx", None), int))
+        self.marked = [model, *inside]
+        for module in self.marked:
+            setattr(module, ATTRIBUTE, eviction)
+        self.hooks = [
+            model.register_forward_pre_hook(eviction.before, with_kwargs=True),
+            model.register_forward_hook(eviction.after, with_kwargs=True, always_call=True),
+        ]
+        self.chunked = prefill_chunk is not None
+        if self.chunked:
+            self.chunk = getattr(model.generation_config, "prefill_chunk_size", None)
+            model.generation_config.prefill_chunk_size = prefill_chunk
+
+    def undo(self) -> None:
+        """Give the model back as it was."""
+        for hook in self.hooks:
+            hook.remove()
+        for module in self.marked:
+            delattr(module, ATTRIBUTE)
+        if self.switched:
+            self.model.set_attn_implementation(self.attention)
+        if self.chunked:
+            self.model.generation_config.prefill_chunk_size = self.chunk

@@ -1,0 +1,315 @@
+"""EvictingLayer: a cache layer of transformers that forgets. Lessons 14 and 15.
+
+``get_seq_length`` counts every token that the layer has seen, so a model goes on with true positions; ``resident``
+counts those that it still has. An attention function appends with ``update``, tells what it saw with ``observe`` and
+ends with ``evict``; the storage then shrinks to what is kept.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import CacheLayerMixin
+
+from minikv.errors import ArgumentError
+from minikv.eviction.buffers import TokenBuffers, take
+from minikv.eviction.layer_checks import check_score, check_update
+from minikv.eviction.policy import Seen, View
+from minikv.eviction.rules import Record, Rules
+from minikv.eviction.select import few_worst, select
+
+
+class EvictingLayer(CacheLayerMixin):
+    """Keys [B, H, S, Dk] and values [B, H, S, Dv] of the resident tokens; on MLA latents and their rope part, H = 1.
+
+    Everything is made by the first ``update``, on its device and for its batch, and again after ``reset``.
+    """
+
+    is_sliding = False
+    is_compileable = False
+    is_croppable = False
+    keys: Any
+    values: Any
+    cumulative_length: int
+    new: int  # tokens of the last update
+    padded: bool  # whether any token was padding
+    pending: bool  # whether an update waits for its evict
+    coming: Tensor | None  # [B, T]: which of the next tokens are no padding
+    announced: bool  # whether ``expect`` has said so
+    queries: tuple[Tensor, Tensor] | None  # the last ones [B, Hq, W, D], and their places [B, W]
+    _tokens: TokenBuffers | None
+    _padding: Tensor  # [B]: columns of padding so far
+    _in_order: bool  # whether the slots are in the order of the positions
+
+    def __init__(self, rules: Rules, record: Record | None = None):
+        super().__init__()
+        self.rules = rules
+        self.record = Record() if record is None else record
+        self.paused = False
+        self._clear()
+
+    # What transformers asks
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Empty buffers of the dtype, device, batch and heads of these tensors."""
+        batch, heads = key_states.shape[:2]
+        self.dtype, self.device = key_states.dtype, key_states.device
+        shared = 1 if self.rules.scope == "layer" else heads
+        empty = {
+            "keys": key_states.new_empty(batch, heads, 0, key_states.shape[-1]),
+            "values": value_states.new_empty(batch, heads, 0, value_states.shape[-1]),
+            "positions": key_states.new_empty(batch, shared, 0, dtype=torch.int64),
+        }
+        if self.rules.keeps_state:
+            empty["state"] = key_states.new_empty(batch, heads, 0, dtype=torch.float32)
+        self._tokens = TokenBuffers(empty)
+        self._padding = key_states.new_zeros(batch, dtype=torch.int64)
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Append tokens [B, H, T, D]; returns K and V [B, H, S, D] of all resident tokens, the new ones at the end.
+
+        The tensors are views of the storage, good until the next eviction. Raises ``ArgumentError`` for another batch,
+        device, dtype or shape than the resident tokens', for tensors that autograd follows, and for a text with padding
+        or places counted anew in a model that has no eviction installed any more.
+        """
+        check_update(self, key_states, value_states)
+        if self._tokens is None:
+            self.lazy_initialization(key_states, value_states)
+        self._make_writable()
+        new = key_states.shape[2]
+        places = self._places(new)
+        added = {"keys": key_states, "values": value_states, "positions": places.unsqueeze(1)}
+        if self.rules.rotary is not None:
+            turned = "values" if self.rules.latent else "keys"
+            held = self.valid.sum(-1, keepdim=True) if self.resident else 0
+            added[turned] = self.rules.rotary.off(added[turned], places >= 0, held)
+        self._store.append(added, self.rules.budget.peak_resident + 1)
+        self.cumulative_length += new
+        self.new, self.pending, self.coming, self.announced = new, True, None, False
+        self.record.forwards += 1
+        self._publish()
+        return self._turned()
+
+    def get_seq_length(self) -> int:
+        """Tokens seen so far, evicted ones and padding included: where the next token stands."""
+        return self.cumulative_length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """(keys that a forward of ``query_length`` tokens will see, the tokens that are no longer there)."""
+        return self.resident + query_length, self.cumulative_length - self.resident
+
+    def get_max_length(self) -> int:
+        """-1: a text may go on for ever."""
+        return -1
+
+    get_max_cache_shape = get_max_length  # its name in older releases of transformers
+
+    def reset(self) -> None:
+        """Forget all tokens and scores; the next ``update`` may bring another batch, on another device."""
+        self._clear()
+        self.record.clear()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Raise ``ArgumentError`` unless there is nothing to remove: what an eviction has dropped cannot come back."""
+        if tokens_to_remove:
+            raise ArgumentError("eviction_crop", layer=self.rules.layer, count=abs(tokens_to_remove))
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Row i becomes what row ``beam_idx[i]`` was."""
+        self.batch_select_indices(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Every row ``repeats`` times, one behind the other."""
+        if self._tokens is not None:
+            rows = torch.arange(len(self._padding), device=self.device).repeat_interleave(repeats)
+            self.batch_select_indices(rows)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these rows, in this order. ``indices``: int64, or bool [B]."""
+        if self._tokens is None:
+            return
+        rows = indices.to(self.device)
+        self._tokens.for_rows(lambda tensor: tensor[rows])
+        self._padding = self._padding[rows]
+        if self.queries is not None:
+            self.queries = (self.queries[0][rows], self.queries[1][rows])
+        self._publish()
+
+    # What is there
+
+    @property
+    def resident(self) -> int:
+        """Tokens that the layer has, padding included."""
+        return 0 if self._tokens is None else self._tokens.length
+
+    @property
+    def positions(self) -> Tensor:
+        """[B, H or 1, S] int64: the resident tokens' places in their texts, from 0; -1 for padding."""
+        return self._store["positions"]
+
+    @property
+    def state(self) -> Tensor | None:
+        """[B, H, S] float32, a view: what the policy has made of the attention; None if it needs none."""
+        return self._store["state"] if self.rules.keeps_state else None
+
+    @property
+    def valid(self) -> Tensor:
+        """[B, S] bool: False for padding. The same for all heads: padding goes first, in each as much."""
+        return self.positions[:, 0] >= 0
+
+    @property
+    def storage_bytes(self) -> int:
+        """Bytes of the storage behind keys, values, positions and state, unused room included."""
+        return 0 if self._tokens is None else self._tokens.nbytes
+
+    @property
+    def due(self) -> bool:
+        """Whether ``evict`` would drop tokens."""
+        phase = self.rules.when == "always" or self.new > 1
+        return phase and not self.paused and self.resident > self.rules.budget.peak_resident
+
+    def view(self, window_probs: Tensor | None = None) -> View:
+        """What a policy scores."""
+        shape = (*self.keys.shape[:2], self.resident)
+        state = self.state
+        return View(
+            keys=self.keys,
+            values=self.values,
+            state=torch.zeros((), device=self.device).expand(shape) if state is None else state,
+            window_probs=window_probs,
+            positions=self.positions.expand(shape),
+            valid=self.valid,
+            layer=self.rules.layer,
+            num_layers=self.rules.num_layers,
+            latent=self.rules.latent,
+        )
+
+    def sees(self) -> Tensor | None:
+        """[B or 1, 1, T, S] bool: which keys each query of the last ``update`` may see. None: one query, all keys.
+
+        Every resident token that was there before is earlier than every new one, in whatever order the slots are.
+        """
+        if self.new == 1 and not self.padded:
+            return None
+        keys = torch.arange(self.resident, device=self.device)
+        queries = keys[self.resident - self.new :]
+        seen = (keys <= queries[:, None])[None, None]
+        if not self.padded:
+            return seen
+        seen = seen & self.valid[:, None, None]
+        return seen | ~seen.any(
+            -1, keepdim=True
+        )  # a query of padding sees all, since a softmax needs something
+
+    # What happens in a forward
+
+    def expect(self, valid: Tensor | None) -> None:
+        """The tokens of the next ``update``: ``valid`` [B, T] bool, False for padding; None: no padding."""
+        self.coming, self.announced = valid, True
+        self.padded = self.padded or valid is not None
+
+    def observe(self, sums: Tensor) -> None:
+        """Let the policy see the probabilities of this forward, reduced to ``sums`` [B, H, S] float32."""
+        state = self._store["state"]
+        after = self.rules.policy.observe(sums, Seen(state, self.new, self.positions.expand_as(state)))
+        if after is not state:
+            state.copy_(after)
+            self.record.observed += 1
+
+    def forget_scores(self) -> None:
+        """Set the state of all resident tokens to zero, and forget the last queries."""
+        self.queries = None
+        if self._tokens is not None and self.state is not None:
+            self._make_writable()
+            self.state.zero_()
+
+    def evict(self, window_probs: Tensor | None = None) -> None:
+        """Drop the tokens that the rules spare no room for, if this is the time; end the forward."""
+        self.pending = False
+        if self.due:
+            self._evict(self.rules.policy.score(self.view(window_probs)))
+        self.record.peak_resident = max(self.record.peak_resident, self.resident)
+
+    def compact(self, index: Tensor) -> None:
+        """Keep the slots ``index`` [B, H, keep] int64, in that order; the storage shrinks."""
+        self._store.compact(index, self.rules.budget.peak_resident + 1)
+        self._publish()
+
+    def _evict(self, score: Tensor) -> None:
+        budget = self.rules.budget
+        shape = (*self.keys.shape[:2], self.resident)
+        check_score(score, shape)
+        extra = self.resident - budget.capacity
+        few = self.new == 1 and extra <= budget.evict_every and not self.rules.in_order
+        if few:
+            self._drop(score, extra)
+        else:
+            places = None if self._in_order else self.positions
+            options = {"n_sink": budget.n_sink, "n_recent": budget.n_recent, "budget": budget.budget}
+            scored = score.expand(shape)
+            index = select(scored, valid=self.valid, scope=self.rules.scope, positions=places, **options)
+            self.compact(index)
+        self.record.evictions += 1
+        self.record.dropped += extra
+        if budget.n_sink == 0:
+            gone = ~(self.positions == 0).any(-1).all()
+            self.record.first_gone = gone | self.record.first_gone
+
+    def _drop(self, score: Tensor, extra: int) -> None:
+        """Drop the ``extra`` worst tokens; the last ones take their slots, and nothing else moves."""
+        budget, places = self.rules.budget, self.positions
+        kept = {"n_sink": budget.n_sink, "n_recent": budget.n_recent}
+        dropped = few_worst(score, places, extra, scope=self.rules.scope, **kept)
+        dropped = dropped.expand(*self.keys.shape[:2], extra)
+        ages = places.amax(-1, keepdim=True) - take(places, dropped)
+        self.record.dropped_few(ages, budget.n_recent + budget.evict_every)
+        self._store.drop(dropped)
+        self._in_order = False
+        self._publish()
+
+    # Inside
+
+    @property
+    def _store(self) -> TokenBuffers:
+        if self._tokens is None:
+            raise ArgumentError("eviction_empty_layer", layer=self.rules.layer)
+        return self._tokens
+
+    def _clear(self) -> None:
+        self._tokens = None
+        self._padding = torch.zeros(0, dtype=torch.int64)
+        self._in_order = True
+        self.keys = self.values = self.coming = self.queries = None
+        self.is_initialized = self.padded = self.pending = self.announced = False
+        self.cumulative_length = self.new = 0
+
+    def _make_writable(self) -> None:
+        """Tensors made under ``inference_mode`` cannot be written to outside it: go on with copies."""
+        if self.keys is not None and self.keys.is_inference() and not torch.is_inference_mode_enabled():
+            self._store.for_rows(torch.clone)
+
+    def _places(self, new: int) -> Tensor:
+        """[B, T] int64: the places of the next tokens, -1 for padding; what is padding is counted."""
+        columns = torch.arange(self.cumulative_length, self.cumulative_length + new, device=self.device)
+        if self.coming is None:
+            return columns - self._padding[:, None]
+        valid = self.coming.to(self.device)
+        padding = self._padding[:, None] + (~valid).cumsum(-1)
+        self._padding = padding[:, -1]
+        return (columns - padding).masked_fill(~valid, -1)
+
+    def _publish(self) -> None:
+        """Set what transformers reads of a layer."""
+        self.keys, self.values = self._store["keys"], self._store["values"]
+
+    def _turned(self) -> tuple[Tensor, Tensor]:
+        """K and V with the rotated one of them at the places 0, 1, ... of the resident tokens."""
+        rotary = self.rules.rotary
+        if rotary is None:
+            return self.keys, self.values
+        if self.rules.latent:
+            return self.keys, rotary.on(self.values, self.valid)
+        return rotary.on(self.keys, self.valid), self.values

@@ -1,0 +1,165 @@
+"""PagedEviction: a policy on a paged cache. Survivors are packed into the first blocks; the rest is free. Lesson 14.
+
+    eviction = PagedEviction(cache, manager, "h2o", budget=Budget(n_sink=4, budget=20, n_recent=8))
+    eviction.add("a")                                     beside manager.allocate("a", ...)
+    batch = replace(batch, observer=eviction.observer(["a"], [1]))
+    adapter.forward(tokens, batch)                        every step: the policy sees what is looked at
+    manager.commit("a")
+    eviction.evict(eviction.due(["a"]))                   back to the capacity
+
+Every layer of a kind shares the sequence's block table, so in each the same number of tokens stays; which tokens, each
+layer decides for itself, and with ``scope="head"`` each KV head. Attention needs nothing to know of it: keys carry the
+rotation of their true positions, and every cached token lies before every later query, in whatever slot.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from minikv.blocks import BlockManager
+from minikv.cache import PagedKVCache
+from minikv.errors import ArgumentError
+from minikv.eviction.budget import Budget
+from minikv.eviction.paged_blocks import PER_BLOCK, blocks_to_keep, token_ranks
+from minikv.eviction.paged_checks import check_policy, layers_without_window
+from minikv.eviction.paged_evictor import PagedEvictor
+from minikv.eviction.paged_observer import PagedObserver
+from minikv.eviction.paged_plan import PlannedEviction, held, plan_eviction
+from minikv.eviction.paged_records import SavedRecord
+from minikv.eviction.policies import policy_of
+from minikv.eviction.policy import Policy
+from minikv.eviction.select import SCOPES
+
+UNITS = ("token", "block")
+
+
+class PagedEviction:
+    """``policy`` on the blocks of ``cache``, which ``manager`` shares out. Layers with a window forget by themselves.
+
+    ``budget``: how many tokens a layer keeps, in ``Budget``'s words. ``scope`` "layer": the heads of a layer keep the
+    same tokens; "head": each its own. ``unit`` "block" drops whole blocks from the table that all layers share, and
+    moves nothing; a block counts as much as its best token, or with ``per_block="sum"`` as all of them.
+
+    Raises ``ArgumentError`` for another cache or manager, a model without a layer that keeps everything, "head" where
+    there is one latent a token, another number of tokens in each layer (they share a table), a policy that wants the
+    largest probability of several queries or heads (a paged kernel gives their sum), and a capacity of too few blocks.
+    """
+
+    def __init__(
+        self,
+        cache: PagedKVCache,
+        manager: BlockManager,
+        policy: Policy | str = "h2o",
+        *,
+        budget: Budget,
+        scope: str = "layer",
+        unit: str = "token",
+        per_block: str = "max",
+    ):
+        self.cache, self.manager, self.budget = cache, manager, budget
+        self.policy, self.scope, self.unit, self.per_block = policy_of(policy), scope, unit, per_block
+        for what, value, known in (
+            ("scope", scope, SCOPES),
+            ("unit", unit, UNITS),
+            ("per_block", per_block, PER_BLOCK),
+        ):
+            if value not in known:
+                raise ArgumentError("unknown_choice", what=what, value=value, known=", ".join(known))
+        self._layers = layers_without_window(cache, manager)
+        check_policy(self.policy, budget, cache, self._layers, scope, unit)
+        self.evictor = PagedEvictor(cache, self._layers, self.policy, budget, scope)
+        self.records = self.evictor.records
+
+    def add(self, seq_id: Hashable) -> None:
+        """A sequence begins, allocated or about to be. What it finds in the prefix cache has no scores yet."""
+        self.records.add(seq_id)
+
+    def remove(self, seq_id: Hashable) -> None:
+        """A sequence has ended, or begins again from its first token."""
+        self.records.remove(seq_id)
+
+    def fork(self, parent: Hashable, child: Hashable) -> None:
+        """``child`` begins with what ``parent`` has, as in ``BlockManager.fork``."""
+        self.records.fork(parent, child)
+
+    def swap_out(self, seq_id: Hashable) -> SavedRecord:
+        """What has to be given to ``swap_in`` when the sequence's blocks are back from the host."""
+        return self.records.save(seq_id)
+
+    def swap_in(self, seq_id: Hashable, saved: SavedRecord) -> None:
+        """The sequence is back."""
+        self.records.restore(seq_id, saved)
+
+    def observer(self, seq_ids: Sequence[Hashable], queries: Sequence[int]) -> PagedObserver | None:
+        """For the ``Batch`` of the last ``queries[i]`` tokens of ``seq_ids[i]``; the manager has placed them.
+
+        None where the policy does not look at attention: nothing is computed then. What the policy sees of a forward
+        that fails stays; end its sequences.
+        """
+        return self.evictor.observer(seq_ids, queries, *self._lengths(seq_ids))
+
+    def due(self, seq_ids: Iterable[Hashable]) -> list[Hashable]:
+        """Those that hold more than ``budget.peak_resident`` tokens."""
+        names = list(seq_ids)
+        lengths, _ = self._lengths(names)
+        most = self.budget.peak_resident
+        return [name for name, length in zip(names, lengths, strict=True) if length > most]
+
+    def positions(self, seq_id: Hashable, layer: int) -> Tensor:
+        """int64 [kv_heads, S]: the true positions of the tokens that the sequence holds in ``layer``, by place."""
+        (length,), evicted = self._lengths([seq_id])
+        return self.records.positions(layer, [seq_id], length, evicted)[0]
+
+    @torch.no_grad()
+    def evict(self, seq_ids: Iterable[Hashable]) -> int:
+        """Bring these sequences down to the capacity; returns how many tokens were evicted, in each layer.
+
+        In tokens exactly ``budget.capacity`` stay, in blocks at most that many. Everything that they hold must be
+        committed. Raises ``ArgumentError`` before anything is changed, and ``OutOfBlocks`` where blocks that others
+        share cannot be copied: the sequence of which this is true is as before, those named before it are done.
+        """
+        names = [*dict.fromkeys(seq_ids)]
+        lengths, _ = self._lengths(names)
+        for name, length in zip(names, lengths, strict=True):
+            self.records.check(name)
+            for kind in self._layers:
+                self.manager.compact(name, length, kind)  # keeps everything: what it refuses, it refuses now
+        over = [name for name, length in zip(names, lengths, strict=True) if length > self.budget.capacity]
+        if self.unit == "token":
+            self._evict_tokens(over)
+        else:
+            self._evict_blocks(over)
+        return sum(lengths) - sum(self._lengths(names)[0])
+
+    def _evict_tokens(self, names: list[Hashable]) -> None:
+        plans: list[PlannedEviction] = []
+        try:
+            for name in names:
+                plans.append(plan_eviction(self.manager, name, self.budget.capacity))
+        finally:
+            self.evictor.carry_out(plans)
+
+    def _evict_blocks(self, names: list[Hashable]) -> None:
+        """All layers of a kind lose the same blocks: those that are worth least in their mean."""
+        for name in names:
+            length, evicted = held(self.manager, name)
+            for kind, layers in self._layers.items():
+                table = tuple(self.manager.block_table(name, kind))
+                plan = PlannedEviction(name, length, evicted, {})
+                tables = torch.tensor([table], device=self.cache.device)
+                views = [self.evictor.view(layer, [plan], tables) for layer in layers]
+                ranks = token_ranks([self.evictor.score(view) for view in views])
+                size, positions = self.cache.block_size, views[0].positions[:, 0]
+                keep = blocks_to_keep(ranks, positions, self.budget, size, self.per_block)[0]
+                self.manager.drop_blocks(name, (~keep).nonzero().flatten().tolist(), kind)
+                origin = keep.repeat_interleave(size)[:length].nonzero().flatten()
+                for layer, view in zip(layers, views, strict=True):
+                    heads = view.positions.shape[1]
+                    self.records.keep(layer, [name], origin.expand(1, heads, -1), view.positions)
+            self.records.pack(name, held(self.manager, name)[0])
+
+    def _lengths(self, names: Sequence[Hashable]) -> tuple[list[int], list[int]]:
+        """How many tokens each sequence holds, and how many it has lost; the same in every kind without a window."""
+        each = [held(self.manager, name) for name in names]
+        return [length for length, _ in each], [evicted for _, evicted in each]

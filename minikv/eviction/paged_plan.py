@@ -1,0 +1,63 @@
+"""The bookkeeping of an eviction in blocks, before any token moves. No torch: a scheduler plans it. Lesson 14.
+
+How many tokens stay is known without looking at any; which they are is decided on the device, later, when a
+``PagedEvictor`` carries the plan out. Between the two nothing may be written to the blocks that a plan has freed.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from minikv.blocks import BlockManager, Compaction
+from minikv.errors import OutOfBlocks
+
+
+@dataclass(frozen=True)
+class PlannedEviction:
+    """Of the ``length`` tokens that a sequence held, some stay: as many as ``compactions`` say, of each kind of layer.
+
+    ``evicted``: how many it had lost before.
+    """
+
+    seq_id: Hashable
+    length: int
+    evicted: int
+    compactions: dict[int, Compaction]
+
+    @property
+    def num_evicted(self) -> int:
+        """How many go, in each layer."""
+        return self.length - next(iter(self.compactions.values())).num_tokens
+
+    @property
+    def num_copies(self) -> int:
+        """Blocks that are copied first, because others hold them as well."""
+        return sum(len(each.copies) for each in self.compactions.values())
+
+
+def kinds_without_window(manager: BlockManager) -> list[int]:
+    """Those that eviction is for; the others forget by themselves."""
+    return [number for number, kind in enumerate(manager.kinds) if kind.window is None]
+
+
+def held(manager: BlockManager, seq_id: Hashable) -> tuple[int, int]:
+    """How many tokens a sequence holds in every kind without a window, and how many it has lost there."""
+    length = manager.length(seq_id, kinds_without_window(manager)[0])
+    return length, manager.num_tokens(seq_id) - length
+
+
+def plan_eviction(manager: BlockManager, seq_id: Hashable, keep: int) -> PlannedEviction:
+    """Keep ``keep`` tokens of a sequence that holds at least as many, in every kind without a window or in none.
+
+    Raises ``OutOfBlocks`` where blocks that others share cannot be copied, ``ArgumentError`` as ``compact`` does.
+    """
+    length, evicted = held(manager, seq_id)
+    kinds, kept = kinds_without_window(manager), -(-keep // manager.block_size)
+    for kind in kinds:
+        pool = manager.pools[kind]
+        shared = sum(pool.ref_count(block) > 1 for block in manager.block_table(seq_id, kind)[:kept])
+        if shared > pool.num_free and keep < length:
+            free, fits = pool.num_free, pool.num_free * pool.block_size
+            raise OutOfBlocks("out_of_blocks", asked=shared, free=free, total=pool.num_blocks, fits=fits)
+    return PlannedEviction(
+        seq_id, length, evicted, {kind: manager.compact(seq_id, keep, kind) for kind in kinds}
+    )
