@@ -35,7 +35,10 @@ AT_MOST_SLOWER = 1.10  # the decided run beside the better of the two
 
 @dataclass(frozen=True)
 class Size:
-    """Prompts of ``least`` to ``most`` tokens and answers of ``new``; the pool has room for ``fits`` mean prompts."""
+    """Prompts of ``least`` to ``most`` tokens and answers of ``new``; the pool has room for ``fits`` mean prompts.
+
+    ``prefix``: tokens of the prompts that come again.
+    """
 
     shape: ModelShape
     requests: int
@@ -44,6 +47,7 @@ class Size:
     new: int
     fits: int
     rounds: int
+    prefix: int
 
     @property
     def num_blocks(self) -> int:
@@ -63,8 +67,8 @@ class Size:
         return Load(name, tuple(Request(prompt, self.new) for prompt in prompts))
 
 
-QUICK = Size(SMALL, 8, 32, 64, 96, 5, 2)
-FULL = Size(SMALL, 32, 64, 128, 384, 16, 3)
+QUICK = Size(replace(SMALL, name="2 layers x 512", layers=2), 6, 32, 48, 64, 4, 2, 192)
+FULL = Size(SMALL, 32, 64, 128, 384, 16, 3, 512)
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ def of_preemption(runs: dict[str, list[Run]]) -> dict[str, float]:
 
 def preemption_rows(model: Any, size: Size) -> Iterator[Row]:
     load = size.load()
-    run(model, load.first(2), size, SWAP)  # what libraries do once is done
+    run(model, replace(size, new=4).load().first(2), size, SWAP)  # what libraries do once is done
     runs: dict[str, list[Run]] = {name: [] for name in RATES}
     for _ in range(size.rounds):
         for name, rates in RATES.items():
@@ -186,16 +190,19 @@ def preemption_rows(model: Any, size: Size) -> Iterator[Row]:
 
 
 def prefix_row(model: Any, size: Size) -> Row:
-    """Six prompts, one after another, twice; the device holds two of them."""
-    length = 4 * size.most
-    load = replace(size, least=length, most=length, requests=6).load()
+    """Four prompts, one after another, twice; the device holds two of them."""
+    length = size.prefix
+    load = replace(size, least=length, most=length, requests=4).load()
     prompts = [list(request.prompt) for request in load.requests]
     blocks = 2 * -(-length // BLOCK_SIZE) + 1
     seconds: dict[str, list[float]] = {"host": [], "none": []}
     tokens, hits = set(), 0.0
     for _ in range(size.rounds):
         for name, host in (
-            ("host", {"cpu_kv_bytes": 6 * (length + 16) * size.shape.token_bytes, "swap_rates": SWAP}),
+            (
+                "host",
+                {"cpu_kv_bytes": len(prompts) * (length + 16) * size.shape.token_bytes, "swap_rates": SWAP},
+            ),
             ("none", {}),
         ):
             log, params = EventLog(), SamplingParams(temperature=0, max_tokens=2)

@@ -8,7 +8,7 @@ import torch
 from benchmarks import offload
 from benchmarks.engine_cases import ModelShape, random_model
 
-SIZE = offload.Size(ModelShape("tiny", 2, 32, 48, 4, 2, 8, 64), 6, 16, 32, 24, 3, 1)
+SIZE = offload.Size(ModelShape("tiny", 2, 32, 48, 4, 2, 8, 64), 6, 16, 32, 24, 3, 1, 128)
 
 
 @pytest.fixture(scope="module")
