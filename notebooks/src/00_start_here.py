@@ -485,13 +485,13 @@ explain("what_is_free")
 # | 11 | [the engine](11_the_engine.ipynb) | how do 256 requests share one cache? |
 # | 12 | [beyond one GPU](12_beyond_one_gpu.ipynb) | what does each GPU keep? |
 # | 13 | [half the bytes](13_half_the_bytes.ipynb) | what do fewer bytes cost? |
-# | 14 | what to forget | which tokens can go? |
+# | 14 | [what to forget](14_what_to_forget.ipynb) | which tokens can go? |
 # | 15 | eviction on MLA | what changes with a latent? |
 # | 16 | [where did 6 GB go](16_where_did_6gb_go.ipynb) | who holds the memory after `generate()`? |
 # | 17 | a fleet on paper | how many GPUs does this traffic need? |
 # | 18 | capstone | serve this load within this budget |
 # | A | [errata](A_errata.ipynb) | which numbers in the wild are wrong? |
-# %% [markdown] key="routes" lang="zh" src="1abacb4f"
+# %% [markdown] key="routes" lang="zh" src="90e04347"
 # ## 学习路线
 #
 # | 你的情况 | 课程 |
@@ -519,7 +519,7 @@ explain("what_is_free")
 # | 11 | [推理引擎](11_the_engine.ipynb) | 256 个请求怎样共用一份缓存？ |
 # | 12 | [不止一块 GPU](12_beyond_one_gpu.ipynb) | 每块 GPU 各存什么？ |
 # | 13 | [一半的字节](13_half_the_bytes.ipynb) | 字节少了，代价是什么？ |
-# | 14 | 忘掉什么 | 哪些 token 可以丢？ |
+# | 14 | [忘掉什么](14_what_to_forget.ipynb) | 哪些 token 可以不要？ |
 # | 15 | MLA 上的淘汰 | 换成潜在向量（latent）之后有什么不同？ |
 # | 16 | [6 GB 去哪了](16_where_did_6gb_go.ipynb) | `generate()` 结束后，是谁还占着显存？ |
 # | 17 | 纸上的集群 | 这些流量需要多少块 GPU？ |

@@ -394,7 +394,7 @@ print(t("gemma_bytes", held=held, plan=sequence_bytes(spec, 256, 16), full=256 *
 # %% key="gemma_plot"
 figure = go.Figure()
 steps = list(range(1, len(used) + 1))
-for kind, (name, dash) in enumerate((("no window", "solid"), ("window of 64", "dash"))):
+for kind, (name, dash) in enumerate((("no window", "solid"), ("window of 64", "dot"))):
     held = [each[kind] for each in used]
     figure.add_scatter(x=steps, y=held, name=name, mode="lines", line={"dash": dash, "shape": "hv"})
 figure.update_xaxes(title="step: 4 chunks of the prompt, then a token each")

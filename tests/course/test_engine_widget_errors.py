@@ -8,6 +8,7 @@ import tomllib
 import tracemalloc
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -142,8 +143,13 @@ def test_others_of_the_same_llm_are_strangers(make):
 def test_200_updates_neither_grow_nor_leak(make):
     llm = make()
     widget = EngineWidget(llm, PROMPTS[:2], SamplingParams(temperature=0, max_tokens=20, ignore_eos=True))
+
     # Tokens without a model: tracing what is allocated makes torch slow.
-    llm.runner.run = lambda step, *_: Sampled([7] * len(step.sampled), [None] * len(step.sampled))
+    def made(step, *_):
+        sampled = Sampled([7] * len(step.sampled), [None] * len(step.sampled))
+        return SimpleNamespace(read=lambda: sampled)
+
+    llm.runner.run = made
     sizes, traced = [], []
     widget.observe(lambda change: sizes.append(len(json.dumps(change["new"]))), "view")
     tracemalloc.start()

@@ -9,6 +9,7 @@ import pytest
 
 import minikv
 from minikv.course.widgets.swap_cost import MAX_TOKENS, SwapCostWidget, prefill_flops
+from minikv.course.widgets.table import milliseconds
 from minikv.errors import ArgumentError, UnknownNameError
 from minikv.i18n import LANGUAGES
 from minikv.plan import CacheSpec, find_gpu
@@ -173,3 +174,13 @@ def test_the_text_is_the_same_answer_in_both_languages():
 def test_english_sentences_are_ascii():
     for sentence in tomllib.loads(MESSAGES.read_text(encoding="utf-8")).values():
         assert sentence["en"].isascii()
+
+
+def test_milliseconds_have_three_digits_and_no_powers_of_ten():
+    draw = random.Random(3)
+    assert [milliseconds(each) for each in (1.2e-5, 4.17e-3, 1.2345)] == ["0.0120", "4.17", "1,234"]
+    for _ in range(200):
+        seconds = 10 ** draw.uniform(-9, 4)
+        said = milliseconds(seconds)
+        assert float(said.replace(",", "")) == pytest.approx(seconds * 1e3, rel=5e-3)
+        assert "e" not in said

@@ -5,6 +5,7 @@ from minikv.course.widgets.blocks import BlocksWidget, SequenceBlocks
 from minikv.course.widgets.budget import BudgetWidget
 from minikv.course.widgets.engine import EngineWidget
 from minikv.course.widgets.growth import GrowthWidget
+from minikv.course.widgets.heat_map import HeatMapWidget
 from minikv.course.widgets.pool import PoolWidget
 from minikv.course.widgets.report_bar import ReportBar, report_bar
 from minikv.course.widgets.roofline import RooflineWidget
@@ -18,6 +19,7 @@ __all__ = [
     "BudgetWidget",
     "EngineWidget",
     "GrowthWidget",
+    "HeatMapWidget",
     "PoolWidget",
     "ReportBar",
     "RooflineWidget",

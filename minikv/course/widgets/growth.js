@@ -54,22 +54,13 @@ function drawGrowth(svg, view, form, paint) {
   });
 }
 
-function drawBytes(table, form, rows) {
-  table.hidden = !rows.length;
-  const head = form.columns.map((name) => htmlElement("th", { scope: "col" }, name));
-  const body = rows.map(({ key, label, values }) => htmlElement("tr", { "data-key": key },
-    htmlElement("th", { scope: "row" }, label), ...values.map((value) => htmlElement("td", {}, value))));
-  table.replaceChildren(
-    htmlElement("thead", {}, htmlElement("tr", {}, ...head)), htmlElement("tbody", {}, ...body));
-}
-
 const render = formWidget("growth", (form) => {
   const paint = paintBox();
   const svg = svgElement("svg");
-  const table = htmlElement("table");
+  const table = htmlElement("table", { class: "minikv-figures" });
   const draw = (view) => {
     drawGrowth(svg, view, form, paint);
-    drawBytes(table, form, view.table);
+    drawTable(table, form.columns, view.table);
   };
   return { above: [svg], below: [table], draw };
 });

@@ -58,8 +58,8 @@ class GrowthWidget(FormWidget):
     """
 
     _table = "widgets_growth"
-    _esm = source("bar.js", "form.js", "growth.js")
-    _css = source("shared.css", "form.css", "growth.css")
+    _esm = source("bar.js", "form.js", "table.js", "growth.js")
+    _css = source("shared.css", "form.css", "table.css", "growth.css")
 
     def __init__(
         self,

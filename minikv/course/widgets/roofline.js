@@ -64,21 +64,12 @@ function drawRoof(svg, view, form) {
   svg.append(besideLine(ridge, ROOF_FLOOR - LABEL_ROWS.ridge, plot.ridge.text));
 }
 
-function drawWork(table, form, rows) {
-  table.hidden = !rows.length;
-  const head = form.columns.map((name) => htmlElement("th", { scope: "col" }, name));
-  const body = rows.map(({ key, label, values }) => htmlElement("tr", { "data-key": key },
-    htmlElement("th", { scope: "row" }, label), ...values.map((value) => htmlElement("td", {}, value))));
-  table.replaceChildren(
-    htmlElement("thead", {}, htmlElement("tr", {}, ...head)), htmlElement("tbody", {}, ...body));
-}
-
 const render = formWidget("roofline", (form) => {
   const svg = svgElement("svg");
-  const table = htmlElement("table");
+  const table = htmlElement("table", { class: "minikv-figures" });
   const draw = (view) => {
     drawRoof(svg, view, form);
-    drawWork(table, form, view.table);
+    drawTable(table, form.columns, view.table);
   };
   return { above: [svg], below: [table], draw };
 });

@@ -11,6 +11,7 @@ from typing import Any
 
 from minikv.course.widgets.base import source
 from minikv.course.widgets.form import FormWidget, doubling, names, select, slider
+from minikv.course.widgets.table import figure_lines, figure_row, milliseconds
 from minikv.errors import ArgumentError, MiniKVError
 from minikv.i18n import text
 from minikv.plan import CacheSpec, find_gpu, find_model, gpu_names, model_names
@@ -37,8 +38,8 @@ class RooflineWidget(FormWidget):
     """
 
     _table = "widgets_roofline"
-    _esm = source("bar.js", "form.js", "roofline.js")
-    _css = source("shared.css", "form.css", "roofline.css")
+    _esm = source("bar.js", "form.js", "table.js", "roofline.js")
+    _css = source("shared.css", "form.css", "table.css", "roofline.css")
 
     def __init__(
         self,
@@ -72,12 +73,9 @@ class RooflineWidget(FormWidget):
         if view["error"]:
             return view["status"]
         own = text("widgets.kv_dtype_own", self._lang)
-        lines = [
-            text(f"{self._table}.summary", self._lang, **{**state, "kv_dtype": state["kv_dtype"] or own})
-        ]
-        for row in view["table"]:
-            lines.append("  " + " | ".join([row["label"], *row["values"]]))
-        return "\n".join([*lines, view["status"]])
+        values = {**state, "kv_dtype": state["kv_dtype"] or own}
+        summary = text(f"{self._table}.summary", self._lang, **values)
+        return "\n".join([summary, *figure_lines(view["table"]), view["status"]])
 
     def _form(self, lang: str) -> dict[str, Any]:
         columns = [text(f"{self._table}.column_{key}", lang) for key in ("gib", "gflop", "ratio", "time")]
@@ -199,15 +197,10 @@ def _plot(roof: Roof, intensities: dict[str, float], lang: str) -> dict[str, Any
 
 def _row(key: str, flops: int, num_bytes: int, roof: Roof, lang: str) -> dict[str, Any]:
     arithmetic, memory = flops / (roof.tflops * 1e12), num_bytes / (roof.bandwidth_gb_s * 1e9)
-    times = text("widgets_roofline.times", lang, memory=_ms(memory), arithmetic=_ms(arithmetic))
+    seconds = {"memory": milliseconds(memory), "arithmetic": milliseconds(arithmetic)}
+    times = text("widgets_roofline.times", lang, **seconds)
     values = [f"{gib(num_bytes):,.3f}", f"{flops / 1e9:,.1f}", f"{flops / num_bytes:,.2f}", times]
-    return {"key": key, "label": text(f"widgets_roofline.{key}", lang), "values": values}
-
-
-def _ms(seconds: float) -> str:
-    """Milliseconds with three significant digits, never in powers of ten."""
-    ms = seconds * 1e3
-    return f"{ms:,.{max(0, 2 - math.floor(math.log10(ms)))}f}"
+    return figure_row(key, "widgets_roofline.", values, lang)
 
 
 def _rate(tokens: float) -> str:
@@ -223,7 +216,7 @@ def _status(roof: Roof, work: DecodeWork, first: int | None, state: dict[str, An
         gpu=roof.name,
         intensity=work.intensity,
         ridge=roof.ridge,
-        floor=_ms(floor),
+        floor=milliseconds(floor),
         waiting=1 - arithmetic / floor,
         tokens=_rate(state["batch"] / floor),
     )

@@ -44,21 +44,12 @@ function drawSwapBars(svg, view) {
   (view.bars ?? []).forEach((bar, index) => drawSwapBar(svg, bar, SWAP.top + index * SWAP.gap, paint));
 }
 
-function drawSwapTable(table, form, rows) {
-  table.hidden = !rows.length;
-  const head = form.columns.map((name) => htmlElement("th", { scope: "col" }, name));
-  const body = rows.map(({ key, label, values }) => htmlElement("tr", { "data-key": key },
-    htmlElement("th", { scope: "row" }, label), ...values.map((value) => htmlElement("td", {}, value))));
-  table.replaceChildren(
-    htmlElement("thead", {}, htmlElement("tr", {}, ...head)), htmlElement("tbody", {}, ...body));
-}
-
 const render = formWidget("swap-cost", (form) => {
   const svg = svgElement("svg");
-  const table = htmlElement("table");
+  const table = htmlElement("table", { class: "minikv-figures" });
   const draw = (view) => {
     drawSwapBars(svg, view);
-    drawSwapTable(table, form, view.table);
+    drawTable(table, form.columns, view.table);
   };
   return { above: [svg], below: [table], draw };
 });

@@ -5,12 +5,12 @@ once are never needed, so one number) and the share of a GPU's FLOP rate that a 
 are ``minikv.plan.preemption``'s.
 """
 
-import math
 from functools import lru_cache
 from typing import Any
 
 from minikv.course.widgets.base import source
 from minikv.course.widgets.form import FormWidget, doubling, names, select, slider
+from minikv.course.widgets.table import figure_lines, figure_row, milliseconds
 from minikv.errors import ArgumentError, MiniKVError
 from minikv.i18n import text
 from minikv.plan import CacheSpec, find_gpu, find_model, gpu_names, model_names
@@ -46,8 +46,8 @@ class SwapCostWidget(FormWidget):
     """
 
     _table = "widgets_swap_cost"
-    _esm = source("bar.js", "form.js", "swap_cost.js")
-    _css = source("shared.css", "form.css", "parts.css", "swap_cost.css")
+    _esm = source("bar.js", "form.js", "table.js", "swap_cost.js")
+    _css = source("shared.css", "form.css", "parts.css", "table.css")
 
     def __init__(
         self,
@@ -77,8 +77,7 @@ class SwapCostWidget(FormWidget):
         if view["error"]:
             return view["status"]
         lines = [text(f"{self._table}.summary", self._lang, **state)]
-        lines += ["  " + " | ".join([row["label"], *row["values"]]) for row in view["table"]]
-        return "\n".join([*lines, view["status"]])
+        return "\n".join([*lines, *figure_lines(view["table"]), view["status"]])
 
     def _form(self, lang: str) -> dict[str, Any]:
         columns = [text(f"{self._table}.column_{key}", lang) for key in ("work", "rate", "time")]
@@ -174,8 +173,8 @@ def _view(
     swap, again = swap_seconds(num_bytes, rates), recompute_seconds(tokens, rates)
     per_token = break_even_prefill(num_bytes, rates.to_host, rates.to_device) * tokens
     values = {
-        "swap": _ms(swap),
-        "recompute": _ms(again),
+        "swap": milliseconds(swap),
+        "recompute": milliseconds(again),
         "times": max(swap, again) / min(swap, again),
         "prefill": rates.prefill,
         "even": per_token,
@@ -189,14 +188,21 @@ def _view(
     ]
     moved, link = format_bytes(num_bytes), f"{state['link']:,g} GB/s"
     table = [
-        _row("out", [moved, link, _ms(one_way)], lang),
-        _row("in", [moved, link, _ms(swap - one_way)], lang),
-        _row(
-            "again", [f"{flops / 1e12:,.2f} TFLOP", f"{flops / again / 1e12:,.1f} TFLOP/s", _ms(again)], lang
+        ("out", [moved, link, milliseconds(one_way)]),
+        ("in", [moved, link, milliseconds(swap - one_way)]),
+        (
+            "again",
+            [f"{flops / 1e12:,.2f} TFLOP", f"{flops / again / 1e12:,.1f} TFLOP/s", milliseconds(again)],
         ),
     ]
     aria = text("widgets_swap_cost.aria", lang, status=status)
-    return {"bars": bars, "table": table, "aria": aria, "status": status, "error": False}
+    return {
+        "bars": bars,
+        "table": [figure_row(key, "widgets_swap_cost.row_", figures, lang) for key, figures in table],
+        "aria": aria,
+        "status": status,
+        "error": False,
+    }
 
 
 def _bar(key: str, parts: list[tuple[str, int, float]], longest: float, lang: str) -> dict[str, Any]:
@@ -211,20 +217,10 @@ def _bar(key: str, parts: list[tuple[str, int, float]], longest: float, lang: st
         }
         for part, look, seconds in parts
     ]
-    whole = _ms(sum(seconds for _, _, seconds in parts))
+    whole = milliseconds(sum(seconds for _, _, seconds in parts))
     return {
         "key": key,
         "label": text(f"widgets_swap_cost.{key}", lang),
         "text": text("widgets_swap_cost.time_value", lang, value=whole),
         "parts": drawn,
     }
-
-
-def _row(key: str, values: list[str], lang: str) -> dict[str, Any]:
-    return {"key": key, "label": text(f"widgets_swap_cost.row_{key}", lang), "values": values}
-
-
-def _ms(seconds: float) -> str:
-    """Milliseconds with three significant digits, never in powers of ten."""
-    ms = seconds * 1e3
-    return f"{ms:,.{max(0, 2 - math.floor(math.log10(ms)))}f}"

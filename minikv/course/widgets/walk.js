@@ -52,22 +52,13 @@ function drawWalk(svg, view, form, paint) {
   }
 }
 
-function drawPrograms(table, form, rows) {
-  table.hidden = !rows.length;
-  const head = form.columns.map((name) => htmlElement("th", { scope: "col" }, name));
-  const body = rows.map(({ key, values: [program, ...rest] }) => htmlElement("tr", { "data-key": key },
-    htmlElement("th", { scope: "row" }, program), ...rest.map((value) => htmlElement("td", {}, value))));
-  table.replaceChildren(
-    htmlElement("thead", {}, htmlElement("tr", {}, ...head)), htmlElement("tbody", {}, ...body));
-}
-
 const render = formWidget("walk", (form) => {
   const paint = paintBox();
   const svg = svgElement("svg");
   const table = htmlElement("table");
   const draw = (view) => {
     drawWalk(svg, view, form, paint);
-    drawPrograms(table, form, view.table);
+    drawTable(table, form.columns, view.table.map(({ key, values: [label, ...values] }) => ({ key, label, values })));
   };
   return { above: [svg], below: [table], draw };
 });

@@ -63,7 +63,7 @@ class WalkWidget(FormWidget):
     """
 
     _table = "widgets_walk"
-    _esm = source("bar.js", "form.js", "walk.js")
+    _esm = source("bar.js", "form.js", "table.js", "walk.js")
     _css = source("shared.css", "form.css", "walk.css")
 
     def __init__(

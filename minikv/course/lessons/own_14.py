@@ -1,0 +1,144 @@
+"""Exercise 14.5: a policy of the learner's own, against chance, on the tiny model's own task."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torch.nn import functional
+
+from minikv.course.exercise import Exercise, Misconception
+from minikv.eviction import Needs, Policy, View
+
+CAPACITY, LENGTH = 48, 193
+TEXTS = 2  # in a run
+ENOUGH = 0.75  # of the questions; chance gets about a third
+
+
+@dataclass(frozen=True)
+class _Own(Policy):
+    """A learner's function as a policy that may look at everything."""
+
+    needs: ClassVar[Needs] = Needs.PROBS | Needs.WINDOW
+    fn: Callable[[View], Tensor]
+
+    @property
+    def window(self) -> int:
+        return 16
+
+    def score(self, view: View) -> Tensor:
+        return self.fn(view)
+
+
+def score(view: View) -> Tensor:
+    keys = functional.normalize(view.keys, dim=-1)
+    typical = keys.mean(2, keepdim=True)
+    return -functional.cosine_similarity(keys, typical, dim=-1)
+
+
+def score_the_typical(view):
+    """What is most like the others stays: the sign is wrong."""
+    return -score(view)
+
+
+def score_the_newest(view):
+    return view.positions.float()
+
+
+def score_the_oldest(view):
+    return -view.positions.float()
+
+
+def score_the_sum(view):
+    """H2O as it stands in the paper."""
+    return view.state
+
+
+def score_the_last_glances(view):
+    return view.window_probs
+
+
+def score_large_values(view):
+    return view.values.norm(dim=-1)
+
+
+_KNOWN = (
+    score,
+    score_the_typical,
+    score_the_newest,
+    score_the_oldest,
+    score_the_sum,
+    score_the_last_glances,
+    score_large_values,
+)
+
+
+def run_policy(fn: Callable[[View], Tensor], text: int, capacity: int) -> dict[str, int]:
+    """Of the questions about two texts: how many there are, and how many were answered.
+
+    The texts are read, each head keeps ``capacity`` of 193 tokens, and only then the questions come.
+    """
+    right = (_known_right if fn in _KNOWN else _right)(fn, text, capacity)
+    return {"right": right, "asked": sum(len(case.asked) for case in _cases(text))}
+
+
+def _right(fn: Callable[[View], Tensor], text: int, capacity: int) -> int:
+    from minikv.eviction.curves import evicting_with, shared_out
+    from minikv.eviction.suite import answer
+
+    evicting = evicting_with(_Own(fn), shared_out(capacity), scope="head")
+    return round(answer(_model(), _cases(text), evicting=evicting).right)
+
+
+_known_right = cache(_right)  # the reference and the known wrong answers are asked about every learner's runs
+
+
+@cache
+def _cases(text: int) -> tuple:
+    from minikv.eviction.tasks import make_cases
+
+    return tuple(make_cases("multikey", TEXTS, seed=text, length=LENGTH))
+
+
+@cache
+def _model():
+    from minikv.models import load
+
+    return load("tiny-gqa", device="cpu").model
+
+
+def good_enough(expected: Any, got: Any) -> bool:
+    """Whether ``got`` answers enough, as ``expected`` does; where that does not, whether the two are the same."""
+    if _passes(expected):
+        return _passes(got)
+    return expected == got
+
+
+def _passes(found: dict) -> bool:
+    return found["right"] >= ENOUGH * found["asked"]
+
+
+def draw_runs(rng) -> list[dict]:
+    """Thirty times two texts."""
+    return [{"text": rng.randrange(40), "capacity": CAPACITY} for _ in range(30)]
+
+
+OWN = Exercise(
+    id="14.5",
+    name="score",
+    signature=("text", "capacity"),
+    cases=draw_runs,
+    reference=score,
+    drive=run_policy,
+    equal=good_enough,
+    misconceptions=(
+        Misconception("typical", score_the_typical),
+        Misconception("newest", score_the_newest),
+        Misconception("oldest", score_the_oldest),
+        Misconception("summed", score_the_sum),
+        Misconception("last_glances", score_the_last_glances),
+        Misconception("large_values", score_large_values),
+    ),
+    limit_s=60.0,
+)

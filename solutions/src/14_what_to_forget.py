@@ -1,0 +1,235 @@
+# %% [meta]
+# [t4]
+# en = "Nothing here needs a GPU."
+# zh = "这里用不到 GPU。"
+
+# %% [markdown] key="peaks_task" lang="en"
+# ## 14.1 Capacity and peak
+#
+# A layer keeps `n_sink` sinks, `budget` heavy hitters and `n_recent` recent tokens: its capacity is the sum of the three.
+# A prompt of `prompt` tokens is computed in chunks of at most `chunk` tokens, each a step; then come steps of one token, until `new` tokens are generated. The last one generated is not stored.
+#
+# In a step its tokens come into the cache, and the forward reads all that are there. After it, if the layer holds `capacity + evict_every` tokens or more, it evicts down to its capacity.
+#
+# Return the most tokens that it holds inside a forward, and the most between two steps (or after the last): `(inside, between)`.
+# %% [markdown] key="peaks_task" lang="zh" src="44c75f06"
+# ## 14.1 容量与峰值
+#
+# 一层留 `n_sink` 个 sink、`budget` 个重要 token、`n_recent` 个近期 token：容量是三者之和。
+# 提示词有 `prompt` 个 token，分段计算，每段最多 `chunk` 个，一段是一步；然后每步一个 token，直到生成 `new` 个。生成的最后一个不存。
+#
+# 每一步，这一步的 token 先进缓存，前向计算要读缓存里的全部。之后，如果这一层有 `capacity + evict_every` 个 token 或更多，就淘汰到容量为止。
+#
+# 返回前向计算当中最多有多少个 token，以及两步之间（或最后一步之后）最多有多少个：`(inside, between)`。
+
+# %% key="peaks_stub"
+def peaks(
+    prompt: int, new: int, n_sink: int, budget: int, n_recent: int, evict_every: int, chunk: int
+) -> tuple[int, int]:
+    ### BEGIN SOLUTION
+    capacity = n_sink + budget + n_recent
+    chunks = [min(chunk, prompt - start) for start in range(0, prompt, chunk)]
+    held = inside = between = 0
+    for tokens in chunks + [1] * (new - 1):
+        held += tokens
+        inside = max(inside, held)
+        if held >= capacity + evict_every:
+            held = capacity
+        between = max(between, held)
+    return inside, between
+    ### END SOLUTION
+
+
+check("14.1", peaks)
+
+# %% [markdown] key="mass_task" lang="en"
+# ## 14.2 Who has been looked at?
+#
+# `scores` [KV heads, tokens before]: the attention that every token in the cache has got so far.
+# `probs` [query heads, queries, tokens now]: this step's probabilities; each query's row sums to 1. The step's own tokens are the last columns, and new.
+#
+# The query heads of a group are neighbours: with two KV heads and four query heads, heads 0 and 1 read KV head 0.
+# Return the scores after this step, [KV heads, tokens now]: what each token has got from all queries of all query heads of the group, added to what it had. New tokens had nothing.
+# %% [markdown] key="mass_task" lang="zh" src="1587d63e"
+# ## 14.2 谁被看过？
+#
+# `scores` [KV 头, 原有 token 数]：缓存里每个 token 到目前为止得到的注意力。
+# `probs` [query 头, query 数, 现有 token 数]：这一步的概率，每个 query 的一行加起来是 1。这一步自己的 token 在最后几列，是新的。
+#
+# 一组的 query 头是相邻的：两个 KV 头、四个 query 头时，query 头 0 和 1 读 KV 头 0。
+# 返回这一步之后的得分 [KV 头, 现有 token 数]：每个 token 从组内所有 query 头的所有 query 得到的，加上它原有的。新 token 原来什么也没有。
+
+# %% key="mass_stub"
+import torch
+
+
+def add_mass(scores: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
+    ### BEGIN SOLUTION
+    kv_heads, before = scores.shape
+    mass = probs.sum(1).view(kv_heads, -1, probs.shape[2]).sum(1)
+    mass[:, :before] += scores
+    return mass
+    ### END SOLUTION
+
+
+check("14.2", add_mass)
+
+# %% [markdown] key="choose_task" lang="en"
+# ## 14.3 Who stays?
+#
+# One KV head of one row of a batch: `score` has a number for each column, and `valid` says whether a token stands there (`False` is padding, on the left).
+#
+# Return the columns that stay, in ascending order. Of the tokens, without padding:
+#
+# - the first `n_sink` and the last `n_recent` stay, whatever they score;
+# - of those in between, the `budget` with the largest scores; of equal scores the earlier one first;
+# - where there are no more tokens than room, all of them.
+# %% [markdown] key="choose_task" lang="zh" src="7b2253ee"
+# ## 14.3 谁留下？
+#
+# 一批里的一行，其中的一个 KV 头：`score` 每列一个数，`valid` 说那一列有没有 token（`False` 是左边的填充）。
+#
+# 按升序返回要留的列。只看 token，不看填充：
+#
+# - 最前面 `n_sink` 个和最后面 `n_recent` 个留下，不管得分；
+# - 中间的，留得分最高的 `budget` 个；得分相同，靠前的优先；
+# - token 不比位置多时，全部留下。
+
+# %% key="choose_stub"
+def choose(score: list[float], valid: list[bool], n_sink: int, n_recent: int, budget: int) -> list[int]:
+    ### BEGIN SOLUTION
+    columns = [column for column in range(len(valid)) if valid[column]]
+    if len(columns) <= n_sink + budget + n_recent:
+        return columns
+    end = len(columns) - n_recent
+    ranked = sorted(columns[n_sink:end], key=lambda column: (-score[column], column))
+    return sorted(columns[:n_sink] + ranked[:budget] + columns[end:])
+    ### END SOLUTION
+
+
+check("14.3", choose)
+
+# %% [markdown] key="choose_why" lang="en"
+# ### BEGIN SOLUTION
+# In the package this is `minikv.eviction.select`, for all heads and rows at once. There every row of a batch keeps equally many columns, since a tensor has no ragged rows.
+# ### END SOLUTION
+# %% [markdown] key="choose_why" lang="zh" src="e9faed0b"
+# ### BEGIN SOLUTION
+# 在本包里这就是 `minikv.eviction.select`，所有头、所有行一次做完。那里一批的每一行都留同样多的列，因为张量的各行不能长短不一。
+# ### END SOLUTION
+
+# %% [markdown] key="evict_task" lang="en"
+# ## 14.4 A decode step that forgets
+#
+# `layer` is one layer's cache of one sequence, with $n$ tokens in each of $H$ KV heads:
+#
+# - `layer.keys`, `layer.values` [H, n, D]
+# - `layer.scores` [H, n]: what each token has got so far
+# - `layer.positions` [H, n] int64: where in the text it stands
+# - `layer.length`: the tokens of the text so far, also those that are gone
+#
+# Three functions are given:
+#
+# - `new_token(position)`: key and value of the newest token, [H, D] each, the key rotated to `position`
+# - `attend(keys)`: what its queries look at among `keys`, [H, n], already summed over each group
+# - `choose(scores)`: which columns stay, [H, capacity] int64, ascending, each head's own
+#
+# Make one decode step: the new token comes into the cache, its score begins at 0, and its query looks at all that is there, itself included. Then, if there are `capacity + evict_every` tokens or more, keep those that `choose` names, and let go of the memory of the others.
+# Change `layer`; return nothing.
+# %% [markdown] key="evict_task" lang="zh" src="1bc9f3dd"
+# ## 14.4 会忘记的一步解码
+#
+# `layer` 是一条序列在一层里的缓存，$H$ 个 KV 头各有 $n$ 个 token：
+#
+# - `layer.keys`、`layer.values` [H, n, D]
+# - `layer.scores` [H, n]：每个 token 到目前为止得到多少
+# - `layer.positions` [H, n] int64：它在文本里的位置
+# - `layer.length`：到目前为止文本有多少个 token，走了的也算
+#
+# 三个函数已经给好：
+#
+# - `new_token(position)`：最新 token 的 key 和 value，各为 [H, D]，key 已经旋转到 `position`
+# - `attend(keys)`：它的 query 在 `keys` 里看哪些，[H, n]，每组已经求和
+# - `choose(scores)`：哪些列留下，[H, capacity] int64，升序，每个头各选各的
+#
+# 做一步解码：新 token 进缓存，得分从 0 开始，它的 query 看缓存里的全部，包括自己。之后，如果有 `capacity + evict_every` 个 token 或更多，就留下 `choose` 给出的，其余的存储也要放掉。
+# 直接修改 `layer`，不用返回。
+
+# %% key="evict_stub"
+def step(layer, new_token, attend, choose, capacity: int, evict_every: int) -> None:
+    ### BEGIN SOLUTION
+    key, value = new_token(layer.length)
+    new_score = layer.scores.new_zeros(len(key), 1)
+    new_position = layer.positions.new_full((len(key), 1), layer.length)
+    layer.keys = torch.cat([layer.keys, key[:, None]], 1)
+    layer.values = torch.cat([layer.values, value[:, None]], 1)
+    layer.scores = torch.cat([layer.scores, new_score], 1)
+    layer.positions = torch.cat([layer.positions, new_position], 1)
+    layer.length += 1
+
+    layer.scores = layer.scores + attend(layer.keys)
+    if layer.keys.shape[1] >= capacity + evict_every:
+        kept = choose(layer.scores)
+        rows = kept[..., None].expand(-1, -1, layer.keys.shape[2])
+        layer.keys, layer.values = layer.keys.gather(1, rows), layer.values.gather(1, rows)
+        layer.scores, layer.positions = layer.scores.gather(1, kept), layer.positions.gather(1, kept)
+    ### END SOLUTION
+
+
+check("14.4", step)
+
+# %% [markdown] key="evict_why" lang="en"
+# ### BEGIN SOLUTION
+# `gather` makes new tensors of just the size that is kept, so the old ones are freed when their names are assigned anew.
+# ### END SOLUTION
+# %% [markdown] key="evict_why" lang="zh" src="b8d56ff2"
+# ### BEGIN SOLUTION
+# `gather` 新建的张量大小正好是留下的那些；名字一重新赋值，旧的就释放了。
+# ### END SOLUTION
+
+# %% [markdown] key="own_task" lang="en"
+# ## 14.5 A policy of your own
+#
+# Two texts are read, each of 193 tokens with 24 facts. Every KV head of tiny-gqa keeps 48 tokens: 4 sinks, the last 12, and 32 that *you* choose. Then the questions come, and nobody knew them before.
+#
+# `score(view)` gives every token a number, [B, H, S] float32; the largest stay. In `view`, for one layer:
+#
+# - `view.keys`, `view.values` [B, H, S, D], as cached
+# - `view.state` [B, H, S]: the attention that a token has got, summed over queries and groups
+# - `view.window_probs` [B, H, S]: what the last 16 queries gave it
+# - `view.positions` [B, H, S]; and `view.layer`, `view.num_layers`
+#
+# It passes if in every run at least three of four questions are answered; a random choice gets about one of three. (The check runs the model 30 times, with other texts: it takes some seconds.)
+# %% [markdown] key="own_task" lang="zh" src="c9e13314"
+# ## 14.5 自己的策略
+#
+# 读两篇文本，每篇 193 个 token，24 条事实。tiny-gqa 的每个 KV 头留 48 个 token：4 个 sink、最后 12 个，还有 32 个由**你**来选。然后问题才来，事先谁也不知道。
+#
+# `score(view)` 给每个 token 一个数，[B, H, S] float32，最大的留下。`view` 是一层的内容：
+#
+# - `view.keys`、`view.values` [B, H, S, D]，即缓存里的
+# - `view.state` [B, H, S]：一个 token 得到的注意力，已经对 query 和组求和
+# - `view.window_probs` [B, H, S]：最后 16 个 query 给它多少
+# - `view.positions` [B, H, S]；以及 `view.layer`、`view.num_layers`
+#
+# 每次运行，四题里至少答对三题，才算通过；随便选大约只能三题对一题。（检查会换着文本把模型运行 30 次，需要几秒。）
+
+# %% key="own_stub"
+def score(view) -> torch.Tensor:
+    ### BEGIN SOLUTION
+    keys = torch.nn.functional.normalize(view.keys, dim=-1)
+    typical = keys.mean(2, keepdim=True)
+    return -torch.nn.functional.cosine_similarity(keys, typical, dim=-1)
+    ### END SOLUTION
+
+
+check("14.5", score)
+
+# %% [markdown] key="own_why" lang="en"
+# ### BEGIN SOLUTION
+# This is KeyDiff ([2025](https://arxiv.org/abs/2504.15364)). It never asks for attention, so it also works with kernels that do not tell any.
+# ### END SOLUTION
+# %% [markdown] key="own_why" lang="zh" src="de81e858"
+# ### BEGIN SOLUTION
+# 这就是 KeyDiff（[2025](https://arxiv.org/abs/2504.15364)）。它从不问注意力，所以不给出注意力的 kernel 也能用。
+# ### END SOLUTION
