@@ -40,8 +40,8 @@ MAY_IMPORT = {
 WITHOUT_TORCH = {"plan", "blocks", "errors", "i18n", "units", "__init__"}
 # The parts of the engine that a simulated clock can drive.
 ENGINE_WITHOUT_TORCH = set(
-    """capacity detokenizer events metrics offload outputs planner prompt_lookup reporter sampling_params scheduler
-    sequence step view""".split()
+    """capacity detokenizer events evicting metrics offload open_steps outputs planner prompt_lookup reporter
+    sampling_params scheduler sequence step view""".split()
 )
 WIDGETS = {"ipywidgets", "plotly", "anywidget"}
 
