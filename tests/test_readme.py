@@ -64,13 +64,14 @@ def test_the_allocation_example_says_what_it_gives(name):
 
 
 @pytest.mark.parametrize("name", READMES)
-def test_the_engine_example_says_what_it_gives(name):
-    code = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)[3]
-    program, _, said = code.partition("\nfirst.text")
+@pytest.mark.parametrize(("place", "first", "count"), [(3, "first.text", 2), (4, "eviction.capacity", 3)])
+def test_the_example_of_a_model_says_what_it_gives(name, place, first, count):
+    code = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)[place]
+    program, _, said = code.partition(f"\n{first}")
     values: dict = {}
     exec(program, values)
-    lines = re.findall(r"^(.+?)  # (.+)$", "first.text" + said, re.MULTILINE)
-    assert len(lines) == 2
+    lines = re.findall(r"^(.+?)  # (.+)$", first + said, re.MULTILINE)
+    assert len(lines) == count
     for call, value in lines:
         assert str(eval(call, values)) == value
 
