@@ -1,5 +1,6 @@
 """The five suspects of lesson 16 on the transformers that is installed, and what really keeps memory after a call."""
 
+import gc
 import subprocess
 import sys
 
@@ -177,6 +178,7 @@ def test_ipython_keeps_the_last_error(shell, capsys):
 
 def test_a_live_widget_keeps_what_its_traits_hold():
     ipywidgets = pytest.importorskip("ipywidgets")
+    gc.unfreeze()  # the list of live widgets may be older than this test
     traitlets = pytest.importorskip("traitlets")
 
     class Picture(ipywidgets.Widget):
@@ -193,6 +195,7 @@ def test_a_live_widget_keeps_what_its_traits_hold():
 
 def test_a_callback_of_a_live_widget_keeps_its_closure():
     ipywidgets = pytest.importorskip("ipywidgets")
+    gc.unfreeze()  # the list of live widgets may be older than this test
 
     def show():
         k_cache = torch.ones(60)
