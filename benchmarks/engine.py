@@ -76,7 +76,7 @@ DECODES = tuple(Decoding(batch, 256, 20) for batch in (1, 16, 64))
 ON_GPU = Scale(QWEN3_06B, 256, 100, 1024, 64, 100, 256, 2048, (256, 1024, 4096), (64, 256), DECODES_ON_GPU)
 ON_CPU = Scale(SMALL, 256, 12, 128, 48, 60, 64, 512, (32, 64, 128, 256), (16, 64), DECODES)
 LARGE = Scale(MEDIUM, 64, 12, 128, 16, 60, 64, 512, (32, 64, 128), (16, 64), DECODES)
-QUICK = Scale(SMALL, 40, 6, 48, 20, 20, 64, 256, (32, 64), (16,), (Decoding(1, 64, 10), Decoding(16, 64, 10)))
+QUICK = Scale(SMALL, 24, 6, 48, 12, 20, 64, 256, (32, 64), (16,), (Decoding(1, 64, 10), Decoding(16, 64, 10)))
 
 
 @dataclass(frozen=True)
