@@ -1,5 +1,6 @@
 """The benchmark of tensor parallel at tiny sizes: two real processes, and rows that compare what they measured."""
 
+import numpy as np
 import pytest
 
 from benchmarks import parallel
@@ -29,8 +30,9 @@ def test_every_decode_step_is_timed_with_and_without_the_engine(monkeypatch):
     rows = list(parallel.rows(2, DECODING))
     assert [row.holds for row in rows[:2]] == [True, True]
     added = rows[2]
-    best = {way: min(found[parallel.GQA][way]) for way in ("engine", "forward", "transformers")}
-    assert added.ours == 1e3 * (best["engine"] - best["forward"])
-    assert added.holds == (added.ours <= 0.05 * 1e3 * best["transformers"])
+    of = found[parallel.GQA]
+    more = np.array(of["engine"]) - np.array(of["forward"])
+    assert added.ours == pytest.approx(1e3 * np.median(more))
+    assert added.holds == (added.ours <= 0.05 * 1e3 * min(of["transformers"]))
     found[parallel.GQA]["held"][1]["kv"] += 1
     assert not next(iter(parallel.rows(2, DECODING))).holds, "a rank that holds other bytes is seen"
