@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: lab test test-quick setup notebooks clean
+.PHONY: lab test test-quick bench results setup notebooks clean
 
 lab: setup
 	$(BIN)/minikv lab $(ARGS)
@@ -16,6 +16,14 @@ test: setup
 # Unit tests and the notebooks that changed since the last commit: the inner loop.
 test-quick: setup
 	$(BIN)/python -m tools.run_tests --quick $(ARGS)
+
+# What this machine says to every claim, in a short form; RESULTS.md has the long ones.
+bench: setup
+	$(BIN)/python -m tools.bench $(ARGS)
+
+# RESULTS.md from benchmarks/results.
+results: setup
+	$(BIN)/python -m tools.results $(ARGS)
 
 # Generate and run the notebooks whose sources changed.
 notebooks: setup

@@ -1,0 +1,46 @@
+"""RESULTS.md says what the files of figures say, and nothing else."""
+
+import json
+import re
+
+import pytest
+
+from tools.results import RESULTS, ROOT, load, number, text_of
+
+
+def test_results_md_is_what_the_files_say():
+    assert (ROOT / "RESULTS.md").read_text(encoding="utf-8") == text_of(load(ROOT / RESULTS))
+
+
+def test_every_row_of_every_file_is_told():
+    text = text_of(load(ROOT / RESULTS))
+    files = [json.loads(path.read_text()) for path in (ROOT / RESULTS).glob("*.json")]
+    rows = [row for told in files for row in told["rows"] if "claim" in row]
+    assert len(re.findall(r"\| (holds|\*\*falls short\*\*) \|$", text, re.M)) == len(rows)
+    assert text.count("**falls short**") == sum(not row["holds"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(float("nan"), ""), (0, "0"), (0.123456, "0.1235"), (9999, "9999"), (1234567.8, "1,234,568")],
+)
+def test_numbers_have_four_digits(value, text):
+    assert number(value) == text
+
+
+def test_what_was_cut_says_so_and_pipes_do_not_break_the_table():
+    row = {
+        "claim": "a|b",
+        "ours": 1.0,
+        "peer": 0.0,
+        "ratio": float("nan"),
+        "unit": "s",
+        "goal": "g",
+        "holds": True,
+    }
+    told = {"device": "d", "versions": {"torch": "2"}, "complete": False, "rows": [row | {"peer_name": "p"}]}
+    text = text_of({"x.cuda": told})
+    assert "Not every section" in text
+    assert "a\\|b" in text
+    assert "python -m benchmarks.x`" in text
+    assert "(#xcuda)" in text

@@ -1,0 +1,97 @@
+"""RESULTS.md: every figure that was measured, as tables made from ``benchmarks/results``. Nobody types a number there.
+
+python -m tools.results            write RESULTS.md
+python -m tools.results --check    fail where RESULTS.md is not what the files say
+"""
+
+import argparse
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from tools.gpu.parts import RESULTS
+
+ROOT = Path(__file__).parent.parent
+HEAD = """# Results
+
+Made from `{folder}/*.json` by `python -m tools.results`; `make bench`
+measures a short form of all of them on your machine.
+`ratio` is ours / peer. What falls short of its goal says so; `docs/roadmap.md` says why, and what is owed.
+"""
+
+
+def load(folder: Path) -> dict[str, dict[str, Any]]:
+    """The files of figures in ``folder`` that have rows of claims, by name."""
+    found = {
+        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))
+    }
+    return {name: told for name, told in found.items() if told["rows"] and "claim" in told["rows"][0]}
+
+
+def text_of(results: dict[str, dict[str, Any]]) -> str:
+    """The whole file: a line for each benchmark, then its rows."""
+    lines = [HEAD.format(folder=RESULTS), "| benchmark | hold | fall short | device |", "|---|---|---|---|"]
+    for name, told in results.items():
+        held = sum(row["holds"] for row in told["rows"])
+        lines.append(
+            f"| [{name}](#{anchor(name)}) | {held} | {len(told['rows']) - held} | {told['device']} |"
+        )
+    for name, told in results.items():
+        lines += ["", *section(name, told)]
+    return "\n".join(lines) + "\n"
+
+
+def anchor(name: str) -> str:
+    """Where GitHub puts the heading of that name: without dots."""
+    return name.replace(".", "").lower()
+
+
+def section(name: str, told: dict[str, Any]) -> list[str]:
+    """One benchmark: how to repeat it, on what it ran, and its rows."""
+    versions = ", ".join(f"{library} {version}" for library, version in told["versions"].items())
+    lines = [
+        f"## {name}",
+        "",
+        f"`python -m benchmarks.{name.removesuffix('.cuda')}` on {told['device']}. {versions}.",
+    ]
+    if not told.get("complete", True):
+        lines.append("Not every section of it has run.")
+    lines += ["", "| claim | ours | peer | ratio | goal | |", "|---|---|---|---|---|---|"]
+    for row in told["rows"]:
+        numbers = (number(row[key]) for key in ("ours", "peer"))
+        ours, peer = (f"{figure} {row['unit']}" for figure in numbers)
+        mark = "holds" if row["holds"] else "**falls short**"
+        cells = (row["claim"], ours, f"{peer} ({row['peer_name']})", number(row["ratio"]), row["goal"])
+        lines.append("| " + " | ".join([*map(plain, cells), mark]) + " |")
+    return lines
+
+
+def plain(text: str) -> str:
+    """A cell that Markdown shows as it stands."""
+    return re.sub(r"([|*_<])", r"\\\1", text)
+
+
+def number(value: float) -> str:
+    """Four digits that count; nothing where there is no number."""
+    if not math.isfinite(value):
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where the file is stale")
+    options = parser.parse_args()
+    text, path = text_of(load(ROOT / RESULTS)), ROOT / "RESULTS.md"
+    if not options.check:
+        path.write_text(text, encoding="utf-8")
+    elif not path.is_file() or path.read_text(encoding="utf-8") != text:
+        print(f"RESULTS.md is not what {RESULTS} says: run python -m tools.results")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
