@@ -15,6 +15,7 @@ from time import perf_counter
 from traceback import clear_frames
 from typing import Any
 
+from minikv.engine.interrupts import Interrupts
 from minikv.engine.prompt_lookup import count_right
 from minikv.engine.prompts import Asked
 from minikv.engine.record import Inbox, Record, Samples
@@ -57,6 +58,7 @@ class Core:
         self._samples: dict[SequenceId, Samples] = {}
         self.took: Callable[[Step, float], None] | None = None
         self._stepping = False
+        self._interrupts = Interrupts()
         self._flights: list[Flight] = []  # of the scheduler's open steps, in their order
         self._changed: dict[str | int, None] = {}  # requests whose callers may have to be told something
         self._left: list[Inbox] = []  # callers who went while a step was computed
@@ -69,50 +71,56 @@ class Core:
         """Queue a request whose outputs go to ``inbox``. If anything raises, ``emit`` included, it is not queued."""
         if isinstance(name, str | int) and name in self._records:
             raise ArgumentError("request_exists", request=name)
-        try:
-            request = self.scheduler.add(name, asked.ids, asked.params, asked.salt)
-            samples = tuple(Samples(seq, self.tokenizer, seed, pieces) for seq in request.sequences)
-        except BaseException:
-            self.scheduler.abort(name)
-            raise
-        self._records[name] = Record(request, asked.text, samples, inbox)
-        self._samples |= {each.seq.id: each for each in samples}
-        if request.ended:  # ``emit`` has aborted it
-            self._settle([name])
+        with self._interrupts:
+            try:
+                request = self.scheduler.add(name, asked.ids, asked.params, asked.salt)
+                samples = tuple(Samples(seq, self.tokenizer, seed, pieces) for seq in request.sequences)
+            except BaseException:
+                self.scheduler.abort(name)
+                raise
+            self._records[name] = Record(request, asked.text, samples, inbox)
+            self._samples |= {each.seq.id: each for each in samples}
+            if request.ended:  # ``emit`` has aborted it
+                self._settle([name])
 
     def abort(self, name: str | int) -> bool:
         """End a request, and tell its caller. False if it has ended already."""
-        try:
-            return self.scheduler.abort(name)
-        finally:
-            self._settle([name] if isinstance(name, str | int) else [])
+        with self._interrupts:
+            try:
+                return self.scheduler.abort(name)
+            finally:
+                self._settle([name] if isinstance(name, str | int) else [])
 
     def drop(self, inbox: Inbox) -> None:
         """Abort the requests of a caller who has gone."""
-        self._left.append(inbox)
-        self._settle()
+        with self._interrupts:
+            self._left.append(inbox)
+            self._settle()
 
     def clear(self) -> None:
         """Abort every request, wait for what is in flight, and tell nobody."""
         self.check_between_steps()
-        self._abandon(list(self._records.values()))
+        with self._interrupts:
+            self._abandon(list(self._records.values()))
 
     def advance(self) -> None:
         """Compute one step, if there is any. Whatever happens in it, no block is lost, and every caller is told.
 
         An ``Exception`` fails the requests of the step and is in their outputs. What is raised here: anything else,
-        such as Ctrl+C, once the step has failed, and the one behind it; and what ``emit`` or ``clock`` raise before the
-        step has begun, or after it was done: then nothing has failed, and the next call goes on.
+        such as Ctrl+C in the forward, once the step has failed, and the one behind it; and Ctrl+C at any other moment,
+        and what ``emit`` or ``clock`` raise before the step has begun, or after it was done: then nothing has failed,
+        and the next call goes on.
         """
         self.check_between_steps()
         if not self.scheduler.has_work:
             return
-        self._stepping = True
-        try:
-            self._step()
-        finally:
-            self._stepping = False
-            self._settle()
+        with self._interrupts:
+            self._stepping = True
+            try:
+                self._step()
+            finally:
+                self._stepping = False
+                self._settle()
 
     def check_between_steps(self) -> None:
         """Raise ``ArgumentError`` inside a step: ``emit`` was called from there, and has called back."""
@@ -156,7 +164,8 @@ class Core:
         params = [each.params for each, item in due for _ in range(item.drafts + 1)]
         draws = [draw for each, item in due for draw in each.draws(item.drafts + 1, unread=int(step.ahead))]
         began = perf_counter()
-        drawing = self.runner.run(step, params, draws, before)
+        with self._interrupts.let_in():
+            drawing = self.runner.run(step, params, draws, before)
         return Flight(step, due, began, drawing)
 
     def _launch_ahead(self) -> Exception | None:
@@ -192,7 +201,8 @@ class Core:
         for each, _ in due:
             if not each.seq.ended:
                 each.catch_up()  # while a GPU computes
-        drawn = flight.drawing.read()
+        with self._interrupts.let_in():
+            drawn = flight.drawing.read()
         if self.took is not None and flight.alone:
             self.took(step, perf_counter() - flight.began)
         news, token_ids, stopped, end = [], [], [], 0
