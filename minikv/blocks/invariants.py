@@ -24,10 +24,9 @@ def check_holders(
         tables = Counter(block for seq in sequences for block in seq.tables[kind].live())
         for block in range(pool.num_blocks):
             holders = pool.ref_count(block)
-            if tables[block] + others[kind, block] != holders:
-                what = (
-                    f"block {block} of kind {kind} has {holders} holders and stands in {tables[block]} tables"
-                )
+            named = tables[block] + others[kind, block]
+            if named != holders:
+                what = f"block {block} of kind {kind} is counted for {holders} holders and has {named}"
                 raise BrokenInvariantError("invariant", what=what)
         for seq in sequences:
             for block in seq.tables[kind].blocks[: seq.tables[kind].private]:

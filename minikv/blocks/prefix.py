@@ -51,6 +51,8 @@ def token_array(tokens: Sequence[int]) -> array:
 
     Raises ``ArgumentError`` for what is not a one-dimensional sequence of ints.
     """
+    if isinstance(tokens, array) and tokens.typecode == "q":
+        return tokens[:]
     if isinstance(tokens, np.ndarray):
         too_wide = tokens.dtype == np.uint64 and bool((tokens > LARGEST_TOKEN).any())  # it would wrap
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu" or too_wide:

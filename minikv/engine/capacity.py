@@ -40,8 +40,9 @@ def refuse_what_never_fits(
         most = stored if most_resident is None or kind.window is not None else min(stored, most_resident)
         asked = peak_blocks(most, kind.window, size)
         if asked > kind.num_blocks:
+            code = "request_never_fits" if most == stored else "request_never_fits_evicting"
             raise RequestTooLarge(
-                "request_never_fits",
+                code,
                 request=request_id,
                 prompt=prompt,
                 max_tokens=max_tokens,
@@ -49,6 +50,7 @@ def refuse_what_never_fits(
                 asked=asked,
                 total=kind.num_blocks,
                 fits=_longest(manager) + 1,
+                most=most,
             )
 
 
@@ -66,19 +68,24 @@ def outstanding_blocks(
     manager: BlockManager,
     running: Iterable[Sequence],
     kind: int,
-    most_tokens: Callable[[Sequence, int], int] = lambda seq, num_tokens: num_tokens,
+    most_tokens: Callable[[Sequence, int], int] | None = None,
 ) -> int:
     """Blocks that the running sequences still need for the tokens that they have, and for one more each.
 
-    ``most_tokens``: how many of its tokens a sequence has at most at once; fewer than all where eviction takes some.
+    ``most_tokens``: how many of its tokens a sequence has at most at once, where eviction takes some; None: all.
     """
     size, window = manager.block_size, manager.kinds[kind].window
     total = 0
+    if window is None and most_tokens is None:
+        for seq in running:  # what follows, written out: it is asked for each that waits, of all who run
+            more = -(-(len(seq.tokens) + 1) // size) + -seq.num_placed // size
+            total += more + len(seq.pending) if more > 0 else len(seq.pending)
+        return total
     for seq in running:
         lost = 0 if window is not None else manager.num_evicted(seq.id, kind)
         held = held_blocks(seq.num_placed - lost, seq.num_computed - lost, window, size)
         peak = len(seq.tokens) + 1
-        peak = most_tokens(seq, peak) if window is None else peak
+        peak = most_tokens(seq, peak) if window is None and most_tokens is not None else peak
         total += max(0, peak_blocks(peak, window, size) - held) + len(seq.pending)
     return total
 

@@ -165,6 +165,8 @@ class OpenSteps(Planner):
         if waits:
             self._waiting.remove(seq)
             self._offload.drop(seq)
+            if seq.num_preemptions:
+                self.evicting.note("remove", seq.id)  # its record may lie on the host too
         self._report.end(now, seq, reason)
         if held and not self._is_in_a_step(seq):
             self._release(seq, now)

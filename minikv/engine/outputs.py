@@ -141,4 +141,4 @@ def request_output(
 ) -> RequestOutput:
     """The output of a request whose sequences have all ended."""
     cached = request.sequences[0].num_cached or 0
-    return RequestOutput(request.id, prompt, request.prompt, cached, completions)
+    return RequestOutput(request.id, prompt, tuple(request.prompt), cached, completions)

@@ -1,5 +1,6 @@
 """Planner: one step is put together here. Who is served, who gives blocks back, and who is admitted."""
 
+from array import array
 from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,7 +32,12 @@ class Plan:
         if end == len(seq.tokens):
             samples = (seq.id, *(other.id for other in seq.pending)) if seq.pending else (seq.id,)
         self.seqs.append(seq)
-        self.items.append(Scheduled(seq.id, start, tuple(seq.tokens[start:end]), decode, samples))
+        if end == start + 1:
+            tokens: tuple[int, ...] | array = (seq.tokens[start],)
+        else:
+            chunk = seq.tokens[start:end]
+            tokens = chunk if isinstance(chunk, array) else tuple(chunk)
+        self.items.append(Scheduled(seq.id, start, tokens, decode, samples))
         self.budget -= end - start
         seq.num_placed = end
 
@@ -88,7 +94,8 @@ class Planner:
 
     def owed_blocks(self, kind: int) -> int:
         """Blocks of one kind that the running sequences still need: nobody is admitted to them."""
-        return outstanding_blocks(self.manager, self._running, kind, self.evicting.most_tokens)
+        most_tokens = self.evicting.most_tokens if self.evicting.evicts else None
+        return outstanding_blocks(self.manager, self._running, kind, most_tokens)
 
     def draft_tokens(self, seq: Sequence, most: int) -> list[int]:
         """At most ``most`` tokens that may follow those of ``seq``. A wrong one costs its computation, no more."""
@@ -123,15 +130,18 @@ class Planner:
 
     def _serve_running(self, plan: Plan, now: float) -> None:
         """A token for each decode, the rest of the budget for the prefills, the oldest first."""
-        singles = sum(seq.missing == 1 for seq in self._running)  # each of them is sure of its token
+        # Mostly neither, and then the loop asks for neither: it runs once a token.
+        evicts, listens = self.evicting.evicts, self._report.listens
+        singles = sum([seq.missing == 1 for seq in self._running])  # each of them is sure of its token
         for place, seq in _while_it_shrinks(self._running):
-            missing = seq.missing
+            missing = len(seq.tokens) - seq.num_computed
             singles -= missing == 1
             want = min(missing, plan.budget - singles)
             while want > 0:
                 start = seq.num_computed
                 try:
-                    want, before = self._make_room(seq, want, now), self._report.free_blocks()
+                    want = self._make_room(seq, want, now) if evicts else want
+                    before = self._report.free_blocks() if listens else ()
                     end = start + (1 if want == 1 else max(1, min(want, self._room(seq))))
                     if end == start + 1:
                         copies = self.manager.append(seq.id, seq.tokens[start])
@@ -150,7 +160,8 @@ class Planner:
                     continue
                 plan.copies += copies
                 plan.put(seq, start, end, decode=missing == 1 and seq.num_output > 0)
-                self._report.grow(now, seq, end - start, before)
+                if listens:
+                    self._report.grow(now, seq, end - start, before)
                 break
 
     def _make_room(self, seq: Sequence, want: int, now: float) -> int:
@@ -198,15 +209,17 @@ class Planner:
                     break
                 continue
             salt = self.evicting.salt(seq)
-            found = self.manager.match(seq.tokens, salt)
+            stop = self.evicting.first_stop(seq)  # what is cached behind it is of no use
+            found = self.manager.match(seq.tokens if stop >= len(seq.tokens) else seq.tokens[:stop], salt)
             room = self._room_for(seq, found)
             if room < 1:
                 break
-            end = min(len(seq.tokens), found.num_tokens + min(plan.budget, room))
-            end = min(end, self.evicting.first_stop(seq))
+            end = min(len(seq.tokens), stop, found.num_tokens + min(plan.budget, room))
             taken = self.manager.allocate(seq.id, seq.tokens[:end], salt)
             # What allocate() has found counts, not what any search before it had.
             seq.num_computed = taken.num_cached
+            if seq.num_cached is None:
+                seq.num_loaded = taken.num_loaded
             self._start(seq)
             self.evicting.note("add", seq.id)
             plan.put(seq, taken.num_cached, end, decode=False)

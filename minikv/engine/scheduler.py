@@ -20,6 +20,7 @@ While a step is computed, ``schedule_ahead`` gives the next one, if that can be 
 """
 
 import time
+from array import array
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Seq
 
@@ -32,8 +33,8 @@ from minikv.engine.offload import Offload
 from minikv.engine.open_steps import OpenSteps
 from minikv.engine.reporter import Reporter
 from minikv.engine.sampling_params import SamplingParams
-from minikv.engine.sequence import FinishReason, Request, Sequence, SequenceId, new_request
-from minikv.engine.step import Step, count_accepted, pack
+from minikv.engine.sequence import FinishReason, Request, Sequence, SequenceId, Tokens, new_request
+from minikv.engine.step import NOT_PACKED, Step, count_accepted, pack
 from minikv.errors import ArgumentError, RequestTooLarge, check_count
 from minikv.plan.preemption import TransferRates
 
@@ -46,7 +47,7 @@ class Scheduler(OpenSteps):
     to ``prompt_lookup`` drafts behind its token. ``clock`` gives seconds. Every event goes to ``emit``; ``block_bytes``
     are the bytes of a block, for each kind of layer. With ``rates`` a manager's host blocks take preempted sequences
     and evicted prefix blocks, where a transfer costs less than a prefill; whoever measures again may set ``rates`` at
-    any time.
+    any time. Without ``packs`` a step has no arrays (``step.NOT_PACKED``): for a simulation, which computes nothing.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Scheduler(OpenSteps):
         block_bytes: Seq[int] | None = None,
         rates: TransferRates | None = None,
         evicting: Keeping | None = None,
+        packs: bool = True,
     ):
         if not isinstance(manager, BlockManager) or manager.sequences():
             raise ArgumentError("scheduler_manager", value=type(manager).__name__)
@@ -80,6 +82,7 @@ class Scheduler(OpenSteps):
             manager, max_num_seqs, max_batched_tokens, report, offload, prompt_lookup, clock, evicting
         )
         self.max_model_len = max_model_len
+        self.packs = packs
         self._arrived = 0
 
     @property
@@ -102,6 +105,16 @@ class Scheduler(OpenSteps):
         return tuple(seq.id for seq in self._running if not seq.ended)
 
     @property
+    def num_waiting(self) -> int:
+        """How many sequences wait, those that will be forked not counted."""
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """How many sequences hold blocks."""
+        return len(self._running)
+
+    @property
     def has_work(self) -> bool:
         """Whether any request has not ended."""
         return bool(self._requests)
@@ -119,7 +132,10 @@ class Scheduler(OpenSteps):
     def add(
         self, request_id: str | int, prompt: Seq[int], params: SamplingParams | None = None, salt: str = ""
     ) -> Request:
-        """Queue a request. Requests share cached prefixes only under an equal ``salt``. Raises as ``check`` does."""
+        """Queue a request. Requests share cached prefixes only under an equal ``salt``. Raises as ``check`` does.
+
+        A prompt that is an ``array("q")`` stays one in the request, and its sequences: no int is made of each token.
+        """
         params = SamplingParams() if params is None else params
         tokens = self.check(request_id, prompt, params, salt)
         now = self._clock()
@@ -133,7 +149,7 @@ class Scheduler(OpenSteps):
 
     def check(
         self, request_id: str | int, prompt: Seq[int], params: SamplingParams, salt: str = ""
-    ) -> list[int]:
+    ) -> Tokens:
         """The prompt's tokens, if ``add`` would take the request now; nothing changes.
 
         Raises ``RequestTooLarge`` for one that could never run, with the numbers, and ``ArgumentError`` for an id that
@@ -145,7 +161,8 @@ class Scheduler(OpenSteps):
             raise ArgumentError("request_exists", request=request_id)
         if not isinstance(params, SamplingParams):
             raise ArgumentError("request_params", value=type(params).__name__)
-        tokens = token_array(prompt).tolist()
+        ids = token_array(prompt)
+        tokens: Tokens = ids if isinstance(prompt, array) else ids.tolist()
         root_digest(salt)  # refuses what is no text
         if not tokens:
             raise ArgumentError("no_tokens", sequence=request_id)
@@ -187,8 +204,11 @@ class Scheduler(OpenSteps):
         now = self._clock()
         plan = self._plan(now)
         try:
-            seqs = {each.id: each for seq in plan.seqs for each in (seq, *seq.pending)}
-            if self.evicting.evicts:
+            seqs = {seq.id: seq for seq in plan.seqs}
+            seqs |= {other.id: other for seq in plan.seqs if seq.pending for other in seq.pending}
+            if not self.packs:
+                batch = NOT_PACKED
+            elif self.evicting.evicts:
                 batch = pack(self.manager, plan.items, evicts=True)
             else:
                 batch = pack(self.manager, plan.items)
@@ -227,14 +247,15 @@ class Scheduler(OpenSteps):
         now = self._clock()
         self._report.end_step(now, step, opened.begun, failed=False, accepted=sum(right.values()))
         self._offload.settle(arrived=True)
+        ahead, commit = step.ahead, self.manager.commit
         for item in step.items:
             seq = opened.seqs[item.id]
-            if step.ahead and seq.ended:
+            if ahead and seq.ended:
                 continue  # a dropped row: nothing of it is ever found, and nobody may know its token
             if item.drafts:
                 self._roll_back(seq, item.drafts, right[item.id], now)
-            seq.num_computed = item.end - item.drafts + right.get(item.id, 0)
-            self.manager.commit(seq.id, seq.num_computed)  # the step behind this one may have placed more
+            seq.num_computed = item.start + len(item.tokens) - item.drafts + right.get(item.id, 0)
+            commit(seq.id, seq.num_computed)  # the step behind this one may have placed more
             if seq.num_cached is None:
                 seq.num_cached, seq.admitted_at = item.start, step.time
             if seq.pending and item.samples and not seq.ended:
@@ -247,7 +268,8 @@ class Scheduler(OpenSteps):
             seq = opened.seqs[seq_id]
             if seq.ended:
                 continue  # aborted meanwhile, or a dropped row
-            seq.tokens += drafts_of.get(seq_id, ())
+            if drafts_of:
+                seq.tokens.extend(drafts_of.get(seq_id, ()))
             seq.tokens.append(token)
             if seq_id in behind:
                 self.manager.amend(seq_id, token)

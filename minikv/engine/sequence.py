@@ -1,10 +1,14 @@
 """Request and Sequence: what was asked, and how far each sequence of it has come."""
 
+from array import array
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 from minikv.engine.sampling_params import SamplingParams
+
+Tokens = list[int] | array
+"""Token ids: a list, or an ``array("q")`` where the prompt was given as one."""
 
 
 class State(StrEnum):
@@ -39,14 +43,15 @@ class Sequence:
     K and V of the first ``num_computed`` tokens are in the cache; the steps that are being computed have blocks for
     ``num_placed``, of which the last may be a token that is still being drawn. ``num_cached`` of the prompt's tokens
     were found in the prefix cache when it was admitted, at ``admitted_at``; both are None until its first step has
-    ended. ``swapped``: it waits, and what is computed lies on the host. ``pending`` are the request's other sequences,
-    until this one has computed the prompt that they share. Of ``num_drafted`` tokens that were guessed for it
-    (``prompt_lookup``) ``num_accepted`` are among its own. Times are the scheduler's clock, in seconds.
+    ended. ``num_loaded`` of those came from host memory. ``swapped``: it waits, and what is computed lies on the host.
+    ``pending`` are the request's other sequences, until this one has computed the prompt that they share. Of
+    ``num_drafted`` tokens that were guessed for it (``prompt_lookup``) ``num_accepted`` are among its own. Times are
+    those of the scheduler's clock, in seconds.
     """
 
     id: SequenceId
     order: tuple[int, int]  # (number of the request, sample): who comes first
-    tokens: list[int]
+    tokens: Tokens
     num_prompt: int
     params: SamplingParams
     salt: str
@@ -57,6 +62,7 @@ class Sequence:
     num_computed: int = 0
     num_placed: int = 0
     num_cached: int | None = None
+    num_loaded: int = 0
     num_preemptions: int = 0
     swapped: bool = False
     num_drafted: int = 0
@@ -69,7 +75,7 @@ class Sequence:
     @property
     def output(self) -> list[int]:
         """The tokens generated so far."""
-        return self.tokens[self.num_prompt :]
+        return list(self.tokens[self.num_prompt :])
 
     @property
     def num_output(self) -> int:
@@ -95,7 +101,7 @@ class Request:
     """A prompt with its ``SamplingParams`` under a salt; ``sequences`` are its ``params.n`` sequences."""
 
     id: str | int
-    prompt: tuple[int, ...]
+    prompt: tuple[int, ...] | array
     params: SamplingParams
     salt: str
     arrival: float
@@ -108,14 +114,15 @@ class Request:
 
 
 def new_request(
-    request_id: str | int, number: int, prompt: list[int], params: SamplingParams, salt: str, arrival: float
+    request_id: str | int, number: int, prompt: Tokens, params: SamplingParams, salt: str, arrival: float
 ) -> Request:
     """The request with its sequences, the first of which will compute the prompt for all."""
     sequences = tuple(
         Sequence(
-            SequenceId(request_id, sample), (number, sample), list(prompt), len(prompt), params, salt, arrival
+            SequenceId(request_id, sample), (number, sample), prompt[:], len(prompt), params, salt, arrival
         )
         for sample in range(params.n)
     )
     sequences[0].pending = list(sequences[1:])
-    return Request(request_id, tuple(prompt), params, salt, arrival, sequences)
+    kept = prompt if isinstance(prompt, array) else tuple(prompt)
+    return Request(request_id, kept, params, salt, arrival, sequences)

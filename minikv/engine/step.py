@@ -1,5 +1,6 @@
 """Step: what one forward computes, as plain data, and the arrays that the forward reads."""
 
+from array import array
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -25,13 +26,13 @@ class Scheduled(NamedTuple):  # a step makes one for each sequence, and a tuple 
 
     id: SequenceId
     start: int
-    tokens: tuple[int, ...]
+    tokens: tuple[int, ...] | array
     decode: bool
     samples: tuple[SequenceId, ...]
     drafts: int = 0
 
     @property
-    def guessed(self) -> tuple[int, ...]:
+    def guessed(self) -> tuple[int, ...] | array:
         """The drafts."""
         return self.tokens[len(self.tokens) - self.drafts :]
 
@@ -73,6 +74,10 @@ class Batch:
         return np.arange(wanted.sum()) + np.repeat(ends - np.cumsum(wanted), wanted)
 
 
+_NONE = np.zeros(0, np.int64)
+NOT_PACKED = Batch(_NONE, _NONE, _NONE, _NONE, (), ())
+"""Of a step that nobody computes."""
+
 Transfers = tuple[tuple[tuple[int, int], ...], ...]
 
 
@@ -106,7 +111,7 @@ class Step:
 
     @property
     def num_tokens(self) -> int:
-        return len(self.batch.token_ids)
+        return sum(len(item.tokens) for item in self.items)
 
     @property
     def num_decode(self) -> int:

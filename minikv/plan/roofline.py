@@ -10,16 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from minikv.errors import ArgumentError, ConfigError, check_count
-from minikv.plan.activations import routed_experts
+from minikv.errors import ArgumentError, check_count
 from minikv.plan.catalog import GPU
-from minikv.plan.config import read_config
-from minikv.plan.layers import LayerSpec
-from minikv.plan.spec import CacheSpec
-from minikv.plan.weights import weight_list
+from minikv.plan.step_work import experts_touched as experts_touched
+from minikv.plan.step_work import step_cost
 
 MOST_BATCH = 2**20  # sequences: where ``ridge_batch`` stops looking
-_ATTENDING = ("full", "sliding", "chunked", "latent")  # layers whose attention is counted here
 
 
 @dataclass(frozen=True)
@@ -154,52 +150,22 @@ def ridge_batch(config: Any, context: int, roof: Roof, *, kv_dtype: str | None =
     return high
 
 
-def experts_touched(num_experts: int, top_k: int, batch: int) -> float:
-    """How many of ``num_experts`` a step of ``batch`` tokens uses on average, if routing is uniform.
-
-    A token misses an expert with probability 1 - top_k / num_experts, and tokens are independent.
-    """
-    return num_experts * (1 - (1 - top_k / num_experts) ** batch)
-
-
 def decode_floor(weight_bytes: int, cache_bytes: int, bandwidth_gb_s: float) -> DecodeFloor:
     """The least time of a step that reads ``weight_bytes`` and ``cache_bytes`` at ``bandwidth_gb_s`` (10**9 B/s)."""
     seconds = (weight_bytes + cache_bytes) / (bandwidth_gb_s * 1e9)
     return DecodeFloor(weight_bytes, cache_bytes, seconds)
 
 
-def _flops_a_token(layer: LayerSpec, heads: int) -> int:
-    """FLOPs of one layer's attention for one query token and one cached token, all heads."""
-    if layer.kind == "latent":  # scores over latent and rope key, values from the latent
-        return 2 * heads * (layer.k_dim + layer.v_dim + layer.k_dim)
-    return 2 * heads * (layer.k_dim + layer.v_dim)
-
-
 def _step_of(config: Any, context: int, kv_dtype: str | None) -> Callable[[int], DecodeWork]:
     """The work of a step at this context, as a function of the batch: the config is read once."""
     check_count("context", context)
-    reader = read_config(config)
-    spec = CacheSpec.from_config(config, kv_dtype=kv_dtype)
-    unknown = [layer for layer in spec.layers if layer.kind not in _ATTENDING or layer.top_k is not None]
-    if unknown:
-        kind = "sparse" if unknown[0].kind in _ATTENDING else unknown[0].kind
-        raise ConfigError("roofline_unknown", name=spec.name, kind=kind, known=", ".join(_ATTENDING))
-    heads = reader.count("num_attention_heads")
-    pairs = sum(_flops_a_token(layer, heads) * layer.tokens_kept(context) for layer in spec.layers)
-    weights, (num_experts, top_k) = weight_list(config), routed_experts(reader)
-    tied = not any(weight.kind == "lm_head" for weight in weights)
-    dense = [weight for weight in weights if weight.kind != "expert" and (tied or weight.kind != "embedding")]
-    experts = [weight for weight in weights if weight.kind == "expert"]
-    dense_bytes, expert_bytes = (sum(weight.bytes for weight in group) for group in (dense, experts))
-    # Vectors (norms, biases) are added, not multiplied; of the experts a token meets top_k.
-    products = sum(2 * weight.num_parameters for weight in dense if len(weight.shape) > 1)
-    if experts:
-        products += sum(2 * weight.num_parameters for weight in experts) * top_k // num_experts
+    cost = step_cost(config, kv_dtype=kv_dtype)
+    seen = [each.seen(context) for each in cost.attention]
 
     def step(batch: int) -> DecodeWork:
-        touched = experts_touched(num_experts, top_k, batch) / num_experts if experts else 0
-        weight_bytes = dense_bytes + int(expert_bytes * touched)
-        cache_bytes = spec.bytes_read(context, batch)
-        return DecodeWork(batch, context, weight_bytes, cache_bytes, batch * products, batch * pairs)
+        counts = [batch * tokens for tokens in seen]
+        work = cost.counted(batch, batch, counts, counts)
+        bytes_and_flops = work.weight_bytes, work.cache_bytes, work.weight_flops, work.attention_flops
+        return DecodeWork(batch, context, *bytes_and_flops)
 
     return step

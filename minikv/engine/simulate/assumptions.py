@@ -1,0 +1,46 @@
+"""Assumptions: what the simulated clock rests on that no config and no data sheet says."""
+
+import math
+from dataclasses import dataclass, fields
+
+from minikv.errors import ArgumentError
+from minikv.i18n import text
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """Each is a guess that can be replaced; ``calibrate`` fits the first three to measured steps.
+
+    - ``compute_efficiency``: the share of the data sheet's FLOP rate that a step reaches. 0.6: large prefills of
+      PaLM reach 0.4 to 0.76 (Pope et al. 2022, "Efficiently Scaling Transformer Inference", table 2 and figure 1).
+    - ``bandwidth_efficiency``: the share of the data sheet's bandwidth. 0.8: what reading alone reaches, less the
+      gaps between kernels.
+    - ``overhead_seconds``: of every step, whatever is in it: launches, sampling, scheduling. 2 ms.
+    - ``link_gb_s``: 10**9 bytes a second that an all-reduce moves out of each rank. 360: four fifths of NVLink 4's
+      450 a direction (H100, H200); a PCIe 5 card has 50.
+    - ``host_gb_s``: between a GPU and host memory, each way. 50: PCIe 5 x16, of 63 on paper.
+
+    Raises ``ArgumentError`` unless efficiencies are above 0 and at most 1, rates positive, the overhead not negative.
+    """
+
+    compute_efficiency: float = 0.6
+    bandwidth_efficiency: float = 0.8
+    overhead_seconds: float = 0.002
+    link_gb_s: float = 360.0
+    host_gb_s: float = 50.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, most = getattr(self, field.name), 1 if field.name.endswith("efficiency") else math.inf
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            least_ok = number and (value >= 0 if field.name == "overhead_seconds" else value > 0)
+            if not least_ok or not value <= most or value == math.inf:
+                raise ArgumentError("out_of_range", what=field.name, value=value, low=0, high=most)
+
+    def explain(self, lang: str = "en") -> list[str]:
+        """One sentence each, with its number and its unit, in the order above."""
+        return [text(f"fleet.{field.name}", lang, value=getattr(self, field.name)) for field in fields(self)]
+
+
+IDEAL = Assumptions(1.0, 1.0, 0.0)
+"""The roofline itself: nothing is lost, and nothing is added. No GPU reaches it."""
