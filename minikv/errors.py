@@ -21,8 +21,12 @@ class MiniKVError(Exception):
         super().__init__(self.text("en"))
 
     def text(self, lang: str = "en") -> str:
-        """The sentence in ``lang`` ("en" or "zh")."""
-        return text(f"errors.{self.code}", lang, **self.values)
+        """The sentence in ``lang`` ("en" or "zh"); an error among its values is said in the same language."""
+        said = {
+            name: value.text(lang) if isinstance(value, MiniKVError) else value
+            for name, value in self.values.items()
+        }
+        return text(f"errors.{self.code}", lang, **said)
 
 
 class ArgumentError(MiniKVError, ValueError):

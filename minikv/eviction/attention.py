@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from minikv.eviction.echo import echo_stats, turned_on
 from minikv.eviction.layer import EvictingLayer
+from minikv.eviction.masks import mask_for
 from minikv.eviction.observe import Logits, attend_once, column_stats, join_group, window_stats
 from minikv.eviction.policy import Needs
 
@@ -51,22 +52,34 @@ def attend(
     if layer is None or not layer.pending:
         return function(module, query, key, value, attention_mask, **options)
     how = Logits.of(query, options)
-    mask = _mask(own, layer, query, attention_mask)
-    looks = layer.rules.needs(Needs.PROBS)
-    if looks and own == "sdpa" and query.shape[2] == 1:
-        out, probs = attend_once(query, key, value, how, mask)
-        policy, heads = layer.rules.policy, layer.keys.shape[1]
-        sums = probs[:, :, 0] if not layer.padded else probs[:, :, 0] * _counted(layer)[:, None].float()
-        layer.observe(join_group(sums, heads, policy.over_group))
-        weights = None
+    mask = mask_for(own, layer, query, attention_mask)
+    policy, looks = layer.rules.policy, layer.rules.needs(Needs.PROBS)
+    beside = _beside(layer, key) if own == "sdpa" else None
+    window = along = None
+    if own == "sdpa" and query.shape[2] == 1 and (looks or policy.window == 1 or beside is not None):
+        out, probs, along = attend_once(query, key, value, how, mask, beside)
+        weights, heads = None, layer.keys.shape[1]
+        gave = probs[:, :, 0] if not layer.padded else probs[:, :, 0] * _counted(layer)[:, None].float()
+        if looks:
+            layer.observe(join_group(gave, heads, policy.over_group))
+        window = join_group(gave, heads, "mean") if policy.window == 1 else None
     else:
         out, weights = function(module, query, key, value, mask, **options)
         if looks:
             _observe(layer, query, key, how, mask)
     if layer.rules.needs(Needs.ECHO):
         _listen(layer, query, key, how)
-    layer.evict(_window(layer, query, key, how))
+    layer.evict(_window(layer, query, key, how) if window is None else window, along)
     return out, weights
+
+
+def _beside(layer: EvictingLayer, key: Tensor) -> Tensor | None:
+    """What a decode step that evicts can multiply with the keys on its way: the mean key, if the policy asks for it.
+
+    None where attention reads other keys than those that are cached, and where its dtype would round the products.
+    """
+    own = key is layer.keys and key.dtype == torch.float32
+    return layer.mean_key if own and layer.new == 1 and layer.due else None
 
 
 def _observe(layer: EvictingLayer, query: Tensor, key: Tensor, how: Logits, mask: Tensor | None) -> None:
@@ -111,20 +124,6 @@ def _window(layer: EvictingLayer, query: Tensor, key: Tensor, how: Logits) -> Te
     if not layer.due:
         return None
     return window_stats(query, places, key, layer.positions, how, layer.keys.shape[1])
-
-
-def _mask(own: str, layer: EvictingLayer, query: Tensor, given: Tensor | None) -> Tensor | None:
-    """The mask for what the layer still has; the model's own as long as nothing was evicted."""
-    whole = layer.resident == layer.cumulative_length
-    if whole and (given is None or given.shape[-1] == layer.resident):
-        return given
-    seen = layer.sees()
-    if seen is None or (own == "sdpa" and layer.new == layer.resident and not layer.padded):
-        return None
-    if own == "sdpa":
-        return seen
-    least = torch.finfo(query.dtype).min
-    return torch.zeros((), dtype=query.dtype, device=query.device).masked_fill(~seen, least)
 
 
 def _function(own: str, module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:

@@ -198,10 +198,12 @@ def _new_valid(mask: Any, layer: EvictingLayer, batch: int, new: int) -> Tensor 
     if mask.shape[0] != batch or mask.shape[1] < before + new:
         raise ArgumentError("eviction_mask_size", shape=list(mask.shape), batch=batch, tokens=before + new)
     valid = mask[:, : before + new].bool()
-    if bool((valid[:, 1:] < valid[:, :-1]).any()):
-        raise ArgumentError("eviction_right_padding", rows=int((valid[:, 1:] < valid[:, :-1]).any(-1).sum()))
     own = valid[:, before:]
-    return own if layer.padded or not bool(own.all()) else None
+    at_right = (valid[:, 1:] < valid[:, :-1]).any(-1)
+    rows, whole = torch.stack((at_right.sum(), own.all())).tolist()  # together, since a GPU is waited for
+    if rows:
+        raise ArgumentError("eviction_right_padding", rows=rows)
+    return None if whole and not layer.padded else own
 
 
 def _reindexed(

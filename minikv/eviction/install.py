@@ -13,6 +13,7 @@ from minikv.errors import ArgumentError, check_count
 from minikv.eviction.attention import ATTRIBUTE, NAMES, register
 from minikv.eviction.budget import Budget
 from minikv.eviction.cache import full_layers
+from minikv.eviction.chunks import install_chunk, take_back_chunk
 from minikv.eviction.handle import Eviction
 from minikv.eviction.policies import policy_of
 from minikv.eviction.policy import Needs, Policy
@@ -179,8 +180,12 @@ def _layer_budgets(model: Any, policy: Policy, whole: Budget) -> list[Budget | N
 
 def _rotary(model: Any, policy: Policy, budgets: list[Budget | None], latent: bool) -> Rotary:
     """The model's rotary embedding, if positions can be counted anew."""
-    if None in budgets or len({budget.budget for budget in budgets if budget is not None}) > 1:
+    if None in budgets:
         raise ArgumentError("eviction_reindexed_layers", kind=type(model).__name__)
+    shares = [budget.budget for budget in budgets if budget is not None]
+    if min(shares) < max(shares):
+        given = {"policy": type(policy).__name__, "least": min(shares), "most": max(shares)}
+        raise ArgumentError("eviction_reindexed_uneven", **given)
     if policy.window > 1:
         name = type(policy).__name__
         raise ArgumentError("eviction_reindexed_window", policy=name, window=policy.window)
@@ -207,10 +212,8 @@ class Connection:
             model.register_forward_pre_hook(eviction.before, with_kwargs=True),
             model.register_forward_hook(eviction.after, with_kwargs=True, always_call=True),
         ]
-        self.chunked = prefill_chunk is not None
-        if self.chunked:
-            self.chunk = getattr(model.generation_config, "prefill_chunk_size", None)
-            model.generation_config.prefill_chunk_size = prefill_chunk
+        if prefill_chunk is not None:
+            install_chunk(model.generation_config, prefill_chunk)
 
     def undo(self) -> None:
         """Give the model back as it was."""
@@ -220,5 +223,6 @@ class Connection:
             delattr(module, ATTRIBUTE)
         if self.switched:
             self.model.set_attn_implementation(self.attention)
-        if self.chunked:
-            self.model.generation_config.prefill_chunk_size = self.chunk
+        generation_config = getattr(self.model, "generation_config", None)
+        if generation_config is not None:
+            take_back_chunk(generation_config)

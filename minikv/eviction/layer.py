@@ -13,10 +13,12 @@ from transformers.cache_utils import CacheLayerMixin
 
 from minikv.errors import ArgumentError
 from minikv.eviction.buffers import TokenBuffers, take
-from minikv.eviction.layer_checks import check_score, check_update
-from minikv.eviction.policy import Seen, View
+from minikv.eviction.forget import forget
+from minikv.eviction.layer_checks import check_update
+from minikv.eviction.mean_key import MeanKey, key_lengths
+from minikv.eviction.places import Places
+from minikv.eviction.policy import Needs, Seen, View
 from minikv.eviction.rules import Record, Rules
-from minikv.eviction.select import few_worst, select
 
 
 class EvictingLayer(CacheLayerMixin):
@@ -38,8 +40,10 @@ class EvictingLayer(CacheLayerMixin):
     announced: bool  # whether ``expect`` has said so
     queries: tuple[Tensor, Tensor] | None  # the last ones [B, Hq, W, D], and their places [B, W]
     _tokens: TokenBuffers | None
-    _padding: Tensor  # [B]: columns of padding so far
-    _in_order: bool  # whether the slots are in the order of the positions
+    _counter: Places
+    _mean: MeanKey
+    _since: Tensor | int  # the place of the first query that the state knows of
+    in_order: bool  # whether the slots are in the order of the positions
 
     def __init__(self, rules: Rules, record: Record | None = None):
         super().__init__()
@@ -62,8 +66,10 @@ class EvictingLayer(CacheLayerMixin):
         }
         if self.rules.keeps_state:
             empty["state"] = key_states.new_empty(batch, heads, 0, dtype=torch.float32)
+        if self.rules.needs(Needs.LENGTHS):
+            empty["lengths"] = key_states.new_empty(batch, heads, 0, dtype=torch.float32)
         self._tokens = TokenBuffers(empty)
-        self._padding = key_states.new_zeros(batch, dtype=torch.int64)
+        self._counter = Places(batch, self.device)
         self.is_initialized = True
 
     def update(
@@ -80,12 +86,15 @@ class EvictingLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         self._make_writable()
         new = key_states.shape[2]
-        places = self._places(new)
+        places = self._counter.next(self.cumulative_length, new, self.coming)
         added = {"keys": key_states, "values": value_states, "positions": places.unsqueeze(1)}
         if self.rules.rotary is not None:
             turned = "values" if self.rules.latent else "keys"
             held = self.valid.sum(-1, keepdim=True) if self.resident else 0
             added[turned] = self.rules.rotary.off(added[turned], places >= 0, held)
+        if self.rules.needs(Needs.LENGTHS):
+            added["lengths"] = key_lengths(added["keys"], places >= 0 if self.padded else None)
+            self._mean.came(added["keys"], added["lengths"])
         self._store.append(added, self.rules.budget.peak_resident + 1)
         self.cumulative_length += new
         self.new, self.pending, self.coming, self.announced = new, True, None, False
@@ -124,7 +133,7 @@ class EvictingLayer(CacheLayerMixin):
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Every row ``repeats`` times, one behind the other."""
         if self._tokens is not None:
-            rows = torch.arange(len(self._padding), device=self.device).repeat_interleave(repeats)
+            rows = torch.arange(len(self.keys), device=self.device).repeat_interleave(repeats)
             self.batch_select_indices(rows)
 
     def batch_select_indices(self, indices: Tensor) -> None:
@@ -133,7 +142,9 @@ class EvictingLayer(CacheLayerMixin):
             return
         rows = indices.to(self.device)
         self._tokens.for_rows(lambda tensor: tensor[rows])
-        self._padding = self._padding[rows]
+        self._counter.rows(rows)
+        self._mean.rows(rows)
+        self._since = self._since if isinstance(self._since, int) else self._since[rows]
         if self.queries is not None:
             self.queries = (self.queries[0][rows], self.queries[1][rows])
         self._publish()
@@ -171,7 +182,17 @@ class EvictingLayer(CacheLayerMixin):
         phase = self.rules.when == "always" or self.new > 1
         return phase and not self.paused and self.resident > self.rules.budget.peak_resident
 
-    def view(self, window_probs: Tensor | None = None) -> View:
+    @property
+    def mean_key(self) -> Tensor | None:
+        """[B, H, D] float32: see ``View``; None if the policy needs none."""
+        if not self.rules.needs(Needs.MEAN_KEY):
+            return None
+        if self._mean.sum is not None:
+            return self._mean.sum.direction
+        keep = self.new == 1 and not self.rules.in_order
+        return self._mean.direction(self.keys, self._store["lengths"], self.valid, keep=keep)
+
+    def view(self, window_probs: Tensor | None = None, along_mean: Tensor | None = None) -> View:
         """What a policy scores."""
         shape = (*self.keys.shape[:2], self.resident)
         state = self.state
@@ -185,24 +206,11 @@ class EvictingLayer(CacheLayerMixin):
             layer=self.rules.layer,
             num_layers=self.rules.num_layers,
             latent=self.rules.latent,
+            since=self._since,
+            lengths=self._store["lengths"] if self.rules.needs(Needs.LENGTHS) else None,
+            mean_key=self.mean_key,
+            along_mean=along_mean,
         )
-
-    def sees(self) -> Tensor | None:
-        """[B or 1, 1, T, S] bool: which keys each query of the last ``update`` may see. None: one query, all keys.
-
-        Every resident token that was there before is earlier than every new one, in whatever order the slots are.
-        """
-        if self.new == 1 and not self.padded:
-            return None
-        keys = torch.arange(self.resident, device=self.device)
-        queries = keys[self.resident - self.new :]
-        seen = (keys <= queries[:, None])[None, None]
-        if not self.padded:
-            return seen
-        seen = seen & self.valid[:, None, None]
-        return seen | ~seen.any(
-            -1, keepdim=True
-        )  # a query of padding sees all, since a softmax needs something
 
     # What happens in a forward
 
@@ -225,49 +233,30 @@ class EvictingLayer(CacheLayerMixin):
         if self._tokens is not None and self.state is not None:
             self._make_writable()
             self.state.zero_()
+            self._since = self.positions[:, :1].amax(-1, keepdim=True) + 1
 
-    def evict(self, window_probs: Tensor | None = None) -> None:
-        """Drop the tokens that the rules spare no room for, if this is the time; end the forward."""
+    def evict(self, window_probs: Tensor | None = None, along_mean: Tensor | None = None) -> None:
+        """Drop the tokens that the rules spare no room for, if this is the time; end the forward.
+
+        ``window_probs``, ``along_mean``: see ``View``.
+        """
         self.pending = False
         if self.due:
-            self._evict(self.rules.policy.score(self.view(window_probs)))
+            forget(self, self.rules.policy.score(self.view(window_probs, along_mean)))
         self.record.peak_resident = max(self.record.peak_resident, self.resident)
 
     def compact(self, index: Tensor) -> None:
         """Keep the slots ``index`` [B, H, keep] int64, in that order; the storage shrinks."""
         self._store.compact(index, self.rules.budget.peak_resident + 1)
+        self._mean.forget()
         self._publish()
 
-    def _evict(self, score: Tensor) -> None:
-        budget = self.rules.budget
-        shape = (*self.keys.shape[:2], self.resident)
-        check_score(score, shape)
-        extra = self.resident - budget.capacity
-        few = self.new == 1 and extra <= budget.evict_every and not self.rules.in_order
-        if few:
-            self._drop(score, extra)
-        else:
-            places = None if self._in_order else self.positions
-            options = {"n_sink": budget.n_sink, "n_recent": budget.n_recent, "budget": budget.budget}
-            scored = score.expand(shape)
-            index = select(scored, valid=self.valid, scope=self.rules.scope, positions=places, **options)
-            self.compact(index)
-        self.record.evictions += 1
-        self.record.dropped += extra
-        if budget.n_sink == 0:
-            gone = ~(self.positions == 0).any(-1).all()
-            self.record.first_gone = gone | self.record.first_gone
-
-    def _drop(self, score: Tensor, extra: int) -> None:
-        """Drop the ``extra`` worst tokens; the last ones take their slots, and nothing else moves."""
-        budget, places = self.rules.budget, self.positions
-        kept = {"n_sink": budget.n_sink, "n_recent": budget.n_recent}
-        dropped = few_worst(score, places, extra, scope=self.rules.scope, **kept)
-        dropped = dropped.expand(*self.keys.shape[:2], extra)
-        ages = places.amax(-1, keepdim=True) - take(places, dropped)
-        self.record.dropped_few(ages, budget.n_recent + budget.evict_every)
+    def drop(self, dropped: Tensor) -> None:
+        """Free the slots ``dropped`` [B, H, n] int64; the last tokens take them, and nothing else moves."""
+        if self._mean.sum is not None:
+            self._mean.went(*(take(self._store[name], dropped) for name in ("keys", "lengths")))
         self._store.drop(dropped)
-        self._in_order = False
+        self.in_order = False
         self._publish()
 
     # Inside
@@ -280,8 +269,8 @@ class EvictingLayer(CacheLayerMixin):
 
     def _clear(self) -> None:
         self._tokens = None
-        self._padding = torch.zeros(0, dtype=torch.int64)
-        self._in_order = True
+        self._mean, self._since = MeanKey(), 0
+        self.in_order = True
         self.keys = self.values = self.coming = self.queries = None
         self.is_initialized = self.padded = self.pending = self.announced = False
         self.cumulative_length = self.new = 0
@@ -290,16 +279,6 @@ class EvictingLayer(CacheLayerMixin):
         """Tensors made under ``inference_mode`` cannot be written to outside it: go on with copies."""
         if self.keys is not None and self.keys.is_inference() and not torch.is_inference_mode_enabled():
             self._store.for_rows(torch.clone)
-
-    def _places(self, new: int) -> Tensor:
-        """[B, T] int64: the places of the next tokens, -1 for padding; what is padding is counted."""
-        columns = torch.arange(self.cumulative_length, self.cumulative_length + new, device=self.device)
-        if self.coming is None:
-            return columns - self._padding[:, None]
-        valid = self.coming.to(self.device)
-        padding = self._padding[:, None] + (~valid).cumsum(-1)
-        self._padding = padding[:, -1]
-        return (columns - padding).masked_fill(~valid, -1)
 
     def _publish(self) -> None:
         """Set what transformers reads of a layer."""

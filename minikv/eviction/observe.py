@@ -37,13 +37,41 @@ def probabilities(query: Tensor, key: Tensor, how: Logits, mask: Tensor | None) 
 
     ``mask``: bool (True: seen) or added to the logits, broadcast to [B, Hq, t, S]; None: all seen.
     """
+    rows = _rows(query, key.shape[1], how)
+    return _softmax(torch.matmul(rows, key.transpose(2, 3)), query, how, mask)
+
+
+def attend_once(
+    query: Tensor, key: Tensor, value: Tensor, how: Logits, mask: Tensor | None, beside: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """A decode step's output [B, 1, Hq, Dv] in the dtype of ``value``, and its probabilities [B, Hq, 1, S] float32.
+
+    ``beside`` [B, Hk, D]: multiplied with every key in the same pass, since reading the keys is what takes the time;
+    the products [B, Hk, S] are the third result.
+    """
+    rows = _rows(query, key.shape[1], how)
+    more = rows if beside is None else torch.cat((rows, beside.unsqueeze(2)), 2)
+    products = torch.matmul(more, key.transpose(2, 3))
+    probs = _softmax(products[:, :, : rows.shape[2]], query, how, mask)
+    batch, heads = query.shape[:2]
+    groups = value.shape[1]
+    weights = probs.view(batch, groups, heads // groups, -1).to(value.dtype)
+    out = torch.matmul(weights, value).reshape(batch, 1, heads, -1)
+    return out, probs, None if beside is None else products[:, :, -1]
+
+
+def _rows(query: Tensor, groups: int, how: Logits) -> Tensor:
+    """[B, Hk, Hq / Hk * t, D]: the queries [B, Hq, t, D] that read the same keys, one under the other."""
     batch, heads, rows, _ = query.shape
-    groups = key.shape[1]
     stacked = query.reshape(batch, groups, heads // groups * rows, -1)
-    small = query.dtype == torch.float16  # its products must not pass 65504 before they are scaled
-    stacked = stacked * how.scale if small else stacked
-    logits = torch.matmul(stacked, key.transpose(2, 3)).view(batch, heads, rows, -1).float()
-    logits = logits if small else logits * how.scale
+    return stacked * how.scale if _small(query) else stacked
+
+
+def _softmax(products: Tensor, query: Tensor, how: Logits, mask: Tensor | None) -> Tensor:
+    """``products`` [B, Hk, Hq / Hk * t, S] of ``_rows`` and keys as probabilities [B, Hq, t, S]."""
+    batch, heads, rows, _ = query.shape
+    logits = products.float()
+    logits = (logits if _small(query) else logits * how.scale).reshape(batch, heads, rows, -1)
     if how.softcap is not None:
         logits = how.softcap * torch.tanh(logits / how.softcap)
     if mask is not None:
@@ -56,16 +84,9 @@ def probabilities(query: Tensor, key: Tensor, how: Logits, mask: Tensor | None) 
     return torch.cat((logits, sinks), -1).softmax(-1)[..., :-1]
 
 
-def attend_once(
-    query: Tensor, key: Tensor, value: Tensor, how: Logits, mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """A decode step's output [B, 1, Hq, Dv] in the dtype of ``value``, and its probabilities [B, Hq, 1, S] float32."""
-    probs = probabilities(query, key, how, mask)
-    batch, heads = query.shape[:2]
-    groups = value.shape[1]
-    weights = probs.view(batch, groups, heads // groups, -1).to(value.dtype)
-    out = torch.matmul(weights, value)
-    return out.reshape(batch, 1, heads, -1), probs
+def _small(query: Tensor) -> bool:
+    """Whether products must not pass 65504 before they are scaled."""
+    return query.dtype == torch.float16
 
 
 def column_stats(

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from minikv.errors import ArgumentError, check_count
+from minikv.eviction.mean_key import key_lengths, mean_direction
 from minikv.eviction.policy import Needs, Policy, Seen, View, check_reduction
 
 
@@ -99,11 +100,11 @@ class H2O(Policy):
         return seen.state * kept + sums
 
     def score(self, view: View) -> Tensor:
-        """The state; for "mean" over the queries since the token's own."""
+        """The state; for "mean" over the queries since the token's own, or since the scores were forgotten."""
         if self.reduce != "mean":
             return view.state
-        queries = view.positions.amax(-1, keepdim=True) - view.positions + 1
-        return view.state / queries
+        first = view.positions.clamp(min=view.since)
+        return view.state / (view.positions.amax(-1, keepdim=True) - first + 1).clamp(min=1)
 
 
 @dataclass(frozen=True)
@@ -178,24 +179,26 @@ class TOVA(Policy):
 class Knorm(Policy):
     """Keys of a small L2 norm stay: they are the ones that attention goes to in trained models."""
 
+    needs: ClassVar[Needs] = Needs.LENGTHS
+
     def score(self, view: View) -> Tensor:
         """[B, H, S]: minus the norm of the key."""
-        return -view.keys.float().norm(dim=-1)
+        return -_lengths(view)
 
 
 @dataclass(frozen=True)
 class KeyDiff(Policy):
     """Keys that point elsewhere than the mean key stay: a token that is like many others can be spared."""
 
+    needs: ClassVar[Needs] = Needs.LENGTHS | Needs.MEAN_KEY
+
     def score(self, view: View) -> Tensor:
         """[B, H, S]: minus the cosine of the key and the mean of all keys of length 1."""
-        keys = view.keys.float()
-        lengths = keys.norm(dim=-1).clamp(min=1e-12)
-        mean = torch.matmul(
-            (view.valid[:, None] / lengths).unsqueeze(-2), keys
-        )  # [B, H, 1, D], no copy of the keys
-        mean = functional.normalize(mean, dim=-1)
-        return -torch.matmul(keys, mean.transpose(2, 3)).squeeze(-1) / lengths
+        lengths, mean, along = _lengths(view), view.mean_key, view.along_mean
+        if along is None:
+            mean = mean_direction(view.keys, lengths, view.valid) if mean is None else mean
+            along = torch.matmul(mean.unsqueeze(-2), view.keys.float().transpose(2, 3)).squeeze(-2)
+        return -along / lengths
 
 
 POLICIES: dict[str, type[Policy]] = {
@@ -223,6 +226,10 @@ def policy_of(policy: str | Policy) -> Policy:
     if policy not in POLICIES:
         raise ArgumentError("unknown_choice", what="policy", value=policy, known=", ".join(POLICIES))
     return POLICIES[policy]()
+
+
+def _lengths(view: View) -> Tensor:
+    return key_lengths(view.keys) if view.lengths is None else view.lengths
 
 
 def _probs(view: View) -> Tensor:

@@ -27,6 +27,8 @@ class Needs(Flag):
     ``WINDOW``: those of the last ``Policy.window`` queries, as ``View.window_probs``. ``ORDER``: resident tokens in the
     order of their positions, as a policy does that looks at a token's neighbours. ``ECHO``: what the query before a
     token would give it if it were asked ``Policy.echo_shift`` places later, added to its state when it arrives.
+    ``LENGTHS`` and ``MEAN_KEY``: ``View.lengths`` and ``View.mean_key``, which lie in the cache too but are known
+    without reading all keys once more; who needs the mean needs the lengths.
     """
 
     NOTHING = 0
@@ -34,6 +36,8 @@ class Needs(Flag):
     WINDOW = auto()
     ORDER = auto()
     ECHO = auto()
+    LENGTHS = auto()
+    MEAN_KEY = auto()
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +49,12 @@ class View:
     ``state`` [B, H, S] float32: what ``observe`` has made of the attention so far, zeros where the policy needs none.
     ``window_probs`` [B, H, S] float32: the mean probability that the last queries gave to the token, over the queries
     and the query heads; None unless the policy needs it. ``positions`` [B, H, S] int64: a token's place in its text,
-    from 0; -1 for padding. ``valid`` [B, S] bool: False for padding.
+    from 0; -1 for padding. ``valid`` [B, S] bool: False for padding. ``since``: the place of the first query that the
+    state knows of: 0, or after ``reset_eviction_scores`` [B, 1, 1] int64.
+
+    ``lengths`` [B, H, S] float32: the L2 norms of the keys. ``mean_key`` [B, H, D] float32: the direction of the mean
+    of all keys of length 1, itself of length 1. ``along_mean`` [B, H, S] float32: each key times ``mean_key``, where
+    attention has computed it on its way. All three are None where nobody keeps them: see ``minikv.eviction.mean_key``.
     """
 
     keys: Tensor
@@ -57,6 +66,10 @@ class View:
     layer: int = 0
     num_layers: int = 1
     latent: bool = False
+    since: Tensor | int = 0
+    lengths: Tensor | None = None
+    mean_key: Tensor | None = None
+    along_mean: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,8 @@ sinks_gone      a text's first token is gone: a model that parks attention there
 window_small    what leaves the recent window is dropped at once: the text drifts, and the kept set is frozen
 scores_stale    the scores do not follow the text: quality falls off a cliff as it goes on
 cache_grows     a cache, or a layer, does not forget: memory grows as if nothing were installed
+
+And a fifth that is a policy's own fault: scores_nan, in a decode step, which does not wait to look for it.
 """
 
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from typing import Any
 from minikv.eviction.handle import Eviction
 from minikv.eviction.install import eviction_of
 from minikv.eviction.policy import Needs
-from minikv.i18n import text
+from minikv.i18n import pick_language, text
 
 AT_ONCE = 0.9  # from this share of a layer's decode evictions on, its window is the whole of what it learns
 FEW = 8  # evictions in decode steps that say something
@@ -28,7 +30,8 @@ class Finding:
     values: dict[str, Any]
 
     def text(self, lang: str = "en") -> str:
-        """What was seen, and what to change, in ``lang`` ("en" or "zh")."""
+        """What was seen, and what to change, in ``lang``. Raises ``ArgumentError`` for a language that is not ours."""
+        lang = pick_language(lang)
         layers = ", ".join(map(str, self.layers))
         return text(f"eviction.{self.code}", lang, layers=layers, **self.values)
 
@@ -47,7 +50,11 @@ class EvictionReport:
     findings: tuple[Finding, ...]
 
     def text(self, lang: str = "en") -> str:
-        """A few lines in ``lang``: what was installed, what happened, and every finding."""
+        """A few lines in ``lang``: what was installed, what happened, and every finding.
+
+        Raises ``ArgumentError`` for a language that is not ours.
+        """
+        lang = pick_language(lang)
         dropped = sum(values["dropped"] for values in self.layers.values())
         peak = max(values["peak_resident"] for values in self.layers.values())
         numbers = {"capacity": self.capacity, "bound": self.peak_resident, "peak": peak, "dropped": dropped}
@@ -67,7 +74,7 @@ def eviction_report(model: Any) -> EvictionReport:
         for number, (record, rule) in enumerate(zip(eviction.records, eviction.rules, strict=True))
         if rule is not None
     }
-    found = (_sinks_gone, _window_small, _scores_stale, _layer_grows, _cache_grows)
+    found = (_sinks_gone, _window_small, _scores_stale, _layer_grows, _cache_grows, _scores_nan)
     findings = tuple(finding for look in found if (finding := look(eviction, layers)) is not None)
     name = type(eviction.policy).__name__
     return EvictionReport(name, eviction.capacity, eviction.peak_resident, layers, findings)
@@ -120,3 +127,15 @@ def _cache_grows(eviction: Eviction, layers: Layers) -> Finding | None:
         return None
     kind, tokens = eviction.foreign
     return Finding("cache_grows", tuple(layers), {"kind": kind, "tokens": tokens})
+
+
+def _scores_nan(eviction: Eviction, layers: Layers) -> Finding | None:
+    """After a prompt that raises; see ``select``."""
+    found = tuple(n for n, values in layers.items() if values["not_numbers"])
+    if not found:
+        return None
+    values = {
+        "evictions": max(layers[n]["not_numbers"] for n in found),
+        "policy": type(eviction.policy).__name__,
+    }
+    return Finding("scores_nan", found, values)

@@ -57,8 +57,9 @@ class Record:
 
     ``forwards``; ``observed``: forwards whose probabilities changed the state; ``evictions``; ``dropped``: tokens of a
     row and head; ``peak_resident``: the most tokens between two forwards. ``single``: evictions of a decode step;
-    ``at_once``: of these the share, summed, that took a token as it left the recent window. ``first_gone``: whether a
-    text's first token is no longer resident. The last two are tensors of no dimension, so that no step waits for them.
+    ``at_once``: of these the share, summed, that took a token as it left the recent window; ``not_numbers``: of these
+    those where a score was not a number. ``first_gone``: whether a text's first token is no longer resident. The last
+    three are tensors of no dimension, so that no step waits for them.
     """
 
     forwards: int = 0
@@ -68,11 +69,13 @@ class Record:
     peak_resident: int = 0
     single: int = 0
     at_once: Tensor | float = 0.0
+    not_numbers: Tensor | int = 0
     first_gone: Tensor | bool = False
 
-    def dropped_few(self, ages: Tensor, young: int) -> None:
+    def dropped_few(self, ages: Tensor, young: int, score: Tensor) -> None:
         """Count an eviction of a decode step. ``ages``: the dropped tokens'; below ``young`` they left the window."""
         self.at_once = self.at_once + (ages < young).float().mean()
+        self.not_numbers = self.not_numbers + score.amax().isnan()  # the largest is NaN if any is
         self.single += 1
 
     def clear(self) -> None:
@@ -81,4 +84,5 @@ class Record:
 
     def values(self) -> dict[str, Any]:
         """As plain numbers."""
-        return {**vars(self), "at_once": float(self.at_once), "first_gone": bool(self.first_gone)}
+        plain = {"not_numbers": int(self.not_numbers), "first_gone": bool(self.first_gone)}
+        return {**vars(self), "at_once": float(self.at_once), **plain}

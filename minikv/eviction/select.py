@@ -58,10 +58,11 @@ def rank(score: Tensor, places: Tensor, *, n_sink: int, n_recent: int, scope: st
     ``places`` [B, H or 1, S]: as ``ordinals`` or positions. The recent window ends at the largest place of a row. What
     is not a number counts as the lowest score: no protected token may go for it.
     """
-    ranked = score.float().nan_to_num(-_LIMIT).clamp(-_LIMIT, _LIMIT)
+    ranked = score.float().clamp(-_LIMIT, _LIMIT)  # leaves what is not a number
     if scope == "layer":
         ranked = ranked.mean(1, keepdim=True)
         places = places[:, :1]
+    ranked = ranked.nan_to_num(-_LIMIT)
     newest = places.amax(-1, keepdim=True)
     protected = (places < n_sink) | (places > newest - n_recent)
     return ranked.masked_fill(protected, torch.inf).masked_fill(places < 0, -torch.inf)
@@ -84,7 +85,7 @@ def worst(ranked: Tensor, places: Tensor) -> Tensor:
     """[B, H, 1] int64: the one token to drop, the last of ``best_first``, found without sorting."""
     places = places[:, : ranked.shape[1]].expand_as(ranked)
     least = ranked.amin(-1, keepdim=True)
-    return torch.where(ranked == least, places, -2).argmax(-1, keepdim=True)
+    return places.masked_fill(ranked != least, -2).argmax(-1, keepdim=True)
 
 
 def few_worst(score: Tensor, places: Tensor, few: int, *, n_sink: int, n_recent: int, scope: str) -> Tensor:

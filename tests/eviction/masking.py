@@ -79,13 +79,16 @@ def kept_columns(layer, columns: int, mask: Tensor | None) -> Tensor | None:
 
 
 @contextmanager
-def hidden(model, kept: dict[int, Tensor | None], before: int) -> Iterator[None]:
-    """``model`` whose layers in ``kept`` see of the first ``before`` tokens only what is kept for them."""
+def hidden(model, kept: dict[int, Tensor | None], before: int, among: Tensor | None = None) -> Iterator[None]:
+    """``model`` whose layers in ``kept`` see of the first ``before`` tokens only what is kept for them.
+
+    ``among`` [T, T] bool: which of the new tokens see each other; None: each those before it.
+    """
     hooks = []
     for module in model.modules():
         index = getattr(module, "layer_idx", None)
         if isinstance(index, int) and kept.get(index) is not None and "Attention" in type(module).__name__:
-            hooks.append(module.register_forward_pre_hook(_masker(kept[index], before), with_kwargs=True))
+            hooks.append(module.register_forward_pre_hook(_masker(kept[index], among), with_kwargs=True))
     try:
         yield
     finally:
@@ -93,12 +96,13 @@ def hidden(model, kept: dict[int, Tensor | None], before: int) -> Iterator[None]
             hook.remove()
 
 
-def _masker(kept: Tensor, before: int):
+def _masker(kept: Tensor, among: Tensor | None):
     def change(module, args, kwargs):
         eager = module.config._attn_implementation == "eager"
         states = kwargs.get("hidden_states", args[0] if args else None)
         queries = module.config.num_attention_heads
-        new = torch.ones(states.shape[1], states.shape[1], dtype=torch.bool).tril()
+        causal = torch.ones(states.shape[1], states.shape[1], dtype=torch.bool).tril()
+        new = causal if among is None else among
         old = kept.repeat_interleave(queries // kept.shape[1], 1)[:, :, None].expand(-1, -1, len(new), -1)
         seen = torch.cat((old, new.expand(*old.shape[:2], *new.shape)), -1)
         if eager:

@@ -73,7 +73,7 @@ def test_a_prompt_in_chunks_is_bounded_too(chunk, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["tiny-gqa", "tiny-mla"])
-@pytest.mark.parametrize("policy", ["h2o", "snapkv", "keydiff"])
+@pytest.mark.parametrize("policy", ["h2o", "snapkv", "tova", "keydiff"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_a_padded_row_says_what_the_row_alone_says(name, policy, attention):
     model = tiny(name)
@@ -138,6 +138,79 @@ def test_scores_can_be_reset_within_a_text():
         del held
         assert eviction.cache is None, "the install holds no K and V alive"
         reset_eviction_scores(model)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("policy", [H2O("mean"), H2O("sum")], ids=str)
+def test_after_a_reset_the_scores_are_those_of_what_came_since(policy):
+    """The mean is over the queries since then, however long the text was before; per row, where one is padded."""
+    model, ids = tiny("tiny-gqa", 2), prompt(2, 80)
+    mask = torch.ones_like(ids)
+    mask[1, :25] = 0
+    model.set_attn_implementation("eager")
+    shown = model(ids, attention_mask=mask, position_ids=places_of(mask), output_attentions=True).attentions
+    model.set_attn_implementation("sdpa")
+    with install_kv_eviction(model, policy=policy, budget=200, scope="head") as eviction:
+        held = eviction.new_cache()
+
+        def read(part):
+            seen, at = mask[:, : part.stop], places_of(mask)[:, part]
+            model(ids[:, part], attention_mask=seen, position_ids=at, past_key_values=held)
+
+        read(slice(0, 50))
+        reset_eviction_scores(model)
+        score = eviction.policy.score(held.layers[0].view())
+        assert not score.any(), "nothing was seen since: 0, and no 0 / 0"
+        read(slice(50, 70))
+        read(slice(70, 71))
+        held.reorder_cache(torch.tensor([1, 0]))
+        held.reorder_cache(torch.tensor([1, 0]))
+        for layer, probs in zip(held.layers, shown, strict=True):
+            gave = probs[:, :, 50:71, :71].unflatten(1, (2, -1)).sum(2)  # [B, KV head, query, token]
+            asked = torch.arange(71, 0, -1).clamp(max=21)  # queries since then that could see the token
+            expected = gave.sum(2) / (asked if policy.reduce == "mean" else 1)
+            score = policy.score(layer.view())
+            real = mask[:, None, :71].bool().expand_as(score)
+            assert torch.allclose(score[real], expected[real], atol=1e-5)
+
+
+def places_of(mask):
+    return (mask.cumsum(-1) - 1).clamp(min=0)
+
+
+def to_meta(given):
+    """Tensors, and those of a tuple."""
+    if isinstance(given, tuple):
+        return tuple(map(to_meta, given))
+    return given.to("meta") if isinstance(given, torch.Tensor) else given
+
+
+def test_each_layers_scores_are_on_its_device():
+    """The second layer and what follows lie on the meta device: it has shapes and no numbers, and says where it is."""
+    for policy in ("h2o", "keydiff", "tova", "random"):
+        model, ids = copy.deepcopy(tiny("tiny-gqa")), prompt(1, 30)
+        for module in (model.model.layers[1], model.model.norm, model.lm_head):
+            module.to("meta")
+
+        model.model.layers[1].register_forward_pre_hook(
+            lambda module, args, kwargs: (to_meta(args), {name: to_meta(kwargs[name]) for name in kwargs}),
+            with_kwargs=True,
+        )
+        with torch.no_grad(), install_kv_eviction(model, policy=policy, **SMALL) as eviction:
+            held = eviction.new_cache()
+            for token in range(30):  # one by one: a prompt's scores are looked at
+                model(ids[:, token : token + 1], past_key_values=held)
+        for layer, device in zip(held.layers, ("cpu", "meta"), strict=True):
+            assert layer.resident == 17
+            kept = [
+                layer.keys,
+                layer.values,
+                layer.positions,
+                layer.mean_key,
+                layer.state,
+                layer.view().lengths,
+            ]
+            assert {tensor.device.type for tensor in kept if tensor is not None} == {device}
 
 
 def test_the_model_is_the_same_afterwards():

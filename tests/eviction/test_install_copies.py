@@ -52,6 +52,25 @@ def test_a_copy_of_the_model_has_an_install_of_its_own(model, make):
     assert torch.equal(generate(model), plain)
 
 
+@pytest.mark.parametrize("own", [None, 40])
+def test_what_is_saved_meanwhile_is_the_models_own(model, own, tmp_path):
+    """And generate takes the installed chunk, whoever asks: it is the config's value, not its file's."""
+    model.generation_config.prefill_chunk_size = own
+    model.generation_config.save_pretrained(tmp_path / "before")
+    kind, whole = type(model.generation_config), model.generation_config.to_dict()
+    with install_kv_eviction(model, prefill_chunk=7, **SMALL):
+        assert model.generation_config.prefill_chunk_size == 7
+        assert model.generation_config.to_dict() == whole | {"prefill_chunk_size": 7}
+        model.save_pretrained(tmp_path / "model")
+        copy.deepcopy(model.generation_config).save_pretrained(tmp_path / "copy")
+        assert model.generation_config.prefill_chunk_size == 7, "it is still installed"
+    assert type(model.generation_config) is kind
+    assert model.generation_config.to_dict() == whole
+    saved = [(tmp_path / name / "generation_config.json").read_text() for name in ("before", "model", "copy")]
+    assert len(set(saved)) == 1
+    assert ("prefill_chunk_size" in saved[0]) == (own is not None)
+
+
 def test_models_with_layers_or_a_config_in_common(model):
     for first, second in ((model, model.model), (model.model, model)):
         with install_kv_eviction(first, **SMALL), pytest.raises(ArgumentError) as refused:

@@ -7,6 +7,7 @@ import torch
 
 from minikv.errors import ArgumentError
 from minikv.eviction import Budget, EvictingLayer, StreamingLLM, policy_of
+from minikv.eviction.masks import seen_keys
 from minikv.eviction.rules import Rules
 
 HEADS, DIM = 2, 8
@@ -129,16 +130,16 @@ def test_who_sees_whom():
     layer.expect(torch.tensor([[False, False, True], [True, True, True]]))
     feed(layer, 3)
     expected = [[[1, 1, 1], [1, 1, 1], [0, 0, 1]], [[1, 0, 0], [1, 1, 0], [1, 1, 1]]]
-    assert layer.sees()[:, 0].long().tolist() == expected, (
+    assert seen_keys(layer)[:, 0].long().tolist() == expected, (
         "a query of padding sees all: its output is not read"
     )
     layer.expect(torch.ones(2, 2, dtype=torch.bool))
     feed(layer, 2, first=3)
-    assert layer.sees()[0, 0].long().tolist() == [[0, 0, 1, 1, 0], [0, 0, 1, 1, 1]]
+    assert seen_keys(layer)[0, 0].long().tolist() == [[0, 0, 1, 1, 0], [0, 0, 1, 1, 1]]
     plain = layer_of(budget=50)
     feed(plain, 4)
     feed(plain, 1, first=4)
-    assert plain.sees() is None
+    assert seen_keys(plain) is None
 
 
 def test_after_reset_another_batch_and_another_device():

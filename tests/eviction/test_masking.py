@@ -60,7 +60,7 @@ def test_with_the_options_of_policies_and_rarer_evictions(policy, evict_every, a
 
 
 @pytest.mark.parametrize("name", ["tiny-gqa", "tiny-mla"])
-@pytest.mark.parametrize("policy", ["h2o", "snapkv", "keydiff", "streaming"])
+@pytest.mark.parametrize("policy", ["h2o", "snapkv", "tova", "keydiff", "streaming"])
 def test_in_a_padded_batch(name, policy, attention):
     model, reference = tiny(name), tiny(name, 1)
     attention(model, reference)

@@ -5,7 +5,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from minikv.eviction import H2O, install_kv_eviction
+from minikv.eviction import H2O, EvictingLayer, install_kv_eviction
+from minikv.eviction import attention as attention_of_ours
 from minikv.eviction import observe as observing
 from minikv.eviction.observe import Logits, attend_once, column_stats, join_group, probabilities, window_stats
 from tests.eviction.masking import small, tiny
@@ -81,11 +82,17 @@ def test_a_decode_step_in_one_pass_equals_attention():
     query, key, how = case(queries=1)
     value = torch.randn(2, 2, 11, 5)
     mask = torch.rand(2, 1, 1, 11) > 0.3
-    out, probs = attend_once(query, key, value, how, mask)
+    beside = torch.randn(2, 2, 8)
+    out, probs, along = attend_once(query, key, value, how, mask, beside)
     repeated = [tensor.repeat_interleave(3, 1) for tensor in (key, value)]
     expected = torch.nn.functional.scaled_dot_product_attention(query, *repeated, attn_mask=mask, scale=0.5)
     assert torch.allclose(out, expected.transpose(1, 2), atol=1e-6)
     assert torch.allclose(probs.sum(-1), torch.ones(2, 6, 1))
+    assert torch.allclose(along, (key * beside[:, :, None]).sum(-1), atol=1e-5)
+    alone = attend_once(query, key, value, how, mask)
+    assert torch.allclose(alone[0], out, atol=1e-6)
+    assert torch.allclose(alone[1], probs, atol=1e-6)
+    assert alone[2] is None
 
 
 def test_the_window_sees_what_came_before_each_query():
@@ -162,3 +169,42 @@ def test_score_mass_is_group_size_times_queries(name):
         group = model.config.num_attention_heads // layer.keys.shape[1]
         mass = layer.state.sum(-1)
         assert torch.allclose(mass, (group * queries)[:, None].expand_as(mass), rtol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["tiny-gqa", "tiny-mla"])
+def test_a_window_of_one_query_needs_no_second_pass(name, monkeypatch):
+    """TOVA's last query is the one that attends: with sdpa its probabilities are those of ``window_stats``."""
+    model, evict = tiny(name), EvictingLayer.evict
+    ids = torch.randint(4, 190, (2, 60), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, :25] = 0
+    places = (mask.cumsum(-1) - 1).clamp(min=0)
+    passes, given = [], []
+
+    def counted(*arguments):
+        passes.append(arguments)
+        return window_stats(*arguments)
+
+    def told(layer, window_probs=None, along_mean=None):
+        order = layer.positions.argsort(dim=-1, stable=True).expand_as(window_probs)
+        given.append(window_probs.gather(-1, order))
+        evict(layer, window_probs, along_mean)
+
+    monkeypatch.setattr(attention_of_ours, "window_stats", counted)
+    monkeypatch.setattr(EvictingLayer, "evict", told)
+    found, own = {}, model.config._attn_implementation
+    for kind in ("sdpa", "eager"):
+        model.set_attn_implementation(kind)
+        given.clear()
+        passes.clear()
+        with install_kv_eviction(model, policy="tova", budget=12, n_sink=2, n_recent=6) as eviction:
+            held = eviction.new_cache()
+            for start, end in ((0, 40), *((i, i + 1) for i in range(40, 60))):
+                options = {"attention_mask": mask[:, :end], "position_ids": places[:, start:end]}
+                model(ids[:, start:end], past_key_values=held, **options)
+        found[kind] = list(given)
+        assert len(passes) == (2 if kind == "sdpa" else 2 * 21), "the prompt alone, in two layers"
+    model.set_attn_implementation(own)
+    for once, twice in zip(found["sdpa"], found["eager"], strict=True):
+        assert torch.allclose(once, twice, atol=1e-5)

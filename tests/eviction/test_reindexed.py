@@ -132,7 +132,7 @@ DYNAMIC = Frozen(rope_type="dynamic", rope_theta=1e4, factor=2.0)
         (lambda: small("llama", rope_parameters=DYNAMIC), {}, "eviction_not_rotary"),
         (lambda: small("gpt_oss"), {}, "eviction_reindexed_layers"),
         (lambda: tiny("tiny-gqa"), {"policy": "snapkv"}, "eviction_reindexed_window"),
-        (lambda: tiny("tiny-gqa"), {"policy": PyramidKV(queries=1)}, "eviction_reindexed_layers"),
+        (lambda: tiny("tiny-gqa"), {"policy": PyramidKV(queries=1)}, "eviction_reindexed_uneven"),
     ],
 )
 def test_what_cannot_be_counted_anew_is_refused(make, options, code):

@@ -138,6 +138,31 @@ def test_a_cliff_when_the_scores_stop(name):
     assert "scores_stale" not in codes(fine)
 
 
+@dataclass(frozen=True)
+class SometimesNaN(H2O):
+    """0 / 0 for the tokens at odd positions, once the text has 60."""
+
+    def score(self, view):
+        bad = (view.positions % 2 == 1) & (view.positions.amax() >= 60)
+        return view.state.masked_fill(bad, torch.nan)
+
+
+@pytest.mark.parametrize("scope", ["layer", "head"])
+def test_a_score_that_is_no_number_is_told(scope):
+    """In a decode step nobody waits to look; the report says it."""
+    options = {"budget": 10, "n_sink": 2, "n_recent": 12, "scope": scope}
+    _, report = perplexity(tiny("tiny-gqa"), documents(), policy=SometimesNaN(), **options)
+    finding = next(finding for finding in report.findings if finding.code == "scores_nan")
+    assert finding.layers == (0, 1)
+    assert finding.values == {"evictions": documents().shape[1] - 1 - 60, "policy": "SometimesNaN"}
+    assert all("SometimesNaN" in report.text(lang) for lang in ("en", "zh"))
+    _, fine = perplexity(tiny("tiny-gqa"), documents(), policy="h2o", **options)
+    assert "scores_nan" not in codes(fine)
+    with pytest.raises(ArgumentError) as refused:
+        perplexity(tiny("tiny-gqa"), documents(), policy=SometimesNaN(), prompt=61, **options)
+    assert refused.value.code == "eviction_nan"
+
+
 @torch.no_grad()
 def test_memory_grows_with_a_cache_of_another_class():
     model, ids = tiny("tiny-gqa"), documents(1)
@@ -179,6 +204,10 @@ def test_the_numbers_of_a_text_and_a_report_without_an_install():
         assert values["forwards"] == 1 + tokens - 24
         assert values["peak_resident"] == 28
     assert f"{2 * (tokens - 28)}" in report.text()
+    assert report.text("zh-CN") == report.text("zh") != report.text()
+    with pytest.raises(ArgumentError) as refused:
+        report.text("fr")
+    assert refused.value.code == "unknown_language"
     with pytest.raises(ArgumentError) as refused:
         eviction_report(model)
     assert refused.value.code == "eviction_not_installed"
