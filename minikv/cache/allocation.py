@@ -23,7 +23,8 @@ class AllocationReport:
     alignment took beside them. ``weight_bytes`` are the model's parameters, ``buffer_bytes`` its buffers.
     ``peak`` is the warm-up of ``warmup_tokens`` tokens (both None without one); ``stats`` is the device before the
     cache was made. Whoever asked for the cache held ``held_bytes`` meanwhile, for the CUDA graphs that will be captured
-    on it: they count as ``used``, as ``current`` and in the ``peak``, so the cache is smaller by them.
+    on it, and ``record_bytes`` for what eviction will remember of each cached token: they count as ``used``, as
+    ``current`` and in the ``peak``, so the cache is smaller by them.
     """
 
     name: str
@@ -48,6 +49,7 @@ class AllocationReport:
     stats: MemoryStats
     terms: MeasuredTerms | None
     held_bytes: int = 0
+    record_bytes: int = 0
 
     @property
     def max_tokens(self) -> int:
@@ -94,6 +96,8 @@ class AllocationReport:
             rows += [(name, value, values) for name, value in self.terms.as_dict().items()]
         if self.held_bytes:
             rows.append(("graphs", self.held_bytes, {}))
+        if self.record_bytes:
+            rows.append(("records", self.record_bytes, {}))
         if self.peak is not None:
             rows.append(("activations", self.peak.extra, {"tokens": self.warmup_tokens}))
         rows.append(("block", self.block_bytes, {"block_size": self.block_size}))

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from minikv.cache.linear_pages import LinearPages
 from minikv.cache.paged import PagedKVCache
 from minikv.engine.building import Wanted, build_cache, build_manager, longest_sequence
 from minikv.engine.events import Emit
-from minikv.engine.evict_step import StepEvictor, check_reads, make_evicting, make_evictor
+from minikv.engine.evict_step import check_reads, make_evicting, make_evictor, reserve
 from minikv.engine.evicting import EvictionParams
 from minikv.engine.graphs import capture_decodes
 from minikv.engine.host import Host, HostWanted
@@ -80,17 +80,21 @@ def assemble(
     """
     ranks = ranks_of(model)
     spec = CacheSpec.from_config(model.config, tp=ranks, kv_dtype=wanted.kv_dtype or kv_dtype_of(model))
-    host_blocks = offload.num_blocks(spec)
+    host_blocks, longest = offload.num_blocks(spec), longest_sequence(spec, wanted)
+    room, asked = None, wanted.enforce_eager
+    if eviction is not None:
+        keeps = offload.prefix_dir is not None
+        room = reserve(spec, eviction, wanted, ranks, longest, keeps_prefixes=keeps)
+        wanted = replace(wanted, enforce_eager=True)  # no graph does what an eviction does: none needs room
     if team is not None:
         team.wait()  # what each rank does alone is done
     with ExitStack() as undo:
-        cache, allocation = build_cache(model, spec, wanted)
+        cache, allocation = build_cache(model, spec, wanted, 0 if room is None else room.num_bytes)
         undo.callback(cache.close)
-        manager, longest = build_manager(cache, host_blocks), longest_sequence(spec, wanted)
-        evictor = None if eviction is None else make_evictor(cache, manager, eviction, wanted, ranks)
-        evicting = (
-            None if eviction is None or evictor is None else make_evicting(manager, eviction, wanted, evictor)
-        )
+        manager, evictor, evicting = build_manager(cache, host_blocks), None, None
+        if eviction is not None and room is not None:
+            on_device = make_evictor(cache, manager, eviction, room)
+            evicting, evictor = make_evicting(manager, eviction, wanted, on_device)
         scheduler = Scheduler(
             manager,
             max_num_seqs=wanted.max_num_seqs,
@@ -110,12 +114,13 @@ def assemble(
         limits = [limit for limit in (longest, adapter.position_limit) if limit is not None]
         scheduler.max_model_len = min(limits, default=None)
         runner = Runner(adapter) if team is None else team.runner(adapter)
-        if evictor is not None and evicting is not None:
+        if evictor is not None:
             check_reads(adapter)
-            runner.evictor = StepEvictor(evictor, evicting.journal)
+            runner.evictor = evictor
         try:
-            eager, most = wanted.enforce_eager or evictor is not None, scheduler.max_model_len
-            runner.use(capture_decodes(adapter, wanted.max_num_seqs, most, enforce_eager=eager, ranks=ranks))
+            rows, most, evicts = wanted.max_num_seqs, scheduler.max_model_len, evictor is not None
+            options: dict[str, Any] = {"enforce_eager": asked, "ranks": ranks, "evicts": evicts}
+            runner.use(capture_decodes(adapter, rows, most, **options))
         except BaseException as error:
             clear_frames(error.__traceback__)  # which hold views of the cache
             raise

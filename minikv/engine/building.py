@@ -85,13 +85,13 @@ def longest_sequence(spec: CacheSpec, wanted: Wanted) -> int | None:
 
 
 def build_cache(
-    model: Any, spec: CacheSpec, wanted: Wanted
+    model: Any, spec: CacheSpec, wanted: Wanted, record_bytes: int = 0
 ) -> tuple[PagedKVCache | LinearPages, AllocationReport | None]:
     """The cache, and for a paged one how its size came about.
 
-    A paged cache on a GPU is measured, unless a size is given, and what CUDA graphs will take is held meanwhile. On a
-    CPU it has room for ``max_num_seqs`` sequences of
-    the longest length, but takes at most 4 GiB and half of the free memory. A linear cache has as many rows as fit into
+    A paged cache on a GPU is measured, unless a size is given, and what CUDA graphs and eviction's ``record_bytes``
+    will take is held meanwhile. On a CPU it has room for ``max_num_seqs`` sequences of the longest length, but takes at
+    most 4 GiB and half of the free memory, the records included. A linear cache has as many rows as fit into
     ``kv_bytes``, or ``num_blocks`` rows, at most and by default one for each of ``max_num_seqs``.
     """
     longest = longest_sequence(spec, wanted)
@@ -101,12 +101,17 @@ def build_cache(
     measured = num_bytes is None and wanted.num_blocks is None
     if measured and device.type == "cpu":
         full = wanted.max_num_seqs * sequence_bytes(spec, longest or 4096, wanted.block_size)
-        num_bytes = min(full, MOST_ON_A_CPU, MemoryStats.read(device).free // (2 * spec.tp))
+        most = min(MOST_ON_A_CPU, MemoryStats.read(device).free // (2 * spec.tp))
+        if record_bytes >= most:
+            sizes = {"need": exact_bytes(record_bytes), "room": exact_bytes(most)}
+            raise DoesNotFitError("eviction_records_room", seqs=wanted.max_num_seqs, **sizes)
+        num_bytes = min(full, most - record_bytes)
     largest_step = wanted.max_batched_tokens if longest is None else min(longest, wanted.max_batched_tokens)
     measured = measured and device.type != "cpu"
     with own_attention(model):  # another LLM may be bound to it: what is measured has no batch
         graph_bytes = _graph_bytes(model, spec, wanted, longest) if measured else 0
-    with own_attention(model), held(graph_bytes, device):
+    what = "CUDA graphs" if graph_bytes else "eviction's records"  # an LLM that evicts captures none
+    with own_attention(model), held(graph_bytes + record_bytes, device, what):
         cache, report = allocate_kv_cache(
             model,
             block_size=wanted.block_size,
@@ -118,7 +123,7 @@ def build_cache(
             tp=spec.tp,
             **_windows(spec, wanted, longest),
         )
-    return cache, replace(report, held_bytes=graph_bytes)
+    return cache, replace(report, held_bytes=graph_bytes, record_bytes=record_bytes)
 
 
 def _graph_bytes(model: Any, spec: CacheSpec, wanted: Wanted, longest: int | None) -> int:

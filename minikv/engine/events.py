@@ -67,7 +67,8 @@ class StepEvent:
     ``seconds`` passed between ``schedule`` and ``finish``, or, of a step ahead, since the step before it ended: so no
     second counts twice. ``used`` blocks were held during the step, and ``wasted_slots`` of their slots had no token;
     ``cached`` blocks were free and could still be found. ``drafted`` of the ``decode_tokens`` were guessed, and
-    ``accepted`` of those are what the model itself said.
+    ``accepted`` of those are what the model itself said. The running sequences were ``tokens`` long together, those
+    of the step included, and their layers without a window held ``resident`` of them.
     """
 
     time: float
@@ -85,6 +86,8 @@ class StepEvent:
     failed: bool = False
     drafted: int = 0
     accepted: int = 0
+    tokens: int = 0
+    resident: int = 0
     kind: Literal["step"] = "step"
 
 

@@ -1,21 +1,26 @@
 """What of a step's evictions happens on the device: the record is told, tokens are moved, the forward is watched."""
 
 from collections import deque
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from minikv.blocks import BlockManager
 from minikv.engine.building import Wanted
 from minikv.engine.evicting import Evicting, EvictionParams, Note
+from minikv.engine.evicting_blocks import EvictingBlocks
 from minikv.engine.sequence import SequenceId
 from minikv.engine.step import Step
 from minikv.errors import ArgumentError
-from minikv.eviction.paged_checks import check_policy, layers_without_window
+from minikv.eviction.paged_checks import check_choices, check_policy, layers_without_window
+from minikv.eviction.paged_drop import drop_worst_blocks
 from minikv.eviction.paged_evictor import PagedEvictor
-from minikv.eviction.paged_observer import PagedObserver
-from minikv.eviction.paged_records import SavedRecord
+from minikv.eviction.paged_observer import PagedObserver, fields_of
+from minikv.eviction.paged_records import SavedRecord, record_bytes
 from minikv.eviction.policies import policy_of
-from minikv.eviction.policy import Needs
+from minikv.eviction.policy import Needs, Policy
 from minikv.models import Adapter
+from minikv.plan import CacheSpec
 
 
 class StepEvictor:
@@ -27,11 +32,18 @@ class StepEvictor:
         self._saved: dict[SequenceId, SavedRecord] = {}
 
     def before_forward(self, step: Step) -> None:
-        """Everything that has happened since the last step, then the step's evictions."""
-        while self.journal:
-            self._tell(self.journal[0])
-            self.journal.popleft()
-        self.evictor.carry_out(step.evictions)
+        """Everything that has happened since the last step, then the step's evictions.
+
+        A sequence that evicts and found no block is in no item, and may have been aborted since: it is left out.
+        """
+        self._tell_all()
+        records = self.evictor.records
+        self.evictor.carry_out([plan for plan in step.evictions if plan.seq_id in records])
+
+    def drop_blocks(self, manager: BlockManager, per_block: str, seq_id: SequenceId) -> int:
+        """An eviction of whole blocks, now; returns how many tokens of ``seq_id`` went."""
+        self._tell_all()
+        return drop_worst_blocks(self.evictor, manager, seq_id, per_block)
 
     def observer(self, step: Step) -> PagedObserver | None:
         """Who looks on while the forward of ``step`` runs."""
@@ -40,43 +52,106 @@ class StepEvictor:
         lengths = [length - lost for length, lost in zip(batch.lengths.tolist(), gone, strict=True)]
         return self.evictor.observer(names, [len(item.tokens) for item in step.items], lengths, gone)
 
+    def _tell_all(self) -> None:
+        while self.journal:
+            self._tell(self.journal[0])
+            self.journal.popleft()
+
     def _tell(self, note: Note) -> None:
+        """A note stays in the journal until it is done: one that was interrupted can be told again, from any place."""
         records = self.evictor.records
-        if note.op == "fork" and note.child is not None:
-            records.fork(note.id, note.child)
-        elif note.op == "save":
-            self._saved[note.id] = records.save(note.id)
+        if note.op == "save":
+            if note.id in records:
+                self._saved[note.id] = records.copy(note.id)
+                records.remove(note.id)
         elif note.op == "restore":
-            records.restore(note.id, self._saved.pop(note.id))
-        elif note.op == "remove" and note.id in records:
-            records.remove(note.id)
+            if note.id in self._saved:
+                self._remove(note.id)
+                records.restore(note.id, self._saved[note.id])
+                del self._saved[note.id]
+        elif note.op == "fork" and note.child is not None:
+            self._remove(note.child)
+            records.fork(note.id, note.child)
         else:
+            self._remove(note.id)
             self._saved.pop(note.id, None)  # it lay on the host, and has begun again or ended there
             if note.op == "add":
                 records.add(note.id)
 
+    def _remove(self, seq_id: SequenceId) -> None:
+        if seq_id in self.evictor.records:
+            self.evictor.records.remove(seq_id)
 
-def make_evictor(
-    cache: Any, manager: BlockManager, params: EvictionParams, wanted: Wanted, ranks: int
-) -> PagedEvictor:
-    """The device's half of ``params`` on ``cache``. Raises ``ArgumentError`` for what does not go with eviction."""
+
+@dataclass(frozen=True)
+class Reserve:
+    """Room for the records of ``rows`` sequences of ``places`` tokens, in bytes: all that an LLM will ever need."""
+
+    rows: int
+    places: int
+    num_bytes: int
+
+
+def reserve(
+    spec: CacheSpec,
+    params: EvictionParams,
+    wanted: Wanted,
+    ranks: int,
+    longest: int | None,
+    *,
+    keeps_prefixes: bool = False,
+) -> Reserve:
+    """What the records of ``params`` will take beside the cache. ``longest``: tokens that a sequence may have.
+    ``keeps_prefixes``: those of this run are for the next one.
+
+    Raises ``ArgumentError`` for what does not go with eviction, before there is a cache.
+    """
     if not isinstance(params, EvictionParams):
         raise ArgumentError("eviction_params", kind=type(params).__name__)
-    for what, given in (("prompt_lookup", wanted.prompt_lookup > 0), ("tp", ranks > 1)):
+    check_choices(params.scope, params.unit, params.per_block)
+    drafts, copies = wanted.prompt_lookup > 0, wanted.reads == "gather"
+    for what, given in (("prompt_lookup", drafts), ("tp", ranks > 1), ("reads='gather'", copies)):
         if given:
             raise ArgumentError("eviction_engine", what=what)
+    policy = policy_of(params.policy)
+    if keeps_prefixes and looks_at_attention(policy):
+        raise ArgumentError("eviction_prefix_dir", policy=type(policy).__name__)
+    most = params.tokens.peak_resident + chunk_of(params, wanted)
+    rows, places = wanted.max_num_seqs, most if longest is None else min(most, longest)
+    heads = sum(layer.kv_heads for layer in spec.layers if layer.token_bytes and layer.window is None)
+    fields = len(fields_of(policy))
+    return Reserve(rows, places, record_bytes(heads, fields, rows, places))
+
+
+def looks_at_attention(policy: Policy) -> bool:
+    """Whether what ``policy`` keeps depends on who has looked at a token: then requests share no prefix."""
+    return bool(policy.needs & (Needs.PROBS | Needs.WINDOW))
+
+
+def chunk_of(params: EvictionParams, wanted: Wanted) -> int:
+    """Tokens of a prompt between two evictions: no step computes more."""
+    return min(params.chunk, wanted.max_batched_tokens)
+
+
+def make_evictor(cache: Any, manager: BlockManager, params: EvictionParams, room: Reserve) -> PagedEvictor:
+    """The device's half of ``params`` on ``cache``. Raises ``ArgumentError`` for what does not go with eviction."""
     layers, policy = layers_without_window(cache, manager), policy_of(params.policy)
-    check_policy(policy, params.tokens, cache, layers, params.scope, "token")
-    return PagedEvictor(cache, layers, policy, params.tokens, params.scope)
+    check_policy(policy, params.tokens, cache, layers, params.scope, params.unit)
+    return PagedEvictor(cache, layers, policy, params.tokens, params.scope, room.rows, room.places)
 
 
 def make_evicting(
     manager: BlockManager, params: EvictionParams, wanted: Wanted, evictor: PagedEvictor
-) -> Evicting:
-    """The scheduler's half."""
-    looks = evictor.policy.needs & (Needs.PROBS | Needs.WINDOW)
-    chunk = min(params.chunk, wanted.max_batched_tokens)
-    return Evicting(manager, params.tokens, chunk, shares=not looks)
+) -> tuple[Evicting, StepEvictor]:
+    """The scheduler's half, and what it drives."""
+    tokens, chunk, shares = params.tokens, chunk_of(params, wanted), not looks_at_attention(evictor.policy)
+    if params.unit == "token":
+        evicting = Evicting(manager, tokens, chunk, shares=shares)
+        return evicting, StepEvictor(evictor, evicting.journal)
+    journal: deque[Note] = deque()
+    device = StepEvictor(evictor, journal)
+    drop = partial(device.drop_blocks, manager, params.per_block)
+    return EvictingBlocks(manager, tokens, chunk, shares=shares, journal=journal, drop=drop), device
 
 
 def check_reads(adapter: Adapter) -> None:

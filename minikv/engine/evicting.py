@@ -25,6 +25,10 @@ class EvictionParams:
     evicts when ``evict_every`` tokens came on top. ``scope``: the heads of a layer keep the same tokens ("layer"), or
     each its own ("head"). ``prefill_chunk``: of a prompt so many tokens are computed between two evictions (None: 512,
     or ``evict_every`` where that is more).
+
+    ``unit`` "block" drops whole blocks and moves nothing, so what requests share they go on sharing. Of a block its
+    best token counts, or with ``per_block="sum"`` all of them. At most the capacity stays; each time the device is
+    waited for.
     """
 
     policy: Any = "h2o"
@@ -34,6 +38,8 @@ class EvictionParams:
     evict_every: int = 16
     scope: str = "layer"
     prefill_chunk: int | None = None
+    unit: str = "token"
+    per_block: str = "max"
 
     def __post_init__(self) -> None:
         if self.prefill_chunk is not None:
@@ -143,8 +149,13 @@ class Evicting(Keeping):
         return self.stop(seq, 0)
 
     def until_stop(self, seq: Sequence) -> int:
-        length = self.budget.capacity if self.is_due(seq) else self._length(seq)
+        length = self._length(seq)
+        length = self.after(length) if self.is_due(seq) else length
         return self.stop(seq, length) - seq.num_computed
+
+    def after(self, length: int) -> int:
+        """How many of ``length`` tokens an eviction leaves."""
+        return self.budget.capacity
 
     def stop(self, seq: Sequence, length: int) -> int:
         """The position before which the tokens that ``seq`` computes next have to end; it holds ``length`` tokens.

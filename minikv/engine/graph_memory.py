@@ -33,12 +33,12 @@ class GraphMemory:
 
 
 @contextmanager
-def held(num_bytes: int, device: torch.device) -> Iterator[None]:
+def held(num_bytes: int, device: torch.device, what: str = "CUDA graphs") -> Iterator[None]:
     """Take ``num_bytes`` of ``device`` for as long as the block runs. Raises ``DoesNotFitError`` without the room."""
     if not num_bytes:
         yield
         return
-    arena = Arena(num_bytes, device, name="CUDA graphs")
+    arena = Arena(num_bytes, device, name=what)
     try:
         yield
     finally:

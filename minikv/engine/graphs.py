@@ -212,7 +212,13 @@ class DecodeGraphs:
 
 
 def capture_decodes(
-    adapter: Adapter, max_rows: int, longest: int | None, *, enforce_eager: bool = False, ranks: int = 1
+    adapter: Adapter,
+    max_rows: int,
+    longest: int | None,
+    *,
+    enforce_eager: bool = False,
+    ranks: int = 1,
+    evicts: bool = False,
 ) -> DecodeGraphs | Eager:
     """The graphs for up to ``max_rows`` sequences of at most ``longest`` tokens (None: no limit), or why there are
     none.
@@ -224,6 +230,8 @@ def capture_decodes(
         return Eager("cpu")
     if enforce_eager:
         return Eager("asked")
+    if evicts:
+        return Eager("evicts")
     if ranks > 1:
         return Eager("ranks")
     if adapter.reads == "gather":

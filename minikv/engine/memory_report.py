@@ -30,6 +30,8 @@ class MemoryReport:
     - ``graphs``: what the captured decode steps have taken, None where there are none, and then ``why_eager`` says why;
       ``held_bytes`` were held for them when the cache was measured.
     - ``host``: what the host memory for swapped sequences and cached prefixes holds; None without ``cpu_kv_bytes``.
+    - ``record_bytes``: what eviction remembers of each cached token, its position and what its policy has summed up;
+      0 without eviction. The room for all was taken when the LLM was made.
     - ``activation_bytes``: what the largest step needed while it ran, ``warmup_tokens`` tokens, where the size of the
       cache was measured (else None). Between two steps none of it is alive, so it is in no part.
     """
@@ -47,6 +49,7 @@ class MemoryReport:
     why_eager: Eager | None = None
     held_bytes: int = 0
     host: HostMemory | None = None
+    record_bytes: int = 0
 
     @property
     def used(self) -> int:
@@ -61,9 +64,9 @@ class MemoryReport:
     def parts(self) -> dict[str, int]:
         """What the device's bytes are for, in order, for a bar; they add up to ``total``.
 
-        ``weights`` (those in memory), ``buffers``, ``kv`` and ``padding`` are known to the byte. Measured are
-        ``graphs``, where there are any, and ``headroom``: what the driver, or on a CPU the system, could still give.
-        The others are what remains of a measured figure:
+        ``weights`` (those in memory), ``buffers``, ``kv`` and ``padding`` are known to the byte, and so are eviction's
+        ``records``, where there are any. Measured are ``graphs``, where there are any, and ``headroom``: what the
+        driver, or on a CPU the system, could still give. The others are what remains of a measured figure:
 
         - on CUDA ``tensors`` (torch's other live tensors in this process, such as cuBLAS workspaces, and its rounding
           to 512 B), ``cached`` (reserved - allocated: torch keeps it for the next step), and of what torch did not take
@@ -81,6 +84,8 @@ class MemoryReport:
             "kv": self.kv_bytes,
             "padding": self.padding_bytes,
         }
+        if self.record_bytes:
+            known["records"] = self.record_bytes
         if self.host is not None and stats.kind == "cpu":
             known["host"] = self.host.present_bytes
         unknown = stats.allocated - sum(known.values())
@@ -118,6 +123,7 @@ class MemoryReport:
             "total": self.total,
             "weight_bytes": self.weight_bytes,
             "absent_bytes": self.absent_bytes,
+            "record_bytes": self.record_bytes,
             "activation_bytes": self.activation_bytes,
             "warmup_tokens": self.warmup_tokens,
             "graphs": None if self.graphs is None else self.graphs.count,
@@ -199,6 +205,7 @@ def memory_report(llm: "LLM") -> MemoryReport:
         why_eager=runner.why_eager,
         held_bytes=0 if allocation is None else allocation.held_bytes,
         host=None if llm.host is None else host_memory(llm.host.pool, llm.manager.host_pools),
+        record_bytes=0 if runner.evictor is None else runner.evictor.evictor.records.nbytes,
     )
 
 

@@ -33,6 +33,9 @@ class Metrics:
       share, None where nothing was guessed.
     - ``occupancy``: the share of the blocks in use; ``waste``: the share of their slots without a token. Of all kinds
       of layers together, averaged over the steps by their seconds.
+    - ``evicted_tokens``: forgotten by the layers without a window. ``length`` and ``resident``: tokens of a running
+      sequence, and those of them that these layers held, in the mean over sequences and steps by the steps' seconds.
+      None in a log that does not say.
     - ``ttft``: from arrival to the first token; ``tpot``: from token to token after it, the mean of each sequence that
       finished with at least two. None where no sequence has come so far.
     - ``tokens_per_second``: generated; None where no time passed.
@@ -59,6 +62,9 @@ class Metrics:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     acceptance: float | None = None
+    evicted_tokens: int = 0
+    length: float | None = None
+    resident: float | None = None
 
 
 def summary(events: Sequence[AnyEvent]) -> Metrics:
@@ -84,6 +90,7 @@ def summary(events: Sequence[AnyEvent]) -> Metrics:
     wasted = np.array([sum(step.wasted_slots) for step in steps])
     full = float((slots * weights).sum())
     ttft, tpot = _latencies(others)
+    length, resident = (_of_a_sequence(steps, weights, of) for of in ("tokens", "resident"))
     preempted = by_kind.get("preempt", [])
     drafted, accepted = (sum(getattr(step, of) for step in steps) for of in ("drafted", "accepted"))
     return Metrics(
@@ -108,7 +115,17 @@ def summary(events: Sequence[AnyEvent]) -> Metrics:
         drafted_tokens=drafted,
         accepted_tokens=accepted,
         acceptance=accepted / drafted if drafted else None,
+        evicted_tokens=sum(event.tokens for event in by_kind.get("forget", [])),
+        length=length,
+        resident=resident,
     )
+
+
+def _of_a_sequence(steps: list[StepEvent], weights: np.ndarray, of: str) -> float | None:
+    """A count of tokens of all running sequences, for one of them."""
+    counts = np.array([getattr(step, of) for step in steps])
+    sequences = np.array([step.running for step in steps])
+    return float((counts * weights).sum() / (sequences * weights).sum()) if counts.any() else None
 
 
 def _latencies(events: list[Event]) -> tuple[list[float], list[float]]:

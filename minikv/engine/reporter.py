@@ -41,9 +41,16 @@ class Reporter:
                 raise ArgumentError("scheduler_block_bytes", given=given, kinds=kinds)
         self._manager, self._emit = manager, emit
         self._block_bytes = block_bytes
+        windows = [kind.window for kind in manager.kinds]
+        self._whole = windows.index(None) if None in windows else 0  # a kind that keeps what eviction leaves
         self._queue: list[AnyEvent] = []
         self._evicted = [pool.stats().evictions for pool in manager.pools]
         self._ended = -inf  # when the last step did
+
+    @property
+    def listens(self) -> bool:
+        """Whether anybody hears of what happens."""
+        return self._emit is not None
 
     def deliver(self) -> None:
         """Everything that has happened, in order. An event whose ``emit`` raised is not delivered again."""
@@ -169,6 +176,8 @@ class Reporter:
             "total": tuple(pool.num_blocks for pool in self._manager.pools),
             "wasted_slots": tuple(self._wasted(running, kind) for kind in range(len(stats))),
             "block_size": self._manager.block_size,
+            "tokens": sum(self._manager.num_tokens(seq.id) for seq in running),
+            "resident": sum(self._manager.length(seq.id, self._whole) for seq in running),
         }
 
     def end_step(self, now: float, step: Step, begun: Begun, failed: bool, accepted: int = 0) -> None:

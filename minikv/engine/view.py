@@ -14,7 +14,8 @@ from minikv.errors import ArgumentError
 class SequenceView:
     """A sequence that has not ended. Counts are tokens; ``tables`` has its blocks for each kind of layer (-1: a window
     gave the block back), and is empty while the sequence waits. ``swapped``: it waits, and what is computed is in host
-    memory.
+    memory. Of the ``num_computed`` tokens the layers without a window hold ``num_resident``: fewer where eviction has
+    taken some, or is about to in the step that is being computed.
     """
 
     id: SequenceId
@@ -26,6 +27,7 @@ class SequenceView:
     num_preemptions: int
     tables: tuple[tuple[int, ...], ...]
     swapped: bool = False
+    num_resident: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ def view_of(scheduler: Scheduler, steps: int, generated: int, finished: int) -> 
 
     def see(seq: Sequence) -> SequenceView:
         held = seq.state is State.RUNNING
+        lost = scheduler.evicting.lost(seq) if held or seq.swapped else 0
         return SequenceView(
             seq.id,
             seq.state,
@@ -64,6 +67,7 @@ def view_of(scheduler: Scheduler, steps: int, generated: int, finished: int) -> 
             seq.num_preemptions,
             tuple(tuple(manager.block_table(seq.id, kind)) for kind in kinds) if held else (),
             seq.swapped,
+            seq.num_computed - lost,
         )
 
     return EngineView(

@@ -1,7 +1,7 @@
 """What to forget: a KV cache that keeps the tokens that matter, on any Hugging Face decoder. Lessons 14 and 15.
 
 ``install_kv_eviction`` makes a model's own ``generate`` forget; a ``Policy`` says which tokens stay, a ``Budget`` how
-many.
+many. ``PagedEviction`` does it on blocks, ``LLM(eviction=EvictionParams(...))`` in the engine.
 """
 
 from importlib import import_module
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     )
     from minikv.eviction.layer import EvictingLayer
     from minikv.eviction.layered import Layered, measure_layers
+    from minikv.eviction.paged import PagedEviction
     from minikv.eviction.policies import (
         H2O,
         POLICIES,
@@ -51,6 +52,7 @@ _HOME = {
     "Knorm": "policies",
     "Needs": "policy",
     "POLICIES": "policies",
+    "PagedEviction": "paged",
     "Policy": "policy",
     "PyramidKV": "policies",
     "Random": "policies",
@@ -85,6 +87,7 @@ __all__ = [
     "Knorm",
     "Layered",
     "Needs",
+    "PagedEviction",
     "Policy",
     "PyramidKV",
     "Random",

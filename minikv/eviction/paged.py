@@ -19,19 +19,15 @@ from torch import Tensor
 
 from minikv.blocks import BlockManager
 from minikv.cache import PagedKVCache
-from minikv.errors import ArgumentError
 from minikv.eviction.budget import Budget
-from minikv.eviction.paged_blocks import PER_BLOCK, blocks_to_keep, token_ranks
-from minikv.eviction.paged_checks import check_policy, layers_without_window
+from minikv.eviction.paged_checks import check_choices, check_policy, layers_without_window
+from minikv.eviction.paged_drop import drop_worst_blocks
 from minikv.eviction.paged_evictor import PagedEvictor
 from minikv.eviction.paged_observer import PagedObserver
 from minikv.eviction.paged_plan import PlannedEviction, held, plan_eviction
 from minikv.eviction.paged_records import SavedRecord
 from minikv.eviction.policies import policy_of
 from minikv.eviction.policy import Policy
-from minikv.eviction.select import SCOPES
-
-UNITS = ("token", "block")
 
 
 class PagedEviction:
@@ -59,13 +55,7 @@ class PagedEviction:
     ):
         self.cache, self.manager, self.budget = cache, manager, budget
         self.policy, self.scope, self.unit, self.per_block = policy_of(policy), scope, unit, per_block
-        for what, value, known in (
-            ("scope", scope, SCOPES),
-            ("unit", unit, UNITS),
-            ("per_block", per_block, PER_BLOCK),
-        ):
-            if value not in known:
-                raise ArgumentError("unknown_choice", what=what, value=value, known=", ".join(known))
+        check_choices(scope, unit, per_block)
         self._layers = layers_without_window(cache, manager)
         check_policy(self.policy, budget, cache, self._layers, scope, unit)
         self.evictor = PagedEvictor(cache, self._layers, self.policy, budget, scope)
@@ -141,23 +131,8 @@ class PagedEviction:
             self.evictor.carry_out(plans)
 
     def _evict_blocks(self, names: list[Hashable]) -> None:
-        """All layers of a kind lose the same blocks: those that are worth least in their mean."""
         for name in names:
-            length, evicted = held(self.manager, name)
-            for kind, layers in self._layers.items():
-                table = tuple(self.manager.block_table(name, kind))
-                plan = PlannedEviction(name, length, evicted, {})
-                tables = torch.tensor([table], device=self.cache.device)
-                views = [self.evictor.view(layer, [plan], tables) for layer in layers]
-                ranks = token_ranks([self.evictor.score(view) for view in views])
-                size, positions = self.cache.block_size, views[0].positions[:, 0]
-                keep = blocks_to_keep(ranks, positions, self.budget, size, self.per_block)[0]
-                self.manager.drop_blocks(name, (~keep).nonzero().flatten().tolist(), kind)
-                origin = keep.repeat_interleave(size)[:length].nonzero().flatten()
-                for layer, view in zip(layers, views, strict=True):
-                    heads = view.positions.shape[1]
-                    self.records.keep(layer, [name], origin.expand(1, heads, -1), view.positions)
-            self.records.pack(name, held(self.manager, name)[0])
+            drop_worst_blocks(self.evictor, self.manager, name, self.per_block)
 
     def _lengths(self, names: Sequence[Hashable]) -> tuple[list[int], list[int]]:
         """How many tokens each sequence holds, and how many it has lost; the same in every kind without a window."""

@@ -10,7 +10,7 @@ from minikv.eviction.budget import Budget
 from minikv.eviction.paged_moves import Moves, fill_holes, in_order, slots_of
 from minikv.eviction.paged_observer import RECENT, STATE, PagedObserver, fields_of
 from minikv.eviction.paged_plan import PlannedEviction
-from minikv.eviction.paged_records import TokenRecords
+from minikv.eviction.paged_records import PLACES, ROWS, TokenRecords
 from minikv.eviction.paged_view import PagedView
 from minikv.eviction.policy import Needs, Policy
 from minikv.eviction.select import select
@@ -20,7 +20,8 @@ class PagedEvictor:
     """``policy`` on ``layers``, {kind: the numbers of its layers}, of ``cache``; see ``PagedEviction``.
 
     It knows no block manager: who holds what comes with each call. ``records`` has to be told of each sequence that
-    begins and ends. Nothing is read back from the device, so nothing waits for it, but where ``select`` looks for NaN.
+    begins and ends, and has room for ``rows`` of them of ``places`` tokens before it grows. Nothing is read back from
+    the device, so nothing waits for it, but where ``select`` looks for NaN.
     """
 
     def __init__(
@@ -30,6 +31,8 @@ class PagedEvictor:
         policy: Policy,
         budget: Budget,
         scope: str,
+        rows: int = ROWS,
+        places: int = PLACES,
     ):
         self.cache, self.layers, self.policy, self.budget, self.scope = cache, layers, policy, budget, scope
         specs = cache.spec.layers
@@ -38,7 +41,7 @@ class PagedEvictor:
             for number, layer in enumerate(specs)
         }
         heads = {number: specs[number].kv_heads for kind in layers.values() for number in kind}
-        self.records = TokenRecords(heads, fields_of(policy), cache.device)
+        self.records = TokenRecords(heads, fields_of(policy), cache.device, rows, places)
 
     def observer(
         self,

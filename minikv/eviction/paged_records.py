@@ -21,6 +21,11 @@ Field = dict[int, Tensor]
 """Of each layer a tensor [rows, heads, places]."""
 
 
+def record_bytes(heads: int, fields: int, rows: int, places: int) -> int:
+    """Bytes of ``TokenRecords`` with so many ``fields``: ``heads`` are the KV heads of all layers together."""
+    return heads * rows * places * (fields * torch.float32.itemsize + torch.int64.itemsize)
+
+
 @dataclass(frozen=True, eq=False)
 class SavedRecord:
     """One sequence's record on the CPU, while its blocks are on the host: of each field and layer [heads, places]."""
@@ -34,22 +39,25 @@ class TokenRecords:
 
     ``fields`` are float32, and 0 where no token is. ``positions`` int64 are kept besides: a sequence's first ``packed``
     tokens are those that its last eviction left, in no order. The others came later, in order, so their positions
-    follow from their places.
+    follow from their places. There is room for ``rows`` sequences of ``places`` tokens; for more both double.
     """
 
-    def __init__(self, heads: Mapping[int, int], fields: Sequence[str], device: torch.device):
+    def __init__(
+        self,
+        heads: Mapping[int, int],
+        fields: Sequence[str],
+        device: torch.device,
+        rows: int = ROWS,
+        places: int = PLACES,
+    ):
         dtypes = {**dict.fromkeys(fields, torch.float32), POSITIONS: torch.int64}
         self._fields: dict[str, Field] = {
-            name: {
-                layer: torch.zeros(ROWS, count, PLACES, dtype=dtype, device=device)
-                for layer, count in heads.items()
-            }
-            for name, dtype in dtypes.items()
+            name: _zeros(heads, dtype, device, rows, places) for name, dtype in dtypes.items()
         }
         self._device = device
         self._row: dict[Hashable, int] = {}
         self._packed: dict[Hashable, int] = {}
-        self._free = list(range(ROWS - 1, -1, -1))
+        self._free = list(range(rows - 1, -1, -1))
 
     def __contains__(self, seq_id: Hashable) -> bool:
         return seq_id in self._row
@@ -93,24 +101,32 @@ class TokenRecords:
             tensor[self._row[child]] = tensor[self._row[parent]]
         self._packed[child] = self._packed[parent]
 
-    def save(self, seq_id: Hashable) -> SavedRecord:
-        """Take the record of a sequence off the device: it is swapped out."""
+    def copy(self, seq_id: Hashable) -> SavedRecord:
+        """The record of a sequence as it is now, on the CPU; it stays on the device too."""
         row = self._find(seq_id)
         fields: dict[str, Field] = {name: {} for name in self._fields}
         for name, layer, tensor in self._all():
             fields[name][layer] = tensor[row].to("cpu", copy=True)
-        saved = SavedRecord(self._packed[seq_id], fields)
+        return SavedRecord(self._packed[seq_id], fields)
+
+    def save(self, seq_id: Hashable) -> SavedRecord:
+        """Take the record of a sequence off the device: it is swapped out."""
+        saved = self.copy(seq_id)
         self.remove(seq_id)
         return saved
 
     def restore(self, seq_id: Hashable, saved: SavedRecord) -> None:
-        """The sequence is back, in whatever blocks."""
+        """The sequence is back, in whatever blocks. If anything raises, it is not."""
         self.add(seq_id)
-        for name, field in saved.fields.items():
-            for layer, kept in field.items():
-                self._more_places(kept.shape[1])
-                self._fields[name][layer][self._row[seq_id], :, : kept.shape[1]] = kept.to(self._device)
-        self._packed[seq_id] = saved.packed
+        try:
+            for name, field in saved.fields.items():
+                for layer, kept in field.items():
+                    self._more_places(kept.shape[1])
+                    self._fields[name][layer][self._row[seq_id], :, : kept.shape[1]] = kept.to(self._device)
+            self._packed[seq_id] = saved.packed
+        except BaseException:
+            self.remove(seq_id)
+            raise
 
     def read(self, name: str, layer: int, seq_ids: Sequence[Hashable], length: int) -> Tensor:
         """[B, heads, length] of one field: a copy, 0 behind the tokens of a shorter sequence."""
@@ -182,3 +198,18 @@ class TokenRecords:
             width *= 2
         for name, layer, tensor in list(self._all()):
             self._fields[name][layer] = pad(tensor, (0, width - tensor.shape[-1]))
+
+
+def _zeros(
+    heads: Mapping[int, int], dtype: torch.dtype, device: torch.device, rows: int, places: int
+) -> Field:
+    """A field in one allocation, so that it takes what it says: a GPU rounds each up to 2 MiB.
+
+    Written to, so that a CPU hands the memory over now.
+    """
+    counts = list(heads.values())
+    whole = torch.empty(rows * places * sum(counts), dtype=dtype, device=device).zero_()
+    parts = whole.split([rows * count * places for count in counts])
+    return {
+        layer: part.view(rows, count, places) for layer, count, part in zip(heads, counts, parts, strict=True)
+    }

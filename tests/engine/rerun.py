@@ -142,8 +142,9 @@ def graphs(every=1):
     """Every ``LLM`` that is made inside of the block replays its decodes. Yields the capturers, one each."""
     capturers = []
 
-    def captured(adapter, max_rows, longest, *, enforce_eager, ranks):
+    def captured(adapter, max_rows, longest, *, enforce_eager, ranks, evicts):
         assert not enforce_eager
+        assert not evicts
         assert ranks == 1
         capturers.append(Rerun(every))
         return DecodeGraphs(adapter, max_rows, table_width(adapter, longest), capturers[-1])

@@ -1,0 +1,78 @@
+"""Compile the kernel of a prefill's sums for GPUs that are not there, and print what became of it, a JSON row a case.
+
+Run in a process of its own, without the interpreter: ``python -m tests.kernels.sums_compiled [all]``.
+"""
+
+import dataclasses
+import json
+import sys
+
+import torch
+
+from minikv.kernels.gpu.ahead import compile_ahead
+from minikv.kernels.gpu.common import Device, Launch
+from minikv.kernels.gpu.sums import sums_launch
+
+# capability, then what differs from a prefill of Llama-8B's heads in bfloat16 (float16 on Turing, which lacks it).
+EVERY_TIME = [
+    *[(capability, {}) for capability in (75, 80, 90, 120)],
+    *[(capability, {"latent": True}) for capability in (80, 90)],
+    (89, {"stored": torch.float8_e4m3fn, "scaled": True}),
+]
+ON_REQUEST = [
+    *[(capability, {}) for capability in (86, 87, 89, 100)],
+    *[(capability, {"latent": True}) for capability in (75, 89, 100, 120)],
+    *[(capability, {"dims": dims}) for capability in (75, 80, 90, 120) for dims in (64, 80, 256)],
+    *[(capability, {"dtype": torch.float32}) for capability in (80, 90)],
+    *[(capability, {"stored": torch.int8, "scaled": True}) for capability in (80, 90)],
+    *[(capability, {"softcap": 30.0, "last": 16}) for capability in (75, 90)],
+    *[(capability, {"block_size": size}) for capability in (80, 90) for size in (8, 7, 256)],
+]
+
+
+def launch_of(
+    capability: int,
+    *,
+    dims: int = 128,
+    dtype: torch.dtype | None = None,
+    stored: torch.dtype | None = None,
+    block_size: int = 16,
+    latent: bool = False,
+    scaled: bool = False,
+    **options,
+) -> Launch:
+    """The launch for 8 sequences of 512 new tokens on up to 4,096, on tensors without data."""
+    dtype = dtype or (torch.float16 if capability < 80 else torch.bfloat16)
+
+    def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    tokens, query_heads, kv_heads = 8 * 512, 32, 8
+    if latent:
+        dims, query_heads = 512, 128
+        whole = empty(1000, block_size, 1, 576, dtype=dtype)
+        k = whole[..., :512]
+        options |= {"q_rope": empty(tokens, query_heads, 64, dtype=dtype), "rope": whole[..., 512:]}
+    else:
+        k = empty(1000, block_size, kv_heads, dims, dtype=stored or dtype)
+    if scaled:
+        options["k_scale"] = empty(1000, block_size, kv_heads, dtype=torch.float32)
+    tables, lengths = empty(8, 4096 // block_size + 1, dtype=torch.int32), empty(8, dtype=torch.int32)
+    query, starts = empty(tokens, query_heads, dims, dtype=dtype), empty(9, dtype=torch.int32)
+    lse = empty(tokens, query_heads, dtype=torch.float32)
+    launch, _ = sums_launch(
+        Device(capability, 132), query, k, tables, starts, lengths, lse, scale=0.1, **options
+    )
+    return launch
+
+
+def main(cases: list) -> None:
+    for capability, options in cases:
+        launch = launch_of(capability, **options)
+        row = dataclasses.asdict(compile_ahead(launch, capability))
+        row.update(case=repr(options), float32=options.get("dtype") == torch.float32)
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main([*EVERY_TIME, *ON_REQUEST] if sys.argv[1:] == ["all"] else EVERY_TIME)
