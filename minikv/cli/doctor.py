@@ -1,13 +1,15 @@
 """``minikv doctor``: what is on this machine, and what of the course would not work here."""
 
 import json
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from minikv.cli.options import Json, Lang
 from minikv.course.machine import examine
-from minikv.i18n import pick_language
+from minikv.errors import ArgumentError
+from minikv.i18n import pick_language, text
 
 if TYPE_CHECKING:
     from minikv.memory import MemoryStats
@@ -17,11 +19,22 @@ def doctor(
     memory: Annotated[
         bool, typer.Option("--memory", help="Also where every byte of the host and of each GPU is now.")
     ] = False,
+    smoke: Annotated[
+        bool,
+        typer.Option(
+            "--smoke", help="Instead check what eviction decides, on a small cache without a model."
+        ),
+    ] = False,
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
     """Say Python, torch, GPU, Triton, widgets and versions, and what would not work."""
     lang = pick_language(lang)
+    if smoke and memory:
+        raise ArgumentError("doctor_two")
+    if smoke:
+        _smoke(as_json, lang)
+        return
     findings = examine()
     torch_works = not any(finding.topic == "torch" and finding.state == "missing" for finding in findings)
     gpu_works = any(finding.topic == "gpu" and finding.state == "ok" for finding in findings)
@@ -38,6 +51,36 @@ def doctor(
         for one in stats:
             print("\n" + one.text(lang))
     if any(finding.state == "missing" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _smoke(as_json: bool, lang: str) -> None:
+    """A line a check, each as soon as it is made, and how long they took; exit code 1 where one has failed.
+
+    The imports count apart: torch alone takes longer than all checks.
+    """
+    began = time.perf_counter()
+    try:
+        import torch  # noqa: F401
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise ArgumentError("doctor_torch", reason=reason) from error
+    from minikv.eviction.smoke import smoke
+
+    ready = time.perf_counter()
+    checks = []
+    for check in smoke():
+        checks.append(check)
+        if not as_json:
+            print(check.line(lang), flush=True)
+    times = {"import_seconds": ready - began, "seconds": time.perf_counter() - ready}
+    failed = sum(not check.passed for check in checks)
+    if as_json:
+        told = {"checks": [check.as_dict(lang) for check in checks], "failed": failed, **times}
+        print(json.dumps(told, indent=2))
+    else:
+        print(text("eviction.smoke_end", lang, count=len(checks), failed=failed, **times))
+    if failed:
         raise typer.Exit(1)
 
 
