@@ -5,7 +5,8 @@
     python -m benchmarks.eviction --model PATH --prompts FILE
 
 Sections: "recall" and "tasks" evict once, after a prefill; "seen" after the question too; "decode" at every token;
-"reset" forgets to forget; "steps" times a decode step and counts bytes; "published" shows others' figures. The best
+"reset" forgets to forget; "steps" times a decode step and counts bytes; "throughput" fills the same bytes with more
+sequences (``benchmarks.eviction_throughput`` alone); "published" shows others' figures. The best
 policy of a row was chosen on other documents than those that the row is measured on. ``kept`` counts sinks and recent
 window, and is the mean over the layers. Every score is a row of the JSON's details, with its 95 % interval (Wilson).
 
@@ -25,6 +26,7 @@ from benchmarks.eviction_model import CAN, Read, make_texts, read_prompts, text_
 from benchmarks.eviction_published import published_details, published_lines
 from benchmarks.eviction_reset import reset_rows
 from benchmarks.eviction_steps import Sizes, step_rows
+from benchmarks.eviction_throughput import size_for, throughput_rows
 from benchmarks.kernels_timing import Detailed
 from benchmarks.report import Row, publish
 from minikv.eviction.curves import FULL, STREAM, Fitted, Point, Setting, best, curve, lines
@@ -238,6 +240,7 @@ SECTIONS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "decode": decode_rows,
     "reset": lambda scale: reset_rows(TINY, scale.cases),
     "steps": lambda scale: step_rows(scale.steps),
+    "throughput": lambda scale: throughput_rows(size_for(scale is QUICK)),
     "published": lambda scale: published_rows(),
 }
 
