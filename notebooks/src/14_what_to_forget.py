@@ -160,19 +160,19 @@ for layer, each in enumerate(probs):
 # %% [markdown] key="shares_read" lang="en"
 # (4 sinks, 32 heavy hitters and the last 12 make 48: a quarter of the text.)
 #
-# Look at the heavy hitters. They are ordinary words, and hardly ever a name or a city: up to here the text only needed its next word guessed, and for that the model looks back at such words. Nobody has asked for a fact yet.
+# Look at the heavy hitters. They are ordinary words above all: a quarter of the text are names and cities, of these 32 less than a fifth, in the second layer none. Up to here the text only needed its next word guessed, and for that the model looks back at ordinary words. Nobody has asked for a fact yet.
 #
 # The first tokens get more than their share; 4 of 193 would be 2 %. In large models the first one alone may take a large part of all attention: softmax has to give away 1, and a head that looks for nothing leaves it there. That is what **sink** means ([StreamingLLM](https://arxiv.org/abs/2309.17453)). How much of one a model has can be measured; this one has little.
 #
-# The same, token by token, on a shorter text. The darker a cell, the more its token has got so far; what is hatched has been evicted. Choose a layer and a head, let the steps run, and change what is kept. The text ends with five questions. With H2O and a quarter kept none of them is answered; find a policy that answers all five.
-# %% [markdown] key="shares_read" lang="zh" src="3a97a9ed"
+# The same, token by token, on a shorter text. The further along the scale a cell's shade, the higher its token's score: with H2O, the attention that it has got so far. What is hatched has been evicted. Choose a layer and a head, let the steps run, and change what is kept. The text ends with five questions. With H2O and a quarter kept none of them is answered; find a policy that answers all five.
+# %% [markdown] key="shares_read" lang="zh" src="51741197"
 # （4 个 sink、32 个重要 token 和最后 12 个，一共 48 个：文本的四分之一。）
 #
-# 看看这些重要 token：都是普通的词，几乎没有人名和城市。到这里为止，文本要做的只是猜下一个词，为此模型回头看的正是这样的词。还没有谁来问过事实。
+# 看看这些重要 token：多半是普通的词。人名和城市占全文的四分之一，在这 32 个里却不到五分之一，第二层里一个也没有。到这里为止，文本要做的只是猜下一个词，为此模型回头看的正是普通的词。还没有谁来问过事实。
 #
 # 最前面的几个 token 得到的比平均多：193 个里的 4 个，平均只该有 2%。在大模型里，光是第一个 token 就可能占去很大一部分注意力：softmax 总要分出去 1，一个头没有什么可找的时候，就放在它身上。**汇点**（sink）就是这个意思（[StreamingLLM](https://arxiv.org/abs/2309.17453)）。一个模型有多少汇点，量得出来；这个模型没有多少。
 #
-# 同样的事，换一篇短一些的文本，逐个 token 来看。格子越深，这个 token 到目前为止得到的越多；画斜线的已经被淘汰。选一层、一个头，让步子走起来，再改一改留多少。文本末尾有五个问题。用 H2O 留四分之一，一个也答不出；找一种五个都答得出的策略。
+# 同样的事，换一篇短一些的文本，逐个 token 来看。格子的颜色在色阶上越靠后，这个 token 的得分越高；对 H2O 来说，就是到目前为止得到的注意力。画斜线的已经被淘汰。选一层、一个头，让步子走起来，再改一改留多少。文本末尾有五个问题。用 H2O 留四分之一，一个也答不出；找一种五个都答得出的策略。
 
 # %% key="heat_map"
 from minikv.course.widgets import HeatMapWidget
@@ -282,15 +282,15 @@ for n_recent in (1, 12):
         print(t("freeze_line", n_recent=n_recent, step=step, from_prompt=from_prompt, kept=trace.capacity[0]))
 
 # %% [markdown] key="freeze_read" lang="en"
-# Without a window the kept set stands still, at the beginning of the text. That is why a layer protects its last tokens, whatever they score. It is not the whole cure: with a window of 12 most heavy hitters are still the oldest tokens.
+# Without a window the kept set all but stands still, at the beginning of the text: of the last hundred tokens hardly one got in. That is why a layer protects its last tokens, whatever they score. It is not the whole cure: with a window of 12 most heavy hitters are still the oldest tokens.
 # (Exercise 14.3 is the choice, with sinks, window, ties and padding.)
 #
 # ## Honest curves
 #
 # Now the answers. The context of 193 tokens is read, every layer is cut down to a share of it, and only then the questions come: 16 a text, about facts that nobody has pointed at. That is the case that counts in a chat, where the next question is not known.
 # `kept` counts everything that stays: sinks, heavy hitters, window. Before you run the cell: which policy will be the best, and which the last?
-# %% [markdown] key="freeze_read" lang="zh" src="0f9c8bda"
-# 没有窗口，留下的集合就停在文本开头不动了。所以每一层都要保护最后的几个 token，不管得分多少。光靠它还不够：窗口为 12 时，重要 token 大多仍是最老的那些。
+# %% [markdown] key="freeze_read" lang="zh" src="b3c811ed"
+# 没有窗口，留下的集合就几乎停在文本开头不动了：后来的一百个 token，留得下来的还不到一个。所以每一层都要保护最后的几个 token，不管得分多少。光靠它还不够：窗口为 12 时，重要 token 大多仍是最老的那些。
 # （练习 14.3 就是怎么选：sink、窗口、得分相同、填充。）
 #
 # ## 老实的曲线
@@ -323,17 +323,17 @@ import plotly.graph_objects as go
 
 figure = go.Figure()
 dashes = ("dot", "dash", "solid", "dashdot", "longdash", "longdashdot", "solid", "solid")
-for (name, policy), dash in zip(policies.items(), dashes):
+for symbol, (name, dash) in enumerate(zip(policies, dashes)):
     mine = [points[0], *(point for point in points if point.policy == name)]
     share = [100 * point.score.share for point in mine]
     up = [100 * point.score.interval[1] - y for point, y in zip(mine, share)]
     down = [y - 100 * point.score.interval[0] for point, y in zip(mine, share)]
     figure.add_scatter(
         x=[100 * point.setting.kept for point in mine], y=share, name=name, mode="lines+markers",
-        line={"dash": dash}, error_y={"type": "data", "array": up, "arrayminus": down, "thickness": 1},
+        line={"dash": dash}, marker={"symbol": symbol, "size": 8}, error_y={"type": "data", "array": up, "arrayminus": down, "thickness": 1},
     )
-figure.update_xaxes(title="tokens kept, % of 193, in every layer and head", autorange="reversed")
-figure.update_yaxes(title="questions answered, %", range=[0, 104])
+figure.update_xaxes(title=t("curves_x"), autorange="reversed")
+figure.update_yaxes(title=t("curves_y"), range=[0, 104])
 figure.update_layout(height=400, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
 show(figure, text="\n".join(recall_lines(points)), caption=t("curves_caption"))
 
@@ -394,15 +394,15 @@ print(t("curves_head", asked=seen[0].score.asked))
 print("\n".join(recall_lines(seen)))
 
 # %% [markdown] key="seen_read" lang="en"
-# Now the **maximum** answers everything, even at 10 %: one query has looked straight at the answer, and one glance is enough. The **sum** has the same glance in it, and loses it among all the others. SnapKV averages 16 queries and blurs over five neighbours; TOVA asks the very last query only, and that is the mark of the next question here, not the name.
+# Now the **maximum** answers everything, even at 10 %: one query has looked straight at the answer, and one glance is enough. The **sum** has the same glance in it: where half of the tokens stay that does, below it is lost among all the others. SnapKV averages 16 queries and blurs over five neighbours, too much for 10 %; TOVA asks the very last query only, and that is the mark of the next question here, not the name.
 #
 # So a figure for an eviction policy means nothing without one word: had it *seen* the question? In most benchmarks the question stands at the end of the prompt. A widely used collection of these policies for a time looked at the last queries only, in what it called H2O; its author agreed that this is not the standard H2O, and added that it hardly changed their results ([KVCache-Factory #24](https://github.com/Zefan-Cai/KVCache-Factory/issues/24)). Here these are two different policies.
 #
 # ## One head, or all of them
 #
 # `scope="head"`: every KV head keeps its own tokens, as above. `scope="layer"`: the heads of a layer agree on one list, by the mean of their scores. Which is better, and what does it cost?
-# %% [markdown] key="seen_read" lang="zh" src="2a7cf878"
-# 这一次，**最大值**全都答对，留 10% 也一样：有一个 query 直直地看着答案，一眼就够。**求和**里也有这一眼，却淹没在别的里面了。SnapKV 对 16 个 query 求平均，还在五个相邻 token 上抹开；TOVA 只问最后一个 query，而在这里，那是下一个问题的问号，不是人名。
+# %% [markdown] key="seen_read" lang="zh" src="76de4257"
+# 这一次，**最大值**全都答对，留 10% 也一样：有一个 query 直直地看着答案，一眼就够。**求和**里也有这一眼：留一半时还够用，再少就淹没在别的里面了。SnapKV 对 16 个 query 求平均，还在五个相邻 token 上抹开，到 10% 就不行了；TOVA 只问最后一个 query，而在这里，那是下一个问题的问号，不是人名。
 #
 # 所以一种淘汰策略的成绩，少了一个词就没有意义：它**看到**问题了吗？大多数评测把问题放在提示词的末尾。有一个常用的策略合集，曾有一段时间，所谓的 H2O 只看最后几个 query；作者承认这与标准的 H2O 不一致，又说对结果影响很小（[KVCache-Factory #24](https://github.com/Zefan-Cai/KVCache-Factory/issues/24)）。而在这里，这是两种不同的策略。
 #
@@ -411,6 +411,7 @@ print("\n".join(recall_lines(seen)))
 # `scope="head"`：每个 KV 头各留各的，前面都是这样。`scope="layer"`：一层的各个头按得分的平均，商定一份名单。哪个更好？各要花什么代价？
 
 # %% key="scopes" tags="hardware"
+print(t("scopes_head"))
 for scope in ("head", "layer"):
     few = {name: policies[name] for name in ("random", "h2o sum", "h2o max", "keydiff")}
     for point in curve(model, few, [Setting(kept=0.25)], count=20, scope=scope):
@@ -598,7 +599,7 @@ for name in ("streaming", "h2o sum", "keydiff"):
         print(t("sinks_line", policy=name, n_sink=n_sink, recall=100 * score.share, ppl=score.perplexity))
 
 # %% [markdown] key="break_sinks_read" lang="en"
-# **Nothing breaks.** What the first tokens leave, others can use. The first table had said so: this model parks hardly any attention there.
+# **Nothing breaks.** What the first tokens leave, others can use. The first table had said so: this model parks only a tenth of its attention there.
 # It would be wrong to conclude that sinks are a legend, and as wrong to set `n_sink=4` and believe that something was won. Measure how much attention your model leaves on its first token. (Some have the sink built in: gpt-oss has learned a number for each head that takes part in the softmax, and needs no token for it.)
 #
 # ## A policy of your own
@@ -606,8 +607,8 @@ for name in ("streaming", "h2o sum", "keydiff"):
 # A policy is one method: a number for each token of each head, and the larger stays. What it may look at is its `View`: keys and values as cached, the attention so far (`state`, if it says that it needs that), what the last queries looked at, the positions. A second method may share out the budget among the layers.
 #
 # Do both layers of this model need the same? Try it. Before you run the cell: which of the two would you give more?
-# %% [markdown] key="break_sinks_read" lang="zh" src="cd5a2da4"
-# **什么也没有坏**。最前面的 token 让出来的位置，别的 token 用得上。第一张表其实已经说了：这个模型放在那里的注意力很少。
+# %% [markdown] key="break_sinks_read" lang="zh" src="6007847f"
+# **什么也没有坏**。最前面的 token 让出来的位置，别的 token 用得上。第一张表其实已经说了：这个模型放在那里的注意力只有一成左右。
 # 由此断定汇点是传说，不对；设了 `n_sink=4` 就以为有了保障，同样不对。先量一量你的模型在第一个 token 上放了多少注意力。（有的模型自带汇点：gpt-oss 为每个头学了一个参加 softmax 的数，用不着哪个 token。）
 #
 # ## 自己写一种策略
@@ -683,22 +684,23 @@ for layer, each in enumerate(looks):
 
 # %% key="found" tags="hardware"
 from minikv.eviction import Echo
-from minikv.eviction.curves import Fitted, lines
+from minikv.eviction.curves import Fitted
 
 found = {"keydiff": KeyDiff(), "echo": Echo(), "echo, fitted": Fitted(Echo(), by=Echo())}
 settings = [Setting(kept=share) for share in (0.25, 0.1)]
-print("\n".join(lines(list(curve(model, found, settings, count=20, scope="head")))))
+print(t("found_head"))
+print("\n".join(recall_lines(list(curve(model, found, settings, count=20, scope="head")), perplexity=True)))
 
 # %% [markdown] key="found_read" lang="en"
-# (The second number of each pair is the perplexity.) Nobody has told it where facts are, and nobody has shown it an answer. But what it knows is how *this* model recalls, one token after another; in a model that recalls otherwise it may be worth nothing.
+# Nobody has told `Echo` where facts are, and nobody has shown it an answer. Fitted, it answers more than the half-and-half KeyDiff at both shares, and at 10 % it pays with the ordinary words as well. And what it knows is how *this* model recalls, one token after another; in a model that recalls otherwise it may be worth nothing.
 #
 # And what can be said of H2O? In these curves, with the question unseen, it never beats a random choice; with the question seen, its maximum is perfect. A policy is neither good nor bad, but good at something.
 #
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="found_read" lang="zh" src="5b750682"
-# （每一对里的第二个数是困惑度。）没有谁告诉它事实在哪里，也没有谁给它看过答案。不过它所知道的，是**这个**模型怎样回忆：一个 token 接着一个 token。换一个回忆方式不同的模型，也许一文不值。
+# %% [markdown] key="found_read" lang="zh" src="d5715adc"
+# 没有谁告诉 `Echo` 事实在哪里，也没有谁给它看过答案。按层分好预算之后，两种比例下都比平分的 KeyDiff 答对得多，只是留 10% 时，它同样在普通的词上付了代价。而且它所知道的，是**这个**模型怎样回忆：一个 token 接着一个 token。换一个回忆方式不同的模型，也许一文不值。
 #
 # 那么 H2O 呢？在这些曲线里，没看到问题的时候，它从来没有胜过随便留；看到问题的时候，它的最大值全对。一种策略谈不上好坏，只能说擅长什么。
 #

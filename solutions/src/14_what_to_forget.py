@@ -228,8 +228,12 @@ check("14.5", score)
 # %% [markdown] key="own_why" lang="en"
 # ### BEGIN SOLUTION
 # This is KeyDiff ([2025](https://arxiv.org/abs/2504.15364)). It never asks for attention, so it also works with kernels that do not tell any.
+#
+# To add up all keys anew at every decode step would read the cache twice more. `KeyDiff` of the package keeps the sum instead: a step brings one key and takes one away. The sum is one of whole numbers, in units of $2^{-40}$, so it is exact after a million steps; and in a model like this one the products with it come out of the same pass over the keys as attention itself.
 # ### END SOLUTION
-# %% [markdown] key="own_why" lang="zh" src="de81e858"
+# %% [markdown] key="own_why" lang="zh" src="5bd7d0ea"
 # ### BEGIN SOLUTION
 # 这就是 KeyDiff（[2025](https://arxiv.org/abs/2504.15364)）。它从不问注意力，所以不给出注意力的 kernel 也能用。
+#
+# 如果每个解码步都把所有 key 重新加一遍，就要把缓存多读两遍。本包的 `KeyDiff` 是把这个和留着：一步来一个 key，走一个 key。和用整数来记，单位是 $2^{-40}$，走过一百万步也分毫不差；在这样的模型里，各个 key 与它的乘积则在注意力读 key 的同一遍里顺便算出来。
 # ### END SOLUTION

@@ -129,8 +129,19 @@ def test_a_table_has_a_line_for_each_policy_and_a_column_for_each_share():
         )
     ]
     head, *rows = recall_lines(points)
-    assert head.split() == ["100", "%", "kept", "50", "%", "kept", "10", "%", "kept"]
+    assert head.split() == ["100", "%", "50", "%", "10", "%"]
     assert [row.split()[0] for row in rows] == ["full", "random", "h2o"]
     assert rows[1].split("random")[1].split("  50.0 [35, 65]")[1].strip() == "10.0 [4, 23]"
     assert rows[2].split() == ["h2o", "2.5", "[0,", "13]"]
     assert len(rows[1]) == len(rows[2]) == len(head)
+
+
+def test_the_perplexity_stands_behind_its_recall():
+    """e^2 for 10 words of 20 nats; nothing where no words were read."""
+    points = [
+        Point("h2o", Setting(kept=0.5), Score(20, 40, 20.0, 10)),
+        Point("h2o", Setting(kept=0.1), Score(4, 40)),
+    ]
+    head, row = recall_lines(points, perplexity=True)
+    assert row.split() == ["h2o", "50.0", "[35,", "65]", "7.4", "10.0", "[4,", "23]"]
+    assert len(row) == len(head)

@@ -3,18 +3,26 @@
 from collections.abc import Sequence
 
 from minikv.eviction.curves import Point
+from minikv.eviction.suite import Score
 
 
-def recall_lines(points: Sequence[Point]) -> list[str]:
-    """A line for each policy, a column for each share kept: questions answered and the 95 % interval, in percent."""
+def recall_lines(points: Sequence[Point], *, perplexity: bool = False) -> list[str]:
+    """A line for each policy, a column for each share kept: questions answered and the 95 % interval, in percent.
+
+    ``perplexity``: that of the other words behind it. The head holds numbers only, so it is the same in all languages.
+    """
     shares = sorted({point.setting.kept for point in points}, reverse=True)
     found = {(point.policy, point.setting.kept): point.score for point in points}
-    told = [f"{'':<12}" + "".join(f"{f'{100 * share:g} % kept':>18}" for share in shares)]
+    width = 24 if perplexity else 18
+    told = [f"{'':<12}" + "".join(f"{f'{100 * share:g} %':>{width}}" for share in shares)]
     for policy in dict.fromkeys(point.policy for point in points):
-        cells = ""
-        for share in shares:
-            score = found.get((policy, share))
-            low, high = (100 * bound for bound in score.interval) if score else (0, 0)
-            cells += f"{f'{100 * score.share:.1f} [{low:.0f}, {high:.0f}]' if score else '':>18}"
+        scores = (found.get((policy, share)) for share in shares)
+        cells = "".join(f"{'' if score is None else _cell(score, perplexity):>{width}}" for score in scores)
         told.append(f"{policy:<12}{cells}".rstrip())
     return told
+
+
+def _cell(score: Score, perplexity: bool) -> str:
+    low, high = (100 * bound for bound in score.interval)
+    beside = f"{score.perplexity:>6.1f}" if perplexity and score.words else ""
+    return f"{100 * score.share:.1f} [{low:.0f}, {high:.0f}]{beside}"
