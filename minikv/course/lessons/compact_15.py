@@ -1,0 +1,243 @@
+"""Exercise 15.2: a sequence on blocks of latents keeps some of its tokens, and gives the other blocks back."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from minikv.course.exercise import Exercise, Misconception
+
+
+@dataclass
+class Blocks:
+    """One layer's blocks, and one sequence on them. An eviction changes it.
+
+    latent     [slots, 3] float64, a row a slot: block b has the slots b * block_size and following
+    rope       [slots, 2] float64: the rope key of the same token
+    table      the sequence's blocks, in the order of its tokens
+    positions  where in the text each of its tokens stands, in the same order
+    holders    for each block, how many sequences hold it
+    empty      the blocks that nobody holds
+    """
+
+    block_size: int
+    latent: torch.Tensor
+    rope: torch.Tensor
+    table: list[int]
+    positions: list[int]
+    holders: list[int]
+    empty: list[int]
+
+    def slot(self, place: int, table: Sequence[int] | None = None) -> int:
+        """Where the token at ``place`` lies."""
+        blocks = self.table if table is None else table
+        return blocks[place // self.block_size] * self.block_size + place % self.block_size
+
+
+def compact(blocks: Blocks, kept: list[int]) -> None:
+    _compact(blocks, kept)
+
+
+def _copied(blocks: Blocks, place: int) -> None:
+    """A block of the sequence's own for ``place``, where somebody else holds the one that is there."""
+    block = blocks.table[place]
+    if blocks.holders[block] > 1:
+        blocks.holders[block] -= 1
+        blocks.table[place] = blocks.empty.pop()
+        blocks.holders[blocks.table[place]] = 1
+
+
+def _release(blocks: Blocks, block: int) -> None:
+    blocks.holders[block] -= 1
+    if blocks.holders[block] == 0:
+        blocks.empty.append(block)
+
+
+def _compact(
+    blocks,
+    kept,
+    *,
+    order=None,
+    parts=("latent", "rope"),
+    own=_copied,
+    release=_release,
+    round_up=True,
+    positions=None,
+):
+    """The eviction, and with one of the arguments changed each of the ways in which it goes wrong."""
+    size, old = blocks.block_size, list(blocks.table)
+    count = -(-len(kept) // size) if round_up else len(kept) // size
+    for place in range(count):
+        own(blocks, place)
+    tail, blocks.table[count:] = old[count:], []
+    table = blocks.table if round_up else old  # what was cut off too early is written to all the same
+    moves = [(blocks.slot(place, old), blocks.slot(i, table)) for i, place in enumerate(kept)]
+    for src, dst in moves if order is None else order(moves):
+        for name in parts:
+            rows = getattr(blocks, name)
+            rows[dst] = rows[src]
+    for block in tail:
+        release(blocks, block)
+    blocks.positions = (positions or _follow)(blocks.positions, kept)
+
+
+def _follow(positions, kept):
+    return [positions[place] for place in kept]
+
+
+def _backwards(moves):
+    return moves[::-1]
+
+
+def _in_place(blocks, place):
+    """A block that somebody else holds as well is written to."""
+
+
+def _copied_but_held(blocks, place):
+    """A block of its own, and the old one is never let go of."""
+    if blocks.holders[blocks.table[place]] > 1:
+        blocks.table[place] = blocks.empty.pop()
+        blocks.holders[blocks.table[place]] = 1
+
+
+def _always_copied(blocks, place):
+    """A new block for every block that stays, shared or not."""
+    old = blocks.table[place]
+    blocks.table[place] = blocks.empty.pop(0)
+    blocks.holders[blocks.table[place]] = 1
+    blocks.holders[old] -= 1  # and nobody puts it among the empty ones
+
+
+def _freed_though_held(blocks, block):
+    """What the sequence lets go of is taken for empty, whoever else holds it."""
+    blocks.holders[block] -= 1
+    blocks.empty.append(block)
+
+
+def _never(blocks, block):
+    """The table is cut, and the blocks are given to nobody."""
+
+
+def _counted_anew(positions, kept):
+    """0, 1, 2, ..., as if the survivors were the whole text."""
+    return list(range(len(kept)))
+
+
+def compact_filling_holes(blocks, kept):
+    """Tokens from behind fill the holes in front, and the list of positions is that of the text's order."""
+    keep = len(kept)
+    stay = [place for place in kept if place < keep]
+    holes = [place for place in range(keep) if place not in set(stay)]
+    movers = [place for place in kept if place >= keep][::-1]
+    origin = {place: place for place in stay} | dict(zip(holes, movers, strict=True))
+    _compact(blocks, [origin[place] for place in range(keep)])
+    blocks.positions = sorted(blocks.positions)
+
+
+def compact_newest(blocks, kept):
+    """The last tokens, as many as were chosen."""
+    length = len(blocks.positions)
+    _compact(blocks, list(range(length - len(kept), length)))
+
+
+def _changed(**change):
+    def wrong(blocks, kept):
+        _compact(blocks, kept, **change)
+
+    return wrong
+
+
+def run_compact(fn: Callable, block_size: int, length: int, shared: int, evicted: int, kept: list) -> dict:
+    """What lies where afterwards. ``shared`` blocks of the sequence are another one's as well.
+
+    ``evicted`` tokens went before: the positions have a hole already.
+    """
+    blocks, other = _filled(block_size, length, shared, evicted)
+    fn(blocks, list(kept))
+    return _observed(blocks, other, len(kept))
+
+
+def _filled(size: int, length: int, shared: int, evicted: int) -> tuple[Blocks, list[int]]:
+    """Two sequences; the numbers of each row say whose token it is: 1000 * sequence + place."""
+    count = -(-length // size)
+    total = 2 * count + 3 + count
+    table = [(7 * place + 3) % total for place in range(count)] if total % 7 else list(range(count))
+    unused = [block for block in range(total) if block not in set(table)]
+    other = [*table[:shared], *unused[:2]]
+    empty = unused[2:]
+    latent, rope = torch.zeros(total * size, 3).double(), torch.zeros(total * size, 2).double()
+    holders = [(block in table) + (block in other) for block in range(total)]
+    positions = [place if place < 2 else place + evicted for place in range(length)]
+    blocks = Blocks(size, latent, rope, table, positions, holders, empty)
+    for name, owned, tokens in (("other", other, len(other) * size), ("own", table, length)):
+        for place in range(tokens):
+            row = (1000 if name == "own" or place < shared * size else 2000) + place
+            latent[blocks.slot(place, owned)], rope[blocks.slot(place, owned)] = row, row
+    return blocks, other
+
+
+def _observed(blocks: Blocks, other: list[int], keep: int) -> dict:
+    """``tokens``, ``rope_keys``, ``other``: whose they are. ``lost``: blocks that nobody holds and nobody can get."""
+    slots = [blocks.slot(place) for place in range(min(keep, len(blocks.table) * blocks.block_size))]
+    others = [blocks.slot(place, other) for place in range(len(other) * blocks.block_size)]
+    held = set(blocks.table) | set(other)
+    return {
+        "tokens": blocks.latent[slots, 0].int().tolist(),
+        "rope_keys": blocks.rope[slots, 0].int().tolist(),
+        "positions": list(blocks.positions),
+        "num_blocks": len(blocks.table),
+        "other": blocks.latent[others, 0].int().tolist(),
+        "other_rope_keys": blocks.rope[others, 0].int().tolist(),
+        "empty_but_held": len(held & set(blocks.empty)),
+        "lost": len(blocks.holders) - len(held | set(blocks.empty)),
+        "holders": sum(blocks.holders),
+    }
+
+
+def draw_evictions(rng) -> list[dict]:
+    """Nothing shared, one block, all; survivors at the front, behind, everywhere; full last blocks and others."""
+    cases = []
+    for i in range(36):
+        size = rng.choice([2, 4, 3])
+        count = rng.randint(4, 6 + i // 9)
+        length = size * count - rng.choice([0, 1, size - 1])
+        keep = rng.randint(size + 1, length - size)
+        places = sorted(rng.sample(range(length), keep))
+        if i % 6 == 4:  # the newest, so that moving from behind overwrites
+            places = list(range(length - keep, length))
+        cases.append(
+            {
+                "block_size": size,
+                "length": length,
+                "shared": (0, 2, 1, count - 1, 3)[i % 5],
+                "evicted": rng.choice([0, 9]),
+                "kept": places,
+            }
+        )
+    return cases
+
+
+COMPACT = Exercise(
+    id="15.2",
+    name="compact",
+    signature=("block_size", "length", "shared", "evicted", "kept"),
+    cases=draw_evictions,
+    reference=compact,
+    drive=run_compact,
+    misconceptions=(
+        Misconception("backwards", _changed(order=_backwards)),
+        Misconception("rope_left", _changed(parts=("latent",))),
+        Misconception("latent_left", _changed(parts=("rope",))),
+        Misconception("in_place", _changed(own=_in_place)),
+        Misconception("copied_but_held", _changed(own=_copied_but_held)),
+        Misconception("always_copied", _changed(own=_always_copied)),
+        Misconception("freed_though_held", _changed(release=_freed_though_held)),
+        Misconception("tail_kept", _changed(release=_never)),
+        Misconception("rounded_down", _changed(round_up=False)),
+        Misconception("positions_left", _changed(positions=lambda positions, kept: positions[: len(kept)])),
+        Misconception("counted_anew", _changed(positions=_counted_anew)),
+        Misconception("filled_holes", compact_filling_holes),
+        Misconception("newest", compact_newest),
+    ),
+    limit_s=10.0,
+)

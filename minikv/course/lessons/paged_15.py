@@ -1,0 +1,78 @@
+"""A model on blocks that evicts, a sequence at a time: what the engine does, without a queue. Lesson 15."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from minikv.blocks import BlockManager
+from minikv.cache import PagedKVCache
+from minikv.course.widgets import SequenceBlocks
+from minikv.eviction import Budget, Policy
+from minikv.eviction.paged import PagedEviction
+from minikv.models import Batch, bind_model
+from minikv.plan import CacheSpec
+
+
+class OnBlocks:
+    """``model`` bound to ``num_blocks`` blocks, until ``close``."""
+
+    def __init__(
+        self,
+        model: Any,
+        policy: str | Policy,
+        budget: Budget,
+        *,
+        num_blocks: int = 32,
+        block_size: int = 8,
+        unit: str = "token",
+    ):
+        self.cache = PagedKVCache(
+            CacheSpec.from_config(model.config, kv_dtype="fp32"), num_blocks, block_size
+        )
+        self.manager = BlockManager(num_blocks, block_size)
+        self.eviction = PagedEviction(self.cache, self.manager, policy, budget=budget, unit=unit)
+        self.adapter = bind_model(model, self.cache)
+
+    def read(self, name: str, ids: Sequence[int]) -> torch.Tensor:
+        """Compute the next tokens of a sequence, which begins with the first call: the logits [n, vocabulary].
+
+        A new sequence takes the blocks of others that begin alike; those tokens are not computed, and have no logits.
+        """
+        if name in self.manager.sequences():
+            start = self.manager.num_tokens(name)
+            self.manager.extend(name, ids)
+        else:
+            start = self.manager.allocate(name, ids).num_cached
+            self.eviction.add(name)
+            ids = ids[start:]
+        positions = list(range(start, start + len(ids)))
+        table, length = self.manager.block_table(name), self.manager.length(name)
+        batch = Batch.build(self.cache, [[table]], [length], [len(ids)], positions)
+        observer = self.eviction.observer([name], [len(ids)])
+        logits = self.adapter.forward(
+            list(ids), replace(batch, observer=observer, last=torch.arange(len(ids)))
+        )
+        self.manager.commit(name)
+        return logits
+
+    def tables(self) -> list[SequenceBlocks]:
+        """What every sequence holds, as the block widget draws it."""
+        manager = self.manager
+        return [
+            SequenceBlocks(str(name), tuple(manager.block_table(name)), manager.length(name))
+            for name in manager.sequences()
+        ]
+
+    def found(self, texts: Iterable[Sequence[int]]) -> list[int]:
+        """The free blocks that a new sequence with one of these texts would take."""
+        pool, blocks = self.manager.pools[0], set()
+        for ids in texts:
+            blocks |= set(self.manager.match([*ids, 0]).tables[0])
+        return sorted(block for block in blocks if pool.ref_count(block) == 0)
+
+    def close(self) -> None:
+        """Give the model its own attention back, and the memory of the cache."""
+        self.adapter.unbind()
+        self.cache.close()

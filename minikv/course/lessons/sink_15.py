@@ -1,0 +1,66 @@
+"""A small model with latents that parks its attention on the first token, as large models do; made, not trained."""
+
+from typing import Any
+
+import torch
+
+TOKENS, FIRST = 97, 1  # of the vocabulary; the token that begins every text
+
+_SIZES = {
+    "vocab_size": TOKENS,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "q_lora_rank": None,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "n_routed_experts": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 1,
+    "first_k_dense_replace": 1,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+    "bos_token_id": FIRST,
+    "eos_token_id": None,
+}
+
+
+def model_with_a_sink(seed: int = 0) -> Any:
+    """A DeepSeek-V3 of one layer and random weights, in eval mode, whose queries all look at token ``FIRST``.
+
+    Every other token's embedding has the same number in its element 0, and ``FIRST`` alone one in element 1. Queries
+    read the former into their first dimension, the latent reads the latter into its own, and ``kv_b_proj`` brings it to
+    the first dimension of every head's key and to nobody's value. So ``FIRST`` is looked at, and says nothing.
+    """
+    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: Any = DeepseekV3ForCausalLM(DeepseekV3Config(**_SIZES))
+    model = model.eval().requires_grad_(False)
+    attention, embedding = model.model.layers[0].self_attn, model.get_input_embeddings().weight
+    embedding[:, 0], embedding[:, 1] = 2.0, 0.0
+    embedding[FIRST] = 0.0
+    embedding[FIRST, 1] = 2.0
+    query = attention.q_proj.weight.view(4, -1, 64)
+    query[:, :, :2], query[:, 0] = 0.0, 0.0
+    query[:, 0, 0] = 3.0
+    latent = attention.kv_a_proj_with_mqa.weight
+    latent[:, :2], latent[0] = 0.0, 0.0
+    latent[0, 1] = 4.0
+    key_and_value = attention.kv_b_proj.weight.view(4, -1, 16)
+    key_and_value[:, :, 0], key_and_value[:, 0] = 0.0, 0.0
+    key_and_value[:, 0, 0] = 1.0
+    return model
+
+
+def texts(count: int, length: int, seed: int = 0) -> torch.Tensor:
+    """int64 [count, length]: ``FIRST``, then random tokens."""
+    ids = torch.randint(2, TOKENS, (count, length), generator=torch.Generator().manual_seed(seed))
+    ids[:, 0] = FIRST
+    return ids

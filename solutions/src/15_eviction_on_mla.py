@@ -1,0 +1,239 @@
+# %% [meta]
+# [t4]
+# en = "Nothing here needs a GPU."
+# zh = "这里用不到 GPU。"
+
+# %% [markdown] key="freed_task" lang="en"
+# ## 15.1 What comes back
+#
+# Several sequences are cut down to `capacity` tokens each; a shorter one stays as it is. `lengths` are their tokens before. Their blocks have room for `block_size` tokens, and no two sequences share one.
+#
+# `layers` describes a model, a dict for each layer:
+#
+# - `{"kind": "gqa", "kv_heads": ..., "head_dim": ...}`: K and V for every KV head
+# - `{"kind": "mla", "heads": ..., "nope": ..., "v": ..., "latent": ..., "rope": ...}`: DeepSeek's kind, as transformers caches it today; not every field matters
+#
+# An element takes `itemsize` bytes. Return how many blocks go back to the pool, and how many bytes these are, over all layers: `(blocks, bytes)`.
+# %% [markdown] key="freed_task" lang="zh" src="3876e15a"
+# ## 15.1 归还多少
+#
+# 几条序列各减到 `capacity` 个 token；本来就更短的不动。`lengths` 是它们原来的 token 数。块大小为 `block_size`，没有两条序列共用一个块。
+#
+# `layers` 描述一个模型，每层一个字典：
+#
+# - `{"kind": "gqa", "kv_heads": ..., "head_dim": ...}`：每个 KV 头都有 K 和 V
+# - `{"kind": "mla", "heads": ..., "nope": ..., "v": ..., "latent": ..., "rope": ...}`：DeepSeek 那种，按 transformers 现在的缓存方式；并不是每个字段都用得上
+#
+# 一个元素 `itemsize` 字节。返回归还给块池多少个块，以及这些块在所有层里一共多少字节：`(blocks, bytes)`。
+
+# %% key="freed_stub"
+def freed(layers: list[dict], itemsize: int, block_size: int, lengths: list[int], capacity: int) -> tuple[int, int]:
+    ### BEGIN SOLUTION
+    row = 0
+    for layer in layers:
+        if layer["kind"] == "mla":
+            row += layer["latent"] + layer["rope"]
+        else:
+            row += 2 * layer["kv_heads"] * layer["head_dim"]
+    blocks = 0
+    for length in lengths:
+        left = min(length, capacity)
+        blocks += -(-length // block_size) - -(-left // block_size)
+    return blocks, blocks * block_size * row * itemsize
+    ### END SOLUTION
+
+
+check("15.1", freed)
+
+# %% [markdown] key="compact_task" lang="en"
+# ## 15.2 Move to the front
+#
+# `blocks` is one layer's cache, and one sequence on it:
+#
+# - `blocks.block_size`: tokens a block
+# - `blocks.latent` [slots, 3], `blocks.rope` [slots, 2]: a row a slot; block `b` has the slots from `b * block_size` on
+# - `blocks.table`: the sequence's blocks, in the order of its tokens
+# - `blocks.positions`: where in the text each of its tokens stands, in the same order
+# - `blocks.holders`: for each block of the cache, how many sequences hold it
+# - `blocks.empty`: a list of the blocks that nobody holds; take one from it, or append one
+#
+# `kept` names the tokens that stay, by their places 0, 1, 2, ... in the sequence, ascending. Afterwards:
+#
+# - the sequence's place $i$ holds the token that was at `kept[i]`, and its position;
+# - the table is as long as they need, and no longer;
+# - other sequences find everything as it was: a block that somebody else holds as well is left to them, and an empty one is taken instead;
+# - blocks that nobody holds any more are among the empty ones, and `holders` is right.
+#
+# Change `blocks`; return nothing. There are enough empty blocks.
+# %% [markdown] key="compact_task" lang="zh" src="582d3e4d"
+# ## 15.2 往前搬
+#
+# `blocks` 是一层的缓存，上面有一条序列：
+#
+# - `blocks.block_size`：块大小
+# - `blocks.latent` [槽位数, 3]、`blocks.rope` [槽位数, 2]：一个槽位一行；块 `b` 的槽位从 `b * block_size` 开始
+# - `blocks.table`：这条序列的块，按 token 的次序
+# - `blocks.positions`：它的每个 token 在文本里的位置，次序相同
+# - `blocks.holders`：缓存的每个块有多少条序列持有
+# - `blocks.empty`：没有谁持有的块；可以从里面取，也可以往里面放
+#
+# `kept` 是要留的 token，用它们在这条序列里的序号 0、1、2……表示，升序。完成以后：
+#
+# - 这条序列的第 $i$ 个，是原来的第 `kept[i]` 个 token，位置也跟着来；
+# - 块表够用就好，不能更长；
+# - 别的序列看到的一切照旧：别人也持有的块留给别人，自己另取一个空块；
+# - 没有谁再持有的块，都在空块里，`holders` 也要对。
+#
+# 直接修改 `blocks`，不用返回。空块是够的。
+
+# %% key="compact_stub"
+def compact(blocks, kept: list[int]) -> None:
+    ### BEGIN SOLUTION
+    size = blocks.block_size
+    count = -(-len(kept) // size)
+    old = [blocks.table[place // size] * size + place % size for place in kept]
+    tail = blocks.table[count:]
+    blocks.table = blocks.table[:count]
+    for place, block in enumerate(blocks.table):
+        if blocks.holders[block] > 1:
+            blocks.holders[block] -= 1
+            blocks.table[place] = blocks.empty.pop()
+            blocks.holders[blocks.table[place]] = 1
+    new = [blocks.table[i // size] * size + i % size for i in range(len(kept))]
+    blocks.latent[new] = blocks.latent[old]  # all rows are read before any is written
+    blocks.rope[new] = blocks.rope[old]
+    for block in tail:
+        blocks.holders[block] -= 1
+        if blocks.holders[block] == 0:
+            blocks.empty.append(block)
+    blocks.positions = [blocks.positions[place] for place in kept]
+    ### END SOLUTION
+
+
+check("15.2", compact)
+
+# %% [markdown] key="compact_why" lang="en"
+# ### BEGIN SOLUTION
+# In the package `BlockManager.compact` keeps the books, for all layers at once, and `PagedKVCache.move` moves the rows of each layer. It moves fewer of them: survivors that lie in front stay where they are.
+# ### END SOLUTION
+# %% [markdown] key="compact_why" lang="zh" src="675098db"
+# ### BEGIN SOLUTION
+# 在本包里，记账的是 `BlockManager.compact`，所有层一次记完；搬数据的是 `PagedKVCache.move`，一层一层地搬。它搬得更少：已经在前面的，就留在原处。
+# ### END SOLUTION
+
+# %% [markdown] key="protect_task" lang="en"
+# ## 15.3 Whom nobody may touch
+#
+# A cache holds a batch, and has evicted for a while: new tokens took the slots of those that went. `positions[row][slot]` is where in its text the token in that slot stands, counted from 0 without padding; −1 is a slot of padding (prompts were padded on the left).
+#
+# Return, in the same shape, which slots are protected: the first `n_sink` tokens of each row's text, and its last `n_recent`. They are all still there.
+# %% [markdown] key="protect_task" lang="zh" src="1a19a291"
+# ## 15.3 谁也动不得
+#
+# 一份缓存里有一批序列，已经淘汰了一阵子：新 token 占了走掉的那些的槽位。`positions[row][slot]` 是那个槽位里的 token 在自己文本里的位置，从 0 数起，不算填充；−1 是填充的槽位（提示词在左边填充）。
+#
+# 返回形状相同的表，说明哪些槽位受保护：每一行文本最前面的 `n_sink` 个 token，和最后面的 `n_recent` 个。它们都还在。
+
+# %% key="protect_stub"
+def protected(positions: list[list[int]], n_sink: int, n_recent: int) -> list[list[bool]]:
+    ### BEGIN SOLUTION
+    answer = []
+    for row in positions:
+        newest = max(row)
+        answer.append([0 <= place < n_sink or place > newest - n_recent for place in row])
+    return answer
+    ### END SOLUTION
+
+
+check("15.3", protected)
+
+# %% [markdown] key="places_task" lang="en"
+# ## 15.4 Position, slot, length
+#
+# A step computes the next tokens of several sequences. Sequence `i` has had `text[i]` tokens so far, those included that are gone, and gets `new[i]` more.
+# A model may have layers of several kinds, and each kind has forgotten its own number: `evicted[kind][i]` tokens of sequence `i`. `tables[kind][i]` is its block table there, with blocks of `block_size`; tokens that are left fill it from the front, and new ones come behind them.
+#
+# Return a dict:
+#
+# - `"positions"`: for RoPE, one for each new token of all sequences, one sequence behind the other;
+# - `"slots"`: for each kind such a list: where K and V (or the latent) of each new token go;
+# - `"lengths"`: for each kind a list of one number a sequence: how many tokens the kernel reads, the new ones included.
+# %% [markdown] key="places_task" lang="zh" src="35b2dd38"
+# ## 15.4 位置、槽位、长度
+#
+# 一步计算几条序列接下来的 token。序列 `i` 到目前为止有过 `text[i]` 个 token，走了的也算，这一步再来 `new[i]` 个。
+# 一个模型可以有几类层，每类忘掉的个数不同：序列 `i` 在第 `kind` 类忘掉了 `evicted[kind][i]` 个。`tables[kind][i]` 是它在那一类的块表，块大小为 `block_size`；剩下的 token 从头排起，新的接在后面。
+#
+# 返回一个字典：
+#
+# - `"positions"`：给 RoPE 用，所有序列的每个新 token 一个，一条序列接着一条；
+# - `"slots"`：每一类这样一份：每个新 token 的 K 和 V（或潜在向量）写到哪里；
+# - `"lengths"`：每一类一份，每条序列一个数：kernel 要读多少个 token，新的也算。
+
+# %% key="places_stub"
+def next_tokens(
+    text: list[int], new: list[int], evicted: list[list[int]], tables: list[list[list[int]]], block_size: int
+) -> dict:
+    ### BEGIN SOLUTION
+    answer = {"positions": [], "slots": [[] for _ in tables], "lengths": [[] for _ in tables]}
+    for i, (before, count) in enumerate(zip(text, new)):
+        answer["positions"] += range(before, before + count)
+        for kind, of_kind in enumerate(tables):
+            held = before - evicted[kind][i]
+            for place in range(held, held + count):
+                block = of_kind[i][place // block_size]
+                answer["slots"][kind].append(block * block_size + place % block_size)
+            answer["lengths"][kind].append(held + count)
+    return answer
+    ### END SOLUTION
+
+
+check("15.4", next_tokens)
+
+# %% [markdown] key="latent_task" lang="en"
+# ## 15.5 What all heads look at
+#
+# The new tokens of one sequence have queries for each of $H$ heads. Keys are not made: the latent part of each query has been multiplied by $W_h^K$ already.
+#
+# - `q_latent` [H, T, c], `q_rope` [H, T, d]: the queries of the T newest tokens
+# - `latent` [S, c], `rope` [S, d]: what is cached, a row a token, in the order of the text; the T newest are the last
+# - `scale`: what logits are multiplied by
+# - `state` [S − T]: the attention that the tokens before these have got so far, from all heads
+#
+# Return the scores afterwards, [S]: what each token has got in all.
+# %% [markdown] key="latent_task" lang="zh" src="14976c4b"
+# ## 15.5 所有的头都在看什么
+#
+# 一条序列的新 token，在 $H$ 个头里各有 query。key 不展开：每个 query 的潜在部分已经乘过 $W_h^K$。
+#
+# - `q_latent` [H, T, c]、`q_rope` [H, T, d]：最新 T 个 token 的 query
+# - `latent` [S, c]、`rope` [S, d]：缓存里的，一个 token 一行，按文本的次序；最新的 T 个在最后
+# - `scale`：logit 要乘的系数
+# - `state` [S − T]：这之前的 token 到目前为止从所有头得到的注意力
+#
+# 返回这一步之后的得分 [S]：每个 token 一共得到多少。
+
+# %% key="latent_stub"
+import torch
+
+
+def latent_scores(
+    state: torch.Tensor,
+    q_latent: torch.Tensor,
+    q_rope: torch.Tensor,
+    latent: torch.Tensor,
+    rope: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    ### BEGIN SOLUTION
+    logits = (q_latent @ latent.T + q_rope @ rope.T) * scale
+    queries, tokens = logits.shape[1:]
+    later = torch.ones(queries, tokens, dtype=torch.bool).triu(tokens - queries + 1)
+    probs = logits.masked_fill(later, -torch.inf).softmax(-1)
+    score = probs.sum((0, 1))
+    score[: len(state)] += state
+    return score
+    ### END SOLUTION
+
+
+check("15.5", latent_scores)
