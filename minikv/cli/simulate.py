@@ -1,0 +1,212 @@
+"""``minikv simulate``: what a fleet of GPUs would make of a trace, and the smallest fleet that is fast enough."""
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from minikv.cli import simulate_options as options
+from minikv.cli.answers import INTERRUPTED
+from minikv.cli.options import Json, Lang
+from minikv.errors import ArgumentError
+from minikv.i18n import pick_language, text
+
+if TYPE_CHECKING:
+    from minikv.cli.simulate_run import Setup
+    from minikv.engine.simulate import Trace
+
+
+def simulate(
+    trace: options.Trace = None,
+    limit: options.Limit = None,
+    hash_block: options.HashBlock = 512,
+    write: options.Write = None,
+    as_json: Json = False,
+    lang: Lang = "en",
+    hit_rate: options.HitRate = False,
+    num_blocks: options.NumBlocks = None,
+    sweep: options.Sweep = None,
+    plot: options.Plot = None,
+    fewest: options.Fewest = False,
+    p99_ttft: options.P99Ttft = 2.0,
+    p99_tpot: options.P99Tpot = None,
+    model: options.Model = None,
+    gpu: options.Gpu = None,
+    tp: options.Tp = 1,
+    replicas: options.Replicas = 1,
+    router: options.Router = "least-loaded",
+    kv_dtype: options.KvDtype = None,
+    utilization: options.Utilization = 0.9,
+    block_size: options.BlockSize = None,
+    host_kv: options.HostKv = None,
+    max_num_seqs: options.MaxNumSeqs = 256,
+    max_batched_tokens: options.MaxBatchedTokens = 8192,
+    weight_bytes: options.WeightBytes = None,
+    compute_efficiency: options.ComputeEfficiency = None,
+    bandwidth_efficiency: options.BandwidthEfficiency = None,
+    overhead_seconds: options.OverheadSeconds = None,
+    link_gb_s: options.LinkGbS = None,
+    host_gb_s: options.HostGbS = None,
+    synthetic: options.Synthetic = None,
+    rate: options.Rate = 1.0,
+    burst: options.Burst = 1.0,
+    input_len: options.InputLen = 1000.0,
+    output_len: options.OutputLen = 200.0,
+    spread: options.Spread = 1.0,
+    turns: options.Turns = 1.0,
+    think_seconds: options.ThinkSeconds = 60.0,
+    system_len: options.SystemLen = 0,
+    system_prompts: options.SystemPrompts = 1,
+    seed: options.Seed = 0,
+) -> None:
+    """Simulate a fleet under a trace: latencies, hit rates, and how many GPUs it takes. No GPU is needed."""
+    from minikv.cli import simulate_plot
+    from minikv.cli import simulate_run as run
+
+    given = run.options_given(simulate, locals())
+    lang = pick_language(lang)
+    questions = {"--hit-rate": hit_rate, "--fewest": fewest, "--model": model, "--gpu": gpu}
+    one = [name for name, asked in questions.items() if asked]
+    if hit_rate and len(one) > 1:
+        raise ArgumentError("simulate_questions", asked=", ".join(one))
+    if num_blocks is not None and not hit_rate:
+        raise ArgumentError("simulate_num_blocks")
+    if plot is not None:
+        if fewest or not sweep:
+            raise ArgumentError("simulate_plot")
+        simulate_plot.check_place(plot)
+    fleet = {
+        "model": model, "gpu": gpu, "tp": tp, "replicas": replicas, "router": router, "kv_dtype": kv_dtype,
+        "utilization": utilization, "block_size": 16 if block_size is None else block_size, "host_kv": host_kv,
+        "max_num_seqs": max_num_seqs, "max_batched_tokens": max_batched_tokens, "weight_bytes": weight_bytes,
+        "compute_efficiency": compute_efficiency, "bandwidth_efficiency": bandwidth_efficiency,
+        "overhead_seconds": overhead_seconds, "link_gb_s": link_gb_s, "host_gb_s": host_gb_s,
+    }  # fmt: skip
+    values = run.parse_sweep(sweep or [], hit_rate=hit_rate, fewest=fewest)
+    setup = None
+    if fewest or model is not None or gpu is not None or (values and not hit_rate):
+        setup = run.Setup(fleet, values)
+    run.refuse_unused(given, values, has_fleet=setup is not None)
+    load = {
+        "rate": rate, "burst": burst, "prompt_tokens": input_len, "output_tokens": output_len, "spread": spread,
+        "turns": turns, "think_seconds": think_seconds, "system_tokens": system_len,
+        "system_prompts": system_prompts, "hash_block": hash_block, "seed": seed,
+    }  # fmt: skip
+    requests = run.find_trace(trace, hash_block, synthetic, load, limit)
+    try:
+        if write is not None:
+            _write(requests, write, lang)
+        if hit_rate:
+            _answer_hit_rate(requests, num_blocks, block_size, values.get("num_blocks"), plot, as_json, lang)
+        elif setup is None:
+            _describe(requests, as_json, lang)
+        elif fewest:
+            _answer_fewest(requests, setup, p99_ttft, p99_tpot, as_json, lang)
+        elif values:
+            _answer_sweep(requests, setup, plot, as_json, lang)
+        else:
+            _answer_fleet(requests, setup, as_json, lang)
+    except KeyboardInterrupt:
+        print(text("cli.bench_stopped", lang), file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _write(trace: "Trace", path: str, lang: str) -> None:
+    from minikv.engine.simulate import write_mooncake
+
+    write_mooncake(trace, path)
+    print(text("simulate.trace_written", lang, path=path, requests=len(trace)), file=sys.stderr)
+
+
+def _describe(trace: "Trace", as_json: bool, lang: str) -> None:
+    from minikv.cli import simulate_json, simulate_view
+    from minikv.engine.simulate import hit_rates
+
+    known = any(request.hash_ids for request in trace.requests)
+    shared = hit_rates(trace, [None])[0] if known else None
+    if as_json:
+        print(json.dumps(simulate_json.trace_dict(trace, shared), indent=2))
+    else:
+        simulate_view.show_trace(trace, shared, lang)
+
+
+def _answer_hit_rate(
+    trace: "Trace",
+    num_blocks: int | None,
+    block_size: int | None,
+    swept: list[int] | None,
+    plot: str | None,
+    as_json: bool,
+    lang: str,
+) -> None:
+    """By the block pool for one size, by stack distances for several."""
+    from minikv.cli import simulate_plot, simulate_view
+    from minikv.engine.simulate import hit_rate, hit_rates
+
+    if swept is None:
+        rows = [(num_blocks, hit_rate(trace, num_blocks, block_size))]
+    else:
+        sizes = [*swept, None]
+        rows = list(zip(sizes, hit_rates(trace, sizes, block_size), strict=True))
+    if as_json and swept is None:
+        print(json.dumps({"hit_rate": rows[0][1]}))
+    elif as_json:
+        print(json.dumps([{"num_blocks": blocks, "hit_rate": share} for blocks, share in rows], indent=2))
+    else:
+        simulate_view.show_hit_rates(rows, block_size or trace.hash_block, lang)
+    if plot is not None:
+        simulate_plot.write_hit_rates(rows, trace.name, plot, lang)
+
+
+def _answer_fleet(trace: "Trace", setup: "Setup", as_json: bool, lang: str) -> None:
+    from minikv.cli import simulate_json, simulate_view
+    from minikv.engine.simulate import simulate as simulate_fleet
+
+    fleet = setup.make()
+    answers = simulate_fleet(trace, fleet).answers()
+    if as_json:
+        assumed = simulate_view.assumption_lines(setup, fleet, lang)
+        print(json.dumps(simulate_json.run_dict(trace, setup, fleet, answers, assumed), indent=2))
+    else:
+        simulate_view.show_fleet(trace, setup, fleet, answers, lang)
+
+
+def _answer_sweep(trace: "Trace", setup: "Setup", plot: str | None, as_json: bool, lang: str) -> None:
+    from minikv.cli import simulate_json, simulate_plot, simulate_run, simulate_view
+    from minikv.engine.simulate import sweep as sweep_fleets
+
+    rows = sweep_fleets(trace, setup.make, watch=simulate_run.told(lang), **setup.values)
+    if all(row.refused is not None for row in rows):
+        raise rows[0].refused  # type: ignore[misc]
+    if as_json:
+        print(json.dumps([simulate_json.row_dict(row, lang) for row in rows], indent=2))
+    else:
+        simulate_view.show_sweep(trace, setup, rows, lang)
+    if plot is not None:
+        simulate_plot.write_sweep(rows, trace.name, plot, lang)
+
+
+def _answer_fewest(
+    trace: "Trace", setup: "Setup", p99_ttft: float, p99_tpot: float | None, as_json: bool, lang: str
+) -> None:
+    """The fewest replicas; of several kinds of them, where a sweep names these."""
+    from minikv.cli import simulate_json, simulate_run, simulate_view
+    from minikv.engine.simulate import Target
+    from minikv.engine.simulate import fewest as find_fewest
+
+    target, watch = Target(p99_ttft, p99_tpot), simulate_run.told(lang)
+    if not setup.values:
+        found = find_fewest(trace, setup.make, target, watch=watch)
+        if as_json:
+            fleet = setup.make(replicas=found.replicas)
+            assumed = simulate_view.assumption_lines(setup, fleet, lang)
+            print(json.dumps(simulate_json.fewest_dict(setup, fleet, found, assumed), indent=2))
+        else:
+            simulate_view.show_fewest(trace, setup, found, lang)
+        return
+    rows = simulate_run.fewest_of_each(trace, setup, target, watch)
+    if as_json:
+        print(json.dumps([simulate_json.row_dict(row, lang) for row in rows], indent=2))
+    else:
+        simulate_view.show_sweep(trace, setup, rows, lang, target)

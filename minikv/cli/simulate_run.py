@@ -1,0 +1,164 @@
+"""What ``minikv simulate`` was asked, made of its options: a trace, a fleet, the fleets of a sweep."""
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from itertools import product
+from typing import Any
+
+from minikv.cli import simulate_options as panels
+from minikv.cli.options import size
+from minikv.engine.simulate import Assumptions, Fleet, Load, Row, Target, Trace, fewest, read_trace
+from minikv.engine.simulate.sweep import Watch
+from minikv.errors import ArgumentError, MiniKVError, check_count
+from minikv.i18n import text
+
+ASSUMED = tuple(field.name for field in fields(Assumptions))
+COUNTS = ("tp", "replicas", "block_size", "max_num_seqs", "max_batched_tokens")
+NUMBERS = ("utilization", *ASSUMED)
+WORDS = ("model", "gpu", "router", "kv_dtype", "host_kv")
+
+
+def options_given(command: Callable[..., None], values: Mapping[str, Any]) -> dict[str, str | None]:
+    """The panel of each option whose value is not the one that it has by itself."""
+    return {
+        name: parameter.annotation.__metadata__[0].rich_help_panel
+        for name, parameter in inspect.signature(command).parameters.items()
+        if values[name] != parameter.default
+    }
+
+
+def refuse_unused(
+    given: Mapping[str, str | None], swept: Mapping[str, list[Any]], *, has_fleet: bool
+) -> None:
+    """Raise ``ArgumentError`` for an option that changes nothing, so that nobody takes the answer for another one."""
+    alone = {"model", "gpu"} | ({"block_size"} if "hit_rate" in given else set())
+    for name, panel in given.items():
+        needed = None
+        if panel == panels.LOAD and "synthetic" not in given:
+            needed = "--synthetic"
+        elif panel in (panels.FLEET, panels.CLOCK) and name not in alone and not has_fleet:
+            needed = "--model, --gpu"
+        elif name in ("p99_ttft", "p99_tpot") and "fewest" not in given:
+            needed = "--fewest"
+        if needed is not None:
+            raise ArgumentError("simulate_unused", option=_option(name), needed=needed)
+        if name in swept:
+            raise ArgumentError("simulate_twice", option=_option(name))
+    if "fewest" in given and "replicas" in given:
+        raise ArgumentError("simulate_fewest_replicas")
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def find_trace(
+    path: str | None, hash_block: int, synthetic: int | None, load: Mapping[str, Any], limit: int | None
+) -> Trace:
+    """The trace in ``path``, or ``synthetic`` requests made up; the first ``limit`` of them.
+
+    Raises ``ArgumentError`` for both or neither, and what reading and making raise.
+    """
+    if (path is None) == (synthetic is None):
+        raise ArgumentError("simulate_no_trace" if path is None else "simulate_two_traces")
+    if limit is not None:
+        check_count("--limit", limit)
+    made = None if synthetic is None else Load(num_requests=synthetic, **load).trace()
+    trace = made or read_trace(str(path), hash_block)
+    return trace if limit is None else trace.head(limit)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The options of a fleet by name, and for a sweep the ``values`` of some of them.
+
+    Raises ``ArgumentError`` where no model or no GPU is named.
+    """
+
+    options: dict[str, Any]
+    values: dict[str, list[Any]]
+
+    def __post_init__(self):
+        for name in ("model", "gpu"):
+            if self.options[name] is None and name not in self.values:
+                raise ArgumentError("simulate_no_fleet", what=f"--{name}")
+
+    def make(self, **changes: Any) -> Fleet:
+        """The fleet of the options, some of them changed."""
+        given = self.options | changes
+        assumed = {name: given.pop(name) for name in ASSUMED}
+        return Fleet.plan(
+            given.pop("model"),
+            given.pop("gpu"),
+            host_kv_bytes=size("--host-kv", given.pop("host_kv")) or 0,
+            weight_bytes=size("--weight-bytes", given.pop("weight_bytes")),
+            assumptions=Assumptions(**{name: value for name, value in assumed.items() if value is not None}),
+            **given,
+        )
+
+
+def parse_sweep(asked: list[str], *, hit_rate: bool, fewest: bool) -> dict[str, list[Any]]:
+    """{"block_size": [8, 16]} from ``["block_size=8,16"]``.
+
+    Raises ``ArgumentError`` for other words, for a name that is unknown here or comes twice, and for a value that is
+    no number where one is needed.
+    """
+    if hit_rate:
+        known = ["num_blocks"]
+    else:
+        known = [name for name in (*COUNTS, *NUMBERS, *WORDS) if not (fewest and name == "replicas")]
+    found: dict[str, list[Any]] = {}
+    for words in asked:
+        name, sign, listed = words.partition("=")
+        name = name.strip().replace("-", "_")
+        if not sign or not listed.strip():
+            raise ArgumentError("simulate_sweep", value=words)
+        if name not in known or name in found:
+            raise ArgumentError("simulate_sweep_name", name=name, known=", ".join(known))
+        found[name] = [_value(name, each.strip()) for each in listed.split(",")]
+    return found
+
+
+def _value(name: str, words: str) -> Any:
+    kind: Any = int if name in (*COUNTS, "num_blocks") else float if name in NUMBERS else str
+    try:
+        if not words:
+            raise ValueError
+        return kind(words)
+    except ValueError:
+        raise ArgumentError("simulate_sweep_value", name=name, value=words) from None
+
+
+def fewest_of_each(trace: Trace, setup: Setup, target: Target, watch: Watch) -> list[Row]:
+    """The fewest replicas of each kind that the sweep names, with ``replicas`` among the settings."""
+    rows = []
+    for combination in product(*setup.values.values()):
+        settings = dict(zip(setup.values, combination, strict=True))
+        try:
+            found = fewest(
+                trace,
+                partial(setup.make, **settings),
+                target,
+                watch=lambda tried, settings=settings: watch(settings | dict(tried)),  # type: ignore[misc]
+            )
+            rows.append(Row(settings | {"replicas": found.replicas}, found.answers))
+        except MiniKVError as error:
+            rows.append(Row(settings, refused=error))
+    return rows
+
+
+def told(lang: str) -> Watch:
+    """Prints which settings run now, on a terminal's standard error, so that nobody waits in front of nothing."""
+
+    def tell(settings: Mapping[str, Any]) -> None:
+        if sys.stderr.isatty():
+            print(text("simulate.running", lang, settings=spelled(settings)), file=sys.stderr)
+
+    return tell
+
+
+def spelled(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in settings.items())

@@ -1,0 +1,302 @@
+"""How ``minikv simulate`` looks on a terminal: the answers, what limits them, and what they rest on."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from minikv.cli.simulate_run import ASSUMED, Setup, spelled
+from minikv.cli.terminal import make_console
+from minikv.engine.metrics import Percentiles
+from minikv.engine.simulate import Answers, Fewest, Fleet, Row, Target, Trace, bottleneck
+from minikv.engine.simulate.floor import ttft_floor
+from minikv.i18n import text
+from minikv.plan import CacheSpec
+from minikv.units import format_bytes
+
+IDLE = 0.5  # of the time: above it, the fleet is not what a request waits for
+
+
+def show_trace(trace: Trace, shared: float | None, lang: str) -> None:
+    """What is in it, and what to ask next; ``shared``: the hit rate without limit, None where nothing is known."""
+    console = make_console()
+    for line in (*trace_lines(trace, shared, lang), _say("trace_next", lang)):
+        console.print(line, soft_wrap=True)
+
+
+def trace_lines(trace: Trace, shared: float | None, lang: str) -> list[str]:
+    count = len(trace)
+    if trace.duration:
+        rate = (count - 1) / trace.duration
+        title = _say(
+            "trace_title",
+            lang,
+            name=trace.name,
+            requests=count,
+            duration=_long(trace.duration, lang),
+            rate=rate,
+        )
+    else:
+        title = _say("trace_at_once", lang, name=trace.name, requests=count)
+    lengths = _say(
+        "trace_lengths",
+        lang,
+        prompt=trace.prompt_tokens / count,
+        longest=max(request.prompt_tokens for request in trace.requests),
+        output=trace.output_tokens / count,
+    )
+    sharing = (
+        _say("trace_unknown_sharing", lang) if shared is None else _say("trace_shared", lang, share=shared)
+    )
+    return [title, lengths, sharing]
+
+
+def show_hit_rates(rows: Sequence[tuple[int | None, float]], block_size: int, lang: str) -> None:
+    """A sentence for each number of blocks."""
+    console = make_console()
+    for blocks, share in rows:
+        if blocks is None:
+            line = _say("hit_rate_unlimited", lang, share=share, block_size=block_size)
+        else:
+            tokens = blocks * block_size
+            line = _say("hit_rate", lang, share=share, blocks=blocks, block_size=block_size, tokens=tokens)
+        console.print(line, soft_wrap=True)
+
+
+def show_fleet(trace: Trace, setup: Setup, fleet: Fleet, answers: Answers, lang: str) -> None:
+    """One run: a row a figure, then what limits it and what it rests on."""
+    console = make_console()
+    console.print(_title(trace, setup, fleet, lang), style="bold", soft_wrap=True)
+    table = Table(box=None, padding=(0, 1), show_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim", no_wrap=True)
+    for row in _figures(answers, lang):
+        table.add_row(*row)
+    _print_whole(console, table)
+    console.print()
+    floor = float(np.percentile(ttft_floor(trace, fleet), 99))
+    for line in (*limit_lines(answers, lang), _say("limits_floor", lang, floor=_short(floor))):
+        console.print(line, soft_wrap=True)
+    _print_assumptions(console, setup, fleet, lang)
+
+
+def _figures(found: Answers, lang: str) -> Iterable[tuple[str, str, str]]:
+    """(name, figure, what it means)."""
+    values: dict[str, tuple[str, dict[str, Any]]] = {
+        "served": (f"{found.requests:,}", {"duration": _long(found.seconds, lang)}),
+        "ttft": (_three(found.ttft), {}),
+        "queued": (_three(found.queued), {}),
+        "tpot": (_three(found.tpot), {}),
+        "e2e": (_three(found.e2e), {}),
+        "throughput": (f"{found.tokens_per_second:,.0f}", {"requests": found.requests_per_second}),
+        "hit_rate": (f"{found.hit_rate:.1%}", {}),
+        "host_hit_rate": (f"{found.host_hit_rate:.1%}", {}),
+        "busy": (f"{found.utilisation:.1%}", {}),
+        "occupancy": (f"{found.occupancy:.1%}", {"peak": found.peak_occupancy}),
+        "waste": (f"{found.waste:.1%}", {}),
+        "preemptions": (f"{found.preemptions:,}", {"swaps": found.swaps}),
+    }
+    if len(found.tiers) < 2:
+        del values["host_hit_rate"]
+    for name, (value, details) in values.items():
+        yield _say(f"row_{name}", lang), value, _say(f"row_{name}_means", lang, **details)
+    for tier in found.tiers:
+        held, cached = format_bytes(round(tier.held_bytes)), format_bytes(round(tier.cached_bytes))
+        means = _say("row_tier_means", lang, held=held, cached=cached)
+        yield _say(f"row_tier_{tier.name}", lang), format_bytes(tier.total_bytes), means
+    law = found.littles_law
+    means = _say("row_little_means", lang, rate=law.rate, time=law.time, error=law.error)
+    yield _say("row_little", lang), f"{law.in_system:.3g}", means
+
+
+def limit_lines(answers: Answers, lang: str) -> list[str]:
+    """What the fleet waits for, and how the busy time divides."""
+    shares = dict(answers.limits)
+    name = bottleneck(answers)
+    first = _say(f"limits_{name}", lang, share=shares.get(name, 0.0), blocked=answers.blocked)
+    idle = 1 - answers.utilisation
+    lines = [_say("limits_idle", lang, idle=idle)] if idle > IDLE else []
+    return [*lines, first, _say("limits_all", lang, **shares, blocked=answers.blocked)]
+
+
+def show_fewest(trace: Trace, setup: Setup, found: Fewest, lang: str) -> None:
+    """The answer, what was tried, why one less does not do, and what it rests on."""
+    fleet, console = setup.make(replicas=found.replicas), make_console()
+    console.print(_title(trace, setup, fleet, lang), style="bold", soft_wrap=True)
+    target = _spell_target(found.target, lang)
+    values = {"gpus": found.gpus, "replicas": found.replicas, "tp": fleet.tp, "target": target}
+    console.print(_say("fewest_answer", lang, **values), soft_wrap=True)
+    before = found.one_less
+    if before is not None:
+        ttft, tpot = _short(before.ttft.p99), _short(before.tpot.p99 if before.tpot else None)
+        console.print(_say("fewest_one_less", lang, gpus=before.gpus, ttft=ttft, tpot=tpot), soft_wrap=True)
+    if not found.steady:
+        console.print(_say("fewest_unsteady", lang), soft_wrap=True)
+    console.print()
+    _print_rows(
+        console, [Row({"replicas": number}, answers) for number, answers in found.tried.items()], lang
+    )
+    console.print()
+    why = found.answers if before is None else before
+    console.print(_say("fewest_why", lang, gpus=why.gpus), soft_wrap=True)
+    floor = float(np.percentile(ttft_floor(trace, fleet), 99))
+    for line in (*limit_lines(why, lang), _say("limits_floor", lang, floor=_short(floor))):
+        console.print(line, soft_wrap=True)
+    _print_assumptions(console, setup, fleet, lang)
+
+
+def show_sweep(
+    trace: Trace, setup: Setup, rows: Sequence[Row], lang: str, target: Target | None = None
+) -> None:
+    """A row a fleet; those that cannot be come below it, with the reason. ``target``: each is the smallest."""
+    console = make_console()
+    for line in trace_lines(trace, None, lang)[:2]:
+        console.print(line, soft_wrap=True)
+    told = {
+        name: value for name, value in setup.options.items() if value is not None and name not in setup.values
+    }
+    console.print(
+        spelled({name: value for name, value in told.items() if name not in ASSUMED}), soft_wrap=True
+    )
+    if target is not None:
+        console.print(_say("fewest_each", lang, target=_spell_target(target, lang)), soft_wrap=True)
+    _print_rows(console, [row for row in rows if row.answers is not None], lang)
+    for row in rows:
+        if row.refused is not None:
+            reason = row.refused.text(lang)
+            console.print(
+                _say("refused", lang, settings=spelled(row.settings), reason=reason), soft_wrap=True
+            )
+    possible = next((row for row in rows if row.answers is not None), None)
+    if possible is not None:
+        fleet = setup.make(**possible.settings)
+        _print_assumptions(console, setup, fleet, lang, swept=tuple(setup.values))
+
+
+def _print_rows(console: Console, rows: Sequence[Row], lang: str) -> None:
+    if not rows:
+        return
+    settings = list(rows[0].settings)
+    table = Table(box=None, padding=(0, 1), show_edge=False)
+    for name in settings:
+        table.add_column(name, justify="right", no_wrap=True, style="bold")
+    without = set(settings)
+    if not any(row.answers is not None and len(row.answers.tiers) > 1 for row in rows):
+        without.add("host_hit_rate")
+    columns = [name for name in _cells(rows[0].answers, lang) if name not in without]
+    for name in columns:
+        table.add_column(_say(f"column_{name}", lang), justify="right", no_wrap=True)
+    for row in rows:
+        cells = _cells(row.answers, lang)
+        table.add_row(*(str(value) for value in row.settings.values()), *(cells[name] for name in columns))
+    _print_whole(console, table)
+
+
+def _print_whole(console: Console, table: Table) -> None:
+    """A line that runs over the edge of the terminal loses no digit."""
+    console.width = max(
+        console.width, console.measure(table, options=console.options.update(width=10_000)).maximum
+    )
+    console.print(table)
+
+
+def _cells(found: Answers | None, lang: str) -> dict[str, str]:
+    """A run as one line of a table."""
+    assert found is not None
+    return {
+        "gpus": f"{found.gpus:,}",
+        "kv": format_bytes(found.tiers[0].total_bytes),
+        "ttft50": _short(found.ttft.p50),
+        "ttft99": _short(found.ttft.p99),
+        "tpot99": _short(found.tpot.p99 if found.tpot else None),
+        "tokens": f"{found.tokens_per_second:,.0f}",
+        "hit_rate": f"{found.hit_rate:.1%}",
+        "host_hit_rate": f"{found.host_hit_rate:.1%}",
+        "waste": f"{found.waste:.1%}",
+        "preemptions": f"{found.preemptions:,}",
+        "busy": f"{found.utilisation:.0%}",
+        "limit": _say(f"limit_{bottleneck(found)}", lang),
+    }
+
+
+def assumption_lines(setup: Setup, fleet: Fleet, lang: str, swept: Sequence[str] = ()) -> list[str]:
+    """Everything that the figures rest on; what was ``swept`` stands in the table instead."""
+    lines = [
+        line
+        for line, name in zip(
+            fleet.step_time.assumptions.explain(lang), vars_of(fleet.step_time.assumptions), strict=True
+        )
+        if name not in swept
+    ]
+    if "utilization" not in swept:
+        lines.append(_say("assumed_memory", lang, utilization=setup.options["utilization"]))
+    if not {"max_num_seqs", "max_batched_tokens"} & set(swept):
+        lines.append(_say("assumed_seats", lang, seqs=fleet.max_num_seqs, tokens=fleet.max_batched_tokens))
+    if fleet.tp > 1 and "link_gb_s" not in swept and setup.options["link_gb_s"] is None:
+        lines.append(_say("assumed_link", lang))
+    return [*lines, *(_say(f"assumed_{name}", lang) for name in ("bits", "outputs", "unsaid"))]
+
+
+def vars_of(assumptions: Any) -> Mapping[str, float]:
+    return {name: getattr(assumptions, name) for name in assumptions.__dataclass_fields__}
+
+
+def _print_assumptions(
+    console: Console, setup: Setup, fleet: Fleet, lang: str, swept: Sequence[str] = ()
+) -> None:
+    console.print()
+    console.print(_say("assumed", lang), style="dim", soft_wrap=True)
+    for line in assumption_lines(setup, fleet, lang, swept):
+        console.print("- " + line, style="dim", soft_wrap=True)
+
+
+def _title(trace: Trace, setup: Setup, fleet: Fleet, lang: str) -> str:
+    given = setup.options
+    spec = CacheSpec.from_config(given["model"], tp=fleet.tp, kv_dtype=given["kv_dtype"])
+    return _say(
+        "fleet_title",
+        lang,
+        trace=trace.name,
+        replicas=fleet.replicas,
+        model=spec.name,
+        tp=fleet.tp,
+        gpu=fleet.step_time.roof.name,
+        gpus=fleet.gpus,
+        router=given["router"],
+        kv_dtype=spec.kv_dtype,
+        block_size=fleet.block_size,
+    )
+
+
+def _spell_target(target: Target, lang: str) -> str:
+    limits = {"target_ttft": target.p99_ttft, "target_tpot": target.p99_tpot}
+    said = [_say(name, lang, seconds=seconds) for name, seconds in limits.items() if seconds is not None]
+    return ("，" if lang == "zh" else ", ").join(said)
+
+
+def _three(found: Percentiles | None) -> str:
+    return "-" if found is None else " / ".join(_short(value) for value in (found.p50, found.p90, found.p99))
+
+
+def _short(seconds: float | None) -> str:
+    """Milliseconds below a second; three figures."""
+    if seconds is None:
+        return "-"
+    if seconds < 0.9995:
+        return f"{1000 * seconds:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
+
+
+def _long(seconds: float, lang: str) -> str:
+    if seconds < 120:
+        return _say("duration_seconds", lang, value=seconds)
+    if seconds < 7200:
+        return _say("duration_minutes", lang, value=seconds / 60)
+    return _say("duration_hours", lang, value=seconds / 3600)
+
+
+def _say(key: str, lang: str, **values: Any) -> str:
+    return text(f"simulate.{key}", lang, **values)
