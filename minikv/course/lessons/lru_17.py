@@ -1,0 +1,145 @@
+"""Exercise 17.1: blocks found by an LRU cache, at every capacity in one pass over the requests."""
+
+from collections import OrderedDict
+from itertools import pairwise
+
+from minikv.course.exercise import Exercise, Misconception
+
+Requests = list[list[int]]
+
+
+def lru_hits(requests: Requests, capacities: list[int]) -> list[int]:
+    return _lru_hits(requests, capacities)
+
+
+def _lru_hits(
+    requests,
+    capacities,
+    *,
+    beyond_miss=False,
+    touch_first=False,
+    touch_hits=True,
+    backwards=False,
+    newest_last=True,
+    less=0,
+    summed=True,
+):
+    """One stack for all capacities, and with one of the arguments changed each of the ways in which it goes wrong."""
+    stack: list[int] = []  # the block used last is at the front
+    places: list[int] = []  # of each block, how many a cache must hold for it to be found
+    for request in requests:
+        if touch_first:
+            _touch(stack, request)
+        deepest = 0
+        for block in request:
+            place = stack.index(block) + 1 if block in stack else None
+            if place is None:
+                if beyond_miss:
+                    continue
+                break
+            deepest = place if beyond_miss else max(deepest, place)
+            places.append(deepest)
+        touched = request if touch_hits else [block for block in request if block not in stack]
+        _touch(stack, touched[::-1] if backwards else touched, newest_last)
+    if not summed:
+        edges = [0, *capacities]
+        return [sum(low < place <= high for place in places) for low, high in pairwise(edges)]
+    return [sum(place + less <= capacity for place in places) for capacity in capacities]
+
+
+def _touch(stack: list[int], blocks: list[int], to_front: bool = True) -> None:
+    for block in blocks:
+        if block in stack:
+            stack.remove(block)
+        stack.insert(0 if to_front else len(stack), block)
+
+
+def _with(**change):
+    def wrong(requests, capacities):
+        return _lru_hits(requests, capacities, **change)
+
+    return wrong
+
+
+def hits_by_age(requests, capacities):
+    """First in, first out: a hit leaves a block where it is."""
+    return [_one_cache(requests, capacity, renew=False) for capacity in capacities]
+
+
+def hits_of_the_first(requests, capacities):
+    """The cache is filled once: whoever comes when it is full finds no place."""
+    found = []
+    for capacity in capacities:
+        cache: set[int] = set()
+        hits = 0
+        for request in requests:
+            hits += _found(cache, request)
+            for block in request:
+                if len(cache) < capacity:
+                    cache.add(block)
+        found.append(hits)
+    return found
+
+
+def _one_cache(requests: Requests, capacity: int, *, renew: bool) -> int:
+    cache: OrderedDict[int, None] = OrderedDict()
+    hits = 0
+    for request in requests:
+        hits += _found(cache, request)
+        for block in request:
+            if block in cache:
+                if renew:
+                    cache.move_to_end(block)
+                continue
+            cache[block] = None
+            if len(cache) > capacity:
+                cache.popitem(last=False)
+    return hits
+
+
+def _found(cache, request: list[int]) -> int:
+    """Blocks from the first on, up to the first that is not there."""
+    count = 0
+    while count < len(request) and request[count] in cache:
+        count += 1
+    return count
+
+
+def draw_requests(rng) -> list[dict]:
+    """Prompts that share beginnings: sessions that grow and come back, capacities on both sides of what they need.
+
+    A block's number stands for itself and all before it, so it has one predecessor only.
+    """
+    cases = []
+    for i in range(48):
+        fresh = iter(range(1, 10_000))
+        systems = [[next(fresh) for _ in range(rng.randint(1, 2))] for _ in range(2)]
+        sessions = [[*rng.choice(systems)] for _ in range(2 + i // 12)]
+        requests = []
+        for _ in range(4 + i // 2):
+            session = rng.choice(sessions)
+            session += [next(fresh) for _ in range(rng.randint(0, 2))]
+            requests.append(session[: rng.randint(max(1, len(session) - 2), len(session))])
+        total = len({block for request in requests for block in request})
+        capacities = sorted(rng.sample(range(1, total + 1), min(4, total)))
+        cases.append({"requests": requests, "capacities": capacities})
+    return cases
+
+
+LRU = Exercise(
+    id="17.1",
+    name="lru_hits",
+    signature=("requests", "capacities"),
+    cases=draw_requests,
+    reference=lru_hits,
+    misconceptions=(
+        Misconception("beyond_miss", _with(beyond_miss=True)),
+        Misconception("touched_first", _with(touch_first=True)),
+        Misconception("not_touched", hits_by_age),
+        Misconception("backwards", _with(backwards=True)),
+        Misconception("newest_evicted", _with(newest_last=False)),
+        Misconception("never_evicted", hits_of_the_first),
+        Misconception("one_too_few", _with(less=1)),
+        Misconception("not_summed", _with(summed=False)),
+    ),
+)

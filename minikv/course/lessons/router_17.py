@@ -1,0 +1,188 @@
+"""Exercise 17.3: the router: the replica that has most of a prompt, unless it is too far behind the others."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+from statistics import fmean
+
+import numpy as np
+
+from minikv.course.exercise import Exercise, Misconception
+
+
+def choose(cached: list[int], load: list[int], prompt: int, bound: float) -> int:
+    return _choose(cached, load, prompt, bound)
+
+
+def _choose(cached, load, prompt, bound, *, least=False, slack=1, ties="load", fallback="next"):
+    """The rule, and with one of the arguments changed each of the ways in which it is missed."""
+    replicas = range(len(load))
+    limit = bound * (min(load) if least else sum(load) / len(load)) + slack * prompt
+    fits = [r for r in replicas if load[r] <= limit]
+    order = {"load": lambda r: (load[r], r), "number": lambda r: (r,), "last": lambda r: (load[r], -r)}[ties]
+    best = {r: (-cached[r], *order(r)) for r in replicas}
+    if fallback == "idlest" and min(replicas, key=best.__getitem__) not in fits:
+        fits = []
+    return min(fits, key=best.__getitem__) if fits else least_loaded(cached, load, prompt, bound)
+
+
+def _with(**change):
+    def wrong(cached, load, prompt, bound):
+        return _choose(cached, load, prompt, bound, **change)
+
+    return wrong
+
+
+def least_loaded(cached, load, prompt, bound):
+    return min(range(len(load)), key=lambda r: (load[r], r))
+
+
+def longest_prefix(cached, load, prompt, bound):
+    """Whatever waits there."""
+    return min(range(len(load)), key=lambda r: (-cached[r], load[r], r))
+
+
+def soonest_done(cached, load, prompt, bound):
+    """One number made of two, when this prompt would be done; the bound is not asked."""
+    return min(range(len(load)), key=lambda r: (load[r] + prompt - cached[r], load[r], r))
+
+
+def any_prefix(cached, load, prompt, bound):
+    """Some of the prompt is enough: of those that have any the idlest, not the one that has most."""
+    limit = bound * sum(load) / len(load) + prompt
+    return min((r for r in range(len(load)) if load[r] <= limit), key=lambda r: (not cached[r], load[r], r))
+
+
+Rule = Callable[[list[int], list[int], int, float], int]
+Requests = list[tuple[int, list[int]]]
+"""When each request comes, and the blocks of its prompt."""
+
+
+@dataclass(frozen=True)
+class Routed:
+    """What became of a traffic: where each request went, the share of blocks found, and p99 of the wait in units."""
+
+    replicas: tuple[int, ...]
+    hit_rate: float
+    p99_ttft: float
+
+
+def run_router(rule: Rule, requests: Requests, replicas: int, bound: float) -> Routed:
+    """Send each request where ``rule`` says.
+
+    A replica computes one block in a unit of time, one prompt after the other, and keeps every block. What it has of
+    a prompt it need not compute, but for the last block. Its load is what it still has to compute. Times are units.
+    """
+    free = [0] * replicas
+    caches: list[set[int]] = [set() for _ in range(replicas)]
+    chosen, waits, found, total = [], [], 0, 0
+    for now, blocks in requests:
+        cached = [_found(cache, blocks) for cache in caches]
+        replica = rule(list(cached), [max(0, end - now) for end in free], len(blocks), bound)
+        free[replica] = max(free[replica], now) + len(blocks) - cached[replica]
+        caches[replica].update(blocks)
+        chosen.append(replica)
+        waits.append(free[replica] - now)
+        found, total = found + cached[replica], total + len(blocks)
+    return Routed(tuple(chosen), found / total, float(np.percentile(waits, 99)))
+
+
+def _found(cache: set[int], blocks: list[int]) -> int:
+    count = 0
+    while count < len(blocks) - 1 and blocks[count] in cache:
+        count += 1
+    return count
+
+
+def draw_traffic(rng: Random, length: int, replicas: int, gap: int) -> Requests:
+    """Sessions that come back with a longer prompt, most of them below the same system prompt."""
+    fresh = iter(range(1, 100_000))
+    systems = [[next(fresh) for _ in range(rng.randint(2, 6))] for _ in range(2)]
+    sessions: list[list[int]] = []
+    requests, now = [], 0
+    for _ in range(length):
+        if not sessions or rng.random() < 0.4:
+            sessions.append([*systems[rng.random() < 0.2]])
+        session = rng.choice(sessions[-2 * replicas :])
+        session += [next(fresh) for _ in range(rng.randint(1, 3))]
+        requests.append((now, list(session)))
+        now += rng.choice([0, 0, gap, gap])
+    return requests
+
+
+def round_robin() -> Rule:
+    """A rule that looks at nothing, for one run."""
+    turns = count()
+    return lambda cached, load, prompt, bound: next(turns) % len(load)
+
+
+def compare_routers(
+    rule: Rule, *, traffics: int = 40, seed: int = 17
+) -> dict[str, tuple[float, float] | None]:
+    """(hit rate, p99 in units) of ``rule`` ("yours") and of two others, averaged over many busy traffics.
+
+    None where ``rule`` is not written yet.
+    """
+    rng = Random(seed)
+    drawn = [
+        (draw_traffic(rng, 80, replicas := rng.randint(2, 5), 1 + 4 // replicas), replicas)
+        for _ in range(traffics)
+    ]
+
+    def mean(make: Callable[[], Rule]) -> tuple[float, float]:
+        runs = [run_router(make(), requests, replicas, 1.25) for requests, replicas in drawn]
+        return fmean(run.hit_rate for run in runs), fmean(run.p99_ttft for run in runs)
+
+    found: dict[str, tuple[float, float] | None] = {
+        "round-robin": mean(round_robin),
+        "least-loaded": mean(lambda: least_loaded),
+    }
+    try:
+        found["yours"] = mean(lambda: rule)
+    except NotImplementedError:
+        found["yours"] = None
+    return found
+
+
+EACH = 5  # cases for each misconception
+MISCONCEPTIONS = (
+    Misconception("load_alone", least_loaded),
+    Misconception("prefix_alone", longest_prefix),
+    Misconception("of_the_least", _with(least=True)),
+    Misconception("no_slack", _with(slack=0)),
+    Misconception("first_of_equals", _with(ties="number")),
+    Misconception("last_of_equals", _with(ties="last")),
+    Misconception("all_or_nothing", _with(fallback="idlest")),
+    Misconception("soonest", soonest_done),
+    Misconception("any_prefix", any_prefix),
+)
+
+
+def draw_decisions(rng: Random) -> list[dict]:
+    """Moments of such traffics under the right rule; for each misconception some in which it goes wrong."""
+    moments: dict[str, list[dict]] = {each.name: [] for each in MISCONCEPTIONS}
+
+    def note(cached: list[int], load: list[int], prompt: int, bound: float) -> int:
+        right = choose(cached, load, prompt, bound)
+        for each in MISCONCEPTIONS:
+            if each.wrong(cached, load, prompt, bound) != right:
+                moments[each.name].append({"cached": cached, "load": load, "prompt": prompt, "bound": bound})
+        return right
+
+    replicas = 3
+    while min(map(len, moments.values())) < EACH:
+        bound = rng.choice([1.0, 1.25, 1.5])
+        run_router(note, draw_traffic(rng, 60, replicas, 1 + 4 // replicas), replicas, bound)
+        replicas = 3 + (replicas - 2) % 3  # with two there is no second best
+    return [case for name in moments for case in rng.sample(moments[name], EACH)]
+
+
+ROUTER = Exercise(
+    id="17.3",
+    name="choose",
+    signature=("cached", "load", "prompt", "bound"),
+    cases=draw_decisions,
+    reference=choose,
+    misconceptions=MISCONCEPTIONS,
+)

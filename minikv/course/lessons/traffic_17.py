@@ -1,0 +1,56 @@
+"""Lesson 17: the traffic that its fleets serve, and a queue simple enough for a formula."""
+
+from dataclasses import replace
+
+from minikv.engine.simulate import Fleet, Load, Outcome, Trace, TraceRequest, simulate
+
+BUSY = Load(
+    num_requests=400,
+    rate=5.0,
+    prompt_tokens=400,
+    output_tokens=100,
+    spread=0.6,
+    turns=3,
+    think_seconds=20,
+    system_tokens=6144,
+    system_prompts=40,
+    hash_block=128,
+    seed=17,
+)
+"""The busiest minute of a day: conversations of some three turns about forty documents of 6,144 tokens each."""
+
+ONE_PROMPT = 4096  # tokens of every prompt in the queue that has a formula
+"""What every request of the simple queue brings: ``ONE_PROMPT`` tokens that nobody else has, and one token to make."""
+
+
+def md1_wait(utilisation: float, service: float) -> float:
+    """The mean wait in seconds of the M/D/1 queue: random arrivals, ``service`` seconds each, one at a time.
+
+    ``utilisation`` is the share of the time in which it is busy, below 1 (Pollaczek 1930, Khinchine 1932).
+    """
+    return utilisation / (2 * (1 - utilisation)) * service
+
+
+def one_at_a_time(
+    fleet: Fleet, utilisation: float, *, num_requests: int = 2500, seed: int = 1
+) -> tuple[Outcome, float]:
+    """That queue on one replica of ``fleet``, which computes one prompt at a time: (the outcome, seconds of a prompt).
+
+    Requests come at random, so many that the replica is busy for a share ``utilisation`` of the time.
+    """
+    alone = replace(
+        fleet, replicas=1, router="round-robin", max_num_seqs=1, num_blocks=4, block_size=ONE_PROMPT
+    )
+    alone = replace(alone, block_bytes=())  # of blocks of that size
+    service = alone.step_time.seconds(prefill=[(0, ONE_PROMPT)])
+    load = Load(num_requests=num_requests, rate=utilisation / service, spread=0, seed=seed)
+    requests = (TraceRequest(each.arrival, ONE_PROMPT, 1) for each in load.trace().requests)
+    return simulate(Trace("one at a time", tuple(requests)), alone), service
+
+
+def everybody_asks(*, num_requests: int = 200, rate: float = 24.0) -> Trace:
+    """One document: somebody asks about it, and three seconds later everybody does, ``rate`` times a second."""
+    load = replace(BUSY, num_requests=num_requests, rate=rate, turns=1, system_prompts=1)
+    requests = load.trace().requests
+    later = tuple(replace(each, arrival=each.arrival + 3) for each in requests[1:])
+    return Trace("everybody asks", (requests[0], *later), BUSY.hash_block)
