@@ -1,0 +1,918 @@
+# %% [meta]
+# number = "B"
+# slug = "bug_museum"
+# needs = ["09", "11"]
+# rooms = ["blocks", "plan", "engine.scheduler"]
+# minutes = 70
+# [title]
+# en = "Which property would have caught it?"
+# zh = "哪条性质能抓住它？"
+# [t4]
+# en = "Bookkeeping and arithmetic on the CPU: a T4 shows the same numbers."
+# zh = "全是 CPU 上的记账和算术：T4 上看到的数字相同。"
+# [paper]
+# en = "B.2"
+# zh = "B.2"
+
+# %% [markdown] key="question" lang="en"
+# ## The question
+#
+# In November 2023 somebody runs a beam search on a long prompt, and vLLM stops with "Double free!".
+# [vLLM #1584](https://github.com/vllm-project/vllm/issues/1584) offers a cure, in one line of the block manager:
+#
+# > in VLLM Core block_manager.py I returned 0 instead of the exception and beam search works
+#
+# Nothing raises any more, so it works.
+# But the exception was the only part of that program which told the truth: a block had been given back by somebody who no longer held it, and another sequence was still reading it.
+# The cause was found four months later, and it is exhibit 3 below.
+#
+# This appendix is a museum of such bugs: ten, from six projects, each with its address.
+# They are bugs of good engines, found by careful people, and more than half of them are mended.
+# We do not look at them to feel clever.
+# We ask of each: **which sentence, had a test held it, would have found this before a user did?**
+# Such a sentence is called a **property**: it is true of every run, not of one example.
+# %% [markdown] key="question" lang="zh" src="a55bd674"
+# ## 问题
+#
+# 2023 年 11 月，有人用长提示词跑束搜索（beam search），vLLM 报“Double free!”（重复释放）后停下。
+# [vLLM #1584](https://github.com/vllm-project/vllm/issues/1584) 给了个偏方，只改块管理器里的一行：
+#
+# > in VLLM Core block_manager.py I returned 0 instead of the exception and beam search works（在 block_manager.py 里不抛异常、改成返回 0，束搜索就能跑了）
+#
+# 不再报错，看起来就算好了。
+# 可是整个程序里，只有这个异常说了实话：有个块被已经不持有它的人还了回去，而另一条序列还在读它。
+# 真正的原因四个月后才查清，就是下面的展品 3。
+#
+# 本附录是一座收藏这类 bug 的博物馆：十件展品，来自六个项目，件件有出处。
+# 它们都是好引擎里的 bug，由细心的人发现，一多半已经修好。
+# 看它们不是为了显得高明。
+# 每一件我们都问同一个问题：**哪句话要是有测试守着，就能赶在用户之前发现它**？
+# 这样的句子叫**性质**（property）：它对每一次运行都成立，而不只是对某个例子成立。
+
+# %% [markdown] key="tour" lang="en"
+# Each exhibit hangs in the same frame:
+#
+# - **Seen**: what a user saw, and where it was reported
+# - **Here**: whether you run the faulty rule in a few lines of our own, or a library as it is installed
+# - a cell that reproduces it, and a cell that finds it with one call of the package
+# - **Cause**, **Fix**, **Property**
+#
+# Two numbers first.
+# %% [markdown] key="tour" lang="zh" src="007ebf64"
+# 每件展品的陈列方式都一样：
+#
+# - **现象**：用户看到了什么，在哪里报告的
+# - **这里**：运行的是我们自己用几行写出的错误规则，还是安装好的库本身
+# - 一个单元格重现它，一个单元格用本包的一次调用找到它
+# - **原因**、**修复**、**性质**
+#
+# 先猜两个数。
+
+# %% key="predict_end"
+predict("stale_end", ...)
+
+# %% key="predict_pages"
+predict("addressable", ...)
+
+# %% [markdown] key="formula" lang="en"
+# ## The formula
+#
+# Half of the museum breaks one line of bookkeeping.
+# For every block $b$ of a pool:
+#
+# $$r_b \;=\; \sum_{s} \big[\, b \in \text{table}(s) \,\big] \qquad\text{and}\qquad f_b \;=\; \big[\, r_b = 0 \,\big]$$
+#
+# | symbol | meaning | unit |
+# |---|---|---|
+# | $r_b$ | reference count of block $b$ | holders |
+# | $\text{table}(s)$ | block table of sequence $s$ | blocks |
+# | $f_b$ | how often $b$ stands in the free list | 0 or 1 |
+# | $[\,\cdot\,]$ | 1 if it is true, else 0 | |
+#
+# `check_holders` looks whether that is so, and `BlockManager.check_invariants()` calls it for you.
+# %% [markdown] key="formula" lang="zh" src="bfa7c054"
+# ## 公式
+#
+# 一半的展品都违反了同一条记账规则。
+# 对块池里的每个块 $b$：
+#
+# $$r_b \;=\; \sum_{s} \big[\, b \in \text{table}(s) \,\big] \qquad\text{且}\qquad f_b \;=\; \big[\, r_b = 0 \,\big]$$
+#
+# | 符号 | 含义 | 单位 |
+# |---|---|---|
+# | $r_b$ | 块 $b$ 的引用计数 | 持有者数 |
+# | $\text{table}(s)$ | 序列 $s$ 的块表 | 块 |
+# | $f_b$ | $b$ 在空闲队列里出现的次数 | 0 或 1 |
+# | $[\,\cdot\,]$ | 成立为 1，否则为 0 | |
+#
+# `check_holders` 检查它是否成立，`BlockManager.check_invariants()` 会替你调用它。
+
+# %% [markdown] key="hit_seen" lang="en"
+# ## 1. A hit that leaves no question
+#
+# - **Seen**: 513 times the same prompt, exactly one block long: `CUDA error: invalid configuration argument`. [nano-vllm #114](https://github.com/GeeeekExplorer/nano-vllm/issues/114), again in [#144](https://github.com/GeeeekExplorer/nano-vllm/issues/144)
+# - **Here**: the faulty rule in our own lines. It counts every full block that is found in the cache.
+# %% [markdown] key="hit_seen" lang="zh" src="743485f5"
+# ## 1. 命中得一个问题也不剩
+#
+# - **现象**：同一个提示词提交 513 次，长度正好一个块，报 `CUDA error: invalid configuration argument`。[nano-vllm #114](https://github.com/GeeeekExplorer/nano-vllm/issues/114)，后来 [#144](https://github.com/GeeeekExplorer/nano-vllm/issues/144) 又遇到
+# - **这里**：我们自己写的错误规则：缓存里找得到的满块，个个都算命中。
+
+# %% key="hit_broken" lang="en"
+import torch
+from minikv.blocks import BlockManager
+
+size = 256
+prompt = list(range(2 * size))
+manager = BlockManager(num_blocks=8, block_size=size)
+manager.allocate("first", prompt)
+manager.commit("first")
+
+hit = manager.match([*prompt, 0]).num_tokens  # asked with one token more, it finds every block of the prompt
+queries = len(prompt) - hit
+logits = torch.zeros(queries, 1000)
+print(t("hit_line", tokens=len(prompt), hit=hit, queries=queries))
+try:
+    logits[-1].argmax()
+except IndexError as error:
+    print(t("no_token", error=type(error).__name__))
+
+# %% key="hit_broken" lang="zh"
+import torch
+from minikv.blocks import BlockManager
+
+size = 256
+prompt = list(range(2 * size))
+manager = BlockManager(num_blocks=8, block_size=size)
+manager.allocate("first", prompt)
+manager.commit("first")
+
+hit = manager.match([*prompt, 0]).num_tokens  # 多问一个 token，就能找到提示词的每一块
+queries = len(prompt) - hit
+logits = torch.zeros(queries, 1000)
+print(t("hit_line", tokens=len(prompt), hit=hit, queries=queries))
+try:
+    logits[-1].argmax()
+except IndexError as error:
+    print(t("no_token", error=type(error).__name__))
+
+# %% key="hit_call"
+for num_tokens in (size - 1, size, size + 1, 2 * size):
+    cached = manager.match(prompt[:num_tokens]).num_tokens
+    print(t("match_line", tokens=num_tokens, cached=cached, queries=num_tokens - cached))
+
+# %% [markdown] key="hit_fix" lang="en"
+# - **Cause**: K and V of the last token are cached, but not what the model says after it. Without a query there is no next token.
+# - **Fix**: leave at least one token to compute. `match` leaves the last block, so nothing is written into a block that others hold; computing the last token alone would write into it.
+# - **Property**: *for every prompt, what is cached is shorter than the prompt*. (Lesson 09.)
+# %% [markdown] key="hit_fix" lang="zh" src="54f190cf"
+# - **原因**：最后一个 token 的 K 和 V 在缓存里，但模型在它之后会说什么，缓存里没有。没有 query，就没有下一个 token。
+# - **修复**：至少留一个 token 来算。`match` 留下整个最后一块，这样不会往别人持有的块里写；如果只重算最后一个 token，就会写进去。
+# - **性质**：*对任何提示词，命中的长度都小于提示词的长度*。（第 09 课）
+
+# %% [markdown] key="stale_seen" lang="en"
+# ## 2. A count that is older than the cache
+#
+# - **Seen**: `IndexError` under load, after a preemption: a sequence of 465 tokens gets the range 256 to 721. [nano-vllm #210](https://github.com/GeeeekExplorer/nano-vllm/pull/210). In vLLM the same mistake raised nothing: it gave wrong text. [vLLM #18957](https://github.com/vllm-project/vllm/pull/18957)
+# - **Here**: the faulty rule in our own lines. The work is counted first, and the cache is asked afterwards.
+# %% [markdown] key="stale_seen" lang="zh" src="9938b3ef"
+# ## 2. 比缓存还旧的计数
+#
+# - **现象**：高负载下，抢占之后报 `IndexError`：一条 465 个 token 的序列，要算的范围竟是 256 到 721。[nano-vllm #210](https://github.com/GeeeekExplorer/nano-vllm/pull/210)。同样的错误在 vLLM 里不报错，而是给出错误的文本：[vLLM #18957](https://github.com/vllm-project/vllm/pull/18957)
+# - **这里**：我们自己写的错误规则：先数要算多少，再去问缓存。
+
+# %% key="stale_broken" lang="en"
+text = list(range(465))
+manager = BlockManager(num_blocks=4, block_size=256)
+manager.allocate("S", text)
+manager.commit("S")
+manager.free("S")  # preempted: it holds nothing, but its full block can still be found
+
+to_compute = len(text) - 0  # counted now, while the sequence has nothing cached
+start = manager.allocate("S", text).num_cached
+print(t("range_line", start=start, end=start + to_compute, tokens=len(text)))
+
+# The other direction: a hit is remembered, the block is evicted, and nobody asks again.
+manager.free("S")
+remembered = manager.match(text).num_tokens
+manager.allocate("other", range(1000, 1900))
+manager.free("other")
+start = manager.allocate("S", text).num_cached
+print(t("skipped_line", remembered=remembered, cached=start, nobody=remembered - start))
+
+# %% key="stale_broken" lang="zh"
+text = list(range(465))
+manager = BlockManager(num_blocks=4, block_size=256)
+manager.allocate("S", text)
+manager.commit("S")
+manager.free("S")  # 被抢占：它不再持有任何块，但那个满块还找得到
+
+to_compute = len(text) - 0  # 此刻来数，序列还没有任何命中
+start = manager.allocate("S", text).num_cached
+print(t("range_line", start=start, end=start + to_compute, tokens=len(text)))
+
+# 反过来：记住了一次命中，块被淘汰，却没人再问一遍。
+manager.free("S")
+remembered = manager.match(text).num_tokens
+manager.allocate("other", range(1000, 1900))
+manager.free("other")
+start = manager.allocate("S", text).num_cached
+print(t("skipped_line", remembered=remembered, cached=start, nobody=remembered - start))
+
+# %% key="stale_call"
+from minikv.errors import MiniKVError
+
+try:
+    manager.slot_mapping("S", 256, 256 + to_compute)
+except MiniKVError as error:
+    print(t(error))
+print(t("slots_line", count=len(manager.slot_mapping("S", start, len(text)))))
+
+# %% [markdown] key="stale_fix" lang="en"
+# - **Cause**: two numbers that have to fit together, taken at two moments, with a change between them.
+# - **Fix**: count after `allocate`, from what it returns. It looks and takes in one go, so nothing happens between.
+# - **Property**: *what is cached and what is computed add up to the sequence, in the step in which both are used*. (Exercise B.2.)
+#
+# The second line is the worse one: 256 tokens that nobody computes, and no index is out of range.
+# %% [markdown] key="stale_fix" lang="zh" src="fccb007a"
+# - **原因**：两个必须相配的数，取自两个时刻，中间情况变了。
+# - **修复**：在 `allocate` 之后、用它的返回值来数。它查找和占用一气呵成，中间不会再有变化。
+# - **性质**：*在同一步里，命中的加上要算的，正好是整条序列*。（练习 B.2）
+#
+# 第二行更糟：有 256 个 token 谁也没算，却没有任何下标越界。
+
+# %% [markdown] key="double_seen" lang="en"
+# ## 3. Given back by somebody who no longer held it
+#
+# - **Seen**: `ValueError: Double free!` with beam search or several samples, once the text is longer than the model's sliding window. [vLLM #1556](https://github.com/vllm-project/vllm/issues/1556), found in [#3347](https://github.com/vllm-project/vllm/pull/3347)
+# - **Here**: the faulty rule in our own lines, on our pool. Behind the window a table names old blocks again, in a ring; a sequence gives back every block that its table names.
+# %% [markdown] key="double_seen" lang="zh" src="06ae2492"
+# ## 3. 已经不持有，却还了一次
+#
+# - **现象**：束搜索或多次采样时，文本一旦超过模型的滑动窗口，就报 `ValueError: Double free!`。[vLLM #1556](https://github.com/vllm-project/vllm/issues/1556)，原因见 [#3347](https://github.com/vllm-project/vllm/pull/3347)
+# - **这里**：我们自己写的错误规则，用的是本包的块池。超出窗口后，块表循环使用旧块，同一个块号会再次出现；序列结束时，表里写了哪些块就还哪些块。
+
+# %% key="double_broken" lang="en"
+from minikv.blocks import BlockPool
+
+window = 2  # blocks
+
+
+def write_on():
+    pool = BlockPool(num_blocks=6, block_size=16)
+    parent = pool.allocate(window) * 2  # the window has gone round once: the table says 0, 1, 0, 1
+    child = list(parent)
+    pool.share(sorted(set(child)))
+    # The child may not write into block 0, which is shared: it lets it go and takes a new one.
+    pool.free([child[-window]])
+    child += pool.allocate(1)
+    return pool, parent, child
+
+
+pool, parent, child = write_on()
+print(t("ring_tables", parent=parent, child=child, refs=[pool.ref_count(block) for block in range(3)]))
+pool.free(sorted(set(child)))  # the child ends: its table still names block 0
+print(t("ring_after", refs=[pool.ref_count(block) for block in range(3)], taken=pool.allocate(1)[0]))
+
+# %% key="double_broken" lang="zh"
+from minikv.blocks import BlockPool
+
+window = 2  # 块
+
+
+def write_on():
+    pool = BlockPool(num_blocks=6, block_size=16)
+    parent = pool.allocate(window) * 2  # 窗口已经转过一圈：块表是 0, 1, 0, 1
+    child = list(parent)
+    pool.share(sorted(set(child)))
+    # 块 0 是共享的，子序列不能往里写：放掉它，另取一块。
+    pool.free([child[-window]])
+    child += pool.allocate(1)
+    return pool, parent, child
+
+
+pool, parent, child = write_on()
+print(t("ring_tables", parent=parent, child=child, refs=[pool.ref_count(block) for block in range(3)]))
+pool.free(sorted(set(child)))  # 子序列结束：它的块表里还写着块 0
+print(t("ring_after", refs=[pool.ref_count(block) for block in range(3)], taken=pool.allocate(1)[0]))
+
+# %% key="double_call" lang="en"
+from minikv.blocks.invariants import check_holders
+from minikv.errors import BrokenInvariantError
+
+
+def held(*tables):
+    return [(0, block) for table in tables for block in set(table[-window:])]
+
+
+def look(pools, holders):
+    try:
+        check_holders(pools, [], holders)
+        print(t("books_right"))
+    except BrokenInvariantError as error:
+        print(t("books_wrong", what=error.values["what"]))
+
+
+for named in (5, window):  # all that the table names, then only what the window still holds
+    pool, parent, child = write_on()
+    look([pool], held(parent, child))
+    pool.free(sorted(set(child[-named:])))
+    look([pool], held(parent))
+
+# %% key="double_call" lang="zh"
+from minikv.blocks.invariants import check_holders
+from minikv.errors import BrokenInvariantError
+
+
+def held(*tables):
+    return [(0, block) for table in tables for block in set(table[-window:])]
+
+
+def look(pools, holders):
+    try:
+        check_holders(pools, [], holders)
+        print(t("books_right"))
+    except BrokenInvariantError as error:
+        print(t("books_wrong", what=error.values["what"]))
+
+
+for named in (5, window):  # 先还块表里写的全部，再换成只还窗口仍持有的
+    pool, parent, child = write_on()
+    look([pool], held(parent, child))
+    pool.free(sorted(set(child[-named:])))
+    look([pool], held(parent))
+
+# %% [markdown] key="double_fix" lang="en"
+# - **Cause**: the table is the record of who holds what, and here it was longer than the truth.
+# - **Fix**: give back what is still held, the last blocks of the table. Our own tables cannot say it wrong: a place behind the window holds the null block.
+# - **Property**: *the reference count of a block is the number of tables that hold it* (the formula above). It breaks when the child ends. The double free comes later, when the parent ends; in between, block 0 belongs to a stranger, and the parent reads the stranger's K and V.
+# %% [markdown] key="double_fix" lang="zh" src="55d3538a"
+# - **原因**：块表就是“谁持有什么”的账本，而这里账本比事实多写了几笔。
+# - **修复**：只还仍然持有的，即表里最后几块。本包的块表写不出这种错：窗口之后的位置上放的是空块（null block）。
+# - **性质**：*一个块的引用计数，等于持有它的块表数*（上面的公式）。子序列一结束它就被破坏。重复释放要等父序列结束才发生；在此期间块 0 已经归了别人，父序列读的是别人的 K 和 V。
+
+# %% [markdown] key="leak_seen" lang="en"
+# ## 4. A refusal that keeps something
+#
+# - **Seen**: a server takes itself for idle, adds up its slots, and stops: `memory leak detected! ... mamba_available_size=315, mamba_evictable_size=138`, of 454. [SGLang #16067](https://github.com/sgl-project/sglang/pull/16067)
+# - **Here**: the faulty rule in our own lines, on two of our pools. A hybrid model needs a state slot and token blocks; the slot is taken first, then the blocks are refused.
+# %% [markdown] key="leak_seen" lang="zh" src="0efe49ee"
+# ## 4. 拒绝了，却没有还干净
+#
+# - **现象**：服务器以为自己空闲，清点槽位后退出：`memory leak detected! ... mamba_available_size=315, mamba_evictable_size=138`，总数是 454。[SGLang #16067](https://github.com/sgl-project/sglang/pull/16067)
+# - **这里**：我们自己写的错误规则，用本包的两个块池。混合模型既要一个状态槽位，又要 token 块；先拿到了槽位，接着块却不够。
+
+# %% key="leak_broken" lang="en"
+from minikv.errors import OutOfBlocks
+
+print(t("sum_line", what="tokens", a=6_016, b=390_685, total=396_701, gone=396_701 - 6_016 - 390_685))
+print(t("sum_line", what="states", a=315, b=138, total=454, gone=454 - 315 - 138))
+
+tokens, states = BlockPool(num_blocks=4, block_size=16), BlockPool(num_blocks=3, block_size=16)
+
+
+def admit(blocks):
+    slot = states.allocate(1)
+    return slot, tokens.allocate(blocks)  # raises: and who gives the slot back?
+
+
+for attempt in range(3):
+    try:
+        admit(5)
+    except OutOfBlocks as error:
+        print(t("refused_line", asked=error.values["asked"], free=error.values["free"], states=states.num_free))
+
+# %% key="leak_broken" lang="zh"
+from minikv.errors import OutOfBlocks
+
+print(t("sum_line", what="tokens", a=6_016, b=390_685, total=396_701, gone=396_701 - 6_016 - 390_685))
+print(t("sum_line", what="states", a=315, b=138, total=454, gone=454 - 315 - 138))
+
+tokens, states = BlockPool(num_blocks=4, block_size=16), BlockPool(num_blocks=3, block_size=16)
+
+
+def admit(blocks):
+    slot = states.allocate(1)
+    return slot, tokens.allocate(blocks)  # 抛出异常：那么槽位由谁来还？
+
+
+for attempt in range(3):
+    try:
+        admit(5)
+    except OutOfBlocks as error:
+        print(t("refused_line", asked=error.values["asked"], free=error.values["free"], states=states.num_free))
+
+# %% key="leak_call"
+from minikv.blocks import PoolKind
+
+look([tokens, states], [])
+
+hybrid = BlockManager([PoolKind(4), PoolKind(3, window=16)], block_size=16)
+hybrid.allocate("one", range(32))
+before = hybrid.stats()
+try:
+    hybrid.allocate("two", range(100, 148))
+except OutOfBlocks:
+    print(t("nothing_changed", same=hybrid.stats() == before))
+hybrid.check_invariants()
+
+# %% [markdown] key="leak_fix" lang="en"
+# - **Cause**: an operation of two steps, of which the second may fail.
+# - **Fix**: ask about everything, then take everything. `BlockManager` counts what every kind of layer needs before it touches any pool.
+# - **Property**: *an operation that raises has changed nothing*. The test is one line: the state before and after are equal. (Lesson 09.)
+#
+# SGLang's own check did what it should: it adds up what is free, cached and protected, and one slot was missing. But it runs when the server takes itself for idle; the property finds the leak at the first refusal.
+# %% [markdown] key="leak_fix" lang="zh" src="4636385d"
+# - **原因**：一个操作分两步，而第二步可能失败。
+# - **修复**：先把一切问清楚，再一次拿齐。`BlockManager` 会先数清每一类层各要多少，然后才动块池。
+# - **性质**：*抛出异常的操作，什么也没有改变*。测试只要一行：前后状态相等。（第 09 课）
+#
+# SGLang 自己的检查尽了责：把空闲的、缓存的、受保护的加起来，少了一个槽位。只是它要等服务器认为自己空闲时才运行，而这条性质在第一次拒绝时就能发现。
+
+# %% [markdown] key="large_seen" lang="en"
+# ## 5. A request that waits for itself
+#
+# - **Seen**: `AssertionError: scheduled_seqs`, and the whole engine is gone: the prompt fills the cache, and the first new token needs one block more. [nano-vllm #274](https://github.com/GeeeekExplorer/nano-vllm/issues/274). The cure that the report proposes, to wait and try again, hangs forever, as [#277](https://github.com/GeeeekExplorer/nano-vllm/pull/277) found out
+# - **Here**: the faulty rule in our own lines. Whoever lacks a block preempts another sequence, and the last one preempts itself.
+# %% [markdown] key="large_seen" lang="zh" src="f2d5c6a6"
+# ## 5. 等自己让位的请求
+#
+# - **现象**：`AssertionError: scheduled_seqs`，整个引擎退出：提示词占满缓存，第一个新 token 还要一个块。[nano-vllm #274](https://github.com/GeeeekExplorer/nano-vllm/issues/274)。报告里建议的办法是等一等再试，而 [#277](https://github.com/GeeeekExplorer/nano-vllm/pull/277) 发现这样会永远挂住
+# - **这里**：我们自己写的错误规则：缺块的就抢占别人，只剩自己时就抢占自己。
+
+# %% key="large_broken"
+num_blocks, size, length = 2, 4, 8
+for step in range(4):
+    needed = -(-length // size)
+    scheduled = needed <= num_blocks
+    print(t("step_line", step=step, length=length, needed=needed, total=num_blocks, ran=t(f"ran_{scheduled}")))
+    length += scheduled
+
+# %% key="large_call"
+from minikv.engine.sampling_params import SamplingParams
+from minikv.engine.scheduler import Scheduler
+
+scheduler = Scheduler(BlockManager(num_blocks, size))
+try:
+    scheduler.add("long", range(8), SamplingParams(max_tokens=4))
+except MiniKVError as error:
+    print(t(error))
+
+# %% [markdown] key="large_fix" lang="en"
+# - **Cause**: "not now" and "never" got the same answer.
+# - **Fix**: refuse on arrival what the empty pool could not hold, with the numbers. After that the oldest request always fits, alone.
+# - **Property**: *while there is work, every step computes something*. An `assert scheduled_seqs` says exactly that; it only has to be made true. (Lesson 11.)
+# %% [markdown] key="large_fix" lang="zh" src="187a3762"
+# - **原因**：“现在不行”和“永远不行”得到了同样的答复。
+# - **修复**：空的块池也装不下的请求，一到就拒绝，并给出数字。此后最老的请求单独总能放下。
+# - **性质**：*只要有活，每一步都会算出点什么*。`assert scheduled_seqs` 说的正是这句话，只是还得让它成立。（第 11 课）
+
+# %% [markdown] key="salt_seen" lang="en"
+# ## 6. An adapter with the name of a tenant
+#
+# - **Seen**: a request without an adapter gets the K and V that a LoRA adapter computed. [vLLM #44701](https://github.com/vllm-project/vllm/issues/44701), shown on an A100
+# - **Here**: the faulty rule in our own lines. The adapter's name and the tenant's salt go into one list, and what is absent leaves no trace.
+# %% [markdown] key="salt_seen" lang="zh" src="70796637"
+# ## 6. 与租户同名的适配器
+#
+# - **现象**：没有用适配器的请求，拿到了某个 LoRA 适配器算出的 K 和 V。[vLLM #44701](https://github.com/vllm-project/vllm/issues/44701)，报告者在 A100 上演示过
+# - **这里**：我们自己写的错误规则：适配器名和租户的 salt 放进同一个列表，没有的那一个不留痕迹。
+
+# %% key="salt_broken"
+def one_list(adapter=None, tenant=None):
+    return repr([name for name in (adapter, tenant) if name])
+
+
+def two_places(adapter=None, tenant=None):
+    return repr((adapter, tenant))
+
+
+print(one_list(adapter="blue"), one_list(tenant="blue"))
+print(two_places(adapter="blue"), two_places(tenant="blue"))
+
+# %% key="salt_call"
+prompt = list(range(40))
+for name in (one_list, two_places):
+    manager = BlockManager(num_blocks=8, block_size=16)
+    manager.allocate("with adapter", prompt, salt=name(adapter="blue"))
+    manager.commit("with adapter")
+    found = manager.match(prompt, salt=name(tenant="blue")).num_tokens
+    print(t("found_line", rule=name.__name__, found=found, same=manager.match(prompt, salt=name(adapter="blue")).num_tokens))
+
+# %% [markdown] key="salt_fix" lang="en"
+# - **Cause**: two sorts of names in one space.
+# - **Fix**: a place of its own for each, and something in the place that is empty.
+# - **Property**: *two requests get the same name only if every part of it is the same*. Strings glued with a separator break it too: a name may contain the separator. (Exercise B.3; why a digest is SHA-256, and why the tokens are compared as well: lesson 09.)
+# %% [markdown] key="salt_fix" lang="zh" src="aa4b3e30"
+# - **原因**：两类名字挤在同一个空间里。
+# - **修复**：各占一个位置，没有的位置也要写点什么。
+# - **性质**：*两个请求的名字相同，当且仅当每一部分都相同*。用分隔符拼字符串同样会违反它：名字里可能就有分隔符。（练习 B.3；摘要为什么用 SHA-256，为什么还要比较 token，见第 09 课）
+
+# %% [markdown] key="others_seen" lang="en"
+# ## 7. Somebody else's bytes
+#
+# - **Seen**: a second program on the card, and the engine ends in `assert num_kvcache_blocks > 0`: `total * 0.4 - used` is negative. [nanovllm-voxcpm #27](https://github.com/a710128/nanovllm-voxcpm/pull/27) wants this process alone to be counted
+# - **Here**: the sum itself, with figures of our own: a card of 24 GiB, 40 % of it for us, weights of 4 GiB, 1 GiB of activations.
+# %% [markdown] key="others_seen" lang="zh" src="6c4dcdd8"
+# ## 7. 别人的字节
+#
+# - **现象**：显卡上还有另一个程序，引擎就停在 `assert num_kvcache_blocks > 0`：`total * 0.4 - used` 成了负数。[nanovllm-voxcpm #27](https://github.com/a710128/nanovllm-voxcpm/pull/27) 主张只算本进程
+# - **这里**：就是这个算式，数字是我们取的：24 GiB 的显卡，我们用 40%，权重 4 GiB，激活 1 GiB。
+
+# %% key="others_broken"
+from minikv.plan.measured import MeasuredTerms
+from minikv.units import GIB
+
+rows = {}
+for others in (1, 6, 12, 18):
+    rows[others] = MeasuredTerms(24 * GIB, 0.4, used=(4 + others) * GIB, peak=5 * GIB, current=4 * GIB)
+    pools = dict(with_used=rows[others].available / GIB, without=rows[others].short_form / GIB)
+    print(t("others_line", others=others, **pools))
+
+# %% key="others_call"
+for others, terms in rows.items():
+    free = terms.total - terms.used - (terms.peak - terms.current)
+    verdict = t(f"fits_{terms.short_form <= free}")
+    print(t("free_line", others=others, free=free / GIB, pool=min(terms.short_form, free) / GIB, verdict=verdict))
+print({name: round(value / GIB, 2) for name, value in rows[12].as_dict().items()})
+
+# %% [markdown] key="others_fix" lang="en"
+# - **Cause**: `utilization` can mean two things: a limit for the whole card, which everybody on it shares, or a limit for this process. The sum meant the first, the user the second.
+# - **Fix**: say which. Without `used` the second meaning is right, and then somebody has to look whether that much is free: with 18 GiB taken by others, 4.6 GiB are promised and 1 GiB is there.
+# - **Property**: *the pool is never larger than what is free after the activations*. Both meanings need it. (Lesson 08.)
+# %% [markdown] key="others_fix" lang="zh" src="a5026fd3"
+# - **原因**：`utilization` 可以有两种意思：整块显卡的上限，卡上所有人共用；或者本进程的上限。算式用的是前者，用户想的是后者。
+# - **修复**：说清是哪一种。去掉 `used` 就是第二种，但这时总得有人看一眼是不是真有那么多空闲：别人占了 18 GiB 时，许诺 4.6 GiB，实际只有 1 GiB。
+# - **性质**：*块池永远不大于扣除激活之后的空闲显存*。两种意思都需要它。（第 08 课）
+
+# %% [markdown] key="heads_seen" lang="en"
+# ## 8. Half a head for each GPU
+#
+# - **Seen**: a model with 4 KV heads on 8 GPUs loads without a word, and the first forward ends in `shape '[4, 178, -1, 128]' is invalid for input of size 45568`. [transformers #48307](https://github.com/huggingface/transformers/issues/48307)
+# - **Here**: torch as it is installed, and the shapes of the report (a Qwen3-VL; the Qwen3-30B-A3B of the second cell has the same heads).
+# %% [markdown] key="heads_seen" lang="zh" src="a01ebc9e"
+# ## 8. 每块 GPU 半个头
+#
+# - **现象**：4 个 KV 头的模型放到 8 块 GPU 上，加载时一声不吭，第一次前向计算就报 `shape '[4, 178, -1, 128]' is invalid for input of size 45568`。[transformers #48307](https://github.com/huggingface/transformers/issues/48307)
+# - **这里**：安装好的 torch 本身，形状取自报告（那是 Qwen3-VL；第二个单元格里的 Qwen3-30B-A3B 头数相同）。
+
+# %% key="heads_broken" lang="en"
+kv_heads, head_dim = 4, 128
+for tp in (4, 8):
+    k = torch.zeros(4, 178, kv_heads * head_dim // tp)  # what one rank's slice of k_proj gives
+    try:
+        print(f"tp={tp}:", tuple(k.view(4, 178, -1, head_dim).shape))
+    except RuntimeError as error:
+        print(f"tp={tp}:", error)
+
+# %% key="heads_broken" lang="zh"
+kv_heads, head_dim = 4, 128
+for tp in (4, 8):
+    k = torch.zeros(4, 178, kv_heads * head_dim // tp)  # 一个 rank 的 k_proj 切片算出的结果
+    try:
+        print(f"tp={tp}:", tuple(k.view(4, 178, -1, head_dim).shape))
+    except RuntimeError as error:
+        print(f"tp={tp}:", error)
+
+# %% key="heads_call"
+from minikv.plan import CacheSpec
+
+whole = CacheSpec.from_config("Qwen3-30B-A3B").bytes_for(1)
+for tp in (1, 4, 8, 16):
+    spec = CacheSpec.from_config("Qwen3-30B-A3B", tp=tp)
+    heads = spec.layers[0].kv_heads
+    print(t("heads_line", tp=tp, heads=heads, kib=spec.bytes_for(1) / 1024, copies=tp * spec.bytes_for(1) / whole))
+
+# %% [markdown] key="heads_fix" lang="en"
+# - **Cause**: 512 numbers were divided by 8, although they are 4 heads and not 512 numbers.
+# - **Fix**: a head is not divided. With more ranks than heads each head stands on several ranks, and the cache of all ranks together grows.
+# - **Property**: *every rank has a whole number of heads, at least one, and every head stands somewhere*; and what does not divide is refused when the model is loaded. (Lesson 12.)
+# %% [markdown] key="heads_fix" lang="zh" src="0cf45da9"
+# - **原因**：把 512 个数除以 8，可它们是 4 个头，不是 512 个散数。
+# - **修复**：头不能再切。rank 比头多时，每个头复制到几个 rank 上，各 rank 的缓存加起来就变大。
+# - **性质**：*每个 rank 的头数都是整数，至少一个，每个头都有地方放*；除不开的，在加载模型时就拒绝。（第 12 课）
+
+# %% [markdown] key="int_seen" lang="en"
+# ## 9. A page number times a stride
+#
+# - **Seen**: `illegal memory access` after a while under load, blamed on some later kernel. The crash came whenever block numbers passed about 7,767. [vLLM #47671](https://github.com/vllm-project/vllm/pull/47671)
+# - **Here**: the multiplication of the kernel, in torch's 32-bit integers: a page of 480 tokens with 576 elements each.
+# %% [markdown] key="int_seen" lang="zh" src="b208e666"
+# ## 9. 页号乘以步幅
+#
+# - **现象**：高负载跑一阵后报 `illegal memory access`，报错的还是后面某个不相干的 kernel。只要块号超过 7,767 左右就崩溃。[vLLM #47671](https://github.com/vllm-project/vllm/pull/47671)
+# - **这里**：就是 kernel 里的那次乘法，用 torch 的 32 位整数来做：一页 480 个 token，每个 576 个元素。
+
+# %% key="int_broken" lang="en"
+stride = 480 * 576
+pages = [7_766, 7_767, 7_768, 163_000]
+offsets = torch.tensor(pages, dtype=torch.int32) * stride + (stride - 1)  # the last element of each page
+for page, offset in zip(pages, offsets.tolist()):
+    true = page * stride + stride - 1
+    print(t("offset_line", page=page, true=true, offset=offset, verdict=t(f"offset_{true == offset}")))
+print(t("share_line", share=100 * (2**31 // stride) / 163_000))
+
+# %% key="int_broken" lang="zh"
+stride = 480 * 576
+pages = [7_766, 7_767, 7_768, 163_000]
+offsets = torch.tensor(pages, dtype=torch.int32) * stride + (stride - 1)  # 每页的最后一个元素
+for page, offset in zip(pages, offsets.tolist()):
+    true = page * stride + stride - 1
+    print(t("offset_line", page=page, true=true, offset=offset, verdict=t(f"offset_{true == offset}")))
+print(t("share_line", share=100 * (2**31 // stride) / 163_000))
+
+# %% key="int_call"
+from minikv.plan import plan_memory
+
+for model, gpu in (("Llama-3.1-8B", "H100 SXM 80GB"), ("Qwen3-0.6B", "H200 SXM")):
+    budget = plan_memory(model, gpu=gpu)
+    layer, layers = budget.spec.layers[0], len(budget.spec.layers)
+    one = budget.max_tokens * layer.kv_heads * layer.k_dim
+    print(t("elements_line", model=model, gpu=gpu, one=one / 2**31, all=2 * layers * one / 2**31))
+print(t("slots_are", dtype=manager.slot_mapping("with adapter", 0, 40).dtype))
+
+# %% [markdown] key="int_fix" lang="en"
+# - **Cause**: the block table is 32 bits wide, so the product was, too. Only 4.8 % of that pool could be addressed; the rest was read somewhere else. The last line of the first cell is the treacherous one: it wraps to a *positive* number, which raises nothing.
+# - **Fix**: make the page number 64 bits wide before it is multiplied.
+# - **Property**: *the offset of the pool's last element, as the kernel computes it, is the one that Python computes*. The last page of the largest pool is one test, and needs no memory: only the arithmetic. (Lesson 10.)
+# %% [markdown] key="int_fix" lang="zh" src="079adbd8"
+# - **原因**：块表是 32 位的，乘积也就成了 32 位。那个块池只有 4.8% 能正确寻址，其余都读到了别处。第一个单元格里最阴险的是 163,000 那一行：它绕回成**正数**，什么错也不报。
+# - **修复**：先把页号扩成 64 位再乘。
+# - **性质**：*块池最后一个元素的偏移量，kernel 算的和 Python 算的一样*。拿最大的块池的最后一页测一次就够，而且不占内存：只是算术。（第 10 课）
+
+# %% [markdown] key="mask_seen" lang="en"
+# ## 10. A mask for keys that are gone
+#
+# - **Seen**: a model that forgets writes "- - - - - -" as soon as it forgets. [VeloxQuant-MLX #370](https://github.com/rajveer43/VeloxQuant-MLX/issues/370): the prompt's keys were thinned out *before* its own attention, which was then asked for "causal"
+# - **Here**: that rule in our own lines, with 8 queries and 5 keys; then torch as it is installed, whose `is_causal` counts from the other corner.
+# %% [markdown] key="mask_seen" lang="zh" src="9b85d2aa"
+# ## 10. 给已经不在的 key 配掩码
+#
+# - **现象**：会淘汰的模型一开始淘汰，就只写“- - - - - -”。[VeloxQuant-MLX #370](https://github.com/rajveer43/VeloxQuant-MLX/issues/370)：提示词的 key 在它自己的注意力**之前**就被删去一部分，而注意力用的掩码还是“causal”
+# - **这里**：先是我们自己写的这条规则，8 个 query、5 个 key；然后是安装好的 torch，它的 `is_causal` 从另一个角算起。
+
+# %% key="mask_broken" lang="en"
+kept, places = torch.tensor([0, 1, 5, 6, 7]), torch.arange(8)
+true = kept[None, :] <= places[:, None]  # a query sees what stands before it, and itself
+lower = torch.ones(8, 5, dtype=torch.bool).tril(5 - 8)  # "causal", counted from the lower right corner
+upper = torch.ones(8, 5, dtype=torch.bool).tril()  # and from the upper left
+for name, mask in (("lower", lower), ("upper", upper)):
+    hidden, future = (true & ~mask).sum().item(), (mask & ~true).sum().item()
+    blind = (~mask.any(1)).sum().item()
+    print(t("mask_line", name=t(name), hidden=hidden, future=future, blind=blind))
+
+attend = torch.nn.functional.scaled_dot_product_attention
+weights = attend(torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 5, 4), torch.eye(5)[None, None], is_causal=True)
+print(t("decode_line", weights=weights.flatten().tolist()))
+
+# %% key="mask_broken" lang="zh"
+kept, places = torch.tensor([0, 1, 5, 6, 7]), torch.arange(8)
+true = kept[None, :] <= places[:, None]  # query 能看见它前面的，以及它自己
+lower = torch.ones(8, 5, dtype=torch.bool).tril(5 - 8)  # “causal”，从右下角算起
+upper = torch.ones(8, 5, dtype=torch.bool).tril()  # 以及从左上角算起
+for name, mask in (("lower", lower), ("upper", upper)):
+    hidden, future = (true & ~mask).sum().item(), (mask & ~true).sum().item()
+    blind = (~mask.any(1)).sum().item()
+    print(t("mask_line", name=t(name), hidden=hidden, future=future, blind=blind))
+
+attend = torch.nn.functional.scaled_dot_product_attention
+weights = attend(torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 5, 4), torch.eye(5)[None, None], is_causal=True)
+print(t("decode_line", weights=weights.flatten().tolist()))
+
+# %% key="mask_call"
+from minikv.eviction import install_kv_eviction
+from minikv.models import load
+
+model = load("tiny-gqa", device="cpu").model
+prompt = torch.arange(96)[None] % 190
+with torch.no_grad():
+    full = model(prompt).logits
+    with install_kv_eviction(model, policy="streaming", n_sink=4, budget=0, n_recent=12) as eviction:
+        forgetting = model(prompt)
+kept = forgetting.past_key_values.layers[0].keys.shape[2]
+print(t("prefill_line", kept=kept, tokens=prompt.shape[1], gap=(forgetting.logits - full).abs().max().item()))
+
+# %% [markdown] key="mask_fix" lang="en"
+# - **Cause**: "causal" is a statement about positions, and a triangle is a statement about places in a tensor. They agree only while nothing is missing. Two libraries put the triangle into two corners.
+# - **Fix**: attend first, evict afterwards; where keys are gone, make the mask from their positions.
+# - **Property**: *a cache that drops tokens gives what a full cache gives if those tokens are masked*. In a prefill nothing is dropped before its attention, so there the logits are the same, as the second cell shows. (Lesson 14.)
+# %% [markdown] key="mask_fix" lang="zh" src="c75d9a4c"
+# - **原因**：“causal”说的是位置，三角形说的是张量里的下标。只有什么都不缺时两者才一致。况且两个库还把三角形放在不同的角上。
+# - **修复**：先做注意力，再淘汰；key 有缺的地方，按它们的位置来做掩码。
+# - **性质**：*丢掉一些 token 的缓存，与把这些 token 掩住的完整缓存，结果相同*。预填充时，注意力算完之前什么也没丢，所以 logits 相同，第二个单元格显示的就是这一点。（第 14 课）
+
+# %% [markdown] key="break" lang="en"
+# ## Break it
+#
+# Now make a bug of your own, and see who notices.
+# The pool below forgets to count a second holder.
+# Two properties watch it, while sequences come and go at random: the sum (free and held blocks make the pool), and the formula from the beginning.
+# %% [markdown] key="break" lang="zh" src="673547ad"
+# ## 弄坏它
+#
+# 现在自己造一个 bug，看看谁会发现。
+# 下面的块池忘了给第二个持有者计数。
+# 序列随机来去，有两条性质盯着它：一条是求和（空闲的加上被持有的，等于整个块池），一条是开头的公式。
+
+# %% key="break_it" lang="en"
+import random
+
+
+class ForgetfulPool(BlockPool):
+    def share(self, blocks):
+        self._check_held(blocks)  # and no count goes up
+
+
+def steps_until_noticed(rule, seed, steps=60):
+    manager, rng = BlockManager(num_blocks=24, block_size=4), random.Random(seed)
+    manager.pools[0].__class__ = ForgetfulPool
+    for step in range(steps):
+        names = manager.sequences()
+        try:
+            if names and rng.random() < 0.3:
+                manager.fork(rng.choice(names), step)
+            elif names and rng.random() < 0.4:
+                manager.free(rng.choice(names))
+            else:
+                manager.allocate(step, [rng.randrange(99) for _ in range(rng.randint(2, 20))])
+        except OutOfBlocks:
+            continue
+        except MiniKVError:
+            return step, True  # an operation fell over
+        if not rule(manager):
+            return step, False
+    return None
+
+
+def sum_is_right(manager):
+    pool = manager.stats().pools[0]
+    return pool.free + pool.used == pool.total
+
+
+def books_are_right(manager):
+    try:
+        manager.check_invariants()
+    except BrokenInvariantError:
+        return False
+    return True
+
+
+for rule in (sum_is_right, books_are_right):
+    runs = [steps_until_noticed(rule, seed) for seed in range(100)]
+    noticed = [run[0] for run in runs if run and not run[1]]
+    fell = sum(bool(run and run[1]) for run in runs)
+    when = t("after", mean=sum(noticed) / len(noticed)) if noticed else ""
+    print(t("noticed_line", name=rule.__name__, noticed=len(noticed), when=when, fell=fell))
+
+# %% key="break_it" lang="zh"
+import random
+
+
+class ForgetfulPool(BlockPool):
+    def share(self, blocks):
+        self._check_held(blocks)  # 计数却没有增加
+
+
+def steps_until_noticed(rule, seed, steps=60):
+    manager, rng = BlockManager(num_blocks=24, block_size=4), random.Random(seed)
+    manager.pools[0].__class__ = ForgetfulPool
+    for step in range(steps):
+        names = manager.sequences()
+        try:
+            if names and rng.random() < 0.3:
+                manager.fork(rng.choice(names), step)
+            elif names and rng.random() < 0.4:
+                manager.free(rng.choice(names))
+            else:
+                manager.allocate(step, [rng.randrange(99) for _ in range(rng.randint(2, 20))])
+        except OutOfBlocks:
+            continue
+        except MiniKVError:
+            return step, True  # 某个操作先出了错
+        if not rule(manager):
+            return step, False
+    return None
+
+
+def sum_is_right(manager):
+    pool = manager.stats().pools[0]
+    return pool.free + pool.used == pool.total
+
+
+def books_are_right(manager):
+    try:
+        manager.check_invariants()
+    except BrokenInvariantError:
+        return False
+    return True
+
+
+for rule in (sum_is_right, books_are_right):
+    runs = [steps_until_noticed(rule, seed) for seed in range(100)]
+    noticed = [run[0] for run in runs if run and not run[1]]
+    fell = sum(bool(run and run[1]) for run in runs)
+    when = t("after", mean=sum(noticed) / len(noticed)) if noticed else ""
+    print(t("noticed_line", name=rule.__name__, noticed=len(noticed), when=when, fell=fell))
+
+# %% [markdown] key="break_means" lang="en"
+# The sum is right all the time, and the books are wrong.
+# What the sum does not see shows up later, in some innocent operation that falls over.
+# That is how most of these bugs were reported: by a line that had nothing to do with the cause.
+#
+# Change `share` into something else that is wrong, and try again.
+# %% [markdown] key="break_means" lang="zh" src="0a2f64c5"
+# 求和始终没错，账却是错的。
+# 求和看不见的毛病，会在后面某个无辜的操作上发作。
+# 这些 bug 大多就是这样被报告的：报错的那一行，和原因毫无关系。
+#
+# 把 `share` 换成别的错法，再试一次。
+
+# %% [markdown] key="catch" lang="en"
+# ## The ten properties
+#
+# | property | it would have caught |
+# |---|---|
+# | what is cached is shorter than the prompt | 1 |
+# | what is cached and what is computed add up to the sequence | 2 |
+# | a reference count is the number of tables that hold the block | 3, 4 |
+# | an operation that raises has changed nothing | 4 |
+# | while there is work, every step computes something | 1, 5 |
+# | equal names only for equal parts | 6 |
+# | the pool is never larger than what is free | 7 |
+# | every rank has whole heads, every head stands somewhere | 8 |
+# | the kernel's offset is the one that Python computes | 9 |
+# | dropping tokens equals masking them | 10 |
+#
+# None of them mentions the bug.
+# Each can be written before the code is, and each is a loop over random cases with one `assert` in it.
+# %% [markdown] key="catch" lang="zh" src="c9f09a23"
+# ## 十条性质
+#
+# | 性质 | 能抓住 |
+# |---|---|
+# | 命中的长度小于提示词的长度 | 1 |
+# | 命中的加上要算的，正好是整条序列 | 2 |
+# | 引用计数等于持有这个块的块表数 | 3、4 |
+# | 抛出异常的操作，什么也没有改变 | 4 |
+# | 只要有活，每一步都会算出点什么 | 1、5 |
+# | 每一部分都相同，名字才相同 | 6 |
+# | 块池永远不大于空闲显存 | 7 |
+# | 每个 rank 的头数都是整数，每个头都有地方放 | 8 |
+# | kernel 算的偏移量，和 Python 算的一样 | 9 |
+# | 丢掉 token 等于把它们掩住 | 10 |
+#
+# 没有一条提到 bug 本身。
+# 每一条都可以写在代码之前；每一条都只是对随机用例的一个循环，里面一句 `assert`。
+
+# %% [markdown] key="explain_text" lang="en"
+# ## Check yourself
+#
+# Answer in your own words, then reveal the model answer: `explain("why_silence", reveal=True)`.
+# %% [markdown] key="explain_text" lang="zh" src="e3b3e0b1"
+# ## 自我检查
+#
+# 先用自己的话回答，再看参考答案：`explain("why_silence", reveal=True)`。
+
+# %% key="explain_1"
+explain("why_not_the_sum")
+
+# %% key="explain_2"
+explain("why_nothing_changes")
+
+# %% key="explain_3"
+explain("why_silence")
+
+# %% [markdown] key="exercises" lang="en"
+# In the exercise notebook you write three of the properties: B.1 finds every block that is booked wrongly, B.2 plans a prefill that neither repeats nor skips a token, B.3 gives names that never meet.
+# %% [markdown] key="exercises" lang="zh" src="0dacd2eb"
+# 练习 notebook 里由你来写其中三条：B.1 找出每一个记错账的块，B.2 安排一次不重不漏的预填充，B.3 起永不相撞的名字。
+
+# %% [markdown] key="stuck" lang="en"
+# ## If you are stuck
+#
+# | symptom | the command that decides |
+# |---|---|
+# | it crashes far away from anything that I changed | `manager.check_invariants()` after every operation: the first that fails is yours |
+# | the text is wrong and nothing raises | the same prompt with an empty cache: `BlockManager.match(prompt).num_tokens` says what is reused |
+# | only long runs, only under load | make the pool small: with `num_blocks=4` the load of an hour is there in the tenth step |
+# %% [markdown] key="stuck" lang="zh" src="a78038ad"
+# ## 卡住了怎么办
+#
+# | 现象 | 用哪条命令判断 |
+# |---|---|
+# | 崩溃的地方离我改的代码很远 | 每次操作后都调用 `manager.check_invariants()`：第一次失败的地方就是原因 |
+# | 文本不对，却不报错 | 用空缓存再跑同一个提示词；复用了多少，看 `BlockManager.match(prompt).num_tokens` |
+# | 只有跑久了、负载高了才出错 | 把块池改小：`num_blocks=4` 时，跑一小时才有的负载第十步就来了 |
+
+# %% [markdown] key="next" lang="en"
+# ## What comes next
+#
+# The lessons named beside each property say why it holds, and have you build what obeys it.
+#
+# You know a bug that belongs here? It needs an address, ten lines that reproduce it on a CPU, and the sentence that would have caught it.
+# %% [markdown] key="next" lang="zh" src="3e111ca0"
+# ## 下一篇
+#
+# 每条性质旁边标的课，会讲它为什么成立，并让你写出遵守它的代码。
+#
+# 你知道哪个 bug 也该收进来吗？它需要一个出处、十行能在 CPU 上重现它的代码，还有那句本可以抓住它的话。
