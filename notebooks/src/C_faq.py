@@ -1,0 +1,327 @@
+# %% [meta]
+# number = "C"
+# slug = "faq"
+# needs = ["02"]
+# rooms = ["plan", "blocks"]
+# minutes = 25
+# [title]
+# en = "Short questions, each answered by one call"
+# zh = "短问短答：一次调用一个答案"
+# [t4]
+# en = "Arithmetic on the CPU: a T4 shows the same numbers."
+# zh = "全是 CPU 上的算术：T4 上看到的数字相同。"
+
+# %% [markdown] key="question" lang="en"
+# ## The question
+#
+# "KV cache is low, memory profiling does not see the remaining VRAM": [vLLM #2136](https://github.com/vllm-project/vllm/issues/2136) is one of hundreds of such questions.
+# Most of them have a short answer, if one knows which number to ask for.
+#
+# Here are fifteen that come up again and again.
+# Each has **one call**, what it printed, and the lesson that explains it.
+# Put your own model and card into the call: that is what this page is for.
+#
+# Two guesses first.
+# %% [markdown] key="question" lang="zh" src="dbcdd284"
+# ## 问题
+#
+# “KV cache is low, memory profiling does not see the remaining VRAM”（KV 缓存太小，显存明明还有剩）：[vLLM #2136](https://github.com/vllm-project/vllm/issues/2136) 这样的提问有成百上千。
+# 只要知道该看哪个数，大多数都有简短的答案。
+#
+# 下面是反复出现的十五个。
+# 每个问题配**一次调用**、它打印的结果，以及讲透它的那一课。
+# 把你自己的模型和显卡填进调用里，这一页就是为此准备的。
+#
+# 先猜两个。
+
+# %% key="predict_tokens"
+predict("tokens_fit", ...)
+
+# %% key="predict_mla"
+predict("mla_bytes", ...)
+
+# %% [markdown] key="memory" lang="en"
+# ## Memory
+#
+# ### 1. How many tokens fit?
+# %% [markdown] key="memory" lang="zh" src="31eea067"
+# ## 显存
+#
+# ### 1. 能放下多少个 token？
+
+# %% key="tokens"
+from minikv.plan import CacheSpec, plan_memory
+
+model, card = "Llama-3.1-8B", "H100 SXM 80GB"
+budget = plan_memory(model, gpu=card)
+print(t("tokens", tokens=budget.max_tokens, gib=budget.kv_bytes / 2**30, kib=budget.spec.bytes_for(1) / 1024))
+
+# %% [markdown] key="tokens_read" lang="en"
+# What is left after weights, activations and context, divided by the bytes of a token. [Lesson 02](02_how_many_bytes.ipynb), [lesson 08](08_allocate_kv_cache.ipynb).
+#
+# ### 2. May one sequence have them all?
+# %% [markdown] key="tokens_read" lang="zh" src="d2d90e78"
+# 扣掉权重、激活和上下文，剩下的除以每个 token 的字节数。见[第 02 课](02_how_many_bytes.ipynb)、[第 08 课](08_allocate_kv_cache.ipynb)。
+#
+# ### 2. 一条序列能全用上吗？
+
+# %% key="longest"
+print(t("longest", one=budget.max_context(batch=1), eight=budget.max_context(batch=8)))
+
+# %% [markdown] key="longest_read" lang="en"
+# No: a model has positions, and memory is only the other limit. [Appendix A](A_errata.ipynb).
+#
+# ### 3. Why is a small model's cache sometimes the larger one? (Why GQA?)
+# %% [markdown] key="longest_read" lang="zh" src="0b87276a"
+# 不能：模型有位置上限，显存只是另一个上限。见[附录 A](A_errata.ipynb)。
+#
+# ### 3. 为什么小模型的缓存有时反而更大？（GQA 有什么用？）
+
+# %% key="gqa"
+for name in ("Llama-2-7B", "Llama-3.1-8B", "Qwen2.5-7B"):
+    spec = CacheSpec.from_config(name)
+    print(t("gqa", name=name, heads=spec.layers[0].kv_heads, kib=spec.bytes_for(1) / 1024))
+
+# %% [markdown] key="gqa_read" lang="en"
+# The cache counts KV heads, not parameters. Grouped-query attention (GQA) lets several query heads read one KV head. [Lesson 02](02_how_many_bytes.ipynb).
+#
+# ### 4. Does an fp8 cache halve everything?
+# %% [markdown] key="gqa_read" lang="zh" src="5ba88f2e"
+# 缓存数的是 KV 头，不是参数。分组查询注意力（GQA）让几个 query 头共读一个 KV 头。见[第 02 课](02_how_many_bytes.ipynb)。
+#
+# ### 4. fp8 缓存能让一切减半吗？
+
+# %% key="fp8"
+for kv_dtype in ("bf16", "fp8_e4m3"):
+    half = plan_memory(model, gpu=card, kv_dtype=kv_dtype)
+    sizes = dict(weights=half.weight_bytes / 2**30, pool=half.kv_bytes / 2**30)
+    print(t("fp8", dtype=kv_dtype, kib=half.spec.bytes_for(1) / 1024, tokens=half.max_tokens, **sizes))
+
+# %% [markdown] key="fp8_read" lang="en"
+# A token costs half, so twice as many fit; weights and pool stay as they are. What it costs in quality is another question, and [lesson 13](13_half_the_bytes.ipynb) measures it.
+#
+# ### 5. Does tensor parallelism divide the cache?
+# %% [markdown] key="fp8_read" lang="zh" src="5c196cc9"
+# 每个 token 的字节数减半，所以能放下两倍的 token；权重和块池不变。质量上的代价另说，[第 13 课](13_half_the_bytes.ipynb)会测。
+#
+# ### 5. 张量并行能把缓存切小吗？
+
+# %% key="tp"
+for name in ("Llama-3.1-8B", "DeepSeek-V3"):
+    kib = [CacheSpec.from_config(name, tp=tp).bytes_for(1) / 1024 for tp in (1, 8, 16)]
+    print(t("tp", name=name, one=kib[0], eight=kib[1], sixteen=kib[2]))
+
+# %% [markdown] key="tp_read" lang="en"
+# By heads, down to one head a rank. MLA keeps one latent for all heads, so every rank keeps all of it. [Lesson 12](12_beyond_one_gpu.ipynb).
+#
+# ### 6. How much do sliding windows save?
+# %% [markdown] key="tp_read" lang="zh" src="78b51796"
+# 按头切，最少每个 rank 一个头。MLA 的所有头共用一个潜在向量（latent），所以每个 rank 都要存全。见[第 12 课](12_beyond_one_gpu.ipynb)。
+#
+# ### 6. 滑动窗口能省多少？
+
+# %% key="window"
+gemma = CacheSpec.from_config("Gemma-3-27B")
+for num_tokens in (1_024, 32_768, 131_072):
+    every = num_tokens * gemma.block_bytes(1)
+    print(t("window", tokens=num_tokens, mib=gemma.bytes_for(num_tokens) / 2**20, share=gemma.bytes_for(num_tokens) / every))
+
+# %% [markdown] key="window_read" lang="en"
+# Nothing until the window is full, then nearly all of those layers. [Lesson 02](02_how_many_bytes.ipynb), [lesson 13](13_half_the_bytes.ipynb).
+#
+# ### 7. Why not set utilization to 1.0?
+# %% [markdown] key="window_read" lang="zh" src="2076c959"
+# 窗口没满时一点也不省，满了之后，那些层几乎全省下来。见[第 02 课](02_how_many_bytes.ipynb)、[第 13 课](13_half_the_bytes.ipynb)。
+#
+# ### 7. 为什么不把 utilization 设成 1.0？
+
+# %% key="utilization"
+for utilization in (0.9, 0.95, 1.0):
+    tried = plan_memory(model, gpu=card, utilization=utilization)
+    print(t("utilization", utilization=utilization, tokens=tried.max_tokens, gib=tried.parts()["kept_free"] / 2**30))
+
+# %% [markdown] key="utilization_read" lang="en"
+# You win a seventh more tokens and lose every reserve: a CUDA graph, a second process, a peak that the warm-up did not see. [Lesson 08](08_allocate_kv_cache.ipynb).
+#
+# ### 8. Why is memory not given back?
+# %% [markdown] key="utilization_read" lang="zh" src="3b374fd9"
+# token 多出七分之一，余地一点不剩：CUDA 图、第二个进程、预热时没出现过的峰值，都没处放。见[第 08 课](08_allocate_kv_cache.ipynb)。
+#
+# ### 8. 为什么显存没有还回去？
+
+# %% key="returned"
+from minikv.memory import CachingAllocator
+
+allocator = CachingAllocator(capacity=80 * 2**30)
+tensor = allocator.malloc(2 * 2**30)
+allocator.free(tensor)
+for moment in ("freed", "emptied"):
+    stats = allocator.memory_stats()
+    shares = {name: stats[f"{name}_bytes.all.current"] / 2**30 for name in ("allocated", "reserved")}
+    print(t("returned", moment=t(moment), **shares))
+    allocator.empty_cache()
+
+# %% [markdown] key="returned_read" lang="en"
+# A freed tensor goes back to PyTorch, and PyTorch keeps it for the next one. That is no leak. (An engine's pool is one tensor that is never freed at all.) If *allocated* stays high, somebody still holds a tensor: [lesson 07](07_allocate_once.ipynb), [lesson 16](16_where_did_6gb_go.ipynb).
+#
+# ## Blocks
+#
+# ### 9. Why blocks?
+# %% [markdown] key="returned_read" lang="zh" src="50e413a4"
+# 释放的张量还给 PyTorch，PyTorch 留着给下一个用。这不是泄漏。（引擎的块池是一个从不释放的张量。）如果是“已分配”一直很高，那就还有人持有张量：见[第 07 课](07_allocate_once.ipynb)、[第 16 课](16_where_did_6gb_go.ipynb)。
+#
+# ## 块
+#
+# ### 9. 为什么要分块？
+
+# %% key="blocks"
+print(t("blocks", reserved=budget.max_batch(8_192), used=budget.max_batch(1_000)))
+
+# %% [markdown] key="blocks_read" lang="en"
+# Without blocks a sequence has to reserve the longest that it may become. With them it takes what it has, and gets the next block when it needs it. [Lesson 06](06_the_linear_cache.ipynb), [lesson 09](09_pages_and_blocks.ipynb).
+#
+# ### 10. Which block size?
+# %% [markdown] key="blocks_read" lang="zh" src="ef31e61f"
+# 不分块，序列就得按可能的最大长度预留。分了块，有多少用多少，要时再拿下一块。见[第 06 课](06_the_linear_cache.ipynb)、[第 09 课](09_pages_and_blocks.ipynb)。
+#
+# ### 10. 块大小选多少？
+
+# %% key="size"
+from minikv.blocks import BlockManager
+
+for block_size in (1, 16, 64, 256):
+    sized = plan_memory(model, gpu=card, block_size=block_size)
+    manager = BlockManager(2_000, block_size)
+    manager.allocate("first", range(1_000))
+    manager.commit("first")
+    hit = manager.match([*range(500), *range(2_000, 2_100)]).num_tokens
+    print(t("size", size=block_size, sequences=sized.max_batch(1_000), hit=hit, table=-(-131_072 // block_size)))
+
+# %% [markdown] key="size_read" lang="en"
+# Small blocks waste less and find more of a prefix; large blocks have short tables. 16 to 64 is where neither hurts. [Lesson 09](09_pages_and_blocks.ipynb).
+#
+# ### 11. What does a prefix hit save: memory or time?
+# %% [markdown] key="size_read" lang="zh" src="f4100f14"
+# 小块浪费少，前缀也命中得多；大块的块表短。16 到 64 之间两头都不吃亏。见[第 09 课](09_pages_and_blocks.ipynb)。
+#
+# ### 11. 前缀命中省的是显存还是时间？
+
+# %% key="prefix"
+manager = BlockManager(num_blocks=200, block_size=16)
+for user in range(8):
+    given = manager.allocate(user, [*range(1_000), 2_000 + user])
+    manager.commit(user)
+    if user in (0, 1, 7):
+        used = manager.stats().pools[0].used
+        print(t("prefix", user=user + 1, computed=given.num_tokens - given.num_cached, used=used))
+
+# %% [markdown] key="prefix_read" lang="en"
+# Both, while they run together: the second user computes 9 tokens, and the common blocks are there once. After they have ended only the time: free blocks keep what they hold until somebody needs them. [Lesson 09](09_pages_and_blocks.ipynb), [lesson 11](11_the_engine.ipynb).
+#
+# ## Running
+#
+# ### 12. Why preemption?
+# %% [markdown] key="prefix_read" lang="zh" src="05f11320"
+# 同时运行时两样都省：第二个用户只算 9 个 token，公共的块只有一份。都结束之后只省时间：空闲块里的内容一直留着，直到有人要用这些块。见[第 09 课](09_pages_and_blocks.ipynb)、[第 11 课](11_the_engine.ipynb)。
+#
+# ## 运行
+#
+# ### 12. 为什么要抢占？
+
+# %% key="preemption"
+print(t("preemption", now=budget.max_batch(500), end=budget.max_batch(500 + 4_096)))
+
+# %% [markdown] key="preemption_read" lang="en"
+# Nobody knows how long an answer will be. Who admits by the worst case runs a ninth of the sequences; who admits by what they hold now must be able to take back. [Lesson 11](11_the_engine.ipynb).
+#
+# ### 13. Then swap, or compute again?
+# %% [markdown] key="preemption_read" lang="zh" src="d61c9209"
+# 谁也不知道回答会有多长。按最坏情况接纳，只能同时跑九分之一的序列；按眼下的占用接纳，就必须能收回来。见[第 11 课](11_the_engine.ipynb)。
+#
+# ### 13. 抢占之后，换出还是重新计算？
+
+# %% key="swap"
+from minikv.plan.preemption import break_even_prefill
+
+for link in (12, 25, 50):
+    speed = break_even_prefill(budget.spec.bytes_for(1), to_host=link * 1e9, to_device=link * 1e9)
+    print(t("swap", link=link, speed=speed))
+
+# %% [markdown] key="swap_read" lang="en"
+# Whoever prefills faster than that computes again. The length of the sequence does not matter. [Lesson 12](12_beyond_one_gpu.ipynb).
+#
+# ### 14. Why does the GPU wait in decode, and does a larger batch help?
+# %% [markdown] key="swap_read" lang="zh" src="68e6fb3b"
+# 预填充比这个速度快，就重新计算。与序列的长短无关。见[第 12 课](12_beyond_one_gpu.ipynb)。
+#
+# ### 14. 解码时 GPU 为什么在等？批大一点有用吗？
+
+# %% key="roofline"
+from minikv.plan import find_gpu
+from minikv.plan.roofline import decode_work, gpu_roof
+
+print(t("ridge", card=card, ridge=gpu_roof(find_gpu(card)).ridge))
+for batch in (1, 16, 108):
+    work = decode_work(model, batch, 4_096)
+    print(t("roofline", batch=batch, weights=work.weight_intensity, cache=work.attention_intensity, step=work.intensity))
+
+# %% [markdown] key="roofline_read" lang="en"
+# A weight is read once for the whole batch, a cache for one sequence alone: that part never gets better. [Lesson 04](04_the_roofline.ipynb).
+#
+# ### 15. When does eviction pay?
+# %% [markdown] key="roofline_read" lang="zh" src="530b282b"
+# 权重读一次，全批共用；缓存只为自己那条序列读，这部分怎样也改善不了。见[第 04 课](04_the_roofline.ipynb)。
+#
+# ### 15. 什么时候值得淘汰？
+
+# %% key="eviction"
+for batch, context in ((1, 4_096), (1, 131_072), (64, 4_096)):
+    work = decode_work(model, batch, context)
+    share = work.cache_bytes / work.num_bytes
+    print(t("eviction", batch=batch, context=context, share=share, kept=1 / (1 - 0.75 * share)))
+
+# %% [markdown] key="eviction_read" lang="en"
+# Where the cache is most of what a step reads: long texts, or many sequences. At batch 1 and 4K there is nothing to win but quality to lose. (The last column is an upper bound: bytes alone.) [Lesson 14](14_what_to_forget.ipynb).
+# %% [markdown] key="eviction_read" lang="zh" src="c72a587e"
+# 一步读的字节里缓存占大头时才值得：文本长，或者序列多。批为 1、长 4K 时无利可图，只会损失质量。（最后一列是上限：只算字节。）见[第 14 课](14_what_to_forget.ipynb)。
+
+# %% [markdown] key="explain_text" lang="en"
+# ## Check yourself
+#
+# Two that need more than one call.
+# %% [markdown] key="explain_text" lang="zh" src="f9c68c84"
+# ## 自我检查
+#
+# 有两个问题，一次调用答不完。
+
+# %% key="explain_1"
+explain("halve_what")
+
+# %% key="explain_2"
+explain("where_to_save")
+
+# %% [markdown] key="stuck" lang="en"
+# ## If you are stuck
+#
+# | symptom | the command that decides |
+# |---|---|
+# | the catalogue does not have my model | `plan_memory("path/to/config.json", ...)`: any config of a known architecture does |
+# | the catalogue has no memory for my card | `gpu_bytes=torch.cuda.mem_get_info()[1]` instead of `gpu=` |
+# | my engine says another number | `minikv check-log server.log`: which terms differ |
+# %% [markdown] key="stuck" lang="zh" src="f86ed470"
+# ## 卡住了怎么办
+#
+# | 现象 | 用哪条命令判断 |
+# |---|---|
+# | 目录里没有我的模型 | `plan_memory("path/to/config.json", ...)`：已知架构的任何配置都行 |
+# | 目录里没有我的显卡的显存 | 用 `gpu_bytes=torch.cuda.mem_get_info()[1]` 代替 `gpu=` |
+# | 我的引擎给出别的数 | `minikv check-log server.log`：看哪几项不同 |
+
+# %% [markdown] key="next" lang="en"
+# ## What comes next
+#
+# Other engines use the same words for other numbers: that is appendix D.
+# %% [markdown] key="next" lang="zh" src="6bf1a5f1"
+# ## 下一篇
+#
+# 同样的词，在别的引擎里指的是别的数：见附录 D。
