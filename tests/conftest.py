@@ -12,6 +12,8 @@ if (
 ):  # each worker has a core, and so have the processes that its tests start
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+os.environ["MINIKV_PROGRESS"] = "off"  # what tests solve is nobody's progress
+
 import torch
 
 if not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""The command line: ``minikv plan | generate | watch | bench | check-log | lab | doctor``.
+"""The command line: ``minikv plan | generate | watch | bench | simulate | check-log | lab | doctor | progress``.
 
 One file a command, with a few parts that are named after it; nothing imports this room.
 
@@ -32,15 +32,19 @@ def _register() -> None:
     from minikv.cli.generate import generate
     from minikv.cli.lab import lab
     from minikv.cli.plan import plan
+    from minikv.cli.progress import progress
+    from minikv.cli.simulate import simulate
     from minikv.cli.watch import watch
 
     app.command("plan")(plan)
     app.command("generate")(generate)
     app.command("watch")(watch)
     app.command("bench")(bench)
+    app.command("simulate")(simulate)
     app.command("check-log")(check_log)
     app.command("lab")(lab)
     app.command("doctor")(doctor)
+    app.command("progress")(progress)
 
 
 _register()

@@ -14,6 +14,7 @@ from minikv.course import guard
 from minikv.course.compare import difference, size
 from minikv.course.exercise import Exercise, Misconception
 from minikv.course.lessons import find_exercise
+from minikv.course.progress_file import record_attempt
 from minikv.course.say import say
 from minikv.errors import ArgumentError
 
@@ -103,8 +104,9 @@ def check(id: str, fn: object, hint: int = 1, seed: int = 0, *, lang: str = "en"
     """Print, in ``lang``, whether ``fn`` solves the exercise ``id`` ("02.1").
 
     ``hint`` is the level of the hint after a wrong answer: 1 symptom, 2 broken invariant, 3 where to look.
-    Another ``seed`` draws other cases. Raises ``UnknownNameError`` for an unknown id and ``ArgumentError``
-    for an id that is no text and for an unknown hint level.
+    Another ``seed`` draws other cases. An attempt is recorded on this machine (``minikv progress``), the function is
+    not. Raises ``UnknownNameError`` for an unknown id and ``ArgumentError`` for an id that is no text and for an
+    unknown hint level.
     """
     from minikv.course.report import report
 
@@ -115,6 +117,9 @@ def check(id: str, fn: object, hint: int = 1, seed: int = 0, *, lang: str = "en"
     name = getattr(fn, "__name__", "")
     name = name if name.isidentifier() else "fn"  # a lambda has no name to print
     say(report(exercise, verdict, name=name, hint=hint, seed=seed, lang=lang), lang)
+    # The verdict stands there already: nobody waits for its record.
+    if verdict.num_cases and verdict.kind != "not_attempted":
+        record_attempt(exercise.id, verdict.passed, seed, lang)
 
 
 def _try(exercise: Exercise, fn: Callable, args: dict, limit_s: float) -> _Trial:

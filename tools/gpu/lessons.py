@@ -14,6 +14,7 @@ import contextlib
 import io
 import json
 import linecache
+import os
 import subprocess
 import sys
 import time
@@ -66,7 +67,10 @@ def in_a_process(path: Path, lang: str) -> dict[str, Any]:
     child = [sys.executable, "-m", "tools.gpu.lessons", "--json", "-", "--one", str(path), "--lang", lang]
     empty = _empty_row(path, lang)
     try:
-        done = subprocess.run(child, cwd=ROOT, capture_output=True, text=True, timeout=LESSON_S, check=False)
+        environment = {**os.environ, "MINIKV_PROGRESS": "off"}
+        done = subprocess.run(
+            child, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LESSON_S, check=False
+        )
     except subprocess.TimeoutExpired:
         return empty | {"error": f"did not end within {LESSON_S} s"}
     if done.returncode:

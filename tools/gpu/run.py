@@ -74,7 +74,7 @@ def environment(root: Path) -> dict[str, str]:
     found = os.environ.get("PYTHONPATH")
     path = f"{root}{os.pathsep}{found}" if found else str(root)
     fixed = {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
-    return {**os.environ, **fixed, "COLUMNS": "100"}
+    return {**os.environ, **fixed, "COLUMNS": "100", "MINIKV_PROGRESS": "off"}
 
 
 def _run(command: list[str], root: Path, limit_s: float) -> int | None:

@@ -1,0 +1,146 @@
+"""``minikv progress``: which exercises are solved, out of the file that ``check`` writes on this machine."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from minikv.cli.options import Lang
+from minikv.cli.terminal import can_print, make_console
+from minikv.course.progress import Progress, parse_progress
+from minikv.course.progress_file import VARIABLE, ProgressFile, progress_path, read_bytes, write_whole
+from minikv.course.progress_table import LessonProgress, by_lesson, unknown_tasks
+from minikv.errors import ArgumentError, ConfigError
+from minikv.i18n import pick_language, text
+
+FINE = {"solved": "✓", "tried": "~", "open": "·"}
+PLAIN = {"solved": "+", "tried": "~", "open": "-"}
+
+
+def progress(
+    export: Annotated[
+        str | None, typer.Option("--export", help="Write what was recorded to this file.")
+    ] = None,
+    import_: Annotated[
+        str | None,
+        typer.Option("--import", help="Add what another machine exported; what is solved stays solved."),
+    ] = None,
+    reset: Annotated[bool, typer.Option("--reset", help="Forget everything; asks first.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --reset: do not ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    lang: Lang = "en",
+) -> None:
+    """Show which exercises are solved. Everything stays on this machine."""
+    lang = pick_language(lang)
+    if sum((export is not None, import_ is not None, reset)) > 1 or (yes and not reset):
+        raise ArgumentError("progress_one_of")
+    path = progress_path()
+    if path is None:
+        raise ConfigError("progress_off", variable=VARIABLE)
+    file = ProgressFile(path)
+    if export is not None:
+        told = _export(file, Path(export).expanduser(), lang)
+    elif import_ is not None:
+        told = _import(file, Path(import_).expanduser(), lang)
+    elif reset:
+        told = _reset(file, yes, lang)
+    else:
+        told = ""
+    now = file.read()
+    if as_json:
+        print(json.dumps(_as_dict(path, now, lang), indent=2))
+    elif told:
+        print(told)
+    else:
+        _show(path, now, lang)
+
+
+def _export(file: ProgressFile, target: Path, lang: str) -> str:
+    """Over an export or nothing: whatever else ``target`` is, it stays."""
+    now = file.read()
+    there = read_bytes(target)
+    if there is not None:
+        try:
+            parse_progress(there, str(target))
+        except ConfigError:
+            raise ConfigError("progress_not_export", path=str(target)) from None
+    write_whole(target, now.as_json())
+    return _say("exported", lang, path=target, solved=len(now.solved), tried=len(now.tasks))
+
+
+def _import(file: ProgressFile, source: Path, lang: str) -> str:
+    content = read_bytes(source)
+    if content is None:
+        raise ConfigError("progress_no_file", path=str(source))
+    theirs = parse_progress(content, str(source))
+    before: set[str] = set()
+
+    def step(mine: Progress) -> Progress:
+        before.update(mine.solved)
+        return mine.merged(theirs)
+
+    after, aside = file.change(step)
+    counts = {"new": len(after.solved - before), "solved": len(after.solved)}
+    lines = [_say("imported", lang, path=source, **counts)]
+    if aside is not None:
+        lines.insert(0, text("progress.set_aside", lang, path=file.path, aside=aside))
+    return "\n".join(lines)
+
+
+def _reset(file: ProgressFile, yes: bool, lang: str) -> str:
+    try:
+        there = bool(file.read().tasks)
+    except ConfigError:  # damaged, or of a newer minikv: to be forgotten as well, if that is what is wanted
+        there = True
+    if not there:
+        return _say("nothing", lang, path=file.path)
+    if not yes:
+        typer.confirm(_say("sure", lang, path=file.path), abort=True, err=True)
+    file.forget()
+    return _say("forgotten", lang, path=file.path)
+
+
+def _as_dict(path: Path, now: Progress, lang: str) -> dict[str, Any]:
+    lessons = by_lesson(now, lang)
+    return {
+        "path": str(path),
+        "solved": sum(lesson.num_solved for lesson in lessons),
+        "total": sum(len(lesson.tasks) for lesson in lessons),
+        "lessons": [lesson.as_dict() for lesson in lessons],
+        "unknown": unknown_tasks(now, lessons),
+    }
+
+
+def _show(path: Path, now: Progress, lang: str) -> None:
+    """A line a lesson with a mark for each exercise, and the sum."""
+    console = make_console()
+    marks = FINE if can_print("".join(FINE.values()), console) else PLAIN
+    lessons = by_lesson(now, lang)
+    table = Table(box=None, padding=(0, 1), show_edge=False)
+    for name in ("lesson", "title", "marks"):
+        table.add_column(_say(f"column_{name}", lang), no_wrap=name != "title")
+    for name in ("solved", "attempts"):
+        table.add_column(_say(f"column_{name}", lang), no_wrap=True, justify="right")
+    for lesson in lessons:
+        table.add_row(*_row(lesson, marks, lang))
+    console.print(table)
+    console.print()
+    done = {"solved": sum(one.num_solved for one in lessons), "total": sum(len(one.tasks) for one in lessons)}
+    console.print(_say("sum", lang, **done), soft_wrap=True)
+    console.print(_say("legend", lang, **marks), soft_wrap=True)
+    unknown = unknown_tasks(now, lessons)
+    if unknown:
+        console.print(_say("unknown", lang, count=len(unknown), tasks=", ".join(unknown)), soft_wrap=True)
+    console.print(_say("kept", lang, path=path, variable=VARIABLE), soft_wrap=True)
+
+
+def _row(lesson: LessonProgress, marks: dict[str, str], lang: str) -> list[str]:
+    solved = _say("of", lang, solved=lesson.num_solved, total=len(lesson.tasks))
+    drawn = " ".join(marks[state] for state in lesson.states)
+    return [lesson.number, lesson.title, drawn, solved, str(lesson.attempts)]
+
+
+def _say(key: str, lang: str, **values: object) -> str:
+    return text(f"progress.{key}", lang, **values)

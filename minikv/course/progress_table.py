@@ -1,0 +1,79 @@
+"""Progress by lesson: every exercise of the course, how it went, and the lesson's title in the reader's language."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from minikv.course.lessons import find_lesson, lesson_numbers
+from minikv.course.progress import Attempts, Progress
+from minikv.course.shipped import course_root
+
+State = Literal["solved", "tried", "open"]
+
+
+@dataclass(frozen=True)
+class LessonProgress:
+    """A lesson and its exercises in order: {id: ``Attempts``, or None where nobody tried}."""
+
+    number: str
+    title: str
+    tasks: dict[str, Attempts | None]
+
+    @property
+    def states(self) -> list[State]:
+        """Of each exercise."""
+        return [_state(tried) for tried in self.tasks.values()]
+
+    @property
+    def num_solved(self) -> int:
+        return self.states.count("solved")
+
+    @property
+    def attempts(self) -> int:
+        """Of all its exercises."""
+        return sum(tried.attempts for tried in self.tasks.values() if tried is not None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values; an exercise that nobody tried has 0 attempts and neither seed nor version."""
+        nothing = {"attempts": 0, "passed": False, "seed": None, "version": None}
+        tasks = [
+            {"task": task, **(nothing if tried is None else asdict(tried))}
+            for task, tried in self.tasks.items()
+        ]
+        own = {"lesson": self.number, "title": self.title}
+        return {**own, "solved": self.num_solved, "total": len(self.tasks), "tasks": tasks}
+
+
+def by_lesson(progress: Progress, lang: str) -> list[LessonProgress]:
+    """Every lesson that has exercises, in the course's order; titles in ``lang``."""
+    titles = dict(_titles(lang))
+    found = []
+    for number in lesson_numbers():
+        tasks = {one.id: progress.tasks.get(one.id) for one in find_lesson(number).exercises}
+        if tasks:
+            found.append(LessonProgress(number.upper(), titles.get(number, ""), tasks))
+    return found
+
+
+def unknown_tasks(progress: Progress, lessons: list[LessonProgress]) -> list[str]:
+    """What was recorded of exercises that this minikv does not have: a newer one's, or one that was taken out."""
+    known = {task for lesson in lessons for task in lesson.tasks}
+    return sorted(set(progress.tasks) - known)
+
+
+def _titles(lang: str) -> Iterator[tuple[str, str]]:
+    """(lesson's number, title), as the heading of its notebook has it: "# 02 · What does one token cost?"."""
+    for path in sorted((course_root() / "notebooks" / lang).glob("*.ipynb")):
+        try:
+            source = json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"]
+        except (OSError, ValueError, LookupError, TypeError):  # being written just now
+            continue
+        heading = "".join(source).partition("\n")[0]
+        yield path.name.partition("_")[0].lower(), heading.partition(" · ")[2].strip()
+
+
+def _state(tried: Attempts | None) -> State:
+    if tried is None:
+        return "open"
+    return "solved" if tried.passed else "tried"
