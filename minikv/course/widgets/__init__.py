@@ -4,6 +4,7 @@ from minikv.course.widgets.allocation import AllocationWidget
 from minikv.course.widgets.blocks import BlocksWidget, SequenceBlocks
 from minikv.course.widgets.budget import BudgetWidget
 from minikv.course.widgets.engine import EngineWidget
+from minikv.course.widgets.fleet import FleetWidget
 from minikv.course.widgets.growth import GrowthWidget
 from minikv.course.widgets.heat_map import HeatMapWidget
 from minikv.course.widgets.pool import PoolWidget
@@ -18,6 +19,7 @@ __all__ = [
     "BlocksWidget",
     "BudgetWidget",
     "EngineWidget",
+    "FleetWidget",
     "GrowthWidget",
     "HeatMapWidget",
     "PoolWidget",

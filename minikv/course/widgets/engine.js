@@ -11,7 +11,6 @@
 // is set as textContent. Nothing is fetched and nothing is animated.
 
 const BLOCK_PITCH = 31, BLOCK_WIDTH = 29, BLOCK_HEIGHT = 20, LINE_PITCH = 24, GRID_LEFT = 30;
-const SPEAK_MS = 3000; // a screen reader follows no more than that while the engine runs
 
 // The blocks from left to right, as many a line as the page has room for; the number before a line is its first block's.
 function drawBlocks(svg, pool, form, paint, width) {
@@ -89,26 +88,9 @@ function drawSequences(body, view, form, paint) {
       htmlElement("span", {}, row.words)))));
 }
 
-function drawButtons(model, form) {
-  const made = new Map(form.buttons.map(([action, label]) => {
-    const button = htmlElement("button", { type: "button", name: action, "data-lm-suppress-shortcuts": "true" }, label);
-    button.addEventListener("click", () => {
-      if (button.getAttribute("aria-disabled") !== "true") model.send({ action });
-    });
-    return [action, button];
-  }));
-  // Not `disabled`: a button that has the focus would lose it.
-  const fill = (running) => {
-    for (const [action, button] of made) button.setAttribute("aria-disabled", running && action !== "stop");
-  };
-  return { bar: htmlElement("div", { class: "minikv-run" }, ...made.values()), fill };
-}
-
 function render({ model, el }) {
   const form = model.get("form");
-  const buttons = drawButtons(model, form);
-  // Built once and then changed: a live region that is replaced is not read out.
-  const status = htmlElement("p", { role: "status", "aria-live": "polite" });
+  const buttons = drawButtons(model, form), { status, speak, hush } = drawReadout();
   const values = form.figures.map(([key]) => htmlElement("dd", { "data-key": key }));
   const list = htmlElement("dl", {}, ...form.figures.map(([, label], index) =>
     htmlElement("div", {}, htmlElement("dt", {}, label), values[index])));
@@ -129,14 +111,7 @@ function render({ model, el }) {
     ...grids.map(({ box }) => box), legend, table, more, barLegend);
   el.append(root);
 
-  let spoken = -Infinity, width = 0;
-  const speak = (view) => {
-    const now = performance.now();
-    if (view.running && now - spoken < SPEAK_MS) return;
-    spoken = now;
-    status.classList.toggle("minikv-error", view.error);
-    if (status.textContent !== view.status) status.textContent = view.status;
-  };
+  let width = 0;
   const drawGrids = () => {
     width = grids[0].box.clientWidth || 700; // a page that is not laid out yet has none
     model.get("view").pools.forEach((pool, kind) => grids[kind].draw(pool, width));
@@ -157,6 +132,7 @@ function render({ model, el }) {
   resized.observe(grids[0].box);
   model.on("change:view", draw);
   return () => {
+    hush();
     resized.disconnect();
     model.off("change:view", draw);
   };

@@ -38,8 +38,8 @@ class EngineWidget(anywidget.AnyWidget):
     Raises ``ArgumentError`` for a language, prompts, params or arrivals that cannot be.
     """
 
-    _esm = source("bar.js", "form.js", "engine.js")
-    _css = source("shared.css", "engine.css")
+    _esm = source("bar.js", "form.js", "buttons.js", "readout.js", "engine.js")
+    _css = source("shared.css", "buttons.css", "engine.css")
 
     form = traitlets.Dict().tag(sync=True)
     view = traitlets.Dict().tag(sync=True)

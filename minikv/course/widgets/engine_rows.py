@@ -66,11 +66,7 @@ class RequestRows:
         sample = self._samples[view.id.sample]
         self.cached = view.num_cached
         sample.stored, sample.preemptions = view.num_computed, view.num_preemptions
-        missing = view.num_prompt + view.num_output - view.num_computed
-        if view.state is State.RUNNING:
-            sample.state = DECODE if view.num_output and missing == 1 else PREFILL
-        else:
-            sample.state = WAITING
+        sample.state = state_of(view)
 
     def take_token(self, token: Token) -> None:
         sample = self._samples[token.sample]
@@ -109,6 +105,14 @@ class RequestRows:
             generated=sample.generated,
             longest=self._longest,
         )
+
+
+def state_of(view: SequenceView) -> str:
+    """What a sequence that has not ended is doing: "waiting", "prefill" or "decode"."""
+    if view.state is not State.RUNNING:
+        return WAITING
+    missing = view.num_prompt + view.num_output - view.num_computed
+    return DECODE if view.num_output and missing == 1 else PREFILL
 
 
 def letters(number: int) -> str:

@@ -1,0 +1,176 @@
+"""What every live monitor shares: a thread that looks a few times a second, buttons, and a last picture that stays.
+
+A monitor watches what other cells do and computes nothing itself: ``minikv.course.monitor`` makes them.
+"""
+
+import threading
+import weakref
+from typing import Any, Protocol
+
+import anywidget
+import traitlets
+
+from minikv.course.widgets.base import photo_page
+from minikv.course.widgets.ticker import MAX_HZ, Clock, Ticker
+from minikv.errors import ArgumentError, MiniKVError
+from minikv.i18n import pick_language, text
+
+BUTTONS = ("start", "stop")
+
+
+class Watched(Protocol):
+    """What a monitor watches. Its methods may be called from any thread."""
+
+    def look(self) -> Any:
+        """What there is now, as plain data. Raises where nothing can be seen any more."""
+
+    def form(self, lang: str) -> dict[str, Any]:
+        """What is written once; the buttons are not in it."""
+
+    def draw(self, seen: Any, lang: str) -> dict[str, Any]:
+        """What was seen, for the script; with "status", a sentence."""
+
+    def text(self, seen: Any, lang: str) -> str:
+        """The same as plain lines, without a figure that another run would not repeat."""
+
+    def close(self) -> None:
+        """Let go of what is watched."""
+
+
+class Monitor(anywidget.AnyWidget):
+    """``watched`` on display, looked at ``hz`` times a second (more than 0, at most 5) from now on, until ``stop()``.
+
+    A cell that computes is seen while it computes. A look never changes what it looks at; it may wait for a step or a
+    forward that is being computed, and a next one for it, a few milliseconds. What cannot be seen any more ends it: the
+    status says why, and the last picture stays. As a context manager it stops at the end of the block; ``close()`` also
+    lets go of what it watched. ``show(monitor)`` displays it, and again after the end the picture that stays.
+
+    While a cell runs, an older kernel than ipykernel 7 hears the Stop button when the cell has ended; ``stop()`` and
+    the end of a ``with`` block are heard at once.
+
+    Raises ``ArgumentError`` for a language and for ``hz`` that cannot be, and what ``watched.look()`` raises.
+    """
+
+    form = traitlets.Dict().tag(sync=True)
+    view = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, watched: Watched, lang: str, hz: float, clock: Clock | None = None):
+        self._lang = pick_language(lang)
+        if isinstance(hz, bool) or not isinstance(hz, int | float) or not 0 < hz <= MAX_HZ:
+            raise ArgumentError("out_of_range", what="hz", value=hz, low=0, high=MAX_HZ)
+        self._watched = watched
+        self._turn = threading.Lock()  # never held while somebody looks: a look may wait for a long step
+        self._asked = self._shown = 0
+        self._error: Exception | None = None
+        self._seen = watched.look()
+        mine = weakref.WeakMethod(self.tick)  # the thread does not keep a monitor that nobody has any more
+
+        def tick() -> bool:
+            alive = mine()
+            return alive is not None and alive()
+
+        self._ticker = Ticker(tick, hz, clock)
+        super().__init__(form=self._form(self._lang), view=self._view(self._lang, running=True))
+        self.on_msg(self._pressed)
+        self._ticker.start()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(running={self.running})"
+
+    @property
+    def running(self) -> bool:
+        """Whether it goes on looking."""
+        return self._ticker.running
+
+    @property
+    def error(self) -> Exception | None:
+        """What ended it."""
+        return self._error
+
+    def start(self) -> None:
+        """Go on after ``stop``. While it runs this does nothing."""
+        self._ticker.start()
+        self.tick()
+
+    def stop(self) -> None:
+        """Look once more, and no more after that."""
+        self._ticker.stop()
+        self.tick()
+
+    def tick(self) -> bool:
+        """Look now and draw; whether there was anything to see. Where there was not, it looks no more.
+
+        Of two looks at once the later one counts.
+        """
+        with self._turn:
+            self._asked += 1
+            number = self._asked
+        error, seen = None, None
+        try:
+            seen = self._watched.look()
+        except (
+            Exception
+        ) as found:  # of a closed LLM, of a driver: the thread's own traceback would help nobody
+            error = found
+            self._ticker.stop(wait_s=0)
+        with self._turn:
+            if number > self._shown:
+                self._shown, self._error = number, error
+                self._seen = self._seen if error is not None else seen
+                running = error is None and self._ticker.running
+                self.view = self._view(self._lang, running=running)
+        return error is None
+
+    def close(self) -> None:
+        """Stop, let go of what was watched, and take the monitor off the page."""
+        ticker = getattr(self, "_ticker", None)  # None where the constructor raised
+        if ticker is not None:
+            ticker.stop()
+            self._watched.close()
+        super().close()
+
+    def __enter__(self) -> "Monitor":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def text(self, lang: str | None = None) -> str:
+        """What is there now, after the end what was seen last, as lines that another run would repeat."""
+        lang = self._lang if lang is None else pick_language(lang)
+        if self.running:
+            self.tick()
+        lines = [self._watched.text(self._seen, lang)]
+        if self._error is not None:
+            lines.append(self._failed(lang))
+        return "\n".join(lines)
+
+    def photo_html(self) -> str:
+        """A page that draws this monitor as it is now, in English and ASCII, inside ``id="photo"``."""
+        form, view = self._form("en"), self._view("en", running=False)
+        return photo_page(form["title"], self._esm, self._css, {"form": form, "view": view})
+
+    def _form(self, lang: str) -> dict[str, Any]:
+        return {
+            "lang": "zh-CN" if lang == "zh" else "en",
+            "buttons": [[name, text(f"widgets_monitor.{name}", lang)] for name in BUTTONS],
+            **self._watched.form(lang),
+        }
+
+    def _view(self, lang: str, *, running: bool) -> dict[str, Any]:
+        view = self._watched.draw(self._seen, lang)
+        if self._error is not None:
+            view["status"] = self._failed(lang)
+        return {**view, "running": running, "error": self._error is not None}
+
+    def _failed(self, lang: str) -> str:
+        error = self._error
+        said = error.text(lang) if isinstance(error, MiniKVError) else f"{type(error).__name__}: {error}"
+        return text("widgets_monitor.ended", lang, error=said)
+
+    def _pressed(self, widget: Any, content: Any, buffers: Any) -> None:
+        """A button."""
+        actions = dict(zip(BUTTONS, (self.start, self.stop), strict=True))
+        action = actions.get(content.get("action"))
+        if action is not None:
+            action()

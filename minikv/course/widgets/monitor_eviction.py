@@ -1,0 +1,242 @@
+"""The eviction monitor: what each layer of a model still has of its text, while ``generate`` runs.
+
+It looks between two forwards, never in one: a forward takes a turn, and so does a look.
+"""
+
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from minikv.course.widgets.base import source
+from minikv.course.widgets.heat_map_drawing import GONE, NOT_YET, SHADES
+from minikv.course.widgets.history import History, Point
+from minikv.course.widgets.monitor import Monitor
+from minikv.course.widgets.monitor_chart import draw_chart
+from minikv.course.widgets.monitor_evicting_llm import LOOKS, TOKENS, WatchedEvictingLLM
+from minikv.course.widgets.table import figure_lines
+from minikv.course.widgets.ticker import Clock
+from minikv.engine.turns import Turns
+from minikv.eviction.cache import evicting_layers
+from minikv.eviction.handle import Eviction
+from minikv.eviction.install import eviction_of
+from minikv.eviction.layer import EvictingLayer
+from minikv.eviction.report import EvictionReport, eviction_report
+from minikv.i18n import text
+
+MAX_ROWS = 16  # layers drawn; the others are counted in a sentence
+BINS = 64  # stretches of the text, of equal length
+
+
+@dataclass(frozen=True)
+class LayerSeen:
+    """``seen`` tokens so far, of which ``resident`` are there; ``bins``: the share of each stretch that is there."""
+
+    layer: int
+    seen: int
+    resident: int
+    bins: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class EvictionSeen:
+    """``layers`` as long as somebody holds the cache, and what was seen last after that; ``report`` is of now."""
+
+    report: EvictionReport
+    layers: tuple[LayerSeen, ...]
+    width: int  # tokens in a stretch
+    points: tuple[Point, ...]
+
+
+class WatchedEviction:
+    """``model`` with eviction installed, or its ``Eviction``. Raises ``ArgumentError`` for a model without."""
+
+    def __init__(self, model: Any, clock: Callable[[], float] = time.monotonic):
+        self._eviction = model if isinstance(model, Eviction) else eviction_of(model)
+        self._clock, self._history = clock, History()
+        self._layers: tuple[LayerSeen, ...] = ()
+        self._width = 1
+        self._gate = Gate(self._eviction.model)
+
+    def look(self) -> EvictionSeen:
+        with self._gate.turns:
+            report = eviction_report(self._eviction)
+            layers = evicting_layers(self._eviction.cache)
+            layers = [layer for layer in layers if layer.is_initialized and layer.cumulative_length]
+            if layers:
+                longest = max(layer.cumulative_length for layer in layers)
+                self._width = max(1, -(-longest // BINS))
+                self._layers = tuple(_layer(layer, self._width) for layer in layers)
+            if self._layers:
+                self._history.add(self._clock(), _mean(self._layers))
+            return EvictionSeen(report, self._layers, self._width, tuple(self._history.points))
+
+    def form(self, lang: str) -> dict[str, Any]:
+        columns = ("layer", "resident", "peak", "bound", "evictions", "dropped")
+        return {
+            "title": _say("eviction_title", lang, policy=type(self._eviction.policy).__name__),
+            "columns": [_say(f"column_{name}", lang) for name in columns],
+            "map_aria": _say("map_aria", lang),
+            "map_legend": [["kept", _say("map_kept", lang)], ["gone", _say("map_gone", lang)]],
+        }
+
+    def draw(self, seen: EvictionSeen, lang: str) -> dict[str, Any]:
+        hidden = len(seen.layers) - MAX_ROWS
+        return {
+            "chart": draw_chart(seen.points, LOOKS, TOKENS, "{:,.0f}".format, lang) if seen.points else None,
+            "map": [
+                {"label": _say("layer", lang, layer=one.layer), "shades": shades(one.bins)}
+                for one in seen.layers[:MAX_ROWS]
+            ],
+            "map_text": _say("map_text", lang, width=seen.width) if seen.layers else "",
+            "more": _say("more_layers", lang, count=hidden) if hidden > 0 else "",
+            "rows": self._rows(seen, lang)[:MAX_ROWS],
+            "status": self._status(seen, lang),
+        }
+
+    def text(self, seen: EvictionSeen, lang: str) -> str:
+        """Without what is resident now: that depends on the moment of the look."""
+        said = seen.report.text(lang)
+        head = _say("eviction_title", lang, policy=seen.report.policy)
+        rows = figure_lines({**row, "values": row["values"][1:]} for row in self._rows(seen, lang)[:MAX_ROWS])
+        columns = " | ".join(column for place, column in enumerate(self.form(lang)["columns"]) if place != 1)
+        return "\n".join([head, said, f"  {columns}", *rows])
+
+    def close(self) -> None:
+        self._gate.close()
+
+    def _rows(self, seen: EvictionSeen, lang: str) -> list[dict[str, Any]]:
+        now = {one.layer: one for one in seen.layers}
+        bound = self._eviction.rules
+        found = []
+        for layer, values in seen.report.layers.items():
+            resident = f"{now[layer].resident:,}" if layer in now else "-"
+            rule = bound[layer]
+            assert rule is not None  # the report has the layers that forget
+            numbers = (
+                values["peak_resident"],
+                rule.budget.peak_resident,
+                values["evictions"],
+                values["dropped"],
+            )
+            found.append(
+                {
+                    "key": str(layer),
+                    "label": _say("layer", lang, layer=layer),
+                    "values": [resident, *(f"{number:,}" for number in numbers)],
+                }
+            )
+        return found
+
+    def _status(self, seen: EvictionSeen, lang: str) -> str:
+        said = [finding.text(lang) for finding in seen.report.findings]
+        if not seen.layers:
+            said.insert(0, _say("eviction_nothing", lang))
+        else:
+            mean = _mean(seen.layers)
+            total = mean["resident"] + mean["gone"]
+            said.insert(0, _say("eviction_now", lang, seen=total, capacity=seen.report.capacity, **mean))
+        return ("" if lang == "zh" else " ").join(said)
+
+
+class EvictionMonitor(Monitor):
+    """See ``minikv.course.monitor.eviction``."""
+
+    _esm = source(
+        "bar.js",
+        "form.js",
+        "buttons.js",
+        "readout.js",
+        "live.js",
+        "table.js",
+        "chart.js",
+        "monitor_eviction.js",
+    )
+    _css = source(
+        "shared.css", "buttons.css", "table.css", "chart.css", "heat_map.css", "monitor_eviction.css"
+    )
+
+    def __init__(self, model: Any, lang: str, hz: float, clock: Clock | None = None):
+        watched = WatchedEvictingLLM(model) if hasattr(model, "snapshot") else WatchedEviction(model)
+        super().__init__(watched, lang, hz, clock)
+
+
+class Gate:
+    """``turns`` is held while ``model`` computes a forward, until ``close``."""
+
+    def __init__(self, model: Any):
+        self.turns = Turns()
+        self._inside, self._thread = False, 0  # a forward, and who computes it
+        mine = weakref.ref(self)  # the model outlives its monitors
+
+        def begin(module: Any, args: Any) -> None:
+            gate = mine()
+            if gate is not None:
+                gate.enter()
+
+        def end(module: Any, args: Any, output: Any) -> None:
+            gate = mine()
+            if gate is not None:
+                gate.leave()
+
+        self._hooks = (
+            model.register_forward_pre_hook(begin),
+            model.register_forward_hook(end, always_call=True),
+        )
+        weakref.finalize(self, _remove, self._hooks)
+
+    def enter(self) -> None:
+        """A forward begins. One that Ctrl+C has ended never said so: its turn goes on."""
+        if not self._inside:
+            self.turns.__enter__()
+            self._inside, self._thread = True, threading.get_ident()
+
+    def leave(self) -> None:
+        """A forward has ended; perhaps one that was refused before it had begun."""
+        if self._inside:
+            self._inside = False
+            self.turns.__exit__()
+
+    def close(self) -> None:
+        """Take the hooks off the model; a forward that Ctrl+C has ended here keeps nobody waiting any more."""
+        _remove(self._hooks)
+        if self._thread == threading.get_ident():
+            self.leave()
+
+
+def _remove(hooks: tuple[Any, ...]) -> None:
+    for hook in hooks:
+        hook.remove()
+
+
+def shades(bins: tuple[float, ...]) -> str:
+    """A letter a stretch, as in the heat-map: "0" few of its tokens are there, "8" all, "-" none; "." not read."""
+    return "".join(
+        NOT_YET if share < 0 else GONE if share == 0 else str(min(SHADES - 1, int(share * SHADES)))
+        for share in bins
+    )
+
+
+def _layer(layer: EvictingLayer, width: int) -> LayerSeen:
+    """Shares over all rows and heads; -1 for a stretch that was not read yet."""
+    positions, seen = layer.positions, layer.cumulative_length
+    rows = positions.shape[0] * positions.shape[1]
+    places = positions[positions >= 0].flatten().cpu()
+    counts = (places // width).bincount(minlength=BINS).tolist()[:BINS]
+    shares = []
+    for place, count in enumerate(counts):
+        there = min(width, seen - place * width)
+        shares.append(-1.0 if there <= 0 else min(1.0, count / (rows * there)))
+    return LayerSeen(layer.rules.layer, seen, layer.resident, tuple(shares))
+
+
+def _mean(layers: tuple[LayerSeen, ...]) -> dict[str, float]:
+    """Tokens a layer, on average."""
+    resident = sum(one.resident for one in layers) / len(layers)
+    return {"resident": resident, "gone": sum(one.seen for one in layers) / len(layers) - resident}
+
+
+def _say(key: str, lang: str, **values: object) -> str:
+    return text(f"widgets_monitor.{key}", lang, **values)
