@@ -486,12 +486,17 @@ explain("what_is_free")
 # | 12 | [beyond one GPU](12_beyond_one_gpu.ipynb) | what does each GPU keep? |
 # | 13 | [half the bytes](13_half_the_bytes.ipynb) | what do fewer bytes cost? |
 # | 14 | [what to forget](14_what_to_forget.ipynb) | which tokens can go? |
-# | 15 | eviction on MLA | what changes with a latent? |
+# | 15 | [eviction on MLA](15_eviction_on_mla.ipynb) | what changes with a latent? |
 # | 16 | [where did 6 GB go](16_where_did_6gb_go.ipynb) | who holds the memory after `generate()`? |
-# | 17 | a fleet on paper | how many GPUs does this traffic need? |
+# | 17 | [a fleet on paper](17_a_fleet_on_paper.ipynb) | how many GPUs does this traffic need? |
 # | 18 | capstone | serve this load within this budget |
 # | A | [errata](A_errata.ipynb) | which numbers in the wild are wrong? |
-# %% [markdown] key="routes" lang="zh" src="90e04347"
+# | B | [bug museum](B_bug_museum.ipynb) | which property would have caught it? |
+# | C | [short questions](C_faq.ipynb) | fifteen of them, each answered by one call |
+# | D | [other engines](D_other_engines.ipynb) | nine tenths of what? The same words elsewhere |
+#
+# Something is broken now? [The runbook](https://github.com/minikv/minikv/blob/main/docs/runbook.md): ten symptoms, each with a command, how to read it, and a fix.
+# %% [markdown] key="routes" lang="zh" src="ac6bbb30"
 # ## 学习路线
 #
 # | 你的情况 | 课程 |
@@ -520,11 +525,16 @@ explain("what_is_free")
 # | 12 | [不止一块 GPU](12_beyond_one_gpu.ipynb) | 每块 GPU 各存什么？ |
 # | 13 | [一半的字节](13_half_the_bytes.ipynb) | 字节少了，代价是什么？ |
 # | 14 | [忘掉什么](14_what_to_forget.ipynb) | 哪些 token 可以不要？ |
-# | 15 | MLA 上的淘汰 | 换成潜在向量（latent）之后有什么不同？ |
+# | 15 | [MLA 上的淘汰](15_eviction_on_mla.ipynb) | 换成潜在向量（latent）之后有什么不同？ |
 # | 16 | [6 GB 去哪了](16_where_did_6gb_go.ipynb) | `generate()` 结束后，是谁还占着显存？ |
-# | 17 | 纸上的集群 | 这些流量需要多少块 GPU？ |
+# | 17 | [纸上的集群](17_a_fleet_on_paper.ipynb) | 这些流量需要多少块 GPU？ |
 # | 18 | 综合项目 | 在给定的预算内承载给定的负载 |
 # | A | [勘误](A_errata.ipynb) | 流传的数字里哪些是错的？ |
+# | B | [bug 博物馆](B_bug_museum.ipynb) | 哪条性质能抓住它？ |
+# | C | [短问短答](C_faq.ipynb) | 十五个问题，各用一次调用回答 |
+# | D | [别的引擎](D_other_engines.ipynb) | 0.9 是谁的十分之九？同样的词在别处 |
+#
+# 眼下就出了故障？见[运行手册](https://github.com/minikv/minikv/blob/main/docs/runbook.zh.md)：十种症状，各有一条命令、读法和解法。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck
