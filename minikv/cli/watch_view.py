@@ -58,7 +58,7 @@ def picture(watched: Watched, devices: Devices, letters: str, lang: str) -> Tabl
     path, silent = str(watched.tail.path), watched.silent
     # Whoever was killed says nothing more: only the silence is known.
     where = _say("silent", lang, path=path, seconds=silent) if silent else path
-    table.add_row(Text(_say(f"state_{state}", lang), style="bold"), Text(where))
+    table.add_row(Text(_say(f"state_{state}", lang), style="bold"), Text(where, overflow="fold"))
     for label, value in (*_figures(watched.run, letters, lang), *devices.rows(lang)):
         table.add_row(Text(label), Text(value))
     return table
