@@ -3,10 +3,14 @@
 The function may raise, loop for ever, swallow every exception, call ``sys.exit`` or print a million lines.
 The time limit is a ``BaseException``, which ``except Exception`` does not catch, and it is raised again and
 again until the function is left, which defeats a bare ``except:`` too. Ctrl-C by the learner passes through.
+
+Meanwhile nothing is collected: the garbage of others is not the learner's time, and their finalizers are never cut
+short.
 """
 
 import contextlib
 import ctypes
+import gc
 import io
 import linecache
 import os
@@ -15,7 +19,7 @@ import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -72,9 +76,21 @@ def call(fn: Callable[[], object], limit_s: float) -> tuple[Outcome, str]:
     printed = _FirstLines()
     in_main_thread = threading.current_thread() is threading.main_thread()
     run = _with_timer if in_main_thread and hasattr(signal, "setitimer") else _in_thread
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), _no_collection():
         outcome = run(fn, limit_s)
     return outcome, printed.text()
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """No cyclic garbage is collected inside: with torch loaded that may take longer than the limit of an exercise."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _outcome(fn: Callable[[], object]) -> Outcome:

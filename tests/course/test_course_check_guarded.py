@@ -1,5 +1,6 @@
 """check: a function that raises, loops for ever, prints much or changes its input gets an answer, not a crash."""
 
+import gc
 import signal
 import sys
 import threading
@@ -55,6 +56,40 @@ def test_sys_exit_and_endless_recursion(capsys):
         return deep(lengths, block_size)
 
     assert "RecursionError" in said(capsys, deep)
+
+
+class Finalized:
+    """Garbage that only a collection can find."""
+
+    ended = 0
+
+    def __init__(self):
+        self.cycle = self
+
+    def __del__(self):
+        Finalized.ended += 1
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_of_others_is_not_collected_in_the_learners_time(enabled):
+    def collects(lengths, block_size):
+        for _ in range(20):
+            Finalized()
+        before = Finalized.ended
+        many = [[] for _ in range(20_000)]  # far more containers than the threshold of a collection
+        seen.append(Finalized.ended - before)
+        return len(many)
+
+    seen = []
+    was = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        assert run_check(BLOCKS, collects).kind == "wrong"
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if was else gc.disable)()
+    assert seen
+    assert set(seen) == {0}
 
 
 def test_ctrl_c_passes_through():
