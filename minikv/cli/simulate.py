@@ -93,7 +93,7 @@ def simulate(
         "turns": turns, "think_seconds": think_seconds, "system_tokens": system_len,
         "system_prompts": system_prompts, "hash_block": hash_block, "seed": seed,
     }  # fmt: skip
-    requests = run.find_trace(trace, hash_block, synthetic, load, limit)
+    requests = run.find_trace(trace, hash_block if "hash_block" in given else None, synthetic, load, limit)
     try:
         if write is not None:
             _write(requests, write, lang)

@@ -56,9 +56,15 @@ def _option(name: str) -> str:
 
 
 def find_trace(
-    path: str | None, hash_block: int, synthetic: int | None, load: Mapping[str, Any], limit: int | None
+    path: str | None,
+    hash_block: int | None,
+    synthetic: int | None,
+    load: Mapping[str, Any],
+    limit: int | None,
 ) -> Trace:
     """The trace in ``path``, or ``synthetic`` requests made up; the first ``limit`` of them.
+
+    ``hash_block``: None where nobody gave it.
 
     Raises ``ArgumentError`` for both or neither, and what reading and making raise.
     """

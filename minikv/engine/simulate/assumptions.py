@@ -9,16 +9,19 @@ from minikv.i18n import text
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Each is a guess that can be replaced; ``calibrate`` fits the first three to measured steps.
+    """Each is our guess, to be replaced by what was measured; ``calibrate`` fits the first three to measured steps.
 
-    - ``compute_efficiency``: the share of the data sheet's FLOP rate that a step reaches. 0.6: large prefills of
-      PaLM reach 0.4 to 0.76 (Pope et al. 2022, "Efficiently Scaling Transformer Inference", table 2 and figure 1).
-    - ``bandwidth_efficiency``: the share of the data sheet's bandwidth. 0.8: what reading alone reaches, less the
-      gaps between kernels.
-    - ``overhead_seconds``: of every step, whatever is in it: launches, sampling, scheduling. 2 ms.
+    - ``compute_efficiency``: the share of the data sheet's FLOP rate that a step reaches. 0.6: the best
+      published prefill that we know reaches 0.76 (PaLM 540B, large batches, TPU v4: Pope et al. 2022, abstract).
+    - ``bandwidth_efficiency``: the share of the data sheet's bandwidth. 0.8: no source; a copy alone reaches about
+      0.9, and kernels leave gaps.
+    - ``overhead_seconds``: of every step, whatever is in it: launches, sampling, scheduling. 2 ms: no source; an engine
+      that schedules before each launch spent more than half of its time on such work (Llama-3-8B on one H100: 33 % in
+      the HTTP server and 29 % in scheduling, vLLM blog of 2024-09-05).
     - ``link_gb_s``: 10**9 bytes a second that an all-reduce moves out of each rank. 360: four fifths of NVLink 4's
-      450 a direction (H100, H200); a PCIe 5 card has 50.
-    - ``host_gb_s``: between a GPU and host memory, each way. 50: PCIe 5 x16, of 63 on paper.
+      450 a direction (H100, H200); a PCIe 5 card has 63 on paper and 50 at four fifths.
+    - ``host_gb_s``: between a GPU and host memory, each way. 50: four fifths of the 63 of PCIe 5 x16 (32 GT/s, 16
+      lanes, 128 of 130 bits).
 
     Raises ``ArgumentError`` unless efficiencies are above 0 and at most 1, rates positive, the overhead not negative.
     """

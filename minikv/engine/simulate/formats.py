@@ -7,34 +7,45 @@ Azure (Azure/AzurePublicDataset, AzureLLMInferenceDataset2023.md and ...2024.md)
 ContextTokens and GeneratedTokens, then a request a line; times as 2023-11-16 18:15:46.6805900, with or without a time
 zone. Nothing says what its prompts have in common, so they have nothing.
 
-Nothing is left out: what is no request ends the reading with the number of its line.
+Nothing is left out: what is no request ends the reading with the number of its line. A name that ends in .gz is
+unpacked while it is read.
 """
 
 import csv
+import gzip
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO, cast
 
 from minikv.engine.simulate.trace import Trace, TraceRequest, fault_of
 from minikv.errors import ArgumentError, ConfigError, MiniKVError, check_count
 
 MOONCAKE_FIELDS = ("timestamp", "input_length", "output_length")
 AZURE_FIELDS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+MOONCAKE_BLOCK = 512
 EARLIEST = float("-inf")
 
 
-def read_trace(path: str | Path, hash_block: int = 512) -> Trace:
-    """The trace in ``path``: Mooncake's form if it begins with ``{``, else Azure's. Raises what the two raise."""
+def read_trace(path: str | Path, hash_block: int | None = None) -> Trace:
+    """The trace in ``path``: Mooncake's form if it begins with ``{``, else Azure's. Raises what the two raise.
+
+    ``hash_block``: tokens behind each hash id (None: Mooncake's 512); ``ArgumentError`` for a CSV, which has no ids.
+    """
     with _open(path) as file:
         beginning = file.readline(4096).lstrip("\ufeff \t\r\n")
-    return read_mooncake(path, hash_block) if beginning.startswith("{") else read_azure(path)
+    if beginning.startswith("{"):
+        return read_mooncake(path, MOONCAKE_BLOCK if hash_block is None else hash_block)
+    if hash_block is not None:
+        raise ArgumentError("trace_no_hashes", path=_name(path), value=hash_block)
+    return read_azure(path)
 
 
-def read_mooncake(path: str | Path, hash_block: int = 512) -> Trace:
+def read_mooncake(path: str | Path, hash_block: int = MOONCAKE_BLOCK) -> Trace:
     """The requests of a JSONL file, with ``hash_block`` tokens behind each hash id.
 
     Raises ``ConfigError`` for a file that cannot be read or holds no request, ``ArgumentError`` with the number of
@@ -214,10 +225,13 @@ def _name(path: str | Path) -> str:
 def _open(path: str | Path) -> Iterator[TextIO]:
     """The file as text. What reading it raises, now or later, becomes a ``ConfigError``."""
     try:
-        with Path(path).expanduser().open(encoding="utf-8-sig") as file:
+        full = Path(path).expanduser()
+        opened = gzip.open if full.suffix == ".gz" else open
+        with cast(TextIO, opened(full, "rt", encoding="utf-8-sig")) as file:
             yield file
     except MiniKVError:
         raise
-    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path with a null character
+    except (OSError, ValueError, EOFError, zlib.error) as error:
+        # ValueError: not UTF-8, or a path with a null character; EOFError and zlib.error: a .gz that is cut or damaged
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError("unreadable_file", path=path, reason=reason) from error

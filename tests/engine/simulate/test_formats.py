@@ -1,5 +1,6 @@
 """Traces in files: read as they were written, and every line that is none named by its number."""
 
+import gzip
 import json
 
 import pytest
@@ -171,6 +172,29 @@ def test_another_size_of_block_is_said(write):
     assert read_trace(path, hash_block=16).requests[0].hash_ids == tuple(range(44))
     with pytest.raises(ArgumentError, match="hash_block"):
         read_trace(path, hash_block=0)
+
+
+def test_a_csv_has_no_hash_ids(write):
+    with pytest.raises(ArgumentError, match="hash ids") as caught:
+        read_trace(write(AZURE), hash_block=16)
+    assert caught.value.values["value"] == 16
+
+
+@pytest.mark.parametrize("words", [lines({}, {}), AZURE])
+def test_a_packed_file_is_unpacked_while_it_is_read(tmp_path, write, words):
+    packed = tmp_path / "trace.gz"
+    packed.write_bytes(gzip.compress(words.encode()))
+    assert read_trace(packed).requests == read_trace(write(words)).requests
+
+
+@pytest.mark.parametrize("damage", ["cut", "never packed", "overwritten"])
+def test_a_damaged_packed_file_is_refused(tmp_path, damage):
+    packed = tmp_path / "trace.gz"
+    good = gzip.compress(AZURE.encode())
+    bad = {"cut": good[:-9], "never packed": AZURE.encode(), "overwritten": good[:20] + bytes(30)}
+    packed.write_bytes(bad[damage])
+    with pytest.raises(ConfigError, match="trace"):
+        read_trace(packed)
 
 
 AZURE_FAULTS = [
