@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
+from minikv.kernels import sdpa_prefill
 from minikv.kernels.attention import Attention
 from minikv.kernels.gpu.common import device_of
 from minikv.kernels.gpu.launches import attention_launches
@@ -58,10 +59,25 @@ def paged_prefill(
     block_tables: Tensor,
     query_starts: Tensor,
     lengths: Tensor,
+    *,
+    max_queries: int,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    return_lse: bool = False,
     **options: Any,
 ) -> Attention:
     """See ``minikv.kernels.paged_prefill``."""
-    return _run(query, k_cache, v_cache, block_tables, lengths, query_starts=query_starts, **options)
+    limits: dict[str, Any] = {"max_queries": max_queries, "softcap": softcap, "sinks": sinks}
+    limits["return_lse"] = return_lse
+    capability = device_of(query.device).capability
+    if sdpa_prefill.suits(capability, query, k_cache, v_cache, block_tables, **limits):
+        out = sdpa_prefill.sdpa_prefill(
+            query, k_cache, v_cache, block_tables, query_starts, lengths, **options
+        )
+        return Attention(out, None, None)
+    return _run(
+        query, k_cache, v_cache, block_tables, lengths, query_starts=query_starts, **limits, **options
+    )
 
 
 def latent_decode(

@@ -1,0 +1,107 @@
+"""Prefill on a Turing GPU (a T4): K and V of a sequence copied out of their blocks, then torch's attention. Lesson 10.
+
+Triton compiles no tensor-core product for Turing, torch's ``scaled_dot_product_attention`` has kernels that use them in
+float16. A prefill multiplies, so it is given to torch, and what it copies is bounded; a decode waits for memory, with
+or without tensor cores, and stays with the kernel that reads the blocks where they lie.
+
+Nobody has measured this on a T4 yet. The lengths are read back, so a call waits for the GPU.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from minikv.kernels.slots import as_bytes
+
+TURING = 75
+MOST_BYTES = 2**26  # of one sequence's copies and its mask: beyond the peak that a warm-up has measured
+
+
+def suits(
+    capability: int,
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    *,
+    max_queries: int,
+    softcap: float | None,
+    sinks: Tensor | None,
+    return_lse: bool,
+) -> bool:
+    """Whether ``sdpa_prefill`` can take a prefill over from the kernel, and should."""
+    if capability != TURING or query.dtype != torch.float16 or max_queries == 1:
+        return False
+    if softcap is not None or sinks is not None or return_lse:
+        return False  # torch's function has no place for them
+    tokens = block_tables.shape[1] * k_cache.shape[1]
+    widths = k_cache.shape[2] * (k_cache.shape[3] + v_cache.shape[3])
+    # Copied as stored and as float16, scaled in float32; the mask as bool and as what is added to the logits.
+    return tokens * (7 * widths + 3 * max_queries) <= MOST_BYTES
+
+
+def sdpa_prefill(
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    query_starts: Tensor,
+    lengths: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+) -> Tensor:
+    """``out`` [T, Hq, Dv] of ``minikv.kernels.paged_prefill``, sequence by sequence."""
+    heads, dim = v_cache.shape[2:]
+    out = query.new_zeros(query.shape[0], query.shape[1], dim)
+    starts = query_starts.tolist()
+    for row, length in enumerate(lengths.tolist()):
+        own = slice(starts[row], starts[row + 1])
+        queries = own.stop - own.start
+        if not queries:
+            continue
+        position = length - queries  # of the first query
+        seen_from = 0 if window is None else max(0, position - window + 1)
+        k, v = (
+            _tokens(cache, scales, block_tables[row], seen_from, length, query.dtype)
+            for cache, scales in ((k_cache, k_scale), (v_cache, v_scale))
+        )
+        # The query heads of a KV head stand beside each other: [Hkv, G, n, D] over [Hkv, 1, tokens, D].
+        rows = query[own].transpose(0, 1).unflatten(0, (heads, -1))
+        whole = seen_from == position == 0 and (window is None or window >= length)
+        part = scaled_dot_product_attention(
+            rows,
+            k.expand(-1, rows.shape[1], -1, -1),
+            v.expand(-1, rows.shape[1], -1, -1),
+            attn_mask=None if whole else _mask(position, queries, seen_from, length, window, query.device),
+            is_causal=whole,
+            scale=scale,
+        )
+        out[own] = part.flatten(0, 1).transpose(0, 1)
+    return out
+
+
+def _tokens(
+    cache: Tensor, scale: Tensor | None, table: Tensor, start: int, end: int, dtype: torch.dtype
+) -> Tensor:
+    """The tokens at the positions ``start`` to ``end - 1`` as [H, 1, tokens, D] of ``dtype``."""
+    size = cache.shape[1]
+    first = start // size
+    blocks = table[first : -(-end // size)]
+    part = slice(start - first * size, end - first * size)
+    found = as_bytes(cache).index_select(0, blocks).view(cache.dtype).flatten(0, 1)[part]
+    if scale is not None:
+        found = found.to(torch.float32) * scale.index_select(0, blocks).flatten(0, 1)[part].unsqueeze(-1)
+    return found.to(dtype).transpose(0, 1).unsqueeze(1)
+
+
+def _mask(
+    position: int, queries: int, start: int, end: int, window: int | None, device: torch.device
+) -> Tensor:
+    """Bool [queries, tokens]: whether the query at ``position`` and after sees the token at ``start`` and after."""
+    query = torch.arange(position, position + queries, device=device).unsqueeze(1)
+    key = torch.arange(start, end, device=device)
+    seen = key <= query
+    return seen if window is None else seen & (key > query - window)
