@@ -1,29 +1,18 @@
-"""The file that remembers progress on this machine: where it is, and how several notebooks write it at once.
-
-Whoever changes it holds a lock, reads what is there, and puts a whole new file in its place, so that nothing is lost
-between two notebooks and a reader never sees half a file. A damaged file is kept under another name.
-"""
+"""The file that remembers progress on this machine: where it is, and what becomes of an attempt."""
 
 import os
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from functools import cache
-from itertools import count
 from pathlib import Path
-from typing import IO, Any
 
+from minikv.course.kept_file import KeptFile, kept_path
 from minikv.course.progress import Progress, parse_progress
 from minikv.course.say import say
-from minikv.errors import ConfigError, MiniKVError
+from minikv.errors import MiniKVError
 from minikv.i18n import text
 
 VARIABLE = "MINIKV_PROGRESS"  # another file, or "off": what builds and tests notebooks records nothing
-OFF = "off"
-WAIT_S = 2.0  # for another notebook's lock, which is held for a millisecond
-_POLL_S = 0.005
 
 
 def progress_path(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
@@ -31,15 +20,7 @@ def progress_path(environment: Mapping[str, str] = os.environ, platform: str = s
 
     Raises ``ConfigError`` where the user has no home.
     """
-    chosen = environment.get(VARIABLE, "")
-    if chosen.lower() == OFF:
-        return None
-    try:
-        if chosen:
-            return Path(chosen).expanduser()
-        return _data_folder(environment, platform) / "minikv" / "progress.json"
-    except RuntimeError:  # of Path.home and expanduser
-        raise ConfigError("progress_no_home", variable=VARIABLE) from None
+    return kept_path(VARIABLE, "progress.json", "progress_no_home", environment, platform)
 
 
 def record_attempt(task: str, passed: bool, seed: object, lang: str) -> None:
@@ -59,136 +40,19 @@ def record_attempt(task: str, passed: bool, seed: object, lang: str) -> None:
         _say_once(where, f"{type(error).__name__}: {error}", lang)
 
 
-class ProgressFile:
+class ProgressFile(KeptFile[Progress]):
     """The progress at ``path``. ``wait_s``: how long to wait for somebody else who writes it."""
 
-    def __init__(self, path: Path, wait_s: float = WAIT_S):
-        self.path, self._wait_s = path, wait_s
+    damaged, busy = "progress_damaged", "progress_busy"
 
-    def read(self) -> Progress:
-        """What is there; nothing where there is no file. Changes nothing.
+    def parse(self, content: bytes) -> Progress:
+        return parse_progress(content, str(self.path))
 
-        Raises ``ConfigError`` for a file that cannot be read, is damaged or was written by a newer minikv.
-        """
-        content = read_bytes(self.path)
-        return Progress() if content is None else parse_progress(content, str(self.path))
+    def nothing(self) -> Progress:
+        return Progress()
 
-    def change(self, step: Callable[[Progress], Progress]) -> tuple[Progress, Path | None]:
-        """Put ``step(what is there)`` in its place, unless that is the same. Nobody else writes meanwhile.
-
-        Returns the new progress and, where the file was damaged, the path under which it is kept. Raises
-        ``ConfigError`` where it cannot be read or written, or was written by a newer minikv.
-        """
-        aside = None
-        with self._locked():
-            try:
-                before = self.read()
-            except ConfigError as error:
-                if error.code != "progress_damaged":
-                    raise
-                aside = self._set_aside()
-                before = Progress()
-            after = step(before)
-            if after != before:
-                write_whole(self.path, after.as_json())
-        return after, aside
-
-    def forget(self) -> None:
-        """Remove the file, damaged or not. Raises ``ConfigError`` where that cannot be done."""
-        with self._locked(), _refusing(self.path):
-            self.path.unlink(missing_ok=True)
-
-    def _set_aside(self) -> Path:
-        """Rename the file to the first name beside it that is free."""
-        names = (f"{self.path.name}.damaged{'' if n == 1 else n}" for n in count(1))
-        aside = next(place for name in names if not (place := self.path.with_name(name)).exists())
-        with _refusing(self.path):
-            self.path.rename(aside)
-        return aside
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with _refusing(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            # It stays there: who removes a lock file takes it from whoever has just opened it.
-            file = self.path.with_name(f"{self.path.name}.lock").open("ab")
-        with file:
-            end = time.monotonic() + self._wait_s
-            while not _try_lock(file):
-                if time.monotonic() > end:
-                    raise ConfigError("progress_busy", path=str(self.path), seconds=self._wait_s)
-                time.sleep(_POLL_S)
-            yield  # closing the file, or the end of the process, gives the lock back
-
-
-def read_bytes(path: Path) -> bytes | None:
-    """All of the file, None where there is none. Raises ``ConfigError`` where it cannot be read."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:  # a path with a null character is a ValueError
-        raise ConfigError("unreadable_file", path=str(path), reason=_reason(error)) from error
-
-
-def write_whole(path: Path, content: str) -> None:
-    """Put a file with ``content`` in place of what is at ``path``, in one step. Raises ``ConfigError``."""
-    with _refusing(path):
-        place = Path(os.path.realpath(path))  # a link stays a link
-        number, half = tempfile.mkstemp(prefix=f".{place.name}.", suffix=".tmp", dir=place.parent)
-        try:
-            with open(number, "w", encoding="utf-8") as file:
-                file.write(content)
-            os.replace(half, place)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(half)
-
-
-def _data_folder(environment: Mapping[str, str], platform: str) -> Path:
-    """Where programs of this system keep what a user has made."""
-    if platform == "win32":
-        local = environment.get("LOCALAPPDATA", "")
-        return Path(local) if local else Path.home() / "AppData" / "Local"
-    if platform == "darwin":
-        return Path.home() / "Library" / "Application Support"
-    shared = environment.get("XDG_DATA_HOME", "")
-    # The XDG specification: a path that is not absolute is to be ignored.
-    return Path(shared) if os.path.isabs(shared) else Path.home() / ".local" / "share"
-
-
-def _try_lock(file: IO[bytes]) -> bool:
-    """Whether this process has the lock now. A file system without locks goes without."""
-    locking: Any
-    if sys.platform == "win32":
-        import msvcrt as locking
-
-        try:
-            locking.locking(file.fileno(), locking.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-    import fcntl as locking
-
-    try:
-        locking.flock(file, locking.LOCK_EX | locking.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-@contextmanager
-def _refusing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise ConfigError("unwritable_file", path=str(path), reason=_reason(error)) from error
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
+    def written(self, value: Progress) -> str:
+        return value.as_json()
 
 
 def _say_once(where: str, reason: str, lang: str) -> None:

@@ -121,7 +121,7 @@ def build_cache(
             warmup_tokens=largest_step if measured else None,
             kv_dtype=wanted.kv_dtype,
             tp=spec.tp,
-            **_windows(spec, wanted, longest),
+            **windows_wanted(spec, wanted, longest),
         )
     return cache, replace(report, held_bytes=graph_bytes, record_bytes=record_bytes)
 
@@ -137,7 +137,7 @@ def _graph_bytes(model: Any, spec: CacheSpec, wanted: Wanted, longest: int | Non
         return 0  # not even single tokens can be computed: allocate_kv_cache says so, with the numbers
 
 
-def _windows(spec: CacheSpec, wanted: Wanted, longest: int | None) -> dict[str, int]:
+def windows_wanted(spec: CacheSpec, wanted: Wanted, longest: int | None) -> dict[str, int]:
     """For how many sequences (``batch``) of which length (``context``) windowed layers get blocks.
 
     Enough that they never bind first: a full window for each of ``max_num_seqs``, and the tokens of one step. Where

@@ -1,0 +1,59 @@
+"""Serve this load within this budget: a task, a plan, a real run on a made-up clock, and a score. Lesson 18.
+
+    >>> from minikv.course.capstone import Plan, serve, tiny_task
+    >>> task = tiny_task()
+    >>> run = serve(task, Plan(kv_dtype="int8"))
+    >>> run.passed, run.quality >= task.quality, 0 < run.score < 100
+    (True, True, True)
+
+``task.py`` says what is asked, ``plan.py`` what a learner decides, ``serving.py`` runs it, ``bound.py`` says what no
+plan can beat, ``board.py`` remembers the runs of this machine.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from minikv.course.capstone.plan import MOST_DRAFTS, Plan
+
+if TYPE_CHECKING:
+    from minikv.course.capstone.board import Leaderboard, Standing
+    from minikv.course.capstone.bound import Floor, floor
+    from minikv.course.capstone.model_load import model_task
+    from minikv.course.capstone.run import Run
+    from minikv.course.capstone.serving import serve
+    from minikv.course.capstone.task import Request, Task
+    from minikv.course.capstone.tiny_load import tiny_task
+
+_HOME = {
+    "Leaderboard": "board",
+    "Standing": "board",
+    "Floor": "bound",
+    "floor": "bound",
+    "model_task": "model_load",
+    "Run": "run",
+    "serve": "serving",
+    "Request": "task",
+    "Task": "task",
+    "tiny_task": "tiny_load",
+}
+
+__all__ = [
+    "MOST_DRAFTS",
+    "Floor",
+    "Leaderboard",
+    "Plan",
+    "Request",
+    "Run",
+    "Standing",
+    "Task",
+    "floor",
+    "model_task",
+    "serve",
+    "tiny_task",
+]
+
+
+def __getattr__(name: str):
+    if name in _HOME:
+        return getattr(import_module(f"minikv.course.capstone.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'minikv.course.capstone' has no attribute {name!r}")

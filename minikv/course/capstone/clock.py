@@ -1,0 +1,123 @@
+"""The task's clock: a step takes what the roofline says of the tokens that it really computes. Lesson 18.
+
+Nothing is timed, so a score is the same on every machine. Counted are the weights, the cache that is read, the FLOPs
+and the overhead of ``StepTime``, of a sequence that has evicted only what it still holds; the tokens and blocks that
+are moved on the device, read and written; and what goes to host memory and comes back, while the step waits. The scores
+that an eviction policy computes, and the few bytes that a step writes, are left out.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from minikv.engine.simulate.step_time import StepSeconds, StepTime
+from minikv.engine.step import Scheduled, Step
+from minikv.eviction.paged_plan import kinds_without_window
+from minikv.plan.step_work import AttentionCost, StepCost, StepWork
+
+if TYPE_CHECKING:
+    from minikv.engine.llm import LLM
+
+
+@dataclass(frozen=True)
+class TimedStep:
+    """A step that began at second ``began`` of the task's clock: where its time went.
+
+    ``moved``: seconds of what it moved, on the device and to or from the host. ``tokens`` were computed, ``decodes`` of
+    them in decodes, drafts included.
+    """
+
+    began: float
+    parts: StepSeconds
+    moved: float
+    tokens: int
+    decodes: int
+
+    @property
+    def seconds(self) -> float:
+        return self.parts.total + self.moved
+
+    @property
+    def ends(self) -> float:
+        return self.began + self.seconds
+
+
+class TaskClock:
+    """``LLM(clock=...)``: between two steps it shows ``now``; while a step is open, the second at which that one ends.
+
+    ``steps`` are those that were computed. Give it the LLM with ``attach`` before the first request.
+    """
+
+    def __init__(self, step_time: StepTime):
+        self.now = 0.0
+        self.steps: list[TimedStep] = []
+        self._step_time = step_time
+        self._llm: LLM | None = None
+
+    def __call__(self) -> float:
+        llm = self._llm
+        step = None if llm is None else llm.scheduler.open_step
+        if llm is None or step is None:
+            return self.now
+        if step.number == len(self.steps):
+            self.steps.append(self._measure(step, llm))
+        return self.steps[step.number].ends
+
+    def attach(self, llm: "LLM") -> None:
+        """The steps are those of ``llm``. None is prepared ahead: it could not have whom a burst brings meanwhile."""
+        llm.runner.overlaps = False
+        self._llm = llm
+
+    def _measure(self, step: Step, llm: "LLM") -> TimedStep:
+        clock, manager = self._step_time, llm.manager
+        evicted = step.batch.evicted
+        gone = [0] * len(step.items)
+        if evicted is not None:
+            gone = evicted[kinds_without_window(manager)[0]].tolist()
+        parts = clock.parts(work_of(clock.cost, step.items, gone))
+        block_bytes = [kind.block_bytes(manager.block_size) for kind in llm.cache.kinds]
+        host = sum(clock.host_seconds(_bytes(way, block_bytes)) for way in (step.swap_out, step.swap_in))
+        moved = moved_bytes(step, block_bytes, manager.block_size)
+        device = clock.parts(StepWork(0, 0, 0, moved, 0, 0, 0)).bandwidth
+        return TimedStep(step.time, parts, host + device, step.num_tokens, step.num_decode)
+
+
+def work_of(cost: StepCost, items: Iterable[Scheduled], gone: Iterable[int]) -> StepWork:
+    """What a step reads and computes; of each item ``gone`` tokens were evicted in the layers without a window.
+
+    As ``StepCost.work``, where an item may have drafts, with a row of logits each, and may hold less than it is long.
+    """
+    tokens, rows, saved = 0, 0, 0
+    pairs, read = [0] * len(cost.attention), [0] * len(cost.attention)
+    for item, lost in zip(items, gone, strict=True):
+        tokens, rows = tokens + item.end - item.start, rows + item.drafts + 1
+        for place, each in enumerate(cost.attention):
+            start, end = _held(each, item, lost)
+            pairs[place] += each.pairs(start, end)
+            read[place] += each.read(start, end)
+            saved += 0 if item.decode else each.saved(start, end)
+    work = cost.counted(tokens, rows, pairs, read)
+    return replace(work, attention_flops=work.attention_flops - saved) if saved else work
+
+
+def moved_bytes(step: Step, block_bytes: list[int], block_size: int) -> int:
+    """Bytes that a step reads and writes on the device before its forward: blocks copied, tokens moved together.
+
+    Of an eviction all that stays is counted as moved: which tokens they are, and so how many lie in place already, only
+    the device knows.
+    """
+    copied = sum(block_bytes[copy.kind] for copy in step.copies)
+    for plan in step.evictions:
+        for kind, compaction in plan.compactions.items():
+            copied += sum(block_bytes[copy.kind] for copy in compaction.copies)
+            copied += compaction.num_tokens * block_bytes[kind] // block_size
+    return 2 * copied
+
+
+def _held(cost: AttentionCost, item: Scheduled, lost: int) -> tuple[int, int]:
+    gone = lost if cost.window is None else 0  # a window forgets by itself
+    return item.start - gone, item.end - gone
+
+
+def _bytes(pairs: tuple, block_bytes: list[int]) -> int:
+    return sum(len(of_kind) * size for of_kind, size in zip(pairs, block_bytes, strict=False))

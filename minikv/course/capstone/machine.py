@@ -1,0 +1,29 @@
+"""The machine on whose clock a tiny model runs: a GPU of the catalogue, made small enough for it. Lesson 18."""
+
+from dataclasses import replace
+from typing import Any
+
+from minikv.engine.simulate.assumptions import Assumptions
+from minikv.plan.catalog import find_gpu
+from minikv.plan.roofline import Roof, gpu_roof
+from minikv.plan.step_work import step_cost
+
+LIKE_GPU, LIKE_MODEL = "H200", "Llama-3.1-8B"
+
+
+def small_machine(config: Any, gpu: str = LIKE_GPU, model: str = LIKE_MODEL) -> tuple[Roof, Assumptions]:
+    """An H200 on which this small model takes as long as Llama-3.1-8B on a whole one.
+
+    Reading all weights once takes as long, and so does computing a token's products with them: the bandwidth (that to
+    the host too) is smaller by the ratio of the weights' bytes, the FLOP rate by the ratio of a token's FLOPs. On a
+    whole H200 a tiny model's steps would be nothing but overhead, whatever the plan.
+    """
+    own, like, assumptions = step_cost(config), step_cost(model), Assumptions()
+    whole = gpu_roof(find_gpu(gpu))
+    bytes_ratio = own.weight_bytes(1) / like.weight_bytes(1)
+    roof = Roof(
+        f"{gpu} / {1 / bytes_ratio:,.0f}",
+        whole.bandwidth_gb_s * bytes_ratio,
+        whole.tflops * own.token_flops / like.token_flops,
+    )
+    return roof, replace(assumptions, host_gb_s=assumptions.host_gb_s * bytes_ratio)

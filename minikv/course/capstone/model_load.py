@@ -1,0 +1,177 @@
+"""model_task: a load for any model of transformers, on any GPU of the catalogue. Lesson 18.
+
+Its answers are what the model itself says with all of its K and V kept, in the dtype of its weights: the bar asks a
+plan to say the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from minikv.cache.allocator import kv_dtype_of
+from minikv.course.capstone.machine import LIKE_GPU, LIKE_MODEL, small_machine
+from minikv.course.capstone.reference import reference_answers
+from minikv.course.capstone.task import Request, Task
+from minikv.engine.assembly import open_model
+from minikv.engine.simulate.assumptions import Assumptions
+from minikv.engine.simulate.step_time import StepTime
+from minikv.errors import ArgumentError, UnknownNameError, check_count
+from minikv.plan import CacheSpec
+from minikv.plan.catalog import GPU, find_gpu
+from minikv.plan.pool import sequence_bytes
+from minikv.plan.roofline import Roof, gpu_roof
+
+BURSTS, GROUP = (
+    4,
+    4,
+)  # moments at which requests come, and requests that share the first half of their prompts
+FIT = 8  # the share of the requests that the budget holds at once, at their longest: one of so many, at least two
+
+
+def model_task(
+    model: Any,
+    *,
+    num_requests: int = 24,
+    seed: int = 0,
+    gpu: str | GPU | Roof | None = None,
+    scaled: bool = False,
+    kv_bytes: int | None = None,
+    quality: float = 0.95,
+    prompt_tokens: int = 256,
+    max_tokens: int = 32,
+    prompts: Sequence[Sequence[int]] | None = None,
+    dtype: Any = "auto",
+    device: Any = "auto",
+) -> Task:
+    """``num_requests`` of up to ``prompt_tokens`` in and ``max_tokens`` out for ``model``, which ``LLM`` would take.
+
+    Four by four they share the first half of their prompts, and their lengths differ much; a quarter wants one token.
+    They come in four bursts, the last one after half of the seconds that the clock gives the load if each burst's
+    prompts are a step and all of them decode together. ``prompts``: lists of token ids instead of random ones; what
+    two share at their beginning counts as it is. ``gpu``: whose clock it is, a name of the catalogue; None is the GPU
+    that the model is on, and where that is none or not in the catalogue an H200, which ``explain`` calls an assumption.
+    ``scaled``: an H200 made smaller for this model instead (``small_machine``), for models whose steps would be nothing
+    but overhead. ``kv_bytes`` None holds one of eight requests, at least two, at their longest. ``dtype`` and
+    ``device`` are for ``load``.
+
+    Raises what ``LLM`` raises for the model, ``ConfigError`` for one whose steps ``StepTime`` cannot count,
+    ``ArgumentError`` for counts that are none, prompts that are empty or longer than the model, and no share.
+    """
+    for what, value in (("num_requests", num_requests), ("max_tokens", max_tokens)):
+        check_count(what, value)
+    check_count("prompt_tokens", prompt_tokens, 8)
+    check_count("seed", seed, 0)
+    name = str(model) if isinstance(model, str) else None
+    model, tokenizer = open_model(model, None, dtype=dtype, device=device, tp=1)
+    roof, assumptions, machine = _machine(gpu, model, scaled)
+    own = kv_dtype_of(model)
+    spec = CacheSpec.from_config(model.config, kv_dtype=own)
+    clock = StepTime.of_model(model.config, roof, kv_dtype=own, assumptions=assumptions)
+    _check_length(spec, prompt_tokens, max_tokens, prompts)
+    random = np.random.default_rng([seed, 18])
+    if prompts is None:
+        tokens, groups = _prompts(random, num_requests, prompt_tokens, model)
+    else:
+        tokens, groups = [tuple(map(int, prompt)) for prompt in prompts], list(range(len(prompts)))
+    outputs = _outputs(random, len(tokens), max_tokens)
+    gap = _span(clock, tokens, max_tokens) / (BURSTS - 1)
+    requests = [
+        Request(place * BURSTS // len(tokens) * gap, prompt, output, group=group)
+        for place, (prompt, output, group) in enumerate(zip(tokens, outputs, groups, strict=True))
+    ]
+    longest = max((request.longest for request in requests), default=1)
+    if kv_bytes is None:
+        kv_bytes = max(2, len(requests) // FIT) * sequence_bytes(spec, longest, 16)
+    task = Task(
+        name=name or spec.name,
+        seed=seed,
+        model=model,
+        requests=tuple(requests),
+        kv_bytes=kv_bytes,
+        quality=quality,
+        roof=roof,
+        assumptions=assumptions,
+        tokenizer=tokenizer,
+        machine=machine,
+    )
+    answers = reference_answers(task)
+    return replace(
+        task,
+        requests=tuple(
+            replace(request, answer=answer) for request, answer in zip(requests, answers, strict=True)
+        ),
+    )
+
+
+def _machine(gpu: Any, model: Any, scaled: bool) -> tuple[Roof, Assumptions, tuple[str, dict[str, Any]]]:
+    """The roof, what its clock rests on, and the sentence that says where it comes from."""
+    if scaled:
+        if gpu is not None:
+            raise ArgumentError("capstone_two_machines", gpu=gpu)
+        return *small_machine(model.config), ("machine_small", {"gpu": LIKE_GPU, "model": LIKE_MODEL})
+    if isinstance(gpu, Roof):
+        return gpu, Assumptions(), ("machine_given", {})
+    if isinstance(gpu, GPU | str):
+        return gpu_roof(find_gpu(gpu) if isinstance(gpu, str) else gpu), Assumptions(), ("machine_gpu", {})
+    if gpu is not None:
+        raise ArgumentError("simulate_type", what="gpu", kind="str", value=type(gpu).__name__)
+    if model.device.type == "cuda":
+        try:
+            found = gpu_roof(find_gpu(torch.cuda.get_device_name(model.device)))
+            return found, Assumptions(), ("machine_gpu", {})
+        except (
+            UnknownNameError,
+            ArgumentError,
+        ):  # a card that the catalogue lacks, or whose FLOP rate it lacks
+            pass
+    return gpu_roof(find_gpu(LIKE_GPU)), Assumptions(), ("machine_assumed", {})
+
+
+def _check_length(
+    spec: CacheSpec, prompt_tokens: int, max_tokens: int, prompts: Sequence[Sequence[int]] | None
+) -> None:
+    """Raise ``ArgumentError`` for what is longer than the model."""
+    longest = prompt_tokens if prompts is None else max(map(len, prompts), default=0)
+    if spec.max_positions is not None and longest + max_tokens > spec.max_positions:
+        raise ArgumentError(
+            "capstone_length", prompt=longest, max_tokens=max_tokens, most=spec.max_positions, name=spec.name
+        )
+
+
+def _prompts(
+    random: np.random.Generator, count: int, longest: int, model: Any
+) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Random tokens: a group's prompts begin alike, with half of ``longest``; an eighth of it or more is their own."""
+    vocabulary = model.get_input_embeddings().num_embeddings
+    prompts, groups = [], []
+    for number in range(count):
+        group = number // GROUP
+        if number % GROUP == 0:
+            shared = random.integers(0, vocabulary, longest // 2).tolist()
+        own = int(random.integers(longest // 8, longest - longest // 2 + 1))
+        prompts.append((*shared, *random.integers(0, vocabulary, own).tolist()))
+        groups.append(group)
+    return prompts, groups
+
+
+def _outputs(random: np.random.Generator, count: int, most: int) -> list[int]:
+    """A quarter wants a single token, the others from a quarter of ``most`` to all of it."""
+    counts = random.integers(max(1, most // 4), most + 1, size=count)
+    counts[random.permutation(count)[: count // 4]] = 1
+    return counts.tolist()
+
+
+def _span(clock: StepTime, prompts: list[tuple[int, ...]], max_tokens: int) -> float:
+    """Half of the seconds that the load takes if each burst's prompts are a step, and a quarter decodes at a time."""
+    parts = [
+        prompts[place * len(prompts) // BURSTS : (place + 1) * len(prompts) // BURSTS]
+        for place in range(BURSTS)
+    ]
+    seconds = 0.0
+    for part in filter(None, parts):
+        seconds += clock.seconds(prefill=[(0, len(prompt)) for prompt in part])
+        seconds += max_tokens * clock.seconds(decode=[len(prompt) for prompt in part])
+    return seconds / 2

@@ -1,0 +1,61 @@
+"""What a plan holds for K and V, in bytes, as the engine counts them before it allocates. Lesson 18."""
+
+from typing import TYPE_CHECKING
+
+from minikv.engine.building import Wanted, windows_wanted
+from minikv.engine.evict_step import reserve
+from minikv.plan import CacheSpec
+from minikv.plan.measured import size_for_blocks
+from minikv.plan.pool import block_kinds
+
+if TYPE_CHECKING:
+    from minikv.course.capstone.plan import Plan
+    from minikv.course.capstone.task import Task
+
+
+def record_bytes(task: "Task", plan: "Plan") -> int:
+    """What eviction remembers beside the cache: taken when the LLM is made, 0 without eviction."""
+    if plan.eviction is None:
+        return 0
+    longest = task.max_model_len
+    return reserve(task.spec(plan.kv_dtype), plan.eviction, _wanted(task, plan, None), 1, longest).num_bytes
+
+
+def pool_bytes(task: "Task", plan: "Plan", num_blocks: int) -> int:
+    """What so many blocks of the layers without a window take, with the windows that the engine makes beside them."""
+    spec, wanted = task.spec(plan.kv_dtype), _wanted(task, plan, num_blocks)
+    windows = windows_wanted(spec, wanted, task.max_model_len) or {"context": task.max_model_len}
+    size = size_for_blocks(spec, num_blocks, block_size=plan.block_size, **windows)
+    return _bytes_of(spec, size.blocks, plan.block_size)
+
+
+def most_blocks(task: "Task", plan: "Plan") -> int:
+    """The most blocks that fit into the budget beside the records; 0 where not one does."""
+    room = task.kv_bytes - record_bytes(task, plan)
+    low, high = 0, 1
+    while pool_bytes(task, plan, high) <= room:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if pool_bytes(task, plan, middle) <= room else (low, middle)
+    return low
+
+
+def _wanted(task: "Task", plan: "Plan", num_blocks: int | None) -> Wanted:
+    return Wanted(
+        kv_bytes=None,
+        num_blocks=num_blocks,
+        utilization=0.9,
+        block_size=plan.block_size,
+        max_num_seqs=plan.max_num_seqs,
+        max_batched_tokens=plan.max_batched_tokens,
+        max_model_len=task.max_model_len,
+        cache="paged",
+        kv_dtype=plan.kv_dtype,
+        prompt_lookup=plan.prompt_lookup,
+    )
+
+
+def _bytes_of(spec: CacheSpec, blocks: tuple[int, ...], block_size: int) -> int:
+    kinds = block_kinds(spec)
+    return sum(kind.block_bytes(block_size) * count for kind, count in zip(kinds, blocks, strict=True))

@@ -1,0 +1,110 @@
+"""Run: what became of a plan. Lesson 18."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from minikv.course.capstone.clock import TimedStep
+from minikv.course.capstone.plan import Plan
+from minikv.engine.metrics import Metrics
+from minikv.engine.outputs import RequestOutput
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A task, served as ``plan`` says. All seconds are those of the task's clock, but for ``wall_s``.
+
+    - ``right`` of the ``asked`` answer tokens were there; ``bar`` is the share that the task wants.
+    - ``held_bytes``: what the cache and eviction's records took, of ``kv_bytes``; ``num_blocks`` of the kind of layers
+      without a window.
+    - ``timed``: each step; ``outputs``: each request's, in the order of the task; ``arrivals``: when each came.
+    - ``metrics``: what the engine's events add up to (``minikv.engine.summary``).
+    """
+
+    task_id: str
+    model: str
+    device: str
+    plan: Plan
+    num_blocks: int
+    held_bytes: int
+    kv_bytes: int
+    bar: float
+    right: int
+    asked: int
+    floor_seconds: float
+    wall_s: float
+    timed: tuple[TimedStep, ...]
+    outputs: tuple[RequestOutput, ...]
+    arrivals: tuple[float, ...]
+    metrics: Metrics
+
+    @property
+    def seconds(self) -> float:
+        """From the task's zero to the end of the last step."""
+        return self.timed[-1].ends
+
+    @property
+    def steps(self) -> int:
+        return len(self.timed)
+
+    @property
+    def quality(self) -> float:
+        """Of 1; 1 where nothing was asked."""
+        return self.right / self.asked if self.asked else 1.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether the bar and the budget were kept."""
+        return self.quality >= self.bar and self.held_bytes <= self.kv_bytes
+
+    @property
+    def score(self) -> float:
+        """0 to 100: the share of ``seconds`` that no plan can save; 0 where the bar or the budget was not kept."""
+        return 100 * self.floor_seconds / self.seconds if self.passed else 0.0
+
+    @property
+    def preemptions(self) -> int:
+        return self.metrics.preemptions
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of the prefill's tokens that the prefix cache had, of 1."""
+        return self.metrics.hit_rate
+
+    @property
+    def evicted_tokens(self) -> int:
+        return self.metrics.evicted_tokens
+
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens that went through a forward, those computed again and wrong guesses included."""
+        return self.metrics.computed_tokens
+
+    @cached_property
+    def ttft(self) -> tuple[float, ...]:
+        """Of each request, in its order: seconds from its arrival to its first token."""
+        return tuple(output.timing.ttft or 0.0 for output in self.outputs)
+
+    @cached_property
+    def finish(self) -> tuple[float, ...]:
+        """Of each request, in its order: the second of its last token."""
+        pairs = zip(self.arrivals, self.outputs, strict=True)
+        return tuple(arrival + output.timing.total for arrival, output in pairs)
+
+    @cached_property
+    def where(self) -> dict[str, float]:
+        """Where the seconds went: "compute" (steps that FLOPs held up), "bandwidth" (steps that bytes did), "overhead",
+        "moved" (copies, evictions, transfers), "idle" (nobody was there). They add up to ``seconds``, up to rounding.
+        """
+        where = dict.fromkeys(("compute", "bandwidth", "overhead", "moved"), 0.0)
+        for step in self.timed:
+            longer = "compute" if step.parts.compute > step.parts.bandwidth else "bandwidth"
+            where[longer] += max(step.parts.compute, step.parts.bandwidth)
+            where["overhead"] += step.parts.overhead + step.parts.link
+            where["moved"] += step.moved
+        return where | {"idle": max(0.0, self.seconds - sum(where.values()))}
+
+    def text(self, lang: str = "en") -> str:
+        """The score, and what it is made of."""
+        from minikv.course.capstone.words import explain_run  # the sentences are needed only here
+
+        return explain_run(self, lang)
