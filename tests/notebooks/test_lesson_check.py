@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tools.notebooks.check import check
+from tools.project import read_project
 
 LESSON = Path("notebooks/src/01_second.py")
 EN = Path("notebooks/en/01_second.ipynb")
@@ -52,6 +53,17 @@ def test_a_changed_en_cell_makes_its_zh_sibling_stale(built):
 def test_a_zh_cell_without_a_hash(built):
     edit(built, LESSON, ' src="37e706fa"', "")
     line_with(built, "[question zh, line 22]", 'src is "" but the en text is "37e706fa"')
+
+
+def test_a_link_to_a_file_that_is_not_there(built):
+    edit(built, LESSON, "# $$bytes", "# [x](repo:docs/glossary.toml) [y](repo:docs/none.md) $$bytes")
+    line_with(built, "[formula, line", "links to docs/none.md, which is not there")
+    assert not [line for line in check(built) if "links to docs/glossary.toml" in line]
+
+
+def test_the_address_of_the_repository_is_not_spelled_out(built):
+    edit(built, LESSON, "# $$bytes", f"# [x]({read_project().file('docs/glossary.toml')}) $$bytes")
+    line_with(built, "[formula, line", "the repository's address is spelled out", "Write [text](repo:PATH)")
 
 
 def test_a_missing_sibling(built):
@@ -173,6 +185,16 @@ def test_a_notebook_without_a_source(built):
 def test_a_cell_that_never_ran(built):
     edit_notebook(built, lambda nb, cells: cells["bytes"].update(execution_count=None, outputs=[]))
     only_line(built, f"{EN} [bytes]", "the cell never ran")
+
+
+def test_a_solution_that_its_own_check_refused(built):
+    path = Path("solutions/zh/01_second.ipynb")
+
+    def late(nb, cells):
+        cells["stub"]["outputs"][0]["text"] = ["01.1：5 秒内没有结果。"]
+
+    edit_notebook(built, late, path)
+    only_line(built, f"{path} [stub]", "the check of 01.1 did not pass")
 
 
 def test_a_committed_error(built):

@@ -9,6 +9,7 @@ import pytest
 from tools.notebooks.compose import compose, to_text
 from tools.notebooks.course import Target, open_course
 from tools.notebooks.source import SourceError
+from tools.project import read_project
 
 
 def composed(root, kind, lang, stem="01_second"):
@@ -47,23 +48,24 @@ def test_setup_starts_the_lesson_in_its_language(sample):
     for lang in ("en", "zh"):
         source = by_id(composed(sample, "lesson", lang))["minikv-setup"].source
         assert source.endswith(f'start("01", lang="{lang}")')
-        assert "except ImportError:\n    %pip install minikv\n" in source
+        assert f'except ImportError:\n    %pip install "{read_project().requirement}"\n' in source
 
 
 def test_header_says_where_the_reader_is(sample):
     text = by_id(composed(sample, "lesson", "en"))["minikv-header"].source
     assert text.startswith("# 01 · How many bytes?\n")
-    root = "https://colab.research.google.com/github/minikv/minikv/blob/main/"
-    assert f"]({root}notebooks/en/01_second.ipynb)" in text
+    assert f"]({read_project().colab('notebooks/en/01_second.ipynb')})" in text
     assert "[中文](../zh/01_second.ipynb)" in text
     assert "| Place in the course | ← [00 · A first lesson](00_first.ipynb) · **01** |" in text
     assert "| Needs | [00 · A first lesson](00_first.ipynb) |" in text
-    assert "| Time | about 35 minutes |" in text
+    assert "| Time | about 35 minutes, exercises included |" in text
     assert "| In the package | `minikv.plan.spec` |" in text
     assert "| On a free Colab T4 | Runs in seconds. |" in text
     assert "| On paper | The first exercise. |" in text
     assert "(../../exercises/en/01_second.ipynb)" in text
     assert "solutions" not in text  # a lesson does not lead to them
+    without = by_id(composed(sample, "lesson", "en", "00_first"))["minikv-header"].source
+    assert "| Time | about 5 minutes |" in without
 
 
 def test_the_header_loads_nothing_from_outside(sample):
@@ -130,3 +132,13 @@ def test_an_impossible_stub_names_its_cell(sample):
     path.write_text(path.read_text(encoding="utf-8") + extra, encoding="utf-8")
     with pytest.raises(SourceError, match='cell "top": a solution outside a function'):
         composed(sample, "exercise", "en")
+
+
+def test_a_file_of_the_repository_is_linked_by_its_address(sample):
+    path = sample / "notebooks/src/01_second.py"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(
+        text.replace("## The question", "## See [the words](repo:docs/glossary.toml#x) `](repo:x`")
+    )
+    cell = by_id(composed(sample, "lesson", "en"))["question"]
+    assert f"[the words]({read_project().file('docs/glossary.toml#x')}) `](repo:x`" in cell.source

@@ -1,7 +1,6 @@
 """``python -m tools.notebooks build [names] | check | hash FILE [--write]`` (see docs/lessons.md)."""
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
@@ -39,7 +38,6 @@ def _build(options: argparse.Namespace) -> int:
     from tools.notebooks.build import build
     from tools.notebooks.course import open_course
 
-    os.environ["MINIKV_PROGRESS"] = "off"  # the kernels inherit it: our solutions are nobody's progress
     course = open_course(options.root)
     begin = time.perf_counter()
     report = build(course, course.targets(tuple(options.names)), force=options.all, jobs=options.jobs)

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 
+from minikv.i18n import text
 from tools.notebooks.check import Problem
 from tools.notebooks.codecells import magic_problem
 from tools.notebooks.compose import colab_link, compose, switch_link
@@ -13,6 +14,7 @@ from tools.notebooks.source import MEASURED_TAGS, RESERVED_PREFIX, Source
 MAX_BYTES = 300_000
 # A path of the machine that built it. A URL's path has a letter before the slash.
 _MACHINE_PATH = re.compile(r"(?<![\w.:/~-])/(?:home|root|tmp|work|Users|var/folders)/")
+_CHECKED = re.compile(r"""^check\(["']([^"']+)""", re.MULTILINE)
 
 
 def notebook_problems(course: Course, target: Target, source: Source) -> Iterator[Problem]:
@@ -22,12 +24,12 @@ def notebook_problems(course: Course, target: Target, source: Source) -> Iterato
     if not path.is_file():
         yield Problem(target.path, "", "not built", build)
         return
-    text = path.read_text(encoding="utf-8")
-    if len(text.encode()) > MAX_BYTES:
-        what = f"{len(text.encode()):,} bytes, more than {MAX_BYTES:,}"
+    written = path.read_text(encoding="utf-8")
+    if len(written.encode()) > MAX_BYTES:
+        what = f"{len(written.encode()):,} bytes, more than {MAX_BYTES:,}"
         yield Problem(target.path, "", what, "Show less: no FigureWidget output, smaller tables")
     try:
-        notebook = json.loads(text)
+        notebook = json.loads(written)
     except json.JSONDecodeError as error:
         yield Problem(target.path, "", f"not JSON: {error}", build)
         return
@@ -76,6 +78,8 @@ def _code(target: Target, cell: dict, build: str) -> Iterator[Problem]:
     problem = None if key == f"{RESERVED_PREFIX}setup" else magic_problem(_text(cell["source"]))
     if problem:
         yield Problem(target.path, key, problem, "Write plain Python in the source")
+    if target.kind == "solution":
+        yield from _unsolved(target, cell, build)
     for output in cell["outputs"]:
         if output["output_type"] == "error":
             what = f"its output is an error, {output['ename']}"
@@ -85,6 +89,18 @@ def _code(target: Target, cell: dict, build: str) -> Iterator[Problem]:
             what = f"its output names a path of this machine ({match[0]}...)"
             yield Problem(
                 target.path, key, what, "Print a relative path, or silence the warning at its source"
+            )
+
+
+def _unsolved(target: Target, cell: dict, build: str) -> Iterator[Problem]:
+    """A solution that its own check refused: on a busy machine it may have run out of time."""
+    said = "".join(_output_text(output) for output in cell["outputs"])
+    for exercise in _CHECKED.findall(_text(cell["source"])):
+        passed = text("course.passed", target.lang, id=exercise, cases="\0", seed=0).partition("\0")[0]
+        if passed not in said:
+            what = f"the check of {exercise} did not pass"
+            yield Problem(
+                target.path, cell.get("id", "?"), what, f"Mend it, or wait for a quiet machine. {build}"
             )
 
 

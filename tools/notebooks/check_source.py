@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from minikv.i18n import LANGUAGES
 from tools.notebooks.check import Problem
 from tools.notebooks.codecells import magic_problem, same_code, with_solution
+from tools.notebooks.compose import REPOSITORY_LINK
 from tools.notebooks.course import Course, Target
 from tools.notebooks.glossary import Ban, forbidden_words
 from tools.notebooks.prose import broken_bold, reads_as_prose, text_hash
 from tools.notebooks.source import Cell, Source
+from tools.project import read_project
 
 
 def source_problems(course: Course, target: Target, source: Source, bans: list[Ban]) -> Iterator[Problem]:
@@ -24,6 +26,7 @@ def source_problems(course: Course, target: Target, source: Source, bans: list[B
                 _translation_problems(target, english, cell),
                 _glossary_problems(target, cell, english.text if english else "", bans),
                 _bold_problems(target, cell),
+                _link_problems(course, target, cell),
             ]
         for rule in rules:
             yield from rule
@@ -83,6 +86,17 @@ def _bold_problems(target: Target, cell: Cell) -> Iterator[Problem]:
     if broken:
         way_out = "Put the punctuation behind the closing **, or a space"
         yield _problem(target, cell, f"bold that is not rendered: {broken[:60]}", way_out)
+
+
+def _link_problems(course: Course, target: Target, cell: Cell) -> Iterator[Problem]:
+    """Our own files are linked to as repo:PATH: the repository's address stands in pyproject.toml alone."""
+    if read_project().repository in cell.text:
+        yield _problem(target, cell, "the repository's address is spelled out", "Write [text](repo:PATH)")
+    for path in REPOSITORY_LINK.findall(cell.text):
+        if not (course.root / path.partition("#")[0]).exists():
+            yield _problem(
+                target, cell, f"links to {path}, which is not there", "Name a file of the repository"
+            )
 
 
 def _code_problems(target: Target, cell: Cell) -> Iterator[Problem]:

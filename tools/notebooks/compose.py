@@ -1,6 +1,7 @@
 """A source and a language make a notebook without outputs: header, setup cell, the lesson, footer."""
 
 import os.path
+import re
 from dataclasses import replace
 from typing import cast
 
@@ -13,24 +14,27 @@ from tools.notebooks.prose import join_chinese_lines
 from tools.notebooks.source import MEASURED_TAGS, RESERVED_PREFIX, Cell, Meta, Source, SourceError
 from tools.notebooks.stamps import source_stamp
 from tools.notebooks.texts import TEXTS
-
-COLAB = "https://colab.research.google.com/github/minikv/minikv/blob/main/"
+from tools.project import read_project
 
 SETUP = """\
 try:
     import minikv
 except ImportError:
-    %pip install minikv
+    %pip install "{requirement}"
 from minikv.course import start
 check, predict, explain, show, t = start("{number}", lang="{lang}")"""
+
+
+REPOSITORY_LINK = re.compile(r"(?<=\]\()repo:([^)\s]+)(?=\))")  # [the runbook](repo:docs/runbook.md)
 
 
 def compose(course: Course, target: Target, source: Source) -> NotebookNode:
     """The notebook before it runs. Raises ``SourceError`` for solution markers that cannot be used."""
     meta = course.meta(target, source)
+    setup = SETUP.format(requirement=read_project().requirement, number=meta.number, lang=target.lang)
     cells = [
         _markdown(f"{RESERVED_PREFIX}header", header(course, target, meta)),
-        _code(f"{RESERVED_PREFIX}setup", SETUP.format(number=meta.number, lang=target.lang)),
+        _code(f"{RESERVED_PREFIX}setup", setup),
     ]
     for cell in source.in_language(target.lang):
         cell = _for_kind(source, cell, target.kind)
@@ -38,7 +42,7 @@ def compose(course: Course, target: Target, source: Source) -> NotebookNode:
             cells.append(_code(cell.key, cell.text, cell.tags))
         elif cell.text.strip():
             text = join_chinese_lines(cell.text) if cell.lang == "zh" else cell.text
-            cells.append(_markdown(cell.key, text))
+            cells.append(_markdown(cell.key, for_repository(text)))
     cells.append(_markdown(f"{RESERVED_PREFIX}footer", footer(course, target)))
     metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -54,7 +58,7 @@ def to_text(notebook: NotebookNode) -> str:
 
 
 def colab_link(target: Target) -> str:
-    return COLAB + target.path.as_posix()
+    return read_project().colab(target.path.as_posix())
 
 
 def switch_link(target: Target) -> str:
@@ -72,7 +76,8 @@ def header(course: Course, target: Target, meta: Meta) -> str:
     if target.kind == "lesson":
         needed = [_lesson_link(course, target, number) for number in meta.needs]
         rows.append((words["needs"], words["comma"].join(needed) or words["nothing"]))
-        rows.append((words["time"], words["minutes"].format(minutes=meta.minutes)))
+        minutes = words["minutes_in_all" if target.stem in course.with_exercises else "minutes"]
+        rows.append((words["time"], minutes.format(minutes=meta.minutes)))
     if meta.rooms:
         rows.append((words["rooms"], words["comma"].join(f"`minikv.{room}`" for room in meta.rooms)))
     rows.append((words["t4"], meta.t4[target.lang]))
@@ -106,6 +111,11 @@ def footer(course: Course, target: Target) -> str:
         link = _titled_link(target, Target("lesson", target.lang, goal.stem), goal)
         parts.append(f"**{words['next'] if following else words['last']}{colon}{link}**")
     return "---\n\n" + " · ".join(parts)
+
+
+def for_repository(text: str) -> str:
+    """``text`` with its repo: links as whoever reads the notebook alone can open them."""
+    return REPOSITORY_LINK.sub(lambda link: read_project().file(link[1]), text)
 
 
 def _companions(course: Course, target: Target) -> list[tuple[str, Target]]:

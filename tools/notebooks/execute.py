@@ -26,13 +26,17 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 def kernel_environment(root: Path) -> dict[str, str]:
     """What a kernel prints must not depend on who started it: the build and nbval both use this.
 
-    The package that a lesson imports is the one at ``root``; pip finds nothing, so a setup cell that cannot
-    import it fails instead of installing somebody's package.
+    The package that a lesson imports is the one at ``root``; pip finds nothing and git fetches nothing, so a setup
+    cell that cannot import it fails instead of installing another one. What is solved and scored is nobody's: it is
+    not written to the progress and the leaderboard of whoever builds.
     """
     found = os.environ.get("PYTHONPATH")
     return {
         "COLUMNS": "100",
+        "GIT_ALLOW_PROTOCOL": "none",
         "HF_HUB_OFFLINE": "1",
+        "MINIKV_LEADERBOARD": "off",
+        "MINIKV_PROGRESS": "off",
         "PIP_NO_INDEX": "1",
         "PYTHONHASHSEED": "0",
         "PYTHONPATH": f"{root.resolve()}{os.pathsep}{found}" if found else str(root.resolve()),

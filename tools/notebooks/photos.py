@@ -17,6 +17,18 @@ from pathlib import Path
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 PAGE_SECONDS = 10
+# Whether this machine draws Chinese: without such a font all its characters are the same empty box.
+_HAS_CHINESE = """() => {
+  const drawn = ["\u7f13", "\u5b58"].map((letter) => {
+    const canvas = Object.assign(document.createElement("canvas"), { width: 40, height: 40 });
+    const pen = canvas.getContext("2d");
+    pen.font = "30px sans-serif";
+    pen.fillText(letter, 2, 32);
+    return canvas.toDataURL();
+  });
+  return drawn[0] !== drawn[1];
+}"""
+_CHINESE = re.compile(r'<html lang="zh')
 _ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -54,7 +66,10 @@ def known_pictures(notebooks: Iterable[dict]) -> dict[str, str]:
 
 
 def take_photos(shas: set[str], pages: Path, chromium: str) -> dict[str, str]:
-    """sha -> PNG (base64) of ``pages/<sha>.html``, for those that exist and have an element "photo"."""
+    """sha -> PNG (base64) of ``pages/<sha>.html``, for those that exist and have an element "photo".
+
+    A Chinese page has none where Chromium finds no Chinese font.
+    """
     from playwright.sync_api import Error, sync_playwright
 
     pictures = {}
@@ -64,13 +79,17 @@ def take_photos(shas: set[str], pages: Path, chromium: str) -> dict[str, str]:
             device_scale_factor=1, offline=True, viewport={"width": 900, "height": 600}
         )
         context.route("**/*", lambda route: route.abort())
+        has_chinese = context.new_page().evaluate(_HAS_CHINESE)
         for sha in sorted(shas):
             path = pages / f"{sha}.html"
             if not path.is_file():
                 continue
+            html = path.read_text(encoding="utf-8")
+            if _CHINESE.search(html) and not has_chinese:
+                continue
             page = context.new_page()
             with suppress(Error):  # the build says which photo is missing
-                page.set_content(path.read_text(encoding="utf-8"), timeout=PAGE_SECONDS * 1000)
+                page.set_content(html, timeout=PAGE_SECONDS * 1000)
                 png = page.locator("#photo").screenshot(animations="disabled", timeout=PAGE_SECONDS * 1000)
                 pictures[sha] = base64.b64encode(small(png)).decode() + "\n"  # as IPython ends them
             page.close()
@@ -79,10 +98,14 @@ def take_photos(shas: set[str], pages: Path, chromium: str) -> dict[str, str]:
 
 
 def small(png: bytes) -> bytes:
-    """The same picture in at most 256 colours: a widget has few, and a notebook carries several pictures."""
+    """The same picture in at most 128 colours: a widget has few, and a notebook carries several pictures.
+
+    The colours chosen cover those that are there: a small patch keeps its own, beside a thousand greys of text.
+    """
     from PIL import Image
 
-    picture = Image.open(io.BytesIO(png)).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    picture = picture.quantize(128, Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
     written = io.BytesIO()
     picture.save(written, "PNG", optimize=True)
     return min(png, written.getvalue(), key=len)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from IPython.display import display
 
+PASSED = {"en": ": passed, all 1 cases (seed 0).", "zh": "：通过，1 个用例全部正确（seed 0）。"}
 PAGE = '<div id="photo" style="width:40px;height:20px;background:#336">{text}</div>'
 
 
 def start(number, lang):
     def check(key, function):
         try:
-            print(key, function(2, 2, 2))
+            print(key + (PASSED[lang] if function(2, 2, 2) == 16 else " wrong"))
         except NotImplementedError:
             print(key, "not attempted")
 

@@ -1,0 +1,232 @@
+"""One address, one version: the links to our own repository, the setup cell, the changelog, the steps of a release."""
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import minikv
+from tools.project import PAGES, Project, main, move, read_project
+
+ROOT = Path(__file__).parent.parent
+OURS = read_project()
+LINK = re.compile(
+    r"https://(?:www\.)?(?:github\.com|raw\.githubusercontent\.com|colab\.research\.google\.com/github)"
+    r"/(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(?P<rest>[^\s)\"'`<>\\]*)"
+)
+NAMED_BRANCH = re.compile(r"/(?:blob|tree|raw)/[\w.-]+/(?P<path>[^#?]+)")
+TEXTS = [
+    *(ROOT / page for page in (*PAGES, "CHANGELOG.md", "RESULTS.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *(path for folder in ("notebooks", "solutions") for path in sorted((ROOT / folder / "src").glob("*.py"))),
+    *(
+        path
+        for folder in ("notebooks", "solutions", "exercises")
+        for path in sorted((ROOT / folder).rglob("*.ipynb"))
+    ),
+]
+
+
+def links_of_ours(text: str) -> list[tuple[str, str | None]]:
+    """(link, path in the repository or None) of each link that means this repository, whatever it spells."""
+    found = []
+    for link in LINK.finditer(text):
+        named = NAMED_BRANCH.match(link["rest"])
+        path = named["path"] if named else None
+        if link["name"].removesuffix(".git").lower() == OURS.name or (path and (ROOT / path).is_file()):
+            found.append((link[0], path))
+    return found
+
+
+def prose(path: Path) -> str:
+    """The text of a file; of a notebook its sources, not its pictures."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".ipynb":
+        return text
+    return "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_link_to_our_repository_begins_with_its_address_and_leads_to_a_file(path):
+    for link, target in links_of_ours(prose(path)):
+        assert link.startswith((OURS.repository, OURS.colab(""))), link
+        assert target is None or (ROOT / target).is_file(), link
+
+
+def test_a_link_to_another_owner_or_a_lost_file_would_be_seen():
+    other = "[x](https://github.com/somebody/minikv/blob/main/README.md)"
+    renamed = "[x](https://colab.research.google.com/github/somebody/course/blob/main/README.md)"
+    foreign = "[x](https://github.com/jupyter/nbgrader/blob/main/none/of/ours.md)"
+    for text in (other, renamed):
+        [(link, path)] = links_of_ours(text)
+        assert not link.startswith((OURS.repository, OURS.colab("")))
+        assert path == "README.md"
+    assert links_of_ours(foreign) == []
+
+
+def test_the_readmes_have_a_badge_for_each_lesson():
+    for page in PAGES:
+        badges = [link for link, _ in links_of_ours(prose(ROOT / page)) if link.startswith(OURS.colab(""))]
+        lang = "zh" if ".zh" in page else "en"
+        assert {Path(link).name for link in badges} == {
+            p.name for p in (ROOT / "notebooks" / lang).glob("*.ipynb")
+        }
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_readmes_install_what_the_setup_cell_installs(page):
+    asked = re.findall(r'pip install "([^"]+)"', prose(ROOT / page))
+    assert [line.replace("[lab]", "") for line in asked] == [OURS.requirement]
+
+
+def test_no_code_spells_the_address():
+    """Only pyproject.toml does. What is generated, and what GitHub shows as it stands, is held by the tests above."""
+    files = [ROOT / "Makefile", ROOT / ".ci/run", *(ROOT / "minikv").rglob("*.*")]
+    files += [path for folder in ("tools", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    files += [path for folder in ("notebooks", "solutions") for path in (ROOT / folder / "src").glob("*.py")]
+    place = OURS.repository.removeprefix("https://")
+    spelled = [
+        path.relative_to(ROOT).as_posix()
+        for path in files
+        if path.is_file() and "__pycache__" not in path.parts and place.encode() in path.read_bytes()
+    ]
+    assert spelled == []
+
+
+def test_moving_writes_the_new_address_wherever_the_old_one_stood(tmp_path, monkeypatch):
+    for name in ("pyproject.toml", *PAGES):
+        shutil.copy(ROOT / name, tmp_path / name)
+    changed = move("https://github.com/someone/kv", tmp_path)
+    assert [path.name for path in changed] == ["pyproject.toml", *PAGES]
+    moved = read_project(tmp_path)
+    assert moved == Project(OURS.name, "https://github.com/someone/kv", OURS.on_index)
+    for name in ("pyproject.toml", *PAGES):
+        before, after = ((folder / name).read_text(encoding="utf-8") for folder in (ROOT, tmp_path))
+        assert OURS.repository not in after
+        assert OURS.colab("") not in after
+        assert after.count(moved.colab("")) == before.count(OURS.colab(""))
+    assert move(OURS.repository, tmp_path)
+    for name in ("pyproject.toml", *PAGES):
+        assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://github.com/minikv/minikv/",
+        "http://github.com/a/b",
+        "https://gitlab.com/a/b",
+        "git@github.com:a/b",
+        "",
+    ],
+)
+def test_an_address_that_colab_cannot_open_is_refused_and_nothing_changes(address, tmp_path, capsys):
+    for name in ("pyproject.toml", *PAGES):
+        shutil.copy(ROOT / name, tmp_path / name)
+    with pytest.raises(ValueError, match="OWNER/NAME"):
+        move(address, tmp_path)
+    assert (tmp_path / "pyproject.toml").read_bytes() == (ROOT / "pyproject.toml").read_bytes()
+    if address:
+        assert main(["--move", address]) == 1
+        assert "OWNER/NAME" in capsys.readouterr().err
+
+
+def test_the_version_stands_in_one_place(capsys):
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert table["project"]["dynamic"] == ["version"]
+    assert "version" not in table["project"]
+    source = ROOT / table["tool"]["hatch"]["version"]["path"]
+    assert re.findall(r'^__version__ = "([^"]+)"$', source.read_text(), re.MULTILINE) == [minikv.__version__]
+    assert re.fullmatch(r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+|\.dev\d+)?", minikv.__version__)
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert minikv.__version__ in said
+    assert OURS.requirement in said
+
+
+def test_the_build_reads_that_version():
+    from hatchling.metadata.core import ProjectMetadata
+    from hatchling.plugin.manager import PluginManager
+
+    assert ProjectMetadata(str(ROOT), PluginManager()).version == minikv.__version__
+
+
+def test_the_changelog_begins_with_this_version_and_says_what_no_gpu_measured():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    first = re.search(r"^## (\S+)", text, re.MULTILINE)[1]
+    assert first == minikv.__version__
+    measured = sorted(path.name.split(".")[0] for path in (ROOT / "benchmarks/results").glob("*.cuda.json"))
+    said = re.search(r"^- Benchmarks with figures of a GPU: ([^.]+)\.$", text, re.MULTILINE)[1]
+    assert said == (", ".join(f"`{name}`" for name in measured) or "none")
+
+
+def test_the_changelog_counts_what_is_there():
+    from minikv.plan.architectures import ARCHITECTURES
+
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f" {len(ARCHITECTURES)} architectures" in text
+    assert ("not released yet" in text.split("###")[0]) == (not OURS.on_index)
+    stems = [path.stem for path in (ROOT / "notebooks/src").glob("*.py")]
+    lessons = sorted(stem.split("_")[0] for stem in stems if stem[0].isdigit())
+    appendices = sorted(stem.split("_")[0] for stem in stems if not stem[0].isdigit())
+    assert f"Lessons {lessons[0]} to {lessons[-1]} and appendices {appendices[0]} to {appendices[-1]}" in text
+
+
+RELEASING = (ROOT / "docs/releasing.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line.strip()
+    for block in re.findall(r"```bash\n(.*?)```", RELEASING, re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+def test_every_step_has_a_command_and_the_steps_are_counted():
+    steps = re.findall(r"^(\d+)\. ", RELEASING, re.MULTILINE)
+    assert [int(step) for step in steps] == list(range(1, len(steps) + 1))
+    parts = re.split(r"^\d+\. ", RELEASING, flags=re.MULTILINE)[1:]
+    assert [
+        number for number, part in enumerate(parts, 1) if "```bash" not in part and "By hand" not in part
+    ] == []
+
+
+@pytest.mark.parametrize("command", [line for line in COMMANDS if line])
+def test_what_a_step_runs_exists(command):
+    if command.startswith("make "):
+        rules = re.findall(r"^(?!\.)([\w -]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert command.split()[1] in " ".join(rules).split()
+    for module in re.findall(r"-m (\S+)", command):
+        brought = any(f"pip install {module}" in line for line in COMMANDS)
+        assert brought or module == "venv" or importlib.util.find_spec(module), module
+    for path in re.findall(r"(?:tests|docs|benchmarks|minikv)/\S+", command):
+        assert (ROOT / path).exists(), path
+    for subcommand in re.findall(r"bin/minikv (\w[\w-]*)", command):
+        assert (ROOT / "minikv/cli" / f"{subcommand.replace('-', '_')}.py").is_file(), subcommand
+
+
+def test_the_options_that_a_step_names_are_known():
+    """Each of our own tools says its options itself."""
+    named: dict[str, set[str]] = {}
+    for line in re.findall(r"-m tools\.[^`\n]+", RELEASING):
+        tool, *words = line.removeprefix("-m ").split()
+        named.setdefault(tool, set()).update(word for word in words if word.startswith("--"))
+    assert set(named) == {"tools.project", "tools.notebooks", "tools.results", "tools.gpu"}
+    for tool, options in named.items():
+        extra = ["build"] if tool == "tools.notebooks" else []
+        done = subprocess.run(
+            [sys.executable, "-m", tool, *extra, "--help"], capture_output=True, text=True, cwd=ROOT
+        )
+        assert done.returncode == 0
+        assert not [option for option in options if option not in done.stdout]
+
+
+def test_links_between_the_documents_lead_somewhere():
+    for page in [ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]:
+        text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in re.findall(r"\]\((?!http|repo:)([^)#]+)", text):
+            assert (page.parent / target).exists(), (page.name, target)

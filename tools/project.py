@@ -1,0 +1,103 @@
+"""What pyproject.toml says of the project: where it lives, which links follow from that, how it is installed.
+
+    python -m tools.project                     prints version, address and what pip is told to install
+    python -m tools.project --move URL          another address (a fork's): pyproject.toml and the READMEs say it
+
+The address stands in pyproject.toml alone. Notebooks are composed with it; a Markdown file on GitHub cannot read it,
+so a test compares (``tests/test_publishing.py``).
+"""
+
+import argparse
+import sys
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+ROOT = Path(__file__).parent.parent
+BRANCH = "main"
+PAGES = ("README.md", "README.zh.md")  # the pages that GitHub shows as they stand, and that spell the address
+
+
+@dataclass(frozen=True)
+class Project:
+    """``repository`` has no slash at its end. ``on_index``: a release can be had from the package index."""
+
+    name: str
+    repository: str
+    on_index: bool
+
+    @property
+    def requirement(self) -> str:
+        """What pip is told to install: the release, or the repository as long as there is none."""
+        return self.name if self.on_index else f"{self.name} @ git+{self.repository}"
+
+    def file(self, path: str) -> str:
+        """The page of ``path`` on the main branch."""
+        return f"{self.repository}/blob/{BRANCH}/{path}"
+
+    def colab(self, path: str) -> str:
+        """The address that opens the notebook ``path`` in Colab, which reads from GitHub."""
+        place = urlsplit(self.repository).path
+        return f"https://colab.research.google.com/github{place}/blob/{BRANCH}/{path}"
+
+
+@cache
+def read_project(root: Path = ROOT) -> Project:
+    """Raises ``ValueError`` for an address that Colab could not open."""
+    table = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    repository = table["project"]["urls"]["Source"]
+    _check(repository)
+    return Project(table["project"]["name"], repository, table["tool"]["minikv"]["on-index"])
+
+
+def move(repository: str, root: Path = ROOT) -> list[Path]:
+    """Write another address where the old one stands; returns the files that changed. Raises ``ValueError``."""
+    _check(repository)
+    old = read_project(root)
+    new = Project(old.name, repository, old.on_index)
+    changed = []
+    for name in ("pyproject.toml", *PAGES):
+        path = root / name
+        before = path.read_text(encoding="utf-8")
+        after = before.replace(old.colab(""), new.colab("")).replace(old.repository, new.repository)
+        if after != before:
+            path.write_text(after, encoding="utf-8")
+            changed.append(path)
+    read_project.cache_clear()
+    return changed
+
+
+def _check(repository: str) -> None:
+    parts = urlsplit(repository)
+    if (parts.scheme, parts.netloc) != ("https", "github.com") or len(parts.path.split("/")) != 3:
+        raise ValueError(
+            f"{repository}: Colab opens notebooks of GitHub. Write https://github.com/OWNER/NAME, no slash at the end."
+        )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.project", description=__doc__.splitlines()[0])
+    parser.add_argument("--move", metavar="URL", help="the repository's new address")
+    options = parser.parse_args(arguments)
+    try:
+        if options.move:
+            for path in move(options.move):
+                print(f"written   {path.name}")
+            print("Now: python -m tools.notebooks build")
+        else:
+            from minikv import __version__
+
+            project = read_project()
+            print(f"version      {__version__}")
+            print(f"repository   {project.repository}")
+            print(f'install      pip install "{project.requirement}"')
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
