@@ -1,0 +1,131 @@
+"""What every exercise of the course brings, counted from the registry: hints, known wrong answers, right answers.
+
+That each wrong answer is told from the others, and each right one passes, is tested lesson by lesson by
+``assert_exercise`` (``tests/course/mutants.py``). This file asks that no exercise is left out of it: it notes what
+the lessons' tests hand to it, whatever they look like.
+"""
+
+import ast
+import importlib
+import inspect
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from minikv.course.check import HINT_LEVELS
+from minikv.course.lessons import find_lesson, lesson_numbers
+from minikv.i18n import LANGUAGES, text
+from tests.course.mutants import assert_exercise
+
+ROOT = Path(__file__).parents[2]
+EXERCISES = [exercise for number in lesson_numbers() for exercise in find_lesson(number).exercises]
+CHINESE = re.compile(r"[\u4e00-\u9fff]")
+CHECKED = re.compile(r'^\s*check\("([^"]+)",', re.MULTILINE)
+
+every_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
+
+
+def owners(exercise) -> list[str]:
+    """Whose hints the exercise has: its own, and those of each known wrong answer."""
+    return [exercise.name, *(f"{exercise.name}.{wrong.name}" for wrong in exercise.misconceptions)]
+
+
+def hints(exercise, lang: str) -> dict[tuple[str, int], str]:
+    file = f"lesson_{exercise.lesson}"
+    return {
+        (owner, level): text(f"{file}.{owner}.hint{level}", lang).strip()
+        for owner in owners(exercise)
+        for level in HINT_LEVELS
+    }
+
+
+def parametrized(test: Callable) -> Iterator[dict[str, object]]:
+    """The arguments that pytest would call ``test`` with, from its own marks."""
+    axes = []
+    for mark in getattr(test, "pytestmark", ()):
+        if mark.name == "parametrize":
+            names, values = mark.args[:2]
+            names = re.split(r"\s*,\s*", names) if isinstance(names, str) else list(names)
+            rows = [getattr(row, "values", row) if len(names) > 1 else (row,) for row in values]
+            axes.append([dict(zip(names, row, strict=True)) for row in rows])
+    for chosen in itertools.product(*axes):
+        yield {name: value for one in chosen for name, value in one.items()}
+
+
+@cache
+def right_answers(lesson: str) -> dict[str, list[Callable]]:
+    """By exercise id: the answers that the tests of ``lesson`` hand to ``assert_exercise``, which does not run here."""
+    found: dict[str, list[Callable]] = {}
+
+    def note(exercise, *, right, **options):
+        found.setdefault(exercise.id, []).extend(right)
+
+    for path in sorted((ROOT / "tests/course").glob(f"test_lesson_{lesson}*.py")):
+        module = importlib.import_module(f"tests.course.{path.stem}")
+        if getattr(module, "assert_exercise", None) is not assert_exercise:
+            continue
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "assert_exercise", note)
+            for name, test in inspect.getmembers(module, inspect.isfunction):
+                if name.startswith("test_") and "assert_exercise" in test.__code__.co_names:
+                    for arguments in parametrized(test):
+                        test(**arguments)
+    return found
+
+
+def test_the_registry_holds_every_exercise_that_a_source_checks():
+    for number in lesson_numbers():
+        sources = [
+            path
+            for path in (ROOT / "solutions/src").glob("*.py")
+            if path.stem.lower().startswith(f"{number}_")
+        ]
+        checked = [id for path in sources for id in CHECKED.findall(path.read_text(encoding="utf-8"))]
+        assert list(dict.fromkeys(checked)) == [exercise.id for exercise in find_lesson(number).exercises]
+
+
+def test_ids_and_names_belong_to_one_exercise_each():
+    ids = [exercise.id for exercise in EXERCISES]
+    names = [(exercise.lesson, exercise.name) for exercise in EXERCISES]
+    assert len(ids) >= 80
+    assert len(set(ids)) == len(ids)
+    assert len(set(names)) == len(names)
+
+
+@every_exercise
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_three_levels_of_hints_stand_there_and_no_two_are_alike(exercise, lang):
+    said = hints(exercise, lang)
+    assert len(said) == 3 * (1 + len(exercise.misconceptions))
+    assert all(said.values()), [key for key, hint in said.items() if not hint]
+    assert len(set(said.values())) == len(said)
+
+
+@every_exercise
+def test_the_chinese_hints_are_chinese_unless_the_last_is_code(exercise):
+    english, chinese = hints(exercise, "en"), hints(exercise, "zh")
+    for key, hint in chinese.items():
+        assert not CHINESE.search(english[key]), key
+        if not CHINESE.search(hint):
+            assert key[1] == 3, (key, hint)
+            for line in hint.rstrip("。").replace("、", ",").replace("×", "*").split("；"):
+                ast.parse(f"{line}: ..." if line.startswith(("if ", "for ", "while ")) else line)
+
+
+@every_exercise
+def test_at_least_two_wrong_answers_are_known_each_under_its_own_name(exercise):
+    names = [wrong.name for wrong in exercise.misconceptions]
+    assert len(names) >= 2
+    assert len(set(names)) == len(names)
+
+
+@every_exercise
+def test_the_lessons_tests_hold_two_right_answers_that_are_not_the_reference(exercise):
+    right = right_answers(exercise.lesson).get(exercise.id, [])
+    code = {getattr(answer, "__code__", answer) for answer in [exercise.reference, *right]}
+    assert len(right) >= 2
+    assert len(code) == 1 + len(right), "two of the answers are the same code"
