@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: lab test test-quick bench results setup notebooks clean
+.PHONY: lab test test-quick test-colab test-transformers-oldest test-transformers-newest bench results setup notebooks clean
 
 lab: setup
 	$(BIN)/minikv lab $(ARGS)
@@ -16,6 +16,14 @@ test: setup
 # Unit tests and the notebooks that changed since the last commit: the inner loop.
 test-quick: setup
 	$(BIN)/python -m tools.run_tests --quick $(ARGS)
+
+# The lessons with the versions that Colab has, in .venv-colab: make test-colab ARGS="02 10 --lang en"
+test-colab: setup
+	$(BIN)/python -m tools.colab $(ARGS)
+
+# What leans on transformers, with the oldest release that we support and with today's newest.
+test-transformers-oldest test-transformers-newest: setup
+	$(BIN)/python -m tools.transformers_versions $(@:test-transformers-%=%) $(ARGS)
 
 # What this machine says to every claim, in a short form; RESULTS.md has the long ones.
 bench: setup
@@ -38,4 +46,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) .venv-* build dist

@@ -9,8 +9,9 @@ from rich.table import Table
 
 from minikv.cli.options import Lang
 from minikv.cli.terminal import can_print, make_console
+from minikv.course.kept_file import read_bytes, write_whole
 from minikv.course.progress import Progress, parse_progress
-from minikv.course.progress_file import VARIABLE, ProgressFile, progress_path, read_bytes, write_whole
+from minikv.course.progress_file import VARIABLE, ProgressFile, progress_path
 from minikv.course.progress_table import LessonProgress, by_lesson, unknown_tasks
 from minikv.errors import ArgumentError, ConfigError
 from minikv.i18n import pick_language, text

@@ -1,60 +1,32 @@
 """What is on this machine, for ``minikv doctor`` and lesson 00."""
 
+import os
 import platform
 import sys
-from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import psutil
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from minikv.i18n import text
+from minikv.course.finding import Finding
+from minikv.course.packages import installed, package_findings
 from minikv.units import format_bytes
-
-NEEDED = {"torch": "2.8", "transformers": "5.15", "ipywidgets": "7.7", "anywidget": "0.9.21", "plotly": "6"}
-OPTIONAL = ("jupyterlab", "triton", "accelerate")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report. ``state``: "ok", "note" (something will be slower or absent) or "missing"."""
-
-    topic: str
-    state: str
-    key: str
-    values: dict[str, Any]
-
-    def line(self, lang: str) -> str:
-        mark = {"ok": "ok  ", "note": "note", "missing": "MISS"}[self.state]
-        return f"[{mark}] {text(f'machine.{self.key}', lang, **self.values)}"
-
-    def as_dict(self, lang: str) -> dict[str, Any]:
-        return asdict(self) | {"text": text(f"machine.{self.key}", lang, **self.values)}
 
 
 def examine() -> list[Finding]:
     """Everything that the course depends on, in the order in which it would fail. Never raises."""
     torch, reason = _import_torch()
-    packages = [_package(name) for name in NEEDED]
+    packages = package_findings()
     if reason is not None:
-        broken = {"name": "torch", "found": _version("torch"), "reason": reason}
+        broken = {"name": "torch", "found": installed("torch"), "reason": reason}
         packages[0] = Finding("torch", "missing", "broken", broken)
     gpu = _gpu(torch)
-    return [
-        _python(),
-        *packages,
-        *map(_optional, OPTIONAL),
-        _memory(),
-        gpu,
-        _kernels(gpu),
-        _widgets(),
-    ]
+    return [_python(), *packages, _memory(), gpu, *_nvml(gpu), _kernels(gpu), _widgets()]
 
 
 def _import_torch() -> tuple[Any, str | None]:
     """torch itself, or None and the reason why it cannot be imported (None where it is not installed)."""
-    if _version("torch") is None:
+    if installed("torch") is None:
         return None, None
     try:
         import torch
@@ -71,23 +43,6 @@ def _python() -> Finding:
         "machine": platform.machine(),
     }
     return Finding("python", "ok", "python", values)
-
-
-def _package(name: str) -> Finding:
-    least = NEEDED[name]
-    found = _version(name)
-    if found is None:
-        return Finding(name, "missing", "absent", {"name": name, "least": least})
-    if _is_older(found, least):
-        return Finding(name, "missing", "too_old", {"name": name, "found": found, "least": least})
-    return Finding(name, "ok", "present", {"name": name, "found": found})
-
-
-def _optional(name: str) -> Finding:
-    found = _version(name)
-    if found is None:
-        return Finding(name, "note", f"without_{name}", {})
-    return Finding(name, "ok", "present", {"name": name, "found": found})
 
 
 def _memory() -> Finding:
@@ -119,9 +74,22 @@ def _gpu(torch: Any) -> Finding:
     return Finding("gpu", "ok", "gpu", values)
 
 
+def _nvml(gpu: Finding) -> list[Finding]:
+    """A line where there is a GPU, and the driver's library cannot say who else has memory on it."""
+    if gpu.state != "ok" or installed("nvidia-ml-py") is None:
+        return []
+    from minikv.memory.nvml import other_processes
+
+    _, reason = other_processes(0)
+    return [] if reason is None else [Finding("nvml", "note", "nvml_silent", {"reason": reason})]
+
+
 def _kernels(gpu: Finding) -> Finding:
     """Whether Triton kernels would be compiled here, or the plain-torch references run instead."""
-    if _version("triton") is None or gpu.state != "ok":
+    chosen = os.environ.get("MINIKV_KERNELS")
+    if chosen:
+        return Finding("kernels", "note", "kernels_chosen", {"chosen": chosen})
+    if installed("triton") is None or gpu.state != "ok":
         return Finding("kernels", "note", "kernels_reference", {})
     capability = Version(gpu.values["capability"])
     if capability < Version("7.5"):
@@ -135,24 +103,9 @@ def _widgets() -> Finding:
     """Where the live widgets will be drawn."""
     if "google.colab" in sys.modules:
         return Finding("widgets", "ok", "widgets_colab", {})
-    if _version("jupyterlab") is None:
+    if installed("jupyterlab") is None:
         return Finding("widgets", "note", "widgets_elsewhere", {})
     return Finding("widgets", "ok", "widgets_lab", {})
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _is_older(found: str, least: str) -> bool:
-    """As pip compares: 2.8.0rc1 is older than 2.8, 2.8.0+cpu is not. A version of no known form passes."""
-    try:
-        return Version(found) < Version(least)
-    except InvalidVersion:
-        return False
 
 
 def _one_line(error: Exception) -> str:

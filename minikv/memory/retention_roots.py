@@ -159,7 +159,7 @@ class Search:
             frame: FrameType | None = top
             while frame is not None:
                 code = frame.f_code
-                if code.co_name != "<module>":
+                if code.co_qualname != "<module>":  # some IPythons call it "<cell line: 3>"
                     module = str(frame.f_globals.get("__name__", ""))
                     kind = "library" if of_library(module, code.co_filename) else "local"
                     for name, value in locals_of(frame).items():

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from minikv.course import machine
+import minikv.memory.nvml  # with the real torch: some tests put another in its place  # noqa: F401
+from minikv.course import machine, packages
 from minikv.course.machine import examine
 
 
@@ -27,7 +28,9 @@ def install_torch(monkeypatch, **cuda) -> None:
         "device_count": lambda: 2,
     }
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(**answers | cuda)))
-    monkeypatch.setattr(machine, "_version", lambda name: "99.0")
+    monkeypatch.delenv("MINIKV_KERNELS", raising=False)
+    monkeypatch.setattr(machine, "installed", lambda name: "99.0")
+    monkeypatch.setattr(packages, "installed", lambda name: "99.0")
 
 
 def raises(error: Exception):
@@ -71,8 +74,10 @@ def test_a_gpu_that_fails_is_a_note_with_the_reason(monkeypatch, call, error):
 
 
 def test_no_torch_is_missing_and_not_broken(monkeypatch):
-    real = machine._version
-    monkeypatch.setattr(machine, "_version", lambda name: None if name == "torch" else real(name))
+    real = packages.installed
+    for module in (machine, packages):
+        monkeypatch.setattr(module, "installed", lambda name: None if name == "torch" else real(name))
+    monkeypatch.delenv("MINIKV_KERNELS", raising=False)
     found = findings()
     assert (found["torch"].state, found["torch"].key) == ("missing", "absent")
     assert found["gpu"].key == "gpu_unknown"
@@ -95,22 +100,17 @@ def test_kernels_depend_on_the_capability(monkeypatch, capability, key):
     assert findings()["kernels"].key == key
 
 
-@pytest.mark.parametrize(
-    ("found", "least", "older"),
-    [
-        ("2.8.0", "2.8", False),
-        ("2.8.0+cu128", "2.8", False),
-        ("2.8.0.post1", "2.8", False),
-        ("2.8.0rc1", "2.8", True),
-        ("2.8.0rc1", "2.8.1", True),
-        ("2.8.0rc2", "2.8.0rc1", False),
-        ("2.8.0.dev20250601+cpu", "2.8", True),
-        ("2.7.1", "2.8", True),
-        ("2.10.0", "2.8", False),
-        ("0.9.3", "0.9.21", True),
-        ("10", "6", False),
-        ("git-1a2b3c", "2.8", False),
-    ],
-)
-def test_versions_compare_as_pip_compares_them(found, least, older):
-    assert machine._is_older(found, least) is older
+def test_a_driver_that_does_not_say_who_else_is_on_the_gpu_is_a_note_with_the_reason(monkeypatch):
+    install_torch(monkeypatch)
+    monkeypatch.setattr("minikv.memory.nvml.other_processes", lambda index: (None, "pid 7 is not listed"))
+    assert "pid 7 is not listed" in findings()["nvml"].line("en")
+    monkeypatch.setattr("minikv.memory.nvml.other_processes", lambda index: (0, None))
+    assert "nvml" not in findings()
+
+
+@pytest.mark.parametrize("chosen", ["reference", "triton"])
+def test_a_choice_of_kernels_is_named(monkeypatch, chosen):
+    install_torch(monkeypatch)
+    monkeypatch.setenv("MINIKV_KERNELS", chosen)
+    for lang in ("en", "zh"):
+        assert f"MINIKV_KERNELS={chosen}" in findings()["kernels"].line(lang)

