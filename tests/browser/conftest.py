@@ -14,6 +14,10 @@ from tests.browser.lab import Lab, running_lab
 REPOSITORY = Path(__file__).parents[2]
 SCREENSHOTS = REPOSITORY / "build" / "screenshots"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+VIEWPORT = {"width": 1280, "height": 1400}
+# Nothing but this machine can be reached: no name has an address, and no proxy knows better. Routes of playwright
+# would do it too, but switch the browser's cache off: every notebook would load all of JupyterLab again.
+ALONE = ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--no-proxy-server"]
 
 
 @dataclass
@@ -45,8 +49,8 @@ def _skip(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
-# One module at a time: playwright's event loop must not be running while other tests start theirs.
-@pytest.fixture(scope="module")
+# For this folder and no longer: playwright's event loop must not be running while other tests start theirs.
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[object]:
     """A headless Chromium. Where there is none: skipped with the reason, but a failure in CI."""
     try:
@@ -61,52 +65,56 @@ def chromium() -> Iterator[object]:
             )
         # The sandbox of Chromium does not start for root, which containers are.
         sandbox = not (hasattr(os, "geteuid") and os.geteuid() == 0)
-        browser = playwright.chromium.launch(executable_path=executable, chromium_sandbox=sandbox)
+        browser = playwright.chromium.launch(executable_path=executable, chromium_sandbox=sandbox, args=ALONE)
         yield browser
         browser.close()
 
 
+@pytest.fixture(scope="package")
+def context(chromium) -> Iterator[object]:
+    """One context for the pages of all tests: what a page loads from a server, the next one has."""
+    made = chromium.new_context(viewport=VIEWPORT)
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def watched_page(chromium) -> Iterator[Callable[[str], Watched]]:
-    """``watched_page(origin)``: a new page that reaches ``origin`` alone ("" for a page without a server)."""
-    contexts = []
+def watched_page(chromium, context) -> Iterator[Callable[[str], Watched]]:
+    """``watched_page(origin)``: a new page that should reach ``origin`` alone ("" for a page without a server).
+
+    With options of a context (``color_scheme="dark"``) it has a context of its own.
+    """
+    closing = []
 
     def open_page(origin: str, **options) -> Watched:
-        context = chromium.new_context(viewport={"width": 1280, "height": 1400}, **options)
-        contexts.append(context)
-        watched = Watched(context.new_page())
+        own = chromium.new_context(viewport=VIEWPORT, **options) if options else None
+        watched = Watched((own or context).new_page())
+        closing.append(own or watched.page)
+        sockets = origin.replace("http", "ws", 1)
 
-        def gate(route):
-            url = route.request.url
-            if (origin and url.startswith(origin + "/")) or url.startswith(("data:", "blob:")):
-                return route.continue_()
-            watched.outside_requests.append(url)
-            return route.abort()
-
-        def gate_socket(socket):
-            if origin and socket.url.startswith(origin.replace("http", "ws", 1) + "/"):
-                socket.connect_to_server()
-            else:
-                watched.outside_requests.append(socket.url)
+        def seen(url: str) -> None:
+            allowed = origin and url.startswith((f"{origin}/", f"{sockets}/"))
+            if not allowed and not url.startswith(("data:", "blob:")):
+                watched.outside_requests.append(url)
 
         def hear(message):
             if message.type == "error":
                 watched.console_errors.append(f"{message.text} ({message.location.get('url', '')})")
 
-        context.route("**/*", gate)
-        context.route_web_socket("**/*", gate_socket)
+        watched.page.on("request", lambda request: seen(request.url))
+        watched.page.on("websocket", lambda socket: seen(socket.url))
         watched.page.on("console", hear)
         watched.page.on("pageerror", lambda error: watched.console_errors.append(f"uncaught: {error}"))
         return watched
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for one in closing:
+        one.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def lab_server(chromium, tmp_path_factory) -> Iterator[Lab]:
-    """One JupyterLab for the tests of a module; it asks for ``chromium`` first, to be skipped with it."""
+    """One JupyterLab for all tests; it asks for ``chromium`` first, to be skipped with it."""
     with running_lab(tmp_path_factory.mktemp("lab")) as lab:
         yield lab
 

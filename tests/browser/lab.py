@@ -18,13 +18,30 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-START_S, READY_MS, RUN_MS = 60, 60_000, 180_000
+import nbformat
+
+START_S, READY_MS, RUN_MS = 120, 120_000, 180_000
+
+ACTIVE_CELL = "window.jupyterapp.shell.currentWidget.content.activeCellIndex"
 
 # The DOM shows an idle kernel before the notebook has a session; running then does nothing, silently.
 _READY = """() => {
   const session = window.jupyterapp?.shell.currentWidget?.sessionContext;
   const kernel = session?.session?.kernel;
   return Boolean(session?.isReady && kernel?.connectionStatus === "connected" && kernel?.status === "idle");
+}"""
+
+_RUN_CELLS = """(ids) => {
+  const { commands, shell } = window.jupyterapp, notebook = shell.currentWidget.content;
+  const run = async () => {
+    for (const id of ids) {
+      notebook.activeCellIndex = notebook.widgets.findIndex((cell) => cell.model.id === id);
+      await commands.execute("notebook:run-cell");
+    }
+    window.allCellsRan = true;
+  };
+  window.allCellsRan = false;
+  run();
 }"""
 
 _ERRORS = """() => {
@@ -47,6 +64,15 @@ class Lab:
         page.goto(f"{self.origin}/lab/tree/{path}?token={self.token}&reset")
         page.wait_for_function(_READY, timeout=READY_MS)
 
+    def open_cells(self, page, *sources: str) -> None:
+        """Open a new notebook with these cells."""
+        notebook = nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(source) for source in sources],
+            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+        )
+        nbformat.write(notebook, self.root / "widget.ipynb")
+        self.open_notebook(page, "widget.ipynb")
+
     def start_all(self, page) -> None:
         """Run all cells without waiting for them; ``window.allCellsRan`` turns true when the last has ended."""
         page.evaluate("""() => {
@@ -57,6 +83,12 @@ class Lab:
     def run_all(self, page) -> list[str]:
         """Run all cells, wait for the last, and return the errors that they show ("NameError: ...")."""
         self.start_all(page)
+        page.wait_for_function("window.allCellsRan", timeout=RUN_MS)
+        return page.evaluate(_ERRORS)
+
+    def run_cells(self, page, ids: list[str]) -> list[str]:
+        """Run these cells alone, one after the other; the errors that they show."""
+        page.evaluate(_RUN_CELLS, ids)
         page.wait_for_function("window.allCellsRan", timeout=RUN_MS)
         return page.evaluate(_ERRORS)
 
@@ -72,6 +104,15 @@ class Lab:
         # A proxy that is set for the outside world has no business on 127.0.0.1.
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
             return answer.read()
+
+
+def change_theme(page, theme: str) -> None:
+    """``theme``: "Light" or "Dark". It stays for the notebooks that are opened next."""
+    name, light = f"JupyterLab {theme}", str(theme == "Light").lower()
+    page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", name)
+    page.wait_for_selector(f"body[data-jp-theme-light={light}]", state="attached")
+    # JupyterLab takes its splash away by a timer, and trips over it if the theme changes again before that.
+    page.wait_for_selector("#jupyterlab-splash", state="detached")
 
 
 @contextmanager
@@ -118,10 +159,14 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def _write_settings(folder: Path) -> None:
-    """The news and update checks of JupyterLab are requests to the outside: off."""
-    notification = folder / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
-    notification.parent.mkdir(parents=True)
-    notification.write_text(json.dumps({"fetchNews": "false", "checkForUpdates": False}))
+    """News and update checks are requests to the outside: off. What is below the window is drawn all the same."""
+    for name, settings in (
+        ("apputils-extension/notification", {"fetchNews": "false", "checkForUpdates": False}),
+        ("notebook-extension/tracker", {"windowingMode": "none"}),
+    ):
+        path = folder / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(settings))
 
 
 def _free_port() -> int:

@@ -1,6 +1,5 @@
-"""The allocation widget and the report's bar on a page: a plain one, that of the pictures, and once in JupyterLab."""
+"""The allocation widget and the report's bar on a plain page, that of the pictures."""
 
-import nbformat
 import pytest
 
 from minikv.course.widgets import AllocationWidget, report_bar
@@ -15,7 +14,7 @@ SHORTCUTS = "data-lm-suppress-shortcuts"
 
 
 def open_page(watched_page, widget, **options):
-    """The page as a reader of the widget's own language sees it; a photograph is always English."""
+    """The widget as a notebook draws it."""
     traits = {name: getattr(widget, name) for name in ("form", "state", "view") if hasattr(widget, name)}
     watched = watched_page("", **options)
     watched.page.set_content(photo_page("minikv", widget._esm, widget._css, traits))
@@ -158,47 +157,3 @@ def test_dark_and_narrow_pages_lose_nothing(watched_page, screenshot):
     assert watched.page.evaluate(
         "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
     )
-
-
-LIVE = (
-    "from minikv.course.widgets import AllocationWidget\nwidget = AllocationWidget({lang!r})\ndisplay(widget)"
-)
-
-
-@pytest.mark.parametrize("lang", LANGUAGES)
-def test_in_jupyterlab_the_kernel_answers_every_turn(lang, lab, watched_page, screenshot):
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(LIVE.format(lang=lang))],
-        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
-    )
-    nbformat.write(notebook, lab.root / "allocation.ipynb")
-    watched = watched_page(lab.origin)
-    page = watched.page
-    lab.open_notebook(page, "allocation.ipynb")
-    assert lab.run_all(page) == []
-    shown, widget = AllocationOnPage(page), AllocationWidget(lang)
-
-    first = shown.readout()
-    assert first == widget.view["status"]
-    shown.press("utilization")
-    widget.state = {"utilization": 0.91}
-    assert shown.readout() == widget.view["status"]
-    assert shown.columns() == values_of(widget)
-    assert shown.sum("formula") == widget.view["sums"][0]["text"]
-
-    old = shown.readout()
-    shown.control("non_torch-exact").fill("200")  # more than the GPU has
-    refusal = shown.wait_for_another_readout(old)
-    widget.state = {"non_torch": 200}
-    assert refusal == widget.view["status"]
-    assert shown.bar() == {}
-    shown.root.get_by_role("button").focus()
-    page.keyboard.press("Enter")
-    assert shown.wait_for_another_readout(refusal) == first
-
-    theme = "JupyterLab Dark"
-    page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", theme)
-    page.wait_for_selector("body[data-jp-theme-light=false]", state="attached")
-    page.wait_for_selector("#jupyterlab-splash", state="detached")  # shown while a theme loads
-    screenshot(shown.root, f"allocation_lab_{lang}_dark")
-    watched.assert_clean()

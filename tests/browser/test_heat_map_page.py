@@ -18,7 +18,7 @@ def model():
 
 
 def open_page(watched_page, widget: HeatMapWidget, **options):
-    """The widget in its own language, as a notebook draws it; the picture is in English."""
+    """The widget as a notebook draws it."""
     traits = {name: dict(getattr(widget, name)) for name in ("form", "state", "view")}
     watched = watched_page("", **options)
     watched.page.set_content(photo_page("heat map", widget._esm, widget._css, traits))

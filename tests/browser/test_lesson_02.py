@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 def test_lesson_02_runs_and_its_slider_answers_the_keyboard(lang, lab, watched_page, screenshot):
     # A copy: JupyterLab saves what it runs.
     folder = lab.root / lang
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     shutil.copy(REPOSITORY / "notebooks" / lang / LESSON, folder)
     watched = watched_page(lab.origin)
     page = watched.page

@@ -27,7 +27,7 @@ def made(lang: str = "en", **values) -> SegmentsWidget:
 
 
 def open_page(watched_page, widget: SegmentsWidget):
-    """The widget in its own language, as a notebook draws it; the picture is in English."""
+    """The widget as a notebook draws it."""
     traits = {name: getattr(widget, name) for name in ("form", "map", "setting", "step")}
     watched = watched_page("")
     watched.page.set_content(photo_page("segments", widget._esm, widget._css, traits))

@@ -12,6 +12,7 @@ import minikv
 from minikv.course.widgets.blocks import BlocksWidget, SequenceBlocks
 from minikv.errors import ArgumentError
 from minikv.i18n import LANGUAGES
+from tests.course.photo import photo_traits
 
 MESSAGES = Path(minikv.__file__).parent / "messages" / "widgets_blocks.toml"
 
@@ -135,14 +136,12 @@ def test_the_text_is_deterministic_and_in_the_readers_language():
     assert "块表" in text("zh")
 
 
-def test_the_photo_is_english_and_complete_in_itself():
+def test_the_photo_has_the_notes_and_names_of_its_language():
     widget = BlocksWidget("zh", num_blocks=300, block_size=16)
     widget.add_step([SequenceBlocks("甲", (2, 0), 19)], note="预填充。")
-    page = widget.photo_html()
-    assert page.isascii()
-    assert "19 hold a token" in page
-    outside = page.replace("http://www.w3.org/2000/svg", "")  # a name, not an address to fetch
-    assert "http" not in outside
+    traits = photo_traits(widget)
+    assert traits["frames"][-1]["status"].startswith("预填充。")
+    assert traits["frames"][-1]["rows"][0][0] == "甲"
     sentences = tomllib.loads(MESSAGES.read_text(encoding="utf-8"))
     assert all(sentence["en"].isascii() for sentence in sentences.values())
 
@@ -164,11 +163,12 @@ def test_a_cached_block_is_free_and_says_so():
     assert "1 of the free blocks can still be found (cached)." in widget.text()
 
 
-def test_a_note_in_both_languages_stands_in_the_picture():
-    widget = BlocksWidget("zh", num_blocks=4, block_size=8)
+@pytest.mark.parametrize(("lang", "said"), [("en", "Freed."), ("zh", "已释放。")])
+def test_a_note_in_both_languages_stands_in_the_readers(lang, said):
+    widget = BlocksWidget(lang, num_blocks=4, block_size=8)
     widget.add_step([], note={"en": "Freed.", "zh": "已释放。"})
-    assert "已释放。" in widget.text()
-    assert "Freed." in widget.photo_html()
+    assert said in widget.text()
+    assert photo_traits(widget)["frames"][-1]["status"].startswith(said)
 
 
 def test_many_owners_are_counted_in_the_cell_and_named_in_full():

@@ -209,13 +209,7 @@ def test_the_text_is_the_same_every_time_and_names_every_part():
             assert f"({num_bytes:,} B)" in widget.text()
 
 
-def test_the_photo_is_english_and_complete_in_itself():
-    page = BudgetWidget("zh", model="DeepSeek-V3", tp=8, batch=300).photo_html()
-    assert page.isascii()
-    assert 'id="photo"' in page
-    outside = page.replace("http://www.w3.org/2000/svg", "")  # a name, not an address to fetch
-    assert "http://" not in outside
-    assert "https://" not in outside
+def test_every_english_sentence_is_ascii():
     assert all(sentence["en"].isascii() for sentence in MESSAGES.values())
 
 

@@ -208,7 +208,7 @@ def test_what_cannot_be_is_refused(make):
     assert "requests ready: 1" in one.text(), "a list of ids is one prompt"
 
 
-def test_the_text_is_deterministic_and_the_picture_english(make):
+def test_the_text_and_the_picture_are_deterministic_and_in_the_readers_language(make):
     def made(lang: str) -> EngineWidget:
         widget = EngineWidget(make(), PROMPTS, GREEDY, arrivals=[0, 0, 0, 2, 2, 9], lang=lang)
         for _ in range(8):
@@ -219,10 +219,8 @@ def test_the_text_is_deterministic_and_the_picture_english(make):
         assert made(lang).text() == made(lang).text() == made("en").text(lang)
     assert made("en").text().isascii()
     assert "命中" in made("zh").text()
-    pages = [made(lang).photo_html() for lang in LANGUAGES]
-    assert pages[0] == pages[1], "no seconds in it"
-    assert pages[0].isascii()
-    assert "http" not in pages[0].replace("http://www.w3.org/2000/svg", "")
+    for lang in LANGUAGES:
+        assert made(lang).photo_html() == made(lang).photo_html(), "no seconds in it"
     sentences = tomllib.loads(MESSAGES.read_text(encoding="utf-8"))
     assert all(sentence["en"].isascii() for sentence in sentences.values())
 

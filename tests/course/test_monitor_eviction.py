@@ -95,7 +95,6 @@ def test_text_is_the_same_in_every_run_and_outlives_the_cache(model):
             gc.collect()
             made.stop()
             said.append((made.text(), made.text("zh")))
-            assert made.photo_html().isascii()
             made.close()
     assert said[0] == said[1]
     assert "H2O" in said[0][0]

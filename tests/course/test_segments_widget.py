@@ -17,6 +17,7 @@ from minikv.errors import ArgumentError, MiniKVError
 from minikv.i18n import LANGUAGES, text
 from minikv.memory import AllocatorSettings, CachingAllocator, DeviceOutOfMemory
 from minikv.units import GIB, MIB, exact_bytes
+from tests.course.photo import photo_traits
 
 MESSAGES = Path(minikv.__file__).parent / "messages" / "widgets_segments.toml"
 SETTINGS = {
@@ -331,31 +332,20 @@ def test_every_sentence_is_in_the_readers_language():
     ).summary  # fmt: skip
 
 
-def test_the_photo_is_english_and_complete_in_itself():
+def test_the_photo_has_the_notes_names_and_choices_of_its_language():
     steps = [
         Step("malloc", "权重", GIB, note="先放权重。"),
         Step("malloc", "激活", 3 * MIB, note="Then more."),
     ]
     settings = {"默认": AllocatorSettings(), "expandable": SETTINGS["expandable"]}
-    page = SegmentsWidget("zh", steps=steps, capacity=8 * GIB, settings=settings).photo_html()
-    assert page.isascii()
-    assert "Then more." in page
-    assert "allocate #2" in page, "a name in another script is its number"
-    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    widget = SegmentsWidget("zh", steps=steps, capacity=8 * GIB, settings=settings)
+    traits = photo_traits(widget)
+    frames = traits["map"]["frames"]["默认"]
+    assert "先放权重。" in frames[1]["status"]
+    assert "激活" in frames[2]["status"]
+    assert traits["form"]["setting"]["options"] == [["默认", "默认"], ["expandable", "expandable"]]
     sentences = tomllib.loads(MESSAGES.read_text(encoding="utf-8"))
     assert all(sentence["en"].isascii() for sentence in sentences.values())
-
-
-def test_the_photo_of_a_choice_in_another_script_shows_that_choice():
-    settings = {"默认": AllocatorSettings(), "可扩展": SETTINGS["expandable"]}
-    widget = SegmentsWidget("zh", steps=STORY, capacity=8 * GIB, settings=settings)
-    widget.setting = "可扩展"
-    traits = json.loads(widget.photo_html().split("const traits = ")[1].split(";\nconst listeners")[0])
-    assert traits["setting"] in traits["map"]["frames"]
-    assert traits["form"]["setting"]["options"] == [
-        ["默认", "torch's defaults"],
-        ["可扩展", "expandable_segments:True"],
-    ]
 
 
 def test_what_is_synced_is_plain_json():

@@ -130,12 +130,7 @@ def test_the_text_is_deterministic_and_in_the_readers_language(lang):
     assert len(widget.text().splitlines()) == 1 + 2 + 1
 
 
-def test_the_photo_is_english_and_complete_in_itself():
-    page = WalkWidget("zh", step=2).photo_html()
-    assert page.isascii()
-    assert "Step 2 of" in page
-    outside = page.replace("http://www.w3.org/2000/svg", "")  # a name, not an address to fetch
-    assert "http" not in outside
+def test_every_english_sentence_is_ascii():
     sentences = tomllib.loads(MESSAGES.read_text(encoding="utf-8"))
     assert all(sentence["en"].isascii() for sentence in sentences.values())
 

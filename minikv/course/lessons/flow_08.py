@@ -60,7 +60,7 @@ class FlowChart:
 
     def _box(self, number: int, box: Box) -> str:
         edge = "2px solid currentColor" if box.taken else "1px dashed currentColor"
-        fade = "" if box.taken else ";opacity:.6"
+        fade = "" if box.taken else ";opacity:.75"
         skipped = "" if box.taken else f"<i>{html.escape(self._say('skipped'))}</i>"
         lines = "".join(f"<div>{html.escape(line)}</div>" for line in box.lines)
         return (

@@ -55,13 +55,11 @@ function drawTimeline(svg, view, form, paint) {
 
 function drawMoments(table, form, moments) {
   table.hidden = !moments.length;
-  const head = form.moment_columns.map((name) => htmlElement("th", { scope: "col" }, name));
   const body = moments.map(({ key, label, does, values }) => htmlElement("tr", { "data-call": key },
     htmlElement("th", { scope: "row" }, label),
     ...values.map(({ key: name, exact }) => htmlElement("td", { "data-key": name, class: "minikv-number" }, exact)),
     htmlElement("td", {}, does)));
-  table.replaceChildren(
-    htmlElement("thead", {}, htmlElement("tr", {}, ...head)), htmlElement("tbody", {}, ...body));
+  table.replaceChildren(tableHead(form.moment_columns), htmlElement("tbody", {}, ...body));
 }
 
 function drawSums(table, sums) {

@@ -4,9 +4,11 @@ A widget is one anywidget: a module of JavaScript that draws, and traits that Py
 the style travel with the widget, so that a notebook asks nothing of the network.
 """
 
+import html
 import json
 from collections.abc import Mapping
 from importlib.resources import files
+from typing import Any
 
 
 def source(*names: str) -> str:
@@ -20,7 +22,7 @@ def source(*names: str) -> str:
 
 # The same script, with a stand-in for the kernel: it keeps the traits and answers nothing.
 _PHOTO = """<!DOCTYPE html>
-<html lang="en">
+<html lang="{lang}">
 <head>
 <meta charset="utf-8">
 <title>{title}</title>
@@ -57,10 +59,12 @@ render({{
 """
 
 
-def photo_page(title: str, esm: str, css: str, traits: Mapping[str, object]) -> str:
-    """One HTML page, complete in itself and in ASCII, that draws the widget inside ``id="photo"``.
+def photo_page(title: str, esm: str, css: str, traits: Mapping[str, Any]) -> str:
+    """One HTML page, complete in itself, that draws the widget inside ``id="photo"`` in the language of its form.
 
-    ``esm`` must name its entry point ``render``; ``traits`` are what the script reads from its model.
+    ``esm`` must name its entry point ``render``; ``traits`` are what the script reads from its model, "form" among
+    them with the "lang" of the page. The file is ASCII: other scripts are written as escapes.
     """
     data = json.dumps(dict(traits)).replace("<", "\\u003c")  # "</script>" in a name must not end the script
-    return _PHOTO.format(title=title, css=css, esm=esm, traits=data)
+    name = html.escape(title).encode("ascii", "xmlcharrefreplace").decode()
+    return _PHOTO.format(lang=traits["form"]["lang"], title=name, css=css, esm=esm, traits=data)

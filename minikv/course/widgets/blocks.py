@@ -36,15 +36,6 @@ class SequenceBlocks:
     num_tokens: int
 
 
-@dataclass(frozen=True)
-class _Step:
-    """What ``add_step`` was told; the note in each language."""
-
-    sequences: tuple[SequenceBlocks, ...]
-    note: Mapping[str, str]
-    cached: frozenset[int]
-
-
 class BlocksWidget(anywidget.AnyWidget):
     """A grid of ``num_blocks`` blocks of ``block_size`` tokens, with a slider over the steps.
 
@@ -78,8 +69,7 @@ class BlocksWidget(anywidget.AnyWidget):
         self._num_blocks, self._block_size = num_blocks, block_size
         self._turn = threading.RLock()
         self._looks: dict[str, int] = {}
-        self._steps = [_Step(tuple(sequences), {}, frozenset())]
-        first = self._frame(self._steps[0], self._lang)
+        first = self._frame(sequences)
         super().__init__(form=self._form(self._lang), frames=[first])
 
     def add_step(
@@ -91,16 +81,12 @@ class BlocksWidget(anywidget.AnyWidget):
     ) -> None:
         """Add a step, with a ``note`` that stands before its figures; who follows the latest sees it at once.
 
-        The note is text in the widget's language, or one text for each language: the picture is in English.
-        ``cached`` are the free blocks whose content can still be found. From any thread. Raises
-        ``ArgumentError`` as the class does, and then adds nothing.
+        The note is text in the widget's language, or one text for each language. ``cached`` are the free blocks whose
+        content can still be found. From any thread. Raises ``ArgumentError`` as the class does, and then adds nothing.
         """
-        notes = {self._lang: note} if isinstance(note, str) else dict(note)
-        step = _Step(tuple(sequences), notes, frozenset(cached))
+        said = note if isinstance(note, str) else note.get(self._lang, "")
         with self._turn:
-            frame = self._frame(step, self._lang)
-            self._steps.append(step)
-            self.frames = [*self.frames, frame]
+            self.frames = [*self.frames, self._frame(sequences, said, frozenset(cached))]
 
     @traitlets.validate("step")
     def _within(self, proposal: Any) -> int:
@@ -120,15 +106,11 @@ class BlocksWidget(anywidget.AnyWidget):
         return "\n".join([*lines, frame["status"]])
 
     def photo_html(self) -> str:
-        """A page that draws this widget as it is now, in English and ASCII, inside ``id="photo"``.
-
-        A note or a name in another script is left out of the picture.
-        """
-        return photo_page(text("widgets_blocks.title", "en"), self._esm, self._css, self._photo_traits())
+        """A page that draws this widget as it is now, in its language, inside ``id="photo"``."""
+        return photo_page(self.form["title"], self._esm, self._css, self._photo_traits())
 
     def _photo_traits(self) -> dict[str, Any]:
-        frames = [self._frame(step, "en", ascii_only=True) for step in self._steps]
-        return {"form": self._form("en"), "frames": frames, "step": self.step}
+        return {"form": self.form, "frames": self.frames, "step": self.step}
 
     def _form(self, lang: str) -> dict[str, Any]:
         columns = min(self._num_blocks, WIDE_COLUMNS if self._num_blocks <= 8 * WIDE_COLUMNS else 32)
@@ -150,18 +132,19 @@ class BlocksWidget(anywidget.AnyWidget):
             ],
         }
 
-    def _frame(self, step: _Step, lang: str, *, ascii_only: bool = False) -> dict[str, Any]:
+    def _frame(
+        self, sequences: Sequence[SequenceBlocks], note: str = "", cached: Collection[int] = ()
+    ) -> dict[str, Any]:
         """One step as the script draws it: a cell a block, a row a sequence, and both in one sentence."""
-        sequences, note = step.sequences, step.note.get(lang, step.note.get(self._lang, ""))
+        lang = self._lang
         filled, owners = self._fill(sequences)
         for sequence in sequences:
             self._looks.setdefault(sequence.name, len(self._looks) % SHARED_LOOK)
-        names = {s.name: s.name if not ascii_only or s.name.isascii() else "?" for s in sequences}
         cells = [
-            self._cell(block, filled[block], owners.get(block, ()), block in step.cached, names, lang)
+            self._cell(block, filled[block], owners.get(block, ()), block in cached)
             for block in range(self._num_blocks)
         ]
-        rows = [self._row(sequence, names[sequence.name]) for sequence in sequences]
+        rows = [self._row(sequence) for sequence in sequences]
         kinds = Counter(cell["kind"] for cell in cells)
         slots = (kinds["full"] + kinds["part"]) * self._block_size
         counts = dict(full=kinds["full"], part=kinds["part"], free=kinds["free"] + kinds["cached"])
@@ -169,10 +152,10 @@ class BlocksWidget(anywidget.AnyWidget):
         status = text(
             "widgets_blocks.status", lang, **counts, slots=slots, tokens=tokens, empty=slots - tokens
         )
-        if step.cached:
+        if cached:
             said = text("widgets_blocks.status_cached", lang, cached=kinds["cached"])
             status = text("widgets_blocks.with_note", lang, note=status, status=said)
-        if note and (note.isascii() or not ascii_only):
+        if note:
             status = text("widgets_blocks.with_note", lang, note=note, status=status)
         return {"cells": cells, "rows": rows, "status": status}
 
@@ -208,19 +191,12 @@ class BlocksWidget(anywidget.AnyWidget):
                 slots=slots,
             )
 
-    def _cell(
-        self,
-        block: int,
-        filled: int,
-        owners: Sequence[str],
-        cached: bool,
-        names: dict[str, str],
-        lang: str,
-    ) -> dict[str, Any]:
+    def _cell(self, block: int, filled: int, owners: Sequence[str], cached: bool) -> dict[str, Any]:
+        lang = self._lang
         unheld = "cached" if cached else "free"
         held = "full" if filled == self._block_size else "part"
         kind = held if owners else unheld
-        held_by = "+".join(names[name] for name in owners)
+        held_by = "+".join(owners)
         key = "widgets_blocks.cell" if owners else f"widgets_blocks.cell_{kind}"
         values = dict(block=block, filled=filled, block_size=self._block_size)
         label = text(key, lang, owners=held_by, **values)
@@ -236,9 +212,9 @@ class BlocksWidget(anywidget.AnyWidget):
             "look": look,
         }
 
-    def _row(self, sequence: SequenceBlocks, name: str) -> list[str]:
+    def _row(self, sequence: SequenceBlocks) -> list[str]:
         ids = ", ".join(map(str, sequence.blocks[:MAX_IDS])) + (
             ", ..." if len(sequence.blocks) > MAX_IDS else ""
         )
         empty = len(sequence.blocks) * self._block_size - sequence.num_tokens
-        return [name, f"{sequence.num_tokens:,}", f"[{ids}]", f"{empty:,}"]
+        return [sequence.name, f"{sequence.num_tokens:,}", f"[{ids}]", f"{empty:,}"]

@@ -113,12 +113,12 @@ class EngineWidget(anywidget.AnyWidget):
         return draw_text(self._picture, self._form(lang)["size"], lang)
 
     def photo_html(self) -> str:
-        """A page that draws this widget as it is now, in English and ASCII, inside ``id="photo"``."""
+        """A page that draws this widget as it is now, in its language and without seconds, inside ``id="photo"``."""
         traits = {
-            "form": self._form("en", speed=False),
-            "view": {**draw_view(self._picture, "en", speed=False), "running": False},
+            "form": self._form(self._lang, speed=False),
+            "view": {**draw_view(self._picture, self._lang, speed=False), "running": False},
         }
-        return photo_page(text("widgets_engine.title", "en"), self._esm, self._css, traits)
+        return photo_page(text("widgets_engine.title", self._lang), self._esm, self._css, traits)
 
     def _form(self, lang: str, *, speed: bool = True) -> dict[str, Any]:
         return draw_form(self._picture.pools, self._run.llm.manager.block_size, lang, speed=speed)

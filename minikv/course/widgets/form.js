@@ -13,6 +13,12 @@ function htmlElement(name, attributes = {}, ...children) {
   return element;
 }
 
+// The head of a table. The corner above the rows' own names is no heading: an empty one would be read aloud.
+function tableHead(names) {
+  return htmlElement("thead", {}, htmlElement("tr", {}, ...names.map((name) =>
+    name ? htmlElement("th", { scope: "col" }, name) : htmlElement("td"))));
+}
+
 // A select: its options are [value, text] pairs, and a value may be a number or null.
 function selectField(field, id, change) {
   const select = htmlElement("select", { id, name: field.key });

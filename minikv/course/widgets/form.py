@@ -53,10 +53,10 @@ class FormWidget(anywidget.AnyWidget):
             self.view = self._answer(self.state, self._lang)
 
     def photo_html(self) -> str:
-        """A page that draws this widget as it is now, in English and ASCII, inside ``id="photo"``."""
+        """A page that draws this widget as it is now, in its language, inside ``id="photo"``."""
         state = dict(self.state)
-        traits = {"form": self._form("en"), "state": state, "view": self._photo_view(state)}
-        return photo_page(text(f"{self._table}.title", "en"), self._esm, self._css, traits)
+        traits = {"form": self._form(self._lang), "state": state, "view": self._photo_view(state)}
+        return photo_page(text(f"{self._table}.title", self._lang), self._esm, self._css, traits)
 
     def _form(self, lang: str) -> dict[str, Any]:
         """What is written once: the labels, and where Reset returns to."""
@@ -73,7 +73,7 @@ class FormWidget(anywidget.AnyWidget):
         raise NotImplementedError
 
     def _photo_view(self, state: dict[str, Any]) -> dict[str, Any]:
-        return self._answer(state, "en")
+        return self._answer(state, self._lang)
 
 
 def select(table: str, key: str, options: Sequence[Sequence[Any]], lang: str) -> dict[str, Any]:

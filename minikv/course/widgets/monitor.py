@@ -146,8 +146,8 @@ class Monitor(anywidget.AnyWidget):
         return "\n".join(lines)
 
     def photo_html(self) -> str:
-        """A page that draws this monitor as it is now, in English and ASCII, inside ``id="photo"``."""
-        form, view = self._form("en"), self._view("en", running=False)
+        """A page that draws this monitor as it is now, in its language, inside ``id="photo"``."""
+        form, view = self._form(self._lang), self._view(self._lang, running=False)
         return photo_page(form["title"], self._esm, self._css, {"form": form, "view": view})
 
     def _form(self, lang: str) -> dict[str, Any]:

@@ -15,7 +15,5 @@ function drawParts(table, columns, rows, paint) {
       htmlElement("td", { class: "minikv-number" }, row.text),
       htmlElement("td", { class: "minikv-number", "data-key": row.key }, row.exact));
   });
-  const head = columns.map((name) => htmlElement("th", { scope: "col" }, name));
-  table.replaceChildren(
-    htmlElement("thead", {}, htmlElement("tr", {}, ...head)), htmlElement("tbody", {}, ...body));
+  table.replaceChildren(tableHead(columns), htmlElement("tbody", {}, ...body));
 }

@@ -13,7 +13,7 @@ from minikv.blocks import BlockManager
 from minikv.course.widgets.base import source
 from minikv.course.widgets.blocks import LATEST, BlocksWidget, SequenceBlocks
 from minikv.errors import ArgumentError, MiniKVError, UnknownNameError, check_count
-from minikv.i18n import LANGUAGES, text
+from minikv.i18n import text
 
 PROMPTS = (
     6,
@@ -86,7 +86,7 @@ class PoolWidget(BlocksWidget):
         return {**super()._form(lang), "title": text("widgets_pool.title", lang), **buttons}
 
     def _photo_traits(self) -> dict[str, Any]:
-        return {**super()._photo_traits(), "targets": self._choices("en")}
+        return {**super()._photo_traits(), "targets": self.targets}
 
     # What the buttons do. A forward follows each of them, so each ends with commit().
 
@@ -96,7 +96,6 @@ class PoolWidget(BlocksWidget):
         self._ended: list[str] = []
         self._next_token = 0
         self._looks.clear()
-        self._steps.clear()
         self.frames = []
         return [("reset", {})]
 
@@ -193,13 +192,10 @@ class PoolWidget(BlocksWidget):
             for name in self._running()
         ]
         cached = [b for b in range(pool.num_blocks) if not pool.ref_count(b) and pool.is_published(b)]
-        notes = {
-            lang: ("" if lang == "zh" else " ").join(_say(one, lang) for one in said) for lang in LANGUAGES
-        }
-        if len(self._steps) == HISTORY:
-            del self._steps[0]
+        note = ("" if self._lang == "zh" else " ").join(_say(one, self._lang) for one in said)
+        if len(self.frames) == HISTORY:
             self.frames = self.frames[1:]
-        self.add_step(rows, notes, cached=cached)
+        self.add_step(rows, note, cached=cached)
         self.step = LATEST
         self.targets = self._choices(self._lang)
 

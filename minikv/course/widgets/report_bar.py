@@ -46,9 +46,9 @@ class ReportBar(anywidget.AnyWidget):
         return self.summary
 
     def photo_html(self) -> str:
-        """A page that draws this bar in English and ASCII, inside ``id="photo"``."""
-        form, view = _form(self._report, "en"), _view(self._report, "en")
-        return photo_page(form["title"], self._esm, self._css, {"form": form, "view": view})
+        """A page that draws this bar, in its language, inside ``id="photo"``."""
+        traits = {"form": self.form, "view": self.view}
+        return photo_page(self.form["title"], self._esm, self._css, traits)
 
 
 def report_bar(report: "AllocationReport", lang: str = "en") -> ReportBar:

@@ -132,7 +132,7 @@ function drawSteps(model, form, last) {
     return made;
   };
   slider.addEventListener("input", () => write("step", Number(slider.value)));
-  const bar = htmlElement("div", { class: "minikv-walk" },
+  const bar = htmlElement("div", { class: "minikv-controls" },
     htmlElement("div", {}, htmlElement("label", { for: id }, form.setting.label), ...choice.parts),
     htmlElement("div", {}, button("back", -1), button("forward", 1),
       htmlElement("label", {}, htmlElement("span", {}, form.step), slider), said));

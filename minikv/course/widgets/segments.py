@@ -6,7 +6,6 @@ kernel at all. A block that stands as it stood in another frame is sent once.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import anywidget
@@ -19,7 +18,6 @@ from minikv.course.widgets.segments_drawing import (
     NAME_LOOKS,
     WAITING_LOOK,
     Drawing,
-    plain,
 )
 from minikv.course.widgets.segments_replay import Step, check_steps, replay_steps
 from minikv.errors import ArgumentError, check_count
@@ -84,7 +82,7 @@ class SegmentsWidget(anywidget.AnyWidget):
         self._looks = {name: place % NAME_LOOKS for place, name in enumerate(dict.fromkeys(names))}
         super().__init__(
             form=self._form(self._lang),
-            map=self._map(self._lang),
+            map=Drawing(self._steps, self._looks, self._lang).map(self._moments, self._settings),
             setting=next(iter(settings)),
             step=len(steps) if stop_at is None else stop_at,
         )
@@ -130,23 +128,11 @@ class SegmentsWidget(anywidget.AnyWidget):
         return self.summary
 
     def photo_html(self) -> str:
-        """A page that draws this widget as it is now, in English and ASCII, inside ``id="photo"``.
+        """A page that draws this widget as it is now, in its language, inside ``id="photo"``."""
+        traits = {name: getattr(self, name) for name in ("form", "map", "setting", "step")}
+        return photo_page(self.form["title"], self._esm, self._css, traits)
 
-        A note in another script is left out of the picture; a name in one becomes a number, and a label the
-        settings that it stands for.
-        """
-        traits = {
-            "form": self._form("en", photo=True),
-            "map": self._map("en", photo=True),
-            "setting": self.setting,
-            "step": self.step,
-        }
-        return photo_page(text("widgets_segments.title", "en"), self._esm, self._css, traits)
-
-    def _map(self, lang: str, *, photo: bool = False) -> dict[str, Any]:
-        return Drawing(self._steps, self._looks, lang, photo=photo).map(self._moments, self._settings)
-
-    def _form(self, lang: str, *, photo: bool = False) -> dict[str, Any]:
+    def _form(self, lang: str) -> dict[str, Any]:
         def say(key: str, **values: object) -> str:
             return text(f"widgets_segments.{key}", lang, **values)
 
@@ -154,7 +140,7 @@ class SegmentsWidget(anywidget.AnyWidget):
         scale = max((view.total_size for moment in moments for view in moment.segments), default=1)
         device = dict(capacity=format_bytes(self._capacity), others=format_bytes(self._non_torch))
         shown = [*self._looks][:MAX_NAMES]
-        legend = [[self._looks[name], plain(name, self._looks, photo)] for name in shown]
+        legend = [[self._looks[name], name] for name in shown]
         if len(self._looks) > MAX_NAMES:
             legend.append([-1, say("more_names", count=len(self._looks) - MAX_NAMES)])
         legend.append([CACHED_LOOK, say("legend_cached")])
@@ -167,10 +153,7 @@ class SegmentsWidget(anywidget.AnyWidget):
             "setting": {
                 "key": "setting",
                 "label": say("setting"),
-                "options": [
-                    [label, label if label.isascii() or not photo else _in_words(chosen)]
-                    for label, chosen in self._settings.items()
-                ],
+                "options": [[label, label] for label in self._settings],
             },
             "step": say("step"),
             "step_value": say("step_value", step="{step}", last="{last}"),
@@ -183,17 +166,6 @@ class SegmentsWidget(anywidget.AnyWidget):
             "empty": say("empty"),
             "figures": [[key, say(key)] for key in FIGURES],
         }
-
-
-def _in_words(settings: AllocatorSettings) -> str:
-    """What these settings change, in the words of ``PYTORCH_CUDA_ALLOC_CONF``."""
-    values = {field.name: (getattr(settings, field.name), field.default) for field in fields(settings)}
-    changed = [
-        f"{name}:{dict(value) if isinstance(value, Mapping) else value}"
-        for name, (value, default) in values.items()
-        if value != default
-    ]
-    return ",".join(changed) or text("widgets_segments.default", "en")
 
 
 def _check_settings(settings: Any) -> None:

@@ -17,10 +17,10 @@ FIGURES = ("allocated", "cached", "reserved", "peak_reserved", "inactive_split",
 
 
 class Drawing:
-    """Frames as segments.js draws them. ``looks`` says the look of each name; ``photo``: in ASCII only."""
+    """Frames as segments.js draws them. ``looks`` says the look of each name."""
 
-    def __init__(self, steps: Sequence[Step], looks: Mapping[str, int], lang: str, *, photo: bool = False):
-        self._steps, self._looks, self._lang, self._photo = steps, looks, lang, photo
+    def __init__(self, steps: Sequence[Step], looks: Mapping[str, int], lang: str):
+        self._steps, self._looks, self._lang = steps, looks, lang
         self._blocks: dict[Any, int] = {}  # what was drawn before, and its place in the list that travels
         self._segments: dict[Any, int] = {}
         self._block_list: list[dict[str, Any]] = []
@@ -41,9 +41,6 @@ class Drawing:
 
     def _say(self, key: str, **values: object) -> str:
         return text(f"widgets_segments.{key}", self._lang, **values)
-
-    def _name(self, name: str) -> str:
-        return plain(name, self._looks, self._photo)
 
     def _frame(
         self, place: int, before: Moment, moment: Moment, settings: AllocatorSettings
@@ -79,10 +76,10 @@ class Drawing:
         if place == 0:
             return self._say("start")
         step = self._steps[place - 1]
-        name = self._name(step.name)
+        name = step.name
         did = self._say(f"did_{step.kind}", name=name, size=exact_bytes(step.size), stream=step.stream)
         said = [self._say("did", step=place, last=len(self._steps), did=did)]
-        if step.note and (step.note.isascii() or not self._photo):
+        if step.note:
             said.append(step.note)
         if moment.error is not None:
             said += [moment.error.text(self._lang), self._say("lost", name=name)]
@@ -116,17 +113,11 @@ class Drawing:
         if key not in self._blocks:
             self._blocks[key] = len(self._block_list)
             sizes = dict(size=exact_bytes(block.size), requested=exact_bytes(block.requested_size))
-            shown = self._name(name)
             looks = {"cached": CACHED_LOOK, "waiting": WAITING_LOOK}
             drawn = {
-                "label": self._say(f"block_{state}", name=shown, offset=exact_bytes(offset), **sizes),
-                "short": self._say(f"short_{state}", name=shown, size=format_bytes(block.size)),
+                "label": self._say(f"block_{state}", name=name, offset=exact_bytes(offset), **sizes),
+                "short": self._say(f"short_{state}", name=name, size=format_bytes(block.size)),
                 "look": looks.get(state, self._looks.get(name, 0)),
             }
-            self._block_list.append({**drawn, "name": shown, "state": state, "size": block.size})
+            self._block_list.append({**drawn, "name": name, "state": state, "size": block.size})
         return self._blocks[key]
-
-
-def plain(name: str, known: Mapping[str, Any], photo: bool) -> str:
-    """A name as it is drawn: in the picture, which is ASCII, one in another script is its number."""
-    return name if name.isascii() or not photo else f"#{[*known].index(name) + 1}"

@@ -4,9 +4,7 @@
 
 function drawTable(table, columns, rows) {
   table.hidden = !rows.length;
-  const head = columns.map((name) => htmlElement("th", { scope: "col" }, name));
   const body = rows.map(({ key, label, values }) => htmlElement("tr", { "data-key": key },
     htmlElement("th", { scope: "row" }, label), ...values.map((value) => htmlElement("td", {}, value))));
-  table.replaceChildren(
-    htmlElement("thead", {}, htmlElement("tr", {}, ...head)), htmlElement("tbody", {}, ...body));
+  table.replaceChildren(tableHead(columns), htmlElement("tbody", {}, ...body));
 }

@@ -1,0 +1,67 @@
+"""Every widget in JupyterLab, on one kernel: the keys are the widget's, the kernel answers, both themes can be read."""
+
+import pytest
+
+from minikv.i18n import LANGUAGES
+from tests.browser.conftest import REPOSITORY
+from tests.browser.lab import ACTIVE_CELL, change_theme
+from tests.course.widget_cases import WIDGETS
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+SETUP = """
+import sys
+from contextlib import ExitStack
+sys.path.insert(0, {root!r})
+from tests.course.widget_cases import CASES
+after, made = ExitStack(), {{kind.__name__: make for kind, make in CASES.items()}}"""
+SHOW = "widget = made[{name!r}]({lang!r}, after)\ndisplay(widget)"
+# What the keyboard turns or presses in a widget: its first control, by the first of these keys that changes it.
+KEYS = {"select-one": ("ArrowDown", "ArrowUp"), "range": ("ArrowRight", "ArrowLeft"), "button": ("Enter",)}
+SHOWN = """(root) => [root.dataset.running, ...[...root.querySelectorAll("[role=status], svg, td, dd")]
+  .map((one) => one.outerHTML)].join()"""
+
+
+# A pattern that the script chose and the style of another widget on the page took away.
+UNPAINTED = """() => [...document.querySelectorAll('.minikv-widget [fill^="url(#"]')]
+  .filter((one) => !getComputedStyle(one).fill.includes(one.getAttribute("fill").slice(5, -1))).length"""
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_the_keys_are_the_widgets_and_the_kernel_answers(lang, lab, watched_page, screenshot):
+    sources = [SETUP.format(root=str(REPOSITORY))]
+    sources += [SHOW.format(name=kind.__name__, lang=lang) for kind in WIDGETS]
+    watched = watched_page(lab.origin)
+    page = watched.page
+    lab.open_cells(page, *sources)
+    assert lab.run_all(page) == []
+    page.wait_for_function(
+        f"document.querySelectorAll('.minikv-widget').length === {len(WIDGETS)}", timeout=60_000
+    )
+    roots = page.locator(".minikv-widget").all()
+    for kind, root in zip(WIDGETS, roots, strict=True):
+        control = root.locator("select, input[type=range], button").first
+        if control.count() == 0:
+            assert kind.__name__ == "ReportBar"
+            continue
+        control.focus()
+        cell, shown = page.evaluate(ACTIVE_CELL), root.evaluate(SHOWN)
+        read = "(one) => one.tagName === 'BUTTON' ? '' : one.value"
+        value = control.evaluate(read)
+        for key in KEYS[control.evaluate("(one) => one.type")]:
+            page.keyboard.press(key)
+            if control.evaluate(read) != value:
+                break
+        page.wait_for_function(
+            f"([root, shown]) => ({SHOWN})(root) !== shown",
+            arg=[root.element_handle(), shown],
+            timeout=30_000,
+        )
+        assert page.evaluate(ACTIVE_CELL) == cell, f"{kind.__name__}: the keys belong to the widget"
+        assert control.evaluate("(one) => one === document.activeElement")
+    assert page.evaluate(UNPAINTED) == 0
+    for theme in ("Dark", "Light"):
+        change_theme(page, theme)
+        for kind, root in zip(WIDGETS, roots, strict=True):
+            screenshot(root, f"lab_{kind.__name__}_{lang}_{theme.lower()}")
+    watched.assert_clean()
