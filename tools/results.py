@@ -1,7 +1,7 @@
 """RESULTS.md: every figure that was measured, as tables made from ``benchmarks/results``. Nobody types a number there.
 
-python -m tools.results            write RESULTS.md
-python -m tools.results --check    fail where RESULTS.md is not what the files say
+python -m tools.results            write RESULTS.md, and the tables of the READMEs
+python -m tools.results --check    fail where one of them is not what the files say
 """
 
 import argparse
@@ -80,17 +80,28 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
+def pages(results: dict[str, dict[str, Any]]) -> dict[Path, str]:
+    """What RESULTS.md and the tables of both READMEs have to say."""
+    from tools.highlights import READMES, filled
+
+    texts = {ROOT / "RESULTS.md": text_of(results)}
+    for lang, name in READMES.items():
+        texts[ROOT / name] = filled((ROOT / name).read_text(encoding="utf-8"), results, lang)
+    return texts
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where the file is stale")
     options = parser.parse_args()
-    text, path = text_of(load(ROOT / RESULTS)), ROOT / "RESULTS.md"
-    if not options.check:
-        path.write_text(text, encoding="utf-8")
-    elif not path.is_file() or path.read_text(encoding="utf-8") != text:
-        print(f"RESULTS.md is not what {RESULTS} says: run python -m tools.results")
-        return 1
-    return 0
+    code = 0
+    for path, text in pages(load(ROOT / RESULTS)).items():
+        if not options.check:
+            path.write_text(text, encoding="utf-8")
+        elif not path.is_file() or path.read_text(encoding="utf-8") != text:
+            print(f"{path.name} is not what {RESULTS} says: run python -m tools.results")
+            code = 1
+    return code
 
 
 if __name__ == "__main__":

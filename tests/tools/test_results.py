@@ -5,11 +5,32 @@ import re
 
 import pytest
 
-from tools.results import RESULTS, ROOT, load, number, text_of
+from tools.highlights import READMES, filled, table
+from tools.results import RESULTS, ROOT, load, number, pages, text_of
 
 
-def test_results_md_is_what_the_files_say():
-    assert (ROOT / "RESULTS.md").read_text(encoding="utf-8") == text_of(load(ROOT / RESULTS))
+def test_results_md_and_the_readmes_are_what_the_files_say():
+    texts = pages(load(ROOT / RESULTS))
+    assert {path.name for path in texts} == {"RESULTS.md", *READMES.values()}
+    for path, text in texts.items():
+        assert path.read_text(encoding="utf-8") == text, path.name
+
+
+@pytest.mark.parametrize("lang", READMES)
+def test_what_a_readme_shows_of_a_row_follows_the_row(lang):
+    results = load(ROOT / RESULTS)
+    row = next(row for row in results["kv_bytes"]["rows"] if "160 tokens at once, int8" in row["claim"])
+    row |= {"ours": 12345.0, "holds": False}
+    assert "12,345" in table(results, lang)
+    assert table(results, lang).count("**") == 2 * sum(
+        "**" in line for line in table(results, lang).splitlines()
+    )
+    results["kv_bytes"]["rows"].append(row)
+    with pytest.raises(LookupError, match="2 rows"):
+        table(results, lang)
+    for readme in ("no place", "<!-- results -->\n<!-- /results -->\n" * 2):
+        with pytest.raises(LookupError, match="places"):
+            filled(readme, load(ROOT / RESULTS), lang)
 
 
 def test_every_row_of_every_file_is_told():

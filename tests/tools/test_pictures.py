@@ -1,0 +1,25 @@
+"""The READMEs' pictures are those of the notebooks, and each is shown."""
+
+import pytest
+
+from tools.pictures import FOLDER, ROOT, picture, pictures
+
+
+def test_the_pictures_are_the_notebooks():
+    found = pictures()
+    assert set(found) == set(FOLDER.iterdir())
+    for path, data in found.items():
+        assert path.read_bytes() == data, f"{path.name}: run python -m tools.pictures"
+        assert data.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("name", "ending"), [("README.md", ".png"), ("README.zh.md", ".zh.png")])
+def test_each_readme_shows_those_of_its_language(name, ending):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for kind in ("engine", "budget"):
+        assert text.count(f"docs/images/{kind}{ending})") == 1
+
+
+def test_a_cell_without_a_picture_is_named():
+    with pytest.raises(LookupError, match="0 pictures in cell nowhere of 11"):
+        picture("en", "11_the_engine", "nowhere")
