@@ -1,0 +1,402 @@
+# %% [meta]
+# number = "E"
+# slug = "cheat_sheet"
+# needs = ["02"]
+# rooms = ["plan", "blocks", "kernels", "memory"]
+# minutes = 20
+# [title]
+# en = "Which formula, and which call? A cheat-sheet"
+# zh = "哪个公式，哪次调用？公式速查"
+# [t4]
+# en = "Arithmetic on the CPU: a T4 shows the same numbers."
+# zh = "全是 CPU 上的算术：T4 上看到的数字相同。"
+
+# %% [markdown] key="question" lang="en"
+# ## The question
+#
+# "How much GPU memory will the KV cache use for my model?"
+# In November 2025 somebody offers a script that answers this question of many users ([vLLM #29736](https://github.com/vllm-project/vllm/pull/29736)).
+# It computes from `num_hidden_layers` and `hidden_size`, "using the standard KV sizing formula".
+# That formula is older than GQA: for the model below its answer is too large, and the first cell prints how many times.
+#
+# A formula is remembered more easily than what its symbols stand for. So here is every formula of the course: its symbols with their units, the call that computes it, its value, and the lesson that derives it.
+# **One config throughout**: Llama-3.1-8B in bf16 on one H100, blocks of 16 tokens, 32 sequences of 8,192 tokens each. Where something else is needed, the code names it.
+# A number in a table is the number of its printed line below.
+# Put your own model, card and load into the first code cell, and run all.
+#
+# The lessons reuse letters. On this page these have one meaning each:
+#
+# | symbol | meaning | unit |
+# |---|---|---|
+# | $L$ | layers that cache | layers |
+# | $H_q$, $H$ | query heads, KV heads | heads a layer |
+# | $D$ | elements of a head, `head_dim` | elements |
+# | $s$ | size of a cached element (bf16: 2) | bytes |
+# | $k$ | K and V of one token, in all layers | bytes a token |
+# | $n$, $n_i$ | tokens of a sequence, of sequence $i$ | tokens |
+# | $b$ | sequences in a batch | sequences |
+# | $P$, $N$ | block size; blocks of the pool | tokens a block; blocks |
+# | $W$ | weights that a step reads | bytes |
+# | $\beta$, $\pi$ | bandwidth and FLOP rate | bytes/s, FLOP/s |
+#
+# What else a formula needs is explained in its row, and holds there alone.
+# The words are in the [glossary](F_glossary.ipynb).
+# %% [markdown] key="question" lang="zh" src="172ff23f"
+# ## 问题
+#
+# “How much GPU memory will the KV cache use for my model?”（我的模型，KV 缓存要占多少显存？）
+# 2025 年 11 月，有人看到很多用户问这个问题，写了一个脚本来回答（[vLLM #29736](https://github.com/vllm-project/vllm/pull/29736)）。
+# 脚本只看 `num_hidden_layers` 和 `hidden_size`，用的是“标准的 KV 公式”。
+# 那个公式比 GQA 还老：用在下面这个模型上，结果偏大，大几倍由第一个单元格打印。
+#
+# 公式好记，符号指什么却容易忘。这里是全课程的公式：符号和单位、算它的调用、算出的值，以及推导它的那一课。
+# **从头到尾用同一个配置**：一块 H100 上的 Llama-3.1-8B，bf16，块大小 16，32 条序列，每条 8,192 个 token。需要别的配置时，代码里写明。
+# 表里的序号，就是下面打印出来的那一行的序号。
+# 把第一个代码单元格换成你自己的模型、显卡和负载，全部重跑一遍即可。
+#
+# 各课的字母有重复。在这一页，下面这些字母各只有一个意思：
+#
+# | 符号 | 含义 | 单位 |
+# |---|---|---|
+# | $L$ | 有缓存的层数 | 层 |
+# | $H_q$、$H$ | query 头数、KV 头数 | 头 / 层 |
+# | $D$ | 一个头的元素数，即头维度（`head_dim`） | 元素 |
+# | $s$ | 缓存里一个元素的大小（bf16 为 2） | 字节 |
+# | $k$ | 一个 token 在所有层的 K 和 V | 字节 / token |
+# | $n$、$n_i$ | 一条序列（第 $i$ 条）的 token 数 | token |
+# | $b$ | 一批的序列数 | 条 |
+# | $P$、$N$ | 块大小；块池的块数 | token / 块；块 |
+# | $W$ | 一步要读的权重 | 字节 |
+# | $\beta$、$\pi$ | 带宽、算力 | 字节/秒、FLOP/秒 |
+#
+# 公式里的其他字母在各自那一行说明，也只在那一行有效。
+# 词义见[术语表](F_glossary.ipynb)。
+
+# %% key="config"
+from minikv.plan import CacheSpec, find_gpu, find_model, plan_memory
+from minikv.units import GIB, MIB
+
+model, card, block_size = "Llama-3.1-8B", "H100 SXM 80GB", 16
+batch, context = 32, 8_192
+
+spec = CacheSpec.from_config(model)
+k = spec.bytes_for(1)
+layer = spec.layers[0]
+print(t("config", model=model, card=card, layers=len(spec.layers), heads=layer.kv_heads, dim=layer.k_dim))
+print(t("old_formula", times=2 * len(spec.layers) * find_model(model).config["hidden_size"] * 2 / k))
+
+# %% [markdown] key="bytes" lang="en"
+# ## Bytes of a token
+#
+# | | what | formula | lesson |
+# |---|---|---|---|
+# | 1 | a token | $k = 2 \, L \, H \, D \, s$ | [02](02_how_many_bytes.ipynb) |
+# | 2 | the same, each row with a scale of $z$ bytes | $k = 2 \, L \, H \, (D \, s + z)$ | [13](13_half_the_bytes.ipynb) |
+# | 3 | the same, on each of $t$ ranks | $k_t = 2 \, L \, \max(1, H / t) \, D \, s$ | [12](12_beyond_one_gpu.ipynb) |
+# | 4 | MLA, latent: $c$ elements of latent, $r$ of rope key | $k = L \, (c + r) \, s$ | [03](03_the_2_86x_mistake.ipynb) |
+# | 5 | MLA, expanded: $d$ elements of K without position, $v$ of V, a head | $k = L \, H_q \, (d + r + v) \, s$ | [03](03_the_2_86x_mistake.ipynb) |
+# | 6 | a sequence, layer $l$ with a window of $w_l$ tokens ($\infty$: none) | $\sum_l \min(n, w_l - 1) \cdot 2 \, H \, D \, s$ | [02](02_how_many_bytes.ipynb) |
+#
+# Lines 1 to 5 in bytes a token, line 6 in bytes.
+# %% [markdown] key="bytes" lang="zh" src="71e75746"
+# ## 一个 token 的字节
+#
+# | | 算什么 | 公式 | 课 |
+# |---|---|---|---|
+# | 1 | 一个 token | $k = 2 \, L \, H \, D \, s$ | [02](02_how_many_bytes.ipynb) |
+# | 2 | 每行另带 $z$ 字节的缩放因子 | $k = 2 \, L \, H \, (D \, s + z)$ | [13](13_half_the_bytes.ipynb) |
+# | 3 | 分到 $t$ 个 rank，每个 rank 上 | $k_t = 2 \, L \, \max(1, H / t) \, D \, s$ | [12](12_beyond_one_gpu.ipynb) |
+# | 4 | MLA，存潜在向量（latent）：潜在向量 $c$ 个元素，rope key $r$ 个 | $k = L \, (c + r) \, s$ | [03](03_the_2_86x_mistake.ipynb) |
+# | 5 | MLA，展开：每个头的 K 不含位置的部分 $d$ 个元素，V $v$ 个 | $k = L \, H_q \, (d + r + v) \, s$ | [03](03_the_2_86x_mistake.ipynb) |
+# | 6 | 一条序列，第 $l$ 层的窗口为 $w_l$ 个 token（没有窗口则为 $\infty$） | $\sum_l \min(n, w_l - 1) \cdot 2 \, H \, D \, s$ | [02](02_how_many_bytes.ipynb) |
+#
+# 第 1 到 5 行的单位是字节 / token，第 6 行是字节。
+
+# %% key="bytes_code"
+print(t("f1", value=spec.bytes_for(1)))
+print(t("f2", value=CacheSpec.from_config(model, kv_dtype="int8").bytes_for(1)))
+print(t("f3", value=CacheSpec.from_config(model, tp=4).bytes_for(1)))
+print(t("f4", value=CacheSpec.from_config("DeepSeek-V3", layout="hf").bytes_for(1)))
+print(t("f5", value=CacheSpec.from_config("DeepSeek-V3", layout="hf-expanded").bytes_for(1)))
+print(t("f6", value=CacheSpec.from_config("Gemma-3-27B").bytes_for(context), tokens=context))
+
+# %% [markdown] key="blocks" lang="en"
+# ## Blocks and addresses
+#
+# | | what | formula | lesson |
+# |---|---|---|---|
+# | 7 | blocks of a sequence, in blocks; its empty slots, in tokens | $\lceil n / P \rceil$ and $\lceil n / P \rceil P - n$ | [00](00_start_here.ipynb) |
+# | 8 | slot of the token at position $i$ (from 0), with the block table $\text{table}$ | $\text{table}[\lfloor i / P \rfloor] \cdot P + i \bmod P$ | [09](09_pages_and_blocks.ipynb) |
+# | 9 | byte of the element $(i_1, \dots)$ of a tensor: offset $o$ and strides $t_j$ in elements | $s \, (o + \sum_j i_j \, t_j)$ | [05](05_owned_and_borrowed.ipynb), [06](06_the_linear_cache.ipynb) |
+# | 10 | what a view keeps alive beside its own bytes; $S$: storage, $U$: bytes that it touches | $S - U$ | [05](05_owned_and_borrowed.ipynb) |
+# | 11 | bytes wasted with $b$ rows of $M$ tokens each | $(b \, M - \sum_i n_i) \, k$ | [06](06_the_linear_cache.ipynb) |
+# | 12 | bytes wasted with blocks | $\sum_i (\lceil n_i / P \rceil P - n_i) \, k$ | [06](06_the_linear_cache.ipynb) |
+# | 13 | reference count of block $j$, in holders; it is free where the sum is 0 | $\sum_i [\, j \in \text{table}_i \,]$ | [09](09_pages_and_blocks.ipynb), [B](B_bug_museum.ipynb) |
+# %% [markdown] key="blocks" lang="zh" src="3eab39f4"
+# ## 块与地址
+#
+# | | 算什么 | 公式 | 课 |
+# |---|---|---|---|
+# | 7 | 一条序列的块数（块），以及空槽位（token） | $\lceil n / P \rceil$，$\lceil n / P \rceil P - n$ | [00](00_start_here.ipynb) |
+# | 8 | 位置 $i$（从 0 数）的 token 在哪个槽位，$\text{table}$ 是块表 | $\text{table}[\lfloor i / P \rfloor] \cdot P + i \bmod P$ | [09](09_pages_and_blocks.ipynb) |
+# | 9 | 张量的元素 $(i_1, \dots)$ 在第几个字节：偏移 $o$ 和步幅 $t_j$ 以元素计 | $s \, (o + \sum_j i_j \, t_j)$ | [05](05_owned_and_borrowed.ipynb)、[06](06_the_linear_cache.ipynb) |
+# | 10 | 视图在自身之外连带占住多少：$S$ 是存储，$U$ 是它碰到的字节 | $S - U$ | [05](05_owned_and_borrowed.ipynb) |
+# | 11 | $b$ 行、每行预留 $M$ 个 token，浪费的字节 | $(b \, M - \sum_i n_i) \, k$ | [06](06_the_linear_cache.ipynb) |
+# | 12 | 分块时浪费的字节 | $\sum_i (\lceil n_i / P \rceil P - n_i) \, k$ | [06](06_the_linear_cache.ipynb) |
+# | 13 | 块 $j$ 的引用计数（有几个持有者），为 0 即空闲 | $\sum_i [\, j \in \text{table}_i \,]$ | [09](09_pages_and_blocks.ipynb)、[B](B_bug_museum.ipynb) |
+
+# %% key="blocks_code"
+import torch
+
+from minikv.blocks import BlockManager
+from minikv.memory import ownership
+from minikv.plan.pool import sequence_bytes
+
+manager = BlockManager(num_blocks=400, block_size=block_size)
+manager.allocate("first", range(1_000))
+used = manager.stats().pools[0].used
+print(t("f7", tokens=1_000, blocks=used, empty=used * block_size - 1_000))
+print(t("f8", position=999, slot=int(manager.slot_mapping("first", 999, 1_000)[0])))
+
+cache = torch.empty(2, layer.kv_heads, context, layer.k_dim, dtype=torch.bfloat16)
+one = cache[1, 3, 100]
+print(t("f9", place="[1, 3, 100, 0]", stride=cache.stride(), byte=one.data_ptr() - cache.data_ptr()))
+print(t("f10", own=ownership(one).touched_bytes, kept=ownership(one).keeps_alive_bytes / MIB))
+
+lengths = [1_000] * (batch - 1) + [context]
+held = sum(spec.bytes_for(n) for n in lengths)
+print(t("f11", short=batch - 1, long=context, gib=(batch * spec.bytes_for(context) - held) / GIB))
+print(t("f12", mib=(sum(sequence_bytes(spec, n, block_size) for n in lengths) - held) / MIB))
+manager.fork("first", "second")
+tables = [manager.block_table(name) for name in manager.sequences()]
+print(t("f13", block=0, tables=sum(0 in table for table in tables), holders=manager.pools[0].ref_count(0)))
+
+# %% [markdown] key="memory" lang="en"
+# ## Memory of a GPU
+#
+# | | what | formula | lesson |
+# |---|---|---|---|
+# | 14 | bytes for the pool: all memory $T$, share $u$, taken $o$, peak and current of torch's allocator $p$ and $c$, all in bytes | $\lfloor T \, u \rfloor - o - p + c$ | [08](08_allocate_kv_cache.ipynb) |
+# | 15 | its blocks, $A$ being line 14 | $N = \lfloor A / (P \, k) \rfloor$ | [08](08_allocate_kv_cache.ipynb) |
+# | 16 | the same share $f$ elsewhere, in the order minikv, vLLM, SGLang, TensorRT-LLM; $o$: taken before loading, $w$ weights, $a$ activations | $fT - o - w - a$, $\;fT - w - a$, $\;f(T - o) - w$, $\;f(T - o - w - a)$ | [D](D_other_engines.ipynb) |
+# | 17 | bytes read and written when a cache grows by joining, for $g$ tokens after a prompt of $n$ | $b \, k \, g \, (2n + g + 1)$ | [07](07_allocate_once.ipynb) |
+# | 18 | the same, written to slots | $2 \, b \, k \, g$ | [07](07_allocate_once.ipynb) |
+# | 19 | what torch's allocator gives for a request of $x$ bytes; a segment for it | $512 \lceil x / 512 \rceil$; 2 MiB up to 1 MiB, 20 MiB below 10 MiB, then in steps of 2 MiB | [07](07_allocate_once.ipynb) |
+# | 20 | used on the GPU $G$, with allocated $A$, pinned $Q$, reserved $R$: live, pinned, returnable, outside torch | $G = A + Q + (R - A - Q) + (G - R)$ | [16](16_where_did_6gb_go.ipynb) |
+# %% [markdown] key="memory" lang="zh" src="3e4a7f6b"
+# ## 一块 GPU 的显存
+#
+# | | 算什么 | 公式 | 课 |
+# |---|---|---|---|
+# | 14 | 块池的字节数。除比例 $u$ 外，各项也以字节计：全部显存 $T$，已占用 $o$，torch 分配器的峰值 $p$ 和当前值 $c$ | $\lfloor T \, u \rfloor - o - p + c$ | [08](08_allocate_kv_cache.ipynb) |
+# | 15 | 块数，$A$ 是第 14 行的结果 | $N = \lfloor A / (P \, k) \rfloor$ | [08](08_allocate_kv_cache.ipynb) |
+# | 16 | 同样的比例 $f$，依次为 minikv、vLLM、SGLang、TensorRT-LLM；$o$ 加载前已占用，$w$ 权重，$a$ 激活 | $fT - o - w - a$，$fT - w - a$，$f(T - o) - w$，$f(T - o - w - a)$ | [D](D_other_engines.ipynb) |
+# | 17 | 靠拼接增长的缓存，提示词 $n$ 个 token 之后再来 $g$ 个，读写的字节 | $b \, k \, g \, (2n + g + 1)$ | [07](07_allocate_once.ipynb) |
+# | 18 | 同样的 token，写入槽位 | $2 \, b \, k \, g$ | [07](07_allocate_once.ipynb) |
+# | 19 | 申请 $x$ 字节，torch 的分配器给多少；为它开的段多大 | $512 \lceil x / 512 \rceil$；1 MiB 以内开 2 MiB，不到 10 MiB 开 20 MiB，再大则取 2 MiB 的整数倍 | [07](07_allocate_once.ipynb) |
+# | 20 | GPU 上的总占用 $G$；已分配 $A$，被钉住 $Q$，已保留 $R$。四项依次是：存活、被钉住、可归还、torch 之外 | $G = A + Q + (R - A - Q) + (G - R)$ | [16](16_where_did_6gb_go.ipynb) |
+
+# %% key="memory_code"
+from minikv.memory import CachingAllocator
+from minikv.memory.allocator_rules import divisions_by_interval, round_size, segment_size
+from minikv.plan.other_engines import OPTIONS, Startup, pool_bytes
+
+budget = plan_memory(model, gpu=card, batch=batch, context=context, block_size=block_size)
+terms = budget.measured_form()
+print(t("f14", gib=terms["available"] / GIB))
+print(t("f15", blocks=budget.num_blocks, tokens=budget.max_tokens))
+pools = [pool_bytes(engine, Startup.of(budget), 0.9) / GIB for engine in OPTIONS]
+print(t("f16", pools=", ".join(f"{pool:.1f}" for pool in pools)))
+
+steps = 1_024
+print(t("f17", gib=batch * k * steps * (2 * context + steps + 1) / GIB, steps=steps))
+print(t("f18", gib=2 * batch * k * steps / GIB, steps=steps))
+
+asked = context * layer.token_bytes + 100
+rounded = round_size(asked, divisions_by_interval(1))
+print(t("f19", asked=asked, rounded=rounded, segment=segment_size(rounded) // MIB))
+
+allocator = CachingAllocator(capacity=80 * GIB)
+kept, gone = allocator.malloc(asked // 10), allocator.malloc(asked // 10)
+allocator.free(gone)
+stats = allocator.memory_stats()
+live, reserved, pinned = (stats[f"{name}_bytes.all.current"] / MIB for name in ("allocated", "reserved", "inactive_split"))
+print(t("f20", live=live, pinned=pinned, returnable=reserved - live - pinned, reserved=reserved))
+
+# %% [markdown] key="time" lang="en"
+# ## Time of a step
+#
+# | | what | formula | lesson |
+# |---|---|---|---|
+# | 21 | FLOPs of a token with the weights; $h$: `hidden_size`, $m$: `intermediate_size` | $2 L \, (h \, (2 H_q + 2 H) \, D + 3 \, h \, m)$ | [01](01_why_a_cache.ipynb) |
+# | 22 | FLOPs of a query token with one cached token | $4 \, L \, H_q \, D$ | [01](01_why_a_cache.ipynb) |
+# | 23 | tokens from which attention costs more than the weights | $\lfloor p / a \rfloor + 1$, with $p$ of line 21 and $a$ of line 22 | [01](01_why_a_cache.ipynb) |
+# | 24 | the ridge point, in FLOP a byte | $\pi / \beta$ | [04](04_the_roofline.ipynb) |
+# | 25 | intensity of a decode step, in FLOP a byte; $a$ as in line 22, $f$: line 21 and the output layer | $b \, (f + n \, a) / (W + b \, n \, k)$ | [04](04_the_roofline.ipynb) |
+# | 26 | its least time; $F$: FLOPs, $M$: bytes of the step | $\max(F / \pi, M / \beta)$ | [04](04_the_roofline.ipynb) |
+# | 27 | tokens a second, $x$ and $y$ in seconds: what a step costs, and what each sequence adds | $b / (x + y \, b)$ | [11](11_the_engine.ipynb) |
+# | 28 | bytes that attention moves in one layer: K and V, queries and results, block tables | $2 H D s \sum n_i + 2 \, b \, H_q D s + 4 \sum \lceil n_i / P \rceil$ | [10](10_kernels.ipynb) |
+# | 29 | attention; $M$ is 0 or $-\infty$ | $\text{softmax}(Q K^{\top} / \sqrt{D} + M) \, V$ | [01](01_why_a_cache.ipynb) |
+# | 30 | the same from parts $j$, each with its own sum | $\ell = \ln \sum_j e^{\ell_j}$, out $= \sum_j e^{\ell_j - \ell} \, \text{out}_j$ | [10](10_kernels.ipynb) |
+# | 31 | swap a sequence out and in, rates $r$ in bytes/s | $n \, k / r_\text{out} + n \, k / r_\text{in}$ | [12](12_beyond_one_gpu.ipynb) |
+# | 32 | compute it again, $v$ tokens/s | $n / v$ | [12](12_beyond_one_gpu.ipynb) |
+# | 33 | prefill speed at which both take as long | $1 / (k / r_\text{out} + k / r_\text{in})$ | [12](12_beyond_one_gpu.ipynb) |
+# %% [markdown] key="time" lang="zh" src="3ff91ae0"
+# ## 一步的时间
+#
+# | | 算什么 | 公式 | 课 |
+# |---|---|---|---|
+# | 21 | 一个 token 与权重运算的 FLOP；$h$ 是 `hidden_size`，$m$ 是 `intermediate_size` | $2 L \, (h \, (2 H_q + 2 H) \, D + 3 \, h \, m)$ | [01](01_why_a_cache.ipynb) |
+# | 22 | 一个 query token 与一个缓存 token 运算的 FLOP | $4 \, L \, H_q \, D$ | [01](01_why_a_cache.ipynb) |
+# | 23 | 从多少个 token 起，注意力比权重更费算力 | $\lfloor p / a \rfloor + 1$，$p$、$a$ 即第 21、22 行 | [01](01_why_a_cache.ipynb) |
+# | 24 | 拐点（ridge point），FLOP/字节 | $\pi / \beta$ | [04](04_the_roofline.ipynb) |
+# | 25 | 一步解码的算术强度，FLOP/字节；$a$ 即第 22 行，$f$ 是第 21 行再加输出层 | $b \, (f + n \, a) / (W + b \, n \, k)$ | [04](04_the_roofline.ipynb) |
+# | 26 | 这一步至少要多久；$F$、$M$ 是这一步的 FLOP 和字节 | $\max(F / \pi, M / \beta)$ | [04](04_the_roofline.ipynb) |
+# | 27 | 每秒的 token 数；$x$ 是一步的固定开销，$y$ 是每多一条序列的开销，单位都是秒 | $b / (x + y \, b)$ | [11](11_the_engine.ipynb) |
+# | 28 | 一层注意力要搬的字节：K 和 V，query 和结果，块表 | $2 H D s \sum n_i + 2 \, b \, H_q D s + 4 \sum \lceil n_i / P \rceil$ | [10](10_kernels.ipynb) |
+# | 29 | 注意力；$M$ 的元素是 0 或 $-\infty$ | $\text{softmax}(Q K^{\top} / \sqrt{D} + M) \, V$ | [01](01_why_a_cache.ipynb) |
+# | 30 | 分成几份来算，第 $j$ 份有自己的和 | $\ell = \ln \sum_j e^{\ell_j}$，out $= \sum_j e^{\ell_j - \ell} \, \text{out}_j$ | [10](10_kernels.ipynb) |
+# | 31 | 把一条序列换出再换入，$r$ 是速度，字节/秒 | $n \, k / r_\text{out} + n \, k / r_\text{in}$ | [12](12_beyond_one_gpu.ipynb) |
+# | 32 | 重新计算它，每秒 $v$ 个 token | $n / v$ | [12](12_beyond_one_gpu.ipynb) |
+# | 33 | 预填充快到多少，两者一样久 | $1 / (k / r_\text{out} + k / r_\text{in})$ | [12](12_beyond_one_gpu.ipynb) |
+
+# %% key="time_code"
+from minikv.kernels import decode_traffic, merge_splits
+from minikv.plan.flops import crossing_length, flop_cost
+from minikv.plan.preemption import TransferRates, break_even_prefill, recompute_seconds, swap_seconds
+from minikv.plan.roofline import decode_work, gpu_roof
+
+cost, roof = flop_cost(model), gpu_roof(find_gpu(card))
+print(t("f21", gflop=cost.per_token / 1e9))
+print(t("f22", kflop=cost.per_pair / 1e3))
+print(t("f23", tokens=crossing_length(model)))
+print(t("f24", ridge=roof.ridge))
+work = decode_work(model, batch, context)
+seconds = roof.seconds(work.flops, work.num_bytes)
+print(t("f25", intensity=work.intensity, below=work.intensity < roof.ridge))
+print(t("f26", ms=1e3 * seconds))
+fixed, each = roof.seconds(0, work.weight_bytes), roof.seconds(0, work.cache_bytes // batch)
+print(t("f27", rate=batch / (fixed + each * batch)))
+
+heads = find_model(model).config["num_attention_heads"]
+moved = decode_traffic([context] * batch, query_heads=heads, kv_heads=layer.kv_heads, dim=layer.k_dim, block_size=block_size)
+print(t("f28", mib=moved.num_bytes / MIB))
+
+rng = torch.Generator().manual_seed(0)
+query, keys, values = (torch.randn(rows, layer.k_dim, generator=rng) for rows in (1, 64, 64))
+logits = query @ keys.T / layer.k_dim**0.5
+whole = torch.nn.functional.scaled_dot_product_attention(query, keys, values)
+print(t("f29", right=torch.allclose(torch.softmax(logits, -1) @ values, whole, atol=1e-5)))
+halves = [(torch.softmax(x, -1) @ v, torch.logsumexp(x, -1)) for x, v in zip(logits.split(32, -1), values.split(32))]
+merged, _ = merge_splits(*(torch.stack(parts) for parts in zip(*halves)))
+print(t("f30", right=torch.allclose(merged, whole, atol=1e-5)))
+
+rates = TransferRates(to_host=50e9, to_device=50e9, prefill=10_000)
+print(t("f31", ms=1e3 * swap_seconds(spec.bytes_for(context), rates)))
+print(t("f32", ms=1e3 * recompute_seconds(context, rates)))
+print(t("f33", speed=break_even_prefill(k, rates.to_host, rates.to_device)))
+
+# %% [markdown] key="fewer" lang="en"
+# ## Fewer tokens
+#
+# | | what | formula | lesson |
+# |---|---|---|---|
+# | 34 | capacity of a layer, in tokens: sinks, budget $q$, recent tokens | $C = n_\text{sink} + q + n_\text{recent}$ | [14](14_what_to_forget.ipynb) |
+# | 35 | the most between two steps, evicting every $e$ of them | $C + e - 1$ | [14](14_what_to_forget.ipynb) |
+# | 36 | summed attention of a KV head that $G$ query heads read, over all tokens | $\sum_i \sum_{t \ge i} \sum_g p_{g,t,i} = G \, n$ | [14](14_what_to_forget.ipynb) |
+# | 37 | bytes that an eviction gives back to the pool | $(\lceil n / P \rceil - \lceil C / P \rceil) \, P \, k$ | [15](15_eviction_on_mla.ipynb) |
+# | 38 | tokens from which the cache is over half of what a step reads | $W / (b \, k)$ | [15](15_eviction_on_mla.ipynb) |
+# | 39 | share of texts of $n$ tokens that stay the same, if each token changes with probability $p$ | $(1 - p)^n \approx e^{-n p}$ | [13](13_half_the_bytes.ipynb) |
+# %% [markdown] key="fewer" lang="zh" src="282055b0"
+# ## 少留一些 token
+#
+# | | 算什么 | 公式 | 课 |
+# |---|---|---|---|
+# | 34 | 一层的容量，单位 token：汇点、预算 $q$、近期 token | $C = n_\text{sink} + q + n_\text{recent}$ | [14](14_what_to_forget.ipynb) |
+# | 35 | 每 $e$ 步淘汰一次，两步之间最多有多少 | $C + e - 1$ | [14](14_what_to_forget.ipynb) |
+# | 36 | 一个 KV 头有 $G$ 个 query 头来读，注意力累加到全部 token 上 | $\sum_i \sum_{t \ge i} \sum_g p_{g,t,i} = G \, n$ | [14](14_what_to_forget.ipynb) |
+# | 37 | 一次淘汰归还块池的字节 | $(\lceil n / P \rceil - \lceil C / P \rceil) \, P \, k$ | [15](15_eviction_on_mla.ipynb) |
+# | 38 | 从多少个 token 起，一步读的字节里缓存过半 | $W / (b \, k)$ | [15](15_eviction_on_mla.ipynb) |
+# | 39 | 每个 token 以概率 $p$ 变样，$n$ 个 token 的文本有多大比例完全不变 | $(1 - p)^n \approx e^{-n p}$ | [13](13_half_the_bytes.ipynb) |
+
+# %% key="fewer_code"
+from minikv.eviction import Budget
+from minikv.kernels import paged_column_sums, paged_prefill
+
+kept = Budget(n_sink=4, budget=1_532, n_recent=512, evict_every=16)
+print(t("f34", tokens=kept.capacity))
+print(t("f35", tokens=kept.peak_resident))
+
+tokens, group = 64, heads // layer.kv_heads
+query = torch.randn(tokens, group, layer.k_dim, generator=rng)
+cache = torch.randn(2, tokens // block_size, block_size, 1, layer.k_dim, generator=rng)
+table = torch.arange(tokens // block_size, dtype=torch.int32)[None]
+starts, length = torch.tensor([0, tokens], dtype=torch.int32), torch.tensor([tokens], dtype=torch.int32)
+scale = layer.k_dim**-0.5
+seen = paged_prefill(query, *cache, table, starts, length, max_queries=tokens, scale=scale, return_lse=True)
+sums = paged_column_sums(query, cache[0], table, starts, length, seen.lse, scale=scale)
+print(t("f36", total=float(sums.sum()), group=group, tokens=tokens))
+
+back = sequence_bytes(spec, context, block_size) - sequence_bytes(spec, kept.capacity, block_size)
+print(t("f37", mib=back / MIB, tokens=context, kept=kept.capacity))
+print(t("f38", tokens=work.weight_bytes / (batch * k)))
+print(t("f39", share=(1 - 0.001) ** 1_000))
+
+# %% [markdown] key="fleet" lang="en"
+# ## A load
+#
+# | | what | formula | lesson |
+# |---|---|---|---|
+# | 40 | who may run: the blocks of all that run | $\sum_i \lceil n_i / P \rceil \le N$ | [11](11_the_engine.ipynb) |
+# | 41 | the tokens of one step: $d$ decodes, chunks of $c_j$ tokens, budget $M$ | $d + \sum_j c_j \le M$ | [11](11_the_engine.ipynb) |
+# | 42 | a step on a real card, in s: shares $e_\pi$, $e_\beta$ that it reaches, $A / \ell$ for the link, $o$ of overhead | $\max(F / (e_\pi \pi), M / (e_\beta \beta)) + A / \ell + o$ | [17](17_a_fleet_on_paper.ipynb) |
+# | 43 | mean wait in s, at utilisation $\rho = \lambda S$: $\lambda$ requests a second, $S$ seconds each | $\rho \, S / (2 \, (1 - \rho))$ | [17](17_a_fleet_on_paper.ipynb) |
+# | 44 | requests in the system; $V$: seconds that each spends there | $\lambda \, V$ | [17](17_a_fleet_on_paper.ipynb) |
+# | 45 | floor of a load, in s: last arrivals at $t$, then arithmetic $C$ or reading $B$, whichever is longer, and the overhead $O$ of the steps | $t + \max(C, B) + O$ | [18](18_capstone.ipynb) |
+# | 46 | score of a run of $X$ seconds, $Y$ of line 45; 0 below the bar or over the budget | $100 \, Y / X$ | [18](18_capstone.ipynb) |
+# %% [markdown] key="fleet" lang="zh" src="934672b0"
+# ## 一份负载
+#
+# | | 算什么 | 公式 | 课 |
+# |---|---|---|---|
+# | 40 | 谁能运行：所有运行中序列的块 | $\sum_i \lceil n_i / P \rceil \le N$ | [11](11_the_engine.ipynb) |
+# | 41 | 一步的 token：$d$ 条解码，各段 $c_j$ 个 token，预算 $M$ | $d + \sum_j c_j \le M$ | [11](11_the_engine.ipynb) |
+# | 42 | 真实的卡上一步要多久，秒：算力和带宽各达到 $e_\pi$、$e_\beta$，链路 $A / \ell$，固定开销 $o$ | $\max(F / (e_\pi \pi), M / (e_\beta \beta)) + A / \ell + o$ | [17](17_a_fleet_on_paper.ipynb) |
+# | 43 | 平均排队时间，秒；利用率 $\rho = \lambda S$：每秒 $\lambda$ 个请求，每个 $S$ 秒 | $\rho \, S / (2 \, (1 - \rho))$ | [17](17_a_fleet_on_paper.ipynb) |
+# | 44 | 系统里有多少请求；$V$ 是每个停留的秒数 | $\lambda \, V$ | [17](17_a_fleet_on_paper.ipynb) |
+# | 45 | 一份负载的下限，秒：最后一批在 $t$ 到达，之后是计算 $C$ 与读取 $B$ 中较长的一个，再加各步的固定开销 $O$ | $t + \max(C, B) + O$ | [18](18_capstone.ipynb) |
+# | 46 | 得分：用了 $X$ 秒，$Y$ 即第 45 行；低于质量线或超出预算则为 0 | $100 \, Y / X$ | [18](18_capstone.ipynb) |
+
+# %% key="fleet_code"
+from minikv.course.capstone import floor, tiny_task
+from minikv.course.lessons.traffic_17 import md1_wait
+from minikv.engine.simulate import StepTime
+
+print(t("f40", most=budget.max_batch(context), tokens=context))
+print(t("f41", chunk=2_048 - batch, decodes=batch))
+clock = StepTime.of_model(model, card)
+print(t("f42", ms=1e3 * clock.seconds(decode=[context] * batch)))
+service = clock.seconds(prefill=[(0, context)])
+wait, rate = md1_wait(0.8, service), 0.8 / service
+print(t("f43", ms=1e3 * wait, tokens=context))
+print(t("f44", requests=rate * (wait + service)))
+bound = floor(tiny_task())
+print(t("f45", seconds=bound.seconds, since=bound.since, compute=bound.compute, read=bound.bandwidth, steps=bound.overhead))
+print(t("f46", score=100 * bound.seconds / 0.5))
+
+# %% [markdown] key="stuck" lang="en"
+# ## If you are stuck
+#
+# | symptom | the command that decides |
+# |---|---|
+# | my number is a power of two away from the page's | `print(spec.explain())`: heads, dtype and layers that were used |
+# | the pool comes out negative | `plan_memory(model, gpu=card).parts()`: which term is too large |
+# | I do not know what a word means | the [glossary](F_glossary.ipynb), with the call that computes it |
+# %% [markdown] key="stuck" lang="zh" src="1c285dec"
+# ## 卡住了怎么办
+#
+# | 现象 | 用哪条命令判断 |
+# |---|---|
+# | 我的数和这一页差 2 的幂次倍 | `print(spec.explain("zh"))`：用了多少个头、什么数据类型、多少层 |
+# | 块池算出来是负数 | `plan_memory(model, gpu=card).parts()`：哪一项太大 |
+# | 不知道某个词的意思 | [术语表](F_glossary.ipynb)，附有算它的调用 |
