@@ -1,0 +1,148 @@
+"""Exercise 18.2: who may come in so that nobody ever has to leave: every sequence is counted as long as it may get."""
+
+from minikv.course.exercise import Exercise, Misconception
+
+Sequences = list[dict]
+"""Of each: ``stored``, the most tokens that it will ever have in the cache, and ``blocks``, the blocks that it has."""
+
+
+def enter(running: Sequences, waiting: Sequences, num_blocks: int, block_size: int, seats: int) -> int:
+    return _enter(running, waiting, num_blocks, block_size, seats)
+
+
+def _to_come(sequence: dict, block_size: int) -> int:
+    return -(-sequence["stored"] // block_size) - len(sequence["blocks"])
+
+
+def _worst(sequences: Sequences, block_size: int) -> int:
+    """Blocks at the worst moment: those that are there, each once, and those that are still to come."""
+    there = {block for sequence in sequences for block in sequence["blocks"]}
+    return len(there) + sum(_to_come(sequence, block_size) for sequence in sequences)
+
+
+def _enter(
+    running, waiting, num_blocks, block_size, seats, *, worst=_worst, seated=True, passing=False, below=False
+):
+    """The rule, and with one of the arguments changed each of the ways in which it is missed."""
+    inside, entered = list(running), 0
+    for sequence in waiting:
+        if seated and len(inside) >= seats:
+            break
+        need = worst([*inside, sequence], block_size) + below
+        if need <= num_blocks:
+            inside.append(sequence)
+            entered += 1
+        elif not passing:
+            break
+    return entered
+
+
+def _with(**change):
+    def wrong(running, waiting, num_blocks, block_size, seats):
+        return _enter(running, waiting, num_blocks, block_size, seats, **change)
+
+    return wrong
+
+
+def _shared_each_time(sequences, block_size):
+    return sum(-(-sequence["stored"] // block_size) for sequence in sequences)
+
+
+def _one_token_more(sequences, block_size):
+    return _worst([each | {"stored": each["stored"] + 1} for each in sequences], block_size)
+
+
+def _rounded_down(sequences, block_size):
+    there = {block for sequence in sequences for block in sequence["blocks"]}
+    return len(there) + sum(each["stored"] // block_size - len(each["blocks"]) for each in sequences)
+
+
+def _together(sequences, block_size):
+    """Tokens of all, rounded once: as if two sequences could sit in one block."""
+    shared = sum(len(each["blocks"]) for each in sequences) - len(
+        {block for each in sequences for block in each["blocks"]}
+    )
+    return -(-sum(each["stored"] for each in sequences) // block_size) - shared
+
+
+def entered_for_now(running, waiting, num_blocks, block_size, seats):
+    """What is there and a block for the next token: what comes later is not asked."""
+
+    def now(sequences, block_size):
+        there = {block for sequence in sequences for block in sequence["blocks"]}
+        return len(there) + sum(_to_come(sequence, block_size) > 0 for sequence in sequences)
+
+    return _enter(running, waiting, num_blocks, block_size, seats, worst=now)
+
+
+def entered_by_average(running, waiting, num_blocks, block_size, seats):
+    """The formula of a public issue: blocks of the pool by blocks of an average request."""
+    everybody = [*running, *waiting]
+    mean = sum(each["stored"] for each in everybody) // max(1, len(everybody))
+    most = num_blocks // max(1, mean // block_size)
+    return max(0, min(len(waiting), min(most, seats) - len(running)))
+
+
+def entered_beside_who_runs(running, waiting, num_blocks, block_size, seats):
+    """The newcomers at their longest, and those that run only as they are now."""
+    there = {block for each in running for block in each["blocks"]}
+
+    def worst(sequences, block_size):
+        new = sequences[len(running) :]
+        found = there | {block for each in new for block in each["blocks"]}
+        return len(found) + sum(_to_come(each, block_size) for each in new)
+
+    return _enter(running, waiting, num_blocks, block_size, seats, worst=worst)
+
+
+def draw_moments(rng) -> list[dict]:
+    """Moments of a pool: some share a beginning; room that ends with a newcomer, a block before, a block behind."""
+    cases = []
+    for i in range(60):
+        size, ids = (4, 8, 16)[i % 3], iter(range(rng.randint(0, 9), 10_000))
+        prefixes = [[next(ids) for _ in range(rng.randint(1, 4))] for _ in range(2)]
+        running = [_draw(rng, size, ids, rng.choice([*prefixes, []]), grown=True) for _ in range(1 + i // 15)]
+        held = {block for each in running for block in each["blocks"]}
+        known = [prefix for prefix in prefixes if held >= set(prefix)]
+        waiting = [_draw(rng, size, ids, rng.choice([*known, []]), grown=False) for _ in range(3 + i // 12)]
+        if i % 4 == 1:  # a long one in front of shorter ones that would fit
+            waiting[1]["stored"] += size * rng.randint(6, 10)
+        stop = rng.randint(1, len(waiting) - 1)
+        num_blocks = _worst([*running, *waiting[:stop]], size) + rng.choice([0, 0, -1, 1])
+        seats = len(running) + (stop - 1 if i % 5 == 2 else len(waiting) + rng.randint(0, 2))
+        if i % 5 == 2:
+            num_blocks = _worst([*running, *waiting], size) + 2
+        num_blocks = max(num_blocks, _worst(running, size))
+        case = {"running": running, "waiting": waiting, "num_blocks": num_blocks}
+        cases.append({**case, "block_size": size, "seats": seats})
+    return cases
+
+
+def _draw(rng, size: int, ids, prefix: list[int], *, grown: bool) -> dict:
+    """A sequence that has its prefix, and, where it runs, some blocks of its own."""
+    own = [next(ids) for _ in range(rng.randint(1, 3))] if grown else []
+    blocks = [*prefix, *own]
+    more = rng.choice([0, 1, 2, 4]) if grown else rng.randint(2, 6)
+    stored = size * (len(blocks) + more) - rng.choice([0, 1, size // 2, size - 1]) * (more > 0)
+    return {"stored": stored, "blocks": blocks}
+
+
+ENTER = Exercise(
+    id="18.2",
+    name="enter",
+    signature=("running", "waiting", "num_blocks", "block_size", "seats"),
+    cases=draw_moments,
+    reference=enter,
+    misconceptions=(
+        Misconception("for_now", entered_for_now),
+        Misconception("by_average", entered_by_average),
+        Misconception("who_runs_forgotten", entered_beside_who_runs),
+        Misconception("shared_each_time", _with(worst=_shared_each_time)),
+        Misconception("one_token_more", _with(worst=_one_token_more)),
+        Misconception("rounded_down", _with(worst=_rounded_down)),
+        Misconception("together", _with(worst=_together)),
+        Misconception("passed", _with(passing=True)),
+        Misconception("no_seats", _with(seated=False)),
+        Misconception("last_block_kept", _with(below=True)),
+    ),
+)
