@@ -2,7 +2,7 @@
 # number = "00"
 # slug = "start_here"
 # rooms = ["cli", "course"]
-# minutes = 20
+# minutes = 40
 # [title]
 # en = "What is on my machine, and how does this course work?"
 # zh = "我的机器上有什么？这门课怎么学？"
@@ -23,9 +23,9 @@
 # ([text-generation-inference #1883](https://github.com/huggingface/text-generation-inference/issues/1883), "Question about KV cache".)
 # The same person also asked why it is 16, and why the number of tokens that fit is `num_blocks * BLOCK_SIZE`.
 #
-# In twenty minutes you can answer that with one call.
+# Halfway through this lesson you answer that with one call.
 # On the way you see what this machine can do, and how the course checks your work.
-# %% [markdown] key="question" lang="zh" src="db843222"
+# %% [markdown] key="question" lang="zh" src="3841c567"
 # ## 问题
 #
 # 2024 年 5 月，有人读了一个推理服务的源码，向作者提问：
@@ -35,7 +35,7 @@
 # （[text-generation-inference #1883](https://github.com/huggingface/text-generation-inference/issues/1883)，标题是 “Question about KV cache”。）
 # 他问 BLOCK_SIZE 指什么，为什么是 16，以及能容纳的 token 数为什么等于 `num_blocks * BLOCK_SIZE`。
 #
-# 二十分钟之后，你用一次函数调用就能回答。
+# 读到一半，你用一次函数调用就能回答。
 # 顺便看清这台机器能做什么，以及这门课怎样检查你的答案。
 
 # %% [markdown] key="doctor" lang="en"
@@ -172,17 +172,17 @@ print(t("torchtune", gib=gib(83 * 10**9), seen=gib(find_gpu("A100 SXM 80GB").tot
 #
 # A language model reads **tokens**, pieces of text; for the small model below each word is one.
 # In every layer it keeps two vectors of every token, its key K and its value V, so that it need not compute them again.
-# That memory is the **KV cache**; lesson 01 shows what happens without one.
+# That memory is the **KV cache**; [lesson 01](01_why_a_cache.ipynb) shows what happens without one.
 #
 # The model came with the package: two layers, trained in 18 minutes on one CPU thread, for one task.
 # It reads names and cities with other words between them, then a question mark and a name, and says the city that stood behind that name.
 # Only the text tells which one that is.
-# %% [markdown] key="sixty" lang="zh" src="6c493138"
+# %% [markdown] key="sixty" lang="zh" src="cdc3c127"
 # ## 六十秒：模型在回答，块在填满
 #
 # 语言模型读入的是一个个 **token**，每个都是一小段文本；对下面的小模型来说，一个词就是一个 token。
 # 模型的每一层都会为每个 token 留下两个向量：K（key，键）和 V（value，值），省得下次再算一遍。
-# 存放它们的就是 **KV 缓存**（KV cache）；没有它会怎样，第 01 课见分晓。
+# 存放它们的就是 **KV 缓存**（KV cache）；没有它会怎样，[第 01 课](01_why_a_cache.ipynb)见分晓。
 #
 # 这个模型随包一起安装：只有两层，用一个 CPU 线程训练了 18 分钟，只会做一件事。
 # 它读入一些人名和城市，中间夹着别的词；最后是一个问号和一个人名，它要说出跟在这个人名后面的城市。
@@ -307,8 +307,8 @@ print(t("given_back", free=llm.snapshot().pools[0].free))
 #
 # Now the question from the top, for a model of 8 billion parameters on one H200.
 # The third formula is the answer: a block holds the K and V of `BLOCK_SIZE` tokens in all layers, so N blocks hold N x B tokens.
-# Where N comes from is the subject of lesson 08.
-# %% [markdown] key="formula" lang="zh" src="73d3c3ef"
+# Where N comes from is the subject of [lesson 08](08_allocate_kv_cache.ipynb).
+# %% [markdown] key="formula" lang="zh" src="5d7eb8ef"
 # ## 公式
 #
 # $$\text{块数} = \left\lceil \frac{T}{B} \right\rceil \qquad \text{空槽位} = \text{块数} \cdot B - T \qquad \text{块池可容纳的 token 数} = N \cdot B$$
@@ -317,7 +317,7 @@ print(t("given_back", free=llm.snapshot().pools[0].free))
 #
 # 现在回到开头的问题，以一块 H200 上的 8B 模型为例。
 # 答案就是第三个公式：一个块存放 `BLOCK_SIZE` 个 token 在所有层的 K 和 V，所以 N 个块能放 N × B 个 token。
-# N 从哪里来，第 08 课再讲。
+# N 从哪里来，[第 08 课](08_allocate_kv_cache.ipynb)再讲。
 
 # %% key="answer"
 from minikv.plan import plan_memory
@@ -386,14 +386,14 @@ for size in [1, 16, 64, 256, 2048]:
 # %% [markdown] key="block_size_said" lang="en"
 # With blocks of one token nothing is empty, but the block tables have an entry for every token, and each has to be looked up when the cache is read.
 # With blocks of 2,048 each sequence reserves its longest case, and three quarters of the pool hold nothing.
-# Sixteen lies between; lesson 09 measures both sides.
+# Sixteen lies between; [lesson 09](09_pages_and_blocks.ipynb) measures both sides.
 #
 # What the widget cannot draw, it refuses.
 # Every error of the package has a code, the numbers, and the way out.
-# %% [markdown] key="block_size_said" lang="zh" src="b6f27335"
+# %% [markdown] key="block_size_said" lang="zh" src="ad43fe46"
 # 每块一个 token 时没有空槽位，可块表里每个 token 都要占一项，读缓存时每一项都要查。
 # 每块 2,048 个 token 时，每条序列都按最长情况预留，块池有四分之三空着。
-# 16 介于两者之间；第 09 课会把两边都测出来。
+# 16 介于两者之间；[第 09 课](09_pages_and_blocks.ipynb)会把两边都测出来。
 #
 # 画不出的状态，组件会拒绝，并给出报错。
 # 这个包的每个错误都有代码、具体数字和解决办法。
@@ -467,7 +467,7 @@ explain("what_is_free")
 # | to write kernels | 04 → 06 → 09 → 10 |
 # | to drop tokens from the cache | 01 → 02 → 14 → 15 |
 #
-# Lessons with a link are here; the others are being written.
+# A route names the main line only: the top of each lesson says which others it needs.
 #
 # | | lesson | the question |
 # |---|---|---|
@@ -489,14 +489,16 @@ explain("what_is_free")
 # | 15 | [eviction on MLA](15_eviction_on_mla.ipynb) | what changes with a latent? |
 # | 16 | [where did 6 GB go](16_where_did_6gb_go.ipynb) | who holds the memory after `generate()`? |
 # | 17 | [a fleet on paper](17_a_fleet_on_paper.ipynb) | how many GPUs does this traffic need? |
-# | 18 | capstone | serve this load within this budget |
+# | 18 | [capstone](18_capstone.ipynb) | can you serve this load within this budget? |
 # | A | [errata](A_errata.ipynb) | which numbers in the wild are wrong? |
 # | B | [bug museum](B_bug_museum.ipynb) | which property would have caught it? |
 # | C | [short questions](C_faq.ipynb) | fifteen of them, each answered by one call |
 # | D | [other engines](D_other_engines.ipynb) | nine tenths of what? The same words elsewhere |
+# | E | [cheat-sheet](E_cheat_sheet.ipynb) | which formula, and which call? |
+# | F | [glossary](F_glossary.ipynb) | what does this word mean? |
 #
-# Something is broken now? [The runbook](https://github.com/minikv/minikv/blob/main/docs/runbook.md): ten symptoms, each with a command, how to read it, and a fix.
-# %% [markdown] key="routes" lang="zh" src="ac6bbb30"
+# Something is broken now? [The runbook](repo:docs/runbook.md): ten symptoms, each with a command, how to read it, and a fix.
+# %% [markdown] key="routes" lang="zh" src="ac8fd61e"
 # ## 学习路线
 #
 # | 你的情况 | 课程 |
@@ -506,7 +508,7 @@ explain("what_is_free")
 # | 想写 kernel | 04 → 06 → 09 → 10 |
 # | 想淘汰缓存里的 token | 01 → 02 → 14 → 15 |
 #
-# 带链接的课已经写好，其余正在编写。
+# 路线只列主线；每一课开头的表格里，写着它还要用到哪几课。
 #
 # | | 课 | 问题 |
 # |---|---|---|
@@ -528,13 +530,15 @@ explain("what_is_free")
 # | 15 | [MLA 上的淘汰](15_eviction_on_mla.ipynb) | 换成潜在向量（latent）之后有什么不同？ |
 # | 16 | [6 GB 去哪了](16_where_did_6gb_go.ipynb) | `generate()` 结束后，是谁还占着显存？ |
 # | 17 | [纸上的集群](17_a_fleet_on_paper.ipynb) | 这些流量需要多少块 GPU？ |
-# | 18 | 综合项目 | 在给定的预算内承载给定的负载 |
+# | 18 | [综合项目](18_capstone.ipynb) | 给定预算，你能承载这份负载吗？ |
 # | A | [勘误](A_errata.ipynb) | 流传的数字里哪些是错的？ |
 # | B | [bug 博物馆](B_bug_museum.ipynb) | 哪条性质能抓住它？ |
 # | C | [短问短答](C_faq.ipynb) | 十五个问题，各用一次调用回答 |
 # | D | [别的引擎](D_other_engines.ipynb) | 0.9 是谁的十分之九？同样的词在别处 |
+# | E | [公式速查](E_cheat_sheet.ipynb) | 哪个公式，哪次调用？ |
+# | F | [术语表](F_glossary.ipynb) | 这个词是什么意思？ |
 #
-# 眼下就出了故障？见[运行手册](https://github.com/minikv/minikv/blob/main/docs/runbook.zh.md)：十种症状，各有一条命令、读法和解法。
+# 眼下就出了故障？见[运行手册](repo:docs/runbook.zh.md)：十种症状，各有一条命令、读法和解法。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck
@@ -558,10 +562,10 @@ explain("what_is_free")
 # %% [markdown] key="next" lang="en"
 # ## What the next lesson needs
 #
-# Lesson 01 takes the cache away from this small model, and measures what it costs to compute every K and V again.
+# [Lesson 01](01_why_a_cache.ipynb) takes the cache away from this small model, and measures what it costs to compute every K and V again.
 # From here it needs one thing: each step after the prefill reads one token and adds one token to the cache.
-# %% [markdown] key="next" lang="zh" src="6769676e"
+# %% [markdown] key="next" lang="zh" src="2948b101"
 # ## 下一课要用到什么
 #
-# 第 01 课拿走这个小模型的缓存，测量每次重算全部 K 和 V 要付出多少代价。
+# [第 01 课](01_why_a_cache.ipynb)拿走这个小模型的缓存，测量每次重算全部 K 和 V 要付出多少代价。
 # 你只需要记住一点：预填充之后，每一步读入一个 token，缓存也只增加一个 token。

@@ -3,7 +3,7 @@
 # slug = "why_a_cache"
 # needs = ["00"]
 # rooms = ["plan.flops", "models"]
-# minutes = 35
+# minutes = 65
 # [title]
 # en = "Why does generation slow down without a cache?"
 # zh = "没有缓存，生成为什么会越来越慢？"
@@ -118,7 +118,7 @@ print(t("last_row", same=torch.allclose(every_row[-1:], last_row, atol=1e-6)))
 # %% [markdown] key="model" lang="en"
 # ## A model to experiment with
 #
-# The model is the one of lesson 00, tiny-gqa, this time without an engine around it: `load` returns the model and its tokenizer.
+# The model is the one of [lesson 00](00_start_here.ipynb), tiny-gqa, this time without an engine around it: `load` returns the model and its tokenizer.
 # It is a small Llama with grouped-query attention: 4 query heads share 2 KV heads.
 # It came with the package, so nothing is downloaded.
 #
@@ -134,10 +134,10 @@ print(t("last_row", same=torch.allclose(every_row[-1:], last_row, atol=1e-6)))
 # `fp32` computes with 32 bits, though the file holds 16-bit numbers: so rounding stays out of the way until we look at it.
 # `eager` is attention as the formula writes it, without a fused kernel.
 # And one thread is enough: for matrices this small, more of them only make the times restless.
-# %% [markdown] key="model" lang="zh" src="b6ebffe1"
+# %% [markdown] key="model" lang="zh" src="03cae870"
 # ## 用来做实验的模型
 #
-# 模型还是第 00 课的 tiny-gqa，这次外面没有引擎：`load` 返回模型和它的分词器（tokenizer）。
+# 模型还是[第 00 课](00_start_here.ipynb)的 tiny-gqa，这次外面没有引擎：`load` 返回模型和它的分词器（tokenizer）。
 # 它是一个小 Llama，采用分组查询注意力（GQA）：4 个 query 头共用 2 个 KV 头。
 # 它随这个包一起安装，不需要下载。
 #
@@ -258,7 +258,7 @@ fed_without = sum(range(len(prompt), len(prompt) + num_new))
 print(t("fed", num_new=num_new, without=fed_without, cached=len(prompt) + num_new - 1))
 
 # %% [markdown] key="recall" lang="en"
-# The first word is the answer; then the model asks further questions and answers those, as in lesson 00.
+# The first word is the answer; then the model asks further questions and answers those, as in [lesson 00](00_start_here.ipynb).
 #
 # ## Right with a cache, too?
 #
@@ -267,8 +267,8 @@ print(t("fed", num_new=num_new, without=fed_without, cached=len(prompt) + num_ne
 # One way feeds the whole prompt.
 # The other feeds all but the question and keeps the cache; then it feeds the question alone, which is two tokens, `?` and a name.
 # Now a fact can reach the answer in one way only: through its K and V in the cache.
-# %% [markdown] key="recall" lang="zh" src="980b992d"
-# 第一个词就是答案；之后模型继续提问，自己作答，与第 00 课一样。
+# %% [markdown] key="recall" lang="zh" src="9f3c722d"
+# 第一个词就是答案；之后模型继续提问，自己作答，与[第 00 课](00_start_here.ipynb)一样。
 #
 # ## 用了缓存，答案也对吗？
 #
@@ -546,15 +546,15 @@ for flag, name in ((False, "without"), (True, "with")):
     print(t("time_growth", first=16, last=1024, name=t(name), **grown))
 
 # %% [markdown] key="operations" lang="en"
-# The two last columns are two answers to one question: how much does the cache save at this length?
-# The two last lines compare how much a step grows, in FLOPs and on the clock.
+# The last two columns are two answers to one question: how much does the cache save at this length?
+# The last two lines compare how much a step grows, in FLOPs and on the clock.
 # The two need not agree.
 # Time can grow by less, because part of a step costs the same however long the sequence is.
 # It can grow by more, because the counter sees matrix products alone: `eager` also scales, masks and normalises the $n \times n$ scores of each head, and each time it reads and writes them all.
 #
 # One part that does not grow can be counted: each operation on tensors has to be started, by Python and PyTorch, whatever it computes.
 # The mode below sees every operation of one step.
-# %% [markdown] key="operations" lang="zh" src="4dd12e7b"
+# %% [markdown] key="operations" lang="zh" src="19a69327"
 # 最后两列回答的是同一个问题：在这个长度上，缓存省下了多少倍？
 # 最后两行比较一步的开销增长了多少，一个按 FLOP 算，一个按实测时间算。
 # 两者不必一致。
@@ -591,7 +591,7 @@ for n in (16, 1024):
 # The number of operations does not grow with $n$, and the cache does not make it much smaller: starting them is an overhead that both ways pay.
 # A tiny model feels it most, because each of its operations has little to compute.
 # On a large model another floor takes over: each step has to read every weight from memory, even for a single token.
-# Lesson 04 measures that one.
+# [Lesson 04](04_the_roofline.ipynb) measures that one.
 #
 # So the FLOPs say how the two ways *grow*, and not how long a step takes.
 # A reply that comes only twice as fast, as in the question above, contradicts nothing.
@@ -600,11 +600,11 @@ for n in (16, 1024):
 #
 # The counter needs shapes, not numbers.
 # On PyTorch's `meta` device a tensor has a shape and no memory, so the whole Llama-3.1-8B fits into this notebook:
-# %% [markdown] key="time-why" lang="zh" src="228bff3e"
+# %% [markdown] key="time-why" lang="zh" src="c1785ac1"
 # 操作数不随 $n$ 增长，用了缓存也少不了多少：启动这些操作是固定开销，两种做法都要付。
 # 模型越小，这一点越明显，因为每个操作要算的东西很少。
 # 换成大模型，会碰到另一个下限：哪怕只送入一个 token，每一步也要从显存读取全部权重。
-# 第 04 课会测量它。
+# [第 04 课](04_the_roofline.ipynb)会测量它。
 #
 # 所以 FLOP 数说明两种做法怎样**增长**，并不说明一步要多久。
 # 开头的问题里，速度只快了一倍，与此并不矛盾。
@@ -660,7 +660,7 @@ for prompt_tokens, new in ((10, 10), (100, 100), (1000, 100), (1000, 1000), (10_
     print(f"{prompt_tokens:>8,} {new:>8,} {slow / fast:>12,.0f}")
 
 # %% [markdown] key="ratio-why" lang="en"
-# A single step costs almost exactly $n$ times as much: the cache divides projections *and* attention by $n$, and only the logits stay.
+# Without a cache a single step costs nearly $n$ times as much: the cache divides projections *and* attention by $n$, and only the logits stay.
 # For a whole reply after a long prompt the ratio comes close to the number of new tokens, because the prompt has to be computed once in any case.
 # And these are FLOPs: in the table of times above, the small model saved much less time than that.
 #
@@ -672,13 +672,13 @@ for prompt_tokens, new in ((10, 10), (100, 100), (1000, 100), (1000, 1000), (10_
 #
 # Nothing is free: K and V of every token stay in memory until the sequence ends.
 # `CacheSpec` knows how many bytes; here its answer stands beside the size of the tensors that our loop left behind.
-# %% [markdown] key="ratio-why" lang="zh" src="616bebd3"
-# 单独一步的开销几乎正好是 $n$ 倍：缓存让投影**和**注意力都除以 $n$，只有 logits 不变。
+# %% [markdown] key="ratio-why" lang="zh" src="e2c324bd"
+# 不用缓存，单独一步的开销接近 $n$ 倍：缓存让投影**和**注意力都除以 $n$，只有 logits 不变。
 # 提示词很长时，整段回复的倍数接近新 token 的个数，因为提示词无论如何都要计算一次。
 # 而且这只是 FLOP：从上面的计时表可以看到，小模型真正省下的时间远没有这么多。
 #
 # 关于计数，有一点要注意。
-# 注意力按完整的 $n \times n$ 方阵计费，`eager` 就是这样算的。
+# 注意力按完整的 $n \times n$ 方阵计算，`eager` 就是这样算的。
 # 如果 kernel 跳过被掩码挡住的部分，不用缓存的一步大约只需做一半的注意力。
 #
 # ## 缓存的代价
@@ -699,7 +699,7 @@ for n in (1, 1000, 100_000):
     print(t("llama_bytes", num_tokens=n, total=llama.bytes_for(n)))
 
 # %% [markdown] key="break-position" lang="en"
-# Lesson 02 takes this number apart.
+# [Lesson 02](02_how_many_bytes.ipynb) takes this number apart.
 #
 # ## Break it: the wrong position
 #
@@ -707,8 +707,8 @@ for n in (1, 1000, 100_000):
 # `shift=1` feeds every new token one position late, the classic off-by-one.
 # Besides the words we look at the logits, the scores from which the next token is chosen.
 # Then the same mistake with each of the 20 prompts.
-# %% [markdown] key="break-position" lang="zh" src="d97cb15c"
-# 这个数字怎么来的，第 02 课会逐项拆开。
+# %% [markdown] key="break-position" lang="zh" src="7ef0b11e"
+# 这个数字怎么来的，[第 02 课](02_how_many_bytes.ipynb)会逐项拆开。
 #
 # ## 弄坏它：位置错了
 #
@@ -745,19 +745,19 @@ print(t("late_kept", num_new=num_new, kept=sum(map(late_keeps_words, prompts)), 
 # This model finds a fact by its name, wherever it stands, so most distances hardly matter to it.
 # One does: a city belongs to the name *right before* it.
 #
-# Servers read a long prompt in pieces (chunked prefill, lesson 11).
+# Servers read a long prompt in pieces (chunked prefill, [lesson 11](11_the_engine.ipynb)).
 # Cut each of the 20 prompts in two, and feed the second piece too late.
 # The first column cuts before the question, the second between the asked name and its city:
-# %% [markdown] key="break-position-why" lang="zh" src="03784a8e"
-# 没有报错，没有警告，多半连词都没有变：对这个提示词，以及 20 个中的大多数，只比较文字的测试会通过。
+# %% [markdown] key="break-position-why" lang="zh" src="abf2f5dd"
+# 没有报错，没有警告，输出的词多半也一个没变：对这个提示词，以及 20 个中的大多数，只比较文字的测试会通过。
 # 但 logits 已经变了。
 #
-# 发生了什么？RoPE 是 Llama 用的旋转位置编码：它按位置旋转 query 和 key，使得分只取决于两者的**距离**。
+# 发生了什么？RoPE 是 Llama 用的旋转位置编码：它按位置旋转 query 和 key，这样得分就只取决于两者的**距离**。
 # 现在到提示词的每个距离都差一。
 # 这个模型按人名找事实，不管它在哪里，所以大多数距离对它影响不大。
 # 有一个距离例外：城市属于**紧挨在前面**的那个人名。
 #
-# 服务端会把很长的提示词分成几段读入（分块预填充，第 11 课）。
+# 服务端会把很长的提示词分成几段读入（分块预填充，[第 11 课](11_the_engine.ipynb)）。
 # 把 20 个提示词都切成两段，让第二段的位置晚几格。
 # 第一列切在问题之前，第二列切在被问的人名和它的城市之间：
 
@@ -839,7 +839,7 @@ print(t("kept_part", kept=kept, same=again == right))
 # %% [markdown] key="rounding" lang="en"
 # In the first layer only the edited token changes.
 # From the second layer on, every later token has read it through attention, so its K and V change too.
-# What lies before the edit is safe: that is the causal mask again, and it is why servers can share the cache of a common *prefix* (lesson 09).
+# What lies before the edit is safe: that is the causal mask again, and it is why servers can share the cache of a common *prefix* ([lesson 09](09_pages_and_blocks.ipynb)).
 #
 # ## May the text differ?
 #
@@ -851,10 +851,10 @@ print(t("kept_part", kept=kept, same=again == right))
 # The cell feeds 150 documents of 64 tokens both ways, all at once and token by token, and compares the logits.
 # Each document ends with questions, so the answers are counted, too.
 # The numbers vary from one machine to another; with other documents, no token may change in 16 bits either.
-# %% [markdown] key="rounding" lang="zh" src="6fe5ab2d"
+# %% [markdown] key="rounding" lang="zh" src="fbd84bf9"
 # 第一层只有被改的 token 变了。
 # 从第二层起，后面的每个 token 都通过注意力读到了它，所以 K 和 V 也跟着变。
-# 改动之前的部分是安全的：这还是因果掩码的作用，服务端也正因此可以共享相同**前缀**的缓存（第 09 课）。
+# 改动之前的部分是安全的：这还是因果掩码的作用，服务端也正因此可以共享相同**前缀**的缓存（[第 09 课](09_pages_and_blocks.ipynb)）。
 #
 # ## 文字可以变吗？
 #
@@ -948,8 +948,8 @@ explain("edited_message")
 # ## What comes next
 #
 # The exercises let you write attention, the count and the loop yourself.
-# Lesson 02 needs one thing from here: each token costs K and V in every layer, and now we ask how many bytes that is.
-# %% [markdown] key="stuck" lang="zh" src="6d8f150e"
+# [Lesson 02](02_how_many_bytes.ipynb) needs one thing from here: each token costs K and V in every layer, and now we ask how many bytes that is.
+# %% [markdown] key="stuck" lang="zh" src="e0ca9ec0"
 # ## 卡住了怎么办
 #
 # | 现象 | 用来判断的命令 |
@@ -961,4 +961,4 @@ explain("edited_message")
 # ## 接下来
 #
 # 练习里，你会亲手写出注意力、计数和生成循环。
-# 第 02 课只需要这里的一个结论：每个 token 在每一层都要留下 K 和 V；接下来算它到底是多少字节。
+# [第 02 课](02_how_many_bytes.ipynb)只需要这里的一个结论：每个 token 在每一层都要留下 K 和 V；接下来算它到底是多少字节。

@@ -3,7 +3,7 @@
 # slug = "how_many_bytes"
 # needs = ["00"]
 # rooms = ["plan.spec"]
-# minutes = 45
+# minutes = 60
 # [title]
 # en = "What does one token cost?"
 # zh = "一个 token 要花多少字节？"
@@ -43,8 +43,8 @@
 from minikv.units import exact_bytes, format_bytes, gib
 
 asked = 2 * 3584 * 28 * 8  # 2 * hidden_size * layers * "int8 = 8"
-print(f"1 token      {exact_bytes(asked)}")
-print(f"3,072 token  {exact_bytes(3072 * asked)}")
+for n in (1, 3072):
+    print(t("size_of", n=n, size=exact_bytes(n * asked)))
 
 # %% [markdown] key="predict_first" lang="en"
 # ## 1. Predict
@@ -129,11 +129,10 @@ print(spec.explain(t("lang")))
 # 只要没有窗口层，$n$ 个 token 的序列就是单个 token 的 $n$ 倍。
 
 # %% key="token_block_sequence_code"
-print(f"           1 token  {exact_bytes(spec.bytes_for(1))}")
-print(f"  block (16 token)  {exact_bytes(spec.block_bytes(16))}")
-print(f"       4,096 token  {exact_bytes(spec.bytes_for(4096))}")
-print(f"     131,072 token  {exact_bytes(spec.bytes_for(131_072))}")
-print(f"  32 x 4,096 token  {exact_bytes(spec.bytes_for(4096, batch=32))}")
+for n in (1, 4096, 131_072):
+    print(t("size_of", n=n, size=exact_bytes(spec.bytes_for(n))))
+print(t("size_of_block", n=16, size=exact_bytes(spec.block_bytes(16))))
+print(t("size_of_batch", batch=32, n=4096, size=exact_bytes(spec.bytes_for(4096, batch=32))))
 print(f"max_tokens(1 GiB) = {spec.max_tokens(2**30):,}")
 
 # %% [markdown] key="inverse" lang="en"
@@ -147,9 +146,9 @@ print(f"max_tokens(1 GiB) = {spec.max_tokens(2**30):,}")
 
 # %% key="answer"
 qwen = CacheSpec.from_config("Qwen2.5-7B-Instruct")
-print(f"1 token      {qwen.bytes_for(1):,} B")
 request = qwen.bytes_for(3072)
-print(f"3,072 token  {request:,} B = {request / 1e9:.3f} GB = {gib(request):.3f} GiB")
+print(t("size_of", n=1, size=f"{qwen.bytes_for(1):,} B"))
+print(t("size_of", n=3072, size=f"{request:,} B = {request / 1e9:.3f} GB = {gib(request):.3f} GiB"))
 print(f"{asked:,} / {qwen.bytes_for(1):,} = {asked / qwen.bytes_for(1):g}")
 print(f"hidden_size / (kv_heads * head_dim) = 3584 / (4 * 128) = {3584 / (4 * 128):g}")
 print(f"8 / 2 = {8 / 2:g}")
@@ -202,7 +201,7 @@ from minikv.plan import find_model
 
 mqa = {**find_model("Llama-3.1-8B").config, "num_key_value_heads": 1}
 rows = {name: name for name in ("Llama-2-7B", "Llama-3.1-8B", "Llama-2-70B")} | {"Llama-3.1-8B, MQA": mqa}
-print(f"{'':<18} {'layers':>6} {'kv_heads':>8} {'B / token':>10} {'4,096 token':>12}")
+print(t("gqa_head"))
 for name, config in rows.items():
     one = CacheSpec.from_config(config)
     size = format_bytes(one.bytes_for(4096))
@@ -222,15 +221,15 @@ for name, config in rows.items():
 # A KV cache calculator did, until somebody reported that
 # "this will get wrong results when head_size not equal to it like Qwen3-4B" ([LMCache issue 688](https://github.com/LMCache/LMCache/issues/688)).
 # `head_dim` is a choice of the model's authors, and nothing ties it to that quotient.
-# Here is every model of the catalogue for which the quotient is wrong (models that cache latents are left to lesson 03).
-# %% [markdown] key="head_dim" lang="zh" src="d6c65672"
+# Here is every model of the catalogue for which the quotient is wrong (models that cache latents are left to [lesson 03](03_the_2_86x_mistake.ipynb)).
+# %% [markdown] key="head_dim" lang="zh" src="0dcc9679"
 # ## 4. head_dim 陷阱
 #
 # 不少计算器用 `hidden_size // num_attention_heads` 当作 $D$。
 # 有个 KV 缓存计算器也是这样，直到有人报告：
 # “this will get wrong results when head_size not equal to it like Qwen3-4B”（[LMCache issue 688](https://github.com/LMCache/LMCache/issues/688)）。
 # `head_dim` 由模型作者选定，与这个商没有必然关系。
-# 下面列出目录中所有“商是错的”的模型（缓存潜在向量的模型留到第 03 课）。
+# 下面列出目录中所有“商是错的”的模型（缓存潜在向量的模型留到[第 03 课](03_the_2_86x_mistake.ipynb)）。
 
 # %% key="head_dim_code"
 from minikv.plan import model_names
@@ -274,12 +273,12 @@ print({key: glm[key] for key in ("head_dim", "qk_rope_head_dim", "kv_lora_rank")
 # The last line shows a fourth meaning.
 # In GLM-5, as in the config class of DeepSeek-V3, `head_dim` is the part of a head that carries positions: 64 elements.
 # These models cache no heads at all, and the formula above does not hold for them.
-# They are lesson 03.
-# %% [markdown] key="head_dim_mla" lang="zh" src="0fc41c3c"
+# They are [lesson 03](03_the_2_86x_mistake.ipynb).
+# %% [markdown] key="head_dim_mla" lang="zh" src="730ddd41"
 # 最后一行是第四种含义。
 # 在 GLM-5 里（DeepSeek-V3 的配置类也一样），`head_dim` 只是一个头中携带位置信息的部分：64 个元素。
 # 这类模型缓存的根本不是各个头，上面的公式对它们不成立。
-# 这是第 03 课的内容。
+# 这是[第 03 课](03_the_2_86x_mistake.ipynb)的内容。
 
 # %% [markdown] key="break_it" lang="en"
 # ## 5. Break it
@@ -299,7 +298,7 @@ pool = 8 * 2**30
 naive = CacheSpec.from_config({**find_model("Qwen3-0.6B").config, "head_dim": 64})
 true = CacheSpec.from_config("Qwen3-0.6B")
 promised = naive.max_tokens(pool)
-print(f"{promised:,} token -> {exact_bytes(true.bytes_for(promised))}")
+print(t("promised", n=promised, size=exact_bytes(true.bytes_for(promised))))
 
 for name in ("Llama-3.1-8B", "Qwen3-8B"):
     config = find_model(name).config
@@ -345,7 +344,7 @@ print(CacheSpec.from_config(config).explain(t("lang")))
 # 各列依次是：第一个 token、超过窗口之后的一个 token、一条 32,768 token 的序列，以及假如每层都是全注意力（$w = \infty$）时的同一条序列。
 
 # %% key="windows_code"
-print(f"{'':<15} {'window':>6} {'slope(0)':>9} {'slope(w)':>9} {'32,768 token':>13} {'w = inf':>9}")
+print(t("windows_head"))
 for name in ("Mistral-7B-v0.1", "Gemma-2-9B", "Gemma-3-27B", "gpt-oss-20b"):
     one = CacheSpec.from_config(name)
     later, long = one.slope(one.window), one.bytes_for(32_768)
@@ -391,7 +390,7 @@ print(small_spec.explain(t("lang")))
 
 # %% key="measure_run"
 cache = None
-print(f"{'token':>5} {'nbytes':>7} {'bytes_for':>9} {'storage':>8} {'held_bytes_for':>14} {'layer 0':>8}")
+print(t("held_head"))
 for length, step in ((40, 40), (41, 1), (42, 1)):
     with torch.no_grad():
         ids = torch.randint(100, (1, step), device=device)
@@ -400,7 +399,7 @@ for length, step in ((40, 40), (41, 1), (42, 1)):
     nbytes = sum(tensor.nbytes for tensor in kv)
     storage = [tensor.untyped_storage().nbytes() for tensor in kv]
     said = small_spec.bytes_for(length), small_spec.held_bytes_for(length, step=step)
-    line = f"{length:>5} {nbytes:>7,} {said[0]:>9,} {sum(storage):>8,} {said[1]:>14,}"
+    line = f"{length:>6} {nbytes:>7,} {said[0]:>9,} {sum(storage):>8,} {said[1]:>14,}"
     print(f"{line} {sum(storage[:2]):>8,}")
 
 # %% [markdown] key="measure_read" lang="en"
@@ -433,9 +432,9 @@ for length, step in ((40, 40), (41, 1), (42, 1)):
 hybrid = CacheSpec.from_config("Qwen3-Next-80B-A3B")
 print(f"{hybrid.constant_state_bytes:,} B + n * {hybrid.slope():,} B")
 for length in (1, 4096, 262_144):
-    print(f"{length:>7,} token  {exact_bytes(hybrid.bytes_for(length))}")
+    print(t("size_of", n=length, size=exact_bytes(hybrid.bytes_for(length))))
 state, token = hybrid.constant_state_bytes, hybrid.slope()
-print(f"{state:,} / {token:,} = {state / token:,.0f} token")
+print(t("state_in_tokens", state=state, token=token, n=state / token))
 
 # %% [markdown] key="recurrent_read" lang="en"
 # The first token is dear: the state costs as much as the last line's number of tokens.
@@ -572,11 +571,11 @@ for name in one:
     print(f"{name:<19} {one[name]:>14,} {eight[name]:>14,}")
 
 # %% [markdown] key="variables_read" lang="en"
-# `used`, `peak` and `current` are on paper here; lesson 08 measures them on a running model and compares.
+# `used`, `peak` and `current` are on paper here; [lesson 08](08_allocate_kv_cache.ipynb) measures them on a running model and compares.
 # `total` is not measured either: it is what one public log printed in GiB, rounded to 0.01 GiB, and yours may differ.
 # The tokens are the *pool's*: Qwen3-8B has 40,960 positions, so no single sequence can use them all.
-# %% [markdown] key="variables_read" lang="zh" src="71d9ca43"
-# 这里的 `used`、`peak`、`current` 是纸面上的估算；第 08 课会在运行中的模型上实测并对比。
+# %% [markdown] key="variables_read" lang="zh" src="b0c543b3"
+# 这里的 `used`、`peak`、`current` 是纸面上的估算；[第 08 课](08_allocate_kv_cache.ipynb)会在运行中的模型上实测并对比。
 # `total` 也不是实测：它由一份公开日志里的 GiB 数换算而来，只精确到 0.01 GiB，你的机器上可能不同。
 # 最后的 token 数属于整个**块池**：Qwen3-8B 只有 40,960 个位置，任何一条序列都用不完它。
 
@@ -604,11 +603,11 @@ from minikv.plan import weight_bytes
 weights = weight_bytes("Llama-3.1-8B").total
 alone = spec.bytes_for(4096)
 print(f"{alone / 1e9:.2f} GB / 8.5 GB: {alone / 8.5e9:.1%}")
-print(f"1 x 4,096 token: {alone / (weights + alone):.1%}")
+print(t("share_alone", n=4096, share=alone / (weights + alone)))
 enough = ceil(weights * 7 / 3 / spec.bytes_for(1))  # kv / (weights + kv) = 0.7, kv = weights * 7 / 3
-print(f"70%: {enough:,} token = {exact_bytes(spec.bytes_for(enough))}")
+print(t("share_reached", n=enough, size=exact_bytes(spec.bytes_for(enough))))
 for context in (1024, 4096, 32_768, 131_072):
-    print(f"{context:>9,} token x {ceil(enough / context):>3}")
+    print(t("sequences_of", n=context, count=ceil(enough / context)))
 pool = plan_memory("Llama-3.1-8B", gpu="H200").kv_bytes
 print(f"H200: {pool / (weights + pool):.0%}")
 
@@ -717,15 +716,15 @@ check("02.1", bytes_per_token)
 # |---|---|---|
 # | Off by 2% to 10% | Units: MB is $10^6$ bytes, MiB is $2^{20}$; GB and GiB differ by 7.4% | `exact_bytes(n)` |
 # | Off by a factor such as 2, 4, 7 or 8 | K *and* V; KV heads, not attention heads; `head_dim`; bytes, not bits | `print(CacheSpec.from_config(config).explain())` |
-# | The process holds more than calculated | A view that keeps the prompt alive; the rest is CUDA context + workspace + reserved - allocated (lessons 07 and 16) | `held_bytes_for(n, step) - bytes_for(n)` |
-# %% [markdown] key="stuck" lang="zh" src="b6ecbd65"
+# | The process holds more than calculated | A view that keeps the prompt alive; the rest is CUDA context + workspace + reserved - allocated (lessons [07](07_allocate_once.ipynb) and [16](16_where_did_6gb_go.ipynb)) | `held_bytes_for(n, step) - bytes_for(n)` |
+# %% [markdown] key="stuck" lang="zh" src="785441b8"
 # ## 卡住了怎么办
 #
 # | 现象 | 判断依据 | 命令 |
 # |---|---|---|
 # | 相差 2% 到 10% | 单位：MB 是 $10^6$ 字节，MiB 是 $2^{20}$ 字节；GB 和 GiB 差 7.4% | `exact_bytes(n)` |
 # | 相差 2、4、7、8 这样的整数倍 | K **和** V；是 KV 头，不是注意力头；`head_dim`；是字节，不是位 | `print(CacheSpec.from_config(config).explain("zh"))` |
-# | 进程占用比算出来的多 | 视图让整个提示词一直存活；其余是 CUDA 上下文 + 工作空间 + 已保留 - 已分配（第 07、16 课） | `held_bytes_for(n, step) - bytes_for(n)` |
+# | 进程占用比算出来的多 | 视图让整个提示词一直存活；其余是 CUDA 上下文 + 工作空间 + 已保留 - 已分配（第 [07](07_allocate_once.ipynb)、[16](16_where_did_6gb_go.ipynb) 课） | `held_bytes_for(n, step) - bytes_for(n)` |
 
 # %% key="stuck_code"
 print(f"{spec.bytes_for(4096) / 1e6:.1f} MB = {exact_bytes(spec.bytes_for(4096))}")
@@ -758,10 +757,11 @@ from minikv.plan.vllm_pool import vllm_pool
 gemma = vllm_pool(CacheSpec.from_config("Gemma-4-31B", layout="vllm"))
 blocks = gemma.num_blocks(50 * 2**30)
 before = gemma.tokens_printed(blocks, rule="old")
-print(f"num_blocks {blocks:,}\n<= v0.20{before:>39,} token")
+print(f"num_blocks {blocks:,}")
+print(t("printed_before", tokens=before))
 for longest in (8192, 32_768, 131_072, 262_144):
     after = gemma.tokens_printed(blocks, rule="new", max_model_len=longest, batched_tokens=2048)
-    print(f">= v0.21, max_model_len {longest:>7,}: {after:>7,} token, {after / before:.1f} x")
+    print(t("printed_after", longest=longest, tokens=after, times=after / before))
 
 # %% [markdown] key="coda_read" lang="en"
 # The same blocks, and a print that moves with `max_model_len`: nothing was gained in the pool.
@@ -778,11 +778,11 @@ for longest in (8192, 32_768, 131_072, 262_144):
 # ## What comes next
 #
 # You can now price a token for every model that caches heads.
-# Lesson 03 takes a model that does not, DeepSeek-V3, and an estimate that missed by 2.86 times.
+# [Lesson 03](03_the_2_86x_mistake.ipynb) takes a model that does not, DeepSeek-V3, and an estimate that missed by 2.86 times.
 # It needs from here: the formula, and the habit of asking what is cached before multiplying.
-# %% [markdown] key="next" lang="zh" src="bb097d43"
+# %% [markdown] key="next" lang="zh" src="fa975641"
 # ## 下一课
 #
 # 凡是按头缓存的模型，你现在都能给一个 token 定价。
-# 第 03 课讲一个不按头缓存的模型 DeepSeek-V3，以及一次差了 2.86 倍的估算。
+# [第 03 课](03_the_2_86x_mistake.ipynb)讲一个不按头缓存的模型 DeepSeek-V3，以及一次差了 2.86 倍的估算。
 # 它需要本课的两样东西：公式，以及“先问缓存了什么，再做乘法”的习惯。

@@ -3,7 +3,7 @@
 # slug = "the_2_86x_mistake"
 # needs = ["02"]
 # rooms = ["plan.spec", "plan.estimate"]
-# minutes = 40
+# minutes = 60
 # [title]
 # en = "Why did the estimate miss by 2.86x?"
 # zh = "估算为什么差了 2.86 倍？"
@@ -46,14 +46,14 @@
 # head_dim = config.hidden_size // config.num_attention_heads
 # ```
 #
-# 原文认为，这一行让 KV 缓存看起来比实际小了 2.86 倍。
+# 原文认为，这一行把 KV 缓存算小了：实际值是它的 2.86 倍。
 #
 # 别人从另外的角度也碰到过同一个差距。
 # 2025 年 2 月，[DeepSeek-R1 #238](https://github.com/deepseek-ai/DeepSeek-R1/issues/238) 问：Hugging Face 上的代码为什么缓存得比论文说的多那么多？“代码中似乎没实现这个大优化”。这个 issue 因长期无人跟进而关闭。
-# [TensorRT-LLM PR #16707](https://github.com/NVIDIA/TensorRT-LLM/pull/16707) 里，常用公式用在 DeepSeek-V3.2 上反而**偏大**约 25 倍，基准测试的 batch 只开到 64。
+# [TensorRT-LLM PR #16707](https://github.com/NVIDIA/TensorRT-LLM/pull/16707) 里，常用公式用在 DeepSeek-V3.2 上反而**偏大**，约为实际值的 25 倍，基准测试的 batch 只开到 64。
 # 该 PR 说 242 可行；而 PR 自带的评审指出，这个数没有计入 indexer 的缓存。
 #
-# **同一个公式，用在同一系列的模型上，怎么会既偏小 2.86 倍，又偏大 20 多倍？**
+# **同一个公式，用在同一系列的模型上，怎么会有时只算出实际值的 1/2.86，有时又算成实际值的 20 多倍？**
 #
 # 本课先讲清原因，再来纠正各种“修正”。
 
@@ -170,8 +170,10 @@ predict("latent_token", ...)
 #
 # 一个 token 在一层占用的字节数：
 
-# %% [markdown] key="formulas_math"
+# %% [markdown] key="formulas_math" lang="en"
 # $$\text{expanded} = H \,\big( (n + r) + v \big)\, b \qquad\qquad \text{latent} = (c + r)\, b$$
+# %% [markdown] key="formulas_math" lang="zh" src="99a1c821"
+# $$\text{展开} = H \,\big( (n + r) + v \big)\, b \qquad\qquad \text{潜在向量} = (c + r)\, b$$
 
 # %% [markdown] key="symbols" lang="en"
 # | symbol | config field | unit | DeepSeek-V3 |
@@ -245,14 +247,14 @@ print(t("ratio_fix", ratio=answers["expanded"] / answers["latent"]))
 # %% key="four_bars"
 import plotly.graph_objects as go
 
-labels = ["hidden // heads", f"head_dim = {rope_dim}", "expanded K and V", "latent + rope key"]
+labels = ["hidden // heads", f"head_dim = {rope_dim}", t("bar_expanded"), t("bar_latent")]
 texts = [f"{num_bytes:,} B" for num_bytes in answers.values()]
 bars = go.Bar(x=list(answers.values()), y=labels, orientation="h", text=texts, textposition="outside")
 figure = go.Figure(bars)
-figure.update_xaxes(type="log", dtick=1, range=[2.5, 5.5], title="bytes per token per layer, log scale")
+figure.update_xaxes(type="log", dtick=1, range=[2.5, 5.5], title=t("bars_axis"))
 figure.update_yaxes(autorange="reversed", automargin=True)
 figure.update_layout(height=280, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
-summary = "\n".join(f"{label:<18} {number:>9}" for label, number in zip(labels, texts))
+summary = "\n".join(f"{number:>9}   {label}" for label, number in zip(labels, texts))
 show(figure, text=summary, caption=t("bars_caption"))
 
 # %% [markdown] key="versions" lang="en"
@@ -408,12 +410,12 @@ print(t("rebuilt_held", storage=rebuilt_token * tokens / 1e6))
 # %% [markdown] key="absorb" lang="en"
 # The answer that #305 got is the way out: with "the trick of matrix absorption" nothing needs to be unpacked.
 # `kv_b_proj` is moved into the query and the output, and attention reads the latents themselves.
-# vLLM decodes this way; lesson 10 builds such a kernel.
+# vLLM decodes this way; [lesson 10](10_kernels.ipynb) builds such a kernel.
 # Keep the two apart: the *latent cache* saves memory that stays, *absorbing* saves memory and work in every step.
-# %% [markdown] key="absorb" lang="zh" src="e3266509"
+# %% [markdown] key="absorb" lang="zh" src="13929cef"
 # 出路就在 #305 得到的答复里：用矩阵吸收（matrix absorption），不必展开。
 # 把 `kv_b_proj` 并入 query 和输出的投影，注意力直接读潜在向量。
-# vLLM 就是这样解码的；第 10 课会写这样一个 kernel。
+# vLLM 就是这样解码的；[第 10 课](10_kernels.ipynb)会写这样一个 kernel。
 # 两件事要分清：**缓存潜在向量**省的是常驻显存，**矩阵吸收**省的是每一步的临时显存和计算。
 
 # %% [markdown] key="family" lang="en"
@@ -434,10 +436,9 @@ for name in ("DeepSeek-V3", "Kimi-K2", "DeepSeek-V2-Lite", "GLM-5", "DeepSeek-V3
     fields = find_model(name).config
     flat = 2 * fields["num_attention_heads"] * (fields["hidden_size"] // fields["num_attention_heads"]) * 2
     old, new = (CacheSpec.from_config(name, layout=each).layers[0] for each in ("hf-expanded", "hf"))
-    print(
-        f"{name:<17} {fields['num_attention_heads']:>3} heads {flat:>7,} {old.token_bytes:>7,} "
-        f"{new.token_bytes:>6,}  {old.token_bytes / flat:5.2f}x  indexer {new.index_bytes} B"
-    )
+    sizes = {"naive": flat, "expanded": old.token_bytes, "latent": new.token_bytes, "indexer": new.index_bytes}
+    ratio = old.token_bytes / flat
+    print(t("family_line", name=name, heads=fields["num_attention_heads"], ratio=ratio, **sizes))
 
 # %% [markdown] key="fixes" lang="en"
 # ## Corrections that need one
@@ -468,22 +469,22 @@ print(t("fix_total", layers=layers, elements=rank + rope, total=layers * (rank +
 #
 # The analysis multiplies by 61 layers and 100 tokens and prints "477 MB" and "167 MB".
 # Those are MiB ($2^{20}$ bytes).
-# It also explains 6 GB, while 18 GB expected and 5.5 GB found leave a larger hole.
+# It also sets out to explain 6 GB, while 18 GB expected and 5.5 GB found leave twice that.
 # An explanation that covers half of the gap is not finished.
 # `estimate_kv_cache_gb` is the script's helper again, this time asking the spec.
-# %% [markdown] key="units" lang="zh" src="5d7406d4"
+# %% [markdown] key="units" lang="zh" src="3d24683e"
 # ## 另外两个值得核对的数字
 #
 # 原文乘以 61 层和 100 个 token，写成“477 MB”和“167 MB”。
 # 这其实是 MiB（$2^{20}$ 字节）。
-# 原文要解释的是 6 GB，但预期 18 GB、实测 5.5 GB，缺口比这更大。
+# 原文要解释的是 6 GB，但预期 18 GB、实测 5.5 GB，缺口有它的两倍。
 # 只解释了一半缺口，就还不能算查清。
 # `estimate_kv_cache_gb` 是脚本里那个函数的改正版，数字改由 spec 计算。
 
 # %% key="units_check"
 old_way = CacheSpec.from_config("DeepSeek-V3", layout="hf-expanded")
 for name, num_bytes in (("expanded", old_way.bytes_for(100)), ("naive", naive * 61 * 100)):
-    print(t("units_line", name=name, num_bytes=num_bytes, mb=num_bytes / 1e6, mib=num_bytes / 2**20))
+    print(t("units_line", name=t("units_" + name), num_bytes=num_bytes, mb=num_bytes / 1e6, mib=num_bytes / 2**20))
 for layout in ("hf-expanded", "hf"):
     print(f"{layout}: {estimate_kv_cache_gb('DeepSeek-V3', 100, layout=layout):.4f} GB")
 print(t("missing_line", missing=18 - 5.5))
@@ -621,9 +622,9 @@ else:
     print(t("no_allocator"))
 
 # %% [markdown] key="blame_next" lang="en"
-# Who really keeps memory after `generate()` is the case of lesson 16.
-# %% [markdown] key="blame_next" lang="zh" src="8e399169"
-# `generate()` 之后究竟是谁占着显存，留到第 16 课再查。
+# Who really keeps memory after `generate()` is the case of [lesson 16](16_where_did_6gb_go.ipynb).
+# %% [markdown] key="blame_next" lang="zh" src="9fd72dbc"
+# `generate()` 之后究竟是谁占着显存，留到[第 16 课](16_where_did_6gb_go.ipynb)再查。
 
 # %% [markdown] key="ranks" lang="en"
 # ## Eight GPUs, eight copies
@@ -640,8 +641,7 @@ else:
 predict("all_ranks", ...)
 
 # %% key="ranks_table"
-print("      DeepSeek-V3, MLA           Llama-3.1-70B, 8 KV heads")
-print(" tp     per rank    all ranks     per rank    all ranks")
+print(t("ranks_head"))
 for tp in (1, 2, 4, 8, 16):
     line = f"{tp:>3}"
     for name in ("DeepSeek-V3", "Llama-3.1-70B"):
@@ -683,7 +683,7 @@ print(f"156.9 / 20.43 = {156.9 / 20.43:.2f}")
 # %% key="break_fields"
 changes = [{}, {"kv_lora_rank": 1024}, {"qk_rope_head_dim": 1}, {"qk_rope_head_dim": 128}, {"v_head_dim": 256}]
 changes += [{"num_attention_heads": 16, "num_key_value_heads": 16}]
-print("  naive  expanded  latent")
+print(t("fields_head"))
 for change in changes:
     broken = {**config, **change}
     old, new = (CacheSpec.from_config(broken, layout=each).layers[0] for each in ("hf-expanded", "hf"))
@@ -783,9 +783,9 @@ explain("estimate_and_leak")
 # ## What comes next
 #
 # You can now say how many bytes a token takes, in which library, on how many ranks.
-# Lesson 04 asks what it costs to *read* those bytes in every decode step, and why the GPU waits for them.
-# %% [markdown] key="next" lang="zh" src="6a8ac5b9"
+# [Lesson 04](04_the_roofline.ipynb) asks what it costs to *read* those bytes in every decode step, and why the GPU waits for them.
+# %% [markdown] key="next" lang="zh" src="1c4f8699"
 # ## 下一课
 #
 # 现在你能说清一个 token 占多少字节：在哪个库里，在几个 rank 上。
-# 第 04 课接着问：每个解码步骤**读取**这些字节要花多少时间，GPU 又为什么要等它们。
+# [第 04 课](04_the_roofline.ipynb)接着问：每个解码步骤**读取**这些字节要花多少时间，GPU 又为什么要等它们。

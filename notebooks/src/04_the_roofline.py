@@ -1,9 +1,9 @@
 # %% [meta]
 # number = "04"
 # slug = "the_roofline"
-# needs = ["02"]
+# needs = ["02", "03"]
 # rooms = ["plan.roofline", "memory.bandwidth", "memory.access"]
-# minutes = 45
+# minutes = 55
 # [title]
 # en = "The roofline: why does the GPU wait?"
 # zh = "Roofline 模型：GPU 为什么在等？"
@@ -116,23 +116,27 @@ print(t("sizes_line", **{name: size / 2**30 for name, size in sizes.items()}))
 # | $\beta$, $\pi$ | bandwidth and FLOP rate of the device | bytes/s, FLOP/s |
 # | $I_{\text{ridge}}$ | the *ridge point*: below it memory-bound, above it compute-bound | FLOP/byte |
 # | $W$ | weights that a step reads, once for the batch | bytes |
-# | $k$ | K and V of one token, all layers (lesson 02) | bytes |
+# | $k$ | K and V of one token, all layers ([lesson 02](02_how_many_bytes.ipynb)) | bytes |
 # | $f$ | FLOPs of one token with the weights, 2 for each | FLOP |
 # | $a$ | FLOPs of one query token with one cached token, all heads and layers | FLOP |
-# | $B$, $n$ | sequences; tokens that each sees | |
+# | $B$ | sequences of the step, one new token each | sequences |
+# | $n$ | tokens that each of them sees | tokens |
+# | $T$ | time of the work | seconds |
 #
 # One multiplication and one addition are two FLOPs.
 # In 16 bit $f / W$ is 2 FLOPs for 2 bytes: **1 FLOP per byte**.
-# %% [markdown] key="symbols" lang="zh" src="be17ee2e"
+# %% [markdown] key="symbols" lang="zh" src="c7bff1f9"
 # | 符号 | 含义 | 单位 |
 # |---|---|---|
 # | $\beta$、$\pi$ | 设备的带宽和算力 | 字节/秒、FLOP/秒 |
 # | $I_{\text{ridge}}$ | **拐点**（ridge point）：低于它访存受限，高于它计算受限 | FLOP/字节 |
 # | $W$ | 一步读取的权重，整个 batch 读一次 | 字节 |
-# | $k$ | 一个 token 在所有层的 K 和 V（第 02 课） | 字节 |
+# | $k$ | 一个 token 在所有层的 K 和 V（[第 02 课](02_how_many_bytes.ipynb)） | 字节 |
 # | $f$ | 一个 token 与权重运算的 FLOP，每个权重 2 个 | FLOP |
 # | $a$ | 一个 query token 与一个缓存 token 运算的 FLOP，所有头、所有层 | FLOP |
-# | $B$、$n$ | 序列数；每条看到的 token 数 | |
+# | $B$ | 这一步的序列数，每条一个新 token | 条 |
+# | $n$ | 每条序列看到的 token 数 | 个 |
+# | $T$ | 所需时间 | 秒 |
 #
 # 一次乘法加一次加法算两个 FLOP。
 # 16 位时，$f / W$ 是每 2 字节 2 个 FLOP，即 **1 FLOP/字节**。
@@ -177,7 +181,7 @@ print(f"{orin.name}: {orin.bandwidth_gb_s} GB/s")
 # The ratio is the number of query heads for each KV head, divided by half the bytes of an element.
 # The source's card, an Orin, has 204.8 GB/s and not the "~900" of its table; that makes everything in it that rests on bandwidth more than four times too fast.
 # %% [markdown] key="source_read" lang="zh" src="06266ad2"
-# 它等于每个 KV 头对应的 query 头数，再除以元素字节数的一半。
+# 这个比值等于每个 KV 头对应的 query 头数，再除以元素字节数的一半。
 # 资料里的 Orin，带宽是 204.8 GB/s，不是表里的“~900”；凡是基于带宽的结论，都快了四倍多。
 
 # %% [markdown] key="pyramid" lang="en"
@@ -435,12 +439,12 @@ for model, gpu in pairs:
     print(f"{model + ', ' + gpu:<27}" + "".join(f"{batch or '-':>7}" for batch in batches))
 
 # %% [markdown] key="ridge_read" lang="en"
-# This is arithmetic alone; whether such a batch fits in memory is the question of lesson 08. (DeepSeek-V3 does not fit on one H200 at all.)
+# This is arithmetic alone; whether such a batch fits in memory is the question of [lesson 08](08_allocate_kv_cache.ipynb). (DeepSeek-V3 does not fit on one H200 at all.)
 # In DeepSeek-V3 a larger batch also touches more experts, so it needs a far larger one.
 # And the roof here is the 16-bit one. DeepSeek-V3's weights are in fp8: a kernel that also multiplies in fp8 has twice the FLOP rate, and W needs a batch about twice as large.
 # But a longer context *helps* DeepSeek-V3: its attention stands to the right of this card's ridge point. Why is that?
-# %% [markdown] key="ridge_read" lang="zh" src="f6752c3b"
-# 这里只看算术；这样的 batch 显存放不放得下，是第 08 课的问题。（一块 H200 根本放不下 DeepSeek-V3。）
+# %% [markdown] key="ridge_read" lang="zh" src="cc294f4e"
+# 这里只看算术；这样的 batch 显存放不放得下，是[第 08 课](08_allocate_kv_cache.ipynb)的问题。（一块 H200 根本放不下 DeepSeek-V3。）
 # 对 DeepSeek-V3，batch 变大时用到的专家也更多，所以需要的 batch 大得多。
 # 另外，这里的 Roofline 用的是 16 位算力。DeepSeek-V3 的权重是 fp8：如果 kernel 也用 fp8 做乘法，算力翻倍，W 所需的 batch 也要大一倍左右。
 # 但上下文变长，对 DeepSeek-V3 反而**有利**：它的注意力落在这块卡拐点的右边。为什么？
@@ -472,13 +476,13 @@ for model in ("Llama-2-7B", "Llama-3.1-8B", "Llama-3.1-70B", "Kimi-K2", "DeepSee
 # Faster arithmetic does not help there: two runs that take nearly the same time are what the roof predicts.
 # GQA multiplies by the size of the group, fp8 by two.
 #
-# MLA is another world: 128 heads read one latent, and with absorbed matrices (lesson 03) they do over 200 FLOPs with each byte.
-# %% [markdown] key="heads_read" lang="zh" src="0803a742"
+# MLA is another world: 128 heads read one latent, and with absorbed matrices ([lesson 03](03_the_2_86x_mistake.ipynb)) they do over 200 FLOPs with each byte.
+# %% [markdown] key="heads_read" lang="zh" src="b4a995c3"
 # KV 头与 query 头一样多时，注意力是 1 FLOP/字节。
 # 这时算得再快也没用：两次运行的时间几乎一样，与 Roofline 的预测一致。
 # GQA 乘以组的大小，fp8 再乘 2。
 #
-# MLA 则完全不同：128 个头读同一个潜在向量（latent），采用矩阵吸收（第 03 课）后，每字节做 200 多个 FLOP。
+# MLA 则完全不同：128 个头读同一个潜在向量（latent），采用矩阵吸收（[第 03 课](03_the_2_86x_mistake.ipynb)）后，每字节做 200 多个 FLOP。
 
 # %% [markdown] key="break" lang="en"
 # ## Break it
@@ -595,9 +599,9 @@ explain("contiguous_per_thread")
 # ## What comes next
 #
 # You know what a step costs to read, and that the cache is the part that no batch makes cheaper.
-# Lesson 05 asks who owns these bytes while they are being read, and who may free them.
-# %% [markdown] key="next" lang="zh" src="9705423c"
+# [Lesson 05](05_owned_and_borrowed.ipynb) asks who owns these bytes while they are being read, and who may free them.
+# %% [markdown] key="next" lang="zh" src="4bbf1be9"
 # ## 下一课
 #
 # 现在你知道一步要读多少，也知道缓存这一部分不会因为 batch 变大而变便宜。
-# 第 05 课接着问：这些字节在被读取的时候归谁所有，谁可以释放它们。
+# [第 05 课](05_owned_and_borrowed.ipynb)接着问：这些字节在被读取的时候归谁所有，谁可以释放它们。

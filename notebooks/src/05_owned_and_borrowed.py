@@ -3,7 +3,7 @@
 # slug = "owned_and_borrowed"
 # needs = ["00", "02"]
 # rooms = ["memory.arena", "memory.ownership"]
-# minutes = 40
+# minutes = 50
 # [title]
 # en = "Who frees this memory?"
 # zh = "这块内存由谁释放？"
@@ -266,8 +266,10 @@ print(t("storage_state", moment="-", alive=seen() is not None))
 # 视图就是一条规则：怎样在存储里找到元素。
 # 第一个公式给出元素 $(i_1, \dots, i_n)$ 在存储中的字节位置，第二个给出张量在自身之外连带占住的字节数：
 
-# %% [markdown] key="formula_math"
+# %% [markdown] key="formula_math" lang="en"
 # $$p(i_1, \dots, i_n) = s \,\Big( o + \sum_{k=1}^{n} i_k \, t_k \Big), \qquad 0 \le i_k < d_k \qquad\qquad \text{kept beside} = S - s \cdot \big|\{\, p \,\}\big|$$
+# %% [markdown] key="formula_math" lang="zh" src="b3122d1c"
+# $$p(i_1, \dots, i_n) = s \,\Big( o + \sum_{k=1}^{n} i_k \, t_k \Big), \qquad 0 \le i_k < d_k \qquad\qquad \text{连带占住} = S - s \cdot \big|\{\, p \,\}\big|$$
 
 # %% [markdown] key="symbols" lang="en"
 # | symbol | what it is | unit | in torch, for a tensor `x` |
@@ -290,7 +292,7 @@ print(t("storage_state", moment="-", alive=seen() is not None))
 # | $s$ | 一个元素的大小 | 字节 | `x.element_size()` |
 # | $S$ | 存储的大小 | 字节 | `x.untyped_storage().nbytes()` |
 # | $\lvert\{p\}\rvert$ | 各元素一共落在多少个不同的位置上 | 元素 | `ownership(x).touched_bytes // s` |
-# | kept beside | 连带占住：没有元素需要、却释放不了的字节 | 字节 | `ownership(x).keeps_alive_bytes` |
+# | 连带占住 | 没有元素需要、却释放不了的字节 | 字节 | `ownership(x).keeps_alive_bytes` |
 #
 # 代入真实的数字：Llama-3.1-8B 一层的 K，4,096 个 token；再取最后 16 个 token，也就是一个块。
 
@@ -696,9 +698,9 @@ explain("why_refuse")
 # ## What comes next
 #
 # You know who frees a piece of memory, and how to lend one on purpose.
-# Lesson 06 carves the simplest KV cache out of an arena: one tensor, a view for each layer, and a length for each sequence.
-# %% [markdown] key="next" lang="zh" src="11b3a357"
+# [Lesson 06](06_the_linear_cache.ipynb) carves the simplest KV cache out of an arena: one tensor, a view for each layer, and a length for each sequence.
+# %% [markdown] key="next" lang="zh" src="0702abc4"
 # ## 下一课
 #
 # 现在你知道一块内存由谁释放，也知道怎样主动把它借出去。
-# 第 06 课从 arena 里划出最简单的 KV 缓存：一个张量，每层一个视图，每条序列一个长度。
+# [第 06 课](06_the_linear_cache.ipynb)从 arena 里划出最简单的 KV 缓存：一个张量，每层一个视图，每条序列一个长度。

@@ -3,7 +3,7 @@
 # slug = "the_linear_cache"
 # needs = ["02", "05"]
 # rooms = ["cache.linear"]
-# minutes = 40
+# minutes = 55
 # [title]
 # en = "What is the simplest cache?"
 # zh = "最简单的 KV 缓存是什么样的？"
@@ -85,8 +85,8 @@ predict("reserved", ...)
 # | $b$ | bytes an element (bf16: 2) | bytes |
 #
 # It takes $2 \cdot L \cdot B \cdot H \cdot S \cdot D \cdot b$ bytes, from the first moment, whatever it holds.
-# Compare lesson 02: the formula is the same, with room in place of tokens.
-# %% [markdown] key="layout" lang="zh" src="d420f90f"
+# Compare [lesson 02](02_how_many_bytes.ipynb): the formula is the same, with room in place of tokens.
+# %% [markdown] key="layout" lang="zh" src="c775e884"
 # ## 一个张量
 #
 # **线性缓存**就是一个六维张量：
@@ -104,7 +104,7 @@ predict("reserved", ...)
 # | $b$ | 每个元素的字节数（bf16 为 2） | 字节 |
 #
 # 它从一开始就占 $2 \cdot L \cdot B \cdot H \cdot S \cdot D \cdot b$ 字节，与里面存了多少无关。
-# 对照第 02 课：公式相同，只是把 token 数换成了位置数。
+# 对照[第 02 课](02_how_many_bytes.ipynb)：公式相同，只是把 token 数换成了位置数。
 
 # %% key="make"
 import torch
@@ -120,7 +120,7 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 spec = CacheSpec.from_config(config)
 cache = LinearKVCache(spec, batch=2, max_seq=256, device=device)
 (tensor,) = cache.tensors
-names = ("layers", "batch", "K and V", "kv_heads", "max_seq", "head_dim")
+names = ("layers", "batch", "K, V", "kv_heads", "max_seq", "head_dim")
 for name, size, stride in zip(names, tensor.shape, tensor.stride()):
     print(f"{name:<9}{size:>5}   stride {stride:>7,}")
 print(f"{cache.nbytes:,} B = {spec.bytes_for(256, batch=2):,} B")
@@ -157,7 +157,7 @@ for name, view in (("k", k), ("v", v)):
     print(t("view_line", name=name, shape=list(view.shape), offset=behind))
 
 # %% [markdown] key="views" lang="en"
-# The cache borrowed its tensor from an arena (lesson 05), and `layer(3)` copied nothing: K and V of a layer are **views**, a starting point and strides.
+# The cache borrowed its tensor from an arena ([lesson 05](05_owned_and_borrowed.ipynb)), and `layer(3)` copied nothing: K and V of a layer are **views**, a starting point and strides.
 # All the tokens of one head lie side by side, `head_dim` elements each.
 # That is what reads well: attention walks along one head, and the next address is always the next one.
 #
@@ -165,8 +165,8 @@ for name, view in (("k", k), ("v", v)):
 # With one row the drawing is right.
 # With two, each layer is row 0's K, row 0's V, row 1's K, row 1's V, and then the next layer begins: the sum has six terms, not two.
 # Its example of a "7B model" needs a second look as well:
-# %% [markdown] key="views" lang="zh" src="edaacdf6"
-# 缓存的张量借自一个 arena（第 05 课）；`layer(3)` 没有复制任何东西：一层的 K 和 V 都是**视图**，也就是一个起点加一组步幅。
+# %% [markdown] key="views" lang="zh" src="80658eeb"
+# 缓存的张量借自一个 arena（[第 05 课](05_owned_and_borrowed.ipynb)）；`layer(3)` 没有复制任何东西：一层的 K 和 V 都是**视图**，也就是一个起点加一组步幅。
 # 同一个头的所有 token 紧挨着排列，每个占 `head_dim` 个元素。
 # 这样读起来最快：注意力沿着一个头往下读，下一个地址总是紧挨着上一个。
 #
@@ -271,16 +271,16 @@ print(t("same", same=same, layers=len(grown.layers)))
 
 # %% [markdown] key="growth_read" lang="en"
 # The linear cache holds the same numbers, bit for bit, and its bytes never changed.
-# `DynamicCache` holds only what is needed, and paid for it with a new tensor and a copy of the old one in every step and layer; lesson 07 measures that.
+# `DynamicCache` holds only what is needed, and paid for it with a new tensor and a copy of the old one in every step and layer; [lesson 07](07_allocate_once.ipynb) measures that.
 #
 # Count the generated tokens: the forward over the prompt chose the first, and each of the fifty steps chose one more.
 # That makes 51, while the cache grew by 50: the last token has been chosen, but no forward has read it, so it has no K and V yet.
 # The document speaks of 50 generated tokens; those are the ones in the cache.
 #
 # When a sequence ends, its row is free for the next one.
-# %% [markdown] key="growth_read" lang="zh" src="6d2fba78"
+# %% [markdown] key="growth_read" lang="zh" src="644a5b64"
 # 线性缓存里的数与 `DynamicCache` 逐位相同，占用的字节数则从未变过。
-# `DynamicCache` 只占需要的部分，代价是每一步、每一层都要新建一个张量，再把旧的复制过去；第 07 课会测量这个代价。
+# `DynamicCache` 只占需要的部分，代价是每一步、每一层都要新建一个张量，再把旧的复制过去；[第 07 课](07_allocate_once.ipynb)会测量这个代价。
 #
 # 数一数生成的 token：送完提示词时选出第一个，之后 50 步每步再选一个。
 # 一共 51 个，而缓存只增加了 50 个：最后一个已经选出，但还没有送进模型，所以还没有自己的 K 和 V。
@@ -401,7 +401,7 @@ print(f"{pages.nbytes:,} B = {rows.nbytes:,} B")
 # | bookkeeping | one length a row | block tables, a free list, counts of users |
 # | memory of a row | `max_seq`, always | what it holds, rounded up to a block |
 # | a row longer than planned | refused | takes another block while there is one |
-# | share a common beginning | no: every row has its own | yes, block by block (lesson 09) |
+# | share a common beginning | no: every row has its own | yes, block by block ([lesson 09](09_pages_and_blocks.ipynb)) |
 # | allocated on the device | once, at the start | once, at the start |
 #
 # The last line surprises many.
@@ -412,15 +412,15 @@ print(f"{pages.nbytes:,} B = {rows.nbytes:,} B")
 # So why linear at all?
 # If one sequence runs at a time, and its longest length is known, there is nothing to share and nobody to give room to.
 # Then the simplest layout wins: no table to build, to send and to read.
-# What a table costs in plain torch is the copy that collects the blocks; a kernel that follows the table in place (lesson 10) makes none.
-# %% [markdown] key="versus_table" lang="zh" src="18f15b2f"
+# What a table costs in plain torch is the copy that collects the blocks; a kernel that follows the table in place ([lesson 10](10_kernels.ipynb)) makes none.
+# %% [markdown] key="versus_table" lang="zh" src="9dda92c1"
 # | | 线性 | 分页 |
 # |---|---|---|
 # | 找一个 token | 一次求和 | 先查块，再求和 |
 # | 需要记录的 | 每行一个长度 | 块表、空闲队列、引用计数 |
 # | 一行占的显存 | 始终是 `max_seq` | 按内容，向上取整到块 |
 # | 比计划更长的行 | 拒绝 | 只要还有块，就再取一个 |
-# | 共享相同的开头 | 不能，各行各存 | 能，逐块共享（第 09 课） |
+# | 共享相同的开头 | 不能，各行各存 | 能，逐块共享（[第 09 课](09_pages_and_blocks.ipynb)） |
 # | 在设备上分配 | 启动时一次 | 启动时一次 |
 #
 # 最后一行出乎许多人的意料。
@@ -431,7 +431,7 @@ print(f"{pages.nbytes:,} B = {rows.nbytes:,} B")
 # 那么线性缓存还有什么用？
 # 如果同一时刻只有一条序列，最大长度也已知，就没有可共享的内容，多余的位置也没有别的序列要用。
 # 这时最简单的布局最好：不用建块表、传块表、读块表。
-# 在纯 torch 里，块表的代价是把各块收集到一起的那次复制；按块表就地读取的 kernel（第 10 课）不需要复制。
+# 在纯 torch 里，块表的代价是把各块收集到一起的那次复制；按块表就地读取的 kernel（[第 10 课](10_kernels.ipynb)）不需要复制。
 
 # %% key="read_time" tags="timing"
 import time
@@ -477,7 +477,7 @@ for layer in range(4):
 print("lengths", broken.lengths.tolist())
 for layer in range(4):
     taken = broken.layer(layer)[0][0, 0].any(-1)
-    print(f"layer {layer}  " + "".join("#" if place else "." for place in taken))
+    print(t("layer_line", layer=layer, places="".join("#" if place else "." for place in taken)))
 
 # %% key="break_commit" lang="zh"
 broken = LinearKVCache(spec, batch=2, max_seq=40, device=device)
@@ -488,7 +488,7 @@ for layer in range(4):
 print("lengths", broken.lengths.tolist())
 for layer in range(4):
     taken = broken.layer(layer)[0][0, 0].any(-1)
-    print(f"layer {layer}  " + "".join("#" if place else "." for place in taken))
+    print(t("layer_line", layer=layer, places="".join("#" if place else "." for place in taken)))
 
 # %% [markdown] key="break_commit_read" lang="en"
 # Nine tokens went in, and the lengths say 36.
@@ -531,7 +531,7 @@ one = prompts[:, :, :1]
 right.write(0, one, one)
 wrong_k[:, :, int(right.lengths.max())] = one[:, :, 0]
 for name, rows in (("right", right.layer(0)[0]), ("wrong", wrong_k)):
-    print(f"{name}   row 0  {picture(rows)[0]}   row 1  {picture(rows)[1]}")
+    print(t("rows_" + name, first=picture(rows)[0], second=picture(rows)[1]))
 
 # %% [markdown] key="break_longest_read" lang="en"
 # Row 1 wanted its token at place 5, and got it at 12.
@@ -652,10 +652,10 @@ explain("window_in_linear")
 #
 # You can place every element of the simplest cache, say who counts its tokens, and what its empty room costs.
 # We took that room once, at the start, and said that growing step by step would cost more.
-# Lesson 07 measures it: what does an allocation per token cost, and what does the allocator keep?
-# %% [markdown] key="next" lang="zh" src="e16d25a3"
+# [Lesson 07](07_allocate_once.ipynb) measures it: what does an allocation per token cost, and what does the allocator keep?
+# %% [markdown] key="next" lang="zh" src="6aa69f53"
 # ## 下一课
 #
 # 现在你能找到最简单的缓存里的每一个元素，能说清 token 由谁来数，也知道空着的位置要花多少显存。
 # 我们在启动时一次拿到了全部位置，也说过逐步增长的代价更高。
-# 第 07 课就来测量：每个 token 分配一次要花多少，分配器自己又留下了什么？
+# [第 07 课](07_allocate_once.ipynb)就来测量：每个 token 分配一次要花多少，分配器自己又留下了什么？

@@ -3,7 +3,7 @@
 # slug = "allocate_once"
 # needs = ["05", "06"]
 # rooms = ["memory.caching_allocator"]
-# minutes = 45
+# minutes = 65
 # [title]
 # en = "What does malloc cost per token?"
 # zh = "每个 token 的 malloc 要花多少？"
@@ -22,11 +22,11 @@
 # A large tensor had been freed and had left a *segment* of 11,643,387,904 bytes.
 # Smaller tensors moved in, 499,214,336 bytes of them, and from then on the other 96 % could neither go back to the GPU nor take the large tensor again.
 #
-# Lesson 03's script ended the same way: after `generate()`, `gc.collect()` and `empty_cache()`, "6+ GB stuck in CUDA allocator".
-# Why `empty_cache()` may return nothing is this lesson's part of that case; lesson 16 asks who held the memory.
+# [Lesson 03](03_the_2_86x_mistake.ipynb)'s script ended the same way: after `generate()`, `gc.collect()` and `empty_cache()`, "6+ GB stuck in CUDA allocator".
+# Why `empty_cache()` may return nothing is this lesson's part of that case; [lesson 16](16_where_did_6gb_go.ipynb) asks who held the memory.
 #
 # **What happens between a tensor and the GPU, what does it cost for each token, and why does an engine allocate once?**
-# %% [markdown] key="question" lang="zh" src="fc04e954"
+# %% [markdown] key="question" lang="zh" src="1f572373"
 # ## 问题
 #
 # 2020 年 4 月，有人的训练第一步正常，第二步就显存不足，而 GPU 上有一半显存没有任何人在用（[PyTorch #35901](https://github.com/pytorch/pytorch/issues/35901)，“OOM error where ~50% of the GPU RAM cannot be utilised/reserved”）。
@@ -34,8 +34,8 @@
 # 一个大张量释放之后，留下一个 11,643,387,904 字节的**段（segment）**。
 # 随后一些较小的张量住了进来，共 499,214,336 字节；从此，余下的 96% 既还不回 GPU，也放不下那个大张量。
 #
-# 第 03 课的脚本也是这个结局：`generate()`、`gc.collect()`、`empty_cache()` 之后，“6+ GB stuck in CUDA allocator”（6 GB 以上卡在 CUDA 分配器里）。
-# 为什么 `empty_cache()` 可能什么都还不回去，由本课回答；显存究竟被谁占着，留给第 16 课。
+# [第 03 课](03_the_2_86x_mistake.ipynb)的脚本也是这个结局：`generate()`、`gc.collect()`、`empty_cache()` 之后，“6+ GB stuck in CUDA allocator”（6 GB 以上卡在 CUDA 分配器里）。
+# 为什么 `empty_cache()` 可能什么都还不回去，由本课回答；显存究竟被谁占着，留给[第 16 课](16_where_did_6gb_go.ipynb)。
 #
 # **张量和 GPU 之间发生了什么？每个 token 要为此付出多少？推理引擎为什么只分配一次？**
 
@@ -72,8 +72,8 @@ print(t("answer_line", **sizes))
 # $$\underbrace{\sum_{n=p+1}^{p+g} 2\, n\, B\, t}_{\text{joined}} = B\, t\, g\, (2p + g + 1) \qquad\qquad \underbrace{2\, g\, B\, t}_{\text{written to slots}}$$
 #
 # The left sum grows with the square of $g$.
-# On the right stands a cache like lesson 06's: allocated once, and each token goes to its slot.
-# %% [markdown] key="grow" lang="zh" src="9c6bf96e"
+# On the right stands a cache like [lesson 06](06_the_linear_cache.ipynb)'s: allocated once, and each token goes to its slot.
+# %% [markdown] key="grow" lang="zh" src="06039da8"
 # ## 不断变大的缓存
 #
 # 先看显存申请最频繁的地方。
@@ -85,7 +85,7 @@ print(t("answer_line", **sizes))
 # $$\underbrace{\sum_{n=p+1}^{p+g} 2\, n\, B\, t}_{\text{拼接}} = B\, t\, g\, (2p + g + 1) \qquad\qquad \underbrace{2\, g\, B\, t}_{\text{写入槽位}}$$
 #
 # 左边的和随 $g$ 的平方增长。
-# 右边是第 06 课那样的缓存：只分配一次，每个 token 写进自己的槽位。
+# 右边是[第 06 课](06_the_linear_cache.ipynb)那样的缓存：只分配一次，每个 token 写进自己的槽位。
 
 # %% key="predict_copied"
 predict("copied", ...)
@@ -186,19 +186,19 @@ def grow_in_slots():
         k[:, :, place : place + 1] = new_k(1)
 
 
-for name, work in (("torch.cat", grow_by_cat), ("slots", grow_in_slots)):
+for name, work in (("torch.cat", grow_by_cat), (t("by_slots"), grow_in_slots)):
     print(t("peak_line", name=name, extra=measure_peak(work).extra, final=new_k(1040).nbytes))
 
 # %% [markdown] key="malloc" lang="en"
 # ## Is it the malloc?
 #
-# The document "Memory Model Deep Dive", known from lessons 05 and 06, has another reason to allocate once.
+# The document "Memory Model Deep Dive", known from lessons [05](05_owned_and_borrowed.ipynb) and [06](06_the_linear_cache.ipynb), has another reason to allocate once.
 # It lets every token call `cudaMalloc`, 1 ms beside 30 ms of computing, and finds 3.2 % of the time wasted, against 0.3 % when everything is allocated at the start.
 # Its arithmetic is right:
-# %% [markdown] key="malloc" lang="zh" src="ae0d34af"
+# %% [markdown] key="malloc" lang="zh" src="47575b57"
 # ## 是 malloc 的错吗？
 #
-# 第 05、06 课用过的《Memory Model Deep Dive》（下称原文）主张只分配一次，给的是另一个理由。
+# 第 [05](05_owned_and_borrowed.ipynb)、[06](06_the_linear_cache.ipynb) 课用过的《Memory Model Deep Dive》（下称原文）主张只分配一次，给的是另一个理由。
 # 它假设每个 token 都调用一次 `cudaMalloc`，每次 1 ms，而计算要 30 ms，于是 3.2% 的时间被浪费；若启动时一次分配好，只浪费 0.3%。
 # 算术没有错：
 
@@ -213,9 +213,9 @@ print(f"{100 * 1 / (100 * (1 + 30)):.1%}   {10 / (10 + 100 * 30):.1%}")
 # (Only the cache: a real forward allocates and frees much more in between.)
 # %% [markdown] key="malloc_read" lang="zh" src="807c81fd"
 # 但前提不成立。
-# PyTorch 不会为每个张量调用 `cudaMalloc`：它向驱动程序成段地要显存，再从段里切出**分配器块**；释放的块自己留着，供下次请求使用。
+# PyTorch 不会为每个张量调用 `cudaMalloc`：它向 GPU 驱动（driver）成段地要显存，再从段里切出**分配器块**；释放的块自己留着，供下次请求使用。
 # 这就是**缓存分配器（caching allocator）**。
-# 下面在 minikv 的分配器模型里，用 `torch.cat` 让缓存增长 512 个 token，32 层的 K 和 V 全都算上，设备显存不设上限，数一数请求了多少次，其中多少次到达驱动程序。
+# 下面在 minikv 的分配器模型里，用 `torch.cat` 让缓存增长 512 个 token，32 层的 K 和 V 全都算上，设备显存不设上限，数一数请求了多少次，其中多少次到达驱动。
 # （只有缓存本身；真实的前向计算在其间还有许多别的分配和释放。）
 
 # %% key="grow_model"
@@ -245,7 +245,7 @@ for batch in (1, 8, 32):
 # No tensor leaked, and nothing else ran.
 # To see why, you need three rules.
 # %% [markdown] key="calls_read" lang="zh" src="df4da4b0"
-# 只有一条序列时，好几百次请求才有一次传到驱动程序：原文说的那 1 毫秒很少发生。
+# 只有一条序列时，好几百次请求才有一次传到驱动：原文说的那 1 毫秒很少发生。
 # 但请看最后一行。
 # 缓存本身是 4 GiB，分配器保留（reserved）的却是它的十几倍。
 # 没有张量泄漏，也没有别的东西在运行。
@@ -269,13 +269,13 @@ for batch in (1, 8, 32):
 # %% [markdown] key="rules" lang="zh" src="2849dd5b"
 # ## 三条规则
 #
-# **取整。** $s$ 字节的请求取整为 $r$ 字节；如果没有合适的空闲块，就向驱动程序要一个 $S$ 字节的段：
+# **取整。** $s$ 字节的请求取整为 $r$ 字节；如果没有合适的空闲块，就向驱动要一个 $S$ 字节的段：
 #
 # $$r = 512 \left\lceil \frac{s}{512} \right\rceil \qquad S = \begin{cases} 2\ \text{MiB} & r \le 1\ \text{MiB} \\ 20\ \text{MiB} & 1\ \text{MiB} < r < 10\ \text{MiB} \\ 2\ \text{MiB} \cdot \left\lceil r / 2\ \text{MiB} \right\rceil & r \ge 10\ \text{MiB} \end{cases}$$
 #
 # **挑选。** 内存池有两个：不超过 1 MiB 的请求归小块内存池（small），其余归大块内存池（large）。
-# 请求得到的，是同一个池、同一个 stream 里放得下它的最小空闲块（最佳适配，best fit）；大小相同时，取地址最低的。
-# （stream 是 GPU 上排队执行计算的队列；程序自己不建，就只有一个。）
+# 请求得到的，是同一个池、同一个流（stream）里放得下它的最小空闲块（最佳适配，best fit）；大小相同时，取地址最低的。
+# （流是 GPU 上的计算队列；程序自己不建，就只有一个。）
 #
 # **切分。** 剩余部分成为一个新的空闲块：小块内存池里至少剩 512 B 就切，大块内存池里要剩得超过 1 MiB 才切，不到的就留在块里，谁也用不上。
 # 块释放时，会与相邻的空闲块合并，但只限于同一个段之内。
@@ -307,7 +307,8 @@ for size in (1, 512, 513, MIB, MIB + 1, 10 * MIB - 600, 10 * MIB - 500, 21 * MIB
 # With a batch of 32, that many tokens more make K exactly 2 MiB larger, and segments come in multiples of 2 MiB.
 # Move through the steps with Back and Forward.
 # Each new K is larger than every block that was freed, so the rules leave one way: another segment.
-# %% [markdown] key="rounding_read" lang="zh" src="b7fd5349"
+# (The second setting, `expandable_segments`, has a section of its own further down.)
+# %% [markdown] key="rounding_read" lang="zh" src="acb887f2"
 # 段里剩下的部分，会用来满足之后的请求。
 # 只有最后一行是白白剩下的：在大块内存池里，恰好 1 MiB 不算超过 1 MiB。
 # （`off` 表示没有使用 `roundup_power2_divisions` 这项设置。）
@@ -318,6 +319,7 @@ for size in (1, 512, 513, MIB, MIB + 1, 10 * MIB - 600, 10 * MIB - 500, 21 * MIB
 # batch 为 32 时，每条序列多 32 个 token，K 恰好大 2 MiB，而段的大小正是 2 MiB 的倍数。
 # 用“后退”“前进”逐步查看。
 # 每个新的 K 都比已释放的任何一个块大，按规则只有一条路：再要一个段。
+# （另一项设置 `expandable_segments`，后面有专门的一节。）
 
 # %% key="story_cat"
 from minikv.course.widgets.segments import SegmentsWidget, Step
@@ -344,7 +346,7 @@ show(widget, text=widget.summary)
 # Here `empty_cache()` helps: each freed block is a whole segment.
 # %% [markdown] key="story_cat_read" lang="zh" src="20c7649a"
 # 释放的每个块都放不下下一个 K，彼此又不能合并，因为各自就是一整个段。
-# 上面的计数里，64 个张量每 32 个 token 一齐上一级台阶；又因为新旧并存，还要多一个段在它们之间轮换：向驱动程序请求的次数是 $64 + 16 \cdot 65 = 1104$。
+# 上面的计数里，64 个张量每 32 个 token 一齐上一级台阶；又因为新旧并存，还要多一个段在它们之间轮换：向驱动请求的次数是 $64 + 16 \cdot 65 = 1104$。
 #
 # 就这样一级一级涨上去，直到设备满了；这时分配器等 GPU 完成计算，把缓存着的全部归还，再从头来过（次数记在 `num_alloc_retries` 里）。
 # 这种情况下 `empty_cache()` 管用：释放的每个块都是一整个段。
@@ -353,16 +355,16 @@ show(widget, text=widget.summary)
 # ## See it: free, keep, empty
 #
 # The second story needs no loop.
-# Llama-3.1-8B runs on a card that torch sees as 23.64 GiB, with lesson 06's cache: one tensor, batch 48, room for 1,024 tokens.
+# Llama-3.1-8B runs on a card that torch sees as 23.64 GiB, with [lesson 06](06_the_linear_cache.ipynb)'s cache: one tensor, batch 48, room for 1,024 tokens.
 # A second cache of this size does not fit beside the first, so the next batch waits until this one is done.
 # When it is, its cache is freed.
 # Then the script keeps something small: the fp32 logits of the last step, to score them later.
 # Then `empty_cache()`, and the next batch.
-# %% [markdown] key="big" lang="zh" src="ceca4f7b"
+# %% [markdown] key="big" lang="zh" src="6ae83c57"
 # ## 看一看：释放、留下、清空
 #
 # 第二个故事不需要循环。
-# 在一块 torch 看到 23.64 GiB 的卡上运行 Llama-3.1-8B，用第 06 课的缓存：一个张量，batch 为 48，可放 1,024 个 token。
+# 在一块 torch 看到 23.64 GiB 的卡上运行 Llama-3.1-8B，用[第 06 课](06_the_linear_cache.ipynb)的缓存：一个张量，batch 为 48，可放 1,024 个 token。
 # 卡上放不下第二个这么大的缓存，所以下一批要等这一批结束。
 # 这一批结束，缓存释放。
 # 然后脚本留下一样小东西：最后一步的 fp32 logits，准备以后打分。
@@ -378,12 +380,12 @@ cache = spec.bytes_for(1024, batch=batch)
 config = find_model("Llama-3.1-8B").config
 logits = batch * config["vocab_size"] * 4
 story = [
-    Step("malloc", "weights", weights, t("note_weights")),
-    Step("malloc", "cache", cache, t("note_cache")),
-    Step("free", "cache", note=t("note_free")),
+    Step("malloc", t("weights"), weights, t("note_weights")),
+    Step("malloc", t("cache"), cache, t("note_cache")),
+    Step("free", t("cache"), note=t("note_free")),
     Step("malloc", "logits", logits, t("note_logits")),
     Step("empty_cache", note=t("note_empty")),
-    Step("malloc", "next cache", cache, t("note_next")),
+    Step("malloc", t("next_cache"), cache, t("note_next")),
 ]
 choices = {
     t("defaults"): AllocatorSettings(),
@@ -530,9 +532,9 @@ for name, settings in choices.items():
 # | `torch.cuda.reset_peak_memory_stats()` | 不变 | 不变 | 变为当前值 |
 #
 # `empty_cache()` 不释放任何张量，也不会替 torch 找出它自己找不到的显存：缓存着的，torch 本来就能用；在报显存不足之前，它还会自己先归还一遍（`num_alloc_retries`）。
-# 这个调用是给**别人**腾空间：别的进程，或者直接向驱动程序要显存的库。
+# 这个调用是给**别人**腾空间：别的进程，或者直接向驱动要显存的库。
 # 上面第 3 行是它的另一个用处：空段还回去了，就不会再被切开。
-# 它要等 GPU 完成计算，之后的请求又得重新去找驱动程序，所以不该放在解码循环里。
+# 它要等 GPU 完成计算，之后的请求又得重新去找驱动，所以不该放在解码循环里。
 #
 # 公开文档《KV 缓存分配详细指南》画的是 5 GB 空闲缓存全部变为 0；如果每个段里都还有一个存活的块，这 5 GB 会原样留着。
 # 那里有一处注释说峰值是“整个程序运行中”的峰值，其实是自上次重置以来的峰值。
@@ -585,17 +587,17 @@ def print_growth(name, work):
     ms, after = 1000 * (time.perf_counter() - begin), MemoryStats.read(device)
     reserved = (after.reserved - before.reserved) / MIB
     allocated = (after.allocated - before.allocated) / MIB
-    print(f"{name:<14}{reserved:>10.0f}{allocated:>10.0f}{ms:>10.2f}")
+    print(f"{reserved:>10.0f}{allocated:>10.0f}{ms:>10.2f}   {name}")
     return made
 
 
 print(t("touch_head"))
 room = print_growth("torch.empty", lambda: torch.empty(size, dtype=torch.uint8, device=device))
-print_growth("first write", lambda: room.fill_(1))
-print_growth("second write", lambda: room.fill_(2))
+print_growth(t("first_write"), lambda: room.fill_(1))
+print_growth(t("second_write"), lambda: room.fill_(2))
 del room
 room = print_growth("torch.zeros", lambda: torch.zeros(size, dtype=torch.uint8, device=device))
-print_growth("first write", lambda: room.fill_(1))
+print_growth(t("first_write"), lambda: room.fill_(1))
 del room
 
 # %% [markdown] key="touch_read" lang="en"
@@ -606,8 +608,8 @@ del room
 # - A large tensor on a CPU goes back to the system when it is freed, and `torch.cat` then touches new pages for every token: that was the price of malloc in the first timing table. Smaller blocks are kept for the next request, much as the caching allocator keeps its own. With glibc, the usual C library of Linux, the border is 32 MiB ([mallopt](https://man7.org/linux/man-pages/man3/mallopt.3.html), `M_MMAP_THRESHOLD`); look for the jump there.
 # - On a GPU, `torch.zeros` is a kernel that writes; the memory is there already.
 #
-# `LinearKVCache` uses zeros, and not for the time: a NaN in memory that was never written survives a mask (lesson 06).
-# %% [markdown] key="touch_read" lang="zh" src="46c60aa6"
+# `LinearKVCache` uses zeros, and not for the time: a NaN in memory that was never written survives a mask ([lesson 06](06_the_linear_cache.ipynb)).
+# %% [markdown] key="touch_read" lang="zh" src="f7d73a82"
 # 各列依次是 `reserved` 和 `allocated` 增加的 MiB，以及毫秒数。
 #
 # - 在 CPU 上，`torch.empty` 不花时间，是因为什么都还没发生。第一次写入要付出分配内存页的代价，第二次就不用了。`torch.zeros` **本身**就是第一次写入。
@@ -615,7 +617,7 @@ del room
 # - CPU 上的大张量一释放就还给系统，于是 `torch.cat` 每个 token 都要写一批新页；开头那张计时表里 malloc 的代价，就是这么来的。较小的块会留给下一次请求，与缓存分配器的做法相似。在 Linux 常用的 C 库 glibc 里，分界是 32 MiB（[mallopt](https://man7.org/linux/man-pages/man3/mallopt.3.html) 的 `M_MMAP_THRESHOLD`）；计时表正是从那里开始跳升的。
 # - 在 GPU 上，`torch.zeros` 只是一个写入的 kernel，显存早已占好。
 #
-# `LinearKVCache` 用的是 zeros，但不是为了时间：从未写过的内存里若有 NaN，掩码是遮不住的（第 06 课）。
+# `LinearKVCache` 用的是 zeros，但不是为了时间：从未写过的内存里若有 NaN，掩码是遮不住的（[第 06 课](06_the_linear_cache.ipynb)）。
 
 # %% [markdown] key="snapshot" lang="en"
 # ## Read a real one
@@ -719,8 +721,8 @@ for name, settings, memory_limit in (
 # Settings treat a symptom.
 # A pre-allocated cache takes both stories away: one call to malloc, no staircase, nothing to be cut.
 # %% [markdown] key="break_read" lang="zh" src="7eca994a"
-# - `max_split_size_mb:20` 解决了那 6 GB。但 batch 为 8 时，几百 MiB 的缓存就占满了整块卡，还调用了驱动程序几千次：20 MiB 及以上的块不许切开，释放的块几乎谁都用不上。（只在某个阶段使用，倒可能是对的：vLLM 加载权重期间就这样设置，见 [PR #41268](https://github.com/vllm-project/vllm/pull/41268)。）
-# - 没有给进程设上限时，垃圾回收**什么都不做**：只有调用过 `torch.cuda.set_per_process_memory_fraction`，torch 才会理会这个阈值。设了上限，台阶就低了，但调用驱动程序的次数一点没少；含有存活块的段，它同样还不回去。
+# - `max_split_size_mb:20` 解决了那 6 GB。但 batch 为 8 时，几百 MiB 的缓存就占满了整块卡，还调用了驱动几千次：20 MiB 及以上的块不许切开，释放的块几乎谁都用不上。（只在某个阶段使用，倒可能是对的：vLLM 加载权重期间就这样设置，见 [PR #41268](https://github.com/vllm-project/vllm/pull/41268)。）
+# - 没有给进程设上限时，垃圾回收**什么都不做**：只有调用过 `torch.cuda.set_per_process_memory_fraction`，torch 才会理会这个阈值。设了上限，台阶就低了，但调用驱动的次数一点没少；含有存活块的段，它同样还不回去。
 # - 可扩展段在这里对两个故事都有帮助。但这不是继续用 `torch.cat` 的理由：复制一次也没少。
 #
 # 设置治的是症状。
@@ -789,10 +791,10 @@ explain("empty_cache_or_not")
 #
 # You know why the cache is allocated once, and what torch makes of the request.
 # One number is missing: how large may that one allocation be?
-# Lesson 08 measures it: `total * utilization - used - peak + current`, with this lesson's peak and this lesson's reserved in the places where they belong.
-# %% [markdown] key="next" lang="zh" src="77774836"
+# [Lesson 08](08_allocate_kv_cache.ipynb) measures it: `total * utilization - used - peak + current`, with this lesson's peak and this lesson's reserved in the places where they belong.
+# %% [markdown] key="next" lang="zh" src="1b240c38"
 # ## 下一课
 #
 # 现在你知道缓存为什么只分配一次，也知道 torch 怎样处理这次请求。
 # 还差一个数：这唯一的一次分配，可以有多大？
-# 第 08 课把它测出来：`total * utilization - used - peak + current`，本课讲的“峰值”和“已保留”，到那里各归其位。
+# [第 08 课](08_allocate_kv_cache.ipynb)把它测出来：`total * utilization - used - peak + current`，本课讲的“峰值”和“已保留”，到那里各归其位。

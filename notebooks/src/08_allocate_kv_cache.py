@@ -109,14 +109,14 @@ predict("blocks_fit", ...)
 # | $\text{used}$ | driver | taken now, by all processes: weights, CUDA context, libraries, others | bytes |
 # | $\text{peak}$ | torch | the most that was allocated since the reset before the warm-up, weights included | bytes |
 # | $\text{current}$ | torch | allocated now: the weights | bytes |
-# | $\text{block\_bytes}$ | config | K and V of one block of tokens, all layers of this rank (lesson 02) | bytes |
+# | $\text{block\_bytes}$ | config | K and V of one block of tokens, all layers of this rank ([lesson 02](02_how_many_bytes.ipynb)) | bytes |
 #
 # Read it as **what is there** (used) **and what comes back in every step** (peak - current).
 # The weights stand in used and in peak; current takes one of the two out again.
 #
 # A real log of December 2024, from [vLLM PR #10511](https://github.com/vllm-project/vllm/pull/10511): Llama-3-8B on a GPU of 79.22 GiB; weights 14.96, non-torch 1.79, activations 1.26 GiB.
 # On two GPUs each holds half the weights, but non-torch grows to 3.58 GiB: the libraries that connect the GPUs come on top.
-# %% [markdown] key="formula" lang="zh" src="489e6c68"
+# %% [markdown] key="formula" lang="zh" src="89e3c166"
 # ## 公式
 #
 # 预热之后，引擎读四个数；比例由你来定。
@@ -130,7 +130,7 @@ predict("blocks_fit", ...)
 # | $\text{used}$ | 驱动 | 现在已占用，含所有进程：权重、CUDA 上下文、各种库、其他进程 | 字节 |
 # | $\text{peak}$ | torch | 预热前重置之后，已分配的最大值，含权重 | 字节 |
 # | $\text{current}$ | torch | 现在已分配：也就是权重 | 字节 |
-# | $\text{block\_bytes}$ | 配置 | 一个块的 K 和 V，本 rank 的所有层（第 02 课） | 字节 |
+# | $\text{block\_bytes}$ | 配置 | 一个块的 K 和 V，本 rank 的所有层（[第 02 课](02_how_many_bytes.ipynb)） | 字节 |
 #
 # 可以这样读：**现在已有的**（used），加上**每一步都会再来的**（peak - current）。
 # 权重在 used 和 peak 里各算了一次，current 把其中一次还回来。
@@ -165,15 +165,15 @@ for name, (terms, block) in logs.items():
 # ## Six moments
 #
 # When are the four numbers read?
-# Below an engine starts in the allocator's model of lesson 07: every parameter of Llama-3.1-8B is an allocation, and a step of 8,192 tokens makes and frees the tensors of all 32 layers.
+# Below an engine starts in the allocator's model of [lesson 07](07_allocate_once.ipynb): every parameter of Llama-3.1-8B is an allocation, and a step of 8,192 tokens makes and frees the tensors of all 32 layers.
 # The GPU has 79.22 GiB; its context and libraries hold 1.79 GiB.
-# %% [markdown] key="log_read" lang="zh" src="ca7991cd"
+# %% [markdown] key="log_read" lang="zh" src="77bb1d13"
 # 第一份日志里，vLLM 自己写的是 `available_kv_cache_memory 53.29GiB`。
 #
 # ## 六个时刻
 #
 # 这四个数是什么时候读的？
-# 下面让一个引擎在第 07 课的分配器模型里启动：Llama-3.1-8B 的每个参数都是一次分配，8,192 个 token 的一步会在 32 层里依次创建、释放各个张量。
+# 下面让一个引擎在[第 07 课](07_allocate_once.ipynb)的分配器模型里启动：Llama-3.1-8B 的每个参数都是一次分配，8,192 个 token 的一步会在 32 层里依次创建、释放各个张量。
 # GPU 共 79.22 GiB，上下文和各种库占 1.79 GiB。
 
 # %% key="moments"
@@ -226,9 +226,9 @@ for what, options in left_out.items():
 #
 # 1. Move the utilization. Which parts of the bar move, and which do not?
 # 2. Raise the warm-up from 8,192 to 65,536 tokens: the question of vLLM #8185.
-# 3. Raise what is outside of torch. The formula notices. Does `limit - peak`, the "short form" of the table?
+# 3. Raise what is outside of torch. The formula notices. Does the row "Short form", `limit - peak`? (`limit` is $\lfloor \text{total} \cdot u \rfloor$.)
 # 4. Choose a larger model until the formula says no.
-# %% [markdown] key="see" lang="zh" src="d019527d"
+# %% [markdown] key="see" lang="zh" src="dc0ee7d1"
 # ## 亲眼看看
 #
 # 每一项都在条形图上：上面是六个时刻，下面是 GPU 的每一部分最终用在哪里。
@@ -238,7 +238,7 @@ for what, options in left_out.items():
 #
 # 1. 移动利用率。哪些部分会动，哪些不动？
 # 2. 把预热从 8,192 个 token 提高到 65,536 个：这正是 vLLM #8185 的问题。
-# 3. 增大 torch 之外的部分。公式察觉到了，那么 `limit - peak`，也就是表中的“简写公式”呢？
+# 3. 增大 torch 之外的部分。公式察觉到了，那么“简写公式”一行的 `limit - peak` 呢？（`limit` 就是 $\lfloor \text{total} \cdot u \rfloor$。）
 # 4. 换更大的模型，直到公式说放不下。
 
 # %% key="widget"
@@ -276,10 +276,10 @@ show(FlowChart(report, t("lang")))
 
 # %% [markdown] key="report" lang="en"
 # What `allocate_kv_cache` returns beside the cache is an `AllocationReport`: every term, as a table and as a bar.
-# `used - current` is a little more than the 1.79 GiB outside of torch: the driver counts segments, and they are larger than the tensors in them (lesson 07).
-# %% [markdown] key="report" lang="zh" src="72fb41b7"
+# `used - current` is a little more than the 1.79 GiB outside of torch: the driver counts segments, and they are larger than the tensors in them ([lesson 07](07_allocate_once.ipynb)).
+# %% [markdown] key="report" lang="zh" src="a3bcc71a"
 # `allocate_kv_cache` 除了缓存，还返回一份 `AllocationReport`：每一项都在里面，可以打印成表，也可以画成条形图。
-# `used - current` 比 torch 之外的 1.79 GiB 略大：驱动统计的是段，而段比其中的张量大（第 07 课）。
+# `used - current` 比 torch 之外的 1.79 GiB 略大：驱动统计的是段，而段比其中的张量大（[第 07 课](07_allocate_once.ipynb)）。
 
 # %% key="bar_model"
 print(report.text(t("lang")))
@@ -370,18 +370,18 @@ for non_torch in (0, 0.5, 1.79, 3.58):
 
 # %% [markdown] key="short_read" lang="en"
 # They cancel only where used equals current: no context, no library, no other process.
-# Even the first row is not quite zero: the weights' segments are a little larger than the weights (lesson 07), and used counts segments.
+# Even the first row is not quite zero: the weights' segments are a little larger than the weights ([lesson 07](07_allocate_once.ipynb)), and used counts segments.
 # The short form gives the order of magnitude, and it errs on one side only: too many blocks.
 #
 # The same guide takes `peak` for the activations alone in one place.
-# Both slips stand in appendix A (a block of the guide takes 2.5 MiB, so the counts are other ones than above):
-# %% [markdown] key="short_read" lang="zh" src="865d3fb9"
+# Both slips stand in [appendix A](A_errata.ipynb) (a block of the guide takes 2.5 MiB, so the counts are other ones than above):
+# %% [markdown] key="short_read" lang="zh" src="db676d8a"
 # 只有 used 等于 current 时才能抵消：没有上下文，没有库，也没有其他进程。
-# 连第一行都不完全是零：权重所在的段比权重略大（第 07 课），而 used 统计的是段。
+# 连第一行都不完全是零：权重所在的段比权重略大（[第 07 课](07_allocate_once.ipynb)），而 used 统计的是段。
 # 简写公式可以估个数量级，但误差只朝一个方向：块数偏多。
 #
 # 这份指南还在一处把 `peak` 当成了激活本身。
-# 两处错误都收在附录 A 里（那份指南的一个块占 2.5 MiB，所以块数与上表不同）：
+# 两处错误都收在[附录 A](A_errata.ipynb) 里（那份指南的一个块占 2.5 MiB，所以块数与上表不同）：
 
 # %% key="claims"
 from minikv.course.errata import erratum
@@ -479,7 +479,7 @@ print(t("over_limit", utilization=0.9, limit=started.terms.limit / GIB, most=mos
 # 各步的 token 数不同，留下的空档下一步用不上，于是再申请新段，已保留的显存就越过了上限。
 # 失败之前，它会先归还缓存的段（“+n”）：慢，但只要还有整段空着就管用。
 #
-# 上限以外的部分，就是为这些付账的：为碎片，为超过预热的步，为后来的工作空间（如果引擎在建好缓存之后才捕获 CUDA graph，那也算在内），也为邻居。
+# 上限以外的部分，就是留给这些的：碎片、超过预热的步、后来才要的工作空间（引擎如果建好缓存之后才捕获 CUDA 图，也算在内），还有邻居。
 
 # %% key="pressure_figure"
 import plotly.graph_objects as go
@@ -489,11 +489,12 @@ lines = []
 for share, dash in ((0.80, "solid"), (0.90, "dash"), (0.95, "dot"), (0.98, "dashdot")):
     used = [one / GIB for one in runs["load_neighbour", share].used]
     figure.add_scatter(x0=1, y=[round(one, 2) for one in used], name=f"{share:.2f}", mode="lines", line={"dash": dash})
-    lines.append(f"{share:.2f}: {len(used)} steps, used {used[0]:.2f} -> {used[-1]:.2f} GiB")
-figure.add_hline(y=TOTAL / GIB, line_dash="longdash", annotation_text="total")
-figure.update_xaxes(title="step", range=[0, 100])
-figure.update_yaxes(title="used, GiB")
-figure.update_layout(height=340, width=720, margin={"t": 30, "r": 20}, template="none", legend_title="utilization")
+    lines.append(t("used_line", share=share, steps=len(used), first=used[0], last=used[-1]))
+figure.add_hline(y=TOTAL / GIB, line_dash="longdash", annotation_text=t("plot_total"))
+figure.update_xaxes(title=t("plot_step"), range=[0, 100])
+figure.update_yaxes(title=t("plot_used"))
+figure.update_layout(height=340, width=720, margin={"t": 30, "r": 20}, template="none")
+figure.update_layout(legend_title=t("plot_legend"))
 show(figure, text="\n".join(lines), caption=t("pressure_caption"))
 
 # %% [markdown] key="length" lang="en"
@@ -545,19 +546,19 @@ print(t("trt_line", tokens=tokens, token=qwen.bytes_for(1), blocks=tokens / 64, 
 
 # %% [markdown] key="trt_read" lang="en"
 # Few blocks, but large ones: 32 MiB each, because this model has 32 KV heads and no GQA.
-# A number of blocks says nothing without the size of a block, and a number of tokens little without the layers behind it ([vLLM #43308](https://github.com/vllm-project/vllm/issues/43308), lesson 02). Compare bytes.
+# A number of blocks says nothing without the size of a block, and a number of tokens little without the layers behind it ([vLLM #43308](https://github.com/vllm-project/vllm/issues/43308), [lesson 02](02_how_many_bytes.ipynb)). Compare bytes.
 #
 # ## Paper and measurement
 #
-# The budget explorer of lesson 02 does the same on paper, for any model and GPU.
+# The budget explorer of [lesson 02](02_how_many_bytes.ipynb) does the same on paper, for any model and GPU.
 # How near is it to the run in the model? The same GPU, 1.79 GiB outside of torch:
-# %% [markdown] key="trt_read" lang="zh" src="772dc413"
+# %% [markdown] key="trt_read" lang="zh" src="3d73d8da"
 # 块不多，但很大：每块 32 MiB，因为这个模型有 32 个 KV 头，没有用 GQA。
-# 不说块大小，块数没有意义；不看背后有哪些层，token 数也说明不了多少（[vLLM #43308](https://github.com/vllm-project/vllm/issues/43308)，第 02 课）。要比，就比字节。
+# 不说块大小，块数没有意义；不看背后有哪些层，token 数也说明不了多少（[vLLM #43308](https://github.com/vllm-project/vllm/issues/43308)，[第 02 课](02_how_many_bytes.ipynb)）。要比，就比字节。
 #
 # ## 纸面与实测
 #
-# 第 02 课的显存预算组件在纸面上做同样的事，任何模型、任何 GPU 都行。
+# [第 02 课](02_how_many_bytes.ipynb)的显存预算组件在纸面上做同样的事，任何模型、任何 GPU 都行。
 # 它与模型里的这次运行相差多少？同一块 GPU，torch 之外同样是 1.79 GiB：
 
 # %% key="paper"
@@ -717,9 +718,9 @@ explain("what_is_left")
 # ## What comes next
 #
 # You have a pool of blocks, you know where their number comes from, and what the rest is kept for.
-# Lesson 09 gives them out: which sequence holds which block, and when may somebody else have it?
-# %% [markdown] key="next" lang="zh" src="49f450df"
+# [Lesson 09](09_pages_and_blocks.ipynb) gives them out: which sequence holds which block, and when may somebody else have it?
+# %% [markdown] key="next" lang="zh" src="8363a4f8"
 # ## 下一课
 #
 # 块池有了，你知道块数从何而来，剩下的显存又为谁而留。
-# 第 09 课来分配这些块：哪条序列持有哪个块，什么时候才能让给别人？
+# [第 09 课](09_pages_and_blocks.ipynb)来分配这些块：哪条序列持有哪个块，什么时候才能让给别人？

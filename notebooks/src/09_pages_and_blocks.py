@@ -126,9 +126,9 @@ for name in manager.sequences():
 # %% key="slots"
 size = manager.block_size
 table = manager.block_table("P")
-print("prefill P :", manager.slot_mapping("P", 0, 9).tolist())
-print("by hand   :", [table[i // size] * size + i % size for i in range(9)])
-print("decode P,Q:", manager.decode_slots(["P", "Q"]).tolist())
+print(t("slots_prefill"), manager.slot_mapping("P", 0, 9).tolist())
+print(t("slots_by_hand"), [table[i // size] * size + i % size for i in range(9)])
+print(t("slots_decode"), manager.decode_slots(["P", "Q"]).tolist())
 
 # %% [markdown] key="guide" lang="en"
 # ### The same in a guide
@@ -511,15 +511,15 @@ print(windowed.slot_mapping("S", 14, 26, kind=1).tolist())
 #
 # The last block of a sequence is rarely full.
 # Its empty slots are **internal fragmentation**: memory that is given out and holds nothing.
-# A paged cache has no other fragmentation, since any free block is as good as any other.
-# %% [markdown] key="size" lang="zh" src="f12ae898"
+# A paged cache has no other fragmentation, since any free block is as good as any other. ([Lesson 06](06_the_linear_cache.ipynb) shows what a cache without blocks wastes.)
+# %% [markdown] key="size" lang="zh" src="9b0ae58a"
 # （练习 09.5：哪些块可以归还？）
 #
 # ## 块应该多大？
 #
 # 一条序列的最后一块很少正好填满。
 # 其中的空槽位就是**内部碎片**：已经分出去，却什么也没存的显存。
-# 分页缓存没有别的碎片，因为空闲块用哪一个都一样。
+# 分页缓存没有别的碎片，因为空闲块用哪一个都一样。（不分块的缓存浪费多少，见[第 06 课](06_the_linear_cache.ipynb)。）
 
 # %% key="predict_waste"
 predict("mean_waste", ...)
@@ -571,15 +571,15 @@ import plotly.graph_objects as go
 figure = go.Figure()
 sizes = list(waste)
 empty = [round(waste[size], 2) for size in sizes]
-figure.add_scatter(x=sizes[1:], y=empty[1:], name="empty slots a sequence", mode="lines+markers")
+figure.add_scatter(x=sizes[1:], y=empty[1:], name=t("plot_empty"), mode="lines+markers")
 entries = [longest[size] for size in sizes]
 longest_style = {"dash": "dash"}
 figure.add_scatter(
-    x=sizes, y=entries, name="entries of the longest table",
+    x=sizes, y=entries, name=t("plot_entries"),
     mode="lines+markers", line=longest_style, marker={"symbol": "square"},
 )
-figure.update_xaxes(type="log", tickvals=sizes, title="block size, tokens (log scale)")
-figure.update_yaxes(type="log", dtick=1, title="slots, entries (log scale)")
+figure.update_xaxes(type="log", tickvals=sizes, title=t("plot_x"))
+figure.update_yaxes(type="log", dtick=1, title=t("plot_y"))
 figure.update_layout(height=360, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
 figure.update_layout(legend={"x": 0.3, "y": 0.98})
 summary = "\n".join(f"{size:>4} {slots:>8} {count:>6}" for size, slots, count in zip(sizes, empty, entries))
@@ -601,7 +601,6 @@ show(figure, text=summary, caption=t("plot_caption"))
 # - **命中**。这是**大**块的代价：命中只能按整块向下取整。舍去的零头，每个请求都要重算：最后一列就是 700 个 token 里还能命中的部分。[vLLM #53749](https://github.com/vllm-project/vllm/issues/53749) 里，引擎自行选用了约 2,000 token 的块，更短的前缀一次也没有命中。
 
 # %% key="size_time" tags="timing"
-import statistics
 import time
 
 print(t("time_head"))
@@ -614,14 +613,14 @@ for size in (1, 4, 16, 64, 256):
         load.commit("S")
         load.free("S")
         times.append(time.perf_counter() - start)
-    print(f"{size:>5} {1e3 * statistics.median(times):>9.3f}")
+    print(f"{size:>5} {1e3 * min(times):>9.3f}")
 
 # %% [markdown] key="size_answer" lang="en"
 # Sixteen is a common choice: the waste is a few tokens only, and tables and bookkeeping are small already.
-# The kernel has a say in it too: lesson 10.
-# %% [markdown] key="size_answer" lang="zh" src="85159483"
+# The kernel has a say in it too: [lesson 10](10_kernels.ipynb).
+# %% [markdown] key="size_answer" lang="zh" src="50a0adb3"
 # 16 是常见的选择：浪费只有几个 token，而块表和记账的开销已经很小。
-# kernel 对此也有要求，见第 10 课。
+# kernel 对此也有要求，见[第 10 课](10_kernels.ipynb)。
 
 # %% [markdown] key="hits" lang="en"
 # ## What a shared prompt brings
@@ -695,7 +694,8 @@ for first in (1, 2):
 #
 # Back to the crash.
 # The block size there is 256. Take a prompt of two blocks that ran before, and count as that engine did: every full block that is found is a hit.
-# %% [markdown] key="break" lang="zh" src="d865c1ce"
+# (`match` leaves the last token out, so the cell hands it one token more.)
+# %% [markdown] key="break" lang="zh" src="894064a9"
 # 一个也没有：从第一块起，每个摘要都受第一个 token 影响。
 # （练习 09.3 就是写这条链，用什么哈希都行。）
 #
@@ -705,6 +705,7 @@ for first in (1, 2):
 #
 # 回到开头的崩溃。
 # 那里的块大小是 256。取一个正好两块长、先前已经跑过的提示词，照那个引擎的办法计数：凡是找到的满块都算命中。
+# （`match` 总会留下最后一个 token，所以代码里多给了它一个。）
 
 # %% key="full_hit"
 again = BlockManager(num_blocks=8, block_size=256)
@@ -840,15 +841,20 @@ for num_blocks in (1_000, 10_000, 100_000):
     for block in shelf.allocate(num_blocks):
         shelf.publish(block, block.to_bytes(8, "little"), b"")
     shelf.free(list(range(num_blocks))[::-1])
-    wanted = random.Random(2).sample(range(num_blocks), 200)
-    start = time.perf_counter()
-    for block in wanted:
-        queue.remove(block)
-    middle = time.perf_counter()
-    for block in wanted:
-        shelf.touch([block])
-    end = time.perf_counter()
-    print(f"{num_blocks:>8,} {(middle - start) / 200 * 1e6:>12.2f} {(end - middle) / 200 * 1e6:>9.2f}")
+    removing, touching = [], []
+    for seed in range(5):
+        wanted = random.Random(seed).sample(range(num_blocks), 200)
+        start = time.perf_counter()
+        for block in wanted:
+            queue.remove(block)
+        middle = time.perf_counter()
+        for block in wanted:
+            shelf.touch([block])
+        removing.append(middle - start)
+        touching.append(time.perf_counter() - middle)
+        queue.extend(wanted)
+        shelf.free(wanted)
+    print(f"{num_blocks:>8,} {min(removing) / 200 * 1e6:>12.2f} {min(touching) / 200 * 1e6:>9.2f}")
 
 # %% [markdown] key="break_errors" lang="en"
 # ### What the manager refuses
@@ -941,11 +947,11 @@ explain("which_size")
 # ## What comes next
 #
 # You know where every token lies and who may write there.
-# Lesson 10 reads it: a kernel that walks through the block table, with `slot_mapping` on its way in.
-# Lesson 11 puts 256 requests on one pool.
-# %% [markdown] key="next" lang="zh" src="cd1503c6"
+# [Lesson 10](10_kernels.ipynb) reads it: a kernel that walks through the block table, with `slot_mapping` on its way in.
+# [Lesson 11](11_the_engine.ipynb) puts 256 requests on one pool.
+# %% [markdown] key="next" lang="zh" src="f25a6f4a"
 # ## 下一课
 #
 # 现在你知道每个 token 在哪里，谁可以往那里写。
-# 第 10 课来读它们：一个沿着块表读取的 kernel，写入时用的正是 `slot_mapping`。
-# 第 11 课让 256 个请求共用一个块池。
+# [第 10 课](10_kernels.ipynb)来读它们：一个沿着块表读取的 kernel，写入时用的正是 `slot_mapping`。
+# [第 11 课](11_the_engine.ipynb)让 256 个请求共用一个块池。

@@ -29,8 +29,8 @@
 #
 # **How does a GPU read a page table?**
 # In this lesson you follow a kernel from a loop over tokens to the one that the package runs, and count what each step moves.
-# A page is what we call a block, and its table a *block table* (lesson 09).
-# %% [markdown] key="question" lang="zh" src="59e38947"
+# A page is what we call a block, and its table a *block table* ([lesson 09](09_pages_and_blocks.ipynb)).
+# %% [markdown] key="question" lang="zh" src="846220ea"
 # ## 问题
 #
 # 2024 年 2 月，有人测了 flash-attention：一次用分页缓存，一次用连续缓存。
@@ -45,7 +45,7 @@
 #
 # **GPU 怎样读块表**？
 # 本课从逐个 token 的循环写起，一步步写到本包实际运行的 kernel，并数清每一步搬了多少字节。
-# 页就是我们说的块，页的表就是**块表**（block table，第 09 课）。
+# 页就是我们说的块，页的表就是**块表**（block table，[第 09 课](09_pages_and_blocks.ipynb)）。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
@@ -74,22 +74,22 @@ predict("table_share", ...)
 # %% [markdown] key="symbols" lang="en"
 # | symbol | meaning | unit |
 # |---|---|---|
-# | $B$ | sequences | |
+# | $B$ | sequences in the batch | sequences |
 # | $S_i$ | tokens of sequence $i$ that are cached | tokens |
-# | $H_q$, $H_{kv}$ | query heads, KV heads | |
-# | $D$ | elements of a head (`head_dim`) | |
-# | $b$ | bytes of an element | bytes |
+# | $H_q$, $H_{kv}$ | query heads, KV heads | heads |
+# | $D$ | elements of a head (`head_dim`) | elements |
+# | $b$ | size of an element | bytes |
 # | $P$ | block size | tokens a block |
 #
 # The same as a call into the package: 32 sequences of 8,192 tokens as the asker had, with the heads of Llama-3.1-8B:
-# %% [markdown] key="symbols" lang="zh" src="d7904730"
+# %% [markdown] key="symbols" lang="zh" src="f8f18597"
 # | 符号 | 含义 | 单位 |
 # |---|---|---|
-# | $B$ | 序列数 | |
+# | $B$ | 一批里的序列数 | 条 |
 # | $S_i$ | 序列 $i$ 已缓存的 token 数 | token |
-# | $H_q$、$H_{kv}$ | query 头数、KV 头数 | |
-# | $D$ | 每个头的元素数（头维度，`head_dim`） | |
-# | $b$ | 每个元素的字节数 | 字节 |
+# | $H_q$、$H_{kv}$ | query 头数、KV 头数 | 头 |
+# | $D$ | 每个头的元素数（头维度，`head_dim`） | 元素 |
+# | $b$ | 一个元素的大小 | 字节 |
 # | $P$ | 块大小 | token / 块 |
 #
 # 同样的计算，调用本包来做：序列与提问者一样，32 条、每条 8,192 个 token；头数取 Llama-3.1-8B 的：
@@ -173,11 +173,11 @@ for row, length in enumerate(case.lengths.tolist()):
 # %% [markdown] key="store" lang="en"
 # ## Step 1: store
 #
-# The way in. Each token has a slot (lesson 09), and one program writes one token:
-# %% [markdown] key="store" lang="zh" src="224307e7"
+# The way in. Each token has a slot ([lesson 09](09_pages_and_blocks.ipynb)), and one program writes one token:
+# %% [markdown] key="store" lang="zh" src="5a58e301"
 # ## 第 1 步：写入
 #
-# 先写进去。每个 token 有一个槽位（slot，第 09 课），一个程序写一个 token：
+# 先写进去。每个 token 有一个槽位（slot，[第 09 课](09_pages_and_blocks.ipynb)），一个程序写一个 token：
 
 # %% key="store_code"
 from minikv.kernels import store_kv
@@ -434,7 +434,9 @@ for splits in (1, 4, 16, 64):
     programs = len(one.lengths) * one.kv_heads * splits
     extra = moved("split", one, splits).total / floor(one).num_bytes - 1
     print(t("cost_line", splits=splits, programs=programs, share=min(1, programs / 132), extra=extra))
-if mode != "none":
+if mode == "none":
+    print(t("no_triton"))
+else:
     from minikv.kernels.gpu.configs import choose_splits
 
     chosen = [choose_splits(batch * 8, 32768 // 64, 132) for batch in (1, 4, 16, 64)]
@@ -467,16 +469,16 @@ else:
 
 # %% [markdown] key="real_read" lang="en"
 # Small pages mean more entries for each tile, and arithmetic for each row: this is where pages of one token lost their bandwidth, in the numbers above.
-# `ALIGNED` costs bandwidth too where it is forgotten: through a table Triton cannot see that every row begins at a multiple of 16 elements, and not told so, it loads one element (two bytes) at a time.
+# Leaving out `ALIGNED` costs bandwidth too: through a table Triton cannot see that every row begins at a multiple of 16 elements, and unless it is told, it loads one element (two bytes) at a time.
 #
 # On a CPU the package runs plain torch, which is also what the kernels are tested against.
 #
 # ### One latent for all heads (optional)
 #
-# MLA (lesson 03) caches one latent a token, which is key and value at once, and beside it a short key for the position (rope). Both belong to *every* head: a group of 128.
+# MLA ([lesson 03](03_the_2_86x_mistake.ipynb)) caches one latent a token, which is key and value at once, and beside it a short key for the position (rope). Both belong to *every* head: a group of 128.
 # Instead of making K and V of every head from it, the query goes to the latent: the up-projection of K is *absorbed* into the query, that of V comes after the softmax.
 # On 21 tokens in shuffled blocks, with 4 heads:
-# %% [markdown] key="real_read" lang="zh" src="fc82f9df"
+# %% [markdown] key="real_read" lang="zh" src="5c8e9380"
 # 页越小，每个分片要读的项就越多，每一行都要算地址：前面的数字里，每页 1 个 token 时丢掉的带宽就丢在这里。
 # 忘了 `ALIGNED` 也会丢带宽：隔着一张表，Triton 看不出每一行都从 16 个元素的整数倍处开始；不告诉它，它就一次只读一个元素（两个字节）。
 #
@@ -484,7 +486,7 @@ else:
 #
 # ### 所有头共用一个潜在向量（选读）
 #
-# MLA（第 03 课）每个 token 只缓存一个潜在向量（latent），它既是 key 又是 value；此外还有一小段带位置的 key（rope）。两者都属于**所有**的头：一组就是 128 个。
+# MLA（[第 03 课](03_the_2_86x_mistake.ipynb)）每个 token 只缓存一个潜在向量（latent），它既是 key 又是 value；此外还有一小段带位置的 key（rope）。两者都属于**所有**的头：一组就是 128 个。
 # 不必由它还原每个头的 K 和 V，而是把 query 变换到潜在空间：K 的上投影**吸收**进 query（矩阵吸收），V 的上投影放到 softmax 之后。
 # 下面取打乱的块里的 21 个 token、4 个头：
 
@@ -528,14 +530,14 @@ for name, work in (("GQA 32/8", gqa), ("MLA 128", mla)):
     print(t("latent_line", name=name, mb=mb, mflop=mflop, intensity=work.intensity))
 
 # %% [markdown] key="latent_read" lang="en"
-# Fewer bytes, and far more arithmetic for each: on an H200 (ridge point about 200 FLOP/byte, lesson 04) this decode lies just on the compute-bound side.
+# Fewer bytes, and far more arithmetic for each: on an H200 (ridge point about 200 FLOP/byte, [lesson 04](04_the_roofline.ipynb)) this decode lies just on the compute-bound side.
 #
 # ## Measure it here
 #
 # The asker's question on this machine: K and V contiguous, in blocks of several sizes, in order and shuffled; and copied out of the blocks first.
 # All move the same K and V. GB/s are the floor's bytes, divided by the time.
-# %% [markdown] key="latent_read" lang="zh" src="71b2dde3"
-# 字节更少，每个字节要做的计算却多得多：在 H200 上（拐点约 200 FLOP/字节，第 04 课），这样的解码已经刚好落在计算受限的一侧。
+# %% [markdown] key="latent_read" lang="zh" src="6705a533"
+# 字节更少，每个字节要做的计算却多得多：在 H200 上（拐点约 200 FLOP/字节，[第 04 课](04_the_roofline.ipynb)），这样的解码已经刚好落在计算受限的一侧。
 #
 # ## 在本机上测量
 #
@@ -779,10 +781,10 @@ explain("why_split")
 #
 # You can write to any slot and read any table, for many sequences of any length in one call.
 # That is what an engine asks of attention at every decode step; for a prefill, with many queries a sequence, the lookup is the same.
-# Lesson 11 puts 256 requests on one pool, and decides at every step who is in that call.
-# %% [markdown] key="next" lang="zh" src="313d46a6"
+# [Lesson 11](11_the_engine.ipynb) puts 256 requests on one pool, and decides at every step who is in that call.
+# %% [markdown] key="next" lang="zh" src="fe0d7ea3"
 # ## 下一课
 #
 # 现在你能写入任何槽位、读任何块表，一次调用处理许多条长短不一的序列。
 # 解码的每一步，引擎对注意力的要求也就是这些；预填充（prefill）时每条序列有许多 query，查表的方式一样。
-# 第 11 课让 256 个请求共用一个块池，每一步都要决定谁进入这次调用。
+# [第 11 课](11_the_engine.ipynb)让 256 个请求共用一个块池，每一步都要决定谁进入这次调用。

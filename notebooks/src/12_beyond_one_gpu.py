@@ -90,8 +90,8 @@ predict("rank_bytes", ...)
 #
 # ($t$ divides $H_{kv}$, or $H_{kv}$ divides $t$; anything else is refused.)
 #
-# With MLA there is no $H_{kv}$ to divide by: $\text{bytes}_{\text{rank}} = L \cdot (d_c + d_r) \cdot b$, whatever $t$ is, with the latent's $d_c$ and the rope key's $d_r$ elements (lesson 03).
-# %% [markdown] key="symbols" lang="zh" src="d515414d"
+# With MLA there is no $H_{kv}$ to divide by: $\text{bytes}_{\text{rank}} = L \cdot (d_c + d_r) \cdot b$, whatever $t$ is, with the latent's $d_c$ and the rope key's $d_r$ elements ([lesson 03](03_the_2_86x_mistake.ipynb)).
+# %% [markdown] key="symbols" lang="zh" src="e68eae5a"
 # | 符号 | 含义 | 单位 |
 # |---|---|---|
 # | $H_{kv}$ | 模型的 KV 头数 | 头 |
@@ -102,7 +102,7 @@ predict("rank_bytes", ...)
 #
 # （要么 $t$ 整除 $H_{kv}$，要么 $H_{kv}$ 整除 $t$；其余情况一律拒绝。）
 #
-# MLA 没有 $H_{kv}$ 可除：不管 $t$ 是多少，$\text{bytes}_{\text{rank}} = L \cdot (d_c + d_r) \cdot b$，其中 $d_c$ 是潜在向量的元素数，$d_r$ 是 RoPE key 的（第 03 课）。
+# MLA 没有 $H_{kv}$ 可除：不管 $t$ 是多少，$\text{bytes}_{\text{rank}} = L \cdot (d_c + d_r) \cdot b$，其中 $d_c$ 是潜在向量的元素数，$d_r$ 是 rope key 的（[第 03 课](03_the_2_86x_mistake.ipynb)）。
 
 # %% key="cut"
 sizes = (1, 2, 4, 8, 16)
@@ -141,7 +141,7 @@ for model in ("Llama-2-7B", "Llama-3.1-70B", "Qwen3-30B-A3B", "DeepSeek-V3"):
 #
 # ## 两个真正的进程
 #
-# 计划只是一种说法。下一个单元格用 `torchrun` 启动两个进程，各自加载三个小模型中属于自己的部分，各自建缓存。
+# 计划终究是纸面上的，要实测才算数。下一个单元格用 `torchrun` 启动两个进程，各自加载三个小模型中属于自己的部分，各自建缓存。
 # 三个模型：一个有 2 个 KV 头，一个只有 1 个头，一个存潜在向量。给 rank 1 的空间比 rank 0 少，就像它的 GPU 上还有别人。
 # （两个进程要 10 到 20 秒，因为各自都要导入 torch 和 transformers。在终端里，同样的事写作 `torchrun --nproc-per-node 2 -m minikv generate "..."`；在自己的脚本里，是 `LLM(..., tp="auto")`。）
 
@@ -188,8 +188,8 @@ for name, found in shards.items():
 # ### The smallest count
 #
 # Rank 0 had room for more blocks (*own*), but all of them use the count of rank 1. There is one scheduler, on rank 0, and one block table for each sequence: its block 7 is block 7 on every rank, each with other heads of the same tokens.
-# A block that one rank lacks has no place for part of the heads.
-# %% [markdown] key="shards_read" lang="zh" src="69413cdb"
+# A block that one rank lacks has no place for part of the heads. (`allocate_kv_cache` takes the smallest count by itself: [lesson 08](08_allocate_kv_cache.ipynb).)
+# %% [markdown] key="shards_read" lang="zh" src="1a03ed97"
 # 块的形状依次是 K 和 V、层数、token、头、元素（潜在向量没有第一项）：GQA 的两个头，每个 rank 各放一个；MQA 唯一的头，两边都有；64 + 16 个元素的潜在向量，两边都是完整的一份。
 # 计划的字节就是实测的字节，回答也与单个进程相同。
 #
@@ -198,7 +198,7 @@ for name, found in shards.items():
 # ### 取最小的块数
 #
 # rank 0 本来放得下更多的块（“自己”一列），但大家都按 rank 1 的块数来。调度器只有一个，在 rank 0 上；每条序列也只有一张块表：表里的块 7，在每个 rank 上都是块 7，各存同一批 token 的不同的头。
-# 只要有一个 rank 没有这个块，一部分头就没有地方放。
+# 只要有一个 rank 没有这个块，一部分头就没有地方放。（`allocate_kv_cache` 会自动取最小的块数，见[第 08 课](08_allocate_kv_cache.ipynb)。）
 
 # %% key="predict_common"
 predict("common_blocks", ...)
@@ -238,12 +238,12 @@ print(t("activations_line", layers=layers, activations=2 * layers * 64 * hidden 
 # ## Latents cannot
 #
 # Why is the latent not cut as well? Half of its elements on each of two ranks, it seems, would do.
-# Remember how a score comes about (lesson 03), for one head and one cached token, with the head's query already multiplied by the head's own matrix (absorbed):
-# %% [markdown] key="latents" lang="zh" src="6d7b6ae3"
+# Remember how a score comes about ([lesson 03](03_the_2_86x_mistake.ipynb)), for one head and one cached token, with the head's query already multiplied by the head's own matrix (absorbed):
+# %% [markdown] key="latents" lang="zh" src="d3163cfa"
 # ## 潜在向量不能分
 #
 # 为什么不把潜在向量也切开？两个 rank 各放一半元素，看起来也行。
-# 回想一下分数是怎么来的（第 03 课）。取一个头、一个已缓存的 token，并且这个头的 query 已经乘过这个头自己的矩阵（矩阵吸收）：
+# 回想一下分数是怎么来的（[第 03 课](03_the_2_86x_mistake.ipynb)）。取一个头、一个已缓存的 token，并且这个头的 query 已经乘过这个头自己的矩阵（矩阵吸收）：
 
 # %% [markdown] key="latents_math"
 # $$s_{h} \;=\; \tilde q_h \cdot c \;+\; q^{\text{rope}}_h \cdot k^{\text{rope}}, \qquad \tilde q_h = {W^{K}_h}^{\top} q_h \in \mathbb{R}^{d_c}$$
@@ -272,16 +272,16 @@ print(t("exchange_line", tokens=tokens, scores=heads * tokens * 4 / 2**20, laten
 # What can be divided is something else:
 #
 # - **the requests.** Each rank takes its own requests, with all heads, and nobody else keeps their latents: **data-parallel attention** ([vLLM](https://docs.vllm.ai/en/latest/serving/data_parallel_deployment/), [SGLang](https://docs.sglang.io/docs/advanced_features/dp_dpa_smg_guide)). That was the second start.
-# - **the tokens of a sequence.** Each rank keeps some of its positions; a softmax can be put together from parts (lesson 10, split-KV). That is [context parallelism](https://docs.sglang.io/docs/advanced_features/dcp): an exchange for each query and layer, but of one vector a head, not of one score a token.
+# - **the tokens of a sequence.** Each rank keeps some of its positions; a softmax can be put together from parts ([lesson 10](10_kernels.ipynb), split-KV). That is [context parallelism](https://docs.sglang.io/docs/advanced_features/dcp): an exchange for each query and layer, but of one vector a head, not of one score a token.
 #
 # Data-parallel attention has its price. To compute all heads of its requests a rank needs **all** of attention's weights, where before it had an eighth. Everything else, above all the experts, is cut as before.
-# %% [markdown] key="latents_ways" lang="zh" src="89d27fa7"
+# %% [markdown] key="latents_ways" lang="zh" src="94a00adf"
 # 当然可以在 softmax 之前，把两半在 rank 之间相加：每个头、每个已缓存的 token、每个 query、每一层都要加。要交换的字节与省下的一样多，而且走的是链路，不是显存。
 #
 # 能分的是别的：
 #
 # - **请求**。每个 rank 只管自己的请求，算它们的全部头，别的 rank 不存它们的潜在向量：这就是**数据并行注意力**（[vLLM](https://docs.vllm.ai/en/latest/serving/data_parallel_deployment/)，[SGLang](https://docs.sglang.io/docs/advanced_features/dp_dpa_smg_guide)）。第二次启动用的就是它。
-# - **一条序列的 token**。每个 rank 存一部分位置；softmax 可以由几段拼起来（第 10 课，沿序列切分）。这就是[上下文并行](https://docs.sglang.io/docs/advanced_features/dcp)：每个 query、每一层也要交换，但每个头只交换一个向量，而不是每个 token 一个分数。
+# - **一条序列的 token**。每个 rank 存一部分位置；softmax 可以由几段拼起来（[第 10 课](10_kernels.ipynb)，沿序列切分）。这就是[上下文并行](https://docs.sglang.io/docs/advanced_features/dcp)：每个 query、每一层也要交换，但每个头只交换一个向量，而不是每个 token 一个分数。
 #
 # 数据并行注意力有它的代价。一个 rank 要算自己请求的全部头，就需要注意力的**全部**权重，而原来只要八分之一。其余的部分，尤其是专家，照旧切分。
 
@@ -321,11 +321,11 @@ for model in ("DeepSeek-V3", "Kimi-K2", "Qwen3-235B-A22B", "Llama-3.1-70B"):
 # %% [markdown] key="swap" lang="en"
 # ## When all GPUs are full
 #
-# Lesson 11 took the blocks of a running sequence away and computed its tokens again later. The other way is to **swap**: the blocks go to CPU memory, and come back when there is room.
-# %% [markdown] key="swap" lang="zh" src="f881100a"
+# [Lesson 11](11_the_engine.ipynb) took the blocks of a running sequence away and computed its tokens again later. The other way is to **swap**: the blocks go to CPU memory, and come back when there is room.
+# %% [markdown] key="swap" lang="zh" src="d7d7cdec"
 # ## GPU 全满了怎么办
 #
-# 第 11 课的做法是收走一条运行中序列的块，以后再重新计算它的 token。另一种做法是**换出、换入**（swap）：把块搬到 CPU 内存，等有地方了再搬回来。
+# [第 11 课](11_the_engine.ipynb)的做法是收走一条运行中序列的块，以后再重新计算它的 token。另一种做法是**换出、换入**（swap）：把块搬到 CPU 内存，等有地方了再搬回来。
 
 # %% [markdown] key="swap_math"
 # $$\text{swap} = \frac{B}{r_{\text{out}}} + \frac{B}{r_{\text{in}}} \qquad\qquad \text{recompute} = \frac{T}{p}$$
@@ -381,11 +381,11 @@ show(widget, text=widget.text())
 
 # %% [markdown] key="widget_after" lang="en"
 # With GQA, a modern link and the rates of data sheets the swap wins nearly everywhere. So why does an engine recompute at all?
-# vLLM chose it in March 2023, after measuring both, "because swapping incurs significant overheads due to numerous small data transfers between CPU and GPU" ([PR #12](https://github.com/vllm-project/vllm/pull/12)). And a prefill can find some of its tokens again (lesson 11), which costs nothing.
+# vLLM chose it in March 2023, after measuring both, "because swapping incurs significant overheads due to numerous small data transfers between CPU and GPU" ([PR #12](https://github.com/vllm-project/vllm/pull/12)). And a prefill can find some of its tokens again ([lesson 11](11_the_engine.ipynb)), which costs nothing.
 # A rate is nothing that a link *has*. It depends on the pieces:
-# %% [markdown] key="widget_after" lang="zh" src="f560cee5"
+# %% [markdown] key="widget_after" lang="zh" src="ba30ac70"
 # 有了 GQA 和如今的链路，按规格书上的速度，几乎处处都是换出换入更快。那为什么还有推理引擎选择重新计算？
-# vLLM 在 2023 年 3 月两样都测过之后选了它，理由是换出换入要在 CPU 和 GPU 之间做大量零碎的小传输，开销太大（[PR #12](https://github.com/vllm-project/vllm/pull/12)）。而且预填充还可能找回一部分 token（第 11 课），这部分不花时间。
+# vLLM 在 2023 年 3 月两样都测过之后选了它，理由是换出换入要在 CPU 和 GPU 之间做大量零碎的小传输，开销太大（[PR #12](https://github.com/vllm-project/vllm/pull/12)）。而且预填充还可能找回一部分 token（[第 11 课](11_the_engine.ipynb)），这部分不花时间。
 # 速度不是链路**自带**的，要看一次搬多大一片：
 
 # %% [markdown] key="measure" lang="en"
@@ -645,9 +645,9 @@ explain("swap_or_not")
 # ## What comes next
 #
 # Two ways to hold more tokens: not to store the same bytes eight times, and to put some of them elsewhere.
-# Lesson 13 takes the third one: fewer bytes for each token, and what they cost.
-# %% [markdown] key="next" lang="zh" src="1d31194a"
+# [Lesson 13](13_half_the_bytes.ipynb) takes the third one: fewer bytes for each token, and what they cost.
+# %% [markdown] key="next" lang="zh" src="ceb1c0aa"
 # ## 下一课
 #
 # 要放下更多的 token，本课讲了两种办法：同样的字节不要存八份，再就是把一部分搬到别处。
-# 第 13 课讲第三种：让每个 token 的字节更少，以及为此付出的代价。
+# [第 13 课](13_half_the_bytes.ipynb)讲第三种：让每个 token 的字节更少，以及为此付出的代价。

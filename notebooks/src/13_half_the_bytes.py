@@ -1,7 +1,7 @@
 # %% [meta]
 # number = "13"
 # slug = "half_the_bytes"
-# needs = ["02", "09", "11"]
+# needs = ["01", "02", "08", "09", "11"]
 # rooms = ["cache.codec", "engine"]
 # minutes = 70
 # [title]
@@ -32,8 +32,8 @@
 #
 # That is what fewer bytes *bring*. What they *cost* is the other question. In August 2024 somebody serves Qwen2 with an fp8 cache: "After several words, the output starts repeating and becomes totally nonsense." With the same options Mistral, GLM4 and even Qwen1.5 are fine ([Qwen #840](https://github.com/QwenLM/Qwen3/issues/840)).
 # **Why does one model notice nothing, and the next one fall apart?**
-# By the end of this lesson you can turn one into the other; and as long as nothing is rounded, both say the same, word for word.
-# %% [markdown] key="question" lang="zh" src="00257154"
+# By the end of this lesson you can turn a model of the first kind into one of the second; and as long as nothing is rounded, both say the same, word for word.
+# %% [markdown] key="question" lang="zh" src="4ac332e2"
 # ## 问题
 #
 # 2025 年 9 月，有人用 `--kv-cache-dtype fp8` 启动 vLLM：缓存里每个数占一个字节，而不是两个。设 `--max-model-len 100000` 时，日志里写着：
@@ -51,7 +51,7 @@
 #
 # 这是字节少了的**好处**。另一个问题是**代价**。2024 年 8 月，有人用 fp8 缓存部署 Qwen2：没写几个词，输出就开始重复，然后彻底变成胡话。而同样的启动参数，Mistral、GLM4，甚至 Qwen1.5，都好好的（[Qwen #840](https://github.com/QwenLM/Qwen3/issues/840)）。
 # **为什么一个模型毫无察觉，另一个却全乱了**？
-# 学完本课，你能把前一种变成后一种；而只要不舍入，两者说的话一字不差。
+# 学完本课，你能把前一种模型变成后一种；只要不舍入，两者说的话一字不差。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
@@ -127,14 +127,14 @@ for kv_dtype in ("bf16", "fp8"):
 # %% [markdown] key="puzzle_read" lang="en"
 # Three times about 49,150 bytes: the need is counted like the 230,528 tokens of the first start, and of those the thread says that fp8 had doubled them. (The number alone would not tell: Qwen3-30B-A3B takes 49,152 in fp8, and gpt-oss-20b, in the table above, as much in bf16.)
 # **So nothing was forgotten: 10.12 GiB is the need in fp8.** It is the other side that shrank, from 10.55 to 5.59 GiB, *before* a single block was made; and as far as the thread tells, nothing but `--max-model-len` had changed.
-# Lesson 08 has the formula: what the cache gets is what the warm-up leaves. (In an older version the warm-up ran a prompt of just that length, [#8185](https://github.com/vllm-project/vllm/issues/8185).) What took the 5 GiB the error message does not say; but it was not the cache.
+# [Lesson 08](08_allocate_kv_cache.ipynb) has the formula: what the cache gets is what the warm-up leaves. (In an older version the warm-up ran a prompt of just that length, [#8185](https://github.com/vllm-project/vllm/issues/8185).) What took the 5 GiB the error message does not say; but it was not the cache.
 # (Exercise 13.1 is the arithmetic, scales and whole blocks included.)
 #
 # The same on this machine: one size, and how many blocks the engine really makes of it. (A head of tiny-gqa has 32 numbers, so a scale is an eighth of its row.)
-# %% [markdown] key="puzzle_read" lang="zh" src="1c37a325"
+# %% [markdown] key="puzzle_read" lang="zh" src="8b549a09"
 # 三次都是 49,150 字节左右：算“需要”时，每个 token 的字节数与第一次启动的 230,528 个 token 一样，而原帖说，那正是 fp8 翻了一倍之后的数。（单看这个数还不能断定：Qwen3-30B-A3B 用 fp8 是 49,152，上表里的 gpt-oss-20b 用 bf16 也是 49,152。）
 # **所以什么也没有忘：10.12 GiB 本来就是 fp8 的需要**。变小的是另一边：从 10.55 GiB 变成 5.59 GiB，而且那时一个块都还没有建；从帖子里看，两次启动之间改动的只有 `--max-model-len`。
-# 公式在第 08 课：预热剩下多少，缓存就得多少。（在更早的版本里，预热时跑的提示词正好就是这个长度，见 [#8185](https://github.com/vllm-project/vllm/issues/8185)。）那 5 GiB 究竟被什么拿走，报错里没有说；但不是缓存拿的。
+# 公式在[第 08 课](08_allocate_kv_cache.ipynb)：预热剩下多少，缓存就得多少。（在更早的版本里，预热时跑的提示词正好就是这个长度，见 [#8185](https://github.com/vllm-project/vllm/issues/8185)。）那 5 GiB 究竟被什么拿走，报错里没有说；但不是缓存拿的。
 # （练习 13.1 就是这笔账，缩放因子和整块都要算。）
 #
 # 在本机上再来一遍：给同样多的字节，看引擎真正建出多少个块。（tiny-gqa 的一个头只有 32 个数，缩放因子有一行的八分之一那么大。）
@@ -202,25 +202,25 @@ for name, dash in (("int8", "solid"), ("fp8_scaled", "dash"), ("fp8_e5m2", "dot"
     shares[name] = [100 * min(1.0, float(most) / size) for most, size in zip(bound, sizes)]
     figure.add_scatter(x=sizes, y=shares[name], name=name, mode="lines", line={"dash": dash})
 figure.update_xaxes(
-    type="log", dtick=1, exponentformat="none", title="size of a number, the largest of its row = 1"
+    type="log", dtick=1, exponentformat="none", title=t("bound_x")
 )
-figure.update_yaxes(type="log", dtick=1, title="most that it can be off, % of itself")
+figure.update_yaxes(type="log", dtick=1, title=t("bound_y"))
 figure.update_layout(height=360, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
 places = (80, 60, 40, 20, 0)
-lines = ["size       " + "".join(f"{sizes[place]:>10g}" for place in places)]
+lines = [t("bound_size") + "".join(f"{sizes[place]:>10g}" for place in places)]
 for name, share in shares.items():
     lines.append(f"{name:<11}" + "".join(f"{share[place]:>9,.1f}%" for place in places))
 show(figure, text="\n".join(lines), caption=t("bound_caption"))
 
 # %% [markdown] key="bound_read" lang="en"
-# Neither is simply the better one. Among numbers of about one size int8 is up to 9 times finer; what is below a fourteenth of the row's largest fp8 keeps better.
+# Neither is simply the better one. Among numbers of about one size int8 is up to 9 times finer than `fp8_scaled`; what is below a fourteenth of the row's largest `fp8_scaled` keeps better.
 # So it depends on the rows, and that means on the model. (Exercise 13.2: a token's heads as int8.)
 #
 # ## What the model notices
 #
 # Nobody asks a cache for its numbers. They go through attention and come out as **logits**. So the same tokens go through two caches, with the same weights, computed in the same float32; what differs is what was stored. `forced_logits` does it: the tokens are given, whatever the model would have said itself.
-# %% [markdown] key="bound_read" lang="zh" src="19c20e1a"
-# 两种没有绝对的好坏。一行里的数大小相近，int8 的误差最多能小到 fp8 的九分之一；不到最大数十四分之一的，fp8 留得更准。
+# %% [markdown] key="bound_read" lang="zh" src="3b7bc67c"
+# 两种没有绝对的好坏。一行里的数大小相近，int8 的误差最多能小到 `fp8_scaled` 的九分之一；不到最大数十四分之一的，`fp8_scaled` 留得更准。
 # 所以要看行里是什么样的数，也就是看模型。（练习 13.2：把一个 token 的各个头存成 int8。）
 #
 # ## 模型察觉到了什么
@@ -288,7 +288,7 @@ for what, some in (("answers", answers), ("others", ~answers)):
 # So ask for more than one word. Sixteen prompts, 100 greedy tokens each: how many texts are, up to a length, the one that the exact cache gives?
 # %% [markdown] key="margin_read" lang="zh" src="ac240fd3"
 # 回答遥遥领先，回答之间的词就不是了：那里常有几个词几乎同样可能，一点点误差就足以改变名次。
-# 所以，别只问一个词。16 个提示词，各用贪心采样生成 100 个 token：到某个长度为止，有多少篇与精确缓存给出的一字不差？
+# 所以，别只问一个词。16 个提示词，各用贪心解码生成 100 个 token：到某个长度为止，有多少篇与精确缓存给出的一字不差？
 
 # %% key="texts" tags="hardware"
 from minikv import SamplingParams
@@ -329,14 +329,14 @@ for kv_dtype in stored:
 # %% [markdown] key="windows" lang="en"
 # ## Fewer tokens: windows that give back
 #
-# The other way to hold fewer bytes is to hold fewer tokens. A layer with a sliding window of $W$ reads the last $W$ tokens, so it needs no others (lesson 09).
+# The other way to hold fewer bytes is to hold fewer tokens. A layer with a sliding window of $W$ reads the last $W$ tokens, so it needs no others ([lesson 09](09_pages_and_blocks.ipynb)).
 #
 # How much is that worth? In July 2026 the estimator hf-mem changes its answer for gpt-oss-20b, 32 sequences of 8,192 tokens in bf16, from 6.09 to 12.00 GiB: in models that mix both kinds, it says, inference engines "reserve full-size pages" for the layers with a window ([hf-mem #70](https://github.com/alvarobartt/hf-mem/pull/70)).
 # Here are both figures, and what a pool of blocks for each kind of layer takes:
-# %% [markdown] key="windows" lang="zh" src="3b7daccb"
+# %% [markdown] key="windows" lang="zh" src="9ca3dc98"
 # ## 少存 token：会归还块的窗口
 #
-# 另一种少占字节的办法，是少存 token。滑动窗口为 $W$ 的层只读最近的 $W$ 个 token，别的用不着（第 09 课）。
+# 另一种少占字节的办法，是少存 token。滑动窗口为 $W$ 的层只读最近的 $W$ 个 token，别的用不着（[第 09 课](09_pages_and_blocks.ipynb)）。
 #
 # 这能省多少？2026 年 7 月，估算工具 hf-mem 改了 gpt-oss-20b 的答案：32 条序列，每条 8,192 个 token，bf16，从 6.09 GiB 改成 12.00 GiB。理由是：两类层混用的模型，推理引擎给滑动窗口的层也“reserve full-size pages”，即按全长预留（[hf-mem #70](https://github.com/alvarobartt/hf-mem/pull/70)）。
 # 下面算出这两个数，再看每一类层各有自己的块池时要多少：
@@ -394,16 +394,17 @@ print(t("gemma_bytes", held=held, plan=sequence_bytes(spec, 256, 16), full=256 *
 # %% key="gemma_plot"
 figure = go.Figure()
 steps = list(range(1, len(used) + 1))
-for kind, (name, dash) in enumerate((("no window", "solid"), ("window of 64", "dot"))):
+names = (t("gemma_full"), t("gemma_slide"))
+for kind, (name, dash) in enumerate(zip(names, ("solid", "dot"))):
     held = [each[kind] for each in used]
-    figure.add_scatter(x=steps, y=held, name=name, mode="lines", line={"dash": dash, "shape": "hv"})
-figure.update_xaxes(title="step: 4 chunks of the prompt, then a token each")
-figure.update_yaxes(title="blocks in use, 16 tokens each", rangemode="tozero")
+    figure.add_scatter(x=steps, y=held, name=name.strip(), mode="lines", line={"dash": dash, "shape": "hv"})
+figure.update_xaxes(title=t("gemma_x"))
+figure.update_yaxes(title=t("gemma_y"), rangemode="tozero")
 figure.update_layout(height=340, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
 marks = (0, 1, 2, 3, 4, 50, 100, len(used) - 1)
-lines = ["step " + "".join(f"{mark + 1:>5}" for mark in marks)]
-for kind, name in enumerate(("full", "slide")):
-    lines.append(f"{name:<5}" + "".join(f"{used[mark][kind]:>5}" for mark in marks))
+lines = [t("gemma_step") + "".join(f"{mark + 1:>5}" for mark in marks)]
+for kind, name in enumerate(names):
+    lines.append(name + "".join(f"{used[mark][kind]:>5}" for mark in marks))
 show(figure, text="\n".join(lines), caption=t("gemma_caption"))
 
 # %% [markdown] key="gemma_read" lang="en"
@@ -427,7 +428,7 @@ show(figure, text="\n".join(lines), caption=t("gemma_caption"))
 # 解码一步要启动几百个小 kernel，每一个都得由 CPU 重新交代一遍。序列少的时候，GPU 就在等它交代。
 # **CUDA 图**（CUDA graph）把一步里的启动录一遍，以后一个调用就全部重放。
 #
-# 录下来的是**地址和大小**。所以一步要从外面读的东西，每次都得在同样的位置：token id、位置、槽位、块表、长度。一批有 13 条，就用什么也不写的行补齐到录过的大小，即一个**档位**（bucket）。
+# 录下来的是**地址和大小**。所以一步要从外面读的东西，每次都得在同样的位置：token id、位置、槽位、块表、长度。一批只有 13 条时，用什么也不写入的空行补齐到录过的大小，即一个**档位**（bucket）。
 # 这些常驻的缓冲区占去的字节，KV 缓存就得不到了：
 
 # %% key="graph_buffers"
@@ -447,33 +448,36 @@ for context in (8192, 131_072):
     print(t("graph_cost", tokens=-(-sizes.num_bytes // llama.slope()), size=sizes.num_bytes))
 
 # %% [markdown] key="graph_read" lang="en"
-# Of the buffers most is logits, a row of the whole vocabulary for each sequence; and it is little beside a cache.
+# Most of these bytes are logits, a row of the whole vocabulary for each sequence; beside a cache they are few.
 # That much follows from shapes. The rest only a GPU can tell: what the recorded step computes in between (activations) lives in a **private pool** of the allocator, and stays there as long as the graph does, because its addresses are recorded too. All buckets can share one pool, since they never run at the same time. And the driver keeps something for each recording: the first figure above, which is an assumption until it has been measured.
 #
-# What it takes has to be known *before* the cache takes the rest. In [vLLM #57475](https://github.com/vllm-project/vllm/issues/57475) the start-up measures it with a small cache, makes the large one, and then records: "vLLM's own accounting said it fits, then it didn't." And before that figure existed a user had to ask whether the graphs are in `gpu_memory_utilization` at all ([#11251](https://github.com/vllm-project/vllm/issues/11251)). Lesson 08's rule holds: what is not in the formula comes out of somebody else's memory. (Here the engine holds it back before it measures the cache, then records, and `llm.memory_report()` says what it really was; `enforce_eager=True` does without graphs.)
+# What it takes has to be known *before* the cache takes the rest. In [vLLM #57475](https://github.com/vllm-project/vllm/issues/57475) the start-up measures it with a small cache, makes the large one, and then records: "vLLM's own accounting said it fits, then it didn't." And before that figure existed a user had to ask whether the graphs are in `gpu_memory_utilization` at all ([#11251](https://github.com/vllm-project/vllm/issues/11251)). [Lesson 08](08_allocate_kv_cache.ipynb)'s rule holds: what is not in the formula comes out of somebody else's memory. (Here the engine holds it back before it measures the cache, then records, and `llm.memory_report()` says what it really was; `enforce_eager=True` does without graphs.)
 #
 # ## Taking tokens back: rollback
 #
-# A decode step reads all weights to make a single token (lesson 04). To *check* five tokens it reads them just as often: once.
+# A decode step reads all weights to make a single token ([lesson 04](04_the_roofline.ipynb)). To *check* five tokens it reads them just as often: once.
 # So let somebody guess the next ones. The cheapest guesser is the text itself: if its last words stood there before, propose what followed them then. That is **prompt lookup**, the simplest kind of **speculative decoding**; its guesses are called **drafts**.
 #
 # One forward computes the newest token and the drafts behind it. After each of them the model says its own next token. As long as a draft is what the model has said, it is accepted; the first word that differs is the model's own, and counts as well. So a step gives between 1 and drafts + 1 tokens, and the text is the one that the model would have written anyway.
 #
 # But K and V of *all* drafts are in the cache by then. The refused ones have to come out again: `truncate`.
-# %% [markdown] key="graph_read" lang="zh" src="ca531d89"
+# %% [markdown] key="graph_read" lang="zh" src="9b096306"
 # 缓冲区里大部分是 logits：每条序列都要一整行词表；与缓存相比并不多。
 # 这些从形状就能算出来。其余的只有 GPU 知道：录下来的那一步，中间结果（激活）放在分配器的一个**私有池**里；地址也一起录了，所以图在一天，它们就占一天。各个档位从不同时运行，可以共用一个池。此外，驱动也要为每次录制留一些，就是上面的第一个数：它只是假定，测过才算数。
 #
-# 它要占多少，得赶在缓存拿走其余显存**之前**知道。[vLLM #57475](https://github.com/vllm-project/vllm/issues/57475) 里，启动时先用一份小缓存测，然后建大缓存，最后才录制，结果是“vLLM's own accounting said it fits, then it didn't”：它自己的账说放得下，结果放不下。更早的版本连这一项都没有，用户只好来问：`gpu_memory_utilization` 到底算没算上 CUDA 图（[#11251](https://github.com/vllm-project/vllm/issues/11251)）？第 08 课的道理依然成立：公式里没有的一项，用的就是别人的显存。（我们的引擎先把这部分留出来，再测缓存能有多大，然后录制；实际用了多少，`llm.memory_report()` 会说。`enforce_eager=True` 则不用图。）
+# 它要占多少，得赶在缓存拿走其余显存**之前**知道。[vLLM #57475](https://github.com/vllm-project/vllm/issues/57475) 里，启动时先用一份小缓存测，然后建大缓存，最后才录制，结果是“vLLM's own accounting said it fits, then it didn't”：它自己的账说放得下，结果放不下。更早的版本连这一项都没有，用户只好来问：`gpu_memory_utilization` 到底算没算上 CUDA 图（[#11251](https://github.com/vllm-project/vllm/issues/11251)）？[第 08 课](08_allocate_kv_cache.ipynb)的道理依然成立：公式里没有的一项，用的就是别人的显存。（我们的引擎先把这部分留出来，再测缓存能有多大，然后录制；实际用了多少，`llm.memory_report()` 会说。`enforce_eager=True` 则不用图。）
 #
 # ## 把 token 收回来：回滚
 #
-# 解码一步要读全部权重，只得到一个 token（第 04 课）。而**验证**五个 token，权重也只读一遍。
+# 解码一步要读全部权重，只得到一个 token（[第 04 课](04_the_roofline.ipynb)）。而**验证**五个 token，权重也只读一遍。
 # 那就找谁来猜一猜后面几个。最省事的，是从文本自己里面猜：最后几个词如果前面出现过，就把当时跟在后面的提出来。这就是**提示词查找**（prompt lookup），最简单的一种**推测解码**（speculative decoding）；猜出来的叫**草稿**（draft）。
 #
 # 一次前向计算，算最新的 token 和它后面的草稿。每算一个，模型都会说出自己的下一个 token。草稿与模型说的一样，就接受；遇到第一个不一样的，用模型自己说的那个，它也算数。所以一步得到 1 到“草稿数 + 1”个 token，文本则与模型自己一个一个写的完全相同。
 #
 # 可是到这时，**所有**草稿的 K 和 V 都已经在缓存里了。没有被接受的得收回来：`truncate`。
+
+# %% key="predict_lookup"
+predict("lookup_steps", ...)
 
 # %% key="rollback"
 from minikv.blocks import BlockManager, PoolKind
@@ -551,9 +555,6 @@ for most in (0, 2, 4, 8):
     same = sum(ours == due for ours, due in zip(written, texts["fp32"]))
     counts = dict(drafted=told.drafted_tokens, accepted=told.accepted_tokens, steps=steps, same=same)
     print(t("speculate_line", most=most, each=400 / steps, **counts))
-
-# %% key="predict_lookup"
-predict("lookup_steps", ...)
 
 # %% [markdown] key="break" lang="en"
 # The same texts in a fraction of the steps. (A small model that goes on by itself repeats itself a lot; elsewhere fewer drafts are accepted.)
@@ -722,9 +723,9 @@ explain("why_the_same_text")
 # ## What comes next
 #
 # Fewer bytes a number, fewer tokens where a window says so; and nothing was lost that anybody had asked for by name.
-# Lesson 14 goes further: without a window, which tokens can go all the same? Then an answer may really be gone, and the curves have to be honest.
-# %% [markdown] key="next" lang="zh" src="2e427b4f"
+# [Lesson 14](14_what_to_forget.ipynb) goes further: without a window, which tokens can go all the same? Then an answer may really be gone, and the curves have to be honest.
+# %% [markdown] key="next" lang="zh" src="2213c9d7"
 # ## 下一课
 #
 # 每个数少占几个字节；窗口之外的 token 不再存。到这里，指名要找的东西还一样都没有丢。
-# 第 14 课走得更远：没有窗口的时候，哪些 token 也可以不要？那时，有的回答就真的找不回来了，曲线也得老老实实地画。
+# [第 14 课](14_what_to_forget.ipynb)走得更远：没有窗口的时候，哪些 token 也可以不要？那时，有的回答就真的找不回来了，曲线也得老老实实地画。

@@ -117,16 +117,16 @@ for budget in (65_020, 32_252, 12_591):
 #
 # ## What a model looks at
 #
-# tiny-gqa has 2 layers, each with 4 query heads that read 2 KV heads. It has learned one task: a text with 24 facts, a name and a city each, scattered among other words; then questions, "? name", which it answers with the city. (Lessons 01 and 13 know it already.)
+# tiny-gqa has 2 layers, each with 4 query heads that read 2 KV heads. It has learned one task: a text with 24 facts, a name and a city each, scattered among other words; then questions, "? name", which it answers with the city. (You met it in [lesson 01](01_why_a_cache.ipynb) and [lesson 13](13_half_the_bytes.ipynb).)
 # With all of the text in the cache it makes hardly a mistake, so every wrong answer below is a token that went.
 #
 # Here is such a text, its first 193 tokens, and how the attention of all its queries is shared out:
-# %% [markdown] key="formula_read" lang="zh" src="45ec0e9b"
-# 字节就是这样。那么，是哪些 token 呢？
+# %% [markdown] key="formula_read" lang="zh" src="72f8ee0a"
+# 字节算完了。那么，该留哪些 token 呢？
 #
 # ## 模型在看什么
 #
-# tiny-gqa 有 2 层，每层 4 个 query 头读 2 个 KV 头。它只学过一件事：一篇文本里散落着 24 条事实，每条是一个人名加一个城市，夹在别的词中间；然后是提问，“? 人名”，它用那个城市来回答。（第 01 课和第 13 课已经见过它。）
+# tiny-gqa 有 2 层，每层 4 个 query 头读 2 个 KV 头。它只学过一件事：一篇文本里散落着 24 条事实，每条是一个人名加一个城市，夹在别的词中间；然后是提问，“? 人名”，它用那个城市来回答。（[第 01 课](01_why_a_cache.ipynb)和[第 13 课](13_half_the_bytes.ipynb)已经见过它。）
 # 文本全在缓存里的时候，它几乎不出错，所以下面每答错一题，都是因为有 token 走了。
 #
 # 下面就是这样一篇文本的前 193 个 token，看所有 query 的注意力是怎样分的：
@@ -256,7 +256,7 @@ for name, each in (("uniform", uniform), ("layer_0", probs[0]), ("layer_1", prob
 #
 # The same here: 48 places, a prompt of 48 tokens, and 145 more, one after the other. (A window of 1 is the newest token itself, for one step.)
 # %% [markdown] key="early_read" lang="zh" src="43458855"
-# 从一开始就在的 token，每个 query 都看得到；在中间的，只有一半 query 看得到；而最早的几个 query，也没有多少别的可看。**求和量的既是用处，也是资历**。真实的得分（四个 query 头之和，再对相邻 17 个 token 取平均），是这条斜坡再加上各个头真正关心的东西。
+# 从一开始就在的 token，每个 query 都看得到；在中间的，只有一半 query 看得到；而最早的几个 query，也没有多少别的可看。**求和，量的既是用处，也是资历**。真实的得分（四个 query 头之和，再对相邻 17 个 token 取平均），是这条斜坡再加上各个头真正关心的东西。
 #
 # 把许多次“看”变成一个数，别的办法各有各的毛病。对看得到它的 query 求**平均**，去掉的是前一个原因，后一个还在；而最新的 token 几乎只有自己看过自己，反倒排到了最前面。取**最大值**，看过一眼就永远记着；而文本的第一个 query 是全心全意看第一个 token 的，因为没有别的可看。（H2O 原本是求和。`H2O(reduce=...)` 这几种都有，还有衰减。）
 #
@@ -459,14 +459,14 @@ print(t("moved_line", before=before, after=len(moved.new_table), others=others, 
 # - **positions for each head**, where one list a layer would do with `scope="layer"`;
 # - **no more sharing:** what another sequence reads is copied first, and nobody finds these blocks by their old digests.
 #
-# (A policy whose layers keep different numbers needs a table for each layer. Lesson 15 does the moving, in a paged cache.)
+# (A policy whose layers keep different numbers needs a table for each layer. [Lesson 15](15_eviction_on_mla.ipynb) does the moving, in a paged cache.)
 #
 # ## Break it
 #
 # ### Bytes that stay
 #
 # First the riddle of the beginning. A slice looks small:
-# %% [markdown] key="table_read" lang="zh" src="4c53860b"
+# %% [markdown] key="table_read" lang="zh" src="a63bd9e5"
 # **留在原位，淘汰几乎什么也归还不了**：一个块里的 16 个 token，要所有头都不留，它才空得出来。论坛上说的就是这个，说得没错。（上面唯一的例外正好说明问题：第 0 层里，求和的 H2O 留的是老 token 和窗口，中间的块就空了。）
 #
 # 可是同一个槽位，在各个头里不必是同一个 token。key 已经旋转过，注意力不问它们按什么次序排。所以每个头把**自己**留下的搬到最低的槽位，末尾的就能归还：原来 13 个块，现在 3 个。这要满足三条：
@@ -475,7 +475,7 @@ print(t("moved_line", before=before, after=len(moved.new_table), others=others, 
 # - **位置每个头记一份**；用 `scope="layer"` 的话，每层一份就够；
 # - **不再共享**：别的序列要读的，先复制一份；也没有谁再能凭旧的摘要找到这些块。
 #
-# （各层留的个数不同，就得每层一张块表。第 15 课在分页缓存里真的去搬。）
+# （各层留的个数不同，就得每层一张块表。[第 15 课](15_eviction_on_mla.ipynb)在分页缓存里真的去搬。）
 #
 # ## 弄坏它
 #
@@ -493,13 +493,13 @@ for name, kept in (("slice", keys[:, :, -512:]), ("gather", keys[:, :, torch.ara
     print(t("slice_line", name=name, tokens=kept.shape[2], shown=shown, held=kept.untyped_storage().nbytes()))
 
 # %% [markdown] key="break_slice_read" lang="en"
-# The slice is a view, and a view keeps all of its storage alive (lesson 05). The text may be perfect, and the memory is as before. So ask the *storage*, never the shape.
+# The slice is a view, and a view keeps all of its storage alive ([lesson 05](05_owned_and_borrowed.ipynb)). The text may be perfect, and the memory is as before. So ask the *storage*, never the shape.
 #
 # (What happened in that repository the thread does not say. Two more ways lead to the same symptom: to mask tokens instead of removing them; and to have attention return its weights, a matrix of queries times tokens for every head, which other implementations never store.)
 #
 # The package gathers. This is what its cache holds, of the text from above:
-# %% [markdown] key="break_slice_read" lang="zh" src="b0d39ea3"
-# 切片是视图，而视图会让整块存储都活着（第 05 课）。文本可能完全正确，显存却和原来一样。所以要问**存储**，不要看形状。
+# %% [markdown] key="break_slice_read" lang="zh" src="83f8e18e"
+# 切片是视图，而视图会让整块存储都活着（[第 05 课](05_owned_and_borrowed.ipynb)）。文本可能完全正确，显存却和原来一样。所以要问**存储**，不要看形状。
 #
 # （那个仓库里究竟发生了什么，帖子里没有说。还有两条路通向同样的现象：只把 token 遮住，没有去掉；让注意力返回权重，那是每个头一个“query 数 × token 数”的矩阵，别的实现从不把它存下来。）
 #
@@ -518,13 +518,13 @@ for name, cache in caches.items():
     print(t("real_line", what=t("real_" + name), tokens=rows[0].shape[2], text=cache.get_seq_length(), held=held))
 
 # %% [markdown] key="break_positions" lang="en"
-# (The cache has 49 places: room for the next token, which then takes the place of the one that goes. Exercise 14.4 is such a step.)
+# (A token takes 1,024 bytes here, so the evicting cache has 49 places for its 48 tokens: room for the next one, which then takes the place of the one that goes. Exercise 14.4 is such a step.)
 #
 # ### Positions from the length
 #
 # A text that goes on and on, token by token: 8 facts, then questions about them, again and again, and each answer tells its fact anew. StreamingLLM keeps 48 tokens of 257. The next token's position is the number of tokens *so far*; but a program that asks its cache "how many tokens do you have?" gets 48, and from then on always 48. There is a third way: rotate the kept keys anew at every step, so that they count 0, 1, 2, ...; then the 48 is right.
-# %% [markdown] key="break_positions" lang="zh" src="a5ef3a6d"
-# （这份缓存有 49 个位置：下一个 token 有地方放，然后由它接替要走的那个。练习 14.4 就是这样一步。）
+# %% [markdown] key="break_positions" lang="zh" src="223846f7"
+# （这里一个 token 占 1,024 字节，所以淘汰的缓存留 48 个 token，却有 49 个位置：下一个 token 有地方放，然后由它接替要走的那个。练习 14.4 就是这样一步。）
 #
 # ### 把长度当成位置
 #
@@ -644,7 +644,7 @@ for kept in (0.25, 0.1):
 #
 # Why? Look at two kinds of words in the text from above: a city whose name stands before it, and later the name in a question.
 # %% [markdown] key="own_read" lang="zh" src="d5844968"
-# KeyDiff 是两层平分，即每五行中间的那一行。**分给第二层的越多，答对的越多：留 10% 时，从几乎答不出到将近十题对九题**。
+# KeyDiff 是两层平分，即每五行中间的那一行。**分给第二层的越多，答对的越多：留 10% 时，从几乎全错，到十题对将近九题**。
 #
 # 为什么？在前面那篇文本里看两种词：前面紧挨着人名的城市，以及后来提问里的人名。
 
@@ -664,17 +664,17 @@ for layer, each in enumerate(looks):
 # %% [markdown] key="circuit_read" lang="en"
 # In the first layer a head of the city looks at the word before it, the name. So in the second layer the city's key carries that name, and there the question finds it. (It has a name of its own, an **induction head**, [Olsson et al., 2022](https://arxiv.org/abs/2209.11895).) When the question comes, the first layer is asked about the city no more: it needs its window and little else.
 #
-# Under thirty lines, then, and better than all policies of the list. Three remarks belong to it:
+# A dozen lines, then, and better than all policies of the list. Three remarks belong to it:
 #
 # - The share was chosen by looking at this model's answers to these texts. Choose on some texts, judge on others, and choose again for another model.
 # - Watch the ordinary words too: at 25 % they gain by it, at 10 % they pay.
 # - Layers that keep different numbers need a block table each.
 #
 # The package does without such looking. `Echo` takes the query that the model made of each word, asks it again as if the word came up later, and scores the token that stood behind it by whether it would be found. These are probabilities, alike in all layers; so one pass over a few *other* texts also says in which layers the best of them lie, and `Fitted` shares out the budget by that:
-# %% [markdown] key="circuit_read" lang="zh" src="144fb8e3"
+# %% [markdown] key="circuit_read" lang="zh" src="8215d6c9"
 # 在第一层，城市的一个头看的是它前面的词，也就是人名。所以到了第二层，城市的 key 里已经带着那个人名，提问就在那里找到它。（这种配合有自己的名字：**归纳头**，induction head，[Olsson 等，2022](https://arxiv.org/abs/2209.11895)。）问题来的时候，第一层不会再被问到那个城市：它需要自己的窗口，此外几乎什么也不要。
 #
-# 也就是说，三十行以内，胜过表里所有的策略。不过有三点要说明：
+# 也就是说，十来行代码，就胜过表里所有的策略。不过有三点要说明：
 #
 # - 这个分法是看着这个模型对这些文本的回答挑出来的。应当在一些文本上挑，在另一些文本上评；换了模型，重新再挑。
 # - 普通的词也要看：留 25% 时沾了光，留 10% 时付了代价。
@@ -761,9 +761,9 @@ explain("why_true_positions")
 # ## What comes next
 #
 # All of this had K and V in every head. A model with latents has one row a token, for all heads together: nothing to choose for each head, and scores that have to be asked for differently.
-# Lesson 15 evicts there, in a paged cache whose blocks really go back, and in models that the package has never seen.
-# %% [markdown] key="next" lang="zh" src="1a18bac9"
+# [Lesson 15](15_eviction_on_mla.ipynb) evicts there, in a paged cache whose blocks really go back, and in models that the package has never seen.
+# %% [markdown] key="next" lang="zh" src="64ac4a0e"
 # ## 下一课
 #
 # 到这里，每个头都有自己的 K 和 V。用潜在向量的模型，一个 token 只有一行，所有头共用：没有“各头各选”这回事，得分也得换个办法去取。
-# 第 15 课就在那里淘汰，用块真能归还的分页缓存，还要用到本包没见过的模型上。
+# [第 15 课](15_eviction_on_mla.ipynb)就在那里淘汰，用块真能归还的分页缓存，还要用到本包没见过的模型上。

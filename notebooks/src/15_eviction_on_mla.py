@@ -1,9 +1,9 @@
 # %% [meta]
 # number = "15"
 # slug = "eviction_on_mla"
-# needs = ["03", "09", "14"]
+# needs = ["03", "04", "09", "14"]
 # rooms = ["eviction", "models"]
-# minutes = 75
+# minutes = 85
 # [title]
 # en = "What changes with a latent?"
 # zh = "换成潜在向量，有什么不同？"
@@ -21,7 +21,7 @@
 #
 # > When running the deepseek-r1:671b model, if the chain of thought is relatively long, the model crashes. The log shows: The current context does not support K-shift
 #
-# The log also says what it was about to do: `context limit hit - shifting id=0 limit=2048 input=2048 keep=5 discard=1021`. The cache is full, so keep 5 sinks, forget the next 1,021 tokens, move the others up, and go on. This is eviction, and with Llama it works. But below Ollama there is llama.cpp, and that had been told in July 2024 to refuse it for DeepSeek ([llama.cpp #8501](https://github.com/ggml-org/llama.cpp/pull/8501)):
+# The log also says what it was about to do: `context limit hit - shifting id=0 limit=2048 input=2048 keep=5 discard=1021`. The cache is full, so keep 5 sinks, forget the next 1,021 tokens, move the others up (their keys get new positions: the **K-shift** of the log), and go on. This is eviction, and with Llama it works. But below Ollama there is llama.cpp, and that had been told in July 2024 to refuse it for DeepSeek ([llama.cpp #8501](https://github.com/ggml-org/llama.cpp/pull/8501)):
 #
 # > DS2 models use Multi-head Latent Attention (MLA) which does not allow trivial context shifting
 #
@@ -30,7 +30,7 @@
 # **What is it about a latent that makes forgetting harder? And what does it bring, where a token takes so little room?**
 #
 # By the end of this lesson you have shifted such a cache by hand, compacted its blocks, and taught eviction to an attention class that the package has never seen.
-# %% [markdown] key="question" lang="zh" src="24ab68b8"
+# %% [markdown] key="question" lang="zh" src="6e8b03b6"
 # ## 问题
 #
 # 2025 年 2 月，许多人在自己的机器上跑 DeepSeek-R1，而它一想就想很久。有人给 Ollama 提了 issue（[#9171](https://github.com/ollama/ollama/issues/9171)）：
@@ -38,7 +38,7 @@
 # > When running the deepseek-r1:671b model, if the chain of thought is relatively long, the model crashes. The log shows: The current context does not support K-shift
 #
 # （运行 deepseek-r1:671b 时，思维链稍长，模型就崩溃。日志里写着：当前上下文不支持 K-shift。）
-# 日志还记下了它正要做什么：`context limit hit - shifting id=0 limit=2048 input=2048 keep=5 discard=1021`。缓存满了，于是留下 5 个注意力汇点（sink），忘掉后面的 1,021 个 token，其余的往前挪，接着生成。这就是淘汰，换成 Llama 就没有问题。可是 Ollama 的底层是 llama.cpp，它早在 2024 年 7 月就改成了对 DeepSeek 拒绝这样做（[llama.cpp #8501](https://github.com/ggml-org/llama.cpp/pull/8501)）：
+# 日志还记下了它正要做什么：`context limit hit - shifting id=0 limit=2048 input=2048 keep=5 discard=1021`。缓存满了，于是留下 5 个注意力汇点（sink），忘掉后面的 1,021 个 token，其余的往前挪（key 要换成新的位置，日志里叫 **K-shift**），接着生成。这就是淘汰，换成 Llama 就没有问题。可是 Ollama 的底层是 llama.cpp，它早在 2024 年 7 月就改成了对 DeepSeek 拒绝这样做（[llama.cpp #8501](https://github.com/ggml-org/llama.cpp/pull/8501)）：
 #
 # > DS2 models use Multi-head Latent Attention (MLA) which does not allow trivial context shifting
 #
@@ -52,11 +52,11 @@
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
 #
-# DeepSeek-V3 has 61 layers and 128 heads. Of a token each layer caches a **latent** of 512 numbers and a **rope key** of 64, in bf16, once for all heads (lesson 03).
-# %% [markdown] key="predict_first" lang="zh" src="ecd8dc0a"
+# DeepSeek-V3 has 61 layers and 128 heads. For each token a layer caches a **latent** of 512 numbers and a **rope key** of 64, in bf16, once for all heads ([lesson 03](03_the_2_86x_mistake.ipynb)).
+# %% [markdown] key="predict_first" lang="zh" src="d569e2dc"
 # ## 先猜一猜
 #
-# DeepSeek-V3 有 61 层，128 个头。每一层为一个 token 缓存一个 512 个数的**潜在向量**和一个 64 个数的 **rope key**，都是 bf16，所有头共用一份（第 03 课）。
+# DeepSeek-V3 有 61 层，128 个头。每一层为一个 token 缓存一个 512 个数的**潜在向量**和一个 64 个数的 **rope key**，都是 bf16，所有头共用一份（[第 03 课](03_the_2_86x_mistake.ipynb)）。
 
 # %% key="predict_freed"
 predict("freed_bytes", ...)
@@ -124,9 +124,9 @@ for layout in ("hf-expanded", "hf"):
 # $$n^{*} \;=\; \frac{W}{b \sum_\text{layers} r}$$
 
 # %% [markdown] key="even_text" lang="en"
-# tokens the cache is more than half of it, where a step reads $W$ bytes of weights (of experts those that it uses) for a batch of $b$. Eviction can only win from the cache's part. What it wins, as far as the roof allows (lesson 04), on one imaginary H200 that all weights fit into, 32 sequences, a quarter kept:
-# %% [markdown] key="even_text" lang="zh" src="97477fbb"
-# 个 token 时，缓存占到一半以上，其中 $W$ 是一步要读的权重字节数（专家只算用到的），$b$ 是批大小。淘汰只能从缓存这一部分里省。下面按 Roofline（第 04 课）算上限：假想一块装得下全部权重的 H200，32 条序列，留四分之一：
+# tokens the cache is more than half of what a step reads. $W$ is what it reads of weights, in bytes (of experts only those that it uses), and $b$ the number of sequences. Eviction can only win from the cache's part. What it wins, as far as the roof allows ([lesson 04](04_the_roofline.ipynb)), on one imaginary H200 that all weights fit into, 32 sequences, a quarter kept:
+# %% [markdown] key="even_text" lang="zh" src="e15dbce7"
+# 个 token 时，一步读的字节里，缓存占到一半以上。$W$ 是一步要读的权重字节数（专家只算用到的），$b$ 是序列条数。淘汰只能从缓存这一部分里省。下面按 Roofline（[第 04 课](04_the_roofline.ipynb)）算上限：假想一块装得下全部权重的 H200，32 条序列，留四分之一：
 
 # %% key="even"
 from minikv.plan import find_gpu
@@ -151,14 +151,14 @@ print(t("even_ridge", name=roof.name, ridge=roof.ridge))
 #
 # ## One row, and many who read it
 #
-# With GQA every KV head could keep tokens of its own (lesson 14). Try it here:
-# %% [markdown] key="even_read" lang="zh" src="a3a1f803"
+# With GQA every KV head could keep tokens of its own ([lesson 14](14_what_to_forget.ipynb)). Try it here:
+# %% [markdown] key="even_read" lang="zh" src="17cf7d7d"
 # **同样留四分之一，得到的少得多**：用潜在向量时，在大多数上下文长度下，缓存都是一步里较小的那部分。（第二列说明省下的还有什么：128 个头读同一行，缓存的每个字节要算约 240 FLOP，超过了拐点。缓存远大于权重的时候，这样的一步等的是计算，遗忘省下的就是计算。）
 # 就**空间**而言却没有不同：留四分之一，就能放下大约四倍的序列，不管一个 token 多大。在 MLA 上若有理由淘汰，理由就在这里：上下文很长，或者批很大，地方不够。
 #
 # ## 一行，许多个头在读
 #
-# 用 GQA 时，每个 KV 头可以各留各的（第 14 课）。在这里试试：
+# 用 GQA 时，每个 KV 头可以各留各的（[第 14 课](14_what_to_forget.ipynb)）。在这里试试：
 
 # %% key="refused"
 import torch
@@ -205,27 +205,31 @@ for layer, each in enumerate(probs):
 # $$p_{h,t,i} \;=\; \underset{i \,\le\, t}{\operatorname{softmax}} \; \sigma \left( \big( q_{h,t}^{\text{nope}} W_h^{K} \big) \cdot c_i \;+\; q_{h,t}^{\text{rope}} \cdot k_i \right) \qquad\qquad s_i \;=\; \sum_t \sum_{h=1}^{H} p_{h,t,i} \qquad\qquad \sum_i s_i \;=\; H \, T$$
 
 # %% [markdown] key="score_symbols" lang="en"
-# | symbol | meaning |
-# |---|---|
-# | $c_i$, $k_i$ | what is cached of token $i$: its latent, and its rope key |
-# | $W_h^{K}$ | head $h$'s part of `kv_b_proj` that makes keys of latents; here it is multiplied into the query instead ("absorbed", lesson 10) |
-# | $\sigma$ | the scale, $1 / \sqrt{\text{nope} + \text{rope}}$, of a key as each head would see it, not of a cached row |
-# | $H$, $T$ | query heads, queries |
+# | symbol | meaning | unit |
+# |---|---|---|
+# | $c_i$, $k_i$ | what is cached of token $i$: its latent, and its rope key | elements |
+# | $q_{h,t}^{\text{nope}}$, $q_{h,t}^{\text{rope}}$ | the two parts of query $t$ of head $h$: without a position, and with it | elements |
+# | $W_h^{K}$ | head $h$'s part of `kv_b_proj` that makes keys of latents; here it is multiplied into the query instead ("absorbed", [lesson 10](10_kernels.ipynb)) | |
+# | $\sigma$ | the scale, $1 / \sqrt{\text{nope} + \text{rope}}$, of a key as each head would see it, not of a cached row | |
+# | $p_{h,t,i}$, $s_i$ | what query $t$ of head $h$ gives to token $i$; the score of token $i$ | a query's row sums to 1 |
+# | $H$, $T$ | query heads; queries so far | |
 #
 # The last column of the table is the check: 4 heads, 193 queries, 772. There are no KV heads to average over, although the config of DeepSeek-V3 says `num_key_value_heads: 128`. (Exercise 15.5 is this formula.)
 #
-# What does such a score achieve? The curves of lesson 14, on latents: 193 tokens are read, each layer keeps a share, then come questions that nobody has announced.
-# %% [markdown] key="score_symbols" lang="zh" src="33dd411e"
-# | 符号 | 含义 |
-# |---|---|
-# | $c_i$、$k_i$ | token $i$ 缓存下来的：潜在向量和 rope key |
-# | $W_h^{K}$ | `kv_b_proj` 里头 $h$ 的那一部分，由潜在向量得到 key；这里改为乘到 query 上（即矩阵吸收，第 10 课） |
-# | $\sigma$ | 缩放系数 $1 / \sqrt{\text{nope} + \text{rope}}$，按一个头看到的 key 来算，不按缓存的一行 |
-# | $H$、$T$ | query 头数、query 数 |
+# What does such a score achieve? The curves of [lesson 14](14_what_to_forget.ipynb), on latents: 193 tokens are read, each layer keeps a share, then come questions that nobody has announced.
+# %% [markdown] key="score_symbols" lang="zh" src="b95340eb"
+# | 符号 | 含义 | 单位 |
+# |---|---|---|
+# | $c_i$、$k_i$ | token $i$ 缓存下来的：潜在向量和 rope key | 元素 |
+# | $q_{h,t}^{\text{nope}}$、$q_{h,t}^{\text{rope}}$ | 头 $h$ 的第 $t$ 个 query，分成两部分：不带位置的，带位置的 | 元素 |
+# | $W_h^{K}$ | `kv_b_proj` 里头 $h$ 的那一部分，由潜在向量得到 key；这里改为乘到 query 上（即矩阵吸收，[第 10 课](10_kernels.ipynb)） | |
+# | $\sigma$ | 缩放系数 $1 / \sqrt{\text{nope} + \text{rope}}$，按一个头看到的 key 来算，不按缓存的一行 | |
+# | $p_{h,t,i}$、$s_i$ | 头 $h$ 的第 $t$ 个 query 分给 token $i$ 多少；token $i$ 的得分 | 一个 query 的一行加起来是 1 |
+# | $H$、$T$ | query 头数；到目前为止的 query 数 | |
 #
 # 表的最后一列用来核对：4 个头，193 个 query，772。这里没有可以求平均的 KV 头，尽管 DeepSeek-V3 的配置里写着 `num_key_value_heads: 128`。（练习 15.5 就是这个公式。）
 #
-# 这样的得分管用吗？还是第 14 课的曲线，换成潜在向量：读 193 个 token，每层留一部分，然后来的问题谁也没有预告过。
+# 这样的得分管用吗？还是[第 14 课](14_what_to_forget.ipynb)的曲线，换成潜在向量：读 193 个 token，每层留一部分，然后来的问题谁也没有预告过。
 
 # %% key="curves" tags="hardware"
 import plotly.graph_objects as go
@@ -275,14 +279,14 @@ for name in ("full cache", "random", "h2o sum", "keydiff", "echo", "echo, fitted
 # - **KeyDiff** compares directions, and a latent points as well as a key does. **Echo** asks the text's own words again, and needs only logits. At 25 % both lose nothing.
 # - Perplexity puts them in another order again. KeyDiff answers everything at 25 %, and the ordinary words pay for it; Echo does not.
 #
-# One tiny model, one kind of text, and questions that come after it. When a text is read token by token and asks as it goes, H2O's sum is well ahead of chance in some settings and far behind in others (`docs/eviction.md` has both). None of this says anything about DeepSeek-V3.
-# %% [markdown] key="curves_read" lang="zh" src="2ab8e258"
+# One tiny model, one kind of text, and questions that come after it. When a text is read token by token and asks as it goes, H2O's sum is well ahead of chance in some settings and far behind in others ([docs/eviction.md](repo:docs/eviction.md) has both). None of this says anything about DeepSeek-V3.
+# %% [markdown] key="curves_read" lang="zh" src="096e3ac6"
 # - **H2O 在这里没有用**。求和也好，最大值也好，都没有胜过随便留。这也不意外：那些事实还没有谁看过，现在又要一份名单照顾所有的头。
 # - **Knorm** 在 tiny-gqa 上答对了大多数，在这里却不如随便留。它问的是 key 有多长，能看出什么，下一个单元格会告诉你。
 # - **KeyDiff** 比的是方向，潜在向量和 key 一样有方向。**Echo** 把文本自己的词再问一遍，只要有 logit 就行。留 25% 时，两者一题也没丢。
 # - 困惑度排出来的又是另一个次序。留 25% 时 KeyDiff 全都答对，代价由普通的词来付；Echo 则不然。
 #
-# 只有一个极小的模型、一种文本，而且问题都在文本之后才来。如果一边读一边问，H2O 的求和在有的设置下明显强过随便留，在有的设置下又差得很远（两种都记在 `docs/eviction.md` 里）。这些都说明不了 DeepSeek-V3 会怎样。
+# 只有一个极小的模型、一种文本，而且问题都在文本之后才来。如果一边读一边问，H2O 的求和在有的设置下明显强过随便留，在有的设置下又差得很远（两种都记在 [docs/eviction.md](repo:docs/eviction.md) 里）。这些都说明不了 DeepSeek-V3 会怎样。
 
 # %% key="lengths" tags="hardware"
 print(t("lengths_head"))
@@ -294,21 +298,21 @@ for name in ("tiny-gqa", "tiny-mla"):
         print(t("lengths_line", name=name, layer=number, share=float(100 * (length.std(-1) / length.mean(-1)).mean())))
 
 # %% [markdown] key="lengths_read" lang="en"
-# Before it is cached, a latent goes through a norm (`kv_a_layernorm`), which gives all of them nearly the same length. What a policy looks at may mean something else in another architecture, or nothing.
+# Before it is cached, a latent goes through a norm (`kv_a_layernorm`), which brings all of them to much the same length, in layer 1 above all. What a policy looks at may mean something else in another architecture, or nothing.
 #
 # ## Shift it by hand
 #
 # Now the crash. A shift has two parts. Tokens go: rows are left out. And those that stay get new positions: "move up" means that their keys are turned back, by as many places as went. For Llama that is `rope(key, -1021)`. What is it here?
 #
-# Where a row stands is in its rope key, and nowhere else. That is what it was separated for (lesson 03). To see it, forget nothing at all: move a *whole* text by 100 places, queries included. Attention reads distances, so not one logit may change.
-# %% [markdown] key="lengths_read" lang="zh" src="a78346e0"
-# 潜在向量在缓存之前要过一个归一化（`kv_a_layernorm`），长度就都差不多了。一种策略看的东西，换一种架构，含义可能不同，也可能什么都说明不了。
+# Where a row stands is in its rope key, and nowhere else. That is what it was separated for ([lesson 03](03_the_2_86x_mistake.ipynb)). To see it, forget nothing at all: move a *whole* text by 100 places, queries included. Attention reads distances, so not one logit may change.
+# %% [markdown] key="lengths_read" lang="zh" src="8032ec61"
+# 潜在向量在缓存之前要过一个归一化（`kv_a_layernorm`），长度就都差不多了，第 1 层尤其如此。一种策略看的东西，换一种架构，含义可能不同，也可能什么都说明不了。
 #
 # ## 亲手挪一次
 #
 # 现在来看那次崩溃。挪动有两部分：一些 token 走了，就是少几行；留下的要换位置，“往前挪”就是把 key 往回转，走了多少就转多少。对 Llama 来说，这就是 `rope(key, -1021)`。在这里又是什么？
 #
-# 一行的位置只在 rope key 里，别处没有；当初把它分出来，为的就是这个（第 03 课）。要看清这一点，先什么都不忘：把**整篇**文本连同 query 一起挪 100 个位置。注意力看的是距离，所以一个 logit 也不该变。
+# 一行的位置只在 rope key 里，别处没有；当初把它分出来，为的就是这个（[第 03 课](03_the_2_86x_mistake.ipynb)）。要看清这一点，先什么都不忘：把**整篇**文本连同 query 一起挪 100 个位置。注意力看的是距离，所以一个 logit 也不该变。
 
 # %% key="shift" tags="hardware"
 from copy import deepcopy
@@ -339,13 +343,13 @@ for what in ("rope", "nothing", "both"):
 #
 # (A shift that really forgets changes logits, of course, since something is missing.)
 #
-# In the package `positions="reindexed"` does it: the kept tokens count 0, 1, 2, ... `positions="original"` leaves every token where it was. Both are right. What is wrong is to keep the old rotation and take the position of new tokens from the length of the cache (lesson 14); here are all three, with latents. The first 129 tokens of some texts, 32 as a prompt and then one by one, 48 kept:
-# %% [markdown] key="shift_read" lang="zh" src="b36e4361"
+# In the package `positions="reindexed"` does it: the kept tokens count 0, 1, 2, ... `positions="original"` leaves every token where it was. Both are right. What is wrong is to keep the old rotation and take the position of new tokens from the length of the cache ([lesson 14](14_what_to_forget.ipynb)); here are all three, with latents. The first 129 tokens of some texts, 32 as a prompt and then one by one, 48 kept:
+# %% [markdown] key="shift_read" lang="zh" src="cdccac7a"
 # **转 rope key，潜在向量不动**。（第一行剩下的是舍入误差。）在 DeepSeek-V3 里，这是每行 576 个数中的 64 个：挪潜在向量比挪 key 便宜，并不更贵。2024 年之所以“不简单”，从后来解决它的代码看，难在次序：那个程序给每个头存一个 192 个数的 key，要转的在末尾，而它的平移转的是一行最前面的数。后来它学会了平移，就是在代码里把要转的挪到前面，还加了一句注释：`rope must go first for in-place context shifting`。
 #
 # （真正忘掉一些的挪动，logit 当然会变，因为少了东西。）
 #
-# 在本包里这就是 `positions="reindexed"`：留下的 token 从 0、1、2 数起。`positions="original"` 则让每个 token 留在原来的位置。两种都对。错的是旋转还是旧的，新 token 的位置却取自缓存长度（第 14 课）。三种做法，用潜在向量再来一遍。几篇文本的前 129 个 token，其中 32 个作提示词，后面一个一个地读，留 48 个：
+# 在本包里这就是 `positions="reindexed"`：留下的 token 从 0、1、2 数起。`positions="original"` 则让每个 token 留在原来的位置。两种都对。错的是旋转还是旧的，新 token 的位置却取自缓存长度（[第 14 课](14_what_to_forget.ipynb)）。三种做法，用潜在向量再来一遍。几篇文本的前 129 个 token，其中 32 个作提示词，后面一个一个地读，留 48 个：
 
 # %% key="positions" tags="hardware"
 from minikv.eviction.tasks import stream_cases
@@ -464,7 +468,7 @@ for left in (None, "v", "k"):
     blocks.close()
 
 # %% [markdown] key="left_read" lang="en"
-# No exception in either case. In October 2025 the defragmentation of an accelerator's cache had to be mended for MLA ([vllm-gaudi #470](https://github.com/vllm-project/vllm-gaudi/pull/470)):
+# No exception in either case. In October 2025 vLLM on Intel's Gaudi had to mend the defragmentation of its cache for MLA ([vllm-gaudi #470](https://github.com/vllm-project/vllm-gaudi/pull/470)):
 #
 # > MLA-based models don't have key-value pairs in cache and utilize a single latent cache, so trying to swap anything in value cache will fail, as the cache is None.
 #
@@ -472,9 +476,9 @@ for left in (None, "v", "k"):
 #
 # ### Whose blocks?
 #
-# Two sequences begin alike, so they share the blocks of the beginning (lesson 09). One of them evicts. What does the pool win?
-# %% [markdown] key="left_read" lang="zh" src="c851ebd9"
-# 两种情形都没有异常。2025 年 10 月，有一家加速卡的缓存整理就不得不为 MLA 修一次（[vllm-gaudi #470](https://github.com/vllm-project/vllm-gaudi/pull/470)）：
+# Two sequences begin alike, so they share the blocks of the beginning ([lesson 09](09_pages_and_blocks.ipynb)). One of them evicts. What does the pool win?
+# %% [markdown] key="left_read" lang="zh" src="84bfa070"
+# 两种情形都没有异常。2025 年 10 月，Intel Gaudi 上的 vLLM 就不得不为 MLA 修一次缓存的碎片整理（[vllm-gaudi #470](https://github.com/vllm-project/vllm-gaudi/pull/470)）：
 #
 # > MLA-based models don't have key-value pairs in cache and utilize a single latent cache, so trying to swap anything in value cache will fail, as the cache is None.
 #
@@ -483,7 +487,7 @@ for left in (None, "v", "k"):
 #
 # ### 谁的块？
 #
-# 两条序列的开头相同，所以共用开头的块（第 09 课）。其中一条淘汰了。块池能多出几个块？
+# 两条序列的开头相同，所以共用开头的块（[第 09 课](09_pages_and_blocks.ipynb)）。其中一条淘汰了。块池能多出几个块？
 
 # %% key="predict_pool"
 predict("pool_gains", ...)
@@ -529,14 +533,14 @@ show(drawn)
 # Move the slider through the four steps.
 #
 # - **A evicts, and the pool wins nothing.** The 40 tokens that stay need 5 blocks, and A's first 5 are B's as well. B still reads them, so A takes 5 new ones; and the 8 blocks that it has let go of stay with B. What came back are the 5 that were A's alone. Under a shared prefix an eviction copies first, and pays only behind it. (Were the prefix longer, it would *cost* blocks.)
-# - What A held can still be **found**, as long as B holds the beginning. When B evicts as well, it writes into its own first blocks; their digests are dropped, and nobody finds anything behind them.
+# - What A held can still be **found**: B holds the beginning, and A's other blocks lie among the free ones, not yet written over. When B evicts as well, it writes into its own first blocks; their digests are dropped, and nobody finds anything behind them.
 #
 # There is another way: take whole blocks out of the table, and move nothing.
-# %% [markdown] key="shared_read" lang="zh" src="54b18a90"
+# %% [markdown] key="shared_read" lang="zh" src="80ffc479"
 # 拖动滑块，看这四步。
 #
 # - **A 淘汰了，块池却一个块也没有多出来**。留下的 40 个 token 要占 5 个块，而 A 最前面的 5 个块同时也是 B 的。B 还在读，所以 A 得另要 5 个新块；A 放掉的那 8 个共享块，仍在 B 手里。真正还回来的，是只属于 A 的那 5 个。前缀共享时，淘汰先要复制，共享的部分省不下来。（前缀要是再长一些，反而会**多占**块。）
-# - A 原来的内容仍然**找得到**，只要 B 还拿着开头。等到 B 也淘汰，它就往自己最前面的块里写；这些块的摘要随之作废，排在后面的谁也找不到了。
+# - A 原来的内容仍然**找得到**：开头在 B 手里，后面的块虽已空闲，还没有被覆盖。等到 B 也淘汰，它就往自己最前面的块里写；这些块的摘要随之作废，排在后面的谁也找不到了。
 #
 # 还有另一种办法：把整个的块从块表里拿掉，什么也不搬。
 
@@ -623,15 +627,15 @@ except MiniKVError as error:
     print(error.text(t("lang")))
 
 # %% [markdown] key="port" lang="en"
-# Then port it. The notes to an implementation of H2O for DeepSeek-V3, "How It Works: Architectural Notes" (from here on: the notes), list what to look for: how the class stores K and V, what shape its probabilities have. (They slice a cache of an older transformers; appendix A corrects what has changed since.) With a cache *layer* that forgets, three calls are left:
+# Then port it. The notes to an implementation of H2O for DeepSeek-V3, "How It Works: Architectural Notes" (from here on: the notes), list what to look for: how the class stores K and V, what shape its probabilities have. (They slice a cache of an older transformers; [appendix A](A_errata.ipynb) corrects what has changed since.) With a cache *layer* that forgets, three calls are left:
 #
 # 1. `update(latent, rope)` appends, and returns all that is there;
 # 2. `observe(sums)` tells the policy what has been looked at, a number for each row;
 # 3. `evict()` ends the forward: the layer drops what it has no room for.
 #
 # Here is an attention class of our own. It reads tiny-mla's weights, and never makes keys and values for each head: queries go to the latents, not latents to the heads. Its forward is twenty lines, and three of them are the port.
-# %% [markdown] key="port" lang="zh" src="b5ada2ea"
-# 那就自己移植。有一份在 DeepSeek-V3 上实现 H2O 的说明，《How It Works: Architectural Notes》（下称说明），列出了移植时要看什么：这个类怎样存 K 和 V，概率是什么形状。（它切的是旧版 transformers 的缓存，过时之处见附录 A。）有了会遗忘的缓存**层**，就只剩三个调用：
+# %% [markdown] key="port" lang="zh" src="683e8b37"
+# 那就自己移植。有一份在 DeepSeek-V3 上实现 H2O 的说明，《How It Works: Architectural Notes》（下称说明），列出了移植时要看什么：这个类怎样存 K 和 V，概率是什么形状。（它切的是旧版 transformers 的缓存，过时之处见[附录 A](A_errata.ipynb)。）有了会遗忘的缓存**层**，就只剩三个调用：
 #
 # 1. `update(latent, rope)` 追加，并返回现有的全部；
 # 2. `observe(sums)` 告诉策略看过什么，每行一个数；
@@ -754,22 +758,22 @@ for name, run in ({"full": None} | runs).items():
 
 # %% [markdown] key="failures_read" lang="en"
 # - **Drift** (`window_small`). With a window of 1 the ordinary words are lost from the first third on: whatever has just been written is gone before anybody could look at it.
-# - **The cliff** (`scores_stale`). With scores that stand still since the prompt, the first third looks sound. Then it gets worse and worse, the longer the text, while the run above it stays near the full cache.
+# - **The cliff** (`scores_stale`). With scores that stand still since the prompt, the first third looks sound. Then it gets worse and worse, the longer the text, while the run without a finding stays near the full cache. (The first finding comes along: what is new never gets a score.)
 #
 # And look at the answers. In *both* failures there are more of them than in the run without a finding. The facts stand at the beginning of these texts, a kept set that is frozen there happens to hold more of them, and a benchmark of recall would have called the bug an improvement.
 #
-# The third symptom is **garbage, because the sinks went**. tiny-mla has no sinks worth the name, so with it the failure cannot be shown. Somebody has been there before. In July 2026 the evicting caches of a library wrote garbage on a real model, and the unit tests passed ([keys_values #140](https://github.com/awslabs/keys_values/issues/140)). It was taken for a bug of the mechanism at first; two weeks later the [mend](https://github.com/awslabs/keys_values/pull/142) says what it was:
+# The third symptom is **garbage, because the sinks went**. tiny-mla has no sinks worth the name, so with it the failure cannot be shown. Somebody has been there before. In July 2026 the evicting caches of a library wrote garbage on a real model, and the unit tests passed ([keys_values #140](https://github.com/awslabs/keys_values/issues/140)). It was taken for a bug of the mechanism at first; a [pull request](https://github.com/awslabs/keys_values/pull/142) soon after says what it was:
 #
 # > Toy random models have no sink structure, which is why unit tests pass.
 #
 # So one has to be made. `model_with_a_sink` is a DeepSeek-V3 of one layer whose random weights were changed in a few places: every query finds the first token, and the first token says nothing.
-# %% [markdown] key="failures_read" lang="zh" src="1ceb5451"
+# %% [markdown] key="failures_read" lang="zh" src="4b57c13b"
 # - **跑题**（`window_small`）。窗口为 1，从第一段起，普通的词就猜不准了：刚写下的东西，谁都还没来得及看，就没了。
-# - **断崖**（`scores_stale`）。提示词之后得分就停住不动的话，第一段看上去还好好的；文本越长就越差，而上面那次正常的运行，一直在完整缓存附近。
+# - **断崖**（`scores_stale`）。提示词之后得分就停住不动的话，第一段看上去还好好的；文本越长就越差，而没有问题的那次，一直在完整缓存附近。（`window_small` 也跟着来了：新来的永远没有得分。）
 #
 # 再看回答。**两种**故障里，答对的都比没有问题的那次还多。这些文本的事实都写在开头，留下的集合冻结在开头，碰巧多留住了一些；只看召回的评测，会把这个 bug 当成改进。
 #
-# 第三种症状是**乱码，因为汇点走了**。tiny-mla 没有像样的汇点，所以用它演示不出来。这件事早有人碰到过。2026 年 7 月，有一个库的淘汰缓存在真实模型上输出的全是乱码，单元测试却都能通过（[keys_values #140](https://github.com/awslabs/keys_values/issues/140)）。起初大家以为是机制上的 bug；两周以后，[修复](https://github.com/awslabs/keys_values/pull/142)里说清了原因：
+# 第三种症状是**乱码，因为汇点走了**。tiny-mla 没有像样的汇点，所以用它演示不出来。这件事早有人碰到过。2026 年 7 月，有一个库的淘汰缓存在真实模型上输出的全是乱码，单元测试却都能通过（[keys_values #140](https://github.com/awslabs/keys_values/issues/140)）。起初大家以为是机制上的 bug；不久以后，一个 [PR](https://github.com/awslabs/keys_values/pull/142) 说清了原因：
 #
 # > Toy random models have no sink structure, which is why unit tests pass.
 #
@@ -880,8 +884,8 @@ explain("why_the_tests_passed")
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# In these two lessons memory went because we sent it away. Lesson 16 is about memory that ought to have gone and did not: 6 GB after `generate()`, five suspects, and an experiment for each.
-# %% [markdown] key="next" lang="zh" src="4f010e3b"
+# In these two lessons memory went because we sent it away. [Lesson 16](16_where_did_6gb_go.ipynb) is about memory that ought to have gone and did not: 6 GB after `generate()`, five suspects, and an experiment for each.
+# %% [markdown] key="next" lang="zh" src="0bf822a8"
 # ## 下一课
 #
-# 这两课里，显存空出来，是因为我们让它走。第 16 课要讲的是本该走而没有走的：`generate()` 之后的 6 GB，五个嫌疑对象，每个做一次实验。
+# 这两课里，显存空出来，是因为我们让它走。[第 16 课](16_where_did_6gb_go.ipynb)要讲的是本该走而没有走的：`generate()` 之后的 6 GB，五个嫌疑对象，每个做一次实验。

@@ -3,7 +3,7 @@
 # slug = "where_did_6gb_go"
 # needs = ["03", "05", "07"]
 # rooms = ["memory.retention", "memory.caching_allocator"]
-# minutes = 50
+# minutes = 60
 # [title]
 # en = "Where did 6 GB go?"
 # zh = "那 6 GB 去哪儿了？"
@@ -27,14 +27,14 @@
 # Neither says who still held anything: the reporter did not know, and nobody can guess it from outside.
 #
 # The case of this lesson is such a report.
-# It is the document of lesson 03, “Memory Retention After model.generate() — Root Cause Analysis” (the analysis): after `generate()`, `gc.collect()` and `empty_cache()`, 5.5 GB are free where about 18 GB were expected, and “6+ GB” are “stuck in CUDA allocator”.
+# It is the document of [lesson 03](03_the_2_86x_mistake.ipynb), “Memory Retention After model.generate() — Root Cause Analysis” (the analysis): after `generate()`, `gc.collect()` and `empty_cache()`, 5.5 GB are free where about 18 GB were expected, and “6+ GB” are “stuck in CUDA allocator”.
 #
 # **Who holds the memory after `generate()`, and which figure tells?**
 #
 # The analysis questions five suspects and lets all of them go.
 # Then it blames a wrong estimate.
 # We shall question the same five here, with experiments, and then look for one who was never asked.
-# %% [markdown] key="question" lang="zh" src="39cd17aa"
+# %% [markdown] key="question" lang="zh" src="1c1af5ce"
 # ## 问题
 #
 # 2023 年 5 月，有人运行 Bloom，用了 `torch.no_grad()`，也用了 `torch.cuda.empty_cache()`。
@@ -47,7 +47,7 @@
 # 两处都没有说明是谁还占着显存：报告者自己不知道，旁人也猜不出来。
 #
 # 本课的案子就是这样一份报告。
-# 它就是第 03 课的那份文档《Memory Retention After model.generate() — Root Cause Analysis》（下称原文）：`generate()`、`gc.collect()`、`empty_cache()` 之后，本该有约 18 GB 空闲显存，实际只有 5.5 GB，“6+ GB”被“卡在 CUDA 分配器里”。
+# 它就是[第 03 课](03_the_2_86x_mistake.ipynb)的那份文档《Memory Retention After model.generate() — Root Cause Analysis》（下称原文）：`generate()`、`gc.collect()`、`empty_cache()` 之后，本该有约 18 GB 空闲显存，实际只有 5.5 GB，“6+ GB”被“卡在 CUDA 分配器里”。
 #
 # **`generate()` 之后，是谁占着显存？哪个数字能说明问题？**
 #
@@ -134,7 +134,7 @@ print(t("facts_line", missing=missing, explained=explained, left=missing - expla
 # 这些数字有两处陷阱：
 #
 # - 开了 `expandable_segments`，PyTorch 就不再统计 $P$，它一直是 0。`empty_cache()` 之后 $R - A$ 还剩多少，就有多少被钉住。
-# - CUDA graph 的内存池归 graph 所有。池里空闲的段看似可归还，其实 graph 在一天，它们就留一天。
+# - CUDA 图的内存池归图所有。池里空闲的段看似可归还，其实图在一天，它们就留一天。
 #
 # 这些数字 `MemoryStats` 都会读。
 # （CPU 没有缓存分配器：那里的“已分配”是进程的常驻内存，只属于 GPU 的几项留空。）
@@ -525,19 +525,19 @@ count_caches("close()")
 # ## 6. One who was never asked
 #
 # The analysis ends with a chain: the estimate is too low, so the batch is too big, so the peak is above the budget, so memory is in fragments, and “`empty_cache()` can't coalesce fragmented pages”.
-# The first two links hold, up to transformers 5.14.1 (lesson 03).
+# The first two links hold, up to transformers 5.14.1 ([lesson 03](03_the_2_86x_mistake.ipynb)).
 # The last one is put wrongly.
-# Free neighbours are merged when they are freed, and `empty_cache()` merges nothing: it gives back *whole segments*, those in which nothing lives (lesson 07).
+# Free neighbours are merged when they are freed, and `empty_cache()` merges nothing: it gives back *whole segments*, those in which nothing lives ([lesson 07](07_allocate_once.ipynb)).
 # So there has to be something that lives.
 #
 # How much can one small tensor keep?
-# %% [markdown] key="culprit" lang="zh" src="ef9823cc"
+# %% [markdown] key="culprit" lang="zh" src="23b0e0d3"
 # ## 6. 从没被问到的那一个
 #
 # 原文最后给出一条因果链：估算偏低，导致 batch 过大，峰值超出预算，显存碎片化，而“`empty_cache()` can't coalesce fragmented pages”（无法合并碎片化的页）。
-# 前两环在 transformers 5.14.1 及更早版本上成立（第 03 课）。
+# 前两环在 transformers 5.14.1 及更早版本上成立（[第 03 课](03_the_2_86x_mistake.ipynb)）。
 # 最后一环说错了。
-# 相邻的空闲块在释放时就会合并，`empty_cache()` 什么也不合并：它归还的是**整个段**，而且段里不能有任何活着的东西（第 07 课）。
+# 相邻的空闲块在释放时就会合并，`empty_cache()` 什么也不合并：它归还的是**整个段**，而且段里不能有任何活着的东西（[第 07 课](07_allocate_once.ipynb)）。
 # 所以，一定有什么东西还活着。
 #
 # 一个小张量，能留住多少？
@@ -675,15 +675,15 @@ for calculator in ("naive", "plan"):
 #
 # And under today's library?
 # Below, `hf-expanded` is the cache of transformers up to 5.14.1, and `hf` the latent cache since 5.15.
-# A latent is far smaller, so the same wrong line now errs to the other side (lesson 03).
-# %% [markdown] key="fix_read" lang="zh" src="83f43560"
+# A latent is far smaller, so the same wrong line now errs to the other side ([lesson 03](03_the_2_86x_mistake.ipynb)).
+# %% [markdown] key="fix_read" lang="zh" src="9fcadc97"
 # 估算对了，段就小了，能被钉住的也少了：损失随之缩小。
 # 放掉留着的张量，则不论用哪个估算，滞留都会消失。
 # 估算本身从未占过一个字节。
 #
 # 换成现在的库呢？
 # 下面的 `hf-expanded` 是 transformers 5.14.1 及更早版本的缓存，`hf` 是 5.15 起的潜在向量缓存。
-# 潜在向量小得多，同一行错误的代码如今错向了另一边（第 03 课）。
+# 潜在向量小得多，同一行错误的代码如今错向了另一边（[第 03 课](03_the_2_86x_mistake.ipynb)）。
 
 # %% key="today"
 for layout in ("hf-expanded", "hf"):
@@ -820,9 +820,11 @@ explain("estimate_is_no_holder")
 # ## What comes next
 #
 # You can say who holds memory, prove it, and let it go.
-# On the engineer's route lesson 08 comes next: it decides *before* the first request how much the cache may take, so that there is nothing to hunt for afterwards.
-# %% [markdown] key="next" lang="zh" src="73aa7d12"
+# On the engineer's route [lesson 08](08_allocate_kv_cache.ipynb) comes next: it decides *before* the first request how much the cache may take, so that there is nothing to hunt for afterwards.
+# In the order of the numbers it is [lesson 17](17_a_fleet_on_paper.ipynb): there memory, read as you read it here, decides how many GPUs a whole traffic needs.
+# %% [markdown] key="next" lang="zh" src="a7c62afb"
 # ## 下一课
 #
 # 现在你能说出是谁占着显存，拿得出证据，也能把它放掉。
-# 在工程师路线上，接下来是第 08 课：在第一个请求到来**之前**就定好缓存可以占多少，事后也就没有什么要追查的了。
+# 在工程师路线上，接下来是[第 08 课](08_allocate_kv_cache.ipynb)：在第一个请求到来**之前**就定好缓存可以占多少，事后也就没有什么要追查的了。
+# 按编号，接下来是[第 17 课](17_a_fleet_on_paper.ipynb)：一台机器放得下多少，你已经会看；那里要问，全部流量一共需要多少块 GPU。

@@ -1,7 +1,7 @@
 # %% [meta]
 # number = "17"
 # slug = "a_fleet_on_paper"
-# needs = ["04", "09", "11"]
+# needs = ["04", "09", "11", "12"]
 # rooms = ["engine.simulate", "plan"]
 # minutes = 75
 # [title]
@@ -32,8 +32,8 @@
 # **How many GPUs does this traffic need? And how much of the answer can be had before a single one is rented?**
 #
 # Ten thousand users are no load yet. How often do they ask? How long are their prompts? How much of a prompt was there before? How long may somebody wait?
-# Once that is said, the answer is one call:
-# %% [markdown] key="question" lang="zh" src="60c3875c"
+# Once that is said, the answer is one call. Here it is 5 requests a second, with prompts of some 7,000 tokens each, for a model of 70 billion parameters on pairs of H200. Before you run it: how many pairs would you rent?
+# %% [markdown] key="question" lang="zh" src="ffbd2664"
 # ## 问题
 #
 # 2023 年 6 月，有人问一个推理引擎的开发者：
@@ -47,7 +47,7 @@
 # **这些流量需要多少块 GPU？在租下第一块之前，答案能知道多少**？
 #
 # “一万个用户”还算不上负载。他们多久问一次？提示词有多长？其中有多少以前出现过？最多能让人等多久？
-# 这些说清楚了，答案就是一次调用：
+# 这些说清楚了，答案就是一次调用。这里是每秒 5 个请求，提示词各有 7,000 个 token 左右，模型 700 亿参数，每两块 H200 放一份。运行之前先猜一猜：要租几对？
 
 # %% key="answer"
 from functools import partial
@@ -63,14 +63,14 @@ print(t("answer_line", rate=BUSY.rate, replicas=found.replicas, gpus=found.gpus,
 # %% [markdown] key="answer_read" lang="en"
 # (A **replica** is a copy of the model with a cache and a scheduler of its own; here two GPUs share one. A **router** in front decides which replica gets a request. And **p99** is the time that 99 of 100 requests do not exceed.)
 #
-# No GPU was asked. `minikv.engine.simulate` runs the scheduler of lesson 11 and the block manager of lesson 09, the same code that serves a notebook, and computes nothing: a step takes the time that the roofline of lesson 04 gives it.
+# No GPU was asked. `minikv.engine.simulate` runs the scheduler of [lesson 11](11_the_engine.ipynb) and the block manager of [lesson 09](09_pages_and_blocks.ipynb), the same code that serves a notebook, and computes nothing: a step takes the time that the roofline of [lesson 04](04_the_roofline.ipynb) gives it.
 #
 # In this lesson you take that number apart, as far down as the assumptions that it stands on.
 # By the end you can say for each of them what happens to the fleet if it is wrong. That is the point: what does harm is not a simulator that is wrong, but one that is believed.
-# %% [markdown] key="answer_read" lang="zh" src="60bd709a"
+# %% [markdown] key="answer_read" lang="zh" src="a582a161"
 # （**副本**（replica）是一份完整的模型，有自己的缓存和调度器，这里两块 GPU 合用一份。前面的**路由器**（router）决定请求交给哪个副本。**p99** 是这样一个时间：100 个请求里，有 99 个不超过它。）
 #
-# 没有动用任何 GPU。`minikv.engine.simulate` 运行的是第 11 课的调度器和第 09 课的块管理器，与服务一个 notebook 的是同一份代码，只是什么也不计算：一步要花多少时间，由第 04 课的 Roofline 模型给出。
+# 没有动用任何 GPU。`minikv.engine.simulate` 运行的是[第 11 课](11_the_engine.ipynb)的调度器和[第 09 课](09_pages_and_blocks.ipynb)的块管理器，与服务一个 notebook 的是同一份代码，只是什么也不计算：一步要花多少时间，由[第 04 课](04_the_roofline.ipynb)的 Roofline 模型给出。
 #
 # 本课把这个数字拆开，一直拆到它所依据的假设。
 # 学完之后，每一个假设如果错了，集群会怎样，你都说得出来。这才是要点：模拟器错了并不可怕，可怕的是错了还有人相信。
@@ -111,9 +111,9 @@ predict("session_share", ...)
 # | $A$, $\ell$ | bytes that the GPUs of a replica exchange, and the rate of their link | bytes, bytes/s |
 # | $o$ | what every step costs, whatever is in it | s |
 #
-# $F$, $B$ and $A$ follow from the model, as in lessons 02, 04 and 12. $P$ and $R$ stand on the data sheet.
+# $F$, $B$ and $A$ follow from the model, as in lessons [02](02_how_many_bytes.ipynb), [04](04_the_roofline.ipynb) and [12](12_beyond_one_gpu.ipynb). $P$ and $R$ stand on the data sheet.
 # The other four nobody knows beforehand. They are **assumptions**, and so is the rate to host memory:
-# %% [markdown] key="symbols" lang="zh" src="647334f1"
+# %% [markdown] key="symbols" lang="zh" src="26dd1b7b"
 # | 符号 | 含义 | 单位 |
 # |---|---|---|
 # | $W$ | 排队的时间 | 秒 |
@@ -125,7 +125,7 @@ predict("session_share", ...)
 # | $A$、$\ell$ | 一个副本的各块 GPU 之间要交换的字节，以及链路的速度 | 字节、字节/秒 |
 # | $o$ | 每一步不管内容都要付出的固定开销 | 秒 |
 #
-# $F$、$B$、$A$ 由模型推出（第 02、04、12 课），$P$ 和 $R$ 写在规格书上。
+# $F$、$B$、$A$ 由模型推出（[第 02 课](02_how_many_bytes.ipynb)、[第 04 课](04_the_roofline.ipynb)、[第 12 课](12_beyond_one_gpu.ipynb)），$P$ 和 $R$ 写在规格书上。
 # 其余四个，事先没有人知道。它们是**假设**，与 CPU 内存之间的速度也是：
 
 # %% key="assumptions"
@@ -156,15 +156,15 @@ for name, (prefill, decode) in steps.items():
 
 # %% [markdown] key="clock_read" lang="en"
 # A decode waits for memory: 64 sequences do not even take twice as long as one. A prefill waits for arithmetic. And a step that does both takes little longer than its prefill alone, which is why engines mix them.
-# But whoever decodes gets one token from that step. A long prompt of somebody else is a stutter in everybody's answer (lesson 11).
+# But whoever decodes gets one token from that step. A long prompt of somebody else is a stutter in everybody's answer ([lesson 11](11_the_engine.ipynb)).
 #
 # ## The traffic
 #
 # A **trace** is a list of requests: when each comes, how long its prompt and its answer are, and which beginnings are equal. No text is needed, and nobody has to give any away.
 # Ours is made from a seed, with what real traffic has: conversations of several turns, each about one of forty documents, some of which come up far more often than others (`Load` calls them system prompts). It is the busiest minute of a day, since that is what a fleet is sized for.
-# %% [markdown] key="clock_read" lang="zh" src="dadcd0f6"
+# %% [markdown] key="clock_read" lang="zh" src="91a08ef7"
 # 解码等的是显存：64 条序列用的时间，还不到一条的两倍。预填充等的是算力。两样都做的一步，也只比单独的预填充慢一点，所以引擎把它们混在一起。
-# 不过，正在解码的每一条，这一步里只得到一个 token。别人的长提示词，会让所有人的输出都顿一下（第 11 课）。
+# 不过，正在解码的每一条，这一步里只得到一个 token。别人的长提示词，会让所有人的输出都顿一下（[第 11 课](11_the_engine.ipynb)）。
 #
 # ## 流量
 #
@@ -181,6 +181,7 @@ for request in traffic.requests[:4]:
     print(t("trace_line", at=request.arrival, **sizes, first=request.hash_ids[:2], last=request.hash_ids[-2:]))
 
 # %% [markdown] key="trace_read" lang="en"
+# (A little more came than the five a second that were ordered: chance.)
 # Equal ids at the beginning mean equal text: the third number of two requests can only be equal if the first two are.
 # This is the form in which [Mooncake](https://github.com/kvcache-ai/Mooncake) published an hour of real requests (FAST 2025). If you have that file, every figure of this lesson can be had for it, too:
 #
@@ -195,7 +196,8 @@ for request in traffic.requests[:4]:
 #
 # A pool of 1,000 blocks holds the 1,000 blocks that were used last. A pool of 1,001 holds those, and one more. So a larger pool has *everything* that a smaller one has: the **stack property** ([Mattson and others, 1970](https://doi.org/10.1147/sj.92.0078)).
 # Keep all blocks in a single list, the one used last in front. If a block stands at place 700, then every pool of 700 blocks or more has it, and no smaller one. One pass over the trace answers for all sizes:
-# %% [markdown] key="trace_read" lang="zh" src="aa7d1902"
+# %% [markdown] key="trace_read" lang="zh" src="b747bdc0"
+# （来的比定好的每秒五个略多：随机使然。）
 # 开头的编号相同，就是文本相同：两个请求的第三个编号要相同，前两个必须先相同。
 # [Mooncake](https://github.com/kvcache-ai/Mooncake) 公开的一小时真实请求（FAST 2025），用的就是这种格式。手头有那个文件的话，本课的每个数字都可以拿它再算一遍：
 #
@@ -323,7 +325,7 @@ show(figure, text=t("stick_text", times=times), caption=t("stick_caption"))
 # One law holds for every queue, whatever comes and however it is served ([Little, 1961](https://doi.org/10.1287/opre.9.3.383)): *the mean number in the system is the rate times the mean time that each spends there.*
 # A simulation that loses a request, or counts a second twice, breaks it.
 # %% [markdown] key="wait_read" lang="zh" src="9df5e38e"
-# 从半忙到 95 %，负载还不到两倍，等待却长了许多倍。这条曲线像一根平放的曲棍球杆；容量规划的全部功夫，就是留在弯折处的左边。
+# 从半忙到 95%，负载还不到两倍，等待却长了许多倍。这条曲线像一根平放的曲棍球杆；容量规划的全部功夫，就是留在弯折处的左边。
 # （最后一行最不可靠：队列长了，形成和消散都慢，几千个请求只赶得上几次。）
 #
 # 再看 p99。平均值不是任何人的真实体验：一半的请求等得比它短，而每一百个里有一个，要等它的好几倍。
@@ -394,16 +396,16 @@ for name in ROUTERS:
 #
 # The same six GPUs, and other answers. What is not found has to be computed, and what is computed makes others wait.
 #
-# In the wild: since vLLM breaks ties by rotation, "consecutive turns rotate across DP ranks — and every turn misses the prefix its previous turn left in that rank's KV cache" ([#52463](https://github.com/vllm-project/vllm/issues/52463), August 2026). And where SGLang gets prefix affinity, somebody measures p99 TTFT on real GPUs: 27.5 s with round-robin, 31.7 s by load, 6.8 s by prefix ([PR #31170](https://github.com/sgl-project/sglang/pull/31170)).
+# In the wild: since vLLM breaks ties by rotation, "consecutive turns rotate across DP ranks — and every turn misses the prefix its previous turn left in that rank's KV cache" ([#52463](https://github.com/vllm-project/vllm/issues/52463), August 2026). And whoever proposes prefix affinity for SGLang measures p99 TTFT on real GPUs: 27.5 s with round-robin, 31.7 s by load, 6.8 s by prefix ([PR #31170](https://github.com/sgl-project/sglang/pull/31170)).
 # (Exercise 17.3 is the router.)
-# %% [markdown] key="routers_read" lang="zh" src="3caa76ea"
+# %% [markdown] key="routers_read" lang="zh" src="d609cac3"
 # - **round-robin**：副本轮流来。很公平，也很盲目。
 # - **least-loaded**：选剩下的 token 最少的。听起来好些；对一段对话来说，一样盲目。
 # - **prefix**：选提示词命中最多的。但不是不惜代价：手上的活超过平均值的 1.25 倍、再加这样一个提示词的，就排除在外。（这个界限来自[负载有界的一致性哈希](https://arxiv.org/abs/1608.01350)。）
 #
 # GPU 是同样多的 GPU，答案却不同。没有命中的就得计算，计算的时候别人就得等。
 #
-# 现实中的例子：vLLM 改成用轮转来打破平局之后，一段对话相邻的两轮会落到不同的 DP rank 上，每一轮都错过上一轮留下的前缀（[#52463](https://github.com/vllm-project/vllm/issues/52463)，2026 年 8 月）。SGLang 加入前缀亲和时，有人在真实的 GPU 上测了 p99 TTFT：轮流是 27.5 秒，按负载是 31.7 秒，按前缀是 6.8 秒（[PR #31170](https://github.com/sgl-project/sglang/pull/31170)）。
+# 现实中的例子：vLLM 改成用轮转来打破平局之后，一段对话相邻的两轮会落到不同的 DP rank 上，每一轮都错过上一轮留下的前缀（[#52463](https://github.com/vllm-project/vllm/issues/52463)，2026 年 8 月）。有人提议给 SGLang 加上前缀亲和，在真实的 GPU 上测了 p99 TTFT：轮流是 27.5 秒，按负载是 31.7 秒，按前缀是 6.8 秒（[PR #31170](https://github.com/sgl-project/sglang/pull/31170)）。
 # （练习 17.3 就是写这个路由器。）
 
 # %% [markdown] key="widget_read" lang="en"
@@ -465,8 +467,8 @@ for name, (gpu, tp, options) in fleets.items():
 # %% [markdown] key="memory_read" lang="en"
 # A card with three quarters more memory, and the wait is another world. The weights take the same bytes on both; what is *left* is what counts, and two H100 have hardly anything left.
 #
-# - **Host memory** keeps what the GPU evicts (lesson 12). Most of the prompts' tokens are found again, and p99 is nearly halved. But *blocked* does not fall: a sequence that runs needs its blocks on the GPU. A second tier gives back what was found, and no room.
-# - **KV in fp8** gives room: twice the tokens (lesson 13).
+# - **Host memory** keeps what the GPU evicts ([lesson 12](12_beyond_one_gpu.ipynb)). Most of the prompts' tokens are found again, and p99 is nearly halved. But *blocked* does not fall: a sequence that runs needs its blocks on the GPU. A second tier gives back what was found, and no room.
+# - **KV in fp8** gives room: twice the tokens ([lesson 13](13_half_the_bytes.ipynb)).
 # - **Two replicas of four** instead of four of two: the weights lie there twice and not four times. The same eight cards, and the problem is gone.
 #
 # Before you buy GPUs, count how often the weights are there.
@@ -474,11 +476,11 @@ for name, (gpu, tp, options) in fleets.items():
 # ### The block size
 #
 # Larger blocks: fewer of them to look up, but the last block of each sequence is half empty, and only a full block can be shared.
-# %% [markdown] key="memory_read" lang="zh" src="1a14ae74"
+# %% [markdown] key="memory_read" lang="zh" src="47da4416"
 # 显存多四分之三，等待就是另一番天地。权重在两种卡上占的字节一样多；要紧的是**剩下**多少，而两块 H100 几乎不剩什么。
 #
-# - **CPU 内存**留住 GPU 淘汰掉的块（第 12 课）。提示词的大部分又能找到了，p99 几乎减半。可是“卡住”一栏没有降：运行中的序列，块必须在 GPU 上。第二层内存还给你的是命中，不是空间。
-# - **KV 用 fp8**，给的才是空间：token 多一倍（第 13 课）。
+# - **CPU 内存**留住 GPU 淘汰掉的块（[第 12 课](12_beyond_one_gpu.ipynb)）。提示词的大部分又能找到了，p99 几乎减半。可是“卡住”一栏没有降：运行中的序列，块必须在 GPU 上。第二层内存还给你的是命中，不是空间。
+# - **KV 用 fp8**，给的才是空间：token 多一倍（[第 13 课](13_half_the_bytes.ipynb)）。
 # - **两个四卡副本**，而不是四个两卡副本：权重只放两份，不是四份。同样八块卡，问题就没有了。
 #
 # 买 GPU 之前，先数一数权重放了几份。
@@ -497,13 +499,13 @@ for row in sweep(traffic.head(150), partial(pairs, replicas=3), block_size=[16, 
     print(t("size_line", size=size, waste=answers.waste, hits=answers.hit_rate, p99=p99))
 
 # %% [markdown] key="sizes_read" lang="en"
-# With prompts of thousands of tokens a block of 16 or of 128 makes no difference here, and the simulation of 128 takes a fraction of the time. With prompts of 200 tokens it would: try it with `Load(prompt_tokens=200, ...)`.
+# With prompts of thousands of tokens a block of 16 or of 128 makes no difference here, and with 128 the simulation has an eighth of the blocks to look up. With prompts of 200 tokens it would: try it with `Load(prompt_tokens=200, ...)`.
 #
 # ## The cheapest fleet
 #
 # `fewest` asks for one number of replicas after the other. Each question is a simulation of all the traffic, so it asks as few as it can, and tries the neighbours of its answer:
-# %% [markdown] key="sizes_read" lang="zh" src="ecab4f58"
-# 提示词有几千个 token，块是 16 还是 128，在这里没有差别，而 128 的模拟只要几分之一的时间。提示词只有 200 个 token 时就不同了：用 `Load(prompt_tokens=200, ...)` 试试。
+# %% [markdown] key="sizes_read" lang="zh" src="1b0c1133"
+# 提示词有几千个 token，块大小是 16 还是 128，在这里没有差别，而用 128，模拟要查的块只有八分之一。提示词只有 200 个 token 时就不同了：用 `Load(prompt_tokens=200, ...)` 试试。
 #
 # ## 最便宜的集群
 #
@@ -603,7 +605,7 @@ for bound in (1.25, 1e9):
 # Now turn the assumptions, one at a time, on the fleet that the first call found:
 # %% [markdown] key="hot_read" lang="zh" src="97815a02"
 # 命中率最高，等待却最长：三个副本里有两个从来没有分到过请求，也就从来没有得到那份文档。
-# 这不是教科书里的例子。2026 年 8 月，有团队报告：一个没有界限的路由器把会话钉在一个已经满了的引擎上，它的命中率从 98 % 掉到 5 %，生成速度只剩四分之一，另外三个引擎却闲着（[prime-rl #3255](https://github.com/PrimeIntellect-ai/prime-rl/pull/3255)）。
+# 这不是教科书里的例子。2026 年 8 月，有团队报告：一个没有界限的路由器把会话钉在一个已经满了的引擎上，它的命中率从 98% 掉到 5%，生成速度只剩四分之一，另外三个引擎却闲着（[prime-rl #3255](https://github.com/PrimeIntellect-ai/prime-rl/pull/3255)）。
 #
 # ### 时钟
 #
@@ -625,17 +627,17 @@ for name, value in changes.items():
 # %% [markdown] key="turn_read" lang="en"
 # In two of these cases the fleet that keeps 2 s keeps it no longer: if its arithmetic was taken for 22 % more than it is, and if its cards are joined by PCIe. Overhead and bandwidth hardly touch this TTFT; they touch the time per token.
 #
-# Why 22? In March 2026 the makers of a simulator set it beside sixteen runs of a real vLLM ([inference-sim #480](https://github.com/inference-sim/inference-sim/pull/480)). Throughput was right within 2.5 %. But in one group it took the capacity for 22 % larger than it was: what was really overloaded, at 124 %, seemed to be at 102 %. It promised 64 ms to first token where the real server took 120 s. And its TTFT was 17 to 56 % too short nearly everywhere, because between two steps it let no time pass ([#482](https://github.com/inference-sim/inference-sim/issues/482)).
+# Why 22? In March 2026 the makers of a simulator set it beside sixteen runs of a real vLLM ([inference-sim #480](https://github.com/inference-sim/inference-sim/pull/480)). At moderate load throughput was right within 2.5 %. But in one group it took the capacity for 22 % larger than it was: what was really overloaded, at 124 %, seemed to be at 102 %. It promised 64 ms to first token where the real server took 120 s. And its TTFT was 17 to 56 % too short nearly everywhere, because between two steps it let no time pass ([#482](https://github.com/inference-sim/inference-sim/issues/482)).
 #
 # **Near the bend of the hockey stick a small error of the clock is a large one of the answer.** So do not plan there. And measure.
 #
 # ### One real run
 #
 # Here is the tiny model on this machine's CPU: some steps to measure, then 24 requests at once. `calibrate` replaces the assumptions by what the steps took; then the same 24 requests once more, on paper:
-# %% [markdown] key="turn_read" lang="zh" src="b57e38a6"
-# 原来守得住 2 秒的集群，有两种情况守不住了：算力被高估了 22 %，或者卡与卡之间走的是 PCIe。固定开销和带宽几乎不影响这里的 TTFT，影响的是每个 token 的时间。
+# %% [markdown] key="turn_read" lang="zh" src="d1ac67fa"
+# 原来守得住 2 秒的集群，有两种情况守不住了：算力被高估了 22%，或者卡与卡之间走的是 PCIe。固定开销和带宽几乎不影响这里的 TTFT，影响的是每个 token 的时间。
 #
-# 为什么是 22？2026 年 3 月，一个模拟器的作者拿它与真实 vLLM 的十六次运行对照（[inference-sim #480](https://github.com/inference-sim/inference-sim/pull/480)）。吞吐量的误差在 2.5 % 以内。但有一组，它把容量高估了 22 %：实际负载是 124 %，早已过载，在它看来是 102 %。真实的服务器要 120 秒才出第一个 token，它许诺的是 64 毫秒。而且它的 TTFT 几乎处处短了 17 % 到 56 %，因为它的两步之间不花时间（[#482](https://github.com/inference-sim/inference-sim/issues/482)）。
+# 为什么是 22？2026 年 3 月，一个模拟器的作者拿它与真实 vLLM 的十六次运行对照（[inference-sim #480](https://github.com/inference-sim/inference-sim/pull/480)）。负载不高时，吞吐量的误差在 2.5% 以内。但有一组，它把容量高估了 22%：实际负载是 124%，早已过载，在它看来是 102%。真实的服务器要 120 秒才出第一个 token，它许诺的是 64 毫秒。而且它的 TTFT 几乎处处短了 17% 到 56%，因为它的两步之间不花时间（[#482](https://github.com/inference-sim/inference-sim/issues/482)）。
 #
 # **在曲棍球杆的弯折处，时钟差一点，答案差很多**。所以不要把容量定在那里。还要去测。
 #
@@ -763,9 +765,9 @@ explain("what_to_believe")
 # ## What comes next
 #
 # You have planned a fleet on paper, and you know which of its numbers to check first.
-# Lesson 18 is the last one: a load, a budget, and everything that you have learned, on your own machine.
-# %% [markdown] key="next" lang="zh" src="ff645658"
+# [Lesson 18](18_capstone.ipynb) is the last one: a load, a budget, and everything that you have learned, on your own machine.
+# %% [markdown] key="next" lang="zh" src="41386254"
 # ## 下一课
 #
 # 你在纸上规划了一个集群，也知道该先核对其中哪些数字。
-# 第 18 课是最后一课：一份负载，一份预算，加上学过的一切，就在你自己的机器上。
+# [第 18 课](18_capstone.ipynb)是最后一课：一份负载，一份预算，加上学过的一切，就在你自己的机器上。

@@ -24,9 +24,9 @@
 #
 # > `KVBytesPerBlock()` under-reports by exactly `num_hidden_layers`
 #
-# The cost of a block was computed for one layer.
+# The bytes of a block were computed for one layer.
 # The allocation was made for 28.
-# %% [markdown] key="question" lang="zh" src="8d35115c"
+# %% [markdown] key="question" lang="zh" src="aec72693"
 # ## 问题
 #
 # 2026 年 8 月，有人在 Jetson 上为 1.7B 的 Qwen3 启动服务，只给缓存 1 GiB。
@@ -233,7 +233,7 @@ print(t("blocks_gained", count=in_mib - in_mb))
 # %% key="unit_tensor"
 num_bytes, total = erratum("002-08").value()
 print(f"1024 * 768 * 2 = {num_bytes:,} B = {num_bytes / 1e6:.2f} MB = {num_bytes / MIB:.2f} MiB")
-print(f"         total = {total:,} B = {total / 1e6:.2f} MB = {total / MIB:.2f} MiB")
+print(f"{t('in_all'):>14} = {total:,} B = {total / 1e6:.2f} MB = {total / MIB:.2f} MiB")
 
 # %% key="unit_table"
 show(errata_table(t("lang"), slip="unit"))
@@ -501,11 +501,11 @@ print(CacheSpec.from_config("GLM-5").layers[0].index_bytes // 2)
 # %% [markdown] key="waiting_text" lang="en"
 # The ninth is a right sum on a wrong input.
 # A GPU that can do 200 FLOP in the time of one byte waits 95 % of its time if a byte brings it 10 FLOP.
-# Decode attention in 16 bit brings 1 (lesson 04).
-# %% [markdown] key="waiting_text" lang="zh" src="abf46612"
+# Decode attention in 16 bit brings 1 ([lesson 04](04_the_roofline.ipynb)).
+# %% [markdown] key="waiting_text" lang="zh" src="5ccd201d"
 # 第九个是算术没错，输入错了。
 # 如果 GPU 读一个字节的时间能做 200 FLOP，而每个字节只带来 10 FLOP 的计算，它就有 95% 的时间在等。
-# 16 位的解码注意力每个字节只带来 1 FLOP（第 04 课）。
+# 16 位的解码注意力每个字节只带来 1 FLOP（[第 04 课](04_the_roofline.ipynb)）。
 
 # %% key="waiting"
 for flop, percent in zip((10, 1), erratum("002-18").value()):
@@ -839,13 +839,13 @@ explain("before_you_copy")
 # ## What comes next
 #
 # These were numbers that people got wrong.
-# Programs compute wrong numbers too: bugs of real engines, reproduced, are the subject of appendix B.
+# Programs compute wrong numbers too: bugs of real engines, reproduced, are the subject of [appendix B](B_bug_museum.ipynb).
 #
 # If you find an error in *this* course, it belongs in this table too: open an issue with the number and the call that shows it.
-# %% [markdown] key="next" lang="zh" src="b62d61a0"
+# %% [markdown] key="next" lang="zh" src="f64a8bb1"
 # ## 下一篇
 #
 # 这里讲的是人写错的数字。
-# 程序也会算错：附录 B 逐个重现真实引擎里的 bug。
+# 程序也会算错：[附录 B](B_bug_museum.ipynb) 逐个重现真实引擎里的 bug。
 #
 # 如果你在**本课程**里发现错误，它也该进这张表：提一个 issue，附上数字和能说明问题的调用。

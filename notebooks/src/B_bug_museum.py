@@ -164,11 +164,11 @@ for num_tokens in (size - 1, size, size + 1, 2 * size):
 # %% [markdown] key="hit_fix" lang="en"
 # - **Cause**: K and V of the last token are cached, but not what the model says after it. Without a query there is no next token.
 # - **Fix**: leave at least one token to compute. `match` leaves the last block, so nothing is written into a block that others hold; computing the last token alone would write into it.
-# - **Property**: *for every prompt, what is cached is shorter than the prompt*. (Lesson 09.)
-# %% [markdown] key="hit_fix" lang="zh" src="54f190cf"
+# - **Property**: *for every prompt, what is cached is shorter than the prompt*. ([Lesson 09](09_pages_and_blocks.ipynb).)
+# %% [markdown] key="hit_fix" lang="zh" src="35897507"
 # - **原因**：最后一个 token 的 K 和 V 在缓存里，但模型在它之后会说什么，缓存里没有。没有 query，就没有下一个 token。
 # - **修复**：至少留一个 token 来算。`match` 留下整个最后一块，这样不会往别人持有的块里写；如果只重算最后一个 token，就会写进去。
-# - **性质**：*对任何提示词，命中的长度都小于提示词的长度*。（第 09 课）
+# - **性质**：*对任何提示词，命中的长度都小于提示词的长度*。（[第 09 课](09_pages_and_blocks.ipynb)）
 
 # %% [markdown] key="stale_seen" lang="en"
 # ## 2. A count that is older than the cache
@@ -365,8 +365,8 @@ for named in (5, window):  # 先还块表里写的全部，再换成只还窗口
 # %% key="leak_broken" lang="en"
 from minikv.errors import OutOfBlocks
 
-print(t("sum_line", what="tokens", a=6_016, b=390_685, total=396_701, gone=396_701 - 6_016 - 390_685))
-print(t("sum_line", what="states", a=315, b=138, total=454, gone=454 - 315 - 138))
+print(t("sum_line", what=t("what_tokens"), a=6_016, b=390_685, total=396_701, gone=396_701 - 6_016 - 390_685))
+print(t("sum_line", what=t("what_states"), a=315, b=138, total=454, gone=454 - 315 - 138))
 
 tokens, states = BlockPool(num_blocks=4, block_size=16), BlockPool(num_blocks=3, block_size=16)
 
@@ -385,8 +385,8 @@ for attempt in range(3):
 # %% key="leak_broken" lang="zh"
 from minikv.errors import OutOfBlocks
 
-print(t("sum_line", what="tokens", a=6_016, b=390_685, total=396_701, gone=396_701 - 6_016 - 390_685))
-print(t("sum_line", what="states", a=315, b=138, total=454, gone=454 - 315 - 138))
+print(t("sum_line", what=t("what_tokens"), a=6_016, b=390_685, total=396_701, gone=396_701 - 6_016 - 390_685))
+print(t("sum_line", what=t("what_states"), a=315, b=138, total=454, gone=454 - 315 - 138))
 
 tokens, states = BlockPool(num_blocks=4, block_size=16), BlockPool(num_blocks=3, block_size=16)
 
@@ -419,13 +419,13 @@ hybrid.check_invariants()
 # %% [markdown] key="leak_fix" lang="en"
 # - **Cause**: an operation of two steps, of which the second may fail.
 # - **Fix**: ask about everything, then take everything. `BlockManager` counts what every kind of layer needs before it touches any pool.
-# - **Property**: *an operation that raises has changed nothing*. The test is one line: the state before and after are equal. (Lesson 09.)
+# - **Property**: *an operation that raises has changed nothing*. The test is one line: the state before and after are equal. ([Lesson 09](09_pages_and_blocks.ipynb).)
 #
 # SGLang's own check did what it should: it adds up what is free, cached and protected, and one slot was missing. But it runs when the server takes itself for idle; the property finds the leak at the first refusal.
-# %% [markdown] key="leak_fix" lang="zh" src="4636385d"
+# %% [markdown] key="leak_fix" lang="zh" src="0c631ba9"
 # - **原因**：一个操作分两步，而第二步可能失败。
 # - **修复**：先把一切问清楚，再一次拿齐。`BlockManager` 会先数清每一类层各要多少，然后才动块池。
-# - **性质**：*抛出异常的操作，什么也没有改变*。测试只要一行：前后状态相等。（第 09 课）
+# - **性质**：*抛出异常的操作，什么也没有改变*。测试只要一行：前后状态相等。（[第 09 课](09_pages_and_blocks.ipynb)）
 #
 # SGLang 自己的检查尽了责：把空闲的、缓存的、受保护的加起来，少了一个槽位。只是它要等服务器认为自己空闲时才运行，而这条性质在第一次拒绝时就能发现。
 
@@ -461,11 +461,11 @@ except MiniKVError as error:
 # %% [markdown] key="large_fix" lang="en"
 # - **Cause**: "not now" and "never" got the same answer.
 # - **Fix**: refuse on arrival what the empty pool could not hold, with the numbers. After that the oldest request always fits, alone.
-# - **Property**: *while there is work, every step computes something*. An `assert scheduled_seqs` says exactly that; it only has to be made true. (Lesson 11.)
-# %% [markdown] key="large_fix" lang="zh" src="187a3762"
+# - **Property**: *while there is work, every step computes something*. An `assert scheduled_seqs` says exactly that; it only has to be made true. ([Lesson 11](11_the_engine.ipynb).)
+# %% [markdown] key="large_fix" lang="zh" src="d94e5339"
 # - **原因**：“现在不行”和“永远不行”得到了同样的答复。
 # - **修复**：空的块池也装不下的请求，一到就拒绝，并给出数字。此后最老的请求单独总能放下。
-# - **性质**：*只要有活，每一步都会算出点什么*。`assert scheduled_seqs` 说的正是这句话，只是还得让它成立。（第 11 课）
+# - **性质**：*只要有活，每一步都会算出点什么*。`assert scheduled_seqs` 说的正是这句话，只是还得让它成立。（[第 11 课](11_the_engine.ipynb)）
 
 # %% [markdown] key="salt_seen" lang="en"
 # ## 6. An adapter with the name of a tenant
@@ -502,11 +502,11 @@ for name in (one_list, two_places):
 # %% [markdown] key="salt_fix" lang="en"
 # - **Cause**: two sorts of names in one space.
 # - **Fix**: a place of its own for each, and something in the place that is empty.
-# - **Property**: *two requests get the same name only if every part of it is the same*. Strings glued with a separator break it too: a name may contain the separator. (Exercise B.3; why a digest is SHA-256, and why the tokens are compared as well: lesson 09.)
-# %% [markdown] key="salt_fix" lang="zh" src="aa4b3e30"
+# - **Property**: *two requests get the same name only if every part of it is the same*. Strings glued with a separator break it too: a name may contain the separator. (Exercise B.3; why a digest is SHA-256, and why the tokens are compared as well: [lesson 09](09_pages_and_blocks.ipynb).)
+# %% [markdown] key="salt_fix" lang="zh" src="10318d93"
 # - **原因**：两类名字挤在同一个空间里。
 # - **修复**：各占一个位置，没有的位置也要写点什么。
-# - **性质**：*两个请求的名字相同，当且仅当每一部分都相同*。用分隔符拼字符串同样会违反它：名字里可能就有分隔符。（练习 B.3；摘要为什么用 SHA-256，为什么还要比较 token，见第 09 课）
+# - **性质**：*两个请求的名字相同，当且仅当每一部分都相同*。用分隔符拼字符串同样会违反它：名字里可能就有分隔符。（练习 B.3；摘要为什么用 SHA-256，为什么还要比较 token，见[第 09 课](09_pages_and_blocks.ipynb)）
 
 # %% [markdown] key="others_seen" lang="en"
 # ## 7. Somebody else's bytes
@@ -539,11 +539,11 @@ print({name: round(value / GIB, 2) for name, value in rows[12].as_dict().items()
 # %% [markdown] key="others_fix" lang="en"
 # - **Cause**: `utilization` can mean two things: a limit for the whole card, which everybody on it shares, or a limit for this process. The sum meant the first, the user the second.
 # - **Fix**: say which. Without `used` the second meaning is right, and then somebody has to look whether that much is free: with 18 GiB taken by others, 4.6 GiB are promised and 1 GiB is there.
-# - **Property**: *the pool is never larger than what is free after the activations*. Both meanings need it. (Lesson 08.)
-# %% [markdown] key="others_fix" lang="zh" src="a5026fd3"
+# - **Property**: *the pool is never larger than what is free after the activations*. Both meanings need it. ([Lesson 08](08_allocate_kv_cache.ipynb).)
+# %% [markdown] key="others_fix" lang="zh" src="d9fbafdb"
 # - **原因**：`utilization` 可以有两种意思：整块显卡的上限，卡上所有人共用；或者本进程的上限。算式用的是前者，用户想的是后者。
 # - **修复**：说清是哪一种。去掉 `used` 就是第二种，但这时总得有人看一眼是不是真有那么多空闲：别人占了 18 GiB 时，许诺 4.6 GiB，实际只有 1 GiB。
-# - **性质**：*块池永远不大于扣除激活之后的空闲显存*。两种意思都需要它。（第 08 课）
+# - **性质**：*块池永远不大于扣除激活之后的空闲显存*。两种意思都需要它。（[第 08 课](08_allocate_kv_cache.ipynb)）
 
 # %% [markdown] key="heads_seen" lang="en"
 # ## 8. Half a head for each GPU
@@ -586,11 +586,11 @@ for tp in (1, 4, 8, 16):
 # %% [markdown] key="heads_fix" lang="en"
 # - **Cause**: 512 numbers were divided by 8, although they are 4 heads and not 512 numbers.
 # - **Fix**: a head is not divided. With more ranks than heads each head stands on several ranks, and the cache of all ranks together grows.
-# - **Property**: *every rank has a whole number of heads, at least one, and every head stands somewhere*; and what does not divide is refused when the model is loaded. (Lesson 12.)
-# %% [markdown] key="heads_fix" lang="zh" src="0cf45da9"
+# - **Property**: *every rank has a whole number of heads, at least one, and every head stands somewhere*; and what does not divide is refused when the model is loaded. ([Lesson 12](12_beyond_one_gpu.ipynb).)
+# %% [markdown] key="heads_fix" lang="zh" src="d5acb8ec"
 # - **原因**：把 512 个数除以 8，可它们是 4 个头，不是 512 个散数。
 # - **修复**：头不能再切。rank 比头多时，每个头复制到几个 rank 上，各 rank 的缓存加起来就变大。
-# - **性质**：*每个 rank 的头数都是整数，至少一个，每个头都有地方放*；除不开的，在加载模型时就拒绝。（第 12 课）
+# - **性质**：*每个 rank 的头数都是整数，至少一个，每个头都有地方放*；除不开的，在加载模型时就拒绝。（[第 12 课](12_beyond_one_gpu.ipynb)）
 
 # %% [markdown] key="int_seen" lang="en"
 # ## 9. A page number times a stride
@@ -634,11 +634,11 @@ print(t("slots_are", dtype=manager.slot_mapping("with adapter", 0, 40).dtype))
 # %% [markdown] key="int_fix" lang="en"
 # - **Cause**: the block table is 32 bits wide, so the product was, too. Only 4.8 % of that pool could be addressed; the rest was read somewhere else. The last line of the first cell is the treacherous one: it wraps to a *positive* number, which raises nothing.
 # - **Fix**: make the page number 64 bits wide before it is multiplied.
-# - **Property**: *the offset of the pool's last element, as the kernel computes it, is the one that Python computes*. The last page of the largest pool is one test, and needs no memory: only the arithmetic. (Lesson 10.)
-# %% [markdown] key="int_fix" lang="zh" src="079adbd8"
+# - **Property**: *the offset of the pool's last element, as the kernel computes it, is the one that Python computes*. The last page of the largest pool is one test, and needs no memory: only the arithmetic. ([Lesson 10](10_kernels.ipynb).)
+# %% [markdown] key="int_fix" lang="zh" src="3bee7115"
 # - **原因**：块表是 32 位的，乘积也就成了 32 位。那个块池只有 4.8% 能正确寻址，其余都读到了别处。第一个单元格里最阴险的是 163,000 那一行：它绕回成**正数**，什么错也不报。
 # - **修复**：先把页号扩成 64 位再乘。
-# - **性质**：*块池最后一个元素的偏移量，kernel 算的和 Python 算的一样*。拿最大的块池的最后一页测一次就够，而且不占内存：只是算术。（第 10 课）
+# - **性质**：*块池最后一个元素的偏移量，kernel 算的和 Python 算的一样*。拿最大的块池的最后一页测一次就够，而且不占内存：只是算术。（[第 10 课](10_kernels.ipynb)）
 
 # %% [markdown] key="mask_seen" lang="en"
 # ## 10. A mask for keys that are gone
@@ -695,11 +695,11 @@ print(t("prefill_line", kept=kept, tokens=prompt.shape[1], gap=(forgetting.logit
 # %% [markdown] key="mask_fix" lang="en"
 # - **Cause**: "causal" is a statement about positions, and a triangle is a statement about places in a tensor. They agree only while nothing is missing. Two libraries put the triangle into two corners.
 # - **Fix**: attend first, evict afterwards; where keys are gone, make the mask from their positions.
-# - **Property**: *a cache that drops tokens gives what a full cache gives if those tokens are masked*. In a prefill nothing is dropped before its attention, so there the logits are the same, as the second cell shows. (Lesson 14.)
-# %% [markdown] key="mask_fix" lang="zh" src="c75d9a4c"
+# - **Property**: *a cache that drops tokens gives what a full cache gives if those tokens are masked*. In a prefill nothing is dropped before its attention, so there the logits are the same, as the second cell shows. ([Lesson 14](14_what_to_forget.ipynb).)
+# %% [markdown] key="mask_fix" lang="zh" src="087224c2"
 # - **原因**：“causal”说的是位置，三角形说的是张量里的下标。只有什么都不缺时两者才一致。况且两个库还把三角形放在不同的角上。
 # - **修复**：先做注意力，再淘汰；key 有缺的地方，按它们的位置来做掩码。
-# - **性质**：*丢掉一些 token 的缓存，与把这些 token 掩住的完整缓存，结果相同*。预填充时，注意力算完之前什么也没丢，所以 logits 相同，第二个单元格显示的就是这一点。（第 14 课）
+# - **性质**：*丢掉一些 token 的缓存，与把这些 token 掩住的完整缓存，结果相同*。预填充时，注意力算完之前什么也没丢，所以 logits 相同，第二个单元格显示的就是这一点。（[第 14 课](14_what_to_forget.ipynb)）
 
 # %% [markdown] key="break" lang="en"
 # ## Break it

@@ -320,8 +320,8 @@ explain("where_to_save")
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# Other engines use the same words for other numbers: that is appendix D.
-# %% [markdown] key="next" lang="zh" src="6bf1a5f1"
+# Other engines use the same words for other numbers: that is [appendix D](D_other_engines.ipynb).
+# %% [markdown] key="next" lang="zh" src="9bda1a16"
 # ## 下一篇
 #
-# 同样的词，在别的引擎里指的是别的数：见附录 D。
+# 同样的词，在别的引擎里指的是别的数：见[附录 D](D_other_engines.ipynb)。

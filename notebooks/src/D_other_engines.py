@@ -136,7 +136,7 @@ for engine, option in OPTIONS.items():
 # Now a larger model, prefills of 32,768 tokens at once, and another process that holds 6 GiB.
 # %% [markdown] key="pools_read" lang="zh" src="f087016d"
 # 小模型放在大卡上，四个数相差不多：权重和激活相对整张卡都很小。
-# 所以这种混淆很久都没人发现。
+# 所以这样混用，很久都没人发现。
 #
 # ## 分道扬镳
 #
@@ -209,14 +209,14 @@ for engine, option in OPTIONS.items():
 
 # %% [markdown] key="two_read" lang="en"
 # vLLM's word means the same to both.
-# In the other three the second one's share is a share of something smaller, or has to pay for the first; a negative pool is an engine that does not start.
+# In the other three, the second one gets a share of something smaller, or pays for the first; a negative pool is an engine that does not start.
 #
 # ## The log's own word
 #
 # A last word that changed its meaning within one engine: the *tokens* of vLLM's start-up line.
 # [vLLM #40691](https://github.com/vllm-project/vllm/issues/40691): for a hybrid model, 290,864 tokens and 33.04 requests of 32,768 tokens do not go together.
 # `tokens_printed` computes that line, by the rule up to v0.20 and by the one since.
-# %% [markdown] key="two_read" lang="zh" src="9dce4b6f"
+# %% [markdown] key="two_read" lang="zh" src="a12c81ec"
 # vLLM 的这个词，对两个引擎意思一样。
 # 另外三家，第二个引擎拿到的是更小的总量的一部分，或者要替第一个买单；块池为负，就是起不来。
 #
@@ -286,17 +286,17 @@ explain("which_is_safe")
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck
 #
-# The [runbook](https://github.com/minikv/minikv/blob/main/docs/runbook.md) has ten symptoms of a server that misbehaves: the command, how to read it, what to change, and the lesson.
+# The [runbook](repo:docs/runbook.md) has ten symptoms of a server that misbehaves: the command, how to read it, what to change, and the lesson.
 #
 # | symptom | the command that decides |
 # |---|---|
 # | it starts, and dies in the first long prompt | `startup.left_bytes(pool_bytes(engine, startup, fraction))`: negative means that it had to |
 # | it does not start beside another process | `fraction_for(engine, Startup.of(budget, others_bytes=...), wanted)` |
 # | the log says other tokens than the plan | `minikv check-log server.log` |
-# %% [markdown] key="stuck" lang="zh" src="76b95b0d"
+# %% [markdown] key="stuck" lang="zh" src="d4f342e6"
 # ## 卡住了怎么办
 #
-# [运行手册](https://github.com/minikv/minikv/blob/main/docs/runbook.zh.md)列了服务器的十种毛病：用哪条命令、怎么读、改什么、看哪一课。
+# [运行手册](repo:docs/runbook.zh.md)列了服务器的十种毛病：用哪条命令、怎么读、改什么、看哪一课。
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
@@ -307,8 +307,10 @@ explain("which_is_safe")
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# Lesson 08 measures $o$, $w$ and $a$ on your own card, one call after the other.
-# %% [markdown] key="next" lang="zh" src="02d3905c"
+# Every formula of the course on one page: [appendix E](E_cheat_sheet.ipynb).
+# And if you have a card at hand: [lesson 08](08_allocate_kv_cache.ipynb) measures $o$, $w$ and $a$ on it.
+# %% [markdown] key="next" lang="zh" src="cb07dd93"
 # ## 下一篇
 #
-# 第 08 课会在你自己的卡上，一次调用一次调用地测出 $o$、$w$ 和 $a$。
+# 全课程的公式都在一页上：[附录 E](E_cheat_sheet.ipynb)。
+# 手边有卡的话，[第 08 课](08_allocate_kv_cache.ipynb)会在卡上测出 $o$、$w$ 和 $a$。

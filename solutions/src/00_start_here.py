@@ -109,9 +109,9 @@ check("00.4", slot_of)
 
 # %% [markdown] key="slot_why" lang="en"
 # ### BEGIN SOLUTION
-# This one line is what a GPU kernel computes for every token that it reads: lessons 09 and 10.
+# This one line is what a GPU kernel computes for every token that it reads: lessons [09](../../notebooks/en/09_pages_and_blocks.ipynb) and [10](../../notebooks/en/10_kernels.ipynb).
 # ### END SOLUTION
-# %% [markdown] key="slot_why" lang="zh" src="b41350b3"
+# %% [markdown] key="slot_why" lang="zh" src="891a6901"
 # ### BEGIN SOLUTION
-# GPU kernel 每读一个 token，算的就是这一行：见第 09、10 课。
+# GPU kernel 每读一个 token，算的就是这一行：见第 [09](../../notebooks/zh/09_pages_and_blocks.ipynb)、[10](../../notebooks/zh/10_kernels.ipynb) 课。
 # ### END SOLUTION

@@ -139,6 +139,6 @@ check("05.4", live_bytes)
 # ### END SOLUTION
 # %% [markdown] key="live_why" lang="zh" src="ea7d16ce"
 # ### BEGIN SOLUTION
-# 还有名字通向的那些存储组成一个集合，这个集合其实就是引用计数：不在其中的存储，计数为零。
+# 仍有名字指向的那些存储组成一个集合，它其实就是引用计数：不在其中的存储，计数为零。
 # torch 维护的是计数本身，所以在计数归零的那一步立即释放，不需要垃圾回收。
 # ### END SOLUTION

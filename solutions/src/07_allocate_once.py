@@ -7,7 +7,7 @@
 # ## 07.1 一个请求取整成多大
 #
 # 在 GPU 上建立一个 `size` 字节的张量，torch 用默认设置，没有任何缓存着的显存。
-# 返回两个字节数：取整后的请求，以及向驱动程序要的段。
+# 返回两个字节数：取整后的请求，以及向驱动要的段。
 
 # %% key="sizes_stub"
 def rounded_and_segment(size: int) -> tuple[int, int]:
@@ -56,8 +56,8 @@ check("07.2", bytes_copied)
 # ## 07.3 请求会得到哪个块？
 #
 # `free` 列出空闲块，次序不定，每个写成 `(address, size, stream, pool)`；`pool` 是 `"small"` 或 `"large"`。
-# 现在 `stream` 上来了一个 `size` 字节的请求（已经取整）。
-# 返回它得到的块的地址（大小相同时，取地址最低的）；如果要向驱动程序要新的段，返回 `None`。
+# 现在流 `stream` 上来了一个 `size` 字节的请求（已经取整）。
+# 返回它得到的块的地址（大小相同时，取地址最低的）；如果要向驱动要新的段，返回 `None`。
 
 # %% key="choose_stub"
 def choose_block(free: list[tuple[int, int, int, str]], size: int, stream: int) -> int | None:
@@ -82,8 +82,8 @@ check("07.3", choose_block)
 # %% [markdown] key="returned_task" lang="zh" src="ac560a8b"
 # ## 07.4 能还回多少
 #
-# 每个段是其中各块的列表，写成 `(size, state)`；状态与快照一致：`"active_allocated"`、`"active_awaiting_free"`（已释放，但别的 stream 还在用）、`"inactive"`。
-# `empty_cache()` 会还给驱动程序多少字节？（不考虑可扩展段。）
+# 每个段是其中各块的列表，写成 `(size, state)`；状态与快照一致：`"active_allocated"`、`"active_awaiting_free"`（已释放，但别的流还在用）、`"inactive"`。
+# `empty_cache()` 会还给驱动多少字节？（不考虑可扩展段。）
 
 # %% key="returned_stub"
 def bytes_returned(segments: list[list[tuple[int, str]]]) -> int:

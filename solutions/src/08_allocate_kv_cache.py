@@ -17,7 +17,7 @@
 # 一个块有 `block_size` 个 token，在 `tp` 个 rank 中的一个上，所有层合计占多少字节？
 #
 # `config` 里有 `num_hidden_layers`、`num_attention_heads`、`num_key_value_heads`、`hidden_size` 和 `dtype_bytes`。
-# 有头的模型还有 `head_dim`；KV 头分给各个 rank，rank 比头多时，每个 rank 保留一个。
+# 带 KV 头的模型还有 `head_dim`；头分给各个 rank，rank 比头多时，每个 rank 保留一个。
 # MLA 模型则有 `kv_lora_rank` 和 `qk_rope_head_dim`：每个 token 一份潜在向量加一份 rope key，每个 rank 上都一样。
 
 # %% key="block_stub"
@@ -111,12 +111,12 @@ check("08.3", ledger)
 
 # %% [markdown] key="ledger_why" lang="en"
 # ### BEGIN SOLUTION
-# A real allocator is not this simple: cached memory lies in segments, and a malloc needs one that is large enough in one piece (lesson 07).
+# A real allocator is not this simple: cached memory lies in segments, and a malloc needs one that is large enough in one piece ([lesson 07](../../notebooks/en/07_allocate_once.ipynb)).
 # That is why used can exceed what this ledger says, and why utilization is no fence.
 # ### END SOLUTION
-# %% [markdown] key="ledger_why" lang="zh" src="120ed785"
+# %% [markdown] key="ledger_why" lang="zh" src="5aaa0ea4"
 # ### BEGIN SOLUTION
-# 真正的分配器没有这么简单：缓存的显存分在各个段里，malloc 需要一整块足够大的（第 07 课）。
+# 真正的分配器没有这么简单：缓存的显存分在各个段里，malloc 需要一整块足够大的（[第 07 课](../../notebooks/zh/07_allocate_once.ipynb)）。
 # 所以实际的 used 可能超过这本账，利用率也就不是围栏。
 # ### END SOLUTION
 

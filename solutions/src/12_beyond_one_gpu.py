@@ -85,13 +85,13 @@ check("12.2", blocks_of_all)
 # %% [markdown] key="latents_task" lang="zh" src="88e4f9cd"
 # ## 12.3 潜在向量的两种放法
 #
-# 一个模型在每一层为每个 token 存一个 `kv_lora_rank` 个元素的潜在向量，和一个 `rope_dim` 个元素的 RoPE key，每个元素 `itemsize` 字节。它有 `layers` 层，跑在 `ranks` 个 rank 上。
+# 一个模型在每一层为每个 token 存一个 `kv_lora_rank` 个元素的潜在向量，和一个 `rope_dim` 个元素的 rope key，每个元素 `itemsize` 字节。它有 `layers` 层，跑在 `ranks` 个 rank 上。
 # 长度为 `lengths`（token 数）的请求依次到来，全都留着不走。
 #
 # - `way == "tp"`：张量并行。
 # - `way == "dp"`：数据并行注意力。每个请求交给它到来时 token 最少的 rank；相同时取编号最小的。
 #
-# 以列表返回每个 rank 上潜在向量和 RoPE key 的字节数。
+# 以列表返回每个 rank 上潜在向量和 rope key 的字节数。
 
 # %% key="latents_stub"
 def latent_bytes(
