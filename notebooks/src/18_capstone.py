@@ -578,10 +578,10 @@ explain("why_not_the_wall")
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# This was the last lesson. The appendices stay: [errata](A_errata.ipynb), the [bug museum](B_bug_museum.ipynb), [short questions](C_faq.ipynb), and what [other engines](D_other_engines.ipynb) call the same things.
+# This was the last lesson. The appendices stay: [errata](A_errata.ipynb), the [bug museum](B_bug_museum.ipynb), [short questions](C_faq.ipynb), what [other engines](D_other_engines.ipynb) call the same things, every formula on [one page](E_cheat_sheet.ipynb), and the [glossary](F_glossary.ipynb).
 # And what you need from this one, wherever you serve a model: count first; run the load that you really have; read where the time went; change one thing; and know the floor, so that you can stop.
-# %% [markdown] key="next" lang="zh" src="e16b6a70"
+# %% [markdown] key="next" lang="zh" src="58f5f778"
 # ## 接下来
 #
-# 这是最后一课。附录还在：[勘误](A_errata.ipynb)、[bug 博物馆](B_bug_museum.ipynb)、[短问短答](C_faq.ipynb)，以及同样的东西在[别的引擎](D_other_engines.ipynb)里叫什么。
+# 这是最后一课。附录还在：[勘误](A_errata.ipynb)、[bug 博物馆](B_bug_museum.ipynb)、[短问短答](C_faq.ipynb)、同样的东西在[别的引擎](D_other_engines.ipynb)里叫什么、全部公式的[速查表](E_cheat_sheet.ipynb)，以及[术语表](F_glossary.ipynb)。
 # 以后不管在哪里部署模型，从这一课带走的就是这些：先数清楚；跑你真正的负载；看时间花在哪里；一次只改一样；还要知道下限在哪里，好知道什么时候可以停。
