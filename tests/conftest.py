@@ -5,16 +5,26 @@ interpreted any more; and importing a model of transformers imports Triton. So i
 read. A test that compiles kernels starts a process without it: ``tests.kernels.subprocesses``.
 """
 
+import gc
 import os
 
-if (
-    "PYTEST_XDIST_WORKER" in os.environ
-):  # each worker has a core, and so have the processes that its tests start
+# Each worker has a core, and so have the processes that its tests start.
+if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 os.environ["MINIKV_PROGRESS"] = os.environ["MINIKV_LEADERBOARD"] = "off"  # what tests solve is nobody's
 
 import torch
+from hypothesis import settings
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+# The same examples each time; and no test fails for being slow, which is what a busy machine is.
+settings.register_profile("minikv", derandomize=True, database=None, deadline=None)
+settings.load_profile("minikv")
+
+
+def pytest_collection_finish():
+    """No collection looks at what thousands of tests and the modules of torch hold: it would take a second more."""
+    gc.freeze()

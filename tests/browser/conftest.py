@@ -78,6 +78,27 @@ def context(chromium) -> Iterator[object]:
     made.close()
 
 
+def watch(page, origin: str) -> Watched:
+    """``page``, which should reach ``origin`` alone ("" for a page without a server)."""
+    watched = Watched(page)
+    sockets = origin.replace("http", "ws", 1)
+
+    def seen(url: str) -> None:
+        allowed = origin and url.startswith((f"{origin}/", f"{sockets}/"))
+        if not allowed and not url.startswith(("data:", "blob:")):
+            watched.outside_requests.append(url)
+
+    def hear(message):
+        if message.type == "error":
+            watched.console_errors.append(f"{message.text} ({message.location.get('url', '')})")
+
+    page.on("request", lambda request: seen(request.url))
+    page.on("websocket", lambda socket: seen(socket.url))
+    page.on("console", hear)
+    page.on("pageerror", lambda error: watched.console_errors.append(f"uncaught: {error}"))
+    return watched
+
+
 @pytest.fixture
 def watched_page(chromium, context) -> Iterator[Callable[[str], Watched]]:
     """``watched_page(origin)``: a new page that should reach ``origin`` alone ("" for a page without a server).
@@ -88,24 +109,9 @@ def watched_page(chromium, context) -> Iterator[Callable[[str], Watched]]:
 
     def open_page(origin: str, **options) -> Watched:
         own = chromium.new_context(viewport=VIEWPORT, **options) if options else None
-        watched = Watched((own or context).new_page())
-        closing.append(own or watched.page)
-        sockets = origin.replace("http", "ws", 1)
-
-        def seen(url: str) -> None:
-            allowed = origin and url.startswith((f"{origin}/", f"{sockets}/"))
-            if not allowed and not url.startswith(("data:", "blob:")):
-                watched.outside_requests.append(url)
-
-        def hear(message):
-            if message.type == "error":
-                watched.console_errors.append(f"{message.text} ({message.location.get('url', '')})")
-
-        watched.page.on("request", lambda request: seen(request.url))
-        watched.page.on("websocket", lambda socket: seen(socket.url))
-        watched.page.on("console", hear)
-        watched.page.on("pageerror", lambda error: watched.console_errors.append(f"uncaught: {error}"))
-        return watched
+        page = (own or context).new_page()
+        closing.append(own or page)
+        return watch(page, origin)
 
     yield open_page
     for one in closing:
@@ -124,6 +130,24 @@ def lab(lab_server) -> Iterator[Lab]:
     """The JupyterLab; the kernels that a test started end with it."""
     yield lab_server
     lab_server.shut_kernels_down()
+
+
+@pytest.fixture(scope="module")
+def lab_page(context, lab_server) -> Iterator[Watched]:
+    """A page for the notebooks of a whole file."""
+    page = context.new_page()
+    yield watch(page, lab_server.origin)
+    page.close()
+
+
+@pytest.fixture
+def readers_page(lab_page, lab) -> Iterator[Watched]:
+    """The page of a reader who opens one notebook after the other: JupyterLab is loaded once, which takes longer."""
+    lab_page.outside_requests.clear()
+    lab_page.console_errors.clear()
+    yield lab_page
+    # Before its kernel ends, which the page would report.
+    lab_page.page.evaluate("() => window.jupyterapp.shell.currentWidget?.dispose()")
 
 
 @pytest.fixture

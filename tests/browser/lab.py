@@ -60,8 +60,14 @@ class Lab:
     root: Path
 
     def open_notebook(self, page, path: str) -> None:
-        """Open the notebook ``path`` (relative to ``root``) with a new kernel, and wait until it can run."""
-        page.goto(f"{self.origin}/lab/tree/{path}?token={self.token}&reset")
+        """Open the notebook ``path`` (relative to ``root``) with a new kernel, and wait until it can run.
+
+        A page that shows this JupyterLab stays where it is; else it is loaded.
+        """
+        if page.url.startswith(f"{self.origin}/lab"):
+            page.evaluate("path => { window.jupyterapp.commands.execute('docmanager:open', { path }) }", path)
+        else:
+            page.goto(f"{self.origin}/lab/tree/{path}?token={self.token}&reset")
         page.wait_for_function(_READY, timeout=READY_MS)
 
     def open_cells(self, page, *sources: str) -> None:

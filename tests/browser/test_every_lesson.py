@@ -43,14 +43,13 @@ def plots_without_pictures(notebook):
 
 @pytest.mark.parametrize("lesson", OTHERS)
 @pytest.mark.parametrize("lang", LANGUAGES)
-def test_a_lesson_is_drawn_and_its_widgets_live(lang, lesson, lab, watched_page, screenshot):
+def test_a_lesson_is_drawn_and_its_widgets_live(lang, lesson, lab, readers_page, screenshot):
     # A copy: JupyterLab saves what it runs.
     folder = lab.root / lang
     folder.mkdir(exist_ok=True)
     saved = nbformat.read(REPOSITORY / "notebooks" / lang / lesson, as_version=4)
     nbformat.write(plots_without_pictures(saved), folder / lesson)
-    watched = watched_page(lab.origin)
-    page = watched.page
+    page = readers_page.page
 
     number = lesson.split("_")[0]
     lab.open_notebook(page, f"{lang}/{lesson}")
@@ -66,7 +65,7 @@ def test_a_lesson_is_drawn_and_its_widgets_live(lang, lesson, lab, watched_page,
     if any(drawn):
         page.locator(".minikv-widget, .js-plotly-plot").last.scroll_into_view_if_needed()
     screenshot(page, f"lesson_{number}_{lang}_drawn")
-    watched.assert_clean()
+    readers_page.assert_clean()
 
 
 def test_there_are_lessons_to_open_and_most_have_a_widget():

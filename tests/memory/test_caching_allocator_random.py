@@ -95,14 +95,14 @@ def run_beside(steps, capacity, max_split_mb):
     return model, naive, peaks
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(STEPS, st.sampled_from([None, 64 * MIB, 200 * MIB]), st.sampled_from([None, 20, 32]))
 def test_the_model_equals_the_naive_one(steps, capacity, max_split_mb):
     model, _, _ = run_beside(steps, capacity, max_split_mb)
     check_invariants(model)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(STEPS)
 def test_invariants_hold_after_every_step(steps):
     model, live = CachingAllocator(300 * MIB), []
@@ -163,7 +163,7 @@ def check_pages(model):
         assert touched == set(range(view.total_size // page))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(STEPS)
 def test_expandable_segments_keep_the_invariants_and_give_everything_back(steps):
     model, live = CachingAllocator(400 * MIB, settings=AllocatorSettings(expandable_segments=True)), []

@@ -183,7 +183,7 @@ PLAIN = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(PLAIN, st.integers(2, 5))
 def test_plain_data_is_read_as_pickle_reads_it(value, protocol):
     for shared in (value, [value, value]):
@@ -192,7 +192,7 @@ def test_plain_data_is_read_as_pickle_reads_it(value, protocol):
         assert repr(load_plain(pickletools.optimize(data), "test")) == repr(shared)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=60), st.integers(2, 5), st.data())
 def test_noise_gives_a_snapshot_or_an_error_of_ours(noise, protocol, data):
     good = pickle.dumps({"segments": [{"address": 512, "blocks": []}]}, protocol=protocol)

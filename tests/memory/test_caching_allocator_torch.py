@@ -56,7 +56,7 @@ POWERS = st.integers(0, 18).map(lambda power: 2**power)
 LISTS = st.dictionaries(POWERS, st.sampled_from([0, 1, 2, 4, 8, 64]), min_size=1, max_size=6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.one_of(st.sampled_from([1, 2, 4, 16]), LISTS), st.sampled_from([None, 0, 1, 8]))
 def test_the_divisions_are_those_that_torch_parses(divisions, rest):
     if isinstance(divisions, dict) and rest is not None:

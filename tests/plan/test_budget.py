@@ -11,13 +11,12 @@ from minikv.plan import (
     CacheSpec,
     LayerSpec,
     estimate_kv_cache_gb,
-    find_gpu,
     max_batch_size,
     plan_memory,
     pool,
     rebuilt_bytes,
 )
-from minikv.plan.roofline import decode_floor, experts_touched, ridge_point
+from minikv.plan.roofline import decode_floor, experts_touched
 from minikv.plan.tables import context_rows, sharing_rows, weights_read
 from minikv.units import GIB
 from tests.plan.small_models import DECODERS, small_config
@@ -43,7 +42,7 @@ layers = st.builds(
 specs = st.builds(CacheSpec, layers=st.lists(layers, min_size=1, max_size=5).map(tuple))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(spec=specs, tokens=st.integers(1, 300), size=st.integers(1, 33), pool_bytes=st.integers(0, 10**7))
 def test_blocks_cover_the_tokens_and_no_sequence_too_many_is_promised(spec, tokens, size, pool_bytes):
     need = pool.sequence_bytes(spec, tokens, size)
@@ -54,7 +53,7 @@ def test_blocks_cover_the_tokens_and_no_sequence_too_many_is_promised(spec, toke
     assert fit * need <= pool_bytes < (fit + 1) * need
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(spec=specs, batch=st.integers(1, 6), size=st.integers(1, 33), pool_bytes=st.integers(0, 10**7))
 def test_the_longest_length_fits_and_one_more_does_not(spec, batch, size, pool_bytes):
     longest = pool.max_length(spec, pool_bytes, batch, size)
@@ -65,7 +64,7 @@ def test_the_longest_length_fits_and_one_more_does_not(spec, batch, size, pool_b
         assert batch * pool.sequence_bytes(spec, longest + 1, size) > pool_bytes
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(window=st.integers(1, 40), size=st.integers(1, 33))
 def test_a_window_touches_as_many_blocks_as_it_is_given_and_no_fewer(window, size):
     """Whichever token a window starts at, its tokens lie in no more blocks than allowed; some start needs them all."""
@@ -220,8 +219,7 @@ def test_the_floor_counts_the_experts_that_a_step_touches():
     # Qwen3-30B-A3B: 3.3e9 of 30.5e9 parameters are active; the embedding is read a row at a time.
     assert 5.4e9 < active < 6.8e9
     assert budget.weight_bytes * 0.98 < all_of_them <= budget.weight_bytes
-    assert decode_floor(48 * 10**9, 0, 4800).seconds == pytest.approx(0.01)
-    assert ridge_point(find_gpu("H200")) == pytest.approx(989e12 / 4800e9)
+    assert decode_floor(48 * 10**9, 0, 4800) == pytest.approx(0.01)
 
 
 def test_the_estimate_of_the_wild_script_corrected():
