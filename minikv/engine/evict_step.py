@@ -113,6 +113,8 @@ def reserve(
     for what, given in (("prompt_lookup", drafts), ("tp", ranks > 1), ("reads='gather'", copies)):
         if given:
             raise ArgumentError("eviction_engine", what=what)
+    if any(layer.kind == "latent" and layer.itemsize == 1 for layer in spec.layers):
+        raise ArgumentError("eviction_latent_dtype", dtype=spec.kv_dtype, name=spec.name)
     policy = policy_of(params.policy)
     if keeps_prefixes and looks_at_attention(policy):
         raise ArgumentError("eviction_prefix_dir", policy=type(policy).__name__)
@@ -157,4 +159,4 @@ def make_evicting(
 def check_reads(adapter: Adapter) -> None:
     """Raise ``ArgumentError`` where the model computes attention over copies: its masks count places, not positions."""
     if adapter.reads != "paged":
-        raise ArgumentError("eviction_engine", what=f"reads={adapter.reads!r}")
+        raise ArgumentError("eviction_model_copies", kind=type(adapter.model).__name__)

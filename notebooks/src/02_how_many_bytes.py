@@ -25,8 +25,8 @@
 # > which part is wrong? please correct me.
 #
 # ([vLLM issue 22291](https://github.com/vllm-project/vllm/issues/22291).)
-# At the end of section 2 one call answers it.
-# %% [markdown] key="question" lang="zh" src="b53e644b"
+# Below the formula, one call answers it.
+# %% [markdown] key="question" lang="zh" src="e890466b"
 # ## 问题
 #
 # 2025 年 8 月，有人用 vLLM 部署 Qwen2.5-7B-Instruct-GPTQ-Int8，想知道能容纳多少个请求。
@@ -37,7 +37,7 @@
 # > which part is wrong? please correct me.（哪一步错了？请指正。）
 #
 # （[vLLM issue 22291](https://github.com/vllm-project/vllm/issues/22291)）
-# 到第 2 节末尾，一次调用就能回答。
+# 讲完公式，一次调用就能回答。
 
 # %% key="asked"
 from minikv.units import exact_bytes, format_bytes, gib
@@ -47,12 +47,12 @@ for n in (1, 3072):
     print(t("size_of", n=n, size=exact_bytes(n * asked)))
 
 # %% [markdown] key="predict_first" lang="en"
-# ## 1. Predict
+# ## Predict
 #
 # Work it out on paper before you read on.
 # Run the cell as it is to see the question; put your number in place of `...` and run it again.
-# %% [markdown] key="predict_first" lang="zh" src="f454f7d1"
-# ## 1. 先猜一猜
+# %% [markdown] key="predict_first" lang="zh" src="c3589856"
+# ## 先猜一猜
 #
 # 往下读之前，先在纸上算一算。
 # 直接运行单元格会显示题目；把 `...` 换成你的数字，再运行一次。
@@ -61,7 +61,7 @@ for n in (1, 3072):
 predict("one_token", ...)
 
 # %% [markdown] key="formula" lang="en"
-# ## 2. The formula
+# ## The formula
 #
 # In every layer, attention needs two vectors of each earlier token: its key and its value.
 # The KV cache keeps both, once for each KV head.
@@ -78,10 +78,10 @@ predict("one_token", ...)
 # | $D$ | elements of one vector | elements | `head_dim`, or `hidden_size / num_attention_heads` | 4096 / 32 = 128 |
 # | $s$ | bytes of one element | bytes | the dtype of the *cache* | bf16: 2 |
 #
-# `hidden_size` appears only as a way to get $D$, and often it is the wrong way (section 4).
+# `hidden_size` appears only as a way to get $D$, and often it is the wrong way (see "The head_dim trap").
 # Here is the product by hand, and then the same from the package, which reads the model's config.
-# %% [markdown] key="formula" lang="zh" src="4f45cbab"
-# ## 2. 公式
+# %% [markdown] key="formula" lang="zh" src="333731f8"
+# ## 公式
 #
 # 在每一层，注意力都需要前面每个 token 的两个向量：key 和 value。
 # KV 缓存（KV cache）把两者都存下来，每个 KV 头存一份。
@@ -98,7 +98,7 @@ predict("one_token", ...)
 # | $D$ | 一个向量的元素数，即头维度（`head_dim`） | 元素 | `head_dim`，或 `hidden_size / num_attention_heads` | 4096 / 32 = 128 |
 # | $s$ | 一个元素的字节数 | 字节 | **缓存**的数据类型 | bf16：2 |
 #
-# `hidden_size` 只是求 $D$ 的一条途径，而且常常是错的（见第 4 节）。
+# `hidden_size` 只是求 $D$ 的一条途径，而且常常是错的（见“head_dim 陷阱”一节）。
 # 下面先手算一遍，再让程序包读取模型配置，算出同一个数。
 
 # %% key="one_call"
@@ -179,14 +179,14 @@ print(f"8 / 2 = {8 / 2:g}")
 # 每秒的请求数不等于同时存在的请求数，所以吻合有一部分是运气。
 
 # %% [markdown] key="gqa" lang="en"
-# ## 3. Fewer KV heads: MHA, GQA, MQA
+# ## Fewer KV heads: MHA, GQA, MQA
 #
 # Multi-head attention (MHA) has one KV head for each attention head.
 # Grouped-query attention (GQA) lets a group of attention heads share one KV head; multi-query attention (MQA) lets all of them share one.
 # Only $H_{kv}$ changes.
 # The last row is made up: Llama-3.1-8B as it would be with MQA.
-# %% [markdown] key="gqa" lang="zh" src="f8993edc"
-# ## 3. 减少 KV 头：MHA、GQA、MQA
+# %% [markdown] key="gqa" lang="zh" src="3915795d"
+# ## 减少 KV 头：MHA、GQA、MQA
 #
 # 多头注意力（MHA）给每个注意力头配一个 KV 头。
 # 分组查询注意力（GQA）让一组注意力头共用一个 KV 头；多查询注意力（MQA）则是所有注意力头共用一个。
@@ -215,15 +215,15 @@ for name, config in rows.items():
 # 参数量说明不了缓存的大小。
 
 # %% [markdown] key="head_dim" lang="en"
-# ## 4. The head_dim trap
+# ## The head_dim trap
 #
 # Many calculators take `hidden_size // num_attention_heads` for $D$.
 # A KV cache calculator did, until somebody reported that
 # "this will get wrong results when head_size not equal to it like Qwen3-4B" ([LMCache issue 688](https://github.com/LMCache/LMCache/issues/688)).
 # `head_dim` is a choice of the model's authors, and nothing ties it to that quotient.
 # Here is every model of the catalogue for which the quotient is wrong (models that cache latents are left to [lesson 03](03_the_2_86x_mistake.ipynb)).
-# %% [markdown] key="head_dim" lang="zh" src="0dcc9679"
-# ## 4. head_dim 陷阱
+# %% [markdown] key="head_dim" lang="zh" src="f46e7bae"
+# ## head_dim 陷阱
 #
 # 不少计算器用 `hidden_size // num_attention_heads` 当作 $D$。
 # 有个 KV 缓存计算器也是这样，直到有人报告：
@@ -281,13 +281,13 @@ print({key: glm[key] for key in ("head_dim", "qk_rope_head_dim", "kv_lora_rank")
 # 这是[第 03 课](03_the_2_86x_mistake.ipynb)的内容。
 
 # %% [markdown] key="break_it" lang="en"
-# ## 5. Break it
+# ## Break it
 #
 # Size a pool of 8 GiB for Qwen3-0.6B with the naive `head_dim` of 64, and promise the tokens that it gives.
 # Then take one line out of a config: `num_key_value_heads`.
 # Say what each change does before you run the cell.
-# %% [markdown] key="break_it" lang="zh" src="988e2791"
-# ## 5. 弄坏它
+# %% [markdown] key="break_it" lang="zh" src="0db55721"
+# ## 弄坏它
 #
 # 用 64 这个简单估算的 `head_dim`，为 Qwen3-0.6B 规划 8 GiB 的块池，并按算出的 token 数对外承诺。
 # 再从一份配置里删掉一行：`num_key_value_heads`。
@@ -321,7 +321,7 @@ print(CacheSpec.from_config(config).explain(t("lang")))
 # 要发现这一点，就看 `explain`：KV 头是 32 个，而 `num_key_value_heads` 已不在“取自配置”的字段里。
 
 # %% [markdown] key="windows" lang="en"
-# ## 6. Sliding windows: layers that stop growing
+# ## Sliding windows: layers that stop growing
 #
 # A sliding-window layer attends to the last `sliding_window` tokens only, the new one included.
 # Between two steps it has to keep the other `window - 1`; that is what transformers does.
@@ -331,8 +331,8 @@ print(CacheSpec.from_config(config).explain(t("lang")))
 #
 # `slope(n)` is what the next token costs after $n$.
 # The columns: the first token, a token past the window, a sequence of 32,768 tokens, and the same if every layer were full ($w = \infty$).
-# %% [markdown] key="windows" lang="zh" src="cb200d8f"
-# ## 6. 滑动窗口：不再增长的层
+# %% [markdown] key="windows" lang="zh" src="1229db01"
+# ## 滑动窗口：不再增长的层
 #
 # 滑动窗口（sliding window）层只看最后 `sliding_window` 个 token，当前这个也算在内。
 # 所以两步之间只需保留其余 `window - 1` 个，transformers 正是这样做的。
@@ -418,12 +418,12 @@ for length, step in ((40, 40), (41, 1), (42, 1)):
 # 提示词很长时，这就是“为什么比算出来的多”的第一个答案：在这一次前向计算里，窗口没有省下任何内存。
 
 # %% [markdown] key="recurrent" lang="en"
-# ## 7. Layers whose state does not grow
+# ## Layers whose state does not grow
 #
 # Qwen3-Next has attention in one layer of four.
 # The others are recurrent: each sequence has a state of fixed size there, whatever its length.
-# %% [markdown] key="recurrent" lang="zh" src="7c02af22"
-# ## 7. 状态不增长的层
+# %% [markdown] key="recurrent" lang="zh" src="6f45f863"
+# ## 状态不增长的层
 #
 # Qwen3-Next 每四层只有一层是注意力。
 # 其余是循环层：每条序列在那里只有大小固定的状态，与长度无关。
@@ -444,13 +444,13 @@ print(t("state_in_tokens", state=state, token=token, n=state / token))
 # 短对话主要为状态买单，长文档几乎感觉不到它。
 
 # %% [markdown] key="dtype" lang="en"
-# ## 8. The cache has its own dtype
+# ## The cache has its own dtype
 #
 # $s$ is the dtype of the cache, not that of the weights.
 # fp8 with one scale a tensor halves bf16 exactly.
 # fp8 or int8 with one float32 scale for each token and head pays 4 bytes more for every 128 bytes of elements.
-# %% [markdown] key="dtype" lang="zh" src="e7b4a354"
-# ## 8. 缓存有自己的数据类型
+# %% [markdown] key="dtype" lang="zh" src="e2732032"
+# ## 缓存有自己的数据类型
 #
 # $s$ 取决于缓存的数据类型，与权重的数据类型无关。
 # 整个张量共用一个缩放因子（scale）的 fp8，正好是 bf16 的一半。
@@ -462,12 +462,12 @@ for kv_dtype in ("fp32", "bf16", "fp8", "fp8_scaled", "int8"):
     print(f"{kv_dtype:<10} {one.bytes_for(1):>8,} B   {one.bytes_for(1) / spec.bytes_for(1):.3f} x bf16")
 
 # %% [markdown] key="tp" lang="en"
-# ## 9. Tensor parallelism: split, copied, refused
+# ## Tensor parallelism: split, copied, refused
 #
 # With tensor parallelism (tp), each GPU takes some of the heads and caches only those.
 # One such GPU, with its process, is a rank.
-# %% [markdown] key="tp" lang="zh" src="7b8ee639"
-# ## 9. 张量并行：切分、复制、拒绝
+# %% [markdown] key="tp" lang="zh" src="c1518de7"
+# ## 张量并行：切分、复制、拒绝
 #
 # 张量并行（TP）时，每块 GPU 负责一部分头，也只缓存这一部分。
 # 每块 GPU 连同它的进程，称为一个 rank。
@@ -498,7 +498,7 @@ for tp in (1, 2, 3, 4, 8, 16):
 # tp = 3 会被拒绝，报错里有数字，也有解决办法；程序包里所有的报错都是这样写的。
 
 # %% [markdown] key="variables" lang="en"
-# ## 10. Every variable of an allocator
+# ## Every variable of an allocator
 #
 # Small engines size their pool in three lines:
 #
@@ -523,8 +523,8 @@ for tp in (1, 2, 3, 4, 8, 16):
 # | `itemsize` | bytes | the cache's dtype | forgotten in the product |
 # | `block_bytes` | bytes a block | all layers, K and V | "per layer" |
 # | `num_kvcache_blocks` | blocks | the last line above | |
-# %% [markdown] key="variables" lang="zh" src="471b79b5"
-# ## 10. 分配器里的每个变量
+# %% [markdown] key="variables" lang="zh" src="27235011"
+# ## 分配器里的每个变量
 #
 # 小型推理引擎用三行代码确定块池大小：
 #
@@ -580,13 +580,13 @@ for name in one:
 # 最后的 token 数属于整个**块池**：Qwen3-8B 只有 40,960 个位置，任何一条序列都用不完它。
 
 # %% [markdown] key="seventy" lang="en"
-# ## 11. From how many tokens is the cache 70% of the memory?
+# ## From how many tokens is the cache 70% of the memory?
 #
 # "The KV cache is 70%+ of memory usage", says one of those notes, and then budgets 4,096 tokens at the price of Llama-3.1-8B, 0.54 GB in 8.5 GB: 6.3%.
 # Both can be right, for different loads.
 # Take Llama-3.1-8B, weights and cache only.
-# %% [markdown] key="seventy" lang="zh" src="9f05ae87"
-# ## 11. 多少 token 时，缓存占到 70%？
+# %% [markdown] key="seventy" lang="zh" src="1998df6b"
+# ## 多少 token 时，缓存占到 70%？
 #
 # 有一份笔记说“KV 缓存占显存的 70% 以上”，可它自己的预算里，按 Llama-3.1-8B 的价格缓存 4,096 个 token，8.5 GB 中只占 0.54 GB，即 6.3%。
 # 负载不同，两个说法可以都对。
@@ -621,7 +621,7 @@ print(f"H200: {pool / (weights + pool):.0%}")
 # 所以，讲单个用户、4,096 个 token 的笔记应当写 3%，讲满载服务器的才能写 70% 以上。
 
 # %% [markdown] key="widget" lang="en"
-# ## 12. See it: a budget you can turn
+# ## See it: a budget you can turn
 #
 # The bar is one GPU. Turn a knob, and read the sentence below it.
 # What torch sees of a card is as one public log printed it, rounded to 0.01 GiB; yours may differ.
@@ -634,13 +634,13 @@ print(f"H200: {pool / (weights + pool):.0%}")
 #
 # *Reset* brings you back. The cell below the widget computes these stops, the third one at tp 1 and at tp 2, so you can check what you read.
 # The widget takes your own model, too: `BudgetWidget(model="mine", configs={"mine": config})`, where `config` is anything that `from_config` takes.
-# %% [markdown] key="widget" lang="zh" src="259fd2ca"
-# ## 12. 动手看：可以拨动的显存预算
+# %% [markdown] key="widget" lang="zh" src="5d4c879d"
+# ## 动手看：可以拨动的显存预算
 #
 # 横条代表一块 GPU。拨动任意一项，再看下面那句话。
 # 各显卡的 torch 可见显存取自一份公开日志，精确到 0.01 GiB；你的机器上可能不同。
 #
-# 1. **把 H200 填满。** 每条序列 4,096 个 token，把“批大小”往右拖。看缓存怎样吃掉块池，放不下时那句话怎样变化。
+# 1. **把 H200 填满。** 每条序列 4,096 个 token，把“batch 大小”往右拖。看缓存怎样吃掉块池，放不下时那句话怎样变化。
 #    最大能放多少条，看“可容纳……的序列数”。
 # 2. **把 KV 缓存数据类型改成 fp8。** 权重不动，序列数翻倍。
 # 3. **选 Llama-3.1-70B。** tp 为 1 时，一个 token 都还没有就被拒绝：光是权重就超过了可用的份额。再把 tp 设为 2。
@@ -673,12 +673,12 @@ for stop in stops:
     print(stop, result, sep="\n    ")
 
 # %% [markdown] key="check_yourself" lang="en"
-# ## 13. Check yourself
+# ## Check yourself
 #
 # Answer each question aloud or in three sentences.
 # `explain(key, reveal=True)` shows a model answer and the points to compare with.
-# %% [markdown] key="check_yourself" lang="zh" src="e0ac90a3"
-# ## 13. 自我检查
+# %% [markdown] key="check_yourself" lang="zh" src="1cf211e9"
+# ## 自我检查
 #
 # 每道题都说出来，或者写三句话。
 # `explain(key, reveal=True)` 会给出参考回答和对照要点。

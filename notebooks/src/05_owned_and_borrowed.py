@@ -63,13 +63,13 @@ for name, tensor in saved.items():
     print(t("file_line", name=name, own=tensor.nbytes, file=file.tell()))
 
 # %% [markdown] key="predict_first" lang="en"
-# ## 1. Predict
+# ## Predict
 #
 # The file only shows the problem.
 # What does a tenth of a tensor keep in *memory*?
 # Run the cell to see the question; put your number in place of `...` and run it again.
-# %% [markdown] key="predict_first" lang="zh" src="a8c37dd4"
-# ## 1. 先猜一猜
+# %% [markdown] key="predict_first" lang="zh" src="bf2713cd"
+# ## 先猜一猜
 #
 # 文件大小只是表面现象。
 # 一个张量的十分之一，会占住多少**内存**？
@@ -79,7 +79,7 @@ for name, tensor in saved.items():
 predict("ten_percent", ...)
 
 # %% [markdown] key="cpp" lang="en"
-# ## 2. The rule of C++
+# ## The rule of C++
 #
 # “Memory Model Deep Dive”, one of the documents that this course grew from (from here on: the document), describes an engine whose tensor class has two modes and one flag:
 #
@@ -91,8 +91,8 @@ predict("ten_percent", ...)
 # ```
 #
 # The document then asks its reader to trace three tensors: `a` and `b` from above, and an owned `c`.
-# %% [markdown] key="cpp" lang="zh" src="332aeda2"
-# ## 2. C++ 的规则
+# %% [markdown] key="cpp" lang="zh" src="e407aed7"
+# ## C++ 的规则
 #
 # 本课程依据的文档之一《Memory Model Deep Dive》（下称原文）介绍了一个推理引擎，它的张量类有两种模式，用一个标志区分：
 #
@@ -142,13 +142,13 @@ print(f"{total:,} B = {total / 2**20:g} MiB = {total / 1e6:.2f} MB")
 # C++ 的规则仅此而已：没有哪一条会为了 `b` 而留住 `a`。
 
 # %% [markdown] key="dangle" lang="en"
-# ## 3. The borrower that outlives its owner
+# ## The borrower that outlives its owner
 #
 # To watch this without crashing anything, we build the C++ class over a small tensor that plays the GPU's memory.
 # `malloc` takes the first hole, `free` makes a hole, `end` plays the destructor.
 # Nothing is ever really freed, so every read is safe.
-# %% [markdown] key="dangle" lang="zh" src="dd638307"
-# ## 3. 比拥有者活得更久的借用者
+# %% [markdown] key="dangle" lang="zh" src="e542cdf1"
+# ## 比拥有者活得更久的借用者
 #
 # 为了安全地观察，我们用一个小张量充当显存，在上面实现那个 C++ 类。
 # `malloc` 从第一个空洞里划出一段，`free` 留下一个空洞，`end` 相当于析构函数。
@@ -256,12 +256,12 @@ del b
 print(t("storage_state", moment="-", alive=seen() is not None))
 
 # %% [markdown] key="formula" lang="en"
-# ## 4. The formula
+# ## The formula
 #
 # A view is a rule for finding elements in a storage.
 # The first formula gives the byte at which element $(i_1, \dots, i_n)$ lies, the second what a tensor keeps alive beside its own bytes:
-# %% [markdown] key="formula" lang="zh" src="e23b7972"
-# ## 4. 公式
+# %% [markdown] key="formula" lang="zh" src="a3fc4262"
+# ## 公式
 #
 # 视图就是一条规则：怎样在存储里找到元素。
 # 第一个公式给出元素 $(i_1, \dots, i_n)$ 在存储中的字节位置，第二个给出张量在自身之外连带占住的字节数：
@@ -309,13 +309,13 @@ times = seen.storage_bytes / seen.touched_bytes
 print(f"{seen.storage_bytes:,} / {seen.touched_bytes:,} = {times:g}")
 
 # %% [markdown] key="see" lang="en"
-# ## 5. See it
+# ## See it
 #
 # Seven tensors made from one `x`, a 100 x 100 float32 (40,000 B).
 # `expand` is torch's broadcasting: one row, shown many times.
 # Before you run it: which of them touches all bytes, and which touches fewer bytes than it has elements?
-# %% [markdown] key="see" lang="zh" src="6a4da74a"
-# ## 5. 看一看
+# %% [markdown] key="see" lang="zh" src="ff3c38cd"
+# ## 看一看
 #
 # 由同一个 `x`（100 × 100 的 float32，40,000 B）得到的七个张量。
 # 其中 `expand` 就是 torch 的广播：同一行重复出现许多次。
@@ -457,13 +457,13 @@ print(t("process_line", moment="part.clone()", mib=used_mib() - start))
 del part
 
 # %% [markdown] key="arena" lang="en"
-# ## 6. An arena: lending on purpose
+# ## An arena: lending on purpose
 #
 # An engine wants to allocate once, at the start, as a C++ engine does, and it wants torch's safety.
 # An **arena** is one allocation from which tensors are borrowed, one after another, each at a multiple of 256 bytes.
 # The caches of this course and the buffers of an engine's step are carved from one.
-# %% [markdown] key="arena" lang="zh" src="fdbbe666"
-# ## 6. arena：主动出借
+# %% [markdown] key="arena" lang="zh" src="557d946e"
+# ## arena：主动出借
 #
 # 推理引擎两样都要：C++ 的简单明了（启动时一次分配好），加上 torch 的安全。
 # **arena**（一次分配的整块内存）依次借出张量，每个张量的起点都是 256 字节的倍数。
@@ -546,12 +546,12 @@ except BufferError as error:
     print(f"BufferError: {error}")
 
 # %% [markdown] key="break" lang="en"
-# ## 7. Break it
+# ## Break it
 #
 # **Drop the arena instead of closing it.**
 # In C++ every loan would dangle now.
-# %% [markdown] key="break" lang="zh" src="8cd5271c"
-# ## 7. 弄坏它
+# %% [markdown] key="break" lang="zh" src="142c9a0b"
+# ## 弄坏它
 #
 # **不关闭 arena，直接丢掉它**。
 # 换成 C++，所有借出的张量此刻都会悬空。

@@ -85,7 +85,7 @@ predict("table_share", ...)
 # %% [markdown] key="symbols" lang="zh" src="f8f18597"
 # | 符号 | 含义 | 单位 |
 # |---|---|---|
-# | $B$ | 一批里的序列数 | 条 |
+# | $B$ | 一个 batch 的序列数 | 条 |
 # | $S_i$ | 序列 $i$ 已缓存的 token 数 | token |
 # | $H_q$、$H_{kv}$ | query 头数、KV 头数 | 头 |
 # | $D$ | 每个头的元素数（头维度，`head_dim`） | 元素 |

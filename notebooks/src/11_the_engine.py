@@ -52,9 +52,9 @@
 # %% [markdown] key="predict_first" lang="zh" src="d33096f4"
 # ## 先猜一猜
 #
-# **一步**（step）就是模型对一**批**（batch）序列做一次前向计算；解码时，批里的每条序列由此得到一个 token。
-# **静态**批处理是大家同时开始，等最后一条也结束了，才开始下一批。
-# 一批最多有若干**席位**（`max_num_seqs`），一步最多计算若干 token，即**预算**（`max_batched_tokens`）。
+# **一步**（step）就是模型对一个 **batch** 的序列做一次前向计算；解码时，batch 里的每条序列由此得到一个 token。
+# **静态**批处理是大家同时开始，等最后一条也结束了，才开始下一个 batch。
+# 一个 batch 最多有若干**席位**（`max_num_seqs`），一步最多计算若干 token，即**预算**（`max_batched_tokens`）。
 
 # %% key="predict_static"
 predict("static_steps", ...)
@@ -135,9 +135,9 @@ for moment, tokens in (("begin", 1024), ("half", 1024 + 512), ("end", 1024 + 102
 # 如果一开始就把最后要用的地方留足，块池起初有一半空着；回答提前结束的话，留的地方始终用不满。
 # 推理引擎两样都不做：现在放得下就放进来，实在不够了再把块收回来。
 #
-# ## 没有批次，只有一份名单
+# ## 没有固定的 batch，只有一份名单
 #
-# **连续批处理**（continuous batching）的想法是：每一步都重新组一批（[Orca](https://www.usenix.org/conference/osdi22/presentation/yu)，2022）。
+# **连续批处理**（continuous batching）的想法是：每一步都重新组一个 batch（[Orca](https://www.usenix.org/conference/osdi22/presentation/yu)，2022）。
 # 谁结束了，立即离开；队列里的第一个马上补上。
 #
 # 下面有八个请求、四个席位。一行是一个请求，一列是一步：`#` 表示一次算多个 token（提示词），`o` 表示一个 token（解码），`.` 表示等待。
@@ -613,9 +613,9 @@ show(widget, text=widget.text(t("lang")))
 #
 # ## 在本机上测量
 #
-# ### 批越大，好处越多吗
+# ### batch 越大，好处越多吗
 #
-# 一步还没有算一个 token，就已经有开销：权重要读，kernel 要启动。这一份由批里所有序列分摊。
+# 一步还没有算一个 token，就已经有开销：权重要读，kernel 要启动。这一份由 batch 里所有序列分摊。
 # 设分摊的部分为 $a$，每条序列另加 $c$，则一步用时 $a + c\,b$，于是
 #
 # $$\text{throughput}(b) \;=\; \frac{b}{a + c \, b} \quad \text{token / 秒} \qquad (b \text{：序列数；} a, c \text{：秒})$$
@@ -698,7 +698,7 @@ for name, report in (("ours", ours), ("theirs", theirs)):
 #
 # ### 又从 0 开始的位置
 #
-# 下面只改批里的一样东西，各错一种：第一种，每一段的位置都从 0 开始；第二种，`lengths` 填的是这一段的长度，而不是最后一个 query 能看到多少。
+# 下面只改 batch 里的一样东西，各错一种：第一种，每一段的位置都从 0 开始；第二种，`lengths` 填的是这一段的长度，而不是最后一个 query 能看到多少。
 # 预算为 64，每个提示词都被切成几段。
 
 # %% key="break_positions"
@@ -869,7 +869,7 @@ explain("whose_hits")
 # 1. `admit`：放谁进来。
 # 2. `chunks`：一步的预算怎么分。
 # 3. `choose_victim`：抢占谁。
-# 4. `pack`：混合批的各个数组。
+# 4. `pack`：混合 batch 的各个数组。
 # 5. `run_step`：从前缀缓存到归还块，中间出什么事都要收好尾。
 
 # %% [markdown] key="stuck" lang="en"

@@ -8,8 +8,8 @@
 # en = "Where did 6 GB go?"
 # zh = "那 6 GB 去哪儿了？"
 # [t4]
-# en = "Sections 3 and 5 run on the T4's memory; two cells then also show its allocated, reserved and non-torch bytes."
-# zh = "第 3、5 节在 T4 的显存上运行；另有两个单元格会给出它的已分配、已保留和 torch 之外的字节数。"
+# en = "\"The scene\" and \"What really keeps it\" run on the T4's memory; two cells then also show its allocated, reserved and non-torch bytes."
+# zh = "“现场”和“真正会占住显存的”两节在 T4 的显存上运行；另有两个单元格会给出它的已分配、已保留和 torch 之外的字节数。"
 # [paper]
 # en = "16.1, 16.4, 16.5"
 # zh = "16.1、16.4、16.5"
@@ -56,11 +56,11 @@
 # 我们用实验把这五个再查一遍，然后去找一个从没被问到的对象。
 
 # %% [markdown] key="facts" lang="en"
-# ## 1. The facts of the case
+# ## The facts of the case
 #
 # A detective first checks whether the facts fit together.
-# %% [markdown] key="facts" lang="zh" src="8063b353"
-# ## 1. 案情
+# %% [markdown] key="facts" lang="zh" src="c8539663"
+# ## 案情
 #
 # 侦探的第一步，是看各项事实对不对得上。
 
@@ -82,9 +82,9 @@ print(t("facts_line", missing=missing, explained=explained, left=missing - expla
 # 下面就是它本该查的数字。
 
 # %% [markdown] key="formula" lang="en"
-# ## 2. The formula: one subtraction
-# %% [markdown] key="formula" lang="zh" src="ff14beb5"
-# ## 2. 公式：一次减法
+# ## The formula: one subtraction
+# %% [markdown] key="formula" lang="zh" src="c96e4c43"
+# ## 公式：一次减法
 
 # %% [markdown] key="formula_math"
 # $$\underbrace{T - F}_{\text{used}} \;=\; \underbrace{A}_{\text{live}} \;+\; \underbrace{P}_{\text{pinned}} \;+\; \underbrace{(R - A - P)}_{\text{returnable}} \;+\; \underbrace{(T - F - R)}_{\text{outside}}$$
@@ -147,15 +147,15 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 print(MemoryStats.read(device).text(t("lang")))
 
 # %% [markdown] key="scene" lang="en"
-# ## 3. The scene
+# ## The scene
 #
 # A small Llama with random weights, built from a config: 2 layers, 2 KV heads, float32.
-# This section and section 5 use it, in your own Jupyter kernel, in seconds.
-# %% [markdown] key="scene" lang="zh" src="67d9d13f"
-# ## 3. 现场
+# This section and "What really keeps it" use it, in your own Jupyter kernel, in seconds.
+# %% [markdown] key="scene" lang="zh" src="bcfc6227"
+# ## 现场
 #
 # 一个随机权重的小 Llama，由配置直接构建：2 层，2 个 KV 头，float32。
-# 本节和第 5 节都用它，就在你自己的内核（Jupyter kernel）里运行，几秒就能跑完。
+# 本节和“真正会占住显存的”一节都用它，就在你自己的内核（Jupyter kernel）里运行，几秒就能跑完。
 
 # %% key="model"
 import gc
@@ -189,7 +189,7 @@ from minikv.memory import retention_report
 print(retention_report(answer).text(t("lang")))
 
 # %% [markdown] key="suspects" lang="en"
-# ## 4. Five suspects
+# ## Five suspects
 #
 # The analysis names them, with line numbers of its day.
 # The line numbers have moved since; so each suspect gets an experiment on the version that is installed here.
@@ -205,8 +205,8 @@ print(retention_report(answer).text(t("lang")))
 # Decide before you run the next two cells: does any of the five keep memory?
 # And which of the reasons no longer holds?
 # (The experiments use a model of about the same size, on the CPU.)
-# %% [markdown] key="suspects" lang="zh" src="147cf54a"
-# ## 4. 五个嫌疑对象
+# %% [markdown] key="suspects" lang="zh" src="bb3191c2"
+# ## 五个嫌疑对象
 #
 # 原文列出了它们，并附上当时的行号。
 # 行号早已变动，所以针对这里安装的版本，给每个嫌疑对象做一次实验。
@@ -287,13 +287,13 @@ acquit("parallel", report, t(f"same_{same}"))
 # **片刻占用**和**一直占住**是两个问题，前者要看峰值才知道。
 
 # %% [markdown] key="kept_intro" lang="en"
-# ## 5. What really keeps it
+# ## What really keeps it
 #
 # Five things do keep a cache.
 # None of them is a bug, and all of them are easy to do without noticing.
 # Each happens here once, is shown, and is undone.
-# %% [markdown] key="kept_intro" lang="zh" src="e6268276"
-# ## 5. 真正会占住显存的
+# %% [markdown] key="kept_intro" lang="zh" src="c646a065"
+# ## 真正会占住显存的
 #
 # 有五种情况确实会占住缓存。
 # 它们都不是 bug，又都很容易在不知不觉中发生。
@@ -522,7 +522,7 @@ del found
 count_caches("close()")
 
 # %% [markdown] key="culprit" lang="en"
-# ## 6. One who was never asked
+# ## One who was never asked
 #
 # The analysis ends with a chain: the estimate is too low, so the batch is too big, so the peak is above the budget, so memory is in fragments, and “`empty_cache()` can't coalesce fragmented pages”.
 # The first two links hold, up to transformers 5.14.1 ([lesson 03](03_the_2_86x_mistake.ipynb)).
@@ -531,8 +531,8 @@ count_caches("close()")
 # So there has to be something that lives.
 #
 # How much can one small tensor keep?
-# %% [markdown] key="culprit" lang="zh" src="23b0e0d3"
-# ## 6. 从没被问到的那一个
+# %% [markdown] key="culprit" lang="zh" src="561efb72"
+# ## 从没被问到的那一个
 #
 # 原文最后给出一条因果链：估算偏低，导致 batch 过大，峰值超出预算，显存碎片化，而“`empty_cache()` can't coalesce fragmented pages”（无法合并碎片化的页）。
 # 前两环在 transformers 5.14.1 及更早版本上成立（[第 03 课](03_the_2_86x_mistake.ipynb)）。
@@ -635,13 +635,13 @@ print(t("story_end", **sizes, ok=t(f"ok_{story.extracted}")))
 # 但它缺什么，现在清楚了：已分配、已保留，以及一份还活着的对象清单。
 
 # %% [markdown] key="fix" lang="en"
-# ## 7. The fix, measured again
+# ## The fix, measured again
 #
 # There are two things to mend, and they are not the same.
 # The batch comes from `CacheSpec` now instead of `hidden_size // heads`; and whoever keeps those tensors lets them go, or keeps a copy on the CPU instead.
 # Here is the whole model, 61 layers, with each of the two, in GB as in the case:
-# %% [markdown] key="fix" lang="zh" src="296b06f7"
-# ## 7. 修正，再测一次
+# %% [markdown] key="fix" lang="zh" src="7d868f58"
+# ## 修正，再测一次
 #
 # 要改的有两处，而且不是一回事。
 # 一是 batch 改由 `CacheSpec` 计算，不再用 `hidden_size // heads`；二是谁留着那些张量，谁就把它们放掉，或者改为在 CPU 上留一份副本。
@@ -703,12 +703,12 @@ for layout in ("hf-expanded", "hf"):
 # 估算决定最多能钉住多少；到底钉不钉住，由活着的张量决定。
 
 # %% [markdown] key="break" lang="en"
-# ## 8. Break it
+# ## Break it
 #
 # The allocator's settings change how much a small tensor can pin.
 # Before you run it: which of them lets the extraction succeed although nothing was let go?
-# %% [markdown] key="break" lang="zh" src="c459e1d6"
-# ## 8. 弄坏它
+# %% [markdown] key="break" lang="zh" src="07f8e738"
+# ## 弄坏它
 #
 # 分配器的设置会改变一个小张量能钉住多少。
 # 运行之前先想：哪种设置能在什么都不放掉的情况下，让后面的提取成功？
@@ -738,7 +738,7 @@ for name, settings in choices.items():
 # 活着的依然活着，它自己的字节也还在。
 
 # %% [markdown] key="runbook" lang="en"
-# ## 9. A runbook
+# ## A runbook
 #
 # When memory is missing, do these in order, and stop at the first that answers.
 #
@@ -748,8 +748,8 @@ for name, settings in choices.items():
 # 4. **Pinned is large** (reserved far above allocated, after `empty_cache()`): something small lives in large segments. `torch.cuda.memory._dump_snapshot("s.pickle")`, then `minikv.memory.from_snapshot("s.pickle")` shows which blocks; with `_record_memory_history()` switched on from the start also the lines that made them.
 # 5. **Returnable was large** and went away with `empty_cache()`: that was no leak. PyTorch would have used it again.
 # 6. **Nothing is large, and yet it ran out of memory**: look at the peak, not at what is left: `measure_peak(fn)`, and then the batch calculator.
-# %% [markdown] key="runbook" lang="zh" src="e73c4085"
-# ## 9. 排查手册
+# %% [markdown] key="runbook" lang="zh" src="09d5565a"
+# ## 排查手册
 #
 # 显存对不上时，按顺序做，得到答案就停。
 #

@@ -107,7 +107,7 @@ print(t("load_all", longest=task.max_model_len, tokens=sum(request.longest for r
 # | symbol | meaning | unit |
 # |---|---|---|
 # | $S$, $F$ | seconds of the run, and the floor: no plan can be faster | s |
-# | $q$, $\bar q$ | share of the expected answer tokens that are there, and the bar | |
+# | $q$, $\bar q$ | share of the expected answer tokens that are there, and the bar | 0 to 1 |
 # | $K$, $\bar K$ | what the cache takes, eviction's records included, and the budget | bytes |
 # | $t$ | a moment at which requests arrive; what follows is about those that come then or later | s |
 # | $C_t$ | FLOPs of the tokens that have to be computed at least | FLOP |
@@ -116,11 +116,11 @@ print(t("load_all", longest=task.max_model_len, tokens=sum(request.longest for r
 # | $P$, $B$, $o$ | arithmetic and bandwidth as far as a step reaches them, and the overhead of a step ([lesson 17](17_a_fleet_on_paper.ipynb)) | FLOP/s, bytes/s, s |
 #
 # Speed can always be bought with wrong answers. So below the bar the score is 0, however fast.
-# %% [markdown] key="symbols" lang="zh" src="7b343281"
+# %% [markdown] key="symbols" lang="zh" src="fc23ff82"
 # | 符号 | 含义 | 单位 |
 # |---|---|---|
 # | $S$、$F$ | 运行的秒数，以及下限：没有方案能更快 | 秒 |
-# | $q$、$\bar q$ | 应有的答案 token 里，答对的占几成；以及质量线 | |
+# | $q$、$\bar q$ | 应有的答案 token 里，答对的占几成；以及质量线 | 0 到 1 |
 # | $K$、$\bar K$ | 缓存占用，淘汰的记录也算在内；以及预算 | 字节 |
 # | $t$ | 有请求到达的一个时刻；以下各项只算那时及以后到来的 | 秒 |
 # | $C_t$ | 至少要计算的 token 的 FLOP | FLOP |
@@ -187,7 +187,7 @@ print(naive.text(t("lang")))
 # %% [markdown] key="where" lang="zh" src="c3a91455"
 # ### 时间花在哪里
 #
-# 一种手段最多只能省掉它所作用的那一部分。所以动手之前，先看各部分。等字节的一步，先把权重读一遍，再读这一步里每条序列的缓存；等算力的一步，多半是在算提示词。
+# 一种手段最多只能省掉它所作用的那一部分。所以动手之前，先看各部分。访存受限的一步，先把权重读一遍，再读这一步里每条序列的缓存；计算受限的一步，多半是在算提示词。
 
 # %% key="where_code"
 from minikv.course.lessons.where_18 import where_it_went
@@ -209,12 +209,12 @@ print(t("where_more", found=naive.hit_rate, **counts))
 # %% [markdown] key="see" lang="en"
 # ## See it
 #
-# The same plan, in the widget of [lesson 11](11_the_engine.ipynb), with the first twelve requests. "Step" computes one step; press it and watch three things: who waits, whose blocks are shared, and how many blocks stand empty.
+# The same plan, in the widget of [lesson 11](11_the_engine.ipynb), with the first twelve requests. Twelve steps are done; "Step" computes one more. Press it and watch three things: who waits, whose blocks are shared, and how many blocks stand empty.
 # Before you press: eight blocks are empty, and nine requests wait. Why does none of them come in?
-# %% [markdown] key="see" lang="zh" src="38deff6d"
+# %% [markdown] key="see" lang="zh" src="0b7b82ed"
 # ## 亲眼看看
 #
-# 同一个方案，放进[第 11 课](11_the_engine.ipynb)的组件，跑最前面的十二个请求。“单步”只算一步；一步一步地按，看三样东西：谁在等，谁的块是共享的，有多少块空着。
+# 同一个方案，放进[第 11 课](11_the_engine.ipynb)的组件，跑最前面的十二个请求。已经算了十二步，“单步”再算一步；一步一步地按，看三样东西：谁在等，谁的块是共享的，有多少块空着。
 # 按之前先想一想：有八个块空着，九个请求在等，为什么一个也进不来？
 
 # %% key="widget"
@@ -242,8 +242,8 @@ show(widget, text=widget.text(t("lang")))
 #
 # ### Fewer bytes
 #
-# [Lesson 13](13_half_the_bytes.ipynb) stored K and V in a byte each. It acts twice: a step reads less, and more fits.
-# %% [markdown] key="levers" lang="zh" src="9bcecc3e"
+# [Lesson 13](13_half_the_bytes.ipynb) stored each number of K and V in a byte. It acts twice: a step reads less, and more fits.
+# %% [markdown] key="levers" lang="zh" src="1fc82f05"
 # （下一个是 D，它的 171 个 token 要十一个块，而谁也不能越过 D。）
 #
 # ## 一次只改一样
@@ -278,7 +278,7 @@ show_where(naive, int8)
 #
 # A block can be shared only when it is full, and the last block of every sequence is partly empty ([lesson 09](09_pages_and_blocks.ipynb)). Smaller blocks find more and waste less. Is there anything to be said for large ones?
 # %% [markdown] key="bytes_read" lang="zh" src="66e30c0a"
-# **起作用的是空间，不是读得少**。缓存只占时间的 16%；如果 int8 只是让读取变便宜，速度只会是原来的 1.13 倍。实际快到三倍，因为能放的 token 多到三倍半：一步里的序列多了，原来要 283 步的，84 步就做完。
+# **起作用的是空间，不是读得少**。缓存只占时间的 16%；如果 int8 只是让读取变便宜，速度只会是原来的 1.13 倍。实际却是原来的三倍，因为能放的 token 是原来的三倍半：一步里的序列多了，原来要 283 步的，84 步就做完。
 # 各部分的比例也变了：计算原来占 4%，现在占 18%。答案一个也没有丢。
 #
 # ### 块
@@ -294,13 +294,13 @@ show_runs(naive, small, large)
 #
 # ### Seats and the budget of a step
 #
-# More sequences in a step share its weights and its overhead, as long as there are blocks for them. A smaller budget of tokens cuts prompts into chunks ([lesson 11](11_the_engine.ipynb)).
-# %% [markdown] key="blocks_read" lang="zh" src="349f7f30"
+# More sequences in a step (`max_num_seqs`, 64 seats by default) share its weights and its overhead, as long as there are blocks for them. A smaller budget of tokens (`max_batched_tokens`, 2,048 by default) cuts prompts into chunks ([lesson 11](11_the_engine.ipynb)).
+# %% [markdown] key="blocks_read" lang="zh" src="669e0378"
 # 上下只差百分之几。块小，命中稍多，空着的槽位也少。大块的好处不在这个时钟里：kernel 要读块表，块大小为 4 的块表，长度是块大小为 16 的四倍（[第 10 课](10_kernels.ipynb)）。
 #
 # ### 席位与一步的预算
 #
-# 一步里的序列越多，分摊权重和固定开销的就越多，前提是块够用。token 预算小，提示词就切成小段（[第 11 课](11_the_engine.ipynb)）。
+# 一步里的序列越多（`max_num_seqs`，默认 64 个席位），分摊权重和固定开销的就越多，前提是块够用。token 预算小（`max_batched_tokens`，默认 2,048），提示词就切成小段（[第 11 课](11_the_engine.ipynb)）。
 
 # %% key="lever_seats"
 seats = serve(task, Plan(max_num_seqs=4, label=t("plan_seats")))
@@ -341,7 +341,7 @@ print(t("lookup_line", accepted=lookup.metrics.acceptance or 0.0))
 #
 # ### CPU 内存
 #
-# 被抢占的可以搬到 CPU 内存，回来时不必重新计算（[第 12 课](12_beyond_one_gpu.ipynb)）。
+# 被抢占的序列可以换出到 CPU 内存，回来时不必重新计算（[第 12 课](12_beyond_one_gpu.ipynb)）。
 
 # %% key="lever_host"
 host = serve(task, Plan(cpu_kv_bytes=4 * task.kv_bytes, label=t("plan_host")))
@@ -354,11 +354,11 @@ show_runs(naive, host)
 #
 # Eviction makes room and reads less, and it costs answers ([lesson 14](14_what_to_forget.ipynb)). Of each text KeyDiff keeps 96 tokens here: sinks, a recent window, and the keys that are least alike. Its records are paid from the same bytes, a record for each seat; so the plan says how many seats it needs.
 # %% [markdown] key="host_read" lang="zh" src="b4821599"
-# 还是一模一样，直到最后一位：没有人被抢占，也就没有人去过那里。手段总得有东西可作用。（方案里有抢占，它才起作用。找一个这样的方案试试。）
+# 还是一模一样，直到最后一位：一次抢占也没有，CPU 内存就一直空着。手段总得有东西可作用。（方案里有抢占，它才起作用。找一个这样的方案试试。）
 #
 # ### 遗忘
 #
-# 淘汰腾出空间，也读得少，代价是答案（[第 14 课](14_what_to_forget.ipynb)）。这里 KeyDiff 每篇文本留 96 个 token：汇点、近期窗口，以及彼此最不像的 key。它的记录也从同一份字节里出，每个席位一份，所以方案要说明需要几个席位。
+# 淘汰能腾出空间，也能少读，代价是答案可能出错（[第 14 课](14_what_to_forget.ipynb)）。这里 KeyDiff 每篇文本留 96 个 token：汇点、近期窗口，以及彼此最不像的 key。它的记录也从同一份字节里出，每个席位一份，所以方案要说明需要几个席位。
 
 # %% key="lever_evict"
 from minikv.engine import EvictionParams
@@ -394,14 +394,14 @@ show_where(int8, best, other)
 #
 # ## Break it
 #
-# Nothing is as fast as forgetting. StreamingLLM keeps the sinks and the last words, a tenth of the longest text:
-# %% [markdown] key="together_read" lang="zh" src="b1a40456"
+# The more a plan forgets, the less its steps read. StreamingLLM keeps the sinks and the last tokens, a tenth of the longest text:
+# %% [markdown] key="together_read" lang="zh" src="92c18dd6"
 # 单独用时，草稿和 KeyDiff 各省约四分之一。加在 int8 上，草稿还能省五分之一，KeyDiff 却不到十分之一：它腾的是空间，而空间已经有了。（两样同时用，引擎会拒绝，并说明原因。）
 # 58 分的意思是：这些秒数里，最多还能省 42%。而下限的 0.297 秒里，有 0.25 秒是在等最后一批请求到来。
 #
 # ## 弄坏它
 #
-# 忘得越多越快。StreamingLLM 只留汇点和最后的词，大约是最长文本的十分之一：
+# 忘得越多，一步读得越少。StreamingLLM 只留汇点和最后的 token，大约是最长文本的十分之一：
 
 # %% key="break"
 tenth = task.max_model_len // 10
@@ -411,11 +411,11 @@ show_runs(int8, other, eager)
 print(eager.text(t("lang")))
 
 # %% [markdown] key="break_read" lang="en"
-# Faster than the plans above it, and worth nothing: 11 of 36 answers are right. On a dashboard of tokens a second this is progress.
+# Faster than the two above it, and worth nothing: 11 of 36 answers are right. On a dashboard of tokens a second this is progress.
 #
 # Now the same policy with the same room, and one difference: it forgets only when a whole prompt has been read (`prefill_chunk=512`). What do you expect of its answers?
-# %% [markdown] key="break_read" lang="zh" src="23dc0a8e"
-# 比上面的方案都快，却一文不值：36 个答案只对了 11 个。如果仪表盘上只有每秒多少 token，这就是进步。
+# %% [markdown] key="break_read" lang="zh" src="38248316"
+# 比表里上面两个都快，却一文不值：36 个答案只对了 11 个。如果仪表盘上只有每秒多少 token，这就是进步。
 #
 # 同样的策略，同样的空间，只改一处：整个提示词读完了才开始忘（`prefill_chunk=512`）。你预计它的答案会怎样？
 
@@ -456,7 +456,7 @@ show(figure, text="\n".join([t("scores_head"), *lines]), caption=t("scores_capti
 #
 # Every run that you add is kept in a file on this machine, with its plan, so that you can run it again. There is nobody else on it.
 # %% [markdown] key="scores_read" lang="zh" src="07dd8f98"
-# 有一样手段快到三倍，有两样各省四分之一，还有两样毫无作用。是哪一样，运行之前纸上就写着：最长的请求，fp32 只放得下一条，int8 能放六条。
+# 有一样手段快到三倍，有两样各省四分之一，还有两样毫无作用。哪一样最有用，运行之前纸上就写着：最长的请求，fp32 只放得下一条，int8 能放六条。
 #
 # ## 你的排行榜
 #
@@ -514,13 +514,13 @@ print(yours.explain(t("lang")))
 show_runs(*(serve(yours, plan) for plan in (Plan(label=t("plan_naive")), Plan(kv_dtype="int8", label="int8"))))
 
 # %% [markdown] key="models_read" lang="en"
-# Latents are small, and ten requests over a quarter of a second are no crowd: the naive plan has 85 already. int8 wins a point, and two of the 66 expected tokens. An answer counts up to its first token that differs from what the model says with everything kept.
+# Latents are small, and ten requests over a quarter of a second are no crowd: the naive plan has 85 already. int8 wins a point, and loses two of the 66 expected tokens. An answer counts up to its first token that differs from what the model says with everything kept.
 # (`scaled=True` makes the card small enough for a tiny model, as above. For a model of your own leave it out.)
 #
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="models_read" lang="zh" src="a793629e"
+# %% [markdown] key="models_read" lang="zh" src="b869b16b"
 # 潜在向量本来就小，四分之一秒里来十个请求也不算挤：默认方案已经有 85 分。int8 多得一分，66 个应有的 token 里丢了两个。一个答案与模型什么都不忘时所说的比，从第一个不同的 token 起就不算。
 # （`scaled=True` 把卡按小模型缩小，和上面一样。用自己的模型时不要加。）
 #

@@ -127,11 +127,11 @@ predict("blocks_in_mb", ...)
 predict("cache_gb", ...)
 
 # %% [markdown] key="factor" lang="en"
-# ## 1. A factor dropped
+# ## A factor dropped
 #
 # The bytes of a block are a product of six numbers:
-# %% [markdown] key="factor" lang="zh" src="7d4a7d3b"
-# ## 1. 丢了一个因子
+# %% [markdown] key="factor" lang="zh" src="72a1da5f"
+# ## 丢了一个因子
 #
 # 一个块的字节数是六个数的乘积：
 
@@ -197,12 +197,12 @@ for id, written in rows.items():
 show(errata_table(t("lang"), slip="factor"))
 
 # %% [markdown] key="unit" lang="en"
-# ## 2. MB is not MiB
+# ## MB is not MiB
 #
 # MB is 10^6 bytes and MiB is 2^20.
 # The gap grows with the prefix:
-# %% [markdown] key="unit" lang="zh" src="5cdd9d09"
-# ## 2. MB 不是 MiB
+# %% [markdown] key="unit" lang="zh" src="0c16da60"
+# ## MB 不是 MiB
 #
 # MB 是 10^6 字节，MiB 是 2^20 字节。
 # 单位前缀越大，差得越多：
@@ -239,12 +239,12 @@ print(f"{t('in_all'):>14} = {total:,} B = {total / 1e6:.2f} MB = {total / MIB:.2
 show(errata_table(t("lang"), slip="unit"))
 
 # %% [markdown] key="neighbour" lang="en"
-# ## 3. A number that contradicts its neighbour
+# ## A number that contradicts its neighbour
 #
 # These need no knowledge of GPUs.
 # Take two numbers that stand beside each other and ask whether both can be true.
-# %% [markdown] key="neighbour" lang="zh" src="96232e35"
-# ## 3. 与旁边的数矛盾
+# %% [markdown] key="neighbour" lang="zh" src="80e12315"
+# ## 与旁边的数矛盾
 #
 # 这一类不需要懂 GPU。
 # 取相邻的两个数，问一句：它们能同时成立吗？
@@ -286,25 +286,25 @@ print(t("blocks_gained", count=in_62_gb - in_27_gb))
 # %% [markdown] key="neighbour_why" lang="en"
 # The first line takes 10 GB for the peak, which is what the activations add.
 # The formula wants the peak itself, 45 GB.
-# Section 5 below comes back to it.
-# %% [markdown] key="neighbour_why" lang="zh" src="439871ca"
+# "A definition mistaken" below comes back to it.
+# %% [markdown] key="neighbour_why" lang="zh" src="20ef0d59"
 # 第一行把峰值当成 10 GB，那其实是激活新增的部分。
 # 公式要的是峰值本身，45 GB。
-# 下面第 5 节再细说。
+# 下面“定义弄错”一节再细说。
 
 # %% key="neighbour_table"
 show(errata_table(t("lang"), slip="neighbour"))
 
 # %% [markdown] key="scope" lang="en"
-# ## 4. A formula used outside its scope
+# ## A formula used outside its scope
 #
 # A formula holds for some models, on some GPUs, under some conditions.
 # Copied without them, it still gives a number.
 #
 # The first is `hidden_size // num_attention_heads`.
 # [LMCache #688](https://github.com/LMCache/LMCache/issues/688) reports a public calculator that used it for Qwen3-4B.
-# %% [markdown] key="scope" lang="zh" src="5242d3bb"
-# ## 4. 公式用出了范围
+# %% [markdown] key="scope" lang="zh" src="42afba47"
+# ## 公式用出了范围
 #
 # 公式只对某些模型、某些 GPU、某些条件成立。
 # 不带条件照抄，它照样给你一个数。
@@ -536,15 +536,15 @@ for utilization in (0.9, 0.95, 0.98):
 show(errata_table(t("lang"), slip="scope"))
 
 # %% [markdown] key="definition" lang="en"
-# ## 5. A definition mistaken
+# ## A definition mistaken
 #
 # `peak`, `used`, `utilization`, `block`: each is a word with one meaning, and each was given another.
 #
 # Here is the life of a card with 80 GB, in GB that torch has allocated.
 # The weights are 35, a warm-up adds 10 and gives them back.
 # Where there is a GPU, the cell after it repeats this with 70 and 20 MiB.
-# %% [markdown] key="definition" lang="zh" src="43271b7e"
-# ## 5. 定义弄错
+# %% [markdown] key="definition" lang="zh" src="8a9f67ac"
+# ## 定义弄错
 #
 # `peak`、`used`、`utilization`、`block`：每个词只有一个意思，却都被当成过别的。
 #
@@ -641,14 +641,14 @@ for size in (8, 16, 32, 64):
 show(errata_table(t("lang"), slip="definition"))
 
 # %% [markdown] key="stale" lang="en"
-# ## 6. True once
+# ## True once
 #
 # These were right for a version that is no longer installed.
 # An MLA token in DeepSeek-V3 costs one thing up to transformers 5.14 and another since 5.15.
 # We ran small models on 5.14.1, 5.15, 5.17, 5.18 and 5.23: 5.17 still expands the cache of DeepSeek-V3.2 and GLM-5, 5.18 and 5.23 keep latents there too.
 # Here are the two layouts for DeepSeek-V3:
-# %% [markdown] key="stale" lang="zh" src="45510ec5"
-# ## 6. 曾经正确
+# %% [markdown] key="stale" lang="zh" src="880d9134"
+# ## 曾经正确
 #
 # 这些说法对某个旧版本是对的，只是那个版本没人装了。
 # DeepSeek-V3 的一个 MLA token，transformers 5.14 及以前是一个数，5.15 起是另一个。
@@ -708,12 +708,12 @@ print(t("tokens_line", generated=sequence - prompt.shape[1], sequence=sequence, 
 show(errata_table(t("lang"), slip="stale"))
 
 # %% [markdown] key="source" lang="en"
-# ## 7. No such thing
+# ## No such thing
 #
 # Models that nobody can load, figures that no card has, and a speed-up without a source.
 # Most of these take one multiplication or one look at a config: 80 layers of 4,096 are called a 70B model, and a board with 204.8 GB/s is given 900.
-# %% [markdown] key="source" lang="zh" src="3355a7a6"
-# ## 7. 查无此物
+# %% [markdown] key="source" lang="zh" src="7d43f41b"
+# ## 查无此物
 #
 # 加载不了的模型，哪块板卡都没有的指标，没有出处的加速比。
 # 大多只要乘一次，或者看一眼配置：80 层、宽 4,096 被称作 70B 模型，204.8 GB/s 的板卡被写成 900。
@@ -730,12 +730,12 @@ show(errata_table(t("lang"), slip="source"))
 # %% [markdown] key="break" lang="en"
 # ## Break it
 #
-# Give the planner the wrong block of section 1, half of the right one.
+# Give the planner the wrong block of "A factor dropped", half of the right one.
 # Everything else stays: a Qwen3-8B on an A100, with the pool that the planner allows.
-# %% [markdown] key="break" lang="zh" src="1ed4ecc9"
+# %% [markdown] key="break" lang="zh" src="29b5461c"
 # ## 弄坏它
 #
-# 把第 1 节里错误的块交给规划器，它只有正确值的一半。
+# 把“丢了一个因子”一节里错误的块交给规划器，它只有正确值的一半。
 # 其余不变：A100 上的 Qwen3-8B，块池大小由规划器给出。
 
 # %% key="break_block"

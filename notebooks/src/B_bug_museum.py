@@ -108,12 +108,12 @@ predict("addressable", ...)
 # `check_holders` 检查它是否成立，`BlockManager.check_invariants()` 会替你调用它。
 
 # %% [markdown] key="hit_seen" lang="en"
-# ## 1. A hit that leaves no question
+# ## Exhibit 1: A hit that leaves no question
 #
 # - **Seen**: 513 times the same prompt, exactly one block long: `CUDA error: invalid configuration argument`. [nano-vllm #114](https://github.com/GeeeekExplorer/nano-vllm/issues/114), again in [#144](https://github.com/GeeeekExplorer/nano-vllm/issues/144)
 # - **Here**: the faulty rule in our own lines. It counts every full block that is found in the cache.
-# %% [markdown] key="hit_seen" lang="zh" src="743485f5"
-# ## 1. 命中得一个问题也不剩
+# %% [markdown] key="hit_seen" lang="zh" src="d41826cb"
+# ## 展品 1：命中得一个问题也不剩
 #
 # - **现象**：同一个提示词提交 513 次，长度正好一个块，报 `CUDA error: invalid configuration argument`。[nano-vllm #114](https://github.com/GeeeekExplorer/nano-vllm/issues/114)，后来 [#144](https://github.com/GeeeekExplorer/nano-vllm/issues/144) 又遇到
 # - **这里**：我们自己写的错误规则：缓存里找得到的满块，个个都算命中。
@@ -171,12 +171,12 @@ for num_tokens in (size - 1, size, size + 1, 2 * size):
 # - **性质**：*对任何提示词，命中的长度都小于提示词的长度*。（[第 09 课](09_pages_and_blocks.ipynb)）
 
 # %% [markdown] key="stale_seen" lang="en"
-# ## 2. A count that is older than the cache
+# ## Exhibit 2: A count that is older than the cache
 #
 # - **Seen**: `IndexError` under load, after a preemption: a sequence of 465 tokens gets the range 256 to 721. [nano-vllm #210](https://github.com/GeeeekExplorer/nano-vllm/pull/210). In vLLM the same mistake raised nothing: it gave wrong text. [vLLM #18957](https://github.com/vllm-project/vllm/pull/18957)
 # - **Here**: the faulty rule in our own lines. The work is counted first, and the cache is asked afterwards.
-# %% [markdown] key="stale_seen" lang="zh" src="9938b3ef"
-# ## 2. 比缓存还旧的计数
+# %% [markdown] key="stale_seen" lang="zh" src="ab3ec544"
+# ## 展品 2：比缓存还旧的计数
 #
 # - **现象**：高负载下，抢占之后报 `IndexError`：一条 465 个 token 的序列，要算的范围竟是 256 到 721。[nano-vllm #210](https://github.com/GeeeekExplorer/nano-vllm/pull/210)。同样的错误在 vLLM 里不报错，而是给出错误的文本：[vLLM #18957](https://github.com/vllm-project/vllm/pull/18957)
 # - **这里**：我们自己写的错误规则：先数要算多少，再去问缓存。
@@ -242,12 +242,12 @@ print(t("slots_line", count=len(manager.slot_mapping("S", start, len(text)))))
 # 第二行更糟：有 256 个 token 谁也没算，却没有任何下标越界。
 
 # %% [markdown] key="double_seen" lang="en"
-# ## 3. Given back by somebody who no longer held it
+# ## Exhibit 3: Given back by somebody who no longer held it
 #
 # - **Seen**: `ValueError: Double free!` with beam search or several samples, once the text is longer than the model's sliding window. [vLLM #1556](https://github.com/vllm-project/vllm/issues/1556), found in [#3347](https://github.com/vllm-project/vllm/pull/3347)
 # - **Here**: the faulty rule in our own lines, on our pool. Behind the window a table names old blocks again, in a ring; a sequence gives back every block that its table names.
-# %% [markdown] key="double_seen" lang="zh" src="06ae2492"
-# ## 3. 已经不持有，却还了一次
+# %% [markdown] key="double_seen" lang="zh" src="05c64e8c"
+# ## 展品 3：已经不持有，却还了一次
 #
 # - **现象**：束搜索或多次采样时，文本一旦超过模型的滑动窗口，就报 `ValueError: Double free!`。[vLLM #1556](https://github.com/vllm-project/vllm/issues/1556)，原因见 [#3347](https://github.com/vllm-project/vllm/pull/3347)
 # - **这里**：我们自己写的错误规则，用的是本包的块池。超出窗口后，块表循环使用旧块，同一个块号会再次出现；序列结束时，表里写了哪些块就还哪些块。
@@ -352,12 +352,12 @@ for named in (5, window):  # 先还块表里写的全部，再换成只还窗口
 # - **性质**：*一个块的引用计数，等于持有它的块表数*（上面的公式）。子序列一结束它就被破坏。重复释放要等父序列结束才发生；在此期间块 0 已经归了别人，父序列读的是别人的 K 和 V。
 
 # %% [markdown] key="leak_seen" lang="en"
-# ## 4. A refusal that keeps something
+# ## Exhibit 4: A refusal that keeps something
 #
 # - **Seen**: a server takes itself for idle, adds up its slots, and stops: `memory leak detected! ... mamba_available_size=315, mamba_evictable_size=138`, of 454. [SGLang #16067](https://github.com/sgl-project/sglang/pull/16067)
 # - **Here**: the faulty rule in our own lines, on two of our pools. A hybrid model needs a state slot and token blocks; the slot is taken first, then the blocks are refused.
-# %% [markdown] key="leak_seen" lang="zh" src="0efe49ee"
-# ## 4. 拒绝了，却没有还干净
+# %% [markdown] key="leak_seen" lang="zh" src="1dc4b937"
+# ## 展品 4：拒绝了，却没有还干净
 #
 # - **现象**：服务器以为自己空闲，清点槽位后退出：`memory leak detected! ... mamba_available_size=315, mamba_evictable_size=138`，总数是 454。[SGLang #16067](https://github.com/sgl-project/sglang/pull/16067)
 # - **这里**：我们自己写的错误规则，用本包的两个块池。混合模型既要一个状态槽位，又要 token 块；先拿到了槽位，接着块却不够。
@@ -430,12 +430,12 @@ hybrid.check_invariants()
 # SGLang 自己的检查尽了责：把空闲的、缓存的、受保护的加起来，少了一个槽位。只是它要等服务器认为自己空闲时才运行，而这条性质在第一次拒绝时就能发现。
 
 # %% [markdown] key="large_seen" lang="en"
-# ## 5. A request that waits for itself
+# ## Exhibit 5: A request that waits for itself
 #
 # - **Seen**: `AssertionError: scheduled_seqs`, and the whole engine is gone: the prompt fills the cache, and the first new token needs one block more. [nano-vllm #274](https://github.com/GeeeekExplorer/nano-vllm/issues/274). The cure that the report proposes, to wait and try again, hangs forever, as [#277](https://github.com/GeeeekExplorer/nano-vllm/pull/277) found out
 # - **Here**: the faulty rule in our own lines. Whoever lacks a block preempts another sequence, and the last one preempts itself.
-# %% [markdown] key="large_seen" lang="zh" src="f2d5c6a6"
-# ## 5. 等自己让位的请求
+# %% [markdown] key="large_seen" lang="zh" src="2bc8378d"
+# ## 展品 5：等自己让位的请求
 #
 # - **现象**：`AssertionError: scheduled_seqs`，整个引擎退出：提示词占满缓存，第一个新 token 还要一个块。[nano-vllm #274](https://github.com/GeeeekExplorer/nano-vllm/issues/274)。报告里建议的办法是等一等再试，而 [#277](https://github.com/GeeeekExplorer/nano-vllm/pull/277) 发现这样会永远挂住
 # - **这里**：我们自己写的错误规则：缺块的就抢占别人，只剩自己时就抢占自己。
@@ -468,12 +468,12 @@ except MiniKVError as error:
 # - **性质**：*只要有活，每一步都会算出点什么*。`assert scheduled_seqs` 说的正是这句话，只是还得让它成立。（[第 11 课](11_the_engine.ipynb)）
 
 # %% [markdown] key="salt_seen" lang="en"
-# ## 6. An adapter with the name of a tenant
+# ## Exhibit 6: An adapter with the name of a tenant
 #
 # - **Seen**: a request without an adapter gets the K and V that a LoRA adapter computed. [vLLM #44701](https://github.com/vllm-project/vllm/issues/44701), shown on an A100
 # - **Here**: the faulty rule in our own lines. The adapter's name and the tenant's salt go into one list, and what is absent leaves no trace.
-# %% [markdown] key="salt_seen" lang="zh" src="70796637"
-# ## 6. 与租户同名的适配器
+# %% [markdown] key="salt_seen" lang="zh" src="31c7af79"
+# ## 展品 6：与租户同名的适配器
 #
 # - **现象**：没有用适配器的请求，拿到了某个 LoRA 适配器算出的 K 和 V。[vLLM #44701](https://github.com/vllm-project/vllm/issues/44701)，报告者在 A100 上演示过
 # - **这里**：我们自己写的错误规则：适配器名和租户的 salt 放进同一个列表，没有的那一个不留痕迹。
@@ -509,12 +509,12 @@ for name in (one_list, two_places):
 # - **性质**：*两个请求的名字相同，当且仅当每一部分都相同*。用分隔符拼字符串同样会违反它：名字里可能就有分隔符。（练习 B.3；摘要为什么用 SHA-256，为什么还要比较 token，见[第 09 课](09_pages_and_blocks.ipynb)）
 
 # %% [markdown] key="others_seen" lang="en"
-# ## 7. Somebody else's bytes
+# ## Exhibit 7: Somebody else's bytes
 #
 # - **Seen**: a second program on the card, and the engine ends in `assert num_kvcache_blocks > 0`: `total * 0.4 - used` is negative. [nanovllm-voxcpm #27](https://github.com/a710128/nanovllm-voxcpm/pull/27) wants this process alone to be counted
 # - **Here**: the sum itself, with figures of our own: a card of 24 GiB, 40 % of it for us, weights of 4 GiB, 1 GiB of activations.
-# %% [markdown] key="others_seen" lang="zh" src="6c4dcdd8"
-# ## 7. 别人的字节
+# %% [markdown] key="others_seen" lang="zh" src="a94b62dc"
+# ## 展品 7：别人的字节
 #
 # - **现象**：显卡上还有另一个程序，引擎就停在 `assert num_kvcache_blocks > 0`：`total * 0.4 - used` 成了负数。[nanovllm-voxcpm #27](https://github.com/a710128/nanovllm-voxcpm/pull/27) 主张只算本进程
 # - **这里**：就是这个算式，数字是我们取的：24 GiB 的显卡，我们用 40%，权重 4 GiB，激活 1 GiB。
@@ -546,12 +546,12 @@ print({name: round(value / GIB, 2) for name, value in rows[12].as_dict().items()
 # - **性质**：*块池永远不大于扣除激活之后的空闲显存*。两种意思都需要它。（[第 08 课](08_allocate_kv_cache.ipynb)）
 
 # %% [markdown] key="heads_seen" lang="en"
-# ## 8. Half a head for each GPU
+# ## Exhibit 8: Half a head for each GPU
 #
 # - **Seen**: a model with 4 KV heads on 8 GPUs loads without a word, and the first forward ends in `shape '[4, 178, -1, 128]' is invalid for input of size 45568`. [transformers #48307](https://github.com/huggingface/transformers/issues/48307)
 # - **Here**: torch as it is installed, and the shapes of the report (a Qwen3-VL; the Qwen3-30B-A3B of the second cell has the same heads).
-# %% [markdown] key="heads_seen" lang="zh" src="a01ebc9e"
-# ## 8. 每块 GPU 半个头
+# %% [markdown] key="heads_seen" lang="zh" src="3d14f357"
+# ## 展品 8：每块 GPU 半个头
 #
 # - **现象**：4 个 KV 头的模型放到 8 块 GPU 上，加载时一声不吭，第一次前向计算就报 `shape '[4, 178, -1, 128]' is invalid for input of size 45568`。[transformers #48307](https://github.com/huggingface/transformers/issues/48307)
 # - **这里**：安装好的 torch 本身，形状取自报告（那是 Qwen3-VL；第二个单元格里的 Qwen3-30B-A3B 头数相同）。
@@ -593,12 +593,12 @@ for tp in (1, 4, 8, 16):
 # - **性质**：*每个 rank 的头数都是整数，至少一个，每个头都有地方放*；除不开的，在加载模型时就拒绝。（[第 12 课](12_beyond_one_gpu.ipynb)）
 
 # %% [markdown] key="int_seen" lang="en"
-# ## 9. A page number times a stride
+# ## Exhibit 9: A page number times a stride
 #
 # - **Seen**: `illegal memory access` after a while under load, blamed on some later kernel. The crash came whenever block numbers passed about 7,767. [vLLM #47671](https://github.com/vllm-project/vllm/pull/47671)
 # - **Here**: the multiplication of the kernel, in torch's 32-bit integers: a page of 480 tokens with 576 elements each.
-# %% [markdown] key="int_seen" lang="zh" src="b208e666"
-# ## 9. 页号乘以步幅
+# %% [markdown] key="int_seen" lang="zh" src="d3dbaa7f"
+# ## 展品 9：页号乘以步幅
 #
 # - **现象**：高负载跑一阵后报 `illegal memory access`，报错的还是后面某个不相干的 kernel。只要块号超过 7,767 左右就崩溃。[vLLM #47671](https://github.com/vllm-project/vllm/pull/47671)
 # - **这里**：就是 kernel 里的那次乘法，用 torch 的 32 位整数来做：一页 480 个 token，每个 576 个元素。
@@ -641,12 +641,12 @@ print(t("slots_are", dtype=manager.slot_mapping("with adapter", 0, 40).dtype))
 # - **性质**：*块池最后一个元素的偏移量，kernel 算的和 Python 算的一样*。拿最大的块池的最后一页测一次就够，而且不占内存：只是算术。（[第 10 课](10_kernels.ipynb)）
 
 # %% [markdown] key="mask_seen" lang="en"
-# ## 10. A mask for keys that are gone
+# ## Exhibit 10: A mask for keys that are gone
 #
 # - **Seen**: a model that forgets writes "- - - - - -" as soon as it forgets. [VeloxQuant-MLX #370](https://github.com/rajveer43/VeloxQuant-MLX/issues/370): the prompt's keys were thinned out *before* its own attention, which was then asked for "causal"
 # - **Here**: that rule in our own lines, with 8 queries and 5 keys; then torch as it is installed, whose `is_causal` counts from the other corner.
-# %% [markdown] key="mask_seen" lang="zh" src="9b85d2aa"
-# ## 10. 给已经不在的 key 配掩码
+# %% [markdown] key="mask_seen" lang="zh" src="796ba89d"
+# ## 展品 10：给已经不在的 key 配掩码
 #
 # - **现象**：会淘汰的模型一开始淘汰，就只写“- - - - - -”。[VeloxQuant-MLX #370](https://github.com/rajveer43/VeloxQuant-MLX/issues/370)：提示词的 key 在它自己的注意力**之前**就被删去一部分，而注意力用的掩码还是“causal”
 # - **这里**：先是我们自己写的这条规则，8 个 query、5 个 key；然后是安装好的 torch，它的 `is_causal` 从另一个角算起。

@@ -254,7 +254,7 @@ for link in (12, 25, 50):
 # %% [markdown] key="swap_read" lang="zh" src="68e6fb3b"
 # 预填充比这个速度快，就重新计算。与序列的长短无关。见[第 12 课](12_beyond_one_gpu.ipynb)。
 #
-# ### 14. 解码时 GPU 为什么在等？批大一点有用吗？
+# ### 14. 解码时 GPU 为什么在等？batch 大一点有用吗？
 
 # %% key="roofline"
 from minikv.plan import find_gpu
@@ -270,7 +270,7 @@ for batch in (1, 16, 108):
 #
 # ### 15. When does eviction pay?
 # %% [markdown] key="roofline_read" lang="zh" src="530b282b"
-# 权重读一次，全批共用；缓存只为自己那条序列读，这部分怎样也改善不了。见[第 04 课](04_the_roofline.ipynb)。
+# 权重读一次，整个 batch 共用；缓存只为自己那条序列读，这部分怎样也改善不了。见[第 04 课](04_the_roofline.ipynb)。
 #
 # ### 15. 什么时候值得淘汰？
 
@@ -283,7 +283,7 @@ for batch, context in ((1, 4_096), (1, 131_072), (64, 4_096)):
 # %% [markdown] key="eviction_read" lang="en"
 # Where the cache is most of what a step reads: long texts, or many sequences. At batch 1 and 4K there is nothing to win but quality to lose. (The last column is an upper bound: bytes alone.) [Lesson 14](14_what_to_forget.ipynb).
 # %% [markdown] key="eviction_read" lang="zh" src="c72a587e"
-# 一步读的字节里缓存占大头时才值得：文本长，或者序列多。批为 1、长 4K 时无利可图，只会损失质量。（最后一列是上限：只算字节。）见[第 14 课](14_what_to_forget.ipynb)。
+# 一步读的字节里缓存占大头时才值得：文本长，或者序列多。batch 为 1、长 4K 时无利可图，只会损失质量。（最后一列是上限：只算字节。）见[第 14 课](14_what_to_forget.ipynb)。
 
 # %% [markdown] key="explain_text" lang="en"
 # ## Check yourself

@@ -64,7 +64,7 @@
 # | $s$ | 缓存里一个元素的大小（bf16 为 2） | 字节 |
 # | $k$ | 一个 token 在所有层的 K 和 V | 字节 / token |
 # | $n$、$n_i$ | 一条序列（第 $i$ 条）的 token 数 | token |
-# | $b$ | 一批的序列数 | 条 |
+# | $b$ | 一个 batch 的序列数 | 条 |
 # | $P$、$N$ | 块大小；块池的块数 | token / 块；块 |
 # | $W$ | 一步要读的权重 | 字节 |
 # | $\beta$、$\pi$ | 带宽、算力 | 字节/秒、FLOP/秒 |
@@ -178,23 +178,23 @@ print(t("f13", block=0, tables=sum(0 in table for table in tables), holders=mana
 # |---|---|---|---|
 # | 14 | bytes for the pool: all memory $T$, share $u$, taken $o$, peak and current of torch's allocator $p$ and $c$, all in bytes | $\lfloor T \, u \rfloor - o - p + c$ | [08](08_allocate_kv_cache.ipynb) |
 # | 15 | its blocks, $A$ being line 14 | $N = \lfloor A / (P \, k) \rfloor$ | [08](08_allocate_kv_cache.ipynb) |
-# | 16 | the same share $f$ elsewhere, in the order minikv, vLLM, SGLang, TensorRT-LLM; $o$: taken before loading, $w$ weights, $a$ activations | $fT - o - w - a$, $\;fT - w - a$, $\;f(T - o) - w$, $\;f(T - o - w - a)$ | [D](D_other_engines.ipynb) |
+# | 16 | the same share $f$ elsewhere, in the order minikv, vLLM, SGLang, TensorRT-LLM; in bytes $T$ as above, $o$ taken before loading, $w$ weights, $a$ activations | $fT - o - w - a$, $\;fT - w - a$, $\;f(T - o) - w$, $\;f(T - o - w - a)$ | [D](D_other_engines.ipynb) |
 # | 17 | bytes read and written when a cache grows by joining, for $g$ tokens after a prompt of $n$ | $b \, k \, g \, (2n + g + 1)$ | [07](07_allocate_once.ipynb) |
 # | 18 | the same, written to slots | $2 \, b \, k \, g$ | [07](07_allocate_once.ipynb) |
 # | 19 | what torch's allocator gives for a request of $x$ bytes; a segment for it | $512 \lceil x / 512 \rceil$; 2 MiB up to 1 MiB, 20 MiB below 10 MiB, then in steps of 2 MiB | [07](07_allocate_once.ipynb) |
-# | 20 | used on the GPU $G$, with allocated $A$, pinned $Q$, reserved $R$: live, pinned, returnable, outside torch | $G = A + Q + (R - A - Q) + (G - R)$ | [16](16_where_did_6gb_go.ipynb) |
-# %% [markdown] key="memory" lang="zh" src="3e4a7f6b"
+# | 20 | bytes used on the GPU $G$, with allocated $A$, pinned $Q$, reserved $R$: live, pinned, returnable, outside torch | $G = A + Q + (R - A - Q) + (G - R)$ | [16](16_where_did_6gb_go.ipynb) |
+# %% [markdown] key="memory" lang="zh" src="5434fb5d"
 # ## 一块 GPU 的显存
 #
 # | | 算什么 | 公式 | 课 |
 # |---|---|---|---|
 # | 14 | 块池的字节数。除比例 $u$ 外，各项也以字节计：全部显存 $T$，已占用 $o$，torch 分配器的峰值 $p$ 和当前值 $c$ | $\lfloor T \, u \rfloor - o - p + c$ | [08](08_allocate_kv_cache.ipynb) |
 # | 15 | 块数，$A$ 是第 14 行的结果 | $N = \lfloor A / (P \, k) \rfloor$ | [08](08_allocate_kv_cache.ipynb) |
-# | 16 | 同样的比例 $f$，依次为 minikv、vLLM、SGLang、TensorRT-LLM；$o$ 加载前已占用，$w$ 权重，$a$ 激活 | $fT - o - w - a$，$fT - w - a$，$f(T - o) - w$，$f(T - o - w - a)$ | [D](D_other_engines.ipynb) |
+# | 16 | 同样的比例 $f$，依次为 minikv、vLLM、SGLang、TensorRT-LLM；以字节计，$T$ 同上，$o$ 加载前已占用，$w$ 权重，$a$ 激活 | $fT - o - w - a$，$fT - w - a$，$f(T - o) - w$，$f(T - o - w - a)$ | [D](D_other_engines.ipynb) |
 # | 17 | 靠拼接增长的缓存，提示词 $n$ 个 token 之后再来 $g$ 个，读写的字节 | $b \, k \, g \, (2n + g + 1)$ | [07](07_allocate_once.ipynb) |
 # | 18 | 同样的 token，写入槽位 | $2 \, b \, k \, g$ | [07](07_allocate_once.ipynb) |
 # | 19 | 申请 $x$ 字节，torch 的分配器给多少；为它开的段多大 | $512 \lceil x / 512 \rceil$；1 MiB 以内开 2 MiB，不到 10 MiB 开 20 MiB，再大则取 2 MiB 的整数倍 | [07](07_allocate_once.ipynb) |
-# | 20 | GPU 上的总占用 $G$；已分配 $A$，被钉住 $Q$，已保留 $R$。四项依次是：存活、被钉住、可归还、torch 之外 | $G = A + Q + (R - A - Q) + (G - R)$ | [16](16_where_did_6gb_go.ipynb) |
+# | 20 | GPU 上的总占用 $G$，字节；已分配 $A$，被钉住 $Q$，已保留 $R$。四项依次是：存活、被钉住、可归还、torch 之外 | $G = A + Q + (R - A - Q) + (G - R)$ | [16](16_where_did_6gb_go.ipynb) |
 
 # %% key="memory_code"
 from minikv.memory import CachingAllocator
@@ -233,15 +233,15 @@ print(t("f20", live=live, pinned=pinned, returnable=reserved - live - pinned, re
 # | 23 | tokens from which attention costs more than the weights | $\lfloor p / a \rfloor + 1$, with $p$ of line 21 and $a$ of line 22 | [01](01_why_a_cache.ipynb) |
 # | 24 | the ridge point, in FLOP a byte | $\pi / \beta$ | [04](04_the_roofline.ipynb) |
 # | 25 | intensity of a decode step, in FLOP a byte; $a$ as in line 22, $f$: line 21 and the output layer | $b \, (f + n \, a) / (W + b \, n \, k)$ | [04](04_the_roofline.ipynb) |
-# | 26 | its least time; $F$: FLOPs, $M$: bytes of the step | $\max(F / \pi, M / \beta)$ | [04](04_the_roofline.ipynb) |
+# | 26 | its least time, in s; $F$: FLOPs, $M$: bytes of the step | $\max(F / \pi, M / \beta)$ | [04](04_the_roofline.ipynb) |
 # | 27 | tokens a second, $x$ and $y$ in seconds: what a step costs, and what each sequence adds | $b / (x + y \, b)$ | [11](11_the_engine.ipynb) |
 # | 28 | bytes that attention moves in one layer: K and V, queries and results, block tables | $2 H D s \sum n_i + 2 \, b \, H_q D s + 4 \sum \lceil n_i / P \rceil$ | [10](10_kernels.ipynb) |
 # | 29 | attention; $M$ is 0 or $-\infty$ | $\text{softmax}(Q K^{\top} / \sqrt{D} + M) \, V$ | [01](01_why_a_cache.ipynb) |
-# | 30 | the same from parts $j$, each with its own sum | $\ell = \ln \sum_j e^{\ell_j}$, out $= \sum_j e^{\ell_j - \ell} \, \text{out}_j$ | [10](10_kernels.ipynb) |
-# | 31 | swap a sequence out and in, rates $r$ in bytes/s | $n \, k / r_\text{out} + n \, k / r_\text{in}$ | [12](12_beyond_one_gpu.ipynb) |
-# | 32 | compute it again, $v$ tokens/s | $n / v$ | [12](12_beyond_one_gpu.ipynb) |
-# | 33 | prefill speed at which both take as long | $1 / (k / r_\text{out} + k / r_\text{in})$ | [12](12_beyond_one_gpu.ipynb) |
-# %% [markdown] key="time" lang="zh" src="3ff91ae0"
+# | 30 | the same from parts $j$: of each the logarithm $\ell_j$ of its softmax's sum, and its result $\text{out}_j$ | $\ell = \ln \sum_j e^{\ell_j}$, out $= \sum_j e^{\ell_j - \ell} \, \text{out}_j$ | [10](10_kernels.ipynb) |
+# | 31 | swap a sequence out and in, in s; rates $r$ in bytes/s | $n \, k / r_\text{out} + n \, k / r_\text{in}$ | [12](12_beyond_one_gpu.ipynb) |
+# | 32 | compute it again, in s; $v$ tokens/s | $n / v$ | [12](12_beyond_one_gpu.ipynb) |
+# | 33 | prefill speed at which both take as long, in tokens/s | $1 / (k / r_\text{out} + k / r_\text{in})$ | [12](12_beyond_one_gpu.ipynb) |
+# %% [markdown] key="time" lang="zh" src="1323e9d7"
 # ## 一步的时间
 #
 # | | 算什么 | 公式 | 课 |
@@ -251,14 +251,14 @@ print(t("f20", live=live, pinned=pinned, returnable=reserved - live - pinned, re
 # | 23 | 从多少个 token 起，注意力比权重更费算力 | $\lfloor p / a \rfloor + 1$，$p$、$a$ 即第 21、22 行 | [01](01_why_a_cache.ipynb) |
 # | 24 | 拐点（ridge point），FLOP/字节 | $\pi / \beta$ | [04](04_the_roofline.ipynb) |
 # | 25 | 一步解码的算术强度，FLOP/字节；$a$ 即第 22 行，$f$ 是第 21 行再加输出层 | $b \, (f + n \, a) / (W + b \, n \, k)$ | [04](04_the_roofline.ipynb) |
-# | 26 | 这一步至少要多久；$F$、$M$ 是这一步的 FLOP 和字节 | $\max(F / \pi, M / \beta)$ | [04](04_the_roofline.ipynb) |
+# | 26 | 这一步至少要多少秒；$F$、$M$ 是这一步的 FLOP 和字节 | $\max(F / \pi, M / \beta)$ | [04](04_the_roofline.ipynb) |
 # | 27 | 每秒的 token 数；$x$ 是一步的固定开销，$y$ 是每多一条序列的开销，单位都是秒 | $b / (x + y \, b)$ | [11](11_the_engine.ipynb) |
 # | 28 | 一层注意力要搬的字节：K 和 V，query 和结果，块表 | $2 H D s \sum n_i + 2 \, b \, H_q D s + 4 \sum \lceil n_i / P \rceil$ | [10](10_kernels.ipynb) |
 # | 29 | 注意力；$M$ 的元素是 0 或 $-\infty$ | $\text{softmax}(Q K^{\top} / \sqrt{D} + M) \, V$ | [01](01_why_a_cache.ipynb) |
-# | 30 | 分成几份来算，第 $j$ 份有自己的和 | $\ell = \ln \sum_j e^{\ell_j}$，out $= \sum_j e^{\ell_j - \ell} \, \text{out}_j$ | [10](10_kernels.ipynb) |
-# | 31 | 把一条序列换出再换入，$r$ 是速度，字节/秒 | $n \, k / r_\text{out} + n \, k / r_\text{in}$ | [12](12_beyond_one_gpu.ipynb) |
-# | 32 | 重新计算它，每秒 $v$ 个 token | $n / v$ | [12](12_beyond_one_gpu.ipynb) |
-# | 33 | 预填充快到多少，两者一样久 | $1 / (k / r_\text{out} + k / r_\text{in})$ | [12](12_beyond_one_gpu.ipynb) |
+# | 30 | 分成几份来算，第 $j$ 份各有 softmax 分母的对数 $\ell_j$ 和结果 $\text{out}_j$ | $\ell = \ln \sum_j e^{\ell_j}$，out $= \sum_j e^{\ell_j - \ell} \, \text{out}_j$ | [10](10_kernels.ipynb) |
+# | 31 | 把一条序列换出再换入，秒；$r$ 是速度，字节/秒 | $n \, k / r_\text{out} + n \, k / r_\text{in}$ | [12](12_beyond_one_gpu.ipynb) |
+# | 32 | 重新计算它，秒；每秒 $v$ 个 token | $n / v$ | [12](12_beyond_one_gpu.ipynb) |
+# | 33 | 预填充快到多少，两者一样久，token/秒 | $1 / (k / r_\text{out} + k / r_\text{in})$ | [12](12_beyond_one_gpu.ipynb) |
 
 # %% key="time_code"
 from minikv.kernels import decode_traffic, merge_splits
@@ -303,18 +303,18 @@ print(t("f33", speed=break_even_prefill(k, rates.to_host, rates.to_device)))
 # |---|---|---|---|
 # | 34 | capacity of a layer, in tokens: sinks, budget $q$, recent tokens | $C = n_\text{sink} + q + n_\text{recent}$ | [14](14_what_to_forget.ipynb) |
 # | 35 | the most between two steps, evicting every $e$ of them | $C + e - 1$ | [14](14_what_to_forget.ipynb) |
-# | 36 | summed attention of a KV head that $G$ query heads read, over all tokens | $\sum_i \sum_{t \ge i} \sum_g p_{g,t,i} = G \, n$ | [14](14_what_to_forget.ipynb) |
+# | 36 | attention $p$ of query head $g$ at token $t$ to token $i$, summed for a KV head that $G$ query heads read, over all tokens | $\sum_i \sum_{t \ge i} \sum_g p_{g,t,i} = G \, n$ | [14](14_what_to_forget.ipynb) |
 # | 37 | bytes that an eviction gives back to the pool | $(\lceil n / P \rceil - \lceil C / P \rceil) \, P \, k$ | [15](15_eviction_on_mla.ipynb) |
 # | 38 | tokens from which the cache is over half of what a step reads | $W / (b \, k)$ | [15](15_eviction_on_mla.ipynb) |
 # | 39 | share of texts of $n$ tokens that stay the same, if each token changes with probability $p$ | $(1 - p)^n \approx e^{-n p}$ | [13](13_half_the_bytes.ipynb) |
-# %% [markdown] key="fewer" lang="zh" src="282055b0"
+# %% [markdown] key="fewer" lang="zh" src="23ddb97b"
 # ## 少留一些 token
 #
 # | | 算什么 | 公式 | 课 |
 # |---|---|---|---|
 # | 34 | 一层的容量，单位 token：汇点、预算 $q$、近期 token | $C = n_\text{sink} + q + n_\text{recent}$ | [14](14_what_to_forget.ipynb) |
 # | 35 | 每 $e$ 步淘汰一次，两步之间最多有多少 | $C + e - 1$ | [14](14_what_to_forget.ipynb) |
-# | 36 | 一个 KV 头有 $G$ 个 query 头来读，注意力累加到全部 token 上 | $\sum_i \sum_{t \ge i} \sum_g p_{g,t,i} = G \, n$ | [14](14_what_to_forget.ipynb) |
+# | 36 | $p_{g,t,i}$ 是 query 头 $g$ 在 token $t$ 处给 token $i$ 的注意力；一个 KV 头有 $G$ 个 query 头来读，累加到全部 token 上 | $\sum_i \sum_{t \ge i} \sum_g p_{g,t,i} = G \, n$ | [14](14_what_to_forget.ipynb) |
 # | 37 | 一次淘汰归还块池的字节 | $(\lceil n / P \rceil - \lceil C / P \rceil) \, P \, k$ | [15](15_eviction_on_mla.ipynb) |
 # | 38 | 从多少个 token 起，一步读的字节里缓存过半 | $W / (b \, k)$ | [15](15_eviction_on_mla.ipynb) |
 # | 39 | 每个 token 以概率 $p$ 变样，$n$ 个 token 的文本有多大比例完全不变 | $(1 - p)^n \approx e^{-n p}$ | [13](13_half_the_bytes.ipynb) |
@@ -349,22 +349,22 @@ print(t("f39", share=(1 - 0.001) ** 1_000))
 # |---|---|---|---|
 # | 40 | who may run: the blocks of all that run | $\sum_i \lceil n_i / P \rceil \le N$ | [11](11_the_engine.ipynb) |
 # | 41 | the tokens of one step: $d$ decodes, chunks of $c_j$ tokens, budget $M$ | $d + \sum_j c_j \le M$ | [11](11_the_engine.ipynb) |
-# | 42 | a step on a real card, in s: shares $e_\pi$, $e_\beta$ that it reaches, $A / \ell$ for the link, $o$ of overhead | $\max(F / (e_\pi \pi), M / (e_\beta \beta)) + A / \ell + o$ | [17](17_a_fleet_on_paper.ipynb) |
-# | 43 | mean wait in s, at utilisation $\rho = \lambda S$: $\lambda$ requests a second, $S$ seconds each | $\rho \, S / (2 \, (1 - \rho))$ | [17](17_a_fleet_on_paper.ipynb) |
+# | 42 | a step on a real card, in s: line 26 with the shares $e_\pi$, $e_\beta$ that are reached, $A$ bytes over a link of $\ell$ bytes/s, $o$ s of overhead | $\max(F / (e_\pi \pi), M / (e_\beta \beta)) + A / \ell + o$ | [17](17_a_fleet_on_paper.ipynb) |
+# | 43 | mean wait in s if arrivals are random, at utilisation $\rho = \lambda S$: $\lambda$ requests a second, $S$ seconds each | $\rho \, S / (2 \, (1 - \rho))$ | [17](17_a_fleet_on_paper.ipynb) |
 # | 44 | requests in the system; $V$: seconds that each spends there | $\lambda \, V$ | [17](17_a_fleet_on_paper.ipynb) |
-# | 45 | floor of a load, in s: last arrivals at $t$, then arithmetic $C$ or reading $B$, whichever is longer, and the overhead $O$ of the steps | $t + \max(C, B) + O$ | [18](18_capstone.ipynb) |
+# | 45 | floor of a load, all in s: last arrivals at $t$, then arithmetic $C$ or reading $B$, whichever is longer, and the overhead $O$ of the steps | $t + \max(C, B) + O$ | [18](18_capstone.ipynb) |
 # | 46 | score of a run of $X$ seconds, $Y$ of line 45; 0 below the bar or over the budget | $100 \, Y / X$ | [18](18_capstone.ipynb) |
-# %% [markdown] key="fleet" lang="zh" src="934672b0"
+# %% [markdown] key="fleet" lang="zh" src="0448956b"
 # ## 一份负载
 #
 # | | 算什么 | 公式 | 课 |
 # |---|---|---|---|
 # | 40 | 谁能运行：所有运行中序列的块 | $\sum_i \lceil n_i / P \rceil \le N$ | [11](11_the_engine.ipynb) |
 # | 41 | 一步的 token：$d$ 条解码，各段 $c_j$ 个 token，预算 $M$ | $d + \sum_j c_j \le M$ | [11](11_the_engine.ipynb) |
-# | 42 | 真实的卡上一步要多久，秒：算力和带宽各达到 $e_\pi$、$e_\beta$，链路 $A / \ell$，固定开销 $o$ | $\max(F / (e_\pi \pi), M / (e_\beta \beta)) + A / \ell + o$ | [17](17_a_fleet_on_paper.ipynb) |
-# | 43 | 平均排队时间，秒；利用率 $\rho = \lambda S$：每秒 $\lambda$ 个请求，每个 $S$ 秒 | $\rho \, S / (2 \, (1 - \rho))$ | [17](17_a_fleet_on_paper.ipynb) |
+# | 42 | 真实的卡上一步要多少秒：即第 26 行，算力和带宽各只达到 $e_\pi$、$e_\beta$；另有 $A$ 字节走 $\ell$ 字节/秒的链路，固定开销 $o$ 秒 | $\max(F / (e_\pi \pi), M / (e_\beta \beta)) + A / \ell + o$ | [17](17_a_fleet_on_paper.ipynb) |
+# | 43 | 到达随机时的平均排队时间，秒；利用率 $\rho = \lambda S$：每秒 $\lambda$ 个请求，每个 $S$ 秒 | $\rho \, S / (2 \, (1 - \rho))$ | [17](17_a_fleet_on_paper.ipynb) |
 # | 44 | 系统里有多少请求；$V$ 是每个停留的秒数 | $\lambda \, V$ | [17](17_a_fleet_on_paper.ipynb) |
-# | 45 | 一份负载的下限，秒：最后一批在 $t$ 到达，之后是计算 $C$ 与读取 $B$ 中较长的一个，再加各步的固定开销 $O$ | $t + \max(C, B) + O$ | [18](18_capstone.ipynb) |
+# | 45 | 一份负载的下限，都以秒计：最后一批在 $t$ 到达，之后是计算 $C$ 与读取 $B$ 中较长的一个，再加各步的固定开销 $O$ | $t + \max(C, B) + O$ | [18](18_capstone.ipynb) |
 # | 46 | 得分：用了 $X$ 秒，$Y$ 即第 45 行；低于质量线或超出预算则为 0 | $100 \, Y / X$ | [18](18_capstone.ipynb) |
 
 # %% key="fleet_code"

@@ -52,18 +52,18 @@
 #
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
-# | **batch** | batch（一批） | The sequences that one step computes together. | sequences | `minikv.engine.Batch` |
+# | **batch** | batch | The sequences that one step computes together. | sequences | `minikv.engine.Batch` |
 # | **decode (phase)** | 解码 | The steps after the prefill: each reads one token and adds one to the cache. | tokens | `minikv.kernels.paged_decode` |
 # | **induction head** | 归纳头（induction head） | A head that finds an earlier place with the same token and copies what followed there. |  |  |
 # | **KV cache** | KV 缓存 | K and V of all tokens so far, kept so that no step has to compute them again. | bytes | `minikv.plan.CacheSpec.bytes_for` |
 # | **prefill** | 预填充 | The forward over a prompt: many tokens at once, and their K and V go into the cache. | tokens | `minikv.kernels.paged_prefill` |
 # | **query / key / value (vectors)** | query / K / V | What a token looks for, what it can be found by, and what it has to say. | elements | `minikv.kernels.Attention` |
-# %% [markdown] key="words-01" lang="zh" src="dec3c07b"
+# %% [markdown] key="words-01" lang="zh" src="7671fd1f"
 # ## [01 · 没有缓存，生成为什么会越来越慢？](01_why_a_cache.ipynb)
 #
 # | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
 # |---|---|---|---|---|
-# | **batch（一批）** | batch | 同一步里一起计算的那些序列。 | 条 | `minikv.engine.Batch` |
+# | **batch** | batch | 同一步里一起计算的那些序列。别处也写作：批。 | 条 | `minikv.engine.Batch` |
 # | **解码** | decode (phase) | 预填充之后的各步：每步读入一个 token，缓存也多一个。 | token | `minikv.kernels.paged_decode` |
 # | **归纳头（induction head）** | induction head | 这样的头会找到前文里相同的 token，把它后面的内容抄过来。 |  |  |
 # | **KV 缓存** | KV cache | 此前所有 token 的 K 和 V，存着，以后各步就不必重算。别处也写作：键值缓存。 | 字&NoBreak;节 | `minikv.plan.CacheSpec.bytes_for` |
@@ -243,18 +243,20 @@
 # | **detokenize** | 还原为文本 | To turn token numbers back into text, piece by piece while they arrive. |  |  |
 # | **preemption** | 抢占 | Taking all blocks of a running sequence back, so that others can go on; it continues later. |  | `minikv.engine.Scheduler.choose_victim` |
 # | **recompute (after preemption)** | 重新计算 | To compute the K and V of a preempted sequence again, instead of having kept them. | s | `minikv.plan.preemption.recompute_seconds` |
+# | **seat** | 席位 | One of the places for sequences that run at the same time: at most `max_num_seqs`. | sequences | `minikv.engine.Scheduler` |
 # | **step ahead (scheduled before the tokens of the one before it are read)** | 提前的一步（尚未读到上一步的 token 就已调度） | The engine prepares the next step while the GPU still computes this one. |  | `minikv.engine.Scheduler.schedule_ahead` |
 # | **TTFT / TPOT** | 首 token 延迟（TTFT）/ 每 token 延迟（TPOT） | Time from a request to its first token; time from one of its tokens to the next, on average. | s | `minikv.engine.summary` |
-# %% [markdown] key="words-11" lang="zh" src="8e1bd38e"
+# %% [markdown] key="words-11" lang="zh" src="731775a3"
 # ## [11 · 256 个请求怎样共用一份缓存？](11_the_engine.ipynb)
 #
 # | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
 # |---|---|---|---|---|
 # | **分块预填充** | chunked prefill | 长提示词分几段，在几步里算完，同一步里别的序列照常解码。 | token | `minikv.engine.Scheduler.schedule` |
-# | **连续批处理** | continuous batching | 每一步都重新组批：结束的离开，等待的加入。 | 条 | `minikv.engine.Scheduler.schedule` |
+# | **连续批处理** | continuous batching | 每一步都重新组 batch：结束的离开，等待的加入。 | 条 | `minikv.engine.Scheduler.schedule` |
 # | **还原为文本** | detokenize | 把 token 编号变回文字，边生成边还原。别处也写作：反分词。 |  |  |
 # | **抢占** | preemption | 把一条运行中序列的块全部收回，让别的序列继续；它以后再接着算。 |  | `minikv.engine.Scheduler.choose_victim` |
 # | **重新计算** | recompute (after preemption) | 被抢占的序列不保留 K 和 V，回来时重新算一遍。别处也写作：重计算。 | 秒 | `minikv.plan.preemption.recompute_seconds` |
+# | **席位** | seat | 同时运行的序列各占一个，最多 `max_num_seqs` 个。 | 条 | `minikv.engine.Scheduler` |
 # | **提前的一步（尚未读到上一步的 token 就已调度）** | step ahead (scheduled before the tokens of the one before it are read) | GPU 还在算这一步，引擎已经排好下一步。 |  | `minikv.engine.Scheduler.schedule_ahead` |
 # | **首 token 延迟（TTFT）/ 每 token 延迟（TPOT）** | TTFT / TPOT | 从请求到第一个 token 的时间；之后平均每个 token 的时间。别处也写作：首字延迟。 | 秒 | `minikv.engine.summary` |
 
@@ -337,6 +339,19 @@
 # | **困惑度 / 大海捞针测试** | perplexity / needle test | 困惑度衡量模型对一段文本有多意外；大海捞针测试看它能否找出长文中藏着的一个事实。 |  | `minikv.engine.recall.measure_recall` |
 # | **近期窗口 / 滑动窗口** | recent window / sliding window | 最后的若干个 token。近期窗口是淘汰时主动留下的；滑动窗口层则是训练出来就只看这些。别处也写作：滑窗。 | token | `minikv.plan.CacheSpec.window` |
 
+# %% [markdown] key="words-16" lang="en"
+# ## [16 · Where did 6 GB go?](16_where_did_6gb_go.ipynb)
+#
+# | word | Chinese | what it means | unit | the call |
+# |---|---|---|---|---|
+# | **pinned / returnable (of what torch keeps)** | 被钉住 / 可归还 | Free bytes in a segment that something live keeps from going back to the driver; free bytes of segments that `empty_cache()` gives back. Not pinned memory of the host. | bytes | `minikv.memory.retention_cached.CachedMemory` |
+# %% [markdown] key="words-16" lang="zh" src="4635d8cd"
+# ## [16 · 那 6 GB 去哪儿了？](16_where_did_6gb_go.ipynb)
+#
+# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# |---|---|---|---|---|
+# | **被钉住 / 可归还** | pinned / returnable (of what torch keeps) | 被钉住的是段里的空闲字节，同一段还有张量活着，所以还不回驱动；可归还的是 `empty_cache()` 能还掉的空闲段。与 CPU 的锁页内存无关。 | 字&NoBreak;节 | `minikv.memory.retention_cached.CachedMemory` |
+
 # %% [markdown] key="words-17" lang="en"
 # ## [17 · How many GPUs does this traffic need?](17_a_fleet_on_paper.ipynb)
 #
@@ -364,9 +379,11 @@
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
 # | **floor / score** | 下限 / 得分 | The least time that any plan needs; the score is 100 times floor divided by time. | s | `minikv.course.capstone.floor` |
-# %% [markdown] key="words-18" lang="zh" src="28bad0bf"
+# | **quality bar** | 质量线 | The share of right answer tokens that a plan must reach; below it, its score is 0. | 0 to 1 | `minikv.course.capstone.Task` |
+# %% [markdown] key="words-18" lang="zh" src="8a6bae7a"
 # ## [18 · 给定预算，你能承载这份负载吗？](18_capstone.ipynb)
 #
 # | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
 # |---|---|---|---|---|
 # | **下限 / 得分** | floor / score | 任何方案都少不了的时间；得分是下限除以实际用时再乘 100。 | 秒 | `minikv.course.capstone.floor` |
+# | **质量线** | quality bar | 一个方案的答案 token 至少要对多少；低于它，得分就是 0。 | 0 到 1 | `minikv.course.capstone.Task` |

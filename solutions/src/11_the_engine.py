@@ -183,7 +183,7 @@ check("11.3", choose_victim)
 # - `lengths`: of each sequence, how many tokens its last query sees
 # - `sampled_rows`: the places in the row whose logits give a new token: the last one of each sequence that has come to the end of its tokens
 # %% [markdown] key="pack_task" lang="zh" src="0e51e9d4"
-# ## 11.4 混合批的数组
+# ## 11.4 混合 batch 的数组
 #
 # 一步计算第 `i` 条序列的位置 `starts[i]` 到 `ends[i] - 1`：可能是一次解码、一段预填充，也可能是前缀命中之后的提示词。这条序列目前有 `tokens[i]` 个 token，它的块在 `tables[i]` 里。
 # 所有序列首尾相接，排成一行。

@@ -87,7 +87,7 @@ check("14.2", add_mass)
 # %% [markdown] key="choose_task" lang="zh" src="7b2253ee"
 # ## 14.3 谁留下？
 #
-# 一批里的一行，其中的一个 KV 头：`score` 每列一个数，`valid` 说那一列有没有 token（`False` 是左边的填充）。
+# batch 里的一行，其中的一个 KV 头：`score` 每列一个数，`valid` 说那一列有没有 token（`False` 是左边的填充）。
 #
 # 按升序返回要留的列。只看 token，不看填充：
 #
@@ -115,7 +115,7 @@ check("14.3", choose)
 # ### END SOLUTION
 # %% [markdown] key="choose_why" lang="zh" src="e9faed0b"
 # ### BEGIN SOLUTION
-# 在本包里这就是 `minikv.eviction.select`，所有头、所有行一次做完。那里一批的每一行都留同样多的列，因为张量的各行不能长短不一。
+# 在本包里这就是 `minikv.eviction.select`，所有头、所有行一次做完。那里 batch 的每一行都留同样多的列，因为张量的各行不能长短不一。
 # ### END SOLUTION
 
 # %% [markdown] key="evict_task" lang="en"

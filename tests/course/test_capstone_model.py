@@ -88,6 +88,18 @@ def test_mla_and_given_prompts():
     assert run.seconds >= floor(task).seconds
 
 
+def test_of_groups_it_speaks_only_where_it_knows_them(task):
+    """Given prompts come without groups, however much they share: then "0 groups" would be wrong."""
+    given = model_task(task.model, prompts=[[5, 6, 7, 8], [5, 6, 7, 9]], max_tokens=4, scaled=True)
+    for lang, word, count in (("en", "group", "2 requests"), ("zh", "组", "2 个请求")):
+        assert word in task.explain(lang)
+        said = given.explain(lang)
+        assert word not in said
+        assert count in said
+        assert "2 " in said.splitlines()[0]
+        assert "5 " in said.splitlines()[1], "what they share is counted all the same: 3 + 1 + 1"
+
+
 def test_the_clock_says_where_it_comes_from():
     model = small_model()
     said = {

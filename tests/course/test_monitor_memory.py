@@ -1,14 +1,17 @@
 """The memory monitor: every byte of the report by kind, whatever the report, and peaks that stay."""
 
 import random
+import re
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from minikv import LLM
-from minikv.course import monitor
+from minikv.course import monitor, widgets
 from minikv.course.widgets.monitor_memory import FREE, LOOKS, MemoryMonitor, WatchedMemory
+from minikv.engine.graph_memory import GraphMemory
 from minikv.engine.memory_report import MemoryReport
 from minikv.errors import ArgumentError
 from minikv.memory import MemoryStats
@@ -87,15 +90,30 @@ def test_the_view_is_the_report_by_kind(draw):
 
 
 def test_every_kind_has_a_look_of_its_own_in_its_bar():
+    """With eviction's records, or with graphs, which an LLM that evicts does not capture; with host memory on a CPU."""
+    host, graphs = SimpleNamespace(present_bytes=2**20), GraphMemory(3, 2**20, 2**20, 2**20)
+    more = (
+        {},
+        {"record_bytes": 2**20},
+        {"graphs": graphs},
+        {"host": host},
+        {"host": host, "record_bytes": 2**20},
+    )
     for draw in (cpu, cuda):
         for number in range(20):
-            watched = WatchedMemory(None, Fake(draw, random.Random(number)))
-            drawn = {kind: LOOKS[kind] for kind, size in watched.look().parts.items() if size}
-            twins = [{"padding", FREE}, {"buffers", "not_torch"}, {"buffers", "context"}]
-            for one in drawn:
-                for other in drawn:
-                    same = one != other and drawn[one] == drawn[other]
-                    assert not same or {one, other} in twins, (one, other)
+            report = replace(draw(random.Random(number)), **more[number % len(more)])
+            watched = WatchedMemory(None, Fake(lambda _, report=report: report, None))
+            kinds = list(watched.look().parts)
+            assert len({LOOKS[kind] for kind in kinds}) == len(kinds), kinds
+
+
+def test_no_two_looks_are_alike_and_each_that_is_named_exists():
+    """In bar.js, where a number past the end would begin again at the first."""
+    script = (Path(widgets.__file__).parent / "bar.js").read_text(encoding="utf-8")
+    looks = re.findall(r'\{ fill: "(#[0-9a-f]{6})", tile: "(.*)" \}', script)
+    assert max(LOOKS.values()) < len(looks)
+    for each in zip(*looks, strict=True):
+        assert len(set(each)) == len(looks), "neither a colour nor a pattern twice"
 
 
 def test_the_host_without_an_llm():

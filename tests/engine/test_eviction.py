@@ -5,6 +5,7 @@ import random
 from copy import deepcopy
 
 import pytest
+from transformers import BloomConfig, BloomForCausalLM
 
 from minikv import LLM, SamplingParams
 from minikv.engine.evicting import EvictionParams
@@ -176,6 +177,33 @@ def test_what_does_not_go_with_eviction_is_refused_and_the_model_is_as_before(mo
         LLM(model, **{"eviction": params_of(), "num_blocks": 40, "block_size": 4, **options})
     assert caught.value.code == code
     assert model.config._attn_implementation == own
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_refusal_names_what_the_caller_has_set(lang):
+    """Latents of one byte are read as copies, which nobody asked for: the dtype is what has to change."""
+    own = {"dtype": "fp32", "device": "cpu", "num_blocks": 40, "max_model_len": 256, "eviction": params_of()}
+    for dtype in ("fp8", "int8"):
+        with pytest.raises(ArgumentError) as caught:
+            LLM("tiny-mla", kv_dtype=dtype, **own)
+        assert caught.value.code == "eviction_latent_dtype"
+        said_so = caught.value.text(lang)
+        assert dtype in said_so
+        assert "kv_dtype" in said_so
+        assert "gather" not in said_so
+    LLM("tiny-mla", kv_dtype="bf16", **own).close()
+    LLM("tiny-gqa", kv_dtype="fp8", **own).close()
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_model_that_reads_copies_is_named(lang):
+    config = BloomConfig(vocab_size=64, hidden_size=32, n_layer=2, n_head=4)
+    bloom = BloomForCausalLM(config).eval()
+    with pytest.raises(ArgumentError) as caught:
+        LLM(bloom, eviction=params_of(), num_blocks=40, block_size=4, max_model_len=64)
+    assert caught.value.code == "eviction_model_copies"
+    assert "BloomForCausalLM" in caught.value.text(lang)
+    assert "reads='gather'" not in caught.value.text(lang)
 
 
 @pytest.mark.parametrize("wrong", [{"budget": -1}, {"n_recent": 0}, {"evict_every": 0}, {"prefill_chunk": 0}])

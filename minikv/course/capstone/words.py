@@ -21,15 +21,18 @@ def explain_task(task: "Task", lang: str) -> str:
     prompts = [len(request.tokens) for request in requests]
     outputs = [request.max_tokens for request in requests]
     groups = Counter(request.group for request in requests)
+    shared = sum(
+        count > 1 for count in groups.values()
+    )  # 0 too where prompts were given, without their groups
     arrivals = [request.arrival_s for request in requests]
     lines = [
         _say(
-            "task_load",
+            "task_load" if shared else "task_load_apart",
             lang,
             name=task.title,
             requests=len(requests),
             groups=len(groups),
-            shared=sum(count > 1 for count in groups.values()),
+            shared=shared,
             arrivals=len(set(arrivals)),
             first=arrivals[0],
             last=arrivals[-1],

@@ -20,6 +20,9 @@ const LOOKS = [
   { fill: "#5cc2a0", tile: "M0 8L8 0M-1 1L1 -1M7 9L9 7" },
   { fill: "#d5efe4", tile: "M4 4h.01" },
   { fill: "#dcdcdc", tile: "M0 0L8 8M-1 7L1 9M7 -1L9 1" },
+  { fill: "#bdb7ea", tile: "M0 4H8" },
+  { fill: "#f3c6bb", tile: "M2 2h3v3h-3z" },
+  { fill: "#ced8a4", tile: "M0 2L4 6L8 2" },
 ];
 
 let paintBoxes = 0; // pattern ids must differ between the drawings of one page
@@ -46,6 +49,18 @@ function paintBox() {
     defs.append(pattern);
   });
   return { defs, fill: (look) => `url(#${prefix}-${look % LOOKS.length})` };
+}
+
+// What stands in front of the words of a legend or of a row, as high as a line of them.
+function legendMark(inside, width = 16) {
+  const svg = svgElement("svg", { viewBox: `0 0 ${width} 16`, width, height: 16, "aria-hidden": "true" });
+  svg.append(...inside);
+  return svg;
+}
+
+function lookMark(paint, look) {
+  const box = { x: 0.5, y: 0.5, width: 15, height: 15, fill: paint.fill(look), class: "minikv-mark" };
+  return legendMark([svgElement("rect", box)]);
 }
 
 // Widths that add up to the bar: in proportion, but never too thin to see. The widest part pays for it.

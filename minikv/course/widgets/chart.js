@@ -43,9 +43,5 @@ function drawChart(svg, chart, paint) {
 }
 
 function drawChartLegend(box, chart, paint) {
-  box.replaceChildren(...chart.kinds.map(({ label, look }) => {
-    const mark = svgElement("svg", { viewBox: "0 0 16 16", width: 16, height: 16, "aria-hidden": "true" });
-    mark.append(svgElement("rect", { x: 0.5, y: 0.5, width: 15, height: 15, fill: paint.fill(look), class: "minikv-mark" }));
-    return htmlElement("span", {}, mark, label);
-  }));
+  box.replaceChildren(...chart.kinds.map(({ label, look }) => htmlElement("span", {}, lookMark(paint, look), label)));
 }

@@ -5,10 +5,7 @@
 function drawParts(table, columns, rows, paint) {
   table.hidden = !rows.length;
   const body = rows.map((row) => {
-    const mark = svgElement("svg", { viewBox: "0 0 16 16", width: 16, height: 16, "aria-hidden": "true" });
-    if (row.letter) {
-      mark.append(svgElement("rect", { x: 0.5, y: 0.5, width: 15, height: 15, fill: paint.fill(row.look), class: "minikv-mark" }));
-    }
+    const mark = row.letter ? lookMark(paint, row.look) : legendMark([]);
     return htmlElement("tr", row.letter ? {} : { class: "minikv-total" },
       htmlElement("td", {}, mark, ` ${row.letter}`),
       htmlElement("th", { scope: "row" }, row.label),
