@@ -106,7 +106,7 @@ def decode_steps(
             llm.step()
             seconds.append(time.perf_counter() - start)
             cached = sum(spec.bytes_read(context) for context in contexts)
-            floors.append(decode_floor(weights, cached, gb_s).seconds)
+            floors.append(decode_floor(weights, cached, gb_s))
             num_bytes = weights + cached
         graphs = llm.runner.graphs
         held = None if graphs is None else graphs.memory.num_bytes

@@ -68,3 +68,9 @@ def check_count(what: str, value: Any, least: int = 1) -> None:
     if value > LARGEST_COUNT:
         digits = value.bit_length() * 3 // 10 + 1
         raise ArgumentError("count_too_large", what=what, digits=digits, most=LARGEST_COUNT)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what a library has said, at most 200 characters; torch adds pages of advice."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200].rstrip(".:")

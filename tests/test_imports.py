@@ -39,7 +39,7 @@ WITHOUT_TORCH = {"plan", "blocks", "errors", "i18n", "units", "__init__"}
 # The parts of the engine that a simulated clock drives (``engine/simulate``).
 ENGINE_WITHOUT_TORCH = set(
     """capacity detokenizer events evicting metrics offload open_steps outputs planner prompt_lookup reporter
-    sampling_params scheduler sequence step view""".split()
+    sampling_params scheduler sequence step step_plan view""".split()
 )
 # A fleet on paper: of the engine only those parts.
 SIMULATES_WITH = {"plan", "blocks", "engine"}
@@ -108,10 +108,12 @@ def test_the_table_has_no_circle():
 
 
 @pytest.mark.parametrize(
-    "statement", ["import minikv", "import minikv.plan, minikv.plan.budget", "import minikv.cli"]
+    "statement",
+    ["import minikv", "import minikv.plan, minikv.plan.budget", "import minikv.cli", "import minikv.course"],
 )
 def test_light_imports_load_no_heavy_library(statement):
-    code = f"{statement}\nimport sys\nprint([m for m in ('torch', 'transformers', 'plotly') if m in sys.modules])"
+    heavy = {"torch", "transformers", *WIDGETS}
+    code = f"{statement}\nimport sys\nprint([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

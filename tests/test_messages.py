@@ -35,6 +35,12 @@ def test_both_languages_say_the_same(entry):
     assert "{}" not in re.sub(r"\{\{|\}\}", "", entry["en"]), "placeholders have names"
 
 
+@pytest.mark.parametrize("entry", [entry for entry in SENTENCES if entry.id.startswith("widgets")])
+def test_a_drawing_speaks_ascii_in_english(entry):
+    """Its text is compared on every machine, whatever fonts and code page that has."""
+    assert entry["en"].isascii()
+
+
 @pytest.mark.parametrize("entry", SENTENCES)
 def test_no_sentence_in_the_wrong_language(entry):
     assert not re.search(r"[\u4e00-\u9fff\u3000-\u303f\uff01-\uff5e]", entry["en"])

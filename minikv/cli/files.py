@@ -28,7 +28,7 @@ class EventFile:
             self._file.write(to_json(event) + "\n")
             self._file.flush()
         except OSError as error:
-            raise _unwritable(self._path, error) from error
+            raise unwritable(self._path, error) from error
 
     def __enter__(self) -> "EventFile":
         return self
@@ -55,7 +55,7 @@ class ReportFile:
             self._file.write(json.dumps(report, indent=2) + "\n")
             self._file.flush()
         except OSError as error:
-            raise _unwritable(self._path, error) from error
+            raise unwritable(self._path, error) from error
 
     def __enter__(self) -> "ReportFile":
         return self
@@ -68,7 +68,7 @@ def _open(path: str, mode: Literal["w", "a"]) -> TextIO:
     try:
         return Path(path).expanduser().open(mode, encoding="utf-8")
     except (OSError, ValueError) as error:  # a path with a null character is a ValueError
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
 
 
 def _close(file: TextIO) -> None:
@@ -77,5 +77,6 @@ def _close(file: TextIO) -> None:
         file.close()
 
 
-def _unwritable(path: str, error: Exception) -> ConfigError:
+def unwritable(path: str, error: Exception) -> ConfigError:
+    """The error of a file that cannot be written, for the caller to raise."""
     return ConfigError("unwritable_file", path=path, reason=getattr(error, "strerror", None) or str(error))

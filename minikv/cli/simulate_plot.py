@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from minikv.cli.files import unwritable
 from minikv.cli.simulate_run import spelled
 from minikv.engine.simulate import Answers, Row
-from minikv.errors import ConfigError
 from minikv.i18n import text
 
 if TYPE_CHECKING:
@@ -93,18 +93,14 @@ def check_place(path: str) -> None:
         if not there:
             target.unlink()
     except (OSError, ValueError) as error:  # a path with a null character is a ValueError
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
 
 
 def _write(figure: "Figure", path: str) -> None:
     try:
         figure.write_html(Path(path).expanduser(), include_plotlyjs=True)
     except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _unwritable(path: str, error: Exception) -> ConfigError:
-    return ConfigError("unwritable_file", path=path, reason=getattr(error, "strerror", None) or str(error))
+        raise unwritable(path, error) from error
 
 
 def _say(key: str, lang: str, **values: Any) -> str:

@@ -4,7 +4,7 @@
     check, predict, explain, show, t = start("02", lang="en")
 
 Engineers and tests use the parts below it, which print nothing: ``run_check`` returns a ``Verdict``.
-None of this imports torch, ipywidgets or plotly; ``tests/course/test_start.py`` holds that.
+None of this imports torch, ipywidgets or plotly; ``tests/test_imports.py`` holds that.
 """
 
 # Not lazy as elsewhere: a function shares its file's name, and a file imported later would hide it.

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from minikv.blocks import NULL_BLOCK, BlockManager
+from minikv.engine.sampling_params import SamplingParams
 from minikv.engine.sequence import Sequence
 from minikv.errors import RequestTooLarge
 
@@ -27,14 +28,29 @@ def refuse_what_never_fits(
     manager: BlockManager,
     request_id: str | int,
     prompt: int,
-    max_tokens: int,
+    params: SamplingParams,
+    *,
+    max_num_seqs: int,
+    max_model_len: int | None,
     most_resident: int | None = None,
 ) -> None:
-    """Raise ``RequestTooLarge`` where a sequence of the request would not fit into the empty pool, alone.
+    """Raise ``RequestTooLarge`` for a request that could never run, not even alone.
 
-    The last token that is generated is never computed, so it needs no slot. ``most_resident``: the most tokens that a
-    sequence has at once in a layer without a window, if eviction takes some.
+    It has more samples than a step has sequences, more tokens than the model takes, or a sequence of it would not fit
+    into the empty pool: its last token is never computed, so that one needs no slot. ``most_resident``: the most
+    tokens that a sequence has at once in a layer without a window, if eviction takes some.
     """
+    max_tokens = params.max_tokens
+    if params.n > max_num_seqs:
+        raise RequestTooLarge("request_too_many", request=request_id, n=params.n, most=max_num_seqs)
+    if max_model_len is not None and prompt + max_tokens > max_model_len:
+        raise RequestTooLarge(
+            "request_beyond_model",
+            request=request_id,
+            prompt=prompt,
+            max_tokens=max_tokens,
+            most=max_model_len,
+        )
     size, stored = manager.block_size, prompt + max_tokens - 1
     for number, kind in enumerate(manager.kinds):
         most = stored if most_resident is None or kind.window is not None else min(stored, most_resident)

@@ -23,7 +23,7 @@ from torch import Tensor
 from minikv.engine.decode_buffers import DecodeBuffers, DecodeSizes, one_row
 from minikv.engine.graph_memory import GraphMemory
 from minikv.engine.step import Batch as StepBatch
-from minikv.errors import DoesNotFitError
+from minikv.errors import DoesNotFitError, first_line
 from minikv.i18n import text
 from minikv.memory.peak import measure_peak
 from minikv.models import Adapter
@@ -242,9 +242,9 @@ def capture_decodes(
     try:
         return DecodeGraphs(adapter, max_rows, width, CudaCapturer(adapter.cache.device))
     except (DoesNotFitError, torch.OutOfMemoryError) as error:
-        why = Eager("memory", _line(error))
+        why = Eager("memory", first_line(error))
     except RuntimeError as error:  # torch's, for what waits and for what cannot be captured
-        why = Eager("refused", _line(error))
+        why = Eager("refused", first_line(error))
     warnings.warn(text("engine.eager_warning", "en", why=why.text()), stacklevel=4)
     return why
 
@@ -280,9 +280,3 @@ def table_width(adapter: Adapter, longest: int | None) -> int | None:
         return most
     need = -(-longest // cache.block_size)
     return need if most is None else min(need, most)
-
-
-def _line(error: BaseException) -> str:
-    """The first line of what torch has said."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:200].rstrip(".:")

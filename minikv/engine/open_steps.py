@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from minikv.blocks import BlockManager
 from minikv.engine.evicting import Keeping
 from minikv.engine.offload import Offload
-from minikv.engine.planner import Plan, Planner
+from minikv.engine.planner import Planner
 from minikv.engine.reporter import Begun, Reporter
 from minikv.engine.sequence import FinishReason, Request, Sequence, SequenceId, State
 from minikv.engine.step import Batch, Step, Transfers, pack
+from minikv.engine.step_plan import Plan
 from minikv.errors import ArgumentError
 
 

@@ -24,9 +24,9 @@ from torch import Tensor, distributed
 from minikv.engine.runner import Runner
 from minikv.engine.step import Step
 from minikv.engine.wire import FRAME, from_words, stop_words, to_words
-from minikv.errors import RankLostError
+from minikv.errors import RankLostError, first_line
 from minikv.models import Adapter
-from minikv.models.sharding import SECONDS, first_line, of_connection, ranks_wanted, start_ranks, together
+from minikv.models.sharding import SECONDS, of_connection, ranks_wanted, start_ranks, together
 
 if TYPE_CHECKING:
     from minikv.engine.llm import LLM

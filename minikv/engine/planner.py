@@ -1,59 +1,17 @@
 """Planner: one step is put together here. Who is served, who gives blocks back, and who is admitted."""
 
-from array import array
 from bisect import insort
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
-from minikv.blocks import NULL_BLOCK, UNKNOWN, BlockManager, Copy, Match
+from minikv.blocks import NULL_BLOCK, BlockManager, Match
 from minikv.engine.capacity import cheapest_victim, outstanding_blocks, peak_blocks
 from minikv.engine.evicting import Keeping
 from minikv.engine.offload import Cost, Offload
 from minikv.engine.prompt_lookup import propose
 from minikv.engine.reporter import Reporter
-from minikv.engine.sequence import Sequence, SequenceId, State
-from minikv.engine.step import Scheduled
+from minikv.engine.sequence import Sequence, State
+from minikv.engine.step_plan import Plan
 from minikv.errors import OutOfBlocks
-
-
-@dataclass
-class Plan:
-    """A step in the making, with ``budget`` tokens left. ``seqs[i]`` is the sequence of ``items[i]``."""
-
-    budget: int
-    items: list[Scheduled] = field(default_factory=list)
-    seqs: list[Sequence] = field(default_factory=list)
-    copies: list[Copy] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
-
-    def put(self, seq: Sequence, start: int, end: int, decode: bool) -> None:
-        """The tokens ``start`` to ``end - 1`` of ``seq`` are in the step; the manager has placed them."""
-        samples: tuple[SequenceId, ...] = ()
-        if end == len(seq.tokens):
-            samples = (seq.id, *(other.id for other in seq.pending)) if seq.pending else (seq.id,)
-        self.seqs.append(seq)
-        if end == start + 1:
-            tokens: tuple[int, ...] | array = (seq.tokens[start],)
-        else:
-            chunk = seq.tokens[start:end]
-            tokens = chunk if isinstance(chunk, array) else tuple(chunk)
-        self.items.append(Scheduled(seq.id, start, tokens, decode, samples))
-        self.budget -= end - start
-        seq.num_placed = end
-
-    def put_ahead(self, seq: Sequence) -> None:
-        """A decode of ``seq`` is in the step, of the token that the step before draws; the manager has placed it."""
-        self.seqs.append(seq)
-        self.items.append(Scheduled(seq.id, seq.num_placed, (UNKNOWN,), True, (seq.id,)))
-        self.budget -= 1
-        seq.num_placed += 1
-
-    def guess(self, place: int, seq: Sequence, drafts: list[int]) -> None:
-        """``drafts`` come behind the token of the decode at ``place`` of ``items``; the manager has placed them."""
-        item = self.items[place]
-        self.items[place] = item._replace(tokens=(*item.tokens, *drafts), drafts=len(drafts))
-        self.budget -= len(drafts)
-        seq.num_placed += len(drafts)
 
 
 class Planner:

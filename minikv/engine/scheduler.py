@@ -35,7 +35,7 @@ from minikv.engine.reporter import Reporter
 from minikv.engine.sampling_params import SamplingParams
 from minikv.engine.sequence import FinishReason, Request, Sequence, SequenceId, Tokens, new_request
 from minikv.engine.step import NOT_PACKED, Step, count_accepted, pack
-from minikv.errors import ArgumentError, RequestTooLarge, check_count
+from minikv.errors import ArgumentError, check_count
 from minikv.plan.preemption import TransferRates
 
 
@@ -166,18 +166,15 @@ class Scheduler(OpenSteps):
         root_digest(salt)  # refuses what is no text
         if not tokens:
             raise ArgumentError("no_tokens", sequence=request_id)
-        if params.n > self.max_num_seqs:
-            raise RequestTooLarge("request_too_many", request=request_id, n=params.n, most=self.max_num_seqs)
-        if self.max_model_len is not None and len(tokens) + params.max_tokens > self.max_model_len:
-            raise RequestTooLarge(
-                "request_beyond_model",
-                request=request_id,
-                prompt=len(tokens),
-                max_tokens=params.max_tokens,
-                most=self.max_model_len,
-            )
-        most = self.evicting.most_resident
-        refuse_what_never_fits(self.manager, request_id, len(tokens), params.max_tokens, most)
+        refuse_what_never_fits(
+            self.manager,
+            request_id,
+            len(tokens),
+            params,
+            max_num_seqs=self.max_num_seqs,
+            max_model_len=self.max_model_len,
+            most_resident=self.evicting.most_resident,
+        )
         return tokens
 
     def abort(self, request_id: str | int) -> bool:

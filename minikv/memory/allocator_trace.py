@@ -91,27 +91,27 @@ def _check(trace: Sequence[Mapping[str, Any]]) -> None:
     shapes: set[tuple[str, ...]] = set()  # operations and their fields that were found to be right
     for place, entry in enumerate(trace):
         if type(entry) is not dict and not isinstance(entry, Mapping):
-            raise _bad(place, "operation", type(entry).__name__, '{"op": ...}')
+            raise bad_trace(place, "operation", type(entry).__name__, '{"op": ...}')
         op = entry.get("op")
         if not isinstance(op, str) or op not in FIELDS:
-            raise _bad(place, "op", op, ", ".join(FIELDS))
+            raise bad_trace(place, "op", op, ", ".join(FIELDS))
         shape = (op, *entry)
         if shape not in shapes:
             needed, allowed = FIELDS[op]
             if not needed <= entry.keys() - {"op"} <= allowed:
                 given = ", ".join(key if isinstance(key, str) else type(key).__name__ for key in entry)
-                raise _bad(place, "fields", given, ", ".join(["op", *sorted(allowed)]))
+                raise bad_trace(place, "fields", given, ", ".join(["op", *sorted(allowed)]))
             shapes.add(shape)
         for field, value in entry.items():
             if field == "id":
                 _check_id(place, op, value, live)
             elif field != "op" and (type(value) is not int or not LEAST[field] <= value <= LARGEST_COUNT):
-                raise _bad(place, field, value, f"int >= {LEAST[field]}")
+                raise bad_trace(place, field, value, f"int >= {LEAST[field]}")
 
 
 def _check_id(place: int, op: str, key: Any, live: set[int | str]) -> None:
     if type(key) is not str and (type(key) is not int or abs(key) > LARGEST_COUNT):
-        raise _bad(place, "id", key, "int, str")
+        raise bad_trace(place, "id", key, "int, str")
     if op == "malloc" and key in live:
         raise ArgumentError("allocator_trace_id_taken", place=place, value=key)
     if op != "malloc" and key not in live:
@@ -122,7 +122,8 @@ def _check_id(place: int, op: str, key: Any, live: set[int | str]) -> None:
         live.discard(key)
 
 
-def _bad(place: int, field: str, value: Any, wanted: str) -> ArgumentError:
+def bad_trace(place: int, field: str, value: Any, wanted: str) -> ArgumentError:
+    """A step that cannot be run, for the caller to raise: which one, which field of it, and what is wanted there."""
     plain = isinstance(value, str | float | None) or (isinstance(value, int) and abs(value) < 2**64)
     shown = value if plain else type(value).__name__
     return ArgumentError("allocator_bad_trace", place=place, field=field, value=shown, wanted=wanted)

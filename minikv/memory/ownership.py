@@ -42,7 +42,6 @@ class Ownership:
     view: bool
     borrowed: bool
     data_ptr: int
-    storage_ptr: int
     offset: int
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -98,7 +97,6 @@ def ownership(tensor: torch.Tensor) -> Ownership:
         view=tensor._is_view() or offset > 0 or touched < storage_bytes,
         borrowed=not storage.resizable(),
         data_ptr=tensor.data_ptr(),
-        storage_ptr=storage.data_ptr(),
         offset=offset,
         shape=tuple(tensor.shape),
         stride=tensor.stride(),

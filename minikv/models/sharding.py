@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from minikv.errors import ArgumentError, ConfigError, RankLostError, check_count
+from minikv.errors import ArgumentError, ConfigError, RankLostError, check_count, first_line
 from minikv.plan.spec import CacheSpec
 
 SECONDS = (
@@ -97,12 +97,6 @@ def of_connection(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def first_line(error: BaseException) -> str:
-    """Of what a library has said, at most 200 characters."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:200].rstrip(".:")
 
 
 def _end_ranks() -> None:

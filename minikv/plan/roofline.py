@@ -12,19 +12,10 @@ from typing import Any
 
 from minikv.errors import ArgumentError, check_count
 from minikv.plan.catalog import GPU
+from minikv.plan.step_work import StepWork, step_cost
 from minikv.plan.step_work import experts_touched as experts_touched
-from minikv.plan.step_work import step_cost
 
 MOST_BATCH = 2**20  # sequences: where ``ridge_batch`` stops looking
-
-
-@dataclass(frozen=True)
-class DecodeFloor:
-    """Bytes that one decode step has to read on one GPU, and the least time for it in seconds."""
-
-    weight_bytes: int
-    cache_bytes: int
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -61,27 +52,14 @@ class Roof:
 
 
 @dataclass(frozen=True)
-class DecodeWork:
-    """One decode step of ``batch`` sequences that see ``context`` tokens each: what it reads and computes.
+class DecodeWork(StepWork):
+    """One decode step of ``tokens`` sequences that see ``context`` tokens each: what it reads and computes.
 
     ``weight_bytes`` are read once for the whole batch, ``cache_bytes`` once for each sequence. ``weight_flops`` are
     the products with weight matrices, ``attention_flops`` Q K^T and P V; one multiplication and one addition are two.
     """
 
-    batch: int
     context: int
-    weight_bytes: int
-    cache_bytes: int
-    weight_flops: int
-    attention_flops: int
-
-    @property
-    def num_bytes(self) -> int:
-        return self.weight_bytes + self.cache_bytes
-
-    @property
-    def flops(self) -> int:
-        return self.weight_flops + self.attention_flops
 
     @property
     def intensity(self) -> float:
@@ -97,13 +75,6 @@ class DecodeWork:
     def attention_intensity(self) -> float:
         """FLOP per byte of cache: the same for every batch and context, but for windows."""
         return self.attention_flops / self.cache_bytes
-
-
-def ridge_point(gpu: GPU) -> float | None:
-    """FLOP per byte at which 16-bit compute and memory take equally long; None where a figure is unknown."""
-    if not gpu.bf16_tflops or not gpu.bandwidth_gb_s:
-        return None
-    return gpu.bf16_tflops * 1e12 / (gpu.bandwidth_gb_s * 1e9)
 
 
 def gpu_roof(gpu: GPU) -> Roof:
@@ -150,10 +121,9 @@ def ridge_batch(config: Any, context: int, roof: Roof, *, kv_dtype: str | None =
     return high
 
 
-def decode_floor(weight_bytes: int, cache_bytes: int, bandwidth_gb_s: float) -> DecodeFloor:
-    """The least time of a step that reads ``weight_bytes`` and ``cache_bytes`` at ``bandwidth_gb_s`` (10**9 B/s)."""
-    seconds = (weight_bytes + cache_bytes) / (bandwidth_gb_s * 1e9)
-    return DecodeFloor(weight_bytes, cache_bytes, seconds)
+def decode_floor(weight_bytes: int, cache_bytes: int, bandwidth_gb_s: float) -> float:
+    """The least seconds of a step that reads ``weight_bytes`` and ``cache_bytes`` at ``bandwidth_gb_s`` (10**9 B/s)."""
+    return (weight_bytes + cache_bytes) / (bandwidth_gb_s * 1e9)
 
 
 def _step_of(config: Any, context: int, kv_dtype: str | None) -> Callable[[int], DecodeWork]:
@@ -164,8 +134,6 @@ def _step_of(config: Any, context: int, kv_dtype: str | None) -> Callable[[int],
 
     def step(batch: int) -> DecodeWork:
         counts = [batch * tokens for tokens in seen]
-        work = cost.counted(batch, batch, counts, counts)
-        bytes_and_flops = work.weight_bytes, work.cache_bytes, work.weight_flops, work.attention_flops
-        return DecodeWork(batch, context, *bytes_and_flops)
+        return DecodeWork(**vars(cost.counted(batch, batch, counts, counts)), context=context)
 
     return step

@@ -65,7 +65,7 @@ def _floor(budget: MemoryBudget, context: int, batch: int) -> float | None:
     weights = weights_read(budget, batch)
     if weights is None or budget.gpu is None or not budget.gpu.bandwidth_gb_s:
         return None
-    return decode_floor(weights, budget.spec.bytes_read(context, batch), budget.gpu.bandwidth_gb_s).seconds
+    return decode_floor(weights, budget.spec.bytes_read(context, batch), budget.gpu.bandwidth_gb_s)
 
 
 def weights_read(budget: MemoryBudget, batch: int) -> int | None:

@@ -48,11 +48,6 @@ class LogVerdict:
     needed_bytes: int | None
     reasons: tuple[Reason, ...] = field(default=(), hash=False)
 
-    @property
-    def consistent(self) -> bool:
-        """Whether nothing in the log contradicts the model."""
-        return self.status != "contradicts"
-
     def report(self, lang: str = "en") -> str:
         """The verdict as plain sentences in ``lang``, one a line."""
         setup = self.setup

@@ -1,14 +1,11 @@
-"""allocate_kv_cache: sizes given on a CPU, the measured arithmetic with made-up figures, and every refusal."""
-
-import subprocess
-import sys
+"""allocate_kv_cache: sizes given on a CPU, the measured arithmetic with made-up figures, and the report."""
 
 import pytest
 import torch
 from torch import nn
 
 from minikv.cache import AllocationReport, allocate_kv_cache, allocator, warmup
-from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError
+from minikv.errors import DoesNotFitError, MiniKVError
 from minikv.memory import MemoryStats, PeakReport
 from minikv.plan import pool
 from minikv.plan.budget import plan_memory
@@ -222,25 +219,6 @@ def test_a_warm_up_that_runs_out_of_memory_is_told(monkeypatch):
     assert "warmup_tokens < 400" in str(error)
 
 
-def test_given_bytes_that_hold_no_block_are_refused(llama):
-    least = CacheSpec.from_config(llama.config, kv_dtype="bf16").block_bytes(16)
-    error = refused(
-        lambda: allocate_kv_cache(llama, kv_bytes=least - 1), "allocator_kv_bytes", DoesNotFitError
-    )
-    assert f"{least:,}" in str(error)
-    assert allocate_kv_cache(llama, kv_bytes=least)[1].num_blocks == 1
-
-
-def test_a_given_size_that_the_machine_has_not_is_refused_before_a_page_is_touched(llama, monkeypatch):
-    """Linux would promise it and end the process at the touch."""
-    free = MemoryStats.read("cpu").free
-    block = CacheSpec.from_config(llama.config, kv_dtype="bf16").block_bytes(16)
-    monkeypatch.setattr(allocator, "PagedKVCache", lambda *_, **__: pytest.fail("nothing may be allocated"))
-    for size in ({"kv_bytes": 2 * free}, {"num_blocks": 2 * free // block}):
-        error = refused(lambda size=size: allocate_kv_cache(llama, **size), "allocator_given_too_large")
-        assert isinstance(error, DoesNotFitError)
-
-
 def test_a_given_size_may_take_what_torch_has_cached_on_a_gpu(llama, monkeypatch):
     block = CacheSpec.from_config(llama.config, kv_dtype="bf16").block_bytes(16)
     for cached, fits in ((2 * block, True), (2 * block - 1, False)):
@@ -264,107 +242,6 @@ def test_the_report_has_every_number(models, monkeypatch, lang):
         assert f"{number:,}" in said
     measuring(monkeypatch, **figures, nvml="NVMLError: gone")
     assert "NVMLError: gone" in allocate_kv_cache(models["mistral"])[1].text(lang)
-
-
-# Ranks.
-
-
-def test_the_smallest_rank_sets_the_number(llama, monkeypatch):
-    monkeypatch.setattr(allocator, "_least_of_ranks", lambda blocks, device: ((7,), 4))
-    cache, report = allocate_kv_cache(llama, num_blocks=20)
-    assert cache.num_blocks == (7,)
-    assert (report.num_blocks, report.own_blocks, report.ranks) == (7, 20, 4)
-    assert "20" in report.text("zh")
-    monkeypatch.setattr(allocator, "_least_of_ranks", lambda blocks, device: ((0,), 4))
-    refused(lambda: allocate_kv_cache(llama, num_blocks=20), "allocator_other_rank", DoesNotFitError)
-
-
-def test_a_rank_without_room_still_meets_the_others(llama, monkeypatch):
-    met = []
-    monkeypatch.setattr(
-        allocator, "_least_of_ranks", lambda blocks, device: met.append(blocks) or (blocks, 2)
-    )
-    refused(lambda: allocate_kv_cache(llama, kv_bytes=1), "allocator_kv_bytes")
-    assert met == [(0,)]
-
-
-RANK = """
-import sys, torch
-from torch import distributed
-from minikv.cache.allocator import _least_of_ranks
-rank, path = int(sys.argv[1]), sys.argv[2]
-distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
-print(_least_of_ranks([(9, 2), (5, 8)][rank], torch.device("cpu")))
-distributed.destroy_process_group()
-"""
-
-
-def test_two_real_ranks_agree(tmp_path):
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(rank), str(tmp_path / "store")],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        assert [rank.communicate(timeout=120)[0].strip() for rank in ranks] == ["((5, 2), 2)"] * 2
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-
-
-# Refusals, before anything runs.
-
-
-@pytest.mark.parametrize(
-    ("values", "code"),
-    [
-        ({}, "allocator_size_needed"),
-        ({"num_blocks": 3, "kv_bytes": 3}, "allocator_two_sizes"),
-        ({"num_blocks": 0}, "bad_count"),
-        ({"num_blocks": True}, "bad_count"),
-        ({"num_blocks": [3]}, "bad_count"),
-        ({"kv_bytes": -1}, "bad_count"),
-        ({"kv_bytes": 1e6}, "bad_count"),
-        ({"num_blocks": 3, "block_size": 0}, "bad_count"),
-        ({"num_blocks": 3, "tp": 0}, "bad_count"),
-        ({"num_blocks": 3, "tp": 5}, "heads_do_not_divide"),
-        ({"num_blocks": 3, "utilization": 0}, "out_of_range"),
-        ({"num_blocks": 3, "utilization": 1.5}, "out_of_range"),
-        ({"num_blocks": 3, "warmup_tokens": 0}, "bad_count"),
-        ({"num_blocks": 3, "warmup_tokens": 513}, "out_of_range"),
-        ({"num_blocks": 3, "context": 0}, "bad_count"),
-        ({"num_blocks": 3, "context": 513}, "context_too_long"),
-        ({"num_blocks": 3, "batch": 0}, "bad_count"),
-        ({"num_blocks": 3, "kv_dtype": "int3"}, "unknown_choice"),
-    ],
-)
-def test_bad_arguments_are_refused_before_the_warm_up(values, code):
-    model = Recorder(small_config("llama"))
-    refused(lambda: allocate_kv_cache(model, **({"warmup_tokens": 9} | values)), code)
-    assert model.calls == []
-
-
-def test_a_model_that_no_paged_cache_holds_is_refused_before_the_warm_up():
-    model = Recorder(small_config("mamba"))
-    with pytest.raises(ArgumentError) as caught:
-        allocate_kv_cache(model, num_blocks=3, warmup_tokens=9)
-    assert caught.value.code in ("paged_layer", "paged_empty")
-    assert model.calls == []
-
-
-def test_what_is_no_model_or_lies_on_two_devices_is_refused(llama):
-    for bad in (None, "llama", nn.Linear(2, 2), llama.config):
-        refused(lambda bad=bad: allocate_kv_cache(bad, num_blocks=3), "allocator_not_a_model", ArgumentError)
-    model = Recorder(small_config("llama"))
-    model.more = nn.Parameter(torch.empty(2, device="meta"))
-    error = refused(lambda: allocate_kv_cache(model, num_blocks=3), "allocator_devices", ArgumentError)
-    assert "cpu, meta" in str(error)
-    refused(lambda: warmup(nn.Linear(2, 2), 4), "allocator_not_a_model", ArgumentError)
-    refused(lambda: warmup(llama, 0), "bad_count", ArgumentError)
 
 
 @pytest.mark.gpu

@@ -3,8 +3,10 @@
 import pytest
 
 from minikv.engine.simulate import write_mooncake
+from minikv.models import load
 from tests.cli.inside import Terminal
 from tests.cli.simulating import TRACE
+from tests.cli.watching import RUN, lines
 
 
 @pytest.fixture
@@ -18,3 +20,27 @@ def load_file(tmp_path):
     """A file of ``TRACE``: what ``minikv simulate`` reads."""
     write_mooncake(TRACE, tmp_path / "load.jsonl")
     return str(tmp_path / "load.jsonl")
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A file of the events of ``RUN``: what ``minikv watch`` reads."""
+    path = tmp_path / "events.jsonl"
+    path.write_text(lines(RUN))
+    return path
+
+
+@pytest.fixture(scope="session")
+def loaded():
+    return load("tiny-gqa")
+
+
+@pytest.fixture
+def loaded_once(loaded, monkeypatch):
+    """Loading is looked at elsewhere."""
+
+    def quick(name, *, dtype, device, tp=1):
+        known = (name, dtype, device, tp) == ("tiny-gqa", "auto", "auto", 1)
+        return loaded if known else load(name, dtype=dtype, device=device, tp=tp)
+
+    monkeypatch.setattr("minikv.models.load", quick, raising=False)

@@ -13,8 +13,9 @@ from minikv.cli.bench_run import run
 from minikv.cli.engine_options import Engine
 from minikv.engine import LLM
 from minikv.errors import ArgumentError, MiniKVError
-from minikv.models import load
 from tests.cli.inside import is_one_sentence
+
+pytestmark = pytest.mark.usefixtures("loaded_once")
 
 SMALL = ("--num-requests", "6", "--input-len", "3:9", "--output-len", "2:5", "--num-blocks", "64")
 SHAPE = Shape(num_requests=6, input_len=(3, 9), output_len=(2, 5), prefix_len=0, rate=math.inf, seed=1)
@@ -22,20 +23,6 @@ ENGINE = Engine(
     model="tiny-gqa", dtype="auto", device="auto", cache="paged", block_size=16, num_blocks=64, kv_bytes=None,
     kv_dtype=None, max_num_seqs=64, max_batched_tokens=2048, seed=1,
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True, scope="module")
-def loaded_once():
-    """Loading is looked at elsewhere."""
-    loaded = load("tiny-gqa")
-
-    def quick(name, **options):
-        known = (name, options["dtype"], options["device"]) == ("tiny-gqa", "auto", "auto")
-        return loaded if known else load(name, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("minikv.models.load", quick, raising=False)
-        yield loaded
 
 
 class Clock:

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from minikv.plan import find_gpu, gpu_names
-
 LLAMA = {
     "model_type": "llama",
     "hidden_size": 256,
@@ -97,8 +95,6 @@ def test_plan_needs_no_torch(config):
     )
     subprocess.run([sys.executable, "-c", code, str(config)], check=True, capture_output=True)
 
-
-WITHOUT_BYTES = next(name for name in gpu_names() if find_gpu(name).total_bytes is None)
 
 BAD = [
     (["plan"], "minikv plan --list"),

@@ -5,22 +5,13 @@ import re
 
 import pytest
 
-from minikv.models import load, recall_prompt
+from minikv.models import recall_prompt
 from tests.cli.inside import is_one_sentence
+
+pytestmark = pytest.mark.usefixtures("loaded_once")
 
 PROMPT = recall_prompt(0).text
 SMALL = ("--num-requests", "6", "--input-len", "30:60", "--output-len", "40", "--num-blocks", "12")
-
-
-@pytest.fixture(scope="module")
-def loaded():
-    return load("tiny-gqa")
-
-
-@pytest.fixture(autouse=True)
-def loaded_once(loaded, monkeypatch):
-    """Loading is looked at elsewhere."""
-    monkeypatch.setattr("minikv.models.load", lambda name, **options: loaded, raising=False)
 
 
 def test_the_next_run_finds_the_prompt_in_the_folder(terminal, tmp_path):

@@ -1,61 +1,17 @@
 """``minikv watch``: what it makes of a file of events, whole or growing, damaged or not there yet."""
 
-import os
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from minikv.cli import watch_run
 from minikv.cli.watch_run import QUIET, Watched, follow
-from minikv.cli.watch_view import BAR_WIDTH, FINE, PLAIN, Devices, picture
-from minikv.engine.events import Event, EventLog, StepEvent, to_json
+from minikv.engine.events import Event, EventLog, to_json
 from minikv.engine.metrics import summary
 from minikv.errors import ConfigError
 from tests.cli.inside import is_one_sentence
+from tests.cli.watching import REST, RUN, age, lines, step, text_of
 from tests.engine.test_failures import crowd
-
-
-def step(number, now, prefill=0, decode=0, used=(3,), cached=(1,), total=(8,), running=2, waiting=1):
-    return StepEvent(
-        now, number, 0.1, prefill, decode, running, waiting, used, cached, total, (0,) * len(used), 16
-    )
-
-
-RUN = [
-    *(Event("arrive", 10.0, name, 0, 20) for name in "abc"),
-    Event("hit", 10.1, "b", 0, 16, (1,), 64),
-    Event("allocate", 10.1, "a", 0, 20, (2,), 128),
-    Event("first", 10.5, "a", 0, 1),
-    step(0, 10.5, prefill=24),
-    Event("preempt", 10.6, "b", 0, 18),
-    step(1, 11.0, decode=2),
-    step(2, 14.0, prefill=8, decode=1),
-    Event("finish", 14.0, "a", 0, 4),
-]
-REST = [
-    Event("fail", 14.5, "b", 0, 0),
-    step(3, 14.5, decode=1, used=(1,), cached=(2,), running=1, waiting=0),
-    Event("abort", 14.6, "c", 0, 0),
-]
-
-
-def lines(events):
-    return "".join(to_json(event) + "\n" for event in events)
-
-
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "events.jsonl"
-    path.write_text(lines(RUN))
-    return path
-
-
-def age(path: Path, seconds: float) -> None:
-    """The file was written so long ago."""
-    then = time.time() - seconds
-    os.utime(path, (then, then))
 
 
 def test_the_figures_are_those_of_the_events(file):
@@ -248,78 +204,6 @@ def test_it_waits_for_the_file_and_follows_it_to_the_end(tmp_path):
     ]
 
 
-def text_of(watched, letters=FINE, lang="en", width=100):
-    from rich.console import Console
-
-    console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    console.print(picture(watched, Devices(), letters, lang))
-    return console.export_text()
-
-
-def test_a_bar_shows_used_cached_and_empty_blocks(file):
-    watched = Watched(file)
-    watched.read()
-    shown = text_of(watched)
-    assert "█" * (BAR_WIDTH * 3 // 8) + "▒" * (BAR_WIDTH // 8) + "·" * (BAR_WIDTH // 2) in shown
-    assert "3 used, 1 cached, 4 empty of 8" in shown
-    assert "#########+++............" in text_of(watched, PLAIN)
-    watched.run.add(step(9, 20.0, used=(1, 0), cached=(0, 5000), total=(10_000, 5000)))
-    shown = text_of(watched)
-    assert "█" + "·" * (BAR_WIDTH - 1) in shown, "one block of many is seen"
-    assert "▒" * BAR_WIDTH in shown
-    assert "kind 1" in shown
-
-
-@pytest.mark.parametrize("lang", ["en", "zh"])
-def test_once_prints_the_present_state_and_leaves(lang, file, terminal):
-    done = terminal("watch", str(file), "--once", "--lang", lang)
-    assert (done.code, done.err) == (0, "")
-    assert "33.3 %" in done.out
-    assert file.name in "".join(done.out.split())  # a long path is folded, never cut
-    assert ("序列" in done.out) == (lang == "zh")
-    assert "GiB" in done.out
-
-
-def test_a_file_whose_run_is_over_is_shown_and_left(file, terminal):
-    file.write_text(lines(RUN + REST))
-    age(file, 60)
-    done = terminal("watch", str(file))
-    assert (done.code, done.err) == (0, "")
-    assert "over" in done.out
-    assert done.out.endswith("\n")
-
-
-def test_ctrl_c_is_the_usual_end(file, terminal, monkeypatch):
-    def interrupted(watched, show, interval):
-        watched.read()
-        show(watched)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(watch_run, "follow", interrupted)
-    done = terminal("watch", str(file))
-    assert (done.code, done.err) == (0, "")
-    assert "3 used" in done.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "names"),
-    [
-        (["{folder}/none.jsonl", "--once"], "none.jsonl"),
-        (["{folder}", "--once"], "{folder}"),
-        (["{folder}"], "{folder}"),
-        (["a\0b", "--once"], "null"),
-        (["{folder}/none.jsonl", "--interval", "0"], "--interval"),
-        (["{folder}/none.jsonl", "--interval", "nan"], "--interval"),
-        (["{folder}/none.jsonl", "--interval", "1e9"], "--interval"),
-        (["{folder}/none.jsonl", "--lang", "fr"], "fr"),
-    ],
-)
-def test_bad_input_is_one_sentence(arguments, names, terminal, tmp_path):
-    done = terminal("watch", *(argument.format(folder=tmp_path) for argument in arguments))
-    assert is_one_sentence(done), done
-    assert names.format(folder=tmp_path) in done.err
-
-
 def test_a_file_that_may_not_be_read_is_named(file, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
@@ -337,15 +221,3 @@ def test_an_event_log_is_such_a_file(tmp_path):
     watched = Watched(tmp_path / "log.jsonl")
     watched.read()
     assert watched.run.count["step"] == 3
-
-
-def test_watching_makes_no_cuda_context_and_needs_no_torch():
-    import subprocess
-    import sys
-
-    code = (
-        "import sys; sys.argv = ['minikv', 'watch', 'none', '--once']\nfrom minikv.cli import main\n"
-        "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 2\n"
-        "assert not {'torch', 'transformers'} & set(sys.modules), 'heavy'"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

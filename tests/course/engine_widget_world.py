@@ -11,7 +11,6 @@ from minikv.course.widgets import EngineWidget
 from tests.models.running import World
 
 WIDGETS = Path(minikv.__file__).parent / "course" / "widgets"
-MESSAGES = Path(minikv.__file__).parent / "messages" / "widgets_engine.toml"
 STEM = list(range(1, 11))
 PROMPTS = [[*STEM, number] for number in range(20, 26)]
 GREEDY = SamplingParams(temperature=0, max_tokens=5)

@@ -3,12 +3,9 @@
 import json
 import math
 import random
-import tomllib
-from pathlib import Path
 
 import pytest
 
-import minikv
 from minikv.cache import AllocationReport
 from minikv.course.widgets import AllocationWidget, report_bar
 from minikv.course.widgets.allocation_case import MAX_GIB
@@ -20,8 +17,8 @@ from minikv.plan import CacheSpec, find_model, plan_memory
 from minikv.plan.measured import MeasuredTerms, size_for_bytes
 from minikv.plan.moments import CALLS, startup_moments
 from minikv.units import GIB
+from tests.course.forms import options
 
-MESSAGES = Path(minikv.__file__).parent / "messages" / "widgets_allocation.toml"
 TERMS = MeasuredTerms(80 * GIB + 777, 0.9, used=17 * GIB + 12_345, peak=16 * GIB, current=15 * GIB)
 
 
@@ -39,11 +36,6 @@ def a_report(terms: MeasuredTerms | None = TERMS, aside: int = 0, **changes) -> 
         terms=terms,
     )  # fmt: skip
     return AllocationReport(**{**values, **changes})
-
-
-def options(widget: AllocationWidget, key: str) -> list:
-    field = next(field for field in widget.form["fields"] if field["key"] == key)
-    return [value for value, _ in field["options"]] if "options" in field else field["steps"]
 
 
 def shown_parts(view: dict) -> dict[str, int]:
@@ -297,11 +289,6 @@ def test_the_summary_is_deterministic_and_in_the_readers_language(lang):
         assert widget.summary.isascii() == (lang == "en")
         for size in (*shown_parts(widget.view).values(), *shown_moments(widget.view)[3][1:]):
             assert f"{size:,}" in widget.summary
-
-
-def test_every_english_sentence_is_ascii():
-    sentences = tomllib.loads(MESSAGES.read_text(encoding="utf-8"))
-    assert all(sentence["en"].isascii() for sentence in sentences.values())
 
 
 def test_what_is_synced_is_plain_json_for_every_model():

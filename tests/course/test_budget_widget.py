@@ -5,7 +5,6 @@ import itertools
 import json
 import random
 import threading
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,18 +14,13 @@ from minikv.course.widgets import BudgetWidget
 from minikv.errors import ArgumentError, ConfigError, MiniKVError, UnknownNameError
 from minikv.i18n import LANGUAGES
 from minikv.plan import find_gpu, find_model, plan_memory
+from tests.course.forms import options
 
 FOLDER = Path(widgets.__file__).parent
-MESSAGES = tomllib.loads((FOLDER.parents[1] / "messages" / "widgets.toml").read_text(encoding="utf-8"))
 
 
 def shown_bytes(widget: BudgetWidget) -> dict[str, int]:
     return {part["key"]: part["bytes"] for part in widget.view["bar"]["parts"]}
-
-
-def options(widget: BudgetWidget, key: str) -> list:
-    field = next(field for field in widget.form["fields"] if field["key"] == key)
-    return [value for value, _ in field["options"]] if "options" in field else field["steps"]
 
 
 def test_what_is_drawn_is_what_the_planner_says():
@@ -207,10 +201,6 @@ def test_the_text_is_the_same_every_time_and_names_every_part():
         assert widget.text() == BudgetWidget(lang, model="DeepSeek-V3", tp=8).text()
         for num_bytes in widget.budget.parts().values():
             assert f"({num_bytes:,} B)" in widget.text()
-
-
-def test_every_english_sentence_is_ascii():
-    assert all(sentence["en"].isascii() for sentence in MESSAGES.values())
 
 
 def test_both_languages_have_every_sentence_of_the_widget():

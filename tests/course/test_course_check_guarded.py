@@ -8,17 +8,12 @@ import time
 
 import pytest
 
-from minikv.course import check, run_check
+from minikv.course import run_check
 from minikv.course.compare import size
-from tests.course.sample import BLOCKS
+from tests.course.sample import BLOCKS, said
 from tests.course.sample import blocks_needed as right
 
 pytestmark = pytest.mark.usefixtures("lesson_99")
-
-
-def said(capsys, fn, id="99.1", **options):
-    check(id, fn, **options)
-    return capsys.readouterr().out
 
 
 def test_an_error_names_the_learners_own_line_and_no_line_of_ours(capsys):

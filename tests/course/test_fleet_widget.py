@@ -2,29 +2,21 @@
 
 import json
 import math
-import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import minikv
 from minikv.course.widgets import FleetWidget
 from minikv.course.widgets.fleet import Y_HIGH, Y_LOW, faster, seconds_text
 from minikv.engine.simulate import Fleet, Load, simulate
 from minikv.errors import ArgumentError, UnknownNameError
 from minikv.i18n import LANGUAGES
 from minikv.units import GIB
+from tests.course.forms import options
 
-MESSAGES = Path(minikv.__file__).parent / "messages" / "widgets_fleet.toml"
 TRACE = Load(
     40, 4.0, prompt_tokens=300, output_tokens=20, turns=3, think_seconds=5, system_tokens=4096
 ).trace()
-
-
-def options(widget: FleetWidget, key: str) -> list:
-    field = next(field for field in widget.form["fields"] if field["key"] == key)
-    return [value for value, _ in field["options"]]
 
 
 @pytest.mark.parametrize(
@@ -190,8 +182,3 @@ def test_the_text_is_the_same_answer_in_both_languages():
         for value in row["values"]:
             assert value in english
             assert value in chinese
-
-
-def test_english_sentences_are_ascii():
-    for sentence in tomllib.loads(MESSAGES.read_text(encoding="utf-8")).values():
-        assert sentence["en"].isascii()

@@ -1,13 +1,10 @@
 """The heat-map widget without a browser: what the model's trace says is drawn; bad settings are shown."""
 
 import json
-import tomllib
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-import minikv
 from minikv.course.widgets.heat_map import MAX_TOKENS, HeatMapWidget, budget_of
 from minikv.errors import ArgumentError, MiniKVError
 from minikv.eviction.policies import POLICIES
@@ -15,8 +12,7 @@ from minikv.eviction.policy import Policy
 from minikv.i18n import LANGUAGES
 from minikv.models import load, recall_documents
 from minikv.models.recall import WORDS
-
-MESSAGES = Path(minikv.__file__).parent / "messages" / "widgets_heat_map.toml"
+from tests.course.forms import options
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +23,6 @@ def model():
 @pytest.fixture
 def widget(model):
     return HeatMapWidget(model=model)
-
-
-def options(widget: HeatMapWidget, key: str) -> list:
-    field = next(field for field in widget.form["fields"] if field["key"] == key)
-    return [value for value, _ in field["options"]]
 
 
 def test_what_is_drawn_is_what_the_model_kept(widget):
@@ -191,11 +182,6 @@ def test_too_many_cells_are_refused_with_the_way_out(model, monkeypatch):
     assert refused.value.code == "heat_map_cells"
     assert "layers=" in str(refused.value)
     assert HeatMapWidget(model=model, layers=[1]).trace.layers == (1,)
-
-
-def test_english_sentences_are_ascii():
-    for sentence in tomllib.loads(MESSAGES.read_text(encoding="utf-8")).values():
-        assert sentence["en"].isascii()
 
 
 def test_words_are_said_by_the_reader_of_the_tokens(model):

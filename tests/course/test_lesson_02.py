@@ -5,7 +5,7 @@ import math
 import pytest
 
 from minikv.course import find_exercise, find_lesson, run_check
-from minikv.course.lessons import lesson_02
+from minikv.course.lessons import lesson_02, windows_02
 from minikv.course.report import report
 from minikv.i18n import text
 from minikv.plan import CacheSpec, find_model
@@ -172,7 +172,7 @@ def test_every_seed_asks_for_infinity_and_for_one_byte_too_little(seed):
     for case in cases:
         full = by_kinds([max(case["windows"])], case["windows"], case["token_bytes"])
         spare.append(case["num_bytes"] - full)
-        assert math.isinf(lesson_02.max_tokens(**case)) == (spare[-1] >= 0)
+        assert math.isinf(windows_02.max_tokens(**case)) == (spare[-1] >= 0)
     assert all(spare.count(near) >= 2 for near in (-1, 0, 1))
 
 
@@ -181,7 +181,7 @@ def test_the_cases_of_the_windows_stand_on_both_sides_of_them():
         cases = find_exercise(exercise).draw(0)
         below = above = 0
         for case in cases:
-            lengths = case.get("lengths") or [lesson_02.max_tokens(**case)]
+            lengths = case.get("lengths") or [windows_02.max_tokens(**case)]
             window = min(w for w in case["windows"] if w)
             below += any(length < window - 1 for length in lengths)
             above += any(length > window - 1 for length in lengths)
@@ -200,9 +200,9 @@ def test_the_references_agree_with_the_spec(name):
     windows = [None if layer.window is None else layer.window + 1 for layer in spec.layers]
     for length in (1, 126, 127, 128, 129, 4095, 4096, 5000):
         expected = spec.bytes_for(length)
-        assert lesson_02.bytes_for([length], windows, token_bytes) == expected
-        assert lesson_02.max_tokens(expected, windows, token_bytes) == spec.max_tokens(expected)
-        assert lesson_02.max_tokens(expected - 1, windows, token_bytes) == spec.max_tokens(expected - 1)
+        assert windows_02.bytes_for([length], windows, token_bytes) == expected
+        assert windows_02.max_tokens(expected, windows, token_bytes) == spec.max_tokens(expected)
+        assert windows_02.max_tokens(expected - 1, windows, token_bytes) == spec.max_tokens(expected - 1)
     for tp in (kv_heads, 2 * kv_heads):
         rank = CacheSpec.from_config(name, tp=tp)
         assert lesson_02.kv_heads_per_rank(kv_heads, tp) == rank.layers[0].kv_heads

@@ -1,7 +1,6 @@
 """Lesson 15: what its prose says of its cells is what they show, on fewer texts than the lesson's own."""
 
 from copy import deepcopy
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from minikv.eviction.tasks import stream_cases
 from minikv.models import load, recall_documents
 from minikv.plan import CacheSpec, find_gpu
 from minikv.plan.roofline import decode_work, gpu_roof
+from tests.eviction.test_report import OnlyPrompts
 
 
 @pytest.fixture(scope="module")
@@ -152,14 +152,6 @@ def test_eviction_after_each_token_moves_one_row_a_layer(model, text):
             new = blocks.eviction.positions("A", layer)[0]
             assert int((old[: len(new)] != new).sum()) == 1
     blocks.close()
-
-
-@dataclass(frozen=True)
-class OnlyPrompts(H2O):
-    """The scores of decode steps are not taken in."""
-
-    def observe(self, sums, seen):
-        return seen.state if seen.queries == 1 else super().observe(sums, seen)
 
 
 def test_drift_and_cliff_are_named_and_recall_alone_hides_them(model):

@@ -3,26 +3,18 @@
 import json
 import math
 import random
-import tomllib
-from pathlib import Path
 
 import pytest
 
-import minikv
 from minikv.course.widgets.roofline import MAX_BATCH, X_HIGH, X_LOW, RooflineWidget
 from minikv.errors import ArgumentError, UnknownNameError
 from minikv.i18n import LANGUAGES
 from minikv.plan import CacheSpec, find_gpu
 from minikv.plan.roofline import Roof, decode_work, gpu_roof, ridge_batch
 from minikv.plan.weights import weight_list
+from tests.course.forms import options
 
-MESSAGES = Path(minikv.__file__).parent / "messages" / "widgets_roofline.toml"
 SLOW = Roof("this machine", 40.0, 0.2)
-
-
-def options(widget: RooflineWidget, key: str) -> list:
-    field = next(field for field in widget.form["fields"] if field["key"] == key)
-    return [value for value, _ in field["options"]]
 
 
 def test_the_marks_are_the_planners_intensities_and_stand_on_the_roof():
@@ -179,8 +171,3 @@ def test_the_text_is_the_same_answer_in_both_languages():
         for value in row["values"]:
             assert value in english
             assert value in chinese
-
-
-def test_english_sentences_are_ascii():
-    for sentence in tomllib.loads(MESSAGES.read_text(encoding="utf-8")).values():
-        assert sentence["en"].isascii()

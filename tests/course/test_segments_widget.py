@@ -2,13 +2,10 @@
 
 import json
 import random
-import tomllib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-import minikv
 from minikv.course.widgets import SegmentsWidget, Step
 from minikv.course.widgets.segments import MAX_SETTINGS
 from minikv.course.widgets.segments_drawing import FIGURES, MAX_ROWS
@@ -19,7 +16,6 @@ from minikv.memory import AllocatorSettings, CachingAllocator, DeviceOutOfMemory
 from minikv.units import GIB, MIB, exact_bytes
 from tests.course.photo import photo_traits
 
-MESSAGES = Path(minikv.__file__).parent / "messages" / "widgets_segments.toml"
 SETTINGS = {
     "defaults": AllocatorSettings(),
     "expandable": AllocatorSettings(expandable_segments=True),
@@ -344,8 +340,6 @@ def test_the_photo_has_the_notes_names_and_choices_of_its_language():
     assert "先放权重。" in frames[1]["status"]
     assert "激活" in frames[2]["status"]
     assert traits["form"]["setting"]["options"] == [["默认", "默认"], ["expandable", "expandable"]]
-    sentences = tomllib.loads(MESSAGES.read_text(encoding="utf-8"))
-    assert all(sentence["en"].isascii() for sentence in sentences.values())
 
 
 def test_what_is_synced_is_plain_json():

@@ -14,7 +14,7 @@ from tests.engine.overlap import Late, Prompt, overlapping
 
 BOOKS = (
     "minikv/blocks/",
-    *(f"engine/{name}.py" for name in ("scheduler", "planner", "open_steps", "core")),
+    *(f"engine/{name}.py" for name in ("scheduler", "planner", "step_plan", "open_steps", "core")),
 )
 
 

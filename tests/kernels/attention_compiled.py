@@ -3,15 +3,11 @@
 Run in a process of its own, without the interpreter: ``python -m tests.kernels.attention_compiled [all]``.
 """
 
-import dataclasses
-import json
-import sys
-
 import torch
 
-from minikv.kernels.gpu.ahead import compile_ahead
 from minikv.kernels.gpu.common import Device, Launch
 from minikv.kernels.gpu.launches import attention_launches
+from tests.kernels.compiling import empty, print_rows
 
 # capability, then what differs from a decode of Llama-8B's heads in bfloat16 (float16 on Turing, which lacks it).
 EVERY_TIME = [
@@ -76,9 +72,6 @@ def launch_of(
     """The attention launch of 8 sequences of up to 4,096 tokens, on tensors without data."""
     dtype = dtype or (torch.float16 if capability < 80 else torch.bfloat16)
 
-    def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device="meta")
-
     tokens, query_heads, kv_heads = 8 * queries, 32, 8
     if latent:
         dims, query_heads, kv_heads = (512, 64), 128, 1
@@ -100,13 +93,5 @@ def launch_of(
     return launches[0]
 
 
-def main(cases: list) -> None:
-    for capability, options in cases:
-        launch = launch_of(capability, **options)
-        row = dataclasses.asdict(compile_ahead(launch, capability))
-        row.update(case=repr(options), float32=options.get("dtype") == torch.float32)
-        print(json.dumps(row), flush=True)
-
-
 if __name__ == "__main__":
-    main([*EVERY_TIME, *ON_REQUEST] if sys.argv[1:] == ["all"] else EVERY_TIME)
+    print_rows(launch_of, EVERY_TIME, ON_REQUEST)

@@ -3,15 +3,11 @@
 Run in a process of its own, without the interpreter: ``python -m tests.kernels.sums_compiled [all]``.
 """
 
-import dataclasses
-import json
-import sys
-
 import torch
 
-from minikv.kernels.gpu.ahead import compile_ahead
 from minikv.kernels.gpu.common import Device, Launch
 from minikv.kernels.gpu.sums import sums_launch
+from tests.kernels.compiling import empty, print_rows
 
 # capability, then what differs from a prefill of Llama-8B's heads in bfloat16 (float16 on Turing, which lacks it).
 EVERY_TIME = [
@@ -44,9 +40,6 @@ def launch_of(
     """The launch for 8 sequences of 512 new tokens on up to 4,096, on tensors without data."""
     dtype = dtype or (torch.float16 if capability < 80 else torch.bfloat16)
 
-    def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device="meta")
-
     tokens, query_heads, kv_heads = 8 * 512, 32, 8
     if latent:
         dims, query_heads = 512, 128
@@ -66,13 +59,5 @@ def launch_of(
     return launch
 
 
-def main(cases: list) -> None:
-    for capability, options in cases:
-        launch = launch_of(capability, **options)
-        row = dataclasses.asdict(compile_ahead(launch, capability))
-        row.update(case=repr(options), float32=options.get("dtype") == torch.float32)
-        print(json.dumps(row), flush=True)
-
-
 if __name__ == "__main__":
-    main([*EVERY_TIME, *ON_REQUEST] if sys.argv[1:] == ["all"] else EVERY_TIME)
+    print_rows(launch_of, EVERY_TIME, ON_REQUEST)

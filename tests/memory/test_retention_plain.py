@@ -13,11 +13,6 @@ from minikv.memory import retention_report
 from tests.memory.test_retention import names, only
 
 
-@pytest.fixture(autouse=True)
-def _garbage(only_new_garbage):
-    pass
-
-
 def test_no_code_of_a_class_or_its_metaclass_runs():
     called = []
 

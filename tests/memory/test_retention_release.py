@@ -15,11 +15,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from minikv.memory import retention_report
 
 
-@pytest.fixture(autouse=True)
-def _garbage(only_new_garbage):
-    pass
-
-
 def followed(prepare, work):
     """Run ``prepare`` and ``work`` as a module would, follow every piece of advice there; (advice, survivors)."""
     module = types.ModuleType("their_code")

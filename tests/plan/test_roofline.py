@@ -2,12 +2,13 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from minikv.errors import ArgumentError, ConfigError, UnknownNameError
 from minikv.plan import CacheSpec, find_gpu, gpu_names, model_names, plan_memory, step_flops
-from minikv.plan.roofline import DecodeWork, Roof, decode_work, gpu_roof, ridge_batch, ridge_point
+from minikv.plan.roofline import Roof, decode_work, gpu_roof, ridge_batch
 from minikv.plan.tables import weights_read
 
 H200 = gpu_roof(find_gpu("H200"))
@@ -68,8 +69,7 @@ def test_a_latent_is_read_once_for_all_heads(model, heads):
 
 def test_a_window_bounds_what_is_read_and_computed():
     short, long, longer = (decode_work("Mistral-7B-v0.1", 1, context) for context in (4096, 5000, 50_000))
-    assert short == DecodeWork(1, 4096, *[getattr(long, name) for name in (
-        "weight_bytes", "cache_bytes", "weight_flops", "attention_flops")])  # fmt: skip
+    assert short == replace(long, context=4096)
     assert longer.num_bytes == short.num_bytes
 
 
@@ -105,8 +105,8 @@ def test_the_catalogue_has_a_roof_for_every_card_with_a_flop_rate():
             assert refused.value.code == "roof_unknown"
             assert name in refused.value.text("zh")
             continue
-        roof = gpu_roof(gpu)
-        assert ridge_point(gpu) in (None, pytest.approx(roof.ridge))
+        roof, tflops = gpu_roof(gpu), gpu.bf16_tflops or gpu.fp16_tflops
+        assert roof.ridge == pytest.approx(1000 * tflops / gpu.bandwidth_gb_s)
     assert gpu_roof(find_gpu("T4")).tflops == find_gpu("T4").fp16_tflops
     assert H200.ridge == pytest.approx(989e12 / 4.8e12)
 

@@ -1,5 +1,7 @@
 """Exercises 11.1 and 11.2: who is let in, and whose tokens a step computes."""
 
+from functools import partial
+
 from minikv.course.exercise import Exercise, Misconception
 
 # 11.1 ------------------------------------------------------------------------------------------------------
@@ -57,13 +59,6 @@ def _blocks(tokens: int, block_size: int) -> int:
     return -(-tokens // block_size)
 
 
-def _admitted_with(**change):
-    def wrong(waiting, seats, budget, free, owed, block_size):
-        return _admit(waiting, seats, budget, free, owed, block_size, **change)
-
-    return wrong
-
-
 def admitted_without_owed(waiting, seats, budget, free, owed, block_size):
     return admit(waiting, seats, budget, free, 0, block_size)
 
@@ -108,17 +103,17 @@ ADMIT = Exercise(
     cases=draw_queues,
     reference=admit,
     misconceptions=(
-        Misconception("passed", _admitted_with(passing=True)),
+        Misconception("passed", partial(_admit, passing=True)),
         Misconception("owed_forgotten", admitted_without_owed),
         Misconception("seats_forgotten", admitted_without_seats),
-        Misconception("hits_needed", _admitted_with(hits_needed=True)),
-        Misconception("idle_counted_free", _admitted_with(idle_free=True)),
-        Misconception("whole_prompt", _admitted_with(whole_prompt=True)),
-        Misconception("chunk_only", _admitted_with(chunk_only=True)),
-        Misconception("room_for_next", _admitted_with(own_growth=1)),
-        Misconception("no_next_token", _admitted_with(growth=0)),
-        Misconception("same_blocks_twice", _admitted_with(reserve=False)),
-        Misconception("hits_computed", _admitted_with(hits_computed=True)),
+        Misconception("hits_needed", partial(_admit, hits_needed=True)),
+        Misconception("idle_counted_free", partial(_admit, idle_free=True)),
+        Misconception("whole_prompt", partial(_admit, whole_prompt=True)),
+        Misconception("chunk_only", partial(_admit, chunk_only=True)),
+        Misconception("room_for_next", partial(_admit, own_growth=1)),
+        Misconception("no_next_token", partial(_admit, growth=0)),
+        Misconception("same_blocks_twice", partial(_admit, reserve=False)),
+        Misconception("hits_computed", partial(_admit, hits_computed=True)),
     ),
 )
 

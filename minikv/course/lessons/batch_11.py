@@ -1,5 +1,7 @@
 """Exercise 11.4: decodes, chunks and prefix hits of several sequences, packed into the arrays of one forward."""
 
+from functools import partial
+
 from minikv.course.exercise import Exercise, Misconception
 
 Arrays = dict[str, list[int]]
@@ -43,13 +45,6 @@ def _pack(
         "lengths": lengths,
         "sampled_rows": rows,
     }
-
-
-def _packed_with(**change):
-    def wrong(tables, starts, ends, tokens, block_size):
-        return _pack(tables, starts, ends, tokens, block_size, **change)
-
-    return wrong
 
 
 def packed_without_total(tables, starts, ends, tokens, block_size):
@@ -96,15 +91,15 @@ PACK = Exercise(
     cases=draw_steps,
     reference=pack,
     misconceptions=(
-        Misconception("relative_positions", _packed_with(position=lambda start, place, packed: place)),
-        Misconception("running_positions", _packed_with(position=lambda start, place, packed: packed)),
-        Misconception("slots_from_zero", _packed_with(slot_position=lambda start, place: place)),
-        Misconception("length_is_chunk", _packed_with(length=lambda start, end: end - start)),
-        Misconception("length_before", _packed_with(length=lambda start, end: start)),
+        Misconception("relative_positions", partial(_pack, position=lambda start, place, packed: place)),
+        Misconception("running_positions", partial(_pack, position=lambda start, place, packed: packed)),
+        Misconception("slots_from_zero", partial(_pack, slot_position=lambda start, place: place)),
+        Misconception("length_is_chunk", partial(_pack, length=lambda start, end: end - start)),
+        Misconception("length_before", partial(_pack, length=lambda start, end: start)),
         Misconception("no_total", packed_without_total),
-        Misconception("all_sampled", _packed_with(samples=lambda end, have: True)),
-        Misconception("row_of_item", _packed_with(row=lambda item, next_start, end: item)),
-        Misconception("row_of_position", _packed_with(row=lambda item, next_start, end: end - 1)),
-        Misconception("one_row_late", _packed_with(row=lambda item, next_start, end: next_start)),
+        Misconception("all_sampled", partial(_pack, samples=lambda end, have: True)),
+        Misconception("row_of_item", partial(_pack, row=lambda item, next_start, end: item)),
+        Misconception("row_of_position", partial(_pack, row=lambda item, next_start, end: end - 1)),
+        Misconception("one_row_late", partial(_pack, row=lambda item, next_start, end: next_start)),
     ),
 )

@@ -1,6 +1,7 @@
 """Exercise 18.4: the best of many plans, with as few real runs as the figures on paper allow."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from minikv.course.exercise import Exercise, Misconception
@@ -39,13 +40,6 @@ def _best(plans, paper, run, bar, *, first=False, keep=None, bound="best", below
         if first and best is not None:
             break
     return best
-
-
-def _with(**change):
-    def wrong(plans, paper, run, bar):
-        return _best(plans, paper, run, bar, **change)
-
-    return wrong
 
 
 def best_in_the_order_given(plans, paper, run, bar):
@@ -138,13 +132,13 @@ BEST = Exercise(
     reference=best_plan,
     drive=run_best,
     misconceptions=(
-        Misconception("all_of_them", _with(bound=None)),
+        Misconception("all_of_them", partial(_best, bound=None)),
         Misconception("order_given", best_in_the_order_given),
-        Misconception("first_that_keeps", _with(first=True)),
+        Misconception("first_that_keeps", partial(_best, first=True)),
         Misconception("paper_alone", best_on_paper),
-        Misconception("no_bar", _with(keep=lambda served: True)),
-        Misconception("above_the_bar", _with(below=True)),
-        Misconception("bound_by_failures", _with(bound="any")),
+        Misconception("no_bar", partial(_best, keep=lambda served: True)),
+        Misconception("above_the_bar", partial(_best, below=True)),
+        Misconception("bound_by_failures", partial(_best, bound="any")),
         Misconception("best_quality", best_quality),
         Misconception("fastest_instead", fastest_instead),
     ),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -140,13 +141,6 @@ def compact_newest(blocks, kept):
     _compact(blocks, list(range(length - len(kept), length)))
 
 
-def _changed(**change):
-    def wrong(blocks, kept):
-        _compact(blocks, kept, **change)
-
-    return wrong
-
-
 def run_compact(fn: Callable, block_size: int, length: int, shared: int, evicted: int, kept: list) -> dict:
     """What lies where afterwards. ``shared`` blocks of the sequence are another one's as well.
 
@@ -225,17 +219,19 @@ COMPACT = Exercise(
     reference=compact,
     drive=run_compact,
     misconceptions=(
-        Misconception("backwards", _changed(order=_backwards)),
-        Misconception("rope_left", _changed(parts=("latent",))),
-        Misconception("latent_left", _changed(parts=("rope",))),
-        Misconception("in_place", _changed(own=_in_place)),
-        Misconception("copied_but_held", _changed(own=_copied_but_held)),
-        Misconception("always_copied", _changed(own=_always_copied)),
-        Misconception("freed_though_held", _changed(release=_freed_though_held)),
-        Misconception("tail_kept", _changed(release=_never)),
-        Misconception("rounded_down", _changed(round_up=False)),
-        Misconception("positions_left", _changed(positions=lambda positions, kept: positions[: len(kept)])),
-        Misconception("counted_anew", _changed(positions=_counted_anew)),
+        Misconception("backwards", partial(_compact, order=_backwards)),
+        Misconception("rope_left", partial(_compact, parts=("latent",))),
+        Misconception("latent_left", partial(_compact, parts=("rope",))),
+        Misconception("in_place", partial(_compact, own=_in_place)),
+        Misconception("copied_but_held", partial(_compact, own=_copied_but_held)),
+        Misconception("always_copied", partial(_compact, own=_always_copied)),
+        Misconception("freed_though_held", partial(_compact, release=_freed_though_held)),
+        Misconception("tail_kept", partial(_compact, release=_never)),
+        Misconception("rounded_down", partial(_compact, round_up=False)),
+        Misconception(
+            "positions_left", partial(_compact, positions=lambda positions, kept: positions[: len(kept)])
+        ),
+        Misconception("counted_anew", partial(_compact, positions=_counted_anew)),
         Misconception("filled_holes", compact_filling_holes),
         Misconception("newest", compact_newest),
     ),

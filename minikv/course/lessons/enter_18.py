@@ -1,5 +1,7 @@
 """Exercise 18.2: who may come in so that nobody ever has to leave: every sequence is counted as long as it may get."""
 
+from functools import partial
+
 from minikv.course.exercise import Exercise, Misconception
 
 Sequences = list[dict]
@@ -35,13 +37,6 @@ def _enter(
         elif not passing:
             break
     return entered
-
-
-def _with(**change):
-    def wrong(running, waiting, num_blocks, block_size, seats):
-        return _enter(running, waiting, num_blocks, block_size, seats, **change)
-
-    return wrong
 
 
 def _shared_each_time(sequences, block_size):
@@ -137,12 +132,12 @@ ENTER = Exercise(
         Misconception("for_now", entered_for_now),
         Misconception("by_average", entered_by_average),
         Misconception("who_runs_forgotten", entered_beside_who_runs),
-        Misconception("shared_each_time", _with(worst=_shared_each_time)),
-        Misconception("one_token_more", _with(worst=_one_token_more)),
-        Misconception("rounded_down", _with(worst=_rounded_down)),
-        Misconception("together", _with(worst=_together)),
-        Misconception("passed", _with(passing=True)),
-        Misconception("no_seats", _with(seated=False)),
-        Misconception("last_block_kept", _with(below=True)),
+        Misconception("shared_each_time", partial(_enter, worst=_shared_each_time)),
+        Misconception("one_token_more", partial(_enter, worst=_one_token_more)),
+        Misconception("rounded_down", partial(_enter, worst=_rounded_down)),
+        Misconception("together", partial(_enter, worst=_together)),
+        Misconception("passed", partial(_enter, passing=True)),
+        Misconception("no_seats", partial(_enter, seated=False)),
+        Misconception("last_block_kept", partial(_enter, below=True)),
     ),
 )

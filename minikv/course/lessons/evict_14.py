@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -112,13 +113,6 @@ def _fresh_scores(layer, kept):
     """After an eviction everybody begins at 0 again."""
     _gather(layer, kept)
     layer.scores = torch.zeros_like(layer.scores)
-
-
-def _stepping(**change):
-    def wrong(layer, new_token, attend, choose, capacity, evict_every):
-        _step(layer, new_token, attend, choose, capacity, evict_every, **change)
-
-    return wrong
 
 
 def step_without_itself(layer, new_token, attend, choose, capacity, evict_every):
@@ -241,18 +235,18 @@ EVICT = Exercise(
     reference=step,
     drive=run_steps,
     misconceptions=(
-        Misconception("views", _stepping(compact=_as_views)),
-        Misconception("scores_left_behind", _stepping(compact=_without("scores"))),
-        Misconception("values_left_behind", _stepping(compact=_without("values"))),
-        Misconception("positions_left_behind", _stepping(compact=_without("positions"))),
-        Misconception("seen_when_evicting", _stepping(seen_always=False)),
-        Misconception("cache_length", _stepping(position=lambda layer: layer.keys.shape[1])),
+        Misconception("views", partial(_step, compact=_as_views)),
+        Misconception("scores_left_behind", partial(_step, compact=_without("scores"))),
+        Misconception("values_left_behind", partial(_step, compact=_without("values"))),
+        Misconception("positions_left_behind", partial(_step, compact=_without("positions"))),
+        Misconception("seen_when_evicting", partial(_step, seen_always=False)),
+        Misconception("cache_length", partial(_step, position=lambda layer: layer.keys.shape[1])),
         Misconception("length_shrinks", step_decrementing),
-        Misconception("one_head_for_all", _stepping(compact=_first_heads_choice)),
-        Misconception("newest", _stepping(compact=_newest)),
-        Misconception("fresh_scores", _stepping(compact=_fresh_scores)),
+        Misconception("one_head_for_all", partial(_step, compact=_first_heads_choice)),
+        Misconception("newest", partial(_step, compact=_newest)),
+        Misconception("fresh_scores", partial(_step, compact=_fresh_scores)),
         Misconception("without_itself", step_without_itself),
-        Misconception("one_late", _stepping(slack=1)),
+        Misconception("one_late", partial(_step, slack=1)),
     ),
     limit_s=10.0,
 )

@@ -1,6 +1,7 @@
 """Exercise 12.5: blocks out to the host and back while the GPU computes, held in order by events."""
 
 from collections.abc import Callable
+from functools import partial
 
 from minikv.course.exercise import Exercise, Misconception
 from minikv.course.lessons.streams_12 import Stream, run_streams
@@ -39,13 +40,6 @@ def _exchange(
     copies.do(back)
     if before_using:
         compute.wait(copies.record())
-
-
-def _with(**change):
-    def wrong(compute, copies, out, forward, back):
-        _exchange(compute, copies, out, forward, back, **change)
-
-    return wrong
 
 
 def exchange_without_events(compute, copies, out, forward, back):
@@ -129,12 +123,12 @@ EXCHANGE = Exercise(
     drive=run_exchange,
     misconceptions=(
         Misconception("no_events", exchange_without_events),
-        Misconception("read_too_early", _with(after_writing=False)),
-        Misconception("overwritten", _with(before_overwriting=False)),
-        Misconception("back_too_early", _with(after_reading=False)),
-        Misconception("used_too_early", _with(before_using=False)),
+        Misconception("read_too_early", partial(_exchange, after_writing=False)),
+        Misconception("overwritten", partial(_exchange, before_overwriting=False)),
+        Misconception("back_too_early", partial(_exchange, after_reading=False)),
+        Misconception("used_too_early", partial(_exchange, before_using=False)),
         Misconception("not_back", exchange_without_back),
-        Misconception("one_stream", _with(all_in_one=True)),
+        Misconception("one_stream", partial(_exchange, all_in_one=True)),
         Misconception("all_on_copies", exchange_on_copies),
     ),
 )

@@ -1,6 +1,7 @@
 """Exercise 17.4: the smallest fleet that keeps a bound, found with few questions."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from minikv.course.exercise import Exercise, Misconception
 
@@ -29,13 +30,6 @@ def _fewest(ask, bound, most, *, percentile="p99", below=False, halve=True, less
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high - less
-
-
-def _with(**change):
-    def wrong(ask, bound, most):
-        return _fewest(ask, bound, most, **change)
-
-    return wrong
 
 
 def fewest_most_instead(ask, bound, most):
@@ -108,12 +102,12 @@ FEWEST = Exercise(
     misconceptions=(
         Misconception("one_by_one", fewest_one_by_one),
         Misconception("from_the_top", fewest_from_the_top),
-        Misconception("doubled", _with(halve=False)),
-        Misconception("median", _with(percentile="p50")),
-        Misconception("below", _with(below=True)),
-        Misconception("one_less", _with(less=1)),
+        Misconception("doubled", partial(_fewest, halve=False)),
+        Misconception("median", partial(_fewest, percentile="p50")),
+        Misconception("below", partial(_fewest, below=True)),
+        Misconception("one_less", partial(_fewest, less=1)),
         Misconception("most_instead", fewest_most_instead),
-        Misconception("past_the_most", _with(past=True)),
+        Misconception("past_the_most", partial(_fewest, past=True)),
         Misconception("in_proportion", fewest_by_share),
     ),
 )

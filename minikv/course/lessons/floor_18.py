@@ -1,5 +1,7 @@
 """Exercise 18.3: seconds that no plan can beat, from what has to be computed at least, and when it comes."""
 
+from functools import partial
+
 from minikv.course.exercise import Exercise, Misconception
 
 Requests = list[dict]
@@ -38,13 +40,6 @@ def _floor(
         seconds = longer(count * weights, tokens(requests, each["arrival"]) * token)
         bounds.append(each["arrival"] + seconds + fixed * count * overhead)
     return max(bounds)
-
-
-def _with(**change):
-    def wrong(requests, weights, token, overhead, drafts):
-        return _floor(requests, weights, token, overhead, drafts, **change)
-
-    return wrong
 
 
 def _prefix_each_time(requests, since):
@@ -113,17 +108,21 @@ FLOOR = Exercise(
     cases=draw_loads,
     reference=floor_seconds,
     misconceptions=(
-        Misconception("added", _with(longer=lambda steps, work: steps + work)),
-        Misconception("no_overhead", _with(fixed=False)),
+        Misconception("added", partial(_floor, longer=lambda steps, work: steps + work)),
+        Misconception("no_overhead", partial(_floor, fixed=False)),
         Misconception("no_arrivals", floor_without_arrivals),
         Misconception("after_the_last", floor_after_the_last),
         Misconception("alone", floor_alone),
         Misconception("one_by_one", floor_one_by_one),
-        Misconception("prefix_each_time", _with(tokens=_prefix_each_time)),
-        Misconception("prefix_never", _with(tokens=_prefix_never)),
-        Misconception("cache_forgotten", _with(tokens=_known_later)),
-        Misconception("last_token", _with(tokens=lambda requests, since: _tokens(requests, since, last=0))),
-        Misconception("no_drafts", _with(steps=lambda request, drafts: request["new"])),
-        Misconception("drafts_at_once", _with(steps=lambda r, drafts: -(-r["new"] // (1 + drafts)))),
+        Misconception("prefix_each_time", partial(_floor, tokens=_prefix_each_time)),
+        Misconception("prefix_never", partial(_floor, tokens=_prefix_never)),
+        Misconception("cache_forgotten", partial(_floor, tokens=_known_later)),
+        Misconception(
+            "last_token", partial(_floor, tokens=lambda requests, since: _tokens(requests, since, last=0))
+        ),
+        Misconception("no_drafts", partial(_floor, steps=lambda request, drafts: request["new"])),
+        Misconception(
+            "drafts_at_once", partial(_floor, steps=lambda r, drafts: -(-r["new"] // (1 + drafts)))
+        ),
     ),
 )

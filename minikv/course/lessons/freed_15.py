@@ -1,5 +1,7 @@
 """Exercise 15.1: what comes back to the pool when sequences evict, with K and V for every head and with one latent."""
 
+from functools import partial
+
 from minikv.course.exercise import Exercise, Misconception
 
 
@@ -23,16 +25,9 @@ def _freed(layers, itemsize, block_size, lengths, capacity, *, row=_row, blocks=
     return back, back * block_size * itemsize * sum(map(row, layers))
 
 
-def _with(**change):
-    def wrong(layers, itemsize, block_size, lengths, capacity):
-        return _freed(layers, itemsize, block_size, lengths, capacity, **change)
-
-    return wrong
-
-
 def _on_mla(count):
     """Another number for a layer with latents."""
-    return _with(row=lambda layer: count(layer) if layer["kind"] == "mla" else _row(layer))
+    return partial(_freed, row=lambda layer: count(layer) if layer["kind"] == "mla" else _row(layer))
 
 
 def freed_one_layer(layers, itemsize, block_size, lengths, capacity):
@@ -100,17 +95,20 @@ FREED = Exercise(
         Misconception("latent_twice", _on_mla(lambda layer: 2 * layer["latent"] + layer["rope"])),
         Misconception(
             "keys_only",
-            _with(row=lambda layer: _row(layer) // 2 if layer["kind"] == "gqa" else _row(layer)),
+            partial(_freed, row=lambda layer: _row(layer) // 2 if layer["kind"] == "gqa" else _row(layer)),
         ),
         Misconception("one_layer", freed_one_layer),
-        Misconception("rounded_down", _with(blocks=lambda length, most, size: max(0, length - most) // size)),
         Misconception(
-            "rounded_up", _with(blocks=lambda length, most, size: -(-max(0, length - most) // size))
+            "rounded_down", partial(_freed, blocks=lambda length, most, size: max(0, length - most) // size)
+        ),
+        Misconception(
+            "rounded_up", partial(_freed, blocks=lambda length, most, size: -(-max(0, length - most) // size))
         ),
         Misconception("tokens", freed_tokens),
         Misconception("together", freed_together),
         Misconception(
-            "short_grows", _with(blocks=lambda length, most, size: -(-length // size) - -(-most // size))
+            "short_grows",
+            partial(_freed, blocks=lambda length, most, size: -(-length // size) - -(-most // size)),
         ),
     ),
 )

@@ -1,5 +1,7 @@
 """Exercise 15.5: what the heads look at, where all of them read one row of latents a token."""
 
+from functools import partial
+
 import torch
 
 from minikv.course.exercise import Exercise, Misconception
@@ -33,13 +35,6 @@ def _later(logits: torch.Tensor) -> torch.Tensor:
     """[queries, tokens] bool: True where a token comes after the query."""
     queries, tokens = logits.shape[1:]
     return torch.ones(queries, tokens, dtype=torch.bool).triu(tokens - queries + 1)
-
-
-def _with(**change):
-    def wrong(state, q_latent, q_rope, latent, rope, scale):
-        return _scores(state, q_latent, q_rope, latent, rope, scale, **change)
-
-    return wrong
 
 
 def scores_of_latents(state, q_latent, q_rope, latent, rope, scale):
@@ -106,15 +101,15 @@ LATENT = Exercise(
     cases=draw_steps,
     reference=latent_scores,
     misconceptions=(
-        Misconception("mean_of_heads", _with(join=lambda probs: probs.mean(0).sum(0))),
-        Misconception("max_of_heads", _with(join=lambda probs: probs.amax(0).sum(0))),
-        Misconception("first_head", _with(join=lambda probs: probs[0].sum(0))),
-        Misconception("last_query", _with(join=lambda probs: probs[:, -1].sum(0))),
-        Misconception("mean_of_queries", _with(join=lambda probs: probs.mean(1).sum(0))),
-        Misconception("over_heads", _with(softmax=0)),
+        Misconception("mean_of_heads", partial(_scores, join=lambda probs: probs.mean(0).sum(0))),
+        Misconception("max_of_heads", partial(_scores, join=lambda probs: probs.amax(0).sum(0))),
+        Misconception("first_head", partial(_scores, join=lambda probs: probs[0].sum(0))),
+        Misconception("last_query", partial(_scores, join=lambda probs: probs[:, -1].sum(0))),
+        Misconception("mean_of_queries", partial(_scores, join=lambda probs: probs.mean(1).sum(0))),
+        Misconception("over_heads", partial(_scores, softmax=0)),
         Misconception("latents_only", scores_of_latents),
         Misconception("rope_only", scores_of_rope),
-        Misconception("later_too", _with(causal=False)),
+        Misconception("later_too", partial(_scores, causal=False)),
         Misconception("width", scores_scaled_by_width),
         Misconception("logits", scores_of_logits),
         Misconception("this_step", scores_of_this_step),

@@ -1,5 +1,7 @@
 """Exercise 12.3: the bytes of latents on each rank, with tensor parallelism and with data-parallel attention."""
 
+from functools import partial
+
 from minikv.course.exercise import Exercise, Misconception
 
 
@@ -46,13 +48,6 @@ def _latent_bytes(
     return [count * token for count in tokens]
 
 
-def _with(**change):
-    def wrong(lengths, ranks, way, layers, kv_lora_rank, rope_dim, itemsize):
-        return _latent_bytes(lengths, ranks, way, layers, kv_lora_rank, rope_dim, itemsize, **change)
-
-    return wrong
-
-
 def draw_requests(rng) -> list[dict]:
     """Both ways; fewer requests than ranks and more, one of them long; totals that the ranks divide."""
     cases = []
@@ -78,15 +73,15 @@ LATENTS = Exercise(
     cases=draw_requests,
     reference=latent_bytes,
     misconceptions=(
-        Misconception("divided_by_tp", _with(tp_divided=True)),
-        Misconception("dp_everywhere", _with(dp_everywhere=True)),
-        Misconception("dp_divided", _with(dp_divided=True)),
-        Misconception("in_turn", _with(in_turn=True)),
-        Misconception("last_of_equals", _with(last_of_equals=True)),
-        Misconception("most_tokens", _with(most_tokens=True)),
-        Misconception("longest_first", _with(longest_first=True)),
-        Misconception("k_and_v", _with(k_and_v=2)),
-        Misconception("rope_forgotten", _with(with_rope=False)),
-        Misconception("one_layer", _with(all_layers=False)),
+        Misconception("divided_by_tp", partial(_latent_bytes, tp_divided=True)),
+        Misconception("dp_everywhere", partial(_latent_bytes, dp_everywhere=True)),
+        Misconception("dp_divided", partial(_latent_bytes, dp_divided=True)),
+        Misconception("in_turn", partial(_latent_bytes, in_turn=True)),
+        Misconception("last_of_equals", partial(_latent_bytes, last_of_equals=True)),
+        Misconception("most_tokens", partial(_latent_bytes, most_tokens=True)),
+        Misconception("longest_first", partial(_latent_bytes, longest_first=True)),
+        Misconception("k_and_v", partial(_latent_bytes, k_and_v=2)),
+        Misconception("rope_forgotten", partial(_latent_bytes, with_rope=False)),
+        Misconception("one_layer", partial(_latent_bytes, all_layers=False)),
     ),
 )

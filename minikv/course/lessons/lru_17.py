@@ -1,6 +1,7 @@
 """Exercise 17.1: blocks found by an LRU cache, at every capacity in one pass over the requests."""
 
 from collections import OrderedDict
+from functools import partial
 from itertools import pairwise
 
 from minikv.course.exercise import Exercise, Misconception
@@ -52,13 +53,6 @@ def _touch(stack: list[int], blocks: list[int], to_front: bool = True) -> None:
         if block in stack:
             stack.remove(block)
         stack.insert(0 if to_front else len(stack), block)
-
-
-def _with(**change):
-    def wrong(requests, capacities):
-        return _lru_hits(requests, capacities, **change)
-
-    return wrong
 
 
 def hits_by_age(requests, capacities):
@@ -133,13 +127,13 @@ LRU = Exercise(
     cases=draw_requests,
     reference=lru_hits,
     misconceptions=(
-        Misconception("beyond_miss", _with(beyond_miss=True)),
-        Misconception("touched_first", _with(touch_first=True)),
+        Misconception("beyond_miss", partial(_lru_hits, beyond_miss=True)),
+        Misconception("touched_first", partial(_lru_hits, touch_first=True)),
         Misconception("not_touched", hits_by_age),
-        Misconception("backwards", _with(backwards=True)),
-        Misconception("newest_evicted", _with(newest_last=False)),
+        Misconception("backwards", partial(_lru_hits, backwards=True)),
+        Misconception("newest_evicted", partial(_lru_hits, newest_last=False)),
         Misconception("never_evicted", hits_of_the_first),
-        Misconception("one_too_few", _with(less=1)),
-        Misconception("not_summed", _with(summed=False)),
+        Misconception("one_too_few", partial(_lru_hits, less=1)),
+        Misconception("not_summed", partial(_lru_hits, summed=False)),
     ),
 )

@@ -1,5 +1,7 @@
 """Exercise 15.4: after evictions, a new token's position, its slot and its length are three different numbers."""
 
+from functools import partial
+
 from minikv.course.exercise import Exercise, Misconception
 
 
@@ -34,13 +36,6 @@ def _next_tokens(
 def _slot(table: list[int], place: int, size: int) -> int:
     """Past the table's end in its last block, so that a wrong place is a wrong slot and not an exception."""
     return table[min(max(place, 0) // size, len(table) - 1)] * size + place % size
-
-
-def _with(**change):
-    def wrong(text, new, evicted, tables, block_size):
-        return _next_tokens(text, new, evicted, tables, block_size, **change)
-
-    return wrong
 
 
 def next_from_the_cache(text, new, evicted, tables, block_size):
@@ -100,12 +95,14 @@ PLACES = Exercise(
     misconceptions=(
         Misconception("cache_length", next_from_the_cache),
         Misconception("shortest_length", next_from_the_last_kind),
-        Misconception("slot_of_position", _with(place=lambda at, lost: at)),
-        Misconception("length_of_text", _with(length=lambda before, count, lost: before + count)),
-        Misconception("without_new", _with(length=lambda before, count, lost: before - lost)),
+        Misconception("slot_of_position", partial(_next_tokens, place=lambda at, lost: at)),
+        Misconception(
+            "length_of_text", partial(_next_tokens, length=lambda before, count, lost: before + count)
+        ),
+        Misconception("without_new", partial(_next_tokens, length=lambda before, count, lost: before - lost)),
         Misconception("other_kind", next_of_another_kind),
         Misconception("other_sequence", next_of_another_sequence),
-        Misconception("one_late", _with(position=lambda at, i: at + 1)),
-        Misconception("one_slot_late", _with(place=lambda at, lost: at - lost + 1)),
+        Misconception("one_late", partial(_next_tokens, position=lambda at, i: at + 1)),
+        Misconception("one_slot_late", partial(_next_tokens, place=lambda at, lost: at - lost + 1)),
     ),
 )

@@ -1,6 +1,7 @@
 """Exercise 13.5: one step with drafts: compute, compare, take back what was refused."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from minikv.course.exercise import Exercise, Misconception
 
@@ -102,13 +103,6 @@ def _all(drafts, said):
     return len(drafts)
 
 
-def _stepping(**change):
-    def wrong(cache, newest, drafts, forward):
-        return _step(cache, newest, drafts, forward, **change)
-
-    return wrong
-
-
 def step_one_by_one(cache, newest, drafts, forward):
     """Right tokens, and a forward for each of them."""
     new = forward([newest])
@@ -186,19 +180,21 @@ ROLLBACK = Exercise(
     reference=decode_step,
     drive=run_steps,
     misconceptions=(
-        Misconception("first_unverified", _stepping(accept=_unverified_first)),
-        Misconception("all_accepted", _stepping(accept=_all)),
-        Misconception("agreed_anywhere", _stepping(accept=_agreed_anywhere)),
-        Misconception("no_own_token", _stepping(tokens=lambda drafts, said, accepted: drafts[:accepted])),
+        Misconception("first_unverified", partial(_step, accept=_unverified_first)),
+        Misconception("all_accepted", partial(_step, accept=_all)),
+        Misconception("agreed_anywhere", partial(_step, accept=_agreed_anywhere)),
         Misconception(
-            "last_said", _stepping(tokens=lambda drafts, said, accepted: said[:accepted] + said[-1:])
+            "no_own_token", partial(_step, tokens=lambda drafts, said, accepted: drafts[:accepted])
         ),
-        Misconception("refused_kept", _stepping(truncate=False)),
-        Misconception("one_too_many", _stepping(keep=-1)),
-        Misconception("one_too_few", _stepping(keep=1)),
+        Misconception(
+            "last_said", partial(_step, tokens=lambda drafts, said, accepted: said[:accepted] + said[-1:])
+        ),
+        Misconception("refused_kept", partial(_step, truncate=False)),
+        Misconception("one_too_many", partial(_step, keep=-1)),
+        Misconception("one_too_few", partial(_step, keep=1)),
         Misconception("all_taken_back", step_takes_back_all),
-        Misconception("published_early", _stepping(publish_first=True)),
-        Misconception("unpublished", _stepping(publish=False)),
+        Misconception("published_early", partial(_step, publish_first=True)),
+        Misconception("unpublished", partial(_step, publish=False)),
         Misconception("one_by_one", step_one_by_one),
     ),
 )

@@ -1,5 +1,7 @@
 """Exercise 18.1: what a plan's bytes hold: blocks beside eviction's records, and sequences at their longest."""
 
+from functools import partial
+
 from minikv.course.exercise import Exercise, Misconception
 
 POSITION_BYTES, FIELD_BYTES = 8, 4  # of ``minikv.eviction.paged_records``: int64 and float32
@@ -45,13 +47,6 @@ def _room(
     blocks = max(0, left) // (token_bytes(token) * block_size)
     most = at_once(blocks, held(longest, keeps), block_size)
     return blocks, min(seats, most) if seated else most
-
-
-def _with(**change):
-    def wrong(kv_bytes, seats, token, block_size, longest, keeps):
-        return _room(kv_bytes, seats, token, block_size, longest, keeps, **change)
-
-    return wrong
 
 
 def _elements(token: dict) -> int:
@@ -123,20 +118,24 @@ ROOM = Exercise(
     cases=draw_plans,
     reference=room,
     misconceptions=(
-        Misconception("no_records", _with(record_bytes=lambda seats, token, keeps: 0)),
-        Misconception("one_seat", _with(record_bytes=_one_seat)),
-        Misconception("each_layer", _with(record_bytes=_each_layer)),
-        Misconception("fields_only", _with(record_bytes=_fields_only)),
-        Misconception("short_positions", _with(record_bytes=_short_positions)),
-        Misconception("no_scales", _with(token_bytes=lambda token: 2 * _elements(token))),
-        Misconception("one_scale", _with(token_bytes=lambda token: 2 * _elements(token) + _scales(token))),
+        Misconception("no_records", partial(_room, record_bytes=lambda seats, token, keeps: 0)),
+        Misconception("one_seat", partial(_room, record_bytes=_one_seat)),
+        Misconception("each_layer", partial(_room, record_bytes=_each_layer)),
+        Misconception("fields_only", partial(_room, record_bytes=_fields_only)),
+        Misconception("short_positions", partial(_room, record_bytes=_short_positions)),
+        Misconception("no_scales", partial(_room, token_bytes=lambda token: 2 * _elements(token))),
         Misconception(
-            "by_tokens", _with(at_once=lambda blocks, held, size: blocks * size // held if held else 0)
+            "one_scale", partial(_room, token_bytes=lambda token: 2 * _elements(token) + _scales(token))
         ),
-        Misconception("nothing_forgotten", _with(held=lambda longest, keeps: longest)),
         Misconception(
-            "always_full", _with(held=lambda longest, keeps: longest if keeps is None else keeps["places"])
+            "by_tokens",
+            partial(_room, at_once=lambda blocks, held, size: blocks * size // held if held else 0),
         ),
-        Misconception("no_seats", _with(seated=False)),
+        Misconception("nothing_forgotten", partial(_room, held=lambda longest, keeps: longest)),
+        Misconception(
+            "always_full",
+            partial(_room, held=lambda longest, keeps: longest if keeps is None else keeps["places"]),
+        ),
+        Misconception("no_seats", partial(_room, seated=False)),
     ),
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from random import Random
 from statistics import fmean
@@ -25,13 +26,6 @@ def _choose(cached, load, prompt, bound, *, least=False, slack=1, ties="load", f
     if fallback == "idlest" and min(replicas, key=best.__getitem__) not in fits:
         fits = []
     return min(fits, key=best.__getitem__) if fits else least_loaded(cached, load, prompt, bound)
-
-
-def _with(**change):
-    def wrong(cached, load, prompt, bound):
-        return _choose(cached, load, prompt, bound, **change)
-
-    return wrong
 
 
 def least_loaded(cached, load, prompt, bound):
@@ -149,11 +143,11 @@ EACH = 5  # cases for each misconception
 MISCONCEPTIONS = (
     Misconception("load_alone", least_loaded),
     Misconception("prefix_alone", longest_prefix),
-    Misconception("of_the_least", _with(least=True)),
-    Misconception("no_slack", _with(slack=0)),
-    Misconception("first_of_equals", _with(ties="number")),
-    Misconception("last_of_equals", _with(ties="last")),
-    Misconception("all_or_nothing", _with(fallback="idlest")),
+    Misconception("of_the_least", partial(_choose, least=True)),
+    Misconception("no_slack", partial(_choose, slack=0)),
+    Misconception("first_of_equals", partial(_choose, ties="number")),
+    Misconception("last_of_equals", partial(_choose, ties="last")),
+    Misconception("all_or_nothing", partial(_choose, fallback="idlest")),
     Misconception("soonest", soonest_done),
     Misconception("any_prefix", any_prefix),
 )

@@ -1,6 +1,7 @@
 """Exercise 11.5: one step from the prefix cache to the blocks given back, whatever happens in the forward."""
 
 from collections.abc import Callable
+from functools import partial
 
 from minikv.course.exercise import Exercise, Misconception
 from minikv.course.lessons.shelf_11 import Shelf
@@ -64,13 +65,6 @@ def _step(
     if free_gone:
         for name in gone if free_as_told else dict.fromkeys(gone):
             shelf.free(name)
-
-
-def _stepping(**change):
-    def wrong(shelf, arrivals, forward):
-        _step(shelf, arrivals, forward, **change)
-
-    return wrong
 
 
 def run_steps(fn: Callable, steps: list[dict], num_blocks: int, block_size: int) -> list[dict]:
@@ -188,15 +182,15 @@ STEP = Exercise(
     reference=run_step,
     drive=run_steps,
     misconceptions=(
-        Misconception("full_hit", _stepping(full_hit=True)),
-        Misconception("last_token", _stepping(last_token=True)),
-        Misconception("stale_hits", _stepping(find_first=True)),
-        Misconception("published_early", _stepping(publish_early=True)),
-        Misconception("freed_twice", _stepping(free_as_told=True)),
-        Misconception("abort_leaks", _stepping(free_gone=False)),
-        Misconception("gone_unpublished", _stepping(publish_gone=False)),
-        Misconception("error_leaks", _stepping(free_failed=False)),
-        Misconception("error_published", _stepping(publish_failed=True)),
-        Misconception("error_swallowed", _stepping(swallow=True)),
+        Misconception("full_hit", partial(_step, full_hit=True)),
+        Misconception("last_token", partial(_step, last_token=True)),
+        Misconception("stale_hits", partial(_step, find_first=True)),
+        Misconception("published_early", partial(_step, publish_early=True)),
+        Misconception("freed_twice", partial(_step, free_as_told=True)),
+        Misconception("abort_leaks", partial(_step, free_gone=False)),
+        Misconception("gone_unpublished", partial(_step, publish_gone=False)),
+        Misconception("error_leaks", partial(_step, free_failed=False)),
+        Misconception("error_published", partial(_step, publish_failed=True)),
+        Misconception("error_swallowed", partial(_step, swallow=True)),
     ),
 )

@@ -1,5 +1,7 @@
 """Exercise 12.4: swap or recompute, decided from rates and written down as an event."""
 
+from functools import partial
+
 from minikv.course.exercise import Exercise, Misconception
 
 
@@ -44,13 +46,6 @@ def _preempt(
     return {"how": how, "swap_seconds": swap, "recompute_seconds": recompute}
 
 
-def _with(**change):
-    def wrong(tokens, num_bytes, host_room, to_host, to_device, prefill):
-        return _preempt(tokens, num_bytes, host_room, to_host, to_device, prefill, **change)
-
-    return wrong
-
-
 def event_of_the_way_taken(tokens, num_bytes, host_room, to_host, to_device, prefill):
     """No estimate of what was not done: nobody can check the decision afterwards."""
     event = preempt(tokens, num_bytes, host_room, to_host, to_device, prefill)
@@ -89,14 +84,14 @@ PREEMPT = Exercise(
     cases=draw_victims,
     reference=preempt,
     misconceptions=(
-        Misconception("there_only", _with(there_only=True)),
-        Misconception("back_only", _with(back_only=True)),
-        Misconception("at_once", _with(at_once=True)),
-        Misconception("rates_added", _with(rates_added=True)),
-        Misconception("room_not_asked", _with(ask_room=False)),
-        Misconception("equal_swaps", _with(equal_swaps=True)),
-        Misconception("dearer", _with(dearer=True)),
-        Misconception("tokens_moved", _with(tokens_moved=True)),
+        Misconception("there_only", partial(_preempt, there_only=True)),
+        Misconception("back_only", partial(_preempt, back_only=True)),
+        Misconception("at_once", partial(_preempt, at_once=True)),
+        Misconception("rates_added", partial(_preempt, rates_added=True)),
+        Misconception("room_not_asked", partial(_preempt, ask_room=False)),
+        Misconception("equal_swaps", partial(_preempt, equal_swaps=True)),
+        Misconception("dearer", partial(_preempt, dearer=True)),
+        Misconception("tokens_moved", partial(_preempt, tokens_moved=True)),
         Misconception("half_an_event", event_of_the_way_taken),
         Misconception("no_event", word_without_event),
     ),

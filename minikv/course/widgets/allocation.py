@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from minikv.course.widgets.allocation_case import MAX_GIB, Case, planned, report_start, reported
 from minikv.course.widgets.base import source
 from minikv.course.widgets.budget import TP_SIZES
-from minikv.course.widgets.form import FormWidget, doubling, names, select, slider
+from minikv.course.widgets.form import FormWidget, doubling, names, offered_models, select, slider
 from minikv.course.widgets.parts import nothing_stacked, stacked
 from minikv.errors import MiniKVError, check_count
 from minikv.i18n import text
-from minikv.plan import find_gpu, find_model, gpu_names, model_names
+from minikv.plan import find_gpu, find_model, gpu_names
 from minikv.plan.budget import CUDA_CONTEXT_BYTES
 from minikv.units import exact_bytes, format_bytes, gib
 
@@ -135,7 +135,7 @@ class AllocationWidget(FormWidget):
         if self._measured:
             fields = [*shared, slider(TABLE, "activations", GIBS, 0, MAX_GIB, "any", lang)]
         else:
-            models = [name for name in model_names() if find_model(name).complete]
+            models = offered_models()
             gpus = [name for name in gpu_names() if find_gpu(name).total_bytes]
             sizes = sorted({*BLOCK_SIZES, self._start["block_size"]})
             fields = [

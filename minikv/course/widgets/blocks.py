@@ -17,7 +17,7 @@ from minikv.course.widgets.base import photo_page, source
 from minikv.errors import ArgumentError
 from minikv.i18n import pick_language, text
 
-SHARED_LOOK = 6  # of the 7 looks in bar.js; the others belong to one sequence each, in turn
+SHARED_LOOK = 6  # of the looks in bar.js; those before it belong to one sequence each, in turn
 WIDE_COLUMNS = 8  # up to so many blocks a row, each has room for its number and its fill in words
 LATEST = -1  # the step that a reader follows: a kernel that is busy need not hear who looks where
 MANY_OWNERS = 2  # a cell has room for the names of two

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from minikv.course.widgets.base import source
-from minikv.course.widgets.form import FormWidget, doubling, names, select, slider
+from minikv.course.widgets.form import FormWidget, doubling, names, offered_models, select, slider
 from minikv.course.widgets.parts import nothing_stacked, stacked
 from minikv.errors import MiniKVError
 from minikv.i18n import text
-from minikv.plan import MemoryBudget, find_gpu, find_model, gpu_names, model_names, plan_memory
+from minikv.plan import MemoryBudget, find_gpu, gpu_names, model_names, plan_memory
 from minikv.plan.config import read_config
 from minikv.units import exact_bytes, format_bytes
 
@@ -114,7 +114,7 @@ class BudgetWidget(FormWidget):
     def _form(self, lang: str) -> dict[str, Any]:
         """The controls: their labels, what they offer, and where Reset returns to."""
         # Offered is what has an answer: every field that the weights need, a memory size that torch prints.
-        models = [*self._configs, *(name for name in model_names() if find_model(name).complete)]
+        models = [*self._configs, *offered_models()]
         gpus = [name for name in gpu_names() if find_gpu(name).total_bytes]
         own = text("widgets.kv_dtype_own", lang)
         return {

@@ -5,14 +5,16 @@ answers. Settings that cannot work are part of a lesson: the sentence of the ``M
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anywidget
 import traitlets
 
 from minikv.course.widgets.base import photo_page
+from minikv.errors import MiniKVError
 from minikv.i18n import pick_language, text
+from minikv.plan import find_model, model_names
 
 
 class FormWidget(anywidget.AnyWidget):
@@ -113,3 +115,16 @@ def doubling(first: int, last: int) -> list[int]:
         steps += [first, first + first // 2] if first > 1 else [first]
         first *= 2
     return [*steps, last]
+
+
+def offered_models(count: Callable[[str], object] = find_model) -> list[str]:
+    """The complete models of the catalogue, those for which ``count(name)`` raises no ``MiniKVError``."""
+
+    def counted(name: str) -> bool:
+        try:
+            count(name)
+        except MiniKVError:
+            return False
+        return find_model(name).complete
+
+    return [name for name in model_names() if counted(name)]

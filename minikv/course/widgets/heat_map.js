@@ -20,17 +20,6 @@ const HEAT = {
 };
 const KEPT = "SHR", HERE = "SHRx";
 
-let hatches = 0; // pattern ids must differ between the drawings of one page
-
-function hatching() {
-  const id = `minikv-hatch-${Math.random().toString(36).slice(2)}-${hatches++}`;
-  const pattern = svgElement("pattern", { id, width: 5, height: 5, patternUnits: "userSpaceOnUse" });
-  pattern.append(svgElement("path", { d: "M0 5L5 0M-1 1L1 -1M4 6L6 4", class: "minikv-hatch" }));
-  const defs = svgElement("defs");
-  defs.append(pattern);
-  return { defs, fill: `url(#${id})` };
-}
-
 function fillIn(template, values) {
   return template.replace(/\{(\w+)\}/g, (whole, name) => name in values ? values[name] : whole);
 }
@@ -57,8 +46,7 @@ function heatRow(shades, y, height, unit, hatch) {
   const group = svgElement("g");
   const across = (unit - HEAT.gap).toFixed(2), down = Math.max(height - HEAT.gap, 1).toFixed(2);
   for (const [shade, tokens] of places) group.append(svgElement("path", {
-    class: shade === "-" ? "minikv-gone" : `minikv-shade-${shade}`, ...(shade === "-" ? { fill: hatch.fill } : {}),
-    "data-shade": shade, "data-tokens": tokens.join(" "),
+    ...shaded(shade, hatch), "data-shade": shade, "data-tokens": tokens.join(" "),
     d: tokens.map((token) => `M${(HEAT.left + token * unit).toFixed(2)} ${y.toFixed(2)}h${across}v${down}h-${across}z`).join(""),
   }));
   return group;
@@ -149,8 +137,7 @@ function drawStrip(svg, form, state, view, unit) {
       x, y: top - 2, width: unit, height: bottom - top, class: "minikv-reach",
     }));
     if (shade !== ".") place.append(svgElement("rect", {
-      x, y: top, width: unit - HEAT.gap, height: HEAT.strip,
-      class: shade === "-" ? "minikv-gone" : `minikv-shade-${shade}`, ...(shade === "-" ? { fill: hatch.fill } : {}),
+      x, y: top, width: unit - HEAT.gap, height: HEAT.strip, ...shaded(shade, hatch),
     }));
     if (here) place.append(svgElement("text", {
       x: x + unit / 2, y: letters + 11, "text-anchor": "middle", style: `font-size: ${letter}px`, class: "minikv-role",
@@ -173,25 +160,6 @@ function drawStrip(svg, form, state, view, unit) {
       d: `M${x - 5} 0H${x + 5}L${x} 8z`, class: "minikv-answer", "data-source": source,
     }));
   }
-}
-
-function drawHeatLegend(form) {
-  const hatch = hatching();
-  const box = (width, ...inside) => {
-    const svg = svgElement("svg", { viewBox: `0 0 ${width} 16`, width, height: 16, "aria-hidden": "true" });
-    svg.append(...inside);
-    return svg;
-  };
-  const scale = [...Array(9).keys()].map((shade) =>
-    svgElement("rect", { x: shade * 9, y: 2, width: 8.4, height: 12, class: `minikv-shade-${shade}` }));
-  const marks = {
-    shades: () => box(81, ...scale),
-    kept: () => box(16, svgElement("rect", { x: 1.5, y: 1.5, width: 13, height: 13, class: "minikv-kept" })),
-    gone: () => box(16, hatch.defs, svgElement("rect", { x: 1, y: 2, width: 14, height: 12, class: "minikv-gone", fill: hatch.fill })),
-    answer: () => box(16, svgElement("path", { d: "M2 4H14L8 13z", class: "minikv-answer" })),
-  };
-  return htmlElement("p", { class: "minikv-legend" }, ...form.marks.map(([mark, words]) => htmlElement("span", {},
-    marks[mark] ? marks[mark]() : htmlElement("b", {}, mark), words)));
 }
 
 // What a token of the strip is stands below while the pointer or the focus is on it. The strip is one stop of the Tab
@@ -242,7 +210,8 @@ function render({ model, el }) {
   // Built once and then changed: a live region that is replaced is not read out.
   const status = htmlElement("p", { role: "status", "aria-live": "polite" });
   const root = htmlElement("div", { class: "minikv-widget minikv-heat-map", lang: form.lang },
-    htmlElement("h4", {}, form.title), fieldset, drawHeatLegend(form), map, strip, detail, status);
+    htmlElement("h4", {}, form.title), fieldset, htmlElement("p", { class: "minikv-legend" }, ...legendEntries(form.marks)),
+    map, strip, detail, status);
   const forget = inspectTokens(root, strip, detail, form.hint);
   el.append(root);
 

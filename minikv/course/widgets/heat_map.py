@@ -42,7 +42,7 @@ class HeatMapWidget(FormWidget):
     """
 
     _table = "widgets_heat_map"
-    _esm = source("bar.js", "form.js", "heat_map.js")
+    _esm = source("bar.js", "form.js", "shades.js", "heat_map.js")
     _css = source("shared.css", "form.css", "heat_map.css")
 
     def __init__(

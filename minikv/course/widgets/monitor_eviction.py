@@ -79,7 +79,7 @@ class WatchedEviction:
             "title": _say("eviction_title", lang, policy=type(self._eviction.policy).__name__),
             "columns": [_say(f"column_{name}", lang) for name in columns],
             "map_aria": _say("map_aria", lang),
-            "map_legend": [["kept", _say("map_kept", lang)], ["gone", _say("map_gone", lang)]],
+            "map_legend": [["shades", _say("map_kept", lang)], ["gone", _say("map_gone", lang)]],
         }
 
     def draw(self, seen: EvictionSeen, lang: str) -> dict[str, Any]:
@@ -152,6 +152,7 @@ class EvictionMonitor(Monitor):
         "live.js",
         "table.js",
         "chart.js",
+        "shades.js",
         "monitor_eviction.js",
     )
     _css = source(

@@ -10,11 +10,11 @@ from functools import lru_cache
 from typing import Any
 
 from minikv.course.widgets.base import source
-from minikv.course.widgets.form import FormWidget, doubling, names, select, slider
+from minikv.course.widgets.form import FormWidget, doubling, names, offered_models, select, slider
 from minikv.course.widgets.table import figure_lines, figure_row, milliseconds
 from minikv.errors import ArgumentError, MiniKVError
 from minikv.i18n import text
-from minikv.plan import CacheSpec, find_gpu, find_model, gpu_names, model_names
+from minikv.plan import CacheSpec, find_gpu, find_model, gpu_names
 from minikv.plan.dtypes import find_kv_dtype
 from minikv.plan.roofline import DecodeWork, Roof, decode_work, gpu_roof, ridge_batch
 from minikv.plan.weights import weight_list
@@ -127,15 +127,7 @@ def _catalogue_roofs() -> list[Roof]:
 @lru_cache(maxsize=1)
 def _countable() -> tuple[str, ...]:
     """The models of the catalogue whose work can be counted."""
-
-    def counted(name: str) -> bool:
-        try:
-            decode_work(name, 1, 1)
-        except MiniKVError:
-            return False
-        return find_model(name).complete
-
-    return tuple(name for name in model_names() if counted(name))
+    return tuple(offered_models(lambda name: decode_work(name, 1, 1)))
 
 
 def _view(

@@ -107,13 +107,9 @@ function inspectBlocks(root, svg, detail, hint) {
 }
 
 function drawLegend(form, paint) {
-  return htmlElement("p", { class: "minikv-legend" }, ...form.legend.map(([look, words]) => {
-    const mark = svgElement("svg", { viewBox: "0 0 16 16", width: 16, height: 16, "aria-hidden": "true" });
-    if (look >= 0) mark.append(svgElement("rect", {
-      x: 0.5, y: 0.5, width: 15, height: 15, fill: paint.fill(look), class: "minikv-outline",
-    }));
-    return htmlElement("span", {}, ...(look >= 0 ? [mark] : []), words);
-  }));
+  const box = { x: 0.5, y: 0.5, width: 15, height: 15, class: "minikv-outline" };
+  return htmlElement("p", { class: "minikv-legend" }, ...form.legend.map(([look, words]) => htmlElement("span", {},
+    ...(look >= 0 ? [legendMark([svgElement("rect", { ...box, fill: paint.fill(look) })])] : []), words)));
 }
 
 // The choice of settings, and the slider over the steps between its two buttons.

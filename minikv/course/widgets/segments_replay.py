@@ -7,6 +7,7 @@ from typing import Any
 from minikv.errors import LARGEST_COUNT, ArgumentError
 from minikv.memory import AllocatorSettings, CachingAllocator, DeviceOutOfMemory
 from minikv.memory.allocator_blocks import INACTIVE, SegmentView
+from minikv.memory.allocator_trace import bad_trace
 
 MAX_STEPS = 200  # all of them travel with the widget, drawn for every choice of settings
 NAMED, SIZED, STREAMED = ("malloc", "free", "record_stream"), ("malloc",), ("malloc", "record_stream")
@@ -59,13 +60,13 @@ def check_steps(steps: Sequence[Step]) -> None:
     live: set[str] = set()
     for place, step in enumerate(steps, start=1):
         if not isinstance(step, Step):
-            raise _bad(place, "step", type(step).__name__, "Step(kind, name, size, note, stream)")
+            raise bad_trace(place, "step", type(step).__name__, "Step(kind, name, size, note, stream)")
         if step.kind not in KINDS:
-            raise _bad(place, "kind", step.kind, ", ".join(KINDS))
+            raise bad_trace(place, "kind", step.kind, ", ".join(KINDS))
         if not isinstance(step.note, str):
-            raise _bad(place, "note", step.note, "str")
+            raise bad_trace(place, "note", step.note, "str")
         if not isinstance(step.name, str) or bool(step.name.strip()) != (step.kind in NAMED):
-            raise _bad(place, "name", step.name, "str, len >= 1" if step.kind in NAMED else '""')
+            raise bad_trace(place, "name", step.name, "str, len >= 1" if step.kind in NAMED else '""')
         _check_number(place, "size", step.size, least=1, given=step.kind in SIZED)
         _check_number(place, "stream", step.stream, least=0, given=step.kind in STREAMED)
         if step.kind == "malloc":
@@ -80,13 +81,7 @@ def check_steps(steps: Sequence[Step]) -> None:
 
 def _check_number(place: int, field: str, value: Any, *, least: int, given: bool) -> None:
     if type(value) is not int or not (least <= value <= LARGEST_COUNT if given else value == 0):
-        raise _bad(place, field, value, f"int >= {least}" if given else "0")
-
-
-def _bad(place: int, field: str, value: Any, wanted: str) -> ArgumentError:
-    plain = isinstance(value, str | float | None) or (isinstance(value, int) and abs(value) < 2**64)
-    shown = value if plain else type(value).__name__
-    return ArgumentError("allocator_bad_trace", place=place, field=field, value=shown, wanted=wanted)
+        raise bad_trace(place, field, value, f"int >= {least}" if given else "0")
 
 
 def replay_steps(
