@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minikv.cli.options import Json, Lang
-from minikv.course.machine import examine
 from minikv.errors import ArgumentError
 from minikv.i18n import pick_language, text
 
@@ -35,6 +34,8 @@ def doctor(
     if smoke:
         _smoke(as_json, lang)
         return
+    from minikv.course.machine import examine
+
     findings = examine()
     torch_works = not any(finding.topic == "torch" and finding.state == "missing" for finding in findings)
     gpu_works = any(finding.topic == "gpu" and finding.state == "ok" for finding in findings)
