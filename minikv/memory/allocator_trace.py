@@ -106,7 +106,7 @@ def _check(trace: Sequence[Mapping[str, Any]]) -> None:
             if field == "id":
                 _check_id(place, op, value, live)
             elif field != "op" and (type(value) is not int or not LEAST[field] <= value <= LARGEST_COUNT):
-                raise bad_trace(place, field, value, f"int >= {LEAST[field]}")
+                raise bad_trace(place, field, value, f"int, {LEAST[field]} to {LARGEST_COUNT}")
 
 
 def _check_id(place: int, op: str, key: Any, live: set[int | str]) -> None:
@@ -125,5 +125,5 @@ def _check_id(place: int, op: str, key: Any, live: set[int | str]) -> None:
 def bad_trace(place: int, field: str, value: Any, wanted: str) -> ArgumentError:
     """A step that cannot be run, for the caller to raise: which one, which field of it, and what is wanted there."""
     plain = isinstance(value, str | float | None) or (isinstance(value, int) and abs(value) < 2**64)
-    shown = value if plain else type(value).__name__
+    shown = value if plain else type(value).__name__  # an int of hundreds of digits is not printed
     return ArgumentError("allocator_bad_trace", place=place, field=field, value=shown, wanted=wanted)

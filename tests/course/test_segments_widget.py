@@ -241,6 +241,7 @@ BAD_STEPS = [
     (Step("malloc", "B", True), "allocator_bad_trace", "size"),
     (Step("malloc", "B", 2.0), "allocator_bad_trace", "size"),  # type: ignore[arg-type]
     (Step("malloc", "B", 2**63), "allocator_bad_trace", "size"),
+    (Step("malloc", "B", 10**400), "allocator_bad_trace", "1 to 4611686018427387904"),
     (Step("malloc", "B", 5, stream=-1), "allocator_bad_trace", "stream"),
     (Step("malloc", "B", 5, note=None), "allocator_bad_trace", "note"),  # type: ignore[arg-type]
     (Step("malloc", "A", 5), "allocator_trace_id_taken", "'A'"),

@@ -21,9 +21,8 @@ def explain_task(task: "Task", lang: str) -> str:
     prompts = [len(request.tokens) for request in requests]
     outputs = [request.max_tokens for request in requests]
     groups = Counter(request.group for request in requests)
-    shared = sum(
-        count > 1 for count in groups.values()
-    )  # 0 too where prompts were given, without their groups
+    # Where prompts were given, nobody said which belong together: each is a group of its own.
+    shared = sum(count > 1 for count in groups.values())
     arrivals = [request.arrival_s for request in requests]
     lines = [
         _say(

@@ -81,7 +81,7 @@ def check_steps(steps: Sequence[Step]) -> None:
 
 def _check_number(place: int, field: str, value: Any, *, least: int, given: bool) -> None:
     if type(value) is not int or not (least <= value <= LARGEST_COUNT if given else value == 0):
-        raise bad_trace(place, field, value, f"int >= {least}" if given else "0")
+        raise bad_trace(place, field, value, f"int, {least} to {LARGEST_COUNT}" if given else "0")
 
 
 def replay_steps(
