@@ -110,6 +110,33 @@ def lines_touched(stride: int, threads: int = 32, itemsize: int = 4, line: int =
     return len({thread * stride * itemsize // line for thread in range(threads)})
 
 
+def linear_element(layer: int, row: int, position: int, batch: int = 2) -> int:
+    """The first element of K's head 0 there, in a cache [layers, batch, 2, 8 heads, 4096 positions, 128]."""
+    return (layer * batch + row) * 2 * 8 * 4096 * 128 + position * 128
+
+
+def whole_block_slots(table: list[int], num_tokens: int, block_size: int, num_cached: int) -> list[int]:
+    """The slots that a loop over whole blocks gives to the tokens behind ``num_cached``."""
+    first = num_cached // block_size
+    return [
+        table[place // block_size] * block_size + place % block_size
+        for place in range(first * block_size, num_tokens)
+    ]
+
+
+def stuck_after_empty_cache(live_each: int, segments: int = 256) -> int:
+    """Bytes that stay reserved of 5 GiB in segments of 20 MiB, with so many live blocks of 2 MiB in each."""
+    from minikv.memory import CachingAllocator
+
+    model = CachingAllocator()
+    blocks = [model.malloc(2 * MIB) for _ in range(10 * segments)]
+    for place, block in enumerate(blocks):
+        if place % 10 >= live_each:
+            model.free(block)
+    model.empty_cache()
+    return model.usage().reserved
+
+
 VALUES: dict[str, Callable[[], Number | tuple[Number, ...]]] = {
     "000-01": lambda: 18 - 5.5,
     "000-02": lambda: (mla_layer("DeepSeek-V3", "hf-expanded"), mla_layer("DeepSeek-V3", "hf")),
@@ -160,6 +187,10 @@ VALUES: dict[str, Callable[[], Number | tuple[Number, ...]]] = {
     "001-31": lambda: round(80 * 0.9),
     "001-32": lambda: (10_800 * BLOCK_SIZE, CacheSpec.from_config("Llama-3.1-70B").max_positions or 0),
     "001-33": lambda: (35 - 35, max(35, 35 + 10, 35) - 35),
+    "001-34": lambda: (stuck_after_empty_cache(live_each=1), stuck_after_empty_cache(live_each=0)),
+    "001-35": lambda: (len(whole_block_slots([0, 1, 2], 10, 4, num_cached=6)), 10 - 6),
+    "001-36": lambda: (len({*range(11)} | {*range(11, 21)}), len({*range(11)} & {*range(11, 21)})),
+    "001-37": lambda: 10 + sum((8, 4, 4, 5, 11, 8)),
     "002-01": lambda: 256 * 6_400 * MB / 8 / GB,
     "002-03": lambda: (65_536 * 4, 164 * KIB),
     "002-04": lambda: round(100 * dense(32, 8, 128).bytes_for(4096) / (8.5 * GB), 1),
@@ -177,6 +208,10 @@ VALUES: dict[str, Callable[[], Number | tuple[Number, ...]]] = {
     "002-16": lambda: (100 + 50, 1 + 50),
     "002-18": lambda: tuple(100 - 100 * flop_per_byte / 200 for flop_per_byte in (10, intensity(32, 32))),
     "002-19": lambda: (lines_touched(stride=1024), lines_touched(stride=1)),
+    "002-20": lambda: (
+        linear_element(layer=1, row=1, position=5),
+        linear_element(layer=1, row=0, position=5),
+    ),
     "003-01": lambda: breakdown_block(tp=8),
     "003-02": lambda: tuple(dense(28, 8, 128, tp=tp).layers[0].kv_heads for tp in (1, 8)),
     "003-03": lambda: (breakdown_pool() // 114_688, breakdown_pool() // breakdown_block(tp=8)),
@@ -202,6 +237,7 @@ VALUES: dict[str, Callable[[], Number | tuple[Number, ...]]] = {
     "003-22": lambda: tuple(tp * dense(28, 8, 128, tp=tp).layers[0].kv_heads for tp in (1, 8)),
     "003-23": lambda: (_breakdown_tokens()[1], CacheSpec.from_config("Qwen3-8B").max_positions or 0),
     "003-24": lambda: (34 + 32 + 10, round(80 * 0.9)),
+    "003-25": lambda: _breakdown_weights(),
     "004-02": lambda: _latent_widths(),
     "004-03": lambda: (*(eviction_peak(324, every) for every in (1, 8, 16)), max(4096, 324)),
     "004-05": lambda: (100, 4 + 8 + 12),
@@ -226,3 +262,10 @@ def _breakdown_tokens() -> tuple[int, int, int, int]:
 def _latent_widths() -> tuple[int, int]:
     layer = CacheSpec.from_config("DeepSeek-V3").layers[0]
     return layer.k_dim, layer.v_dim
+
+
+def _breakdown_weights() -> tuple[int, int, int]:
+    """Bytes in bf16 of 28 layers of 4096 by the rule 12 * layers * hidden^2, of the embeddings, and of both."""
+    (vocabulary,) = config_of("Qwen3-8B", "vocab_size")
+    layers, embeddings = 12 * 28 * 4096**2 * 2, 2 * vocabulary * 4096 * 2
+    return layers, embeddings, layers + embeddings

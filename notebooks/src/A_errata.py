@@ -193,6 +193,25 @@ for id, written in rows.items():
     num_bytes, sequences = erratum(id).value()
     print(f"{id}  {written:<14} -> {num_bytes:>14,} B = {num_bytes / GIB:>6.3f} GiB, {sequences}")
 
+# %% [markdown] key="linear_text" lang="en"
+# A sum can lose terms as a product loses factors.
+# A third document finds a token with "layer * stride + position".
+# Its own shape has six dimensions; with one row nobody notices, with two the address is another request's:
+# %% [markdown] key="linear_text" lang="zh" src="754b9c0e"
+# 乘积会丢因子，求和也会丢项。
+# 第三份文档用“layer * stride + position”定位一个 token。
+# 它自己写的形状有六维；只有一行时看不出问题，有两行时，地址就成了另一个请求的：
+
+# %% key="linear-address"
+# linear-address
+import torch
+
+cache = torch.empty(2, 2, 2, 8, 4096, 128, device="meta")  # layers, rows, K and V, heads, positions, head_dim
+layer, row, _, _, position, _ = cache.stride()
+print(f"{1 * layer + 1 * row + 5 * position:>12,}", "layer, row, position")
+print(f"{1 * layer + 5 * position:>12,}", "layer, position")
+print(erratum("002-20").value())
+
 # %% key="factor_table"
 show(errata_table(t("lang"), slip="factor"))
 
@@ -369,8 +388,6 @@ for tp in (1, 4, 8, 16):
 
 # %% key="empty-defaults"
 # empty-defaults
-import torch
-
 cache = torch.empty(2, 4, 16)
 layer = cache[0]
 print(cache.dtype, cache.device, cache.itemsize)
@@ -511,6 +528,26 @@ print(CacheSpec.from_config("GLM-5").layers[0].index_bytes // 2)
 for flop, percent in zip((10, 1), erratum("002-18").value()):
     print(t("waiting_line", flop=flop, percent=percent))
 
+# %% [markdown] key="whole_text" lang="en"
+# The tenth is a loop that gives new tokens their slots, block by block.
+# It is right while every chunk begins at the edge of a block ([lesson 09](09_pages_and_blocks.ipynb)).
+# Store 6 of 10 tokens in blocks of 4, and ask for the other 4:
+# %% [markdown] key="whole_text" lang="zh" src="6c97d6a9"
+# 第十个是逐块给新 token 分槽位的循环。
+# 只要每段都从块的边界开始，它就是对的（[第 09 课](09_pages_and_blocks.ipynb)）。
+# 块大小 4，10 个 token 已存 6 个，来要剩下 4 个的槽位：
+
+# %% key="whole-blocks-only"
+# whole-blocks-only
+from minikv.blocks import BlockManager
+
+manager = BlockManager(num_blocks=8, block_size=4)
+manager.allocate("A", list(range(10)))
+table = manager.block_table("A")
+loop = [table[place] * 4 + slot for place in range(6 // 4, 3) for slot in range(min(4, 10 - place * 4))]
+print(loop)
+print(manager.slot_mapping("A", 6, 10).tolist())
+
 # %% [markdown] key="short_text" lang="en"
 # The last one is `total * util - peak`, offered as a simpler form of `total * util - used - peak + current`.
 # It leaves out what is taken on the GPU outside torch.
@@ -612,6 +649,66 @@ for length in (1, 16, 17, 40):
         table.append(free.pop(0))
     print(t("pool_line", length=length, table=table, pool=pool.untyped_storage().nbytes()))
 
+# %% [markdown] key="sharing_text" lang="en"
+# Nor is memory shared because two sequences use the same pool.
+# "Blocks 0-10 and 11-20" are 21 blocks, each with one owner.
+# Sharing is one block in two tables, and takes a common prefix:
+# %% [markdown] key="sharing_text" lang="zh" src="88348676"
+# 两条序列用同一个块池，也不等于共享。
+# “块 0-10 和块 11-20”是 21 个块，各有一个主人。
+# 同一个块出现在两张块表里才叫共享，前提是有公共前缀：
+
+# %% key="shared-blocks"
+# shared-blocks
+manager = BlockManager(num_blocks=8, block_size=4)
+for name, last in (("A", [20]), ("B", [30])):
+    manager.allocate(name, [*range(8), *last])
+    manager.commit(name, 9)
+    print(name, manager.block_table(name))
+
+# %% [markdown] key="empty_cache_text" lang="en"
+# `empty_cache()` does not empty the cache either: it returns segments in which nothing lives.
+# Fill 5 GiB with blocks of 2 MiB, ten to a segment of 20 MiB; free all of them, or all but one in each segment:
+# %% [markdown] key="empty_cache_text" lang="zh" src="49ec5c2b"
+# `empty_cache()` 也不会清空缓存：它只归还里面没有存活块的段。
+# 用 2 MiB 的块填满 5 GiB，每个 20 MiB 的段装十块；全部释放，或者每段留一块：
+
+# %% key="empty-cache-keeps"
+# empty-cache-keeps
+from minikv.memory import CachingAllocator
+
+for live in (0, 1):
+    model_of_torch = CachingAllocator()
+    blocks = [model_of_torch.malloc(2 * MIB) for _ in range(2560)]
+    for place, block in enumerate(blocks):
+        if place % 10 >= live:
+            model_of_torch.free(block)
+    model_of_torch.empty_cache()
+    usage = model_of_torch.usage()
+    print(t("reserved_line", live=live, allocated=usage.allocated, reserved=usage.reserved))
+
+# %% [markdown] key="assert_text" lang="en"
+# And a check is no allocation.
+# One breakdown lists a CPU cache among what its function makes.
+# The branch for it, run here with numbers that pass:
+# %% [markdown] key="assert_text" lang="zh" src="e1a30b50"
+# 检查也不等于分配。
+# 有份变量详解的函数里有一个 CPU 缓存的分支，看上去会多出一份缓存。
+# 用通得过检查的数把它运行一遍：
+
+# %% key="an-assert-allocates-nothing"
+# an-assert-allocates-nothing
+import gc
+
+def host_bytes():
+    return sum(thing.nbytes for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor))
+
+config = SimpleNamespace(cpu_kv_cache=True, cpu_block_size=16, num_cpu_blocks=1_000)
+before = host_bytes()
+if config.cpu_kv_cache:
+    assert config.cpu_block_size > 0 and config.num_cpu_blocks > 0
+print(t("assert_line", more=host_bytes() - before))
+
 # %% [markdown] key="coalesced_text" lang="en"
 # And sequential is not coalesced.
 # A warp has 32 threads that load in the same step; a line of cache has 128 bytes, 32 floats.
@@ -689,8 +786,6 @@ print("dtype          ", LlamaConfig().dtype)
 
 # %% key="generate-and-cache"
 # generate-and-cache
-import gc
-
 def alive():
     gc.collect()
     return sum(type(thing) is DynamicCache for thing in gc.get_objects())
@@ -710,12 +805,12 @@ show(errata_table(t("lang"), slip="stale"))
 # %% [markdown] key="source" lang="en"
 # ## No such thing
 #
-# Models that nobody can load, figures that no card has, and a speed-up without a source.
+# Models that nobody can load, figures that no card has, a call that torch does not have, and a speed-up without a source.
 # Most of these take one multiplication or one look at a config: 80 layers of 4,096 are called a 70B model, and a board with 204.8 GB/s is given 900.
-# %% [markdown] key="source" lang="zh" src="7d43f41b"
+# %% [markdown] key="source" lang="zh" src="b9f4a9f7"
 # ## 查无此物
 #
-# 加载不了的模型，哪块板卡都没有的指标，没有出处的加速比。
+# 加载不了的模型，哪块板卡都没有的指标，torch 里没有的函数，没有出处的加速比。
 # 大多只要乘一次，或者看一眼配置：80 层、宽 4,096 被称作 70B 模型，204.8 GB/s 的板卡被写成 900。
 
 # %% key="source_facts"
@@ -723,6 +818,13 @@ print(t("orin_line", gb_s=erratum("002-01").value()))
 print(t("registers_line", kib=erratum("002-03").value()[0] / KIB))
 print(t("gpu_line", gap=80 - find_gpu("A100 SXM 80GB").total_bytes / GIB))
 print(t("params_line", params=erratum("001-03").value() / 1e9))
+
+# %% key="no-argpartition"
+# no-argpartition
+import numpy
+
+for name in ("argpartition", "topk"):
+    print(f"{name:<13} torch {hasattr(torch, name)!s:<6} numpy {hasattr(numpy, name)}")
 
 # %% key="source_table"
 show(errata_table(t("lang"), slip="source"))

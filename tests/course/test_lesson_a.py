@@ -81,10 +81,10 @@ def test_ids_are_in_sequence_without_a_gap():
         assert len({e.document for e in entries}) == 1
     assert {n: len(entries) for n, entries in by_document.items()} == {
         "000": 11,
-        "001": 33,
-        "002": 19,
-        "003": 24,
-        "004": 9,
+        "001": 37,
+        "002": 20,
+        "003": 26,
+        "004": 10,
     }
 
 
