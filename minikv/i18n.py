@@ -5,11 +5,34 @@ forgotten; a test reads all of them and compares their placeholders. A key is ``
 ``text("errors.unknown_gpu", "zh", name="H300")``.
 """
 
+import re
+import string
 import tomllib
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 LANGUAGES = ("en", "zh")
+
+# C0, DEL and C1, line separators, and the marks that change a line's direction; a surrogate is a byte of a file name.
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class Sentence(str):
+    """Text of minikv's own: as a value of another sentence it keeps its line breaks."""
+
+    __slots__ = ()
+
+
+class _Filling(string.Formatter):
+    """Fills a sentence in; what is not of minikv has its control characters escaped, whatever object says it."""
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        filled = format(value, format_spec)
+        return filled if isinstance(value, Sentence) else escape_controls(filled)
+
+
+_FILLING = _Filling()
 
 
 @cache
@@ -18,13 +41,23 @@ def _table(name: str) -> dict[str, dict[str, str]]:
     return tomllib.loads(source.read_text(encoding="utf-8"))
 
 
-def text(key: str, lang: str = "en", /, **values: object) -> str:
+def text(key: str, lang: str = "en", /, **values: object) -> Sentence:
     """The sentence ``key`` in ``lang`` with ``values`` filled in (``{name}``, ``{count:,}``).
 
-    Raises ``KeyError`` for a key or language that does not exist: a mistake in our code, not a learner's.
+    Control characters of the values are escaped; those of the sentence itself stay, and so do those of a value that
+    is a ``Sentence``. Raises ``KeyError`` for a key or language that does not exist: a mistake in our code, not a
+    learner's.
     """
     file, _, name = key.partition(".")
-    return _table(file)[name][lang].format(**values)
+    return Sentence(_FILLING.vformat(_table(file)[name][lang], (), values))
+
+
+def escape_controls(foreign: str, keep: str = "") -> str:
+    """``foreign`` with its control characters as Python writes them (``\\x1b``), those in ``keep`` as they are.
+
+    A terminal obeys such characters: they move its cursor, clear it, or turn the order of a line around.
+    """
+    return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], foreign)
 
 
 def pick_language(lang: str) -> str:

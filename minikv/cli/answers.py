@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from minikv.errors import MiniKVError
+from minikv.i18n import escape_controls
 
 if TYPE_CHECKING:
     from minikv.engine import RequestOutput
@@ -25,7 +26,12 @@ def print_answers(outputs: "Mapping[int, RequestOutput]") -> None:
         for each in output.completions:
             if each.error is None:
                 place = f"{number}.{each.sample + 1}" if len(output.completions) > 1 else f"{number}"
-                print(f"[{place}] {(each.text or '').strip()}", flush=True)
+                print(f"[{place}] {shown((each.text or '').strip())}", flush=True)
+
+
+def shown(answer: str) -> str:
+    """What a model has said, for a terminal: of control characters only line ends and tabs are left to it."""
+    return escape_controls(answer, keep="\n\t")
 
 
 def as_dict(output: "RequestOutput") -> dict[str, Any]:

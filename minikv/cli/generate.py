@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minikv.cli import engine_options as options
-from minikv.cli.answers import INTERRUPTED, as_dict, check_answers, figures, print_answers
+from minikv.cli.answers import INTERRUPTED, as_dict, check_answers, figures, print_answers, shown
 from minikv.cli.files import EventFile, ReportFile
 from minikv.cli.options import Json, Lang, size
 from minikv.errors import ArgumentError
@@ -233,7 +233,7 @@ def _answer(
 
 
 def _show(piece: str) -> None:
-    print(piece, end="", flush=True)
+    print(shown(piece), end="", flush=True)
 
 
 def _say(key: str, lang: str, **values: Any) -> str:

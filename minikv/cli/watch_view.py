@@ -9,7 +9,7 @@ from rich.text import Text
 
 from minikv.cli.watch_run import Run, Watched
 from minikv.engine.events import StepEvent
-from minikv.i18n import text
+from minikv.i18n import escape_controls, text
 from minikv.units import format_bytes
 
 BAR_WIDTH = 24
@@ -57,7 +57,7 @@ def picture(watched: Watched, devices: Devices, letters: str, lang: str) -> Tabl
     state = "over" if watched.over else "running" if watched.tail.number else "waiting"
     path, silent = str(watched.tail.path), watched.silent
     # Whoever was killed says nothing more: only the silence is known.
-    where = _say("silent", lang, path=path, seconds=silent) if silent else path
+    where = _say("silent", lang, path=path, seconds=silent) if silent else escape_controls(path)
     table.add_row(Text(_say(f"state_{state}", lang), style="bold"), Text(where, overflow="fold"))
     for label, value in (*_figures(watched.run, letters, lang), *devices.rows(lang)):
         table.add_row(Text(label), Text(value))

@@ -3,7 +3,7 @@
 from minikv.course.lessons import find_lesson
 from minikv.course.say import say
 from minikv.errors import UnknownNameError
-from minikv.i18n import text
+from minikv.i18n import Sentence, text
 
 
 def explain(key: str, reveal: bool = False, *, lesson: str, lang: str = "en") -> None:
@@ -19,7 +19,7 @@ def explain(key: str, reveal: bool = False, *, lesson: str, lang: str = "en") ->
     if not reveal:
         say(text("course.explain_how", lang, name=key), lang)
         return
-    say(text("course.explain_answer", lang, answer=text(f"{own}.answer", lang).strip()), lang)
+    say(text("course.explain_answer", lang, answer=Sentence(text(f"{own}.answer", lang).strip())), lang)
     say(text("course.explain_rubric", lang), lang)
     for point in text(f"{own}.rubric", lang).strip().splitlines():
         say(f"  [ ] {point.strip()}", lang, rest="    ")

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.cli.test_commands import LLAMA, minikv
+from tests.cli.test_commands import LLAMA, LOG, minikv
 
 PLAN = ("plan", "DeepSeek-V3", "--gpu", "H200", "--tp", "8", "--context", "32768")
 BLOCK = "█"
@@ -107,3 +107,81 @@ def test_chinese_has_no_english_values_and_one_times_sign(tmp_path):
         assert "8 × H200" in shown
         assert " x " not in shown
     assert "×" not in minikv(*PLAN).stdout
+
+
+HOSTILE = "x\n\x1b[31mred\u202e\x9b2J"
+WRITTEN = r"x\n\x1b[31mred\u202e\x9b2J"
+
+
+def hostile_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(LLAMA | changes))
+    return str(path)
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"model_type": HOSTILE}, 2),
+        ({"quantization_config": {"quant_method": HOSTILE}}, None),
+        ({"layer_types": [HOSTILE] * 2}, None),
+        ({"torch_dtype": HOSTILE}, 2),
+        ({"hidden_size": HOSTILE}, 2),
+        ({"architectures": [HOSTILE]}, 0),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+@pytest.mark.parametrize("view", [(), ("--explain",)])
+def test_a_config_cannot_steer_the_terminal(changes, code, view, lang, tmp_path, terminal):
+    done = terminal("plan", hostile_config(tmp_path, **changes), "--gpu", "H200", "--lang", lang, *view)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", done.out + done.err)
+    if code is not None:
+        assert done.code == code
+    if done.code:
+        assert done.err.count("\n") == 1
+    if "model_type" in changes or "torch_dtype" in changes:
+        assert WRITTEN in done.err
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_neither_a_name_nor_a_log_nor_a_trace_can(lang, tmp_path, terminal):
+    folder = tmp_path / HOSTILE
+    folder.mkdir()
+    name = hostile_config(folder)
+    trace = folder / "trace.jsonl"
+    trace.write_text(json.dumps({"timestamp": HOSTILE, "input_length": 1, "output_length": 1}) + "\n")
+    bad_events = folder / "bad.jsonl"
+    bad_events.write_text("x\n")
+    events = folder / "events.jsonl"
+    events.write_text("")
+    log = tmp_path / "log"
+    log.write_text(LOG + f"INFO model='{HOSTILE}', tensor_parallel_size=1\n")
+    for arguments in (
+        ("plan", name, "--gpu", "H200"),
+        ("plan", name, "--explain"),
+        ("plan", str(folder / HOSTILE), "--gpu", "H200"),
+        ("plan", name, "--gpu", HOSTILE),
+        ("check-log", str(log)),
+        ("check-log", str(folder)),
+        ("simulate", str(trace)),
+        ("simulate", HOSTILE),
+        ("watch", str(events), "--once"),
+        ("watch", str(bad_events), "--once"),
+        ("progress", "--import", str(trace)),
+        ("generate", "x", "--model", str(folder / HOSTILE)),
+        ("lab", "--copy-only", "--folder", str(trace)),
+    ):
+        done = terminal(*arguments, "--lang", lang)
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", done.out + done.err), arguments
+        assert done.code == 0 or done.err.count("\n") == 1, arguments
+
+
+def test_an_answer_cannot_and_keeps_its_lines(capsys):
+    from types import SimpleNamespace
+
+    from minikv.cli.answers import print_answers
+
+    said = SimpleNamespace(text="one\n\ttwo \x1b[2J\x9b", sample=0, error=None)
+    print_answers({1: SimpleNamespace(completions=[said])})
+    assert capsys.readouterr().out == "[1] one\n\ttwo \\x1b[2J\\x9b\n"
