@@ -2,7 +2,8 @@
 
 A file holds, for each kind of layer, one tensor [blocks, *block_shape] for each of the kind's tensors, named "0.0",
 "0.1", "1.0", …; any reader of safetensors can open it. The metadata say what cache it belongs to. The SHA-256 in
-them is that of the whole file with 64 zeros in its own place.
+them is that of the whole file with 64 zeros in its own place. It finds accidents, not tampering: it has no key, so a
+file can be changed and sealed anew, and is loaded then. Trust a file's folder as you trust code.
 
 Two models whose caches have the same shapes cannot be told apart by them: put the checkpoint's name into ``notes``,
 and compare what ``load_blocks`` returns.
@@ -78,9 +79,9 @@ def save_blocks(
 def load_blocks(path: str | Path, pool: HostPool, blocks: Sequence[Any]) -> dict[str, str]:
     """Read a file of ``save_blocks`` into the host blocks ``blocks[kind]``, in the order saved; returns its notes.
 
-    Raises ``CorruptFileError`` if a bit has changed or the file was cut off, ``ArgumentError`` for a file of another
-    cache, for other numbers of blocks, and for a file that cannot be read. Nothing has changed then. It takes about
-    twice the file's size of CPU memory.
+    Raises ``CorruptFileError`` if a bit has changed, if the file was cut off, or if its header is not one of
+    ``save_blocks``, ``ArgumentError`` for a file of another cache, for other numbers of blocks, and for a file that
+    cannot be read. Nothing has changed then. It takes about twice the file's size of CPU memory.
     """
     _check_pool(pool)
     targets = pool.host_blocks(blocks)
@@ -112,9 +113,18 @@ def read_blocks(path: str | Path, pool: HostPool) -> tuple[dict[str, str], list[
             [tensors[f"{kind}.{place}"] for place in range(len(pool.cache.parts(kind)))]
             for kind in range(len(pool.cache.kinds))
         ]
-    except (SafetensorError, KeyError) as error:
+    except (
+        SafetensorError,
+        LookupError,
+        RuntimeError,
+    ) as error:  # RuntimeError: torch, of a shape or a dtype
         raise CorruptFileError("disk_not_blocks", path=path) from error
-    return json.loads(metadata["notes"]), rows
+    for kind, parts in enumerate(rows):
+        shapes = [part.shape for part in pool.cache.parts(kind)]
+        due = [((*parts[0].shape[:1], *shape.block_shape), shape.dtype) for shape in shapes]
+        if [(tuple(row.shape), row.dtype) for row in parts] != due:
+            raise CorruptFileError("disk_not_blocks", path=path)
+    return _texts(path, _fields(path, metadata.get("notes", ""))), rows
 
 
 def _as_path(path: Any) -> Path:
@@ -166,7 +176,25 @@ def _verify(path: Path, data: bytes) -> dict[str, str]:
     digest.update(whole[end:])
     if digest.hexdigest().encode() != stated:
         raise CorruptFileError("disk_checksum", path=path, size=len(data))
-    metadata = json.loads(data[8 : 8 + size])["__metadata__"]
+    metadata = _texts(path, _fields(path, data[8 : 8 + size]).get("__metadata__"))
     if metadata.get("format") != _FORMAT:
         raise CorruptFileError("disk_not_blocks", path=path)
     return metadata
+
+
+def _fields(path: Path, written: str | bytes) -> dict[str, Any]:
+    """A JSON object that ``path`` holds."""
+    try:
+        found = json.loads(written)
+    except (ValueError, RecursionError) as error:
+        raise CorruptFileError("disk_not_blocks", path=path) from error
+    if not isinstance(found, dict):
+        raise CorruptFileError("disk_not_blocks", path=path)
+    return found
+
+
+def _texts(path: Path, fields: Any) -> dict[str, str]:
+    """``fields``, if each of them is a text."""
+    if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
+        raise CorruptFileError("disk_not_blocks", path=path)
+    return fields

@@ -27,7 +27,11 @@ CpuKv = Annotated[
     str | None, typer.Option("--cpu-kv", help="Host memory for swapped sequences and prefixes, such as 8GiB.")
 ]
 PrefixDir = Annotated[
-    str | None, typer.Option(help="A folder that keeps prefix blocks from run to run; needs --cpu-kv.")
+    str | None,
+    typer.Option(
+        help="A folder that keeps prefix blocks from run to run; needs --cpu-kv. Trust it like code: its "
+        "checksums find accidents, not tampering."
+    ),
 ]
 PromptLookup = Annotated[
     int, typer.Option(help="The most tokens of a step that are guessed from what a sequence has repeated.")

@@ -59,7 +59,8 @@ class LLM:
     them again, and prefix blocks that the device evicts. What costs less is measured, or given as ``swap_rates``. The
     memory is taken in whole CPU blocks of ``cpu_block_size`` tokens, a multiple of ``block_size`` (None: one). With
     ``prefix_dir`` too the prefix blocks are saved in that folder when the LLM closes, and a later one of the same model
-    begins with them. To know that it is the same, every weight is read once. Prompts can be read from that file.
+    begins with them. To know that it is the same, every weight is read once. Prompts can be read from that file. Trust
+    the folder like code: its checksums find accidents, not tampering.
 
     A step computes at most ``max_batched_tokens`` tokens of at most ``max_num_seqs`` sequences. Prompt and
     ``max_tokens`` of a request are together at most ``max_model_len`` (None: the model's positions), and never more

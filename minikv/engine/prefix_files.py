@@ -9,6 +9,9 @@ blocks' digests: they begin with the salt. The file holds the token ids of the p
 A file that does not say that it is this model's, or whose checksum is wrong, is not used, with a warning; it stays
 as it is. A file is written beside the old one and then takes its place, so several processes may use one folder: the
 last one to close leaves what it knows.
+
+The folder is trusted like code. The checksum finds accidents, not tampering: a file that was changed and sealed anew
+is loaded, and then other tokens come out. A folder that is made here is open to its owner alone (mode 0700).
 """
 
 import json
@@ -20,6 +23,7 @@ from typing import Any
 import torch
 
 from minikv.blocks import BlockManager
+from minikv.blocks.prefix import TOKEN_BYTES
 from minikv.cache.disk import CorruptFileError, describe, read_blocks, save_blocks
 from minikv.cache.offload import HostPool
 from minikv.cache.sharded import local
@@ -41,7 +45,7 @@ class PrefixFile:
     def __init__(self, folder: str | Path, model: torch.nn.Module, pool: HostPool):
         folder = Path(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except (OSError, ValueError) as error:  # ValueError: a path with a zero byte in it
             reason = getattr(error, "strerror", None) or error
             raise ArgumentError("prefix_dir_unusable", path=folder, reason=reason) from error
@@ -55,13 +59,13 @@ class PrefixFile:
 
         Of more blocks than there is room for, those that were used last. A file that cannot be used is a warning.
         """
-        if not self.path.exists():
-            return 0
         try:
+            if not self.path.exists():
+                return 0
             _check_room(2 * self.path.stat().st_size)  # its bytes, and the tensors made of them
             notes, rows = read_blocks(self.path, self._pool)
             contents = self._contents(notes, [len(parts[0]) for parts in rows])
-        except (MiniKVError, MemoryError) as error:
+        except (MiniKVError, MemoryError, OSError) as error:  # OSError: a folder that may not be entered
             self._usable = False
             warnings.warn(
                 text("engine.prefixes_refused", "en", reason=str(error) or type(error).__name__), stacklevel=5
@@ -129,9 +133,11 @@ class PrefixFile:
                 [(bytes.fromhex(digest), bytes.fromhex(tokens)) for digest, tokens in of_kind]
                 for of_kind in json.loads(notes["blocks"])
             ]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CorruptFileError("disk_not_blocks", path=self.path) from error
-        if [len(of_kind) for of_kind in found] != counts:
+        sizes = {(len(digest), len(tokens)) for of_kind in found for digest, tokens in of_kind}
+        due = {(sha256().digest_size, self._pool.cache.block_size * TOKEN_BYTES)}
+        if [len(of_kind) for of_kind in found] != counts or not sizes <= due:
             raise CorruptFileError("disk_not_blocks", path=self.path)
         return found
 

@@ -14,6 +14,7 @@ from minikv.cache.offload import HostPool
 from minikv.cache.paged import PagedKVCache
 from minikv.errors import ArgumentError
 from tests.cache.paged_cases import LAYERS, cache_for, fill, refused, spec_for
+from tests.cache.resealed import MALFORMED, reseal
 
 
 def filled_pool(layers="gqa", codec="bf16", **options):
@@ -121,6 +122,16 @@ def test_a_safetensors_file_of_something_else_is_refused(tmp_path):
             load_blocks(tmp_path / "weights", pool, [[0]])
     disk._seal(str(tmp_path / "weights"))  # with a checksum that is right
     refused("disk_not_blocks", load_blocks, tmp_path / "weights", pool, [[0]])
+
+
+@pytest.mark.parametrize("form", MALFORMED)
+def test_a_header_that_is_malformed_is_refused_under_a_right_checksum(saved, form):
+    path, _ = saved
+    reseal(path, MALFORMED[form])
+    pool = HostPool(cache_for("gqa"), 2)
+    error = refused("disk_not_blocks", load_blocks, path, pool, [[0, 1]])
+    assert isinstance(error, CorruptFileError)
+    assert not pool.held(0)
 
 
 @pytest.mark.parametrize(

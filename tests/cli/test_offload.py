@@ -2,10 +2,12 @@
 
 import json
 import re
+import warnings
 
 import pytest
 
 from minikv.models import recall_prompt
+from tests.cache.resealed import MALFORMED, reseal
 from tests.cli.inside import is_one_sentence
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
@@ -31,6 +33,23 @@ def test_the_next_run_finds_the_prompt_in_the_folder(terminal, tmp_path):
     found = [int(re.search(r"(\d+) of (\d+) prompt tokens", done.err)[1]) for done in (first, second)]
     assert found[0] == 0
     assert found[1] >= 16
+
+
+def test_a_malformed_file_in_the_folder_is_a_warning(terminal, tmp_path):
+    folder = tmp_path / "kept"
+    command = ("generate", PROMPT, "--max-tokens", "4", "--cpu-kv", "4MiB", "--prefix-dir", str(folder))
+    due = terminal(*command).out
+    (path,) = folder.iterdir()
+    whole = path.read_bytes()
+    for form in ("no metadata", "no JSON", "notes are nested"):
+        path.write_bytes(whole)
+        reseal(path, MALFORMED[form])
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            done = terminal(*command)
+        assert (done.code, done.out) == (0, due), form
+        assert "Traceback" not in done.err
+        assert ["not used" in str(each.message) for each in said] == [True], form
 
 
 def test_bench_tells_of_swaps(terminal, monkeypatch):

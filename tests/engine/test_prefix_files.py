@@ -1,14 +1,20 @@
 """Prefix blocks from one LLM to the next through a folder: found again, and never in the wrong model's hands."""
 
+import json
+import random
 import shutil
+import stat
 import warnings
 
 import pytest
 import torch
 
+from minikv.cache.offload import HostPool
 from minikv.engine import EventLog
-from minikv.engine.prefix_files import identity_of
+from minikv.engine.building import build_manager
+from minikv.engine.prefix_files import PrefixFile, identity_of
 from minikv.plan.preemption import TransferRates
+from tests.cache.resealed import MALFORMED, ZEROS, metadata, notes, reseal
 from tests.engine.llm_world import greedy, make, reference
 from tests.models.running import World
 
@@ -57,6 +63,16 @@ def test_the_next_run_computes_only_what_is_new(model, folder):
         assert answer(model, folder) == (due, whole)
         assert answer(model, str(folder)) == (due, whole), "and the one after it"
     assert len(list(folder.iterdir())) == 1, "no half-written file is left"
+
+
+def test_a_folder_that_is_made_is_open_to_its_owner_alone(saved, model, tmp_path):
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o700
+    (path,) = saved.iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    given = tmp_path / "given"
+    given.mkdir(mode=0o750)
+    answer(model, given)
+    assert stat.S_IMODE(given.stat().st_mode) == 0o750, "one that was there stays as it was"
 
 
 def test_another_salt_finds_nothing(model, folder):
@@ -159,6 +175,104 @@ def test_a_file_that_was_cut_off_is_not_used(model, folder, keep):
     data = path.read_bytes()
     path.write_bytes(data[: int(keep * len(data)) if isinstance(keep, float) else keep])
     refused(model, folder)
+
+
+NESTED = "[" * 100_000
+BLOCKS = {  # what the notes may say of the blocks, and no writer of ours does
+    "nested": notes(blocks=NESTED),
+    "blocks are no JSON": notes(blocks="{"),
+    "absent": lambda header: metadata(notes=json.dumps({"blocks": "[]"}))(header),
+    "a number": notes(blocks="7"),
+    "of no kind": notes(blocks="[]"),
+    "a digest too short": lambda header: _with_block(header, digest="ab"),
+    "no hex": lambda header: _with_block(header, digest="x" * 64),
+    "tokens of another block": lambda header: _with_block(header, tokens="00" * 8),
+}
+
+
+def _with_block(header, **changes):
+    kinds = json.loads(json.loads(header["__metadata__"]["notes"])["blocks"])
+    digest, tokens = kinds[0][0]
+    kinds[0][0] = [changes.get("digest", digest), changes.get("tokens", tokens)]
+    return notes(blocks=json.dumps(kinds))(header)
+
+
+@pytest.mark.parametrize("form", [*MALFORMED.values(), *BLOCKS.values()], ids=[*MALFORMED, *BLOCKS])
+def test_a_malformed_header_under_a_right_checksum_is_a_warning(model, folder, form):
+    (path,) = folder.iterdir()
+    reseal(path, form)
+    refused(model, folder)
+
+
+def _places(value, at=()):
+    """Every place in a tree of JSON."""
+    yield at
+    for name, each in value.items() if isinstance(value, dict) else ():
+        yield from _places(each, (*at, name))
+    for number, each in enumerate(value) if isinstance(value, list) else ():
+        yield from _places(each, (*at, number))
+
+
+def _replaced(value, at, new):
+    if not at:
+        return new
+    kept = dict(value) if isinstance(value, dict) else list(value)
+    kept[at[0]] = _replaced(value[at[0]], at[1:], new)
+    return kept
+
+
+ODD = [
+    None,
+    True,
+    -1,
+    7,
+    2**70,
+    1e400,
+    "",
+    "x",
+    "\0",
+    "U8",
+    [],
+    [0],
+    [[]],
+    {},
+    {"x": 1},
+    [-1, 2**63],
+    "0" * 64,
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_a_header_says_is_loaded_or_a_warning(model, saved, folder, seed):
+    """Any value of the header, of its notes and of their blocks is replaced by an odd one, a hundred times."""
+    (path,), draw = folder.iterdir(), random.Random(seed)
+    whole = path.read_bytes()
+    fields = json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])
+    told = json.loads(fields["__metadata__"]["notes"])
+    told["blocks"] = json.loads(told["blocks"])
+    fields["__metadata__"] |= {"notes": told, "sha256": ZEROS}
+    places = [at for at in _places(fields) if at != ("__metadata__", "sha256")][1:]
+    loaded = 0
+    with make(model.model, num_blocks=20) as llm:
+        for _ in range(100):
+            odd = _replaced(fields, draw.choice(places), draw.choice(ODD))
+            about = odd["__metadata__"]
+            if not isinstance(about, dict) or "sha256" not in about:
+                continue  # without a checksum
+            if isinstance(inner := about["notes"], dict):
+                written = json.dumps({**inner, "blocks": json.dumps(inner["blocks"])})
+                odd = odd | {"__metadata__": {**about, "notes": written}}
+            path.write_bytes(whole)
+            reseal(path, lambda header, odd=odd: odd)
+            pool = HostPool(llm.cache, 20)
+            file = PrefixFile(folder, model.model, pool)
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                count = file.load(manager := build_manager(llm.cache, 20))
+            assert len(said) == (not count)
+            assert sum(len(each.cached()) for each in manager.host_pools) == count
+            loaded += count > 0
+    assert loaded < 50
 
 
 def test_another_models_file_under_this_name_is_not_used(model, folder):
