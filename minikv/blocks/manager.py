@@ -192,6 +192,20 @@ class BlockManager(Growth):
         self._tables.remove(seq.row)
         del self._sequences[seq_id]
 
+    def reset_prefix_cache(self) -> bool:
+        """Forget every cached block, on the device and on the host: no later prompt finds anything of an earlier one.
+
+        False, and nothing is forgotten, while a block is held: by a sequence, swapped out or not, or by a transfer.
+        """
+        pools = (*self.pools, *self._host.pools)
+        if any(pool.num_used for pool in pools):
+            return False
+        for pool in pools:
+            for content in pool.cached():
+                pool.forget(content.block)
+        self.keep_evicted(self.pools[0].evicted is not None)  # nor is anything saved that was about to be
+        return True
+
     def _publish(self, seq: SequenceState, full: int) -> None:
         first, digests = seq.published, seq.digests
         for place, chunk in enumerate(chunks(seq.tokens, self.block_size, first, full), first):

@@ -252,6 +252,16 @@ class LLM:
             self._check_open()
             return view_of(self.scheduler, self._core.steps, self._core.generated, self._core.finished)
 
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefix blocks, on the device and on the host: the next prompts are computed whole.
+
+        False, and nothing is forgotten, while a running or swapped request holds a block: finish or abort it first. A
+        file in ``prefix_dir`` stays as it is; ``close`` replaces it if anything is cached by then.
+        """
+        with self._turns:
+            self._check_open()
+            return self.manager.reset_prefix_cache()
+
     def memory_report(self) -> "MemoryReport":
         """Where the device's bytes are: weights, KV, tables, workspace, headroom."""
         from minikv.engine.memory_report import memory_report

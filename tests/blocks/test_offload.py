@@ -204,3 +204,42 @@ def test_what_comes_from_elsewhere():
     assert rest[-1] is None, "it is there already"
     other.settle(arrived=True)
     assert other.match(LONG).num_tokens == 12
+
+
+def test_reset_prefix_cache_forgets_what_both_sides_hold():
+    manager = evicted(manager_of())
+    loaded(manager)
+    manager.settle(arrived=True)
+    manager.free("again")
+    begun(manager, "more", list(range(300, 324)))
+    manager.free("more")  # its blocks have overwritten some that were to be saved
+    assert manager.pools[0].num_cached
+    assert manager.host_pools[0].num_cached
+    assert manager.reset_prefix_cache()
+    assert [pool.num_cached for pool in (*manager.pools, *manager.host_pools)] == [0, 0]
+    assert [pool.num_free for pool in (*manager.pools, *manager.host_pools)] == [6, 8]
+    assert manager.match(LONG).num_tokens == manager.match(list(range(300, 324))).num_tokens == 0
+    assert manager.plan_save().pairs == ((),), "what was evicted before is not saved now"
+    manager.check_invariants()
+    assert begun(manager, "a", LONG).num_cached == 0
+    assert begun(manager, "b", LONG).num_cached == 12, "what comes now is found as ever"
+
+
+@pytest.mark.parametrize("held", ["running", "swapped", "being saved"])
+def test_reset_prefix_cache_forgets_nothing_while_a_block_is_held(held):
+    manager = manager_of(kinds=2, window=6)
+    begun(manager, "free", [1, 2, 3, 4, 5])
+    manager.free("free")
+    if held == "being saved":
+        manager.plan_save_cached()
+    else:
+        begun(manager, "a", LONG)
+        if held == "swapped":
+            manager.plan_swap_out("a")
+            manager.settle(arrived=True)
+    before = [pool.stats() for pool in (*manager.pools, *manager.host_pools)]
+    assert not manager.reset_prefix_cache()
+    assert [pool.stats() for pool in (*manager.pools, *manager.host_pools)] == before
+    manager.settle(arrived=True)
+    assert manager.match([1, 2, 3, 4, 5]).num_tokens == 4
+    manager.check_invariants()

@@ -244,3 +244,40 @@ def test_more_than_the_host_has():
     with pytest.raises(DoesNotFitError) as error:
         make(reference("llama").model, cpu_kv_bytes=2**60)
     assert error.value.code == "offload_no_room"
+
+
+@pytest.mark.parametrize("options", [{}, {"cache": "linear"}, {"swap_rates": SWAP, **HOST}], ids=str)
+def test_reset_prefix_cache_forgets_all_and_loses_nothing(options):
+    model, params = reference("llama"), greedy(6)
+    prompt = max(model.prompts, key=len)
+    with make(model.model, num_blocks=8 if options.get("cache") else 20, **options) as llm:
+        (first,) = llm.generate([prompt], params)
+        llm.generate(model.prompts[:4], params)  # with host memory some of the first went there
+        (again,) = llm.generate([prompt], params)
+        assert llm.reset_prefix_cache()
+        assert not any(pool.num_cached for pool in (*llm.manager.pools, *llm.manager.host_pools))
+        (cold,) = llm.generate([prompt], params)
+        (warm,) = llm.generate([prompt], params)
+        for out in (first, again, cold, warm):
+            model.check(out, params)
+        assert first.num_cached == cold.num_cached == 0
+        if not options.get("cache"):
+            assert min(again.num_cached, warm.num_cached) > 0
+        check_empty(llm)
+
+
+def test_reset_prefix_cache_waits_for_no_request():
+    model, params = reference("llama"), greedy(6)
+    with make(model.model, num_blocks=40) as llm:
+        (before,) = llm.generate([model.prompts[4]], params)
+        name = llm.add_request(model.prompts[-1], params)
+        llm.step()
+        assert not llm.reset_prefix_cache()
+        assert llm.generate([model.prompts[4]], params)[0].num_cached == len(model.prompts[4]) // 4 * 4
+        _, outs = run(llm)
+        assert list(outs) == [name]
+        model.check(outs[name], params)
+        model.check(before, params)
+        assert llm.reset_prefix_cache()
+    with pytest.raises(ArgumentError):
+        llm.reset_prefix_cache()
