@@ -95,6 +95,14 @@ def test_both_list_the_same_lessons_and_the_real_number_of_architectures():
     assert all(f" {len(ARCHITECTURES)} " in text for text in texts)
 
 
+def test_both_say_how_many_architectures_the_engine_runs():
+    """Those that tests/models compares with generate(), token for token."""
+    from tests.models.test_adapter import MODELS, OTHERS
+
+    for name in READMES:
+        assert f" {len(MODELS) + len(OTHERS)} " in (ROOT / name).read_text()
+
+
 @pytest.mark.parametrize("name", READMES)
 def test_the_table_has_the_titles_of_the_notebooks(name):
     import json

@@ -1,4 +1,4 @@
-"""Any Hugging Face decoder, unmodified, on a paged cache. Lessons 01 and 11.
+"""A Hugging Face decoder, unmodified, on a paged cache. Lessons 01 and 11.
 
 ``Batch`` says which tokens a forward computes and where they lie; ``PagedCache`` is what the model takes for its cache
 during that forward; ``bind_model`` joins a model and a ``PagedKVCache`` to an ``Adapter``. ``load`` reads a model, two
