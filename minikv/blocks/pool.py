@@ -24,6 +24,9 @@ NULL_BLOCK = -1
 
 LARGEST_POOL = 2**31 - 1  # block tables are int32, as kernels read them
 
+BLOCK_BOOK_BYTES = 48
+"""Host memory for each block of an empty pool: two list entries of 8 bytes, and an int of 32 on the stack."""
+
 
 @dataclass(frozen=True)
 class PoolStats:

@@ -5,13 +5,12 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
-from itertools import product
 from typing import Any
 
 from minikv.cli import simulate_options as panels
 from minikv.cli.options import size
 from minikv.engine.simulate import Assumptions, Fleet, Load, Row, Target, Trace, fewest, read_trace
-from minikv.engine.simulate.sweep import Watch
+from minikv.engine.simulate.sweep import Watch, combinations
 from minikv.errors import ArgumentError, MiniKVError, check_count
 from minikv.i18n import text
 
@@ -141,8 +140,7 @@ def _value(name: str, words: str) -> Any:
 def fewest_of_each(trace: Trace, setup: Setup, target: Target, watch: Watch) -> list[Row]:
     """The fewest replicas of each kind that the sweep names, with ``replicas`` among the settings."""
     rows = []
-    for combination in product(*setup.values.values()):
-        settings = dict(zip(setup.values, combination, strict=True))
+    for settings in combinations(setup.values):
         try:
             found = fewest(
                 trace,

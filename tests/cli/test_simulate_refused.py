@@ -36,6 +36,7 @@ def test_a_sweep_s_words_become_values():
         parse_sweep(["replicas=1"], hit_rate=False, fewest=True)
 
 
+MANY = ",".join(map(str, range(1, 102)))
 BAD = [
     ([], "--synthetic"),
     (["{path}", "--synthetic", "9"], "one of them"),
@@ -59,6 +60,14 @@ BAD = [
     (["{path}", *FLEET, "--sweep", "tp=two"], "two"),
     (["{path}", *FLEET, "--sweep", "replicas=0,-1"], "replicas"),
     (["{path}", *FLEET, "--replicas", "0"], "replicas"),
+    (["{path}", *FLEET, "--replicas", "100000000"], "16.00 GiB"),
+    (["{path}", *FLEET, "--sweep", "replicas=100000000"], "100,000,000 x"),
+    (["{path}", *FLEET, "--host-kv", "100000000GiB"], "16.00 GiB"),
+    (["{path}", *FLEET, "--sweep", f"tp={MANY}", "--sweep", f"max_num_seqs={MANY}"], "10,201 runs"),
+    (
+        ["{path}", *FLEET, "--fewest", "--sweep", f"tp={MANY}", "--sweep", f"max_num_seqs={MANY}"],
+        "10,201 runs",
+    ),
     (["{path}", *FLEET, "--router", "best"], "best"),
     (["{path}", *FLEET, "--host-kv", "much"], "--host-kv"),
     (["{path}", *FLEET, "--host-kv", "1KiB"], "1.00 KiB"),

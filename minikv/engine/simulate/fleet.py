@@ -9,20 +9,20 @@ The replicas share nothing but the router. Nothing here is random: the same trac
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
-
 from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks.pool import BLOCK_BOOK_BYTES
 from minikv.engine.capacity import peak_blocks
 from minikv.engine.events import AnyEvent
-from minikv.engine.sequence import Sequence
 from minikv.engine.simulate.arrival import Arrival
 from minikv.engine.simulate.assumptions import Assumptions
-from minikv.engine.simulate.outcome import Outcome
-from minikv.engine.simulate.replica import Replica
+from minikv.engine.simulate.outcome import Outcome, OutcomeRecord
+from minikv.engine.simulate.replica import Replica, Unreached
 from minikv.engine.simulate.router import Router, find_router
 from minikv.engine.simulate.step_time import StepTime
+from minikv.engine.simulate.totals import ReplicaTotals
 from minikv.engine.simulate.trace import Trace
 from minikv.errors import ArgumentError, DoesNotFitError, RequestTooLarge, check_count
 from minikv.plan import pool
@@ -30,9 +30,13 @@ from minikv.plan.budget import plan_memory
 from minikv.plan.measured import size_for_bytes
 from minikv.plan.preemption import TransferRates
 from minikv.plan.spec import CacheSpec
-from minikv.units import format_bytes
+from minikv.units import GIB, KIB, format_bytes
 
 FleetEmit = Callable[[int, AnyEvent], object]
+
+# This machine's memory for the bookkeeping of a whole fleet; what a replica takes beside that of its blocks.
+MOST_BOOK_BYTES = 16 * GIB
+REPLICA_BOOK_BYTES = 24 * KIB
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,8 @@ class Fleet:
     it was in the next simulation. ``max_model_len``: prompt and output of a request together (None: no limit but the
     pool).
 
-    Raises ``ArgumentError`` for what cannot be.
+    Raises ``ArgumentError`` for what cannot be, and for replicas whose bookkeeping would take more than 16 GiB of this
+    machine's memory, once requests have reached all of them: ``book_bytes`` each.
     """
 
     step_time: StepTime
@@ -150,6 +155,20 @@ class Fleet:
             raise ArgumentError("fleet_kinds", **counts)
         if self.max_batched_tokens < self.max_num_seqs:
             raise ArgumentError("scheduler_budget", tokens=self.max_batched_tokens, seqs=self.max_num_seqs)
+        if self.replicas * self.book_bytes > MOST_BOOK_BYTES:
+            raise ArgumentError(
+                "fleet_books",
+                replicas=self.replicas,
+                needed=format_bytes(self.replicas * self.book_bytes),
+                each=format_bytes(self.book_bytes),
+                limit=format_bytes(MOST_BOOK_BYTES),
+            )
+
+    @property
+    def book_bytes(self) -> int:
+        """Bytes of this machine's memory for one replica: its scheduler, and pools in which nothing is cached yet."""
+        blocks = sum(self.blocks) + self.host_blocks * len(self.blocks)
+        return REPLICA_BOOK_BYTES + blocks * BLOCK_BOOK_BYTES
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -232,65 +251,32 @@ def simulate(trace: Trace, fleet: Fleet, *, emit: FleetEmit | None = None, stepw
     """Send every request of ``trace`` to a replica of ``fleet`` when it arrives, and go on until all have ended.
 
     ``emit`` is called with the number of a replica and each event of its scheduler; the requests' ids are their
-    numbers in the trace. ``stepwise`` schedules every step on its own: slower, with the same outcome. Raises
-    ``RequestTooLarge`` before anything runs.
+    numbers in the trace. ``stepwise`` schedules every step on its own: slower, with the same outcome. A replica's
+    scheduler and block pools are made when the first request reaches it. Raises ``RequestTooLarge`` before anything
+    runs.
     """
     fleet.check(trace)
-    router, record = find_router(fleet.router), _Record(trace, fleet)
-    replicas = []
-    for number in range(fleet.replicas):
-        listen = None if emit is None else lambda event, number=number: emit(number, event)
-        replicas.append(fleet.replica(emit=listen, on_end=record.end, jumps=not stepwise))
+    router, record = find_router(fleet.router), OutcomeRecord(trace, fleet)
+    replicas: list[Replica | Unreached] = [Unreached(ReplicaTotals(len(fleet.blocks)))] * fleet.replicas
+    reached: list[Replica] = []
     for index in range(len(trace)):
         arrival = Arrival(trace, index, fleet.block_size)
-        for replica in replicas:
+        for replica in reached:
             replica.advance(arrival.time)
         chosen = router.choose(arrival, replicas)
         if type(chosen) is not int or not 0 <= chosen < len(replicas):
             raise ArgumentError("fleet_no_replica", value=chosen, last=len(replicas) - 1)
         record.replica[index] = chosen
-        replicas[chosen].enqueue(arrival)
-    for replica in replicas:
+        target = replicas[chosen]
+        if isinstance(target, Unreached):
+            listen = None if emit is None else partial(emit, chosen)
+            target = fleet.replica(emit=listen, on_end=record.end, jumps=not stepwise)
+            replicas[chosen] = target
+            reached.append(target)
+        target.enqueue(arrival)
+    for replica in reached:
         replica.advance()
-    return record.outcome(replicas)
-
-
-class _Record:
-    """Fills the arrays of an ``Outcome``."""
-
-    def __init__(self, trace: Trace, fleet: Fleet):
-        requests, count = trace.requests, len(trace)
-        self.fleet = fleet
-        self.arrival = np.array([each.arrival for each in requests], np.float64)
-        self.prompt_tokens = np.array([each.prompt_tokens for each in requests], np.int64)
-        self.output_tokens = np.array([each.output_tokens for each in requests], np.int64)
-        self.admitted, self.first_token, self.finish = (np.full(count, np.nan) for _ in range(3))
-        self.replica, self.cached, self.loaded, self.preemptions = (
-            np.zeros(count, np.int64) for _ in range(4)
-        )
-
-    def end(self, seq: Sequence) -> None:
-        index = int(seq.id.request)
-        self.admitted[index], self.first_token[index] = seq.admitted_at, seq.first_token_at
-        self.finish[index] = seq.finished_at
-        self.cached[index] = (seq.num_cached or 0) - seq.num_loaded
-        self.loaded[index], self.preemptions[index] = seq.num_loaded, seq.num_preemptions
-
-    def outcome(self, replicas: list[Replica]) -> Outcome:
-        return Outcome(
-            fleet=self.fleet,
-            arrival=self.arrival,
-            admitted=self.admitted,
-            first_token=self.first_token,
-            finish=self.finish,
-            replica=self.replica,
-            prompt_tokens=self.prompt_tokens,
-            output_tokens=self.output_tokens,
-            cached_tokens=self.cached,
-            host_tokens=self.loaded,
-            preemptions=self.preemptions,
-            replicas=tuple(replica.totals for replica in replicas),
-        )
+    return record.outcome([replica.totals for replica in replicas])
 
 
 def _window_room(

@@ -88,8 +88,10 @@ def hit_rate(trace: Trace, num_blocks: int | None = None, block_size: int | None
     if num_blocks is None:
         num_blocks = int(uses.blocks.max()) + 1
     _check_fits(trace, uses, num_blocks)
-    pool = BlockPool(num_blocks, trace.hash_block if block_size is None else block_size)
+    # A pool with a block for everything that is asked evicts nothing: more blocks would only be counted.
     digests = [block.to_bytes(8) for block in range(int(uses.blocks.max()) + 1)]
+    num_blocks = min(num_blocks, len(digests))
+    pool = BlockPool(num_blocks, trace.hash_block if block_size is None else block_size)
     names, starts = uses.blocks.tolist(), uses.starts.tolist()
     hits = 0
     for start, end in pairwise(starts):

@@ -12,7 +12,9 @@ from minikv.engine.simulate.totals import ReplicaTotals
 from minikv.units import GIB
 
 if TYPE_CHECKING:
+    from minikv.engine.sequence import Sequence
     from minikv.engine.simulate.fleet import Fleet
+    from minikv.engine.simulate.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,44 @@ class Outcome:
         seconds = self.seconds
         area = sum(each.in_system for each in self.replicas)
         return LittlesLaw(area / seconds, len(self.arrival) / seconds, float(self.e2e.mean()))
+
+
+class OutcomeRecord:
+    """Fills the arrays of an ``Outcome`` while ``fleet`` runs ``trace``."""
+
+    def __init__(self, trace: "Trace", fleet: "Fleet"):
+        requests, count = trace.requests, len(trace)
+        self.fleet = fleet
+        self.arrival = np.array([each.arrival for each in requests], np.float64)
+        self.prompt_tokens = np.array([each.prompt_tokens for each in requests], np.int64)
+        self.output_tokens = np.array([each.output_tokens for each in requests], np.int64)
+        self.admitted, self.first_token, self.finish = (np.full(count, np.nan) for _ in range(3))
+        self.replica, self.cached, self.loaded, self.preemptions = (
+            np.zeros(count, np.int64) for _ in range(4)
+        )
+
+    def end(self, seq: "Sequence") -> None:
+        index = int(seq.id.request)
+        self.admitted[index], self.first_token[index] = seq.admitted_at, seq.first_token_at
+        self.finish[index] = seq.finished_at
+        self.cached[index] = (seq.num_cached or 0) - seq.num_loaded
+        self.loaded[index], self.preemptions[index] = seq.num_loaded, seq.num_preemptions
+
+    def outcome(self, replicas: list[ReplicaTotals]) -> Outcome:
+        return Outcome(
+            fleet=self.fleet,
+            arrival=self.arrival,
+            admitted=self.admitted,
+            first_token=self.first_token,
+            finish=self.finish,
+            replica=self.replica,
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=self.output_tokens,
+            cached_tokens=self.cached,
+            host_tokens=self.loaded,
+            preemptions=self.preemptions,
+            replicas=tuple(replicas),
+        )
 
 
 def percentiles(seconds: np.ndarray) -> Percentiles:

@@ -11,6 +11,7 @@ that moment. What ends at the moment of an arrival has ended.
 import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from minikv.blocks import BlockManager
 from minikv.engine.events import Emit
@@ -23,6 +24,17 @@ from minikv.engine.simulate.step_time import StepTime
 from minikv.engine.simulate.totals import ReplicaTotals
 from minikv.engine.step import Step
 from minikv.plan.preemption import TransferRates
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """A replica before its first request, as a router sees it: no load, no cache, and no books yet."""
+
+    totals: ReplicaTotals
+    load: int = 0
+
+    def cached_tokens(self, prompt: Arrival) -> int:
+        return 0
 
 
 class Replica:

@@ -7,7 +7,7 @@ fewest(trace, make, Target(p99_ttft=2.0)).gpus                                th
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ from minikv.errors import ArgumentError, MiniKVError, check_count
 
 MakeFleet = Callable[..., Fleet]
 Watch = Callable[[Mapping[str, Any]], object]
+
+MOST_RUNS = 10_000  # of a sweep: each takes a tenth of a second at the least
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,11 @@ def sweep(trace: Trace, make: MakeFleet, *, watch: Watch | None = None, **values
     """Run ``trace`` on ``make(name=value, ...)`` for every combination of ``values``, the last name changing fastest.
 
     A fleet that cannot be, or cannot hold a request, is a row that says so; the others still run. ``watch`` is called
-    with the settings of each run before it begins. Raises ``ArgumentError`` for a name without values.
+    with the settings of each run before it begins. Raises ``ArgumentError`` for a name without values, and for more
+    than 10,000 combinations.
     """
-    lists = {name: list(each) for name, each in values.items()}
-    empty = [name for name, each in lists.items() if not each]
-    if empty or not lists:
-        raise ArgumentError("sweep_empty", name=", ".join(empty))
     rows = []
-    for combination in itertools.product(*lists.values()):
-        settings = dict(zip(lists, combination, strict=True))
+    for settings in combinations(values):
         if watch is not None:
             watch(settings)
         try:
@@ -52,6 +50,19 @@ def sweep(trace: Trace, make: MakeFleet, *, watch: Watch | None = None, **values
         except MiniKVError as error:
             rows.append(Row(settings, refused=error))
     return rows
+
+
+def combinations(values: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
+    """Every combination of ``values``, the last name changing fastest. Raises ``ArgumentError`` as ``sweep`` does."""
+    lists = {name: list(each) for name, each in values.items()}
+    empty = [name for name, each in lists.items() if not each]
+    if empty or not lists:
+        raise ArgumentError("sweep_empty", name=", ".join(empty))
+    count = math.prod(len(each) for each in lists.values())
+    if count > MOST_RUNS:
+        spelled = " * ".join(f"{len(each):,} {name}" for name, each in lists.items())
+        raise ArgumentError("sweep_too_many", count=count, product=spelled, most=MOST_RUNS)
+    return (dict(zip(lists, each, strict=True)) for each in itertools.product(*lists.values()))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +22,7 @@ from minikv.engine.simulate import (
 from minikv.engine.simulate.arrival import Arrival
 from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError, RequestTooLarge
 from minikv.plan.budget import plan_memory
+from minikv.units import GIB
 from tests.engine.simulate.fleets import clock, poisson, same, sessions, small_fleet
 
 TAKES = ("allocate", "hit", "host_hit", "swap_in")
@@ -204,6 +206,48 @@ def test_host_memory_brings_back_what_the_device_had_no_room_for():
     assert with_host.hit_rate + with_host.host_hit_rate > without.hit_rate
     assert [tier.name for tier in with_host.tiers] == ["device", "host"]
     assert with_host.limits["host"] > 0
+
+
+def test_a_replica_gets_its_pools_with_its_first_request(monkeypatch):
+    made, manager = [], Fleet.manager
+    monkeypatch.setattr(Fleet, "manager", lambda self: made.append(self) or manager(self))
+    trace = poisson(1, 3, 1.0)
+    for router in sorted(ROUTERS):
+        made.clear()
+        outcome = simulate(trace, small_fleet(replicas=50, router=router))
+        assert len(made) == len(set(outcome.replica.tolist())) <= 3
+        assert len(outcome.replicas) == 50
+        assert sum(totals.steps > 0 for totals in outcome.replicas) == len(made)
+        assert outcome.answers().gpus == 50
+
+
+@pytest.mark.parametrize("host_blocks", [0, 20_000])
+def test_the_books_of_a_replica_take_what_the_fleet_says(host_blocks):
+    fleet = small_fleet(40_000, host_blocks=host_blocks)
+    fleet.replica()
+    tracemalloc.start()
+    replica = fleet.replica()
+    measured = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(replica.manager.pools) == 1
+    assert measured == pytest.approx(fleet.book_bytes, rel=0.02)
+
+
+def test_more_replicas_than_this_machine_could_keep_books_of_are_refused():
+    good = small_fleet(1000)
+    most = 16 * GIB // good.book_bytes
+    assert replace(good, replicas=most).gpus == most
+    assert good.book_bytes > 48_000
+    for change in (
+        {"replicas": most + 1},
+        {"replicas": 10**8},
+        {"num_blocks": 2**31 - 1},
+        {"host_blocks": 10**12},
+    ):
+        with pytest.raises(ArgumentError) as error:
+            replace(good, **change)
+        assert error.value.code == "fleet_books"
+        assert error.value.values["limit"] == "16.00 GiB"
 
 
 def test_all_messages_say_something_in_both_languages():

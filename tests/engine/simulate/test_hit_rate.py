@@ -1,5 +1,6 @@
 """Hit rates: the pool's against a list that is sorted by use, one pass against the pool, and the stack property."""
 
+import tracemalloc
 from bisect import bisect_left
 
 import numpy as np
@@ -124,3 +125,11 @@ def test_what_is_no_number_of_blocks_is_refused(num_blocks):
         hit_rates(trace, [num_blocks])
     with pytest.raises(ArgumentError):
         hit_rate(trace, 100, block_size=num_blocks)
+
+
+def test_blocks_that_nothing_is_asked_of_take_no_memory():
+    trace = random_trace(1, hash_block=8)
+    tracemalloc.start()
+    assert hit_rate(trace, 10**15) == hit_rate(trace)
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()

@@ -53,6 +53,13 @@ def test_a_sweep_over_nothing_is_refused(values):
         sweep(BUSY, MAKE, **values)
 
 
+def test_more_combinations_than_anybody_waits_for_are_refused_before_the_first_runs():
+    seen = []
+    with pytest.raises(ArgumentError, match=r"10,100 runs.*101 replicas.*100 block_size"):
+        sweep(BUSY, MAKE, watch=seen.append, replicas=range(1, 102), block_size=range(1, 101))
+    assert seen == []
+
+
 def test_the_fewest_replicas_are_those_that_trying_all_would_find():
     p99 = {n: simulate(BUSY, MAKE(replicas=n)).answers().ttft.p99 for n in range(1, 6)}
     for seconds in (p99[4], 0.99 * p99[2], 100.0):
