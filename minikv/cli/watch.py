@@ -1,5 +1,6 @@
 """``minikv watch``: a run of ``minikv generate --events FILE``, seen from a second terminal while it goes on."""
 
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +24,7 @@ def watch(
     from rich.live import Live
 
     from minikv.cli.terminal import can_print, make_console
-    from minikv.cli.watch_run import Watched, follow
+    from minikv.cli.watch_run import Waiting, Watched, follow
     from minikv.cli.watch_view import FINE, PLAIN, Devices, picture
 
     lang = pick_language(lang)
@@ -38,7 +39,13 @@ def watch(
             raise ConfigError("watch_no_file", path=file)
         console.print(picture(watched, devices, letters, lang))
         return
+    waiting = Waiting(lambda sentence: print(sentence, file=sys.stderr, flush=True), lang)
     with Live(console=console, auto_refresh=False) as live, suppress(KeyboardInterrupt):  # the usual end
-        follow(watched, lambda now: live.update(picture(now, devices, letters, lang), refresh=True), interval)
+
+        def show(now: Watched) -> None:
+            waiting.look(now)
+            live.update(picture(now, devices, letters, lang), refresh=True)
+
+        follow(watched, show, interval)
     if not console.is_terminal:
         console.line()  # rich leaves the last picture without one in files and pipes

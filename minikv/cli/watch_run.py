@@ -3,15 +3,22 @@
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
 from minikv.engine.events import AnyEvent, Happened, StepEvent, from_json
 from minikv.errors import ArgumentError, ConfigError
+from minikv.i18n import text
 
 RECENT = 2.0  # seconds of the run that "now" means
 QUIET = 2.0  # seconds without a new line, everybody having ended, after which a run is over
+PATIENCE = 10.0  # seconds to wait for a run before other files of events are named
+MOST_LOOKED_AT = 200  # files of a folder, the last written ones
+LONGEST_LINE = 64 * 2**10  # bytes of a first line
 KINDS = (*get_args(Happened), "step")
+# What ``from_json`` raises for a line that is no event.
+BAD_LINE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 _HEAD = 256  # bytes: the first event has a time, so two runs do not begin alike
 
 
@@ -150,7 +157,7 @@ class Watched:
                 self.run = Run()
             try:
                 self.run.add(from_json(line.decode()))
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            except BAD_LINE:
                 path = str(self.tail.path)
                 raise ArgumentError("events_unreadable", line=number, path=path) from None
         if not self.tail.number:
@@ -171,6 +178,51 @@ class Watched:
     def over(self) -> bool:
         """Whether everybody who came has ended, and nothing was written for two seconds."""
         return self.run.count["arrive"] > 0 >= self.run.left and (self.tail.age or 0) >= QUIET
+
+
+class Waiting:
+    """Says that a run has not begun: at once, and after ``PATIENCE`` seconds which events files lie in the folder."""
+
+    def __init__(self, say: Callable[[str], object], lang: str, clock: Callable[[], float] = time.monotonic):
+        self._say, self._lang, self._clock = say, lang, clock
+        self._since: float | None = None
+        self._done = False
+
+    def look(self, watched: Watched) -> None:
+        """Say what there is to say now; each sentence comes once."""
+        if watched.tail.number:
+            self._done = True
+        if self._done:
+            return
+        path = watched.tail.path
+        if self._since is None:
+            self._since = self._clock()
+            self._say(text("cli.watch_waiting", self._lang, path=path))
+        elif self._clock() - self._since >= PATIENCE:
+            self._done = True
+            near = ", ".join(one.name for one in events_files(path.parent))
+            key = "watch_near" if near else "watch_none_near"
+            self._say(text(f"cli.{key}", self._lang, path=path, folder=path.parent.absolute(), files=near))
+
+
+def events_files(folder: Path, most: int = 5) -> list[Path]:
+    """At most ``most`` files in ``folder`` whose first line is an event, the last written first."""
+    found = []
+    with suppress(OSError, ValueError):  # a path with a null character is a ValueError
+        files = [path for path in folder.iterdir() if path.is_file()]
+        files.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in files[:MOST_LOOKED_AT]:
+            with suppress(OSError), path.open("rb") as file:
+                if _is_event(file.readline(LONGEST_LINE)):
+                    found.append(path)
+    return found[:most]
+
+
+def _is_event(line: bytes) -> bool:
+    try:
+        return from_json(line.decode()).kind in KINDS
+    except BAD_LINE:
+        return False
 
 
 def follow(

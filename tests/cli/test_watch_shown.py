@@ -1,10 +1,14 @@
 """``minikv watch`` on the terminal: the bars, the present state and the end, and one sentence for every bad input."""
 
+import os
+from unittest.mock import Mock
+
 import pytest
 
 from minikv.cli import watch_run
 from minikv.cli.watch_run import Watched
 from minikv.cli.watch_view import BAR_WIDTH, PLAIN
+from minikv.i18n import text
 from tests.cli.inside import is_one_sentence
 from tests.cli.watching import REST, RUN, age, lines, step, text_of
 
@@ -52,6 +56,56 @@ def test_ctrl_c_is_the_usual_end(file, terminal, monkeypatch):
     done = terminal("watch", str(file))
     assert (done.code, done.err) == (0, "")
     assert "3 used" in done.out
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["missing", "empty"])
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_file_without_events_is_waited_for_in_so_many_words(lang, there, tmp_path, terminal, monkeypatch):
+    path = tmp_path / "evnts.jsonl"
+    if there:
+        path.write_text("")
+    monkeypatch.setattr(watch_run.time, "sleep", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(watch_run.follow, "__defaults__", (watch_run.time.sleep,))
+    done = terminal("watch", str(path), "--lang", lang)
+    assert done.code == 0
+    assert done.err == text("cli.watch_waiting", lang, path=path) + "\n"
+
+
+def test_after_ten_seconds_the_files_of_events_nearby_are_named(file, tmp_path):
+    (tmp_path / "notes.txt").write_text("no events\n")
+    (tmp_path / "bytes").write_bytes(b"\xff\n")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "old.jsonl").write_text(lines(RUN))
+    age(tmp_path / "old.jsonl", 60)
+    said, now = [], [0.0]
+    for name, near in (("evnts.jsonl", "events.jsonl, old.jsonl"), ("no/such/folder/x", None)):
+        waiting = watch_run.Waiting(said.append, "en", lambda: now[0])
+        watched = Watched(tmp_path / name)
+        for now[0] in (0.0, 5.0, 9.9, 10.0, 20.0):
+            watched.read()
+            waiting.look(watched)
+            assert len(said) == (1 if now[0] < 10 else 2)
+        assert "Waiting for" in said[0]
+        key = "cli.watch_near" if near else "cli.watch_none_near"
+        assert said[1] == text(key, path=tmp_path / name, folder=(tmp_path / name).parent, files=near)
+        said.clear()
+
+
+def test_nothing_is_said_of_a_run_that_has_begun(file, tmp_path):
+    said, now = [], [0.0]
+    waiting = watch_run.Waiting(said.append, "en", lambda: now[0])
+    watched = Watched(tmp_path / "later.jsonl")
+    watched.read()
+    waiting.look(watched)
+    file.rename(tmp_path / "later.jsonl")
+    now[0] = 11.0
+    watched.read()
+    waiting.look(watched)
+    assert len(said) == 1
+    begun = Watched(tmp_path / "later.jsonl")
+    begun.read()
+    watch_run.Waiting(said.append, "en", lambda: now[0]).look(begun)
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize(
