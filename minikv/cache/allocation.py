@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from minikv.i18n import pick_language, text
-from minikv.memory.columns import columns
 from minikv.memory.peak import PeakReport
 from minikv.memory.stats import MemoryStats
 from minikv.plan.measured import MeasuredTerms
+from minikv.shown import columns
 from minikv.units import exact_bytes, format_bytes
 
 

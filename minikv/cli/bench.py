@@ -90,7 +90,7 @@ def bench(
 
 def _text(result: "Result", lang: str) -> str:
     """The metrics as a table: name, figure, and what it means."""
-    from minikv.memory.columns import columns
+    from minikv.shown import columns
 
     found = result.metrics
     values = {

@@ -1,7 +1,6 @@
 """How ``minikv plan`` looks on a terminal. Every number comes from the budget; GiB stand beside exact bytes."""
 
 import json
-import math
 from typing import Any
 
 from rich.console import Console
@@ -10,91 +9,49 @@ from rich.table import Table
 
 from minikv.cli.terminal import can_print, make_console
 from minikv.i18n import text
-from minikv.plan import pool
 from minikv.plan.budget import MemoryBudget
+from minikv.plan.report import budget_title
 from minikv.plan.tables import context_rows, sharing_rows
-from minikv.units import exact_bytes, format_bytes, gib
+from minikv.shown import Shown
+from minikv.units import gib
 
 BAR_WIDTHS = (24, 16, 8, 0)  # characters of a bar for the whole GPU: the first that fits the terminal
-LONGER_THAN_ANY_WINDOW = 2**40  # tokens
 
 
 def show_budget(budget: MemoryBudget, lang: str) -> None:
-    """The table of where every GiB goes, the figures below it, both forms of the sum, and what is assumed."""
-    console = make_console()
-    console.print(_title(budget, lang), style="bold")
-    _print_parts(console, budget, lang)
-    console.print()
-    for line in figures(budget, lang):
-        console.print(line, soft_wrap=True)
-    console.print()
-    console.print(_say("paper_form", lang, **_paper(budget)), style="dim", soft_wrap=True)
-    console.print(_say("measured_form", lang, **_measured(budget)), style="dim", soft_wrap=True)
-    for sentence in budget.assumptions(lang):
-        console.print("- " + sentence, style="dim", soft_wrap=True)
+    """What ``budget.text(lang)`` says, with bars as wide as the terminal allows."""
+    shown, console = budget.shown(lang), make_console()
+    console.print(shown.title, style="bold")
+    _print_parts(console, shown)
+    for lines, style in ((shown.lines, None), (shown.notes, "dim")):
+        console.print()
+        for line in lines:
+            console.print(line, style=style, soft_wrap=True)
 
 
-def _print_parts(console: Console, budget: MemoryBudget, lang: str) -> None:
+def _print_parts(console: Console, shown: Shown) -> None:
     """The parts with the widest bars that fit; on a narrow terminal without bars, then with broken labels."""
     letter = "█" if can_print("█", console) else "#"
     for bar_width in BAR_WIDTHS:
-        table = _parts_table(budget, lang, bar_width, letter)
+        table = _parts_table(shown, bar_width, letter)
         if _size(console, table).maximum <= console.width:
             break
     _print_whole(console, table, _size(console, table).minimum)
 
 
-def _parts_table(budget: MemoryBudget, lang: str, bar_width: int, letter: str) -> Table:
+def _parts_table(shown: Shown, bar_width: int, letter: str) -> Table:
+    name, size, exact = shown.head
     table = Table(box=None, padding=(0, 1), show_edge=False)
-    table.add_column("")
-    table.add_column("GiB", justify="right", no_wrap=True)
-    table.add_column(_say("column_bytes", lang), justify="right", style="dim", no_wrap=True)
+    table.add_column(name)
+    table.add_column(size, justify="right", no_wrap=True)
+    table.add_column(exact, justify="right", style="dim", no_wrap=True)
     if bar_width:
         table.add_column("")
-    for name, num_bytes in budget.parts().items():
-        label = _say(f"part_{name}", lang, **_part_values(budget, lang))
-        bar = letter * max(0, round(num_bytes / budget.total_bytes * bar_width))
-        table.add_row(label, f"{gib(num_bytes):.2f}", f"{num_bytes:,}", *([bar] if bar_width else []))
-    total = budget.total_bytes
-    table.add_row(_say("part_total", lang), f"{gib(total):.2f}", f"{total:,}", style="bold")
+    for row, share in zip(shown.rows, shown.shares, strict=True):
+        bar = letter * max(0, round(share * bar_width))
+        whole = row is shown.rows[-1]
+        table.add_row(*row, *([bar] if bar_width else []), style="bold" if whole else None)
     return table
-
-
-def figures(budget: MemoryBudget, lang: str) -> list[str]:
-    """The answers in sentences: a token's bytes, blocks, tokens, sequences, and whether the load fits."""
-    spec = budget.spec
-    most = budget.max_context()
-    values = {
-        "token": exact_bytes(spec.slope(0)),
-        "state": exact_bytes(spec.constant_state_bytes),
-        "later": exact_bytes(spec.slope(LONGER_THAN_ANY_WINDOW)),
-        "block": exact_bytes(budget.block_bytes),
-        "aside": min(budget.batch, budget.max_batch()),
-        "block_size": budget.block_size,
-        "blocks": budget.num_blocks,
-        "tokens": budget.max_tokens,
-        "context": budget.context,
-        "batch": budget.batch,
-        "sequences": budget.max_batch(),
-        "longest": most,
-        "needed": format_bytes(budget.needed_bytes),
-        "pool": format_bytes(budget.kv_bytes),
-    }
-    lines = [_say("figure_token" if spec.window is None else "figure_token_window", lang, **values)]
-    if spec.constant_state_bytes:
-        lines.append(_say("figure_state", lang, **values))
-    # What slides or recurs is set aside before blocks are counted, so the count is for that many sequences.
-    beside = spec.constant_state_bytes or len(pool.counted_kinds(spec)) < len(pool.block_kinds(spec))
-    lines.append(_say("figure_blocks_beside" if beside else "figure_blocks", lang, **values))
-    lines.append(_say("figure_sequences", lang, **values))
-    if most == math.inf:
-        lines.append(_say("figure_longest_any", lang, **values))
-    elif most == spec.max_positions:
-        lines.append(_say("figure_longest_capped", lang, **values))
-    else:
-        lines.append(_say("figure_longest", lang, **values))
-    lines.append(_say("figure_fits" if budget.fits else "figure_short", lang, **values))
-    return lines
 
 
 def show_table(budget: MemoryBudget, lang: str, *, as_json: bool) -> None:
@@ -104,7 +61,7 @@ def show_table(budget: MemoryBudget, lang: str, *, as_json: bool) -> None:
         print(json.dumps({"contexts": rows, "sharing": shares}, indent=2))
         return
     console = make_console()
-    console.print(_title(budget, lang), style="bold")
+    console.print(budget_title(budget, lang), style="bold")
     table = Table(box=None, padding=(0, 1), show_edge=False)
     for name in ("context", "blocks", "gib", "sequences", "floor_one", "floor_all"):
         table.add_column(_say(f"table_{name}", lang), justify="right", no_wrap=True)
@@ -184,40 +141,6 @@ def _print_whole(console: Console, table: Table, least: int) -> None:
     """Print a table that must not become narrower than ``least``: a line that runs over loses no digit."""
     console.width = max(console.width, least)
     console.print(table)
-
-
-def _title(budget: MemoryBudget, lang: str) -> str:
-    card = budget.gpu.name if budget.gpu else format_bytes(budget.total_bytes)
-    return _say(
-        "title", lang, model=budget.spec.name, gpu=card, tp=budget.spec.tp, kv_dtype=budget.spec.kv_dtype
-    )
-
-
-def _part_values(budget: MemoryBudget, lang: str) -> dict[str, Any]:
-    return {
-        "source": _say(f"source_{budget.weight_source}", lang),
-        "chunk": budget.chunk,
-        "batch": budget.batch,
-        "context": budget.context,
-        "percent": round(100 * (1 - budget.utilization), 3),
-    }
-
-
-def _paper(budget: MemoryBudget) -> dict[str, Any]:
-    return {
-        "total": gib(budget.total_bytes),
-        "utilization": budget.utilization,
-        "weights": gib(budget.weight_bytes),
-        "activations": gib(budget.activation_bytes),
-        "workspace": gib(budget.workspace_bytes),
-        "context": gib(budget.cuda_context_bytes),
-        "pool": gib(budget.kv_bytes),
-    }
-
-
-def _measured(budget: MemoryBudget) -> dict[str, Any]:
-    form = {name: gib(value) for name, value in budget.measured_form().items()}
-    return form | {"total": gib(budget.total_bytes), "utilization": budget.utilization}
 
 
 def _milliseconds(seconds: float | None) -> str:

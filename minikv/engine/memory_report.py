@@ -9,9 +9,9 @@ from minikv.engine.graph_memory import GraphMemory
 from minikv.engine.graphs import Eager
 from minikv.engine.host_memory import HostMemory, host_memory
 from minikv.i18n import pick_language, text
-from minikv.memory.columns import columns
 from minikv.memory.resident import extent_bytes, extents, resident_bytes
 from minikv.memory.stats import MemoryStats
+from minikv.shown import columns
 from minikv.units import exact_bytes, format_bytes
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ import torch
 
 from minikv.engine.events import AnyEvent, StepEvent
 from minikv.i18n import pick_language, text
-from minikv.memory.columns import columns
 from minikv.memory.gauge import gauge
 from minikv.memory.stats import find_memory
+from minikv.shown import columns
 from minikv.units import format_bytes
 
 

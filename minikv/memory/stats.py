@@ -10,8 +10,8 @@ import torch
 
 from minikv.errors import ArgumentError
 from minikv.i18n import text
-from minikv.memory.columns import columns
 from minikv.memory.nvml import other_processes
+from minikv.shown import columns
 from minikv.units import KIB, gib
 
 FIGURES = "total free used allocated reserved peak inactive_split non_torch others".split()

@@ -21,9 +21,11 @@ from minikv.plan.catalog import GPU, find_gpu
 from minikv.plan.config import read_config
 from minikv.plan.dtypes import find_kv_dtype
 from minikv.plan.measured import MeasuredTerms, check_utilization
+from minikv.plan.report import card, shown_budget
 from minikv.plan.spec import CacheSpec
 from minikv.plan.weights import WeightBytes
 from minikv.plan.weights import weight_bytes as find_weight_bytes
+from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import MIB, format_bytes
 
 # What a CUDA context, its loaded kernels and a library's scratch memory take is not in any config. These are
@@ -135,6 +137,19 @@ class MemoryBudget:
             "kv_left": self.kv_bytes - used,
             "kept_free": self.total_bytes - self.limit_bytes,
         }
+
+    def shown(self, lang: str = "en") -> Shown:
+        """Where every GiB goes, with bars; what the pool holds, both forms of the sum, what is assumed."""
+        return shown_budget(self, lang)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        pool_size = f"{self.num_blocks:,} blocks of {self.block_size} tokens"
+        load = f"{self.batch:,} x {self.context:,} tokens {'fit' if self.fits else 'do not fit'}"
+        name = f"{self.spec.name} on {self.spec.tp} x {card(self)}"
+        return one_line("MemoryBudget", name, f"KV {format_bytes(self.kv_bytes)}", pool_size, load)
 
     def assumptions(self, lang: str = "en") -> list[str]:
         """Everything that these figures rest on and no config says, one sentence each."""

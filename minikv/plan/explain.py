@@ -25,7 +25,7 @@ def explain_spec(spec: "CacheSpec", lang: str) -> str:
             layout=spec.layout,
         )
     ]
-    for layer, count in _countable(spec):
+    for layer, count in countable(spec):
         lines += [f"  {line}" for line in _layer_lines(layer, count, say)]
     lines.append(say("spec_first", slope=spec.slope(0)))
     windows = [layer.window for layer in spec.layers if layer.window is not None]
@@ -47,7 +47,7 @@ def explain_spec(spec: "CacheSpec", lang: str) -> str:
     return "\n".join(lines)
 
 
-def _countable(spec: "CacheSpec") -> list[tuple[LayerSpec, int]]:
+def countable(spec: "CacheSpec") -> list[tuple[LayerSpec, int]]:
     """Different layers with their counts; shared layers count as one kind, whichever layer they read."""
     counts: dict[LayerSpec, int] = {}
     for layer in spec.layers:

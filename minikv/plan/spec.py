@@ -18,6 +18,8 @@ from minikv.plan.config import Config, FieldUse, read_config
 from minikv.plan.dtypes import find_kv_dtype
 from minikv.plan.layers import LayerSpec
 from minikv.plan.quantization import kv_cache_quantization
+from minikv.shown import Shown, html_of, one_line, text_of
+from minikv.units import format_bytes
 
 LAYOUTS = ("hf", "hf-expanded", "vllm")
 
@@ -175,6 +177,23 @@ class CacheSpec:
     def kinds(self) -> Counter[LayerSpec]:
         """The different layers, each with how many there are, in order of first appearance."""
         return Counter(self.layers)
+
+    def shown(self, lang: str = "en") -> Shown:
+        """The kinds of layers as a table, and what a token, a block and a sequence cost."""
+        from minikv.plan.report import shown_spec  # it imports this file
+
+        return shown_spec(self, lang)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        state = [f"{format_bytes(self.constant_state_bytes)} a sequence"] if self.constant_state_bytes else []
+        token = f"{format_bytes(self.slope(0))} a token"
+        layers = f"{len(self.layers)} layers"
+        return one_line(
+            "CacheSpec", self.name, layers, token, *state, f"KV in {self.kv_dtype}", f"tp={self.tp}"
+        )
 
     def explain(self, lang: str = "en") -> str:
         """The formula with its numbers, the config fields that it used and every assumption, as plain text."""

@@ -21,7 +21,7 @@ from minikv.course.capstone.task import Task
 from minikv.course.kept_file import KeptFile, kept_path
 from minikv.errors import ArgumentError
 from minikv.i18n import pick_language, text
-from minikv.memory.columns import columns
+from minikv.shown import columns
 from minikv.units import format_bytes
 
 VARIABLE = "MINIKV_LEADERBOARD"  # another file, or "off": what builds and tests notebooks records nothing

@@ -1,0 +1,147 @@
+"""Shown: what an object says of itself, once, for a terminal and for a notebook. Nothing heavy is imported.
+
+A report has a method ``shown(lang)`` that gives a ``Shown``; ``text = text_of`` and ``_repr_html_ = html_of`` in its
+class make the other two of it, and ``one_line`` its ``repr``. A notebook asks for HTML without naming a language, and a
+language is never a global here: a cell that ends in ``report`` shows the table in English, under the API's own names;
+one that ends in ``report.shown("zh")`` shows it in Chinese.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Protocol
+
+from rich.cells import cell_len
+
+LONGEST_LINE = 120  # characters of a ``repr``
+SHORTEST_NAME = 12  # characters of a model's name in it, however many figures follow
+
+# A cell may stand on white or on black: nothing has a colour of its own, all is the notebook's own text colour.
+_TABLE = "border-collapse:collapse;margin:0;font-variant-numeric:tabular-nums"
+_CAPTION = "caption-side:top;text-align:left;font-weight:600;padding:4px 0;color:inherit;white-space:normal"
+_CELL = "padding:2px 16px 2px 0;vertical-align:top;white-space:pre-wrap;text-align:{side}"
+_LINE = "white-space:pre-wrap;max-width:60em"
+_BAR = (
+    "display:block;width:{percent:.1f}%;min-width:1px;height:10px;margin-top:3px;"
+    "background:currentColor;opacity:0.55"
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Shown:
+    """A ``title``, a table and sentences below it; a notebook shows it as HTML, ``print`` as text.
+
+    ``rows`` are as long as ``head`` (no head: ""-filled), and the first cell of each names it. The columns ``right``
+    hold figures and end in line. ``notes`` are what the rest leans on, said more quietly. ``shares``: what part of the
+    whole each row is, from 0 to 1, drawn as bars in HTML; () draws none.
+    """
+
+    title: str
+    head: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    right: Sequence[int] = ()
+    lines: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    shares: Sequence[float] = ()
+
+    def text(self) -> str:
+        """Lines for a terminal: the title, the table with its columns in line, the sentences."""
+        table = (
+            [columns([self.head, *self.rows] if self.head else self.rows, self.right)] if self.rows else []
+        )
+        return "\n".join([self.title, *table, *self.lines, *self.notes])
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        """A plain table: no script, no request, no colour; values are escaped, rows and columns have headers."""
+        parts = [f'<table style="{_TABLE}"><caption style="{_CAPTION}">{escape(self.title)}</caption>']
+        if self.head and self.rows:
+            cells = [self._cell("th", 'scope="col"', number, cell) for number, cell in enumerate(self.head)]
+            # A column without a name is data, not a header: a screen reader would announce an empty one.
+            cells = ["<td></td>" if not name else cell for name, cell in zip(self.head, cells, strict=True)]
+            parts.append(f"<thead><tr>{''.join(cells)}{'<td></td>' if self.shares else ''}</tr></thead>")
+        if self.rows:
+            parts.append(f"<tbody>{''.join(map(self._row, range(len(self.rows))))}</tbody>")
+        parts.append("</table>")
+        parts += [f'<div style="{_LINE}">{escape(line)}</div>' for line in self.lines]
+        parts += [f'<div style="{_LINE};opacity:0.75">{escape(line)}</div>' for line in self.notes]
+        return f'<div class="minikv-shown">{"".join(parts)}</div>'
+
+    def _row(self, number: int) -> str:
+        name, *values = self.rows[number]
+        cells = [self._cell("th", 'scope="row"', 0, name)]
+        cells += [self._cell("td", "", column, value) for column, value in enumerate(values, 1)]
+        if self.shares:
+            percent = 100 * min(1.0, max(0.0, self.shares[number]))
+            bar = f'<span style="{_BAR.format(percent=percent)}"></span>' if percent else ""
+            cells.append(f'<td aria-hidden="true" style="width:200px;text-align:left">{bar}</td>')
+        return f"<tr>{''.join(cells)}</tr>"
+
+    def _cell(self, tag: str, attributes: str, column: int, value: str) -> str:
+        style = _CELL.format(side="right" if column in self.right else "left")
+        return f'<{tag} {attributes} style="{style}">{escape(value)}</{tag}>'
+
+
+class Reports(Protocol):
+    """What can be shown: ``shown("en" | "zh")`` says it all."""
+
+    def shown(self, lang: str = "en") -> Shown: ...
+
+
+def text_of(report: Reports, lang: str = "en") -> str:
+    """Everything that the report says, as lines in ``lang``, "en" or "zh": a title, a table, then sentences.
+
+    Raises ``ArgumentError`` for another language.
+    """
+    return report.shown(lang).text()
+
+
+def html_of(report: Reports) -> str:
+    """What a notebook shows where a cell ends in the report: its table, in English."""
+    return report.shown()._repr_html_()
+
+
+def one_line(kind: str, name: str, *facts: str) -> str:
+    """A ``repr``: ``<kind name: fact, fact>`` of at most 120 characters. A long name is cut in its middle.
+
+    >>> one_line("CacheSpec", "Llama-3.1-8B", "32 layers", "128.00 KiB a token")
+    '<CacheSpec Llama-3.1-8B: 32 layers, 128.00 KiB a token>'
+    """
+    told = ", ".join(facts)
+    frame = len(f"<{kind} : {told}>")
+    name = _cut(_printable(name), max(SHORTEST_NAME, LONGEST_LINE - frame))
+    head = f"{kind} {name}" if name else kind
+    line = f"{head}: {told}" if told else head
+    return f"<{_cut(line, LONGEST_LINE - 2)}>"
+
+
+def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """``rows`` (all equally long) as lines; the columns in ``right`` end in line, the others begin in line.
+
+    In a terminal and in a notebook alike: a Chinese letter is as wide as two others.
+    """
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            " " * (width - cell_len(cell)) + cell if index in right else cell + " " * (width - cell_len(cell))
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _cut(words: str, most: int) -> str:
+    if len(words) <= most:
+        return words
+    tail = (most - 1) // 2
+    return f"{words[: most - 1 - tail]}…{words[-tail:]}"
+
+
+def _printable(words: str) -> str:
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
+        for letter in words
+    )
