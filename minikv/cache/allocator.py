@@ -214,7 +214,7 @@ def kv_dtype_of(model: nn.Module) -> str | None:
         (p.dtype for p in model.parameters() if p.is_floating_point() and p.dtype.itemsize > 1), None
     )
     if dtype in (torch.float32, torch.bfloat16, torch.float16):
-        return find_kv_dtype(str(dtype)).name
+        return find_kv_dtype(dtype).name
     return None
 
 

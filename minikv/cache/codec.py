@@ -118,17 +118,10 @@ CODECS = {
 
 
 def find_codec(name: Any) -> Codec:
-    """The codec of that name: "bf16", "torch.bfloat16", "fp8" (= "fp8_e4m3"), "fp8_e5m2", "fp8_scaled", "int8", …
+    """The codec of that name: "bf16" by any name (``minikv.plan.dtypes``), "fp8" (= "fp8_e4m3"), "fp8_e5m2", "fp8_scaled", "int8", …
 
     Raises ``ArgumentError`` with the names that exist.
     """
     if isinstance(name, Codec):
         return name
-    short = str(name).removeprefix("torch.").lower()
-    if short not in CODECS:
-        try:
-            short = find_kv_dtype(short).name
-        except ArgumentError:
-            known = ", ".join(CODECS)
-            raise ArgumentError("unknown_choice", what="codec", value=name, known=known) from None
-    return CODECS[short]
+    return CODECS[find_kv_dtype(name).name]

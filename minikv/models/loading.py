@@ -22,8 +22,9 @@ from minikv.i18n import text
 from minikv.memory.arena import find_device
 from minikv.models.sharding import rank_device, ranks_wanted, read_shard, start_ranks, together
 from minikv.models.sources import check_folder, find_folder, reason_of
+from minikv.plan.dtypes import AnyDtype, find_dtype
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "auto": None}
 _STORED = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors spells them
 _BFLOAT16_FROM = (8, 0)  # compute capability
 _DECODER_NAMES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
@@ -54,13 +55,13 @@ class Loaded:
 def load(
     name: str | os.PathLike,
     *,
-    dtype: str | torch.dtype = "auto",
+    dtype: AnyDtype = "auto",
     device: str | torch.device = "auto",
     tp: int | str = 1,
 ) -> Loaded:
     """The causal language model ``name``: "tiny-gqa", "tiny-mla", a folder, or a hub id. A ``Path`` is a folder.
 
-    ``dtype``: "fp32", "bf16", "fp16", a torch.dtype, or "auto", which is the file's with two exceptions that
+    ``dtype``: "fp32", "bf16", "fp16" by any name (``minikv.plan.dtypes``), a torch.dtype, or "auto", which is the file's with two exceptions that
     ``Loaded.note`` tells: on a CPU float16 becomes float32 (a CPU computes float16 slowly and less exactly), and on a
     GPU of compute capability below 8.0, which has no bfloat16, bfloat16 becomes float16. ``device``: "auto" is "cuda"
     where there is one, else "cpu". ``tp``: over how many processes the weights are sharded, each of which has to call;
@@ -72,7 +73,7 @@ def load(
     ``ConfigError`` for weights that are damaged, not all there or of other shapes than the config says, and
     ``DoesNotFitError`` where the GPU has no room for them. ``RankLostError`` where another rank has ended meanwhile.
     """
-    wanted = _find_dtype(dtype)
+    wanted = DTYPES[find_dtype(dtype)]
     tp = ranks_wanted(tp)
     where = _device(device) if tp == 1 else rank_device(device)
     folder = find_folder(name)
@@ -84,16 +85,6 @@ def load(
     model = model.eval().requires_grad_(False)
     model.config.name_or_path = str(name)  # what a CacheSpec is called: not the place of the files
     return Loaded(model, _read_tokenizer(folder), str(name), note)
-
-
-def _find_dtype(dtype: str | torch.dtype) -> torch.dtype | None:
-    """None for "auto"."""
-    if isinstance(dtype, str) and dtype == "auto":
-        return None
-    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if found not in DTYPES.values():
-        raise ArgumentError("unknown_choice", what="dtype", value=dtype, known=", ".join(("auto", *DTYPES)))
-    return found
 
 
 def _device(device: str | torch.device) -> torch.device:

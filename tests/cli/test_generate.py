@@ -33,6 +33,12 @@ def test_one_prompt_is_streamed_to_standard_output_and_nothing_else(terminal, lo
     assert f"0 of {len(loaded.tokenizer(PROMPT)['input_ids'])} prompt tokens" in told
 
 
+def test_dtypes_have_the_names_that_they_have_elsewhere(terminal):
+    done = terminal("generate", PROMPT, "--max-tokens", "1", "--dtype", "float32", "--kv-dtype", "bfloat16")
+    assert (done.code, done.out) == (0, f" {ASKED[0].answer}\n")
+    assert terminal("generate", PROMPT, "--kv-dtype", "bfloat15").code == 2
+
+
 @pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
 def test_the_readme_shows_real_output(terminal, name):
     text = (Path(__file__).parents[2] / name).read_text(encoding="utf-8")

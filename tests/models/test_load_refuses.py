@@ -29,7 +29,7 @@ class BytesPath:
 
 
 def test_dtype_and_device_are_checked_first():
-    for dtype in ("fp8", "float", torch.int8, torch.float64, None, 16):
+    for dtype in ("fp8", "flaot", "double", torch.int8, torch.float64, None, 16):
         assert refused("no/such/folder", ArgumentError, dtype=dtype).code == "unknown_choice"
     for device in ("meta", "gpu", "cuda:99", None, -1, 10**30):
         assert refused("no/such/folder", ArgumentError, device=device).code == "arena_device"
