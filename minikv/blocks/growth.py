@@ -26,6 +26,8 @@ class Growth(Offload):
         """One more token; returns the copies that the storage has to make first (mostly none). See ``extend``."""
         try:
             seq = self._sequences[seq_id]
+            if type(token) is bool:  # an array would take it
+                raise TypeError
             if len(seq.tokens) < seq.limit:
                 seq.tokens.append(token)
                 return ()
@@ -82,6 +84,8 @@ class Growth(Offload):
         if not seq.unknown:
             raise ArgumentError("token_is_known", sequence=seq_id, position=len(seq.tokens) - 1)
         try:
+            if type(token) is bool:
+                raise TypeError
             seq.tokens[-1] = token
         except (TypeError, OverflowError):
             seq.tokens[-1:] = token_array((token,))  # it says what is wrong

@@ -21,6 +21,7 @@ from minikv.errors import ArgumentError
 
 TOKEN_BYTES = 8  # array("q") and numpy's int64
 LARGEST_TOKEN = 2**63 - 1
+_ZEROS = bytes(TOKEN_BYTES - 1)
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,13 @@ def token_array(tokens: Sequence[int]) -> array:
     if isinstance(tokens, (set, frozenset, dict, str, bytes, bytearray)):  # without an order, or no ids
         raise ArgumentError("bad_tokens", value=type(tokens).__name__)
     try:
-        return array("q", pack(f"{len(tokens)}q", *tokens))  # three times as fast as array("q", tokens)
+        packed = pack(f"{len(tokens)}q", *tokens)  # three times as fast as array("q", tokens)
     except (TypeError, struct_error):
         raise ArgumentError("bad_tokens", value=_type_of(tokens)) from None
+    # A bool is packed as 0 or 1. Without seven zero bytes in a row there is none, and no type has to be looked at.
+    if _ZEROS in packed and bool in set(map(type, tokens)):
+        raise ArgumentError("bad_tokens", value=_type_of(tokens))
+    return array("q", packed)
 
 
 def _type_of(tokens: object) -> str:

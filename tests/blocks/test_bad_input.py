@@ -12,6 +12,7 @@ NO_NAME = [["a"], {"a": 1}, {"a"}, np.array([1])]  # cannot be the key of a dict
 NO_TOKENS = [
     None, 5, 1.5, "ab", b"abcdefgh", bytearray(8), [1.0], ["1"], [None], [[1]], [2**63], [-(2**63) - 1],
     np.array([1.0]), np.array([[1]]), np.array(1), np.array([True]), [1, "2"], object(),
+    [True], [300, False, 400], (1, True), [np.True_],
 ]  # fmt: skip
 NO_BLOCKS = [
     [True],
@@ -114,7 +115,22 @@ def test_tokens(manager, value):
 
 
 @shown(
-    [1.0, "1", "a", None, [1], (1,), 2**63, -(2**63) - 1, np.array([1, 2]), np.array([1.5]), b"1", object()]
+    [
+        True,
+        False,
+        1.0,
+        "1",
+        "a",
+        None,
+        [1],
+        (1,),
+        2**63,
+        -(2**63) - 1,
+        np.array([1, 2]),
+        np.array([1.5]),
+        b"1",
+        object(),
+    ]
 )
 def test_a_token(manager, value):
     with_room = BlockManager(4, 4)

@@ -125,6 +125,7 @@ def test_what_is_to_be_saved_is_not_taken():
         lambda manager: manager.commit("a", 5),
         lambda manager: manager.plan_swap_out("a"),
         lambda manager: manager.amend("a", "5"),
+        lambda manager: manager.amend("a", True),
         lambda manager: manager.amend("a", 1.5),
         lambda manager: manager.amend("a", 2**63),
     ],
