@@ -77,6 +77,9 @@ def attention(config: Config, kind: str, index: int, context: Context) -> LayerS
         # K and V differ in width, and the class gives sliding layers twice the KV heads.
         v_dim = config.count("v_head_dim")
         heads = 2 * heads if kind == SLIDING else heads
+    own = "num_key_value_heads" in per_layer and config.get("per_layer_config") is None
+    field = "num_global_key_value_heads" if own else "num_key_value_heads"
+    _check_sharing(config, field, heads, index)
     window = window_of(config, kind)
     if window is not None and context.layout != "vllm":
         # A step's query sees itself and window - 1 cached tokens, and transformers keeps no more.
@@ -85,12 +88,22 @@ def attention(config: Config, kind: str, index: int, context: Context) -> LayerS
     return _tokens(kind, split_heads(heads, context.tp), k_dim, v_dim, context, window=window)
 
 
+def _check_sharing(config: Config, field: str, kv_heads: int, index: int) -> None:
+    """Raise ``ConfigError`` unless each of the layer's ``kv_heads`` serves as many query heads as the others."""
+    heads = config.count("num_attention_heads")
+    if heads % kv_heads:
+        values = {"heads": heads, "field": field, "kv_heads": kv_heads, "layer": index}
+        raise ConfigError("heads_not_shared", name=config.name, **values)
+
+
 def falcon(config: Config, kind: str, index: int, context: Context) -> LayerSpec:
     """Falcon: one head if ``multi_query``; transformers copies the newer decoder's heads to every query head."""
     heads = config.count("num_attention_heads")
     if config.get("new_decoder_architecture"):
+        stated = config.count("num_kv_heads", config.get("num_kv_heads") or heads)
+        _check_sharing(config, "num_kv_heads", stated, index)
         if context.layout == "vllm":
-            heads = config.count("num_kv_heads", config.get("num_kv_heads") or heads)
+            heads = stated
         else:
             context.assume("falcon_broadcast", heads=heads)
     elif config.get("multi_query"):

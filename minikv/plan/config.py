@@ -67,10 +67,11 @@ class Config:
         self.name = name
         self.whole = dict(fields)
         self.used: dict[str, FieldUse] = {}
-        inner = next(
-            (fields[key] for key in TEXT_CONFIG_NAMES if isinstance(fields.get(key), Mapping)), fields
-        )
-        self.fields = dict(inner)
+        inner = {key: fields[key] for key in TEXT_CONFIG_NAMES if fields.get(key) is not None}
+        for key, value in inner.items():
+            if not isinstance(value, Mapping):
+                raise ConfigError("inner_config", field=key, kind=type(value).__name__, name=name)
+        self.fields = dict(next(iter(inner.values()), fields))
         table = config_defaults()
         stated = self.fields.get("model_type") or self.whole.get("model_type")
         if not isinstance(stated, str):

@@ -137,8 +137,9 @@ def test_kv_heads_are_split_or_replicated(heads, tp, per_rank):
 
 @pytest.mark.parametrize(("heads", "tp"), [(8, 3), (6, 4), (10, 4)])
 def test_heads_that_divide_neither_way_are_refused(heads, tp):
+    sizes = {"num_attention_heads": 4 * heads, "num_key_value_heads": heads, "head_dim": 128}
     with pytest.raises(ConfigError, match=rf"{heads} KV heads and tp={tp}"):
-        CacheSpec.from_config(LLAMA | {"num_key_value_heads": heads}, tp=tp)
+        CacheSpec.from_config(LLAMA | sizes, tp=tp)
 
 
 @pytest.mark.parametrize(("model", "tp"), [("DeepSeek-V3", 7), ("DeepSeek-V3", 256), ("Qwen2.5-7B", 16)])

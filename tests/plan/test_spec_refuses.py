@@ -7,7 +7,7 @@ import pytest
 from minikv.errors import ArgumentError, ConfigError, MiniKVError, UnknownNameError
 from minikv.plan import CacheSpec
 from minikv.plan.activations import activation_peak
-from minikv.plan.config import read_config
+from minikv.plan.config import TEXT_CONFIG_NAMES, read_config
 from tests.plan.small_models import DECODERS, small_config
 from tests.plan.test_spec import LLAMA
 
@@ -28,6 +28,11 @@ def test_a_missing_field_is_named(missing):
         ({"num_key_value_heads": -8}, "num_key_value_heads"),
         ({"head_dim": 0.5}, "head_dim"),
         ({"num_attention_heads": 31}, "head_dim"),
+        ({"num_key_value_heads": 7}, "num_attention_heads = 32 .* num_key_value_heads = 7 "),
+        ({"num_key_value_heads": 64}, "num_attention_heads = 32 .* num_key_value_heads = 64 "),
+        ({"text_config": []}, "text_config is a list"),
+        ({"language_config": "none"}, "language_config is a str"),
+        ({"text_config": LLAMA, "llm_config": 0}, "llm_config is a int"),
         ({"layer_types": ["full_attention"]}, "layer_types"),
         ({"layer_types": ["compressed_sparse_attention"] * 32}, "compressed_sparse_attention"),
         ({"layer_types": ["linear_attention"] * 32}, "layer_types"),
@@ -41,6 +46,48 @@ def test_what_is_not_understood_is_refused_by_name(change, field):
     with pytest.raises((ConfigError, ArgumentError), match=field) as caught:
         CacheSpec.from_config(LLAMA | change)
     assert caught.value.text("zh") != caught.value.text("en")
+
+
+SHARED = {"gemma4_text": "num_global_key_value_heads", "falcon": "num_kv_heads"}
+NOT_SHARED = {
+    "bloom",
+    "gpt2",
+    "gpt_bigcode",
+    "gpt_neox",
+    "gptj",
+    "mpt",
+    "opt",
+    "persimmon",
+}  # a KV head each, or one
+NO_HEADS = {"mamba", "mamba2", "falcon_mamba"}
+
+
+@pytest.mark.parametrize("model_type", sorted(set(DECODERS) - NO_HEADS))
+def test_kv_heads_that_serve_unequal_numbers_of_query_heads_are_refused_with_both_numbers(model_type):
+    fields = json.loads(small_config(model_type).to_json_string(use_diff=False))
+    heads, field = fields.get("num_attention_heads"), SHARED.get(model_type, "num_key_value_heads")
+    changed = {**fields, field: heads - 1} if heads else fields
+    changed |= {"new_decoder_architecture": True, "per_layer_config": None}
+    layers = CacheSpec.from_config(fields).layers
+    if model_type in NOT_SHARED or any(layer.kind == "latent" for layer in layers):
+        assert CacheSpec.from_config(changed).layers == layers
+        return
+    with pytest.raises(ConfigError) as caught:
+        CacheSpec.from_config(changed)
+    assert caught.value.code == "heads_not_shared"
+    assert (caught.value.values["field"], caught.value.values["heads"]) == (field, heads)
+
+
+def test_kv_heads_of_one_layer_alone_are_looked_at():
+    fields = json.loads(small_config("gemma4_text").to_json_string(use_diff=False))
+    per_layer = {"3": {"num_key_value_heads": 4}}
+    with pytest.raises(ConfigError, match=r"num_attention_heads = 6 .* num_key_value_heads = 4 \(layer 3\)"):
+        CacheSpec.from_config({**fields, "per_layer_config": per_layer})
+
+
+@pytest.mark.parametrize("name", TEXT_CONFIG_NAMES)
+def test_a_decoder_s_config_that_is_null_is_absent(name):
+    assert CacheSpec.from_config(LLAMA | {name: None}).layers == CacheSpec.from_config(LLAMA).layers
 
 
 @pytest.mark.parametrize("model_type", DECODERS)
