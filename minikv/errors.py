@@ -5,6 +5,7 @@ is English and ``error.text("zh")`` is Chinese. A learner and a script can both 
 without reading the sentence: ``error.code`` and ``error.values``.
 """
 
+from pathlib import Path
 from typing import Any
 
 from minikv.i18n import text
@@ -68,6 +69,14 @@ def check_count(what: str, value: Any, least: int = 1) -> None:
     if value > LARGEST_COUNT:
         digits = value.bit_length() * 3 // 10 + 1
         raise ArgumentError("count_too_large", what=what, digits=digits, most=LARGEST_COUNT)
+
+
+def user_path(path: str | Path) -> Path:
+    """``path`` with its "~" expanded. Raises ``ArgumentError`` where there is no such home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ArgumentError("no_such_home", path=path) from None
 
 
 def first_line(error: BaseException) -> str:

@@ -1,13 +1,12 @@
 """``minikv check-log``: does another engine's start-up log agree with its model?"""
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from minikv.cli.options import Lang
-from minikv.errors import ConfigError
+from minikv.errors import ConfigError, user_path
 from minikv.i18n import pick_language
 
 
@@ -47,6 +46,6 @@ def _read(file: str) -> str:
     if file == "-":
         return sys.stdin.buffer.read().decode("utf-8", errors="replace")
     try:
-        return Path(file).read_bytes().decode("utf-8", errors="replace")
+        return user_path(file).read_bytes().decode("utf-8", errors="replace")
     except OSError as error:
         raise ConfigError("unreadable_file", path=file, reason=error.strerror or str(error)) from error

@@ -1,11 +1,12 @@
-"""Files that a command writes while it runs: a place that cannot be written is one sentence, at the start."""
+"""Files that a command writes: a place that cannot be written is said at the start, and a full disk costs no file."""
 
-import json
+import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import IO, TYPE_CHECKING, Any
 
-from minikv.errors import ConfigError
+from minikv.errors import ConfigError, user_path
 
 if TYPE_CHECKING:
     from minikv.engine.events import AnyEvent
@@ -14,21 +15,26 @@ if TYPE_CHECKING:
 class EventFile:
     """Writes every event as a line of JSON the moment it is emitted: ``LLM(..., emit=file)``. A context manager.
 
-    A reader that follows the file sees whole lines only. Raises ``ConfigError`` where the file cannot be written.
+    A line that a full disk has cut is taken away again: the file ends with its last whole line. Raises ``ConfigError``
+    where the file cannot be written.
     """
 
     def __init__(self, path: str):
         self._path = path
-        self._file = _open(path, "w")
+        self._file = _open(path)
+        self._whole = 0  # bytes of whole lines
 
     def __call__(self, event: "AnyEvent") -> None:
         from minikv.engine.events import to_json
 
+        line = to_json(event).encode() + b"\n"
         try:
-            self._file.write(to_json(event) + "\n")
-            self._file.flush()
+            _write_all(self._file, line)
         except OSError as error:
+            with suppress(OSError):  # a pipe cannot be cut
+                self._file.truncate(self._whole)
             raise unwritable(self._path, error) from error
+        self._whole += len(line)
 
     def __enter__(self) -> "EventFile":
         return self
@@ -40,20 +46,31 @@ class EventFile:
 class ReportFile:
     """Takes a report at the end of a run; that it can be written is known at the start. A context manager.
 
-    What the file held before stays until there is a report. Raises ``ConfigError`` where it cannot be written.
+    It is written beside and put in place when it is whole, so what the file held before stays until then, and no file
+    stays that has no report. What is no regular file, a device or this process's own output, is written as it is.
+    Raises ``ConfigError`` where it cannot be written.
     """
 
     def __init__(self, path: str):
-        self._path = path
-        self._file = _open(path, "a")
-
-    def write(self, report: dict[str, Any]) -> None:
-        """The report as JSON, in place of what was there."""
+        self._path, place = path, user_path(path)
         try:
-            if self._file.seekable():
-                self._file.truncate(0)
-            self._file.write(json.dumps(report, indent=2) + "\n")
-            self._file.flush()
+            self._place = Path(os.path.realpath(place))  # a link stays a link
+            self._half = None if _is_written_as_it_is(place) else self._place.with_name(_half_name(self))
+            if self._half is not None and place.exists():
+                os.close(os.open(place, os.O_WRONLY))
+        except (OSError, ValueError) as error:  # a path with a null character is a ValueError
+            raise unwritable(path, error) from error
+        self._file = _open(path, self._half)
+
+    def write(self, report: str) -> None:
+        """``report`` in place of what was there."""
+        try:
+            _write_all(self._file, report.encode())
+            if self._half is not None:
+                self._file.close()
+                with suppress(FileNotFoundError):
+                    shutil.copymode(self._place, self._half)
+                os.replace(self._half, self._place)
         except OSError as error:
             raise unwritable(self._path, error) from error
 
@@ -62,16 +79,44 @@ class ReportFile:
 
     def __exit__(self, *exception: object) -> None:
         _close(self._file)
+        if self._half is not None:
+            self._half.unlink(missing_ok=True)
 
 
-def _open(path: str, mode: Literal["w", "a"]) -> TextIO:
+def _half_name(file: ReportFile) -> str:
+    return f".minikv-{os.getpid()}-{id(file):x}.tmp"
+
+
+def _is_written_as_it_is(place: Path) -> bool:
+    """Whether a new file cannot take its place: a device, a pipe, a folder, or where this process prints to."""
+    if not place.exists():
+        return False
+    if not place.is_file():
+        return True
+    there = place.stat()
+    for descriptor in (1, 2):
+        with suppress(OSError):  # closed
+            if os.path.samestat(there, os.fstat(descriptor)):
+                return True
+    return False
+
+
+def _open(path: str, half: Path | None = None) -> IO[bytes]:
+    """The file, or ``half`` for it, emptied and without a buffer, which would keep what a full disk does not take."""
+    place = half or user_path(path)
     try:
-        return Path(path).expanduser().open(mode, encoding="utf-8")
-    except (OSError, ValueError) as error:  # a path with a null character is a ValueError
+        return place.open("wb", buffering=0)
+    except (OSError, ValueError) as error:
         raise unwritable(path, error) from error
 
 
-def _close(file: TextIO) -> None:
+def _write_all(file: Any, content: bytes) -> None:
+    """All of it: the first part that a full disk takes is no error yet."""
+    while content:
+        content = content[file.write(content) :]
+
+
+def _close(file: IO[bytes]) -> None:
     """Close it, also where a full disk took no more: whoever wrote was told."""
     with suppress(OSError):
         file.close()

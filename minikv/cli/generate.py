@@ -123,7 +123,8 @@ def generate(
             raise typer.Exit(INTERRUPTED)
         check_answers(done.values())
         if profile_file is not None:
-            profile_file.write({"model": loaded.name} | reports["profile"].as_dict())
+            told = {"model": loaded.name} | reports["profile"].as_dict()
+            profile_file.write(json.dumps(told, indent=2) + "\n")
         # That a CPU holds float16 weights as float32 matters to who reads bytes; on a GPU it changes what is computed.
         note = loaded.note(lang) if reports or llm.cache.device.type != "cpu" else None
     if as_json:

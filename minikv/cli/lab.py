@@ -11,7 +11,7 @@ import typer
 
 from minikv.cli.options import Lang
 from minikv.course.shipped import copy_course
-from minikv.errors import ArgumentError, ConfigError
+from minikv.errors import ArgumentError, ConfigError, user_path
 from minikv.i18n import pick_language, text
 
 FIRST_LESSON = "00_start_here.ipynb"
@@ -32,7 +32,7 @@ def lab(
     lang = pick_language(lang)
     if not 1 <= port <= 65535:
         raise ArgumentError("out_of_range", what="--port", value=port, low=0, high=65535)
-    target = Path(folder).expanduser()
+    target = user_path(folder)
     try:
         report = copy_course(target)
     except OSError as error:

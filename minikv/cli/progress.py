@@ -13,7 +13,7 @@ from minikv.course.kept_file import read_bytes, write_whole
 from minikv.course.progress import Progress, parse_progress
 from minikv.course.progress_file import VARIABLE, ProgressFile, progress_path
 from minikv.course.progress_table import LessonProgress, by_lesson, unknown_tasks
-from minikv.errors import ArgumentError, ConfigError
+from minikv.errors import ArgumentError, ConfigError, user_path
 from minikv.i18n import pick_language, text
 
 FINE = {"solved": "✓", "tried": "~", "open": "·"}
@@ -42,9 +42,9 @@ def progress(
         raise ConfigError("progress_off", variable=VARIABLE)
     file = ProgressFile(path)
     if export is not None:
-        told = _export(file, Path(export).expanduser(), lang)
+        told = _export(file, user_path(export), lang)
     elif import_ is not None:
-        told = _import(file, Path(import_).expanduser(), lang)
+        told = _import(file, user_path(import_), lang)
     elif reset:
         told = _reset(file, yes, lang)
     else:

@@ -1,10 +1,9 @@
 """The plot of ``minikv simulate --sweep ... --plot FILE``: one HTML file that asks nothing of the network."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minikv.cli.files import unwritable
+from minikv.cli.files import ReportFile
 from minikv.cli.simulate_run import spelled
 from minikv.engine.simulate import Answers, Row
 from minikv.i18n import text
@@ -86,21 +85,13 @@ _COLOURS = (
 
 def check_place(path: str) -> None:
     """Raise ``ConfigError`` where no plot could be written: better before the runs than after them."""
-    target = Path(path).expanduser()
-    try:
-        there = target.exists()
-        target.open("a").close()
-        if not there:
-            target.unlink()
-    except (OSError, ValueError) as error:  # a path with a null character is a ValueError
-        raise unwritable(path, error) from error
+    with ReportFile(path):
+        pass
 
 
 def _write(figure: "Figure", path: str) -> None:
-    try:
-        figure.write_html(Path(path).expanduser(), include_plotlyjs=True)
-    except OSError as error:
-        raise unwritable(path, error) from error
+    with ReportFile(path) as file:
+        file.write(figure.to_html(include_plotlyjs=True))
 
 
 def _say(key: str, lang: str, **values: Any) -> str:

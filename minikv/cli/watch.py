@@ -2,13 +2,12 @@
 
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from minikv.cli.options import Lang
-from minikv.errors import ArgumentError, ConfigError
+from minikv.errors import ArgumentError, ConfigError, user_path
 from minikv.i18n import pick_language
 
 LONGEST_INTERVAL = 60.0  # seconds
@@ -30,7 +29,7 @@ def watch(
     lang = pick_language(lang)
     if not 0 < interval <= LONGEST_INTERVAL:
         raise ArgumentError("out_of_range", what="--interval", value=interval, low=0, high=LONGEST_INTERVAL)
-    watched, devices = Watched(Path(file).expanduser()), Devices()
+    watched, devices = Watched(user_path(file)), Devices()
     console = make_console()
     letters = FINE if can_print(FINE, console) else PLAIN
     if once:

@@ -19,7 +19,7 @@ from minikv.course.capstone.entries import Entry, entries_as_json, parse_entries
 from minikv.course.capstone.run import Run
 from minikv.course.capstone.task import Task
 from minikv.course.kept_file import KeptFile, kept_path
-from minikv.errors import ArgumentError
+from minikv.errors import ArgumentError, user_path
 from minikv.i18n import pick_language, text
 from minikv.shown import columns
 from minikv.units import format_bytes
@@ -78,7 +78,7 @@ class Leaderboard:
     """The runs at ``path``; None: at ``board_path()``. Where that is "off", those of this object, in no file."""
 
     def __init__(self, path: str | Path | None = None):
-        self.path = board_path() if path is None else Path(path).expanduser()
+        self.path = board_path() if path is None else user_path(path)
         self._here: Entries = ()
 
     def entries(self, task: Task | None = None) -> Entries:

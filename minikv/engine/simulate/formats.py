@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
 from minikv.engine.simulate.trace import Trace, TraceRequest, fault_of
-from minikv.errors import ArgumentError, ConfigError, MiniKVError, check_count
+from minikv.errors import ArgumentError, ConfigError, MiniKVError, check_count, user_path
 
 MOONCAKE_FIELDS = ("timestamp", "input_length", "output_length")
 AZURE_FIELDS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -117,7 +117,7 @@ def write_mooncake(trace: Trace, path: str | Path) -> None:
     The form has no place for another ``hash_block`` than 512: say it when you read the file. Raises ``ConfigError``
     where the file cannot be written.
     """
-    target = Path(path).expanduser()
+    target = user_path(path)
     partial = target.with_name(target.name + ".partial")
     try:
         with partial.open("w", encoding="utf-8") as file:
@@ -225,7 +225,7 @@ def _name(path: str | Path) -> str:
 def _open(path: str | Path) -> Iterator[TextIO]:
     """The file as text. What reading it raises, now or later, becomes a ``ConfigError``."""
     try:
-        full = Path(path).expanduser()
+        full = user_path(path)
         opened = gzip.open if full.suffix == ".gz" else open
         with cast(TextIO, opened(full, "rt", encoding="utf-8-sig")) as file:
             yield file
