@@ -1,19 +1,29 @@
 """AllocationReport: where the KV cache's size came from, term by term. Lesson 08."""
 
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from minikv.i18n import pick_language, text
 from minikv.memory.peak import PeakReport
 from minikv.memory.stats import MemoryStats
+from minikv.plan.explain import countable
+from minikv.plan.layers import LayerSpec
 from minikv.plan.measured import MeasuredTerms
-from minikv.shown import columns
+from minikv.plan.report import widths
+from minikv.plan.spec import CacheSpec
+from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import exact_bytes, format_bytes
+
+Row = tuple[
+    str, int | str | None, str
+]  # name; bytes, or a figure without a unit, or None: no figure; meaning
 
 
 @dataclass(frozen=True)
 class AllocationReport:
-    """One rank's allocation. All sizes are bytes, all lengths tokens.
+    """One rank's allocation of a cache for ``spec``. All sizes are bytes, all lengths tokens.
 
     ``how`` is what set the size: "measured" (the formula, with its ``terms``), "num_blocks" or "kv_bytes" (given).
     ``num_blocks`` counts blocks of ``block_bytes``, those of the kinds without a window; ``blocks`` are the blocks of
@@ -27,9 +37,8 @@ class AllocationReport:
     ``current`` and in the ``peak``, so the cache is smaller by them.
     """
 
-    name: str
+    spec: CacheSpec
     device: str
-    tp: int
     how: str
     block_size: int
     block_bytes: int
@@ -50,6 +59,16 @@ class AllocationReport:
     terms: MeasuredTerms | None
     held_bytes: int = 0
     record_bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.spec.name
+
+    @property
+    def tp(self) -> int:
+        """How many ranks share the model."""
+        return self.spec.tp
 
     @property
     def max_tokens(self) -> int:
@@ -76,36 +95,106 @@ class AllocationReport:
             "kept_free": terms.total - terms.limit,
         }
 
-    def text(self, lang: str = "en") -> str:
-        """Every term as a table, then in sentences what they do not say."""
-        lang = pick_language(lang)
-        rows = [("", "", _say("column_bytes", lang), _say("column_meaning", lang))]
-        for name, value, values in self._rows():
-            rows.append((name, format_bytes(value), f"{value:,}", _say(f"row_{name}", lang, **values)))
-        lines = [_say("title", lang, name=self.name, device=self.device, tp=self.tp)]
-        lines += [columns(rows, right=(1, 2)), _say(f"how_{self.how}", lang)]
-        return "\n".join([*lines, *self._sentences(lang)])
+    def shown(self, lang: str = "en") -> Shown:
+        """Every variable of the allocation with its value, then in sentences what they do not say.
 
-    def _rows(self) -> list[tuple[str, int, dict[str, Any]]]:
-        """(name, bytes, values of its meaning) of every line of the table."""
-        rows: list[tuple[str, int, dict[str, Any]]] = [
-            ("weights", self.weight_bytes, {"buffers": self.buffer_bytes})
-        ]
-        if self.terms is not None:
-            values = {"total": self.terms.total, "utilization": self.terms.utilization}
-            rows += [(name, value, values) for name, value in self.terms.as_dict().items()]
+        A row that could not be measured, on a CPU or where the size was given, says so.
+        """
+        lang = pick_language(lang)
+        rows, shares = [], []
+        for name, value, meaning in (*self._model(lang), *self._memory(lang), *self._cache(lang)):
+            size = isinstance(value, int)
+            rows.append(
+                (name, format_bytes(value) if size else "", f"{value:,}" if size else value or "-", meaning)
+            )
+            shares.append(value / self.stats.total if size else 0.0)
+        head = ("", "", _say("column_value", lang), _say("column_meaning", lang))
+        title = _say("title", lang, name=self.name, device=self.device, tp=self.tp)
+        lines = [_say(f"how_{self.how}", lang), *self._sentences(lang)]
+        return Shown(title, head, rows, (1, 2), lines, shares=shares)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        blocks = f"{self.num_blocks:,} blocks of {self.block_size} tokens"
+        size = f"{format_bytes(self.kv_bytes)} on {self.device}"
+        return one_line("AllocationReport", self.name, blocks, size, self.how)
+
+    def _model(self, lang: str) -> Iterator[Row]:
+        """What the model's config says of a block."""
+        spec, kinds = self.spec, self._kinds()
+        stored = sum(kinds.values())
+        key = "row_layers" if stored == len(spec.layers) else "row_layers_some"
+        yield "num_hidden_layers", f"{len(spec.layers):,}", _say(key, lang, stored=stored)
+        key = "row_heads" if spec.tp == 1 else "row_heads_shared"
+        yield "num_kv_heads", _each(f"{each.kv_heads:,}" for each in kinds), _say(key, lang, tp=spec.tp)
+        alike = all(each.k_dim == each.v_dim for each in kinds)
+        dims = _each(f"{each.k_dim:,}" if alike else f"{each.k_dim:,} + {each.v_dim:,}" for each in kinds)
+        yield "head_dim", dims, _say("row_head_dim" if alike else "row_head_dims", lang)
+        scale = max((each.scale_bytes for each in kinds), default=0)
+        key = "row_itemsize_scaled" if scale else "row_itemsize"
+        itemsize = _each(str(each.itemsize) for each in kinds)
+        yield "itemsize", itemsize, _say(key, lang, kv_dtype=spec.kv_dtype, scale=scale)
+        yield "block_size", f"{self.block_size:,}", _say("row_block_size", lang)
+
+    def _memory(self, lang: str) -> Iterator[Row]:
+        """The formula's terms, each with its value or with why it has none."""
+        stats, terms = self.stats, self.terms
+        yield "total", stats.total, _say(f"row_total_{stats.kind}", lang)
+        yield "weights", self.weight_bytes, _say("row_weights", lang, buffers=self.buffer_bytes)
+        values: dict[str, int | None] = dict.fromkeys(("limit", "used", "peak", "current", "available"))
+        if terms is not None:
+            values |= terms.as_dict()
+        elif stats.kind == "cuda":
+            values |= {"used": stats.used, "peak": stats.peak, "current": stats.allocated}
+        limits = None if terms is None else {"total": terms.total, "utilization": terms.utilization}
+        for name, value in values.items():
+            key = "row_no_limit" if limits is None and name == "limit" else f"row_{name}"
+            meaning = _say(key, lang, **(limits or {}))
+            if value is None:
+                key = "not_measured_cpu" if stats.kind == "cpu" else "not_computed"
+                meaning = _say(key, lang, meaning=meaning.lstrip("+-= "))  # without its sign in the formula
+            yield name, value, meaning
         if self.held_bytes:
-            rows.append(("graphs", self.held_bytes, {}))
+            yield "graphs", self.held_bytes, _say("row_graphs", lang)
         if self.record_bytes:
-            rows.append(("records", self.record_bytes, {}))
+            yield "records", self.record_bytes, _say("row_records", lang)
         if self.peak is not None:
-            rows.append(("activations", self.peak.extra, {"tokens": self.warmup_tokens}))
-        rows.append(("block", self.block_bytes, {"block_size": self.block_size}))
-        rows.append(("kv", self.kv_bytes, {"blocks": self.num_blocks, "tokens": self.max_tokens}))
-        return rows
+            yield "activations", self.peak.extra, _say("row_activations", lang, tokens=self.warmup_tokens)
+        else:
+            yield "activations", None, _say("row_no_activations", lang)
+
+    def _cache(self, lang: str) -> Iterator[Row]:
+        yield "block", self.block_bytes, self._block(lang)
+        yield "num_blocks", f"{self.num_blocks:,}", _say("row_num_blocks", lang)
+        yield "max_tokens", f"{self.max_tokens:,}", _say("row_max_tokens", lang)
+        yield "kv", self.kv_bytes, _say("row_kv", lang, blocks=self.num_blocks, tokens=self.max_tokens)
+
+    def _block(self, lang: str) -> str:
+        """The product that a block is, where every layer is alike; in words where not."""
+        kinds = self._kinds()
+        if len(kinds) == 1:
+            (each, layers) = next(iter(kinds.items()))
+            factors = (2, layers, self.block_size, each.kv_heads, each.k_dim, each.itemsize)
+            if each.k_dim == each.v_dim and math.prod(factors) == self.block_bytes:
+                product = " x ".join(map(str, factors))
+                return _say("row_block_product", lang, block_size=self.block_size, product=product)
+        return _say("row_block", lang, block_size=self.block_size)
+
+    def _kinds(self) -> dict[LayerSpec, int]:
+        """The kinds of layers that store K and V, each with how many there are."""
+        return {layer: count for layer, count in countable(self.spec) if layer.token_bytes}
 
     def _sentences(self, lang: str) -> list[str]:
-        lines = []
+        kinds = self._kinds()
+        lines = widths(self.spec, lang)
+        if len(kinds) > 1:
+            named = [
+                _say("kind", lang, kind=text(f"plan.kind_{layer.kind}", lang), count=count)
+                for layer, count in kinds.items()
+            ]
+            lines.append(_say("kinds", lang, kinds=" / ".join(named)))
         for blocks, window in zip(self.blocks, self.windows, strict=True):
             if window is not None:
                 # Where every layer slides, the windows' blocks are the ones that are counted.
@@ -119,6 +208,12 @@ class AllocationReport:
         elif self.stats.nvml is not None:
             lines.append(_say("others_unknown", lang, reason=self.stats.nvml))
         return lines
+
+
+def _each(figures: Iterable[str]) -> str:
+    """One figure where all kinds of layers have the same, else each kind's."""
+    found = list(figures)
+    return " / ".join(found if len(set(found)) > 1 else found[:1])
 
 
 def _say(key: str, lang: str, **values: Any) -> str:

@@ -103,9 +103,8 @@ def allocate_kv_cache(
 
     cache = PagedKVCache(spec, blocks, block_size, device=device)
     report = AllocationReport(
-        name=spec.name,
+        spec=spec,
         device=str(cache.device),
-        tp=tp,
         how="measured" if measured else "kv_bytes" if num_blocks is None else "num_blocks",
         block_size=block_size,
         block_bytes=pool.counted_block_bytes(spec, block_size),

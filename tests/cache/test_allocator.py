@@ -244,6 +244,68 @@ def test_the_report_has_every_number(models, monkeypatch, lang):
     assert "NVMLError: gone" in allocate_kv_cache(models["mistral"])[1].text(lang)
 
 
+def rows_of(report):
+    """{name: (size, exact value, meaning)} of the report's table."""
+    return {name: tuple(rest) for name, *rest in report.shown().rows}
+
+
+EVERY_VARIABLE = """num_hidden_layers num_kv_heads head_dim itemsize block_size total weights limit used peak current
+    available activations block num_blocks max_tokens kv""".split()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_variable_of_the_formula_has_a_row_on_any_device(llama, monkeypatch, device):
+    if device == "cuda":
+        measuring(monkeypatch, total=40 * MIB, used=11 * MIB, peak=15 * MIB, current=7 * MIB)
+    size = {"kv_bytes": MIB} if device == "cpu" else {"warmup_tokens": 32}
+    _, report = allocate_kv_cache(llama, **size)
+    rows, config = rows_of(report), llama.config
+    assert list(rows) == EVERY_VARIABLE
+    counts = [config.num_hidden_layers, config.num_key_value_heads, config.head_dim, 2, 16]
+    assert [rows[name][1] for name in EVERY_VARIABLE[:5]] == [f"{count:,}" for count in counts]
+    layers, heads, dim, itemsize, block_size = counts
+    assert f"2 x {layers} x {block_size} x {heads} x {dim} x {itemsize}" in rows["block"][2]
+    assert rows["num_blocks"][1] == f"{report.num_blocks:,}"
+    assert rows["max_tokens"][1] == f"{report.max_tokens:,}"
+    needs_a_gpu = ["limit", "used", "peak", "current", "available"]
+    if device == "cpu":
+        assert all(rows[name][:2] == ("", "-") for name in needs_a_gpu)
+        assert all("not measured on a CPU" in rows[name][2] for name in needs_a_gpu)
+        assert report.text("zh").count("CPU 上没有测量") == len(needs_a_gpu)
+    else:
+        assert [rows[name][1] for name in needs_a_gpu] == [f"{n:,}" for n in report.terms.as_dict().values()]
+        assert "not measured" not in report.text()
+
+
+def test_a_given_size_on_a_gpu_has_the_figures_that_are_there(llama, monkeypatch):
+    measuring(monkeypatch, total=40 * MIB, used=11 * MIB, peak=15 * MIB, current=7 * MIB)
+    rows = rows_of(allocate_kv_cache(llama, num_blocks=3)[1])
+    assert [rows[name][1] for name in ("used", "current")] == [f"{11 * MIB:,}", f"{7 * MIB:,}"]
+    assert rows["available"][:2] == rows["limit"][:2] == ("", "-")
+    assert "size was given" in rows["available"][2]
+
+
+def test_kinds_of_layers_have_their_own_heads_and_widths_and_the_latent_is_named(models):
+    _, mixed = allocate_kv_cache(models["gemma4_text"], num_blocks=4)
+    kinds = {layer: n for layer, n in mixed.spec.kinds().items() if layer.token_bytes}
+    assert rows_of(mixed)["head_dim"][1] == " / ".join(str(layer.k_dim) for layer in kinds)
+    for lang in ("en", "zh"):
+        assert all(f"{count}" in mixed.text(lang).splitlines()[-2] for count in kinds.values())
+    _, latent = allocate_kv_cache(models["deepseek_v3"], num_blocks=4, kv_dtype="int8")
+    (layer,) = latent.spec.kinds()
+    rows = rows_of(latent)
+    assert rows["head_dim"][1] == f"{layer.k_dim} + {layer.v_dim}"
+    assert f"scale of {layer.scale_bytes} B" in rows["itemsize"][2]
+    assert all("kv_lora_rank" in latent.text(lang) for lang in ("en", "zh"))
+
+
+def test_heads_are_those_of_this_rank(llama):
+    _, report = allocate_kv_cache(llama, num_blocks=4, tp=2)
+    _, size, meaning = rows_of(report)["num_kv_heads"]
+    assert size == str(llama.config.num_key_value_heads // 2)
+    assert "tp=2" in meaning
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", DECODERS)

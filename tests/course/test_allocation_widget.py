@@ -27,8 +27,9 @@ def a_report(terms: MeasuredTerms | None = TERMS, aside: int = 0, **changes) -> 
     block = 2 * 2**20
     count = (terms.available - aside) // block if terms else 100
     values = dict(
-        name="Llama-3.1-8B", device="cuda:0", tp=1, how="measured" if terms else "num_blocks", block_size=16,
-        block_bytes=block, num_blocks=count, own_blocks=count, ranks=1, blocks=(count,), windows=(None,), batch=4,
+        spec=CacheSpec.from_config("Llama-3.1-8B"), device="cuda:0",
+        how="measured" if terms else "num_blocks", block_size=16, block_bytes=block, num_blocks=count,
+        own_blocks=count, ranks=1, blocks=(count,), windows=(None,), batch=4,
         context=4096, weight_bytes=15 * GIB, buffer_bytes=0, kv_bytes=count * block + aside, padding_bytes=0,
         warmup_tokens=8192,
         peak=PeakReport("cuda:0", 15 * GIB, 16 * GIB, 15 * GIB),

@@ -152,7 +152,7 @@ ANNOTATIONS = (
         _ALLOCATE,
         "cache = PagedKVCache(spec, blocks, block_size, device=device)",
         "return cache, report",
-        "62255256",
+        "afc5506f",
     ),
     Annotation(
         "bind",

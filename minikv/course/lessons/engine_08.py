@@ -220,9 +220,8 @@ def report_of(started: StartUp, warmup_tokens: int = CHUNK) -> AllocationReport:
     name, context = "cuda:model", 4096
     held = started.num_blocks * started.block_bytes
     return AllocationReport(
-        name=MODEL,
+        spec=CacheSpec.from_config(MODEL),
         device=name,
-        tp=1,
         how="measured",
         block_size=BLOCK_SIZE,
         block_bytes=started.block_bytes,
