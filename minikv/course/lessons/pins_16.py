@@ -74,6 +74,16 @@ def pins_most_segments(segments):
     return _best(segments, _sole_holders, lambda blocks: 1)
 
 
+def pins_free_already(segments):
+    """Whoever goes, the segments that nobody holds seem to go back with it."""
+    everybody = {name for blocks in segments for _, holders in blocks for name in holders}
+    return _best(
+        segments,
+        lambda blocks: _sole_holders(blocks) if _live(blocks) else everybody,
+        lambda blocks: sum(size for size, _ in blocks),
+    )
+
+
 def draw_segments(rng) -> list[dict]:
     words = "answer batch cache debug events frames graph history index".split()
     cases = []
@@ -92,8 +102,10 @@ def draw_segments(rng) -> list[dict]:
         segments += [[(3 * (one + two), (rich, shared))], [(5 * large, ())]]
         segments += [[(4 * (one + two), (more[0],)), (9 * (one + two), ()), (1, (more[1],))]]
         segments += [[(rng.randint(1, 4), (name,)), (rng.randint(1, 8), ())] for name in more[2:]]
-        if i % 10 == 9:  # nobody alone keeps a segment
-            segments = [[*blocks, (1, (rich, shared))] for blocks in segments]
+        if i % 10 == 9:  # nobody alone keeps a segment, and one is free already
+            segments = [[*blocks, (1, (rich, shared))] if _live(blocks) else blocks for blocks in segments]
+        if i % 20 == 9:
+            segments = segments[4:7]
         rng.shuffle(segments)
         cases.append({"segments": segments})
     return cases
@@ -113,5 +125,6 @@ PINS = Exercise(
         Misconception("one_segment", pins_one_segment),
         Misconception("ties", pins_last_of_equals),
         Misconception("most_segments", pins_most_segments),
+        Misconception("free_already", pins_free_already),
     ),
 )
