@@ -13,6 +13,17 @@ from minikv.i18n import text
 LARGEST_COUNT = 2**62  # above it, a product of two counts no longer means bytes of anything
 
 
+class Hint:
+    """A sentence of another file of ``messages`` among an error's values."""
+
+    def __init__(self, key: str):
+        self.key = key
+
+    def text(self, lang: str) -> str:
+        """The sentence in ``lang``."""
+        return text(self.key, lang)
+
+
 class MiniKVError(Exception):
     """Anything that minikv refuses. ``code`` names the sentence, ``values`` are the numbers in it."""
 
@@ -22,9 +33,9 @@ class MiniKVError(Exception):
         super().__init__(self.text("en"))
 
     def text(self, lang: str = "en") -> str:
-        """The sentence in ``lang`` ("en" or "zh"); an error among its values is said in the same language."""
+        """The sentence in ``lang`` ("en" or "zh"); an error or a hint among its values is said in the same language."""
         said = {
-            name: value.text(lang) if isinstance(value, MiniKVError) else value
+            name: value.text(lang) if isinstance(value, MiniKVError | Hint) else value
             for name, value in self.values.items()
         }
         return text(f"errors.{self.code}", lang, **said)
@@ -32,6 +43,14 @@ class MiniKVError(Exception):
 
 class ArgumentError(MiniKVError, ValueError):
     """A value that the caller gave cannot be used."""
+
+
+class KeywordError(ArgumentError, TypeError):
+    """A keyword argument that the call does not have: a name that another library uses, or a slip."""
+
+
+class NoAttributeError(MiniKVError, AttributeError):
+    """An attribute that objects of this kind have in another library; ``hasattr`` is False."""
 
 
 class ConfigError(MiniKVError, ValueError):

@@ -18,6 +18,7 @@ from minikv.cache.layout import paged_layout
 from minikv.cache.paged import PagedKVCache
 from minikv.cache.sharded import local
 from minikv.errors import ArgumentError, DoesNotFitError, check_count
+from minikv.keywords import own_keywords
 from minikv.memory.peak import PeakReport, measure_peak
 from minikv.memory.stats import MemoryStats
 from minikv.plan import pool
@@ -31,6 +32,7 @@ DEFAULT_WARMUP = 8192  # tokens, the planner's chunk
 NO_BLOCKS = PoolSize(0, (), 0, 0)
 
 
+@own_keywords("allocate_kv_cache")
 def allocate_kv_cache(
     model: nn.Module,
     *,

@@ -118,7 +118,7 @@ CODECS = {
 
 
 def find_codec(name: Any) -> Codec:
-    """The codec of that name: "bf16" by any name (``minikv.plan.dtypes``), "fp8" (= "fp8_e4m3"), "fp8_e5m2", "fp8_scaled", "int8", …
+    """The codec of that name: "fp32", "bf16", "fp16", "fp8" by any name (``minikv.plan.dtypes``), "int8", …
 
     Raises ``ArgumentError`` with the names that exist.
     """

@@ -56,6 +56,8 @@ def open_model(model: Any, tokenizer: Any, *, dtype: Any, device: Any, tp: int |
         raise ArgumentError("llm_is_loaded", dtype=dtype, device=device)
     if isinstance(model, Loaded):
         model, tokenizer = model.model, model.tokenizer if tokenizer is None else tokenizer
+    if tokenizer is not None and not callable(tokenizer):
+        raise ArgumentError("llm_tokenizer", kind=type(tokenizer).__name__)
     if not callable(getattr(model, "can_generate", None)):
         raise ArgumentError("models_not_a_decoder", kind=type(model).__name__)
     if ranks_of(model) != ranks_wanted(tp):

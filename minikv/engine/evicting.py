@@ -15,8 +15,10 @@ from minikv.engine.sequence import Sequence, SequenceId
 from minikv.errors import check_count
 from minikv.eviction.budget import Budget
 from minikv.eviction.paged_plan import PlannedEviction, held, kinds_without_window, plan_eviction
+from minikv.keywords import own_keywords
 
 
+@own_keywords("EvictionParams")
 @dataclass(frozen=True)
 class EvictionParams:
     """What an ``LLM`` forgets: the layers that see everything keep ``n_sink + budget + n_recent`` tokens a sequence.

@@ -32,6 +32,7 @@ from minikv.engine.sampling_params import SamplingParams
 from minikv.engine.turns import Turns
 from minikv.engine.view import EngineView, view_of
 from minikv.errors import ArgumentError, check_count
+from minikv.keywords import no_attribute, own_keywords
 from minikv.plan.preemption import TransferRates
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class LLM:
     ``ArgumentError``: use the LLM as a context manager, or let it keep the model.
     """
 
+    @own_keywords("LLM")
     def __init__(
         self,
         model: Any,
@@ -153,6 +155,11 @@ class LLM:
         if self._team is not None and self._team.rank:
             self._team.serve(self)
 
+    if not TYPE_CHECKING:  # else a type checker would take every name
+
+        def __getattr__(self, name: str):
+            raise no_attribute(self, name)
+
     def __enter__(self) -> "LLM":
         return self
 
@@ -164,6 +171,7 @@ class LLM:
         """Whether ``step`` has anything to compute, or to give back."""
         return self.scheduler.has_work or bool(self._inbox)
 
+    @own_keywords("LLM.generate")
     def generate(
         self,
         prompts: Prompts,
@@ -196,6 +204,7 @@ class LLM:
         check_failures(outputs)
         return outputs
 
+    @own_keywords("LLM.stream")
     def stream(
         self,
         prompts: Prompts,
@@ -212,6 +221,7 @@ class LLM:
         next(tokens)  # begun, so that it cleans up behind itself even where nobody ever asks for a token
         return tokens  # type: ignore[return-value]
 
+    @own_keywords("LLM.add_request")
     def add_request(
         self,
         prompt: Prompt,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from minikv.engine.sequence import FinishReason, Request, Sequence
 from minikv.errors import MiniKVError
+from minikv.keywords import no_attribute
 
 if TYPE_CHECKING:
     from minikv.engine.sampler import TokenLogprobs
@@ -61,6 +62,11 @@ class Completion:
     num_drafted: int = 0
     num_accepted: int = 0
 
+    if not TYPE_CHECKING:  # else a type checker would take every name
+
+        def __getattr__(self, name: str):
+            raise no_attribute(self, name)
+
 
 @dataclass(frozen=True)
 class RequestOutput:
@@ -95,6 +101,11 @@ class RequestOutput:
     @property
     def timing(self) -> Timing:
         return self.completions[0].timing
+
+    if not TYPE_CHECKING:  # else a type checker would take every name
+
+        def __getattr__(self, name: str):
+            raise no_attribute(self, name)
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,25 @@
 """SamplingParams: how the next token is drawn, when a sequence ends, and how many are drawn from one prompt."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
 from minikv.errors import LARGEST_COUNT, ArgumentError, check_count
+from minikv.keywords import own_keywords
 
 
+@own_keywords("SamplingParams")
 @dataclass(frozen=True)
 class SamplingParams:
     """What a request asks of the sampler. The filters apply in the order temperature, top_k, top_p, min_p.
 
     - ``temperature``: logits are divided by it; 0 is greedy. ``seed`` makes a request's draws repeatable.
-    - ``top_k``: keep the k most likely tokens; 0 keeps all.
+    - ``top_k``: keep the k most likely tokens; 0 keeps all, and so does -1, which becomes 0.
     - ``top_p``: keep the fewest likeliest tokens whose probabilities sum to p (nucleus sampling, arXiv:1904.09751).
     - ``min_p``: keep tokens of at least min_p times the highest probability (arXiv:2407.01082); 0 keeps all.
     - ``max_tokens``: tokens to generate at most, the one that stops included.
-    - ``stop``: texts that end a sequence; ``stop_token_ids``: token ids that do. Lists become tuples.
+    - ``stop``: texts that end a sequence; ``stop_token_ids``: token ids that do. Both become tuples; None is none.
     - ``ignore_eos``: go on past the model's end-of-sequence tokens.
     - ``logprobs``: how many log-probabilities to report for a token beside its own; None reports none.
     - ``n``: sequences from one prompt; they share its blocks.
@@ -30,8 +33,8 @@ class SamplingParams:
     min_p: float = 0.0
     seed: int | None = None
     max_tokens: int = 16
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
+    stop: Sequence[str] | None = ()
+    stop_token_ids: Sequence[int] | None = ()
     logprobs: int | None = None
     n: int = 1
     ignore_eos: bool = False
@@ -40,6 +43,8 @@ class SamplingParams:
         _check_number("temperature", self.temperature, inf)
         _check_number("top_p", self.top_p, 1, with_zero=False)
         _check_number("min_p", self.min_p, 1)
+        if self.top_k == -1:
+            object.__setattr__(self, "top_k", 0)
         check_count("top_k", self.top_k, least=0)
         check_count("max_tokens", self.max_tokens)
         check_count("n", self.n)
@@ -60,6 +65,8 @@ class SamplingParams:
 
 
 def _as_tuple(what: str, value: object) -> tuple:
+    if value is None:
+        return ()
     if not isinstance(value, (list, tuple)):
         raise ArgumentError("not_a_list", what=what, value=type(value).__name__)
     return tuple(value)

@@ -20,10 +20,12 @@ from minikv.eviction.policy import Needs, Policy
 from minikv.eviction.rotary import Rotary, find_rotary
 from minikv.eviction.rules import POSITIONS, WHEN, Rules
 from minikv.eviction.select import SCOPES
+from minikv.keywords import own_keywords
 
 OTHER_CACHES = ("refuse", "pass")
 
 
+@own_keywords("install_kv_eviction")
 def install_kv_eviction(
     model: Any,
     *,

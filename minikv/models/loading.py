@@ -19,6 +19,7 @@ import torch
 
 from minikv.errors import ArgumentError, ConfigError, DoesNotFitError, MiniKVError
 from minikv.i18n import text
+from minikv.keywords import own_keywords
 from minikv.memory.arena import find_device
 from minikv.models.sharding import rank_device, ranks_wanted, read_shard, start_ranks, together
 from minikv.models.sources import check_folder, find_folder, reason_of
@@ -52,6 +53,7 @@ class Loaded:
         return iter((self.model, self.tokenizer))
 
 
+@own_keywords("load")
 def load(
     name: str | os.PathLike,
     *,
@@ -61,11 +63,11 @@ def load(
 ) -> Loaded:
     """The causal language model ``name``: "tiny-gqa", "tiny-mla", a folder, or a hub id. A ``Path`` is a folder.
 
-    ``dtype``: "fp32", "bf16", "fp16" by any name (``minikv.plan.dtypes``), a torch.dtype, or "auto", which is the file's with two exceptions that
-    ``Loaded.note`` tells: on a CPU float16 becomes float32 (a CPU computes float16 slowly and less exactly), and on a
-    GPU of compute capability below 8.0, which has no bfloat16, bfloat16 becomes float16. ``device``: "auto" is "cuda"
-    where there is one, else "cpu". ``tp``: over how many processes the weights are sharded, each of which has to call;
-    "auto" is all that torchrun has started, see ``minikv.models.sharding``.
+    ``dtype``: "fp32", "bf16", "fp16" by any name (``minikv.plan.dtypes``), a torch.dtype, or "auto", which is the
+    file's with two exceptions that ``Loaded.note`` tells: on a CPU float16 becomes float32 (a CPU computes float16
+    slowly and less exactly), and on a GPU of compute capability below 8.0, which has no bfloat16, bfloat16 becomes
+    float16. ``device``: "auto" is "cuda" where there is one, else "cpu". ``tp``: over how many processes the weights
+    are sharded, each of which has to call; "auto" is all that torchrun has started, see ``minikv.models.sharding``.
 
     Raises before weights are read: ``ArgumentError`` (no such dtype or device, no causal language model),
     ``UnknownNameError`` (no such folder; the hub has no such model, wants you to log in, or does not answer),
