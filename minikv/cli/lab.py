@@ -1,8 +1,11 @@
 """``minikv lab``: copy the course to a folder of the reader's and open JupyterLab there."""
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +17,8 @@ from minikv.course.shipped import copy_course
 from minikv.errors import ArgumentError, ConfigError, user_path
 from minikv.i18n import pick_language, text
 
+# Elsewhere os.execve starts a second process and ends the first, and the shell takes the terminal back.
+BECOMES_JUPYTER = os.name == "posix"
 FIRST_LESSON = "00_start_here.ipynb"
 
 
@@ -54,19 +59,37 @@ def lab(
         f"--port={port}",
         f"--ServerApp.root_dir={target.resolve()}",
         f"--LabApp.default_url=/lab/tree/{first.as_posix()}",
+        "--Application.log_level=WARN",  # what else it says comes after its address, and is about language servers
     ]
     if not browser:
         command.append("--no-browser")
     if _is_root():
         command.append("--allow-root")
     print(text("cli.lab_opening", lang, first=first))
-    try:
-        raise typer.Exit(subprocess.run(command, check=False).returncode)
-    except KeyboardInterrupt:
-        raise typer.Exit(0) from None
+    sys.stdout.flush()
+    environment = {**os.environ, "JUPYTER_CONFIG_PATH": _config_path(os.environ)}
+    if BECOMES_JUPYTER:
+        os.execve(command[0], command, environment)
+    raise typer.Exit(_run(command, environment))
+
+
+def _run(command: list[str], environment: dict[str, str]) -> int:
+    """The exit code of ``command``, which ends with this process. Ctrl+C is for JupyterLab, which asks first."""
+    with subprocess.Popen(command, env=environment) as child:
+        for name in ("SIGTERM", "SIGBREAK"):
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), lambda *_: child.terminate())
+        while True:
+            with suppress(KeyboardInterrupt):
+                return child.wait()
+
+
+def _config_path(environment: Mapping[str, str]) -> str:
+    """Where Jupyter looks for its settings: first where this package switches off the question about Jupyter's news."""
+    ours, theirs = str(Path(__file__).parent / "jupyter"), environment.get("JUPYTER_CONFIG_PATH")
+    return f"{ours}{os.pathsep}{theirs}" if theirs else ours
 
 
 def _is_root() -> bool:
     """Jupyter refuses to run as root unless told; containers often have no other user."""
-
     return hasattr(os, "geteuid") and os.geteuid() == 0

@@ -10,11 +10,45 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from contextlib import suppress
 
 import psutil
 import pytest
 
-pytestmark = pytest.mark.slow
+STAND_IN = """import os, signal, sys
+print("JupyterLab", os.getpid(), os.environ["JUPYTER_CONFIG_PATH"], *sys.argv[1:], flush=True)
+signal.pause()
+"""
+LAB = {"itself": "", "a child": "from minikv.cli import lab; lab.BECOMES_JUPYTER = False\n"}
+
+
+@pytest.mark.skipif(not hasattr(signal, "pause"), reason="signals")
+@pytest.mark.parametrize("how", LAB)
+def test_jupyterlab_ends_with_minikv_lab(how, tmp_path, monkeypatch):
+    (tmp_path / "jupyterlab").mkdir()
+    (tmp_path / "jupyterlab" / "__init__.py").write_text("")
+    (tmp_path / "jupyterlab" / "__main__.py").write_text(STAND_IN)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "theirs")
+    code = f"{LAB[how]}from minikv.cli import main; main()"
+    arguments = ["lab", "--no-browser", "--folder", str(tmp_path / "course")]
+    command = [sys.executable, "-c", code, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as lab:
+        try:
+            said = [lab.stdout.readline() for _ in range(3)]
+            assert "00_start_here.ipynb" in said[1], "what minikv says comes before what JupyterLab says"
+            name, number, settings, *options = said[2].split()
+            assert (name, settings.split(os.pathsep)[-1]) == ("JupyterLab", "theirs")
+            assert {"--ip=127.0.0.1", "--no-browser"} <= set(options)
+            jupyter = psutil.Process(int(number))
+            assert (jupyter.pid == lab.pid) == (how == "itself")
+            lab.terminate()
+            lab.wait(timeout=60)
+            psutil.wait_procs([jupyter], timeout=60)
+            assert not jupyter.is_running()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(lab.pid, signal.SIGKILL)
 
 
 def free_port() -> int:
@@ -33,6 +67,7 @@ def wait_until_it_listens(port: int) -> None:
     raise AssertionError(f"nothing listens on port {port}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_lab_opens_the_course_behind_a_token(lang, tmp_path):
     port, home = free_port(), tmp_path / "home"
@@ -75,6 +110,13 @@ def test_lab_opens_the_course_behind_a_token(lang, tmp_path):
             if connection.status == psutil.CONN_LISTEN
         }
         assert listening == {"127.0.0.1"}
+        with direct.open(f"{origin}/lab?token={token}", timeout=30) as answer:
+            page = answer.read().decode()
+        assert re.search(r'"disabledExtensions": \[[^]]*"@jupyterlab/apputils-extension:announcements"', page)
+        server.terminate()
+        rest = server.stdout.read()
+        assert "Skipped" not in rest, "the address is the last thing that is said"
     finally:
-        os.killpg(server.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
         server.wait()
