@@ -3,8 +3,9 @@
 The names below load on first use (PEP 562), so that ``import minikv`` stays quick and never imports torch.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from minikv.extras import on_first_use
 
 if TYPE_CHECKING:
     from minikv.blocks import BlockManager, BlockPool
@@ -18,23 +19,23 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "Arena": "minikv.memory",
-    "BlockManager": "minikv.blocks",
-    "BlockPool": "minikv.blocks",
-    "CacheSpec": "minikv.plan",
-    "LLM": "minikv.engine",
-    "LinearKVCache": "minikv.cache",
-    "MemoryBudget": "minikv.plan",
-    "MiniKVError": "minikv.errors",
-    "PagedKVCache": "minikv.cache",
-    "SamplingParams": "minikv.engine",
-    "allocate_kv_cache": "minikv.cache",
-    "eviction_report": "minikv.eviction",
-    "install_kv_eviction": "minikv.eviction",
-    "ownership": "minikv.memory",
-    "plan_memory": "minikv.plan",
-    "remove_kv_eviction": "minikv.eviction",
-    "retention_report": "minikv.memory",
+    "Arena": "memory",
+    "BlockManager": "blocks",
+    "BlockPool": "blocks",
+    "CacheSpec": "plan",
+    "LLM": "engine",
+    "LinearKVCache": "cache",
+    "MemoryBudget": "plan",
+    "MiniKVError": "errors",
+    "PagedKVCache": "cache",
+    "SamplingParams": "engine",
+    "allocate_kv_cache": "cache",
+    "eviction_report": "eviction",
+    "install_kv_eviction": "eviction",
+    "ownership": "memory",
+    "plan_memory": "plan",
+    "remove_kv_eviction": "eviction",
+    "retention_report": "memory",
 }
 
 __all__ = [
@@ -58,11 +59,8 @@ __all__ = [
     "retention_report",
 ]
 
-
-def __getattr__(name: str):
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'minikv' has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(__name__, _HOME)
 
 
 def __dir__():

@@ -73,6 +73,10 @@ class RequestTooLarge(MiniKVError):
     """A sequence that the whole pool could not hold: waiting does not help."""
 
 
+class MissingPackageError(MiniKVError, ImportError):
+    """A package that this needs is not installed, or too old: ``values`` name it, and what to install."""
+
+
 class RankLostError(MiniKVError):
     """A process of a tensor-parallel run has ended or does not answer: nothing more can be computed in this run."""
 

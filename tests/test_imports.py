@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "minikv"
 
 # Files at the root of the package: free to every room.
-ROOT_FILES = {"errors", "i18n", "keywords", "units", "shown", "__init__"}
+ROOT_FILES = {"errors", "extras", "i18n", "keywords", "shown", "units", "__init__"}
 
 # room: the rooms of ours that it may import.
 MAY_IMPORT = {
@@ -35,7 +35,11 @@ MAY_IMPORT = {
         "course",
     },
 }
-WITHOUT_TORCH = {"plan", "blocks", "errors", "i18n", "keywords", "units", "shown", "__init__"}
+WITHOUT_TORCH = {"plan", "blocks", *ROOT_FILES}
+# Whose files may import torch when they are imported, but for the ``__init__`` of a room; others do so in a function.
+TORCH_AT_IMPORT = {"memory", "kernels", "cache", "models", "eviction", "engine"}
+COURSE_TORCH_AT_IMPORT = {"lessons", "capstone"}
+ENGINE_PACKAGES = {"torch", "transformers", "triton", "safetensors", "accelerate", "huggingface_hub"}
 # The parts of the engine that a simulated clock drives (``engine/simulate``).
 ENGINE_WITHOUT_TORCH = set(
     """capacity detokenizer events evicting metrics offload open_steps outputs planner prompt_lookup reporter
@@ -52,18 +56,22 @@ def room_of(path: Path) -> str:
     return relative.parts[0] if len(relative.parts) > 1 else relative.stem
 
 
-def imports_of(path: Path) -> set[str]:
-    """Every module that a file imports, anywhere in it, except where only a type checker looks."""
+def imports_of(path: Path, *, when_imported: bool = False) -> set[str]:
+    """Every module that a file imports, anywhere in it, except where only a type checker looks.
+
+    ``when_imported``: without those that its functions import when they are called.
+    """
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    typing_only = {
+    later = {
         inner
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        if (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING")
+        or (when_imported and isinstance(node, ast.FunctionDef))
         for inner in ast.walk(node)
     }
     found = set()
     for node in ast.walk(tree):
-        if node in typing_only:
+        if node in later:
             continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
@@ -97,6 +105,15 @@ def test_each_file_imports_only_what_its_room_may(path):
         assert parts <= ENGINE_WITHOUT_TORCH | {"simulate"}
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_rooms_that_compute_import_torch_when_they_are_imported(path):
+    if not ENGINE_PACKAGES & {name.split(".")[0] for name in imports_of(path, when_imported=True)}:
+        return
+    room, *inner = path.relative_to(PACKAGE).parts
+    assert room in TORCH_AT_IMPORT or (room == "course" and inner[0] in COURSE_TORCH_AT_IMPORT)
+    assert inner != ["__init__.py"], f"import minikv.{room} would bring torch"
+
+
 def test_every_room_is_in_the_table():
     rooms = {room_of(path) for path in FILES} - ROOT_FILES - {"__main__"}
     assert rooms <= set(MAY_IMPORT)
@@ -109,10 +126,10 @@ def test_the_table_has_no_circle():
 
 @pytest.mark.parametrize(
     "statement",
-    ["import minikv", "import minikv.plan, minikv.plan.budget", "import minikv.cli", "import minikv.course"],
+    ["import minikv", "import minikv.plan.budget", *(f"import minikv.{room}" for room in MAY_IMPORT)],
 )
 def test_light_imports_load_no_heavy_library(statement):
-    heavy = {"torch", "transformers", *WIDGETS}
+    heavy = {*ENGINE_PACKAGES, *WIDGETS}
     code = f"{statement}\nimport sys\nprint([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,7 +1,8 @@
 """Where K and V live. Lessons 06, 08, 09, 12 and 13."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from minikv.extras import on_first_use
 
 if TYPE_CHECKING:
     from minikv.cache.allocation import AllocationReport
@@ -61,8 +62,5 @@ __all__ = [
     "warmup",
 ]
 
-
-def __getattr__(name: str):
-    if name in _HOME:
-        return getattr(import_module(f"minikv.cache.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'minikv.cache' has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(__name__, _HOME)

@@ -13,6 +13,7 @@ import sys
 import typer
 
 from minikv.errors import ArgumentError, MiniKVError
+from minikv.extras import engine_needed
 from minikv.i18n import pick_language
 
 app = typer.Typer(
@@ -54,7 +55,8 @@ def main() -> None:
     """The entry point of the ``minikv`` script."""
     _never_fail_to_print()
     try:
-        app()
+        with engine_needed():
+            app()
     except MiniKVError as error:
         print(f"minikv: {error.text(_language(sys.argv))}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -8,6 +8,7 @@ import typer
 
 from minikv.cli.options import Json, Lang
 from minikv.errors import ArgumentError
+from minikv.extras import require_engine
 from minikv.i18n import pick_language, text
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def _smoke(as_json: bool, lang: str) -> None:
 
     The imports count apart: torch alone takes longer than all checks.
     """
+    require_engine()
     began = time.perf_counter()
     try:
         import torch  # noqa: F401

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minikv.errors import check_count
+from minikv.extras import require_engine
 
 if TYPE_CHECKING:
     from minikv.engine import LLM
@@ -49,7 +50,8 @@ def started() -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Engine:
-    """The options of an LLM, as ``minikv.LLM`` has them. Raises ``ArgumentError`` for a count that is none."""
+    """The options of an LLM, as ``minikv.LLM`` has them. Raises ``ArgumentError`` for a count that is none, and
+    ``MissingPackageError`` where torch is not installed."""
 
     model: str
     dtype: str
@@ -82,6 +84,7 @@ class Engine:
         check_count("prompt_lookup", self.prompt_lookup, least=0)
         if self.seed is not None:
             check_count("seed", self.seed, least=0)
+        require_engine()  # before a command opens its files
 
     def prepare(self) -> None:
         """Import what ``load`` and ``start`` would: seconds that are no part of reading weights."""

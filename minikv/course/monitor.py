@@ -14,6 +14,7 @@ Nothing is imported that a monitor does not need: torch only by what it watches.
 from typing import TYPE_CHECKING, Any
 
 from minikv.errors import ArgumentError
+from minikv.extras import require_engine
 
 if TYPE_CHECKING:
     from minikv.course.widgets.monitor_cache import CacheMonitor
@@ -37,6 +38,7 @@ def memory(
     Raises ``ArgumentError`` for both a device and an LLM, a device without memory to read, a closed LLM, a language and
     an ``hz`` that cannot be.
     """
+    require_engine()
     from minikv.course.widgets.monitor_memory import MemoryMonitor
 
     if llm is not None and device is not None:
@@ -67,6 +69,7 @@ def eviction(model: Any, *, lang: str = "en", hz: float = HZ) -> "EvictionMonito
     look out of a forward. Or an ``LLM(eviction=...)``: then of each sequence what its layers still have. Raises
     ``ArgumentError`` for a model or an LLM without eviction, a language and an ``hz`` that cannot be.
     """
+    require_engine()
     from minikv.course.widgets.monitor_eviction import EvictionMonitor
 
     return EvictionMonitor(model, lang, hz)

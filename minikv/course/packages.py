@@ -5,16 +5,19 @@ Read from the packages' own metadata: nothing is imported, so a package that is 
 
 import platform
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import requires
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from minikv.course.finding import Finding
+from minikv.extras import ENGINE, INSTALL_ENGINE, installed, is_older
 
 # name: the oldest release that will do, as pyproject.toml declares it (a test compares).
-NEEDED = {"torch": "2.8", "transformers": "5.15", "ipywidgets": "7.7", "anywidget": "0.9.21", "plotly": "6"}
-NEEDED_UNSAID = {"numpy": "1.26", "safetensors": "0.4"}  # a line only where something is wrong with them
+NEEDED = {name: ENGINE[name] for name in ("torch", "transformers")}
+NEEDED |= {"ipywidgets": "7.7", "anywidget": "0.9.21", "plotly": "6"}
+# A line only where something is wrong with them.
+NEEDED_UNSAID = {"numpy": "1.26", "safetensors": ENGINE["safetensors"]}
 WANTED = {"jupyterlab": "4.2", "triton": "3.4", "accelerate": "1.0", "nvidia-ml-py": "12"}
 
 
@@ -28,26 +31,10 @@ def package_findings() -> list[Finding]:
     return [line for finding in found for line in (finding, *_unmet(finding, told))]
 
 
-def installed(name: str) -> str | None:
-    """The version of an installed package, or None."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def is_older(found: str, least: str) -> bool:
-    """As pip compares: 2.8.0rc1 is older than 2.8, 2.8.0+cpu is not. A version of no known form passes."""
-    try:
-        return Version(found) < Version(least)
-    except InvalidVersion:
-        return False
-
-
 def _needed(name: str, least: str) -> Finding:
     found = installed(name)
     if found is None:
-        return Finding(name, "missing", "absent", {"name": name, "least": least})
+        return Finding(name, "missing", "absent", {"name": name, "wanted": _wanted_of(name, least)})
     return _old_or_present(name, found, least, "missing")
 
 
@@ -63,8 +50,14 @@ def _wanted(name: str, least: str) -> Finding:
 
 def _old_or_present(name: str, found: str, least: str, state: str) -> Finding:
     if is_older(found, least):
-        return Finding(name, state, "too_old", {"name": name, "found": found, "least": least})
+        values = {"name": name, "found": found, "least": least, "wanted": _wanted_of(name, least)}
+        return Finding(name, state, "too_old", values)
     return Finding(name, "ok", "present", {"name": name, "found": found})
+
+
+def _wanted_of(name: str, least: str) -> str:
+    """What pip is asked for: one command brings all that the engine needs."""
+    return INSTALL_ENGINE if name in ENGINE else f"{name}>={least}"
 
 
 def _unmet(finding: Finding, told: set[str]) -> Iterator[Finding]:

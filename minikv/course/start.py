@@ -13,6 +13,7 @@ from minikv.course.lessons import find_lesson
 from minikv.course.predict import predict as predict_in
 from minikv.course.show import show
 from minikv.errors import MiniKVError
+from minikv.extras import require_engine
 from minikv.i18n import pick_language, text
 
 
@@ -31,9 +32,12 @@ def start(number: str, lang: str = "en") -> Course:
     """The course's words for lesson ``number`` ("02", "a") in ``lang`` ("en" or "zh").
 
     In a notebook, a ``MiniKVError`` that nobody catches is shown as one sentence in ``lang`` from here on.
-    Raises ``UnknownNameError`` for an unknown lesson and ``ArgumentError`` for an unknown language.
+    Raises ``UnknownNameError`` for an unknown lesson, ``ArgumentError`` for an unknown language, and
+    ``MissingPackageError`` where torch or transformers is not installed or too old for the course.
     """
     lang = pick_language(lang)
+    _print_errors_in(lang)
+    require_engine()
     # torch's profiler, which measure_peak runs on a CPU, writes two lines of tracing to stderr each time. It reads
     # this when torch is imported, and the lesson's own file may be the first to do so.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -54,7 +58,6 @@ def start(number: str, lang: str = "en") -> Course:
     words = Course(check, predict, explain, show, translate)
     for ours, full in zip(words, (check_in, predict_in, explain_in, show, t), strict=True):
         ours.__doc__ = full.__doc__  # so that `check?` answers in a notebook
-    _print_errors_in(lang)
     return words
 
 

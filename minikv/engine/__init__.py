@@ -4,7 +4,6 @@ The parts that decide need no torch: the same scheduler runs on a real or a simu
 and what it gives back) load on first use.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from minikv.engine.events import Event, EventLog, StepEvent
@@ -16,6 +15,7 @@ from minikv.engine.scheduler import Scheduler
 from minikv.engine.sequence import FinishReason, Request, Sequence, SequenceId, State
 from minikv.engine.step import Batch, Scheduled, Step
 from minikv.engine.view import EngineView, SequenceView
+from minikv.extras import on_first_use
 
 if TYPE_CHECKING:
     from minikv.engine.llm import LLM
@@ -56,8 +56,5 @@ __all__ = [
     "summary",
 ]
 
-
-def __getattr__(name: str):
-    if name in _HOME:
-        return getattr(import_module(f"minikv.engine.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'minikv.engine' has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(__name__, _HOME)

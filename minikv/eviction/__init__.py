@@ -4,8 +4,9 @@
 many. ``PagedEviction`` does it on blocks, ``LLM(eviction=EvictionParams(...))`` in the engine.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from minikv.extras import on_first_use
 
 if TYPE_CHECKING:
     from minikv.eviction.budget import Budget
@@ -106,8 +107,5 @@ __all__ = [
     "trace_eviction",
 ]
 
-
-def __getattr__(name: str):
-    if name in _HOME:
-        return getattr(import_module(f"minikv.eviction.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'minikv.eviction' has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(__name__, _HOME)

@@ -11,12 +11,14 @@ count their references: every tensor on a storage holds it, and the last one to 
 """
 
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from minikv.errors import ArgumentError
+from minikv.extras import engine_needed
 from minikv.i18n import text
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,8 @@ class Ownership:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     numel: int
-    dtype: torch.dtype
-    device: torch.device
+    dtype: "torch.dtype"
+    device: "torch.device"
     nbytes: int
     touched_bytes: int
     storage_bytes: int
@@ -76,7 +78,7 @@ class Ownership:
         )
 
 
-def ownership(tensor: torch.Tensor) -> Ownership:
+def ownership(tensor: "torch.Tensor") -> Ownership:
     """Describe the memory of a dense tensor; nothing is copied and nothing is kept.
 
     Where elements overlap in an irregular way (``as_strided``, ``unfold``), a set of one bit an element of the
@@ -110,7 +112,7 @@ def ownership(tensor: torch.Tensor) -> Ownership:
     )
 
 
-def share_storage(first: torch.Tensor, second: torch.Tensor) -> bool:
+def share_storage(first: "torch.Tensor", second: "torch.Tensor") -> bool:
     """Whether two tensors lie on the same bytes' storage: as long as one of them lives, so does all of it.
 
     Sharing a storage is not overlapping: ``t[:5]`` and ``t[5:]`` share one and have no element in common. Storages
@@ -121,8 +123,11 @@ def share_storage(first: torch.Tensor, second: torch.Tensor) -> bool:
     return one.device == other.device and one.data_ptr() == other.data_ptr() != 0
 
 
-def _storage_of(tensor: Any) -> torch.UntypedStorage:
+def _storage_of(tensor: Any) -> "torch.UntypedStorage":
     """The storage of a tensor that has exactly one, with real memory behind it."""
+    with engine_needed():
+        import torch
+
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentError("not_a_tensor", kind=type(tensor).__name__)
     kind = str(tensor.layout).removeprefix("torch.")
@@ -137,7 +142,7 @@ def _storage_of(tensor: Any) -> torch.UntypedStorage:
     return storage
 
 
-def _end_of(tensor: torch.Tensor) -> int:
+def _end_of(tensor: "torch.Tensor") -> int:
     """The first byte of the storage behind the tensor's last element; 0 for a tensor without elements."""
     if not tensor.numel():
         return 0

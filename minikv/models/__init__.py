@@ -5,8 +5,9 @@ during that forward; ``bind_model`` joins a model and a ``PagedKVCache`` to an `
 small trained ones among them; ``recall_documents`` makes the task that those have learned.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from minikv.extras import on_first_use
 
 if TYPE_CHECKING:
     from minikv.models.adapter import Adapter, bind_model, own_attention
@@ -52,8 +53,5 @@ __all__ = [
     "seen_window",
 ]
 
-
-def __getattr__(name: str):
-    if name in _HOME:
-        return getattr(import_module(f"minikv.models.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'minikv.models' has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(__name__, _HOME)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from minikv.errors import ArgumentError, ConfigError, DoesNotFitError, MiniKVError
+from minikv.extras import require_engine
 from minikv.i18n import text
 from minikv.keywords import own_keywords
 from minikv.memory.arena import find_device
@@ -75,6 +76,7 @@ def load(
     ``ConfigError`` for weights that are damaged, not all there or of other shapes than the config says, and
     ``DoesNotFitError`` where the GPU has no room for them. ``RankLostError`` where another rank has ended meanwhile.
     """
+    require_engine()
     wanted = DTYPES[find_dtype(dtype)]
     tp = ranks_wanted(tp)
     where = _device(device) if tp == 1 else rank_device(device)

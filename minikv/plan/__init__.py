@@ -1,7 +1,8 @@
 """Bytes on paper: what a token costs, what a GPU holds. Nothing here imports torch."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from minikv.extras import on_first_use
 
 if TYPE_CHECKING:
     from minikv.plan.budget import MemoryBudget, plan_memory
@@ -48,8 +49,5 @@ __all__ = [
     "weight_bytes",
 ]
 
-
-def __getattr__(name: str):
-    if name in _HOME:
-        return getattr(import_module(f"minikv.plan.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'minikv.plan' has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(__name__, _HOME)

@@ -1,4 +1,4 @@
-"""A machine without Triton (macOS, Windows), without NVML, without accelerate: what runs there, and what it says."""
+"""A machine without torch, Triton (macOS, Windows), NVML or accelerate: what runs there, and what it says."""
 
 import json
 import os
@@ -8,11 +8,19 @@ from pathlib import Path
 
 import pytest
 
+import minikv
+from minikv import extras
+from minikv.course import start
+from minikv.errors import MissingPackageError
 from minikv.i18n import text
+from tests.cli.test_commands import LOG
+from tests.cli.watching import RUN, lines
 from tests.tools.without import environment_without
 
 ROOT = Path(__file__).parents[2]
 MODULES = {"triton": "triton", "nvidia-ml-py": "pynvml", "accelerate": "accelerate"}
+ENGINE = {name: name for name in ("torch", "transformers", "safetensors", "tokenizers")} | MODULES
+ENGINE |= {"huggingface-hub": "huggingface_hub"}
 MEASURED = {"hardware", "timing"}
 
 
@@ -23,21 +31,165 @@ def without(tmp_path, monkeypatch):
     def start(*packages: str):
         folder = tmp_path / "-".join(["without", *packages])
         folder.mkdir()
-        modules = tuple(MODULES[name] for name in packages)
+        modules = tuple(ENGINE[name] for name in packages)
         environment = environment_without(folder, ROOT, modules, packages)
         for name in ("TRITON_INTERPRET", "MINIKV_KERNELS"):
             environment.pop(name, None)
 
-        def run(*arguments: str) -> str:
+        def run(*arguments: str, fails: int = 0) -> str:
+            """What was printed; with ``fails`` the sentence on standard error, and this exit code."""
             done = subprocess.run(
                 [sys.executable, *arguments], capture_output=True, text=True, env=environment, cwd=tmp_path
             )
-            assert done.returncode == 0, done.stderr[-3000:]
-            return done.stdout
+            assert done.returncode == fails, done.stderr[-3000:]
+            return done.stderr if fails else done.stdout
 
         return run
 
     return start
+
+
+LIGHT = """
+import importlib, json, minikv, pkgutil
+from minikv.errors import MissingPackageError
+
+heavy, told = [], {}
+for module in sorted(each.name for each in pkgutil.walk_packages(minikv.__path__, "minikv.")):
+    try:
+        if module != "minikv.__main__":
+            importlib.import_module(module)
+    except ImportError:
+        heavy.append(module)
+for room in [minikv, *(importlib.import_module("minikv." + room) for room in ROOMS.split())]:
+    for name in room.__all__:
+        try:
+            getattr(room, name)
+        except MissingPackageError as error:
+            told[room.__name__ + "." + name] = [error.text("en"), error.text("zh")]
+print(json.dumps({"heavy": heavy, "told": told}))
+""".replace("ROOMS", repr("plan blocks memory cache kernels models eviction engine course course.widgets"))
+COMPUTES = ("cache", "kernels", "models", "eviction", "memory", "engine", "course.lessons", "course.capstone")
+
+
+def test_the_core_needs_no_torch_and_what_needs_it_says_so_in_one_sentence(without):
+    told = json.loads(without(*ENGINE)("-c", LIGHT))
+    others = {
+        name for name in told["heavy"] if not name.startswith(tuple(f"minikv.{room}." for room in COMPUTES))
+    }
+    # What imports these has said the sentence before.
+    watches = {"minikv.course.widgets.monitor_memory", "minikv.course.widgets.monitor_eviction"}
+    assert others == {"minikv.cli.bench_run", *watches}
+    assert not {name for name in told["heavy"] if name.startswith("minikv.engine.simulate")}
+    for sentences in told["told"].values():
+        assert len(set(sentences)) == 2
+        assert all('pip install "minikv[engine]"' in one and one.count("\n") == 0 for one in sentences)
+    rooms = {name.split(".")[1] for name in told["told"] if name.count(".") == 2}
+    assert rooms == {"memory", "cache", "kernels", "models", "eviction", "engine"}
+    light = {
+        "MiniKVError",
+        "CacheSpec",
+        "MemoryBudget",
+        "plan_memory",
+        "BlockManager",
+        "BlockPool",
+        "SamplingParams",
+    }
+    missing = {name.split(".")[1] for name in told["told"] if name.count(".") == 1}
+    assert missing == set(minikv.__all__) - light - {"__version__", "ownership"}
+
+
+RUNS = [
+    ["plan", "DeepSeek-V3", "--gpu", "H200", "--tp", "8"],
+    ["simulate", "--model", "Qwen3-8B", "--gpu", "H200", "--synthetic", "20"],
+    ["watch", "events.jsonl", "--once"],
+    ["check-log", "vllm.log", "--model", "Llama-3.1-8B", "--tp", "1"],
+    ["lab", "--copy-only", "--folder", "course"],
+]
+
+
+@pytest.mark.parametrize("command", RUNS, ids=lambda command: command[0])
+def test_without_torch_a_command_on_paper_runs(without, tmp_path, command):
+    (tmp_path / "events.jsonl").write_text(lines(RUN))
+    (tmp_path / "vllm.log").write_text(LOG)
+    assert without(*ENGINE)("-m", "minikv", *command)
+
+
+SAYS = [
+    ["generate", "hello", "--events", "new.jsonl", "--profile", "new.json"],
+    ["bench"],
+    ["doctor", "--smoke"],
+]
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("command", SAYS, ids=lambda command: command[0])
+def test_without_torch_a_command_that_computes_says_what_to_install(without, tmp_path, command, lang):
+    said = without(*ENGINE)("-m", "minikv", *command, "--lang", lang, fails=2)
+    assert said == f"minikv: {text('errors.engine_absent', lang, name='torch', wanted='minikv[engine]')}\n"
+    assert not list(tmp_path.glob("new.*"))
+
+
+OBJECTS = """
+from minikv.course import monitor
+from minikv.course.widgets import AllocationWidget, BudgetWidget, GrowthWidget, HeatMapWidget
+from minikv.errors import MissingPackageError
+
+assert "minikv" not in BudgetWidget("en").text()
+print(AllocationWidget("en").text())
+for make in (GrowthWidget, HeatMapWidget, monitor.memory, lambda: monitor.eviction(None)):
+    try:
+        make()
+    except MissingPackageError as error:
+        print(error)
+"""
+
+
+def test_without_torch_a_widget_that_holds_tensors_says_so(without):
+    told = without(*ENGINE)("-c", OBJECTS)
+    assert told.count('pip install "minikv[engine]"') == 5
+
+
+def test_without_torch_the_doctor_says_what_to_install(without):
+    told = without(*ENGINE)
+    code = "import json, sys; from minikv.course.machine import examine\nfor one in examine(): print(one.line('en'))"
+    missing = [line for line in told("-c", code).splitlines() if line.startswith("[MISS]")]
+    assert [line.partition(" ")[2].split()[0] for line in missing] == ["torch", "transformers", "safetensors"]
+    assert all('pip install "minikv[engine]"' in line for line in missing)
+
+
+def test_without_transformers_a_model_says_what_to_install(without):
+    code = "from minikv.models import load\ntry:\n    load('tiny-gqa')\nexcept ImportError as error:\n    print(error)"
+    assert 'transformers, which is not installed: pip install "minikv[engine]"' in without("transformers")(
+        "-c", code
+    )
+
+
+@pytest.mark.parametrize(
+    ("packages", "code"),
+    [
+        ({}, None),
+        ({"torch": "2.13.0+cpu", "transformers": "5.99"}, None),
+        ({"torch": None}, "engine_absent"),
+        ({"transformers": None}, "engine_absent"),
+        ({"torch": "2.7.1"}, "engine_too_old"),
+        ({"transformers": "4.57.0"}, "engine_too_old"),
+    ],
+)
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_lesson_starts_where_the_packages_suffice_and_else_says_what_to_install(
+    monkeypatch, packages, code, lang
+):
+    real = extras.installed
+    monkeypatch.setattr(extras, "installed", lambda name: packages[name] if name in packages else real(name))
+    if code is None:
+        assert callable(start("02", lang=lang).check)
+        return
+    with pytest.raises(MissingPackageError) as refused:
+        start("02", lang=lang)
+    assert refused.value.code == code
+    ((name, found),) = packages.items()
+    for part in ('pip install "minikv[engine]"', name, found or name):
+        assert part in refused.value.text(lang)
 
 
 ROOMS = """

@@ -10,10 +10,10 @@
 plan can beat, ``board.py`` remembers the runs of this machine.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from minikv.course.capstone.plan import MOST_DRAFTS, Plan
+from minikv.extras import on_first_use
 
 if TYPE_CHECKING:
     from minikv.course.capstone.board import Leaderboard, Standing
@@ -52,8 +52,5 @@ __all__ = [
     "tiny_task",
 ]
 
-
-def __getattr__(name: str):
-    if name in _HOME:
-        return getattr(import_module(f"minikv.course.capstone.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'minikv.course.capstone' has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(__name__, _HOME)

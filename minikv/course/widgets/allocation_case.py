@@ -89,7 +89,7 @@ def planned(state: Mapping[str, Any], context: int | None, batch: int | None) ->
 
     The warm-up is cut to the model's positions, and ``context`` too.
     """
-    from minikv.cache.codec import find_codec
+    from minikv.cache import find_codec
     from minikv.cache.layout import paged_layout
 
     tokens = state["warmup_tokens"]

@@ -12,6 +12,7 @@ from typing import Any, cast
 from minikv.course.widgets.base import source
 from minikv.course.widgets.form import FormWidget, select, slider
 from minikv.errors import ArgumentError, MiniKVError, check_count
+from minikv.extras import require_engine
 from minikv.i18n import text
 from minikv.plan import CacheSpec, LayerSpec
 from minikv.plan.pool import sequence_bytes
@@ -179,6 +180,7 @@ class GrowthWidget(FormWidget):
 
 
 def _device(device: Any) -> Any:
+    require_engine()
     import torch
 
     if device is None:

@@ -257,7 +257,7 @@ def _policies(policies: "Mapping[str, str | Policy] | None") -> "dict[str, str |
     if policies is not None:
         check_count("policies", len(policies))
         return dict(policies)
-    from minikv.eviction.policies import POLICIES
+    from minikv.eviction import POLICIES
 
     return {name: name for name in POLICIES}
 
