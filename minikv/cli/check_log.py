@@ -1,11 +1,12 @@
 """``minikv check-log``: does another engine's start-up log agree with its model?"""
 
+import json
 import sys
 from typing import Annotated
 
 import typer
 
-from minikv.cli.options import Lang
+from minikv.cli.options import Json, Lang
 from minikv.errors import ConfigError, user_path
 from minikv.i18n import pick_language
 
@@ -22,6 +23,7 @@ def check_log(
         int | None, typer.Option(help="The longest request, where the log is silent.")
     ] = None,
     pp: Annotated[int | None, typer.Option(help="Pipeline-parallel size, where the log is silent.")] = None,
+    as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
     """Say whether tokens and GiB of a start-up log agree with the model, and what explains a gap."""
@@ -37,7 +39,7 @@ def check_log(
         kv_dtype=kv_dtype,
         max_model_len=max_model_len,
     )
-    print(verdict.report(lang))
+    print(json.dumps(verdict.as_dict(lang), indent=2) if as_json else verdict.report(lang))
     if verdict.status == "contradicts":
         raise typer.Exit(1)
 

@@ -6,26 +6,21 @@ block count lies in all of them. If none does, other setups are tried one change
 that fits is named. What is left is a rank with less memory than the printed one, or a contradiction.
 """
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from minikv.errors import MiniKVError
 from minikv.i18n import text as sentence
 from minikv.plan.spec import CacheSpec
-from minikv.plan.vllm_lines import LogFacts, Refusal
-from minikv.plan.vllm_pool import VllmPool, printed_interval
+from minikv.plan.vllm_fit import Interval, Reason, contradiction, fitting_blocks
+from minikv.plan.vllm_lines import LogFacts
+from minikv.plan.vllm_pool import VllmPool
 from minikv.plan.vllm_setup import Setup, alternatives, readings, setup_pool
 from minikv.units import gib
 
 # Ranks of one engine differ by what else holds their memory; a pool under this share of the printed GiB is
 # too small for that to be the likely reason.
 LEAST_RANK_SHARE = 0.75
-
-Reason = tuple[str, dict[str, Any]]
-Interval = tuple[int, int]  # first and last, both meant
 
 
 @dataclass(frozen=True)
@@ -47,6 +42,33 @@ class LogVerdict:
     predicted_tokens: Interval | None
     needed_bytes: int | None
     reasons: tuple[Reason, ...] = field(default=(), hash=False)
+
+    def as_dict(self, lang: str = "en") -> dict[str, Any]:
+        """The verdict as plain JSON values: sizes are integers of bytes, the sentences stand in ``lang``."""
+        setup, facts = self.setup, self.facts
+        return {
+            "status": self.status,
+            "model": self.model,
+            "tp": setup.tp,
+            "pp": setup.pp,
+            "kv_dtype": setup.kv_dtype,
+            "block_size": setup.block_size,
+            "block_bytes": self.pool.block_bytes,
+            "printed": {
+                "gib": facts.poorest_gib,
+                "tokens": min(facts.tokens, default=None),
+                "blocks": min(facts.blocks, default=None),
+                "concurrency": facts.concurrency,
+                "max_model_len": facts.max_model_len,
+                "refusal": asdict(facts.refusal) if facts.refusal else None,
+            },
+            "predicted_tokens": self.predicted_tokens,
+            "needed_bytes": self.needed_bytes,
+            "reasons": [
+                {"code": key, "values": values, "text": sentence(f"vllm.{key}", lang, **values)}
+                for key, values in self.reasons
+            ],
+        }
 
     def report(self, lang: str = "en") -> str:
         """The verdict as plain sentences in ``lang``, one a line."""
@@ -81,56 +103,8 @@ def judge(facts: LogFacts, model: Any, setup: Setup) -> LogVerdict:
         reason = _override(facts, pool, way) or _poorer_rank(facts, pool, way)
         if reason:
             return _verdict("explained", spec, pool, way, facts, (reason, *notes))
-    verdict = _verdict("contradicts", spec, pool, first, facts, ())
-    return replace(verdict, reasons=(_contradiction(verdict), *notes))
-
-
-def fitting_blocks(pool: VllmPool, setup: Setup, facts: LogFacts, with_gib: bool = True) -> Interval | None:
-    """The block counts, first and last, that agree with everything printed; None where none does."""
-    if facts.refusal:
-        return _fitting_refusal(pool, setup, facts, facts.refusal)
-    ends: list[Interval] = [(0, 2**62)]
-    if with_gib and facts.available_bytes:
-        low, high = facts.available_bytes
-        ends.append((pool.num_blocks(low), pool.num_blocks(high)))
-    if facts.tokens:
-        ends.append(pool.blocks_that_print(min(facts.tokens), **setup.printing))
-    if facts.blocks:
-        ends.append((min(facts.blocks), min(facts.blocks)))
-    for concurrent in _blocks_of_concurrency(pool, setup, facts):
-        first = max(low for low, _ in (*ends, concurrent))
-        last = min(high for _, high in (*ends, concurrent))
-        if first <= last:
-            return first, last
-    return None
-
-
-def _blocks_of_concurrency(pool: VllmPool, setup: Setup, facts: LogFacts) -> Iterator[Interval]:
-    """Block counts for which vLLM prints this concurrency: by whole blocks a request, or by tokens as it once did."""
-    if facts.concurrency is None or setup.max_model_len is None:
-        yield 0, 2**62
-        return
-    a_request = [Fraction(pool.blocks_per_request(setup.max_model_len, setup.batched_tokens))]
-    if len(pool.groups) == 1 and pool.groups[0].block_size:
-        a_request.append(Fraction(setup.max_model_len, pool.groups[0].block_size))
-    printed, half = Fraction(facts.concurrency), Fraction(1, 200)
-    for blocks in a_request:
-        yield math.ceil((printed - half) * blocks), math.floor((printed + half) * blocks)
-
-
-def _fitting_refusal(pool: VllmPool, setup: Setup, facts: LogFacts, refusal: Refusal) -> Interval | None:
-    """The same for an engine that did not start: it prints what one request needs, and the longest that fits."""
-    low, high = printed_interval(refusal.needed_gib)
-    if not low <= pool.needed_bytes(refusal.needed_tokens, setup.batched_tokens) <= high:
-        return None
-    if refusal.estimated_tokens and facts.available_bytes:
-        low, high = facts.available_bytes
-        longest = pool.needed_bytes(refusal.estimated_tokens, setup.batched_tokens)
-        longer = pool.needed_bytes(refusal.estimated_tokens + 1, setup.batched_tokens)
-        if longest > high or longer <= low:
-            return None
-    blocks = pool.blocks_per_request(refusal.needed_tokens, setup.batched_tokens)
-    return blocks, blocks
+    reasons = contradiction(facts, [(way, setup_pool(model, way)[1]) for way in ways])
+    return _verdict("contradicts", spec, pool, first, facts, (*reasons, *notes))
 
 
 def _verdict(
@@ -170,14 +144,14 @@ def _other(key: str, other: Setup, facts: LogFacts, model: Any, pool: VllmPool) 
 def _override(facts: LogFacts, pool: VllmPool, setup: Setup) -> Reason | None:
     if facts.override_blocks is None:
         return None
-    first, last = fitting_blocks(pool, setup, facts, with_gib=False) or (1, 0)
+    first, last = fitting_blocks(pool, setup, facts, without="gib") or (1, 0)
     return ("override", {"blocks": facts.override_blocks}) if first <= facts.override_blocks <= last else None
 
 
 def _poorer_rank(facts: LogFacts, pool: VllmPool, setup: Setup) -> Reason | None:
     """The pool is smaller than the printed GiB allow, because a rank that the log does not show has less."""
     ranks = setup.tp * setup.pp
-    blocks = None if facts.refusal else fitting_blocks(pool, setup, facts, with_gib=False)
+    blocks = None if facts.refusal else fitting_blocks(pool, setup, facts, without="gib")
     if blocks is None or facts.available_bytes is None or len(facts.available_gib) >= ranks:
         return None
     needed, low = blocks[0] * pool.block_bytes, facts.available_bytes[0]
@@ -213,19 +187,3 @@ def _notes(facts: LogFacts, model: Any, setup: Setup) -> tuple[Reason, ...]:
     elif setup.tp > heads > 0:
         notes.append(("replicated", {"tp": setup.tp, "heads": heads, "copies": setup.tp // heads}))
     return tuple(notes)
-
-
-def _contradiction(verdict: LogVerdict) -> Reason:
-    """By how much the printed numbers miss each other."""
-    facts = verdict.facts
-    if facts.refusal:
-        needed = verdict.pool.needed_bytes(facts.refusal.needed_tokens, verdict.setup.batched_tokens)
-        values = {"tokens": facts.refusal.needed_tokens, "needed": gib(needed)}
-        return "needed_differs", values | {"printed": facts.refusal.needed_gib}
-    printed, (first, last) = verdict.printed_tokens or 0, verdict.predicted_tokens or (0, 2**62)
-    if first <= printed <= last:
-        return "numbers_differ", {"concurrency": facts.concurrency or "-"}
-    end = first if printed < first else last
-    percent = 100 * (printed - end) / end if end else math.inf
-    needed_gib = gib(verdict.needed_bytes or 0)
-    return "differs", {"needed": needed_gib, "gib": facts.poorest_gib, "percent": percent}

@@ -174,6 +174,13 @@ def test_check_log_from_a_file_and_from_standard_input(tmp_path):
     assert from_file.returncode == 0, from_file
     assert from_file.stdout == piped.stdout
     assert "66,4" in from_file.stdout
+    told = json.loads(minikv("check-log", "-", *model, "--json", stdin=LOG).stdout)
+    assert (told["status"], told["model"], told["reasons"]) == ("agrees", "Llama-3.1-8B", [])
+    assert told["predicted_tokens"][0] <= told["printed"]["tokens"] == 66_416 <= told["predicted_tokens"][1]
+    wrong = minikv("check-log", "-", *model, "--json", "--lang", "zh", stdin=LOG.replace("8.11", "9.11"))
+    told = json.loads(wrong.stdout)
+    assert (wrong.returncode, told["status"], told["reasons"][0]["code"]) == (1, "contradicts", "gib_misses")
+    assert told["reasons"][0]["text"].startswith("对不上的是")
     assert minikv("check-log", "-", "--model", "Llama-3.1-8B", stdin=b"\x00\xff" * 5000).returncode == 2
 
 

@@ -1,5 +1,6 @@
 """``check_log``: published logs, logs as people paste them, broken logs, and logs that no engine wrote."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -191,6 +192,103 @@ def test_a_refusal_that_does_not_add_up():
     case = CASES["C10"] | {"needed_gib": "25.00"}
     verdict = check_log(log_of(case), model="Llama-4-Scout-17B-16E", tp=8)
     assert (verdict.status, keys(verdict)) == ("contradicts", ["needed_differs"])
+
+
+# One figure falsified, and the sentence that names it.
+
+STARTED = """model='Qwen/Qwen3-8B', dtype=torch.bfloat16, tensor_parallel_size=1, max_seq_len=40960
+Available KV cache memory: 20.00 GiB
+# GPU blocks: 9102, # CPU blocks: 2048
+GPU KV cache size: 145,632 tokens
+Maximum concurrency for 40,960 tokens per request: 3.56x"""
+REFUSED = """model='Qwen/Qwen3-8B', dtype=torch.bfloat16, tensor_parallel_size=1, max_seq_len=40960
+ValueError: To serve at least one request with the models's max seq len (40960), (5.62 GiB KV cache is needed, which
+is larger than the available KV cache memory (4.00 GiB). Based on the available memory, the estimated maximum model
+length is 29120."""
+
+FALSIFIED = [
+    (STARTED, "20.00", "22.00", ["gib_misses"], "20.00"),
+    (STARTED, "20.00", "19.90", ["gib_misses"], "20.00"),
+    (STARTED, "9102", "9202", ["blocks_misses"], "9,102"),
+    (STARTED, "9102", "4600", ["blocks_misses"], "9,102"),
+    (STARTED, "145,632", "150,000", ["tokens_misses"], "145,632"),
+    (STARTED, "145,632", "145,633", ["tokens_misses"], "145,632"),
+    (STARTED, "3.56x", "3.66x", ["concurrency_misses"], "3.56x"),
+    (STARTED, "for 40,960", "for 32,768", ["concurrency_misses"], "4.44x"),
+    (REFUSED, "5.62 GiB", "5.72 GiB", ["needed_differs"], "5.62"),
+    (REFUSED, "4.00 GiB", "6.00 GiB", ["available_misses"], "5.62"),
+    (REFUSED, "4.00 GiB", "3.00 GiB", ["estimate_differs"], "21,8"),
+    (REFUSED, "29120", "50000", ["estimate_differs"], "29,1"),
+    (REFUSED, "29120", "29000", ["estimate_differs"], "29,1"),
+]
+
+
+@pytest.mark.parametrize("log", [STARTED, REFUSED])
+def test_the_logs_that_are_falsified_below_agree_as_they_are(log):
+    assert check_log(log).status == "agrees"
+
+
+@pytest.mark.parametrize(("log", "true", "false", "reasons", "due"), FALSIFIED)
+def test_a_falsified_figure_is_named_with_what_it_should_be(log, true, false, reasons, due):
+    verdict = check_log(log.replace(true, false))
+    assert (verdict.status, keys(verdict)) == ("contradicts", reasons)
+    sentence = verdict.report().splitlines()[-1]
+    assert re.search("[0-9.,]+", false)[0].replace(",", "") in sentence.replace(",", "")
+    assert due in sentence
+    assert verdict.report("zh") != verdict.report()
+
+
+def test_a_refusal_with_room_enough_or_an_impossible_estimate_does_not_say_that_the_needed_gib_differ():
+    """The log of a reader: 5.62 GiB are right, and 4.00 GiB hold no 50,000 tokens."""
+    report = check_log(REFUSED.replace("29120", "50000")).report()
+    assert "50,000 tokens need 6.87 GiB" in report
+    assert "5.62" not in report
+
+
+@pytest.mark.parametrize(
+    "without",
+    ["# GPU blocks: 9102, # CPU blocks: 2048\n", "Maximum concurrency for 40,960 tokens per request: 3.56x"],
+)
+def test_three_figures_are_enough_to_name_one(without):
+    assert keys(check_log(STARTED.replace(without, "").replace("145,632", "150,000"))) == ["tokens_misses"]
+
+
+def test_two_figures_name_each_other():
+    lines = STARTED.splitlines()
+    assert keys(check_log("\n".join([*lines[:2], lines[3].replace("145,632", "150,000")]))) == ["differs"]
+    assert keys(check_log("\n".join([*lines[:3]]).replace("9102", "9999"))) == ["differs"]
+    pair = check_log("\n".join([lines[0], lines[2], lines[4]]).replace("9102", "9999"))
+    assert keys(pair) == ["numbers_differ", "figure_blocks", "figure_concurrency", "no_gib"]
+    assert "9,999 blocks" in pair.report()
+    assert "3.56x for requests of 40,960 tokens takes 9,101-9,126 blocks" in pair.report()
+
+
+def test_where_two_figures_may_be_the_wrong_one_both_are_named_and_no_other():
+    """One block more fits the GiB and the concurrency as well."""
+    verdict = check_log(STARTED.replace("145,632", "145,648"))
+    assert keys(verdict) == ["numbers_differ", "figure_tokens", "figure_blocks"]
+    assert "145,648 tokens are printed for 9,103 blocks" in verdict.report()
+
+
+def test_figures_of_which_no_one_alone_is_wrong_are_all_listed():
+    verdict = check_log(STARTED.replace("145,632", "150,000").replace("9102", "9999"))
+    assert keys(verdict) == [
+        "numbers_differ",
+        "figure_gib",
+        "figure_tokens",
+        "figure_blocks",
+        "figure_concurrency",
+    ]
+
+
+@pytest.mark.parametrize("case", ["H01", "H03", "H05", "C13"])
+def test_a_falsified_figure_of_a_hybrid_model_s_log_is_named(case):
+    case = CASES[case] | {"tokens": CASES[case]["tokens"] * 3 // 2}
+    verdict = check_log(
+        log_of(case), model=case["config"], tp=case["tp"], max_model_len=case.get("max_model_len")
+    )
+    due = ["tokens_misses"] if "concurrency" in case else ["differs"]
+    assert (verdict.status, keys(verdict)[:1]) == ("contradicts", due)
 
 
 @pytest.mark.parametrize(("tp", "note"), [(4, []), (8, []), (16, ["replicated"])])

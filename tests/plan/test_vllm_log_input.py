@@ -215,12 +215,13 @@ def test_every_reason_has_a_sentence_and_every_sentence_is_used():
     table = tomllib.loads((files("minikv") / "messages" / "vllm.toml").read_text(encoding="utf-8"))
     source = "".join(
         (files("minikv.plan") / name).read_text(encoding="utf-8")
-        for name in ("vllm_judge.py", "vllm_setup.py")
+        for name in ("vllm_fit.py", "vllm_judge.py", "vllm_setup.py")
     )
     made = {f"status_{status}" for status in ("agrees", "explained", "contradicts")} | {
         "rule_old",
         "rule_new",
     }
+    made |= {f"figure_{figure}" for figure in ("gib", "tokens", "blocks", "concurrency")}
     for key in table:
         assert key in made or f'"{key}"' in source, key
 
