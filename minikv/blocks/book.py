@@ -8,10 +8,11 @@ import numpy as np
 from minikv.blocks.invariants import check_holders, check_rows, check_sequence
 from minikv.blocks.pool import NULL_BLOCK, BlockPool
 from minikv.blocks.sequence import SequenceState
-from minikv.blocks.stats import ManagerStats, manager_stats
+from minikv.blocks.stats import ManagerStats, facts, manager_stats
 from minikv.blocks.swap import HostBlocks
 from minikv.blocks.tables import BlockTables
 from minikv.errors import ArgumentError, UnknownNameError, check_count
+from minikv.shown import Shown, html_of, one_line, text_of
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,17 @@ class SequenceBook:
     def stats(self) -> ManagerStats:
         """Blocks by state and kind, prefix hits, internal fragmentation."""
         return manager_stats(self.pools, self._tables.owners, self._asked_tokens, self._hit_tokens)
+
+    def shown(self, lang: str = "en") -> Shown:
+        """What ``stats`` says now: blocks by state and kind, slots without a token, prefix hits."""
+        return self.stats().shown(lang)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        pools = [pool.stats() for pool in self.pools]
+        return one_line(type(self).__name__, "", *facts(pools, self.block_size, len(self._sequences)))
 
     def check_invariants(self) -> None:
         """Look at everything; ``BrokenInvariantError`` names a block lost or owned twice. For tests: it is slow."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from minikv.errors import ArgumentError, BrokenInvariantError, OutOfBlocks, check_count
+from minikv.shown import one_line
 
 NULL_BLOCK = -1
 """Stands in a block table where a window has moved on: no block of any pool, and nothing may be read from it."""
@@ -223,6 +224,10 @@ class BlockPool:
     def cached(self) -> list[Content]:
         """The free blocks whose content can still be found, the next to be evicted first."""
         return [Content(block, *self._published[block]) for block in self._cached]
+
+    def __repr__(self) -> str:
+        blocks = f"{self.num_blocks:,} blocks of {self.block_size:,} tokens"
+        return one_line("BlockPool", "", blocks, f"{self.num_used:,} used", f"{self.num_cached:,} cached")
 
     def stats(self) -> PoolStats:
         return PoolStats(

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from minikv.blocks.pool import BlockPool, PoolStats
 from minikv.blocks.sequence import SequenceState
+from minikv.i18n import pick_language, text
+from minikv.shown import Shown, html_of, one_line, text_of
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,36 @@ class ManagerStats:
         used = self.pools[kind].used * self.block_size
         return self.wasted_slots[kind] / used if used else 0.0
 
+    def shown(self, lang: str = "en") -> Shown:
+        """A row for each kind of layer: blocks by state, and slots without a token; then the hit rate."""
+        lang = pick_language(lang)
+        names = ("total", "used", "cached", "empty", "evictions", "wasted", "fragmentation")
+        head = ("", *(_say(f"column_{name}", lang) for name in names))
+        rows = []
+        for kind, pool in enumerate(self.pools):
+            counts = (pool.total, pool.used, pool.cached, pool.free - pool.cached, pool.evictions)
+            figures = [f"{count:,}" for count in (*counts, self.wasted_slots[kind])]
+            rows.append((_say("kind", lang, number=kind), *figures, f"{self.fragmentation(kind):.1%}"))
+        lines = [_say("meaning", lang)]
+        if self.asked_tokens:
+            lines.append(_say("hits", lang, hit=self.hit_tokens, asked=self.asked_tokens, rate=self.hit_rate))
+        title = _say("title", lang, sequences=self.sequences, block_size=self.block_size)
+        return Shown(title, head, rows, range(1, len(head)), lines)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        return one_line(type(self).__name__, "", *facts(self.pools, self.block_size, self.sequences))
+
+
+def facts(pools: Sequence[PoolStats], block_size: int, sequences: int) -> list[str]:
+    """What a ``repr`` says of pools: of one kind its blocks, of several all blocks together."""
+    total, used, cached = (sum(getattr(pool, name) for pool in pools) for name in ("total", "used", "cached"))
+    kinds = [f"{len(pools)} kinds of layers"] if len(pools) > 1 else []
+    blocks = [f"{total:,} blocks of {block_size:,} tokens", f"{used:,} used", f"{cached:,} cached"]
+    return [*kinds, *blocks, f"{sequences:,} sequences"]
+
 
 def wasted_slots(pool: BlockPool, kind: int, sequences: Iterable[SequenceState]) -> int:
     """Slots of used blocks of ``kind`` that hold no token of any sequence."""
@@ -56,3 +89,7 @@ def manager_stats(
         asked_tokens=asked,
         hit_tokens=hit,
     )
+
+
+def _say(key: str, lang: str, **values: Any) -> str:
+    return text(f"blocks.{key}", lang, **values)

@@ -20,10 +20,14 @@ from torch import Tensor
 from minikv.cache.checks import check_tokens
 from minikv.cache.linear_layout import layer_sources, linear_dtype, linear_groups
 from minikv.errors import ArgumentError, MiniKVError, check_count
+from minikv.i18n import pick_language, text
 from minikv.kernels.quantize import cast
 from minikv.memory.arena import Arena, ArenaInUse, arena_bytes
 from minikv.plan.spec import CacheSpec
+from minikv.shown import Shown, html_of, one_line, text_of
+from minikv.units import exact_bytes, format_bytes
 
+ROWS_SHOWN = 16  # rows of the batch in what a notebook shows
 MAX_LENGTH = 2**31 - 1  # ``lengths`` is int32, as kernels take it
 
 
@@ -53,6 +57,26 @@ class LinearUse:
     def wasted_fraction(self) -> float:
         """``wasted_bytes / nbytes``, from 0 to 1."""
         return self.wasted_bytes / self.nbytes
+
+    def shown(self, lang: str = "en") -> Shown:
+        """Two sentences: tokens and slots, and the bytes of both."""
+        lang = pick_language(lang)
+        return Shown(
+            _say("use_title", lang, tokens=self.tokens, slots=self.slots), lines=(self.sentence(lang),)
+        )
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        needed = f"{format_bytes(self.useful_bytes)} of {format_bytes(self.nbytes)} needed"
+        return one_line("LinearUse", "", f"{self.tokens:,} tokens in {self.slots:,} slots", needed)
+
+    def sentence(self, lang: str) -> str:
+        """What is needed of the bytes, and what is reserved in vain."""
+        sizes = {"useful": self.useful_bytes, "size": self.nbytes, "wasted": self.wasted_bytes}
+        written = {name: exact_bytes(size) for name, size in sizes.items()}
+        return _say("use", lang, **written, share=self.wasted_fraction)
 
 
 class LinearKVCache:
@@ -197,6 +221,37 @@ class LinearKVCache:
             useful_bytes=sum(self.spec.bytes_for(length) for length in self._host_lengths),
         )
 
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` has given the memory back."""
+        return not self.tensors
+
+    def shown(self, lang: str = "en") -> Shown:
+        """A row for each of the first rows of the batch, with a bar; then what all of them need and waste."""
+        lang, name = pick_language(lang), type(self).__name__
+        if self.closed:
+            return Shown(_say("closed", lang, kind=name, name=self.spec.name, size=exact_bytes(self.nbytes)))
+        head = [_say(f"column_{each}", lang) for each in ("row", "held", "reserved")]
+        lengths = self._host_lengths[:ROWS_SHOWN]
+        rows = [(f"{row}", f"{held:,}", f"{self.max_seq:,}") for row, held in enumerate(lengths)]
+        values = {"device": str(self.device), "kv_dtype": self.spec.kv_dtype}
+        title = _say("title", lang, kind=name, name=self.spec.name, **values)
+        more = self.batch - len(lengths)
+        lines = [_say("more_rows", lang, count=more)] if more else []
+        lines.append(self.use().sentence(lang))
+        return Shown(title, head, rows, (0, 1, 2), lines, shares=[held / self.max_seq for held in lengths])
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        told = [
+            f"{self.batch:,} rows of {self.max_seq:,} tokens",
+            f"{format_bytes(self.nbytes)} on {self.device}",
+        ]
+        told.append("closed" if self.closed else f"{sum(self._host_lengths):,} tokens held")
+        return one_line("LinearKVCache", self.spec.name, *told)
+
     def close(self) -> None:
         """Give the memory back. Closing again does nothing.
 
@@ -212,7 +267,7 @@ class LinearKVCache:
             raise
 
     def _check_open(self) -> None:
-        if not self.tensors:
+        if self.closed:
             raise ArgumentError("paged_closed")
 
     def _set_lengths(self, lengths: tuple[int, ...]) -> None:
@@ -275,3 +330,7 @@ def whole_numbers(what: str, values: Any) -> tuple[int, ...]:
         if isinstance(number, bool) or not isinstance(number, Integral):  # a NumPy integer is one too
             raise ArgumentError("cache_not_whole", what=what, value=repr(number))
     return tuple(int(number) for number in listed)
+
+
+def _say(key: str, lang: str, **values: Any) -> str:
+    return text(f"cache.{key}", lang, **values)

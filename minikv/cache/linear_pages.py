@@ -56,6 +56,11 @@ class LinearPages(Pages):
         """Give the memory of the linear cache back, as its own ``close`` does."""
         self.linear.close()
 
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` has given the memory back."""
+        return self.linear.closed
+
     def _tensors(self, kind: int) -> Iterable[tuple[Tensor, int]]:
         self.check_kind(kind)
         own = [number for number, layer in enumerate(self.spec.layers) if layer.token_bytes]

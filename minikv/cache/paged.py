@@ -147,8 +147,13 @@ class PagedKVCache(Pages):
             self._hold(lambda part, _: self.arena.renew(part.name))
             raise
 
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` has given the memory back."""
+        return not self._parts
+
     def _check_open(self) -> None:
-        if not self._parts:
+        if self.closed:
             raise ArgumentError("paged_closed")
 
     def _source(self, layer: int) -> int:

@@ -15,9 +15,12 @@ from torch import Tensor
 from minikv.cache.checks import as_indices, check_float, check_pairs, check_range
 from minikv.cache.codec import Codec
 from minikv.errors import ArgumentError, check_count
+from minikv.i18n import pick_language, text
 from minikv.kernels import copy_blocks, gather
 from minikv.plan.pool import BlockKind
 from minikv.plan.spec import CacheSpec
+from minikv.shown import Shown, html_of, one_line, text_of
+from minikv.units import exact_bytes, format_bytes
 
 NULL_BLOCK = -1  # in a table: the window has moved on, and the block was given back
 
@@ -67,6 +70,42 @@ class Pages(ABC):
     @abstractmethod
     def _tensors(self, kind: int) -> Iterable[tuple[Tensor, int]]:
         """The tensors that together hold the blocks of ``kind``, each with the dimension in which the blocks stand."""
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether ``close`` has given the memory back."""
+
+    def shown(self, lang: str = "en") -> Shown:
+        """A row for each kind of layer: its layers, window, blocks, and their bytes."""
+        lang, name = pick_language(lang), type(self).__name__
+        if self.closed:
+            return Shown(_say("closed", lang, kind=name, name=self.spec.name, size=exact_bytes(self.nbytes)))
+        heads = ("layers", "window", "blocks", "tokens", "block_bytes", "bytes")
+        rows = []
+        for number, (kind, blocks) in enumerate(zip(self.kinds, self.num_blocks, strict=True)):
+            window, each = kind.layer.window, kind.block_bytes(self.block_size)
+            seen = _say("window_none", lang) if window is None else f"{window:,}"
+            figures = (blocks, blocks * self.block_size, each, blocks * each)
+            row = [_say("kind", lang, number=number), f"{kind.count:,}", seen]
+            rows.append([*row, *(f"{figure:,}" for figure in figures)])
+        head = ["", *(_say(f"column_{each}", lang) for each in heads)]
+        values = {"device": str(self.device), "kv_dtype": self.codec.name}
+        title = _say("title", lang, kind=name, name=self.spec.name, **values)
+        size = _say("blocks", lang, block_size=self.block_size, size=exact_bytes(self.nbytes))
+        return Shown(title, head, rows, range(1, len(head)), (size,))
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        blocks = " + ".join(f"{count:,}" for count in self.num_blocks)
+        told = [
+            f"{blocks} blocks of {self.block_size:,} tokens",
+            f"{format_bytes(self.nbytes)} on {self.device}",
+        ]
+        told.append("closed" if self.closed else f"KV in {self.codec.name}")
+        return one_line(type(self).__name__, self.spec.name, *told)
 
     def kind_of(self, layer: int) -> int:
         """Whose block tables the layer takes: an index into ``kinds`` and ``num_blocks``."""
@@ -141,3 +180,7 @@ class Pages(ABC):
 def _check_one_dimension(what: str, indices: Tensor) -> None:
     if indices.dim() != 1:
         raise ArgumentError("cache_shape", what=what, shape=list(indices.shape), expected="[n]")
+
+
+def _say(key: str, lang: str, **values: Any) -> str:
+    return text(f"cache.{key}", lang, **values)

@@ -30,10 +30,11 @@ from minikv.engine.prompts import Asked, Prompt, Prompts, read_all, read_one
 from minikv.engine.record import Inbox
 from minikv.engine.sampling_params import SamplingParams
 from minikv.engine.turns import Turns
-from minikv.engine.view import EngineView, view_of
+from minikv.engine.view import EngineView, llm_line, shown_llm, view_of
 from minikv.errors import ArgumentError, check_count
 from minikv.keywords import no_attribute, own_keywords
 from minikv.plan.preemption import TransferRates
+from minikv.shown import Shown, html_of, text_of
 
 if TYPE_CHECKING:
     from minikv.engine.memory_report import MemoryReport
@@ -165,6 +166,27 @@ class LLM:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._closed
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """``steps`` computed, tokens ``generated`` and requests ``finished`` so far."""
+        core = self._core
+        return {"steps": core.steps, "generated": core.generated, "finished": core.finished}
+
+    def shown(self, lang: str = "en") -> Shown:
+        """The cache, how much of it is held, who runs and waits, and the limits of a step."""
+        return shown_llm(self, lang)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        return llm_line(self)
 
     @property
     def has_work(self) -> bool:

@@ -3,11 +3,18 @@
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from minikv.blocks.pool import PoolStats
 from minikv.engine.scheduler import Scheduler
 from minikv.engine.sequence import Sequence, SequenceId, State
 from minikv.errors import ArgumentError
+from minikv.i18n import pick_language, text
+from minikv.shown import Shown, one_line
+from minikv.units import format_bytes
+
+if TYPE_CHECKING:
+    from minikv.engine.llm import LLM
 
 
 @dataclass(frozen=True)
@@ -87,3 +94,50 @@ def _not_ended(scheduler: Scheduler, seq_ids: Iterable[SequenceId]) -> Iterator[
     for seq_id in seq_ids:
         with suppress(ArgumentError):
             yield scheduler.sequence(seq_id)
+
+
+def shown_llm(llm: "LLM", lang: str) -> Shown:
+    """The cache, who holds how much of it, and the limits of a step. Another thread's step is not waited for."""
+    lang, cache, scheduler = pick_language(lang), llm.cache, llm.scheduler
+    name, blocks = cache.spec.name, cache.num_blocks
+    if llm.closed:
+        return Shown(_say("closed", lang, name=name))
+    pools = [pool.stats() for pool in llm.manager.pools]
+    tokens = blocks[0] * cache.block_size
+    rows = [
+        ("cache", "linear" if llm.allocation is None else "paged", _say("cache", lang)),
+        ("kv_bytes", format_bytes(cache.nbytes), _say("kv", lang, kv_dtype=cache.codec.name)),
+        ("num_blocks", _sum(blocks), _say("blocks", lang, block_size=cache.block_size, tokens=tokens)),
+        ("used", _sum(pool.used for pool in pools), _say("used", lang)),
+        ("cached", _sum(pool.cached for pool in pools), _say("cached", lang)),
+    ]
+    figures = {
+        "running": scheduler.num_running,
+        "waiting": scheduler.num_waiting,
+        "max_num_seqs": scheduler.max_num_seqs,
+        "max_batched_tokens": scheduler.max_batched_tokens,
+        "max_model_len": scheduler.max_model_len,
+        **llm.totals,
+    }
+    rows += [(key, f"{value:,}", _say(key, lang)) for key, value in figures.items() if value is not None]
+    title = _say("title", lang, name=name, device=str(cache.device), tp=cache.spec.tp)
+    return Shown(title, rows=rows, right=(1,))
+
+
+def llm_line(llm: "LLM") -> str:
+    """``<LLM tiny-gqa on cpu: 64 blocks of 16 tokens, 1.00 MiB, 2 running, 0 waiting>``."""
+    cache, scheduler = llm.cache, llm.scheduler
+    if llm.closed:
+        return one_line("LLM", cache.spec.name, "closed")
+    blocks = f"{_sum(cache.num_blocks)} blocks of {cache.block_size:,} tokens"
+    who = f"{scheduler.num_running:,} running", f"{scheduler.num_waiting:,} waiting"
+    return one_line("LLM", f"{cache.spec.name} on {cache.device}", blocks, format_bytes(cache.nbytes), *who)
+
+
+def _sum(counts: Iterable[int]) -> str:
+    """Each kind's count: "64", or "64 + 12"."""
+    return " + ".join(f"{count:,}" for count in counts)
+
+
+def _say(key: str, lang: str, **values: Any) -> str:
+    return text(f"engine.llm_{key}", lang, **values)
