@@ -1,8 +1,9 @@
 """The notebooks that ship with the package, and how they come to a reader's folder.
 
 In a wheel they lie beside this file; in a checkout they lie at its root. A file is overwritten only where its
-content is one that minikv itself wrote. A notebook that the reader has changed stays, and the newer one is
-written beside it as ``NAME.new.ipynb``; where the reader works in that too, as ``NAME.new2.ipynb``, and so on.
+cells are those that minikv itself wrote: Jupyter changes a file that was only opened, and its outputs are no work. A
+notebook that the reader has changed stays, and the newer one is written beside it as ``NAME.new.ipynb``; where the
+reader works in that too, as ``NAME.new2.ipynb``, and so on.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ from itertools import count
 from pathlib import Path
 
 FOLDERS = ("notebooks", "exercises", "solutions")
-LEDGER = ".minikv.json"  # what minikv itself wrote there: {relative path: sha256}
+LEDGER = ".minikv.json"  # what minikv itself wrote there: {relative path: ``Marks`` as text}
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,24 @@ class Yours:
 
 
 @dataclass(frozen=True)
+class Marks:
+    """What a notebook is known by: the SHA-256 of its ``file``, and of its ``cells`` ("" where these are not known)."""
+
+    file: str
+    cells: str = ""
+
+    @classmethod
+    def of(cls, content: bytes) -> "Marks":
+        return cls(_digest(content), _digest_of_cells(content))
+
+    def same(self, other: "Marks | None") -> bool:
+        """Whether both have the same file, or the same cells."""
+        return other is not None and (self.file == other.file or self.cells == other.cells != "")
+
+
+@dataclass(frozen=True)
 class CopyReport:
-    """``new`` notebooks written, ``kept`` that were already as shipped, ``yours`` changed by the reader and left."""
+    """``new`` notebooks written, ``kept`` that have the cells of the shipped ones, ``yours`` the changed ones, left alone."""
 
     new: int
     kept: int
@@ -56,34 +73,39 @@ def copy_course(target: Path) -> CopyReport:
     ledger = _read_ledger(target)
     for relative in shipped_notebooks():
         content = (root / relative).read_bytes()
-        digest, name = _digest(content), relative.as_posix()
-        there = _digest_there(target / name)
-        if there == digest:
+        marks, name = Marks.of(content), relative.as_posix()
+        there, written = _marks_there(target / name), ledger.get(name)
+        unopened = there is not None and written is not None and there.file == written.file != marks.file
+        if there is None or unopened:
+            _write(target / name, content)
+            new += 1
+        elif there.same(marks):
             kept += 1
-        elif there is None or there == ledger.get(name):
+        elif there.same(written):
             _write(target / name, content)
             new += 1
         else:
             # The ledger holds what was last offered: the same version is not offered twice.
-            offered = ledger.get(name) == digest
-            yours.append(Yours(name, None if offered else _write_beside(target, name, content, ledger)))
-        ledger[name] = digest
+            beside = None if marks.same(written) else _write_beside(target, name, content, ledger)
+            yours.append(Yours(name, beside))
+        ledger[name] = marks
     # Last: after an interruption the old ledger makes minikv take its own files for the reader's, not the reverse.
-    _write(target / LEDGER, json.dumps(ledger, indent=1, sort_keys=True).encode())
+    lines = {name: f"{marks.file} {marks.cells}".strip() for name, marks in ledger.items()}
+    _write(target / LEDGER, json.dumps(lines, indent=1, sort_keys=True).encode())
     return CopyReport(new, kept, tuple(yours))
 
 
-def _write_beside(target: Path, name: str, content: bytes, ledger: dict[str, str]) -> str:
+def _write_beside(target: Path, name: str, content: bytes, ledger: dict[str, Marks]) -> str:
     """Put ``content`` under the first name beside ``name`` that holds no work of the reader's."""
-    digest = _digest(content)
+    marks = Marks.of(content)
     for beside in _names_beside(name):
-        there = _digest_there(target / beside)
-        if there == digest:
+        there = _marks_there(target / beside)
+        if there is not None and there.same(marks):
             break
-        if there is None or there == ledger.get(beside):
+        if there is None or there.same(ledger.get(beside)):
             _write(target / beside, content)
             break
-    ledger[beside] = digest
+    ledger[beside] = marks
     return beside
 
 
@@ -98,9 +120,21 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _digest_there(place: Path) -> str | None:
-    """The digest of the file at ``place``, None where there is none."""
-    return _digest(place.read_bytes()) if place.exists() else None
+def _digest_of_cells(content: bytes) -> str:
+    """The digest of what a reader can write: the kind and the source of each cell. "" where it is no notebook.
+
+    A cell without text counts for nothing: JupyterLab adds one where the last cell is run.
+    """
+    try:
+        cells = [(str(cell["cell_type"]), "".join(cell["source"])) for cell in json.loads(content)["cells"]]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
+    return _digest(json.dumps([cell for cell in cells if cell[1].strip()]).encode())
+
+
+def _marks_there(place: Path) -> Marks | None:
+    """The marks of the file at ``place``, None where there is none."""
+    return Marks.of(place.read_bytes()) if place.exists() else None
 
 
 def _write(place: Path, content: bytes) -> None:
@@ -114,10 +148,16 @@ def _write(place: Path, content: bytes) -> None:
         half.unlink(missing_ok=True)
 
 
-def _read_ledger(target: Path) -> dict[str, str]:
-    """What an earlier copy wrote. A damaged ledger counts as none: then every changed file is the reader's."""
+def _read_ledger(target: Path) -> dict[str, Marks]:
+    """What an earlier copy wrote. A damaged ledger counts as none: then every changed file is the reader's.
+
+    A ledger of the first versions has the digest of the file alone.
+    """
     try:
         loaded = json.loads((target / LEDGER).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return loaded if isinstance(loaded, dict) else {}
+    if not isinstance(loaded, dict):
+        return {}
+    words = {name: value.split() for name, value in loaded.items() if isinstance(value, str)}
+    return {name: Marks(*each) for name, each in words.items() if len(each) in (1, 2)}

@@ -135,3 +135,120 @@ def test_the_ledger_is_written_last(course, monkeypatch):
     course.copy("v1")
     assert written[-1] == LEDGER
     assert len(written) == 3
+
+
+class Lesson:
+    """A notebook of one lesson: what the course ships in each version, and what Jupyter and a reader do to a copy."""
+
+    def __init__(self, course):
+        self.course, self.path = course, course.target / NAME
+
+    def ship(self, version: str, output: str = "out") -> shipped.CopyReport:
+        cells = [
+            {"cell_type": "markdown", "id": "a", "metadata": {}, "source": [f"# {version}\n", "words"]},
+            {"cell_type": "code", "id": "b", "metadata": {}, "execution_count": 1, "source": ["1 + 1"]},
+        ]
+        cells[1]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": [output]}]
+        (self.course.root / NAME).parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+        (self.course.root / NAME).write_text(text)
+        return copy_course(self.course.target)
+
+    @property
+    def notebook(self):
+        return json.loads(self.path.read_text())
+
+    def change(self, step):
+        notebook = self.notebook
+        step(notebook)
+        self.path.write_text(json.dumps(notebook, indent=1))
+
+    def open(self):
+        def saved(notebook):
+            notebook["metadata"]["language_info"] = {"name": "python", "version": "3.12.1"}
+            for cell in notebook["cells"]:
+                cell["source"] = "".join(cell["source"])
+
+        self.change(saved)
+
+    def run(self):
+        def ran(notebook):
+            notebook["cells"][1] |= {"execution_count": 7, "outputs": []}
+            empty = {"cell_type": "code", "id": "c", "metadata": {}, "outputs": [], "source": []}
+            notebook["cells"].append(empty | {"execution_count": None})
+
+        self.change(ran)
+
+    def edit(self):
+        self.change(lambda notebook: notebook["cells"][1].update(source="1 + 2"))
+
+    def age(self):
+        """The ledger as the first versions wrote it."""
+        ledger = json.loads(self.course.read(LEDGER))
+        self.course.write(LEDGER, json.dumps({name: words.split()[0] for name, words in ledger.items()}))
+
+
+@pytest.fixture
+def lesson(course):
+    return Lesson(course)
+
+
+@pytest.mark.parametrize("steps", [["open"], ["run"], ["open", "run"]], ids="+".join)
+def test_a_lesson_that_was_only_opened_or_run_is_no_work(lesson, steps):
+    lesson.ship("v1")
+    for step in steps:
+        getattr(lesson, step)()
+    before = lesson.path.read_text()
+    assert lesson.ship("v1") == shipped.CopyReport(0, 1, ())
+    assert lesson.path.read_text() == before, "its outputs stay"
+    assert lesson.ship("v1", output="a rebuilt one") == shipped.CopyReport(0, 1, ())
+    assert lesson.path.read_text() == before
+    assert lesson.ship("v2") == shipped.CopyReport(1, 0, ())
+    assert lesson.notebook["cells"][0]["source"][0] == "# v2\n"
+    assert set(lesson.course.contents()) == {NAME}
+
+
+def test_a_lesson_that_nobody_has_opened_follows_its_outputs_too(lesson):
+    lesson.ship("v1")
+    assert lesson.ship("v1", output="a rebuilt one") == shipped.CopyReport(1, 0, ())
+    assert lesson.notebook["cells"][1]["outputs"][0]["text"] == ["a rebuilt one"]
+
+
+@pytest.mark.parametrize("aged", [False, True])
+@pytest.mark.parametrize(
+    "step",
+    [
+        Lesson.edit,
+        lambda lesson: lesson.change(lambda notebook: notebook["cells"].reverse()),
+        lambda lesson: lesson.change(lambda notebook: notebook["cells"].pop()),
+        lambda lesson: lesson.change(lambda notebook: notebook["cells"][1].update(cell_type="raw")),
+        lambda lesson: lesson.change(lambda notebook: notebook["cells"].append(notebook["cells"][0])),
+        lambda lesson: lesson.path.write_text(""),
+        lambda lesson: lesson.path.write_text("[" * 100_000),
+        lambda lesson: lesson.path.write_bytes(b"\xff"),
+        lambda lesson: lesson.path.write_text('{"cells": 7}'),
+    ],
+)
+def test_every_change_of_a_cell_is_work(lesson, step, aged):
+    lesson.ship("v1")
+    lesson.open()
+    step(lesson)
+    before = lesson.path.read_bytes()
+    if aged:
+        lesson.age()
+    assert lesson.ship("v1").yours == (Yours(NAME, None),)
+    assert lesson.ship("v2").yours == (Yours(NAME, beside()),)
+    assert lesson.path.read_bytes() == before
+
+
+def test_the_record_of_an_older_version_is_understood(lesson):
+    lesson.ship("v1")
+    lesson.age()
+    assert lesson.ship("v2") == shipped.CopyReport(1, 0, ()), "nobody touched it"
+    lesson.open()
+    lesson.age()
+    assert lesson.ship("v2") == shipped.CopyReport(0, 1, ()), "the cells are those that are shipped now"
+    assert lesson.ship("v3") == shipped.CopyReport(1, 0, ()), "and that is remembered"
+    lesson.open()
+    lesson.age()
+    assert lesson.ship("v4").yours == (Yours(NAME, beside()),), "nothing says which cells v3 had: better kept"
