@@ -44,7 +44,7 @@ class Marks:
 
 @dataclass(frozen=True)
 class CopyReport:
-    """``new`` notebooks written, ``kept`` that have the cells of the shipped ones, ``yours`` the changed ones, left alone."""
+    """``new`` notebooks written, ``kept`` with the cells of the shipped ones, ``yours`` that the reader has changed."""
 
     new: int
     kept: int
