@@ -16,6 +16,7 @@ from minikv.course.progress_table import LessonProgress, by_lesson, unknown_task
 from minikv.errors import ArgumentError, ConfigError, user_path
 from minikv.i18n import pick_language, text
 
+MOST_NAMED = 10  # tasks that this version does not have
 FINE = {"solved": "✓", "tried": "~", "open": "·"}
 PLAIN = {"solved": "+", "tried": "~", "open": "-"}
 
@@ -76,6 +77,8 @@ def _import(file: ProgressFile, source: Path, lang: str) -> str:
     if content is None:
         raise ConfigError("progress_no_file", path=str(source))
     theirs = parse_progress(content, str(source))
+    strangers = unknown_tasks(theirs, by_lesson(theirs, lang))
+    theirs = Progress({task: theirs.tasks[task] for task in theirs.tasks.keys() - set(strangers)})
     before: set[str] = set()
 
     def step(mine: Progress) -> Progress:
@@ -85,6 +88,8 @@ def _import(file: ProgressFile, source: Path, lang: str) -> str:
     after, aside = file.change(step)
     counts = {"new": len(after.solved - before), "solved": len(after.solved)}
     lines = [_say("imported", lang, path=source, **counts)]
+    if strangers:
+        lines.append(_say("left_out", lang, count=len(strangers), tasks=_some(strangers)))
     if aside is not None:
         lines.insert(0, text("progress.set_aside", lang, path=file.path, aside=aside))
     return "\n".join(lines)
@@ -133,8 +138,13 @@ def _show(path: Path, now: Progress, lang: str) -> None:
     console.print(_say("legend", lang, **marks), soft_wrap=True)
     unknown = unknown_tasks(now, lessons)
     if unknown:
-        console.print(_say("unknown", lang, count=len(unknown), tasks=", ".join(unknown)), soft_wrap=True)
+        console.print(_say("unknown", lang, count=len(unknown), tasks=_some(unknown)), soft_wrap=True)
     console.print(_say("kept", lang, path=path, variable=VARIABLE), soft_wrap=True)
+
+
+def _some(tasks: list[str]) -> str:
+    """As many as a line holds."""
+    return ", ".join(tasks[:MOST_NAMED]) + (", …" if len(tasks) > MOST_NAMED else "")
 
 
 def _row(lesson: LessonProgress, marks: dict[str, str], lang: str) -> list[str]:

@@ -5,6 +5,7 @@ between two notebooks and a reader never sees half a file. A damaged file is kep
 """
 
 import os
+import stat
 import sys
 import tempfile
 import time
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, Generic, TypeVar
 
 from minikv.errors import ConfigError
+from minikv.units import format_bytes
 
 OFF = "off"
+MOST_BYTES = 2**24  # of a file that is read: the whole course solved takes 20 KiB
 WAIT_S = 2.0  # for another notebook's lock, which is held for a millisecond
 _POLL_S = 0.005
 
@@ -123,13 +126,25 @@ class KeptFile(Generic[T]):
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """All of the file, None where there is none. Raises ``ConfigError`` where it cannot be read."""
+    """All of the file, None where there is none.
+
+    Raises ``ConfigError`` where it cannot be read, is a device or a pipe, or has more than ``MOST_BYTES``.
+    """
+    content = b""
     try:
-        return path.read_bytes()
+        endless = not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
+        if not endless:
+            with path.open("rb") as file:
+                content = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:  # a path with a null character is a ValueError
         raise ConfigError("unreadable_file", path=str(path), reason=_reason(error)) from error
+    if endless:
+        raise ConfigError("no_regular_file", path=str(path))
+    if len(content) > MOST_BYTES:
+        raise ConfigError("file_too_large", path=str(path), most=format_bytes(MOST_BYTES))
+    return content
 
 
 def write_whole(path: Path, content: str) -> None:

@@ -1,6 +1,8 @@
 """``minikv progress``: the table, JSON, and records that go from one machine to another."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +105,41 @@ def test_what_is_no_export_is_refused_by_name(content, file, terminal, tmp_path)
     assert file.path.read_bytes() == before
     assert is_one_sentence(terminal("progress", "--import", str(tmp_path / "absent.json")))
     assert is_one_sentence(terminal("progress", "--import", str(tmp_path)))
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_what_has_no_end_is_not_read(lang, file, terminal, tmp_path):
+    solve(file, "02.1")
+    before = file.path.read_bytes()
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "huge").open("wb") as huge:
+        huge.truncate(2**40)  # takes no room on the disk
+    places = [tmp_path / "pipe", tmp_path / "huge", Path("/dev/zero"), Path("/dev/stdin")]
+    for place in places:
+        if place.exists():
+            done = terminal("progress", "--import", str(place), "--lang", lang)
+            assert is_one_sentence(done), done
+            assert str(place) in done.err
+    assert is_one_sentence(terminal("progress", "--export", str(tmp_path / "pipe"), "--lang", lang))
+    assert file.path.read_bytes() == before
+
+
+def test_tasks_that_nobody_has_are_not_taken_in(file, terminal, tmp_path):
+    strangers = [f"X{number:03}.{task}" for number in range(100) for task in range(100)]
+    there = Progress().after("02.1", True, 0).after("A.1", False, 0)
+    tasks = there.tasks | dict.fromkeys(strangers, there.tasks["02.1"])
+    (tmp_path / "export.json").write_text(Progress(tasks).as_json())
+    done = terminal("progress", "--import", str(tmp_path / "export.json"))
+    assert done.code == 0
+    assert "1 exercises newly solved, 1 solved" in done.out
+    assert "10000" in done.out
+    assert "X000.0, X000.1" in done.out
+    assert len(done.out) < 500
+    assert file.read() == there
+    file.path.write_text(Progress(tasks).as_json())  # of an earlier version, which took in all
+    done = terminal("progress")
+    assert done.code == 0
+    assert len(done.out) < 10_000
 
 
 def test_reset_asks_first(file, terminal):
