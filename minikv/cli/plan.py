@@ -2,13 +2,18 @@
 
 import json
 import math
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from minikv.cli.options import Json, Lang, size
-from minikv.errors import ArgumentError
-from minikv.i18n import pick_language
+from minikv.errors import ArgumentError, check_count
+from minikv.i18n import pick_language, text
+
+if TYPE_CHECKING:
+    from minikv.plan.budget import MemoryBudget
+    from minikv.plan.spec import CacheSpec
 
 
 def plan(
@@ -35,6 +40,12 @@ def plan(
     workspace_bytes: Annotated[
         str | None, typer.Option(help="Libraries' scratch memory (assumed 512MiB).")
     ] = None,
+    weight_dtype: Annotated[
+        str | None, typer.Option(help="Count the weights in bf16, fp16, fp32, fp8, int8, int4 or nvfp4.")
+    ] = None,
+    model_type: Annotated[
+        str | None, typer.Option(help="The architecture, such as llama, where the config does not say it.")
+    ] = None,
     layout: Annotated[
         str, typer.Option(help="hf, hf-expanded (MLA before transformers 5.15) or vllm.")
     ] = "hf",
@@ -49,7 +60,10 @@ def plan(
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
-    """Plan a GPU's memory for a model: weights, activations, KV cache, blocks, tokens, sequences."""
+    """Plan a GPU's memory for a model: weights, activations, KV cache, blocks, tokens, sequences.
+
+    Without a GPU: what a token of the cache costs, and the bytes of --context and --batch.
+    """
     from minikv.cli import plan_view
 
     lang = pick_language(lang)
@@ -58,13 +72,32 @@ def plan(
         return
     if config is None:
         raise ArgumentError("no_config")
-    if explain:
+    source: Any = config
+    if model_type is not None:
+        from minikv.plan.config import with_model_type
+
+        source = with_model_type(config, model_type)
+    cache = {"tp": tp, "kv_dtype": kv_dtype, "layout": layout, "encoder_tokens": encoder_tokens}
+    needs_gpu = {
+        "--utilization": utilization != 0.9, "--block-size": block_size != 16, "--chunk": chunk != 8192,
+        "--weight-bytes": weight_bytes, "--weight-dtype": weight_dtype, "--table": table,
+        "--cuda-context-bytes": cuda_context_bytes, "--workspace-bytes": workspace_bytes,
+    }  # fmt: skip
+    if explain or (gpu is None and gpu_bytes is None):
         from minikv.plan import CacheSpec
 
-        spec = CacheSpec.from_config(
-            config, tp=tp, kv_dtype=kv_dtype, layout=layout, encoder_tokens=encoder_tokens
-        )
-        print(spec.explain(lang))
+        spec = CacheSpec.from_config(source, **cache)
+        asked = [option for option, given in needs_gpu.items() if given]
+        if explain:
+            print(spec.explain(lang))
+        elif asked:
+            raise ArgumentError("plan_needs_gpu", asked=", ".join(asked))
+        else:
+            load = _load(spec, context, batch)
+            if as_json:
+                print(json.dumps(spec_dict(spec, lang) | load, indent=2))
+            else:
+                plan_view.show_spec(spec, load, lang)
         return
     from minikv.plan import plan_memory
 
@@ -73,19 +106,17 @@ def plan(
         "workspace_bytes": size("--workspace-bytes", workspace_bytes),
     }
     budget = plan_memory(
-        config,
+        source,
         gpu=gpu,
         gpu_bytes=size("--gpu-bytes", gpu_bytes),
-        tp=tp,
         context=context,
         batch=batch,
-        kv_dtype=kv_dtype,
         utilization=utilization,
         block_size=block_size,
         chunk=chunk,
         weight_bytes=size("--weight-bytes", weight_bytes),
-        layout=layout,
-        encoder_tokens=encoder_tokens,
+        weight_dtype=weight_dtype,
+        **cache,
         **{name: value for name, value in assumed.items() if value is not None},
     )
     if table:
@@ -96,17 +127,46 @@ def plan(
         plan_view.show_budget(budget, lang)
 
 
-def as_dict(budget: Any, lang: str = "en") -> dict[str, Any]:
-    """The budget as plain JSON values; sizes are integers of bytes, None stands for "no limit"."""
-    spec = budget.spec
-    most = budget.max_context()
+def _load(spec: "CacheSpec", context: int | None, batch: int) -> dict[str, int]:
+    """What --context and --batch ask for, and its bytes in the cache; {} where neither is given."""
+    from minikv.plan.budget import find_context
+
+    check_count("batch", batch)
+    if context is not None:
+        check_count("context", context)
+    elif batch == 1:
+        return {}
+    length = find_context(spec, context)
+    return {"context": length, "batch": batch, "cache_bytes": spec.bytes_for(length, batch)}
+
+
+def spec_dict(spec: "CacheSpec", lang: str = "en") -> dict[str, Any]:
+    """The cost of the cache as plain JSON values; sizes are integers of bytes."""
+    from minikv.plan.explain import countable
+
+    layers = [
+        {"count": count, "token_bytes": kind.token_bytes, **asdict(kind)} for kind, count in countable(spec)
+    ]
     return {
         "model": spec.name,
         "model_type": spec.model_type,
-        "gpu": budget.gpu.name if budget.gpu else None,
         "tp": spec.tp,
         "kv_dtype": spec.kv_dtype,
         "layout": spec.layout,
+        "token_bytes": spec.slope(0),
+        "state_bytes": spec.constant_state_bytes,
+        "window": spec.window,
+        "max_positions": spec.max_positions,
+        "layers": layers,
+        "assumptions": [text(f"plan.{key}", lang, **values) for key, values in spec.assumptions],
+    }
+
+
+def as_dict(budget: "MemoryBudget", lang: str = "en") -> dict[str, Any]:
+    """The budget as plain JSON values; sizes are integers of bytes, None stands for "no limit"."""
+    most = budget.max_context()
+    return spec_dict(budget.spec) | {
+        "gpu": budget.gpu.name if budget.gpu else None,
         "total_bytes": budget.total_bytes,
         "utilization": budget.utilization,
         "parts": budget.parts(),
@@ -118,9 +178,6 @@ def as_dict(budget: Any, lang: str = "en") -> dict[str, Any]:
         "chunk": budget.chunk,
         "block_size": budget.block_size,
         "block_bytes": budget.block_bytes,
-        "token_bytes": spec.slope(0),
-        "state_bytes": spec.constant_state_bytes,
-        "window": spec.window,
         "num_blocks": budget.num_blocks,
         "max_tokens": budget.max_tokens,
         "context": budget.context,
@@ -129,6 +186,5 @@ def as_dict(budget: Any, lang: str = "en") -> dict[str, Any]:
         "fits": budget.fits,
         "max_batch": budget.max_batch(),
         "max_context": None if most == math.inf else most,
-        "max_positions": spec.max_positions,
         "assumptions": budget.assumptions(lang),
     }

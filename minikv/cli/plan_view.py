@@ -1,6 +1,7 @@
 """How ``minikv plan`` looks on a terminal. Every number comes from the budget; GiB stand beside exact bytes."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -11,9 +12,10 @@ from minikv.cli.terminal import can_print, make_console
 from minikv.i18n import text
 from minikv.plan.budget import MemoryBudget
 from minikv.plan.report import budget_title
+from minikv.plan.spec import CacheSpec
 from minikv.plan.tables import context_rows, sharing_rows
 from minikv.shown import Shown
-from minikv.units import gib
+from minikv.units import exact_bytes, gib
 
 BAR_WIDTHS = (24, 16, 8, 0)  # characters of a bar for the whole GPU: the first that fits the terminal
 
@@ -52,6 +54,18 @@ def _parts_table(shown: Shown, bar_width: int, letter: str) -> Table:
         whole = row is shown.rows[-1]
         table.add_row(*row, *([bar] if bar_width else []), style="bold" if whole else None)
     return table
+
+
+def show_spec(spec: CacheSpec, load: Mapping[str, int], lang: str) -> None:
+    """What ``spec.text(lang)`` says, then the bytes of the ``load``: "context", "batch" and "cache_bytes"; {}: none."""
+    title, *lines = spec.text(lang).splitlines()
+    console = make_console()
+    console.print(title, style="bold", soft_wrap=True)
+    print("\n".join(lines))
+    if load:
+        values = {**load, "size": exact_bytes(load["cache_bytes"])}
+        console.print(_say("plan_load", lang, **values), style="bold", soft_wrap=True)
+    console.print(_say("plan_no_gpu", lang), style="dim", soft_wrap=True)
 
 
 def show_table(budget: MemoryBudget, lang: str, *, as_json: bool) -> None:

@@ -196,6 +196,7 @@ def plan_memory(
     block_size: int = 16,
     chunk: int = 8192,
     weight_bytes: int | None = None,
+    weight_dtype: str | None = None,
     cuda_context_bytes: int = CUDA_CONTEXT_BYTES,
     workspace_bytes: int = WORKSPACE_BYTES,
     layout: str = "hf",
@@ -207,11 +208,13 @@ def plan_memory(
     figure that torch would see. ``chunk`` is the most tokens that one forward prefills, ``utilization`` the
     share of the GPU that the engine may use. ``context`` is tokens a sequence, prompt and answer together; None
     is 4,096 or all of the model's positions where it has fewer. ``weight_bytes`` is one rank's, for models whose
-    shapes are not known. The other arguments are those of ``CacheSpec.from_config``.
+    shapes are not known; ``weight_dtype`` ("bf16", "fp8", "int8", "int4", …) counts them by shapes in that dtype, not
+    in the checkpoint's. The other arguments are those of ``CacheSpec.from_config``.
 
     Raises ``ConfigError``, ``UnknownNameError``, ``ArgumentError``, and ``DoesNotFitError`` where no block is
     left for the cache, with every term.
     """
+    reader = read_config(config)  # a wrong name is said before anything else
     counts = {"batch": batch, "block_size": block_size, "chunk": chunk}
     if context is not None:
         counts["context"] = context
@@ -224,14 +227,11 @@ def plan_memory(
     spec = CacheSpec.from_config(
         config, tp=tp, kv_dtype=kv_dtype, layout=layout, encoder_tokens=encoder_tokens
     )
-    context = context or min(DEFAULT_CONTEXT, spec.max_positions or DEFAULT_CONTEXT)
-    if spec.max_positions and context > spec.max_positions:
-        raise ArgumentError("context_too_long", context=context, most=spec.max_positions, name=spec.name)
-    reader = read_config(config)
+    context = find_context(spec, context)
     itemsize = find_kv_dtype(_dtype_of(spec)).itemsize
     budget = MemoryBudget(
         spec=spec,
-        weights=find_weight_bytes(config, tp=tp, weight_bytes=weight_bytes),
+        weights=find_weight_bytes(config, tp=tp, weight_bytes=weight_bytes, weight_dtype=weight_dtype),
         activations=activation_peak(reader, chunk=chunk, batch=batch, tp=tp, itemsize=itemsize),
         total_bytes=total,
         utilization=utilization,
@@ -248,6 +248,17 @@ def plan_memory(
     if budget.kv_bytes < smallest:
         raise _does_not_fit(budget, smallest)
     return budget
+
+
+def find_context(spec: CacheSpec, context: int | None) -> int:
+    """``context`` tokens, or where it is None 4,096 or all positions of a model that has fewer.
+
+    Raises ``ArgumentError`` for more than the model has.
+    """
+    context = context or min(DEFAULT_CONTEXT, spec.max_positions or DEFAULT_CONTEXT)
+    if spec.max_positions and context > spec.max_positions:
+        raise ArgumentError("context_too_long", context=context, most=spec.max_positions, name=spec.name)
+    return context
 
 
 def _total_bytes(gpu: str | None, gpu_bytes: int | None) -> tuple[GPU | None, int]:

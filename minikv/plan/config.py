@@ -75,7 +75,7 @@ class Config:
         table = config_defaults()
         stated = self.fields.get("model_type") or self.whole.get("model_type")
         if not isinstance(stated, str):
-            raise ConfigError("missing_field", field="model_type", name=name)
+            raise ConfigError("no_model_type", name=name)
         # A text_config may repeat the composite's type, and old hub configs of composites are flat.
         self.stated_type: str = table["composites"].get(stated, stated)
         self.model_type: str = SAME_CACHE_AS.get(self.stated_type, self.stated_type)
@@ -141,12 +141,29 @@ def read_config(source: Any) -> Config:
     Raises ``ConfigError`` (unreadable file, no JSON, no object), ``UnknownNameError`` (no such file or name) and
     ``ArgumentError`` (none of these).
     """
+    return Config(*_read_fields(source))
+
+
+def with_model_type(source: Any, model_type: str) -> dict[str, Any]:
+    """The fields of a config (as for ``read_config``) that does not say its ``model_type``, with this one.
+
+    Raises ``ConfigError`` where it says another, and what ``read_config`` raises.
+    """
+    fields, name = _read_fields(source)
+    stated = fields.get("model_type")
+    if stated not in (None, model_type):
+        raise ConfigError("other_model_type", name=name, stated=stated, model_type=model_type)
+    return {**fields, "model_type": model_type, "_name_or_path": name}
+
+
+def _read_fields(source: Any) -> tuple[Mapping[str, Any], str]:
+    """The fields as they stand in the source, and the name that messages give it."""
     if isinstance(source, Config):
-        return Config(source.whole, source.name)
+        return source.whole, source.name
     if isinstance(source, Mapping):
-        return Config(source, str(source.get("_name_or_path") or source.get("model_type") or "config"))
+        return source, str(source.get("_name_or_path") or source.get("model_type") or "config")
     if hasattr(source, "to_dict"):
-        return Config(_object_fields(source), str(getattr(source, "name_or_path", "") or source.model_type))
+        return _object_fields(source), str(getattr(source, "name_or_path", "") or source.model_type)
     if not isinstance(source, str | Path):
         raise ArgumentError("not_a_config", kind=type(source).__name__)
     path = Path(source)
@@ -161,13 +178,13 @@ def read_config(source: Any) -> Config:
             "unreadable_file", path=str(path)[:80], reason=error.strerror or str(error)
         ) from error
     if is_file:
-        return Config(_load_json(path), path.parent.name if path.name == "config.json" else path.name)
+        return _load_json(path), path.parent.name if path.name == "config.json" else path.name
     if path.suffix == ".json":
         raise ConfigError("no_file", path=str(path))
     from minikv.plan.catalog import find_model  # the catalogue reads its own models through this file
 
     model = find_model(str(source))
-    return Config(model.config, model.name)
+    return model.config, model.name
 
 
 def _object_fields(config: Any) -> dict[str, Any]:

@@ -47,12 +47,12 @@ class Quantization:
         return not any(_matches(pattern, module, self.style) for pattern in self.excluded)
 
 
-def read_quantization(config: Config) -> Quantization | None:
-    """The config's quantization; None where it has none.
+def read_quantization(config: Config, stated: Mapping | None = None) -> Quantization | None:
+    """The config's quantization, or the one that ``stated`` says in its place; None where it has none.
 
     Raises ``ConfigError`` for a method that minikv cannot count, and for one whose fields are not understood.
     """
-    stated = _stated(config)
+    stated = _stated(config) if stated is None else stated
     if stated is None:
         return None
     method = stated.get("quant_method")

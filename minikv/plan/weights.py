@@ -20,6 +20,7 @@ from minikv.plan.config import Config, read_config
 from minikv.plan.dtypes import find_kv_dtype
 from minikv.plan.quantization import Quantization, read_quantization
 from minikv.plan.spec import model_dtype_of
+from minikv.plan.weight_dtypes import stored_as
 from minikv.plan.weight_files import Checkpoint, folder_of, read_checkpoint
 from minikv.plan.weight_shapes import Tensor
 from minikv.plan.weight_shapes_classic import CLASSIC
@@ -103,29 +104,35 @@ def weight_list(config: Any, *, tp: int = 1) -> list[Weight]:
     return _weights(read_config(config), tp, [])
 
 
-def weight_bytes(config_or_path: Any, *, tp: int = 1, weight_bytes: int | None = None) -> WeightBytes:
+def weight_bytes(
+    config_or_path: Any, *, tp: int = 1, weight_bytes: int | None = None, weight_dtype: str | None = None
+) -> WeightBytes:
     """The bytes of the weights on one of ``tp`` ranks.
 
     ``config_or_path`` is what ``CacheSpec.from_config`` takes. ``weight_bytes`` (bytes per rank), where given,
-    is the answer. Otherwise a local model folder answers with its safetensors index or headers: whole at tp 1,
-    scaled by the ratio of the shapes above. Otherwise the shapes answer.
+    is the answer. ``weight_dtype`` (a name of ``WEIGHT_STORAGE``), where given, makes the shapes answer, as if the
+    checkpoint were stored so. Otherwise a local model folder answers with its safetensors index or headers: whole at
+    tp 1, scaled by the ratio of the shapes above. Otherwise the shapes answer.
 
-    Raises ``ConfigError`` where nothing can answer, and what ``weight_list`` raises.
+    Raises ``ConfigError`` where nothing can answer, ``ArgumentError`` for both ``weight_bytes`` and ``weight_dtype``,
+    and what ``weight_list`` raises.
     """
     check_count("tp", tp)
     config = read_config(config_or_path)
+    if weight_dtype is not None and weight_bytes is not None:
+        raise ArgumentError("weight_dtype_and_bytes", dtype=weight_dtype, num_bytes=weight_bytes)
     if weight_bytes is not None:
         check_count("weight_bytes", weight_bytes)
         return _given(config_or_path, config, weight_bytes, tp)
     folder = folder_of(config_or_path)
-    checkpoint = read_checkpoint(folder) if folder is not None else None
+    checkpoint = read_checkpoint(folder) if folder is not None and weight_dtype is None else None
     if checkpoint is not None:
         return _from_files(config, checkpoint, tp)
     missing = _missing_fields(config_or_path)
     if unknown := [name for name in missing if name not in _ENCODERS]:
         raise ConfigError("catalogue_incomplete", name=config.name, field=unknown[0])
     assumptions: list[Assumption] = []
-    parts = _by_kind(_weights(config, tp, assumptions))
+    parts = _by_kind(_weights(config, tp, assumptions, weight_dtype))
     encoder = next((name for name in _ENCODERS if config.whole.get(name) or name in missing), None)
     if encoder is not None:
         assumptions.append(("vision_not_counted", {"field": encoder}))
@@ -199,10 +206,16 @@ def _by_kind(weights: list[Weight]) -> dict[str, int]:
     return parts
 
 
-def _weights(config: Config, tp: int, assumptions: list[Assumption]) -> list[Weight]:
-    quantization = read_quantization(config)
+def _weights(
+    config: Config, tp: int, assumptions: list[Assumption], weight_dtype: str | None = None
+) -> list[Weight]:
+    if weight_dtype is None:
+        quantization = read_quantization(config)
+        dtype = model_dtype_of(config, assumptions)
+    else:
+        dtype, quantization = stored_as(config, weight_dtype, assumptions)
     tensors = _tensors(config)
-    itemsize = find_kv_dtype(model_dtype_of(config, assumptions)).itemsize
+    itemsize = find_kv_dtype(dtype).itemsize
     if quantization is not None:
         assumptions.extend(quantization.assumptions)
     counts: Counter[Weight] = Counter()

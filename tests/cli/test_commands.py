@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from minikv.plan import CacheSpec
+from minikv.units import exact_bytes
+
 LLAMA = {
     "model_type": "llama",
     "hidden_size": 256,
@@ -86,6 +89,52 @@ def test_explain_names_the_fields(config):
     assert "num_key_value_heads = 2" in minikv("plan", str(config), "--explain").stdout
 
 
+def test_without_a_gpu_plan_says_what_the_cache_costs(tmp_path):
+    done = minikv("plan", "Llama-2-7B", "--context", "4096")
+    assert (done.returncode, done.stderr) == (0, "")
+    for said in (
+        "full attention",
+        "512.00 KiB (524,288 B)",
+        "1 x 4,096 tokens take 2.00 GiB (2,147,483,648 B)",
+        "--gpu H200",
+    ):
+        assert said in done.stdout
+    told = json.loads(minikv("plan", "Llama-2-7B", "--batch", "8", "--json").stdout)
+    assert (told["token_bytes"], told["context"], told["batch"]) == (524_288, 4096, 8)
+    assert told["cache_bytes"] == 8 * 2**31
+    assert [(layer["count"], layer["kind"], layer["token_bytes"]) for layer in told["layers"]] == [
+        (32, "full", 16_384)
+    ]
+    assert "cache_bytes" not in json.loads(minikv("plan", "Llama-2-7B", "--json").stdout)
+    chinese = minikv("plan", "Gemma-3-4B", "--context", "100000", "--lang", "zh").stdout
+    size = CacheSpec.from_config("Gemma-3-4B").bytes_for(100_000)
+    assert f"1 × 100,000 个 token 的缓存占 {exact_bytes(size)}" in chinese
+
+
+def test_five_numbers_without_a_model_type_are_planned_once_it_is_given(tmp_path):
+    path = tmp_path / "five.json"
+    five = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
+    path.write_text(json.dumps({name: LLAMA[name] for name in five}))
+    refused = minikv("plan", str(path))
+    assert refused.returncode == 2
+    assert "--model-type llama" in refused.stderr
+    told = json.loads(minikv("plan", str(path), "--model-type", "llama", "--json").stdout)
+    assert (told["model"], told["model_type"], told["token_bytes"]) == (
+        "five.json",
+        "llama",
+        2 * 2 * 2 * 64 * 2,
+    )
+
+
+def test_a_weight_dtype_is_planned_with(config):
+    told, plain = (
+        json.loads(minikv("plan", str(config), "--gpu", "H200", "--json", *more).stdout)
+        for more in (["--weight-dtype", "int4"], [])
+    )
+    assert told["parts"]["weights"] < plain["parts"]["weights"]
+    assert any("int4" in sentence for sentence in told["assumptions"])
+
+
 def test_plan_needs_no_torch(config):
     code = (
         "import sys; sys.argv = ['minikv', 'plan', sys.argv[1], '--gpu', 'H200']\n"
@@ -98,7 +147,18 @@ def test_plan_needs_no_torch(config):
 
 BAD = [
     (["plan"], "minikv plan --list"),
-    (["plan", "{config}"], "--gpu"),
+    (["plan", "{config}", "--table"], "--gpu"),
+    (["plan", "{config}", "--weight-dtype", "int4", "--chunk", "64"], "--chunk, --weight-dtype"),
+    (["plan", "NoSuchLlama-3.1-8B"], "Llama-3.1-8B"),
+    (["plan", "NoSuchLlama-3.1-8B", "--gpu", "H900", "--batch", "0"], "Llama-3.1-8B"),
+    (["plan", "{config}", "--context", "4096"], "2,048"),
+    (["plan", "{config}", "--batch", "0"], "batch"),
+    (["plan", "{config}", "--gpu", "H200", "--weight-dtype", "int5"], "nvfp4"),
+    (
+        ["plan", "{config}", "--gpu", "H200", "--weight-dtype", "int4", "--weight-bytes", "1GiB"],
+        "1,073,741,824",
+    ),
+    (["plan", "{config}", "--model-type", "qwen3"], "'llama'"),
     (["plan", "{config}", "--gpu", "H900"], "H900"),
     (["plan", "{config}", "--gpu", "A100"], "A100 SXM 80GB"),
     (["plan", "{config}", "--gpu", "GB200"], "--gpu-bytes"),

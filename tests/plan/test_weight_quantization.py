@@ -1,5 +1,6 @@
 """Quantized weights: each format by hand, fp8 against transformers, the exclusion lists, and what is refused."""
 
+import json
 import re
 
 import pytest
@@ -7,10 +8,12 @@ import torch
 from transformers import FineGrainedFP8Config
 from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
 
-from minikv.errors import ConfigError
+from minikv.errors import ArgumentError, ConfigError
 from minikv.i18n import text
+from minikv.plan.budget import plan_memory
 from minikv.plan.config import read_config
 from minikv.plan.quantization import kv_cache_quantization
+from minikv.plan.tables import context_rows
 from minikv.plan.weights import weight_bytes, weight_list
 from tests.plan.small_models import small_config, small_model
 from tests.plan.test_weights import LLAMA, even_config
@@ -224,3 +227,73 @@ def test_experts_under_bitsandbytes_are_not_guessed():
     with pytest.raises(ConfigError) as caught:
         weight_bytes(fields)
     assert caught.value.code == "quantized_experts"
+
+
+# A dtype that the caller asks for, whatever the checkpoint has.
+
+PLAIN_INT8 = {"num_bits": 8, "type": "int", "strategy": "channel"}
+AS_CHECKPOINT = {
+    "fp8": {"quant_method": "fp8"},
+    "int8": {**COMPRESSED, "config_groups": {"g": {"targets": ["Linear"], "weights": PLAIN_INT8}}},
+    "int4": {"quant_method": "awq", "bits": 4, "group_size": 128},
+    "nvfp4": {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+}
+MIXTRAL = {
+    **LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("base", [LLAMA, MIXTRAL, {"text_config": LLAMA, "model_type": "llama"}])
+@pytest.mark.parametrize("name", AS_CHECKPOINT)
+@pytest.mark.parametrize("tp", [1, 2])
+def test_weights_in_a_dtype_are_those_of_a_checkpoint_stored_so(name, base, tp):
+    asked = weight_bytes(base, tp=tp, weight_dtype=name)
+    stored = weight_bytes(quantized(base, **AS_CHECKPOINT[name]), tp=tp)
+    assert (asked.total, asked.parts, asked.source) == (stored.total, stored.parts, "shapes")
+    assert asked.total < weight_bytes(base, tp=tp).total
+    # Whatever the config itself is quantized with, even if it is nothing that minikv can count.
+    other = quantized(base, quant_method="hqq")
+    assert weight_bytes(other, tp=tp, weight_dtype=name).parts == asked.parts
+    for lang in ("en", "zh"):
+        assert all(text(f"weights.{key}", lang, **values) for key, values in asked.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("name", "itemsize"), [("bf16", 2), ("float16", 2), ("torch.float32", 4), ("half", 2)]
+)
+def test_weights_in_a_plain_dtype_take_so_many_bytes_a_parameter(name, itemsize):
+    for config in (LLAMA, quantized(quant_method="hqq")):
+        asked = weight_bytes(config, weight_dtype=name)
+        assert asked.total == itemsize * asked.num_parameters
+
+
+def test_a_checkpoint_s_files_do_not_answer_for_another_dtype(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "model.safetensors.index.json").write_text(
+        '{"metadata": {"total_size": 12345}, "weight_map": {}}'
+    )
+    assert weight_bytes(tmp_path).total == 12345
+    assert weight_bytes(tmp_path, weight_dtype="int4").total == weight_bytes(LLAMA, weight_dtype="int4").total
+
+
+@pytest.mark.parametrize("name", ["int5", "auto", "", "fp8_scaled", 4])
+def test_a_weight_dtype_that_is_none_is_refused_with_those_that_are(name):
+    with pytest.raises(ArgumentError, match="fp32, bf16, fp16, fp8, int8, int4, nvfp4"):
+        weight_bytes(LLAMA, weight_dtype=name)
+
+
+def test_a_weight_dtype_beside_bytes_is_refused():
+    with pytest.raises(ArgumentError) as caught:
+        weight_bytes(LLAMA, weight_dtype="int4", weight_bytes=12345)
+    assert caught.value.code == "weight_dtype_and_bytes"
+
+
+def test_weights_in_a_dtype_give_the_table_its_times():
+    """Experts without parts have no floor; in a dtype their parts are known."""
+    config = quantized(MIXTRAL, quant_method="hqq") | {"max_position_embeddings": 4096}
+    given, asked = (
+        context_rows(plan_memory(config, gpu="H200", **weights))
+        for weights in ({"weight_bytes": 10**6}, {"weight_dtype": "int4"})
+    )
+    assert {row["floor_one_s"] for row in given} == {None}
+    assert all(row["floor_one_s"] > 0 for row in asked)
