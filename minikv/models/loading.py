@@ -9,6 +9,7 @@ Only safetensors are read, and no code that comes with a model is run.
 """
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ from minikv.i18n import text
 from minikv.keywords import own_keywords
 from minikv.memory.arena import find_device
 from minikv.models.sharding import rank_device, ranks_wanted, read_shard, start_ranks, together
-from minikv.models.sources import check_folder, find_folder, reason_of
+from minikv.models.sources import check_attention, check_folder, find_folder, reason_of
+from minikv.models.weight_headers import check_stored, stored_weights, wrong_shapes
 from minikv.plan.dtypes import AnyDtype, find_dtype
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "auto": None}
@@ -72,9 +74,10 @@ def load(
 
     Raises before weights are read: ``ArgumentError`` (no such dtype or device, no causal language model),
     ``UnknownNameError`` (no such folder; the hub has no such model, wants you to log in, or does not answer),
-    ``ConfigError`` (no config.json, pickled weights, an architecture that would need its own code). Then
-    ``ConfigError`` for weights that are damaged, not all there or of other shapes than the config says, and
-    ``DoesNotFitError`` where the GPU has no room for them. ``RankLostError`` where another rank has ended meanwhile.
+    ``ConfigError`` (no config.json, pickled weights, an architecture or an attention that would need code from
+    elsewhere, weights of other shapes than the config says, of integers, or by far too few). Then ``ConfigError`` for
+    weights that are damaged or not all there, and ``DoesNotFitError`` where the device has no room for them.
+    ``RankLostError`` where another rank has ended meanwhile.
     """
     require_engine()
     wanted = DTYPES[find_dtype(dtype)]
@@ -84,8 +87,15 @@ def load(
     fields = check_folder(folder)
     config = _read_config(folder)
     _check_decoder(config, fields)
+    check_attention(folder, config)
+    with _readable(folder):
+        check_stored(folder, config, fields, stored_weights(folder))
     chosen, note = (wanted, None) if wanted else _suit(_stated_dtype(config, folder), where)
-    model = _read_model(folder, chosen, where) if tp == 1 else _read_sharded(folder, config, chosen, tp)
+    model = (
+        _read_model(folder, fields, chosen, where)
+        if tp == 1
+        else _read_sharded(folder, fields, config, chosen, tp)
+    )
     model = model.eval().requires_grad_(False)
     model.config.name_or_path = str(name)  # what a CacheSpec is called: not the place of the files
     return Loaded(model, _read_tokenizer(folder), str(name), note)
@@ -141,14 +151,14 @@ def _stated_dtype(config: Any, folder: Path) -> torch.dtype:
 def _read_config(folder: Path) -> Any:
     from transformers import AutoConfig
 
-    with _readable(folder):
+    with _readable(folder, "models_config_refused"):
         return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
 
 
-def _read_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
+def _read_model(folder: Path, fields: dict[str, Any], dtype: torch.dtype, device: torch.device) -> Any:
     from transformers import AutoModelForCausalLM
 
-    with _readable(folder), _without_bars():
+    with _readable(folder), _quiet():
         model, found = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
@@ -158,33 +168,28 @@ def _read_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # or its error would name neither the weight nor the shapes
         )
-    _check_complete(folder, found)
+    _check_complete(folder, fields, found)
     with _readable(folder):  # quantized weights may refuse to move
         return model.to(device)
 
 
-def _read_sharded(folder: Path, config: Any, dtype: torch.dtype, tp: int) -> Any:
+def _read_sharded(folder: Path, fields: dict[str, Any], config: Any, dtype: torch.dtype, tp: int) -> Any:
     start_ranks(tp)
-    with _readable(folder), together(tp), _without_bars():  # tied weights are compared across the ranks
+    with _readable(folder), together(tp), _quiet():  # tied weights are compared across the ranks
         model, found = read_shard(folder, config, dtype, tp)
-    _check_complete(folder, found)
+    _check_complete(folder, fields, found)
     return model
 
 
-def _check_complete(folder: Path, found: dict[str, Any]) -> None:
-    """Raise for what transformers would fill with random numbers."""
+def _check_complete(folder: Path, fields: dict[str, Any], found: dict[str, Any]) -> None:
+    """Raise for what transformers would fill with random numbers, and warn of what it would pass over."""
     if missing := sorted(found["missing_keys"]):
         raise ConfigError("models_weights_missing", path=str(folder), count=len(missing), first=missing[0])
     if mismatched := sorted(found["mismatched_keys"]):
-        first, stored, wanted = mismatched[0]
-        raise ConfigError(
-            "models_weights_shape",
-            path=str(folder),
-            count=len(mismatched),
-            first=first,
-            stored=list(stored),
-            wanted=list(wanted),
-        )
+        raise wrong_shapes(folder, fields, len(mismatched), *mismatched[0])
+    if unused := sorted(found["unexpected_keys"]):
+        values = {"path": str(folder), "count": len(unused), "first": unused[0]}
+        warnings.warn(text("models.weights_unused", "en", **values), stacklevel=5)
 
 
 def _read_tokenizer(folder: Path) -> Any:
@@ -197,27 +202,31 @@ def _read_tokenizer(folder: Path) -> Any:
 
 
 @contextmanager
-def _readable(folder: Path) -> Iterator[None]:
+def _readable(folder: Path, code: str = "models_unreadable") -> Iterator[None]:
     """Whatever a damaged file makes a library raise becomes an error that names the folder; so does a full GPU."""
     try:
         yield
     except MiniKVError:
         raise
-    except torch.OutOfMemoryError as error:
-        raise DoesNotFitError("models_no_memory", path=str(folder), reason=reason_of(error)) from error
     except Exception as error:
-        raise ConfigError("models_unreadable", path=str(folder), reason=reason_of(error)) from error
+        if isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error):
+            raise DoesNotFitError("models_no_memory", path=str(folder), reason=reason_of(error)) from error
+        raise ConfigError(code, path=str(folder), reason=reason_of(error)) from error
 
 
 @contextmanager
-def _without_bars() -> Iterator[None]:
-    """No progress bar of transformers: it would stand in every notebook that loads a model."""
+def _quiet() -> Iterator[None]:
+    """No progress bar of transformers: it would stand in every notebook that loads a model. And none of its tables of
+    weights that are missing or left over, coloured for a terminal: what they say is an error or a warning of ours.
+    """
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()

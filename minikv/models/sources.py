@@ -2,11 +2,13 @@
 
 import json
 import os
-from pathlib import Path
+import re
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from textwrap import shorten
 from typing import Any
 
 from minikv.errors import ArgumentError, ConfigError, UnknownNameError
+from minikv.models.weight_headers import check_counts
 from minikv.plan.config import read_config
 
 TINY = ("tiny-gqa", "tiny-mla")
@@ -14,6 +16,12 @@ TINY = ("tiny-gqa", "tiny-mla")
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 HUB_SECONDS = 10  # the hub's own client waits for its first answer without end
+
+# Of transformers itself. Others are packages, or kernels that it would download from the hub and run.
+IMPLEMENTATIONS = {
+    "_attn_implementation": ("eager", "sdpa", "flex_attention"),
+    "_experts_implementation": ("eager", "batched_mm", "grouped_mm"),
+}
 
 _DATA = Path(__file__).parent / "data"
 # No pickles, and nothing of subfolders: they hold the same weights again for other programs.
@@ -52,10 +60,12 @@ def find_folder(name: str | os.PathLike) -> Path:
 def check_folder(folder: Path) -> dict[str, Any]:
     """The fields of the folder's config.json, after making sure that reading its model runs no code of its own.
 
-    Raises ``ConfigError``: no config.json, or one that is no JSON object or without ``model_type``; weights that are
-    pickles, or none; an architecture that only code in the folder knows (``auto_map``), or nobody.
+    Raises ``ConfigError``: no config.json, or one that is no JSON object, without ``model_type`` or with a number that
+    no model has; weights that are pickles, outside of the folder, or none; an architecture that only code in the folder
+    knows (``auto_map``), or nobody.
     """
     fields = read_config(folder).whole
+    check_counts(folder, fields)
     if any(folder.glob("*.safetensors")):
         pickles = _pickles_in_index(folder)
     else:
@@ -73,15 +83,40 @@ def check_folder(folder: Path) -> dict[str, Any]:
     return fields
 
 
+def check_attention(folder: Path, config: Any) -> None:
+    """Raise ``ConfigError`` where a config or a part of it asks for another implementation than transformers' own.
+
+    The name of a repository, or of a package that is absent, would make transformers download kernels and run them.
+    """
+    for field, known in IMPLEMENTATIONS.items():
+        asked = getattr(config, field, None)
+        if asked is not None and asked not in known:
+            values = {"field": field, "value": asked, "known": ", ".join(known)}
+            raise ConfigError("models_implementation", path=str(folder), **values)
+    for name in getattr(config, "sub_configs", ()):
+        check_attention(folder, getattr(config, name, None))
+
+
 def _pickles_in_index(folder: Path) -> list[str]:
-    """The files of other formats that a safetensors index names: transformers reads those as pickles."""
+    """The files of other formats that a safetensors index names: transformers reads those as pickles.
+
+    Raises ``ConfigError`` for files outside of the folder. A link in it may point anywhere: the hub's cache has those.
+    """
     found: set[str] = set()
     for index in folder.glob("*.safetensors.index.json"):
         try:
             named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue  # damaged: transformers will say how
-        found |= {str(name) for name in named if not str(name).endswith(".safetensors")}
+        names = {str(name) for name in named}
+        for name in sorted(names):
+            if (
+                PurePosixPath(name).is_absolute()
+                or PureWindowsPath(name).drive
+                or ".." in re.split(r"[/\\]", name)
+            ):
+                raise ConfigError("models_outside", path=str(folder), index=index.name, name=name)
+        found |= {name for name in names if not name.endswith(".safetensors")}
     return sorted(found)
 
 

@@ -167,7 +167,7 @@ def test_damaged_files(folder):
     assert refused(folder).code == "models_unreadable"
     edit(folder, hidden_size="wide")
     error = refused(folder)
-    assert error.code == "models_unreadable"
+    assert error.code == "models_config_refused"
     assert "wide" in error.text(), "what was wrong, not only where"
     edit(folder, hidden_size=128, text_config={"model_type": "llama"})
     assert refused(folder).code == "models_unreadable"
