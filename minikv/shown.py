@@ -56,18 +56,19 @@ class Shown:
 
     def _repr_html_(self) -> str:
         """A plain table: no script, no request, no colour; values are escaped, rows and columns have headers."""
-        parts = [f'<table style="{_TABLE}"><caption style="{_CAPTION}">{escape(self.title)}</caption>']
-        if self.head and self.rows:
-            cells = [self._cell("th", 'scope="col"', number, cell) for number, cell in enumerate(self.head)]
-            # A column without a name is data, not a header: a screen reader would announce an empty one.
-            cells = ["<td></td>" if not name else cell for name, cell in zip(self.head, cells, strict=True)]
-            parts.append(f"<thead><tr>{''.join(cells)}{'<td></td>' if self.shares else ''}</tr></thead>")
-        if self.rows:
-            parts.append(f"<tbody>{''.join(map(self._row, range(len(self.rows))))}</tbody>")
-        parts.append("</table>")
+        parts = [self._table() if self.rows else f'<div style="{_CAPTION}">{escape(self.title)}</div>']
         parts += [f'<div style="{_LINE}">{escape(line)}</div>' for line in self.lines]
         parts += [f'<div style="{_LINE};opacity:0.75">{escape(line)}</div>' for line in self.notes]
         return f'<div class="minikv-shown">{"".join(parts)}</div>'
+
+    def _table(self) -> str:
+        parts = [f'<table style="{_TABLE}"><caption style="{_CAPTION}">{escape(self.title)}</caption>']
+        if self.head:
+            cells = [self._cell("th", 'scope="col"', number, name) for number, name in enumerate(self.head)]
+            # A column without a name has no header: a screen reader would announce an empty one.
+            cells = [cell if name else "<td></td>" for name, cell in zip(self.head, cells, strict=True)]
+            parts.append(f"<thead><tr>{''.join(cells)}{'<td></td>' if self.shares else ''}</tr></thead>")
+        return f"{''.join(parts)}<tbody>{''.join(map(self._row, range(len(self.rows))))}</tbody></table>"
 
     def _row(self, number: int) -> str:
         name, *values = self.rows[number]

@@ -14,7 +14,6 @@ from minikv.units import format_bytes
 
 if TYPE_CHECKING:
     from minikv.cli.bench_run import Result
-    from minikv.engine.metrics import Percentiles
 
 
 def bench(
@@ -90,28 +89,12 @@ def bench(
 
 def _text(result: "Result", lang: str) -> str:
     """The metrics as a table: name, figure, and what it means."""
-    from minikv.shown import columns
+    from minikv.shown import Shown
 
     found = result.metrics
-    values = {
-        "throughput": f"{found.tokens_per_second or 0:,.1f}",
-        "computed": f"{found.computed_tokens / found.seconds if found.seconds else 0:,.1f}",
-        "steps": f"{found.steps:,}",
-        "ttft": _milliseconds(found.ttft),
-        "tpot": _milliseconds(found.tpot),
-        "hit_rate": f"{found.hit_rate:.1%}",
-        "waste": f"{found.waste:.1%}",
-        "occupancy": f"{found.occupancy:.1%}",
-        "peak_occupancy": f"{found.peak_occupancy:.1%}",
-        "preemptions": f"{found.preemptions:,}",
-        "peak_kv": format_bytes(result.peak_kv_bytes),
-        "kv": format_bytes(result.kv_bytes),
-    }
-    if found.swaps or found.host_hit_rate:
-        values |= {"swaps": f"{found.swaps:,}", "host_hit_rate": f"{found.host_hit_rate:.1%}"}
-    if found.acceptance is not None:
-        values["acceptance"] = f"{found.acceptance:.1%}"
-    rows = [(_say(name, lang), value, _say(f"{name}_means", lang)) for name, value in values.items()]
+    sizes = {"peak_kv": format_bytes(result.peak_kv_bytes), "kv": format_bytes(result.kv_bytes)}
+    rows = [*found.shown(lang).rows]
+    rows += [(_say(name, lang), value, _say(f"{name}_means", lang)) for name, value in sizes.items()]
     title = _say(
         "title",
         lang,
@@ -122,14 +105,7 @@ def _text(result: "Result", lang: str) -> str:
         generated=found.generated_tokens,
         seconds=found.seconds,
     )
-    return "\n".join([title, columns(rows, right=(1,))])
-
-
-def _milliseconds(found: "Percentiles | None") -> str:
-    """The three percentiles."""
-    if found is None:
-        return "-"
-    return " / ".join(f"{1000 * value:,.1f}" for value in (found.p50, found.p90, found.p99))
+    return Shown(title, rows=rows, right=(1,)).text()
 
 
 def _say(key: str, lang: str, **values: Any) -> str:

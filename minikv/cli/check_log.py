@@ -39,7 +39,7 @@ def check_log(
         kv_dtype=kv_dtype,
         max_model_len=max_model_len,
     )
-    print(json.dumps(verdict.as_dict(lang), indent=2) if as_json else verdict.report(lang))
+    print(json.dumps(verdict.as_dict(lang), indent=2) if as_json else verdict.text(lang))
     if verdict.status == "contradicts":
         raise typer.Exit(1)
 

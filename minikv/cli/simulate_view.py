@@ -1,6 +1,6 @@
 """How ``minikv simulate`` looks on a terminal: the answers, what limits them, and what they rest on."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,14 +9,12 @@ from rich.table import Table
 
 from minikv.cli.simulate_run import ASSUMED, Setup, spelled
 from minikv.cli.terminal import make_console
-from minikv.engine.metrics import Percentiles
 from minikv.engine.simulate import Answers, Fewest, Fleet, Row, Target, Trace, bottleneck
+from minikv.engine.simulate.figures import limit_lines, long, short
 from minikv.engine.simulate.floor import ttft_floor
 from minikv.i18n import text
 from minikv.plan import CacheSpec
 from minikv.units import format_bytes
-
-IDLE = 0.5  # of the time: above it, the fleet is not what a request waits for
 
 
 def show_trace(trace: Trace, shared: float | None, lang: str) -> None:
@@ -35,7 +33,7 @@ def trace_lines(trace: Trace, shared: float | None, lang: str) -> list[str]:
             lang,
             name=trace.name,
             requests=count,
-            duration=_long(trace.duration, lang),
+            duration=long(trace.duration, lang),
             rate=rate,
         )
     else:
@@ -73,53 +71,14 @@ def show_fleet(trace: Trace, setup: Setup, fleet: Fleet, answers: Answers, lang:
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim", no_wrap=True)
-    for row in _figures(answers, lang):
+    for row in answers.shown(lang).rows:
         table.add_row(*row)
     _print_whole(console, table)
     console.print()
     floor = float(np.percentile(ttft_floor(trace, fleet), 99))
-    for line in (*limit_lines(answers, lang), _say("limits_floor", lang, floor=_short(floor))):
+    for line in (*limit_lines(answers, lang), _say("limits_floor", lang, floor=short(floor))):
         console.print(line, soft_wrap=True)
     _print_assumptions(console, setup, fleet, lang)
-
-
-def _figures(found: Answers, lang: str) -> Iterable[tuple[str, str, str]]:
-    """(name, figure, what it means)."""
-    values: dict[str, tuple[str, dict[str, Any]]] = {
-        "served": (f"{found.requests:,}", {"duration": _long(found.seconds, lang)}),
-        "ttft": (_three(found.ttft), {}),
-        "queued": (_three(found.queued), {}),
-        "tpot": (_three(found.tpot), {}),
-        "e2e": (_three(found.e2e), {}),
-        "throughput": (f"{found.tokens_per_second:,.0f}", {"requests": found.requests_per_second}),
-        "hit_rate": (f"{found.hit_rate:.1%}", {}),
-        "host_hit_rate": (f"{found.host_hit_rate:.1%}", {}),
-        "busy": (f"{found.utilisation:.1%}", {}),
-        "occupancy": (f"{found.occupancy:.1%}", {"peak": found.peak_occupancy}),
-        "waste": (f"{found.waste:.1%}", {}),
-        "preemptions": (f"{found.preemptions:,}", {"swaps": found.swaps}),
-    }
-    if len(found.tiers) < 2:
-        del values["host_hit_rate"]
-    for name, (value, details) in values.items():
-        yield _say(f"row_{name}", lang), value, _say(f"row_{name}_means", lang, **details)
-    for tier in found.tiers:
-        held, cached = format_bytes(round(tier.held_bytes)), format_bytes(round(tier.cached_bytes))
-        means = _say("row_tier_means", lang, held=held, cached=cached)
-        yield _say(f"row_tier_{tier.name}", lang), format_bytes(tier.total_bytes), means
-    law = found.littles_law
-    means = _say("row_little_means", lang, rate=law.rate, time=law.time, error=law.error)
-    yield _say("row_little", lang), f"{law.in_system:.3g}", means
-
-
-def limit_lines(answers: Answers, lang: str) -> list[str]:
-    """What the fleet waits for, and how the busy time divides."""
-    shares = dict(answers.limits)
-    name = bottleneck(answers)
-    first = _say(f"limits_{name}", lang, share=shares.get(name, 0.0), blocked=answers.blocked)
-    idle = 1 - answers.utilisation
-    lines = [_say("limits_idle", lang, idle=idle)] if idle > IDLE else []
-    return [*lines, first, _say("limits_all", lang, **shares, blocked=answers.blocked)]
 
 
 def show_fewest(trace: Trace, setup: Setup, found: Fewest, lang: str) -> None:
@@ -131,7 +90,7 @@ def show_fewest(trace: Trace, setup: Setup, found: Fewest, lang: str) -> None:
     console.print(_say("fewest_answer", lang, **values), soft_wrap=True)
     before = found.one_less
     if before is not None:
-        ttft, tpot = _short(before.ttft.p99), _short(before.tpot.p99 if before.tpot else None)
+        ttft, tpot = short(before.ttft.p99), short(before.tpot.p99 if before.tpot else None)
         console.print(_say("fewest_one_less", lang, gpus=before.gpus, ttft=ttft, tpot=tpot), soft_wrap=True)
     if not found.steady:
         console.print(_say("fewest_unsteady", lang), soft_wrap=True)
@@ -143,7 +102,7 @@ def show_fewest(trace: Trace, setup: Setup, found: Fewest, lang: str) -> None:
     why = found.answers if before is None else before
     console.print(_say("fewest_why", lang, gpus=why.gpus), soft_wrap=True)
     floor = float(np.percentile(ttft_floor(trace, fleet), 99))
-    for line in (*limit_lines(why, lang), _say("limits_floor", lang, floor=_short(floor))):
+    for line in (*limit_lines(why, lang), _say("limits_floor", lang, floor=short(floor))):
         console.print(line, soft_wrap=True)
     _print_assumptions(console, setup, fleet, lang)
 
@@ -209,9 +168,9 @@ def _cells(found: Answers | None, lang: str) -> dict[str, str]:
     return {
         "gpus": f"{found.gpus:,}",
         "kv": format_bytes(found.tiers[0].total_bytes),
-        "ttft50": _short(found.ttft.p50),
-        "ttft99": _short(found.ttft.p99),
-        "tpot99": _short(found.tpot.p99 if found.tpot else None),
+        "ttft50": short(found.ttft.p50),
+        "ttft99": short(found.ttft.p99),
+        "tpot99": short(found.tpot.p99 if found.tpot else None),
         "tokens": f"{found.tokens_per_second:,.0f}",
         "hit_rate": f"{found.hit_rate:.1%}",
         "host_hit_rate": f"{found.host_hit_rate:.1%}",
@@ -275,27 +234,6 @@ def _spell_target(target: Target, lang: str) -> str:
     limits = {"target_ttft": target.p99_ttft, "target_tpot": target.p99_tpot}
     said = [_say(name, lang, seconds=seconds) for name, seconds in limits.items() if seconds is not None]
     return ("，" if lang == "zh" else ", ").join(said)
-
-
-def _three(found: Percentiles | None) -> str:
-    return "-" if found is None else " / ".join(_short(value) for value in (found.p50, found.p90, found.p99))
-
-
-def _short(seconds: float | None) -> str:
-    """Milliseconds below a second; three figures."""
-    if seconds is None:
-        return "-"
-    if seconds < 0.9995:
-        return f"{1000 * seconds:.3g} ms"
-    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
-
-
-def _long(seconds: float, lang: str) -> str:
-    if seconds < 120:
-        return _say("duration_seconds", lang, value=seconds)
-    if seconds < 7200:
-        return _say("duration_minutes", lang, value=seconds / 60)
-    return _say("duration_hours", lang, value=seconds / 3600)
 
 
 def _say(key: str, lang: str, **values: Any) -> str:

@@ -11,7 +11,7 @@ from minikv.engine.host_memory import HostMemory, host_memory
 from minikv.i18n import pick_language, text
 from minikv.memory.resident import extent_bytes, extents, resident_bytes
 from minikv.memory.stats import MemoryStats
-from minikv.shown import columns
+from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import exact_bytes, format_bytes
 
 if TYPE_CHECKING:
@@ -132,21 +132,37 @@ class MemoryReport:
             "nvml": self.stats.nvml,
         }
 
-    def text(self, lang: str = "en") -> str:
-        """A table, a line a part and the two sums, then in sentences what it does not say."""
+    def shown(self, lang: str = "en") -> Shown:
+        """A row for each part and the two sums, with what share of the device each is; then what they do not say."""
         lang = pick_language(lang)
         kind, parts = self.stats.kind, self.parts()
         headroom = parts.pop("headroom")
-        rows = [("", "", _say("column_bytes", lang), _say("column_meaning", lang))]
+        rows, shares = [], []
         for name, value in (parts | {"used": self.used, "headroom": headroom, "total": self.total}).items():
             own = name in ("used", "headroom", "total")
             meaning = _say(f"row_{name}_{kind}" if own else f"row_{name}", lang)
             rows.append((name, format_bytes(value), f"{value:,}", meaning))
+            shares.append(value / self.total)
         for name, value in self.host_parts().items():
             meaning = _say(f"row_host_{name}", lang)
             rows.append((f"host_{name}", format_bytes(value), f"{value:,}", meaning))
-        lines = [_say("title", lang, model=self.model, device=self.stats.device), columns(rows, right=(1, 2))]
-        return "\n".join([*lines, *self._sentences(lang)])
+            shares.append(0.0)
+        head = ("", "", _say("column_bytes", lang), _say("column_meaning", lang))
+        title = _say("title", lang, model=self.model, device=self.stats.device)
+        return Shown(title, head, rows, (1, 2), self._sentences(lang), shares=shares)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        sizes = {
+            "weights": self.weight_bytes,
+            "KV": self.kv_bytes,
+            "used": self.used,
+            "free": self.stats.free,
+        }
+        told = (f"{name} {format_bytes(size)}" for name, size in sizes.items())
+        return one_line("MemoryReport", f"{self.model} on {self.stats.device}", *told)
 
     def _sentences(self, lang: str) -> list[str]:
         lines = []

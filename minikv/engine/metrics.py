@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from minikv.engine.events import AnyEvent, Event, StepEvent
 from minikv.errors import ArgumentError
+from minikv.i18n import pick_language, text
+from minikv.shown import Shown, html_of, one_line, text_of
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,55 @@ class Metrics:
     evicted_tokens: int = 0
     length: float | None = None
     resident: float | None = None
+
+    def shown(self, lang: str = "en") -> Shown:
+        """A row a figure: its name, its value, and what it means."""
+        lang = pick_language(lang)
+        rows = [
+            (_say(name, lang), value, _say(f"{name}_means", lang, **values))
+            for name, (value, values) in self._figures().items()
+        ]
+        counts = {"finished": self.finished, "aborted": self.aborted, "failed": self.failed}
+        title = _say("title", lang, **counts, generated=self.generated_tokens, seconds=self.seconds)
+        return Shown(title, rows=rows, right=(1,))
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        speed = "-" if self.tokens_per_second is None else f"{self.tokens_per_second:,.1f}"
+        told = [f"{self.finished:,} finished", f"{self.generated_tokens:,} tokens", f"{speed} tokens/s"]
+        ttft = [] if self.ttft is None else [f"TTFT p50 {1000 * self.ttft.p50:,.1f} ms"]
+        return one_line("Metrics", "", *told, *ttft, f"hit rate {self.hit_rate:.1%}")
+
+    def _figures(self) -> dict[str, tuple[str, dict[str, float]]]:
+        """Each figure as text, with the values of its meaning; those of what did not happen are left out."""
+        seconds = self.seconds
+        values = {
+            "throughput": f"{self.tokens_per_second or 0:,.1f}",
+            "computed": f"{self.computed_tokens / seconds if seconds else 0:,.1f}",
+            "steps": f"{self.steps:,}",
+            "ttft": _milliseconds(self.ttft),
+            "tpot": _milliseconds(self.tpot),
+            "hit_rate": f"{self.hit_rate:.1%}",
+            "waste": f"{self.waste:.1%}",
+            "occupancy": f"{self.occupancy:.1%}",
+            "peak_occupancy": f"{self.peak_occupancy:.1%}",
+            "preemptions": f"{self.preemptions:,}",
+        }
+        if self.lost_tokens:
+            values["lost_tokens"] = f"{self.lost_tokens:,}"
+        if self.swaps or self.host_hit_rate:
+            values |= {"swaps": f"{self.swaps:,}", "host_hit_rate": f"{self.host_hit_rate:.1%}"}
+        if self.acceptance is not None:
+            values["acceptance"] = f"{self.acceptance:.1%}"
+        figures: dict[str, tuple[str, dict[str, float]]] = {
+            name: (value, {}) for name, value in values.items()
+        }
+        if self.evicted_tokens:
+            means = {"length": self.length or 0, "resident": self.resident or 0}
+            figures["evicted_tokens"] = f"{self.evicted_tokens:,}", means
+        return figures
 
 
 def summary(events: Sequence[AnyEvent]) -> Metrics:
@@ -149,3 +201,14 @@ def _percentiles(seconds: list[float]) -> Percentiles | None:
         return None
     p50, p90, p99 = np.percentile(seconds, [50, 90, 99]).tolist()
     return Percentiles(p50, p90, p99, len(seconds))
+
+
+def _milliseconds(found: Percentiles | None) -> str:
+    """The three percentiles."""
+    if found is None:
+        return "-"
+    return " / ".join(f"{1000 * value:,.1f}" for value in (found.p50, found.p90, found.p99))
+
+
+def _say(key: str, lang: str, **values: Any) -> str:
+    return text(f"engine.metrics_{key}", lang, **values)

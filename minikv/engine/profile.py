@@ -20,7 +20,7 @@ from minikv.engine.events import AnyEvent, StepEvent
 from minikv.i18n import pick_language, text
 from minikv.memory.gauge import gauge
 from minikv.memory.stats import find_memory
-from minikv.shown import columns
+from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import format_bytes
 
 
@@ -54,11 +54,11 @@ class Profile:
         phases = [asdict(phase) | {"ms": 1000 * phase.seconds} for phase in self.phases]
         return {"device": self.device, "instrument": self.instrument, "phases": phases}
 
-    def text(self, lang: str = "en") -> str:
-        """A table, a line a phase, and how it was measured."""
+    def shown(self, lang: str = "en") -> Shown:
+        """A row for each phase, and how it was measured."""
         lang = pick_language(lang)
         heads = ("ms", "steps", "tokens", "before", "after", "peak")
-        rows = [("", *(_say(f"column_{head}", lang) for head in heads))]
+        rows = []
         for phase in self.phases:
             rows.append(
                 (
@@ -71,11 +71,18 @@ class Profile:
                     "-" if phase.peak is None else format_bytes(phase.peak),
                 )
             )
-        lines = [_say("title", lang, device=self.device), columns(rows, right=range(1, len(heads) + 1))]
-        lines.append(_say(f"how_{self.instrument}", lang))
+        lines = [_say(f"how_{self.instrument}", lang)]
         if any(phase.peak is None for phase in self.phases):
             lines.append(_say("no_peak", lang))
-        return "\n".join(lines)
+        names = ("", *(_say(f"column_{head}", lang) for head in heads))
+        return Shown(_say("title", lang, device=self.device), names, rows, range(1, len(names)), lines)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        told = (f"{phase.name} {1000 * phase.seconds:,.0f} ms" for phase in self.phases)
+        return one_line("Profile", self.device, *told)
 
 
 class Profiler:

@@ -15,6 +15,7 @@ from minikv.eviction.handle import Eviction
 from minikv.eviction.install import eviction_of
 from minikv.eviction.policy import Needs
 from minikv.i18n import pick_language, text
+from minikv.shown import Shown, html_of, one_line, text_of
 
 AT_ONCE = 0.9  # from this share of a layer's decode evictions on, its window is the whole of what it learns
 FEW = 8  # evictions in decode steps that say something
@@ -49,7 +50,7 @@ class EvictionReport:
     layers: dict[int, dict[str, Any]]
     findings: tuple[Finding, ...]
 
-    def text(self, lang: str = "en") -> str:
+    def shown(self, lang: str = "en") -> Shown:
         """A few lines in ``lang``: what was installed, what happened, and every finding.
 
         Raises ``ArgumentError`` for a language that is not ours.
@@ -60,7 +61,15 @@ class EvictionReport:
         numbers = {"capacity": self.capacity, "bound": self.peak_resident, "peak": peak, "dropped": dropped}
         head = text("eviction.head", lang, policy=self.policy, layers=len(self.layers), **numbers)
         told = [finding.text(lang) for finding in self.findings] or [text("eviction.fine", lang)]
-        return "\n".join((head, *(f"  {line}" for line in told)))
+        return Shown(head, lines=[f"  {line}" for line in told])
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        found = ", ".join(finding.code for finding in self.findings) or "nothing wrong"
+        capacity = f"capacity {self.capacity:,} tokens"
+        return one_line("EvictionReport", self.policy, f"{len(self.layers)} layers", capacity, found)
 
 
 def eviction_report(model: Any) -> EvictionReport:

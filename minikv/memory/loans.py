@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from minikv.i18n import text
-from minikv.units import exact_bytes
+from minikv.i18n import pick_language, text
+from minikv.shown import Shown, html_of, one_line, text_of
+from minikv.units import exact_bytes, format_bytes
 
 
 @dataclass(frozen=True)
@@ -46,20 +47,14 @@ class ArenaReport:
         """The loans that something still refers to."""
         return tuple(borrower for borrower in self.borrowers if borrower.alive)
 
-    def text(self, lang: str = "en") -> str:
-        """The report in words, a line a loan."""
+    def shown(self, lang: str = "en") -> Shown:
+        """The sums, and a line a loan."""
+        lang = pick_language(lang)
         head = "memory.arena_closed" if self.closed else "memory.arena_head"
-        lines = [
-            text(
-                head,
-                lang,
-                name=self.name,
-                capacity=exact_bytes(self.capacity),
-                used=f"{self.used:,}",
-                padding=f"{self.padding:,}",
-                free=f"{self.free:,}",
-            )
-        ]
+        sizes = {"used": self.used, "padding": self.padding, "free": self.free}
+        written = {name: f"{size:,}" for name, size in sizes.items()}
+        title = text(head, lang, name=self.name, capacity=exact_bytes(self.capacity), **written)
+        lines = []
         for loan in self.borrowers:
             lines.append(
                 text(
@@ -72,4 +67,14 @@ class ArenaReport:
                     dtype=str(loan.dtype).removeprefix("torch."),
                 )
             )
-        return "\n".join(lines)
+        return Shown(title, lines=lines)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        lent = f"{format_bytes(self.used)} lent to {len(self.borrowers):,}, {len(self.alive):,} alive"
+        left = "closed" if self.closed else f"{format_bytes(self.free)} free"
+        return one_line(
+            "ArenaReport", self.name, f"{format_bytes(self.capacity)} on {self.device}", lent, left
+        )

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from minikv.errors import ArgumentError
 from minikv.extras import engine_needed
-from minikv.i18n import text
+from minikv.i18n import pick_language, text
+from minikv.shown import Shown, html_of, one_line, text_of
 
 if TYPE_CHECKING:
     import torch
@@ -65,17 +66,30 @@ class Ownership:
         """Bytes of the storage that no element of this tensor lies on, and that live as long as it does."""
         return self.storage_bytes - self.touched_bytes
 
-    def text(self, lang: str = "en") -> str:
+    @property
+    def kind(self) -> str:
+        """ "view", "borrowed" or "owner"."""
+        return "view" if self.view else "borrowed" if self.borrowed else "owner"
+
+    def shown(self, lang: str = "en") -> Shown:
         """One line: whose memory, which part of it, and what is kept alive beside."""
-        kind = "view" if self.view else "borrowed" if self.borrowed else "owner"
-        return text(
-            f"memory.{kind}",
-            lang,
+        said = text(
+            f"memory.{self.kind}",
+            pick_language(lang),
             nbytes=f"{self.touched_bytes:,}",
             offset=f"{self.offset:,}",
             storage=f"{self.storage_bytes:,}",
             beside=f"{self.keeps_alive_bytes:,}",
         )
+        return Shown(said)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        kept = f"keeps {self.keeps_alive_bytes:,} B alive beside its own"
+        where = f"{self.touched_bytes:,} B from byte {self.offset:,} of {self.storage_bytes:,} B"
+        return one_line("Ownership", self.kind, where, kept)
 
 
 def ownership(tensor: "torch.Tensor") -> Ownership:

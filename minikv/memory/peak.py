@@ -8,9 +8,10 @@ import torch
 from torch.autograd import profiler
 
 from minikv.errors import ArgumentError
-from minikv.i18n import text
+from minikv.i18n import pick_language, text
 from minikv.memory.stats import find_memory
-from minikv.units import exact_bytes
+from minikv.shown import Shown, html_of, one_line, text_of
+from minikv.units import exact_bytes, format_bytes
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,23 @@ class PeakReport:
         """What is still alive afterwards, beyond what was there before. Negative where the function freed more."""
         return self.after - self.before
 
-    def text(self, lang: str = "en") -> str:
+    def shown(self, lang: str = "en") -> Shown:
         """Two lines: the figures, and how they were measured."""
+        lang = pick_language(lang)
         kind = self.device.partition(":")[0]
         values = {"extra": exact_bytes(self.extra), "kept": exact_bytes(self.kept)}
         values |= {"before": f"{self.before:,}", "peak": f"{self.peak:,}", "after": f"{self.after:,}"}
-        lines = [text("memory_stats.peak", lang, device=self.device, **values)]
-        lines.append(text(f"memory_stats.peak_how_{kind}", lang))
-        return "\n".join(lines)
+        title = text("memory_stats.peak", lang, device=self.device, **values)
+        return Shown(title, lines=(text(f"memory_stats.peak_how_{kind}", lang),))
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        sizes = (
+            f"{name} {format_bytes(getattr(self, name))}" for name in ("extra", "kept", "before", "peak")
+        )
+        return one_line("PeakReport", self.device, *sizes)
 
 
 def measure_peak(fn: Callable[[], Any], device: torch.device | str | None = None) -> PeakReport:

@@ -16,9 +16,11 @@ from minikv.memory.retention_holders import KeptStorage, described, find_holders
 from minikv.memory.retention_live import LiveTensors, count, live_storages
 from minikv.memory.retention_names import Holder, chain
 from minikv.memory.retention_plain import name_of
-from minikv.memory.retention_text import report_text, verdict
+from minikv.memory.retention_text import shown_report, verdict
 from minikv.memory.retention_walk import paths_from
 from minikv.memory.stats import MemoryStats, find_memory
+from minikv.shown import Shown, html_of, one_line, text_of
+from minikv.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,19 @@ class RetentionReport:
         """One sentence."""
         return verdict(self, pick_language(lang))
 
-    def text(self, lang: str = "en") -> str:
+    def shown(self, lang: str = "en") -> Shown:
         """The verdict, the figures, and every holder."""
-        return report_text(self, pick_language(lang))
+        return shown_report(self, pick_language(lang))
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        kept = f"{format_bytes(self.kept_bytes)} kept in {len(self.kept):,} storages"
+        result = f"{format_bytes(self.result_bytes)} by the result alone"
+        return one_line(
+            "RetentionReport", self.device, kept, result, f"{format_bytes(self.freed_bytes)} freed"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values, the English verdict among them."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from minikv.i18n import text
 from minikv.memory.retention_names import Holder
+from minikv.shown import Shown
 from minikv.units import exact_bytes, format_bytes
 
 if TYPE_CHECKING:
@@ -53,9 +54,9 @@ def verdict(report: "RetentionReport", lang: str) -> str:
     return _say("between", lang).join(parts) + _say("stop", lang)
 
 
-def report_text(report: "RetentionReport", lang: str) -> str:
+def shown_report(report: "RetentionReport", lang: str) -> Shown:
     """The verdict, the figures and the storages, one a line."""
-    lines = [verdict(report, lang)]
+    lines = []
     for key, live in (("before", report.before), ("after", report.after)):
         values = {"tensors": live.tensors, "storages": live.storages, "size": exact_bytes(live.nbytes)}
         lines.append(_say(key, lang, **values))
@@ -77,7 +78,7 @@ def report_text(report: "RetentionReport", lang: str) -> str:
         holder.kind == "unseen" for storage in report.kept for holder in storage.holders
     ):
         lines.append(_say("frozen", lang, count=report.frozen))
-    return "\n".join(lines)
+    return Shown(verdict(report, lang), lines=lines)
 
 
 def _line(storage: "KeptStorage", lang: str) -> str:

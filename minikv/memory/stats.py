@@ -9,10 +9,10 @@ import psutil
 import torch
 
 from minikv.errors import ArgumentError
-from minikv.i18n import text
+from minikv.i18n import pick_language, text
 from minikv.memory.nvml import other_processes
-from minikv.shown import columns
-from minikv.units import KIB, gib
+from minikv.shown import Shown, html_of, one_line, text_of
+from minikv.units import KIB, format_bytes, gib
 
 FIGURES = "total free used allocated reserved peak inactive_split non_torch others".split()
 
@@ -79,17 +79,29 @@ class MemoryStats:
         """Device and figures as plain JSON values, bytes; ``nvml`` is why ``others`` is None."""
         return {"device": self.device} | {name: getattr(self, name) for name in FIGURES} | {"nvml": self.nvml}
 
-    def text(self, lang: str = "en") -> str:
-        """A table: field, GiB, exact bytes and meaning."""
-        rows = [("", "GiB", _say("column_bytes", lang), _say("column_meaning", lang))]
+    def shown(self, lang: str = "en") -> Shown:
+        """A row for each figure: GiB, exact bytes and meaning, with what part of the device it is."""
+        lang = pick_language(lang)
+        rows, shares = [], []
         for name in FIGURES:
             value: int | None = getattr(self, name)
             numbers = ("-", "-") if value is None else (f"{gib(value):,.3f}", f"{value:,}")
             rows.append((name, *numbers, _say(f"{name}_{self.kind}", lang)))
-        lines = [_say("title", lang, device=self.device), columns(rows, right=(1, 2))]
-        if self.nvml is not None:
-            lines.append(_say("nvml_silent", lang, reason=self.nvml))
-        return "\n".join(lines)
+            # A CPU's reserved bytes are addresses, not memory.
+            address_space = name == "reserved" and self.kind == "cpu"
+            shares.append(0.0 if value is None or address_space else value / self.total)
+        lines = [] if self.nvml is None else [_say("nvml_silent", lang, reason=self.nvml)]
+        head = ("", "GiB", _say("column_bytes", lang), _say("column_meaning", lang))
+        return Shown(_say("title", lang, device=self.device), head, rows, (1, 2), lines, shares=shares)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        sizes = (
+            f"{name} {format_bytes(getattr(self, name))}" for name in ("used", "free", "total", "allocated")
+        )
+        return one_line("MemoryStats", self.device, *sizes)
 
 
 def find_memory(device: Any) -> torch.device:

@@ -10,12 +10,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from minikv.errors import MiniKVError
+from minikv.i18n import pick_language
 from minikv.i18n import text as sentence
 from minikv.plan.spec import CacheSpec
 from minikv.plan.vllm_fit import Interval, Reason, contradiction, fitting_blocks
 from minikv.plan.vllm_lines import LogFacts
 from minikv.plan.vllm_pool import VllmPool
 from minikv.plan.vllm_setup import Setup, alternatives, readings, setup_pool
+from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import gib
 
 # Ranks of one engine differ by what else holds their memory; a pool under this share of the printed GiB is
@@ -70,16 +72,26 @@ class LogVerdict:
             ],
         }
 
-    def report(self, lang: str = "en") -> str:
+    def shown(self, lang: str = "en") -> Shown:
         """The verdict as plain sentences in ``lang``, one a line."""
-        setup = self.setup
+        lang, setup = pick_language(lang), self.setup
         subject = {"model": self.model, "tp": setup.tp, "pp": setup.pp, "block_bytes": self.pool.block_bytes}
-        lines: list[Reason] = [(f"status_{self.status}", {}), ("subject", subject)]
+        lines: list[Reason] = [("subject", subject)]
         if self.predicted_tokens and self.printed_tokens is not None:
             first, last = self.predicted_tokens
             values = {"gib": self.facts.poorest_gib, "first": first, "last": last}
             lines.append(("prediction", values | {"printed": self.printed_tokens}))
-        return "\n".join(sentence(f"vllm.{key}", lang, **values) for key, values in (*lines, *self.reasons))
+        told = [sentence(f"vllm.{key}", lang, **values) for key, values in (*lines, *self.reasons)]
+        return Shown(sentence(f"vllm.status_{self.status}", lang), lines=told)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        printed = "no tokens" if self.printed_tokens is None else f"{self.printed_tokens:,} tokens printed"
+        ends = self.predicted_tokens
+        allowed = [] if ends is None else [f"{ends[0]:,} to {ends[1]:,} predicted"]
+        return one_line("LogVerdict", self.model, self.status, printed, *allowed, f"tp={self.setup.tp}")
 
 
 def judge(facts: LogFacts, model: Any, setup: Setup) -> LogVerdict:

@@ -1,6 +1,6 @@
 """``check_log``: do the GiB and the tokens of a vLLM start-up log belong together, and if not, why?
 
->>> print(check_log(open("vllm.log").read(), model="Llama-3.1-8B", tp=1).report())  # doctest: +SKIP
+>>> print(check_log(open("vllm.log").read(), model="Llama-3.1-8B", tp=1).text())  # doctest: +SKIP
 The log agrees with the model.
 ...
 """

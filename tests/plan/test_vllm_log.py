@@ -66,7 +66,7 @@ def test_a_budget_without_tokens_is_asked_for_tokens(name):
 
 
 def test_c08_says_which_rank_and_how_much():
-    report = check_log(log_of(CASES["C08"]), model="Qwen3-235B-A22B", tp=4).report()
+    report = check_log(log_of(CASES["C08"]), model="Qwen3-235B-A22B", tp=4).text()
     assert "minimum over 4 ranks: 178,880 tokens need 8.02 GiB; the printed 8.11 GiB" in report
 
 
@@ -123,13 +123,13 @@ def fitting_log(num_bytes: int, block_size: int = 16, model: str = LLAMA, **setu
 def test_explained_by_fp8():
     verdict = check_log(fitting_log(30 * GIB, kv_dtype="fp8"), model=LLAMA, tp=1)
     assert (verdict.status, keys(verdict)) == ("explained", ["other_kv_dtype"])
-    assert "A KV cache in fp8 gives exactly" in verdict.report()
+    assert "A KV cache in fp8 gives exactly" in verdict.text()
 
 
 def test_explained_by_another_tp():
     verdict = check_log(fitting_log(30 * GIB, tp=8), model=LLAMA, tp=1)
     assert keys(verdict) == ["other_tp"]
-    assert "tp=8 gives exactly" in verdict.report()
+    assert "tp=8 gives exactly" in verdict.text()
 
 
 def test_explained_by_the_manager_being_off():
@@ -184,8 +184,8 @@ def test_one_gpu_has_no_poorer_rank_and_the_gap_is_named():
     verdict = check_log(llama_log(20 * GIB, tokens), model=LLAMA, tp=1)
     assert (verdict.status, keys(verdict)) == ("contradicts", ["differs"])
     assert verdict.reasons[0][1]["percent"] == pytest.approx(-10, abs=0.1)
-    assert "-9.9" in verdict.report() or "-10.0" in verdict.report()
-    assert "18.00 GiB" in verdict.report()
+    assert "-9.9" in verdict.text() or "-10.0" in verdict.report()
+    assert "18.00 GiB" in verdict.text()
 
 
 def test_a_refusal_that_does_not_add_up():
@@ -232,15 +232,15 @@ def test_the_logs_that_are_falsified_below_agree_as_they_are(log):
 def test_a_falsified_figure_is_named_with_what_it_should_be(log, true, false, reasons, due):
     verdict = check_log(log.replace(true, false))
     assert (verdict.status, keys(verdict)) == ("contradicts", reasons)
-    sentence = verdict.report().splitlines()[-1]
+    sentence = verdict.text().splitlines()[-1]
     assert re.search("[0-9.,]+", false)[0].replace(",", "") in sentence.replace(",", "")
     assert due in sentence
-    assert verdict.report("zh") != verdict.report()
+    assert verdict.text("zh") != verdict.report()
 
 
 def test_a_refusal_with_room_enough_or_an_impossible_estimate_does_not_say_that_the_needed_gib_differ():
     """The log of a reader: 5.62 GiB are right, and 4.00 GiB hold no 50,000 tokens."""
-    report = check_log(REFUSED.replace("29120", "50000")).report()
+    report = check_log(REFUSED.replace("29120", "50000")).text()
     assert "50,000 tokens need 6.87 GiB" in report
     assert "5.62" not in report
 
@@ -259,15 +259,15 @@ def test_two_figures_name_each_other():
     assert keys(check_log("\n".join([*lines[:3]]).replace("9102", "9999"))) == ["differs"]
     pair = check_log("\n".join([lines[0], lines[2], lines[4]]).replace("9102", "9999"))
     assert keys(pair) == ["numbers_differ", "figure_blocks", "figure_concurrency", "no_gib"]
-    assert "9,999 blocks" in pair.report()
-    assert "3.56x for requests of 40,960 tokens takes 9,101-9,126 blocks" in pair.report()
+    assert "9,999 blocks" in pair.text()
+    assert "3.56x for requests of 40,960 tokens takes 9,101-9,126 blocks" in pair.text()
 
 
 def test_where_two_figures_may_be_the_wrong_one_both_are_named_and_no_other():
     """One block more fits the GiB and the concurrency as well."""
     verdict = check_log(STARTED.replace("145,632", "145,648"))
     assert keys(verdict) == ["numbers_differ", "figure_tokens", "figure_blocks"]
-    assert "145,648 tokens are printed for 9,103 blocks" in verdict.report()
+    assert "145,648 tokens are printed for 9,103 blocks" in verdict.text()
 
 
 def test_figures_of_which_no_one_alone_is_wrong_are_all_listed():

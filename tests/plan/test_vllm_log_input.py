@@ -231,6 +231,6 @@ def test_every_reason_has_a_sentence_and_every_sentence_is_used():
 def test_reports_read_well(name, lang):
     case = CASES[name]
     length = case.get("max_model_len")
-    report = check_log(log_of(case), model=case["config"], tp=case["tp"], max_model_len=length).report(lang)
+    report = check_log(log_of(case), model=case["config"], tp=case["tp"], max_model_len=length).text(lang)
     assert not re.search(r"[{}]|None|\bnan\b|inf\b", report)
     assert report.count("\n") >= 1

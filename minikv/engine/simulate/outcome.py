@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from minikv.engine.metrics import Percentiles
+from minikv.engine.simulate.figures import short, shown_answers
 from minikv.engine.simulate.totals import ReplicaTotals
+from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import GIB
 
 if TYPE_CHECKING:
@@ -94,6 +96,22 @@ class Answers:
     tiers: tuple[Tier, ...]
     littles_law: LittlesLaw
 
+    def shown(self, lang: str = "en") -> Shown:
+        """A row a figure, then what the fleet waits for."""
+        return shown_answers(self, lang)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        return one_line("Answers", "", *self.facts())
+
+    def facts(self) -> list[str]:
+        """The four figures that a ``repr`` has."""
+        tpot = [] if self.tpot is None else [f"TPOT p99 {short(self.tpot.p99)}"]
+        load = f"{self.requests:,} requests on {self.gpus:,} GPUs"
+        return [load, f"TTFT p99 {short(self.ttft.p99)}", *tpot, f"{self.tokens_per_second:,.0f} tokens/s"]
+
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
@@ -143,6 +161,16 @@ class Outcome:
     def seconds(self) -> float:
         """From the first arrival to the last token."""
         return float(self.finish.max() - self.arrival.min())
+
+    def shown(self, lang: str = "en") -> Shown:
+        """What ``answers()`` says."""
+        return self.answers().shown(lang)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        return one_line("Outcome", "", *self.answers().facts())
 
     def answers(self) -> Answers:
         prompt, seconds = int(self.prompt_tokens.sum()), self.seconds

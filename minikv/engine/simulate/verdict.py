@@ -1,9 +1,12 @@
 """What the replicas of a simulation wait for: where more, or faster, would help."""
 
-from minikv.engine.simulate.outcome import Answers
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minikv.engine.simulate.outcome import Answers
 
 
-def bottleneck(answers: Answers) -> str:
+def bottleneck(answers: "Answers") -> str:
     """Whatever has the largest share of the busy seconds.
 
     - ``blocks``: somebody waited for nothing but KV memory. That goes on while something is computed, so that it can
