@@ -17,10 +17,12 @@ LONGEST_LINE = 120  # characters of a ``repr``
 SHORTEST_NAME = 12  # characters of a model's name in it, however many figures follow
 
 # A cell may stand on white or on black: nothing has a colour of its own, all is the notebook's own text colour.
-_TABLE = "border-collapse:collapse;margin:0;font-variant-numeric:tabular-nums"
-_CAPTION = "caption-side:top;text-align:left;font-weight:600;padding:4px 0;color:inherit;white-space:normal"
-_CELL = "padding:2px 16px 2px 0;vertical-align:top;white-space:pre-wrap;text-align:{side}"
-_LINE = "white-space:pre-wrap;max-width:60em"
+_TABLE = "border-collapse:collapse;margin:0;color:inherit;font-size:inherit;font-variant-numeric:tabular-nums"
+_CAPTION = (
+    "caption-side:top;text-align:left;font-weight:600;padding:4px 0;color:inherit;overflow-wrap:anywhere"
+)
+_CELL = "padding:2px 16px 2px 0;vertical-align:top;white-space:{space};text-align:{side}"
+_LINE = "white-space:pre-wrap;overflow-wrap:anywhere;max-width:60em"
 _BAR = (
     "display:block;width:{percent:.1f}%;min-width:1px;height:10px;margin-top:3px;"
     "background:currentColor;opacity:0.55"
@@ -81,7 +83,10 @@ class Shown:
         return f"<tr>{''.join(cells)}</tr>"
 
     def _cell(self, tag: str, attributes: str, column: int, value: str) -> str:
-        style = _CELL.format(side="right" if column in self.right else "left")
+        figure = column in self.right
+        # A figure stays whole; a header above it may break.
+        space = "nowrap" if figure and tag == "td" else "pre-wrap"
+        style = _CELL.format(side="right" if figure else "left", space=space)
         return f'<{tag} {attributes} style="{style}">{escape(value)}</{tag}>'
 
 

@@ -12,15 +12,23 @@ import pytest
 import torch
 
 from minikv import LLM
-from minikv.blocks import BlockManager, PoolKind
-from minikv.cache import LinearKVCache, LinearPages, PagedKVCache, allocate_kv_cache
-from minikv.engine import EventLog, summary
+from minikv.blocks import BlockManager, BlockPool, PoolKind
+from minikv.cache import HostPool, LinearKVCache, LinearPages, PagedKVCache, allocate_kv_cache
+from minikv.engine import EventLog, Scheduler, summary
 from minikv.engine.profile import Phase, Profile
 from minikv.engine.simulate import Fleet, Trace, TraceRequest, simulate
 from minikv.errors import ArgumentError
-from minikv.eviction import EvictionReport
+from minikv.eviction import Budget, EvictionReport, PagedEviction, install_kv_eviction, trace_eviction
 from minikv.eviction.report import Finding
-from minikv.memory import Arena, MemoryStats, PeakReport, ownership, retention_report
+from minikv.memory import (
+    Arena,
+    CachingAllocator,
+    MemoryStats,
+    MemoryTimeline,
+    PeakReport,
+    ownership,
+    retention_report,
+)
 from minikv.models import load
 from minikv.plan import CacheSpec, LayerSpec, plan_memory
 from minikv.plan.measured import MeasuredTerms
@@ -155,9 +163,16 @@ def an_outcome():
     return simulate(trace, Fleet.plan("Llama-3.1-8B", "H200", replicas=2, host_kv_bytes=GIB))
 
 
+def a_timeline():
+    with MemoryTimeline("cpu", hz=0.01) as timeline:
+        timeline.mark("<load>")
+    return timeline
+
+
 MAKERS = {
     "MemoryStats": lambda: MemoryStats.read("cpu"),
     "MemoryStats of a GPU": lambda: MemoryStats("cuda:0", 80 * GIB, GIB, 3, 5, 7, 0, nvml="<b>gone"),
+    "MemoryTimeline": a_timeline,
     "PeakReport": lambda: PeakReport("cuda:0", 5 * GIB, 7 * GIB, 6 * GIB),
     "Ownership": lambda: ownership(torch.zeros(1000)[10:100]),
     "ArenaReport": an_arena_report,
@@ -190,6 +205,49 @@ MAKERS = {
 @pytest.fixture(params=MAKERS, scope="module")
 def shown_object(request):
     return MAKERS[request.param]()
+
+
+def an_installed_eviction():
+    model = load("tiny-gqa").model
+    return install_kv_eviction(model, policy="h2o", budget=16, n_sink=2, n_recent=4)
+
+
+def a_paged_eviction():
+    cache = a_paged_cache()
+    manager = BlockManager([PoolKind(1024), PoolKind(64, window=32)], 16)
+    return PagedEviction(cache, manager, "knorm", budget=Budget(budget=32, n_sink=2, n_recent=8))
+
+
+def a_trace_of_eviction():
+    return trace_eviction(
+        load("tiny-gqa").model, list(range(40)), budget=8, policy="knorm", n_sink=2, n_recent=4
+    )
+
+
+# What is no report, and would be an address or many screens otherwise.
+LINES = {
+    "Loaded": lambda: replace(load("tiny-gqa"), name=HOSTILE),
+    "Trace": lambda: Trace(HOSTILE, (TraceRequest(0.5, 700, 9),) * 1000),
+    "Fleet": lambda: Fleet.plan("Llama-3.1-8B", "H200", replicas=2),
+    "EventLog": lambda: EventLog(),
+    "Scheduler": lambda: Scheduler(BlockManager(8, 4)),
+    "BlockPool": lambda: BlockPool(8, 4),
+    "HostPool": lambda: HostPool(a_paged_cache(), [8, 4]),
+    "CachingAllocator": lambda: CachingAllocator(),
+    "Eviction": an_installed_eviction,
+    "PagedEviction": a_paged_eviction,
+    "EvictionTrace": a_trace_of_eviction,
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_what_is_no_report_has_a_line_too(name):
+    made = LINES[name]()
+    line = repr(made)
+    assert line.startswith(f"<{name}")
+    assert len(line) <= LONGEST_LINE
+    assert line.isprintable()
+    assert "0x" not in line
 
 
 class Page(HTMLParser):

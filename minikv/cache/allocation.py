@@ -111,7 +111,8 @@ class AllocationReport:
         head = ("", "", _say("column_value", lang), _say("column_meaning", lang))
         title = _say("title", lang, name=self.name, device=self.device, tp=self.tp)
         lines = [_say(f"how_{self.how}", lang), *self._sentences(lang)]
-        return Shown(title, head, rows, (1, 2), lines, shares=shares)
+        # Beside a machine's whole memory the bars of a CPU's cache would be hairlines.
+        return Shown(title, head, rows, (1, 2), lines, shares=shares if self.stats.kind == "cuda" else ())
 
     text = text_of
     _repr_html_ = html_of

@@ -26,7 +26,8 @@ from minikv.cache.layout import blocks_of_each
 from minikv.cache.paged import PagedKVCache
 from minikv.errors import ArgumentError, DoesNotFitError
 from minikv.kernels.slots import as_bytes
-from minikv.units import MIB, exact_bytes
+from minikv.shown import one_line
+from minikv.units import MIB, exact_bytes, format_bytes
 
 Pairs = Sequence[Iterable[tuple[int, int]]]
 PIECE = 64 * MIB  # of a transfer, staged on the device at a time
@@ -88,6 +89,12 @@ class HostPool:
             raise DoesNotFitError("offload_no_memory", nbytes=exact_bytes(self.nbytes)) from error
         self._held: tuple[set[int], ...] = tuple(set() for _ in cache.kinds)
         self._stream = torch.cuda.Stream(cache.device) if self.pinned else None
+
+    def __repr__(self) -> str:
+        blocks = " + ".join(f"{count:,}" for count in self.num_blocks)
+        held = f"{sum(map(len, self._held)):,} held"
+        size = f"{format_bytes(self.nbytes)}{' pinned' if self.pinned else ''}"
+        return one_line("HostPool", self.cache.spec.name, f"{blocks} host blocks", size, held)
 
     def _allocate(self, kind: int) -> tuple[Tensor, ...]:
         """[host blocks, *block_shape] beside each tensor of the cache, one-byte elements as uint8."""

@@ -1,12 +1,14 @@
 """What the scheduler did, as small records: one line of JSON each. Widgets, tests and ``metrics`` read them."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from minikv.errors import ArgumentError
+from minikv.shown import one_line
 
 Happened = Literal[
     "arrive",
@@ -107,6 +109,11 @@ class EventLog:
 
     def __call__(self, event: AnyEvent) -> None:
         self.events.append(event)
+
+    def __repr__(self) -> str:
+        kinds = Counter(event.kind for event in self.events)
+        told = (f"{count:,} {kind}" for kind, count in kinds.most_common(5))
+        return one_line("EventLog", "", f"{len(self.events):,} events", *told)
 
     def of(self, kind: str) -> list:
         """The events of one kind, in order."""

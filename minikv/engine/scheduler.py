@@ -37,6 +37,7 @@ from minikv.engine.sequence import FinishReason, Request, Sequence, SequenceId, 
 from minikv.engine.step import NOT_PACKED, Step, count_accepted, pack
 from minikv.errors import ArgumentError, check_count
 from minikv.plan.preemption import TransferRates
+from minikv.shown import one_line
 
 
 class Scheduler(OpenSteps):
@@ -84,6 +85,11 @@ class Scheduler(OpenSteps):
         self.max_model_len = max_model_len
         self.packs = packs
         self._arrived = 0
+
+    def __repr__(self) -> str:
+        who = f"{self.num_running:,} running", f"{self.num_waiting:,} waiting"
+        limits = f"{self.max_batched_tokens:,} tokens of {self.max_num_seqs:,} sequences a step"
+        return one_line("Scheduler", "", *who, limits)
 
     @property
     def rates(self) -> TransferRates | None:

@@ -16,6 +16,7 @@ from minikv.eviction.cache import EvictingCache, adopt, evicting_layers, is_empt
 from minikv.eviction.layer import EvictingLayer
 from minikv.eviction.policy import Policy
 from minikv.eviction.rules import Record, Rules
+from minikv.shown import one_line
 
 
 class Eviction:
@@ -40,6 +41,12 @@ class Eviction:
         self._current: Any = None
         self._last: weakref.ref | None = None
         self._paused = False
+
+    def __repr__(self) -> str:
+        layers = f"{sum(rule is not None for rule in self.rules)} of {len(self.rules)} layers forget"
+        state = [] if self.undo is not None else ["removed"]
+        kept = f"capacity {self.capacity:,} tokens"
+        return one_line("Eviction", type(self.policy).__name__, layers, kept, f"scope {self.scope}", *state)
 
     @property
     def capacity(self) -> int:

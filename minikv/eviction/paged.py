@@ -28,6 +28,7 @@ from minikv.eviction.paged_plan import PlannedEviction, held, plan_eviction
 from minikv.eviction.paged_records import SavedRecord
 from minikv.eviction.policies import policy_of
 from minikv.eviction.policy import Policy
+from minikv.shown import one_line
 
 
 class PagedEviction:
@@ -60,6 +61,10 @@ class PagedEviction:
         check_policy(self.policy, budget, cache, self._layers, scope, unit)
         self.evictor = PagedEvictor(cache, self._layers, self.policy, budget, scope)
         self.records = self.evictor.records
+
+    def __repr__(self) -> str:
+        layers, kept = f"{len(self._layers)} layers forget", f"capacity {self.budget.capacity:,} tokens"
+        return one_line("PagedEviction", type(self.policy).__name__, layers, kept, f"unit {self.unit}")
 
     def add(self, seq_id: Hashable) -> None:
         """A sequence begins, allocated or about to be. What it finds in the prefix cache has no scores yet."""

@@ -34,6 +34,7 @@ from minikv.eviction.policy import Policy
 from minikv.eviction.select import SCOPES
 from minikv.eviction.trace_layer import Row, TracedLayer
 from minikv.plan.spec import CacheSpec
+from minikv.shown import one_line
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +61,11 @@ class EvictionTrace:
     capacity: tuple[int, ...]
     policy: Policy
     scope: str
+
+    def __repr__(self) -> str:
+        kept = f"at most {max(self.capacity):,} kept by {type(self.policy).__name__}"
+        sizes = f"{len(self.layers)} layers, {self.heads} heads"
+        return one_line("EvictionTrace", "", f"{self.length:,} tokens in {self.steps:,} steps", sizes, kept)
 
     @property
     def steps(self) -> int:

@@ -18,6 +18,8 @@ from minikv.memory.allocator_blocks import Block, SegmentView, view_of
 from minikv.memory.allocator_core import AllocatorCore, DeviceOutOfMemory
 from minikv.memory.allocator_rules import SMALL_SIZE, AllocatorSettings, round_size
 from minikv.memory.allocator_stats import Usage
+from minikv.shown import one_line
+from minikv.units import format_bytes
 
 __all__ = ["AllocatorSettings", "CachingAllocator", "DeviceOutOfMemory"]
 
@@ -29,6 +31,11 @@ class CachingAllocator(AllocatorCore):
     and by others. ``memory_limit``: what ``torch.cuda.set_per_process_memory_fraction`` allows, in bytes, None
     where it was never set (in later versions of torch also where the fraction is 1).
     """
+
+    def __repr__(self) -> str:
+        usage = self.usage()
+        sizes = (f"{name} {format_bytes(getattr(usage, name))}" for name in ("allocated", "reserved"))
+        return one_line("CachingAllocator", "", *sizes, f"{usage.num_segments:,} segments")
 
     # -- what a program does -------------------------------------------------------------------------------------
 

@@ -10,12 +10,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from minikv.errors import ArgumentError
+from minikv.i18n import pick_language, text
 from minikv.memory.stats import MemoryStats, find_memory
+from minikv.shown import Shown, html_of, one_line, text_of
+from minikv.units import format_bytes
 
 MAX_HZ = 5  # a sample asks the driver and NVML; faster ones would be seen in what they measure
 
@@ -80,6 +83,30 @@ class MemoryTimeline:
         with self._lock:
             return tuple(self._samples)
 
+    def shown(self, lang: str = "en") -> Shown:
+        """A row for each named moment: seconds, and what was used and allocated then."""
+        lang, samples = pick_language(lang), self.samples
+        names = ("seconds", "used", "used_bytes", "allocated", "allocated_bytes")
+        head = ("", *(_say(f"column_{name}", lang) for name in names))
+        rows = []
+        for sample in samples:
+            if sample.name is not None:
+                sizes = (sample.stats.used, sample.stats.allocated)
+                figures = [figure for size in sizes for figure in (format_bytes(size), f"{size:,}")]
+                rows.append((sample.name, f"{sample.seconds:,.3f}", *figures))
+        title = _say("title", lang, device=str(self.device), count=len(samples), hz=self.hz)
+        return Shown(title, head, rows, range(1, len(head)))
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        samples = self.samples
+        named = [sample.name for sample in samples if sample.name is not None]
+        seconds = samples[-1].seconds if samples else 0.0
+        told = f"{len(samples):,} samples in {seconds:,.3f} s"
+        return one_line("MemoryTimeline", str(self.device), told, f"{len(named)} named", *named[:4])
+
     def mark(self, name: str) -> Sample:
         """Sample now and call the moment ``name``. Only inside the ``with`` block."""
         if not isinstance(name, str) or not name:
@@ -127,3 +154,7 @@ class MemoryTimeline:
                 self._began = now
             self._samples.append(sample)
         return sample
+
+
+def _say(key: str, lang: str, **values: Any) -> str:
+    return text(f"memory_stats.timeline_{key}", lang, **values)

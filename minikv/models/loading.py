@@ -27,6 +27,7 @@ from minikv.models.sharding import rank_device, ranks_wanted, read_shard, start_
 from minikv.models.sources import check_attention, check_folder, find_folder, reason_of
 from minikv.models.weight_headers import check_stored, stored_weights, wrong_shapes
 from minikv.plan.dtypes import AnyDtype, find_dtype
+from minikv.shown import one_line
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "auto": None}
 _STORED = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors spells them
@@ -51,6 +52,15 @@ class Loaded:
     def note(self, lang: str = "en") -> str | None:
         """Why the weights are not in the dtype of the file, where ``dtype="auto"`` decided so; else None."""
         return None if self._note is None else text(f"models.{self._note[0]}", lang, **self._note[1])
+
+    def __repr__(self) -> str:
+        parameters = f"{self.model.num_parameters():,} parameters"
+        dtype = str(self.model.dtype).removeprefix("torch.")
+        tokenizer = (
+            "no tokenizer" if self.tokenizer is None else f"tokenizer of {len(self.tokenizer):,} tokens"
+        )
+        kind = type(self.model).__name__
+        return one_line("Loaded", self.name, kind, parameters, f"{dtype} on {self.model.device}", tokenizer)
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.model, self.tokenizer))

@@ -30,6 +30,7 @@ from minikv.plan.budget import plan_memory
 from minikv.plan.measured import size_for_bytes
 from minikv.plan.preemption import TransferRates
 from minikv.plan.spec import CacheSpec
+from minikv.shown import one_line
 from minikv.units import GIB, KIB, format_bytes
 
 FleetEmit = Callable[[int, AnyEvent], object]
@@ -65,6 +66,15 @@ class Fleet:
     windows: tuple[int | None, ...] = (None,)
     block_bytes: tuple[int, ...] = ()
     max_model_len: int | None = None
+
+    def __repr__(self) -> str:
+        blocks = " + ".join(f"{count:,}" for count in self.blocks)
+        router = self.router if isinstance(self.router, str) else type(self.router).__name__
+        each = f"{blocks} blocks of {self.block_size:,} tokens each"
+        where = f"{self.gpus:,} x {self.step_time.roof.name}"
+        return one_line(
+            "Fleet", where, f"{self.replicas:,} replicas at tp={self.tp}", each, f"router {router}"
+        )
 
     @classmethod
     def plan(

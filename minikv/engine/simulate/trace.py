@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from minikv.errors import LARGEST_COUNT, ArgumentError, MiniKVError, check_count
+from minikv.shown import one_line
 
 MOST_TOKENS = 2**31 - 1  # of a prompt or an output: positions are int32
 LARGEST_HASH_ID = LARGEST_COUNT // 3  # three times an id is still a token id
@@ -67,6 +68,10 @@ class Trace:
             if fault is not None:
                 raise self.at(index, fault)
             before = request.arrival
+
+    def __repr__(self) -> str:
+        tokens = f"{self.prompt_tokens:,} prompt and {self.output_tokens:,} output tokens"
+        return one_line("Trace", self.name, f"{len(self):,} requests in {self.duration:,.6g} s", tokens)
 
     def __len__(self) -> int:
         return len(self.requests)
