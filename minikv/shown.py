@@ -24,7 +24,7 @@ _CAPTION = (
 _CELL = "padding:2px 16px 2px 0;vertical-align:top;white-space:{space};text-align:{side}"
 _LINE = "white-space:pre-wrap;overflow-wrap:anywhere;max-width:60em"
 _BAR = (
-    "display:block;width:{percent:.1f}%;min-width:1px;height:10px;margin-top:3px;"
+    "display:block;width:{percent:.1f}%;min-width:1px;height:10px;"
     "background:currentColor;opacity:0.55"
 )
 
@@ -79,7 +79,7 @@ class Shown:
         if self.shares:
             percent = 100 * min(1.0, max(0.0, self.shares[number]))
             bar = f'<span style="{_BAR.format(percent=percent)}"></span>' if percent else ""
-            cells.append(f'<td aria-hidden="true" style="width:200px;text-align:left">{bar}</td>')
+            cells.append(f'<td aria-hidden="true" style="width:200px;padding:0;vertical-align:middle">{bar}</td>')
         return f"<tr>{''.join(cells)}</tr>"
 
     def _cell(self, tag: str, attributes: str, column: int, value: str) -> str:

@@ -71,12 +71,15 @@ _PICTURES = """(root) => [...root.querySelectorAll("svg")].filter((svg) =>
   [svg.getAttribute("role"), svg.getAttribute("aria-label") ?? ""])"""
 
 
-def violations(page: Any) -> list[str]:
-    """Each rule of axe-core that is broken, and what it could not judge. Words in pictures: ``faint_words``."""
+def violations(page: Any, within: str = "#photo") -> list[str]:
+    """Each rule of axe-core that is broken ``within`` a selector, and what it could not judge.
+
+    Words in pictures: ``faint_words``.
+    """
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE_SCRIPT)
     options = {"runOnly": RULES, "resultTypes": ["violations", "incomplete"]}
-    found = page.evaluate("options => axe.run('#photo', options)", options)
+    found = page.evaluate("([within, options]) => axe.run(within, options)", [within, options])
     told = [(rule["id"], node) for rule in found["violations"] for node in rule["nodes"]]
     told += [
         (rule["id"], node)
