@@ -104,7 +104,7 @@ HOSTILE = [
 @pytest.mark.parametrize("options", [{}, {"model": LLAMA, "tp": 1}, {"model": "gpt-oss-20b", "tp": 1}])
 def test_hostile_logs_get_a_verdict_or_one_of_our_errors(text, options):
     try:
-        answer = check_log(text, **options).report
+        answer = check_log(text, **options).text
     except MiniKVError as error:
         answer = error.text
     for lang in ("en", "zh"):
