@@ -160,11 +160,12 @@ def _answer_hit_rate(
 
 
 def _answer_fleet(trace: "Trace", setup: "Setup", as_json: bool, lang: str) -> None:
-    from minikv.cli import simulate_json, simulate_view
+    from minikv.cli import simulate_json, simulate_run, simulate_view
     from minikv.engine.simulate import simulate as simulate_fleet
 
     fleet = setup.make()
-    answers = simulate_fleet(trace, fleet).answers()
+    with simulate_run.Watcher(len(trace), lang, quiet=as_json) as watcher:
+        answers = simulate_fleet(trace, fleet, progress=watcher.update).answers()
     if as_json:
         assumed = simulate_view.assumption_lines(setup, fleet, lang)
         print(json.dumps(simulate_json.run_dict(trace, setup, fleet, answers, assumed), indent=2))
@@ -176,7 +177,8 @@ def _answer_sweep(trace: "Trace", setup: "Setup", plot: str | None, as_json: boo
     from minikv.cli import simulate_json, simulate_plot, simulate_run, simulate_view
     from minikv.engine.simulate import sweep as sweep_fleets
 
-    rows = sweep_fleets(trace, setup.make, watch=simulate_run.told(lang), **setup.values)
+    with simulate_run.Watcher(len(trace), lang, quiet=as_json) as watcher:
+        rows = sweep_fleets(trace, setup.make, watch=watcher.begin, progress=watcher.update, **setup.values)
     if all(row.refused is not None for row in rows):
         raise rows[0].refused  # type: ignore[misc]
     if as_json:
@@ -195,9 +197,10 @@ def _answer_fewest(
     from minikv.engine.simulate import Target
     from minikv.engine.simulate import fewest as find_fewest
 
-    target, watch = Target(p99_ttft, p99_tpot), simulate_run.told(lang)
+    target, watcher = Target(p99_ttft, p99_tpot), simulate_run.Watcher(len(trace), lang, quiet=as_json)
     if not setup.values:
-        found = find_fewest(trace, setup.make, target, watch=watch)
+        with watcher:
+            found = find_fewest(trace, setup.make, target, watch=watcher.begin, progress=watcher.update)
         if as_json:
             fleet = setup.make(replicas=found.replicas)
             assumed = simulate_view.assumption_lines(setup, fleet, lang)
@@ -205,7 +208,8 @@ def _answer_fewest(
         else:
             simulate_view.show_fewest(trace, setup, found, lang)
         return
-    rows = simulate_run.fewest_of_each(trace, setup, target, watch)
+    with watcher:
+        rows = simulate_run.fewest_of_each(trace, setup, target, watcher)
     if as_json:
         print(json.dumps([simulate_json.row_dict(row, lang) for row in rows], indent=2))
     else:

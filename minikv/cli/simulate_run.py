@@ -9,8 +9,9 @@ from typing import Any
 
 from minikv.cli import simulate_options as panels
 from minikv.cli.options import size
+from minikv.engine.progress import Progress
 from minikv.engine.simulate import Assumptions, Fleet, Load, Row, Target, Trace, fewest, read_trace
-from minikv.engine.simulate.sweep import Watch, combinations
+from minikv.engine.simulate.sweep import combinations
 from minikv.errors import ArgumentError, MiniKVError, check_count
 from minikv.i18n import text
 
@@ -137,7 +138,7 @@ def _value(name: str, words: str) -> Any:
         raise ArgumentError("simulate_sweep_value", name=name, value=words) from None
 
 
-def fewest_of_each(trace: Trace, setup: Setup, target: Target, watch: Watch) -> list[Row]:
+def fewest_of_each(trace: Trace, setup: Setup, target: Target, watcher: "Watcher") -> list[Row]:
     """The fewest replicas of each kind that the sweep names, with ``replicas`` among the settings."""
     rows = []
     for settings in combinations(setup.values):
@@ -146,7 +147,8 @@ def fewest_of_each(trace: Trace, setup: Setup, target: Target, watch: Watch) -> 
                 trace,
                 partial(setup.make, **settings),
                 target,
-                watch=lambda tried, settings=settings: watch(settings | dict(tried)),  # type: ignore[misc]
+                watch=lambda tried, settings=settings: watcher.begin(settings | dict(tried)),  # type: ignore[misc]
+                progress=watcher.update,
             )
             rows.append(Row(settings | {"replicas": found.replicas}, found.answers))
         except MiniKVError as error:
@@ -154,14 +156,40 @@ def fewest_of_each(trace: Trace, setup: Setup, target: Target, watch: Watch) -> 
     return rows
 
 
-def told(lang: str) -> Watch:
-    """Prints which settings run now, on a terminal's standard error, so that nobody waits in front of nothing."""
+class Watcher:
+    """Says on a terminal's standard error which settings run, and how many of ``total`` requests have ended.
 
-    def tell(settings: Mapping[str, Any]) -> None:
-        if sys.stderr.isatty():
-            print(text("simulate.running", lang, settings=spelled(settings)), file=sys.stderr)
+    Nothing is said where standard error is no terminal, and nothing if ``quiet``. A context manager: it ends the bar.
+    """
 
-    return tell
+    def __init__(self, total: int, lang: str, quiet: bool):
+        self._total, self._lang, self._shown = total, lang, not quiet and sys.stderr.isatty()
+        self._every = max(1, total // 1000)  # a bar needs no more
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> "Watcher":
+        return self
+
+    def begin(self, settings: Mapping[str, Any]) -> None:
+        """A run of a sweep begins."""
+        self._end()
+        if self._shown:
+            print(text("simulate.running", self._lang, settings=spelled(settings)), file=sys.stderr)
+
+    def update(self, done: int) -> None:
+        """``done`` requests of the run have ended."""
+        if self._shown and self._bar is None:
+            self._bar = Progress(self._total, True).__enter__()
+        if self._bar is not None and (done % self._every == 0 or done == self._total):
+            self._bar.update(done)
+
+    def __exit__(self, *exception: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if self._bar is not None:
+            self._bar.__exit__()
+            self._bar = None
 
 
 def spelled(settings: Mapping[str, Any]) -> str:

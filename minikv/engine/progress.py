@@ -1,4 +1,4 @@
-"""A bar for ``generate``: requests that have ended, and tokens a second."""
+"""A bar for ``generate`` and ``simulate``: requests that have ended, and tokens a second where they are counted."""
 
 import sys
 import time
@@ -31,12 +31,12 @@ class Progress:
             self._task = self._bar.add_task("", total=self._total, speed="")
         return self
 
-    def update(self, done: int, new_tokens: int) -> None:
+    def update(self, done: int, new_tokens: int = 0) -> None:
         """``done`` requests have ended; ``new_tokens`` came since the last call."""
         self._tokens += new_tokens
         if self._bar is not None:
             seconds = time.monotonic() - self._began
-            speed = f"{self._tokens / seconds:,.0f} tokens/s" if seconds > 0 else ""
+            speed = f"{self._tokens / seconds:,.0f} tokens/s" if seconds > 0 and self._tokens else ""
             self._bar.update(self._task, completed=done, speed=speed)
 
     def __exit__(self, *exception: object) -> None:

@@ -1,6 +1,7 @@
 """``minikv simulate`` on many fleets: sweeps, and the fewest GPUs that keep a promise."""
 
 import re
+import sys
 from dataclasses import asdict
 from functools import partial
 
@@ -107,3 +108,19 @@ def test_a_promise_that_cannot_be_kept_says_why(load_file, terminal):
     done = terminal("simulate", load_file, *FLEET, "--fewest", "--p99-ttft", "0.001")
     assert is_one_sentence(done)
     assert "even with a replica to itself" in done.err
+
+
+RUNS = [("--replicas", "2"), ("--sweep", "replicas=1,2"), ("--fewest", "--p99-ttft", "60")]
+
+
+@pytest.mark.parametrize("asked", RUNS, ids=lambda asked: asked[0])
+def test_a_run_shows_how_far_it_is_on_a_terminal_alone(asked, load_file, terminal, monkeypatch):
+    piped = terminal("simulate", load_file, *FLEET, *asked)
+    assert piped.err == ""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    shown = terminal("simulate", load_file, *FLEET, *asked)
+    assert f"{len(TRACE)}/{len(TRACE)}" in shown.err
+    assert "tokens/s" not in shown.err
+    assert shown.out == piped.out
+    assert terminal("simulate", load_file, *FLEET, *asked, "--json").err == ""

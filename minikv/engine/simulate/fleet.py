@@ -18,7 +18,7 @@ from minikv.engine.capacity import peak_blocks
 from minikv.engine.events import AnyEvent
 from minikv.engine.simulate.arrival import Arrival
 from minikv.engine.simulate.assumptions import Assumptions
-from minikv.engine.simulate.outcome import Outcome, OutcomeRecord
+from minikv.engine.simulate.outcome import Outcome, OutcomeRecord, Progress
 from minikv.engine.simulate.replica import Replica, Unreached
 from minikv.engine.simulate.router import Router, find_router
 from minikv.engine.simulate.step_time import StepTime
@@ -257,16 +257,24 @@ class Fleet:
         )
 
 
-def simulate(trace: Trace, fleet: Fleet, *, emit: FleetEmit | None = None, stepwise: bool = False) -> Outcome:
+def simulate(
+    trace: Trace,
+    fleet: Fleet,
+    *,
+    emit: FleetEmit | None = None,
+    progress: Progress | None = None,
+    stepwise: bool = False,
+) -> Outcome:
     """Send every request of ``trace`` to a replica of ``fleet`` when it arrives, and go on until all have ended.
 
     ``emit`` is called with the number of a replica and each event of its scheduler; the requests' ids are their
-    numbers in the trace. ``stepwise`` schedules every step on its own: slower, with the same outcome. A replica's
+    numbers in the trace. ``progress`` is called with the number of requests that have ended, each time that one does.
+    ``stepwise`` schedules every step on its own: slower, with the same outcome. A replica's
     scheduler and block pools are made when the first request reaches it. Raises ``RequestTooLarge`` before anything
     runs.
     """
     fleet.check(trace)
-    router, record = find_router(fleet.router), OutcomeRecord(trace, fleet)
+    router, record = find_router(fleet.router), OutcomeRecord(trace, fleet, progress)
     replicas: list[Replica | Unreached] = [Unreached(ReplicaTotals(len(fleet.blocks)))] * fleet.replicas
     reached: list[Replica] = []
     for index in range(len(trace)):

@@ -1,6 +1,6 @@
 """Outcome: what became of each request of a simulation, and what a capacity planner asks of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from minikv.engine.sequence import Sequence
     from minikv.engine.simulate.fleet import Fleet
     from minikv.engine.simulate.trace import Trace
+
+Progress = Callable[[int], object]
+"""Hears how many of a run's requests have ended."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +253,8 @@ class Outcome:
 class OutcomeRecord:
     """Fills the arrays of an ``Outcome`` while ``fleet`` runs ``trace``."""
 
-    def __init__(self, trace: "Trace", fleet: "Fleet"):
+    def __init__(self, trace: "Trace", fleet: "Fleet", progress: Progress | None = None):
+        self._ended, self._progress = 0, progress
         requests, count = trace.requests, len(trace)
         self.fleet = fleet
         self.arrival = np.array([each.arrival for each in requests], np.float64)
@@ -267,6 +271,9 @@ class OutcomeRecord:
         self.finish[index] = seq.finished_at
         self.cached[index] = (seq.num_cached or 0) - seq.num_loaded
         self.loaded[index], self.preemptions[index] = seq.num_loaded, seq.num_preemptions
+        self._ended += 1
+        if self._progress is not None:
+            self._progress(self._ended)
 
     def outcome(self, replicas: list[ReplicaTotals]) -> Outcome:
         return Outcome(

@@ -15,7 +15,7 @@ import numpy as np
 
 from minikv.engine.simulate.fleet import Fleet, simulate
 from minikv.engine.simulate.floor import tpot_floor, ttft_floor
-from minikv.engine.simulate.outcome import Answers
+from minikv.engine.simulate.outcome import Answers, Progress
 from minikv.engine.simulate.trace import Trace
 from minikv.errors import ArgumentError, MiniKVError, check_count
 
@@ -34,11 +34,19 @@ class Row:
     refused: MiniKVError | None = None
 
 
-def sweep(trace: Trace, make: MakeFleet, *, watch: Watch | None = None, **values: Iterable[Any]) -> list[Row]:
+def sweep(
+    trace: Trace,
+    make: MakeFleet,
+    *,
+    watch: Watch | None = None,
+    progress: Progress | None = None,
+    **values: Iterable[Any],
+) -> list[Row]:
     """Run ``trace`` on ``make(name=value, ...)`` for every combination of ``values``, the last name changing fastest.
 
     A fleet that cannot be, or cannot hold a request, is a row that says so; the others still run. ``watch`` is called
-    with the settings of each run before it begins. Raises ``ArgumentError`` for a name without values, and for more
+    with the settings of each run before it begins, ``progress`` during a run as by ``simulate``. Raises
+    ``ArgumentError`` for a name without values, and for more
     than 10,000 combinations.
     """
     rows = []
@@ -46,7 +54,7 @@ def sweep(trace: Trace, make: MakeFleet, *, watch: Watch | None = None, **values
         if watch is not None:
             watch(settings)
         try:
-            rows.append(Row(settings, simulate(trace, make(**settings)).answers()))
+            rows.append(Row(settings, simulate(trace, make(**settings), progress=progress).answers()))
         except MiniKVError as error:
             rows.append(Row(settings, refused=error))
     return rows
@@ -119,13 +127,19 @@ class Fewest:
 
 
 def fewest(
-    trace: Trace, make: MakeFleet, target: Target, *, most: int = 256, watch: Watch | None = None
+    trace: Trace,
+    make: MakeFleet,
+    target: Target,
+    *,
+    most: int = 256,
+    watch: Watch | None = None,
+    progress: Progress | None = None,
 ) -> Fewest:
     """The smallest number of replicas with which ``make(replicas=number)`` keeps ``target`` under ``trace``.
 
     More replicas are taken to be faster, so that not every number is run, but those next to the answer are. ``watch``
-    is called with ``{"replicas": number}`` before each run. Raises ``ArgumentError`` if ``most`` do not do, and at once
-    where a request alone on a replica is too slow.
+    is called with ``{"replicas": number}`` before each run, ``progress`` during a run as by ``simulate``. Raises
+    ``ArgumentError`` if ``most`` do not do, and at once where a request alone on a replica is too slow.
     """
     check_count("most", most)
     one = make(replicas=1)
@@ -136,7 +150,7 @@ def fewest(
     def run(number: int) -> bool:
         if watch is not None:
             watch({"replicas": number})
-        tried[number] = simulate(trace, make(replicas=number)).answers()
+        tried[number] = simulate(trace, make(replicas=number), progress=progress).answers()
         return target.met(tried[number])
 
     fails, holds = 0, None

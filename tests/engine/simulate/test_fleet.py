@@ -221,6 +221,16 @@ def test_a_replica_gets_its_pools_with_its_first_request(monkeypatch):
         assert outcome.answers().gpus == 50
 
 
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_progress_hears_of_every_request_that_ends_while_it_runs(stepwise):
+    heard = []
+    trace = sessions(4, count=50)
+    fleet = small_fleet(60, replicas=2)
+    outcome = simulate(trace, fleet, progress=heard.append, stepwise=stepwise)
+    assert heard == list(range(1, 51))
+    assert same(outcome, simulate(trace, fleet))
+
+
 @pytest.mark.parametrize("host_blocks", [0, 20_000])
 def test_the_books_of_a_replica_take_what_the_fleet_says(host_blocks):
     fleet = small_fleet(40_000, host_blocks=host_blocks)
