@@ -184,7 +184,7 @@ def test_one_gpu_has_no_poorer_rank_and_the_gap_is_named():
     verdict = check_log(llama_log(20 * GIB, tokens), model=LLAMA, tp=1)
     assert (verdict.status, keys(verdict)) == ("contradicts", ["differs"])
     assert verdict.reasons[0][1]["percent"] == pytest.approx(-10, abs=0.1)
-    assert "-9.9" in verdict.text() or "-10.0" in verdict.report()
+    assert "-9.9" in verdict.text() or "-10.0" in verdict.text()
     assert "18.00 GiB" in verdict.text()
 
 
@@ -235,7 +235,7 @@ def test_a_falsified_figure_is_named_with_what_it_should_be(log, true, false, re
     sentence = verdict.text().splitlines()[-1]
     assert re.search("[0-9.,]+", false)[0].replace(",", "") in sentence.replace(",", "")
     assert due in sentence
-    assert verdict.text("zh") != verdict.report()
+    assert verdict.text("zh") != verdict.text()
 
 
 def test_a_refusal_with_room_enough_or_an_impossible_estimate_does_not_say_that_the_needed_gib_differ():
