@@ -93,7 +93,7 @@ def fake(monkeypatch):
         monkeypatch.setattr(
             import_module("minikv.engine.simulate.sweep"),
             "simulate",
-            lambda trace, fleet: Run(fleet.replicas),
+            lambda trace, fleet, progress: Run(fleet.replicas),
         )
         return ran
 
