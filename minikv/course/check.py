@@ -9,6 +9,8 @@ import inspect
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import FunctionType
+from typing import Any, cast
 
 from minikv.course import guard
 from minikv.course.compare import difference, size
@@ -20,6 +22,9 @@ from minikv.errors import ArgumentError
 
 HINT_LEVELS = (1, 2, 3)
 _MAX_SHRINK_STEPS = 200
+_DIAGNOSIS_S = (
+    60.0  # our own wrong answers run without hurry; an answer that cannot be compared twice ends here
+)
 
 
 @dataclass(frozen=True)
@@ -73,12 +78,16 @@ class _Trial:
 
 
 def run_check(exercise: Exercise, fn: object, *, seed: int = 0) -> Verdict:
-    """Run ``fn`` on the cases of ``seed``. Whatever ``fn`` does is a verdict; only Ctrl-C is raised."""
+    """Run ``fn`` on the cases of ``seed``. Whatever ``fn`` does is a verdict; only Ctrl-C is raised.
+
+    What it returned is compared within the same time; an object that cannot be compared is a wrong answer. A function
+    that ends the process (``os._exit``) or fills it (a fork bomb) is not stopped: see ``guard``.
+    """
     if fn is ...:
         return Verdict("not_attempted")
     if not callable(fn):
         return Verdict("not_a_function", got=fn)
-    names, due = _argument_names(fn), _due_names(exercise)
+    names, due = _guarded(lambda: _argument_names(fn), exercise.limit_s, None), _due_names(exercise)
     if names is not None and due is not None and not _fits(names, due):
         return Verdict("bad_signature", names=names, due=due)
     end = time.monotonic() + exercise.limit_s
@@ -92,7 +101,7 @@ def run_check(exercise: Exercise, fn: object, *, seed: int = 0) -> Verdict:
         return Verdict("passed", num_cases=len(trials))
     if all(_is_stub_answer(fn, trial.outcome) for trial in trials):
         return Verdict("not_attempted", num_cases=len(trials), num_failed=len(failed))
-    misconception, explained = _diagnose(exercise, trials)
+    misconception, explained = _guarded(lambda: _diagnose(exercise, trials), _DIAGNOSIS_S, (None, []))
     smallest = min(explained or failed, key=lambda trial: size(trial.args))
     if exercise.shrink is not None and misconception is None:
         smallest = _shrink(exercise, fn, smallest, end)
@@ -114,23 +123,47 @@ def check(id: str, fn: object, hint: int = 1, seed: int = 0, *, lang: str = "en"
     if hint not in HINT_LEVELS:
         raise ArgumentError("unknown_hint_level", hint=hint)
     verdict = run_check(exercise, fn, seed=seed)
-    name = getattr(fn, "__name__", "")
-    name = name if name.isidentifier() else "fn"  # a lambda has no name to print
-    say(report(exercise, verdict, name=name, hint=hint, seed=seed, lang=lang), lang)
+    how: dict[str, Any] = dict(hint=int(hint), seed=seed, lang=lang)
+    said = _guarded(lambda: report(exercise, verdict, name=_name(fn), **how), exercise.limit_s, None)
+    if said is None:  # an answer or an error that cannot be shown in time is left out
+        bare = replace(verdict, got=_Unshown(), differs="", error=None)
+        said = report(exercise, bare, name="fn", **how)
+    say(said, lang)
     # The verdict stands there already: nobody waits for its record.
     if verdict.num_cases and verdict.kind != "not_attempted":
         record_attempt(exercise.id, verdict.passed, seed, lang)
 
 
+class _Unshown:
+    def __repr__(self) -> str:
+        return "…"
+
+
+def _name(fn: object) -> str:
+    name = getattr(fn, "__name__", "")
+    return name if type(name) is str and name.isidentifier() else "fn"  # a lambda has no name to print
+
+
+def _guarded(fn: Callable[[], Any], limit_s: float, otherwise: Any) -> Any:
+    """``fn()``, which touches an object of the learner's; ``otherwise`` where that raises or does not end."""
+    outcome, _ = guard.call(fn, limit_s)
+    return outcome.value if isinstance(outcome, guard.Returned) else otherwise
+
+
 def _try(exercise: Exercise, fn: Callable, args: dict, limit_s: float) -> _Trial:
     expected = exercise.call(exercise.reference, copy.deepcopy(args))
     given = copy.deepcopy(args)
-    outcome, printed = guard.call(lambda: exercise.call(fn, given), limit_s)
-    mutated = next((name for name in args if difference(args[name], given[name])), "")
-    differs = None
-    if isinstance(outcome, guard.Returned):
-        differs = _judge(exercise, expected, outcome.value)
-    return _Trial(args, expected, outcome, printed, mutated, differs)
+
+    def judged() -> tuple[object, str | None, str]:
+        got = exercise.call(fn, given)
+        mutated = next((name for name in args if difference(args[name], given[name])), "")
+        return got, _judge(exercise, expected, got), mutated
+
+    outcome, printed = guard.call(judged, limit_s)
+    if not isinstance(outcome, guard.Returned):
+        return _Trial(args, expected, outcome, printed, "", None)
+    value, differs, mutated = cast(tuple[object, str | None, str], outcome.value)
+    return _Trial(args, expected, guard.Returned(value), printed, mutated, differs)
 
 
 def _judge(exercise: Exercise, expected: object, got: object) -> str | None:
@@ -138,8 +171,10 @@ def _judge(exercise: Exercise, expected: object, got: object) -> str | None:
         return difference(expected, got)
     try:
         return None if exercise.equal(expected, got) else "value"
-    except Exception:  # the learner's object does not have what `equal` looks at
-        return "type"
+    except BaseException as error:
+        if guard.passes(error):
+            raise
+        return "type"  # the learner's object does not have what `equal` looks at
 
 
 def _describe(trial: _Trial) -> Verdict:
@@ -255,10 +290,9 @@ def _is_stub_answer(fn: Callable, outcome: guard.Outcome) -> bool:
 
 def _does_nothing(fn: Callable) -> bool:
     """Whether the body is only ``pass``, ``...`` or a docstring: its bytecode returns a constant."""
-    code = getattr(fn, "__code__", None)
-    if code is None:
+    if type(fn) is not FunctionType:
         return False
-    return {i.opname for i in dis.get_instructions(code)} <= {
+    return {i.opname for i in dis.get_instructions(fn.__code__)} <= {
         "RESUME",
         "NOP",
         "LOAD_CONST",

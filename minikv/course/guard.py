@@ -4,6 +4,12 @@ The function may raise, loop for ever, swallow every exception, call ``sys.exit`
 The time limit is a ``BaseException``, which ``except Exception`` does not catch, and it is raised again and
 again until the function is left, which defeats a bare ``except:`` too. Ctrl-C by the learner passes through.
 
+What it returns is the learner's too: its ``__eq__``, ``__repr__`` and the ``__str__`` of its exceptions are code that
+may do all this. So an answer is compared and shown under ``call`` as well.
+
+What ends or fills the process itself is not held off: ``os._exit``, a fork bomb, all of the memory, a thread or a
+finalizer that stays behind, a function that ignores the timer's signal and sleeps. It is the learner's own machine.
+
 Meanwhile nothing is collected: the garbage of others is not the learner's time, and their finalizers are never cut
 short.
 """
@@ -15,6 +21,7 @@ import io
 import linecache
 import os
 import signal
+import sys
 import sysconfig
 import threading
 import time
@@ -23,12 +30,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import cast
 
 from minikv.errors import MiniKVError
 
 MAX_PRINTED_LINES = 10
 _MAX_PRINTED_CHARS = 2000
 _AGAIN_S = 1e-4  # after the limit, interrupt every 0.1 ms: sooner or later outside of the learner's `try`
+_SLACK_S = 0.1  # this much longer, and a second timer, of the process's own time, looks after the first
 _GRACE_S = 2.0  # a thread that cannot be interrupted is left behind after this long
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
@@ -37,6 +46,11 @@ _LIBRARIES = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib"
 
 class TimeLimit(BaseException):
     """Raised inside the learner's function when its time is over."""
+
+
+def passes(error: BaseException) -> bool:
+    """Whether our own code below ``call`` must let ``error`` through: the time limit or Ctrl-C, not one like it."""
+    return type(error) in (TimeLimit, KeyboardInterrupt)
 
 
 @dataclass(frozen=True)
@@ -98,11 +112,11 @@ def _outcome(fn: Callable[[], object]) -> Outcome:
         return Returned(_learners_code(fn))
     except TimeLimit:
         return TimedOut()
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
-        line, source = own_line(error.__traceback__)
-        ours = error if isinstance(error, MiniKVError) else None
+        if type(error) is KeyboardInterrupt:
+            raise
+        line, source = own_line(sys.exc_info()[2])  # an exception may hide its own __traceback__
+        ours = cast(MiniKVError, error) if issubclass(type(error), MiniKVError) else None
         return Raised(type(error), _message(error), line, source, ours)
 
 
@@ -111,21 +125,35 @@ def _learners_code(fn: Callable[[], object]) -> object:
 
 
 def _with_timer(fn: Callable[[], object], limit_s: float) -> Outcome:
+    end = time.monotonic() + limit_s
+
     def on_timer(signum: int, frame: FrameType | None) -> None:
         # Only below `_learners_code`: our own clean-up must not be interrupted.
-        while frame is not None:
+        while frame is not None and time.monotonic() >= end:
             if frame.f_code is _learners_code.__code__:
+                if signum == signal.SIGVTALRM:  # so the first was ignored or stopped
+                    signal.signal(signal.SIGALRM, on_timer)
+                    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
                 raise TimeLimit
             frame = frame.f_back
 
-    handler_before = signal.signal(signal.SIGALRM, on_timer)
-    timer_before = signal.setitimer(signal.ITIMER_REAL, max(limit_s, _AGAIN_S), _AGAIN_S)
-    try:
+    with (
+        _timer(signal.ITIMER_VIRTUAL, signal.SIGVTALRM, limit_s + _SLACK_S, on_timer),
+        _timer(signal.ITIMER_REAL, signal.SIGALRM, limit_s, on_timer),
+    ):
         return _outcome(fn)
+
+
+@contextlib.contextmanager
+def _timer(which: int, signum: int, limit_s: float, on_timer: Callable) -> Iterator[None]:
+    handler_before = signal.signal(signum, on_timer)
+    timer_before = signal.setitimer(which, max(limit_s, _AGAIN_S), _AGAIN_S)
+    try:
+        yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler_before)
-        signal.setitimer(signal.ITIMER_REAL, *timer_before)
+        signal.setitimer(which, 0)
+        signal.signal(signum, handler_before)
+        signal.setitimer(which, *timer_before)
 
 
 def _in_thread(fn: Callable[[], object], limit_s: float) -> Outcome:
@@ -167,9 +195,12 @@ def _interrupt(thread: threading.Thread) -> None:
 
 
 def _message(error: BaseException) -> str:
+    """What ``error`` says; "" where saying it raises, or takes longer than there is time."""
     try:
-        return str(error)
-    except Exception:
+        return str.__str__(_learners_code(lambda: str(error)))  # a str, and none of the learner's own kind
+    except BaseException as another:
+        if type(another) is KeyboardInterrupt:
+            raise
         return ""
 
 
@@ -192,6 +223,7 @@ class _FirstLines(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
+        text = "".join((text,))  # a str, and none of the learner's own kind
         if len(self._kept) < _MAX_PRINTED_CHARS:
             self._kept += text[:_MAX_PRINTED_CHARS]
         return len(text)

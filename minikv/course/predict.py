@@ -4,12 +4,15 @@ import math
 import numbers
 from typing import Any
 
-from minikv.course.compare import REL_TOL
+from minikv.course import guard
+from minikv.course.compare import REL_TOL, as_float, plain_number
 from minikv.course.exercise import Prediction
 from minikv.course.lessons import find_lesson
 from minikv.course.say import say
 from minikv.errors import UnknownNameError
 from minikv.i18n import text
+
+_LIMIT_S = 5.0
 
 
 def predict(key: str, guess: object = ..., seed: int = 0, *, lesson: str, lang: str = "en") -> None:
@@ -28,12 +31,14 @@ def predict(key: str, guess: object = ..., seed: int = 0, *, lesson: str, lang: 
             say(text("course.predict_how", lang, **again), lang)
         else:
             say(text("course.predict_how_tolerance", lang, factor=prediction.tolerance, **again), lang)
-    elif not _is_number(guess):
-        say(text("course.predict_not_a_number", lang, kind=type(guess).__name__, **again), lang)
+        return
+    number = _plain(guess)
+    if isinstance(number, str):
+        say(text("course.predict_not_a_number", lang, kind=number, **again), lang)
     else:
         answer = prediction.answer(**values)
-        verdict, numbers_said = judge(prediction, guess, answer)
-        say(text(f"course.predict_{verdict}", lang, guess=said(guess), unit=unit, **numbers_said), lang)
+        verdict, numbers_said = judge(prediction, number, answer)
+        say(text(f"course.predict_{verdict}", lang, guess=said(number), unit=unit, **numbers_said), lang)
         how = prediction.how.format(**values)
         say(text("course.predict_answer", lang, answer=said(answer), unit=unit, how=how), lang)
 
@@ -47,7 +52,7 @@ def find_prediction(key: str, lesson: str) -> Prediction:
     raise UnknownNameError("unknown_prediction", name=key, known=", ".join(p.key for p in predictions))
 
 
-def judge(prediction: Prediction, guess: Any, answer: int | float) -> tuple[str, dict[str, str]]:
+def judge(prediction: Prediction, guess: int | float, answer: int | float) -> tuple[str, dict[str, str]]:
     """("right" | "close" | "too_big" | "too_small" | "off_by", the numbers of that sentence)."""
     if guess == answer or (isinstance(answer, float) and math.isclose(guess, answer, rel_tol=REL_TOL)):
         return "right", {}
@@ -69,5 +74,10 @@ def said(number: Any) -> str:
     return f"{float(number):,.7g}"
 
 
-def _is_number(guess: object) -> bool:
-    return isinstance(guess, numbers.Real) and not isinstance(guess, bool) and math.isfinite(guess)
+def _plain(guess: object) -> int | float | str:
+    """``guess`` as Python's own number, made under ``guard``: it may be any object. Else what it is instead."""
+    outcome, _ = guard.call(lambda: plain_number(guess), _LIMIT_S)
+    number: Any = outcome.value if isinstance(outcome, guard.Returned) else None
+    if number is None:
+        return type(guess).__name__
+    return number if math.isfinite(as_float(number)) else f"{type(guess).__name__} {as_float(number)}"

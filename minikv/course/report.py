@@ -5,9 +5,9 @@ import numbers
 from typing import Any
 
 from minikv.course.check import HINT_LEVELS, Verdict
-from minikv.course.compare import Mismatch, mismatch, shown
+from minikv.course.compare import Mismatch, cut, mismatch, shown
 from minikv.course.exercise import Exercise
-from minikv.i18n import text
+from minikv.i18n import escape_controls, text
 
 
 def report(exercise: Exercise, verdict: Verdict, *, name: str, hint: int, seed: int, lang: str) -> str:
@@ -32,7 +32,8 @@ def report(exercise: Exercise, verdict: Verdict, *, name: str, hint: int, seed: 
     if verdict.kind == "raised" and verdict.error is not None:
         lines.append(_error(verdict, lang, say))
     if verdict.printed:
-        lines += [say("printed"), *(f"    | {line}" for line in verdict.printed.splitlines())]
+        printed = escape_controls(verdict.printed, keep="\t\n")
+        lines += [say("printed"), *(f"    | {line}" for line in printed.splitlines())]
     note = _note(exercise, verdict, say)
     if note:
         lines.append(note)
@@ -72,7 +73,7 @@ def _indent(value: str, columns: int) -> str:
 def _error(verdict: Verdict, lang: str, say) -> str:
     error = verdict.error
     assert error is not None
-    message = error.text(lang)
+    message = cut(error.text(lang))
     sentence = f"{error.kind.__name__}: {message}" if message else error.kind.__name__
     if error.line:
         return say("error_at_line", error=sentence, line=error.line, source=error.source)

@@ -58,7 +58,8 @@ def quantize_unguarded(heads):
 def same_heads(expected, got) -> bool:
     """The same whole numbers, and scales as close as float32 gives them."""
     return len(got) == len(expected) and all(
-        list(theirs) == numbers and math.isclose(scale, float(their_scale), rel_tol=1e-6, abs_tol=0.0)
+        [float(number) for number in theirs] == numbers
+        and math.isclose(scale, float(their_scale), rel_tol=1e-6, abs_tol=0.0)
         for (numbers, scale), (theirs, their_scale) in zip(expected, got, strict=True)
     )
 
