@@ -1,13 +1,16 @@
 """From what a caller asks of an LLM to a cache of the right size, and the block manager that shares it out."""
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks.prefix import LARGEST_TOKEN
 from minikv.cache.allocation import AllocationReport
 from minikv.cache.allocator import allocate_kv_cache
 from minikv.cache.linear import LinearKVCache
@@ -15,7 +18,8 @@ from minikv.cache.linear_pages import LinearPages
 from minikv.cache.paged import PagedKVCache
 from minikv.engine.graph_memory import held
 from minikv.engine.graphs import expected_memory
-from minikv.errors import ArgumentError, DoesNotFitError, check_count
+from minikv.errors import ArgumentError, ConfigError, DoesNotFitError, check_count
+from minikv.i18n import text
 from minikv.memory.stats import MemoryStats
 from minikv.models import own_attention, seen_window
 from minikv.models.sharding import ranks_wanted
@@ -163,11 +167,19 @@ def build_manager(cache: PagedKVCache | LinearPages, host_blocks: int = 0) -> Bl
 
 
 def eos_ids(model: Any) -> frozenset[int]:
-    """The ids that end a text, as ``generate()`` takes them: the generation config's, whatever the config says."""
+    """The ids that end a text, as ``generate()`` takes them: the generation config's, whatever the config says.
+
+    Raises ``ConfigError`` for what is no token id, and warns of an id that the model cannot draw.
+    """
     found = getattr(model.generation_config, "eos_token_id", None)
-    if found is None:
-        return frozenset()
-    return frozenset(found if isinstance(found, list | tuple) else (found,))
+    ids = () if found is None else found if isinstance(found, list | tuple) else (found,)
+    last = model.get_input_embeddings().num_embeddings - 1
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= LARGEST_TOKEN:
+            raise ConfigError("eos_token_id", value=shorten(repr(token), 60), last=last)
+        if token > last:
+            warnings.warn(text("engine.eos_never", "en", token=token, last=last), stacklevel=3)
+    return frozenset(ids)
 
 
 def request_seed(engine_seed: int, number: int) -> int:

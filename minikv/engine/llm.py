@@ -139,6 +139,7 @@ class LLM:
         self._team = meet(tp)
         with starting(self._team):
             self.model, self.tokenizer = open_model(model, tokenizer, dtype=dtype, device=device, tp=tp)
+            eos = eos_ids(self.model)
             parts = assemble(
                 self.model, wanted, offload, self._team, clock=clock, emit=emit, eviction=eviction
             )
@@ -146,7 +147,7 @@ class LLM:
         self.manager, self.scheduler, self.host = parts.manager, parts.scheduler, parts.host
         self.adapter, self.runner = parts.adapter, parts.runner
         self.vocabulary: int = self.model.get_input_embeddings().num_embeddings
-        self._core = Core(self.scheduler, self.runner, self.tokenizer, eos_ids(self.model))
+        self._core = Core(self.scheduler, self.runner, self.tokenizer, eos)
         if self.host is not None:
             self.runner.transfer, self._core.took = self.host.transfer, self.host.took
         self._inbox = Inbox()

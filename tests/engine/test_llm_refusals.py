@@ -8,7 +8,7 @@ import torch
 
 from minikv import LLM
 from minikv.engine import SamplingParams
-from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError, RequestTooLarge
+from minikv.errors import ArgumentError, ConfigError, DoesNotFitError, MiniKVError, RequestTooLarge
 from minikv.models import Loaded
 from tests.engine.llm_text import word_tokenizer
 from tests.engine.llm_world import Broken, check_empty, greedy, make, reference, run
@@ -289,3 +289,25 @@ def test_a_dtype_that_a_gpu_has_forced_is_told(monkeypatch):
     )
     with pytest.warns(UserWarning, match="float16"), pytest.raises(ArgumentError, match="SimpleNamespace"):
         LLM("a")
+
+
+@pytest.mark.parametrize(
+    "eos", [[5, {}], {}, "5", [[5]], 5.0, True, [1, False], -5, [3, -1], 10**30, [2**63], "x" * 10**6]
+)
+def test_what_ends_no_text_is_refused_before_anything_is_built(eos, monkeypatch):
+    model = reference(LLAMA).model
+    monkeypatch.setattr(model.generation_config, "eos_token_id", eos)
+    with pytest.raises(ConfigError) as raised:
+        make(model)
+    assert raised.value.code == "eos_token_id"
+    assert "eos_token_id" in raised.value.text("zh")
+    assert len(str(raised.value)) < 400
+    assert not model.config._attn_implementation.startswith("minikv")
+
+
+def test_an_end_that_the_model_cannot_draw_is_a_warning(monkeypatch):
+    model = reference(LLAMA).model
+    monkeypatch.setattr(model.generation_config, "eos_token_id", [96, 97])
+    with pytest.warns(UserWarning, match=r"token 97, and its last token is 96") as said:
+        make(model).close()
+    assert len(said) == 1
