@@ -178,7 +178,7 @@ def eos_ids(model: Any) -> frozenset[int]:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= LARGEST_TOKEN:
             raise ConfigError("eos_token_id", value=shorten(repr(token), 60), last=last)
         if token > last:
-            warnings.warn(text("engine.eos_never", "en", token=token, last=last), stacklevel=3)
+            warnings.warn(text("engine.eos_never", "en", token=token, last=last), stacklevel=4)
     return frozenset(ids)
 
 
