@@ -4,10 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LAB_READY := $(VENV)/.ready-lab
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: lab test test-quick test-colab test-transformers-oldest test-transformers-newest bench results setup notebooks clean
+.PHONY: lab test test-quick test-colab test-transformers-oldest test-transformers-newest test-python bench results setup notebooks clean
 
-lab: setup
+lab: $(LAB_READY)
 	$(BIN)/minikv lab $(ARGS)
 
 test: setup
@@ -18,12 +20,16 @@ test-quick: setup
 	$(BIN)/python -m tools.run_tests --quick $(ARGS)
 
 # The lessons with the versions that Colab has, in .venv-colab: make test-colab ARGS="02 10 --lang en"
-test-colab: setup
+test-colab: $(LAB_READY)
 	$(BIN)/python -m tools.colab $(ARGS)
 
 # What leans on transformers, with the oldest release that we support and with today's newest.
 test-transformers-oldest test-transformers-newest: setup
-	$(BIN)/python -m tools.transformers_versions $(@:test-transformers-%=%) $(ARGS)
+	$(BIN)/python -m tools.versions --transformers $(@:test-transformers-%=%) $(ARGS)
+
+# The same with another Python: make test-python PYTHON=python3.13; with ARGS=--core what needs no torch.
+test-python: setup
+	$(BIN)/python -m tools.versions --python $(PYTHON) $(ARGS)
 
 # What this machine says to every claim, in a short form; RESULTS.md has the long ones.
 bench: setup
@@ -39,11 +45,22 @@ notebooks: setup
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+# What a reader needs, and no more. Whoever has [dev] has it.
+$(LAB_READY): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing minikv, torch and JupyterLab in $(VENV), this once: 2 to 10 minutes."
+	@echo "Linux: 4,000 MB to download, 6,500 MB on the disk, most of it torch's CUDA libraries. macOS, or a CPU build: 500 and 2,000 MB."
+	@echo "首次运行，正在把 minikv、torch 和 JupyterLab 安装到 $(VENV)：需要 2 到 10 分钟。"
+	@echo "Linux 上约下载 4,000 MB，占用磁盘 6,500 MB，多半是 torch 的 CUDA 库；macOS 或 CPU 版约为 500 MB 和 2,000 MB。"
+	$(INSTALL) -e ".[lab]"
+	touch $(LAB_READY)
+
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --quiet -e ".[dev]"
+	touch $(READY) $(LAB_READY)
+
+$(BIN)/python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'minikv needs Python 3.11 or newer')"
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	touch $(READY)
+	$(PYTHON) -m venv $(VENV)
 
 clean:
 	rm -rf $(VENV) .venv-* build dist

@@ -2,8 +2,9 @@
 
     python -m tools.colab [02 10 ...] [--lang en] [--kind lesson ...] [--torch 2.13.0] [--python PATH]
 
-An environment gets what constraints-colab.txt names; the wheel is installed there as the setup cell does it, and may
-replace nothing but plotly, since a runtime that has loaded a package keeps the old one. Then nbval runs the committed
+An environment gets what constraints-colab.txt names; the wheel is installed there, alone and as the setup cell does it.
+It may replace nothing but plotly, since a runtime that has loaded a package keeps the old one; and the engine that the
+setup cell asks for is there already, so ``pip install minikv`` alone is enough. Then nbval runs the committed
 notebooks with that Python and compares their outputs, and a line says what became of each. The environment
 (``.venv-colab``) is kept. Colab's torch is a build for CUDA, 5 GB with what it brings; ``--torch`` takes another.
 """
@@ -85,7 +86,10 @@ def find_python() -> str:
 
 
 def prepare(colab: Environment, torch: str | None = None) -> dict[str, tuple[str, str]]:
-    """Colab's versions and the wheel of this tree in ``colab``; what the wheel replaced, {name: (old, new)}."""
+    """Colab's versions and the wheel of this tree in ``colab``; what that replaced, {name: (old, new)}.
+
+    And what its ``[engine]`` then brings in addition: on Colab nothing.
+    """
     with tempfile.TemporaryDirectory(prefix="minikv-wheel-") as folder:
         build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder]
         subprocess.run([*build, str(ROOT)], check=True, stdout=subprocess.DEVNULL)
@@ -99,12 +103,17 @@ def prepare(colab: Environment, torch: str | None = None) -> dict[str, tuple[str
         colab.install(
             "--no-deps", "--force-reinstall", wheel
         )  # the same version may be there from an older tree
-    after = colab.versions()
-    return {
-        name: (had, after[name])
+        alone = colab.versions()
+        colab.install(f"{wheel}[engine]")
+    replaced = {
+        name: (had, alone[name])
         for name, had in before.items()
-        if name in after and after[name].partition("+")[0] != had
+        if name in alone and alone[name].partition("+")[0] != had
     }
+    for name, has in colab.versions().items():
+        if has != alone.get(name):
+            replaced[name] = (alone.get(name, "nothing"), has)
+    return replaced
 
 
 def colab_pins(text: str, torch: str | None = None) -> list[str]:

@@ -53,6 +53,11 @@ class Environment:
         ).stdout
         return {package["name"].lower().replace("_", "-"): package["version"] for package in json.loads(told)}
 
+    def python_version(self) -> str:
+        """As ``python --version`` says it."""
+        told = subprocess.run([self.python, "--version"], check=True, capture_output=True, text=True)
+        return told.stdout.strip()
+
     @staticmethod
     def variables() -> dict[str, str]:
         """This process's own, without what would lead that Python to our packages or to this checkout."""

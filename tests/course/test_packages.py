@@ -40,24 +40,28 @@ def pretend(monkeypatch):
 
 
 def declared(table: list[str]) -> dict[str, str]:
-    return {
-        requirement.name: next(iter(requirement.specifier)).version for requirement in map(Requirement, table)
-    }
+    return {one.name: next((part.version for part in one.specifier), "") for one in map(Requirement, table)}
 
 
 def test_the_releases_asked_for_are_those_that_the_package_declares():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    needed = declared(project["dependencies"])
-    lab = declared(project["optional-dependencies"]["lab"])
-    for name, least in (NEEDED | NEEDED_UNSAID | WANTED).items():
-        assert Version((needed | lab)[name]) == Version(least), name
+    extras = project["optional-dependencies"]
+    core, engine, lab = (
+        declared(table) for table in (project["dependencies"], extras["engine"], extras["lab"])
+    )
+    told = NEEDED | NEEDED_UNSAID | WANTED
+    for name, least in told.items():
+        assert Version((core | engine | lab)[name]) == Version(least), name
     # The doctor is written with these, and cannot start without them.
-    assert needed.keys() - (NEEDED | NEEDED_UNSAID | WANTED).keys() == {
-        "typer",
-        "rich",
-        "psutil",
-        "packaging",
-    }
+    assert core.keys() - told.keys() == {"typer", "rich", "psutil", "packaging"}
+    assert engine.keys() <= told.keys()
+    assert lab.keys() == {"minikv", "jupyterlab"}
+
+
+def test_the_core_declares_nothing_that_computes():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    brings = {Requirement(line).name for line in project["dependencies"]}
+    assert not brings & {Requirement(line).name for line in project["optional-dependencies"]["engine"]}
 
 
 def test_what_is_tested_here_is_complete():

@@ -72,12 +72,22 @@ def test_a_notebook_that_nbval_did_not_run_has_failed(monkeypatch):
         ({"ipywidgets": "8.1.9"}, {"ipywidgets": ("7.7.1", "8.1.9")}),
     ],
 )
-def test_what_the_wheel_replaced_is_found(monkeypatch, tmp_path, has, replaced):
+@pytest.mark.parametrize("engine", [{}, {"accelerate": "1.15.0"}, {"hf-xet": "1.8.0"}])
+def test_what_the_wheel_replaced_and_what_its_engine_brings_is_found(
+    monkeypatch, tmp_path, has, replaced, engine
+):
     def build(command, **options):
         (Path(command[command.index("--outdir") + 1]) / "minikv-0-py3-none-any.whl").touch()
 
     monkeypatch.setattr(colab.subprocess, "run", build)
     monkeypatch.setattr(Environment, "make", lambda self, installs: False)
-    monkeypatch.setattr(Environment, "install", lambda self, *arguments: None)
-    monkeypatch.setattr(Environment, "versions", lambda self: pinned(PINS) | has)
-    assert prepare(Environment(tmp_path)) == replaced
+    installed = []
+    monkeypatch.setattr(Environment, "install", lambda self, *arguments: installed.append(arguments[-1]))
+    there = pinned(PINS) | has
+
+    def versions(self):
+        return there | engine if installed[-1].endswith("[engine]") else there
+
+    monkeypatch.setattr(Environment, "versions", versions)
+    brought = {name: (there.get(name, "nothing"), version) for name, version in engine.items()}
+    assert prepare(Environment(tmp_path)) == replaced | brought
