@@ -32,6 +32,7 @@ from minikv.plan import find_gpu
 from minikv.plan.roofline import gpu_roof
 from minikv.units import GIB, format_bytes
 
+NEEDS_GPU = True  # a part of python -m tools.gpu
 UNIT = "10**9 bytes a second"
 FLOPS = "10**12 FLOP a second"
 
@@ -117,7 +118,7 @@ def rows(quick: bool) -> Iterator[Row]:
 
 def main() -> None:
     options = arguments(__doc__.splitlines()[0])
-    publish(rows(options.quick), options.json)
+    publish(rows(options.quick), options.json, on="cuda")
 
 
 if __name__ == "__main__":

@@ -41,6 +41,13 @@ from benchmarks.engine_peers import ContinuousBatching, Ours, Run, StaticBatches
 from benchmarks.kernels_timing import Detailed, tell
 from benchmarks.report import Row, publish
 
+GPU_PARTS = {  # of python -m tools.gpu
+    "decode": ("--only", "decode"),
+    "host": ("--only", "host"),
+    "mixed": ("--only", "mixed"),
+    "skewed": ("--only", "skewed"),
+    "prefix": ("--only", "prefix"),
+}
 SECTIONS = ("decode", "mixed", "skewed", "prefix", "large", "host")
 OURS, FRUGAL = "minikv", "minikv, less KV"
 STATIC, CONTINUOUS = "generate(), static batches of 16", "generate_batch"
@@ -217,7 +224,7 @@ def sections(options: argparse.Namespace) -> Iterator[Row]:
 def main() -> None:
     options = parse()
     torch.set_num_threads(options.threads)
-    publish(sections(options), options.json)
+    publish(sections(options), options.json, on="cuda")
 
 
 if __name__ == "__main__":

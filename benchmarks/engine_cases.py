@@ -35,11 +35,11 @@ MEDIUM = ModelShape("8 layers x 1024", 8, 1024, 3072, 16, 8, 64, 8192)
 QWEN3_06B = ModelShape("Qwen3-0.6B's shape", 28, 1024, 3072, 16, 8, 128, 151_936)
 
 
-def random_model(shape: ModelShape, device: torch.device, dtype: torch.dtype, positions: int = 4096) -> Any:
-    """The model in eval mode. It never ends a text by itself, so that every length is the load's."""
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+def config_of(shape: ModelShape, positions: int = 4096) -> Any:
+    """transformers' configuration of that shape."""
+    from transformers import Qwen3Config
 
-    config = Qwen3Config(
+    return Qwen3Config(
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
         intermediate_size=shape.intermediate,
@@ -50,8 +50,14 @@ def random_model(shape: ModelShape, device: torch.device, dtype: torch.dtype, po
         max_position_embeddings=positions,
         tie_word_embeddings=False,
     )
+
+
+def random_model(shape: ModelShape, device: torch.device, dtype: torch.dtype, positions: int = 4096) -> Any:
+    """The model in eval mode. It never ends a text by itself, so that every length is the load's."""
+    from transformers import Qwen3ForCausalLM
+
     torch.manual_seed(0)
-    model = Qwen3ForCausalLM(config).to(device, dtype).eval()
+    model = Qwen3ForCausalLM(config_of(shape, positions)).to(device, dtype).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:

@@ -37,6 +37,7 @@ from minikv.eviction.text_tasks import TEXT_TASKS
 from minikv.models import load
 from minikv.plan import CacheSpec
 
+GPU_PARTS = {"steps": ("--only", "steps")}  # of python -m tools.gpu: what runs on a GPU where there is one
 TINY = {"tiny-gqa": ("head", "layer"), "tiny-mla": ("layer",)}
 """The tiny models, and the scopes that they allow: MLA keeps one row a token for all heads."""
 
@@ -277,9 +278,9 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     options = parse()
     if options.model is None:
-        publish(sections(options), options.json)
+        publish(sections(options), options.json, on="cuda")
     else:
-        publish(model_rows(options), options.json)
+        publish(model_rows(options), options.json, on="cuda")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from minikv.engine import EventLog, summary
 from minikv.engine.evicting import EvictionParams
 from minikv.memory import MemoryStats
 
+NEEDS_GPU = True  # a part of python -m tools.gpu
 KEPT, SINKS = 0.25, 4
 BLOCK_SIZE, EVERY = 16, 16
 GOAL_ON_GPU = 2.0  # times the full cache's tokens a second
@@ -199,7 +200,7 @@ def size_for(quick: bool) -> Throughput:
 
 def main() -> None:
     options = arguments(__doc__.splitlines()[0])
-    publish(throughput_rows(size_for(options.quick)), options.json)
+    publish(throughput_rows(size_for(options.quick)), options.json, on="cuda")
 
 
 if __name__ == "__main__":

@@ -82,37 +82,67 @@ def decode(case: Paged, **options: Any) -> Callable[[], Tensor]:
     )
 
 
-def decode_rows(watch: Stopwatch, quick: bool, shapes: tuple[Shape, ...] | None = None) -> Iterator[Detailed]:
-    """For each shape and page size: ahead of every peer; and, where a goal is set, the share of the copy, or the us."""
+def own_rows(watch: Stopwatch, quick: bool, shapes: tuple[Shape, ...]) -> Iterator[Detailed]:
+    """For each shape and page size ours alone: where a goal is set, the share of the copy, or the us."""
     bounds = bounds_of(watch)
-    for shape in shapes or (QUICK if quick else SHAPES):
-        if watch.on_gpu and MEMORY_OF_KV * kv_bytes(shape.lengths, LLAMA_8B) > torch.cuda.mem_get_info()[1]:
-            tell(
-                {"": f"decode, {shape.name}: left out, this GPU's memory is too small for all who take part"}
-            )
-            continue
-        runs, skipped = decode_runs(watch, shape, LLAMA_8B)
-        seconds = watch.compare(runs, 5 if quick else ROUNDS)
-        for page in PAGES:
-            yield from shape_rows(shape, page, seconds, skipped, bounds)
+    for shape in shapes:
+        if fits(watch, shape):
+            _, runs, first = own_runs(watch, shape, LLAMA_8B)
+            seconds = watch.compare(runs, 5 if quick else ROUNDS)
+            for page in PAGES:
+                name = f"page {page}"
+                yield own_row(shape, page, seconds[name], bounds, {"first call, s": first[name]})
 
 
-def decode_runs(watch: Stopwatch, shape: Shape, heads: Heads) -> tuple[dict[str, list], dict[str, str]]:
-    """The calls of ours for each page size and of every peer; and the peers that cannot run, with the reason.
+def peer_rows(watch: Stopwatch, quick: bool, shapes: tuple[Shape, ...]) -> Iterator[Detailed]:
+    """For each shape and page size: ahead of every peer, in turn with all of them."""
+    bounds = bounds_of(watch)
+    for shape in shapes:
+        if fits(watch, shape):
+            runs, skipped = decode_runs(watch, shape, LLAMA_8B)
+            seconds = watch.compare(runs, 5 if quick else ROUNDS)
+            for page in PAGES:
+                yield peer_row(shape, page, seconds, skipped, bounds)
 
-    Ours must agree with SDPA, or ``Disagrees`` ends the benchmark; a peer that does not is left out.
+
+def fits(watch: Stopwatch, shape: Shape) -> bool:
+    """Whether this GPU's memory is enough for all who take part; said where it is not."""
+    if watch.on_gpu and MEMORY_OF_KV * kv_bytes(shape.lengths, LLAMA_8B) > torch.cuda.mem_get_info()[1]:
+        tell({"": f"decode, {shape.name}: left out, this GPU's memory is too small for all who take part"})
+        return False
+    return True
+
+
+def own_runs(
+    watch: Stopwatch, shape: Shape, heads: Heads
+) -> tuple[dict[int, list[Paged]], dict[str, list], dict[str, float]]:
+    """The cases of each page size, our calls on them, and the seconds of the first call, compiling included.
+
+    Ours must agree with SDPA, or ``Disagrees`` ends the step.
     """
-    torch.compiler.reset()  # torch compiles one function 8 times and no more
     count = watch.sets(kv_bytes(shape.lengths, heads))
     cases = {
         page: [paged(shape, heads, page, torch.bfloat16, watch.device, seed) for seed in range(count)]
         for page in PAGES
     }
     runs: dict[str, list] = {}
+    first = {}
     for page, of in cases.items():
-        runs[f"page {page}"] = [decode(case) for case in of]
+        name = f"page {page}"
+        runs[name] = [decode(case) for case in of]
         expected = peers.sdpa_grouped(of[0], *of[0].contiguous())()
-        agree(f"decode, {shape.name}, page {page}", runs[f"page {page}"][0](), expected)
+        result, first[name] = watch.first(runs[name][0])
+        agree(f"decode, {shape.name}, {name}", result, expected)
+    return cases, runs, first
+
+
+def decode_runs(watch: Stopwatch, shape: Shape, heads: Heads) -> tuple[dict[str, list], dict[str, str]]:
+    """The calls of ours for each page size and of every peer; and the peers that cannot run, with the reason.
+
+    A peer that does not agree with ours is left out.
+    """
+    torch.compiler.reset()  # torch compiles one function 8 times and no more
+    cases, runs, _ = own_runs(watch, shape, heads)
     of = cases[PAGES[0]]
     lying = [case.contiguous() for case in of]
     expected = runs[f"page {PAGES[0]}"][0]()
@@ -133,37 +163,43 @@ def decode_runs(watch: Stopwatch, shape: Shape, heads: Heads) -> tuple[dict[str,
     return runs, skipped
 
 
-def shape_rows(
+def peer_row(
     shape: Shape, page: int, seconds: dict[str, float], skipped: dict[str, str], bounds: Bounds
-) -> Iterator[Detailed]:
-    """The rows of one shape and page size from what was measured."""
+) -> Detailed:
+    """Ours beside the fastest peer."""
     name, ours = f"decode, {shape.name}, page {page}", seconds[f"page {page}"]
     others = {peer: value for peer, value in seconds.items() if not peer.startswith("page ")}
     details = bounds.columns(decode_bytes(shape, LLAMA_8B, page), ours)
     details |= {f"{peer} us": 1e6 * value for peer, value in others.items()} | skipped
-    details["KV MB"] = kv_bytes(shape.lengths, LLAMA_8B) / 1e6
     tell({"": name} | details)
     best = min(others, key=others.__getitem__)
-    yield Detailed(
-        name, 1e6 * ours, 1e6 * others[best], best, "us", "ahead of every peer", ours < others[best], details
-    )
-    share = GOAL_500_MB if details["KV MB"] >= 500 else GOAL_134_MB
-    if details["KV MB"] >= 134:
-        yield of_copy(name, decode_bytes(shape, LLAMA_8B, page), ours, share, bounds)
+    goal, holds = "ahead of every peer", ours < others[best]
+    return Detailed(name, 1e6 * ours, 1e6 * others[best], best, "us", goal, holds, details)
+
+
+def own_row(shape: Shape, page: int, seconds: float, bounds: Bounds, more: dict[str, float]) -> Detailed:
+    """Ours beside a copy of as many bytes: a share of it from 134 MB of K and V on, at most so many us for B1 4K."""
+    name, moved = f"decode, {shape.name}, page {page}", decode_bytes(shape, LLAMA_8B, page)
+    details = bounds.columns(moved, seconds) | more
+    size = details["KV MB"] = kv_bytes(shape.lengths, LLAMA_8B) / 1e6
+    tell({"": name} | details)
+    if size >= 134:
+        return of_copy(name, moved, seconds, GOAL_500_MB if size >= 500 else GOAL_134_MB, bounds, details)
+    goal, holds = "told, no goal", True
     if shape.lengths == (4096,):
-        goal = f"at most {GOAL_B1_4K_US:g} us"
-        floor = 1e6 * decode_bytes(shape, LLAMA_8B, page) / bounds.copy
-        yield Detailed(
-            name, 1e6 * ours, floor, "a copy of as many bytes", "us", goal, 1e6 * ours <= GOAL_B1_4K_US
-        )
+        goal, holds = f"at most {GOAL_B1_4K_US:g} us", 1e6 * seconds <= GOAL_B1_4K_US
+    floor = 1e6 * moved / bounds.copy
+    return Detailed(name, 1e6 * seconds, floor, "a copy of as many bytes", "us", goal, holds, details)
 
 
-def of_copy(name: str, moved: int, seconds: float, share: float, bounds: Bounds) -> Detailed:
+def of_copy(
+    name: str, moved: int, seconds: float, share: float, bounds: Bounds, details: dict[str, Any] | None = None
+) -> Detailed:
     """Bytes a second against the copy's."""
     rate = moved / seconds
     return Detailed(
         name, rate / 1e9, bounds.copy / 1e9, "a copy on the device", "GB/s", f"at least {share:.0%}",
-        rate >= share * bounds.copy, bounds.columns(moved, seconds),
+        rate >= share * bounds.copy, details or bounds.columns(moved, seconds),
     )  # fmt: skip
 
 
@@ -187,12 +223,13 @@ def variant_rows(watch: Stopwatch, quick: bool, shape: Shape | None = None) -> I
         "float8": [decode(plain)],
         "float8 with scales": [decode(scaled, **scales)],
     }
+    first = {name: {"first call, s": watch.first(calls[0])[1]} for name, calls in runs.items()}
     seconds = watch.compare(runs, ROUNDS)
     base = seconds.pop("bfloat16")
     for name, value in seconds.items():
         claim, goal = f"decode, {shape.name}, {name}", f"at least {FP8_GOAL:g}x faster"
-        peer = "bfloat16"
-        yield Detailed(claim, 1e6 * value, 1e6 * base, peer, "us", goal, FP8_GOAL * value <= base)
+        peer, holds = "bfloat16", FP8_GOAL * value <= base
+        yield Detailed(claim, 1e6 * value, 1e6 * base, peer, "us", goal, holds, first[name])
     case = paged(shape, GROUP_OF_8, 16, torch.bfloat16, watch.device)
     scoring = decode(case, return_scores=True)
     seconds = watch.compare({"scores": [scoring], "none": [decode(case)]}, ROUNDS)

@@ -1,8 +1,9 @@
 """Other configurations beside the table's, on the GPU that is here: what ``gpu/configs.py`` should say."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from benchmarks.kernels_cases import LLAMA_8B, Shape, batch, paged
 from benchmarks.kernels_others import RANK, latents
 from benchmarks.kernels_timing import Detailed, Disagrees, Stopwatch, agree, tell
+from benchmarks.report import Step
 from minikv.kernels.gpu.common import Device, device_of
 from minikv.kernels.gpu.configs import Config, attention_config
 from minikv.kernels.gpu.launches import attention_launches
@@ -134,8 +136,8 @@ def sweeps(watch: Stopwatch, quick: bool, decodes: tuple[Shape, ...] = DECODES) 
     )
 
 
-def sweep_rows(watch: Stopwatch, quick: bool, wanted: str = "") -> Iterator[Detailed]:
-    """One row a sweep whose name contains ``wanted``. A sweep compiles some 35 kernels, which takes minutes."""
+def sweep_steps(watch: Stopwatch, quick: bool, wanted: Sequence[str] = ()) -> Iterator[Step]:
+    """A step for each sweep whose name contains one of ``wanted``. A sweep compiles some 35 kernels, for minutes."""
     for sweep in sweeps(watch, quick):
-        if wanted in sweep.name:
-            yield from measure(watch, sweep, quick)
+        if not wanted or any(name in sweep.name for name in wanted):
+            yield Step(f"sweep, {sweep.name}", partial(measure, watch, sweep, quick))

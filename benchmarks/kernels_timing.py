@@ -50,11 +50,19 @@ class Stopwatch:
         """How many inputs to take in turn, so that none is still in a cache when it comes round again."""
         return min(64, -(-COLD_BYTES // max(1, num_bytes))) if self.on_gpu else 1
 
+    def first(self, call: Call) -> tuple[Any, float]:
+        """What ``call`` gives, and its seconds: before anything else has run it, compiling included."""
+        start = time.perf_counter()
+        result = call()
+        if self.on_gpu:
+            torch.cuda.synchronize()
+        return result, time.perf_counter() - start
+
     def run(self, calls: Sequence[Call]) -> Callable[[], float]:
         """What makes one run over ``calls`` and returns the seconds of one call."""
         if not self.on_gpu:
             return lambda: self._on_cpu(calls)
-        replay = _captured(calls)
+        replay = captured(calls)
         return lambda: self._on_gpu(replay, len(calls))
 
     def compare(self, runs: Mapping[str, Sequence[Call]], rounds: int) -> dict[str, float]:
@@ -92,7 +100,7 @@ class Stopwatch:
         return float(begin.elapsed_time(end)) / 1e3 / calls
 
 
-def _captured(calls: Sequence[Call]) -> Call:
+def captured(calls: Sequence[Call]) -> Call:
     """A replay of one CUDA graph with all ``calls``. They are run before, to compile and to allocate."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

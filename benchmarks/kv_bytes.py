@@ -24,6 +24,7 @@ from minikv.models.fidelity import forced_logits, logit_error
 from minikv.plan import CacheSpec
 from minikv.plan.pool import block_kinds, sequence_bytes
 
+NEEDS_GPU = True  # a part of python -m tools.gpu
 PLAIN = "bf16"
 SMALLER = ("fp8_e4m3", "fp8_e5m2", "fp8_scaled", "int8")
 HEADS_OF_128 = "Llama-like, heads of 128"
@@ -194,7 +195,7 @@ def _texts(name: str, model: Any, count: int) -> np.ndarray:
 
 def main() -> None:
     options = arguments(__doc__.splitlines()[0])
-    publish(rows(QUICK if options.quick else FULL), options.json)
+    publish(rows(QUICK if options.quick else FULL), options.json, on="cuda")
 
 
 if __name__ == "__main__":

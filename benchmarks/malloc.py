@@ -20,6 +20,7 @@ from benchmarks.report import Row, arguments, publish
 from minikv.memory import measure_peak
 from minikv.units import MIB
 
+NEEDS_GPU = True  # a part of python -m tools.gpu
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.float16 if DEVICE == "cuda" else torch.float32
 BATCH, HEADS, WIDTH = 4, 8, 128
@@ -137,7 +138,7 @@ def main() -> None:
     options = arguments(__doc__.splitlines()[0])
     lengths, steps, times = ((256, 1024), 16, 3) if options.quick else ((256, 1024, 4096, 16_384), 32, 5)
     growth = (row for length in lengths for row in growth_rows(length, steps, times))
-    publish(chain(growth, touch_rows(64 if options.quick else 256, times)), options.json)
+    publish(chain(growth, touch_rows(64 if options.quick else 256, times)), options.json, on=DEVICE)
 
 
 if __name__ == "__main__":

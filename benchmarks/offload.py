@@ -6,12 +6,13 @@ One load of greedy requests on a pool that is too small for them: as their answe
 Every preemption is forced to swap, forced to recompute, or decided by what was measured. The three schedule alike, so
 the steps in which they differ can be compared one by one. Then prompts that come again after their blocks were
 overwritten on the device, with host memory and without. On a CPU, in seconds of one thread: what else runs on the
-machine takes other seconds.
+machine takes other seconds. On a GPU by the wall clock, and first the transfers alone: the bytes a second each way
+beside a copy of pinned memory, and the share of a transfer that is hidden behind a step's arithmetic.
 """
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -19,18 +20,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.engine_cases import SMALL, Load, ModelShape, Request, random_model
+from benchmarks.engine_cases import QWEN3_06B, SMALL, Load, ModelShape, Request, config_of, random_model
 from benchmarks.kernels_timing import Detailed, tell
-from benchmarks.report import Row, arguments, publish
+from benchmarks.report import Row, Step, arguments, publish
 from minikv import LLM, SamplingParams
+from minikv.cache import HostPool, PagedKVCache
 from minikv.engine import EventLog, StepEvent, summary
+from minikv.plan import CacheSpec
 from minikv.plan.preemption import TransferRates
+from minikv.units import MIB
 
+NEEDS_GPU = True  # a part of python -m tools.gpu
 SWAP = TransferRates(to_host=1e12, to_device=1e12, prefill=1e-3)
 RECOMPUTE = TransferRates(to_host=1e-3, to_device=1e-3, prefill=1e12)
 RATES = {"swap": SWAP, "recompute": RECOMPUTE, "decided": None}
 BLOCK_SIZE = 16
 AT_MOST_SLOWER = 1.10  # the decided run beside the better of the two
+OF_PINNED, HIDDEN = 0.8, 0.8  # goals of a transfer: of a pinned copy's bytes a second, and behind a step
+TRANSFER_BYTES, STEP_SIZE, REPEATS = 512 * MIB, 4096, 5
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,7 @@ def run(model: Any, load: Load, size: Size, rates: TransferRates | None) -> Run:
         cpu_kv_bytes=size.host_bytes,
         swap_rates=rates,
         emit=log,
-        clock=time.thread_time,
+        clock=clock_of(model),
     ) as llm:
         prompts = [list(request.prompt) for request in load.requests]
         params = [SamplingParams(temperature=0, max_tokens=request.new) for request in load.requests]
@@ -210,9 +217,10 @@ def prefix_row(model: Any, size: Size) -> Row:
                 for prompt in prompts:
                     llm.generate([prompt], params, progress=False)
                 log.events.clear()
-                began = time.thread_time()
+                clock = clock_of(model)
+                began = clock()
                 outputs = [llm.generate([prompt], params, progress=False)[0] for prompt in prompts]
-                seconds[name].append(time.thread_time() - began)
+                seconds[name].append(clock() - began)
             tokens.add(tuple(out.completions[0].token_ids for out in outputs))
             hits = max(hits, summary(log.events).host_hit_rate)
     ours, peer = min(seconds["host"]), min(seconds["none"])
@@ -222,16 +230,121 @@ def prefix_row(model: Any, size: Size) -> Row:
     return Detailed(claim, ours, peer, "computed again", "s", goal, ours < peer and len(tokens) == 1, details)
 
 
-def rows(size: Size) -> Iterator[Row]:
-    model = random_model(size.shape, torch.device("cpu"), torch.float32)
-    yield from preemption_rows(model, size)
-    yield prefix_row(model, size)
+def clock_of(model: Any) -> Callable[[], float]:
+    """The wall clock where the work is a GPU's; else the seconds of this thread."""
+    return time.perf_counter if model.device.type == "cuda" else time.thread_time
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """Seconds of one swap each way, of a copy of as many bytes of pinned memory each way, of a step's arithmetic
+    alone, and of both at once.
+    """
+
+    nbytes: int
+    out: float
+    back: float
+    pinned_out: float
+    pinned_back: float
+    step: float
+    both: float
+
+    @property
+    def hidden(self) -> float:
+        """The share of the shorter of transfer and step that the other covers: 1 where both at once take no longer
+        than the longer one, 0 where they take as long as one after the other.
+        """
+        saved = self.step + self.back - self.both
+        return saved / min(self.step, self.back)
+
+
+def measure_transfers(
+    shape: ModelShape, device: torch.device, num_bytes: int = TRANSFER_BYTES, side: int = STEP_SIZE
+) -> Transfers:
+    """Whole blocks of ``num_bytes`` to the host and back; the step is products of [side, side] matrices that take
+    about as long as the way back. Each the median of ``REPEATS``, by the wall clock.
+    """
+    spec = CacheSpec.from_config(config_of(shape), kv_dtype="bf16")
+    blocks = max(1, num_bytes // (shape.token_bytes // 2 * BLOCK_SIZE))
+    cache = PagedKVCache(spec, blocks, BLOCK_SIZE, device=device)
+    pool = HostPool(cache, blocks)
+    pairs = [[(block, block) for block in range(blocks)] for _ in cache.kinds]
+    pinned = device.type == "cuda"
+    lying = torch.zeros(pool.nbytes, dtype=torch.uint8, device=device)
+    aside = torch.zeros(pool.nbytes, dtype=torch.uint8, pin_memory=pinned)
+    a = torch.randn(side, side, device=device)
+
+    def seconds(*calls: Callable[[], Any]) -> float:
+        times = []
+        for _ in range(REPEATS + 1):  # the first one allocates
+            _wait(device)
+            began = time.perf_counter()
+            for call in calls:
+                call()
+            pool.synchronize()
+            _wait(device)
+            times.append(time.perf_counter() - began)
+        return median(times[1:])
+
+    def swap(way: Callable[[Any], Any]) -> Callable[[], None]:
+        def moved() -> None:
+            for piece in pool.pieces(pairs):
+                way(piece)
+
+        return moved
+
+    try:
+        out, back = seconds(swap(pool.swap_out)), seconds(swap(pool.swap_in))
+        pinned_out = seconds(lambda: aside.copy_(lying, non_blocking=True))
+        pinned_back = seconds(lambda: lying.copy_(aside, non_blocking=True))
+        products = max(1, round(back / seconds(lambda: a @ a)))
+
+        def step() -> None:
+            for _ in range(products):
+                torch.mm(a, a)
+
+        # The transfer is queued first, as the engine does: what follows on the current stream runs beside it.
+        alone, both = seconds(step), seconds(swap(pool.swap_in), step)
+        return Transfers(pool.nbytes, out, back, pinned_out, pinned_back, alone, both)
+    finally:
+        pool.close()
+        cache.close()
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def transfer_rows(name: str, found: Transfers) -> Iterator[Row]:
+    """GB/s each way beside a pinned copy, and how much of a transfer is hidden behind a step."""
+    gb, mib = found.nbytes / 1e9, f"{found.nbytes / MIB:.0f} MiB"
+    peer, goal = "a copy of pinned memory", f"at least {OF_PINNED:.0%}"
+    for way, ours, theirs in (
+        ("to the host", found.out, found.pinned_out),
+        ("to the device", found.back, found.pinned_back),
+    ):
+        claim, holds = f"{name}: swap of {mib} {way}", theirs >= OF_PINNED * ours
+        yield Row(claim, gb / ours, gb / theirs, peer, "GB/s", goal, holds)
+    details = {"step, ms": 1e3 * found.step, "swap in, ms": 1e3 * found.back, "both, ms": 1e3 * found.both}
+    tell(details)
+    claim, goal = f"{name}: swap hidden behind a step", f"at least {HIDDEN:g}"
+    yield Detailed(claim, found.hidden, 1.0, "all of it", "share", goal, found.hidden >= HIDDEN, details)
+
+
+def rows(size: Size, device: torch.device) -> Iterator[Row | Step]:
+    if device.type == "cuda":  # on a CPU a transfer is a copy, and nothing runs beside it
+        yield Step("transfers", lambda: transfer_rows(QWEN3_06B.name, measure_transfers(QWEN3_06B, device)))
+    model = random_model(size.shape, device, torch.float32)
+    yield Step("preemption", lambda: preemption_rows(model, size))
+    yield Step("prefix", lambda: iter([prefix_row(model, size)]))
 
 
 def main() -> None:
     options = arguments(__doc__.splitlines()[0])
     torch.set_num_threads(1)
-    publish(rows(QUICK if options.quick else FULL), options.json)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    publish(rows(QUICK if options.quick else FULL, device), options.json, on="cuda")
 
 
 if __name__ == "__main__":

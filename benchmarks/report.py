@@ -4,13 +4,16 @@ import argparse
 import json
 import os
 import platform
-from collections.abc import Iterable
+import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 LIBRARIES = ("minikv", "torch", "transformers", "triton", "jupyterlab", "anywidget")
+# Set by tools.gpu: the digest of what the figures rest on. A file of the same digest that was cut is gone on with.
+SOURCES = "MINIKV_GPU_SOURCES"
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,14 @@ class Row:
         return self.ours / self.peer if self.peer else float("nan")
 
 
+@dataclass(frozen=True)
+class Step:
+    """Rows that are measured together, of ``publish``: left out where a run that was cut has kept them."""
+
+    name: str
+    rows: Callable[[], Iterable[Row]]
+
+
 def arguments(description: str) -> argparse.Namespace:
     """The two options that every benchmark has: ``--quick`` and ``--json FILE``."""
     parser = argparse.ArgumentParser(description=description)
@@ -38,31 +49,71 @@ def arguments(description: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def publish(rows: Iterable[Row], json_file: Path | None = None) -> None:
-    """Print the rows and the closing line; write them as JSON where asked.
+def publish(rows: Iterable[Row | Step], json_file: Path | None = None, *, on: str = "cpu") -> None:
+    """Print the rows and the closing line; write them as JSON where asked. ``on``: "cpu" or "cuda", where they ran.
 
-    Give a generator that yields each row as it is measured: it is printed and written at once, so that whoever
-    cuts a benchmark keeps what it has said. "complete" in the file is true after the last row only.
+    Give a generator that yields each row as it is measured: it is printed and written at once, so that a run that is
+    cut keeps what it has said. "complete" in the file is true after the last row only. A ``Step`` that fails is told
+    with its traceback, and the next one begins; the end is then ``SystemExit``, and the file stays incomplete.
     """
-    told: list[Row] = []
-    print(f"{'claim':<52}{'ours':>10}{'peer':>10}{'ratio':>8}  goal", flush=True)
-    for row in rows:
-        told.append(row)
+    before = {} if json_file is None else kept(json_file)
+    ended = list(before.get("ended", []))
+    told = [row for row in before.get("rows", []) if row.get("step") in ended]
+    failed: list[str] = []
+
+    def write(complete: bool = False) -> None:
+        if json_file is not None:
+            write_rows(json_file, told, complete=complete, on=on, ended=ended)
+
+    def tell(row: Row, **of: str) -> None:
+        told.append(asdict(row) | {"ratio": row.ratio} | of)
         mark = "holds" if row.holds else "FALLS SHORT"
         print(f"{row.claim:<52}{row.ours:>10.4g}{row.peer:>10.4g}{row.ratio:>8.3f}  {row.goal}: {mark}")
         print(f"{'':<4}in {row.unit}, peer: {row.peer_name}", flush=True)
-        if json_file is not None:
-            write_rows(json_file, [asdict(row) | {"ratio": row.ratio} for row in told], complete=False)
-    held = sum(row.holds for row in told)
-    print(f"claims: {held} hold, {len(told) - held} fall short")
-    if json_file is not None:
-        write_rows(json_file, [asdict(row) | {"ratio": row.ratio} for row in told], complete=True)
+        write()
+
+    print(f"{'claim':<52}{'ours':>10}{'peer':>10}{'ratio':>8}  goal", flush=True)
+    for entry in rows:
+        if isinstance(entry, Row):
+            tell(entry)
+        elif entry.name in ended:
+            print(f"{entry.name}: measured before, kept", flush=True)
+        else:
+            try:
+                for row in entry.rows():
+                    tell(row, step=entry.name)
+            except Exception:
+                traceback.print_exc()
+                failed.append(entry.name)
+            else:
+                ended.append(entry.name)
+                write()
+    held = sum(row["holds"] for row in told)
+    print(f"claims: {held} hold, {len(told) - held} fall short", flush=True)
+    write(complete=not failed)
+    if failed:
+        raise SystemExit(f"could not be measured: {'; '.join(failed)}")
 
 
-def write_rows(json_file: Path, rows: list[dict[str, Any]], *, complete: bool) -> None:
+def kept(json_file: Path) -> dict[str, Any]:
+    """What a run that was cut has left in the file; {} where this run is not one of tools.gpu, or begins anew."""
+    try:
+        told = json.loads(json_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    goes_on = told.get("complete") is False and told.get("sources") == os.environ.get(SOURCES, "")
+    return told if goes_on else {}
+
+
+def write_rows(
+    json_file: Path, rows: list[dict[str, Any]], *, complete: bool, on: str = "cuda", **more: Any
+) -> None:
     """Write the rows with the device and the versions, in one step: a cut leaves the file as it was, or whole."""
     versions = {name: found for name in LIBRARIES if (found := _version(name))}
-    replace_json(json_file, {"device": device(), "versions": versions, "complete": complete, "rows": rows})
+    if SOURCES in os.environ:
+        more["sources"] = os.environ[SOURCES]
+    content = {"device": device(on), "versions": versions, **more, "complete": complete, "rows": rows}
+    replace_json(json_file, content)
 
 
 def replace_json(json_file: Path, content: dict[str, Any]) -> None:
@@ -73,11 +124,11 @@ def replace_json(json_file: Path, content: dict[str, Any]) -> None:
     os.replace(beside, json_file)
 
 
-def device() -> str:
-    """The GPU where torch sees one, else the machine's processor and core count."""
+def device(on: str = "cuda") -> str:
+    """For "cuda" the GPU where torch sees one; else the machine's processor and core count."""
     import torch
 
-    if torch.cuda.is_available():
+    if on == "cuda" and torch.cuda.is_available():
         return torch.cuda.get_device_name()
     import psutil
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from benchmarks import kernels_decode, kernels_others
+from benchmarks import kernels, kernels_decode, kernels_others
 from benchmarks.kernels_cases import LLAMA_8B, Heads, Shape, batch, paged, skewed
 from benchmarks.kernels_cpu import cpu_rows
 from benchmarks.kernels_timing import Disagrees, Stopwatch, agree, copy_rate, matmul_rate
@@ -77,19 +77,20 @@ def test_wrong_results_of_ours_end_the_benchmark(watch, monkeypatch):
 
     monkeypatch.setattr(kernels_decode, "decode", wrong)
     with pytest.raises(Disagrees, match="page 16"):
-        list(kernels_decode.decode_rows(watch, True, (batch(1, 64),)))
+        list(kernels_decode.own_rows(watch, True, (batch(1, 64),)))
 
 
 def test_every_section_says_its_claims(watch):
     small = batch(2, 48)
     told = [
-        *kernels_decode.decode_rows(watch, True, (small,)),
+        *kernels_decode.own_rows(watch, True, (small,)),
+        *kernels_decode.peer_rows(watch, True, (small,)),
         *kernels_decode.variant_rows(watch, True, small),
-        *kernels_others.prefill_rows(watch, False, ((32, 32), (16, 48))),
-        *kernels_others.latent_rows(watch, False, ((1, 32, 4), (2, 48, 16))),
+        *kernels_others.prefill_rows(watch, ((32, 32), (16, 48))),
+        *kernels_others.latent_rows(watch, ((1, 32, 4), (2, 48, 16))),
         *kernels_others.storage_rows(watch, True, 64),
     ]
-    assert len(told) == 2 + 3 + 4 + 4 + 2
+    assert len(told) == 2 + 2 + 3 + 4 + 4 + 2
     for row in told:
         assert row.ours > 0
         assert math.isfinite(row.ratio)
@@ -100,19 +101,18 @@ def test_a_goal_is_a_comparison():
     assert kernels_decode.of_copy("x", 850, 1e-6, 0.85, bounds).holds
     assert not kernels_decode.of_copy("x", 849, 1e-6, 0.85, bounds).holds
     seconds = {"page 16": 2e-6, "SDPA, packed": 3e-6, "FlexAttention": 1.9e-6}
-    (row,) = kernels_decode.shape_rows(
-        batch(8, 4096 // 8), 16, seconds, {"transformers": "skipped: x"}, bounds
-    )
+    row = kernels_decode.peer_row(batch(8, 512), 16, seconds, {"transformers": "skipped: x"}, bounds)
     assert (row.peer_name, row.holds) == ("FlexAttention", False)
     assert row.details["transformers"] == "skipped: x"
-    _, us = kernels_decode.shape_rows(batch(1, 4096), 16, {**seconds, "page 16": 11e-6}, {}, bounds)
-    assert us.holds
-    _, us = kernels_decode.shape_rows(batch(1, 4096), 16, {**seconds, "page 16": 13e-6}, {}, bounds)
-    assert not us.holds
-    _, share = kernels_decode.shape_rows(batch(32, 4096), 16, seconds, {}, bounds)
-    assert "85%" in share.goal
-    _, share = kernels_decode.shape_rows(batch(8, 4096), 16, seconds, {}, bounds)
-    assert "75%" in share.goal
+
+    def own(shape, us):
+        return kernels_decode.own_row(shape, 16, 1e-6 * us, bounds, {"first call, s": 3.5})
+
+    assert own(batch(1, 4096), 11).holds
+    assert not own(batch(1, 4096), 13).holds
+    assert "85%" in own(batch(32, 4096), 2).goal
+    assert "75%" in own(batch(8, 4096), 2).goal
+    assert own(batch(8, 512), 2).details["first call, s"] == 3.5
 
 
 def test_the_cpu_rows_name_both_peers(watch, monkeypatch):
@@ -126,6 +126,18 @@ LINE = dict(
     operation="decode", capability=90, stack=0, shared_bytes=1024, tensor_cores=1, async_copies=1, num_stages=3,
     narrow_loads=0,
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_every_section_is_made_of_steps_and_ours_are_measured_before_any_peer(watch, quick):
+    """A cut run keeps the steps that ended, by their names; what compiles for long comes last."""
+    steps = {name: [step.name for step in kernels.section(name, watch, quick)] for name in kernels.ON_GPU}
+    assert all(len(set(names)) == len(names) >= 1 for names in steps.values())
+    peers = [name.endswith("peers") for name in steps["decode"]]
+    assert peers == sorted(peers)
+    assert {name.removesuffix(", peers") for name in steps["decode"]} == {
+        f"decode, {shape.name}" for shape in (kernels_decode.QUICK if quick else kernels_decode.SHAPES)
+    }
 
 
 @pytest.mark.parametrize(

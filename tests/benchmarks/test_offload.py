@@ -57,3 +57,26 @@ def test_rows_say_what_was_measured(model, runs, monkeypatch):
 def test_prefixes_from_the_host(model):
     row = offload.prefix_row(model, SIZE)
     assert row.details["from the host"] > 0.5
+
+
+def test_transfers_are_measured_each_way_and_beside_a_step():
+    """On a CPU a transfer is a copy, so the figures say nothing there; but every block moves, and comes back."""
+    found = offload.measure_transfers(SIZE.shape, torch.device("cpu"), num_bytes=2**18, side=32)
+    assert 0 < found.nbytes <= 2**18
+    assert min(found.out, found.back, found.pinned_out, found.pinned_back, found.step, found.both) > 0
+
+
+@pytest.mark.parametrize(("both", "hidden"), [(8.0, 1.0), (11.0, 0.0), (9.5, 0.5)])
+def test_what_is_hidden_is_the_time_that_two_save_at_once(both, hidden):
+    found = offload.Transfers(8 * 10**9, 2.0, 3.0, 1.9, 1.0, 8.0, both)
+    assert found.hidden == hidden
+    out, back, behind = offload.transfer_rows("x", found)
+    assert (out.ours, out.holds) == (4.0, True)
+    assert (back.peer, back.holds) == (8.0, False)
+    assert (behind.ours, behind.holds) == (hidden, hidden >= offload.HIDDEN)
+
+
+def test_only_a_gpu_measures_transfers(monkeypatch):
+    monkeypatch.setattr(offload, "random_model", lambda *given: None)
+    for kind, first in (("cpu", "preemption"), ("cuda", "transfers")):
+        assert next(iter(offload.rows(SIZE, torch.device(kind)))).name == first

@@ -1,6 +1,7 @@
 """Decoding allocates nothing that stays: not in 500 steps, and not from one request to the next."""
 
 import gc
+import warnings
 
 import pytest
 import torch
@@ -88,7 +89,13 @@ def test_500_decode_steps_add_no_byte_on_a_gpu(model_type):
         )
         for prompt in prompts
     ]
-    with make(model, max_model_len=600, num_blocks=600, block_size=16, emit=None) as llm:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        llm = make(model, max_model_len=600, num_blocks=600, block_size=16, emit=None)
+    # In float32 torch's product of experts looks at their shares, so a step of these cannot be captured.
+    waits = [each for each in said if "No CUDA graphs" in str(each.message)]
+    assert not waits or model_type == "deepseek_v3"
+    with llm:
         outputs = llm.generate(prompts, greedy(8))
         assert [list(out.token_ids) for out in outputs] == [
             tokens[0, len(prompt) :].tolist() for prompt, tokens in zip(prompts, due, strict=True)

@@ -13,9 +13,9 @@ from minikv.kernels.gpu.configs import Config, attention_config, choose_splits
 from minikv.kernels.gpu.launches import attention_launches
 from tests.kernels.dense import dense, make_case
 from tests.kernels.test_attention import absorbed, latent_case
-from tests.kernels.test_attention_gpu import DEVICE, HOPPER, SMALL, agree, pytestmark, run
+from tests.kernels.test_attention_gpu import DEVICE, HOPPER, SMALL, agree, run
 
-__all__ = ["pytestmark"]
+pytestmark = [pytest.mark.gpu] if DEVICE == "cuda" else []
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 

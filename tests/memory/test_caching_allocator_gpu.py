@@ -4,13 +4,12 @@ Owed: this has not run on a GPU yet. It needs no second process: it starts from 
 changed. Addresses are taken from the device, because the driver chooses where a segment lies.
 """
 
-import random
-
 import pytest
 
 from minikv.memory.allocator_snapshot import from_snapshot
 from minikv.memory.caching_allocator import CachingAllocator
 from minikv.units import MIB
+from tools.gpu.traces import operations
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -26,8 +25,7 @@ POOLS = ("all", "small_pool", "large_pool")
 PARTS = ("current", "peak", "allocated", "freed")
 KEYS = [f"{name}.{pool}.{part}" for name in NAMES for pool in POOLS for part in PARTS]
 COUNTERS = ["num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free"]
-EDGES = [1, 511, 512, 513, MIB - 512, MIB, MIB + 1, 2 * MIB, 10 * MIB - 512, 10 * MIB, 10 * MIB + 1, 20 * MIB]
-MOST = 4 * 2**30  # bytes that a trace keeps live
+ENOUGH, DIFFERING = 5, []  # one rule that the model has otherwise makes most traces differ
 
 
 @pytest.fixture
@@ -53,41 +51,44 @@ def differences(model):
     return {key: (real[key], ours[key]) for key in KEYS + COUNTERS if real[key] != ours[key]}
 
 
-def random_size(rng):
-    kind = rng.random()
-    if kind < 0.2:
-        return rng.choice(EDGES)
-    return (
-        rng.randrange(1, 64 * 1024) if kind < 0.5 else rng.randrange(1, rng.choice([MIB, 12 * MIB, 80 * MIB]))
-    )
+def step_of(operation, live, device, streams, model):
+    """Do one operation of a trace on both; what differs then, in words, "" where nothing does."""
+    op, value, stream = operation
+    if op == "+":
+        real = torch.cuda.caching_allocator_alloc(value, device, streams[stream])
+        live.append(real)
+        ours = model.malloc(value, streams[stream].cuda_stream, address=real)
+        if ours != real:
+            return f"address {real:#x}, ours {ours:#x}"
+    elif op == "-":
+        torch.cuda.caching_allocator_delete(live[value])
+        model.free(live[value])
+        live[value] = None
+    else:
+        torch.cuda.empty_cache()
+        model.empty_cache()
+    found = differences(model)
+    return ", ".join(f"{name} {real:,}, ours {ours:,}" for name, (real, ours) in list(found.items())[:8])
 
 
 @pytest.mark.parametrize("seed", range(200))
 def test_a_random_trace(device, seed):
-    rng = random.Random(seed)
+    """The traces that ``python -m tools.gpu --part allocator-traces`` records: what differs can be mended on a CPU."""
+    if len(DIFFERING) >= ENOUGH:
+        pytest.fail(f"not tried: {ENOUGH} traces differ already ({DIFFERING})")
     model = CachingAllocator(torch.cuda.get_device_properties(device).total_memory)
     streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
     live = []
     try:
-        for step in range(60):
-            kind = rng.random()
-            room = sum(size for _, size in live) < MOST
-            if (kind < 0.55 and room) or not live:
-                stream, size = rng.choice(streams), random_size(rng)
-                real = torch.cuda.caching_allocator_alloc(size, device, stream)
-                live.append((real, size))
-                assert model.malloc(size, stream.cuda_stream, address=real) == real, (seed, step)
-            elif kind < 0.95 or not room:
-                real, _ = live.pop(rng.randrange(len(live)))
-                torch.cuda.caching_allocator_delete(real)
-                model.free(real)
-            else:
-                torch.cuda.empty_cache()
-                model.empty_cache()
-            assert differences(model) == {}, (seed, step)
+        for place, operation in enumerate(operations(seed)):
+            found = step_of(operation, live, device, streams, model)
+            if found:
+                DIFFERING.append(seed)
+                pytest.fail(f"trace {seed}, operation {place} {operation}: {found}")
     finally:
-        for real, _ in live:
-            torch.cuda.caching_allocator_delete(real)
+        for real in live:
+            if real is not None:
+                torch.cuda.caching_allocator_delete(real)
 
 
 def test_record_stream(device):

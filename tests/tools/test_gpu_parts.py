@@ -1,12 +1,15 @@
 """What python -m tools.gpu finds to run, in which order, and when it takes figures for stale. No GPU is needed."""
 
+import ast
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from tools.gpu.__main__ import ROOT, choose, main
 from tools.gpu.machine import Machine, judge
-from tools.gpu.parts import RESULTS, all_parts
+from tools.gpu.parts import EXPECTED_S, ORDER, RESULTS, SANITIZER, all_parts
 from tools.gpu.results import merge, stamp, why_to_run
 from tools.gpu.sources import closure, digest, missing_libraries
 
@@ -15,6 +18,7 @@ H100 = Machine("Fake H100", "2.11.0")
 BENCHMARK = """
 import argparse, json
 from minikv.{room} import figure
+NEEDS_GPU = True
 parser = argparse.ArgumentParser()
 parser.add_argument("--json")
 if __name__ == "__main__":
@@ -64,7 +68,7 @@ def result_of(tree, name, **changes):
     return path, sources
 
 
-def test_tests_come_first_then_the_cheapest(tree):
+def test_the_most_valuable_comes_first_then_the_cheapest(tree):
     assert names(tree) == ["tests-memory", "first", "second"]
     result_of(tree, "second", seconds=4.0)
     assert names(tree) == ["tests-memory", "second", "first"]
@@ -75,16 +79,121 @@ def test_tests_come_first_then_the_cheapest(tree):
 def test_a_file_more_is_a_part_more(tree):
     (tree / "benchmarks/third.py").write_text(BENCHMARK.format(room="a"))
     (tree / "tests/cache/test_more.py").write_text(GPU_TEST)
-    assert set(names(tree)) == {"tests-memory", "tests-cache", "first", "second", "third"}
+    assert set(names(tree)) == {"tests-memory", "tests-cache", "csan-cache", "first", "second", "third"}
 
 
-def test_the_real_tree_has_the_parts_that_are_promised():
+def test_a_benchmark_is_a_part_only_where_it_says_that_it_needs_a_gpu(tree):
+    text = BENCHMARK.format(room="a")
+    (tree / "benchmarks/third.py").write_text(text.replace("NEEDS_GPU = True", ""))
+    sections = 'GPU_PARTS = {"one": ("--only", "one"), "two": ("--sweep", "two, B1")}'
+    (tree / "benchmarks/fourth.py").write_text(text.replace("NEEDS_GPU = True", sections))
+    parts = {part.name: part for part in all_parts(tree)}
+    assert set(parts) == {"tests-memory", "first", "second", "fourth-one", "fourth-two"}
+    command = ["benchmarks.fourth", "--sweep", "two, B1", "--json", "x.json"]
+    assert parts["fourth-two"].commands(Path("x.json"), parts["fourth-two"].files) == [command]
+    assert parts["fourth-two"].result == "fourth-two.cuda.json"
+
+
+def test_a_file_of_tests_has_a_process_of_its_own_and_the_kernels_share_some(tree, monkeypatch):
+    (tree / "tests/memory/test_more.py").write_text(GPU_TEST)
+    (tree / "tests/kernels").mkdir()
+    (tree / "tests/kernels/test_a.py").write_text(GPU_TEST)
+    (tree / "tests/kernels/test_b.py").write_text(GPU_TEST)
+    parts = {part.name: part for part in all_parts(tree)}
+
+    def of(name):
+        return parts[name].commands(Path("x.json"), parts[name].files)
+
+    assert [command[1] for command in of("tests-memory")] == [
+        "tests/memory/test_gpu.py",
+        "tests/memory/test_more.py",
+    ]
+    assert not any("-n" in command for command in of("tests-memory"))
+    for installed, workers in ((True, ["2"]), (False, [])):
+        monkeypatch.setattr("tools.gpu.parts.installed", lambda name, found=installed: found)
+        monkeypatch.setattr("os.cpu_count", lambda: 2)
+        (command,) = of("tests-kernels")
+        assert command[1:3] == ["tests/kernels/test_a.py", "tests/kernels/test_b.py"]
+        assert [command[place + 1] for place, word in enumerate(command) if word == "-n"] == workers
+
+
+def test_the_real_tree_has_the_parts_that_are_promised_in_the_order_of_their_value():
     parts = {part.name: part for part in all_parts(ROOT)}
-    assert {"tests-memory", "tests-cache", "allocator-traces", "lessons", "caching_allocator"} <= set(parts)
+    assert {"lessons", "malloc", "kv_bytes", "tests-course", "tests-eviction"} <= set(parts)
+    assert {name for line in ORDER for name in line} <= set(parts)
+    assert set(EXPECTED_S) <= set(parts)
+    assert not {"blocks", "caching_allocator", "startup", "simulate", "parallel", "kernels", "engine"} & set(
+        parts
+    )
+    assert list(parts)[:2] == ["smoke", "tests-kernels"]
+    assert list(parts)[-1] == "sanitizer"
+    values = [part.value for part in parts.values()]
+    assert values == sorted(values)
+    assert dict(parts["csan-engine"].variables) == {"TORCH_CUDA_SANITIZER": "1"}
+    assert parts["csan-engine"].files == parts["tests-engine"].files
+    assert parts["sanitizer"].files == (SANITIZER,)
+    assert {Path(name).stem[:2] for name in parts["lessons-first"].files[1:]} >= {"10", "11", "16"}
+    assert not set(parts["lessons-first"].files[1:]) & set(parts["lessons"].files)
     assert "tests/memory/test_caching_allocator_gpu.py" in parts["tests-memory"].files
     assert all(part.result.endswith(".cuda.json") for part in parts.values())
     assert len({part.result for part in parts.values()}) == len(parts)
     assert all((ROOT / name).is_file() for part in parts.values() for name in part.files)
+
+
+# Test files that name a device and need none: what they do is the same on every machine.
+NO_GPU = {
+    "tests/cache/test_linear_pages.py": "Triton's interpreter, on a CPU",
+    "tests/cache/test_offload.py": "a fake torch.cuda that notes the order of its calls",
+    "tests/cache/test_offload_pieces.py": "a fake torch.cuda",
+    "tests/cache/test_paged_builds.py": "a device that is not there is refused",
+    "tests/cli/test_commands.py": "what a broken CUDA says",
+    "tests/cli/test_doctor_memory.py": "the devices that doctor lists, whichever there are",
+    "tests/cli/test_generate.py": "a device that is not there is refused",
+    "tests/course/test_allocation_widget.py": "a recorded report",
+    "tests/course/test_monitor_memory.py": "a made-up report",
+    "tests/course/test_torchrun.py": "a fake count of GPUs",
+    "tests/engine/test_eviction_told.py": "a fake cache",
+    "tests/engine/test_graphs_reports.py": "a fake cache",
+    "tests/engine/test_llm_refusals.py": "a fake model",
+    "tests/kernels/test_attention_refuses.py": "a name that is refused",
+    "tests/memory/test_arena.py": "a device that is not there is refused",
+    "tests/memory/test_retention.py": "a fake tensor",
+    "tests/models/test_adapter.py": "Triton's interpreter, on a CPU",
+    "tests/models/test_linear.py": "Triton's interpreter, on a CPU",
+    "tests/models/test_load.py": "a table of device and dtype",
+    "tests/models/test_load_refuses.py": "a device that is not there is refused",
+    "tests/plan/test_vllm_lines.py": "a recorded log",
+}
+
+
+def names_a_device(path):
+    """Whether code (no string of prose) takes ``DEVICE``, calls ``.cuda``, or has a string like "cuda:0"."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Name) and node.id == "DEVICE":
+            return True
+        if isinstance(node, ast.Attribute) and node.attr == "cuda":
+            return True
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and re.fullmatch(r"cuda(:\d+)?", node.value)
+        ):
+            return True
+    return False
+
+
+def test_every_test_that_names_a_gpu_is_in_a_part_or_is_known_to_need_none():
+    in_parts = {name for part in all_parts(ROOT) for name in part.files}
+    naming = {
+        str(path.relative_to(ROOT))
+        for room in sorted((ROOT / "tests").iterdir())
+        if room.name not in ("benchmarks", "tools")  # both fake what they need
+        for path in (room.rglob("test_*.py") if room.is_dir() else [room])
+        if path.suffix == ".py" and path.name.startswith("test_") and names_a_device(path)
+    }
+    assert naming - in_parts - set(NO_GPU) == set(), "mark it gpu, or say in NO_GPU why it needs none"
+    assert set(NO_GPU) & in_parts == set()
+    assert set(NO_GPU) <= naming, "no longer names a device"
 
 
 def test_parts_by_number_range_and_name(tree):
@@ -96,6 +205,7 @@ def test_parts_by_number_range_and_name(tree):
     assert chosen("3", "1") == ["tests-memory", "second"]
     assert chosen("2-3") == ["first", "second"]
     assert chosen("tests-memory", "1", "1-1") == ["tests-memory"]
+    assert chosen("tests") == ["tests-memory"]  # and every other that begins with it
     for wrong in ("0", "4", "2-4", "3-2", "-1", "1-", "x", "", "1.5", "²"):
         with pytest.raises(LookupError):
             choose(parts, ["1", wrong])
@@ -157,11 +267,17 @@ def test_no_gpu_is_one_sentence_and_code_2_but_the_list_works(tree, capsys):
 
 def test_what_a_machine_is_told():
     good = {"torch": "2.11.0+cu128", "triton": "3.6.0", "transformers": "5.17.1", "device": "Fake H100"}
-    assert judge(good) == Machine("Fake H100", "2.11.0+cu128")
+    assert (judge(good).device, judge(good).torch) == ("Fake H100", "2.11.0+cu128")
     assert "torch 2.10.9 is too old" in str(judge(good | {"torch": "2.10.9"}))
     assert "triton is not installed" in str(judge(good | {"triton": None}))
     assert "No CUDA device" in str(judge(good | {"device": None}))
     assert "driver" in str(judge(good | {"device": None, "error": "RuntimeError: driver too old"}))
+    told = str(judge(good | {"numpy": "2.5.0", "python": "3.12.3", "interpret": "0"}))
+    assert (
+        told == "Fake H100, torch 2.11.0+cu128, triton 3.6.0, transformers 5.17.1, numpy 2.5.0, python 3.12.3"
+    )
+    assert "TRITON_INTERPRET is set" in str(judge(good | {"interpret": "1"}))
+    assert "No CUDA device" in str(judge(good | {"device": None, "interpret": "1"}))
 
 
 def test_only_what_is_missing_or_stale_runs_and_is_stamped(tree, capsys):

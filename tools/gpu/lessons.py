@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import write_rows
+from benchmarks.report import kept, write_rows
 from tools.gpu.parts import measured_lessons
 from tools.gpu.sources import digest, installed
 from tools.gpu.standins import stand_in
@@ -46,7 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(run_lesson(read_source(options.one), options.lang)))
         return 0
     chosen = [_find(number) for number in options.only or ()] or measured_lessons(ROOT)
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = kept(options.json).get("rows", [])  # of a run that was cut
+    done = {row["lesson"] for row in rows}
+    chosen = [path for path in chosen if path.stem.split("_")[0] not in done]
     for place, path in enumerate(chosen, start=1):
         begin = time.monotonic()
         row = in_a_process(path, options.lang)

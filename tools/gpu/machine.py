@@ -10,14 +10,15 @@ from packaging.version import Version
 LEAST = {"torch": "2.11", "triton": "3.6", "transformers": "5.15"}
 
 _QUESTION = """
-import json
+import json, os, platform
 from importlib.metadata import PackageNotFoundError, version
 def find(name):
     try:
         return version(name)
     except PackageNotFoundError:
         return None
-told = {name: find(name) for name in ("torch", "triton", "transformers")}
+told = {name: find(name) for name in ("torch", "triton", "transformers", "numpy")}
+told |= {"python": platform.python_version(), "interpret": os.environ.get("TRITON_INTERPRET")}
 try:
     import torch
     told["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
@@ -29,10 +30,14 @@ print(json.dumps(told))
 
 @dataclass(frozen=True)
 class Machine:
-    """The GPU's name as torch gives it, and torch's version."""
+    """The GPU's name as torch gives it, torch's version, and the other versions in words."""
 
     device: str
     torch: str
+    others: str = ""
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, [self.device, f"torch {self.torch}", self.others]))
 
 
 def find_machine() -> Machine | str:
@@ -57,4 +62,9 @@ def judge(told: dict[str, str | None]) -> Machine | str:
     if device is None:
         why = f" ({told['error']})" if told.get("error") else ""
         return f"No CUDA device that torch can use{why}: run python -m tools.gpu on a machine with one."
-    return Machine(device, str(told["torch"]))
+    if told.get("interpret") not in (None, "", "0"):
+        return f"TRITON_INTERPRET is set beside {device}: the kernels would be interpreted, not compiled. Unset it."
+    others = [
+        f"{name} {told[name]}" for name in ("triton", "transformers", "numpy", "python") if told.get(name)
+    ]
+    return Machine(device, str(told["torch"]), ", ".join(others))

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.report import write_rows
+from benchmarks.report import kept, write_rows
 from minikv.memory.allocator_rules import MIN_BLOCK_SIZE as UNIT
 from minikv.memory.caching_allocator import CachingAllocator
 from minikv.units import GIB, MIB
@@ -203,9 +203,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, required=True, help="write the traces here, after each of them")
     options = parser.parse_args()
-    device, rows = RealDevice(), []
+    device, rows = RealDevice(), kept(options.json).get("rows", [])  # of a run that was cut
     differences = []
-    for seed in range(TRACES):
+    for seed in range(len(rows), TRACES):
         device.reset()
         rows.append(record(seed, device))
         write_rows(options.json, rows, complete=seed == TRACES - 1)
