@@ -51,11 +51,9 @@ def anchor(name: str) -> str:
 def section(name: str, told: dict[str, Any]) -> list[str]:
     """One benchmark: how to repeat it, on what it ran, and its rows."""
     versions = ", ".join(f"{library} {version}" for library, version in told["versions"].items())
-    lines = [
-        f"## {name}",
-        "",
-        f"`python -m benchmarks.{name.removesuffix('.cuda')}` on {told['device']}. {versions}.",
-    ]
+    stem = name.removesuffix(".cuda")
+    command = f"benchmarks.{name}" if stem == name else f"tools.gpu --part {stem}"
+    lines = [f"## {name}", "", f"`python -m {command}` on {told['device']}. {versions}."]
     if not told.get("complete", True):
         lines.append("Not every section of it has run.")
     lines += ["", "| claim | ours | peer | ratio | goal | |", "|---|---|---|---|---|---|"]

@@ -9,7 +9,7 @@ import pytest
 
 from tools.gpu.__main__ import ROOT, choose, main
 from tools.gpu.machine import Machine, judge
-from tools.gpu.parts import EXPECTED_S, ORDER, RESULTS, SANITIZER, all_parts
+from tools.gpu.parts import EXPECTED_S, ORDER, RESULTS, SANITIZER, UNKNOWN_S, all_parts
 from tools.gpu.results import merge, stamp, why_to_run
 from tools.gpu.sources import closure, digest, missing_libraries
 
@@ -194,6 +194,22 @@ def test_every_test_that_names_a_gpu_is_in_a_part_or_is_known_to_need_none():
     assert naming - in_parts - set(NO_GPU) == set(), "mark it gpu, or say in NO_GPU why it needs none"
     assert set(NO_GPU) & in_parts == set()
     assert set(NO_GPU) <= naming, "no longer names a device"
+
+
+def test_the_commands_that_are_written_down_fit_into_their_minutes():
+    parts = all_parts(ROOT)
+    text = (ROOT / "docs/gpu.md").read_text(encoding="utf-8").replace("\n", " ")
+    commands = re.findall(r"`gpu (\d+) ([^`]*--part [^`]+)`", text)
+    assert len(commands) >= 9
+    named = []
+    for minutes, options in commands:
+        words = options.replace("--smoke", "").split()
+        chosen = choose(parts, [word for word in words if word != "--part"])
+        named += [part.name for part in chosen]
+        seconds = sum(EXPECTED_S.get(part.name, UNKNOWN_S) for part in chosen) + 60 * ("--smoke" in options)
+        assert seconds <= 60 * int(minutes), options
+    first = [name for line in ORDER[1:-3] for name in line if name != "engine-mixed"]
+    assert set(first) <= set(named)
 
 
 def test_parts_by_number_range_and_name(tree):

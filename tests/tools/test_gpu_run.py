@@ -19,7 +19,7 @@ from tools.gpu.parts import Part, gpu_sections, is_program
 from tools.gpu.record_tests import RUNNING
 from tools.gpu.results import why_to_run
 from tools.gpu.run import environment, loadable, run_part
-from tools.gpu.sources import digest
+from tools.gpu.sources import digest, installed
 
 H100 = Machine("Fake H100", "2.11.0")
 CUT = """
@@ -134,6 +134,9 @@ class cuda:
 def tests_of(tmp_path, monkeypatch):
     """``tests_of({"a": text})`` is a part of those files of tests, run by pytest with our plugin and a fake torch."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take seconds to load
+    if installed("xdist"):
+        monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin")
     (tmp_path / "torch.py").write_text(TORCH)
     (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["gpu: needs a GPU"]\n')
 

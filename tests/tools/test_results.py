@@ -60,8 +60,9 @@ def test_what_was_cut_says_so_and_pipes_do_not_break_the_table():
         "holds": True,
     }
     told = {"device": "d", "versions": {"torch": "2"}, "complete": False, "rows": [row | {"peer_name": "p"}]}
-    text = text_of({"x.cuda": told})
+    text = text_of({"x.cuda": told, "y": told})
     assert "Not every section" in text
     assert "a\\|b" in text
-    assert "python -m benchmarks.x`" in text
+    assert "python -m tools.gpu --part x`" in text
+    assert "python -m benchmarks.y`" in text
     assert "(#xcuda)" in text

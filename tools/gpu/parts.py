@@ -45,7 +45,7 @@ EXPECTED_S = {
         "lessons-first": 60,
         "lessons": 180,
     },
-    **{"sanitizer": 400},
+    **{"tests-eviction": 120, "tests-course": 60, "csan-engine": 300, "csan-cache": 150, "sanitizer": 400},
 }
 UNKNOWN_S = 300
 SMOKE_LIMIT_S = 120  # it takes a minute; a cold disk may take another

@@ -4,7 +4,8 @@ import ast
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 OURS = ("minikv", "benchmarks", "tests", "tools")
@@ -29,7 +30,7 @@ def closure(root: Path, files: Iterable[str], eager: bool = False) -> set[str]:
         if name in found:
             continue
         found.add(name)
-        for module in _imports(root / name, eager):
+        for module in _imports((root / name).read_text(encoding="utf-8"), eager):
             open_files += _files_of(root, module, eager)
     return found
 
@@ -38,7 +39,7 @@ def missing_libraries(root: Path, files: Iterable[str]) -> list[str]:
     """The top-level libraries that loading ``files`` needs and that are not installed here."""
     names = set()
     for name in closure(root, files, eager=True):
-        for module in _imports(root / name, eager=True):
+        for module in _imports((root / name).read_text(encoding="utf-8"), eager=True):
             top = module.split(".")[0]
             if top not in OURS and top not in sys.stdlib_module_names:
                 names.add(top)
@@ -53,14 +54,16 @@ def installed(name: str) -> bool:
         return False
 
 
-def _imports(path: Path, eager: bool) -> Iterator[str]:
+@cache  # every part rests on much of the same
+def _imports(text: str, eager: bool) -> tuple[str, ...]:
     """Dotted names that a file imports; "a.b.c" for ``from a.b import c``, which may be a file or a name in one."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree, found = ast.parse(text), []
     for node in tree.body if eager else ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return tuple(found)
 
 
 def _files_of(root: Path, module: str, eager: bool) -> list[str]:
