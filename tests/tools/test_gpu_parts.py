@@ -163,6 +163,7 @@ NO_GPU = {
     "tests/models/test_load.py": "a table of device and dtype",
     "tests/models/test_load_refuses.py": "a device that is not there is refused",
     "tests/plan/test_vllm_lines.py": "a recorded log",
+    "tests/test_shown.py": "a made-up report",
 }
 
 

@@ -102,10 +102,10 @@ def checks(watch: Stopwatch, sizes: Sizes) -> dict[str, Callable[[], Check]]:
         new = [random(tokens, sizes.heads.kv, sizes.heads.dim) for _ in range(2)]
         where = slots(tokens)
         ours, theirs = (torch.stack([case.k_cache, case.v_cache]) for _ in range(2))
-        reference.store_kv(*new, *theirs, where)
+        reference.store_kv(new[0], new[1], theirs[0], theirs[1], where)
 
         def call() -> Tensor:
-            kernels.store_kv(*new, *ours, where)
+            kernels.store_kv(new[0], new[1], ours[0], ours[1], where)
             return ours
 
         return Check(call, theirs)
