@@ -8,6 +8,8 @@ from importlib.resources import files
 
 import pytest
 
+from minikv.errors import DoesNotFitError, UnknownNameError
+from minikv.plan.budget import plan_memory
 from minikv.plan.catalog import GPU, Model, find_gpu, find_model, gpu_names, model_names
 from minikv.plan.config import Config
 from minikv.units import GIB, MIB
@@ -64,8 +66,8 @@ def test_a_total_is_the_printed_figure_and_says_how_far_that_was_rounded(gpu):
     if gpu.total_bytes is None:
         return
     if gpu.total_rounded_to == MIB:
-        printed = int(re.search(r"total_memory=(\d+)MB", gpu.total_source)[1])
-        assert gpu.total_bytes == printed * MIB
+        printed = re.search(r"total_memory=(\d+)MB|, (\d+) MiB", gpu.total_source)
+        assert gpu.total_bytes == int(printed[1] or printed[2]) * MIB
     else:
         assert gpu.total_rounded_to == GIB // 100
         printed = re.search(r"(\d+\.\d\d) GiB", gpu.total_source)[1]
@@ -179,11 +181,22 @@ def test_the_data_names_no_path_of_a_machine(file, text):
         assert not re.search(forbidden, text), (file, forbidden)
 
 
+def test_both_sizes_of_the_jetson_have_memory_and_the_bare_name_says_which_there_are():
+    small, large = (find_gpu(f"Jetson AGX Orin {size}GB") for size in (32, 64))
+    assert 2 * small.total_bytes < large.total_bytes < 2.1 * small.total_bytes
+    assert small.bandwidth_gb_s == large.bandwidth_gb_s == 204.8
+    with pytest.raises(UnknownNameError, match="Jetson AGX Orin 64GB, Jetson AGX Orin 32GB"):
+        find_gpu("Jetson AGX Orin")
+    with pytest.raises(DoesNotFitError):
+        plan_memory("Qwen3-14B", gpu=small.name)
+    assert plan_memory("Qwen3-14B", gpu=small.name, weight_dtype="int4").fits
+
+
 # ---- the listings and the objects
 
 
 def test_the_listings_are_stable_and_grouped():
-    assert len(set(gpu_names())) == len(gpu_names()) == 28
+    assert len(set(gpu_names())) == len(gpu_names()) == 29
     assert gpu_names()[0] == "GB300"
     names = model_names()
     assert len(set(names)) == len(names) == 49
