@@ -6,7 +6,7 @@ without reading the sentence: ``error.code`` and ``error.values``.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from minikv.i18n import text
 
@@ -83,6 +83,13 @@ class RankLostError(MiniKVError):
 
 class BrokenInvariantError(MiniKVError):
     """The bookkeeping contradicts itself: a mistake in minikv, never the caller's."""
+
+
+def check_choice(what: str, value: object, choices: Any) -> None:
+    """Raise ``ArgumentError`` unless ``value`` is one of ``choices``, a ``Literal`` or a list of words."""
+    known = get_args(choices) or tuple(choices)
+    if value not in known:
+        raise ArgumentError("unknown_choice", what=what, value=value, known=", ".join(known))
 
 
 def check_count(what: str, value: Any, least: int = 1) -> None:

@@ -23,7 +23,7 @@ from minikv.memory.peak import PeakReport, measure_peak
 from minikv.memory.stats import MemoryStats
 from minikv.plan import pool
 from minikv.plan.budget import DEFAULT_CONTEXT
-from minikv.plan.dtypes import find_kv_dtype
+from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
 from minikv.plan.measured import MeasuredTerms, PoolSize, check_utilization, size_for_blocks, size_for_bytes
 from minikv.plan.spec import CacheSpec
 from minikv.units import exact_bytes
@@ -42,7 +42,7 @@ def allocate_kv_cache(
     num_blocks: int | None = None,
     kv_bytes: int | None = None,
     warmup_tokens: int | None = None,
-    kv_dtype: str | None = None,
+    kv_dtype: AnyKVDtype | None = None,
     context: int | None = None,
     batch: int | None = None,
 ) -> tuple[PagedKVCache, AllocationReport]:

@@ -77,7 +77,12 @@ def plan(
         from minikv.plan.config import with_model_type
 
         source = with_model_type(config, model_type)
-    cache = {"tp": tp, "kv_dtype": kv_dtype, "layout": layout, "encoder_tokens": encoder_tokens}
+    cache: dict[str, Any] = {
+        "tp": tp,
+        "kv_dtype": kv_dtype,
+        "layout": layout,
+        "encoder_tokens": encoder_tokens,
+    }
     needs_gpu = {
         "--utilization": utilization != 0.9, "--block-size": block_size != 16, "--chunk": chunk != 8192,
         "--weight-bytes": weight_bytes, "--weight-dtype": weight_dtype, "--table": table,
@@ -101,7 +106,7 @@ def plan(
         return
     from minikv.plan import plan_memory
 
-    assumed = {
+    assumed: dict[str, Any] = {
         "cuda_context_bytes": size("--cuda-context-bytes", cuda_context_bytes),
         "workspace_bytes": size("--workspace-bytes", workspace_bytes),
     }

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from minikv.course.errata import Number
 from minikv.plan import CacheSpec, find_gpu, find_model
+from minikv.plan.spec import Layout
 from minikv.units import GIB, KIB, MIB
 
 MB, GB = 10**6, 10**9
@@ -69,7 +70,7 @@ def mla_naive(model: str) -> int:
     return 2 * kv_heads * quotient(model) * 2
 
 
-def mla_layer(model: str, layout: str) -> int:
+def mla_layer(model: str, layout: Layout) -> int:
     """Bytes a token and layer that transformers caches: "hf" since 5.15, "hf-expanded" before."""
     return CacheSpec.from_config(model, layout=layout).layers[0].token_bytes
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from traceback import clear_frames
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from minikv.blocks import BlockManager
 from minikv.cache.allocation import AllocationReport
@@ -43,7 +43,9 @@ class Parts:
     runner: Runner
 
 
-def open_model(model: Any, tokenizer: Any, *, dtype: Any, device: Any, tp: int | str) -> tuple[Any, Any]:
+def open_model(
+    model: Any, tokenizer: Any, *, dtype: Any, device: Any, tp: int | Literal["auto"]
+) -> tuple[Any, Any]:
     """(model, tokenizer) of what ``LLM`` was given. Raises as ``load`` does; ``ArgumentError`` for what is no decoder.
 
     Warns where a GPU has forced another dtype than the weights were made in.

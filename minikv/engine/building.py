@@ -4,7 +4,7 @@ import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -18,20 +18,21 @@ from minikv.cache.linear_pages import LinearPages
 from minikv.cache.paged import PagedKVCache
 from minikv.engine.graph_memory import held
 from minikv.engine.graphs import expected_memory
-from minikv.errors import ArgumentError, ConfigError, DoesNotFitError, check_count
+from minikv.errors import ArgumentError, ConfigError, DoesNotFitError, check_choice, check_count
 from minikv.i18n import text
 from minikv.memory.stats import MemoryStats
 from minikv.models import own_attention, seen_window
+from minikv.models.adapter import Reads
 from minikv.models.sharding import ranks_wanted
 from minikv.plan import CacheSpec
-from minikv.plan.dtypes import find_kv_dtype
+from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
 from minikv.plan.pool import block_kinds, sequence_bytes
 from minikv.units import GIB, exact_bytes
 
 if TYPE_CHECKING:
     from minikv.engine.parallel import Team
 
-CACHES = ("paged", "linear")
+CacheName = Literal["paged", "linear"]
 MOST_ON_A_CPU = 4 * GIB  # a CPU's memory is everybody's: what an LLM takes of it unless it is told how much
 
 
@@ -46,16 +47,14 @@ class Wanted:
     max_num_seqs: int
     max_batched_tokens: int
     max_model_len: int | None
-    cache: str
-    kv_dtype: str | None
+    cache: CacheName
+    kv_dtype: AnyKVDtype | None
     enforce_eager: bool = False
-    reads: str = "auto"
+    reads: Reads = "auto"
     prompt_lookup: int = 0
 
     def __post_init__(self) -> None:
-        if self.cache not in CACHES:
-            known = ", ".join(CACHES)
-            raise ArgumentError("unknown_choice", what="cache", value=self.cache, known=known)
+        check_choice("cache", self.cache, CacheName)
         if self.kv_dtype is not None:
             find_kv_dtype(self.kv_dtype)
         for what in ("block_size", "max_num_seqs", "max_batched_tokens"):

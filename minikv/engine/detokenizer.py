@@ -34,7 +34,7 @@ class Detokenizer:
 
     _KEEP, _MOST = 8, 24  # tokens of the window after a cut, and at most before one
 
-    def __init__(self, tokenizer: Any, prompt: Sequence[int], stop: tuple[str, ...] = ()):
+    def __init__(self, tokenizer: Any, prompt: Sequence[int], stop: Sequence[str] = ()):
         self.stopped = False  # a stop text was found
         self._tokenizer = tokenizer
         self._stop = stop

@@ -8,14 +8,18 @@ own length alone, so that what it keeps depends neither on who runs beside it no
 from collections import deque
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from minikv.blocks import BlockManager
 from minikv.engine.sequence import Sequence, SequenceId
 from minikv.errors import check_count
 from minikv.eviction.budget import Budget
+from minikv.eviction.choices import PerBlock, PolicyName, Scope, Unit
 from minikv.eviction.paged_plan import PlannedEviction, held, kinds_without_window, plan_eviction
 from minikv.keywords import own_keywords
+
+if TYPE_CHECKING:
+    from minikv.eviction.policy import Policy
 
 
 @own_keywords("EvictionParams")
@@ -23,25 +27,25 @@ from minikv.keywords import own_keywords
 class EvictionParams:
     """What an ``LLM`` forgets: the layers that see everything keep ``n_sink + budget + n_recent`` tokens a sequence.
 
-    ``policy``: a name of ``minikv.eviction.POLICIES``, or an object. ``budget`` counts heavy hitters only; a sequence
-    evicts when ``evict_every`` tokens came on top. ``scope``: the heads of a layer keep the same tokens ("layer"), or
-    each its own ("head"). ``prefill_chunk``: of a prompt so many tokens are computed between two evictions (None: 512,
-    or ``evict_every`` where that is more).
+    ``policy``: a name of ``minikv.eviction.POLICIES``, or an object; there is no default. ``budget`` counts heavy
+    hitters only; a sequence evicts when ``evict_every`` tokens came on top. ``scope``: the heads of a layer keep the
+    same tokens ("layer"), or each its own ("head"). ``prefill_chunk``: of a prompt so many tokens are computed between
+    two evictions (None: 512, or ``evict_every`` where that is more).
 
     ``unit`` "block" drops whole blocks and moves nothing, so what requests share they go on sharing. Of a block its
     best token counts, or with ``per_block="sum"`` all of them. At most the capacity stays; each time the device is
     waited for.
     """
 
-    policy: Any = "h2o"
+    policy: "PolicyName | Policy"
     budget: int = 256
     n_sink: int = 4
     n_recent: int = 32
     evict_every: int = 16
-    scope: str = "layer"
+    scope: Scope = "layer"
     prefill_chunk: int | None = None
-    unit: str = "token"
-    per_block: str = "max"
+    unit: Unit = "token"
+    per_block: PerBlock = "max"
 
     def __post_init__(self) -> None:
         if self.prefill_chunk is not None:

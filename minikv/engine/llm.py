@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from minikv.engine.assembly import assemble, open_model
-from minikv.engine.building import Wanted, eos_ids, meet, request_seed, starting
+from minikv.engine.building import CacheName, Wanted, eos_ids, meet, request_seed, starting
 from minikv.engine.core import Core
 from minikv.engine.events import Emit
 from minikv.engine.evicting import EvictionParams
@@ -33,11 +33,17 @@ from minikv.engine.turns import Turns
 from minikv.engine.view import EngineView, llm_line, shown_llm, view_of
 from minikv.errors import ArgumentError, check_count
 from minikv.keywords import no_attribute, own_keywords
+from minikv.models.adapter import Reads
+from minikv.models.protocols import CausalLM, Tokenizer
+from minikv.plan.dtypes import AnyDtype, AnyKVDtype
 from minikv.plan.preemption import TransferRates
 from minikv.shown import Shown, html_of, text_of
 
 if TYPE_CHECKING:
+    import torch
+
     from minikv.engine.memory_report import MemoryReport
+    from minikv.models import Loaded
 
 
 class LLM:
@@ -92,11 +98,11 @@ class LLM:
     @own_keywords("LLM")
     def __init__(
         self,
-        model: Any,
+        model: "str | Path | Loaded | CausalLM",
         *,
-        tokenizer: Any = None,
-        dtype: Any = "auto",
-        device: Any = "auto",
+        tokenizer: Tokenizer | None = None,
+        dtype: AnyDtype = "auto",
+        device: "str | torch.device" = "auto",
         kv_bytes: int | None = None,
         num_blocks: int | None = None,
         utilization: float = 0.9,
@@ -105,16 +111,16 @@ class LLM:
         max_batched_tokens: int = 2048,
         max_model_len: int | None = None,
         prompt_lookup: int = 0,
-        cache: str = "paged",
-        kv_dtype: str | None = None,
+        cache: CacheName = "paged",
+        kv_dtype: AnyKVDtype | None = None,
         enforce_eager: bool = False,
-        reads: str = "auto",
+        reads: Reads = "auto",
         cpu_kv_bytes: int | None = None,
         cpu_block_size: int | None = None,
         swap_rates: TransferRates | None = None,
         prefix_dir: str | Path | None = None,
         seed: int | None = None,
-        tp: int | str = 1,
+        tp: int | Literal["auto"] = 1,
         eviction: EvictionParams | None = None,
         emit: Emit | None = None,
         clock: Callable[[], float] = time.monotonic,

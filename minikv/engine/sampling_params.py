@@ -33,8 +33,8 @@ class SamplingParams:
     min_p: float = 0.0
     seed: int | None = None
     max_tokens: int = 16
-    stop: Sequence[str] | None = ()
-    stop_token_ids: Sequence[int] | None = ()
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
     logprobs: int | None = None
     n: int = 1
     ignore_eos: bool = False

@@ -20,6 +20,7 @@ import torch
 
 from minikv.errors import ArgumentError, check_count
 from minikv.eviction.budget import Budget
+from minikv.eviction.choices import PolicyName, Scope
 from minikv.eviction.install import install_kv_eviction
 from minikv.eviction.layered import Layered, measure_layers
 from minikv.eviction.policy import Policy
@@ -79,7 +80,9 @@ def shared_out(capacity: int, evict_every: int = 1) -> Budget:
     return Budget(n_sink=sinks, budget=capacity - sinks - recent, n_recent=recent, evict_every=evict_every)
 
 
-def evicting_with(policy: str | Policy, sizes: Budget, *, scope: str = "layer", **options: Any) -> Evicting:
+def evicting_with(
+    policy: PolicyName | Policy, sizes: Budget, *, scope: Scope = "layer", **options: Any
+) -> Evicting:
     """``install_kv_eviction`` with these arguments, for ``answer``."""
 
     def evicting(model: Any) -> AbstractContextManager[Any]:
@@ -102,11 +105,11 @@ class Fitted:
     """``policy`` with layer budgets that ``by`` finds on ``texts`` other than those that are asked, see ``layered``."""
 
     policy: Policy
-    by: str | Policy
+    by: PolicyName | Policy
     texts: int = 4
     seed: int = 5
 
-    def fit(self, model: Any, setting: Setting, sizes: Budget, scope: str) -> Policy:
+    def fit(self, model: Any, setting: Setting, sizes: Budget, scope: Scope) -> Policy:
         """The policy for these sizes, which are the mean over the layers."""
         cases = setting.cases(self.texts, self.seed)
         tokens = np.stack([case.tokens[: None if setting.decode else case.context] for case in cases])
@@ -124,12 +127,12 @@ class Fitted:
 
 def curve(
     model: Any,
-    policies: Mapping[str, str | Policy | Fitted],
+    policies: Mapping[str, PolicyName | Policy | Fitted],
     settings: Iterable[Setting],
     *,
     count: int = 40,
     seed: int = 0,
-    scope: str = "layer",
+    scope: Scope = "layer",
 ) -> Iterator[Point]:
     """The points of ``policies``, by name, at every setting, on ``count`` cases each; each is told as it is measured.
 

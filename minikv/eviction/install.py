@@ -1,6 +1,6 @@
 """install_kv_eviction: a model's own ``generate`` forgets, until it is removed. Lessons 14 and 15.
 
-    with install_kv_eviction(model, policy="h2o", budget=64, n_recent=32) as eviction:
+    with install_kv_eviction(model, policy="keydiff", budget=64, n_recent=32) as eviction:
         model.generate(**inputs, max_new_tokens=200)
 
 Nothing of the model is patched: it is called with a cache whose layers forget, and with an attention function that lets
@@ -9,40 +9,40 @@ the policy look on.
 
 from typing import Any
 
-from minikv.errors import ArgumentError, check_count
+from minikv.errors import ArgumentError, check_choice, check_count
 from minikv.eviction.attention import ATTRIBUTE, NAMES, register
 from minikv.eviction.budget import Budget
 from minikv.eviction.cache import full_layers
+from minikv.eviction.choices import OtherCaches, PolicyName, Positions, Scope, When
 from minikv.eviction.chunks import install_chunk, take_back_chunk
 from minikv.eviction.handle import Eviction
 from minikv.eviction.policies import policy_of
 from minikv.eviction.policy import Needs, Policy
 from minikv.eviction.rotary import Rotary, find_rotary
-from minikv.eviction.rules import POSITIONS, WHEN, Rules
-from minikv.eviction.select import SCOPES
+from minikv.eviction.rules import Rules
 from minikv.keywords import own_keywords
-
-OTHER_CACHES = ("refuse", "pass")
+from minikv.models.protocols import CausalLM
 
 
 @own_keywords("install_kv_eviction")
 def install_kv_eviction(
-    model: Any,
+    model: CausalLM,
     *,
-    policy: str | Policy = "h2o",
+    policy: PolicyName | Policy,
     budget: int,
     n_sink: int = 4,
     n_recent: int = 32,
     evict_every: int = 1,
-    scope: str = "layer",
-    positions: str = "original",
-    when: str = "always",
+    scope: Scope = "layer",
+    positions: Positions = "original",
+    when: When = "always",
     prefill_chunk: int | None = None,
-    other_caches: str = "refuse",
+    other_caches: OtherCaches = "refuse",
 ) -> Eviction:
     """Let the full-attention layers of ``model``, a decoder of transformers in eval mode, forget.
 
-    ``policy``: a name of ``POLICIES`` or an object. ``budget``, ``n_sink``, ``n_recent``, ``evict_every``: in tokens,
+    ``policy``: a name of ``POLICIES`` or an object; there is no default, since the best one depends on the model and on
+    what is asked (lesson 14). ``budget``, ``n_sink``, ``n_recent``, ``evict_every``: in tokens,
     see ``Budget``; ``budget`` counts the heavy hitters only. ``scope``: all KV heads of a layer keep the same tokens
     ("layer"), or each its own ("head"). ``positions`` "original": a token keeps its place in the text; "reindexed":
     the kept ones count 0, 1, 2, ... as in StreamingLLM. ``when`` "prefill": only after forwards of several tokens.
@@ -61,13 +61,12 @@ def install_kv_eviction(
     chosen = policy_of(policy)
     whole = Budget(n_sink, budget, n_recent, evict_every)
     for what, value, known in (
-        ("scope", scope, SCOPES),
-        ("positions", positions, POSITIONS),
-        ("when", when, WHEN),
-        ("other_caches", other_caches, OTHER_CACHES),
+        ("scope", scope, Scope),
+        ("positions", positions, Positions),
+        ("when", when, When),
+        ("other_caches", other_caches, OtherCaches),
     ):
-        if value not in known:
-            raise ArgumentError("unknown_choice", what=what, value=value, known=", ".join(known))
+        check_choice(what, value, known)
     if prefill_chunk is not None:
         check_count("prefill_chunk", prefill_chunk)
     _check_model(model)
@@ -110,7 +109,7 @@ def install_kv_eviction(
     return eviction
 
 
-def remove_kv_eviction(model: Any) -> None:
+def remove_kv_eviction(model: CausalLM) -> None:
     """Give ``model`` back as it was before ``install_kv_eviction``. Raises ``ArgumentError`` without an install."""
     eviction_of(model).remove()
 

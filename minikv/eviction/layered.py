@@ -22,6 +22,7 @@ from torch import Tensor
 
 from minikv.errors import ArgumentError, check_count
 from minikv.eviction.cache import evicting_layers
+from minikv.eviction.choices import PolicyName, Scope
 from minikv.eviction.install import install_kv_eviction
 from minikv.eviction.policy import Policy
 from minikv.eviction.sampled import Wrapped
@@ -85,11 +86,11 @@ def measure_layers(
     model: Any,
     tokens: Tensor,
     *,
-    policy: str | Policy,
+    policy: PolicyName | Policy,
     budget: int,
     n_sink: int = 4,
     n_recent: int = 32,
-    scope: str = "layer",
+    scope: Scope = "layer",
 ) -> tuple[int, ...]:
     """Budgets for ``Layered``, from texts ``tokens`` [B, n] int64 like those that will come: one forward, no eviction.
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from minikv.blocks import BlockManager
 from minikv.cache import PagedKVCache
 from minikv.eviction.budget import Budget
+from minikv.eviction.choices import PerBlock, PolicyName, Scope, Unit
 from minikv.eviction.paged_checks import check_choices, check_policy, layers_without_window
 from minikv.eviction.paged_drop import drop_worst_blocks
 from minikv.eviction.paged_evictor import PagedEvictor
@@ -47,12 +48,12 @@ class PagedEviction:
         self,
         cache: PagedKVCache,
         manager: BlockManager,
-        policy: Policy | str = "h2o",
+        policy: PolicyName | Policy,
         *,
         budget: Budget,
-        scope: str = "layer",
-        unit: str = "token",
-        per_block: str = "max",
+        scope: Scope = "layer",
+        unit: Unit = "token",
+        per_block: PerBlock = "max",
     ):
         self.cache, self.manager, self.budget = cache, manager, budget
         self.policy, self.scope, self.unit, self.per_block = policy_of(policy), scope, unit, per_block

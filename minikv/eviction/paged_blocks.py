@@ -11,8 +11,6 @@ from torch import Tensor
 
 from minikv.eviction.budget import Budget
 
-PER_BLOCK = ("max", "sum")
-
 
 def least_capacity(budget: Budget, block_size: int) -> int:
     """The smallest capacity under which sinks and recent tokens always fit in whole blocks, wherever these begin."""

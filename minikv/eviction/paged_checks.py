@@ -5,25 +5,22 @@ from typing import Any
 
 from minikv.blocks import BlockManager
 from minikv.cache import PagedKVCache
-from minikv.errors import ArgumentError
+from minikv.errors import ArgumentError, check_choice
 from minikv.eviction.budget import Budget
+from minikv.eviction.choices import PerBlock, Scope, Unit
 from minikv.eviction.echo import refuse_echo
-from minikv.eviction.paged_blocks import PER_BLOCK, least_capacity
+from minikv.eviction.paged_blocks import least_capacity
 from minikv.eviction.policy import Needs, Policy
-from minikv.eviction.select import SCOPES
-
-UNITS = ("token", "block")
 
 
 def check_choices(scope: str, unit: str, per_block: str) -> None:
     """Raise ``ArgumentError`` for a word that is none of the known ones."""
     for what, value, known in (
-        ("scope", scope, SCOPES),
-        ("unit", unit, UNITS),
-        ("per_block", per_block, PER_BLOCK),
+        ("scope", scope, Scope),
+        ("unit", unit, Unit),
+        ("per_block", per_block, PerBlock),
     ):
-        if value not in known:
-            raise ArgumentError("unknown_choice", what=what, value=value, known=", ".join(known))
+        check_choice(what, value, known)
 
 
 def layers_without_window(cache: Any, manager: Any) -> dict[int, list[int]]:

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from minikv.errors import ArgumentError, check_count
+from minikv.errors import ArgumentError, check_choice, check_count
+from minikv.eviction.choices import PolicyName
 from minikv.eviction.mean_key import key_lengths, mean_direction
 from minikv.eviction.policy import Needs, Policy, Seen, View, check_reduction
 
@@ -201,7 +202,7 @@ class KeyDiff(Policy):
         return -along / lengths
 
 
-POLICIES: dict[str, type[Policy]] = {
+POLICIES: dict[PolicyName, type[Policy]] = {
     "random": Random,
     "streaming": StreamingLLM,
     "h2o": H2O,
@@ -214,7 +215,7 @@ POLICIES: dict[str, type[Policy]] = {
 """By the names that ``install_kv_eviction`` takes; each can be made without arguments."""
 
 
-def policy_of(policy: str | Policy) -> Policy:
+def policy_of(policy: PolicyName | Policy) -> Policy:
     """The policy of that name with its defaults, or the policy itself.
 
     Raises ``ArgumentError`` for a name that is not in ``POLICIES``, and for what is no policy.
@@ -223,8 +224,7 @@ def policy_of(policy: str | Policy) -> Policy:
         return policy
     if not isinstance(policy, str):
         raise ArgumentError("eviction_not_a_policy", kind=type(policy).__name__)
-    if policy not in POLICIES:
-        raise ArgumentError("unknown_choice", what="policy", value=policy, known=", ".join(POLICIES))
+    check_choice("policy", policy, POLICIES)
     return POLICIES[policy]()
 
 

@@ -6,11 +6,9 @@ from typing import Any
 from torch import Tensor
 
 from minikv.eviction.budget import Budget
+from minikv.eviction.choices import Scope, When
 from minikv.eviction.policy import Needs, Policy
 from minikv.eviction.rotary import Rotary
-
-POSITIONS = ("original", "reindexed")
-WHEN = ("always", "prefill")
 
 
 @dataclass(frozen=True)
@@ -24,8 +22,8 @@ class Rules:
 
     policy: Policy
     budget: Budget
-    scope: str
-    when: str = "always"
+    scope: Scope
+    when: When = "always"
     layer: int = 0
     num_layers: int = 1
     latent: bool = False

@@ -6,9 +6,9 @@ Among equal scores the earlier token stays. Padding goes first, so that a padded
 import torch
 from torch import Tensor
 
-from minikv.errors import ArgumentError, check_count
+from minikv.errors import ArgumentError, check_choice, check_count
+from minikv.eviction.choices import Scope
 
-SCOPES = ("layer", "head")
 _LIMIT = 1e30  # scores are cut off here: above it stand the protected tokens, below it padding
 
 
@@ -95,8 +95,7 @@ def few_worst(score: Tensor, places: Tensor, few: int, *, n_sink: int, n_recent:
 
 
 def _check(score: Tensor, valid: Tensor, scope: str, positions: Tensor | None) -> None:
-    if scope not in SCOPES:
-        raise ArgumentError("unknown_choice", what="scope", value=scope, known=", ".join(SCOPES))
+    check_choice("scope", scope, Scope)
     if score.dim() != 3:
         raise ArgumentError("cache_shape", what="score", shape=list(score.shape), expected="[B, H, S]")
     batch, heads, tokens = score.shape

@@ -10,7 +10,7 @@ what ``install_kv_eviction`` keeps.
     >>> from minikv.models import load, recall_documents
     >>> model = load("tiny-gqa", device="cpu").model
     >>> document = recall_documents(1, facts=6, context=48, queries=5, span=23)[0]
-    >>> trace = trace_eviction(model, document.tokens, prompt=24, budget=8, n_sink=4, n_recent=6)
+    >>> trace = trace_eviction(model, document.tokens, policy="h2o", prompt=24, budget=8, n_sink=4, n_recent=6)
     >>> trace.kept.shape, trace.capacity, int(trace.kept[0, 0, -1].sum())
     ((2, 2, 49, 72), (18, 18), 18)
 """
@@ -25,13 +25,13 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from minikv.errors import ArgumentError, check_count
+from minikv.errors import ArgumentError, check_choice, check_count
 from minikv.eviction.attention import ATTRIBUTE
 from minikv.eviction.budget import Budget
+from minikv.eviction.choices import PolicyName, Scope
 from minikv.eviction.echo import refuse_echo
 from minikv.eviction.policies import policy_of
 from minikv.eviction.policy import Policy
-from minikv.eviction.select import SCOPES
 from minikv.eviction.trace_layer import Row, TracedLayer
 from minikv.plan.spec import CacheSpec
 from minikv.shown import one_line
@@ -88,12 +88,12 @@ def trace_eviction(
     model: Any,
     tokens: Sequence[int] | np.ndarray | Tensor,
     *,
+    policy: PolicyName | Policy,
     budget: int,
     n_sink: int = 4,
     n_recent: int = 8,
     evict_every: int = 1,
-    policy: str | Policy = "h2o",
-    scope: str = "layer",
+    scope: Scope = "layer",
     prompt: int = 1,
     layers: Sequence[int] | None = None,
 ) -> EvictionTrace:
@@ -225,8 +225,7 @@ def _latent_layers(model: Any) -> list[bool]:
 
 
 def _check_scope(scope: str, model: Any, latent: Sequence[bool]) -> None:
-    if scope not in SCOPES:
-        raise ArgumentError("unknown_choice", what="scope", value=scope, known=", ".join(SCOPES))
+    check_choice("scope", scope, Scope)
     if scope == "head" and any(latent):
         raise ArgumentError("eviction_head_latent", kind=type(model).__name__)
 

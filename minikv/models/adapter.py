@@ -5,21 +5,21 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 from minikv.cache.pages import Pages
-from minikv.errors import ArgumentError
+from minikv.errors import ArgumentError, check_choice
 from minikv.kernels.dispatch import check_readable
 from minikv.models.attention import ATTENTION, windows_asked
 from minikv.models.batch import Batch, seen_window, sees
 from minikv.models.sharding import check_shard, ranks_of
 from minikv.plan.spec import CacheSpec
 
-READS = ("auto", "paged", "gather")
+Reads = Literal["auto", "paged", "gather"]
 _SIZES = ("kv_heads", "k_dim", "v_dim", "reads_layer")
 _BOUND = "_minikv_bound"  # on a model: (the attention of its own, the adapters that are bound to it)
 
@@ -100,7 +100,7 @@ class Adapter:
         return torch.cat(logits)
 
 
-def bind_model(model: Any, cache: Pages, *, reads: str = "auto") -> Adapter:
+def bind_model(model: Any, cache: Pages, *, reads: Reads = "auto") -> Adapter:
     """``model``, a causal language model of transformers in eval mode, computing on ``cache``.
 
     ``reads`` "paged" switches the model to the attention function ``minikv_paged`` until ``unbind``; "gather" leaves it
@@ -115,8 +115,7 @@ def bind_model(model: Any, cache: Pages, *, reads: str = "auto") -> Adapter:
     """
     if not isinstance(cache, Pages):
         raise ArgumentError("bind_not_a_cache", kind=type(cache).__name__)
-    if reads not in READS:
-        raise ArgumentError("unknown_choice", what="reads", value=reads, known=", ".join(READS))
+    check_choice("reads", reads, Reads)
     if not callable(getattr(model, "can_generate", None)) or not model.can_generate():
         raise ArgumentError("models_not_a_decoder", kind=type(model).__name__)
     if model.training:

@@ -29,8 +29,9 @@ from torch import Tensor
 from minikv.cache.allocator import kv_dtype_of
 from minikv.cache.paged import PagedKVCache
 from minikv.errors import ArgumentError, check_count
-from minikv.models.adapter import bind_model
+from minikv.models.adapter import Reads, bind_model
 from minikv.models.batch import Batch
+from minikv.plan.dtypes import AnyKVDtype
 from minikv.plan.spec import CacheSpec
 
 _AT_ONCE = 64  # rows of logits that are compared at a time, in float64
@@ -60,7 +61,7 @@ def forced_logits(
     tokens: Sequence[Any] | np.ndarray,
     *,
     prefill: int,
-    kv_dtype: str | None = None,
+    kv_dtype: AnyKVDtype | None = None,
     block_size: int = 16,
 ) -> Tensor:
     """The logits [B, n - prefill + 1, vocabulary] of ``model`` on given tokens, with K and V stored in ``kv_dtype``.
@@ -82,7 +83,7 @@ def forced_logits(
     spec = CacheSpec.from_config(model.config, kv_dtype=kv_dtype or kv_dtype_of(model))
     # Quantized latents can only be read as copies, so plain ones are too: else one run would round where the other
     # does not.
-    reads = "gather" if any(layer.kind == "latent" for layer in spec.layers) else "auto"
+    reads: Reads = "gather" if any(layer.kind == "latent" for layer in spec.layers) else "auto"
     width = -(-length // block_size)
     tables = np.arange(batch * width).reshape(batch, width)  # a sequence's blocks lie one behind the other
     cache = PagedKVCache(spec, batch * width, block_size, device=model.get_input_embeddings().weight.device)

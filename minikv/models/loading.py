@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -72,7 +72,7 @@ def load(
     *,
     dtype: AnyDtype = "auto",
     device: str | torch.device = "auto",
-    tp: int | str = 1,
+    tp: int | Literal["auto"] = 1,
 ) -> Loaded:
     """The causal language model ``name``: "tiny-gqa", "tiny-mla", a folder, or a hub id. A ``Path`` is a folder.
 

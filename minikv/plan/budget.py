@@ -19,10 +19,10 @@ from minikv.plan import pool
 from minikv.plan.activations import Activations, activation_peak, routed_experts
 from minikv.plan.catalog import GPU, find_gpu
 from minikv.plan.config import read_config
-from minikv.plan.dtypes import find_kv_dtype
+from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
 from minikv.plan.measured import MeasuredTerms, check_utilization
 from minikv.plan.report import card, shown_budget
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec import CacheSpec, Layout
 from minikv.plan.weights import WeightBytes
 from minikv.plan.weights import weight_bytes as find_weight_bytes
 from minikv.shown import Shown, html_of, one_line, text_of
@@ -191,7 +191,7 @@ def plan_memory(
     tp: int = 1,
     context: int | None = None,
     batch: int = 1,
-    kv_dtype: str | None = None,
+    kv_dtype: AnyKVDtype | None = None,
     utilization: float = 0.9,
     block_size: int = 16,
     chunk: int = 8192,
@@ -199,7 +199,7 @@ def plan_memory(
     weight_dtype: str | None = None,
     cuda_context_bytes: int = CUDA_CONTEXT_BYTES,
     workspace_bytes: int = WORKSPACE_BYTES,
-    layout: str = "hf",
+    layout: Layout = "hf",
     encoder_tokens: int | None = None,
 ) -> MemoryBudget:
     """The budget of one GPU that is one of ``tp`` ranks serving the model of ``config``.

@@ -5,7 +5,7 @@ itself) are understood alike wherever a dtype is asked for.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, Union, get_args
 
 from minikv.errors import ArgumentError
 
@@ -23,10 +23,10 @@ _Fp8E5M2 = Literal["fp8_e5m2", "float8_e5m2"]
 _Fp8Scaled = Literal["fp8_scaled"]
 _Int8 = Literal["int8"]
 
-AnyDtype: TypeAlias = "Literal['auto'] | _Fp32 | _Bf16 | _Fp16 | torch.dtype"
+AnyDtype: TypeAlias = Union[Literal["auto"], _Fp32, _Bf16, _Fp16, "torch.dtype"]
 """What weights may be asked for in; "auto" is the file's own."""
 
-AnyKVDtype: TypeAlias = "_Fp32 | _Bf16 | _Fp16 | _Fp8 | _Fp8E5M2 | _Fp8Scaled | _Int8 | torch.dtype"
+AnyKVDtype: TypeAlias = Union[_Fp32, _Bf16, _Fp16, _Fp8, _Fp8E5M2, _Fp8Scaled, _Int8, "torch.dtype"]
 """What a cache may store."""
 
 

@@ -10,18 +10,18 @@ Bytes are integers. ``bytes_for`` and ``max_tokens`` are the two primitives, eac
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from minikv.errors import LARGEST_COUNT, ArgumentError, check_count
+from minikv.errors import LARGEST_COUNT, ArgumentError, check_choice, check_count
 from minikv.plan.architectures import build_layers
 from minikv.plan.config import Config, FieldUse, read_config
-from minikv.plan.dtypes import find_kv_dtype
+from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
 from minikv.plan.layers import LayerSpec
 from minikv.plan.quantization import kv_cache_quantization
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import format_bytes
 
-LAYOUTS = ("hf", "hf-expanded", "vllm")
+Layout = Literal["hf", "hf-expanded", "vllm"]
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class CacheSpec:
         config: Any,
         *,
         tp: int = 1,
-        kv_dtype: str | None = None,
-        layout: str = "hf",
+        kv_dtype: AnyKVDtype | None = None,
+        layout: Layout = "hf",
         encoder_tokens: int | None = None,
     ) -> "CacheSpec":
         """The spec of one tensor-parallel rank of the model that ``config`` describes.
@@ -66,8 +66,7 @@ class CacheSpec:
         Raises ``ConfigError`` for a config that minikv does not understand (it names the field),
         ``ArgumentError`` for an argument, ``UnknownNameError`` for a name.
         """
-        if layout not in LAYOUTS:
-            raise ArgumentError("unknown_choice", what="layout", value=layout, known=", ".join(LAYOUTS))
+        check_choice("layout", layout, Layout)
         check_count("tp", tp)
         reader = read_config(config)
         assumptions: list[tuple[str, dict[str, Any]]] = []

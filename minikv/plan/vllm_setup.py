@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minikv.errors import ArgumentError
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec import CacheSpec, Layout
 from minikv.plan.vllm_lines import LogFacts
 from minikv.plan.vllm_pool import BATCHED_TOKENS, BLOCK_SIZE, STATE_BLOCKS, VllmPool, vllm_pool
 
@@ -45,7 +45,7 @@ class Setup:
 
 def setup_pool(model: Any, setup: Setup) -> tuple[CacheSpec, VllmPool]:
     """What one rank caches of ``model`` (see ``CacheSpec.from_config``) in this setup, and its pool."""
-    layout = "hf-expanded" if setup.expanded else "vllm"
+    layout: Layout = "hf-expanded" if setup.expanded else "vllm"
     spec = CacheSpec.from_config(model, tp=setup.tp, kv_dtype=setup.kv_dtype, layout=layout)
     if setup.expanded:
         # vLLM pads V to the width of K, because one attention kernel serves both (deepseek_v2.py).

@@ -209,7 +209,7 @@ def test_a_model_that_reads_copies_is_named(lang):
 @pytest.mark.parametrize("wrong", [{"budget": -1}, {"n_recent": 0}, {"evict_every": 0}, {"prefill_chunk": 0}])
 def test_counts_are_checked_early(wrong):
     with pytest.raises(MiniKVError):
-        EvictionParams(**wrong)
+        EvictionParams("h2o", **wrong)
 
 
 class Broken(Exception):

@@ -226,7 +226,7 @@ def test_the_model_is_the_same_afterwards():
 
     was, config = attributes(), model.config.to_dict()
     for options in ({}, {"prefill_chunk": 8}, {"policy": "knorm"}, {"positions": "reindexed"}):
-        install_kv_eviction(model, **SMALL, **options)
+        install_kv_eviction(model, policy="h2o", **SMALL, **options)
         generate(model, ids)
         remove_kv_eviction(model)
         assert attributes() == was
@@ -245,16 +245,16 @@ def test_installed_twice_removed_twice_and_left_in_between():
         with pytest.raises(ArgumentError) as refused:
             do()
         assert refused.value.code == code
-    with install_kv_eviction(model, **SMALL) as eviction:
+    with install_kv_eviction(model, policy="h2o", **SMALL) as eviction:
         assert eviction_of(model) is eviction
         with pytest.raises(ArgumentError) as refused:
-            install_kv_eviction(model, **SMALL)
+            install_kv_eviction(model, policy="h2o", **SMALL)
         assert refused.value.code == "eviction_installed"
         assert eviction_of(model) is eviction, "the first one is still there"
         remove_kv_eviction(model)
         with pytest.raises(ArgumentError):
             eviction.remove()
-    with pytest.raises(ZeroDivisionError), install_kv_eviction(model, **SMALL):
+    with pytest.raises(ZeroDivisionError), install_kv_eviction(model, policy="h2o", **SMALL):
         raise ZeroDivisionError
     assert not hasattr(model, "_minikv_eviction")
 

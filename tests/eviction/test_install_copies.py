@@ -38,7 +38,7 @@ def generate(model, new=10):
 @pytest.mark.parametrize("make", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_a_copy_of_the_model_has_an_install_of_its_own(model, make):
     plain = generate(model)
-    install_kv_eviction(model, prefill_chunk=16, **SMALL)
+    install_kv_eviction(model, prefill_chunk=16, policy="h2o", **SMALL)
     expected = generate(model)
     other = make(model)
     assert eviction_of(other).model is other
@@ -58,7 +58,7 @@ def test_what_is_saved_meanwhile_is_the_models_own(model, own, tmp_path):
     model.generation_config.prefill_chunk_size = own
     model.generation_config.save_pretrained(tmp_path / "before")
     kind, whole = type(model.generation_config), model.generation_config.to_dict()
-    with install_kv_eviction(model, prefill_chunk=7, **SMALL):
+    with install_kv_eviction(model, prefill_chunk=7, policy="h2o", **SMALL):
         assert model.generation_config.prefill_chunk_size == 7
         assert model.generation_config.to_dict() == whole | {"prefill_chunk_size": 7}
         model.save_pretrained(tmp_path / "model")
@@ -73,25 +73,25 @@ def test_what_is_saved_meanwhile_is_the_models_own(model, own, tmp_path):
 
 def test_models_with_layers_or_a_config_in_common(model):
     for first, second in ((model, model.model), (model.model, model)):
-        with install_kv_eviction(first, **SMALL), pytest.raises(ArgumentError) as refused:
+        with install_kv_eviction(first, policy="h2o", **SMALL), pytest.raises(ArgumentError) as refused:
             install_kv_eviction(second, policy="streaming", **SMALL)
         assert refused.value.code == "eviction_installed"
     other = type(model)(model.config).eval()
-    with install_kv_eviction(model, **SMALL):
+    with install_kv_eviction(model, policy="h2o", **SMALL):
         generate(other)
         with pytest.raises(ArgumentError) as refused:
             install_kv_eviction(other, policy="streaming", **SMALL)
         assert refused.value.code == "eviction_shared_config"
         assert refused.value.text("zh")
-    install_kv_eviction(other, **SMALL).remove()
+    install_kv_eviction(other, policy="h2o", **SMALL).remove()
 
 
 def test_a_base_model_reads_no_prompt_in_chunks(model):
     with pytest.raises(ArgumentError) as refused:
-        install_kv_eviction(model.model, prefill_chunk=8, **SMALL)
+        install_kv_eviction(model.model, prefill_chunk=8, policy="h2o", **SMALL)
     assert refused.value.code == "eviction_no_generate"
     assert refused.value.text("zh")
-    with install_kv_eviction(model.model, **SMALL), torch.no_grad():
+    with install_kv_eviction(model.model, policy="h2o", **SMALL), torch.no_grad():
         out = model(prompt())
         assert out.past_key_values.layers[0].resident == 17, "the model around it uses the same cache"
 
@@ -99,9 +99,9 @@ def test_a_base_model_reads_no_prompt_in_chunks(model):
 @torch.no_grad()
 def test_a_cache_meets_a_model_of_another_shape_or_dtype(model):
     other = small("llama", num_hidden_layers=2)
-    with install_kv_eviction(other, **SMALL):
+    with install_kv_eviction(other, policy="h2o", **SMALL):
         held = other(prompt() % 90).past_key_values
-    with install_kv_eviction(model, **SMALL):
+    with install_kv_eviction(model, policy="h2o", **SMALL):
         own = model(prompt()).past_key_values
         for cache in (held, own):
             with pytest.raises(ArgumentError) as refused:
@@ -112,7 +112,7 @@ def test_a_cache_meets_a_model_of_another_shape_or_dtype(model):
 
 
 def test_a_cache_made_in_inference_mode_goes_on_outside(model):
-    with install_kv_eviction(model, **SMALL):
+    with install_kv_eviction(model, policy="h2o", **SMALL):
         with torch.inference_mode():
             held = model(prompt()).past_key_values
             other = copy.deepcopy(held)
@@ -150,7 +150,7 @@ def test_a_cache_outlives_its_install_only_where_that_is_right(model, padding, p
 
 @torch.no_grad()
 def test_a_report_begins_anew_with_its_text(model):
-    with install_kv_eviction(model, other_caches="pass", **SMALL):
+    with install_kv_eviction(model, other_caches="pass", policy="h2o", **SMALL):
         model(prompt(), past_key_values=StaticCache(config=model.config, max_cache_len=80))
         assert "cache_grows" in {finding.code for finding in eviction_report(model).findings}
         held = model(prompt()).past_key_values
@@ -178,7 +178,7 @@ def test_an_attention_class_of_ones_own_and_a_forward_without_input(model):
     expected = generate(model)
     for layer in model.model.layers:
         layer.self_attn.__class__ = type("Mine", (type(layer.self_attn),), {"__module__": __name__})
-    with install_kv_eviction(model, budget=200):
+    with install_kv_eviction(model, policy="h2o", budget=200):
         assert torch.equal(generate(model), expected)
         with pytest.raises(ValueError, match="input_ids"):
             model()
@@ -198,7 +198,7 @@ def test_a_vision_part_gets_its_own_attention_back():
 
     before = attentions()
     assert len(set(before)) == 2
-    with install_kv_eviction(model, **SMALL):
+    with install_kv_eviction(model, policy="h2o", **SMALL):
         options = {"max_new_tokens": 4, "do_sample": False, "return_dict_in_generate": True}
         out = model.generate(prompt(), attention_mask=torch.ones_like(prompt()), **options)
         assert out.past_key_values.layers[0].resident == 17

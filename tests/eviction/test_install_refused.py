@@ -1,14 +1,14 @@
 """install_kv_eviction refuses what cannot be right, by name, and before anything has changed."""
 
+import inspect
+
 import pytest
 import torch
 from transformers import DynamicCache, StaticCache
 
+from minikv.engine import EvictionParams
 from minikv.errors import ArgumentError
-from minikv.eviction import (
-    H2O,
-    install_kv_eviction,
-)
+from minikv.eviction import H2O, PagedEviction, install_kv_eviction, trace_eviction
 from tests.eviction.masking import small, tiny
 from tests.eviction.test_install import SMALL, prompt
 
@@ -33,7 +33,7 @@ from tests.eviction.test_install import SMALL, prompt
 )
 def test_what_a_forward_refuses(change, code):
     model, ids = tiny("tiny-gqa"), prompt()
-    with install_kv_eviction(model, **SMALL):
+    with install_kv_eviction(model, policy="h2o", **SMALL):
         with pytest.raises(ArgumentError) as refused:
             model(ids, **change(model.config), use_cache=True)
         assert refused.value.code == code
@@ -44,11 +44,11 @@ def test_what_a_forward_refuses(change, code):
 @torch.no_grad()
 def test_a_cache_of_another_install_and_an_attention_set_meanwhile():
     model, ids = tiny("tiny-gqa"), prompt()
-    with install_kv_eviction(model, **SMALL):
+    with install_kv_eviction(model, policy="h2o", **SMALL):
         held = model(ids, use_cache=True).past_key_values
-    with install_kv_eviction(model, **SMALL):
+    with install_kv_eviction(model, policy="h2o", **SMALL):
         model(ids[:, :1], past_key_values=held)  # the same rules
-    with install_kv_eviction(model, budget=10):
+    with install_kv_eviction(model, policy="h2o", budget=10):
         with pytest.raises(ArgumentError) as refused:
             model(ids[:, :1], past_key_values=held)
         assert refused.value.code == "eviction_other_install"
@@ -81,7 +81,7 @@ def test_a_cache_of_another_install_and_an_attention_set_meanwhile():
 def test_what_an_install_refuses(make, options, code):
     model = make()
     with pytest.raises(ArgumentError) as refused:
-        install_kv_eviction(model, **({"budget": 8} | options))
+        install_kv_eviction(model, **({"policy": "h2o", "budget": 8} | options))
     assert refused.value.code == code
     assert refused.value.text("zh")
     assert not hasattr(model, "_minikv_eviction")
@@ -99,7 +99,13 @@ def test_a_model_in_training_mode_and_unequal_budgets_are_refused():
     model.train()
     try:
         with pytest.raises(ArgumentError) as refused:
-            install_kv_eviction(model, budget=8)
+            install_kv_eviction(model, policy="h2o", budget=8)
     finally:
         model.eval()
     assert refused.value.code == "models_training"
+
+
+@pytest.mark.parametrize("call", [install_kv_eviction, EvictionParams, PagedEviction, trace_eviction])
+def test_there_is_no_default_policy(call):
+    """Which one is best depends on the model and the question; summed H2O, once the default, falls below random."""
+    assert inspect.signature(call).parameters["policy"].default is inspect.Parameter.empty

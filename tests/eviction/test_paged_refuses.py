@@ -21,20 +21,25 @@ def linear():
 REFUSED = {
     "a linear cache": (
         "eviction_not_paged",
-        lambda: PagedEviction(linear(), BlockManager(8, 4), budget=BUDGET),
+        lambda: PagedEviction(linear(), BlockManager(8, 4), "h2o", budget=BUDGET),
     ),
-    "no manager": ("eviction_not_a_manager", lambda: PagedEviction(cache_for("gqa"), None, budget=BUDGET)),
+    "no manager": (
+        "eviction_not_a_manager",
+        lambda: PagedEviction(cache_for("gqa"), None, "h2o", budget=BUDGET),
+    ),
     "other blocks": (
         "eviction_manager",
-        lambda: PagedEviction(cache_for("gqa"), BlockManager(8, 16), budget=BUDGET),
+        lambda: PagedEviction(cache_for("gqa"), BlockManager(8, 16), "h2o", budget=BUDGET),
     ),
     "other kinds": (
         "eviction_manager",
-        lambda: PagedEviction(cache_for("mixed"), BlockManager(8, 4), budget=BUDGET),
+        lambda: PagedEviction(cache_for("mixed"), BlockManager(8, 4), "h2o", budget=BUDGET),
     ),
     "windows everywhere": (
         "eviction_no_full",
-        lambda: PagedEviction(cache_for("gqa"), BlockManager([PoolKind(5, window=3)], 4), budget=BUDGET),
+        lambda: PagedEviction(
+            cache_for("gqa"), BlockManager([PoolKind(5, window=3)], 4), "h2o", budget=BUDGET
+        ),
     ),
     "heads of a latent": ("eviction_paged_latent", lambda: on("mla", scope="head")),
     "heads of a block": ("eviction_blocks_head", lambda: on("gqa", scope="head", unit="block")),

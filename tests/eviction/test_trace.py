@@ -79,7 +79,7 @@ def test_forgetting_equals_masking(models, name, scope, policy):
 @pytest.mark.parametrize("name", MODELS)
 def test_room_for_all_is_the_model_itself(models, name):
     model = models[name]
-    trace = trace_eviction(model, TOKENS, budget=len(TOKENS), prompt=10)
+    trace = trace_eviction(model, TOKENS, policy="h2o", budget=len(TOKENS), prompt=10)
     with torch.no_grad():
         logits = model(torch.from_numpy(TOKENS)[None]).logits[0, 9:]
     np.testing.assert_array_equal(trace.predicted, logits.argmax(-1).numpy())
@@ -165,8 +165,8 @@ def test_layers_with_budgets_of_their_own_run_in_one_forward(models):
 
 
 def test_a_choice_of_layers_is_recorded_and_all_evict(models):
-    whole = trace_eviction(models["tiny-gqa"], TOKENS, **KEPT)
-    one = trace_eviction(models["tiny-gqa"], TOKENS, layers=[1], **KEPT)
+    whole = trace_eviction(models["tiny-gqa"], TOKENS, policy="h2o", **KEPT)
+    one = trace_eviction(models["tiny-gqa"], TOKENS, layers=[1], policy="h2o", **KEPT)
     assert one.layers == (1,)
     np.testing.assert_array_equal(one.kept[0], whole.kept[1])
     np.testing.assert_array_equal(one.scores[0], whole.scores[1])
@@ -185,7 +185,7 @@ def test_the_model_is_as_it_was_even_after_an_error(models):
     ids, own = torch.from_numpy(TOKENS)[None], model.config._attn_implementation
     with torch.no_grad():
         before = model(ids).logits
-        trace_eviction(model, TOKENS, **KEPT)
+        trace_eviction(model, TOKENS, policy="h2o", **KEPT)
         with pytest.raises(RuntimeError, match="learner"):
             trace_eviction(model, TOKENS, policy=Broken(), **KEPT)
         assert model.config._attn_implementation == own
@@ -223,7 +223,7 @@ def small(**values):
 )
 def test_what_cannot_be_is_refused(models, bad, code):
     with pytest.raises(MiniKVError) as refused:
-        trace_eviction(models["tiny-gqa"], **{"tokens": TOKENS, **KEPT, **bad})
+        trace_eviction(models["tiny-gqa"], **{"tokens": TOKENS, "policy": "h2o", **KEPT, **bad})
     assert refused.value.code == code
     assert all(refused.value.text(lang) for lang in LANGUAGES)
 
@@ -235,10 +235,12 @@ def test_models_that_cannot_be_traced_are_refused(models):
         (small(sliding_window=None).train(), {}, "models_training"),
     ):
         with pytest.raises(MiniKVError) as refused:
-            trace_eviction(model, [1, 2, 3], budget=4, **values)
+            trace_eviction(model, [1, 2, 3], **{"policy": "h2o", "budget": 4, **values})
         assert refused.value.code == code
         assert all(refused.value.text(lang) for lang in LANGUAGES)
-    whole = trace_eviction(small(sliding_window=None), list(range(40)), budget=4, n_sink=2, n_recent=4)
+    whole = trace_eviction(
+        small(sliding_window=None), list(range(40)), policy="h2o", budget=4, n_sink=2, n_recent=4
+    )
     assert whole.capacity == (10, 10)
 
 
@@ -266,7 +268,7 @@ def test_the_kept_sets_are_those_of_an_installed_eviction(models, name, scope, p
 
 def test_a_model_with_eviction_installed_is_refused(models):
     model = models["tiny-gqa"]
-    with install_kv_eviction(model, budget=6), pytest.raises(MiniKVError) as refused:
-        trace_eviction(model, TOKENS, **KEPT)
+    with install_kv_eviction(model, policy="h2o", budget=6), pytest.raises(MiniKVError) as refused:
+        trace_eviction(model, TOKENS, policy="h2o", **KEPT)
     assert refused.value.code == "trace_installed"
     assert all(refused.value.text(lang) for lang in LANGUAGES)

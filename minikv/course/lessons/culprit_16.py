@@ -11,9 +11,10 @@ the analysis that tells of the 6 GB shows no snapshot that would prove its own.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from minikv.course.widgets.segments_replay import Step
-from minikv.errors import ArgumentError, check_count
+from minikv.errors import ArgumentError, check_choice, check_count
 from minikv.i18n import text
 from minikv.memory import AllocatorSettings, CachingAllocator, DeviceOutOfMemory
 from minikv.plan import CacheSpec, find_gpu, find_model, weight_bytes
@@ -26,7 +27,8 @@ SHARE = (
 )
 SLACK = 4  # of what should then be free, the extraction leaves a quarter of that budget untouched
 KEPT_TOKENS = 64  # the hook keeps the hidden states of the last 64 tokens of every layer, bf16
-CALCULATORS, LAYOUTS = ("naive", "plan"), ("hf-expanded", "hf")
+CALCULATORS = ("naive", "plan")
+HFLayout = Literal["hf-expanded", "hf"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Culprit:
     """
 
     calculator: str
-    layout: str
+    layout: HFLayout
     batch: int
     estimated_token_bytes: int
     token_bytes: int
@@ -71,7 +73,7 @@ def naive_token_bytes(config: dict, tp: int = TP) -> int:
 
 def culprit(
     calculator: str,
-    layout: str = "hf-expanded",
+    layout: HFLayout = "hf-expanded",
     *,
     num_layers: int = 61,
     prompt: int = 1000,
@@ -85,9 +87,8 @@ def culprit(
     than 61 layers the GPU, the weights and what torch does not hold shrink in proportion: 4 layers and 4 new tokens
     make a list of ``steps`` short enough for the widget. Notes are in ``lang``. Raises ``ArgumentError``.
     """
-    for what, value, known in (("calculator", calculator, CALCULATORS), ("layout", layout, LAYOUTS)):
-        if value not in known:
-            raise ArgumentError("unknown_choice", what=what, value=value, known=", ".join(known))
+    check_choice("calculator", calculator, CALCULATORS)
+    check_choice("layout", layout, HFLayout)
     for what, count in (("num_layers", num_layers), ("prompt", prompt), ("new_tokens", new_tokens)):
         check_count(what, count)
     whole = find_model(MODEL).config

@@ -10,6 +10,7 @@ from minikv.blocks import BlockManager
 from minikv.cache import PagedKVCache
 from minikv.course.widgets import SequenceBlocks
 from minikv.eviction import Budget, Policy
+from minikv.eviction.choices import PolicyName, Unit
 from minikv.eviction.paged import PagedEviction
 from minikv.models import Batch, bind_model
 from minikv.plan import CacheSpec
@@ -21,12 +22,12 @@ class OnBlocks:
     def __init__(
         self,
         model: Any,
-        policy: str | Policy,
+        policy: PolicyName | Policy,
         budget: Budget,
         *,
         num_blocks: int = 32,
         block_size: int = 8,
-        unit: str = "token",
+        unit: Unit = "token",
     ):
         self.cache = PagedKVCache(
             CacheSpec.from_config(model.config, kv_dtype="fp32"), num_blocks, block_size

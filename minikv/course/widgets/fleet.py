@@ -16,6 +16,7 @@ from minikv.course.widgets.base import source
 from minikv.course.widgets.form import FormWidget, names, select
 from minikv.course.widgets.table import figure_lines, figure_row
 from minikv.engine.simulate import ROUTERS, Answers, Assumptions, Fleet, Outcome, Trace, simulate
+from minikv.engine.simulate.router import RouterName
 from minikv.errors import ArgumentError, MiniKVError, check_count
 from minikv.i18n import text
 from minikv.plan import find_gpu, find_model, gpu_names
@@ -116,7 +117,7 @@ class FleetWidget(FormWidget):
         return _view(outcome, gpus, self._seconds, lang)
 
     def _simulate(
-        self, gpu: str, replicas: int, router: str, host_gib: float, load: float
+        self, gpu: str, replicas: int, router: RouterName, host_gib: float, load: float
     ) -> tuple[Outcome, int]:
         fleet = Fleet.plan(
             self._model,
@@ -129,7 +130,7 @@ class FleetWidget(FormWidget):
         return simulate(faster(self._trace, load), fleet), fleet.gpus
 
 
-def _checked(state: dict[str, Any]) -> tuple[str, int, str, float, float]:
+def _checked(state: dict[str, Any]) -> tuple[str, int, RouterName, float, float]:
     """What a browser sends may be anything: the settings in the order of ``_simulate``, or their refusal."""
     check_count("replicas", state["replicas"])
     for what, known in (("router", ROUTERS), ("gpu", gpu_names())):

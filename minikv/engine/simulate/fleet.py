@@ -20,7 +20,7 @@ from minikv.engine.simulate.arrival import Arrival
 from minikv.engine.simulate.assumptions import Assumptions
 from minikv.engine.simulate.outcome import Outcome, OutcomeRecord, Progress
 from minikv.engine.simulate.replica import Replica, Unreached
-from minikv.engine.simulate.router import Router, find_router
+from minikv.engine.simulate.router import Router, RouterName, find_router
 from minikv.engine.simulate.step_time import StepTime
 from minikv.engine.simulate.totals import ReplicaTotals
 from minikv.engine.simulate.trace import Trace
@@ -59,7 +59,7 @@ class Fleet:
     num_blocks: int | tuple[int, ...]
     block_size: int = 16
     replicas: int = 1
-    router: str | Router = "least-loaded"
+    router: RouterName | Router = "least-loaded"
     max_num_seqs: int = 256
     max_batched_tokens: int = 8192
     host_blocks: int = 0
@@ -84,7 +84,7 @@ class Fleet:
         *,
         tp: int = 1,
         replicas: int = 1,
-        router: str | Router = "least-loaded",
+        router: RouterName | Router = "least-loaded",
         kv_dtype: str | None = None,
         utilization: float = 0.9,
         block_size: int = 16,

@@ -9,11 +9,11 @@ whoever has more than ``bound`` times the mean load, and a prompt like this one 
 left who has any of the prompt, the least loaded gets it, computes the prefix, and has it from then on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from minikv.errors import ArgumentError
+from minikv.errors import ArgumentError, check_choice
 
 
 class Target(Protocol):
@@ -90,14 +90,18 @@ class PrefixAware:
         return best
 
 
-ROUTERS = {"round-robin": RoundRobin, "least-loaded": LeastLoaded, "prefix": PrefixAware}
+RouterName = Literal["round-robin", "least-loaded", "prefix"]
+ROUTERS: dict[RouterName, Callable[[], Router]] = {
+    "round-robin": RoundRobin,
+    "least-loaded": LeastLoaded,
+    "prefix": PrefixAware,
+}
 
 
-def find_router(router: "str | Router") -> Router:
+def find_router(router: "RouterName | Router") -> Router:
     """A new router of that name, or the object itself. Raises ``ArgumentError`` for what is neither."""
     if isinstance(router, str):
-        if router not in ROUTERS:
-            raise ArgumentError("unknown_choice", what="router", value=router, known=", ".join(ROUTERS))
+        check_choice("router", router, ROUTERS)
         return ROUTERS[router]()
     if not callable(getattr(router, "choose", None)):
         raise ArgumentError("simulate_type", what="router", kind="Router", value=type(router).__name__)
