@@ -21,8 +21,9 @@ MAY_IMPORT = {
     "cache": {"plan", "memory", "kernels"},
     "models": {"plan", "memory", "cache", "kernels"},
     "eviction": {"plan", "blocks", "cache", "kernels", "models"},
+    "nano": {"plan"},
     "engine": {"plan", "blocks", "memory", "kernels", "cache", "models", "eviction"},
-    "course": {"plan", "blocks", "memory", "kernels", "cache", "models", "eviction", "engine"},
+    "course": {"plan", "blocks", "memory", "kernels", "cache", "models", "eviction", "engine", "nano"},
     "cli": {
         "plan",
         "blocks",
@@ -32,12 +33,13 @@ MAY_IMPORT = {
         "models",
         "eviction",
         "engine",
+        "nano",
         "course",
     },
 }
 WITHOUT_TORCH = {"plan", "blocks", *ROOT_FILES}
 # Whose files may import torch when they are imported, but for the ``__init__`` of a room; others do so in a function.
-TORCH_AT_IMPORT = {"memory", "kernels", "cache", "models", "eviction", "engine"}
+TORCH_AT_IMPORT = {"memory", "kernels", "cache", "models", "eviction", "nano", "engine"}
 COURSE_TORCH_AT_IMPORT = {"lessons", "capstone"}
 ENGINE_PACKAGES = {"torch", "transformers", "triton", "safetensors", "accelerate", "huggingface_hub"}
 # The parts of the engine that a simulated clock drives (``engine/simulate``).

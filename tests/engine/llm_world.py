@@ -21,10 +21,13 @@ class Broken(Exception):
 
 
 class Reference:
-    """A model, its prompts, and the greedy answer to each of them, made before any LLM is bound to the model."""
+    """A model, its prompts, and the greedy answer to each of them, made before any LLM is bound to the model.
 
-    def __init__(self, model_type: str, **changes):
-        self.model = World.bare(model_type, **{**TINY, **changes})
+    The model is a random one of ``model_type``, or the one given, with a vocabulary of ``VOCABULARY`` at least.
+    """
+
+    def __init__(self, model_type: str, model=None, **changes):
+        self.model = model or World.bare(model_type, **{**TINY, **changes})
         draw = random.Random(model_type)
         stems = [[draw.randrange(VOCABULARY) for _ in range(length)] for length in (9, 20)]
         ends = [[draw.randrange(VOCABULARY) for _ in range(length)] for length in (1, 3, 6, 17)]

@@ -1,0 +1,83 @@
+"""``minikv.nano`` beside ``minikv.LLM`` and transformers' continuous batching: tokens a second, and the lines of each.
+
+    python -m benchmarks.nano [--quick] [--json FILE]
+
+nano is written to be read. This says what that costs: the same requests on the same model with the same greedy answers,
+in the same process, each way in turn. "tight" gives both engines of ours a third of the blocks, so that they preempt.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import minikv
+from benchmarks.engine_cases import SMALL, Load, mixed, random_model
+from benchmarks.engine_compare import compare
+from benchmarks.engine_peers import ContinuousBatching, Ours, Run, _now
+from benchmarks.kernels_timing import Detailed, tell
+from benchmarks.report import Row, arguments, publish
+from minikv import nano
+
+PEER_GOALS = {"minikv.LLM": 0.6, "generate_batch": 1.0}  # nano's tokens a second as a share of the peer's
+SEATS, STEP_TOKENS, BLOCK = 64, 512, 16
+
+
+@dataclass(frozen=True)
+class Nano:
+    """``minikv.nano.LLM`` on ``num_blocks`` blocks of 16 tokens."""
+
+    num_blocks: int
+
+    def run(self, model: Any, load: Load, watch: bool = False) -> Run:
+        own = model.config._attn_implementation
+        llm = nano.LLM(
+            model, num_blocks=self.num_blocks, max_num_seqs=SEATS, max_num_batched_tokens=STEP_TOKENS
+        )
+        params = [nano.SamplingParams(each.new, temperature=0, ignore_eos=True) for each in load.requests]
+        start = _now(model)
+        outputs = llm.generate([list(each.prompt) for each in load.requests], params)
+        seconds = _now(model) - start
+        model.set_attn_implementation(own)
+        cached = sum(output.num_cached for output in outputs)
+        preemptions = llm.scheduler.num_preemptions
+        return Run(seconds, [each.token_ids for each in outputs], None, cached, 0, preemptions)
+
+
+def rows(quick: bool) -> Iterator[Row]:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = random_model(SMALL, device, torch.float32)
+    load = mixed(24 if quick else 128, 6 if quick else 12, 48 if quick else 128, SMALL.vocabulary)
+    roomy = SEATS * -(-load.longest // BLOCK)
+    for name, blocks in (("room for all", roomy), ("tight", roomy // 3)):
+        peers = {"minikv.LLM": Ours(SEATS, blocks, STEP_TOKENS)}
+        if blocks == roomy:
+            room = (load.longest + 16) * 64
+            peers["generate_batch"] = ContinuousBatching(64, 16, room)
+        found = compare(model, load, {"nano": Nano(blocks), **peers}, rounds=1 if quick else 3)
+        preempted = found.watched["nano"].preemptions
+        details = {"seconds": found.seconds, "ties": found.ties, "preemptions": preempted, "blocks": blocks}
+        tell(details | {"threads": torch.get_num_threads()})
+        for peer in peers:
+            mine, theirs, goal = found.rate("nano"), found.rate(peer), PEER_GOALS[peer]
+            claim = f"nano, {load.name}, {name}"
+            words = f"at least {goal:g}x"
+            yield Detailed(claim, mine, theirs, peer, "tokens/s", words, mine >= goal * theirs, details)
+    yield from size_rows()
+
+
+def size_rows() -> Iterator[Row]:
+    """Lines of Python that a reader has to know."""
+    package = Path(minikv.__file__).parent
+    mine, theirs = (
+        sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (package / room).rglob("*.py"))
+        for room in ("nano", "engine")
+    )
+    yield Row("lines of the engine", mine, theirs, "minikv.engine", "lines", "at most 1,000", mine <= 1000)
+
+
+if __name__ == "__main__":
+    asked = arguments(__doc__.splitlines()[0])
+    publish(rows(asked.quick), asked.json)
