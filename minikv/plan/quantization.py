@@ -66,9 +66,9 @@ def kv_cache_quantization(config: Config) -> str | None:
     """The dtype that the checkpoint itself asks its KV cache to have: "fp8", "int8", or None where it asks nothing.
 
     compressed-tensors and ModelOpt write ``kv_cache_scheme``, older ModelOpt files ``kv_cache_quant_algo``.
-    Both have one scale a tensor (``dtypes`` counts one a token and head for "int8": a little more).
-    Raises ``ConfigError`` ("not_understood") for any other scheme (NVFP4, 4 bits, a zero point, a scale a
-    token), and where the two fields contradict each other.
+    Both have one scale a tensor (``dtypes`` counts one a token and head for "int8": a little more); either may be
+    the name alone ("FP8"). Raises ``ConfigError`` ("kv_scheme_unknown") for any other scheme (NVFP4, 4 bits, a zero
+    point, a scale a token), and where the two fields contradict each other.
     """
     stated = _stated(config)
     if stated is None:
@@ -84,24 +84,30 @@ def kv_cache_quantization(config: Config) -> str | None:
         if algorithm is not None:
             asked.add(_kv_algorithm(config, algorithm))
     if len(asked) > 1:
-        raise config.refuse("kv_cache_quant_algo", ", ".join(sorted(asked)))
+        raise _unknown_scheme(config, "kv_cache_quant_algo", ", ".join(sorted(asked)))
     return asked.pop() if asked else None
 
 
-def _kv_algorithm(config: Config, algorithm: Any) -> str:
-    dtype = KV_ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else None
+def _kv_algorithm(config: Config, algorithm: Any, field: str = "kv_cache_quant_algo") -> str:
+    dtype = KV_ALGORITHMS.get(algorithm.upper()) if isinstance(algorithm, str) else None
     if dtype is None:
-        raise config.refuse("kv_cache_quant_algo", algorithm)
+        raise _unknown_scheme(config, field, algorithm)
     return dtype
 
 
 def _kv_scheme(config: Config, scheme: Any) -> str:
-    """The dtype of a ``kv_cache_scheme`` with one scale a tensor and no zero point."""
-    if isinstance(scheme, Mapping) and scheme.get("num_bits") == 8:
+    """The dtype of a ``kv_cache_scheme`` with one scale a tensor and no zero point, or of its name."""
+    if not isinstance(scheme, Mapping):
+        return _kv_algorithm(config, scheme, "kv_cache_scheme")
+    if scheme.get("num_bits") == 8:
         dtype = {"float": "fp8", "int": "int8"}.get(str(scheme.get("type")))
         if dtype and scheme.get("strategy", "tensor") == "tensor" and scheme.get("symmetric", True) is True:
             return dtype
-    raise config.refuse("kv_cache_scheme", scheme)
+    raise _unknown_scheme(config, "kv_cache_scheme", scheme)
+
+
+def _unknown_scheme(config: Config, field: str, value: Any) -> ConfigError:
+    return ConfigError("kv_scheme_unknown", field=field, value=value, name=config.name)
 
 
 def _stated(config: Config) -> Mapping | None:

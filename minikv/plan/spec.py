@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from minikv.errors import LARGEST_COUNT, ArgumentError, check_choice, check_count
+from minikv.errors import LARGEST_COUNT, ArgumentError, ConfigError, check_choice, check_count
 from minikv.plan.architectures import build_layers
 from minikv.plan.config import Config, FieldUse, read_config
 from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
@@ -71,11 +71,9 @@ class CacheSpec:
         reader = read_config(config)
         assumptions: list[tuple[str, dict[str, Any]]] = []
         model_dtype = model_dtype_of(reader, assumptions)
-        asked = kv_cache_quantization(reader) if kv_dtype is None else None
-        if asked is not None and layout != "vllm":
-            # The checkpoint brings scales for an engine that quantizes; transformers' own cache does not.
-            assumptions.append(("kv_quantization_unused", {"asked": asked, "dtype": model_dtype}))
-            asked = None
+        asked = None
+        if kv_dtype is None:
+            asked = _asked_of_cache(reader, layout, model_dtype, assumptions)
         dtype = find_kv_dtype(kv_dtype or asked or model_dtype)
         layers = build_layers(
             reader,
@@ -199,6 +197,24 @@ class CacheSpec:
         from minikv.plan.explain import explain_spec  # the sentences are needed only here
 
         return explain_spec(self, lang)
+
+
+def _asked_of_cache(config: Config, layout: str, model_dtype: str, assumptions: list) -> str | None:
+    """The dtype that the checkpoint asks of an engine's cache; None where nothing is asked, or nobody does it.
+
+    transformers' own cache does not quantize, whatever scales a checkpoint brings: a scheme that minikv does not
+    understand changes nothing there.
+    """
+    try:
+        asked = kv_cache_quantization(config)
+    except ConfigError as error:
+        if layout == "vllm" or error.code != "kv_scheme_unknown":
+            raise
+        asked = str(error.values["value"])
+    if asked is not None and layout != "vllm":
+        assumptions.append(("kv_quantization_unused", {"asked": asked, "dtype": model_dtype}))
+        return None
+    return asked
 
 
 def model_dtype_of(config: Config, assumptions: list) -> str:

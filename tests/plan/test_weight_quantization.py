@@ -13,6 +13,7 @@ from minikv.i18n import text
 from minikv.plan.budget import plan_memory
 from minikv.plan.config import read_config
 from minikv.plan.quantization import kv_cache_quantization
+from minikv.plan.spec import CacheSpec
 from minikv.plan.tables import context_rows
 from minikv.plan.weights import weight_bytes, weight_list
 from tests.plan.small_models import small_config, small_model
@@ -168,6 +169,9 @@ MODELOPT = {"quant_method": "modelopt", "quant_algo": "FP8"}
         ({**MODELOPT, "kv_cache_quant_algo": "FP8"}, "fp8"),
         ({**MODELOPT, "kv_cache_quant_algo": "INT8"}, "int8"),
         ({**MODELOPT, "kv_cache_quant_algo": None}, None),
+        ({**MODELOPT, "kv_cache_scheme": "FP8"}, "fp8"),
+        ({**MODELOPT, "kv_cache_scheme": "int8"}, "int8"),
+        ({**MODELOPT, "kv_cache_scheme": "FP8", "kv_cache_quant_algo": "fp8"}, "fp8"),
         ({**MODELOPT, "kv_cache_quant_algo": "FP8", "kv_cache_scheme": FP8_KV}, "fp8"),
         ({"quant_method": "modelopt", "quantization": {"kv_cache_quant_algo": "FP8"}}, "fp8"),
         # A method whose weights minikv cannot count still says what its cache is.
@@ -200,7 +204,7 @@ def test_a_config_without_quantization_asks_nothing_of_its_cache():
             {"strategy": "token"}, {"strategy": "channel"}, {"strategy": None}, {"symmetric": False},
         )),
         *({"kv_cache_scheme": scheme} for scheme in ("static", [], {}, 8, True)),
-        *({"kv_cache_quant_algo": name} for name in ("NVFP4", "fp8", "", 8, ["FP8"], {"FP8": 1})),
+        *({"kv_cache_quant_algo": name} for name in ("NVFP4", "fp4", "", 8, ["FP8"], {"FP8": 1})),
         {"kv_cache_quant_algo": "INT8", "kv_cache_scheme": FP8_KV},
         {"quantization": {"kv_cache_quant_algo": "INT8"}, "kv_cache_quant_algo": "FP8"},
     ],
@@ -209,8 +213,19 @@ def test_a_config_without_quantization_asks_nothing_of_its_cache():
 def test_an_unknown_cache_scheme_is_refused_by_name(fields):
     with pytest.raises(ConfigError) as caught:
         kv_cache_quantization(read_config(quantized(**MODELOPT, **fields)))
-    assert caught.value.code == "not_understood"
+    assert caught.value.code == "kv_scheme_unknown"
     assert caught.value.values["field"] in ("kv_cache_scheme", "kv_cache_quant_algo")
+    for lang in ("en", "zh"):
+        assert 'kv_dtype="fp8"' in caught.value.text(lang)
+    config = quantized(**MODELOPT, **fields)
+    with pytest.raises(ConfigError):
+        CacheSpec.from_config(config, layout="vllm")
+    # The way out, and a cache that does not depend on it.
+    assert CacheSpec.from_config(config, layout="vllm", kv_dtype="fp8").kv_dtype == "fp8"
+    plain = CacheSpec.from_config(config)
+    assert plain.layers == CacheSpec.from_config(LLAMA).layers
+    assert plain.assumptions[0][0] == "kv_quantization_unused"
+    assert plain.text("zh")
 
 
 def test_a_quantization_that_is_no_object_is_refused_for_the_cache_too():
