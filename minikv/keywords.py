@@ -96,7 +96,8 @@ _CALLS: dict[str, tuple[str, ...]] = {}  # {a call: its keywords}, once its modu
 def own_keywords(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """A decorator: the function, method or dataclass ``name`` refuses a keyword that it does not have by a sentence.
 
-    Its signature stays what it is, for ``inspect`` and for type checkers. Raises ``KeywordError``.
+    Its signature stays what it is, for ``inspect`` and for type checkers; what it warns of has one frame more above it.
+    Raises ``KeywordError``.
     """
 
     def decorate(call: Callable[P, T]) -> Callable[P, T]:

@@ -53,7 +53,7 @@ def open_model(
     if isinstance(model, str | Path):
         model = load(model, dtype=dtype, device=device, tp=tp)
         if model.model.device.type != "cpu" and model.note() is not None:
-            warnings.warn(model.note(), stacklevel=3)
+            warnings.warn(model.note(), stacklevel=4)
     elif (dtype, device) != ("auto", "auto"):
         raise ArgumentError("llm_is_loaded", dtype=dtype, device=device)
     if isinstance(model, Loaded):

@@ -245,7 +245,7 @@ def capture_decodes(
         why = Eager("memory", first_line(error))
     except RuntimeError as error:  # torch's, for what waits and for what cannot be captured
         why = Eager("refused", first_line(error))
-    warnings.warn(text("engine.eager_warning", "en", why=why.text()), stacklevel=4)
+    warnings.warn(text("engine.eager_warning", "en", why=why.text()), stacklevel=5)
     return why
 
 

@@ -68,7 +68,7 @@ class PrefixFile:
         except (MiniKVError, MemoryError, OSError) as error:  # OSError: a folder that may not be entered
             self._usable = False
             warnings.warn(
-                text("engine.prefixes_refused", "en", reason=str(error) or type(error).__name__), stacklevel=5
+                text("engine.prefixes_refused", "en", reason=str(error) or type(error).__name__), stacklevel=6
             )
             return 0
         starts = [
