@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 from minikv.engine.assembly import assemble, open_model
 from minikv.engine.building import CacheName, Wanted, eos_ids, meet, request_seed, starting
@@ -167,6 +167,9 @@ class LLM:
 
         def __getattr__(self, name: str):
             raise no_attribute(self, name)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise ArgumentError("llm_not_copied")
 
     def __enter__(self) -> "LLM":
         return self

@@ -21,7 +21,18 @@ from minikv.plan.spec import CacheSpec
 
 Reads = Literal["auto", "paged", "gather"]
 _SIZES = ("kv_heads", "k_dim", "v_dim", "reads_layer")
-_BOUND = "_minikv_bound"  # on a model: (the attention of its own, the adapters that are bound to it)
+_BOUND = "_minikv_bound"  # on a model that was bound: a ``_Bound``
+
+
+class _Bound:
+    """``own``: the attention of the model's own. ``adapters``: those that are bound to it; to a copy of it none is."""
+
+    def __init__(self, own: str):
+        self.own = own
+        self.adapters: WeakSet[Adapter] = WeakSet()  # weak: one that was dropped is no reason to stay
+
+    def __reduce__(self) -> tuple:
+        return _Bound, (self.own,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +73,10 @@ class Adapter:
     def unbind(self) -> None:
         """Give the model its own attention back, once no other cache is bound to it."""
         if self.reads == "paged":
-            own, adapters = getattr(self.model, _BOUND)
-            adapters.discard(self)
-            if not adapters:
-                self.model.set_attn_implementation(own)
+            bound = getattr(self.model, _BOUND)
+            bound.adapters.discard(self)
+            if not bound.adapters:
+                self.model.set_attn_implementation(bound.own)
 
     def _paged(self, ids: Tensor, batch: Batch) -> Tensor:
         from minikv.models.hf_cache import PagedCache
@@ -137,8 +148,8 @@ def bind_model(model: Any, cache: Pages, *, reads: Reads = "auto") -> Adapter:
     if how == "paged":
         own = model.config._attn_implementation
         if own != ATTENTION or not hasattr(model, _BOUND):
-            setattr(model, _BOUND, (own, WeakSet()))  # weak: one that was dropped is no reason to stay
-        getattr(model, _BOUND)[1].add(adapter)
+            setattr(model, _BOUND, _Bound(own))
+        getattr(model, _BOUND).adapters.add(adapter)
         model.set_attn_implementation(ATTENTION)
     return adapter
 
@@ -149,7 +160,7 @@ def own_attention(model: Any) -> Iterator[None]:
     if model.config._attn_implementation != ATTENTION or not hasattr(model, _BOUND):
         yield
         return
-    model.set_attn_implementation(getattr(model, _BOUND)[0])
+    model.set_attn_implementation(getattr(model, _BOUND).own)
     try:
         yield
     finally:

@@ -1,5 +1,7 @@
 """What an LLM refuses: at once, with an error of ours, and with nothing changed."""
 
+import copy
+import pickle
 from types import SimpleNamespace
 
 import numpy as np
@@ -311,3 +313,24 @@ def test_an_end_that_the_model_cannot_draw_is_a_warning(monkeypatch):
     with pytest.warns(UserWarning, match=r"token 97, and its last token is 96") as said:
         make(model).close()
     assert [each.filename.endswith("llm_world.py") for each in said] == [True], "the line that made the LLM"
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_llm_is_not_copied(way):
+    model = reference(LLAMA)
+    with make(model.model) as llm:
+        with pytest.raises(ArgumentError) as raised:
+            way(llm)
+        assert raised.value.code == "llm_not_copied"
+        model.check(llm.generate([model.prompts[0]], greedy())[0], greedy())
+
+
+def test_a_copy_of_the_model_of_an_llm_serves_another(monkeypatch):
+    model = reference(LLAMA)
+    with make(model.model) as llm:
+        with make(copy.deepcopy(llm.model)) as other:
+            twin = other.model
+            model.check(other.generate([model.prompts[0]], greedy())[0], greedy())
+        model.check(llm.generate([model.prompts[0]], greedy())[0], greedy())
+    prompt = torch.tensor([model.prompts[0]])
+    assert torch.equal(twin(prompt).logits, model.model(prompt).logits)

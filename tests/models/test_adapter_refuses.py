@@ -1,5 +1,8 @@
 """What bind_model and Adapter refuse, before anything has changed."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -174,3 +177,25 @@ def test_positions_that_would_change_what_other_sequences_cached_are_refused(mod
             assert adapter.forward([1], one_token(cache, 100_000)).isfinite().all()
     finally:
         adapter.unbind()
+
+
+def test_a_copy_of_a_bound_model_is_bound_to_nothing(model):
+    """It says what to do; bound and unbound, it has its own attention; and no cache was copied with it."""
+    ids = torch.tensor([[1, 2, 3]])
+    due, cache = model(ids).logits, cache_for(model)
+    adapter = bind_model(model, cache)
+    try:
+        twin, other = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+        with pytest.raises(ArgumentError, match="set_attn_implementation") as caught:
+            twin(ids)
+        assert caught.value.code == "models_no_batch"
+        other.set_attn_implementation("sdpa")
+        assert torch.allclose(other(ids).logits, due)
+        mine = bind_model(twin, cache_for(twin))
+        assert mine.forward([1], one_token(mine.cache)).isfinite().all()
+        mine.unbind()
+        assert torch.allclose(twin(ids).logits, due)
+        assert adapter.forward([1], one_token(cache)).isfinite().all()
+    finally:
+        adapter.unbind()
+    assert torch.equal(model(ids).logits, due)
