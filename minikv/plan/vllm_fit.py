@@ -73,11 +73,10 @@ def _allowed_blocks(pool: VllmPool, setup: Setup, facts: LogFacts) -> dict[str, 
         a_request = [Fraction(pool.blocks_per_request(setup.max_model_len, setup.batched_tokens))]
         if len(pool.groups) == 1 and pool.groups[0].block_size:
             a_request.append(Fraction(setup.max_model_len, pool.groups[0].block_size))
-        low, high = (
-            Fraction(facts.concurrency) - Fraction(1, 200),
-            Fraction(facts.concurrency) + Fraction(1, 200),
-        )
-        allowed["concurrency"] = [(math.ceil(low * each), math.floor(high * each)) for each in a_request]
+        printed, half = Fraction(facts.concurrency), Fraction(1, 200)
+        allowed["concurrency"] = [
+            (math.ceil((printed - half) * each), math.floor((printed + half) * each)) for each in a_request
+        ]
     return allowed
 
 

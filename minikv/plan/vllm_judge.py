@@ -115,8 +115,8 @@ def judge(facts: LogFacts, model: Any, setup: Setup) -> LogVerdict:
         reason = _override(facts, pool, way) or _poorer_rank(facts, pool, way)
         if reason:
             return _verdict("explained", spec, pool, way, facts, (reason, *notes))
-    reasons = contradiction(facts, [(way, setup_pool(model, way)[1]) for way in ways])
-    return _verdict("contradicts", spec, pool, first, facts, (*reasons, *notes))
+    missing = contradiction(facts, [(way, setup_pool(model, way)[1]) for way in ways])
+    return _verdict("contradicts", spec, pool, first, facts, (*missing, *notes))
 
 
 def _verdict(
