@@ -1,6 +1,7 @@
 """The kernels' benchmark at tiny sizes, on the CPU: it compares equals, refuses wrong results, and can say no."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -175,3 +176,24 @@ def test_a_sweep_begins_with_the_table_and_tries_nothing_twice():
     splits = [splits for config, splits in tried if splits is not None]
     assert splits
     assert sweep.splits_of(sweep.table_config()) not in splits
+
+
+def test_the_sweeps_of_the_gpus_hour_are_those_of_decode_at_b1_and_b8_and_of_mla(monkeypatch):
+    """By the names that python -m tools.gpu asks for: a name that nothing has would run nothing, and say nothing."""
+    kernels_sweep = pytest.importorskip("benchmarks.kernels_sweep", exc_type=ImportError)
+    names = (
+        "decode, B1 4096",
+        "decode, B1 4K",
+        "decode, B8 4K",
+        "decode, B32 4K",
+        "prefill",
+        "latent decode, B32",
+    )
+    assert set(kernels.GPU_PARTS["sweep"][1:]) == {"decode, B1 4K", "decode, B8 4K", "latent decode"}
+    made = [SimpleNamespace(name=name) for name in names]
+    monkeypatch.setattr(kernels_sweep, "sweeps", lambda watch, quick: made)
+    steps = list(kernels_sweep.sweep_steps(None, False, kernels.GPU_PARTS["sweep"][1:]))
+    assert [step.name for step in steps] == [f"sweep, {names[place]}" for place in (1, 2, 5)]
+    assert len(list(kernels_sweep.sweep_steps(None, False, []))) == len(names)
+    real = [f"decode, {shape.name}" for shape in kernels_sweep.DECODES]
+    assert {"decode, B1 4K", "decode, B8 4K"} <= set(real)

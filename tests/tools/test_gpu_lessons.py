@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from benchmarks.report import SOURCES
 from tests.tools.without import environment_without
+from tools.gpu import lessons
 from tools.gpu.__main__ import ROOT
 from tools.gpu.lessons import run_lesson
 from tools.gpu.parts import measured_lessons
@@ -136,3 +138,25 @@ def test_a_stand_in_widget_validates_then_changes_then_tells():
     widget.rows.append(1)
     assert Counter().rows == []  # a default is each widget's own
     assert (Counter().step, Counter().form) == (0, {})
+
+
+def test_lessons_that_a_cut_run_has_kept_are_not_run_again(monkeypatch, tmp_path):
+    ran, path = [], tmp_path / "lessons.cuda.json"
+
+    def once(source, lang):
+        if len(ran) == 1 and not path.with_name("again").exists():
+            raise KeyboardInterrupt
+        ran.append(source.stem[:2])
+        return {"lesson": source.stem[:2], "cells": 1, "left_out": {}, "error": ""}
+
+    monkeypatch.setenv(SOURCES, "abc")
+    monkeypatch.setattr(lessons, "in_a_process", once)
+    arguments = ["--json", str(path), "--only", "10", "11", "16"]
+    with pytest.raises(KeyboardInterrupt):
+        lessons.main(arguments)
+    path.with_name("again").touch()
+    assert lessons.main(arguments) == 0
+    assert ran == ["10", "11", "16"]
+    told = json.loads(path.read_text())
+    assert [row["lesson"] for row in told["rows"]] == ["10", "11", "16"]
+    assert told["complete"] is True

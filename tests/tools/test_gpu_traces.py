@@ -7,7 +7,9 @@ import json
 
 import pytest
 
+from benchmarks.report import SOURCES
 from minikv.memory.caching_allocator import CachingAllocator
+from tools.gpu import traces
 from tools.gpu.traces import FIGURES, OPERATIONS, STATISTICS, ModelDevice, difference, operations, record
 
 SEEDS = range(0, 100, 9)
@@ -97,3 +99,26 @@ def test_a_device_that_counts_otherwise_is_found():
             return super().malloc(-(-size // 1024) * 1024, stream, address)
 
     assert all(difference(record(seed, Coarse())) for seed in SEEDS)
+
+
+def test_traces_that_a_cut_run_has_kept_are_not_recorded_again(monkeypatch, tmp_path):
+    class Fresh(ModelDevice):
+        def reset(self):
+            self.__init__()
+            seen.append(self)
+            if len(seen) == 3:
+                raise KeyboardInterrupt
+
+    seen, path = [], tmp_path / "traces.cuda.json"
+    monkeypatch.setenv(SOURCES, "abc")
+    monkeypatch.setattr(traces, "TRACES", 4)
+    monkeypatch.setattr(traces, "RealDevice", Fresh)
+    monkeypatch.setattr("sys.argv", ["traces", "--json", str(path)])
+    with pytest.raises(KeyboardInterrupt):
+        traces.main()
+    assert traces.main() == 0
+    assert len(seen) == 5  # two, the one that was cut, and two more
+    told = json.loads(path.read_text())
+    assert [row["trace"] for row in told["rows"]] == [0, 1, 2, 3]
+    assert told["complete"] is True
+    assert [difference(row) for row in told["rows"]] == [""] * 4
