@@ -1,6 +1,8 @@
 """Every example in a docstring runs, and says what it is shown to say."""
 
 import doctest
+import inspect
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -20,3 +22,10 @@ def test_there_are_examples():
 def test_the_examples_of_a_file_run(path):
     name = ".".join(path.relative_to(ROOM.parent).with_suffix("").parts)
     assert doctest.testmod(import_module(name.removesuffix(".__init__"))).failed == 0
+
+
+@pytest.mark.parametrize("what", [minikv.LLM, minikv.SamplingParams], ids=lambda what: what.__name__)
+def test_the_docstring_lists_every_parameter_once(what):
+    items = re.findall(r"^- (``\w+``(?:, ``\w+``)*): ", inspect.cleandoc(what.__doc__), re.MULTILINE)
+    listed = [name for item in items for name in re.findall(r"\w+", item)]
+    assert sorted(listed) == sorted(inspect.signature(what).parameters)

@@ -49,46 +49,62 @@ if TYPE_CHECKING:
 class LLM:
     """A causal language model of transformers, unmodified, with a KV cache that all requests share.
 
-    ``model`` is a name for ``minikv.models.load`` ("tiny-gqa", a folder, a hub id), with ``dtype`` and ``device`` for
-    it, or what it returns, or a model in eval mode. ``tokenizer`` makes text of ids; without one prompts are ids.
+    What is run:
 
-    Size: on a GPU ``allocate_kv_cache`` measures, up to ``utilization`` of it; ``kv_bytes`` or ``num_blocks`` (of
-    ``block_size`` tokens each) give the size instead. On a CPU the default is room for ``max_num_seqs`` sequences of
-    the longest length, at most 4 GiB and half of what is free. ``cache="linear"`` keeps a row of ``max_model_len``
-    tokens for each sequence instead of blocks (``num_blocks`` are rows then). ``kv_dtype`` None is the model's own;
-    "fp8_e4m3", "fp8_e5m2", "fp8_scaled" and "int8" store a byte an element, the last two a scale for each token and KV
-    head besides. A GPU below compute capability 8.9 reads e4m3 only as copies (``reads="gather"``).
+    - ``model``: a name for ``minikv.models.load`` ("tiny-gqa", a folder, a hub id), what ``load`` returns, or a model
+      in eval mode.
+    - ``tokenizer``: makes text of ids; None is the one that was loaded with the model. Without one prompts are ids.
+    - ``dtype``, ``device``: for ``load``, so only where ``model`` is a name. Each "auto" or a torch object or its name.
+    - ``tp``: processes that share the model, or "auto" for all that torchrun has started. Each makes the same LLM. On
+      rank 0 it is used as ever; on the others this call computes what rank 0 asks for, and ends the process
+      (``SystemExit``) when rank 0 closes. A rank that is lost fails every request with ``RankLostError``, and this
+      call where it is lost before.
 
-    On a GPU decode steps are captured as CUDA graphs (``minikv.engine.graphs``) and replayed, unless ``enforce_eager``;
-    the model's parameters must stay where they are then. ``memory_report`` says what the graphs take, or why there are
-    none.
+    How large the cache is; on a GPU it is measured unless a size is given, on a CPU it has room for ``max_num_seqs``
+    sequences of the longest length, in at most 4 GiB and half of what is free:
 
-    ``cpu_kv_bytes`` of host memory take the blocks of preempted sequences where a transfer costs less than computing
-    them again, and prefix blocks that the device evicts. What costs less is measured, or given as ``swap_rates``. The
-    memory is taken in whole CPU blocks of ``cpu_block_size`` tokens, a multiple of ``block_size`` (None: one). With
-    ``prefix_dir`` too the prefix blocks are saved in that folder when the LLM closes, and a later one of the same model
-    begins with them. To know that it is the same, every weight is read once. Prompts can be read from that file. Trust
-    the folder like code: its checksums find accidents, not tampering.
+    - ``kv_bytes``: the size in bytes, or
+    - ``num_blocks``: the size in blocks (of a linear cache: in rows).
+    - ``utilization``: the share of a GPU's memory, 0 to 1, that everything on it may take where the cache is measured.
+    - ``block_size``: tokens a block.
+    - ``cache``: "paged", or "linear": a row of ``max_model_len`` tokens for each sequence instead of blocks.
+    - ``kv_dtype``: what an element is stored in; None is the model's own dtype. "fp8_e4m3" and "fp8_e5m2" take a byte
+      an element, "fp8_scaled" and "int8" four bytes besides for each token and KV head, of K and of V.
+    - ``reads``: "paged" reads blocks where they lie, "gather" copies; "auto" copies only where a model must. A GPU
+      below compute capability 8.9 reads e4m3 only as copies.
 
-    A step computes at most ``max_batched_tokens`` tokens of at most ``max_num_seqs`` sequences. Prompt and
-    ``max_tokens`` of a request are together at most ``max_model_len`` (None: the model's positions), and never more
-    than the model has in a table. A request without a seed draws from the LLM's (None: a new one each time). Every
-    event goes to ``emit``; ``clock`` gives seconds.
+    How much is computed at once:
 
-    ``prompt_lookup``: in a decode up to so many tokens behind the newest one are guessed from what the sequence has
-    repeated before (0: none). The tokens are the same, in fewer steps where the guesses are right.
+    - ``max_num_seqs``: sequences of a step, at most.
+    - ``max_batched_tokens``: tokens of a step, at most.
+    - ``max_model_len``: tokens of a request, prompt and ``max_tokens`` together, at most. None is the model's
+      positions; it is never more than the model has in a table.
+    - ``prompt_lookup``: tokens that a decode guesses from what the sequence has repeated, at most; 0 guesses none. The
+      answer is the same, in fewer steps where the guesses are right.
+    - ``enforce_eager``: capture no CUDA graphs. Otherwise a GPU's decode steps are captured and replayed
+      (``minikv.engine.graphs``), and the model's parameters must stay where they are; ``memory_report`` says what the
+      graphs take, or why there are none.
+    - ``eviction``: which tokens of a sequence stay in the layers without a window (``EvictionParams``), so that a
+      sequence may be longer than the cache; None keeps all. The answer depends neither on what runs beside it nor on a
+      preemption, up to rounding; only SnapKV looks at other queries after one. Decodes are not captured then.
 
-    ``eviction``: of each sequence the layers without a window keep so many tokens and forget the others, so that it may
-    be longer than the cache (``EvictionParams``). What a request says depends neither on who runs beside it nor on a
-    preemption, up to rounding; only SnapKV looks at other queries after one. Decodes are not captured then.
+    What host memory takes:
 
-    ``tp`` "auto", or a number of processes: each of those that torchrun has started makes the same LLM, on its shard of
-    the model. On rank 0 it is used as ever. On the others this call computes what rank 0 asks for, and ends the process
-    (``SystemExit``) when rank 0 closes. A rank that is lost fails every request with ``RankLostError``, and this
-    call where it is lost before.
+    - ``cpu_kv_bytes``: bytes for the blocks of preempted sequences, where a transfer costs less than computing them
+      again, and for prefix blocks that the device evicts. None: none.
+    - ``cpu_block_size``: tokens of a host block, a multiple of ``block_size``, in which the memory is taken. None: one.
+    - ``swap_rates``: what transfers and prefills cost (``TransferRates``); None measures it.
+    - ``prefix_dir``: a folder in which ``close`` saves the prefix blocks, and with which a later LLM of the same model
+      begins. To know that it is the same, every weight is read once. Prompts can be read from that file. Trust the
+      folder like code: its checksums find accidents, not tampering.
 
-    Several threads may use it: they take turns, a step each, and each caller gets its own outputs. ``emit`` is called
-    inside steps; it may add and abort requests, and take a ``snapshot``.
+    What is drawn and told:
+
+    - ``seed``: of the requests that have none of their own. None: a new one each time.
+    - ``emit``: called with every event, inside steps; it may add and abort requests, and take a ``snapshot``.
+    - ``clock``: called for the time in seconds.
+
+    Several threads may use an LLM: they take turns, a step each, and each caller gets its own outputs.
 
     Raises ``ArgumentError``, ``ConfigError`` for what cannot be run, ``DoesNotFitError`` where the cache has no room;
     the model is unchanged then. Until ``close`` its attention is bound to the cache, and after it every call raises

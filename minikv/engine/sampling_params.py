@@ -14,12 +14,14 @@ from minikv.keywords import own_keywords
 class SamplingParams:
     """What a request asks of the sampler. The filters apply in the order temperature, top_k, top_p, min_p.
 
-    - ``temperature``: logits are divided by it; 0 is greedy. ``seed`` makes a request's draws repeatable.
+    - ``temperature``: logits are divided by it; 0 is greedy.
     - ``top_k``: keep the k most likely tokens; 0 keeps all, and so does -1, which becomes 0.
     - ``top_p``: keep the fewest likeliest tokens whose probabilities sum to p (nucleus sampling, arXiv:1904.09751).
     - ``min_p``: keep tokens of at least min_p times the highest probability (arXiv:2407.01082); 0 keeps all.
+    - ``seed``: makes a request's draws repeatable; None draws from the LLM's.
     - ``max_tokens``: tokens to generate at most, the one that stops included.
-    - ``stop``: texts that end a sequence; ``stop_token_ids``: token ids that do. Both become tuples; None is none.
+    - ``stop``: texts that end a sequence. A text or a list becomes a tuple; None is none.
+    - ``stop_token_ids``: token ids that end a sequence, likewise.
     - ``ignore_eos``: go on past the model's end-of-sequence tokens.
     - ``logprobs``: how many log-probabilities to report for a token beside its own; None reports none.
     - ``n``: sequences from one prompt; they share its blocks.
