@@ -41,7 +41,7 @@ def _table(name: str) -> dict[str, dict[str, str]]:
     return tomllib.loads(source.read_text(encoding="utf-8"))
 
 
-def text(key: str, lang: str = "en", /, **values: object) -> Sentence:
+def text(key: str, lang: str = "en", /, **values: object) -> str:
     """The sentence ``key`` in ``lang`` with ``values`` filled in (``{name}``, ``{count:,}``).
 
     Control characters of the values are escaped; those of the sentence itself stay, and so do those of a value that

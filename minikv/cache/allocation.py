@@ -103,11 +103,12 @@ class AllocationReport:
         lang = pick_language(lang)
         rows, shares = [], []
         for name, value, meaning in (*self._model(lang), *self._memory(lang), *self._cache(lang)):
-            size = isinstance(value, int)
-            rows.append(
-                (name, format_bytes(value) if size else "", f"{value:,}" if size else value or "-", meaning)
-            )
-            shares.append(value / self.stats.total if size else 0.0)
+            if isinstance(value, int):
+                rows.append((name, format_bytes(value), f"{value:,}", meaning))
+                shares.append(value / self.stats.total)
+            else:
+                rows.append((name, "", value or "-", meaning))
+                shares.append(0.0)
         head = ("", "", _say("column_value", lang), _say("column_meaning", lang))
         title = _say("title", lang, name=self.name, device=self.device, tp=self.tp)
         lines = [_say(f"how_{self.how}", lang), *self._sentences(lang)]
