@@ -8,6 +8,7 @@ forgotten; a test reads all of them and compares their placeholders. A key is ``
 import re
 import string
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -71,3 +72,14 @@ def pick_language(lang: str) -> str:
     from minikv.errors import ArgumentError  # errors.py imports this file
 
     raise ArgumentError("unknown_language", lang=lang, known=", ".join(LANGUAGES))
+
+
+def locale_language(environment: Mapping[str, str]) -> str:
+    """The language of a shell, as POSIX reads it: LC_ALL, else LC_MESSAGES, else LANG; English for every other one.
+
+    Traditional Chinese locales (``zh_TW``, ``zh_HK``) get Simplified Chinese: their readers know it better.
+    """
+    chosen = next(
+        (environment[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if environment.get(name)), ""
+    )
+    return "zh" if chosen.lower().startswith("zh") else "en"

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,29 +17,25 @@ if TYPE_CHECKING:
 
 
 def bench(
-    model: options.Model = "tiny-gqa",
-    num_requests: Annotated[int, typer.Option(help="Requests of the load.")] = 64,
-    input_len: Annotated[str, typer.Option(help="Tokens of a prompt: one number, or least:most.")] = "32:128",
-    output_len: Annotated[
-        str, typer.Option(help="Tokens to generate: one number, or least:most.")
-    ] = "32:128",
-    prefix_len: Annotated[int, typer.Option(help="Tokens before each prompt, the same for all.")] = 0,
-    rate: Annotated[
-        float, typer.Option(help="Requests a second, at random moments; inf: all at once.")
-    ] = float("inf"),
-    cache: options.Cache = "paged",
-    block_size: options.BlockSize = 16,
-    num_blocks: options.NumBlocks = None,
-    kv_bytes: options.KvBytes = None,
-    kv_dtype: options.KvDtype = None,
-    cpu_kv: options.CpuKv = None,
-    prefix_dir: options.PrefixDir = None,
-    prompt_lookup: options.PromptLookup = 0,
-    dtype: options.Dtype = "auto",
-    device: options.Device = "auto",
-    max_num_seqs: options.MaxNumSeqs = 64,
-    max_batched_tokens: options.MaxBatchedTokens = 2048,
-    seed: Annotated[int, typer.Option(help="The same seed makes the same load.")] = 0,
+    model: str = "tiny-gqa",
+    num_requests: int = 64,
+    input_len: str = "32:128",
+    output_len: str = "32:128",
+    prefix_len: int = 0,
+    rate: float = float("inf"),
+    cache: str = "paged",
+    block_size: int = 16,
+    num_blocks: int | None = None,
+    kv_bytes: str | None = None,
+    kv_dtype: str | None = None,
+    cpu_kv: str | None = None,
+    prefix_dir: str | None = None,
+    prompt_lookup: int = 0,
+    dtype: str = "auto",
+    device: str = "auto",
+    max_num_seqs: int = 64,
+    max_batched_tokens: int = 2048,
+    seed: int = 0,
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:

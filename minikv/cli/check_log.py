@@ -12,17 +12,13 @@ from minikv.i18n import pick_language
 
 
 def check_log(
-    file: Annotated[str, typer.Argument(help="The log, or - for standard input.")],
-    model: Annotated[str | None, typer.Option(help="The model, where the log does not name it.")] = None,
-    tp: Annotated[int | None, typer.Option(help="Tensor-parallel size, where the log is silent.")] = None,
-    kv_dtype: Annotated[str | None, typer.Option(help="KV dtype, where the log is silent.")] = None,
-    block_size: Annotated[
-        int | None, typer.Option(help="Tokens a block, where the log is silent (then 16).")
-    ] = None,
-    max_model_len: Annotated[
-        int | None, typer.Option(help="The longest request, where the log is silent.")
-    ] = None,
-    pp: Annotated[int | None, typer.Option(help="Pipeline-parallel size, where the log is silent.")] = None,
+    file: Annotated[str, typer.Argument()],
+    model: str | None = None,
+    tp: int | None = None,
+    kv_dtype: str | None = None,
+    block_size: int | None = None,
+    max_model_len: int | None = None,
+    pp: int | None = None,
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:

@@ -16,14 +16,10 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Also where every byte of the host and of each GPU is now.")
-    ] = False,
+    memory: Annotated[bool, typer.Option("--memory")] = False,
     smoke: Annotated[
         bool,
-        typer.Option(
-            "--smoke", help="Instead check what eviction decides, on a small cache without a model."
-        ),
+        typer.Option("--smoke"),
     ] = False,
     as_json: Json = False,
     lang: Lang = "en",

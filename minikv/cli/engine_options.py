@@ -1,12 +1,10 @@
-"""What ``minikv generate`` and ``minikv bench`` have in common: the options of an LLM, and the LLM that they make."""
+"""What ``minikv generate`` and ``minikv bench`` have in common: the LLM that their options make."""
 
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from minikv.errors import check_count
 from minikv.extras import require_engine
@@ -16,29 +14,6 @@ if TYPE_CHECKING:
     from minikv.engine.events import Emit
     from minikv.models import Loaded
 
-Model = Annotated[str, typer.Option(help="tiny-gqa, tiny-mla, a model folder or a Hugging Face id.")]
-Dtype = Annotated[str, typer.Option(help="The weights in auto, bf16, fp16 or fp32.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
-Cache = Annotated[str, typer.Option(help="paged, or linear: a row of the longest length a sequence.")]
-BlockSize = Annotated[int, typer.Option(help="Tokens a block.")]
-NumBlocks = Annotated[int | None, typer.Option(help="Blocks of the cache (of a linear one: rows).")]
-KvBytes = Annotated[str | None, typer.Option(help="The cache's size, such as 2GiB, instead of --num-blocks.")]
-KvDtype = Annotated[str | None, typer.Option(help="bf16, fp16, fp32, fp8, fp8_e5m2, fp8_scaled or int8.")]
-CpuKv = Annotated[
-    str | None, typer.Option("--cpu-kv", help="Host memory for swapped sequences and prefixes, such as 8GiB.")
-]
-PrefixDir = Annotated[
-    str | None,
-    typer.Option(
-        help="A folder that keeps prefix blocks from run to run; needs --cpu-kv. Trust it like code: its "
-        "checksums find accidents, not tampering."
-    ),
-]
-PromptLookup = Annotated[
-    int, typer.Option(help="The most tokens of a step that are guessed from what a sequence has repeated.")
-]
-MaxNumSeqs = Annotated[int, typer.Option(help="Sequences that run at once.")]
-MaxBatchedTokens = Annotated[int, typer.Option(help="The most tokens of one step.")]
 
 _USED = ("AutoConfig", "AutoModelForCausalLM", "AutoTokenizer", "GenerationMixin", "PreTrainedTokenizerFast")
 

@@ -23,39 +23,31 @@ if TYPE_CHECKING:
 
 
 def generate(
-    prompts: Annotated[list[str] | None, typer.Argument(help="Texts; - is one from standard input.")] = None,
-    model: options.Model = "tiny-gqa",
-    max_tokens: Annotated[int, typer.Option(help="The most tokens of an answer.")] = 32,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens of this share.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Draw from so many tokens; 0: from all.")] = 0,
-    min_p: Annotated[
-        float, typer.Option(help="Leave out tokens less likely than this times the best.")
-    ] = 0.0,
-    seed: Annotated[int | None, typer.Option(help="The same seed draws the same answers.")] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="A text that ends an answer; may be repeated.")
-    ] = None,
-    n: Annotated[int, typer.Option("--n", help="Answers to each prompt; they share its blocks.")] = 1,
-    cache: options.Cache = "paged",
-    block_size: options.BlockSize = 16,
-    num_blocks: options.NumBlocks = None,
-    kv_bytes: options.KvBytes = None,
-    kv_dtype: options.KvDtype = None,
-    cpu_kv: options.CpuKv = None,
-    prefix_dir: options.PrefixDir = None,
-    prompt_lookup: options.PromptLookup = 0,
-    dtype: options.Dtype = "auto",
-    device: options.Device = "auto",
-    max_num_seqs: options.MaxNumSeqs = 64,
-    max_batched_tokens: options.MaxBatchedTokens = 2048,
-    events: Annotated[
-        str | None, typer.Option(help="Write every event to this file as it happens: see minikv watch.")
-    ] = None,
-    profile: Annotated[
-        str | None, typer.Option(help="Write bytes and milliseconds of each phase to this file.")
-    ] = None,
-    memory: Annotated[bool, typer.Option("--memory", help="Also where the device's bytes are.")] = False,
+    prompts: Annotated[list[str] | None, typer.Argument()] = None,
+    model: str = "tiny-gqa",
+    max_tokens: int = 32,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    min_p: float = 0.0,
+    seed: int | None = None,
+    stop: list[str] | None = None,
+    n: Annotated[int, typer.Option("--n")] = 1,
+    cache: str = "paged",
+    block_size: int = 16,
+    num_blocks: int | None = None,
+    kv_bytes: str | None = None,
+    kv_dtype: str | None = None,
+    cpu_kv: str | None = None,
+    prefix_dir: str | None = None,
+    prompt_lookup: int = 0,
+    dtype: str = "auto",
+    device: str = "auto",
+    max_num_seqs: int = 64,
+    max_batched_tokens: int = 2048,
+    events: str | None = None,
+    profile: str | None = None,
+    memory: Annotated[bool, typer.Option("--memory")] = False,
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:

@@ -23,14 +23,10 @@ FIRST_LESSON = "00_start_here.ipynb"
 
 
 def lab(
-    folder: Annotated[
-        str, typer.Option(help="Where the notebooks go; your own work there is kept.")
-    ] = "minikv-course",
-    port: Annotated[
-        int, typer.Option(help="The port to listen on; the next free one if it is taken.")
-    ] = 8888,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser window.")] = True,
-    copy_only: Annotated[bool, typer.Option("--copy-only", help="Copy the notebooks and stop.")] = False,
+    folder: str = "minikv-course",
+    port: int = 8888,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser")] = True,
+    copy_only: Annotated[bool, typer.Option("--copy-only")] = False,
     lang: Lang = "en",
 ) -> None:
     """Open the course in JupyterLab, bound to localhost and protected by its token."""

@@ -7,8 +7,8 @@ import typer
 from minikv.errors import ArgumentError
 from minikv.units import parse_bytes
 
-Lang = Annotated[str, typer.Option("--lang", envvar="MINIKV_LANG", help="Language of the answer: en or zh.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON; every size is an integer of bytes.")]
+Lang = Annotated[str, typer.Option("--lang", envvar="MINIKV_LANG")]
+Json = Annotated[bool, typer.Option("--json")]
 
 
 def size(what: str, words: str | None) -> int | None:

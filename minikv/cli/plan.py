@@ -17,46 +17,26 @@ if TYPE_CHECKING:
 
 
 def plan(
-    config: Annotated[
-        str | None, typer.Argument(help="A catalogue name, a config.json or a local model folder.")
-    ] = None,
-    gpu: Annotated[str | None, typer.Option(help="A GPU of the catalogue, such as H200.")] = None,
-    gpu_bytes: Annotated[
-        str | None, typer.Option(help="The GPU's memory, such as 80GiB; overrides --gpu.")
-    ] = None,
-    tp: Annotated[int, typer.Option(help="Tensor-parallel size: GPUs that share the model.")] = 1,
-    context: Annotated[int | None, typer.Option(help="Tokens a sequence, prompt and answer.")] = None,
-    batch: Annotated[int, typer.Option(help="Sequences at once.")] = 1,
-    kv_dtype: Annotated[
-        str | None, typer.Option(help="bf16, fp16, fp32, fp8, fp8_e5m2, fp8_scaled or int8.")
-    ] = None,
-    utilization: Annotated[float, typer.Option(help="Share of the GPU that may be used.")] = 0.9,
-    block_size: Annotated[int, typer.Option(help="Tokens a block.")] = 16,
-    chunk: Annotated[int, typer.Option(help="The most tokens that one forward prefills.")] = 8192,
-    weight_bytes: Annotated[
-        str | None, typer.Option(help="One rank's weights, where they cannot be known.")
-    ] = None,
-    cuda_context_bytes: Annotated[str | None, typer.Option(help="The CUDA context (assumed 512MiB).")] = None,
-    workspace_bytes: Annotated[
-        str | None, typer.Option(help="Libraries' scratch memory (assumed 512MiB).")
-    ] = None,
-    weight_dtype: Annotated[
-        str | None, typer.Option(help="Count the weights in bf16, fp16, fp32, fp8, int8, int4 or nvfp4.")
-    ] = None,
-    model_type: Annotated[
-        str | None, typer.Option(help="The architecture, such as llama, where the config does not say it.")
-    ] = None,
-    layout: Annotated[
-        str, typer.Option(help="hf, hf-expanded (MLA before transformers 5.15) or vllm.")
-    ] = "hf",
-    encoder_tokens: Annotated[
-        int | None, typer.Option(help="Encoder tokens that cross-attention caches.")
-    ] = None,
-    table: Annotated[
-        bool, typer.Option("--table", help="Context lengths against blocks, sequences, time.")
-    ] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="The bytes of a token, layer by layer.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="List the models and GPUs of the catalogue.")] = False,
+    config: Annotated[str | None, typer.Argument()] = None,
+    gpu: str | None = None,
+    gpu_bytes: str | None = None,
+    tp: int = 1,
+    context: int | None = None,
+    batch: int = 1,
+    kv_dtype: str | None = None,
+    utilization: float = 0.9,
+    block_size: int = 16,
+    chunk: int = 8192,
+    weight_bytes: str | None = None,
+    cuda_context_bytes: str | None = None,
+    workspace_bytes: str | None = None,
+    weight_dtype: str | None = None,
+    model_type: str | None = None,
+    layout: str = "hf",
+    encoder_tokens: int | None = None,
+    table: Annotated[bool, typer.Option("--table")] = False,
+    explain: Annotated[bool, typer.Option("--explain")] = False,
+    list_: Annotated[bool, typer.Option("--list")] = False,
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:

@@ -22,16 +22,14 @@ PLAIN = {"solved": "+", "tried": "~", "open": "-"}
 
 
 def progress(
-    export: Annotated[
-        str | None, typer.Option("--export", help="Write what was recorded to this file.")
-    ] = None,
+    export: Annotated[str | None, typer.Option("--export")] = None,
     import_: Annotated[
         str | None,
-        typer.Option("--import", help="Add what another machine exported; what is solved stays solved."),
+        typer.Option("--import"),
     ] = None,
-    reset: Annotated[bool, typer.Option("--reset", help="Forget everything; asks first.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --reset: do not ask.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    reset: Annotated[bool, typer.Option("--reset")] = False,
+    yes: Annotated[bool, typer.Option("--yes")] = False,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
     lang: Lang = "en",
 ) -> None:
     """Show which exercises are solved. Everything stays on this machine."""

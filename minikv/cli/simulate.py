@@ -2,13 +2,13 @@
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from minikv.cli import simulate_options as options
 from minikv.cli.answers import INTERRUPTED
 from minikv.cli.options import Json, Lang
+from minikv.cli.simulate_options import ASK, CLOCK, FLEET, LOAD, option
 from minikv.errors import ArgumentError
 from minikv.i18n import pick_language, text
 
@@ -18,47 +18,47 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    trace: options.Trace = None,
-    limit: options.Limit = None,
-    hash_block: options.HashBlock = 512,
-    write: options.Write = None,
+    trace: Annotated[str | None, typer.Argument()] = None,
+    limit: int | None = None,
+    hash_block: int = 512,
+    write: str | None = None,
     as_json: Json = False,
     lang: Lang = "en",
-    hit_rate: options.HitRate = False,
-    num_blocks: options.NumBlocks = None,
-    sweep: options.Sweep = None,
-    plot: options.Plot = None,
-    fewest: options.Fewest = False,
-    p99_ttft: options.P99Ttft = 2.0,
-    p99_tpot: options.P99Tpot = None,
-    model: options.Model = None,
-    gpu: options.Gpu = None,
-    tp: options.Tp = 1,
-    replicas: options.Replicas = 1,
-    router: options.Router = "least-loaded",
-    kv_dtype: options.KvDtype = None,
-    utilization: options.Utilization = 0.9,
-    block_size: options.BlockSize = None,
-    host_kv: options.HostKv = None,
-    max_num_seqs: options.MaxNumSeqs = 256,
-    max_batched_tokens: options.MaxBatchedTokens = 8192,
-    weight_bytes: options.WeightBytes = None,
-    compute_efficiency: options.ComputeEfficiency = None,
-    bandwidth_efficiency: options.BandwidthEfficiency = None,
-    overhead_seconds: options.OverheadSeconds = None,
-    link_gb_s: options.LinkGbS = None,
-    host_gb_s: options.HostGbS = None,
-    synthetic: options.Synthetic = None,
-    rate: options.Rate = 1.0,
-    burst: options.Burst = 1.0,
-    input_len: options.InputLen = 1000.0,
-    output_len: options.OutputLen = 200.0,
-    spread: options.Spread = 1.0,
-    turns: options.Turns = 1.0,
-    think_seconds: options.ThinkSeconds = 60.0,
-    system_len: options.SystemLen = 0,
-    system_prompts: options.SystemPrompts = 1,
-    seed: options.Seed = 0,
+    hit_rate: Annotated[bool, option("ask", "--hit-rate")] = False,
+    num_blocks: Annotated[int | None, ASK] = None,
+    sweep: Annotated[list[str] | None, ASK] = None,
+    plot: Annotated[str | None, ASK] = None,
+    fewest: Annotated[bool, option("ask", "--fewest")] = False,
+    p99_ttft: Annotated[float, ASK] = 2.0,
+    p99_tpot: Annotated[float | None, ASK] = None,
+    model: Annotated[str | None, FLEET] = None,
+    gpu: Annotated[str | None, FLEET] = None,
+    tp: Annotated[int, FLEET] = 1,
+    replicas: Annotated[int, FLEET] = 1,
+    router: Annotated[str, FLEET] = "least-loaded",
+    kv_dtype: Annotated[str | None, FLEET] = None,
+    utilization: Annotated[float, FLEET] = 0.9,
+    block_size: Annotated[int | None, FLEET] = None,
+    host_kv: Annotated[str | None, FLEET] = None,
+    max_num_seqs: Annotated[int, FLEET] = 256,
+    max_batched_tokens: Annotated[int, FLEET] = 8192,
+    weight_bytes: Annotated[str | None, FLEET] = None,
+    compute_efficiency: Annotated[float | None, CLOCK] = None,
+    bandwidth_efficiency: Annotated[float | None, CLOCK] = None,
+    overhead_seconds: Annotated[float | None, CLOCK] = None,
+    link_gb_s: Annotated[float | None, CLOCK] = None,
+    host_gb_s: Annotated[float | None, CLOCK] = None,
+    synthetic: Annotated[int | None, LOAD] = None,
+    rate: Annotated[float, LOAD] = 1.0,
+    burst: Annotated[float, LOAD] = 1.0,
+    input_len: Annotated[float, LOAD] = 1000.0,
+    output_len: Annotated[float, LOAD] = 200.0,
+    spread: Annotated[float, LOAD] = 1.0,
+    turns: Annotated[float, LOAD] = 1.0,
+    think_seconds: Annotated[float, LOAD] = 60.0,
+    system_len: Annotated[int, LOAD] = 0,
+    system_prompts: Annotated[int, LOAD] = 1,
+    seed: Annotated[int, LOAD] = 0,
 ) -> None:
     """Simulate a fleet under a trace: latencies, hit rates, and how many GPUs it takes. No GPU is needed."""
     from minikv.cli import simulate_plot

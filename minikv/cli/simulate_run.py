@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-from minikv.cli import simulate_options as panels
 from minikv.cli.options import size
 from minikv.engine.progress import Progress
 from minikv.engine.simulate import Assumptions, Fleet, Load, Row, Target, Trace, fewest, read_trace
@@ -23,11 +22,12 @@ WORDS = ("model", "gpu", "router", "kv_dtype", "host_kv")
 
 def options_given(command: Callable[..., None], values: Mapping[str, Any]) -> dict[str, str | None]:
     """The panel of each option whose value is not the one that it has by itself."""
-    return {
-        name: parameter.annotation.__metadata__[0].rich_help_panel
-        for name, parameter in inspect.signature(command).parameters.items()
-        if values[name] != parameter.default
-    }
+    given = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        if values[name] != parameter.default:
+            option = next(iter(getattr(parameter.annotation, "__metadata__", ())), None)
+            given[name] = getattr(option, "rich_help_panel", None)
+    return given
 
 
 def refuse_unused(
@@ -37,9 +37,9 @@ def refuse_unused(
     alone = {"model", "gpu"} | ({"block_size"} if "hit_rate" in given else set())
     for name, panel in given.items():
         needed = None
-        if panel == panels.LOAD and "synthetic" not in given:
+        if panel == "load" and "synthetic" not in given:
             needed = "--synthetic"
-        elif panel in (panels.FLEET, panels.CLOCK) and name not in alone and not has_fleet:
+        elif panel in ("fleet", "clock") and name not in alone and not has_fleet:
             needed = "--model, --gpu"
         elif name in ("p99_ttft", "p99_tpot") and "fewest" not in given:
             needed = "--fewest"

@@ -14,9 +14,9 @@ LONGEST_INTERVAL = 60.0  # seconds
 
 
 def watch(
-    file: Annotated[str, typer.Argument(help="The events file; it need not exist yet.")],
-    once: Annotated[bool, typer.Option("--once", help="Print how it stands now, and leave.")] = False,
-    interval: Annotated[float, typer.Option(help="Seconds from look to look.")] = 0.2,
+    file: Annotated[str, typer.Argument()],
+    once: Annotated[bool, typer.Option("--once")] = False,
+    interval: float = 0.2,
     lang: Lang = "en",
 ) -> None:
     """Show sequences, blocks, tokens a second and memory of a run, until it is over or Ctrl+C."""

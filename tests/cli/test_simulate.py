@@ -8,7 +8,6 @@ from dataclasses import asdict, fields
 
 import pytest
 
-from minikv.cli import simulate_options
 from minikv.cli.simulate import simulate as command
 from minikv.cli.simulate_run import ASSUMED
 from minikv.engine.simulate import (
@@ -20,6 +19,7 @@ from minikv.engine.simulate import (
     read_trace,
     simulate,
 )
+from minikv.i18n import text
 from tests.cli.simulating import FLEET, MAKE, TRACE, chinese, told
 
 # Hit rate
@@ -36,8 +36,8 @@ def test_the_hit_rate_alone_is_one_number(load_file, terminal, blocks, block_siz
 
 def test_the_hit_rate_needs_no_torch(load_file):
     code = (
-        "import sys; sys.argv = ['minikv', *sys.argv[1:]]\nfrom minikv.cli import app\n"
-        "try:\n    app()\nfinally:\n    assert 'torch' not in sys.modules"
+        "import sys; sys.argv = ['minikv', *sys.argv[1:]]\nfrom minikv.cli import main\n"
+        "try:\n    main()\nfinally:\n    assert 'torch' not in sys.modules"
     )
     asked = ["simulate", load_file, "--hit-rate", "--num-blocks", "100", "--json"]
     done = subprocess.run([sys.executable, "-c", code, *asked], capture_output=True, text=True)
@@ -189,20 +189,14 @@ def test_options_have_the_defaults_of_the_package():
     for name in ("tp", "replicas", "router", "kv_dtype", "utilization", "max_num_seqs", "max_batched_tokens"):
         assert parameters[name].default == plan[name].default
     for field in fields(Assumptions):
-        option = getattr(simulate_options, "".join(word.capitalize() for word in field.name.split("_")))
-        assert f"(assumed {field.default:g})" in option.__metadata__[0].help
+        assert f"(assumed {field.default:g})" in text(f"help.{field.name}")
 
 
 def test_the_help_names_every_option_by_what_it_is_about(terminal):
     done = terminal("simulate", "--help")
     assert done.code == 0
-    for panel in (
-        simulate_options.ASK,
-        simulate_options.FLEET,
-        simulate_options.CLOCK,
-        simulate_options.LOAD,
-    ):
-        assert panel in done.out
+    for panel in ("ask", "fleet", "clock", "load"):
+        assert text(f"help.panel_{panel}") in done.out
     for name in inspect.signature(command).parameters:
         if name not in ("trace", "as_json"):
             assert f"--{name.replace('_', '-')}" in done.out, name
