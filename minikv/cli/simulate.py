@@ -88,6 +88,8 @@ def simulate(
     if fewest or model is not None or gpu is not None or (values and not hit_rate):
         setup = run.Setup(fleet, values)
     run.refuse_unused(given, values, has_fleet=setup is not None)
+    if setup is not None:
+        setup.check()
     load = {
         "rate": rate, "burst": burst, "prompt_tokens": input_len, "output_tokens": output_len, "spread": spread,
         "turns": turns, "think_seconds": think_seconds, "system_tokens": system_len,

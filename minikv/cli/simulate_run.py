@@ -92,6 +92,13 @@ class Setup:
             if self.options[name] is None and name not in self.values:
                 raise ArgumentError("simulate_no_fleet", what=f"--{name}")
 
+    def check(self) -> None:
+        """Raise what no trace can mend, before a long one is read: a fleet that cannot be, a sweep of too many."""
+        if self.values:
+            combinations(self.values)
+        else:
+            self.make()
+
     def make(self, **changes: Any) -> Fleet:
         """The fleet of the options, some of them changed."""
         given = self.options | changes

@@ -108,6 +108,24 @@ def test_bad_input_is_one_sentence(arguments, names, load_file, terminal):
         assert chinese(other.err)
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("--replicas", "100000000"),
+        ("--model", "no-such-model"),
+        ("--fewest", "--utilization", "0.05"),
+        ("--sweep", f"tp={MANY}", "--sweep", f"max_num_seqs={MANY}"),
+    ],
+    ids=lambda asked: asked[0],
+)
+def test_a_fleet_that_cannot_be_is_refused_before_a_long_trace_is_made(asked, terminal, monkeypatch):
+    def made(self):
+        raise AssertionError
+
+    monkeypatch.setattr("minikv.engine.simulate.load.Load.trace", made)
+    assert is_one_sentence(terminal("simulate", "--synthetic", "1000000", *FLEET, *asked))
+
+
 @pytest.mark.parametrize("words", ["x", '{{"timestamp": 1}}', ""])
 def test_a_file_that_is_no_trace_is_one_sentence(tmp_path, terminal, words):
     (tmp_path / "bad").write_text(words.format())
