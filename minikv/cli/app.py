@@ -135,7 +135,7 @@ def _fold() -> None:
     """Let rich break Chinese, which has no spaces, where it would cut it off."""
     from typer import rich_utils
 
-    made = rich_utils._make_rich_text
+    made: Any = rich_utils._make_rich_text
 
     def folded(**given: Any) -> Any:
         words = made(**given)

@@ -38,7 +38,7 @@ def make_batch(step: Step, block_size: int, device: torch.device) -> Batch:
     def tensor(values: list) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=device)
 
-    tokens, positions, slots, tables, rows = [], [], [], [], []
+    tokens, positions, slots, tables, rows = list[int](), list[int](), [], [], []
     for seq, start, end in step:
         rows.append(list(range(len(tokens), len(tokens) + end - start)))
         tokens += seq.tokens[start:end]
