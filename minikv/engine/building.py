@@ -83,8 +83,14 @@ def starting(team: "Team | None") -> AbstractContextManager[None]:
 
 
 def longest_sequence(spec: CacheSpec, wanted: Wanted) -> int | None:
-    """The tokens that a sequence may have: what was asked for, else the model's positions, None where it has no end."""
-    return spec.max_positions if wanted.max_model_len is None else wanted.max_model_len
+    """The tokens that a sequence may have: what was asked for, else the model's positions, None where it has no end.
+
+    Raises ``ArgumentError`` where more is asked for than the model has positions.
+    """
+    asked, most = wanted.max_model_len, spec.max_positions
+    if asked is not None and most is not None and asked > most:
+        raise ArgumentError("llm_positions", name=spec.name, asked=asked, most=most)
+    return most if asked is None else asked
 
 
 def build_cache(

@@ -78,7 +78,7 @@ class LLM:
     - ``max_num_seqs``: sequences of a step, at most.
     - ``max_batched_tokens``: tokens of a step, at most.
     - ``max_model_len``: tokens of a request, prompt and ``max_tokens`` together, at most. None is the model's
-      positions; it is never more than the model has in a table.
+      positions, and more than these is refused.
     - ``prompt_lookup``: tokens that a decode guesses from what the sequence has repeated, at most; 0 guesses none. The
       answer is the same, in fewer steps where the guesses are right.
     - ``enforce_eager``: capture no CUDA graphs. Otherwise a GPU's decode steps are captured and replayed

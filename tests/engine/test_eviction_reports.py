@@ -66,7 +66,8 @@ def test_what_is_reserved_is_what_is_ever_needed(models, name, policy):
         assert records_of(llm).nbytes == before
 
 
-def test_no_sequence_is_longer_than_the_model_and_no_chunk_than_a_step(models):
+def test_no_sequence_is_longer_than_the_model_and_no_chunk_than_a_step(models, monkeypatch):
+    monkeypatch.setattr(models["llama"].config, "max_position_embeddings", 1000)
     large = evict(budget=500, prefill_chunk=400)
     for longest, batched, places in ((90, 64, 90), (None, 32, 508 + 32), (1000, 600, 508 + 400)):
         options = {"max_num_seqs": 3, "num_blocks": 40, "max_batched_tokens": batched}

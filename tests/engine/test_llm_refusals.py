@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minikv import LLM
-from minikv.engine import SamplingParams
+from minikv.engine import EvictionParams, SamplingParams
 from minikv.errors import ArgumentError, ConfigError, DoesNotFitError, MiniKVError, RequestTooLarge
 from minikv.models import Loaded
 from tests.engine.llm_text import word_tokenizer
@@ -263,7 +263,7 @@ def test_a_cache_without_room_is_refused():
     assert (raised.value.code, raised.value.values["rows"]) == ("llm_linear_room", 1)
     with pytest.raises(DoesNotFitError) as raised:
         make(
-            model,
+            reference(LLAMA, max_position_embeddings=2**30).model,
             cache="linear",
             max_num_seqs=2**16,
             max_batched_tokens=2**16,
@@ -273,6 +273,24 @@ def test_a_cache_without_room_is_refused():
     assert (raised.value.code, raised.value.values["rows"]) == ("llm_linear_room", 2**16)
     with make(model, max_model_len=64) as llm, pytest.raises(RequestTooLarge):
         llm.generate([1] * 60, SamplingParams(max_tokens=5))
+
+
+def test_more_tokens_than_the_model_has_positions(monkeypatch):
+    """Refused before anything is built, in all caches, unless the config says that the model goes on."""
+    model = reference(LLAMA)
+    for options in ({}, {"cache": "linear"}, {"eviction": EvictionParams("keydiff", budget=64)}):
+        with pytest.raises(ArgumentError) as raised:
+            make(model.model, max_model_len=513, **options)
+        assert (raised.value.code, raised.value.values["most"]) == ("llm_positions", 512)
+        assert "513" in raised.value.text("zh")
+    make(model.model, max_model_len=512).close()
+    monkeypatch.setattr(model.model.config, "max_position_embeddings", 700)
+    with make(model.model, max_model_len=650, num_blocks=200) as llm:
+        (out,) = llm.generate([[1] * 600], greedy(4))
+    assert len(out.token_ids) == 4
+    monkeypatch.undo()
+    bloom = reference("bloom").model
+    make(bloom, max_model_len=1000).close()  # ALiBi: positions without an end
 
 
 def test_a_size_by_default_holds_every_sequence_at_once():
