@@ -13,6 +13,7 @@ from minikv.cli import engine_options as options
 from minikv.cli.answers import INTERRUPTED, as_dict, check_answers, figures, print_answers, shown
 from minikv.cli.files import EventFile, ReportFile
 from minikv.cli.options import Json, Lang, size
+from minikv.cli.prompts import all_prompts
 from minikv.errors import ArgumentError
 from minikv.i18n import pick_language, text
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 def generate(
     prompts: Annotated[list[str] | None, typer.Argument()] = None,
+    prompts_file: str | None = None,
     model: str = "tiny-gqa",
     max_tokens: int = 32,
     temperature: float = 0.0,
@@ -88,7 +90,7 @@ def generate(
         stop=tuple(stop or ()),
         n=n,
     )
-    texts = _texts(prompts)
+    texts = all_prompts(prompts or [], prompts_file)
     live = len(texts) == n == 1 and not as_json
     with ExitStack() as stack:
         event_file = stack.enter_context(EventFile(events)) if events is not None else None
@@ -126,21 +128,6 @@ def generate(
     if note is not None:
         print(note, file=sys.stderr)
     print(_say("generate_done", lang, **run), file=sys.stderr)
-
-
-def _texts(prompts: list[str] | None) -> list[str]:
-    """The prompts, "-" replaced by what stands on standard input, without its last line end."""
-    if not prompts:
-        raise ArgumentError("generate_no_prompt")
-    texts = [_standard_input() if prompt == "-" else prompt for prompt in prompts]
-    for number, prompt in enumerate(texts, 1):
-        if not prompt.strip():
-            raise ArgumentError("generate_empty_prompt", number=number)
-    return texts
-
-
-def _standard_input() -> str:
-    return sys.stdin.buffer.read().decode("utf-8", errors="replace").removesuffix("\n").removesuffix("\r")
 
 
 def _profiler(device: str) -> "Profiler":

@@ -178,7 +178,7 @@ BAD = [
     (["x", "--temperature", "-1"], "temperature"),
     (["x", "--temperature", "nan"], "temperature"),
     (["x", "--top-p", "0"], "top_p"),
-    (["x", "--top-k", "-1"], "top_k"),
+    (["x", "--top-k", "-2"], "top_k"),
     (["x", "--min-p", "2"], "min_p"),
     (["x", "--n", "0"], "n is 0"),
     (["x", "--n", "65"], "65"),

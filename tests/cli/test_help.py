@@ -43,7 +43,7 @@ def test_the_help_of_a_command_is_whole_in_both_languages(command, lang, columns
     assert "bool" not in done.out
     if columns == "200":  # in a narrow one another column stands between the halves of a sentence
         for option in PARAMS[command]:
-            assert packed(SENTENCES[key_of(command, option)][lang]) in packed(done.out), option
+            assert packed(text(f"help.{key_of(command, option)}", lang)) in packed(done.out), option
     assert "…" not in done.out, "nothing is cut off"
 
 
