@@ -77,15 +77,18 @@ def draw_queues(rng) -> list[dict]:
             tokens = size * rng.randint(1, 4) + rng.choice([0, 0, 1, -1, size // 2])
             hits = rng.randint(0, (tokens - 1) // size) if rng.random() < 0.5 else 0
             waiting.append((tokens, hits, rng.randint(0, hits)))
+        stop = rng.randint(1, len(waiting))
+        if i % 10 == 4:  # the last that is admitted fills whole blocks: its next token needs no block yet
+            waiting[stop - 1] = (size * rng.randint(1, 4), 0, 0)
         needs = [_blocks(tokens + 1, size) - hits + idle for tokens, hits, idle in waiting]
         left = [tokens - hits * size for tokens, hits, _ in waiting]
-        stop = rng.randint(1, len(waiting))
         owed = rng.randint(0, 4)
         seats = stop - 1 if i % 5 == 1 else len(waiting) + rng.randint(0, 2)
         budget = sum(left) + 8
         if i % 5 == 2:  # it ends within the prompt of the last that is admitted, or just behind it
             budget = sum(left[:stop]) - rng.choice([0, 1, left[stop - 1] // 2, left[stop - 1] - 1])
-        free = owed + sum(needs[:stop]) - rng.choice([0, 1, 2, 1 + needs[stop - 1] // 2])
+        short = 1 if i % 10 == 4 else rng.choice([0, 1, 2, 1 + needs[stop - 1] // 2])
+        free = owed + sum(needs[:stop]) - short
         if i % 5 in (1, 2):
             free += sum(needs)
         elif i % 5 == 3:  # blocks for what is computed now, not for the rest of the prompt

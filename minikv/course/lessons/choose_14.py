@@ -77,11 +77,18 @@ def choose_newest(score, valid, n_sink, n_recent, budget):
     return _choose(score, _real(valid), n_sink, n_recent + budget, 0)
 
 
+def choose_all_as_the_last_none(score, valid, n_sink, n_recent, budget):
+    """``columns[-0:]`` is all of them."""
+    return _real(valid) if n_recent == 0 else choose(score, valid, n_sink, n_recent, budget)
+
+
 def draw_rows(rng) -> list[dict]:
     """Rows with and without padding on the left; equal scores; as many tokens as there is room for, one more, many."""
     cases = []
     for i in range(48):
         n_sink, n_recent, budget = rng.randint(2, 4), rng.randint(2, 4), rng.randint(2, 4 + i // 12)
+        if i % 12 == 4:  # no recent token stays for being recent
+            n_recent = 0
         capacity = n_sink + n_recent + budget
         tokens = capacity + (0, 1, 3, -1, 6, 4 + i // 4)[i % 6]
         score = [rng.choice((0.5, 1.0, 1.5, 2.0, 3.0)) for _ in range(tokens)]
@@ -120,5 +127,6 @@ CHOOSE = Exercise(
         Misconception("padding_too", choose_padding_too),
         Misconception("sinks_at_columns", choose_sinks_at_columns),
         Misconception("newest", choose_newest),
+        Misconception("minus_zero", choose_all_as_the_last_none),
     ),
 )

@@ -102,8 +102,8 @@ def draw_moments(rng) -> list[dict]:
         waiting = [_draw(rng, size, ids, rng.choice([*known, []]), grown=False) for _ in range(3 + i // 12)]
         if i % 4 == 1:  # a long one in front of shorter ones that would fit
             waiting[1]["stored"] += size * rng.randint(6, 10)
-        stop = rng.randint(1, len(waiting) - 1)
-        num_blocks = _worst([*running, *waiting[:stop]], size) + rng.choice([0, 0, -1, 1])
+        stop = len(waiting) if i % 6 == 3 else rng.randint(1, len(waiting) - 1)
+        num_blocks = _worst([*running, *waiting[:stop]], size) + rng.choice([0, 0, -1, 1]) * (i % 6 != 3)
         seats = len(running) + (stop - 1 if i % 5 == 2 else len(waiting) + rng.randint(0, 2))
         if i % 5 == 2:
             num_blocks = _worst([*running, *waiting], size) + 2

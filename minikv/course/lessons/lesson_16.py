@@ -1,5 +1,7 @@
 """Lesson 16: who holds the memory after ``generate()``, and which figure tells."""
 
+import math
+
 from minikv.course.exercise import Exercise, Lesson, Misconception, Prediction
 from minikv.course.lessons.evidence_16 import GROWN, HOLDERS, left_reserved
 from minikv.course.lessons.pins_16 import PINS
@@ -158,9 +160,11 @@ def draw_batches(rng) -> list[dict]:
             config |= {"kv_lora_rank": None} if i % 8 < 4 else {}
             # Without the field, or with one that is no quotient of the hidden size.
             config |= {} if i % 4 else {"head_dim": rng.choice([128, 256])}
-        num_tokens = rng.randint(20, 60 + 10 * i)
+        num_tokens = 64 * rng.randint(1, 6) if i % 5 == 4 else rng.randint(20, 60 + 10 * i)
         one = num_tokens * _layer_bytes(config) * (config["num_hidden_layers"] + 1)
         free_mib = -(-one * rng.randint(40, 90 + 10 * i) // MIB)
+        if i % 5 == 4:  # the last of them fits to the byte
+            free_mib = one // math.gcd(one, MIB) * rng.randint(1, 3)
         cases.append({"config": config, "free_mib": free_mib, "num_tokens": num_tokens})
     return cases
 

@@ -194,8 +194,9 @@ def draw_longest(rng) -> list[tuple]:
     cases = []
     for i in range(48):
         sequences, block_size = rng.randint(2, 6), rng.choice([8, 16, 32])
-        # Never a multiple: the blocks that cannot be shared out evenly are the point.
-        blocks = sequences * rng.randint(2 + i, 9 + 2 * i) + rng.randint(1, sequences - 1)
+        # The blocks that cannot be shared out evenly are the point; now and then there are none of them.
+        over = 0 if i % 8 == 4 else rng.randint(1, sequences - 1)
+        blocks = sequences * rng.randint(2 + i, 9 + 2 * i) + over
         share = blocks // sequences * block_size
         factor = rng.choice([0.5, 3]) if i % 2 else 8
         cases.append((blocks, block_size, sequences, math.ceil(share * factor)))
@@ -221,6 +222,12 @@ LONGEST = Exercise(
             "part_of_a_block",
             lambda num_blocks, block_size, sequences, positions: min(
                 num_blocks * block_size // sequences, positions
+            ),
+        ),
+        Misconception(
+            "a_block_kept",
+            lambda num_blocks, block_size, sequences, positions: longest(
+                num_blocks - 1, block_size, sequences, positions
             ),
         ),
         Misconception(

@@ -58,6 +58,8 @@ def draw_chunks(rng) -> list[dict]:
         whole = num_tokens // size
         now = whole if i % 5 in (0, 3) else rng.randint(0, whole)
         before = (0, rng.randint(0, whole), now)[rng.choice([0, 0, 1, 2])]
+        if i % 6 == 4:  # the blocks that were counted before are gone
+            before, now = whole, rng.randint(0, whole - 1)
         budget = rng.choice([1, size - 1, 2 * num_tokens, 2 * num_tokens])
         counts = {"cached_before": before * size, "cached_now": now * size}
         cases.append({"num_tokens": num_tokens, **counts, "budget": budget, "block_size": size})

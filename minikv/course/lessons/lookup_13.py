@@ -54,6 +54,11 @@ def propose_apart_from_the_end(tokens, most, longest, shortest):
     return []
 
 
+def propose_not_from_the_start(tokens, most, longest, shortest):
+    """The place at which the text itself begins is left out."""
+    return propose([0, *tokens[1:]], most, longest, shortest)
+
+
 def draw_texts(rng) -> list[dict]:
     """Texts in which the last words stand once, twice, or not at all before, apart from the end or overlapping it."""
     cases = []
@@ -63,12 +68,13 @@ def draw_texts(rng) -> list[dict]:
         longest = shortest + rng.randint(1, 3)
         most = rng.randint(1, 4)
         tail = [50 + n for n in range(longest)]
-        kept = rng.randint(shortest, longest)  # how much of the tail stands earlier
+        first = i % 16 == 9  # the only place is where the text begins
+        kept = shortest if first else rng.randint(shortest, longest)  # how much of the tail stands earlier
 
         def words(count):
             return [rng.randint(1, 40) for _ in range(count)]
 
-        text = words(rng.randint(2, 4 + i // 8))
+        text = [] if first else words(rng.randint(2, 4 + i // 8))
         if kind == 0:
             text += [*tail[-1:], *words(3)]  # less than the shortest: no place
         elif kind < 5:
@@ -101,5 +107,6 @@ LOOKUP = Exercise(
         Misconception("with_tail", propose_with_tail),
         Misconception("all_of_it", propose_all),
         Misconception("no_overlap", propose_apart_from_the_end),
+        Misconception("not_from_the_start", propose_not_from_the_start),
     ),
 )

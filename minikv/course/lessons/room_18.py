@@ -98,12 +98,11 @@ def draw_plans(rng) -> list[dict]:
             keeps["fields"] = rng.choice([0, 1, 1, 2])
         longest = size * rng.randint(4, 20) + rng.choice([0, 1, size - 1])
         if keeps is not None and i % 7 == 0:
-            longest = keeps["places"] - rng.randint(1, size)
+            longest = keeps["places"] - size
         block = _token_bytes(token) * size
         wanted = -(-_held(longest, keeps) // size)
-        blocks = wanted * (seats + 3 if i % 5 == 0 else rng.randint(2, seats)) + rng.choice(
-            [0, -1, 1, wanted - 1]
-        )
+        blocks = wanted * (seats + 3 if i % 5 == 0 else rng.randint(2, seats))
+        blocks += rng.choice([0, -1, 1, wanted - 1]) * (i % 7 > 0)
         records = 0 if keeps is None else _record_bytes(seats, token, keeps)
         kv_bytes = records + block * blocks + (0, -1, rng.randrange(block))[i % 3]
         case = {"kv_bytes": kv_bytes, "seats": seats, "token": token, "block_size": size}

@@ -27,13 +27,11 @@ def draw_sectors(rng) -> list[dict]:
             [rng.randint(0, 40 + 60 * i) for _ in range(lanes)],
             [start] * lanes,
         )[i % 4]
-        cases.append(
-            {
-                "elements": order,
-                "itemsize": rng.choice([1, 2, 4, 8, 12, 16]),
-                "sector": rng.choice([32, 32, 64]),
-            }
-        )
+        itemsize, sector = rng.choice([1, 2, 4, 8, 12, 16]), rng.choice([32, 32, 64])
+        if i % 12 == 5:  # far apart, and each element lies across the border of two sectors
+            itemsize, sector = 12, 32
+            order = [2 + 16 * (start + lane) for lane in range(lanes)]
+        cases.append({"elements": order, "itemsize": itemsize, "sector": sector})
     return cases
 
 

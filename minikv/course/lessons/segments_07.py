@@ -48,6 +48,15 @@ def choose_larger_only(free, size, stream):
     return choose_block([block for block in free if block[1] != size], size, stream)
 
 
+def choose_one_mib_is_large(free, size, stream):
+    """A request of exactly 1 MiB is looked for among the large blocks."""
+    pool = "small" if size < SMALL_SIZE else "large"
+    fitting = [
+        (held, address) for address, held, on, kind in free if (on, kind) == (stream, pool) and held >= size
+    ]
+    return min(fitting)[1] if fitting else None
+
+
 def draw_free(rng) -> list[dict]:
     """Free blocks of both pools and two streams, in no order; requests that fit exactly, nearly, or nowhere.
 
@@ -68,8 +77,14 @@ def draw_free(rng) -> list[dict]:
         if i % 2:  # a second block of exactly this size: the lower address decides
             free.append((64 * MIB * len(free), held, stream, pool))
             size = held
+        if i % 8 == 2:  # exactly what is still small, and room for it in both pools
+            size = MIB
+            free += [
+                (64 * MIB * (len(free) + n), MIB + 512 * n, stream, kind)
+                for n, kind in ((2, "small"), (1, "large"))
+            ]
         rng.shuffle(free)
-        asked_on = stream if i % 2 else rng.choice([stream, stream, 0, 7])
+        asked_on = stream if i % 2 or size == MIB else rng.choice([stream, stream, 0, 7])
         cases.append({"free": free, "size": max(512, size), "stream": asked_on})
     return cases
 
@@ -87,6 +102,7 @@ CHOOSE = Exercise(
         Misconception("any_stream", choose_any_stream),
         Misconception("list_order", choose_list_order),
         Misconception("larger_only", choose_larger_only),
+        Misconception("one_mib_is_large", choose_one_mib_is_large),
     ),
 )
 

@@ -91,7 +91,7 @@ def draw_rows(rng) -> list[dict]:
         # The largest logit stands in the first tile, or in the last: only then is there something to rescale.
         tiles.sort(key=lambda tile: max(tile[0]), reverse=i % 4 == 0)
         if i % 6 == 5:
-            tiles.insert(rng.randint(0, 1), ([-math.inf] * size, [1.0] * size))
+            tiles.insert(i // 6 % 2, ([-math.inf] * size, [1.0] * size))
         cases.append({"tiles": tiles})
     return cases
 

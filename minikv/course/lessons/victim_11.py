@@ -134,8 +134,10 @@ def draw_running(rng) -> list[dict]:
         ref_counts = {block: held.count(block) for block in sorted(set(held))}
         asker = count - 1 if i % 12 == 7 else rng.choice([0, 0, 1, count - 2])
         free = rng.randint(0, 2)
+        if i % 12 == 1:  # whichever goes there is room enough, so the tokens lost decide
+            asker = 0
         most = max((_own(table, ref_counts) for table in tables[asker + 1 :]), default=1)
-        asked = free + (most + 1 if i % 6 == 4 else rng.randint(1, most))
+        asked = free + (most + 1 if i % 6 == 4 else 1 if i % 12 == 1 else rng.randint(1, most))
         case = {"tables": tables, "computed": computed, "ref_counts": ref_counts, "asker": asker}
         cases.append({**case, "asked": asked, "free": free, "block_size": size})
     return cases
