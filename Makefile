@@ -48,9 +48,9 @@ setup: $(READY)
 # What a reader needs, and no more. Whoever has [dev] has it.
 $(LAB_READY): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing minikv, torch and JupyterLab in $(VENV), this once: 2 to 10 minutes."
-	@echo "Linux: 4,000 MB to download, 6,500 MB on the disk, most of it torch's CUDA libraries. macOS, or a CPU build: 500 and 2,000 MB."
+	@echo "Linux: up to 4,000 MB to download and 6,500 on the disk, most of it for CUDA; a CPU build of torch: 500 and 2,200."
 	@echo "首次运行，正在把 minikv、torch 和 JupyterLab 安装到 $(VENV)：需要 2 到 10 分钟。"
-	@echo "Linux 上约下载 4,000 MB，占用磁盘 6,500 MB，多半是 torch 的 CUDA 库；macOS 或 CPU 版约为 500 MB 和 2,000 MB。"
+	@echo "Linux 上最多下载 4,000 MB、占用磁盘 6,500 MB，大部分是 CUDA 库；CPU 版的 torch 约为 500 MB 和 2,200 MB。"
 	$(INSTALL) -e ".[lab]"
 	touch $(LAB_READY)
 

@@ -1,5 +1,6 @@
 """Environments are made once, and anew where what goes into them has changed; a failed one is never taken for ready."""
 
+import shutil
 import subprocess
 import sys
 
@@ -50,3 +51,38 @@ def test_nothing_of_this_checkout_leads_into_it(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
     assert not {"PYTHONPATH", "VIRTUAL_ENV"} & Environment.variables().keys()
+
+
+@pytest.fixture
+def make(tmp_path):
+    """The lines that make would run for a target, in a folder where nothing is installed."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+
+    def lines(target: str) -> list[str]:
+        done = subprocess.run(
+            ["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        return done.stdout.splitlines()
+
+    return lines
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="no make here")
+def test_make_lab_says_what_it_takes_before_pip_shows_its_progress(make):
+    lines = make("lab")
+    [pip] = [number for number, line in enumerate(lines) if "pip install" in line]
+    assert '-e ".[lab]"' in lines[pip]
+    assert "quiet" not in lines[pip]
+    said = " ".join(lines[:pip])
+    assert all(word in said for word in ("minutes", "分钟", "MB to download", "MB、占用磁盘"))
+    assert "minikv lab" in lines[-1]
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="no make here")
+def test_make_test_installs_what_developers_need_once(make, tmp_path):
+    assert [line for line in make("test") if '-e ".[dev]"' in line]
+    for name in ("bin/python", ".ready", ".ready-lab"):
+        (tmp_path / ".venv" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / ".venv" / name).touch()
+    assert not [line for target in ("test", "lab") for line in make(target) if "pip" in line]
