@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from minikv import LLM
+from minikv.cache import PagedKVCache
 from minikv.errors import ArgumentError, ConfigError, MiniKVError, UnknownNameError
-from minikv.plan import CacheSpec
+from minikv.plan import CacheSpec, LayerSpec, plan_memory
 from minikv.plan.activations import activation_peak
 from minikv.plan.config import TEXT_CONFIG_NAMES, read_config
 from tests.plan.small_models import DECODERS, small_config
@@ -144,3 +146,26 @@ def test_names_and_paths_that_do_not_exist(tmp_path):
         CacheSpec.from_config("Llama-9000B")
     with pytest.raises(ConfigError, match="cannot be read"):
         CacheSpec.from_config("x" * 5000)
+
+
+@pytest.mark.parametrize("change", [{"model_type": "not-a-model"}, {"layer_types": ["odd"] * 32}])
+def test_what_an_unknown_architecture_is_told_to_do_is_so(change):
+    """Every call that the sentence names takes a spec made of layers, and those that it excepts do not."""
+    with pytest.raises(ConfigError) as caught:
+        CacheSpec.from_config(LLAMA | change)
+    spec = CacheSpec(layers=(LayerSpec("full", kv_heads=2, k_dim=16, v_dim=16),) * 2)
+    works = {
+        "CacheSpec(layers=(LayerSpec(...), ...))": spec.bytes_for(1) == 2 * 2 * 32 * 2,
+        "bytes_for": spec.bytes_for(100) == 25_600,
+        "max_tokens": spec.max_tokens(25_600) == 100,
+        "PagedKVCache(spec)": PagedKVCache(spec, 4).spec == spec,
+    }
+    for lang in ("en", "zh"):
+        said = caught.value.text(lang)
+        assert all(call in said and right for call, right in works.items())
+        assert "LLM" in said
+        assert "minikv plan" in said
+    with pytest.raises(ArgumentError):
+        plan_memory(spec, gpu_bytes=2**34)
+    with pytest.raises(ArgumentError):
+        LLM(spec)
