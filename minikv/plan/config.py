@@ -8,7 +8,7 @@ so that an answer can say what it rests on.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -60,10 +60,11 @@ class Config:
     """The decoder's part of a config, read field by field; ``used`` notes every field and its origin.
 
     ``model_type`` is the decoder's (``gemma3_text`` for a ``gemma3`` config); ``name`` is what the
-    caller asked for, for messages.
+    caller asked for, for messages. ``assumed_type`` is the caller's word for a config that does not say its type,
+    None where it does.
     """
 
-    def __init__(self, fields: Mapping[str, Any], name: str = "config"):
+    def __init__(self, fields: Mapping[str, Any], name: str = "config", assumed_type: str | None = None):
         self.name = name
         self.whole = dict(fields)
         self.used: dict[str, FieldUse] = {}
@@ -74,6 +75,8 @@ class Config:
         self.fields = dict(next(iter(inner.values()), fields))
         table = config_defaults()
         stated = self.fields.get("model_type") or self.whole.get("model_type")
+        self.assumed_type = None if stated else assumed_type
+        stated = stated or assumed_type
         if not isinstance(stated, str):
             raise ConfigError("no_model_type", name=name)
         # A text_config may repeat the composite's type, and old hub configs of composites are flat.
@@ -115,6 +118,12 @@ class Config:
             raise ConfigError("field_too_large", field=field, name=self.name, most=most)
         return value
 
+    def left_out(self, fields: Iterable[str]) -> dict[str, Any]:
+        """Those of ``fields`` that the config does not have, with what its class gives them; null is nothing."""
+        own = {name: self._aliases.get(name, name) for name in fields}
+        absent = [key for name, key in own.items() if not {name, key} & self.fields.keys()]
+        return {key: self._defaults[key] for key in absent if self._defaults.get(key) is not None}
+
     def optional_count(self, field: str) -> int:
         """Like ``count``, but 0 where the field is absent, null or 0."""
         value = self.get(field)
@@ -141,11 +150,13 @@ def read_config(source: Any) -> Config:
     Raises ``ConfigError`` (unreadable file, no JSON, no object), ``UnknownNameError`` (no such file or name) and
     ``ArgumentError`` (none of these).
     """
+    if isinstance(source, Config):
+        return Config(source.whole, source.name, source.assumed_type)
     return Config(*_read_fields(source))
 
 
-def with_model_type(source: Any, model_type: str) -> dict[str, Any]:
-    """The fields of a config (as for ``read_config``) that does not say its ``model_type``, with this one.
+def with_model_type(source: Any, model_type: str) -> Config:
+    """A config (as for ``read_config``) that does not say its ``model_type``, taken to be of this one.
 
     Raises ``ConfigError`` where it says another, and what ``read_config`` raises.
     """
@@ -153,7 +164,7 @@ def with_model_type(source: Any, model_type: str) -> dict[str, Any]:
     stated = fields.get("model_type")
     if stated not in (None, model_type):
         raise ConfigError("other_model_type", name=name, stated=stated, model_type=model_type)
-    return {**fields, "model_type": model_type, "_name_or_path": name}
+    return Config(fields, name, model_type)
 
 
 def _read_fields(source: Any) -> tuple[Mapping[str, Any], str]:

@@ -21,6 +21,9 @@ from minikv.plan.quantization import kv_cache_quantization
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import format_bytes
 
+_SIZES = """num_key_value_heads head_dim intermediate_size vocab_size tie_word_embeddings
+    max_position_embeddings""".split()  # what a config written by hand may leave out, and bytes depend on
+
 Layout = Literal["hf", "hf-expanded", "vllm"]
 
 
@@ -85,6 +88,10 @@ class CacheSpec:
             assumptions=assumptions,
         )
         max_positions = _max_positions(reader, assumptions)
+        if reader.assumed_type is not None:
+            taken = [f"{name} = {value}" for name, value in reader.left_out(_SIZES).items()]
+            values = {"model_type": reader.assumed_type, "fields": ", ".join(taken) or "-"}
+            assumptions.append(("model_type_given", values))
         return cls(
             layers=tuple(layers),
             name=reader.name,

@@ -124,6 +124,12 @@ def test_five_numbers_without_a_model_type_are_planned_once_it_is_given(tmp_path
         "llama",
         2 * 2 * 2 * 64 * 2,
     )
+    (said,) = [line for line in told["assumptions"] if "model_type" in line]
+    assert "llama" in said
+    assert "intermediate_size = 11008" in said  # the class's, and not this model's: it has to be said
+    assert "vocab_size" not in said
+    on_gpu = json.loads(minikv("plan", str(path), "--model-type", "llama", "--gpu", "H200", "--json").stdout)
+    assert said in on_gpu["assumptions"]
 
 
 def test_a_weight_dtype_is_planned_with(config):
