@@ -135,14 +135,16 @@ def _fold() -> None:
     """Let rich break Chinese, which has no spaces, where it would cut it off."""
     from typer import rich_utils
 
-    made: Any = rich_utils._make_rich_text
+    # typer 0.12 has the second spelling.
+    name = "_make_rich_text" if hasattr(rich_utils, "_make_rich_text") else "_make_rich_rext"
+    made: Any = getattr(rich_utils, name)
 
     def folded(**given: Any) -> Any:
         words = made(**given)
         words.overflow = "fold"
         return words
 
-    rich_utils._make_rich_text = folded
+    setattr(rich_utils, name, folded)
 
 
 def _option_help(command: Any, param: Any, lang: str) -> str:
