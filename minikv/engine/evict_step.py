@@ -12,7 +12,7 @@ from minikv.engine.evicting_blocks import EvictingBlocks
 from minikv.engine.sequence import SequenceId
 from minikv.engine.step import Step
 from minikv.errors import ArgumentError
-from minikv.eviction.paged_checks import check_choices, check_policy, layers_without_window
+from minikv.eviction.paged_checks import check_policy, layers_without_window
 from minikv.eviction.paged_drop import drop_worst_blocks
 from minikv.eviction.paged_evictor import PagedEvictor
 from minikv.eviction.paged_observer import PagedObserver, fields_of
@@ -108,7 +108,6 @@ def reserve(
     """
     if not isinstance(params, EvictionParams):
         raise ArgumentError("eviction_params", kind=type(params).__name__)
-    check_choices(params.scope, params.unit, params.per_block)
     drafts, copies = wanted.prompt_lookup > 0, wanted.reads == "gather"
     for what, given in (("prompt_lookup", drafts), ("tp", ranks > 1), ("reads='gather'", copies)):
         if given:

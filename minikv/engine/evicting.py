@@ -14,7 +14,7 @@ from minikv.blocks import BlockManager
 from minikv.engine.sequence import Sequence, SequenceId
 from minikv.errors import check_count
 from minikv.eviction.budget import Budget
-from minikv.eviction.choices import PerBlock, PolicyName, Scope, Unit
+from minikv.eviction.choices import PerBlock, PolicyName, Scope, Unit, check_choices
 from minikv.eviction.paged_plan import PlannedEviction, held, kinds_without_window, plan_eviction
 from minikv.keywords import own_keywords
 
@@ -48,6 +48,7 @@ class EvictionParams:
     per_block: PerBlock = "max"
 
     def __post_init__(self) -> None:
+        check_choices(self.scope, self.unit, self.per_block)
         if self.prefill_chunk is not None:
             check_count("prefill_chunk", self.prefill_chunk)
         self.tokens  # noqa: B018  (it checks its counts)

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from minikv.errors import check_choice
+
 PolicyName = Literal["random", "streaming", "h2o", "snapkv", "pyramidkv", "tova", "knorm", "keydiff"]
 """The keys of ``POLICIES``."""
 
@@ -22,3 +24,10 @@ Unit = Literal["token", "block"]
 
 PerBlock = Literal["max", "sum"]
 """A block counts as much as its best token, or as all of them."""
+
+
+def check_choices(scope: str, unit: str, per_block: str) -> None:
+    """Raise ``ArgumentError`` for a word that a paged eviction does not take."""
+    check_choice("scope", scope, Scope)
+    check_choice("unit", unit, Unit)
+    check_choice("per_block", per_block, PerBlock)

@@ -20,8 +20,8 @@ from torch import Tensor
 from minikv.blocks import BlockManager
 from minikv.cache import PagedKVCache
 from minikv.eviction.budget import Budget
-from minikv.eviction.choices import PerBlock, PolicyName, Scope, Unit
-from minikv.eviction.paged_checks import check_choices, check_policy, layers_without_window
+from minikv.eviction.choices import PerBlock, PolicyName, Scope, Unit, check_choices
+from minikv.eviction.paged_checks import check_policy, layers_without_window
 from minikv.eviction.paged_drop import drop_worst_blocks
 from minikv.eviction.paged_evictor import PagedEvictor
 from minikv.eviction.paged_observer import PagedObserver

@@ -5,22 +5,11 @@ from typing import Any
 
 from minikv.blocks import BlockManager
 from minikv.cache import PagedKVCache
-from minikv.errors import ArgumentError, check_choice
+from minikv.errors import ArgumentError
 from minikv.eviction.budget import Budget
-from minikv.eviction.choices import PerBlock, Scope, Unit
 from minikv.eviction.echo import refuse_echo
 from minikv.eviction.paged_blocks import least_capacity
 from minikv.eviction.policy import Needs, Policy
-
-
-def check_choices(scope: str, unit: str, per_block: str) -> None:
-    """Raise ``ArgumentError`` for a word that is none of the known ones."""
-    for what, value, known in (
-        ("scope", scope, Scope),
-        ("unit", unit, Unit),
-        ("per_block", per_block, PerBlock),
-    ):
-        check_choice(what, value, known)
 
 
 def layers_without_window(cache: Any, manager: Any) -> dict[int, list[int]]:

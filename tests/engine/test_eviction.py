@@ -206,8 +206,15 @@ def test_a_model_that_reads_copies_is_named(lang):
     assert "reads='gather'" not in caught.value.text(lang)
 
 
-@pytest.mark.parametrize("wrong", [{"budget": -1}, {"n_recent": 0}, {"evict_every": 0}, {"prefill_chunk": 0}])
-def test_counts_are_checked_early(wrong):
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"budget": -1}, {"n_recent": 0}, {"evict_every": 0}, {"prefill_chunk": 0}),
+        *({"scope": "laier"}, {"unit": "page"}, {"per_block": "mean"}),
+    ],
+    ids=str,
+)
+def test_counts_and_words_are_checked_early(wrong):
     with pytest.raises(MiniKVError):
         EvictionParams("h2o", **wrong)
 

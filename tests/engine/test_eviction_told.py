@@ -112,9 +112,6 @@ def test_after_an_error_while_a_record_is_moved_it_says_what_it_always_said(
 @pytest.mark.parametrize(
     ("code", "options"),
     [
-        ("unknown_choice", {"eviction": params_of(scope="token")}),
-        ("unknown_choice", {"eviction": params_of(unit="page")}),
-        ("unknown_choice", {"eviction": params_of(per_block="mean")}),
         ("eviction_engine", {"reads": "gather"}),
     ],
 )
