@@ -38,11 +38,16 @@ SHOW = """
 import plotly.graph_objects as go
 show(go.Figure(go.Bar(y=[1, 2])), text="1, 2", caption="图")
 """
+OLD_TORCH = """
+from minikv import extras
+extras.ENGINE["torch"] = "99"
+start("02", lang="en")
+"""
 
 
 @pytest.fixture(scope="module")
 def outputs(request):
-    sources = [SETUP, LOOP, FAULT, SHOW, 'check("99.9", len)', 'predict("speed", 3.3)']
+    sources = [SETUP, LOOP, FAULT, SHOW, 'check("99.9", len)', 'predict("speed", 3.3)', OLD_TORCH]
     notebook = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(source.strip()) for source in sources]
     )
@@ -88,6 +93,15 @@ def test_an_uncaught_error_is_one_sentence_in_the_learners_language(outputs):
     assert output.traceback[1].startswith("没有练习“99.9”")
     assert len(output.traceback) == 3
     assert 'check("99.9", len)' in output.traceback[2]
+
+
+def test_a_session_with_an_older_torch_is_told_one_sentence(outputs):
+    """In the language of the cell that starts the lesson, not of one that was started before."""
+    [output] = outputs[6]
+    assert output.ename == "MissingPackageError"
+    assert output.traceback[1].startswith("This needs torch 99 or newer, and ")
+    assert 'pip install "minikv[engine]"' in output.traceback[1]
+    assert 'start("02", lang="en")' in output.traceback[2]
 
 
 def test_a_word_leaves_no_echo_of_its_own(outputs):
