@@ -53,12 +53,20 @@ def text(key: str, lang: str = "en", /, **values: object) -> str:
     return Sentence(_FILLING.vformat(_table(file)[name][lang], (), values))
 
 
-def escape_controls(foreign: str, keep: str = "") -> str:
+def escape_controls(foreign: str, keep: str = "", *, as_json: bool = False) -> str:
     """``foreign`` with its control characters as Python writes them (``\\x1b``), those in ``keep`` as they are.
 
-    A terminal obeys such characters: they move its cursor, clear it, or turn the order of a line around.
+    A terminal obeys such characters: they move its cursor, clear it, or turn the order of a line around. ``as_json``
+    writes them as JSON does (``\\u001b``), for a JSON text that shall stay one.
     """
-    return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], foreign)
+
+    def written(found: re.Match[str]) -> str:
+        letter = found[0]
+        if letter in keep:
+            return letter
+        return f"\\u{ord(letter):04x}" if as_json else repr(letter)[1:-1]
+
+    return _CONTROLS.sub(written, foreign)
 
 
 def pick_language(lang: str) -> str:

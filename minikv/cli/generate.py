@@ -15,7 +15,7 @@ from minikv.cli.files import EventFile, ReportFile
 from minikv.cli.options import Json, Lang, size
 from minikv.cli.prompts import all_prompts
 from minikv.errors import ArgumentError
-from minikv.i18n import pick_language, text
+from minikv.i18n import escape_controls, pick_language, text
 
 if TYPE_CHECKING:
     from minikv.engine import LLM, RequestOutput, SamplingParams
@@ -109,7 +109,8 @@ def generate(
         if as_json:
             told = {"model": loaded.name, "outputs": [as_dict(each) for each in done.values()], "run": run}
             told |= {name: report.as_dict() for name, report in reports.items()}
-            print(json.dumps(told, indent=2, ensure_ascii=False), flush=True)
+            as_json_text = json.dumps(told, indent=2, ensure_ascii=False)
+            print(escape_controls(as_json_text, keep="\n", as_json=True), flush=True)
         elif not live:
             print_answers(done)
         if stopped:

@@ -166,6 +166,14 @@ def test_a_profile_has_every_phase_with_its_bytes(terminal, tmp_path):
     assert "warm-up" in done.err
 
 
+def test_json_cannot_steer_a_terminal_and_says_the_same(terminal):
+    prompt = f"{PROMPT} 两行\n\x9b2J\u202e\x1b"
+    done = terminal("generate", prompt, "--max-tokens", "1", "--json")
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", done.out)
+    assert json.loads(done.out)["outputs"][0]["prompt"] == prompt
+    assert "两行" in done.out
+
+
 BAD = [
     ([], "No prompt"),
     ([""], "Prompt 1"),
