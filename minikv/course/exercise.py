@@ -67,10 +67,15 @@ class Misconception:
     ``wrong`` takes what the reference takes. A learner whose function answers like ``wrong`` on every case on
     which ``wrong`` and the reference differ, and is right on all the others, holds this misconception. ``wrong``
     must end, and not change its input.
+
+    Some case must be its own: wrong there, with an answer that no other misconception gives, so that this one case
+    tells which hint is due. ``within`` names the others that are left out of this: those of which it is a special
+    case, and those that pick the same one where there is little to pick from (a unit, a victim, None).
     """
 
     name: str
     wrong: Callable
+    within: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

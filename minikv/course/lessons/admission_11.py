@@ -112,7 +112,7 @@ ADMIT = Exercise(
         Misconception("hits_needed", partial(_admit, hits_needed=True)),
         Misconception("idle_counted_free", partial(_admit, idle_free=True)),
         Misconception("whole_prompt", partial(_admit, whole_prompt=True)),
-        Misconception("chunk_only", partial(_admit, chunk_only=True)),
+        Misconception("chunk_only", partial(_admit, chunk_only=True), within=("same_blocks_twice",)),
         Misconception("room_for_next", partial(_admit, own_growth=1)),
         Misconception("no_next_token", partial(_admit, growth=0)),
         Misconception("same_blocks_twice", partial(_admit, reserve=False)),

@@ -133,13 +133,13 @@ BEST = Exercise(
     drive=run_best,
     misconceptions=(
         Misconception("all_of_them", partial(_best, bound=None)),
-        Misconception("order_given", best_in_the_order_given),
+        Misconception("order_given", best_in_the_order_given, within=("all_of_them",)),
         Misconception("first_that_keeps", partial(_best, first=True)),
         Misconception("paper_alone", best_on_paper),
         Misconception("no_bar", partial(_best, keep=lambda served: True)),
         Misconception("above_the_bar", partial(_best, below=True)),
-        Misconception("bound_by_failures", partial(_best, bound="any")),
+        Misconception("bound_by_failures", partial(_best, bound="any"), within=("paper_alone",)),
         Misconception("best_quality", best_quality),
-        Misconception("fastest_instead", fastest_instead),
+        Misconception("fastest_instead", fastest_instead, within=("no_bar",)),
     ),
 )

@@ -165,7 +165,7 @@ BOOKS = Exercise(
         Misconception("without_tables", without_tables),
         Misconception("without_free_list", without_free_list),
         Misconception("free_once_or_more", free_once_or_more),
-        Misconception("held_or_not", held_or_not),
+        Misconception("held_or_not", held_or_not, within=("without_tables",)),
         Misconception("null_is_a_block", null_is_the_last),
         Misconception("lost_is_fine", lost_is_fine),
         Misconception("the_first", the_first),

@@ -135,7 +135,7 @@ ENTER = Exercise(
         Misconception("shared_each_time", partial(_enter, worst=_shared_each_time)),
         Misconception("one_token_more", partial(_enter, worst=_one_token_more)),
         Misconception("rounded_down", partial(_enter, worst=_rounded_down)),
-        Misconception("together", partial(_enter, worst=_together)),
+        Misconception("together", partial(_enter, worst=_together), within=("passed",)),
         Misconception("passed", partial(_enter, passing=True)),
         Misconception("no_seats", partial(_enter, seated=False)),
         Misconception("last_block_kept", partial(_enter, below=True)),

@@ -121,7 +121,7 @@ CROSSING = Exercise(
     reference=crossing,
     misconceptions=(
         Misconception("rounds_down", lambda *sizes: crossing(*sizes) - 1),
-        Misconception("stops_at_the_tie", _ceiling),
+        Misconception("stops_at_the_tie", _ceiling, within=("rounds_down",)),
         Misconception("kv_heads_attend", _kv_heads_attend),
     ),
 )

@@ -61,7 +61,7 @@ SIZES = Exercise(
         Misconception("multiple_pushed_up", sizes_multiple_pushed_up),
         Misconception("megabytes", sizes_in_megabytes),
         Misconception("ten_is_twenty", sizes_ten_is_twenty),
-        Misconception("segment_of_request", sizes_segment_of_request),
+        Misconception("segment_of_request", sizes_segment_of_request, within=("ten_is_twenty",)),
     ),
 )
 

@@ -73,9 +73,9 @@ HEADS = Exercise(
     misconceptions=(
         Misconception("divided", heads_divided),
         Misconception("at_least_one", heads_at_least_one),
-        Misconception("dealt_round", heads_dealt_round),
-        Misconception("copied_round", heads_copied_round),
-        Misconception("round", heads_round),
+        Misconception("dealt_round", heads_dealt_round, within=("round",)),
+        Misconception("copied_round", heads_copied_round, within=("round",)),
+        Misconception("round", heads_round, within=("dealt_round",)),
         Misconception("all_heads", heads_all),
         Misconception("query_heads", heads_of_queries),
         Misconception("rank_forgotten", heads_of_rank_0),

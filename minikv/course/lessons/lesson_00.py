@@ -99,9 +99,9 @@ LESSON = Lesson(
             cases=draw_sizes,
             reference=bytes_of,
             misconceptions=(
-                Misconception("always_binary", lambda size: _read_as(size, BINARY)),
-                Misconception("always_decimal", lambda size: _read_as(size, DECIMAL)),
-                Misconception("swapped", _swapped),
+                Misconception("always_binary", lambda size: _read_as(size, BINARY), within=("swapped",)),
+                Misconception("always_decimal", lambda size: _read_as(size, DECIMAL), within=("swapped",)),
+                Misconception("swapped", _swapped, within=("always_binary",)),
                 Misconception("whole_numbers", _whole),
             ),
         ),
@@ -113,11 +113,16 @@ LESSON = Lesson(
             reference=blocks_needed,
             misconceptions=(
                 Misconception("rounds_down", lambda num_tokens, block_size: num_tokens // block_size),
-                Misconception("rounds", lambda num_tokens, block_size: round(num_tokens / block_size)),
+                Misconception(
+                    "rounds",
+                    lambda num_tokens, block_size: round(num_tokens / block_size),
+                    within=("rounds_down",),
+                ),
                 Misconception("always_one_more", lambda num_tokens, block_size: num_tokens // block_size + 1),
                 Misconception(
                     "at_least_one",
                     lambda num_tokens, block_size: max(1, blocks_needed(num_tokens, block_size)),
+                    within=("always_one_more",),
                 ),
             ),
         ),

@@ -137,7 +137,7 @@ KV_HEADS_PER_RANK = Exercise(
     drive=_or_refused,
     misconceptions=(
         Misconception("no_replication", lambda kv_heads, tp: kv_heads // tp),
-        Misconception("part_of_a_head", lambda kv_heads, tp: max(1, kv_heads // tp)),
+        Misconception("part_of_a_head", lambda kv_heads, tp: max(1, kv_heads // tp), within=("rounds_up",)),
         Misconception("rounds_up", lambda kv_heads, tp: -(-kv_heads // tp)),
         Misconception("refuses_replication", _refuses_replication),
     ),

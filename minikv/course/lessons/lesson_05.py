@@ -113,13 +113,14 @@ WINDOW = Exercise(
     misconceptions=(
         Misconception("only_a_view", lambda keys, window: keys[-window:]),
         Misconception("clone_first", lambda keys, window: keys.clone()[-window:]),
-        Misconception("always_copies", lambda keys, window: keys[-window:].clone()),
+        Misconception("always_copies", lambda keys, window: keys[-window:].clone(), within=("clone_first",)),
         Misconception(
             "oldest", lambda keys, window: keys if window >= keys.shape[0] else keys[:window].clone()
         ),
         Misconception(
             "copies_when_equal",
             lambda keys, window: keys if window > keys.shape[0] else keys[-window:].clone(),
+            within=("clone_first", "always_copies"),
         ),
     ),
 )

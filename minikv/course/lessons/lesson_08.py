@@ -111,13 +111,15 @@ BLOCK_BYTES = Exercise(
         Misconception(
             "head_dim_from_hidden",
             _only(lambda c, size, tp: _pair_bytes(c, size, _heads_on_a_rank(c, tp), _hidden_dim(c))),
+            within=("hidden_everywhere",),
         ),
-        Misconception("mla_from_hidden", block_mla_by_hidden),
+        Misconception("mla_from_hidden", block_mla_by_hidden, within=("hidden_everywhere",)),
         Misconception(
             "hidden_everywhere",
             lambda config, block_size, tp: _pair_bytes(
                 config, block_size, _heads_on_a_rank(config, tp), _hidden_dim(config)
             ),
+            within=("head_dim_from_hidden",),
         ),
         Misconception("latent_divided", block_latent_divided),
         Misconception("latent_doubled", block_latent_doubled),

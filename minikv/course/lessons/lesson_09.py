@@ -155,7 +155,7 @@ WINDOW = Exercise(
         Misconception("one_too_late", behind_late),
         Misconception("before_the_start", behind_before_the_start),
         Misconception("given_back_twice", behind_null_again),
-        Misconception("from_the_end", behind_from_the_end),
+        Misconception("from_the_end", behind_from_the_end, within=("cuts_into_window",)),
     ),
 )
 

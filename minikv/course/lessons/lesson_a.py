@@ -36,8 +36,10 @@ BLOCK = Exercise(
     misconceptions=(
         Misconception("forgot_itemsize", lambda *args: block_bytes(*args) // args[4]),
         Misconception("one_layer", lambda *args: block_bytes(*args) // args[0]),
-        Misconception("forgot_v", lambda *args: block_bytes(*args) // 2),
-        Misconception("itemsize_is_two", lambda *args: block_bytes(*args) // args[4] * BF16),
+        Misconception("forgot_v", lambda *args: block_bytes(*args) // 2, within=("itemsize_is_two",)),
+        Misconception(
+            "itemsize_is_two", lambda *args: block_bytes(*args) // args[4] * BF16, within=("forgot_v",)
+        ),
     ),
 )
 
@@ -111,7 +113,9 @@ AUDIT = Exercise(
     reference=audit,
     misconceptions=(
         Misconception("reversed", lambda terms, claimed: sum(terms.values()) - claimed),
-        Misconception("unsigned", lambda terms, claimed: abs(claimed - sum(terms.values()))),
+        Misconception(
+            "unsigned", lambda terms, claimed: abs(claimed - sum(terms.values())), within=("reversed",)
+        ),
         Misconception("signs_lost", lambda terms, claimed: claimed - sum(map(abs, terms.values()))),
     ),
 )
@@ -217,6 +221,7 @@ LONGEST = Exercise(
         Misconception(
             "no_positions",
             lambda num_blocks, block_size, sequences, positions: num_blocks // sequences * block_size,
+            within=("larger_limit",),
         ),
         Misconception(
             "part_of_a_block",

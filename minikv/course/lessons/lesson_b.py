@@ -75,7 +75,7 @@ CHUNK = Exercise(
     misconceptions=(
         Misconception("stale_end", chunk_stale_end),
         Misconception("stale", chunk_stale),
-        Misconception("higher_count", chunk_higher_count),
+        Misconception("higher_count", chunk_higher_count, within=("stale",)),
         Misconception("without_query", chunk_without_query),
         Misconception("into_a_shared_block", chunk_into_a_shared_block),
         Misconception("always_a_block_less", chunk_always_a_block_less),

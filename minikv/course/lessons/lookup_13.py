@@ -102,11 +102,11 @@ LOOKUP = Exercise(
         Misconception("itself", propose_from_itself),
         Misconception("oldest", propose_oldest),
         Misconception("shortest_first", propose_shortest_first),
-        Misconception("longest_only", propose_longest_only),
+        Misconception("longest_only", propose_longest_only, within=("itself",)),
         Misconception("below_shortest", propose_below_shortest),
         Misconception("with_tail", propose_with_tail),
         Misconception("all_of_it", propose_all),
         Misconception("no_overlap", propose_apart_from_the_end),
-        Misconception("not_from_the_start", propose_not_from_the_start),
+        Misconception("not_from_the_start", propose_not_from_the_start, within=("itself", "longest_only")),
     ),
 )

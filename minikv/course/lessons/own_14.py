@@ -133,7 +133,7 @@ OWN = Exercise(
     drive=run_policy,
     equal=good_enough,
     misconceptions=(
-        Misconception("typical", score_the_typical),
+        Misconception("typical", score_the_typical, within=("summed",)),
         Misconception("newest", score_the_newest),
         Misconception("oldest", score_the_oldest),
         Misconception("summed", score_the_sum),

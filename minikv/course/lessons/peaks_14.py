@@ -108,7 +108,7 @@ PEAKS = Exercise(
         Misconception("one_late", peaks_one_late),
         Misconception("formula", peaks_from_the_formula),
         Misconception("in_one_piece", peaks_in_one_piece),
-        Misconception("token_by_token", peaks_token_by_token),
+        Misconception("token_by_token", peaks_token_by_token, within=("formula",)),
         Misconception("after_only", peaks_after_only),
         Misconception("last_token_stored", peaks_last_token_stored),
     ),

@@ -123,7 +123,7 @@ PINS = Exercise(
         Misconception("holes_too", pins_holes_too),
         Misconception("without_holes", pins_without_holes),
         Misconception("one_segment", pins_one_segment),
-        Misconception("ties", pins_last_of_equals),
+        Misconception("ties", pins_last_of_equals, within=("one_segment",)),
         Misconception("most_segments", pins_most_segments),
         Misconception("free_already", pins_free_already),
     ),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from itertools import count
 from random import Random
@@ -16,11 +17,11 @@ def choose(cached: list[int], load: list[int], prompt: int, bound: float) -> int
     return _choose(cached, load, prompt, bound)
 
 
-def _choose(cached, load, prompt, bound, *, least=False, slack=1, ties="load", fallback="next"):
+def _choose(cached, load, prompt, bound, *, least=False, slack=1, ties="load", fallback="next", below=False):
     """The rule, and with one of the arguments changed each of the ways in which it is missed."""
     replicas = range(len(load))
     limit = bound * (min(load) if least else sum(load) / len(load)) + slack * prompt
-    fits = [r for r in replicas if load[r] <= limit]
+    fits = [r for r in replicas if (load[r] < limit if below else load[r] <= limit)]
     order = {"load": lambda r: (load[r], r), "number": lambda r: (r,), "last": lambda r: (load[r], -r)}[ties]
     best = {r: (-cached[r], *order(r)) for r in replicas}
     if fallback == "idlest" and min(replicas, key=best.__getitem__) not in fits:
@@ -143,14 +144,23 @@ EACH = 5  # cases for each misconception
 MISCONCEPTIONS = (
     Misconception("load_alone", least_loaded),
     Misconception("prefix_alone", longest_prefix),
-    Misconception("of_the_least", partial(_choose, least=True)),
-    Misconception("no_slack", partial(_choose, slack=0)),
+    Misconception("of_the_least", partial(_choose, least=True), within=("any_prefix",)),
+    Misconception("no_slack", partial(_choose, slack=0), within=("load_alone",)),
     Misconception("first_of_equals", partial(_choose, ties="number")),
     Misconception("last_of_equals", partial(_choose, ties="last")),
-    Misconception("all_or_nothing", partial(_choose, fallback="idlest")),
-    Misconception("soonest", soonest_done),
+    Misconception(
+        "all_or_nothing",
+        partial(_choose, fallback="idlest"),
+        within=("load_alone", "of_the_least", "no_slack", "soonest"),
+    ),
+    Misconception("soonest", soonest_done, within=("load_alone",)),
     Misconception("any_prefix", any_prefix),
+    Misconception("below_the_bound", partial(_choose, below=True), within=("any_prefix",)),
 )
+
+
+def _on_the_bound(own: int, load: list[int], prompt: int, bound: float) -> bool:
+    return (own - prompt) * len(load) == Fraction(bound) * sum(load)
 
 
 def draw_decisions(rng: Random) -> list[dict]:
@@ -159,6 +169,8 @@ def draw_decisions(rng: Random) -> list[dict]:
 
     def note(cached: list[int], load: list[int], prompt: int, bound: float) -> int:
         right = choose(cached, load, prompt, bound)
+        if sum(load) % len(load) and any(_on_the_bound(each, load, prompt, bound) for each in load):
+            return right  # a mean that no float holds: two right formulas may round to either side of it
         for each in MISCONCEPTIONS:
             if each.wrong(cached, load, prompt, bound) != right:
                 moments[each.name].append({"cached": cached, "load": load, "prompt": prompt, "bound": bound})

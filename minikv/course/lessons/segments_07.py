@@ -102,7 +102,7 @@ CHOOSE = Exercise(
         Misconception("any_stream", choose_any_stream),
         Misconception("list_order", choose_list_order),
         Misconception("larger_only", choose_larger_only),
-        Misconception("one_mib_is_large", choose_one_mib_is_large),
+        Misconception("one_mib_is_large", choose_one_mib_is_large, within=("any_pool",)),
     ),
 )
 

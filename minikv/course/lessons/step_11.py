@@ -190,7 +190,7 @@ STEP = Exercise(
         Misconception("abort_leaks", partial(_step, free_gone=False)),
         Misconception("gone_unpublished", partial(_step, publish_gone=False)),
         Misconception("error_leaks", partial(_step, free_failed=False)),
-        Misconception("error_published", partial(_step, publish_failed=True)),
+        Misconception("error_published", partial(_step, publish_failed=True), within=("published_early",)),
         Misconception("error_swallowed", partial(_step, swallow=True)),
     ),
 )

@@ -86,7 +86,7 @@ PREEMPT = Exercise(
     misconceptions=(
         Misconception("there_only", partial(_preempt, there_only=True)),
         Misconception("back_only", partial(_preempt, back_only=True)),
-        Misconception("at_once", partial(_preempt, at_once=True)),
+        Misconception("at_once", partial(_preempt, at_once=True), within=("there_only",)),
         Misconception("rates_added", partial(_preempt, rates_added=True)),
         Misconception("room_not_asked", partial(_preempt, ask_room=False)),
         Misconception("equal_swaps", partial(_preempt, equal_swaps=True)),

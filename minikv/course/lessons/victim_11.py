@@ -160,7 +160,9 @@ VICTIM = Exercise(
         Misconception("free_forgotten", victim_without_free),
         Misconception("enough_or_not", victim_enough_or_not),
         Misconception("gives_up", victim_or_none),
-        Misconception("fewest_if_none", victim_fewest_if_none_is_enough),
+        Misconception(
+            "fewest_if_none", victim_fewest_if_none_is_enough, within=("youngest", "enough_or_not")
+        ),
         Misconception("older_of_equals", victim_older_of_equals),
     ),
 )

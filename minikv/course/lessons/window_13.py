@@ -102,11 +102,11 @@ PEAK = Exercise(
     misconceptions=(
         Misconception("no_window", peak_without_window),
         Misconception("window_only", peak_of_the_window),
-        Misconception("after_the_step", peak_after_the_step),
+        Misconception("after_the_step", peak_after_the_step, within=("window_only",)),
         Misconception("token_by_token", peak_token_by_token),
         Misconception("in_one_piece", peak_in_one_piece),
         Misconception("full_blocks", peak_of_full_blocks),
-        Misconception("at_the_end", peak_of_the_last),
+        Misconception("at_the_end", peak_of_the_last, within=("token_by_token",)),
         Misconception("last_token_stored", peak_with_the_last_token),
         Misconception("last_two_not_stored", peak_without_the_last_two),
     ),
