@@ -99,7 +99,9 @@ def load(
     _check_decoder(config, fields)
     check_attention(folder, config)
     with _readable(folder):
-        check_stored(folder, config, fields, stored_weights(folder))
+        stored = stored_weights(folder)
+    with _readable(folder, "models_config_refused"):
+        check_stored(folder, config, fields, stored)
     chosen, note = (wanted, None) if wanted else _suit(_stated_dtype(config, folder), where)
     model = (
         _read_model(folder, fields, chosen, where)

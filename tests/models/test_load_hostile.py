@@ -45,6 +45,14 @@ def test_a_field_of_another_part_is_bounded_too(folder):
     assert (error.code, error.values["field"]) == ("field_too_large", "depth")
 
 
+@pytest.mark.parametrize("fields", [{"hidden_act": "org/name"}, {"rope_parameters": {"rope_type": "odd"}}])
+def test_a_field_that_no_model_can_be_built_with_is_the_configs_fault(folder, fields):
+    edit(folder, **fields)
+    error = refused(folder)
+    assert error.code == "models_config_refused"
+    assert "again" not in str(error)
+
+
 @pytest.mark.parametrize("label", [torch.int32, torch.uint8, torch.int64])
 def test_weights_that_are_called_integers_are_refused_by_name(folder, label):
     weights = load_file(folder / "model.safetensors")

@@ -51,7 +51,7 @@ def test_what_is_no_folder(folder, tmp_path):
 
 def test_a_config_that_is_absent_or_none(folder):
     edit(folder, model_type=None)
-    assert refused(folder).code == "missing_field"
+    assert refused(folder).code == "no_model_type"
     edit(folder, model_type=[], text_config={"model_type": "llama"})
     assert refused(folder).code == "models_unknown_type"
     (folder / "config.json").write_text("[]")
