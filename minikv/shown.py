@@ -13,6 +13,8 @@ from typing import Protocol
 
 from rich.cells import cell_len
 
+from minikv.i18n import escape_controls
+
 LONGEST_LINE = 120  # characters of a ``repr``
 SHORTEST_NAME = 12  # characters of a model's name in it, however many figures follow
 
@@ -23,10 +25,7 @@ _CAPTION = (
 )
 _CELL = "padding:2px 16px 2px 0;vertical-align:top;white-space:{space};text-align:{side}"
 _LINE = "white-space:pre-wrap;overflow-wrap:anywhere;max-width:60em"
-_BAR = (
-    "display:block;width:{percent:.1f}%;min-width:1px;height:10px;"
-    "background:currentColor;opacity:0.55"
-)
+_BAR = "display:block;width:{percent:.1f}%;min-width:1px;height:10px;background:currentColor;opacity:0.55"
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,9 +47,8 @@ class Shown:
 
     def text(self) -> str:
         """Lines for a terminal: the title, the table with its columns in line, the sentences."""
-        table = (
-            [columns([self.head, *self.rows] if self.head else self.rows, self.right)] if self.rows else []
-        )
+        rows = [[escape_controls(cell) for cell in row] for row in self.rows]
+        table = [columns([self.head, *rows] if self.head else rows, self.right)] if rows else []
         return "\n".join([self.title, *table, *self.lines, *self.notes])
 
     def __repr__(self) -> str:
@@ -79,7 +77,9 @@ class Shown:
         if self.shares:
             percent = 100 * min(1.0, max(0.0, self.shares[number]))
             bar = f'<span style="{_BAR.format(percent=percent)}"></span>' if percent else ""
-            cells.append(f'<td aria-hidden="true" style="width:200px;padding:0;vertical-align:middle">{bar}</td>')
+            cells.append(
+                f'<td aria-hidden="true" style="width:200px;padding:0;vertical-align:middle">{bar}</td>'
+            )
         return f"<tr>{''.join(cells)}</tr>"
 
     def _cell(self, tag: str, attributes: str, column: int, value: str) -> str:
@@ -87,7 +87,7 @@ class Shown:
         # A figure stays whole; a header above it may break.
         space = "nowrap" if figure and tag == "td" else "pre-wrap"
         style = _CELL.format(side="right" if figure else "left", space=space)
-        return f'<{tag} {attributes} style="{style}">{escape(value)}</{tag}>'
+        return f'<{tag} {attributes} style="{style}">{escape(escape_controls(value))}</{tag}>'
 
 
 class Reports(Protocol):
@@ -115,9 +115,9 @@ def one_line(kind: str, name: str, *facts: str) -> str:
     >>> one_line("CacheSpec", "Llama-3.1-8B", "32 layers", "128.00 KiB a token")
     '<CacheSpec Llama-3.1-8B: 32 layers, 128.00 KiB a token>'
     """
-    told = ", ".join(facts)
+    name, told = escape_controls(name), escape_controls(", ".join(facts))
     frame = len(f"<{kind} : {told}>")
-    name = _cut(_printable(name), max(SHORTEST_NAME, LONGEST_LINE - frame))
+    name = _cut(name, max(SHORTEST_NAME, LONGEST_LINE - frame))
     head = f"{kind} {name}" if name else kind
     line = f"{head}: {told}" if told else head
     return f"<{_cut(line, LONGEST_LINE - 2)}>"
@@ -144,10 +144,3 @@ def _cut(words: str, most: int) -> str:
         return words
     tail = (most - 1) // 2
     return f"{words[: most - 1 - tail]}…{words[-tail:]}"
-
-
-def _printable(words: str) -> str:
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
-        for letter in words
-    )

@@ -3,20 +3,25 @@
 Every class of the package that has a ``shown`` is made here once, under a model name that is out for trouble.
 """
 
+import ast
 import re
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 import torch
 
+import minikv
 from minikv import LLM
 from minikv.blocks import BlockManager, BlockPool, PoolKind
 from minikv.cache import HostPool, LinearKVCache, LinearPages, PagedKVCache, allocate_kv_cache
+from minikv.course.capstone import Plan, serve
+from minikv.course.capstone.bound import Floor
 from minikv.engine import EventLog, Scheduler, summary
 from minikv.engine.profile import Phase, Profile
-from minikv.engine.simulate import Fleet, Trace, TraceRequest, simulate
+from minikv.engine.simulate import Calibration, Fleet, Target, Trace, TraceRequest, fewest, simulate
 from minikv.errors import ArgumentError
 from minikv.eviction import Budget, EvictionReport, PagedEviction, install_kv_eviction, trace_eviction
 from minikv.eviction.report import Finding
@@ -30,11 +35,13 @@ from minikv.memory import (
     retention_report,
 )
 from minikv.models import load
+from minikv.models.fidelity import LogitError
 from minikv.plan import CacheSpec, LayerSpec, plan_memory
 from minikv.plan.measured import MeasuredTerms
 from minikv.plan.vllm_log import check_log
 from minikv.shown import LONGEST_LINE, Shown, one_line
 from minikv.units import GIB
+from tests.course.capstone_world import small_task
 
 HOSTILE = '<script>alert("1")</script>&<b>\n' + "x" * 200
 VOID = {"br", "hr", "img", "meta", "link", "input"}
@@ -165,11 +172,26 @@ def an_outcome():
 
 def a_timeline():
     with MemoryTimeline("cpu", hz=0.01) as timeline:
-        timeline.mark("<load>")
+        timeline.mark("<load>\x1b[2J")
     return timeline
 
 
+def a_fewest():
+    trace = Trace(HOSTILE, tuple(TraceRequest(0.01 * n, 2000, 200) for n in range(60)))
+    make = partial(Fleet.plan, "Llama-3.1-8B", "H200")
+    return fewest(trace, make, Target(p99_ttft=0.5))
+
+
+def a_calibration():
+    return Calibration(an_outcome().fleet.step_time, 12, 0.125, 0.5, 0.75, 5)
+
+
 MAKERS = {
+    "Fewest": a_fewest,
+    "Calibration": a_calibration,
+    "LogitError": lambda: LogitError(120, 0.5, 0.125, 2.25, 0.0625, 0.99),
+    "Run": lambda: serve(small_task(4), Plan()),
+    "Floor": lambda: Floor(0.5, 12, 3456, 3999, 77, 41, 0.125, 2.5, 0.75),
     "MemoryStats": lambda: MemoryStats.read("cpu"),
     "MemoryStats of a GPU": lambda: MemoryStats("cuda:0", 80 * GIB, GIB, 3, 5, 7, 0, nvml="<b>gone"),
     "MemoryTimeline": a_timeline,
@@ -226,6 +248,7 @@ def a_trace_of_eviction():
 
 # What is no report, and would be an address or many screens otherwise.
 LINES = {
+    "Task": lambda: small_task(4),
     "Loaded": lambda: replace(load("tiny-gqa"), name=HOSTILE),
     "Trace": lambda: Trace(HOSTILE, (TraceRequest(0.5, 700, 9),) * 1000),
     "Fleet": lambda: Fleet.plan("Llama-3.1-8B", "H200", replicas=2),
@@ -276,8 +299,42 @@ class Page(HTMLParser):
 
 
 def figures(text):
-    """Every number in it, in any order: a sentence may name them in another one."""
-    return sorted(number.strip(".,").replace(",", "") for number in re.findall(r"[0-9][0-9.,]*", text))
+    """Every number in it (bf16 and p99 are words), in any order: a sentence may name them in another one."""
+    return sorted(
+        number.strip(".,").replace(",", "") for number in re.findall(r"(?<![A-Za-z0-9])[0-9][0-9.,]*", text)
+    )
+
+
+# What a report is made of, said in a phrase of the report; an error; and the lessons' own sentences.
+PHRASES = {"MiniKVError", "Hint", "Finding", "Holder", "CacheFound", "Eager"}
+
+
+def classes_of_the_package():
+    """(file, class) of every class outside of the widgets and the lessons."""
+    room = Path(minikv.__file__).parent
+    for path in sorted(room.rglob("*.py")):
+        if not {"widgets", "lessons"} & set(path.parts):
+            tree = ast.parse(path.read_text("utf-8"))
+            yield from ((path, node) for node in tree.body if isinstance(node, ast.ClassDef))
+
+
+def test_every_report_of_the_package_is_looked_at_here():
+    told = {
+        node.name
+        for _, node in classes_of_the_package()
+        if any("html_of" in ast.unparse(line) for line in node.body if isinstance(line, ast.Assign))
+    }
+    made = {name.split(" ")[0].rstrip(",") for name in MAKERS}
+    bases = {"Pages": "PagedKVCache", "SequenceBook": "BlockManager"}
+    assert {bases.get(name, name) for name in told} <= made
+
+
+def test_what_has_a_text_in_both_languages_has_html_too():
+    for path, node in classes_of_the_package():
+        if "course" in path.parts or node.name in PHRASES:
+            continue
+        written = [line for line in node.body if isinstance(line, ast.FunctionDef) and line.name == "text"]
+        assert not any("lang" in ast.unparse(line.args) for line in written), f"{path}: {node.name}"
 
 
 def test_its_repr_is_one_short_line_without_an_address(shown_object):
@@ -316,6 +373,7 @@ def test_a_name_is_text_not_a_tag(shown_object):
 
 def test_both_languages_say_the_same_figures(shown_object):
     english, chinese = shown_object.text("en"), shown_object.text("zh")
+    assert "\x1b" not in english + chinese
     assert figures(english) == figures(chinese)
     assert re.search("[\u4e00-\u9fff]", chinese)
     assert not re.search("[\u4e00-\u9fff]", english)

@@ -9,12 +9,11 @@ from rich.table import Table
 
 from minikv.cli.simulate_run import ASSUMED, Setup, spelled
 from minikv.cli.terminal import make_console
-from minikv.engine.simulate import Answers, Fewest, Fleet, Row, Target, Trace, bottleneck
-from minikv.engine.simulate.figures import limit_lines, long, short
+from minikv.engine.simulate import Answers, Fewest, Fleet, Row, Target, Trace
+from minikv.engine.simulate.figures import limit_lines, long, run_table, short, spell_target
 from minikv.engine.simulate.floor import ttft_floor
 from minikv.i18n import text
 from minikv.plan import CacheSpec
-from minikv.units import format_bytes
 
 
 def show_trace(trace: Trace, shared: float | None, lang: str) -> None:
@@ -85,20 +84,13 @@ def show_fewest(trace: Trace, setup: Setup, found: Fewest, lang: str) -> None:
     """The answer, what was tried, why one less does not do, and what it rests on."""
     fleet, console = setup.make(replicas=found.replicas), make_console()
     console.print(_title(trace, setup, fleet, lang), style="bold", soft_wrap=True)
-    target = _spell_target(found.target, lang)
-    values = {"gpus": found.gpus, "replicas": found.replicas, "tp": fleet.tp, "target": target}
-    console.print(_say("fewest_answer", lang, **values), soft_wrap=True)
+    shown = found.shown(lang)
+    for line in (shown.title, *shown.lines):
+        console.print(line, soft_wrap=True)
+    console.print()
+    _print_rows(console, shown.head, shown.rows)
+    console.print()
     before = found.one_less
-    if before is not None:
-        ttft, tpot = short(before.ttft.p99), short(before.tpot.p99 if before.tpot else None)
-        console.print(_say("fewest_one_less", lang, gpus=before.gpus, ttft=ttft, tpot=tpot), soft_wrap=True)
-    if not found.steady:
-        console.print(_say("fewest_unsteady", lang), soft_wrap=True)
-    console.print()
-    _print_rows(
-        console, [Row({"replicas": number}, answers) for number, answers in found.tried.items()], lang
-    )
-    console.print()
     why = found.answers if before is None else before
     console.print(_say("fewest_why", lang, gpus=why.gpus), soft_wrap=True)
     floor = float(np.percentile(ttft_floor(trace, fleet), 99))
@@ -121,8 +113,10 @@ def show_sweep(
         spelled({name: value for name, value in told.items() if name not in ASSUMED}), soft_wrap=True
     )
     if target is not None:
-        console.print(_say("fewest_each", lang, target=_spell_target(target, lang)), soft_wrap=True)
-    _print_rows(console, [row for row in rows if row.answers is not None], lang)
+        console.print(_say("fewest_each", lang, target=spell_target(target, lang)), soft_wrap=True)
+    runs = [(row.settings, row.answers) for row in rows if row.answers is not None]
+    if runs:
+        _print_rows(console, *run_table(runs, lang), settings=len(runs[0][0]))
     for row in rows:
         if row.refused is not None:
             reason = row.refused.text(lang)
@@ -135,22 +129,16 @@ def show_sweep(
         _print_assumptions(console, setup, fleet, lang, swept=tuple(setup.values))
 
 
-def _print_rows(console: Console, rows: Sequence[Row], lang: str) -> None:
-    if not rows:
-        return
-    settings = list(rows[0].settings)
+def _print_rows(
+    console: Console, head: Sequence[str], rows: Sequence[Sequence[str]], settings: int = 1
+) -> None:
+    """A line a run; the first columns are its ``settings``."""
     table = Table(box=None, padding=(0, 1), show_edge=False)
-    for name in settings:
-        table.add_column(name, justify="right", no_wrap=True, style="bold")
-    without = set(settings)
-    if not any(row.answers is not None and len(row.answers.tiers) > 1 for row in rows):
-        without.add("host_hit_rate")
-    columns = [name for name in _cells(rows[0].answers, lang) if name not in without]
-    for name in columns:
-        table.add_column(_say(f"column_{name}", lang), justify="right", no_wrap=True)
+    for number, name in enumerate(head):
+        style = "bold" if number < settings else None
+        table.add_column(name, justify="right", no_wrap=True, style=style)
     for row in rows:
-        cells = _cells(row.answers, lang)
-        table.add_row(*(str(value) for value in row.settings.values()), *(cells[name] for name in columns))
+        table.add_row(*row)
     _print_whole(console, table)
 
 
@@ -160,25 +148,6 @@ def _print_whole(console: Console, table: Table) -> None:
         console.width, console.measure(table, options=console.options.update(width=10_000)).maximum
     )
     console.print(table)
-
-
-def _cells(found: Answers | None, lang: str) -> dict[str, str]:
-    """A run as one line of a table."""
-    assert found is not None
-    return {
-        "gpus": f"{found.gpus:,}",
-        "kv": format_bytes(found.tiers[0].total_bytes),
-        "ttft50": short(found.ttft.p50),
-        "ttft99": short(found.ttft.p99),
-        "tpot99": short(found.tpot.p99 if found.tpot else None),
-        "tokens": f"{found.tokens_per_second:,.0f}",
-        "hit_rate": f"{found.hit_rate:.1%}",
-        "host_hit_rate": f"{found.host_hit_rate:.1%}",
-        "waste": f"{found.waste:.1%}",
-        "preemptions": f"{found.preemptions:,}",
-        "busy": f"{found.utilisation:.0%}",
-        "limit": _say(f"limit_{bottleneck(found)}", lang),
-    }
 
 
 def assumption_lines(setup: Setup, fleet: Fleet, lang: str, swept: Sequence[str] = ()) -> list[str]:
@@ -228,12 +197,6 @@ def _title(trace: Trace, setup: Setup, fleet: Fleet, lang: str) -> str:
         kv_dtype=spec.kv_dtype,
         block_size=fleet.block_size,
     )
-
-
-def _spell_target(target: Target, lang: str) -> str:
-    limits = {"target_ttft": target.p99_ttft, "target_tpot": target.p99_tpot}
-    said = [_say(name, lang, seconds=seconds) for name, seconds in limits.items() if seconds is not None]
-    return ("，" if lang == "zh" else ", ").join(said)
 
 
 def _say(key: str, lang: str, **values: Any) -> str:

@@ -29,10 +29,12 @@ from torch import Tensor
 from minikv.cache.allocator import kv_dtype_of
 from minikv.cache.paged import PagedKVCache
 from minikv.errors import ArgumentError, check_count
+from minikv.i18n import pick_language, text
 from minikv.models.adapter import Reads, bind_model
 from minikv.models.batch import Batch
 from minikv.plan.dtypes import AnyKVDtype
 from minikv.plan.spec import CacheSpec
+from minikv.shown import Shown, html_of, one_line, text_of
 
 _AT_ONCE = 64  # rows of logits that are compared at a time, in float64
 
@@ -53,6 +55,23 @@ class LogitError:
     spread: float
     kl: float
     same_top: float
+
+    def shown(self, lang: str = "en") -> Shown:
+        """A row a figure: its name, its value, and what it means."""
+        lang = pick_language(lang)
+        figures = {name: f"{getattr(self, name):.4g}" for name in ("max_abs", "mean_abs", "spread", "kl")}
+        figures["same_top"] = f"{self.same_top:.1%}"
+        rows = [(name, value, _say(name, lang)) for name, value in figures.items()]
+        return Shown(_say("title", lang, positions=self.positions), rows=rows, right=(1,))
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        told = f"mean |error| {self.mean_abs:.4g}", f"max {self.max_abs:.4g}", f"KL {self.kl:.4g} nats"
+        return one_line(
+            "LogitError", "", f"{self.positions:,} positions", *told, f"same top {self.same_top:.1%}"
+        )
 
 
 @torch.no_grad()
@@ -148,3 +167,7 @@ def _token_ids(model: Any, tokens: Sequence[Any] | np.ndarray) -> Tensor:
         if not 0 <= token <= last:
             raise ArgumentError("llm_token", token=token, last=last)
     return torch.from_numpy(ids.astype(np.int64))
+
+
+def _say(key: str, lang: str, **values: Any) -> str:
+    return text(f"models.error_{key}", lang, **values)

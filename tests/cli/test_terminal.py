@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from minikv.plan import plan_memory
 from tests.cli.test_commands import LLAMA, LOG, minikv
 
 PLAN = ("plan", "DeepSeek-V3", "--gpu", "H200", "--tp", "8", "--context", "32768")
@@ -25,6 +26,14 @@ def test_no_width_cuts_a_number(columns, lang):
         assert BLOCK in shown
     if int(columns) <= 46:
         assert BLOCK not in shown
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_plan_prints_what_the_budget_s_text_says(lang):
+    """And bars beside it: a notebook, a script and a terminal say the same."""
+    said = minikv(*PLAN, "--lang", lang, COLUMNS="200").stdout.replace(BLOCK, "")
+    budget = plan_memory("DeepSeek-V3", gpu="H200", tp=8, context=32768)
+    assert said.split() == budget.text(lang).split()
 
 
 @pytest.mark.parametrize(

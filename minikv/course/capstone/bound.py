@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from minikv.course.capstone.plan import MOST_DRAFTS
 from minikv.plan.dtypes import KV_DTYPES
 from minikv.plan.step_work import AttentionCost
+from minikv.shown import Shown, html_of, one_line, text_of
 
 if TYPE_CHECKING:
     from minikv.course.capstone.task import Request, Task
@@ -52,11 +53,19 @@ class Floor:
     def seconds(self) -> float:
         return self.since + max(self.compute, self.bandwidth) + self.overhead
 
-    def text(self, lang: str = "en") -> str:
+    def shown(self, lang: str = "en") -> Shown:
         """The bound in words, with its terms."""
         from minikv.course.capstone.words import explain_floor  # the sentences are needed only here
 
-        return explain_floor(self, lang)
+        title, *lines = explain_floor(self, lang).splitlines()
+        return Shown(title, lines=lines)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        least = f"at least {self.seconds:.3f} s from second {self.since:.3f}"
+        return one_line("Floor", "", least, f"{self.requests:,} requests", f"{self.steps:,} steps")
 
 
 def floor(task: "Task") -> Floor:

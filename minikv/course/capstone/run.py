@@ -7,6 +7,8 @@ from minikv.course.capstone.clock import TimedStep
 from minikv.course.capstone.plan import Plan
 from minikv.engine.metrics import Metrics
 from minikv.engine.outputs import RequestOutput
+from minikv.shown import Shown, html_of, one_line, text_of
+from minikv.units import format_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +105,19 @@ class Run:
             where["moved"] += step.moved
         return where | {"idle": max(0.0, self.seconds - sum(where.values()))}
 
-    def text(self, lang: str = "en") -> str:
+    def shown(self, lang: str = "en") -> Shown:
         """The score, and what it is made of."""
         from minikv.course.capstone.words import explain_run  # the sentences are needed only here
 
-        return explain_run(self, lang)
+        title, *lines = explain_run(self, lang).splitlines()
+        return Shown(title, lines=lines)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        answers = f"{self.right:,} of {self.asked:,} tokens right"
+        held = f"{format_bytes(self.held_bytes)} of {format_bytes(self.kv_bytes)}"
+        return one_line(
+            "Run", self.task_id, f"score {self.score:.1f}", f"{self.seconds:.3f} s", answers, held
+        )

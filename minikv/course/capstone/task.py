@@ -13,6 +13,8 @@ from minikv.engine.simulate.step_time import StepTime
 from minikv.errors import ArgumentError, check_count
 from minikv.plan import CacheSpec
 from minikv.plan.roofline import Roof
+from minikv.shown import one_line
+from minikv.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,12 @@ class Task:
         for place, request in enumerate(self.requests):
             _check_request(place, request, before)
             before = request.arrival_s
+
+    def __repr__(self) -> str:
+        load = f"{len(self.requests):,} requests", f"{format_bytes(self.kv_bytes)} of KV"
+        return one_line(
+            "Task", self.title, *load, f"{self.asked:,} answer tokens asked, {self.quality:.0%} wanted"
+        )
 
     @property
     def title(self) -> str:

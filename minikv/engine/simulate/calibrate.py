@@ -20,7 +20,9 @@ import numpy as np
 from minikv.engine.events import AnyEvent, StepEvent
 from minikv.engine.simulate.step_time import StepTime
 from minikv.errors import ArgumentError
+from minikv.i18n import pick_language, text
 from minikv.plan.step_work import StepCost, StepWork
+from minikv.shown import Shown, html_of, one_line, text_of
 
 ROUNDS = 50  # of comparing the terms anew; a handful is the rule
 
@@ -48,6 +50,21 @@ class Calibration:
     worst: float
     before: float
     bound: int
+
+    def shown(self, lang: str = "en") -> Shown:
+        """How far the fitted clock is off, and what it assumes."""
+        lang = pick_language(lang)
+        errors = {"error": self.error, "worst": self.worst, "before": self.before}
+        title = text("fleet.calibration", lang, count=self.count, **errors)
+        bound = text("fleet.calibration_bound", lang, compute=self.bound, bandwidth=self.count - self.bound)
+        return Shown(title, lines=(bound, *self.step_time.assumptions.explain(lang)))
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        errors = f"median error {self.error:.1%}", f"worst {self.worst:.1%}", f"before {self.before:.1%}"
+        return one_line("Calibration", "", f"{self.count:,} steps", *errors)
 
 
 def measured_steps(events: Sequence[AnyEvent], cost: StepCost) -> list[MeasuredStep]:

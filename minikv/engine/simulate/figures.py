@@ -1,6 +1,6 @@
 """The figures of a simulation as a table: each with its name and what it means, then what the fleet waits for."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minikv.engine.metrics import Percentiles
@@ -11,6 +11,7 @@ from minikv.units import format_bytes
 
 if TYPE_CHECKING:
     from minikv.engine.simulate.outcome import Answers
+    from minikv.engine.simulate.sweep import Fewest, Target
 
 IDLE = 0.5  # of the time: above it, the fleet is not what a request waits for
 
@@ -60,6 +61,66 @@ def limit_lines(answers: "Answers", lang: str) -> list[str]:
     idle = 1 - answers.utilisation
     lines = [_say("limits_idle", lang, idle=idle)] if idle > IDLE else []
     return [*lines, first, _say("limits_all", lang, **shares, blocked=answers.blocked)]
+
+
+def shown_fewest(found: "Fewest", lang: str) -> Shown:
+    """The smallest fleet, why one replica less does not do, and a row for each that was tried."""
+    lang, before = pick_language(lang), found.one_less
+    tp = found.gpus // found.replicas
+    values = {
+        "gpus": found.gpus,
+        "replicas": found.replicas,
+        "tp": tp,
+        "target": spell_target(found.target, lang),
+    }
+    lines = []
+    if before is not None:
+        ttft, tpot = short(before.ttft.p99), short(before.tpot.p99 if before.tpot else None)
+        lines.append(_say("fewest_one_less", lang, gpus=before.gpus, ttft=ttft, tpot=tpot))
+    if not found.steady:
+        lines.append(_say("fewest_unsteady", lang))
+    head, rows = run_table([({"replicas": number}, run) for number, run in found.tried.items()], lang)
+    return Shown(_say("fewest_answer", lang, **values), head, rows, range(len(head)), lines)
+
+
+def run_table(
+    runs: Sequence[tuple[Mapping[str, Any], "Answers"]], lang: str
+) -> tuple[list[str], list[list[str]]]:
+    """(names of the columns, a row a run): its settings, which all runs have alike, then its figures."""
+    settings = list(runs[0][0])
+    without = set(settings)
+    if not any(len(answers.tiers) > 1 for _, answers in runs):
+        without.add("host_hit_rate")
+    columns = [name for name in _cells(runs[0][1], lang) if name not in without]
+    rows = []
+    for values, answers in runs:
+        cells = _cells(answers, lang)
+        rows.append([*map(str, values.values()), *(cells[name] for name in columns)])
+    return [*settings, *(_say(f"column_{name}", lang) for name in columns)], rows
+
+
+def _cells(found: "Answers", lang: str) -> dict[str, str]:
+    """A run as one line of a table."""
+    return {
+        "gpus": f"{found.gpus:,}",
+        "kv": format_bytes(found.tiers[0].total_bytes),
+        "ttft50": short(found.ttft.p50),
+        "ttft99": short(found.ttft.p99),
+        "tpot99": short(found.tpot.p99 if found.tpot else None),
+        "tokens": f"{found.tokens_per_second:,.0f}",
+        "hit_rate": f"{found.hit_rate:.1%}",
+        "host_hit_rate": f"{found.host_hit_rate:.1%}",
+        "waste": f"{found.waste:.1%}",
+        "preemptions": f"{found.preemptions:,}",
+        "busy": f"{found.utilisation:.0%}",
+        "limit": _say(f"limit_{bottleneck(found)}", lang),
+    }
+
+
+def spell_target(target: "Target", lang: str) -> str:
+    limits = {"target_ttft": target.p99_ttft, "target_tpot": target.p99_tpot}
+    said = [_say(name, lang, seconds=seconds) for name, seconds in limits.items() if seconds is not None]
+    return ("，" if lang == "zh" else ", ").join(said)
 
 
 def three(found: Percentiles | None) -> str:

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from minikv.engine.simulate.figures import shown_fewest
 from minikv.engine.simulate.fleet import Fleet, simulate
 from minikv.engine.simulate.floor import tpot_floor, ttft_floor
 from minikv.engine.simulate.outcome import Answers, Progress
 from minikv.engine.simulate.trace import Trace
 from minikv.errors import ArgumentError, MiniKVError, check_count
+from minikv.shown import Shown, html_of, one_line, text_of
 
 MakeFleet = Callable[..., Fleet]
 Watch = Callable[[Mapping[str, Any]], object]
@@ -111,6 +113,16 @@ class Fewest:
     replicas: int
     tried: dict[int, Answers]
     steady: bool
+
+    def shown(self, lang: str = "en") -> Shown:
+        """The smallest fleet, why one replica less does not do, and a row for each that was tried."""
+        return shown_fewest(self, lang)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        return one_line("Fewest", "", f"{self.replicas:,} replicas", *self.answers.facts())
 
     @property
     def answers(self) -> Answers:
