@@ -19,15 +19,22 @@ Reason = tuple[str, dict[str, Any]]  # a key of messages/vllm.toml, and its valu
 Interval = tuple[int, int]  # first and last, both meant
 EVERY_COUNT: Interval = (0, 2**62)
 
+# Ranks of one engine differ by what else holds their memory; a pool under this share of the printed GiB is
+# too small for that to be the likely reason.
+LEAST_RANK_SHARE = 0.75
 
-def fitting_blocks(pool: VllmPool, setup: Setup, facts: LogFacts, without: str = "") -> Interval | None:
+
+def fitting_blocks(
+    pool: VllmPool, setup: Setup, facts: LogFacts, without: str = "", poorer: bool = False
+) -> Interval | None:
     """The block counts, first and last, that agree with everything printed; None where none does.
 
-    ``without``: a figure that is left out: "gib", "tokens", "blocks" or "concurrency".
+    ``without``: a figure that is left out: "gib", "tokens", "blocks" or "concurrency". ``poorer``: a rank that the log
+    does not show may have less than the printed GiB.
     """
     if facts.refusal:
         return None if _refusal_misses(pool, setup, facts, facts.refusal) else EVERY_COUNT
-    allowed = _allowed_blocks(pool, setup, facts)
+    allowed = _allowed_blocks(pool, setup, facts, poorer)
     for ends in product(*(ways for figure, ways in allowed.items() if figure != without)):
         first = max((low for low, _ in ends), default=EVERY_COUNT[0])
         last = min((high for _, high in ends), default=EVERY_COUNT[1])
@@ -36,33 +43,43 @@ def fitting_blocks(pool: VllmPool, setup: Setup, facts: LogFacts, without: str =
     return None
 
 
-def contradiction(facts: LogFacts, ways: list[tuple[Setup, VllmPool]]) -> tuple[Reason, ...]:
-    """The figures that miss, each with what the others make of it. ``ways``: the readings of a log that fits none."""
-    setup, pool = ways[0]
+def contradiction(
+    facts: LogFacts, ways: list[tuple[Setup, VllmPool]]
+) -> tuple[Setup, VllmPool, tuple[Reason, ...]]:
+    """The figures that miss, each with what the others make of it, and the way in which the log was read for that.
+
+    ``ways``: the readings of a log that fits none, the likeliest first.
+    """
     if facts.refusal:
-        reason = _refusal_misses(pool, setup, facts, facts.refusal)
-        return () if reason is None else (reason,)
-    missing: list[str] = []
+        missed = [(*way, _refusal_misses(way[1], way[0], facts, facts.refusal)) for way in ways]
+        # Where some way gives the needed GiB to the digit, it is another figure that misses.
+        setup, pool, reason = min(missed, key=lambda way: way[2] is None or way[2][0] == "needed_differs")
+        return setup, pool, () if reason is None else (reason,)
     for setup, pool in ways:
-        missing = [
-            name for name in _allowed_blocks(pool, setup, facts) if fitting_blocks(pool, setup, facts, name)
-        ]
+        allowed = _allowed_blocks(pool, setup, facts, poorer=True)
+        missing = [name for name in allowed if fitting_blocks(pool, setup, facts, name, poorer=True)]
         if missing:
             break
-    allowed = _allowed_blocks(pool, setup, facts)
+    else:
+        setup, pool = ways[0]
+        allowed = _allowed_blocks(pool, setup, facts)
     if any(set(names) in ({"gib", "tokens"}, {"gib", "blocks"}) for names in (allowed, missing)):
-        return (_differs(pool, setup, facts),)
+        return setup, pool, (_differs(pool, setup, facts),)
     if len(missing) == 1:
-        return (_misses(missing[0], pool, setup, facts),)
+        return setup, pool, (_misses(missing[0], pool, setup, facts),)
     lines = [_figure(name, allowed[name], setup, facts) for name in missing or allowed]
-    return (("numbers_differ", {}), *lines)
+    return setup, pool, (("numbers_differ", {}), *lines)
 
 
-def _allowed_blocks(pool: VllmPool, setup: Setup, facts: LogFacts) -> dict[str, list[Interval]]:
+def _allowed_blocks(
+    pool: VllmPool, setup: Setup, facts: LogFacts, poorer: bool = False
+) -> dict[str, list[Interval]]:
     """The block counts that each printed figure allows, one interval for each way in which vLLM has printed it."""
     allowed: dict[str, list[Interval]] = {}
     if facts.available_bytes:
         low, high = facts.available_bytes
+        if poorer and len(facts.available_gib) < setup.tp * setup.pp:
+            low = math.ceil(LEAST_RANK_SHARE * low)
         allowed["gib"] = [(pool.num_blocks(low), pool.num_blocks(high))]
     if facts.tokens:
         allowed["tokens"] = [pool.blocks_that_print(min(facts.tokens), **setup.printing)]
@@ -82,7 +99,7 @@ def _allowed_blocks(pool: VllmPool, setup: Setup, facts: LogFacts) -> dict[str, 
 
 def _misses(figure: str, pool: VllmPool, setup: Setup, facts: LogFacts) -> Reason:
     """The one figure that the others contradict, beside what they make of it."""
-    first, last = fitting_blocks(pool, setup, facts, figure) or EVERY_COUNT
+    first, last = fitting_blocks(pool, setup, facts, figure, poorer=True) or EVERY_COUNT
     if figure == "gib":
         ends = gib(first * pool.block_bytes), gib((last + 1) * pool.block_bytes)
         return "gib_misses", {"printed": facts.poorest_gib, "due": _span("{:,.2f}", *ends)}

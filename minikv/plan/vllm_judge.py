@@ -6,6 +6,7 @@ block count lies in all of them. If none does, other setups are tried one change
 that fits is named. What is left is a rank with less memory than the printed one, or a contradiction.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,16 +14,12 @@ from minikv.errors import MiniKVError
 from minikv.i18n import pick_language
 from minikv.i18n import text as sentence
 from minikv.plan.spec import CacheSpec
-from minikv.plan.vllm_fit import Interval, Reason, contradiction, fitting_blocks
+from minikv.plan.vllm_fit import LEAST_RANK_SHARE, Interval, Reason, contradiction, fitting_blocks
 from minikv.plan.vllm_lines import LogFacts
 from minikv.plan.vllm_pool import VllmPool
 from minikv.plan.vllm_setup import Setup, alternatives, readings, setup_pool
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import gib
-
-# Ranks of one engine differ by what else holds their memory; a pool under this share of the printed GiB is
-# too small for that to be the likely reason.
-LEAST_RANK_SHARE = 0.75
 
 
 @dataclass(frozen=True)
@@ -115,8 +112,10 @@ def judge(facts: LogFacts, model: Any, setup: Setup) -> LogVerdict:
         reason = _override(facts, pool, way) or _poorer_rank(facts, pool, way)
         if reason:
             return _verdict("explained", spec, pool, way, facts, (reason, *notes))
-    missing = contradiction(facts, [(way, setup_pool(model, way)[1]) for way in ways])
-    return _verdict("contradicts", spec, pool, first, facts, (*missing, *notes))
+    if facts.refusal:
+        ways = [*ways, *(other for _, other in alternatives(facts, first, spec, pool))]
+    way, pool, missing = contradiction(facts, list(_pools(model, ways)))
+    return _verdict("contradicts", spec, pool, way, facts, (*missing, *notes))
 
 
 def _verdict(
@@ -136,6 +135,15 @@ def _verdict(
         )
         predicted = fewest, most
     return LogVerdict(status, spec.name, setup, facts, pool, printed, predicted, needed, reasons)
+
+
+def _pools(model: Any, ways: Iterable[Setup]) -> Iterator[tuple[Setup, VllmPool]]:
+    """Each setup with its pool, but those that this model cannot have."""
+    for way in ways:
+        try:
+            yield way, setup_pool(model, way)[1]
+        except MiniKVError:
+            continue
 
 
 def _other(key: str, other: Setup, facts: LogFacts, model: Any, pool: VllmPool) -> Reason | None:

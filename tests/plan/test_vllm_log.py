@@ -291,6 +291,26 @@ def test_a_falsified_figure_of_a_hybrid_model_s_log_is_named(case):
     assert (verdict.status, keys(verdict)[:1]) == ("contradicts", due)
 
 
+@pytest.mark.parametrize(
+    ("case", "field", "wrong", "reason"),
+    [
+        ("C05", "available_gib", "6.00", "estimate_differs"),
+        ("C05", "estimated_tokens", 50_000, "estimate_differs"),
+        ("C05", "needed_gib", "23.00", "needed_differs"),
+        ("C07", "concurrency", "2.22", "concurrency_misses"),
+        ("C07", "tokens", 340_816, "tokens_misses"),
+        ("C07", "available_gib", "48.74", "gib_misses"),
+    ],
+)
+def test_a_log_that_needs_an_explanation_names_the_falsified_figure_all_the_same(case, field, wrong, reason):
+    """Its stage count or its poorer rank is no second fault."""
+    case = CASES[case] | {field: wrong}
+    verdict = check_log(
+        log_of(case), model=case["config"], tp=case["tp"], max_model_len=case["max_model_len"]
+    )
+    assert (verdict.status, keys(verdict)[:1]) == ("contradicts", [reason])
+
+
 @pytest.mark.parametrize(("tp", "note"), [(4, []), (8, []), (16, ["replicated"])])
 def test_replicated_heads_are_named(tp, note):
     assert keys(check_log(fitting_log(20 * GIB, tp=tp), model=LLAMA, tp=tp)) == note
