@@ -44,6 +44,10 @@ def batch_rebuilt_everywhere(free_bytes, lengths, new_tokens, layers, layer_byte
     return max_batch(free_bytes, lengths, new_tokens, layers, layer_bytes, layers * rebuilt_bytes)
 
 
+def batch_of_one_at_least(free_bytes, lengths, new_tokens, layers, layer_bytes, rebuilt_bytes):
+    return max(1, max_batch(free_bytes, lengths, new_tokens, layers, layer_bytes, rebuilt_bytes))
+
+
 def draw_batches(rng) -> list[dict]:
     cases = []
     for i in range(40):
@@ -55,10 +59,12 @@ def draw_batches(rng) -> list[dict]:
             "rebuilt_bytes": 2 * rng.randint(60, 200 + 500 * i),
         }
         # Free memory that ends within a byte of what some batch needs, or anywhere below the whole queue.
-        n = rng.randint(1, len(case["lengths"]))
+        n = 1 if i % 8 == 5 else rng.randint(1, len(case["lengths"]))
         longest = max(case["lengths"][:n]) + case["new_tokens"]
         edge = n * longest * ((case["layers"] + 1) * case["layer_bytes"] + case["rebuilt_bytes"])
         free_bytes = edge + rng.choice([-1, 0, 1, rng.randint(-edge // 2, edge // 2)])
+        if i % 8 == 5:  # not even the first fits
+            free_bytes = edge - rng.randint(1, edge // 2)
         cases.append({"free_bytes": free_bytes, **case})
     return cases
 
@@ -74,5 +80,6 @@ BATCH = Exercise(
         Misconception("forgot_answers", batch_without_answers),
         Misconception("forgot_transient", batch_without_transient),
         Misconception("rebuilt_everywhere", batch_rebuilt_everywhere),
+        Misconception("at_least_one", batch_of_one_at_least),
     ),
 )
