@@ -15,6 +15,7 @@ from minikv.errors import MissingPackageError
 from minikv.i18n import text
 from tests.cli.test_commands import LOG
 from tests.cli.watching import RUN, lines
+from tests.test_imports import COURSE_TORCH_AT_IMPORT, MAY_IMPORT, TORCH_AT_IMPORT
 from tests.tools.without import environment_without
 
 ROOT = Path(__file__).parents[2]
@@ -67,8 +68,8 @@ for room in [minikv, *(importlib.import_module("minikv." + room) for room in ROO
         except MissingPackageError as error:
             told[room.__name__ + "." + name] = [error.text("en"), error.text("zh")]
 print(json.dumps({"heavy": heavy, "told": told}))
-""".replace("ROOMS", repr("plan blocks memory cache kernels models eviction engine course course.widgets"))
-COMPUTES = ("cache", "kernels", "models", "eviction", "memory", "engine", "course.lessons", "course.capstone")
+""".replace("ROOMS", repr(" ".join([*(MAY_IMPORT.keys() - {"cli"}), "course.widgets"])))
+COMPUTES = (*TORCH_AT_IMPORT, *(f"course.{part}" for part in COURSE_TORCH_AT_IMPORT))
 
 
 def test_the_core_needs_no_torch_and_what_needs_it_says_so_in_one_sentence(without):
@@ -84,7 +85,7 @@ def test_the_core_needs_no_torch_and_what_needs_it_says_so_in_one_sentence(witho
         assert len(set(sentences)) == 2
         assert all('pip install "minikv[engine]"' in one and one.count("\n") == 0 for one in sentences)
     rooms = {name.split(".")[1] for name in told["told"] if name.count(".") == 2}
-    assert rooms == {"memory", "cache", "kernels", "models", "eviction", "engine"}
+    assert rooms == TORCH_AT_IMPORT
     light = {
         "MiniKVError",
         "CacheSpec",
