@@ -226,7 +226,7 @@ def test_the_model_is_the_same_afterwards():
 
     was, config = attributes(), model.config.to_dict()
     for options in ({}, {"prefill_chunk": 8}, {"policy": "knorm"}, {"positions": "reindexed"}):
-        install_kv_eviction(model, policy="h2o", **SMALL, **options)
+        install_kv_eviction(model, **SMALL, **{"policy": "h2o"} | options)
         generate(model, ids)
         remove_kv_eviction(model)
         assert attributes() == was

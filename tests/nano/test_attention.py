@@ -9,6 +9,9 @@ from minikv.nano.runner import make_batch
 from minikv.nano.sequence import SamplingParams, Sequence
 from tests.kernels.subprocesses import rows_of
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# Without a GPU the interpreter runs it; with one it is what `python -m tools.gpu` runs.
+kernel = pytest.mark.gpu if DEVICE == "cuda" else lambda test: test
 SHAPES = {  # (KV heads, queries of each, k_dim, v_dim, block size)
     "mha": (3, 1, 16, 16, 4),
     "gqa, odd sizes": (2, 3, 10, 14, 5),
@@ -68,16 +71,16 @@ def test_plain_torch_is_dense_attention(shape, options):
     )
 
 
+@kernel
 @pytest.mark.skipif(triton is None, reason="Triton runs on Linux")
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_triton_kernel_is_plain_torch(shape, options):
-    device = "cuda" if torch.cuda.is_available() else "cpu"  # without a GPU: interpreted
     query, k, v, batch, *_ = world(shape, ends=(1, 9, 32, 33, 70), news=(1,) * 5)
     assert batch.is_decode
     plain = paged_attention(query, k, v, batch, 0.3, **OPTIONS[options])
-    moved = type(batch)(*(x.to(device) if isinstance(x, torch.Tensor) else x for x in vars(batch).values()))
-    found = decode_on_gpu(query.to(device), k.to(device), v.to(device), moved, 0.3, **OPTIONS[options])
+    moved = type(batch)(*(x.to(DEVICE) if isinstance(x, torch.Tensor) else x for x in vars(batch).values()))
+    found = decode_on_gpu(query.to(DEVICE), k.to(DEVICE), v.to(DEVICE), moved, 0.3, **OPTIONS[options])
     torch.testing.assert_close(found.cpu(), plain, atol=1e-5, rtol=1e-4)
 
 
