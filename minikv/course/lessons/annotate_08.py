@@ -65,9 +65,9 @@ ANNOTATIONS = (
     Annotation(
         "signature",
         _ALLOCATE,
-        "def allocate_kv_cache(",
+        '@own_keywords("allocate_kv_cache")\ndef allocate_kv_cache(',
         ") -> tuple[PagedKVCache, AllocationReport]:",
-        "6d7c3d13",
+        "edcc3c24",
     ),
     Annotation(
         "check",
