@@ -12,7 +12,7 @@ from typing import Any
 from minikv.errors import MissingPackageError
 
 # name: the oldest release that will do, as pyproject.toml declares it (a test compares).
-ENGINE = {"torch": "2.8", "transformers": "5.15", "safetensors": "0.4"}
+ENGINE = {"torch": "2.11", "transformers": "5.15", "safetensors": "0.4"}
 INSTALL_ENGINE = "minikv[engine]"
 
 
