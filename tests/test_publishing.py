@@ -82,7 +82,7 @@ def test_the_readmes_have_a_badge_for_each_lesson():
 @pytest.mark.parametrize("page", PAGES)
 def test_the_readmes_install_what_the_setup_cell_installs(page):
     asked = re.findall(r'pip install "([^"]+)"', prose(ROOT / page))
-    assert [line.replace("[lab]", "") for line in asked] == [OURS.requirement]
+    assert [line.replace("[lab]", "[engine]") for line in asked] == [OURS.requirement]
 
 
 def test_no_code_spells_the_address():

@@ -30,8 +30,12 @@ class Project:
 
     @property
     def requirement(self) -> str:
-        """What pip is told to install: the release, or the repository as long as there is none."""
-        return self.name if self.on_index else f"{self.name} @ git+{self.repository}"
+        """What a setup cell tells pip to install: the release, or the repository as long as there is none.
+
+        With what computes, of which pip replaces nothing where the versions suffice, as on Colab.
+        """
+        wanted = f"{self.name}[engine]"
+        return wanted if self.on_index else f"{wanted} @ git+{self.repository}"
 
     def file(self, path: str) -> str:
         """The page of ``path`` on the main branch."""
