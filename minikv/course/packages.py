@@ -18,7 +18,7 @@ NEEDED = {name: ENGINE[name] for name in ("torch", "transformers")}
 NEEDED |= {"ipywidgets": "7.7", "anywidget": "0.9.21", "plotly": "6"}
 # A line only where something is wrong with them.
 NEEDED_UNSAID = {"numpy": "1.26", "safetensors": ENGINE["safetensors"]}
-WANTED = {"jupyterlab": "4.2", "triton": "3.4", "accelerate": "1.0", "nvidia-ml-py": "12"}
+WANTED = {"jupyterlab": "4.2", "triton": "3.6", "accelerate": "1.0", "nvidia-ml-py": "12"}
 
 
 def package_findings() -> list[Finding]:
