@@ -7,7 +7,9 @@ from tests.browser.lab import change_theme
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-BUDGET = "from minikv.plan import plan_memory\nbudget = plan_memory('Llama-3.1-8B', gpu='H200', batch=64)\nbudget"
+BUDGET = (
+    "from minikv.plan import plan_memory\nbudget = plan_memory('Llama-3.1-8B', gpu='H200', batch=64)\nbudget"
+)
 SHOWN = ".jp-OutputArea-output .minikv-shown"
 
 

@@ -96,7 +96,9 @@ def _unsolved(target: Target, cell: dict, build: str) -> Iterator[Problem]:
     """A solution that its own check refused: on a busy machine it may have run out of time."""
     said = "".join(_output_text(output) for output in cell["outputs"])
     for exercise in _CHECKED.findall(_text(cell["source"])):
-        passed = text("course.passed", target.lang, id=exercise, cases="<cases>", seed=0).partition("<cases>")[0]
+        passed = text("course.passed", target.lang, id=exercise, cases="<cases>", seed=0).partition(
+            "<cases>"
+        )[0]
         if passed not in said:
             what = f"the check of {exercise} did not pass"
             yield Problem(
