@@ -110,7 +110,7 @@ def _check(trace: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _check_id(place: int, op: str, key: Any, live: set[int | str]) -> None:
-    if type(key) is not str and (type(key) is not int or abs(key) > LARGEST_COUNT):
+    if not isinstance(key, str) and (type(key) is not int or abs(key) > LARGEST_COUNT):
         raise bad_trace(place, "id", key, "int, str")
     if op == "malloc" and key in live:
         raise ArgumentError("allocator_trace_id_taken", place=place, value=key)
