@@ -65,7 +65,7 @@ def t(key: str | MiniKVError, *, lesson: str, lang: str = "en", **values: object
     """The sentence ``key`` of ``messages/lesson_<number>.toml``; of an error, the sentence of its code."""
     if isinstance(key, MiniKVError):
         return key.text(lang)
-    return str(text(f"lesson_{lesson.lower()}.{key}", lang, **values))  # plain text, whatever a cell does with it
+    return str(text(f"lesson_{lesson.lower()}.{key}", lang, **values))  # plain text for a cell
 
 
 def error_lines(error: MiniKVError, trace: TracebackType | None, lang: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Environments are made once, and anew where what goes into them has changed; a failed one is never taken for ready."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -60,9 +61,10 @@ def make(tmp_path):
         shutil.copy(ROOT / name, tmp_path)
 
     def lines(target: str) -> list[str]:
-        done = subprocess.run(
-            ["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, check=True
-        )
+        # The tests may have been started by make: that one's flags are not for this one.
+        alone = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
+        command = ["make", "-n", target]
+        done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=True)
         return done.stdout.splitlines()
 
     return lines
