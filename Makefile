@@ -20,7 +20,7 @@ test-quick: setup
 	$(BIN)/python -m tools.run_tests --quick $(ARGS)
 
 # The lessons with the versions that Colab has, in .venv-colab: make test-colab ARGS="02 10 --lang en"
-test-colab: $(LAB_READY)
+test-colab: setup
 	$(BIN)/python -m tools.colab $(ARGS)
 
 # What leans on transformers, with the oldest release that we support and with today's newest.

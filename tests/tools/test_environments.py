@@ -83,7 +83,8 @@ def test_make_lab_says_what_it_takes_before_pip_shows_its_progress(make):
 
 @pytest.mark.skipif(not shutil.which("make"), reason="no make here")
 def test_make_test_installs_what_developers_need_once(make, tmp_path):
-    assert [line for line in make("test") if '-e ".[dev]"' in line]
+    for target in ("test", "test-quick", "test-colab", "test-python", "bench", "notebooks"):
+        assert [line for line in make(target) if '-e ".[dev]"' in line], target
     for name in ("bin/python", ".ready", ".ready-lab"):
         (tmp_path / ".venv" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / ".venv" / name).touch()
