@@ -120,6 +120,12 @@ class LLM:
         tokens = list(self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt)
         if not tokens:
             raise ArgumentError("nano_empty")
+        vocabulary = self.model.get_input_embeddings().num_embeddings
+        for token in tokens:
+            if type(token) is not int:
+                raise ArgumentError("bad_tokens", value=type(token).__name__)
+            if not 0 <= token < vocabulary:
+                raise ArgumentError("llm_token", token=token, last=vocabulary - 1)
         stored = len(tokens) + params.max_tokens - 1  # the last token is never read, so it needs no K and V
         blocks, most = self.scheduler.blocks, self.spec.max_positions or stored
         if blocks.blocks_for(stored) > blocks.num_blocks or stored > most:

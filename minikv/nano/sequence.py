@@ -4,6 +4,8 @@ them.
 
 from dataclasses import dataclass, field
 
+from minikv.errors import ArgumentError, check_count
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -20,6 +22,13 @@ class SamplingParams:
     top_p: float = 1.0
     seed: int = 0
     ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        check_count("max_tokens", self.max_tokens)
+        for what, value, low in (("temperature", self.temperature, 0), ("top_p", self.top_p, 1e-9)):
+            high = 1 if what == "top_p" else 100
+            if not isinstance(value, int | float) or not low <= value <= high:
+                raise ArgumentError("sampling_range", what=what, value=value, low=low, high=high)
 
 
 @dataclass(eq=False)

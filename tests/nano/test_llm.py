@@ -105,8 +105,18 @@ def test_what_does_not_fit_is_refused_with_the_numbers(llm):
     with pytest.raises(RequestTooLarge, match="256"):
         llm.generate([[1] * 250], SamplingParams(8))
     assert llm.generate([[1] * 250], SamplingParams(7))[0].finish_reason == "length"
-    with pytest.raises(ArgumentError):
-        llm.generate([[]])
+    for prompt in ([], [True], [1.0], [-1], [196]):
+        with pytest.raises(ArgumentError):
+            llm.generate([prompt])
+    for wrong in (
+        {"max_tokens": 0},
+        {"temperature": -1},
+        {"temperature": "hot"},
+        {"top_p": 0},
+        {"top_p": 1.5},
+    ):
+        with pytest.raises(ArgumentError, match=next(iter(wrong))):
+            SamplingParams(**wrong)
     with pytest.raises(RequestTooLarge):
         llm.generate([FACTS, [1] * 300])
     assert not llm.scheduler.waiting, "of a list with one that is refused, none waits"
