@@ -59,7 +59,11 @@ class LLM:
         max_num_batched_tokens: int = 2048,
         gpu_memory_utilization: float = 0.9,
     ):
-        sizes = {"block_size": block_size, "max_num_seqs": max_num_seqs, "num_blocks": num_blocks or 1}
+        sizes = {
+            "block_size": block_size,
+            "max_num_seqs": max_num_seqs,
+            "num_blocks": 1 if num_blocks is None else num_blocks,
+        }
         for name, value in (sizes | {"max_num_batched_tokens": max_num_batched_tokens}).items():
             check_count(name, value)
         self.model, self.tokenizer = load(model) if isinstance(model, str) else (model, tokenizer)
@@ -85,9 +89,13 @@ class LLM:
 
     def generate(self, prompts: Any, params: Any = None) -> list[RequestOutput]:
         """Answer ``prompts``, texts or lists of token ids, one or many. ``params`` is for all, or a list."""
+        if not isinstance(prompts, str | list | tuple):
+            raise ArgumentError("llm_prompts", value=type(prompts).__name__)
         one = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
         prompts = [prompts] if one else list(prompts)
         each = params if isinstance(params, list) else [params or SamplingParams()] * len(prompts)
+        if len(each) != len(prompts):
+            raise ArgumentError("llm_one_each", what="params", given=len(each), count=len(prompts))
         seqs = [self.make_sequence(prompt, wanted) for prompt, wanted in zip(prompts, each, strict=True)]
         self.scheduler.waiting.extend(seqs)
         while self.scheduler.waiting or self.scheduler.running:

@@ -123,6 +123,11 @@ def test_what_does_not_fit_is_refused_with_the_numbers(llm):
     if not torch.cuda.is_available():
         with pytest.raises(ArgumentError, match="num_blocks"):
             LLM("tiny-gqa")
+    with pytest.raises(ArgumentError, match="num_blocks"):
+        LLM("tiny-gqa", num_blocks=0)
+    for prompts, params in ((5, None), (None, None), ([[1], [2]], [SamplingParams()])):
+        with pytest.raises(ArgumentError):
+            llm.generate(prompts, params)
     with pytest.raises(ArgumentError, match="block_size"):
         LLM("tiny-gqa", num_blocks=8, block_size=0)
 
