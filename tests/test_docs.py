@@ -11,7 +11,7 @@ OURS = "minikv|tools|tests|benchmarks|docs|notebooks|solutions|exercises"
 # A contribution is walked through with files that are not there yet: ``test_contributing.py`` writes them.
 DOCUMENTS = sorted(
     path
-    for path in [*ROOT.glob("docs/*.md"), *ROOT.glob("README*.md")]
+    for path in [*ROOT.glob("docs/**/*.md"), *ROOT.glob("README*.md")]
     if not path.name.startswith("contributing")
 )
 PATH = re.compile(rf"(?<![\w/.:-])((?:{OURS})/[\w./-]*\w)")
@@ -70,3 +70,19 @@ def test_the_tree_of_the_package_names_every_file():
         if patterns and folder.name != "gpu":
             known = {file for pattern in patterns for file in fnmatch.filter(files, pattern)}
             assert files == known, folder
+
+
+@pytest.mark.parametrize(("column", "folder"), [(2, "minikv/nano"), (3, "minikv")])
+def test_our_names_in_the_page_of_names_are_there(column, folder):
+    rows = [
+        line.split("|")
+        for line in (ROOT / "docs" / "names.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("|")
+    ]
+    names = {name for row in rows for name in re.findall(r"`(\w+)`", row[column])}
+    assert len(names) > 20
+    files = [path for path in (ROOT / folder).rglob("*.py") if folder != "minikv" or "nano" not in path.parts]
+    words = {path.stem for path in files}.union(
+        *(re.findall(r"\w+", path.read_text(encoding="utf-8")) for path in files)
+    )
+    assert sorted(names - words) == []

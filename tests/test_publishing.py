@@ -226,7 +226,7 @@ def test_the_options_that_a_step_names_are_known():
 
 
 def test_links_between_the_documents_lead_somewhere():
-    for page in [ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]:
         text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
         for target in re.findall(r"\]\((?!http|repo:)([^)#]+)", text):
             assert (page.parent / target).exists(), (page.name, target)

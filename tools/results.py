@@ -18,7 +18,7 @@ HEAD = """# Results
 
 Made from `{folder}/*.json` by `python -m tools.results`; `make bench`
 measures a short form of all of them on your machine.
-`ratio` is ours / peer. What falls short of its goal says so; `docs/roadmap.md` says why, and what is owed.
+`ratio` is ours / peer. What falls short of its goal says so; `docs/internal/roadmap.md` says why, and what is owed.
 """
 
 

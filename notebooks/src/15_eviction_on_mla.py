@@ -279,14 +279,14 @@ for name in ("full cache", "random", "h2o sum", "keydiff", "echo", "echo, fitted
 # - **KeyDiff** compares directions, and a latent points as well as a key does. **Echo** asks the text's own words again, and needs only logits. At 25 % both lose nothing.
 # - Perplexity puts them in another order again. KeyDiff answers everything at 25 %, and the ordinary words pay for it; Echo does not.
 #
-# One tiny model, one kind of text, and questions that come after it. When a text is read token by token and asks as it goes, H2O's sum is well ahead of chance in some settings and far behind in others ([docs/eviction.md](repo:docs/eviction.md) has both). None of this says anything about DeepSeek-V3.
-# %% [markdown] key="curves_read" lang="zh" src="096e3ac6"
+# One tiny model, one kind of text, and questions that come after it. When a text is read token by token and asks as it goes, H2O's sum is well ahead of chance in some settings and far behind in others ([docs/internal/eviction.md](repo:docs/internal/eviction.md) has both). None of this says anything about DeepSeek-V3.
+# %% [markdown] key="curves_read" lang="zh" src="d61729a7"
 # - **H2O 在这里没有用**。求和也好，最大值也好，都没有胜过随便留。这也不意外：那些事实还没有谁看过，现在又要一份名单照顾所有的头。
 # - **Knorm** 在 tiny-gqa 上答对了大多数，在这里却不如随便留。它问的是 key 有多长，能看出什么，下一个单元格会告诉你。
 # - **KeyDiff** 比的是方向，潜在向量和 key 一样有方向。**Echo** 把文本自己的词再问一遍，只要有 logit 就行。留 25% 时，两者一题也没丢。
 # - 困惑度排出来的又是另一个次序。留 25% 时 KeyDiff 全都答对，代价由普通的词来付；Echo 则不然。
 #
-# 只有一个极小的模型、一种文本，而且问题都在文本之后才来。如果一边读一边问，H2O 的求和在有的设置下明显强过随便留，在有的设置下又差得很远（两种都记在 [docs/eviction.md](repo:docs/eviction.md) 里）。这些都说明不了 DeepSeek-V3 会怎样。
+# 只有一个极小的模型、一种文本，而且问题都在文本之后才来。如果一边读一边问，H2O 的求和在有的设置下明显强过随便留，在有的设置下又差得很远（两种都记在 [docs/internal/eviction.md](repo:docs/internal/eviction.md) 里）。这些都说明不了 DeepSeek-V3 会怎样。
 
 # %% key="lengths" tags="hardware"
 print(t("lengths_head"))
