@@ -14,6 +14,7 @@ from minikv.course.explain import explain
 from minikv.course.lessons import find_exercise, find_lesson, lesson_numbers
 from minikv.course.predict import predict
 from minikv.course.show import show
+from minikv.course.show_source import show_source
 from minikv.course.start import Course, start, t
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "predict",
     "run_check",
     "show",
+    "show_source",
     "start",
     "t",
 ]

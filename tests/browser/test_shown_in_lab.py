@@ -1,4 +1,4 @@
-"""A cell that ends in a report, in JupyterLab: its table can be read in both themes, and asks nobody for anything."""
+"""A report or source that a cell of JupyterLab shows: it can be read in both themes, and asks nobody for anything."""
 
 import pytest
 
@@ -10,19 +10,31 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 BUDGET = (
     "from minikv.plan import plan_memory\nbudget = plan_memory('Llama-3.1-8B', gpu='H200', batch=64)\nbudget"
 )
+SOURCE = """from minikv.course import show_source
+from minikv.nano.block_manager import BlockManager
+show_source(BlockManager.allocate, BlockManager.free)"""
 SHOWN = ".jp-OutputArea-output .minikv-shown"
+COLOURS = """(views) => views.map((view) =>
+  [...view.querySelectorAll("pre span")].map((span) => getComputedStyle(span).color))"""
+CODE = ".jp-OutputArea-output .minikv-source"
 
 
 def test_a_report_at_the_end_of_a_cell_is_a_table_in_both_themes(lab, watched_page, screenshot):
     watched = watched_page(lab.origin)
     page = watched.page
-    lab.open_cells(page, BUDGET, "budget.spec", "budget.shown('zh')")
+    lab.open_cells(page, SOURCE, BUDGET, "budget.spec", "budget.shown('zh')")
     assert lab.run_all(page) == []
     page.wait_for_function("selector => document.querySelectorAll(selector).length === 3", arg=SHOWN)
+    seen = []
     for theme in ("Light", "Dark"):
         change_theme(page, theme)
         assert violations(page, SHOWN) == []
+        assert violations(page, CODE) == []
+        colours = page.locator(CODE).evaluate_all(COLOURS)[0]
+        assert len(set(colours)) >= 4, "code without colours"
+        seen.append(colours)
         screenshot(page, f"shown_in_lab_{theme.lower()}")
+    assert seen[0] != seen[1], "the colours are the same in both themes"
     rows = page.locator(SHOWN).first.locator("tbody tr")
     bars = [row.locator("span").bounding_box() for row in rows.all() if row.locator("span").count()]
     assert len(bars) == 7

@@ -1,0 +1,174 @@
+"""Shows source of minikv in a notebook, as the package has it: coloured, with the file's line numbers and a link.
+
+A lesson never copies code of the package, it shows it. The lines stand in the output with their numbers, so a notebook
+whose package has moved on differs in its output, and nbval finds it.
+"""
+
+import inspect
+import textwrap
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from importlib.metadata import PackageNotFoundError, metadata
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import minikv
+from minikv.course.show import show
+from minikv.errors import ArgumentError
+
+PACKAGE = Path(minikv.__file__).parent
+# JupyterLab's own variables change with its theme; elsewhere stands a colour that reads on white and on black.
+COLOURS = {
+    "keyword": "var(--jp-mirror-editor-keyword-color, #8a63d2)",
+    "name": "var(--jp-mirror-editor-def-color, #3b7dd8)",
+    "builtin": "var(--jp-mirror-editor-builtin-color, #1f8a70)",
+    "string": "var(--jp-mirror-editor-string-color, #c4514c)",
+    "number": "var(--jp-mirror-editor-number-color, #2f8a4c)",
+    "comment": "var(--jp-ui-font-color2, #7a7a7a)",
+}
+
+
+def show_source(*objects: Any) -> None:
+    """Display the source of functions, methods, classes or modules of minikv, one below the other.
+
+    Each stands under its file's name, which links to these lines in the repository; a kernel of Triton is shown with
+    its decorator. The text form has the same lines and numbers. Without a notebook the text is printed. Raises
+    ``ArgumentError`` for what is not minikv's, and for a call without an object.
+    """
+    if not objects:
+        raise ArgumentError("not_ours_to_show", what="()")
+    show(_Excerpts([_excerpt(thing) for thing in objects]))
+
+
+@dataclass(frozen=True)
+class _Excerpt:
+    """``code`` begins at line ``first`` of ``path``, which is said from the folder that holds the package."""
+
+    path: str
+    first: int
+    code: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.path}:{self.first}-{self.first + self.code.count(chr(10))}"
+
+    def text(self) -> str:
+        return "\n".join([self.place, "", *_numbered(self.first, self.code.split("\n"))])
+
+    def html(self) -> str:
+        repository = _repository()
+        head = escape(self.place)
+        if repository:
+            lines = f"#L{self.first}-L{self.first + self.code.count(chr(10))}"
+            address = f"{repository}/blob/main/{self.path}{lines}"
+            head = f'<a href="{escape(address)}" style="{_LINK}" target="_blank" rel="noopener">{head}</a>'
+        code = "\n".join(
+            _numbered(self.first, _coloured(self.code), '<span class="number-of-line">{}</span>')
+        )
+        return f'<p>{head}</p><pre style="{_PRE}" tabindex="0">{code}</pre>'
+
+
+@dataclass(frozen=True)
+class _Excerpts:
+    """A view as ``show`` takes it."""
+
+    excerpts: list[_Excerpt]
+
+    def text(self) -> str:
+        return "\n\n".join(each.text() for each in self.excerpts)
+
+    def _repr_mimebundle_(self) -> dict[str, str]:
+        style = "".join(f".minikv-source .{kind}{{color:{colour}}}" for kind, colour in COLOURS.items())
+        body = "".join(each.html() for each in self.excerpts)
+        return {
+            "text/html": f'<style>{style}{_LAYOUT}</style><div class="minikv-source">{body}</div>',
+            "text/plain": self.text(),
+        }
+
+
+# On the elements themselves: JupyterLab's style sheet would win over a rule.
+_PRE = "padding:0;overflow-x:auto;white-space:pre;color:inherit;background:none;line-height:1.4"
+_LINK = "color:var(--jp-content-link-color,#3b7dd8);text-decoration:underline"
+_LAYOUT = (
+    ".minikv-source p{margin:8px 0 4px;font-family:var(--jp-code-font-family,monospace)}"
+    ".minikv-source .comment{font-style:italic}"
+    f".minikv-source .number-of-line{{color:{COLOURS['comment']};user-select:none}}"
+)
+
+
+def _excerpt(thing: Any) -> _Excerpt:
+    found: Any = getattr(thing, "fn", thing) if type(thing).__module__.startswith("triton.") else thing
+    found = found.fget if isinstance(found, property) else found
+    try:
+        found = inspect.unwrap(found)
+        file = inspect.getsourcefile(found)
+        lines, first = inspect.getsourcelines(found)
+    except (TypeError, OSError):  # a number; a built-in; what was typed where no file is
+        file = None
+    if file is None or not Path(file).resolve().is_relative_to(PACKAGE.resolve()):
+        raise ArgumentError("not_ours_to_show", what=_name(thing))
+    path = Path(file).resolve().relative_to(PACKAGE.resolve().parent).as_posix()
+    return _Excerpt(path, max(first, 1), textwrap.dedent("".join(lines)).rstrip("\n"))
+
+
+def _name(thing: Any) -> str:
+    """What the object is called; else its type, since a value may be long."""
+    name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None)
+    return name if isinstance(name, str) else type(thing).__name__
+
+
+def _numbered(first: int, lines: list[str], form: str = "{}") -> list[str]:
+    width = len(str(first + len(lines) - 1))
+    return [f"{form.format(f'{first + i:>{width}}')}  {line}".rstrip() for i, line in enumerate(lines)]
+
+
+def _coloured(code: str) -> list[str]:
+    """The lines of ``code`` as HTML, a span for each run of one kind of token."""
+    from pygments import lex
+    from pygments.lexers.python import PythonLexer
+
+    lines: list[list[tuple[str, str]]] = [[]]
+    for token, text in lex(code, PythonLexer(stripnl=False, ensurenl=False)):
+        for number, piece in enumerate(text.split("\n")):
+            if number:
+                lines.append([])
+            if piece:
+                lines[-1].append((_kind(token), piece))
+    return ["".join(_span(kind, run) for kind, run in groupby(line, lambda pair: pair[0])) for line in lines]
+
+
+def _span(kind: str, run: Any) -> str:
+    text = escape("".join(piece for _, piece in run), quote=False)
+    return f'<span class="{kind}">{text}</span>' if kind else text
+
+
+def _kind(token: Any) -> str:
+    from pygments.token import Comment, Keyword, Name, Number, Operator, String
+
+    kinds = {
+        "comment": (Comment,),
+        "string": (String,),
+        "number": (Number,),
+        "name": (Name.Function, Name.Class, Name.Decorator),
+        "keyword": (Keyword, Operator.Word),
+        "builtin": (Name.Builtin,),
+    }
+    return next((kind for kind, tokens in kinds.items() if any(token in each for each in tokens)), "")
+
+
+@cache
+def _repository() -> str | None:
+    """The address in pyproject.toml: of the checkout that this is, else as the installed package tells it."""
+    file = PACKAGE.parent / "pyproject.toml"
+    if file.is_file():
+        project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
+        if project.get("name") == "minikv":  # and not the project of a folder that minikv was installed into
+            return project["urls"]["Source"]
+    try:
+        links = metadata("minikv").get_all("Project-URL") or []
+    except PackageNotFoundError:
+        return None
+    return next((link.partition(", ")[2] for link in links if link.startswith("Source, ")), None)
