@@ -1,4 +1,4 @@
-# Two commands: `make lab` opens the course, `make test` runs everything. Both need python3 and make, no more.
+# Two commands: `make lab` opens the course, `make test` runs its tests. Both need python3 and make, no more.
 #   make lab ARGS="--lang zh --no-browser --port 8899"
 PYTHON ?= python3
 VENV := .venv
@@ -7,13 +7,17 @@ READY := $(VENV)/.ready
 LAB_READY := $(VENV)/.ready-lab
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: lab test test-quick test-colab test-transformers-oldest test-transformers-newest test-python bench results setup notebooks clean
+.PHONY: lab test test-all test-quick test-colab test-transformers-oldest test-transformers-newest test-python bench results setup notebooks clean
 
 lab: $(LAB_READY)
 	$(BIN)/minikv lab $(ARGS)
 
 test: setup
 	$(BIN)/python -m tools.run_tests $(ARGS)
+
+# Also the tests marked long: what a release runs.
+test-all: setup
+	$(BIN)/python -m tools.run_tests --all $(ARGS)
 
 # Unit tests and the notebooks that changed since the last commit: the inner loop.
 test-quick: setup

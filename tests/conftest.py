@@ -9,6 +9,8 @@ import gc
 import os
 from contextlib import suppress
 
+import pytest
+
 # Each worker has a core, and so have the processes that its tests start.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,10 +20,12 @@ os.environ["MINIKV_LANG"] = "en"  # and not that of whoever runs the tests
 
 from hypothesis import settings
 
+HAS_GPU = False
 with suppress(ImportError):  # the tests of the core run without torch: tools/versions.py
     import torch
 
-    if not torch.cuda.is_available():
+    HAS_GPU = torch.cuda.is_available()
+    if not HAS_GPU:
         os.environ["TRITON_INTERPRET"] = "1"
 
 # The same examples each time; and no test fails for being slow, which is what a busy machine is.
@@ -32,3 +36,16 @@ settings.load_profile("minikv")
 def pytest_collection_finish():
     """No collection looks at what thousands of tests and the modules of torch hold: it would take a second more."""
     gc.freeze()
+
+
+def pytest_collection_modifyitems(config, items):
+    """Without a GPU the tests marked ``gpu`` are left out; with ``-m gpu`` they are skipped, so that they are seen."""
+    if HAS_GPU:
+        return
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if "gpu" in config.option.markexpr:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a GPU that torch can use"))
+    elif marked:
+        config.hook.pytest_deselected(items=marked)
+        items[:] = [item for item in items if not item.get_closest_marker("gpu")]

@@ -1,9 +1,10 @@
-"""Every test of the project, part by part, with the seconds that each took.
+"""The tests of the project, part by part, with the seconds that each took beside its budget.
 
-    python -m tools.run_tests [--quick] [--only PART ...]
+    python -m tools.run_tests [--quick | --all] [--only PART ...]
 
 ``--quick`` leaves out the browser, the wheel and the tests marked slow, and runs only notebooks that differ
-from the last commit. All parts run even if one fails; the exit code is 1 if any did.
+from the last commit. ``--all`` adds the tests marked long: what a release runs. All parts run even if one fails;
+the exit code is 1 if any did. A part over its budget is pointed out and fails nothing: the machine may be busy.
 """
 
 import argparse
@@ -25,26 +26,38 @@ NBVAL = [
 ]
 
 
+QUICK, USUAL, ALL = range(3)  # the scope of a run: each runs what the one before does, and more
+MARKS = {QUICK: "not slow and not long", USUAL: "not long", ALL: ""}  # which tests of a file
+
+
 @dataclass(frozen=True)
 class Part:
-    """One part of the suite: the commands to run, given whether the run is quick. No commands: nothing to do."""
+    """One part of the suite: its commands, given the scope of the run (none: nothing to do).
+
+    ``budget`` is what the part may take with ``USUAL`` on two idle cores, in seconds.
+    """
 
     name: str
-    commands: Callable[[bool], list[list[str]]]
-    quick: bool = True
+    budget: int
+    commands: Callable[[int], list[list[str]]]
+    scope: int = QUICK  # the smallest that runs the part
 
 
 def python(*arguments: str) -> list[str]:
     return [sys.executable, "-m", *arguments]
 
 
-def unit(quick: bool) -> list[list[str]]:
-    slow = ["-m", "not slow"] if quick else []
-    return [python("pytest", "tests", "--ignore=tests/browser", "--ignore=tests/wheel", "-n", JOBS, *slow)]
+def tests(scope: int, *paths: str) -> list[str]:
+    return python("pytest", *paths, "-n", JOBS, "-m", MARKS[scope])
 
 
-def notebooks(quick: bool) -> list[list[str]]:
-    chosen = changed_notebooks() if quick else [name for name in NOTEBOOK_FOLDERS if (ROOT / name).is_dir()]
+def unit(scope: int) -> list[list[str]]:
+    return [tests(scope, "tests", "--ignore=tests/browser", "--ignore=tests/wheel")]
+
+
+def notebooks(scope: int) -> list[list[str]]:
+    folders = [name for name in NOTEBOOK_FOLDERS if (ROOT / name).is_dir()]
+    chosen = changed_notebooks() if scope == QUICK else folders
     return [python("pytest", *NBVAL, *chosen)] if chosen else []
 
 
@@ -56,26 +69,37 @@ def changed_notebooks() -> list[str]:
 
 
 PARTS = [
-    Part("lint", lambda quick: [python("ruff", "check", "."), python("ruff", "format", "--check", ".")]),
-    Part("types", lambda quick: [python("mypy")]),
-    Part("unit", unit),
-    Part("lessons", lambda quick: [python("tools.notebooks", "check")]),
-    Part("nbval", notebooks),
-    Part("browser", lambda quick: [python("pytest", "tests/browser", "-n", JOBS)], quick=False),
-    Part("wheel", lambda quick: [python("pytest", "tests/wheel")], quick=False),
+    Part("lint", 5, lambda scope: [python("ruff", "check", "."), python("ruff", "format", "--check", ".")]),
+    Part("types", 45, lambda scope: [python("mypy")]),
+    Part("unit", 400, unit),
+    Part("lessons", 10, lambda scope: [python("tools.notebooks", "check")]),
+    Part("nbval", 200, notebooks),
+    Part("browser", 150, lambda scope: [tests(scope, "tests/browser")], scope=USUAL),
+    Part("wheel", 90, lambda scope: [python("pytest", "tests/wheel")], scope=USUAL),
 ]
 
 
-def main() -> int:
+def report(results: list[tuple[Part, float, bool]]) -> str:
+    """A line for each part: its seconds, its budget, whether its tests passed."""
+    lines = ["part        seconds   budget"]
+    for part, seconds, passed in results:
+        over = "  over its budget" if seconds > part.budget else ""
+        lines.append(f"{part.name:<10}{seconds:9.1f}{part.budget:9}  {'ok' if passed else 'FAILED'}{over}")
+    total = sum(seconds for _, seconds, _ in results)
+    return "\n".join([*lines, f"{'total':<10}{total:9.1f}{sum(part.budget for part, *_ in results):9}"])
+
+
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="unit tests and changed notebooks")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--quick", action="store_true", help="the inner loop: no browser, no wheel, no slow test"
+    )
+    group.add_argument("--all", action="store_true", help="also the tests marked long: what a release runs")
     parser.add_argument("--only", nargs="+", choices=[part.name for part in PARTS], help="these parts alone")
-    options = parser.parse_args()
-    chosen = [
-        part
-        for part in PARTS
-        if (part.name in options.only if options.only else part.quick or not options.quick)
-    ]
+    options = parser.parse_args(arguments)
+    scope = QUICK if options.quick else ALL if options.all else USUAL
+    chosen = [part for part in PARTS if (part.name in options.only if options.only else part.scope <= scope)]
     # Tests bring their own models; a library that looks for one on the network should fail at once. Jobs that run side
     # by side have a core each: with more threads they wait for each other, some of them thirty times as long.
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0"}
@@ -87,14 +111,11 @@ def main() -> int:
     for part in chosen:
         start = time.perf_counter()
         codes = []
-        for command in part.commands(options.quick):
+        for command in part.commands(scope):
             print(f"== {part.name}: {' '.join(command[2:])}", flush=True)
             codes.append(subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode)
-        results.append((part.name, time.perf_counter() - start, not any(codes)))
-    print("\npart        seconds")
-    for name, seconds, passed in results:
-        print(f"{name:<10}{seconds:9.1f}  {'ok' if passed else 'FAILED'}")
-    print(f"{'total':<10}{sum(seconds for _, seconds, _ in results):9.1f}")
+        results.append((part, time.perf_counter() - start, not any(codes)))
+    print("\n" + report(results))
     return 0 if all(passed for _, _, passed in results) else 1
 
 
