@@ -27,7 +27,6 @@ from benchmarks.engine_cases import (
     MEDIUM,
     QWEN3_06B,
     SMALL,
-    Load,
     ModelShape,
     mixed,
     random_model,
@@ -37,9 +36,9 @@ from benchmarks.engine_cases import (
 from benchmarks.engine_compare import Compared, compare
 from benchmarks.engine_decode import Decoding, decode_rows
 from benchmarks.engine_host import host_rows
-from benchmarks.engine_peers import ContinuousBatching, Ours, Run, StaticBatches
 from benchmarks.kernels_timing import Detailed, tell
 from benchmarks.report import Row, publish
+from minikv.course.your_engine.ways import ContinuousBatching, Load, Ours, Run, StaticBatches
 
 GPU_PARTS = {  # of python -m tools.gpu
     "decode": ("--only", "decode"),

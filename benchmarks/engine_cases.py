@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
 import torch
+
+from minikv.course.your_engine.ways import Load, Request
 
 SPREAD = 0.05  # the weights' deviation: at transformers' 0.02 the best logits lie too close to tell two tokens apart
 
@@ -65,45 +66,6 @@ def random_model(shape: ModelShape, device: torch.device, dtype: torch.dtype, po
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
     return model
-
-
-@dataclass(frozen=True)
-class Request:
-    """``prompt`` token ids, and how many tokens to generate."""
-
-    prompt: tuple[int, ...]
-    new: int
-
-
-@dataclass(frozen=True)
-class Load:
-    """Requests that are all there at the start; ``name`` is what the table calls them."""
-
-    name: str
-    requests: tuple[Request, ...]
-
-    @property
-    def new_tokens(self) -> int:
-        return sum(request.new for request in self.requests)
-
-    @property
-    def prompt_tokens(self) -> int:
-        return sum(len(request.prompt) for request in self.requests)
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest request, the generated ones included."""
-        return max(len(request.prompt) + request.new for request in self.requests)
-
-    @property
-    def shared_tokens(self) -> int:
-        """With how many equal tokens all prompts begin."""
-        columns = zip(*(request.prompt for request in self.requests), strict=False)
-        return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
-
-    def first(self, count: int) -> "Load":
-        """Its first requests, to try a setting with."""
-        return Load(self.name, self.requests[:count])
 
 
 def mixed(count: int, least: int, most: int, vocabulary: int) -> Load:

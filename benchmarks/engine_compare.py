@@ -5,14 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from benchmarks.engine_cases import Load
-from benchmarks.engine_peers import Answers, Run
-from benchmarks.kernels_timing import Disagrees
-
-# Two logits that lie closer than this may change places when the sums are added up in another order.
-TIE = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
+from minikv.course.your_engine.ways import Load, Run, agree
 
 
 @dataclass(frozen=True)
@@ -38,7 +31,7 @@ def compare(
     """Answer ``load`` in all ``ways``, ``rounds`` times in turn, a different one first each round.
 
     Before, each answers it once, watched: to warm up, and to compare. ``first`` has such runs already. The answers of
-    every run that is timed are compared with those. Raises ``Disagrees``.
+    every run that is timed are compared with those. Raises ``MiniKVError``.
     """
     watched = {
         name: (first or {}).get(name) or way.run(model, load, watch=True) for name, way in ways.items()
@@ -54,28 +47,3 @@ def compare(
             times[name].append(run.seconds)
     typical: Callable[[Sequence[float]], float] = statistics.median if model.device.type == "cuda" else min
     return Compared(load, {name: typical(found) for name, found in times.items()}, watched, ties)
-
-
-def agree(model: Any, load: Load, answers: Answers, others: Answers, who: str) -> int:
-    """How many requests part at a tie. Raises ``Disagrees`` for any other difference, and for a missing token."""
-    ties = 0
-    for number, (request, one, other) in enumerate(zip(load.requests, answers, others, strict=True)):
-        if len(one) != request.new or len(other) != request.new:
-            raise Disagrees(
-                f"{who}: request {number} has {len(one)} and {len(other)} tokens of {request.new}"
-            )
-        if one == other:
-            continue
-        place = next(place for place in range(request.new) if one[place] != other[place])
-        gap = _gap(model, [*request.prompt, *one[:place]], one[place], other[place])
-        if gap > TIE[model.dtype]:
-            raise Disagrees(f"{who}: request {number}, token {place}: logits that differ by {gap:.2g}")
-        ties += 1
-    return ties
-
-
-@torch.no_grad()
-def _gap(model: Any, tokens: list[int], one: int, other: int) -> float:
-    """How far the logit of either token lies below the best one behind ``tokens``."""
-    logits = model(torch.tensor([tokens], device=model.device), logits_to_keep=1).logits[0, -1].float()
-    return float(logits.max() - logits[[one, other]].min())

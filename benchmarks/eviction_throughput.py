@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.engine_cases import QWEN3_06B, SMALL, Load, ModelShape, Request, random_model
+from benchmarks.engine_cases import QWEN3_06B, SMALL, ModelShape, random_model
 from benchmarks.kernels_timing import Detailed, tell
 from benchmarks.report import Row, arguments, publish
 from minikv import LLM, SamplingParams
+from minikv.course.your_engine.ways import Load, Request
 from minikv.engine import EventLog, summary
 from minikv.engine.evicting import EvictionParams
 from minikv.memory import MemoryStats

@@ -8,7 +8,6 @@ engines of ours a third of the blocks, so that they preempt.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +16,12 @@ import torch
 import minikv
 from benchmarks.engine_cases import SMALL, Load, mixed, random_model
 from benchmarks.engine_compare import compare
-from benchmarks.engine_peers import ContinuousBatching, Ours, Run, _now
 from benchmarks.kernels_timing import Detailed, tell
 from benchmarks.report import Row, arguments, publish
-from minikv import nano
+from minikv.course.your_engine.ways import ContinuousBatching, Nano, Ours
 
 PEER_GOALS = {"minikv.LLM": 0.6, "generate_batch": 1.0}  # nano's tokens a second as a share of the peer's
 SEATS, STEP_TOKENS, BLOCK = 64, 512, 16
-
-
-@dataclass(frozen=True)
-class Nano:
-    """``minikv.nano.LLM`` on ``num_blocks`` blocks of 16 tokens."""
-
-    num_blocks: int
-
-    def run(self, model: Any, load: Load, watch: bool = False) -> Run:
-        own = model.config._attn_implementation
-        llm = nano.LLM(
-            model, num_blocks=self.num_blocks, max_num_seqs=SEATS, max_num_batched_tokens=STEP_TOKENS
-        )
-        params = [nano.SamplingParams(each.new, temperature=0, ignore_eos=True) for each in load.requests]
-        start = _now(model)
-        outputs = llm.generate([list(each.prompt) for each in load.requests], params)
-        seconds = _now(model) - start
-        model.set_attn_implementation(own)
-        cached = sum(output.num_cached for output in outputs)
-        preemptions = llm.scheduler.num_preemptions
-        return Run(seconds, [each.token_ids for each in outputs], None, cached, 0, preemptions)
 
 
 def fastest(model: Any, load: Load) -> ContinuousBatching:
@@ -63,7 +40,9 @@ def rows(quick: bool) -> Iterator[Row]:
         peers = {"minikv.LLM": Ours(SEATS, blocks, STEP_TOKENS)}
         if blocks == roomy:
             peers["generate_batch"] = fastest(model, load)
-        found = compare(model, load, {"nano": Nano(blocks), **peers}, rounds=1 if quick else 3)
+        found = compare(
+            model, load, {"nano": Nano(SEATS, blocks, STEP_TOKENS), **peers}, rounds=1 if quick else 3
+        )
         preempted = found.watched["nano"].preemptions
         details = {"seconds": found.seconds, "ties": found.ties, "preemptions": preempted, "blocks": blocks}
         tell(details | {"threads": torch.get_num_threads()})

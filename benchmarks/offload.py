@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.engine_cases import QWEN3_06B, SMALL, Load, ModelShape, Request, config_of, random_model
+from benchmarks.engine_cases import QWEN3_06B, SMALL, ModelShape, config_of, random_model
 from benchmarks.kernels_timing import Detailed, tell
 from benchmarks.report import Row, Step, arguments, publish
 from minikv import LLM, SamplingParams
 from minikv.cache import HostPool, PagedKVCache
+from minikv.course.your_engine.ways import Load, Request
 from minikv.engine import EventLog, StepEvent, summary
 from minikv.plan import CacheSpec
 from minikv.plan.preemption import TransferRates

@@ -41,7 +41,7 @@ MAY_IMPORT = {
 WITHOUT_TORCH = {"plan", "blocks", *ROOT_FILES}
 # Whose files may import torch when they are imported, but for the ``__init__`` of a room; others do so in a function.
 TORCH_AT_IMPORT = {"memory", "kernels", "cache", "models", "eviction", "nano", "engine"}
-COURSE_TORCH_AT_IMPORT = {"lessons", "capstone"}
+COURSE_TORCH_AT_IMPORT = {"lessons", "capstone", "your_engine"}
 ENGINE_PACKAGES = {"torch", "transformers", "triton", "safetensors", "accelerate", "huggingface_hub"}
 # The parts of the engine that a simulated clock drives (``engine/simulate``).
 ENGINE_WITHOUT_TORCH = set(

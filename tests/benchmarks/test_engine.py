@@ -7,13 +7,23 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import engine, engine_compare, engine_decode
-from benchmarks.engine_cases import Load, ModelShape, Request, mixed, random_model, shared_prefix, skewed
-from benchmarks.engine_compare import agree, compare
+from benchmarks import engine, engine_decode
+from benchmarks.engine_cases import ModelShape, mixed, random_model, shared_prefix, skewed
+from benchmarks.engine_compare import compare
 from benchmarks.engine_decode import Decoding, decode_rows, decode_steps, weight_bytes
 from benchmarks.engine_host import host_times
-from benchmarks.engine_peers import ContinuousBatching, Ours, Run, StaticBatches
-from benchmarks.kernels_timing import Disagrees
+from minikv.course.your_engine import ways
+from minikv.course.your_engine.ways import (
+    ContinuousBatching,
+    Load,
+    Nano,
+    Ours,
+    Request,
+    Run,
+    StaticBatches,
+    agree,
+)
+from minikv.errors import MiniKVError
 
 SHAPE = ModelShape("tiny", 2, 32, 48, 4, 2, 8, 61)
 DECODES = (Decoding(1, 7, 3), Decoding(4, 7, 3))
@@ -52,6 +62,7 @@ def test_all_ways_say_the_same_tokens_and_watch_what_they_hold(model, load):
         "ours": Ours(3, 8, 32),
         "static": StaticBatches(2),
         "continuous": ContinuousBatching(8, 16, 200),
+        "nano": Nano(3, 8, 32),
     }
     found = compare(model, load, ways, rounds=2)
     assert set(found.seconds) == set(ways)
@@ -60,6 +71,7 @@ def test_all_ways_say_the_same_tokens_and_watch_what_they_hold(model, load):
     token = SHAPE.token_bytes
     peaks = {name: run.peak_kv_bytes // token for name, run in found.watched.items()}
     assert longest <= peaks["ours"] <= 8 * 16
+    assert longest <= peaks["nano"] <= 8 * 16
     # generate() does not compute the last token.
     pairs = [load.requests[first : first + 2] for first in (0, 2, 4)]
     padded = [len(p) * (max(len(r.prompt) for r in p) + max(r.new for r in p) - 1) for p in pairs]
@@ -73,15 +85,19 @@ def test_a_watched_run_counts_steps_and_preemptions(model):
     assert run.preemptions >= 1
     assert run.peak_kv_bytes == 4 * 16 * SHAPE.token_bytes
     assert Ours(2, 4, 64).run(model, load).peak_kv_bytes is None
+    run = Nano(2, 4, 64).run(model, load, watch=True)
+    assert run.preemptions >= 1
+    assert run.peak_kv_bytes == 4 * 16 * SHAPE.token_bytes
+    assert Nano(2, 4, 64).run(model, load).peak_kv_bytes is None
 
 
 def test_wrong_and_missing_tokens_end_the_benchmark(model, load):
     right = Ours(3, 8, 32).run(model, load).answers
     wrong = [list(answer) for answer in right]
     wrong[1][2] = (wrong[1][2] + 1) % SHAPE.vocabulary
-    with pytest.raises(Disagrees, match="request 1, token 2"):
+    with pytest.raises(MiniKVError, match="request 1, token 2"):
         agree(model, load, right, wrong, "x")
-    with pytest.raises(Disagrees, match="request 0 has"):
+    with pytest.raises(MiniKVError, match="request 0 has"):
         agree(model, load, right, [right[0][:-1], *right[1:]], "x")
     assert agree(model, load, right, right, "x") == 0
 
@@ -90,7 +106,7 @@ def test_a_tie_is_counted(model, load, monkeypatch):
     right = Ours(3, 8, 32).run(model, load).answers
     other = [list(answer) for answer in right]
     other[1][2] = (other[1][2] + 1) % SHAPE.vocabulary
-    monkeypatch.setattr(engine_compare, "TIE", {torch.float32: 1e9})
+    monkeypatch.setattr(ways, "TIE", {torch.float32: 1e9})
     assert agree(model, load, right, other, "x") == 1
 
 
@@ -104,7 +120,7 @@ def test_a_run_that_differs_from_its_first_ends_the_benchmark(model, load):
             run = Ours(3, 8, 32).run(model, load, watch)
             return run if self.runs == 1 else replace(run, answers=[answer[::-1] for answer in run.answers])
 
-    with pytest.raises(Disagrees, match="again"):
+    with pytest.raises(MiniKVError, match="again"):
         compare(model, load, {"x": Forgetful()}, rounds=1)
 
 

@@ -1,5 +1,8 @@
-"""Three ways to answer a load greedily: minikv's engine, ``generate()`` in static batches, and transformers' own
-continuous batching, the manager that ``generate_batch`` makes. Each request gets as many tokens as it asks for."""
+"""Ways to answer a load of requests greedily, each in tokens a second and bytes of K and V, and whether they agree.
+
+``generate()`` in static batches, transformers' own continuous batching (the manager that ``generate_batch`` makes),
+nano, and ``minikv.LLM``. Each request gets as many tokens as it asks for.
+"""
 
 import dataclasses
 import logging
@@ -7,16 +10,58 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
-from benchmarks.engine_cases import Load
-from minikv import LLM, SamplingParams
+from minikv import LLM, SamplingParams, nano
+from minikv.errors import MiniKVError
 
 STATIC = 16
+# Two logits that lie closer than this may change places when the sums are added up in another order.
+TIE = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
 Answers = list[list[int]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """``prompt`` token ids, and how many tokens to generate."""
+
+    prompt: tuple[int, ...]
+    new: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests that are all there at the start; ``name`` is what the table calls them."""
+
+    name: str
+    requests: tuple[Request, ...]
+
+    @property
+    def new_tokens(self) -> int:
+        return sum(request.new for request in self.requests)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(len(request.prompt) for request in self.requests)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request, the generated ones included."""
+        return max(len(request.prompt) + request.new for request in self.requests)
+
+    @property
+    def shared_tokens(self) -> int:
+        """With how many equal tokens all prompts begin."""
+        columns = zip(*(request.prompt for request in self.requests), strict=False)
+        return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
+
+    def first(self, count: int) -> "Load":
+        """Its first requests, to try a setting with."""
+        return Load(self.name, self.requests[:count])
 
 
 @dataclass(frozen=True)
@@ -72,6 +117,41 @@ class Ours:
         answers = [list(output.token_ids) for output in outputs]
         cached = sum(output.num_cached for output in outputs)
         return Run(seconds, answers, peak, cached, len(steps), len(preempted))
+
+
+@dataclass(frozen=True)
+class Nano:
+    """``minikv.nano.LLM`` with the same three limits; a part that is assembled into nano is measured with it."""
+
+    max_num_seqs: int
+    num_blocks: int
+    max_num_batched_tokens: int
+
+    def run(self, model: Any, load: Load, watch: bool = False) -> Run:
+        """Answer the load. With ``watch`` the blocks that sequences hold are counted in each step."""
+        own = model.config._attn_implementation
+        llm = nano.LLM(model, **dataclasses.asdict(self))
+        used = list[int]()
+        forward = llm.run
+        if watch:
+            blocks = llm.scheduler.blocks
+
+            def counted(step: Any) -> torch.Tensor:
+                used.append(blocks.num_blocks - len(blocks.free_blocks))
+                return forward(step)
+
+            llm.run = counted  # type: ignore[method-assign]
+        params = [nano.SamplingParams(each.new, temperature=0, ignore_eos=True) for each in load.requests]
+        start = _now(model)
+        try:
+            outputs = llm.generate([list(each.prompt) for each in load.requests], params)
+        finally:
+            model.set_attn_implementation(own)
+        seconds = _now(model) - start
+        peak = max(used) * (llm.cache.nbytes // self.num_blocks) if used else None
+        cached = sum(output.num_cached for output in outputs)
+        answers = [each.token_ids for each in outputs]
+        return Run(seconds, answers, peak, cached, len(used), llm.scheduler.num_preemptions)
 
 
 @dataclass(frozen=True)
@@ -161,6 +241,33 @@ class ContinuousBatching:
         page = {"page_size" if "page_size" in known else "block_size": self.page_size}
         blocks = -(-self.num_tokens // self.page_size)
         return ContinuousBatchingConfig(num_blocks=blocks, max_batch_tokens=self.max_batch_tokens, **page)
+
+
+def agree(model: Any, load: Load, answers: Answers, others: Answers, who: str) -> int:
+    """How many requests part at a tie. Raises ``MiniKVError`` for any other difference, and for a missing token.
+
+    A tie: two tokens whose logits lie closer than ``TIE``. ``who`` names the two ways.
+    """
+    ties = 0
+    for number, (request, one, other) in enumerate(zip(load.requests, answers, others, strict=True)):
+        if len(one) != request.new or len(other) != request.new:
+            sizes = {"one": len(one), "other": len(other), "new": request.new}
+            raise MiniKVError("race_length", who=who, request=number, **sizes)
+        if one == other:
+            continue
+        place = next(place for place in range(request.new) if one[place] != other[place])
+        gap = _gap(model, [*request.prompt, *one[:place]], one[place], other[place])
+        if gap > TIE[model.dtype]:
+            raise MiniKVError("race_differs", who=who, request=number, place=place, gap=gap)
+        ties += 1
+    return ties
+
+
+@torch.no_grad()
+def _gap(model: Any, tokens: list[int], one: int, other: int) -> float:
+    """How far the logit of either token lies below the best one behind ``tokens``."""
+    logits = model(torch.tensor([tokens], device=model.device), logits_to_keep=1).logits[0, -1].float()
+    return float(logits.max() - logits[[one, other]].min())
 
 
 @contextmanager
