@@ -97,6 +97,7 @@ class BlockManager:
 
     def free(self, seq: Sequence) -> None:
         """Take back the blocks of ``seq``, the last first: a beginning serves more prompts than an end."""
+        assert all(self.ref_counts[block] for block in seq.block_table), "a block is freed twice"
         for block in reversed(seq.block_table):
             self.ref_counts[block] -= 1
             if not self.ref_counts[block]:

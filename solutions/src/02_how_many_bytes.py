@@ -5,12 +5,12 @@
 # zh = "这里用不到 GPU。"
 
 # %% [markdown] key="intro" lang="en"
-# ## Five functions
+# ## Six functions
 #
 # Replace each `raise NotImplementedError`, run the cell, and read what `check` says.
 # After a wrong answer it shows a small counterexample and a hint; `hint=2` and `hint=3` say more, `seed=1` draws other cases.
-# %% [markdown] key="intro" lang="zh" src="606af4a0"
-# ## 五个函数
+# %% [markdown] key="intro" lang="zh" src="7f52ee07"
+# ## 六个函数
 #
 # 把每个 `raise NotImplementedError` 换成你的代码，运行单元格，再看 `check` 的结果。
 # 答错时，它会给出一个较小的反例和一条提示；`hint=2`、`hint=3` 提示更具体，`seed=1` 换一组用例。
@@ -19,29 +19,35 @@
 # ## 02.1 The formula
 #
 # Bytes that one token takes in the KV cache of the whole model.
-# `layers` all cache the same; `head_dim` is elements a head, `dtype_bytes` bytes an element.
-# %% [markdown] key="e1" lang="zh" src="1b9dac60"
+# All `num_layers` layers cache the same: in each of `num_kv_heads` heads a K of `k_dim` elements and a V of `v_dim` elements, `itemsize` bytes an element.
+# In most models `k_dim` and `v_dim` are both `head_dim`; with expanded MLA they differ.
+#
+# This function is a part of *your engine*: once it passes, it is kept.
+# %% [markdown] key="e1" lang="zh" src="188e02c6"
 # ## 02.1 公式
 #
 # 一个 token 在整个模型的 KV 缓存里占多少字节。
-# `layers` 个层的缓存都一样；`head_dim` 是每个头的元素数，`dtype_bytes` 是每个元素的字节数。
+# `num_layers` 个层的缓存都一样：`num_kv_heads` 个头里各有一个 `k_dim` 个元素的 K 和一个 `v_dim` 个元素的 V，每个元素 `itemsize` 字节。
+# 多数模型的 `k_dim` 和 `v_dim` 都等于 `head_dim`；MLA 展开后则不同。
+#
+# 这个函数是“你的引擎”的一个零件：通过之后会保存下来。
 
 # %% key="e1_code"
-def bytes_per_token(layers: int, kv_heads: int, head_dim: int, dtype_bytes: int) -> int:
+def token_bytes(num_layers: int, num_kv_heads: int, k_dim: int, v_dim: int, itemsize: int) -> int:
     ### BEGIN SOLUTION
-    return 2 * layers * kv_heads * head_dim * dtype_bytes
+    return num_layers * num_kv_heads * (k_dim + v_dim) * itemsize
     ### END SOLUTION
 
 
-check("02.1", bytes_per_token)
+check("02.1", token_bytes)
 
 # %% [markdown] key="e1_why" lang="en"
 # ### BEGIN SOLUTION
-# The 2 is K and V. Llama-3.1-8B: 2 × 32 layers × 8 heads × 128 elements × 2 bytes = 131,072 bytes.
+# Where K and V are equally wide, `k_dim + v_dim` is the $2 \cdot D$ of the formula. Llama-3.1-8B: 32 layers × 8 heads × (128 + 128) elements × 2 bytes = 131,072 bytes.
 # ### END SOLUTION
-# %% [markdown] key="e1_why" lang="zh" src="50cd7544"
+# %% [markdown] key="e1_why" lang="zh" src="0ee64237"
 # ### BEGIN SOLUTION
-# 2 代表 K 和 V。Llama-3.1-8B：2 × 32 层 × 8 个头 × 128 个元素 × 2 字节 = 131,072 字节。
+# K 和 V 等宽时，`k_dim + v_dim` 就是公式里的 $2 \cdot D$。Llama-3.1-8B：32 层 × 8 个头 ×（128 + 128）个元素 × 2 字节 = 131,072 字节。
 # ### END SOLUTION
 
 # %% [markdown] key="e2" lang="en"
@@ -186,3 +192,27 @@ check("02.5", max_tokens)
 # `low` 始终放得下，`high` 始终放不下：排除无上限的情形之后，`num_bytes // token_bytes + 1` 个 token 一定超出。
 # `CacheSpec.max_tokens` 也是这样做的。
 # ### END SOLUTION
+
+# %% [markdown] key="e6" lang="en"
+# ## 02.6 A block
+#
+# The engine of this course takes memory in blocks of `block_size` tokens.
+# How many bytes is one block, all layers together? `token_bytes` is what 02.1 returns.
+#
+# This function is a part of *your engine*: once it passes, it is kept.
+# %% [markdown] key="e6" lang="zh" src="7ae74a75"
+# ## 02.6 一个块
+#
+# 本课程的引擎按块分配显存，每块放 `block_size` 个 token。
+# 一个块在所有层合计占多少字节？`token_bytes` 就是 02.1 的返回值。
+#
+# 这个函数是“你的引擎”的一个零件：通过之后会保存下来。
+
+# %% key="e6_code"
+def block_bytes(token_bytes: int, block_size: int) -> int:
+    ### BEGIN SOLUTION
+    return token_bytes * block_size
+    ### END SOLUTION
+
+
+check("02.6", block_bytes)

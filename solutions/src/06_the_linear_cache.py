@@ -158,3 +158,47 @@ check("06.4", steps_left)
 # 让两者的字节数相同，即 `num_blocks * block_size = len(prompts) * max_seq`，并且 `max_seq` 是整数个块：分页绝不会先停下，因为在最长的行满之前，没有哪一行需要的块超过自己那一份。
 # 如果短的行剩下足够多的整块可以让给长的行，分页还能走得更久。
 # ### END SOLUTION
+
+# %% [markdown] key="write_task" lang="en"
+# ## 06.5 Write to slots
+#
+# The paged cache of `minikv.nano` has one K and one V tensor for all layers: `self.k` is `[layers, num_blocks, block_size, kv_heads, k_dim]`, `self.v` the same with `v_dim`.
+# Write its method `KVCache.write`: put `key`, `[T, kv_heads, k_dim]`, and `value`, `[T, kv_heads, v_dim]`, into the `slots` of `layer`.
+#
+# - `slots` is a tensor of T slot numbers. Slot s is offset `s % block_size` of block `s // block_size`. The T tokens may belong to several sequences, so the slots come in any order; no slot stands there twice.
+# - What a slot held before is replaced; all other slots stay as they are.
+# - The cache may have another dtype than `key` and `value`.
+#
+# This function is a part of *your engine*: once it passes, it is kept.
+# %% [markdown] key="write_task" lang="zh" src="48ed48fb"
+# ## 06.5 写入槽位
+#
+# `minikv.nano` 的分页缓存用一个 K 张量和一个 V 张量存放所有层：`self.k` 的形状是 `[layers, num_blocks, block_size, kv_heads, k_dim]`，`self.v` 相同，只是最后一维是 `v_dim`。
+# 请写出它的方法 `KVCache.write`：把 `key`（`[T, kv_heads, k_dim]`）和 `value`（`[T, kv_heads, v_dim]`）写进第 `layer` 层的 `slots`。
+#
+# - `slots` 是含有 T 个槽位号的张量。槽位 s 就是块 `s // block_size` 里偏移为 `s % block_size` 的位置。这 T 个 token 可能来自多条序列，所以槽位的次序是任意的，但不会重复。
+# - 槽位里原来的内容会被替换，其他槽位保持不变。
+# - 缓存的 dtype 可能与 `key`、`value` 不同。
+#
+# 这个函数是“你的引擎”的一个零件：通过之后会保存下来。
+
+# %% key="write_stub"
+def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
+    ### BEGIN SOLUTION
+    # Views [num_blocks * block_size, kv_heads, dim]: a row for each slot.
+    k, v = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
+    k[slots] = key.to(k.dtype)
+    v[slots] = value.to(v.dtype)
+    ### END SOLUTION
+
+
+check("06.5", write)
+
+# %% [markdown] key="write_why" lang="en"
+# ### BEGIN SOLUTION
+# `flatten` gives a view here, so the assignment reaches the pool. `k[slots].copy_(key)` would not: indexing with a tensor makes a copy.
+# ### END SOLUTION
+# %% [markdown] key="write_why" lang="zh" src="0c1650b4"
+# ### BEGIN SOLUTION
+# 这里 `flatten` 得到的是视图，所以赋值能写进块池。`k[slots].copy_(key)` 则不行，因为用张量做下标得到的是副本。
+# ### END SOLUTION

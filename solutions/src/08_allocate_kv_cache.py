@@ -34,31 +34,52 @@ def block_bytes(config: dict, block_size: int, tp: int) -> int:
 check("08.1", block_bytes)
 
 # %% [markdown] key="blocks_task" lang="en"
-# ## 08.2 From MiB to blocks
+# ## 08.2 How many blocks fit
 #
-# `nvidia-smi` prints MiB (1 MiB is $2^{20}$ bytes), and so do the four numbers here.
-# How many blocks of `block_bytes` bytes does the cache get?
-# 0, where the model does not fit.
-# %% [markdown] key="blocks_task" lang="zh" src="84718d1f"
-# ## 08.2 从 MiB 到块
+# The formula of the lesson, as the engine calls it. All arguments but `utilization` are in bytes:
 #
-# `nvidia-smi` 打印的是 MiB（1 MiB 等于 $2^{20}$ 字节），这里的四个数也是。
-# 缓存能得到多少个 `block_bytes` 字节的块？
-# 模型放不下时为 0。
+# - `total`: what the GPU has
+# - `used`: what is taken now, by anything
+# - `current`, `peak`: what torch's live tensors take of it now, and took at most during the warm-up
+# - `block_bytes`: one block of the cache
+#
+# Where the model does not fit, 0 and every number below it are right.
+#
+# This function is a part of *your engine*: once it passes, it is kept.
+# %% [markdown] key="blocks_task" lang="zh" src="dc350086"
+# ## 08.2 放得下多少个块
+#
+# 这就是本课的公式，引擎正是这样调用它的。除 `utilization` 外，参数都以字节计：
+#
+# - `total`：GPU 一共有多少
+# - `used`：现在总共占用了多少，不管是谁占的
+# - `current`、`peak`：其中 torch 存活张量现在占多少，预热期间最多占多少
+# - `block_bytes`：缓存的一个块
+#
+# 模型放不下时，0 或任何负数都算对。
+#
+# 这个函数是“你的引擎”的一个零件：通过之后会保存下来。
 
 # %% key="blocks_stub"
-def num_blocks(
-    total_mib: int, utilization: float, used_mib: int, peak_mib: int, current_mib: int, block_bytes: int
+def num_blocks_that_fit(
+    total: int, utilization: float, used: int, peak: int, current: int, block_bytes: int
 ) -> int:
     ### BEGIN SOLUTION
-    mib = 2**20
-    limit = int(total_mib * mib * utilization)
-    available = limit - used_mib * mib - peak_mib * mib + current_mib * mib
-    return max(0, available) // block_bytes
+    activations = peak - current
+    return int(total * utilization - used - activations) // block_bytes
     ### END SOLUTION
 
 
-check("08.2", num_blocks)
+check("08.2", num_blocks_that_fit)
+
+# %% [markdown] key="blocks_why" lang="en"
+# ### BEGIN SOLUTION
+# `nvidia-smi` prints MiB. To put its numbers in here, multiply them by $2^{20}$; with $10^6$ you lose about 5 % of the memory.
+# ### END SOLUTION
+# %% [markdown] key="blocks_why" lang="zh" src="1539dfec"
+# ### BEGIN SOLUTION
+# `nvidia-smi` 打印的是 MiB。要把它的数字代进来，先乘以 $2^{20}$；如果乘以 $10^6$，就会少算大约 5% 的显存。
+# ### END SOLUTION
 
 # %% [markdown] key="ledger_task" lang="en"
 # ## 08.3 The ledger

@@ -9,12 +9,16 @@
 # In which slots are the tokens at positions `start` to `end - 1` stored?
 # The tokens before `start` are stored already; a chunk may begin and end in the middle of a block.
 # Where the table has -1, a window has moved on: the slot is -1, and nothing is stored.
-# %% [markdown] key="slots_task" lang="zh" src="510a49e3"
+#
+# This function is a part of *your engine*: once it passes, it is kept.
+# %% [markdown] key="slots_task" lang="zh" src="815cc73b"
 # ## 09.1 槽位
 #
 # 位置 `start` 到 `end - 1` 的 token 存放在哪些槽位？
 # `start` 之前的 token 已经存好；一段（chunk）可以从块的中间开始，也可以在块的中间结束。
 # 块表里是 -1 的地方，窗口已经移过去了：槽位为 -1，什么也不存。
+#
+# 这个函数是“你的引擎”的一个零件：通过之后会保存下来。
 
 # %% key="slots_stub"
 def slot_mapping(block_table: list[int], start: int, end: int, block_size: int) -> list[int]:
@@ -32,42 +36,46 @@ check("09.1", slot_mapping)
 # %% [markdown] key="free_task" lang="en"
 # ## 09.2 The free path
 #
-# A sequence ends and gives back the `blocks` of its table.
+# Write the method `BlockManager.free` of `minikv.nano`: the sequence `seq` ends, or is preempted, and gives back the blocks of its table.
 #
-# - `ref_counts[b]`: how many hold block `b`
-# - `free_list`: the free blocks; the next one to be taken stands in front
+# - `seq.block_table`: its blocks; `seq.num_computed`: how many of its tokens have their K and V there
+# - `self.ref_counts[b]`: how many sequences hold block `b`
+# - `self.free_blocks`: the free blocks, a dict used as an ordered set; `self.free_blocks[b] = None` puts `b` at its end, and the next block to be taken stands in front
 #
 # Every block loses one holder.
-# Those that nobody holds any more join the end of `free_list`, the last block of the table first, so that the beginning of a sequence is evicted last.
-# If any of the blocks is free already, raise `ValueError`, and change nothing.
+# Blocks that no sequence holds any more join the end of `free_blocks`, the last block of the table first, so that the beginning of a sequence is evicted last.
+# They keep what they hold, and can be found until they are taken again.
+# The sequence is left with an empty table and 0 computed tokens.
+# If any of the blocks is free already, fail (`assert`, or raise `ValueError`), and change nothing.
 #
-# Change the two lists that you are given; return nothing.
-# The check makes several calls, one after the other, and looks at both lists after each.
-# %% [markdown] key="free_task" lang="zh" src="4be59a55"
+# This function is a part of *your engine*: once it passes, it is kept.
+# %% [markdown] key="free_task" lang="zh" src="3596a198"
 # ## 09.2 释放
 #
-# 一条序列结束，归还块表里的 `blocks`。
+# 请写出 `minikv.nano` 的方法 `BlockManager.free`：序列 `seq` 结束了，或者被抢占，要归还块表里的块。
 #
-# - `ref_counts[b]`：有多少条序列持有块 `b`
-# - `free_list`：空闲的块，下一个要取的排在最前面
+# - `seq.block_table`：它的块；`seq.num_computed`：它有多少个 token 的 K 和 V 在这些块里
+# - `self.ref_counts[b]`：有多少条序列持有块 `b`
+# - `self.free_blocks`：空闲的块，是当作有序集合使用的字典；`self.free_blocks[b] = None` 把 `b` 放到末尾，下一个要取的块排在最前面
 #
 # 每个块少一个持有者。
-# 不再有持有者的块进入 `free_list` 的末尾，块表里的最后一块最先进入，这样序列的开头最后才被淘汰。
-# 只要其中有一个块本来就空闲，就抛出 `ValueError`，并且什么也不改变。
+# 不再有序列持有的块进入 `free_blocks` 的末尾，块表里的最后一块最先进入，这样序列的开头最后才被淘汰。
+# 这些块保留原有的内容，在再次被取走之前都还能找到。
+# 之后序列的块表为空，已计算的 token 数为 0。
+# 只要其中有一个块本来就空闲，就报错（用 `assert`，或抛出 `ValueError`），并且什么也不改变。
 #
-# 直接修改传入的两个列表，不返回任何东西。
-# 检查会依次调用多次，每次之后都查看这两个列表。
+# 这个函数是“你的引擎”的一个零件：通过之后会保存下来。
 
 # %% key="free_stub"
-def free(blocks: list[int], ref_counts: list[int], free_list: list[int]) -> None:
+def free(self, seq) -> None:
     ### BEGIN SOLUTION
-    for block in blocks:
-        if ref_counts[block] == 0:
-            raise ValueError(f"block {block} is free already")
-    for block in reversed(blocks):
-        ref_counts[block] -= 1
-        if ref_counts[block] == 0:
-            free_list.append(block)
+    assert all(self.ref_counts[block] for block in seq.block_table), "a block is freed twice"
+    for block in reversed(seq.block_table):
+        self.ref_counts[block] -= 1
+        if self.ref_counts[block] == 0:
+            self.free_blocks[block] = None
+    seq.block_table = []
+    seq.num_computed = 0
     ### END SOLUTION
 
 
@@ -75,53 +83,63 @@ check("09.2", free)
 
 # %% [markdown] key="free_why" lang="en"
 # ### BEGIN SOLUTION
-# Two loops, because a call that raises must have changed nothing: first look, then do.
-# Everything that frees a block in `BlockManager`, an end, a truncation, a window, goes through one such function.
+# First look, then do: a call that fails must have changed nothing.
+# In `minikv.LLM`'s manager everything that frees a block, an end, a truncation, a window, goes through one such function.
 # ### END SOLUTION
-# %% [markdown] key="free_why" lang="zh" src="4111f925"
+# %% [markdown] key="free_why" lang="zh" src="42aa0ab1"
 # ### BEGIN SOLUTION
-# 之所以用两个循环，是因为抛出异常的调用不能留下任何改动：先看，再做。
-# 在 `BlockManager` 里，不论是序列结束、截短还是窗口移动，释放块都走同一个函数。
+# 先看，再做：报错的调用不能留下任何改动。
+# 在 `minikv.LLM` 的管理器里，不论是序列结束、截短还是窗口移动，释放块都走同一个函数。
 # ### END SOLUTION
 
 # %% [markdown] key="digests_task" lang="en"
 # ## 09.3 The chained hash
 #
-# Return a digest for each full block of `tokens`.
-# Two digests must be equal exactly if the salts are equal and all tokens up to the end of the block are.
+# Return the digest of a full block with these `tokens`.
+# `previous` is the digest of the block before it; before the first block it is `b""`, or a salt.
+# Two digests must be equal exactly if `previous` and all tokens are equal.
 #
-# Any hash will do, `hashlib.sha256` is a good one; a digest may be anything that a dict takes as a key.
+# Any hash will do, `hashlib.sha256` is a good one. A digest is of type `bytes`.
 # Token ids go up to 120,000 and more.
-# The check does not look at the digests themselves.
-# It numbers them in the order in which they first appear over several prompts: `[[0, 1], [0, 2]]` says that the first blocks are equal and the second ones are not.
-# %% [markdown] key="digests_task" lang="zh" src="a44ccade"
+# The check chains the full blocks of several prompts, each a list of tokens and a salt, and does not look at the digests themselves.
+# It numbers them in the order in which they first appear: `[[0, 1], [0, 2]]` says that the first blocks are equal and the second ones are not.
+#
+# This function is a part of *your engine*: once it passes, it is kept.
+# %% [markdown] key="digests_task" lang="zh" src="3243d343"
 # ## 09.3 链式哈希
 #
-# 为 `tokens` 的每个满块返回一个摘要。
-# 两个摘要相同，当且仅当盐值相同，并且到该块末尾为止的所有 token 都相同。
+# 返回一个满块的摘要，块里的 token 是 `tokens`。
+# `previous` 是前一块的摘要；第一块之前是 `b""`，或者是盐值。
+# 两个摘要相同，当且仅当 `previous` 相同，并且所有 token 都相同。
 #
-# 用什么哈希都行，`hashlib.sha256` 就很好；摘要可以是任何能作字典键的值。
+# 用什么哈希都行，`hashlib.sha256` 就很好。摘要的类型是 `bytes`。
 # token 的编号可以达到 120,000，甚至更大。
-# 检查并不看摘要本身。
-# 它把几个提示词的摘要按首次出现的次序编号：`[[0, 1], [0, 2]]` 表示第一块相同，第二块不同。
+# 检查会把几个提示词（各是一串 token 加一个盐值）的满块依次串起来，并不看摘要本身。
+# 它按首次出现的次序给摘要编号：`[[0, 1], [0, 2]]` 表示第一块相同，第二块不同。
+#
+# 这个函数是“你的引擎”的一个零件：通过之后会保存下来。
 
 # %% key="digests_stub"
-def block_digests(tokens: list[int], block_size: int, salt: str) -> list[bytes]:
-    ### BEGIN SOLUTION
-    import hashlib
+import hashlib
 
-    digests = []
-    parent = hashlib.sha256(salt.encode()).digest()
-    for end in range(block_size, len(tokens) + 1, block_size):
-        block = tokens[end - block_size : end]
-        data = b"".join(token.to_bytes(8, "little") for token in block)
-        parent = hashlib.sha256(parent + data).digest()
-        digests.append(parent)
-    return digests
+
+def block_digest(previous: bytes, tokens: list[int]) -> bytes:
+    ### BEGIN SOLUTION
+    data = b"".join(token.to_bytes(8, "little") for token in tokens)
+    return hashlib.sha256(previous + data).digest()
     ### END SOLUTION
 
 
-check("09.3", block_digests)
+check("09.3", block_digest)
+
+# %% [markdown] key="digests_why" lang="en"
+# ### BEGIN SOLUTION
+# Only full blocks get a digest: tokens will still be written into a block that is not full, and what is published must not change any more.
+# ### END SOLUTION
+# %% [markdown] key="digests_why" lang="zh" src="8e7ad0fa"
+# ### BEGIN SOLUTION
+# 只有满块才有摘要：没填满的块之后还会写入，而发布了的内容不能再变。
+# ### END SOLUTION
 
 # %% [markdown] key="append_task" lang="en"
 # ## 09.4 A slot for one more token
@@ -207,3 +225,103 @@ def behind_window(block_table: list[int], num_tokens: int, window: int, block_si
 
 
 check("09.5", behind_window)
+
+# %% [markdown] key="allocate_task" lang="en"
+# ## 09.6 Blocks for a sequence
+#
+# Write `BlockManager.allocate` of `minikv.nano`: give `seq` blocks for all of `seq.tokens`, and return True.
+#
+# - Its table begins with the cached blocks that `self.find_prefix(seq.tokens)` returns. Some of them may be held by other sequences, some may be free: those leave `self.free_blocks`. Each gets one more holder.
+# - For the other tokens the table has fresh blocks. `self._take()` gives one: it is no longer free, its count is 1, and what it held cannot be found any more. `self.blocks_for(n)` says how many blocks hold n tokens.
+# - `seq.num_computed` and `seq.num_cached` are both the number of cached tokens.
+# - At least `keep_free` blocks must be free afterwards. If that cannot be, return False, with nothing changed.
+#
+# A sequence that comes back after a preemption has more tokens than its prompt: it needs room for all of them.
+#
+# This function is a part of *your engine*: once it passes, it is kept.
+# %% [markdown] key="allocate_task" lang="zh" src="0d7632e9"
+# ## 09.6 给序列分配块
+#
+# 请写出 `minikv.nano` 的 `BlockManager.allocate`：给 `seq.tokens` 的全部 token 分配块，并返回 True。
+#
+# - 块表的开头是 `self.find_prefix(seq.tokens)` 返回的缓存块。其中有的正由别的序列持有，有的空闲；空闲的要移出 `self.free_blocks`。每块多一个持有者。
+# - 其余 token 用新块。`self._take()` 取来一块：它不再空闲，计数为 1，原来的内容也不能再被找到。`self.blocks_for(n)` 返回 n 个 token 需要几块。
+# - `seq.num_computed` 和 `seq.num_cached` 都等于已缓存的 token 数。
+# - 分配之后至少还要有 `keep_free` 个空闲块。做不到就返回 False，并且什么也不改变。
+#
+# 抢占之后回来的序列，token 比提示词多，全部都要有位置。
+#
+# 这个函数是“你的引擎”的一个零件：通过之后会保存下来。
+
+# %% key="allocate_stub"
+def allocate(self, seq, keep_free: int = 0) -> bool:
+    ### BEGIN SOLUTION
+    prefix = self.find_prefix(seq.tokens)
+    fresh = self.blocks_for(len(seq.tokens)) - len(prefix)
+    reused = sum(block in self.free_blocks for block in prefix)  # free now, but not for fresh ones
+    if fresh + reused + keep_free > len(self.free_blocks):
+        return False
+    for block in prefix:
+        self.free_blocks.pop(block, None)
+        self.ref_counts[block] += 1
+    seq.block_table = prefix + [self._take() for _ in range(fresh)]
+    seq.num_computed = seq.num_cached = len(prefix) * self.block_size
+    return True
+    ### END SOLUTION
+
+
+check("09.6", allocate)
+
+# %% [markdown] key="allocate_why" lang="en"
+# ### BEGIN SOLUTION
+# The order matters twice: count before you change anything, and hold the prefix before you take a fresh block, which might be one of it.
+# ### END SOLUTION
+# %% [markdown] key="allocate_why" lang="zh" src="c38d0888"
+# ### BEGIN SOLUTION
+# 次序有两处讲究：先算清楚，再动手；先持有前缀，再取新块，否则取来的可能正是前缀里的块。
+# ### END SOLUTION
+
+# %% [markdown] key="append_token_task" lang="en"
+# ## 09.7 Room for the next token
+#
+# Write `BlockManager.append` of `minikv.nano`. `seq.tokens` has just got a token, or has the same tokens as before.
+# If the blocks of `seq.block_table` do not hold all of them, add one with `self._take()`.
+# Return True if all tokens have room; return False, with nothing changed, if a block is needed and none is free.
+#
+# The check prints `calls`: `(1, 1)` adds a token to sequence 1 and asks for its room, `(1, 0)` only asks again.
+#
+# This function is a part of *your engine*: once it passes, it is kept.
+# %% [markdown] key="append_token_task" lang="zh" src="be6bac74"
+# ## 09.7 给下一个 token 腾位置
+#
+# 请写出 `minikv.nano` 的 `BlockManager.append`。`seq.tokens` 可能刚多了一个 token，也可能与上次一样。
+# 如果 `seq.block_table` 里的块放不下全部 token，就用 `self._take()` 加一块。
+# 全部 token 都有位置时返回 True；需要新块却没有空闲块时返回 False，并且什么也不改变。
+#
+# 检查会打印 `calls`：`(1, 1)` 表示给序列 1 加一个 token 再问有没有位置，`(1, 0)` 表示只是再问一次。
+#
+# 这个函数是“你的引擎”的一个零件：通过之后会保存下来。
+
+# %% key="append_token_stub"
+def append(self, seq) -> bool:
+    ### BEGIN SOLUTION
+    if self.blocks_for(len(seq.tokens)) > len(seq.block_table):
+        if not self.free_blocks:
+            return False
+        seq.block_table.append(self._take())
+    return True
+    ### END SOLUTION
+
+
+check("09.7", append)
+
+# %% [markdown] key="append_token_why" lang="en"
+# ### BEGIN SOLUTION
+# It compares with the table instead of looking at `len(seq.tokens) % block_size`, so asking twice does no harm.
+# Where sequences share a block that is not full, as after a fork, this is not enough: that is 09.4. nano has no forks.
+# ### END SOLUTION
+# %% [markdown] key="append_token_why" lang="zh" src="e5f67951"
+# ### BEGIN SOLUTION
+# 这里是和块表比较，而不是看 `len(seq.tokens) % block_size`，所以问两次也没有关系。
+# 如果几条序列共享一个没填满的块（例如分叉之后），这样做还不够，要用 09.4 的办法。nano 没有分叉。
+# ### END SOLUTION

@@ -1,5 +1,6 @@
 """Lesson 02: its exercises judge as they promise, and they agree with CacheSpec on real models."""
 
+import inspect
 import math
 
 import pytest
@@ -8,6 +9,7 @@ from minikv.course import find_exercise, find_lesson, run_check
 from minikv.course.lessons import lesson_02, windows_02
 from minikv.course.report import report
 from minikv.i18n import text
+from minikv.nano import kv_cache
 from minikv.plan import CacheSpec, find_model
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question
 
@@ -23,16 +25,16 @@ MODELS = (
 )
 
 
-def as_a_sum(layers, kv_heads, head_dim, dtype_bytes):
+def as_a_sum(num_layers, num_kv_heads, k_dim, v_dim, itemsize):
     total = 0
-    for _layer in range(layers):
-        for _tensor in ("K", "V"):
-            total += kv_heads * head_dim * dtype_bytes
+    for _layer in range(num_layers):
+        for dim in (k_dim, v_dim):
+            total += num_kv_heads * dim * itemsize
     return total
 
 
-def as_a_product(layers, kv_heads, head_dim, dtype_bytes):
-    return math.prod((layers, kv_heads, head_dim, dtype_bytes, 2))
+def as_a_product(num_layers, num_kv_heads, k_dim, v_dim, itemsize):
+    return math.prod((num_layers, num_kv_heads, itemsize, sum((k_dim, v_dim))))
 
 
 def with_a_branch(config):
@@ -103,6 +105,14 @@ def by_halving(num_bytes, windows, token_bytes):
     return low
 
 
+def by_adding_tokens(token_bytes, block_size):
+    return sum(token_bytes for _slot in range(block_size))
+
+
+def the_other_way_round(token_bytes, block_size):
+    return block_size * token_bytes
+
+
 @pytest.mark.parametrize(
     ("id", "right", "sequences"),
     [
@@ -111,6 +121,7 @@ def by_halving(num_bytes, windows, token_bytes):
         ("02.3", [by_cases, by_counting], None),
         ("02.4", [with_two_loops, by_kinds], "lengths"),
         ("02.5", [by_scanning, by_halving], None),
+        ("02.6", [by_adding_tokens, the_other_way_round], None),
     ],
 )
 def test_exercise(id, right, sequences):
@@ -118,7 +129,7 @@ def test_exercise(id, right, sequences):
 
 
 def test_every_exercise_is_tested_above():
-    assert [exercise.id for exercise in LESSON.exercises] == ["02.1", "02.2", "02.3", "02.4", "02.5"]
+    assert [exercise.id for exercise in LESSON.exercises] == [f"02.{n}" for n in range(1, 7)]
 
 
 @pytest.mark.parametrize("prediction", LESSON.predictions, ids=lambda prediction: prediction.key)
@@ -195,7 +206,9 @@ def test_the_references_agree_with_the_spec(name):
     config, spec = find_model(name).config, CacheSpec.from_config(name)
     head_dim = lesson_02.head_dim_of(config)
     kv_heads = config["num_key_value_heads"]
-    assert lesson_02.bytes_per_token(len(spec.layers), kv_heads, head_dim, 2) == spec.bytes_for(1)
+    token = lesson_02.token_bytes(len(spec.layers), kv_heads, head_dim, head_dim, 2)
+    assert token == spec.bytes_for(1)
+    assert lesson_02.block_bytes(token, 16) == spec.bytes_for(1, batch=16)
     token_bytes = spec.layers[0].token_bytes
     windows = [None if layer.window is None else layer.window + 1 for layer in spec.layers]
     for length in (1, 126, 127, 128, 129, 4095, 4096, 5000):
@@ -206,3 +219,12 @@ def test_the_references_agree_with_the_spec(name):
     for tp in (kv_heads, 2 * kv_heads):
         rank = CacheSpec.from_config(name, tp=tp)
         assert lesson_02.kv_heads_per_rank(kv_heads, tp) == rank.layers[0].kv_heads
+
+
+@pytest.mark.parametrize(("id", "name"), [("02.1", "token_bytes"), ("02.6", "block_bytes")])
+def test_the_references_are_nanos(id, name):
+    """Written here too, because this lesson does without torch and nano's file does not."""
+    exercise = find_exercise(id)
+    assert exercise.signature == tuple(inspect.signature(getattr(kv_cache, name)).parameters)
+    for case in exercise.draw(0):
+        assert exercise.reference(**case) == getattr(kv_cache, name)(**case)

@@ -139,6 +139,25 @@ def steps_by_halving(prompts, max_seq, num_blocks, block_size):
     return min(max_seq - length for length in prompts), low
 
 
+def write_token_by_token(self, layer, key, value, slots):
+    block_size = self.k.shape[2]
+    for token, slot in enumerate(slots.tolist()):
+        self.k[layer, slot // block_size, slot % block_size] = key[token]
+        self.v[layer, slot // block_size, slot % block_size] = value[token]
+
+
+def write_by_two_indices(self, layer, key, value, slots):
+    block, offset = slots // self.k.shape[2], slots % self.k.shape[2]
+    self.k[layer, block, offset] = key.to(self.k.dtype)
+    self.v[layer, block, offset] = value.to(self.v.dtype)
+
+
+def write_by_index_copy(self, layer, key, value, slots):
+    for cache, new in ((self.k, key), (self.v, value)):
+        rows = cache[layer].view(-1, *new.shape[1:])
+        rows.index_copy_(0, slots, new.to(cache.dtype))
+
+
 def test_element_offset():
     assert_exercise(EXERCISES["06.1"], right=[offset_by_strides, offset_by_torch])
 
@@ -153,6 +172,14 @@ def test_row_cache():
 
 def test_steps_left():
     assert_exercise(EXERCISES["06.4"], right=[steps_by_walking, steps_by_halving], sequences="prompts")
+
+
+def test_write():
+    def stub(self, layer, key, value, slots):
+        raise NotImplementedError
+
+    right = [write_token_by_token, write_by_two_indices, write_by_index_copy]
+    assert_exercise(EXERCISES["06.5"], right=right, sequences="writes", stub=stub)
 
 
 def test_every_row_cache_case_has_two_rows_of_different_length():

@@ -1,5 +1,6 @@
 """Lesson 08: its exercises, predictions and questions. What the lesson shows is in test_lesson_08_shown.py."""
 
+import math
 import random
 import subprocess
 import sys
@@ -50,16 +51,19 @@ def block_by_loop(config, block_size, tp):
     return total * block_size
 
 
-def blocks_in_steps(total_mib, utilization, used_mib, peak_mib, current_mib, block_bytes):
-    mib = 1024**2
-    room = int(total_mib * mib * utilization) - used_mib * mib
-    room -= (peak_mib - current_mib) * mib
+def blocks_in_steps(total, utilization, used, peak, current, block_bytes):
+    room = int(total * utilization) - used
+    room -= peak - current
     return 0 if room < 0 else room // block_bytes
 
 
-def blocks_by_the_package(total_mib, utilization, used_mib, peak_mib, current_mib, block_bytes):
-    terms = MeasuredTerms(total_mib * MIB, utilization, used_mib * MIB, peak_mib * MIB, current_mib * MIB)
-    return max(terms.available // block_bytes, 0)
+def blocks_by_the_package(total, utilization, used, peak, current, block_bytes):
+    return MeasuredTerms(total, utilization, used, peak, current).available // block_bytes
+
+
+def blocks_by_the_limit(total, utilization, used, peak, current, block_bytes):
+    limit = math.floor(utilization * total)
+    return math.floor((limit + current - used - peak) / block_bytes)
 
 
 def ledger_by_reserved(non_torch, events):
@@ -140,8 +144,22 @@ def test_block_bytes():
     assert_exercise(EXERCISES["08.1"], right=[block_by_token, block_by_loop])
 
 
-def test_num_blocks():
-    assert_exercise(EXERCISES["08.2"], right=[blocks_in_steps, blocks_by_the_package])
+def test_num_blocks_that_fit():
+    right = [blocks_in_steps, blocks_by_the_package, blocks_by_the_limit]
+    assert_exercise(EXERCISES["08.2"], right=right)
+
+
+def test_where_nothing_fits_each_number_below_one_is_right_and_no_other_type():
+    exercise = EXERCISES["08.2"]
+    assert sum(exercise.reference(**case) <= 0 for case in exercise.draw(0)) >= 4
+
+    def low(*terms):
+        count = exercise.reference(*terms)
+        return count if count > 0 else -(10**6)
+
+    assert run_check(exercise, lambda *terms: low(*terms)).passed
+    assert not run_check(exercise, lambda *terms: float(low(*terms))).passed
+    assert not run_check(exercise, lambda *terms: max(low(*terms), 0) or None).passed
 
 
 def test_ledger():

@@ -1,14 +1,17 @@
 """Lesson 09: its exercises, predictions and questions do what a learner relies on, and agree with the manager."""
 
+import inspect
 import random
-from hashlib import sha256
+from hashlib import blake2b
 
 import pytest
 
-from minikv.blocks import NULL_BLOCK, BlockManager, BlockPool, PoolKind, child_digest, root_digest
-from minikv.blocks.prefix import token_array
+from minikv.blocks import NULL_BLOCK, BlockManager, BlockPool, PoolKind, root_digest
+from minikv.course.check import run_check
 from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
+from minikv.course.lessons.free_09 import after_each_call
+from minikv.nano import block_manager
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question
 
 LESSON: Lesson = find_lesson("09")
@@ -32,36 +35,93 @@ def slots_by_divmod(block_table, start, end, block_size):
     return slots
 
 
-def free_backwards(blocks, ref_counts, free_list):
-    for block in blocks:
-        if not ref_counts[block]:
+def free_backwards(self, seq):
+    table = seq.block_table
+    for block in table:
+        if not self.ref_counts[block]:
             raise ValueError(f"block {block} is free")
-    for place in range(len(blocks) - 1, -1, -1):
-        ref_counts[blocks[place]] -= 1
-        if not ref_counts[blocks[place]]:
-            free_list += [blocks[place]]
+    for place in range(len(table) - 1, -1, -1):
+        self.ref_counts[table[place]] -= 1
+        if not self.ref_counts[table[place]]:
+            self.free_blocks.update({table[place]: None})
+    table.clear()
+    seq.num_computed = 0
 
 
-def free_in_two_passes(blocks, ref_counts, free_list):
-    if min(ref_counts[block] for block in blocks) < 1:
+def free_in_two_passes(self, seq):
+    if min(self.ref_counts[block] for block in seq.block_table) < 1:
         raise ValueError
-    for block in blocks:
-        ref_counts[block] -= 1
-    free_list.extend(block for block in blocks[::-1] if ref_counts[block] == 0)
+    mine, seq.block_table, seq.num_computed = seq.block_table, [], 0
+    for block in mine:
+        self.ref_counts[block] -= 1
+    self.free_blocks |= {block: None for block in mine[::-1] if self.ref_counts[block] == 0}
 
 
-def digests_of_the_whole_prefix(tokens, block_size, salt):
-    full = len(tokens) // block_size
-    return [(salt, *tokens[: block_size * (i + 1)]) for i in range(full)]
+def digest_as_text(previous, tokens):
+    return previous + b"/" + str(list(tokens)).encode()
 
 
-def digests_running(tokens, block_size, salt):
-    running, digests = sha256(salt.encode()), []
-    for place, token in enumerate(tokens, 1):
-        running.update(token.to_bytes(8, "little"))
-        if place % block_size == 0:
-            digests.append(running.hexdigest())
-    return digests
+def digest_updated(previous, tokens):
+    running = blake2b(previous)
+    for token in tokens:
+        running.update(b"%d " % token)
+    return running.digest()
+
+
+def allocate_in_one_list(self, seq, keep_free=0):
+    found, table = self.find_prefix(seq.tokens), []
+    held = [block for block in found if self.ref_counts[block]]
+    if len(self.free_blocks) - (self.blocks_for(len(seq.tokens)) - len(held)) < keep_free:
+        return False
+    for block in found:
+        if not self.ref_counts[block]:
+            del self.free_blocks[block]
+        self.ref_counts[block] += 1
+        table.append(block)
+    seq.num_cached = seq.num_computed = self.block_size * len(table)
+    while len(table) * self.block_size < len(seq.tokens):
+        table.append(self._take())
+    seq.block_table = table
+    return True
+
+
+def allocate_fresh_ones_from_behind(self, seq, keep_free=0):
+    found = self.find_prefix(seq.tokens)
+    rest = len(seq.tokens) - len(found) * self.block_size
+    need = (rest + self.block_size - 1) // self.block_size
+    if need + len([b for b in found if b in self.free_blocks]) > len(self.free_blocks) - keep_free:
+        return False
+    for b in found:
+        if b in self.free_blocks:
+            self.free_blocks.pop(b)
+        self.ref_counts[b] = self.ref_counts[b] + 1
+    fresh = []
+    for _ in range(need):
+        fresh.insert(0, self._take())
+    seq.block_table = [*found, *fresh]
+    seq.num_cached = len(found) * self.block_size
+    seq.num_computed = seq.num_cached
+    return True
+
+
+def append_by_room(self, seq):
+    room = len(seq.block_table) * self.block_size - len(seq.tokens)
+    if room >= 0:
+        return True
+    if len(self.free_blocks) == 0:
+        return False
+    seq.block_table += [self._take()]
+    return True
+
+
+def append_with_try(self, seq):
+    if (len(seq.tokens) - 1) // self.block_size < len(seq.block_table):
+        return True
+    try:
+        seq.block_table.append(self._take())
+    except KeyError:
+        return False
+    return True
 
 
 def append_by_place(table, length, ref_counts, free_list, block_size):
@@ -122,7 +182,7 @@ def test_slot_mapping():
 
 
 def test_free():
-    def stub(blocks, ref_counts, free_list):
+    def stub(self, seq):
         raise NotImplementedError
 
     assert_exercise(
@@ -130,12 +190,38 @@ def test_free():
     )
 
 
-def test_block_digests():
-    def stub(tokens, block_size, salt):
+def test_block_digest():
+    def stub(previous, tokens):
         raise NotImplementedError
 
-    right = [digests_of_the_whole_prefix, digests_running]
+    right = [digest_as_text, digest_updated]
     assert_exercise(EXERCISES["09.3"], right=right, sequences="prompts", stub=stub)
+
+
+@pytest.mark.parametrize(
+    "digest", [lambda previous, tokens: (previous, *tokens), lambda *all: hash(str(all))]
+)
+def test_a_digest_of_another_type_is_told_so(digest):
+    assert (
+        run_check(EXERCISES["09.3"], lambda previous, tokens: digest(previous, tokens)).misconception
+        == "not_bytes"
+    )
+
+
+def test_allocate():
+    def stub(self, seq, keep_free=0):
+        raise NotImplementedError
+
+    right = [allocate_in_one_list, allocate_fresh_ones_from_behind]
+    assert_exercise(EXERCISES["09.6"], right=right, stub=stub)
+
+
+def test_append():
+    def stub(self, seq):
+        raise NotImplementedError
+
+    right = [append_by_room, append_with_try]
+    assert_exercise(EXERCISES["09.7"], right=right, sequences="lengths", stub=stub)
 
 
 def test_append_slot():
@@ -175,6 +261,20 @@ def test_the_slots_are_the_managers():
             assert ours == manager.slot_mapping(name, start, end, kind).tolist()
 
 
+@pytest.mark.parametrize("id", ["09.1", "09.2", "09.3", "09.6", "09.7"])
+def test_the_parts_of_the_engine_have_the_names_and_arguments_that_nano_has(id):
+    exercise = EXERCISES[id]
+    owner = block_manager if hasattr(block_manager, exercise.name) else block_manager.BlockManager
+    theirs = inspect.signature(getattr(owner, exercise.name)).parameters
+    assert list(inspect.signature(exercise.reference).parameters) == list(theirs)
+
+
+def test_slot_mapping_is_nanos_where_no_window_has_moved_on():
+    for case in EXERCISES["09.1"].draw(0):
+        if NULL_BLOCK not in case["block_table"]:
+            assert REFERENCES["slot_mapping"](**case) == block_manager.slot_mapping(**case)
+
+
 def test_the_free_path_is_the_pools_where_all_blocks_are_cached():
     rng = random.Random(1)
     for _ in range(50):
@@ -186,24 +286,24 @@ def test_the_free_path_is_the_pools_where_all_blocks_are_cached():
         pool.share(prefix)
         rest = [block for block in blocks if block not in (*prefix, *a, *b)]
         pool.free(rest[::-1])  # the last of a list is freed first
-        counts, free_list = [pool.ref_count(block) for block in blocks], list(rest)
-        for table in ([*prefix, *a], [*prefix, *b]):
+        counts, tables = [pool.ref_count(block) for block in blocks], [[*prefix, *a], [*prefix, *b]]
+        left = after_each_call(REFERENCES["free"], tables, counts, rest)[-1]
+        for table in tables:
             pool.free(table)
-            REFERENCES["free"](table, counts, free_list)
-        assert counts == [pool.ref_count(block) for block in blocks]
-        assert free_list == pool.allocate(12)
+        assert left["ref_counts"] == [pool.ref_count(block) for block in blocks]
+        assert left["free_blocks"] == pool.allocate(12)
 
 
 def test_the_digests_are_those_under_which_the_manager_publishes():
-    tokens = list(range(30, 47))
-    digests = REFERENCES["block_digests"](tokens, 4, "tenant")
-    parent = root_digest("tenant")
-    for place, digest in enumerate(digests):
-        parent = child_digest(parent, token_array(tokens[4 * place : 4 * place + 4]).tobytes())
-        assert digest == parent
+    """But for its root: a salt is hashed there, and nano, which has none, begins with nothing."""
+    tokens, previous = list(range(30, 47)), root_digest("tenant")
     manager = BlockManager(8, 4)
     manager.allocate("a", tokens, "tenant")
     manager.commit("a")
+    digests = []
+    for end in range(4, len(tokens), 4):
+        previous = REFERENCES["block_digest"](previous, tokens[end - 4 : end])
+        digests.append(previous)
     assert manager.match([*tokens, 1], "tenant").digests == tuple(digests)
 
 

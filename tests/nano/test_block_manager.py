@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from minikv.nano.block_manager import BlockManager, block_digest, slot_mapping
 from minikv.nano.sequence import SamplingParams, Sequence
 
@@ -70,6 +72,19 @@ def test_an_allocation_that_does_not_fit_changes_nothing():
         assert (list(blocks.free_blocks), blocks.ref_counts, blocks.cached) == before
         assert not seq.block_table
     assert held.block_table
+
+
+def test_a_table_is_freed_once_and_a_refused_free_changes_nothing():
+    blocks = BlockManager(num_blocks=4, block_size=2)
+    one, other = computed(blocks, [1, 2, 3, 4]), computed(blocks, [1, 2, 3])
+    stale = list(one.block_table)
+    blocks.free(one)
+    one.block_table, one.num_computed = stale, 4
+    before = list(blocks.free_blocks), list(blocks.ref_counts), list(other.block_table)
+    with pytest.raises(AssertionError, match="twice"):
+        blocks.free(one)
+    assert (list(blocks.free_blocks), blocks.ref_counts, other.block_table) == before
+    assert (one.block_table, one.num_computed) == (stale, 4)
 
 
 def test_a_freed_block_is_found_until_it_is_needed_and_the_oldest_goes_first():

@@ -1,85 +1,71 @@
-"""Exercise 09.3: the chained digests by which a prefix is found again."""
+"""Exercise 09.3: `block_digest` of minikv.nano, the chained digest by which a prefix is found again."""
 
-from array import array
 from hashlib import sha256
 
-from minikv.blocks import child_digest, root_digest
 from minikv.course.exercise import Exercise, Misconception
+from minikv.nano.block_manager import block_digest
 
-
-def block_digests(tokens: list[int], block_size: int, salt: str) -> list[bytes]:
-    return _chain(_full_blocks(tokens, block_size), root_digest(salt))
-
-
-def _full_blocks(tokens: list[int], block_size: int) -> list[list[int]]:
-    ends = range(block_size, len(tokens) + 1, block_size)
-    return [tokens[end - block_size : end] for end in ends]
-
-
-def _chain(blocks: list[list[int]], parent: bytes) -> list[bytes]:
-    digests = []
-    for block in blocks:
-        parent = child_digest(parent, array("q", block).tobytes())
-        digests.append(parent)
-    return digests
+NOT_BYTES = "not bytes"  # what the check sees of a digest of another type
 
 
 def in_order_of_appearance(fn, prompts: list[tuple[list[int], str]], block_size: int):
-    """Equal digests get equal numbers: 0 is the first digest seen, 1 the next new one. Any hash will do."""
+    """Chain the full blocks of each prompt, from its salt on. Equal digests get equal numbers.
+
+    0 is the first digest seen, 1 the next new one: any digest will do.
+    """
     numbers: dict = {}
     numbered = []
     for tokens, salt in prompts:
-        digests = fn(list(tokens), block_size, salt)
-        if not isinstance(digests, list | tuple):
-            return digests
-        numbered.append([numbers.setdefault(digest, len(numbers)) for digest in digests])
+        previous, row = salt.encode(), []
+        for end in range(block_size, len(tokens) + 1, block_size):
+            previous = fn(previous, tokens[end - block_size : end])
+            if previous is None or previous is ...:
+                return previous
+            if not isinstance(previous, bytes):
+                return NOT_BYTES
+            row.append(numbers.setdefault(previous, len(numbers)))
+        numbered.append(row)
     return numbered
 
 
-def digests_without_parent(tokens, block_size, salt):
-    return [_chain([block], root_digest(salt))[0] for block in _full_blocks(tokens, block_size)]
+def digest_without_previous(previous, tokens):
+    return block_digest(b"", tokens)
 
 
-def digests_by_place(tokens, block_size, salt):
-    return [(salt, place, *block) for place, block in enumerate(_full_blocks(tokens, block_size))]
+def digest_without_salt(previous, tokens):
+    """What is not the digest of a block counts for nothing."""
+    return block_digest(previous if len(previous) == 32 else b"", tokens)
 
 
-def digests_of_partial(tokens, block_size, salt):
-    blocks = [tokens[start : start + block_size] for start in range(0, len(tokens), block_size)]
-    return _chain(blocks, root_digest(salt))
+def digest_without_order(previous, tokens):
+    return block_digest(previous, sorted(tokens))
 
 
-def digests_without_salt(tokens, block_size, salt):
-    return block_digests(tokens, block_size, "")
+def digest_of_the_last_token(previous, tokens):
+    return block_digest(previous, tokens[-1:])
 
 
-def digests_without_order(tokens, block_size, salt):
-    return _chain([sorted(block) for block in _full_blocks(tokens, block_size)], root_digest(salt))
+def digest_run_together(previous, tokens):
+    return sha256(previous + "".join(map(str, tokens)).encode()).digest()
 
 
-def digests_run_together(tokens, block_size, salt):
-    parent, digests = salt, []
-    for block in _full_blocks(tokens, block_size):
-        parent = sha256((parent + "".join(map(str, block))).encode()).hexdigest()
-        digests.append(parent)
-    return digests
+def digest_commuting(previous, tokens):
+    mine = int.from_bytes(block_digest(b"", tokens), "big")
+    before = int.from_bytes(previous, "big") % 2**256
+    return (mine ^ before).to_bytes(32, "big")
 
 
-def digests_commuting(tokens, block_size, salt):
-    parent, digests = 0, []
-    for block in _full_blocks(tokens, block_size):
-        parent ^= int.from_bytes(_chain([block], root_digest(salt))[0])
-        digests.append(parent)
-    return digests
-
-
-def digests_of_single_bytes(tokens, block_size, salt):
+def digest_of_single_bytes(previous, tokens):
     """A ``ValueError`` for a token above 255."""
-    parent, digests = salt.encode(), []
-    for block in _full_blocks(tokens, block_size):
-        parent = sha256(parent + bytes(block)).digest()
-        digests.append(parent)
-    return digests
+    return sha256(previous + bytes(tokens)).digest()
+
+
+def digest_of_low_bytes(previous, tokens):
+    return sha256(previous + bytes(token % 256 for token in tokens)).digest()
+
+
+def digest_as_text(previous, tokens):
+    return block_digest(previous, tokens).hex()
 
 
 def draw_prompts(rng) -> list[dict]:
@@ -111,28 +97,29 @@ def draw_prompts(rng) -> list[dict]:
             [12, 1, *base[2:]],  # the same digits
         ]
         pick = variants[2:4] if i % 4 == 0 else variants[4:6] if i % 4 == 1 else variants[: 1 + i % 4 // 2]
-        prompts = [(base + tail, "a"), *((tokens + tail, "a") for tokens in pick)]
+        prompts = [(base + tail, ""), *((tokens + tail, "") for tokens in pick)]
         if i % 2:
             prompts.append((base + tail, "b"))
         cases.append({"prompts": prompts, "block_size": size})
     return cases
 
 
-DIGESTS = Exercise(
+DIGEST = Exercise(
     id="09.3",
-    name="block_digests",
+    name="block_digest",
     signature=("prompts", "block_size"),
     cases=draw_prompts,
-    reference=block_digests,
+    reference=block_digest,
     drive=in_order_of_appearance,
     misconceptions=(
-        Misconception("no_parent", digests_without_parent),
-        Misconception("place_for_parent", digests_by_place),
-        Misconception("partial_block", digests_of_partial),
-        Misconception("no_salt", digests_without_salt),
-        Misconception("no_order", digests_without_order),
-        Misconception("run_together", digests_run_together),
-        Misconception("commutes", digests_commuting),
-        Misconception("single_bytes", digests_of_single_bytes),
+        Misconception("no_previous", digest_without_previous),
+        Misconception("no_salt", digest_without_salt),
+        Misconception("no_order", digest_without_order),
+        Misconception("last_token", digest_of_the_last_token),
+        Misconception("run_together", digest_run_together),
+        Misconception("commutes", digest_commuting),
+        Misconception("single_bytes", digest_of_single_bytes),
+        Misconception("low_bytes", digest_of_low_bytes),
+        Misconception("not_bytes", digest_as_text),
     ),
 )

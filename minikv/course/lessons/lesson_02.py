@@ -1,4 +1,4 @@
-"""Lesson 02, "What does one token cost?": the formula, head_dim, tensor parallelism, windows, and the inverse."""
+"""Lesson 02, "What does one token cost?": the formula, head_dim, tensor parallelism, windows, the inverse, a block."""
 
 import math
 import random
@@ -21,29 +21,43 @@ _REFUSED = RaisedValueError()
 # 02.1
 
 
-def bytes_per_token(layers: int, kv_heads: int, head_dim: int, dtype_bytes: int) -> int:
-    return 2 * layers * kv_heads * head_dim * dtype_bytes
+def token_bytes(num_layers: int, num_kv_heads: int, k_dim: int, v_dim: int, itemsize: int) -> int:
+    return num_layers * num_kv_heads * (k_dim + v_dim) * itemsize
+
+
+def _widths_as(widths):
+    """``token_bytes`` with another width than ``k_dim + v_dim``."""
+
+    def wrong(num_layers, num_kv_heads, k_dim, v_dim, itemsize):
+        return token_bytes(num_layers, num_kv_heads, widths(k_dim, v_dim), 0, itemsize)
+
+    return wrong
 
 
 def _sizes(rng: random.Random) -> list[tuple]:
+    """In every third case K and V are as wide as each other; else as in MLA, where K has the rope key too."""
     cases = []
-    for number in range(40):
+    for number in range(42):
         layers, kv_heads = rng.randint(2, 4 + 3 * number), rng.randint(2, 4 + number)
-        cases.append((layers, kv_heads, rng.choice([64, 80, 96, 128, 192, 256]), rng.choice([1, 2, 4])))
+        k_dim = rng.choice([64, 80, 96, 128, 192, 256])
+        v_dim = k_dim if number % 3 == 0 else rng.choice([32, 48, 112, 160, 512])
+        cases.append((layers, kv_heads, k_dim, v_dim, rng.choice([1, 2, 4])))
     return cases
 
 
-BYTES_PER_TOKEN = Exercise(
+TOKEN_BYTES = Exercise(
     id="02.1",
-    name="bytes_per_token",
-    signature=("layers", "kv_heads", "head_dim", "dtype_bytes"),
+    name="token_bytes",
+    signature=("num_layers", "num_kv_heads", "k_dim", "v_dim", "itemsize"),
     cases=_sizes,
-    reference=bytes_per_token,
+    reference=token_bytes,
     misconceptions=(
-        Misconception("forgot_v", lambda *sizes: bytes_per_token(*sizes) // 2),
-        Misconception("counts_q", lambda *sizes: bytes_per_token(*sizes) // 2 * 3),
-        Misconception("bits", lambda *sizes: 8 * bytes_per_token(*sizes)),
-        Misconception("one_layer", lambda layers, *sizes: bytes_per_token(1, *sizes)),
+        Misconception("forgot_v", _widths_as(lambda k, v: k)),
+        Misconception("counts_q", _widths_as(lambda k, v: 2 * k + v)),
+        Misconception("v_as_wide_as_k", _widths_as(lambda k, v: 2 * k)),
+        Misconception("two_again", _widths_as(lambda k, v: 2 * (k + v))),
+        Misconception("bits", lambda *sizes: 8 * token_bytes(*sizes)),
+        Misconception("one_layer", lambda num_layers, *sizes: token_bytes(1, *sizes)),
     ),
 )
 
@@ -144,6 +158,35 @@ KV_HEADS_PER_RANK = Exercise(
 )
 
 
+# 02.6
+
+
+def block_bytes(token_bytes: int, block_size: int) -> int:
+    return token_bytes * block_size
+
+
+def _tokens_and_blocks(rng: random.Random) -> list[tuple]:
+    return [
+        (64 * rng.randint(2 + number, 8 + number**2), rng.choice([2, 4, 8, 16, 32, 64]))
+        for number in range(40)
+    ]
+
+
+BLOCK_BYTES = Exercise(
+    id="02.6",
+    name="block_bytes",
+    signature=("token_bytes", "block_size"),
+    cases=_tokens_and_blocks,
+    reference=block_bytes,
+    misconceptions=(
+        Misconception("two_again", lambda token_bytes, block_size: 2 * token_bytes * block_size),
+        Misconception("divides", lambda token_bytes, block_size: token_bytes // block_size),
+        Misconception("one_token", lambda token_bytes, block_size: token_bytes),
+        Misconception("bits", lambda token_bytes, block_size: 8 * token_bytes * block_size),
+    ),
+)
+
+
 # Predictions
 
 
@@ -189,7 +232,7 @@ def _held_after_the_prompt(window: int, prompt: int) -> int:
 
 
 LESSON = Lesson(
-    exercises=(BYTES_PER_TOKEN, HEAD_DIM_OF, KV_HEADS_PER_RANK, BYTES_FOR, MAX_TOKENS),
+    exercises=(TOKEN_BYTES, HEAD_DIM_OF, KV_HEADS_PER_RANK, BYTES_FOR, MAX_TOKENS, BLOCK_BYTES),
     predictions=(
         Prediction(
             "one_token",

@@ -6,6 +6,7 @@ import torch
 
 from minikv.course.exercise import Exercise, Lesson, Misconception, Prediction
 from minikv.course.lessons.row_cache_06 import CACHE
+from minikv.course.lessons.write_06 import WRITE
 from minikv.plan import CacheSpec
 
 # 06.1 ------------------------------------------------------------------------------------------------------
@@ -254,7 +255,7 @@ def _waste_percent(max_seq: int) -> float:
 
 
 LESSON = Lesson(
-    exercises=(OFFSET, WASTED, CACHE, STEPS),
+    exercises=(OFFSET, WASTED, CACHE, STEPS, WRITE),
     predictions=(
         Prediction(
             "reserved",

@@ -3,9 +3,11 @@ lesson runs in the allocator's model in ``engine_08.py``, its annotated source i
 
 from functools import partial
 
+from minikv.course.compare import difference
 from minikv.course.exercise import Exercise, Lesson, Misconception, Prediction
 from minikv.course.lessons.bind_08 import BIND
 from minikv.course.lessons.ledger_08 import LEDGER, ROOM
+from minikv.nano.kv_cache import num_blocks_that_fit
 from minikv.plan import CacheSpec, plan_memory
 from minikv.plan.measured import MeasuredTerms
 from minikv.units import GIB, MIB
@@ -130,29 +132,25 @@ BLOCK_BYTES = Exercise(
 # 08.2 ------------------------------------------------------------------------------------------------------
 
 
-def num_blocks(
-    total_mib: int, utilization: float, used_mib: int, peak_mib: int, current_mib: int, block_bytes: int
-) -> int:
-    limit = int(total_mib * MIB * utilization)
-    return max(0, limit - (used_mib + peak_mib - current_mib) * MIB) // block_bytes
+def _blocks(total, utilization, rest, block_bytes) -> int:
+    """The blocks of total * utilization less ``rest``, all in bytes."""
+    return num_blocks_that_fit(total, utilization, rest, 0, 0, block_bytes)
 
 
-def _blocks(total, utilization, rest_mib, block_bytes, unit=MIB) -> int:
-    """The blocks of total * utilization less ``rest_mib``, in units of ``unit`` bytes."""
-    return max(0, int(total * unit * utilization) - rest_mib * unit) // block_bytes
-
-
-# Of total (MiB), utilization, used, peak, current (MiB) and the bytes of a block.
-NUM_BLOCKS_WRONG = {
+# Of total, utilization, used, peak, current and the bytes of a block.
+BLOCKS_WRONG = {
     "wrong_sign": lambda t, u, used, peak, now, b: _blocks(t, u, used + peak + now, b),
     "weights_twice": lambda t, u, used, peak, now, b: _blocks(t, u, used + peak, b),
     "used_twice": lambda t, u, used, peak, now, b: _blocks(t, u, 2 * used + peak - now, b),
     "short_form": lambda t, u, used, peak, now, b: _blocks(t, u, peak, b),
     "no_peak": lambda t, u, used, peak, now, b: _blocks(t, u, used, b),
     "free_over_block": lambda t, u, used, peak, now, b: _blocks(t, 1, used, b),
-    "megabytes": lambda t, u, used, peak, now, b: _blocks(t, u, used + peak - now, b, 10**6),
-    "share_of_free": lambda t, u, used, peak, now, b: int((t - used) * MIB * u) // b,
-    "negative": lambda t, u, used, peak, now, b: (int(t * MIB * u) - (used + peak - now) * MIB) // b,
+    "share_of_free": lambda t, u, used, peak, now, b: int((t - used) * u) // b,
+    "share_after_peak": lambda t, u, used, peak, now, b: int((t - used - (peak - now)) * u) // b,
+    "bytes_left": lambda t, u, used, peak, now, b: int(t * u - used - (peak - now)),
+    "rounds_up": lambda t, u, used, peak, now, b: -(-int(t * u - used - (peak - now)) // b),
+    "a_float": lambda t, u, used, peak, now, b: (t * u - used - (peak - now)) // b,
+    "at_least_one": lambda t, u, used, peak, now, b: max(1, _blocks(t, u, used + peak - now, b)),
 }
 
 
@@ -160,34 +158,50 @@ def _in_order(wrong, *terms):
     return wrong(*terms)
 
 
+def as_many(expected: float, got: object) -> bool:
+    """Where nothing fits, 0 and every number below it say so. 3.0 blocks are not 3."""
+    if isinstance(expected, float) != isinstance(got, float):
+        return False
+    if expected <= 0 and type(got) is int:
+        return got <= 0
+    return difference(expected, got) is None
+
+
 def draw_terms(rng) -> list[dict]:
-    """GPUs of every size; used above current; in one of eight the model does not fit."""
-    cases = []
-    for i in range(40):
-        total = 200 + 40 * i * i + rng.randint(0, 99)
+    """GPUs of every size; used above current; in one of eight the model does not fit.
+
+    What is left is never within 1 KiB of whole blocks, so an answer does not depend on where a float was cut.
+    """
+    cases: list[dict] = []
+    while len(cases) < 40:
+        i = len(cases)
+        total = (200 + 40 * i * i) * MIB + rng.randint(0, MIB)
         current = rng.randint(total // 10, total // 3)
         case = {
-            "total_mib": total,
+            "total": total,
             "utilization": rng.choice([0.8, 0.9, 0.95]),
-            "used_mib": current + rng.randint(8, total // 12),
-            "peak_mib": current + rng.randint(12, total // 8),
-            "current_mib": current,
+            "used": current + rng.randint(8 * MIB, total // 12),
+            "peak": current + rng.randint(12 * MIB, total // 8),
+            "current": current,
             "block_bytes": rng.choice([96 * 1024, 229_376, MIB, 2 * MIB]),
         }
         if i % 8 == 7:
-            case["used_mib"] = int(total * case["utilization"]) + rng.randint(4, 20)
-        cases.append(case)
+            case["used"] = int(total * case["utilization"]) + rng.randint(4 * MIB, 20 * MIB)
+        left = int(case["total"] * case["utilization"]) - case["used"] - case["peak"] + current
+        if 1024 < left % case["block_bytes"] < case["block_bytes"] - 1024:
+            cases.append(case)
     return cases
 
 
-NUM_BLOCKS = Exercise(
+BLOCKS_THAT_FIT = Exercise(
     id="08.2",
-    name="num_blocks",
-    signature=("total_mib", "utilization", "used_mib", "peak_mib", "current_mib", "block_bytes"),
+    name="num_blocks_that_fit",
+    signature=("total", "utilization", "used", "peak", "current", "block_bytes"),
     cases=draw_terms,
-    reference=num_blocks,
+    reference=num_blocks_that_fit,
+    equal=as_many,
     misconceptions=tuple(
-        Misconception(name, partial(_in_order, wrong)) for name, wrong in NUM_BLOCKS_WRONG.items()
+        Misconception(name, partial(_in_order, wrong)) for name, wrong in BLOCKS_WRONG.items()
     ),
 )
 
@@ -204,7 +218,7 @@ def _activations(tokens: int) -> float:
 
 
 LESSON = Lesson(
-    exercises=(BLOCK_BYTES, NUM_BLOCKS, LEDGER, ROOM, BIND),
+    exercises=(BLOCK_BYTES, BLOCKS_THAT_FIT, LEDGER, ROOM, BIND),
     predictions=(
         Prediction(
             "blocks_fit",
@@ -217,6 +231,14 @@ LESSON = Lesson(
             how="int({total} * 0.9 - {used} - {peak} + {current}) * 2**30 // (2 * 2**20)",
             unit="blocks",
             answer=_blocks_that_fit,
+            tolerance=1.01,
+        ),
+        Prediction(
+            "mib_as_millions",
+            lambda rng: {"mib": rng.choice([24_564, 46_068, 81_559])},
+            how="({mib} * 2**20 - {mib} * 10**6) // (2 * 2**20)",
+            unit="blocks",
+            answer=lambda mib: (mib * MIB - mib * 10**6) // BLOCK,
             tolerance=1.01,
         ),
         Prediction(

@@ -1,10 +1,13 @@
-"""Lesson 09: who owns block 7. The exercises on holders are in ``holders_09.py``, on prefixes in ``digests_09.py``."""
+"""Lesson 09: who owns block 7. Most exercises have files of their own, named after them: ``free_09.py`` and others."""
 
 from minikv.blocks import NULL_BLOCK, BlockManager
 from minikv.blocks.prefix import first_block_needed
 from minikv.course.exercise import Exercise, Lesson, Misconception, Prediction
-from minikv.course.lessons.digests_09 import DIGESTS
-from minikv.course.lessons.holders_09 import APPEND, FREE
+from minikv.course.lessons.allocate_09 import ALLOCATE
+from minikv.course.lessons.append_09 import APPEND_TOKEN
+from minikv.course.lessons.digests_09 import DIGEST
+from minikv.course.lessons.free_09 import FREE
+from minikv.course.lessons.holders_09 import APPEND
 
 BLOCK_SIZE = 16  # of the predictions
 
@@ -215,7 +218,7 @@ def _mean_waste(block_size: int) -> float:
 
 
 LESSON = Lesson(
-    exercises=(SLOTS, FREE, DIGESTS, APPEND, WINDOW),
+    exercises=(SLOTS, FREE, DIGEST, APPEND, WINDOW, ALLOCATE, APPEND_TOKEN),
     predictions=(
         Prediction(
             "second_time",
