@@ -179,74 +179,191 @@ def merge(out_a: list[float], lse_a: float, out_b: list[float], lse_b: float) ->
 
 check("10.4", merge)
 
-# %% [markdown] key="decode_task" lang="en"
-# ## 10.5 Decode
+# %% [markdown] key="attention_task" lang="en"
+# ## 10.5 Attention over blocks
 #
-# One query of one sequence, all heads: `query` is `[query_heads, head_dim]`. The sequence has `length` tokens, the query stands at the last one.
-# The caches are `[blocks, block_size, kv_heads, head_dim]`, and `block_table` names the blocks of this sequence.
-# `query_heads` is a multiple of `kv_heads`; neighbouring query heads share a KV head. `window` is `None` or a number of positions, the query's own included.
+# This function is a part of **your engine**: `minikv.nano` calls it in every layer, with these arguments, for prefills, for chunks of prompts and for decodes.
+# K and V of the new tokens are in the cache already.
 #
-# Return softmax(scale * q K^T) V, `[query_heads, head_dim]`.
+# - `query` is `[T, query_heads, k_dim]`: T new tokens of B sequences in one row, sequence after sequence.
+# - `k_cache` is `[blocks, block_size, kv_heads, k_dim]`, and `v_cache` the same with `v_dim`. Neighbouring query heads share a KV head.
+# - `batch` says which token is which:
 #
-# In tiles or at once, in torch or, if you like, as a Triton kernel behind this function. Whatever the query may not see is NaN, and behind a window the table may hold -1.
-# Change nothing that you are given.
-# The check asks for every sequence of a small cache.
-# %% [markdown] key="decode_task" lang="zh" src="2ff152f8"
-# ## 10.5 解码
+# | field | shape | what it holds |
+# |---|---|---|
+# | `batch.positions` | `[T]` | the position of each token in its sequence |
+# | `batch.last` | `[B]` | the row of each sequence's last token: sequence i has the rows `last[i - 1] + 1` to `last[i]`, the first one begins at 0 |
+# | `batch.block_tables` | `[B, W]` | the blocks of each sequence, padded with 0 |
+# | `batch.lengths` | `[B]` | the tokens of each sequence that are in the cache |
 #
-# 一条序列的一个 query，所有的头：`query` 的形状是 `[query_heads, head_dim]`。序列有 `length` 个 token，query 在最后一个位置。
-# 两个缓存的形状是 `[块数, block_size, kv_heads, head_dim]`，`block_table` 给出这条序列的块。
-# `query_heads` 是 `kv_heads` 的整数倍，相邻的 query 头共用一个 KV 头。`window` 是 `None`，或者一个位置数（包括 query 自己）。
+# `batch` has more fields, which make nano's version faster. You don't need them: a plain loop over the sequences is right.
 #
-# 返回 softmax(scale * q K^T) V，形状 `[query_heads, head_dim]`。
+# A query at position p sees the positions 0 to p of its own sequence. With a `window` it sees the last `window` of those, its own included.
+# A `softcap` c turns each logit x, already scaled, into `c * tanh(x / c)`, as Gemma 2 does.
 #
-# 分片算或一次算都行，用 torch，或者愿意的话，在这个函数背后写一个 Triton kernel。query 不该看到的一律是 NaN，窗口之前的表项可能是 -1。
-# 不要改动传进来的任何东西。
-# 检查会对一个小缓存里的每条序列调用它。
+# Return softmax(scale * q K^T) V, `[T, query_heads, v_dim]`, and change nothing that you are given.
+# In the check, 10,000 stands in every place that holds no token of the sequence: in a real pool these are the numbers of earlier sequences.
+# %% [markdown] key="attention_task" lang="zh" src="04ef3e21"
+# ## 10.5 对块做注意力
+#
+# 这个函数是**你的引擎**的一个部件：`minikv.nano` 在每一层都这样调用它，预填充、分段预填充和解码都用它。
+# 调用时，新 token 的 K 和 V 已经写进缓存。
+#
+# - `query` 的形状是 `[T, query_heads, k_dim]`：B 条序列的 T 个新 token，一条接一条排成一列。
+# - `k_cache` 的形状是 `[块数, block_size, kv_heads, k_dim]`，`v_cache` 只是最后一维换成 `v_dim`。相邻的 query 头共用一个 KV 头。
+# - `batch` 说明每个 token 属于哪里：
+#
+# | 字段 | 形状 | 内容 |
+# |---|---|---|
+# | `batch.positions` | `[T]` | 每个 token 在自己序列里的位置 |
+# | `batch.last` | `[B]` | 每条序列最后一个 token 的行号：序列 i 占第 `last[i - 1] + 1` 行到第 `last[i]` 行，第一条从 0 开始 |
+# | `batch.block_tables` | `[B, W]` | 每条序列的块，不足的补 0 |
+# | `batch.lengths` | `[B]` | 每条序列在缓存里的 token 数 |
+#
+# `batch` 还有别的字段，nano 用它们来加速，你不需要：逐条序列循环就是对的。
+#
+# 位置 p 的 query 能看到自己序列的位置 0 到 p；有窗口（`window`）时，只看其中最后 `window` 个，包括自己。
+# `softcap` 为 c 时，每个乘过缩放系数的 logit x 变成 `c * tanh(x / c)`，Gemma 2 就是这样做的。
+#
+# 返回 softmax(scale * q K^T) V，形状 `[T, query_heads, v_dim]`；不要改动传进来的任何东西。
+# 检查时，凡是没有本序列 token 的位置，放的都是 10,000：真实的块池里，那是先前的序列留下的数。
 
-# %% key="decode_stub"
-def decode(
+# %% key="attention_stub"
+def paged_attention(
     query: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
-    block_table: torch.Tensor,
-    length: int,
-    window: int | None,
+    batch,
     scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> torch.Tensor:
     ### BEGIN SOLUTION
-    block_size, kv_heads = k_cache.shape[1:3]
-    group = len(query) // kv_heads
-    first = 0 if window is None else max(0, length - window)
-    q = query.view(kv_heads, group, -1) * scale
-
-    largest = torch.full((kv_heads, group, 1), -math.inf)
-    total, acc = torch.zeros_like(largest), torch.zeros_like(q)
-    for entry in range(first // block_size, (length - 1) // block_size + 1):
-        block = int(block_table[entry])
-        low = max(first - entry * block_size, 0)
-        high = min(length - entry * block_size, block_size)
-        k = k_cache[block, low:high].transpose(0, 1)
-        v = v_cache[block, low:high].transpose(0, 1)
-        logits = q @ k.transpose(1, 2)
-        new = torch.maximum(largest, logits.amax(-1, keepdim=True))
-        rescale, weights = torch.exp(largest - new), torch.exp(logits - new)
-        total = total * rescale + weights.sum(-1, keepdim=True)
-        acc = acc * rescale + weights @ v
-        largest = new
-    return (acc / total).flatten(0, 1)
+    group = query.shape[1] // k_cache.shape[2]
+    out = query.new_empty(*query.shape[:2], v_cache.shape[-1])
+    first = 0
+    for table, last in zip(batch.block_tables, batch.last.tolist()):
+        rows = slice(first, last + 1)
+        first = last + 1
+        k = k_cache[table].flatten(0, 1).repeat_interleave(group, dim=1)  # [S, query_heads, k_dim]
+        v = v_cache[table].flatten(0, 1).repeat_interleave(group, dim=1)
+        logits = torch.einsum("qhd,shd->hqs", query[rows], k) * scale
+        if softcap is not None:
+            logits = softcap * torch.tanh(logits / softcap)
+        query_at = batch.positions[rows, None]  # [q, 1]
+        key_at = torch.arange(len(k), device=query.device)
+        hidden = key_at > query_at  # [q, S]
+        if window is not None:
+            hidden |= key_at <= query_at - window
+        weights = logits.masked_fill(hidden, -math.inf).softmax(-1)
+        out[rows] = torch.einsum("hqs,shd->qhd", weights, v)
+    return out
     ### END SOLUTION
 
 
-check("10.5", decode)
+check("10.5", paged_attention)
 
-# %% [markdown] key="decode_why" lang="en"
+# %% [markdown] key="attention_why" lang="en"
 # ### BEGIN SOLUTION
-# This is the packed kernel of the lesson, one KV head a matrix and one block a tile.
-# The slice `low:high` is its mask: what is not in it is never read, so NaN cannot get in. A mask that multiplies by 0 would let it in, since 0 times NaN is NaN.
+# This version reads all blocks of a table, even the padding, and hides with `-inf` what a query may not see.
+# A hidden key has a weight of exactly 0, so 10,000 times 0 adds nothing. NaN would: 0 times NaN is NaN.
+# That is why nano makes its pool of zeros and not of whatever lay in that memory: from then on it holds numbers that some sequence computed.
+# The kernel of 10.6 does not read what it hides, so even NaN could lie there.
 # ### END SOLUTION
-# %% [markdown] key="decode_why" lang="zh" src="42259997"
+# %% [markdown] key="attention_why" lang="zh" src="83415184"
 # ### BEGIN SOLUTION
-# 这就是课上打包后的 kernel：一个 KV 头一个矩阵，一个块一个分片。
-# 切片 `low:high` 就是它的掩码：不在其中的根本不读，NaN 就进不来。如果掩码是乘以 0，NaN 还是会进来，因为 0 乘 NaN 仍是 NaN。
+# 这种写法把块表里的块全读出来，连补齐的也读，再用 `-inf` 遮住 query 不该看的。
+# 被遮住的 key 权重正好是 0，10,000 乘以 0 不会加上任何东西。NaN 却不行：0 乘 NaN 还是 NaN。
+# 所以 nano 的块池一开始就填零，而不是那段内存里原有的内容；此后里面放的都是某条序列算出来的数。
+# 10.6 的 kernel 不读它遮住的内容，那里即使是 NaN 也没关系。
 # ### END SOLUTION
+
+# %% [markdown] key="kernel_task" lang="en"
+# ## 10.6 The kernel's loop
+#
+# On a GPU, the decodes of nano run this kernel in place of 10.5: it is a part of **your engine** too.
+# One program computes one sequence and one KV head: `group` queries, which share the head, over all tokens of the sequence.
+#
+# The beginning and the end stand there. In between, you write the loop over tiles of `TILE` positions: an online softmax as in 10.3, which finds its keys as in 10.2.
+#
+# - The loop begins at the first position that the query sees and ends at `length`. The query stands at `length - 1`; `window` is 0 where there is none.
+# - `best`, `total` and `summed` are carried from tile to tile.
+# - `block_tables` points to numbers: sequence `seq` has its row `seq * table_stride` numbers further. In the cache, seen as rows of `k_dim` numbers, slot s and head h have row `s * heads + h`.
+# - `GROUP`, `K_DIM` and `V_DIM` are sizes rounded up to powers of two, as Triton wants them, so loads of K and V mask the surplus: `dk < k_dim`, `dv < v_dim`.
+# - `softcap` is 0.0 where there is none. Triton has no tanh: for x >= 0 it is (1 - e^(-2x)) / (1 + e^(-2x)).
+# - Products of tiles: `tl.dot(a, b, input_precision="ieee")`, and `tl.trans(k)` turns a tile over.
+#
+# Without a GPU the check interprets your kernel, which takes some seconds.
+# NaN stands in every place without a token. A kernel that leaves the tensors it was given is stopped.
+# %% [markdown] key="kernel_task" lang="zh" src="e73b72f3"
+# ## 10.6 kernel 的循环
+#
+# 在 GPU 上，nano 解码时运行的是这个 kernel，而不是 10.5：它也是**你的引擎**的一个部件。
+# 一个程序负责一条序列的一个 KV 头：共用这个头的 `group` 个 query，看这条序列的全部 token。
+#
+# 开头和结尾已经写好。中间的循环由你来写，每次处理 `TILE` 个位置：它是 10.3 那样的在线 softmax，按 10.2 的方法找到 key。
+#
+# - 循环从 query 能看到的第一个位置开始，到 `length` 为止。query 在位置 `length - 1`；没有窗口时 `window` 是 0。
+# - `best`、`total`、`summed` 从一个分片带到下一个。
+# - `block_tables` 指向一串数：序列 `seq` 的那一行，从第 `seq * table_stride` 个数开始。把缓存看成每行 `k_dim` 个数，槽位 s、头 h 就是第 `s * heads + h` 行。
+# - `GROUP`、`K_DIM`、`V_DIM` 按 Triton 的要求向上取整到 2 的幂，所以读 K 和 V 时要用掩码去掉多余的部分：`dk < k_dim`、`dv < v_dim`。
+# - 没有 softcap 时 `softcap` 是 0.0。Triton 没有 tanh：x >= 0 时它等于 (1 - e^(-2x)) / (1 + e^(-2x))。
+# - 分片之间的乘法是 `tl.dot(a, b, input_precision="ieee")`；`tl.trans(k)` 把一个分片转置。
+#
+# 没有 GPU 时，检查会解释执行你的 kernel，需要几秒钟。
+# 没有 token 的位置一律是 NaN。kernel 一旦读写到给它的张量之外，就会被停下。
+
+# %% key="kernel_stub"
+from minikv.course.lessons.steps_10 import prepare
+
+if prepare() == "none":
+    print(t("no_triton"))
+else:
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def paged_decode_kernel(
+        query, k_cache, v_cache, block_tables, lengths, out, scale,
+        window, softcap, table_stride, block_size, heads,
+        group, k_dim, v_dim,
+        GROUP: tl.constexpr, K_DIM: tl.constexpr, V_DIM: tl.constexpr, TILE: tl.constexpr,
+    ):
+        seq, head = tl.program_id(0), tl.program_id(1)
+        length = tl.load(lengths + seq).to(tl.int32)
+        rows, dk, dv = tl.arange(0, GROUP), tl.arange(0, K_DIM), tl.arange(0, V_DIM)
+        first_row = (seq * heads + head) * group  # of query seen as [B * Hq, Dk]
+        real = (rows < group)[:, None]
+        q = tl.load(query + (first_row + rows)[:, None] * k_dim + dk, mask=real & (dk < k_dim), other=0.0)
+
+        best = tl.full([GROUP], -float("inf"), tl.float32)  # the largest logit so far
+        total = tl.zeros([GROUP], tl.float32)  # the sum of exp(logit - best)
+        summed = tl.zeros([GROUP, V_DIM], tl.float32)  # the same sum, each term times its value
+        ### BEGIN SOLUTION
+        first = tl.where(window > 0, tl.maximum(length - window, 0), 0)
+        for start in range(first, length, TILE):
+            at = start + tl.arange(0, TILE)
+            seen = at < length
+            block = tl.load(block_tables + seq * table_stride + at // block_size, mask=seen, other=0)
+            slot = block.to(tl.int64) * block_size + at % block_size
+            row = (slot * heads + head)[:, None]
+            k = tl.load(k_cache + row * k_dim + dk, mask=seen[:, None] & (dk < k_dim), other=0.0)
+            v = tl.load(v_cache + row * v_dim + dv, mask=seen[:, None] & (dv < v_dim), other=0.0)
+
+            logits = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+            if softcap > 0:
+                bent = tl.exp(-2 * tl.abs(logits) / softcap)
+                logits = tl.where(logits < 0, -softcap, softcap) * (1 - bent) / (1 + bent)
+            logits = tl.where(seen, logits, -float("inf"))
+
+            new = tl.maximum(best, tl.max(logits, 1))
+            shrink = tl.exp(best - new)
+            weights = tl.exp(logits - new[:, None])
+            total = total * shrink + tl.sum(weights, 1)
+            summed = summed * shrink[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+            best = new
+        ### END SOLUTION
+        at_out = out + (first_row + rows)[:, None] * v_dim + dv
+        tl.store(at_out, (summed / total[:, None]).to(out.dtype.element_ty), mask=real & (dv < v_dim))
+
+    check("10.6", paged_decode_kernel)

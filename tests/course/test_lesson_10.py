@@ -1,5 +1,6 @@
 """Lesson 10: its exercises and questions do what a learner relies on."""
 
+import importlib.util
 import math
 import random
 
@@ -9,13 +10,16 @@ import torch
 from minikv.course.check import run_check
 from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
-from minikv.course.lessons.decode_10 import decode_case
+from minikv.course.lessons.attention_10 import STALE, attention_case
+from minikv.course.lessons.kernel_10 import _nano, _source
 from minikv.course.lessons.steps_10 import paged
+from minikv.errors import MissingPackageError
 from minikv.kernels import merge_splits
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question
 
 LESSON: Lesson = find_lesson("10")
 EXERCISES = {exercise.id: exercise for exercise in LESSON.exercises}
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 REFERENCES = {exercise.name: exercise.reference for exercise in LESSON.exercises}
 
 
@@ -105,35 +109,53 @@ def merge_by_whole(out_a, lse_a, out_b, lse_b):
     return [share[0] * x + share[1] * y for x, y in zip(out_a, out_b, strict=True)], float(whole)
 
 
-def decode_by_lookup(query, k_cache, v_cache, block_table, length, window, scale):
-    first = 0 if window is None else max(0, length - window)
-    size, heads = k_cache.shape[1], k_cache.shape[2]
-    at = [(int(block_table[p // size]), p % size) for p in range(first, length)]
-    keys = torch.stack([k_cache[place] for place in at])
-    values = torch.stack([v_cache[place] for place in at])
-    grouped = query.view(heads, -1, query.shape[-1])
-    logits = torch.einsum("hgd,nhd->hgn", grouped, keys) * scale
-    return torch.einsum("hgn,nhd->hgd", logits.softmax(-1), values).flatten(0, 1)
+def attention_row_by_row(query, k_cache, v_cache, batch, scale, window=None, softcap=None):
+    """One query and one head at a time, over the places that it sees and no other."""
+    size, heads = k_cache.shape[1:3]
+    group = query.shape[1] // heads
+    out = torch.zeros(*query.shape[:2], v_cache.shape[3])
+    sequence = 0
+    for row, position in enumerate(batch.positions.tolist()):
+        if row > batch.last[sequence]:
+            sequence += 1
+        first = 0 if window is None else max(0, position - window + 1)
+        at = [(int(batch.block_tables[sequence, p // size]), p % size) for p in range(first, position + 1)]
+        for head in range(query.shape[1]):
+            keys = torch.stack([k_cache[place][head // group] for place in at])
+            logits = keys @ query[row, head] * scale
+            if softcap:
+                logits = torch.tanh(logits / softcap) * softcap
+            values = torch.stack([v_cache[place][head // group] for place in at])
+            out[row, head] = torch.softmax(logits, 0) @ values
+    return out
 
 
-def decode_in_tiles(query, k_cache, v_cache, block_table, length, window, scale):
-    size, heads = k_cache.shape[1], k_cache.shape[2]
-    first = max(0, length - window) if window else 0
-    q = query.view(heads, -1, query.shape[-1]) * scale
-    largest = torch.full((*q.shape[:2], 1), -torch.inf)
-    total, acc = torch.zeros_like(largest), torch.zeros_like(q)
-    for tile in range(first // size, -(-length // size)):
-        positions = tile * size + torch.arange(size)
-        seen = (positions >= first) & (positions < length)
-        block = int(block_table[tile])
-        keys, values = k_cache[block][seen].transpose(0, 1), v_cache[block][seen].transpose(0, 1)
-        logits = q @ keys.transpose(1, 2)
-        new = torch.maximum(largest, logits.amax(-1, keepdim=True))
-        weights, rescale = torch.exp(logits - new), torch.exp(largest - new)
-        total = total * rescale + weights.sum(-1, keepdim=True)
-        acc = acc * rescale + weights @ values
-        largest = new
-    return (acc / total).flatten(0, 1)
+def attention_in_tiles(query, k_cache, v_cache, batch, scale, window=None, softcap=None):
+    """An online softmax over one block after the other, all queries of a sequence at once."""
+    size, heads = k_cache.shape[1:3]
+    rows = torch.searchsorted(batch.last, torch.arange(len(query)))  # the sequence of each row
+    parts = []
+    for sequence, length in enumerate(batch.lengths.tolist()):
+        own = query[rows == sequence]
+        at = batch.positions[rows == sequence].view(-1, 1, 1, 1)
+        q = own.view(len(own), heads, -1, own.shape[2]) * scale  # [q, Hkv, G, D]
+        largest = torch.full((*q.shape[:3], 1), -1e30)
+        total, acc = torch.zeros_like(largest), torch.zeros(*q.shape[:3], v_cache.shape[3])
+        for entry in range(-(-length // size)):
+            block = int(batch.block_tables[sequence, entry])
+            logits = torch.einsum("qhgd,shd->qhgs", q, k_cache[block])
+            if softcap is not None:
+                logits = (logits / softcap).tanh() * softcap
+            place = entry * size + torch.arange(size)
+            seen = (place <= at) & (place > at - (window or length))
+            logits = logits.where(seen, -torch.inf)
+            new = torch.maximum(largest, logits.amax(-1, keepdim=True))
+            weights, rescale = torch.exp(logits - new), torch.exp(largest - new)
+            total = total * rescale + weights.sum(-1, keepdim=True)
+            acc = acc * rescale + torch.einsum("qhgs,shd->qhgd", weights, v_cache[block])
+            largest = new
+        parts.append((acc / total).flatten(1, 2))
+    return torch.cat(parts)
 
 
 def test_store_kv():
@@ -157,13 +179,22 @@ def test_merge():
     assert_exercise(EXERCISES["10.4"], right=[merge_by_difference, merge_by_whole])
 
 
-def test_decode():
-    def stub(query, k_cache, v_cache, block_table, length, window, scale):
+def test_paged_attention():
+    def stub(query, k_cache, v_cache, batch, scale, window=None, softcap=None):
         raise NotImplementedError
 
     assert_exercise(
-        EXERCISES["10.5"], right=[decode_by_lookup, decode_in_tiles], sequences="lengths", stub=stub
+        EXERCISES["10.5"], right=[attention_row_by_row, attention_in_tiles], sequences="lengths", stub=stub
     )
+
+
+@needs_triton
+def test_paged_decode_kernel():
+    from tests.course import kernels_10
+
+    # One seed: interpreted, a case takes hundredths of a second, and there are thirteen known wrong kernels.
+    right = [kernels_10.two_passes, kernels_10.without_tl_dot]
+    assert_exercise(EXERCISES["10.6"], right=right, sequences="lengths", stub=kernels_10.stub, seeds=(0,))
 
 
 @pytest.mark.parametrize("prediction", LESSON.predictions, ids=lambda p: p.key)
@@ -176,16 +207,22 @@ def test_question(key):
     assert_question(key, "10")
 
 
-def test_every_decode_case_is_poisoned_wherever_no_query_looks():
+def test_nano_passes_its_own_exercise():
+    from minikv.nano.attention import paged_attention
+
+    for seed in range(3):
+        assert run_check(EXERCISES["10.5"], paged_attention, seed=seed).passed
+
+
+def test_the_steps_hold_prefills_chunks_and_decodes_and_stale_numbers_wherever_no_token_lies():
+    kinds = set()
     for case in EXERCISES["10.5"].draw(0):
-        shown = decode_case(**case)
-        seen = sum(min(length, case["window"] or length) for length in case["lengths"])
-        # Behind a window whole blocks are given back; the rest of the window's first block stays.
-        rest = 0
-        if case["window"]:
-            rest = sum(max(0, n - case["window"]) % case["block_size"] for n in case["lengths"])
-        assert int((~shown.k_cache[..., 0, 0].isnan()).sum()) == seen + rest
-        assert len(case["lengths"]) >= 2
+        _, k_cache, _, batch, *_ = attention_case(**case)
+        assert int((k_cache[..., 0, 0] != STALE).sum()) == sum(case["lengths"])
+        assert batch.lengths.tolist() == case["lengths"]
+        for length, new in zip(case["lengths"], case["new"], strict=True):
+            kinds.add("decode" if new == 1 else "prefill" if new == length else "chunk")
+    assert kinds == {"decode", "prefill", "chunk"}
 
 
 def test_the_references_say_what_the_package_says():
@@ -232,19 +269,79 @@ def test_a_store_that_loses_or_changes_something_fails():
         assert run_check(EXERCISES["10.1"], wrong).kind == "wrong", wrong
 
 
-def test_a_decode_that_cleans_the_cache_or_scales_the_query_in_place_fails():
-    def cleans(query, k_cache, v_cache, *rest):
-        out = decode_by_lookup(query, k_cache, v_cache, *rest)
-        k_cache.nan_to_num_(0.0)
+def test_an_attention_that_cleans_the_cache_or_scales_the_query_in_place_fails():
+    def cleans(query, k_cache, *rest):
+        out = attention_in_tiles(query, k_cache, *rest)
+        k_cache[k_cache == STALE] = 0
         return out
 
-    def scales(query, k_cache, v_cache, block_table, length, window, scale):
-        return decode_by_lookup(query.mul_(scale), k_cache, v_cache, block_table, length, window, 1.0)
+    def scales(query, k_cache, v_cache, batch, scale, *rest):
+        return attention_in_tiles(query.mul_(scale), k_cache, v_cache, batch, 1.0, *rest)
 
-    def forgets_the_table(query, k_cache, v_cache, block_table, *rest):
-        out = decode_by_lookup(query, k_cache, v_cache, block_table, *rest)
-        block_table.fill_(0)
+    def forgets_the_table(query, k_cache, v_cache, batch, *rest):
+        out = attention_in_tiles(query, k_cache, v_cache, batch, *rest)
+        batch.block_tables.fill_(0)
         return out
 
     for wrong in (cleans, scales, forgets_the_table):
         assert run_check(EXERCISES["10.5"], wrong).kind == "wrong", wrong
+
+
+@needs_triton
+def test_each_known_wrong_kernel_is_nanos_with_lines_that_nano_has():
+    nano = _source(_nano())
+    assert EXERCISES["10.6"].reference.edits == ()
+    for wrong in EXERCISES["10.6"].misconceptions:
+        source = nano
+        for ours, theirs in wrong.wrong.edits:
+            assert source.count(ours) == 1, f"{wrong.name}: nano has no such line, or two: {ours}"
+            source = source.replace(ours, theirs)
+        assert source != nano
+
+
+@needs_triton
+def test_a_known_wrong_kernel_can_be_put_into_nano_as_it_is(monkeypatch):
+    from minikv.nano import attention
+
+    query, k, v, batch, scale, *_ = attention_case([5, 9], [1, 1], 4, None, None, 2, 8, 0)
+    right = attention.decode_on_gpu(query, k, v, batch, scale)
+    wrong = next(m.wrong for m in EXERCISES["10.6"].misconceptions if m.name == "first_table")
+    monkeypatch.setattr(attention, "paged_decode_kernel", wrong)
+    out = attention.decode_on_gpu(query, k, v, batch, scale)
+    assert torch.equal(out[0], right[0])
+    assert not torch.allclose(out[1], right[1])
+
+
+@needs_triton
+@pytest.mark.parametrize("name", ["reads_outside", "writes_outside"])
+def test_a_kernel_that_leaves_its_tensors_is_stopped_and_told_so(name):
+    """Without that the interpreter reads any address, and the process may end."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    from tests.course import kernels_10
+
+    before = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+    verdict = run_check(EXERCISES["10.6"], getattr(kernels_10, name))
+    assert verdict.kind == "raised"
+    assert verdict.error.ours.code == "kernel_out_of_bounds"
+    assert verdict.error.source.startswith("tl.")
+    assert before == (InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store)
+
+
+@needs_triton
+def test_a_kernel_that_stores_nothing_finds_no_old_result_and_one_without_its_decorator_is_named():
+    from tests.course import kernels_10
+
+    verdict = run_check(EXERCISES["10.6"], kernels_10.stores_nothing)
+    assert verdict.kind == "wrong"
+    assert verdict.got["out"].isnan().all()
+    plain = run_check(EXERCISES["10.6"], kernels_10.stores_nothing.fn)
+    assert plain.error.ours.code == "not_a_kernel"
+
+
+def test_without_triton_the_kernels_exercise_says_so_in_one_sentence(monkeypatch):
+    monkeypatch.setattr("minikv.course.lessons.kernel_10.prepare", lambda: "none")
+    exercise = EXERCISES["10.6"]
+    with pytest.raises(MissingPackageError) as refused:
+        exercise.call(lambda: None, exercise.draw(0)[0])
+    assert refused.value.code == "no_triton_here"

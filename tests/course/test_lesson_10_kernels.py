@@ -73,7 +73,7 @@ def test_prepare_is_too_late_once_triton_is_there(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(ArgumentError) as refused:
         prepare()
-    assert refused.value.code == "kernel_not_interpreted"
+    assert refused.value.code == "triton_too_early"
 
 
 def test_source_is_the_code_from_line_to_line():

@@ -1,7 +1,9 @@
-"""Lesson 10: how a GPU reads a page table. Its exercises: ``pages_10.py``, ``softmax_10.py``, ``decode_10.py``."""
+"""Lesson 10: how a GPU reads a page table. Its exercises: ``pages_10.py``, ``softmax_10.py``,
+``attention_10.py``, ``kernel_10.py``."""
 
 from minikv.course.exercise import Lesson, Prediction
-from minikv.course.lessons.decode_10 import DECODE
+from minikv.course.lessons.attention_10 import ATTENTION
+from minikv.course.lessons.kernel_10 import KERNEL
 from minikv.course.lessons.moved_10 import Shape, moved
 from minikv.course.lessons.pages_10 import OFFSETS, STORE
 from minikv.course.lessons.softmax_10 import ATTEND, MERGE
@@ -20,7 +22,7 @@ def _times_read(query_heads: int, kv_heads: int) -> float:
 
 
 LESSON = Lesson(
-    exercises=(STORE, OFFSETS, ATTEND, MERGE, DECODE),
+    exercises=(STORE, OFFSETS, ATTEND, MERGE, ATTENTION, KERNEL),
     predictions=(
         Prediction(
             "table_share",

@@ -27,7 +27,7 @@ def prepare() -> str:
     if torch.cuda.is_available():
         return "gpu"
     if os.environ.get("TRITON_INTERPRET") != "1" and "triton" in sys.modules:
-        raise ArgumentError("kernel_not_interpreted", device="cpu")
+        raise ArgumentError("triton_too_early")
     os.environ["TRITON_INTERPRET"] = "1"
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # unset, later versions warn
     return "interpreter"
