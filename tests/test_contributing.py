@@ -4,6 +4,7 @@ A file that is named and exists gets the code at its end; any other is made. Bot
 """
 
 import ast
+import importlib
 import os
 import re
 import shlex
@@ -134,6 +135,21 @@ def test_files_that_the_text_names_are_there_or_made(name):
         assert path in made or (ROOT / path).exists(), path
 
 
+@pytest.mark.parametrize("name", SECTIONS)
+def test_what_an_example_imports_is_there_or_made(name):
+    """Also without running the example: a name that has moved is found here."""
+    trees = [ast.parse(block.text) for block in example(name) if block.path.endswith(".py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    made = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    files = {block.path.removesuffix(".py").replace("/", ".") for block in example(name)}
+    assert trees
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module not in files:
+            module = importlib.import_module(node.module)
+            for alias in node.names:
+                assert alias.name in made or hasattr(module, alias.name), ast.unparse(node)
+
+
 @pytest.mark.slow
 def test_the_policy_has_less_than_30_lines_and_passes_the_contract(tree):
     [policy] = [block for block in example("policy") if block.kind == "python"]
@@ -143,7 +159,7 @@ def test_the_policy_has_less_than_30_lines_and_passes_the_contract(tree):
     assert passed(output) == 2 + 3 * 2 + 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_policy_that_scores_wrongly_does_not_pass_the_contract(tree):
     [policy] = [block for block in example("policy") if block.kind == "python"]
     broken = policy.text.replace(".sum(-1)\n", ".sum((-1, -2))\n")  # one number a head
@@ -153,7 +169,7 @@ def test_a_policy_that_scores_wrongly_does_not_pass_the_contract(tree):
     assert "test_a_score_for_every_token[vatp]" in output
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_architecture_holds_what_transformers_holds(tree):
     printed = list(follow(tree, "architecture").values())
     assert passed(printed[1]) == 1
@@ -162,7 +178,7 @@ def test_the_architecture_holds_what_transformers_holds(tree):
     assert f"{token_bytes:,}" in printed[2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_architecture_that_forgets_its_outer_layers_is_found_out(tree):
     for block in example("architecture"):
         if block.path:
@@ -173,7 +189,7 @@ def test_an_architecture_that_forgets_its_outer_layers_is_found_out(tree):
     assert "assert numel_bytes(cache) == spec.bytes_for(" in output
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_kernel_agrees_and_compiles(tree):
     pytest.importorskip("triton")
     [output] = follow(tree, "kernel").values()
@@ -190,7 +206,7 @@ def test_the_kernel_stands_in_all_places_of_its_name():
         assert ast.get_docstring(function)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_lesson_is_composed_checked_and_run(tree):
     printed = follow(tree, "lesson")
     commands = list(printed)

@@ -242,7 +242,10 @@ class TwoFull(ManagerMachine):
     kinds = st.tuples(full, full) | st.tuples(full, st.tuples(st.integers(3, 7), WithWindows.window), full)
 
 
-@pytest.mark.parametrize("machine", [ManagerMachine, WithWindows, OnlyWindows, TwoFull])
+LONG = [pytest.param(machine, marks=pytest.mark.long) for machine in (ManagerMachine, OnlyWindows)]
+
+
+@pytest.mark.parametrize("machine", [WithWindows, TwoFull, *LONG])
 def test_the_manager_does_what_the_naive_one_does(machine):
     SEEN.clear()
     run_state_machine_as_test(machine, settings=profile(examples=60))

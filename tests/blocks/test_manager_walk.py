@@ -10,21 +10,22 @@ from tests.blocks.world import World
 
 STEPS, SEEDS = 300, 6
 
-# kinds, block size, host blocks
+# kinds, block size, host blocks. The first four: one table, a window across blocks, two tables that grow alike, windows
+# without a full table. The others differ from them in sizes, and `make test-all` walks them.
 SHAPES = {
     "full": ([(9, None)], 2, 5),
+    "full and window of a block and one": ([(8, None), (6, 4)], 3, 4),
+    "two windows": ([(6, 3), (7, 5)], 2, 4),
+    "two full and a window": ([(8, None), (6, 3), (7, None)], 2, 4),
     "blocks of one": ([(9, None)], 1, 4),
     "blocks of four": ([(6, None)], 4, 4),
     "full and window of 1": ([(8, None), (5, 1)], 2, 4),
     "full and window of 3": ([(8, None), (6, 3)], 2, 4),
     "full and window of a block": ([(7, None), (5, 4)], 4, 4),
-    "full and window of a block and one": ([(8, None), (6, 4)], 3, 4),
     "full and two windows": ([(8, None), (6, 2), (7, 7)], 2, 4),
     "window larger than the pool": ([(8, 100), (8, None)], 2, 4),
-    "two windows": ([(6, 3), (7, 5)], 2, 4),
     "two full": ([(9, None), (7, None)], 2, 4),
     "two full, blocks of four": ([(7, None), (8, None)], 4, 4),
-    "two full and a window": ([(8, None), (6, 3), (7, None)], 2, 4),
 }
 
 
@@ -98,7 +99,9 @@ class Walk:
         return None
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape", [*list(SHAPES)[:4], *(pytest.param(name, marks=pytest.mark.long) for name in list(SHAPES)[4:])]
+)
 def test_a_long_walk(shape):
     seen = Counter()
     for seed in range(SEEDS * FACTOR):

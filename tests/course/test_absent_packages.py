@@ -248,7 +248,9 @@ def test_without_accelerate_a_sharded_run_names_it(without):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lesson", ["08", "10", "11"])
+@pytest.mark.parametrize(
+    "lesson", ["10", *(pytest.param(each, marks=pytest.mark.long) for each in ("08", "11"))]
+)
 def test_without_triton_a_lesson_runs_and_only_kernel_cells_say_that_they_need_linux(
     lesson, tmp_path, monkeypatch
 ):
