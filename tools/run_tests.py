@@ -3,7 +3,8 @@
     python -m tools.run_tests [--quick | --all] [--only PART ...]
 
 ``--quick`` leaves out the browser, the wheel and the tests marked slow, and runs only notebooks that differ
-from the last commit. ``--all`` adds the tests marked long: what a release runs. All parts run even if one fails;
+from the last commit. ``--all`` adds the tests marked long and the Chinese notebooks of lessons that did not change:
+what a release runs. All parts run even if one fails;
 the exit code is 1 if any did. A part over its budget is pointed out and fails nothing: the machine may be busy.
 """
 
@@ -15,6 +16,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from tools.changes import lesson_changed
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOK_FOLDERS = ("notebooks", "solutions", "exercises")
@@ -56,8 +59,10 @@ def unit(scope: int) -> list[list[str]]:
 
 
 def notebooks(scope: int) -> list[list[str]]:
-    folders = [name for name in NOTEBOOK_FOLDERS if (ROOT / name).is_dir()]
-    chosen = changed_notebooks() if scope == QUICK else folders
+    if scope == QUICK:
+        chosen = changed_notebooks()
+    else:
+        chosen = [f"{name}/en" for name in NOTEBOOK_FOLDERS] + chinese_notebooks(scope)
     return [python("pytest", *NBVAL, *chosen)] if chosen else []
 
 
@@ -66,6 +71,12 @@ def changed_notebooks() -> list[str]:
     command = ["git", "status", "--porcelain", "--untracked-files=all", "--", *NOTEBOOK_FOLDERS]
     lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     return sorted(line[3:] for line in lines if line.endswith(".ipynb") and (ROOT / line[3:]).is_file())
+
+
+def chinese_notebooks(scope: int) -> list[str]:
+    """Those of lessons that this branch changed; for the others the English ones stand (docs/testing.md)."""
+    found = (path for name in NOTEBOOK_FOLDERS for path in sorted((ROOT / name / "zh").glob("*.ipynb")))
+    return [path.relative_to(ROOT).as_posix() for path in found if scope == ALL or lesson_changed(path.stem)]
 
 
 PARTS = [
@@ -95,7 +106,9 @@ def main(arguments: list[str] | None = None) -> int:
     group.add_argument(
         "--quick", action="store_true", help="the inner loop: no browser, no wheel, no slow test"
     )
-    group.add_argument("--all", action="store_true", help="also the tests marked long: what a release runs")
+    group.add_argument(
+        "--all", action="store_true", help="also the tests marked long, both languages: what a release runs"
+    )
     parser.add_argument("--only", nargs="+", choices=[part.name for part in PARTS], help="these parts alone")
     options = parser.parse_args(arguments)
     scope = QUICK if options.quick else ALL if options.all else USUAL

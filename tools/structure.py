@@ -5,8 +5,8 @@
 
 What one token runs through is counted with ``sys.setprofile`` on tiny-gqa and a CPU: the files and functions of
 ``minikv/``, the calls and how deep they nest, the lines of the files, the data classes and named tuples that are made
-or whose methods run, and how many of the calls check a kernel's arguments (``minikv/kernels/checks.py``). What runs when
-a module is imported does not count.
+or whose methods run, and how many of the calls check a kernel's arguments (``minikv/kernels/checks.py``). What runs
+when a module is imported does not count.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Which cells of a lesson a browser has to run: those that show a widget, and those that what they show is made from.
 
-A lesson's other cells say the same in every browser: nbval runs all of them, in both languages, and compares what they
-print. Their saved outputs are drawn from the file, as they are for a reader who opens the lesson.
+A lesson's other cells say the same in every browser: nbval runs all of them and compares what they print. Their saved
+outputs are drawn from the file, as they are for a reader who opens the lesson.
 """
 
 import ast

@@ -1,10 +1,10 @@
-"""Every drawing of the course through axe-core, in both languages and in every theme of JupyterLab."""
+"""Every drawing of the course through axe-core, in every theme of JupyterLab."""
 
 import pytest
 
-from minikv.i18n import LANGUAGES
 from tests.browser.accessibility import faint_words, pictures, violations
 from tests.browser.drawing import SKINS, open_drawing
+from tests.browser.languages import in_turns
 from tests.course.widget_cases import CASES, REFUSED, WIDGETS, made
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -14,9 +14,9 @@ IDS = [f"{kind.__name__}{'-refused' if state else ''}" for kind, state in STATES
 SILENT = {"ReportBar"}  # it never changes
 
 
-@pytest.mark.parametrize("lang", LANGUAGES)
-@pytest.mark.parametrize(("kind", "state"), STATES, ids=IDS)
-def test_nothing_is_nameless_or_faint(kind, state, lang, watched_page, screenshot):
+@pytest.mark.parametrize(("case", "lang"), in_turns(STATES, IDS))
+def test_nothing_is_nameless_or_faint(case, lang, watched_page, screenshot):
+    kind, state = case
     with made(kind, lang) as view:
         if state:
             view.state = state

@@ -1,4 +1,4 @@
-"""Every lesson in a real browser, in both languages: all that it shows is drawn, no console error, no outside request.
+"""Every lesson in a real browser: all that it shows is drawn, no console error, no outside request.
 
 Its widgets are live: the cells that make them run here. The other cells show what they say in the file: nbval runs all.
 """
@@ -8,8 +8,8 @@ from copy import deepcopy
 import nbformat
 import pytest
 
-from minikv.i18n import LANGUAGES
 from tests.browser.conftest import REPOSITORY
+from tests.browser.languages import lessons
 from tests.browser.slices import PLOT, WIDGET, shows, widget_cells
 
 LESSONS = sorted(path.name for path in (REPOSITORY / "notebooks" / "en").glob("*.ipynb"))
@@ -41,9 +41,8 @@ def plots_without_pictures(notebook):
     return copied
 
 
-@pytest.mark.parametrize("lesson", OTHERS)
-@pytest.mark.parametrize("lang", LANGUAGES)
-def test_a_lesson_is_drawn_and_its_widgets_live(lang, lesson, lab, readers_page, screenshot):
+@pytest.mark.parametrize(("lesson", "lang"), lessons(OTHERS))
+def test_a_lesson_is_drawn_and_its_widgets_live(lesson, lang, lab, readers_page, screenshot):
     # A copy: JupyterLab saves what it runs.
     folder = lab.root / lang
     folder.mkdir(exist_ok=True)

@@ -8,6 +8,7 @@ from minikv.course.widgets import HeatMapWidget
 from minikv.course.widgets.base import photo_page
 from minikv.models import load
 from tests.browser.heat_map import HeatMapOnPage
+from tests.browser.languages import one_language
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -30,7 +31,7 @@ def chosen_map(widget: HeatMapWidget) -> dict:
     return widget.view["maps"][str(state["layer"])]["all" if state["head"] is None else str(state["head"])]
 
 
-@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("lang", one_language("zh"))
 def test_the_map_and_the_strip_are_what_python_wrote(lang, model, watched_page, screenshot):
     for number, state in enumerate(
         (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minikv.i18n import LANGUAGES
+from tests.browser.languages import in_turns
 from tests.browser.live import open_live
 from tests.course.widget_cases import WIDGETS, made
 
@@ -85,8 +85,7 @@ def walk(live) -> None:
         assert chosen.get_attribute("tabindex") == "0"
 
 
-@pytest.mark.parametrize("lang", LANGUAGES)
-@pytest.mark.parametrize("kind", WIDGETS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(("kind", "lang"), in_turns(WIDGETS, [kind.__name__ for kind in WIDGETS]))
 def test_every_control_is_reached_in_order_and_shows_the_focus(kind, lang, watched_page):
     with made(kind, lang) as widget:
         watched, live = open_live(watched_page, widget)

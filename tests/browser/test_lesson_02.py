@@ -1,19 +1,20 @@
-"""Lesson 02 in a real browser, in both languages: it runs, its widget answers the keyboard, all stays local."""
+"""Lesson 02 in a real browser: it runs, its widget answers the keyboard, all stays local."""
 
 import shutil
 
 import pytest
 
-from minikv.i18n import LANGUAGES
 from tests.browser.budget import BudgetOnPage
 from tests.browser.conftest import REPOSITORY
+from tests.browser.languages import one_language
+from tools.changes import lesson_changed
 
 LESSON = "02_how_many_bytes.ipynb"
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("lang", LANGUAGES)
+@pytest.mark.parametrize("lang", one_language("en", changed=lesson_changed("02_how_many_bytes")))
 def test_lesson_02_runs_and_its_slider_answers_the_keyboard(lang, lab, watched_page, screenshot):
     # A copy: JupyterLab saves what it runs.
     folder = lab.root / lang
