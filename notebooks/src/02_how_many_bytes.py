@@ -697,17 +697,21 @@ explain("seven_b_at_4k")
 
 # %% [markdown] key="exercise" lang="en"
 # The first exercise is right here: replace `...` with the formula, run the cell.
-# Four more are in the exercise notebook: `head_dim` in its three spellings, KV heads on a rank, a batch with windows, and the exact inverse.
-# %% [markdown] key="exercise" lang="zh" src="1c126433"
+# `k_dim` and `v_dim` are the $D$ of K and the $D$ of V, which are equal in most models; `itemsize` is $s$.
+# This function is the first part of *your engine*: once it passes, it is kept.
+# Five more are in the exercise notebook: `head_dim` in its three spellings, KV heads on a rank, a batch with windows, the exact inverse, and the bytes of a block.
+# %% [markdown] key="exercise" lang="zh" src="951c7c77"
 # 第一道练习就在这里：把 `...` 换成公式，运行单元格。
-# 另外四道在练习 notebook 里：`head_dim` 的三种写法、每个 rank 的 KV 头数、带窗口的一批序列，以及精确的反函数。
+# `k_dim` 和 `v_dim` 分别是 K 和 V 的 $D$，多数模型里两者相等；`itemsize` 就是 $s$。
+# 这个函数是“你的引擎”的第一个零件：通过之后会保存下来。
+# 另外五道在练习 notebook 里：`head_dim` 的三种写法、每个 rank 的 KV 头数、带窗口的一批序列、精确的反函数，以及一个块的字节数。
 
 # %% key="exercise_code"
-def bytes_per_token(layers, kv_heads, head_dim, dtype_bytes):
+def token_bytes(num_layers, num_kv_heads, k_dim, v_dim, itemsize):
     return ...
 
 
-check("02.1", bytes_per_token)
+check("02.1", token_bytes)
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck

@@ -2,7 +2,7 @@
 # number = "06"
 # slug = "the_linear_cache"
 # needs = ["02", "05"]
-# rooms = ["cache.linear"]
+# rooms = ["cache.linear", "nano.kv_cache"]
 # minutes = 55
 # [title]
 # en = "What is the simplest cache?"
@@ -412,8 +412,8 @@ print(f"{pages.nbytes:,} B = {rows.nbytes:,} B")
 # So why linear at all?
 # If one sequence runs at a time, and its longest length is known, there is nothing to share and nobody to give room to.
 # Then the simplest layout wins: no table to build, to send and to read.
-# What a table costs in plain torch is the copy that collects the blocks; a kernel that follows the table in place ([lesson 10](10_kernels.ipynb)) makes none.
-# %% [markdown] key="versus_table" lang="zh" src="9dda92c1"
+# In plain torch, reading through a table means a copy that collects the blocks; a kernel that follows the table in place ([lesson 10](10_kernels.ipynb)) makes none.
+# %% [markdown] key="versus_table" lang="zh" src="cc0863d8"
 # | | 线性 | 分页 |
 # |---|---|---|
 # | 找一个 token | 一次求和 | 先查块，再求和 |
@@ -432,6 +432,54 @@ print(f"{pages.nbytes:,} B = {rows.nbytes:,} B")
 # 如果同一时刻只有一条序列，最大长度也已知，就没有可共享的内容，多余的位置也没有别的序列要用。
 # 这时最简单的布局最好：不用建块表、传块表、读块表。
 # 在纯 torch 里，块表的代价是把各块收集到一起的那次复制；按块表就地读取的 kernel（[第 10 课](10_kernels.ipynb)）不需要复制。
+
+# %% [markdown] key="nano_write" lang="en"
+# ### A write without rows
+#
+# From here on the course also reads a small engine, `minikv.nano`, piece by piece. Its cache is paged, and this is how it stores K and V.
+# Look at two things: how many dimensions are left after `flatten`, and what says where a token goes.
+# `LinearKVCache.write` asked the row's length. Here the caller brings a **slot** for each token: block number times block size, plus the place in the block.
+# %% [markdown] key="nano_write" lang="zh" src="e276a7ab"
+# ### 没有行的写入
+#
+# 从这里开始，课程会一段段地读一个小引擎：`minikv.nano`。它的缓存是分页的，下面就是它存放 K 和 V 的办法。
+# 请留意两点：`flatten` 之后还剩几维？由什么决定 token 写到哪里？
+# `LinearKVCache.write` 看的是行的长度；这里则由调用者给每个 token 指定一个**槽位**（slot）：块号乘以块大小，再加上块内的位置。
+
+# %% key="nano_write_source"
+from minikv.course import show_source
+from minikv.nano.kv_cache import KVCache
+
+show_source(KVCache.write)
+
+# %% key="nano_write_run" lang="en"
+tiny = KVCache(spec, num_blocks=3, block_size=4, dtype=torch.float32, device=device)
+slots = torch.tensor([8, 9, 10, 11, 1], device=device)  # four in block 2, one in block 0
+key = torch.arange(1.0, 6.0, device=device)[:, None, None].expand(5, 2, 16)  # [T, kv_heads, head_dim]
+tiny.write(0, key, -key, slots)
+for block in tiny.k[0, :, :, 0, 0].int().tolist():  # layer 0, first head, first element
+    print(block)
+
+# %% key="nano_write_run" lang="zh"
+tiny = KVCache(spec, num_blocks=3, block_size=4, dtype=torch.float32, device=device)
+slots = torch.tensor([8, 9, 10, 11, 1], device=device)  # 块 2 里四个，块 0 里一个
+key = torch.arange(1.0, 6.0, device=device)[:, None, None].expand(5, 2, 16)  # [T, kv_heads, head_dim]
+tiny.write(0, key, -key, slots)
+for block in tiny.k[0, :, :, 0, 0].int().tolist():  # 第 0 层、第一个头、第一个元素
+    print(block)
+
+# %% [markdown] key="nano_write_read" lang="en"
+# Five tokens, perhaps of two sequences, went to their slots in one assignment, and block 1 was not touched.
+# `write` counts nothing: which token is where stands in the block tables ([lesson 09](09_pages_and_blocks.ipynb)).
+# (Exercise 06.5 asks for this function.)
+#
+# Reading is where a table costs something. Here a view of one long row is timed against `gather`, which collects the blocks.
+# %% [markdown] key="nano_write_read" lang="zh" src="fb091e80"
+# 五个 token（可能来自两条序列）只用一次赋值就写进了各自的槽位，块 1 没有动过。
+# `write` 并不计数：哪个 token 在哪里，记在块表里（[第 09 课](09_pages_and_blocks.ipynb)）。
+# （练习 06.5 就是写这个函数。）
+#
+# 块表真正花时间的地方是读取。下面计时比较：取一个长行的视图，与用 `gather` 把各块收集到一起。
 
 # %% key="read_time" tags="timing"
 import time
@@ -614,21 +662,23 @@ explain("window_in_linear")
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises
 #
-# The exercise notebook of this lesson asks for three functions and a class:
+# The exercise notebook of this lesson asks for four functions and a class:
 #
 # 1. `element_offset`: from six indices to one.
 # 2. `wasted_bytes`: what rows of different length leave empty, linear and paged.
 # 3. `RowCache`: a linear cache of your own, with write, commit and read.
 # 4. `steps_left`: how long a batch can go on growing, in either cache.
-# %% [markdown] key="exercises" lang="zh" src="da473301"
+# 5. `write`: K and V to their slots, a part of your engine.
+# %% [markdown] key="exercises" lang="zh" src="5722d3d0"
 # ## 练习
 #
-# 本课的练习 notebook 要你写三个函数和一个类：
+# 本课的练习 notebook 要你写四个函数和一个类：
 #
 # 1. `element_offset`：从六个下标到一个偏移。
 # 2. `wasted_bytes`：行长短不一时，线性和分页各空着多少字节。
 # 3. `RowCache`：自己写一个线性缓存，包含写入、提交和读取。
 # 4. `steps_left`：一个 batch 在两种缓存里各还能增长多少步。
+# 5. `write`：把 K 和 V 写进槽位，“你的引擎”的一个零件。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck

@@ -2,7 +2,7 @@
 # number = "08"
 # slug = "allocate_kv_cache"
 # needs = ["02", "07"]
-# rooms = ["cache.allocator", "cache.allocation", "plan.measured"]
+# rooms = ["cache.allocator", "cache.allocation", "plan.measured", "nano.kv_cache", "nano.llm"]
 # minutes = 60
 # [title]
 # en = "allocate_kv_cache: how many blocks fit?"
@@ -216,6 +216,14 @@ for what, options in left_out.items():
     blocks = start_up(0.9, staging=5 * GIB, **options).num_blocks
     print(t("variant_line", blocks=blocks, less=best - blocks, what=t(what)))
 
+# %% [markdown] key="mib" lang="en"
+# A wrong unit loses blocks too: the formula takes bytes, while `nvidia-smi` prints MiB, and 1 MiB is $2^{20}$ bytes.
+# %% [markdown] key="mib" lang="zh" src="765bfe01"
+# 单位弄错，块同样会变少：公式用的是字节，而 `nvidia-smi` 打印的是 MiB，1 MiB 等于 $2^{20}$ 字节。
+
+# %% key="predict_mib"
+predict("mib_as_millions", ...)
+
 # %% [markdown] key="see" lang="en"
 # ## See it
 #
@@ -247,16 +255,47 @@ from minikv.course.widgets.report_bar import report_bar
 
 show(AllocationWidget(t("lang"), model="Llama-3.1-8B", gpu="H100 SXM 80GB", non_torch=1.75))
 
+# %% [markdown] key="nano" lang="en"
+# ## The source: twenty lines first
+#
+# `minikv.nano` has all of this in three functions of arithmetic and one method that measures.
+# In `measure_num_blocks`, look for the six moments: which line is the reset, which the warm-up, which `empty_cache`?
+# And find out why the peak is taken less `self.cache.nbytes`: the warm-up writes its K and V somewhere, and that cache is gone before the real one is made.
+# %% [markdown] key="nano" lang="zh" src="bbbefbab"
+# ## 源码：先看二十行
+#
+# `minikv.nano` 用三个做算术的函数和一个负责测量的方法，完成了上面的一切。
+# 在 `measure_num_blocks` 里找一找那六个时刻：哪一行重置峰值，哪一行预热，哪一行是 `empty_cache`？
+# 再想一想，为什么峰值要减去 `self.cache.nbytes`：预热时 K 和 V 总得写到某个地方，而那份缓存在正式的缓存建立之前就已经释放。
+
+# %% key="nano_source"
+from minikv.course import show_source
+from minikv.nano import LLM
+from minikv.nano.kv_cache import block_bytes, num_blocks_that_fit, token_bytes
+
+show_source(token_bytes, block_bytes, num_blocks_that_fit, LLM.measure_num_blocks)
+
+# %% [markdown] key="nano_words" lang="en"
+# The three functions with the numbers of the start above:
+# %% [markdown] key="nano_words" lang="zh" src="40bbf457"
+# 把上面那次启动的数字代进这三个函数：
+
+# %% key="nano_run"
+token = token_bytes(num_layers=32, num_kv_heads=8, k_dim=128, v_dim=128, itemsize=2)
+block = block_bytes(token, block_size=16)
+fits = num_blocks_that_fit(terms.total, terms.utilization, terms.used, terms.peak, terms.current, block)
+print(f"{token:,} B -> {block:,} B -> {fits:,} = {started.num_blocks:,}")
+
 # %% [markdown] key="source" lang="en"
-# ## The source, step by step
+# (Exercise 08.2 asks for `num_blocks_that_fit`.)
 #
-# This is the function itself, read from the installed package a moment ago, and the functions that it calls where the numbers are made.
-# (Its docstring is left out.)
-# %% [markdown] key="source" lang="zh" src="214030c1"
-# ## 逐步读源码
+# `allocate_kv_cache` does the same for `minikv.LLM`, and adds what a larger engine needs: sizes that are given, several ranks, a report, errors with a way out.
+# Here it is step by step, with the functions that it calls where the numbers are made.
+# %% [markdown] key="source" lang="zh" src="11f34169"
+# （练习 08.2 就是写 `num_blocks_that_fit`。）
 #
-# 下面就是这个函数本身，刚从已安装的包里读出来，连同它调用的、真正算出那些数字的几个函数。
-# （省略了文档字符串。）
+# `allocate_kv_cache` 为 `minikv.LLM` 做同样的事，另外加上大一些的引擎才需要的东西：直接指定大小、多个 rank、一份报告，以及写明解决办法的错误。
+# 下面逐步来读，连同它调用的、真正算出那些数字的几个函数。
 
 # %% key="annotated"
 from minikv.course.lessons.annotate_08 import SourceView
@@ -682,17 +721,17 @@ explain("what_is_left")
 # The exercise notebook of this lesson asks for five functions:
 #
 # 1. `block_bytes`: one block on one of `tp` ranks, GQA and MLA.
-# 2. `num_blocks`: from the four numbers in MiB to blocks.
+# 2. `num_blocks_that_fit`: from the four numbers to blocks, a part of your engine.
 # 3. `ledger`: used, peak and current after each event of a start.
 # 4. `blocks_with_room`: a cache beside which the largest step still fits.
 # 5. `bind_views`: views for the modules that want them, or an error and no change.
-# %% [markdown] key="exercises" lang="zh" src="15f1a0d0"
+# %% [markdown] key="exercises" lang="zh" src="5c1d0d8c"
 # ## 练习
 #
 # 本课的练习 notebook 要你写五个函数：
 #
 # 1. `block_bytes`：一个块在 `tp` 个 rank 中的一个上占多少字节，GQA 与 MLA 都要。
-# 2. `num_blocks`：从以 MiB 计的四个数算出块数。
+# 2. `num_blocks_that_fit`：从四个数算出块数，“你的引擎”的一个零件。
 # 3. `ledger`：启动过程中每个事件之后的 used、peak 和 current。
 # 4. `blocks_with_room`：建好缓存之后，最大的一步仍然放得下。
 # 5. `bind_views`：把视图交给需要的模块；做不到就报错，什么也不改。

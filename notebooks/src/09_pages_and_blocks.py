@@ -2,7 +2,7 @@
 # number = "09"
 # slug = "pages_and_blocks"
 # needs = ["02"]
-# rooms = ["blocks"]
+# rooms = ["blocks", "nano.block_manager"]
 # minutes = 60
 # [title]
 # en = "Who owns block 7?"
@@ -123,11 +123,20 @@ for name in manager.sequences():
 # **预填充**（prefill）一次写入很多 token，所以一次要一批槽位。
 # **解码**（decode）每一步给每条序列写一个 token，也就是最后一个。
 
+# %% [markdown] key="nano_slots" lang="en"
+# In `minikv.nano`, the small engine that this course reads piece by piece, the formula is one line.
+# The cell below runs it on P's table, beside the two calls of `BlockManager`.
+# %% [markdown] key="nano_slots" lang="zh" src="a3649e93"
+# 在小引擎 `minikv.nano` 里，这个公式就是一行代码；整个引擎会在各课里一段段读完。
+# 下面用 P 的块表运行它，并与 `BlockManager` 的两个调用对照。
+
 # %% key="slots"
-size = manager.block_size
-table = manager.block_table("P")
+from minikv.course import show_source
+from minikv.nano.block_manager import slot_mapping
+
+show_source(slot_mapping)
+print(t("slots_nano"), slot_mapping(manager.block_table("P"), 0, 9, block_size=4))
 print(t("slots_prefill"), manager.slot_mapping("P", 0, 9).tolist())
-print(t("slots_by_hand"), [table[i // size] * size + i % size for i in range(9)])
 print(t("slots_decode"), manager.decode_slots(["P", "Q"]).tolist())
 
 # %% [markdown] key="guide" lang="en"
@@ -338,9 +347,137 @@ for number in range(3):
     found = lru.match([*story, 99]).num_tokens
     print(t("lru_line", number=number, table=lru.block_table(number), found=found))
 
-# %% [markdown] key="see" lang="en"
-# (Exercise 09.2: a sequence gives its blocks back.)
+# %% [markdown] key="nano_digest" lang="en"
+# ## The manager, opened
 #
+# `minikv.nano` keeps the same books in one file of about 120 lines, without forks and without windows. We read it in the order in which a request meets it.
+#
+# First the name by which a block is found, its **digest**. It is a hash. Look at what goes into it: the block's own tokens, and the digest of the block before, its **parent**.
+# The cell chains three blocks of two prompts that differ in their first token only. Before you run it: how many of the three digests will be equal in both rows?
+# %% [markdown] key="nano_digest" lang="zh" src="d44819a4"
+# ## 打开管理器
+#
+# `minikv.nano` 用一个约 120 行的文件记同样的账，只是没有分叉，也没有窗口。我们按一个请求经过它的次序来读。
+#
+# 首先是查找块用的键，也就是**摘要**（digest）。它是一个哈希。请看它由什么算出：本块的 token，以及前一个块（即**父块**）的摘要。
+# 下面的单元格给两个提示词各串起三个块，两者只有第一个 token 不同。运行之前先想一想：两行的三个摘要里，有几个相同？
+
+# %% key="chain"
+from minikv.nano.block_manager import block_digest
+
+show_source(block_digest)
+for first in (1, 2):
+    prompt, digest, digests = [first, *range(10, 21)], b"", []
+    for start in range(0, len(prompt), 4):
+        digest = block_digest(digest, prompt[start : start + 4])
+        digests.append(digest.hex()[:8])
+    print(prompt, digests)
+
+# %% [markdown] key="nano_allocate" lang="en"
+# None: the first token is in every digest behind it.
+# It has to be: beyond the first layer, K and V of a token depend on every token before it.
+# (Exercise 09.3 is this function, with any hash you like.)
+#
+# A request that is admitted gets its blocks from `allocate`, which asks `find_prefix` first. Look for three things:
+#
+# - Where does the loop of `find_prefix` end? The last token is never looked up. *Break it* shows why.
+# - `allocate` compares before it changes anything. Why do found blocks that are free (`reused`) count as well?
+# - The found blocks leave the free list before `_take` takes the first fresh one. What could happen the other way round?
+# %% [markdown] key="nano_allocate" lang="zh" src="74e983bc"
+# 一个也没有：从第一块起，每个摘要都受第一个 token 影响。
+# 必须如此，因为除第一层外，一个 token 的 K 和 V 取决于它之前的所有 token。
+# （练习 09.3 就是写这个函数，用什么哈希都行。）
+#
+# 请求获准进入时，由 `allocate` 分配块，它先问 `find_prefix`。请留意三点：
+#
+# - `find_prefix` 的循环到哪里为止？最后一个 token 从不查找，原因见“弄坏它”一节。
+# - `allocate` 先比较，再改动。为什么找到的块里空闲的那些（`reused`）也要算进去？
+# - 找到的块先移出空闲队列，然后 `_take` 才取第一个新块。次序反过来会怎样？
+
+# %% key="nano_allocate_source"
+from minikv.nano import SamplingParams, Sequence, block_manager
+
+Nano = block_manager.BlockManager
+show_source(Nano.find_prefix, Nano.allocate)
+
+# %% [markdown] key="nano_allocate_words" lang="en"
+# Two prompts of 9 and 10 tokens with 8 in common, in a pool of 6 blocks.
+# After the first line nothing is published yet; `publish` is what `commit` was above.
+# %% [markdown] key="nano_allocate_words" lang="zh" src="e732d81d"
+# 两个提示词各有 9 个和 10 个 token，前 8 个相同；块池共 6 个块。
+# 打印第一行时还什么都没有发布；`publish` 就相当于前面的 `commit`。
+
+# %% key="nano_allocate_run"
+books = Nano(num_blocks=6, block_size=4)
+prompts = [[*range(8), 50], [*range(8), 60, 61]]
+first, second = (Sequence(i, tokens, len(tokens), SamplingParams()) for i, tokens in enumerate(prompts))
+
+
+def line(what, seq):
+    table, free = seq.block_table, list(books.free_blocks)
+    print(f"{what:<17} table {table!s:<13} counts {books.ref_counts}  free {free}")
+
+
+books.allocate(first)
+line("allocate first", first)
+books.publish(first, end=9)
+print("find_prefix", books.find_prefix(second.tokens))
+books.allocate(second)
+line("allocate second", second)
+print(f"num_computed {second.num_computed}")
+
+# %% [markdown] key="nano_append" lang="en"
+# The second starts with 8 tokens computed: its first step computes two.
+#
+# Each step then calls `append` before the forward, and `publish` after it. Two things to find:
+#
+# - `append` compares with the table. Asked twice for the same token, what does it do?
+# - `publish` names full blocks only: look at `end // size`. And what if another block has the same tokens already? (`setdefault`)
+# %% [markdown] key="nano_append" lang="zh" src="e3c25760"
+# 第二条序列一开始就有 8 个 token 已经算好，它的第一步只需计算 2 个。
+#
+# 此后每一步，前向计算之前调用 `append`，之后调用 `publish`。有两点要找：
+#
+# - `append` 是和块表比较。为同一个 token 问两次，会怎样？
+# - `publish` 只给满块加上摘要，看 `end // size`。如果另一个块里已经有同样的 token 呢？（看 `setdefault`。）
+
+# %% key="nano_append_source"
+show_source(Nano.append, Nano.publish)
+
+# %% key="nano_append_run"
+books.publish(second, end=10)
+for token in (62, 63, 64):
+    second.tokens.append(token)
+    answer = books.append(second)
+    line(f"append {answer}", second)
+    books.publish(second, end=len(second.tokens))
+print("cached", sorted(books.cached.values()))
+
+# %% [markdown] key="nano_free" lang="en"
+# The 13th token needed a fourth block, and the third, full now, can be found.
+#
+# Last, `free`. In which direction does it go through the table? And what does it *not* touch, so that a freed block can still be found?
+# %% [markdown] key="nano_free" lang="zh" src="2132786a"
+# 第 13 个 token 需要第四个块；第三个块已满，也就能找到了。
+#
+# 最后是 `free`。它沿块表朝哪个方向走？又有什么是它**不**碰的，使得释放后的块还能找到？
+
+# %% key="nano_free_source"
+show_source(Nano.free)
+books.free(second)
+line("free second", second)
+books.free(first)
+line("free first", first)
+print("find_prefix", books.find_prefix([*range(8), 70]))
+
+# %% [markdown] key="nano_read" lang="en"
+# All six blocks are free, the beginning stands last in the queue, and both of its blocks are still found.
+# (Exercises 09.2, 09.6 and 09.7: `free`, `allocate` and `append`, as parts of your engine.)
+# %% [markdown] key="nano_read" lang="zh" src="7eacb629"
+# 六个块都空闲了，开头的两块排在队尾，而且都还能找到。
+# （练习 09.2、09.6、09.7：`free`、`allocate` 和 `append`，都是“你的引擎”的零件。）
+
+# %% [markdown] key="see" lang="en"
 # ## See it
 #
 # The pool below is a real `BlockManager`, and each press of a button is one of its operations.
@@ -355,9 +492,7 @@ for number in range(3):
 # 4. Press "New request" until the pool says no.
 #
 # The slider leads back through all that happened.
-# %% [markdown] key="see" lang="zh" src="eacd9991"
-# （练习 09.2：一条序列归还它的块。）
-#
+# %% [markdown] key="see" lang="zh" src="6a2c8025"
 # ## 亲眼看看
 #
 # 下面的块池背后是真正的 `BlockManager`，每按一次按钮就是它的一次操作。
@@ -590,14 +725,14 @@ show(figure, text=summary, caption=t("plot_caption"))
 # So the smallest block wastes least, and the price is at the other end:
 #
 # - **The table.** At size 1 a sequence of a thousand tokens has a thousand entries, and attention looks each of them up in every layer and step.
-# - **The bookkeeping.** Every block has a count, a place in the free list, and a **digest**, the key by which it is found. Below all that is timed on this machine.
+# - **The bookkeeping.** Every block has a count, a place in the free list, and a digest. Below all that is timed on this machine.
 # - **The hits.** That is the price of *large* blocks: a hit is rounded down to whole blocks. What is cut off is computed again by everybody: the last column is what remains of 700. In [vLLM #53749](https://github.com/vllm-project/vllm/issues/53749) an engine had chosen blocks of about 2,000 tokens, and shorter prefixes were never hit at all.
-# %% [markdown] key="size_read" lang="zh" src="f3162858"
+# %% [markdown] key="size_read" lang="zh" src="b63a7f41"
 # 只要序列长度的分布范围超过一个块，每条序列平均约有 $(B-1)/2$ 个空槽位。
 # 所以块越小浪费越少，代价在另一头：
 #
 # - **块表**。块大小为 1 时，一千个 token 的序列，块表就有一千项；每一层、每一步，注意力都要逐项去查。
-# - **记账**。每个块都有计数、在空闲队列里的位置，以及**摘要**（digest），也就是查找用的键。下面就在这台机器上测量这些操作要花多少时间。
+# - **记账**。每个块都有计数、在空闲队列里的位置，以及摘要。下面就在这台机器上测量这些操作要花多少时间。
 # - **命中**。这是**大**块的代价：命中只能按整块向下取整。舍去的零头，每个请求都要重算：最后一列就是 700 个 token 里还能命中的部分。[vLLM #53749](https://github.com/vllm-project/vllm/issues/53749) 里，引擎自行选用了约 2,000 token 的块，更短的前缀一次也没有命中。
 
 # %% key="size_time" tags="timing"
@@ -653,41 +788,18 @@ for variant, request in variants.items():
 
 # %% [markdown] key="hits_read" lang="en"
 # The last line is worth remembering.
-# One token that differs at the front, a date or a request number, and nothing is shared at all: beyond the first layer K and V of a token depend on every token before it, so the digest of a block must, too.
-# It is a hash of two things: the digest of the block before, its **parent**, and the block's own tokens. The parent of the first block is made from the salt.
+# One token that differs at the front, a date or a request number, and nothing is shared at all: it is in every digest behind it.
 # Put what varies behind what is common.
 #
-# The second line is a choice. Tenants with different salts share nothing with each other, so that nobody can find out by timing what others have asked ([vLLM PR #17045](https://github.com/vllm-project/vllm/pull/17045)).
-#
-# Here is the chain by hand, for two prompts that differ in their first token only.
-# Before you run the cell: how many of the three digests will be equal in both rows?
-# %% [markdown] key="hits_read" lang="zh" src="7a7d2a46"
+# The second line is a choice. The parent of a first block is made from the salt: tenants with different salts share nothing with each other, so that nobody can find out by timing what others have asked ([vLLM PR #17045](https://github.com/vllm-project/vllm/pull/17045)).
+# %% [markdown] key="hits_read" lang="zh" src="2066f244"
 # 最后一行值得记住。
-# 只要最前面有一个 token 不同，比如日期或请求编号，就什么也共享不了：除第一层外，一个 token 的 K 和 V 取决于它之前的所有 token，所以块的摘要也必须如此。
-# 摘要是一个哈希，由两样东西求得：前一个块（即**父块**）的摘要，以及本块的 token。第一个块的父摘要由盐值生成。
+# 只要最前面有一个 token 不同，比如日期或请求编号，就什么也共享不了，因为后面的每个摘要都受它影响。
 # 变化的内容要放在公共内容之后。
 #
-# 第二行是有意的选择。盐值不同的租户互不共享，谁也无法靠计时探出别人问过什么（[vLLM PR #17045](https://github.com/vllm-project/vllm/pull/17045)）。
-#
-# 下面亲手算一遍这条链，两个提示词只有第一个 token 不同。
-# 运行之前先想一想：两行的三个摘要里，有几个相同？
-
-# %% key="chain"
-from array import array
-
-from minikv.blocks import child_digest, root_digest
-
-for first in (1, 2):
-    prompt, digest, digests = [first, *range(10, 21)], root_digest(""), []
-    for start in range(0, len(prompt), 4):
-        digest = child_digest(digest, array("q", prompt[start : start + 4]).tobytes())
-        digests.append(digest.hex()[:8])
-    print(prompt, digests)
+# 第二行是有意的选择。第一个块的父摘要由盐值生成，所以盐值不同的租户互不共享，谁也无法靠计时探出别人问过什么（[vLLM PR #17045](https://github.com/vllm-project/vllm/pull/17045)）。
 
 # %% [markdown] key="break" lang="en"
-# None: the first token is in every digest behind it.
-# (Exercise 09.3 is this chain, with any hash you like.)
-#
 # ## Break it
 #
 # ### A hit that leaves no query
@@ -695,10 +807,7 @@ for first in (1, 2):
 # Back to the crash.
 # The block size there is 256. Take a prompt of two blocks that ran before, and count as that engine did: every full block that is found is a hit.
 # (`match` leaves the last token out, so the cell hands it one token more.)
-# %% [markdown] key="break" lang="zh" src="894064a9"
-# 一个也没有：从第一块起，每个摘要都受第一个 token 影响。
-# （练习 09.3 就是写这条链，用什么哈希都行。）
-#
+# %% [markdown] key="break" lang="zh" src="99641e3a"
 # ## 弄坏它
 #
 # ### 命中之后没有 query
@@ -908,23 +1017,27 @@ explain("which_size")
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises
 #
-# The exercise notebook asks for the parts of a block manager, with plain lists in place of its classes:
+# The exercise notebook asks for the parts of a block manager. Those marked with * are parts of your engine, with the names and arguments that nano has:
 #
-# 1. `slot_mapping`: positions to slots.
-# 2. `free`: the one way by which a block becomes free.
-# 3. `block_digests`: the chained hash of the full blocks.
+# 1. `slot_mapping` *: positions to slots.
+# 2. `free` *: the one way by which a block becomes free.
+# 3. `block_digest` *: the chained hash of a full block.
 # 4. `append_slot`: a new block, a copy, or nothing.
 # 5. `behind_window`: which blocks can be given back.
-# %% [markdown] key="exercises" lang="zh" src="6f418f0c"
+# 6. `allocate` *: cached blocks first, then fresh ones; or no, with nothing changed.
+# 7. `append` *: room for the next token.
+# %% [markdown] key="exercises" lang="zh" src="2e66ce23"
 # ## 练习
 #
-# 练习 notebook 要你写出块管理器的几个部分，不用它的类，只用普通的列表：
+# 练习 notebook 要你写出块管理器的几个部分。带 * 的是“你的引擎”的零件，名字和参数都与 nano 相同：
 #
-# 1. `slot_mapping`：从位置到槽位。
-# 2. `free`：块变为空闲的唯一途径。
-# 3. `block_digests`：满块的链式哈希。
+# 1. `slot_mapping` *：从位置到槽位。
+# 2. `free` *：块变为空闲的唯一途径。
+# 3. `block_digest` *：一个满块的链式哈希。
 # 4. `append_slot`：要一个新块，复制一块，还是什么都不用做。
 # 5. `behind_window`：哪些块可以归还。
+# 6. `allocate` *：先用缓存块，再取新块；做不到就拒绝，什么也不改变。
+# 7. `append` *：给下一个 token 腾位置。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck
