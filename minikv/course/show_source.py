@@ -90,7 +90,10 @@ class _Excerpts:
 
 
 # On the elements themselves: JupyterLab's style sheet would win over a rule.
-_PRE = "padding:0;overflow-x:auto;white-space:pre;color:inherit;background:none;line-height:1.4"
+_PRE = (
+    "padding:0;overflow-x:auto;white-space:pre;color:inherit;background:none;line-height:1.4;"
+    "font-family:var(--jp-code-font-family,monospace)"
+)
 _LINK = "color:var(--jp-content-link-color,#3b7dd8);text-decoration:underline"
 _LAYOUT = (
     ".minikv-source p{margin:8px 0 4px;font-family:var(--jp-code-font-family,monospace)}"
