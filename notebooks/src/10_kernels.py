@@ -2,8 +2,8 @@
 # number = "10"
 # slug = "kernels"
 # needs = ["04", "09"]
-# rooms = ["kernels", "kernels.gpu"]
-# minutes = 75
+# rooms = ["nano.attention", "kernels", "kernels.gpu"]
+# minutes = 90
 # [title]
 # en = "How does a GPU read a page table?"
 # zh = "GPU 怎样读块表？"
@@ -28,9 +28,10 @@
 # But how much, and what exactly costs it?
 #
 # **How does a GPU read a page table?**
-# In this lesson you follow a kernel from a loop over tokens to the one that the package runs, and count what each step moves.
+# In this lesson you follow attention from a loop over tokens to the kernel that the package runs, and count what each step moves.
+# On the way you read a whole file of an engine: `attention.py` of [minikv.nano](repo:minikv/nano/README.md), about 160 lines, in the order in which a token meets them.
 # A page is what we call a block, and its table a *block table* ([lesson 09](09_pages_and_blocks.ipynb)).
-# %% [markdown] key="question" lang="zh" src="846220ea"
+# %% [markdown] key="question" lang="zh" src="f723ab19"
 # ## 问题
 #
 # 2024 年 2 月，有人测了 flash-attention：一次用分页缓存，一次用连续缓存。
@@ -44,7 +45,8 @@
 # 可是究竟要付出多少？又付在哪里？
 #
 # **GPU 怎样读块表**？
-# 本课从逐个 token 的循环写起，一步步写到本包实际运行的 kernel，并数清每一步搬了多少字节。
+# 本课从逐个 token 的循环写起，一步步走到本包实际运行的 kernel，并数清每一步搬了多少字节。
+# 途中你会读完一个引擎的一整个文件：[minikv.nano](repo:minikv/nano/README.zh.md) 的 `attention.py`，约 160 行，按 token 经过的次序来读。
 # 页就是我们说的块，页的表就是**块表**（block table，[第 09 课](09_pages_and_blocks.ipynb)）。
 
 # %% [markdown] key="predict_first" lang="en"
@@ -149,7 +151,7 @@ for block_size in (1, 16, 256):
 # 这件事必须在导入 Triton 之前告诉它，`prepare` 做的就是这个；所以最先接触 Triton 的就是下面这个单元格。
 
 # %% key="prepare" tags="hardware"
-from minikv.course.lessons.steps_10 import paged, prepare, run_decode, run_splits, run_store, source
+from minikv.course.lessons.steps_10 import batch_of, paged, prepare, run_splits, run_store
 
 mode = prepare()
 print(t("mode_" + mode))
@@ -180,20 +182,20 @@ for row, length in enumerate(case.lengths.tolist()):
 # 先写进去。每个 token 有一个槽位（slot，[第 09 课](09_pages_and_blocks.ipynb)），一个程序写一个 token：
 
 # %% key="store_code"
+from minikv.course import show_source
 from minikv.kernels import store_kv
 
 if mode == "none":
     print(t("no_triton"))
 else:
-    from minikv.course.lessons.triton_10 import decode_kernel, split_kernel, store_kernel
+    from minikv.course.lessons.triton_10 import split_kernel, store_kernel
 
-    print(source(store_kernel))
+    show_source(store_kernel)
     key = torch.arange(1.0, 5.0, device=device).view(4, 1, 1).expand(4, 2, 16).contiguous()
     slots = torch.tensor([10, 11, -1, 3], device=device)
     ours, theirs, unused = (torch.zeros(3, 8, 2, 16, device=device) for _ in range(3))
     run_store(key, ours, slots)
     store_kv(key, key, theirs, unused, slots)
-    print()
     print(t("slots_line", slots=slots.tolist()))
     print(ours[:, :, 0, 0].int().tolist())
     print(t("as_package", same=torch.equal(ours, theirs)))
@@ -266,63 +268,205 @@ print(t("online_result", out=acc / total, lse=largest + math.log(total)))
 #
 # ## Step 3: pages
 #
-# Now a kernel: one program for each sequence and each query head.
-# A tile is one block. This is its loop; `largest`, `total` and `acc` are the $m$, $l$ and $a$ from above.
-# `q` has been loaded before, times the scale; `inside` counts the tokens of a block, `columns` the elements of a head, and `width` is the number of entries in a row of the table.
-# `tl.load` reads from a whole tile of addresses; where `mask` is false it reads nothing and gives `other`.
-# %% [markdown] key="online_read" lang="zh" src="c4ba9102"
+# Now you read `attention.py` of `minikv.nano`, the small engine of this course. It has four functions, and a token meets them in this order: `attend`, `paged_attention`, and on a GPU `decode_on_gpu` with its kernel.
+#
+# ### What a model calls
+#
+# A model of transformers calls `attend` once in every layer. Look for three things:
+#
+# - `cache.write` comes first. A query also looks at its own token, so K and V of the new tokens must be stored before.
+# - `query` arrives as `[1, Hq, T, Dk]` and becomes rows `[T, Hq, Dk]`. The T tokens are those of all sequences in this step, with no padding between them; `batch` knows which is whose.
+# - One line decides: a decode on a GPU goes to the kernel, everything else to plain torch.
+# %% [markdown] key="online_read" lang="zh" src="84104eac"
 # 结果相同，而且指数从未大于 0。
 # $m + \ln l$ 称为 **lse**，即各个幂之和的对数。有了它，一行可以分成两半来算，以后再合并。
 #
 # ## 第 3 步：分页
 #
-# 现在写 kernel：每条序列的每个 query 头用一个程序。
-# 一个分片就是一个块。下面是它的循环，其中 `largest`、`total`、`acc` 就是上面的 $m$、$l$、$a$。
-# 循环之前已读入 `q` 并乘好缩放系数；`inside` 是块内各 token 的序号，`columns` 是一个头里各元素的序号，`width` 是块表一行的项数。
-# `tl.load` 一次从整片地址读数；`mask` 为假的地方不读，直接取 `other`。
+# 现在来读 `minikv.nano` 的 `attention.py`，它是本课程的小引擎。文件里有四个函数，token 依次经过 `attend`、`paged_attention`，在 GPU 上还有 `decode_on_gpu` 和它的 kernel。
+#
+# ### 模型调用的函数
+#
+# transformers 的模型在每一层都调用一次 `attend`。留意三点：
+#
+# - 先执行 `cache.write`。query 也要看自己的 token，所以必须先把新 token 的 K 和 V 存好。
+# - `query` 传进来时是 `[1, Hq, T, Dk]`，随后变成一行行的 `[T, Hq, Dk]`。这 T 个 token 来自这一步的所有序列，中间没有补齐；哪个属于哪条序列，由 `batch` 说明。
+# - 有一行做选择：GPU 上的解码交给 kernel，其余的用普通的 torch。
 
-# %% key="pages_code"
+# %% key="attend_source"
+from minikv.nano import attention
+
+show_source(attention.attend)
+
+# %% [markdown] key="attend_run" lang="en"
+# Here is a step of two sequences, with blocks of 4 tokens. Sequence 0 brings a prompt of 3 tokens, which go to block 2. Sequence 1 decodes: it has 5 tokens in blocks 3 and 1 already, and brings its sixth.
+# The new keys are 1, 2, 3 and 4, so that you find them again:
+# %% [markdown] key="attend_run" lang="zh" src="2ee1627e"
+# 下面是有两条序列的一步，块大小是 4。序列 0 带来 3 个 token 的提示词，放进块 2。序列 1 在解码：它已有 5 个 token，在块 3 和块 1 里，现在带来第 6 个。
+# 新的 key 分别是 1、2、3、4，方便在缓存里找到：
+
+# %% key="attend_code"
+from types import SimpleNamespace
+
+from minikv.nano.kv_cache import KVCache
+from minikv.plan import CacheSpec, LayerSpec
+
+layer = LayerSpec("full", kv_heads=1, k_dim=8, v_dim=8, itemsize=4)
+cache = KVCache(CacheSpec(layers=(layer,)), 4, 4, torch.float32, torch.device("cpu"))
+batch = batch_of([[2], [3, 1]], lengths=[3, 6], new=[3, 1], block_size=4, device="cpu")
+query = torch.ones(1, 2, 4, 8)  # [1, Hq, T, Dk]
+key = torch.arange(1.0, 5.0).view(1, 1, 4, 1).expand(1, 1, 4, 8)  # [1, Hkv, T, Dk]
+out, _ = attention.attend(SimpleNamespace(layer_idx=0), query, key, key, None, batch=batch, cache=cache)
+print(t("attend_batch", positions=batch.positions.tolist(), slots=batch.slots.tolist()))
+print(t("attend_cache", blocks=cache.k[0, :, :, 0, 0].int().tolist()))
+print(t("attend_out", shape=list(out.shape)))
+
+# %% [markdown] key="paged_read" lang="en"
+# Position 5 of sequence 1 is place 1 in the second block of its table. That is block 1, so its slot is 1 * 4 + 1 = 5.
+#
+# ### The specification: plain torch
+#
+# `paged_attention` says what is right, in torch that you can read aloud. Look for:
+#
+# - `k_cache[blocks]`: the lookup. It *copies* the blocks out of the pool, one behind the other.
+# - `q` gets the shape `[n, q, heads, group, Dk]`: neighbouring query heads belong to one KV head.
+# - `hidden`: a query at position p sees the keys up to p. The rest of the last block and the padding of a short table lie behind every query, so the same comparison hides them.
+# - `-torch.inf` before the softmax makes a weight exactly 0. The value is multiplied by it all the same.
+# %% [markdown] key="paged_read" lang="zh" src="afc3be29"
+# 序列 1 的位置 5 是块表第二项的第 1 个位置（从 0 数起）。那一项是块 1，所以槽位是 1 * 4 + 1 = 5。
+#
+# ### 规范：普通的 torch
+#
+# `paged_attention` 用读得懂的 torch 写明什么是对的。留意：
+#
+# - `k_cache[blocks]`：这就是查表。它把块从块池里**复制**出来，一块接一块排好。
+# - `q` 的形状变成 `[n, q, heads, group, Dk]`：相邻的 query 头属于同一个 KV 头。
+# - `hidden`：位置 p 的 query 只看到位置 p 为止的 key。最后一块的空位和短块表的补齐都排在所有 query 之后，同一个比较就把它们遮住了。
+# - softmax 之前的 `-torch.inf` 让权重正好为 0。不过，value 还是会和它相乘。
+
+# %% key="paged_source"
+show_source(attention.paged_attention)
+
+# %% [markdown] key="paged_run" lang="en"
+# On our three sequences, once with NaN where no token lies, and once with zeros there:
+# %% [markdown] key="paged_run" lang="zh" src="abbde1a3"
+# 用我们的三条序列试两次：没有 token 的地方，一次放 NaN，一次放零：
+
+# %% key="paged_code"
+batch = case.batch()
+for fill in (math.nan, 0.0):
+    k, v = (cache.nan_to_num(nan=fill) for cache in (case.k_cache, case.v_cache))
+    out = attention.paged_attention(case.query, k, v, batch, case.scale)
+    print(t("paged_line", fill=fill, nan=int(out.isnan().sum()), numbers=out.numel(), right=case.close(out)))
+sequences, rows, columns = batch.groups[0]
+print(t("places_line", places=len(sequences) * columns * 8, tokens=int(case.lengths.sum())))
+
+# %% [markdown] key="launch" lang="en"
+# A weight of 0 times NaN is NaN. That is why nano makes its pool with `torch.zeros`: what lies behind a length is then always a finite number.
+# (Exercise 10.5 asks you for this function.)
+#
+# The second cost is the copy: 120 places were copied out of the blocks, and 58 of them hold tokens. A kernel can read the blocks where they lie.
+#
+# ### The launch
+#
+# `decode_on_gpu` starts that kernel. Look for:
+#
+# - the grid `(num_seqs, heads)`: one program for each sequence and *KV* head;
+# - the sizes in capitals. They are known when the kernel is compiled, and rounded up to powers of two, as Triton wants them. A matrix product wants at least 16 rows.
+# %% [markdown] key="launch" lang="zh" src="1e2c19e2"
+# 权重 0 乘 NaN 还是 NaN。所以 nano 用 `torch.zeros` 创建块池：这样一来，长度之外的内容总是有限的数。
+# （练习 10.5 就是写这个函数。）
+#
+# 另一个代价是复制：从块里复制出来 120 个位置，其中只有 58 个有 token。而 kernel 可以直接在块里读。
+#
+# ### 启动
+#
+# `decode_on_gpu` 启动这个 kernel。留意：
+#
+# - 网格 `(num_seqs, heads)`：每条序列的每个 **KV** 头一个程序；
+# - 大写的那些大小。它们在编译 kernel 时就已确定，并按 Triton 的要求向上取整到 2 的幂；矩阵乘法至少要 16 行。
+
+# %% key="launch_source"
+show_source(attention.decode_on_gpu)
+
+# %% [markdown] key="kernel_intro" lang="en"
+# ### The kernel
+#
+# And this is what each program does. It carries `best`, `total` and `summed`, the $m$, $l$ and $a$ of step 2, here for all query heads of its KV head at once. Look for:
+#
+# - **the line that reads the page table**: `block = tl.load(block_tables + ...)`;
+# - `mask=seen` in every load. Where a mask is false, `tl.load` reads nothing and gives `other`;
+# - the online softmax, which is the end of the loop, from its comment on.
+# %% [markdown] key="kernel_intro" lang="zh" src="aab82b72"
+# ### kernel
+#
+# 每个程序做的就是下面这些。它带着 `best`、`total`、`summed`，也就是第 2 步的 $m$、$l$、$a$，只不过一次处理一个 KV 头的所有 query 头。留意：
+#
+# - **读块表的那一行**：`block = tl.load(block_tables + ...)`；
+# - 每次读取都有的 `mask=seen`。掩码为假的地方，`tl.load` 不读，直接取 `other`；
+# - 循环末尾、注释之后的那几行，就是在线 softmax。
+
+# %% key="kernel_source"
 if mode == "none":
     print(t("no_triton"))
 else:
-    print(source(decode_kernel, "largest, total", "tl.store"))
-    out = run_decode(case)
-    print()
-    print(t("programs_line", programs=out.shape[0] * out.shape[1]))
+    show_source(attention.paged_decode_kernel)
+
+# %% [markdown] key="kernel_run" lang="en"
+# On the same sequences, this time with NaN in the pool. And below, in plain Python, what the program of sequence 2 and KV head 1 finds in its second tile:
+# %% [markdown] key="kernel_run" lang="zh" src="247f29e4"
+# 还是那三条序列，这次块池里放着 NaN。再往下用普通的 Python 写出：序列 2、KV 头 1 的程序在第二个分片里找到了什么。
+
+# %% key="kernel_code"
+if mode == "none":
+    print(t("no_triton"))
+else:
+    out = attention.decode_on_gpu(case.query, case.k_cache, case.v_cache, batch, case.scale)
+    print(t("programs_line", programs=len(case.lengths) * case.k_cache.shape[2], nan=int(out.isnan().sum())))
     print(t("right_line", right=case.close(out)))
 
+length, head = 37, 1
+at = torch.arange(32, 64)
+at = at[at < length]  # what the mask `seen` leaves of 32 positions
+block = batch.block_tables[2, at.to(device) // 8].cpu()
+slot = block * 8 + at % 8
+for name, numbers in (("at", at), ("block", block), ("slot", slot), ("token", slot * 2 + head)):
+    print(f"{name:>6} {numbers.tolist()}")
+
 # %% [markdown] key="pages_read" lang="en"
-# **One line reads the page table**: `block = tl.load(tables + sequence * width + tile)`.
-# One number is loaded, and the addresses of a whole tile follow from it; inside of a block the tokens lie together.
+# All five keys of this tile lie in one block. The kernel loads its number once for each position: always the same address, so memory answers once. With `head_dim` 128 in float16, a token's K and V in this head take 512 B, and its entry 8 B.
 # The rest would be the same in a contiguous cache.
 #
-# Three more things in it are easy to miss. Each has been somebody's bug, and two of them come back in *Break it*:
+# Three more things are easy to miss. Each has been a real bug, and two of them come back in *Break it*:
 #
 # - `.to(tl.int64)`: block times stride does not fit in 32 bits in a large pool.
-# - `stored`: the last block is not full. What lies past the length must not be read: even with a weight of 0, NaN stays NaN.
-# - `head // GROUP`: several query heads share a KV head, neighbours and not every fourth one (jax-js had it the other way until [PR #180](https://github.com/ekzhang/jax-js/pull/180)).
+# - `seen`: the last block is not full. What lies past the length must not be read, because NaN stays NaN even with a weight of 0.
+# - `first_row`: several query heads share a KV head, neighbours and not every fourth one. (jax-js had it the other way until [PR #180](https://github.com/ekzhang/jax-js/pull/180).)
+#
+# (Exercise 10.6 asks you for the loop of this kernel.)
 #
 # ### Follow it yourself
 #
-# One sequence and one head: at each step of the slider the program reads one tile.
+# One sequence and one head: at each step of the slider the program reads one tile, here of one block.
 # Which entry, which block, which slots?
-# Then give it more *splits*: several programs that share the tiles among them and read at the same time. Watch the number of steps (why one does this is step 5).
-# %% [markdown] key="pages_read" lang="zh" src="19f08e51"
-# **读块表的只有一行**：`block = tl.load(tables + sequence * width + tile)`。
-# 读出一个数，整个分片的地址就都有了；块内的 token 是连在一起的。
+# Then give it more *splits*: several programs that share the tiles and read at the same time. Watch the number of steps. Step 5 says why one does this.
+# %% [markdown] key="pages_read" lang="zh" src="39b4e094"
+# 这个分片的五个 key 都在同一块里。kernel 为每个位置读一次块号，但地址相同，显存只应答一次。`head_dim` 为 128、float16 时，一个 token 在这个头里的 K 和 V 占 512 B，表项占 8 B。
 # 其余各行，换成连续缓存也完全一样。
 #
-# 里面还有三处容易漏掉，每一处都有人踩过坑，其中两处在“弄坏它”里再看：
+# 还有三处容易漏掉。每一处都真的出过 bug，其中两处在“弄坏它”里再看：
 #
 # - `.to(tl.int64)`：块池一大，块号乘步幅就超出 32 位。
-# - `stored`：最后一块没有填满。长度之外的内容不能读：即使权重为 0，NaN 仍是 NaN。
-# - `head // GROUP`：共用一个 KV 头的是相邻的几个 query 头，不是每隔几个取一个（[jax-js PR #180](https://github.com/ekzhang/jax-js/pull/180) 修的就是这个）。
+# - `seen`：最后一块没有填满。长度之外的内容不能读，因为即使权重为 0，NaN 仍是 NaN。
+# - `first_row`：共用一个 KV 头的是相邻的几个 query 头，不是每隔几个取一个（[jax-js PR #180](https://github.com/ekzhang/jax-js/pull/180) 修的就是这个）。
+#
+# （练习 10.6 就是写这个 kernel 的循环。）
 #
 # ### 自己走一遍
 #
-# 一条序列、一个头：滑块每走一步，程序就读一个分片。
+# 一条序列、一个头：滑块每走一步，程序就读一个分片，这里一个分片是一个块。
 # 读的是哪一项、哪一块、哪些槽位？
-# 然后增加**切分数**（split）：由几个程序分担这些分片，同时读。看看步数怎么变（为什么要这样做，见第 5 步）。
+# 然后增加**切分数**（split）：由几个程序分担这些分片，同时读。看看步数怎么变；为什么要这样做，见第 5 步。
 
 # %% key="widget"
 from minikv.course.widgets import WalkWidget
@@ -333,12 +477,12 @@ show(WalkWidget(t("lang"), length=52, block_size=8, splits=1, step=2))
 # ## Step 4: pack the group
 #
 # In grouped-query attention (GQA) several query heads share one KV head.
-# The kernel above has a program for every *query* head.
-# %% [markdown] key="packed" lang="zh" src="b4566bd1"
+# Nano's kernel packs them: one program takes all query heads of a KV head as the rows of a small matrix. A simpler kernel would start a program for every *query* head. What would that cost?
+# %% [markdown] key="packed" lang="zh" src="92ef1ff0"
 # ## 第 4 步：按组打包
 #
 # 在分组查询注意力（GQA）里，几个 query 头共用一个 KV 头。
-# 而上面的 kernel 是每个 **query** 头一个程序。
+# nano 的 kernel 把它们打包：一个程序把同一个 KV 头的所有 query 头当作一个小矩阵的各行。更简单的写法是每个 **query** 头一个程序。那样的代价是什么？
 
 # %% key="predict_times"
 predict("times_read", ...)
@@ -351,27 +495,23 @@ for step in STEPS[:3]:
     print(t("moved_line", step=t("step_" + step), kv=asks.kv / 1e9, rest=rest / 1e9, ratio=ratio))
 
 # %% [markdown] key="packed_read" lang="en"
-# The first row is what one does without a paged kernel: copy K and V out of the blocks, which reads them and writes them, then read the copy.
-# The last row stands at the floor, but for the tables: each of the 8 programs of a sequence reads its table. One program takes all query heads of a KV head as the rows of a small matrix, so each key is loaded once for the whole group.
+# The first row is what `paged_attention` does: it copies K and V out of the blocks, which reads them and writes them, and then reads the copy.
+# The last row is a packed kernel. Each key is loaded once for the whole group, so it stands at the floor but for the tables: each of the 8 programs of a sequence reads its table.
+# (It counts an entry of 4 B for each block. Nano asks for 8 B for each token, 1.6% of K and V, and most of these come from a cache.)
 #
-# These are bytes that the kernel asks for; a test counts them in the interpreter, load by load, and finds the same.
+# These are bytes that a kernel asks for. A test counts the loads of nano's kernel and of the next step's in the interpreter, and finds the same K and V.
 # What a repeated load costs depends on who answers it, the L2 cache or memory.
 # MLX, whose kernel loaded K and V again for every query head, moved 195 GB/s with 32 query heads on 4 KV heads at 32K tokens, on a machine that gives 266 ([PR #4077](https://github.com/ml-explore/mlx/pull/4077)).
 # But an engine whose 42 MB of K and V a layer fit into an L2 cache of 96 MB became 9% *slower* by packing ([imp PR #1785](https://github.com/kekzl/imp/pull/1785)): it saved loads that had never reached memory, and was left with 128 programs in place of 768.
-# %% [markdown] key="packed_read" lang="zh" src="b9c1b9d3"
-# 第一行是没有分页 kernel 时的办法：把 K 和 V 从块里复制出来，先读一遍、写一遍，再读一遍副本。
-# 最后一行与下限只差在重复读取的块表：一条序列有 8 个程序，每个都要读它的表。一个程序把同一个 KV 头的所有 query 头当作一个小矩阵的各行，这样每个 key 只为整组读一次。
+# %% [markdown] key="packed_read" lang="zh" src="ba149efc"
+# 第一行就是 `paged_attention` 的做法：把 K 和 V 从块里复制出来，先读一遍、写一遍，再读一遍副本。
+# 最后一行是打包的 kernel。每个 key 只为整组读一次，所以与下限只差在块表：一条序列有 8 个程序，每个都要读它的表。
+# （这里按每块一项、每项 4 B 来数。nano 为每个 token 读 8 B，是 K 和 V 的 1.6%，其中大部分由缓存应答。）
 #
-# 这里数的是 kernel 请求的字节；有一个测试在解释器里对每次读取都做了统计，结果相同。
+# 这里数的是 kernel 请求的字节。有一个测试在解释器里统计 nano 的 kernel 和下一步那个 kernel 的每次读取，得到的 K 和 V 相同。
 # 重复读取的代价，要看由谁应答：L2 缓存还是显存。
 # MLX 的 kernel 原先每个 query 头都要把 K 和 V 再读一遍：32 个 query 头对 4 个 KV 头、32K 个 token 时是 195 GB/s，而那台机器能到 266 GB/s（[PR #4077](https://github.com/ml-explore/mlx/pull/4077)）。
 # 但有个引擎，每层 42 MB 的 K 和 V 放得进 96 MB 的 L2 缓存，打包之后反而**慢**了 9%（[imp PR #1785](https://github.com/kekzl/imp/pull/1785)）：省下的读取本来就没有到过显存，程序却从 768 个减到 128 个。
-
-# %% key="packed_code"
-if mode == "none":
-    print(t("no_triton"))
-else:
-    print(source(split_kernel, "block = tl.load", "# A split without"))
 
 # %% [markdown] key="splits" lang="en"
 # ## Step 5: split the sequence
@@ -396,13 +536,17 @@ predict("busy", ...)
 # A second step puts the parts together. With $w_j = e^{\text{lse}_j - \text{lse}}$, the share of the probability that part $j$ holds:
 #
 # $$\text{lse} = \ln \sum_j e^{\text{lse}_j} \qquad \text{out} = \sum_j w_j \, \text{out}_j$$
-# %% [markdown] key="splits_story" lang="zh" src="dd8d813f"
+#
+# Nano does without splits, so this kernel is the lesson's own. A tile of it is one block. New against nano's are two places: the bounds of the loop, and the lse that each part leaves.
+# %% [markdown] key="splits_story" lang="zh" src="443ad0f4"
 # AMD GPU 上有个 kernel 原先不做切分。一条 32,768 个 token 的序列、一个 KV 头，它只启动一个程序，而那块卡有 256 个计算单元（相当于 SM）；搬 17 MB 用了 169 微秒，即 0.1 TB/s，而卡的带宽是 8 TB/s（[aiter PR #4794](https://github.com/ROCm/aiter/pull/4794)）。
 #
 # 于是我们**沿序列切分**（split-KV）：每个程序负责一部分分片，留下自己的结果和 lse。
 # 第二步再把各部分合起来。设 $w_j = e^{\text{lse}_j - \text{lse}}$，即第 $j$ 部分所占的概率：
 #
 # $$\text{lse} = \ln \sum_j e^{\text{lse}_j} \qquad \text{out} = \sum_j w_j \, \text{out}_j$$
+#
+# nano 不做切分，所以下面这个 kernel 是本课自己的，它的一个分片就是一个块。与 nano 的相比，新的只有两处：循环的范围，以及每一部分留下的 lse。
 
 # %% key="splits_code"
 from minikv.kernels import merge_splits
@@ -410,6 +554,7 @@ from minikv.kernels import merge_splits
 if mode == "none":
     print(t("no_triton"))
 else:
+    show_source(split_kernel)
     for splits in (1, 2, 4, 9):
         parts, lse = run_splits(case, splits)
         out, whole = merge_splits(parts, lse)
@@ -460,8 +605,7 @@ else:
     from minikv.kernels import gpu
     from minikv.kernels.gpu.tiles import token_offsets
 
-    print(source(token_offsets, "if BLOCK_SIZE %", "return offsets"))
-    print()
+    show_source(token_offsets)
     for block_size in (64, 8, 12):
         other = paged([5, 70], kv_heads=2, group=4, dim=16, block_size=block_size, device=device)
         out = gpu.paged_decode(*other.tensors, scale=other.scale).out
@@ -664,8 +808,8 @@ for block in (last, last + 1):
 # ### Strides that are assumed
 #
 # Some engines keep K and V of a block side by side. The K of one block is then followed by its V, and not by the next block's K.
-# Our teaching kernels compute addresses as if the caches were contiguous, and nothing checks that they are:
-# %% [markdown] key="break_int_read" lang="zh" src="f9b9b708"
+# Nano's kernel computes addresses as if the cache of a layer were contiguous. In nano it always is, so nothing checks it:
+# %% [markdown] key="break_int_read" lang="zh" src="9d1c7703"
 # 这正是 [vLLM PR #47671](https://github.com/vllm-project/vllm/pull/47671) 里的数字：MLA，每页 480 个 token，分到的块号一超过约 7767 就必然崩溃。
 # 崩溃还算幸运。如果缓存之前的那段地址另有所属，就根本不会报错，例如 [vLLM #50427](https://github.com/vllm-project/vllm/issues/50427)。
 # 在自己写的 kernel 里，解决办法只是一个 `.to(tl.int64)`。
@@ -673,7 +817,7 @@ for block in (last, last + 1):
 # ### 想当然的步幅
 #
 # 有些引擎把一个块的 K 和 V 挨着放：一块的 K 后面是它自己的 V，而不是下一块的 K。
-# 我们的教学 kernel 按连续的缓存计算地址，至于缓存是不是真的连续，没有任何检查：
+# nano 的 kernel 按连续的缓存计算地址。在 nano 里每层的缓存总是连续的，所以没有任何检查：
 
 # %% key="break_stride"
 whole = torch.stack([case.k_cache, case.v_cache], 1)
@@ -683,19 +827,19 @@ print(t("stride_package", right=torch.allclose(out, right, atol=1e-5)))
 if mode == "none":
     print(t("no_triton"))
 else:
-    out = run_decode(side_by_side)
+    out = attention.decode_on_gpu(case.query, side_by_side.k_cache, side_by_side.v_cache, batch, case.scale)
     nan, rows = int(out.isnan().any(-1).sum()), out[..., 0].numel()
     print(t("stride_lesson", right=torch.allclose(out, right, atol=1e-5), nan=nan, rows=rows))
 
 # %% [markdown] key="break_stride_read" lang="en"
 # [aiter PR #3498](https://github.com/ROCm/aiter/pull/3498) is this bug in a kernel that serves models: it took the stride of a block for the block size times the stride of a token.
-# Here even the NaN did not help: what our kernel read were full blocks, of K or of V, of other tokens.
+# Here even the NaN did not help: what nano's kernel read were full blocks, of K or of V, of other tokens.
 #
 # The package's operations take the strides from the tensors, and check what they can before anything starts: shapes, types and strides always, the numbers in a table on a CPU only.
 # On a GPU, looking at them would mean waiting for it at every step; with `MINIKV_KERNELS_CHECKED=1` in the environment they look all the same, which is slow and finds bugs.
-# %% [markdown] key="break_stride_read" lang="zh" src="8160e5ce"
+# %% [markdown] key="break_stride_read" lang="zh" src="08c2f80c"
 # [aiter PR #3498](https://github.com/ROCm/aiter/pull/3498) 修的就是这个 bug，出在一个线上使用的 kernel 里：它以为块的步幅等于块大小乘以 token 的步幅。
-# 在这里连 NaN 也没有帮上忙：我们的 kernel 读到的是别的 token 的整块内容，有的是 K，有的是 V。
+# 在这里连 NaN 也没有帮上忙：nano 的 kernel 读到的是别的 token 的整块内容，有的是 K，有的是 V。
 #
 # 本包的各个操作都从张量上取步幅，并在启动之前尽量检查：形状、类型和步幅总是检查；块表里的数只在 CPU 上检查。
 # 在 GPU 上看这些数，就得每一步都停下来等 GPU；设环境变量 `MINIKV_KERNELS_CHECKED=1` 则照样检查，慢，但能找出 bug。
@@ -741,23 +885,25 @@ explain("why_split")
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises
 #
-# The exercise notebook of this lesson asks for the parts of a paged decode, in plain Python and torch:
+# The exercise notebook of this lesson asks for the parts of a paged decode, in plain Python and torch, and at the end in Triton:
 #
 # 1. `store_kv`: tokens into their slots.
 # 2. `token_offsets`: from a block table to addresses, with a tail, a window and any strides.
 # 3. `attend`: an online softmax that is broken, to be written right.
 # 4. `merge`: two splits into one.
-# 5. `decode`: all of it together.
-# %% [markdown] key="exercises" lang="zh" src="436f28a6"
+# 5. `paged_attention`: all of it together, as nano calls it. It becomes a part of your engine.
+# 6. `paged_decode_kernel`: the loop of nano's Triton kernel. It becomes a part of your engine, too.
+# %% [markdown] key="exercises" lang="zh" src="f8364e2f"
 # ## 练习
 #
-# 本课的练习 notebook 要你用普通的 Python 和 torch 写出分页解码的各个部分：
+# 本课的练习 notebook 要你写出分页解码的各个部分，先用普通的 Python 和 torch，最后用 Triton：
 #
 # 1. `store_kv`：把 token 写进槽位。
 # 2. `token_offsets`：从块表到地址，要处理末尾、窗口和任意步幅。
 # 3. `attend`：给出一个有错的在线 softmax，把它写对。
 # 4. `merge`：把两份结果合成一份。
-# 5. `decode`：全部合在一起。
+# 5. `paged_attention`：全部合在一起，与 nano 的调用方式相同。它会成为你的引擎的一个部件。
+# 6. `paged_decode_kernel`：nano 那个 Triton kernel 的循环。它也会成为你的引擎的一个部件。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck

@@ -8,7 +8,7 @@ import json
 
 import torch
 
-from minikv.course.lessons.triton_10 import decode_kernel, split_kernel, store_kernel
+from minikv.course.lessons.triton_10 import split_kernel, store_kernel
 from minikv.kernels.gpu.ahead import compile_ahead
 from minikv.kernels.gpu.common import Launch
 
@@ -35,7 +35,6 @@ def main() -> None:
         Launch(
             store_kernel, (1,), (on_meta(1, HEADS * DIM), cache, lengths), dict(BLOCK=BLOCK, ROW=HEADS * DIM)
         ),
-        Launch(decode_kernel, (1, 32), (*given, query, 0.1, WIDTH), sizes),
         Launch(split_kernel, (1, 8, 32), (*given, parts, lse, 0.1, WIDTH), dict(sizes, SPLITS=SPLITS)),
     )
     for capability in (75, 90):

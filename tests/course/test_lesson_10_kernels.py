@@ -7,7 +7,7 @@ import torch
 
 from minikv.course.lessons.measure_10 import BLOCKS, _ways, measure, repeated, steps_gb_s
 from minikv.course.lessons.moved_10 import STEPS, Shape, floor, moved
-from minikv.course.lessons.steps_10 import Paged, paged, prepare, run_decode, run_splits, run_store, source
+from minikv.course.lessons.steps_10 import Paged, paged, prepare, run_splits, run_store
 from minikv.errors import ArgumentError
 from minikv.kernels import merge_splits, reference
 
@@ -52,11 +52,18 @@ def test_the_decode_kernels_give_what_the_package_gives():
         case = some_case(rng, dtype=torch.float16 if turn % 3 == 2 else torch.float32)
         close = 2e-3 if turn % 3 == 2 else 2e-6
         right = reference.paged_decode(*case.tensors, scale=case.scale, return_lse=True)
-        assert torch.allclose(run_decode(case), right.out, atol=close, rtol=close)
+        assert torch.allclose(run_nano(case), right.out, atol=close, rtol=close)
         splits = rng.choice([1, 2, 3, 7])
         out, lse = merge_splits(*run_splits(case, splits))
         assert torch.allclose(out.to(right.out.dtype), right.out, atol=close, rtol=close)
         assert torch.allclose(lse, right.lse, atol=2e-3, rtol=1e-5)
+
+
+def run_nano(case: Paged) -> torch.Tensor:
+    """Nano's kernel on a case of the lesson: it takes contiguous tensors of one dtype, and any sizes."""
+    from minikv.nano.attention import decode_on_gpu
+
+    return decode_on_gpu(case.query, case.k_cache, case.v_cache, case.batch(), case.scale)
 
 
 def ready() -> None:
@@ -74,18 +81,6 @@ def test_prepare_is_too_late_once_triton_is_there(monkeypatch):
     with pytest.raises(ArgumentError) as refused:
         prepare()
     assert refused.value.code == "triton_too_early"
-
-
-def test_source_is_the_code_from_line_to_line():
-    ready()
-    from minikv.course.lessons.triton_10 import split_kernel, store_kernel
-
-    whole = source(store_kernel)
-    assert whole.startswith("@triton.jit")
-    assert "tl.store(" in whole
-    part = source(split_kernel, "for tile in", "# A split without")
-    assert part.lstrip().startswith("for tile in")
-    assert part.endswith("largest = new")
 
 
 def test_a_paged_case_holds_its_tokens_and_nothing_else():
@@ -146,11 +141,11 @@ def test_on_a_gpu_the_steps_are_replayed_from_a_graph():
     ready()
     case = paged([300], kv_heads=8, dim=128, block_size=16, dtype=torch.float16, device="cuda")
     kept = []
-    replay = repeated(lambda: kept.append(run_decode(case)), "cuda")
-    kept[-1].zero_()
+    replay = repeated(lambda: kept.append(run_splits(case, 1)), "cuda")
+    kept[-1][0].zero_()
     replay()
     torch.cuda.synchronize()
-    assert case.close(kept[-1])
+    assert case.close(merge_splits(*kept[-1])[0])
     rates = steps_gb_s([1024, 4096], torch.float16, "cuda")
     assert all(len(rate) == 2 and min(rate) > 0 for rate in rates.values())
 
@@ -189,11 +184,13 @@ def test_the_kernels_move_the_bytes_that_the_lesson_counts(monkeypatch):
     shape = Shape(lengths, query_heads=8, kv_heads=2, dim=16, block_size=8, itemsize=4)
 
     counted = Counted(monkeypatch)
-    run_decode(case)
-    due = moved("per_head", shape)
+    run_nano(case)
+    due = moved("packed", shape)
     assert counted.loaded == due.kv + due.edge // 2
-    assert counted.indices == due.table + 4 * 3 * 8, "every program reads its length besides"
+    # Of 8 bytes each: a length for each program, and the block of every token, which the lesson says.
+    assert counted.indices == 8 * 2 * (len(lengths) + sum(lengths))
     assert counted.stored == due.edge // 2
+    monkeypatch.undo()
 
     for splits in (1, 3, 7):
         counted = Counted(monkeypatch)

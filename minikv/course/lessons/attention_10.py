@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from minikv.course.exercise import Exercise, Misconception
-from minikv.course.lessons.steps_10 import Paged, paged
-from minikv.nano.runner import Batch, make_batch
-from minikv.nano.sequence import SamplingParams, Sequence
+from minikv.course.lessons.steps_10 import paged
+from minikv.nano.runner import Batch
 
 STALE = 1e4  # what lies where no token of the case was written: nano's pool may hold anything there that is finite
 
@@ -63,22 +62,12 @@ def _wrong(**how):
     return wrong
 
 
-def step_of(case: Paged, new: list[int]) -> Batch:
-    """The batch of a step in which each sequence of ``case`` computes its last ``new`` tokens."""
-    step = []
-    for row, (length, count) in enumerate(zip(case.lengths.tolist(), new, strict=True)):
-        table = [block for block in case.block_tables[row].tolist() if block >= 0]
-        sequence = Sequence(row, [0] * length, length, SamplingParams(), table)
-        step.append((sequence, length - count, length))
-    return make_batch(step, case.k_cache.shape[1], torch.device("cpu"))
-
-
 def attention_case(lengths, new, block_size, window, softcap, group, v_dim, seed) -> tuple:
     """The arguments of ``paged_attention``: two KV heads of 8 numbers, and ``v_dim`` in V."""
     case = paged(lengths, kv_heads=2, group=group, dim=8, block_size=block_size, seed=seed)
     query = torch.randn(sum(new), 2 * group, 8, generator=torch.Generator().manual_seed(seed))
     k, v = (cache.nan_to_num(STALE) for cache in (case.k_cache, case.v_cache))
-    return query, k, v[..., :v_dim].contiguous(), step_of(case, new), case.scale, window, softcap
+    return query, k, v[..., :v_dim].contiguous(), case.batch(new), case.scale, window, softcap
 
 
 def run_attention(fn, lengths, new, block_size, window, softcap, group, v_dim, seed) -> dict:

@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from minikv.course.exercise import Exercise, Misconception
-from minikv.course.lessons.attention_10 import step_of
 from minikv.course.lessons.steps_10 import paged, prepare
 from minikv.errors import ArgumentError, MissingPackageError
 
@@ -56,7 +54,7 @@ class Edited:
         raise TypeError("a kernel is launched: kernel[grid](...)")
 
 
-def _nano() -> ModuleType:
+def _nano() -> Any:
     """Nano's file, imported with Triton ready to run here."""
     if prepare() == "none":
         raise MissingPackageError("no_triton_here")
@@ -65,7 +63,7 @@ def _nano() -> ModuleType:
     return attention
 
 
-def _source(nano: ModuleType) -> str:
+def _source(nano: Any) -> str:
     """The kernel as nano's file has it, whatever stands in nano now."""
     text = inspect.getsource(nano)
     functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
@@ -153,7 +151,7 @@ def _run(kernel, lengths, kv_heads, block_size, window, softcap, group, seed) ->
     device = "cuda" if torch.cuda.is_available() else "cpu"
     case = paged(list(lengths), kv_heads=kv_heads, group=group, dim=16, block_size=block_size, seed=seed)
     tables = case.block_tables + (case.block_tables >= 0).int()  # block 0 is another sequence's, not full yet
-    batch = step_of(replace(case, block_tables=tables), [1] * len(lengths))
+    batch = replace(case, block_tables=tables).batch()
     batch = type(batch)(*(x.to(device) if isinstance(x, Tensor) else x for x in vars(batch).values()))
     other = case.k_cache.nan_to_num(0.5)[:1]
     other[:, -1] = torch.nan

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from minikv.course.lessons.moved_10 import Shape, floor
-from minikv.course.lessons.steps_10 import Paged, paged, run_decode, run_splits
+from minikv.course.lessons.steps_10 import Paged, paged, run_splits
 from minikv.kernels import gather, merge_splits, paged_decode
 from minikv.memory.bandwidth import seconds_of
 
@@ -62,7 +62,6 @@ def _ways(shape: Shape, dtype: torch.dtype, device: str) -> dict[tuple[str, int]
 def steps_gb_s(tokens: Sequence[int], dtype: torch.dtype, device: str) -> dict[str, list[float]]:
     """The lesson's steps and the package's kernel on one sequence of so many tokens: GB/s of the floor's bytes."""
     steps: dict[str, Callable[[Paged], Any]] = {
-        "per_head": run_decode,
         "packed": lambda one: merge_splits(*run_splits(one, 1)),
         "split": lambda one: merge_splits(*run_splits(one, 32)),
         "package": lambda one: paged_decode(*one.tensors, scale=one.scale),

@@ -1,18 +1,18 @@
 """What the cells of lesson 10 call: Triton made ready, small paged caches, and the lesson's kernels started on them."""
 
 import importlib.util
-import inspect
 import os
 import random
 import sys
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from minikv.errors import ArgumentError
 from minikv.kernels import reference
+from minikv.nano.runner import Batch, make_batch
+from minikv.nano.sequence import SamplingParams, Sequence
 
 
 def prepare() -> str:
@@ -53,6 +53,12 @@ class Paged:
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """As the operations take them."""
         return self.query, self.k_cache, self.v_cache, self.block_tables, self.lengths
+
+    def batch(self, new: list[int] | None = None) -> Batch:
+        """Nano's batch of a step in which each sequence computes its last ``new`` tokens; one each where not given."""
+        lengths = self.lengths.tolist()
+        tables = [[block for block in table if block >= 0] for table in self.block_tables.tolist()]
+        return batch_of(tables, lengths, new or [1] * len(lengths), self.k_cache.shape[1], self.query.device)
 
     def close(self, out: Tensor) -> bool:
         """Whether ``out`` is what the plain-torch reference gives for these tensors, up to rounding."""
@@ -112,14 +118,15 @@ def paged(
     return Paged(query, k_cache, v_cache, tables.to(device), counts)
 
 
-def source(kernel: Any, start: str = "", stop: str = "") -> str:
-    """The code of a kernel, without its first lines: from the line that contains ``start`` up to that with ``stop``."""
-    lines = inspect.getsource(getattr(kernel, "fn", kernel)).splitlines()
-    first = next((place for place, line in enumerate(lines) if start and start in line), 0)
-    last = next(
-        (place for place, line in enumerate(lines) if stop and place > first and stop in line), len(lines)
-    )
-    return "\n".join(lines[first:last])
+def batch_of(
+    tables: list[list[int]], lengths: list[int], new: list[int], block_size: int, device: torch.device | str
+) -> Batch:
+    """Nano's batch of a step over the last ``new`` tokens of sequences with these block tables and lengths."""
+    step = []
+    for row, (table, length, count) in enumerate(zip(tables, lengths, new, strict=True)):
+        sequence = Sequence(row, [0] * length, length, SamplingParams(), table)
+        step.append((sequence, length - count, length))
+    return make_batch(step, block_size, torch.device(device))
 
 
 def run_store(key: Tensor, k_cache: Tensor, slots: Tensor) -> None:
@@ -130,18 +137,8 @@ def run_store(key: Tensor, k_cache: Tensor, slots: Tensor) -> None:
     store_kernel[(len(slots),)](key.contiguous(), k_cache, slots, BLOCK=block, ROW=heads * dim)
 
 
-def run_decode(case: Paged) -> Tensor:
-    """Step 3, one program a sequence and query head: [B, Hq, D], NaN where nothing was written."""
-    from minikv.course.lessons.triton_10 import decode_kernel
-
-    out = torch.full_like(case.query, torch.nan)
-    batch, heads, _ = case.query.shape
-    decode_kernel[(batch, heads)](*case.tensors, out, case.scale, case.block_tables.shape[1], **_sizes(case))
-    return out
-
-
 def run_splits(case: Paged, splits: int) -> tuple[Tensor, Tensor]:
-    """Steps 4 and 5, one program a sequence, KV head and split: parts [splits, B, Hq, D] and lse [splits, B, Hq]."""
+    """Step 5, one program a sequence, KV head and split: parts [splits, B, Hq, D] and lse [splits, B, Hq]."""
     from minikv.course.lessons.triton_10 import split_kernel
 
     batch, heads, dim = case.query.shape

@@ -1,4 +1,6 @@
-"""The kernels of lesson 10, from a store to a split decode, as small as they can be and still be read aloud.
+"""The kernels of lesson 10 that nano does without: a store, and a decode that splits the sequence.
+
+They are as small as they can be and still be read aloud. The kernel between the two is nano's own.
 
 Import this after ``steps_10.prepare``: Triton decides at the decorator whether a kernel is interpreted. They take
 contiguous tensors in float32 or float16 whose group, head dimension and block size are powers of two. Those of the
@@ -19,38 +21,6 @@ def store_kernel(key, k_cache, slots, BLOCK: tl.constexpr, ROW: tl.constexpr):
         row = tl.arange(0, ROW)
         values = tl.load(key + token * ROW + row)
         tl.store(k_cache + block * BLOCK * ROW + inside * ROW + row, values)
-
-
-@triton.jit
-def decode_kernel(
-    query, k_cache, v_cache, tables, lengths, out, scale, width,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, DIM: tl.constexpr,
-):  # fmt: skip
-    """One program a sequence and query head. ``query`` and ``out`` [B, KV_HEADS * GROUP, DIM]."""
-    sequence, head = tl.program_id(0), tl.program_id(1)
-    length = tl.load(lengths + sequence)
-    inside, columns = tl.arange(0, BLOCK), tl.arange(0, DIM)
-    q_at = (sequence * KV_HEADS * GROUP + head) * DIM + columns
-    q = tl.load(query + q_at).to(tl.float32) * scale
-
-    largest, total = float("-inf"), 0.0
-    acc = tl.zeros([DIM], tl.float32)
-    for tile in range(0, tl.cdiv(length, BLOCK)):
-        block = tl.load(tables + sequence * width + tile).to(tl.int64)  # the page table
-        rows = (block * BLOCK + inside) * KV_HEADS + head // GROUP
-        stored = tile * BLOCK + inside < length
-        at = rows[:, None] * DIM + columns[None, :]
-        k = tl.load(k_cache + at, mask=stored[:, None], other=0.0).to(tl.float32)
-        v = tl.load(v_cache + at, mask=stored[:, None], other=0.0).to(tl.float32)
-
-        logits = tl.where(stored, tl.sum(q[None, :] * k, 1), float("-inf"))
-        new = tl.maximum(largest, tl.max(logits, 0))  # the online softmax
-        rescale = tl.exp(largest - new)
-        weights = tl.exp(logits - new)
-        total = total * rescale + tl.sum(weights, 0)
-        acc = acc * rescale + tl.sum(weights[:, None] * v, 0)
-        largest = new
-    tl.store(out + q_at, acc / total)
 
 
 @triton.jit
