@@ -1,13 +1,12 @@
 """Who owns which block: the pool, the block tables of the sequences, and the prefixes that they share. No torch."""
 
-from minikv.blocks.book import PoolKind
-from minikv.blocks.manager import Allocation, BlockManager
+from minikv.blocks.compaction import Compaction, Copy
+from minikv.blocks.host_blocks import HostBlocks, Swap
+from minikv.blocks.manager import Allocation, BlockManager, PoolKind
 from minikv.blocks.pool import NULL_BLOCK, BlockPool, PoolStats
 from minikv.blocks.prefix import Match, child_digest, root_digest
-from minikv.blocks.relocation import Compaction, Copy
-from minikv.blocks.sequence import UNKNOWN
 from minikv.blocks.stats import ManagerStats
-from minikv.blocks.swap import Swap
+from minikv.blocks.tables import UNKNOWN
 
 __all__ = [
     "NULL_BLOCK",
@@ -17,6 +16,7 @@ __all__ = [
     "BlockPool",
     "Compaction",
     "Copy",
+    "HostBlocks",
     "ManagerStats",
     "Match",
     "PoolKind",

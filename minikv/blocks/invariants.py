@@ -6,17 +6,16 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from minikv.blocks.pool import NULL_BLOCK, BlockPool
-from minikv.blocks.sequence import SequenceState
-from minikv.blocks.tables import BlockTables
+from minikv.blocks.tables import BlockTables, SequenceBlocks
 from minikv.errors import BrokenInvariantError
 
 
 def check_holders(
-    pools: Sequence[BlockPool], sequences: Iterable[SequenceState], held: Iterable[tuple[int, int]] = ()
+    pools: Sequence[BlockPool], sequences: Iterable[SequenceBlocks], held: Iterable[tuple[int, int]] = ()
 ) -> None:
     """Every block is held exactly as often as it stands in a block table: none is lost, none freed too early.
 
-    ``held`` are (kind, block) that somebody else holds, once for each.
+    ``held`` are (kind, block) that something else holds, once for each holder.
     """
     sequences, others = list(sequences), Counter(held)
     for kind, pool in enumerate(pools):
@@ -35,7 +34,7 @@ def check_holders(
                     raise BrokenInvariantError("invariant", what=what)
 
 
-def check_sequence(seq: SequenceState, block_size: int) -> None:
+def check_sequence(seq: SequenceBlocks, block_size: int) -> None:
     """The tables have room for the tokens and no more, and the counters are in order."""
     for kind, table in enumerate(seq.tables):
         if len(table.blocks) != -(-seq.length(kind) // block_size):
@@ -49,7 +48,7 @@ def check_sequence(seq: SequenceState, block_size: int) -> None:
         raise BrokenInvariantError("invariant", what=what)
 
 
-def check_rows(tables: BlockTables, sequences: Sequence[SequenceState]) -> None:
+def check_rows(tables: BlockTables, sequences: Sequence[SequenceBlocks]) -> None:
     """The persistent arrays say what the sequences' own tables say, and nothing else."""
     if sorted(seq.row for seq in sequences) != list(range(len(tables.owners))):
         raise BrokenInvariantError("invariant", what="the rows of the block tables have a gap")

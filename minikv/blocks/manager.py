@@ -13,24 +13,35 @@ The manager never sees a tensor. It says where a token goes (``slot_mapping``) a
 copy (``Copy``); a forward writes K and V; ``commit`` says that it has. Layers that keep different tokens (another
 window, another width) are of different kinds, each with a pool and block tables of its own; an operation takes
 blocks in all kinds or in none. An operation that raises has changed nothing.
+
+Its parts: a ``BlockPool`` for each kind, ``BlockTables``, and ``HostBlocks`` for what lies in host memory.
 """
 
-from collections.abc import Hashable, Sequence
+from array import array
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from minikv.blocks.growth import Growth
-from minikv.blocks.pool import NULL_BLOCK
-from minikv.blocks.prefix import (
-    Match,
-    child_digest,
-    chunks,
-    first_block_needed,
-    root_digest,
-    token_array,
-)
-from minikv.blocks.room import refuse_new
-from minikv.blocks.sequence import SequenceState, Table
-from minikv.errors import ArgumentError
+import numpy as np
+
+from minikv.blocks.compaction import Compaction, Copy, compact, drop_blocks
+from minikv.blocks.errors import refuse_more, refuse_new
+from minikv.blocks.host_blocks import HostBlocks, Swap, allocate_all, swap_of
+from minikv.blocks.invariants import check_holders, check_rows, check_sequence
+from minikv.blocks.pool import NULL_BLOCK, BlockPool
+from minikv.blocks.prefix import Match, child_digest, chunks, first_block_needed, root_digest, token_array
+from minikv.blocks.stats import ManagerStats, facts, manager_stats
+from minikv.blocks.tables import UNKNOWN, BlockTable, BlockTables, SequenceBlocks
+from minikv.errors import ArgumentError, UnknownNameError, check_count
+from minikv.shown import Shown, html_of, one_line, text_of
+
+
+@dataclass(frozen=True)
+class PoolKind:
+    """The pool of one kind of layer: ``num_blocks`` blocks; ``window`` tokens are read back (None: all)."""
+
+    num_blocks: int
+    window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,12 +58,45 @@ class Allocation:
     loads: tuple[tuple[tuple[int, int], ...], ...] = field(default=(), repr=False)
 
 
-class BlockManager(Growth):
-    """The life of a sequence: ``allocate`` or ``fork``, ``append`` and ``commit`` once a step, ``free``."""
+class BlockManager:
+    """``num_blocks`` blocks for a model whose layers are all alike, or one ``PoolKind`` for each kind of layer.
+
+    The life of a sequence: ``allocate`` or ``fork``, ``append`` and ``commit`` once a step, ``free``. ``host_blocks``
+    takes sequences that are swapped out and prefix blocks that the device gives up; None: nothing can be swapped.
+    Raises ``ArgumentError`` for counts that are not whole numbers of at least 1, and for host blocks of another size
+    or another number of kinds.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int | Sequence[PoolKind],
+        block_size: int = 16,
+        *,
+        host_blocks: HostBlocks | None = None,
+    ):
+        if isinstance(num_blocks, int):
+            num_blocks = [PoolKind(num_blocks)]
+        kinds = list(num_blocks) if isinstance(num_blocks, Iterable) else []
+        if not kinds or not all(isinstance(kind, PoolKind) for kind in kinds):
+            raise ArgumentError("bad_kinds", value=num_blocks)
+        for kind in kinds:
+            if kind.window is not None:
+                check_count("window", kind.window)
+        self.block_size = block_size
+        self.kinds = tuple(kinds)
+        self.pools = tuple(BlockPool(kind.num_blocks, block_size) for kind in kinds)
+        self._windows = tuple(kind.window for kind in kinds)
+        self._windowed = any(window is not None for window in self._windows)
+        self._sequences: dict[Hashable, SequenceBlocks] = {}
+        self._tables = BlockTables(len(kinds))
+        self._asked_tokens = 0
+        self._hit_tokens = 0
+        self.host_blocks = HostBlocks(0, block_size, len(kinds)) if host_blocks is None else host_blocks
+        self._check_host_blocks()
 
     def match(self, tokens: Sequence[int], salt: str = "") -> Match:
         """How much of a prompt is cached: whole blocks, and never the last token. Nothing changes."""
-        return self._find(token_array(tokens), root_digest(salt))
+        return self.host_blocks.find_prefix(token_array(tokens), root_digest(salt), self.pools, self._windows)
 
     def allocate(self, seq_id: Hashable, tokens: Sequence[int], salt: str = "") -> Allocation:
         """Begin a sequence: take the cached prefix of ``tokens``, and blocks for the rest.
@@ -67,7 +111,7 @@ class BlockManager(Growth):
         ids, root = token_array(tokens), root_digest(salt)
         if not ids:
             raise ArgumentError("no_tokens", sequence=seq_id)
-        found = self._find(ids, root)
+        found = self.host_blocks.find_prefix(ids, root, self.pools, self._windows)
         loads = found.host or ((),) * len(self.pools)
         total = -(-len(ids) // self.block_size)
         hits, needs, free = [], [], []
@@ -84,13 +128,13 @@ class BlockManager(Growth):
             added = pool.allocate(needs[kind])
             table = [*blocks, *added[len(loaded) :]]
             if loaded:
-                self._host.hold(kind, [host for _, host in loaded])
+                self.host_blocks.hold(kind, [host for _, host in loaded])
                 for (place, _), block in zip(loaded, added, strict=False):
                     table[place] = block
             pairs.append(tuple((block, host) for block, (_, host) in zip(added, loaded, strict=False)))
-            tables.append(Table(table, len(blocks) - len(hits[kind]) - len(loaded)))
+            tables.append(BlockTable(table, len(blocks) - len(hits[kind]) - len(loaded)))
         places = {place for loaded in loads for place, _ in loaded}
-        seq = SequenceState(seq_id, ids, tables, list(found.digests), root, 0)
+        seq = SequenceBlocks(seq_id, ids, tables, list(found.digests), root, 0)
         seq.committed = found.num_tokens
         # What comes from the host can be found on the device when the next commit says that it is there.
         seq.published = min(places, default=found.num_tokens // self.block_size)
@@ -113,11 +157,80 @@ class BlockManager(Growth):
         for pool, table in zip(self.pools, seq.tables, strict=True):
             pool.share(table.live())
             table.private = 0
-            tables.append(Table(list(table.blocks), table.first, table.evicted))
-        twin = SequenceState(child, seq.tokens[:], tables, list(seq.digests), seq.root, 0)
+            tables.append(BlockTable(list(table.blocks), table.first, table.evicted))
+        twin = SequenceBlocks(child, seq.tokens[:], tables, list(seq.digests), seq.root, 0)
         twin.committed, twin.published, twin.floor = seq.committed, seq.published, seq.floor
         seq.limit = 0  # both have to look at the last block before they write
         self._add(twin)
+
+    def append(self, seq_id: Hashable, token: int) -> tuple[Copy, ...]:
+        """One more token; returns the copies that the storage has to make first (mostly none). See ``extend``."""
+        try:
+            seq = self._sequences[seq_id]
+            if type(token) is bool:  # an array would take it
+                raise TypeError
+            if len(seq.tokens) < seq.limit:
+                seq.tokens.append(token)
+                return ()
+            ids = array("q", (token,))
+        except (KeyError, TypeError, OverflowError):
+            return self.extend(seq_id, (token,))  # it says what is wrong
+        return self._grow(seq, ids)
+
+    def extend(self, seq_id: Hashable, tokens: Sequence[int]) -> tuple[Copy, ...]:
+        """More tokens at the end: new blocks where they are needed, a copy of the last block if it is shared.
+
+        Raises ``OutOfBlocks``, ``RequestTooLarge``, ``ArgumentError`` as ``allocate`` does, and
+        ``UnknownNameError`` for a sequence that the manager does not have.
+        """
+        seq, ids = self._get(seq_id), token_array(tokens)
+        return self._grow(seq, ids) if ids else ()
+
+    def can_place(self, seq_ids: Iterable[Hashable]) -> bool:
+        """Whether ``place`` would do for all of these sequences together, and without a copy. Nothing changes.
+
+        Where evicted blocks are to be saved on the host, only empty blocks count: nobody would save the others.
+        """
+        needs = [0] * len(self.pools)
+        for seq_id in seq_ids:
+            seq = self._get(seq_id)
+            if len(seq.tokens) < seq.limit:
+                continue
+            for kind, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
+                if seq.length(kind) % self.block_size == 0:
+                    needs[kind] += 1
+                elif table.blocks[-1] != NULL_BLOCK and pool.ref_count(table.blocks[-1]) > 1:
+                    return False
+        return all(
+            need <= pool.num_free - (0 if pool.evicted is None else pool.num_cached)
+            for need, pool in zip(needs, self.pools, strict=True)
+        )
+
+    def place(self, seq_id: Hashable) -> tuple[Copy, ...]:
+        """As ``append``, for a token that nobody knows yet. Nothing can come behind it before ``amend``.
+
+        Until then it is ``UNKNOWN`` in ``tokens``, and cannot be committed, so that no block with it is ever found.
+        """
+        copies = self.append(seq_id, UNKNOWN)
+        seq = self._sequences[seq_id]
+        seq.unknown, seq.limit = True, -seq.limit  # so that the next ``append`` looks
+        return copies
+
+    def amend(self, seq_id: Hashable, token: int) -> None:
+        """The sequence's last token, which ``place`` has placed, is ``token``.
+
+        Raises ``ArgumentError`` where it is known, and for what is no token id.
+        """
+        seq = self._get(seq_id)
+        if not seq.unknown:
+            raise ArgumentError("token_is_known", sequence=seq_id, position=len(seq.tokens) - 1)
+        try:
+            if type(token) is bool:
+                raise TypeError
+            seq.tokens[-1] = token
+        except (TypeError, OverflowError):
+            seq.tokens[-1:] = token_array((token,))  # it says what is wrong
+        seq.unknown, seq.limit = False, -seq.limit  # nobody can have shared or published the last block
 
     def commit(self, seq_id: Hashable, num_tokens: int | None = None) -> None:
         """The forward has written K and V of the first ``num_tokens`` tokens (None: of all).
@@ -181,10 +294,10 @@ class BlockManager(Growth):
 
     def free(self, seq_id: Hashable) -> None:
         """End a sequence, swapped out or not: it holds no block any more; published ones can still be found."""
-        if seq_id in self._host:
-            seq = self._host.get(seq_id)
-            self._host.free([table.live() for table in seq.tables])
-            del self._host.sequences[seq_id]
+        if seq_id in self.host_blocks:
+            seq = self.host_blocks.get(seq_id)
+            self.host_blocks.free([table.live() for table in seq.tables])
+            del self.host_blocks.sequences[seq_id]
             return
         seq = self._get(seq_id)
         for pool, table in zip(self.pools, seq.tables, strict=True):
@@ -197,7 +310,7 @@ class BlockManager(Growth):
 
         False, and nothing is forgotten, while a block is held: by a sequence, swapped out or not, or by a transfer.
         """
-        pools = (*self.pools, *self._host.pools)
+        pools = (*self.pools, *self.host_blocks.pools)
         if any(pool.num_used for pool in pools):
             return False
         for pool in pools:
@@ -206,7 +319,305 @@ class BlockManager(Growth):
         self.keep_evicted(self.pools[0].evicted is not None)  # nor is anything saved that was about to be
         return True
 
-    def _publish(self, seq: SequenceState, full: int) -> None:
+    def compact(self, seq_id: Hashable, keep: int, kind: int = 0) -> Compaction:
+        """Eviction keeps ``keep`` of the tokens that the sequence has in ``kind``: its tail blocks are freed.
+
+        The same number is kept in every layer and head, so the block table stays shared; which tokens they are,
+        only the storage knows. What another sequence shares is copied first, what is published is forgotten.
+        Raises ``OutOfBlocks`` where blocks for the copies are missing, ``ArgumentError`` for a ``keep`` outside 1
+        and the length, before everything is committed, and for a kind with a window, which forgets by itself.
+        """
+        seq = self._evictable(seq_id, kind)
+        return compact(seq, kind, keep, self.pools[kind], self._tables)
+
+    def drop_blocks(self, seq_id: Hashable, places: Sequence[int], kind: int = 0) -> None:
+        """Eviction takes whole blocks out of the table, those at ``places``: nothing is moved, nothing copied.
+
+        The other blocks keep their tokens, and so may go on being shared, and found as a prefix. The last block stays,
+        since the next token may belong into it. Raises ``ArgumentError`` as ``compact`` does, and for a place that the
+        table has not, or that is its last one.
+        """
+        seq = self._evictable(seq_id, kind)
+        drop_blocks(seq, kind, places, self.pools[kind], self._tables)
+
+    def num_evicted(self, seq_id: Hashable, kind: int = 0) -> int:
+        """How many tokens eviction has taken from a sequence in ``kind``, swapped out or not."""
+        self._check_kind(kind)
+        seq = self.host_blocks.get(seq_id) if seq_id in self.host_blocks else self._get(seq_id)
+        return seq.tables[kind].evicted
+
+    @contextmanager
+    def swapping_out(self, seq_id: Hashable) -> Iterator[Swap]:
+        """Inside the ``with`` the storage transfers the pairs; after it the sequence's device blocks are free.
+
+        If the transfer raises, everything is as before. A swapped sequence cannot grow: ``swapping_in`` brings it
+        back, ``free`` ends it. Raises ``OutOfBlocks`` if the host has too few.
+        """
+        seq = self._get(seq_id)
+        self._check_known(seq)
+        host, known = self.host_blocks.allocate(seq)
+        self.host_blocks.in_transit.add(seq_id)
+        del self._sequences[seq_id]
+        try:
+            yield swap_of([table.live() for table in seq.tables], host, known)
+        except BaseException:
+            self.host_blocks.free(host)
+            self._sequences[seq_id] = seq
+            raise
+        finally:
+            self.host_blocks.in_transit.remove(seq_id)
+        for pool, table, blocks in zip(self.pools, seq.tables, host, strict=True):
+            pool.free(table.live())
+            table.blocks[table.first :] = blocks
+        self._tables.remove(seq.row)
+        self.host_blocks.sequences[seq_id] = seq
+
+    @contextmanager
+    def swapping_in(self, seq_id: Hashable) -> Iterator[Swap]:
+        """The way back, into other blocks. If it raises (``OutOfBlocks``, the transfer), the host keeps its copy."""
+        seq = self.host_blocks.get(seq_id)
+        blocks = allocate_all(self.pools, [len(table.live()) for table in seq.tables])
+        host = [table.live() for table in seq.tables]
+        self.host_blocks.in_transit.add(seq_id)
+        try:
+            yield swap_of(blocks, host, [set() for _ in host])
+        except BaseException:
+            for pool, of_kind in zip(self.pools, blocks, strict=True):
+                pool.free(of_kind)
+            raise
+        finally:
+            self.host_blocks.in_transit.remove(seq_id)
+        self.host_blocks.free(host)
+        del self.host_blocks.sequences[seq_id]
+        for table, of_kind in zip(seq.tables, blocks, strict=True):
+            table.blocks[table.first :] = of_kind
+        seq.published = 0  # the next commit publishes the new blocks
+        self._measure(seq)
+        self._add(seq)
+
+    @property
+    def host_pools(self) -> tuple[BlockPool, ...]:
+        """The host's blocks of each kind; none where the manager was made without."""
+        return self.host_blocks.pools
+
+    def host_blocks_of(self, seq_id: Hashable) -> tuple[int, ...]:
+        """The blocks of each kind that a swapped sequence will take on the device."""
+        return tuple(len(table.live()) for table in self.host_blocks.get(seq_id).tables)
+
+    def plan_swap_out(self, seq_id: Hashable) -> Swap:
+        """As ``swapping_out``; what the host has already of the sequence is not transferred."""
+        with self.swapping_out(seq_id) as swap:
+            pass
+        self.host_blocks.expect(self.host_blocks.get(seq_id))
+        return swap
+
+    def plan_swap_in(self, seq_id: Hashable) -> Swap:
+        """As ``swapping_in``; the host blocks stay held until the step has read them."""
+        blocks = [list(table.live()) for table in self.host_blocks.get(seq_id).tables]
+        with self.swapping_in(seq_id) as swap:
+            for kind, of_kind in enumerate(blocks):
+                self.host_blocks.hold(kind, of_kind)
+        return swap
+
+    def plan_save(self) -> Swap:
+        """What the cached blocks held that ``allocate`` and the others have taken since the last call."""
+        evicted = [pool.evicted or [] for pool in self.pools]
+        self.keep_evicted(self.pools[0].evicted is not None)
+        return self.host_blocks.store_all(evicted)
+
+    def plan_save_cached(self) -> Swap:
+        """What the device's free blocks still hold; of more than the host has room for, what was used last."""
+        rooms = [pool.num_free for pool in self.host_blocks.pools]
+        cached = [pool.cached() for pool in self.pools]
+        return self.host_blocks.store_all(
+            [of_kind[max(0, len(of_kind) - room) :] for of_kind, room in zip(cached, rooms, strict=True)]
+        )
+
+    def plan_load(self, contents: Sequence[Sequence[tuple[bytes, bytes]]]) -> list[list[int | None]]:
+        """Host blocks for prefix blocks that were saved elsewhere: (digest, tokens) for each kind.
+
+        None for one that the host has already, or has no room for.
+        """
+        return [
+            [self.host_blocks.store(kind, digest, tokens) for digest, tokens in of_kind]
+            for kind, of_kind in enumerate(contents)
+        ]
+
+    def keep_evicted(self, keep: bool = True) -> None:
+        """Whether ``plan_save`` is to know what is evicted from now on; what it knew is forgotten."""
+        for pool in self.pools:
+            pool.evicted = [] if keep else None
+
+    def settle(self, arrived: bool) -> None:
+        """The planned transfers were carried out, or not. What others may find on the host they find from now on."""
+        self.host_blocks.settle(arrived)
+
+    def num_tokens(self, seq_id: Hashable) -> int:
+        """The sequence's tokens, evicted ones included: the position of the next one."""
+        return len(self._get(seq_id).tokens)
+
+    def tokens(self, seq_id: Hashable) -> np.ndarray:
+        """int64 [num_tokens]: the sequence's token ids, evicted ones included. A copy."""
+        return np.array(self._get(seq_id).tokens)
+
+    def length(self, seq_id: Hashable, kind: int = 0) -> int:
+        """The slots of the table that are taken: what a kernel reads, where no window is. Length is not position."""
+        self._check_kind(kind)
+        return self._get(seq_id).length(kind)
+
+    def block_table(self, seq_id: Hashable, kind: int = 0) -> list[int]:
+        """The sequence's blocks in token order, ``NULL_BLOCK`` where a window has moved on. A copy."""
+        self._check_kind(kind)
+        return list(self._get(seq_id).tables[kind].blocks)
+
+    def sequences(self) -> list[Hashable]:
+        """The running sequences, in the order of the rows of ``block_tables``. It changes when one ends."""
+        return [seq.id for seq in self._tables.owners]
+
+    def block_tables(self, kind: int = 0) -> np.ndarray:
+        """int32 [sequences, columns]: all block tables, a view that the next operation may overwrite."""
+        self._check_kind(kind)
+        return self._tables.view(kind)
+
+    def rows(self, seq_ids: Iterable[Hashable]) -> np.ndarray:
+        """int64 [sequences]: the rows of ``block_tables`` that these sequences have now."""
+        return np.array([self._get(seq_id).row for seq_id in seq_ids], np.int64)
+
+    def slot_mapping(self, seq_id: Hashable, start: int, end: int, kind: int = 0) -> np.ndarray:
+        """int64 [end - start]: where K and V of the tokens at positions ``start`` to ``end - 1`` are stored.
+
+        slot = block_table[i // block_size] * block_size + i % block_size, and -1 (store nothing) behind a window.
+        Raises ``ArgumentError`` for positions that the sequence does not have, or from before its last eviction.
+        """
+        self._check_kind(kind)
+        seq = self._get(seq_id)
+        table = seq.tables[kind]
+        low = seq.floor if table.evicted else 0
+        if type(start) is not int or type(end) is not int or not low <= start <= end <= len(seq.tokens):
+            raise ArgumentError("bad_positions", start=start, end=end, low=low, high=len(seq.tokens))
+        index = np.arange(start - table.evicted, end - table.evicted)
+        blocks = self._tables.view(kind)[seq.row][index // self.block_size].astype(np.int64)
+        slots = blocks * self.block_size + index % self.block_size
+        return np.where(blocks == NULL_BLOCK, -1, slots)
+
+    def decode_slots(self, seq_ids: Iterable[Hashable] | None = None, kind: int = 0) -> np.ndarray:
+        """int64 [sequences]: the slot of each sequence's last token (None: of all, in the order of the rows)."""
+        self._check_kind(kind)
+        if seq_ids is not None and not isinstance(seq_ids, Iterable):
+            raise ArgumentError("not_a_list", what="seq_ids", value=type(seq_ids).__name__)
+        chosen = self._tables.owners if seq_ids is None else [self._get(seq_id) for seq_id in seq_ids]
+        size = self.block_size
+        last = [(seq.tables[kind].blocks[-1], (seq.length(kind) - 1) % size) for seq in chosen]
+        slots = [-1 if block == NULL_BLOCK else block * size + offset for block, offset in last]
+        return np.array(slots, np.int64)
+
+    def stats(self) -> ManagerStats:
+        """Blocks by state and kind, prefix hits, internal fragmentation."""
+        return manager_stats(self.pools, self._tables.owners, self._asked_tokens, self._hit_tokens)
+
+    def shown(self, lang: str = "en") -> Shown:
+        """What ``stats`` says now: blocks by state and kind, slots without a token, prefix hits."""
+        return self.stats().shown(lang)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        pools = [pool.stats() for pool in self.pools]
+        return one_line(type(self).__name__, "", *facts(pools, self.block_size, len(self._sequences)))
+
+    def check_invariants(self) -> None:
+        """Look at everything; ``BrokenInvariantError`` names a block lost or owned twice. For tests: it is slow."""
+        sequences = self._tables.owners
+        check_holders(self.pools, sequences)
+        check_holders(self.host_blocks.pools, self.host_blocks.sequences.values(), self.host_blocks.held)
+        check_rows(self._tables, sequences)
+        for seq in [*sequences, *self.host_blocks.sequences.values()]:
+            check_sequence(seq, self.block_size)
+
+    def _check_new(self, seq_id: Hashable) -> None:
+        """Nobody may have the name of a sequence that begins."""
+        try:
+            known = seq_id in self._sequences or seq_id in self.host_blocks
+        except TypeError:  # a list, or what else cannot be the key of a dict
+            raise ArgumentError("bad_sequence_id", value=type(seq_id).__name__) from None
+        if seq_id != seq_id:  # NaN: nobody could ever name the sequence again, so its blocks would be lost
+            raise ArgumentError("bad_sequence_id", value=repr(seq_id))
+        if known:
+            raise ArgumentError("sequence_exists", sequence=seq_id)
+
+    def _get(self, seq_id: Hashable) -> SequenceBlocks:
+        try:
+            return self._sequences[seq_id]
+        except (KeyError, TypeError):  # TypeError: a list, or what else cannot be the key of a dict
+            code = "sequence_swapped" if seq_id in self.host_blocks else "unknown_sequence"
+            raise UnknownNameError(code, sequence=seq_id, count=len(self._sequences)) from None
+
+    def _check_known(self, seq: SequenceBlocks) -> None:
+        """What is asked for needs the last token, which may have been placed before anybody knew it."""
+        if seq.unknown:
+            raise ArgumentError("token_unknown", sequence=seq.id, position=len(seq.tokens) - 1)
+
+    def _check_kind(self, kind: int) -> None:
+        if type(kind) is not int or not 0 <= kind < len(self.pools):
+            raise ArgumentError("no_such_kind", kind=kind, last=len(self.pools) - 1)
+
+    def _check_host_blocks(self) -> None:
+        host = self.host_blocks
+        if not isinstance(host, HostBlocks):
+            raise ArgumentError("not_host_blocks", value=type(host).__name__)
+        if (host.block_size, host.num_kinds) != (self.block_size, len(self.pools)):
+            raise ArgumentError(
+                "host_blocks_differ",
+                host_size=host.block_size,
+                host_kinds=host.num_kinds,
+                block_size=self.block_size,
+                kinds=len(self.pools),
+            )
+
+    def _evictable(self, seq_id: Hashable, kind: int) -> SequenceBlocks:
+        """The sequence, if eviction may take tokens of ``kind`` from it."""
+        seq = self._get(seq_id)
+        self._check_kind(kind)
+        if self._windows[kind] is not None:
+            raise ArgumentError("compact_window", kind=kind, window=self._windows[kind])
+        if seq.committed < len(seq.tokens):
+            # What has not been written yet would have no slot to be written to.
+            raise ArgumentError(
+                "compact_uncommitted", sequence=seq_id, committed=seq.committed, num_tokens=len(seq.tokens)
+            )
+        return seq
+
+    def _grow(self, seq: SequenceBlocks, ids: array) -> tuple[Copy, ...]:
+        self._check_known(seq)
+        size, position = self.block_size, len(seq.tokens)
+        needs, short = [], False
+        for pool, table in zip(self.pools, seq.tables, strict=True):
+            blocks, length = table.blocks, position - table.evicted
+            new = -(-(length + len(ids)) // size) - len(blocks)
+            writes_tail = length % size and blocks[-1] != NULL_BLOCK
+            copied = writes_tail and pool.ref_count(blocks[-1]) > 1
+            short = short or new + copied > pool.num_free
+            needs.append((new + copied, copied, writes_tail))
+        if short:
+            refuse_more(seq, position + len(ids), needs, self.pools)
+        copies = []
+        for kind, (count, copied, writes_tail) in enumerate(needs):
+            pool, blocks = self.pools[kind], seq.tables[kind].blocks
+            added = pool.allocate(count)
+            if copied:
+                copies.append(Copy(kind, blocks[-1], added[0]))
+                pool.free([blocks.pop()])
+            elif writes_tail:
+                pool.forget(blocks[-1])  # truncate() left it: its content is about to change
+            if added:
+                self._tables.write(kind, seq.row, len(blocks), added)
+                blocks += added
+        seq.tokens += ids
+        self._measure(seq)
+        return tuple(copies)
+
+    def _publish(self, seq: SequenceBlocks, full: int) -> None:
         first, digests = seq.published, seq.digests
         for place, chunk in enumerate(chunks(seq.tokens, self.block_size, first, full), first):
             if place == len(digests):
@@ -215,3 +626,14 @@ class BlockManager(Growth):
                 block = table.blocks[place]
                 if block != NULL_BLOCK:
                     pool.publish(block, digests[place], chunk)
+
+    def _measure(self, seq: SequenceBlocks) -> None:
+        """Up to how many tokens the blocks of ``seq`` suffice, in the kind where they end first."""
+        size = self.block_size
+        seq.limit = min([len(table.blocks) * size + table.evicted for table in seq.tables])
+
+    def _add(self, seq: SequenceBlocks) -> None:
+        seq.row = self._tables.add(seq)
+        for kind, table in enumerate(seq.tables):
+            self._tables.write(kind, seq.row, 0, table.blocks)
+        self._sequences[seq.id] = seq

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minikv.blocks.pool import BlockPool, PoolStats
-from minikv.blocks.sequence import SequenceState
+from minikv.blocks.tables import SequenceBlocks
 from minikv.i18n import pick_language, text
 from minikv.shown import Shown, html_of, one_line, text_of
 
@@ -66,7 +66,7 @@ def facts(pools: Sequence[PoolStats], block_size: int, sequences: int) -> list[s
     return [*kinds, *blocks, f"{sequences:,} sequences"]
 
 
-def wasted_slots(pool: BlockPool, kind: int, sequences: Iterable[SequenceState]) -> int:
+def wasted_slots(pool: BlockPool, kind: int, sequences: Iterable[SequenceBlocks]) -> int:
     """Slots of used blocks of ``kind`` that hold no token of any sequence."""
     size = pool.block_size
     filled: dict[int, int] = {}
@@ -79,7 +79,7 @@ def wasted_slots(pool: BlockPool, kind: int, sequences: Iterable[SequenceState])
 
 
 def manager_stats(
-    pools: Sequence[BlockPool], sequences: Sequence[SequenceState], asked: int, hit: int
+    pools: Sequence[BlockPool], sequences: Sequence[SequenceBlocks], asked: int, hit: int
 ) -> ManagerStats:
     return ManagerStats(
         sequences=len(sequences),

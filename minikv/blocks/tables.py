@@ -1,29 +1,91 @@
-"""BlockTables: the block tables of all running sequences as arrays that a step can use as they are.
+"""Block tables: of one sequence as lists, of all running sequences as arrays that a step can use as they are.
 
 Building a 256 x 64 array from lists costs more than half a millisecond a step; here a row is written where it
 changes, so a step costs a slice. Rows stay dense: when a sequence leaves, the last row takes its place.
 """
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from minikv.blocks.pool import NULL_BLOCK
 
+UNKNOWN = -1
+"""Stands for a token that has its place already, and is drawn while the step is prepared that will compute it."""
+
 ROWS, COLUMNS = 64, 64  # to begin with; both double when they no longer do
+
+
+@dataclass(slots=True)
+class BlockTable:
+    """A sequence's blocks in the layers of one kind, in token order.
+
+    ``blocks[i]`` is ``NULL_BLOCK`` for i < ``first``: the window has moved on. ``evicted`` tokens were dropped from
+    the cache by eviction, so the token at position p lies in slot p - evicted of the table. The first ``private``
+    blocks are neither shared nor published, as the last eviction left them.
+    """
+
+    blocks: list[int] = field(default_factory=list)
+    first: int = 0
+    evicted: int = 0
+    private: int = 0
+
+    def live(self) -> list[int]:
+        """The blocks that are really held."""
+        return self.blocks[self.first :] if self.first else self.blocks
+
+    def give_back(self, until: int) -> list[int]:
+        """Put ``NULL_BLOCK`` in every place before ``until``; returns the blocks that stood there."""
+        until = min(until, len(self.blocks))
+        if until <= self.first:
+            return []
+        dropped = self.blocks[self.first : until]
+        self.blocks[self.first : until] = [NULL_BLOCK] * len(dropped)
+        self.first = until
+        return dropped
+
+
+@dataclass(slots=True)
+class SequenceBlocks:
+    """The tokens and blocks of one sequence. ``len(tokens)`` is the position of the next token.
+
+    Up to ``limit`` tokens fit without a look at the pools: into blocks that are neither shared nor published.
+
+    ``committed`` tokens have their K and V in the cache; ``published`` blocks of them can be found by their
+    ``digests``. ``floor`` is the position of the last eviction: what lies before it is no longer in token order.
+    The last token may be ``unknown``: it was placed before it was drawn; ``limit`` is negative then.
+    """
+
+    id: Hashable
+    tokens: array
+    tables: list[BlockTable]
+    digests: list[bytes]
+    root: bytes
+    row: int
+    committed: int = 0
+    published: int = 0
+    floor: int = 0
+    limit: int = 0
+    unknown: bool = False
+
+    def length(self, kind: int) -> int:
+        """Tokens that the table of ``kind`` has slots for, those behind a window included."""
+        return len(self.tokens) - self.tables[kind].evicted
 
 
 class BlockTables:
     """One int32 array [rows, columns] for each kind of layer; what no block stands in is ``NULL_BLOCK``.
 
-    ``owners[row]`` is whose row it is. The arrays move only when they grow.
+    ``owners[row]`` is the sequence of a row. The arrays move only when they grow.
     """
 
     def __init__(self, kinds: int):
-        self.owners: list = []
+        self.owners: list[SequenceBlocks] = []
         self._arrays = [np.full((ROWS, COLUMNS), NULL_BLOCK, np.int32) for _ in range(kinds)]
 
-    def add(self, owner) -> int:
+    def add(self, owner: SequenceBlocks) -> int:
         """A new row for ``owner``, behind the others."""
         row = len(self.owners)
         self.owners.append(owner)

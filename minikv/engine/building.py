@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks import BlockManager, HostBlocks, PoolKind
 from minikv.blocks.prefix import LARGEST_TOKEN
 from minikv.cache.allocation import AllocationReport
 from minikv.cache.allocator import allocate_kv_cache
@@ -168,7 +168,8 @@ def build_manager(cache: PagedKVCache | LinearPages, host_blocks: int = 0) -> Bl
     """A manager of the cache's blocks, a pool for each kind of layer, and of as many host blocks for each."""
     windows = [seen_window(cache, kind) for kind in range(len(cache.kinds))]
     kinds = [PoolKind(*pair) for pair in zip(cache.num_blocks, windows, strict=True)]
-    return BlockManager(kinds, cache.block_size, host_blocks=host_blocks)
+    host = HostBlocks(host_blocks, cache.block_size, len(kinds))
+    return BlockManager(kinds, cache.block_size, host_blocks=host)
 
 
 def eos_ids(model: Any) -> frozenset[int]:

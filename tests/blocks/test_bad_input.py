@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from minikv.blocks import BlockManager, BlockPool, PoolKind, child_digest, root_digest
-from minikv.errors import MiniKVError
+from minikv.blocks import BlockManager, BlockPool, HostBlocks, PoolKind, child_digest, root_digest
+from minikv.errors import ArgumentError, MiniKVError
 from tests.blocks.world import refused
 
 NO_COUNT = [True, False, -1, 1.0, 2.5, "1", None, np.int64(1), np.array([1]), [1], 2**63, float("nan")]
@@ -41,7 +41,7 @@ def shown(values):
 @pytest.fixture
 def manager():
     """Two kinds; "a" and "b" run and share, "s" is swapped out."""
-    manager = BlockManager([PoolKind(8), PoolKind(8, window=5)], 2, host_blocks=4)
+    manager = BlockManager([PoolKind(8), PoolKind(8, window=5)], 2, host_blocks=HostBlocks(4, 2, 2))
     manager.allocate("a", [1, 2, 3, 4, 5])
     manager.commit("a")
     manager.fork("a", "b")
@@ -76,7 +76,28 @@ def test_sizes(value):
             BlockManager([PoolKind(4, window=value)])
     if type(value) is not int or value:
         with pytest.raises(MiniKVError):
-            BlockManager(4, host_blocks=value)
+            HostBlocks(value)
+
+
+def test_host_blocks_are_of_the_manager_s_size_and_kinds():
+    """Else a transfer would pair blocks that hold different tokens, or the pools of different layers."""
+    for host, values in (
+        (HostBlocks(4, 8), {"host_size": 8, "block_size": 4, "host_kinds": 1, "kinds": 1}),
+        (HostBlocks(4, 4, 2), {"host_size": 4, "host_kinds": 2, "kinds": 1}),
+        (HostBlocks(0, 4, 2), {"host_kinds": 2, "kinds": 1}),
+    ):
+        with pytest.raises(ArgumentError) as error:
+            BlockManager(8, 4, host_blocks=host)
+        assert error.value.code == "host_blocks_differ"
+        assert values.items() <= error.value.values.items()
+        assert error.value.text("en") != error.value.text("zh")
+
+
+@shown([4, [], "host", BlockPool(4), HostBlocks])
+def test_what_are_no_host_blocks(value):
+    with pytest.raises(ArgumentError) as error:
+        BlockManager(8, 4, host_blocks=value)
+    assert error.value.code == "not_host_blocks"
 
 
 @shown([[], [4], [PoolKind(4), 4], (PoolKind,), "ab", b"a", None, {}, 4.0, PoolKind(4), object()])

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks import BlockManager, HostBlocks, PoolKind
 from minikv.errors import ArgumentError, UnknownNameError
 
 
@@ -102,7 +102,9 @@ def test_a_window_an_open_step_and_a_stranger_are_refused():
 @pytest.mark.parametrize("seed", range(6))
 def test_no_block_is_lost_whatever_is_dropped_shared_swapped_and_grown(seed):
     draw = random.Random(seed)
-    manager = BlockManager([PoolKind(40), PoolKind(40, window=5)], draw.choice((1, 2, 3)), host_blocks=40)
+    size = draw.choice((1, 2, 3))
+    pools = [PoolKind(40), PoolKind(40, window=5)]
+    manager = BlockManager(pools, size, host_blocks=HostBlocks(40, size, 2))
     names, held, host = iter(range(10**6)), {}, []
     for _ in range(200):
         thing = draw.choice(["begin", "grow", "grow", "fork", "drop", "drop", "compact", "out", "in", "end"])

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from minikv.blocks import UNKNOWN, BlockManager, PoolKind
+from minikv.blocks import UNKNOWN, BlockManager, HostBlocks, PoolKind
 from minikv.errors import ArgumentError, OutOfBlocks
 
 KINDS = {
@@ -100,7 +100,7 @@ def test_can_place_looks_at_all_of_them_together():
 
 
 def test_what_is_to_be_saved_is_not_taken():
-    manager = BlockManager(3, 2, host_blocks=2)
+    manager = BlockManager(3, 2, host_blocks=HostBlocks(2, 2))
     manager.allocate("a", [1, 2])
     manager.allocate("b", [3, 4, 5])
     manager.commit("b")
@@ -131,7 +131,7 @@ def test_what_is_to_be_saved_is_not_taken():
     ],
 )
 def test_behind_a_token_that_nobody_knows_nothing_can_come(call):
-    manager = BlockManager(8, 2, host_blocks=8)
+    manager = BlockManager(8, 2, host_blocks=HostBlocks(8, 2))
     manager.allocate("a", [1, 2, 3, 4])
     manager.commit("a")
     manager.place("a")

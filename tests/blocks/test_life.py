@@ -2,7 +2,7 @@
 
 import pytest
 
-from minikv.blocks import BlockManager, Compaction, Copy, PoolKind
+from minikv.blocks import BlockManager, Compaction, Copy, HostBlocks, PoolKind
 from minikv.errors import UnknownNameError
 from tests.blocks.snapshot import snapshot
 from tests.blocks.world import Broken, World, refused
@@ -80,7 +80,7 @@ def test_eviction_frees_the_tail_and_copies_what_is_shared():
 @pytest.mark.parametrize("way", ["out", "in"])
 @pytest.mark.parametrize("error", [Broken, KeyboardInterrupt, GeneratorExit])
 def test_a_transfer_that_breaks_changes_nothing(way, error):
-    manager = BlockManager([PoolKind(9), PoolKind(9, window=3)], 2, host_blocks=6)
+    manager = BlockManager([PoolKind(9), PoolKind(9, window=3)], 2, host_blocks=HostBlocks(6, 2, 2))
     manager.allocate("a", [1, 2, 3, 4, 5])
     manager.commit("a")
     manager.fork("a", "b")
@@ -95,7 +95,7 @@ def test_a_transfer_that_breaks_changes_nothing(way, error):
 
 
 def test_others_go_on_while_a_sequence_is_in_transit():
-    manager = BlockManager(9, 2, host_blocks=9)
+    manager = BlockManager(9, 2, host_blocks=HostBlocks(9, 2))
     for name in "abc":
         manager.allocate(name, [1, 2, 3])
     with manager.swapping_out("b") as first, manager.swapping_out("a") as second:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minikv.blocks import NULL_BLOCK, BlockManager, PoolKind
+from minikv.blocks import NULL_BLOCK, BlockManager, HostBlocks, PoolKind
 from minikv.errors import OutOfBlocks, RequestTooLarge
 from tests.blocks.world import refused
 
@@ -11,7 +11,7 @@ LONG = list(range(100, 113))  # 3 blocks of 4, and one token
 
 def manager_of(num_blocks=6, host_blocks=8, kinds=1, window=None):
     pools = [PoolKind(num_blocks)] + [PoolKind(num_blocks, window)] * (kinds - 1)
-    manager = BlockManager(pools, 4, host_blocks=host_blocks)
+    manager = BlockManager(pools, 4, host_blocks=HostBlocks(host_blocks, 4, kinds))
     manager.keep_evicted()
     return manager
 

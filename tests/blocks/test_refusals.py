@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks import BlockManager, HostBlocks, PoolKind
 from minikv.errors import MiniKVError, OutOfBlocks, RequestTooLarge
 from tests.blocks.snapshot import snapshot
 from tests.blocks.world import refused
@@ -157,7 +157,7 @@ def test_blocks_are_taken_in_all_kinds_or_in_none(short, operation):
     """The kind ``short`` has too few free blocks, the others have enough."""
     kinds = [PoolKind(9), PoolKind(9, window=6), PoolKind(9)]
     kinds[short] = PoolKind(4, kinds[short].window)
-    manager = BlockManager(kinds, 2, host_blocks=4)
+    manager = BlockManager(kinds, 2, host_blocks=HostBlocks(4, 2, len(kinds)))
     manager.allocate("a", [1, 2, 3, 4])
     if operation == "swap in":
         with manager.swapping_out("a"):

@@ -6,7 +6,7 @@ or swapped, a sequence that reads through its block table finds K and V of exact
 
 import pytest
 
-from minikv.blocks import NULL_BLOCK, BlockManager, PoolKind
+from minikv.blocks import NULL_BLOCK, BlockManager, HostBlocks, PoolKind
 from minikv.errors import MiniKVError
 from tests.blocks.naive import NaiveManager
 from tests.blocks.naive_pool import Refused
@@ -41,7 +41,9 @@ class World:
     def __init__(self, kinds, block_size, host_blocks=0):
         self.kinds, self.block_size = kinds, block_size
         pools = [PoolKind(num_blocks, window) for num_blocks, window in kinds]
-        self.real = BlockManager(pools, block_size, host_blocks=host_blocks)
+        self.real = BlockManager(
+            pools, block_size, host_blocks=HostBlocks(host_blocks, block_size, len(pools))
+        )
         self.model = NaiveManager(kinds, block_size, host_blocks)
         self.storage = Storage(len(kinds), block_size)
         # What each place of each table should hold once it is committed: one list a kind.

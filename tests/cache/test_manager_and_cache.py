@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from minikv.blocks import NULL_BLOCK, BlockManager, PoolKind
+from minikv.blocks import NULL_BLOCK, BlockManager, HostBlocks, PoolKind
 from minikv.cache import HostPool, load_blocks, save_blocks
 from minikv.errors import MiniKVError, OutOfBlocks
 from tests.cache.paged_cases import cache_for, storing
@@ -49,7 +49,9 @@ class Together:
         self.cache = cache_for(layers, codec, num_blocks=NUM_BLOCKS[layers], block_size=BLOCK_SIZE)
         self.windows = [kind.layer.window for kind in self.cache.kinds]
         pools = [PoolKind(*pool) for pool in zip(self.cache.num_blocks, self.windows, strict=True)]
-        self.manager = BlockManager(pools, BLOCK_SIZE, host_blocks=HOST_BLOCKS)
+        self.manager = BlockManager(
+            pools, BLOCK_SIZE, host_blocks=HostBlocks(HOST_BLOCKS, BLOCK_SIZE, len(pools))
+        )
         self.pool = HostPool(self.cache, HOST_BLOCKS)
         self.running: dict[int, Dense] = {}
         self.swapped: dict[int, tuple[Dense, list[list[int]]]] = {}  # with the host blocks of each kind

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks import BlockManager, HostBlocks, PoolKind
 from minikv.cache import offload
 from minikv.cache.codec import CODECS
 from minikv.cache.layout import Part
@@ -230,7 +230,7 @@ def test_a_sequence_comes_back_into_other_blocks_as_it_was():
     cache = cache_for("mixed", "fp32", num_blocks=8)
     pool = HostPool(cache, 8)
     kinds = [PoolKind(8, kind.layer.window) for kind in cache.kinds]
-    manager = BlockManager(kinds, cache.block_size, host_blocks=8)
+    manager = BlockManager(kinds, cache.block_size, host_blocks=HostBlocks(8, cache.block_size, len(kinds)))
     tokens = list(range(14))
     manager.allocate("a", tokens)
     generator = torch.Generator().manual_seed(12)

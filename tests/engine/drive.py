@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks import BlockManager, HostBlocks, PoolKind
 from minikv.engine import EventLog, FinishReason, Scheduler, State
 from tests.engine.fake_model import Broken, FakeModel, generate
 
@@ -22,7 +22,11 @@ class Engine:
     """``kinds``: one (blocks, window) for each kind of layer; ``host_blocks`` of each kind on the host."""
 
     def __init__(self, kinds, block_size=4, host_blocks=0, **limits):
-        self.manager = BlockManager([PoolKind(*kind) for kind in kinds], block_size, host_blocks=host_blocks)
+        self.manager = BlockManager(
+            [PoolKind(*kind) for kind in kinds],
+            block_size,
+            host_blocks=HostBlocks(host_blocks, block_size, len(kinds)),
+        )
         self.log = EventLog()
         self.scheduler = Scheduler(
             self.manager,
@@ -104,8 +108,8 @@ class Engine:
             assert seq.num_computed == seq.num_placed
             assert bool(seq.num_computed) == seq.swapped, "it lies on the host, or nowhere"
             swapped |= {seq.id} if seq.swapped else set()
-        assert set(self.manager._host.sequences) == swapped
-        assert not self.manager._host.held, "only a step holds host blocks without a sequence"
+        assert set(self.manager.host_blocks.sequences) == swapped
+        assert not self.manager.host_blocks.held, "only a step holds host blocks without a sequence"
         if not scheduler.has_work:
             self.check_empty()
 

@@ -20,7 +20,9 @@ def counted(llm):
     sequences = prefixes = 0
     for kind, pool in enumerate(llm.manager.host_pools):
         size = llm.cache.kinds[kind].block_bytes(llm.cache.block_size)
-        held = {block for seq in llm.manager._host.sequences.values() for block in seq.tables[kind].live()}
+        held = {
+            block for seq in llm.manager.host_blocks.sequences.values() for block in seq.tables[kind].live()
+        }
         sequences += size * len(held)
         prefixes += size * len({content.block for content in pool.cached()} - held)
     return sequences, prefixes
@@ -42,7 +44,7 @@ def test_after_every_step_the_bytes_are_those_of_the_blocks(model_type):
             assert sum(report.parts().values()) == report.total
             assert view.host_pools == tuple(pool.stats() for pool in llm.manager.host_pools)
             swapped = {seq.id for seq in view.waiting if seq.swapped}
-            assert swapped == set(llm.manager._host.sequences)
+            assert swapped == set(llm.manager.host_blocks.sequences)
             assert not any(seq.swapped for seq in view.running)
             most = [max(pair) for pair in zip(most, (host.sequence_bytes, host.prefix_bytes), strict=True)]
         assert llm.memory_report().host.sequence_bytes == 0

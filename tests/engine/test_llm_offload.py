@@ -125,7 +125,7 @@ def test_a_transfer_that_fails_ends_its_step_and_loses_nothing(way, monkeypatch)
             (each,) = out.completions
             assert each.error is None or isinstance(each.error, Broken)
         check_empty(llm)
-        assert not llm.manager._host.sequences
+        assert not llm.manager.host_blocks.sequences
 
 
 def test_ctrl_c_in_a_transfer(monkeypatch):
@@ -152,11 +152,11 @@ def test_an_aborted_sequence_leaves_the_host():
     model = reference("llama")
     with make(model.model, num_blocks=14, swap_rates=SWAP, **HOST) as llm:
         names = [llm.add_request(prompt, greedy(12)) for prompt in model.prompts]
-        while not llm.manager._host.sequences:
+        while not llm.manager.host_blocks.sequences:
             llm.step()
-        for seq_id in list(llm.manager._host.sequences):
+        for seq_id in list(llm.manager.host_blocks.sequences):
             assert llm.abort(seq_id.request)
-        assert not llm.manager._host.sequences
+        assert not llm.manager.host_blocks.sequences
         run(llm)
         assert not any(llm.abort(name) for name in names)
         check_empty(llm)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks import BlockManager, HostBlocks, PoolKind
 from minikv.cache import HostPool
 from minikv.errors import OutOfBlocks
 from minikv.eviction.budget import Budget
@@ -52,7 +52,7 @@ class World:
         windows = [kind.layer.window for kind in self.cache.kinds]
         pools = [PoolKind(*pool) for pool in zip(self.cache.num_blocks, windows, strict=True)]
         host = NUM_BLOCKS[block_size]
-        self.manager = BlockManager(pools, block_size, host_blocks=host)
+        self.manager = BlockManager(pools, block_size, host_blocks=HostBlocks(host, block_size, len(pools)))
         self.host = HostPool(self.cache, host)
         budget = BUDGETS[block_size]
         self.eviction = PagedEviction(

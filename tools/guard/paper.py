@@ -6,7 +6,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks import BlockManager, HostBlocks, PoolKind
 from minikv.engine import EventLog
 from minikv.engine.simulate import Assumptions, Fleet, Load, Replica, StepTime, hit_rates, simulate, sweep
 from minikv.engine.simulate.arrival import Arrival
@@ -27,7 +27,8 @@ WALKS: dict[str, tuple[list[tuple[int, int | None]], int, int]] = {  # kinds, bl
 def walk(kinds: list[tuple[int, int | None]], size: int, host: int) -> list[Any]:
     """Random operations, each with its answer or its error, then the state; the same ones each time."""
     draw = random.Random(f"{kinds} {size} {host}")
-    manager = BlockManager([PoolKind(*kind) for kind in kinds], size, host_blocks=host)
+    pools = [PoolKind(*kind) for kind in kinds]
+    manager = BlockManager(pools, size, host_blocks=HostBlocks(host, size, len(kinds)))
     manager.keep_evicted(bool(host))
     names, lines = [f"s{number}" for number in range(7)], []
     stems = [[draw.randrange(50) for _ in range(3 * size)] for _ in range(3)]
@@ -125,7 +126,7 @@ def replica_case(how: str | None) -> list[Any]:
         num_requests=12, rate=1000.0, prompt_tokens=24, output_tokens=30, spread=0.5, hash_block=4, seed=2
     ).trace()
     log, step_time = EventLog(), StepTime.of_model("Llama-3.1-8B", "H200", assumptions=Assumptions())
-    manager = BlockManager(32, 4, host_blocks=80 if how else 0)
+    manager = BlockManager(32, 4, host_blocks=HostBlocks(80 if how else 0, 4))
     replica = Replica(
         step_time, manager, (4 * 131072,), rates=rates, emit=log, max_num_seqs=6, max_batched_tokens=32
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks import BlockManager, HostBlocks, PoolKind
 from minikv.blocks.pool import BLOCK_BOOK_BYTES
 from minikv.engine.capacity import peak_blocks
 from minikv.engine.events import AnyEvent
@@ -198,7 +198,8 @@ class Fleet:
     def manager(self) -> BlockManager:
         """A new block manager of one replica."""
         kinds = [PoolKind(*pair) for pair in zip(self.blocks, self.windows, strict=True)]
-        return BlockManager(kinds, self.block_size, host_blocks=self.host_blocks)
+        host = HostBlocks(self.host_blocks, self.block_size, len(kinds))
+        return BlockManager(kinds, self.block_size, host_blocks=host)
 
     def rates(self) -> TransferRates | None:
         """What decides between host memory and computing again: this GPU's link, and prefills of a whole step."""

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from minikv import LLM
-from minikv.blocks import BlockManager
+from minikv.blocks import BlockManager, HostBlocks
 from minikv.engine import Event, EventLog, SamplingParams
 from minikv.engine.simulate import Assumptions, Replica, StepTime, Trace, TraceRequest
 from minikv.engine.simulate.arrival import Arrival
@@ -60,7 +60,7 @@ def simulated_events(trace, steps, num_blocks, block_bytes, host_blocks=0, rates
     log = EventLog()
     replica = Replica(
         StepTime.of_model("Llama-3.1-8B", "H200", assumptions=Assumptions()),
-        BlockManager(num_blocks, BLOCK, host_blocks=host_blocks),
+        BlockManager(num_blocks, BLOCK, host_blocks=HostBlocks(host_blocks, BLOCK)),
         block_bytes,
         rates=rates,
         emit=log,

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple, NoReturn
 
 from minikv.blocks.pool import BlockPool
-from minikv.blocks.sequence import SequenceState
+from minikv.blocks.tables import SequenceBlocks
 from minikv.errors import OutOfBlocks, RequestTooLarge
 
 
@@ -49,7 +49,7 @@ def refuse_new(
 
 
 def refuse_more(
-    seq: SequenceState, num_tokens: int, needs: Sequence[tuple[int, int, int]], pools: Sequence[BlockPool]
+    seq: SequenceBlocks, num_tokens: int, needs: Sequence[tuple[int, int, int]], pools: Sequence[BlockPool]
 ) -> NoReturn:
     """Refuse a sequence that wants to grow to ``num_tokens``; ``needs`` has (blocks, copied?, …) for each pool."""
     size = pools[0].block_size

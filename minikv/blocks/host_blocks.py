@@ -1,11 +1,15 @@
-"""The host's side of the bookkeeping: sequences whose blocks are in host memory, and prefix blocks that lie there."""
+"""HostBlocks: sequences whose blocks are in host memory, and prefix blocks that are there. Bookkeeping alone.
 
+manager = BlockManager(8, 16, host_blocks=HostBlocks(32, 16))
+"""
+
+from array import array
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from minikv.blocks.pool import BlockPool
-from minikv.blocks.prefix import chunks
-from minikv.blocks.sequence import SequenceState
+from minikv.blocks.pool import NULL_BLOCK, BlockPool, Content
+from minikv.blocks.prefix import Match, chunks, find_prefix
+from minikv.blocks.tables import SequenceBlocks
 from minikv.errors import ArgumentError, OutOfBlocks, UnknownNameError, check_count
 
 
@@ -17,20 +21,24 @@ class Swap:
 
 
 class HostBlocks:
-    """The host's pools, ``num_blocks`` of each kind, and the sequences that lie there.
+    """``num_blocks`` host blocks of ``block_size`` tokens for each of ``num_kinds`` kinds of layer, for one manager.
 
-    ``in_transit`` are the sequences that are being transferred: nobody may touch them meanwhile.
+    ``pools`` are empty where ``num_blocks`` is 0; ``sequences`` are those that are swapped out, and ``in_transit``
+    those that are being transferred. Raises ``ArgumentError`` for counts that are none.
 
     A step's transfers are planned before they are carried out. Until ``settle`` the host blocks that the step reads
-    or writes are held, so that nothing else is put there; what it writes cannot be found before it has arrived.
+    or writes are ``held``, so that nothing else is put there; what it writes cannot be found before it has arrived.
     """
 
-    def __init__(self, kinds: int, num_blocks: int, block_size: int):
-        check_count("host_blocks", num_blocks, least=0)
-        self.pools = tuple(BlockPool(num_blocks, block_size) for _ in range(kinds)) if num_blocks else ()
-        self.sequences: dict[Hashable, SequenceState] = {}
+    def __init__(self, num_blocks: int, block_size: int = 16, num_kinds: int = 1):
+        check_count("num_blocks", num_blocks, least=0)
+        check_count("block_size", block_size)
+        check_count("num_kinds", num_kinds)
+        self.block_size, self.num_kinds = block_size, num_kinds
+        self.pools = tuple(BlockPool(num_blocks, block_size) for _ in range(num_kinds)) if num_blocks else ()
+        self.sequences: dict[Hashable, SequenceBlocks] = {}
         self.in_transit: set[Hashable] = set()
-        self.held: list[tuple[int, int]] = []  # (kind, block), once for each that holds it
+        self.held: list[tuple[int, int]] = []  # (kind, block), once for each holder
         self._arriving: list[dict[bytes, tuple[int, bytes]]] = [{} for _ in self.pools]
 
     def __contains__(self, seq_id: Hashable) -> bool:
@@ -39,22 +47,22 @@ class HostBlocks:
         except TypeError:  # a list, or what else cannot be the key of a dict
             return False
 
-    def get(self, seq_id: Hashable) -> SequenceState:
-        """The sequence, if it lies here and nobody is transferring it."""
+    def get(self, seq_id: Hashable) -> SequenceBlocks:
+        """The sequence, if it is swapped out and not in transit."""
         if seq_id not in self:
             raise UnknownNameError("not_swapped", sequence=seq_id, count=len(self.sequences))
         if seq_id in self.in_transit:
             raise ArgumentError("sequence_in_transit", sequence=seq_id)
         return self.sequences[seq_id]
 
-    def allocate(self, seq: SequenceState) -> tuple[list[list[int]], list[set[int]]]:
+    def allocate(self, seq: SequenceBlocks) -> tuple[list[list[int]], list[set[int]]]:
         """Host blocks for all that ``seq`` holds, in every kind or in none; and those that hold it already.
 
         Raises ``OutOfBlocks``; ``ArgumentError`` where the manager was made without host blocks.
         """
         if not self.pools:
             raise ArgumentError("no_host_blocks", sequence=seq.id)
-        texts = _published(seq, self.pools[0].block_size)
+        texts = _published(seq, self.block_size)
         tables: list[list[int | None]] = []
         known: list[list[int]] = []
         for pool, table in zip(self.pools, seq.tables, strict=True):
@@ -68,6 +76,21 @@ class HostBlocks:
             fresh = iter(new)
             blocks.append([next(fresh) if block is None else block for block in of_kind])
         return blocks, [set(hits) for hits in known]
+
+    def find_prefix(
+        self, tokens: array, root: bytes, pools: Sequence[BlockPool], windows: Sequence[int | None]
+    ) -> Match:
+        """As ``find_prefix`` on the device's ``pools``; a block that the device has not is looked up on the host."""
+        if not self.pools:
+            return find_prefix(tokens, root, pools, windows)
+        both = [_Both(*pair) for pair in zip(pools, self.pools, strict=True)]
+        found = find_prefix(tokens, root, both, windows)
+        tables, host = [], []
+        for pool, table in zip(pools, found.tables, strict=True):
+            first = pool.num_blocks
+            tables.append(tuple(block if block < first else NULL_BLOCK for block in table))
+            host.append(tuple((place, block - first) for place, block in enumerate(table) if block >= first))
+        return Match(found.num_tokens, tuple(tables), found.digests, tuple(host))
 
     def free(self, blocks: Sequence[Sequence[int]]) -> None:
         for pool, of_kind in zip(self.pools, blocks, strict=True):
@@ -92,9 +115,17 @@ class HostBlocks:
         self._expect(kind, block, digest, tokens)
         return block
 
-    def expect(self, seq: SequenceState) -> None:
+    def store_all(self, contents: Sequence[Sequence[Content]]) -> Swap:
+        """The pairs that ``store`` finds a block for: ``contents`` of device blocks, for each kind."""
+        pairs = []
+        for kind, of_kind in enumerate(contents):
+            stored = [(block, self.store(kind, digest, tokens)) for block, digest, tokens in of_kind]
+            pairs.append(tuple((block, host) for block, host in stored if host is not None))
+        return Swap(tuple(pairs))
+
+    def expect(self, seq: SequenceBlocks) -> None:
         """``seq`` has just been given its host blocks: others may find those of its prefix once they have arrived."""
-        texts = _published(seq, self.pools[0].block_size)
+        texts = _published(seq, self.block_size)
         for kind, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
             for place in range(len(texts) - 1, table.first - 1, -1):
                 block, (digest, tokens) = table.blocks[place], texts[place]
@@ -134,9 +165,35 @@ def allocate_all(
     return [pool.allocate(count) for pool, count in zip(pools, counts, strict=True)]
 
 
-def _published(seq: SequenceState, block_size: int) -> list[tuple[bytes, bytes]]:
+def _published(seq: SequenceBlocks, block_size: int) -> list[tuple[bytes, bytes]]:
     """(digest, tokens) of the blocks of ``seq`` that others may find; none after an eviction."""
     if seq.floor:
         return []
     texts = chunks(seq.tokens, block_size, 0, seq.published)
     return list(zip(seq.digests[: seq.published], texts, strict=True))
+
+
+def swap_of(
+    device: Sequence[Sequence[int]], host: Sequence[Sequence[int]], known: Sequence[set[int]]
+) -> Swap:
+    """Pairs of all blocks but those whose content is in one of the host's ``known`` blocks."""
+    pairs = []
+    for of_kind in zip(device, host, known, strict=True):
+        there = of_kind[2]
+        pairs.append(tuple(pair for pair in zip(*of_kind[:2], strict=True) if pair[1] not in there))
+    return Swap(tuple(pairs))
+
+
+class _Both:
+    """A pool and the host's beside it: what only host block h holds is found as block ``device.num_blocks + h``."""
+
+    def __init__(self, device: BlockPool, host: BlockPool):
+        self.device, self.host = device, host
+        self.block_size = device.block_size
+
+    def find(self, digest: bytes, tokens: bytes) -> int | None:
+        block = self.device.find(digest, tokens)
+        if block is None:
+            block = self.host.find(digest, tokens)
+            return None if block is None else self.device.num_blocks + block
+        return block

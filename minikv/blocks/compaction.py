@@ -1,0 +1,86 @@
+"""Eviction on block tables: pack the tokens that stay into fewer blocks (``compact``), or take whole blocks out.
+
+Both change one sequence in the layers of one kind; ``BlockManager`` looks up the sequence and its pool.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from minikv.blocks.pool import BlockPool
+from minikv.blocks.tables import BlockTables, SequenceBlocks
+from minikv.errors import ArgumentError
+
+
+class Copy(NamedTuple):
+    """The storage of ``kind`` has to copy block ``src`` to block ``dst``, before anything is written."""
+
+    kind: int
+    src: int
+    dst: int
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """Where the survivors of an eviction lie and where they go.
+
+    Do ``copies`` first; then move the kept tokens from their slots in ``old_table`` to the first ``num_tokens``
+    slots of ``new_table``. The tail of ``old_table`` is free already: move before anything else is allocated.
+    """
+
+    copies: tuple[Copy, ...]
+    old_table: tuple[int, ...]
+    new_table: tuple[int, ...]
+    num_tokens: int
+
+
+def compact(seq: SequenceBlocks, kind: int, keep: int, pool: BlockPool, tables: BlockTables) -> Compaction:
+    """``BlockManager.compact`` of a sequence that may be evicted from."""
+    table, length = seq.tables[kind], seq.length(kind)
+    if type(keep) is not int or not 1 <= keep <= length:
+        raise ArgumentError("out_of_range", what="keep", value=keep, low=0, high=length)
+    if keep == length:
+        return Compaction((), tuple(table.blocks), tuple(table.blocks), keep)
+    kept = -(-keep // pool.block_size)
+    looked_at = range(min(table.private, kept), kept)  # so that evicting at every step costs the tail alone
+    shared = [place for place in looked_at if pool.ref_count(table.blocks[place]) > 1]
+    added = pool.allocate(len(shared))
+    copies = []
+    for place, block in zip(shared, added, strict=True):
+        copies.append(Copy(kind, table.blocks[place], block))
+        pool.free([table.blocks[place]])
+        table.blocks[place] = block
+        tables.write(kind, seq.row, place, [block])
+    for place in looked_at:
+        pool.forget(table.blocks[place])
+    old_table = tuple(table.blocks)
+    pool.free(table.blocks[kept:])
+    tables.clear(kind, seq.row, kept, len(table.blocks))
+    del table.blocks[kept:]
+    table.private = kept
+    table.evicted += length - keep
+    seq.floor = len(seq.tokens)
+    seq.limit = 0  # in the other kinds the last block may be shared or published
+    return Compaction(tuple(copies), old_table, tuple(table.blocks), keep)
+
+
+def drop_blocks(
+    seq: SequenceBlocks, kind: int, places: Sequence[int], pool: BlockPool, tables: BlockTables
+) -> None:
+    """``BlockManager.drop_blocks`` of a sequence that may be evicted from."""
+    table = seq.tables[kind]
+    last = len(table.blocks) - 1
+    for place in places:
+        if type(place) is not int or not 0 <= place < last:
+            raise ArgumentError("out_of_range", what="place", value=place, low=-1, high=last - 1)
+    gone = set(places)
+    if not gone:
+        return
+    kept = [block for place, block in enumerate(table.blocks) if place not in gone]
+    pool.free([table.blocks[place] for place in sorted(gone)])
+    tables.clear(kind, seq.row, len(kept), len(table.blocks))
+    tables.write(kind, seq.row, 0, kept)
+    table.blocks[:] = kept
+    table.private -= sum(place < table.private for place in gone)
+    table.evicted += len(gone) * pool.block_size  # whole blocks: no token changes its offset
+    seq.floor = len(seq.tokens)
