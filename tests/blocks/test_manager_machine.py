@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 
 from tests.blocks.profiles import profile
 from tests.blocks.world import World, refused
+from tests.longer import usual_if
 
 NAMES = ["a", "b", "c", "d", "e"]
 WORDS = st.integers(0, 1)
@@ -242,10 +243,10 @@ class TwoFull(ManagerMachine):
     kinds = st.tuples(full, full) | st.tuples(full, st.tuples(st.integers(3, 7), WithWindows.window), full)
 
 
-LONG = [pytest.param(machine, marks=pytest.mark.long) for machine in (ManagerMachine, OnlyWindows)]
+MACHINES = [ManagerMachine, WithWindows, OnlyWindows, TwoFull]
 
 
-@pytest.mark.parametrize("machine", [WithWindows, TwoFull, *LONG])
+@pytest.mark.parametrize("machine", usual_if([WithWindows, TwoFull].__contains__, MACHINES))
 def test_the_manager_does_what_the_naive_one_does(machine):
     SEEN.clear()
     run_state_machine_as_test(machine, settings=profile(examples=60))

@@ -7,6 +7,7 @@ import pytest
 
 from tests.blocks.profiles import FACTOR, LONG
 from tests.blocks.world import World
+from tests.longer import usual_if
 
 STEPS, SEEDS = 300, 6
 
@@ -99,9 +100,7 @@ class Walk:
         return None
 
 
-@pytest.mark.parametrize(
-    "shape", [*list(SHAPES)[:4], *(pytest.param(name, marks=pytest.mark.long) for name in list(SHAPES)[4:])]
-)
+@pytest.mark.parametrize("shape", usual_if(list(SHAPES)[:4].__contains__, SHAPES))
 def test_a_long_walk(shape):
     seen = Counter()
     for seed in range(SEEDS * FACTOR):

@@ -10,6 +10,7 @@ import pytest
 
 from minikv.plan import CacheSpec
 from minikv.units import exact_bytes
+from tests.cli.inside import Done, is_one_sentence
 
 LLAMA = {
     "model_type": "llama",
@@ -54,8 +55,8 @@ def test_plan_prints_every_part_with_its_exact_bytes(config):
     assert f"{told['num_blocks']:,} blocks" in done.stdout
 
 
-def test_json_parts_add_up(config):
-    told = json.loads(minikv("plan", str(config), "--gpu", "H200", "--json").stdout)
+def test_json_parts_add_up(config, terminal):
+    told = json.loads(terminal("plan", str(config), "--gpu", "H200", "--json").out)
     assert sum(told["parts"].values()) == told["total_bytes"]
     assert told["token_bytes"] == 2 * 2 * 2 * 64 * 2
     assert told["fits"] is True
@@ -70,55 +71,55 @@ def test_chinese_is_chinese(config):
     assert minikv("plan", str(config), "--gpu", "H200", MINIKV_LANG="zh").stdout == chinese
 
 
-def test_table_ends_at_the_model_s_positions(config):
-    done = minikv("plan", str(config), "--gpu", "H200", "--table")
-    assert "2,048 *" in done.stdout
-    assert "max_position_embeddings = 2,048" in done.stdout
-    rows = json.loads(minikv("plan", str(config), "--gpu", "H200", "--table", "--json").stdout)
+def test_table_ends_at_the_model_s_positions(config, terminal):
+    done = terminal("plan", str(config), "--gpu", "H200", "--table")
+    assert "2,048 *" in done.out
+    assert "max_position_embeddings = 2,048" in done.out
+    rows = json.loads(terminal("plan", str(config), "--gpu", "H200", "--table", "--json").out)
     assert [row["context"] for row in rows["contexts"]] == [1024, 2048]
 
 
-def test_list_names_every_model_and_gpu():
-    listed = json.loads(minikv("plan", "--list", "--json").stdout)
+def test_list_names_every_model_and_gpu(terminal):
+    listed = json.loads(terminal("plan", "--list", "--json").out)
     assert {"Llama-3.1-8B", "DeepSeek-V3"} <= {model["name"] for model in listed["models"]}
-    said = minikv("plan", "--list").stdout
+    said = terminal("plan", "--list").out
     assert all(gpu["name"] in said for gpu in listed["gpus"])
 
 
-def test_explain_names_the_fields(config):
-    assert "num_key_value_heads = 2" in minikv("plan", str(config), "--explain").stdout
+def test_explain_names_the_fields(config, terminal):
+    assert "num_key_value_heads = 2" in terminal("plan", str(config), "--explain").out
 
 
-def test_without_a_gpu_plan_says_what_the_cache_costs(tmp_path):
-    done = minikv("plan", "Llama-2-7B", "--context", "4096")
-    assert (done.returncode, done.stderr) == (0, "")
+def test_without_a_gpu_plan_says_what_the_cache_costs(tmp_path, terminal):
+    done = terminal("plan", "Llama-2-7B", "--context", "4096")
+    assert (done.code, done.err) == (0, "")
     for said in (
         "full attention",
         "512.00 KiB (524,288 B)",
         "1 x 4,096 tokens take 2.00 GiB (2,147,483,648 B)",
         "--gpu H200",
     ):
-        assert said in done.stdout
-    told = json.loads(minikv("plan", "Llama-2-7B", "--batch", "8", "--json").stdout)
+        assert said in done.out
+    told = json.loads(terminal("plan", "Llama-2-7B", "--batch", "8", "--json").out)
     assert (told["token_bytes"], told["context"], told["batch"]) == (524_288, 4096, 8)
     assert told["cache_bytes"] == 8 * 2**31
     assert [(layer["count"], layer["kind"], layer["token_bytes"]) for layer in told["layers"]] == [
         (32, "full", 16_384)
     ]
-    assert "cache_bytes" not in json.loads(minikv("plan", "Llama-2-7B", "--json").stdout)
-    chinese = minikv("plan", "Gemma-3-4B", "--context", "100000", "--lang", "zh").stdout
+    assert "cache_bytes" not in json.loads(terminal("plan", "Llama-2-7B", "--json").out)
+    chinese = terminal("plan", "Gemma-3-4B", "--context", "100000", "--lang", "zh").out
     size = CacheSpec.from_config("Gemma-3-4B").bytes_for(100_000)
     assert f"1 × 100,000 个 token 的缓存占 {exact_bytes(size)}" in chinese
 
 
-def test_five_numbers_without_a_model_type_are_planned_once_it_is_given(tmp_path):
+def test_five_numbers_without_a_model_type_are_planned_once_it_is_given(tmp_path, terminal):
     path = tmp_path / "five.json"
     five = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
     path.write_text(json.dumps({name: LLAMA[name] for name in five}))
-    refused = minikv("plan", str(path))
-    assert refused.returncode == 2
-    assert "--model-type llama" in refused.stderr
-    told = json.loads(minikv("plan", str(path), "--model-type", "llama", "--json").stdout)
+    refused = terminal("plan", str(path))
+    assert refused.code == 2
+    assert "--model-type llama" in refused.err
+    told = json.loads(terminal("plan", str(path), "--model-type", "llama", "--json").out)
     assert (told["model"], told["model_type"], told["token_bytes"]) == (
         "five.json",
         "llama",
@@ -128,13 +129,13 @@ def test_five_numbers_without_a_model_type_are_planned_once_it_is_given(tmp_path
     assert "llama" in said
     assert "intermediate_size = 11008" in said  # the class's, and not this model's: it has to be said
     assert "vocab_size" not in said
-    on_gpu = json.loads(minikv("plan", str(path), "--model-type", "llama", "--gpu", "H200", "--json").stdout)
+    on_gpu = json.loads(terminal("plan", str(path), "--model-type", "llama", "--gpu", "H200", "--json").out)
     assert said in on_gpu["assumptions"]
 
 
-def test_a_weight_dtype_is_planned_with(config):
+def test_a_weight_dtype_is_planned_with(config, terminal):
     told, plain = (
-        json.loads(minikv("plan", str(config), "--gpu", "H200", "--json", *more).stdout)
+        json.loads(terminal("plan", str(config), "--gpu", "H200", "--json", *more).out)
         for more in (["--weight-dtype", "int4"], [])
     )
     assert told["parts"]["weights"] < plain["parts"]["weights"]
@@ -193,36 +194,40 @@ BAD = [
     ("arguments", "names"), BAD, ids=lambda value: "_".join(value) if isinstance(value, list) else ""
 )
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_bad_input_is_one_line_and_exit_code_2(arguments, names, lang, config, tmp_path):
+def test_bad_input_is_one_line_and_exit_code_2(arguments, names, lang, config, tmp_path, terminal):
     (tmp_path / "bad.json").write_text("{'model_type': 1}")
     places = {"config": str(config), "folder": str(tmp_path / "bad.json")}
     given = [argument.format(**places) for argument in arguments]
     if "--lang" not in given:
         given += ["--lang", lang]
-    done = minikv(*given)
-    assert done.returncode == 2, done
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
+    done = terminal(*given)
+    assert is_one_sentence(done), done
     if lang == "en":
-        assert names in done.stderr
+        assert names in done.err
     elif "--lang" not in arguments:
-        assert any("\u4e00" <= letter <= "\u9fff" for letter in done.stderr), done.stderr
+        assert any("\u4e00" <= letter <= "\u9fff" for letter in done.err), done.err
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_bad_input_in_a_process_is_what_it_is_here(lang, terminal):
+    arguments = ("plan", "NoSuchLlama-3.1-8B", "--lang", lang)
+    here, done = terminal(*arguments), minikv(*arguments)
+    assert Done(done.returncode, done.stdout, done.stderr) == here
 
 
 @pytest.mark.parametrize(
     "arguments", [["plan", "x", "--tp", "two"], ["plan", "--no-such-option"], ["no-such-command"]]
 )
-def test_wrong_usage_has_exit_code_2_and_no_traceback(arguments):
-    done = minikv(*arguments)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+def test_wrong_usage_has_exit_code_2_and_no_traceback(arguments, terminal):
+    done = terminal(*arguments)
+    assert done.code == 2
+    assert "Traceback" not in done.err
 
 
-def test_a_missing_field_is_named(tmp_path):
+def test_a_missing_field_is_named(tmp_path, terminal):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({key: value for key, value in LLAMA.items() if key != "num_hidden_layers"}))
-    assert "num_hidden_layers" in minikv("plan", str(path), "--gpu", "H200").stderr
+    assert "num_hidden_layers" in terminal("plan", str(path), "--gpu", "H200").err
 
 
 LOG = """INFO 06-01 12:00:00 [gpu_worker.py:298] Available KV cache memory: 8.11 GiB
@@ -250,10 +255,10 @@ def test_check_log_from_a_file_and_from_standard_input(tmp_path):
     assert minikv("check-log", "-", "--model", "Llama-3.1-8B", stdin=b"\x00\xff" * 5000).returncode == 2
 
 
-def test_lab_copies_the_course_and_never_overwrites_work(tmp_path):
+def test_lab_copies_the_course_and_never_overwrites_work(tmp_path, terminal):
     course = tmp_path / "course"
-    first = minikv("lab", "--copy-only", "--folder", str(course))
-    assert first.returncode == 0, first
+    first = terminal("lab", "--copy-only", "--folder", str(course))
+    assert first.code == 0, first
     lesson = course / "notebooks" / "en" / "00_start_here.ipynb"
     exercise = course / "exercises" / "zh" / "02_how_many_bytes.ipynb"
     assert lesson.is_file()
@@ -261,10 +266,10 @@ def test_lab_copies_the_course_and_never_overwrites_work(tmp_path):
     notebook["cells"][-1]["source"] = "my own words"
     work = json.dumps(notebook)
     exercise.write_text(work)
-    again = minikv("lab", "--copy-only", "--folder", str(course), "--lang", "zh")
+    again = terminal("lab", "--copy-only", "--folder", str(course), "--lang", "zh")
     assert exercise.read_text() == work
-    assert exercise.name in again.stdout
-    assert ".new" not in again.stdout, "the same version: there is no newer one to speak of"
+    assert exercise.name in again.out
+    assert ".new" not in again.out, "the same version: there is no newer one to speak of"
     # An update of a notebook that nobody touched is taken over.
     ledger = json.loads((course / ".minikv.json").read_text())
     lesson.write_text("old")
@@ -272,22 +277,22 @@ def test_lab_copies_the_course_and_never_overwrites_work(tmp_path):
 
     ledger["notebooks/en/00_start_here.ipynb"] = hashlib.sha256(b"old").hexdigest()
     (course / ".minikv.json").write_text(json.dumps(ledger))
-    minikv("lab", "--copy-only", "--folder", str(course))
+    terminal("lab", "--copy-only", "--folder", str(course))
     assert lesson.read_text() != "old"
     # A damaged ledger never costs the reader's work.
     (course / ".minikv.json").write_text("{")
     lesson.write_text("mine")
-    told = minikv("lab", "--copy-only", "--folder", str(course)).stdout
+    told = terminal("lab", "--copy-only", "--folder", str(course)).out
     assert lesson.read_text() == "mine"
     assert "the newer one is notebooks/en/00_start_here.new.ipynb" in told
     assert (course / "notebooks/en/00_start_here.new.ipynb").is_file()
 
 
-def test_lab_says_when_a_folder_cannot_be_written(tmp_path):
+def test_lab_says_when_a_folder_cannot_be_written(tmp_path, terminal):
     (tmp_path / "file").write_text("")
-    done = minikv("lab", "--copy-only", "--folder", str(tmp_path / "file" / "inside"))
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
+    done = terminal("lab", "--copy-only", "--folder", str(tmp_path / "file" / "inside"))
+    assert done.code == 2
+    assert done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -314,12 +319,12 @@ def test_doctor_reports_a_torch_that_cannot_be_imported(error, lang, tmp_path):
     assert chinese == [lang == "zh"]
 
 
-def test_doctor_says_what_is_here():
+def test_doctor_says_what_is_here(terminal):
     import torch
 
-    done = minikv("doctor")
-    assert done.returncode == 0
-    assert torch.__version__ in done.stdout
-    topics = {finding["topic"]: finding for finding in json.loads(minikv("doctor", "--json").stdout)}
+    done = terminal("doctor")
+    assert done.code == 0
+    assert torch.__version__ in done.out
+    topics = {finding["topic"]: finding for finding in json.loads(terminal("doctor", "--json").out)}
     assert topics["python"]["values"]["version"].startswith(f"{sys.version_info.major}.")
     assert (topics["gpu"]["state"] == "ok") == torch.cuda.is_available()

@@ -9,20 +9,20 @@ from tests.cli.test_commands import minikv
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_the_host_is_described_with_its_exact_total(lang):
-    plain = minikv("doctor", "--lang", lang)
-    done = minikv("doctor", "--memory", "--lang", lang)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_the_host_is_described_with_its_exact_total(lang, terminal):
+    plain = terminal("doctor", "--lang", lang)
+    done = terminal("doctor", "--memory", "--lang", lang)
+    assert (done.code, done.err) == (0, "")
     total = f"{psutil.virtual_memory().total:,}"
-    assert total in done.stdout
-    assert total not in plain.stdout
-    assert ("含义" in done.stdout) == (lang == "zh")
+    assert total in done.out
+    assert total not in plain.out
+    assert ("含义" in done.out) == (lang == "zh")
 
 
-def test_json_has_the_memory_beside_the_findings():
+def test_json_has_the_memory_beside_the_findings(terminal):
     import torch
 
-    told = json.loads(minikv("doctor", "--memory", "--json").stdout)
+    told = json.loads(terminal("doctor", "--memory", "--json").out)
     assert told["findings"][0]["topic"] == "python"
     assert [one["device"] for one in told["memory"]] == [
         "cpu",

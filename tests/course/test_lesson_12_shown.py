@@ -11,7 +11,7 @@ from minikv.plan import CacheSpec, plan_memory
 from minikv.plan.weights import weight_list
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_ranks_hold_what_was_planned_and_answer_as_one(tmp_path):
     save_one_head(tmp_path)
     models = [str(tmp_path), "tiny-mla"]

@@ -18,6 +18,7 @@ from minikv.memory import arena
 from minikv.models import load
 from minikv.plan.preemption import TransferRates
 from tests.engine.test_memory_report import GPU
+from tests.longer import every_value
 from tests.models.running import World
 
 SWAP = TransferRates(to_host=1e12, to_device=1e12, prefill=1.0)
@@ -44,8 +45,11 @@ def records_of(llm):
     return llm.runner.evictor.evictor.records
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
-@pytest.mark.parametrize("name", ["llama", "gpt_oss", "deepseek_v3"])
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    every_value(["llama", "gpt_oss", "deepseek_v3"], POLICIES),
+    ids=lambda each: each if isinstance(each, str) else type(each).__name__,
+)
 def test_what_is_reserved_is_what_is_ever_needed(models, name, policy):
     """Prompts that begin alike, several answers, preemptions with and without a swap: no record grows."""
     draw = random.Random(f"{name} {type(policy).__name__}")

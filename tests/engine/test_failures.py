@@ -7,6 +7,7 @@ import pytest
 from minikv.engine import FinishReason, SamplingParams, State
 from tests.engine.drive import Engine
 from tests.engine.fake_model import Broken
+from tests.longer import every_value
 
 POINTS = ["copy", "store", "forward", "sample"]
 
@@ -34,8 +35,7 @@ def length_of_the_run(forks=False):
     return len(engine.steps)
 
 
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("forks", [False, True])
+@pytest.mark.parametrize(("forks", "point"), every_value([False, True], POINTS))
 def test_any_step_may_fail_at_any_point(point, forks):
     for failing in range(length_of_the_run(forks)):
         engine = crowd(forks)

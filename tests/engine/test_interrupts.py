@@ -11,6 +11,7 @@ from minikv.engine import FinishReason
 from minikv.engine.interrupts import Interrupts
 from tests.engine.llm_world import check_empty, greedy, make, reference
 from tests.engine.overlap import Late, Prompt, overlapping
+from tests.longer import usual_if
 
 BOOKS = (
     "minikv/blocks/",
@@ -63,7 +64,7 @@ def load(llm, model):
     return names, outputs, interrupted
 
 
-@pytest.mark.parametrize("device", [None, Prompt, Late])
+@pytest.mark.parametrize("device", usual_if(lambda device: device is not Prompt, [None, Prompt, Late]))
 def test_at_any_line_of_a_run_no_block_is_lost_and_every_answer_is_right(device):
     model = reference("llama")
 

@@ -17,6 +17,7 @@ from minikv.eviction import (
     reset_eviction_scores,
 )
 from tests.eviction.masking import tiny
+from tests.longer import every_value
 
 SMALL = {"budget": 9, "n_sink": 2, "n_recent": 6}
 
@@ -72,9 +73,10 @@ def test_a_prompt_in_chunks_is_bounded_too(chunk, monkeypatch):
     assert model.generation_config.prefill_chunk_size == own
 
 
-@pytest.mark.parametrize("name", ["tiny-gqa", "tiny-mla"])
-@pytest.mark.parametrize("policy", ["h2o", "snapkv", "tova", "keydiff"])
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize(
+    ("name", "policy", "attention"),
+    every_value(["tiny-gqa", "tiny-mla"], ["h2o", "snapkv", "tova", "keydiff"], ["sdpa", "eager"]),
+)
 def test_a_padded_row_says_what_the_row_alone_says(name, policy, attention):
     model = tiny(name)
     own = model.config._attn_implementation

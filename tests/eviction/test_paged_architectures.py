@@ -9,14 +9,17 @@ import torch
 from minikv.eviction.budget import Budget
 from minikv.eviction.policies import H2O, TOVA, KeyDiff
 from tests.eviction.test_paged_model import both, holds_the_same
+from tests.longer import every_value
 from tests.models.running import World
 
 STEPS = [(21, 9), (6, 1), *[(1, 1)] * 9]
 POLICIES = {"h2o": H2O(), "tova": TOVA(), "keydiff": KeyDiff()}
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("model_type", ["qwen3", "gemma2", "gemma3_text", "gpt_oss", "deepseek_v2", "gpt2"])
+@pytest.mark.parametrize(
+    ("model_type", "policy"),
+    every_value(["qwen3", "gemma2", "gemma3_text", "gpt_oss", "deepseek_v2", "gpt2"], list(POLICIES)),
+)
 def test_compaction_equals_masking(model_type, policy):
     model, budget = World.bare(model_type), Budget(2, 5, 4, 2)
     random = np.random.default_rng(11)

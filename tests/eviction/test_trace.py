@@ -12,6 +12,7 @@ from minikv.eviction.policies import H2O, POLICIES, PyramidKV, SnapKV, policy_of
 from minikv.eviction.trace import trace_eviction
 from minikv.i18n import LANGUAGES
 from minikv.models import load, recall_documents
+from tests.longer import every_value
 
 DOCUMENT = recall_documents(1, seed=3, facts=5, context=30, queries=3, span=11)[0]
 TOKENS = DOCUMENT.tokens
@@ -244,13 +245,18 @@ def test_models_that_cannot_be_traced_are_refused(models):
     assert whole.capacity == (10, 10)
 
 
-@pytest.mark.parametrize(("attention", "every"), [("sdpa", 1), ("eager", 5)])
-@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(
-    ("name", "scope"), [("tiny-gqa", "head"), ("tiny-gqa", "layer"), ("tiny-mla", "layer")]
+    ("layers", "policy", "attention"),
+    every_value(
+        [("tiny-gqa", "head"), ("tiny-gqa", "layer"), ("tiny-mla", "layer")],
+        list(POLICIES),
+        [("sdpa", 1), ("eager", 5)],
+    ),
+    ids=str,
 )
-def test_the_kept_sets_are_those_of_an_installed_eviction(models, name, scope, policy, attention, every):
+def test_the_kept_sets_are_those_of_an_installed_eviction(models, layers, policy, attention):
     """Another way to compute the same: from tiles beside the model's own attention, with slots that are reused."""
+    (name, scope), (attention, every) = layers, attention
     model = models[name]
     options = dict(policy=policy, scope=scope, evict_every=every, budget=6, n_sink=3, n_recent=5)
     trace = trace_eviction(model, TOKENS, prompt=20, **options)

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.longer import every_value, usual_if
 from tools import run_tests
 from tools.run_tests import ALL, MARKS, QUICK, USUAL, Part, main, report
 
@@ -94,3 +95,14 @@ def test_tests_that_need_a_gpu_run_where_there_is_one_and_are_seen_to_be_skipped
         0,
     )
     assert outcomes(tmp_path, gpu=False, marks="gpu") == ({("gpu", "SKIPPED")}, 0)
+
+
+def test_of_all_combinations_those_are_usual_in_which_each_value_of_each_axis_occurs():
+    axes = ["ab", "uvwxyz", "123", "kl"]
+    chosen = every_value(*axes)
+    assert len({row.values for row in chosen}) == len(chosen) == 2 * 6 * 3 * 2
+    usual = [row.values for row in chosen if not row.marks]
+    assert len(usual) == 6
+    assert [{row[place] for row in usual} for place in range(4)] == [set(axis) for axis in axes]
+    assert len({(row[0], row[3]) for row in usual}) == 4, "axes of one length do not go in step"
+    assert [row.values for row in usual_if("ac".__contains__, "abc") if not row.marks] == [("a",), ("c",)]
