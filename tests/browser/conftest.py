@@ -132,9 +132,9 @@ def lab(lab_server) -> Iterator[Lab]:
     lab_server.shut_kernels_down()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def lab_page(context, lab_server) -> Iterator[Watched]:
-    """A page for the notebooks of a whole file."""
+    """One page for the notebooks of all tests."""
     page = context.new_page()
     yield watch(page, lab_server.origin)
     page.close()
@@ -151,10 +151,15 @@ def readers_page(lab_page, lab) -> Iterator[Watched]:
 
 
 @pytest.fixture
-def screenshot() -> Callable[[object, str], None]:
-    """``screenshot(page_or_locator, name)`` saves ``build/screenshots/name.png``."""
+def screenshot(pytestconfig) -> Callable[[object, str], None]:
+    """``screenshot(page_or_locator, name)`` saves ``build/screenshots/name.png``, for people to look at.
+
+    Where the long tests are left out, as by ``make test``, it saves none: no test looks at them.
+    """
 
     def save(shot, name: str) -> None:
+        if "not long" in pytestconfig.option.markexpr:
+            return
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         shot.screenshot(path=SCREENSHOTS / f"{name}.png")
 

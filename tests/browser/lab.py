@@ -76,8 +76,9 @@ class Lab:
             cells=[nbformat.v4.new_code_cell(source) for source in sources],
             metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
         )
-        nbformat.write(notebook, self.root / "widget.ipynb")
-        self.open_notebook(page, "widget.ipynb")
+        path = f"{secrets.token_hex(4)}.ipynb"  # a page that had another notebook of that name would show it
+        nbformat.write(notebook, self.root / path)
+        self.open_notebook(page, path)
 
     def start_all(self, page) -> None:
         """Run all cells without waiting for them; ``window.allCellsRan`` turns true when the last has ended."""

@@ -27,9 +27,8 @@ def filled(widget) -> list[int]:
     )
 
 
-def test_steps_appear_while_the_cell_runs_and_leave_alone_who_looks_back(lab, watched_page):
-    watched = watched_page(lab.origin)
-    page = watched.page
+def test_steps_appear_while_the_cell_runs_and_leave_alone_who_looks_back(lab, readers_page):
+    page = readers_page.page
     lab.open_cells(page, SETUP.format(lang="en") + "display(widget)", BUSY)
     lab.start_all(page)
     page.wait_for_function("() => document.querySelector('[name=step]')?.max === '5'", timeout=60_000)
@@ -43,4 +42,4 @@ def test_steps_appear_while_the_cell_runs_and_leave_alone_who_looks_back(lab, wa
     assert slider.input_value() == "0"
     page.keyboard.press("End")
     assert filled(page.locator(".minikv-blocks"))[0] == 10
-    watched.assert_clean()
+    readers_page.assert_clean()

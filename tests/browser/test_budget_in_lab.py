@@ -15,10 +15,9 @@ while not pathlib.Path("knobs_turned").exists():
 """
 
 
-def test_what_is_turned_while_a_cell_is_busy_is_answered_and_the_last_turn_stands(lab, watched_page):
+def test_what_is_turned_while_a_cell_is_busy_is_answered_and_the_last_turn_stands(lab, readers_page):
     """Whether the kernel answers at once, from another thread, or when the cell ends, depends on ipykernel."""
-    watched = watched_page(lab.origin)
-    page = watched.page
+    page = readers_page.page
     lab.open_cells(page, SHOW, BUSY)
     lab.start_all(page)
     widget = BudgetOnPage(page)
@@ -33,4 +32,4 @@ def test_what_is_turned_while_a_cell_is_busy_is_answered_and_the_last_turn_stand
         arg=widget.root.get_by_role("status").element_handle(),
     )
     assert widget.control("batch-exact").input_value() == "6"
-    watched.assert_clean()
+    readers_page.assert_clean()

@@ -56,9 +56,8 @@ STEPS = "Number(root.querySelector('dd[data-key=steps]').textContent)"
 STATES = "[...root.querySelectorAll('tbody tr')].map((one) => one.dataset.state)"
 
 
-def test_every_button_answers_the_keyboard_and_stop_stops(lab, watched_page, screenshot):
-    watched = watched_page(lab.origin)
-    page = watched.page
+def test_every_button_answers_the_keyboard_and_stop_stops(lab, readers_page, screenshot):
+    page = readers_page.page
     lab.open_cells(page, SETUP.format(lang="zh"), "1 + 1")
     assert lab.run_all(page) == []
     engine = EngineOnPage(page)
@@ -81,12 +80,11 @@ def test_every_button_answers_the_keyboard_and_stop_stops(lab, watched_page, scr
     said = engine.root.get_by_role("status").inner_text()
     assert said.startswith("已停止：")
     assert page.evaluate(ACTIVE_CELL) == cell, "the keys belong to the widget"
-    watched.assert_clean()
+    readers_page.assert_clean()
 
 
-def test_a_run_is_seen_while_a_cell_is_busy(lab, watched_page):
-    watched = watched_page(lab.origin)
-    page = watched.page
+def test_a_run_is_seen_while_a_cell_is_busy(lab, readers_page):
+    page = readers_page.page
     (lab.root / "go_on").touch()
     try:
         lab.open_cells(page, SETUP.format(lang="en"), "widget.start()", BUSY, "widget.wait(60)", AFTER)
@@ -107,4 +105,4 @@ def test_a_run_is_seen_while_a_cell_is_busy(lab, watched_page):
     assert engine.figure("used") == "0"
     output = page.locator(".jp-OutputArea-output pre").last
     assert output.inner_text().strip() == "True 0 4"
-    watched.assert_clean()
+    readers_page.assert_clean()

@@ -13,8 +13,8 @@ from tests.browser.languages import lessons
 from tests.browser.slices import PLOT, WIDGET, shows, widget_cells
 
 LESSONS = sorted(path.name for path in (REPOSITORY / "notebooks" / "en").glob("*.ipynb"))
-# These two run from top to bottom, as a newcomer runs them; lesson 02 has a test of its own.
-WHOLE = {"00_start_here.ipynb", "02_how_many_bytes.ipynb"}
+# This one runs from top to bottom, as a newcomer runs it; lesson 02 has a test of its own.
+WHOLE = "00_start_here.ipynb"
 OTHERS = [name for name in LESSONS if name != "02_how_many_bytes.ipynb"]
 
 _DRAWN = """() => ["js-plotly-plot", "minikv-widget"].map((name) => document.querySelectorAll(`.${name}`).length)"""
@@ -54,7 +54,7 @@ def test_a_lesson_is_drawn_and_its_widgets_live(lesson, lang, lab, readers_page,
     lab.open_notebook(page, f"{lang}/{lesson}")
     screenshot(page, f"lesson_{number}_{lang}_top")
     ids = widget_cells(saved)
-    assert (lab.run_all(page) if lesson in WHOLE else lab.run_cells(page, ids)) == []
+    assert (lab.run_all(page) if lesson == WHOLE else lab.run_cells(page, ids)) == []
 
     drawn = [count(saved, PLOT), count(saved, WIDGET)]
     page.wait_for_function(f"(drawn) => String(({_DRAWN})()) === String(drawn)", arg=drawn, timeout=60_000)

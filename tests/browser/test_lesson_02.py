@@ -1,12 +1,14 @@
-"""Lesson 02 in a real browser: it runs, its widget answers the keyboard, all stays local."""
+"""Lesson 02 in a real browser: its widget answers the keyboard, all stays local."""
 
 import shutil
 
+import nbformat
 import pytest
 
 from tests.browser.budget import BudgetOnPage
 from tests.browser.conftest import REPOSITORY
 from tests.browser.languages import one_language
+from tests.browser.slices import widget_cells
 from tools.changes import lesson_changed
 
 LESSON = "02_how_many_bytes.ipynb"
@@ -15,16 +17,16 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("lang", one_language("en", changed=lesson_changed("02_how_many_bytes")))
-def test_lesson_02_runs_and_its_slider_answers_the_keyboard(lang, lab, watched_page, screenshot):
+def test_the_slider_of_lesson_02_answers_the_keyboard(lang, lab, readers_page, screenshot):
     # A copy: JupyterLab saves what it runs.
     folder = lab.root / lang
     folder.mkdir(exist_ok=True)
     shutil.copy(REPOSITORY / "notebooks" / lang / LESSON, folder)
-    watched = watched_page(lab.origin)
-    page = watched.page
+    page = readers_page.page
 
     lab.open_notebook(page, f"{lang}/{LESSON}")
-    assert lab.run_all(page) == []
+    ids = widget_cells(nbformat.read(REPOSITORY / "notebooks" / lang / LESSON, as_version=4))
+    assert lab.run_cells(page, ids) == []
 
     widget = BudgetOnPage(page)
     widget.root.scroll_into_view_if_needed()
@@ -39,4 +41,4 @@ def test_lesson_02_runs_and_its_slider_answers_the_keyboard(lang, lab, watched_p
 
     screenshot(page, f"lesson_02_{lang}")
     screenshot(widget.root, f"lesson_02_{lang}_widget")
-    watched.assert_clean()
+    readers_page.assert_clean()

@@ -25,9 +25,8 @@ AFTER = "print(seen.running, len(threading.enumerate()) > 0, seen.view['figures'
 STEPS = "document.querySelector('.minikv-engine dd[data-key=steps]').textContent"
 
 
-def test_a_run_is_seen_while_its_cell_is_busy_and_stop_stops(lab, watched_page, screenshot):
-    watched = watched_page(lab.origin)
-    page = watched.page
+def test_a_run_is_seen_while_its_cell_is_busy_and_stop_stops(lab, readers_page, screenshot):
+    page = readers_page.page
     marks = [lab.root / f"seen {step}" for step in range(1, 7)]
     try:
         lab.open_cells(page, SETUP.format(lang="zh"), BUSY, "1 + 1")
@@ -61,12 +60,11 @@ def test_a_run_is_seen_while_its_cell_is_busy_and_stop_stops(lab, watched_page, 
     page.wait_for_function(
         "() => document.querySelector('.minikv-engine').dataset.running === 'true'", timeout=60_000
     )
-    watched.assert_clean()
+    readers_page.assert_clean()
 
 
-def test_the_other_two_are_live(lab, watched_page):
-    watched = watched_page(lab.origin)
-    page = watched.page
+def test_the_other_two_are_live(lab, readers_page):
+    page = readers_page.page
     setup = """
 from minikv import install_kv_eviction
 from minikv.course import monitor, show
@@ -89,4 +87,4 @@ show(eviction)"""
         assert root.locator(".minikv-area").count() >= 1
     assert page.locator(".minikv-eviction-monitor tbody tr").count() == 2
     assert page.locator(".minikv-eviction-monitor tbody td:nth-child(6)").first.inner_text() != "0"
-    watched.assert_clean()
+    readers_page.assert_clean()

@@ -28,11 +28,10 @@ UNPAINTED = """() => [...document.querySelectorAll('.minikv-widget [fill^="url(#
 
 
 @pytest.mark.parametrize("lang", one_language("zh"))
-def test_the_keys_are_the_widgets_and_the_kernel_answers(lang, lab, watched_page, screenshot):
+def test_the_keys_are_the_widgets_and_the_kernel_answers(lang, lab, readers_page, screenshot):
     sources = [SETUP.format(root=str(REPOSITORY))]
     sources += [SHOW.format(name=kind.__name__, lang=lang) for kind in WIDGETS]
-    watched = watched_page(lab.origin)
-    page = watched.page
+    page = readers_page.page
     lab.open_cells(page, *sources)
     assert lab.run_all(page) == []
     page.wait_for_function(
@@ -64,4 +63,4 @@ def test_the_keys_are_the_widgets_and_the_kernel_answers(lang, lab, watched_page
         change_theme(page, theme)
         for kind, root in zip(WIDGETS, roots, strict=True):
             screenshot(root, f"lab_{kind.__name__}_{lang}_{theme.lower()}")
-    watched.assert_clean()
+    readers_page.assert_clean()
