@@ -20,6 +20,8 @@ os.environ["MINIKV_LANG"] = "en"  # and not that of whoever runs the tests
 
 from hypothesis import settings
 
+from tests.costs import function_of, listed
+
 HAS_GPU = False
 with suppress(ImportError):  # the tests of the core run without torch: tools/versions.py
     import torch
@@ -38,8 +40,16 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Without a GPU the tests marked ``gpu`` are left out; with ``-m gpu`` they are skipped, so that they are seen."""
+    """What ``slow.txt`` lists is slow: ``make test-quick`` leaves it out.
+
+    Without a GPU the tests marked ``gpu`` are left out; with ``-m gpu`` they are skipped, so that they are seen.
+    """
+    slow = listed()
+    for item in items:
+        if function_of(item.nodeid) in slow:
+            item.add_marker(pytest.mark.slow)
     if HAS_GPU:
         return
     marked = [item for item in items if item.get_closest_marker("gpu")]

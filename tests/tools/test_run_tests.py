@@ -5,9 +5,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
+from functools import partial
 
 import pytest
 
+from tests.costs import listed
 from tests.longer import every_value, usual_if
 from tools import run_tests
 from tools.run_tests import ALL, MARKS, QUICK, USUAL, Part, main, report
@@ -77,7 +80,7 @@ def outcomes(folder, gpu, marks):
     )
     settings = ["-c", str(run_tests.ROOT / "pyproject.toml"), "--rootdir", str(folder)]
     command = [sys.executable, "-m", "pytest", *settings, "-vv", "-p", "no:cacheprovider", "-m", marks, "."]
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(run_tests.ROOT)}
     said = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     return set(re.findall(r"::test_(\w+) (PASSED|SKIPPED)", said.stdout)), said.returncode
 
@@ -106,3 +109,40 @@ def test_of_all_combinations_those_are_usual_in_which_each_value_of_each_axis_oc
     assert [{row[place] for row in usual} for place in range(4)] == [set(axis) for axis in axes]
     assert len({(row[0], row[3]) for row in usual}) == 4, "axes of one length do not go in step"
     assert [row.values for row in usual_if("ac".__contains__, "abc") if not row.marks] == [("a",), ("c",)]
+
+
+def test_every_test_that_is_listed_as_slow_is_there():
+    files = defaultdict(set)
+    for name in listed():
+        path, _, function = name.partition("::")
+        files[path].add(function)
+    for path, functions in files.items():
+        found = set(re.findall(r"def (test_\w+)\(", (run_tests.ROOT / path).read_text(encoding="utf-8")))
+        assert functions <= found, f"remove from tests/slow.txt, or run: pytest -p tests.costs {path}"
+
+
+def test_what_costs_much_is_written_down_and_then_left_out(tmp_path):
+    (tmp_path / "tests").mkdir()
+    for name in ("__init__.py", "costs.py", "conftest.py"):
+        shutil.copy(run_tests.ROOT / "tests" / name, tmp_path / "tests" / name)
+    (tmp_path / "tests/slow.txt").write_text("tests/other.py::test_kept\ntests/test_some.py::test_fast\n")
+    (tmp_path / "tests/test_some.py").write_text(
+        "import pytest, time\n"
+        "@pytest.mark.parametrize('number', range(2))\n"
+        "def test_slow(number):\n"
+        "    start = time.process_time()\n"
+        "    while time.process_time() < start + 0.3: pass\n"
+        "def test_fast(): pass\n"
+    )
+    settings = ["-c", str(run_tests.ROOT / "pyproject.toml"), "--rootdir", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", *settings, "-vv", "-p", "no:cacheprovider", "tests"]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": ""}
+    run = partial(subprocess.run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    run([*command, "-p", "tests.costs"])
+    assert (tmp_path / "tests/slow.txt").read_text().split() == [
+        "tests/other.py::test_kept",
+        "tests/test_some.py::test_slow",
+    ]
+    said = run([*command, "-m", MARKS[QUICK]]).stdout
+    assert "test_fast PASSED" in said
+    assert "test_slow" not in said
