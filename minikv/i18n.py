@@ -53,6 +53,12 @@ def text(key: str, lang: str = "en", /, **values: object) -> str:
     return Sentence(_FILLING.vformat(_table(file)[name][lang], (), values))
 
 
+def has_text(key: str) -> bool:
+    """Whether there is a sentence ``key``."""
+    file, _, name = key.partition(".")
+    return name in _table(file)
+
+
 def escape_controls(foreign: str, keep: str = "", *, as_json: bool = False) -> str:
     """``foreign`` with its control characters as Python writes them (``\\x1b``), those in ``keep`` as they are.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "images"
-CELLS = {"engine": ("11_the_engine", "widget"), "budget": ("02_how_many_bytes", "widget_code")}
+CELLS = {"engine": ("11b_when_blocks_run_out", "widget"), "budget": ("02_how_many_bytes", "widget_code")}
 ENDINGS = {"en": ".png", "zh": ".zh.png"}
 
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any, cast
 
-from minikv.course import guard
+from minikv.course import guard, moved
 from minikv.course.compare import difference, size
 from minikv.course.exercise import Exercise, Misconception
 from minikv.course.lessons import find_exercise
 from minikv.course.progress_file import record_attempt
 from minikv.course.say import say
 from minikv.errors import ArgumentError
+from minikv.i18n import text
 
 HINT_LEVELS = (1, 2, 3)
 _MAX_SHRINK_STEPS = 200
@@ -113,7 +114,8 @@ def check(id: str, fn: object, hint: int = 1, seed: int = 0, *, lang: str = "en"
     """Print, in ``lang``, whether ``fn`` solves the exercise ``id`` ("02.1").
 
     ``hint`` is the level of the hint after a wrong answer: 1 symptom, 2 broken invariant, 3 where to look.
-    Another ``seed`` draws other cases. An attempt is recorded on this machine (``minikv progress``), the function is
+    Another ``seed`` draws other cases. An id that has moved ("11.3") is judged as the new one, which is printed first.
+    An attempt is recorded on this machine (``minikv progress``), the function is
     not. Raises ``UnknownNameError`` for an unknown id and ``ArgumentError`` for an id that is no text and for an
     unknown hint level.
     """
@@ -122,6 +124,8 @@ def check(id: str, fn: object, hint: int = 1, seed: int = 0, *, lang: str = "en"
     exercise = find_exercise(id)
     if hint not in HINT_LEVELS:
         raise ArgumentError("unknown_hint_level", hint=hint)
+    if id in moved.EXERCISES:
+        say(text("course.moved_exercise", lang, old=id, new=exercise.id), lang)
     verdict = run_check(exercise, fn, seed=seed)
     how: dict[str, Any] = dict(hint=int(hint), seed=seed, lang=lang)
     said = _guarded(lambda: report(exercise, verdict, name=_name(fn), **how), exercise.limit_s, None)

@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import minikv
+from minikv.course.moved import EXERCISES as MOVED
 from minikv.errors import LARGEST_COUNT, ConfigError
 
-FORMAT = 1
+FORMAT = 1  # since the first minikv: "11a.1" is an id that each of them reads, keeps and writes again
 _TASK = re.compile(r"[0-9A-Za-z]{1,4}\.[0-9]{1,3}")
 _VERSION = re.compile(r"[0-9A-Za-z.+!_-]{1,40}")
 
@@ -72,6 +73,8 @@ class Progress:
 def parse_progress(content: bytes, path: str) -> Progress:
     """The progress that ``as_json`` wrote; ``path`` is for the error's sentence.
 
+    What was recorded under an id that has moved ("11.1") counts for the new one ("11a.1").
+
     Raises ``ConfigError``: "progress_newer" for the form of a newer minikv, "progress_damaged" for all that is none.
     """
     try:
@@ -85,7 +88,9 @@ def parse_progress(content: bytes, path: str) -> Progress:
     tasks = data.get("tasks")
     if not isinstance(tasks, dict):
         raise _damaged(path, "tasks")
-    return Progress({task: _attempts(task, value, path) for task, value in tasks.items()})
+    read = {task: _attempts(task, value, path) for task, value in tasks.items()}
+    now = Progress({task: tried for task, tried in read.items() if task not in MOVED})
+    return now.merged(Progress({MOVED[task]: tried for task, tried in read.items() if task in MOVED}))
 
 
 def _attempts(task: str, value: Any, path: str) -> Attempts:

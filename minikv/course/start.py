@@ -6,15 +6,18 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from minikv.course import moved
 from minikv.course.check import check as check_in
 from minikv.course.explain import explain as explain_in
 from minikv.course.guard import own_line
 from minikv.course.lessons import find_lesson
 from minikv.course.predict import predict as predict_in
+from minikv.course.say import say
+from minikv.course.shipped import course_root
 from minikv.course.show import show
 from minikv.errors import MiniKVError
 from minikv.extras import require_engine
-from minikv.i18n import pick_language, text
+from minikv.i18n import has_text, pick_language, text
 
 
 class Course(NamedTuple):
@@ -29,8 +32,9 @@ class Course(NamedTuple):
 
 
 def start(number: str, lang: str = "en") -> Course:
-    """The course's words for lesson ``number`` ("02", "a") in ``lang`` ("en" or "zh").
+    """The course's words for lesson ``number`` ("02", "11a", "a") in ``lang`` ("en" or "zh").
 
+    For a lesson that was divided ("11") they are those of all its parts, and one sentence names the new notebooks.
     In a notebook, a ``MiniKVError`` that nobody catches is shown as one sentence in ``lang`` from here on.
     Raises ``UnknownNameError`` for an unknown lesson, ``ArgumentError`` for an unknown language, and
     ``MissingPackageError`` where torch or transformers is not installed or too old for the course.
@@ -41,24 +45,39 @@ def start(number: str, lang: str = "en") -> Course:
     # torch's profiler, which measure_peak runs on a CPU, writes two lines of tracing to stderr each time. It reads
     # this when torch is imported, and the lesson's own file may be the first to do so.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    find_lesson(number)
+    lessons = moved.LESSONS.get(str(number), (number,))
+    for each in lessons:
+        find_lesson(each)
+    if len(lessons) > 1:
+        say(text("course.moved_lesson", lang, old=number, files=", ".join(_files(lessons, lang))), lang)
 
     def check(id: str, fn: object, hint: int = 1, seed: int = 0) -> None:
         check_in(id, fn, hint, seed, lang=lang)
 
     def predict(key: str, guess: object = ..., seed: int = 0) -> None:
-        predict_in(key, guess, seed, lesson=number, lang=lang)
+        predict_in(key, guess, seed, lesson=_home(f"{key}.question", lessons), lang=lang)
 
     def explain(key: str, reveal: bool = False) -> None:
-        explain_in(key, reveal, lesson=number, lang=lang)
+        explain_in(key, reveal, lesson=_home(f"{key}.question", lessons), lang=lang)
 
     def translate(key: str | MiniKVError, **values: object) -> str:
-        return t(key, lesson=number, lang=lang, **values)
+        return t(key, lesson=_home(key, lessons), lang=lang, **values)
 
     words = Course(check, predict, explain, show, translate)
     for ours, full in zip(words, (check_in, predict_in, explain_in, show, t), strict=True):
         ours.__doc__ = full.__doc__  # so that `check?` answers in a notebook
     return words
+
+
+def _home(key: object, lessons: tuple[str, ...]) -> str:
+    """The first of ``lessons`` that has the sentence ``key``; the last of them where none has."""
+    return next((each for each in lessons[:-1] if has_text(f"lesson_{each}.{key}")), lessons[-1])
+
+
+def _files(lessons: tuple[str, ...], lang: str) -> list[str]:
+    """The names of the notebooks of ``lessons``."""
+    folder = course_root() / "notebooks" / lang
+    return [path.name for each in lessons for path in folder.glob(f"{each}_*.ipynb")]
 
 
 def t(key: str | MiniKVError, *, lesson: str, lang: str = "en", **values: object) -> str:

@@ -482,7 +482,9 @@ explain("what_is_free")
 # | 08 | [allocate the KV cache](08_allocate_kv_cache.ipynb) | how many blocks fit? |
 # | 09 | [pages and blocks](09_pages_and_blocks.ipynb) | who owns block 7? |
 # | 10 | [kernels](10_kernels.ipynb) | how does a GPU read a page table? |
-# | 11 | [the engine](11_the_engine.ipynb) | how do 256 requests share one cache? |
+# | 11a | [continuous batching](11a_continuous_batching.ipynb) | how do 256 requests share one cache? |
+# | 11b | [when the blocks run out](11b_when_blocks_run_out.ipynb) | which sequence gives up its blocks? |
+# | 11c | [your engine](11c_your_engine.ipynb) | does the engine that you wrote say the right tokens? |
 # | 12 | [beyond one GPU](12_beyond_one_gpu.ipynb) | what does each GPU keep? |
 # | 13 | [half the bytes](13_half_the_bytes.ipynb) | what do fewer bytes cost? |
 # | 14 | [what to forget](14_what_to_forget.ipynb) | which tokens can go? |
@@ -498,7 +500,7 @@ explain("what_is_free")
 # | F | [glossary](F_glossary.ipynb) | what does this word mean? |
 #
 # Something is broken now? [The runbook](repo:docs/runbook.md): ten symptoms, each with a command, how to read it, and a fix.
-# %% [markdown] key="routes" lang="zh" src="ac8fd61e"
+# %% [markdown] key="routes" lang="zh" src="514f9714"
 # ## 学习路线
 #
 # | 你的情况 | 课程 |
@@ -523,7 +525,9 @@ explain("what_is_free")
 # | 08 | [分配 KV 缓存](08_allocate_kv_cache.ipynb) | 能放下多少个块？ |
 # | 09 | [页与块](09_pages_and_blocks.ipynb) | 块 7 属于谁？ |
 # | 10 | [kernel](10_kernels.ipynb) | GPU 怎样读页表？ |
-# | 11 | [推理引擎](11_the_engine.ipynb) | 256 个请求怎样共用一份缓存？ |
+# | 11a | [连续批处理](11a_continuous_batching.ipynb) | 256 个请求怎样共用一份缓存？ |
+# | 11b | [块用完的时候](11b_when_blocks_run_out.ipynb) | 块用完了，哪条序列让出来？ |
+# | 11c | [你的引擎](11c_your_engine.ipynb) | 你写的引擎，输出的 token 对吗？ |
 # | 12 | [不止一块 GPU](12_beyond_one_gpu.ipynb) | 每块 GPU 各存什么？ |
 # | 13 | [一半的字节](13_half_the_bytes.ipynb) | 字节少了，代价是什么？ |
 # | 14 | [忘掉什么](14_what_to_forget.ipynb) | 哪些 token 可以不要？ |

@@ -745,10 +745,10 @@ print(t("late_kept", num_new=num_new, kept=sum(map(late_keeps_words, prompts)), 
 # This model finds a fact by its name, wherever it stands, so most distances hardly matter to it.
 # One does: a city belongs to the name *right before* it.
 #
-# Servers read a long prompt in pieces (chunked prefill, [lesson 11](11_the_engine.ipynb)).
+# Servers read a long prompt in pieces (chunked prefill, [lesson 11a](11a_continuous_batching.ipynb)).
 # Cut each of the 20 prompts in two, and feed the second piece too late.
 # The first column cuts before the question, the second between the asked name and its city:
-# %% [markdown] key="break-position-why" lang="zh" src="abf2f5dd"
+# %% [markdown] key="break-position-why" lang="zh" src="5ef2a3f7"
 # 没有报错，没有警告，输出的词多半也一个没变：对这个提示词，以及 20 个中的大多数，只比较文字的测试会通过。
 # 但 logits 已经变了。
 #
@@ -757,7 +757,7 @@ print(t("late_kept", num_new=num_new, kept=sum(map(late_keeps_words, prompts)), 
 # 这个模型按人名找事实，不管它在哪里，所以大多数距离对它影响不大。
 # 有一个距离例外：城市属于**紧挨在前面**的那个人名。
 #
-# 服务端会把很长的提示词分成几段读入（分块预填充，[第 11 课](11_the_engine.ipynb)）。
+# 服务端会把很长的提示词分成几段读入（分块预填充，[第 11a 课](11a_continuous_batching.ipynb)）。
 # 把 20 个提示词都切成两段，让第二段的位置晚几格。
 # 第一列切在问题之前，第二列切在被问的人名和它的城市之间：
 

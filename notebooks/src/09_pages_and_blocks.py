@@ -1061,10 +1061,10 @@ explain("which_size")
 #
 # You know where every token lies and who may write there.
 # [Lesson 10](10_kernels.ipynb) reads it: a kernel that walks through the block table, with `slot_mapping` on its way in.
-# [Lesson 11](11_the_engine.ipynb) puts 256 requests on one pool.
-# %% [markdown] key="next" lang="zh" src="f25a6f4a"
+# [Lesson 11a](11a_continuous_batching.ipynb) puts 256 requests on one pool.
+# %% [markdown] key="next" lang="zh" src="fb799be1"
 # ## 下一课
 #
 # 现在你知道每个 token 在哪里，谁可以往那里写。
 # [第 10 课](10_kernels.ipynb)来读它们：一个沿着块表读取的 kernel，写入时用的正是 `slot_mapping`。
-# [第 11 课](11_the_engine.ipynb)让 256 个请求共用一个块池。
+# [第 11a 课](11a_continuous_batching.ipynb)让 256 个请求共用一个块池。

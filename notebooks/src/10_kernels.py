@@ -927,10 +927,10 @@ explain("why_split")
 #
 # You can write to any slot and read any table, for many sequences of any length in one call.
 # That is what an engine asks of attention at every decode step; for a prefill, with many queries a sequence, the lookup is the same.
-# [Lesson 11](11_the_engine.ipynb) puts 256 requests on one pool, and decides at every step who is in that call.
-# %% [markdown] key="next" lang="zh" src="fe0d7ea3"
+# [Lesson 11a](11a_continuous_batching.ipynb) puts 256 requests on one pool, and decides at every step who is in that call.
+# %% [markdown] key="next" lang="zh" src="c450a8bc"
 # ## 下一课
 #
 # 现在你能写入任何槽位、读任何块表，一次调用处理许多条长短不一的序列。
 # 解码的每一步，引擎对注意力的要求也就是这些；预填充（prefill）时每条序列有许多 query，查表的方式一样。
-# [第 11 课](11_the_engine.ipynb)让 256 个请求共用一个块池，每一步都要决定谁进入这次调用。
+# [第 11a 课](11a_continuous_batching.ipynb)让 256 个请求共用一个块池，每一步都要决定谁进入这次调用。

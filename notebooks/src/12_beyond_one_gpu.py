@@ -1,7 +1,7 @@
 # %% [meta]
 # number = "12"
 # slug = "beyond_one_gpu"
-# needs = ["02", "03", "09", "11"]
+# needs = ["02", "03", "09", "11b"]
 # rooms = ["engine.parallel", "cache.offload", "plan.preemption"]
 # minutes = 60
 # [title]
@@ -321,11 +321,11 @@ for model in ("DeepSeek-V3", "Kimi-K2", "Qwen3-235B-A22B", "Llama-3.1-70B"):
 # %% [markdown] key="swap" lang="en"
 # ## When all GPUs are full
 #
-# [Lesson 11](11_the_engine.ipynb) took the blocks of a running sequence away and computed its tokens again later. The other way is to **swap**: the blocks go to CPU memory, and come back when there is room.
-# %% [markdown] key="swap" lang="zh" src="d7d7cdec"
+# [Lesson 11b](11b_when_blocks_run_out.ipynb) took the blocks of a running sequence away and computed its tokens again later. The other way is to **swap**: the blocks go to CPU memory, and come back when there is room.
+# %% [markdown] key="swap" lang="zh" src="aa794eb5"
 # ## GPU 全满了怎么办
 #
-# [第 11 课](11_the_engine.ipynb)的做法是收走一条运行中序列的块，以后再重新计算它的 token。另一种做法是**换出、换入**（swap）：把块搬到 CPU 内存，等有地方了再搬回来。
+# [第 11b 课](11b_when_blocks_run_out.ipynb)的做法是收走一条运行中序列的块，以后再重新计算它的 token。另一种做法是**换出、换入**（swap）：把块搬到 CPU 内存，等有地方了再搬回来。
 
 # %% [markdown] key="swap_math"
 # $$\text{swap} = \frac{B}{r_{\text{out}}} + \frac{B}{r_{\text{in}}} \qquad\qquad \text{recompute} = \frac{T}{p}$$
@@ -381,11 +381,11 @@ show(widget, text=widget.text())
 
 # %% [markdown] key="widget_after" lang="en"
 # With GQA, a modern link and the rates of data sheets the swap wins nearly everywhere. So why does an engine recompute at all?
-# vLLM chose it in March 2023, after measuring both, "because swapping incurs significant overheads due to numerous small data transfers between CPU and GPU" ([PR #12](https://github.com/vllm-project/vllm/pull/12)). And a prefill can find some of its tokens again ([lesson 11](11_the_engine.ipynb)), which costs nothing.
+# vLLM chose it in March 2023, after measuring both, "because swapping incurs significant overheads due to numerous small data transfers between CPU and GPU" ([PR #12](https://github.com/vllm-project/vllm/pull/12)). And a prefill can find some of its tokens again ([lesson 11b](11b_when_blocks_run_out.ipynb)), which costs nothing.
 # A rate is nothing that a link *has*. It depends on the pieces:
-# %% [markdown] key="widget_after" lang="zh" src="ba30ac70"
+# %% [markdown] key="widget_after" lang="zh" src="340fb451"
 # 有了 GQA 和如今的链路，按规格书上的速度，几乎处处都是换出换入更快。那为什么还有推理引擎选择重新计算？
-# vLLM 在 2023 年 3 月两样都测过之后选了它，理由是换出换入要在 CPU 和 GPU 之间做大量零碎的小传输，开销太大（[PR #12](https://github.com/vllm-project/vllm/pull/12)）。而且预填充还可能找回一部分 token（[第 11 课](11_the_engine.ipynb)），这部分不花时间。
+# vLLM 在 2023 年 3 月两样都测过之后选了它，理由是换出换入要在 CPU 和 GPU 之间做大量零碎的小传输，开销太大（[PR #12](https://github.com/vllm-project/vllm/pull/12)）。而且预填充还可能找回一部分 token（[第 11b 课](11b_when_blocks_run_out.ipynb)），这部分不花时间。
 # 速度不是链路**自带**的，要看一次搬多大一片：
 
 # %% [markdown] key="measure" lang="en"

@@ -1,7 +1,7 @@
 # %% [meta]
 # number = "13"
 # slug = "half_the_bytes"
-# needs = ["01", "02", "08", "09", "11"]
+# needs = ["01", "02", "08", "09", "11a"]
 # rooms = ["cache.codec", "engine"]
 # minutes = 70
 # [title]

@@ -1,7 +1,7 @@
 # %% [meta]
 # number = "17"
 # slug = "a_fleet_on_paper"
-# needs = ["04", "09", "11", "12"]
+# needs = ["04", "09", "11a", "12"]
 # rooms = ["engine.simulate", "plan"]
 # minutes = 75
 # [title]
@@ -63,14 +63,14 @@ print(t("answer_line", rate=BUSY.rate, replicas=found.replicas, gpus=found.gpus,
 # %% [markdown] key="answer_read" lang="en"
 # (A **replica** is a copy of the model with a cache and a scheduler of its own; here two GPUs share one. A **router** in front decides which replica gets a request. And **p99** is the time that 99 of 100 requests do not exceed.)
 #
-# No GPU was asked. `minikv.engine.simulate` runs the scheduler of [lesson 11](11_the_engine.ipynb) and the block manager of [lesson 09](09_pages_and_blocks.ipynb), the same code that serves a notebook, and computes nothing: a step takes the time that the roofline of [lesson 04](04_the_roofline.ipynb) gives it.
+# No GPU was asked. `minikv.engine.simulate` runs the scheduler of [lesson 11a](11a_continuous_batching.ipynb) and the block manager of [lesson 09](09_pages_and_blocks.ipynb), the same code that serves a notebook, and computes nothing: a step takes the time that the roofline of [lesson 04](04_the_roofline.ipynb) gives it.
 #
 # In this lesson you take that number apart, as far down as the assumptions that it stands on.
 # By the end you can say for each of them what happens to the fleet if it is wrong. That is the point: what does harm is not a simulator that is wrong, but one that is believed.
-# %% [markdown] key="answer_read" lang="zh" src="a582a161"
+# %% [markdown] key="answer_read" lang="zh" src="f5a45b13"
 # （**副本**（replica）是一份完整的模型，有自己的缓存和调度器，这里两块 GPU 合用一份。前面的**路由器**（router）决定请求交给哪个副本。**p99** 是这样一个时间：100 个请求里，有 99 个不超过它。）
 #
-# 没有动用任何 GPU。`minikv.engine.simulate` 运行的是[第 11 课](11_the_engine.ipynb)的调度器和[第 09 课](09_pages_and_blocks.ipynb)的块管理器，与服务一个 notebook 的是同一份代码，只是什么也不计算：一步要花多少时间，由[第 04 课](04_the_roofline.ipynb)的 Roofline 模型给出。
+# 没有动用任何 GPU。`minikv.engine.simulate` 运行的是[第 11a 课](11a_continuous_batching.ipynb)的调度器和[第 09 课](09_pages_and_blocks.ipynb)的块管理器，与服务一个 notebook 的是同一份代码，只是什么也不计算：一步要花多少时间，由[第 04 课](04_the_roofline.ipynb)的 Roofline 模型给出。
 #
 # 本课把这个数字拆开，一直拆到它所依据的假设。
 # 学完之后，每一个假设如果错了，集群会怎样，你都说得出来。这才是要点：模拟器错了并不可怕，可怕的是错了还有人相信。
@@ -156,15 +156,15 @@ for name, (prefill, decode) in steps.items():
 
 # %% [markdown] key="clock_read" lang="en"
 # A decode waits for memory: 64 sequences do not even take twice as long as one. A prefill waits for arithmetic. And a step that does both takes little longer than its prefill alone, which is why engines mix them.
-# But whoever decodes gets one token from that step. A long prompt of somebody else is a stutter in everybody's answer ([lesson 11](11_the_engine.ipynb)).
+# But whoever decodes gets one token from that step. A long prompt of somebody else is a stutter in everybody's answer ([lesson 11a](11a_continuous_batching.ipynb)).
 #
 # ## The traffic
 #
 # A **trace** is a list of requests: when each comes, how long its prompt and its answer are, and which beginnings are equal. No text is needed, and nobody has to give any away.
 # Ours is made from a seed, with what real traffic has: conversations of several turns, each about one of forty documents, some of which come up far more often than others (`Load` calls them system prompts). It is the busiest minute of a day, since that is what a fleet is sized for.
-# %% [markdown] key="clock_read" lang="zh" src="91a08ef7"
+# %% [markdown] key="clock_read" lang="zh" src="968568f9"
 # 解码等的是显存：64 条序列用的时间，还不到一条的两倍。预填充等的是算力。两样都做的一步，也只比单独的预填充慢一点，所以引擎把它们混在一起。
-# 不过，正在解码的每一条，这一步里只得到一个 token。别人的长提示词，会让所有人的输出都顿一下（[第 11 课](11_the_engine.ipynb)）。
+# 不过，正在解码的每一条，这一步里只得到一个 token。别人的长提示词，会让所有人的输出都顿一下（[第 11a 课](11a_continuous_batching.ipynb)）。
 #
 # ## 流量
 #

@@ -1,7 +1,7 @@
 # %% [meta]
 # number = "18"
 # slug = "capstone"
-# needs = ["08", "09", "11", "13", "14", "17"]
+# needs = ["08", "09", "11b", "13", "14", "17"]
 # rooms = ["course.capstone"]
 # minutes = 120
 # [title]
@@ -74,10 +74,10 @@ task = tiny_task()
 print(task.explain(t("lang")))
 
 # %% [markdown] key="task_read" lang="en"
-# Everything in it is real but the seconds. The engine of [lesson 11](11_the_engine.ipynb) schedules and computes every step, the answers are what the model says, the budget is measured in bytes. How long a step *takes* is computed from its tokens and bytes, on the clock of [lesson 17](17_a_fleet_on_paper.ipynb). So your score is the same on every machine, and two plans can be compared to the last digit.
+# Everything in it is real but the seconds. The engine of [lesson 11a](11a_continuous_batching.ipynb) schedules and computes every step, the answers are what the model says, the budget is measured in bytes. How long a step *takes* is computed from its tokens and bytes, on the clock of [lesson 17](17_a_fleet_on_paper.ipynb). So your score is the same on every machine, and two plans can be compared to the last digit.
 # Here is the load. What does it want: room, arithmetic, or steps?
-# %% [markdown] key="task_read" lang="zh" src="2ad47395"
-# 除了秒数，一切都是真的：每一步都由[第 11 课](11_the_engine.ipynb)的引擎调度和计算，答案是模型说的，预算按字节量。一步**花多久**，则按[第 17 课](17_a_fleet_on_paper.ipynb)的时钟，由它的 token 和字节算出来。所以你的得分在每台机器上都一样，两个方案可以比到最后一位。
+# %% [markdown] key="task_read" lang="zh" src="c39b7b60"
+# 除了秒数，一切都是真的：每一步都由[第 11a 课](11a_continuous_batching.ipynb)的引擎调度和计算，答案是模型说的，预算按字节量。一步**花多久**，则按[第 17 课](17_a_fleet_on_paper.ipynb)的时钟，由它的 token 和字节算出来。所以你的得分在每台机器上都一样，两个方案可以比到最后一位。
 # 负载就在下面。它要的是什么：空间、算力，还是步数？
 
 # %% key="load"
@@ -209,12 +209,12 @@ print(t("where_more", found=naive.hit_rate, **counts))
 # %% [markdown] key="see" lang="en"
 # ## See it
 #
-# The same plan, in the widget of [lesson 11](11_the_engine.ipynb), with the first twelve requests. Twelve steps are done; "Step" computes one more. Press it and watch three things: who waits, whose blocks are shared, and how many blocks stand empty.
+# The same plan, in the widget of [lesson 11b](11b_when_blocks_run_out.ipynb), with the first twelve requests. Twelve steps are done; "Step" computes one more. Press it and watch three things: who waits, whose blocks are shared, and how many blocks stand empty.
 # Before you press: eight blocks are empty, and nine requests wait. Why does none of them come in?
-# %% [markdown] key="see" lang="zh" src="0b7b82ed"
+# %% [markdown] key="see" lang="zh" src="a0371899"
 # ## 亲眼看看
 #
-# 同一个方案，放进[第 11 课](11_the_engine.ipynb)的组件，跑最前面的十二个请求。已经算了十二步，“单步”再算一步；一步一步地按，看三样东西：谁在等，谁的块是共享的，有多少块空着。
+# 同一个方案，放进[第 11b 课](11b_when_blocks_run_out.ipynb)的组件，跑最前面的十二个请求。已经算了十二步，“单步”再算一步；一步一步地按，看三样东西：谁在等，谁的块是共享的，有多少块空着。
 # 按之前先想一想：有八个块空着，九个请求在等，为什么一个也进不来？
 
 # %% key="widget"
@@ -294,13 +294,13 @@ show_runs(naive, small, large)
 #
 # ### Seats and the budget of a step
 #
-# More sequences in a step (`max_num_seqs`, 64 seats by default) share its weights and its overhead, as long as there are blocks for them. A smaller budget of tokens (`max_batched_tokens`, 2,048 by default) cuts prompts into chunks ([lesson 11](11_the_engine.ipynb)).
-# %% [markdown] key="blocks_read" lang="zh" src="669e0378"
+# More sequences in a step (`max_num_seqs`, 64 seats by default) share its weights and its overhead, as long as there are blocks for them. A smaller budget of tokens (`max_batched_tokens`, 2,048 by default) cuts prompts into chunks ([lesson 11a](11a_continuous_batching.ipynb)).
+# %% [markdown] key="blocks_read" lang="zh" src="11850622"
 # 上下只差百分之几。块小，命中稍多，空着的槽位也少。大块的好处不在这个时钟里：kernel 要读块表，块大小为 4 的块表，长度是块大小为 16 的四倍（[第 10 课](10_kernels.ipynb)）。
 #
 # ### 席位与一步的预算
 #
-# 一步里的序列越多（`max_num_seqs`，默认 64 个席位），分摊权重和固定开销的就越多，前提是块够用。token 预算小（`max_batched_tokens`，默认 2,048），提示词就切成小段（[第 11 课](11_the_engine.ipynb)）。
+# 一步里的序列越多（`max_num_seqs`，默认 64 个席位），分摊权重和固定开销的就越多，前提是块够用。token 预算小（`max_batched_tokens`，默认 2,048），提示词就切成小段（[第 11a 课](11a_continuous_batching.ipynb)）。
 
 # %% key="lever_seats"
 seats = serve(task, Plan(max_num_seqs=4, label=t("plan_seats")))

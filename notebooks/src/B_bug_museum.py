@@ -1,7 +1,7 @@
 # %% [meta]
 # number = "B"
 # slug = "bug_museum"
-# needs = ["09", "11"]
+# needs = ["09", "11b"]
 # rooms = ["blocks", "plan", "engine.scheduler"]
 # minutes = 70
 # [title]
@@ -461,11 +461,11 @@ except MiniKVError as error:
 # %% [markdown] key="large_fix" lang="en"
 # - **Cause**: "not now" and "never" got the same answer.
 # - **Fix**: refuse on arrival what the empty pool could not hold, with the numbers. After that the oldest request always fits, alone.
-# - **Property**: *while there is work, every step computes something*. An `assert scheduled_seqs` says exactly that; it only has to be made true. ([Lesson 11](11_the_engine.ipynb).)
-# %% [markdown] key="large_fix" lang="zh" src="d94e5339"
+# - **Property**: *while there is work, every step computes something*. An `assert scheduled_seqs` says exactly that; it only has to be made true. ([Lesson 11b](11b_when_blocks_run_out.ipynb).)
+# %% [markdown] key="large_fix" lang="zh" src="589c4b9c"
 # - **原因**：“现在不行”和“永远不行”得到了同样的答复。
 # - **修复**：空的块池也装不下的请求，一到就拒绝，并给出数字。此后最老的请求单独总能放下。
-# - **性质**：*只要有活，每一步都会算出点什么*。`assert scheduled_seqs` 说的正是这句话，只是还得让它成立。（[第 11 课](11_the_engine.ipynb)）
+# - **性质**：*只要有活，每一步都会算出点什么*。`assert scheduled_seqs` 说的正是这句话，只是还得让它成立。（[第 11b 课](11b_when_blocks_run_out.ipynb)）
 
 # %% [markdown] key="salt_seen" lang="en"
 # ## Exhibit 6: An adapter with the name of a tenant

@@ -216,13 +216,13 @@ for user in range(8):
         print(t("prefix", user=user + 1, computed=given.num_tokens - given.num_cached, used=used))
 
 # %% [markdown] key="prefix_read" lang="en"
-# Both, while they run together: the second user computes 9 tokens, and the common blocks are there once. After they have ended only the time: free blocks keep what they hold until somebody needs them. [Lesson 09](09_pages_and_blocks.ipynb), [lesson 11](11_the_engine.ipynb).
+# Both, while they run together: the second user computes 9 tokens, and the common blocks are there once. After they have ended only the time: free blocks keep what they hold until somebody needs them. [Lesson 09](09_pages_and_blocks.ipynb), [lesson 11a](11a_continuous_batching.ipynb).
 #
 # ## Running
 #
 # ### 12. Why preemption?
-# %% [markdown] key="prefix_read" lang="zh" src="05f11320"
-# 同时运行时两样都省：第二个用户只算 9 个 token，公共的块只有一份。都结束之后只省时间：空闲块里的内容一直留着，直到有人要用这些块。见[第 09 课](09_pages_and_blocks.ipynb)、[第 11 课](11_the_engine.ipynb)。
+# %% [markdown] key="prefix_read" lang="zh" src="6dd5b3c4"
+# 同时运行时两样都省：第二个用户只算 9 个 token，公共的块只有一份。都结束之后只省时间：空闲块里的内容一直留着，直到有人要用这些块。见[第 09 课](09_pages_and_blocks.ipynb)、[第 11a 课](11a_continuous_batching.ipynb)。
 #
 # ## 运行
 #
@@ -232,11 +232,11 @@ for user in range(8):
 print(t("preemption", now=budget.max_batch(500), end=budget.max_batch(500 + 4_096)))
 
 # %% [markdown] key="preemption_read" lang="en"
-# Nobody knows how long an answer will be. Who admits by the worst case runs a ninth of the sequences; who admits by what they hold now must be able to take back. [Lesson 11](11_the_engine.ipynb).
+# Nobody knows how long an answer will be. Who admits by the worst case runs a ninth of the sequences; who admits by what they hold now must be able to take back. [Lesson 11b](11b_when_blocks_run_out.ipynb).
 #
 # ### 13. Then swap, or compute again?
-# %% [markdown] key="preemption_read" lang="zh" src="d61c9209"
-# 谁也不知道回答会有多长。按最坏情况接纳，只能同时跑九分之一的序列；按眼下的占用接纳，就必须能收回来。见[第 11 课](11_the_engine.ipynb)。
+# %% [markdown] key="preemption_read" lang="zh" src="aa2732ea"
+# 谁也不知道回答会有多长。按最坏情况接纳，只能同时跑九分之一的序列；按眼下的占用接纳，就必须能收回来。见[第 11b 课](11b_when_blocks_run_out.ipynb)。
 #
 # ### 13. 抢占之后，换出还是重新计算？
 

@@ -234,14 +234,14 @@ print(t("f20", live=live, pinned=pinned, returnable=reserved - live - pinned, re
 # | 24 | the ridge point, in FLOP a byte | $\pi / \beta$ | [04](04_the_roofline.ipynb) |
 # | 25 | intensity of a decode step, in FLOP a byte; $a$ as in line 22, $f$: line 21 and the output layer | $b \, (f + n \, a) / (W + b \, n \, k)$ | [04](04_the_roofline.ipynb) |
 # | 26 | its least time, in s; $F$: FLOPs, $M$: bytes of the step | $\max(F / \pi, M / \beta)$ | [04](04_the_roofline.ipynb) |
-# | 27 | tokens a second, $x$ and $y$ in seconds: what a step costs, and what each sequence adds | $b / (x + y \, b)$ | [11](11_the_engine.ipynb) |
+# | 27 | tokens a second, $x$ and $y$ in seconds: what a step costs, and what each sequence adds | $b / (x + y \, b)$ | [11a](11a_continuous_batching.ipynb) |
 # | 28 | bytes that attention moves in one layer: K and V, queries and results, block tables | $2 H D s \sum n_i + 2 \, b \, H_q D s + 4 \sum \lceil n_i / P \rceil$ | [10](10_kernels.ipynb) |
 # | 29 | attention; $M$ is 0 or $-\infty$ | $\text{softmax}(Q K^{\top} / \sqrt{D} + M) \, V$ | [01](01_why_a_cache.ipynb) |
 # | 30 | the same from parts $j$: of each the logarithm $\ell_j$ of its softmax's sum, and its result $\text{out}_j$ | $\ell = \ln \sum_j e^{\ell_j}$, out $= \sum_j e^{\ell_j - \ell} \, \text{out}_j$ | [10](10_kernels.ipynb) |
 # | 31 | swap a sequence out and in, in s; rates $r$ in bytes/s | $n \, k / r_\text{out} + n \, k / r_\text{in}$ | [12](12_beyond_one_gpu.ipynb) |
 # | 32 | compute it again, in s; $v$ tokens/s | $n / v$ | [12](12_beyond_one_gpu.ipynb) |
 # | 33 | prefill speed at which both take as long, in tokens/s | $1 / (k / r_\text{out} + k / r_\text{in})$ | [12](12_beyond_one_gpu.ipynb) |
-# %% [markdown] key="time" lang="zh" src="1323e9d7"
+# %% [markdown] key="time" lang="zh" src="73448098"
 # ## 一步的时间
 #
 # | | 算什么 | 公式 | 课 |
@@ -252,7 +252,7 @@ print(t("f20", live=live, pinned=pinned, returnable=reserved - live - pinned, re
 # | 24 | 拐点（ridge point），FLOP/字节 | $\pi / \beta$ | [04](04_the_roofline.ipynb) |
 # | 25 | 一步解码的算术强度，FLOP/字节；$a$ 即第 22 行，$f$ 是第 21 行再加输出层 | $b \, (f + n \, a) / (W + b \, n \, k)$ | [04](04_the_roofline.ipynb) |
 # | 26 | 这一步至少要多少秒；$F$、$M$ 是这一步的 FLOP 和字节 | $\max(F / \pi, M / \beta)$ | [04](04_the_roofline.ipynb) |
-# | 27 | 每秒的 token 数；$x$ 是一步的固定开销，$y$ 是每多一条序列的开销，单位都是秒 | $b / (x + y \, b)$ | [11](11_the_engine.ipynb) |
+# | 27 | 每秒的 token 数；$x$ 是一步的固定开销，$y$ 是每多一条序列的开销，单位都是秒 | $b / (x + y \, b)$ | [11a](11a_continuous_batching.ipynb) |
 # | 28 | 一层注意力要搬的字节：K 和 V，query 和结果，块表 | $2 H D s \sum n_i + 2 \, b \, H_q D s + 4 \sum \lceil n_i / P \rceil$ | [10](10_kernels.ipynb) |
 # | 29 | 注意力；$M$ 的元素是 0 或 $-\infty$ | $\text{softmax}(Q K^{\top} / \sqrt{D} + M) \, V$ | [01](01_why_a_cache.ipynb) |
 # | 30 | 分成几份来算，第 $j$ 份各有 softmax 分母的对数 $\ell_j$ 和结果 $\text{out}_j$ | $\ell = \ln \sum_j e^{\ell_j}$，out $= \sum_j e^{\ell_j - \ell} \, \text{out}_j$ | [10](10_kernels.ipynb) |
@@ -347,20 +347,20 @@ print(t("f39", share=(1 - 0.001) ** 1_000))
 #
 # | | what | formula | lesson |
 # |---|---|---|---|
-# | 40 | who may run: the blocks of all that run | $\sum_i \lceil n_i / P \rceil \le N$ | [11](11_the_engine.ipynb) |
-# | 41 | the tokens of one step: $d$ decodes, chunks of $c_j$ tokens, budget $M$ | $d + \sum_j c_j \le M$ | [11](11_the_engine.ipynb) |
+# | 40 | who may run: the blocks of all that run | $\sum_i \lceil n_i / P \rceil \le N$ | [11a](11a_continuous_batching.ipynb) |
+# | 41 | the tokens of one step: $d$ decodes, chunks of $c_j$ tokens, budget $M$ | $d + \sum_j c_j \le M$ | [11a](11a_continuous_batching.ipynb) |
 # | 42 | a step on a real card, in s: line 26 with the shares $e_\pi$, $e_\beta$ that are reached, $A$ bytes over a link of $\ell$ bytes/s, $o$ s of overhead | $\max(F / (e_\pi \pi), M / (e_\beta \beta)) + A / \ell + o$ | [17](17_a_fleet_on_paper.ipynb) |
 # | 43 | mean wait in s if arrivals are random, at utilisation $\rho = \lambda S$: $\lambda$ requests a second, $S$ seconds each | $\rho \, S / (2 \, (1 - \rho))$ | [17](17_a_fleet_on_paper.ipynb) |
 # | 44 | requests in the system; $V$: seconds that each spends there | $\lambda \, V$ | [17](17_a_fleet_on_paper.ipynb) |
 # | 45 | floor of a load, all in s: last arrivals at $t$, then arithmetic $C$ or reading $B$, whichever is longer, and the overhead $O$ of the steps | $t + \max(C, B) + O$ | [18](18_capstone.ipynb) |
 # | 46 | score of a run of $X$ seconds, $Y$ of line 45; 0 below the bar or over the budget | $100 \, Y / X$ | [18](18_capstone.ipynb) |
-# %% [markdown] key="fleet" lang="zh" src="0448956b"
+# %% [markdown] key="fleet" lang="zh" src="59f67e3b"
 # ## 一份负载
 #
 # | | 算什么 | 公式 | 课 |
 # |---|---|---|---|
-# | 40 | 谁能运行：所有运行中序列的块 | $\sum_i \lceil n_i / P \rceil \le N$ | [11](11_the_engine.ipynb) |
-# | 41 | 一步的 token：$d$ 条解码，各段 $c_j$ 个 token，预算 $M$ | $d + \sum_j c_j \le M$ | [11](11_the_engine.ipynb) |
+# | 40 | 谁能运行：所有运行中序列的块 | $\sum_i \lceil n_i / P \rceil \le N$ | [11a](11a_continuous_batching.ipynb) |
+# | 41 | 一步的 token：$d$ 条解码，各段 $c_j$ 个 token，预算 $M$ | $d + \sum_j c_j \le M$ | [11a](11a_continuous_batching.ipynb) |
 # | 42 | 真实的卡上一步要多少秒：即第 26 行，算力和带宽各只达到 $e_\pi$、$e_\beta$；另有 $A$ 字节走 $\ell$ 字节/秒的链路，固定开销 $o$ 秒 | $\max(F / (e_\pi \pi), M / (e_\beta \beta)) + A / \ell + o$ | [17](17_a_fleet_on_paper.ipynb) |
 # | 43 | 到达随机时的平均排队时间，秒；利用率 $\rho = \lambda S$：每秒 $\lambda$ 个请求，每个 $S$ 秒 | $\rho \, S / (2 \, (1 - \rho))$ | [17](17_a_fleet_on_paper.ipynb) |
 # | 44 | 系统里有多少请求；$V$ 是每个停留的秒数 | $\lambda \, V$ | [17](17_a_fleet_on_paper.ipynb) |

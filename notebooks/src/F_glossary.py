@@ -233,32 +233,43 @@
 # | **在线 softmax / 沿序列切分（split-KV）** | online softmax / split-KV | 一段一段地算 softmax，随时更新最大值；沿序列切分是把一条序列的各段交给不同的程序。别处也写作：Flash-Decoding。 |  | `minikv.kernels.merge_splits` |
 # | **分页注意力（PagedAttention）** | paged attention | 经过块表去找 K 和 V 的注意力，不要求它们连成一片。 |  | `minikv.kernels.paged_decode` |
 
-# %% [markdown] key="words-11" lang="en"
-# ## [11 · How do 256 requests share one cache?](11_the_engine.ipynb)
+# %% [markdown] key="words-11a" lang="en"
+# ## [11a · How do 256 requests share one cache?](11a_continuous_batching.ipynb)
 #
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
 # | **chunked prefill** | 分块预填充 | A long prompt is computed in pieces, over several steps, beside the decodes of others. | tokens | `minikv.engine.Scheduler.schedule` |
 # | **continuous batching** | 连续批处理 | The batch is made anew at every step: who has ended leaves, and who waits may join. | sequences | `minikv.engine.Scheduler.schedule` |
 # | **detokenize** | 还原为文本 | To turn token numbers back into text, piece by piece while they arrive. |  |  |
-# | **preemption** | 抢占 | Taking all blocks of a running sequence back, so that others can go on; it continues later. |  | `minikv.engine.Scheduler.choose_victim` |
-# | **recompute (after preemption)** | 重新计算 | To compute the K and V of a preempted sequence again, instead of having kept them. | s | `minikv.plan.preemption.recompute_seconds` |
 # | **seat** | 席位 | One of the places for sequences that run at the same time: at most `max_num_seqs`. | sequences | `minikv.engine.Scheduler` |
 # | **step ahead (scheduled before the tokens of the one before it are read)** | 提前的一步（尚未读到上一步的 token 就已调度） | The engine prepares the next step while the GPU still computes this one. |  | `minikv.engine.Scheduler.schedule_ahead` |
 # | **TTFT / TPOT** | 首 token 延迟（TTFT）/ 每 token 延迟（TPOT） | Time from a request to its first token; time from one of its tokens to the next, on average. | s | `minikv.engine.summary` |
-# %% [markdown] key="words-11" lang="zh" src="731775a3"
-# ## [11 · 256 个请求怎样共用一份缓存？](11_the_engine.ipynb)
+# %% [markdown] key="words-11a" lang="zh" src="f0fbfcbd"
+# ## [11a · 256 个请求怎样共用一份缓存？](11a_continuous_batching.ipynb)
 #
 # | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
 # |---|---|---|---|---|
 # | **分块预填充** | chunked prefill | 长提示词分几段，在几步里算完，同一步里别的序列照常解码。 | token | `minikv.engine.Scheduler.schedule` |
 # | **连续批处理** | continuous batching | 每一步都重新组 batch：结束的离开，等待的加入。 | 条 | `minikv.engine.Scheduler.schedule` |
 # | **还原为文本** | detokenize | 把 token 编号变回文字，边生成边还原。别处也写作：反分词。 |  |  |
-# | **抢占** | preemption | 把一条运行中序列的块全部收回，让别的序列继续；它以后再接着算。 |  | `minikv.engine.Scheduler.choose_victim` |
-# | **重新计算** | recompute (after preemption) | 被抢占的序列不保留 K 和 V，回来时重新算一遍。别处也写作：重计算。 | 秒 | `minikv.plan.preemption.recompute_seconds` |
 # | **席位** | seat | 同时运行的序列各占一个，最多 `max_num_seqs` 个。 | 条 | `minikv.engine.Scheduler` |
 # | **提前的一步（尚未读到上一步的 token 就已调度）** | step ahead (scheduled before the tokens of the one before it are read) | GPU 还在算这一步，引擎已经排好下一步。 |  | `minikv.engine.Scheduler.schedule_ahead` |
 # | **首 token 延迟（TTFT）/ 每 token 延迟（TPOT）** | TTFT / TPOT | 从请求到第一个 token 的时间；之后平均每个 token 的时间。别处也写作：首字延迟。 | 秒 | `minikv.engine.summary` |
+
+# %% [markdown] key="words-11b" lang="en"
+# ## [11b · Which sequence gives up its blocks?](11b_when_blocks_run_out.ipynb)
+#
+# | word | Chinese | what it means | unit | the call |
+# |---|---|---|---|---|
+# | **preemption** | 抢占 | Taking all blocks of a running sequence back, so that others can go on; it continues later. |  | `minikv.engine.Scheduler.choose_victim` |
+# | **recompute (after preemption)** | 重新计算 | To compute the K and V of a preempted sequence again, instead of having kept them. | s | `minikv.plan.preemption.recompute_seconds` |
+# %% [markdown] key="words-11b" lang="zh" src="a607762b"
+# ## [11b · 块用完了，哪条序列让出来？](11b_when_blocks_run_out.ipynb)
+#
+# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# |---|---|---|---|---|
+# | **抢占** | preemption | 把一条运行中序列的块全部收回，让别的序列继续；它以后再接着算。 |  | `minikv.engine.Scheduler.choose_victim` |
+# | **重新计算** | recompute (after preemption) | 被抢占的序列不保留 K 和 V，回来时重新算一遍。别处也写作：重计算。 | 秒 | `minikv.plan.preemption.recompute_seconds` |
 
 # %% [markdown] key="words-12" lang="en"
 # ## [12 · What does each GPU keep?](12_beyond_one_gpu.ipynb)

@@ -20,8 +20,8 @@ SOURCES = sorted({target.source_path for target in COURSE.targets()})
 MARKDOWN = MarkdownIt("commonmark").enable("table")
 
 _NAMES = {
-    "en": r"\b(?:lessons? \d\d(?:(?:, and |, | and | or | to )\d\d)*|appendix [A-Z])\b",
-    "zh": r"第 \d\d(?:(?:、|，| 和 | 到 |至)\d\d)* 课|附录 [A-Z]",
+    "en": r"\b(?:lessons? \d\d[a-z]?\b(?:(?:, and |, | and | or | to )\d\d[a-z]?\b)*|appendix [A-Z])\b",
+    "zh": r"第 \d\d[a-z]?(?:(?:、|，| 和 | 到 |至)\d\d[a-z]?)* 课|附录 [A-Z]",
 }
 _LINKED_NAMES = re.compile(r"\[([^\[\]]*)\]\(([^)\s]*)\)")  # numbers inside a link's text are named too
 
@@ -32,7 +32,7 @@ def named(text: str, lang: str) -> set[str]:
     # [lesson 09](...) and "lessons [07](...) and [16](...)" are names like those without a link
     words = own_words(_LINKED_NAMES.sub(r"\1", prose))
     found = re.finditer(_NAMES[lang], words, re.IGNORECASE)
-    return {number for match in found for number in re.findall(r"\d\d|\b[A-Z]$", match[0])}
+    return {number for match in found for number in re.findall(r"\d\d[a-z]?|\b[A-Z]$", match[0])}
 
 
 def links(text: str) -> Iterator[tuple[str, str]]:
@@ -136,6 +136,8 @@ def test_a_lesson_needs_only_lessons_before_it():
             set(),
         ),
         ("en", "three lessons 2026 brought", set()),
+        ("en", "Lesson 11b asks; see lessons 09, 11a and 12.", {"11b", "09", "11a", "12"}),
+        ("zh", "[第 11a 课](11a_x.ipynb)，以及第 09、11b 课", {"11a", "09", "11b"}),
         ("zh", "[第 09 课](09_pages.ipynb)和第 02、04、12 课，另见附录 B。", {"09", "02", "04", "12", "B"}),
         ("zh", "第 [07](07_x.ipynb)、[16](16_x.ipynb) 课", {"07", "16"}),
         ("zh", "## 第 03 课\n第 3 节，第 12 行", set()),

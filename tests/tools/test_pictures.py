@@ -22,4 +22,4 @@ def test_each_readme_shows_those_of_its_language(name, ending):
 
 def test_a_cell_without_a_picture_is_named():
     with pytest.raises(LookupError, match="0 pictures in cell nowhere of 11"):
-        picture("en", "11_the_engine", "nowhere")
+        picture("en", "11b_when_blocks_run_out", "nowhere")

@@ -51,7 +51,7 @@ UNKNOWN_S = 300
 SMOKE_LIMIT_S = 120  # it takes a minute; a cold disk may take another
 SANITIZER = "tests/kernels/test_sanitizer_gpu.py"
 CSAN = ("engine", "cache")  # rooms whose tests run again under torch's sanitizer of streams
-FIRST_LESSONS = ("10", "11", "16", "GPU")
+FIRST_LESSONS = ("10", "11a", "16", "GPU")
 WORKERS = (
     8  # of the kernels' tests: they compile for minutes; what compares memory or time stays in one process
 )

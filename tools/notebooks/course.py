@@ -34,7 +34,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Course:
-    """All lessons in reading order (00, 01, ..., then A, B, ...), and which of them have exercises."""
+    """All lessons in reading order (00, 01, ..., 11a, 11b, ..., then A, B, ...), and which of them have exercises."""
 
     root: Path
     lessons: tuple[Meta, ...]
@@ -79,7 +79,7 @@ class Course:
 def open_course(root: Path) -> Course:
     """Read every lesson's [meta]. Raises ``SourceError`` (also for exercises that belong to no lesson)."""
     lessons = [read_meta(path) for path in (root / "notebooks/src").glob("*.py")]
-    lessons.sort(key=lambda m: (not m.number.isdigit(), m.number))
+    lessons.sort(key=lambda m: (not m.number[0].isdigit(), m.number))
     stems = {m.stem for m in lessons}
     solutions = list((root / "solutions/src").glob("*.py"))
     for path in solutions:

@@ -3,6 +3,7 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
+from minikv.course import moved
 from minikv.course.exercise import Exercise, Lesson
 from minikv.errors import ArgumentError, UnknownNameError
 
@@ -10,12 +11,12 @@ _PREFIX = "lesson_"
 
 
 def lesson_numbers() -> list[str]:
-    """The lessons that are there, in order: ["00", "01", ..., "a"]."""
+    """The lessons that are there, in order: ["00", ..., "10", "11a", "11b", ..., "a"]."""
     return sorted(m.name.removeprefix(_PREFIX) for m in iter_modules(__path__) if m.name.startswith(_PREFIX))
 
 
 def find_lesson(number: str) -> Lesson:
-    """The lesson ``number`` ("02", "a").
+    """The lesson ``number`` ("02", "11a", "a").
 
     Raises ``UnknownNameError`` where there is none and ``ArgumentError`` for a ``number`` that is no text.
     """
@@ -33,7 +34,7 @@ def find_lesson(number: str) -> Lesson:
 
 
 def find_exercise(id: str) -> Exercise:
-    """The exercise ``id`` ("02.1").
+    """The exercise ``id`` ("02.1", "11a.1"), or what one that has moved is called now: "11.1" is "11a.1".
 
     Raises ``UnknownNameError``, which names those of the lesson, and ``ArgumentError`` for an ``id`` that is
     no text: the number 2.1 has lost its zero, and 2.10 would be 2.1.
@@ -41,6 +42,7 @@ def find_exercise(id: str) -> Exercise:
     if not isinstance(id, str):
         known = isinstance(id, float) and 0 <= id < 100
         raise ArgumentError("exercise_id_not_text", id=id, quoted=f"{id:04}" if known else "02.1")
+    id = moved.EXERCISES.get(id, id)
     exercises = find_lesson(id.partition(".")[0]).exercises
     for exercise in exercises:
         if exercise.id.lower() == id.lower():

@@ -1,4 +1,4 @@
-"""Lesson 11: requests through the scheduler, with nothing computed: who is served in which step, and what it costs.
+"""Lessons 11a and 11b: requests through the scheduler, with nothing computed: which run in a step, and what it costs.
 
 The scheduler does not know whether a forward runs between ``schedule`` and ``finish``. So a load of any size can be
 followed here in a second, step by step, and every figure is the scheduler's own.

@@ -4,24 +4,24 @@
 # zh = "这里用不到 GPU。"
 
 # %% [markdown] key="admit_task" lang="en"
-# ## 11.1 Who is let in
+# ## 11a.1 Which requests are let in
 #
 # Requests wait, the first in the queue first. Of each you know `(tokens, hits, idle)`:
 #
 # - `tokens`: the tokens of its prompt
 # - `hits`: how many blocks of it the prefix cache has, all full
-# - `idle`: how many of those nobody holds. They are among the free blocks, and leave them if they are taken as hits
+# - `idle`: how many of those no sequence holds. They are among the free blocks, and leave them if they are taken as hits
 #
 # There are `seats` for more sequences, `budget` tokens left in this step, and `free` blocks, of which the running sequences will need `owed`: for the tokens that they have, and for one more each.
 #
 # The first is let in if there is a seat, at least one token of budget, and blocks for its whole prompt, hits aside, without touching what is owed.
 # It computes in this step what is not cached, as far as the budget goes.
 # From then on it is a running sequence, and is owed blocks for its prompt and one more token.
-# Then the next is looked at. Nobody passes: at the first that has to wait, you are done.
+# Then the next is looked at. None overtakes another: at the first that has to wait, you are done.
 #
 # Return how many tokens each of the admitted computes in this step, in order. No two of the prompts share a block.
-# %% [markdown] key="admit_task" lang="zh" src="6fdd1004"
-# ## 11.1 放谁进来
+# %% [markdown] key="admit_task" lang="zh" src="de3e1961"
+# ## 11a.1 放哪些请求进来
 #
 # 请求在排队，最先来的在最前面。每个请求给出 `(tokens, hits, idle)`：
 #
@@ -34,12 +34,12 @@
 # 排在第一的要进来，须有席位，预算至少剩一个 token，并且不动用 `owed`，除命中的块之外，剩下的放得下整个提示词。
 # 它在这一步计算还没有缓存的部分，预算够算多少就算多少。
 # 从此它就是运行中的序列，要为它留足放提示词再加一个 token 的块。
-# 接着看下一个。谁也不能越过：遇到第一个还得等的，就此结束。
+# 接着看下一个。任何请求都不能越过别的：遇到第一个还得等的，就此结束。
 #
 # 按次序返回每个放进来的请求在这一步计算多少个 token。各个提示词之间没有共享的块。
 
 # %% key="admit_stub"
-def admit(
+def admit_queue(
     waiting: list[tuple[int, int, int]], seats: int, budget: int, free: int, owed: int, block_size: int
 ) -> list[int]:
     ### BEGIN SOLUTION
@@ -58,7 +58,7 @@ def admit(
     ### END SOLUTION
 
 
-check("11.1", admit)
+check("11a.1", admit_queue)
 
 # %% [markdown] key="admit_why" lang="en"
 # ### BEGIN SOLUTION
@@ -72,15 +72,15 @@ check("11.1", admit)
 # ### END SOLUTION
 
 # %% [markdown] key="chunks_task" lang="en"
-# ## 11.2 Sharing out a step
+# ## 11a.2 Sharing out a step
 #
 # The running sequences, the oldest first: each has `tokens[i]` tokens, of which `computed[i]` are in the cache.
 # A sequence that lacks just one (all that decode, and a prefill before its last token) gets it in any case; the budget is always large enough for that.
 # What is left of `budget` goes to the other prefills: the oldest takes as much as it can use, then the next.
 #
 # Return for each sequence the positions that this step computes, as `(start, end)`: from `start` up to, not including, `end`. They are equal if it gets nothing.
-# %% [markdown] key="chunks_task" lang="zh" src="4191a943"
-# ## 11.2 一步的预算怎么分
+# %% [markdown] key="chunks_task" lang="zh" src="42a1be18"
+# ## 11a.2 一步的预算怎么分
 #
 # 运行中的序列，最老的在前：每条有 `tokens[i]` 个 token，其中 `computed[i]` 个已在缓存里。
 # 只缺一个 token 的（所有解码的序列，以及只差最后一个 token 的预填充）无论如何都能得到它，预算总是够的。
@@ -104,73 +104,10 @@ def chunks(tokens: list[int], computed: list[int], budget: int) -> list[tuple[in
     ### END SOLUTION
 
 
-check("11.2", chunks)
-
-# %% [markdown] key="victim_task" lang="en"
-# ## 11.3 Whom to preempt
-#
-# The sequence number `asker` needs blocks: `asked` must be free, and only `free` are.
-# All running sequences have a block table in `tables`, the oldest sequence first, and `computed[i]` tokens in the cache.
-# `ref_counts[b]` says how many hold block `b`.
-#
-# Whom do you preempt? Only a sequence younger than `asker` may be taken.
-# Preempting it frees the blocks that only it holds, and it *loses* its computed tokens, except those in the shared blocks at the front of its table: they stay in the cache, and are found again.
-#
-# - Of those after whom enough blocks are free, take the one that loses the fewest tokens.
-# - If there is no such one, take the one that frees most: the scheduler will ask again.
-# - Of equals take the youngest.
-#
-# Return its number, or `None` where nobody is younger.
-# %% [markdown] key="victim_task" lang="zh" src="102bf4dc"
-# ## 11.3 抢占谁
-#
-# 第 `asker` 条序列缺块：总共要有 `asked` 个空闲块，而现在只有 `free` 个。
-# 所有运行中的序列，块表在 `tables` 里，最老的在前，缓存里各有 `computed[i]` 个 token。
-# `ref_counts[b]` 是块 `b` 的持有者数。
-#
-# 抢占谁？只能是比 `asker` 年轻的。
-# 抢占一条序列，会空出只有它持有的块；它已计算的 token 就**损失**了，只有块表开头那些共享块里的除外：它们还在缓存里，回来时能找到。
-#
-# - 抢占之后空闲块够用的里面，选损失 token 最少的。
-# - 如果没有这样的，选释放块最多的：调度器会再问一次。
-# - 相同时选最年轻的。
-#
-# 返回它的序号；没有更年轻的，返回 `None`。
-
-# %% key="victim_stub"
-def choose_victim(
-    tables: list[list[int]],
-    computed: list[int],
-    ref_counts: dict[int, int],
-    asker: int,
-    asked: int,
-    free: int,
-    block_size: int,
-) -> int | None:
-    ### BEGIN SOLUTION
-    best = None
-    best_rank = None
-    for number in range(asker + 1, len(tables)):
-        table = tables[number]
-        freed = sum(ref_counts[block] == 1 for block in table)
-        shared = 0
-        while shared < len(table) and ref_counts[table[shared]] > 1:
-            shared += 1
-        lost = max(0, computed[number] - shared * block_size)
-        if free + freed >= asked:
-            rank = (0, lost, -number)
-        else:
-            rank = (1, -freed, -number)
-        if best is None or rank < best_rank:
-            best, best_rank = number, rank
-    return best
-    ### END SOLUTION
-
-
-check("11.3", choose_victim)
+check("11a.2", chunks)
 
 # %% [markdown] key="pack_task" lang="en"
-# ## 11.4 The arrays of a mixed batch
+# ## 11a.3 The arrays of a mixed batch
 #
 # A step computes the positions `starts[i]` to `ends[i] - 1` of sequence `i`: a decode, a chunk, a prompt behind a prefix hit. The sequence has `tokens[i]` tokens so far, and its blocks are in `tables[i]`.
 # All sequences are packed into one row, one behind the other.
@@ -182,8 +119,8 @@ check("11.3", choose_victim)
 # - `query_starts`: where each sequence begins in the row, and the total at the end
 # - `lengths`: of each sequence, how many tokens its last query sees
 # - `sampled_rows`: the places in the row whose logits give a new token: the last one of each sequence that has come to the end of its tokens
-# %% [markdown] key="pack_task" lang="zh" src="0e51e9d4"
-# ## 11.4 混合 batch 的数组
+# %% [markdown] key="pack_task" lang="zh" src="92616cb0"
+# ## 11a.3 混合 batch 的数组
 #
 # 一步计算第 `i` 条序列的位置 `starts[i]` 到 `ends[i] - 1`：可能是一次解码、一段预填充，也可能是前缀命中之后的提示词。这条序列目前有 `tokens[i]` 个 token，它的块在 `tables[i]` 里。
 # 所有序列首尾相接，排成一行。
@@ -197,7 +134,7 @@ check("11.3", choose_victim)
 # - `sampled_rows`：这一行里，用哪些位置的 logits 得到新 token：凡是已经算到自己末尾的序列，取它的最后一个
 
 # %% key="pack_stub"
-def pack(
+def batch_arrays(
     tables: list[list[int]], starts: list[int], ends: list[int], tokens: list[int], block_size: int
 ) -> dict[str, list[int]]:
     ### BEGIN SOLUTION
@@ -219,76 +156,73 @@ def pack(
     ### END SOLUTION
 
 
-check("11.4", pack)
+check("11a.3", batch_arrays)
 
-# %% [markdown] key="step_task" lang="en"
-# ## 11.5 One step, whatever happens
+# %% [markdown] key="method_admit_task" lang="en"
+# ## 11a.4 One sequence, in nano
 #
-# `arrivals` are the new requests of this step, each a name with its tokens. Compute them all in one forward.
-# `shelf` is a small pool of blocks:
+# From here on you write methods of `minikv.nano`'s scheduler, as functions with `self` in front. They are parts of [your engine](../../notebooks/en/11c_your_engine.ipynb).
 #
-# - `shelf.block_size`
-# - `shelf.find(tokens)`: the full blocks of these tokens that can be found now, from the beginning on; all of them, if all are there
-# - `shelf.take(name, tokens, hits)`: `name` holds the blocks `hits` from now on, and new ones for the rest. There are always enough
-# - `shelf.publish(name)`: its full blocks can be found
-# - `shelf.free(name)`: it gives its blocks back; `ValueError` if it holds none
+# `admit(self, seq)` allocates the blocks of a waiting sequence, and says whether it could. You have:
 #
-# `forward(work)` computes; `work` is a list of `(name, start, end)`, in the order of `arrivals`: the positions from `start` up to, not including, `end`.
-# It returns the names of those who went away meanwhile. Several paths report them, so a name may stand there twice.
-# Or it raises. Then nothing was written: every request of the step gives its blocks back, and the exception goes on.
+# - `self.running`: the running sequences
+# - `self.blocks.allocate(seq, keep_free=n)`: looks into the prefix cache, gives `seq` blocks for all its tokens and leaves `n` blocks free. Returns `False`, with nothing changed, where blocks are short
 #
-# What a forward has written can be found; what none has written cannot. That holds for the blocks of those who went away, too.
-# And of every prompt at least one token has to be computed; whole blocks are taken from the cache, and none that others hold is written.
-# %% [markdown] key="step_task" lang="zh" src="43510c70"
-# ## 11.5 一步，出什么事都要收好尾
+# One block for each running sequence must stay free, or what is let in now would be preempted in the next step.
+# Return `True` where `seq` has its blocks, `False` where it has to wait. Moving it from the queue to `running` is not your business: `schedule` does that.
+# %% [markdown] key="method_admit_task" lang="zh" src="11f5a9bc"
+# ## 11a.4 放一条序列进来（nano）
 #
-# `arrivals` 是这一步新来的请求，每个名字对应它的 token。用一次前向计算把它们全部算完。
-# `shelf` 是一个小块池：
+# 从这里开始，你写的是 `minikv.nano` 调度器的方法，写成第一个参数为 `self` 的函数。它们是[你自己的引擎](../../notebooks/zh/11c_your_engine.ipynb)的部件。
 #
-# - `shelf.block_size`：块大小
-# - `shelf.find(tokens)`：从开头起，这些 token 现在能找到哪些满块；都在的话，就全部给出
-# - `shelf.take(name, tokens, hits)`：`name` 从此持有 `hits` 这些块，其余部分取新块。块总是够用
-# - `shelf.publish(name)`：它的满块从此能被找到
-# - `shelf.free(name)`：归还它的块；它没有块时抛出 `ValueError`
+# `admit(self, seq)` 为一条等待中的序列分配块，并说明是否成功。可用的有：
 #
-# `forward(work)` 负责计算；`work` 是 `(name, start, end)` 的列表，次序同 `arrivals`，表示从 `start` 到 `end`（不含 `end`）的位置。
-# 它返回这期间离开了的请求的名字。报告来自几条不同的路径，所以同一个名字可能出现两次。
-# 它也可能抛出异常。那就什么也没有写入：这一步的每个请求都要归还块，异常继续往上抛。
+# - `self.running`：正在运行的序列
+# - `self.blocks.allocate(seq, keep_free=n)`：查前缀缓存，给 `seq` 放得下全部 token 的块，同时留下 `n` 个空闲块。块不够时返回 `False`，什么也不改
 #
-# 前向计算写过的，都要能找到；没有写过的，不能找到。已经离开的请求，它的块也是如此。
-# 另外，每个提示词至少有一个 token 要计算；缓存按整块取用，别人也持有的块不能写。
+# 要为每条正在运行的序列留一个空闲块，否则现在放进来的，下一步就会被抢占。
+# `seq` 拿到了块就返回 `True`，还得等就返回 `False`。把它从队列移到 `running` 不归你管，那是 `schedule` 的事。
 
-# %% key="step_stub"
-def run_step(shelf, arrivals: dict[str, list[int]], forward) -> None:
+# %% key="method_admit_stub"
+def admit(self, seq) -> bool:
     ### BEGIN SOLUTION
-    work = []
-    for name, tokens in arrivals.items():
-        most = (len(tokens) - 1) // shelf.block_size
-        hits = shelf.find(tokens)[:most]
-        shelf.take(name, tokens, hits)
-        work.append((name, len(hits) * shelf.block_size, len(tokens)))
-    try:
-        gone = forward(work)
-    except BaseException:
-        for name in arrivals:
-            shelf.free(name)
-        raise
-    for name in arrivals:
-        shelf.publish(name)
-    for name in set(gone):
-        shelf.free(name)
+    return self.blocks.allocate(seq, keep_free=len(self.running))
     ### END SOLUTION
 
 
-check("11.5", run_step)
+check("11a.4", admit)
 
-# %% [markdown] key="step_why" lang="en"
-# ### BEGIN SOLUTION
-# `find` and `take` stand next to each other, for each request anew: a search for all of them beforehand would be out of date with the first `take`.
-# `except BaseException`, because Ctrl-C in the middle of a forward must not lose a block either.
-# ### END SOLUTION
-# %% [markdown] key="step_why" lang="zh" src="a3305c77"
-# ### BEGIN SOLUTION
-# `find` 和 `take` 紧挨着，每个请求各查各的：如果事先统一查好，第一次 `take` 之后结果就过期了。
-# 用 `except BaseException`，是因为前向计算中途按下 Ctrl-C，也不能丢块。
-# ### END SOLUTION
+# %% [markdown] key="method_pack_task" lang="en"
+# ## 11a.5 Its share of a step, in nano
+#
+# `pack(self, step, seq, budget)` adds to the list `step` which tokens of `seq` are computed next, as `(seq, start, end)`: from `start` up to, not including, `end`.
+#
+# - `seq.tokens`: all its tokens, prompt and answer
+# - `seq.num_computed`: how many of them are computed already
+# - `budget`: the most tokens that it may have
+#
+# In decode that is one token, in prefill the rest of the prompt, or a chunk of it where the budget is smaller.
+# Return how many tokens they are: `schedule` takes that off the budget.
+# %% [markdown] key="method_pack_task" lang="zh" src="a9db9745"
+# ## 11a.5 它在这一步的份额（nano）
+#
+# `pack(self, step, seq, budget)` 往列表 `step` 里追加一项 `(seq, start, end)`，说明接下来算 `seq` 的哪些 token：从 `start` 到 `end`，不含 `end`。
+#
+# - `seq.tokens`：它的全部 token，包括提示词和回答
+# - `seq.num_computed`：其中已经算过多少个
+# - `budget`：最多给它多少个 token
+#
+# 解码时就是一个 token；预填充时是提示词余下的部分，预算不够就只取一段。
+# 返回一共多少个 token：`schedule` 会从预算里减去。
+
+# %% key="method_pack_stub"
+def pack(self, step: list, seq, budget: int) -> int:
+    ### BEGIN SOLUTION
+    start = seq.num_computed
+    end = min(len(seq.tokens), start + budget)
+    step.append((seq, start, end))
+    return end - start
+    ### END SOLUTION
+
+
+check("11a.5", pack)

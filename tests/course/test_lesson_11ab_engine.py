@@ -1,4 +1,4 @@
-"""Lesson 11 and the engine: its exercises decide as the scheduler does, and its loads count what was computed."""
+"""Lessons 11a and 11b and the engine: exercises decide as the scheduler does, loads count what was computed."""
 
 import random
 
@@ -11,7 +11,9 @@ from minikv.engine.sequence import new_request
 from minikv.engine.step import Scheduled
 from minikv.engine.step import pack as engine_pack
 
-REFERENCES = {exercise.name: exercise.reference for exercise in find_lesson("11").exercises}
+REFERENCES = {
+    each.name: each.reference for number in ("11a", "11b") for each in find_lesson(number).exercises
+}
 
 
 def test_who_is_admitted_is_what_the_scheduler_decides():
@@ -53,7 +55,7 @@ def test_who_is_admitted_is_what_the_scheduler_decides():
         for seq_id in scheduler.waiting:
             found = manager.match(scheduler.sequence(seq_id).tokens).tables[0]
             waiting.append((len(scheduler.sequence(seq_id).tokens), len(found), pool.count_free(found)))
-        ours = REFERENCES["admit"](waiting, seats - 1, budget - 1, free, owed, size)
+        ours = REFERENCES["admit_queue"](waiting, seats - 1, budget - 1, free, owed, size)
         step = scheduler.schedule()
         if step.preempted or pool.stats().evictions:
             continue
@@ -103,7 +105,7 @@ def test_the_victim_is_the_planners():
         counts = {block: pool.ref_count(block) for table in tables for block in table}
         asker, asked = rng.randrange(len(sequences)), pool.num_free + rng.randint(1, 5)
         computed = [seq.num_computed for seq in sequences]
-        ours = REFERENCES["choose_victim"](tables, computed, counts, asker, asked, pool.num_free, size)
+        ours = REFERENCES["cheapest_victim"](tables, computed, counts, asker, asked, pool.num_free, size)
         theirs = cheapest_victim(manager, sequences[asker + 1 :], asked)
         assert (None if ours is None else sequences[ours]) is theirs
 
@@ -127,7 +129,7 @@ def test_the_arrays_are_the_engines():
         theirs = engine_pack(manager, items)
         tables = [manager.block_table(item.id) for item in items]
         starts, ends = [item.start for item in items], [item.end for item in items]
-        ours = REFERENCES["pack"](tables, starts, ends, have, manager.block_size)
+        ours = REFERENCES["batch_arrays"](tables, starts, ends, have, manager.block_size)
         assert ours["positions"] == theirs.positions.tolist()
         assert ours["slots"] == theirs.slot_mapping[0].tolist()
         assert ours["query_starts"] == theirs.query_starts.tolist()

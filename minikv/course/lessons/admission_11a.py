@@ -1,16 +1,18 @@
-"""Exercises 11.1 and 11.2: who is let in, and whose tokens a step computes."""
+"""Exercises 11a.1 and 11a.2: who is let in, and whose tokens a step computes."""
 
 from functools import partial
 
 from minikv.course.exercise import Exercise, Misconception
 
-# 11.1 ------------------------------------------------------------------------------------------------------
+# 11a.1 -----------------------------------------------------------------------------------------------------
 
 Waiting = list[tuple[int, int, int]]
 """Of each request that waits: its tokens, the blocks of it that the prefix cache has, those of them that are free."""
 
 
-def admit(waiting: Waiting, seats: int, budget: int, free: int, owed: int, block_size: int) -> list[int]:
+def admit_queue(
+    waiting: Waiting, seats: int, budget: int, free: int, owed: int, block_size: int
+) -> list[int]:
     return _admit(waiting, seats, budget, free, owed, block_size)
 
 
@@ -60,11 +62,11 @@ def _blocks(tokens: int, block_size: int) -> int:
 
 
 def admitted_without_owed(waiting, seats, budget, free, owed, block_size):
-    return admit(waiting, seats, budget, free, 0, block_size)
+    return admit_queue(waiting, seats, budget, free, 0, block_size)
 
 
 def admitted_without_seats(waiting, seats, budget, free, owed, block_size):
-    return admit(waiting, len(waiting), budget, free, owed, block_size)
+    return admit_queue(waiting, len(waiting), budget, free, owed, block_size)
 
 
 def draw_queues(rng) -> list[dict]:
@@ -80,14 +82,17 @@ def draw_queues(rng) -> list[dict]:
         stop = rng.randint(1, len(waiting))
         if i % 10 == 4:  # the last that is admitted fills whole blocks: its next token needs no block yet
             waiting[stop - 1] = (size * rng.randint(1, 4), 0, 0)
+        if i % 10 == 5:  # blocks enough, had its idle hits not been among the free ones
+            hits = rng.randint(1, 3)
+            waiting[stop - 1] = (size * (hits + rng.randint(0, 2)) + 1, hits, hits)
         needs = [_blocks(tokens + 1, size) - hits + idle for tokens, hits, idle in waiting]
         left = [tokens - hits * size for tokens, hits, _ in waiting]
-        owed = rng.randint(0, 4)
+        owed = 0 if i % 10 == 5 else rng.randint(0, 4)
         seats = stop - 1 if i % 5 == 1 else len(waiting) + rng.randint(0, 2)
         budget = sum(left) + 8
         if i % 5 == 2:  # it ends within the prompt of the last that is admitted, or just behind it
             budget = sum(left[:stop]) - rng.choice([0, 1, left[stop - 1] // 2, left[stop - 1] - 1])
-        short = 1 if i % 10 == 4 else rng.choice([0, 1, 2, 1 + needs[stop - 1] // 2])
+        short = 1 if i % 10 in (4, 5) else rng.choice([0, 1, 2, 1 + needs[stop - 1] // 2])
         free = owed + sum(needs[:stop]) - short
         if i % 5 in (1, 2):
             free += sum(needs)
@@ -99,12 +104,12 @@ def draw_queues(rng) -> list[dict]:
     return cases
 
 
-ADMIT = Exercise(
-    id="11.1",
-    name="admit",
+ADMIT_QUEUE = Exercise(
+    id="11a.1",
+    name="admit_queue",
     signature=("waiting", "seats", "budget", "free", "owed", "block_size"),
     cases=draw_queues,
-    reference=admit,
+    reference=admit_queue,
     misconceptions=(
         Misconception("passed", partial(_admit, passing=True)),
         Misconception("owed_forgotten", admitted_without_owed),
@@ -120,7 +125,7 @@ ADMIT = Exercise(
     ),
 )
 
-# 11.2 ------------------------------------------------------------------------------------------------------
+# 11a.2 -----------------------------------------------------------------------------------------------------
 
 
 def chunks(tokens: list[int], computed: list[int], budget: int) -> list[tuple[int, int]]:
@@ -212,7 +217,7 @@ def draw_running(rng) -> list[dict]:
 
 
 CHUNKS = Exercise(
-    id="11.2",
+    id="11a.2",
     name="chunks",
     signature=("tokens", "computed", "budget"),
     cases=draw_running,

@@ -1,4 +1,4 @@
-"""Lesson 11: a small pool of blocks for exercise 11.5. It does what it is told, and checks nothing that a step owes."""
+"""A small pool of blocks for exercise 11b.3. It does what it is told, and checks nothing that a step owes."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Exercise 11.4: decodes, chunks and prefix hits of several sequences, packed into the arrays of one forward."""
+"""Exercise 11a.3: decodes, chunks and prefix hits of several sequences, packed into the arrays of one forward."""
 
 from functools import partial
 
@@ -7,13 +7,13 @@ from minikv.course.exercise import Exercise, Misconception
 Arrays = dict[str, list[int]]
 
 
-def pack(
+def batch_arrays(
     tables: list[list[int]], starts: list[int], ends: list[int], tokens: list[int], block_size: int
 ) -> Arrays:
-    return _pack(tables, starts, ends, tokens, block_size)
+    return _batch_arrays(tables, starts, ends, tokens, block_size)
 
 
-def _pack(
+def _batch_arrays(
     tables,
     starts,
     ends,
@@ -48,7 +48,7 @@ def _pack(
 
 
 def packed_without_total(tables, starts, ends, tokens, block_size):
-    arrays = pack(tables, starts, ends, tokens, block_size)
+    arrays = batch_arrays(tables, starts, ends, tokens, block_size)
     return {**arrays, "query_starts": arrays["query_starts"][:-1]}
 
 
@@ -84,22 +84,26 @@ def draw_steps(rng) -> list[dict]:
     return cases
 
 
-PACK = Exercise(
-    id="11.4",
-    name="pack",
+BATCH_ARRAYS = Exercise(
+    id="11a.3",
+    name="batch_arrays",
     signature=("tables", "starts", "ends", "tokens", "block_size"),
     cases=draw_steps,
-    reference=pack,
+    reference=batch_arrays,
     misconceptions=(
-        Misconception("relative_positions", partial(_pack, position=lambda start, place, packed: place)),
-        Misconception("running_positions", partial(_pack, position=lambda start, place, packed: packed)),
-        Misconception("slots_from_zero", partial(_pack, slot_position=lambda start, place: place)),
-        Misconception("length_is_chunk", partial(_pack, length=lambda start, end: end - start)),
-        Misconception("length_before", partial(_pack, length=lambda start, end: start)),
+        Misconception(
+            "relative_positions", partial(_batch_arrays, position=lambda start, place, packed: place)
+        ),
+        Misconception(
+            "running_positions", partial(_batch_arrays, position=lambda start, place, packed: packed)
+        ),
+        Misconception("slots_from_zero", partial(_batch_arrays, slot_position=lambda start, place: place)),
+        Misconception("length_is_chunk", partial(_batch_arrays, length=lambda start, end: end - start)),
+        Misconception("length_before", partial(_batch_arrays, length=lambda start, end: start)),
         Misconception("no_total", packed_without_total),
-        Misconception("all_sampled", partial(_pack, samples=lambda end, have: True)),
-        Misconception("row_of_item", partial(_pack, row=lambda item, next_start, end: item)),
-        Misconception("row_of_position", partial(_pack, row=lambda item, next_start, end: end - 1)),
-        Misconception("one_row_late", partial(_pack, row=lambda item, next_start, end: next_start)),
+        Misconception("all_sampled", partial(_batch_arrays, samples=lambda end, have: True)),
+        Misconception("row_of_item", partial(_batch_arrays, row=lambda item, next_start, end: item)),
+        Misconception("row_of_position", partial(_batch_arrays, row=lambda item, next_start, end: end - 1)),
+        Misconception("one_row_late", partial(_batch_arrays, row=lambda item, next_start, end: next_start)),
     ),
 )

@@ -1,12 +1,11 @@
-"""Lesson 11: how 256 requests share one cache. Exercises: ``admission_11, victim_11, batch_11, step_11``."""
+"""Lesson 11a: continuous batching. Exercises: ``admission_11a, batch_11a, schedule_11a``."""
 
 from minikv.blocks import BlockManager
 from minikv.course.exercise import Lesson, Prediction
-from minikv.course.lessons.admission_11 import ADMIT, CHUNKS
-from minikv.course.lessons.batch_11 import PACK
+from minikv.course.lessons.admission_11a import ADMIT_QUEUE, CHUNKS
+from minikv.course.lessons.batch_11a import BATCH_ARRAYS
 from minikv.course.lessons.load_11 import Ask, run_batches, run_load
-from minikv.course.lessons.step_11 import STEP
-from minikv.course.lessons.victim_11 import VICTIM
+from minikv.course.lessons.schedule_11a import ADMIT, PACK
 from minikv.engine import SamplingParams, Scheduler
 
 BLOCK_SIZE = 16  # of the predictions
@@ -48,21 +47,8 @@ def _first_token_step(decodes: int, prompt: int, budget: int) -> int:
     return ran.first[-1]
 
 
-def _lost(computed: int, shared: int) -> int:
-    tokens = list(range(computed))
-    manager = BlockManager(computed, BLOCK_SIZE)
-    manager.allocate("runs", [*tokens[: shared * BLOCK_SIZE], -1])
-    manager.commit("runs")
-    manager.allocate("victim", tokens)
-    manager.commit("victim")
-    manager.free("victim")
-    rest = manager.stats().pools[0].free * BLOCK_SIZE
-    manager.allocate("others", list(range(computed, computed + rest)))
-    return computed - manager.match([*tokens, -1]).num_tokens
-
-
 LESSON = Lesson(
-    exercises=(ADMIT, CHUNKS, VICTIM, PACK, STEP),
+    exercises=(ADMIT_QUEUE, CHUNKS, BATCH_ARRAYS, ADMIT, PACK),
     predictions=(
         Prediction(
             "static_steps",
@@ -89,16 +75,6 @@ LESSON = Lesson(
             unit="steps",
             answer=_first_token_step,
         ),
-        Prediction(
-            "lost_tokens",
-            lambda rng: {
-                "computed": 16 * rng.randint(80, 120) + rng.randint(1, 15),
-                "shared": rng.randint(20, 70),
-            },
-            how="{computed} - 16 * {shared}",
-            unit="tokens",
-            answer=_lost,
-        ),
     ),
-    questions=("why_continuous", "why_chunks", "why_younger", "whose_hits"),
+    questions=("why_continuous", "why_chunks"),
 )

@@ -1,4 +1,4 @@
-"""Lesson 11: its exercises, predictions and questions do what a learner relies on."""
+"""Lesson 11a: its exercises, predictions and questions do what a learner relies on."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question
 
-LESSON: Lesson = find_lesson("11")
+LESSON: Lesson = find_lesson("11a")
 EXERCISES = {exercise.id: exercise for exercise in LESSON.exercises}
 
 
@@ -56,39 +56,6 @@ def chunks_token_by_token(tokens, computed, budget):
     return [(computed[i], ends[i]) for i in range(len(tokens))]
 
 
-def victim_sorted(tables, computed, ref_counts, asker, asked, free, block_size):
-    def lost(number):
-        left = computed[number]
-        for block in tables[number]:
-            if ref_counts[block] == 1:
-                break
-            left -= block_size
-        return max(left, 0)
-
-    def freed(number):
-        return len([block for block in tables[number] if ref_counts[block] < 2])
-
-    younger = list(range(len(tables)))[asker + 1 :][::-1]
-    enough = [number for number in younger if freed(number) + free >= asked]
-    if enough:
-        return sorted(enough, key=lost)[0]
-    return sorted(younger, key=freed, reverse=True)[0] if younger else None
-
-
-def victim_in_one_scan(tables, computed, ref_counts, asker, asked, free, block_size):
-    cheapest = largest = None
-    for number in reversed(range(asker + 1, len(tables))):
-        own = [place for place, block in enumerate(tables[number]) if ref_counts[block] == 1]
-        front = own[0] if own else len(tables[number])
-        loss = max(computed[number] - front * block_size, 0)
-        if free + len(own) >= asked and (cheapest is None or loss < cheapest[0]):
-            cheapest = (loss, number)
-        if largest is None or len(own) > largest[0]:
-            largest = (len(own), number)
-    found = cheapest or largest
-    return found and found[1]
-
-
 def pack_by_comprehension(tables, starts, ends, tokens, block_size):
     cells = [(i, p) for i in range(len(tables)) for p in range(starts[i], ends[i])]
     counts = [end - start for start, end in zip(starts, ends, strict=True)]
@@ -116,77 +83,74 @@ def pack_from_all_slots(tables, starts, ends, tokens, block_size):
     return arrays
 
 
-def step_in_two_loops(shelf, arrivals, forward):
-    starts = {}
-    for name in arrivals:
-        found = shelf.find(arrivals[name][:-1])  # a block that holds the last token is never among them
-        shelf.take(name, arrivals[name], found)
-        starts[name] = len(found) * shelf.block_size
-    done = False
-    try:
-        gone = forward([(name, start, len(arrivals[name])) for name, start in starts.items()])
-        done = True
-    finally:
-        if not done:
-            for name in starts:
-                shelf.free(name)
-    for name in starts:
-        shelf.publish(name)
-        if name in gone:
-            shelf.free(name)
+def method_admit_counting_itself(self, seq):
+    """Cached blocks that other sequences hold are shared, so they are not counted."""
+    found = self.blocks.find_prefix(seq.tokens)
+    taken = self.blocks.blocks_for(len(seq.tokens)) - sum(
+        block not in self.blocks.free_blocks for block in found
+    )
+    if len(self.blocks.free_blocks) - taken < len(self.running):
+        return False
+    return self.blocks.allocate(seq)
 
 
-def step_that_asks_who_holds(shelf, arrivals, forward):
-    work = []
-    for name, tokens in arrivals.items():
-        hits = shelf.find(tokens)
-        if len(hits) * shelf.block_size == len(tokens):
-            hits = hits[:-1]
-        shelf.take(name, tokens, hits)
-        work += [(name, shelf.block_size * len(hits), len(tokens))]
-    try:
-        gone = forward(work)
-    except Exception:
-        [shelf.free(name) for name in list(arrivals)]
-        raise
-    [shelf.publish(name) for name in arrivals]
-    for name in gone:
-        if name in shelf.held:
-            shelf.free(name)
+def method_admit_with_a_name(self, seq):
+    one_each = sum(1 for _ in self.running)
+    admitted = self.blocks.allocate(seq, one_each)
+    return admitted
 
 
-def test_admit():
+def method_pack_by_missing(self, step, seq, budget):
+    missing = len(seq.tokens) - seq.num_computed
+    taken = missing if missing < budget else budget
+    step += [(seq, seq.num_computed, seq.num_computed + taken)]
+    return taken
+
+
+def method_pack_token_by_token(self, step, seq, budget):
+    end = seq.num_computed
+    while end < len(seq.tokens) and end - seq.num_computed < budget:
+        end += 1
+    step.append((seq, seq.num_computed, end))
+    return step[-1][2] - step[-1][1]
+
+
+def test_admit_queue():
     right = [admit_by_what_is_left, admit_recursively]
-    assert_exercise(EXERCISES["11.1"], right=right, sequences="waiting")
+    assert_exercise(EXERCISES["11a.1"], right=right, sequences="waiting")
 
 
 def test_chunks():
     right = [chunks_in_two_passes, chunks_token_by_token]
-    assert_exercise(EXERCISES["11.2"], right=right, sequences="tokens")
+    assert_exercise(EXERCISES["11a.2"], right=right, sequences="tokens")
 
 
-def test_choose_victim():
-    assert_exercise(EXERCISES["11.3"], right=[victim_sorted, victim_in_one_scan], sequences="tables")
+def test_batch_arrays():
+    right = [pack_by_comprehension, pack_from_all_slots]
+    assert_exercise(EXERCISES["11a.3"], right=right, sequences="tables")
+
+
+def test_admit():
+    def stub(self, seq):
+        raise NotImplementedError
+
+    right = [method_admit_counting_itself, method_admit_with_a_name]
+    assert_exercise(EXERCISES["11a.4"], right=right, sequences="running", stub=stub)
 
 
 def test_pack():
-    right = [pack_by_comprehension, pack_from_all_slots]
-    assert_exercise(EXERCISES["11.4"], right=right, sequences="tables")
-
-
-def test_run_step():
-    def stub(shelf, arrivals, forward):
+    def stub(self, step, seq, budget):
         raise NotImplementedError
 
-    right = [step_in_two_loops, step_that_asks_who_holds]
-    assert_exercise(EXERCISES["11.5"], right=right, sequences="steps", stub=stub)
+    right = [method_pack_by_missing, method_pack_token_by_token]
+    assert_exercise(EXERCISES["11a.5"], right=right, sequences="lengths", stub=stub)
 
 
 @pytest.mark.parametrize("prediction", LESSON.predictions, ids=lambda p: p.key)
 def test_prediction(prediction):
-    assert_prediction(prediction, "11")
+    assert_prediction(prediction, "11a")
 
 
 @pytest.mark.parametrize("key", LESSON.questions)
 def test_question(key):
-    assert_question(key, "11")
+    assert_question(key, "11a")

@@ -1,9 +1,9 @@
-"""Exercise 11.3: whom to preempt."""
+"""Exercise 11b.1: the victim that loses the fewest tokens."""
 
 from minikv.course.exercise import Exercise, Misconception
 
 
-def choose_victim(
+def cheapest_victim(
     tables: list[list[int]],
     computed: list[int],
     ref_counts: dict[int, int],
@@ -81,24 +81,24 @@ def victim_most_freed(tables, computed, ref_counts, asker, asked, free, block_si
 
 
 def victim_without_free(tables, computed, ref_counts, asker, asked, free, block_size):
-    return choose_victim(tables, computed, ref_counts, asker, asked, 0, block_size)
+    return cheapest_victim(tables, computed, ref_counts, asker, asked, 0, block_size)
 
 
 def victim_or_none(tables, computed, ref_counts, asker, asked, free, block_size):
-    found = choose_victim(tables, computed, ref_counts, asker, asked, free, block_size)
+    found = cheapest_victim(tables, computed, ref_counts, asker, asked, free, block_size)
     enough = found is not None and free + _own(tables[found], ref_counts) >= asked
     return found if enough else None
 
 
 def victim_enough_or_not(tables, computed, ref_counts, asker, asked, free, block_size):
     """The one that loses the fewest tokens, even if that frees too few blocks and another would free enough."""
-    return choose_victim(tables, computed, ref_counts, asker, 0, free, block_size)
+    return cheapest_victim(tables, computed, ref_counts, asker, 0, free, block_size)
 
 
 def victim_fewest_if_none_is_enough(tables, computed, ref_counts, asker, asked, free, block_size):
-    found = choose_victim(tables, computed, ref_counts, asker, asked, free, block_size)
+    found = cheapest_victim(tables, computed, ref_counts, asker, asked, free, block_size)
     enough = found is not None and free + _own(tables[found], ref_counts) >= asked
-    return found if enough else choose_victim(tables, computed, ref_counts, asker, 0, free, block_size)
+    return found if enough else cheapest_victim(tables, computed, ref_counts, asker, 0, free, block_size)
 
 
 def victim_older_of_equals(tables, computed, ref_counts, asker, asked, free, block_size):
@@ -143,12 +143,12 @@ def draw_running(rng) -> list[dict]:
     return cases
 
 
-VICTIM = Exercise(
-    id="11.3",
-    name="choose_victim",
+CHEAPEST_VICTIM = Exercise(
+    id="11b.1",
+    name="cheapest_victim",
     signature=("tables", "computed", "ref_counts", "asker", "asked", "free", "block_size"),
     cases=draw_running,
-    reference=choose_victim,
+    reference=cheapest_victim,
     misconceptions=(
         Misconception("oldest", victim_oldest),
         Misconception("youngest", victim_youngest),

@@ -1,10 +1,10 @@
-"""Exercise 11.5: one step from the prefix cache to the blocks given back, whatever happens in the forward."""
+"""Exercise 11b.3: one step from the prefix cache to the blocks given back, whatever happens in the forward."""
 
 from collections.abc import Callable
 from functools import partial
 
 from minikv.course.exercise import Exercise, Misconception
-from minikv.course.lessons.shelf_11 import Shelf
+from minikv.course.lessons.shelf_11b import Shelf
 
 Work = list[tuple[str, int, int]]
 """What a forward computes: of each sequence the positions from the first number up to, not including, the second."""
@@ -175,7 +175,7 @@ def _blocks_of(steps, size, most_at_once):
 
 
 STEP = Exercise(
-    id="11.5",
+    id="11b.3",
     name="run_step",
     signature=("steps", "num_blocks", "block_size"),
     cases=draw_lives,

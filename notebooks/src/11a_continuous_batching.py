@@ -1,0 +1,664 @@
+# %% [meta]
+# number = "11a"
+# slug = "continuous_batching"
+# needs = ["02", "09"]
+# rooms = ["engine", "nano.scheduler"]
+# minutes = 70
+# [title]
+# en = "How do 256 requests share one cache?"
+# zh = "256 个请求怎样共用一份缓存？"
+# [t4]
+# en = "The small model answers on the T4, and the throughput and memory figures are its own; the rest is bookkeeping on the CPU and shows the same numbers."
+# zh = "小模型在 T4 上作答，吞吐量和显存数字是 T4 自己的；其余都是 CPU 上的记账，数字相同。"
+# [paper]
+# en = "11a.1, 11a.2, 11a.3"
+# zh = "11a.1、11a.2、11a.3"
+
+# %% [markdown] key="question" lang="en"
+# ## The question
+#
+# 256 people ask at the same moment, and the cache has room for about a third of their requests.
+# **How does an engine answer all of them, and keep the GPU busy meanwhile?**
+#
+# You can't wait until all have finished: the answers differ in length, and a short one would wait for the longest. You can't compute the requests one by one either: a step over one sequence costs nearly as much as a step over sixty.
+#
+# After this lesson you can say which sequences run in the next step and with which of their tokens, build the arrays that one forward needs for all of them, and write the two methods of a scheduler that let a sequence in and give it its share of a step.
+# %% [markdown] key="question" lang="zh" src="f16263f7"
+# ## 问题
+#
+# 256 个人同时提问，而缓存只放得下其中大约三分之一的请求。
+# **推理引擎怎样回答所有人，又不让 GPU 闲着？**
+#
+# 不能等大家都结束：回答有长有短，短的会被最长的拖住。也不能一个一个算：一步只算一条序列，开销与一步算六十条差不多。
+#
+# 学完本课，你能说出下一步运行哪些序列、各算哪些 token，能写出一次前向计算需要的各个数组，还能写出调度器里的两个方法：放一条序列进来，以及给它这一步的份额。
+
+# %% [markdown] key="predict_first" lang="en"
+# ## Predict
+#
+# A **step** is one forward of the model over a **batch** of sequences. In decode, each of them gets one token from it.
+# In a *static* batch all begin together, and the next batch begins when the last of them has ended.
+# A batch has a number of **seats** (`max_num_seqs`), and a step has a **budget**: the most tokens that it computes (`max_batched_tokens`).
+# %% [markdown] key="predict_first" lang="zh" src="d33096f4"
+# ## 先猜一猜
+#
+# **一步**（step）就是模型对一个 **batch** 的序列做一次前向计算；解码时，batch 里的每条序列由此得到一个 token。
+# **静态**批处理是大家同时开始，等最后一条也结束了，才开始下一个 batch。
+# 一个 batch 最多有若干**席位**（`max_num_seqs`），一步最多计算若干 token，即**预算**（`max_batched_tokens`）。
+
+# %% key="predict_static"
+predict("static_steps", ...)
+
+# %% [markdown] key="list" lang="en"
+# ## One list, no batches
+#
+# **Continuous batching** makes the batch anew for every step ([Orca](https://www.usenix.org/conference/osdi22/presentation/yu), 2022).
+# A sequence that has ended leaves at once, and the first request in the queue takes its seat.
+#
+# Here are eight requests and four seats. A row is a request, a column is a step. Blue computes a prompt, orange one token of the answer (a decode), grey waits.
+# Before you look: the upper chart has a batch of four after another. How many steps will the lower one have?
+# %% [markdown] key="list" lang="zh" src="81e6f102"
+# ## 没有固定的 batch，只有一份名单
+#
+# **连续批处理**（continuous batching）在每一步都重新组一个 batch（[Orca](https://www.usenix.org/conference/osdi22/presentation/yu)，2022）。
+# 序列一结束就移出 batch，等待队列的第一个请求马上补进来。
+#
+# 下面有八个请求、四个席位。一行是一个请求，一列是一步。蓝色表示计算提示词，橙色表示回答的一个 token（解码），灰色表示等待。
+# 看图之前先想一想：上图是四条一批，一批做完再做下一批；下图会有多少步？
+
+# %% key="static_and_continuous"
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from minikv.course.lessons.load_11 import Ask, run_batches, run_load
+
+answers = (3, 14, 5, 9, 4, 12, 2, 7)
+asks = [Ask(tuple(range(100 * i, 100 * i + 8)), new) for i, new in enumerate(answers)]
+static = run_batches(asks, 4, num_blocks=64, max_num_seqs=4, max_batched_tokens=64)
+continuous = run_load(asks, num_blocks=64, max_num_seqs=4, max_batched_tokens=64)
+
+rans = {"static": static, "continuous": continuous}
+heads = [
+    t("chart_" + name, steps=ran.steps, tokens=ran.generated, each=ran.generated / ran.steps)
+    for name, ran in rans.items()
+]
+shades, kinds = [[0, "#d9dde3"], [0.5, "#2f6fb5"], [1, "#e08214"]], {".": 0, "#": 1, "o": 2}
+figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.16, subplot_titles=heads)
+lines = []
+for place, (head, ran) in enumerate(zip(heads, rans.values()), start=1):
+    lines += [head, *(f"{number:>2} |{row}|" for number, row in enumerate(ran.chart))]
+    cells = [[kinds.get(cell) for cell in row] for row in ran.chart]
+    grid = go.Heatmap(z=cells, colorscale=shades, zmin=0, zmax=2, xgap=2, ygap=2, showscale=False)
+    figure.add_trace(grid, row=place, col=1)
+    figure.update_yaxes(autorange="reversed", title=t("chart_request"), row=place, col=1)
+figure.update_xaxes(title=t("chart_step"), row=2, col=1)
+figure.update_layout(height=460, width=720, margin={"t": 40, "r": 20}, template="plotly_white")
+show(figure, text="\n".join(lines), caption=t("chart_caption"))
+
+# %% [markdown] key="list_read" lang="en"
+# The charts come from a real scheduler, `minikv.engine.Scheduler`, with nothing computed: it doesn't know whether a forward runs between its `schedule` and its `finish`.
+# That is on purpose. Decisions need no GPU.
+#
+# The small engine, `minikv.nano`, decides the same in a few lines. Read them from top to bottom: `running` first, the oldest before the others, then the queue, until the budget is spent.
+# %% [markdown] key="list_read" lang="zh" src="bdc42f78"
+# 这两张图出自真正的调度器 `minikv.engine.Scheduler`，只是什么也没有计算：在它的 `schedule` 和 `finish` 之间有没有前向计算，它并不知道。
+# 这是有意的：做决定用不着 GPU。
+#
+# 小引擎 `minikv.nano` 用几行代码做同样的决定。从上往下读：先是 `running`，最老的在前；然后是等待队列，直到预算用完。
+
+# %% key="nano_schedule"
+from minikv.course import show_source
+from minikv.nano import scheduler as nano_scheduler
+
+show_source(nano_scheduler.Scheduler.schedule)
+
+# %% [markdown] key="with_model" lang="en"
+# (`make_room` takes care of the case in which no block is free. It is the subject of [lesson 11b](11b_when_blocks_run_out.ipynb).)
+#
+# ## With a model
+#
+# An engine's loop is three lines: choose the tokens, compute them, take in what came out. This is all that `step` of nano does:
+# %% [markdown] key="with_model" lang="zh" src="31736d92"
+# （`make_room` 处理没有空闲块的情形，那是[第 11b 课](11b_when_blocks_run_out.ipynb)的内容。）
+#
+# ## 接上模型
+#
+# 引擎的循环只有三行：选出 token，计算，收下结果。nano 的 `step` 做的就是这些：
+
+# %% key="nano_step"
+from minikv.nano import llm as nano_llm
+
+show_source(nano_llm.LLM.step)
+
+# %% [markdown] key="with_model_tiny" lang="en"
+# `minikv.LLM` does the same with more care. tiny-gqa has learned to find things again: the prompt gives a city to each of some names, and asks for one of them.
+# (On a CPU a single thread computes it: the model is so small that several threads would mostly wait for each other.)
+# %% [markdown] key="with_model_tiny" lang="zh" src="9188703e"
+# `minikv.LLM` 做的也是这些，只是更周全。tiny-gqa 学过一件事，就是从前文里找：提示词给几个人名各配一座城市，最后问其中一个。
+# （在 CPU 上只用一个线程：模型太小，线程多了，大半时间都在互相等待。）
+
+# %% key="model"
+import torch
+
+from minikv import LLM, SamplingParams
+from minikv.models import load, recall_documents, recall_prompt
+
+
+def likeliest(tokens):
+    return SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+
+
+torch.set_num_threads(1)
+tiny = load("tiny-gqa")
+example = recall_prompt(seed=1)
+print(example.text)
+with LLM(tiny, num_blocks=64) as llm:
+    [output] = llm.generate([example.text], likeliest(1))
+print(t("asked", answer=output.text.strip(), right=example.answer))
+
+# %% [markdown] key="many" lang="en"
+# Now 256 of them at once, 16 tokens each, and blocks for about a third.
+# Each answer is right or wrong, and must not depend on the other 255.
+# %% [markdown] key="many" lang="zh" src="33857281"
+# 现在一次来 256 个，每个生成 16 个 token，块只够其中大约三分之一同时用。
+# 每个回答非对即错，而且不应受另外 255 个的影响。
+
+# %% key="many_code"
+from minikv.engine import EventLog
+
+examples = [recall_prompt(seed=seed) for seed in range(256)]
+prompts = [each.text for each in examples]
+
+
+def count_right(outputs, asked):
+    return sum(out.text.split()[0] == each.answer for out, each in zip(outputs, asked))
+
+
+log = EventLog()
+with LLM(tiny, num_blocks=256, max_num_seqs=256, emit=log) as llm:
+    outputs = llm.generate(prompts, likeliest(16))
+steps = log.of("step")
+print(t("many_right", right=count_right(outputs, examples), total=len(examples)))
+print(t("many_load", blocks=sum(-(-(len(out.prompt_token_ids) + 15) // 16) for out in outputs)))
+most_running, most_used = max(step.running for step in steps), max(step.used[0] for step in steps)
+print(t("many_steps", steps=len(steps), running=most_running, used=most_used))
+print(t("many_preempted", count=len(log.of("preempt"))))
+
+# %% [markdown] key="formula" lang="en"
+# All 256 answers are there, with about a third of the blocks. Some sequences lost their blocks on the way and got them back; [lesson 11b](11b_when_blocks_run_out.ipynb) shows how.
+# The rest of this lesson is about the decision before each step.
+#
+# ## Two limits
+#
+# Every step has to keep two limits. One is the pool's, the other is the step's own:
+# %% [markdown] key="formula" lang="zh" src="bce15ccb"
+# 256 个回答都有了，块却只够大约三分之一同时用。有些序列中途失去了块，后来又拿了回来；[第 11b 课](11b_when_blocks_run_out.ipynb)会讲怎么做到的。
+# 本课余下的部分，讲的都是每一步之前的决定。
+#
+# ## 两条界限
+#
+# 每一步都要守住两条界限：一条属于块池，一条属于这一步自己。
+
+# %% [markdown] key="formula_math"
+# $$\sum_{i \,\in\, \text{running}} \left\lceil T_i / B \right\rceil \;\le\; N \qquad\qquad D + \sum_{j \,\in\, \text{prefill}} c_j \;\le\; M$$
+
+# %% [markdown] key="symbols" lang="en"
+# | symbol | meaning | unit | value here |
+# |---|---|---|---|
+# | $T_i$ | tokens of sequence $i$ in the cache; one more at every step of its decode | tokens | 1,024 to 2,047 |
+# | $B$ | block size | tokens a block | 16 |
+# | $N$ | blocks of the pool | blocks | 55 GiB / (16 × 131,072 B) = 28,160 |
+# | $D$ | sequences in decode: one token each | tokens | |
+# | $c_j$ | what the step computes of prompt $j$, a **chunk** | tokens | |
+# | $M$ | the budget, `max_batched_tokens` | tokens a step | |
+#
+# (With shared blocks the first sum counts each block once.)
+#
+# The left side of the first limit *grows* at every step, even if no request is let in.
+# Take Llama-3.1-8B with 55 GiB for the cache, and requests of 1,024 tokens in and 1,024 out:
+# %% [markdown] key="symbols" lang="zh" src="60a05371"
+# | 符号 | 含义 | 单位 | 本例取值 |
+# |---|---|---|---|
+# | $T_i$ | 序列 $i$ 在缓存里的 token 数；解码时每一步加一 | token | 1,024 到 2,047 |
+# | $B$ | 块大小 | token / 块 | 16 |
+# | $N$ | 块池的块数 | 块 | 55 GiB / (16 × 131,072 B) = 28,160 |
+# | $D$ | 处于解码的序列数：每条一个 token | token | |
+# | $c_j$ | 这一步计算提示词 $j$ 的多少个 token，即一**段**（chunk） | token | |
+# | $M$ | 预算，`max_batched_tokens` | token / 步 | |
+#
+# （有共享的块时，第一个和式里每个块只算一次。）
+#
+# 第一条界限的左边每一步都会**变大**，不放新请求进来也一样。
+# 以 Llama-3.1-8B 为例，缓存 55 GiB，每个请求输入 1,024、输出 1,024 个 token：
+
+# %% key="capacity"
+from minikv.plan import CacheSpec
+from minikv.units import GIB
+
+spec = CacheSpec.from_config("Llama-3.1-8B")
+pool_blocks = 55 * GIB // spec.block_bytes(16)
+print(t("pool", blocks=pool_blocks, tokens=pool_blocks * 16))
+for moment, tokens in (("begin", 1024), ("half", 1024 + 512), ("end", 1024 + 1023)):
+    blocks = -(-tokens // 16)
+    print(t("fits", moment=t("moment_" + moment), tokens=tokens, blocks=blocks, most=pool_blocks // blocks))
+
+# %% [markdown] key="admission" lang="en"
+# (The last token that is generated is never stored: nothing comes after it.)
+#
+# If you fill the pool with prompts, it holds only half of those sequences by the time they finish.
+# If you reserve room for the end from the beginning, half of the pool stays empty at first, and part of it for good where answers stop early.
+# An engine does neither. It lets in what fits now, and takes blocks back when it must.
+#
+# ## Who is let in
+#
+# One free block isn't enough to get in. A sequence must have blocks for *all* its tokens, beside what the running ones need next. Otherwise it would be the next to lose its blocks. (vLLM can ask for the whole prompt, too, since [PR #37307](https://github.com/vllm-project/vllm/pull/37307).)
+# And a short request never overtakes a long one ahead of it in the queue, even if it would fit: otherwise the long one would wait as long as short ones keep coming.
+#
+# In an empty pool, how many are let in at once?
+# %% [markdown] key="admission" lang="zh" src="90d45789"
+# （生成的最后一个 token 不必存：它后面没有别的 token 了。）
+#
+# 如果拿提示词把块池填满，到这些序列结束的时候，只放得下其中一半。
+# 如果一开始就把最后要用的地方留足，块池起初有一半空着；回答提前结束的话，其中一部分始终用不上。
+# 推理引擎两样都不做：现在放得下就放进来，实在不够了再把块收回来。
+#
+# ## 放哪些请求进来
+#
+# 有一个空闲块还不够。一条序列要进来，除去运行中的序列接下来需要的，剩下的块必须放得下它的**全部** token；否则它就是下一个失去块的。（vLLM 从 [PR #37307](https://github.com/vllm-project/vllm/pull/37307) 起，也可以要求放得下整个提示词。）
+# 而且，排在长请求后面的短请求，即使放得下也不能越过它；否则只要短请求不断到来，长请求就得一直等下去。
+#
+# 块池空着的时候，一次能放进来多少个？
+
+# %% key="predict_admitted"
+predict("admitted", ...)
+
+# %% [markdown] key="nano_admit_read" lang="en"
+# nano keeps one block free for each running sequence. That is what each of them can need at most in the next step, and the rule fits into one line.
+# You write it as exercise 11a.4. Exercise 11a.1 is the same decision for a whole queue, with everything counted by hand.
+# %% [markdown] key="nano_admit_read" lang="zh" src="7d1ce747"
+# nano 为每条正在运行的序列留一个空闲块，这正是它们下一步最多需要的，规则一行就写完了。
+# 练习 11a.4 由你来写它。练习 11a.1 是同一个决定，只是对整条队列来做，每样都要自己数。
+
+# %% key="nano_admit"
+show_source(nano_scheduler.Scheduler.admit)
+
+# %% [markdown] key="step" lang="en"
+# ## What a step is made of
+#
+# A step is a list of ranges, the next positions of each sequence. Packed one behind the other they are one row of tokens, and the model computes it in one forward.
+# What each token needs stands in arrays beside it.
+#
+# Three sequences below: Q decodes, R begins with a system prompt that Q has brought in, and S is too long for what is left of the budget.
+# %% [markdown] key="step" lang="zh" src="95a01710"
+# ## 一步由什么组成
+#
+# 一步就是一份清单，写着每条序列接下来要算哪些位置。把它们首尾相接，排成一行 token，模型一次前向计算就算完。
+# 每个 token 还需要什么，都写在旁边的数组里。
+#
+# 下面有三条序列：Q 在解码，R 的开头是 Q 已经带进来的系统提示词，S 太长，剩下的预算放不下。
+
+# %% key="mixed_step"
+from minikv.blocks import BlockManager
+from minikv.engine import Scheduler
+
+scheduler = Scheduler(BlockManager(num_blocks=32, block_size=4), max_num_seqs=8, max_batched_tokens=12)
+system = list(range(10, 19))
+scheduler.add("Q", system, SamplingParams(max_tokens=8))
+scheduler.finish(scheduler.schedule(), [7])
+scheduler.add("R", [*system, 50, 51, 52], SamplingParams(max_tokens=8))
+scheduler.add("S", list(range(100, 120)), SamplingParams(max_tokens=8))
+step = scheduler.schedule()
+for item in step.items:
+    samples = [seq_id.request for seq_id in item.samples]
+    print(t("item", name=item.id.request, start=item.start, last=item.end - 1, samples=samples))
+batch = step.batch
+print()
+print("positions    ", batch.positions.tolist())
+print("slot_mapping ", batch.slot_mapping[0].tolist())
+print("query_starts ", batch.query_starts.tolist())
+print("lengths      ", batch.lengths.tolist())
+
+# %% [markdown] key="step_read" lang="en"
+# - **positions** are counted in the sequence, not in the row: RoPE turns each key by its position, and a chunk does not begin at 0 again.
+# - **slot_mapping** says where K and V go ([lesson 09](09_pages_and_blocks.ipynb)).
+# - **query_starts** says where each sequence begins in the row, with the total behind: sequence $i$ has the queries from `query_starts[i]` to `query_starts[i + 1] - 1`.
+# - **lengths** is how many tokens the last query of each sequence sees. That is more than its queries: what was cached earlier counts.
+#
+# R computes 4 tokens out of 12: 8 were found. No token is sampled for S: its last token is not computed yet, and the logits of any other one answer half a question.
+# (Exercise 11a.3 is these arrays.)
+#
+# nano makes the same arrays. `pack` says which tokens of a sequence are in the step, and `make_batch` puts them into one row:
+
+# %% [markdown] key="step_read" lang="zh" src="26074727"
+# - **positions** 按序列数，不按这一行数：RoPE 按位置旋转每个 key，新的一段不会又从 0 开始。
+# - **slot_mapping** 说 K 和 V 写到哪里（[第 09 课](09_pages_and_blocks.ipynb)）。
+# - **query_starts** 说每条序列从这一行的哪里开始，末尾再加上总数：序列 $i$ 的 query 是 `query_starts[i]` 到 `query_starts[i + 1] - 1`。
+# - **lengths** 是每条序列的最后一个 query 能看到多少个 token。它比 query 的个数多：早先缓存的也算在内。
+#
+# R 有 12 个 token，只算 4 个，因为有 8 个已经命中。S 这一步不采样：它的最后一个 token 还没有算到，拿别的 token 的 logits 来采样，等于只听了半个问题就作答。
+# （练习 11a.3 就是写这些数组。）
+#
+# nano 的数组也是这些。`pack` 决定一条序列的哪些 token 进入这一步，`make_batch` 把它们排成一行：
+
+
+# %% key="nano_pack"
+from minikv.nano import runner as nano_runner
+
+show_source(nano_scheduler.Scheduler.pack, nano_runner.make_batch)
+
+# %% [markdown] key="long_prompt" lang="en"
+# (`pack` is exercise 11a.5.)
+#
+# ## A long prompt arrives
+#
+# The more tokens a step computes, the longer it takes. So a prompt of 600 tokens that is computed in one piece holds up the next token of every other sequence.
+# **Chunked prefill** cuts it: decodes first, then as much of a prompt as the budget leaves ([Sarathi-Serve](https://arxiv.org/abs/2403.02310), 2024).
+#
+# nano needs no rule for "decodes first". A prompt that is not done has used up the budget, so no sequence is admitted behind it: it is always the last in `running`.
+# %% [markdown] key="long_prompt" lang="zh" src="7f122335"
+# （`pack` 就是练习 11a.5。）
+#
+# ## 来了一个长提示词
+#
+# 一步要算的 token 越多，用时越长。所以 600 个 token 的提示词如果一口气算完，其他序列的下一个 token 就全都被它拖住。
+# **分块预填充**（chunked prefill）把它切开：先照顾解码，剩下的预算有多少，提示词就算多少（[Sarathi-Serve](https://arxiv.org/abs/2403.02310)，2024）。
+#
+# nano 不需要“解码优先”这条规则：没算完的提示词已经把预算用光，后面不会再放序列进来，所以它总是 `running` 里的最后一条。
+
+# %% key="predict_first_token"
+predict("first_token", ...)
+
+# %% key="chunked"
+talkers = [Ask(tuple(range(9000 + 20 * i, 9004 + 20 * i)), 24) for i in range(4)]
+load = [*talkers, Ask(tuple(range(600)), 6, arrival=4)]
+for budget in (1024, 128, 64):
+    ran = run_load(load, num_blocks=128, max_num_seqs=8, max_batched_tokens=budget)
+    print(t("chunked_head", budget=budget, largest=max(ran.tokens), first=ran.first[-1] - 4 + 1))
+    print(f"   |{ran.chart[0]}|\n   |{ran.chart[-1]}|")
+
+# %% [markdown] key="chunked_read" lang="en"
+# (The upper row is one of four that talk, the lower one the long prompt.)
+#
+# The four that talk have missed no step. The budget decides how long a step can get. The newcomer pays for it: its first token comes later.
+# These are the two latencies of serving: **TTFT**, time to the first token, and **TPOT**, time per output token after it.
+# The same with the model, where a step takes real time:
+# %% [markdown] key="chunked_read" lang="zh" src="10dcfa0e"
+# （上面一行是四条正在输出的序列之一，下面一行是长提示词。）
+#
+# 正在输出的序列一步也没有落下。预算决定的是一步最长有多长；代价由新来的承担，它的第一个 token 要多等几步。
+# 推理服务的两个延迟就在这里：**首 token 延迟**（TTFT），以及之后的**每 token 延迟**（TPOT）。
+# 接上模型再来一遍，这回每一步都要花实实在在的时间：
+
+# %% key="chunked_time" tags="timing"
+import time
+
+[article] = recall_documents(1, seed=5, facts=24, context=1500, queries=1, span=3)
+
+
+def step_times(budget):
+    with LLM(tiny, num_blocks=256, max_num_seqs=16, max_batched_tokens=budget) as llm:
+        for prompt in prompts[:8]:
+            llm.add_request(prompt, likeliest(40))
+        llm.step()
+        seconds = []
+        while llm.has_work:
+            if len(seconds) == 5:
+                llm.add_request(article.tokens.tolist(), likeliest(1))
+            start = time.perf_counter()
+            llm.step()
+            seconds.append(time.perf_counter() - start)
+    return sorted(seconds)
+
+
+print(t("longest_head"))
+for budget in (2048, 256, 64):
+    runs = [step_times(budget) for _ in range(3)]
+    longest, usual = min(run[-1] for run in runs), min(run[len(run) // 2] for run in runs)
+    print(t("longest_line", budget=budget, longest=longest * 1e3, usual=usual * 1e3))
+
+# %% [markdown] key="chunks_exercise" lang="en"
+# (Exercise 11a.2: how many tokens of the budget each sequence gets.)
+#
+# ## Reusing a prefix
+#
+# Twenty-four questions about one document. Each prompt is the document, and behind it "?" and a name.
+# The first one computes it; the others find its blocks ([lesson 09](09_pages_and_blocks.ipynb)), and only compute what comes behind.
+# %% [markdown] key="chunks_exercise" lang="zh" src="e40a77e8"
+# （练习 11a.2：预算里的 token 怎么分。）
+#
+# ## 重用前缀
+#
+# 同一篇文档，二十四个问题。每个提示词都是这篇文档，后面接上“?”和一个人名。
+# 第一个请求把文档算一遍；其余的找到它的块（[第 09 课](09_pages_and_blocks.ipynb)），只算后面的部分。
+
+# %% key="prefix"
+[document] = recall_documents(1, seed=3, facts=24, context=192, queries=24, span=72)
+context = " ".join(document.words[1:193])
+questions = [f"{context} ? {question.name}" for question in document.questions]
+for tenants in (1, 4, 24):
+    with LLM(tiny, num_blocks=512, max_num_seqs=64) as llm:
+        first = llm.generate(questions[:1], likeliest(1), salt="tenant 0")
+        salts = [f"tenant {number % tenants}" for number in range(1, 24)]
+        outputs = first + llm.generate(questions[1:], likeliest(1), salt=salts)
+    right = count_right(outputs, document.questions)
+    hits = sum(out.num_cached for out in outputs)
+    total = sum(len(out.prompt_token_ids) for out in outputs)
+    print(t("prefix_line", tenants=tenants, hits=hits, total=total, share=hits / total, right=right))
+
+# %% [markdown] key="prefix_read" lang="en"
+# The answers stay the same; what changes is how much is computed for them.
+# A salt keeps tenants apart, and each tenant pays for the document once.
+#
+# ## Measure it here
+#
+# ### What a larger batch brings
+#
+# A step costs something before it has computed a single token: the weights are read, the kernels are launched. All sequences of the batch share that.
+# With $a$ for what is shared and $c$ for what each adds, a step takes $a + c\,b$, and
+#
+# $$\text{throughput}(b) \;=\; \frac{b}{a + c \, b} \quad \text{tokens a second} \qquad (b \text{ sequences; } a, c \text{ in seconds})$$
+#
+# which rises with $b$ and levels off at $1/c$. On this machine:
+# %% [markdown] key="prefix_read" lang="zh" src="8a2ac89a"
+# 回答都一样，变的是为此算了多少。
+# 盐值（salt）把租户隔开，每个租户各为这篇文档付一次账。
+#
+# ## 在本机上测量
+#
+# ### batch 越大，好处越多吗
+#
+# 一步还没有算一个 token，就已经有开销：权重要读，kernel 要启动。这一份由 batch 里所有序列分摊。
+# 设分摊的部分为 $a$，每条序列另加 $c$，则一步用时 $a + c\,b$，于是
+#
+# $$\text{throughput}(b) \;=\; \frac{b}{a + c \, b} \quad \text{token / 秒} \qquad (b \text{：序列数；} a, c \text{：秒})$$
+#
+# 它随 $b$ 上升，最后趋近 $1/c$。在这台机器上：
+
+# %% key="throughput" tags="timing"
+import numpy as np
+
+batches, step_seconds = (1, 2, 4, 8, 16, 32, 64), []
+for size in batches:
+    with LLM(tiny, num_blocks=400, max_num_seqs=64) as llm:
+        for prompt in prompts[:size]:
+            llm.add_request(prompt, likeliest(60))
+        for _ in range(4):
+            llm.step()
+        seconds = []
+        for _ in range(21):
+            start = time.perf_counter()
+            llm.step()
+            seconds.append(time.perf_counter() - start)
+        step_seconds.append(sorted(seconds)[10])
+c, a = np.polyfit(batches, step_seconds, 1)
+print(t("throughput_head"))
+for size, seconds in zip(batches, step_seconds):
+    print(f"{size:>5} {seconds * 1e3:>9.2f} {size / seconds:>10,.0f} {size / (a + c * size):>10,.0f}")
+print(t("throughput_fit", a=a * 1e3, c=c * 1e3, most=1 / c))
+
+# %% [markdown] key="flat" lang="en"
+# ### Memory is flat in decode
+#
+# The cache was made once ([lesson 07](07_allocate_once.ipynb)), so decode may write, and must not allocate anything that stays.
+# Eight sequences, 100 steps, and what is alive afterwards that was not before; then the same with a cache that grows, transformers' own:
+# %% [markdown] key="flat" lang="zh" src="b96ada5e"
+# ### 解码时内存不增长
+#
+# 缓存是一次建好的（[第 07 课](07_allocate_once.ipynb)），所以解码可以往里写，但不该再分配任何会留下来的东西。
+# 八条序列、100 步，看看结束后比开始时多出多少；再换成会增长的缓存，即 transformers 自带的，做同样的事：
+
+# %% key="flat_code" tags="hardware"
+from transformers import DynamicCache
+
+from minikv.memory import measure_peak
+
+
+def decode(llm, steps):
+    for prompt in prompts[:8]:
+        llm.add_request(prompt, likeliest(steps))
+    while llm.has_work:
+        llm.step()
+
+
+@torch.no_grad()
+def decode_growing(model, tokens, cache, steps):
+    for _ in range(steps):
+        tokens = model(tokens, past_key_values=cache).logits[:, -1:].argmax(-1)
+
+
+with LLM(tiny, num_blocks=256, max_num_seqs=8) as llm:
+    decode(llm, 4)
+    ours = measure_peak(lambda: decode(llm, 100))
+    written = 8 * 126 * sum(kind.block_bytes(1) for kind in llm.cache.kinds)
+
+ids = tiny.tokenizer(prompts[:8], return_tensors="pt")["input_ids"].to(tiny.model.device)
+cache = DynamicCache(config=tiny.model.config)
+theirs = measure_peak(lambda: decode_growing(tiny.model, ids, cache, 100))
+print(t("flat_written", written=written))
+for name, report in (("ours", ours), ("theirs", theirs)):
+    print(t("flat_line", kept=report.kept, extra=report.extra, name=t("flat_" + name)))
+
+# %% [markdown] key="break" lang="en"
+# ## Break it
+#
+# ### Positions that begin anew
+#
+# A batch is made wrong in two ways here, and nothing else is touched: in the first the positions of each chunk begin at 0, in the second `lengths` says how long the chunk is and not how much its last query sees.
+# The budget of 64 cuts every prompt into several chunks.
+# %% [markdown] key="break" lang="zh" src="a1cecaaf"
+# ## 弄坏它
+#
+# ### 又从 0 开始的位置
+#
+# 下面只改 batch 里的一样东西，各错一种：第一种，每一段的位置都从 0 开始；第二种，`lengths` 填的是这一段的长度，而不是最后一个 query 能看到多少。
+# 预算为 64，每个提示词都被切成几段。
+
+# %% key="break_positions"
+from dataclasses import replace
+from unittest.mock import patch
+
+
+def as_it_is(step, batch):
+    return batch
+
+
+def relative_positions(step, batch):
+    starts = [item.start if item.decode else 0 for item in step.items]
+    wrong = [torch.arange(len(item.tokens)) + start for item, start in zip(step.items, starts)]
+    return replace(batch, positions=torch.cat(wrong).to(batch.positions.device))
+
+
+def chunk_lengths(step, batch):
+    wrong = torch.tensor([len(item.tokens) for item in step.items], dtype=torch.int32)
+    return replace(batch, lengths=(wrong.to(batch.positions.device),))
+
+
+for change in (as_it_is, relative_positions, chunk_lengths):
+    with LLM(tiny, num_blocks=512, max_num_seqs=16, max_batched_tokens=64) as llm:
+        right_batch = llm.runner.batch
+        with patch.object(llm.runner, "batch", lambda step: change(step, right_batch(step))):
+            outputs = llm.generate(questions, likeliest(1), salt=[str(number) for number in range(24)])
+    right = count_right(outputs, document.questions)
+    print(t("break_line", right=right, total=len(questions), name=t("break_" + change.__name__)))
+
+# %% [markdown] key="break_positions_read" lang="en"
+# No error in either case.
+# The second mistake is loud: attention sees only as many tokens as the chunk has. The first one is worse: most answers are still right, so a test with two or three prompts passes, and in a chat the model would just seem to have got worse.
+# That is why the package's tests compare every token with the model's own `generate`.
+#
+# ## In short
+#
+# - A batch is made anew at every step: eight requests that took 26 steps in batches of four take 17, because a free seat is taken at once.
+# - Two limits: the blocks of all running sequences fit into the pool, and a step has at most $M$ tokens.
+# - A sequence is let in when blocks for all its tokens are free beside one for each running sequence. No request overtakes another.
+# - Tokens of all sequences lie in one row. Positions, slots, starts and lengths say which is which.
+# - A long prompt is cut into chunks: the longest step gets shorter, and the newcomer's first token comes later.
+#
+# ## Check yourself
+#
+# Say each answer aloud, then compare with `explain(..., reveal=True)`.
+# %% [markdown] key="break_positions_read" lang="zh" src="0b0e91f9"
+# 两种都没有任何报错。
+# 第二种错得明显：这一段有几个 token，注意力就只看得到几个。第一种更糟：大多数答案仍然是对的，拿两三个提示词测一测就过了；换成聊天，只会觉得模型变差了。
+# 所以本包的测试把每个 token 都与模型自己的 `generate` 逐一对照。
+#
+# ## 本课小结
+#
+# - 每一步都重新组 batch：八个请求按四条一批要 26 步，现在只要 17 步，因为席位一空就补上。
+# - 两条界限：所有运行中序列的块放得进块池；一步最多 $M$ 个 token。
+# - 除去给每条运行中的序列各留一块，剩下的块放得下一条序列的全部 token，才放它进来。任何请求都不能越过别的请求。
+# - 所有序列的 token 排成一行，位置、槽位、起点和长度说明哪个是哪个。
+# - 长提示词切成段：最长的一步变短了，而新来的要晚一点得到第一个 token。
+#
+# ## 自我检查
+#
+# 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
+
+# %% key="explain_continuous"
+explain("why_continuous")
+
+# %% key="explain_chunk"
+explain("why_chunks")
+
+# %% [markdown] key="exercises" lang="en"
+# ## Exercises
+#
+# The first three ask for the decisions with plain lists in place of classes. The last two are methods of nano: what you write there becomes a part of [your engine](11c_your_engine.ipynb).
+#
+# 1. `admit_queue`: which requests of a queue are let in.
+# 2. `chunks`: how the budget of a step is shared out.
+# 3. `batch_arrays`: the arrays of a mixed batch.
+# 4. `admit`: one sequence, as a method of nano's scheduler.
+# 5. `pack`: its tokens of this step, as a method of nano's scheduler.
+# %% [markdown] key="exercises" lang="zh" src="bb542f2a"
+# ## 练习
+#
+# 前三题不用引擎的类，只用普通的列表来写各个决定。后两题是 nano 的方法：你写的会成为[你自己的引擎](11c_your_engine.ipynb)的部件。
+#
+# 1. `admit_queue`：放队列里的哪些请求进来。
+# 2. `chunks`：一步的预算怎么分。
+# 3. `batch_arrays`：混合 batch 的各个数组。
+# 4. `admit`：放一条序列进来，写成 nano 调度器的方法。
+# 5. `pack`：它在这一步算哪些 token，写成 nano 调度器的方法。
+
+# %% [markdown] key="stuck" lang="en"
+# ## If you are stuck
+#
+# | symptom | the command that decides |
+# |---|---|
+# | requests wait, and few run | `view = llm.snapshot()`: `len(view.running)` at `max_num_seqs` means no seat; `view.pools[0].free` near 0 means no block; neither, no budget |
+# %% [markdown] key="stuck" lang="zh" src="5d2985a5"
+# ## 卡住了怎么办
+#
+# | 现象 | 用哪条命令判断 |
+# |---|---|
+# | 请求在等待，运行的却很少 | `view = llm.snapshot()`：`len(view.running)` 到了 `max_num_seqs` 是席位不够；`view.pools[0].free` 接近 0 是块不够；都不是，就是预算不够 |
+
+# %% [markdown] key="next" lang="en"
+# ## What comes next
+#
+# Every decode may need one more block, and at some point none is free. [Lesson 11b](11b_when_blocks_run_out.ipynb) takes blocks back, asks from which sequence, and counts what that costs.
+# %% [markdown] key="next" lang="zh" src="20cbdae1"
+# ## 下一课
+#
+# 每次解码都可能再要一个块，而块总有用完的时候。[第 11b 课](11b_when_blocks_run_out.ipynb)把块收回来：从哪条序列收，代价又是多少。

@@ -1,0 +1,484 @@
+# %% [meta]
+# number = "11b"
+# slug = "when_blocks_run_out"
+# needs = ["09", "11a"]
+# rooms = ["engine", "nano.scheduler"]
+# minutes = 60
+# [title]
+# en = "Which sequence gives up its blocks?"
+# zh = "块用完了，哪条序列让出来？"
+# [t4]
+# en = "The small model answers on the T4; the rest is bookkeeping on the CPU and shows the same numbers."
+# zh = "小模型在 T4 上作答；其余都是 CPU 上的记账，数字相同。"
+# [paper]
+# en = "11b.1"
+# zh = "11b.1"
+
+# %% [markdown] key="question" lang="en"
+# ## The question
+#
+# In September 2025 a vLLM maintainer measured throughput with 1,000 prompts of random tokens, 1,024 in and 1,024 out, on a Llama of 8B. The log said:
+#
+# > Running: 259 reqs, Waiting: 535 reqs, GPU KV cache usage: 82.3%, Prefix cache hit rate: 32.2%
+#
+# ([vLLM #25780](https://github.com/vllm-project/vllm/issues/25780))
+#
+# Random prompts have nothing in common. **So where do the tokens come from, the third that was found in the cache?**
+#
+# To answer it you have to know what an engine does when no block is free.
+# After this lesson you can say which sequence gives up its blocks and why every request still ends, measure what that costs, and write a step that loses no block when a forward fails.
+# %% [markdown] key="question" lang="zh" src="3377adba"
+# ## 问题
+#
+# 2025 年 9 月，vLLM 的一位维护者测吞吐量：1,000 个随机 token 的提示词，每个输入 1,024、输出 1,024，模型是 8B 的 Llama。日志里有这样一行：
+#
+# > Running: 259 reqs, Waiting: 535 reqs, GPU KV cache usage: 82.3%, Prefix cache hit rate: 32.2%
+#
+# （[vLLM #25780](https://github.com/vllm-project/vllm/issues/25780)。意思是：259 个请求在运行，535 个在等待，KV 缓存用了 82.3%，前缀缓存命中率 32.2%。）
+#
+# 随机的提示词之间没有任何相同之处。**那么，在缓存里命中的这三分之一 token 是从哪里来的？**
+#
+# 要回答，先得知道块用完时引擎怎么办。
+# 学完本课，你能说出由哪条序列让出块、为什么所有请求仍然都会结束，能量出这样做的代价，还能写出一步：前向计算失败了，也不会丢一个块。
+
+# %% [markdown] key="predict_first" lang="en"
+# ## Predict
+#
+# A running sequence that gives up all its blocks is **preempted**. It waits, and computes its tokens again later. None of its output is lost.
+# Some of its tokens it need not compute again: those in blocks that another sequence holds as well.
+# %% [markdown] key="predict_first" lang="zh" src="34785371"
+# ## 先猜一猜
+#
+# 一条正在运行的序列交出自己所有的块，叫作被**抢占**（preemption）。它回去等待，以后再把自己的 token 重新计算一遍，已经输出的内容不会丢。
+# 其中有些 token 不必重算，例如另一条序列也持有的那些块里的。
+
+# %% key="predict_lost"
+predict("lost_tokens", ...)
+
+# %% [markdown] key="shortage" lang="en"
+# ## When the blocks run out
+#
+# Every decode may need one more block, and there is none. Then one sequence has to give up its own.
+#
+# Five requests, six blocks each at the end, a pool of 16 blocks. A row is a request, a column is a step: `#` computes several tokens (the prompt), `o` one token (a decode), `.` waits, and `x` is where a sequence has just lost its blocks.
+# Before you run the cell: which of the five will lose theirs?
+# %% [markdown] key="shortage" lang="zh" src="10395c38"
+# ## 块用完了怎么办
+#
+# 每次解码都可能再要一个块，可是没有了。这时总得有一条序列把自己的块让出来。
+#
+# 下面有五个请求，到结束时每个要六个块，而块池只有 16 个块。一行是一个请求，一列是一步：`#` 表示一次算多个 token（提示词），`o` 表示一个 token（解码），`.` 表示等待，`x` 表示这条序列刚刚失去了它的块。
+# 运行之前先想一想：五个里面，哪几个会失去自己的块？
+
+# %% key="preempted"
+from minikv.course.lessons.load_11 import Ask, random_load, run_load
+
+asks = [Ask(tuple(range(100 * i, 100 * i + 6)), 18) for i in range(5)]
+ran = run_load(asks, num_blocks=16, block_size=4, max_num_seqs=8, max_batched_tokens=64)
+for number, row in enumerate(ran.chart):
+    print(f"{number:>2} |{row}|")
+print(t("preempted_line", count=ran.preemptions, given_up=ran.given_up, found=ran.found, again=ran.recomputed))
+
+# %% [markdown] key="preempted_read" lang="en"
+# The youngest ones lose theirs. No sequence takes a block from an older one. So nothing is ever taken from the oldest, which alone fits into the pool. It ends, then the next is the oldest, and so all of them end.
+# If a younger sequence could take from an older one as well, two sequences could take the same blocks from each other for ever.
+#
+# nano does it in three methods. `make_room` asks for a block until there is one, or until the sequence itself has been preempted:
+# %% [markdown] key="preempted_read" lang="zh" src="b75aca70"
+# 失去块的是最年轻的几个：没有序列能从比自己老的那里拿块。于是最老那条的块永远不会被拿走，而它单独一条是放得下的；它会结束，然后轮到下一条最老的，这样所有序列都会结束。
+# 如果后到的序列也能抢占先到的，两条序列就可能一直互相抢同样几个块，哪一条也跑不完。
+#
+# nano 用三个方法来做。`make_room` 一直要块，直到有了一个，或者自己也被抢占：
+
+# %% key="nano_preempt"
+from minikv.course import show_source
+from minikv.nano.scheduler import Scheduler as NanoScheduler
+
+show_source(NanoScheduler.make_room, NanoScheduler.choose_victim, NanoScheduler.preempt)
+
+# %% [markdown] key="nano_preempt_read" lang="en"
+# `preempt` puts the sequence at the *front* of the queue, so a newer request doesn't overtake it. Its tokens stay in `seq.tokens`; only K and V are lost.
+# (`choose_victim` is exercise 11b.2. It is one line, and the most consequential one of the scheduler.)
+# %% [markdown] key="nano_preempt_read" lang="zh" src="47f0f626"
+# `preempt` 把序列放回队列的**最前面**，后来的请求不会越过它。它的 token 都还在 `seq.tokens` 里，失去的只有 K 和 V。
+# （`choose_victim` 就是练习 11b.2：只有一行，却是调度器里影响最大的一行。）
+
+# %% [markdown] key="widget_read" lang="en"
+# ## See it
+#
+# `minikv.LLM` chooses its victim with more care: of those that are younger and free enough blocks, the one that loses the fewest tokens. Here are its requests, arriving one after the other, and blocks for fewer than all of them. A, E and F ask about the same document.
+# "Start" runs it in a thread, "Stop" ends what is left, "Step" computes a single step.
+#
+# Try this, and say before each press what will change:
+#
+# 1. F has just lost its blocks, and it was one of the longest. Why F, and not H, which is younger and shorter?
+# 2. I has never run. What keeps it out? Press "Step" until it gets in.
+# 3. "Start", and "Stop" in the middle: where are the blocks now?
+# 4. "Start" again, with the same requests: how many of their tokens are found this time?
+# %% [markdown] key="widget_read" lang="zh" src="a064b357"
+# ## 亲眼看看
+#
+# `minikv.LLM` 选得更仔细：在更年轻、空出的块又够用的序列里，选损失 token 最少的。下面的请求一个接一个到来，块不够所有请求同时用。A、E、F 问的是同一篇文档。
+# “开始”在线程里运行，“停止”结束剩下的请求，“单步”只算一步。
+#
+# 试试下面几步，每次按之前先说出会发生什么：
+#
+# 1. F 刚刚失去了它的块，而它是最长的几条之一。为什么是 F，而不是更年轻、更短的 H？
+# 2. I 还没有运行过。是什么把它挡在外面？一直按“单步”，直到它进来。
+# 3. 按“开始”，中途按“停止”：块现在在哪里？
+# 4. 再按“开始”，还是同样的请求：这一次命中多少个 token？
+
+# %% key="widget"
+from minikv import LLM, SamplingParams
+from minikv.course.widgets import EngineWidget
+from minikv.models import recall_documents, recall_prompt
+
+
+def likeliest(tokens):
+    return SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+
+
+prompts = [recall_prompt(seed=seed).text for seed in range(8)]
+[document] = recall_documents(1, seed=3, facts=24, context=192, queries=24, span=72)
+context = " ".join(document.words[1:193])
+engine = LLM("tiny-gqa", num_blocks=34, max_num_seqs=8, max_batched_tokens=96)
+shared = [context + " ? " + question.name for question in document.questions[:3]]
+requests = [shared[0], *prompts[:3], *shared[1:], *prompts[3:6]]
+arrivals = [2 * number for number in range(len(requests))]
+widget = EngineWidget(engine, requests, likeliest(40), arrivals=arrivals, lang=t("lang"))
+for _ in range(28):
+    widget.step()
+show(widget, text=widget.text(t("lang")))
+
+# %% [markdown] key="riddle_intro" lang="en"
+# (F was cheap: most of its tokens lie in blocks that A and E hold as well, so it lost about half of what H would have. Exercise 11b.1 is this rule.)
+#
+# ## The riddle
+#
+# Look at the last line under the first chart once more: some of what was given up was found again.
+# A preempted sequence leaves its blocks in the pool as cached ones. If no other sequence has overwritten them when it comes back, it hits its own prefix.
+# Here are 60 random prompts, which share nothing, in smaller and smaller pools. As in the engine of the question the youngest is preempted, and a request is let in without asking what the running ones still need.
+# Two methods of `minikv.engine.Scheduler` are there for such changes: `choose_victim` is given the sequences that may be preempted, the oldest first, and returns one of them; `owed_blocks` says how many blocks are kept for the running ones.
+# %% [markdown] key="riddle_intro" lang="zh" src="739289c1"
+# （F 便宜：它的 token 大多在 A 和 E 也持有的块里，损失只有 H 的一半左右。练习 11b.1 就是这条规则。）
+#
+# ## 谜底
+#
+# 再看一眼第一张图下面那行：交出去的，有一部分又找了回来。
+# 被抢占的序列把块留在块池里，成为缓存块；等它回来，只要还没有被另一条序列覆盖，它命中的就是自己的前缀。
+# 下面是 60 个毫无相同之处的随机提示词，块池一个比一个小。与开头那个引擎一样：抢占最年轻的，而且放请求进来时不问运行中的序列还需要多少。
+# `minikv.engine.Scheduler` 有两个方法就是留给人改写的：`choose_victim` 拿到可以抢占的序列，最老的在前，返回其中一条；`owed_blocks` 说要给运行中的序列留多少个块。
+
+# %% key="riddle"
+from minikv.engine import Scheduler
+
+
+class Youngest(Scheduler):
+    def choose_victim(self, candidates, asked):
+        return candidates[-1]
+
+
+class AsInTheLog(Youngest):
+    def owed_blocks(self, kind):
+        return 0
+
+
+def blocks_at_end(load):
+    return sum(-(-(len(ask.prompt) + ask.new - 1) // 16) for ask in load)
+
+
+load = random_load(60, prompt=(16, 200), new=(16, 200))
+needed = blocks_at_end(load)
+print(t("riddle_head", needed=needed))
+for share in (1, 0.4, 0.2, 0.1):
+    ran = run_load(load, int(needed * share), rules=AsInTheLog)
+    print(t("riddle_line", share=share, rate=ran.hit_rate, count=ran.preemptions, tokens=ran.found))
+
+# %% [markdown] key="riddle_read" lang="en"
+# **The engine found its own tokens**: those of sequences that had been preempted and came back.
+# The reporter of the issue said so too, and no longer counted them: the same benchmark then showed 0.2% ([PR #25787](https://github.com/vllm-project/vllm/pull/25787)).
+# So a good hit rate can be the sign of a pool that is too small.
+# In `RequestOutput.num_cached` we count the first admission only; `Metrics.hit_rate` counts all, and says so.
+# %% [markdown] key="riddle_read" lang="zh" src="c87c1d16"
+# **引擎命中的是自己的 token**：被抢占、后来又回来的序列留下的那些。
+# 提 issue 的人也是这样解释的，并且不再把它们算作命中：同样的测试，命中率随即变成 0.2%（[PR #25787](https://github.com/vllm-project/vllm/pull/25787)）。
+# 所以命中率高，可能恰恰说明块池太小。
+# 在我们这里，`RequestOutput.num_cached` 只算第一次放进来时的命中；`Metrics.hit_rate` 全都算，并且写明了这一点。
+
+# %% [markdown] key="tax_intro" lang="en"
+# ## What preemption costs
+#
+# [vLLM #54644](https://github.com/vllm-project/vllm/issues/54644) gives it a name: the **recompute tax**, the share of all computed tokens that was computed before. Its author measured 10 to 23 percent in online serving, and up to 79 percent in a forced case offline, and proposes another victim: not the last to come, but the one with the fewest computed tokens. On vLLM that wasted up to 59 percent fewer tokens.
+#
+# Here are three policies on the load from above.
+# *Ours* takes the sequence that gives up the fewest tokens, those in blocks that others hold not counted; with random prompts, which share nothing, that is nearly the proposal.
+# Before you run the cell: which line will have the lowest tax?
+# %% [markdown] key="tax_intro" lang="zh" src="48c568e2"
+# ## 抢占的代价
+#
+# [vLLM #54644](https://github.com/vllm-project/vllm/issues/54644) 给它起了个名字：**重算税**（recompute tax），即所有计算过的 token 里，有多大比例以前已经算过。作者在线上服务中测到 10% 到 23%，在离线的极端情形下高达 79%；他建议换一种选法：不抢占最后来的，而抢占已算 token 最少的。在 vLLM 上，这样浪费的 token 最多少了 59%。
+#
+# 下面用前面的负载比较三种选法。
+# “我们的”抢占损失 token 最少的那条，别的序列也持有的块不算损失；随机提示词之间什么也不共享，这时它与那个建议几乎一样。
+# 运行之前先想一想：哪一行的税最低？
+
+# %% key="tax"
+class Oldest(Scheduler):
+    def choose_victim(self, candidates, asked):
+        return candidates[0]
+
+
+victims = {"ours": Scheduler, "youngest": Youngest, "oldest": Oldest}
+shares = (1, 0.4, 0.2, 0.1)
+taxes = {name: [] for name in victims}
+rans = {}
+print(t("tax_head"))
+for share in shares:
+    for name, rules in victims.items():
+        ran = rans[share, name] = run_load(load, int(needed * share), rules=rules)
+        taxes[name].append(ran.tax)
+        tokens = "".join(f"{count:>9,}" for count in (ran.given_up, ran.found, ran.recomputed))
+        print(f"{share:>5.0%} {ran.preemptions:>6}{tokens} {ran.tax:>7.1%} {ran.steps:>7,}   {t('victim_' + name)}")
+
+# %% key="tax_plot"
+import plotly.graph_objects as go
+
+figure = go.Figure()
+for name, pattern in (("ours", ""), ("youngest", "/"), ("oldest", "x")):
+    percent = [round(100 * tax, 1) for tax in taxes[name]]
+    pools = [f"{share:.0%}" for share in shares]
+    figure.add_bar(x=pools, y=percent, name=t("bar_" + name), marker_pattern_shape=pattern)
+figure.update_xaxes(title=t("plot_x"), type="category")
+figure.update_yaxes(title=t("plot_y"), rangemode="tozero")
+figure.update_layout(height=340, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
+lines = ["".join(f"{100 * tax:>7.1f}" for tax in taxes[name]) + "   " + t("bar_" + name) for name in taxes]
+show(figure, text="\n".join(lines), caption=t("plot_caption"))
+
+# %% [markdown] key="tax_read" lang="en"
+# Ours does what it promises: in every pool here it gives up the fewest tokens. And still the youngest is as good or better: fewer of its tokens are computed again.
+# A sequence with little to lose has few blocks, just those that were asked for, and they are overwritten at once. Of a larger victim some blocks stay in the free list, and are found again.
+# The real cost of a preemption is only the tokens that have to be recomputed.
+#
+# One load is no proof. Here are three of other kinds, three seeds of each, in pools of 30%:
+# %% [markdown] key="tax_read" lang="zh" src="218376e1"
+# 我们的选法说到做到：这里不论块池多大，它交出的 token 总是最少。可是抢占最年轻的并不比它差，有时还更好：要重新计算的更少。
+# 损失小的序列，块也少，刚好就是要用的那几个，马上就被覆盖。抢占大一些的序列，总有些块还留在空闲队列里，回来时能找到。
+# 抢占真正的代价，只是那些必须重算的 token。
+#
+# 一种负载说明不了什么。再看另外三种，每种取三个随机种子，块池都是 30%：
+
+# %% key="tax_loads"
+from dataclasses import replace
+
+
+def long_answers(seed):
+    return random_load(30, prompt=(8, 40), new=(50, 300), seed=seed)
+
+
+def one_by_one(seed):
+    load = random_load(30, prompt=(16, 200), new=(16, 200), seed=seed)
+    return [replace(ask, arrival=5 * number) for number, ask in enumerate(load)]
+
+
+def one_document(seed):
+    [long] = random_load(1, prompt=(256, 256), new=(1, 1), seed=seed + 100)
+    load = random_load(30, prompt=(8, 120), new=(16, 200), seed=seed)
+    return [replace(ask, prompt=long.prompt + ask.prompt) if n % 2 else ask for n, ask in enumerate(load)]
+
+
+print(t("loads_head"))
+for make in (long_answers, one_by_one, one_document):
+    for name, rules in (("ours", Scheduler), ("youngest", Youngest)):
+        runs = [run_load(each, int(0.3 * blocks_at_end(each)), rules=rules) for each in map(make, range(3))]
+        share = sum(ran.recomputed for ran in runs) / sum(ran.computed for ran in runs)
+        steps = sum(ran.steps for ran in runs)
+        words = dict(load=t("load_" + make.__name__), victim=t("victim_" + name))
+        print(t("loads_line", tax=share, steps=steps, **words))
+
+# %% [markdown] key="tax_loads_read" lang="en"
+# On all three the youngest costs less computing, and the steps are nearly the same. The author of the issue measured the opposite on vLLM. So no rule is simply the right one: measure your own load, and put your own rule into `choose_victim`.
+#
+# (Ours knows something that age does not: a sequence with 2,000 tokens, 1,900 of them in blocks that others hold, looks expensive and is cheap. That is exercise 11b.1 again.)
+#
+# Best of all is not to preempt, as in the first lines of the table: a pool that is large enough, `max_num_seqs` low enough, and no `max_tokens` beyond need.
+# %% [markdown] key="tax_loads_read" lang="zh" src="8706dc01"
+# 这三种负载下，都是抢占最年轻的重算得少，步数则相差无几。而 issue 的作者在 vLLM 上测出的结果正好相反。所以没有哪条规则天生就对：拿自己的负载来测，把自己的规则写进 `choose_victim`。
+#
+# （不过，有件事光看先后看不出来：一条 2,000 个 token 的序列，如果 1,900 个都在别人也持有的块里，看着贵，其实便宜。这一点，我们的规则考虑到了。这就是练习 11b.1。）
+#
+# 最好的办法还是不抢占，也就是前一张表最前面的几行：块池够大，`max_num_seqs` 够小，`max_tokens` 不要多要。
+
+# %% [markdown] key="break" lang="en"
+# ## Break it
+#
+# ### A step that fails
+#
+# The forward raises, on a real machine because memory ran out. The requests of this step fail. No other request does, and no block is lost.
+# %% [markdown] key="break" lang="zh" src="cd8d9eeb"
+# ## 弄坏它
+#
+# ### 失败的一步
+#
+# 前向计算抛出了异常，在真实的机器上，多半是显存不足。在这一步里的请求都失败；其他请求不受影响，块也一个不少。
+
+# %% key="break_error"
+from itertools import count
+from unittest.mock import patch
+
+with LLM("tiny-gqa", num_blocks=64, max_num_seqs=4) as llm:
+    run, number = llm.runner.run, count()
+
+    def fails_once(*args):
+        if next(number) == 2:
+            raise RuntimeError("out of memory")
+        return run(*args)
+
+    names = [llm.add_request(prompt, likeliest(4)) for prompt in prompts[:8]]
+    done = {}
+    with patch.object(llm.runner, "run", fails_once):
+        while llm.has_work:
+            done |= {out.request: out for out in llm.step().finished}
+    for name in names:
+        print(f"{name}: {done[name].finish_reason:<7} {done[name].text!r}")
+    pool = llm.snapshot().pools[0]
+    print(t("error_blocks", used=pool.used))
+
+# %% [markdown] key="break_abort" lang="en"
+# (Exercise 11b.3 is such a step, from the prefix cache to the last block given back.)
+#
+# ### The same request freed twice
+#
+# A client closes the connection, and a timeout fires for the same request. Two paths lead to the same end, and blocks must go back once: a block that stands in the free list twice is given to two sequences. (In SGLang preemption freed requests that had finished, and been freed, already: [PR #18694](https://github.com/sgl-project/sglang/pull/18694).)
+# %% [markdown] key="break_abort" lang="zh" src="9ce96f55"
+# （练习 11b.3 就是这样一步：从前缀缓存开始，到最后一个块归还为止。）
+#
+# ### 同一个请求释放两次
+#
+# 客户端断开了连接，同一个请求又触发了超时。两条路走到同一个终点，块却只能归还一次：一个块在空闲队列里出现两次，就会分给两条序列。（SGLang 就遇到过：请求已经结束并释放，抢占时又释放了一次，见 [PR #18694](https://github.com/sgl-project/sglang/pull/18694)。）
+
+# %% key="break_abort_code"
+with LLM("tiny-gqa", num_blocks=64) as llm:
+    name = llm.add_request(shared[0], likeliest(50))
+    llm.step()
+    before = llm.snapshot().pools[0]
+    answers = [llm.abort(name), llm.abort(name)]
+    after = llm.snapshot().pools[0]
+    print(t("abort_line", answers=answers, before=before.used, after=after.used, cached=after.cached))
+
+# %% [markdown] key="nano_free" lang="en"
+# nano has two ways out for a sequence, and each frees its blocks once: `finish`, when the last token has come, and `abort`, which `stream` calls when its caller has stopped reading.
+# %% [markdown] key="nano_free" lang="zh" src="e32886a1"
+# 在 nano 里，序列有两条出路，每条都只释放一次它的块：最后一个 token 出来时走 `finish`；调用者不再读 `stream` 时走 `abort`。
+
+# %% key="nano_finish"
+show_source(NanoScheduler.finish, NanoScheduler.abort)
+
+# %% [markdown] key="break_large" lang="en"
+# ### A request that can never run
+#
+# Larger than the whole pool, it would wait for ever. nano-vllm found out in the middle of its decode, by a bare AssertionError ([#274](https://github.com/GeeeekExplorer/nano-vllm/issues/274)), and in vLLM such a request held up all that came behind it until it was aborted ([#39734](https://github.com/vllm-project/vllm/issues/39734)). Here it is refused before it waits, with the numbers:
+# %% [markdown] key="break_large" lang="zh" src="70f46f01"
+# ### 永远跑不了的请求
+#
+# 比整个块池还大的请求，等多久也没用。nano-vllm 要到解码中途才发现，只给一个光秃秃的 AssertionError（[#274](https://github.com/GeeeekExplorer/nano-vllm/issues/274)）；在 vLLM 里，这样的请求曾把后面的全部堵住，直到它被中止（[#39734](https://github.com/vllm-project/vllm/issues/39734)）。我们在入口就拒绝它，并把数字说清楚：
+
+# %% key="break_large_code"
+from minikv.errors import MiniKVError
+
+with LLM("tiny-gqa", num_blocks=8) as llm:
+    try:
+        llm.generate([shared[0]], likeliest(1))
+    except MiniKVError as error:
+        print(f"{type(error).__name__}: {t(error)}")
+
+# %% [markdown] key="break_owed" lang="en"
+# ### Without admission control
+#
+# What if a request is let in without asking what the running ones still need?
+# %% [markdown] key="break_owed" lang="zh" src="7446ebee"
+# ### 没有准入控制
+#
+# 放请求进来的时候，如果不问运行中的序列还需要多少，会怎样？
+
+# %% key="break_owed_code"
+class NobodyAsked(Scheduler):
+    def owed_blocks(self, kind):
+        return 0
+
+
+for share in shares[1:]:
+    asked, not_asked = rans[share, "ours"], run_load(load, int(needed * share), rules=NobodyAsked)
+    counts = dict(asked=asked.preemptions, not_asked=not_asked.preemptions)
+    print(t("owed_line", share=share, tax=asked.tax, more=not_asked.tax, **counts))
+
+# %% [markdown] key="break_owed_read" lang="en"
+# More preemptions in every pool here, and a higher tax. (With another `seed` in `random_load` a pool may come out the other way; most do not.) Being admitted isn't the same as making progress.
+#
+# ## In short
+#
+# - When no block is free, a running sequence is preempted: its blocks are freed, its tokens stay, it waits in front of the queue.
+# - Blocks are taken from younger sequences only. The oldest always goes on, so every request ends.
+# - A preempted sequence may find its own blocks again. A high hit rate of prompts that share nothing is a sign of a small pool.
+# - The recompute tax is the share of computed tokens that were computed before. Which victim is cheapest depends on the load.
+# - A forward that fails, a request that is aborted twice, one that is too large: no block is lost and no other request fails.
+#
+# ## Check yourself
+#
+# Say each answer aloud, then compare with `explain(..., reveal=True)`.
+# %% [markdown] key="break_owed_read" lang="zh" src="6844d388"
+# 这里不论块池多大，抢占都更多，税也更高。（给 `random_load` 换一个 `seed`，个别块池可能反过来，多数不会。）放进来了，不等于就能往前走。
+#
+# ## 本课小结
+#
+# - 没有空闲块时，抢占一条运行中的序列：块释放，token 留着，它回到队列最前面等待。
+# - 只能从更年轻的序列拿块。最老的总能前进，所以每个请求都会结束。
+# - 被抢占的序列可能重新找到自己的块。提示词之间毫无相同之处，命中率却很高，说明块池太小。
+# - 重算税是所有计算过的 token 里以前已经算过的比例。抢占哪条最便宜，要看负载。
+# - 前向计算失败、同一个请求中止两次、请求太大：都不会丢一个块，其他请求也不会失败。
+#
+# ## 自我检查
+#
+# 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
+
+# %% key="explain_younger"
+explain("why_younger")
+
+# %% key="explain_hit_rate"
+explain("whose_hits")
+
+# %% [markdown] key="exercises" lang="en"
+# ## Exercises
+#
+# 1. `cheapest_victim`: the rule of `minikv.LLM`, with plain lists.
+# 2. `choose_victim`: nano's rule, as a method of its scheduler. It becomes a part of [your engine](11c_your_engine.ipynb).
+# 3. `run_step`: from the prefix cache to the blocks given back, even if the forward fails in between.
+# %% [markdown] key="exercises" lang="zh" src="c3d9792c"
+# ## 练习
+#
+# 1. `cheapest_victim`：`minikv.LLM` 的规则，用普通的列表来写。
+# 2. `choose_victim`：nano 的规则，写成调度器的方法；它会成为[你自己的引擎](11c_your_engine.ipynb)的部件。
+# 3. `run_step`：从前缀缓存到归还块，中间的前向计算失败了也要收好尾。
+
+# %% [markdown] key="stuck" lang="en"
+# ## If you are stuck
+#
+# | symptom | the command that decides |
+# |---|---|
+# | tokens a second fall as requests get longer | `summary(log.events)` (from `minikv.engine`) of `LLM(..., emit=log)`: `preemptions` above 0 means a pool too small, and `lost_tokens` how much was given up |
+# | a good hit rate, and slow all the same | `sum(out.num_cached for out in outputs)`, as a share of the prompts, against `summary(log.events).hit_rate`: where the second is higher, preempted sequences have hit their own blocks |
+# %% [markdown] key="stuck" lang="zh" src="ff4c2cec"
+# ## 卡住了怎么办
+#
+# | 现象 | 用哪条命令判断 |
+# |---|---|
+# | 请求越长，每秒 token 数越低 | `LLM(..., emit=log)` 的 `summary(log.events)`（`summary` 在 `minikv.engine` 里）：`preemptions` 大于 0 说明块池太小，`lost_tokens` 说明交出了多少 |
+# | 命中率很高，却还是慢 | `sum(out.num_cached for out in outputs)` 占提示词的比例，与 `summary(log.events).hit_rate` 对照：后者更高，说明被抢占的序列命中了自己的块 |
+
+# %% [markdown] key="next" lang="en"
+# ## What comes next
+#
+# You have now written what an engine decides. [Lesson 11c](11c_your_engine.ipynb) puts it together with the parts of the lessons before, and runs the engine that comes out.
+# %% [markdown] key="next" lang="zh" src="672f1e6f"
+# ## 下一课
+#
+# 引擎要做的决定，你都写过了。[第 11c 课](11c_your_engine.ipynb)把它们与前几课的部件组装起来，运行你自己的引擎。
