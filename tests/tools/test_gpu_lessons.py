@@ -151,12 +151,12 @@ def test_lessons_that_a_cut_run_has_kept_are_not_run_again(monkeypatch, tmp_path
 
     monkeypatch.setenv(SOURCES, "abc")
     monkeypatch.setattr(lessons, "in_a_process", once)
-    arguments = ["--json", str(path), "--only", "10", "11", "16"]
+    arguments = ["--json", str(path), "--only", "10", "12", "16"]
     with pytest.raises(KeyboardInterrupt):
         lessons.main(arguments)
     path.with_name("again").touch()
     assert lessons.main(arguments) == 0
-    assert ran == ["10", "11", "16"]
+    assert ran == ["10", "12", "16"]
     told = json.loads(path.read_text())
-    assert [row["lesson"] for row in told["rows"]] == ["10", "11", "16"]
+    assert [row["lesson"] for row in told["rows"]] == ["10", "12", "16"]
     assert told["complete"] is True
