@@ -8,9 +8,11 @@ import json
 
 import torch
 
+from minikv.course.lessons import kernel_10
 from minikv.course.lessons.triton_10 import split_kernel, store_kernel
 from minikv.kernels.gpu.ahead import compile_ahead
 from minikv.kernels.gpu.common import Launch
+from tests.nano.decode_compiled import launch_of
 
 HEADS, GROUP, DIM, BLOCK, WIDTH, SPLITS = (
     8,
@@ -40,6 +42,11 @@ def main() -> None:
     for capability in (75, 90):
         for launch in launches:
             print(json.dumps(dataclasses.asdict(compile_ahead(launch, capability))))
+    # A known wrong kernel of exercise 10.6, which has no file of its own, is compiled on a GPU like any other.
+    kernel_10.prepare = lambda: "gpu"
+    wrong = next(m.wrong for m in kernel_10.KERNEL.misconceptions if m.name == "scale_forgotten")
+    launch = dataclasses.replace(launch_of(torch.float32, 6, 2, 16), kernel=wrong.kernel)
+    print(json.dumps(dataclasses.asdict(compile_ahead(launch, 90))))
 
 
 if __name__ == "__main__":
