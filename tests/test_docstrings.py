@@ -29,3 +29,16 @@ def test_the_docstring_lists_every_parameter_once(what):
     items = re.findall(r"^- (``\w+``(?:, ``\w+``)*): ", inspect.cleandoc(what.__doc__), re.MULTILINE)
     listed = [name for item in items for name in re.findall(r"\w+", item)]
     assert sorted(listed) == sorted(inspect.signature(what).parameters)
+
+
+@pytest.mark.parametrize("room", ["blocks"])
+def test_blocks_and_sequences_are_things_and_not_persons(room):
+    """The subjects of docstrings and comments; a room is listed here once its English has been gone over."""
+    person = re.compile(r"\b(?:who|whom|whoever|nobody|somebody|anybody)\b", re.IGNORECASE)
+    lines = [
+        f"{path.name}:{number}: {line.strip()}"
+        for path in sorted((ROOM / room).glob("*.py"))
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+    ]
+    assert len(lines) > 1000
+    assert [line for line in lines if person.search(line)] == []

@@ -1,4 +1,4 @@
-"""Who owns which block: the pool, the block tables of the sequences, and the prefixes that they share. No torch."""
+"""Which sequence has which block: the pool, block tables, and the prefixes that sequences share. No torch."""
 
 from minikv.blocks.compaction import Compaction, Copy
 from minikv.blocks.host_blocks import HostBlocks, Swap

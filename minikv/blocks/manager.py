@@ -49,7 +49,7 @@ class Allocation:
     """What ``allocate`` found: ``num_cached`` of the ``num_tokens`` tokens need not be computed.
 
     ``num_loaded`` of these are on the host: the step has to transfer ``loads`` first, for each kind pairs of (device
-    block, host block), and nobody else finds them on the device before the next ``commit``.
+    block, host block); no other prompt finds them on the device before the next ``commit``.
     """
 
     num_tokens: int
@@ -148,7 +148,7 @@ class BlockManager:
     def fork(self, parent: Hashable, child: Hashable) -> None:
         """Begin the sequence ``child`` with everything that ``parent`` has; all blocks are shared.
 
-        Whoever first writes into a shared block gets a copy of it (``append``, ``extend``).
+        The sequence that first writes into a shared block gets a copy of it (``append``, ``extend``).
         """
         seq = self._get(parent)
         self._check_known(seq)
@@ -189,7 +189,7 @@ class BlockManager:
     def can_place(self, seq_ids: Iterable[Hashable]) -> bool:
         """Whether ``place`` would do for all of these sequences together, and without a copy. Nothing changes.
 
-        Where evicted blocks are to be saved on the host, only empty blocks count: nobody would save the others.
+        Where evicted blocks are to be saved on the host, only empty blocks count: ``place`` saves nothing.
         """
         needs = [0] * len(self.pools)
         for seq_id in seq_ids:
@@ -207,7 +207,7 @@ class BlockManager:
         )
 
     def place(self, seq_id: Hashable) -> tuple[Copy, ...]:
-        """As ``append``, for a token that nobody knows yet. Nothing can come behind it before ``amend``.
+        """As ``append``, for a token that is still being drawn. Nothing can come behind it before ``amend``.
 
         Until then it is ``UNKNOWN`` in ``tokens``, and cannot be committed, so that no block with it is ever found.
         """
@@ -230,14 +230,17 @@ class BlockManager:
             seq.tokens[-1] = token
         except (TypeError, OverflowError):
             seq.tokens[-1:] = token_array((token,))  # it says what is wrong
-        seq.unknown, seq.limit = False, -seq.limit  # nobody can have shared or published the last block
+        seq.unknown, seq.limit = (
+            False,
+            -seq.limit,
+        )  # the last block was neither shared nor published meanwhile
 
     def commit(self, seq_id: Hashable, num_tokens: int | None = None) -> None:
         """The forward has written K and V of the first ``num_tokens`` tokens (None: of all).
 
         Call it once a step, after the forward: it publishes the blocks that are full, so that others may find
         them, and gives back the blocks that no window needs any more. Raises ``ArgumentError`` for a number
-        below what was committed before or above what the sequence has, and for a token that nobody knows yet.
+        below what was committed before or above what the sequence has, and for a token that is not known yet.
         """
         seq = self._get(seq_id)
         if num_tokens is None:
@@ -536,12 +539,12 @@ class BlockManager:
             check_sequence(seq, self.block_size)
 
     def _check_new(self, seq_id: Hashable) -> None:
-        """Nobody may have the name of a sequence that begins."""
+        """A sequence that begins has a name of its own, which can be a key."""
         try:
             known = seq_id in self._sequences or seq_id in self.host_blocks
         except TypeError:  # a list, or what else cannot be the key of a dict
             raise ArgumentError("bad_sequence_id", value=type(seq_id).__name__) from None
-        if seq_id != seq_id:  # NaN: nobody could ever name the sequence again, so its blocks would be lost
+        if seq_id != seq_id:  # NaN: it never equals itself, so its blocks could never be freed
             raise ArgumentError("bad_sequence_id", value=repr(seq_id))
         if known:
             raise ArgumentError("sequence_exists", sequence=seq_id)
@@ -554,7 +557,7 @@ class BlockManager:
             raise UnknownNameError(code, sequence=seq_id, count=len(self._sequences)) from None
 
     def _check_known(self, seq: SequenceBlocks) -> None:
-        """What is asked for needs the last token, which may have been placed before anybody knew it."""
+        """The last token is known, and not only placed."""
         if seq.unknown:
             raise ArgumentError("token_unknown", sequence=seq.id, position=len(seq.tokens) - 1)
 

@@ -2,9 +2,9 @@
 
 A block is in one of three states:
 
-    used      somebody holds it: its reference count is 1 or more
-    cached    nobody holds it, but what it holds can be found by its digest, and taken back by ``touch``
-    empty     nobody holds it, and nothing can be found in it
+    used      its reference count is 1 or more
+    cached    its reference count is 0, but its content can be found by its digest, and taken back by ``touch``
+    empty     its reference count is 0, and nothing can be found in it
 
 Cached blocks are free blocks: ``allocate`` takes empty blocks first, then evicts the cached block that has been
 free the longest. Every operation costs the same whatever the size of the pool. The pool knows nothing of
@@ -57,7 +57,7 @@ class BlockPool:
     """``num_blocks`` blocks of ``block_size`` tokens each.
 
     Raises ``ArgumentError`` for what is not a whole number of at least 1, and for more than 2**31 - 1 blocks.
-    ``evicted`` is None, or a list to which ``allocate`` adds what it evicts; whoever set it empties it.
+    ``evicted`` is None, or a list to which ``allocate`` adds what it evicts; the pool never empties the list.
     """
 
     def __init__(self, num_blocks: int, block_size: int = 16):
@@ -102,7 +102,7 @@ class BlockPool:
         return block in self._published
 
     def count_free(self, blocks: Sequence[int]) -> int:
-        """How many of ``blocks``, each of which exists, nobody holds."""
+        """How many of ``blocks``, each of which exists, are free."""
         refs = self._refs
         return sum(not refs[block] for block in blocks)
 
@@ -153,7 +153,7 @@ class BlockPool:
         self._hits += len(blocks)
 
     def share(self, blocks: Sequence[int]) -> None:
-        """One more holder for blocks that somebody holds.
+        """One more holder for blocks that are held already.
 
         Raises ``ArgumentError``, and changes nothing, if one of them is free.
         """
@@ -162,7 +162,7 @@ class BlockPool:
             self._refs[block] += 1
 
     def free(self, blocks: Sequence[int]) -> None:
-        """One holder less for each; a block that nobody holds any more is free.
+        """One holder less for each; a block without a holder is free.
 
         The last of ``blocks`` is freed first, so that of a cached sequence the tail is evicted before the
         beginning, which more requests have in common. Raises ``ArgumentError``, and frees none, where a block is
