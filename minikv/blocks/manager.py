@@ -189,7 +189,7 @@ class BlockManager:
     def can_place(self, seq_ids: Iterable[Hashable]) -> bool:
         """Whether ``place`` would do for all of these sequences together, and without a copy. Nothing changes.
 
-        Where evicted blocks are to be saved on the host, only empty blocks count: ``place`` saves nothing.
+        Where evicted blocks are to be saved on the host, only empty blocks count: the others need a transfer.
         """
         needs = [0] * len(self.pools)
         for seq_id in seq_ids:
@@ -230,10 +230,8 @@ class BlockManager:
             seq.tokens[-1] = token
         except (TypeError, OverflowError):
             seq.tokens[-1:] = token_array((token,))  # it says what is wrong
-        seq.unknown, seq.limit = (
-            False,
-            -seq.limit,
-        )  # the last block was neither shared nor published meanwhile
+        # Until now the last block could be neither shared nor published, so the old limit holds.
+        seq.unknown, seq.limit = False, -seq.limit
 
     def commit(self, seq_id: Hashable, num_tokens: int | None = None) -> None:
         """The forward has written K and V of the first ``num_tokens`` tokens (None: of all).
