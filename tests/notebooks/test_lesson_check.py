@@ -10,6 +10,7 @@ from tools.project import read_project
 
 LESSON = Path("notebooks/src/01_second.py")
 EN = Path("notebooks/en/01_second.ipynb")
+ZH = Path("notebooks/zh/01_second.ipynb")
 
 
 def edit(root: Path, path: Path, old: str, new: str) -> None:
@@ -224,7 +225,8 @@ def test_a_path_of_the_machine(built, folder):
 def test_an_address_and_a_picture_are_no_paths_of_the_machine(built):
     data = {"text/plain": ["https://a.org/home/b, a/tmp/b"], "image/png": "AA/tmp/home//tmp/\n"}
     output = {"output_type": "display_data", "data": data, "metadata": {}}
-    edit_notebook(built, lambda nb, cells: cells["bytes"].update(outputs=[output]))
+    for path in (EN, ZH):
+        edit_notebook(built, lambda nb, cells: cells["bytes"].update(outputs=[output]), path)
     assert check(built) == []
 
 
@@ -253,3 +255,73 @@ def test_a_missing_header_link(built, link, name):
 def test_a_file_that_is_no_notebook(built):
     (built / EN).write_text("<<<<<<< ours")
     only_line(built, str(EN), "not JSON", "build 01")
+
+
+# ---- the two notebooks of a lesson
+
+
+def say(root: Path, path: Path, key: str, *lines: str) -> None:
+    """Let a cell of the notebook have printed these lines."""
+    output = {"output_type": "stream", "name": "stdout", "text": [line + "\n" for line in lines]}
+    edit_notebook(root, lambda nb, cells: cells[key].update(outputs=[output]), path)
+
+
+def test_another_number_in_one_language(built):
+    say(built, ZH, "bytes", "65")
+    only_line(built, f"{ZH} [bytes]", "other numbers than the en notebook's: 64, 65", "build 01")
+
+
+@pytest.mark.parametrize(
+    ("english", "chinese"),
+    [
+        ("one of 1,024 tokens, 2 rows of 16", "1,024, 1, 2, 16"),
+        ("64 bytes, layout (1, 16, 8)", "64（1，16，8）"),
+        ("it&#x27;s 3.50 GiB", "3.50 GiB"),
+    ],
+)
+def test_the_same_numbers_in_other_words(built, english, chinese):
+    say(built, EN, "bytes", english)
+    say(built, ZH, "bytes", chinese)
+    assert check(built) == []
+
+
+@pytest.mark.parametrize(("english", "chinese"), [("3.5", "3.6"), ("64 64", "64"), ("1,024", "1024")])
+def test_a_number_is_whole_and_counted(built, english, chinese):
+    say(built, EN, "bytes", english)
+    say(built, ZH, "bytes", chinese)
+    only_line(built, f"{ZH} [bytes]", "other numbers")
+
+
+def test_a_measured_cell_has_its_own_numbers_but_no_foreign_words(built):
+    say(built, ZH, "clock", "12345")
+    assert check(built) == []
+    say(built, ZH, "clock", "旧的话")
+    only_line(built, f"{ZH} [clock]", '"旧的话", which no message')
+
+
+def test_an_output_of_another_kind_in_one_language(built):
+    output = {"output_type": "display_data", "data": {"text/plain": ["64"]}, "metadata": {}}
+    edit_notebook(built, lambda nb, cells: cells["bytes"].update(outputs=[output]), ZH)
+    only_line(built, f"{ZH} [bytes]", "['text/plain'], those of the en notebook ['stdout']")
+
+
+def test_chinese_words_are_those_that_the_package_says_now(built):
+    messages = built / "minikv/messages.toml"
+    messages.write_text('zh = "共 {count} 个{what}，{which}的注意力"\nother = "块"\nlast = "受限"', "utf-8")
+    for said in ("共 2 个块，受限的注意力", "3 个受限", "块"):
+        say(built, ZH, "bytes", "64", said)
+        assert check(built) == [], said
+    for said, run in (
+        ("总共 2 个块", "总共"),
+        ("个受限块", "个受限块"),
+        ("注意", "注意"),
+        ("块受限", "块受限"),
+    ):
+        say(built, ZH, "bytes", "64", said)
+        only_line(built, f"{ZH} [bytes]", f'"{run}", which no message of the package does')
+
+
+def test_chinese_words_that_both_notebooks_show_or_the_cell_holds_need_no_message(built):
+    for path in (EN, ZH):
+        say(built, path, "bytes", "64 模型写的")
+    assert check(built) == []

@@ -1,7 +1,8 @@
 """The rules that every source and every committed notebook keeps. Fast: nothing is executed."""
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from minikv.i18n import LANGUAGES
@@ -29,6 +30,8 @@ class Problem:
 
 def check(root: Path) -> list[str]:
     """Every problem of the repository at ``root``, one line each."""
+    from tools.notebooks.check_notebook import Sayings, notebook_problems, pair_problems
+
     try:
         course = open_course(root)
     except SourceError as error:
@@ -36,13 +39,23 @@ def check(root: Path) -> list[str]:
     bans = read_glossary(root / GLOSSARY)
     lines: list[str] = []
     sources: dict[Path, Source | None] = {}
+    right: set[Target] = set()
+    sayings = Sayings(root)
     for target in course.targets():
         path = target.source_path
         if path not in sources:
             sources[path] = _read(course, target, bans, lines)
         source = sources[path]
-        if source is not None:
-            lines += [str(problem) for problem in _notebook_problems(course, target, source)]
+        if source is None:
+            continue
+        found = [str(problem) for problem in notebook_problems(course, target, source)]
+        if not found:
+            right.add(target)
+        english = replace(target, lang="en")
+        if target.lang == "zh" and {target, english} <= right:
+            one, other = (json.loads((root / t.path).read_text(encoding="utf-8")) for t in (english, target))
+            found = [str(problem) for problem in pair_problems(target, one, other, sayings)]
+        lines += found
     return lines + [str(problem) for problem in _strays(course)]
 
 
@@ -60,12 +73,6 @@ def _read(course: Course, target: Target, bans: list[Ban], lines: list[str]) -> 
         return None
     lines += [str(problem) for problem in source_problems(course, target, source, bans)]
     return source
-
-
-def _notebook_problems(course: Course, target: Target, source: Source) -> Iterator[Problem]:
-    from tools.notebooks.check_notebook import notebook_problems
-
-    return notebook_problems(course, target, source)
 
 
 def _strays(course: Course) -> Iterator[Problem]:
