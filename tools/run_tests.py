@@ -86,7 +86,7 @@ PARTS = [
     Part("lessons", 10, lambda scope: [python("tools.notebooks", "check")]),
     Part("nbval", 200, notebooks),
     Part("browser", 150, lambda scope: [tests(scope, "tests/browser")], scope=USUAL),
-    Part("wheel", 90, lambda scope: [python("pytest", "tests/wheel")], scope=USUAL),
+    Part("wheel", 90, lambda scope: [[*tests(scope, "tests/wheel"), "--dist", "loadfile"]], scope=USUAL),
 ]
 
 

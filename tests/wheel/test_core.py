@@ -1,60 +1,19 @@
-"""The wheel as a stranger gets it: built, installed in a clean environment without torch, and in one with it."""
+"""What ``pip install minikv`` brings: the course, and no torch."""
 
 import json
-import os
 import subprocess
-import sys
-import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
-
-
-def clean() -> dict[str, str]:
-    """This process's environment, without what would lead to this checkout."""
-    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-
-
-def run(*command: str | Path, cwd: Path, **environment: str) -> str:
-    done = subprocess.run(
-        list(map(str, command)), cwd=cwd, env=clean() | environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("dist")
-    # The build tools are those of this environment: no second download.
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, ROOT, cwd=out)
-    return next(out.glob("minikv-*.whl"))
-
-
-def install(folder: Path, *packages: str) -> Path:
-    """A new environment in ``folder`` with these packages and nothing of this checkout; its Python."""
-    venv.create(folder, with_pip=True)
-    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run(*pip, "-c", ROOT / "constraints.txt", *packages, cwd=folder)
-    return python
+from tests.wheel.conftest import clean, install, run
 
 
 @pytest.fixture(scope="module")
 def core_python(wheel, tmp_path_factory) -> Path:
     """What ``pip install minikv`` brings."""
     return install(tmp_path_factory.mktemp("core") / "venv", str(wheel))
-
-
-@pytest.fixture(scope="module")
-def clean_python(wheel, tmp_path_factory) -> Path:
-    """What ``pip install "minikv[engine]"`` brings, and a kernel."""
-    # Not compiled: of the thousands of files that come, these tests import some.
-    kernel = ("--no-compile", "ipykernel", "nbclient", "nbval", "pytest")
-    return install(tmp_path_factory.mktemp("engine") / "venv", f"{wheel}[engine]", *kernel)
 
 
 def test_the_wheel_holds_the_course_and_no_tests(wheel):
@@ -148,23 +107,6 @@ def test_what_needs_torch_says_what_to_install(core_python, tmp_path):
     )
     sentence = 'This needs torch, which is not installed: pip install "minikv[engine]".'
     assert run(core_python, "-c", code, cwd=tmp_path).splitlines() == [sentence] * 7
-
-
-@pytest.mark.parametrize("lang", ["en", "zh"])
-def test_lesson_02_runs_where_only_the_wheel_is(clean_python, tmp_path, lang):
-    lesson = ROOT / "notebooks" / lang / "02_how_many_bytes.ipynb"
-    (tmp_path / lesson.name).write_bytes(lesson.read_bytes())
-    code = (
-        "import nbformat, sys\nfrom nbclient import NotebookClient\n"
-        "notebook = nbformat.read(sys.argv[1], 4)\nNotebookClient(notebook, timeout=120).execute()\n"
-        "nbformat.write(notebook, 'done.ipynb')\nimport minikv; print(minikv.__file__)"
-    )
-    where = run(clean_python, "-c", code, lesson.name, cwd=tmp_path, HF_HUB_OFFLINE="1")
-    assert str(ROOT) not in where.replace(str(tmp_path), "")
-    done = json.loads((tmp_path / "done.ipynb").read_text())
-    outputs = [out for cell in done["cells"] if cell["cell_type"] == "code" for out in cell["outputs"]]
-    assert not [out for out in outputs if out["output_type"] == "error"]
-    assert any("application/vnd.jupyter.widget-view+json" in out.get("data", {}) for out in outputs)
 
 
 def test_the_installed_command_copies_the_course(core_python, tmp_path):
