@@ -27,6 +27,11 @@ def listed() -> frozenset[str]:
     return frozenset(LISTED.read_text(encoding="utf-8").split())
 
 
+def is_there(name: str) -> bool:
+    """Whether the test file is: where it was renamed, its new name has to be measured."""
+    return (LISTED.parent.parent / name.partition("::")[0]).is_file()
+
+
 def cpu_seconds() -> float:
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
@@ -44,5 +49,5 @@ def pytest_runtest_protocol(item):
 def pytest_sessionfinish():
     files = {name.partition("::")[0] for name in SPENT}
     slow = {name for name, costs in SPENT.items() if sum(costs) / len(costs) >= LEAST}
-    kept = {name for name in listed() if name.partition("::")[0] not in files}
+    kept = {name for name in listed() if name.partition("::")[0] not in files and is_there(name)}
     LISTED.write_text("\n".join(sorted(slow | kept)) + "\n", encoding="utf-8")

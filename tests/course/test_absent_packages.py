@@ -16,7 +16,7 @@ from minikv.errors import MissingPackageError
 from minikv.i18n import text
 from tests.cli.test_commands import LOG
 from tests.cli.watching import RUN, lines
-from tests.longer import usual_if
+from tests.longer import every_value, usual_if
 from tests.test_imports import COURSE_TORCH_AT_IMPORT, MAY_IMPORT, TORCH_AT_IMPORT
 from tests.tools.without import environment_without
 
@@ -124,8 +124,11 @@ SAYS = [
 ]
 
 
-@pytest.mark.parametrize("lang", ["en", "zh"])
-@pytest.mark.parametrize("command", SAYS, ids=lambda command: command[0])
+@pytest.mark.parametrize(
+    ("command", "lang"),
+    every_value(SAYS, ["en", "zh"]),
+    ids=lambda each: each if isinstance(each, str) else each[0],
+)
 def test_without_torch_a_command_that_computes_says_what_to_install(without, tmp_path, command, lang):
     said = without(*ENGINE)("-m", "minikv", *command, "--lang", lang, fails=2)
     assert said == f"minikv: {text('errors.engine_absent', lang, name='torch', wanted='minikv[engine]')}\n"

@@ -1,7 +1,7 @@
 """The floor of a task: no plan beats it, and it counts what it says."""
 
 from dataclasses import replace
-from itertools import permutations, product
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -10,9 +10,10 @@ from minikv.course.capstone import MOST_DRAFTS, Plan, Request, floor, serve
 from minikv.course.capstone.bound import fewest_steps, new_prompt_tokens
 from minikv.errors import MiniKVError
 from tests.course.capstone_world import MODELS, random_plan, small_task
+from tests.longer import every_value
 
 
-@pytest.mark.parametrize(("model", "seed"), list(product(MODELS, range(3))))
+@pytest.mark.parametrize(("model", "seed"), every_value(list(MODELS), range(3)))
 def test_no_random_plan_beats_the_floor(model, seed):
     task, random = small_task(seed, model, gap=(0.0, 0.03, 0.2)[seed]), np.random.default_rng(seed)
     least, served = floor(task), 0

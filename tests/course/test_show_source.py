@@ -103,7 +103,7 @@ def of_the_learner():
         (Path, "Path"),
         (None, "NoneType"),
     ],
-    ids=repr,
+    ids=["a function", "a module", "a builtin", "a number", "a text", "a class", "nothing"],
 )
 def test_what_is_not_ours_is_refused_by_its_name_and_nothing_is_shown(thing, said, shown, capsys):
     with pytest.raises(MiniKVError) as refused:

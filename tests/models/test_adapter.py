@@ -9,6 +9,7 @@ from minikv.cache import PagedKVCache
 from minikv.models import ATTENTION, bind_model
 from minikv.plan import CacheSpec
 from tests.cache.test_paged_architectures import REFUSED
+from tests.longer import every_value, usual_if
 from tests.models.running import NEW_TOKENS, Result, World, poison
 from tests.plan.small_models import DECODERS, TEXT_ONLY
 
@@ -28,10 +29,11 @@ def world(model_type: str, **changes) -> World:
     return World(model_type, **changes)
 
 
-@pytest.mark.parametrize(("block_size", "chunk"), [(1, 5), (16, None), (256, 7)])
-@pytest.mark.parametrize("model_type", MODELS)
-def test_prompts_of_mixed_length_give_what_generate_gives(model_type, block_size, chunk):
-    mine = world(model_type)
+@pytest.mark.parametrize(
+    ("model_type", "sizes"), every_value(list(MODELS), [(1, 5), (16, None), (256, 7)]), ids=str
+)
+def test_prompts_of_mixed_length_give_what_generate_gives(model_type, sizes):
+    mine, (block_size, chunk) = world(model_type), sizes
     result = mine.run(block_size, chunk=chunk)
     prompts = len(mine.prompts)
     assert result.ties < prompts
@@ -54,7 +56,7 @@ def test_copies_of_the_history_give_it_too(model_type):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter is for machines without a GPU")
-@pytest.mark.parametrize("model_type", ["gpt_oss", "deepseek_v3"])
+@pytest.mark.parametrize("model_type", usual_if(lambda name: name == "gpt_oss", ["gpt_oss", "deepseek_v3"]))
 def test_the_triton_kernels_give_it_too(model_type, monkeypatch):
     """Interpreted: the same strides, tables and options as on a GPU."""
     monkeypatch.setenv("MINIKV_KERNELS", "triton")

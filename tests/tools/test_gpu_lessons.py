@@ -89,7 +89,7 @@ def test_every_lesson_with_a_measured_cell_is_found():
     assert 0 < len(found) < len(every)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_real_lesson_with_a_widget_and_one_with_a_figure_run_without_the_libraries_that_draw(tmp_path):
     out = tmp_path / "lessons.cuda.json"
     command = [sys.executable, "-m", "tools.gpu.lessons", "--json", str(out), "--only", "06", "05"]

@@ -438,6 +438,7 @@ print(json.dumps(left))
 """
 
 
+@pytest.mark.long
 def test_every_part_loads_without_jupyter_and_without_drawing_libraries(tmp_path):
     """What the planner says can be loaded can be; what it leaves out lacks only libraries that draw."""
     environment = environment_without(tmp_path, ROOT)
