@@ -2,7 +2,7 @@
 # number = "02"
 # slug = "how_many_bytes"
 # needs = ["00"]
-# rooms = ["plan.spec"]
+# rooms = ["plan.spec", "nano.kv_cache"]
 # minutes = 60
 # [title]
 # en = "What does one token cost?"

@@ -2,7 +2,7 @@
 # number = "09"
 # slug = "pages_and_blocks"
 # needs = ["02"]
-# rooms = ["blocks", "nano.block_manager"]
+# rooms = ["blocks", "nano.block_manager", "nano.sequence"]
 # minutes = 60
 # [title]
 # en = "Who owns block 7?"

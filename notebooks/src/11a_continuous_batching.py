@@ -2,7 +2,7 @@
 # number = "11a"
 # slug = "continuous_batching"
 # needs = ["02", "09"]
-# rooms = ["engine", "nano.scheduler"]
+# rooms = ["nano.scheduler", "nano.sequence", "nano.llm", "engine"]
 # minutes = 70
 # [title]
 # en = "How do 256 requests share one cache?"

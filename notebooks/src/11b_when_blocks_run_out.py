@@ -2,7 +2,7 @@
 # number = "11b"
 # slug = "when_blocks_run_out"
 # needs = ["09", "11a"]
-# rooms = ["engine", "nano.scheduler"]
+# rooms = ["nano.scheduler", "engine"]
 # minutes = 60
 # [title]
 # en = "Which sequence gives up its blocks?"

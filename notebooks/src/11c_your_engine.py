@@ -2,7 +2,7 @@
 # number = "11c"
 # slug = "your_engine"
 # needs = ["02", "06", "08", "09", "10", "11a", "11b"]
-# rooms = ["nano"]
+# rooms = ["nano", "nano.runner", "course.your_engine"]
 # minutes = 45
 # [title]
 # en = "Does the engine that you wrote say the right tokens?"

@@ -13,6 +13,7 @@ from minikv.i18n import LANGUAGES
 from tools.notebooks.compose import compose, switch_link
 from tools.notebooks.course import Target, open_course
 from tools.notebooks.prose import own_words
+from tools.project import read_project
 
 COURSE = open_course(Path(__file__).resolve().parents[2])
 PATHS = {target.path.as_posix(): target for target in COURSE.targets()}
@@ -150,3 +151,13 @@ def test_names_are_found(lang, text, numbers):
 def test_links_are_found_in_tables_and_not_in_code():
     text = "| a |\n|---|\n| [x](one.ipynb) |\n\n`[y](two.ipynb)` and **[z](three.ipynb#part)**"
     assert list(links(text)) == [("x", "one.ipynb"), ("z", "three.ipynb#part")]
+
+
+def test_the_header_names_files_of_the_package():
+    """Every lesson names some, and they are there."""
+    folder = read_project().file("minikv/")
+    for target in COURSE.targets():
+        header = cells(target)["minikv-header"]
+        named = [address.removeprefix(folder) for _, address in links(header) if address.startswith(folder)]
+        assert named or target.stem == "F_glossary", target
+        assert [name for name in named if not (COURSE.root / "minikv" / name).exists()] == [], target

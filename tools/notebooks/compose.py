@@ -14,7 +14,7 @@ from tools.notebooks.prose import join_chinese_lines
 from tools.notebooks.source import MEASURED_TAGS, RESERVED_PREFIX, Cell, Meta, Source, SourceError
 from tools.notebooks.stamps import source_stamp
 from tools.notebooks.texts import TEXTS
-from tools.project import read_project
+from tools.project import ROOT, read_project
 
 SETUP = """\
 try:
@@ -79,7 +79,7 @@ def header(course: Course, target: Target, meta: Meta) -> str:
         minutes = words["minutes_in_all" if target.stem in course.with_exercises else "minutes"]
         rows.append((words["time"], minutes.format(minutes=meta.minutes)))
     if meta.rooms:
-        rows.append((words["rooms"], words["comma"].join(f"`minikv.{room}`" for room in meta.rooms)))
+        rows.append((words["rooms"], words["comma"].join(map(_room_link, meta.rooms))))
     rows.append((words["t4"], meta.t4[target.lang]))
     if meta.paper:
         rows.append((words["paper"], meta.paper[target.lang]))
@@ -142,6 +142,13 @@ def _lesson_link(course: Course, target: Target, number: str) -> str:
     return (
         number if needed is None else _titled_link(target, Target("lesson", target.lang, needed.stem), needed)
     )
+
+
+def _room_link(room: str) -> str:
+    """The file or the folder of "nano.scheduler", "blocks"."""
+    path = f"minikv/{room.replace('.', '/')}"
+    path += "" if (ROOT / path).is_dir() else ".py"
+    return f"[`{path}`]({read_project().file(path)})"
 
 
 def _titled_link(here: Target, there: Target, meta: Meta) -> str:
