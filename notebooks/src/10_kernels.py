@@ -17,8 +17,8 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# In February 2024 somebody measures flash-attention with a paged cache and with a contiguous one.
-# At 32 sequences of 8,192 tokens the contiguous one takes 1.35 times as long as the paged one:
+# In February 2024 a user measured flash-attention with a paged cache and with a contiguous one.
+# At 32 sequences of 8,192 tokens the contiguous one took 1.35 times as long as the paged one:
 #
 # > My understanding is that paged attention should ideally always take more time. Any idea why this is happening?
 #
@@ -31,10 +31,10 @@
 # In this lesson you follow attention from a loop over tokens to the kernel that the package runs, and count what each step moves.
 # On the way you read a whole file of an engine: `attention.py` of [minikv.nano](repo:minikv/nano/README.md), about 160 lines, in the order in which a token meets them.
 # A page is what we call a block, and its table a *block table* ([lesson 09](09_pages_and_blocks.ipynb)).
-# %% [markdown] key="question" lang="zh" src="f723ab19"
+# %% [markdown] key="question" lang="zh" src="1db718dd"
 # ## 问题
 #
-# 2024 年 2 月，有人测了 flash-attention：一次用分页缓存，一次用连续缓存。
+# 2024 年 2 月，一位用户测了 flash-attention：一次用分页缓存，一次用连续缓存。
 # 32 条序列、每条 8,192 个 token 时，连续的用时反而是分页的 1.35 倍：
 #
 # > My understanding is that paged attention should ideally always take more time. Any idea why this is happening?
@@ -107,7 +107,7 @@ for block_size in (1, 16, 256):
     print(t("share_line", block_size=block_size, share=shape.table_bytes / shape.kv_bytes))
 
 # %% [markdown] key="floor_read" lang="en"
-# So that is not it: in bytes the table is nothing.
+# So the table isn't the reason. Compared with K and V, its bytes are negligible.
 # One entry of 4 bytes stands for 64 KiB of K and V.
 #
 # What can cost something is what a kernel *does* with the entry.
@@ -119,7 +119,7 @@ for block_size in (1, 16, 256):
 # And so a paged kernel can be the faster one of two: they are two kernels, with different tiles and a different order of reading.
 # flash-attention 2 sends a paged cache always to its split kernel (step 5), a contiguous one only if it wants splits or appends new tokens ([`flash_api.cpp`](https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/flash_api.cpp), `force_split_kernel`).
 # To see what matters, we write one.
-# %% [markdown] key="floor_read" lang="zh" src="af70298c"
+# %% [markdown] key="floor_read" lang="zh" src="f9336043"
 # 所以答案不在这里：论字节，块表几乎为零。
 # 一项 4 字节，对应的是 64 KiB 的 K 和 V。
 #
@@ -158,10 +158,10 @@ print(t("mode_" + mode))
 
 # %% [markdown] key="case" lang="en"
 # Three sequences in a small pool, their blocks shuffled.
-# Wherever no token lies the cache holds NaN, "not a number": whoever reads it has NaN in the answer.
-# %% [markdown] key="case" lang="zh" src="77204377"
+# Where no token lies, the cache holds NaN, "not a number". A kernel that reads such a place has NaN in its answer.
+# %% [markdown] key="case" lang="zh" src="1b21368c"
 # 一个小块池里有三条序列，块的次序已打乱。
-# 没有 token 的地方，缓存里一律是 NaN（“不是数”）：谁读了它，答案里就会出现 NaN。
+# 没有 token 的地方，缓存里一律是 NaN（“不是数”）：kernel 只要读到它，答案里就会出现 NaN。
 
 # %% key="case_code"
 import torch
@@ -203,7 +203,7 @@ else:
 # %% [markdown] key="store_read" lang="en"
 # Slot 10 is block 1, place 2. The third token has slot -1, which means: do not store it.
 # Such tokens are padding, there only because a CUDA graph always runs the same number of programs.
-# The kernel has to ask. In Python `-1 // 8` is block -1, the last one, where some other sequence lives. Triton rounds towards zero as C does: block 0, place -1, which is memory in front of the cache.
+# The kernel has to check for it. In Python, `-1 // 8` is -1. As an index that is the last block, and it belongs to another sequence. Triton rounds towards zero as C does, which gives block 0 and place -1: memory in front of the cache.
 #
 # (Exercise 10.1 is this kernel in plain torch.)
 #
@@ -214,7 +214,7 @@ else:
 # $$\text{out} = \frac{\sum_i e^{x_i} v_i}{\sum_i e^{x_i}} \qquad x_i = \frac{q \cdot k_i}{\sqrt{D}}$$
 #
 # Written down like this, it fails:
-# %% [markdown] key="store_read" lang="zh" src="e5cecfb1"
+# %% [markdown] key="store_read" lang="zh" src="9e612316"
 # 槽位 10 就是块 1 的第 2 个位置（从 0 数起）。第三个 token 的槽位是 -1，意思是不要写。
 # 这种 token 是补齐用的：CUDA 图每次运行的程序数固定，才有了它们。
 # kernel 必须判断一下。在 Python 里，`-1 // 8` 得 -1，也就是最后一块，而那里可能住着别的序列。Triton 和 C 一样向零取整：得到块 0 的第 -1 个位置，那是缓存之前的内存。
@@ -509,7 +509,7 @@ for step in STEPS[:3]:
 # （这里按每块一项、每项 4 B 来数。nano 为每个 token 读 8 B，是 K 和 V 的 1.6%，其中大部分由缓存应答。）
 #
 # 这里数的是 kernel 请求的字节。有一个测试在解释器里统计 nano 的 kernel 和下一步那个 kernel 的每次读取，得到的 K 和 V 相同。
-# 重复读取的代价，要看由谁应答：L2 缓存还是显存。
+# 重复读取的代价，要看应答的是 L2 缓存还是显存。
 # MLX 的 kernel 原先每个 query 头都要把 K 和 V 再读一遍：32 个 query 头对 4 个 KV 头、32K 个 token 时是 195 GB/s，而那台机器能到 266 GB/s（[PR #4077](https://github.com/ml-explore/mlx/pull/4077)）。
 # 但有个引擎，每层 42 MB 的 K 和 V 放得进 96 MB 的 L2 缓存，打包之后反而**慢**了 9%（[imp PR #1785](https://github.com/kekzl/imp/pull/1785)）：省下的读取本来就没有到过显存，程序却从 768 个减到 128 个。
 
@@ -762,10 +762,10 @@ for name, wrong in (("poisoned", late), ("stale", stale)):
 # The second row is what happens in production: no NaN, no error, a slightly different text.
 # This is why our tests fill every unused place with NaN.
 #
-# ### The table forgotten
+# ### Forgetting to look up the table
 #
 # A fresh pool often hands its blocks out in order, 0, 1, 2; then a kernel that takes the *logical* number of a block for its place passes every test.
-# %% [markdown] key="break_logical" lang="zh" src="f7a34b8d"
+# %% [markdown] key="break_logical" lang="zh" src="2c565a22"
 # 第二行才是线上会发生的事：没有 NaN，没有报错，只是文字略有不同。
 # 所以我们的测试把所有没用到的位置都填上 NaN。
 #
@@ -802,14 +802,14 @@ for block in (last, last + 1):
 
 # %% [markdown] key="break_int_read" lang="en"
 # These are the figures of [vLLM PR #47671](https://github.com/vllm-project/vllm/pull/47671): MLA with pages of 480 tokens, which "crashed deterministically once allocated block ids crossed ~7767".
-# A crash is the lucky case. If the address below the cache belongs to somebody, there is no error at all, as in [vLLM #50427](https://github.com/vllm-project/vllm/issues/50427).
-# In a kernel of one's own the cure is one `.to(tl.int64)`.
+# A crash is the lucky case. If the memory below the cache is in use, there is no error at all, as in [vLLM #50427](https://github.com/vllm-project/vllm/issues/50427).
+# In your own kernel, one `.to(tl.int64)` is the cure.
 #
 # ### Strides that are assumed
 #
 # Some engines keep K and V of a block side by side. The K of one block is then followed by its V, and not by the next block's K.
 # Nano's kernel computes addresses as if the cache of a layer were contiguous. In nano it always is, so nothing checks it:
-# %% [markdown] key="break_int_read" lang="zh" src="9d1c7703"
+# %% [markdown] key="break_int_read" lang="zh" src="3d1e01d0"
 # 这正是 [vLLM PR #47671](https://github.com/vllm-project/vllm/pull/47671) 里的数字：MLA，每页 480 个 token，分到的块号一超过约 7767 就必然崩溃。
 # 崩溃还算幸运。如果缓存之前的那段地址另有所属，就根本不会报错，例如 [vLLM #50427](https://github.com/vllm-project/vllm/issues/50427)。
 # 在自己写的 kernel 里，解决办法只是一个 `.to(tl.int64)`。
@@ -861,6 +861,23 @@ for attempt in attempts:
     except MiniKVError as error:
         print(f"{type(error).__name__}: {t(error)}")
 
+# %% [markdown] key="recap" lang="en"
+# ## Recap
+#
+# - A block table costs next to nothing in bytes. What can cost is the arithmetic that turns its entries into addresses.
+# - `paged_attention` copies the blocks and then attends, which is three times the floor. A kernel reads them where they lie.
+# - The online softmax carries a maximum and two sums from tile to tile. A larger maximum rescales both sums.
+# - One program for each KV head loads K and V once for the whole group. Splits bring the lost programs back, and each part leaves its lse.
+# - What must not count must not be read: 0 times NaN is NaN, and stale numbers give no error at all.
+# %% [markdown] key="recap" lang="zh" src="946f4ba0"
+# ## 本课小结
+#
+# - 论字节，块表几乎不花什么。可能有代价的，是把表项变成地址的计算。
+# - `paged_attention` 先把块复制出来再做注意力，搬的字节是下限的三倍。kernel 则直接在块里读。
+# - 在线 softmax 把一个最大值和两个和从一个分片带到下一个。最大值变大时，两个和都要重新缩放。
+# - 每个 KV 头一个程序，K 和 V 只为整组读一次。切分序列能把减少的程序补回来，每一部分都留下自己的 lse。
+# - 不该算的就不该读：0 乘 NaN 还是 NaN，而旧的数字不会引起任何报错。
+
 # %% [markdown] key="self" lang="en"
 # ## Check yourself
 #
@@ -911,15 +928,15 @@ explain("why_split")
 # | symptom | the command that decides |
 # |---|---|
 # | a kernel gives another result than the reference | `MINIKV_KERNELS=reference` in the environment, and the same call again: if the result changes by more than rounding, the kernel is at fault; if not, look at tables, lengths and what was stored (on a GPU with `MINIKV_KERNELS_CHECKED=1`) |
-# | NaN in the output, or text that changes from run to run | fill the unused places: `cache[unused_blocks] = nan` before the call. NaN in the answer then means that somebody reads past a length, or a block that is not its own |
+# | NaN in the output, or text that changes from run to run | fill the unused places: `cache[unused_blocks] = nan` before the call. NaN in the answer then means that a query read past a length, or a block of another sequence |
 # | far below the card's bandwidth | `floor(shape).num_bytes / seconds / 1e9` against `copy_bandwidth(2**30).gb_s`; then `batch * kv_heads * splits` against the number of SMs (`torch.cuda.get_device_properties(0).multi_processor_count`): fewer programs than SMs need splits |
-# %% [markdown] key="stuck" lang="zh" src="36952537"
+# %% [markdown] key="stuck" lang="zh" src="666bc27b"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
 # | kernel 的结果与参考实现不同 | 设环境变量 `MINIKV_KERNELS=reference`，再调用一次：结果变了（不只是舍入误差），问题在 kernel；没变，就去查块表、长度和写入的内容（在 GPU 上加 `MINIKV_KERNELS_CHECKED=1`） |
-# | 输出里有 NaN，或者每次运行的文字不一样 | 调用之前把没用到的位置填上：`cache[unused_blocks] = nan`。答案里出现 NaN，就是有人读过了头，或者读了不属于它的块 |
+# | 输出里有 NaN，或者每次运行的文字不一样 | 调用之前把没用到的位置填上：`cache[unused_blocks] = nan`。答案里出现 NaN，就说明某个 query 读过了头，或者读了别的序列的块 |
 # | 远达不到显卡的带宽 | 先比较 `floor(shape).num_bytes / seconds / 1e9` 与 `copy_bandwidth(2**30).gb_s`；再比较 `batch * kv_heads * splits` 与 SM 数（`torch.cuda.get_device_properties(0).multi_processor_count`）：程序数少于 SM 数，就需要切分 |
 
 # %% [markdown] key="next" lang="en"
