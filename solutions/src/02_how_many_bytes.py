@@ -22,15 +22,15 @@
 # All `num_layers` layers cache the same: in each of `num_kv_heads` heads a K of `k_dim` elements and a V of `v_dim` elements, `itemsize` bytes an element.
 # In most models `k_dim` and `v_dim` are both `head_dim`; with expanded MLA they differ.
 #
-# This function is a part of *your engine*: once it passes, it is kept.
-# %% [markdown] key="e1" lang="zh" src="188e02c6"
+# This function is a part of *your engine*: once it passes, it is kept, and [lesson 11c](../../notebooks/en/11c_your_engine.ipynb) runs the engine with it.
+# %% [markdown] key="e1" lang="zh" src="ab8eb19c"
 # ## 02.1 公式
 #
 # 一个 token 在整个模型的 KV 缓存里占多少字节。
 # `num_layers` 个层的缓存都一样：`num_kv_heads` 个头里各有一个 `k_dim` 个元素的 K 和一个 `v_dim` 个元素的 V，每个元素 `itemsize` 字节。
 # 多数模型的 `k_dim` 和 `v_dim` 都等于 `head_dim`；MLA 展开后则不同。
 #
-# 这个函数是“你的引擎”的一个零件：通过之后会保存下来。
+# 这个函数是“你的引擎”的一个零件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
 # %% key="e1_code"
 def token_bytes(num_layers: int, num_kv_heads: int, k_dim: int, v_dim: int, itemsize: int) -> int:
@@ -199,14 +199,14 @@ check("02.5", max_tokens)
 # The engine of this course takes memory in blocks of `block_size` tokens.
 # How many bytes is one block, all layers together? `token_bytes` is what 02.1 returns.
 #
-# This function is a part of *your engine*: once it passes, it is kept.
-# %% [markdown] key="e6" lang="zh" src="7ae74a75"
+# This function is a part of *your engine*: once it passes, it is kept, and [lesson 11c](../../notebooks/en/11c_your_engine.ipynb) runs the engine with it.
+# %% [markdown] key="e6" lang="zh" src="96571842"
 # ## 02.6 一个块
 #
 # 本课程的引擎按块分配显存，每块放 `block_size` 个 token。
 # 一个块在所有层合计占多少字节？`token_bytes` 就是 02.1 的返回值。
 #
-# 这个函数是“你的引擎”的一个零件：通过之后会保存下来。
+# 这个函数是“你的引擎”的一个零件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
 # %% key="e6_code"
 def block_bytes(token_bytes: int, block_size: int) -> int:

@@ -169,8 +169,8 @@ check("06.4", steps_left)
 # - What a slot held before is replaced; all other slots stay as they are.
 # - The cache may have another dtype than `key` and `value`.
 #
-# This function is a part of *your engine*: once it passes, it is kept.
-# %% [markdown] key="write_task" lang="zh" src="48ed48fb"
+# This function is a part of *your engine*: once it passes, it is kept, and [lesson 11c](../../notebooks/en/11c_your_engine.ipynb) runs the engine with it.
+# %% [markdown] key="write_task" lang="zh" src="a12d2fb9"
 # ## 06.5 写入槽位
 #
 # `minikv.nano` 的分页缓存用一个 K 张量和一个 V 张量存放所有层：`self.k` 的形状是 `[layers, num_blocks, block_size, kv_heads, k_dim]`，`self.v` 相同，只是最后一维是 `v_dim`。
@@ -180,7 +180,7 @@ check("06.4", steps_left)
 # - 槽位里原来的内容会被替换，其他槽位保持不变。
 # - 缓存的 dtype 可能与 `key`、`value` 不同。
 #
-# 这个函数是“你的引擎”的一个零件：通过之后会保存下来。
+# 这个函数是“你的引擎”的一个零件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
 # %% key="write_stub"
 def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:

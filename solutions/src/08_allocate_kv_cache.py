@@ -45,8 +45,8 @@ check("08.1", block_bytes)
 #
 # Where the model does not fit, 0 and every number below it are right.
 #
-# This function is a part of *your engine*: once it passes, it is kept.
-# %% [markdown] key="blocks_task" lang="zh" src="dc350086"
+# This function is a part of *your engine*: once it passes, it is kept, and [lesson 11c](../../notebooks/en/11c_your_engine.ipynb) runs the engine with it.
+# %% [markdown] key="blocks_task" lang="zh" src="06ab731f"
 # ## 08.2 放得下多少个块
 #
 # 这就是本课的公式，引擎正是这样调用它的。除 `utilization` 外，参数都以字节计：
@@ -58,7 +58,7 @@ check("08.1", block_bytes)
 #
 # 模型放不下时，0 或任何负数都算对。
 #
-# 这个函数是“你的引擎”的一个零件：通过之后会保存下来。
+# 这个函数是“你的引擎”的一个零件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
 # %% key="blocks_stub"
 def num_blocks_that_fit(

@@ -10,15 +10,15 @@
 # The tokens before `start` are stored already; a chunk may begin and end in the middle of a block.
 # Where the table has -1, a window has moved on: the slot is -1, and nothing is stored.
 #
-# This function is a part of *your engine*: once it passes, it is kept.
-# %% [markdown] key="slots_task" lang="zh" src="815cc73b"
+# This function is a part of *your engine*: once it passes, it is kept, and [lesson 11c](../../notebooks/en/11c_your_engine.ipynb) runs the engine with it.
+# %% [markdown] key="slots_task" lang="zh" src="52730726"
 # ## 09.1 槽位
 #
 # 位置 `start` 到 `end - 1` 的 token 存放在哪些槽位？
 # `start` 之前的 token 已经存好；一段（chunk）可以从块的中间开始，也可以在块的中间结束。
 # 块表里是 -1 的地方，窗口已经移过去了：槽位为 -1，什么也不存。
 #
-# 这个函数是“你的引擎”的一个零件：通过之后会保存下来。
+# 这个函数是“你的引擎”的一个零件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
 # %% key="slots_stub"
 def slot_mapping(block_table: list[int], start: int, end: int, block_size: int) -> list[int]:
@@ -48,8 +48,8 @@ check("09.1", slot_mapping)
 # The sequence is left with an empty table and 0 computed tokens.
 # If any of the blocks is free already, fail (`assert`, or raise `ValueError`), and change nothing.
 #
-# This function is a part of *your engine*: once it passes, it is kept.
-# %% [markdown] key="free_task" lang="zh" src="3596a198"
+# This function is a part of *your engine*: once it passes, it is kept, and [lesson 11c](../../notebooks/en/11c_your_engine.ipynb) runs the engine with it.
+# %% [markdown] key="free_task" lang="zh" src="0a20e7d6"
 # ## 09.2 释放
 #
 # 请写出 `minikv.nano` 的方法 `BlockManager.free`：序列 `seq` 结束了，或者被抢占，要归还块表里的块。
@@ -64,7 +64,7 @@ check("09.1", slot_mapping)
 # 之后序列的块表为空，已计算的 token 数为 0。
 # 只要其中有一个块本来就空闲，就报错（用 `assert`，或抛出 `ValueError`），并且什么也不改变。
 #
-# 这个函数是“你的引擎”的一个零件：通过之后会保存下来。
+# 这个函数是“你的引擎”的一个零件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
 # %% key="free_stub"
 def free(self, seq) -> None:
@@ -104,8 +104,8 @@ check("09.2", free)
 # The check chains the full blocks of several prompts, each a list of tokens and a salt, and does not look at the digests themselves.
 # It numbers them in the order in which they first appear: `[[0, 1], [0, 2]]` says that the first blocks are equal and the second ones are not.
 #
-# This function is a part of *your engine*: once it passes, it is kept.
-# %% [markdown] key="digests_task" lang="zh" src="3243d343"
+# This function is a part of *your engine*: once it passes, it is kept, and [lesson 11c](../../notebooks/en/11c_your_engine.ipynb) runs the engine with it.
+# %% [markdown] key="digests_task" lang="zh" src="28697db9"
 # ## 09.3 链式哈希
 #
 # 返回一个满块的摘要，块里的 token 是 `tokens`。
@@ -117,7 +117,7 @@ check("09.2", free)
 # 检查会把几个提示词（各是一串 token 加一个盐值）的满块依次串起来，并不看摘要本身。
 # 它按首次出现的次序给摘要编号：`[[0, 1], [0, 2]]` 表示第一块相同，第二块不同。
 #
-# 这个函数是“你的引擎”的一个零件：通过之后会保存下来。
+# 这个函数是“你的引擎”的一个零件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
 # %% key="digests_stub"
 import hashlib
@@ -238,8 +238,8 @@ check("09.5", behind_window)
 #
 # A sequence that comes back after a preemption has more tokens than its prompt: it needs room for all of them.
 #
-# This function is a part of *your engine*: once it passes, it is kept.
-# %% [markdown] key="allocate_task" lang="zh" src="0d7632e9"
+# This function is a part of *your engine*: once it passes, it is kept, and [lesson 11c](../../notebooks/en/11c_your_engine.ipynb) runs the engine with it.
+# %% [markdown] key="allocate_task" lang="zh" src="f7f43420"
 # ## 09.6 给序列分配块
 #
 # 请写出 `minikv.nano` 的 `BlockManager.allocate`：给 `seq.tokens` 的全部 token 分配块，并返回 True。
@@ -251,7 +251,7 @@ check("09.5", behind_window)
 #
 # 抢占之后回来的序列，token 比提示词多，全部都要有位置。
 #
-# 这个函数是“你的引擎”的一个零件：通过之后会保存下来。
+# 这个函数是“你的引擎”的一个零件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
 # %% key="allocate_stub"
 def allocate(self, seq, keep_free: int = 0) -> bool:
@@ -290,8 +290,8 @@ check("09.6", allocate)
 #
 # The check prints `calls`: `(1, 1)` adds a token to sequence 1 and asks for its room, `(1, 0)` only asks again.
 #
-# This function is a part of *your engine*: once it passes, it is kept.
-# %% [markdown] key="append_token_task" lang="zh" src="be6bac74"
+# This function is a part of *your engine*: once it passes, it is kept, and [lesson 11c](../../notebooks/en/11c_your_engine.ipynb) runs the engine with it.
+# %% [markdown] key="append_token_task" lang="zh" src="a53c6604"
 # ## 09.7 给下一个 token 腾位置
 #
 # 请写出 `minikv.nano` 的 `BlockManager.append`。`seq.tokens` 可能刚多了一个 token，也可能与上次一样。
@@ -300,7 +300,7 @@ check("09.6", allocate)
 #
 # 检查会打印 `calls`：`(1, 1)` 表示给序列 1 加一个 token 再问有没有位置，`(1, 0)` 表示只是再问一次。
 #
-# 这个函数是“你的引擎”的一个零件：通过之后会保存下来。
+# 这个函数是“你的引擎”的一个零件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
 # %% key="append_token_stub"
 def append(self, seq) -> bool:
