@@ -52,7 +52,9 @@ def by_lesson(progress: Progress, lang: str) -> list[LessonProgress]:
     for number in lesson_numbers():
         tasks = {one.id: progress.tasks.get(one.id) for one in find_lesson(number).exercises}
         if tasks:
-            found.append(LessonProgress(number.upper(), titles.get(number, ""), tasks))
+            found.append(
+                LessonProgress(number.upper() if number.isalpha() else number, titles.get(number, ""), tasks)
+            )
     return found
 
 

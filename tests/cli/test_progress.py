@@ -35,7 +35,11 @@ def test_the_table_has_every_lesson_in_both_languages(file, terminal):
         assert (done.code, done.err) == (0, "")
         assert head in done.out.splitlines()[0]
         rows = {line.split()[0]: line for line in done.out.splitlines()[1:] if line.split()}
-        assert {number.upper() for number in lesson_numbers() if find_lesson(number).exercises} <= set(rows)
+        assert {
+            number.upper() if number.isalpha() else number
+            for number in lesson_numbers()
+            if find_lesson(number).exercises
+        } <= set(rows)
         count = len(find_lesson("02").exercises)
         marks = " ".join(["✓", "~", "✓", *"·" * (count - 3)])
         assert marks in rows["02"]
