@@ -1,4 +1,4 @@
-"""Many requests at once. Lesson 11.
+"""Many requests at once. Lesson 11a.
 
 The parts that decide need no torch: the same scheduler runs on a real or a simulated clock. Those that compute (``LLM``
 and what it gives back) load on first use.

@@ -1,4 +1,4 @@
-"""Core: requests go in, steps are computed, and whoever asked for a request is told what became of it. Lesson 11.
+"""Core: requests go in, steps are computed, and whoever asked for a request is told what became of it. Lesson 11a.
 
 schedule  ->  launch  ->  read the tokens, and their text  ->  finish  ->  tell
     |           |                     |

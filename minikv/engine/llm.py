@@ -1,4 +1,4 @@
-"""LLM: many requests through one model and one KV cache. Lesson 11.
+"""LLM: many requests through one model and one KV cache. Lesson 11a.
 
     >>> from minikv import LLM, SamplingParams
     >>> prompts = ["ada paris the cat sleeps ben oslo ? ada", "ada paris the cat sleeps ben oslo ? ben"]

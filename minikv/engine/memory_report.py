@@ -1,4 +1,4 @@
-"""MemoryReport: where the bytes of an LLM's device are, part by part. Lesson 11."""
+"""MemoryReport: where the bytes of an LLM's device are, part by part. Lesson 11a."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Runner: computes a step. The copies, one forward, and a token for each sequence that is due. Lesson 11."""
+"""Runner: computes a step. The copies, one forward, and a token for each sequence that is due. Lesson 11a."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq

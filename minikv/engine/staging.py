@@ -1,4 +1,4 @@
-"""Staging: arrays go to the device in one copy, for which nobody waits, and results come back in one. Lesson 11.
+"""Staging: arrays go to the device in one copy, for which nobody waits, and results come back in one. Lesson 11a.
 
 A copy out of ordinary memory makes the host wait until the GPU has done all that was queued before. Out of pinned
 memory it is queued like a kernel, and the host goes on to launch the step. Pinned memory must not be written again

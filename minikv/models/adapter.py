@@ -1,4 +1,4 @@
-"""bind_model: a Hugging Face decoder and a cache of blocks become one thing that computes a Batch. Lesson 11."""
+"""bind_model: a Hugging Face decoder and a cache of blocks become one thing that computes a Batch. Lesson 11a."""
 
 import inspect
 from bisect import bisect_left

@@ -1,4 +1,4 @@
-"""The attention function that transformers calls instead of its own: it reads the blocks where they lie. Lesson 11.
+"""The attention function that transformers calls instead of its own: it reads the blocks where they lie. Lesson 11a.
 
 A model with ``config._attn_implementation == "minikv_paged"`` calls it once a layer. Every keyword argument given to
 ``model(...)`` arrives here, so the batch comes as one: there is no global. The new tokens' K and V have been stored by

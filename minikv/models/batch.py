@@ -1,4 +1,4 @@
-"""Batch: the tokens of one forward, and where each of them lies in the cache. Lesson 11.
+"""Batch: the tokens of one forward, and where each of them lies in the cache. Lesson 11a.
 
     sequence     a: 3 of a prompt's tokens      b: 1 (decode)      c: 2, behind a cached prefix of 16
     positions      0  1  2                        40                 16  17

@@ -1,4 +1,4 @@
-"""What a model of transformers takes for its cache during one forward. Lesson 11.
+"""What a model of transformers takes for its cache during one forward. Lesson 11a.
 
 A model calls ``update(k, v, layer)`` with the K and V of the new tokens, after RoPE, and computes attention with what
 comes back. ``PagedCache`` gives back the new tokens only, since the attention function reads the rest from its blocks;

@@ -1,4 +1,4 @@
-"""The engine widget: an LLM at work. Its sequences, its blocks and their owners, while it computes them. Lesson 11.
+"""The engine widget: an LLM at work. Its sequences, its blocks and their owners, while it computes them. Lesson 11b.
 
 A thread computes, so that the page answers meanwhile: Stop stops. What it draws is read from the engine five times a
 second at most, between two steps.
