@@ -16,6 +16,7 @@ from minikv.course.predict import predict
 from minikv.course.show import show
 from minikv.course.show_source import show_source
 from minikv.course.start import Course, start, t
+from minikv.course.your_engine.engine import my_engine
 
 __all__ = [
     "Course",
@@ -29,6 +30,7 @@ __all__ = [
     "find_exercise",
     "find_lesson",
     "lesson_numbers",
+    "my_engine",
     "predict",
     "run_check",
     "show",

@@ -18,6 +18,7 @@ from minikv.course.exercise import Exercise, Misconception
 from minikv.course.lessons import find_exercise
 from minikv.course.progress_file import record_attempt
 from minikv.course.say import say
+from minikv.course.your_engine.kept import keep_part
 from minikv.errors import ArgumentError
 from minikv.i18n import text
 
@@ -115,9 +116,9 @@ def check(id: str, fn: object, hint: int = 1, seed: int = 0, *, lang: str = "en"
 
     ``hint`` is the level of the hint after a wrong answer: 1 symptom, 2 broken invariant, 3 where to look.
     Another ``seed`` draws other cases. An id that has moved ("11.3") is judged as the new one, which is printed first.
-    An attempt is recorded on this machine (``minikv progress``), the function is
-    not. Raises ``UnknownNameError`` for an unknown id and ``ArgumentError`` for an id that is no text and for an
-    unknown hint level.
+    An attempt is recorded on this machine (``minikv progress``), the function is not; of a part of nano that passes,
+    the source is kept for ``my_engine``. Raises ``UnknownNameError`` for an unknown id and ``ArgumentError`` for an id
+    that is no text and for an unknown hint level.
     """
     from minikv.course.report import report
 
@@ -136,6 +137,8 @@ def check(id: str, fn: object, hint: int = 1, seed: int = 0, *, lang: str = "en"
     # The verdict stands there already: nobody waits for its record.
     if verdict.num_cases and verdict.kind != "not_attempted":
         record_attempt(exercise.id, verdict.passed, seed, lang)
+    if verdict.passed:
+        keep_part(exercise.id, fn, lang)
 
 
 class _Unshown:

@@ -87,7 +87,7 @@ def call(fn: Callable[[], object], limit_s: float) -> tuple[Outcome, str]:
     Raises ``KeyboardInterrupt`` only. In the main thread of a POSIX system a timer signal ends the function;
     elsewhere it runs in a thread of its own.
     """
-    printed = _FirstLines()
+    printed = FirstLines()
     in_main_thread = threading.current_thread() is threading.main_thread()
     run = _with_timer if in_main_thread and hasattr(signal, "setitimer") else _in_thread
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), _no_collection():
@@ -107,7 +107,8 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _outcome(fn: Callable[[], object]) -> Outcome:
+def outcome(fn: Callable[[], object]) -> Outcome:
+    """``fn()`` without a limit of time: what it returned, or whatever it raised but Ctrl-C."""
     try:
         return Returned(_learners_code(fn))
     except TimeLimit:
@@ -141,7 +142,7 @@ def _with_timer(fn: Callable[[], object], limit_s: float) -> Outcome:
         _timer(signal.ITIMER_VIRTUAL, signal.SIGVTALRM, limit_s + _SLACK_S, on_timer),
         _timer(signal.ITIMER_REAL, signal.SIGALRM, limit_s, on_timer),
     ):
-        return _outcome(fn)
+        return outcome(fn)
 
 
 @contextlib.contextmanager
@@ -161,7 +162,7 @@ def _in_thread(fn: Callable[[], object], limit_s: float) -> Outcome:
 
     def run() -> None:
         with contextlib.suppress(TimeLimit, KeyboardInterrupt):  # a late one has nobody left to tell
-            outcomes.append(_outcome(fn))
+            outcomes.append(outcome(fn))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -213,7 +214,7 @@ def own_line(trace: TracebackType | None) -> tuple[int, str]:
     return 0, ""
 
 
-class _FirstLines(io.TextIOBase):
+class FirstLines(io.TextIOBase):
     """Keeps the first lines of what is written to it and forgets the rest."""
 
     def __init__(self) -> None:

@@ -35,9 +35,9 @@ def record_attempt(task: str, passed: bool, seed: object, lang: str) -> None:
         if aside is not None:
             say(text("progress.set_aside", lang, path=path, aside=aside), lang)
     except MiniKVError as error:
-        _say_once(where, error.text(lang), lang)
+        say_once(where, "progress.not_recorded", error.text(lang), lang)
     except Exception as error:  # a check that has passed must not end in a traceback about its record
-        _say_once(where, f"{type(error).__name__}: {error}", lang)
+        say_once(where, "progress.not_recorded", f"{type(error).__name__}: {error}", lang)
 
 
 class ProgressFile(KeptFile[Progress]):
@@ -55,10 +55,11 @@ class ProgressFile(KeptFile[Progress]):
         return value.as_json()
 
 
-def _say_once(where: str, reason: str, lang: str) -> None:
+def say_once(where: str, key: str, reason: str, lang: str) -> None:
+    """Print why the file ``where`` was not written, the first time in this process."""
     if not _told(where):
         _told(where).append(reason)
-        say(text("progress.not_recorded", lang, reason=reason, variable=VARIABLE), lang)
+        say(text(key, lang, reason=reason, variable=VARIABLE), lang)
 
 
 @cache

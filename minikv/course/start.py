@@ -15,6 +15,7 @@ from minikv.course.predict import predict as predict_in
 from minikv.course.say import say
 from minikv.course.shipped import course_root
 from minikv.course.show import show
+from minikv.course.your_engine.engine import my_engine
 from minikv.errors import MiniKVError
 from minikv.extras import require_engine
 from minikv.i18n import has_text, pick_language, text
@@ -41,6 +42,7 @@ def start(number: str, lang: str = "en") -> Course:
     """
     lang = pick_language(lang)
     _print_errors_in(lang)
+    my_engine.lang = lang
     require_engine()
     # torch's profiler, which measure_peak runs on a CPU, writes two lines of tracing to stderr each time. It reads
     # this when torch is imported, and the lesson's own file may be the first to do so.

@@ -1,0 +1,305 @@
+"""Beside: nano runs with a learner's parts, and at each of their calls nano's own runs on the same state.
+
+Most wrong parts change no token: blocks freed in another order, another victim, a wrong number of bytes. So what a part
+returns and what it leaves behind is compared with what nano's own returns and leaves. From its first difference on, a
+part is nano's own again, so that the others are judged on a state that is right; the finding says so.
+"""
+
+import contextlib
+import functools
+import inspect
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from minikv.course import guard
+from minikv.course.compare import mismatch, shown
+from minikv.course.your_engine.assemble import assembled, part_in_nano
+from minikv.course.your_engine.finding import Finding
+from minikv.course.your_engine.parts import PART_OF, PARTS, Part
+from minikv.course.your_engine.state import State, Taken, content_at, first_difference, is_same, narrowed
+from minikv.nano.sequence import Sequence
+
+KERNEL = "10.6"
+ATTENTION = "10.5"
+DIGEST = "09.3"
+KERNEL_CALLS = 6  # of each load: a call of the interpreted kernel takes tenths of a second
+TILE = 32  # tokens that it takes at a time: what it carries from tile to tile shows in longer sequences
+
+
+class Beside:
+    """``theirs``: exercise's id -> the learner's callable. ``tell(task, call)``: which part runs now; "" for none.
+
+    ``calls`` counts the calls of each part, nano's own included; ``findings`` holds the first of each part that is
+    wrong, ``printed`` the first lines of what each has printed. ``load`` and ``step`` are set by whoever runs nano.
+    ``folder``: where the learner's code stands, and has no business.
+    """
+
+    def __init__(
+        self,
+        theirs: Mapping[str, Any],
+        tell: Callable[[str, int], None] = lambda task, call: None,
+        lang: str = "en",
+        folder: str | None = None,
+    ):
+        self._own = {part.task: part_in_nano(part) for part in PARTS}
+        self.theirs = {task: unnested(callable_, self._own[task]) for task, callable_ in theirs.items()}
+        self.calls: Counter[str] = Counter()
+        self.findings: dict[str, Finding] = {}
+        self.printed: dict[str, str] = {}
+        self.load, self.step = "", 0
+        self._tell, self._lang = tell, lang
+        self._reference = False
+        self._active = ("", 0)
+        self._digests = _Digests()
+        self._kernel_calls: Counter[str] = Counter()
+        self._folder = folder
+        self._files = _files_in(folder)
+        self.runs_kernel = KERNEL in self.theirs and self._own[KERNEL] is not None  # none without Triton
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Nano is assembled with the parts inside."""
+        parts: dict[str, Any] = {part.task: self._wrapped(part) for part in PARTS if part.task != KERNEL}
+        if KERNEL in self.theirs:
+            parts[KERNEL] = self.theirs[KERNEL]
+        with assembled(parts):
+            yield
+
+    def _wrapped(self, part: Part) -> Callable:
+        own = self._own[part.task]
+        if part.task == ATTENTION:
+            return self._attention
+        signature = inspect.signature(own)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._reference:
+                return self._digests.known(own, *args) if part.task == DIGEST else own(*args, **kwargs)
+            self.calls[part.task] += 1
+            if part.task not in self.theirs:
+                return own(*args, **kwargs)
+            if part.task in self.findings:
+                return self._nano(part, args, kwargs)
+            return self._judged(part, signature.bind(*args, **kwargs).arguments, args, kwargs)
+
+        return call
+
+    def _nano(self, part: Part, args: tuple, kwargs: dict) -> Any:
+        """Nano's own, in place of one that was wrong. Digests stay those of one another."""
+        own = self._own[part.task]
+        return self._digests.known(own, *args) if part.task == DIGEST else own(*args, **kwargs)
+
+    def _judged(self, part: Part, arguments: Mapping[str, Any], args: tuple, kwargs: dict) -> Any:
+        state = State(arguments)
+        before = state.take()
+        self._reference = True
+        try:
+            due = self._nano(part, args, kwargs)
+        finally:
+            self._reference = False
+        after = state.take()
+        state.put(before)
+        outcome = self._call(part.task, lambda: self.theirs[part.task](*args, **kwargs))
+        if isinstance(outcome, guard.Returned):
+            got = outcome.value
+            found = self._compared(part.task, due, got, arguments) or _left(before, after, state.take())
+        else:
+            got, found = None, raised(outcome, self._lang)
+        found = found or self._touched()
+        if not found:
+            return got
+        self._found(part.task, request=_request(arguments), **found)
+        state.put(after)
+        return due
+
+    def _call(self, task: str, fn: Callable[[], Any]) -> guard.Returned | guard.Raised:
+        """The learner's code: whatever it raises is an outcome, and what it prints is kept."""
+        sink, outer = guard.FirstLines(), self._active
+        self._say_active(task, self.calls[task])
+        try:
+            with contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
+                return guard.outcome(fn)  # type: ignore[return-value]
+        finally:
+            self._say_active(*outer)
+            if sink.text():
+                self.printed.setdefault(task, sink.text())
+
+    def _say_active(self, task: str, call: int) -> None:
+        self._active = task, call
+        self._tell(task, call)
+
+    def _compared(self, task: str, due: Any, got: Any, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+        if task == DIGEST:
+            return self._digests.compared(due, got)
+        return _difference(task, due, got, arguments)
+
+    def _touched(self) -> dict[str, Any] | None:
+        """The files that it has made or removed."""
+        before, self._files = self._files, _files_in(self._folder)
+        changed = sorted(before ^ self._files)
+        return {"kind": "files", "what": ", ".join(changed)} if changed else None
+
+    def _found(self, task: str, *, request: int | None = None, **found: Any) -> None:
+        self.findings[task] = Finding(
+            task, load=self.load, step=self.step, call=self.calls[task], request=request, **found
+        )
+
+    def _attention(self, *args: Any, **kwargs: Any) -> Any:
+        """Attention in torch and, on some steps in which all sequences decode, the kernel on the same arguments.
+
+        Its result is then the step's, so that the tokens depend on it.
+        """
+        part, own = PART_OF[ATTENTION], self._own[ATTENTION]
+        self.calls[ATTENTION] += 1
+        arguments = inspect.signature(own).bind(*args, **kwargs).arguments
+        if ATTENTION in self.theirs and ATTENTION not in self.findings:
+            out = self._judged(part, arguments, args, kwargs)
+        else:
+            out = own(*args, **kwargs)
+        batch, called = arguments["batch"], self._kernel_calls[self.load]
+        wanted = called < (KERNEL_CALLS if int(batch.lengths.max()) > TILE else 2)
+        if not (self.runs_kernel and batch.is_decode and wanted):
+            return out
+        self._kernel_calls[self.load] += 1
+        return self._kernel(out, arguments, args, kwargs)
+
+    def _kernel(self, out: Any, arguments: Mapping[str, Any], args: tuple, kwargs: dict) -> Any:
+        from minikv.nano import attention
+
+        self.calls[KERNEL] += 1
+        state = State(arguments)
+        before = state.take()
+        _spoil_unused(arguments["batch"], arguments["k_cache"], arguments["v_cache"])
+        given = state.take()
+        outcome = self._call(KERNEL, lambda: attention.decode_on_gpu(*args, **kwargs))
+        if isinstance(outcome, guard.Returned):
+            found = _difference(ATTENTION, out, outcome.value, arguments) or _left(given, given, state.take())
+        else:
+            found = raised(outcome, self._lang)
+        state.put(before)
+        if not found:
+            return outcome.value  # type: ignore[union-attr]
+        assert KERNEL in self.theirs, f"nano's own kernel: {found}"
+        if KERNEL not in self.findings:
+            self._found(KERNEL, **found)
+            attention.paged_decode_kernel = self._own[KERNEL]
+        return out
+
+
+def unnested(theirs: Any, own: Callable) -> Any:
+    """``theirs``, which finds nano's own where it calls the part itself: ``BlockManager.free(self, seq)``."""
+    if not callable(theirs) or own is None or not inspect.isroutine(own):
+        return theirs  # a kernel is launched, and not called
+    inside = False
+
+    @functools.wraps(own)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal inside
+        if inside:
+            return own(*args, **kwargs)
+        inside = True
+        try:
+            return theirs(*args, **kwargs)
+        finally:
+            inside = False
+
+    return call
+
+
+class _Digests:
+    """Which digest of the learner's stands for which of nano's: any will do that tells blocks apart."""
+
+    def __init__(self) -> None:
+        self._to_nano: dict[bytes, bytes] = {b"": b""}
+        self._to_theirs: dict[bytes, bytes] = {b"": b""}
+
+    def known(self, own: Callable, previous: bytes, tokens: Any) -> bytes:
+        """The digest that nano's own would have found in its place: the learner's, where there has been one."""
+        digest = own(self._to_nano.get(previous, previous), tokens)
+        return self._to_theirs.get(digest, digest)
+
+    def compared(self, due: bytes, got: Any) -> dict[str, Any] | None:
+        """``due`` is what ``known`` said of the same block: their earlier digest, or nano's, which is new to them."""
+        if type(got) is not bytes:
+            return {"kind": "no_bytes", "got": shown(got)}
+        if due in self._to_nano:
+            return None if got == due else {"kind": "another"}
+        if got in self._to_nano:
+            return {"kind": "same", "got": got.hex()}
+        self._to_nano[got], self._to_theirs[due] = due, got
+        return None
+
+
+def _difference(task: str, due: Any, got: Any, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How the result of a part differs from nano's own; None where it does not matter."""
+    if due is None:  # a method that only changes what it is given
+        return None
+    if isinstance(due, Sequence):
+        same = due is got
+    elif task == "08.2":  # where nothing fits, any number below 1 says so
+        same = mismatch(max(due, 0), max(got, 0) if type(got) is int else got) is None
+    elif task == ATTENTION:
+        same = _close(due, got)
+    elif task == "11c.1" and isinstance(got, list | tuple) and len(got) == len(due):
+        # What follows a chunk that is not the last of its prompt is known already.
+        rows = [row for row, (seq, _, end) in enumerate(arguments["step"]) if end == len(seq.tokens)]
+        same = mismatch([due[row] for row in rows], [got[row] for row in rows]) is None
+    else:
+        same = mismatch(due, got) is None
+    if same:
+        return None
+    if not hasattr(due, "dtype"):
+        return {"kind": "result", "due": shown(due), "got": shown(got)}
+    if not hasattr(got, "dtype") or (due.shape, due.dtype) != (got.shape, got.dtype):
+        return {"kind": "result", "due": _described(due), "got": _described(got)}
+    what, due, got = narrowed("", due, got)
+    return {"kind": "inside", "what": what, "due": shown(due), "got": shown(got)}
+
+
+def _spoil_unused(batch: Any, *caches: Any) -> None:
+    """Write NaN to all slots but those of the sequences' tokens: what a kernel reads beyond them has to be masked."""
+    for cache in caches:
+        unused = cache.new_ones(cache.shape[:2], dtype=bool).flatten()
+        for table, length in zip(batch.block_tables, batch.lengths.tolist(), strict=True):
+            at = table.new_tensor(range(length))
+            unused[table[at // cache.shape[1]] * cache.shape[1] + at % cache.shape[1]] = False
+        cache.flatten(0, 1)[unused] = float("nan")
+
+
+def _described(value: Any) -> str:
+    if not hasattr(value, "dtype"):
+        return shown(value)
+    return f"{type(value).__name__}{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+
+
+def _close(due: Any, got: Any) -> bool:
+    """Whether two attention outputs are alike up to rounding."""
+    if type(got) is not type(due) or got.shape != due.shape or got.dtype != due.dtype:
+        return False
+    return bool(((got - due).abs() <= 1e-4 + 1e-3 * due.abs()).all())
+
+
+def _left(before: Taken, after: Taken, theirs: Taken) -> dict[str, Any] | None:
+    """What a part has left behind otherwise than nano's own."""
+    found = first_difference(after, theirs)
+    if found is None:
+        return None
+    what, due, got = found
+    changed = is_same(content_at(before, what), content_at(after, what))
+    return {"kind": "changed" if changed else "state", "what": what, "due": shown(due), "got": shown(got)}
+
+
+def raised(outcome: Any, lang: str) -> dict[str, Any]:
+    """The exception of a learner's code as the fields of a finding."""
+    message = outcome.text(lang)
+    said = f"{outcome.kind.__name__}: {message}" if message else outcome.kind.__name__
+    return {"kind": "raised", "got": said, "line": outcome.line, "source": outcome.source}
+
+
+def _files_in(folder: str | None) -> set[str]:
+    return set(os.listdir(folder)) if folder and os.path.isdir(folder) else set()
+
+
+def _request(arguments: Mapping[str, Any]) -> int | None:
+    return next((value.id for value in arguments.values() if isinstance(value, Sequence)), None)

@@ -1,0 +1,145 @@
+"""Kept: the source of a part of nano that has passed its check, in a file on this machine. Nothing here runs it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import minikv
+from minikv.course.kept_file import KeptFile
+from minikv.course.progress_file import progress_path, say_once
+from minikv.course.say import say
+from minikv.course.your_engine.parts import PART_OF
+from minikv.course.your_engine.source import NotKept, source_of
+from minikv.errors import ConfigError, MiniKVError
+from minikv.i18n import text
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class KeptPart:
+    """A part as text: ``source`` defines the function ``name``, and ``needs`` (imports, constants, helpers) goes first.
+
+    ``since`` is when it passed, in UTC ("2026-11-23T10:15:00Z"), and ``version`` the minikv that judged it.
+    """
+
+    name: str
+    source: str
+    needs: str
+    since: str
+    version: str
+
+
+@dataclass(frozen=True)
+class KeptParts:
+    """``parts``: the id of an exercise ("09.2") -> what was kept of it."""
+
+    parts: Mapping[str, KeptPart] = field(default_factory=dict)
+
+    def after(self, task: str, part: KeptPart) -> "KeptParts":
+        """With ``part`` in place of what there was; ``self`` where that is the same text."""
+        before = self.parts.get(task)
+        if before and (before.name, before.source, before.needs) == (part.name, part.source, part.needs):
+            return self
+        return KeptParts({**self.parts, task: part})
+
+
+def kept_parts() -> KeptParts:
+    """All that is kept on this machine; nothing where MINIKV_PROGRESS is "off".
+
+    Raises ``ConfigError`` for a file that cannot be read, is damaged or was written by a newer minikv.
+    """
+    path = parts_path()
+    return KeptParts() if path is None else PartsFile(path).read()
+
+
+def parts_path() -> Path | None:
+    """The file beside the progress: ``progress.json`` -> ``progress.engine.json``; None where that is "off"."""
+    path = progress_path()
+    return None if path is None else path.with_name(f"{path.stem}.engine.json")
+
+
+def keep_part(task: str, fn: object, lang: str) -> None:
+    """Keep the source of ``fn``, which has passed ``task``, if that is a part of nano, and say so in ``lang``.
+
+    Whatever prevents it is printed and never raised: the pass counts anyway.
+    """
+    if task not in PART_OF:
+        return
+    where = ""
+    try:
+        path = parts_path()
+        if path is None:
+            return
+        where = str(path)
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        source = source_of(fn)
+        part = KeptPart(source.name, source.text, source.needs, now, minikv.__version__)
+        before = KeptParts()
+
+        def step(kept: KeptParts) -> KeptParts:
+            nonlocal before
+            before = kept
+            return kept.after(task, part)
+
+        after, aside = PartsFile(path).change(step)
+        if aside is not None:
+            say(text("my_engine.set_aside", lang, path=path, aside=aside), lang)
+        if after != before:
+            say(text("my_engine.kept", lang, part=PART_OF[task].name, task=task), lang)
+    except NotKept as error:
+        say(text("my_engine.not_kept", lang, part=PART_OF[task].name, reason=error.text(lang)), lang)
+    except MiniKVError as error:
+        say_once(where, "my_engine.not_written", error.text(lang), lang)
+    except Exception as error:  # a check that has passed must not end in a traceback about its record
+        say_once(where, "my_engine.not_written", f"{type(error).__name__}: {error}", lang)
+
+
+class PartsFile(KeptFile[KeptParts]):
+    """The sources at ``path``."""
+
+    damaged, busy = "parts_damaged", "progress_busy"
+
+    def parse(self, content: bytes) -> KeptParts:
+        return parse_parts(content, str(self.path))
+
+    def nothing(self) -> KeptParts:
+        return KeptParts()
+
+    def written(self, value: KeptParts) -> str:
+        parts = {task: asdict(value.parts[task]) for task in sorted(value.parts)}
+        return json.dumps({"format": FORMAT, "parts": parts}, indent=1) + "\n"
+
+
+def parse_parts(content: bytes, path: str) -> KeptParts:
+    """What ``PartsFile`` wrote; a part that this minikv does not have stays in it.
+
+    Raises ``ConfigError``: "progress_newer" for the form of a newer minikv, "parts_damaged" for all that is none.
+    """
+    try:
+        data: Any = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise ConfigError("parts_damaged", path=path, where="JSON") from None
+    if not isinstance(data, dict) or type(data.get("format")) is not int or data["format"] < 1:
+        raise ConfigError("parts_damaged", path=path, where="format")
+    if data["format"] > FORMAT:
+        raise ConfigError("progress_newer", path=path, found=data["format"], known=FORMAT)
+    parts = data.get("parts")
+    if not isinstance(parts, dict):
+        raise ConfigError("parts_damaged", path=path, where="parts")
+    return KeptParts({task: _part(task, value, path) for task, value in parts.items()})
+
+
+def _part(task: str, value: Any, path: str) -> KeptPart:
+    names = list(KeptPart.__dataclass_fields__)
+    wrong = next(
+        (name for name in names if not isinstance(value, dict) or not isinstance(value.get(name), str)), None
+    )
+    if wrong is None and not value["name"].isidentifier():
+        wrong = "name"
+    if wrong is not None:
+        raise ConfigError("parts_damaged", path=path, where=f"parts[{task[:20]!a}].{wrong}")
+    return KeptPart(**{name: value[name] for name in names})

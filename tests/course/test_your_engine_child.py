@@ -1,0 +1,83 @@
+"""The child process of ``my_engine()``: whatever a part does there, it is named, and the notebook goes on."""
+
+import pytest
+
+from minikv.course import my_engine, start
+from minikv.course.your_engine.child import run_child
+from minikv.course.your_engine.kept import KeptPart
+
+RAISES = "def append(self, seq):\n    return 1 // 0\n"
+LEAVES = "import sys\n\n\ndef block_bytes(token_bytes, block_size):\n    sys.exit(3)\n"
+CHANGES = """
+def slot_mapping(block_table, start, end, block_size):
+    slots = [block_table[i // block_size] * block_size + i % block_size for i in range(start, end)]
+    block_table.append(0)
+    return slots
+"""
+REMOVES = """
+import pathlib
+
+
+def admit(self, seq):
+    for file in pathlib.Path.cwd().iterdir():
+        file.unlink()
+    return self.blocks.allocate(seq, keep_free=len(self.running))
+"""
+PRINTS = """
+def token_bytes(num_layers, num_kv_heads, k_dim, v_dim, itemsize):
+    print("many lines\\n" * 100_000)
+    return num_layers * num_kv_heads * (k_dim + v_dim) * itemsize
+"""
+NOT_ALONE = "def pack(self, step, seq, budget, most=NO_SUCH_NAME):\n    ...\n"
+HANGS = """
+def choose_victim(self):
+    while True:
+        try:
+            while True:
+                pass
+        except BaseException:
+            pass
+"""
+ENDS = "import os\n\n\ndef free(self, seq):\n    os._exit(0)\n"
+
+
+def kept(**sources: str) -> dict[str, KeptPart]:
+    tasks = {name.replace("_", ".").removeprefix("t"): text for name, text in sources.items()}
+    names = {task: text.partition("def ")[2].partition("(")[0] for task, text in tasks.items()}
+    return {
+        task: KeptPart(names[task], text, "", "2026-11-23T10:00:00Z", "1") for task, text in tasks.items()
+    }
+
+
+def test_parts_that_misbehave_are_named_all_in_one_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.txt").write_text("stays", encoding="utf-8")
+    parts = kept(t09_7=RAISES, t02_6=LEAVES, t09_1=CHANGES, t11a_4=REMOVES, t02_1=PRINTS, t11a_5=NOT_ALONE)
+    answer = run_child(parts, "en", small=True)
+    found = {task: each["kind"] for task, each in answer["findings"].items()}
+    due = {"09.7": "raised", "02.6": "raised", "09.1": "changed", "11a.4": "files", "11a.5": "not_loaded"}
+    assert found == due
+    assert answer["findings"]["09.7"]["source"] == "return 1 // 0"
+    assert answer["findings"]["09.1"]["what"].startswith("block_table")
+    assert answer["printed"]["02.1"].startswith("many lines")
+    assert (tmp_path / "mine.txt").exists()
+
+
+@pytest.mark.slow
+def test_a_part_that_hangs_or_ends_the_process_is_named_and_the_others_are_judged():
+    answer = run_child(kept(t11b_2=HANGS, t09_2=ENDS, t09_7=RAISES), "en", small=True, call_limit_s=10)
+    found = {task: each["kind"] for task, each in answer["findings"].items()}
+    assert found == {"11b.2": "hung", "09.2": "ended", "09.7": "raised"}
+
+
+def test_without_parts_all_are_ours_and_every_token_is_right(capsys):
+    my_engine("zh")  # MINIKV_PROGRESS is off here
+    said = capsys.readouterr().out
+    assert "15 个部件中有 0 个是你写的" in said
+    assert "48 个提示词" in said
+
+
+def test_it_speaks_the_language_of_the_last_start(monkeypatch):
+    monkeypatch.setattr(my_engine, "lang", "en")
+    start("02", lang="zh")
+    assert my_engine.lang == "zh"
