@@ -11,6 +11,7 @@ explain a solution are left out; nobody types a grade.
 
 import argparse
 import ast
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from tools.notebooks.texts import TEXTS
 from tools.project import read_project
 
 ROOT = Path(__file__).parent.parent
+LESSON_LINK = re.compile(r"\]\(\.\./\.\./(notebooks/[^)]+)\)")  # no lessons lie beside an assignment
 POINTS = 1  # of an exercise
 GRADING_SEED = 1000  # the cases are drawn anew: not those that ``check`` shows
 PATIENCE = 10  # times the limit of an exercise: a machine that grades a class may be slow
@@ -92,6 +94,7 @@ def assignment(course: Course, target: Target) -> NotebookNode:
             raise SourceError(source.path, cell.line, f'cell "{cell.key}": {error}', way_out) from error
         if cell.kind == "markdown":
             text = join_chinese_lines(stub) if target.lang == "zh" else stub
+            text = LESSON_LINK.sub(r"](repo:\1)", text)
             cells += [_markdown(cell.key, for_repository(text))] if text.strip() else []
             continue
         if stub == cell.text:

@@ -139,11 +139,11 @@ def test_a_stub_is_not_attempted_and_a_table_of_the_shown_cases_gets_no_point():
     exercise = find_exercise("02.1")
     known = {tuple(case.values()): exercise.reference(**case) for case in exercise.draw(0)}
 
-    def stub(layers, kv_heads, head_dim, dtype_bytes):
+    def stub(num_layers, num_kv_heads, k_dim, v_dim, itemsize):
         raise NotImplementedError
 
-    def looked_up(layers, kv_heads, head_dim, dtype_bytes):
-        return known.get((layers, kv_heads, head_dim, dtype_bytes), 0)
+    def looked_up(num_layers, num_kv_heads, k_dim, v_dim, itemsize):
+        return known.get((num_layers, num_kv_heads, k_dim, v_dim, itemsize), 0)
 
     assert run_check(exercise, stub, seed=GRADING_SEED).kind == "not_attempted"
     assert run_check(exercise, looked_up, seed=0).passed
@@ -155,9 +155,9 @@ def test_the_graded_cell_passes_for_the_solution_and_raises_for_a_wrong_answer()
     cells = graders_cells(made(target))
     test = next(cell.source for cell, meta in cells if meta["grade_id"] == "test-02-1")
     right = find_exercise("02.1").reference
-    exec(test, {"bytes_per_token": right})
+    exec(test, {"token_bytes": right})
     with pytest.raises(AssertionError, match=r"02\.1: wrong, \d+ of \d+ cases"):
-        exec(test, {"bytes_per_token": lambda layers, kv_heads, head_dim, dtype_bytes: 1})
+        exec(test, {"token_bytes": lambda num_layers, num_kv_heads, k_dim, v_dim, itemsize: 1})
 
 
 @pytest.mark.slow
