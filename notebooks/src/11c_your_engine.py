@@ -137,26 +137,53 @@ print(t("drawn_answers", count=len(answers)))
 # %% key="nano_sample"
 show_source(runner.sample, runner.draw)
 
-# %% [markdown] key="sampling_exercise" lang="en"
+# %% [markdown] key="mine" lang="en"
 # (Exercise 11c.1 is `sample`. `draw` is given.)
 #
+# ## Your engine
+#
+# When the `check` of a part passes, its source is kept in a file on your machine, beside your progress. It is text until you call `my_engine()`: that puts your parts into nano, in place of ours, and runs them in a process of their own, with a time limit.
+#
+# 48 prompts are answered with too few blocks, so that prefixes are found, prompts are cut into chunks and sequences are preempted. Every token is compared with that of `generate()`.
+# %% [markdown] key="mine" lang="zh" src="6d3a20d1"
+# （练习 11c.1 就是 `sample`，`draw` 已经给出。）
+#
+# ## 你的引擎
+#
+# 某个部件的 `check` 通过时，它的源代码就保存在你机器上的一个文件里，与学习进度放在一起。它一直只是文本，直到你调用 `my_engine()`：这时你的部件会装进 nano，替换我们的，并在一个单独的进程里运行，有时间限制。
+#
+# 要回答 48 个提示词，块故意不够，所以会有前缀命中、提示词分段和抢占。每个 token 都与 `generate()` 对照。
+
+# %% key="my_engine"
+from minikv.course import my_engine
+
+my_engine()
+
+# %% [markdown] key="mine_read" lang="en"
+# In this copy no exercise has been solved, so every part is ours. Call it again after each part that you solve.
+# The table says which parts are yours, since when, and how often each was called. A part that was never called would prove nothing. Where a token differs, the lines below the table name the part, the request and the token.
+# %% [markdown] key="mine_read" lang="zh" src="53db18c9"
+# 这一份里还没有解过练习，所以每个部件都是我们的。每解出一个部件，就再调用一次。
+# 表里写着哪些部件是你的、从什么时候起、各被调用了多少次；从未被调用的部件说明不了什么。如果有 token 不同，表下面的几行会指出是哪个部件、哪个请求、第几个 token。
+
+# %% [markdown] key="sampling_exercise" lang="en"
 # ## In short
 #
 # - A step of an engine is three calls: `schedule`, `forward` with `sample`, `finish`.
 # - One row of tokens holds all sequences of a step; K and V go to slots, and attention finds them through block tables.
 # - A random token belongs to a seed and a position, so an answer can be repeated in any batch.
+# - `my_engine()` puts your parts into nano, calls each of them, and compares every token of 48 answers.
 #
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="sampling_exercise" lang="zh" src="54cc962e"
-# （练习 11c.1 就是 `sample`，`draw` 已经给出。）
-#
+# %% [markdown] key="sampling_exercise" lang="zh" src="3606c7ec"
 # ## 本课小结
 #
 # - 引擎的一步是三次调用：`schedule`，`forward` 加 `sample`，`finish`。
 # - 一步里所有序列的 token 排成一行；K 和 V 写进槽位，注意力通过块表找到它们。
 # - 抽取的 token 由随机种子和位置决定，所以放在哪个 batch 里，回答都能重复。
+# - `my_engine()` 把你的部件装进 nano，每个都调用到，并对照 48 个回答里的每一个 token。
 #
 # ## 自我检查
 #
