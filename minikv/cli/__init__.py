@@ -1,4 +1,6 @@
-"""The command line: ``minikv plan | generate | watch | bench | simulate | check-log | lab | doctor | progress``.
+"""The command line.
+
+    minikv plan | generate | watch | bench | simulate | check-log | lab | doctor | progress | my-engine
 
 One file a command, with a few parts that are named after it; nothing imports this room.
 

@@ -16,6 +16,7 @@ from minikv.cli.check_log import check_log
 from minikv.cli.doctor import doctor
 from minikv.cli.generate import generate
 from minikv.cli.lab import lab
+from minikv.cli.my_engine import my_engine
 from minikv.cli.plan import plan
 from minikv.cli.progress import progress
 from minikv.cli.simulate import simulate
@@ -33,6 +34,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "lab": lab,
     "doctor": doctor,
     "progress": progress,
+    "my-engine": my_engine,
 }
 # What typer prints between the sentences of an option, by its names there.
 TYPER_WORDS = {

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from minikv import nano
 from minikv.course.your_engine.flat import Yours, flatten
+from minikv.course.your_engine.kept import KeptPart
 from minikv.course.your_engine.parts import PART_OF, PARTS
 from minikv.errors import ArgumentError, ConfigError
 from minikv.plan.architectures import ARCHITECTURES
@@ -50,7 +52,9 @@ lines"""
 
 
 def yours(task: str, source: str, needs: str = "") -> Yours:
-    return Yours(PART_OF[task], source, needs, f"yours, exercise {task}")
+    name = re.findall(r"^(?:def )?(\w+)", source, re.MULTILINE)[0]
+    kept = KeptPart(name, source, needs, "2026-11-23T10:15:00Z", "0.1.0")
+    return Yours(PART_OF[task], kept, f"yours, exercise {task}")
 
 
 COMMAND = f"""
@@ -165,6 +169,17 @@ def test_each_part_can_be_another():
         compile(text, part.task, "exec")
         assert text.count(f"raise RuntimeError({part.task!r})") == 1
         assert text.count(f"def {part.name}(") == before.count(f"def {part.name}("), part
+
+
+def test_a_kernel_stands_where_ours_stood():
+    """Triton finds the names of a kernel at the top of its file, and nowhere else."""
+    kernel = "@triton.jit\ndef paged_decode_kernel(query, TILE: tl.constexpr):\n    pass\n"
+    text = flatten([yours("10.6", kernel, "import triton\nimport triton.language as tl\n")], "x")
+    placed = (
+        "if triton is not None:\n\n    # yours, exercise 10.6\n    @triton.jit\n    def paged_decode_kernel("
+    )
+    assert placed in text
+    assert text.count("import triton.language as tl") == 1
 
 
 @pytest.mark.parametrize(

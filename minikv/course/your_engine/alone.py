@@ -70,7 +70,7 @@ class CacheSpec:
         else:
             dim = getattr(config, "head_dim", None) or config.hidden_size // heads
             sizes = getattr(config, "num_key_value_heads", None) or heads, dim, dim
-        window = getattr(config, "sliding_window", None)
+        window: Any = getattr(config, "sliding_window", None)
         all_alike = ["sliding_attention" if window else "full_attention"] * config.num_hidden_layers
         kinds = [
             kind.removesuffix("_attention") for kind in getattr(config, "layer_types", None) or all_alike

@@ -67,16 +67,16 @@ def _run_once(
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "minikv.course.your_engine.worker", place],
                 cwd=empty,
-                env=_environment(),
+                env=environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=said,
-                **_own_group(),
+                **own_group(),
             )
         try:
             hung = _wait(process, folder / "status", call_limit_s, end)
         finally:
-            _end_all(process)
+            end_all(process)
         with suppress(FileNotFoundError):
             return json.loads((folder / "answer.json").read_text(encoding="utf-8"))
         place_of_part, call, _ = STATUS.unpack((folder / "status").read_bytes())
@@ -110,7 +110,7 @@ def _wait(process: subprocess.Popen, status: Path, call_limit_s: float, end: flo
                 return call_limit_s if active and clock - since > call_limit_s else clock - since
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """That of this process, its import path included; a CPU, one thread, the interpreter of Triton, and no hub."""
     path = [os.path.abspath(entry) for entry in sys.path]
     return {
@@ -125,13 +125,13 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _own_group() -> dict[str, Any]:
+def own_group() -> dict[str, Any]:
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
     return {"start_new_session": True}
 
 
-def _end_all(process: subprocess.Popen) -> None:
+def end_all(process: subprocess.Popen) -> None:
     """End the process, and those that it has started, where the system knows them as a group."""
     if sys.platform != "win32":
         with suppress(ProcessLookupError, PermissionError):

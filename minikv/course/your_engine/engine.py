@@ -2,14 +2,19 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
+from minikv.course.show import show
 from minikv.course.your_engine.child import run_child
-from minikv.course.your_engine.kept import kept_parts
+from minikv.course.your_engine.export import export_engine
+from minikv.course.your_engine.kept import KeptPart, kept_parts
 from minikv.course.your_engine.parts import PART_OF
+from minikv.course.your_engine.race import run_race
 from minikv.course.your_engine.report import EngineReport
+from minikv.errors import user_path
 from minikv.extras import require_engine
-from minikv.i18n import locale_language, pick_language
+from minikv.i18n import locale_language, pick_language, text
 from minikv.shown import Shown
 
 
@@ -31,24 +36,52 @@ class MyEngine:
         lang = pick_language(lang or self.lang)
         _show(self.report(lang).shown(lang))
 
+    def race(self, lang: str | None = None) -> None:
+        """Five engines answer the same requests in turn, yours among them; show a table and a plot.
+
+        Takes some 20 s on two CPU cores, at most 180 s. Raises as the call does, and ``ChildError`` where the process
+        of the race ends without an answer.
+        """
+        lang = pick_language(lang or self.lang)
+        require_engine()
+        found = run_race(self._kept())
+        _show(found.shown(lang))
+        if _in_notebook():
+            show(found.figure(lang), text("race.plot", lang))
+
+    def export(self, path: str | Path, lang: str | None = None) -> None:
+        """Write the engine as one file that needs torch and transformers, and no minikv: ``python my_engine.py``.
+
+        Your parts are marked. Raises ``ConfigError`` where ``path`` is a file that no export wrote, cannot be written,
+        or where a part uses what minikv alone has.
+        """
+        print(export_engine(user_path(path), self._kept(), pick_language(lang or self.lang)))
+
     def report(self, lang: str | None = None) -> EngineReport:
         """The same as an object: ``passed``, ``findings``, ``shown(lang)``."""
         require_engine()
-        kept = {task: part for task, part in kept_parts().parts.items() if task in PART_OF}
+        kept = self._kept()
         return EngineReport(kept, run_child(kept, pick_language(lang or self.lang)))
+
+    def _kept(self) -> dict[str, KeptPart]:
+        return {task: part for task, part in kept_parts().parts.items() if task in PART_OF}
 
     def __repr__(self) -> str:
         return "<my_engine: call it>"
 
 
 def _show(shown: Shown) -> None:
-    ipython: Any = sys.modules.get("IPython")
-    if ipython is not None and ipython.get_ipython() is not None:
+    if _in_notebook():
         from IPython.display import display
 
         display(shown)
     else:
         print(shown.text())
+
+
+def _in_notebook() -> bool:
+    ipython: Any = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
 
 
 my_engine = MyEngine()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 
+from minikv.course.your_engine.kept import KeptPart
 from minikv.course.your_engine.parts import Part
 from minikv.errors import ConfigError
 
@@ -27,14 +28,10 @@ Import = tuple[str, str, str]  # "from module import name as bound"; name is "" 
 
 @dataclass(frozen=True)
 class Yours:
-    """A learner's ``part``: the ``source`` of its definition, and ``needs``, what that uses of their notebook.
-
-    ``mark`` is the comment above it.
-    """
+    """What was ``kept`` of a learner's ``part``; ``mark`` is the comment above it."""
 
     part: Part
-    source: str
-    needs: str
+    kept: KeptPart
     mark: str
 
 
@@ -51,6 +48,17 @@ class Module:
     @property
     def imports(self) -> set[Import]:
         return {found for node in self.tree.body for found in imports_of(node)}
+
+    @property
+    def tried(self) -> set[Import]:
+        """What is imported where it is installed."""
+        return {
+            found
+            for node in self.tree.body
+            if isinstance(node, ast.Try)
+            for inner in node.body
+            for found in imports_of(inner)
+        }
 
     @property
     def names(self) -> set[str]:
@@ -80,7 +88,9 @@ def flatten(yours: Collection[Yours], docstring: str) -> str:
     nano = {name: source(f"nano/{name}.py") for name in MODULES}
     modules = [alone, errors, *nano.values()]
     imports = {one for module in modules for one in module.imports if not one[0].startswith("minikv")}
-    known = {name for module in modules for name in module.names}
+    there = imports | {one for module in modules for one in module.tried}
+    known = {(module, name) for each in nano.values() for module, name, _ in each.imports}
+    known |= {(f"minikv.nano.{key}", name) for key, module in nano.items() for name in module.names}
     instead = alone.names | TINY_ONLY
     texts, behind = list[str](), list[str]()
     for name, module in nano.items():
@@ -88,7 +98,7 @@ def flatten(yours: Collection[Yours], docstring: str) -> str:
         for one in yours:
             if one.part.module == name:
                 node = node_of(module, one.part)
-                put[node], more = placed(one, node, imports, known)
+                put[node], more = placed(one, node, there, known)
                 behind += filter(None, [more])
         texts.append(f"{heading(name, ast.get_docstring(module.tree))}\n\n\n{module.cut(instead, put)}")
     if behind:
@@ -165,7 +175,8 @@ def used_in(module: Module, wanted: set[str], but: set[str]) -> set[str]:
 def sentences(code: str) -> str:
     """Those of the errors that ``code`` raises, in English, as the source of a dict."""
     known = tomllib.loads((files("minikv") / "messages" / "errors.toml").read_text(encoding="utf-8"))
-    strings = {node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)}
+    constants = (node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant))
+    strings = {value for value in constants if isinstance(value, str)}
     lines = ["SENTENCES = {  # the code of an error: its sentence"]
     for key in sorted(strings & known.keys()):
         wrapped = textwrap.wrap(known[key]["en"], 90, drop_whitespace=False)
@@ -175,15 +186,15 @@ def sentences(code: str) -> str:
     return "\n    ".join(lines) + "\n}"
 
 
-def placed(yours: Yours, node: ast.stmt, imports: set[Import], known: set[str]) -> tuple[str, str]:
+def placed(yours: Yours, node: ast.stmt, there: set[Import], known: set[tuple[str, str]]) -> tuple[str, str]:
     """What stands in place of ``node``, and what stands behind all of nano.
 
     The learner's definition takes its place. One that needs more than the file has stands behind, in a function with
-    what it needs, where every name of nano is defined; but a kernel stays where Triton is known to be there.
+    what it needs, where every name of nano is defined; but a kernel stays where Triton is known to be there. ``there``
+    is what the file imports, and ``known`` are the (module, name) of nano.
     """
-    part, code = yours.part, yours.source.strip()
-    needs = "\n".join(needed_here(yours, imports, known))
-    defined = next(names_of(ast.parse(code).body[-1]))
+    part, defined, code = yours.part, yours.kept.name, yours.kept.source.strip()
+    needs = "\n".join(needed_here(yours, there, known))
     if not needs and defined == part.name:
         return indented(f"# {yours.mark}\n{code}", node.col_offset), ""
     maker = f"_{part.name}_of_{part.task.replace('.', '_')}"
@@ -194,22 +205,22 @@ def placed(yours: Yours, node: ast.stmt, imports: set[Import], known: set[str]) 
     return indented(f"# {yours.mark}; it stands behind nano, as {maker}", node.col_offset), make
 
 
-def needed_here(yours: Yours, imports: set[Import], known: set[str]) -> Iterator[str]:
-    """The statements of ``yours.needs`` that the file does not have."""
-    lines = yours.needs.splitlines()
-    for node in ast.parse(yours.needs).body:
+def needed_here(yours: Yours, there: set[Import], known: set[tuple[str, str]]) -> Iterator[str]:
+    """The statements of what ``yours`` needs that the file does not have."""
+    lines = yours.kept.needs.splitlines()
+    for node in ast.parse(yours.kept.needs).body:
         asked = list(imports_of(node))
         if not asked:
             yield "\n".join(lines[first_line(node) - 1 : node.end_lineno])
         for one in asked:
             module, name, bound = one
             if module.partition(".")[0] == "minikv":
-                if name not in known:
+                if (module, name) not in known:
                     what = f"{module}.{name}".rstrip(".")
                     raise ConfigError("export_needs_minikv", task=yours.part.task, name=what)
                 if bound not in ("", name):
                     yield f"{bound} = {name}"
-            elif one not in imports and module != "__future__":
+            elif one not in there and module != "__future__":
                 yield import_line([one])
 
 
