@@ -1,4 +1,4 @@
-"""docs/images: the READMEs' pictures, taken out of the notebooks in which the cells ran.
+"""docs/images: the READMEs' pictures, taken out of the notebooks in which the cells ran; and the race's.
 
 python -m tools.pictures            write them
 python -m tools.pictures --check    fail where one is not the notebook's
@@ -9,6 +9,8 @@ import base64
 import json
 from pathlib import Path
 
+from tools.race_picture import svgs
+
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "images"
 CELLS = {"engine": ("11b_when_blocks_run_out", "widget"), "budget": ("02_how_many_bytes", "widget_code")}
@@ -16,8 +18,9 @@ ENDINGS = {"en": ".png", "zh": ".zh.png"}
 
 
 def pictures() -> dict[Path, bytes]:
-    """PNG by path. Raises ``LookupError`` where a cell has no picture, or more than one."""
-    return {
+    """PNG and SVG by path. Raises ``LookupError`` where a cell has no picture, or more than one."""
+    race = {FOLDER / name: data for name, data in svgs().items()}
+    return race | {
         FOLDER / f"{name}{ending}": picture(lang, *cell)
         for name, cell in CELLS.items()
         for lang, ending in ENDINGS.items()

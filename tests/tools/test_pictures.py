@@ -10,7 +10,7 @@ def test_the_pictures_are_the_notebooks():
     assert set(found) == set(FOLDER.iterdir())
     for path, data in found.items():
         assert path.read_bytes() == data, f"{path.name}: run python -m tools.pictures"
-        assert data.startswith(b"\x89PNG")
+        assert data.startswith(b"\x89PNG" if path.suffix == ".png" else b"<svg")
 
 
 @pytest.mark.parametrize(("name", "ending"), [("README.md", ".png"), ("README.zh.md", ".zh.png")])
