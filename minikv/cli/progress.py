@@ -13,12 +13,15 @@ from minikv.course.kept_file import read_bytes, write_whole
 from minikv.course.progress import Progress, parse_progress
 from minikv.course.progress_file import VARIABLE, ProgressFile, progress_path
 from minikv.course.progress_table import LessonProgress, by_lesson, unknown_tasks
+from minikv.course.your_engine.kept import PartsFile, kept_parts, parts_path
+from minikv.course.your_engine.parts import PARTS
 from minikv.errors import ArgumentError, ConfigError, user_path
 from minikv.i18n import pick_language, text
 
 MOST_NAMED = 10  # tasks that this version does not have
 FINE = {"solved": "✓", "tried": "~", "open": "·"}
 PLAIN = {"solved": "+", "tried": "~", "open": "-"}
+FINE_BAR, PLAIN_BAR = ("▰", "▱"), ("#", "-")  # a part that is the learner's, and one of ours
 
 
 def progress(
@@ -94,16 +97,33 @@ def _import(file: ProgressFile, source: Path, lang: str) -> str:
 
 
 def _reset(file: ProgressFile, yes: bool, lang: str) -> str:
-    try:
-        there = bool(file.read().tasks)
-    except ConfigError:  # damaged, or of a newer minikv: to be forgotten as well, if that is what is wanted
-        there = True
-    if not there:
+    place = parts_path()
+    assert place is not None  # progress is not off
+    parts = PartsFile(place)
+    there, kept = _recorded(file), _recorded(parts)
+    if not there and not kept:
         return _say("nothing", lang, path=file.path)
     if not yes:
-        typer.confirm(_say("sure", lang, path=file.path), abort=True, err=True)
+        typer.confirm(_say("sure", lang, path=file.path, parts=kept), abort=True, err=True)
     file.forget()
+    if kept:
+        parts.forget()
     return _say("forgotten", lang, path=file.path)
+
+
+def _recorded(file: ProgressFile | PartsFile) -> int | str:
+    """How many exercises or parts; "?" where the file is damaged or a newer minikv's, which may be forgotten too."""
+    try:
+        now = file.read()
+    except ConfigError:
+        return "?"
+    return len(now.tasks if isinstance(now, Progress) else now.parts)
+
+
+def _yours() -> list[str]:
+    """The exercises whose parts of nano are the learner's, in the course's order."""
+    kept = kept_parts().parts
+    return [part.task for part in PARTS if part.task in kept]
 
 
 def _as_dict(path: Path, now: Progress, lang: str) -> dict[str, Any]:
@@ -113,6 +133,7 @@ def _as_dict(path: Path, now: Progress, lang: str) -> dict[str, Any]:
         "solved": sum(lesson.num_solved for lesson in lessons),
         "total": sum(len(lesson.tasks) for lesson in lessons),
         "lessons": [lesson.as_dict() for lesson in lessons],
+        "engine": {"yours": _yours(), "parts": len(PARTS)},
         "unknown": unknown_tasks(now, lessons),
     }
 
@@ -122,6 +143,7 @@ def _show(path: Path, now: Progress, lang: str) -> None:
     console = make_console()
     marks = FINE if can_print("".join(FINE.values()), console) else PLAIN
     lessons = by_lesson(now, lang)
+    yours, total = len(_yours()), len(PARTS)
     table = Table(box=None, padding=(0, 1), show_edge=False)
     for name in ("lesson", "title", "marks"):
         table.add_column(_say(f"column_{name}", lang), no_wrap=name != "title")
@@ -134,6 +156,9 @@ def _show(path: Path, now: Progress, lang: str) -> None:
     done = {"solved": sum(one.num_solved for one in lessons), "total": sum(len(one.tasks) for one in lessons)}
     console.print(_say("sum", lang, **done), soft_wrap=True)
     console.print(_say("legend", lang, **marks), soft_wrap=True)
+    mine, ours = FINE_BAR if can_print("".join(FINE_BAR), console) else PLAIN_BAR
+    bar = mine * yours + ours * (total - yours)
+    console.print(_say("engine", lang, bar=bar, yours=yours, parts=total), soft_wrap=True)
     unknown = unknown_tasks(now, lessons)
     if unknown:
         console.print(_say("unknown", lang, count=len(unknown), tasks=_some(unknown)), soft_wrap=True)

@@ -9,6 +9,8 @@ import pytest
 from minikv.course.lessons import find_lesson, lesson_numbers
 from minikv.course.progress import Progress, parse_progress
 from minikv.course.progress_file import VARIABLE, ProgressFile
+from minikv.course.your_engine.kept import KeptPart, KeptParts, PartsFile, parts_path
+from minikv.course.your_engine.parts import PARTS
 from tests.cli.inside import is_one_sentence
 
 EVERY = [one.id for number in lesson_numbers() for one in find_lesson(number).exercises]
@@ -61,6 +63,45 @@ def test_json_is_the_same_in_numbers(file, terminal):
     assert found["02.1"]["seed"] == 3
     assert found["02.2"] == {"task": "02.2", "attempts": 0, "passed": False, "seed": None, "version": None}
     assert all(lesson["title"] for lesson in told["lessons"] if lesson["lesson"] <= "14")
+
+
+def keep(*tasks: str) -> PartsFile:
+    parts = PartsFile(parts_path())
+    part = KeptPart("free", "def free(self, seq):\n    pass\n", "", "2026-11-23T10:15:00Z", "0.1.0")
+    parts.change(lambda kept: KeptParts({**kept.parts, **dict.fromkeys(tasks, part)}))
+    return parts
+
+
+@pytest.mark.parametrize(("encoding", "bar"), [("utf-8", "▰" * 2 + "▱" * 13), ("ascii", "##" + "-" * 13)])
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_engine_is_a_bar_of_parts(lang, encoding, bar, file, terminal, monkeypatch):
+    monkeypatch.setattr("minikv.cli.progress.can_print", lambda letters, console: encoding == "utf-8")
+    assert len(bar) == len(PARTS)
+    for name, number in (("engine", "0"), ("yours", "2")):
+        line = next(
+            each for each in terminal("progress", "--lang", lang).out.splitlines() if "my-engine" in each
+        )
+        assert bar[2:] in line, name
+        assert number in line
+        assert (bar in line) is (number == "2")
+        keep("09.2", "11b.2", "77.7")  # the last is a part of a newer minikv's
+    told = json.loads(terminal("progress", "--json").out)
+    assert told["engine"] == {"yours": ["09.2", "11b.2"], "parts": len(PARTS)}
+
+
+def test_a_reset_forgets_the_parts_too(file, terminal):
+    parts = keep("09.2", "11b.2")
+    assert terminal("progress", "--reset", stdin=b"n\n").code == 1
+    assert parts.read().parts
+    done = terminal("progress", "--reset", stdin=b"y\n")
+    assert done.code == 0
+    assert "2 parts" in done.err + done.out
+    assert not parts.path.exists()
+    parts.path.write_text("{")
+    assert is_one_sentence(terminal("progress"))
+    assert terminal("progress", "--reset", "--yes").code == 0
+    assert not parts.path.exists()
+    assert terminal("progress").code == 0
 
 
 def test_looking_changes_nothing(file, terminal, tmp_path):
