@@ -182,6 +182,18 @@ def test_a_kernel_stands_where_ours_stood():
     assert text.count("import triton.language as tl") == 1
 
 
+def test_an_import_goes_to_the_head_unless_it_hides_a_name():
+    fn = "def block_digest(previous, tokens):\n    return {name}(previous, tokens)\n"
+    text = flatten([yours("09.3", fn.format(name="hashlib.md5"), "import hashlib\n")], "x")
+    assert "\nimport hashlib\n" in text
+    assert "\n# yours, exercise 09.3\ndef block_digest(" in text
+    for hidden in ("deque", "Batch", "sum"):
+        text = flatten(
+            [yours("09.3", fn.format(name=hidden), f"from operator import add as {hidden}\n")], "x"
+        )
+        assert f"\n    from operator import add as {hidden}\n" in text
+
+
 @pytest.mark.parametrize(
     ("needs", "name"),
     [

@@ -5,6 +5,7 @@ Everything is cut out of the package's own sources: nano, the errors that it rai
 """
 
 import ast
+import builtins
 import json
 import re
 import sys
@@ -91,6 +92,14 @@ def flatten(yours: Collection[Yours], docstring: str) -> str:
     there = imports | {one for module in modules for one in module.tried}
     known = {(module, name) for each in nano.values() for module, name, _ in each.imports}
     known |= {(f"minikv.nano.{key}", name) for key, module in nano.items() for name in module.names}
+    taken = {bound_by(one) for one in there} | {name for module in modules for name in module.names}
+    for part in yours:  # an import that hides no name of the file goes to its head
+        for one in (one for node in ast.parse(part.kept.needs).body for one in imports_of(node)):
+            foreign = one[0].partition(".")[0] not in ("minikv", "__future__")
+            if foreign and bound_by(one) not in taken | set(dir(builtins)):
+                imports.add(one)
+                there.add(one)
+                taken.add(bound_by(one))
     instead = alone.names | TINY_ONLY
     texts, behind = list[str](), list[str]()
     for name, module in nano.items():
@@ -128,6 +137,12 @@ def imports_of(node: ast.stmt) -> Iterator[Import]:
         yield from ((one.name, "", one.asname or "") for one in node.names)
     elif isinstance(node, ast.ImportFrom):
         yield from ((node.module or "", one.name, one.asname or "") for one in node.names)
+
+
+def bound_by(one: Import) -> str:
+    """The name that an import makes known."""
+    module, name, bound = one
+    return bound or name or module.partition(".")[0]
 
 
 def names_of(node: ast.stmt) -> Iterator[str]:
@@ -245,8 +260,8 @@ def import_lines(imports: Collection[Import], used: set[str]) -> str:
     statements: dict[tuple[bool, bool, str, str], list[Import]] = {}
     for one in sorted(imports):
         module, name, bound = one
-        package = module.partition(".")[0]
-        if (bound or name or package) in used:
+        if bound_by(one) in used:
+            package = module.partition(".")[0]
             key = (package not in sys.stdlib_module_names, bool(name), module, bound)
             statements.setdefault(key, []).append(one)
     blocks = (
