@@ -57,7 +57,7 @@ assert verdict.passed, f"{id}: {{verdict.kind}}, {{verdict.num_failed}} of {{ver
 
 @dataclass(frozen=True)
 class Checked:
-    """One ``check("02.1", bytes_per_token)`` of a cell: the exercise, and the expression that is handed in."""
+    """One ``check("02.1", token_bytes)`` of a cell: the exercise, and the expression that is handed in."""
 
     id: str
     answer: str
