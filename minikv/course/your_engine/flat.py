@@ -94,12 +94,12 @@ def flatten(yours: Collection[Yours], docstring: str) -> str:
     known |= {(f"minikv.nano.{key}", name) for key, module in nano.items() for name in module.names}
     taken = {bound_by(one) for one in there} | {name for module in modules for name in module.names}
     for part in yours:  # an import that hides no name of the file goes to its head
-        for one in (one for node in ast.parse(part.kept.needs).body for one in imports_of(node)):
-            foreign = one[0].partition(".")[0] not in ("minikv", "__future__")
-            if foreign and bound_by(one) not in taken | set(dir(builtins)):
-                imports.add(one)
-                there.add(one)
-                taken.add(bound_by(one))
+        for asked in (asked for node in ast.parse(part.kept.needs).body for asked in imports_of(node)):
+            foreign = asked[0].partition(".")[0] not in ("minikv", "__future__")
+            if foreign and bound_by(asked) not in taken | set(dir(builtins)):
+                imports.add(asked)
+                there.add(asked)
+                taken.add(bound_by(asked))
     instead = alone.names | TINY_ONLY
     texts, behind = list[str](), list[str]()
     for name, module in nano.items():
