@@ -166,6 +166,30 @@ my_engine()
 # 这一份里还没有解过练习，所以每个部件都是我们的。每解出一个部件，就再调用一次。
 # 表里写着哪些部件是你的、从什么时候起、各被调用了多少次；从未被调用的部件说明不了什么。如果有 token 不同，表下面的几行会指出是哪个部件、哪个请求、第几个 token。
 
+# %% [markdown] key="race" lang="en"
+# ### The race
+#
+# The same load for `generate()` in static batches, for transformers' own `generate_batch`, for nano, for your engine and for `minikv.LLM`: tokens a second, and the most bytes of K and V at once.
+# %% [markdown] key="race" lang="zh" src="585e8ad5"
+# ### 比一比
+#
+# 同样的负载，分别交给静态批处理的 `generate()`、transformers 自带的 `generate_batch`、nano、你的引擎和 `minikv.LLM`：每秒多少 token，K 和 V 同时最多占多少字节。
+
+# %% key="race_code" tags="timing"
+my_engine.race()
+
+# %% [markdown] key="export" lang="en"
+# ### Take it with you
+#
+# `export` writes one file with nano and your parts, each of yours marked. It runs on its own, beside torch and transformers.
+# %% [markdown] key="export" lang="zh" src="f1238218"
+# ### 带走它
+#
+# `export` 把 nano 和你的部件写成一个文件，你写的部分都有标记。有 torch 和 transformers 就能单独运行。
+
+# %% key="export_code"
+my_engine.export("my_engine.py")
+
 # %% [markdown] key="sampling_exercise" lang="en"
 # ## In short
 #
