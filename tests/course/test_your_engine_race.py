@@ -18,6 +18,7 @@ ASKED = requests(5, 196, 4, 12)
 
 RIGHT = "def victim(self):\n    return max(self.running, key=self.running.index)\n"
 WRONG = "def sample(logits, step):\n    print('words')\n    return [7 for _ in step]\n"
+RAISES_EARLY = "def write(self, layer, key, value, slots):\n    raise ZeroDivisionError('of mine')\n"
 RAISES = "def append(self, seq):\n    raise ZeroDivisionError('of mine')\n"
 
 
@@ -72,8 +73,10 @@ def test_an_engine_of_the_learners_that_answers_otherwise_has_no_figures(model):
         "nano",
         "minikv",
     ]
-    lanes = run(model, {"09.7": RAISES})["lanes"]
-    assert lanes["yours"]["absent"]["values"] == {"kind": "ZeroDivisionError", "message": "of mine"}
+    for task, source in (("09.7", RAISES), ("06.5", RAISES_EARLY)):  # the second while nano is made
+        lanes = run(model, {task: source})["lanes"]
+        assert lanes["yours"]["absent"]["values"] == {"kind": "ZeroDivisionError", "message": "of mine"}
+        assert lanes["static"]["seconds"] > 0
 
 
 def test_a_peer_that_is_not_there_is_said_and_one_of_ours_is_not_forgiven(model):

@@ -130,24 +130,23 @@ class Nano:
     def run(self, model: Any, load: Load, watch: bool = False) -> Run:
         """Answer the load. With ``watch`` the blocks that sequences hold are counted in each step."""
         own = model.config._attn_implementation
-        llm = nano.LLM(model, **dataclasses.asdict(self))
         used = list[int]()
-        forward = llm.run
-        if watch:
-            blocks = llm.scheduler.blocks
+        params = [nano.SamplingParams(each.new, temperature=0, ignore_eos=True) for each in load.requests]
+        try:
+            llm = nano.LLM(model, **dataclasses.asdict(self))
+            forward, blocks = llm.run, llm.scheduler.blocks
 
             def counted(step: Any) -> torch.Tensor:
                 used.append(blocks.num_blocks - len(blocks.free_blocks))
                 return forward(step)
 
-            llm.run = counted  # type: ignore[method-assign]
-        params = [nano.SamplingParams(each.new, temperature=0, ignore_eos=True) for each in load.requests]
-        start = _now(model)
-        try:
+            if watch:
+                llm.run = counted  # type: ignore[method-assign]
+            start = _now(model)
             outputs = llm.generate([list(each.prompt) for each in load.requests], params)
+            seconds = _now(model) - start
         finally:
             model.set_attn_implementation(own)
-        seconds = _now(model) - start
         peak = max(used) * (llm.cache.nbytes // self.num_blocks) if used else None
         cached = sum(output.num_cached for output in outputs)
         answers = [each.token_ids for each in outputs]
