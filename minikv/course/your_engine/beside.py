@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from minikv.course import guard
-from minikv.course.compare import mismatch, shown
+from minikv.course.compare import mismatch
+from minikv.course.compare import shown as shown_value
 from minikv.course.your_engine.assemble import assembled, part_in_nano
 from minikv.course.your_engine.finding import Finding
 from minikv.course.your_engine.parts import PART_OF, PARTS, Part
@@ -24,6 +25,7 @@ from minikv.nano.sequence import Sequence
 KERNEL = "10.6"
 ATTENTION = "10.5"
 DIGEST = "09.3"
+ALLOCATING = ("09.6", "11a.4")
 KERNEL_CALLS = 6  # of each load: a call of the interpreted kernel takes tenths of a second
 TILE = 32  # tokens that it takes at a time: what it carries from tile to tile shows in longer sequences
 
@@ -103,7 +105,11 @@ class Beside:
         outcome = self._call(part.task, lambda: self.theirs[part.task](*args, **kwargs))
         if isinstance(outcome, guard.Returned):
             got = outcome.value
-            found = self._compared(part.task, due, got, arguments) or _left(before, after, state.take())
+            left = (before, after, state.take())
+            if part.task in ALLOCATING:
+                blocks = getattr(args[0], "blocks", args[0])
+                left = tuple(_in_any_order(taken, blocks.block_size) for taken in left)
+            found = self._compared(part.task, due, got, arguments) or _left(*left)
         else:
             got, found = None, raised(outcome, self._lang)
         found = found or self._touched()
@@ -267,6 +273,19 @@ def _spoil_unused(batch: Any, *caches: Any) -> None:
         cache.flatten(0, 1)[unused] = float("nan")
 
 
+def shown(value: Any) -> str:
+    """``value`` as text; a sequence is its request."""
+    if isinstance(value, Sequence):
+        return f"request {value.id}"
+    if type(value) in (list, tuple) and any(isinstance(each, Sequence | tuple) for each in value):
+        return (
+            f"[{', '.join(map(shown, value))}]"
+            if type(value) is list
+            else f"({', '.join(map(shown, value))})"
+        )
+    return shown_value(value)
+
+
 def _described(value: Any) -> str:
     if not hasattr(value, "dtype"):
         return shown(value)
@@ -288,6 +307,19 @@ def _left(before: Taken, after: Taken, theirs: Taken) -> dict[str, Any] | None:
     what, due, got = found
     changed = is_same(content_at(before, what), content_at(after, what))
     return {"kind": "changed" if changed else "state", "what": what, "due": shown(due), "got": shown(got)}
+
+
+def _in_any_order(taken: Taken, block_size: int) -> Taken:
+    """The same with the fresh blocks of each sequence sorted: which of them holds which tokens is no matter."""
+    same = dict(taken)
+    for name, (thing, content) in taken.items():
+        if isinstance(thing, Sequence):
+            table, copy = content["block_table"]
+            found = content["num_cached"][1] // block_size
+            if type(copy) is list and all(type(block) is int for block in copy):
+                ordered = copy[:found] + sorted(copy[found:])
+                same[name] = thing, {**content, "block_table": (table, ordered)}
+    return same
 
 
 def raised(outcome: Any, lang: str) -> dict[str, Any]:
