@@ -105,10 +105,10 @@ class Beside:
         outcome = self._call(part.task, lambda: self.theirs[part.task](*args, **kwargs))
         if isinstance(outcome, guard.Returned):
             got = outcome.value
-            left = (before, after, state.take())
+            left = [before, after, state.take()]
             if part.task in ALLOCATING:
                 blocks = getattr(args[0], "blocks", args[0])
-                left = tuple(_in_any_order(taken, blocks.block_size) for taken in left)
+                left = [_in_any_order(taken, blocks.block_size) for taken in left]
             found = self._compared(part.task, due, got, arguments) or _left(*left)
         else:
             got, found = None, raised(outcome, self._lang)

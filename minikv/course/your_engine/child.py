@@ -42,7 +42,8 @@ def run_child(
     Raises ``ChildError`` where the process ends for another reason.
     """
     end = time.monotonic() + limit_s
-    left, lost = dict(parts), {}
+    left = dict(parts)
+    lost: dict[str, Any] = {}
     while True:
         answer = _run_once(left, lang, small, call_limit_s, end)
         if "lost" not in answer:

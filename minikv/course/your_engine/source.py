@@ -118,11 +118,11 @@ class _Needs:
             text = self.add_function(function)
             self._add_text(name, function.__name__, text)
         elif issubclass(kind, type) and self._is_theirs(value):
-            text = _class_text(value)
-            if text is None:
+            of_class = _class_text(value)
+            if of_class is None:
                 raise NotKept("not_kept_source", name=name)
-            self._add_names(text, self.root.__globals__, name)
-            self._add_text(name, value.__name__, text)
+            self._add_names(of_class, self.root.__globals__, name)
+            self._add_text(name, value.__name__, of_class)
         elif (line := _import_of(name, value)) is not None:
             self.imports.setdefault(line)
         else:
