@@ -13,7 +13,6 @@ class Finding:
     kind is one of:
       "result"     it returned ``got``, and ``due`` is right
       "inside"     what it returned is ``got`` at ``what``, and ``due`` is right
-      "inside"     what it returned is ``got`` at ``what``, and ``due`` is right
       "state"      afterwards ``what`` is ``got``, and should be ``due``
       "changed"    it changed ``what``, which it is only given, from ``due`` to ``got``
       "raised"     ``got`` is the exception; ``line`` and ``source`` are the learner's own line
@@ -22,7 +21,6 @@ class Finding:
       "another"    a digest: the same block has another one than before
       "no_bytes"   a digest: ``got``, which is no bytes
       "not_loaded" its source does not run on its own: ``got`` is the exception
-      "exercise"   it fails its exercise now, though the engine has met none of those cases
       "exercise"   it fails its exercise now, though the engine has met none of those cases
       "never"      it was never called
       "hung"       it did not come back within ``due`` seconds

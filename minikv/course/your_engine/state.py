@@ -79,7 +79,7 @@ class State:
                 continue
             for value, copy in content.values():
                 _put_back(value, copy)
-            own = vars(thing)
+            own: dict[str, Any] = thing.__dict__
             if any(own.get(key) is not value for key, (value, _) in content.items()) or len(own) != len(
                 content
             ):
@@ -114,8 +114,8 @@ def narrowed(name: str, due: Any, got: Any) -> tuple[str, Any, Any]:
             got[place].item(),
         )
     if type(due) is type(got) is list and len(due) == len(got):
-        place = next(i for i, pair in enumerate(zip(due, got, strict=True)) if pair[0] != pair[1])
-        return f"{name}[{place}]", due[place], got[place]
+        first = next(i for i, pair in enumerate(zip(due, got, strict=True)) if pair[0] != pair[1])
+        return f"{name}[{first}]", due[first], got[first]
     return name, due, got
 
 
