@@ -703,7 +703,7 @@ explain("seven_b_at_4k")
 # %% [markdown] key="exercise" lang="zh" src="dee4384d"
 # 第一道练习就在这里：把 `...` 换成公式，运行单元格。
 # `k_dim` 和 `v_dim` 分别是 K 和 V 的 $D$，多数模型里两者相等；`itemsize` 就是 $s$。
-# 这个函数是“你的引擎”的第一个零件：通过之后会保存下来，[第 11c 课](11c_your_engine.ipynb)会用它来运行引擎。
+# 这个函数是“你的引擎”的第一个部件：通过之后会保存下来，[第 11c 课](11c_your_engine.ipynb)会用它来运行引擎。
 # 另外五道在练习 notebook 里：`head_dim` 的三种写法、每个 rank 的 KV 头数、带窗口的一批序列、精确的反函数，以及一个块的字节数。
 
 # %% key="exercise_code"

@@ -440,7 +440,7 @@ print(f"{pages.nbytes:,} B = {rows.nbytes:,} B")
 # Look at two things: how many dimensions are left after `flatten`, and what says where a token goes.
 # `LinearKVCache.write` asked the row's length. Here the caller brings a **slot** for each token: block number times block size, plus the place in the block.
 # %% [markdown] key="nano_write" lang="zh" src="e276a7ab"
-# ### 没有行的写入
+# ### 不按行写入
 #
 # 从这里开始，课程会一段段地读一个小引擎：`minikv.nano`。它的缓存是分页的，下面就是它存放 K 和 V 的办法。
 # 请留意两点：`flatten` 之后还剩几维？由什么决定 token 写到哪里？
@@ -678,7 +678,7 @@ explain("window_in_linear")
 # 2. `wasted_bytes`：行长短不一时，线性和分页各空着多少字节。
 # 3. `RowCache`：自己写一个线性缓存，包含写入、提交和读取。
 # 4. `steps_left`：一个 batch 在两种缓存里各还能增长多少步。
-# 5. `write`：把 K 和 V 写进槽位，“你的引擎”的一个零件。
+# 5. `write`：把 K 和 V 写进槽位，“你的引擎”的一个部件。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck

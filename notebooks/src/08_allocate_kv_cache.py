@@ -731,7 +731,7 @@ explain("what_is_left")
 # 本课的练习 notebook 要你写五个函数：
 #
 # 1. `block_bytes`：一个块在 `tp` 个 rank 中的一个上占多少字节，GQA 与 MLA 都要。
-# 2. `num_blocks_that_fit`：从四个数算出块数，“你的引擎”的一个零件。
+# 2. `num_blocks_that_fit`：从四个数算出块数，“你的引擎”的一个部件。
 # 3. `ledger`：启动过程中每个事件之后的 used、peak 和 current。
 # 4. `blocks_with_room`：建好缓存之后，最大的一步仍然放得下。
 # 5. `bind_views`：把视图交给需要的模块；做不到就报错，什么也不改。

@@ -355,7 +355,7 @@ for number in range(3):
 # First the name by which a block is found, its **digest**. It is a hash. Look at what goes into it: the block's own tokens, and the digest of the block before, its **parent**.
 # The cell chains three blocks of two prompts that differ in their first token only. Before you run it: how many of the three digests will be equal in both rows?
 # %% [markdown] key="nano_digest" lang="zh" src="d44819a4"
-# ## 打开管理器
+# ## 读块管理器的源码
 #
 # `minikv.nano` 用一个约 120 行的文件记同样的账，只是没有分叉，也没有窗口。我们按一个请求经过它的次序来读。
 #
@@ -436,9 +436,9 @@ print(f"num_computed {second.num_computed}")
 # %% [markdown] key="nano_append" lang="zh" src="e3c25760"
 # 第二条序列一开始就有 8 个 token 已经算好，它的第一步只需计算 2 个。
 #
-# 此后每一步，前向计算之前调用 `append`，之后调用 `publish`。有两点要找：
+# 此后每一步，前向计算之前调用 `append`，之后调用 `publish`。读的时候找出两个答案：
 #
-# - `append` 是和块表比较。为同一个 token 问两次，会怎样？
+# - `append` 拿块表来比较。为同一个 token 问两次，会怎样？
 # - `publish` 只给满块加上摘要，看 `end // size`。如果另一个块里已经有同样的 token 呢？（看 `setdefault`。）
 
 # %% key="nano_append_source"
@@ -475,7 +475,7 @@ print("find_prefix", books.find_prefix([*range(8), 70]))
 # (Exercises 09.2, 09.6 and 09.7: `free`, `allocate` and `append`, as parts of your engine.)
 # %% [markdown] key="nano_read" lang="zh" src="7eacb629"
 # 六个块都空闲了，开头的两块排在队尾，而且都还能找到。
-# （练习 09.2、09.6、09.7：`free`、`allocate` 和 `append`，都是“你的引擎”的零件。）
+# （练习 09.2、09.6、09.7：`free`、`allocate` 和 `append`，都是“你的引擎”的部件。）
 
 # %% [markdown] key="see" lang="en"
 # ## See it
@@ -1029,7 +1029,7 @@ explain("which_size")
 # %% [markdown] key="exercises" lang="zh" src="2e66ce23"
 # ## 练习
 #
-# 练习 notebook 要你写出块管理器的几个部分。带 * 的是“你的引擎”的零件，名字和参数都与 nano 相同：
+# 练习 notebook 要你写出块管理器的几个部分。带 * 的是“你的引擎”的部件，名字和参数都与 nano 相同：
 #
 # 1. `slot_mapping` *：从位置到槽位。
 # 2. `free` *：块变为空闲的唯一途径。

@@ -384,7 +384,7 @@ print(t("places_line", places=len(sequences) * columns * 8, tokens=int(case.leng
 # `decode_on_gpu` 启动这个 kernel。留意：
 #
 # - 网格 `(num_seqs, heads)`：每条序列的每个 **KV** 头一个程序；
-# - 大写的那些大小。它们在编译 kernel 时就已确定，并按 Triton 的要求向上取整到 2 的幂；矩阵乘法至少要 16 行。
+# - 名字大写的那些参数。它们是编译 kernel 时就已确定的大小，并按 Triton 的要求向上取整到 2 的幂；矩阵乘法至少要 16 行。
 
 # %% key="launch_source"
 show_source(attention.decode_on_gpu)
@@ -451,7 +451,7 @@ for name, numbers in (("at", at), ("block", block), ("slot", slot), ("token", sl
 # Which entry, which block, which slots?
 # Then give it more *splits*: several programs that share the tiles and read at the same time. Watch the number of steps. Step 5 says why one does this.
 # %% [markdown] key="pages_read" lang="zh" src="39b4e094"
-# 这个分片的五个 key 都在同一块里。kernel 为每个位置读一次块号，但地址相同，显存只应答一次。`head_dim` 为 128、float16 时，一个 token 在这个头里的 K 和 V 占 512 B，表项占 8 B。
+# 这个分片的五个 key 都在同一块里。kernel 为每个位置读一次块号，但地址相同，只需从显存取一次。`head_dim` 为 128、float16 时，一个 token 在这个头里的 K 和 V 占 512 B，表项占 8 B。
 # 其余各行，换成连续缓存也完全一样。
 #
 # 还有三处容易漏掉。每一处都真的出过 bug，其中两处在“弄坏它”里再看：
@@ -506,10 +506,10 @@ for step in STEPS[:3]:
 # %% [markdown] key="packed_read" lang="zh" src="ba149efc"
 # 第一行就是 `paged_attention` 的做法：把 K 和 V 从块里复制出来，先读一遍、写一遍，再读一遍副本。
 # 最后一行是打包的 kernel。每个 key 只为整组读一次，所以与下限只差在块表：一条序列有 8 个程序，每个都要读它的表。
-# （这里按每块一项、每项 4 B 来数。nano 为每个 token 读 8 B，是 K 和 V 的 1.6%，其中大部分由缓存应答。）
+# （这里按每块一项、每项 4 B 来数。nano 为每个 token 读 8 B，是 K 和 V 的 1.6%，其中大部分会命中 GPU 的缓存。）
 #
 # 这里数的是 kernel 请求的字节。有一个测试在解释器里统计 nano 的 kernel 和下一步那个 kernel 的每次读取，得到的 K 和 V 相同。
-# 重复读取的代价，要看应答的是 L2 缓存还是显存。
+# 重复读取的代价，要看数据是从 L2 缓存来，还是从显存来。
 # MLX 的 kernel 原先每个 query 头都要把 K 和 V 再读一遍：32 个 query 头对 4 个 KV 头、32K 个 token 时是 195 GB/s，而那台机器能到 266 GB/s（[PR #4077](https://github.com/ml-explore/mlx/pull/4077)）。
 # 但有个引擎，每层 42 MB 的 K 和 V 放得进 96 MB 的 L2 缓存，打包之后反而**慢**了 9%（[imp PR #1785](https://github.com/kekzl/imp/pull/1785)）：省下的读取本来就没有到过显存，程序却从 768 个减到 128 个。
 
@@ -839,7 +839,7 @@ else:
 # On a GPU, looking at them would mean waiting for it at every step; with `MINIKV_KERNELS_CHECKED=1` in the environment they look all the same, which is slow and finds bugs.
 # %% [markdown] key="break_stride_read" lang="zh" src="08c2f80c"
 # [aiter PR #3498](https://github.com/ROCm/aiter/pull/3498) 修的就是这个 bug，出在一个线上使用的 kernel 里：它以为块的步幅等于块大小乘以 token 的步幅。
-# 在这里连 NaN 也没有帮上忙：nano 的 kernel 读到的是别的 token 的整块内容，有的是 K，有的是 V。
+# 在这里连 NaN 也没能暴露错误：nano 的 kernel 读到的是别的 token 的整块内容，有的是 K，有的是 V。
 #
 # 本包的各个操作都从张量上取步幅，并在启动之前尽量检查：形状、类型和步幅总是检查；块表里的数只在 CPU 上检查。
 # 在 GPU 上看这些数，就得每一步都停下来等 GPU；设环境变量 `MINIKV_KERNELS_CHECKED=1` 则照样检查，慢，但能找出 bug。
@@ -872,11 +872,11 @@ for attempt in attempts:
 # %% [markdown] key="recap" lang="zh" src="946f4ba0"
 # ## 本课小结
 #
-# - 论字节，块表几乎不花什么。可能有代价的，是把表项变成地址的计算。
+# - 从字节数看，块表的开销可以忽略。真正可能有代价的，是由表项计算地址。
 # - `paged_attention` 先把块复制出来再做注意力，搬的字节是下限的三倍。kernel 则直接在块里读。
 # - 在线 softmax 把一个最大值和两个和从一个分片带到下一个。最大值变大时，两个和都要重新缩放。
 # - 每个 KV 头一个程序，K 和 V 只为整组读一次。切分序列能把减少的程序补回来，每一部分都留下自己的 lse。
-# - 不该算的就不该读：0 乘 NaN 还是 NaN，而旧的数字不会引起任何报错。
+# - 不该算的就不该读：0 乘 NaN 还是 NaN，而残留的旧数据不会引起任何报错。
 
 # %% [markdown] key="self" lang="en"
 # ## Check yourself

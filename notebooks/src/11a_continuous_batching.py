@@ -29,9 +29,9 @@
 # 256 个人同时提问，而缓存只放得下其中大约三分之一的请求。
 # **推理引擎怎样回答所有人，又不让 GPU 闲着？**
 #
-# 不能等大家都结束：回答有长有短，短的会被最长的拖住。也不能一个一个算：一步只算一条序列，开销与一步算六十条差不多。
+# 不能凑齐一批、等全部结束再换下一批：回答有长有短，短的会被最长的拖住。也不能一个一个算：一步只算一条序列，开销与一步算六十条差不多。
 #
-# 学完本课，你能说出下一步运行哪些序列、各算哪些 token，能写出一次前向计算需要的各个数组，还能写出调度器里的两个方法：放一条序列进来，以及给它这一步的份额。
+# 学完本课，你能说出下一步运行哪些序列、各算哪些 token，能写出一次前向计算需要的各个数组，还能写出调度器里的两个方法：一个把序列放进来，一个决定它在这一步算多少。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
@@ -43,7 +43,7 @@
 # ## 先猜一猜
 #
 # **一步**（step）就是模型对一个 **batch** 的序列做一次前向计算；解码时，batch 里的每条序列由此得到一个 token。
-# **静态**批处理是大家同时开始，等最后一条也结束了，才开始下一个 batch。
+# **静态**批处理让所有序列同时开始，等最后一条也结束了，才开始下一个 batch。
 # 一个 batch 最多有若干**席位**（`max_num_seqs`），一步最多计算若干 token，即**预算**（`max_batched_tokens`）。
 
 # %% key="predict_static"
@@ -160,7 +160,7 @@ print(t("asked", answer=output.text.strip(), right=example.answer))
 # Now 256 of them at once, 16 tokens each, and blocks for about a third.
 # Each answer is right or wrong, and must not depend on the other 255.
 # %% [markdown] key="many" lang="zh" src="33857281"
-# 现在一次来 256 个，每个生成 16 个 token，块只够其中大约三分之一同时用。
+# 现在一次来 256 个请求，每个生成 16 个 token，块只够其中大约三分之一同时用。
 # 每个回答非对即错，而且不应受另外 255 个的影响。
 
 # %% key="many_code"
@@ -195,9 +195,9 @@ print(t("many_preempted", count=len(log.of("preempt"))))
 # 256 个回答都有了，块却只够大约三分之一同时用。有些序列中途失去了块，后来又拿了回来；[第 11b 课](11b_when_blocks_run_out.ipynb)会讲怎么做到的。
 # 本课余下的部分，讲的都是每一步之前的决定。
 #
-# ## 两条界限
+# ## 两个上限
 #
-# 每一步都要守住两条界限：一条属于块池，一条属于这一步自己。
+# 每一步都受两个上限约束：一个来自块池，一个来自这一步本身。
 
 # %% [markdown] key="formula_math"
 # $$\sum_{i \,\in\, \text{running}} \left\lceil T_i / B \right\rceil \;\le\; N \qquad\qquad D + \sum_{j \,\in\, \text{prefill}} c_j \;\le\; M$$
@@ -228,7 +228,7 @@ print(t("many_preempted", count=len(log.of("preempt"))))
 #
 # （有共享的块时，第一个和式里每个块只算一次。）
 #
-# 第一条界限的左边每一步都会**变大**，不放新请求进来也一样。
+# 即使不放新请求进来，第一个不等式的左边每一步也会**变大**。
 # 以 Llama-3.1-8B 为例，缓存 55 GiB，每个请求输入 1,024、输出 1,024 个 token：
 
 # %% key="capacity"
@@ -259,12 +259,12 @@ for moment, tokens in (("begin", 1024), ("half", 1024 + 512), ("end", 1024 + 102
 # （生成的最后一个 token 不必存：它后面没有别的 token 了。）
 #
 # 如果拿提示词把块池填满，到这些序列结束的时候，只放得下其中一半。
-# 如果一开始就把最后要用的地方留足，块池起初有一半空着；回答提前结束的话，其中一部分始终用不上。
+# 如果一开始就按最后的长度留足位置，块池起初有一半空着；有的回答会提前结束，为它留的那部分就始终用不上。
 # 推理引擎两样都不做：现在放得下就放进来，实在不够了再把块收回来。
 #
 # ## 放哪些请求进来
 #
-# 有一个空闲块还不够。一条序列要进来，除去运行中的序列接下来需要的，剩下的块必须放得下它的**全部** token；否则它就是下一个失去块的。（vLLM 从 [PR #37307](https://github.com/vllm-project/vllm/pull/37307) 起，也可以要求放得下整个提示词。）
+# 有一个空闲块还不够。一条序列要进来，除去运行中的序列接下来需要的，剩下的块必须放得下它的**全部** token；否则下一个失去块的就是它。（vLLM 从 [PR #37307](https://github.com/vllm-project/vllm/pull/37307) 起，也可以要求放得下整个提示词。）
 # 而且，排在长请求后面的短请求，即使放得下也不能越过它；否则只要短请求不断到来，长请求就得一直等下去。
 #
 # 块池空着的时候，一次能放进来多少个？
@@ -277,7 +277,7 @@ predict("admitted", ...)
 # You write it as exercise 11a.4. Exercise 11a.1 is the same decision for a whole queue, with everything counted by hand.
 # %% [markdown] key="nano_admit_read" lang="zh" src="7d1ce747"
 # nano 为每条正在运行的序列留一个空闲块，这正是它们下一步最多需要的，规则一行就写完了。
-# 练习 11a.4 由你来写它。练习 11a.1 是同一个决定，只是对整条队列来做，每样都要自己数。
+# 练习 11a.4 就是写这个方法。练习 11a.1 做同样的决定，只是对象换成整条队列，每个数也都要自己算。
 
 # %% key="nano_admit"
 show_source(nano_scheduler.Scheduler.admit)
@@ -467,7 +467,7 @@ for tenants in (1, 4, 24):
 #
 # ### batch 越大，好处越多吗
 #
-# 一步还没有算一个 token，就已经有开销：权重要读，kernel 要启动。这一份由 batch 里所有序列分摊。
+# 一步还没有算一个 token，就已经有开销：权重要读，kernel 要启动。这部分开销由 batch 里的所有序列分摊。
 # 设分摊的部分为 $a$，每条序列另加 $c$，则一步用时 $a + c\,b$，于是
 #
 # $$\text{throughput}(b) \;=\; \frac{b}{a + c \, b} \quad \text{token / 秒} \qquad (b \text{：序列数；} a, c \text{：秒})$$
@@ -550,7 +550,7 @@ for name, report in (("ours", ours), ("theirs", theirs)):
 #
 # ### 又从 0 开始的位置
 #
-# 下面只改 batch 里的一样东西，各错一种：第一种，每一段的位置都从 0 开始；第二种，`lengths` 填的是这一段的长度，而不是最后一个 query 能看到多少。
+# 下面用两种办法弄错 batch，每次只改一个数组。第一种：每一段的位置都从 0 开始。第二种：`lengths` 填的是这一段的长度，而不是最后一个 query 能看到多少个 token。
 # 预算为 64，每个提示词都被切成几段。
 
 # %% key="break_positions"
@@ -605,7 +605,7 @@ for change in (as_it_is, relative_positions, chunk_lengths):
 # ## 本课小结
 #
 # - 每一步都重新组 batch：八个请求按四条一批要 26 步，现在只要 17 步，因为席位一空就补上。
-# - 两条界限：所有运行中序列的块放得进块池；一步最多 $M$ 个 token。
+# - 两个上限：所有运行中序列的块放得进块池；一步最多 $M$ 个 token。
 # - 除去给每条运行中的序列各留一块，剩下的块放得下一条序列的全部 token，才放它进来。任何请求都不能越过别的请求。
 # - 所有序列的 token 排成一行，位置、槽位、起点和长度说明哪个是哪个。
 # - 长提示词切成段：最长的一步变短了，而新来的要晚一点得到第一个 token。

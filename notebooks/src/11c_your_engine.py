@@ -112,7 +112,7 @@ show_source(runner.forward)
 # %% [markdown] key="sampling" lang="zh" src="9bc52f95"
 # ## 最后一个部件：从 logits 到 token
 #
-# 一次前向计算给每条序列一行 logits。温度为 0 时，下一个 token 就是最可能的那个；大于 0 时要抽取，而且每个请求都有自己的温度、`top_p` 和随机种子。
+# 一次前向计算给每条序列一行 logits。温度为 0 时，下一个 token 就是最可能的那个；大于 0 时按概率抽取，而且每个请求都有自己的温度、`top_p` 和随机种子。
 #
 # 同一个提示词抽取三次：单独一次，与另外十一个一起一次，再与它们放进一个小到要抢占的块池里一次。运行之前先想一想：会有几种不同的回答？
 
@@ -132,7 +132,7 @@ print(t("drawn_answers", count=len(answers)))
 # %% [markdown] key="sampling_read" lang="en"
 # One answer. The random number doesn't come from a generator that goes on from draw to draw: it belongs to the request's seed and to the position of the new token. So it makes no difference which other sequences are in the step, or that a token was computed twice.
 # %% [markdown] key="sampling_read" lang="zh" src="ec3edaf6"
-# 只有一种回答。随机数不是从一个不断往下取数的生成器来的，而是由这个请求的随机种子和新 token 的位置决定。所以同一步里还有哪些序列、某个 token 是不是算了两遍，都没有关系。
+# 只有一种回答。因为每次抽取的随机数只由这个请求的随机种子和新 token 的位置决定，而不是来自一个不断往下取数的生成器。所以同一步里还有哪些序列、某个 token 是不是算了两遍，都不影响结果。
 
 # %% key="nano_sample"
 show_source(runner.sample, runner.draw)
@@ -163,8 +163,8 @@ my_engine()
 # In this copy no exercise has been solved, so every part is ours. Call it again after each part that you solve.
 # The table says which parts are yours, since when, and how often each was called. A part that was never called would prove nothing. Where a token differs, the lines below the table name the part, the request and the token.
 # %% [markdown] key="mine_read" lang="zh" src="53db18c9"
-# 这一份里还没有解过练习，所以每个部件都是我们的。每解出一个部件，就再调用一次。
-# 表里写着哪些部件是你的、从什么时候起、各被调用了多少次；从未被调用的部件说明不了什么。如果有 token 不同，表下面的几行会指出是哪个部件、哪个请求、第几个 token。
+# 这份 notebook 里还没有做过练习，所以每个部件都是自带的。每写好一个部件，就再调用一次。
+# 表里写着哪些部件是你的、从什么时候起、各被调用了多少次；从未被调用的部件，即使结果正确也说明不了什么。如果有 token 不同，表下面的几行会指出是哪个部件、哪个请求、第几个 token。
 
 # %% [markdown] key="race" lang="en"
 # ### The race

@@ -30,7 +30,7 @@
 # `num_layers` 个层的缓存都一样：`num_kv_heads` 个头里各有一个 `k_dim` 个元素的 K 和一个 `v_dim` 个元素的 V，每个元素 `itemsize` 字节。
 # 多数模型的 `k_dim` 和 `v_dim` 都等于 `head_dim`；MLA 展开后则不同。
 #
-# 这个函数是“你的引擎”的一个零件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
+# 这个函数是“你的引擎”的一个部件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
 # %% key="e1_code"
 def token_bytes(num_layers: int, num_kv_heads: int, k_dim: int, v_dim: int, itemsize: int) -> int:
@@ -206,7 +206,7 @@ check("02.5", max_tokens)
 # 本课程的引擎按块分配显存，每块放 `block_size` 个 token。
 # 一个块在所有层合计占多少字节？`token_bytes` 就是 02.1 的返回值。
 #
-# 这个函数是“你的引擎”的一个零件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
+# 这个函数是“你的引擎”的一个部件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
 # %% key="e6_code"
 def block_bytes(token_bytes: int, block_size: int) -> int:

@@ -180,7 +180,7 @@ check("06.4", steps_left)
 # - 槽位里原来的内容会被替换，其他槽位保持不变。
 # - 缓存的 dtype 可能与 `key`、`value` 不同。
 #
-# 这个函数是“你的引擎”的一个零件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
+# 这个函数是“你的引擎”的一个部件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
 # %% key="write_stub"
 def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:

@@ -53,12 +53,12 @@ check("08.1", block_bytes)
 #
 # - `total`：GPU 一共有多少
 # - `used`：现在总共占用了多少，不管是谁占的
-# - `current`、`peak`：其中 torch 存活张量现在占多少，预热期间最多占多少
+# - `current`、`peak`：其中存活的 torch 张量现在占多少，预热期间最多占多少
 # - `block_bytes`：缓存的一个块
 #
 # 模型放不下时，0 或任何负数都算对。
 #
-# 这个函数是“你的引擎”的一个零件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
+# 这个函数是“你的引擎”的一个部件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
 # %% key="blocks_stub"
 def num_blocks_that_fit(

@@ -18,7 +18,7 @@
 # `start` 之前的 token 已经存好；一段（chunk）可以从块的中间开始，也可以在块的中间结束。
 # 块表里是 -1 的地方，窗口已经移过去了：槽位为 -1，什么也不存。
 #
-# 这个函数是“你的引擎”的一个零件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
+# 这个函数是“你的引擎”的一个部件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
 # %% key="slots_stub"
 def slot_mapping(block_table: list[int], start: int, end: int, block_size: int) -> list[int]:
@@ -64,7 +64,7 @@ check("09.1", slot_mapping)
 # 之后序列的块表为空，已计算的 token 数为 0。
 # 只要其中有一个块本来就空闲，就报错（用 `assert`，或抛出 `ValueError`），并且什么也不改变。
 #
-# 这个函数是“你的引擎”的一个零件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
+# 这个函数是“你的引擎”的一个部件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
 # %% key="free_stub"
 def free(self, seq) -> None:
@@ -117,7 +117,7 @@ check("09.2", free)
 # 检查会把几个提示词（各是一串 token 加一个盐值）的满块依次串起来，并不看摘要本身。
 # 它按首次出现的次序给摘要编号：`[[0, 1], [0, 2]]` 表示第一块相同，第二块不同。
 #
-# 这个函数是“你的引擎”的一个零件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
+# 这个函数是“你的引擎”的一个部件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
 # %% key="digests_stub"
 import hashlib
@@ -251,7 +251,7 @@ check("09.5", behind_window)
 #
 # 抢占之后回来的序列，token 比提示词多，全部都要有位置。
 #
-# 这个函数是“你的引擎”的一个零件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
+# 这个函数是“你的引擎”的一个部件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
 # %% key="allocate_stub"
 def allocate(self, seq, keep_free: int = 0) -> bool:
@@ -300,7 +300,7 @@ check("09.6", allocate)
 #
 # 检查会打印 `calls`：`(1, 1)` 表示给序列 1 加一个 token 再问有没有位置，`(1, 0)` 表示只是再问一次。
 #
-# 这个函数是“你的引擎”的一个零件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
+# 这个函数是“你的引擎”的一个部件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
 # %% key="append_token_stub"
 def append(self, seq) -> bool:

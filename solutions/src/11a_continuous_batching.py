@@ -204,7 +204,7 @@ check("11a.4", admit)
 # In decode that is one token, in prefill the rest of the prompt, or a chunk of it where the budget is smaller.
 # Return how many tokens they are: `schedule` takes that off the budget.
 # %% [markdown] key="method_pack_task" lang="zh" src="a9db9745"
-# ## 11a.5 它在这一步的份额（nano）
+# ## 11a.5 一条序列在这一步算哪些 token（nano）
 #
 # `pack(self, step, seq, budget)` 往列表 `step` 里追加一项 `(seq, start, end)`，说明接下来算 `seq` 的哪些 token：从 `start` 到 `end`，不含 `end`。
 #

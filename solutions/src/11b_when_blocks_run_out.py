@@ -117,17 +117,17 @@ check("11b.2", choose_victim)
 # `shelf` 是一个小块池：
 #
 # - `shelf.block_size`：块大小
-# - `shelf.find(tokens)`：从开头起，这些 token 现在能找到哪些满块；都在的话，就全部给出
+# - `shelf.find(tokens)`：从开头起，这些 token 现在能找到哪些满块；如果每个满块都在，就全部返回
 # - `shelf.take(name, tokens, hits)`：`name` 从此持有 `hits` 这些块，其余部分取新块。块总是够用
 # - `shelf.publish(name)`：它的满块从此能被找到
 # - `shelf.free(name)`：归还它的块；它没有块时抛出 `ValueError`
 #
 # `forward(work)` 负责计算；`work` 是 `(name, start, end)` 的列表，次序同 `arrivals`，表示从 `start` 到 `end`（不含 `end`）的位置。
 # 它返回这期间离开了的请求的名字。报告来自几条不同的路径，所以同一个名字可能出现两次。
-# 它也可能抛出异常。那就什么也没有写入：这一步的每个请求都要归还块，异常继续往上抛。
+# 它也可能抛出异常。这时什么也没有写入：这一步的每个请求都要归还块，异常继续往上抛。
 #
 # 前向计算写过的，都要能找到；没有写过的，不能找到。已经离开的请求，它的块也是如此。
-# 另外，每个提示词至少有一个 token 要计算；缓存按整块取用，别人也持有的块不能写。
+# 另外，每个提示词至少有一个 token 要计算；缓存按整块取用，别的请求也持有的块不能写。
 
 # %% key="step_stub"
 def run_step(shelf, arrivals: dict[str, list[int]], forward) -> None:

@@ -24,7 +24,7 @@
 # - `seq.params.temperature`：为 0 时，取这一行里最可能的 token
 # - `draw(row, params, position)`：按 `params` 里的温度、`top_p` 和随机种子，从一行 logits 里抽取一个 token；`position` 是新 token 在序列里的位置
 #
-# 如果 `end` 还没有到 `seq.tokens` 的末尾，这一行就属于提示词的一段。它的 token 不会被用到，但列表里要有它。
+# 如果 `end` 还没有到 `seq.tokens` 的末尾，这一行就属于提示词的一段。它的 token 不会被用到，但列表里仍要占一项。
 
 # %% key="sample_stub"
 from minikv.nano.runner import draw
