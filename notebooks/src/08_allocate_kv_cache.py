@@ -334,7 +334,7 @@ show(report_bar(report, t("lang")))
 # ## 在这台机器上
 #
 # 一个小 Llama，权重随机。
-# 有 GPU 时，大小由测量得出（只用一半，给别人留些位置）。
+# 有 GPU 时，大小由测量得出（只用一半，给其他进程留些位置）。
 # CPU 的内存由所有程序共用，所以必须指定大小；不过预热的峰值照样会测。
 
 # %% key="small_model"
@@ -672,7 +672,7 @@ except MiniKVError as error:
 #
 # ## 所有 rank 的最小值
 #
-# 两个 rank 共用一个模型；rank 1 上另有别人占着 3 GiB。
+# 两个 rank 共用一个模型；rank 1 上另有其他进程占着 3 GiB。
 # 它们各自算出自己的块数。
 # [nano-vllm #187](https://github.com/GeeeekExplorer/nano-vllm/issues/187) 指出：调度器接下来用的是 rank 0 的数。
 
@@ -749,7 +749,7 @@ explain("what_is_left")
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
-# | 没有块，或者比计划少很多 | `print(report.text("zh"))`（错误信息里也有同样各项）：`used` 比 `current` 大很多吗？那是 GPU 上还有别人：`minikv doctor --memory` |
+# | 没有块，或者比计划少很多 | `print(report.text("zh"))`（错误信息里也有同样各项）：`used` 比 `current` 大很多吗？那是 GPU 上还有其他进程：`minikv doctor --memory` |
 # | 缓存建好了，第一个长提示词就显存不足 | 看 `report.terms.peak - report.terms.current` 和 `report.warmup_tokens`：为 0，或者预热比提示词短，就没有留出空间 |
 # | 同一进程里每重启一次，块就少一些 | 调用之前看 `MemoryStats.read("cuda").allocated`（`MemoryStats` 在 `minikv.memory` 里）：大于权重，说明旧缓存还活着（`cache.close()`，并取消绑定的视图） |
 
@@ -762,4 +762,4 @@ explain("what_is_left")
 # ## 下一课
 #
 # 块池有了，你知道块数从何而来，剩下的显存又为谁而留。
-# [第 09 课](09_pages_and_blocks.ipynb)来分配这些块：哪条序列持有哪个块，什么时候才能让给别人？
+# [第 09 课](09_pages_and_blocks.ipynb)来分配这些块：哪条序列持有哪个块，什么时候才能分给别的序列？

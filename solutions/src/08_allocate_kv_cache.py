@@ -102,7 +102,7 @@ check("08.2", num_blocks_that_fit)
 # - `("empty_cache", 0)` 和 `("reset_peak", 0)`：那两个调用
 #
 # 释放的显存会留在缓存里，malloc 先从缓存取，有多少取多少，不够的部分才向驱动要。
-# `non_torch` 一直由别人占着。
+# `non_torch` 字节一直被 torch 以外的部分占着。
 #
 # 返回一个列表，列出每个事件之后的 `(used, peak, current)`：used 从驱动看，peak 和 current 从 torch 看。
 
@@ -153,7 +153,7 @@ check("08.3", ledger)
 # ## 08.4 给最大的一步留空间
 #
 # 有 `free` 字节空闲，马上要建缓存。
-# 其中 `keep` 字节必须给别人留着。
+# 其中 `keep` 字节必须留给其他用途。
 # 引擎会依次运行若干步，第 i 步有 `steps[i]` 个 token；每个 token 需要 `token_bytes` 字节，步骤结束时归还。
 # 缓存最多可以有多少个 `block_bytes` 字节的块，使每一步都有显存可用？
 # 一个也放不下时为 0。
