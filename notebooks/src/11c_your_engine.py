@@ -22,11 +22,11 @@
 # %% [markdown] key="question" lang="zh" src="deaf881b"
 # ## 问题
 #
-# 从[第 02 课](02_how_many_bytes.ipynb)开始，你写过数字节、填块、查槽位、在页上做注意力、选择下一步运行什么的函数。每一个都单独通过了 `check`。
+# 从[第 02 课](02_how_many_bytes.ipynb)开始，你写过数字节、填块、查槽位、在块上做注意力、选择下一步运行什么的函数。每一个都单独通过了 `check`。
 # **把它们组装在一起，得到的引擎与 `generate()` 输出的 token 相同吗？**
 #
 # 本课跟着一个 token 走完全程，补上最后一个部件 `sample`，然后运行你写的东西。
-# 学完之后，你能说出一个 token 走的每一步发生在引擎的哪个文件里，能让随机的回答可以重复，还能在一个 token 不同时找出错的是哪个部件。
+# 学完之后，你能说出一个 token 走的每一步发生在引擎的哪个文件里，能让随机的回答可以重复，还能在某个 token 不一致时找出是哪个部件错了。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
@@ -35,7 +35,7 @@
 # %% [markdown] key="predict_first" lang="zh" src="0bf92e41"
 # ## 先猜一猜
 #
-# transformers 的 `generate()` 把一列提示词放进一个静态 batch 里回答；分页的引擎则把 K 和 V 放在块里。
+# transformers 的 `generate()` 把一组提示词放进一个静态 batch 里回答；分页的引擎则把 K 和 V 放在块里。
 
 # %% key="predict_padding"
 predict("padding", ...)
@@ -65,7 +65,7 @@ while not seq.finish_reason:
 # Eleven tokens go in at once, then one a step, and a fourth block comes when the third is full. The last token of the answer is never computed: no token follows it.
 # What happened in each line is three calls:
 # %% [markdown] key="path_read" lang="zh" src="4ff79c3d"
-# 先一次算十一个 token，然后每步一个；第三个块满了，就来第四个块。回答的最后一个 token 不用计算，因为它后面没有别的 token。
+# 先一次算十一个 token，然后每步一个；第三个块满了，就再分到第四个块。回答的最后一个 token 不用计算，因为它后面没有别的 token。
 # 每一行里发生的，就是三次调用：
 
 # %% key="nano_step"
