@@ -5,7 +5,7 @@ Every class of the package that has a ``shown`` is made here once, under a model
 
 import ast
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache, partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,6 +19,11 @@ from minikv.blocks import BlockManager, BlockPool, PoolKind
 from minikv.cache import HostPool, LinearKVCache, LinearPages, PagedKVCache, allocate_kv_cache
 from minikv.course.capstone import Plan, serve
 from minikv.course.capstone.bound import Floor
+from minikv.course.your_engine.finding import Finding as PartFinding
+from minikv.course.your_engine.kept import KeptPart
+from minikv.course.your_engine.race import Lane, Race
+from minikv.course.your_engine.report import EngineReport
+from minikv.course.your_engine.run import Effect, Examined, Seen
 from minikv.engine import EventLog, Scheduler, summary
 from minikv.engine.profile import Phase, Profile
 from minikv.engine.simulate import Calibration, Fleet, Target, Trace, TraceRequest, fewest, simulate
@@ -186,7 +191,29 @@ def a_calibration():
     return Calibration(an_outcome().fleet.step_time, 12, 0.125, 0.5, 0.75, 5)
 
 
+def an_engine_report():
+    part = KeptPart("free", "def free(self, seq): ...", "", "2026-11-23T10:15:00Z", "0.1.0")
+    found = PartFinding("09.2", "raised", "tiny-gqa", 30, 20, 50, got=HOSTILE, line=40, source=HOSTILE)
+    effect = Effect("token", "tiny-gqa", request=50, place=30, due=17, got=19)
+    seen = Seen(48, 548, 184, 15, 48, 90)
+    told = Examined(
+        {"09.2": 87}, {"09.2": found}, {"09.2": effect}, {"09.2": HOSTILE}, seen, replace(seen, requests=72)
+    )
+    return EngineReport({"09.2": part}, asdict(told))
+
+
+def a_race():
+    absent = {"code": "race_raised", "values": {"kind": "ValueError", "message": HOSTILE}}
+    lanes = (
+        Lane("static", 0.25, 2605056), Lane("generate_batch", absent=absent), Lane("nano", 0.125, 819200),
+        Lane("yours", 0.5, 819200), Lane("minikv", 0.375, 819200),
+    )  # fmt: skip
+    return Race(lanes, 32, 837, 5, 0, ("09.2",), "cpu", 20.5)
+
+
 MAKERS = {
+    "EngineReport": an_engine_report,
+    "Race": a_race,
     "Fewest": a_fewest,
     "Calibration": a_calibration,
     "LogitError": lambda: LogitError(120, 0.5, 0.125, 2.25, 0.0625, 0.99),

@@ -25,8 +25,11 @@ ROOTS = {
 }
 
 
+SOURCE = "minikv.course.show_source._Excerpts"  # lines of code, which read as text where nothing runs
+
+
 def test_every_drawing_of_the_package_has_a_case():
-    assert drawings() == {name(kind) for kind in CASES}
+    assert drawings() - {SOURCE} == {name(kind) for kind in CASES}
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)

@@ -50,7 +50,7 @@ def said(arguments: list[str], folder: str = "") -> list[Any]:
     with (
         patch.dict(os.environ, words),
         patch.object(sys, "argv", ["minikv", *arguments]),
-        patch.object(main_module, "__package__", None),
+        patch.object(main_module, "__package__", None, create=True),  # a worker of xdist has none
         patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO())),
         redirect_stdout(out),
         redirect_stderr(err),

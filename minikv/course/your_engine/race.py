@@ -17,8 +17,8 @@ from minikv.course.your_engine.child import ChildError, end_all, environment, ow
 from minikv.course.your_engine.kept import KeptPart
 from minikv.course.your_engine.parts import PART_OF, PARTS
 from minikv.errors import MiniKVError
-from minikv.i18n import text
-from minikv.shown import Shown, html_of, text_of
+from minikv.i18n import pick_language, text
+from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import format_bytes
 
 LIMIT_S = 180.0  # of the process; a machine with nothing else to do needs 20
@@ -76,8 +76,13 @@ class Race:
         lanes = [{**asdict(lane), "tokens_per_s": self.rate(lane)} for lane in self.lanes]
         return {**asdict(self), "lanes": lanes}
 
+    def __repr__(self) -> str:
+        rates = [f"{lane.way} {rate:,.0f} token/s" for lane in self.lanes if (rate := self.rate(lane))]
+        return one_line("Race", "", *rates)
+
     def shown(self, lang: str = "en") -> Shown:
-        """A row a way, in the order of the race."""
+        """A row a way, in the order of the race. Raises ``ArgumentError`` for an unknown language."""
+        lang = pick_language(lang)
         rows = []
         for lane in self.lanes:
             rate, peak = self.rate(lane), lane.peak_kv_bytes

@@ -7,7 +7,7 @@ from typing import Any
 from minikv.course.your_engine.finding import Finding, cut
 from minikv.course.your_engine.kept import KeptPart
 from minikv.course.your_engine.parts import PART_OF, PARTS
-from minikv.i18n import text
+from minikv.i18n import pick_language, text
 from minikv.shown import Shown, html_of, one_line, text_of
 
 _COLUMNS = ("part", "exercise", "whose", "since", "calls", "verdict")
@@ -39,7 +39,8 @@ class EngineReport:
         return one_line("EngineReport", "", *facts, "all right" if self.passed else "not right")
 
     def shown(self, lang: str = "en") -> Shown:
-        """The table and the sentences below it, in ``lang``."""
+        """The table and the sentences below it, in ``lang``. Raises ``ArgumentError`` for an unknown language."""
+        lang = pick_language(lang)
 
         def say(key: str, **values: object) -> str:
             return text(f"my_engine.{key}", lang, **values)
