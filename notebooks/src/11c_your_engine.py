@@ -18,24 +18,26 @@
 # **Put together, do they make an engine that says the same tokens as `generate()`?**
 #
 # This lesson follows one token through all of them, adds the last part, `sample`, and then runs what you have written.
-# After it you can say in which file of an engine each step of a token's path happens, make random answers repeatable, and find the part that is wrong when one token differs.
-# %% [markdown] key="question" lang="zh" src="deaf881b"
+# After it you can say in which file of an engine each step of a token's path happens, make random answers repeatable, and read from a report which part is wrong when a token differs.
+# %% [markdown] key="question" lang="zh" src="9f5c6295"
 # ## 问题
 #
 # 从[第 02 课](02_how_many_bytes.ipynb)开始，你写过数字节、填块、查槽位、在块上做注意力、选择下一步运行什么的函数。每一个都单独通过了 `check`。
 # **把它们组装在一起，得到的引擎与 `generate()` 输出的 token 相同吗？**
 #
 # 本课跟着一个 token 走完全程，补上最后一个部件 `sample`，然后运行你写的东西。
-# 学完之后，你能说出一个 token 走的每一步发生在引擎的哪个文件里，能让随机的回答可以重复，还能在某个 token 不一致时找出是哪个部件错了。
+# 学完之后，你能说出一个 token 走的每一步发生在引擎的哪个文件里，能让随机的回答可以重复，还能在有 token 不同时，从一份报告里读出错的是哪个部件。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
 #
 # `generate()` of transformers answers a list of prompts in one static batch. A paged engine keeps K and V in blocks.
-# %% [markdown] key="predict_first" lang="zh" src="0bf92e41"
+# The race at the end of the lesson measures the difference in bytes. Here you compute it for eight sequences.
+# %% [markdown] key="predict_first" lang="zh" src="6721ebe2"
 # ## 先猜一猜
 #
 # transformers 的 `generate()` 把一组提示词放进一个静态 batch 里回答；分页的引擎则把 K 和 V 放在块里。
+# 本课最后的竞速会量出两者差多少字节；这里先拿八条序列算一算。
 
 # %% key="predict_padding"
 predict("padding", ...)
@@ -62,11 +64,15 @@ while not seq.finish_reason:
     print(f"{start:>2} .. {end - 1:>2}   {str(seq.block_table):<14} {llm.text(seq)}")
 
 # %% [markdown] key="path_read" lang="en"
-# Eleven tokens go in at once, then one a step, and a fourth block comes when the third is full. The last token of the answer is never computed: no token follows it.
-# What happened in each line is three calls:
-# %% [markdown] key="path_read" lang="zh" src="4ff79c3d"
-# 先一次算十一个 token，然后每步一个；第三个块满了，就再分到第四个块。回答的最后一个 token 不用计算，因为它后面没有别的 token。
-# 每一行里发生的，就是三次调用：
+# The eleven tokens of the prompt are computed in one step, then one token in each step. A fourth block comes when the third is full.
+# After the last line the block table is empty: the sequence has ended, and its blocks are free again. The last token of the answer, at position 14, is never computed, because no token follows it.
+#
+# Each line was one call of `step`. It chooses tokens, computes them, and takes in what came out:
+# %% [markdown] key="path_read" lang="zh" src="3ef2f2c0"
+# 提示词的十一个 token 在一步里算完，之后每步算一个；第三个块满了，就再取第四个块。
+# 最后一行的块表是空的：序列已经结束，块都释放了。回答的最后一个 token（位置 14）不用计算，因为它后面没有别的 token。
+#
+# 每一行就是一次 `step` 调用：选出 token，计算，收下结果。
 
 # %% key="nano_step"
 from minikv.course import show_source
@@ -76,16 +82,18 @@ show_source(LLM.step, LLM.run)
 # %% [markdown] key="path_table" lang="en"
 # | | what happens | file of nano | lesson |
 # |---|---|---|---|
-# | 1 | the step: which sequences, which tokens | `scheduler.py` | [11a](11a_continuous_batching.ipynb), [11b](11b_when_blocks_run_out.ipynb) |
-# | 2 | the blocks that they need | `block_manager.py` | [09](09_pages_and_blocks.ipynb) |
-# | 3 | the arrays of the forward | `runner.py` | [11a](11a_continuous_batching.ipynb) |
-# | 4 | K and V into their slots | `kv_cache.py` | [06](06_the_linear_cache.ipynb) |
-# | 5 | attention over the blocks | `attention.py` | [10](10_kernels.ipynb) |
-# | 6 | the next token | `runner.py` | this one |
-# | 7 | taken in, or the end | `scheduler.py`, `sequence.py` | [11b](11b_when_blocks_run_out.ipynb) |
+# | 1 | choose the step: which sequences, with which tokens | `scheduler.py` | [11a](11a_continuous_batching.ipynb), [11b](11b_when_blocks_run_out.ipynb) |
+# | 2 | hold the blocks that they need | `block_manager.py` | [09](09_pages_and_blocks.ipynb) |
+# | 3 | build the arrays that the forward takes | `runner.py` | [11a](11a_continuous_batching.ipynb) |
+# | 4 | write K and V into their slots | `kv_cache.py` | [06](06_the_linear_cache.ipynb) |
+# | 5 | attend over the blocks | `attention.py` | [10](10_kernels.ipynb) |
+# | 6 | choose the next token | `runner.py` | this one |
+# | 7 | append it; if the sequence ends, free its blocks | `scheduler.py`, `sequence.py` | [11b](11b_when_blocks_run_out.ipynb) |
 #
-# [The path of one token](repo:minikv/nano/README.md) shows the lines of each. The forward itself is the model's own:
-# %% [markdown] key="path_table" lang="zh" src="bb591e47"
+# [The path of one token](repo:minikv/nano/README.md) shows the lines of code for each row.
+#
+# Rows 4 and 5 run inside the forward. nano has registered its `attend` with transformers ([lesson 10](10_kernels.ipynb)), so the model calls it in every layer and passes on `batch` and `cache`:
+# %% [markdown] key="path_table" lang="zh" src="53199b3f"
 # | | 发生什么 | nano 的文件 | 课 |
 # |---|---|---|---|
 # | 1 | 这一步：哪些序列，哪些 token | `scheduler.py` | [11a](11a_continuous_batching.ipynb)、[11b](11b_when_blocks_run_out.ipynb) |
@@ -94,9 +102,11 @@ show_source(LLM.step, LLM.run)
 # | 4 | K 和 V 写进各自的槽位 | `kv_cache.py` | [06](06_the_linear_cache.ipynb) |
 # | 5 | 在块上做注意力 | `attention.py` | [10](10_kernels.ipynb) |
 # | 6 | 下一个 token | `runner.py` | 本课 |
-# | 7 | 收下结果，或者结束 | `scheduler.py`、`sequence.py` | [11b](11b_when_blocks_run_out.ipynb) |
+# | 7 | 接上这个 token；序列结束时释放它的块 | `scheduler.py`、`sequence.py` | [11b](11b_when_blocks_run_out.ipynb) |
 #
-# [一个 token 的路径](repo:minikv/nano/README.zh.md)给出了每一步的代码。前向计算本身由模型来做：
+# [一个 token 的路径](repo:minikv/nano/README.zh.md)给出了每一行对应的代码。
+#
+# 第 4、5 行发生在前向计算里面。nano 已经把自己的 `attend` 注册到 transformers（[第 10 课](10_kernels.ipynb)），所以模型在每一层都会调用它，并把 `batch` 和 `cache` 原样传下去：
 
 # %% key="nano_forward"
 from minikv.nano import runner
@@ -106,13 +116,17 @@ show_source(runner.forward)
 # %% [markdown] key="sampling" lang="en"
 # ## The last part: a token out of logits
 #
-# A forward gives a row of logits for each sequence. At temperature 0 the next token is the likeliest one. Above it, the token is drawn, and every request brings its own temperature, `top_p` and seed.
+# A forward gives a row of logits for each sequence. At temperature 0 the next token is the likeliest one. Above it, the token is drawn: the logits are divided by the temperature, the softmax turns them into probabilities, and a random number picks one token.
+# `top_p` narrows the choice first: of the likeliest tokens it keeps as few as sum to at least `top_p`. With 1 it keeps all of them.
+# Every request brings its own temperature, `top_p` and seed.
 #
-# The same prompt, drawn three times: alone, beside eleven others, and beside them in a pool so small that sequences are preempted. Before you run the cell: how many different answers will there be?
-# %% [markdown] key="sampling" lang="zh" src="9bc52f95"
+# Here the same prompt is answered three times: alone, beside eleven others, and beside them in a pool so small that sequences are preempted. Before you run the cell: how many different answers will there be?
+# %% [markdown] key="sampling" lang="zh" src="3ca44c66"
 # ## 最后一个部件：从 logits 到 token
 #
-# 一次前向计算给每条序列一行 logits。温度为 0 时，下一个 token 就是最可能的那个；大于 0 时按概率抽取，而且每个请求都有自己的温度、`top_p` 和随机种子。
+# 一次前向计算给每条序列一行 logits。温度为 0 时，下一个 token 就是最可能的那个；大于 0 时按概率抽取：logits 除以温度，经 softmax 变成概率，再用一个随机数选出一个 token。
+# `top_p` 先缩小范围：从最可能的 token 开始保留，概率之和达到 `top_p` 就不再往下取；等于 1 时全部保留。
+# 每个请求都有自己的温度、`top_p` 和随机种子。
 #
 # 同一个提示词抽取三次：单独一次，与另外十一个一起一次，再与它们放进一个小到要抢占的块池里一次。运行之前先想一想：会有几种不同的回答？
 
@@ -130,9 +144,11 @@ for count, num_blocks in ((1, 400), (12, 400), (12, 26)):
 print(t("drawn_answers", count=len(answers)))
 
 # %% [markdown] key="sampling_read" lang="en"
-# One answer. The random number doesn't come from a generator that goes on from draw to draw: it belongs to the request's seed and to the position of the new token. So it makes no difference which other sequences are in the step, or that a token was computed twice.
-# %% [markdown] key="sampling_read" lang="zh" src="ec3edaf6"
-# 只有一种回答。因为每次抽取的随机数只由这个请求的随机种子和新 token 的位置决定，而不是来自一个不断往下取数的生成器。所以同一步里还有哪些序列、某个 token 是不是算了两遍，都不影响结果。
+# One answer. The random number doesn't come from a generator that goes on from draw to draw: it belongs to the request's seed and to the position of the new token. So it makes no difference which other sequences are in the step, or that K and V of a token were computed twice.
+# (The logits themselves may differ by rounding from batch to batch. A draw that falls just on the border between two tokens can then differ as well.)
+# %% [markdown] key="sampling_read" lang="zh" src="afd81beb"
+# 只有一种回答。因为每次抽取的随机数只由这个请求的随机种子和新 token 的位置决定，而不是来自一个不断往下取数的生成器。所以同一步里还有哪些序列、某个 token 的 K 和 V 是不是算了两遍，都不影响结果。
+# （logits 本身在不同的 batch 里可能有舍入误差；如果抽取恰好落在两个 token 的分界上，结果也可能因此不同。）
 
 # %% key="nano_sample"
 show_source(runner.sample, runner.draw)
@@ -144,15 +160,17 @@ show_source(runner.sample, runner.draw)
 #
 # When the `check` of a part passes, its source is kept in a file on your machine, beside your progress. It is text until you call `my_engine()`: that puts your parts into nano, in place of ours, and runs them in a process of their own, with a time limit.
 #
-# 48 prompts are answered with too few blocks, so that prefixes are found, prompts are cut into chunks and sequences are preempted. Every token is compared with that of `generate()`.
-# %% [markdown] key="mine" lang="zh" src="6d3a20d1"
+# It answers 48 prompts. Many begin alike, so prefixes are found. A step may compute 12 tokens, so prompts are cut into chunks. And the pool is too small, so sequences are preempted.
+# Every token is compared with that of `generate()`. Half of the answers are drawn; for these `generate()` uses the same `draw`, with the same seeds.
+# %% [markdown] key="mine" lang="zh" src="f1f6123c"
 # （练习 11c.1 就是 `sample`，`draw` 已经给出。）
 #
 # ## 你的引擎
 #
 # 某个部件的 `check` 通过时，它的源代码就保存在你机器上的一个文件里，与学习进度放在一起。它一直只是文本，直到你调用 `my_engine()`：这时你的部件会装进 nano，替换我们的，并在一个单独的进程里运行，有时间限制。
 #
-# 要回答 48 个提示词，块故意不够，所以会有前缀命中、提示词分段和抢占。每个 token 都与 `generate()` 对照。
+# 它要回答 48 个提示词。许多提示词开头相同，所以有前缀命中；一步最多算 12 个 token，所以提示词要分段；块池又太小，所以会发生抢占。
+# 每个 token 都与 `generate()` 对照。有一半回答是抽取的，这时 `generate()` 也用同一个 `draw` 和同样的随机种子。
 
 # %% key="my_engine"
 from minikv.course import my_engine
@@ -161,31 +179,53 @@ my_engine()
 
 # %% [markdown] key="mine_read" lang="en"
 # In this copy no exercise has been solved, so every part is ours. Call it again after each part that you solve.
-# The table says which parts are yours, since when, and how often each was called. A part that was never called would prove nothing. Where a token differs, the lines below the table name the part, the request and the token.
-# %% [markdown] key="mine_read" lang="zh" src="53db18c9"
+# The table says which parts are yours, since when, and how often each was called. If a part of yours is never called, right answers say nothing about it, and the report says so.
+# `paged_decode_kernel` has no calls here, because ours isn't run in this comparison. Once the kernel is yours, some decode steps launch it, and its result is compared with that of `paged_attention`.
+#
+# Equal tokens aren't enough, either: many mistakes change no token, such as blocks that are freed in another order. So each call of a part of yours is also compared with what ours does in the same state.
+# Where something differs, the lines below the table name the part, the step, the request and the two values. From there on ours takes its place, so that the other parts can still be judged.
+#
+# The other 24 prompts go to a Gemma 2 with random weights, for its windows and its softcap, and to tiny-mla, whose keys are longer than its values.
+# %% [markdown] key="mine_read" lang="zh" src="00aaf82c"
 # 这份 notebook 里还没有做过练习，所以每个部件都是自带的。每写好一个部件，就再调用一次。
-# 表里写着哪些部件是你的、从什么时候起、各被调用了多少次；从未被调用的部件，即使结果正确也说明不了什么。如果有 token 不同，表下面的几行会指出是哪个部件、哪个请求、第几个 token。
+# 表里写着哪些部件是你的、从什么时候起、各被调用了多少次；你的部件如果从未被调用，结果正确也说明不了什么，报告会指出来。
+# `paged_decode_kernel` 这里没有调用次数，因为自带的 kernel 不参加这次对照。换成你写的之后，有些解码步会运行它，并与 `paged_attention` 的结果对照。
+#
+# 只看 token 也不够：许多错误不会改变 token，例如按另一种次序释放块。所以你的部件每次被调用，都会与自带的那一份在同样状态下的结果对照。
+# 有不同的地方，表下面的几行会指出是哪个部件、哪一步、哪个请求，以及两个不同的值。从那里起改用自带的，好继续检验其他部件。
+#
+# 另外 24 个提示词交给随机权重的 Gemma 2（它有窗口和 softcap）和 tiny-mla（它的 key 比 value 长）。
 
 # %% [markdown] key="race" lang="en"
 # ### The race
 #
-# The same load for `generate()` in static batches, for transformers' own `generate_batch`, for nano, for your engine and for `minikv.LLM`: tokens a second, and the most bytes of K and V at once.
-# %% [markdown] key="race" lang="zh" src="585e8ad5"
+# Five engines answer the same 32 requests: `generate()` in static batches, transformers' own continuous batching (`generate_batch`), nano, your engine and `minikv.LLM`.
+# Each is measured in tokens a second, and in the bytes of K and V that it holds at the fullest moment. Before you run the cell: which one holds the most?
+# %% [markdown] key="race" lang="zh" src="2a2b82ad"
 # ### 比一比
 #
-# 同样的负载，分别交给静态批处理的 `generate()`、transformers 自带的 `generate_batch`、nano、你的引擎和 `minikv.LLM`：每秒多少 token，K 和 V 同时最多占多少字节。
+# 五个引擎回答同样的 32 个请求：静态批处理的 `generate()`、transformers 自带的连续批处理（`generate_batch`）、nano、你的引擎和 `minikv.LLM`。
+# 比较每秒多少 token，以及 K 和 V 在最满的时刻占多少字节。运行之前先想一想：哪一个占得最多？
 
 # %% key="race_code" tags="timing"
 my_engine.race()
 
 # %% [markdown] key="export" lang="en"
+# `generate()` holds the most K and V, about three times as much as nano: all rows of a static batch are as long as the longest, and an answer that has ended keeps its row until the batch ends. You predicted this room at the beginning.
+#
+# The tokens a second are those of a very small model, so they don't say which engine is faster on yours. In this copy nano is ahead of `minikv.LLM`; on the larger model of [the results](repo:RESULTS.md#nano) it is the other way round.
+#
 # ### Take it with you
 #
-# `export` writes one file with nano and your parts, each of yours marked. It runs on its own, beside torch and transformers.
-# %% [markdown] key="export" lang="zh" src="f1238218"
+# `export` writes nano and your parts into one file, and marks the parts that are yours. The file doesn't need minikv, only torch and transformers.
+# %% [markdown] key="export" lang="zh" src="3de20ba3"
+# K 和 V 占得最多的是 `generate()`，大约是 nano 的三倍：静态 batch 里每一行都与最长的一行等长，而且回答结束之后，那一行还要留到整批结束。本课开头猜的就是这部分位置。
+#
+# 每秒 token 数来自一个很小的模型，说明不了在你的模型上哪个引擎更快。这份 notebook 里 nano 比 `minikv.LLM` 快；在[测量结果](repo:RESULTS.md#nano)里那个大一些的模型上，次序正好相反。
+#
 # ### 带走它
 #
-# `export` 把 nano 和你的部件写成一个文件，你写的部分都有标记。有 torch 和 transformers 就能单独运行。
+# `export` 把 nano 和你的部件写成一个文件，你写的部分都有标记。这个文件不需要 minikv，有 torch 和 transformers 就能运行。
 
 # %% key="export_code"
 my_engine.export("my_engine.py")
@@ -193,21 +233,21 @@ my_engine.export("my_engine.py")
 # %% [markdown] key="sampling_exercise" lang="en"
 # ## In short
 #
-# - A step of an engine is three calls: `schedule`, `forward` with `sample`, `finish`.
+# - A step of an engine is three lines: `schedule` chooses tokens, `forward` and `sample` compute the next ones, `finish` takes them in.
 # - One row of tokens holds all sequences of a step; K and V go to slots, and attention finds them through block tables.
 # - A random token belongs to a seed and a position, so an answer can be repeated in any batch.
-# - `my_engine()` puts your parts into nano, calls each of them, and compares every token of 48 answers.
+# - `my_engine()` puts your parts into nano, compares every call of them with ours, and every token of 48 answers with `generate()`.
 #
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="sampling_exercise" lang="zh" src="3606c7ec"
+# %% [markdown] key="sampling_exercise" lang="zh" src="e758ce3d"
 # ## 本课小结
 #
-# - 引擎的一步是三次调用：`schedule`，`forward` 加 `sample`，`finish`。
+# - 引擎的一步是三行：`schedule` 选出 token，`forward` 和 `sample` 算出下一个，`finish` 收下结果。
 # - 一步里所有序列的 token 排成一行；K 和 V 写进槽位，注意力通过块表找到它们。
 # - 抽取的 token 由随机种子和位置决定，所以放在哪个 batch 里，回答都能重复。
-# - `my_engine()` 把你的部件装进 nano，每个都调用到，并对照 48 个回答里的每一个 token。
+# - `my_engine()` 把你的部件装进 nano，每次调用都与我们的对照，48 个回答的每个 token 都与 `generate()` 对照。
 #
 # ## 自我检查
 #
