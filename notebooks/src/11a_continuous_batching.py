@@ -20,16 +20,16 @@
 # 256 people ask at the same moment, and the cache has room for about a third of their requests.
 # **How does an engine answer all of them, and keep the GPU busy meanwhile?**
 #
-# You can't wait until all have finished: the answers differ in length, and a short one would wait for the longest. You can't compute the requests one by one either: a step over one sequence costs nearly as much as a step over sixty.
+# You can't fill the cache once and wait until all of these requests have finished: the answers differ in length, and a short one would wait for the longest. You can't compute the requests one by one either: a step over 64 sequences takes only about three times as long as a step over one (you measure it below).
 #
 # After this lesson you can say which sequences run in the next step and with which of their tokens, build the arrays that one forward needs for all of them, and write the two methods of a scheduler that let a sequence in and give it its share of a step.
-# %% [markdown] key="question" lang="zh" src="f16263f7"
+# %% [markdown] key="question" lang="zh" src="0bb57faf"
 # ## 问题
 #
 # 256 个人同时提问，而缓存只放得下其中大约三分之一的请求。
 # **推理引擎怎样回答所有人，又不让 GPU 闲着？**
 #
-# 不能凑齐一批、等全部结束再换下一批：回答有长有短，短的会被最长的拖住。也不能一个一个算：一步只算一条序列，开销与一步算六十条差不多。
+# 不能凑齐一批、等全部结束再换下一批：回答有长有短，短的会被最长的拖住。也不能一个一个算：一步算 64 条序列，用时只有一步算一条的三倍左右（后面会测）。
 #
 # 学完本课，你能说出下一步运行哪些序列、各算哪些 token，能写出一次前向计算需要的各个数组，还能写出调度器里的两个方法：一个把序列放进来，一个决定它在这一步算多少。
 
@@ -38,13 +38,13 @@
 #
 # A **step** is one forward of the model over a **batch** of sequences. In decode, each of them gets one token from it.
 # In a *static* batch all begin together, and the next batch begins when the last of them has ended.
-# A batch has a number of **seats** (`max_num_seqs`), and a step has a **budget**: the most tokens that it computes (`max_batched_tokens`).
-# %% [markdown] key="predict_first" lang="zh" src="d33096f4"
+# A batch has a number of **seats** (`max_num_seqs`), and a step has a **budget**: the most tokens that it computes (`max_batched_tokens`; nano and vLLM write `max_num_batched_tokens`).
+# %% [markdown] key="predict_first" lang="zh" src="73bd57bf"
 # ## 先猜一猜
 #
 # **一步**（step）就是模型对一个 **batch** 的序列做一次前向计算；解码时，batch 里的每条序列由此得到一个 token。
 # **静态**批处理让所有序列同时开始，等最后一条也结束了，才开始下一个 batch。
-# 一个 batch 最多有若干**席位**（`max_num_seqs`），一步最多计算若干 token，即**预算**（`max_batched_tokens`）。
+# 一个 batch 最多有若干**席位**（`max_num_seqs`），一步最多计算若干 token，即**预算**（`max_batched_tokens`；nano 和 vLLM 写作 `max_num_batched_tokens`）。
 
 # %% key="predict_static"
 predict("static_steps", ...)
@@ -56,8 +56,8 @@ predict("static_steps", ...)
 # A sequence that has ended leaves at once, and the first request in the queue takes its seat.
 #
 # Here are eight requests and four seats. A row is a request, a column is a step. Blue computes a prompt, orange one token of the answer (a decode), grey waits.
-# Before you look: the upper chart has a batch of four after another. How many steps will the lower one have?
-# %% [markdown] key="list" lang="zh" src="81e6f102"
+# Before you look: the upper chart computes two batches of four, one after the other. How many steps will the lower one have?
+# %% [markdown] key="list" lang="zh" src="ffb6dca3"
 # ## 没有固定的 batch，只有一份名单
 #
 # **连续批处理**（continuous batching）在每一步都重新组一个 batch（[Orca](https://www.usenix.org/conference/osdi22/presentation/yu)，2022）。
@@ -113,13 +113,13 @@ from minikv.nano import scheduler as nano_scheduler
 show_source(nano_scheduler.Scheduler.schedule)
 
 # %% [markdown] key="with_model" lang="en"
-# (`make_room` takes care of the case in which no block is free. It is the subject of [lesson 11b](11b_when_blocks_run_out.ipynb).)
+# (`make_room` takes care of the case in which no block is free: it preempts a sequence, which gives up its blocks. In such a step no new sequence is admitted. [Lesson 11b](11b_when_blocks_run_out.ipynb) is about that.)
 #
 # ## With a model
 #
 # An engine's loop is three lines: choose the tokens, compute them, take in what came out. This is all that `step` of nano does:
-# %% [markdown] key="with_model" lang="zh" src="31736d92"
-# （`make_room` 处理没有空闲块的情形，那是[第 11b 课](11b_when_blocks_run_out.ipynb)的内容。）
+# %% [markdown] key="with_model" lang="zh" src="21be0932"
+# （`make_room` 处理没有空闲块的情形：它抢占一条序列，让它交出自己的块。发生抢占的这一步不再放新序列进来。这是[第 11b 课](11b_when_blocks_run_out.ipynb)的内容。）
 #
 # ## 接上模型
 #
@@ -214,9 +214,9 @@ print(t("many_preempted", count=len(log.of("preempt"))))
 #
 # (With shared blocks the first sum counts each block once.)
 #
-# The left side of the first limit *grows* at every step, even if no request is let in.
+# The left side of the first limit keeps *growing* while sequences decode, even if no request is let in: each of them needs one more block every $B$ steps.
 # Take Llama-3.1-8B with 55 GiB for the cache, and requests of 1,024 tokens in and 1,024 out:
-# %% [markdown] key="symbols" lang="zh" src="60a05371"
+# %% [markdown] key="symbols" lang="zh" src="33a18324"
 # | 符号 | 含义 | 单位 | 本例取值 |
 # |---|---|---|---|
 # | $T_i$ | 序列 $i$ 在缓存里的 token 数；解码时每一步加一 | token | 1,024 到 2,047 |
@@ -228,7 +228,7 @@ print(t("many_preempted", count=len(log.of("preempt"))))
 #
 # （有共享的块时，第一个和式里每个块只算一次。）
 #
-# 即使不放新请求进来，第一个不等式的左边每一步也会**变大**。
+# 即使不放新请求进来，第一个不等式的左边也会随着解码不断**变大**：每条序列每 $B$ 步就要再多一个块。
 # 以 Llama-3.1-8B 为例，缓存 55 GiB，每个请求输入 1,024、输出 1,024 个 token：
 
 # %% key="capacity"
@@ -251,11 +251,11 @@ for moment, tokens in (("begin", 1024), ("half", 1024 + 512), ("end", 1024 + 102
 #
 # ## Who is let in
 #
-# One free block isn't enough to get in. A sequence must have blocks for *all* its tokens, beside what the running ones need next. Otherwise it would be the next to lose its blocks. (vLLM can ask for the whole prompt, too, since [PR #37307](https://github.com/vllm-project/vllm/pull/37307).)
+# One free block isn't enough to get in. A sequence must have blocks for *all* its tokens, beside what the running ones need next. Otherwise it could be let in and lose its blocks in the next step. (vLLM can ask for the whole prompt, too, since [PR #37307](https://github.com/vllm-project/vllm/pull/37307).)
 # And a short request never overtakes a long one ahead of it in the queue, even if it would fit: otherwise the long one would wait as long as short ones keep coming.
 #
 # In an empty pool, how many are let in at once?
-# %% [markdown] key="admission" lang="zh" src="90d45789"
+# %% [markdown] key="admission" lang="zh" src="5252b0d1"
 # （生成的最后一个 token 不必存：它后面没有别的 token 了。）
 #
 # 如果拿提示词把块池填满，到这些序列结束的时候，只放得下其中一半。
@@ -288,14 +288,14 @@ show_source(nano_scheduler.Scheduler.admit)
 # A step is a list of ranges, the next positions of each sequence. Packed one behind the other they are one row of tokens, and the model computes it in one forward.
 # What each token needs stands in arrays beside it.
 #
-# Three sequences below: Q decodes, R begins with a system prompt that Q has brought in, and S is too long for what is left of the budget.
-# %% [markdown] key="step" lang="zh" src="95a01710"
+# Three sequences below: Q decodes, R begins with the same system prompt of 9 tokens as Q, and S is too long for what is left of the budget of 12.
+# %% [markdown] key="step" lang="zh" src="bf1fa34c"
 # ## 一步由什么组成
 #
 # 一步就是一份清单，写着每条序列接下来要算哪些位置。把它们首尾相接，排成一行 token，模型一次前向计算就算完。
 # 每个 token 还需要什么，都写在旁边的数组里。
 #
-# 下面有三条序列：Q 在解码，R 的开头是 Q 已经带进来的系统提示词，S 太长，剩下的预算放不下。
+# 下面有三条序列：Q 在解码，R 的开头与 Q 是同一段 9 个 token 的系统提示词，S 太长，12 个 token 的预算剩下的部分放不下。
 
 # %% key="mixed_step"
 from minikv.blocks import BlockManager
@@ -322,23 +322,27 @@ print("lengths      ", batch.lengths.tolist())
 # - **positions** are counted in the sequence, not in the row: RoPE turns each key by its position, and a chunk does not begin at 0 again.
 # - **slot_mapping** says where K and V go ([lesson 09](09_pages_and_blocks.ipynb)).
 # - **query_starts** says where each sequence begins in the row, with the total behind: sequence $i$ has the queries from `query_starts[i]` to `query_starts[i + 1] - 1`.
-# - **lengths** is how many tokens the last query of each sequence sees. That is more than its queries: what was cached earlier counts.
+# - **lengths** is how many tokens the last query of each sequence sees. It can be more than its queries, because what was cached earlier counts: Q has one query and a length of 10.
 #
-# R computes 4 tokens out of 12: 8 were found. No token is sampled for S: its last token is not computed yet, and the logits of any other one answer half a question.
+# R computes 4 tokens out of 12: the first 8 were found, two full blocks. (The ninth token of the system prompt is in a block of Q that isn't full.)
+# No token is sampled for S: its last token is not computed yet, and the logits of an earlier one only predict a token that the prompt already has.
 # (Exercise 11a.3 is these arrays.)
 #
-# nano makes the same arrays. `pack` says which tokens of a sequence are in the step, and `make_batch` puts them into one row:
+# nano makes `positions`, `slots` and `lengths` too. `pack` says which tokens of a sequence are in the step, and `make_batch` puts them into one row.
+# In place of `query_starts` it has two others: `last` is the row of each sequence's last token, whose logits choose the next one, and `groups` lists what plain torch computes at once (up to 16 decodes, or the chunk of one sequence).
 
-# %% [markdown] key="step_read" lang="zh" src="26074727"
+# %% [markdown] key="step_read" lang="zh" src="7cb23594"
 # - **positions** 按序列数，不按这一行数：RoPE 按位置旋转每个 key，新的一段不会又从 0 开始。
 # - **slot_mapping** 说 K 和 V 写到哪里（[第 09 课](09_pages_and_blocks.ipynb)）。
 # - **query_starts** 说每条序列从这一行的哪里开始，末尾再加上总数：序列 $i$ 的 query 是 `query_starts[i]` 到 `query_starts[i + 1] - 1`。
-# - **lengths** 是每条序列的最后一个 query 能看到多少个 token。它比 query 的个数多：早先缓存的也算在内。
+# - **lengths** 是每条序列的最后一个 query 能看到多少个 token。它可以比 query 的个数多，因为早先缓存的也算在内：Q 只有一个 query，长度是 10。
 #
-# R 有 12 个 token，只算 4 个，因为有 8 个已经命中。S 这一步不采样：它的最后一个 token 还没有算到，拿别的 token 的 logits 来采样，等于只听了半个问题就作答。
+# R 有 12 个 token，只算 4 个，因为前 8 个已经命中，也就是两个满块。（系统提示词的第 9 个 token 所在的块，Q 还没有填满。）
+# S 这一步不采样：它的最后一个 token 还没有算到，而前面的 token 的 logits 预测的，是提示词里已有的 token。
 # （练习 11a.3 就是写这些数组。）
 #
-# nano 的数组也是这些。`pack` 决定一条序列的哪些 token 进入这一步，`make_batch` 把它们排成一行：
+# nano 也有 `positions`、`slots` 和 `lengths`。`pack` 决定一条序列的哪些 token 进入这一步，`make_batch` 把它们排成一行。
+# 它不用 `query_starts`，而是用另外两个：`last` 是每条序列最后一个 token 所在的行，下一个 token 由这一行的 logits 决定；`groups` 列出纯 torch 一次算哪些（最多 16 条解码，或者一条序列的一段）。
 
 
 # %% key="nano_pack"
@@ -417,13 +421,17 @@ for budget in (2048, 256, 64):
     print(t("longest_line", budget=budget, longest=longest * 1e3, usual=usual * 1e3))
 
 # %% [markdown] key="chunks_exercise" lang="en"
+# The longest step gets shorter with the budget. The usual step, here the median, gets longer: with 64 tokens a step the article needs so many chunks that more than half of the steps have one.
+#
 # (Exercise 11a.2: how many tokens of the budget each sequence gets.)
 #
 # ## Reusing a prefix
 #
 # Twenty-four questions about one document. Each prompt is the document, and behind it "?" and a name.
 # The first one computes it; the others find its blocks ([lesson 09](09_pages_and_blocks.ipynb)), and only compute what comes behind.
-# %% [markdown] key="chunks_exercise" lang="zh" src="e40a77e8"
+# %% [markdown] key="chunks_exercise" lang="zh" src="d2622b77"
+# 预算越小，最长的一步越短；而通常的一步（这里取中位数）变长了：每步 64 个 token 时，这篇文章要切成很多段，一半以上的步里都有一段。
+#
 # （练习 11a.2：预算里的 token 怎么分。）
 #
 # ## 重用前缀
@@ -447,7 +455,8 @@ for tenants in (1, 4, 24):
 
 # %% [markdown] key="prefix_read" lang="en"
 # The answers stay the same; what changes is how much is computed for them.
-# A salt keeps tenants apart, and each tenant pays for the document once.
+# A salt keeps tenants apart, so each tenant has to compute the document itself.
+# With four tenants that would be four times, and 82% could be found. It is less, because a block can be found only after the step that computes it: questions of one tenant that start in the same step each compute the document.
 #
 # ## Measure it here
 #
@@ -459,9 +468,10 @@ for tenants in (1, 4, 24):
 # $$\text{throughput}(b) \;=\; \frac{b}{a + c \, b} \quad \text{tokens a second} \qquad (b \text{ sequences; } a, c \text{ in seconds})$$
 #
 # which rises with $b$ and levels off at $1/c$. On this machine:
-# %% [markdown] key="prefix_read" lang="zh" src="8a2ac89a"
+# %% [markdown] key="prefix_read" lang="zh" src="2124c286"
 # 回答都一样，变的是为此算了多少。
-# 盐值（salt）把租户隔开，每个租户各为这篇文档付一次账。
+# 盐值（salt）把租户隔开，所以每个租户都要自己计算这篇文档。
+# 四个租户本来只需计算四遍，能命中 82%。实际更低，因为一个块要等计算它的那一步结束之后才能找到：同一个租户的几个问题如果在同一步开始，就会各算一遍文档。
 #
 # ## 在本机上测量
 #

@@ -169,8 +169,8 @@ check("11a.3", batch_arrays)
 # - `self.blocks.allocate(seq, keep_free=n)`: looks into the prefix cache, gives `seq` blocks for all its tokens and leaves `n` blocks free. Returns `False`, with nothing changed, where blocks are short
 #
 # One block for each running sequence must stay free, or what is let in now would be preempted in the next step.
-# Return `True` where `seq` has its blocks, `False` where it has to wait. Moving it from the queue to `running` is not your business: `schedule` does that.
-# %% [markdown] key="method_admit_task" lang="zh" src="11f5a9bc"
+# Return `True` where `seq` has its blocks, `False` where it has to wait. Leave it in the queue: `schedule` moves it to `running`.
+# %% [markdown] key="method_admit_task" lang="zh" src="54788f32"
 # ## 11a.4 放一条序列进来（nano）
 #
 # 从这里开始，你写的是 `minikv.nano` 调度器的方法，写成第一个参数为 `self` 的函数。它们是[你自己的引擎](../../notebooks/zh/11c_your_engine.ipynb)的部件。
@@ -199,11 +199,11 @@ check("11a.4", admit)
 #
 # - `seq.tokens`: all its tokens, prompt and answer
 # - `seq.num_computed`: how many of them are computed already
-# - `budget`: the most tokens that it may have
+# - `budget`: the most tokens that it may compute in this step
 #
 # In decode that is one token, in prefill the rest of the prompt, or a chunk of it where the budget is smaller.
-# Return how many tokens they are: `schedule` takes that off the budget.
-# %% [markdown] key="method_pack_task" lang="zh" src="a9db9745"
+# Return how many tokens you have added: `schedule` subtracts them from the budget.
+# %% [markdown] key="method_pack_task" lang="zh" src="e6c3576c"
 # ## 11a.5 一条序列在这一步算哪些 token（nano）
 #
 # `pack(self, step, seq, budget)` 往列表 `step` 里追加一项 `(seq, start, end)`，说明接下来算 `seq` 的哪些 token：从 `start` 到 `end`，不含 `end`。
