@@ -45,8 +45,8 @@
 # ## Predict
 #
 # A running sequence that gives up all its blocks is **preempted**. It waits, and computes its tokens again later. None of its output is lost.
-# Some of its tokens it need not compute again: those in blocks that another sequence holds as well.
-# %% [markdown] key="predict_first" lang="zh" src="34785371"
+# It need not recompute all of them: tokens in blocks that another sequence holds as well stay in the cache.
+# %% [markdown] key="predict_first" lang="zh" src="fa57f850"
 # ## 先猜一猜
 #
 # 一条正在运行的序列交出自己所有的块，叫作被**抢占**（preemption）。它回去等待，以后再把自己的 token 重新计算一遍，已经输出的内容不会丢。
@@ -106,7 +106,7 @@ show_source(NanoScheduler.make_room, NanoScheduler.choose_victim, NanoScheduler.
 # %% [markdown] key="widget_read" lang="en"
 # ## See it
 #
-# `minikv.LLM` chooses its victim with more care: of those that are younger and free enough blocks, the one that loses the fewest tokens. Here are its requests, arriving one after the other, and blocks for fewer than all of them. A, E and F ask about the same document.
+# `minikv.LLM` chooses its victim with more care: of the younger sequences that would free enough blocks, it takes the one that loses the fewest tokens. Below, nine requests arrive one after the other, and the pool is too small for all of them. A, E and F ask about the same document.
 # "Start" runs it in a thread, "Stop" ends what is left, "Step" computes a single step.
 #
 # Try this, and say before each press what will change:
@@ -115,7 +115,7 @@ show_source(NanoScheduler.make_room, NanoScheduler.choose_victim, NanoScheduler.
 # 2. I has never run. What keeps it out? Press "Step" until it gets in.
 # 3. "Start", and "Stop" in the middle: where are the blocks now?
 # 4. "Start" again, with the same requests: how many of their tokens are found this time?
-# %% [markdown] key="widget_read" lang="zh" src="a064b357"
+# %% [markdown] key="widget_read" lang="zh" src="f77dabfd"
 # ## 亲眼看看
 #
 # `minikv.LLM` 选得更仔细：在更年轻、空出的块又够用的序列里，选损失 token 最少的。下面的请求一个接一个到来，块不够所有请求同时用。A、E、F 问的是同一篇文档。
@@ -157,9 +157,9 @@ show(widget, text=widget.text(t("lang")))
 #
 # Look at the last line under the first chart once more: some of what was given up was found again.
 # A preempted sequence leaves its blocks in the pool as cached ones. If no other sequence has overwritten them when it comes back, it hits its own prefix.
-# Here are 60 random prompts, which share nothing, in smaller and smaller pools. As in the engine of the question the youngest is preempted, and a request is let in without asking what the running ones still need.
+# Here are 60 random prompts, which share nothing, in smaller and smaller pools. As in the engine of the question, the youngest is preempted, and a request is let in without asking what the running ones still need.
 # Two methods of `minikv.engine.Scheduler` are there for such changes: `choose_victim` is given the sequences that may be preempted, the oldest first, and returns one of them; `owed_blocks` says how many blocks are kept for the running ones.
-# %% [markdown] key="riddle_intro" lang="zh" src="739289c1"
+# %% [markdown] key="riddle_intro" lang="zh" src="ec4b22d5"
 # （F 便宜：它的 token 大多在 A 和 E 也持有的块里，损失只有 H 的一半左右。练习 11b.1 就是这条规则。）
 #
 # ## 谜底
@@ -196,10 +196,10 @@ for share in (1, 0.4, 0.2, 0.1):
 
 # %% [markdown] key="riddle_read" lang="en"
 # **The engine found its own tokens**: those of sequences that had been preempted and came back.
-# The reporter of the issue said so too, and no longer counted them: the same benchmark then showed 0.2% ([PR #25787](https://github.com/vllm-project/vllm/pull/25787)).
+# The author of the issue gave the same explanation, and changed vLLM so that these tokens no longer count as hits: the same benchmark then showed 0.2% ([PR #25787](https://github.com/vllm-project/vllm/pull/25787)).
 # So a good hit rate can be the sign of a pool that is too small.
 # In `RequestOutput.num_cached` we count the first admission only; `Metrics.hit_rate` counts all, and says so.
-# %% [markdown] key="riddle_read" lang="zh" src="c87c1d16"
+# %% [markdown] key="riddle_read" lang="zh" src="bcfc278f"
 # **引擎命中的是自己的 token**：被抢占、后来又回来的序列留下的那些。
 # 提 issue 的人也是这样解释的，并且不再把它们算作命中：同样的测试，命中率随即变成 0.2%（[PR #25787](https://github.com/vllm-project/vllm/pull/25787)）。
 # 所以命中率高，可能恰恰说明块池太小。
@@ -255,12 +255,12 @@ lines = ["".join(f"{100 * tax:>7.1f}" for tax in taxes[name]) + "   " + t("bar_"
 show(figure, text="\n".join(lines), caption=t("plot_caption"))
 
 # %% [markdown] key="tax_read" lang="en"
-# Ours does what it promises: in every pool here it gives up the fewest tokens. And still the youngest is as good or better: fewer of its tokens are computed again.
+# Ours does what it promises: in every pool here it gives up the fewest tokens. And still, preempting the youngest is as good or better: fewer tokens are computed again.
 # A sequence with little to lose has few blocks, just those that were asked for, and they are overwritten at once. Of a larger victim some blocks stay in the free list, and are found again.
 # The real cost of a preemption is only the tokens that have to be recomputed.
 #
 # One load is no proof. Here are three of other kinds, three seeds of each, in pools of 30%:
-# %% [markdown] key="tax_read" lang="zh" src="218376e1"
+# %% [markdown] key="tax_read" lang="zh" src="7f516af2"
 # 我们的选法说到做到：这里不论块池多大，它交出的 token 总是最少。可是抢占最年轻的并不比它差，有时还更好：要重新计算的更少。
 # 损失小的序列，块也少，刚好就是要用的那几个，马上就被覆盖。抢占大一些的序列，总有些块还留在空闲队列里，回来时能找到。
 # 抢占真正的代价，只是那些必须重算的 token。
@@ -298,10 +298,10 @@ for make in (long_answers, one_by_one, one_document):
 # %% [markdown] key="tax_loads_read" lang="en"
 # On all three the youngest costs less computing, and the steps are nearly the same. The author of the issue measured the opposite on vLLM. So no rule is simply the right one: measure your own load, and put your own rule into `choose_victim`.
 #
-# (Ours knows something that age does not: a sequence with 2,000 tokens, 1,900 of them in blocks that others hold, looks expensive and is cheap. That is exercise 11b.1 again.)
+# (Ours takes shared blocks into account, and age doesn't: a sequence with 2,000 tokens, 1,900 of them in blocks that other sequences hold, looks expensive and is cheap. Exercise 11b.1 is about that.)
 #
-# Best of all is not to preempt, as in the first lines of the table: a pool that is large enough, `max_num_seqs` low enough, and no `max_tokens` beyond need.
-# %% [markdown] key="tax_loads_read" lang="zh" src="8706dc01"
+# Best of all is not to preempt, as in the first lines of the first table. For that you need a pool that is large enough, a `max_num_seqs` that is low enough, and no larger `max_tokens` than the answers need.
+# %% [markdown] key="tax_loads_read" lang="zh" src="4ad1a92b"
 # 这三种负载下，都是抢占最年轻的重算得少，步数则相差无几。而 issue 的作者在 vLLM 上测出的结果正好相反。所以没有哪条规则天生就对：拿自己的负载来测，把自己的规则写进 `choose_victim`。
 #
 # （不过，有件事光看先后看不出来：一条 2,000 个 token 的序列，如果 1,900 个都在别的序列也持有的块里，看着贵，其实便宜。这一点，我们的规则考虑到了。这就是练习 11b.1。）
@@ -313,8 +313,8 @@ for make in (long_answers, one_by_one, one_document):
 #
 # ### A step that fails
 #
-# The forward raises, on a real machine because memory ran out. The requests of this step fail. No other request does, and no block is lost.
-# %% [markdown] key="break" lang="zh" src="cd8d9eeb"
+# A forward can raise, for example because the GPU has run out of memory. Then the requests of this step fail. No other request does, and no block is lost.
+# %% [markdown] key="break" lang="zh" src="106e4e15"
 # ## 弄坏它
 #
 # ### 失败的一步
@@ -367,8 +367,10 @@ with LLM("tiny-gqa", num_blocks=64) as llm:
 
 # %% [markdown] key="nano_free" lang="en"
 # nano has two ways out for a sequence, and each frees its blocks once: `finish`, when the last token has come, and `abort`, which `stream` calls when its caller has stopped reading.
-# %% [markdown] key="nano_free" lang="zh" src="e32886a1"
+# A second `abort` finds the sequence in neither list, and raises `ValueError` before any block is freed.
+# %% [markdown] key="nano_free" lang="zh" src="4100615f"
 # 在 nano 里，序列有两条出路，每条都只释放一次它的块：最后一个 token 出来时走 `finish`；调用者不再读 `stream` 时走 `abort`。
+# 再次调用 `abort` 时，两个列表里都找不到这条序列，于是在释放任何块之前就抛出 `ValueError`。
 
 # %% key="nano_finish"
 show_source(NanoScheduler.finish, NanoScheduler.abort)
@@ -376,8 +378,8 @@ show_source(NanoScheduler.finish, NanoScheduler.abort)
 # %% [markdown] key="break_large" lang="en"
 # ### A request that can never run
 #
-# Larger than the whole pool, it would wait for ever. nano-vllm found out in the middle of its decode, by a bare AssertionError ([#274](https://github.com/GeeeekExplorer/nano-vllm/issues/274)), and in vLLM such a request held up all that came behind it until it was aborted ([#39734](https://github.com/vllm-project/vllm/issues/39734)). Here it is refused before it waits, with the numbers:
-# %% [markdown] key="break_large" lang="zh" src="70f46f01"
+# Larger than the whole pool, it would wait for ever. nano-vllm noticed only in the middle of decoding, with a bare AssertionError ([#274](https://github.com/GeeeekExplorer/nano-vllm/issues/274)), and in vLLM such a request held up all that came behind it until it was aborted ([#39734](https://github.com/vllm-project/vllm/issues/39734)). Here it is refused before it waits, with the numbers:
+# %% [markdown] key="break_large" lang="zh" src="9dbf2691"
 # ### 永远跑不了的请求
 #
 # 比整个块池还大的请求，等多久也没用。nano-vllm 要到解码中途才发现，只给一个光秃秃的 AssertionError（[#274](https://github.com/GeeeekExplorer/nano-vllm/issues/274)）；在 vLLM 里，这样的请求曾把后面的全部堵住，直到它被中止（[#39734](https://github.com/vllm-project/vllm/issues/39734)）。我们在入口就拒绝它，并把数字说清楚：

@@ -181,7 +181,7 @@ check("11a.3", batch_arrays)
 # - `self.blocks.allocate(seq, keep_free=n)`：查前缀缓存，给 `seq` 放得下全部 token 的块，同时留下 `n` 个空闲块。块不够时返回 `False`，什么也不改
 #
 # 要为每条正在运行的序列留一个空闲块，否则现在放进来的，下一步就会被抢占。
-# `seq` 拿到了块就返回 `True`，还得等就返回 `False`。把它从队列移到 `running` 不归你管，那是 `schedule` 的事。
+# `seq` 拿到了块就返回 `True`，还得等就返回 `False`。不用把它从队列移到 `running`，`schedule` 会移。
 
 # %% key="method_admit_stub"
 def admit(self, seq) -> bool:

@@ -73,15 +73,15 @@ check("11b.1", cheapest_victim)
 # `self.running` are the running sequences, in the order in which they were admitted; `self.waiting` is the queue.
 #
 # Return the sequence that gives up its blocks: the one that was admitted last. `preempt` then takes it out and frees its blocks.
-# It may be the sequence that asks. It goes on as soon as the others have ended.
-# %% [markdown] key="method_victim_task" lang="zh" src="a293367f"
+# It may be the sequence that asks. Then it waits until enough blocks are free again.
+# %% [markdown] key="method_victim_task" lang="zh" src="f9a3bf00"
 # ## 11b.2 抢占哪一条（nano）
 #
 # `choose_victim(self)` 是 `minikv.nano` 调度器的方法：一条正在运行的序列要块，而空闲块一个也没有时，就会调用它。
 # `self.running` 是正在运行的序列，按放进来的次序排列；`self.waiting` 是等待队列。
 #
 # 返回要让出块的那条：最后放进来的。之后由 `preempt` 把它移出并释放它的块。
-# 选中的可能就是要块的那条；等别的序列结束，它就能继续。
+# 选中的可能就是要块的那条；这时它回去等待，直到空闲块又够用为止。
 
 # %% key="method_victim_stub"
 def choose_victim(self):

@@ -13,8 +13,10 @@
 # - `seq.params.temperature`: 0 takes the likeliest token of the row
 # - `draw(row, params, position)`: draws a token from one row of logits, by the temperature, `top_p` and seed in `params`. `position` is where the new token will stand in its sequence
 #
-# Where `end` is not the end of `seq.tokens`, the row belongs to a chunk of a prompt. Its token is not looked at, but it must be in the list.
-# %% [markdown] key="sample_task" lang="zh" src="c1739be5"
+# Where `end` is not the end of `seq.tokens`, the row belongs to a chunk of a prompt. Its token is not used, but the list must have one there.
+#
+# `seq.tokens` are all tokens of the sequence so far, prompt and answer.
+# %% [markdown] key="sample_task" lang="zh" src="0ffebd9f"
 # ## 11c.1 下一个 token
 #
 # `sample(logits, step)` 为一步里的每条序列给出下一个 token：一个 int 的列表，与这一步一样长。
@@ -25,6 +27,8 @@
 # - `draw(row, params, position)`：按 `params` 里的温度、`top_p` 和随机种子，从一行 logits 里抽取一个 token；`position` 是新 token 在序列里的位置
 #
 # 如果 `end` 还没有到 `seq.tokens` 的末尾，这一行就属于提示词的一段。它的 token 不会被用到，但列表里仍要占一项。
+#
+# `seq.tokens` 是这条序列到目前为止的全部 token，包括提示词和回答。
 
 # %% key="sample_stub"
 from minikv.nano.runner import draw
