@@ -698,12 +698,12 @@ explain("seven_b_at_4k")
 # %% [markdown] key="exercise" lang="en"
 # The first exercise is right here: replace `...` with the formula, run the cell.
 # `k_dim` and `v_dim` are the $D$ of K and the $D$ of V, which are equal in most models; `itemsize` is $s$.
-# This function is the first part of *your engine*: once it passes, it is kept, and [lesson 11c](11c_your_engine.ipynb) runs the engine with it.
+# This function is the first part of *your engine*, a small inference engine in which fifteen functions are exercises. Once yours passes, its source is kept, and [lesson 11c](11c_your_engine.ipynb) runs the engine with it.
 # Five more are in the exercise notebook: `head_dim` in its three spellings, KV heads on a rank, a batch with windows, the exact inverse, and the bytes of a block.
-# %% [markdown] key="exercise" lang="zh" src="dee4384d"
+# %% [markdown] key="exercise" lang="zh" src="5228b5b6"
 # 第一道练习就在这里：把 `...` 换成公式，运行单元格。
 # `k_dim` 和 `v_dim` 分别是 K 和 V 的 $D$，多数模型里两者相等；`itemsize` 就是 $s$。
-# 这个函数是“你的引擎”的第一个部件：通过之后会保存下来，[第 11c 课](11c_your_engine.ipynb)会用它来运行引擎。
+# 这个函数是“你的引擎”的第一个部件。“你的引擎”是一个小推理引擎，其中十五个函数是练习题。你的函数通过之后，源代码会保存下来，[第 11c 课](11c_your_engine.ipynb)会用它来运行引擎。
 # 另外五道在练习 notebook 里：`head_dim` 的三种写法、每个 rank 的 KV 头数、带窗口的一批序列、精确的反函数，以及一个块的字节数。
 
 # %% key="exercise_code"

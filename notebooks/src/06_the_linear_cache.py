@@ -436,13 +436,15 @@ print(f"{pages.nbytes:,} B = {rows.nbytes:,} B")
 # %% [markdown] key="nano_write" lang="en"
 # ### A write without rows
 #
-# From here on the course also reads a small engine, `minikv.nano`, piece by piece. Its cache is paged, and this is how it stores K and V.
+# From here on the course also reads a small engine, `minikv.nano`, piece by piece. Fifteen of its functions are exercises, and [lesson 11c](11c_your_engine.ipynb) runs the engine with the ones you wrote.
+# Its cache is paged: cut into blocks of `block_size` tokens, which sequences take from a common pool. This is how it stores K and V.
 # Look at two things: how many dimensions are left after `flatten`, and what says where a token goes.
-# `LinearKVCache.write` asked the row's length. Here the caller brings a **slot** for each token: block number times block size, plus the place in the block.
-# %% [markdown] key="nano_write" lang="zh" src="e276a7ab"
+# `LinearKVCache.write` took the place from the row's length. Here the caller brings a **slot** for each token: block number times block size, plus the place in the block.
+# %% [markdown] key="nano_write" lang="zh" src="987ac348"
 # ### 不按行写入
 #
-# 从这里开始，课程会一段段地读一个小引擎：`minikv.nano`。它的缓存是分页的，下面就是它存放 K 和 V 的办法。
+# 从这里开始，课程会一段段地读一个小引擎：`minikv.nano`。其中十五个函数是练习题，[第 11c 课](11c_your_engine.ipynb)会用你写的那些来运行引擎。
+# 它的缓存是分页的：切成每块 `block_size` 个 token 的块，各条序列从同一个块池里取。下面就是它存放 K 和 V 的办法。
 # 请留意两点：`flatten` 之后还剩几维？由什么决定 token 写到哪里？
 # `LinearKVCache.write` 看的是行的长度；这里则由调用者给每个 token 指定一个**槽位**（slot）：块号乘以块大小，再加上块内的位置。
 
@@ -470,11 +472,11 @@ for block in tiny.k[0, :, :, 0, 0].int().tolist():  # 第 0 层、第一个头�
 
 # %% [markdown] key="nano_write_read" lang="en"
 # Five tokens, perhaps of two sequences, went to their slots in one assignment, and block 1 was not touched.
-# `write` counts nothing: which token is where stands in the block tables ([lesson 09](09_pages_and_blocks.ipynb)).
+# `write` counts nothing: the block tables say which token is where ([lesson 09](09_pages_and_blocks.ipynb)).
 # (Exercise 06.5 asks for this function.)
 #
-# Reading is where a table costs something. Here a view of one long row is timed against `gather`, which collects the blocks.
-# %% [markdown] key="nano_write_read" lang="zh" src="fb091e80"
+# Reading is where a table costs something. The next cell times a view of one long row, and `gather`, which copies the blocks together.
+# %% [markdown] key="nano_write_read" lang="zh" src="6a49a95b"
 # 五个 token（可能来自两条序列）只用一次赋值就写进了各自的槽位，块 1 没有动过。
 # `write` 并不计数：哪个 token 在哪里，记在块表里（[第 09 课](09_pages_and_blocks.ipynb)）。
 # （练习 06.5 就是写这个函数。）

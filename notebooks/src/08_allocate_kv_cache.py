@@ -256,16 +256,16 @@ from minikv.course.widgets.report_bar import report_bar
 show(AllocationWidget(t("lang"), model="Llama-3.1-8B", gpu="H100 SXM 80GB", non_torch=1.75))
 
 # %% [markdown] key="nano" lang="en"
-# ## The source: twenty lines first
+# ## The source, in nano first
 #
 # `minikv.nano` has all of this in three functions of arithmetic and one method that measures.
-# In `measure_num_blocks`, look for the six moments: which line is the reset, which the warm-up, which `empty_cache`?
-# And find out why the peak is taken less `self.cache.nbytes`: the warm-up writes its K and V somewhere, and that cache is gone before the real one is made.
-# %% [markdown] key="nano" lang="zh" src="bbbefbab"
-# ## 源码：先看二十行
+# In `measure_num_blocks`, find three of the six moments: which line is the reset, which the warm-up, which `empty_cache`? (The model has been loaded before, and the cache is made after it.)
+# And find out why `self.cache.nbytes` is subtracted from the peak: the warm-up writes its K and V somewhere, and that cache is gone before the real one is made.
+# %% [markdown] key="nano" lang="zh" src="ba05c4f1"
+# ## 源码：先看 nano 的
 #
 # `minikv.nano` 用三个做算术的函数和一个负责测量的方法，完成了上面的一切。
-# 在 `measure_num_blocks` 里找一找那六个时刻：哪一行重置峰值，哪一行预热，哪一行是 `empty_cache`？
+# 在 `measure_num_blocks` 里找一找六个时刻中的三个：哪一行重置峰值，哪一行预热，哪一行是 `empty_cache`？（模型在这之前已经加载，缓存在这之后才建立。）
 # 再想一想，为什么峰值要减去 `self.cache.nbytes`：预热时 K 和 V 总得写到某个地方，而那份缓存在正式的缓存建立之前就已经释放。
 
 # %% key="nano_source"

@@ -428,13 +428,15 @@ print(f"num_computed {second.num_computed}")
 
 # %% [markdown] key="nano_append" lang="en"
 # The second starts with 8 tokens computed: its first step computes two.
+# Found blocks that are free (`reused`) leave the free list, so they can't serve as fresh ones too. And if `_take` went first, it could hand out one of the blocks that were just found.
 #
 # Each step then calls `append` before the forward, and `publish` after it. Two things to find:
 #
 # - `append` compares with the table. Asked twice for the same token, what does it do?
 # - `publish` names full blocks only: look at `end // size`. And what if another block has the same tokens already? (`setdefault`)
-# %% [markdown] key="nano_append" lang="zh" src="e3c25760"
+# %% [markdown] key="nano_append" lang="zh" src="5de1adf6"
 # 第二条序列一开始就有 8 个 token 已经算好，它的第一步只需计算 2 个。
+# 找到的空闲块（`reused`）会移出空闲队列，所以不能再当作新块来用。如果先调用 `_take`，它就可能把刚刚找到的块取走。
 #
 # 此后每一步，前向计算之前调用 `append`，之后调用 `publish`。读的时候找出两个答案：
 #
@@ -455,10 +457,12 @@ print("cached", sorted(books.cached.values()))
 
 # %% [markdown] key="nano_free" lang="en"
 # The 13th token needed a fourth block, and the third, full now, can be found.
+# Asked twice, `append` finds that the table is long enough and changes nothing. Of two blocks with the same tokens, `setdefault` keeps the one that was published first.
 #
 # Last, `free`. In which direction does it go through the table? And what does it *not* touch, so that a freed block can still be found?
-# %% [markdown] key="nano_free" lang="zh" src="2132786a"
+# %% [markdown] key="nano_free" lang="zh" src="a36db663"
 # 第 13 个 token 需要第四个块；第三个块已满，也就能找到了。
+# 问两次时，`append` 看到块表已经够长，就什么也不改。两个块的 token 相同时，`setdefault` 保留先发布的那个。
 #
 # 最后是 `free`。它沿块表朝哪个方向走？又有什么是它**不**碰的，使得释放后的块还能找到？
 
@@ -471,10 +475,10 @@ line("free first", first)
 print("find_prefix", books.find_prefix([*range(8), 70]))
 
 # %% [markdown] key="nano_read" lang="en"
-# All six blocks are free, the beginning stands last in the queue, and both of its blocks are still found.
+# All six blocks are free, and the two blocks of the common beginning stand last in the queue. Both are still found, because `free` leaves `digests` and `cached` as they are.
 # (Exercises 09.2, 09.6 and 09.7: `free`, `allocate` and `append`, as parts of your engine.)
-# %% [markdown] key="nano_read" lang="zh" src="7eacb629"
-# 六个块都空闲了，开头的两块排在队尾，而且都还能找到。
+# %% [markdown] key="nano_read" lang="zh" src="82a4b0c3"
+# 六个块都空闲了，共同开头的两块排在队尾。它们都还能找到，因为 `free` 没有动 `digests` 和 `cached`。
 # （练习 09.2、09.6、09.7：`free`、`allocate` 和 `append`，都是“你的引擎”的部件。）
 
 # %% [markdown] key="see" lang="en"

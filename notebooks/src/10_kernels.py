@@ -272,12 +272,12 @@ print(t("online_result", out=acc / total, lse=largest + math.log(total)))
 #
 # ### What a model calls
 #
-# A model of transformers calls `attend` once in every layer. Look for three things:
+# nano registers `attend` with transformers (`AttentionInterface.register`). From then on the model calls it once in every layer, in place of its own attention. Look for three things:
 #
 # - `cache.write` comes first. A query also looks at its own token, so K and V of the new tokens must be stored before.
 # - `query` arrives as `[1, Hq, T, Dk]` and becomes rows `[T, Hq, Dk]`. The T tokens are those of all sequences in this step, with no padding between them; `batch` knows which is whose.
 # - One line decides: a decode on a GPU goes to the kernel, everything else to plain torch.
-# %% [markdown] key="online_read" lang="zh" src="84104eac"
+# %% [markdown] key="online_read" lang="zh" src="945ab0a0"
 # 结果相同，而且指数从未大于 0。
 # $m + \ln l$ 称为 **lse**，即各个幂之和的对数。有了它，一行可以分成两半来算，以后再合并。
 #
@@ -287,7 +287,7 @@ print(t("online_result", out=acc / total, lse=largest + math.log(total)))
 #
 # ### 模型调用的函数
 #
-# transformers 的模型在每一层都调用一次 `attend`。留意三点：
+# nano 用 `AttentionInterface.register` 把 `attend` 注册到 transformers。此后模型在每一层都调用一次 `attend`，不再用自己的注意力。留意三点：
 #
 # - 先执行 `cache.write`。query 也要看自己的 token，所以必须先把新 token 的 K 和 V 存好。
 # - `query` 传进来时是 `[1, Hq, T, Dk]`，随后变成一行行的 `[T, Hq, Dk]`。这 T 个 token 来自这一步的所有序列，中间没有补齐；哪个属于哪条序列，由 `batch` 说明。
@@ -328,17 +328,19 @@ print(t("attend_out", shape=list(out.shape)))
 #
 # `paged_attention` says what is right, in torch that you can read aloud. Look for:
 #
+# - `batch.groups`: sequences with equally many new tokens each, which torch can compute at once. The loop runs once for each group.
 # - `k_cache[blocks]`: the lookup. It *copies* the blocks out of the pool, one behind the other.
 # - `q` gets the shape `[n, q, heads, group, Dk]`: neighbouring query heads belong to one KV head.
 # - `hidden`: a query at position p sees the keys up to p. The rest of the last block and the padding of a short table lie behind every query, so the same comparison hides them.
 # - `-torch.inf` before the softmax makes a weight exactly 0. The value is multiplied by it all the same.
-# %% [markdown] key="paged_read" lang="zh" src="afc3be29"
+# %% [markdown] key="paged_read" lang="zh" src="f60f77b1"
 # 序列 1 的位置 5 是块表第二项的第 1 个位置（从 0 数起）。那一项是块 1，所以槽位是 1 * 4 + 1 = 5。
 #
 # ### 规范：普通的 torch
 #
 # `paged_attention` 用读得懂的 torch 写明什么是对的。留意：
 #
+# - `batch.groups`：新 token 数相同、torch 可以一次算完的那些序列为一组，每组循环一次。
 # - `k_cache[blocks]`：这就是查表。它把块从块池里**复制**出来，一块接一块排好。
 # - `q` 的形状变成 `[n, q, heads, group, Dk]`：相邻的 query 头属于同一个 KV 头。
 # - `hidden`：位置 p 的 query 只看到位置 p 为止的 key。最后一块的空位和短块表的补齐都排在所有 query 之后，同一个比较就把它们遮住了。
@@ -500,10 +502,10 @@ for step in STEPS[:3]:
 # (It counts an entry of 4 B for each block. Nano asks for 8 B for each token, 1.6% of K and V, and most of these come from a cache.)
 #
 # These are bytes that a kernel asks for. A test counts the loads of nano's kernel and of the next step's in the interpreter, and finds the same K and V.
-# What a repeated load costs depends on who answers it, the L2 cache or memory.
+# What a repeated load costs depends on where the data comes from, the L2 cache or memory.
 # MLX, whose kernel loaded K and V again for every query head, moved 195 GB/s with 32 query heads on 4 KV heads at 32K tokens, on a machine that gives 266 ([PR #4077](https://github.com/ml-explore/mlx/pull/4077)).
 # But an engine whose 42 MB of K and V a layer fit into an L2 cache of 96 MB became 9% *slower* by packing ([imp PR #1785](https://github.com/kekzl/imp/pull/1785)): it saved loads that had never reached memory, and was left with 128 programs in place of 768.
-# %% [markdown] key="packed_read" lang="zh" src="ba149efc"
+# %% [markdown] key="packed_read" lang="zh" src="6a67342d"
 # 第一行就是 `paged_attention` 的做法：把 K 和 V 从块里复制出来，先读一遍、写一遍，再读一遍副本。
 # 最后一行是打包的 kernel。每个 key 只为整组读一次，所以与下限只差在块表：一条序列有 8 个程序，每个都要读它的表。
 # （这里按每块一项、每项 4 B 来数。nano 为每个 token 读 8 B，是 K 和 V 的 1.6%，其中大部分会命中 GPU 的缓存。）
@@ -944,8 +946,8 @@ explain("why_split")
 #
 # You can write to any slot and read any table, for many sequences of any length in one call.
 # That is what an engine asks of attention at every decode step; for a prefill, with many queries a sequence, the lookup is the same.
-# [Lesson 11a](11a_continuous_batching.ipynb) puts 256 requests on one pool, and decides at every step who is in that call.
-# %% [markdown] key="next" lang="zh" src="c450a8bc"
+# [Lesson 11a](11a_continuous_batching.ipynb) puts 256 requests on one pool, and decides at every step which sequences are in that call.
+# %% [markdown] key="next" lang="zh" src="1da4ea72"
 # ## 下一课
 #
 # 现在你能写入任何槽位、读任何块表，一次调用处理许多条长短不一的序列。

@@ -36,20 +36,20 @@ check("08.1", block_bytes)
 # %% [markdown] key="blocks_task" lang="en"
 # ## 08.2 How many blocks fit
 #
-# The formula of the lesson, as the engine calls it. All arguments but `utilization` are in bytes:
+# Return how many whole blocks of the cache fit, by the formula of the lesson. All arguments but `utilization`, which is a share of `total`, are in bytes:
 #
 # - `total`: what the GPU has
 # - `used`: what is taken now, by anything
 # - `current`, `peak`: what torch's live tensors take of it now, and took at most during the warm-up
 # - `block_bytes`: one block of the cache
 #
-# Where the model does not fit, 0 and every number below it are right.
+# Where the model does not fit, 0 and every negative number are right.
 #
 # This function is a part of *your engine*: once it passes, it is kept, and [lesson 11c](../../notebooks/en/11c_your_engine.ipynb) runs the engine with it.
-# %% [markdown] key="blocks_task" lang="zh" src="06ab731f"
+# %% [markdown] key="blocks_task" lang="zh" src="35740810"
 # ## 08.2 放得下多少个块
 #
-# 这就是本课的公式，引擎正是这样调用它的。除 `utilization` 外，参数都以字节计：
+# 按本课的公式，返回放得下多少个完整的块。`utilization` 是 `total` 中的比例，其余参数都以字节计：
 #
 # - `total`：GPU 一共有多少
 # - `used`：现在总共占用了多少，不管是谁占的

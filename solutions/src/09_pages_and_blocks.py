@@ -8,15 +8,17 @@
 #
 # In which slots are the tokens at positions `start` to `end - 1` stored?
 # The tokens before `start` are stored already; a chunk may begin and end in the middle of a block.
-# Where the table has -1, a window has moved on: the slot is -1, and nothing is stored.
+# Where the table has -1, a sliding window has passed the block and it was given back: the slot is -1, and nothing is stored.
+# (Tables of nano never have -1, so its one line is not enough here.)
 #
 # This function is a part of *your engine*: once it passes, it is kept, and [lesson 11c](../../notebooks/en/11c_your_engine.ipynb) runs the engine with it.
-# %% [markdown] key="slots_task" lang="zh" src="52730726"
+# %% [markdown] key="slots_task" lang="zh" src="7ea7b240"
 # ## 09.1 槽位
 #
 # 位置 `start` 到 `end - 1` 的 token 存放在哪些槽位？
 # `start` 之前的 token 已经存好；一段（chunk）可以从块的中间开始，也可以在块的中间结束。
-# 块表里是 -1 的地方，窗口已经移过去了：槽位为 -1，什么也不存。
+# 块表里是 -1 的地方，滑动窗口已经移过去，块也归还了：槽位为 -1，什么也不存。
+# （nano 的块表里不会出现 -1，所以照搬它那一行还不够。）
 #
 # 这个函数是“你的引擎”的一个部件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
@@ -231,7 +233,7 @@ check("09.5", behind_window)
 #
 # Write `BlockManager.allocate` of `minikv.nano`: give `seq` blocks for all of `seq.tokens`, and return True.
 #
-# - Its table begins with the cached blocks that `self.find_prefix(seq.tokens)` returns. Some of them may be held by other sequences, some may be free: those leave `self.free_blocks`. Each gets one more holder.
+# - Its table begins with the cached blocks that `self.find_prefix(seq.tokens)` returns. Some of them may be held by other sequences, some may be free: those leave `self.free_blocks`. Each gets one more holder in `self.ref_counts` (both as in 09.2).
 # - For the other tokens the table has fresh blocks. `self._take()` gives one: it is no longer free, its count is 1, and what it held cannot be found any more. `self.blocks_for(n)` says how many blocks hold n tokens.
 # - `seq.num_computed` and `seq.num_cached` are both the number of cached tokens.
 # - At least `keep_free` blocks must be free afterwards. If that cannot be, return False, with nothing changed.
@@ -239,12 +241,12 @@ check("09.5", behind_window)
 # A sequence that comes back after a preemption has more tokens than its prompt: it needs room for all of them.
 #
 # This function is a part of *your engine*: once it passes, it is kept, and [lesson 11c](../../notebooks/en/11c_your_engine.ipynb) runs the engine with it.
-# %% [markdown] key="allocate_task" lang="zh" src="f7f43420"
+# %% [markdown] key="allocate_task" lang="zh" src="d9568368"
 # ## 09.6 给序列分配块
 #
 # 请写出 `minikv.nano` 的 `BlockManager.allocate`：给 `seq.tokens` 的全部 token 分配块，并返回 True。
 #
-# - 块表的开头是 `self.find_prefix(seq.tokens)` 返回的缓存块。其中有的正由别的序列持有，有的空闲；空闲的要移出 `self.free_blocks`。每块多一个持有者。
+# - 块表的开头是 `self.find_prefix(seq.tokens)` 返回的缓存块。其中有的正由别的序列持有，有的空闲；空闲的要移出 `self.free_blocks`。每块在 `self.ref_counts` 里多一个持有者（两者都与 09.2 相同）。
 # - 其余 token 用新块。`self._take()` 取来一块：它不再空闲，计数为 1，原来的内容也不能再被找到。`self.blocks_for(n)` 返回 n 个 token 需要几块。
 # - `seq.num_computed` 和 `seq.num_cached` 都等于已缓存的 token 数。
 # - 分配之后至少还要有 `keep_free` 个空闲块。做不到就返回 False，并且什么也不改变。

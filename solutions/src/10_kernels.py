@@ -284,18 +284,18 @@ check("10.5", paged_attention)
 # On a GPU, the decodes of nano run this kernel in place of 10.5: it is a part of **your engine** too.
 # One program computes one sequence and one KV head: `group` queries, which share the head, over all tokens of the sequence.
 #
-# The beginning and the end stand there. In between, you write the loop over tiles of `TILE` positions: an online softmax as in 10.3, which finds its keys as in 10.2.
+# The beginning and the end of the kernel are given. In between, you write the loop over tiles of `TILE` positions: an online softmax as in 10.3, which finds its keys as in 10.2.
 #
 # - The loop begins at the first position that the query sees and ends at `length`. The query stands at `length - 1`; `window` is 0 where there is none.
 # - `best`, `total` and `summed` are carried from tile to tile.
-# - `block_tables` points to numbers: sequence `seq` has its row `seq * table_stride` numbers further. In the cache, seen as rows of `k_dim` numbers, slot s and head h have row `s * heads + h`.
+# - `block_tables` points to the first entry of the first row; the row of sequence `seq` begins `seq * table_stride` entries further on. In the cache, seen as rows of `k_dim` numbers, slot s and head h have row `s * heads + h`.
 # - `GROUP`, `K_DIM` and `V_DIM` are sizes rounded up to powers of two, as Triton wants them, so loads of K and V mask the surplus: `dk < k_dim`, `dv < v_dim`.
 # - `softcap` is 0.0 where there is none. Triton has no tanh: for x >= 0 it is (1 - e^(-2x)) / (1 + e^(-2x)).
-# - Products of tiles: `tl.dot(a, b, input_precision="ieee")`, and `tl.trans(k)` turns a tile over.
+# - Products of tiles: `tl.dot(a, b, input_precision="ieee")`, and `tl.trans(k)` transposes a tile.
 #
 # Without a GPU the check interprets your kernel, which takes some seconds.
-# NaN stands in every place without a token. A kernel that leaves the tensors it was given is stopped.
-# %% [markdown] key="kernel_task" lang="zh" src="e73b72f3"
+# NaN stands in every place without a token. A kernel that reads or writes outside of its tensors is stopped.
+# %% [markdown] key="kernel_task" lang="zh" src="d3a9a4cd"
 # ## 10.6 kernel 的循环
 #
 # 在 GPU 上，nano 解码时运行的是这个 kernel，而不是 10.5：它也是**你的引擎**的一个部件。
