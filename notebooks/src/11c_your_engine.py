@@ -196,6 +196,34 @@ my_engine()
 #
 # 另外 24 个提示词交给随机权重的 Gemma 2（它有窗口和 softcap）和 tiny-mla（它的 key 比 value 长）。
 
+# %% [markdown] key="break" lang="en"
+# ### Break it
+#
+# Here is a digest that forgets the one before it: two blocks with the same tokens get the same name, whatever stands before them.
+# `my_engine(block_digest)` tries a function once, in place of the part that has its name, and keeps nothing. Before you run it: will every answer be wrong?
+# %% [markdown] key="break" lang="zh" src="7612b9c6"
+# ### 弄坏它
+#
+# 下面这个摘要忘了前一块的摘要：只要 token 相同，不管前面是什么，两个块的名字都一样。
+# `my_engine(block_digest)` 用你给的函数替换同名部件，只试这一次，什么也不保存。运行之前先想一想：是不是每个回答都会错？
+
+# %% key="break_code"
+from hashlib import sha256
+
+
+def block_digest(previous, tokens):
+    return sha256(str(list(tokens)).encode()).digest()
+
+
+my_engine(block_digest)
+
+# %% [markdown] key="break_read" lang="en"
+# No. Only a prompt that has a block in common with another one, behind a different beginning, is answered wrongly: the prefix cache gives it K and V that were computed behind that other beginning. Nothing crashes, and its first token is wrong already.
+# The report names the call in which two different blocks got one digest, and the first request whose answer suffers from it.
+# %% [markdown] key="break_read" lang="zh" src="362c7c25"
+# 不是。只有当一个提示词里的某个块与别的提示词相同、前面的内容却不同时，回答才会错：前缀缓存给它的 K 和 V，是接在另一个开头之后算出来的。程序不会崩溃，但第一个 token 就已经错了。
+# 报告指出了是哪一次调用给两个不同的块算出同一个摘要，以及第一个因此答错的请求。
+
 # %% [markdown] key="race" lang="en"
 # ### The race
 #

@@ -4,7 +4,9 @@ import pytest
 
 from minikv.course import my_engine, start
 from minikv.course.your_engine.child import run_child
-from minikv.course.your_engine.kept import KeptPart
+from minikv.course.your_engine.kept import KeptPart, kept_parts
+from minikv.course.your_engine.source import NotKept
+from minikv.errors import ArgumentError
 
 RAISES = "def append(self, seq):\n    return 1 // 0\n"
 LEAVES = "import sys\n\n\ndef block_bytes(token_bytes, block_size):\n    sys.exit(3)\n"
@@ -71,7 +73,7 @@ def test_a_part_that_hangs_or_ends_the_process_is_named_and_the_others_are_judge
 
 
 def test_without_parts_all_are_ours_and_every_token_is_right(capsys):
-    my_engine("zh")  # MINIKV_PROGRESS is off here
+    my_engine(lang="zh")  # MINIKV_PROGRESS is off here
     said = capsys.readouterr().out
     assert "15 个部件中有 0 个是你写的" in said
     assert "48 个提示词" in said
@@ -81,3 +83,25 @@ def test_it_speaks_the_language_of_the_last_start(monkeypatch):
     monkeypatch.setattr(my_engine, "lang", "en")
     start("02", lang="zh")
     assert my_engine.lang == "zh"
+
+
+def block_digest(previous, tokens):  # forgets what came before the block
+    return b"".join(token.to_bytes(8, "little") for token in tokens)
+
+
+def digest_of_block(previous, tokens):
+    return b""
+
+
+def test_a_part_can_be_tried_once_and_is_not_kept():
+    report = my_engine.report(block_digest, lang="en")
+    assert list(report.findings) == ["09.3"]
+    assert report.findings["09.3"].kind == "same"
+    said = report.text("en")
+    assert "1 of 15 parts are yours" in said
+    assert report.answer["effects"]["09.3"]["kind"] == "token"
+    assert not kept_parts().parts
+    with pytest.raises(ArgumentError, match="digest_of_block"):
+        my_engine(digest_of_block)
+    with pytest.raises(NotKept):
+        my_engine(lambda self: None)

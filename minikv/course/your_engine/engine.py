@@ -5,14 +5,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import minikv
 from minikv.course.show import show
 from minikv.course.your_engine.child import run_child
 from minikv.course.your_engine.export import export_engine
 from minikv.course.your_engine.kept import KeptPart, kept_parts
-from minikv.course.your_engine.parts import PART_OF
+from minikv.course.your_engine.parts import PART_OF, PARTS
 from minikv.course.your_engine.race import run_race
 from minikv.course.your_engine.report import EngineReport
-from minikv.errors import user_path
+from minikv.course.your_engine.source import source_of
+from minikv.errors import ArgumentError, user_path
 from minikv.extras import require_engine
 from minikv.i18n import locale_language, pick_language, text
 from minikv.shown import Shown
@@ -27,14 +29,16 @@ class MyEngine:
     def __init__(self) -> None:
         self.lang = pick_language(os.environ.get("MINIKV_LANG") or locale_language(os.environ))
 
-    def __call__(self, lang: str | None = None) -> None:
+    def __call__(self, *tried: Any, lang: str | None = None) -> None:
         """Run the parts that ``check`` has kept, in a process of their own, and show a table.
 
+        ``tried`` are functions with the names of parts. They stand in for those parts this once, and are not kept.
         Takes some 20 s on two CPU cores; a part that hangs takes 20 s more. Raises ``ArgumentError`` for an unknown
-        language, ``ConfigError`` for kept parts that cannot be read, and ``MissingPackageError`` without torch.
+        language and for a function that no part is named like, ``NotKept`` for one whose source is not enough to run
+        it, ``ConfigError`` for kept parts that cannot be read, and ``MissingPackageError`` without torch.
         """
         lang = pick_language(lang or self.lang)
-        _show(self.report(lang).shown(lang))
+        _show(self.report(*tried, lang=lang).shown(lang))
 
     def race(self, lang: str | None = None) -> None:
         """Five engines answer the same requests in turn, yours among them; show a table and a plot.
@@ -57,10 +61,10 @@ class MyEngine:
         """
         print(export_engine(user_path(path), self._kept(), pick_language(lang or self.lang)))
 
-    def report(self, lang: str | None = None) -> EngineReport:
+    def report(self, *tried: Any, lang: str | None = None) -> EngineReport:
         """The same as an object: ``passed``, ``findings``, ``shown(lang)``."""
         require_engine()
-        kept = self._kept()
+        kept = self._kept() | dict(_tried(fn) for fn in tried)
         return EngineReport(kept, run_child(kept, pick_language(lang or self.lang)))
 
     def _kept(self) -> dict[str, KeptPart]:
@@ -68,6 +72,14 @@ class MyEngine:
 
     def __repr__(self) -> str:
         return "<my_engine: call it>"
+
+
+def _tried(fn: Any) -> tuple[str, KeptPart]:
+    source = source_of(fn)
+    task = next((part.task for part in PARTS if part.name == source.name), None)
+    if task is None:
+        raise ArgumentError("not_a_part", name=source.name, known=", ".join(part.name for part in PARTS))
+    return task, KeptPart(source.name, source.text, source.needs, "", minikv.__version__)
 
 
 def _show(shown: Shown) -> None:
