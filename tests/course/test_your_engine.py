@@ -18,9 +18,9 @@ from minikv.course.your_engine.report import EngineReport
 from minikv.course.your_engine.run import examine, prepare
 from tests.course.test_every_exercise import right_answers
 
-# The first known wrong answer of each part always, the others with the slow tests.
+# The first known wrong answer of each part in `make test`, the others in `make test-all`.
 MUTANTS = [
-    pytest.param(part.task, wrong, id=f"{part.name}-{wrong.name}", marks=[pytest.mark.slow] if number else [])
+    pytest.param(part.task, wrong, id=f"{part.name}-{wrong.name}", marks=[pytest.mark.long] if number else [])
     for part in PARTS
     for number, wrong in enumerate(find_exercise(part.task).misconceptions)
 ]
