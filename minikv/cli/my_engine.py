@@ -24,4 +24,4 @@ def my_engine(
     elif race:
         engine.race(lang)
     else:
-        engine(lang)
+        engine(lang=lang)
