@@ -40,6 +40,14 @@ def choose_victim(self):
         except BaseException:
             pass
 """
+LEAVES_A_THREAD = """
+import threading
+
+
+def block_bytes(token_bytes, block_size):
+    threading.Thread(target=threading.Event().wait).start()
+    return token_bytes * block_size
+"""
 ENDS = "import os\n\n\ndef free(self, seq):\n    os._exit(0)\n"
 
 
@@ -70,6 +78,13 @@ def test_a_part_that_hangs_or_ends_the_process_is_named_and_the_others_are_judge
     answer = run_child(kept(t11b_2=HANGS, t09_2=ENDS, t09_7=RAISES), "en", small=True, call_limit_s=5)
     found = {task: each["kind"] for task, each in answer["findings"].items()}
     assert found == {"11b.2": "hung", "09.2": "ended", "09.7": "raised"}
+
+
+def test_a_thread_that_a_part_leaves_running_keeps_nobody_waiting():
+    parts = kept(t02_6=LEAVES_A_THREAD)
+    answer = run_child(parts, "en", small=True, limit_s=60)
+    assert answer["findings"] == {}
+    assert answer["calls"]["02.6"]
 
 
 def test_without_parts_all_are_ours_and_every_token_is_right(capsys):

@@ -44,7 +44,7 @@ def loads(small: bool = False) -> list[Load]:
 
 
 def _requests(name: str, count: int, block_size: int) -> tuple[Request, ...]:
-    """Prompts that share beginnings, some of whole blocks, some longer than a step; every fourth is sampled."""
+    """Prompts that share beginnings, some of whole blocks, some longer than a step; two of four are drawn."""
     draw = random.Random(name)
 
     def tokens(length: int) -> list[int]:

@@ -65,3 +65,4 @@ def _without_network(event: str, arguments: tuple) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    os._exit(0)  # the answer is written: a thread that a part has left running keeps nobody waiting
