@@ -80,6 +80,12 @@ def test_a_part_that_hangs_or_ends_the_process_is_named_and_the_others_are_judge
     assert found == {"11b.2": "hung", "09.2": "ended", "09.7": "raised"}
 
 
+def test_a_part_that_raises_as_ctrl_c_does_is_named():
+    parts = kept(t09_7="def append(self, seq):\n    raise KeyboardInterrupt\n")
+    found = run_child(parts, "en", small=True)["findings"]
+    assert {task: each["kind"] for task, each in found.items()} == {"09.7": "raised"}
+
+
 def test_a_thread_that_a_part_leaves_running_keeps_nobody_waiting():
     parts = kept(t02_6=LEAVES_A_THREAD)
     answer = run_child(parts, "en", small=True, limit_s=60)

@@ -207,6 +207,8 @@ def unnested(theirs: Any, own: Callable) -> Any:
         inside = True
         try:
             return theirs(*args, **kwargs)
+        except KeyboardInterrupt as error:  # the part's own: the keyboard is not this process's
+            raise RuntimeError("KeyboardInterrupt") from error
         finally:
             inside = False
 
