@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import Row, publish
-from minikv.engine.simulate import (
+from minikv.simulate import (
     Arrival,
     Fleet,
     Load,
@@ -31,7 +31,7 @@ from minikv.engine.simulate import (
     read_mooncake,
     simulate,
 )
-from minikv.engine.simulate.hit_rate import hit_rate, hit_rates
+from minikv.simulate.hit_rate import hit_rate, hit_rates
 
 REAL = Load(
     num_requests=12_000, rate=3.4, prompt_tokens=3_700, output_tokens=343, spread=1.4, turns=2.6, think_seconds=90,

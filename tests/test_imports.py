@@ -24,7 +24,19 @@ MAY_IMPORT = {
     "eviction": {"plan", "blocks", "cache", "kernels", "models"},
     "nano": {"plan"},
     "engine": {"plan", "blocks", "memory", "kernels", "cache", "models", "eviction"},
-    "course": {"plan", "blocks", "memory", "kernels", "cache", "models", "eviction", "engine", "nano"},
+    "simulate": {"plan", "blocks", "engine"},
+    "course": {
+        "plan",
+        "blocks",
+        "memory",
+        "kernels",
+        "cache",
+        "models",
+        "eviction",
+        "engine",
+        "nano",
+        "simulate",
+    },
     "cli": {
         "plan",
         "blocks",
@@ -35,21 +47,20 @@ MAY_IMPORT = {
         "eviction",
         "engine",
         "nano",
+        "simulate",
         "course",
     },
 }
-WITHOUT_TORCH = {"plan", "blocks", *ROOT_FILES}
+WITHOUT_TORCH = {"plan", "blocks", "simulate", *ROOT_FILES}
 # Whose files may import torch when they are imported, but for the ``__init__`` of a room; others do so in a function.
 TORCH_AT_IMPORT = {"memory", "kernels", "cache", "models", "eviction", "nano", "engine"}
 COURSE_TORCH_AT_IMPORT = {"lessons", "capstone", "your_engine"}
 ENGINE_PACKAGES = {"torch", "transformers", "triton", "safetensors", "accelerate", "huggingface_hub"}
-# The parts of the engine that a simulated clock drives (``engine/simulate``).
+# The parts of the engine that a simulated clock drives: all that ``simulate`` may import of it.
 ENGINE_WITHOUT_TORCH = set(
     """capacity detokenizer events evicting metrics offload open_steps outputs planner prompt_lookup reporter
     sampling_params scheduler sequence step step_plan view""".split()
 )
-# A fleet on paper: of the engine only those parts.
-SIMULATES_WITH = {"plan", "blocks", "engine"}
 WIDGETS = {"ipywidgets", "plotly", "anywidget"}
 
 
@@ -106,14 +117,14 @@ def unwelcome(path: Path) -> set[str]:
     ours = {name for name in ours if (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file()}
     top = {name.split(".")[0] for name in modules}
     wrong = ours - MAY_IMPORT[room] if room not in ROOT_FILES and room != "__main__" else set()
-    simulates = "simulate" in path.parts and room == "engine"
-    if room in WITHOUT_TORCH or simulates or (room == "engine" and path.stem in ENGINE_WITHOUT_TORCH):
+    if room in WITHOUT_TORCH or (room == "engine" and path.stem in ENGINE_WITHOUT_TORCH):
         wrong |= top & {"torch", "transformers", "triton"}
     if room not in ("course", "cli"):
         wrong |= top & WIDGETS
-    if simulates:
-        parts = {name.split(".")[2] for name in modules if name.startswith("minikv.engine.")}
-        wrong |= (ours - SIMULATES_WITH) | (parts - ENGINE_WITHOUT_TORCH - {"simulate"})
+    if room == "simulate":
+        wrong |= {
+            name.split(".")[2] for name in modules if name.startswith("minikv.engine.")
+        } - ENGINE_WITHOUT_TORCH
     return wrong
 
 

@@ -26,7 +26,6 @@ from minikv.course.your_engine.report import EngineReport
 from minikv.course.your_engine.run import Effect, Examined, Seen
 from minikv.engine import EventLog, Scheduler, summary
 from minikv.engine.profile import Phase, Profile
-from minikv.engine.simulate import Calibration, Fleet, Target, Trace, TraceRequest, fewest, simulate
 from minikv.errors import ArgumentError
 from minikv.eviction import Budget, EvictionReport, PagedEviction, install_kv_eviction, trace_eviction
 from minikv.eviction.report import Finding
@@ -45,6 +44,7 @@ from minikv.plan import CacheSpec, LayerSpec, plan_memory
 from minikv.plan.measured import MeasuredTerms
 from minikv.plan.vllm_log import check_log
 from minikv.shown import LONGEST_LINE, Shown, one_line
+from minikv.simulate import Calibration, Fleet, Target, Trace, TraceRequest, fewest, simulate
 from minikv.units import GIB
 from tests.course.capstone_world import small_task
 

@@ -111,9 +111,9 @@ def test_mypy_accepts_what_works_and_refuses_what_does_not(tmp_path):
 
 
 def test_the_names_of_policies_and_routers_are_those_of_their_tables():
-    from minikv.engine.simulate.router import ROUTERS, RouterName
     from minikv.eviction.choices import PolicyName
     from minikv.eviction.policies import POLICIES
+    from minikv.simulate.router import ROUTERS, RouterName
 
     assert get_args(PolicyName) == tuple(POLICIES)
     assert get_args(RouterName) == tuple(ROUTERS)

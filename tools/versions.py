@@ -21,14 +21,12 @@ from packaging.version import InvalidVersion, Version
 from tools.environments import ROOT, Environment
 
 # Models of every kind against our caches, our figures and our eviction; the engine on top of them.
-TESTS = ["tests/models", "tests/plan", "tests/eviction", "tests/cache", "tests/engine"]
+TESTS = ["tests/models", "tests/plan", "tests/eviction", "tests/cache", "tests/engine", "tests/simulate"]
 # What a Python without torch can run: the planner, the block manager, the scheduler, the simulator, the allocator.
 CORE_TESTS = [
     "tests/blocks",
-    *(
-        "tests/engine/simulate",
-        "--ignore=tests/engine/simulate/test_same_decisions.py",
-    ),  # that one asks an LLM
+    "tests/simulate",
+    "--ignore=tests/simulate/test_same_decisions.py",  # it asks an LLM
     *(f"tests/engine/test_{name}.py" for name in ("events", "prompt_lookup", "sampling_params", "scheduler")),
     *(f"tests/memory/test_caching_allocator{part}.py" for part in ("", "_settings", "_trace")),
     *(

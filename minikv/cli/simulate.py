@@ -14,7 +14,7 @@ from minikv.i18n import pick_language, text
 
 if TYPE_CHECKING:
     from minikv.cli.simulate_run import Setup
-    from minikv.engine.simulate import Trace
+    from minikv.simulate import Trace
 
 
 def simulate(
@@ -115,7 +115,7 @@ def simulate(
 
 
 def _write(trace: "Trace", path: str, lang: str) -> None:
-    from minikv.engine.simulate import write_mooncake
+    from minikv.simulate import write_mooncake
 
     write_mooncake(trace, path)
     print(text("simulate.trace_written", lang, path=path, requests=len(trace)), file=sys.stderr)
@@ -123,7 +123,7 @@ def _write(trace: "Trace", path: str, lang: str) -> None:
 
 def _describe(trace: "Trace", as_json: bool, lang: str) -> None:
     from minikv.cli import simulate_json, simulate_view
-    from minikv.engine.simulate import hit_rates
+    from minikv.simulate import hit_rates
 
     known = any(request.hash_ids for request in trace.requests)
     shared = hit_rates(trace, [None])[0] if known else None
@@ -144,7 +144,7 @@ def _answer_hit_rate(
 ) -> None:
     """By the block pool for one size, by stack distances for several."""
     from minikv.cli import simulate_plot, simulate_view
-    from minikv.engine.simulate import hit_rate, hit_rates
+    from minikv.simulate import hit_rate, hit_rates
 
     if swept is None:
         rows = [(num_blocks, hit_rate(trace, num_blocks, block_size))]
@@ -163,7 +163,7 @@ def _answer_hit_rate(
 
 def _answer_fleet(trace: "Trace", setup: "Setup", as_json: bool, lang: str) -> None:
     from minikv.cli import simulate_json, simulate_run, simulate_view
-    from minikv.engine.simulate import simulate as simulate_fleet
+    from minikv.simulate import simulate as simulate_fleet
 
     fleet = setup.make()
     with simulate_run.Watcher(len(trace), lang, quiet=as_json) as watcher:
@@ -177,7 +177,7 @@ def _answer_fleet(trace: "Trace", setup: "Setup", as_json: bool, lang: str) -> N
 
 def _answer_sweep(trace: "Trace", setup: "Setup", plot: str | None, as_json: bool, lang: str) -> None:
     from minikv.cli import simulate_json, simulate_plot, simulate_run, simulate_view
-    from minikv.engine.simulate import sweep as sweep_fleets
+    from minikv.simulate import sweep as sweep_fleets
 
     with simulate_run.Watcher(len(trace), lang, quiet=as_json) as watcher:
         rows = sweep_fleets(trace, setup.make, watch=watcher.begin, progress=watcher.update, **setup.values)
@@ -196,8 +196,8 @@ def _answer_fewest(
 ) -> None:
     """The fewest replicas; of several kinds of them, where a sweep names these."""
     from minikv.cli import simulate_json, simulate_run, simulate_view
-    from minikv.engine.simulate import Target
-    from minikv.engine.simulate import fewest as find_fewest
+    from minikv.simulate import Target
+    from minikv.simulate import fewest as find_fewest
 
     target, watcher = Target(p99_ttft, p99_tpot), simulate_run.Watcher(len(trace), lang, quiet=as_json)
     if not setup.values:

@@ -4,7 +4,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from minikv.cli.simulate_run import Setup
-from minikv.engine.simulate import Answers, Fewest, Fleet, Row, Trace, bottleneck
+from minikv.simulate import Answers, Fewest, Fleet, Row, Trace, bottleneck
 
 
 def trace_dict(trace: Trace, shared: float | None) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from minikv.cli.files import ReportFile
 from minikv.cli.simulate_run import spelled
-from minikv.engine.simulate import Answers, Row
 from minikv.i18n import text
+from minikv.simulate import Answers, Row
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -9,10 +9,10 @@ from typing import Any
 
 from minikv.cli.options import size
 from minikv.engine.progress import Progress
-from minikv.engine.simulate import Assumptions, Fleet, Load, Row, Target, Trace, fewest, read_trace
-from minikv.engine.simulate.sweep import combinations
 from minikv.errors import ArgumentError, MiniKVError, check_count
 from minikv.i18n import text
+from minikv.simulate import Assumptions, Fleet, Load, Row, Target, Trace, fewest, read_trace
+from minikv.simulate.sweep import combinations
 
 ASSUMED = tuple(field.name for field in fields(Assumptions))
 COUNTS = ("tp", "replicas", "block_size", "max_num_seqs", "max_batched_tokens")

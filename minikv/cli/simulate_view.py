@@ -9,11 +9,11 @@ from rich.table import Table
 
 from minikv.cli.simulate_run import ASSUMED, Setup, spelled
 from minikv.cli.terminal import make_console
-from minikv.engine.simulate import Answers, Fewest, Fleet, Row, Target, Trace
-from minikv.engine.simulate.figures import limit_lines, long, run_table, short, spell_target
-from minikv.engine.simulate.floor import ttft_floor
 from minikv.i18n import text
 from minikv.plan import CacheSpec
+from minikv.simulate import Answers, Fewest, Fleet, Row, Target, Trace
+from minikv.simulate.figures import limit_lines, long, run_table, short, spell_target
+from minikv.simulate.floor import ttft_floor
 
 
 def show_trace(trace: Trace, shared: float | None, lang: str) -> None:

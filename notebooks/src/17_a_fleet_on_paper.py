@@ -2,7 +2,7 @@
 # number = "17"
 # slug = "a_fleet_on_paper"
 # needs = ["04", "09", "11a", "12"]
-# rooms = ["engine.simulate", "plan"]
+# rooms = ["simulate", "plan"]
 # minutes = 75
 # [title]
 # en = "How many GPUs does this traffic need?"
@@ -53,7 +53,7 @@
 from functools import partial
 
 from minikv.course.lessons.traffic_17 import BUSY
-from minikv.engine.simulate import Fleet, Target, fewest
+from minikv.simulate import Fleet, Target, fewest
 
 traffic = BUSY.trace()
 pairs = partial(Fleet.plan, "Llama-3.1-70B", "H200", tp=2, router="prefix", block_size=128)
@@ -63,14 +63,14 @@ print(t("answer_line", rate=BUSY.rate, replicas=found.replicas, gpus=found.gpus,
 # %% [markdown] key="answer_read" lang="en"
 # (A **replica** is a copy of the model with a cache and a scheduler of its own; here two GPUs share one. A **router** in front decides which replica gets a request. And **p99** is the time that 99 of 100 requests do not exceed.)
 #
-# No GPU was asked. `minikv.engine.simulate` runs the scheduler of [lesson 11a](11a_continuous_batching.ipynb) and the block manager of [lesson 09](09_pages_and_blocks.ipynb), the same code that serves a notebook, and computes nothing: a step takes the time that the roofline of [lesson 04](04_the_roofline.ipynb) gives it.
+# No GPU was asked. `minikv.simulate` runs the scheduler of [lesson 11a](11a_continuous_batching.ipynb) and the block manager of [lesson 09](09_pages_and_blocks.ipynb), the same code that serves a notebook, and computes nothing: a step takes the time that the roofline of [lesson 04](04_the_roofline.ipynb) gives it.
 #
 # In this lesson you take that number apart, as far down as the assumptions that it stands on.
 # By the end you can say for each of them what happens to the fleet if it is wrong. That is the point: what does harm is not a simulator that is wrong, but one that is believed.
-# %% [markdown] key="answer_read" lang="zh" src="f5a45b13"
+# %% [markdown] key="answer_read" lang="zh" src="a18b6583"
 # （**副本**（replica）是一份完整的模型，有自己的缓存和调度器，这里两块 GPU 合用一份。前面的**路由器**（router）决定请求交给哪个副本。**p99** 是这样一个时间：100 个请求里，有 99 个不超过它。）
 #
-# 没有动用任何 GPU。`minikv.engine.simulate` 运行的是[第 11a 课](11a_continuous_batching.ipynb)的调度器和[第 09 课](09_pages_and_blocks.ipynb)的块管理器，与服务一个 notebook 的是同一份代码，只是什么也不计算：一步要花多少时间，由[第 04 课](04_the_roofline.ipynb)的 Roofline 模型给出。
+# 没有动用任何 GPU。`minikv.simulate` 运行的是[第 11a 课](11a_continuous_batching.ipynb)的调度器和[第 09 课](09_pages_and_blocks.ipynb)的块管理器，与服务一个 notebook 的是同一份代码，只是什么也不计算：一步要花多少时间，由[第 04 课](04_the_roofline.ipynb)的 Roofline 模型给出。
 #
 # 本课把这个数字拆开，一直拆到它所依据的假设。
 # 学完之后，每一个假设如果错了，集群会怎样，你都说得出来。这才是要点：模拟器错了并不可怕，可怕的是错了还有人相信。
@@ -129,7 +129,7 @@ predict("session_share", ...)
 # 其余四个，事先没有人知道。它们是**假设**，与 CPU 内存之间的速度也是：
 
 # %% key="assumptions"
-from minikv.engine.simulate import Assumptions
+from minikv.simulate import Assumptions
 
 for line in Assumptions().explain(t("lang")):
     print("-", line)
@@ -218,7 +218,7 @@ import math
 
 import plotly.graph_objects as go
 
-from minikv.engine.simulate import hit_rates
+from minikv.simulate import hit_rates
 
 sizes = [100, 150, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 5000, 8000, None]
 rates = hit_rates(traffic, sizes)
@@ -377,7 +377,7 @@ print(t("percentile_line", all=np.percentile([*busy, *calm], 99), mean=np.mean(e
 # 每个副本有自己的缓存。所以一段对话的下一轮往哪里去，很要紧：只有一个副本存着它的历史。
 
 # %% key="routers"
-from minikv.engine.simulate import ROUTERS, simulate
+from minikv.simulate import ROUTERS, simulate
 
 
 def show_run(name, answers):
@@ -490,7 +490,7 @@ for name, (gpu, tp, options) in fleets.items():
 # 块越大，要查找的块就越少；但每条序列的最后一个块平均空着一半，而且只有满的块才能共用。
 
 # %% key="sizes"
-from minikv.engine.simulate import sweep
+from minikv.simulate import sweep
 
 print(t("size_head"))
 for row in sweep(traffic.head(150), partial(pairs, replicas=3), block_size=[16, 128, 512, 2048]):
@@ -512,7 +512,7 @@ for row in sweep(traffic.head(150), partial(pairs, replicas=3), block_size=[16, 
 # `fewest` 一个接一个地问：这么多副本行不行？每问一次，就要把全部流量模拟一遍；所以它尽量少问，再把答案两旁的也试一下：
 
 # %% key="cheapest"
-from minikv.engine.simulate.floor import ttft_floor
+from minikv.simulate.floor import ttft_floor
 
 
 def show_fewest(name, found):
@@ -588,7 +588,7 @@ print(t("divide_found", replicas=found.replicas))
 
 # %% key="hot"
 from minikv.course.lessons.traffic_17 import everybody_asks
-from minikv.engine.simulate import PrefixAware
+from minikv.simulate import PrefixAware
 
 print(t("run_head"))
 for bound in (1.25, 1e9):
@@ -652,7 +652,7 @@ import torch
 
 from minikv import LLM, SamplingParams
 from minikv.engine import EventLog, summary
-from minikv.engine.simulate import StepTime, Trace, TraceRequest, calibrate, measured_steps
+from minikv.simulate import StepTime, Trace, TraceRequest, calibrate, measured_steps
 from minikv.memory import matmul_rate, read_bandwidth
 from minikv.models import load
 from minikv.plan.roofline import Roof
@@ -748,16 +748,16 @@ explain("what_to_believe")
 # | symptom | the command that decides |
 # |---|---|
 # | a hit rate far below what was hoped for | `hit_rates(trace, [None])`: what is not in the trace no cache finds. If that is high, compare the routers: `sweep(trace, make, router=[...])` |
-# | p99 does not fall, however many replicas | `minikv.engine.simulate.floor.ttft_floor(trace, fleet)`: what no number of replicas can beat. Only a faster replica (a larger `tp`, another card) or shorter prompts can |
+# | p99 does not fall, however many replicas | `minikv.simulate.floor.ttft_floor(trace, fleet)`: what no number of replicas can beat. Only a faster replica (a larger `tp`, another card) or shorter prompts can |
 # | everybody waits, and the GPUs are not full of work | `answers.blocked`: a large share of time means that blocks are missing. `kv_dtype="fp8"`, a larger `tp`, or `minikv plan` |
 # | one more replica makes p99 worse | `found.steady` is False: too few requests decide. A longer trace; p99 of 400 requests rests on four of them |
-# %% [markdown] key="stuck" lang="zh" src="d82b8b77"
+# %% [markdown] key="stuck" lang="zh" src="87e00220"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
 # | 命中率远低于预期 | `hit_rates(trace, [None])`：轨迹里没有的重复，什么缓存都找不到。如果它很高，就比较各种路由：`sweep(trace, make, router=[...])` |
-# | 副本再多，p99 也不降 | `minikv.engine.simulate.floor.ttft_floor(trace, fleet)`：副本再多也低不过它。要降，只能靠更快的副本（更大的 `tp`、别的卡），或更短的提示词 |
+# | 副本再多，p99 也不降 | `minikv.simulate.floor.ttft_floor(trace, fleet)`：副本再多也低不过它。要降，只能靠更快的副本（更大的 `tp`、别的卡），或更短的提示词 |
 # | 人人都在等，GPU 却没有满负荷 | 看 `answers.blocked`：占的时间多，就是缺块。用 `kv_dtype="fp8"`、更大的 `tp`，或 `minikv plan` |
 # | 多一个副本，p99 反而变差 | `found.steady` 是 False：决定结果的请求太少。换更长的轨迹；400 个请求的 p99 只取决于其中四个 |
 

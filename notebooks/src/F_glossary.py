@@ -369,20 +369,20 @@
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
 # | **percentile** | 分位数 | p99 is the value that 99 of 100 measurements do not exceed. | s | `minikv.engine.Percentiles` |
-# | **replica** | 副本 | A copy of the model with a cache and a scheduler of its own. |  | `minikv.engine.simulate.Replica` |
-# | **request trace** | 请求轨迹 | A list of requests: when each comes, how long prompt and answer are, which beginnings are equal. |  | `minikv.engine.simulate.Trace` |
-# | **router** | 路由器 | What decides which replica gets a request. |  | `minikv.engine.simulate.PrefixAware` |
-# | **session** | 会话 | A conversation: each prompt is all that was said before, and a new message. |  | `minikv.engine.simulate.Load` |
-# %% [markdown] key="words-17" lang="zh" src="02a6b239"
+# | **replica** | 副本 | A copy of the model with a cache and a scheduler of its own. |  | `minikv.simulate.Replica` |
+# | **request trace** | 请求轨迹 | A list of requests: when each comes, how long prompt and answer are, which beginnings are equal. |  | `minikv.simulate.Trace` |
+# | **router** | 路由器 | What decides which replica gets a request. |  | `minikv.simulate.PrefixAware` |
+# | **session** | 会话 | A conversation: each prompt is all that was said before, and a new message. |  | `minikv.simulate.Load` |
+# %% [markdown] key="words-17" lang="zh" src="bfaadd2f"
 # ## [17 · 这些流量需要多少块 GPU？](17_a_fleet_on_paper.ipynb)
 #
 # | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
 # |---|---|---|---|---|
 # | **分位数** | percentile | p99 是 100 次测量里有 99 次不超过的值。 | 秒 | `minikv.engine.Percentiles` |
-# | **副本** | replica | 一份完整的模型，有自己的缓存和调度器。 |  | `minikv.engine.simulate.Replica` |
-# | **请求轨迹** | request trace | 一份请求清单：何时到来，提示词和回答多长，哪些开头相同。 |  | `minikv.engine.simulate.Trace` |
-# | **路由器** | router | 决定请求交给哪个副本。 |  | `minikv.engine.simulate.PrefixAware` |
-# | **会话** | session | 一段对话：每轮的提示词是之前的全部内容，再加一句新的。 |  | `minikv.engine.simulate.Load` |
+# | **副本** | replica | 一份完整的模型，有自己的缓存和调度器。 |  | `minikv.simulate.Replica` |
+# | **请求轨迹** | request trace | 一份请求清单：何时到来，提示词和回答多长，哪些开头相同。 |  | `minikv.simulate.Trace` |
+# | **路由器** | router | 决定请求交给哪个副本。 |  | `minikv.simulate.PrefixAware` |
+# | **会话** | session | 一段对话：每轮的提示词是之前的全部内容，再加一句新的。 |  | `minikv.simulate.Load` |
 
 # %% [markdown] key="words-18" lang="en"
 # ## [18 · Can you serve this load within this budget?](18_capstone.ipynb)

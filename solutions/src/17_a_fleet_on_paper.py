@@ -49,13 +49,13 @@ check("17.1", lru_hits)
 
 # %% [markdown] key="lru_why" lang="en"
 # ### BEGIN SOLUTION
-# A search through a list takes longer the more blocks there are. The package counts the same distances for 300,000 uses in a fraction of a second, with a sort (`minikv.engine.simulate.stack_distance`).
+# A search through a list takes longer the more blocks there are. The package counts the same distances for 300,000 uses in a fraction of a second, with a sort (`minikv.simulate.stack_distance`).
 #
 # An engine uses the blocks of a prompt in the other order: when a sequence ends, its last block is freed first, so that it is evicted first. Then a hole never lies in front of a block that is there, and the same capacity finds more.
 # ### END SOLUTION
-# %% [markdown] key="lru_why" lang="zh" src="592f744b"
+# %% [markdown] key="lru_why" lang="zh" src="62392cae"
 # ### BEGIN SOLUTION
-# 块越多，在列表里查找就越慢。本包用排序来数同样的距离，三十万次使用只要零点几秒（`minikv.engine.simulate.stack_distance`）。
+# 块越多，在列表里查找就越慢。本包用排序来数同样的距离，三十万次使用只要零点几秒（`minikv.simulate.stack_distance`）。
 #
 # 推理引擎使用块的次序与此相反：序列结束时，先释放最后一个块，让它先被淘汰。这样，还在的块前面就不会有空缺，同样的容量能找到更多。
 # ### END SOLUTION
@@ -155,11 +155,11 @@ for name, found in compare_routers(choose).items():
 
 # %% [markdown] key="choose_why" lang="en"
 # ### BEGIN SOLUTION
-# `fits` is never empty: the smallest load is not above the mean. In the package this is `PrefixAware` in `minikv.engine.simulate.router`. Any object with a method `choose(prompt, replicas)` can be the `router=` of a `Fleet`.
+# `fits` is never empty: the smallest load is not above the mean. In the package this is `PrefixAware` in `minikv.simulate.router`. Any object with a method `choose(prompt, replicas)` can be the `router=` of a `Fleet`.
 # ### END SOLUTION
-# %% [markdown] key="choose_why" lang="zh" src="2fb87e31"
+# %% [markdown] key="choose_why" lang="zh" src="6b311a6c"
 # ### BEGIN SOLUTION
-# `fits` 不会是空的：最小的负载不会超过平均值。在本包里，这就是 `minikv.engine.simulate.router` 的 `PrefixAware`。任何有 `choose(prompt, replicas)` 方法的对象，都可以作 `Fleet` 的 `router=`。
+# `fits` 不会是空的：最小的负载不会超过平均值。在本包里，这就是 `minikv.simulate.router` 的 `PrefixAware`。任何有 `choose(prompt, replicas)` 方法的对象，都可以作 `Fleet` 的 `router=`。
 # ### END SOLUTION
 
 # %% [markdown] key="fewest_task" lang="en"

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks import simulate as bench
-from minikv.engine.simulate import write_mooncake
-from minikv.engine.simulate.hit_rate import block_uses, hit_rate
-from tests.engine.simulate.traces import random_trace
+from minikv.simulate import write_mooncake
+from minikv.simulate.hit_rate import block_uses, hit_rate
+from tests.simulate.traces import random_trace
 
 SMALL = replace(bench.REAL, num_requests=25).trace()
 

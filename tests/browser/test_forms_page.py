@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from minikv.course.widgets import FleetWidget, GrowthWidget, RooflineWidget, SwapCostWidget, WalkWidget
-from minikv.engine.simulate import Load
 from minikv.plan.roofline import Roof
+from minikv.simulate import Load
 from tests.browser.form import FormOnPage
 from tests.browser.growth import GrowthOnPage
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from minikv.engine.simulate import write_mooncake
 from minikv.models import load
+from minikv.simulate import write_mooncake
 from tests.cli.inside import Terminal
 from tests.cli.simulating import TRACE
 from tests.cli.watching import RUN, lines

@@ -3,7 +3,7 @@
 import json
 from functools import partial
 
-from minikv.engine.simulate import Fleet, Load
+from minikv.simulate import Fleet, Load
 
 TRACE = Load(
     num_requests=60, rate=30.0, prompt_tokens=2000, output_tokens=15, turns=3, think_seconds=1.0, seed=4

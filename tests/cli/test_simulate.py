@@ -10,7 +10,8 @@ import pytest
 
 from minikv.cli.simulate import simulate as command
 from minikv.cli.simulate_run import ASSUMED
-from minikv.engine.simulate import (
+from minikv.i18n import text
+from minikv.simulate import (
     Assumptions,
     Fleet,
     Load,
@@ -19,7 +20,6 @@ from minikv.engine.simulate import (
     read_trace,
     simulate,
 )
-from minikv.i18n import text
 from tests.cli.simulating import FLEET, MAKE, TRACE, chinese, told
 
 # Hit rate

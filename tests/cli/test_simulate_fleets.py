@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from minikv.engine.simulate import (
+from minikv.simulate import (
     Assumptions,
     Load,
     Target,

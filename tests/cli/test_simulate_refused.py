@@ -122,7 +122,7 @@ def test_a_fleet_that_cannot_be_is_refused_before_a_long_trace_is_made(asked, te
     def made(self):
         raise AssertionError
 
-    monkeypatch.setattr("minikv.engine.simulate.load.Load.trace", made)
+    monkeypatch.setattr("minikv.simulate.load.Load.trace", made)
     assert is_one_sentence(terminal("simulate", "--synthetic", "1000000", *FLEET, *asked))
 
 
@@ -147,7 +147,7 @@ def test_an_interrupt_leaves_without_figures(load_file, terminal, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("minikv.engine.simulate.simulate", interrupted)
+    monkeypatch.setattr("minikv.simulate.simulate", interrupted)
     done = terminal("simulate", load_file, *FLEET)
     assert (done.code, done.out) == (130, "")
     assert done.err.startswith("Stopped")

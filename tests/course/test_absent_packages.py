@@ -82,7 +82,7 @@ def test_the_core_needs_no_torch_and_what_needs_it_says_so_in_one_sentence(witho
     # What imports these has said the sentence before.
     watches = {"minikv.course.widgets.monitor_memory", "minikv.course.widgets.monitor_eviction"}
     assert others == {"minikv.cli.bench_run", *watches}
-    assert not {name for name in told["heavy"] if name.startswith("minikv.engine.simulate")}
+    assert not {name for name in told["heavy"] if name.startswith("minikv.simulate")}
     for sentences in told["told"].values():
         assert len(set(sentences)) == 2
         assert all('pip install "minikv[engine]"' in one and one.count("\n") == 0 for one in sentences)

@@ -8,9 +8,9 @@ import pytest
 
 from minikv.course.widgets import FleetWidget
 from minikv.course.widgets.fleet import Y_HIGH, Y_LOW, faster, seconds_text
-from minikv.engine.simulate import Fleet, Load, simulate
 from minikv.errors import ArgumentError, UnknownNameError
 from minikv.i18n import LANGUAGES
+from minikv.simulate import Fleet, Load, simulate
 from minikv.units import GIB
 from tests.course.forms import options
 

@@ -11,7 +11,8 @@ from minikv.course.lessons.fewest_17 import fewest_replicas
 from minikv.course.lessons.lru_17 import LRU, hits_by_age, lru_hits
 from minikv.course.lessons.router_17 import choose
 from minikv.course.lessons.traffic_17 import BUSY, ONE_PROMPT, everybody_asks, md1_wait, one_at_a_time
-from minikv.engine.simulate import (
+from minikv.errors import MiniKVError
+from minikv.simulate import (
     Fleet,
     PrefixAware,
     Target,
@@ -21,7 +22,6 @@ from minikv.engine.simulate import (
     hit_rates,
     simulate,
 )
-from minikv.errors import MiniKVError
 
 PAIRS = partial(Fleet.plan, "Llama-3.1-70B", "H200", tp=2, router="prefix", block_size=128)
 

@@ -41,10 +41,10 @@ from minikv.course.widgets import (
 from minikv.course.widgets.monitor_cache import CacheMonitor
 from minikv.course.widgets.monitor_eviction import EvictionMonitor
 from minikv.course.widgets.monitor_memory import MemoryMonitor
-from minikv.engine.simulate import Load
 from minikv.eviction import install_kv_eviction
 from minikv.memory import AllocatorSettings
 from minikv.models import load
+from minikv.simulate import Load
 from minikv.units import GIB, MIB
 from tests.course.engine_widget_world import PROMPTS, bare_model
 from tests.course.monitor_world import Parked

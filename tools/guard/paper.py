@@ -8,9 +8,9 @@ from typing import Any
 
 from minikv.blocks import BlockManager, HostBlocks, PoolKind
 from minikv.engine import EventLog
-from minikv.engine.simulate import Assumptions, Fleet, Load, Replica, StepTime, hit_rates, simulate, sweep
-from minikv.engine.simulate.arrival import Arrival
 from minikv.plan.preemption import TransferRates
+from minikv.simulate import Assumptions, Fleet, Load, Replica, StepTime, hit_rates, simulate, sweep
+from minikv.simulate.arrival import Arrival
 from tools.guard import Case, refusal
 
 STEPS = 2000

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from minikv.engine.simulate.step_time import StepSeconds, StepTime
 from minikv.engine.step import Scheduled, Step
 from minikv.eviction.paged_plan import kinds_without_window
 from minikv.plan.step_work import AttentionCost, StepCost, StepWork
+from minikv.simulate.step_time import StepSeconds, StepTime
 
 if TYPE_CHECKING:
     from minikv.engine.llm import LLM

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from minikv.engine.simulate.assumptions import Assumptions
 from minikv.plan.catalog import find_gpu
 from minikv.plan.roofline import Roof, gpu_roof
 from minikv.plan.step_work import step_cost
+from minikv.simulate.assumptions import Assumptions
 
 LIKE_GPU, LIKE_MODEL = "H200", "Llama-3.1-8B"
 

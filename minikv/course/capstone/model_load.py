@@ -16,13 +16,13 @@ from minikv.course.capstone.machine import LIKE_GPU, LIKE_MODEL, small_machine
 from minikv.course.capstone.reference import reference_answers
 from minikv.course.capstone.task import Request, Task
 from minikv.engine.assembly import open_model
-from minikv.engine.simulate.assumptions import Assumptions
-from minikv.engine.simulate.step_time import StepTime
 from minikv.errors import ArgumentError, UnknownNameError, check_count
 from minikv.plan import CacheSpec
 from minikv.plan.catalog import GPU, find_gpu
 from minikv.plan.pool import sequence_bytes
 from minikv.plan.roofline import Roof, gpu_roof
+from minikv.simulate.assumptions import Assumptions
+from minikv.simulate.step_time import StepTime
 
 BURSTS, GROUP = (
     4,

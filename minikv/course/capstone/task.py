@@ -8,12 +8,12 @@ from typing import Any
 
 from minikv.cache.allocator import kv_dtype_of
 from minikv.engine.sampling_params import SamplingParams
-from minikv.engine.simulate.assumptions import Assumptions
-from minikv.engine.simulate.step_time import StepTime
 from minikv.errors import ArgumentError, check_count
 from minikv.plan import CacheSpec
 from minikv.plan.roofline import Roof
 from minikv.shown import one_line
+from minikv.simulate.assumptions import Assumptions
+from minikv.simulate.step_time import StepTime
 from minikv.units import format_bytes
 
 

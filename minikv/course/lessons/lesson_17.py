@@ -6,8 +6,8 @@ from minikv.course.lessons.lru_17 import LRU
 from minikv.course.lessons.router_17 import ROUTER
 from minikv.course.lessons.traffic_17 import md1_wait
 from minikv.course.lessons.ttft_17 import TTFT
-from minikv.engine.simulate import Trace, TraceRequest, hit_rates
 from minikv.plan import CacheSpec
+from minikv.simulate import Trace, TraceRequest, hit_rates
 from minikv.units import GIB
 
 HASH_BLOCK = 16  # of the session below: its lengths are multiples

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from minikv.engine.simulate import Fleet, Load, Outcome, Trace, TraceRequest, simulate
+from minikv.simulate import Fleet, Load, Outcome, Trace, TraceRequest, simulate
 
 BUSY = Load(
     num_requests=400,

@@ -2,7 +2,7 @@
 
 Above, a bar of the prompts' tokens: found on the GPUs, found in host memory, computed. Below, one curve: all requests
 from the fastest to the slowest, and how long each waited for its first token, on a logarithmic axis. Every answer is a
-simulation of the whole trace, by ``minikv.engine.simulate``.
+simulation of the whole trace, by ``minikv.simulate``.
 """
 
 import math
@@ -15,11 +15,11 @@ import numpy as np
 from minikv.course.widgets.base import source
 from minikv.course.widgets.form import FormWidget, names, select
 from minikv.course.widgets.table import figure_lines, figure_row
-from minikv.engine.simulate import ROUTERS, Answers, Assumptions, Fleet, Outcome, Trace, simulate
-from minikv.engine.simulate.router import RouterName
 from minikv.errors import ArgumentError, MiniKVError, check_count
 from minikv.i18n import text
 from minikv.plan import find_gpu, find_model, gpu_names
+from minikv.simulate import ROUTERS, Answers, Assumptions, Fleet, Outcome, Trace, simulate
+from minikv.simulate.router import RouterName
 from minikv.units import GIB
 
 REPLICAS = (1, 2, 3, 4, 5, 6, 8, 12, 16)

@@ -1,0 +1,167 @@
+"""Alike: decode steps in which nothing can happen but one token more for everybody, counted together.
+
+While all who run decode, none of them ends, and the free blocks suffice for what they grow by, a scheduler decides the
+same again and again. It can admit nobody meanwhile whom it did not admit before: the blocks that are free less those
+that are owed never get more as sequences grow, and seats and budget stay. So the clock goes on step by step, each with
+the time that it takes, and sequences and manager are written once. What comes of it is what stepping gives; the tests
+compare both.
+
+Not done where layers have windows (they give blocks back), nor across an eviction whose blocks would go to the host:
+that takes time of the step in which it happens.
+"""
+
+from array import array
+from bisect import bisect_right
+
+import numpy as np
+
+from minikv.engine.scheduler import Scheduler
+from minikv.engine.sequence import Sequence
+from minikv.simulate.step_time import StepTime
+from minikv.simulate.totals import ReplicaTotals, running_sums
+
+MOST = 512  # steps at once: it bounds the arrays of their blocks
+FEWEST = 4  # fewer are not worth it
+
+
+def steps_alike(
+    scheduler: Scheduler,
+    output: dict[str | int, int],
+    step_time: StepTime,
+    totals: ReplicaTotals,
+    now: float,
+) -> "Alike | None":
+    """The steps from second ``now`` on that are alike; None where the next one has to be scheduled.
+
+    ``output``: the token that each request generates.
+    """
+    manager = scheduler.manager
+    if len(manager.pools) > 1 or manager.kinds[0].window is not None or len(step_time.cost.attention) > 1:
+        return None
+    seqs, most = [], MOST
+    for seq_id in scheduler.running:
+        seq = scheduler.sequence(seq_id)
+        most = min(most, seq.params.max_tokens - seq.num_output - 1)  # the step that ends somebody is another
+        if most < FEWEST or not seq.decoding:
+            return None
+        seqs.append(seq)
+    if not seqs:
+        return None
+    (pool,) = manager.pools
+    placed = np.array([seq.num_computed for seq in seqs], np.int64)
+    free = pool.num_free - (0 if pool.evicted is None else pool.num_cached)
+    size = manager.block_size
+    most = bisect_right(range(most + 1), free, key=lambda steps: _taken(placed, steps, size)) - 1
+    if most < FEWEST:
+        return None
+    tokens = [output[seq.id.request] for seq in seqs]
+    return Alike(scheduler, seqs, placed, most, tokens, step_time, totals, now)
+
+
+def _taken(placed: np.ndarray, steps: int, size: int) -> int:
+    """Blocks that sequences of ``placed`` tokens take in so many steps."""
+    return int((-(-(placed + steps) // size) + -placed // size).sum())
+
+
+class Alike:
+    """Up to ``most`` steps, the first of which begins at second ``now``. The arrays have one entry a step."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        seqs: list[Sequence],
+        placed: np.ndarray,
+        most: int,
+        output: list[int],
+        step_time: StepTime,
+        totals: ReplicaTotals,
+        now: float,
+    ):
+        self._manager, self._seqs, self._output, self._totals = scheduler.manager, seqs, output, totals
+        self._placed = placed  # tokens in the tables when the first step began
+        self._parts = step_time.decode_series(len(seqs), int(placed.sum()), most)
+        self._seconds = self._parts.total
+        self._ends = running_sums(now, self._seconds)
+        self._most = most
+        self._begun = self._ended = 0  # steps
+        self._tabled = self._written = 0  # of those begun, in the manager's tables; of those ended, committed
+        room = len(seqs) < min(scheduler.max_num_seqs, scheduler.max_batched_tokens)
+        self._blocked = room and scheduler.num_waiting > 0
+
+    @property
+    def now(self) -> float:
+        """When the last step that has ended did, or the first began."""
+        return float(self._ends[self._ended])
+
+    @property
+    def computes(self) -> bool:
+        """Whether a step has begun and not ended."""
+        return self._begun > self._ended
+
+    @property
+    def over(self) -> bool:
+        """Whether all steps have ended."""
+        return self._ended == self._most
+
+    @property
+    def unwritten(self) -> int:
+        """Tokens that are computed, and of which the sequences do not know."""
+        return len(self._seqs) * (self._ended - self._written)
+
+    @property
+    def evicts(self) -> bool:
+        """Whether steps that are not tabled take blocks in which a search would find something."""
+        (pool,) = self._manager.pools
+        return self._taken(self._begun) > pool.num_free - pool.num_cached
+
+    def advance(self, until: float) -> None:
+        """Every step that ends up to ``until`` has ended, and one that begins before has begun."""
+        ended = int(np.searchsorted(self._ends[1 : self._most + 1], until, side="right"))
+        self._ended = ended
+        self._begun = min(self._most, ended + (self._ends[ended] < until))
+        if self.over:
+            self.write()
+
+    def step(self) -> None:
+        """One more step has ended."""
+        self.advance(float(self._ends[self._ended + 1]))
+
+    def stop(self) -> None:
+        """No more steps begin."""
+        self._most = self._begun
+        if self.over:
+            self.write()
+
+    def write(self) -> None:
+        """Sequences and manager learn of all steps so far, as if each had been scheduled and finished."""
+        if self._begun > self._tabled:
+            self._count()
+        begun, ended = self._begun, self._ended
+        more, done = begun - self._tabled, ended - self._written
+        for seq, token, start in zip(self._seqs, self._output, self._placed.tolist(), strict=True):
+            if more:
+                self._manager.extend(seq.id, array("q", [token]) * more)
+            if done:
+                self._manager.commit(seq.id, start + ended)
+                seq.tokens.extend([token] * done)
+            seq.num_computed, seq.num_placed = start + ended, start + begun
+        self._tabled, self._written = begun, ended
+
+    def _count(self) -> None:
+        """The steps that are not tabled yet, in the totals."""
+        steps, totals, size = slice(self._tabled, self._begun), self._totals, self._manager.block_size
+        seconds, (pool,) = self._seconds[steps], self._manager.pools
+        totals.add_decodes(self._parts, steps, len(self._seqs), self._blocked)
+        tokens = self._placed + np.arange(self._tabled + 1, self._begun + 1)[:, None]
+        blocks = -(-tokens // size)
+        taken = (blocks - -(-(self._placed + self._tabled) // size)).sum(axis=1)
+        empty = pool.num_free - pool.num_cached
+        cached = pool.num_cached - np.maximum(0, taken - empty)
+        wasted = (blocks * size - tokens).sum(axis=1)
+        totals.add_blocks_of_steps(0, seconds, pool.num_used + taken, cached, wasted)
+        for kind, host in enumerate(self._manager.host_pools):
+            totals.add_host_blocks_of_steps(kind, seconds, host.num_used, host.num_cached)
+
+    def _taken(self, steps: int) -> int:
+        """Blocks that are not tabled, of the first so many steps."""
+        return _taken(self._placed + self._tabled, steps - self._tabled, self._manager.block_size)

@@ -1,0 +1,232 @@
+"""Replica: the engine's scheduler and block manager on a clock of their own. They decide, and nothing is computed.
+
+    replica.advance(until=3.2)     steps begin and end up to second 3.2
+    replica.enqueue(arrival)       a request that has just arrived
+    replica.advance()              until nobody is left
+
+A step begins when the one before it has ended, or, after a pause, when a request arrives: with all that have arrived at
+that moment. What ends at the moment of an arrival has ended.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from minikv.blocks import BlockManager
+from minikv.engine.events import Emit
+from minikv.engine.sampling_params import SamplingParams
+from minikv.engine.scheduler import Scheduler
+from minikv.engine.sequence import Sequence
+from minikv.engine.step import Step
+from minikv.plan.preemption import TransferRates
+from minikv.simulate.alike import Alike, steps_alike
+from minikv.simulate.arrival import Arrival
+from minikv.simulate.step_time import StepTime
+from minikv.simulate.totals import ReplicaTotals
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """A replica before its first request, as a router sees it: no load, no cache, and no books yet."""
+
+    totals: ReplicaTotals
+    load: int = 0
+
+    def cached_tokens(self, prompt: Arrival) -> int:
+        return 0
+
+
+class Replica:
+    """One engine. ``block_bytes``: of a block of each kind on one rank; ``rates``: as for ``Scheduler``.
+
+    ``on_end`` hears of each sequence that has ended. Decode steps in which nothing can happen but one token more for
+    everybody are counted together (``alike``) unless somebody listens with ``emit``: the decisions are the same.
+    """
+
+    def __init__(
+        self,
+        step_time: StepTime,
+        manager: BlockManager,
+        block_bytes: tuple[int, ...],
+        *,
+        max_num_seqs: int = 256,
+        max_batched_tokens: int = 8192,
+        max_model_len: int | None = None,
+        rates: TransferRates | None = None,
+        emit: Emit | None = None,
+        on_end: Callable[[Sequence], object] = lambda seq: None,
+        jumps: bool = True,
+    ):
+        self.now = 0.0  # when the step that is computed began, or the last one ended
+        self.step_time, self.manager, self.block_bytes = step_time, manager, block_bytes
+        self.totals = ReplicaTotals(len(manager.pools))
+        self.scheduler = Scheduler(
+            manager,
+            max_num_seqs=max_num_seqs,
+            max_batched_tokens=max_batched_tokens,
+            max_model_len=max_model_len,
+            clock=lambda: self._clock,
+            emit=emit,
+            block_bytes=block_bytes,
+            rates=rates,
+            packs=False,
+        )
+        self._clock = 0.0
+        self._on_end, self._listens, self._jumps = on_end, emit is not None, jumps and emit is None
+        # Behind those whom the scheduler has: their prompts are not made yet, so that a long queue takes little memory.
+        self._backlog: deque[Arrival] = deque()
+        self._arrivals: dict[str | int, Arrival] = {}  # whom the scheduler has
+        self._output: dict[str | int, int] = {}  # the token that each of them generates
+        self._params: dict[int, SamplingParams] = {}
+        self._work = 0  # of everybody who has arrived and not ended
+        self._in_system, self._counted = 0, 0.0
+        self._step: Step | None = None
+        self._alike: Alike | None = None
+        self._refused = False  # who waits was not admitted to the last step, and nothing has changed
+        self._ends = math.inf  # of ``_step``
+
+    @property
+    def load(self) -> int:
+        """Tokens that the requests here still have to compute; what the host keeps of them is not counted off."""
+        scheduler = self.scheduler
+        done = sum(scheduler.sequence(seq_id).num_computed for seq_id in scheduler.running)
+        return self._work - done - (self._alike.unwritten if self._alike is not None else 0)
+
+    @property
+    def computes(self) -> bool:
+        """Whether a step is being computed."""
+        return self._step is not None or (self._alike is not None and self._alike.computes)
+
+    def cached_tokens(self, prompt: Arrival) -> int:
+        """How many tokens of ``prompt`` would be found now."""
+        if self._alike is not None and self._alike.evicts:
+            self._alike.write()
+        return prompt.cached_tokens(self.manager)
+
+    def enqueue(self, arrival: Arrival) -> None:
+        """A request arrives. Call ``advance`` up to its time first."""
+        if not self.computes:
+            self.now = max(self.now, arrival.time)
+        self._count(arrival.time, 1)
+        self._work += arrival.work
+        self._backlog.append(arrival)
+        arrival.forget()  # it may wait long
+        if self._alike is not None:
+            self._alike.stop()  # the next step may have it
+            self._follow()
+        if self._listens:
+            self._clock = arrival.time
+            self._feed(math.inf)
+
+    def advance(self, until: float = math.inf) -> None:
+        """Every step that ends up to ``until`` has ended, and one that begins before has begun."""
+        while True:
+            if self._step is None and self._alike is None and (self.now >= until or not self._begin()):
+                return
+            if self._alike is not None:
+                self._alike.advance(until)
+                self._follow()
+                if self._alike is not None:
+                    return
+            elif self._ends > until:
+                return
+            else:
+                self._finish()
+
+    def step(self) -> bool:
+        """One step, from its beginning to its end; False where nobody is left."""
+        if self._step is None and self._alike is None and not self._begin():
+            return False
+        if self._alike is not None:
+            self._alike.step()
+            self._follow()
+        else:
+            self._finish()
+        return True
+
+    def _feed(self, most: float) -> None:
+        """The scheduler gets to know ``most`` of those who wait: it admits in order, the others change nothing."""
+        scheduler = self.scheduler
+        while self._backlog and scheduler.num_waiting < most:
+            arrival = self._backlog.popleft()
+            count = arrival.output_tokens
+            params = self._params.get(count)
+            if params is None:
+                params = self._params[count] = SamplingParams(max_tokens=count)
+            self._output[arrival.index] = arrival.output_token
+            self._arrivals[arrival.index] = arrival
+            scheduler.add(arrival.index, arrival.tokens(), params)
+            self._refused = False
+
+    def _begin(self) -> bool:
+        """The next step begins now, or several that are alike; False if there is nobody to compute for."""
+        self._clock = self.now
+        self._feed(self.scheduler.max_num_seqs + 1)
+        if not self.scheduler.has_work:
+            return False
+        if self._jumps and (self._refused or not self.scheduler.num_waiting):
+            self._alike = steps_alike(self.scheduler, self._output, self.step_time, self.totals, self.now)
+            if self._alike is not None:
+                return True
+        self._step = self.scheduler.schedule()
+        self._ends = self.now + self._measure(self._step)
+        return True
+
+    def _finish(self) -> None:
+        """The step that is computed has ended."""
+        self.now, step, self._step = self._ends, self._step, None
+        assert step is not None
+        self._clock, output = self.now, self._output
+        over = self.scheduler.finish(step, [output[seq_id.request] for seq_id in step.sampled])
+        self._refused = not over and not step.preempted and all(item.decode for item in step.items)
+        for seq in over:
+            self._work -= self._arrivals.pop(seq.id.request).work
+            del output[seq.id.request]
+            self._count(self.now, -1)
+            self._on_end(seq)
+
+    def _follow(self) -> None:
+        """The clock goes with the steps that are alike, until they are over."""
+        assert self._alike is not None
+        self.now = self._alike.now
+        if self._alike.over:
+            self._alike = None
+
+    def _count(self, time: float, change: int) -> None:
+        """So many requests more are here from ``time`` on."""
+        self.totals.in_system += self._in_system * (time - self._counted)
+        self._in_system, self._counted = self._in_system + change, time
+
+    def _measure(self, step: Step) -> float:
+        """The seconds of ``step``, which has just been scheduled; it is counted."""
+        size, scheduler, totals = self.manager.block_size, self.scheduler, self.totals
+        prefill, decode, wasted, tokens = [], [], 0, 0
+        for item in step.items:
+            end = item.start + len(item.tokens)
+            wasted += -end % size
+            if item.decode:
+                decode.append(end)
+            else:
+                prefill.append((item.start, end))
+                tokens += end - item.start
+        if len(step.items) < scheduler.num_running:  # somebody lacks a block, or a part of the budget
+            placed = [scheduler.sequence(seq_id).num_placed for seq_id in scheduler.running]
+            wasted = sum(-count % size for count in placed)
+        moved = sum(self.step_time.host_seconds(self._bytes(way)) for way in (step.swap_out, step.swap_in))
+        parts = self.step_time.parts(self.step_time.cost.work(prefill, decode))
+        seconds = totals.add_step(parts, moved, tokens, len(decode))
+        totals.preemptions += len(step.preempted)
+        totals.swaps += sum(scheduler.sequence(seq_id).swapped for seq_id in step.preempted)
+        for kind, pool in enumerate(self.manager.pools):
+            totals.add_blocks(kind, seconds, pool.num_used, pool.num_cached, wasted)
+        for kind, pool in enumerate(self.manager.host_pools):
+            totals.add_host_blocks(kind, seconds, pool.num_used, pool.num_cached)
+        seat = scheduler.num_running < scheduler.max_num_seqs
+        if scheduler.num_waiting and seat and tokens + len(decode) < scheduler.max_batched_tokens:
+            totals.blocked_seconds += seconds  # nothing was missing but blocks
+        return seconds
+
+    def _bytes(self, pairs: tuple[tuple[tuple[int, int], ...], ...]) -> int:
+        """Of the blocks that move, on one rank."""
+        return sum(len(of_kind) * size for of_kind, size in zip(pairs, self.block_bytes, strict=False))

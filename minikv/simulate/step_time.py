@@ -1,0 +1,156 @@
+"""StepTime: how long a step takes on a GPU that is not there.
+
+    >>> clock = StepTime.of_model("Llama-3.1-8B", "H200", assumptions=IDEAL)
+    >>> round(1000 * clock.seconds(decode=[4096] * 64), 1)        # 64 sequences of 4,096 tokens decode
+    10.3
+    >>> round(1000 * clock.seconds(prefill=[(0, 8192)]), 0)       # a chunk of 8,192 tokens
+    133.0
+
+A step computes and reads at once, so the longer of both counts; then its ranks exchange, and a fixed overhead is added:
+
+    seconds = max(FLOPs / (FLOP rate * efficiency), bytes / (bandwidth * efficiency)) + all-reduce + overhead
+
+FLOPs and bytes are ``plan.step_work``'s, per rank; without efficiencies and overhead a decode step takes exactly
+``Roof.seconds(decode_work(...))``. The FLOP rate is that of 16 bits, whatever the weights are stored in.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minikv.errors import ArgumentError
+from minikv.plan.catalog import GPU, find_gpu
+from minikv.plan.roofline import Roof, gpu_roof
+from minikv.plan.step_work import StepCost, StepWork, step_cost
+from minikv.simulate.assumptions import IDEAL as IDEAL
+from minikv.simulate.assumptions import Assumptions
+
+TICKS = 100  # of float64, that a step has to be long: less, and its length would be a percent wrong
+
+
+class StepSeconds(NamedTuple):
+    """Where a step's time goes. ``compute`` and ``bandwidth`` run at once, the others behind them."""
+
+    compute: float
+    bandwidth: float
+    link: float
+    overhead: float
+
+    @property
+    def total(self) -> float:
+        return max(self.compute, self.bandwidth) + self.link + self.overhead
+
+
+@dataclass(frozen=True, eq=False)
+class DecodeSeries:
+    """``StepSeconds`` of steps that follow each other, float64 [steps]; ``link`` and ``overhead`` are alike in all."""
+
+    compute: np.ndarray
+    bandwidth: np.ndarray
+    link: float
+    overhead: float
+
+    @cached_property
+    def total(self) -> np.ndarray:
+        return np.maximum(self.compute, self.bandwidth) + self.link + self.overhead
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The clock of one replica: ``cost`` on each of its ``cost.tp`` GPUs, each under ``roof``."""
+
+    cost: StepCost
+    roof: Roof
+    assumptions: Assumptions = field(default_factory=Assumptions)
+
+    @classmethod
+    def of_model(
+        cls,
+        config: Any,
+        gpu: str | GPU | Roof,
+        *,
+        tp: int = 1,
+        kv_dtype: str | None = None,
+        weight_bytes: int | None = None,
+        assumptions: Assumptions | None = None,
+    ) -> "StepTime":
+        """``config``: as for ``CacheSpec.from_config``; ``gpu``: a catalogue name, its entry, or a measured roof.
+
+        ``weight_bytes``: as for ``step_cost``, one rank's weights where they are not stored as the config says.
+
+        Raises what ``step_cost``, ``find_gpu`` and ``gpu_roof`` raise.
+        """
+        if not isinstance(gpu, Roof):
+            gpu = gpu_roof(gpu if isinstance(gpu, GPU) else find_gpu(gpu))
+        cost = step_cost(config, tp=tp, kv_dtype=kv_dtype, weight_bytes=weight_bytes)
+        return cls(cost, gpu, assumptions or Assumptions())
+
+    def __post_init__(self) -> None:
+        for what, kind in (("cost", StepCost), ("roof", Roof), ("assumptions", Assumptions)):
+            if not isinstance(getattr(self, what), kind):
+                given = type(getattr(self, what)).__name__
+                raise ArgumentError("simulate_type", what=what, kind=kind.__name__, value=given)
+
+    def seconds(self, prefill: Iterable[tuple[int, int]] = (), decode: Iterable[int] = ()) -> float:
+        """A step of chunks, each from a position to one before another, and of decodes.
+
+        Of a decode give the tokens that it sees, itself included: one more than it had in the cache.
+        """
+        return self.parts(self.cost.work(prefill, decode)).total
+
+    def parts(self, work: StepWork) -> StepSeconds:
+        """Where the time of this work goes, in seconds."""
+        return StepSeconds(
+            work.flops / self._flop_rate,
+            work.num_bytes / self._byte_rate,
+            self.link_seconds(work.reduced_bytes),
+            self.assumptions.overhead_seconds,
+        )
+
+    def decode_series(self, batch: int, cached: int, steps: int) -> DecodeSeries:
+        """``parts`` of ``steps`` decode steps of the same ``batch`` sequences, which had ``cached`` tokens before.
+
+        For models without windows.
+        """
+        (attention,) = self.cost.attention
+        seen = cached + batch * np.arange(1, steps + 1)  # in step i each sees i tokens more than it had
+        none = self.cost.counted(batch, batch, (0,), (0,))
+        return DecodeSeries(
+            (none.flops + attention.pair_flops * seen) / self._flop_rate,
+            (none.num_bytes + attention.token_bytes * seen) / self._byte_rate,
+            self.link_seconds(none.reduced_bytes),
+            self.assumptions.overhead_seconds,
+        )
+
+    @cached_property
+    def _flop_rate(self) -> float:
+        return self.roof.tflops * 1e12 * self.assumptions.compute_efficiency
+
+    @cached_property
+    def _byte_rate(self) -> float:
+        return self.roof.bandwidth_gb_s * 1e9 * self.assumptions.bandwidth_efficiency
+
+    def link_seconds(self, reduced_bytes: int) -> float:
+        """A ring all-reduce moves 2 (tp - 1) / tp of its bytes out of each rank."""
+        tp = self.cost.tp
+        return 2 * (tp - 1) / tp * reduced_bytes / (self.assumptions.link_gb_s * 1e9)
+
+    def host_seconds(self, num_bytes: int) -> float:
+        """To move ``num_bytes`` of each rank between its GPU and the host, one way."""
+        return num_bytes / (self.assumptions.host_gb_s * 1e9)
+
+    def check_clock(self, latest: float) -> None:
+        """Raise ``ArgumentError`` if float64 seconds near ``latest`` are too coarse for steps this short."""
+        tick, step = float(np.spacing(latest)), self.seconds(decode=[1])
+        if step < TICKS * tick:
+            raise ArgumentError("fleet_clock", latest=latest, tick=tick, step=step)
+
+    def prefill_rate(self, tokens: int) -> float:
+        """Tokens a second of a prompt of ``tokens`` tokens, computed in one step."""
+        return tokens / self.seconds(prefill=[(0, tokens)])
+
+    def with_assumptions(self, assumptions: Assumptions) -> "StepTime":
+        return replace(self, assumptions=assumptions)

@@ -1,0 +1,209 @@
+"""Many fleets under one trace: every combination of some settings, and the fewest replicas that keep a promise.
+
+make = partial(Fleet.plan, "Llama-3.1-70B", "H200", tp=8)
+sweep(trace, make, block_size=[16, 64], router=["round-robin", "prefix"])     four runs, a row each
+fewest(trace, make, Target(p99_ttft=2.0)).gpus                                the smallest fleet that is fast enough
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minikv.errors import ArgumentError, MiniKVError, check_count
+from minikv.shown import Shown, html_of, one_line, text_of
+from minikv.simulate.figures import shown_fewest
+from minikv.simulate.fleet import Fleet, simulate
+from minikv.simulate.floor import tpot_floor, ttft_floor
+from minikv.simulate.outcome import Answers, Progress
+from minikv.simulate.trace import Trace
+
+MakeFleet = Callable[..., Fleet]
+Watch = Callable[[Mapping[str, Any]], object]
+
+MOST_RUNS = 10_000  # of a sweep: each takes a tenth of a second at the least
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fleet of a sweep: its ``settings``, and its ``answers``, or why it cannot be (``refused``)."""
+
+    settings: dict[str, Any]
+    answers: Answers | None = None
+    refused: MiniKVError | None = None
+
+
+def sweep(
+    trace: Trace,
+    make: MakeFleet,
+    *,
+    watch: Watch | None = None,
+    progress: Progress | None = None,
+    **values: Iterable[Any],
+) -> list[Row]:
+    """Run ``trace`` on ``make(name=value, ...)`` for every combination of ``values``, the last name changing fastest.
+
+    A fleet that cannot be, or cannot hold a request, is a row that says so; the others still run. ``watch`` is called
+    with the settings of each run before it begins, ``progress`` during a run as by ``simulate``. Raises
+    ``ArgumentError`` for a name without values, and for more
+    than 10,000 combinations.
+    """
+    rows = []
+    for settings in combinations(values):
+        if watch is not None:
+            watch(settings)
+        try:
+            rows.append(Row(settings, simulate(trace, make(**settings), progress=progress).answers()))
+        except MiniKVError as error:
+            rows.append(Row(settings, refused=error))
+    return rows
+
+
+def combinations(values: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
+    """Every combination of ``values``, the last name changing fastest. Raises ``ArgumentError`` as ``sweep`` does."""
+    lists = {name: list(each) for name, each in values.items()}
+    empty = [name for name, each in lists.items() if not each]
+    if empty or not lists:
+        raise ArgumentError("sweep_empty", name=", ".join(empty))
+    count = math.prod(len(each) for each in lists.values())
+    if count > MOST_RUNS:
+        spelled = " * ".join(f"{len(each):,} {name}" for name, each in lists.items())
+        raise ArgumentError("sweep_too_many", count=count, product=spelled, most=MOST_RUNS)
+    return (dict(zip(lists, each, strict=True)) for each in itertools.product(*lists.values()))
+
+
+@dataclass(frozen=True)
+class Target:
+    """What 99 of 100 requests get: the first token within ``p99_ttft`` seconds, each further one within ``p99_tpot``.
+
+    None: no limit. Raises ``ArgumentError`` for times that are none, and where neither is given.
+    """
+
+    p99_ttft: float | None = None
+    p99_tpot: float | None = None
+
+    def __post_init__(self):
+        for what in ("p99_ttft", "p99_tpot"):
+            value = getattr(self, what)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (number and 0 < value < math.inf):
+                raise ArgumentError("out_of_range", what=what, value=value, low=0, high=math.inf)
+        if self.p99_ttft is None and self.p99_tpot is None:
+            raise ArgumentError("sweep_no_target")
+
+    def met(self, answers: Answers) -> bool:
+        """Whether a run keeps it. Where no request has a second token, no limit on TPOT is broken."""
+        slow = self.p99_ttft is not None and answers.ttft.p99 > self.p99_ttft
+        late = self.p99_tpot is not None and answers.tpot is not None and answers.tpot.p99 > self.p99_tpot
+        return not slow and not late
+
+
+@dataclass(frozen=True)
+class Fewest:
+    """``replicas`` keep ``target``, one less does not. ``tried``: the answers by number of replicas, ascending.
+
+    ``steady``: one more replica keeps it as well. Where it does not, the trace is too short or a few requests decide:
+    a promise that breaks when a machine is added is none.
+    """
+
+    target: Target
+    replicas: int
+    tried: dict[int, Answers]
+    steady: bool
+
+    def shown(self, lang: str = "en") -> Shown:
+        """The smallest fleet, why one replica less does not do, and a row for each that was tried."""
+        return shown_fewest(self, lang)
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        return one_line("Fewest", "", f"{self.replicas:,} replicas", *self.answers.facts())
+
+    @property
+    def answers(self) -> Answers:
+        return self.tried[self.replicas]
+
+    @property
+    def one_less(self) -> Answers | None:
+        """What a replica less would give; None where there is only one."""
+        return self.tried.get(self.replicas - 1)
+
+    @property
+    def gpus(self) -> int:
+        return self.answers.gpus
+
+
+def fewest(
+    trace: Trace,
+    make: MakeFleet,
+    target: Target,
+    *,
+    most: int = 256,
+    watch: Watch | None = None,
+    progress: Progress | None = None,
+) -> Fewest:
+    """The smallest number of replicas with which ``make(replicas=number)`` keeps ``target`` under ``trace``.
+
+    More replicas are taken to be faster, so that not every number is run, but those next to the answer are. ``watch``
+    is called with ``{"replicas": number}`` before each run, ``progress`` during a run as by ``simulate``. Raises
+    ``ArgumentError`` if ``most`` do not do, and at once where a request alone on a replica is too slow.
+    """
+    check_count("most", most)
+    one = make(replicas=1)
+    one.check(trace)
+    _check_floor(trace, one, target)
+    tried: dict[int, Answers] = {}
+
+    def run(number: int) -> bool:
+        if watch is not None:
+            watch({"replicas": number})
+        tried[number] = simulate(trace, make(replicas=number), progress=progress).answers()
+        return target.met(tried[number])
+
+    fails, holds = 0, None
+    number = min(most, _first_guess(trace, one))
+    while holds is None or holds - fails > 1:
+        if run(number):
+            holds = number
+        else:
+            fails = number
+        if fails == most:
+            raise _never(target, tried[most], most)
+        busy = math.ceil(
+            tried[number].utilisation * number
+        )  # as many could compute all of it without a break
+        if holds is None:
+            number = min(most, max(fails + 1, 2 * fails, busy))
+        else:
+            middle = (fails + holds) // 2
+            number = max(fails + 1, min(holds - 1, busy)) if len(tried) < 3 else middle
+    steady = holds == most or (target.met(tried[holds + 1]) if holds + 1 in tried else run(holds + 1))
+    return Fewest(target, holds, dict(sorted(tried.items())), steady)
+
+
+def _first_guess(trace: Trace, fleet: Fleet) -> int:
+    """Replicas that compute the prompts as fast as they come, if none of their tokens is cached."""
+    rate = fleet.step_time.prefill_rate(fleet.max_batched_tokens)
+    seconds = trace.prompt_tokens / rate
+    return max(1, round(seconds / trace.duration)) if trace.duration else 1
+
+
+def _check_floor(trace: Trace, fleet: Fleet, target: Target) -> None:
+    """No number of replicas makes one request faster than it is alone."""
+    if target.p99_ttft is not None:
+        p99 = float(np.percentile(ttft_floor(trace, fleet), 99))
+        if p99 > target.p99_ttft:
+            raise ArgumentError("sweep_floor", what="TTFT", floor=p99, target=target.p99_ttft)
+    many = any(request.output_tokens > 1 for request in trace.requests)
+    if target.p99_tpot is not None and many and tpot_floor(fleet) > target.p99_tpot:
+        raise ArgumentError("sweep_floor", what="TPOT", floor=tpot_floor(fleet), target=target.p99_tpot)
+
+
+def _never(target: Target, answers: Answers, most: int) -> ArgumentError:
+    tpot = answers.tpot.p99 if answers.tpot else 0.0
+    return ArgumentError("sweep_never", most=most, gpus=answers.gpus, ttft=answers.ttft.p99, tpot=tpot)
