@@ -58,8 +58,8 @@ COURSE_TORCH_AT_IMPORT = {"lessons", "capstone", "your_engine"}
 ENGINE_PACKAGES = {"torch", "transformers", "triton", "safetensors", "accelerate", "huggingface_hub"}
 # The parts of the engine that a simulated clock drives: all that ``simulate`` may import of it.
 ENGINE_WITHOUT_TORCH = set(
-    """capacity detokenizer events evicting metrics offload open_steps outputs planner prompt_lookup reporter
-    sampling_params scheduler sequence step step_plan view""".split()
+    """capacity detokenizer events evicting offload open_steps outputs planner prompt_lookup reporter
+    sampling_params scheduler sequence serve.metrics serve.view step step_plan""".split()
 )
 WIDGETS = {"ipywidgets", "plotly", "anywidget"}
 
@@ -68,6 +68,11 @@ def room_of(path: Path) -> str:
     """ "plan" for minikv/plan/spec.py, "errors" for minikv/errors.py."""
     relative = path.relative_to(PACKAGE)
     return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def part_of(path: Path) -> str:
+    """ "serve.view" for minikv/engine/serve/view.py."""
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts[1:])
 
 
 @cache
@@ -117,14 +122,13 @@ def unwelcome(path: Path) -> set[str]:
     ours = {name for name in ours if (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file()}
     top = {name.split(".")[0] for name in modules}
     wrong = ours - MAY_IMPORT[room] if room not in ROOT_FILES and room != "__main__" else set()
-    if room in WITHOUT_TORCH or (room == "engine" and path.stem in ENGINE_WITHOUT_TORCH):
+    if room in WITHOUT_TORCH or (room == "engine" and part_of(path) in ENGINE_WITHOUT_TORCH):
         wrong |= top & {"torch", "transformers", "triton"}
     if room not in ("course", "cli"):
         wrong |= top & WIDGETS
     if room == "simulate":
-        wrong |= {
-            name.split(".")[2] for name in modules if name.startswith("minikv.engine.")
-        } - ENGINE_WITHOUT_TORCH
+        parts = {name.removeprefix("minikv.engine.") for name in modules if name.startswith("minikv.engine.")}
+        wrong |= {part for part in parts if not ENGINE_WITHOUT_TORCH & {part, part.rpartition(".")[0]}}
     return wrong
 
 

@@ -41,8 +41,8 @@ print(plan_memory("Qwen3-0.6B", gpu="H200", kv_dtype="fp8").num_blocks)
 
 BAD = """\
 import minikv
-from minikv import LLM, CacheSpec, SamplingParams, install_kv_eviction, plan_memory
-from minikv.engine import EvictionParams, simulate
+from minikv import LLM, CacheSpec, SamplingParams, install_kv_eviction, plan_memory, simulate
+from minikv.engine import EvictionParams
 from minikv.models import load
 
 model = load("tiny-gqa").model

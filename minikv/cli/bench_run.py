@@ -13,8 +13,8 @@ from minikv.cli.bench_load import Asked, Shape
 from minikv.cli.engine_options import Engine
 from minikv.engine import LLM, RequestOutput, SamplingParams
 from minikv.engine.events import AnyEvent, EventLog
-from minikv.engine.metrics import Metrics, summary
-from minikv.engine.progress import Progress
+from minikv.engine.serve.metrics import Metrics, summary
+from minikv.engine.serve.progress import Progress
 from minikv.models import Loaded
 
 WARMUP_STEPS = 2  # a prefill and a decode

@@ -189,7 +189,7 @@ def _answer(
 
     ``show`` is given each piece of text, and a line end at last.
     """
-    from minikv.engine.progress import Progress
+    from minikv.engine.serve.progress import Progress
 
     began = perf_counter()
     names = [llm.add_request(prompt, params, pieces=show is not None) for prompt in texts]

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from minikv.cli.options import size
-from minikv.engine.progress import Progress
+from minikv.engine.serve.progress import Progress
 from minikv.errors import ArgumentError, MiniKVError, check_count
 from minikv.i18n import text
 from minikv.simulate import Assumptions, Fleet, Load, Row, Target, Trace, fewest, read_trace

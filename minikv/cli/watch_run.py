@@ -98,7 +98,7 @@ class Run:
 
     @property
     def hit_rate(self) -> float:
-        """The share of the prefill's tokens that the prefix cache had, as ``minikv.engine.metrics`` has it."""
+        """The share of the prefill's tokens that the prefix cache had, as ``minikv.engine.serve.metrics`` has it."""
         asked = self._hits + self._prefilled
         return self._hits / asked if asked else 0.0
 

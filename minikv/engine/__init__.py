@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from minikv.engine.events import Event, EventLog, StepEvent
 from minikv.engine.evicting import EvictionParams
-from minikv.engine.metrics import Metrics, Percentiles, summary
 from minikv.engine.outputs import Completion, GenerationFailed, RequestOutput, StepOutput, Timing, Token
 from minikv.engine.sampling_params import SamplingParams
 from minikv.engine.scheduler import Scheduler
 from minikv.engine.sequence import FinishReason, Request, Sequence, SequenceId, State
+from minikv.engine.serve.metrics import Metrics, Percentiles, summary
+from minikv.engine.serve.view import EngineView, SequenceView
 from minikv.engine.step import Batch, Scheduled, Step
-from minikv.engine.view import EngineView, SequenceView
 from minikv.extras import on_first_use
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from time import perf_counter
 from traceback import clear_frames
 from typing import Any
 
-from minikv.engine.interrupts import Interrupts
 from minikv.engine.prompt_lookup import count_right
 from minikv.engine.prompts import Asked
 from minikv.engine.record import Inbox, Record, Samples
@@ -23,6 +22,7 @@ from minikv.engine.runner import Runner
 from minikv.engine.sampler import Drawing
 from minikv.engine.scheduler import Scheduler
 from minikv.engine.sequence import SequenceId
+from minikv.engine.serve.interrupts import Interrupts
 from minikv.engine.step import Scheduled, Step
 from minikv.errors import ArgumentError
 

@@ -12,8 +12,8 @@ from minikv.cache.offload import HostPool
 from minikv.cache.paged import PagedKVCache
 from minikv.cache.pages import Pages
 from minikv.engine.offload import PrefillSpeed
-from minikv.engine.prefix_files import PrefixFile
 from minikv.engine.scheduler import Scheduler
+from minikv.engine.serve.prefix_files import PrefixFile
 from minikv.engine.step import Step
 from minikv.errors import ArgumentError, DoesNotFitError, check_count
 from minikv.memory.stats import MemoryStats

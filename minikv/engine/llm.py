@@ -25,12 +25,12 @@ from minikv.engine.events import Emit
 from minikv.engine.evicting import EvictionParams
 from minikv.engine.host import HostWanted
 from minikv.engine.outputs import RequestOutput, StepOutput, Token, check_failures
-from minikv.engine.progress import Progress
 from minikv.engine.prompts import Asked, Prompt, Prompts, read_all, read_one
 from minikv.engine.record import Inbox
 from minikv.engine.sampling_params import SamplingParams
-from minikv.engine.turns import Turns
-from minikv.engine.view import EngineView, llm_line, shown_llm, view_of
+from minikv.engine.serve.fair_lock import FairLock
+from minikv.engine.serve.progress import Progress
+from minikv.engine.serve.view import EngineView, llm_line, shown_llm, view_of
 from minikv.errors import ArgumentError, check_count
 from minikv.keywords import no_attribute, own_keywords
 from minikv.models.adapter import Reads
@@ -173,7 +173,7 @@ class LLM:
         if self.host is not None:
             self.runner.transfer, self._core.took = self.host.transfer, self.host.took
         self._inbox = Inbox()
-        self._turns = Turns()
+        self._lock = FairLock()
         self._seed = secrets.randbits(32) if seed is None else seed
         self._added, self._closed = 0, False
         if self._team is not None and self._team.rank:
@@ -293,20 +293,20 @@ class LLM:
         A step that raises fails its requests, with the error in their outputs, and nothing else. What ``emit`` or
         ``clock`` raise between two steps is raised here: nothing is lost, and the next ``step`` goes on.
         """
-        with self._turns:
+        with self._lock:
             self._check_open()
             self._core.advance()
             return self._inbox.take()
 
     def abort(self, request_id: str | int) -> bool:
         """End a request; its output comes with the next ``step``. False if it has ended already."""
-        with self._turns:
+        with self._lock:
             self._check_open()
             return self._core.abort(request_id)
 
     def snapshot(self) -> EngineView:
         """Who runs, who waits, and which blocks they hold. From ``emit``, too."""
-        with self._turns:
+        with self._lock:
             self._check_open()
             return view_of(self.scheduler, self._core.steps, self._core.generated, self._core.finished)
 
@@ -316,7 +316,7 @@ class LLM:
         False, and nothing is forgotten, while a running or swapped request holds a block: finish or abort it first. A
         file in ``prefix_dir`` stays as it is; ``close`` replaces it if anything is cached by then.
         """
-        with self._turns:
+        with self._lock:
             self._check_open()
             return self.manager.reset_prefix_cache()
 
@@ -324,7 +324,7 @@ class LLM:
         """Where the device's bytes are: weights, KV, tables, workspace, headroom."""
         from minikv.engine.memory_report import memory_report
 
-        with self._turns:
+        with self._lock:
             self._check_open()
             return memory_report(self)
 
@@ -333,7 +333,7 @@ class LLM:
 
         Raises ``ArenaInUse`` where somebody still reads the cache: let go of what it names, and close again.
         """
-        with self._turns:
+        with self._lock:
             if not self._closed:
                 self._core.clear()
                 self._closed = True
@@ -372,14 +372,14 @@ class LLM:
 
     def _add_all(self, requests: list[Asked], inbox: Inbox, pieces: bool) -> list[str | int]:
         """All requests, or none if one of them is refused."""
-        with self._turns:
+        with self._lock:
             self._check_open()
             for number, asked in enumerate(requests, self._added):
                 self.scheduler.check(self._core.free_name(number), asked.ids, asked.params, asked.salt)
             return [self._add(asked, None, inbox, pieces) for asked in requests]
 
     def _add(self, asked: Asked, request_id: str | int | None, inbox: Inbox, pieces: bool) -> str | int:
-        with self._turns:
+        with self._lock:
             self._check_open()
             name = self._core.free_name(self._added) if request_id is None else request_id
             seed = request_seed(self._seed, self._added) if asked.params.seed is None else asked.params.seed
@@ -389,7 +389,7 @@ class LLM:
 
     def _wait(self, inbox: Inbox) -> StepOutput:
         """A step, unless another thread's has brought something for ``inbox`` already."""
-        with self._turns:
+        with self._lock:
             self._check_open()
             if not inbox:
                 self._core.advance()
@@ -397,7 +397,7 @@ class LLM:
 
     def _leave(self, inbox: Inbox) -> None:
         """A caller goes: nobody waits for its requests any more."""
-        with self._turns:
+        with self._lock:
             self._core.drop(inbox)
 
     def _check_open(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from minikv.engine.metrics import Percentiles
+from minikv.engine.serve.metrics import Percentiles
 from minikv.i18n import pick_language, text
 from minikv.shown import Shown
 from minikv.simulate.verdict import bottleneck

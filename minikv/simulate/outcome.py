@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from minikv.engine.metrics import Percentiles
+from minikv.engine.serve.metrics import Percentiles
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.simulate.figures import short, shown_answers
 from minikv.simulate.totals import ReplicaTotals

@@ -7,7 +7,7 @@ import pytest
 
 from minikv.cli.watch_run import QUIET, Watched, follow
 from minikv.engine.events import Event, EventLog, to_json
-from minikv.engine.metrics import summary
+from minikv.engine.serve.metrics import summary
 from minikv.errors import ConfigError
 from tests.cli.inside import is_one_sentence
 from tests.cli.watching import REST, RUN, age, lines, step, text_of

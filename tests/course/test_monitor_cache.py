@@ -12,7 +12,7 @@ from minikv import SamplingParams
 from minikv.course import monitor
 from minikv.course.widgets.engine_drawing import OWNER_LOOKS
 from minikv.course.widgets.monitor_cache import CacheMonitor
-from minikv.engine.view import EngineView
+from minikv.engine.serve.view import EngineView
 from minikv.errors import ArgumentError
 from tests.course.engine_widget_world import PROMPTS, STEM, bare_model, llms
 from tests.course.monitor_world import SECONDS, Parked, no_thread_is_left, ours

@@ -11,7 +11,7 @@ from minikv.course.widgets import EngineWidget
 from minikv.engine import EventLog, building
 from minikv.engine.events import Event, StepEvent
 from minikv.engine.evicting import EvictionParams
-from minikv.engine.metrics import summary
+from minikv.engine.serve.metrics import summary
 from minikv.errors import DoesNotFitError
 from minikv.eviction.policies import H2O, TOVA, KeyDiff, StreamingLLM
 from minikv.memory import arena

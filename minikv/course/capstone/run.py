@@ -5,8 +5,8 @@ from functools import cached_property
 
 from minikv.course.capstone.clock import TimedStep
 from minikv.course.capstone.plan import Plan
-from minikv.engine.metrics import Metrics
 from minikv.engine.outputs import RequestOutput
+from minikv.engine.serve.metrics import Metrics
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import format_bytes
 

@@ -8,7 +8,7 @@ from minikv.blocks import NULL_BLOCK, BlockPool
 from minikv.blocks.pool import PoolStats
 from minikv.course.widgets.engine_rows import DECODE, PREFILL, WAITING, Row
 from minikv.engine.sequence import SequenceId
-from minikv.engine.view import EngineView
+from minikv.engine.serve.view import EngineView
 
 MAX_CELLS = 256  # blocks drawn, of all kinds of layers together; a pool gives its first blocks first
 STRANGER = ("?", 0)  # a sequence that others asked the same LLM for

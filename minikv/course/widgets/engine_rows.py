@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from minikv.engine.outputs import RequestOutput, Token
 from minikv.engine.prompts import Asked
 from minikv.engine.sequence import FinishReason, State
-from minikv.engine.view import SequenceView
+from minikv.engine.serve.view import SequenceView
 
 WAITING, PREFILL, DECODE = "waiting", "prefill", "decode"
 DONE = (FinishReason.STOP, FinishReason.LENGTH)

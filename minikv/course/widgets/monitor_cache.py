@@ -16,7 +16,7 @@ from minikv.course.widgets.engine_rows import DECODE, PREFILL, Row, letters, sta
 from minikv.course.widgets.monitor import BUTTONS, Monitor
 from minikv.course.widgets.ticker import Clock
 from minikv.engine.sequence import SequenceId
-from minikv.engine.view import EngineView, SequenceView
+from minikv.engine.serve.view import EngineView, SequenceView
 from minikv.errors import ArgumentError
 from minikv.i18n import text
 

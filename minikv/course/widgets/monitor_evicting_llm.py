@@ -9,7 +9,7 @@ from minikv.course.widgets.history import History, Point
 from minikv.course.widgets.monitor_cache import Names
 from minikv.course.widgets.monitor_chart import draw_chart
 from minikv.course.widgets.table import figure_lines
-from minikv.engine.view import EngineView
+from minikv.engine.serve.view import EngineView
 from minikv.errors import ArgumentError
 from minikv.i18n import text
 

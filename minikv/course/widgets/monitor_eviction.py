@@ -18,7 +18,7 @@ from minikv.course.widgets.monitor_chart import draw_chart
 from minikv.course.widgets.monitor_evicting_llm import LOOKS, TOKENS, WatchedEvictingLLM
 from minikv.course.widgets.table import figure_lines
 from minikv.course.widgets.ticker import Clock
-from minikv.engine.turns import Turns
+from minikv.engine.serve.fair_lock import FairLock
 from minikv.eviction.cache import evicting_layers
 from minikv.eviction.handle import Eviction
 from minikv.eviction.install import eviction_of
@@ -61,7 +61,7 @@ class WatchedEviction:
         self._gate = Gate(self._eviction.model)
 
     def look(self) -> EvictionSeen:
-        with self._gate.turns:
+        with self._gate.lock:
             report = eviction_report(self._eviction)
             layers = evicting_layers(self._eviction.cache)
             layers = [layer for layer in layers if layer.is_initialized and layer.cumulative_length]
@@ -165,10 +165,10 @@ class EvictionMonitor(Monitor):
 
 
 class Gate:
-    """``turns`` is held while ``model`` computes a forward, until ``close``."""
+    """``lock`` is held while ``model`` computes a forward, until ``close``."""
 
     def __init__(self, model: Any):
-        self.turns = Turns()
+        self.lock = FairLock()
         self._inside, self._thread = False, 0  # a forward, and who computes it
         mine = weakref.ref(self)  # the model outlives its monitors
 
@@ -189,16 +189,16 @@ class Gate:
         weakref.finalize(self, _remove, self._hooks)
 
     def enter(self) -> None:
-        """A forward begins. One that Ctrl+C has ended never said so: its turn goes on."""
+        """A forward begins. One that Ctrl+C has ended never said so: it still holds the lock."""
         if not self._inside:
-            self.turns.__enter__()
+            self.lock.__enter__()
             self._inside, self._thread = True, threading.get_ident()
 
     def leave(self) -> None:
         """A forward has ended; perhaps one that was refused before it had begun."""
         if self._inside:
             self._inside = False
-            self.turns.__exit__()
+            self.lock.__exit__()
 
     def close(self) -> None:
         """Take the hooks off the model; a forward that Ctrl+C has ended here keeps nobody waiting any more."""

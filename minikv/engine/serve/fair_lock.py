@@ -1,14 +1,14 @@
-"""Turns: a lock that its threads get in the order in which they asked for it."""
+"""FairLock: a lock that threads get in the order in which they asked for it."""
 
 import threading
 from collections import deque
 
 
-class Turns:
-    """``with turns:`` waits until everybody who asked before has had a turn; a thread that has its turn may ask again.
+class FairLock:
+    """``with lock:`` waits until every thread that asked before has had the lock; its owner may take it again.
 
-    A thread that computes step after step gives ``threading.RLock`` back and takes it again before anybody who waits
-    for it wakes up: an abort from another thread would be heard when there is nothing left to abort.
+    A thread that computes step after step gives ``threading.RLock`` back and takes it again before any thread that
+    waits for it wakes up: an abort from another thread would be heard when there is nothing left to abort.
     """
 
     def __init__(self) -> None:

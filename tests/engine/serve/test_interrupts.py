@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from minikv.engine import FinishReason
-from minikv.engine.interrupts import Interrupts
+from minikv.engine.serve.interrupts import Interrupts
 from tests.engine.llm_world import check_empty, greedy, make, reference
 from tests.engine.overlap import Late, Prompt, overlapping
 from tests.longer import usual_if

@@ -1,31 +1,31 @@
-"""Turns: first come, first served; whoever has the turn may ask again; whoever gives up leaves no gap."""
+"""FairLock: first come, first served; its owner may take it again; a thread that gives up leaves no gap."""
 
 import threading
 
 import pytest
 
-from minikv.engine.turns import Turns
+from minikv.engine.serve.fair_lock import FairLock
 
 
-def ask(turns, order, number):
+def ask(lock, order, number):
     """A thread that waits for its turn, behind everybody who has asked so far."""
-    before = len(turns._queue)
+    before = len(lock._queue)
 
     def wait():
-        with turns:
+        with lock:
             order.append(number)
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while len(turns._queue) == before:
+    while len(lock._queue) == before:
         pass
     return thread
 
 
 def test_the_order_is_that_of_asking():
-    turns, order = Turns(), []
-    with turns:
-        threads = [ask(turns, order, number) for number in range(12)]
+    lock, order = FairLock(), []
+    with lock:
+        threads = [ask(lock, order, number) for number in range(12)]
         assert order == []
     for thread in threads:
         thread.join(60)
@@ -33,10 +33,10 @@ def test_the_order_is_that_of_asking():
 
 
 def test_a_thread_may_ask_again_and_keeps_its_turn_until_the_last_exit():
-    turns, order = Turns(), []
-    with turns:
-        with turns, turns:
-            thread = ask(turns, order, 1)
+    lock, order = FairLock(), []
+    with lock:
+        with lock, lock:
+            thread = ask(lock, order, 1)
         assert order == []
         order.append(0)
     thread.join(60)
@@ -44,33 +44,33 @@ def test_a_thread_may_ask_again_and_keeps_its_turn_until_the_last_exit():
 
 
 def test_whoever_gives_up_leaves_no_gap(monkeypatch):
-    turns, order = Turns(), []
-    with turns, monkeypatch.context() as patch:
+    lock, order = FairLock(), []
+    with lock, monkeypatch.context() as patch:
 
         def interrupted(ready):
             raise KeyboardInterrupt
 
         def give_up():
             with pytest.raises(KeyboardInterrupt):
-                turns.__enter__()
+                lock.__enter__()
             order.append("gave up")
 
-        patch.setattr(turns._changed, "wait_for", interrupted)
+        patch.setattr(lock._changed, "wait_for", interrupted)
         thread = threading.Thread(target=give_up)
         thread.start()
         thread.join(60)
         patch.undo()
-        assert not turns._queue
-        waiting = ask(turns, order, 1)
+        assert not lock._queue
+        waiting = ask(lock, order, 1)
     waiting.join(60)
     assert order == ["gave up", 1]
 
 
 def test_an_exception_gives_the_turn_back():
-    turns, order = Turns(), []
-    with pytest.raises(ZeroDivisionError), turns:
+    lock, order = FairLock(), []
+    with pytest.raises(ZeroDivisionError), lock:
         raise ZeroDivisionError
-    with turns:
-        thread = ask(turns, order, 1)
+    with lock:
+        thread = ask(lock, order, 1)
     thread.join(60)
     assert order == [1]

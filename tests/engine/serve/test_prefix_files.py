@@ -12,7 +12,7 @@ import torch
 from minikv.cache.offload import HostPool
 from minikv.engine import EventLog
 from minikv.engine.building import build_manager
-from minikv.engine.prefix_files import PrefixFile, identity_of
+from minikv.engine.serve.prefix_files import PrefixFile, identity_of
 from minikv.plan.preemption import TransferRates
 from tests.cache.resealed import MALFORMED, ZEROS, metadata, notes, reseal
 from tests.engine.llm_world import greedy, make, reference
@@ -296,7 +296,7 @@ def test_a_save_that_does_not_end_closes_all_the_same(model, tmp_path, error, mo
 
     llm = make(model.model, num_blocks=20, swap_rates=SWAP, cpu_kv_bytes=2**18, prefix_dir=tmp_path)
     llm.generate([prompt_of(model)], greedy(4))
-    monkeypatch.setattr("minikv.engine.prefix_files.save_blocks", broken)
+    monkeypatch.setattr("minikv.engine.serve.prefix_files.save_blocks", broken)
     with (
         pytest.raises(KeyboardInterrupt) if error is KeyboardInterrupt else pytest.warns(match="MemoryError")
     ):
@@ -314,7 +314,7 @@ def test_a_file_without_room_beside_it_is_not_used(model, folder, monkeypatch):
         def read(cls, device):
             return cls()
 
-    monkeypatch.setattr("minikv.engine.prefix_files.MemoryStats", Full)
+    monkeypatch.setattr("minikv.engine.serve.prefix_files.MemoryStats", Full)
     refused(model, folder)
     Full.free = 10_000_000
     with warnings.catch_warnings():
