@@ -118,7 +118,7 @@ def own_runs(
 ) -> tuple[dict[int, list[Paged]], dict[str, list], dict[str, float]]:
     """The cases of each page size, our calls on them, and the seconds of the first call, compiling included.
 
-    Ours must agree with SDPA, or ``Disagrees`` ends the step.
+    Ours must agree with SDPA, or ``DisagreementError`` ends the step.
     """
     count = watch.sets(kv_bytes(shape.lengths, heads))
     cases = {

@@ -17,7 +17,7 @@ from benchmarks.kernels_cases import Paged
 Decode = Callable[[], Tensor]
 
 
-class NotHere(Exception):
+class NotHereError(Exception):
     """A peer that cannot run here, and why."""
 
 
@@ -69,7 +69,7 @@ def transformers_paged(case: Paged) -> Decode:
         from transformers.generation.continuous_batching.cache import PagedAttentionCache
         from transformers.integrations.sdpa_paged import sdpa_attention_paged_forward as forward
     except ImportError as error:
-        raise NotHere(f"transformers has no paged path here: {error}") from error
+        raise NotHereError(f"transformers has no paged path here: {error}") from error
     heads, block_size = case.heads, case.k_cache.shape[1]
     k_flat, v_flat = (x.flatten(0, 1) for x in (case.k_cache, case.v_cache))
     slots = (case.tables.long() * block_size).unsqueeze(-1) + torch.arange(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.kernels_cases import LLAMA_8B, Shape, batch, paged
 from benchmarks.kernels_others import RANK, latents
-from benchmarks.kernels_timing import Detailed, Disagrees, Stopwatch, agree, tell
+from benchmarks.kernels_timing import Detailed, DisagreementError, Stopwatch, agree, tell
 from benchmarks.report import Step
 from minikv.kernels.gpu.common import Device, device_of
 from minikv.kernels.gpu.configs import Config, attention_config
@@ -88,7 +88,7 @@ def measure(watch: Stopwatch, sweep: Sweep, quick: bool) -> Iterator[Detailed]:
             triton.runtime.errors.OutOfResources,
             triton.CompilationError,
             RuntimeError,
-            Disagrees,
+            DisagreementError,
         ) as error:
             if not runs:
                 raise  # the table's own must run

@@ -116,17 +116,17 @@ def captured(calls: Sequence[Call]) -> Call:
     return graph.replay
 
 
-class Disagrees(Exception):
+class DisagreementError(Exception):
     """A result that is not the expected one: a benchmark of wrong results would say nothing."""
 
 
 def agree(what: str, result: Tensor, expected: Tensor) -> None:
-    """Raise ``Disagrees`` where they differ by more than their dtype's rounding makes of it."""
+    """Raise ``DisagreementError`` where they differ by more than their dtype's rounding makes of it."""
     largest = expected.float().abs().amax().clamp(min=1e-6)
     error = ((result.float() - expected.float()).abs().amax() / largest).item()
     allowed = {torch.float32: 1e-3, torch.float16: 1e-2}.get(result.dtype, 4e-2)
     if not error <= allowed:  # NaN is not
-        raise Disagrees(f"{what}: off by {error:.1e} of the largest, more than {allowed:.0e}")
+        raise DisagreementError(f"{what}: off by {error:.1e} of the largest, more than {allowed:.0e}")
 
 
 def copy_rate(watch: Stopwatch, num_bytes: int = 2 * 10**9) -> float:

@@ -65,11 +65,11 @@ class DoesNotFitError(MiniKVError):
     """The model does not fit the memory: the terms of the budget are in ``values``."""
 
 
-class OutOfBlocks(MiniKVError):
+class OutOfBlocksError(MiniKVError):
     """Not enough free blocks now; freeing some helps. ``values``: asked, free, total, and the tokens that would fit."""
 
 
-class RequestTooLarge(MiniKVError):
+class RequestTooLargeError(MiniKVError):
     """A sequence that the whole pool could not hold: waiting does not help."""
 
 

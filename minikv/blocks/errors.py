@@ -8,7 +8,7 @@ from typing import NamedTuple, NoReturn
 
 from minikv.blocks.pool import BlockPool
 from minikv.blocks.tables import SequenceBlocks
-from minikv.errors import OutOfBlocks, RequestTooLarge
+from minikv.errors import OutOfBlocksError, RequestTooLargeError
 
 
 class Want(NamedTuple):
@@ -63,11 +63,11 @@ def refuse_more(
 
 
 def _refuse(seq_id: Hashable, num_tokens: int, pools: Sequence[BlockPool], wants: Sequence[Want]) -> NoReturn:
-    """Raise ``RequestTooLarge`` if one of the pools could never hold the sequence, else ``OutOfBlocks``."""
+    """Raise ``RequestTooLargeError`` if one of the pools could never hold the sequence, else ``OutOfBlocksError``."""
     for pool, want in zip(pools, wants, strict=True):
         asked = want.new + want.held
         if asked > pool.num_blocks:
-            raise RequestTooLarge(
+            raise RequestTooLargeError(
                 "request_larger_than_pool",
                 sequence=seq_id,
                 num_tokens=num_tokens,
@@ -76,7 +76,7 @@ def _refuse(seq_id: Hashable, num_tokens: int, pools: Sequence[BlockPool], wants
                 fits=min([each.ever for each in wants]),
             )
     pool, want = next((pool, want) for pool, want in zip(pools, wants, strict=True) if want.new > want.free)
-    raise OutOfBlocks(
+    raise OutOfBlocksError(
         "out_of_blocks",
         asked=want.new,
         free=want.free,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from minikv.blocks.pool import NULL_BLOCK, BlockPool, Content
 from minikv.blocks.prefix import Match, chunks, find_prefix
 from minikv.blocks.tables import SequenceBlocks
-from minikv.errors import ArgumentError, OutOfBlocks, UnknownNameError, check_count
+from minikv.errors import ArgumentError, OutOfBlocksError, UnknownNameError, check_count
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class HostBlocks:
     def allocate(self, seq: SequenceBlocks) -> tuple[list[list[int]], list[set[int]]]:
         """Host blocks for all that ``seq`` holds, in every kind or in none; and those that hold it already.
 
-        Raises ``OutOfBlocks``; ``ArgumentError`` where the manager was made without host blocks.
+        Raises ``OutOfBlocksError``; ``ArgumentError`` where the manager was made without host blocks.
         """
         if not self.pools:
             raise ArgumentError("no_host_blocks", sequence=seq.id)
@@ -153,13 +153,13 @@ class HostBlocks:
 def allocate_all(
     pools: Sequence[BlockPool], counts: Sequence[int], hits: Sequence[Sequence[int]] | None = None
 ) -> list[list[int]]:
-    """``counts[i]`` blocks of ``pools[i]`` beside its ``hits``, of all pools or of none. Raises ``OutOfBlocks``."""
+    """``counts[i]`` blocks of ``pools[i]`` beside its ``hits``, of all or of none. Raises ``OutOfBlocksError``."""
     hits = [[] for _ in pools] if hits is None else hits
     for pool, count, found in zip(pools, counts, hits, strict=True):
         free = pool.num_free - pool.count_free(found)
         if count > free:
             fits = free * pool.block_size
-            raise OutOfBlocks("out_of_blocks", asked=count, free=free, total=pool.num_blocks, fits=fits)
+            raise OutOfBlocksError("out_of_blocks", asked=count, free=free, total=pool.num_blocks, fits=fits)
     for pool, found in zip(pools, hits, strict=True):
         pool.touch(found)
     return [pool.allocate(count) for pool, count in zip(pools, counts, strict=True)]

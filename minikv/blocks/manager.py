@@ -103,8 +103,8 @@ class BlockManager:
 
         For a chunked prefill give the tokens up to the end of the first chunk, and ``extend`` by the others. The
         chunk begins behind what is cached, ``match(prompt).num_tokens``: ``extend`` looks nothing up any more.
-        Requests share blocks only under an equal ``salt``. Raises ``OutOfBlocks`` if a pool has too few free
-        blocks, ``RequestTooLarge`` if it has too few at all, ``ArgumentError`` for a sequence that exists, for no
+        Requests share blocks only under an equal ``salt``. Raises ``OutOfBlocksError`` if a pool has too few free
+        blocks, ``RequestTooLargeError`` if it has too few at all, ``ArgumentError`` for a sequence that exists, for no
         tokens, and for what are not token ids.
         """
         self._check_new(seq_id)
@@ -180,7 +180,7 @@ class BlockManager:
     def extend(self, seq_id: Hashable, tokens: Sequence[int]) -> tuple[Copy, ...]:
         """More tokens at the end: new blocks where they are needed, a copy of the last block if it is shared.
 
-        Raises ``OutOfBlocks``, ``RequestTooLarge``, ``ArgumentError`` as ``allocate`` does, and
+        Raises ``OutOfBlocksError``, ``RequestTooLargeError``, ``ArgumentError`` as ``allocate`` does, and
         ``UnknownNameError`` for a sequence that the manager does not have.
         """
         seq, ids = self._get(seq_id), token_array(tokens)
@@ -325,7 +325,7 @@ class BlockManager:
 
         The same number is kept in every layer and head, so the block table stays shared; which tokens they are,
         only the storage knows. What another sequence shares is copied first, what is published is forgotten.
-        Raises ``OutOfBlocks`` where blocks for the copies are missing, ``ArgumentError`` for a ``keep`` outside 1
+        Raises ``OutOfBlocksError`` where blocks for the copies are missing, ``ArgumentError`` for a ``keep`` outside 1
         and the length, before everything is committed, and for a kind with a window, which forgets by itself.
         """
         seq = self._evictable(seq_id, kind)
@@ -352,7 +352,7 @@ class BlockManager:
         """Inside the ``with`` the storage transfers the pairs; after it the sequence's device blocks are free.
 
         If the transfer raises, everything is as before. A swapped sequence cannot grow: ``swapping_in`` brings it
-        back, ``free`` ends it. Raises ``OutOfBlocks`` if the host has too few.
+        back, ``free`` ends it. Raises ``OutOfBlocksError`` if the host has too few.
         """
         seq = self._get(seq_id)
         self._check_known(seq)
@@ -375,7 +375,7 @@ class BlockManager:
 
     @contextmanager
     def swapping_in(self, seq_id: Hashable) -> Iterator[Swap]:
-        """The way back, into other blocks. If it raises (``OutOfBlocks``, the transfer), the host keeps its copy."""
+        """The way back, into other blocks. If it raises (``OutOfBlocksError``, a transfer), the host keeps its copy."""
         seq = self.host_blocks.get(seq_id)
         blocks = allocate_all(self.pools, [len(table.live()) for table in seq.tables])
         host = [table.live() for table in seq.tables]

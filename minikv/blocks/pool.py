@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from minikv.errors import ArgumentError, BrokenInvariantError, OutOfBlocks, check_count
+from minikv.errors import ArgumentError, BrokenInvariantError, OutOfBlocksError, check_count
 from minikv.shown import one_line
 
 NULL_BLOCK = -1
@@ -109,7 +109,7 @@ class BlockPool:
     def allocate(self, count: int) -> list[int]:
         """Take ``count`` blocks, each held once: empty ones, then the least recently used of the cached.
 
-        Raises ``OutOfBlocks``, and takes none, where fewer are free.
+        Raises ``OutOfBlocksError``, and takes none, where fewer are free.
         """
         if type(count) is not int or count < 0:
             check_count("count", count, least=0)
@@ -117,7 +117,7 @@ class BlockPool:
         if count > len(empty) + len(cached):
             free = self.num_free
             fits = free * self.block_size
-            raise OutOfBlocks("out_of_blocks", asked=count, free=free, total=self.num_blocks, fits=fits)
+            raise OutOfBlocksError("out_of_blocks", asked=count, free=free, total=self.num_blocks, fits=fits)
         first = max(0, len(empty) - count)
         taken = empty[first:]
         del empty[first:]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from minikv.cache.binding import bind
     from minikv.cache.codec import CODECS, Codec, find_codec
     from minikv.cache.disk import CorruptFileError, load_blocks, save_blocks
-    from minikv.cache.linear import LinearKVCache, LinearUse, RowFull
+    from minikv.cache.linear import LinearKVCache, LinearUse, RowFullError
     from minikv.cache.linear_pages import LinearPages
     from minikv.cache.offload import HostPool, Transfer
     from minikv.cache.paged import PagedKVCache
@@ -29,7 +29,7 @@ _HOME = {
     "NULL_BLOCK": "pages",
     "PagedKVCache": "paged",
     "Pages": "pages",
-    "RowFull": "linear",
+    "RowFullError": "linear",
     "Transfer": "offload",
     "allocate_kv_cache": "allocator",
     "bind": "binding",
@@ -52,7 +52,7 @@ __all__ = [
     "LinearUse",
     "PagedKVCache",
     "Pages",
-    "RowFull",
+    "RowFullError",
     "Transfer",
     "allocate_kv_cache",
     "bind",

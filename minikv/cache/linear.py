@@ -22,7 +22,7 @@ from minikv.cache.linear_layout import layer_sources, linear_dtype, linear_group
 from minikv.errors import ArgumentError, MiniKVError, check_count
 from minikv.i18n import pick_language, text
 from minikv.kernels.quantize import cast
-from minikv.memory.arena import Arena, ArenaInUse, arena_bytes
+from minikv.memory.arena import Arena, ArenaInUseError, arena_bytes
 from minikv.plan.spec import CacheSpec
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import exact_bytes, format_bytes
@@ -31,7 +31,7 @@ ROWS_SHOWN = 16  # rows of the batch in what a notebook shows
 MAX_LENGTH = 2**31 - 1  # ``lengths`` is int32, as kernels take it
 
 
-class RowFull(MiniKVError):
+class RowFullError(MiniKVError):
     """A row has no room for the tokens that a step brings: ``row``, ``length``, ``more``, ``max_seq``."""
 
 
@@ -173,7 +173,7 @@ class LinearKVCache:
         (0 to T): a batch in which one row reads a prompt, another decodes and a third is idle. Writing the same
         step again overwrites it.
 
-        Raises ``RowFull`` before anything is written; ``ArgumentError`` for shapes, dtypes, devices, counts.
+        Raises ``RowFullError`` before anything is written; ``ArgumentError`` for shapes, dtypes, devices, counts.
         """
         cache_k, cache_v = self.layer(layer)
         if self._sources[layer] != layer:
@@ -194,7 +194,7 @@ class LinearKVCache:
         """Count the tokens that this step wrote: ``lengths[b] += increments[b]``. Once a step, after every layer.
 
         ``increments`` is a list, tuple, NumPy array or tensor of ``batch`` whole numbers from 0; of a CUDA tensor the
-        host has to wait for the values. Raises ``RowFull`` if a row would pass ``max_seq``; then no row moves.
+        host has to wait for the values. Raises ``RowFullError`` if a row would pass ``max_seq``; then no row moves.
         """
         self._check_open()
         more = self._row_counts("increments", increments, most=None)
@@ -255,14 +255,14 @@ class LinearKVCache:
     def close(self) -> None:
         """Give the memory back. Closing again does nothing.
 
-        Raises ``ArenaInUse`` naming what somebody else still reads (a view, ``lengths``). The cache goes on as before
-        then: let go of what is named, and close again.
+        Raises ``ArenaInUseError`` naming what somebody else still reads (a view, ``lengths``). The cache goes on as
+        before then: let go of what is named, and close again.
         """
         self._lengths, self.tensors, self._views = None, (), {}  # or the arena would name the cache itself
         self._step = None
         try:
             self.arena.close()
-        except ArenaInUse:
+        except ArenaInUseError:
             self._hold(lambda name, *_: self.arena.renew(name))
             raise
 
@@ -305,7 +305,7 @@ class LinearKVCache:
         for row, (length, new) in enumerate(zip(self._host_lengths, more, strict=True)):
             if length + new > self.max_seq:
                 free = self.max_seq - length
-                raise RowFull(
+                raise RowFullError(
                     "linear_row_full", row=row, length=length, more=new, max_seq=self.max_seq, free=free
                 )
 

@@ -19,7 +19,7 @@ from minikv.cache.layout import Group, Part, PartShape, blocks_of_each, paged_la
 from minikv.cache.pages import NULL_BLOCK, LayerCache, Pages
 from minikv.errors import ArgumentError, check_count
 from minikv.kernels import move_slots, store_kv
-from minikv.memory.arena import Arena, ArenaInUse, arena_bytes
+from minikv.memory.arena import Arena, ArenaInUseError, arena_bytes
 from minikv.plan.spec import CacheSpec
 
 __all__ = ["NULL_BLOCK", "LayerCache", "PagedKVCache"]
@@ -137,13 +137,13 @@ class PagedKVCache(Pages):
     def close(self) -> None:
         """Give the memory back. Closing again does nothing.
 
-        Raises ``ArenaInUse`` naming what somebody else still reads (a ``LayerCache``, a view). The cache goes on as
-        before then: let go of what is named, and close again.
+        Raises ``ArenaInUseError`` naming what somebody else still reads (a ``LayerCache``, a view). The cache goes on
+        as before then: let go of what is named, and close again.
         """
         self._layers, self._parts = {}, ()  # or the arena would name the cache itself
         try:
             self.arena.close()
-        except ArenaInUse:
+        except ArenaInUseError:
             self._hold(lambda part, _: self.arena.renew(part.name))
             raise
 

@@ -65,7 +65,7 @@ class Pages(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give the memory back. Closing again does nothing; ``ArenaInUse`` where somebody else still reads it."""
+        """Give the memory back. Closing again does nothing; ``ArenaInUseError`` where somebody else still reads it."""
 
     @abstractmethod
     def _tensors(self, kind: int) -> Iterable[tuple[Tensor, int]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from minikv.engine.events import Event, EventLog, StepEvent
 from minikv.engine.evicting import EvictionParams
-from minikv.engine.outputs import Completion, GenerationFailed, RequestOutput, StepOutput, Timing, Token
+from minikv.engine.outputs import Completion, GenerationFailedError, RequestOutput, StepOutput, Timing, Token
 from minikv.engine.sampling_params import SamplingParams
 from minikv.engine.scheduler import Scheduler
 from minikv.engine.sequence import FinishReason, Request, Sequence, SequenceId, State
@@ -33,7 +33,7 @@ __all__ = [
     "EventLog",
     "EvictionParams",
     "FinishReason",
-    "GenerationFailed",
+    "GenerationFailedError",
     "Metrics",
     "Percentiles",
     "Request",

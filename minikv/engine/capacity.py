@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from minikv.blocks import NULL_BLOCK, BlockManager
 from minikv.engine.sampling_params import SamplingParams
 from minikv.engine.sequence import Sequence
-from minikv.errors import RequestTooLarge
+from minikv.errors import RequestTooLargeError
 
 
 def peak_blocks(num_tokens: int, window: int | None, block_size: int) -> int:
@@ -34,7 +34,7 @@ def refuse_what_never_fits(
     max_model_len: int | None,
     most_resident: int | None = None,
 ) -> None:
-    """Raise ``RequestTooLarge`` for a request that could never run, not even alone.
+    """Raise ``RequestTooLargeError`` for a request that could never run, not even alone.
 
     It has more samples than a step has sequences, more tokens than the model takes, or a sequence of it would not fit
     into the empty pool: its last token is never computed, so that one needs no slot. ``most_resident``: the most
@@ -42,9 +42,9 @@ def refuse_what_never_fits(
     """
     max_tokens = params.max_tokens
     if params.n > max_num_seqs:
-        raise RequestTooLarge("request_too_many", request=request_id, n=params.n, most=max_num_seqs)
+        raise RequestTooLargeError("request_too_many", request=request_id, n=params.n, most=max_num_seqs)
     if max_model_len is not None and prompt + max_tokens > max_model_len:
-        raise RequestTooLarge(
+        raise RequestTooLargeError(
             "request_beyond_model",
             request=request_id,
             prompt=prompt,
@@ -57,7 +57,7 @@ def refuse_what_never_fits(
         asked = peak_blocks(most, kind.window, size)
         if asked > kind.num_blocks:
             code = "request_never_fits" if most == stored else "request_never_fits_evicting"
-            raise RequestTooLarge(
+            raise RequestTooLargeError(
                 code,
                 request=request_id,
                 prompt=prompt,

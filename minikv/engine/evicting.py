@@ -186,7 +186,7 @@ class Evicting(Keeping):
         return any(plan.seq_id == seq.id for plan in self._plans)
 
     def plan(self, seq: Sequence) -> int:
-        """As above. Raises ``OutOfBlocks`` where a block that others share cannot be copied."""
+        """As above. Raises ``OutOfBlocksError`` where a block that others share cannot be copied."""
         self._plans.append(plan_eviction(self.manager, seq.id, self.budget.capacity))
         return self._plans[-1].num_evicted
 

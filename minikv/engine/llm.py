@@ -232,9 +232,9 @@ class LLM:
 
         ``prompts`` is a text or a list of token ids, or a list of such. ``params`` and ``salt`` are one for all, or
         one each. ``progress`` None shows a bar on a terminal. If anything is refused (``ArgumentError``,
-        ``RequestTooLarge``) nothing is queued. Requests that fail while they run end with finish reason "error",
-        the others go on, and then ``GenerationFailed`` holds the outputs of all. Ctrl+C fails the requests that are
-        being computed, those of others too, and aborts what is left of this call's.
+        ``RequestTooLargeError``) nothing is queued. Requests that fail while they run end with finish reason "error",
+        the others go on, and then ``GenerationFailedError`` holds the outputs of all. Ctrl+C fails the requests that
+        are being computed, those of others too, and aborts what is left of this call's.
         """
         inbox = Inbox()
         try:
@@ -282,7 +282,7 @@ class LLM:
         """Queue a request and return its id (None: one is made). ``step`` gives its tokens and its output.
 
         ``pieces``: the tokens come with pieces of text. Requests share cached prefixes only under an equal ``salt``.
-        Raises ``RequestTooLarge``, ``ArgumentError``.
+        Raises ``RequestTooLargeError``, ``ArgumentError``.
         """
         asked = read_one(prompt, params, salt, tokenizer=self.tokenizer, vocabulary=self.vocabulary)
         return self._add(asked, request_id, self._inbox, pieces)
@@ -331,7 +331,7 @@ class LLM:
     def close(self) -> None:
         """Abort what is left; give the memory back, and, if no other LLM is bound to it, the model its attention.
 
-        Raises ``ArenaInUse`` where somebody still reads the cache: let go of what it names, and close again.
+        Raises ``ArenaInUseError`` where somebody still reads the cache: let go of what it names, and close again.
         """
         with self._lock:
             if not self._closed:

@@ -13,7 +13,7 @@ from minikv.blocks import BlockManager, Swap
 from minikv.engine.capacity import lost_tokens
 from minikv.engine.sequence import Sequence
 from minikv.engine.step import Step, Transfers
-from minikv.errors import ArgumentError, OutOfBlocks
+from minikv.errors import ArgumentError, OutOfBlocksError
 from minikv.plan.preemption import TransferRates, cheaper_to_swap, recompute_seconds, swap_seconds
 
 
@@ -85,7 +85,7 @@ class Offload:
         """Give the device blocks of ``seq`` away: the blocks of each kind that are transferred, None without room."""
         try:
             swap = self.manager.plan_swap_out(seq.id)
-        except OutOfBlocks:
+        except OutOfBlocksError:
             return None
         self._out.append(swap)
         self.left.append(seq)

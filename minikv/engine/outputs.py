@@ -116,7 +116,7 @@ class StepOutput:
     finished: tuple[RequestOutput, ...]
 
 
-class GenerationFailed(MiniKVError):
+class GenerationFailedError(MiniKVError):
     """Some requests of a ``generate`` failed. ``outputs`` are those of all, in order: nothing that was made is lost."""
 
     def __init__(self, code: str, outputs: list[RequestOutput], **values: object):
@@ -125,12 +125,12 @@ class GenerationFailed(MiniKVError):
 
 
 def check_failures(outputs: list[RequestOutput]) -> None:
-    """Raise ``GenerationFailed``, from the first error, if any of these has failed."""
+    """Raise ``GenerationFailedError``, from the first error, if any of these has failed."""
     failed = [out for out in outputs if any(each.error is not None for each in out.completions)]
     if failed:
         error = next(each.error for each in failed[0].completions if each.error is not None)
         said = f"{type(error).__name__}: {error}"
-        raise GenerationFailed(
+        raise GenerationFailedError(
             "llm_failed", outputs, failed=len(failed), total=len(outputs), error=said
         ) from error
 

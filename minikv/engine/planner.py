@@ -11,7 +11,7 @@ from minikv.engine.prompt_lookup import propose
 from minikv.engine.reporter import Reporter
 from minikv.engine.sequence import Sequence, State
 from minikv.engine.step_plan import Plan
-from minikv.errors import OutOfBlocks
+from minikv.errors import OutOfBlocksError
 
 
 class Planner:
@@ -105,7 +105,7 @@ class Planner:
                         copies = self.manager.append(seq.id, seq.tokens[start])
                     else:
                         copies = self.manager.extend(seq.id, seq.tokens[start:end])
-                except OutOfBlocks as error:
+                except OutOfBlocksError as error:
                     asked = int(error.values["asked"])  # type: ignore[call-overload]
                     younger = self._running[place + 1 :]
                     victim = self.choose_victim(younger, asked) if younger else None

@@ -158,8 +158,8 @@ class Scheduler(OpenSteps):
     ) -> Tokens:
         """The prompt's tokens, if ``add`` would take the request now; nothing changes.
 
-        Raises ``RequestTooLarge`` for one that could never run, with the numbers, and ``ArgumentError`` for an id that
-        is in use and for what is no prompt, no ``SamplingParams`` or no salt.
+        Raises ``RequestTooLargeError`` for one that could never run, with the numbers, and ``ArgumentError`` for an id
+        that is in use and for what is no prompt, no ``SamplingParams`` or no salt.
         """
         if isinstance(request_id, bool) or not isinstance(request_id, (str, int)):
             raise ArgumentError("request_id", value=type(request_id).__name__)

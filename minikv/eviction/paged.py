@@ -112,8 +112,8 @@ class PagedEviction:
         """Bring these sequences down to the capacity; returns how many tokens were evicted, in each layer.
 
         In tokens exactly ``budget.capacity`` stay, in blocks at most that many. Everything that they hold must be
-        committed. Raises ``ArgumentError`` before anything is changed, and ``OutOfBlocks`` where blocks that others
-        share cannot be copied: the sequence of which this is true is as before, those named before it are done.
+        committed. Raises ``ArgumentError`` before anything is changed, and ``OutOfBlocksError`` where blocks that
+        others share cannot be copied: the sequence of which this is true is as before, those named before it are done.
         """
         names = [*dict.fromkeys(seq_ids)]
         lengths, _ = self._lengths(names)

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from minikv.blocks import BlockManager, Compaction
-from minikv.errors import OutOfBlocks
+from minikv.errors import OutOfBlocksError
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def held(manager: BlockManager, seq_id: Hashable) -> tuple[int, int]:
 def plan_eviction(manager: BlockManager, seq_id: Hashable, keep: int) -> PlannedEviction:
     """Keep ``keep`` tokens of a sequence that holds at least as many, in every kind without a window or in none.
 
-    Raises ``OutOfBlocks`` where blocks that others share cannot be copied, ``ArgumentError`` as ``compact`` does.
+    Raises ``OutOfBlocksError`` where blocks that others share cannot be copied, ``ArgumentError`` as ``compact`` does.
     """
     length, evicted = held(manager, seq_id)
     kinds, kept = kinds_without_window(manager), -(-keep // manager.block_size)
@@ -57,7 +57,7 @@ def plan_eviction(manager: BlockManager, seq_id: Hashable, keep: int) -> Planned
         shared = sum(pool.ref_count(block) > 1 for block in manager.block_table(seq_id, kind)[:kept])
         if shared > pool.num_free and keep < length:
             free, fits = pool.num_free, pool.num_free * pool.block_size
-            raise OutOfBlocks("out_of_blocks", asked=shared, free=free, total=pool.num_blocks, fits=fits)
+            raise OutOfBlocksError("out_of_blocks", asked=shared, free=free, total=pool.num_blocks, fits=fits)
     return PlannedEviction(
         seq_id, length, evicted, {kind: manager.compact(seq_id, keep, kind) for kind in kinds}
     )

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from minikv.memory.allocator_trace import replay
     from minikv.memory.arena import (
         Arena,
-        ArenaClosed,
-        ArenaFull,
-        ArenaInUse,
+        ArenaClosedError,
+        ArenaFullError,
+        ArenaInUseError,
         arena_bytes,
     )
     from minikv.memory.bandwidth import (
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         matmul_rate,
         read_bandwidth,
     )
-    from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemory
+    from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
     from minikv.memory.loans import ArenaReport, Borrower
     from minikv.memory.peak import PeakReport, measure_peak
     from minikv.memory.retention import RetentionReport, retention_report
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 _HOME = {
     "AllocatorSettings": "allocator_rules",
     "Arena": "arena",
-    "ArenaClosed": "arena",
-    "ArenaFull": "arena",
-    "ArenaInUse": "arena",
+    "ArenaClosedError": "arena",
+    "ArenaFullError": "arena",
+    "ArenaInUseError": "arena",
     "ArenaReport": "loans",
     "BandwidthPoint": "bandwidth",
     "Borrower": "loans",
     "CacheFound": "retention_caches",
     "CachedMemory": "retention_cached",
     "CachingAllocator": "caching_allocator",
-    "DeviceOutOfMemory": "caching_allocator",
+    "DeviceOutOfMemoryError": "caching_allocator",
     "Holder": "retention_names",
     "KeptStorage": "retention_holders",
     "LiveTensors": "retention_live",
@@ -80,16 +80,16 @@ _HOME = {
 __all__ = [
     "AllocatorSettings",
     "Arena",
-    "ArenaClosed",
-    "ArenaFull",
-    "ArenaInUse",
+    "ArenaClosedError",
+    "ArenaFullError",
+    "ArenaInUseError",
     "ArenaReport",
     "BandwidthPoint",
     "Borrower",
     "CacheFound",
     "CachedMemory",
     "CachingAllocator",
-    "DeviceOutOfMemory",
+    "DeviceOutOfMemoryError",
     "Holder",
     "KeptStorage",
     "LiveTensors",

@@ -25,7 +25,7 @@ from minikv.units import MIB, format_bytes
 FIRST_ADDRESS = 1 << 40  # of the simulated device
 
 
-class DeviceOutOfMemory(MiniKVError):
+class DeviceOutOfMemoryError(MiniKVError):
     """The modelled device has no memory left for a request. ``values`` holds the terms of torch's own message.
 
     As in torch, the attempt is not undone: cached blocks were given back, and ``num_ooms`` counts it.
@@ -289,7 +289,7 @@ class AllocatorCore:
         shown = hex(address)[:40] if type(address) is int else repr(address)[:40]
         return ArgumentError("allocator_unknown_address", address=shown, live=len(self._live))
 
-    def _out_of_memory(self, size: int, wanted: int) -> DeviceOutOfMemory:
+    def _out_of_memory(self, size: int, wanted: int) -> DeviceOutOfMemoryError:
         usage = self._stats.usage()
         limit = self.capacity if self.memory_limit is None else self.memory_limit
         unused = usage.reserved - usage.allocated
@@ -302,4 +302,4 @@ class AllocatorCore:
             "allocated": format_bytes(usage.allocated),
             "unused": format_bytes(unused),
         }
-        return DeviceOutOfMemory("allocator_out_of_memory", **words)
+        return DeviceOutOfMemoryError("allocator_out_of_memory", **words)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from minikv.errors import LARGEST_COUNT, ArgumentError
 from minikv.memory.allocator_rules import MIN_BLOCK_SIZE
 from minikv.memory.allocator_stats import Usage
-from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemory
+from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
 
 FIELDS: dict[str, tuple[set[str], set[str]]] = {  # of each operation: those it needs, and those it takes
     "malloc": ({"id", "size"}, {"id", "size", "stream", "address"}),
@@ -42,7 +42,7 @@ class Step(NamedTuple):
     id: int | str | None
     address: int | None
     usage: Usage
-    out_of_memory: DeviceOutOfMemory | None = None
+    out_of_memory: DeviceOutOfMemoryError | None = None
 
 
 def replay(trace: Sequence[Mapping[str, Any]], allocator: CachingAllocator | None = None) -> tuple[Step, ...]:
@@ -62,7 +62,7 @@ def replay(trace: Sequence[Mapping[str, Any]], allocator: CachingAllocator | Non
         if op == "malloc":
             try:
                 address = device.malloc(entry["size"], entry.get("stream", 0), address=entry.get("address"))
-            except DeviceOutOfMemory as error:
+            except DeviceOutOfMemoryError as error:
                 failed = error
             addresses[entry["id"]] = address
             if address is not None and entry.get("address", address) != address:

@@ -33,15 +33,15 @@ _DTYPE_NAMES = (
 DTYPES = {name: getattr(torch, name) for name in _DTYPE_NAMES.split() if hasattr(torch, name)}
 
 
-class ArenaFull(MiniKVError):
+class ArenaFullError(MiniKVError):
     """What was asked for is more than the arena has left; ``values`` holds asked, padding, free, short, capacity."""
 
 
-class ArenaInUse(MiniKVError):
+class ArenaInUseError(MiniKVError):
     """The arena cannot be closed: ``values["names"]`` are the borrowers that are still alive."""
 
 
-class ArenaClosed(MiniKVError):
+class ArenaClosedError(MiniKVError):
     """The arena was closed; nothing can be borrowed from it any more."""
 
 
@@ -77,19 +77,19 @@ class Arena:
         the item size, without which a GPU could not read the elements. The tensor has a storage of its own
         (``ownership`` calls it borrowed), which cannot be resized and keeps the arena's memory alive.
 
-        Raises ``ArenaFull`` with the shortage, ``ArenaClosed``, or ``ArgumentError`` for a shape with a zero, a
-        dtype or an alignment that cannot be used, and for a name whose tensor is still alive. Nothing has
+        Raises ``ArenaFullError`` with the shortage, ``ArenaClosedError``, or ``ArgumentError`` for a shape with a zero,
+        a dtype or an alignment that cannot be used, and for a name whose tensor is still alive. Nothing has
         changed then.
         """
         if self._storage is None:
-            raise ArenaClosed("arena_closed", name=self.name)
+            raise ArenaClosedError("arena_closed", name=self.name)
         _check_name(name)
         nbytes = _bytes_of(shape, dtype)
         offset = _aligned(self._end, dtype, align)
         if any(loan.name == name and _any_alive(watches) for loan, watches in self._loans):
             raise ArgumentError("arena_name_taken", arena=self.name, name=name)
         if offset + nbytes > self.capacity:
-            raise ArenaFull(
+            raise ArenaFullError(
                 "arena_full",
                 arena=self.name,
                 name=name,
@@ -109,10 +109,10 @@ class Arena:
         """The tensor that was borrowed last as ``name``, once more: the same bytes with what is in them.
 
         So a loan that nobody refers to any more is not lost. Where somebody still does, both read the same
-        memory. Raises ``ArenaClosed``, or ``UnknownNameError`` if nothing was borrowed as ``name``.
+        memory. Raises ``ArenaClosedError``, or ``UnknownNameError`` if nothing was borrowed as ``name``.
         """
         if self._storage is None:
-            raise ArenaClosed("arena_closed", name=self.name)
+            raise ArenaClosedError("arena_closed", name=self.name)
         for loan, watches in reversed(self._loans):
             if loan.name == name:
                 tensor, watch = self._lend(self._storage, loan)
@@ -147,13 +147,13 @@ class Arena:
         graph that saved it for a backward. What torch cannot see is a bare address: ``data_ptr()`` in a
         captured CUDA graph, ctypes or another library; and a kernel that is still running: synchronize first.
 
-        Raises ``ArenaInUse`` naming the borrowers that are alive, and changes nothing then.
+        Raises ``ArenaInUseError`` naming the borrowers that are alive, and changes nothing then.
         """
         alive = self.report().alive
         if alive:
             names = tuple(loan.name for loan in alive)
             total = sum(loan.nbytes for loan in alive)
-            raise ArenaInUse(
+            raise ArenaInUseError(
                 "arena_in_use", arena=self.name, names=", ".join(names), count=len(alive), nbytes=total
             )
         self._storage = None

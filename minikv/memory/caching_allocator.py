@@ -15,13 +15,13 @@ two free blocks of one size the lower address is taken, so a replay of a real tr
 
 from minikv.errors import LARGEST_COUNT, check_count
 from minikv.memory.allocator_blocks import Block, SegmentView, view_of
-from minikv.memory.allocator_core import AllocatorCore, DeviceOutOfMemory
+from minikv.memory.allocator_core import AllocatorCore, DeviceOutOfMemoryError
 from minikv.memory.allocator_rules import SMALL_SIZE, AllocatorSettings, round_size
 from minikv.memory.allocator_stats import Usage
 from minikv.shown import one_line
 from minikv.units import format_bytes
 
-__all__ = ["AllocatorSettings", "CachingAllocator", "DeviceOutOfMemory"]
+__all__ = ["AllocatorSettings", "CachingAllocator", "DeviceOutOfMemoryError"]
 
 
 class CachingAllocator(AllocatorCore):
@@ -42,7 +42,7 @@ class CachingAllocator(AllocatorCore):
     def malloc(self, size: int, stream: int = 0, *, address: int | None = None) -> int:
         """Allocate ``size`` bytes on ``stream`` and return the address: ``malloc`` and ``alloc_found_block``.
 
-        ``address`` is where the driver puts the new segment, if one is needed. Raises ``DeviceOutOfMemory``.
+        ``address`` is where the driver puts the new segment, if one is needed. Raises ``DeviceOutOfMemoryError``.
         """
         if type(size) is not int or not 0 < size <= LARGEST_COUNT:
             check_count("size", size)

@@ -13,7 +13,7 @@ from minikv.errors import (
     ConfigError,
     DoesNotFitError,
     MiniKVError,
-    RequestTooLarge,
+    RequestTooLargeError,
     check_count,
 )
 from minikv.nano.attention import attend
@@ -124,7 +124,7 @@ class LLM:
         return seq
 
     def make_sequence(self, prompt: Any, params: SamplingParams) -> Sequence:
-        """Tokenize ``prompt``. Raises ``RequestTooLarge`` for what the whole cache could not hold."""
+        """Tokenize ``prompt``. Raises ``RequestTooLargeError`` for what the whole cache could not hold."""
         tokens = list(self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt)
         if not tokens:
             raise ArgumentError("nano_empty")
@@ -138,7 +138,7 @@ class LLM:
         blocks, most = self.scheduler.blocks, self.spec.max_positions or stored
         if blocks.blocks_for(stored) > blocks.num_blocks or stored > most:
             most = min(most, blocks.num_blocks * blocks.block_size)
-            raise RequestTooLarge("nano_too_large", stored=stored, most=most)
+            raise RequestTooLargeError("nano_too_large", stored=stored, most=most)
         seq = Sequence(self.num_requests, tokens, len(tokens), params)
         self.num_requests += 1
         return seq

@@ -16,7 +16,7 @@ from minikv.blocks import BlockManager, HostBlocks, PoolKind
 from minikv.blocks.pool import BLOCK_BOOK_BYTES
 from minikv.engine.capacity import peak_blocks
 from minikv.engine.events import AnyEvent
-from minikv.errors import ArgumentError, DoesNotFitError, RequestTooLarge, check_count
+from minikv.errors import ArgumentError, DoesNotFitError, RequestTooLargeError, check_count
 from minikv.plan import pool
 from minikv.plan.budget import plan_memory
 from minikv.plan.measured import size_for_bytes
@@ -230,7 +230,7 @@ class Fleet:
         )
 
     def check(self, trace: Trace) -> None:
-        """Raise ``RequestTooLarge`` for the first request that could never run here, with its line or its number.
+        """Raise ``RequestTooLargeError`` for the first request that could never run here, with its line or its number.
 
         And ``ArgumentError`` where the steps are too short for times as late as the trace's.
         """
@@ -240,12 +240,12 @@ class Fleet:
             values = {"prompt": request.prompt_tokens, "output": request.output_tokens}
             most = self.max_model_len
             if most is not None and stored >= most:
-                raise trace.at(index, RequestTooLarge("fleet_beyond_model", **values, most=most))
+                raise trace.at(index, RequestTooLargeError("fleet_beyond_model", **values, most=most))
             for total, window in zip(self.blocks, self.windows, strict=True):
                 asked = peak_blocks(stored, window, self.block_size)
                 if asked > total:
                     values |= {"asked": asked, "total": total, "block_size": self.block_size}
-                    raise trace.at(index, RequestTooLarge("fleet_too_large", **values))
+                    raise trace.at(index, RequestTooLargeError("fleet_too_large", **values))
 
     def _block_bytes(self) -> tuple[int, ...]:
         """Of a block of each kind, from what a cached token costs in the layers with its window."""
@@ -270,9 +270,8 @@ def simulate(
 
     ``emit`` is called with the number of a replica and each event of its scheduler; the requests' ids are their
     numbers in the trace. ``progress`` is called with the number of requests that have ended, each time that one does.
-    ``stepwise`` schedules every step on its own: slower, with the same outcome. A replica's
-    scheduler and block pools are made when the first request reaches it. Raises ``RequestTooLarge`` before anything
-    runs.
+    ``stepwise`` schedules every step on its own: slower, with the same outcome. A replica's scheduler and block
+    pools are made when the first request reaches it. Raises ``RequestTooLargeError`` before anything runs.
     """
     fleet.check(trace)
     router, record = find_router(fleet.router), OutcomeRecord(trace, fleet, progress)

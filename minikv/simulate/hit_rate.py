@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from minikv.blocks.pool import BlockPool
-from minikv.errors import RequestTooLarge, check_count
+from minikv.errors import RequestTooLargeError, check_count
 from minikv.simulate.stack_distance import stack_distances
 from minikv.simulate.trace import Trace
 
@@ -81,8 +81,8 @@ def _prefixes(trace: Trace, requests: np.ndarray, hash_places: np.ndarray) -> np
 def hit_rate(trace: Trace, num_blocks: int | None = None, block_size: int | None = None) -> float:
     """The share of the prompts' tokens that a ``BlockPool`` of ``num_blocks`` blocks (None: without limit) has.
 
-    Raises ``RequestTooLarge`` if a prompt has more blocks than the pool, ``ArgumentError`` for what is no number of
-    blocks.
+    Raises ``RequestTooLargeError`` if a prompt has more blocks than the pool, ``ArgumentError`` for what is no number
+    of blocks.
     """
     uses = block_uses(trace, block_size)
     if num_blocks is None:
@@ -160,7 +160,7 @@ def _check_fits(trace: Trace, uses: BlockUses, num_blocks: int) -> None:
     too_large = np.flatnonzero(counts > num_blocks)
     if len(too_large):
         index = int(too_large[0])
-        fault = RequestTooLarge(
+        fault = RequestTooLargeError(
             "trace_too_large",
             tokens=trace.requests[index].prompt_tokens,
             blocks=int(counts[index]),

@@ -473,7 +473,7 @@ del part
 predict("arena_size", ...)
 
 # %% key="arena_borrow"
-from minikv.memory import Arena, ArenaInUse, arena_bytes
+from minikv.memory import Arena, ArenaInUseError, arena_bytes
 
 requests = {
     "logits": ((4, 128_256), torch.float32),
@@ -512,7 +512,7 @@ row = loans["logits"][0].detach()
 loans.clear()
 try:
     arena.close()
-except ArenaInUse as error:
+except ArenaInUseError as error:
     print(t(error))
 
 # %% key="arena_closed"

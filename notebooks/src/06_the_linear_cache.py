@@ -631,14 +631,14 @@ print(t("nan_line", what="NaN", bad=bool(attend(k, v).isnan().any())))
 # 最后一种情况不算错误：行满了，再来的 token 在写入之前就被拒绝。
 
 # %% key="full"
-from minikv.cache import RowFull
+from minikv.cache import RowFullError
 
 four = prompts[:, :, :4]
 right.write(0, four, four, counts=[4, 1])
 right.commit([4, 1])
 try:
     right.write(0, one, one)
-except RowFull as error:
+except RowFullError as error:
     print(t(error))
 
 # %% [markdown] key="self" lang="en"

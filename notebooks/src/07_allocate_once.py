@@ -413,7 +413,7 @@ show(widget, text=widget.summary)
 # 还是这六步操作，每次只改一处：
 
 # %% key="variants"
-from minikv.memory import DeviceOutOfMemory
+from minikv.memory import DeviceOutOfMemoryError
 
 
 def six_steps(order, kept, memory_limit=None, **given):
@@ -433,7 +433,7 @@ def six_steps(order, kept, memory_limit=None, **given):
     try:
         model.malloc(cache)
         fits = True
-    except DeviceOutOfMemory:
+    except DeviceOutOfMemoryError:
         fits = False
     return (usage.reserved - usage.allocated) / MIB, fits
 

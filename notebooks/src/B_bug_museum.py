@@ -363,7 +363,7 @@ for named in (5, window):  # 先还块表里写的全部，再换成只还窗口
 # - **这里**：我们自己写的错误规则，用本包的两个块池。混合模型既要一个状态槽位，又要 token 块；先拿到了槽位，接着块却不够。
 
 # %% key="leak_broken" lang="en"
-from minikv.errors import OutOfBlocks
+from minikv.errors import OutOfBlocksError
 
 print(t("sum_line", what=t("what_tokens"), a=6_016, b=390_685, total=396_701, gone=396_701 - 6_016 - 390_685))
 print(t("sum_line", what=t("what_states"), a=315, b=138, total=454, gone=454 - 315 - 138))
@@ -379,11 +379,11 @@ def admit(blocks):
 for attempt in range(3):
     try:
         admit(5)
-    except OutOfBlocks as error:
+    except OutOfBlocksError as error:
         print(t("refused_line", asked=error.values["asked"], free=error.values["free"], states=states.num_free))
 
 # %% key="leak_broken" lang="zh"
-from minikv.errors import OutOfBlocks
+from minikv.errors import OutOfBlocksError
 
 print(t("sum_line", what=t("what_tokens"), a=6_016, b=390_685, total=396_701, gone=396_701 - 6_016 - 390_685))
 print(t("sum_line", what=t("what_states"), a=315, b=138, total=454, gone=454 - 315 - 138))
@@ -399,7 +399,7 @@ def admit(blocks):
 for attempt in range(3):
     try:
         admit(5)
-    except OutOfBlocks as error:
+    except OutOfBlocksError as error:
         print(t("refused_line", asked=error.values["asked"], free=error.values["free"], states=states.num_free))
 
 # %% key="leak_call"
@@ -412,7 +412,7 @@ hybrid.allocate("one", range(32))
 before = hybrid.stats()
 try:
     hybrid.allocate("two", range(100, 148))
-except OutOfBlocks:
+except OutOfBlocksError:
     print(t("nothing_changed", same=hybrid.stats() == before))
 hybrid.check_invariants()
 
@@ -735,7 +735,7 @@ def steps_until_noticed(rule, seed, steps=60):
                 manager.free(rng.choice(names))
             else:
                 manager.allocate(step, [rng.randrange(99) for _ in range(rng.randint(2, 20))])
-        except OutOfBlocks:
+        except OutOfBlocksError:
             continue
         except MiniKVError:
             return step, True  # an operation fell over
@@ -785,7 +785,7 @@ def steps_until_noticed(rule, seed, steps=60):
                 manager.free(rng.choice(names))
             else:
                 manager.allocate(step, [rng.randrange(99) for _ in range(rng.randint(2, 20))])
-        except OutOfBlocks:
+        except OutOfBlocksError:
             continue
         except MiniKVError:
             return step, True  # 某个操作先出了错

@@ -9,7 +9,7 @@ import torch
 from benchmarks import kernels, kernels_decode, kernels_others
 from benchmarks.kernels_cases import LLAMA_8B, Heads, Shape, batch, paged, skewed
 from benchmarks.kernels_cpu import cpu_rows
-from benchmarks.kernels_timing import Disagrees, Stopwatch, agree, copy_rate, matmul_rate
+from benchmarks.kernels_timing import DisagreementError, Stopwatch, agree, copy_rate, matmul_rate
 from minikv.kernels import gather
 
 CPU = torch.device("cpu")
@@ -62,7 +62,7 @@ def test_a_peer_that_cannot_run_or_errs_is_left_out_with_the_reason(watch, monke
     peers = kernels_decode.peers
 
     def absent(case):
-        raise peers.NotHere("not installed")
+        raise peers.NotHereError("not installed")
 
     monkeypatch.setattr(peers, "transformers_paged", absent)
     monkeypatch.setattr(peers, "flex", lambda case, keys, values, compiled: lambda: case.query * 0)
@@ -77,7 +77,7 @@ def test_wrong_results_of_ours_end_the_benchmark(watch, monkeypatch):
         return lambda: case.query * float("nan")
 
     monkeypatch.setattr(kernels_decode, "decode", wrong)
-    with pytest.raises(Disagrees, match="page 16"):
+    with pytest.raises(DisagreementError, match="page 16"):
         list(kernels_decode.own_rows(watch, True, (batch(1, 64),)))
 
 

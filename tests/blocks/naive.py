@@ -4,7 +4,7 @@ There are no digests here: a block is found by the salt and by every token from 
 block's end. What it refuses, it refuses before it changes anything.
 """
 
-from minikv.errors import ArgumentError, OutOfBlocks, RequestTooLarge, UnknownNameError
+from minikv.errors import ArgumentError, OutOfBlocksError, RequestTooLargeError, UnknownNameError
 from tests.blocks.naive_pool import NaivePool, Refused
 
 GONE = -1  # in a table: a window has moved on
@@ -265,16 +265,16 @@ class NaiveManager:
         """Each pool: new blocks beside those that the sequence holds, and how many are free. Never before not now."""
         for pool, new, held, _ in wants:
             if new + held > pool.num_blocks:
-                raise Refused(RequestTooLarge, asked=new + held, total=pool.num_blocks)
+                raise Refused(RequestTooLargeError, asked=new + held, total=pool.num_blocks)
         for pool, new, _, free in wants:
             if new > free:
-                raise Refused(OutOfBlocks, asked=new, free=free, total=pool.num_blocks)
+                raise Refused(OutOfBlocksError, asked=new, free=free, total=pool.num_blocks)
 
     def _take(self, pools, seq):
         counts = [len(seq.live(kind)) for kind in range(len(pools))]
         for pool, count in zip(pools, counts, strict=True):
             if count > pool.num_free:
-                raise Refused(OutOfBlocks, asked=count, free=pool.num_free, total=pool.num_blocks)
+                raise Refused(OutOfBlocksError, asked=count, free=pool.num_free, total=pool.num_blocks)
         return [pool.allocate(count) for pool, count in zip(pools, counts, strict=True)]
 
     def _give_back(self, pools, blocks):

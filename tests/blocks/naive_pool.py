@@ -4,7 +4,7 @@ There are no counters of holders: the pool keeps a list with one entry a holder.
 it changes anything.
 """
 
-from minikv.errors import ArgumentError, OutOfBlocks
+from minikv.errors import ArgumentError, OutOfBlocksError
 
 
 class Refused(Exception):
@@ -45,7 +45,7 @@ class NaivePool:
 
     def allocate(self, count):
         if count > self.num_free:
-            raise Refused(OutOfBlocks, asked=count, free=self.num_free, total=self.num_blocks)
+            raise Refused(OutOfBlocksError, asked=count, free=self.num_free, total=self.num_blocks)
         taken = []
         for _ in range(count):
             if self.empty:

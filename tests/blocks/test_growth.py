@@ -5,7 +5,7 @@ import random
 import pytest
 
 from minikv.blocks import UNKNOWN, BlockManager, HostBlocks, PoolKind
-from minikv.errors import ArgumentError, OutOfBlocks
+from minikv.errors import ArgumentError, OutOfBlocksError
 
 KINDS = {
     "one kind": [PoolKind(24)],
@@ -34,7 +34,7 @@ def test_place_and_amend_are_an_append(kinds, size):
                 tokens, number = [draw.randrange(2) for _ in range(draw.randrange(1, 9))], number + 1
                 try:
                     one.allocate(number, tokens)
-                except OutOfBlocks:
+                except OutOfBlocksError:
                     continue
                 other.allocate(number, tokens)
                 alive.append(number)
@@ -47,7 +47,7 @@ def test_place_and_amend_are_an_append(kinds, size):
                 can = other.can_place([name])
                 try:
                     copies = one.append(name, token)
-                except OutOfBlocks:
+                except OutOfBlocksError:
                     assert not can
                     continue
                 assert can == (not copies)

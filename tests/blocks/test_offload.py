@@ -3,7 +3,7 @@
 import pytest
 
 from minikv.blocks import NULL_BLOCK, BlockManager, HostBlocks, PoolKind
-from minikv.errors import OutOfBlocks, RequestTooLarge
+from minikv.errors import OutOfBlocksError, RequestTooLargeError
 from tests.blocks.world import refused
 
 LONG = list(range(100, 113))  # 3 blocks of 4, and one token
@@ -103,7 +103,7 @@ def test_a_swap_in_holds_its_host_blocks_until_the_step_has_ended():
     back = manager.plan_swap_in("a")
     assert manager.host_pools[0].num_free == 0, "all four are being read"
     begun(manager, "b", [1, 2, 3])
-    with pytest.raises(OutOfBlocks):
+    with pytest.raises(OutOfBlocksError):
         manager.plan_swap_out("b")
     manager.settle(arrived=True)
     assert manager.host_pools[0].num_free == 4
@@ -173,10 +173,10 @@ def test_blocks_for_what_the_host_has_are_counted():
     manager = evicted(manager_of(num_blocks=6))
     manager.plan_save()
     manager.settle(arrived=True)
-    assert isinstance(refused(manager, lambda: manager.allocate("again", LONG)), OutOfBlocks)
+    assert isinstance(refused(manager, lambda: manager.allocate("again", LONG)), OutOfBlocksError)
     manager.free("new")
     error = refused(manager, lambda: manager.allocate("again", [*LONG, *range(12)]))
-    assert isinstance(error, RequestTooLarge)
+    assert isinstance(error, RequestTooLargeError)
     assert manager.allocate("again", LONG).num_loaded == 12
 
 

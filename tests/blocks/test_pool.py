@@ -5,7 +5,7 @@ import random
 import pytest
 
 from minikv.blocks import BlockPool, PoolStats
-from minikv.errors import ArgumentError, BrokenInvariantError, OutOfBlocks
+from minikv.errors import ArgumentError, BrokenInvariantError, OutOfBlocksError
 from tests.blocks.world import refused
 
 
@@ -89,7 +89,7 @@ def test_too_many_blocks_are_refused_with_the_numbers_and_none_is_taken():
     pool = BlockPool(5, 16)
     pool.allocate(3)
     error = refused(pool, lambda: pool.allocate(3))
-    assert type(error) is OutOfBlocks
+    assert type(error) is OutOfBlocksError
     assert error.values == {"asked": 3, "free": 2, "total": 5, "fits": 32}
     assert pool.allocate(error.values["fits"] // 16) == [3, 4], "what fits really fits"
     assert pool.allocate(0) == []

@@ -1,11 +1,11 @@
-"""OutOfBlocks and RequestTooLarge: raised when they must be, with numbers that are true, and nothing has changed."""
+"""OutOfBlocksError and RequestTooLargeError: raised when they must be, with true numbers, and nothing has changed."""
 
 import random
 
 import pytest
 
 from minikv.blocks import BlockManager, HostBlocks, PoolKind
-from minikv.errors import MiniKVError, OutOfBlocks, RequestTooLarge
+from minikv.errors import MiniKVError, OutOfBlocksError, RequestTooLargeError
 from tests.blocks.snapshot import snapshot
 from tests.blocks.world import refused
 
@@ -48,7 +48,7 @@ KINDS = {
 @pytest.mark.parametrize("kinds", KINDS)
 @pytest.mark.parametrize("block_size", [1, 2, 3, 4])
 def test_what_is_said_to_fit_a_new_sequence_fits(kinds, block_size):
-    """So many of the same tokens can really be allocated, after OutOfBlocks at once."""
+    """So many of the same tokens can really be allocated, after OutOfBlocksError at once."""
     tried = 0
     for seed in range(300):
         rng = random.Random(seed)
@@ -57,9 +57,9 @@ def test_what_is_said_to_fit_a_new_sequence_fits(kinds, block_size):
         tokens = tokens[: rng.randint(1, len(tokens))]
         try:
             manager.allocate("new", tokens)
-        except OutOfBlocks as error:
+        except OutOfBlocksError as error:
             most = error.values["fits"]
-        except RequestTooLarge:
+        except RequestTooLargeError:
             continue
         else:
             continue
@@ -83,9 +83,9 @@ def test_what_is_said_to_fit_a_running_sequence_fits(kinds, block_size):
         length = manager.num_tokens(name)
         try:
             manager.extend(name, [1] * rng.randint(1, 4 * block_size))
-        except OutOfBlocks as error:
+        except OutOfBlocksError as error:
             most = error.values["fits"]
-        except RequestTooLarge:
+        except RequestTooLargeError:
             continue
         else:
             continue
@@ -98,7 +98,7 @@ def test_what_is_said_to_fit_a_running_sequence_fits(kinds, block_size):
 
 @pytest.mark.parametrize("block_size", [1, 2, 4])
 def test_a_request_that_the_empty_pool_could_not_hold_is_refused_for_good(block_size):
-    """RequestTooLarge if and only if the request fails in an empty pool as well; OutOfBlocks otherwise."""
+    """RequestTooLargeError if and only if the request fails in an empty pool as well; OutOfBlocksError otherwise."""
     for seed in range(200):
         rng = random.Random(seed)
         blocks = rng.randint(2, 6)
@@ -109,7 +109,7 @@ def test_a_request_that_the_empty_pool_could_not_hold_is_refused_for_good(block_
             assert alone
             continue
         error = refused(manager, lambda m=manager, t=tokens: m.allocate("new", t))
-        assert type(error) is (OutOfBlocks if alone else RequestTooLarge)
+        assert type(error) is (OutOfBlocksError if alone else RequestTooLargeError)
         assert error.values["total"] == blocks
         assert error.values["asked"] == -(-len(tokens) // block_size)
         if not alone:
@@ -126,8 +126,10 @@ def test_a_request_too_large_for_one_kind_is_refused_at_once_though_another_kind
         manager.allocate("a", [1, 2])
         # 6 blocks are needed: the kind of 6 has 5 free, the kind of 3 can never have them.
         error = refused(manager, lambda manager=manager: manager.allocate("b", list(range(12))))
-        assert type(error) is RequestTooLarge
-        assert type(refused(manager, lambda m=manager: m.extend("a", list(range(10))))) is RequestTooLarge
+        assert type(error) is RequestTooLargeError
+        assert (
+            type(refused(manager, lambda m=manager: m.extend("a", list(range(10))))) is RequestTooLargeError
+        )
 
 
 def test_a_sequence_that_outgrows_the_pool():
@@ -136,15 +138,15 @@ def test_a_sequence_that_outgrows_the_pool():
     manager.append("a", 6)
     for call in (lambda: manager.append("a", 7), lambda: manager.extend("a", [7, 8, 9])):
         error = refused(manager, call)
-        assert type(error) is RequestTooLarge
+        assert type(error) is RequestTooLargeError
         assert error.values["fits"] == 6
     manager.fork("a", "b")
-    assert type(refused(manager, lambda: manager.append("b", 7))) is RequestTooLarge
+    assert type(refused(manager, lambda: manager.append("b", 7))) is RequestTooLargeError
     manager.truncate("b", 5)
     error = refused(
         manager, lambda: manager.append("b", 7)
     )  # for a copy of the last block: it helps if "a" ends
-    assert type(error) is OutOfBlocks
+    assert type(error) is OutOfBlocksError
     assert error.values["asked"] == 1
     assert error.values["free"] == 0
     manager.free("a")
@@ -177,7 +179,7 @@ def test_blocks_are_taken_in_all_kinds_or_in_none(short, operation):
             "extend": lambda: manager.extend("a", [9, 9]),
             "append": lambda: manager.append("a", 9),
         }[operation]
-    assert type(refused(manager, call)) is OutOfBlocks
+    assert type(refused(manager, call)) is OutOfBlocksError
     manager.check_invariants()
 
 
@@ -188,7 +190,7 @@ def test_compact_needs_blocks_for_its_copies(kind):
     manager.commit("a")
     manager.fork("a", "b")
     error = refused(manager, lambda: manager.compact("a", 4, kind))  # two copies, one free block
-    assert type(error) is OutOfBlocks
+    assert type(error) is OutOfBlocksError
     assert (error.values["asked"], error.values["free"]) == (2, 1)
     assert [copy.kind for copy in manager.compact("a", 2, kind).copies] == [kind]
     manager.check_invariants()

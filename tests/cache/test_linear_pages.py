@@ -9,7 +9,7 @@ import torch
 from minikv.blocks import BlockManager, PoolKind
 from minikv.cache import LinearKVCache, LinearPages, PagedKVCache
 from minikv.kernels import latent_decode, latent_prefill, paged_decode, paged_prefill, store_kv
-from minikv.memory.arena import ArenaInUse
+from minikv.memory.arena import ArenaInUseError
 from minikv.plan import CacheSpec
 from tests.cache.test_linear import DTYPES, MODELS, spec_of, stored_layers, tokens_for
 from tests.cache.test_paged_architectures import REFUSED, small_spec
@@ -210,7 +210,7 @@ def test_closing_names_what_is_still_read_and_changes_nothing(close):
     before, address = contents(pages), pages.layer(0).k.data_ptr()
     held, lengths = pages.layer(1), pages.linear.lengths
     for _ in range(3):
-        with pytest.raises(ArenaInUse) as caught:
+        with pytest.raises(ArenaInUseError) as caught:
             close(pages)
         assert caught.value.values["names"] == "lengths, k, layers as 1, v, layers as 1"
     assert all(torch.equal(now, before[key]) for key, now in contents(pages).items())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from minikv.cache.linear import LinearKVCache, RowFull
+from minikv.cache.linear import LinearKVCache, RowFullError
 from minikv.errors import ArgumentError, MiniKVError
 from minikv.plan import CacheSpec, LayerSpec
 from tests.cache.test_linear import GQA, LATENT, shared, spec_of
@@ -38,7 +38,7 @@ def step(tokens, batch=3, heads=2, dim=8, **options):
 
 def test_overflow_is_refused_before_any_row_is_written(cache):
     error = refused(cache, "linear_row_full", cache.write, 0, step(1), step(1))
-    assert isinstance(error, RowFull)
+    assert isinstance(error, RowFullError)
     assert (error.values["row"], error.values["free"]) == (1, 0)
     refused(cache, "linear_row_full", cache.write, 0, step(6), step(6), [6, 0, 6])
     refused(cache, "linear_row_full", cache.commit, [5, 1, 8])

@@ -14,7 +14,7 @@ import torch
 
 from minikv.blocks import NULL_BLOCK, BlockManager, HostBlocks, PoolKind
 from minikv.cache import HostPool, load_blocks, save_blocks
-from minikv.errors import MiniKVError, OutOfBlocks
+from minikv.errors import MiniKVError, OutOfBlocksError
 from tests.cache.paged_cases import cache_for, storing
 from tests.longer import usual_if
 
@@ -71,7 +71,7 @@ class Together:
             things += [self.swap_in] * 3 + [self.save_and_load]
         try:
             self.random.choice(things)()
-        except OutOfBlocks:
+        except OutOfBlocksError:
             self.done["full"] += 1
             self.check()
             self.end()

@@ -8,7 +8,7 @@ from minikv.blocks import BlockManager, PoolKind
 from minikv.cache import paged
 from minikv.cache.codec import CODECS, find_codec
 from minikv.cache.paged import NULL_BLOCK, PagedKVCache
-from minikv.memory.arena import ArenaInUse
+from minikv.memory.arena import ArenaInUseError
 from minikv.plan import CacheSpec
 from minikv.plan.pool import block_kinds
 from tests.cache.paged_cases import LAYERS, Beside, cache_for, every_byte, fill, spec_for, storing, unchanged
@@ -257,7 +257,7 @@ def test_closing_names_what_is_still_read_and_changes_nothing(codec):
     before, address = every_byte(cache), cache.layer(1).v.data_ptr()
     part = cache.layer(2).v[3]
     for _ in range(3):
-        with pytest.raises(ArenaInUse) as caught:
+        with pytest.raises(ArenaInUseError) as caught:
             cache.close()
         assert caught.value.values["names"] == "kind 1 layer 2 v"  # and not what only the cache holds
         assert unchanged(cache, before)

@@ -10,7 +10,7 @@ from minikv.course.capstone import Plan, serve
 from minikv.course.capstone.clock import work_of
 from minikv.engine import EventLog, EvictionParams
 from minikv.engine.step import Scheduled
-from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError, RequestTooLarge
+from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError, RequestTooLargeError
 from minikv.plan.step_work import step_cost
 from tests.course.capstone_world import MODELS, random_plan, small_task
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_served_is_refused_before_anything_is_computed():
         with pytest.raises(ArgumentError):
             serve(*wrong)
     told = EventLog()
-    with pytest.raises(RequestTooLarge):
+    with pytest.raises(RequestTooLargeError):
         serve(task, Plan(num_blocks=1, block_size=4), emit=told)
     with pytest.raises(DoesNotFitError):
         serve(task, Plan(num_blocks=10**6), emit=told)

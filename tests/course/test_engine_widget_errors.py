@@ -15,7 +15,7 @@ from minikv import SamplingParams
 from minikv.course.widgets import EngineWidget
 from minikv.course.widgets.engine_rows import letters
 from minikv.engine import FinishReason, Sampled
-from minikv.errors import ArgumentError, RequestTooLarge
+from minikv.errors import ArgumentError, RequestTooLargeError
 from minikv.i18n import LANGUAGES, text
 from tests.course.engine_widget_world import (
     GREEDY,
@@ -95,7 +95,7 @@ def test_a_request_that_is_refused_is_said_in_the_readers_language(make):
     llm = make()
     widget = EngineWidget(llm, [STEM, STEM * 7], GREEDY, arrivals=[0, 2], lang="zh")
     finish(widget)
-    assert isinstance(widget.error, RequestTooLarge)
+    assert isinstance(widget.error, RequestTooLargeError)
     assert widget.error.text("zh") in widget.text()
     assert widget.error.text("en") in widget.text("en")
     assert nothing_held(llm)

@@ -10,7 +10,7 @@ from minikv.course.lessons import annotate_08, engine_08
 from minikv.course.lessons.annotate_08 import ANNOTATIONS, Annotation, SourceView
 from minikv.course.lessons.engine_08 import CHUNK, NON_TORCH, mixed_steps, report_of, serve, start_up
 from minikv.course.lessons.flow_08 import FlowChart
-from minikv.memory.caching_allocator import DeviceOutOfMemory
+from minikv.memory.caching_allocator import DeviceOutOfMemoryError
 from minikv.plan import weight_bytes
 from minikv.plan.budget import plan_memory
 from minikv.units import GIB, MIB
@@ -139,7 +139,7 @@ def test_where_out_of_memory_begins():
         share: [serve(start_up(share), *load).asked == 0 for load in loads] for share in (0.8, 0.9, 0.95)
     }
     assert alive == {0.8: [True] * 4, 0.9: [True] * 4, 0.95: [True, True, True, False]}
-    with pytest.raises(DeviceOutOfMemory):
+    with pytest.raises(DeviceOutOfMemoryError):
         start_up(num_blocks=40_000)
 
 

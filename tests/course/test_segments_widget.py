@@ -12,7 +12,7 @@ from minikv.course.widgets.segments_drawing import FIGURES, MAX_ROWS
 from minikv.course.widgets.segments_replay import MAX_STEPS
 from minikv.errors import ArgumentError, MiniKVError
 from minikv.i18n import LANGUAGES, text
-from minikv.memory import AllocatorSettings, CachingAllocator, DeviceOutOfMemory
+from minikv.memory import AllocatorSettings, CachingAllocator, DeviceOutOfMemoryError
 from minikv.units import GIB, MIB, exact_bytes
 from tests.course.photo import photo_traits
 
@@ -84,7 +84,7 @@ def test_whatever_is_asked_the_map_is_the_allocator_step_by_step():
                     try:
                         held[step.name] = straight.malloc(step.size, step.stream)
                         rounded[step.name] = straight.usage().allocated - before
-                    except DeviceOutOfMemory as error:
+                    except DeviceOutOfMemoryError as error:
                         refusal = error
                 elif step.name and step.name not in held:
                     assert text("widgets_segments.passed_over", name=step.name) in frame["status"]
@@ -151,7 +151,7 @@ def test_out_of_memory_is_a_frame_and_the_steps_go_on(lang):
     straight = CachingAllocator(8 * GIB)
     straight.free(straight.malloc(6 * GIB))
     straight.malloc(30 * MIB)
-    with pytest.raises(DeviceOutOfMemory) as error:
+    with pytest.raises(DeviceOutOfMemoryError) as error:
         straight.malloc(7 * GIB)
     assert [frame["error"] for frame in frames] == [False] * 5 + [True, False, False]
     assert error.value.text(lang) in frames[5]["status"]

@@ -5,7 +5,7 @@ import pytest
 from minikv.course import my_engine, start
 from minikv.course.your_engine.child import run_child
 from minikv.course.your_engine.kept import KeptPart, kept_parts
-from minikv.course.your_engine.source import NotKept
+from minikv.course.your_engine.source import NotKeptError
 from minikv.errors import ArgumentError
 
 RAISES = "def append(self, seq):\n    return 1 // 0\n"
@@ -124,5 +124,5 @@ def test_a_part_can_be_tried_once_and_is_not_kept():
     assert not kept_parts().parts
     with pytest.raises(ArgumentError, match="digest_of_block"):
         my_engine(digest_of_block)
-    with pytest.raises(NotKept):
+    with pytest.raises(NotKeptError):
         my_engine(lambda self: None)

@@ -9,7 +9,7 @@ from transformers import BloomConfig, BloomForCausalLM
 
 from minikv import LLM, SamplingParams
 from minikv.engine.evicting import EvictionParams
-from minikv.errors import ArgumentError, MiniKVError, RequestTooLarge
+from minikv.errors import ArgumentError, MiniKVError, RequestTooLargeError
 from minikv.eviction.policies import H2O, TOVA, KeyDiff, PyramidKV, StreamingLLM
 from minikv.models import load, recall_documents
 from minikv.plan.preemption import TransferRates
@@ -138,7 +138,10 @@ def test_no_sequence_ever_holds_more_than_it_may_and_a_long_one_needs_no_large_p
     said(model, long, eviction=eviction, watch=watch, num_blocks=22)
     assert eviction.tokens.capacity + every - 1 < max(most) <= eviction.tokens.peak_resident + eviction.chunk
     assert max(map(len, long)) > 22 * 4
-    with LLM(model, eviction=eviction, block_size=4, num_blocks=15) as llm, pytest.raises(RequestTooLarge):
+    with (
+        LLM(model, eviction=eviction, block_size=4, num_blocks=15) as llm,
+        pytest.raises(RequestTooLargeError),
+    ):
         llm.add_request(long[1], GREEDY)
 
 
@@ -277,7 +280,7 @@ def workload(llm, draw, monkeypatch):
             params = SamplingParams(temperature=heat, max_tokens=most, n=answers)
             try:
                 names.append(llm.add_request(text, params))
-            except RequestTooLarge:
+            except RequestTooLargeError:
                 continue
         if names and draw.random() < 0.05:
             llm.abort(draw.choice(names))

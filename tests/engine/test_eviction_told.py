@@ -10,7 +10,7 @@ import torch
 from minikv import LLM, SamplingParams
 from minikv.engine import assembly, building, graphs
 from minikv.engine.evicting import EvictionParams
-from minikv.errors import ArgumentError, RequestTooLarge
+from minikv.errors import ArgumentError, RequestTooLargeError
 from minikv.models import load, recall_documents
 from tests.engine.test_eviction import SWAP, nothing_is_held, params_of, said, told
 from tests.models.running import World
@@ -131,7 +131,7 @@ def test_a_request_that_never_fits_hears_what_of_eviction_would_make_it_fit(mode
     text, options = texts[0] * 20, {"num_blocks": 22, "block_size": 4}
     long = {"prefill_chunk": 64, "evict_every": 4}
     with LLM(model, eviction=params_of(**long), **options) as llm:
-        with pytest.raises(RequestTooLarge) as refused:
+        with pytest.raises(RequestTooLargeError) as refused:
             llm.add_request(text, FEW)
         most = llm.scheduler.evicting.most_resident
         assert refused.value.code == "request_never_fits_evicting"

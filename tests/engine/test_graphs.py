@@ -10,7 +10,7 @@ import torch
 from minikv.engine import SamplingParams
 from minikv.engine.graphs import DecodeGraphs, buckets
 from minikv.kernels.gpu.common import Launch
-from minikv.memory import ArenaInUse
+from minikv.memory import ArenaInUseError
 from minikv.plan.preemption import TransferRates
 from tests.engine.llm_world import Broken, check_empty, greedy, make, reference, tensor_bytes
 from tests.engine.rerun import Rerun, Waits, graphs
@@ -174,7 +174,7 @@ def test_close_refuses_while_somebody_reads_the_logits():
         llm.add_request(model.prompts[0], greedy(5))
         llm.step()
         logits = llm.runner.graphs.replay(step_of([[1, 2]]))
-        with pytest.raises(ArenaInUse) as caught:
+        with pytest.raises(ArenaInUseError) as caught:
             llm.close()
         assert caught.value.values["names"] == "decode logits"
         del logits

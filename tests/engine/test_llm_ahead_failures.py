@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 
 import minikv.engine.runner
-from minikv.engine import FinishReason, GenerationFailed
+from minikv.engine import FinishReason, GenerationFailedError
 from tests.engine import test_llm_callbacks, test_llm_failures, test_llm_running
 from tests.engine.llm_world import Broken, check_empty, greedy, make, reference, run
 from tests.engine.overlap import DEVICES, Late, Prompt, drawn, overlapping, without
@@ -329,7 +329,7 @@ def test_an_emit_that_raises_while_an_unwanted_step_ends_is_heard_once_and_all_a
 def test_a_generate_that_fails_has_the_outputs_of_all(device, model, monkeypatch):
     with make(model.model, max_num_seqs=2) as llm, monkeypatch.context() as patch:
         place("first layer", llm, Fuse(3), patch)
-        with pytest.raises(GenerationFailed) as raised:
+        with pytest.raises(GenerationFailedError) as raised:
             llm.generate(model.prompts[:5], greedy(4), progress=False)
         assert [out.finish_reason for out in raised.value.outputs] == ["error"] * 2 + ["length"] * 3
         check_empty(llm)

@@ -8,7 +8,7 @@ import pytest
 
 import minikv.engine.runner
 import minikv.models.hf_cache
-from minikv.engine import EventLog, FinishReason, GenerationFailed
+from minikv.engine import EventLog, FinishReason, GenerationFailedError
 from minikv.models import ATTENTION
 from tests.engine.llm_text import word_tokenizer
 from tests.engine.llm_world import Broken, check_between_steps, check_empty, greedy, make, reference, run
@@ -204,7 +204,7 @@ def test_generate_fails_with_the_outputs_of_all(monkeypatch):
     with make(model.model, max_num_seqs=2) as llm:
         with monkeypatch.context() as patch:
             place("first layer", llm, Fuse(3), patch)
-            with pytest.raises(GenerationFailed) as raised:
+            with pytest.raises(GenerationFailedError) as raised:
                 llm.generate(model.prompts[:5], greedy(4), progress=False)
         outputs = raised.value.outputs
         assert [out.prompt_token_ids for out in outputs] == [tuple(prompt) for prompt in model.prompts[:5]]
@@ -288,7 +288,7 @@ def test_another_attention_under_an_llm_is_an_error_not_an_answer():
     own = model.model.config._attn_implementation
     with make(model.model) as llm:
         model.model.set_attn_implementation("eager")
-        with pytest.raises(GenerationFailed) as raised:
+        with pytest.raises(GenerationFailedError) as raised:
             llm.generate(model.prompts[:2], greedy())
         assert raised.value.__cause__.code == "llm_attention"
         check_empty(llm)

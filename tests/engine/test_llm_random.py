@@ -9,7 +9,7 @@ import random
 import pytest
 
 from minikv.engine import EventLog, FinishReason, summary
-from minikv.errors import RequestTooLarge
+from minikv.errors import RequestTooLargeError
 from tests.engine.llm_world import check_between_steps, check_empty, greedy, make, reference
 
 LONG = int(os.environ.get("MINIKV_LONG", "1"))
@@ -72,7 +72,7 @@ def drive(model, profile, seed, **more):
                 step()
             try:
                 llm.add_request(prompt, params, request_id=number, salt=salt)
-            except RequestTooLarge:
+            except RequestTooLargeError:
                 continue
             asked[number] = params
         for _ in range(3000):

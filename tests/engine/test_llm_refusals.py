@@ -10,7 +10,7 @@ import torch
 
 from minikv import LLM
 from minikv.engine import EvictionParams, SamplingParams
-from minikv.errors import ArgumentError, ConfigError, DoesNotFitError, MiniKVError, RequestTooLarge
+from minikv.errors import ArgumentError, ConfigError, DoesNotFitError, MiniKVError, RequestTooLargeError
 from minikv.models import Loaded
 from tests.engine.llm_text import word_tokenizer
 from tests.engine.llm_world import Broken, check_empty, greedy, make, reference, run
@@ -271,7 +271,7 @@ def test_a_cache_without_room_is_refused():
             max_model_len=2**30,
         )
     assert (raised.value.code, raised.value.values["rows"]) == ("llm_linear_room", 2**16)
-    with make(model, max_model_len=64) as llm, pytest.raises(RequestTooLarge):
+    with make(model, max_model_len=64) as llm, pytest.raises(RequestTooLargeError):
         llm.generate([1] * 60, SamplingParams(max_tokens=5))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from minikv.engine import FinishReason, SamplingParams, summary
 from minikv.engine.capacity import peak_blocks
-from minikv.errors import RequestTooLarge
+from minikv.errors import RequestTooLargeError
 from tests.engine.drive import Engine
 
 LONG = int(os.environ.get("MINIKV_LONG", "1"))
@@ -69,7 +69,7 @@ def run(profile, seed, failing=False, between=None, **host):
         if all(peak_blocks(stored, window, size) <= blocks for blocks, window in kinds):
             engine.add(number, prompt, params, salt)
         else:
-            with pytest.raises(RequestTooLarge):
+            with pytest.raises(RequestTooLargeError):
                 engine.add(number, prompt, params, salt)
     for _ in range(5000):
         if not engine.scheduler.has_work:

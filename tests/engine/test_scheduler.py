@@ -8,7 +8,7 @@ import pytest
 from minikv.blocks import BlockManager, PoolKind
 from minikv.engine import EventLog, FinishReason, SamplingParams, Scheduler, State
 from minikv.engine.capacity import held_blocks, peak_blocks
-from minikv.errors import ArgumentError, RequestTooLarge
+from minikv.errors import ArgumentError, RequestTooLargeError
 from tests.blocks.snapshot import snapshot
 from tests.engine.drive import Engine
 
@@ -235,7 +235,7 @@ def test_a_request_is_refused_exactly_if_it_could_never_run_alone(kinds, size):
             params = SamplingParams(max_tokens=max_tokens)
             try:
                 engine.add("a", [3] * prompt, params)
-            except RequestTooLarge as error:
+            except RequestTooLargeError as error:
                 refusals.append((prompt + max_tokens, error.values["fits"]))
                 assert snapshot(engine.manager) == before
                 assert not engine.scheduler.has_work
@@ -248,7 +248,9 @@ def test_a_request_is_refused_exactly_if_it_could_never_run_alone(kinds, size):
     fits = refusals[0][1]
     engine.add("exactly", [3] * (fits - 1), SamplingParams(max_tokens=1))
     engine.run()
-    error = refused(lambda: engine.add("over", [3] * fits, SamplingParams(max_tokens=1)), RequestTooLarge)
+    error = refused(
+        lambda: engine.add("over", [3] * fits, SamplingParams(max_tokens=1)), RequestTooLargeError
+    )
     assert error.values["asked"] > error.values["total"]
 
 
@@ -280,8 +282,8 @@ def test_what_is_no_request_is_refused_and_changes_nothing():
     refused(lambda: engine.add("b", [1], SamplingParams(), salt=5))
     refused(lambda: engine.add(True, [1], SamplingParams()))
     refused(lambda: engine.add(["b"], [1], SamplingParams()))
-    refused(lambda: engine.add("b", [1], SamplingParams(n=3)), RequestTooLarge)
-    refused(lambda: engine.add("b", [1] * 15, SamplingParams(max_tokens=6)), RequestTooLarge)
+    refused(lambda: engine.add("b", [1], SamplingParams(n=3)), RequestTooLargeError)
+    refused(lambda: engine.add("b", [1] * 15, SamplingParams(max_tokens=6)), RequestTooLargeError)
     refused(lambda: engine.scheduler.request("b"))
     assert engine.scheduler.waiting == (("a", 0),)
     assert not engine.scheduler.abort("b")

@@ -5,7 +5,7 @@ import pytest
 from minikv.blocks import BlockManager, PoolKind
 from minikv.cache.linear import LinearKVCache
 from minikv.cache.linear_pages import LinearPages
-from minikv.errors import ArgumentError, OutOfBlocks, UnknownNameError
+from minikv.errors import ArgumentError, OutOfBlocksError, UnknownNameError
 from minikv.eviction.budget import Budget
 from minikv.eviction.paged import PagedEviction
 from minikv.eviction.policies import H2O, PyramidKV, Random
@@ -82,7 +82,7 @@ def test_a_copy_for_which_there_is_no_block_changes_nothing():
     manager.append("b", 1)  # the last free block but none
     manager.commit("b")
     before, tables = every_byte(cache), [manager.block_table(name) for name in "ab"]
-    with pytest.raises(OutOfBlocks) as caught:
+    with pytest.raises(OutOfBlocksError) as caught:
         eviction.evict(["a"])
     assert caught.value.values["asked"] == 2
     assert unchanged(cache, before)

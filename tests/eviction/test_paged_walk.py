@@ -15,7 +15,7 @@ import torch
 
 from minikv.blocks import BlockManager, HostBlocks, PoolKind
 from minikv.cache import HostPool
-from minikv.errors import OutOfBlocks
+from minikv.errors import OutOfBlocksError
 from minikv.eviction.budget import Budget
 from minikv.eviction.paged import PagedEviction
 from minikv.eviction.policies import Random
@@ -75,7 +75,7 @@ class World:
             things += [self.swap_in] * 2
         try:
             self.draw.choice(things)()
-        except OutOfBlocks:
+        except OutOfBlocksError:
             self.done["full"] += 1
             self.check()
             self.end()
@@ -142,7 +142,7 @@ class World:
         todo = [name for name in names if before[name] > self.budget.capacity]
         try:
             evicted = self.eviction.evict(names)
-        except OutOfBlocks:
+        except OutOfBlocksError:
             for name in todo:  # those before it are done, and done completely
                 if self.manager.length(name, self.cache.kind_of(self.full[0])) < before[name]:
                     self.forget(name)

@@ -8,7 +8,15 @@ import torch
 
 from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError, UnknownNameError
 from minikv.memory import arena as arena_file
-from minikv.memory.arena import DTYPES, MAX_ALIGN, Arena, ArenaClosed, ArenaFull, ArenaInUse, arena_bytes
+from minikv.memory.arena import (
+    DTYPES,
+    MAX_ALIGN,
+    Arena,
+    ArenaClosedError,
+    ArenaFullError,
+    ArenaInUseError,
+    arena_bytes,
+)
 from minikv.memory.ownership import ownership, share_storage
 
 
@@ -42,12 +50,12 @@ def test_loans_are_disjoint_aligned_in_order_and_fit_exactly(seed, align):
     assert end == need == arena.capacity
     assert report.used + report.padding == need
     assert report.free == 0
-    with pytest.raises(ArenaFull):
+    with pytest.raises(ArenaFullError):
         arena.borrow("one more", (1,), torch.int8, align=1)
     if need > 1:
         smaller = Arena(need - 1)
         kept = [smaller.borrow(f"t{i}", *request, align=align) for i, request in enumerate(requests[:-1])]
-        with pytest.raises(ArenaFull) as error:
+        with pytest.raises(ArenaFullError) as error:
             smaller.borrow("the last", *requests[-1], align=align)
         assert len(kept) == len(requests) - 1
         assert error.value.values["short"] == 1
@@ -111,7 +119,7 @@ def test_a_loan_can_be_renewed_and_is_alive_while_either_tensor_is():
     assert [loan.name for loan in arena.report().alive] == ["kv"]
     assert (arena.report().used, arena.report().free) == (before.used, before.free)  # no byte is lent twice
     for tensor in ("old", "new"):
-        with pytest.raises(ArenaInUse) as error:
+        with pytest.raises(ArenaInUseError) as error:
             arena.close()
         assert error.value.values["count"] == 1
         if tensor == "old":
@@ -123,7 +131,7 @@ def test_a_loan_can_be_renewed_and_is_alive_while_either_tensor_is():
     assert "first, kv" in unknown.value.text("en")
     del new
     arena.close()
-    with pytest.raises(ArenaClosed):
+    with pytest.raises(ArenaClosedError):
         arena.renew("kv")
 
 
@@ -138,7 +146,7 @@ def test_a_closed_arena_lends_nothing():
     arena = Arena(100)
     arena.close()
     arena.close()
-    with pytest.raises(ArenaClosed):
+    with pytest.raises(ArenaClosedError):
         arena.borrow("kv", (4,), torch.float32)
     assert "closed" in repr(arena)
     assert "closed" in arena.report().text()
@@ -187,7 +195,7 @@ def test_a_bad_loan_is_refused_and_changes_nothing(bad):
     assert error.value.text("zh")
     assert arena.report() == before
     assert arena.borrow("next", (3,), torch.int8, align=1).data_ptr() == live.data_ptr() + 3
-    if name == "t" and not isinstance(error.value, ArenaFull):
+    if name == "t" and not isinstance(error.value, ArenaFullError):
         with pytest.raises(MiniKVError):
             arena_bytes([((2,), torch.int8), (shape, dtype)], align)
 

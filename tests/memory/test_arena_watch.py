@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from minikv.memory.arena import MAX_ALIGN, Arena, ArenaInUse
+from minikv.memory.arena import MAX_ALIGN, Arena, ArenaInUseError
 
 # Each takes the borrowed tensor and leaves something else that still reads its bytes.
 ALIASES = {
@@ -53,7 +53,7 @@ def test_whatever_still_reads_the_bytes_keeps_the_loan_alive(kind, inference):
         alias = ALIASES[kind](tensor)
     del tensor
     gc.collect()
-    with pytest.raises(ArenaInUse) as error:
+    with pytest.raises(ArenaInUseError) as error:
         arena.close()
     assert error.value.values["names"] == "other, kv"
     assert "other, kv" in error.value.text("zh")
@@ -86,7 +86,7 @@ def test_a_loan_in_inference_mode_is_watched_too():
         tensor = arena.borrow("kv", (4, 8), torch.float32)
         part = tensor[1:]
         del tensor
-        with pytest.raises(ArenaInUse):
+        with pytest.raises(ArenaInUseError):
             arena.close()
     del part
     arena.close()
@@ -115,7 +115,7 @@ def test_memory_is_freed_when_the_last_reference_goes():
     arena = Arena(4096)
     tensor = arena.borrow("kv", (4, 8), torch.float32)
     whole = StorageWeakRef(arena._storage)
-    with pytest.raises(ArenaInUse):
+    with pytest.raises(ArenaInUseError):
         arena.close()
     part = tensor[2:].numpy()
     del tensor
@@ -143,7 +143,7 @@ def test_on_a_gpu(kind):
     alias = ALIASES[kind](tensor) if kind not in ("graph", "set from storage") else tensor[1:]
     del tensor
     gc.collect()
-    with pytest.raises(ArenaInUse):
+    with pytest.raises(ArenaInUseError):
         arena.close()
     del alias
     gc.collect()

@@ -3,7 +3,7 @@
 import pytest
 
 from minikv.memory.allocator_rules import AllocatorSettings, divisions_by_interval, round_size, segment_size
-from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemory
+from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
 from minikv.units import GIB, KIB, MIB
 from tests.memory.segment_sizes import sizes
 
@@ -163,7 +163,7 @@ def test_an_oversized_batch_that_will_not_come_back():
     assert stuck.allocated == 150 * 2 * MIB
     assert stuck.reserved == 150 * 20 * MIB
     assert stuck.inactive_split == stuck.reserved - stuck.allocated
-    with pytest.raises(DeviceOutOfMemory):
+    with pytest.raises(DeviceOutOfMemoryError):
         model.malloc(5300 * MIB)  # 8,192 - 3,000 are free at the device, and 2,700 more lie idle
 
 
@@ -178,7 +178,7 @@ def test_one_live_block_holds_a_whole_segment_but_only_one_page(expandable, kept
     assert model.usage().reserved == kept
     if not expandable:
         assert model.usage().inactive_split == kept - 2 * MIB
-        with pytest.raises(DeviceOutOfMemory):
+        with pytest.raises(DeviceOutOfMemoryError):
             model.malloc(7 * GIB)
     else:
         model.malloc(7 * GIB)

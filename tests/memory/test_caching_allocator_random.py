@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from minikv.memory.allocator_blocks import INACTIVE
 from minikv.memory.allocator_rules import AllocatorSettings
-from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemory
+from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
 from minikv.units import MIB
 from tests.memory.naive_allocator import Full, NaiveAllocator
 
@@ -69,7 +69,7 @@ def run_beside(steps, capacity, max_split_mb):
             try:
                 expected = naive.malloc(first, second)
             except Full:
-                with pytest.raises(DeviceOutOfMemory):
+                with pytest.raises(DeviceOutOfMemoryError):
                     model.malloc(first, second)
             else:
                 assert model.malloc(first, second) == expected
@@ -110,7 +110,7 @@ def test_invariants_hold_after_every_step(steps):
         if op == "malloc":
             try:
                 live.append(model.malloc(first, second))
-            except DeviceOutOfMemory:
+            except DeviceOutOfMemoryError:
                 assert model.usage().allocated == sum(s.allocated_size for s in model.segments())
         elif op == "free" and live:
             model.free(live.pop(first % len(live)))
@@ -171,7 +171,7 @@ def test_expandable_segments_keep_the_invariants_and_give_everything_back(steps)
         if op == "malloc":
             try:
                 live.append(model.malloc(first, second))
-            except DeviceOutOfMemory:
+            except DeviceOutOfMemoryError:
                 assert model.usage().reserved <= 400 * MIB
         elif op == "free" and live:
             model.free(live.pop(first % len(live)))

@@ -5,7 +5,7 @@ import pytest
 from minikv.errors import ArgumentError, MiniKVError
 from minikv.memory.allocator_blocks import AWAITING_FREE
 from minikv.memory.allocator_rules import AllocatorSettings, divisions_by_interval, round_size
-from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemory
+from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
 from minikv.units import GIB, MIB
 from tests.memory.segment_sizes import sizes
 
@@ -14,7 +14,7 @@ def test_out_of_memory_states_the_terms():
     model = CachingAllocator(100 * MIB, non_torch=10 * MIB)
     model.malloc(50 * MIB)
     before = model.segments()
-    with pytest.raises(DeviceOutOfMemory) as raised:
+    with pytest.raises(DeviceOutOfMemoryError) as raised:
         model.malloc(41 * MIB)
     values = raised.value.values
     assert values["asked"] == "42.00 MiB"
@@ -40,7 +40,7 @@ def test_a_retry_gives_cached_segments_back():
 def test_the_memory_limit_counts_before_the_device():
     model = CachingAllocator(GIB, memory_limit=30 * MIB)
     model.malloc(20 * MIB)
-    with pytest.raises(DeviceOutOfMemory, match=r"30\.00 MiB allowed"):
+    with pytest.raises(DeviceOutOfMemoryError, match=r"30\.00 MiB allowed"):
         model.malloc(12 * MIB)
     model.malloc(10 * MIB)  # exactly the limit
     assert model.usage().reserved == 30 * MIB
@@ -65,7 +65,7 @@ def test_max_split_size():
     model.free(small)
     # No oversize block is left that would do for 66 MiB, so everything goes, as one retry.
     model.free(model.malloc(30 * MIB))
-    with pytest.raises(DeviceOutOfMemory):
+    with pytest.raises(DeviceOutOfMemoryError):
         model.malloc(66 * MIB)
     assert (model.usage().reserved, model.usage().num_alloc_retries) == (20 * MIB, 1)
 

@@ -6,7 +6,7 @@ import pytest
 
 from minikv.errors import ArgumentError
 from minikv.memory.allocator_trace import replay
-from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemory
+from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
 from minikv.units import MIB
 
 TRACE = [
@@ -55,7 +55,7 @@ def test_out_of_memory_is_recorded_and_the_trace_goes_on():
         {"op": "malloc", "id": 2, "size": 40 * MIB},
     ]
     steps = replay(trace, CachingAllocator(50 * MIB))
-    assert isinstance(steps[1].out_of_memory, DeviceOutOfMemory)
+    assert isinstance(steps[1].out_of_memory, DeviceOutOfMemoryError)
     assert steps[1].address is None
     assert steps[1].usage.num_ooms == 1
     assert steps[-1].usage.reserved == 40 * MIB

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import minikv
-from minikv.errors import ArgumentError, ConfigError, RequestTooLarge
+from minikv.errors import ArgumentError, ConfigError, RequestTooLargeError
 from minikv.nano import LLM, SamplingParams
 from minikv.nano.kv_cache import block_bytes, num_blocks_that_fit, token_bytes
 from minikv.nano.runner import draw
@@ -102,7 +102,7 @@ def test_what_it_cannot_do_is_refused_by_name(model_type, words):
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers(llm):
-    with pytest.raises(RequestTooLarge, match="256"):
+    with pytest.raises(RequestTooLargeError, match="256"):
         llm.generate([[1] * 250], SamplingParams(8))
     assert llm.generate([[1] * 250], SamplingParams(7))[0].finish_reason == "length"
     for prompt in ([], [True], [1.0], [-1], [196]):
@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers(llm):
     ):
         with pytest.raises(ArgumentError, match=next(iter(wrong))):
             SamplingParams(**wrong)
-    with pytest.raises(RequestTooLarge):
+    with pytest.raises(RequestTooLargeError):
         llm.generate([FACTS, [1] * 300])
     assert not llm.scheduler.waiting, "of a list with one that is refused, none waits"
     if not torch.cuda.is_available():

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from minikv.errors import ArgumentError
-from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemory
+from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
 from minikv.plan.measured import MeasuredTerms
 from minikv.plan.moments import CALLS, startup_moments
 
@@ -81,7 +81,7 @@ def test_the_formulas_cache_leaves_room_for_the_next_prefill_and_a_larger_one_do
             if fits:
                 warm_up(torch, terms)
             else:
-                with pytest.raises(DeviceOutOfMemory):
+                with pytest.raises(DeviceOutOfMemoryError):
                     warm_up(torch, terms)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from minikv.engine import EventLog, StepEvent, summary
-from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError, RequestTooLarge
+from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError, RequestTooLargeError
 from minikv.plan.budget import plan_memory
 from minikv.simulate import (
     ROUTERS,
@@ -117,7 +117,7 @@ def test_a_request_that_could_never_run_is_named_before_anything_runs():
     heard = []
     for index, wrong in ((0, TraceRequest(0.0, 801, 2)), (2, TraceRequest(1.0, 1, 801))):
         requests = [fine] * index + [wrong]
-        with pytest.raises(RequestTooLarge) as error:
+        with pytest.raises(RequestTooLargeError) as error:
             simulate(Trace("t", tuple(requests)), small_fleet(200), emit=lambda *event: heard.append(event))
         assert error.value.values["index"] == index
     assert not heard
@@ -130,7 +130,7 @@ def test_a_request_that_could_never_run_is_named_before_anything_runs():
 def test_a_request_beyond_the_models_positions_is_named():
     fleet = Fleet.plan("Llama-3.1-8B", "H200")
     assert fleet.max_model_len == 131_072
-    with pytest.raises(RequestTooLarge) as error:
+    with pytest.raises(RequestTooLargeError) as error:
         simulate(Trace("t", (TraceRequest(0.0, 131_000, 73),)), fleet)
     assert error.value.values["reason"].code == "fleet_beyond_model"
     simulate(Trace("t", (TraceRequest(0.0, 131_000, 72),)), fleet)
@@ -296,5 +296,5 @@ def test_of_a_file_the_line_is_named(tmp_path):
     path = tmp_path / "load.jsonl"
     trace = Trace("load", (TraceRequest(0.0, 100, 10), TraceRequest(1.0, 900, 10)))
     write_mooncake(trace, path)
-    with pytest.raises(RequestTooLarge, match=r"Line 2 of .*900 tokens"):
+    with pytest.raises(RequestTooLargeError, match=r"Line 2 of .*900 tokens"):
         simulate(read_mooncake(path), small_fleet(200))

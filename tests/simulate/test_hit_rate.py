@@ -6,7 +6,7 @@ from bisect import bisect_left
 import numpy as np
 import pytest
 
-from minikv.errors import ArgumentError, RequestTooLarge
+from minikv.errors import ArgumentError, RequestTooLargeError
 from minikv.simulate.hit_rate import block_uses, hit_rate, hit_rates
 from minikv.simulate.load import Load
 from minikv.simulate.stack_distance import NEVER, stack_distances
@@ -109,7 +109,7 @@ def test_blocks_smaller_than_the_trace_s_find_the_same_prefixes_and_waste_less()
 def test_a_prompt_larger_than_the_cache_is_named(ask):
     requests = [TraceRequest(float(at), tokens, 1) for at, tokens in enumerate((700, 1600, 2100))]
     trace = Trace("file.jsonl", tuple(requests), first_line=1)
-    with pytest.raises(RequestTooLarge) as caught:
+    with pytest.raises(RequestTooLargeError) as caught:
         ask(trace, 3)
     assert "Line 2 of file.jsonl" in str(caught.value)
     assert caught.value.values["reason"].values == {"tokens": 1600, "blocks": 4, "total": 3, "most": 5}

@@ -7,7 +7,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from minikv.errors import ArgumentError, DoesNotFitError, RequestTooLarge
+from minikv.errors import ArgumentError, DoesNotFitError, RequestTooLargeError
 from minikv.simulate import (
     IDEAL,
     Assumptions,
@@ -44,7 +44,7 @@ def test_a_fleet_that_cannot_be_is_a_row_and_the_others_run():
     assert (rows[0].refused, rows[1].answers) == (None, None)
     assert isinstance(rows[1].refused, DoesNotFitError)
     long = Trace("long", (*BUSY.requests, TraceRequest(1e6, 131_072, 2)))
-    assert isinstance(sweep(long, MAKE, replicas=[1])[0].refused, RequestTooLarge)
+    assert isinstance(sweep(long, MAKE, replicas=[1])[0].refused, RequestTooLargeError)
 
 
 @pytest.mark.parametrize("values", [{}, {"replicas": []}, {"replicas": [1], "router": []}])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from minikv.blocks import BlockManager
-from minikv.errors import ArgumentError, RequestTooLarge
+from minikv.errors import ArgumentError, RequestTooLargeError
 from minikv.simulate.trace import LARGEST_HASH_ID, MOST_TOKENS, Trace, TraceRequest
 from tests.simulate.traces import random_trace
 
@@ -71,11 +71,11 @@ def test_the_lengths_at_the_edges_are_taken(tokens):
 
 
 def test_a_request_is_placed_by_its_line_where_it_has_one():
-    fault = RequestTooLarge("trace_too_large", tokens=1, blocks=1, total=1, most=1)
+    fault = RequestTooLargeError("trace_too_large", tokens=1, blocks=1, total=1, most=1)
     trace = Trace("file.csv", (GOOD, GOOD), first_line=2)
     assert str(trace.at(1, fault)).startswith("Line 3 of file.csv: ")
     assert trace.at(1, fault).text("zh").startswith("file.csv 的第 3 行")
-    assert type(trace.at(1, fault)) is RequestTooLarge
+    assert type(trace.at(1, fault)) is RequestTooLargeError
     assert str(Trace("made", (GOOD, GOOD)).at(1, fault)).startswith("Request 1 ")
 
 

@@ -78,7 +78,7 @@ def test_a_graph_that_keeps_what_it_was_captured_with_is_found(watch, monkeypatc
     monkeypatch.setattr(smoke, "captured", frozen)
     rows = {row["check"]: row["problem"] for row in smoke.look(watch, SMALL)}
     assert {name for name, problem in rows.items() if problem} == {"graph capture and replay"}
-    assert "Disagrees" in rows["graph capture and replay"]
+    assert "DisagreementError" in rows["graph capture and replay"]
 
 
 def test_without_a_gpu_it_refuses_in_a_sentence(monkeypatch, tmp_path, capsys):
@@ -88,7 +88,7 @@ def test_without_a_gpu_it_refuses_in_a_sentence(monkeypatch, tmp_path, capsys):
     assert not (tmp_path / "x.json").exists()
 
 
-@pytest.mark.parametrize(("problem", "code"), [("", 0), ("Disagrees: off", 1)])
+@pytest.mark.parametrize(("problem", "code"), [("", 0), ("DisagreementError: off", 1)])
 def test_one_that_is_broken_makes_the_exit_code(monkeypatch, tmp_path, problem, code, capsys):
     row = {"check": "decode", "us": 12.3, "first_s": 1.5, "problem": problem}
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)

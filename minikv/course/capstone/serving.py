@@ -24,9 +24,9 @@ def serve(task: Task, plan: Plan, *, emit: "Emit | None" = None) -> Run:
     """Serve ``task`` as ``plan`` says; every event of the engine goes to ``emit`` too.
 
     A request is added before the first step that begins at its arrival or later. Nothing is kept from run to run.
-    Raises ``DoesNotFitError`` for a plan that holds more than the budget, ``RequestTooLarge`` for one whose blocks do
-    not hold the longest request, and what ``LLM`` raises, all before anything is computed; ``GenerationFailed`` where
-    requests fail.
+    Raises ``DoesNotFitError`` for a plan that holds more than the budget, ``RequestTooLargeError`` for one whose blocks
+    do not hold the longest request, and what ``LLM`` raises, all before anything is computed;
+    ``GenerationFailedError`` where requests fail.
     """
     for what, value, kind in (("task", task, Task), ("plan", plan, Plan)):
         if not isinstance(value, kind):

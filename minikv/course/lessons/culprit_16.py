@@ -16,7 +16,7 @@ from typing import Literal
 from minikv.course.widgets.segments_replay import Step
 from minikv.errors import ArgumentError, check_choice, check_count
 from minikv.i18n import text
-from minikv.memory import AllocatorSettings, CachingAllocator, DeviceOutOfMemory
+from minikv.memory import AllocatorSettings, CachingAllocator, DeviceOutOfMemoryError
 from minikv.plan import CacheSpec, find_gpu, find_model, weight_bytes
 from minikv.units import GIB
 
@@ -189,7 +189,7 @@ class _Tape:
         self.steps.append(Step("malloc", name, size, self._say(note, **values)))
         try:
             self.addresses[name] = self.device.malloc(size)
-        except DeviceOutOfMemory:
+        except DeviceOutOfMemoryError:
             return False
         return True
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from minikv.cache.allocation import AllocationReport
-from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemory
+from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
 from minikv.memory.peak import PeakReport
 from minikv.memory.stats import MemoryStats
 from minikv.plan.catalog import find_model
@@ -88,7 +88,7 @@ class Engine:
             self.device.free(shard)
 
     def step(self, tokens: int) -> None:
-        """One forward of ``tokens`` tokens without a cache of its own. Raises ``DeviceOutOfMemory``, nothing kept."""
+        """A forward of ``tokens`` tokens without a cache; nothing is kept. Raises ``DeviceOutOfMemoryError``."""
         live: list[int] = []
         try:
             self._forward(tokens, live)
@@ -134,7 +134,7 @@ class Engine:
             drop(after, out)
 
     def allocate(self, num_blocks: int) -> None:
-        """The cache, in one piece. Raises ``DeviceOutOfMemory``."""
+        """The cache, in one piece. Raises ``DeviceOutOfMemoryError``."""
         if num_blocks:
             self.cache = self.device.malloc(num_blocks * self.block_bytes)
 
@@ -152,7 +152,7 @@ def start_up(
 ) -> StartUp:
     """start, load, reset_peak, warm-up, empty_cache, allocate. A step that is left out has the same figures as before.
 
-    ``num_blocks`` None is what the formula gives. Raises ``DeviceOutOfMemory`` where a given number does not fit.
+    ``num_blocks`` None is what the formula gives. Raises ``DeviceOutOfMemoryError`` where a given number does not fit.
     """
     engine = Engine(total, non_torch)
     moments = [engine.moment("start")]
@@ -200,7 +200,7 @@ def serve(started: StartUp, steps: Sequence[int], growth: Iterable[int] = ()) ->
         device.non_torch += min(next(others, 0), device.device_free or 0)
         try:
             started.engine.step(tokens)
-        except DeviceOutOfMemory as error:
+        except DeviceOutOfMemoryError as error:
             asked = int(str(error.values["requested"]))
             break
         used.append(started.engine.moment("step").used)

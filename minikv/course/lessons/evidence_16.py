@@ -6,7 +6,7 @@ import torch
 
 from minikv.course.exercise import Exercise, Misconception
 from minikv.course.widgets.segments_replay import Step
-from minikv.memory import CachingAllocator, DeviceOutOfMemory, share_storage
+from minikv.memory import CachingAllocator, DeviceOutOfMemoryError, share_storage
 
 Part = tuple[int, int, int]  # (storage, start, stop)
 
@@ -42,7 +42,7 @@ def end_of(steps: Sequence[Step], capacity: int, non_torch: int) -> tuple[int, b
     usage = device.usage()
     try:
         device.malloc(steps[-1].size)
-    except DeviceOutOfMemory:
+    except DeviceOutOfMemoryError:
         return usage.reserved - usage.allocated, False
     return usage.reserved - usage.allocated, True
 

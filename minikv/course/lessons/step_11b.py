@@ -10,7 +10,7 @@ Work = list[tuple[str, int, int]]
 """What a forward computes: of each sequence the positions from the first number up to, not including, the second."""
 
 
-class ForwardFailed(RuntimeError):
+class ForwardFailedError(RuntimeError):
     """What a forward of the check raises."""
 
 
@@ -81,7 +81,7 @@ def run_steps(fn: Callable, steps: list[dict], num_blocks: int, block_size: int)
         def forward(work, step=step, computed=computed, read=read):
             computed += [tuple(item) for item in work]
             if step["fails"]:
-                raise ForwardFailed("out of memory")
+                raise ForwardFailedError("out of memory")
             for item in work:
                 shelf.write(*item)
             read |= {name: shelf.read(name, start) for name, start, _ in work}
@@ -89,7 +89,7 @@ def run_steps(fn: Callable, steps: list[dict], num_blocks: int, block_size: int)
 
         try:
             fn(shelf, {name: list(tokens) for name, tokens in step["arrivals"].items()}, forward)
-        except ForwardFailed:
+        except ForwardFailedError:
             failed = True
         state = {"work": computed, "read": read, "failed": failed, "held": shelf.held}
         seen.append({**state, "free_blocks": shelf.num_free})

@@ -8,7 +8,7 @@ from minikv.nano.sequence import SamplingParams, Sequence
 NO_TOKEN = 0  # what every "forward" samples
 
 
-class NoVictim(Exception):
+class NoVictimError(Exception):
     """What was chosen is no running sequence, or ``running`` itself was changed."""
 
 
@@ -49,7 +49,7 @@ def preempt_to_the_end(fn, prompts, new, num_blocks, block_size):
         ids = [seq.id for seq in before]
         calls.append({"running": ids, "victim": chosen, "afterwards": [seq.id for seq in self.running]})
         if not place or self.running != before:
-            raise NoVictim
+            raise NoVictimError
         return victim
 
     rules = type("Scheduler", (Scheduler,), {"choose_victim": choose_victim})
@@ -63,7 +63,7 @@ def preempt_to_the_end(fn, prompts, new, num_blocks, block_size):
         while scheduler.waiting or scheduler.running:
             step = scheduler.schedule()
             scheduler.finish(step, [NO_TOKEN] * len(step), frozenset())
-    except NoVictim:
+    except NoVictimError:
         pass
     return calls
 

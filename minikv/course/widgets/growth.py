@@ -55,7 +55,7 @@ class GrowthWidget(FormWidget):
     ``device`` where the caches are made (None: the GPU if there is one).
 
     Raises ``ArgumentError`` for a start that cannot be. Later, a setting that cannot work raises nothing: it is
-    shown, and so is the ``RowFull`` of a linear row that has no room for the next token.
+    shown, and so is the ``RowFullError`` of a linear row that has no room for the next token.
     """
 
     _table = "widgets_growth"
@@ -114,7 +114,7 @@ class GrowthWidget(FormWidget):
 
     def _linear(self, state: dict[str, Any], wanted: tuple[int, ...]) -> Held:
         """A linear cache that took the prompts and then the steps, as far as its rows have room."""
-        from minikv.cache.linear import LinearKVCache, RowFull
+        from minikv.cache.linear import LinearKVCache, RowFullError
 
         before = self._allocated()
         cache = LinearKVCache(self._spec, len(ROWS), state["max_seq"], device=self._device)
@@ -124,7 +124,7 @@ class GrowthWidget(FormWidget):
             cache.commit([length - state["step"] for length in wanted])
             for _ in range(state["step"]):
                 cache.commit([1] * len(ROWS))
-        except RowFull as full:
+        except RowFullError as full:
             # Not the error itself: it would keep this frame alive, and the cache with it.
             full_row = cast(int, full.values["row"])
         return Held(

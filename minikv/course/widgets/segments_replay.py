@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minikv.errors import LARGEST_COUNT, ArgumentError
-from minikv.memory import AllocatorSettings, CachingAllocator, DeviceOutOfMemory
+from minikv.memory import AllocatorSettings, CachingAllocator, DeviceOutOfMemoryError
 from minikv.memory.allocator_blocks import INACTIVE, SegmentView
 from minikv.memory.allocator_trace import bad_trace
 
@@ -47,7 +47,7 @@ class Moment:
     device_free: int
     calls: int
     returns: int
-    error: DeviceOutOfMemory | None = None
+    error: DeviceOutOfMemoryError | None = None
     passed_over: bool = False
 
 
@@ -99,7 +99,7 @@ def replay_steps(
             try:
                 address = allocator.malloc(step.size, step.stream)
                 whose[address] = step.name
-            except DeviceOutOfMemory as refusal:
+            except DeviceOutOfMemoryError as refusal:
                 address, error = None, refusal.with_traceback(None)
             held[step.name] = address
         elif step.kind == "free":
@@ -120,7 +120,7 @@ def replay_steps(
 def _moment(
     allocator: CachingAllocator,
     whose: dict[int, str],
-    error: DeviceOutOfMemory | None = None,
+    error: DeviceOutOfMemoryError | None = None,
     passed_over: bool = False,
 ) -> Moment:
     usage, stats, segments = allocator.usage(), allocator.memory_stats(), allocator.segments()

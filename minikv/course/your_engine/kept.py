@@ -12,7 +12,7 @@ from minikv.course.kept_file import KeptFile
 from minikv.course.progress_file import progress_path, say_once
 from minikv.course.say import say
 from minikv.course.your_engine.parts import PART_OF
-from minikv.course.your_engine.source import NotKept, source_of
+from minikv.course.your_engine.source import NotKeptError, source_of
 from minikv.errors import ConfigError, MiniKVError
 from minikv.i18n import text
 
@@ -90,7 +90,7 @@ def keep_part(task: str, fn: object, lang: str) -> None:
             say(text("my_engine.set_aside", lang, path=path, aside=aside), lang)
         if after != before:
             say(text("my_engine.kept", lang, part=PART_OF[task].name, task=task), lang)
-    except NotKept as error:
+    except NotKeptError as error:
         say(text("my_engine.not_kept", lang, part=PART_OF[task].name, reason=error.text(lang)), lang)
     except MiniKVError as error:
         say_once(where, "my_engine.not_written", error.text(lang), lang)

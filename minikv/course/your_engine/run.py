@@ -142,7 +142,7 @@ def effect_alone(
             outcome = guard.outcome(answer)
             tell("", 0)
         if isinstance(outcome, guard.Raised):
-            if issubclass(outcome.kind, _Endless):
+            if issubclass(outcome.kind, _EndlessError):
                 return Effect("endless", each.load.model, place=MOST_STEPS)
             return Effect("raised", each.load.model, got=str(raised(outcome, lang)["got"]))
         effect = outcome.value[1]  # type: ignore[union-attr, index]
@@ -151,7 +151,7 @@ def effect_alone(
     return Effect("none")
 
 
-class _Endless(Exception):
+class _EndlessError(Exception):
     """The engine has taken more steps than it can need."""
 
 
@@ -190,7 +190,7 @@ def _answer(
     while engine.scheduler.waiting or engine.scheduler.running:
         seen.steps += 1
         if seen.steps > MOST_STEPS:
-            raise _Endless
+            raise _EndlessError
         on_step(seen.steps)
         step = engine.step()
         seen.chunks += sum(end < seq.num_prompt for seq, _, end in step)

@@ -24,7 +24,7 @@ _CELL_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as IPython compiles a cell
 _FUTURE_ANNOTATIONS = 0x1000000  # __future__.annotations.compiler_flag
 
 
-class NotKept(MiniKVError):
+class NotKeptError(MiniKVError):
     """The source of a function cannot be kept: ``values`` name it, and what is in the way."""
 
 
@@ -38,12 +38,12 @@ class Source:
 
 
 def source_of(fn: object) -> Source:
-    """The source of ``fn`` and of what it uses. Raises ``NotKept`` where that is not enough to run it."""
+    """The source of ``fn`` and of what it uses. Raises ``NotKeptError`` where that is not enough to run it."""
     plain = _plain_function(fn)
     if plain is None:
-        raise NotKept("not_kept_object", name=type(fn).__name__)
+        raise NotKeptError("not_kept_object", name=type(fn).__name__)
     if plain.__name__ == "<lambda>":
-        raise NotKept("not_kept_lambda")
+        raise NotKeptError("not_kept_lambda")
     needs = _Needs(plain)
     text = needs.add_function(plain)
     return Source(plain.__name__, text, needs.written())
@@ -84,7 +84,7 @@ class _Needs:
     def add_function(self, fn: FunctionType) -> str:
         """Take in what ``fn`` uses; return its own text."""
         if [name for name in fn.__code__.co_freevars if name != "__class__"]:
-            raise NotKept("not_kept_closure", name=fn.__name__, uses=", ".join(fn.__code__.co_freevars))
+            raise NotKeptError("not_kept_closure", name=fn.__name__, uses=", ".join(fn.__code__.co_freevars))
         text = _text_of(fn)
         self._seen.add(fn.__name__)
         if fn.__code__.co_flags & _FUTURE_ANNOTATIONS:
@@ -100,7 +100,7 @@ class _Needs:
             self._seen.add(name)
             try:
                 self._add(name, space[name], owner, tree)
-            except NotKept:
+            except NotKeptError:
                 if name not in _annotations(tree):
                     raise
                 self.imports.setdefault("from __future__ import annotations")
@@ -120,13 +120,13 @@ class _Needs:
         elif issubclass(kind, type) and self._is_theirs(value):
             of_class = _class_text(value)
             if of_class is None:
-                raise NotKept("not_kept_source", name=name)
+                raise NotKeptError("not_kept_source", name=name)
             self._add_names(of_class, self.root.__globals__, name)
             self._add_text(name, value.__name__, of_class)
         elif (line := _import_of(name, value)) is not None:
             self.imports.setdefault(line)
         else:
-            raise NotKept("not_kept_value", name=owner, uses=name, kind=kind.__name__)
+            raise NotKeptError("not_kept_value", name=owner, uses=name, kind=kind.__name__)
 
     def _add_text(self, name: str, own: str, text: str) -> None:
         self.texts.setdefault(text)
@@ -136,7 +136,7 @@ class _Needs:
     def _add_module(self, name: str, module: ModuleType, tree: ast.Module) -> None:
         path = module.__name__
         if sys.modules.get(path) is not module or path == "__main__":
-            raise NotKept("not_kept_value", name=self.root.__name__, uses=name, kind="module")
+            raise NotKeptError("not_kept_value", name=self.root.__name__, uses=name, kind="module")
         self.imports.setdefault(f"import {path}" if name == path else f"import {path} as {name}")
         for node in ast.walk(tree):  # `import concurrent.futures` binds only the first of its names
             inner = _dotted(node)
@@ -162,13 +162,13 @@ def _text_of(fn: FunctionType) -> str:
         units = [tree, ast.parse("".join(inspect.findsource(fn)[0]))]
         made = [compile(unit, "<kept>", "exec", flags, dont_inherit=True) for unit in units]
     except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
-        raise NotKept("not_kept_source", name=fn.__name__) from None
+        raise NotKeptError("not_kept_source", name=fn.__name__) from None
     whole = len(tree.body) == 1 and isinstance(tree.body[0], ast.FunctionDef)
     rewritten = fn.__globals__.get(fn.__name__) is not fn and _is_kernel(fn.__globals__.get(fn.__name__))
     if not whole or not (
         rewritten or any(_same_code(code, fn.__code__) for unit in made for code in _codes(unit))
     ):
-        raise NotKept("not_kept_source", name=fn.__name__)
+        raise NotKeptError("not_kept_source", name=fn.__name__)
     return text.rstrip() + "\n"
 
 
