@@ -1,12 +1,14 @@
 """Shows source of minikv in a notebook, as the package has it: coloured, with the file's line numbers and a link.
 
 A lesson never copies code of the package, it shows it. The lines stand in the output with their numbers, so a notebook
-whose package has moved on differs in its output, and nbval finds it.
+whose package has moved on differs in its output, and nbval finds it. A function of nano that is an exercise stands
+folded: a click, or Enter on its line, opens it.
 """
 
 import inspect
 import textwrap
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -17,7 +19,11 @@ from typing import Any
 
 import minikv
 from minikv.course.show import show
+from minikv.course.your_engine.engine import my_engine
+from minikv.course.your_engine.flat import first_line, node_of, source
+from minikv.course.your_engine.parts import PARTS, Part
 from minikv.errors import ArgumentError
+from minikv.i18n import text
 
 PACKAGE = Path(minikv.__file__).parent
 # JupyterLab's own variables change with its theme; elsewhere stands a colour that reads on white and on black.
@@ -35,12 +41,13 @@ def show_source(*objects: Any) -> None:
     """Display the source of functions, methods, classes or modules of minikv, one below the other.
 
     Each stands under its file's name, which links to these lines in the repository; a kernel of Triton is shown with
-    its decorator. The text form has the same lines and numbers. Without a notebook the text is printed. Raises
+    its decorator. What the learner writes in an exercise is folded, under a line in the language of the last
+    ``start(...)``. The text form has all lines with their numbers. Without a notebook the text is printed. Raises
     ``ArgumentError`` for what is not minikv's, and for a call without an object.
     """
     if not objects:
         raise ArgumentError("not_ours_to_show", what="()")
-    show(_Excerpts([_excerpt(thing) for thing in objects]))
+    show(_Excerpts([_excerpt(thing) for thing in objects], my_engine.lang))
 
 
 @dataclass(frozen=True)
@@ -58,17 +65,28 @@ class _Excerpt:
     def text(self) -> str:
         return "\n".join([self.place, "", *_numbered(self.first, self.code.split("\n"))])
 
-    def html(self) -> str:
+    def html(self, lang: str) -> str:
         repository = _repository()
         head = escape(self.place)
         if repository:
             lines = f"#L{self.first}-L{self.first + self.code.count(chr(10))}"
             address = f"{repository}/blob/main/{self.path}{lines}"
             head = f'<a href="{escape(address)}" style="{_LINK}" target="_blank" rel="noopener">{head}</a>'
-        code = "\n".join(
-            _numbered(self.first, _coloured(self.code), '<span class="number-of-line">{}</span>')
-        )
-        return f'<p>{head}</p><pre style="{_PRE}" tabindex="0">{code}</pre>'
+        return f"<p>{head}</p>{''.join(self._blocks(lang))}"
+
+    def _blocks(self, lang: str) -> Iterator[str]:
+        """The lines as ``<pre>``, each part of the learner's engine among them in a closed ``<details>``."""
+        lines = _numbered(self.first, _coloured(self.code), '<span class="number-of-line">{}</span>')
+        done = 0
+        for first, last, part in _parts_in(self.path):
+            begin, end = first - self.first, last - self.first + 1
+            if begin >= 0 and end <= len(lines):
+                yield _pre(lines[done:begin])
+                summary = text("course.write_it_first", lang, name=part.name, id=part.task)
+                folded = _pre(lines[begin:end])
+                yield f'<details><summary style="{_SUMMARY}">{escape(summary)}</summary>{folded}</details>'
+                done = end
+        yield _pre(lines[done:])
 
 
 @dataclass(frozen=True)
@@ -76,13 +94,14 @@ class _Excerpts:
     """A view as ``show`` takes it."""
 
     excerpts: list[_Excerpt]
+    lang: str
 
     def text(self) -> str:
         return "\n\n".join(each.text() for each in self.excerpts)
 
     def _repr_mimebundle_(self) -> dict[str, str]:
         style = "".join(f".minikv-source .{kind}{{color:{colour}}}" for kind, colour in COLOURS.items())
-        body = "".join(each.html() for each in self.excerpts)
+        body = "".join(each.html(self.lang) for each in self.excerpts)
         return {
             "text/html": f'<style>{style}{_LAYOUT}</style><div class="minikv-source">{body}</div>',
             "text/plain": self.text(),
@@ -91,9 +110,10 @@ class _Excerpts:
 
 # On the elements themselves: JupyterLab's style sheet would win over a rule.
 _PRE = (
-    "padding:0;overflow-x:auto;white-space:pre;color:inherit;background:none;line-height:1.4;"
+    "margin:0;padding:0;overflow-x:auto;white-space:pre;color:inherit;background:none;line-height:1.4;"
     "font-family:var(--jp-code-font-family,monospace)"
 )
+_SUMMARY = "padding:2px 0;cursor:pointer;font-family:var(--jp-ui-font-family,sans-serif)"
 _LINK = "color:var(--jp-content-link-color,#3b7dd8);text-decoration:underline"
 _LAYOUT = (
     ".minikv-source p{margin:8px 0 4px;font-family:var(--jp-code-font-family,monospace)}"
@@ -117,6 +137,19 @@ def _excerpt(thing: Any) -> _Excerpt:
     return _Excerpt(path, max(first, 1), textwrap.dedent("".join(lines)).rstrip("\n"))
 
 
+def _parts_in(path: str) -> list[tuple[int, int, Part]]:
+    """The parts of the learner's engine that the file has: first line, last line, part; in the file's order."""
+    parts = [part for part in PARTS if path == f"minikv/nano/{part.module}.py"]
+    nodes = [node_of(source(f"nano/{part.module}.py"), part) for part in parts]
+    return sorted(
+        (first_line(node), node.end_lineno or 0, part) for node, part in zip(nodes, parts, strict=True)
+    )
+
+
+def _pre(lines: list[str]) -> str:
+    return f'<pre style="{_PRE}" tabindex="0">{chr(10).join(lines)}</pre>' if lines else ""
+
+
 def _name(thing: Any) -> str:
     """What the object is called; else its type, since a value may be long."""
     name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None)
@@ -134,8 +167,8 @@ def _coloured(code: str) -> list[str]:
     from pygments.lexers.python import PythonLexer
 
     lines: list[list[tuple[str, str]]] = [[]]
-    for token, text in lex(code, PythonLexer(stripnl=False, ensurenl=False)):
-        for number, piece in enumerate(text.split("\n")):
+    for token, letters in lex(code, PythonLexer(stripnl=False, ensurenl=False)):
+        for number, piece in enumerate(letters.split("\n")):
             if number:
                 lines.append([])
             if piece:
@@ -144,8 +177,8 @@ def _coloured(code: str) -> list[str]:
 
 
 def _span(kind: str, run: Any) -> str:
-    text = escape("".join(piece for _, piece in run), quote=False)
-    return f'<span class="{kind}">{text}</span>' if kind else text
+    code = escape("".join(piece for _, piece in run), quote=False)
+    return f'<span class="{kind}">{code}</span>' if kind else code
 
 
 def _kind(token: Any) -> str:

@@ -1,5 +1,6 @@
 """show_source: the package's own lines, coloured for both themes, with their numbers and a link to them."""
 
+import importlib
 import inspect
 import re
 import subprocess
@@ -12,9 +13,11 @@ import IPython.display
 import pytest
 
 import minikv
-from minikv.course import show_source
+from minikv.course import my_engine, show_source
 from minikv.course.show_source import COLOURS, _repository
+from minikv.course.your_engine.parts import PARTS
 from minikv.errors import ArgumentError, MiniKVError
+from minikv.i18n import text
 from minikv.nano import block_manager
 from minikv.nano.block_manager import BlockManager, slot_mapping
 from tools.project import read_project
@@ -38,6 +41,12 @@ def lines_of(text: str) -> list[tuple[int, str]]:
     return [(int(row[1]), row[2] or "") for row in rows]
 
 
+def code_in(html: str) -> list[str]:
+    """The lines of all ``<pre>`` of an output, as they read when every fold is open."""
+    blocks = re.findall(r"<pre[^>]*>(.*?)</pre>", html, re.DOTALL)
+    return unescape(re.sub("<[^>]+>", "", "\n".join(blocks))).splitlines()
+
+
 @pytest.mark.parametrize("thing", [BlockManager.allocate, BlockManager, slot_mapping, block_manager])
 def test_the_lines_are_those_of_the_file(thing, capsys):
     show_source(thing)
@@ -57,7 +66,7 @@ def test_a_notebook_gets_the_same_code_with_colours_and_a_link(shown):
     [data] = shown
     code = re.search(r"<pre[^>]*>(.*)</pre>", data["text/html"], re.DOTALL)[1]
     plain = data["text/plain"].splitlines()
-    assert unescape(re.sub("<[^>]+>", "", code)).splitlines() == plain[2:]
+    assert code_in(data["text/html"]) == plain[2:]
     assert {"keyword", "name", "comment", "number-of-line"} <= set(re.findall(r'class="([\w-]+)"', code))
     first, last = re.search(r":(\d+)-(\d+)", plain[0]).groups()
     assert f'href="{read_project().file(FILE)}#L{first}-L{last}"' in data["text/html"]
@@ -72,6 +81,46 @@ def test_several_stand_in_one_output_in_their_order(shown):
     assert len(heads) == 2
     assert data["text/plain"].index("def free") < data["text/plain"].index("def slot_mapping")
     assert data["text/html"].count("<pre") == 2
+
+
+def folds(html: str) -> dict[str, list[str]]:
+    """The summary of each closed fold -> its lines."""
+    found = re.findall(r"<details><summary[^>]*>(.*?)</summary>(.*?)</details>", html, re.DOTALL)
+    return {unescape(summary): code_in(inside) for summary, inside in found}
+
+
+@pytest.mark.parametrize(
+    ("thing", "names"),
+    [
+        (BlockManager.append, ["append"]),
+        (BlockManager.publish, []),
+        (BlockManager, ["allocate", "append", "free"]),
+        (block_manager, ["block_digest", "slot_mapping", "allocate", "append", "free"]),
+        (MiniKVError, []),
+    ],
+    ids=["a part", "a method beside it", "its class", "its module", "another file"],
+)
+def test_what_the_learner_writes_is_folded_with_its_lines(thing, names, shown):
+    show_source(thing)
+    [data] = shown
+    assert code_in(data["text/html"]) == data["text/plain"].splitlines()[2:]
+    inside = [[line.split() for line in lines] for lines in folds(data["text/html"]).values()]
+    assert [re.search(r"def (\w+)", " ".join(lines[0]))[1] for lines in inside] == names
+    for name, lines in zip(names, inside, strict=True):
+        show_source(getattr(BlockManager, name, None) or getattr(block_manager, name))
+        assert lines == [line.split() for line in shown[-1]["text/plain"].splitlines()[2:]]
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_every_part_is_folded_in_its_file_and_its_exercise_named_in_the_lessons_language(
+    lang, shown, monkeypatch
+):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(my_engine, "lang", lang)  # as start("09", lang) does
+    modules = dict.fromkeys(f"minikv.nano.{part.module}" for part in PARTS)
+    show_source(*(importlib.import_module(module) for module in modules))
+    asked = [text("course.write_it_first", lang, name=part.name, id=part.task) for part in PARTS]
+    assert sorted(folds(shown[-1]["text/html"])) == sorted(asked)
 
 
 def test_what_a_decorator_wraps_and_a_kernel_of_triton_are_shown_with_it(capsys):
