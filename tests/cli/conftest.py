@@ -10,9 +10,9 @@ from tests.cli.watching import RUN, lines
 
 
 @pytest.fixture
-def terminal(monkeypatch, capsys):
+def terminal(monkeypatch):
     """``terminal("generate", "...")`` runs the command in this process."""
-    return Terminal(monkeypatch, capsys)
+    return Terminal(monkeypatch)
 
 
 @pytest.fixture

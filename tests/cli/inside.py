@@ -21,20 +21,31 @@ class Done:
 
 
 class Terminal:
-    """Calls ``main`` as the script does. ``stdin`` is what stands on standard input."""
+    """Calls ``main`` as the script does: ``terminal("plan", "--list", COLUMNS="20")``.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-        self._monkeypatch, self._capsys = monkeypatch, capsys
+    ``stdin`` is what stands on standard input, ``encoding`` that of both outputs; other keywords are variables of the
+    environment.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self._monkeypatch = monkeypatch
         for name, value in {"COLUMNS": "100", "MINIKV_LANG": "en", "HF_HUB_OFFLINE": "1"}.items():
             monkeypatch.setenv(name, value)
 
-    def __call__(self, *arguments: str, stdin: bytes = b"") -> Done:
-        self._monkeypatch.setattr(sys, "argv", ["minikv", *arguments])
-        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        self._capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = self._capsys.readouterr()
+    def __call__(
+        self, *arguments: str, stdin: bytes = b"", encoding: str = "utf-8", **environment: str
+    ) -> Done:
+        streams = [io.TextIOWrapper(io.BytesIO(), encoding, write_through=True) for _ in range(2)]
+        with self._monkeypatch.context() as here:
+            for name, value in environment.items():
+                here.setenv(name, value)
+            here.setattr(sys, "argv", ["minikv", *arguments])
+            here.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+            here.setattr(sys, "stdout", streams[0])
+            here.setattr(sys, "stderr", streams[1])
+            with pytest.raises(SystemExit) as ended:
+                main()
+            out, err = (stream.buffer.getvalue().decode(encoding) for stream in streams)
         return Done(ended.value.code or 0, out, err)
 
 

@@ -45,14 +45,13 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_plan_prints_every_part_with_its_exact_bytes(config):
-    done = minikv("plan", str(config), "--gpu", "H200")
-    told = json.loads(minikv("plan", str(config), "--gpu", "H200", "--json").stdout)
-    assert done.returncode == 0
-    assert done.stderr == ""
+def test_plan_prints_every_part_with_its_exact_bytes(config, terminal):
+    done = terminal("plan", str(config), "--gpu", "H200")
+    told = json.loads(terminal("plan", str(config), "--gpu", "H200", "--json").out)
+    assert (done.code, done.err) == (0, "")
     for num_bytes in told["parts"].values():
-        assert f"{num_bytes:,}" in done.stdout
-    assert f"{told['num_blocks']:,} blocks" in done.stdout
+        assert f"{num_bytes:,}" in done.out
+    assert f"{told['num_blocks']:,} blocks" in done.out
 
 
 def test_json_parts_add_up(config, terminal):
@@ -62,13 +61,13 @@ def test_json_parts_add_up(config, terminal):
     assert told["fits"] is True
 
 
-def test_chinese_is_chinese(config):
+def test_chinese_is_chinese(config, terminal):
     english, chinese = (
-        minikv("plan", str(config), "--gpu", "H200", "--lang", lang).stdout for lang in ("en", "zh")
+        terminal("plan", str(config), "--gpu", "H200", "--lang", lang).out for lang in ("en", "zh")
     )
     assert "权重" in chinese
     assert "weights" in english
-    assert minikv("plan", str(config), "--gpu", "H200", MINIKV_LANG="zh").stdout == chinese
+    assert terminal("plan", str(config), "--gpu", "H200", MINIKV_LANG="zh").out == chinese
 
 
 def test_table_ends_at_the_model_s_positions(config, terminal):
@@ -208,10 +207,17 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, names, lang, config, t
         assert any("\u4e00" <= letter <= "\u9fff" for letter in done.err), done.err
 
 
-@pytest.mark.parametrize("lang", ["en", "zh"])
-def test_bad_input_in_a_process_is_what_it_is_here(lang, terminal):
-    arguments = ("plan", "NoSuchLlama-3.1-8B", "--lang", lang)
-    here, done = terminal(*arguments), minikv(*arguments)
+@pytest.mark.parametrize(
+    ("arguments", "encoding"),
+    [
+        (("NoSuchLlama-3.1-8B", "--lang", "en"), "utf-8"),
+        (("Llama-3.1-8B", "--gpu", "H200", "--lang", "zh"), "gbk"),
+    ],
+    ids=["error", "answer"],
+)
+def test_a_process_says_what_is_said_here(arguments, encoding, terminal):
+    here = terminal("plan", *arguments, encoding=encoding)
+    done = minikv("plan", *arguments, PYTHONIOENCODING=encoding)
     assert Done(done.returncode, done.stdout, done.stderr) == here
 
 
@@ -236,23 +242,24 @@ INFO 06-01 12:00:01 [kv_cache_utils.py:868] Maximum concurrency for 2,048 tokens
 """
 
 
-def test_check_log_from_a_file_and_from_standard_input(tmp_path):
+def test_check_log_from_a_file_and_from_standard_input(tmp_path, terminal):
     path = tmp_path / "start.log"
     path.write_text(LOG)
     model = ("--model", "Llama-3.1-8B", "--tp", "1")
-    from_file = minikv("check-log", str(path), *model)
-    piped = minikv("check-log", "-", *model, stdin=LOG)
-    assert from_file.returncode == 0, from_file
-    assert from_file.stdout == piped.stdout
-    assert "66,4" in from_file.stdout
-    told = json.loads(minikv("check-log", "-", *model, "--json", stdin=LOG).stdout)
+    from_file = terminal("check-log", str(path), *model)
+    piped = minikv("check-log", "-", *model, stdin=LOG)  # a real pipe
+    assert from_file.code == 0, from_file
+    assert from_file.out == piped.stdout
+    assert "66,4" in from_file.out
+    told = json.loads(terminal("check-log", "-", *model, "--json", stdin=LOG.encode()).out)
     assert (told["status"], told["model"], told["reasons"]) == ("agrees", "Llama-3.1-8B", [])
     assert told["predicted_tokens"][0] <= told["printed"]["tokens"] == 66_416 <= told["predicted_tokens"][1]
-    wrong = minikv("check-log", "-", *model, "--json", "--lang", "zh", stdin=LOG.replace("8.11", "9.11"))
-    told = json.loads(wrong.stdout)
-    assert (wrong.returncode, told["status"], told["reasons"][0]["code"]) == (1, "contradicts", "gib_misses")
+    contradicting = LOG.replace("8.11", "9.11").encode()
+    wrong = terminal("check-log", "-", *model, "--json", "--lang", "zh", stdin=contradicting)
+    told = json.loads(wrong.out)
+    assert (wrong.code, told["status"], told["reasons"][0]["code"]) == (1, "contradicts", "gib_misses")
     assert told["reasons"][0]["text"].startswith("对不上的是")
-    assert minikv("check-log", "-", "--model", "Llama-3.1-8B", stdin=b"\x00\xff" * 5000).returncode == 2
+    assert terminal("check-log", "-", "--model", "Llama-3.1-8B", stdin=b"\x00\xff" * 5000).code == 2
 
 
 def test_lab_copies_the_course_and_never_overwrites_work(tmp_path, terminal):

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from minikv.plan import plan_memory
-from tests.cli.test_commands import LLAMA, LOG, minikv
+from tests.cli.test_commands import LLAMA, LOG
 
 PLAN = ("plan", "DeepSeek-V3", "--gpu", "H200", "--tp", "8", "--context", "32768")
 BLOCK = "█"
@@ -14,9 +14,9 @@ BLOCK = "█"
 
 @pytest.mark.parametrize("columns", ["120", "80", "66", "46", "30", "12"])
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_no_width_cuts_a_number(columns, lang):
-    told = json.loads(minikv(*PLAN, "--json").stdout)
-    shown = minikv(*PLAN, "--lang", lang, COLUMNS=columns).stdout
+def test_no_width_cuts_a_number(columns, lang, terminal):
+    told = json.loads(terminal(*PLAN, "--json").out)
+    shown = terminal(*PLAN, "--lang", lang, COLUMNS=columns).out
     for num_bytes in [*told["parts"].values(), told["total_bytes"]]:
         assert f" {num_bytes:,}" in shown
         assert f" {num_bytes / 2**30:.2f} " in shown
@@ -29,9 +29,9 @@ def test_no_width_cuts_a_number(columns, lang):
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_plan_prints_what_the_budget_s_text_says(lang):
+def test_plan_prints_what_the_budget_s_text_says(lang, terminal):
     """And bars beside it: a notebook, a script and a terminal say the same."""
-    said = minikv(*PLAN, "--lang", lang, COLUMNS="200").stdout.replace(BLOCK, "")
+    said = terminal(*PLAN, "--lang", lang, COLUMNS="200").out.replace(BLOCK, "")
     budget = plan_memory("DeepSeek-V3", gpu="H200", tp=8, context=32768)
     assert said.split() == budget.text(lang).split()
 
@@ -39,43 +39,43 @@ def test_plan_prints_what_the_budget_s_text_says(lang):
 @pytest.mark.parametrize(
     "arguments", [("plan", "Llama-3.1-8B", "--gpu", "H200", "--table"), ("plan", "--list")]
 )
-def test_other_tables_are_the_same_at_any_width(arguments):
-    wide, narrow = (minikv(*arguments, COLUMNS=columns).stdout for columns in ("200", "20"))
+def test_other_tables_are_the_same_at_any_width(arguments, terminal):
+    wide, narrow = (terminal(*arguments, COLUMNS=columns).out for columns in ("200", "20"))
     assert "…" not in narrow
     assert re.findall(r"[\d,.]{3,}", wide) == re.findall(r"[\d,.]{3,}", narrow)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "gbk", "cp437"])
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_no_encoding_ends_in_a_traceback(encoding, lang):
-    done = minikv(*PLAN, "--lang", lang, PYTHONIOENCODING=encoding)
-    assert done.returncode == 0
-    assert done.stderr == ""
-    assert "85,140,071,456" in done.stdout
+def test_no_encoding_ends_in_a_traceback(encoding, lang, terminal):
+    done = terminal(*PLAN, "--lang", lang, encoding=encoding)
+    assert done.code == 0
+    assert done.err == ""
+    assert "85,140,071,456" in done.out
     letter = BLOCK if encoding in ("gbk", "cp437") else "#"
-    assert f"85,140,071,456  {letter * 14}" in done.stdout
-    bad = minikv("plan", "--gpu", "H200", "--lang", lang, PYTHONIOENCODING=encoding)
-    assert bad.returncode == 2
-    assert bad.stderr.startswith("minikv: ")
-    assert bad.stderr.count("\n") == 1
+    assert f"85,140,071,456  {letter * 14}" in done.out
+    bad = terminal("plan", "--gpu", "H200", "--lang", lang, encoding=encoding)
+    assert bad.code == 2
+    assert bad.err.startswith("minikv: ")
+    assert bad.err.count("\n") == 1
     for arguments in (
         ("plan", "--list"),
         ("doctor",),
         ("plan", "Llama-3.1-8B", "--explain"),
         ("plan", "--help"),
     ):
-        assert "Traceback" not in minikv(*arguments, MINIKV_LANG=lang, PYTHONIOENCODING=encoding).stderr
+        assert "Traceback" not in terminal(*arguments, MINIKV_LANG=lang, encoding=encoding).err
 
 
 @pytest.mark.parametrize("name", ["m[bold]x", "a[red]b", "[link=x]y", "m:key:", "x[/dim]"])
 @pytest.mark.parametrize("view", [(), ("--table",), ("--explain",)])
-def test_a_name_is_printed_as_it_is(name, view, tmp_path):
+def test_a_name_is_printed_as_it_is(name, view, tmp_path, terminal):
     folder = tmp_path / name
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(LLAMA))
-    done = minikv("plan", str(folder), "--gpu", "H200", *view)
-    assert done.returncode == 0, done.stderr
-    assert folder.name in done.stdout.splitlines()[0]
+    done = terminal("plan", str(folder), "--gpu", "H200", *view)
+    assert done.code == 0, done.err
+    assert folder.name in done.out.splitlines()[0]
 
 
 @pytest.mark.parametrize(
@@ -89,33 +89,33 @@ def test_a_name_is_printed_as_it_is(name, view, tmp_path):
         ("", False),
     ],
 )
-def test_an_error_speaks_the_language_of_the_answer(language, chinese):
-    bad = minikv("plan", "Llama-3.1-8B", "--gpu", "H900", MINIKV_LANG=language)
-    good = minikv("plan", "Llama-3.1-8B", "--gpu", "H200", MINIKV_LANG=language)
-    assert (bad.returncode, good.returncode) == (2, 0)
-    assert ("目录" in bad.stderr) is chinese
-    assert ("权重" in good.stdout) is chinese
+def test_an_error_speaks_the_language_of_the_answer(language, chinese, terminal):
+    bad = terminal("plan", "Llama-3.1-8B", "--gpu", "H900", MINIKV_LANG=language)
+    good = terminal("plan", "Llama-3.1-8B", "--gpu", "H200", MINIKV_LANG=language)
+    assert (bad.code, good.code) == (2, 0)
+    assert ("目录" in bad.err) is chinese
+    assert ("权重" in good.out) is chinese
 
 
 @pytest.mark.parametrize(
     ("utilization", "percent"), [("0.9", "10"), ("0.995", "0.5"), ("0.925", "7.5"), ("1", "0")]
 )
-def test_the_share_kept_free_is_the_share_asked_for(utilization, percent):
+def test_the_share_kept_free_is_the_share_asked_for(utilization, percent, terminal):
     for lang in ("en", "zh"):
-        shown = minikv(*PLAN, "--utilization", utilization, "--lang", lang).stdout
+        shown = terminal(*PLAN, "--utilization", utilization, "--lang", lang).out
         assert re.search(rf"[(（]{re.escape(percent)} %[)）]", shown)
 
 
-def test_chinese_has_no_english_values_and_one_times_sign(tmp_path):
-    given = minikv(*PLAN, "--weight-bytes", "80GB", "--lang", "zh").stdout
-    shapes = minikv(*PLAN, "--lang", "zh").stdout
+def test_chinese_has_no_english_values_and_one_times_sign(tmp_path, terminal):
+    given = terminal(*PLAN, "--weight-bytes", "80GB", "--lang", "zh").out
+    shapes = terminal(*PLAN, "--lang", "zh").out
     assert "由你给出" in given
     assert "由配置的形状算出" in shapes
     for shown in (given, shapes):
         assert "KV 数据类型" in shown
         assert "8 × H200" in shown
         assert " x " not in shown
-    assert "×" not in minikv(*PLAN).stdout
+    assert "×" not in terminal(*PLAN).out
 
 
 HOSTILE = "x\n\x1b[31mred\u202e\x9b2J"
