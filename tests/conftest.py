@@ -22,6 +22,9 @@ from hypothesis import settings
 
 from tests.costs import function_of, listed
 
+# Until all tests are collected: the modules of torch and thousands of items are made, and none of them goes.
+gc.disable()
+
 HAS_GPU = False
 with suppress(ImportError):  # the tests of the core run without torch: tools/versions.py
     import torch
@@ -36,8 +39,9 @@ settings.load_profile("minikv")
 
 
 def pytest_collection_finish():
-    """No collection looks at what thousands of tests and the modules of torch hold: it would take a second more."""
+    """From here on garbage is collected, but none is looked for in what is there now: a second each time."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
