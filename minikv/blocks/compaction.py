@@ -58,7 +58,7 @@ def compact(seq: SequenceBlocks, kind: int, keep: int, pool: BlockPool, tables: 
     tables.clear(kind, seq.row, kept, len(table.blocks))
     del table.blocks[kept:]
     table.private = kept
-    table.evicted += length - keep
+    table.num_evicted_tokens += length - keep
     seq.floor = len(seq.tokens)
     seq.limit = 0  # in the other kinds the last block may be shared or published
     return Compaction(tuple(copies), old_table, tuple(table.blocks), keep)
@@ -82,5 +82,5 @@ def drop_blocks(
     tables.write(kind, seq.row, 0, kept)
     table.blocks[:] = kept
     table.private -= sum(place < table.private for place in gone)
-    table.evicted += len(gone) * pool.block_size  # whole blocks: no token changes its offset
+    table.num_evicted_tokens += len(gone) * pool.block_size  # whole blocks: no token changes its offset
     seq.floor = len(seq.tokens)

@@ -24,15 +24,17 @@ class Want(NamedTuple):
     ever: int
 
 
-def refuse_new(
+def check_capacity(
     seq_id: Hashable,
     num_tokens: int,
     new: Sequence[int],
     hits: Sequence[Sequence[int]],
     free: Sequence[int],
     pools: Sequence[BlockPool],
-) -> NoReturn:
-    """Refuse a sequence that wants ``new[i]`` blocks of pool i beside its ``hits``; ``free`` counts the hits out."""
+) -> None:
+    """Refuse a new sequence where pool i lacks ``new[i]`` blocks beside its ``hits``; ``free`` counts the hits out."""
+    if all(need <= can for need, can in zip(new, free, strict=True)):
+        return
     size = pools[0].block_size
     cached = -(-num_tokens // size) - max(new)
     # Without a free block behind the hits, a shorter prompt has fewer of them: count on none.
@@ -56,8 +58,8 @@ def refuse_more(
     wants = []
     for pool, table, (new, copied, _) in zip(pools, seq.tables, needs, strict=True):
         own = len(table.blocks) - copied
-        now = max(len(seq.tokens), (own + pool.num_free) * size + table.evicted)
-        ever = (table.first + pool.num_blocks) * size + table.evicted
+        now = max(len(seq.tokens), (own + pool.num_free) * size + table.num_evicted_tokens)
+        ever = (table.first + pool.num_blocks) * size + table.num_evicted_tokens
         wants.append(Want(new, own - table.first, pool.num_free, now, ever))
     _refuse(seq.id, num_tokens, pools, wants)
 

@@ -26,8 +26,9 @@ class HostBlocks:
     ``pools`` are empty where ``num_blocks`` is 0; ``sequences`` are those that are swapped out, and ``in_transit``
     those that are being transferred. Raises ``ArgumentError`` for counts that are none.
 
-    A step's transfers are planned before they are carried out. Until ``settle`` the host blocks that the step reads
-    or writes are ``held``, so that nothing else is put there; what it writes cannot be found before it has arrived.
+    A step's transfers are planned before they are carried out. Until ``complete_transfers`` the host blocks that the
+    step reads or writes are ``pinned``, so that nothing else is put there; what it writes cannot be found before it
+    has arrived.
     """
 
     def __init__(self, num_blocks: int, block_size: int = 16, num_kinds: int = 1):
@@ -38,7 +39,7 @@ class HostBlocks:
         self.pools = tuple(BlockPool(num_blocks, block_size) for _ in range(num_kinds)) if num_blocks else ()
         self.sequences: dict[Hashable, SequenceBlocks] = {}
         self.in_transit: set[Hashable] = set()
-        self.held: list[tuple[int, int]] = []  # (kind, block), once for each holder
+        self.pinned: list[tuple[int, int]] = []  # (kind, block), once for each holder
         self._arriving: list[dict[bytes, tuple[int, bytes]]] = [{} for _ in self.pools]
 
     def __contains__(self, seq_id: Hashable) -> bool:
@@ -66,7 +67,7 @@ class HostBlocks:
         tables: list[list[int | None]] = []
         known: list[list[int]] = []
         for pool, table in zip(self.pools, seq.tables, strict=True):
-            found = [pool.find(*content) for content in texts[table.first :]]
+            found = [pool.lookup_block(*content) for content in texts[table.first :]]
             tables.append(found + [None] * (len(table.live()) - len(found)))
             known.append([block for block in found if block is not None])
         counts = [len(of_kind) - len(hits) for of_kind, hits in zip(tables, known, strict=True)]
@@ -96,19 +97,21 @@ class HostBlocks:
         for pool, of_kind in zip(self.pools, blocks, strict=True):
             pool.free(of_kind)
 
-    def hold(self, kind: int, blocks: Sequence[int]) -> None:
+    def pin(self, kind: int, blocks: Sequence[int]) -> None:
         """The step that is being planned reads ``blocks``, in token order."""
         self.pools[kind].touch(blocks)
-        self.held += [(kind, block) for block in reversed(blocks)]  # freed in this order: the tail goes first
+        self.pinned += [
+            (kind, block) for block in reversed(blocks)
+        ]  # freed in this order: the tail goes first
 
     def store(self, kind: int, digest: bytes, tokens: bytes) -> int | None:
         """A block for what the device is about to overwrite; None where the host has it already, or has no room."""
         if digest in self._arriving[kind]:
             return None
         pool = self.pools[kind]
-        found = pool.find(digest, tokens)
+        found = pool.lookup_block(digest, tokens)
         if found is not None:
-            self.hold(kind, [found])  # it was of use a moment ago
+            self.pin(kind, [found])  # it was of use a moment ago
         if found is not None or not pool.num_free:
             return None
         (block,) = pool.allocate(1)
@@ -129,24 +132,24 @@ class HostBlocks:
         for kind, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
             for place in range(len(texts) - 1, table.first - 1, -1):
                 block, (digest, tokens) = table.blocks[place], texts[place]
-                known = digest in self._arriving[kind] or pool.find(digest, tokens) is not None
+                known = digest in self._arriving[kind] or pool.lookup_block(digest, tokens) is not None
                 if not known:
                     pool.share([block])
                     self._expect(kind, block, digest, tokens)
 
-    def settle(self, arrived: bool) -> None:
+    def complete_transfers(self, arrived: bool) -> None:
         """The step's transfers were carried out, or not all of them: then none of what was written is ever found."""
         for pool, arriving in zip(self.pools, self._arriving, strict=True):
             if arrived:
                 for digest, (block, tokens) in arriving.items():
                     pool.publish(block, digest, tokens)
             arriving.clear()
-        for kind, block in self.held:
+        for kind, block in self.pinned:
             self.pools[kind].free([block])
-        self.held.clear()
+        self.pinned.clear()
 
     def _expect(self, kind: int, block: int, digest: bytes, tokens: bytes) -> None:
-        self.held.append((kind, block))
+        self.pinned.append((kind, block))
         self._arriving[kind][digest] = (block, tokens)
 
 
@@ -191,9 +194,9 @@ class _Both:
         self.device, self.host = device, host
         self.block_size = device.block_size
 
-    def find(self, digest: bytes, tokens: bytes) -> int | None:
-        block = self.device.find(digest, tokens)
+    def lookup_block(self, digest: bytes, tokens: bytes) -> int | None:
+        block = self.device.lookup_block(digest, tokens)
         if block is None:
-            block = self.host.find(digest, tokens)
+            block = self.host.lookup_block(digest, tokens)
             return None if block is None else self.device.num_blocks + block
         return block

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from minikv.blocks.compaction import Compaction, Copy, compact, drop_blocks
-from minikv.blocks.errors import refuse_more, refuse_new
+from minikv.blocks.errors import check_capacity, refuse_more
 from minikv.blocks.host_blocks import HostBlocks, Swap, allocate_all, swap_of
 from minikv.blocks.invariants import check_holders, check_rows, check_sequence
 from minikv.blocks.pool import NULL_BLOCK, BlockPool
@@ -101,8 +101,8 @@ class BlockManager:
     def allocate(self, seq_id: Hashable, tokens: Sequence[int], salt: str = "") -> Allocation:
         """Begin a sequence: take the cached prefix of ``tokens``, and blocks for the rest.
 
-        For a chunked prefill give the tokens up to the end of the first chunk, and ``extend`` by the others. The
-        chunk begins behind what is cached, ``match(prompt).num_tokens``: ``extend`` looks nothing up any more.
+        For a chunked prefill give the tokens up to the end of the first chunk, and ``append_tokens`` by the others. The
+        chunk begins behind what is cached, ``match(prompt).num_tokens``: ``append_tokens`` looks nothing up any more.
         Requests share blocks only under an equal ``salt``. Raises ``OutOfBlocksError`` if a pool has too few free
         blocks, ``RequestTooLargeError`` if it has too few at all, ``ArgumentError`` for a sequence that exists, for no
         tokens, and for what are not token ids.
@@ -120,15 +120,14 @@ class BlockManager:
             hits.append([block for block in blocks if block != NULL_BLOCK] if holes else blocks)
             needs.append(total - len(blocks) + len(loaded))
             free.append(pool.num_free - pool.count_free(hits[-1]))
-        if any(need > can for need, can in zip(needs, free, strict=True)):
-            refuse_new(seq_id, len(ids), needs, hits, free, self.pools)
+        check_capacity(seq_id, len(ids), needs, hits, free, self.pools)
         tables, pairs = [], []
         for kind, (pool, blocks, loaded) in enumerate(zip(self.pools, found.tables, loads, strict=True)):
             pool.touch(hits[kind])
             added = pool.allocate(needs[kind])
             table = [*blocks, *added[len(loaded) :]]
             if loaded:
-                self.host_blocks.hold(kind, [host for _, host in loaded])
+                self.host_blocks.pin(kind, [host for _, host in loaded])
                 for (place, _), block in zip(loaded, added, strict=False):
                     table[place] = block
             pairs.append(tuple((block, host) for block, (_, host) in zip(added, loaded, strict=False)))
@@ -148,7 +147,7 @@ class BlockManager:
     def fork(self, parent: Hashable, child: Hashable) -> None:
         """Begin the sequence ``child`` with everything that ``parent`` has; all blocks are shared.
 
-        The sequence that first writes into a shared block gets a copy of it (``append``, ``extend``).
+        The sequence that first writes into a shared block gets a copy of it (``append``, ``append_tokens``).
         """
         seq = self._get(parent)
         self._check_known(seq)
@@ -157,14 +156,14 @@ class BlockManager:
         for pool, table in zip(self.pools, seq.tables, strict=True):
             pool.share(table.live())
             table.private = 0
-            tables.append(BlockTable(list(table.blocks), table.first, table.evicted))
+            tables.append(BlockTable(list(table.blocks), table.first, table.num_evicted_tokens))
         twin = SequenceBlocks(child, seq.tokens[:], tables, list(seq.digests), seq.root, 0)
         twin.committed, twin.published, twin.floor = seq.committed, seq.published, seq.floor
         seq.limit = 0  # both have to look at the last block before they write
         self._add(twin)
 
     def append(self, seq_id: Hashable, token: int) -> tuple[Copy, ...]:
-        """One more token; returns the copies that the storage has to make first (mostly none). See ``extend``."""
+        """One more token; returns the copies that the storage has to make first, mostly none. See ``append_tokens``."""
         try:
             seq = self._sequences[seq_id]
             if type(token) is bool:  # an array would take it
@@ -174,10 +173,10 @@ class BlockManager:
                 return ()
             ids = array("q", (token,))
         except (KeyError, TypeError, OverflowError):
-            return self.extend(seq_id, (token,))  # it says what is wrong
+            return self.append_tokens(seq_id, (token,))  # it says what is wrong
         return self._grow(seq, ids)
 
-    def extend(self, seq_id: Hashable, tokens: Sequence[int]) -> tuple[Copy, ...]:
+    def append_tokens(self, seq_id: Hashable, tokens: Sequence[int]) -> tuple[Copy, ...]:
         """More tokens at the end: new blocks where they are needed, a copy of the last block if it is shared.
 
         Raises ``OutOfBlocksError``, ``RequestTooLargeError``, ``ArgumentError`` as ``allocate`` does, and
@@ -186,10 +185,10 @@ class BlockManager:
         seq, ids = self._get(seq_id), token_array(tokens)
         return self._grow(seq, ids) if ids else ()
 
-    def can_place(self, seq_ids: Iterable[Hashable]) -> bool:
-        """Whether ``place`` would do for all of these sequences together, and without a copy. Nothing changes.
+    def can_reserve_slots(self, seq_ids: Iterable[Hashable]) -> bool:
+        """Whether ``reserve_slot`` would do for all of these sequences together, and without a copy. Nothing changes.
 
-        Where evicted blocks are to be saved on the host, only empty blocks count: the others need a transfer.
+        Where reclaimed blocks are to be saved on the host, only empty blocks count: the others need a transfer.
         """
         needs = [0] * len(self.pools)
         for seq_id in seq_ids:
@@ -202,12 +201,12 @@ class BlockManager:
                 elif table.blocks[-1] != NULL_BLOCK and pool.ref_count(table.blocks[-1]) > 1:
                     return False
         return all(
-            need <= pool.num_free - (0 if pool.evicted is None else pool.num_cached)
+            need <= pool.num_free - (0 if pool.reclaimed is None else pool.num_cached)
             for need, pool in zip(needs, self.pools, strict=True)
         )
 
-    def place(self, seq_id: Hashable) -> tuple[Copy, ...]:
-        """As ``append``, for a token that is still being drawn. Nothing can come behind it before ``amend``.
+    def reserve_slot(self, seq_id: Hashable) -> tuple[Copy, ...]:
+        """As ``append``, for a token that is still being drawn. Nothing can come behind it before ``fill_slot``.
 
         Until then it is ``UNKNOWN`` in ``tokens``, and cannot be committed, so that no block with it is ever found.
         """
@@ -216,8 +215,8 @@ class BlockManager:
         seq.unknown, seq.limit = True, -seq.limit  # so that the next ``append`` looks
         return copies
 
-    def amend(self, seq_id: Hashable, token: int) -> None:
-        """The sequence's last token, which ``place`` has placed, is ``token``.
+    def fill_slot(self, seq_id: Hashable, token: int) -> None:
+        """The sequence's last token, whose slot ``reserve_slot`` has taken, is ``token``.
 
         Raises ``ArgumentError`` where it is known, and for what is no token id.
         """
@@ -280,7 +279,7 @@ class BlockManager:
                     "window_gave_back", sequence=seq_id, num_tokens=num_tokens, window=window, block=needed
                 )
         for kind, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
-            keep = -(-(num_tokens - table.evicted) // self.block_size)
+            keep = -(-(num_tokens - table.num_evicted_tokens) // self.block_size)
             self._tables.clear(kind, seq.row, keep, len(table.blocks))
             pool.free(table.blocks[keep:])
             del table.blocks[keep:]
@@ -317,7 +316,7 @@ class BlockManager:
         for pool in pools:
             for content in pool.cached():
                 pool.forget(content.block)
-        self.keep_evicted(self.pools[0].evicted is not None)  # nor is anything saved that was about to be
+        self.keep_reclaimed(self.pools[0].reclaimed is not None)  # nor is anything saved that was about to be
         return True
 
     def compact(self, seq_id: Hashable, keep: int, kind: int = 0) -> Compaction:
@@ -345,7 +344,7 @@ class BlockManager:
         """How many tokens eviction has taken from a sequence in ``kind``, swapped out or not."""
         self._check_kind(kind)
         seq = self.host_blocks.get(seq_id) if seq_id in self.host_blocks else self._get(seq_id)
-        return seq.tables[kind].evicted
+        return seq.tables[kind].num_evicted_tokens
 
     @contextmanager
     def swapping_out(self, seq_id: Hashable) -> Iterator[Swap]:
@@ -417,14 +416,14 @@ class BlockManager:
         blocks = [list(table.live()) for table in self.host_blocks.get(seq_id).tables]
         with self.swapping_in(seq_id) as swap:
             for kind, of_kind in enumerate(blocks):
-                self.host_blocks.hold(kind, of_kind)
+                self.host_blocks.pin(kind, of_kind)
         return swap
 
     def plan_save(self) -> Swap:
         """What the cached blocks held that ``allocate`` and the others have taken since the last call."""
-        evicted = [pool.evicted or [] for pool in self.pools]
-        self.keep_evicted(self.pools[0].evicted is not None)
-        return self.host_blocks.store_all(evicted)
+        reclaimed = [pool.reclaimed or [] for pool in self.pools]
+        self.keep_reclaimed(self.pools[0].reclaimed is not None)
+        return self.host_blocks.store_all(reclaimed)
 
     def plan_save_cached(self) -> Swap:
         """What the device's free blocks still hold; of more than the host has room for, what was used last."""
@@ -444,14 +443,14 @@ class BlockManager:
             for kind, of_kind in enumerate(contents)
         ]
 
-    def keep_evicted(self, keep: bool = True) -> None:
-        """Whether ``plan_save`` is to know what is evicted from now on; what it knew is forgotten."""
+    def keep_reclaimed(self, keep: bool = True) -> None:
+        """Whether ``plan_save`` is to know which content is reclaimed from now on; what it knew is forgotten."""
         for pool in self.pools:
-            pool.evicted = [] if keep else None
+            pool.reclaimed = [] if keep else None
 
-    def settle(self, arrived: bool) -> None:
+    def complete_transfers(self, arrived: bool) -> None:
         """The planned transfers were carried out, or not. What others may find on the host they find from now on."""
-        self.host_blocks.settle(arrived)
+        self.host_blocks.complete_transfers(arrived)
 
     def num_tokens(self, seq_id: Hashable) -> int:
         """The sequence's tokens, evicted ones included: the position of the next one."""
@@ -493,10 +492,10 @@ class BlockManager:
         self._check_kind(kind)
         seq = self._get(seq_id)
         table = seq.tables[kind]
-        low = seq.floor if table.evicted else 0
+        low = seq.floor if table.num_evicted_tokens else 0
         if type(start) is not int or type(end) is not int or not low <= start <= end <= len(seq.tokens):
             raise ArgumentError("bad_positions", start=start, end=end, low=low, high=len(seq.tokens))
-        index = np.arange(start - table.evicted, end - table.evicted)
+        index = np.arange(start - table.num_evicted_tokens, end - table.num_evicted_tokens)
         blocks = self._tables.view(kind)[seq.row][index // self.block_size].astype(np.int64)
         slots = blocks * self.block_size + index % self.block_size
         return np.where(blocks == NULL_BLOCK, -1, slots)
@@ -531,7 +530,7 @@ class BlockManager:
         """Look at everything; ``BrokenInvariantError`` names a block lost or owned twice. For tests: it is slow."""
         sequences = self._tables.owners
         check_holders(self.pools, sequences)
-        check_holders(self.host_blocks.pools, self.host_blocks.sequences.values(), self.host_blocks.held)
+        check_holders(self.host_blocks.pools, self.host_blocks.sequences.values(), self.host_blocks.pinned)
         check_rows(self._tables, sequences)
         for seq in [*sequences, *self.host_blocks.sequences.values()]:
             check_sequence(seq, self.block_size)
@@ -555,7 +554,7 @@ class BlockManager:
             raise UnknownNameError(code, sequence=seq_id, count=len(self._sequences)) from None
 
     def _check_known(self, seq: SequenceBlocks) -> None:
-        """The last token is known, and not only placed."""
+        """The last token is known, and not only its slot reserved."""
         if seq.unknown:
             raise ArgumentError("token_unknown", sequence=seq.id, position=len(seq.tokens) - 1)
 
@@ -594,7 +593,7 @@ class BlockManager:
         size, position = self.block_size, len(seq.tokens)
         needs, short = [], False
         for pool, table in zip(self.pools, seq.tables, strict=True):
-            blocks, length = table.blocks, position - table.evicted
+            blocks, length = table.blocks, position - table.num_evicted_tokens
             new = -(-(length + len(ids)) // size) - len(blocks)
             writes_tail = length % size and blocks[-1] != NULL_BLOCK
             copied = writes_tail and pool.ref_count(blocks[-1]) > 1
@@ -631,7 +630,7 @@ class BlockManager:
     def _measure(self, seq: SequenceBlocks) -> None:
         """Up to how many tokens the blocks of ``seq`` suffice, in the kind where they end first."""
         size = self.block_size
-        seq.limit = min([len(table.blocks) * size + table.evicted for table in seq.tables])
+        seq.limit = min([len(table.blocks) * size + table.num_evicted_tokens for table in seq.tables])
 
     def _add(self, seq: SequenceBlocks) -> None:
         seq.row = self._tables.add(seq)

@@ -57,7 +57,7 @@ class BlockPool:
     """``num_blocks`` blocks of ``block_size`` tokens each.
 
     Raises ``ArgumentError`` for what is not a whole number of at least 1, and for more than 2**31 - 1 blocks.
-    ``evicted`` is None, or a list to which ``allocate`` adds what it evicts; the pool never empties the list.
+    ``reclaimed`` is None, or a list to which ``allocate`` adds what it evicts; the pool never empties the list.
     """
 
     def __init__(self, num_blocks: int, block_size: int = 16):
@@ -75,7 +75,7 @@ class BlockPool:
         self._published: dict[int, tuple[bytes, bytes]] = {}  # block -> its digest and its tokens
         self._hits = 0
         self._evictions = 0
-        self.evicted: list[Content] | None = None
+        self.reclaimed: list[Content] | None = None
 
     @property
     def num_free(self) -> int:
@@ -127,8 +127,8 @@ class BlockPool:
             digest, tokens = self._published.pop(block)
             del self._block_of[digest]
             self._evictions += 1
-            if self.evicted is not None:
-                self.evicted.append(Content(block, digest, tokens))
+            if self.reclaimed is not None:
+                self.reclaimed.append(Content(block, digest, tokens))
             taken.append(block)
         for block in taken:
             self._refs[block] = 1
@@ -178,7 +178,7 @@ class BlockPool:
                 else:
                     self._empty.append(block)
 
-    def find(self, digest: bytes, tokens: bytes) -> int | None:
+    def lookup_block(self, digest: bytes, tokens: bytes) -> int | None:
         """The block that was published under ``digest``, or None. It changes nothing; ``touch`` takes the block.
 
         A block is given only if its tokens are the same as well: two texts with one digest must never share.

@@ -43,7 +43,7 @@ class Findable(Protocol):
 
     block_size: int
 
-    def find(self, digest: bytes, tokens: bytes) -> int | None: ...
+    def lookup_block(self, digest: bytes, tokens: bytes) -> int | None: ...
 
 
 def token_array(tokens: Sequence[int]) -> array:
@@ -123,7 +123,9 @@ def find_prefix(
         if kind == lead:
             found.append(found_by_lead)
         else:
-            found.append([pool.find(digest, text) for digest, text in zip(digests, texts, strict=False)])
+            found.append(
+                [pool.lookup_block(digest, text) for digest, text in zip(digests, texts, strict=False)]
+            )
     length = _longest(found, windows, block_size) if len(pools) > 1 or lead is None else len(found_by_lead)
     tables = []
     for blocks, window in zip(found, windows, strict=True):
@@ -140,7 +142,7 @@ def _walk(texts: list[bytes], parent: bytes, pool: Findable | None) -> tuple[lis
         parent = child_digest(parent, text)
         digests.append(parent)
         if pool is not None:
-            block = pool.find(parent, text)
+            block = pool.lookup_block(parent, text)
             if block is None:
                 break
             found.append(block)

@@ -13,7 +13,7 @@ import numpy as np
 from minikv.blocks.pool import NULL_BLOCK
 
 UNKNOWN = -1
-"""Stands for a token that has its place already, and is drawn while the step is prepared that will compute it."""
+"""Stands for a token that has its slot already, and is drawn while the step is prepared that will compute it."""
 
 ROWS, COLUMNS = 64, 64  # to begin with; both double when they no longer do
 
@@ -22,14 +22,14 @@ ROWS, COLUMNS = 64, 64  # to begin with; both double when they no longer do
 class BlockTable:
     """A sequence's blocks in the layers of one kind, in token order.
 
-    ``blocks[i]`` is ``NULL_BLOCK`` for i < ``first``: the window has moved on. ``evicted`` tokens were dropped from
-    the cache by eviction, so the token at position p lies in slot p - evicted of the table. The first ``private``
-    blocks are neither shared nor published, as the last eviction left them.
+    ``blocks[i]`` is ``NULL_BLOCK`` for i < ``first``: the window has moved on. Eviction has dropped
+    ``num_evicted_tokens`` from the cache, so the token at position p lies in slot p - ``num_evicted_tokens`` of the
+    table. The first ``private`` blocks are neither shared nor published, as the last eviction left them.
     """
 
     blocks: list[int] = field(default_factory=list)
     first: int = 0
-    evicted: int = 0
+    num_evicted_tokens: int = 0
     private: int = 0
 
     def live(self) -> list[int]:
@@ -55,7 +55,7 @@ class SequenceBlocks:
 
     ``committed`` tokens have their K and V in the cache; ``published`` blocks of them can be found by their
     ``digests``. ``floor`` is the position of the last eviction: what lies before it is no longer in token order.
-    The last token may be ``unknown``: it was placed before it was drawn; ``limit`` is negative then.
+    The last token may be ``unknown``: its slot was reserved before it was drawn; ``limit`` is negative then.
     """
 
     id: Hashable
@@ -72,7 +72,7 @@ class SequenceBlocks:
 
     def length(self, kind: int) -> int:
         """Tokens that the table of ``kind`` has slots for, those behind a window included."""
-        return len(self.tokens) - self.tables[kind].evicted
+        return len(self.tokens) - self.tables[kind].num_evicted_tokens
 
 
 class BlockTables:

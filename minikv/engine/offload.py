@@ -67,8 +67,8 @@ class Offload:
         saves = rates is not None and cheaper_to_swap(
             sum(self._block_bytes or ()), self.manager.block_size, rates
         )
-        if saves != (self.manager.pools[0].evicted is not None):
-            self.manager.keep_evicted(saves)
+        if saves != (self.manager.pools[0].reclaimed is not None):
+            self.manager.keep_reclaimed(saves)
 
     def cost(self, seq: Sequence) -> Cost | None:
         """What it costs to preempt ``seq`` and to bring it back; None where only a recompute can be had."""
@@ -118,9 +118,9 @@ class Offload:
 
     def settle(self, arrived: bool) -> None:
         """The step has ended. If it failed, what it swapped out was perhaps never written: it computes again."""
-        self.manager.settle(arrived)
+        self.manager.complete_transfers(arrived)
         if not arrived:
-            self.manager.keep_evicted(self.manager.pools[0].evicted is not None)
+            self.manager.keep_reclaimed(self.manager.pools[0].reclaimed is not None)
             for seq in self.left:
                 self.drop(seq)
         self.left, self.returned, self._out, self._back = [], [], [], []

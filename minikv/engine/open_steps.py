@@ -88,14 +88,14 @@ class OpenSteps(Planner):
         """
         sources = self._who_goes_on()
         seqs = [self._opened[0].seqs[self._opened[0].step.items[row].id] for row in sources]
-        if not seqs or not self.manager.can_place([seq.id for seq in seqs]):
+        if not seqs or not self.manager.can_reserve_slots([seq.id for seq in seqs]):
             return None
         now, mark = self._clock(), self._report.mark()
         plan, starts = Plan(self.max_batched_tokens), [seq.num_placed for seq in seqs]
         try:
             for seq in seqs:
                 before = self._report.free_blocks()
-                self.manager.place(seq.id)
+                self.manager.reserve_slot(seq.id)
                 plan.put_ahead(seq)
                 self._report.grow(now, seq, 1, before)
             batch = pack(self.manager, plan.items, sources, evicts=self.evicting.evicts)

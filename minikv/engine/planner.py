@@ -104,7 +104,7 @@ class Planner:
                     if end == start + 1:
                         copies = self.manager.append(seq.id, seq.tokens[start])
                     else:
-                        copies = self.manager.extend(seq.id, seq.tokens[start:end])
+                        copies = self.manager.append_tokens(seq.id, seq.tokens[start:end])
                 except OutOfBlocksError as error:
                     asked = int(error.values["asked"])  # type: ignore[call-overload]
                     younger = self._running[place + 1 :]
@@ -215,7 +215,7 @@ class Planner:
         self.evicting.note("restore", seq.id)
         end = start + self._make_room(seq, end - start, now)
         before = self._report.free_blocks()
-        plan.copies += self.manager.extend(seq.id, seq.tokens[start:end])
+        plan.copies += self.manager.append_tokens(seq.id, seq.tokens[start:end])
         plan.put(seq, start, end, decode)
         self._report.grow(now, seq, end - start, before)
         return True
@@ -251,7 +251,7 @@ class Planner:
             if not drafts:
                 continue
             free, before = [pool.num_free for pool in pools], self._report.free_blocks()
-            plan.copies += self.manager.extend(seq.id, drafts)
+            plan.copies += self.manager.append_tokens(seq.id, drafts)
             spare = [many - had + pool.num_free for many, had, pool in zip(spare, free, pools, strict=True)]
             plan.guess(place, seq, drafts)
             self._report.grow(now, seq, len(drafts), before)

@@ -15,7 +15,7 @@ stands behind it is rolled back (``BlockManager.truncate``) before anything of i
     >>> manager, prompt = BlockManager(num_blocks=4, block_size=4), [1, 2, 3, 4, 5, 1]
     >>> _ = manager.allocate("a", prompt)
     >>> drafts = propose(prompt + [2], 3)                 # 2 was drawn, and after "1 2" came 3 4 5
-    >>> _ = manager.extend("a", [2, *drafts])             # one step computes the four of them
+    >>> _ = manager.append_tokens("a", [2, *drafts])      # one step computes the four of them
     >>> kept = count_right(drafts, [3, 4, 9, 7])          # what is drawn behind each
     >>> manager.truncate("a", len(prompt) + 1 + kept)     # 5 is taken back, and with it nothing that was right
     >>> drafts, kept, manager.num_tokens("a")

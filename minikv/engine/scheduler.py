@@ -275,7 +275,7 @@ class Scheduler(OpenSteps):
                 seq.tokens.extend(drafts_of.get(seq_id, ()))
             seq.tokens.append(token)
             if seq_id in behind:
-                self.manager.amend(seq_id, token)
+                self.manager.fill_slot(seq_id, token)
             if seq.first_token_at is None:
                 seq.first_token_at = now
                 self._report.first(now, seq)

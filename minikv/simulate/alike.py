@@ -49,7 +49,7 @@ def steps_alike(
         return None
     (pool,) = manager.pools
     placed = np.array([seq.num_computed for seq in seqs], np.int64)
-    free = pool.num_free - (0 if pool.evicted is None else pool.num_cached)
+    free = pool.num_free - (0 if pool.reclaimed is None else pool.num_cached)
     size = manager.block_size
     most = bisect_right(range(most + 1), free, key=lambda steps: _taken(placed, steps, size)) - 1
     if most < FEWEST:
@@ -140,7 +140,7 @@ class Alike:
         more, done = begun - self._tabled, ended - self._written
         for seq, token, start in zip(self._seqs, self._output, self._placed.tolist(), strict=True):
             if more:
-                self._manager.extend(seq.id, array("q", [token]) * more)
+                self._manager.append_tokens(seq.id, array("q", [token]) * more)
             if done:
                 self._manager.commit(seq.id, start + ended)
                 seq.tokens.extend([token] * done)

@@ -43,7 +43,9 @@ class Arrival:
         (pool,), host = manager.pools, manager.host_pools
         for place in range((self.prompt_tokens - 1) // self._block_size):
             digest, text = self._block(place)
-            if pool.find(digest, text) is None and (not host or host[0].find(digest, text) is None):
+            if pool.lookup_block(digest, text) is None and (
+                not host or host[0].lookup_block(digest, text) is None
+            ):
                 return place * self._block_size
         return (self.prompt_tokens - 1) // self._block_size * self._block_size
 

@@ -103,7 +103,7 @@ def hit_rate(trace: Trace, num_blocks: int | None = None, block_size: int | None
 
 def _use(pool: BlockPool, digests: list[bytes]) -> int:
     """One request takes its blocks and gives them back; how many of the first it found."""
-    found = [pool.find(digest, b"") for digest in digests]
+    found = [pool.lookup_block(digest, b"") for digest in digests]
     pool.touch([block for block in found if block is not None])  # before anything is evicted
     added = iter(pool.allocate(found.count(None)))
     held = []

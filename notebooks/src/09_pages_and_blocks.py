@@ -922,21 +922,21 @@ digest = hash(ours).to_bytes(8, "little", signed=True)
 shelf = BlockPool(num_blocks=4, block_size=2)
 [block] = shelf.allocate(1)
 shelf.publish(block, digest, repr(ours).encode())
-found = [shelf.find(digest, repr(tokens).encode()) for tokens in (ours, theirs)]
+found = [shelf.lookup_block(digest, repr(tokens).encode()) for tokens in (ours, theirs)]
 print(t("collision", equal=hash(ours) == hash(theirs), ours=ours, theirs=theirs, found=found))
 
 # %% [markdown] key="collision_read" lang="en"
 # Token ids are never negative; but in a hash that everybody knows, other collisions can be searched for.
-# So `find` compares the tokens too, and gives a block only if they are equal. The manager's digests are SHA-256, where nobody knows a collision; the comparison is there in case.
+# So `lookup_block` compares the tokens too, and gives a block only if they are equal. The manager's digests are SHA-256, where nobody knows a collision; the comparison is there in case.
 #
 # ### A free list that has to be searched (optional)
 #
 # A hit takes a cached block out of the *middle* of the free list.
 # In a `deque`, which nano-vllm uses for it, `remove` walks along the list until it finds the block.
 # Our pool keeps cached blocks in an ordered dict, where nothing has to be searched.
-# %% [markdown] key="collision_read" lang="zh" src="5c70f854"
+# %% [markdown] key="collision_read" lang="zh" src="03b8dcb7"
 # token 的编号不会是负数；但只要哈希算法是公开的，别人就可以有意去找其他碰撞。
-# 所以 `find` 还要比较 token，完全相同才会给出这个块。管理器的摘要用 SHA-256，至今没有人找到过它的碰撞；比较 token 是为了以防万一。
+# 所以 `lookup_block` 还要比较 token，完全相同才会给出这个块。管理器的摘要用 SHA-256，至今没有人找到过它的碰撞；比较 token 是为了以防万一。
 #
 # ### 需要逐个搜索的空闲队列（选读）
 #

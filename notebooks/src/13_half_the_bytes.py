@@ -489,14 +489,14 @@ text, accepted, refused = [11, 12, 13, 14, 15, 16, 21], [22], [31, 32, 33, 34, 3
 def state(what):
     found = manager.match([*text, *accepted, *refused, 99]).num_tokens
     pair = dict(tokens=manager.num_tokens("S"), table=manager.block_table("S"))
-    print(f"{what:<9}", t("rollback_line", found=found, **pair))
+    print(f"{what:<13}", t("rollback_line", found=found, **pair))
 
 
 manager.allocate("S", text)
 manager.commit("S")
 state("prompt")
-manager.extend("S", [*accepted, *refused])
-state("extend")
+manager.append_tokens("S", [*accepted, *refused])
+state("append_tokens")
 manager.truncate("S", 8)
 manager.commit("S")
 state("truncate")
@@ -518,7 +518,7 @@ def rolled_back(first):
     manager = BlockManager([PoolKind(12), PoolKind(12, window=6)], block_size=4)
     manager.allocate("S", list(range(10)))
     manager.commit("S")
-    manager.extend("S", list(range(50, 58)))
+    manager.append_tokens("S", list(range(50, 58)))
     try:
         if first == "commit":
             manager.commit("S")
@@ -650,7 +650,7 @@ for name, turn in (("as_they_are", torch.eye(32)), ("rotated", rotation)):
 # %% key="break_stale_code"
 manager = BlockManager(num_blocks=12, block_size=4)
 manager.allocate("S", text)
-manager.extend("S", [*accepted, *refused])
+manager.append_tokens("S", [*accepted, *refused])
 manager.commit("S")
 state("commit")
 manager.truncate("S", 10)

@@ -103,7 +103,7 @@ class NaiveManager:
         )
         self._start(child, twin)
 
-    def extend(self, name, tokens):
+    def append_tokens(self, name, tokens):
         seq = self._get(name)
         if not tokens:
             return ()
@@ -130,7 +130,7 @@ class NaiveManager:
         return tuple(copies)
 
     def append(self, name, token):
-        return self.extend(name, [token])
+        return self.append_tokens(name, [token])
 
     def commit(self, name, num_tokens=None):
         seq = self._get(name)

@@ -77,7 +77,7 @@ class NaivePool:
             if block not in self.holders:
                 (self.cached if self.is_published(block) else self.empty).append(block)
 
-    def find(self, digest, tokens):
+    def lookup_block(self, digest, tokens):
         block, published = self.found.get(digest, (None, None))
         return block if published == tokens else None
 

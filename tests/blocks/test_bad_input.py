@@ -132,7 +132,7 @@ def test_a_block(pool, value):
 def test_tokens(manager, value):
     refused(manager, lambda: manager.match(value))
     refused(manager, lambda: manager.allocate("new", value))
-    refused(manager, lambda: manager.extend("a", value))
+    refused(manager, lambda: manager.append_tokens("a", value))
 
 
 @shown(
@@ -165,7 +165,7 @@ def test_a_token(manager, value):
 def test_no_tokens(manager):
     for nothing in ([], (), np.array([], np.int64), range(0)):
         assert refused(manager, lambda nothing=nothing: manager.allocate("new", nothing)).code == "no_tokens"
-        assert manager.extend("a", nothing) == ()
+        assert manager.append_tokens("a", nothing) == ()
         assert manager.match(nothing).num_tokens == 0
 
 
@@ -189,8 +189,8 @@ def every_operation(manager, name):
     """Each operation on the sequence ``name`` that needs it to run."""
     return (
         lambda: manager.append(name, 1),
-        lambda: manager.extend(name, [1]),
-        lambda: manager.extend(name, []),
+        lambda: manager.append_tokens(name, [1]),
+        lambda: manager.append_tokens(name, []),
         lambda: manager.commit(name),
         lambda: manager.truncate(name, 1),
         lambda: manager.fork(name, "new"),
@@ -301,7 +301,7 @@ def test_the_digest_of_a_block_is_sha256():
 def test_tokens_without_an_order_or_too_wide_are_refused(tokens):
     manager = BlockManager(4, 4)
     manager.allocate("a", [1])
-    for call in (lambda: manager.allocate("b", tokens), lambda: manager.extend("a", tokens)):
+    for call in (lambda: manager.allocate("b", tokens), lambda: manager.append_tokens("a", tokens)):
         with pytest.raises(MiniKVError):
             call()
     assert manager.num_tokens("a") == 1
@@ -328,4 +328,4 @@ def test_a_pool_is_no_larger_than_its_tables_can_name():
 
 def test_a_digest_that_cannot_be_a_key():
     with pytest.raises(MiniKVError):
-        BlockPool(4, 4).find([1], b"")
+        BlockPool(4, 4).lookup_block([1], b"")

@@ -40,7 +40,7 @@ def test_dropped_blocks_can_still_be_found_and_so_can_those_that_stay():
 def test_nothing_that_comes_later_is_published():
     manager = begun()
     manager.drop_blocks("a", [0])
-    manager.extend("a", range(100, 110))
+    manager.append_tokens("a", range(100, 110))
     manager.commit("a")
     assert manager.match([*range(14), *range(100, 110), 0]).num_tokens == 12
 
@@ -60,7 +60,7 @@ def test_a_shared_block_is_dropped_by_one_and_kept_by_the_other():
 def test_compaction_and_dropping_follow_each_other():
     manager = begun(30)
     manager.compact("a", 17)
-    manager.extend("a", range(50, 60))
+    manager.append_tokens("a", range(50, 60))
     manager.commit("a")
     manager.drop_blocks("a", [0, 3])
     manager.check_invariants()
@@ -117,7 +117,7 @@ def test_no_block_is_lost_whatever_is_dropped_shared_swapped_and_grown(seed):
             manager.commit(name)
             held[name] = None
         elif thing == "grow" and min(pool.num_free for pool in manager.pools) > 8:
-            manager.extend(name, [draw.randrange(2) for _ in range(draw.randrange(1, 5))])
+            manager.append_tokens(name, [draw.randrange(2) for _ in range(draw.randrange(1, 5))])
             manager.commit(name)
         elif thing == "fork":
             twin = next(names)

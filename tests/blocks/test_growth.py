@@ -44,21 +44,21 @@ def test_place_and_amend_are_an_append(kinds, size):
                 continue
             elif what == "append":
                 token = draw.randrange(2)
-                can = other.can_place([name])
+                can = other.can_reserve_slots([name])
                 try:
                     copies = one.append(name, token)
                 except OutOfBlocksError:
                     assert not can
                     continue
                 assert can == (not copies)
-                assert other.place(name) == copies
+                assert other.reserve_slot(name) == copies
                 assert other.tokens(name).tolist() == [*one.tokens(name)[:-1], UNKNOWN]
                 other.check_invariants()
                 if draw.random() < 0.2:  # the step failed
                     for each in (one, other):
                         each.truncate(name, each.num_tokens(name) - 1)
                 else:
-                    other.amend(name, token)
+                    other.fill_slot(name, token)
                     for each in (one, other):
                         each.commit(name)
             elif what == "fork" and len(alive) < 4:
@@ -85,17 +85,17 @@ def test_can_place_looks_at_all_of_them_together():
     manager = BlockManager(4, 2)
     for name in "abc":
         manager.allocate(name, [1, 2] if name != "c" else [7])
-    assert manager.can_place("a")
-    assert manager.can_place("c")
-    assert manager.can_place([]), "nobody needs nothing"
-    assert manager.can_place("ac")
-    assert not manager.can_place("ab"), "one block is left"
+    assert manager.can_reserve_slots("a")
+    assert manager.can_reserve_slots("c")
+    assert manager.can_reserve_slots([]), "nobody needs nothing"
+    assert manager.can_reserve_slots("ac")
+    assert not manager.can_reserve_slots("ab"), "one block is left"
     before = manager.stats()
     manager.fork("c", "d")
-    assert not manager.can_place("c"), "a copy"
-    assert not manager.can_place("dc")
+    assert not manager.can_reserve_slots("c"), "a copy"
+    assert not manager.can_reserve_slots("dc")
     manager.free("d")
-    assert manager.can_place("c")
+    assert manager.can_reserve_slots("c")
     assert manager.stats() == before
 
 
@@ -105,43 +105,43 @@ def test_what_is_to_be_saved_is_not_taken():
     manager.allocate("b", [3, 4, 5])
     manager.commit("b")
     manager.free("b")  # a cached block and an empty one
-    assert manager.can_place("a")
-    manager.keep_evicted()
-    assert manager.can_place("a"), "there is an empty one"
+    assert manager.can_reserve_slots("a")
+    manager.keep_reclaimed()
+    assert manager.can_reserve_slots("a"), "there is an empty one"
     manager.allocate("c", [9])
-    assert not manager.can_place("a"), "the last one holds what is worth saving"
-    manager.keep_evicted(False)
-    assert manager.can_place("a")
+    assert not manager.can_reserve_slots("a"), "the last one holds what is worth saving"
+    manager.keep_reclaimed(False)
+    assert manager.can_reserve_slots("a")
 
 
 @pytest.mark.parametrize(
     "call",
     [
         lambda manager: manager.append("a", 5),
-        lambda manager: manager.extend("a", [5]),
-        lambda manager: manager.place("a"),
+        lambda manager: manager.append_tokens("a", [5]),
+        lambda manager: manager.reserve_slot("a"),
         lambda manager: manager.fork("a", "b"),
         lambda manager: manager.commit("a"),
         lambda manager: manager.commit("a", 5),
         lambda manager: manager.plan_swap_out("a"),
-        lambda manager: manager.amend("a", "5"),
-        lambda manager: manager.amend("a", True),
-        lambda manager: manager.amend("a", 1.5),
-        lambda manager: manager.amend("a", 2**63),
+        lambda manager: manager.fill_slot("a", "5"),
+        lambda manager: manager.fill_slot("a", True),
+        lambda manager: manager.fill_slot("a", 1.5),
+        lambda manager: manager.fill_slot("a", 2**63),
     ],
 )
 def test_behind_a_token_that_nobody_knows_nothing_can_come(call):
     manager = BlockManager(8, 2, host_blocks=HostBlocks(8, 2))
     manager.allocate("a", [1, 2, 3, 4])
     manager.commit("a")
-    manager.place("a")
+    manager.reserve_slot("a")
     before = tables(manager), manager.tokens("a").tolist(), manager.stats()
     with pytest.raises(ArgumentError) as error:
         call(manager)
     assert error.value.text("zh") != error.value.text("en")
     assert (tables(manager), manager.tokens("a").tolist(), manager.stats()) == before
     manager.commit("a", 4)  # what is known
-    manager.amend("a", 5)
+    manager.fill_slot("a", 5)
     assert manager.tokens("a").tolist() == [1, 2, 3, 4, 5]
     manager.append("a", 6)
     manager.commit("a")
@@ -154,15 +154,15 @@ def test_a_token_is_amended_once():
     manager.allocate("a", [1])
     for _ in range(2):
         with pytest.raises(ArgumentError, match="known"):
-            manager.amend("a", 1)
-        manager.place("a")
-        manager.amend("a", 2)
+            manager.fill_slot("a", 1)
+        manager.reserve_slot("a")
+        manager.fill_slot("a", 2)
 
 
 def test_a_sequence_may_end_before_its_token_is_known():
     manager = BlockManager(4, 2)
     manager.allocate("a", [1, 2])
-    manager.place("a")
+    manager.reserve_slot("a")
     manager.free("a")
     assert manager.match([1, 2, 3]).num_tokens == 0
     assert manager.pools[0].num_free == 4

@@ -149,7 +149,7 @@ def test_fragmentation_counts_every_used_slot_once():
     manager.append("b", 6)
     assert manager.stats().wasted_slots == (5, 5)
     assert manager.stats().fragmentation(0) == 5 / 12
-    manager.extend("b", [7, 8])
+    manager.append_tokens("b", [7, 8])
     manager.commit("b")
     assert manager.stats().wasted_slots == (3, 3)
     manager.truncate("a", 5)

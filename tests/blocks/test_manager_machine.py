@@ -99,9 +99,9 @@ class ManagerMachine(RuleBasedStateMachine):
 
     @precondition(has_running)
     @rule(pick=PICK, data=st.data())
-    def extend(self, pick, data):
-        self.world.extend(self.running(pick), data.draw(st.lists(WORDS, max_size=2 * self.size + 1)))
-        self.done("extend")
+    def append_tokens(self, pick, data):
+        self.world.append_tokens(self.running(pick), data.draw(st.lists(WORDS, max_size=2 * self.size + 1)))
+        self.done("append_tokens")
 
     @precondition(has_running)
     @rule(pick=PICK, token=WORDS, count=st.integers(1, 4))
@@ -144,7 +144,7 @@ class ManagerMachine(RuleBasedStateMachine):
     def speculate(self, pick, back, draft):
         """Drafts are written, some are refused, another token takes their place."""
         name = self.running(pick)
-        self.world.extend(name, draft)
+        self.world.append_tokens(name, draft)
         self.world.forward(name)
         self.world.truncate(name, len(self.world.model.running[name].tokens) - back)
         self.world.append(name, 1)

@@ -74,14 +74,14 @@ class Walk:
             world.commit(name, length - rng.randint(-1, 3))
         elif what == "append":
             world.append(name, rng.randrange(2))
-        elif what == "extend":
-            world.extend(name, self.text(2 * self.size))
+        elif what == "append_tokens":
+            world.append_tokens(name, self.text(2 * self.size))
         elif what == "fork":
             world.fork(name, rng.choice(self.names))
         elif what == "truncate":
             world.truncate(name, length - rng.randint(-1, 2 * self.size))
         elif what == "draft":
-            world.extend(name, self.text(4))
+            world.append_tokens(name, self.text(4))
             world.forward(name)
             world.truncate(name, length - rng.randint(-2, 2))
         elif what == "compact":

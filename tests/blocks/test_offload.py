@@ -12,7 +12,7 @@ LONG = list(range(100, 113))  # 3 blocks of 4, and one token
 def manager_of(num_blocks=6, host_blocks=8, kinds=1, window=None):
     pools = [PoolKind(num_blocks)] + [PoolKind(num_blocks, window)] * (kinds - 1)
     manager = BlockManager(pools, 4, host_blocks=HostBlocks(host_blocks, 4, kinds))
-    manager.keep_evicted()
+    manager.keep_reclaimed()
     return manager
 
 
@@ -36,7 +36,7 @@ def test_what_is_evicted_is_found_on_the_host_once_it_has_arrived():
     assert len(swap.pairs[0]) == 3
     assert manager.match(LONG).num_tokens == 0, "it is on its way"
     manager.check_invariants()
-    manager.settle(arrived=True)
+    manager.complete_transfers(arrived=True)
     found = manager.match(LONG)
     assert found.num_tokens == 12
     assert found.tables == ((NULL_BLOCK,) * 3,)
@@ -48,7 +48,7 @@ def test_what_is_evicted_is_found_on_the_host_once_it_has_arrived():
 def test_what_did_not_arrive_is_never_found():
     manager = evicted(manager_of())
     manager.plan_save()
-    manager.settle(arrived=False)
+    manager.complete_transfers(arrived=False)
     assert manager.match(LONG).num_tokens == 0
     assert manager.host_pools[0].num_free == 8
     manager.check_invariants()
@@ -56,7 +56,7 @@ def test_what_did_not_arrive_is_never_found():
 
 def loaded(manager, name="again", tokens=LONG):
     manager.plan_save()
-    manager.settle(arrived=True)
+    manager.complete_transfers(arrived=True)
     manager.free("new")
     return manager.allocate(name, tokens)
 
@@ -67,7 +67,7 @@ def test_a_prefix_comes_back_into_blocks_that_nobody_finds_before_the_commit():
     assert (taken.num_cached, taken.num_loaded) == (12, 12)
     assert [device for device, _ in taken.loads[0]] == manager.block_table("again")[:3]
     assert manager.match(LONG).tables == ((NULL_BLOCK,) * 3,), "the device has nothing yet"
-    manager.settle(arrived=True)
+    manager.complete_transfers(arrived=True)
     manager.commit("again")
     assert manager.match(LONG).tables == (tuple(manager.block_table("again")[:3]),)
     manager.check_invariants()
@@ -76,7 +76,7 @@ def test_a_prefix_comes_back_into_blocks_that_nobody_finds_before_the_commit():
 def test_a_failed_load_publishes_nothing_and_keeps_the_host():
     manager = evicted(manager_of())
     loaded(manager)
-    manager.settle(arrived=False)
+    manager.complete_transfers(arrived=False)
     manager.free("again")
     found = manager.match(LONG)
     assert (found.num_tokens, found.tables) == (12, ((NULL_BLOCK,) * 3,))
@@ -91,7 +91,7 @@ def test_a_block_that_the_step_reads_is_not_written_by_it():
     assert len(read) == 3
     saved = manager.plan_save().pairs[0]
     assert not saved, "there is no room beside them"
-    manager.settle(arrived=True)
+    manager.complete_transfers(arrived=True)
     manager.check_invariants()
 
 
@@ -99,13 +99,13 @@ def test_a_swap_in_holds_its_host_blocks_until_the_step_has_ended():
     manager = manager_of(num_blocks=8, host_blocks=4)
     begun(manager, "a", LONG)
     manager.plan_swap_out("a")
-    manager.settle(arrived=True)
+    manager.complete_transfers(arrived=True)
     back = manager.plan_swap_in("a")
     assert manager.host_pools[0].num_free == 0, "all four are being read"
     begun(manager, "b", [1, 2, 3])
     with pytest.raises(OutOfBlocksError):
         manager.plan_swap_out("b")
-    manager.settle(arrived=True)
+    manager.complete_transfers(arrived=True)
     assert manager.host_pools[0].num_free == 4
     assert len(back.pairs[0]) == 4
     manager.check_invariants()
@@ -115,15 +115,15 @@ def test_what_the_host_has_is_not_moved_again():
     manager = manager_of(num_blocks=8, host_blocks=8)
     begun(manager, "a", LONG)
     assert len(manager.plan_swap_out("a").pairs[0]) == 4
-    manager.settle(arrived=True)
+    manager.complete_transfers(arrived=True)
     manager.plan_swap_in("a")
-    manager.settle(arrived=True)
-    manager.extend("a", [7, 8, 9])
+    manager.complete_transfers(arrived=True)
+    manager.append_tokens("a", [7, 8, 9])
     manager.commit("a")
     last = manager.block_table("a")[3]
     ((device, _),) = manager.plan_swap_out("a").pairs[0]
     assert device == last, "only the block that has changed"
-    manager.settle(arrived=True)
+    manager.complete_transfers(arrived=True)
     manager.check_invariants()
     manager.free("a")
     manager.check_invariants()
@@ -135,14 +135,14 @@ def test_two_that_share_a_prefix_share_it_on_the_host():
     begun(manager, "a", LONG)
     begun(manager, "b", [*LONG[:8], 1, 2, 3, 4, 5])
     manager.plan_swap_out("a")
-    manager.settle(arrived=True)
+    manager.complete_transfers(arrived=True)
     assert len(manager.plan_swap_out("b").pairs[0]) == 2
-    manager.settle(arrived=True)
+    manager.complete_transfers(arrived=True)
     manager.check_invariants()
     assert manager.host_pools[0].num_used == 6
     manager.free("a")
     manager.plan_swap_in("b")
-    manager.settle(arrived=True)
+    manager.complete_transfers(arrived=True)
     manager.check_invariants()
 
 
@@ -150,7 +150,7 @@ def test_a_swap_that_failed_is_not_found_by_others():
     manager = manager_of(num_blocks=4)
     begun(manager, "a", LONG)
     manager.plan_swap_out("a")
-    manager.settle(arrived=False)
+    manager.complete_transfers(arrived=False)
     manager.free("a")
     begun(manager, "other", list(range(16)))
     assert manager.match(LONG).num_tokens == 0
@@ -164,7 +164,7 @@ def test_windows_come_back_as_far_as_they_reach():
     assert [device for device, _ in taken.loads[0]] == full[:3]
     assert windowed[:2] == [NULL_BLOCK] * 2, "the query at position 12 reads 8 to 12"
     assert [device for device, _ in taken.loads[1]] == windowed[2:3]
-    manager.settle(arrived=True)
+    manager.complete_transfers(arrived=True)
     manager.commit("again")
     manager.check_invariants()
 
@@ -172,7 +172,7 @@ def test_windows_come_back_as_far_as_they_reach():
 def test_blocks_for_what_the_host_has_are_counted():
     manager = evicted(manager_of(num_blocks=6))
     manager.plan_save()
-    manager.settle(arrived=True)
+    manager.complete_transfers(arrived=True)
     assert isinstance(refused(manager, lambda: manager.allocate("again", LONG)), OutOfBlocksError)
     manager.free("new")
     error = refused(manager, lambda: manager.allocate("again", [*LONG, *range(12)]))
@@ -187,9 +187,9 @@ def test_what_is_saved_at_the_end_is_what_was_used_last():
     manager.free("a")
     manager.free("b")
     assert len(manager.plan_save_cached().pairs[0]) == 3
-    manager.settle(arrived=True)
+    manager.complete_transfers(arrived=True)
     begun(manager, "new", list(range(200, 232)))
-    manager.settle(arrived=True)
+    manager.complete_transfers(arrived=True)
     assert manager.match(LONG).num_tokens == 12
     assert manager.match(list(range(9))).num_tokens == 0
 
@@ -197,19 +197,19 @@ def test_what_is_saved_at_the_end_is_what_was_used_last():
 def test_what_comes_from_elsewhere():
     manager, other = evicted(manager_of()), manager_of()
     manager.plan_save()
-    manager.settle(arrived=True)
+    manager.complete_transfers(arrived=True)
     contents = [[(each.digest, each.tokens) for each in manager.host_pools[0].cached()]]
     ((first, *rest),) = other.plan_load([[*contents[0], contents[0][0]]])
     assert first is not None
     assert rest[-1] is None, "it is there already"
-    other.settle(arrived=True)
+    other.complete_transfers(arrived=True)
     assert other.match(LONG).num_tokens == 12
 
 
 def test_reset_prefix_cache_forgets_what_both_sides_hold():
     manager = evicted(manager_of())
     loaded(manager)
-    manager.settle(arrived=True)
+    manager.complete_transfers(arrived=True)
     manager.free("again")
     begun(manager, "more", list(range(300, 324)))
     manager.free("more")  # its blocks have overwritten some that were to be saved
@@ -236,10 +236,10 @@ def test_reset_prefix_cache_forgets_nothing_while_a_block_is_held(held):
         begun(manager, "a", LONG)
         if held == "swapped":
             manager.plan_swap_out("a")
-            manager.settle(arrived=True)
+            manager.complete_transfers(arrived=True)
     before = [pool.stats() for pool in (*manager.pools, *manager.host_pools)]
     assert not manager.reset_prefix_cache()
     assert [pool.stats() for pool in (*manager.pools, *manager.host_pools)] == before
-    manager.settle(arrived=True)
+    manager.complete_transfers(arrived=True)
     assert manager.match([1, 2, 3, 4, 5]).num_tokens == 4
     manager.check_invariants()

@@ -28,8 +28,8 @@ def test_the_block_that_is_free_the_longest_is_evicted_first(seed):
     taken = []
     while pool.num_free:
         taken += pool.allocate(min(random.Random(seed).randint(1, 3), pool.num_free))
-        assert [pool.find(bytes([block]), b"text") for block in taken] == [None] * len(taken)
-        assert all(pool.find(bytes([block]), b"text") == block for block in order[len(taken) :])
+        assert [pool.lookup_block(bytes([block]), b"text") for block in taken] == [None] * len(taken)
+        assert all(pool.lookup_block(bytes([block]), b"text") == block for block in order[len(taken) :])
     assert taken == order
     assert pool.stats().evictions == 9
 
@@ -51,10 +51,10 @@ def test_empty_blocks_are_taken_before_cached_ones():
     pool.free([blocks[0]])  # free the longest, but worth keeping
     pool.free(blocks[2:])
     assert set(pool.allocate(2)) == set(blocks[2:])
-    assert pool.find(b"p", b"text") == blocks[0]
+    assert pool.lookup_block(b"p", b"text") == blocks[0]
     assert pool.stats().evictions == 0
     assert pool.allocate(1) == [blocks[0]]
-    assert pool.find(b"p", b"text") is None
+    assert pool.lookup_block(b"p", b"text") is None
     assert pool.stats().evictions == 1
 
 
@@ -66,7 +66,7 @@ def test_a_cached_block_is_taken_back_from_anywhere_in_the_free_list(place):
     pool.touch([block])
     pool.check_invariants()
     assert (pool.ref_count(block), pool.num_free, pool.num_cached) == (1, 4, 4)
-    assert pool.find(bytes([block]), b"text") == block, "it can still be found while it is held"
+    assert pool.lookup_block(bytes([block]), b"text") == block, "it can still be found while it is held"
     pool.free([block])
     assert pool.allocate(5) == [*order, block], "it counts as the one freed last"
 
@@ -77,7 +77,7 @@ def test_a_hit_is_counted_for_every_holder_and_for_nothing_else():
     pool.touch([1])
     pool.share([1])
     assert pool.ref_count(1) == 3
-    assert pool.find(b"\0", b"text") == 0
+    assert pool.lookup_block(b"\0", b"text") == 0
     assert pool.stats() == PoolStats(total=4, free=2, used=2, cached=2, hits=3, evictions=0)
     for _ in range(3):
         assert pool.ref_count(1) > 0
@@ -120,21 +120,21 @@ def test_a_digest_names_one_block_and_a_block_has_one_digest():
     assert pool.publish(a, b"p", b"text"), "again is no harm"
     assert not pool.publish(b, b"p", b"text"), "the first one stays"
     assert not pool.publish(a, b"p", b"other")
-    assert pool.find(b"p", b"text") == a
+    assert pool.lookup_block(b"p", b"text") == a
     assert not pool.is_published(b)
     assert refused(pool, lambda: pool.publish(a, b"q", b"text")).code == "block_published_before"
     pool.forget(a)
     assert pool.publish(b, b"p", b"text")
     assert pool.publish(a, b"q", b"text")
-    assert (pool.find(b"p", b"text"), pool.find(b"q", b"text")) == (b, a)
+    assert (pool.lookup_block(b"p", b"text"), pool.lookup_block(b"q", b"text")) == (b, a)
 
 
 def test_two_texts_with_one_digest_never_share():
     pool = BlockPool(2)
     [a] = pool.allocate(1)
     pool.publish(a, b"p", b"mine")
-    assert pool.find(b"p", b"yours") is None
-    assert pool.find(b"p", b"mine") == a
+    assert pool.lookup_block(b"p", b"yours") is None
+    assert pool.lookup_block(b"p", b"mine") == a
 
 
 def test_a_forgotten_block_is_empty_once_it_is_free():
@@ -144,8 +144,8 @@ def test_a_forgotten_block_is_empty_once_it_is_free():
     pool.forget(1)
     pool.forget(1)
     assert (pool.num_used, pool.num_cached, pool.num_free) == (1, 1, 2)
-    assert pool.find(b"\0", b"text") is None
-    assert pool.find(b"\1", b"text") is None
+    assert pool.lookup_block(b"\0", b"text") is None
+    assert pool.lookup_block(b"\1", b"text") is None
     pool.free([0])
     pool.check_invariants()
     assert pool.num_cached == 1

@@ -92,7 +92,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(digest=DIGESTS, tokens=TOKENS)
     def find(self, digest, tokens):
         before = snapshot(self.real)
-        assert self.real.find(digest, tokens) == self.model.find(digest, tokens)
+        assert self.real.lookup_block(digest, tokens) == self.model.lookup_block(digest, tokens)
         assert snapshot(self.real) == before, "find() changed something"
 
     def check(self):
@@ -109,7 +109,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert real.is_published(block) == model.is_published(block)
         for digest in (b"p", b"q", b"r", b"s"):
             for tokens in (b"1", b"2"):
-                assert real.find(digest, tokens) == model.find(digest, tokens)
+                assert real.lookup_block(digest, tokens) == model.lookup_block(digest, tokens)
 
     def teardown(self):
         """Drain the pool: the order in which the rest would be given, and evicted, is the model's."""

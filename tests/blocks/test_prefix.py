@@ -58,7 +58,7 @@ def test_drafts_that_are_refused_leave_nothing_behind(text, size, cut, more):
     manager.commit("a")
     cut = min(cut, len(text))
     manager.truncate("a", cut)
-    manager.extend("a", more)
+    manager.append_tokens("a", more)
     new = text[:cut] + more
     assert manager.match([*new, 0]).num_tokens <= shared([*new, 0], text) // size * size
     manager.commit("a")

@@ -82,16 +82,19 @@ def test_what_is_said_to_fit_a_running_sequence_fits(kinds, block_size):
         name = rng.choice(manager.sequences())
         length = manager.num_tokens(name)
         try:
-            manager.extend(name, [1] * rng.randint(1, 4 * block_size))
+            manager.append_tokens(name, [1] * rng.randint(1, 4 * block_size))
         except OutOfBlocksError as error:
             most = error.values["fits"]
         except RequestTooLargeError:
             continue
         else:
             continue
-        refused(manager, lambda m=manager, n=name, more=most - length: m.extend(n, [1] * (max(0, more) + 1)))
+        refused(
+            manager,
+            lambda m=manager, n=name, more=most - length: m.append_tokens(n, [1] * (max(0, more) + 1)),
+        )
         if most > length:
-            manager.extend(name, [1] * (most - length))
+            manager.append_tokens(name, [1] * (most - length))
             tried += 1
     assert tried > 10, "else nothing was tested"
 
@@ -128,7 +131,8 @@ def test_a_request_too_large_for_one_kind_is_refused_at_once_though_another_kind
         error = refused(manager, lambda manager=manager: manager.allocate("b", list(range(12))))
         assert type(error) is RequestTooLargeError
         assert (
-            type(refused(manager, lambda m=manager: m.extend("a", list(range(10))))) is RequestTooLargeError
+            type(refused(manager, lambda m=manager: m.append_tokens("a", list(range(10)))))
+            is RequestTooLargeError
         )
 
 
@@ -136,7 +140,7 @@ def test_a_sequence_that_outgrows_the_pool():
     manager = BlockManager(3, 2)
     manager.allocate("a", [1, 2, 3, 4, 5])
     manager.append("a", 6)
-    for call in (lambda: manager.append("a", 7), lambda: manager.extend("a", [7, 8, 9])):
+    for call in (lambda: manager.append("a", 7), lambda: manager.append_tokens("a", [7, 8, 9])):
         error = refused(manager, call)
         assert type(error) is RequestTooLargeError
         assert error.values["fits"] == 6
@@ -154,7 +158,7 @@ def test_a_sequence_that_outgrows_the_pool():
 
 
 @pytest.mark.parametrize("short", [0, 1, 2])
-@pytest.mark.parametrize("operation", ["allocate", "extend", "append", "swap in", "swap out"])
+@pytest.mark.parametrize("operation", ["allocate", "append_tokens", "append", "swap in", "swap out"])
 def test_blocks_are_taken_in_all_kinds_or_in_none(short, operation):
     """The kind ``short`` has too few free blocks, the others have enough."""
     kinds = [PoolKind(9), PoolKind(9, window=6), PoolKind(9)]
@@ -176,7 +180,7 @@ def test_blocks_are_taken_in_all_kinds_or_in_none(short, operation):
         manager.allocate("b", [5, 6, 7, 8])
         call = {
             "allocate": lambda: manager.allocate("c", [9]),
-            "extend": lambda: manager.extend("a", [9, 9]),
+            "append_tokens": lambda: manager.append_tokens("a", [9, 9]),
             "append": lambda: manager.append("a", 9),
         }[operation]
     assert type(refused(manager, call)) is OutOfBlocksError

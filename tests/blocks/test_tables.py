@@ -115,7 +115,7 @@ def test_the_arrays_move_only_when_they_must_grow():
     manager.allocate("one more row", [1])
     moved = manager.block_tables().ctypes.data
     assert moved != address
-    manager.extend("one more row", [1] * 64)  # and one more column
+    manager.append_tokens("one more row", [1] * 64)  # and one more column
     assert manager.block_tables().shape[1] > 64
     assert manager.block_tables().ctypes.data != moved
     manager.check_invariants()
@@ -137,7 +137,7 @@ def test_slots_after_an_eviction():
     manager.commit("a")
     manager.compact("a", 3)
     assert (manager.num_tokens("a"), manager.length("a"), manager.length("a", 1)) == (9, 3, 9)
-    manager.extend("a", [1, 2])
+    manager.append_tokens("a", [1, 2])
     table = manager.block_table("a")
     assert manager.slot_mapping("a", 9, 11).tolist() == [table[1] * 2 + 1, table[2] * 2]
     table = manager.block_table("a", 1)

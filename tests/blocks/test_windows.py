@@ -103,7 +103,7 @@ def test_what_a_window_gave_back_cannot_be_cut_back_to():
     manager.commit("a", 6)
     manager.truncate("a", 6)  # drafts are not committed yet: the window has kept what they may fall back to
     assert refused(manager, lambda: manager.truncate("a", 5)).code == "window_gave_back"
-    manager.extend("a", [1, 2, 3])
+    manager.append_tokens("a", [1, 2, 3])
     manager.commit("a")
     assert refused(manager, lambda: manager.truncate("a", 6)).code == "window_gave_back"
     manager.check_invariants()

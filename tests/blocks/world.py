@@ -88,8 +88,8 @@ class World:
     def append(self, seq, token):
         self._grow("append", seq, token, 1)
 
-    def extend(self, seq, tokens):
-        self._grow("extend", seq, tokens, len(tokens))
+    def append_tokens(self, seq, tokens):
+        self._grow("append_tokens", seq, tokens, len(tokens))
 
     def _grow(self, name, seq, what, count):
         done, expected, copies = self.both(name, seq, what)

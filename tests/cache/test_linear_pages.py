@@ -175,7 +175,7 @@ def test_a_fork_of_three_copies_a_row_for_each_but_the_last_that_writes():
     manager.fork("a", "c")
     before = contents(pages)
     for name, copied in (("a", True), ("b", True), ("c", False)):
-        copies = manager.extend(name, [6])
+        copies = manager.append_tokens(name, [6])
         assert [copy.kind for copy in copies] == (list(range(len(pages.kinds))) if copied else [])
         for copy in copies:
             pages.copy_blocks(copy.kind, [copy.src], [copy.dst])

@@ -96,13 +96,13 @@ class Together:
         self.running[seq].committed = cached
         self.write(seq, cached)
         self.commit(seq)
-        self.extend(seq, prompt[len(chunk) :])
+        self.append_tokens(seq, prompt[len(chunk) :])
         self.commit(seq)
 
     def grow(self) -> None:
         """One token or several, and mostly the commit of all that is written."""
         seq = self.any_running()
-        self.extend(seq, self.tokens(self.random.choice((1, 1, 2, 7))))
+        self.append_tokens(seq, self.tokens(self.random.choice((1, 1, 2, 7))))
         if self.random.random() < 0.8:
             self.commit(seq)
 
@@ -111,7 +111,7 @@ class Together:
         seq = self.any_running()
         dense = self.running[seq]
         if self.random.random() < 0.7:
-            self.extend(seq, self.tokens(self.random.randrange(1, 6)))
+            self.append_tokens(seq, self.tokens(self.random.randrange(1, 6)))
         end = self.random.randrange(max(1, len(dense.tokens) - 6), len(dense.tokens) + 1)
         self.manager.truncate(seq, end)
         for rows in dense.rows.values():
@@ -191,12 +191,12 @@ class Together:
     def tokens(self, count: int) -> list[int]:
         return [self.random.randrange(8) for _ in range(count)]
 
-    def extend(self, seq: int, tokens: list[int]) -> None:
+    def append_tokens(self, seq: int, tokens: list[int]) -> None:
         dense, start = self.running[seq], len(self.running[seq].tokens)
         if len(tokens) == 1:
             self.copy(self.manager.append(seq, tokens[0]))
         else:
-            self.copy(self.manager.extend(seq, tokens))
+            self.copy(self.manager.append_tokens(seq, tokens))
         self.remember(dense, tokens)
         if tokens:
             self.write(seq, start)

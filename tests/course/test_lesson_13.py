@@ -193,7 +193,7 @@ def test_the_peak_is_the_managers():
         while done < prompt + new - 1:
             tokens = list(range(done, min(done + chunk, prompt) if done < prompt else done + 1))
             if done:
-                manager.extend("S", tokens)
+                manager.append_tokens("S", tokens)
             else:
                 manager.allocate("S", tokens)
             most, done = max(most, manager.stats().pools[0].used), done + len(tokens)

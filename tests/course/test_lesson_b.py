@@ -107,7 +107,7 @@ def test_the_books_of_a_real_manager_are_in_order_after_every_operation(seed):
             elif names and choice < 0.5:
                 manager.free(rng.choice(names))
             elif names and choice < 0.7:
-                manager.extend(rng.choice(names), [rng.randrange(5)] * rng.randint(1, 6))
+                manager.append_tokens(rng.choice(names), [rng.randrange(5)] * rng.randint(1, 6))
             else:
                 manager.allocate(step, [rng.randrange(3) for _ in range(rng.randint(1, 24))])
                 manager.commit(step)

@@ -109,7 +109,7 @@ class Engine:
             assert bool(seq.num_computed) == seq.swapped, "it lies on the host, or nowhere"
             swapped |= {seq.id} if seq.swapped else set()
         assert set(self.manager.host_blocks.sequences) == swapped
-        assert not self.manager.host_blocks.held, "only a step holds host blocks without a sequence"
+        assert not self.manager.host_blocks.pinned, "only a step holds host blocks without a sequence"
         if not scheduler.has_work:
             self.check_empty()
 

@@ -57,7 +57,7 @@ def test_any_step_may_fail_at_any_point(point, forks):
 
 
 @pytest.mark.parametrize(
-    "name", ["append", "extend", "match", "allocate", "decode_slots", "slot_mapping", "block_tables"]
+    "name", ["append", "append_tokens", "match", "allocate", "decode_slots", "slot_mapping", "block_tables"]
 )
 def test_an_exception_inside_schedule_gives_everything_back(name, monkeypatch):
     """Even one that nobody expects, such as Ctrl+C: the next schedule() goes on as if it had not been."""

@@ -221,7 +221,7 @@ def test_a_step_that_fails_takes_the_one_behind_it_along():
     assert [event.failed for event in engine.log.of("step")] == [True, True]
 
 
-@pytest.mark.parametrize("name", ["place", "rows", "block_tables", "num_tokens"])
+@pytest.mark.parametrize("name", ["reserve_slot", "rows", "block_tables", "num_tokens"])
 def test_an_exception_in_schedule_ahead_leaves_the_open_step_as_it_was(name, monkeypatch):
     """Even one that nobody expects, such as Ctrl+C."""
     for call in range(3):

@@ -114,7 +114,7 @@ def test_a_step_that_is_never_begun_takes_nothing_along(profile, monkeypatch):
     real, planned = scheduler_module.pack, []
 
     def pack(manager, items):
-        if manager.host_blocks.held:
+        if manager.host_blocks.pinned:
             planned.append(len(planned) % 2 == 0)
             if planned[-1]:
                 raise Broken("pack")

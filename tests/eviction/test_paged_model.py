@@ -62,7 +62,7 @@ class OnBlocks:
                 self.eviction.add(name)
                 self.done[name] = 0
             else:
-                self.manager.extend(name, ids)
+                self.manager.append_tokens(name, ids)
             self.done[name] += len(ids)
         names, counts = list(new), [len(ids) for ids in new.values()]
         kinds = range(len(self.cache.kinds))

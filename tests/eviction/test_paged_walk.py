@@ -94,7 +94,7 @@ class World:
         tokens = [self.draw.randrange(8) for _ in range(self.draw.choice((1, 1, 1, 2, 7)))]
         if len(self.running[name].tokens) + len(tokens) > MOST:
             return
-        for copy in self.manager.extend(name, tokens):
+        for copy in self.manager.append_tokens(name, tokens):
             self.cache.copy_blocks(copy.kind, [copy.src], [copy.dst])
         self.write(name, tokens, len(self.running[name].tokens))
 

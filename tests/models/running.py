@@ -108,7 +108,7 @@ class World:
                     end = len(tokens) if chunk is None else min(len(tokens), first + chunk)
                     done[seq] = manager.allocate(seq, tokens[:end]).num_cached
                 else:
-                    assert not manager.extend(seq, tokens[done[seq] : end])
+                    assert not manager.append_tokens(seq, tokens[done[seq] : end])
                 step.append((seq, done[seq], end, tokens[done[seq] : end]))
             logits = forward(adapter, manager, step)
             result.forwards += 1
@@ -140,7 +140,7 @@ class World:
         manager.commit("stem")
         for seq, tokens in enumerate(self.prompts):
             manager.fork("stem", seq)
-            copies = manager.extend(seq, tokens[len(prompt) :])
+            copies = manager.append_tokens(seq, tokens[len(prompt) :])
             assert copies, "the last block is shared"
             for copy in copies:
                 adapter.cache.copy_blocks(copy.kind, [copy.src], [copy.dst])
@@ -158,7 +158,7 @@ class World:
             for start in range(0, len(prompt), chunk):
                 end = min(len(prompt), start + chunk)
                 if start:
-                    manager.extend(seq, prompt[start:end])
+                    manager.append_tokens(seq, prompt[start:end])
                 else:
                     manager.allocate(seq, prompt[:end])
                 last = forward(adapter, manager, [(seq, start, end, prompt[start:end])])

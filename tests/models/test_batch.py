@@ -44,7 +44,7 @@ def test_it_says_what_the_block_manager_says(model_type, seed):
         if start:
             manager.allocate(seq, tokens[:start], salt=str(seq))
             manager.commit(seq)
-            manager.extend(seq, tokens[start:])
+            manager.append_tokens(seq, tokens[start:])
         else:
             manager.allocate(seq, tokens, salt=str(seq))
         step.append((seq, start, end))

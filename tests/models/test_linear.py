@@ -163,7 +163,7 @@ def test_a_decode_makes_no_copy_of_a_layer(model_type, reads):
         forward(adapter, manager, [(seq, 0, len(prompt), prompt) for seq, prompt in enumerate(mine.prompts)])
         for seq in range(len(mine.prompts)):
             manager.commit(seq)
-            manager.extend(seq, [7])
+            manager.append_tokens(seq, [7])
         ends = [len(prompt) for prompt in mine.prompts]
         with Largest() as largest:
             forward(adapter, manager, [(seq, end, end + 1, [7]) for seq, end in enumerate(ends)])

@@ -167,7 +167,7 @@ def test_recall_through_a_paged_cache_is_the_same(name):
                 start, end = done[seq], document.questions[number].position + 1
                 tokens = document.tokens[start:end].tolist()
                 if start:
-                    manager.extend(seq, tokens)
+                    manager.append_tokens(seq, tokens)
                 else:
                     manager.allocate(seq, tokens)
                 step.append((seq, start, end, tokens))

@@ -32,8 +32,8 @@ def test_the_corpus_preempts_swaps_evicts_and_fails(before):
     assert {
         "allocate",
         "fork",
-        "place",
-        "amend",
+        "reserve_slot",
+        "fill_slot",
         "compact",
         "drop_blocks",
         "plan_swap_in",
@@ -44,9 +44,9 @@ def test_the_corpus_preempts_swaps_evicts_and_fails(before):
 def test_another_victim_and_another_block_show(before, monkeypatch):
     names = ("llm tiny-gqa preempted", "blocks host")
     monkeypatch.setattr(Scheduler, "choose_victim", lambda self, candidates, asked: candidates[0])
-    extend = BlockManager.extend
+    append = BlockManager.append_tokens
     monkeypatch.setattr(
-        BlockManager, "extend", lambda self, seq, tokens: extend(self, seq, list(tokens)[::-1])
+        BlockManager, "append_tokens", lambda self, seq, tokens: append(self, seq, list(tokens)[::-1])
     )
     told = differences({name: before[name] for name in names}, record(names))
     assert [line.split(":")[0] for line in told if "the first is line" in line] == sorted(names)

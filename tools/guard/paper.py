@@ -29,7 +29,7 @@ def walk(kinds: list[tuple[int, int | None]], size: int, host: int) -> list[Any]
     draw = random.Random(f"{kinds} {size} {host}")
     pools = [PoolKind(*kind) for kind in kinds]
     manager = BlockManager(pools, size, host_blocks=HostBlocks(host, size, len(kinds)))
-    manager.keep_evicted(bool(host))
+    manager.keep_reclaimed(bool(host))
     names, lines = [f"s{number}" for number in range(7)], []
     stems = [[draw.randrange(50) for _ in range(3 * size)] for _ in range(3)]
     for number in range(STEPS):
@@ -46,12 +46,12 @@ def walk(kinds: list[tuple[int, int | None]], size: int, host: int) -> list[Any]
             ("fork", (seq, new)),
             ("append", (seq, draw.randrange(50))),
             ("append", (seq, draw.choice([True, "word", 2**70, 7]))),
-            ("extend", (seq, tokens)),
-            ("extend", (seq, [1, 2.5] if number % 9 == 0 else tokens[:2])),
-            ("can_place", ([seq],)),
-            ("place", (seq,)),
-            ("amend", (seq, draw.randrange(50))),
-            ("amend", (seq, 7)),
+            ("append_tokens", (seq, tokens)),
+            ("append_tokens", (seq, [1, 2.5] if number % 9 == 0 else tokens[:2])),
+            ("can_reserve_slots", ([seq],)),
+            ("reserve_slot", (seq,)),
+            ("fill_slot", (seq, draw.randrange(50))),
+            ("fill_slot", (seq, 7)),
             ("commit", (seq,)),
             ("commit", (seq,)),
             ("commit", (seq, count)),
@@ -62,7 +62,7 @@ def walk(kinds: list[tuple[int, int | None]], size: int, host: int) -> list[Any]
             ("plan_swap_out", (seq,)),
             ("plan_swap_in", (new,)),
             ("plan_save", ()),
-            ("settle", (bool(number % 5),)),
+            ("complete_transfers", (bool(number % 5),)),
             ("free", (seq,)),
             ("length", (seq, kind)),
             ("block_table", (seq, kind)),
@@ -72,7 +72,7 @@ def walk(kinds: list[tuple[int, int | None]], size: int, host: int) -> list[Any]
             ("reset_prefix_cache", ()),
         ]
         name, arguments = draw.choice(calls)
-        if name in ("plan_save", "settle") and not host:
+        if name in ("plan_save", "complete_transfers") and not host:
             continue
         lines.append([name, repr(arguments), answer(partial(getattr(manager, name), *arguments))])
         if number % 7 == 0:

@@ -37,7 +37,7 @@ def _held(window: int, chunk: int, chunks: int) -> int:
     for number in range(chunks):
         tokens = list(range(number * chunk, (number + 1) * chunk))
         if number:
-            manager.extend("S", tokens)
+            manager.append_tokens("S", tokens)
         else:
             manager.allocate("S", tokens)
         most = max(most, manager.stats().pools[0].used)

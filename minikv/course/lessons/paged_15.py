@@ -43,7 +43,7 @@ class OnBlocks:
         """
         if name in self.manager.sequences():
             start = self.manager.num_tokens(name)
-            self.manager.extend(name, ids)
+            self.manager.append_tokens(name, ids)
         else:
             start = self.manager.allocate(name, ids).num_cached
             self.eviction.add(name)

@@ -87,7 +87,7 @@ class PrefixFile:
             self._pool.fill(blocks, chosen)
             arrived = True
         finally:
-            manager.settle(arrived)
+            manager.complete_transfers(arrived)
         return sum(map(len, blocks))
 
     def save(self, manager: BlockManager) -> None:
@@ -112,7 +112,7 @@ class PrefixFile:
                 self._pool.swap_out(pairs).synchronize()
             arrived = True
         finally:
-            manager.settle(arrived)
+            manager.complete_transfers(arrived)
         contents = [pool.cached() for pool in manager.host_pools]
         if any(contents):
             cache = self._pool.cache
