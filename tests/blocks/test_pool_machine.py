@@ -85,15 +85,24 @@ class PoolMachine(RuleBasedStateMachine):
     def publish_held(self, data, digest, tokens):
         self.both("publish", data.draw(st.sampled_from(self.model.holders)), digest, tokens)
 
+    @precondition(lambda self: self.model.holders)
+    @rule(data=st.data(), digest=DIGESTS, tokens=TOKENS)
+    def cache(self, data, digest, tokens):
+        """A held block is published and given back: it is free, and can be found unless another is found there."""
+        block = data.draw(st.sampled_from(self.model.holders))
+        self.both("publish", block, digest, tokens)
+        while block in self.model.holders:
+            self.both("free", [block])
+
     @rule(block=st.integers(0, 5))
     def forget(self, block):
         self.both("forget", block)
 
     @rule(digest=DIGESTS, tokens=TOKENS)
-    def find(self, digest, tokens):
+    def lookup_block(self, digest, tokens):
         before = snapshot(self.real)
         assert self.real.lookup_block(digest, tokens) == self.model.lookup_block(digest, tokens)
-        assert snapshot(self.real) == before, "find() changed something"
+        assert snapshot(self.real) == before, "lookup_block() changed something"
 
     def check(self):
         real, model = self.real, self.model
@@ -112,8 +121,10 @@ class PoolMachine(RuleBasedStateMachine):
                 assert real.lookup_block(digest, tokens) == model.lookup_block(digest, tokens)
 
     def teardown(self):
-        """Drain the pool: the order in which the rest would be given, and evicted, is the model's."""
+        """Free every block, then drain the pool: the order in which blocks are given, and evicted, is the model's."""
         if hasattr(self, "real"):
+            while self.model.holders:
+                self.both("free", sorted(set(self.model.holders)))
             SEEN["hits"] += self.model.hits
             while self.model.num_free:
                 assert self.real.allocate(1) == self.model.allocate(1)
