@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from minikv.kernels import decode_traffic
+from minikv.kernels import PagedKV, decode_traffic
 
 
 @dataclass(frozen=True)
@@ -51,23 +52,20 @@ def skewed(count: int, longest: int) -> Shape:
 
 @dataclass(frozen=True)
 class Paged:
-    """One call's tensors: ``query`` [B, Hq, D], caches [N, block_size, Hkv, D], tables [B, W], lengths [B]."""
+    """One call's tensors: ``query`` [B, Hq, D], and what it reads."""
 
     heads: Heads
     query: Tensor
-    k_cache: Tensor
-    v_cache: Tensor
-    tables: Tensor
-    lengths: Tensor
+    kv: PagedKV
 
     def contiguous(self) -> tuple[Tensor, Tensor]:
         """K and V [B, Hkv, S, D], sequence by sequence, padded with whatever the table's first block holds."""
-        return self.gathered(self.k_cache).contiguous(), self.gathered(self.v_cache).contiguous()
+        return self.gathered(self.kv.k).contiguous(), self.gathered(self.kv.v).contiguous()
 
     def gathered(self, cache: Tensor) -> Tensor:
         """A copy of what the tables name, as a view [B, Hkv, S, D]: the least that SDPA asks of a paged cache."""
-        rows, width = self.tables.shape
-        tokens = cache.index_select(0, self.tables.flatten()).view(
+        rows, width = self.kv.block_tables.shape
+        tokens = cache.index_select(0, self.kv.block_tables.flatten()).view(
             rows, width * cache.shape[1], *cache.shape[2:]
         )
         return tokens.transpose(1, 2)
@@ -92,7 +90,8 @@ def paged(
 
     caches = [normal(total, block_size, heads.kv, heads.dim) for _ in range(2)]
     lengths = torch.tensor(shape.lengths, dtype=torch.int32, device=device)
-    return Paged(heads, normal(len(counts), heads.query, heads.dim), *caches, tables, lengths)
+    kv = PagedKV(caches[0], caches[1], tables, lengths)
+    return Paged(heads, normal(len(counts), heads.query, heads.dim), kv)
 
 
 def kv_bytes(lengths: Sequence[int], heads: Heads, itemsize: int = 2) -> int:
@@ -100,7 +99,7 @@ def kv_bytes(lengths: Sequence[int], heads: Heads, itemsize: int = 2) -> int:
     return 2 * sum(lengths) * heads.kv * heads.dim * itemsize
 
 
-def decode_bytes(shape: Shape, heads: Heads, block_size: int, itemsize: int = 2, **more: bool | int) -> int:
+def decode_bytes(shape: Shape, heads: Heads, block_size: int, itemsize: int = 2, **more: Any) -> int:
     """The floor of one decode in bytes: ``minikv.kernels.decode_traffic``."""
     return decode_traffic(
         shape.lengths, query_heads=heads.query, kv_heads=heads.kv, dim=heads.dim, itemsize=itemsize,

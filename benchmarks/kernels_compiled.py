@@ -8,6 +8,7 @@ from dataclasses import asdict
 import torch
 
 from benchmarks.kernels_timing import Detailed
+from minikv.kernels import PagedKV
 from minikv.kernels.gpu.ahead import SHARED_KIB, Compiled, compile_ahead
 from minikv.kernels.gpu.common import Device, Launch
 from minikv.kernels.gpu.launches import attention_launches
@@ -44,17 +45,16 @@ def launch_of(capability: int, name: str) -> Launch:
         return move_launches(cache, slots, slots)[0]
     options = {}
     queries, heads = (512 if name == "prefill" else 1), (32, 128)
-    caches = [cache, cache]
+    k, v = cache, cache
     if name == "latent decode":
         heads, latent = (128, 512), empty(4096, 16, 1, 576)
-        caches = [latent[..., :512], latent[..., 512:]]
+        k, v = latent[..., :512], latent[..., 512:]
         options = {"q_rope": empty(8, 128, 64)}
     elif name == "prefill":
         options = {"query_starts": empty(9, dtype=torch.int32), "max_queries": queries}
-    launches, _ = attention_launches(
-        Device(capability, 132), empty(8 * queries, *heads), *caches, empty(8, 257, dtype=torch.int32),
-        empty(8, dtype=torch.int32), scale=0.1, **options,
-    )  # fmt: skip
+    kv = PagedKV(k, v, empty(8, 257, dtype=torch.int32), empty(8, dtype=torch.int32))
+    query = empty(8 * queries, *heads)
+    launches, _ = attention_launches(Device(capability, 132), query, kv, scale=0.1, **options)
     return launches[0]
 
 

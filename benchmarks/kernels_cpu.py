@@ -27,9 +27,7 @@ def cpu_rows(watch: Stopwatch, quick: bool) -> Iterator[Detailed]:
             keys, values = (x[:, :, : max(shape.lengths)] for x in case.contiguous())
 
             def ours(case=case):
-                return reference.paged_decode(
-                    case.query, case.k_cache, case.v_cache, case.tables, case.lengths, scale=LLAMA_8B.scale
-                ).out
+                return reference.paged_decode(case.query, case.kv, scale=LLAMA_8B.scale).out
 
             runs = {
                 "ours": ours,

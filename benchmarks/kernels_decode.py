@@ -1,7 +1,7 @@
 """Paged decode on a GPU: against a copy of as many bytes, and against SDPA, FlexAttention and transformers."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -69,17 +69,7 @@ def bounds_of(watch: Stopwatch) -> Bounds:
 
 
 def decode(case: Paged, **options: Any) -> Callable[[], Tensor]:
-    return lambda: (
-        paged_decode(
-            case.query,
-            case.k_cache,
-            case.v_cache,
-            case.tables,
-            case.lengths,
-            scale=case.heads.scale,
-            **options,
-        ).out
-    )
+    return lambda: paged_decode(case.query, case.kv, scale=case.heads.scale, **options).out
 
 
 def own_rows(watch: Stopwatch, quick: bool, shapes: tuple[Shape, ...]) -> Iterator[Detailed]:
@@ -207,21 +197,14 @@ def variant_rows(watch: Stopwatch, quick: bool, shape: Shape | None = None) -> I
     """float8 against bfloat16 at 1 GB of K and V, with scales and without; and what scores cost at group 8."""
     shape = shape or (batch(8, 4096) if quick else batch(8, 32768))
     case = paged(shape, LLAMA_8B, 16, torch.bfloat16, watch.device)
-    small, scales = {}, {}
-    for which, cache in (("k", case.k_cache), ("v", case.v_cache)):
-        small[which], scales[f"{which}_scale"] = quantize(cache, torch.float8_e4m3fn)
-    plain = Paged(
-        case.heads,
-        case.query,
-        *(x.to(torch.float8_e4m3fn) for x in (case.k_cache, case.v_cache)),
-        case.tables,
-        case.lengths,
-    )
-    scaled = Paged(case.heads, case.query, small["k"], small["v"], case.tables, case.lengths)
+    kv, stored = case.kv, torch.float8_e4m3fn
+    (k, k_scale), (v, v_scale) = quantize(kv.k, stored), quantize(kv.v, stored)
+    plain = replace(case, kv=replace(kv, k=kv.k.to(stored), v=kv.v.to(stored)))
+    scaled = replace(case, kv=replace(kv, k=k, v=v, k_scale=k_scale, v_scale=v_scale))
     runs = {
         "bfloat16": [decode(case)],
         "float8": [decode(plain)],
-        "float8 with scales": [decode(scaled, **scales)],
+        "float8 with scales": [decode(scaled)],
     }
     first = {name: {"first call, s": watch.first(calls[0])[1]} for name, calls in runs.items()}
     seconds = watch.compare(runs, ROUNDS)

@@ -11,6 +11,7 @@ from benchmarks.kernels_cases import LLAMA_8B, batch, paged
 from benchmarks.kernels_decode import ROUNDS, bounds_of, of_copy
 from benchmarks.kernels_timing import Detailed, Stopwatch, agree, matmul_rate, tell
 from minikv.kernels import (
+    PagedKV,
     latent_decode,
     latent_decode_traffic,
     move_slots,
@@ -46,10 +47,7 @@ def prefill_rows(watch: Stopwatch, prefills: tuple[tuple[int, int], ...]) -> Ite
         bias = None if queries == length else causal_lower_right(queries, length)
 
         def ours(case=case, query=query, starts=starts, queries=queries) -> Tensor:
-            return paged_prefill(
-                query, case.k_cache, case.v_cache, case.tables, starts, case.lengths, max_queries=queries,
-                scale=heads.scale,
-            ).out  # fmt: skip
+            return paged_prefill(query, case.kv, starts, max_queries=queries, scale=heads.scale).out
 
         def flash(rows=rows, keys=keys, values=values, bias=bias) -> Tensor:
             causal = bias is None
@@ -93,10 +91,11 @@ class Latents:
     scale = 192**-0.5  # of DeepSeek-V3's heads: 128 + 64
 
     def ours(self) -> Tensor:
-        latent, rope = self.cache[..., :RANK], self.cache[..., RANK:]
-        return latent_decode(
-            self.q_latent, self.q_rope, latent, rope, self.tables, self.lengths, scale=self.scale
-        ).out
+        return latent_decode(self.q_latent, self.q_rope, self.kv, scale=self.scale).out
+
+    @property
+    def kv(self) -> PagedKV:
+        return PagedKV(self.cache[..., :RANK], self.cache[..., RANK:], self.tables, self.lengths)
 
     def dense(self, lying: Tensor) -> Tensor:
         """torch on latents [B, S, R + P] that lie one by one."""

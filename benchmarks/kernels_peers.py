@@ -38,7 +38,7 @@ def sdpa_packed(case: Paged, keys: Tensor, values: Tensor) -> Decode:
 
 def gathered(case: Paged, form: Callable[[Paged, Tensor, Tensor], Decode]) -> Decode:
     """``form`` of SDPA on a copy of the history that is made for it, step by step."""
-    return lambda: form(case, case.gathered(case.k_cache), case.gathered(case.v_cache))()
+    return lambda: form(case, case.gathered(case.kv.k), case.gathered(case.kv.v))()
 
 
 def flex(case: Paged, keys: Tensor, values: Tensor, compiled: bool = True) -> Decode:
@@ -48,7 +48,7 @@ def flex(case: Paged, keys: Tensor, values: Tensor, compiled: bool = True) -> De
     rows, _, length, _ = keys.shape
     block_mask = None
     if _padding(case, length) is not None:
-        lengths = case.lengths
+        lengths = case.kv.lengths
         block_mask = create_block_mask(
             lambda b, h, q, k: k < lengths[b], rows, None, 1, length, device=str(keys.device)
         )
@@ -70,15 +70,15 @@ def transformers_paged(case: Paged) -> Decode:
         from transformers.integrations.sdpa_paged import sdpa_attention_paged_forward as forward
     except ImportError as error:
         raise NotHereError(f"transformers has no paged path here: {error}") from error
-    heads, block_size = case.heads, case.k_cache.shape[1]
-    k_flat, v_flat = (x.flatten(0, 1) for x in (case.k_cache, case.v_cache))
-    slots = (case.tables.long() * block_size).unsqueeze(-1) + torch.arange(
-        block_size, device=case.tables.device
+    heads, block_size = case.heads, case.kv.k.shape[1]
+    k_flat, v_flat = (x.flatten(0, 1) for x in (case.kv.k, case.kv.v))
+    slots = (case.kv.block_tables.long() * block_size).unsqueeze(-1) + torch.arange(
+        block_size, device=case.kv.block_tables.device
     )
     slots = slots.flatten(1)
-    held = torch.arange(slots.shape[1], device=slots.device) < case.lengths.unsqueeze(1)
-    read, last = slots[held], slots.gather(1, case.lengths.long().unsqueeze(1) - 1).squeeze(1)
-    owner = torch.arange(len(slots), device=slots.device).repeat_interleave(case.lengths.long())
+    held = torch.arange(slots.shape[1], device=slots.device) < case.kv.lengths.unsqueeze(1)
+    read, last = slots[held], slots.gather(1, case.kv.lengths.long().unsqueeze(1) - 1).squeeze(1)
+    owner = torch.arange(len(slots), device=slots.device).repeat_interleave(case.kv.lengths.long())
     mask = None
     if len(slots) > 1:
         mask = (owner == torch.arange(len(slots), device=slots.device).unsqueeze(1))[None, None]
@@ -106,7 +106,7 @@ def transformers_paged(case: Paged) -> Decode:
 
 def _padding(case: Paged, length: int) -> Tensor | None:
     """Which of ``length`` keys a sequence has, [B, 1, 1, length]; None where it is all of them."""
-    if bool((case.lengths == length).all()):
+    if bool((case.kv.lengths == length).all()):
         return None
-    held = torch.arange(length, device=case.lengths.device) < case.lengths.unsqueeze(1)
+    held = torch.arange(length, device=case.kv.lengths.device) < case.kv.lengths.unsqueeze(1)
     return held[:, None, None]

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,9 +10,10 @@ import triton
 from torch import Tensor
 
 from benchmarks.kernels_cases import LLAMA_8B, Shape, batch, paged
-from benchmarks.kernels_others import RANK, latents
+from benchmarks.kernels_others import latents
 from benchmarks.kernels_timing import Detailed, DisagreementError, Stopwatch, agree, tell
 from benchmarks.report import Step
+from minikv.kernels import PagedKV
 from minikv.kernels.gpu.common import Device, device_of
 from minikv.kernels.gpu.configs import Config, attention_config
 from minikv.kernels.gpu.launches import attention_launches
@@ -26,14 +26,14 @@ SHOWN = 5
 
 
 class Sweep:
-    """One call of the attention kernel, with any configuration. ``tensors``: queries, caches, tables, lengths."""
+    """One call of the attention kernel, with any configuration."""
 
-    def __init__(self, name: str, device: Device, tensors: list[Tensor], options: dict[str, Any]):
-        self.name, self.device, self.tensors, self.options = name, device, tensors, options
+    def __init__(self, name: str, device: Device, query: Tensor, kv: PagedKV, options: dict[str, Any]):
+        self.name, self.device, self.query, self.kv, self.options = name, device, query, kv, options
 
     def table_config(self) -> Config:
-        query, key, value, *_ = self.tensors
-        heads, latent = key.shape[2], "q_rope" in self.options
+        query, value = self.query, self.kv.v
+        heads, latent = self.kv.k.shape[2], "q_rope" in self.options
         return attention_config(
             self.device.capability, query.shape[2], value.shape[3], query.element_size(),
             self.options.get("max_queries", 1), query.shape[1] // heads, latent=latent,
@@ -41,12 +41,12 @@ class Sweep:
 
     def splits_of(self, config: Config) -> int:
         """How many splits the table chooses."""
-        launches, _ = attention_launches(self.device, *self.tensors, config=config, **self.options)
+        launches, _ = attention_launches(self.device, self.query, self.kv, config=config, **self.options)
         return int(launches[0].grid[0])
 
     def run(self, config: Config, splits: int | None) -> Tensor:
         launches, result = attention_launches(
-            self.device, *self.tensors, config=config, splits=splits, **self.options
+            self.device, self.query, self.kv, config=config, splits=splits, **self.options
         )
         for launch in launches:
             launch.run()
@@ -116,24 +116,16 @@ def sweeps(watch: Stopwatch, quick: bool, decodes: tuple[Shape, ...] = DECODES) 
     device = device_of(watch.device)
     for shape in decodes[:1] if quick else decodes:
         case = paged(shape, LLAMA_8B, 16, torch.bfloat16, watch.device)
-        tensors = [case.query, case.k_cache, case.v_cache, case.tables, case.lengths]
-        yield Sweep(f"decode, {shape.name}", device, tensors, {"scale": LLAMA_8B.scale})
+        yield Sweep(f"decode, {shape.name}", device, case.query, case.kv, {"scale": LLAMA_8B.scale})
     queries, length = PREFILL
     case = paged(batch(1, length), LLAMA_8B, 16, torch.bfloat16, watch.device)
     query = torch.randn(queries, LLAMA_8B.query, LLAMA_8B.dim, device=watch.device).to(torch.bfloat16)
     starts = torch.tensor([0, queries], dtype=torch.int32, device=watch.device)
-    case = replace(case, query=query)
-    tensors = [case.query, case.k_cache, case.v_cache, case.tables, case.lengths]
     options = {"scale": LLAMA_8B.scale, "query_starts": starts, "max_queries": queries}
-    yield Sweep(f"prefill, {queries} of {length}", device, tensors, options)
+    yield Sweep(f"prefill, {queries} of {length}", device, query, case.kv, options)
     many = latents(*LATENT, watch)
-    tensors = [many.q_latent, many.cache[..., :RANK], many.cache[..., RANK:], many.tables, many.lengths]
-    yield Sweep(
-        f"latent decode, B{LATENT[0]} {LATENT[1]}",
-        device,
-        tensors,
-        {"scale": many.scale, "q_rope": many.q_rope},
-    )
+    options = {"scale": many.scale, "q_rope": many.q_rope}
+    yield Sweep(f"latent decode, B{LATENT[0]} {LATENT[1]}", device, many.q_latent, many.kv, options)
 
 
 def sweep_steps(watch: Stopwatch, quick: bool, wanted: Sequence[str] = ()) -> Iterator[Step]:

@@ -16,7 +16,7 @@ from minikv.cache.checks import as_indices, check_float, check_pairs, check_rang
 from minikv.cache.codec import Codec
 from minikv.errors import ArgumentError, check_count
 from minikv.i18n import pick_language, text
-from minikv.kernels import copy_blocks, gather
+from minikv.kernels import PagedKV, copy_blocks, gather
 from minikv.plan.pool import BlockKind
 from minikv.plan.spec import CacheSpec
 from minikv.shown import Shown, html_of, one_line, text_of
@@ -38,6 +38,10 @@ class LayerCache:
     k_scale: Tensor | None
     v_scale: Tensor | None
     kind: int
+
+    def paged(self, block_tables: Tensor, lengths: Tensor) -> PagedKV:
+        """What a kernel reads: these views with the ``block_tables`` [B, W] and ``lengths`` [B] of some sequences."""
+        return PagedKV(self.k, self.v, block_tables, lengths, self.k_scale, self.v_scale)
 
 
 class Pages(ABC):

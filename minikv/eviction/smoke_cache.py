@@ -144,12 +144,12 @@ def masking(layer: LayerSpec, scope: str) -> bool | float:
     k, v = texts.rows[0]
     dim = layer.k_dim + (layer.v_dim if layer is MLA else 0)
     query = torch.randn(1, layer.kv_heads * GROUP, dim, generator=torch.Generator().manual_seed(1))
-    given = torch.tensor([texts.table("a")]), torch.tensor([where.shape[1]])
+    kv = views.paged(torch.tensor([texts.table("a")]), torch.tensor([where.shape[1]]))
     if layer is MLA:
         parts = [part.contiguous() for part in query.split([layer.k_dim, layer.v_dim], -1)]
-        out = latent_decode(*parts, views.k, views.v, *given, scale=SCALE).out[0]
+        out = latent_decode(*parts, kv, scale=SCALE).out[0]
     else:
-        out = paged_decode(query, views.k, views.v, *given, scale=SCALE).out[0]
+        out = paged_decode(query, kv, scale=SCALE).out[0]
     keys, values = (torch.cat([k, v], -1), k) if layer is MLA else (k, v)
     far = 0.0
     for row, found in enumerate(out):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from minikv.kernels.latent_attention import latent_decode, latent_prefill
     from minikv.kernels.online_softmax import OnlineSoftmax, merge_splits
     from minikv.kernels.paged_attention import paged_decode, paged_prefill
+    from minikv.kernels.paged_kv import PagedKV
     from minikv.kernels.storage import copy_blocks, gather, move_slots, store_kv
     from minikv.kernels.traffic import (
         Traffic,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Attention": "attention",
     "OnlineSoftmax": "online_softmax",
+    "PagedKV": "paged_kv",
     "Traffic": "traffic",
     "copy_blocks": "storage",
     "decode_traffic": "traffic",
@@ -55,6 +57,7 @@ _HOME = {
 __all__ = [
     "Attention",
     "OnlineSoftmax",
+    "PagedKV",
     "Traffic",
     "copy_blocks",
     "decode_traffic",

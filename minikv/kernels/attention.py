@@ -10,14 +10,16 @@ of one matrix, so that a key is read once for all of them. Arithmetic is float32
 lengths are read back from the device, so on a GPU this waits for it; the Triton kernels do not.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from minikv.kernels.decode_groups import decode_in_groups
-from minikv.kernels.kv_tiles import BlockReader, Tiles, kv_tiles, latent_tiles
+from minikv.kernels.kv_tiles import Tiles, kv_tiles, latent_tiles
 from minikv.kernels.online_softmax import OnlineSoftmax
+from minikv.kernels.paged_kv import PagedKV
 
 QUERY_ROWS = 256  # queries of one prefill tile: as many as share a key tile
 
@@ -65,82 +67,61 @@ class Mask(NamedTuple):
 
 def paged_decode(
     query: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
-    lengths: Tensor,
+    kv: PagedKV,
     *,
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
-    k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None,
     return_lse: bool = False,
     return_scores: bool = False,
 ) -> Attention:
     """See ``minikv.kernels.paged_decode``."""
-    tiles = kv_tiles(k_cache, v_cache, k_scale, v_scale)
-    block_size, heads, dim = v_cache.shape[1:]
-    size, mask = (heads, dim), Mask(window, softcap)
+    tiles, mask = kv_tiles(kv), Mask(window, softcap)
+    heads, dim = kv.v.shape[2:]
     more = sinks is not None or softcap is not None or return_lse or return_scores
     if more or len(query) == 1 or not query.is_cpu:
-        return _decode(
-            query,
-            tiles,
-            size,
-            block_size,
-            block_tables,
-            lengths,
-            scale,
-            mask,
-            sinks,
-            return_lse,
-            return_scores,
-        )
+        return _decode(query, kv, tiles, (heads, dim), scale, mask, sinks, return_lse, return_scores)
     out = query.new_empty(*query.shape[:2], dim)
-    keys, values = BlockReader(k_cache, k_scale), BlockReader(v_cache, v_scale)
-    rest = decode_in_groups(query, keys, values, block_tables, lengths, scale=scale, window=window, out=out)
+    rest = decode_in_groups(query, kv, scale=scale, window=window, out=out)
     if len(rest):
-        one_by_one = query[rest], tiles, size, block_size, block_tables[rest], lengths[rest]
-        out[rest] = _decode(*one_by_one, scale, mask, None, False, False).out
+        alone = replace(kv, block_tables=kv.block_tables[rest], lengths=kv.lengths[rest])
+        out[rest] = _decode(query[rest], alone, tiles, (heads, dim), scale, mask, None, False, False).out
     return Attention(out, None, None)
 
 
 def paged_prefill(
     query: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
+    kv: PagedKV,
     query_starts: Tensor,
-    lengths: Tensor,
     *,
     max_queries: int,
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
-    k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None,
     return_lse: bool = False,
 ) -> Attention:
     """See ``minikv.kernels.paged_prefill``. ``max_queries`` is for the kernels: here the rows are read.
 
     Sequences with one query, the decodes among the prefills, are given to ``paged_decode`` together.
     """
-    tiles = kv_tiles(k_cache, v_cache, k_scale, v_scale)
-    size, mask = tuple(v_cache.shape[2:]), Mask(window, softcap)
+    tiles, mask, size = kv_tiles(kv), Mask(window, softcap), tuple(kv.v.shape[2:])
     several = query_starts.diff() != 1
-    out, lse, _ = _prefill(
-        query, tiles, size, block_tables, query_starts, lengths, scale, mask, sinks, return_lse, several
-    )
+    out, lse, _ = _prefill(query, kv, tiles, size, query_starts, scale, mask, sinks, return_lse, several)
     if not several.all():
         single = ~several
         rows = query_starts[:-1][single].long()
+        alone = replace(kv, block_tables=kv.block_tables[single], lengths=kv.lengths[single])
         decoded = paged_decode(
-            query[rows], k_cache, v_cache, block_tables[single], lengths[single], scale=scale, window=window,
-            softcap=softcap, sinks=sinks, k_scale=k_scale, v_scale=v_scale, return_lse=return_lse,
-        )  # fmt: skip
+            query[rows],
+            alone,
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            sinks=sinks,
+            return_lse=return_lse,
+        )
         out[rows] = decoded.out
         if lse is not None and decoded.lse is not None:
             lse[rows] = decoded.lse
@@ -150,10 +131,7 @@ def paged_prefill(
 def latent_decode(
     q_latent: Tensor,
     q_rope: Tensor,
-    latent: Tensor,
-    rope: Tensor,
-    block_tables: Tensor,
-    lengths: Tensor,
+    kv: PagedKV,
     *,
     scale: float,
     window: int | None = None,
@@ -161,22 +139,16 @@ def latent_decode(
     return_scores: bool = False,
 ) -> Attention:
     """See ``minikv.kernels.latent_decode``."""
-    query = torch.cat([q_latent, q_rope], -1)
-    size, block_size = (1, latent.shape[3]), latent.shape[1]
-    tiles, mask = latent_tiles(latent, rope), Mask(window, None)
-    return _decode(
-        query, tiles, size, block_size, block_tables, lengths, scale, mask, None, return_lse, return_scores
-    )
+    query, size = torch.cat([q_latent, q_rope], -1), (1, kv.k.shape[3])
+    tiles, mask = latent_tiles(kv), Mask(window, None)
+    return _decode(query, kv, tiles, size, scale, mask, None, return_lse, return_scores)
 
 
 def latent_prefill(
     q_latent: Tensor,
     q_rope: Tensor,
-    latent: Tensor,
-    rope: Tensor,
-    block_tables: Tensor,
+    kv: PagedKV,
     query_starts: Tensor,
-    lengths: Tensor,
     *,
     max_queries: int,
     scale: float,
@@ -184,26 +156,23 @@ def latent_prefill(
     return_lse: bool = False,
 ) -> Attention:
     """See ``minikv.kernels.latent_prefill``. ``max_queries`` is for the kernels: here the rows are read."""
-    query = torch.cat([q_latent, q_rope], -1)
-    tiles, mask = latent_tiles(latent, rope), Mask(window, None)
-    return _prefill(
-        query, tiles, (1, latent.shape[3]), block_tables, query_starts, lengths, scale, mask, None, return_lse
-    )
+    query, size = torch.cat([q_latent, q_rope], -1), (1, kv.k.shape[3])
+    tiles, mask = latent_tiles(kv), Mask(window, None)
+    return _prefill(query, kv, tiles, size, query_starts, scale, mask, None, return_lse)
 
 
 def _decode(
     query: Tensor,
+    kv: PagedKV,
     tiles: Tiles,
     size: tuple[int, int],
-    block_size: int,
-    block_tables: Tensor,
-    lengths: Tensor,
     scale: float,
     mask: Mask,
     sinks: Tensor | None,
     return_lse: bool,
     return_scores: bool,
 ) -> Attention:
+    """``tiles`` are those of ``kv``; ``size`` is (KV heads, elements of a value)."""
     batch, query_heads, _ = query.shape
     heads, dim = size
     group = query_heads // heads
@@ -211,11 +180,12 @@ def _decode(
     softmax = OnlineSoftmax((batch, heads, group), dim, query.device)
     scores = None
     if return_scores:
-        scores = query.new_zeros(batch, heads, block_tables.shape[1] * block_size, dtype=torch.float32)
-    for row, length in enumerate(lengths.tolist()):
+        width = kv.block_tables.shape[1] * kv.k.shape[1]
+        scores = query.new_zeros(batch, heads, width, dtype=torch.float32)
+    for row, length in enumerate(kv.lengths.tolist()):
         own = softmax[row]
         kept: list[tuple[int, Tensor]] | None = None if scores is None else []
-        _attend(rows[row], length - 1, 1, tiles, block_tables[row], mask, own, kept)
+        _attend(rows[row], length - 1, 1, tiles, kv.block_tables[row], mask, own, kept)
         if sinks is not None:
             own.add_sinks(sinks.view(heads, group))
         if scores is not None and kept is not None:
@@ -229,11 +199,10 @@ def _decode(
 
 def _prefill(
     query: Tensor,
+    kv: PagedKV,
     tiles: Tiles,
     size: tuple[int, int],
-    block_tables: Tensor,
     query_starts: Tensor,
-    lengths: Tensor,
     scale: float,
     mask: Mask,
     sinks: Tensor | None,
@@ -246,7 +215,7 @@ def _prefill(
     group = query_heads // heads
     out = query.new_zeros(tokens, query_heads, dim)
     lse = query.new_full((tokens, query_heads), -torch.inf, dtype=torch.float32)
-    starts, ends = query_starts.tolist(), lengths.tolist()
+    starts, ends = query_starts.tolist(), kv.lengths.tolist()
     for row in range(len(ends)) if several is None else several.nonzero().flatten().tolist():
         length = ends[row]
         for first in range(starts[row], starts[row + 1], QUERY_ROWS):
@@ -257,7 +226,7 @@ def _prefill(
             by_head = (query[own].to(torch.float32) * scale).unflatten(1, (heads, group))
             rows = by_head.permute(1, 2, 0, 3).flatten(1, 2)
             softmax = OnlineSoftmax((heads, group * queries), dim, query.device)
-            _attend(rows, position, queries, tiles, block_tables[row], mask, softmax)
+            _attend(rows, position, queries, tiles, kv.block_tables[row], mask, softmax)
             if sinks is not None:
                 softmax.add_sinks(sinks.view(heads, group, 1).expand(-1, -1, queries).flatten(1))
             part, part_lse = softmax.finish()

@@ -10,61 +10,52 @@ from torch import Tensor
 
 from minikv.kernels.attention import QUERY_ROWS, Mask
 from minikv.kernels.kv_tiles import Tiles, key_tiles, latent_tiles
+from minikv.kernels.paged_kv import PagedKV
 
 
 def paged_column_sums(
     query: Tensor,
-    k_cache: Tensor,
-    block_tables: Tensor,
+    kv: PagedKV,
     query_starts: Tensor,
-    lengths: Tensor,
     lse: Tensor,
     *,
     scale: float,
     last: int | None = None,
     softcap: float | None = None,
-    k_scale: Tensor | None = None,
 ) -> Tensor:
     """See ``minikv.kernels.paged_column_sums``."""
-    tiles, heads = key_tiles(k_cache, k_scale), k_cache.shape[2]
-    sums = _sums(query, tiles, heads, block_tables, query_starts, lengths, lse, scale, last, softcap)
-    return _as_wide_as(sums, block_tables, k_cache)
+    return _as_wide_as(_sums(query, kv, key_tiles(kv), query_starts, lse, scale, last, softcap), kv)
 
 
 def latent_column_sums(
     q_latent: Tensor,
     q_rope: Tensor,
-    latent: Tensor,
-    rope: Tensor,
-    block_tables: Tensor,
+    kv: PagedKV,
     query_starts: Tensor,
-    lengths: Tensor,
     lse: Tensor,
     *,
     scale: float,
     last: int | None = None,
 ) -> Tensor:
     """See ``minikv.kernels.latent_column_sums``."""
-    query, tiles = torch.cat([q_latent, q_rope], -1), latent_tiles(latent, rope)
-    sums = _sums(query, tiles, 1, block_tables, query_starts, lengths, lse, scale, last, None)
-    return _as_wide_as(sums, block_tables, latent)
+    query = torch.cat([q_latent, q_rope], -1)
+    return _as_wide_as(_sums(query, kv, latent_tiles(kv), query_starts, lse, scale, last, None), kv)
 
 
 def _sums(
     query: Tensor,
+    kv: PagedKV,
     tiles: Tiles,
-    heads: int,
-    block_tables: Tensor,
     query_starts: Tensor,
-    lengths: Tensor,
     lse: Tensor,
     scale: float,
     last: int | None,
     softcap: float | None,
 ) -> list[Tensor]:
     """[Hkv, length] float32 of each sequence, over its ``last`` queries (None: over all)."""
+    heads = kv.k.shape[2]
     group, mask = query.shape[1] // heads, Mask(None, softcap)
-    starts, ends, sums = query_starts.tolist(), lengths.tolist(), []
+    starts, ends, sums = query_starts.tolist(), kv.lengths.tolist(), []
     for row, length in enumerate(ends):
         own = query.new_zeros(heads, length, dtype=torch.float32)
         begin, end = starts[row], starts[row + 1]
@@ -77,17 +68,17 @@ def _sums(
             by_head = (query[part].to(torch.float32) * scale).unflatten(1, (heads, group))
             rows = by_head.permute(1, 2, 0, 3).flatten(1, 2)
             whole = lse[part].unflatten(1, (heads, group)).permute(1, 2, 0).flatten(1, 2).unsqueeze(-1)
-            for start, keys, _ in tiles(block_tables[row], 0, position + queries, heads * rows.shape[1]):
+            for start, keys, _ in tiles(kv.block_tables[row], 0, position + queries, heads * rows.shape[1]):
                 logits = mask.apply(rows @ keys.permute(1, 2, 0), position, queries, start)
                 own[:, start : start + len(keys)] += logits.sub_(whole).exp_().sum(1)
         sums.append(own)
     return sums
 
 
-def _as_wide_as(sums: list[Tensor], block_tables: Tensor, cache: Tensor) -> Tensor:
+def _as_wide_as(sums: list[Tensor], kv: PagedKV) -> Tensor:
     """[B, Hkv, W * block_size], 0 where no query looked."""
-    width = block_tables.shape[1] * cache.shape[1]
-    out = torch.zeros(len(sums), cache.shape[2], width, dtype=torch.float32, device=cache.device)
+    width = kv.block_tables.shape[1] * kv.k.shape[1]
+    out = torch.zeros(len(sums), kv.k.shape[2], width, dtype=torch.float32, device=kv.k.device)
     for row, own in enumerate(sums):
         out[row, :, : own.shape[1]] = own
     return out

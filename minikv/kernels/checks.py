@@ -15,17 +15,11 @@ import torch
 from torch import Tensor
 
 from minikv.errors import ArgumentError, check_count
+from minikv.kernels.paged_kv import PagedKV
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 STORED = (*FLOATS, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
 INDICES = (torch.int32, torch.int64)
-FP8_FROM = 89  # Triton converts from float8_e4m3fn on compute capability 8.9 and later
-
-
-def check_stored(what: str, dtype: torch.dtype, capability: int) -> None:
-    """Raise ``ArgumentError`` where the kernels of a GPU of that compute capability (89: 8.9) cannot read ``dtype``."""
-    if dtype == torch.float8_e4m3fn and capability < FP8_FROM:
-        raise ArgumentError("kernel_fp8", what=what, capability=capability / 10)
 
 
 def check_tensor(
@@ -57,11 +51,22 @@ def check_tensor(
         raise ArgumentError("kernel_stride", what=what, stride=list(x.stride()))
 
 
+def check_paged_kv(kv: Any) -> None:
+    """Raise ``ArgumentError`` unless ``kv`` is a ``PagedKV``; what is in it is checked elsewhere."""
+    if not isinstance(kv, PagedKV):
+        raise ArgumentError("kernel_not_paged_kv", kind=type(kv).__name__)
+
+
 def check_cache(
-    what: str, cache: Any, scale: Any, shape: tuple[int | str, ...], device: torch.device | None
+    what: str,
+    cache: Any,
+    scale: Any,
+    shape: tuple[int | str, ...],
+    device: torch.device | None,
+    dtypes: tuple[torch.dtype, ...] = STORED,
 ) -> None:
     """Raise ``ArgumentError`` unless ``cache`` is [blocks, block_size, kv_heads, dim], with the scales it needs."""
-    check_tensor(what, cache, shape, STORED, device)
+    check_tensor(what, cache, shape, dtypes, device)
     check_count(f"block_size of {what}", cache.shape[1])
     if scale is None:
         if cache.dtype == torch.int8:
@@ -89,27 +94,22 @@ def check_options(scale: Any, window: Any, softcap: Any) -> None:
         check_count("window", window)
 
 
-def check_tables(block_tables: Any, lengths: Any, batch: int | str, device: torch.device) -> None:
-    """Raise ``ArgumentError`` unless these are [B, W] and [B] whole numbers on the device."""
-    check_tensor("block_tables", block_tables, (batch, "W"), INDICES, device)
-    check_tensor("lengths", lengths, (block_tables.shape[0],), INDICES, device)
+def check_tables(kv: PagedKV, batch: int | str, device: torch.device) -> None:
+    """Raise ``ArgumentError`` unless tables and lengths are whole numbers, [B, W] and [B], on ``device``."""
+    check_tensor("block_tables", kv.block_tables, (batch, "W"), INDICES, device)
+    check_tensor("lengths", kv.lengths, (kv.block_tables.shape[0],), INDICES, device)
 
 
-def check_table_values(
-    block_tables: Tensor,
-    lengths: Tensor,
-    cache: Tensor,
-    window: int | None,
-    query_starts: Tensor | None = None,
-) -> None:
+def check_table_values(kv: PagedKV, window: int | None, query_starts: Tensor | None = None) -> None:
     """Raise ``ArgumentError`` for a length past the table, or an entry that would be read and names no block.
 
-    Entries behind the window of a sequence's first query may be anything, since no query looks there. Without
+    Entries behind the window of a sequence's first query may be anything, since no query sees them. Without
     ``query_starts`` each sequence has one query.
     """
+    block_tables, lengths = kv.block_tables, kv.lengths
     if not values_are_checked(block_tables):
         return
-    blocks, block_size = cache.shape[:2]
+    blocks, block_size = kv.k.shape[:2]
     width = block_tables.shape[1]
     check_entries("lengths", lengths, 0, width * block_size)
     behind = torch.zeros_like(lengths)

@@ -14,25 +14,17 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from minikv.kernels.kv_tiles import TILE_BYTES, BlockReader
+from minikv.kernels.paged_kv import PagedKV
 
 LEAST_SHARE = 0.75  # of the longest's tokens: what a sequence has to read to be in its group
 
 
-def decode_in_groups(
-    query: Tensor,
-    keys: BlockReader,
-    values: BlockReader,
-    block_tables: Tensor,
-    lengths: Tensor,
-    *,
-    scale: float,
-    window: int | None,
-    out: Tensor,
-) -> Tensor:
+def decode_in_groups(query: Tensor, kv: PagedKV, *, scale: float, window: int | None, out: Tensor) -> Tensor:
     """Attention of ``query`` [B, Hq, Dk] into ``out`` [B, Hq, Dv], for the sequences that find a group.
 
     Returns the numbers of the others: without a token, longer than a tile, or alone with their length.
     """
+    keys, values, lengths = BlockReader(kv.k, kv.k_scale), BlockReader(kv.v, kv.v_scale), kv.lengths
     size, heads = keys.block_size, keys.heads
     starts = torch.zeros_like(lengths) if window is None else (lengths - window).clamp_(min=0)
     first = starts // size  # the block of the first token that the query sees
@@ -45,7 +37,7 @@ def decode_in_groups(
     width = max(-(-tokens[group.start] // size) for group in groups)
     columns = torch.arange(width) + first[order].unsqueeze(1)
     beyond = columns * size >= lengths[order].unsqueeze(1)
-    blocks = block_tables[order].gather(1, columns.masked_fill(beyond, 0).long()).masked_fill_(beyond, 0)
+    blocks = kv.block_tables[order].gather(1, columns.masked_fill(beyond, 0).long()).masked_fill_(beyond, 0)
     place = torch.arange(width * size)
     hidden = (place < (starts - first * size)[order].unsqueeze(1)) | (place >= spans.unsqueeze(1))
     mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)[:, None, None]

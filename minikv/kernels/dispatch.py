@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from minikv.errors import ArgumentError
-from minikv.kernels.checks import check_stored
 
 CHOICES = ("reference", "triton")
 
@@ -33,7 +32,7 @@ def implementation(device: torch.device) -> Any:
 def check_readable(what: str, dtype: torch.dtype, device: torch.device) -> None:
     """Raise ``ArgumentError`` where what runs on ``device`` cannot compute attention over a cache of ``dtype``."""
     if _choice(device) == "triton":
-        from minikv.kernels.gpu.common import device_of
+        from minikv.kernels.gpu.common import check_stored, device_of
 
         check_stored(what, dtype, device_of(device).capability)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from minikv.kernels.paged_kv import PagedKV
 from minikv.kernels.slots import as_bytes
 
 # Of float32 keys, values and logits: a tile stays within a processor's cache, and of a decode it is long enough that
@@ -19,35 +20,35 @@ TILE_BYTES = 2**22
 Tiles = Callable[[Tensor, int, int, int], Iterator[tuple[int, Tensor, Tensor]]]
 
 
-def kv_tiles(k_cache: Tensor, v_cache: Tensor, k_scale: Tensor | None, v_scale: Tensor | None) -> Tiles:
+def kv_tiles(kv: PagedKV) -> Tiles:
     """K and V of the heads, decoded with their scales where they have some."""
-    keys, values = BlockReader(k_cache, k_scale), BlockReader(v_cache, v_scale)
+    keys, values = BlockReader(kv.k, kv.k_scale), BlockReader(kv.v, kv.v_scale)
 
     def tiles(table: Tensor, start: int, end: int, rows: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-        for first, blocks, part in _cut(table, k_cache, start, end, rows):
+        for first, blocks, part in _cut(table, kv.k, start, end, rows):
             yield first, keys.read(blocks, part), values.read(blocks, part)
 
     return tiles
 
 
-def key_tiles(k_cache: Tensor, k_scale: Tensor | None) -> Tiles:
+def key_tiles(kv: PagedKV) -> Tiles:
     """K alone, for what needs no values: it stands in their place too."""
-    keys = BlockReader(k_cache, k_scale)
+    keys = BlockReader(kv.k, kv.k_scale)
 
     def tiles(table: Tensor, start: int, end: int, rows: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-        for first, blocks, part in _cut(table, k_cache, start, end, rows):
+        for first, blocks, part in _cut(table, kv.k, start, end, rows):
             found = keys.read(blocks, part)
             yield first, found, found
 
     return tiles
 
 
-def latent_tiles(latent: Tensor, rope: Tensor) -> Tiles:
-    """The latent is key and value at once; the rope key stands beside it in the key alone."""
-    latents, ropes = BlockReader(latent, None), BlockReader(rope, None)
+def latent_tiles(kv: PagedKV) -> Tiles:
+    """The latent ``kv.k`` is key and value at once; the rope key ``kv.v`` stands beside it in the key alone."""
+    latents, ropes = BlockReader(kv.k, None), BlockReader(kv.v, None)
 
     def tiles(table: Tensor, start: int, end: int, rows: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-        for first, blocks, part in _cut(table, latent, start, end, rows):
+        for first, blocks, part in _cut(table, kv.k, start, end, rows):
             values = latents.read(blocks, part)
             yield first, torch.cat([values, ropes.read(blocks, part)], -1), values
 

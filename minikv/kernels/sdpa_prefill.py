@@ -4,13 +4,14 @@ Triton compiles no tensor-core product for Turing, torch's ``scaled_dot_product_
 float16. A prefill multiplies, so it is given to torch, and what it copies is bounded; a decode waits for memory, with
 or without tensor cores, and stays with the kernel that reads the blocks where they lie.
 
-Nobody has measured this on a T4 yet. The lengths are read back, so a call waits for the GPU.
+No T4 has measured this yet. The lengths are read back, so a call waits for the GPU.
 """
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from minikv.kernels.paged_kv import PagedKV
 from minikv.kernels.slots import as_bytes
 
 TURING = 75
@@ -20,9 +21,7 @@ MOST_BYTES = 2**26  # of one sequence's copies and its mask: beyond the peak tha
 def suits(
     capability: int,
     query: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
+    kv: PagedKV,
     *,
     max_queries: int,
     softcap: float | None,
@@ -34,30 +33,20 @@ def suits(
         return False
     if softcap is not None or sinks is not None or return_lse:
         return False  # torch's function has no place for them
-    tokens = block_tables.shape[1] * k_cache.shape[1]
-    widths = k_cache.shape[2] * (k_cache.shape[3] + v_cache.shape[3])
+    tokens = kv.block_tables.shape[1] * kv.k.shape[1]
+    widths = kv.k.shape[2] * (kv.k.shape[3] + kv.v.shape[3])
     # Copied as stored and as float16, scaled in float32; the mask as bool and as what is added to the logits.
     return tokens * (7 * widths + 3 * max_queries) <= MOST_BYTES
 
 
 def sdpa_prefill(
-    query: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
-    query_starts: Tensor,
-    lengths: Tensor,
-    *,
-    scale: float,
-    window: int | None = None,
-    k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None,
+    query: Tensor, kv: PagedKV, query_starts: Tensor, *, scale: float, window: int | None = None
 ) -> Tensor:
     """``out`` [T, Hq, Dv] of ``minikv.kernels.paged_prefill``, sequence by sequence."""
-    heads, dim = v_cache.shape[2:]
+    heads, dim = kv.v.shape[2:]
     out = query.new_zeros(query.shape[0], query.shape[1], dim)
     starts = query_starts.tolist()
-    for row, length in enumerate(lengths.tolist()):
+    for row, length in enumerate(kv.lengths.tolist()):
         own = slice(starts[row], starts[row + 1])
         queries = own.stop - own.start
         if not queries:
@@ -65,8 +54,8 @@ def sdpa_prefill(
         position = length - queries  # of the first query
         seen_from = 0 if window is None else max(0, position - window + 1)
         k, v = (
-            _tokens(cache, scales, block_tables[row], seen_from, length, query.dtype)
-            for cache, scales in ((k_cache, k_scale), (v_cache, v_scale))
+            _tokens(cache, scales, kv.block_tables[row], seen_from, length, query.dtype)
+            for cache, scales in ((kv.k, kv.k_scale), (kv.v, kv.v_scale))
         )
         # The query heads of a KV head stand beside each other: [Hkv, G, n, D] over [Hkv, 1, tokens, D].
         rows = query[own].transpose(0, 1).unflatten(0, (heads, -1))

@@ -5,6 +5,8 @@ A model with ``config._attn_implementation == "minikv_paged"`` calls it once a l
 ``PagedCache.update`` just before; what a model hands over as key and value is not read.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -98,39 +100,44 @@ def attend(
     if attention_mask is not None:
         raise ArgumentError("models_mask", name=ATTENTION)
     index = module.layer_idx
-    layer = batch.cache.layer(index)
-    window = seen_window(batch.cache, layer.kind)
+    window = seen_window(batch.cache, batch.cache.kind_of(index))
     if sliding_window != window:
         raise ArgumentError("models_window", layer=index, model=sliding_window, cache=window)
-    table, lengths = batch.block_tables[layer.kind], batch.lengths[layer.kind]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if batch.cache.spec.layers[index].kind == "latent":
         return _latent(module, query, batch, scale, window).unsqueeze(0), None
-    options: dict[str, Any] = {"window": window, "softcap": softcap, "sinks": s_aux}
-    options |= {"scale": scale, "k_scale": layer.k_scale, "v_scale": layer.v_scale}
-    rows, starts = query[0].transpose(0, 1), batch.query_starts
+    rows, kv, starts = query[0].transpose(0, 1), batch.kv(index), batch.query_starts
+    options: dict[str, Any] = {"scale": scale, "window": window, "softcap": softcap, "sinks": s_aux}
     watched = batch.observer is not None and window is None
     if batch.max_queries == 1:
-        found = paged_decode(rows, layer.k, layer.v, table, lengths, return_scores=watched, **options)
+        found = paged_decode(rows, kv, return_scores=watched, **options)
         _tell_scores(batch, index, found.scores, query.shape[1])
     else:
-        options |= {"max_queries": batch.max_queries, "return_lse": watched}
-        found = paged_prefill(rows, layer.k, layer.v, table, starts, lengths, **options)
-        if batch.observer is not None and found.lse is not None:
-            sums = []
-            for watch in batch.observer.watches:
-                lse = weighed_lse(found.lse, starts, watch)
-                more = {"scale": scale, "last": watch.last, "softcap": softcap, "k_scale": layer.k_scale}
-                sums.append(paged_column_sums(rows, layer.k, table, starts, lengths, lse, **more))
-            batch.observer.see(index, tuple(sums), query.shape[1] // layer.k.shape[2])
+        found = paged_prefill(rows, kv, starts, max_queries=batch.max_queries, return_lse=watched, **options)
+        if found.lse is not None:
+            sums = partial(paged_column_sums, rows, kv, starts, scale=scale, softcap=softcap)
+            _tell_sums(batch, index, found.lse, sums, query.shape[1] // kv.k.shape[2])
     return found.out.unsqueeze(0), None
 
 
 def _tell_scores(batch: Batch, layer: int, scores: Tensor | None, query_heads: int) -> None:
-    """What the cached tokens got of a decode's attention, to whoever asked for it."""
+    """Tell the observer what the cached tokens got of a decode's attention, where there is one."""
     if batch.observer is not None and scores is not None:
         sums = tuple(weighed_scores(scores, watch) for watch in batch.observer.watches)
         batch.observer.see(layer, sums, query_heads // scores.shape[1])
+
+
+def _tell_sums(batch: Batch, layer: int, lse: Tensor, column_sums: Callable[..., Tensor], group: int) -> None:
+    """Tell the observer what the cached tokens got of a prefill's attention, where there is one.
+
+    ``column_sums(lse, last=...)`` reads the keys once more, for each of the observer's watches.
+    """
+    if batch.observer is not None:
+        starts = batch.query_starts
+        sums = tuple(
+            column_sums(weighed_lse(lse, starts, watch), last=watch.last) for watch in batch.observer.watches
+        )
+        batch.observer.see(layer, sums, group)
 
 
 def _latent(module: nn.Module, query: Tensor, batch: Batch, scale: float, window: int | None) -> Tensor:
@@ -139,28 +146,27 @@ def _latent(module: nn.Module, query: Tensor, batch: Batch, scale: float, window
     ``kv_b_proj`` [H * (nope + v_dim), rank] makes K and V of a latent. q (W_UK latent) = (q W_UK) latent, so W_UK goes
     into the query; and W_UV is applied to the weighted sum of latents, once a query instead of once a cached token.
     """
-    layer = batch.cache.layer(module.layer_idx)
-    table, lengths = batch.block_tables[layer.kind], batch.lengths[layer.kind]
-    heads, rank, rope = query.shape[1], layer.k.shape[3], layer.v.shape[3]
+    kv, starts = batch.kv(module.layer_idx), batch.query_starts
+    heads, rank, rope = query.shape[1], kv.k.shape[3], kv.v.shape[3]
     nope = query.shape[3] - rope
     up = local(module.kv_b_proj.weight).view(heads, -1, rank)
     q_nope, q_rope = query[0].split([nope, rope], dim=-1)  # [H, T, ...]
-    q_latent = torch.matmul(q_nope, up[:, :nope]).transpose(0, 1)
-    arguments = (q_latent, q_rope.transpose(0, 1), layer.k, layer.v, table)
+    queries = torch.matmul(q_nope, up[:, :nope]).transpose(0, 1), q_rope.transpose(0, 1)
     watched = batch.observer is not None and window is None
-    options: dict[str, Any] = {"scale": scale, "window": window}
     if batch.max_queries == 1:
-        found = latent_decode(*arguments, lengths, return_scores=watched, **options)
+        found = latent_decode(*queries, kv, scale=scale, window=window, return_scores=watched)
         _tell_scores(batch, module.layer_idx, found.scores, heads)
     else:
-        starts, options["max_queries"] = batch.query_starts, batch.max_queries
-        found = latent_prefill(*arguments, starts, lengths, return_lse=watched, **options)
-        if batch.observer is not None and found.lse is not None:
-            sums = []
-            for watch in batch.observer.watches:
-                lse = weighed_lse(found.lse, starts, watch)
-                sums.append(
-                    latent_column_sums(*arguments, starts, lengths, lse, scale=scale, last=watch.last)
-                )
-            batch.observer.see(module.layer_idx, tuple(sums), heads)
+        found = latent_prefill(
+            *queries,
+            kv,
+            starts,
+            max_queries=batch.max_queries,
+            scale=scale,
+            window=window,
+            return_lse=watched,
+        )
+        if found.lse is not None:
+            sums = partial(latent_column_sums, *queries, kv, starts, scale=scale)
+            _tell_sums(batch, module.layer_idx, found.lse, sums, heads)
     return torch.matmul(found.out.transpose(0, 1), up[:, nope:].transpose(1, 2)).transpose(0, 1)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from minikv.cache.pages import NULL_BLOCK, Pages
 from minikv.errors import ArgumentError
+from minikv.kernels import PagedKV
 from minikv.models.observer import Observer
 from minikv.plan.layers import LayerSpec
 from minikv.plan.spec import CacheSpec
@@ -117,6 +118,11 @@ class Batch:
             max_queries=int(queries.max()),
             max_position=int(where.max()),
         )
+
+    def kv(self, layer: int) -> PagedKV:
+        """What the attention of ``layer`` reads: its K and V with the block tables and lengths of its kind."""
+        views = self.cache.layer(layer)
+        return views.paged(self.block_tables[views.kind], self.lengths[views.kind])
 
     @property
     def num_tokens(self) -> int:

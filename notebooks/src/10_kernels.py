@@ -610,7 +610,7 @@ else:
     show_source(token_offsets)
     for block_size in (64, 8, 12):
         other = paged([5, 70], kv_heads=2, group=4, dim=16, block_size=block_size, device=device)
-        out = gpu.paged_decode(*other.tensors, scale=other.scale).out
+        out = gpu.paged_decode(other.query, other.kv, scale=other.scale).out
         print(t("real_line", block_size=block_size, right=other.close(out)))
 
 # %% [markdown] key="real_read" lang="en"
@@ -637,7 +637,7 @@ else:
 # 下面取打乱的块里的 21 个 token、4 个头：
 
 # %% key="absorbed"
-from minikv.kernels import latent_decode
+from minikv.kernels import PagedKV, latent_decode
 
 draw = torch.Generator().manual_seed(0)
 heads, nope, rope, rank, tokens = 4, 16, 8, 32, 21
@@ -655,8 +655,8 @@ slots = torch.tensor([[2], [0], [3]]) * 8 + torch.arange(8)
 for cache, new in zip(caches, (latents, ropes)):
     cache.view(4 * 8, -1)[slots.flatten()[:tokens]] = new
 q_latent = torch.einsum("hn,hnr->hr", q_nope, up_k)
-table, length = torch.tensor([[2, 0, 3]]), torch.tensor([tokens])
-out = latent_decode(q_latent[None], q_rope[None], *caches, table, length, scale=scale).out[0]
+kv = PagedKV(k=caches[0], v=caches[1], block_tables=torch.tensor([[2, 0, 3]]), lengths=torch.tensor([tokens]))
+out = latent_decode(q_latent[None], q_rope[None], kv, scale=scale).out[0]
 absorbed = torch.einsum("hr,hvr->hv", out, up_v)
 same = torch.allclose(absorbed, expanded, atol=1e-4)
 print(t("absorbed_line", full=heads * (2 * nope + rope), latent=rank + rope, same=same))
@@ -753,11 +753,11 @@ from dataclasses import replace
 
 from minikv.kernels import paged_decode
 
-right = paged_decode(*case.tensors, scale=case.scale).out
+right = paged_decode(case.query, case.kv, scale=case.scale).out
 late = replace(case, lengths=case.lengths + torch.tensor([1, 0, 1], dtype=torch.int32, device=device))
 stale = replace(late, k_cache=case.k_cache.nan_to_num(0.5), v_cache=case.v_cache.nan_to_num(0.5))
 for name, wrong in (("poisoned", late), ("stale", stale)):
-    out = paged_decode(*wrong.tensors, scale=case.scale).out
+    out = paged_decode(case.query, wrong.kv, scale=case.scale).out
     print(t("tail_" + name, nan=int(out[0].isnan().sum()), same=torch.allclose(out[0], right[0], atol=1e-3)))
 
 # %% [markdown] key="break_logical" lang="en"
@@ -779,7 +779,7 @@ for name, wrong in (("poisoned", late), ("stale", stale)):
 for shuffled in (False, True):
     trial = paged([24], block_size=8, dim=16, shuffled=shuffled, device=device)
     no_table = torch.arange(3, dtype=torch.int32, device=device)[None]
-    out = paged_decode(*replace(trial, block_tables=no_table).tensors, scale=trial.scale).out
+    out = paged_decode(trial.query, replace(trial.kv, block_tables=no_table), scale=trial.scale).out
     print(t("logical_line", table=trial.block_tables[0].tolist(), right=trial.close(out)))
 
 # %% [markdown] key="break_int" lang="en"
@@ -824,7 +824,7 @@ for block in (last, last + 1):
 # %% key="break_stride"
 whole = torch.stack([case.k_cache, case.v_cache], 1)
 side_by_side = replace(case, k_cache=whole[:, 0], v_cache=whole[:, 1])
-out = paged_decode(*side_by_side.tensors, scale=case.scale).out
+out = paged_decode(case.query, side_by_side.kv, scale=case.scale).out
 print(t("stride_package", right=torch.allclose(out, right, atol=1e-5)))
 if mode == "none":
     print(t("no_triton"))
@@ -849,13 +849,14 @@ else:
 # %% key="errors"
 from minikv.errors import MiniKVError
 
-query, *rest = (tensor.cpu() for tensor in case.tensors)
-foreign = [rest[0], rest[1], rest[2].clone(), rest[3]]
-foreign[2][2, 1] = 99
+query, table = case.query.cpu(), case.block_tables.cpu()
+kv = PagedKV(case.k_cache.cpu(), case.v_cache.cpu(), table, case.lengths.cpu())
+foreign = replace(kv, block_tables=table.clone())
+foreign.block_tables[2, 1] = 99
 attempts = [
-    lambda: paged_decode(query, *foreign, scale=case.scale),
-    lambda: paged_decode(query[:, :7], *rest, scale=case.scale),
-    lambda: paged_decode(query.double(), *rest, scale=case.scale),
+    lambda: paged_decode(query, foreign, scale=case.scale),
+    lambda: paged_decode(query[:, :7], kv, scale=case.scale),
+    lambda: paged_decode(query.double(), kv, scale=case.scale),
 ]
 for attempt in attempts:
     try:

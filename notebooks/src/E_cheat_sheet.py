@@ -321,7 +321,7 @@ print(t("f33", speed=break_even_prefill(k, rates.to_host, rates.to_device)))
 
 # %% key="fewer_code"
 from minikv.eviction import Budget
-from minikv.kernels import paged_column_sums, paged_prefill
+from minikv.kernels import PagedKV, paged_column_sums, paged_prefill
 
 kept = Budget(n_sink=4, budget=1_532, n_recent=512, evict_every=16)
 print(t("f34", tokens=kept.capacity))
@@ -333,8 +333,9 @@ cache = torch.randn(2, tokens // block_size, block_size, 1, layer.k_dim, generat
 table = torch.arange(tokens // block_size, dtype=torch.int32)[None]
 starts, length = torch.tensor([0, tokens], dtype=torch.int32), torch.tensor([tokens], dtype=torch.int32)
 scale = layer.k_dim**-0.5
-seen = paged_prefill(query, *cache, table, starts, length, max_queries=tokens, scale=scale, return_lse=True)
-sums = paged_column_sums(query, cache[0], table, starts, length, seen.lse, scale=scale)
+kv = PagedKV(cache[0], cache[1], table, length)
+seen = paged_prefill(query, kv, starts, max_queries=tokens, scale=scale, return_lse=True)
+sums = paged_column_sums(query, kv, starts, seen.lse, scale=scale)
 print(t("f36", total=float(sums.sum()), group=group, tokens=tokens))
 
 back = sequence_bytes(spec, context, block_size) - sequence_bytes(spec, kept.capacity, block_size)

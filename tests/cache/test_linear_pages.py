@@ -142,16 +142,14 @@ def through_every_kernel(model: str) -> list[torch.Tensor]:
     query = torch.randn(7, 2 * heads, dim, generator=generator)
     for window in (None, 3):
         options = {"scale": 0.3, "window": window}
-        caches = (held.k, held.v, tables)
+        kv = held.paged(tables, lengths)
         if model == "mla":
             rope = torch.randn(7, 2, value_dim, generator=generator)
-            results.append(latent_decode(query[:2], rope[:2], *caches, lengths, **options).out)
-            results.append(
-                latent_prefill(query, rope, *caches, starts, lengths, max_queries=5, **options).out
-            )
+            results.append(latent_decode(query[:2], rope[:2], kv, **options).out)
+            results.append(latent_prefill(query, rope, kv, starts, max_queries=5, **options).out)
         else:
-            results.append(paged_decode(query[:2], *caches, lengths, **options).out)
-            results.append(paged_prefill(query, *caches, starts, lengths, max_queries=5, **options).out)
+            results.append(paged_decode(query[:2], kv, **options).out)
+            results.append(paged_prefill(query, kv, starts, max_queries=5, **options).out)
     return results
 
 

@@ -51,7 +51,7 @@ def test_the_decode_kernels_give_what_the_package_gives():
     for turn in range(10):
         case = some_case(rng, dtype=torch.float16 if turn % 3 == 2 else torch.float32)
         close = 2e-3 if turn % 3 == 2 else 2e-6
-        right = reference.paged_decode(*case.tensors, scale=case.scale, return_lse=True)
+        right = reference.paged_decode(case.query, case.kv, scale=case.scale, return_lse=True)
         assert torch.allclose(run_nano(case), right.out, atol=close, rtol=close)
         splits = rng.choice([1, 2, 3, 7])
         out, lse = merge_splits(*run_splits(case, splits))

@@ -6,6 +6,7 @@ kernels on the same addresses. An operation that would make the host wait for a 
 """
 
 from contextlib import contextmanager
+from dataclasses import fields
 from unittest.mock import patch
 
 import torch
@@ -13,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import minikv.engine.assembly
 from minikv.engine.graphs import DecodeGraphs, table_width
+from minikv.kernels import PagedKV
 from minikv.models import attention, hf_cache
 
 # Where the models' side calls a kernel, and how many of its first arguments were computed within the step.
@@ -84,8 +86,14 @@ class Notes(TorchDispatchMode):
                     each.stop()
 
 
+def fields_of(kv):
+    return tuple(getattr(kv, each.name) for each in fields(kv))
+
+
 def seen(value):
     """A plain value as it is, a tensor by what a launch knows of it, whatever lies in it."""
+    if isinstance(value, PagedKV):
+        value = fields_of(value)
     if isinstance(value, torch.Tensor):
         return tuple(value.shape), value.stride(), value.dtype
     if isinstance(value, list | tuple):
@@ -95,6 +103,8 @@ def seen(value):
 
 def placed(value):
     """As ``seen``, and where it lies."""
+    if isinstance(value, PagedKV):
+        value = fields_of(value)
     if isinstance(value, torch.Tensor):
         return (*seen(value), value.data_ptr())
     if isinstance(value, tuple):

@@ -82,8 +82,8 @@ def decode(model):
         max_position=0,
     )
     kernels = {
-        (attention, "paged_decode"): lambda query, k, v, *_, **__: Attention(
-            query.new_empty(*query.shape[:2], v.shape[3]), None, None
+        (attention, "paged_decode"): lambda query, kv, **__: Attention(
+            query.new_empty(*query.shape[:2], kv.v.shape[3]), None, None
         ),
         (attention, "latent_decode"): lambda query, *_, **__: Attention(torch.empty_like(query), None, None),
         (hf_cache, "store_kv"): lambda *_: None,

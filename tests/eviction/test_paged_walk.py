@@ -247,13 +247,12 @@ class World:
         keys = torch.cat([k, v], -1) if latent else k
         query = torch.randn(1, heads * group, keys.shape[-1], generator=torch.Generator().manual_seed(name))
         table = torch.tensor([self.manager.block_table(name, views.kind)])
-        given = (table, torch.tensor([self.manager.length(name, views.kind)]))
+        kv = views.paged(table, torch.tensor([self.manager.length(name, views.kind)]))
         if latent:
             parts = query.split([k.shape[-1], v.shape[-1]], -1)
-            got = latent_decode(*(part.contiguous() for part in parts), views.k, views.v, *given, scale=0.7)
+            got = latent_decode(*(part.contiguous() for part in parts), kv, scale=0.7)
         else:
-            scales = {"k_scale": views.k_scale, "v_scale": views.v_scale}
-            got = paged_decode(query, views.k, views.v, *given, scale=0.7, **scales)
+            got = paged_decode(query, kv, scale=0.7)
         for row in range(heads * group):
             head = row // group
             logits = keys[:, head] @ query[0, row].double() * 0.7

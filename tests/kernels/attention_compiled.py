@@ -5,6 +5,7 @@ Run in a process of its own, without the interpreter: ``python -m tests.kernels.
 
 import torch
 
+from minikv.kernels import PagedKV
 from minikv.kernels.gpu.common import Device, Launch
 from minikv.kernels.gpu.launches import attention_launches
 from tests.kernels.compiling import empty, print_rows
@@ -80,16 +81,15 @@ def launch_of(
         options["q_rope"] = empty(tokens, query_heads, 64, dtype=dtype)
     else:
         k, v = (empty(1000, block_size, kv_heads, dim, dtype=stored or dtype) for dim in dims)
+    scales = [None, None]
     if stored == torch.int8:
         scales = [empty(1000, block_size, kv_heads, dtype=torch.float32) for _ in dims]
-        options.update(k_scale=scales[0], v_scale=scales[1])
     if queries > 1:
         options.update(query_starts=empty(9, dtype=torch.int32), max_queries=queries)
     tables, lengths = empty(8, 4096 // block_size + 1, dtype=torch.int32), empty(8, dtype=torch.int32)
     query = empty(tokens, query_heads, dims[0], dtype=dtype)
-    launches, _ = attention_launches(
-        Device(capability, 132), query, k, v, tables, lengths, scale=0.1, **options
-    )
+    kv = PagedKV(k, v, tables, lengths, *scales)
+    launches, _ = attention_launches(Device(capability, 132), query, kv, scale=0.1, **options)
     return launches[0]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minikv.kernels import PagedKV
 from minikv.kernels.quantize import quantize
 
 
@@ -22,6 +23,14 @@ class Case:
     keys: list[Tensor]
     values: list[Tensor]
     options: dict[str, Any] = field(default_factory=dict)
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
+
+    @property
+    def kv(self) -> PagedKV:
+        """What the operation reads; made of what the fields are now."""
+        tables = self.block_tables, self.lengths
+        return PagedKV(self.k_cache, self.v_cache, *tables, self.k_scale, self.v_scale)
 
     @property
     def max_queries(self) -> int:
@@ -95,14 +104,12 @@ def make_case(
     options: dict[str, Any] = dict(scale=dims[0] ** -0.5, window=window, softcap=softcap)
     if sinks:
         options["sinks"] = torch.randn(kv_heads * group, generator=generator).to(device)
-    if scaled:
-        options.update(k_scale=scales[0].to(device), v_scale=scales[1].to(device))
     starts = torch.tensor([0, *torch.tensor(rows).cumsum(0).tolist()], dtype=index_dtype)
     moved = [x.to(device) for x in (query, *caches, tables, torch.tensor(lengths, dtype=index_dtype), starts)]
     if wide:  # .to() would have made two tensors of the views
         whole = whole.to(device)
         moved[1:3] = whole[..., : dims[0]], whole[..., dims[0] :]
-    return Case(*moved, *held, options)
+    return Case(*moved, *held, options, *(None if scale is None else scale.to(device) for scale in scales))
 
 
 def _poison(cache: Tensor) -> None:

@@ -5,6 +5,7 @@ Run in a process of its own, without the interpreter: ``python -m tests.kernels.
 
 import torch
 
+from minikv.kernels import PagedKV
 from minikv.kernels.gpu.common import Device, Launch
 from minikv.kernels.gpu.sums import sums_launch
 from tests.kernels.compiling import empty, print_rows
@@ -44,18 +45,16 @@ def launch_of(
     if latent:
         dims, query_heads = 512, 128
         whole = empty(1000, block_size, 1, 576, dtype=dtype)
-        k = whole[..., :512]
-        options |= {"q_rope": empty(tokens, query_heads, 64, dtype=dtype), "rope": whole[..., 512:]}
+        k, v = whole[..., :512], whole[..., 512:]
+        options["q_rope"] = empty(tokens, query_heads, 64, dtype=dtype)
     else:
-        k = empty(1000, block_size, kv_heads, dims, dtype=stored or dtype)
-    if scaled:
-        options["k_scale"] = empty(1000, block_size, kv_heads, dtype=torch.float32)
+        k = v = empty(1000, block_size, kv_heads, dims, dtype=stored or dtype)
+    scale = empty(1000, block_size, kv_heads, dtype=torch.float32) if scaled else None
     tables, lengths = empty(8, 4096 // block_size + 1, dtype=torch.int32), empty(8, dtype=torch.int32)
     query, starts = empty(tokens, query_heads, dims, dtype=dtype), empty(9, dtype=torch.int32)
     lse = empty(tokens, query_heads, dtype=torch.float32)
-    launch, _ = sums_launch(
-        Device(capability, 132), query, k, tables, starts, lengths, lse, scale=0.1, **options
-    )
+    kv = PagedKV(k, v, tables, lengths, scale, scale)
+    launch, _ = sums_launch(Device(capability, 132), query, kv, starts, lse, scale=0.1, **options)
     return launch
 
 

@@ -1,5 +1,6 @@
 """The reference attention against dense attention in float64: the specification is itself specified."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -36,16 +37,12 @@ def close(got, want, dtype):
 
 
 def decode(case: Case, **more):
-    return paged_decode(
-        case.query, case.k_cache, case.v_cache, case.block_tables, case.lengths, **case.options, **more
-    )
+    return paged_decode(case.query, case.kv, **case.options, **more)
 
 
 def prefill(case: Case, **more):
-    return paged_prefill(
-        case.query, case.k_cache, case.v_cache, case.block_tables, case.query_starts, case.lengths,
-        max_queries=case.max_queries, **case.options, **more,
-    )  # fmt: skip
+    rows = {"query_starts": case.query_starts, "max_queries": case.max_queries}
+    return paged_prefill(case.query, case.kv, **rows, **case.options, **more)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -90,10 +87,8 @@ def test_a_row_of_length_zero_is_padding():
 
 def test_no_sequence_at_all():
     case = make_case([5])
-    empty = [x[:0] for x in (case.query, case.block_tables, case.lengths)]
-    got = paged_decode(
-        empty[0], case.k_cache, case.v_cache, empty[1], empty[2], scale=1.0, return_scores=True
-    )
+    none = replace(case.kv, block_tables=case.block_tables[:0], lengths=case.lengths[:0])
+    got = paged_decode(case.query[:0], none, scale=1.0, return_scores=True)
     assert got.out.shape == (0, 8, 64)
     assert got.scores.shape == (0, 2, 32)
 
@@ -104,10 +99,8 @@ def test_chunks_of_a_prompt_are_the_prompt():
     whole = prefill(case).out
     parts, ends = [], [1, 90, 91, 200, QUERY_ROWS + 90]
     for start, end in pairwise([0, *ends]):
-        part = paged_prefill(
-            case.query[start:end], case.k_cache, case.v_cache, case.block_tables, torch.tensor([0, end - start]),
-            torch.tensor([end]), max_queries=end - start, **case.options,
-        )  # fmt: skip
+        so_far, rows = replace(case.kv, lengths=torch.tensor([end])), torch.tensor([0, end - start])
+        part = paged_prefill(case.query[start:end], so_far, rows, max_queries=end - start, **case.options)
         parts.append(part.out)
     torch.testing.assert_close(torch.cat(parts), whole, rtol=1e-5, atol=1e-6)
 
@@ -205,10 +198,7 @@ def absorbed(case, rank, rope=16, seed=5):
 def test_latent_decode_is_dense_attention_over_latents(window):
     case, rank = latent_case(LENGTHS, window=window)
     q_latent, q_rope, as_dense, options = absorbed(case, rank)
-    got = latent_decode(
-        q_latent, q_rope, case.k_cache, case.v_cache, case.block_tables, case.lengths,
-        return_lse=True, return_scores=True, **options,
-    )  # fmt: skip
+    got = latent_decode(q_latent, q_rope, case.kv, return_lse=True, return_scores=True, **options)
     out, lse, scores = dense(as_dense)
     close(got.out, out, torch.float32)
     torch.testing.assert_close(got.lse.double(), lse, rtol=1e-5, atol=1e-5)
@@ -219,10 +209,8 @@ def test_latent_decode_is_dense_attention_over_latents(window):
 def test_latent_prefill_is_dense_attention_over_latents(window):
     case, rank = latent_case(LENGTHS, queries=[1, 15, 5, 17, 1, 60], window=window)
     q_latent, q_rope, as_dense, options = absorbed(case, rank)
-    got = latent_prefill(
-        q_latent, q_rope, case.k_cache, case.v_cache, case.block_tables, case.query_starts, case.lengths,
-        max_queries=60, return_lse=True, **options,
-    )  # fmt: skip
+    rows = {"query_starts": case.query_starts, "max_queries": 60}
+    got = latent_prefill(q_latent, q_rope, case.kv, **rows, return_lse=True, **options)
     out, lse, _ = dense(as_dense)
     close(got.out, out, torch.float32)
     torch.testing.assert_close(got.lse.double(), lse, rtol=1e-5, atol=1e-5)
@@ -239,9 +227,7 @@ def test_absorbing_is_the_attention_of_mla():
     q_rope = torch.randn(2, heads, rope, generator=generator)
     scale = (nope + rope) ** -0.5
     q_latent = torch.einsum("bhn,hnr->bhr", q_nope, w_uk).float()
-    got = latent_decode(
-        q_latent, q_rope, case.k_cache, case.v_cache, case.block_tables, case.lengths, scale=scale
-    ).out
+    got = latent_decode(q_latent, q_rope, case.kv, scale=scale).out
     for row in range(2):
         latent, key_rope = case.keys[row][:, 0], case.values[row][:, 0]
         k_nope = torch.einsum("sr,hnr->shn", latent, w_uk)

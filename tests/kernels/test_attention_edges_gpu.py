@@ -1,12 +1,13 @@
 """What the Triton attention kernels must not get wrong at the edges: strides, scales, dtypes, grids, empty calls."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
 
 from minikv.errors import ArgumentError
-from minikv.kernels import gpu, reference
+from minikv.kernels import PagedKV, gpu, reference
 from minikv.kernels.gpu import launches as launching
 from minikv.kernels.gpu.common import Device, Launch
 from minikv.kernels.gpu.configs import Config, attention_config, choose_splits
@@ -20,16 +21,16 @@ E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 
 def tensors(case):
-    return case.query, case.k_cache, case.v_cache, case.block_tables, case.lengths
+    return case.query, case.kv
 
 
 @pytest.mark.parametrize("which", ["k_scale", "v_scale"])
 def test_the_scales_of_k_and_of_v_have_strides_of_their_own(which):
     case = make_case([20, 33], stored=torch.int8, scaled=True, device=DEVICE)
-    scale = case.options[which]
+    scale = getattr(case, which)
     wide = torch.full((*scale.shape[:2], 3 * scale.shape[2]), float("nan"), device=DEVICE)
     wide[..., : scale.shape[2]] = scale
-    case.options[which] = wide[..., : scale.shape[2]]
+    setattr(case, which, wide[..., : scale.shape[2]])
     agree(run(case, splits=1, config=SMALL).out, dense(case)[0], torch.float32)
 
 
@@ -43,7 +44,7 @@ def test_one_half_alone_may_have_scales(which, stored):
     held = {"k_cache": "keys", "v_cache": "values"}
     setattr(plain, own, getattr(scaled, own))
     setattr(plain, held[own], getattr(scaled, held[own]))
-    plain.options[which] = scaled.options[which]
+    setattr(plain, which, getattr(scaled, which))
     out = run(plain, splits=2, config=SMALL).out
     agree(out, dense(plain)[0], torch.float32)
     assert not torch.equal(getattr(scaled, other), getattr(plain, other))
@@ -53,14 +54,14 @@ def test_small_values_survive_float16():
     """A weight times the scale of such a value is less than float16 holds; the value itself is not."""
     case = make_case([40], dtype=torch.float16, stored=torch.int8, scaled=True, device=DEVICE, sharpness=3.0)
     want = dense(case)[0]
-    case.options["v_scale"] *= 2.0**-11
+    case.v_scale *= 2.0**-11
     got = run(case, splits=1, config=SMALL).out.double().cpu() * 2.0**11
     torch.testing.assert_close(got, want, rtol=1e-3, atol=2e-3 * float(want.abs().max()))
 
 
 def test_a_scale_of_zero_is_zero():
     case = make_case([40], dtype=torch.float16, stored=torch.int8, scaled=True, device=DEVICE)
-    case.options["v_scale"] = torch.zeros_like(case.options["v_scale"])
+    case.v_scale = torch.zeros_like(case.v_scale)
     assert not run(case, splits=1, config=SMALL).out.any()
 
 
@@ -110,9 +111,10 @@ def test_a_prefill_of_128_heads_and_a_long_prompt_fits_the_grid():
         whole = torch.empty(9000, 16, 1, 576, dtype=torch.bfloat16, device="meta")
         query = torch.empty(tokens, 128, 576, dtype=torch.bfloat16, device="meta")
         index = [torch.empty(shape, dtype=torch.int32, device="meta") for shape in ((1, 9000), (1,), (2,))]
+        kv = PagedKV(whole[..., :512], whole[..., 512:], *index[:2])
         (launch,), _ = attention_launches(
-            Device(90, 132), query[..., :512], whole[..., :512], whole[..., 512:], *index[:2], q_rope=query[..., 512:],
-            query_starts=index[2], max_queries=tokens, scale=1.0,
+            Device(90, 132), query[..., :512], kv, q_rope=query[..., 512:], query_starts=index[2], max_queries=tokens,
+            scale=1.0,
         )  # fmt: skip
         assert max(launch.grid[1:]) <= 65535
         assert max(launch.grid) == tokens * 128 // launch.constants["BLOCK_M"]
@@ -161,19 +163,16 @@ def test_a_query_of_any_strides():
 @pytest.mark.parametrize("capability", [75, 80, 90])
 def test_no_sequence_and_no_query(capability):
     case = make_case([400], device=DEVICE)
-    query, k, v, tables, lengths = tensors(case)
-    for launch in attention_launches(
-        Device(capability, 8), query[:0], k, v, tables[:0], lengths[:0], scale=1.0
-    )[0]:
+    query, kv = tensors(case)
+    none = replace(kv, block_tables=kv.block_tables[:0], lengths=kv.lengths[:0])
+    for launch in attention_launches(Device(capability, 8), query[:0], none, scale=1.0)[0]:
         launch.run()
-    got = gpu.paged_decode(
-        query[:0], k, v, tables[:0], lengths[:0], scale=1.0, return_scores=True, return_lse=True
-    )
+    got = gpu.paged_decode(query[:0], none, scale=1.0, return_scores=True, return_lse=True)
     assert got.out.shape == (0, 8, 64)
-    assert got.scores.shape == (0, 2, tables.shape[1] * 16)
+    assert got.scores.shape == (0, 2, kv.block_tables.shape[1] * 16)
     starts = torch.zeros(2, dtype=torch.int32, device=DEVICE)
     launches, result = attention_launches(
-        Device(capability, 8), query[:0], k, v, tables, lengths, query_starts=starts, max_queries=0, scale=1.0
+        Device(capability, 8), query[:0], kv, query_starts=starts, max_queries=0, scale=1.0
     )
     for launch in launches:
         launch.run()
@@ -182,10 +181,8 @@ def test_no_sequence_and_no_query(capability):
 
 def test_a_table_without_columns():
     case = make_case([0], queries=[1], device=DEVICE)
-    query, k, v, tables, lengths = tensors(case)
-    got = gpu.paged_decode(
-        query, k, v, tables[:, :0], lengths, scale=1.0, return_lse=True, return_scores=True
-    )
+    empty = replace(case.kv, block_tables=case.block_tables[:, :0])
+    got = gpu.paged_decode(case.query, empty, scale=1.0, return_lse=True, return_scores=True)
     assert not got.out.any()
     assert got.lse.eq(-torch.inf).all()
     assert got.scores.shape == (1, 2, 0)
@@ -202,16 +199,16 @@ def test_a_window_past_the_table_hides_nothing_and_compiles_for_nothing():
     assert attention_launches(HOPPER, *tensors(case), scale=1.0, window=79)[0][0].constants["WINDOW"] == 79
 
 
-@pytest.mark.parametrize("half", ["k_cache", "v_cache"])
+@pytest.mark.parametrize("half", ["k", "v"])
 def test_float8_e4m3_is_refused_where_it_does_not_compile(half):
     case = make_case([20], device=DEVICE)
-    setattr(case, half, getattr(case, half).to(E4M3))
+    kv = replace(case.kv, **{half: getattr(case.kv, half).to(E4M3)})
     for capability in (75, 80, 86, 87):
         with pytest.raises(ArgumentError) as caught:
-            attention_launches(Device(capability, 8), *tensors(case), scale=1.0)
-        assert (caught.value.code, caught.value.values["what"]) == ("kernel_fp8", half)
+            attention_launches(Device(capability, 8), case.query, kv, scale=1.0)
+        assert (caught.value.code, caught.value.values["what"]) == ("kernel_fp8", f"kv.{half}")
         assert str(capability / 10) in caught.value.text("zh")
-    attention_launches(Device(89, 8), *tensors(case), scale=1.0)
+    attention_launches(Device(89, 8), case.query, kv, scale=1.0)
 
 
 def test_a_kernel_starts_on_the_gpu_of_its_tensors(monkeypatch):
@@ -267,10 +264,10 @@ def test_a_tile_has_a_power_of_two_of_rows_and_keys(capability):
 def test_rows_are_called_aligned_only_where_they_are():
     """What Triton is told it believes: a load of 16 bytes from another address is an error, or wrong."""
     case = make_case([20], dtype=torch.float16, device=DEVICE)
-    query, k, v, *tables = tensors(case)
+    k, v = case.k_cache, case.v_cache
     wide = torch.zeros(*k.shape[:3], 72, dtype=torch.float16, device=DEVICE)
     late = torch.zeros(k.numel() + 1, dtype=torch.float16, device=DEVICE)[1:].view(k.shape)
     for other, aligned in ((v, True), (wide[..., :64], False), (late, False)):
-        for pair in ((k, other), (other, v)):
-            launch = attention_launches(HOPPER, query, *pair, *tables, scale=1.0)[0][0]
+        for halves in ({"v": other}, {"k": other}):
+            launch = attention_launches(HOPPER, case.query, replace(case.kv, **halves), scale=1.0)[0][0]
             assert launch.constants["ALIGNED"] == aligned

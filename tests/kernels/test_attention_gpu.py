@@ -4,10 +4,12 @@ Small tiles, so that few tokens make several of them: one cut by the length, one
 What no query may read is NaN, and so is every output and buffer before the run.
 """
 
+from dataclasses import fields
+
 import pytest
 import torch
 
-from minikv.kernels import reference
+from minikv.kernels import PagedKV, paged_decode, reference
 from minikv.kernels.gpu.common import Device, device_of
 from minikv.kernels.gpu.configs import Config, choose_splits
 from minikv.kernels.gpu.launches import attention_launches
@@ -90,9 +92,10 @@ PREFILLS = {
 def run(case: Case, *, query=None, device: Device = HOPPER, **options):
     """What the launches compute, with NaN in every buffer before them."""
     query = case.query if query is None else query
-    given = (query, case.k_cache, case.v_cache, case.block_tables, case.lengths)
-    launches, result = attention_launches(device, *given, **{**case.options, **options})
-    inputs = {id(x) for x in (*given, *case.options.values(), *options.values())}
+    kv = case.kv
+    launches, result = attention_launches(device, query, kv, **{**case.options, **options})
+    read = (getattr(kv, each.name) for each in fields(kv))
+    inputs = {id(x) for x in (query, *read, *case.options.values(), *options.values())}
     for launch in launches:
         for x in launch.arguments:
             if isinstance(x, torch.Tensor) and id(x) not in inputs and x.is_floating_point():
@@ -169,15 +172,14 @@ def test_a_latent_of_512_and_a_rope_of_64():
 
 def test_the_public_operation_runs_the_kernel(monkeypatch):
     """By the dispatcher, with what the table chooses; and every name of the reference has its kernel."""
-    from minikv.kernels import gpu, paged_decode
+    from minikv.kernels import gpu
     from minikv.kernels.dispatch import implementation
 
     monkeypatch.setenv("MINIKV_KERNELS", "triton")
     assert implementation(torch.device(DEVICE)) is gpu
     case = make_case(LENGTHS, device=DEVICE)
-    given = (case.query, case.k_cache, case.v_cache, case.block_tables, case.lengths)
-    got = paged_decode(*given, **case.options, return_lse=True)
-    want = reference.paged_decode(*given, **case.options, return_lse=True)
+    got = paged_decode(case.query, case.kv, **case.options, return_lse=True)
+    want = reference.paged_decode(case.query, case.kv, **case.options, return_lse=True)
     torch.testing.assert_close(got.out, want.out, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(got.lse, want.lse, rtol=1e-5, atol=1e-6)
     assert {name for name in reference.__all__ if not hasattr(gpu, name)} == set()
@@ -227,20 +229,12 @@ def test_large_random_cases_compiled(seed):
         more.update(query_starts=case.query_starts, max_queries=case.max_queries)
     device = device_of(case.query.device)
     results = [run(case, device=device, **more) for _ in range(3)]
-    given = (case.query, case.k_cache, case.v_cache, case.block_tables)
+    given = (case.query, case.kv)
     if decode:
-        want = reference.paged_decode(
-            *given, case.lengths, **case.options, return_lse=True, return_scores=True
-        )
+        want = reference.paged_decode(*given, **case.options, return_lse=True, return_scores=True)
     else:
-        want = reference.paged_prefill(
-            *given,
-            case.query_starts,
-            case.lengths,
-            max_queries=case.max_queries,
-            **case.options,
-            return_lse=True,
-        )
+        rows = {"query_starts": case.query_starts, "max_queries": case.max_queries}
+        want = reference.paged_prefill(*given, **rows, **case.options, return_lse=True)
     for got in results:
         torch.testing.assert_close(got.out, want.out, rtol=2e-2, atol=2e-2)
         torch.testing.assert_close(got.lse, want.lse, rtol=1e-3, atol=1e-3)
@@ -262,8 +256,7 @@ def test_a_pool_of_more_than_two_to_the_31_elements():
     v[-8:].normal_()
     query = torch.randn(1, 32, dim, dtype=torch.bfloat16, device=DEVICE)
     lengths = torch.tensor([120], dtype=torch.int32, device=DEVICE)
-    from minikv.kernels import paged_decode
-
-    got = paged_decode(query, k, v, table, lengths, scale=dim**-0.5).out
-    want = reference.paged_decode(query, k[-8:], v[-8:], table - (blocks - 8), lengths, scale=dim**-0.5).out
+    got = paged_decode(query, PagedKV(k, v, table, lengths), scale=dim**-0.5).out
+    alone = PagedKV(k[-8:], v[-8:], table - (blocks - 8), lengths)
+    want = reference.paged_decode(query, alone, scale=dim**-0.5).out
     torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)

@@ -1,5 +1,7 @@
 """How the history is cut into tiles is nobody's business but the processor cache's."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -11,21 +13,16 @@ LENGTHS, QUERIES = [1, 15, 64, 130, 100], [1, 4, 64, 3, 70]
 
 def everything(case):
     """The results of the four operations over the same cache, the last two taking its K for latents."""
-    tables = (case.block_tables, case.lengths)
     last = case.query_starts[1:].long() - 1
-    rows = dict(max_queries=case.max_queries, return_lse=True, **case.options)
+    rows = dict(query_starts=case.query_starts, max_queries=case.max_queries, return_lse=True, **case.options)
     own = dict(return_lse=True, return_scores=True, **case.options)
-    yield from paged_decode(case.query[last], case.k_cache, case.v_cache, *tables, **own)
-    yield from paged_prefill(
-        case.query, case.k_cache, case.v_cache, tables[0], case.query_starts, tables[1], **rows
-    )
-    latent, rope = case.k_cache[:, :, :1].contiguous(), case.v_cache[:, :, :1].contiguous()
+    yield from paged_decode(case.query[last], case.kv, **own)
+    yield from paged_prefill(case.query, case.kv, **rows)
+    latents = replace(case.kv, k=case.k_cache[:, :, :1].contiguous(), v=case.v_cache[:, :, :1].contiguous())
     for options in (own, rows):
         options.pop("softcap")
-    yield from latent_decode(case.query[last], case.query[last], latent, rope, *tables, **own)
-    yield from latent_prefill(
-        case.query, case.query, latent, rope, tables[0], case.query_starts, tables[1], **rows
-    )
+    yield from latent_decode(case.query[last], case.query[last], latents, **own)
+    yield from latent_prefill(case.query, case.query, latents, **rows)
 
 
 @pytest.mark.parametrize("window", [None, 40])

@@ -1,5 +1,6 @@
 """The attention that a prefill gives each token, reference and Triton, against dense attention in float64."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from minikv.errors import ArgumentError
 from minikv.kernels import (
+    PagedKV,
     latent_column_sums,
     latent_prefill,
     paged_column_sums,
@@ -42,15 +44,13 @@ VARIANTS = {
 
 def lse_of(case: Case, options: dict | None = None) -> torch.Tensor:
     options = case.options if options is None else options
-    return paged_prefill(
-        case.query, case.k_cache, case.v_cache, case.block_tables, case.query_starts, case.lengths,
-        max_queries=case.max_queries, return_lse=True, **options,
-    ).lse  # fmt: skip
+    rows = {"query_starts": case.query_starts, "max_queries": case.max_queries}
+    return paged_prefill(case.query, case.kv, **rows, return_lse=True, **options).lse
 
 
 def asked(case: Case) -> dict:
     """The options that the sums know too."""
-    return {name: case.options.get(name) for name in ("scale", "softcap", "k_scale")}
+    return {name: case.options.get(name) for name in ("scale", "softcap")}
 
 
 def want(case: Case, last: int | None) -> torch.Tensor:
@@ -71,7 +71,7 @@ def close(got, expected):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_sums_are_those_of_dense_attention(variant, last):
     case = make_case(LENGTHS, queries=QUERIES, **VARIANTS[variant])
-    given = (case.query, case.k_cache, case.block_tables, case.query_starts, case.lengths, lse_of(case))
+    given = (case.query, case.kv, case.query_starts, lse_of(case))
     close(paged_column_sums(*given, last=last, **asked(case)), want(case, last))
 
 
@@ -79,14 +79,14 @@ def test_the_sums_are_those_of_dense_attention(variant, last):
 def test_the_sums_over_latents_are_those_of_dense_attention(last):
     case, rank = latent_case(LENGTHS, queries=QUERIES)
     q_latent, q_rope, as_dense, options = absorbed(case, rank)
-    given = (q_latent, q_rope, case.k_cache, case.v_cache, case.block_tables, case.query_starts, case.lengths)
+    given = (q_latent, q_rope, case.kv, case.query_starts)
     lse = latent_prefill(*given, max_queries=case.max_queries, return_lse=True, **options).lse
     close(latent_column_sums(*given, lse, scale=options["scale"], last=last), want(as_dense, last))
 
 
 def test_a_prompt_of_more_than_one_tile_of_queries_and_of_keys():
     case = make_case([QUERY_ROWS + 1300], queries=[QUERY_ROWS + 90], kv_heads=2, group=2, block_size=64)
-    given = (case.query, case.k_cache, case.block_tables, case.query_starts, case.lengths, lse_of(case))
+    given = (case.query, case.kv, case.query_starts, lse_of(case))
     got = paged_column_sums(*given, **asked(case))
     # Dense attention over 400,000 pairs one by one takes long: what each query gives sums up to 1.
     torch.testing.assert_close(got.sum(-1), torch.full((1, 2), 2.0 * (QUERY_ROWS + 90)), rtol=1e-5, atol=1e-3)
@@ -96,7 +96,7 @@ def test_a_prompt_of_more_than_one_tile_of_queries_and_of_keys():
 def test_every_query_head_gives_each_of_its_queries_once_less_what_the_sink_takes():
     case = make_case(LENGTHS, queries=QUERIES, sinks=True, group=4)
     lse = lse_of(case)
-    given = (case.query, case.k_cache, case.block_tables, case.query_starts, case.lengths, lse)
+    given = (case.query, case.kv, case.query_starts, lse)
     sink = torch.exp(case.options["sinks"] - lse).view(-1, 2, 4).sum(-1)  # [T, Hkv]
     taken = torch.stack([part.sum(0) for part in sink.split(QUERIES)])
     got = paged_column_sums(*given, **asked(case)).sum(-1)
@@ -105,16 +105,14 @@ def test_every_query_head_gives_each_of_its_queries_once_less_what_the_sink_take
 
 def test_one_query_a_sequence_gives_what_a_decode_gives():
     case = make_case(LENGTHS, queries=[1] * len(LENGTHS))
-    given = (case.query, case.k_cache, case.block_tables, case.query_starts, case.lengths, lse_of(case))
-    scores = paged_decode(
-        case.query, case.k_cache, case.v_cache, case.block_tables, case.lengths, return_scores=True, **case.options
-    ).scores  # fmt: skip
+    given = (case.query, case.kv, case.query_starts, lse_of(case))
+    scores = paged_decode(case.query, case.kv, return_scores=True, **case.options).scores
     torch.testing.assert_close(paged_column_sums(*given, **asked(case)), scores, rtol=1e-5, atol=1e-6)
 
 
 def test_a_row_without_a_query_has_no_sums():
     case = make_case([3, 20, 34], queries=[3, 0, 18])
-    given = (case.query, case.k_cache, case.block_tables, case.query_starts, case.lengths, lse_of(case))
+    given = (case.query, case.kv, case.query_starts, lse_of(case))
     got = paged_column_sums(*given, **asked(case))
     assert not got[1].any()
     assert got[0].any()
@@ -126,10 +124,10 @@ WRONG = {
     "lse of 16 bits": ("kernel_dtype", {"lse": torch.zeros(18, 8, dtype=torch.float16)}),
     "no query counts": ("bad_count", {"last": 0}),
     "a scale that is no number": ("kernel_not_finite", {"scale": float("nan")}),
-    "fewer lengths": ("cache_shape", {"lengths": torch.tensor([20])}),
+    "fewer lengths": ("cache_shape", {"kv": {"lengths": torch.tensor([20])}}),
     "starts that cut too many": ("kernel_query_starts", {"query_starts": torch.tensor([0, 5, 19])}),
-    "a block past the pool": ("kernel_table", {"block_tables": torch.full((2, 4), 99)}),
-    "int8 without scales": ("cache_needs_scales", {"k_cache": torch.zeros(9, 16, 2, 64, dtype=torch.int8)}),
+    "a block past the pool": ("kernel_table", {"kv": {"block_tables": torch.full((2, 4), 99)}}),
+    "int8 without scales": ("cache_needs_scales", {"kv": {"k": torch.zeros(9, 16, 2, 64, dtype=torch.int8)}}),
 }
 
 
@@ -137,12 +135,10 @@ WRONG = {
 def test_what_cannot_be_right_is_refused(wrong):
     code, spoiled = WRONG[wrong]
     case = make_case([20, 33], queries=[8, 10])
-    given = dict(
-        query=case.query, k_cache=case.k_cache, block_tables=case.block_tables, query_starts=case.query_starts,
-        lengths=case.lengths, lse=torch.zeros(18, 8), scale=0.1,
-    )  # fmt: skip
+    given = {"query": case.query, "query_starts": case.query_starts, "lse": torch.zeros(18, 8), "scale": 0.1}
+    given |= spoiled | {"kv": replace(case.kv, **spoiled.get("kv", {}))}
     with pytest.raises(ArgumentError) as caught:
-        paged_column_sums(**(given | spoiled))
+        paged_column_sums(**given)
     assert caught.value.code == code
 
 
@@ -172,10 +168,9 @@ def test_the_kernel_computes_what_the_reference_does(variant, last):
     case = make_case(device=DEVICE, **options)
     on_cpu = make_case(**options)
     expected = reference.paged_column_sums(
-        on_cpu.query, on_cpu.k_cache, on_cpu.block_tables, on_cpu.query_starts, on_cpu.lengths,
-        lse_of(on_cpu), last=last, **asked(on_cpu),
-    )  # fmt: skip
-    given = (case.query, case.k_cache, case.block_tables, case.query_starts, case.lengths)
+        on_cpu.query, on_cpu.kv, on_cpu.query_starts, lse_of(on_cpu), last=last, **asked(on_cpu)
+    )
+    given = (case.query, case.kv, case.query_starts)
     lse = lse_of(on_cpu).to(DEVICE)
     launch, sums = sums_launch(Device(90, 8), *given, lse, last=last, config=config, **asked(case))
     sums.fill_(float("nan"))
@@ -189,15 +184,14 @@ def test_the_kernel_computes_what_the_reference_does(variant, last):
 def test_the_kernel_computes_what_the_reference_does_over_latents(last):
     case, rank = latent_case([1, 16, 37], queries=[1, 5, 30])
     q_latent, q_rope, _, options = absorbed(case, rank)
-    given = (q_latent, q_rope, case.k_cache, case.v_cache, case.block_tables, case.query_starts, case.lengths)
+    given = (q_latent, q_rope, case.kv, case.query_starts)
     lse = latent_prefill(*given, max_queries=case.max_queries, return_lse=True, **options).lse
     expected = reference.latent_column_sums(*given, lse, scale=options["scale"], last=last)
-    at = {name: x.to(DEVICE) for name, x in (("q_rope", q_rope), ("rope", case.v_cache))}
-    others = [
-        x.to(DEVICE) for x in (q_latent, case.k_cache, case.block_tables, case.query_starts, case.lengths)
-    ]
-    options = {"scale": options["scale"], "last": last, "config": Config(16, 16, 4, 1), **at}
-    launch, sums = sums_launch(Device(90, 8), *others, lse.to(DEVICE), **options)
+    kv = PagedKV(*(x.to(DEVICE) for x in (case.k_cache, case.v_cache, case.block_tables, case.lengths)))
+    rows = case.query_starts.to(DEVICE), lse.to(DEVICE)
+    options = {"scale": options["scale"], "last": last, "config": Config(16, 16, 4, 1)}
+    options["q_rope"] = q_rope.to(DEVICE)
+    launch, sums = sums_launch(Device(90, 8), q_latent.to(DEVICE), kv, *rows, **options)
     sums.fill_(float("nan"))
     launch.run()
     torch.testing.assert_close(sums.cpu(), expected, rtol=2e-5, atol=2e-5)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from minikv.kernels import decode_groups, paged_decode, paged_prefill
+from minikv.kernels import PagedKV, decode_groups, paged_decode, paged_prefill
 from minikv.kernels.attention import Attention
 
 HEADS, KV_HEADS, DIM, BLOCK = 6, 2, 8, 4
@@ -41,7 +41,9 @@ class Case:
 
     def decode(self, rows: list[int], **options) -> Tensor:
         lengths = torch.tensor(self.lengths, dtype=torch.int32)[rows]
-        return paged_decode(self.query[rows], self.k, self.v, self.tables[rows], lengths, **options).out
+        return paged_decode(
+            self.query[rows], PagedKV(self.k, self.v, self.tables[rows], lengths), **options
+        ).out
 
 
 @pytest.fixture
@@ -99,12 +101,12 @@ def test_what_is_stored_with_scales_is_decoded_with_them(one_by_one):
     k, v = (torch.randint(-127, 128, shape, dtype=torch.int8, generator=generator) for _ in range(2))
     scales = [torch.rand(shape[:3], generator=generator) / 50 for _ in range(2)]
     lengths = torch.tensor(case.lengths)
-    options = {"scale": 0.4, "k_scale": scales[0], "v_scale": scales[1]}
-    stored = paged_decode(case.query, k, v, case.tables, lengths, **options).out
+    stored = paged_decode(case.query, PagedKV(k, v, case.tables, lengths, *scales), scale=0.4).out
     plain = [x * scale.unsqueeze(-1) for x, scale in zip((k, v), scales, strict=True)]
     for row in range(4):
         alone = slice(row, row + 1)
-        expected = paged_decode(case.query[alone], *plain, case.tables[alone], lengths[alone], scale=0.4).out
+        kv = PagedKV(*plain, case.tables[alone], lengths[alone])
+        expected = paged_decode(case.query[alone], kv, scale=0.4).out
         torch.testing.assert_close(stored[alone], expected, **CLOSE)
     assert one_by_one == [0]
 
@@ -118,10 +120,8 @@ def test_decodes_among_prefills_are_as_alone(more):
     lengths = torch.tensor(case.lengths)
 
     def prefill(rows: slice, own: Tensor, at: slice) -> Attention:
-        return paged_prefill(
-            query[at], case.k, case.v, case.tables[rows], own, lengths[rows], max_queries=20, scale=0.4,
-            return_lse=True, **more,
-        )  # fmt: skip
+        kv = PagedKV(case.k, case.v, case.tables[rows], lengths[rows])
+        return paged_prefill(query[at], kv, own, max_queries=20, scale=0.4, return_lse=True, **more)
 
     mixed = prefill(slice(None), starts, slice(None))
     for row, count in enumerate(queries):

@@ -1,5 +1,7 @@
 """Prefill by torch's own attention, as on a T4: the same as dense attention, and asked only where it can answer."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -30,7 +32,7 @@ VARIANTS = {
 
 
 def tensors(case):
-    return case.query, case.k_cache, case.v_cache, case.block_tables, case.query_starts, case.lengths
+    return case.query, case.kv, case.query_starts
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -85,12 +87,13 @@ def test_what_torch_s_function_cannot_do_goes_to_the_kernel(turing, variant, dty
 def test_other_gpus_decodes_and_long_histories_go_to_the_kernel():
     case = make_case([64, 64], queries=[64, 64], dtype=torch.float16)
     rest = {"max_queries": 64, "softcap": None, "sinks": None, "return_lse": False}
-    asked = case.query, case.k_cache, case.v_cache
-    assert suits(75, *asked, case.block_tables, **rest)
+    asked = case.query, case.kv
+    assert suits(75, *asked, **rest)
     for capability in (70, 80, 86, 90):
-        assert not suits(capability, *asked, case.block_tables, **rest)
-    assert not suits(75, *asked, case.block_tables, **(rest | {"max_queries": 1}))
+        assert not suits(capability, *asked, **rest)
+    assert not suits(75, *asked, **(rest | {"max_queries": 1}))
     a_token = 7 * 2 * (64 + 64) + 3 * 64
     widest = MOST_BYTES // (a_token * 16)
     for columns, fits in ((widest, True), (widest + 1, False)):
-        assert suits(75, *asked, case.block_tables.new_zeros(2, columns), **rest) == fits
+        wide = replace(case.kv, block_tables=case.block_tables.new_zeros(2, columns))
+        assert suits(75, case.query, wide, **rest) == fits

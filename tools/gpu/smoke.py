@@ -21,7 +21,7 @@ from benchmarks.kernels_cases import LLAMA_8B, Heads, Paged, Shape, paged
 from benchmarks.kernels_timing import Stopwatch, agree, captured
 from benchmarks.report import write_rows
 from minikv import kernels
-from minikv.kernels import reference
+from minikv.kernels import PagedKV, reference
 
 ROUNDS, REPLAYS = 5, 20
 
@@ -61,47 +61,46 @@ def checks(watch: Stopwatch, sizes: Sizes) -> dict[str, Callable[[], Check]]:
         return torch.randn(shape, generator=normal, device=watch.device).to(torch.bfloat16)
 
     def decode(case: Paged = case) -> Check:
-        given = (case.query, case.k_cache, case.v_cache, case.tables, case.lengths)
-        expected = reference.paged_decode(*given, scale=case.heads.scale).out
-        return Check(lambda: kernels.paged_decode(*given, scale=case.heads.scale).out, expected)
+        expected = reference.paged_decode(case.query, case.kv, scale=case.heads.scale).out
+        return Check(lambda: kernels.paged_decode(case.query, case.kv, scale=case.heads.scale).out, expected)
 
     def fp8() -> Check:
         new = torch.cuda.get_device_capability() >= (8, 9) if watch.on_gpu else True
         stored = torch.float8_e4m3fn if new else torch.float8_e5m2
-        return decode(replace(case, k_cache=case.k_cache.to(stored), v_cache=case.v_cache.to(stored)))
+        return decode(replace(case, kv=replace(case.kv, k=case.kv.k.to(stored), v=case.kv.v.to(stored))))
 
     def prefill() -> Check:
         query = random(tokens, sizes.heads.query, sizes.heads.dim)
-        given = (query, case.k_cache, case.v_cache, case.tables, starts, case.lengths)
+        given = (query, case.kv, starts)
         options: dict[str, Any] = {"max_queries": most, "scale": sizes.heads.scale}
         expected = reference.paged_prefill(*given, **options).out
         return Check(lambda: kernels.paged_prefill(*given, **options).out, expected)
 
-    def latents(rows: int) -> tuple[Tensor, ...]:
-        cache = random(len(case.k_cache), 16, 1, sizes.rank + sizes.rope)
-        parts = cache[..., : sizes.rank], cache[..., sizes.rank :]
+    def latents(rows: int) -> tuple[Tensor, Tensor, PagedKV]:
+        cache = random(len(case.kv.k), 16, 1, sizes.rank + sizes.rope)
+        kv = replace(case.kv, k=cache[..., : sizes.rank], v=cache[..., sizes.rank :])
         heads = sizes.latent_heads
-        return random(rows, heads, sizes.rank), random(rows, heads, sizes.rope), *parts, case.tables
+        return random(rows, heads, sizes.rank), random(rows, heads, sizes.rope), kv
 
     def latent_decode() -> Check:
-        given, options = (*latents(len(sizes.lengths)), case.lengths), {"scale": 192**-0.5}
-        expected = reference.latent_decode(*given, **options).out
-        return Check(lambda: kernels.latent_decode(*given, **options).out, expected)
+        given, scale = latents(len(sizes.lengths)), 192**-0.5
+        expected = reference.latent_decode(*given, scale=scale).out
+        return Check(lambda: kernels.latent_decode(*given, scale=scale).out, expected)
 
     def latent_prefill() -> Check:
-        given = (*latents(tokens), starts, case.lengths)
+        given = (*latents(tokens), starts)
         options: dict[str, Any] = {"max_queries": most, "scale": 192**-0.5}
         expected = reference.latent_prefill(*given, **options).out
         return Check(lambda: kernels.latent_prefill(*given, **options).out, expected)
 
     def slots(count: int) -> Tensor:
-        free = len(case.k_cache) * 16
+        free = len(case.kv.k) * 16
         return torch.randperm(free, generator=normal, device=watch.device)[:count].int()
 
     def store() -> Check:
         new = [random(tokens, sizes.heads.kv, sizes.heads.dim) for _ in range(2)]
         where = slots(tokens)
-        ours, theirs = (torch.stack([case.k_cache, case.v_cache]) for _ in range(2))
+        ours, theirs = (torch.stack([case.kv.k, case.kv.v]) for _ in range(2))
         reference.store_kv(new[0], new[1], theirs[0], theirs[1], where)
 
         def call() -> Tensor:
@@ -113,7 +112,7 @@ def checks(watch: Stopwatch, sizes: Sizes) -> dict[str, Callable[[], Check]]:
     def move() -> Check:
         order = slots(2 * tokens)
         here, there = order[:tokens].contiguous(), order[tokens:].contiguous()
-        ours, theirs = case.k_cache.clone(), case.k_cache.clone()
+        ours, theirs = case.kv.k.clone(), case.kv.k.clone()
         reference.move_slots(theirs, here, there)
 
         def call() -> Tensor:
@@ -124,16 +123,15 @@ def checks(watch: Stopwatch, sizes: Sizes) -> dict[str, Callable[[], Check]]:
 
     def graph() -> Check:
         """Captured with other queries and lengths than it is replayed with."""
-        static = replace(case, query=case.query * 2, lengths=torch.ones_like(case.lengths))
-        given = (static.query, static.k_cache, static.v_cache, static.tables, static.lengths)
+        query, kv = case.query * 2, replace(case.kv, lengths=torch.ones_like(case.kv.lengths))
         out: list[Tensor] = []
 
         def step() -> None:
-            out[:] = [kernels.paged_decode(*given, scale=case.heads.scale).out]
+            out[:] = [kernels.paged_decode(query, kv, scale=case.heads.scale).out]
 
         replay = captured([step])
-        static.query.copy_(case.query)
-        static.lengths.copy_(case.lengths)
+        query.copy_(case.query)
+        kv.lengths.copy_(case.kv.lengths)
 
         def call() -> Tensor:
             replay()

@@ -46,7 +46,7 @@ def _ways(shape: Shape, dtype: torch.dtype, device: str) -> dict[tuple[str, int]
         return out.squeeze(2)
 
     def decoded(one: Paged) -> Callable[[], Tensor]:
-        return lambda: paged_decode(*one.tensors, scale=one.scale).out
+        return lambda: paged_decode(one.query, one.kv, scale=one.scale).out
 
     blocks = case(16, True)
     kept = copied()
@@ -64,7 +64,7 @@ def steps_gb_s(tokens: Sequence[int], dtype: torch.dtype, device: str) -> dict[s
     steps: dict[str, Callable[[Paged], Any]] = {
         "packed": lambda one: merge_splits(*run_splits(one, 1)),
         "split": lambda one: merge_splits(*run_splits(one, 32)),
-        "package": lambda one: paged_decode(*one.tensors, scale=one.scale),
+        "package": lambda one: paged_decode(one.query, one.kv, scale=one.scale),
     }
     rates: dict[str, list[float]] = {name: [] for name in steps}
     for length in tokens:

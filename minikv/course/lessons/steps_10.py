@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from minikv.errors import ArgumentError
-from minikv.kernels import reference
+from minikv.kernels import PagedKV, reference
 from minikv.nano.runner import Batch, make_batch
 from minikv.nano.sequence import SamplingParams, Sequence
 
@@ -50,9 +50,9 @@ class Paged:
         return self.query.shape[-1] ** -0.5
 
     @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """As the operations take them."""
-        return self.query, self.k_cache, self.v_cache, self.block_tables, self.lengths
+    def kv(self) -> PagedKV:
+        """What the package's operations read."""
+        return PagedKV(self.k_cache, self.v_cache, self.block_tables, self.lengths)
 
     def batch(self, new: list[int] | None = None) -> Batch:
         """Nano's batch of a step in which each sequence computes its last ``new`` tokens; one each where not given."""
@@ -62,7 +62,7 @@ class Paged:
 
     def close(self, out: Tensor) -> bool:
         """Whether ``out`` is what the plain-torch reference gives for these tensors, up to rounding."""
-        right = reference.paged_decode(*self.tensors, scale=self.scale).out
+        right = reference.paged_decode(self.query, self.kv, scale=self.scale).out
         return torch.allclose(out.to(right.dtype), right, atol=1e-5 if right.dtype == torch.float32 else 2e-3)
 
     def contiguous(self, row: int) -> tuple[Tensor, Tensor]:
@@ -146,8 +146,9 @@ def run_splits(case: Paged, splits: int) -> tuple[Tensor, Tensor]:
         torch.full((splits, batch, heads, *rest), torch.nan, device=case.query.device) for rest in ([dim], [])
     )
     grid = (batch, case.k_cache.shape[2], splits)
+    tensors = case.query, case.k_cache, case.v_cache, case.block_tables, case.lengths, parts, lse
     width = case.block_tables.shape[1]
-    split_kernel[grid](*case.tensors, parts, lse, case.scale, width, SPLITS=splits, **_sizes(case))
+    split_kernel[grid](*tensors, case.scale, width, SPLITS=splits, **_sizes(case))
     return parts, lse
 
 

@@ -9,6 +9,10 @@ import torch
 import triton
 from torch import Tensor
 
+from minikv.errors import ArgumentError
+
+FP8_FROM = 89  # Triton converts from float8_e4m3fn on compute capability 8.9 and later
+
 
 @dataclass(frozen=True)
 class Device:
@@ -25,6 +29,12 @@ def device_of(device: torch.device) -> Device:
         return Device(90, 8)
     properties = torch.cuda.get_device_properties(device)
     return Device(properties.major * 10 + properties.minor, properties.multi_processor_count)
+
+
+def check_stored(what: str, dtype: torch.dtype, capability: int) -> None:
+    """Raise ``ArgumentError`` where the kernels of a GPU of that compute capability (89: 8.9) cannot read ``dtype``."""
+    if dtype == torch.float8_e4m3fn and capability < FP8_FROM:
+        raise ArgumentError("kernel_fp8", what=what, capability=capability / 10)
 
 
 @dataclass(frozen=True)

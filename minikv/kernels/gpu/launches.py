@@ -5,11 +5,12 @@ import triton
 from torch import Tensor
 
 from minikv.kernels.attention import Attention
-from minikv.kernels.checks import FLOATS, check_stored
+from minikv.kernels.checks import FLOATS
 from minikv.kernels.gpu.attention import attention_kernel, merge_splits_kernel, scores_kernel
-from minikv.kernels.gpu.common import Device, Launch, aligned, interpreted, padded
+from minikv.kernels.gpu.common import Device, Launch, aligned, check_stored, interpreted, padded
 from minikv.kernels.gpu.configs import Config, attention_config, choose_splits
 from minikv.kernels.gpu.tiles import LOG2_E
+from minikv.kernels.paged_kv import PagedKV
 
 SCORE_TILE = 256  # tokens of one program of the second pass
 # Programs along the second and the third axis, on every NVIDIA GPU; the first takes 2**31 - 1. (CUDA C++ guide)
@@ -19,10 +20,7 @@ LARGEST_GRID = 65535
 def attention_launches(
     device: Device,
     query: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
-    lengths: Tensor,
+    kv: PagedKV,
     *,
     scale: float,
     q_rope: Tensor | None = None,
@@ -31,28 +29,26 @@ def attention_launches(
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
-    k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None,
     return_scores: bool = False,
     config: Config | None = None,
     splits: int | None = None,
 ) -> tuple[list[Launch], Attention]:
     """The launches of one call, and the result that they will have filled.
 
-    With ``q_rope`` the caches are a latent and its rope keys: ``query`` [T, H, R], ``k_cache`` [N, bs, 1, R],
-    ``v_cache`` [N, bs, 1, P]. Without ``query_starts`` it is a decode. ``config`` and ``splits`` are for tests and
-    for measuring; otherwise the table chooses.
+    With ``q_rope`` ``kv`` holds latents and rope keys: ``query`` [T, H, R], ``kv.k`` [N, bs, 1, R], ``kv.v``
+    [N, bs, 1, P]. Without ``query_starts`` it is a decode. ``config`` and ``splits`` are for tests and for measuring;
+    otherwise the table chooses.
     """
-    for what, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+    for what, cache in (("kv.k", kv.k), ("kv.v", kv.v)):
         check_stored(what, cache.dtype, device.capability)
     out_dtype = query.dtype
-    query = as_wide_as_the_cache(query, k_cache, v_cache)
+    query = as_wide_as_the_cache(query, kv.k, kv.v)
     q_rope = None if q_rope is None else q_rope.to(query.dtype)
     rows, query_heads, dim = query.shape
-    _, block_size, heads, value_dim = v_cache.shape
+    _, block_size, heads, value_dim = kv.v.shape
     latent = q_rope is not None
     out_dim = dim if latent else value_dim
-    batch, width, group = len(lengths), block_tables.shape[1] * block_size, query_heads // heads
+    batch, width, group = len(kv.lengths), kv.block_tables.shape[1] * block_size, query_heads // heads
     window = None if window is None or window >= width else window  # one that hides nothing costs nothing
     if config is None:
         config = attention_config(
@@ -75,17 +71,17 @@ def attention_launches(
     if splits > 1:
         parts, part_lse = empty(rows, query_heads, splits, out_dim), empty(rows, query_heads, splits)
     arguments = (
-        query, q_rope, k_cache, v_cache, k_scale, v_scale, block_tables, query_starts, lengths, sinks, parts, part_lse,
-        logits, scale / softcap if softcap else scale * LOG2_E.value, (softcap or 0.0) * LOG2_E.value,
-        *query.stride()[:2], *((0, 0) if q_rope is None else q_rope.stride()[:2]), *k_cache.stride()[:3],
-        *v_cache.stride()[:3], *((0, 0) if k_scale is None else k_scale.stride()[:2]),
-        *((0, 0) if v_scale is None else v_scale.stride()[:2]), block_tables.stride(0), stride_logits,
+        query, q_rope, kv.k, kv.v, kv.k_scale, kv.v_scale, kv.block_tables, query_starts, kv.lengths, sinks, parts,
+        part_lse, logits, scale / softcap if softcap else scale * LOG2_E.value, (softcap or 0.0) * LOG2_E.value,
+        *query.stride()[:2], *((0, 0) if q_rope is None else q_rope.stride()[:2]), *kv.k.stride()[:3],
+        *kv.v.stride()[:3], *((0, 0) if kv.k_scale is None else kv.k_scale.stride()[:2]),
+        *((0, 0) if kv.v_scale is None else kv.v_scale.stride()[:2]), kv.block_tables.stride(0), stride_logits,
     )  # fmt: skip
     constants = dict(
         HEADS=heads, GROUP=group, DK=dim, DV=value_dim, BLOCK_M=config.block_m, BLOCK_DK=padded(dim),
         BLOCK_DV=padded(value_dim), BLOCK_N=config.block_n, BLOCK_SIZE=block_size, WINDOW=window or 0, SPLITS=splits,
-        LATENT=latent, HAS_SOFTCAP=softcap is not None, HAS_SINKS=sinks is not None, SCALED_K=k_scale is not None,
-        SCALED_V=v_scale is not None, KEEP_LOGITS=return_scores, ALIGNED=aligned(k_cache) and aligned(v_cache),
+        LATENT=latent, HAS_SOFTCAP=softcap is not None, HAS_SINKS=sinks is not None, SCALED_K=kv.k_scale is not None,
+        SCALED_V=kv.v_scale is not None, KEEP_LOGITS=return_scores, ALIGNED=aligned(kv.k) and aligned(kv.v),
         LONG=long, EXACT=interpreted(),
     )  # fmt: skip
     launches = [
@@ -112,7 +108,7 @@ def attention_launches(
         constants = dict(HEADS=heads, GROUP=group, WINDOW=window or 0, BLOCK=SCORE_TILE)
         grid = (triton.cdiv(width, SCORE_TILE), heads, batch)
         launches.append(
-            Launch(scores_kernel, grid, (logits, lse, lengths, scores, width, stride_logits), constants)
+            Launch(scores_kernel, grid, (logits, lse, kv.lengths, scores, width, stride_logits), constants)
         )
     return launches, Attention(out, lse, scores)
 

@@ -11,6 +11,7 @@ from minikv.kernels.gpu.launches import attention_launches
 from minikv.kernels.gpu.moving import copy_launches, gather_launch, move_launches
 from minikv.kernels.gpu.storage import store_launch
 from minikv.kernels.gpu.sums import sums_launch
+from minikv.kernels.paged_kv import PagedKV
 
 
 def store_kv(
@@ -45,20 +46,15 @@ def move_slots(cache: Tensor, src: Tensor, dst: Tensor) -> None:
         launch.run()
 
 
-def paged_decode(
-    query: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, lengths: Tensor, **options: Any
-) -> Attention:
+def paged_decode(query: Tensor, kv: PagedKV, **options: Any) -> Attention:
     """See ``minikv.kernels.paged_decode``."""
-    return _run(query, k_cache, v_cache, block_tables, lengths, **options)
+    return _run(query, kv, **options)
 
 
 def paged_prefill(
     query: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
+    kv: PagedKV,
     query_starts: Tensor,
-    lengths: Tensor,
     *,
     max_queries: int,
     softcap: float | None = None,
@@ -69,91 +65,41 @@ def paged_prefill(
     """See ``minikv.kernels.paged_prefill``."""
     limits: dict[str, Any] = {"max_queries": max_queries, "softcap": softcap, "sinks": sinks}
     limits["return_lse"] = return_lse
-    capability = device_of(query.device).capability
-    if sdpa_prefill.suits(capability, query, k_cache, v_cache, block_tables, **limits):
-        out = sdpa_prefill.sdpa_prefill(
-            query, k_cache, v_cache, block_tables, query_starts, lengths, **options
-        )
-        return Attention(out, None, None)
-    return _run(
-        query, k_cache, v_cache, block_tables, lengths, query_starts=query_starts, **limits, **options
-    )
+    if sdpa_prefill.suits(device_of(query.device).capability, query, kv, **limits):
+        return Attention(sdpa_prefill.sdpa_prefill(query, kv, query_starts, **options), None, None)
+    return _run(query, kv, query_starts=query_starts, **limits, **options)
 
 
-def latent_decode(
-    q_latent: Tensor,
-    q_rope: Tensor,
-    latent: Tensor,
-    rope: Tensor,
-    block_tables: Tensor,
-    lengths: Tensor,
-    **options: Any,
-) -> Attention:
+def latent_decode(q_latent: Tensor, q_rope: Tensor, kv: PagedKV, **options: Any) -> Attention:
     """See ``minikv.kernels.latent_decode``."""
-    return _run(q_latent, latent, rope, block_tables, lengths, q_rope=q_rope, **options)
+    return _run(q_latent, kv, q_rope=q_rope, **options)
 
 
 def latent_prefill(
-    q_latent: Tensor,
-    q_rope: Tensor,
-    latent: Tensor,
-    rope: Tensor,
-    block_tables: Tensor,
-    query_starts: Tensor,
-    lengths: Tensor,
-    **options: Any,
+    q_latent: Tensor, q_rope: Tensor, kv: PagedKV, query_starts: Tensor, **options: Any
 ) -> Attention:
     """See ``minikv.kernels.latent_prefill``."""
-    return _run(
-        q_latent, latent, rope, block_tables, lengths, q_rope=q_rope, query_starts=query_starts, **options
-    )
+    return _run(q_latent, kv, q_rope=q_rope, query_starts=query_starts, **options)
 
 
 def paged_column_sums(
-    query: Tensor,
-    k_cache: Tensor,
-    block_tables: Tensor,
-    query_starts: Tensor,
-    lengths: Tensor,
-    lse: Tensor,
-    **options: Any,
+    query: Tensor, kv: PagedKV, query_starts: Tensor, lse: Tensor, **options: Any
 ) -> Tensor:
     """See ``minikv.kernels.paged_column_sums``."""
-    device = device_of(query.device)
-    launch, sums = sums_launch(device, query, k_cache, block_tables, query_starts, lengths, lse, **options)
+    launch, sums = sums_launch(device_of(query.device), query, kv, query_starts, lse, **options)
     launch.run()
     return sums
 
 
 def latent_column_sums(
-    q_latent: Tensor,
-    q_rope: Tensor,
-    latent: Tensor,
-    rope: Tensor,
-    block_tables: Tensor,
-    query_starts: Tensor,
-    lengths: Tensor,
-    lse: Tensor,
-    **options: Any,
+    q_latent: Tensor, q_rope: Tensor, kv: PagedKV, query_starts: Tensor, lse: Tensor, **options: Any
 ) -> Tensor:
     """See ``minikv.kernels.latent_column_sums``."""
-    beside = {"q_rope": q_rope, "rope": rope, **options}
-    return paged_column_sums(q_latent, latent, block_tables, query_starts, lengths, lse, **beside)
+    return paged_column_sums(q_latent, kv, query_starts, lse, q_rope=q_rope, **options)
 
 
-def _run(
-    query: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
-    lengths: Tensor,
-    *,
-    return_lse: bool = False,
-    **options: Any,
-) -> Attention:
-    launches, result = attention_launches(
-        device_of(query.device), query, k_cache, v_cache, block_tables, lengths, **options
-    )
+def _run(query: Tensor, kv: PagedKV, *, return_lse: bool = False, **options: Any) -> Attention:
+    launches, result = attention_launches(device_of(query.device), query, kv, **options)
     for launch in launches:
         launch.run()
     return result if return_lse else result._replace(lse=None)

@@ -1,8 +1,8 @@
 """How much attention each cached token gets from a prefill, in Triton: ``attention_sums`` has the formula. Lesson 14.
 
 A program owns a tile of keys of one sequence and one KV head, reads it once, and goes through the queries that see it:
-their logits again, exp(logit - lse), and the sum of each column. Nobody else writes to its columns, so no sum depends
-on an order, and the result is the same in every run.
+their logits again, exp(logit - lse), and the sum of each column. No other program writes to its columns, so no sum
+depends on an order, and the result is the same in every run.
 """
 
 import torch
@@ -10,11 +10,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minikv.kernels.checks import check_stored
-from minikv.kernels.gpu.common import Device, Launch, aligned, interpreted, padded
+from minikv.kernels.gpu.common import Device, Launch, aligned, check_stored, interpreted, padded
 from minikv.kernels.gpu.configs import Config, attention_config
 from minikv.kernels.gpu.launches import as_wide_as_the_cache
 from minikv.kernels.gpu.tiles import LOG2_E, capped, load_rows, matmul, token_offsets
+from minikv.kernels.paged_kv import PagedKV
 
 MANY = 64  # queries: the tile is that of a prefill, whatever their number
 ALL = 2**31 - 1
@@ -92,45 +92,45 @@ def column_sums_kernel(
 def sums_launch(
     device: Device,
     query: Tensor,
-    k_cache: Tensor,
-    block_tables: Tensor,
+    kv: PagedKV,
     query_starts: Tensor,
-    lengths: Tensor,
     lse: Tensor,
     *,
     scale: float,
     last: int | None = None,
     softcap: float | None = None,
-    k_scale: Tensor | None = None,
     q_rope: Tensor | None = None,
-    rope: Tensor | None = None,
     config: Config | None = None,
 ) -> tuple[Launch, Tensor]:
-    """The launch of one call, and the sums [B, HEADS, W * block_size] that it fills. ``config`` is for tests."""
-    check_stored("k_cache", k_cache.dtype, device.capability)
-    query = as_wide_as_the_cache(query, k_cache)
+    """The launch of one call, and the sums [B, HEADS, W * block_size] that it fills. ``config`` is for tests.
+
+    With ``q_rope`` ``kv`` holds latents and rope keys, as in ``attention_launches``.
+    """
+    check_stored("kv.k", kv.k.dtype, device.capability)
+    query = as_wide_as_the_cache(query, kv.k)
+    rope = None if q_rope is None else kv.v
     q_rope = None if q_rope is None else q_rope.to(query.dtype)
     _, query_heads, dim = query.shape
-    _, block_size, heads, _ = k_cache.shape
+    _, block_size, heads, _ = kv.k.shape
     rope_dim = 0 if rope is None else rope.shape[3]
-    batch, width, group = len(lengths), block_tables.shape[1] * block_size, query_heads // heads
+    batch, width, group = len(kv.lengths), kv.block_tables.shape[1] * block_size, query_heads // heads
     if config is None:
         config = attention_config(
             device.capability, dim, dim, query.element_size(), MANY, group, latent=rope is not None
         )
     sums = torch.empty(batch, heads, width, dtype=torch.float32, device=query.device)
     arguments = (
-        query, q_rope, k_cache, rope, k_scale, block_tables, query_starts, lengths, lse.contiguous(), sums, width,
+        query, q_rope, kv.k, rope, kv.k_scale, kv.block_tables, query_starts, kv.lengths, lse.contiguous(), sums, width,
         ALL if last is None else min(last, ALL), scale / softcap if softcap else scale * LOG2_E.value,
         (softcap or 0.0) * LOG2_E.value, *query.stride()[:2], *((0, 0) if q_rope is None else q_rope.stride()[:2]),
-        *k_cache.stride()[:3], *((0, 0) if rope is None else rope.stride()[:2]),
-        *((0, 0) if k_scale is None else k_scale.stride()[:2]), block_tables.stride(0),
+        *kv.k.stride()[:3], *((0, 0) if rope is None else rope.stride()[:2]),
+        *((0, 0) if kv.k_scale is None else kv.k_scale.stride()[:2]), kv.block_tables.stride(0),
     )  # fmt: skip
     constants = dict(
         HEADS=heads, GROUP=group, DK=dim, DP=rope_dim, BLOCK_M=config.block_m, BLOCK_DK=padded(dim),
         BLOCK_DP=padded(rope_dim), BLOCK_N=config.block_n, BLOCK_SIZE=block_size, LATENT=rope is not None,
-        HAS_SOFTCAP=softcap is not None, SCALED_K=k_scale is not None,
-        ALIGNED=aligned(k_cache) and (rope is None or aligned(rope)), EXACT=interpreted(),
+        HAS_SOFTCAP=softcap is not None, SCALED_K=kv.k_scale is not None,
+        ALIGNED=aligned(kv.k) and (rope is None or aligned(rope)), EXACT=interpreted(),
     )  # fmt: skip
     grid = (triton.cdiv(width, config.block_n), heads, batch)
     launch = Launch(column_sums_kernel, grid, arguments, constants, config.num_warps, config.num_stages)
