@@ -129,7 +129,7 @@ def _table(words: list[Word], link: str, title: str, lang: str) -> str:
 
 def _unbroken(text: str) -> str:
     """``text`` for a narrow column: without this, Chinese may break after every character."""
-    return re.sub(r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])", "&NoBreak;", text)
+    return f"<nobr>{text}</nobr>" if re.search("[\u4e00-\u9fff]{2}", text) else text
 
 
 def _row(*cells: str) -> str:

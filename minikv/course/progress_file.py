@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -24,20 +24,14 @@ def progress_path(environment: Mapping[str, str] = os.environ, platform: str = s
 
 
 def record_attempt(task: str, passed: bool, seed: object, lang: str) -> None:
-    """Remember an attempt at ``task``. Whatever prevents it is printed, once, and never raised."""
-    where = ""
-    try:
-        path = progress_path()
-        if path is None:
-            return
-        where = str(path)
+    """Remember an attempt at ``task``. What prevents it is printed, once, and never raised."""
+
+    def write(path: Path) -> None:
         aside = ProgressFile(path).change(lambda progress: progress.after(task, passed, seed))[1]
         if aside is not None:
             say(text("progress.set_aside", lang, path=path, aside=aside), lang)
-    except MiniKVError as error:
-        say_once(where, "progress.not_recorded", error.text(lang), lang)
-    except Exception as error:  # a check that has passed must not end in a traceback about its record
-        say_once(where, "progress.not_recorded", f"{type(error).__name__}: {error}", lang)
+
+    write_or_say(progress_path, write, "progress.not_recorded", lang)
 
 
 class ProgressFile(KeptFile[Progress]):
@@ -55,11 +49,19 @@ class ProgressFile(KeptFile[Progress]):
         return value.as_json()
 
 
-def say_once(where: str, key: str, reason: str, lang: str) -> None:
-    """Print why the file ``where`` was not written, the first time in this process."""
-    if not _told(where):
-        _told(where).append(reason)
-        say(text(key, lang, reason=reason, variable=VARIABLE), lang)
+def write_or_say(find: Callable[[], Path | None], write: Callable[[Path], None], key: str, lang: str) -> None:
+    """``write(find())``, unless that is None. What prevents it is printed as ``key``, once a file, and never raised."""
+    where = ""
+    try:
+        path = find()
+        if path is not None:
+            where = str(path)
+            write(path)
+    except Exception as error:  # a check that has passed must not end in a traceback about its record
+        reason = error.text(lang) if isinstance(error, MiniKVError) else f"{type(error).__name__}: {error}"
+        if not _told(where):
+            _told(where).append(reason)
+            say(text(key, lang, reason=reason, variable=VARIABLE), lang)
 
 
 @cache

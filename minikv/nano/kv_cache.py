@@ -21,7 +21,7 @@ def num_blocks_that_fit(
 ) -> int:
     """Blocks that a GPU has room for, all figures but ``utilization`` in bytes, measured after a warm-up.
 
-    ``used`` is taken now, by anybody; ``current`` of it by torch's live tensors, which were ``peak`` at most.
+    ``used`` is in use now, by all processes; ``current`` of it by torch's live tensors, at most ``peak``.
     So a step needs ``peak - current`` beside what is used, and of ``total * utilization`` the rest is for the
     cache.
     """

@@ -484,7 +484,7 @@ explain("what_is_free")
 # | 10 | [kernels](10_kernels.ipynb) | how does a GPU read a page table? |
 # | 11a | [continuous batching](11a_continuous_batching.ipynb) | how do 256 requests share one cache? |
 # | 11b | [when the blocks run out](11b_when_blocks_run_out.ipynb) | which sequence gives up its blocks? |
-# | 11c | [your engine](11c_your_engine.ipynb) | does the engine that you wrote say the right tokens? |
+# | 11c | [your engine](11c_your_engine.ipynb) | does the engine that you wrote produce the right tokens? |
 # | 12 | [beyond one GPU](12_beyond_one_gpu.ipynb) | what does each GPU keep? |
 # | 13 | [half the bytes](13_half_the_bytes.ipynb) | what do fewer bytes cost? |
 # | 14 | [what to forget](14_what_to_forget.ipynb) | which tokens can go? |
@@ -500,7 +500,7 @@ explain("what_is_free")
 # | F | [glossary](F_glossary.ipynb) | what does this word mean? |
 #
 # Something is broken now? [The runbook](repo:docs/runbook.md): ten symptoms, each with a command, how to read it, and a fix.
-# %% [markdown] key="routes" lang="zh" src="514f9714"
+# %% [markdown] key="routes" lang="zh" src="d412cd75"
 # ## 学习路线
 #
 # | 你的情况 | 课程 |

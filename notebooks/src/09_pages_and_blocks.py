@@ -3,7 +3,7 @@
 # slug = "pages_and_blocks"
 # needs = ["02"]
 # rooms = ["blocks", "nano.block_manager", "nano.sequence"]
-# minutes = 60
+# minutes = 90
 # [title]
 # en = "Who owns block 7?"
 # zh = "块 7 属于谁？"

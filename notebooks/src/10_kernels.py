@@ -125,11 +125,11 @@ for block_size in (1, 16, 256):
 #
 # 真正可能有代价的，是 kernel 拿到这一项之后**做什么**。
 # flash-attention 在 Blackwell GPU 上刚支持分页时（[PR #1999](https://github.com/Dao-AILab/flash-attention/pull/1999)），作者测过：同样的字节，每页 1 个 token 时是 0.87 TB/s，32 个时 1.35，128 个时 4.0。
-# （页大小 128 正好等于一个分片，走的是另一条路径。）
+# （页大小 128 正好等于一个分块（tile），走的是另一条路径。）
 # 后来同一位作者把各行地址的计算分摊给各个线程，算好之后再互相传递。按那次改动的基准测试，改动前每页 1 个 token 是 2.3 TB/s，每页 128 个是 5.3 TB/s；改动后，据其报告，任意页大小的峰值都能到 5 TB/s（[PR #2104](https://github.com/Dao-AILab/flash-attention/pull/2104)）。
 # 表还是那么大，变少的是两次读取之间的地址计算。
 #
-# 所以两者相比，分页的那个完全可能更快：它们是两个 kernel，分片（tile）不同，读取次序也不同。
+# 所以两者相比，分页的那个完全可能更快：它们是两个 kernel，tile 不同，读取次序也不同。
 # flash-attention 2 遇到分页缓存，总是用它的切分 kernel（第 5 步）；遇到连续缓存，只有需要切分或者要追加新 token 时才用（[`flash_api.cpp`](https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/flash_api.cpp) 里的 `force_split_kernel`）。
 # 要看清什么才重要，我们自己写一个。
 
@@ -145,7 +145,7 @@ for block_size in (1, 16, 256):
 # ## 在哪里运行 kernel
 #
 # 我们的 kernel 用 Triton 编写：一个 Python 函数，由许多**程序**（program）同时运行，每个程序知道自己的编号。
-# 一个程序一次处理一个**分片**（tile）：在这里是 8 个 token 的各行，每行 16 个数。
+# 一个程序一次处理一个**分块**（tile）：在这里是 8 个 token 的各行，每行 16 个数。
 #
 # Triton 是为 GPU 编译的。没有 GPU 时，它的**解释器**在 CPU 上逐个运行这些程序：速度慢，除舍入误差外结果相同。
 # 这件事必须在导入 Triton 之前告诉它，`prepare` 做的就是这个；所以最先接触 Triton 的就是下面这个单元格。
@@ -417,7 +417,7 @@ else:
 # %% [markdown] key="kernel_run" lang="en"
 # On the same sequences, this time with NaN in the pool. And below, in plain Python, what the program of sequence 2 and KV head 1 finds in its second tile:
 # %% [markdown] key="kernel_run" lang="zh" src="247f29e4"
-# 还是那三条序列，这次块池里放着 NaN。再往下用普通的 Python 写出：序列 2、KV 头 1 的程序在第二个分片里找到了什么。
+# 还是那三条序列，这次块池里放着 NaN。再往下用普通的 Python 写出：序列 2、KV 头 1 的程序在第二个 tile 里找到了什么。
 
 # %% key="kernel_code"
 if mode == "none":
@@ -453,7 +453,7 @@ for name, numbers in (("at", at), ("block", block), ("slot", slot), ("token", sl
 # Which entry, which block, which slots?
 # Then give it more *splits*: several programs that share the tiles and read at the same time. Watch the number of steps. Step 5 says why one does this.
 # %% [markdown] key="pages_read" lang="zh" src="39b4e094"
-# 这个分片的五个 key 都在同一块里。kernel 为每个位置读一次块号，但地址相同，只需从显存取一次。`head_dim` 为 128、float16 时，一个 token 在这个头里的 K 和 V 占 512 B，表项占 8 B。
+# 这个 tile 的五个 key 都在同一块里。kernel 为每个位置读一次块号，但地址相同，只需从显存取一次。`head_dim` 为 128、float16 时，一个 token 在这个头里的 K 和 V 占 512 B，表项占 8 B。
 # 其余各行，换成连续缓存也完全一样。
 #
 # 还有三处容易漏掉。每一处都真的出过 bug，其中两处在“弄坏它”里再看：
@@ -466,9 +466,9 @@ for name, numbers in (("at", at), ("block", block), ("slot", slot), ("token", sl
 #
 # ### 自己走一遍
 #
-# 一条序列、一个头：滑块每走一步，程序就读一个分片，这里一个分片是一个块。
+# 一条序列、一个头：滑块每走一步，程序就读一个 tile，这里一个 tile 是一个块。
 # 读的是哪一项、哪一块、哪些槽位？
-# 然后增加**切分数**（split）：由几个程序分担这些分片，同时读。看看步数怎么变；为什么要这样做，见第 5 步。
+# 然后增加**切分数**（split）：由几个程序分担这些 tile，同时读。看看步数怎么变；为什么要这样做，见第 5 步。
 
 # %% key="widget"
 from minikv.course.widgets import WalkWidget
@@ -543,12 +543,12 @@ predict("busy", ...)
 # %% [markdown] key="splits_story" lang="zh" src="443ad0f4"
 # AMD GPU 上有个 kernel 原先不做切分。一条 32,768 个 token 的序列、一个 KV 头，它只启动一个程序，而那块卡有 256 个计算单元（相当于 SM）；搬 17 MB 用了 169 微秒，即 0.1 TB/s，而卡的带宽是 8 TB/s（[aiter PR #4794](https://github.com/ROCm/aiter/pull/4794)）。
 #
-# 于是我们**沿序列切分**（split-KV）：每个程序负责一部分分片，留下自己的结果和 lse。
+# 于是我们**沿序列切分**（split-KV）：每个程序负责一部分 tile，留下自己的结果和 lse。
 # 第二步再把各部分合起来。设 $w_j = e^{\text{lse}_j - \text{lse}}$，即第 $j$ 部分所占的概率：
 #
 # $$\text{lse} = \ln \sum_j e^{\text{lse}_j} \qquad \text{out} = \sum_j w_j \, \text{out}_j$$
 #
-# nano 不做切分，所以下面这个 kernel 是本课自己的，它的一个分片就是一个块。与 nano 的相比，新的只有两处：循环的范围，以及每一部分留下的 lse。
+# nano 不做切分，所以下面这个 kernel 是本课自己的，它的一个 tile 就是一个块。与 nano 的相比，新的只有两处：循环的范围，以及每一部分留下的 lse。
 
 # %% key="splits_code"
 from minikv.kernels import merge_splits
@@ -569,7 +569,7 @@ else:
 # How many splits? Enough that the SMs have work, and no more: every split puts a result aside that has to be written and read again.
 # (Even one split is a little above the floor: the programs of all KV heads read the same table.)
 # %% [markdown] key="splits_read" lang="zh" src="e966bb38"
-# 第一条序列只有一个分片，切成两份就有一份无事可做。它留下零和 $-\infty$ 的 lse，所占的份额为 0。
+# 第一条序列只有一个 tile，切成两份就有一份无事可做。它留下零和 $-\infty$ 的 lse，所占的份额为 0。
 #
 # 切成几份才好？让各个 SM 都有活干就够了，不要更多：每多一份，就多一个结果要写出去再读回来。
 # （不切分也比下限略高：每个 KV 头的程序都要读同一张块表。）
@@ -598,7 +598,7 @@ else:
 # ## 本包的 kernel
 #
 # `minikv.kernels.paged_decode` 就是这五步，再加上实际需要的东西：Tensor Core（T4 上不用）、任意头维度、窗口、fp8、供淘汰用的分数。
-# 一个分片（`BLOCK_N` 个 token）不一定正好是一个块，所以它查表时分三种情况：分片在一个块之内；一个分片包含几个整块；两者互不整除。
+# 一个 tile（`BLOCK_N` 个 token）不一定正好是一个块，所以它查表时分三种情况：tile 在一个块之内；一个 tile 包含几个整块；两者互不整除。
 
 # %% key="real_code"
 if mode == "none":
@@ -625,7 +625,7 @@ else:
 # Instead of making K and V of every head from it, the query goes to the latent: the up-projection of K is *absorbed* into the query, that of V comes after the softmax.
 # On 21 tokens in shuffled blocks, with 4 heads:
 # %% [markdown] key="real_read" lang="zh" src="5c8e9380"
-# 页越小，每个分片要读的项就越多，每一行都要算地址：前面的数字里，每页 1 个 token 时丢掉的带宽就丢在这里。
+# 页越小，每个 tile 要读的项就越多，每一行都要算地址：前面的数字里，每页 1 个 token 时丢掉的带宽就丢在这里。
 # 忘了 `ALIGNED` 也会丢带宽：隔着一张表，Triton 看不出每一行都从 16 个元素的整数倍处开始；不告诉它，它就一次只读一个元素（两个字节）。
 #
 # 在 CPU 上，本包运行的是普通的 torch 实现，kernel 的测试也以它为准。
@@ -877,7 +877,7 @@ for attempt in attempts:
 #
 # - 从字节数看，块表的开销可以忽略。真正可能有代价的，是由表项计算地址。
 # - `paged_attention` 先把块复制出来再做注意力，搬的字节是下限的三倍。kernel 则直接在块里读。
-# - 在线 softmax 把一个最大值和两个和从一个分片带到下一个。最大值变大时，两个和都要重新缩放。
+# - 在线 softmax 把一个最大值和两个和从一个 tile 带到下一个。最大值变大时，两个和都要重新缩放。
 # - 每个 KV 头一个程序，K 和 V 只为整组读一次。切分序列能把减少的程序补回来，每一部分都留下自己的 lse。
 # - 不该算的就不该读：0 乘 NaN 还是 NaN，而残留的旧数据不会引起任何报错。
 

@@ -3,7 +3,7 @@
 # slug = "continuous_batching"
 # needs = ["02", "09"]
 # rooms = ["nano.scheduler", "nano.sequence", "nano.llm", "engine"]
-# minutes = 70
+# minutes = 65
 # [title]
 # en = "How do 256 requests share one cache?"
 # zh = "256 个请求怎样共用一份缓存？"
@@ -417,11 +417,11 @@ def step_times(budget):
 print(t("longest_head"))
 for budget in (2048, 256, 64):
     runs = [step_times(budget) for _ in range(3)]
-    longest, usual = min(run[-1] for run in runs), min(run[len(run) // 2] for run in runs)
-    print(t("longest_line", budget=budget, longest=longest * 1e3, usual=usual * 1e3))
+    longest, median = min(run[-1] for run in runs), min(run[len(run) // 2] for run in runs)
+    print(t("longest_line", budget=budget, longest=longest * 1e3, median=median * 1e3))
 
 # %% [markdown] key="chunks_exercise" lang="en"
-# The longest step gets shorter with the budget. The usual step, here the median, gets longer: with 64 tokens a step the article needs so many chunks that more than half of the steps have one.
+# The longest step gets shorter with the budget. The median step gets longer: with 64 tokens a step the article needs so many chunks that more than half of the steps have one.
 #
 # (Exercise 11a.2: how many tokens of the budget each sequence gets.)
 #
@@ -429,8 +429,8 @@ for budget in (2048, 256, 64):
 #
 # Twenty-four questions about one document. Each prompt is the document, and behind it "?" and a name.
 # The first one computes it; the others find its blocks ([lesson 09](09_pages_and_blocks.ipynb)), and only compute what comes behind.
-# %% [markdown] key="chunks_exercise" lang="zh" src="d2622b77"
-# 预算越小，最长的一步越短；而通常的一步（这里取中位数）变长了：每步 64 个 token 时，这篇文章要切成很多段，一半以上的步里都有一段。
+# %% [markdown] key="chunks_exercise" lang="zh" src="e94fe84f"
+# 预算越小，最长的一步越短；而各步用时的中位数变长了：每步 64 个 token 时，这篇文章要切成很多段，一半以上的步里都有一段。
 #
 # （练习 11a.2：预算里的 token 怎么分。）
 #

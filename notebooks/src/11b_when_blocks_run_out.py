@@ -3,7 +3,7 @@
 # slug = "when_blocks_run_out"
 # needs = ["09", "11a"]
 # rooms = ["nano.scheduler", "engine"]
-# minutes = 60
+# minutes = 45
 # [title]
 # en = "Which sequence gives up its blocks?"
 # zh = "块用完了，哪条序列让出来？"
@@ -403,13 +403,13 @@ with LLM("tiny-gqa", num_blocks=8) as llm:
 # 放请求进来的时候，如果不问运行中的序列还需要多少，会怎样？
 
 # %% key="break_owed_code"
-class NobodyAsked(Scheduler):
+class NoAdmissionControl(Scheduler):
     def owed_blocks(self, kind):
         return 0
 
 
 for share in shares[1:]:
-    asked, not_asked = rans[share, "ours"], run_load(load, int(needed * share), rules=NobodyAsked)
+    asked, not_asked = rans[share, "ours"], run_load(load, int(needed * share), rules=NoAdmissionControl)
     counts = dict(asked=asked.preemptions, not_asked=not_asked.preemptions)
     print(t("owed_line", share=share, tax=asked.tax, more=not_asked.tax, **counts))
 

@@ -3,9 +3,9 @@
 # slug = "your_engine"
 # needs = ["02", "06", "08", "09", "10", "11a", "11b"]
 # rooms = ["nano", "nano.runner", "course.your_engine"]
-# minutes = 45
+# minutes = 30
 # [title]
-# en = "Does the engine that you wrote say the right tokens?"
+# en = "Does the engine that you wrote produce the right tokens?"
 # zh = "你写的引擎，输出的 token 对吗？"
 # [t4]
 # en = "The small model runs on the T4, and paged attention with it."
@@ -15,11 +15,11 @@
 # ## The question
 #
 # Since [lesson 02](02_how_many_bytes.ipynb) you have written functions that count bytes, fill blocks, look up slots, attend over pages and choose what runs next. Each passed its `check`, alone.
-# **Put together, do they make an engine that says the same tokens as `generate()`?**
+# **Put together, do they make an engine that produces the same tokens as `generate()`?**
 #
 # This lesson follows one token through all of them, adds the last part, `sample`, and then runs what you have written.
 # After it you can say in which file of an engine each step of a token's path happens, make random answers repeatable, and read from a report which part is wrong when a token differs.
-# %% [markdown] key="question" lang="zh" src="9f5c6295"
+# %% [markdown] key="question" lang="zh" src="0abcf227"
 # ## 问题
 #
 # 从[第 02 课](02_how_many_bytes.ipynb)开始，你写过数字节、填块、查槽位、在块上做注意力、选择下一步运行什么的函数。每一个都单独通过了 `check`。

@@ -39,7 +39,7 @@
 # %% [markdown] key="words-00" lang="zh" src="5b9187ae"
 # ## [00 · 我的机器上有什么？这门课怎么学？](00_start_here.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
 # | **notebook / 单元格** | notebook / cell | 文字与可运行代码合成的文档，单元格是其中一格。 |  |  |
 # | **提示词** | prompt | 请求带来的那些 token。别处也写作：提示。 | token | `minikv.models.recall_prompt` |
@@ -61,14 +61,14 @@
 # %% [markdown] key="words-01" lang="zh" src="7671fd1f"
 # ## [01 · 没有缓存，生成为什么会越来越慢？](01_why_a_cache.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
 # | **batch** | batch | 同一步里一起计算的那些序列。别处也写作：批。 | 条 | `minikv.engine.Batch` |
 # | **解码** | decode (phase) | 预填充之后的各步：每步读入一个 token，缓存也多一个。 | token | `minikv.kernels.paged_decode` |
 # | **归纳头（induction head）** | induction head | 这样的头会找到前文里相同的 token，把它后面的内容抄过来。 |  |  |
-# | **KV 缓存** | KV cache | 此前所有 token 的 K 和 V，存着，以后各步就不必重算。别处也写作：键值缓存。 | 字&NoBreak;节 | `minikv.plan.CacheSpec.bytes_for` |
+# | **KV 缓存** | KV cache | 此前所有 token 的 K 和 V，存着，以后各步就不必重算。别处也写作：键值缓存。 | <nobr>字节</nobr> | `minikv.plan.CacheSpec.bytes_for` |
 # | **预填充** | prefill | 对提示词做的前向计算：一次算很多 token，把它们的 K 和 V 写进缓存。 | token | `minikv.kernels.paged_prefill` |
-# | **query / K / V** | query / key / value (vectors) | 一个 token 在找什么、凭什么被找到、被找到后给出什么。别处也写作：查询、键、值。 | 元&NoBreak;素 | `minikv.kernels.Attention` |
+# | **query / K / V** | query / key / value (vectors) | 一个 token 在找什么、凭什么被找到、被找到后给出什么。别处也写作：查询、键、值。 | <nobr>元素</nobr> | `minikv.kernels.Attention` |
 
 # %% [markdown] key="words-02" lang="en"
 # ## [02 · What does one token cost?](02_how_many_bytes.ipynb)
@@ -80,9 +80,9 @@
 # %% [markdown] key="words-02" lang="zh" src="e079a4cd"
 # ## [02 · 一个 token 要花多少字节？](02_how_many_bytes.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
-# | **头维度（`head_dim`）** | head_dim | 一个 token 在一个头里的 K（或 V）有多少个元素；不一定等于 hidden_size 除以头数。别处也写作：头大小。 | 元&NoBreak;素 | `minikv.plan.CacheSpec.explain` |
+# | **头维度（`head_dim`）** | head_dim | 一个 token 在一个头里的 K（或 V）有多少个元素；不一定等于 hidden_size 除以头数。别处也写作：头大小。 | <nobr>元素</nobr> | `minikv.plan.CacheSpec.explain` |
 # | **多头 / 分组查询 / 多查询注意力** | MHA / GQA / MQA | 几个 query 头共用一个 KV 头：各用各的、几个一组、全体共用。 | 头 | `minikv.plan.CacheSpec.explain` |
 
 # %% [markdown] key="words-03" lang="en"
@@ -95,10 +95,10 @@
 # %% [markdown] key="words-03" lang="zh" src="9831c27f"
 # ## [03 · 估算为什么差了 2.86 倍？](03_the_2_86x_mistake.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
-# | **潜在向量（latent）** | latent | MLA 缓存的那个短向量，每个头都从它算出自己的 K 和 V。别处也写作：隐向量、潜向量。 | 元&NoBreak;素 | `minikv.kernels.latent_decode` |
-# | **多头潜在注意力（MLA）** | MLA | 一种注意力：每个 token 每层只缓存一份潜在向量，所有头共用，不再每头存 K 和 V。 | 字&NoBreak;节 | `minikv.plan.CacheSpec.from_config` |
+# | **潜在向量（latent）** | latent | MLA 缓存的那个短向量，每个头都从它算出自己的 K 和 V。别处也写作：隐向量、潜向量。 | <nobr>元素</nobr> | `minikv.kernels.latent_decode` |
+# | **多头潜在注意力（MLA）** | MLA | 一种注意力：每个 token 每层只缓存一份潜在向量，所有头共用，不再每头存 K 和 V。 | <nobr>字节</nobr> | `minikv.plan.CacheSpec.from_config` |
 
 # %% [markdown] key="words-04" lang="en"
 # ## [04 · The roofline: why does the GPU wait?](04_the_roofline.ipynb)
@@ -113,13 +113,13 @@
 # %% [markdown] key="words-04" lang="zh" src="d3c1dc8f"
 # ## [04 · Roofline 模型：GPU 为什么在等？](04_the_roofline.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
-# | **算术强度** | arithmetic intensity | 一份计算的 FLOP 数除以它搬动的字节数。别处也写作：计算强度。 | FLOP/字&NoBreak;节 | `minikv.plan.roofline.decode_work` |
-# | **带宽** | bandwidth | 内存或链路每秒能搬的字节数。 | 字&NoBreak;节/秒 | `minikv.memory.read_bandwidth` |
-# | **合并访存** | coalesced access | 相邻的线程读相邻的地址，一次传输就够它们用。别处也写作：合并访问。 | 字&NoBreak;节/秒 | `minikv.memory.access_patterns` |
+# | **算术强度** | arithmetic intensity | 一份计算的 FLOP 数除以它搬动的字节数。别处也写作：计算强度。 | <nobr>FLOP/字节</nobr> | `minikv.plan.roofline.decode_work` |
+# | **带宽** | bandwidth | 内存或链路每秒能搬的字节数。 | <nobr>字节/秒</nobr> | `minikv.memory.read_bandwidth` |
+# | **合并访存** | coalesced access | 相邻的线程读相邻的地址，一次传输就够它们用。别处也写作：合并访问。 | <nobr>字节/秒</nobr> | `minikv.memory.access_patterns` |
 # | **访存受限 / 计算受限** | memory-bound / compute-bound | 在等访存（算术强度低于拐点），还是在等计算（高于拐点）。别处也写作：访存瓶颈、带宽受限。 |  | `minikv.plan.roofline.Roof.seconds` |
-# | **Roofline 模型 / 拐点（ridge point）** | roofline / ridge point | 一份计算最多能跑到多快，由每字节配多少 FLOP 决定；拐点处访存和计算耗时相等。别处也写作：屋顶线模型、脊点。 | FLOP/字&NoBreak;节 | `minikv.plan.roofline.gpu_roof` |
+# | **Roofline 模型 / 拐点（ridge point）** | roofline / ridge point | 一份计算最多能跑到多快，由每字节配多少 FLOP 决定；拐点处访存和计算耗时相等。别处也写作：屋顶线模型、脊点。 | <nobr>FLOP/字节</nobr> | `minikv.plan.roofline.gpu_roof` |
 
 # %% [markdown] key="words-05" lang="en"
 # ## [05 · Who frees this memory?](05_owned_and_borrowed.ipynb)
@@ -132,11 +132,11 @@
 # %% [markdown] key="words-05" lang="zh" src="b9c2903b"
 # ## [05 · 这块内存由谁释放？](05_owned_and_borrowed.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
-# | **arena（一次分配的整块内存）** | arena | 一次分配的一整块内存，从中借出小块，最后整块释放。别处也写作：内存池。 | 字&NoBreak;节 | `minikv.memory.Arena` |
+# | **arena（一次分配的整块内存）** | arena | 一次分配的一整块内存，从中借出小块，最后整块释放。别处也写作：内存池。 | <nobr>字节</nobr> | `minikv.memory.Arena` |
 # | **拥有 / 借用 / 视图** | owned / borrowed / view | 张量对它的内存是什么关系：拥有全部；借用，由别人释放；还是视图，只看另一个张量的一部分。别处也写作：所有权。 |  | `minikv.memory.ownership` |
-# | **步幅（stride）** | stride | 沿张量的某一维，从一项到下一项隔多少个元素。别处也写作：步长。 | 元&NoBreak;素 | `minikv.memory.ownership` |
+# | **步幅（stride）** | stride | 沿张量的某一维，从一项到下一项隔多少个元素。别处也写作：步长。 | <nobr>元素</nobr> | `minikv.memory.ownership` |
 
 # %% [markdown] key="words-06" lang="en"
 # ## [06 · What is the simplest cache?](06_the_linear_cache.ipynb)
@@ -147,9 +147,9 @@
 # %% [markdown] key="words-06" lang="zh" src="5ca6cf8f"
 # ## [06 · 最简单的 KV 缓存是什么样的？](06_the_linear_cache.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
-# | **碎片，内部碎片 / 外部碎片** | fragmentation, internal / external | 空着却用不上的内存：空在已分出的部分里面（没填满的块），或者空在它们之间（缝隙太小，放不下请求）。别处也写作：显存碎片。 | 字&NoBreak;节 | `minikv.blocks.ManagerStats.fragmentation` |
+# | **碎片，内部碎片 / 外部碎片** | fragmentation, internal / external | 空着却用不上的内存：空在已分出的部分里面（没填满的块），或者空在它们之间（缝隙太小，放不下请求）。别处也写作：显存碎片。 | <nobr>字节</nobr> | `minikv.blocks.ManagerStats.fragmentation` |
 
 # %% [markdown] key="words-07" lang="en"
 # ## [07 · What does malloc cost per token?](07_allocate_once.ipynb)
@@ -163,12 +163,12 @@
 # %% [markdown] key="words-07" lang="zh" src="d87c1fa9"
 # ## [07 · 每个 token 的 malloc 要花多少？](07_allocate_once.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
-# | **已分配 / 已保留（reserved）** | allocated / reserved | 已分配是张量正在用的；已保留是 PyTorch 手里的全部，包括留着备用的。别处也写作：预留。 | 字&NoBreak;节 | `minikv.memory.MemoryStats` |
-# | **分配器块 / 段（segment）** | allocator block / segment | 段是缓存分配器向驱动要来的一整片，分配器块是从段里切给张量的。 | 字&NoBreak;节 | `minikv.memory.allocator_rules.segment_size` |
-# | **缓存分配器** | caching allocator | PyTorch 的显存管家：向驱动要大段，切开来用，释放的留给下一个请求。别处也写作：显存分配器。 | 字&NoBreak;节 | `minikv.memory.CachingAllocator` |
-# | **预分配** | pre-allocation | 一开始就按最大的情形分配好，只分配一次。 | 字&NoBreak;节 | `minikv.cache.LinearKVCache` |
+# | **已分配 / 已保留（reserved）** | allocated / reserved | 已分配是张量正在用的；已保留是 PyTorch 手里的全部，包括留着备用的。别处也写作：预留。 | <nobr>字节</nobr> | `minikv.memory.MemoryStats` |
+# | **分配器块 / 段（segment）** | allocator block / segment | 段是缓存分配器向驱动要来的一整片，分配器块是从段里切给张量的。 | <nobr>字节</nobr> | `minikv.memory.allocator_rules.segment_size` |
+# | **缓存分配器** | caching allocator | PyTorch 的显存管家：向驱动要大段，切开来用，释放的留给下一个请求。别处也写作：显存分配器。 | <nobr>字节</nobr> | `minikv.memory.CachingAllocator` |
+# | **预分配** | pre-allocation | 一开始就按最大的情形分配好，只分配一次。 | <nobr>字节</nobr> | `minikv.cache.LinearKVCache` |
 
 # %% [markdown] key="words-08" lang="en"
 # ## [08 · allocate_kv_cache: how many blocks fit?](08_allocate_kv_cache.ipynb)
@@ -184,14 +184,14 @@
 # %% [markdown] key="words-08" lang="zh" src="160b7af1"
 # ## [08 · allocate_kv_cache：放得下多少块？](08_allocate_kv_cache.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
-# | **显存 / 显存预算** | GPU memory / memory budget | 卡上的内存，以及给每一部分定下的份额。别处也写作：GPU 内存。 | 字&NoBreak;节 | `minikv.plan.plan_memory` |
-# | **留空** | kept free (what utilization leaves) | 推理引擎不列入规划的显存，留给 CUDA 图、其他进程和意外。 | 字&NoBreak;节 | `minikv.plan.MemoryBudget.parts` |
-# | **峰值** | peak | 上次重置以来，已分配达到过的最大值。 | 字&NoBreak;节 | `minikv.memory.measure_peak` |
+# | **显存 / 显存预算** | GPU memory / memory budget | 卡上的内存，以及给每一部分定下的份额。别处也写作：GPU 内存。 | <nobr>字节</nobr> | `minikv.plan.plan_memory` |
+# | **留空** | kept free (what utilization leaves) | 推理引擎不列入规划的显存，留给 CUDA 图、其他进程和意外。 | <nobr>字节</nobr> | `minikv.plan.MemoryBudget.parts` |
+# | **峰值** | peak | 上次重置以来，已分配达到过的最大值。 | <nobr>字节</nobr> | `minikv.memory.measure_peak` |
 # | **利用率（utilization）** | utilization | 推理引擎可以用的显存比例。 | 0 到 1 | `minikv.plan.MemoryBudget.limit_bytes` |
-# | **预热** | warm-up | 分配缓存之前，先跑一次最大的前向计算，测出峰值。 | 字&NoBreak;节 | `minikv.cache.warmup` |
-# | **权重 / 激活 / 工作空间** | weights / activations / workspace | 模型的参数；前向计算途中产生的张量；各种库自己占用的空间。别处也写作：激活值。 | 字&NoBreak;节 | `minikv.plan.MemoryBudget.parts` |
+# | **预热** | warm-up | 分配缓存之前，先跑一次最大的前向计算，测出峰值。 | <nobr>字节</nobr> | `minikv.cache.warmup` |
+# | **权重 / 激活 / 工作空间** | weights / activations / workspace | 模型的参数；前向计算途中产生的张量；各种库自己占用的空间。别处也写作：激活值。 | <nobr>字节</nobr> | `minikv.plan.MemoryBudget.parts` |
 
 # %% [markdown] key="words-09" lang="en"
 # ## [09 · Who owns block 7?](09_pages_and_blocks.ipynb)
@@ -207,7 +207,7 @@
 # %% [markdown] key="words-09" lang="zh" src="488f73dc"
 # ## [09 · 块 7 属于谁？](09_pages_and_blocks.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
 # | **块 / 块大小 / 块池** | block / block size / block pool | 块是一段固定大小的空间，装得下“块大小”那么多个 token 在各层的 K 和 V；所有块合起来就是块池，一次分配好。别处也写作：KV 块、物理块。 | 块 | `minikv.blocks.BlockPool` |
 # | **块表** | block table | 一条序列用了哪些块：按 token 的顺序列出块号。别处也写作：块映射表。 | 块 | `minikv.blocks.BlockManager.block_table` |
@@ -224,14 +224,16 @@
 # | **kernel** | kernel | A function that runs on the GPU, in many programs at once. |  | `minikv.kernels.store_kv` |
 # | **online softmax / split-KV** | 在线 softmax / 沿序列切分（split-KV） | A softmax computed piece by piece with a running maximum; split-KV gives the pieces of one sequence to different programs. |  | `minikv.kernels.merge_splits` |
 # | **paged attention** | 分页注意力（PagedAttention） | Attention that finds K and V through a block table instead of in one contiguous piece. |  | `minikv.kernels.paged_decode` |
-# %% [markdown] key="words-10" lang="zh" src="7a161812"
+# | **tile** | tile | The part of K and V that a program of a kernel holds and computes at one time. |  |  |
+# %% [markdown] key="words-10" lang="zh" src="f56f4c7d"
 # ## [10 · GPU 怎样读块表？](10_kernels.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
 # | **kernel** | kernel | 在 GPU 上运行的函数，由许多程序实例同时执行。别处也写作：算子、核函数。 |  | `minikv.kernels.store_kv` |
 # | **在线 softmax / 沿序列切分（split-KV）** | online softmax / split-KV | 一段一段地算 softmax，随时更新最大值；沿序列切分是把一条序列的各段交给不同的程序。别处也写作：Flash-Decoding。 |  | `minikv.kernels.merge_splits` |
 # | **分页注意力（PagedAttention）** | paged attention | 经过块表去找 K 和 V 的注意力，不要求它们连成一片。 |  | `minikv.kernels.paged_decode` |
+# | **tile** | tile | kernel 的一个程序一次取来、一次算完的那部分 K 和 V。别处也写作：分块。 |  |  |
 
 # %% [markdown] key="words-11a" lang="en"
 # ## [11a · How do 256 requests share one cache?](11a_continuous_batching.ipynb)
@@ -247,7 +249,7 @@
 # %% [markdown] key="words-11a" lang="zh" src="f0fbfcbd"
 # ## [11a · 256 个请求怎样共用一份缓存？](11a_continuous_batching.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
 # | **分块预填充** | chunked prefill | 长提示词分几段，在几步里算完，同一步里别的序列照常解码。 | token | `minikv.engine.Scheduler.schedule` |
 # | **连续批处理** | continuous batching | 每一步都重新组 batch：结束的离开，等待的加入。 | 条 | `minikv.engine.Scheduler.schedule` |
@@ -266,7 +268,7 @@
 # %% [markdown] key="words-11b" lang="zh" src="a607762b"
 # ## [11b · 块用完了，哪条序列让出来？](11b_when_blocks_run_out.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
 # | **抢占** | preemption | 把一条运行中序列的块全部收回，让别的序列继续；它以后再接着算。 |  | `minikv.engine.Scheduler.choose_victim` |
 # | **重新计算** | recompute (after preemption) | 被抢占的序列不保留 K 和 V，回来时重新算一遍。别处也写作：重计算。 | 秒 | `minikv.plan.preemption.recompute_seconds` |
@@ -290,14 +292,14 @@
 # %% [markdown] key="words-12" lang="zh" src="b6991754"
 # ## [12 · 每块 GPU 各存什么？](12_beyond_one_gpu.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
-# | **切片** | a rank's shard (of the weights) | 一个 rank 持有的那部分权重矩阵。别处也写作：分片。 | 字&NoBreak;节 | `minikv.plan.weight_bytes` |
+# | **切片** | a rank's shard (of the weights) | 一个 rank 持有的那部分权重矩阵。别处也写作：分片。 | <nobr>字节</nobr> | `minikv.plan.weight_bytes` |
 # | **矩阵吸收** | absorb | 把 MLA 的升维矩阵并进 query 和输出，注意力就能直接读潜在向量。别处也写作：权重吸收。 |  | `minikv.kernels.latent_decode` |
 # | **数据并行 / 数据并行注意力** | data parallelism / data-parallel attention | 每块 GPU 各管各的序列；只对注意力这样做时，每块存自己那些序列的全部缓存，其余各层仍然合着算。别处也写作：DP attention。 |  |  |
-# | **CPU 内存** | host memory | GPU 所在机器的内存。别处也写作：主机内存。 | 字&NoBreak;节 | `minikv.cache.HostPool` |
+# | **CPU 内存** | host memory | GPU 所在机器的内存。别处也写作：主机内存。 | <nobr>字节</nobr> | `minikv.cache.HostPool` |
 # | **一块 GPU，8 块 GPU** | one GPU, 8 GPUs | GPU 的量词用“块”；与 KV 缓存的块混淆时，写明“块 GPU”。别处也写作：张。 |  |  |
-# | **锁页内存** | pinned memory | 不会被操作系统换页的 CPU 内存，GPU 可以更快地、异步地复制。别处也写作：页锁定内存、固定内存。 | 字&NoBreak;节 | `minikv.cache.HostPool` |
+# | **锁页内存** | pinned memory | 不会被操作系统换页的 CPU 内存，GPU 可以更快地、异步地复制。别处也写作：页锁定内存、固定内存。 | <nobr>字节</nobr> | `minikv.cache.HostPool` |
 # | **rank** | rank | 共同运行一个模型的进程之一，通常一块 GPU 一个；也指它的编号。别处也写作：进程。 |  | `minikv.models.sharding.ranks_of` |
 # | **切分 / 复制** | shard / replicate | 切分是每个 rank 拿一部分，复制是每个 rank 都拿全部。别处也写作：分片。 |  |  |
 # | **流 / 事件** | stream / event (CUDA) | 流是按次序执行的 GPU 任务队列；事件是队列里的一个标记，别的流可以等它。 |  |  |
@@ -318,12 +320,12 @@
 # %% [markdown] key="words-13" lang="zh" src="5b1572a6"
 # ## [13 · 字节少了，代价是什么？](13_half_the_bytes.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
-# | **CUDA 图** | CUDA graph | 录下一串 kernel 启动，以后一次发出；它占的显存一直留着。 | 字&NoBreak;节 | `minikv.engine.graphs.expected_memory` |
+# | **CUDA 图** | CUDA graph | 录下一串 kernel 启动，以后一次发出；它占的显存一直留着。 | <nobr>字节</nobr> | `minikv.engine.graphs.expected_memory` |
 # | **KV 数据类型** | KV dtype | 缓存里数的格式，不必与权重相同。 |  | `minikv.cache.find_codec` |
 # | **提示词查找 / 草稿** | prompt lookup / draft | 从同一段文字的前文里猜接下来的 token，猜出来的就是草稿。 | token | `minikv.engine.prompt_lookup.propose` |
-# | **KV 量化 / 缩放因子** | quantized KV / scale | 用 8 位存的 K 和 V；缩放因子是还原大小时要乘上的那个数。 | 字&NoBreak;节 | `minikv.kernels.quantize.quantize` |
+# | **KV 量化 / 缩放因子** | quantized KV / scale | 用 8 位存的 K 和 V；缩放因子是还原大小时要乘上的那个数。 | <nobr>字节</nobr> | `minikv.kernels.quantize.quantize` |
 # | **召回率** | recall (of a test) | 问到的事实里，模型答对的比例。 | 0 到 1 | `minikv.engine.recall.measure_recall` |
 # | **推测解码** | speculative decoding | 先用便宜的办法猜几个 token，再用一次前向计算全部验证；猜错的退回去。别处也写作：投机解码。 | token | `minikv.engine.prompt_lookup.propose` |
 
@@ -341,7 +343,7 @@
 # %% [markdown] key="words-14" lang="zh" src="ef38dc16"
 # ## [14 · 哪些 token 可以不要？](14_what_to_forget.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
 # | **注意力汇点（sink）** | attention sink | 文本最开头的几个 token：不管写的是什么，都分到很多注意力，淘汰时要留着。别处也写作：注意力汇。 | token | `minikv.eviction.Budget` |
 # | **容量** | capacity (of a layer) | 一次淘汰之后，一层留下多少 token：汇点、重要 token、近期 token。 | token | `minikv.eviction.Budget.capacity` |
@@ -359,9 +361,9 @@
 # %% [markdown] key="words-16" lang="zh" src="4635d8cd"
 # ## [16 · 那 6 GB 去哪儿了？](16_where_did_6gb_go.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
-# | **被钉住 / 可归还** | pinned / returnable (of what torch keeps) | 被钉住的是段里的空闲字节，同一段还有张量活着，所以还不回驱动；可归还的是 `empty_cache()` 能还掉的空闲段。与 CPU 的锁页内存无关。 | 字&NoBreak;节 | `minikv.memory.retention_cached.CachedMemory` |
+# | **被钉住 / 可归还** | pinned / returnable (of what torch keeps) | 被钉住的是段里的空闲字节，同一段还有张量活着，所以还不回驱动；可归还的是 `empty_cache()` 能还掉的空闲段。与 CPU 的锁页内存无关。 | <nobr>字节</nobr> | `minikv.memory.retention_cached.CachedMemory` |
 
 # %% [markdown] key="words-17" lang="en"
 # ## [17 · How many GPUs does this traffic need?](17_a_fleet_on_paper.ipynb)
@@ -376,7 +378,7 @@
 # %% [markdown] key="words-17" lang="zh" src="bfaadd2f"
 # ## [17 · 这些流量需要多少块 GPU？](17_a_fleet_on_paper.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
 # | **分位数** | percentile | p99 是 100 次测量里有 99 次不超过的值。 | 秒 | `minikv.engine.Percentiles` |
 # | **副本** | replica | 一份完整的模型，有自己的缓存和调度器。 |  | `minikv.simulate.Replica` |
@@ -394,7 +396,7 @@
 # %% [markdown] key="words-18" lang="zh" src="8a6bae7a"
 # ## [18 · 给定预算，你能承载这份负载吗？](18_capstone.ipynb)
 #
-# | 词 | English | 含&NoBreak;义 | 单&NoBreak;位 | 调&NoBreak;用 |
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
 # | **下限 / 得分** | floor / score | 任何方案都少不了的时间；得分是下限除以实际用时再乘 100。 | 秒 | `minikv.course.capstone.floor` |
 # | **质量线** | quality bar | 一个方案的答案 token 至少要对多少；低于它，得分就是 0。 | 0 到 1 | `minikv.course.capstone.Task` |

@@ -52,7 +52,7 @@ check("10.1", store_kv)
 # %% [markdown] key="offsets_task" lang="zh" src="e12d3b9c"
 # ## 10.2 查表
 #
-# 一个程序正要读一个分片，即从 `start` 开始的 `count` 个位置。
+# 一个程序正要读一个 tile，即从 `start` 开始的 `count` 个位置。
 # 对每个位置，给出它那一行在缓存里从第几个元素开始；不该读的给 `None`。
 #
 # - 序列有 `length` 个 token，位置是 0 到 `length - 1`，query 在最后一个位置。
@@ -109,9 +109,9 @@ check("10.2", token_offsets)
 # %% [markdown] key="attend_task" lang="zh" src="54097ff6"
 # ## 10.3 修好 softmax
 #
-# `tiles` 是一串二元组：一个分片的各个 logit，以及每个 key 的 value（各是一个数）。
-# logit 为 `-math.inf` 表示这个 key 被遮住；整个分片都可能被遮住，但不会全部分片都被遮住。
-# 只扫一遍分片，返回对全部 key 做一次 softmax 的二元组（结果，lse）。
+# `tiles` 是一串二元组：一个 tile 的各个 logit，以及每个 key 的 value（各是一个数）。
+# logit 为 `-math.inf` 表示这个 key 被遮住；整个 tile 都可能被遮住，但不会全部 tile 都被遮住。
+# 只扫一遍 tile，返回对全部 key 做一次 softmax 的二元组（结果，lse）。
 # 两个都是 Python 浮点数：检查时比较 9 位有效数字，float32 没有这么高的精度。
 #
 # 有人写成了下面这样，它几乎总是错的：
@@ -304,11 +304,11 @@ check("10.5", paged_attention)
 # 开头和结尾已经写好。中间的循环由你来写，每次处理 `TILE` 个位置：它是 10.3 那样的在线 softmax，按 10.2 的方法找到 key。
 #
 # - 循环从 query 能看到的第一个位置开始，到 `length` 为止。query 在位置 `length - 1`；没有窗口时 `window` 是 0。
-# - `best`、`total`、`summed` 从一个分片带到下一个。
+# - `best`、`total`、`summed` 从一个 tile 带到下一个。
 # - `block_tables` 指向一串数：序列 `seq` 的那一行，从第 `seq * table_stride` 个数开始。把缓存看成每行 `k_dim` 个数，槽位 s、头 h 就是第 `s * heads + h` 行。
 # - `GROUP`、`K_DIM`、`V_DIM` 按 Triton 的要求向上取整到 2 的幂，所以读 K 和 V 时要用掩码去掉多余的部分：`dk < k_dim`、`dv < v_dim`。
 # - 没有 softcap 时 `softcap` 是 0.0。Triton 没有 tanh：x >= 0 时它等于 (1 - e^(-2x)) / (1 + e^(-2x))。
-# - 分片之间的乘法是 `tl.dot(a, b, input_precision="ieee")`；`tl.trans(k)` 把一个分片转置。
+# - tile 之间的乘法是 `tl.dot(a, b, input_precision="ieee")`；`tl.trans(k)` 把一个 tile 转置。
 #
 # 没有 GPU 时，检查会解释执行你的 kernel，需要几秒钟。
 # 没有 token 的位置一律是 NaN。kernel 一旦读写到给它的张量之外，就会被停下。

@@ -9,11 +9,11 @@ from typing import Any
 
 import minikv
 from minikv.course.kept_file import KeptFile
-from minikv.course.progress_file import progress_path, say_once
+from minikv.course.progress_file import progress_path, write_or_say
 from minikv.course.say import say
 from minikv.course.your_engine.parts import PART_OF
 from minikv.course.your_engine.source import NotKeptError, source_of
-from minikv.errors import ConfigError, MiniKVError
+from minikv.errors import ConfigError
 from minikv.i18n import text
 
 FORMAT = 1
@@ -65,18 +65,18 @@ def parts_path() -> Path | None:
 def keep_part(task: str, fn: object, lang: str) -> None:
     """Keep the source of ``fn``, which has passed ``task``, if that is a part of nano, and say so in ``lang``.
 
-    Whatever prevents it is printed and never raised: the pass counts anyway.
+    What prevents it is printed and never raised: the pass counts anyway.
     """
     if task not in PART_OF:
         return
-    where = ""
-    try:
-        path = parts_path()
-        if path is None:
-            return
-        where = str(path)
+
+    def write(path: Path) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        source = source_of(fn)
+        try:
+            source = source_of(fn)
+        except NotKeptError as error:
+            say(text("my_engine.not_kept", lang, part=PART_OF[task].name, reason=error.text(lang)), lang)
+            return
         part = KeptPart(source.name, source.text, source.needs, now, minikv.__version__)
         before = KeptParts()
 
@@ -90,12 +90,8 @@ def keep_part(task: str, fn: object, lang: str) -> None:
             say(text("my_engine.set_aside", lang, path=path, aside=aside), lang)
         if after != before:
             say(text("my_engine.kept", lang, part=PART_OF[task].name, task=task), lang)
-    except NotKeptError as error:
-        say(text("my_engine.not_kept", lang, part=PART_OF[task].name, reason=error.text(lang)), lang)
-    except MiniKVError as error:
-        say_once(where, "my_engine.not_written", error.text(lang), lang)
-    except Exception as error:  # a check that has passed must not end in a traceback about its record
-        say_once(where, "my_engine.not_written", f"{type(error).__name__}: {error}", lang)
+
+    write_or_say(parts_path, write, "my_engine.not_written", lang)
 
 
 class PartsFile(KeptFile[KeptParts]):
