@@ -29,13 +29,13 @@ def watch(monkeypatch):
 def test_a_case_holds_the_same_tokens_either_way(shape):
     case = paged(shape, Heads(4, 2, 8), 16, torch.float32, CPU)
     keys, values = case.contiguous()
-    for cache, lying in ((case.k_cache, keys), (case.v_cache, values)):
+    for cache, lying in ((case.kv.k, keys), (case.kv.v, values)):
         for row, length in enumerate(shape.lengths):
             assert torch.equal(
-                gather(cache, case.tables[row], length), lying[row, :, :length].transpose(0, 1)
+                gather(cache, case.kv.block_tables[row], length), lying[row, :, :length].transpose(0, 1)
             )
-    used = torch.cat([case.tables[row, : -(-n // 16)] for row, n in enumerate(shape.lengths)])
-    assert used.sort().values.tolist() == list(range(len(case.k_cache)))
+    used = torch.cat([case.kv.block_tables[row, : -(-n // 16)] for row, n in enumerate(shape.lengths)])
+    assert used.sort().values.tolist() == list(range(len(case.kv.k)))
 
 
 def test_skewed_lengths_fall_from_the_longest():
@@ -167,8 +167,7 @@ def test_a_sweep_begins_with_the_table_and_tries_nothing_twice():
     from minikv.kernels.gpu.common import Device
 
     case = paged(batch(1, 4096), LLAMA_8B, 16, torch.bfloat16, CPU)
-    tensors = [case.query, case.k_cache, case.v_cache, case.tables, case.lengths]
-    sweep = kernels_sweep.Sweep("decode", Device(90, 132), tensors, {"scale": 0.1})
+    sweep = kernels_sweep.Sweep("decode", Device(90, 132), case.query, case.kv, {"scale": 0.1})
     tried = list(kernels_sweep.candidates(sweep, False))
     assert tried[0] == (sweep.table_config(), None)
     assert len(tried) == len(set(tried))
