@@ -1,11 +1,12 @@
 """What a lesson brings: exercises, predictions and questions. How to write one stands here.
 
-A lesson is a Python file and a table of sentences:
+A lesson is a Python package and a table of sentences:
 
-    minikv/course/lessons/lesson_02.py      what is asked, what is right, which wrong answers we know
+    minikv/course/lessons/l02/              what is asked, what is right, which wrong answers we know
     minikv/messages/lesson_02.toml          every sentence, in both languages
 
-The Python file ends with one name, ``LESSON``:
+The package's ``__init__.py`` ends with one name, ``LESSON``; a long exercise has a file of its own beside it, named
+after its content:
 
     def per_token(layers, kv_heads, head_dim, dtype_bytes):
         return 2 * layers * kv_heads * head_dim * dtype_bytes

@@ -177,7 +177,7 @@ for name, (terms, block) in logs.items():
 # GPU 共 79.22 GiB，上下文和各种库占 1.79 GiB。
 
 # %% key="moments"
-from minikv.course.lessons.engine_08 import CHUNK, NON_TORCH, TOTAL, mixed_steps, report_of, serve, start_up
+from minikv.course.lessons.l08.engine_memory import CHUNK, NON_TORCH, TOTAL, mixed_steps, report_of, serve, start_up
 
 started = start_up(0.9, warmup_tokens=CHUNK, staging=5 * GIB)
 print(t("moment_head"))
@@ -298,7 +298,7 @@ print(f"{token:,} B -> {block:,} B -> {fits:,} = {started.num_blocks:,}")
 # 下面逐步来读，连同它调用的、真正算出那些数字的几个函数。
 
 # %% key="annotated"
-from minikv.course.lessons.annotate_08 import SourceView
+from minikv.course.lessons.l08.annotated_source import SourceView
 
 show(SourceView(t("lang")))
 
@@ -308,7 +308,7 @@ show(SourceView(t("lang")))
 # 再看一次运行怎样走过这些步骤，附上每一步的数字：就是上面那个引擎（`cuda:model` 指模型里的 GPU）。
 
 # %% key="flow_model"
-from minikv.course.lessons.flow_08 import FlowChart
+from minikv.course.lessons.l08.flow_chart import FlowChart
 
 report = report_of(started)
 show(FlowChart(report, t("lang")))

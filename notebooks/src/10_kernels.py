@@ -97,7 +97,7 @@ predict("table_share", ...)
 # 同样的计算，调用本包来做：序列与提问者一样，32 条、每条 8,192 个 token；头数取 Llama-3.1-8B 的：
 
 # %% key="floor"
-from minikv.course.lessons.moved_10 import STEPS, Shape, floor, moved
+from minikv.course.lessons.l10.bytes_moved import STEPS, Shape, floor, moved
 
 asked = Shape(lengths=(8192,) * 32, query_heads=32, kv_heads=8, dim=128, block_size=16)
 parts = dict(kv=asked.kv_bytes, edge=asked.edge_bytes, table=asked.table_bytes)
@@ -151,7 +151,7 @@ for block_size in (1, 16, 256):
 # 这件事必须在导入 Triton 之前告诉它，`prepare` 做的就是这个；所以最先接触 Triton 的就是下面这个单元格。
 
 # %% key="prepare" tags="hardware"
-from minikv.course.lessons.steps_10 import batch_of, paged, prepare, run_splits, run_store
+from minikv.course.lessons.l10.launch import batch_of, paged, prepare, run_splits, run_store
 
 mode = prepare()
 print(t("mode_" + mode))
@@ -188,7 +188,7 @@ from minikv.kernels import store_kv
 if mode == "none":
     print(t("no_triton"))
 else:
-    from minikv.course.lessons.triton_10 import split_kernel, store_kernel
+    from minikv.course.lessons.l10.kernels import split_kernel, store_kernel
 
     show_source(store_kernel)
     key = torch.arange(1.0, 5.0, device=device).view(4, 1, 1).expand(4, 2, 16).contiguous()
@@ -691,7 +691,7 @@ for name, work in (("GQA 32/8", gqa), ("MLA 128", mla)):
 # 各种做法处理的 K 和 V 相同。GB/s 是下限的字节数除以所用时间。
 
 # %% key="measure" tags="timing"
-from minikv.course.lessons.measure_10 import measure, steps_gb_s
+from minikv.course.lessons.l10.measure import measure, steps_gb_s
 
 lengths, dtype = ((8192,) * 16, torch.float16) if mode == "gpu" else ((2048,) * 4, torch.float32)
 shape = Shape(lengths, query_heads=32, kv_heads=8, dim=128, itemsize=dtype.itemsize)

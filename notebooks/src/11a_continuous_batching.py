@@ -70,7 +70,7 @@ predict("static_steps", ...)
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from minikv.course.lessons.load_11 import Ask, run_batches, run_load
+from minikv.course.lessons.l11a.load import Ask, run_batches, run_load
 
 answers = (3, 14, 5, 9, 4, 12, 2, 7)
 asks = [Ask(tuple(range(100 * i, 100 * i + 8)), new) for i, new in enumerate(answers)]

@@ -71,7 +71,7 @@ predict("lost_tokens", ...)
 # 运行之前先想一想：五个里面，哪几个会失去自己的块？
 
 # %% key="preempted"
-from minikv.course.lessons.load_11 import Ask, random_load, run_load
+from minikv.course.lessons.l11a.load import Ask, random_load, run_load
 
 asks = [Ask(tuple(range(100 * i, 100 * i + 6)), 18) for i in range(5)]
 ran = run_load(asks, num_blocks=16, block_size=4, max_num_seqs=8, max_batched_tokens=64)

@@ -148,7 +148,7 @@ for model in ("Llama-2-7B", "Llama-3.1-70B", "Qwen3-30B-A3B", "DeepSeek-V3"):
 # %% key="shards" tags="hardware"
 from tempfile import TemporaryDirectory
 
-from minikv.course.lessons.shards_12 import answer, measure_shards, save_one_head
+from minikv.course.lessons.l12.shards import answer, measure_shards, save_one_head
 from minikv.errors import MiniKVError
 
 folder = TemporaryDirectory()
@@ -289,7 +289,7 @@ print(t("exchange_line", tokens=tokens, scores=heads * tokens * 4 / 2**20, laten
 predict("more_tokens", ...)
 
 # %% key="ways"
-from minikv.course.lessons.ways_12 import two_ways
+from minikv.course.lessons.l12.parallel_layouts import two_ways
 from minikv.units import GIB
 
 print(t("ways_head", gpu="B200 SXM"))
@@ -556,7 +556,7 @@ print(t("budget_line", believed=believed, fit=fit, over=(believed - fit) * block
 # 用两个玩具流来看一看：写一个块的那一步，和把它搬到 CPU 内存的复制。
 
 # %% key="break_event_code"
-from minikv.course.lessons.streams_12 import Stream, run_streams
+from minikv.course.lessons.l12.streams import Stream, run_streams
 
 
 def race(with_event, schedule):

@@ -588,7 +588,7 @@ for most in (0, 2, 4, 8):
 # 还是前面的问题，让 key 一次比一次大。运行之前先想一想：只动两个通道，哪一列最先坏？全都动呢？
 
 # %% key="break_outlier" tags="hardware"
-from minikv.course.lessons.outlier_13 import enlarge_keys
+from minikv.course.lessons.l13.outliers import enlarge_keys
 
 few = documents[:2]
 print(t("outlier_head", total=sum(len(document.questions) for document in few)))

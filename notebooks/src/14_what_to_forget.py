@@ -299,7 +299,7 @@ for n_recent in (1, 12):
 # `kept`（留下）把 sink、重要 token、窗口全都算上。运行之前先想一想：哪种策略最好，哪种最差？
 
 # %% key="curves" tags="hardware"
-from minikv.course.lessons.table_14 import recall_lines
+from minikv.course.lessons.l14.recall_table import recall_lines
 from minikv.eviction import TOVA, KeyDiff, Knorm, Random, SnapKV, StreamingLLM
 from minikv.eviction.curves import Setting, curve
 

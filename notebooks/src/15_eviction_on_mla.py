@@ -234,7 +234,7 @@ for layer, each in enumerate(probs):
 # %% key="curves" tags="hardware"
 import plotly.graph_objects as go
 
-from minikv.course.lessons.table_14 import recall_lines
+from minikv.course.lessons.l14.recall_table import recall_lines
 from minikv.eviction import Echo, KeyDiff, Knorm, Random, StreamingLLM
 from minikv.eviction.curves import Fitted, Setting, curve
 
@@ -413,7 +413,7 @@ for name in ("streaming", "keydiff"):
 predict("survivors_moved", ...)
 
 # %% key="moved" tags="hardware"
-from minikv.course.lessons.paged_15 import OnBlocks
+from minikv.course.lessons.l15.paged_model import OnBlocks
 
 blocks = OnBlocks(model, "keydiff", Budget(n_sink=4, budget=24, n_recent=12))
 row = blocks.cache.spec.layers[0].token_bytes
@@ -781,7 +781,7 @@ for name, run in ({"full": None} | runs).items():
 # 那就只好造一个。`model_with_a_sink` 是只有一层的 DeepSeek-V3，权重随机，只改了几处：每个 query 都找得到第一个 token，而第一个 token 什么也不说。
 
 # %% key="sinks" tags="hardware"
-from minikv.course.lessons.sink_15 import model_with_a_sink, texts as sink_texts
+from minikv.course.lessons.l15.sink_model import model_with_a_sink, texts as sink_texts
 
 made, ids = model_with_a_sink(), sink_texts(4, 60)
 made.set_attn_implementation("eager")

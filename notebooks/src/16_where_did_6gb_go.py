@@ -224,8 +224,8 @@ print(retention_report(answer).text(t("lang")))
 # （实验用的是另一个差不多大的模型，在 CPU 上。）
 
 # %% key="experiments"
-from minikv.course.lessons.suspects_16 import small_model, suspect_generate
-from minikv.course.lessons.suspects_16 import suspect_helper, suspect_mask, suspect_sdpa
+from minikv.course.lessons.l16.suspects import small_model, suspect_generate
+from minikv.course.lessons.l16.suspects import suspect_helper, suspect_mask, suspect_sdpa
 
 two = torch.randint(1, 64, (2, 9))
 padded = torch.ones_like(two)
@@ -250,7 +250,7 @@ acquit("sdpa", suspect_sdpa())
 acquit("helper", suspect_helper(small_model(), two, lambda tokens: " ".join(map(str, tokens))))
 
 # %% key="parallel" tags="hardware"
-from minikv.course.lessons.parallel_16 import suspect_parallel
+from minikv.course.lessons.l16.suspects import suspect_parallel
 
 report, same = suspect_parallel(small_model(), two)
 acquit("parallel", report, t(f"same_{same}"))
@@ -546,7 +546,7 @@ count_caches("close()")
 predict("left_reserved", ...)
 
 # %% key="left"
-from minikv.course.lessons.evidence_16 import left_reserved
+from minikv.course.lessons.l16.evidence import left_reserved
 
 MIB = 2**20
 every_fifth = range(0, 40, 5)
@@ -592,7 +592,7 @@ else:
 # 一步一步拖动滑块；再换别的设置，把同样的步骤重看一遍。
 
 # %% key="story"
-from minikv.course.lessons.culprit_16 import culprit
+from minikv.course.lessons.l16.culprit import culprit
 from minikv.course.widgets.segments import SegmentsWidget
 from minikv.memory import AllocatorSettings
 
@@ -648,7 +648,7 @@ print(t("story_end", **sizes, ok=t(f"ok_{story.extracted}")))
 # 下面是完整的 61 层模型，两处修正分别测，单位与案情一样用 GB：
 
 # %% key="fix_measured"
-from minikv.course.lessons.evidence_16 import end_of
+from minikv.course.lessons.l16.evidence import end_of
 from minikv.course.widgets.segments import Step
 
 

@@ -52,7 +52,7 @@
 # %% key="answer"
 from functools import partial
 
-from minikv.course.lessons.traffic_17 import BUSY
+from minikv.course.lessons.l17.traffic import BUSY
 from minikv.simulate import Fleet, Target, fewest
 
 traffic = BUSY.trace()
@@ -244,7 +244,7 @@ show(figure, text="\n".join(lines), caption=t("capacity_caption"))
 # 并不是每种规则都有这个性质。比如先进先出（FIFO）：忘掉最早进来的块，不管后来用没用过。看那个有十二次请求的经典例子（[Belady 等，1969](https://doi.org/10.1145/363011.363155)）：
 
 # %% key="fifo"
-from minikv.course.lessons.lru_17 import hits_by_age, lru_hits
+from minikv.course.lessons.l17.lru_hits import hits_by_age, lru_hits
 
 requests = [[block] for block in (1, 2, 3, 4, 1, 2, 5, 1, 2, 3, 4, 5)]
 for name, rule in (("FIFO", hits_by_age), ("LRU", lru_hits)):
@@ -292,7 +292,7 @@ predict("mean_wait", ...)
 # 模拟器并不知道什么公式。让它来跑同样的队列，每秒的请求越来越多：
 
 # %% key="wait_code"
-from minikv.course.lessons.traffic_17 import md1_wait, one_at_a_time
+from minikv.course.lessons.l17.traffic import md1_wait, one_at_a_time
 
 queues = {}
 print(t("wait_head"))
@@ -587,7 +587,7 @@ print(t("divide_found", replicas=found.replicas))
 # 一份文档，先被问过一次。三秒之后，人人都来问它。谁有它？只有一个副本。
 
 # %% key="hot"
-from minikv.course.lessons.traffic_17 import everybody_asks
+from minikv.course.lessons.l17.traffic import everybody_asks
 from minikv.simulate import PrefixAware
 
 print(t("run_head"))

@@ -190,7 +190,7 @@ print(naive.text(t("lang")))
 # 一种手段最多只能省掉它所作用的那一部分。所以动手之前，先看各部分。访存受限的一步，先把权重读一遍，再读这一步里每条序列的缓存；计算受限的一步，多半是在算提示词。
 
 # %% key="where_code"
-from minikv.course.lessons.where_18 import where_it_went
+from minikv.course.lessons.l18.time_split import where_it_went
 
 PARTS = ("weights", "cache", "compute", "overhead", "moved", "idle")
 

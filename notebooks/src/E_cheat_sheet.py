@@ -370,7 +370,7 @@ print(t("f39", share=(1 - 0.001) ** 1_000))
 
 # %% key="fleet_code"
 from minikv.course.capstone import floor, tiny_task
-from minikv.course.lessons.traffic_17 import md1_wait
+from minikv.course.lessons.l17.traffic import md1_wait
 from minikv.simulate import StepTime
 
 print(t("f40", most=budget.max_batch(context), tokens=context))

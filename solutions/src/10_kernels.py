@@ -314,7 +314,7 @@ check("10.5", paged_attention)
 # 没有 token 的位置一律是 NaN。kernel 一旦读写到给它的张量之外，就会被停下。
 
 # %% key="kernel_stub"
-from minikv.course.lessons.steps_10 import prepare
+from minikv.course.lessons.l10.launch import prepare
 
 if prepare() == "none":
     print(t("no_triton"))

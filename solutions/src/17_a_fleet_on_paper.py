@@ -145,7 +145,7 @@ def choose(cached: list[int], load: list[int], prompt: int, bound: float) -> int
 check("17.3", choose)
 
 # %% key="choose_compare"
-from minikv.course.lessons.router_17 import compare_routers
+from minikv.course.lessons.l17.router import compare_routers
 
 for name, found in compare_routers(choose).items():
     if found is None:

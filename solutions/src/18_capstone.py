@@ -114,7 +114,7 @@ check("18.2", enter)
 # 下面的单元格把你的规则放到真正的调度器门口（`choose_victim` 等其余规则不变），与引擎自己的规则，以及“现在放得下就进”的规则，放在一起比。四份文档，40 个请求，60 个块。你预计哪样会变少：token、步数，还是两样都少？
 
 # %% key="doors"
-from minikv.course.lessons.doors_18 import compare_doors
+from minikv.course.lessons.l18.admission_rules import compare_doors
 
 print(t("doors_head"))
 for name, ran in compare_doors(enter).items():
@@ -252,15 +252,15 @@ def best_plan(plans: int, paper, run, bar: float) -> int | None:
 check("18.4", best_plan)
 
 # %% [markdown] key="search_text" lang="en"
-# Now let it search real plans of the lesson's task. What paper knows of a plan is in `minikv.course.lessons.where_18.paper_seconds`: seats, the weights of each step, and, where nothing is evicted, the bytes that decodes read.
-# %% [markdown] key="search_text" lang="zh" src="1456908c"
-# 现在让它去查本课任务的真实方案。关于一个方案，纸上知道些什么，见 `minikv.course.lessons.where_18.paper_seconds`：席位，每一步要读的权重，以及不淘汰时解码要读的字节。
+# Now let it search real plans of the lesson's task. What paper knows of a plan is in `minikv.course.lessons.l18.time_split.paper_seconds`: seats, the weights of each step, and, where nothing is evicted, the bytes that decodes read.
+# %% [markdown] key="search_text" lang="zh" src="aab91a74"
+# 现在让它去查本课任务的真实方案。关于一个方案，纸上知道些什么，见 `minikv.course.lessons.l18.time_split.paper_seconds`：席位，每一步要读的权重，以及不淘汰时解码要读的字节。
 
 # %% key="search"
 import torch
 
 from minikv.course.capstone import Plan, tiny_task
-from minikv.course.lessons.search_18 import search
+from minikv.course.lessons.l18.plan_search import search
 
 torch.set_num_threads(1)
 task = tiny_task()

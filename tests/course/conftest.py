@@ -11,7 +11,7 @@ from tests.course.sample import LESSON, SENTENCES
 
 @pytest.fixture
 def lesson_99(monkeypatch):
-    module = types.ModuleType("minikv.course.lessons.lesson_99")
+    module = types.ModuleType("minikv.course.lessons.l99")
     module.LESSON = LESSON
     monkeypatch.setitem(sys.modules, module.__name__, module)
     real = minikv.i18n._table

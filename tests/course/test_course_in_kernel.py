@@ -10,7 +10,7 @@ SETUP = """
 import sys, types
 import minikv.i18n
 from tests.course.sample import LESSON, SENTENCES
-module = types.ModuleType("minikv.course.lessons.lesson_99")
+module = types.ModuleType("minikv.course.lessons.l99")
 module.LESSON = LESSON
 sys.modules[module.__name__] = module
 real = minikv.i18n._table

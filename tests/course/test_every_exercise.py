@@ -66,8 +66,8 @@ def right_answers(lesson: str) -> dict[str, list[Callable]]:
     def note(exercise, *, right, **options):
         found.setdefault(exercise.id, []).extend(right)
 
-    for path in sorted((ROOT / "tests/course").glob(f"test_lesson_{lesson}*.py")):
-        module = importlib.import_module(f"tests.course.{path.stem}")
+    for path in sorted((ROOT / "tests/course/lessons").glob(f"test_l{lesson}*.py")):
+        module = importlib.import_module(f"tests.course.lessons.{path.stem}")
         if getattr(module, "assert_exercise", None) is not assert_exercise:
             continue
         with pytest.MonkeyPatch.context() as patch:

@@ -18,8 +18,8 @@ import minikv.course
 from minikv import LLM, SamplingParams
 from minikv.course import errata_table
 from minikv.course.errata_table import ErrataTable
-from minikv.course.lessons.annotate_08 import SourceView
-from minikv.course.lessons.flow_08 import FlowChart
+from minikv.course.lessons.l08.annotated_source import SourceView
+from minikv.course.lessons.l08.flow_chart import FlowChart
 from minikv.course.widgets import (
     AllocationWidget,
     BlocksWidget,

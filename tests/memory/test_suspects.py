@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from minikv.course.lessons import suspects_16 as suspects
+from minikv.course.lessons.l16 import suspects as suspects
 from minikv.memory import retention_report
 
 IDS = torch.arange(1, 7).reshape(2, 3)
@@ -69,7 +69,7 @@ def test_3_sdpa_keeps_no_state():
 RANK = """
 import sys, torch, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from minikv.course.lessons import suspects_16 as s
+from minikv.course.lessons.l16 import suspects as s
 from minikv.memory import retention_report
 rank, store = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)

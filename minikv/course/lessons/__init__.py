@@ -1,4 +1,4 @@
-"""One file a lesson, ``lesson_02.py``, read on first use. How to write one: ``minikv/course/exercise.py``."""
+"""One folder a lesson, ``l02/``, read on first use. How to write one: ``minikv/course/exercise.py``."""
 
 from importlib import import_module
 from pkgutil import iter_modules
@@ -7,7 +7,7 @@ from minikv.course import moved
 from minikv.course.exercise import Exercise, Lesson
 from minikv.errors import ArgumentError, UnknownNameError
 
-_PREFIX = "lesson_"
+_PREFIX = "l"
 
 
 def lesson_numbers() -> list[str]:

@@ -1,0 +1,65 @@
+"""Lesson 01: why generation slows down without a cache. Exercises: ``attention, flops, decode_loop`` and 01.5."""
+
+from minikv.course.exercise import Exercise, Lesson, Misconception, Prediction
+from minikv.course.lessons.l01.attention import ATTEND
+from minikv.course.lessons.l01.decode_loop import GENERATE
+from minikv.course.lessons.l01.flops import CROSSING, UNCACHED
+from minikv.plan.flops import crossing_length, step_flops
+
+
+def tokens_held(prompt_tokens, new_tokens):
+    """The last new token is never fed, so its K and V are never made."""
+    return prompt_tokens + new_tokens - 1
+
+
+HELD = Exercise(
+    id="01.5",
+    name="tokens_held",
+    signature=("prompt_tokens", "new_tokens"),
+    cases=lambda rng: [(rng.randint(1, 3 + 5 * n), 1 + n % 7 + n * rng.randint(0, 4)) for n in range(40)],
+    reference=tokens_held,
+    misconceptions=(
+        Misconception("counts_the_last", lambda prompt_tokens, new_tokens: prompt_tokens + new_tokens),
+        Misconception("new_tokens_alone", lambda prompt_tokens, new_tokens: new_tokens),
+        Misconception("prompt_alone", lambda prompt_tokens, new_tokens: prompt_tokens),
+    ),
+)
+
+
+def step_ratio(num_tokens):
+    without, cached = (step_flops("Llama-3.1-8B", num_tokens, flag) for flag in (False, True))
+    return without.total / cached.total
+
+
+LESSON = Lesson(
+    exercises=(ATTEND, UNCACHED, CROSSING, GENERATE, HELD),
+    predictions=(
+        Prediction(
+            "step_ratio",
+            lambda rng: {"num_tokens": rng.choice([500, 1000, 2000, 4000])},
+            how=(
+                'step_flops("Llama-3.1-8B", {num_tokens}, cached=False).total'
+                ' / step_flops("Llama-3.1-8B", {num_tokens}, cached=True).total'
+            ),
+            unit="times",
+            answer=step_ratio,
+            tolerance=1.25,
+        ),
+        Prediction(
+            "crossing",
+            lambda rng: {"model": rng.choice(["Llama-3.1-8B", "Llama-2-7B", "Qwen3-8B"])},
+            how="crossing_length({model!r})",
+            unit="tokens",
+            answer=lambda model: crossing_length(model),  # its argument is called config
+            tolerance=2.0,
+        ),
+        Prediction(
+            "held",
+            lambda rng: {"prompt_tokens": rng.randint(5, 40), "new_tokens": rng.randint(4, 30)},
+            how="{prompt_tokens} + {new_tokens} - 1",
+            unit="tokens",
+            answer=tokens_held,
+        ),
+    ),
+    questions=("no_q_cache", "divided_by_n", "edited_message"),
+)

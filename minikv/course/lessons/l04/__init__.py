@@ -1,0 +1,81 @@
+"""Lesson 04: the roofline. What a decode step reads and computes, and which of the two it waits for."""
+
+from minikv.course.exercise import Lesson, Prediction
+from minikv.course.lessons.l04.roofline import BATCH, FLOOR, INTENSITY, STEP
+from minikv.course.lessons.l04.sectors import SECTORS
+from minikv.plan import CacheSpec, find_gpu, find_model
+from minikv.plan.roofline import Roof, decode_work, gpu_roof
+
+MODEL = "Llama-3.1-8B"
+
+
+def floor_ms(gpu: str, context: int, gb_s: float) -> float:
+    return decode_work(MODEL, 1, context).num_bytes / gb_s / 1e6
+
+
+def draw_floor(rng) -> dict:
+    gpu, context = rng.choice(["RTX 4090", "L4", "A100 SXM 80GB"]), rng.choice([1024, 4096])
+    return {"gpu": gpu, "context": context, "gb_s": find_gpu(gpu).bandwidth_gb_s}
+
+
+def draw_card(rng) -> dict:
+    roof = gpu_roof(find_gpu(rng.choice(["H200", "H100 SXM", "A100 SXM 80GB"])))
+    return {"gpu": roof.name, "gb_s": roof.bandwidth_gb_s, "tflops": roof.tflops}
+
+
+def draw_group(rng) -> dict:
+    """A model whose attention the lesson has not shown before it asks."""
+    model = rng.choice(["Llama-3.1-405B", "Qwen2.5-7B", "Qwen3-14B"])
+    heads = find_model(model).config["num_attention_heads"]
+    return {"model": model, "heads": heads, "kv_heads": CacheSpec.from_config(model).layers[0].kv_heads}
+
+
+LESSON = Lesson(
+    exercises=(STEP, INTENSITY, FLOOR, BATCH, SECTORS),
+    predictions=(
+        Prediction(
+            "floor",
+            draw_floor,
+            how="decode_work('Llama-3.1-8B', 1, {context}).num_bytes / find_gpu({gpu!r}).bandwidth_gb_s / 1e6",
+            unit="ms",
+            answer=floor_ms,
+            tolerance=1.25,
+        ),
+        Prediction(
+            "used_flops",
+            draw_card,
+            how="1000 * decode_work('Llama-3.1-8B', 1, 4096).intensity / gpu_roof(find_gpu({gpu!r})).ridge",
+            unit="FLOP",
+            answer=lambda gpu, gb_s, tflops: (
+                1000 * decode_work(MODEL, 1, 4096).intensity / Roof(gpu, gb_s, tflops).ridge
+            ),
+            tolerance=1.5,
+        ),
+        Prediction(
+            "touched",
+            lambda rng: {"elements": rng.choice([1048576, 4194304])},
+            how="2 * {elements} * 4 / 2**20",
+            unit="MiB",
+            answer=lambda elements: 2 * elements * 4 / 2**20,
+        ),
+        Prediction(
+            "batch_gain",
+            lambda rng: {"context": rng.choice([1024, 4096, 16384])},
+            how="64 * decode_work('Llama-3.1-8B', 1, {context}).num_bytes"
+            " / decode_work('Llama-3.1-8B', 64, {context}).num_bytes",
+            unit="times",
+            answer=lambda context: (
+                64 * decode_work(MODEL, 1, context).num_bytes / decode_work(MODEL, 64, context).num_bytes
+            ),
+            tolerance=1.25,
+        ),
+        Prediction(
+            "group",
+            draw_group,
+            how="decode_work({model!r}, 8, 4096).attention_intensity",
+            unit="FLOP/byte",
+            answer=lambda model, heads, kv_heads: decode_work(model, 8, 4096).attention_intensity,
+        ),
+    ),
+    questions=("memory_bound", "cache_and_batch", "contiguous_per_thread"),
+)

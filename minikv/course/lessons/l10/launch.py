@@ -1,0 +1,157 @@
+"""What the cells of lesson 10 call: Triton made ready, small paged caches, and the lesson's kernels started on them."""
+
+import importlib.util
+import os
+import random
+import sys
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from minikv.errors import ArgumentError
+from minikv.kernels import PagedKV, reference
+from minikv.nano.runner import Batch, make_batch
+from minikv.nano.sequence import SamplingParams, Sequence
+
+
+def prepare() -> str:
+    """Make Triton ready to run here, before anything imports it: "gpu", "interpreter", or "none" without Triton.
+
+    Triton decides when a kernel is defined whether it will be compiled or interpreted, and its own functions are
+    defined when it is imported; so on a machine without a GPU the environment must say so first. Raises
+    ``ArgumentError`` where Triton has been imported too early: only a restarted notebook kernel helps then.
+    """
+    if importlib.util.find_spec("triton") is None:
+        return "none"
+    if torch.cuda.is_available():
+        return "gpu"
+    if os.environ.get("TRITON_INTERPRET") != "1" and "triton" in sys.modules:
+        raise ArgumentError("triton_too_early")
+    os.environ["TRITON_INTERPRET"] = "1"
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # unset, later versions warn
+    return "interpreter"
+
+
+@dataclass(frozen=True)
+class Paged:
+    """B sequences on shuffled blocks. ``query`` [B, Hq, D]; ``k_cache``, ``v_cache`` [N, block_size, Hkv, D], NaN
+    wherever no token lies; ``block_tables`` [B, W] int32, -1 past the length; ``lengths`` [B] int32.
+    """
+
+    query: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+    block_tables: Tensor
+    lengths: Tensor
+
+    @property
+    def scale(self) -> float:
+        return self.query.shape[-1] ** -0.5
+
+    @property
+    def kv(self) -> PagedKV:
+        """What the package's operations read."""
+        return PagedKV(self.k_cache, self.v_cache, self.block_tables, self.lengths)
+
+    def batch(self, new: list[int] | None = None) -> Batch:
+        """Nano's batch of a step in which each sequence computes its last ``new`` tokens; one each where not given."""
+        lengths = self.lengths.tolist()
+        tables = [[block for block in table if block >= 0] for table in self.block_tables.tolist()]
+        return batch_of(tables, lengths, new or [1] * len(lengths), self.k_cache.shape[1], self.query.device)
+
+    def close(self, out: Tensor) -> bool:
+        """Whether ``out`` is what the plain-torch reference gives for these tensors, up to rounding."""
+        right = reference.paged_decode(self.query, self.kv, scale=self.scale).out
+        return torch.allclose(out.to(right.dtype), right, atol=1e-5 if right.dtype == torch.float32 else 2e-3)
+
+    def contiguous(self, row: int) -> tuple[Tensor, Tensor]:
+        """K and V [length, Hkv, D] of one sequence, in the order of its tokens: a copy."""
+        length, size = int(self.lengths[row]), self.k_cache.shape[1]
+        blocks = self.block_tables[row, : -(-length // size)].long()
+        return self.k_cache[blocks].flatten(0, 1)[:length], self.v_cache[blocks].flatten(0, 1)[:length]
+
+
+def paged(
+    lengths: list[int],
+    *,
+    kv_heads: int = 2,
+    group: int = 4,
+    dim: int = 16,
+    block_size: int = 8,
+    spare: int = 2,
+    seed: int = 0,
+    shuffled: bool = True,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+) -> Paged:
+    """Random sequences of these lengths (tokens) in a pool that has ``spare`` blocks more than they need, the last
+    one among them: an index of -1 finds NaN.
+
+    The numbers are drawn on a CPU, so that they are the same everywhere; those of a large cache, where it lies.
+    """
+    place = device if sum(lengths) * kv_heads * dim > 2**24 else "cpu"
+    generator = torch.Generator(place).manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device=place, dtype=dtype).to(device)
+
+    needed = [-(-length // block_size) for length in lengths]
+    total = sum(needed) + spare
+    order = torch.arange(total - 1)
+    if shuffled:
+        order = torch.tensor(random.Random(seed).sample(range(total - 1), total - 1))
+    query = normal(len(lengths), kv_heads * group, dim)
+    k_cache, v_cache = (
+        torch.full((total, block_size, kv_heads, dim), torch.nan, dtype=dtype, device=device) for _ in "kv"
+    )
+    tables = torch.full((len(lengths), max(needed)), -1, dtype=torch.int32)
+    taken = 0
+    for row, (length, count) in enumerate(zip(lengths, needed, strict=True)):
+        blocks = order[taken : taken + count]
+        taken += count
+        tables[row, :count] = blocks.int()
+        slots = (blocks[:, None] * block_size + torch.arange(block_size)).flatten()[:length].to(device)
+        for cache in (k_cache, v_cache):
+            cache.view(-1, kv_heads, dim)[slots] = normal(length, kv_heads, dim)
+    counts = torch.tensor(lengths, dtype=torch.int32, device=device)
+    return Paged(query, k_cache, v_cache, tables.to(device), counts)
+
+
+def batch_of(
+    tables: list[list[int]], lengths: list[int], new: list[int], block_size: int, device: torch.device | str
+) -> Batch:
+    """Nano's batch of a step over the last ``new`` tokens of sequences with these block tables and lengths."""
+    step = []
+    for row, (table, length, count) in enumerate(zip(tables, lengths, new, strict=True)):
+        sequence = Sequence(row, [0] * length, length, SamplingParams(), table)
+        step.append((sequence, length - count, length))
+    return make_batch(step, block_size, torch.device(device))
+
+
+def run_store(key: Tensor, k_cache: Tensor, slots: Tensor) -> None:
+    """``key`` [T, Hkv, D] into ``k_cache`` [N, block_size, Hkv, D] with the lesson's kernel."""
+    from minikv.course.lessons.l10.kernels import store_kernel
+
+    _, block, heads, dim = k_cache.shape
+    store_kernel[(len(slots),)](key.contiguous(), k_cache, slots, BLOCK=block, ROW=heads * dim)
+
+
+def run_splits(case: Paged, splits: int) -> tuple[Tensor, Tensor]:
+    """Step 5, one program a sequence, KV head and split: parts [splits, B, Hq, D] and lse [splits, B, Hq]."""
+    from minikv.course.lessons.l10.kernels import split_kernel
+
+    batch, heads, dim = case.query.shape
+    parts, lse = (
+        torch.full((splits, batch, heads, *rest), torch.nan, device=case.query.device) for rest in ([dim], [])
+    )
+    grid = (batch, case.k_cache.shape[2], splits)
+    tensors = case.query, case.k_cache, case.v_cache, case.block_tables, case.lengths, parts, lse
+    width = case.block_tables.shape[1]
+    split_kernel[grid](*tensors, case.scale, width, SPLITS=splits, **_sizes(case))
+    return parts, lse
+
+
+def _sizes(case: Paged) -> dict[str, int]:
+    _, block, kv_heads, dim = case.k_cache.shape
+    return {"KV_HEADS": kv_heads, "GROUP": case.query.shape[1] // kv_heads, "BLOCK": block, "DIM": dim}

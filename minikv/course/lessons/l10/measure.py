@@ -1,0 +1,101 @@
+"""The measurements of lesson 10: paged against contiguous on this machine, and on a GPU the steps against its copy."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from minikv.course.lessons.l10.bytes_moved import Shape, floor
+from minikv.course.lessons.l10.launch import Paged, paged, run_splits
+from minikv.kernels import gather, merge_splits, paged_decode
+from minikv.memory.bandwidth import seconds_of
+
+ROUNDS = 3  # every way in turn, so that a busy moment does not hit one of them alone
+BLOCKS = ((16, False), (16, True), (64, True), (256, True), (1, True))  # tokens; whether they are shuffled
+
+
+def measure(shape: Shape, dtype: torch.dtype, device: str) -> dict[tuple[str, int], float]:
+    """Seconds of one decode of ``shape``'s lengths (all equal), by way and block size.
+
+    "contiguous" is torch's attention over K and V without blocks, "gathered" copies them out of blocks of 16 first,
+    "in_order" and "shuffled" are ``paged_decode``.
+    """
+    ways = {key: repeated(way, device) for key, way in _ways(shape, dtype, device).items()}
+    rounds = [
+        {key: seconds_of(way, torch.device(device)) for key, way in ways.items()} for _ in range(ROUNDS)
+    ]
+    return {key: min(one[key] for one in rounds) for key in ways}
+
+
+def _ways(shape: Shape, dtype: torch.dtype, device: str) -> dict[tuple[str, int], Callable[[], Tensor]]:
+    def case(block_size: int, shuffled: bool) -> Paged:
+        return _case(shape, block_size, shuffled, dtype, device)
+
+    def copied() -> list[Tensor]:
+        """K and V [B, S, Hkv, D], out of their blocks."""
+        return [
+            torch.stack([gather(cache, table, shape.lengths[0]) for table in blocks.block_tables])
+            for cache in (blocks.k_cache, blocks.v_cache)
+        ]
+
+    def dense(keys: Tensor, values: Tensor) -> Tensor:
+        keys, values = keys.transpose(1, 2), values.transpose(1, 2)
+        out = scaled_dot_product_attention(blocks.query.unsqueeze(2), keys, values, enable_gqa=True)
+        return out.squeeze(2)
+
+    def decoded(one: Paged) -> Callable[[], Tensor]:
+        return lambda: paged_decode(one.query, one.kv, scale=one.scale).out
+
+    blocks = case(16, True)
+    kept = copied()
+    ways: dict[tuple[str, int], Callable[[], Tensor]] = {
+        ("contiguous", 0): lambda: dense(*kept),
+        ("gathered", 16): lambda: dense(*copied()),
+    }
+    for block_size, shuffled in BLOCKS:
+        ways["shuffled" if shuffled else "in_order", block_size] = decoded(case(block_size, shuffled))
+    return ways
+
+
+def steps_gb_s(tokens: Sequence[int], dtype: torch.dtype, device: str) -> dict[str, list[float]]:
+    """The lesson's steps and the package's kernel on one sequence of so many tokens: GB/s of the floor's bytes."""
+    steps: dict[str, Callable[[Paged], Any]] = {
+        "packed": lambda one: merge_splits(*run_splits(one, 1)),
+        "split": lambda one: merge_splits(*run_splits(one, 32)),
+        "package": lambda one: paged_decode(one.query, one.kv, scale=one.scale),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in steps}
+    for length in tokens:
+        shape = Shape((length,), itemsize=dtype.itemsize)
+        one = _case(shape, shape.block_size, True, dtype, device)
+        for name, step in steps.items():
+            run = repeated(lambda step=step, one=one: step(one), device)  # type: ignore[misc]
+            rates[name].append(floor(shape).num_bytes / seconds_of(run, torch.device(device)) / 1e9)
+    return rates
+
+
+def repeated(fn: Callable[[], Any], device: str) -> Callable[[], Any]:
+    """``fn`` as a CUDA graph on a GPU, so that starting it costs the CPU next to nothing; elsewhere ``fn`` itself."""
+    if device == "cpu":
+        return fn
+    fn()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fn()
+    return graph.replay
+
+
+def _case(shape: Shape, block_size: int, shuffled: bool, dtype: torch.dtype, device: str) -> Paged:
+    return paged(
+        list(shape.lengths),
+        kv_heads=shape.kv_heads,
+        group=shape.group,
+        dim=shape.dim,
+        block_size=block_size,
+        shuffled=shuffled,
+        dtype=dtype,
+        device=device,
+    )

@@ -1,0 +1,209 @@
+"""Lesson 12: two streams of a GPU as two queues, for exercise 12.5. Nothing here is torch's, and nothing takes time.
+
+Work is queued at once and done later: a stream does its own in order, and what two streams do interleaves as it
+pleases, unless one waits for an event of the other. ``schedule`` says who goes first whenever both could.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from minikv.course.exercise import Exercise, Misconception
+
+
+@dataclass(frozen=True)
+class Event:
+    """The place in a stream's queue behind which it stands: reached when so many entries are done."""
+
+    stream: "Stream"
+    place: int
+
+    @property
+    def reached(self) -> bool:
+        return self.stream.done >= self.place
+
+
+class Stream:
+    """A queue of work, of which ``done`` entries are done; ``busy`` while it does one."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.done = 0
+        self.busy = False  # while a piece of its work is being done
+        self._queue: list[Callable[[], None] | Event] = []
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Queue ``work``; this returns at once, long before it is done."""
+        if not callable(work):
+            raise TypeError("do takes a function without arguments")
+        self._queue.append(work)
+
+    def record(self) -> Event:
+        """An event behind all that has been queued here so far."""
+        return Event(self, len(self._queue))
+
+    def wait(self, event: Event) -> None:
+        """Whatever is queued here from now on is done after ``event``."""
+        if not isinstance(event, Event):
+            raise TypeError("wait takes what record has returned")
+        self._queue.append(event)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next entry can be done now."""
+        if self.done == len(self._queue):
+            return False
+        entry = self._queue[self.done]
+        return not isinstance(entry, Event) or entry.reached
+
+    def step(self) -> bool:
+        """Do the next entry; True if it was work, and not an event to wait for."""
+        entry = self._queue[self.done]
+        self.done += 1
+        if isinstance(entry, Event):
+            return False
+        self.busy = True
+        entry()
+        self.busy = False
+        return True
+
+
+def run_streams(streams: tuple[Stream, Stream], schedule: Iterable[int]) -> list[str]:
+    """Do all that is queued; of each piece of work, in order, the name of the stream that did it.
+
+    Where both streams could go on, ``schedule`` names the one that does (0 or 1).
+    """
+    picks, names = iter(schedule), []
+    while ready := [stream for stream in streams if stream.ready]:
+        stream = ready[0] if len(ready) == 1 else streams[next(picks, 0)]
+        if stream.step():
+            names.append(stream.name)
+    return names
+
+
+Work = Callable[[], None]
+
+
+def exchange(compute: Stream, copies: Stream, out: Work, forward: Work, back: Work) -> None:
+    _exchange(compute, copies, out, forward, back)
+
+
+def _exchange(
+    compute,
+    copies,
+    out,
+    forward,
+    back,
+    *,
+    after_writing=True,
+    before_overwriting=True,
+    after_reading=True,
+    before_using=True,
+    all_in_one=False,
+):
+    """The four waits, and with one of the arguments changed each of the ways in which they are missed."""
+    if all_in_one:
+        copies = compute
+    if after_writing:
+        copies.wait(compute.record())
+    copies.do(out)
+    if before_overwriting:
+        compute.wait(copies.record())
+    compute.do(forward)
+    if after_reading:
+        copies.wait(compute.record())
+    copies.do(back)
+    if before_using:
+        compute.wait(copies.record())
+
+
+def exchange_without_events(compute, copies, out, forward, back):
+    copies.do(out)
+    compute.do(forward)
+    copies.do(back)
+
+
+def exchange_without_back(compute, copies, out, forward, back):
+    copies.wait(compute.record())
+    copies.do(out)
+    compute.wait(copies.record())
+    compute.do(forward)
+
+
+def exchange_on_copies(compute, copies, out, forward, back):
+    """In order with two events only, because nothing goes on beside anything."""
+    copies.wait(compute.record())
+    copies.do(out)
+    copies.do(forward)
+    copies.do(back)
+    compute.wait(copies.record())
+
+
+def run_exchange(fn: Callable, blocks: list[int], schedule: list[int]) -> dict[str, object]:
+    """What reached the host, what the others and the victim read at last, and which stream did what.
+
+    The victim has just computed its blocks; the others write theirs into the same ones.
+    """
+    compute, copies = Stream("compute"), Stream("copies")
+    device: dict[int, str] = dict.fromkeys(blocks, "nothing")
+    host: dict[int, str] = dict.fromkeys(blocks, "nothing")
+    read: dict[str, list[str]] = {}
+    by: dict[str, str | None] = dict.fromkeys(("out", "forward", "back"))
+
+    def note(work: str) -> None:
+        by[work] = next((stream.name for stream in (compute, copies) if stream.busy), None)
+
+    def write(owner: str) -> None:
+        device.update({block: f"{owner} {block}" for block in blocks})
+
+    def out() -> None:
+        note("out")
+        host.update(device)
+
+    def forward() -> None:
+        note("forward")
+        write("others")
+        read["others"] = [device[block] for block in blocks]
+
+    def back() -> None:
+        note("back")
+        device.update(host)
+
+    def victim_reads() -> None:
+        read["victim"] = [device[block] for block in blocks]
+
+    compute.do(lambda: write("victim"))
+    fn(compute, copies, out, forward, back)
+    compute.do(victim_reads)
+    run_streams((compute, copies), schedule)
+    return {"on the host": [host[block] for block in blocks], "read": read, "done by": by}
+
+
+def draw_schedules(rng) -> list[dict]:
+    """Computing always first, copies always first, and every mixture."""
+    cases = []
+    for i in range(40):
+        blocks = rng.sample(range(90), 2 + i // 10)
+        schedule = [[0] * 12, [1] * 12, [rng.randint(0, 1) for _ in range(12)]][i % 3]
+        cases.append({"blocks": blocks, "schedule": schedule})
+    return cases
+
+
+EXCHANGE = Exercise(
+    id="12.5",
+    name="exchange",
+    signature=("blocks", "schedule"),
+    cases=draw_schedules,
+    reference=exchange,
+    drive=run_exchange,
+    misconceptions=(
+        Misconception("no_events", exchange_without_events),
+        Misconception("read_too_early", partial(_exchange, after_writing=False)),
+        Misconception("overwritten", partial(_exchange, before_overwriting=False)),
+        Misconception("back_too_early", partial(_exchange, after_reading=False)),
+        Misconception("used_too_early", partial(_exchange, before_using=False)),
+        Misconception("not_back", exchange_without_back),
+        Misconception("one_stream", partial(_exchange, all_in_one=True)),
+        Misconception("all_on_copies", exchange_on_copies),
+    ),
+)

@@ -1,0 +1,72 @@
+"""Exercise 18.2 at work: the engine's scheduler, with another rule at its door, on the same load."""
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from minikv.course.lessons.l11a.load import Ask, Ran, run_load
+from minikv.course.lessons.l18.admission import Sequences
+from minikv.engine import Scheduler
+
+Rule = Callable[[Sequences, Sequences, int, int, int], int]
+
+
+class AnyBlock(Scheduler):
+    """Lets in whoever fits now, and keeps nothing for those that run."""
+
+    def owed_blocks(self, kind: int) -> int:
+        return 0
+
+
+def door(rule: Rule) -> type[Scheduler]:
+    """A scheduler that asks ``rule`` about the first that waits."""
+
+    class Asks(Scheduler):
+        def owed_blocks(self, kind: int) -> int:
+            """None, or more than there are: all the same to the engine, which asks for room beside them."""
+            if not self.waiting:
+                return 0
+            manager, inside = self.manager, [self.sequence(each) for each in self.running]
+            first = self.sequence(self.waiting[0])
+            running = [_told(each, manager.block_table(each.id, kind)) for each in inside]
+            hits = list(manager.match(first.tokens).tables[kind])
+            blocks = manager.pools[kind].num_blocks
+            entered = rule(running, [_told(first, hits)], blocks, manager.block_size, self.max_num_seqs)
+            return 0 if entered else blocks + 1
+
+    return Asks
+
+
+def _told(sequence, blocks: list[int]) -> dict:
+    return {"stored": sequence.num_prompt + sequence.params.max_tokens - 1, "blocks": list(blocks)}
+
+
+def groups_load(seed: int = 18, number: int = 40) -> list[Ask]:
+    """Requests about four documents, some with a word to answer and some with many, all there at the beginning."""
+    rng = Random(seed)
+    documents = [tuple(rng.randrange(100_000) for _ in range(64)) for _ in range(4)]
+    return [
+        Ask(
+            rng.choice(documents) + tuple(rng.randrange(100_000) for _ in range(rng.randint(4, 60))),
+            rng.choice([2, 8, rng.randint(40, 160)]),
+        )
+        for _ in range(number)
+    ]
+
+
+def compare_doors(
+    rule: Rule, *, load: Sequence[Ask] | None = None, num_blocks: int = 60
+) -> dict[str, Ran | None]:
+    """The same load behind three doors: ``rule`` ("yours"), the engine's own, and one that lets in what fits now.
+
+    None where ``rule`` is not written yet.
+    """
+    asks = groups_load() if load is None else load
+    found: dict[str, Ran | None] = {
+        "fits now": run_load(asks, num_blocks, rules=AnyBlock),
+        "engine": run_load(asks, num_blocks),
+    }
+    try:
+        found["yours"] = run_load(asks, num_blocks, rules=door(rule))
+    except NotImplementedError:
+        found["yours"] = None
+    return found

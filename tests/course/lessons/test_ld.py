@@ -1,0 +1,78 @@
+"""Appendix D: what its cells show is what its text says, and its sources have addresses."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from minikv.course.lessons import find_lesson
+from minikv.i18n import LANGUAGES
+from minikv.plan.other_engines import OPTIONS
+from tests.course.mutants import assert_prediction, assert_question
+
+LESSON = find_lesson("d")
+ROOT = Path(__file__).parents[3]
+
+
+def cells(lang):
+    path = ROOT / "notebooks" / lang / "D_other_engines.ipynb"
+    return {cell["id"]: cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]}
+
+
+def printed(lang, key):
+    return "".join("".join(output.get("text", [])) for output in cells(lang)[key]["outputs"])
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_every_engine_has_its_word_its_formula_and_its_source(lang):
+    text = "".join(cells(lang)["formula"]["source"])
+    for option in OPTIONS.values():
+        assert f"`{option}`" in text
+    for project in ("vllm-project/vllm", "sgl-project/sglang", "NVIDIA/TensorRT-LLM"):
+        assert re.search(rf"https://github.com/{project}/blob/[0-9a-f]{{40}}/", text), (
+            "a commit, not a branch"
+        )
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_at_95_percent_one_engine_refuses_and_another_promises_too_much(lang):
+    high = printed(lang, "parted").split("0.95", 1)[1]
+    lines = {
+        option: next(x for x in high.splitlines() if x.strip().startswith(option))
+        for option in OPTIONS.values()
+    }
+    assert "GiB" in lines["gpu_memory_utilization"]
+    assert "0.91" in lines["gpu_memory_utilization"], "what would be free"
+    short = [option for option, line in lines.items() if "<-" in line]
+    assert short == ["mem_fraction_static"]
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_only_one_engine_gives_the_second_the_same_as_the_first(lang):
+    pairs = {}
+    for line in printed(lang, "two_on_one").strip().splitlines():
+        first, second = re.findall(r"(-?\d+\.\d\d) GiB", line)
+        pairs[line.split()[0]] = (float(first), float(second))
+    assert [option for option, (a, b) in pairs.items() if a == b] == ["gpu_memory_utilization"]
+    assert [option for option, (a, b) in pairs.items() if b < 0] == ["utilization"]
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_the_log_line_is_that_of_the_issue(lang):
+    said = printed(lang, "printed")
+    assert "290,864" in said
+    assert said.count("33.04") == 2
+    tokens = [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]{6,}", said)]
+    assert tokens[0] == 290_864
+    assert round(tokens[1] / tokens[0], 1) == 3.7
+
+
+@pytest.mark.parametrize("prediction", LESSON.predictions, ids=lambda p: p.key)
+def test_prediction(prediction):
+    assert_prediction(prediction, "d")
+
+
+@pytest.mark.parametrize("key", LESSON.questions)
+def test_question(key):
+    assert_question(key, "d")
