@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator
 import torch
 
 from benchmarks.report import Row, arguments, publish
-from minikv.memory.allocator_rules import AllocatorSettings
-from minikv.memory.allocator_trace import replay
-from minikv.memory.caching_allocator import CachingAllocator
+from minikv.memory.allocator.caching_allocator import CachingAllocator
+from minikv.memory.allocator.rules import AllocatorSettings
+from minikv.memory.allocator.trace import replay
 from minikv.units import GIB, KIB, MIB
-from tests.memory.naive_allocator import NaiveAllocator
+from tests.memory.allocator.naive_allocator import NaiveAllocator
 
 GOAL = 200_000  # operations a second
 LIVE = 500

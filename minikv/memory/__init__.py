@@ -9,14 +9,17 @@ from minikv.memory.ownership import Ownership, ownership, share_storage
 
 if TYPE_CHECKING:
     from minikv.memory.access import access_patterns, index_order
-    from minikv.memory.allocator_rules import AllocatorSettings
-    from minikv.memory.allocator_snapshot import from_snapshot
-    from minikv.memory.allocator_trace import replay
+    from minikv.memory.allocator.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
+    from minikv.memory.allocator.rules import AllocatorSettings
+    from minikv.memory.allocator.snapshot import from_snapshot
+    from minikv.memory.allocator.trace import replay
     from minikv.memory.arena import (
         Arena,
         ArenaClosedError,
         ArenaFullError,
         ArenaInUseError,
+        ArenaReport,
+        Borrower,
         arena_bytes,
     )
     from minikv.memory.bandwidth import (
@@ -28,53 +31,51 @@ if TYPE_CHECKING:
         matmul_rate,
         read_bandwidth,
     )
-    from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
-    from minikv.memory.loans import ArenaReport, Borrower
     from minikv.memory.peak import PeakReport, measure_peak
-    from minikv.memory.retention import RetentionReport, retention_report
-    from minikv.memory.retention_cached import CachedMemory, cached_memory
-    from minikv.memory.retention_caches import CacheFound
-    from minikv.memory.retention_holders import KeptStorage
-    from minikv.memory.retention_live import LiveTensors
-    from minikv.memory.retention_names import Holder
+    from minikv.memory.retention.cached_memory import CachedMemory, cached_memory
+    from minikv.memory.retention.caches import CacheFound
+    from minikv.memory.retention.holders import KeptStorage
+    from minikv.memory.retention.live import LiveTensors
+    from minikv.memory.retention.names import Holder
+    from minikv.memory.retention.report import RetentionReport, retention_report
     from minikv.memory.stats import MemoryStats
     from minikv.memory.timeline import MemoryTimeline, Sample
 
 _HOME = {
-    "AllocatorSettings": "allocator_rules",
+    "AllocatorSettings": "allocator.rules",
     "Arena": "arena",
     "ArenaClosedError": "arena",
     "ArenaFullError": "arena",
     "ArenaInUseError": "arena",
-    "ArenaReport": "loans",
+    "ArenaReport": "arena",
     "BandwidthPoint": "bandwidth",
-    "Borrower": "loans",
-    "CacheFound": "retention_caches",
-    "CachedMemory": "retention_cached",
-    "CachingAllocator": "caching_allocator",
-    "DeviceOutOfMemoryError": "caching_allocator",
-    "Holder": "retention_names",
-    "KeptStorage": "retention_holders",
-    "LiveTensors": "retention_live",
+    "Borrower": "arena",
+    "CacheFound": "retention.caches",
+    "CachedMemory": "retention.cached_memory",
+    "CachingAllocator": "allocator.caching_allocator",
+    "DeviceOutOfMemoryError": "allocator.caching_allocator",
+    "Holder": "retention.names",
+    "KeptStorage": "retention.holders",
+    "LiveTensors": "retention.live",
     "MemoryStats": "stats",
     "MemoryTimeline": "timeline",
     "PeakReport": "peak",
-    "RetentionReport": "retention",
+    "RetentionReport": "retention.report",
     "Sample": "timeline",
     "access_patterns": "access",
     "arena_bytes": "arena",
     "bandwidth_curve": "bandwidth",
     "cache_sizes": "bandwidth",
-    "cached_memory": "retention_cached",
+    "cached_memory": "retention.cached_memory",
     "copy_bandwidth": "bandwidth",
-    "from_snapshot": "allocator_snapshot",
+    "from_snapshot": "allocator.snapshot",
     "index_order": "access",
     "levels": "bandwidth",
     "matmul_rate": "bandwidth",
     "measure_peak": "peak",
     "read_bandwidth": "bandwidth",
-    "replay": "allocator_trace",
-    "retention_report": "retention",
+    "replay": "allocator.trace",
+    "retention_report": "retention.report",
 }
 
 __all__ = [

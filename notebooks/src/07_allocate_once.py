@@ -2,7 +2,7 @@
 # number = "07"
 # slug = "allocate_once"
 # needs = ["05", "06"]
-# rooms = ["memory.caching_allocator"]
+# rooms = ["memory.allocator"]
 # minutes = 65
 # [title]
 # en = "What does malloc cost per token?"
@@ -286,7 +286,7 @@ for batch in (1, 8, 32):
 predict("segment", ...)
 
 # %% key="rounding"
-from minikv.memory.allocator_rules import round_size, segment_size
+from minikv.memory.allocator.rules import round_size, segment_size
 from minikv.units import exact_bytes
 
 MIB, off = 2**20, (1,) * 16

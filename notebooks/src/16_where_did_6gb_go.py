@@ -2,7 +2,7 @@
 # number = "16"
 # slug = "where_did_6gb_go"
 # needs = ["03", "05", "07"]
-# rooms = ["memory.retention", "memory.caching_allocator"]
+# rooms = ["memory.retention", "memory.allocator"]
 # minutes = 60
 # [title]
 # en = "Where did 6 GB go?"

@@ -198,7 +198,7 @@ print(t("f13", block=0, tables=sum(0 in table for table in tables), holders=mana
 
 # %% key="memory_code"
 from minikv.memory import CachingAllocator
-from minikv.memory.allocator_rules import divisions_by_interval, round_size, segment_size
+from minikv.memory.allocator.rules import divisions_by_interval, round_size, segment_size
 from minikv.plan.other_engines import OPTIONS, Startup, pool_bytes
 
 budget = plan_memory(model, gpu=card, batch=batch, context=context, block_size=block_size)

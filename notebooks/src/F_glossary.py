@@ -157,16 +157,16 @@
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
 # | **allocated / reserved** | 已分配 / 已保留（reserved） | What tensors use now; what PyTorch holds, with what it keeps for later. | bytes | `minikv.memory.MemoryStats` |
-# | **allocator block / segment** | 分配器块 / 段（segment） | A segment is a piece that the caching allocator took from the driver; its blocks are the cuts that tensors get. | bytes | `minikv.memory.allocator_rules.segment_size` |
+# | **allocator block / segment** | 分配器块 / 段（segment） | A segment is a piece that the caching allocator took from the driver; its blocks are the cuts that tensors get. | bytes | `minikv.memory.allocator.rules.segment_size` |
 # | **caching allocator** | 缓存分配器 | PyTorch's manager of GPU memory: it takes large segments from the driver, cuts them up, and keeps what is freed for the next request. | bytes | `minikv.memory.CachingAllocator` |
 # | **pre-allocation** | 预分配 | To allocate the memory once, at the start, for the largest case. | bytes | `minikv.cache.LinearKVCache` |
-# %% [markdown] key="words-07" lang="zh" src="d87c1fa9"
+# %% [markdown] key="words-07" lang="zh" src="d57a0da0"
 # ## [07 · 每个 token 的 malloc 要花多少？](07_allocate_once.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
 # | **已分配 / 已保留（reserved）** | allocated / reserved | 已分配是张量正在用的；已保留是 PyTorch 手里的全部，包括留着备用的。别处也写作：预留。 | <nobr>字节</nobr> | `minikv.memory.MemoryStats` |
-# | **分配器块 / 段（segment）** | allocator block / segment | 段是缓存分配器向驱动要来的一整片，分配器块是从段里切给张量的。 | <nobr>字节</nobr> | `minikv.memory.allocator_rules.segment_size` |
+# | **分配器块 / 段（segment）** | allocator block / segment | 段是缓存分配器向驱动要来的一整片，分配器块是从段里切给张量的。 | <nobr>字节</nobr> | `minikv.memory.allocator.rules.segment_size` |
 # | **缓存分配器** | caching allocator | PyTorch 的显存管家：向驱动要大段，切开来用，释放的留给下一个请求。别处也写作：显存分配器。 | <nobr>字节</nobr> | `minikv.memory.CachingAllocator` |
 # | **预分配** | pre-allocation | 一开始就按最大的情形分配好，只分配一次。 | <nobr>字节</nobr> | `minikv.cache.LinearKVCache` |
 
@@ -357,13 +357,13 @@
 #
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
-# | **pinned / returnable (of what torch keeps)** | 被钉住 / 可归还 | Free bytes in a segment that something live keeps from going back to the driver; free bytes of segments that `empty_cache()` gives back. Not pinned memory of the host. | bytes | `minikv.memory.retention_cached.CachedMemory` |
-# %% [markdown] key="words-16" lang="zh" src="4635d8cd"
+# | **pinned / returnable (of what torch keeps)** | 被钉住 / 可归还 | Free bytes in a segment that something live keeps from going back to the driver; free bytes of segments that `empty_cache()` gives back. Not pinned memory of the host. | bytes | `minikv.memory.retention.cached_memory.CachedMemory` |
+# %% [markdown] key="words-16" lang="zh" src="3b8905d3"
 # ## [16 · 那 6 GB 去哪儿了？](16_where_did_6gb_go.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
-# | **被钉住 / 可归还** | pinned / returnable (of what torch keeps) | 被钉住的是段里的空闲字节，同一段还有张量活着，所以还不回驱动；可归还的是 `empty_cache()` 能还掉的空闲段。与 CPU 的锁页内存无关。 | <nobr>字节</nobr> | `minikv.memory.retention_cached.CachedMemory` |
+# | **被钉住 / 可归还** | pinned / returnable (of what torch keeps) | 被钉住的是段里的空闲字节，同一段还有张量活着，所以还不回驱动；可归还的是 `empty_cache()` 能还掉的空闲段。与 CPU 的锁页内存无关。 | <nobr>字节</nobr> | `minikv.memory.retention.cached_memory.CachedMemory` |
 
 # %% [markdown] key="words-17" lang="en"
 # ## [17 · How many GPUs does this traffic need?](17_a_fleet_on_paper.ipynb)

@@ -12,7 +12,7 @@ from minikv import LLM, SamplingParams
 from minikv.engine import memory_report as module
 from minikv.engine.memory_report import MemoryReport
 from minikv.memory import MemoryStats, measure_peak
-from minikv.memory.retention_live import live_storages
+from minikv.memory.retention.live import live_storages
 from tests.plan.small_models import small_config, small_model
 
 GIB = 2**30

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from minikv.errors import ArgumentError
-from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
+from minikv.memory.allocator.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
 from minikv.plan.measured import MeasuredTerms
 from minikv.plan.moments import CALLS, startup_moments
 

@@ -134,7 +134,7 @@ def test_the_real_tree_has_the_parts_that_are_promised_in_the_order_of_their_val
     assert parts["sanitizer"].files == (SANITIZER,)
     assert {Path(name).stem.split("_")[0] for name in parts["lessons-first"].files[1:]} >= {"10", "11a", "16"}
     assert not set(parts["lessons-first"].files[1:]) & set(parts["lessons"].files)
-    assert "tests/memory/test_caching_allocator_gpu.py" in parts["tests-memory"].files
+    assert "tests/memory/allocator/test_gpu.py" in parts["tests-memory"].files
     assert all(part.result.endswith(".cuda.json") for part in parts.values())
     assert len({part.result for part in parts.values()}) == len(parts)
     assert all((ROOT / name).is_file() for part in parts.values() for name in part.files)
@@ -157,7 +157,7 @@ NO_GPU = {
     "tests/engine/test_llm_refusals.py": "a fake model",
     "tests/kernels/test_attention_refuses.py": "a name that is refused",
     "tests/memory/test_arena.py": "a device that is not there is refused",
-    "tests/memory/test_retention.py": "a fake tensor",
+    "tests/memory/retention/test_report.py": "a fake tensor",
     "tests/models/test_adapter.py": "Triton's interpreter, on a CPU",
     "tests/models/test_linear.py": "Triton's interpreter, on a CPU",
     "tests/models/test_load.py": "a table of device and dtype",

@@ -1,6 +1,6 @@
 """Recorded traces: a recording says everything that a replay needs, and a wrong figure anywhere is found.
 
-The recordings of a real device are replayed in tests/memory/test_recorded_traces.py.
+The recordings of a real device are replayed in tests/memory/allocator/test_recorded_traces.py.
 """
 
 import json
@@ -8,7 +8,7 @@ import json
 import pytest
 
 from benchmarks.report import SOURCES
-from minikv.memory.caching_allocator import CachingAllocator
+from minikv.memory.allocator.caching_allocator import CachingAllocator
 from tools.gpu import traces
 from tools.gpu.traces import FIGURES, OPERATIONS, STATISTICS, ModelDevice, difference, operations, record
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.report import kept, write_rows
-from minikv.memory.allocator_rules import MIN_BLOCK_SIZE as UNIT
-from minikv.memory.caching_allocator import CachingAllocator
+from minikv.memory.allocator.caching_allocator import CachingAllocator
+from minikv.memory.allocator.rules import MIN_BLOCK_SIZE as UNIT
 from minikv.units import GIB, MIB
 
 TRACES, OPERATIONS = 100, 60

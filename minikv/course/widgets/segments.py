@@ -23,7 +23,7 @@ from minikv.course.widgets.segments_replay import Step, check_steps, replay_step
 from minikv.errors import ArgumentError, check_count
 from minikv.i18n import pick_language, text
 from minikv.memory import AllocatorSettings
-from minikv.memory.allocator_rules import SMALL_SEGMENT
+from minikv.memory.allocator.rules import SMALL_SEGMENT
 from minikv.units import format_bytes
 
 __all__ = ["MAX_SETTINGS", "SegmentsWidget", "Step"]

@@ -6,7 +6,7 @@ from typing import Any
 from minikv.course.widgets.segments_replay import Moment, Step
 from minikv.i18n import text
 from minikv.memory import AllocatorSettings
-from minikv.memory.allocator_blocks import ALLOCATED, AWAITING_FREE, INACTIVE, BlockView, SegmentView
+from minikv.memory.allocator.blocks import ALLOCATED, AWAITING_FREE, INACTIVE, BlockView, SegmentView
 from minikv.units import exact_bytes, format_bytes
 
 MAX_ROWS = 16  # segments drawn at once, the largest ones; the others are counted in a sentence

@@ -6,8 +6,8 @@ from typing import Any
 
 from minikv.errors import LARGEST_COUNT, ArgumentError
 from minikv.memory import AllocatorSettings, CachingAllocator, DeviceOutOfMemoryError
-from minikv.memory.allocator_blocks import INACTIVE, SegmentView
-from minikv.memory.allocator_trace import bad_trace
+from minikv.memory.allocator.blocks import INACTIVE, SegmentView
+from minikv.memory.allocator.trace import bad_trace
 
 MAX_STEPS = 200  # all of them travel with the widget, drawn for every choice of settings
 NAMED, SIZED, STREAMED = ("malloc", "free", "record_stream"), ("malloc",), ("malloc", "record_stream")

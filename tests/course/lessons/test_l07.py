@@ -10,8 +10,8 @@ from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
 from minikv.course.lessons.l07.slot_cache import SlotCache
 from minikv.memory import AllocatorSettings, CachingAllocator
-from minikv.memory.allocator_blocks import INACTIVE
-from minikv.memory.allocator_rules import segment_size
+from minikv.memory.allocator.blocks import INACTIVE
+from minikv.memory.allocator.rules import segment_size
 from minikv.plan import CacheSpec, find_gpu, find_model, weight_bytes
 from minikv.units import GIB, MIB
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question

@@ -15,7 +15,7 @@ from minikv.cache.paged import PagedKVCache
 from minikv.course.check import run_check
 from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
-from minikv.memory.caching_allocator import CachingAllocator
+from minikv.memory.allocator.caching_allocator import CachingAllocator
 from minikv.plan import CacheSpec, find_model, pool
 from minikv.plan.budget import plan_memory
 from minikv.plan.measured import MeasuredTerms

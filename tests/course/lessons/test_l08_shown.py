@@ -10,7 +10,7 @@ from minikv.course.lessons.l08 import annotated_source, engine_memory
 from minikv.course.lessons.l08.annotated_source import ANNOTATIONS, Annotation, SourceView
 from minikv.course.lessons.l08.engine_memory import CHUNK, NON_TORCH, mixed_steps, report_of, serve, start_up
 from minikv.course.lessons.l08.flow_chart import FlowChart
-from minikv.memory.caching_allocator import DeviceOutOfMemoryError
+from minikv.memory.allocator.caching_allocator import DeviceOutOfMemoryError
 from minikv.plan import weight_bytes
 from minikv.plan.budget import plan_memory
 from minikv.units import GIB, MIB

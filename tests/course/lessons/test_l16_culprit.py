@@ -15,7 +15,7 @@ from minikv.course.lessons.l16.culprit import (
 from minikv.course.widgets.segments_replay import check_steps
 from minikv.errors import ArgumentError
 from minikv.memory import AllocatorSettings, CachingAllocator, replay
-from minikv.memory.allocator_rules import round_size
+from minikv.memory.allocator.rules import round_size
 from minikv.plan import CacheSpec, find_model
 from minikv.units import GIB, MIB
 

@@ -1,7 +1,7 @@
 """Exercises 07.1 and 07.2: what a request is rounded to, and what a cache copies that grows by joining."""
 
 from minikv.course.exercise import Exercise, Misconception
-from minikv.memory.allocator_rules import round_size, segment_size
+from minikv.memory.allocator.rules import round_size, segment_size
 from minikv.units import MIB
 
 NO_DIVISIONS = (1,) * 16  # roundup_power2_divisions is off

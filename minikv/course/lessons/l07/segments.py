@@ -1,8 +1,8 @@
 """Exercises 07.3 and 07.4: which free block a request gets, and what ``empty_cache`` gives back."""
 
 from minikv.course.exercise import Exercise, Misconception
-from minikv.memory.allocator_blocks import ALLOCATED, AWAITING_FREE, INACTIVE
-from minikv.memory.allocator_rules import SMALL_SIZE
+from minikv.memory.allocator.blocks import ALLOCATED, AWAITING_FREE, INACTIVE
+from minikv.memory.allocator.rules import SMALL_SIZE
 from minikv.units import KIB, MIB
 
 # 07.3 ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from minikv.cache.allocation import AllocationReport
-from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
+from minikv.memory.allocator.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
 from minikv.memory.peak import PeakReport
 from minikv.memory.stats import MemoryStats
 from minikv.plan.catalog import find_model

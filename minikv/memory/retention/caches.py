@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from minikv.i18n import text
-from minikv.memory.retention_plain import module_of, mro, name_of
-from minikv.memory.retention_walk import Wanted, paths_from
+from minikv.memory.retention.plain import module_of, mro, name_of
+from minikv.memory.retention.walk import Wanted, paths_from
 from minikv.units import exact_bytes
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from minikv.memory.retention_caches import cache_kind
-from minikv.memory.retention_plain import found_in, mro, name_of, own_dict
-from minikv.memory.retention_roots import Root
-from minikv.memory.retention_walk import Token, Wanted, children, paths_from
+from minikv.memory.retention.caches import cache_kind
+from minikv.memory.retention.plain import found_in, mro, name_of, own_dict
+from minikv.memory.retention.roots import Root
+from minikv.memory.retention.walk import Token, Wanted, children, paths_from
 
 MOST_CUTS = 50  # places of a report that are checked: each takes a search
 Cuts = dict[tuple[int, int, int], dict[int, Any]]  # (root, owner, held): what is still reached without it

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import FrameType, ModuleType
 from typing import Any
 
-from minikv.memory.retention_plain import (
+from minikv.memory.retention.plain import (
     module_of,
     mro,
     name_of,
@@ -21,7 +21,7 @@ from minikv.memory.retention_plain import (
     qualname_of,
     space_of,
 )
-from minikv.memory.retention_walk import ATOMS, OWN_FILES, children, locals_of
+from minikv.memory.retention.walk import ATOMS, OWN_FILES, children, locals_of
 
 DEEPEST, BEYOND_FIRST = 60, 8  # levels in all, and levels beyond the first variable that is found
 MOST_ROOTS, MOST_SEEN = 16, 20_000

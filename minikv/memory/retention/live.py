@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from minikv.memory.retention_plain import own_dict
-from minikv.memory.retention_walk import TENSOR, grad_of
+from minikv.memory.retention.plain import own_dict
+from minikv.memory.retention.walk import TENSOR, grad_of
 
 GRAD = ".grad"
 LARGEST_GRAPH = 200_000  # nodes of autograd graphs that are looked at

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from minikv.errors import ArgumentError
-from minikv.memory.allocator_blocks import ALLOCATED, AWAITING_FREE, INACTIVE, STATES, BlockView, SegmentView
-from minikv.memory.plain_pickle import load_plain
+from minikv.memory.allocator.blocks import ALLOCATED, AWAITING_FREE, INACTIVE, STATES, BlockView, SegmentView
+from minikv.memory.allocator.plain_pickle import load_plain
 
 OLD_STATES = {"active_pending_free": AWAITING_FREE}  # the name before torch 2.2
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from minikv.memory.allocator_rules import AllocatorSettings, divisions_by_interval, round_size, segment_size
-from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
+from minikv.memory.allocator.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
+from minikv.memory.allocator.rules import AllocatorSettings, divisions_by_interval, round_size, segment_size
 from minikv.units import GIB, KIB, MIB
-from tests.memory.segment_sizes import sizes
+from tests.memory.allocator.segment_sizes import sizes
 
 PLAIN = divisions_by_interval(1)
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from minikv.errors import ArgumentError
-from minikv.memory.allocator_trace import replay
-from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
+from minikv.memory.allocator.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
+from minikv.memory.allocator.trace import replay
 from minikv.units import MIB
 
 TRACE = [

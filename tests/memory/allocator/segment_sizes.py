@@ -1,6 +1,6 @@
 """The segments of an allocator model as plain lists, for examples worked by hand."""
 
-from minikv.memory.allocator_blocks import ALLOCATED
+from minikv.memory.allocator.blocks import ALLOCATED
 
 
 def sizes(model):

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minikv.memory import allocator_rules as rules
-from minikv.memory.allocator_rules import REST, AllocatorSettings, divisions_by_interval
-from minikv.memory.caching_allocator import CachingAllocator
+from minikv.memory.allocator import rules as rules
+from minikv.memory.allocator.caching_allocator import CachingAllocator
+from minikv.memory.allocator.rules import REST, AllocatorSettings, divisions_by_interval
 from minikv.units import MIB
-from tests.memory.test_caching_allocator_snapshot import as_torch_writes
+from tests.memory.allocator.test_snapshot import as_torch_writes
 
 torch = pytest.importorskip("torch")
 HEADER = Path(torch.__file__).parent / "include/c10/core/AllocatorConfig.h"

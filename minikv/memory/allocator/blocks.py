@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from dataclasses import dataclass
 
-from minikv.memory.allocator_stats import PoolFigures
+from minikv.memory.allocator.stats import PoolFigures
 
 ALLOCATED, AWAITING_FREE, INACTIVE = "active_allocated", "active_awaiting_free", "inactive"
 STATES = (ALLOCATED, AWAITING_FREE, INACTIVE)

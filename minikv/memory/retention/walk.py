@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from minikv.memory.retention_plain import found_in, name_of, own_dict, slots_of
+from minikv.memory.retention.plain import found_in, name_of, own_dict, slots_of
 
 Token = tuple[str, Any]  # ("attr", "keys"), ("item", 0), ("frame", "generate"), ...
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minikv.memory.allocator_blocks import INACTIVE
-from minikv.memory.allocator_rules import AllocatorSettings
-from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
+from minikv.memory.allocator.blocks import INACTIVE
+from minikv.memory.allocator.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
+from minikv.memory.allocator.rules import AllocatorSettings
 from minikv.units import MIB
-from tests.memory.naive_allocator import Full, NaiveAllocator
+from tests.memory.allocator.naive_allocator import Full, NaiveAllocator
 
 EDGES = [1, 511, 512, 513, MIB - 512, MIB, MIB + 1, 2 * MIB, 10 * MIB - 512, 10 * MIB, 10 * MIB + 1, 20 * MIB]
 SIZES = st.one_of(

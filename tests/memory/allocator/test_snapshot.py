@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minikv.errors import ArgumentError, MiniKVError
-from minikv.memory.allocator_blocks import ALLOCATED, AWAITING_FREE, INACTIVE
-from minikv.memory.allocator_snapshot import from_snapshot
-from minikv.memory.caching_allocator import CachingAllocator
-from minikv.memory.plain_pickle import load_plain
+from minikv.memory.allocator.blocks import ALLOCATED, AWAITING_FREE, INACTIVE
+from minikv.memory.allocator.caching_allocator import CachingAllocator
+from minikv.memory.allocator.plain_pickle import load_plain
+from minikv.memory.allocator.snapshot import from_snapshot
 from minikv.units import MIB
 
 FRAME = {"filename": "model.py", "line": 12, "name": "forward"}

@@ -8,10 +8,10 @@ where other pages of the segment are in use. torch counts no segments and no ina
 
 from typing import TYPE_CHECKING
 
-from minikv.memory.allocator_blocks import Block, Pool
+from minikv.memory.allocator.blocks import Block, Pool
 
 if TYPE_CHECKING:
-    from minikv.memory.allocator_core import AllocatorCore
+    from minikv.memory.allocator.core import AllocatorCore
 
 ENDLESS = 1 << 42  # address space of a segment on a device without a stated capacity, bytes
 

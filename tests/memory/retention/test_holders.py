@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minikv.memory import Holder, retention_report
-from tests.memory.test_retention import names, only
+from tests.memory.retention.test_report import names, only
 
 BOX = []
 

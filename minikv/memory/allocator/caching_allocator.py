@@ -1,10 +1,10 @@
 """A model of PyTorch's CUDA caching allocator, to the byte, that needs neither a GPU nor torch.
 
 The rules are those of ``DeviceCachingAllocator`` in ``c10/cuda/CUDACachingAllocator.cpp``; the sizes stand in
-``allocator_rules.py``, and each method names the function that it follows. They were read in the source of early
+``rules.py``, and each method names the function that it follows. They were read in the source of early
 2025 (before torch 2.8) and in its later rewrite for every kind of accelerator, and agree in both with the default
 settings; where a setting's meaning changed, its docstring says so. The comparison with a real device is owed
-(``tests/memory/test_caching_allocator_gpu.py``).
+(``tests/memory/allocator/test_gpu.py``).
 
 Not modelled: private pools of CUDA graphs and MemPool, several threads, IPC, and the later settings
 ``large_segment_size_mb`` and ``throw_on_cudamalloc_oom``. A request of 0 bytes, which torch answers with a null
@@ -14,10 +14,10 @@ two free blocks of one size the lower address is taken, so a replay of a real tr
 """
 
 from minikv.errors import LARGEST_COUNT, check_count
-from minikv.memory.allocator_blocks import Block, SegmentView, view_of
-from minikv.memory.allocator_core import AllocatorCore, DeviceOutOfMemoryError
-from minikv.memory.allocator_rules import SMALL_SIZE, AllocatorSettings, round_size
-from minikv.memory.allocator_stats import Usage
+from minikv.memory.allocator.blocks import Block, SegmentView, view_of
+from minikv.memory.allocator.core import AllocatorCore, DeviceOutOfMemoryError
+from minikv.memory.allocator.rules import SMALL_SIZE, AllocatorSettings, round_size
+from minikv.memory.allocator.stats import Usage
 from minikv.shown import one_line
 from minikv.units import format_bytes
 

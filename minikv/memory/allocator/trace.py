@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from minikv.errors import LARGEST_COUNT, ArgumentError
-from minikv.memory.allocator_rules import MIN_BLOCK_SIZE
-from minikv.memory.allocator_stats import Usage
-from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
+from minikv.memory.allocator.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
+from minikv.memory.allocator.rules import MIN_BLOCK_SIZE
+from minikv.memory.allocator.stats import Usage
 
 FIELDS: dict[str, tuple[set[str], set[str]]] = {  # of each operation: those it needs, and those it takes
     "malloc": ({"id", "size"}, {"id", "size", "stream", "address"}),

@@ -6,8 +6,8 @@ changed. Addresses are taken from the device, because the driver chooses where a
 
 import pytest
 
-from minikv.memory.allocator_snapshot import from_snapshot
-from minikv.memory.caching_allocator import CachingAllocator
+from minikv.memory.allocator.caching_allocator import CachingAllocator
+from minikv.memory.allocator.snapshot import from_snapshot
 from minikv.units import MIB
 from tools.gpu.traces import operations
 

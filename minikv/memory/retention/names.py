@@ -4,10 +4,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from minikv.i18n import text
-from minikv.memory.retention_plain import module_of, mro, name_of
-from minikv.memory.retention_release import Cuts, release_of, step
-from minikv.memory.retention_roots import Root, short
-from minikv.memory.retention_walk import Token, Wanted
+from minikv.memory.retention.plain import module_of, mro, name_of
+from minikv.memory.retention.release import Cuts, release_of, step
+from minikv.memory.retention.roots import Root, short
+from minikv.memory.retention.walk import Token, Wanted
 
 LONGEST = 6  # parts of a chain that are shown
 HIDDEN = {"cell", "root"}

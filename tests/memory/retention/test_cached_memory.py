@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from minikv.memory import AllocatorSettings, CachedMemory, CachingAllocator, cached_memory, retention_report
-from minikv.memory.retention_text import verdict
+from minikv.memory.retention.report import verdict
 from minikv.units import MIB
 
 

@@ -8,9 +8,9 @@ from bisect import bisect_left
 from collections import deque
 
 from minikv.errors import ArgumentError, MiniKVError, check_count
-from minikv.memory.allocator_blocks import Block, Pool
-from minikv.memory.allocator_expandable import ExpandableSegments
-from minikv.memory.allocator_rules import (
+from minikv.memory.allocator.blocks import Block, Pool
+from minikv.memory.allocator.expandable import ExpandableSegments
+from minikv.memory.allocator.rules import (
     LARGE_SEGMENT,
     MIN_BLOCK_SIZE,
     SMALL_SEGMENT,
@@ -19,7 +19,7 @@ from minikv.memory.allocator_rules import (
     divisions_by_interval,
     segment_size,
 )
-from minikv.memory.allocator_stats import AllocatorStats
+from minikv.memory.allocator.stats import AllocatorStats
 from minikv.units import MIB, format_bytes
 
 FIRST_ADDRESS = 1 << 40  # of the simulated device

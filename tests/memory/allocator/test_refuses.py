@@ -3,9 +3,9 @@
 import pytest
 
 from minikv.errors import ArgumentError
-from minikv.memory.allocator_blocks import INACTIVE
-from minikv.memory.allocator_rules import AllocatorSettings
-from minikv.memory.caching_allocator import CachingAllocator
+from minikv.memory.allocator.blocks import INACTIVE
+from minikv.memory.allocator.caching_allocator import CachingAllocator
+from minikv.memory.allocator.rules import AllocatorSettings
 from minikv.units import MIB
 
 

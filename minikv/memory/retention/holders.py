@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from minikv.memory.retention_live import GRAD, Live
-from minikv.memory.retention_names import Holder, chain, holder_of
-from minikv.memory.retention_plain import name_of
-from minikv.memory.retention_release import Cuts
-from minikv.memory.retention_roots import Root, Search
-from minikv.memory.retention_walk import Wanted, paths_from
+from minikv.memory.retention.live import GRAD, Live
+from minikv.memory.retention.names import Holder, chain, holder_of
+from minikv.memory.retention.plain import name_of
+from minikv.memory.retention.release import Cuts
+from minikv.memory.retention.roots import Root, Search
+from minikv.memory.retention.walk import Wanted, paths_from
 
 AT_ONCE, MOST_ROUNDS = 64, 32  # storages a search starts from, and searches
 MOST_HOLDERS = 8

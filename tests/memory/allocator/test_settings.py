@@ -3,11 +3,11 @@
 import pytest
 
 from minikv.errors import ArgumentError, MiniKVError
-from minikv.memory.allocator_blocks import AWAITING_FREE
-from minikv.memory.allocator_rules import AllocatorSettings, divisions_by_interval, round_size
-from minikv.memory.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
+from minikv.memory.allocator.blocks import AWAITING_FREE
+from minikv.memory.allocator.caching_allocator import CachingAllocator, DeviceOutOfMemoryError
+from minikv.memory.allocator.rules import AllocatorSettings, divisions_by_interval, round_size
 from minikv.units import GIB, MIB
-from tests.memory.segment_sizes import sizes
+from tests.memory.allocator.segment_sizes import sizes
 
 
 def test_out_of_memory_states_the_terms():

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from minikv.memory import retention_report
-from tests.memory.test_retention import names, only
+from tests.memory.retention.test_report import names, only
 
 
 def test_no_code_of_a_class_or_its_metaclass_runs():

@@ -1,0 +1,1 @@
+"""A model of PyTorch's CUDA caching allocator, byte by byte, with its traces and snapshots."""

@@ -1,0 +1,1 @@
+"""What a call left behind on the device, and the variables that hold it."""
