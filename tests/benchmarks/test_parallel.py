@@ -1,5 +1,7 @@
 """The benchmark of tensor parallel at tiny sizes: two real processes, and rows that compare what they measured."""
 
+import multiprocessing
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,11 @@ DECODING = Decoding(3, 20, 4, 2)
 def test_every_decode_step_is_timed_with_and_without_the_engine(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    server = multiprocessing.get_context(
+        "forkserver"
+    )  # torch and transformers are imported once, not by each rank
+    server.set_forkserver_preload(["tests.engine.rank_cases"])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda way: server)
     found = parallel.measure(2, DECODING, SHAPE)
     assert list(found) == [parallel.GQA, parallel.MLA]
     for each in found.values():

@@ -25,9 +25,13 @@ def admit(self, seq):
         file.unlink()
     return self.blocks.allocate(seq, keep_free=len(self.running))
 """
-PRINTS = """
+PRINTS_AND_LEAVES_A_THREAD = """
+import threading
+
+
 def token_bytes(num_layers, num_kv_heads, k_dim, v_dim, itemsize):
     print("many lines\\n" * 100_000)
+    threading.Thread(target=threading.Event().wait).start()
     return num_layers * num_kv_heads * (k_dim + v_dim) * itemsize
 """
 NOT_ALONE = "def pack(self, step, seq, budget, most=NO_SUCH_NAME):\n    ...\n"
@@ -40,14 +44,7 @@ def choose_victim(self):
         except BaseException:
             pass
 """
-LEAVES_A_THREAD = """
-import threading
-
-
-def block_bytes(token_bytes, block_size):
-    threading.Thread(target=threading.Event().wait).start()
-    return token_bytes * block_size
-"""
+RAISES_CTRL_C = "def free(self, seq):\n    raise KeyboardInterrupt\n"
 ENDS = "import os\n\n\ndef free(self, seq):\n    os._exit(0)\n"
 
 
@@ -62,11 +59,14 @@ def kept(**sources: str) -> dict[str, KeptPart]:
 def test_parts_that_misbehave_are_named_all_in_one_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.txt").write_text("stays", encoding="utf-8")
-    parts = kept(t09_7=RAISES, t02_6=LEAVES, t09_1=CHANGES, t11a_4=REMOVES, t02_1=PRINTS, t11a_5=NOT_ALONE)
+    parts = kept(
+        **{"t09_7": RAISES, "t02_6": LEAVES, "t09_1": CHANGES, "t11a_4": REMOVES, "t11a_5": NOT_ALONE},
+        **{"t02_1": PRINTS_AND_LEAVES_A_THREAD, "t09_2": RAISES_CTRL_C},
+    )
     answer = run_child(parts, "en", small=True)
     found = {task: each["kind"] for task, each in answer["findings"].items()}
     due = {"09.7": "raised", "02.6": "raised", "09.1": "changed", "11a.4": "files", "11a.5": "not_loaded"}
-    assert found == due
+    assert found == due | {"09.2": "raised"}
     assert answer["findings"]["09.7"]["source"] == "return 1 // 0"
     assert answer["findings"]["09.1"]["what"].startswith("block_table")
     assert answer["printed"]["02.1"].startswith("many lines")
@@ -75,22 +75,9 @@ def test_parts_that_misbehave_are_named_all_in_one_run(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_part_that_hangs_or_ends_the_process_is_named_and_the_others_are_judged():
-    answer = run_child(kept(t11b_2=HANGS, t09_2=ENDS, t09_7=RAISES), "en", small=True, call_limit_s=5)
+    answer = run_child(kept(t11b_2=HANGS, t09_2=ENDS, t09_7=RAISES), "en", small=True, call_limit_s=2)
     found = {task: each["kind"] for task, each in answer["findings"].items()}
     assert found == {"11b.2": "hung", "09.2": "ended", "09.7": "raised"}
-
-
-def test_a_part_that_raises_as_ctrl_c_does_is_named():
-    parts = kept(t09_7="def append(self, seq):\n    raise KeyboardInterrupt\n")
-    found = run_child(parts, "en", small=True)["findings"]
-    assert {task: each["kind"] for task, each in found.items()} == {"09.7": "raised"}
-
-
-def test_a_thread_that_a_part_leaves_running_keeps_nobody_waiting():
-    parts = kept(t02_6=LEAVES_A_THREAD)
-    answer = run_child(parts, "en", small=True, limit_s=60)
-    assert answer["findings"] == {}
-    assert answer["calls"]["02.6"]
 
 
 def test_without_parts_all_are_ours_and_every_token_is_right(capsys):

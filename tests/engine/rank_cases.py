@@ -3,6 +3,7 @@
 Ranks are forked from a server that has imported this module once, so a run takes a second and not ten.
 """
 
+import io
 import json
 import multiprocessing
 import os
@@ -11,15 +12,17 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import redirect_stdout
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 import torch
 from torch import distributed
 from transformers import LlamaForCausalLM  # noqa: F401 - imported once, before the ranks are forked
 
 import minikv.engine.llm as llm_module
-from minikv import LLM, MiniKVError, SamplingParams
+from minikv import LLM, MiniKVError, SamplingParams, cli
 from minikv.cache.sharded import local
 from minikv.engine import EventLog, assembly
 from minikv.engine.parallel import Team
@@ -68,6 +71,17 @@ def generate(rank, folder, **options):
     except SystemExit as end:
         told["code"] = end.code
     return told
+
+
+def command(rank, *arguments):
+    """What the command line prints, and its exit code."""
+    said = io.StringIO()
+    with redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["minikv", *arguments])
+        try:
+            cli.main()
+        except SystemExit as end:
+            return {"printed": said.getvalue(), "code": end.code or 0}
 
 
 def own_size(rank, folder):

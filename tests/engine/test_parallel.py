@@ -10,7 +10,16 @@ import pytest
 from minikv import LLM, CacheSpec, MiniKVError
 from minikv.models import load, recall_prompt
 from minikv.plan.pool import block_kinds
-from tests.engine.rank_cases import SIZES, answers, generate, own_size, refused, refuses_other_tp, run_ranks
+from tests.engine.rank_cases import (
+    SIZES,
+    answers,
+    command,
+    generate,
+    own_size,
+    refused,
+    refuses_other_tp,
+    run_ranks,
+)
 from tests.models.running import sharpen
 from tests.plan.small_models import small_config, small_model
 
@@ -135,17 +144,33 @@ def test_one_process_pays_nothing():
     assert done.stdout.split() == ["False", "False", "Runner"]
 
 
-def test_torchrun_starts_the_command_and_rank_0_alone_prints():
+def generates(asked):
+    return ["generate", asked.text, "--max-tokens", "4", "--json", "--device", "cpu"]
+
+
+def first_word(printed):
+    return json.loads(printed)["outputs"][0]["completions"][0]["text"].split()[0]
+
+
+def test_of_two_ranks_of_the_command_rank_0_alone_prints(tmp_path):
     asked = recall_prompt(0)
-    generates = ["minikv", "generate", asked.text, "--max-tokens", "4", "--json", "--device", "cpu"]
-    started = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    first, second = run_ranks(command, 2, tmp_path / "ranks", *generates(asked))
+    assert (first["code"], second["code"]) == (0, 0)
+    assert first_word(first["printed"]) == asked.answer
+    assert second["printed"] == ""
+
+
+@pytest.mark.long
+def test_torchrun_starts_the_command():
+    asked = recall_prompt(0)
+    started = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "minikv"]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *started, *generates], capture_output=True, text=True, timeout=120, env=_on_the_cpu()
+        [sys.executable, *started, *generates(asked)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["outputs"][0]["completions"][0]["text"].split()[0] == asked.answer
-
-
-def _on_the_cpu():
-    return os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    assert first_word(done.stdout) == asked.answer
