@@ -16,6 +16,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 os.environ["MINIKV_PROGRESS"] = os.environ["MINIKV_LEADERBOARD"] = "off"  # what tests solve is nobody's
+os.environ["MINIKV_CHECKED"] = "1"  # what the package hands to its own kernels is checked
 os.environ["MINIKV_LANG"] = "en"  # and not that of whoever runs the tests
 
 from hypothesis import settings

@@ -18,7 +18,7 @@ from minikv.cache.codec import Codec, find_codec
 from minikv.cache.layout import Group, Part, PartShape, blocks_of_each, paged_layout
 from minikv.cache.pages import NULL_BLOCK, LayerCache, Pages
 from minikv.errors import ArgumentError, check_count
-from minikv.kernels import move_slots, store_kv
+from minikv.kernels.dispatch import operations
 from minikv.memory.arena import Arena, ArenaInUseError, arena_bytes
 from minikv.plan.spec import CacheSpec
 
@@ -87,7 +87,11 @@ class PagedKVCache(Pages):
 
     def layer(self, layer: int) -> LayerCache:
         """The views of one layer; a shared layer's are those of the layer that it reads."""
-        return self._layers[self._source(layer)]
+        if (
+            type(layer) is int and layer in self._layers
+        ):  # each layer of each step asks for it; a bool is no layer
+            return self._layers[layer]
+        return self._layers[self._source(layer)]  # which says what is wrong
 
     def parts(self, kind: int) -> tuple[Part, ...]:
         """The tensors that together hold the blocks of one kind."""
@@ -111,7 +115,8 @@ class PagedKVCache(Pages):
         where = self._slots("slots", slots, views.kind, low=-1)
         if where.shape != (len(k),):
             raise ArgumentError("cache_shape", what="slots", shape=list(where.shape), expected=f"[{len(k)}]")
-        store_kv(k, v, views.k, views.v, where.to(self.device), views.k_scale, views.v_scale)
+        slots = where.to(self.device)
+        operations(self.device).store_kv(k, v, views.k, views.v, slots, views.k_scale, views.v_scale)
 
     def move(self, layer: int, src_slots: Any, dst_slots: Any) -> None:
         """Slot ``src_slots[i]`` to slot ``dst_slots[i]`` in one layer; all are read before any is written.
@@ -132,7 +137,7 @@ class PagedKVCache(Pages):
         from_, to = (found.to(self.device) for found in slots)
         for tensor in (views.k, views.v, views.k_scale, views.v_scale):
             if tensor is not None:
-                move_slots(tensor, from_, to)
+                operations(self.device).move_slots(tensor, from_, to)
 
     def close(self) -> None:
         """Give the memory back. Closing again does nothing.

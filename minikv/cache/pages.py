@@ -16,7 +16,8 @@ from minikv.cache.checks import as_indices, check_float, check_pairs, check_rang
 from minikv.cache.codec import Codec
 from minikv.errors import ArgumentError, check_count
 from minikv.i18n import pick_language, text
-from minikv.kernels import PagedKV, copy_blocks, gather
+from minikv.kernels import PagedKV
+from minikv.kernels.dispatch import operations
 from minikv.plan.pool import BlockKind
 from minikv.plan.spec import CacheSpec
 from minikv.shown import Shown, html_of, one_line, text_of
@@ -138,6 +139,7 @@ class Pages(ABC):
         if dtype is not None:
             check_float("dtype", dtype)
         blocks = self._table(table, views.kind, length, start).to(self.device)
+        gather = operations(self.device).gather
         k, v = (
             self.codec.decode(
                 gather(data, blocks, length, start),
@@ -160,7 +162,7 @@ class Pages(ABC):
         check_pairs(*blocks)
         from_, to = (found.to(self.device) for found in blocks)
         for tensor, block_dim in tensors:
-            copy_blocks(tensor, from_, to, block_dim)
+            operations(self.device).copy_blocks(tensor, from_, to, block_dim)
 
     def _table(self, values: Any, kind: int, length: int, start: int) -> Tensor:
         """A checked block table; only the entries of the tokens that are asked for have to be blocks."""

@@ -1,13 +1,14 @@
-"""What is checked before a kernel starts: shapes, dtypes, devices, strides, and, where it is asked for, values.
+"""What the public functions check before a kernel starts: shapes, dtypes, devices, strides, and values where possible.
 
-A kernel that is given the wrong block reads another request's keys and says nothing, so whatever can be known
-without reading the device is checked on every call. The values of tables and lengths are checked where they lie on a
-CPU; on a GPU reading them would make the CPU wait for everything queued, so they are checked there only if the
-environment says ``MINIKV_KERNELS_CHECKED=1``.
+A kernel that is given the wrong block reads another request's keys and says nothing. So whatever can be known without
+reading the device is checked on every public call. The values of tables and lengths are checked where they lie on a
+CPU. On a GPU reading them would make the CPU wait for everything queued, so they are checked there only with
+``MINIKV_CHECKED=values``.
+
+Inside the package the checks run only in checked mode: ``minikv.kernels.dispatch.operations``.
 """
 
 import math
-import os
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from minikv.errors import ArgumentError, check_count
+from minikv.kernels.dispatch import checked_mode
 from minikv.kernels.paged_kv import PagedKV
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
@@ -161,7 +163,7 @@ def check_entries(what: str, indices: Tensor, low: int, high: int) -> None:
 
 def values_are_checked(x: Tensor) -> bool:
     """Whether the values of index tensors on the device of ``x`` are read before the launch."""
-    return x.is_cpu or os.environ.get("MINIKV_KERNELS_CHECKED") == "1"
+    return x.is_cpu or checked_mode() == "values"
 
 
 def _check_number(what: str, value: Any) -> None:

@@ -14,15 +14,8 @@ from torch import Tensor, nn
 
 from minikv.cache.sharded import local
 from minikv.errors import ArgumentError
-from minikv.kernels import (
-    latent_column_sums,
-    latent_decode,
-    latent_prefill,
-    paged_column_sums,
-    paged_decode,
-    paged_prefill,
-)
-from minikv.models.batch import Batch, seen_window
+from minikv.kernels.dispatch import operations
+from minikv.models.batch import Batch, sees
 from minikv.models.observer import weighed_lse, weighed_scores
 
 ATTENTION = "minikv_paged"  # its name in transformers' AttentionInterface
@@ -76,6 +69,7 @@ def _probe(
     return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
 
 
+@torch.no_grad()
 def attend(
     module: nn.Module,
     query: Tensor,
@@ -100,22 +94,26 @@ def attend(
     if attention_mask is not None:
         raise ArgumentError("models_mask", name=ATTENTION)
     index = module.layer_idx
-    window = seen_window(batch.cache, batch.cache.kind_of(index))
+    cache = batch.cache
+    window = sees(cache.spec, cache.kinds[cache.layer(index).kind].layer)
     if sliding_window != window:
         raise ArgumentError("models_window", layer=index, model=sliding_window, cache=window)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if batch.cache.spec.layers[index].kind == "latent":
+    if cache.spec.layers[index].kind == "latent":
         return _latent(module, query, batch, scale, window).unsqueeze(0), None
     rows, kv, starts = query[0].transpose(0, 1), batch.kv(index), batch.query_starts
+    kernels = operations(query.device)
     options: dict[str, Any] = {"scale": scale, "window": window, "softcap": softcap, "sinks": s_aux}
     watched = batch.observer is not None and window is None
     if batch.max_queries == 1:
-        found = paged_decode(rows, kv, return_scores=watched, **options)
+        found = kernels.paged_decode(rows, kv, return_scores=watched, **options)
         _tell_scores(batch, index, found.scores, query.shape[1])
     else:
-        found = paged_prefill(rows, kv, starts, max_queries=batch.max_queries, return_lse=watched, **options)
+        found = kernels.paged_prefill(
+            rows, kv, starts, max_queries=batch.max_queries, return_lse=watched, **options
+        )
         if found.lse is not None:
-            sums = partial(paged_column_sums, rows, kv, starts, scale=scale, softcap=softcap)
+            sums = partial(kernels.paged_column_sums, rows, kv, starts, scale=scale, softcap=softcap)
             _tell_sums(batch, index, found.lse, sums, query.shape[1] // kv.k.shape[2])
     return found.out.unsqueeze(0), None
 
@@ -146,7 +144,7 @@ def _latent(module: nn.Module, query: Tensor, batch: Batch, scale: float, window
     ``kv_b_proj`` [H * (nope + v_dim), rank] makes K and V of a latent. q (W_UK latent) = (q W_UK) latent, so W_UK goes
     into the query; and W_UV is applied to the weighted sum of latents, once a query instead of once a cached token.
     """
-    kv, starts = batch.kv(module.layer_idx), batch.query_starts
+    kv, starts, kernels = batch.kv(module.layer_idx), batch.query_starts, operations(query.device)
     heads, rank, rope = query.shape[1], kv.k.shape[3], kv.v.shape[3]
     nope = query.shape[3] - rope
     up = local(module.kv_b_proj.weight).view(heads, -1, rank)
@@ -154,10 +152,10 @@ def _latent(module: nn.Module, query: Tensor, batch: Batch, scale: float, window
     queries = torch.matmul(q_nope, up[:, :nope]).transpose(0, 1), q_rope.transpose(0, 1)
     watched = batch.observer is not None and window is None
     if batch.max_queries == 1:
-        found = latent_decode(*queries, kv, scale=scale, window=window, return_scores=watched)
+        found = kernels.latent_decode(*queries, kv, scale=scale, window=window, return_scores=watched)
         _tell_scores(batch, module.layer_idx, found.scores, heads)
     else:
-        found = latent_prefill(
+        found = kernels.latent_prefill(
             *queries,
             kv,
             starts,
@@ -167,6 +165,6 @@ def _latent(module: nn.Module, query: Tensor, batch: Batch, scale: float, window
             return_lse=watched,
         )
         if found.lse is not None:
-            sums = partial(latent_column_sums, *queries, kv, starts, scale=scale)
+            sums = partial(kernels.latent_column_sums, *queries, kv, starts, scale=scale)
             _tell_sums(batch, module.layer_idx, found.lse, sums, heads)
     return torch.matmul(found.out.transpose(0, 1), up[:, nope:].transpose(1, 2)).transpose(0, 1)

@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import Cache
 
 from minikv.cache.pages import LayerCache
-from minikv.kernels import store_kv
+from minikv.errors import ArgumentError
+from minikv.kernels.dispatch import operations
 from minikv.models.batch import Batch
 
 
@@ -110,7 +111,13 @@ class GatheredCache(Cache):
 
 
 def _store(layer: LayerCache, k: Tensor, v: Tensor, slots: torch.Tensor) -> None:
-    """K and V [1, heads, T, dim] into their slots."""
-    store_kv(
-        k[0].transpose(0, 1), v[0].transpose(0, 1), layer.k, layer.v, slots, layer.k_scale, layer.v_scale
-    )
+    """K and V [1, heads, T, dim] into their slots. Raises ``ArgumentError`` for those of another shape.
+
+    The model's own code makes them, so they are checked in every mode: one head would be stored for all in silence.
+    """
+    for what, new, cache in (("key", k, layer.k), ("value", v, layer.v)):
+        shape = (1, cache.shape[2], len(slots), cache.shape[3])
+        if new.shape != shape:
+            raise ArgumentError("cache_shape", what=what, shape=list(new.shape), expected=str(list(shape)))
+    new = k[0].transpose(0, 1), v[0].transpose(0, 1)
+    operations(slots.device).store_kv(*new, layer.k, layer.v, slots, layer.k_scale, layer.v_scale)

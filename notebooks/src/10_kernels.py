@@ -838,13 +838,15 @@ else:
 # Here even the NaN did not help: what nano's kernel read were full blocks, of K or of V, of other tokens.
 #
 # The package's operations take the strides from the tensors, and check what they can before anything starts: shapes, types and strides always, the numbers in a table on a CPU only.
-# On a GPU, looking at them would mean waiting for it at every step; with `MINIKV_KERNELS_CHECKED=1` in the environment they look all the same, which is slow and finds bugs.
-# %% [markdown] key="break_stride_read" lang="zh" src="08c2f80c"
+# On a GPU, looking at them would mean waiting for it at every step; with `MINIKV_CHECKED=values` in the environment they look all the same, which is slow and finds bugs.
+# Inside an engine, the same checks in every layer of every step would cost time and find nothing: it has made the tables itself. There they run only with `MINIKV_CHECKED=1`, which these notebooks set.
+# %% [markdown] key="break_stride_read" lang="zh" src="35a962f5"
 # [aiter PR #3498](https://github.com/ROCm/aiter/pull/3498) 修的就是这个 bug，出在一个线上使用的 kernel 里：它以为块的步幅等于块大小乘以 token 的步幅。
 # 在这里连 NaN 也没能暴露错误：nano 的 kernel 读到的是别的 token 的整块内容，有的是 K，有的是 V。
 #
 # 本包的各个操作都从张量上取步幅，并在启动之前尽量检查：形状、类型和步幅总是检查；块表里的数只在 CPU 上检查。
-# 在 GPU 上看这些数，就得每一步都停下来等 GPU；设环境变量 `MINIKV_KERNELS_CHECKED=1` 则照样检查，慢，但能找出 bug。
+# 在 GPU 上看这些数，就得每一步都停下来等 GPU；设环境变量 `MINIKV_CHECKED=values` 则照样检查，慢，但能找出 bug。
+# 在引擎内部，每一步的每一层都重复这些检查，只费时间而查不出什么：块表就是引擎自己刚生成的。所以那里只有设了 `MINIKV_CHECKED=1` 才检查，这些 notebook 就设了它。
 
 # %% key="errors"
 from minikv.errors import MiniKVError
@@ -930,15 +932,15 @@ explain("why_split")
 #
 # | symptom | the command that decides |
 # |---|---|
-# | a kernel gives another result than the reference | `MINIKV_KERNELS=reference` in the environment, and the same call again: if the result changes by more than rounding, the kernel is at fault; if not, look at tables, lengths and what was stored (on a GPU with `MINIKV_KERNELS_CHECKED=1`) |
+# | a kernel gives another result than the reference | `MINIKV_KERNELS=reference` in the environment, and the same call again: if the result changes by more than rounding, the kernel is at fault; if not, look at tables, lengths and what was stored (on a GPU with `MINIKV_CHECKED=values`) |
 # | NaN in the output, or text that changes from run to run | fill the unused places: `cache[unused_blocks] = nan` before the call. NaN in the answer then means that a query read past a length, or a block of another sequence |
 # | far below the card's bandwidth | `floor(shape).num_bytes / seconds / 1e9` against `copy_bandwidth(2**30).gb_s`; then `batch * kv_heads * splits` against the number of SMs (`torch.cuda.get_device_properties(0).multi_processor_count`): fewer programs than SMs need splits |
-# %% [markdown] key="stuck" lang="zh" src="666bc27b"
+# %% [markdown] key="stuck" lang="zh" src="be0a1eb1"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
-# | kernel 的结果与参考实现不同 | 设环境变量 `MINIKV_KERNELS=reference`，再调用一次：结果变了（不只是舍入误差），问题在 kernel；没变，就去查块表、长度和写入的内容（在 GPU 上加 `MINIKV_KERNELS_CHECKED=1`） |
+# | kernel 的结果与参考实现不同 | 设环境变量 `MINIKV_KERNELS=reference`，再调用一次：结果变了（不只是舍入误差），问题在 kernel；没变，就去查块表、长度和写入的内容（在 GPU 上加 `MINIKV_CHECKED=values`） |
 # | 输出里有 NaN，或者每次运行的文字不一样 | 调用之前把没用到的位置填上：`cache[unused_blocks] = nan`。答案里出现 NaN，就说明某个 query 读过了头，或者读了别的序列的块 |
 # | 远达不到显卡的带宽 | 先比较 `floor(shape).num_bytes / seconds / 1e9` 与 `copy_bandwidth(2**30).gb_s`；再比较 `batch * kv_heads * splits` 与 SM 数（`torch.cuda.get_device_properties(0).multi_processor_count`）：程序数少于 SM 数，就需要切分 |
 

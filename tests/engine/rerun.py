@@ -14,17 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import minikv.engine.assembly
 from minikv.engine.graphs import DecodeGraphs, table_width
-from minikv.kernels import PagedKV
-from minikv.models import attention, hf_cache
+from minikv.kernels import PagedKV, checked
 
-# Where the models' side calls a kernel, and how many of its first arguments were computed within the step.
-KERNELS = {
-    "paged_decode": (attention, 1),
-    "paged_prefill": (attention, 1),
-    "latent_decode": (attention, 2),
-    "latent_prefill": (attention, 2),
-    "store_kv": (hf_cache, 2),
-}
+# What the models' side calls in checked mode, and how many of its first arguments were computed within the step.
+KERNELS = {"paged_decode": 1, "paged_prefill": 1, "latent_decode": 2, "latent_prefill": 2, "store_kv": 2}
 # Operations whose result's shape, or what the host does next, follows from values on the device.
 WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique", "bincount")
 
@@ -55,7 +48,7 @@ class Notes(TorchDispatchMode):
 
     def kernel(self, name, call):
         """``call``, of which the arguments are noted and nothing else."""
-        fresh = KERNELS[name][1]
+        fresh = KERNELS[name]
 
         def noted(*args, **kwargs):
             assert not self.inside
@@ -74,8 +67,7 @@ class Notes(TorchDispatchMode):
         """Notes are taken inside of the block."""
         with self:
             patches = [
-                patch.object(module, name, self.kernel(name, getattr(module, name)))
-                for name, (module, _) in KERNELS.items()
+                patch.object(checked, name, self.kernel(name, getattr(checked, name))) for name in KERNELS
             ]
             for each in patches:
                 each.start()

@@ -11,8 +11,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from minikv.cache import PagedKVCache
+from minikv.kernels import checked
 from minikv.kernels.attention import Attention
-from minikv.models import Batch, attention, bind_model, hf_cache
+from minikv.models import Batch, bind_model
 from minikv.plan import CacheSpec
 from tests.models.running import World
 
@@ -82,13 +83,13 @@ def decode(model):
         max_position=0,
     )
     kernels = {
-        (attention, "paged_decode"): lambda query, kv, **__: Attention(
+        "paged_decode": lambda query, kv, **__: Attention(
             query.new_empty(*query.shape[:2], kv.v.shape[3]), None, None
         ),
-        (attention, "latent_decode"): lambda query, *_, **__: Attention(torch.empty_like(query), None, None),
-        (hf_cache, "store_kv"): lambda *_: None,
+        "latent_decode": lambda query, *_, **__: Attention(torch.empty_like(query), None, None),
+        "store_kv": lambda *_: None,
     }
-    patches = [patch.object(module, name, call) for (module, name), call in kernels.items()]
+    patches = [patch.object(checked, name, call) for name, call in kernels.items()]
     for each in patches:
         each.start()
     try:

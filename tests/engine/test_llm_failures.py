@@ -7,7 +7,7 @@ import gc
 import pytest
 
 import minikv.engine.runner
-import minikv.models.hf_cache
+import minikv.kernels.checked
 from minikv.engine import EventLog, FinishReason, GenerationFailedError
 from minikv.models import ATTENTION
 from tests.engine.llm_text import word_tokenizer
@@ -44,7 +44,7 @@ def place(point, llm, fuse, patch):
     elif point == "in the middle":
         patch.setattr(layers[1].mlp, "forward", fuse.before(layers[1].mlp.forward))
     elif point == "store":
-        patch.setattr(minikv.models.hf_cache, "store_kv", fuse.before(minikv.models.hf_cache.store_kv))
+        patch.setattr(minikv.kernels.checked, "store_kv", fuse.before(minikv.kernels.checked.store_kv))
     elif point == "sampler":
         patch.setattr(minikv.engine.runner, "draw", fuse.before(minikv.engine.runner.draw))
     elif point == "copy_blocks":
