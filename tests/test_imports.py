@@ -65,7 +65,7 @@ WIDGETS = {"ipywidgets", "plotly", "anywidget"}
 
 
 def room_of(path: Path) -> str:
-    """ "plan" for minikv/plan/spec.py, "errors" for minikv/errors.py."""
+    """ "plan" for minikv/plan/spec/cache_spec.py, "errors" for minikv/errors.py."""
     relative = path.relative_to(PACKAGE)
     return relative.parts[0] if len(relative.parts) > 1 else relative.stem
 

@@ -168,7 +168,7 @@ def test_the_changelog_begins_with_this_version_and_says_what_no_gpu_measured():
 
 
 def test_the_changelog_counts_what_is_there():
-    from minikv.plan.architectures import ARCHITECTURES
+    from minikv.plan.spec.architectures import ARCHITECTURES
 
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f" {len(ARCHITECTURES)} architectures" in text

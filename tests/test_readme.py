@@ -102,7 +102,7 @@ def test_links_lead_somewhere(name):
 
 
 def test_both_list_the_same_lessons_and_the_real_number_of_architectures():
-    from minikv.plan.architectures import ARCHITECTURES
+    from minikv.plan.spec.architectures import ARCHITECTURES
 
     texts = [(ROOT / name).read_text() for name in READMES]
     lessons = [set(re.findall(r"notebooks/\w\w/(\w+)\.ipynb\)", text)) for text in texts]

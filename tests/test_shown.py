@@ -41,8 +41,8 @@ from minikv.memory import (
 from minikv.models import load
 from minikv.models.fidelity import LogitError
 from minikv.plan import CacheSpec, LayerSpec, plan_memory
+from minikv.plan.logs.check_log import check_log
 from minikv.plan.measured import MeasuredTerms
-from minikv.plan.vllm_log import check_log
 from minikv.shown import LONGEST_LINE, Shown, one_line
 from minikv.simulate import Calibration, Fleet, Target, Trace, TraceRequest, fewest, simulate
 from minikv.units import GIB

@@ -36,7 +36,7 @@ def build_table() -> dict[str, Any]:
     import transformers
     from transformers import CONFIG_MAPPING
 
-    from minikv.plan.architectures import ARCHITECTURES
+    from minikv.plan.spec.architectures import ARCHITECTURES
 
     composites, aliases, defaults = {}, {}, {}
     for outer in sorted(CONFIG_MAPPING):

@@ -28,11 +28,9 @@ CORE_TESTS = [
     "tests/simulate",
     "--ignore=tests/simulate/test_same_decisions.py",  # it asks an LLM
     *(f"tests/engine/test_{name}.py" for name in ("events", "prompt_lookup", "sampling_params", "scheduler")),
-    *(f"tests/memory/test_caching_allocator{part}.py" for part in ("", "_settings", "_trace")),
-    *(
-        f"tests/plan/test_{name}.py"
-        for name in ("catalog", "measured", "moments", "preemption", "roofline", "vllm_log")
-    ),
+    *(f"tests/memory/allocator/test_{name}.py" for name in ("caching_allocator", "settings", "trace")),
+    *(f"tests/plan/test_{name}.py" for name in ("catalog", "measured", "moments", "preemption", "roofline")),
+    "tests/plan/logs/test_log.py",
 ]
 # What a release of it chooses for itself.
 CHOSEN_BY = {

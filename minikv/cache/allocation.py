@@ -9,10 +9,10 @@ from minikv.i18n import pick_language, text
 from minikv.memory.peak import PeakReport
 from minikv.memory.stats import MemoryStats
 from minikv.plan.explain import countable
-from minikv.plan.layers import LayerSpec
 from minikv.plan.measured import MeasuredTerms
 from minikv.plan.report import widths
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
+from minikv.plan.spec.layers import LayerSpec
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import exact_bytes, format_bytes
 

@@ -25,7 +25,7 @@ from minikv.plan import pool
 from minikv.plan.budget import DEFAULT_CONTEXT
 from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
 from minikv.plan.measured import MeasuredTerms, PoolSize, check_utilization, size_for_blocks, size_for_bytes
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.units import exact_bytes
 
 DEFAULT_WARMUP = 8192  # tokens, the planner's chunk

@@ -20,9 +20,9 @@ from minikv.cache.codec import Codec
 from minikv.cache.linear_layout import layer_sources
 from minikv.errors import ArgumentError, check_count
 from minikv.kernels.slots import as_bytes
-from minikv.plan.layers import LayerSpec
 from minikv.plan.pool import BlockKind, block_kinds
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
+from minikv.plan.spec.layers import LayerSpec
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from minikv.errors import ArgumentError, MiniKVError, check_count
 from minikv.i18n import pick_language, text
 from minikv.kernels.quantize import cast
 from minikv.memory.arena import Arena, ArenaInUseError, arena_bytes
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import exact_bytes, format_bytes
 

@@ -6,8 +6,8 @@ import torch
 
 from minikv.errors import ArgumentError
 from minikv.plan.dtypes import KV_DTYPES
-from minikv.plan.layers import LayerSpec
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
+from minikv.plan.spec.layers import LayerSpec
 
 PLAIN_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -20,7 +20,7 @@ from minikv.cache.pages import NULL_BLOCK, LayerCache, Pages
 from minikv.errors import ArgumentError, check_count
 from minikv.kernels.dispatch import operations
 from minikv.memory.arena import Arena, ArenaInUseError, arena_bytes
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
 
 __all__ = ["NULL_BLOCK", "LayerCache", "PagedKVCache"]
 

@@ -19,7 +19,7 @@ from minikv.i18n import pick_language, text
 from minikv.kernels import PagedKV
 from minikv.kernels.dispatch import operations
 from minikv.plan.pool import BlockKind
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import exact_bytes, format_bytes
 

@@ -23,7 +23,7 @@ def check_log(
     lang: Lang = "en",
 ) -> None:
     """Say whether tokens and GiB of a start-up log agree with the model, and what explains a gap."""
-    from minikv.plan.vllm_log import check_log as judge
+    from minikv.plan.logs.check_log import check_log as judge
 
     lang = pick_language(lang)
     verdict = judge(

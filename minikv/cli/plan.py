@@ -13,7 +13,7 @@ from minikv.i18n import pick_language, text
 
 if TYPE_CHECKING:
     from minikv.plan.budget import MemoryBudget
-    from minikv.plan.spec import CacheSpec
+    from minikv.plan.spec.cache_spec import CacheSpec
 
 
 def plan(
@@ -54,7 +54,7 @@ def plan(
         raise ArgumentError("no_config")
     source: Any = config
     if model_type is not None:
-        from minikv.plan.config import with_model_type
+        from minikv.plan.spec.config import with_model_type
 
         source = with_model_type(config, model_type)
     cache: dict[str, Any] = {

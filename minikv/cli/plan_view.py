@@ -12,7 +12,7 @@ from minikv.cli.terminal import can_print, make_console
 from minikv.i18n import text
 from minikv.plan.budget import MemoryBudget
 from minikv.plan.report import budget_title
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.plan.tables import context_rows, sharing_rows
 from minikv.shown import Shown
 from minikv.units import exact_bytes, gib

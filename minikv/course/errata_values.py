@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from minikv.course.errata import Number
 from minikv.plan import CacheSpec, find_gpu, find_model
-from minikv.plan.spec import Layout
+from minikv.plan.spec.cache_spec import Layout
 from minikv.units import GIB, KIB, MIB
 
 MB, GB = 10**6, 10**9

@@ -33,7 +33,7 @@ from minikv.eviction.echo import refuse_echo
 from minikv.eviction.policies import policy_of
 from minikv.eviction.policy import Policy
 from minikv.eviction.trace_layer import Row, TracedLayer
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.shown import one_line
 
 

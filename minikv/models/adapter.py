@@ -17,7 +17,7 @@ from minikv.kernels.dispatch import check_readable
 from minikv.models.attention import ATTENTION, windows_asked
 from minikv.models.batch import Batch, seen_window, sees
 from minikv.models.sharding import check_shard, ranks_of
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
 
 Reads = Literal["auto", "paged", "gather"]
 _SIZES = ("kv_heads", "k_dim", "v_dim", "reads_layer")

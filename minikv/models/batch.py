@@ -19,8 +19,8 @@ from minikv.cache.pages import NULL_BLOCK, Pages
 from minikv.errors import ArgumentError
 from minikv.kernels import PagedKV
 from minikv.models.observer import Observer
-from minikv.plan.layers import LayerSpec
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
+from minikv.plan.spec.layers import LayerSpec
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,7 @@ from minikv.i18n import pick_language, text
 from minikv.models.adapter import Reads, bind_model
 from minikv.models.batch import Batch
 from minikv.plan.dtypes import AnyKVDtype
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.shown import Shown, html_of, one_line, text_of
 
 _AT_ONCE = 64  # rows of logits that are compared at a time, in float64

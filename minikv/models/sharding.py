@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from minikv.errors import ArgumentError, ConfigError, RankLostError, check_count, first_line
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
 
 SECONDS = (
     300.0  # a rank that does not come to a collective operation within them is lost; one may load slowly

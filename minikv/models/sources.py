@@ -9,7 +9,7 @@ from typing import Any
 
 from minikv.errors import ArgumentError, ConfigError, UnknownNameError
 from minikv.models.weight_headers import check_counts
-from minikv.plan.config import read_config
+from minikv.plan.spec.config import read_config
 
 TINY = ("tiny-gqa", "tiny-mla")
 """The trained models that ship with minikv; see ``minikv.models.recall`` for what they can do."""

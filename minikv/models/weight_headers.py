@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from minikv.errors import ConfigError
-from minikv.plan.config import MOST, MOST_LAYERS
+from minikv.plan.spec.config import MOST, MOST_LAYERS
 
 MOST_WIDTH = 2**24  # no dimension of a weight comes near; the product of two is still a number of bytes
 FEW_MODULES = 1_000  # that many are built within seconds, whatever the files hold

@@ -22,7 +22,7 @@ from minikv.nano.kv_cache import KVCache, block_bytes, num_blocks_that_fit, toke
 from minikv.nano.runner import forward, make_batch, sample
 from minikv.nano.scheduler import Scheduler, Step
 from minikv.nano.sequence import SamplingParams, Sequence
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
 
 ATTENTION = "minikv_nano"  # the name of `attend` in transformers' AttentionInterface
 TINY = ("tiny-gqa", "tiny-mla")  # two trained models that ship with minikv

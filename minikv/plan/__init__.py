@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from minikv.plan.catalog import find_gpu, find_model, gpu_names, model_names
     from minikv.plan.estimate import estimate_kv_cache_gb, max_batch_size, rebuilt_bytes
     from minikv.plan.flops import crossing_length, generation_flops, step_flops
-    from minikv.plan.layers import LayerSpec
-    from minikv.plan.spec import CacheSpec
-    from minikv.plan.weights import weight_bytes
+    from minikv.plan.spec.cache_spec import CacheSpec
+    from minikv.plan.spec.layers import LayerSpec
+    from minikv.plan.weights.weight_bytes import weight_bytes
 
 _HOME = {
-    "CacheSpec": "spec",
-    "LayerSpec": "layers",
+    "CacheSpec": "spec.cache_spec",
+    "LayerSpec": "spec.layers",
     "MemoryBudget": "budget",
     "crossing_length": "flops",
     "estimate_kv_cache_gb": "estimate",
@@ -28,7 +28,7 @@ _HOME = {
     "plan_memory": "budget",
     "rebuilt_bytes": "estimate",
     "step_flops": "flops",
-    "weight_bytes": "weights",
+    "weight_bytes": "weights.weight_bytes",
 }
 
 __all__ = [

@@ -24,12 +24,12 @@ scores in float32 and in the model's dtype (q up to 256, kv up to 512, whatever 
 
 from dataclasses import dataclass
 
-from minikv.plan.architectures import ARCHITECTURES, build_layers
-from minikv.plan.config import Config
 from minikv.plan.dtypes import KV_DTYPES
-from minikv.plan.layer_kinds import CONV, HYBRID, LINEAR
-from minikv.plan.layers import LayerSpec
-from minikv.plan.states import gated_delta_state
+from minikv.plan.spec.architectures import ARCHITECTURES, build_layers
+from minikv.plan.spec.config import Config
+from minikv.plan.spec.layer_kinds import CONV, HYBRID, LINEAR
+from minikv.plan.spec.layers import LayerSpec
+from minikv.plan.spec.states import gated_delta_state
 
 FLOAT32 = 4  # bytes
 

@@ -18,13 +18,13 @@ from minikv.i18n import text
 from minikv.plan import pool
 from minikv.plan.activations import Activations, activation_peak, routed_experts
 from minikv.plan.catalog import GPU, find_gpu
-from minikv.plan.config import read_config
 from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
 from minikv.plan.measured import MeasuredTerms, check_utilization
 from minikv.plan.report import card, shown_budget
-from minikv.plan.spec import CacheSpec, Layout
-from minikv.plan.weights import WeightBytes
-from minikv.plan.weights import weight_bytes as find_weight_bytes
+from minikv.plan.spec.cache_spec import CacheSpec, Layout
+from minikv.plan.spec.config import read_config
+from minikv.plan.weights.weight_bytes import WeightBytes
+from minikv.plan.weights.weight_bytes import weight_bytes as find_weight_bytes
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import MIB, format_bytes
 

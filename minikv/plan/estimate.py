@@ -9,10 +9,10 @@ import math
 from typing import Any
 
 from minikv.errors import ArgumentError, check_count
-from minikv.plan.architectures import split_heads
-from minikv.plan.config import read_config
 from minikv.plan.dtypes import find_kv_dtype
-from minikv.plan.spec import CacheSpec, model_dtype_of
+from minikv.plan.spec.architectures import split_heads
+from minikv.plan.spec.cache_spec import CacheSpec, model_dtype_of
+from minikv.plan.spec.config import read_config
 
 
 def estimate_kv_cache_gb(config: Any, num_tokens: int, batch: int = 1, **spec_arguments: Any) -> float:

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 from minikv.i18n import text
-from minikv.plan.layers import LayerSpec
+from minikv.plan.spec.layers import LayerSpec
 
 if TYPE_CHECKING:
-    from minikv.plan.spec import CacheSpec
+    from minikv.plan.spec.cache_spec import CacheSpec
 
 
 def explain_spec(spec: "CacheSpec", lang: str) -> str:

@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from minikv.errors import ConfigError, check_count
-from minikv.plan.config import Config, read_config
-from minikv.plan.layers import LayerSpec
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
+from minikv.plan.spec.config import Config, read_config
+from minikv.plan.spec.layers import LayerSpec
 
 # Matrices of the MLP: gate, up and down, or up and down alone.
 MLP_MATRICES = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from minikv.errors import ArgumentError, check_count
 from minikv.plan import pool
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
 
 
 @dataclass(frozen=True)

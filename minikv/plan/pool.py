@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 
 from minikv.errors import check_count
-from minikv.plan.layers import LayerSpec
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
+from minikv.plan.spec.layers import LayerSpec
 
 
 @dataclass(frozen=True)

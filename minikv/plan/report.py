@@ -11,7 +11,7 @@ from minikv.units import exact_bytes, format_bytes, gib
 
 if TYPE_CHECKING:
     from minikv.plan.budget import MemoryBudget
-    from minikv.plan.spec import CacheSpec
+    from minikv.plan.spec.cache_spec import CacheSpec
 
 BLOCK_SIZE = 16  # tokens of the block, and of the sequence, whose bytes a spec says; a budget has its own
 SEQUENCE = 4096

@@ -22,11 +22,11 @@ from typing import Any
 
 from minikv.errors import ConfigError, check_count
 from minikv.plan.activations import routed_experts
-from minikv.plan.config import Config, read_config
 from minikv.plan.dtypes import find_kv_dtype
-from minikv.plan.layers import LayerSpec
-from minikv.plan.spec import CacheSpec, model_dtype_of
-from minikv.plan.weights import weight_list
+from minikv.plan.spec.cache_spec import CacheSpec, model_dtype_of
+from minikv.plan.spec.config import Config, read_config
+from minikv.plan.spec.layers import LayerSpec
+from minikv.plan.weights.weight_bytes import weight_list
 
 _ATTENDING = ("full", "sliding", "chunked", "latent")  # layers whose attention is counted here
 REDUCES = 2  # all-reduces of a layer: behind the attention and behind the MLP (Shoeybi et al. 2019)

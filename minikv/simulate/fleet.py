@@ -21,7 +21,7 @@ from minikv.plan import pool
 from minikv.plan.budget import plan_memory
 from minikv.plan.measured import size_for_bytes
 from minikv.plan.preemption import TransferRates
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.shown import one_line
 from minikv.simulate.arrival import Arrival
 from minikv.simulate.assumptions import Assumptions

@@ -756,7 +756,7 @@ print(format_bytes(gemma.held_bytes_for(8000, step=8000) - gemma.bytes_for(8000)
 # v0.20 及以前打印的是 块数 // 组数 * 块大小（[issue 40691](https://github.com/vllm-project/vllm/issues/40691) 说明了它为何会误导人），v0.21 起打印的是 并发数 * `max_model_len`。
 
 # %% key="coda_code"
-from minikv.plan.vllm_pool import vllm_pool
+from minikv.plan.logs.vllm_pool import vllm_pool
 
 gemma = vllm_pool(CacheSpec.from_config("Gemma-4-31B", layout="vllm"))
 blocks = gemma.num_blocks(50 * 2**30)

@@ -61,7 +61,7 @@ predict("used_flops", ...)
 # %% key="cards"
 from minikv.plan import CacheSpec, find_gpu, find_model
 from minikv.plan.roofline import decode_work, gpu_roof, ridge_batch
-from minikv.plan.weights import weight_list
+from minikv.plan.weights.weight_bytes import weight_list
 
 work = decode_work("Llama-3.1-8B", batch=1, context=4096)
 for name in ("T4", "L4", "RTX 4090", "A100 SXM 80GB", "H200"):

@@ -2,7 +2,7 @@
 # number = "D"
 # slug = "other_engines"
 # needs = ["08"]
-# rooms = ["plan.other_engines", "plan.vllm_pool"]
+# rooms = ["plan.other_engines", "plan.logs.vllm_pool"]
 # minutes = 30
 # [title]
 # en = "Nine tenths of what? The same words in other engines"
@@ -228,7 +228,7 @@ for engine, option in OPTIONS.items():
 
 # %% key="printed"
 from minikv.plan import CacheSpec
-from minikv.plan.vllm_pool import vllm_pool
+from minikv.plan.logs.vllm_pool import vllm_pool
 
 hybrid = vllm_pool(CacheSpec.from_config("Qwen3.5-27B", layout="vllm"))
 blocks = hybrid.blocks_that_print(290_864)[1]

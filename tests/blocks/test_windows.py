@@ -3,7 +3,7 @@
 import pytest
 
 from minikv.blocks import NULL_BLOCK, BlockManager, PoolKind
-from minikv.plan.layers import LayerSpec
+from minikv.plan.spec.layers import LayerSpec
 from tests.blocks.world import refused
 
 

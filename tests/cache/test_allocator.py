@@ -9,7 +9,7 @@ from minikv.errors import DoesNotFitError, MiniKVError
 from minikv.memory import MemoryStats, PeakReport
 from minikv.plan import pool
 from minikv.plan.budget import plan_memory
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
 from tests.plan.small_models import small_config, small_model
 
 DECODERS = ["llama", "qwen3", "gemma3_text", "mistral", "deepseek_v3", "gemma4_text", "mixtral"]

@@ -7,7 +7,7 @@ from torch import nn
 from minikv.cache import allocate_kv_cache, allocator, warmup
 from minikv.errors import ArgumentError, DoesNotFitError
 from minikv.memory import MemoryStats
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
 from tests.cache.test_allocator import Recorder, refused
 from tests.plan.small_models import small_config, small_model
 

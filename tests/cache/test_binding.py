@@ -7,8 +7,8 @@ from torch import nn
 from minikv.cache import PagedKVCache, bind
 from minikv.errors import ArgumentError
 from minikv.memory import share_storage
-from minikv.plan.layers import LayerSpec
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
+from minikv.plan.spec.layers import LayerSpec
 
 FULL = LayerSpec("full", kv_heads=2, k_dim=4, v_dim=6)
 SLIDING = LayerSpec("sliding", kv_heads=2, k_dim=4, v_dim=6, window=5)

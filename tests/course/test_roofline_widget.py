@@ -11,7 +11,7 @@ from minikv.errors import ArgumentError, UnknownNameError
 from minikv.i18n import LANGUAGES
 from minikv.plan import CacheSpec, find_gpu
 from minikv.plan.roofline import Roof, decode_work, gpu_roof, ridge_batch
-from minikv.plan.weights import weight_list
+from minikv.plan.weights.weight_bytes import weight_list
 from tests.course.forms import options
 
 SLOW = Roof("this machine", 40.0, 0.2)

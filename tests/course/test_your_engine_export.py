@@ -18,8 +18,8 @@ from minikv.course.your_engine.flat import Yours, flatten
 from minikv.course.your_engine.kept import KeptPart
 from minikv.course.your_engine.parts import PART_OF, PARTS
 from minikv.errors import ArgumentError, ConfigError
-from minikv.plan.architectures import ARCHITECTURES
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.architectures import ARCHITECTURES
+from minikv.plan.spec.cache_spec import CacheSpec
 from tests.plan.small_models import small_config
 
 FOLDER = Path(nano.__file__).parent.parent / "models" / "data" / "tiny-gqa"

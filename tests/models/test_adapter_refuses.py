@@ -10,7 +10,7 @@ from minikv.cache import PagedKVCache
 from minikv.errors import ArgumentError, ConfigError, MiniKVError
 from minikv.models import Batch, bind_model
 from minikv.plan import CacheSpec
-from minikv.plan.layers import LayerSpec
+from minikv.plan.spec.layers import LayerSpec
 from tests.models.running import World
 from tests.plan.small_models import small_config, small_model
 

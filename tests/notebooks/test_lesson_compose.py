@@ -59,7 +59,7 @@ def test_header_says_where_the_reader_is(sample):
     assert "| Place in the course | ← [00 · A first lesson](00_first.ipynb) · **01** |" in text
     assert "| Needs | [00 · A first lesson](00_first.ipynb) |" in text
     assert "| Time | about 35 minutes, exercises included |" in text
-    spec = "minikv/plan/spec.py"
+    spec = "minikv/plan/spec/cache_spec.py"
     assert f"| In the package | [`{spec}`]({read_project().file(spec)}) |" in text
     assert "| On a free Colab T4 | Runs in seconds. |" in text
     assert "| On paper | The first exercise. |" in text

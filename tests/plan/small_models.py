@@ -11,7 +11,7 @@ from transformers import (
     PreTrainedConfig,
 )
 
-from minikv.plan.architectures import ARCHITECTURES
+from minikv.plan.spec.architectures import ARCHITECTURES
 
 # Awkward on purpose: no two sizes that a wrong formula could confuse are equal.
 SIZES = {

@@ -20,7 +20,7 @@ from transformers.integrations.sdpa_attention import repeat_kv
 from transformers.masking_utils import sdpa_mask
 
 from minikv.plan.activations import activation_peak
-from minikv.plan.config import read_config
+from minikv.plan.spec.config import read_config
 
 SIZES = {
     "vocab_size": 100,

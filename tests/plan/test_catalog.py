@@ -11,7 +11,7 @@ import pytest
 from minikv.errors import DoesNotFitError, UnknownNameError
 from minikv.plan.budget import plan_memory
 from minikv.plan.catalog import GPU, Model, find_gpu, find_model, gpu_names, model_names
-from minikv.plan.config import Config
+from minikv.plan.spec.config import Config
 from minikv.units import GIB, MIB
 
 GPUS = [find_gpu(name) for name in gpu_names()]

@@ -7,9 +7,9 @@ import pytest
 from minikv.errors import ArgumentError
 from minikv.plan import pool
 from minikv.plan.budget import plan_memory
-from minikv.plan.layers import LayerSpec
 from minikv.plan.measured import MeasuredTerms, size_for_blocks, size_for_bytes
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
+from minikv.plan.spec.layers import LayerSpec
 
 GIB = 2**30
 

@@ -10,7 +10,7 @@ from minikv.plan.catalog import find_gpu
 from minikv.plan.flops import flop_cost
 from minikv.plan.roofline import Roof, decode_work, gpu_roof
 from minikv.plan.step_work import AttentionCost, step_cost
-from minikv.plan.weights import weight_bytes
+from minikv.plan.weights.weight_bytes import weight_bytes
 from minikv.simulate import IDEAL, Assumptions, Fleet, StepTime, Trace, TraceRequest, simulate
 from tests.simulate.fleets import clock
 

@@ -163,7 +163,7 @@ NO_GPU = {
     "tests/models/test_load.py": "a table of device and dtype",
     "tests/models/test_load_refuses.py": "a device that is not there is refused",
     "tests/nano/test_llm.py": "what is refused where there is no GPU",
-    "tests/plan/test_vllm_lines.py": "a recorded log",
+    "tests/plan/logs/test_lines.py": "a recorded log",
     "tests/test_shown.py": "a made-up report",
 }
 

@@ -12,7 +12,7 @@ from minikv.plan import pool
 from minikv.plan.budget import DEFAULT_CONTEXT, plan_memory
 from minikv.plan.measured import MeasuredTerms, size_for_bytes
 from minikv.plan.moments import Moment, startup_moments
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.units import GIB, exact_bytes
 
 if TYPE_CHECKING:  # it brings torch, which the other widgets do without

@@ -16,7 +16,7 @@ from minikv.course.widgets.parts import nothing_stacked, stacked
 from minikv.errors import MiniKVError
 from minikv.i18n import text
 from minikv.plan import MemoryBudget, find_gpu, gpu_names, model_names, plan_memory
-from minikv.plan.config import read_config
+from minikv.plan.spec.config import read_config
 from minikv.units import exact_bytes, format_bytes
 
 TP_SIZES = (1, 2, 4, 8)

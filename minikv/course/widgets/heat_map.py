@@ -242,7 +242,7 @@ def budget_of(share: float, length: int) -> "Budget":
 
 def _scope_of(model: Any) -> str:
     """A head keeps tokens of its own where it has K and V of its own."""
-    from minikv.plan.spec import CacheSpec
+    from minikv.plan.spec.cache_spec import CacheSpec
 
     latent = any(layer.kind == "latent" for layer in CacheSpec.from_config(model.config).layers)
     return "layer" if latent else "head"

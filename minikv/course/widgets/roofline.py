@@ -17,7 +17,7 @@ from minikv.i18n import text
 from minikv.plan import CacheSpec, find_gpu, find_model, gpu_names
 from minikv.plan.dtypes import find_kv_dtype
 from minikv.plan.roofline import DecodeWork, Roof, decode_work, gpu_roof, ridge_batch
-from minikv.plan.weights import weight_list
+from minikv.plan.weights.weight_bytes import weight_list
 from minikv.units import gib
 
 KV_DTYPES = (None, "bf16", "fp32", "fp8", "fp8_scaled", "int8")

@@ -14,8 +14,6 @@ from minikv.course.widgets.table import figure_lines, figure_row, milliseconds
 from minikv.errors import ArgumentError, MiniKVError
 from minikv.i18n import text
 from minikv.plan import CacheSpec, find_gpu, find_model, gpu_names
-from minikv.plan.config import read_config
-from minikv.plan.layers import LayerSpec
 from minikv.plan.preemption import (
     TransferRates,
     break_even_prefill,
@@ -24,7 +22,9 @@ from minikv.plan.preemption import (
     swap_seconds,
 )
 from minikv.plan.roofline import decode_work, gpu_roof
-from minikv.plan.weights import weight_list
+from minikv.plan.spec.config import read_config
+from minikv.plan.spec.layers import LayerSpec
+from minikv.plan.weights.weight_bytes import weight_list
 from minikv.units import format_bytes
 
 TP_SIZES = (1, 2, 4, 8)

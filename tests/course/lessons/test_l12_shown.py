@@ -8,7 +8,7 @@ from minikv.course.lessons.l12.streams import Event, Stream, run_streams
 from minikv.engine import LLM
 from minikv.models import load
 from minikv.plan import CacheSpec, plan_memory
-from minikv.plan.weights import weight_list
+from minikv.plan.weights.weight_bytes import weight_list
 
 
 @pytest.mark.long

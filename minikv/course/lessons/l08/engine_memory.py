@@ -14,10 +14,10 @@ from minikv.memory.allocator.caching_allocator import CachingAllocator, DeviceOu
 from minikv.memory.peak import PeakReport
 from minikv.memory.stats import MemoryStats
 from minikv.plan.catalog import find_model
-from minikv.plan.config import read_config
 from minikv.plan.measured import MeasuredTerms
 from minikv.plan.pool import counted_block_bytes
-from minikv.plan.spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec
+from minikv.plan.spec.config import read_config
 
 MODEL = "Llama-3.1-8B"
 TOTAL = 85_061_827_297  # an H100 80GB, as torch prints it (79.22 GiB)

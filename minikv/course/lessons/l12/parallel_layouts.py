@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from minikv.plan import CacheSpec, plan_memory
 from minikv.plan.pool import max_length
-from minikv.plan.weights import weight_bytes
+from minikv.plan.weights.weight_bytes import weight_bytes
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""vLLM's start-up log, judged: do its GiB and its tokens belong together?"""

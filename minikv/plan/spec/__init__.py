@@ -1,0 +1,1 @@
+"""A model's config, and what each of its layers caches: ``CacheSpec``."""

@@ -1,0 +1,1 @@
+"""The bytes of a model's weights on one rank."""
