@@ -6,7 +6,7 @@ from minikv.blocks.manager import Allocation, BlockManager, PoolKind
 from minikv.blocks.pool import NULL_BLOCK, BlockPool, PoolStats
 from minikv.blocks.prefix import Match, child_digest, root_digest
 from minikv.blocks.stats import ManagerStats
-from minikv.blocks.tables import UNKNOWN
+from minikv.blocks.tables import UNKNOWN, slots_of
 
 __all__ = [
     "NULL_BLOCK",
@@ -24,4 +24,5 @@ __all__ = [
     "Swap",
     "child_digest",
     "root_digest",
+    "slots_of",
 ]

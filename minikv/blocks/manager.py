@@ -31,7 +31,7 @@ from minikv.blocks.invariants import check_holders, check_rows, check_sequence
 from minikv.blocks.pool import NULL_BLOCK, BlockPool
 from minikv.blocks.prefix import Match, child_digest, chunks, first_block_needed, root_digest, token_array
 from minikv.blocks.stats import ManagerStats, facts, manager_stats
-from minikv.blocks.tables import UNKNOWN, BlockTable, BlockTables, SequenceBlocks
+from minikv.blocks.tables import UNKNOWN, BlockTable, BlockTables, SequenceBlocks, slots_of
 from minikv.errors import ArgumentError, UnknownNameError, check_count
 from minikv.shown import Shown, html_of, one_line, text_of
 
@@ -486,7 +486,7 @@ class BlockManager:
     def slot_mapping(self, seq_id: Hashable, start: int, end: int, kind: int = 0) -> np.ndarray:
         """int64 [end - start]: where K and V of the tokens at positions ``start`` to ``end - 1`` are stored.
 
-        slot = block_table[i // block_size] * block_size + i % block_size, and -1 (store nothing) behind a window.
+        ``slots_of`` has the formula; -1 (store nothing) behind a window.
         Raises ``ArgumentError`` for positions that the sequence does not have, or from before its last eviction.
         """
         self._check_kind(kind)
@@ -495,10 +495,8 @@ class BlockManager:
         low = seq.floor if table.num_evicted_tokens else 0
         if type(start) is not int or type(end) is not int or not low <= start <= end <= len(seq.tokens):
             raise ArgumentError("bad_positions", start=start, end=end, low=low, high=len(seq.tokens))
-        index = np.arange(start - table.num_evicted_tokens, end - table.num_evicted_tokens)
-        blocks = self._tables.view(kind)[seq.row][index // self.block_size].astype(np.int64)
-        slots = blocks * self.block_size + index % self.block_size
-        return np.where(blocks == NULL_BLOCK, -1, slots)
+        places = np.arange(start - table.num_evicted_tokens, end - table.num_evicted_tokens)
+        return slots_of(self._tables.view(kind), seq.row, places, self.block_size)
 
     def decode_slots(self, seq_ids: Iterable[Hashable] | None = None, kind: int = 0) -> np.ndarray:
         """int64 [sequences]: the slot of each sequence's last token (None: of all, in the order of the rows)."""
@@ -506,10 +504,9 @@ class BlockManager:
         if seq_ids is not None and not isinstance(seq_ids, Iterable):
             raise ArgumentError("not_a_list", what="seq_ids", value=type(seq_ids).__name__)
         chosen = self._tables.owners if seq_ids is None else [self._get(seq_id) for seq_id in seq_ids]
-        size = self.block_size
-        last = [(seq.tables[kind].blocks[-1], (seq.length(kind) - 1) % size) for seq in chosen]
-        slots = [-1 if block == NULL_BLOCK else block * size + offset for block, offset in last]
-        return np.array(slots, np.int64)
+        rows = np.array([seq.row for seq in chosen], np.int64)
+        last = np.array([seq.length(kind) - 1 for seq in chosen], np.int64)
+        return slots_of(self._tables.view(kind), rows, last, self.block_size)
 
     def stats(self) -> ManagerStats:
         """Blocks by state and kind, prefix hits, internal fragmentation."""

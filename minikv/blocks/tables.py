@@ -18,6 +18,18 @@ UNKNOWN = -1
 ROWS, COLUMNS = 64, 64  # to begin with; both double when they no longer do
 
 
+def slots_of(table: np.ndarray, row: np.ndarray | int, places: np.ndarray, block_size: int) -> np.ndarray:
+    """int64 [tokens]: the slot of each token, ``table[place // block_size] * block_size + place % block_size``.
+
+    ``table`` [rows, columns]; a token is the one at ``places`` [tokens] of the sequence in ``row`` ([tokens], or one
+    for all). -1 where the window has moved on: the token is stored nowhere.
+    """
+    blocks = table[row, places // block_size].astype(
+        np.int64
+    )  # a slot may need more than the table's 32 bits
+    return np.where(blocks == NULL_BLOCK, -1, blocks * block_size + places % block_size)
+
+
 @dataclass(slots=True)
 class BlockTable:
     """A sequence's blocks in the layers of one kind, in token order.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from minikv.cache.linear_pages import LinearPages
     from minikv.cache.offload import HostPool, Transfer
     from minikv.cache.paged import PagedKVCache
-    from minikv.cache.pages import NULL_BLOCK, LayerCache, Pages
+    from minikv.cache.pages import LayerCache, Pages
 
 _HOME = {
     "AllocationReport": "allocation",
@@ -26,7 +26,6 @@ _HOME = {
     "LinearKVCache": "linear",
     "LinearPages": "linear_pages",
     "LinearUse": "linear",
-    "NULL_BLOCK": "pages",
     "PagedKVCache": "paged",
     "Pages": "pages",
     "RowFullError": "linear",
@@ -41,7 +40,6 @@ _HOME = {
 
 __all__ = [
     "CODECS",
-    "NULL_BLOCK",
     "AllocationReport",
     "Codec",
     "CorruptFileError",

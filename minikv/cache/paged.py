@@ -16,13 +16,13 @@ from torch import Tensor
 from minikv.cache.checks import as_indices, check_pairs, check_range, check_tokens
 from minikv.cache.codec import Codec, find_codec
 from minikv.cache.layout import Group, Part, PartShape, blocks_of_each, paged_layout
-from minikv.cache.pages import NULL_BLOCK, LayerCache, Pages
+from minikv.cache.pages import LayerCache, Pages
 from minikv.errors import ArgumentError, check_count
 from minikv.kernels.dispatch import operations
 from minikv.memory.arena import Arena, ArenaInUseError, arena_bytes
 from minikv.plan.spec.cache_spec import CacheSpec
 
-__all__ = ["NULL_BLOCK", "LayerCache", "PagedKVCache"]
+__all__ = ["LayerCache", "PagedKVCache"]
 
 
 class PagedKVCache(Pages):

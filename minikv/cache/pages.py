@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minikv.blocks import NULL_BLOCK
 from minikv.cache.checks import as_indices, check_float, check_pairs, check_range
 from minikv.cache.codec import Codec
 from minikv.errors import ArgumentError, check_count
@@ -22,8 +23,6 @@ from minikv.plan.pool import BlockKind
 from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import exact_bytes, format_bytes
-
-NULL_BLOCK = -1  # in a table: the window has moved on, and the block was given back
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minikv.blocks import NULL_BLOCK, BlockManager, Copy
+from minikv.blocks import BlockManager, Copy, slots_of
 from minikv.engine.sequence import SequenceId
 from minikv.errors import ArgumentError
 from minikv.eviction.paged_plan import PlannedEviction
@@ -178,12 +178,3 @@ def pack(
         None if sources is None else np.array(sources, np.int64),
         tuple(lost) if any(of_kind.any() for of_kind in lost) else None,
     )
-
-
-def slots_of(table: np.ndarray, row: np.ndarray, positions: np.ndarray, block_size: int) -> np.ndarray:
-    """int64 [tokens]: the slot of each position in the sequence of that ``row`` of ``table``.
-
-    -1 where a window has moved on, and nothing is stored.
-    """
-    blocks = table[row, positions // block_size].astype(np.int64)
-    return np.where(blocks == NULL_BLOCK, -1, blocks * block_size + positions % block_size)

@@ -8,8 +8,8 @@ Positions, slots and where each item begins follow from these; sequences, sample
 
 import numpy as np
 
-from minikv.blocks import Copy
-from minikv.engine.step import Batch, Step, slots_of
+from minikv.blocks import Copy, slots_of
+from minikv.engine.step import Batch, Step
 
 STOP, STEP, DRAFTS = 0, 1, 2
 FRAME = 2048  # int32 in the first message of a step: 8 KiB hold 64 decodes with 29 blocks each

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minikv.cache.pages import NULL_BLOCK, Pages
+from minikv.blocks import slots_of
+from minikv.cache.pages import Pages
 from minikv.errors import ArgumentError
 from minikv.kernels import PagedKV
 from minikv.models.observer import Observer
@@ -64,7 +65,7 @@ class Batch:
         made them differ. ``positions`` [T], None: a token's position is its place, which holds until something was
         evicted. NumPy arrays or lists; they are copied.
 
-        A token's slot follows from its table, ``table[place // block_size] * block_size + place % block_size``.
+        A token's slot follows from its table (``minikv.blocks.slots_of``).
         Raises ``ArgumentError`` for what is not whole numbers of these shapes, for a sequence without a query or with
         more queries than tokens, for a table that does not hold the tokens that the queries read, and for two tokens
         in one slot.
@@ -96,7 +97,8 @@ class Batch:
             table = _whole(f"block_tables[{kind}]", given, (batch, "W"))
             _check_table(cache, kind, table, counts[kind], queries)
             tables.append(table)
-            slots.append(_slots(table, row, (counts[kind] - queries)[row] + within, cache.block_size))
+            slots.append(slots_of(table, row, (counts[kind] - queries)[row] + within, cache.block_size))
+            _check_slots(slots[-1], row)
         if positions is None:
             where = (counts[0] - queries)[row] + within
         else:
@@ -218,14 +220,11 @@ def _check_table(
         raise ArgumentError("kernel_table", row=row, entry=entry, value=int(table[row, entry]), last=last)
 
 
-def _slots(table: np.ndarray, row: np.ndarray, place: np.ndarray, block_size: int) -> np.ndarray:
-    """The slot of the token at ``place`` of the sequence ``row``, for each token; -1 where no block stands."""
-    blocks = table[row, place // block_size]
-    slots = np.where(blocks == NULL_BLOCK, -1, blocks * block_size + place % block_size)
+def _check_slots(slots: np.ndarray, row: np.ndarray) -> None:
+    """No slot takes two tokens; ``row`` [T] is the sequence of each."""
     ordered = np.sort(slots)
     twice = (ordered[1:] == ordered[:-1]) & (ordered[1:] >= 0)
     if twice.any():
         slot = int(ordered[1:][twice][0])
         first, second = (int(row[token]) for token in np.flatnonzero(slots == slot)[:2])
         raise ArgumentError("batch_slot_twice", slot=slot, first=first, second=second)
-    return slots

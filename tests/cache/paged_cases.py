@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from minikv.blocks import NULL_BLOCK
 from minikv.cache.codec import find_codec
-from minikv.cache.paged import NULL_BLOCK, PagedKVCache
+from minikv.cache.paged import PagedKVCache
 from minikv.errors import MiniKVError
 from minikv.plan import CacheSpec, LayerSpec
 

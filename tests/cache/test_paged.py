@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from minikv.blocks import BlockManager, PoolKind
-from minikv.cache import paged
 from minikv.cache.codec import CODECS, find_codec
-from minikv.cache.paged import NULL_BLOCK, PagedKVCache
+from minikv.cache.paged import PagedKVCache
 from minikv.memory.arena import ArenaInUseError
 from minikv.plan import CacheSpec
 from minikv.plan.pool import block_kinds
@@ -115,12 +114,6 @@ def test_a_shared_layer_gives_the_views_of_the_layer_that_it_reads():
 def test_the_cache_starts_as_zeros_in_every_byte():
     cache = cache_for("mixed", "int8")
     assert not any(part.any() for part in every_byte(cache))
-
-
-def test_a_null_block_means_the_same_as_in_the_block_manager():
-    from minikv.blocks.pool import NULL_BLOCK as of_blocks
-
-    assert NULL_BLOCK == of_blocks == paged.NULL_BLOCK
 
 
 @pytest.mark.parametrize("codec", ["bf16", "fp8", "int8"])
