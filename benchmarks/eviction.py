@@ -29,11 +29,20 @@ from benchmarks.eviction_steps import Sizes, step_rows
 from benchmarks.eviction_throughput import size_for, throughput_rows
 from benchmarks.kernels_timing import Detailed
 from benchmarks.report import Row, publish
-from minikv.eviction.curves import FULL, STREAM, Fitted, Point, Setting, best, curve, lines
-from minikv.eviction.echo import Echo
-from minikv.eviction.policies import H2O, POLICIES, TOVA, KeyDiff, Knorm, Random, SnapKV, StreamingLLM
-from minikv.eviction.tasks import TASKS
-from minikv.eviction.text_tasks import TEXT_TASKS
+from minikv.eviction.policies.echo import Echo
+from minikv.eviction.policies.literature import (
+    H2O,
+    POLICIES,
+    TOVA,
+    KeyDiff,
+    Knorm,
+    Random,
+    SnapKV,
+    StreamingLLM,
+)
+from minikv.eviction.study.curves import FULL, STREAM, Fitted, Point, Setting, best, curve, lines
+from minikv.eviction.study.tasks import TASKS
+from minikv.eviction.study.text_tasks import TEXT_TASKS
 from minikv.models import load
 from minikv.plan import CacheSpec
 
@@ -103,7 +112,10 @@ QUICK = Scale(
 
 @dataclass(frozen=True)
 class Curve:
-    """What is asked of a model: see ``minikv.eviction.curves.curve``. ``goals``: the least recall at a share kept."""
+    """What is asked of a model: see ``minikv.eviction.study.curves.curve``.
+
+    ``goals``: the least recall at a share kept.
+    """
 
     name: str
     model: Any

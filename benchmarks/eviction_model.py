@@ -12,9 +12,9 @@ import torch
 from benchmarks.kernels_timing import Detailed, tell
 from benchmarks.report import Row
 from minikv.errors import check_count
-from minikv.eviction.curves import evicting_with, shared_out
-from minikv.eviction.suite import Evicting, no_eviction, wilson
-from minikv.eviction.text_tasks import Text, make_text
+from minikv.eviction.study.curves import evicting_with, shared_out
+from minikv.eviction.study.suite import Evicting, no_eviction, wilson
+from minikv.eviction.study.text_tasks import Text, make_text
 
 CAN = 0.9  # of the answers: below it a task says more about the model than about an eviction
 

@@ -9,11 +9,11 @@ import torch
 
 from benchmarks.kernels_timing import Detailed, tell
 from benchmarks.report import Row
-from minikv.eviction.curves import evicting_with, shared_out
-from minikv.eviction.install import reset_eviction_scores
-from minikv.eviction.policies import H2O
-from minikv.eviction.suite import Score, scored
-from minikv.eviction.tasks import Case, make_cases
+from minikv.eviction.hf.install import reset_eviction_scores
+from minikv.eviction.policies.literature import H2O
+from minikv.eviction.study.curves import evicting_with, shared_out
+from minikv.eviction.study.suite import Score, scored
+from minikv.eviction.study.tasks import Case, make_cases
 from minikv.models import load
 
 RESET_LENGTH = 97  # two such texts and the questions are no longer than what the models were trained on

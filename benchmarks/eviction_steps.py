@@ -13,9 +13,9 @@ from transformers import DynamicCache
 from benchmarks.engine_cases import ModelShape, random_model
 from benchmarks.kernels_timing import Detailed, tell
 from benchmarks.report import Row
-from minikv.eviction.budget import Budget
-from minikv.eviction.curves import evicting_with
-from minikv.eviction.layer import EvictingLayer
+from minikv.eviction.hf.layer import EvictingLayer
+from minikv.eviction.policies.budget import Budget
+from minikv.eviction.study.curves import evicting_with
 
 ROUND = 16  # steps: one eviction at least, however seldom they are
 RECENT = 64

@@ -165,7 +165,7 @@ def test_a_policy_that_scores_wrongly_does_not_pass_the_contract(tree):
     broken = policy.text.replace(".sum(-1)\n", ".sum((-1, -2))\n")  # one number a head
     assert broken != policy.text
     tree.put(Block(policy.path, "python", broken))
-    output = tree.run("python -m pytest -q tests/eviction/test_policies.py -k vatp", expect=1)
+    output = tree.run("python -m pytest -q tests/eviction/policies/test_literature.py -k vatp", expect=1)
     assert "test_a_score_for_every_token[vatp]" in output
 
 

@@ -28,7 +28,7 @@ from minikv.engine import EventLog, Scheduler, summary
 from minikv.engine.profile import Phase, Profile
 from minikv.errors import ArgumentError
 from minikv.eviction import Budget, EvictionReport, PagedEviction, install_kv_eviction, trace_eviction
-from minikv.eviction.report import Finding
+from minikv.eviction.hf.report import Finding
 from minikv.memory import (
     Arena,
     CachingAllocator,

@@ -111,8 +111,8 @@ def test_mypy_accepts_what_works_and_refuses_what_does_not(tmp_path):
 
 
 def test_the_names_of_policies_and_routers_are_those_of_their_tables():
-    from minikv.eviction.choices import PolicyName
-    from minikv.eviction.policies import POLICIES
+    from minikv.eviction.policies.choices import PolicyName
+    from minikv.eviction.policies.literature import POLICIES
     from minikv.simulate.router import ROUTERS, RouterName
 
     assert get_args(PolicyName) == tuple(POLICIES)

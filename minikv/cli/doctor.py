@@ -64,7 +64,7 @@ def _smoke(as_json: bool, lang: str) -> None:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise ArgumentError("doctor_torch", reason=reason) from error
-    from minikv.eviction.smoke import smoke
+    from minikv.eviction.study.smoke import smoke
 
     ready = time.perf_counter()
     checks = []

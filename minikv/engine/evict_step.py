@@ -12,13 +12,11 @@ from minikv.engine.evicting_blocks import EvictingBlocks
 from minikv.engine.sequence import SequenceId
 from minikv.engine.step import Step
 from minikv.errors import ArgumentError
-from minikv.eviction.paged_checks import check_policy, layers_without_window
-from minikv.eviction.paged_drop import drop_worst_blocks
-from minikv.eviction.paged_evictor import PagedEvictor
-from minikv.eviction.paged_observer import PagedObserver, fields_of
-from minikv.eviction.paged_records import SavedRecord, record_bytes
-from minikv.eviction.policies import policy_of
-from minikv.eviction.policy import Needs, Policy
+from minikv.eviction.paged.eviction import check_policy, layers_without_window
+from minikv.eviction.paged.evictor import PagedEvictor, drop_worst_blocks
+from minikv.eviction.paged.records import PagedObserver, SavedRecord, fields_of, record_bytes
+from minikv.eviction.policies.literature import policy_of
+from minikv.eviction.policies.policy import Needs, Policy
 from minikv.models import Adapter
 from minikv.plan import CacheSpec
 

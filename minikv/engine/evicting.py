@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from minikv.blocks import BlockManager
 from minikv.engine.sequence import Sequence, SequenceId
 from minikv.errors import check_count
-from minikv.eviction.budget import Budget
-from minikv.eviction.choices import PerBlock, PolicyName, Scope, Unit, check_choices
-from minikv.eviction.paged_plan import PlannedEviction, held, kinds_without_window, plan_eviction
+from minikv.eviction.paged.plan import PlannedEviction, held, kinds_without_window, plan_eviction
+from minikv.eviction.policies.budget import Budget
+from minikv.eviction.policies.choices import PerBlock, PolicyName, Scope, Unit, check_choices
 from minikv.keywords import own_keywords
 
 if TYPE_CHECKING:
-    from minikv.eviction.policy import Policy
+    from minikv.eviction.policies.policy import Policy
 
 
 @own_keywords("EvictionParams")

@@ -12,8 +12,8 @@ from typing import Any
 from minikv.blocks import BlockManager
 from minikv.engine.evicting import Evicting, Note
 from minikv.engine.sequence import Sequence, SequenceId
-from minikv.eviction.budget import Budget
-from minikv.eviction.paged_plan import PlannedEviction
+from minikv.eviction.paged.plan import PlannedEviction
+from minikv.eviction.policies.budget import Budget
 
 
 class EvictingBlocks(Evicting):

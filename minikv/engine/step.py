@@ -12,7 +12,7 @@ import numpy as np
 from minikv.blocks import BlockManager, Copy, slots_of
 from minikv.engine.sequence import SequenceId
 from minikv.errors import ArgumentError
-from minikv.eviction.paged_plan import PlannedEviction
+from minikv.eviction.paged.plan import PlannedEviction
 
 
 class Scheduled(NamedTuple):  # a step makes one for each sequence, and a tuple is made in a third of the time

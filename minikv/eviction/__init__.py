@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING
 from minikv.extras import on_first_use
 
 if TYPE_CHECKING:
-    from minikv.eviction.budget import Budget
-    from minikv.eviction.cache import EvictingCache
-    from minikv.eviction.echo import Echo
-    from minikv.eviction.handle import Eviction
-    from minikv.eviction.install import (
+    from minikv.eviction.hf.cache import EvictingCache
+    from minikv.eviction.hf.handle import Eviction
+    from minikv.eviction.hf.install import (
         eviction_of,
         install_kv_eviction,
         remove_kv_eviction,
         reset_eviction_scores,
     )
-    from minikv.eviction.layer import EvictingLayer
-    from minikv.eviction.layered import Layered, measure_layers
-    from minikv.eviction.paged import PagedEviction
-    from minikv.eviction.policies import (
+    from minikv.eviction.hf.layer import EvictingLayer
+    from minikv.eviction.hf.report import EvictionReport, eviction_report
+    from minikv.eviction.paged.eviction import PagedEviction
+    from minikv.eviction.policies.budget import Budget
+    from minikv.eviction.policies.echo import Echo
+    from minikv.eviction.policies.layered import Layered, measure_layers
+    from minikv.eviction.policies.literature import (
         H2O,
         POLICIES,
         TOVA,
@@ -34,43 +35,42 @@ if TYPE_CHECKING:
         StreamingLLM,
         policy_of,
     )
-    from minikv.eviction.policy import Needs, Policy, Seen, View
-    from minikv.eviction.report import EvictionReport, eviction_report
-    from minikv.eviction.sampled import Sampled
-    from minikv.eviction.trace import EvictionTrace, trace_eviction
+    from minikv.eviction.policies.policy import Needs, Policy, Seen, View
+    from minikv.eviction.policies.sampled import Sampled
+    from minikv.eviction.study.trace import EvictionTrace, trace_eviction
 
 _HOME = {
-    "Budget": "budget",
-    "Echo": "echo",
-    "Layered": "layered",
-    "Sampled": "sampled",
-    "measure_layers": "layered",
-    "EvictingCache": "cache",
-    "EvictingLayer": "layer",
-    "Eviction": "handle",
-    "H2O": "policies",
-    "KeyDiff": "policies",
-    "Knorm": "policies",
-    "Needs": "policy",
-    "POLICIES": "policies",
-    "PagedEviction": "paged",
-    "Policy": "policy",
-    "PyramidKV": "policies",
-    "Random": "policies",
-    "Seen": "policy",
-    "SnapKV": "policies",
-    "StreamingLLM": "policies",
-    "TOVA": "policies",
-    "View": "policy",
-    "EvictionReport": "report",
-    "EvictionTrace": "trace",
-    "eviction_of": "install",
-    "eviction_report": "report",
-    "install_kv_eviction": "install",
-    "policy_of": "policies",
-    "remove_kv_eviction": "install",
-    "reset_eviction_scores": "install",
-    "trace_eviction": "trace",
+    "Budget": "policies.budget",
+    "Echo": "policies.echo",
+    "Layered": "policies.layered",
+    "Sampled": "policies.sampled",
+    "measure_layers": "policies.layered",
+    "EvictingCache": "hf.cache",
+    "EvictingLayer": "hf.layer",
+    "Eviction": "hf.handle",
+    "H2O": "policies.literature",
+    "KeyDiff": "policies.literature",
+    "Knorm": "policies.literature",
+    "Needs": "policies.policy",
+    "POLICIES": "policies.literature",
+    "PagedEviction": "paged.eviction",
+    "Policy": "policies.policy",
+    "PyramidKV": "policies.literature",
+    "Random": "policies.literature",
+    "Seen": "policies.policy",
+    "SnapKV": "policies.literature",
+    "StreamingLLM": "policies.literature",
+    "TOVA": "policies.literature",
+    "View": "policies.policy",
+    "EvictionReport": "hf.report",
+    "EvictionTrace": "study.trace",
+    "eviction_of": "hf.install",
+    "eviction_report": "hf.report",
+    "install_kv_eviction": "hf.install",
+    "policy_of": "policies.literature",
+    "remove_kv_eviction": "hf.install",
+    "reset_eviction_scores": "hf.install",
+    "trace_eviction": "study.trace",
 }
 
 __all__ = [

@@ -269,7 +269,7 @@ for name, each in (("uniform", uniform), ("layer_0", probs[0]), ("layer_1", prob
 
 # %% key="freeze"
 from minikv.eviction import H2O
-from minikv.eviction.trace import trace_eviction
+from minikv.eviction.study.trace import trace_eviction
 
 text = document.tokens[:193]
 for n_recent in (1, 12):
@@ -301,7 +301,7 @@ for n_recent in (1, 12):
 # %% key="curves" tags="hardware"
 from minikv.course.lessons.l14.recall_table import recall_lines
 from minikv.eviction import TOVA, KeyDiff, Knorm, Random, SnapKV, StreamingLLM
-from minikv.eviction.curves import Setting, curve
+from minikv.eviction.study.curves import Setting, curve
 
 policies = {
     "random": Random(),
@@ -531,7 +531,7 @@ for name, cache in caches.items():
 # 一篇不断往下走的文本，一个 token 一个 token 地来：8 条事实，然后反复提问，每次回答又把事实说一遍。StreamingLLM 在 257 个 token 里留 48 个。下一个 token 的位置是**到目前为止**的 token 数；可是有的程序去问缓存“你有多少个 token”，得到 48，从此永远是 48。还有第三种做法：每一步都把留下的 key 重新旋转，让它们从 0、1、2 数起，这时 48 才是对的。
 
 # %% key="break_positions_code" tags="hardware"
-from minikv.eviction.tasks import stream_cases
+from minikv.eviction.study.tasks import stream_cases
 
 cases = stream_cases(8)
 tokens = torch.stack([torch.from_numpy(case.tokens) for case in cases])
@@ -587,9 +587,9 @@ for name, at, positions in (
 # 在 StreamingLLM 那里，最前面的四个 token 决定一切：没有它们，大模型的困惑度就会爆炸。下面是这个模型，三种策略，分别留 4 个、1 个、0 个 sink，一共 48 个 token：
 
 # %% key="break_sinks" tags="hardware"
-from minikv.eviction.curves import evicting_with, shared_out
-from minikv.eviction.suite import answer
-from minikv.eviction.tasks import make_cases
+from minikv.eviction.study.curves import evicting_with, shared_out
+from minikv.eviction.study.suite import answer
+from minikv.eviction.study.tasks import make_cases
 
 cases = make_cases("multikey", 10)
 for name in ("streaming", "h2o sum", "keydiff"):
@@ -684,7 +684,7 @@ for layer, each in enumerate(looks):
 
 # %% key="found" tags="hardware"
 from minikv.eviction import Echo
-from minikv.eviction.curves import Fitted
+from minikv.eviction.study.curves import Fitted
 
 found = {"keydiff": KeyDiff(), "echo": Echo(), "echo, fitted": Fitted(Echo(), by=Echo())}
 settings = [Setting(kept=share) for share in (0.25, 0.1)]

@@ -236,7 +236,7 @@ import plotly.graph_objects as go
 
 from minikv.course.lessons.l14.recall_table import recall_lines
 from minikv.eviction import Echo, KeyDiff, Knorm, Random, StreamingLLM
-from minikv.eviction.curves import Fitted, Setting, curve
+from minikv.eviction.study.curves import Fitted, Setting, curve
 
 policies = {
     "random": Random(),
@@ -317,7 +317,7 @@ for name in ("tiny-gqa", "tiny-mla"):
 # %% key="shift" tags="hardware"
 from copy import deepcopy
 
-from minikv.eviction.rotary import find_rotary
+from minikv.eviction.hf.rotary import find_rotary
 
 rotary = find_rotary(model, latent=True)
 rest, by = torch.tensor([text[193:]]), 100
@@ -352,7 +352,7 @@ for what in ("rope", "nothing", "both"):
 # 在本包里这就是 `positions="reindexed"`：留下的 token 从 0、1、2 数起。`positions="original"` 则让每个 token 留在原来的位置。两种都对。错的是旋转还是旧的，新 token 的位置却取自缓存长度（[第 14 课](14_what_to_forget.ipynb)）。三种做法，用潜在向量再来一遍。几篇文本的前 129 个 token，其中 32 个作提示词，后面一个一个地读，留 48 个：
 
 # %% key="positions" tags="hardware"
-from minikv.eviction.tasks import stream_cases
+from minikv.eviction.study.tasks import stream_cases
 
 cases = stream_cases(6, length=193)
 tokens = torch.stack([torch.from_numpy(case.tokens) for case in cases])
@@ -647,7 +647,7 @@ except MiniKVError as error:
 from torch import nn
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import apply_rotary_pos_emb_interleave
 
-from minikv.eviction.masks import seen_keys
+from minikv.eviction.hf.attention import seen_keys
 
 
 class Absorbed(nn.Module):
@@ -684,8 +684,8 @@ class Absorbed(nn.Module):
 # 它做得对吗？用本包自己的做法来判：权重相同，文本相同，先是提示词，再是一个个 token，中间夹一段。每次前向之后 logit 都要一致，最后两边留下的 token 也要相同。
 
 # %% key="port_check"
-from minikv.eviction.cache import EvictingCache
-from minikv.eviction.rules import Rules
+from minikv.eviction.hf.cache import EvictingCache
+from minikv.eviction.hf.rules import Rules
 
 sizes = Budget(n_sink=4, budget=32, n_recent=12)
 rules = [Rules(H2O("sum"), sizes, "layer", layer=number, num_layers=2, latent=True) for number in (0, 1)]

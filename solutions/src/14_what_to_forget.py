@@ -111,11 +111,11 @@ check("14.3", choose)
 
 # %% [markdown] key="choose_why" lang="en"
 # ### BEGIN SOLUTION
-# In the package this is `minikv.eviction.select`, for all heads and rows at once. There every row of a batch keeps equally many columns, since a tensor has no ragged rows.
+# In the package this is `minikv.eviction.policies.select`, for all heads and rows at once. There every row of a batch keeps equally many columns, since a tensor has no ragged rows.
 # ### END SOLUTION
-# %% [markdown] key="choose_why" lang="zh" src="e9faed0b"
+# %% [markdown] key="choose_why" lang="zh" src="abe55f62"
 # ### BEGIN SOLUTION
-# 在本包里这就是 `minikv.eviction.select`，所有头、所有行一次做完。那里 batch 的每一行都留同样多的列，因为张量的各行不能长短不一。
+# 在本包里这就是 `minikv.eviction.policies.select`，所有头、所有行一次做完。那里 batch 的每一行都留同样多的列，因为张量的各行不能长短不一。
 # ### END SOLUTION
 
 # %% [markdown] key="evict_task" lang="en"

@@ -13,11 +13,11 @@ from benchmarks.eviction_model import Read, read_prompts, text_rows
 from benchmarks.eviction_published import published_details, published_lines
 from benchmarks.eviction_reset import second_text
 from benchmarks.eviction_steps import Sizes, step_rows
-from minikv.eviction.curves import Point, Setting
-from minikv.eviction.policies import KeyDiff, StreamingLLM
-from minikv.eviction.suite import Score
-from minikv.eviction.tasks import make_cases
-from minikv.eviction.text_tasks import Text
+from minikv.eviction.policies.literature import KeyDiff, StreamingLLM
+from minikv.eviction.study.curves import Point, Setting
+from minikv.eviction.study.suite import Score
+from minikv.eviction.study.tasks import make_cases
+from minikv.eviction.study.text_tasks import Text
 from minikv.models import load
 
 SHAPE = ModelShape("tiny", 2, 32, 48, 4, 2, 8, 64)

@@ -13,7 +13,7 @@ from minikv.eviction import install_kv_eviction
 from tests.course.engine_widget_world import PROMPTS, bare_model
 from tests.course.monitor_world import Parked
 from tests.course.test_monitor_memory import Fake, cuda
-from tests.eviction.masking import small
+from tests.eviction.hf.masking import small
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

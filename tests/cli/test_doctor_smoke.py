@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from minikv.eviction import smoke as module
-from minikv.eviction.select import select
+from minikv.eviction.policies.select import select
+from minikv.eviction.study import smoke as module
 from tests.cli.inside import is_one_sentence
 
 
@@ -52,7 +52,7 @@ def test_what_raises_has_failed_and_the_others_go_on(terminal, monkeypatch):
     def broken(*args, **options):
         raise RuntimeError("no kernel image\nis available")
 
-    monkeypatch.setattr("minikv.eviction.smoke_cache.paged_decode", broken)
+    monkeypatch.setattr("minikv.eviction.study.smoke_cache.paged_decode", broken)
     told = json.loads(terminal("doctor", "--smoke", "--json").out)
     failed = [check for check in told["checks"] if not check["passed"]]
     assert [check["check"] for check in failed] == ["masking_gqa"]
@@ -68,7 +68,7 @@ def test_it_is_not_both_and_a_torch_that_fails_is_one_sentence(terminal, monkeyp
 def test_no_transformers_is_loaded():
     code = """
 import sys
-from minikv.eviction.smoke import smoke
+from minikv.eviction.study.smoke import smoke
 print(len(list(smoke())), "transformers" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,8 +7,8 @@ import pytest
 
 from minikv.course.widgets.heat_map import MAX_TOKENS, HeatMapWidget, budget_of
 from minikv.errors import ArgumentError, MiniKVError
-from minikv.eviction.policies import POLICIES
-from minikv.eviction.policy import Policy
+from minikv.eviction.policies.literature import POLICIES
+from minikv.eviction.policies.policy import Policy
 from minikv.i18n import LANGUAGES
 from minikv.models import load, recall_documents
 from minikv.models.recall import WORDS

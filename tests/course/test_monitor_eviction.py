@@ -14,10 +14,10 @@ from minikv.course.widgets.monitor_eviction import BINS, EvictionMonitor, Gate, 
 from minikv.engine import EvictionParams
 from minikv.errors import ArgumentError
 from minikv.eviction import eviction_report, install_kv_eviction
-from minikv.eviction.cache import evicting_layers
+from minikv.eviction.hf.cache import evicting_layers
 from tests.course.engine_widget_world import bare_model
 from tests.course.monitor_world import SECONDS, Parked, no_thread_is_left, ours
-from tests.eviction.masking import small
+from tests.eviction.hf.masking import small
 
 OPTIONS = dict(policy="h2o", budget=8, n_sink=2, n_recent=4)
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from minikv.eviction.budget import Budget
-from minikv.eviction.trace import EvictionTrace
+from minikv.eviction.policies.budget import Budget
+from minikv.eviction.study.trace import EvictionTrace
 
 
 def made_up_trace(

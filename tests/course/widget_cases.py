@@ -50,7 +50,7 @@ from tests.course.engine_widget_world import PROMPTS, bare_model
 from tests.course.monitor_world import Parked
 from tests.course.test_allocation_widget import a_report
 from tests.course.test_monitor_memory import Fake, cuda
-from tests.eviction.masking import small
+from tests.eviction.hf.masking import small
 
 MODULES = "minikv.course."
 

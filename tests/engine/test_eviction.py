@@ -10,10 +10,10 @@ from transformers import BloomConfig, BloomForCausalLM
 from minikv import LLM, SamplingParams
 from minikv.engine.evicting import EvictionParams
 from minikv.errors import ArgumentError, MiniKVError, RequestTooLargeError
-from minikv.eviction.policies import H2O, TOVA, KeyDiff, PyramidKV, StreamingLLM
+from minikv.eviction.policies.literature import H2O, TOVA, KeyDiff, PyramidKV, StreamingLLM
 from minikv.models import load, recall_documents
 from minikv.plan.preemption import TransferRates
-from tests.eviction.paged_reference import Masked
+from tests.eviction.paged.reference import Masked
 from tests.models.running import World
 
 LONG = int(os.environ.get("MINIKV_LONG", "1")) > 1

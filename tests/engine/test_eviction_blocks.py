@@ -12,12 +12,12 @@ from minikv.blocks import BlockManager
 from minikv.engine.evicting import EvictionParams
 from minikv.engine.evicting_blocks import EvictingBlocks
 from minikv.errors import ArgumentError
-from minikv.eviction.budget import Budget
-from minikv.eviction.paged_blocks import blocks_to_keep, least_capacity
-from minikv.eviction.policies import H2O, KeyDiff
+from minikv.eviction.paged.evictor import blocks_to_keep, least_capacity
+from minikv.eviction.policies.budget import Budget
+from minikv.eviction.policies.literature import H2O, KeyDiff
 from minikv.models import load, recall_documents
 from tests.engine.test_eviction import SWAP, nothing_is_held, said, small, workload  # noqa: F401  (a fixture)
-from tests.eviction.paged_reference import Masked
+from tests.eviction.paged.reference import Masked
 
 LONG = int(os.environ.get("MINIKV_LONG", "1")) > 1
 GREEDY = SamplingParams(temperature=0, max_tokens=44)

@@ -13,7 +13,7 @@ from minikv.engine.events import Event, StepEvent
 from minikv.engine.evicting import EvictionParams
 from minikv.engine.serve.metrics import summary
 from minikv.errors import DoesNotFitError
-from minikv.eviction.policies import H2O, TOVA, KeyDiff, StreamingLLM
+from minikv.eviction.policies.literature import H2O, TOVA, KeyDiff, StreamingLLM
 from minikv.memory import arena
 from minikv.models import load
 from minikv.plan.preemption import TransferRates

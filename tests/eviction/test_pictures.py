@@ -8,8 +8,8 @@ import torch
 from transformers import DynamicCache, Gemma3Config, Gemma3ForConditionalGeneration
 
 from minikv.eviction import install_kv_eviction
-from minikv.eviction.cache import evicting_layers
-from tests.eviction.masking import TOLERANCE, hidden, kept_columns
+from minikv.eviction.hf.cache import evicting_layers
+from tests.eviction.hf.masking import TOLERANCE, hidden, kept_columns
 from tests.models.running import sharpen
 
 TEXT, NEW, PICTURE = (

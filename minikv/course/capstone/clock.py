@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from minikv.engine.step import Scheduled, Step
-from minikv.eviction.paged_plan import kinds_without_window
+from minikv.eviction.paged.plan import kinds_without_window
 from minikv.plan.step_work import AttentionCost, StepCost, StepWork
 from minikv.simulate.step_time import StepSeconds, StepTime
 

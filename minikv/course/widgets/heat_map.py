@@ -16,9 +16,9 @@ from minikv.i18n import text
 from minikv.models.recall import WORDS, Document, recall_documents
 
 if TYPE_CHECKING:
-    from minikv.eviction.budget import Budget
-    from minikv.eviction.policy import Policy
-    from minikv.eviction.trace import EvictionTrace
+    from minikv.eviction.policies.budget import Budget
+    from minikv.eviction.policies.policy import Policy
+    from minikv.eviction.study.trace import EvictionTrace
 
 SHARES = (0.5, 0.25, 0.1)
 MAX_TOKENS = 128  # columns that can still be told apart
@@ -196,7 +196,7 @@ class HeatMapWidget(FormWidget):
 
     def _trace(self, policy: str, share: float) -> "EvictionTrace":
         """Computed once for each policy and share."""
-        from minikv.eviction.trace import trace_eviction
+        from minikv.eviction.study.trace import trace_eviction
 
         _one_of("policy", policy, self._policies)
         _check_share(share)
@@ -233,7 +233,7 @@ class HeatMapWidget(FormWidget):
 
 def budget_of(share: float, length: int) -> "Budget":
     """A capacity of ``share`` x ``length`` tokens: a quarter of it sinks, at most 4; a third recent, at most 8."""
-    from minikv.eviction.budget import Budget
+    from minikv.eviction.policies.budget import Budget
 
     capacity = max(3, round(share * length))
     sinks, recent = min(4, capacity // 4), min(8, max(2, capacity // 3))

@@ -10,7 +10,7 @@ from minikv.models.recall import Question
 from minikv.units import format_bytes
 
 if TYPE_CHECKING:
-    from minikv.eviction.trace import EvictionTrace
+    from minikv.eviction.study.trace import EvictionTrace
 
 SHADES = 9
 GONE, NOT_YET, LEAVING = "-", ".", "x"

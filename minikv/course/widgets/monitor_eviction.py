@@ -19,11 +19,11 @@ from minikv.course.widgets.monitor_evicting_llm import LOOKS, TOKENS, WatchedEvi
 from minikv.course.widgets.table import figure_lines
 from minikv.course.widgets.ticker import Clock
 from minikv.engine.serve.fair_lock import FairLock
-from minikv.eviction.cache import evicting_layers
-from minikv.eviction.handle import Eviction
-from minikv.eviction.install import eviction_of
-from minikv.eviction.layer import EvictingLayer
-from minikv.eviction.report import EvictionReport, eviction_report
+from minikv.eviction.hf.cache import evicting_layers
+from minikv.eviction.hf.handle import Eviction
+from minikv.eviction.hf.install import eviction_of
+from minikv.eviction.hf.layer import EvictingLayer
+from minikv.eviction.hf.report import EvictionReport, eviction_report
 from minikv.i18n import text
 
 MAX_ROWS = 16  # layers drawn; the others are counted in a sentence

@@ -8,8 +8,8 @@ from minikv.course.lessons import find_lesson
 from minikv.course.lessons.l14.evicting_step import run_steps
 from minikv.course.lessons.l14.peak_tokens import steps
 from minikv.eviction import Budget, EvictingLayer, StreamingLLM
-from minikv.eviction.rules import Rules
-from minikv.eviction.select import select
+from minikv.eviction.hf.rules import Rules
+from minikv.eviction.policies.select import select
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question
 
 LESSON: Lesson = find_lesson("14")

@@ -5,10 +5,10 @@ import torch
 
 from minikv.course.lessons.l14.recall_table import recall_lines
 from minikv.eviction import H2O, Budget, Echo, KeyDiff, Policy, Random, StreamingLLM, install_kv_eviction
-from minikv.eviction.curves import FULL, Fitted, Point, Setting, curve, evicting_with
-from minikv.eviction.suite import Score, answer
-from minikv.eviction.tasks import make_cases, stream_cases
-from minikv.eviction.trace import trace_eviction
+from minikv.eviction.study.curves import FULL, Fitted, Point, Setting, curve, evicting_with
+from minikv.eviction.study.suite import Score, answer
+from minikv.eviction.study.tasks import make_cases, stream_cases
+from minikv.eviction.study.trace import trace_eviction
 from minikv.models import load, recall_documents
 
 POLICIES: dict[str, str | Policy] = {

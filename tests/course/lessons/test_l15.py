@@ -8,8 +8,8 @@ from minikv.cache import PagedKVCache
 from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
 from minikv.eviction import H2O
-from minikv.eviction.observe import Logits, column_stats
-from minikv.eviction.select import rank
+from minikv.eviction.hf.observe import Logits, column_stats
+from minikv.eviction.policies.select import rank
 from minikv.models import Batch, load
 from minikv.plan import CacheSpec
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question

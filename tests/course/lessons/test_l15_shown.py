@@ -8,13 +8,13 @@ import torch
 from minikv.course.lessons.l15.paged_model import OnBlocks
 from minikv.course.lessons.l15.sink_model import FIRST, model_with_a_sink, texts
 from minikv.eviction import H2O, Budget, Echo, KeyDiff, Knorm, Random, eviction_report, install_kv_eviction
-from minikv.eviction.curves import FULL, Setting, curve
-from minikv.eviction.rotary import find_rotary
-from minikv.eviction.tasks import stream_cases
+from minikv.eviction.hf.rotary import find_rotary
+from minikv.eviction.study.curves import FULL, Setting, curve
+from minikv.eviction.study.tasks import stream_cases
 from minikv.models import load, recall_documents
 from minikv.plan import CacheSpec, find_gpu
 from minikv.plan.roofline import decode_work, gpu_roof
-from tests.eviction.test_report import OnlyPrompts
+from tests.eviction.hf.test_report import OnlyPrompts
 
 
 @pytest.fixture(scope="module")

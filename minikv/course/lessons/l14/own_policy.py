@@ -84,8 +84,8 @@ def run_policy(fn: Callable[[View], Tensor], text: int, capacity: int) -> dict[s
 
 
 def _right(fn: Callable[[View], Tensor], text: int, capacity: int) -> int:
-    from minikv.eviction.curves import evicting_with, shared_out
-    from minikv.eviction.suite import answer
+    from minikv.eviction.study.curves import evicting_with, shared_out
+    from minikv.eviction.study.suite import answer
 
     evicting = evicting_with(_Own(fn), shared_out(capacity), scope="head")
     return round(answer(_model(), _cases(text), evicting=evicting).right)
@@ -96,7 +96,7 @@ _known_right = cache(_right)  # the reference and the known wrong answers are as
 
 @cache
 def _cases(text: int) -> tuple:
-    from minikv.eviction.tasks import make_cases
+    from minikv.eviction.study.tasks import make_cases
 
     return tuple(make_cases("multikey", TEXTS, seed=text, length=LENGTH))
 

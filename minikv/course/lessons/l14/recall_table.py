@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from minikv.eviction.curves import Point
-from minikv.eviction.suite import Score
+from minikv.eviction.study.curves import Point
+from minikv.eviction.study.suite import Score
 
 
 def recall_lines(points: Sequence[Point], *, perplexity: bool = False) -> list[str]:

@@ -10,8 +10,8 @@ from minikv.blocks import BlockManager
 from minikv.cache import PagedKVCache
 from minikv.course.widgets import SequenceBlocks
 from minikv.eviction import Budget, Policy
-from minikv.eviction.choices import PolicyName, Unit
-from minikv.eviction.paged import PagedEviction
+from minikv.eviction.paged.eviction import PagedEviction
+from minikv.eviction.policies.choices import PolicyName, Unit
 from minikv.models import Batch, bind_model
 from minikv.plan import CacheSpec
 

@@ -4,7 +4,7 @@ from functools import partial
 
 from minikv.course.exercise import Exercise, Misconception
 
-POSITION_BYTES, FIELD_BYTES = 8, 4  # of ``minikv.eviction.paged_records``: int64 and float32
+POSITION_BYTES, FIELD_BYTES = 8, 4  # of ``minikv.eviction.paged.records``: int64 and float32
 
 
 def room(kv_bytes: int, seats: int, token: dict, block_size: int, longest: int, keeps: dict | None) -> tuple:

@@ -1,0 +1,150 @@
+"""eviction_report: what a model's layers have forgotten, and four ways in which that goes wrong, by name. Lesson 15.
+
+sinks_gone      a text's first token is gone: a model that parks attention there writes garbage
+window_small    what leaves the recent window is dropped at once: the text drifts, and the kept set is frozen
+scores_stale    the scores do not follow the text: quality falls off a cliff as it goes on
+cache_grows     a cache, or a layer, does not forget: memory grows as if nothing were installed
+
+And a fifth that is a policy's own fault: scores_nan, in a decode step, which does not wait to look for it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from minikv.eviction.hf.handle import Eviction
+from minikv.eviction.hf.install import eviction_of
+from minikv.eviction.policies.policy import Needs
+from minikv.i18n import pick_language, text
+from minikv.shown import Shown, html_of, one_line, text_of
+
+AT_ONCE = 0.9  # from this share of a layer's decode evictions on, its window is the whole of what it learns
+FEW = 8  # evictions in decode steps that say something
+OBSERVED = 0.5  # of the forwards that a policy by probabilities has to have followed
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: its ``code``, the ``layers`` where it was seen, and the numbers."""
+
+    code: str
+    layers: tuple[int, ...]
+    values: dict[str, Any]
+
+    def text(self, lang: str = "en") -> str:
+        """What was seen, and what to change, in ``lang``. Raises ``ArgumentError`` for a language that is not ours."""
+        lang = pick_language(lang)
+        layers = ", ".join(map(str, self.layers))
+        return text(f"eviction.{self.code}", lang, layers=layers, **self.values)
+
+
+@dataclass(frozen=True)
+class EvictionReport:
+    """The last text of a model that forgets.
+
+    ``layers``: {decoder layer: the values of its ``Record``}, of the layers that forget. ``findings``: what is wrong.
+    """
+
+    policy: str
+    capacity: int
+    peak_resident: int
+    layers: dict[int, dict[str, Any]]
+    findings: tuple[Finding, ...]
+
+    def shown(self, lang: str = "en") -> Shown:
+        """A few lines in ``lang``: what was installed, what happened, and every finding.
+
+        Raises ``ArgumentError`` for a language that is not ours.
+        """
+        lang = pick_language(lang)
+        dropped = sum(values["dropped"] for values in self.layers.values())
+        peak = max(values["peak_resident"] for values in self.layers.values())
+        numbers = {"capacity": self.capacity, "bound": self.peak_resident, "peak": peak, "dropped": dropped}
+        head = text("eviction.head", lang, policy=self.policy, layers=len(self.layers), **numbers)
+        told = [finding.text(lang) for finding in self.findings] or [text("eviction.fine", lang)]
+        return Shown(head, lines=[f"  {line}" for line in told])
+
+    text = text_of
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        found = ", ".join(finding.code for finding in self.findings) or "nothing wrong"
+        capacity = f"capacity {self.capacity:,} tokens"
+        return one_line("EvictionReport", self.policy, f"{len(self.layers)} layers", capacity, found)
+
+
+def eviction_report(model: Any) -> EvictionReport:
+    """What has happened since the last text began. ``model``: a model with eviction installed, or its ``Eviction``.
+
+    Raises ``ArgumentError`` for a model without. The numbers outlive the cache; no K or V is kept for them.
+    """
+    eviction = model if isinstance(model, Eviction) else eviction_of(model)
+    layers = {
+        number: record.values()
+        for number, (record, rule) in enumerate(zip(eviction.records, eviction.rules, strict=True))
+        if rule is not None
+    }
+    found = (_sinks_gone, _window_small, _scores_stale, _layer_grows, _cache_grows, _scores_nan)
+    findings = tuple(finding for look in found if (finding := look(eviction, layers)) is not None)
+    name = type(eviction.policy).__name__
+    return EvictionReport(name, eviction.capacity, eviction.peak_resident, layers, findings)
+
+
+Layers = dict[int, dict[str, Any]]
+
+
+def _sinks_gone(eviction: Eviction, layers: Layers) -> Finding | None:
+    gone = tuple(number for number, values in layers.items() if values["first_gone"])
+    return Finding("sinks_gone", gone, {"n_sink": eviction.budget.n_sink}) if gone else None
+
+
+def _window_small(eviction: Eviction, layers: Layers) -> Finding | None:
+    """Without a budget the window is all there is, and meant to be."""
+    shares = {
+        number: values["at_once"] / values["single"]
+        for number, values in layers.items()
+        if values["single"] >= FEW and eviction.budget.budget
+    }
+    small = tuple(number for number, share in shares.items() if share >= AT_ONCE)
+    if not small:
+        return None
+    least = min(shares[number] for number in small)
+    return Finding("window_small", small, {"n_recent": eviction.budget.n_recent, "share": least})
+
+
+def _scores_stale(eviction: Eviction, layers: Layers) -> Finding | None:
+    if Needs.PROBS not in eviction.policy.needs:
+        return None
+    stale = tuple(n for n, values in layers.items() if values["observed"] < OBSERVED * values["forwards"])
+    if not stale:
+        return None
+    values = layers[stale[0]]
+    return Finding("scores_stale", stale, {"observed": values["observed"], "forwards": values["forwards"]})
+
+
+def _layer_grows(eviction: Eviction, layers: Layers) -> Finding | None:
+    """A layer above its bound: eviction was paused, or is told to follow prompts only."""
+    bounds = {n: rule.budget.peak_resident for n, rule in enumerate(eviction.rules) if rule is not None}
+    above = tuple(n for n, values in layers.items() if values["peak_resident"] > bounds[n])
+    if not above:
+        return None
+    values = {"resident": layers[above[0]]["peak_resident"], "bound": bounds[above[0]]}
+    return Finding("layer_grows", above, values)
+
+
+def _cache_grows(eviction: Eviction, layers: Layers) -> Finding | None:
+    if eviction.foreign is None:
+        return None
+    kind, tokens = eviction.foreign
+    return Finding("cache_grows", tuple(layers), {"kind": kind, "tokens": tokens})
+
+
+def _scores_nan(eviction: Eviction, layers: Layers) -> Finding | None:
+    """After a prompt that raises; see ``select``."""
+    found = tuple(n for n, values in layers.items() if values["not_numbers"])
+    if not found:
+        return None
+    values = {
+        "evictions": max(layers[n]["not_numbers"] for n in found),
+        "policy": type(eviction.policy).__name__,
+    }
+    return Finding("scores_nan", found, values)

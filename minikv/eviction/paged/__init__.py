@@ -1,0 +1,1 @@
+"""The same policies on a paged cache."""

@@ -1,0 +1,196 @@
+"""PagedEviction: a policy on a paged cache. Survivors are packed into the first blocks; the rest is free. Lesson 14.
+
+    eviction = PagedEviction(cache, manager, "h2o", budget=Budget(n_sink=4, budget=20, n_recent=8))
+    eviction.add("a")                                     beside manager.allocate("a", ...)
+    batch = replace(batch, observer=eviction.observer(["a"], [1]))
+    adapter.forward(tokens, batch)                        every step: the policy sees what is looked at
+    manager.commit("a")
+    eviction.evict(eviction.due(["a"]))                   back to the capacity
+
+Every layer of a kind shares the sequence's block table, so in each the same number of tokens stays; which tokens, each
+layer decides for itself, and with ``scope="head"`` each KV head. Attention needs nothing to know of it: keys carry the
+rotation of their true positions, and every cached token lies before every later query, in whatever slot.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minikv.blocks import BlockManager
+from minikv.cache import PagedKVCache
+from minikv.errors import ArgumentError
+from minikv.eviction.paged.evictor import PagedEvictor, drop_worst_blocks, least_capacity
+from minikv.eviction.paged.plan import PlannedEviction, held, plan_eviction
+from minikv.eviction.paged.records import PagedObserver, SavedRecord
+from minikv.eviction.policies.budget import Budget
+from minikv.eviction.policies.choices import PerBlock, PolicyName, Scope, Unit, check_choices
+from minikv.eviction.policies.echo import refuse_echo
+from minikv.eviction.policies.literature import policy_of
+from minikv.eviction.policies.policy import Needs, Policy
+from minikv.shown import one_line
+
+# What eviction on a paged cache refuses, by name and before anything is kept.
+
+
+def layers_without_window(cache: Any, manager: Any) -> dict[int, list[int]]:
+    """The layers of ``cache`` that keep every token, by kind; ``manager`` shares out their blocks."""
+    if not isinstance(cache, PagedKVCache):
+        raise ArgumentError("eviction_not_paged", kind=type(cache).__name__)
+    if not isinstance(manager, BlockManager):
+        raise ArgumentError("eviction_not_a_manager", kind=type(manager).__name__)
+    ours, theirs = (len(cache.kinds), cache.block_size), (len(manager.kinds), manager.block_size)
+    if ours != theirs:
+        raise ArgumentError(
+            "eviction_manager", kinds=ours[0], size=ours[1], other_kinds=theirs[0], other_size=theirs[1]
+        )
+    found: dict[int, list[int]] = {}
+    for number, layer in enumerate(cache.spec.layers):
+        if layer.token_bytes and manager.kinds[cache.kind_of(number)].window is None:
+            found.setdefault(cache.kind_of(number), []).append(number)
+    if not found:
+        raise ArgumentError("eviction_no_full", name=cache.spec.name)
+    return found
+
+
+def check_policy(
+    policy: Policy,
+    budget: Budget,
+    cache: PagedKVCache,
+    layers: Mapping[int, Sequence[int]],
+    scope: str,
+    unit: str,
+) -> None:
+    """Raise ``ArgumentError`` unless blocks can do what ``policy``, ``scope`` and ``unit`` ask for."""
+    numbers, name = [number for kind in layers.values() for number in kind], type(policy).__name__
+    latent = [number for number in numbers if cache.spec.layers[number].kind == "latent"]
+    refuse_echo(policy)
+    if scope == "head" and latent:
+        raise ArgumentError("eviction_paged_latent", layer=latent[0], name=cache.spec.name)
+    if scope == "head" and unit == "block":
+        raise ArgumentError("eviction_blocks_head")
+    for what, value in (("queries", policy.over_queries), ("query heads", policy.over_group)):
+        if Needs.PROBS in policy.needs and value == "max":
+            raise ArgumentError("eviction_paged_max", what=what, policy=name)
+    shares = policy.layer_budgets(budget.budget, len(numbers))
+    if len(set(shares)) > 1:
+        raise ArgumentError("eviction_paged_layers", policy=name, least=min(shares), most=max(shares))
+    if unit == "block":
+        least, size = least_capacity(budget, cache.block_size), cache.block_size
+        if budget.capacity < least:
+            raise ArgumentError("eviction_blocks_few", capacity=budget.capacity, least=least, block_size=size)
+
+
+class PagedEviction:
+    """``policy`` on the blocks of ``cache``, which ``manager`` shares out. Layers with a window forget by themselves.
+
+    ``budget``: how many tokens a layer keeps, in ``Budget``'s words. ``scope`` "layer": the heads of a layer keep the
+    same tokens; "head": each its own. ``unit`` "block" drops whole blocks from the table that all layers share, and
+    moves nothing; a block counts as much as its best token, or with ``per_block="sum"`` as all of them.
+
+    Raises ``ArgumentError`` for another cache or manager, a model without a layer that keeps everything, "head" where
+    there is one latent a token, another number of tokens in each layer (they share a table), a policy that wants the
+    largest probability of several queries or heads (a paged kernel gives their sum), and a capacity of too few blocks.
+    """
+
+    def __init__(
+        self,
+        cache: PagedKVCache,
+        manager: BlockManager,
+        policy: PolicyName | Policy,
+        *,
+        budget: Budget,
+        scope: Scope = "layer",
+        unit: Unit = "token",
+        per_block: PerBlock = "max",
+    ):
+        self.cache, self.manager, self.budget = cache, manager, budget
+        self.policy, self.scope, self.unit, self.per_block = policy_of(policy), scope, unit, per_block
+        check_choices(scope, unit, per_block)
+        self._layers = layers_without_window(cache, manager)
+        check_policy(self.policy, budget, cache, self._layers, scope, unit)
+        self.evictor = PagedEvictor(cache, self._layers, self.policy, budget, scope)
+        self.records = self.evictor.records
+
+    def __repr__(self) -> str:
+        layers, kept = f"{len(self._layers)} layers forget", f"capacity {self.budget.capacity:,} tokens"
+        return one_line("PagedEviction", type(self.policy).__name__, layers, kept, f"unit {self.unit}")
+
+    def add(self, seq_id: Hashable) -> None:
+        """A sequence begins, allocated or about to be. What it finds in the prefix cache has no scores yet."""
+        self.records.add(seq_id)
+
+    def remove(self, seq_id: Hashable) -> None:
+        """A sequence has ended, or begins again from its first token."""
+        self.records.remove(seq_id)
+
+    def fork(self, parent: Hashable, child: Hashable) -> None:
+        """``child`` begins with what ``parent`` has, as in ``BlockManager.fork``."""
+        self.records.fork(parent, child)
+
+    def swap_out(self, seq_id: Hashable) -> SavedRecord:
+        """What has to be given to ``swap_in`` when the sequence's blocks are back from the host."""
+        return self.records.save(seq_id)
+
+    def swap_in(self, seq_id: Hashable, saved: SavedRecord) -> None:
+        """The sequence is back."""
+        self.records.restore(seq_id, saved)
+
+    def observer(self, seq_ids: Sequence[Hashable], queries: Sequence[int]) -> PagedObserver | None:
+        """For the ``Batch`` of the last ``queries[i]`` tokens of ``seq_ids[i]``; the manager has placed them.
+
+        None where the policy does not look at attention: nothing is computed then. What the policy sees of a forward
+        that fails stays; end its sequences.
+        """
+        return self.evictor.observer(seq_ids, queries, *self._lengths(seq_ids))
+
+    def due(self, seq_ids: Iterable[Hashable]) -> list[Hashable]:
+        """Those that hold more than ``budget.peak_resident`` tokens."""
+        names = list(seq_ids)
+        lengths, _ = self._lengths(names)
+        most = self.budget.peak_resident
+        return [name for name, length in zip(names, lengths, strict=True) if length > most]
+
+    def positions(self, seq_id: Hashable, layer: int) -> Tensor:
+        """int64 [kv_heads, S]: the true positions of the tokens that the sequence holds in ``layer``, by place."""
+        (length,), evicted = self._lengths([seq_id])
+        return self.records.positions(layer, [seq_id], length, evicted)[0]
+
+    @torch.no_grad()
+    def evict(self, seq_ids: Iterable[Hashable]) -> int:
+        """Bring these sequences down to the capacity; returns how many tokens were evicted, in each layer.
+
+        In tokens exactly ``budget.capacity`` stay, in blocks at most that many. Everything that they hold must be
+        committed. Raises ``ArgumentError`` before anything is changed, and ``OutOfBlocksError`` where blocks that
+        others share cannot be copied: the sequence of which this is true is as before, those named before it are done.
+        """
+        names = [*dict.fromkeys(seq_ids)]
+        lengths, _ = self._lengths(names)
+        for name, length in zip(names, lengths, strict=True):
+            self.records.check(name)
+            for kind in self._layers:
+                self.manager.compact(name, length, kind)  # keeps everything: what it refuses, it refuses now
+        over = [name for name, length in zip(names, lengths, strict=True) if length > self.budget.capacity]
+        if self.unit == "token":
+            self._evict_tokens(over)
+        else:
+            self._evict_blocks(over)
+        return sum(lengths) - sum(self._lengths(names)[0])
+
+    def _evict_tokens(self, names: list[Hashable]) -> None:
+        plans: list[PlannedEviction] = []
+        try:
+            for name in names:
+                plans.append(plan_eviction(self.manager, name, self.budget.capacity))
+        finally:
+            self.evictor.carry_out(plans)
+
+    def _evict_blocks(self, names: list[Hashable]) -> None:
+        for name in names:
+            drop_worst_blocks(self.evictor, self.manager, name, self.per_block)
+
+    def _lengths(self, names: Sequence[Hashable]) -> tuple[list[int], list[int]]:
+        """How many tokens each sequence holds, and how many it has lost; the same in every kind without a window."""
+        each = [held(self.manager, name) for name in names]
+        return [length for length, _ in each], [evicted for _, evicted in each]

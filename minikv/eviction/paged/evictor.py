@@ -1,0 +1,325 @@
+"""PagedEvictor: what of an eviction happens on the device. It watches, chooses, moves and remembers. Lesson 14."""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from minikv.blocks import BlockManager
+from minikv.cache import PagedKVCache
+from minikv.eviction.paged.plan import PlannedEviction, held
+from minikv.eviction.paged.records import PLACES, RECENT, ROWS, STATE, PagedObserver, TokenRecords, fields_of
+from minikv.eviction.policies.budget import Budget
+from minikv.eviction.policies.policy import Needs, Policy, View
+from minikv.eviction.policies.select import select
+
+# Eviction of whole blocks: which of them stay. Tensors in, tensors out.
+#
+# A block is dropped from the table that all layers of a kind share, so all layers and heads forget the same tokens, and
+# the good ones of a block go or stay with the bad. In return nothing is moved, and what is kept can go on being shared.
+
+
+def least_capacity(budget: Budget, block_size: int) -> int:
+    """The smallest capacity under which sinks and recent tokens always fit in whole blocks, wherever these begin."""
+    return -(-budget.n_sink // block_size) * block_size + budget.n_recent + block_size - 1
+
+
+def token_ranks(scores: Sequence[Tensor]) -> Tensor:
+    """float32 [B, S] from the scores [B, H, S] of several layers: how good each token is, 0 to 1, in their mean.
+
+    Layers score in units of their own, so of each only the order counts: the share of its tokens that are worse, and
+    half of those that are equal.
+    """
+    means = torch.stack([score.float().mean(1) for score in scores])  # [layers, B, S]
+    ordered = means.sort(-1).values
+    worse, not_better = (torch.searchsorted(ordered, means, right=right) for right in (False, True))
+    return (worse + not_better - 1).float().mean(0) / (2 * max(1, means.shape[-1] - 1))
+
+
+def blocks_to_keep(
+    ranks: Tensor, positions: Tensor, budget: Budget, block_size: int, per_block: str
+) -> Tensor:
+    """bool [B, blocks]: which blocks stay, so that at most ``capacity`` tokens do; the last one always.
+
+    ``ranks`` and ``positions`` [B, S] of the tokens in the order of the table. A block counts as much as the best of
+    its tokens ("max"), or all of them together ("sum"); one with a sink or a recent token stays whatever it counts.
+    Of equal ones the earlier stays. ``capacity`` has to be ``least_capacity`` or more.
+    """
+    batch, length = ranks.shape
+    full = (length - 1) // block_size
+    tail = length - full * block_size
+    whole = ranks[:, : full * block_size].unflatten(1, (full, block_size))
+    worth = whole.amax(-1) if per_block == "max" else whole.sum(-1)
+    newest = positions.amax(-1, keepdim=True)
+    protected = (positions < budget.n_sink) | (positions > newest - budget.n_recent)
+    protected = protected[:, : full * block_size].unflatten(1, (full, block_size)).any(-1)
+    order = worth.masked_fill(protected, torch.inf).argsort(dim=-1, descending=True, stable=True)
+    most = min(full, (budget.capacity - tail) // block_size)
+    keep = torch.zeros(batch, full + 1, dtype=torch.bool, device=ranks.device)
+    keep.scatter_(1, order[:, :most], True)
+    keep[:, full] = True
+    return keep
+
+
+# Which survivors of an eviction move, and where to: as few as can be.
+#
+# The survivors end up in the first ``keep`` places of their block table. Most lie there already and stay; the others,
+# from behind, fill the holes between them. So an eviction after every step moves one token a layer, not the whole
+# cache.
+# The tokens are in no order then, and attention does not mind: keys carry the rotation of their true positions, and
+# whatever is cached lies before every later query. Only ``positions`` says which token is which.
+
+
+@dataclass(frozen=True)
+class Moves:
+    """From place ``src[b, h, i]`` to place ``dst[b, h, i]``, int64 [B, H, n]; all are read before any is written.
+
+    Every list has the same length, so that no count has to be read back from a GPU: where a head moves fewer tokens,
+    others move onto themselves. ``origin`` [B, H, keep]: the place that each of the first ``keep`` held before.
+    """
+
+    src: Tensor
+    dst: Tensor
+    origin: Tensor
+
+
+def fill_holes(kept: Tensor, length: int) -> Moves:
+    """The moves that bring the places ``kept`` (int64 [B, H, keep], distinct, below ``length``) to the first ones."""
+    keep = kept.shape[-1]
+    survives = kept.new_zeros(*kept.shape[:-1], length, dtype=torch.uint8).scatter_(-1, kept, 1)
+    front, behind = survives[..., :keep], survives[..., keep:]
+    most = min(keep, length - keep)
+    # Holes first, then who stays; survivors from behind first, then what is evicted. Stable: in order of place.
+    holes = front.argsort(dim=-1, stable=True)[..., :most]
+    movers = behind.argsort(dim=-1, descending=True, stable=True)[..., :most] + keep
+    moving = torch.arange(most, device=kept.device) < behind.sum(-1, keepdim=True)
+    src = torch.where(moving, movers, holes)
+    places = torch.arange(keep, device=kept.device).expand(kept.shape)
+    return Moves(src, holes, places.scatter(-1, holes, src))
+
+
+def in_order(kept: Tensor, length: int) -> Moves:
+    """The moves that bring ``kept``, ascending, to the first places: what stood in order stays in order."""
+    places = torch.arange(kept.shape[-1], device=kept.device).expand(kept.shape)
+    return Moves(kept, places, kept)
+
+
+def slots_of(tables: Tensor, places: Tensor, block_size: int) -> Tensor:
+    """int64 [B, H, n]: the slots of ``places`` [B, H, n] in the block tables [B, W]."""
+    rows = tables.long().unsqueeze(1).expand(-1, places.shape[1], -1)
+    return rows.gather(-1, places // block_size) * block_size + places % block_size
+
+
+# One layer's resident tokens as a policy sees them, gathered out of blocks only if the policy looks.
+
+
+class PagedView(View):
+    """A ``View`` of B sequences of ``length`` resident tokens, in the order of their block tables [B, W].
+
+    Gathering keys costs a copy of the layer, which a policy that scores by attention never asks for. They come in the
+    stored dtype, in float32 where that has 8 bits.
+    """
+
+    def __init__(
+        self,
+        cache: PagedKVCache,
+        layer: int,
+        tables: Tensor,
+        *,
+        state: Tensor,
+        window_probs: Tensor | None,
+        positions: Tensor,
+        num_layers: int,
+    ):
+        length = positions.shape[-1]
+        own = {
+            "_cache": cache,
+            "_tables": tables,
+            "state": state,
+            "window_probs": window_probs,
+            "positions": positions,
+            "valid": torch.ones(len(tables), length, dtype=torch.bool, device=positions.device),
+            "layer": layer,
+            "num_layers": num_layers,
+            "latent": cache.spec.layers[layer].kind == "latent",
+        }
+        for name, value in own.items():
+            object.__setattr__(self, name, value)  # it is as frozen as any View
+
+    @property
+    def keys(self) -> Tensor:
+        """[B, H, S, Dk]: rotated, as cached; the latents of a latent layer."""
+        return self._gathered[0]
+
+    @property
+    def values(self) -> Tensor:
+        """[B, H, S, Dv]; the rope keys of a latent layer."""
+        return self._gathered[1]
+
+    @cached_property
+    def _gathered(self) -> tuple[Tensor, Tensor]:
+        cache, length = self._cache, self.positions.shape[-1]  # type: ignore[attr-defined]
+        tables = self._tables  # type: ignore[attr-defined]
+        pairs = [cache.gather(self.layer, table, length) for table in tables]
+        keys, values = zip(*pairs, strict=True)
+        return torch.stack(keys).transpose(1, 2), torch.stack(values).transpose(1, 2)
+
+
+class PagedEvictor:
+    """``policy`` on ``layers``, {kind: the numbers of its layers}, of ``cache``; see ``PagedEviction``.
+
+    It knows no block manager: who holds what comes with each call. ``records`` has to be told of each sequence that
+    begins and ends, and has room for ``rows`` of them of ``places`` tokens before it grows. Nothing is read back from
+    the device, so nothing waits for it, but where ``select`` looks for NaN.
+    """
+
+    def __init__(
+        self,
+        cache: PagedKVCache,
+        layers: Mapping[int, Sequence[int]],
+        policy: Policy,
+        budget: Budget,
+        scope: str,
+        rows: int = ROWS,
+        places: int = PLACES,
+    ):
+        self.cache, self.layers, self.policy, self.budget, self.scope = cache, layers, policy, budget, scope
+        specs = cache.spec.layers
+        self._sources = {
+            number: number if layer.reads_layer is None else layer.reads_layer
+            for number, layer in enumerate(specs)
+        }
+        heads = {number: specs[number].kv_heads for kind in layers.values() for number in kind}
+        self.records = TokenRecords(heads, fields_of(policy), cache.device, rows, places)
+
+    def observer(
+        self,
+        seq_ids: Sequence[Hashable],
+        queries: Sequence[int],
+        lengths: Sequence[int],
+        evicted: Sequence[int],
+    ) -> PagedObserver | None:
+        """For a forward of the last ``queries[i]`` of the ``lengths[i]`` tokens that ``seq_ids[i]`` holds with them.
+
+        ``evicted[i]``: how many it has lost before. None where the policy does not look at attention.
+        """
+        if not fields_of(self.policy) or not seq_ids:
+            return None
+        return PagedObserver(
+            self.policy, self.records, seq_ids, queries, lengths, evicted, self._sources, self.cache.device
+        )
+
+    @torch.no_grad()
+    def carry_out(self, plans: Sequence[PlannedEviction]) -> None:
+        """Choose who stays, and move them: in the order in which the plans were made, nothing written in between.
+
+        Those of one length go together, up to one that copies blocks: they may be what an earlier one has freed.
+        """
+        for group in _groups(plans):
+            keep = next(iter(group[0].compactions.values())).num_tokens
+            if keep < group[0].length:
+                self._carry_out(group, keep)
+
+    def view(self, layer: int, plans: Sequence[PlannedEviction], tables: Tensor) -> PagedView:
+        """What these sequences, all of one length, hold in ``layer``, by their block tables [B, W]."""
+        names, length = [plan.seq_id for plan in plans], plans[0].length
+        positions = self.records.positions(layer, names, length, [plan.evicted for plan in plans])
+        state = torch.zeros((), device=self.cache.device).expand(positions.shape)
+        probs = None
+        if Needs.PROBS in self.policy.needs:
+            state = self.records.read(STATE, layer, names, length)
+        if Needs.WINDOW in self.policy.needs:
+            probs = self.records.read(RECENT, layer, names, length)
+        number = len(self.cache.spec.layers)
+        return PagedView(
+            self.cache, layer, tables, state=state, window_probs=probs, positions=positions, num_layers=number
+        )
+
+    def score(self, view: PagedView) -> Tensor:
+        """[B, H, S], H as in the cache."""
+        return self.policy.score(view).expand(-1, self.cache.spec.layers[view.layer].kv_heads, -1)
+
+    def _carry_out(self, plans: Sequence[PlannedEviction], keep: int) -> None:
+        names, size = [plan.seq_id for plan in plans], self.cache.block_size
+        for kind, layers in self.layers.items():
+            each = [plan.compactions[kind] for plan in plans]
+            pairs = [(copy.src, copy.dst) for one in each for copy in one.copies]
+            if pairs:
+                self.cache.copy_blocks(kind, *map(list, zip(*pairs, strict=True)))
+            old, new = (
+                torch.tensor(tables, device=self.cache.device)
+                for tables in ([one.old_table for one in each], [one.new_table for one in each])
+            )
+            for layer in layers:
+                view = self.view(layer, plans, old)
+                moves = self._choose(view)
+                lists = [
+                    slots.transpose(0, 1).flatten(1).contiguous()  # [B, H, n] -> [H, B * n]
+                    for slots in (slots_of(old, moves.src, size), slots_of(new, moves.dst, size))
+                ]
+                if self.scope == "layer":
+                    lists = [slots[0] for slots in lists]
+                self.cache.move(layer, *lists)
+                self.records.keep(layer, names, moves.origin, view.positions)
+        for name in names:
+            self.records.pack(name, keep)
+
+    def _choose(self, view: PagedView) -> Moves:
+        """Who stays in one layer, and where to."""
+        kept = select(
+            self.score(view),
+            valid=view.valid,
+            n_sink=self.budget.n_sink,
+            n_recent=self.budget.n_recent,
+            budget=self.budget.budget,
+            scope=self.scope,
+            positions=view.positions,
+        )
+        place = in_order if Needs.ORDER in self.policy.needs else fill_holes
+        return place(kept, view.positions.shape[-1])
+
+
+def _groups(plans: Sequence[PlannedEviction]) -> Iterator[list[PlannedEviction]]:
+    """Plans that can be carried out together, in an order in which none is overwritten."""
+    waiting: dict[int, list[PlannedEviction]] = {}
+    for plan in plans:
+        if plan.num_copies:
+            yield from waiting.values()
+            waiting = {}
+            yield [plan]
+        else:
+            waiting.setdefault(plan.length, []).append(plan)
+    yield from waiting.values()
+
+
+# One sequence loses its worst blocks: chosen on the device, read back, and taken from its table.
+#
+# Unlike a token's, a block's going has to be known to the block manager: so this waits for the device, once for
+# each kind of layer, and moves nothing.
+
+
+@torch.no_grad()
+def drop_worst_blocks(evictor: PagedEvictor, manager: BlockManager, seq_id: Hashable, per_block: str) -> int:
+    """Bring ``seq_id``, which is committed, to at most the capacity; returns how many tokens went, in each layer.
+
+    All layers of a kind lose the same blocks: those that are worth least in their mean.
+    """
+    length, evicted = held(manager, seq_id)
+    for kind, layers in evictor.layers.items():
+        table = tuple(manager.block_table(seq_id, kind))
+        plan = PlannedEviction(seq_id, length, evicted, {})
+        tables = torch.tensor([table], device=evictor.cache.device)
+        views = [evictor.view(layer, [plan], tables) for layer in layers]
+        ranks = token_ranks([evictor.score(view) for view in views])
+        size, positions = evictor.cache.block_size, views[0].positions[:, 0]
+        keep = blocks_to_keep(ranks, positions, evictor.budget, size, per_block)[0]
+        manager.drop_blocks(seq_id, (~keep).nonzero().flatten().tolist(), kind)
+        origin = keep.repeat_interleave(size)[:length].nonzero().flatten()
+        for layer, view in zip(layers, views, strict=True):
+            heads = view.positions.shape[1]
+            evictor.records.keep(layer, [seq_id], origin.expand(1, heads, -1), view.positions)
+    left = held(manager, seq_id)[0]
+    evictor.records.pack(seq_id, left)
+    return length - left

@@ -1,0 +1,300 @@
+"""What eviction remembers of each cached token, beside the cache: its true position, and what its policy has summed up.
+
+The record lies in the order of the block table, not of the slots: row, head, place. It belongs to one sequence. Two
+sequences with a common prefix share its blocks, and each looks at them in its own way: were the sums kept with the
+slots, the tokens that a request keeps would depend on who else is running.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from minikv.errors import ArgumentError, UnknownNameError
+from minikv.eviction.policies.policy import Needs, Policy, Seen
+from minikv.models.observer import Watch
+
+ROWS, PLACES = 16, 64  # to begin with; both double when they no longer do
+POSITIONS = "positions"
+
+Field = dict[int, Tensor]
+"""Of each layer a tensor [rows, heads, places]."""
+
+
+def record_bytes(heads: int, fields: int, rows: int, places: int) -> int:
+    """Bytes of ``TokenRecords`` with so many ``fields``: ``heads`` are the KV heads of all layers together."""
+    return heads * rows * places * (fields * torch.float32.itemsize + torch.int64.itemsize)
+
+
+@dataclass(frozen=True, eq=False)
+class SavedRecord:
+    """One sequence's record on the CPU, while its blocks are on the host: of each field and layer [heads, places]."""
+
+    packed: int
+    fields: dict[str, Field]
+
+
+class TokenRecords:
+    """Fields of the cached tokens of each layer of ``heads`` {layer: KV heads}, on ``device``.
+
+    ``fields`` are float32, and 0 where no token is. ``positions`` int64 are kept besides: a sequence's first ``packed``
+    tokens are those that its last eviction left, in no order. The others came later, in order, so their positions
+    follow from their places. There is room for ``rows`` sequences of ``places`` tokens; for more both double.
+    """
+
+    def __init__(
+        self,
+        heads: Mapping[int, int],
+        fields: Sequence[str],
+        device: torch.device,
+        rows: int = ROWS,
+        places: int = PLACES,
+    ):
+        dtypes = {**dict.fromkeys(fields, torch.float32), POSITIONS: torch.int64}
+        self._fields: dict[str, Field] = {
+            name: _zeros(heads, dtype, device, rows, places) for name, dtype in dtypes.items()
+        }
+        self._device = device
+        self._row: dict[Hashable, int] = {}
+        self._packed: dict[Hashable, int] = {}
+        self._free = list(range(rows - 1, -1, -1))
+
+    def __contains__(self, seq_id: Hashable) -> bool:
+        return seq_id in self._row
+
+    @property
+    def nbytes(self) -> int:
+        """What the record takes beside the cache."""
+        return sum(tensor.nbytes for _, _, tensor in self._all())
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences that were added and not removed."""
+        return len(self._row)
+
+    def check(self, seq_id: Hashable) -> None:
+        """Raise ``UnknownNameError`` for a sequence that was not added."""
+        self._find(seq_id)
+
+    def add(self, seq_id: Hashable) -> None:
+        """A sequence begins; nothing is known of its tokens."""
+        if seq_id in self._row:
+            raise ArgumentError("sequence_exists", sequence=seq_id)
+        if not self._free:
+            self._more_rows()
+        self._row[seq_id] = self._free.pop()
+        self._packed[seq_id] = 0
+
+    def remove(self, seq_id: Hashable) -> None:
+        """A sequence has ended."""
+        row = self._find(seq_id)
+        for _, _, tensor in self._all():
+            tensor[row] = 0
+        del self._row[seq_id], self._packed[seq_id]
+        self._free.append(row)
+
+    def fork(self, parent: Hashable, child: Hashable) -> None:
+        """``child`` begins with everything that ``parent`` has."""
+        self._find(parent)
+        self.add(child)
+        for _, _, tensor in self._all():
+            tensor[self._row[child]] = tensor[self._row[parent]]
+        self._packed[child] = self._packed[parent]
+
+    def copy(self, seq_id: Hashable) -> SavedRecord:
+        """The record of a sequence as it is now, on the CPU; it stays on the device too."""
+        row = self._find(seq_id)
+        fields: dict[str, Field] = {name: {} for name in self._fields}
+        for name, layer, tensor in self._all():
+            fields[name][layer] = tensor[row].to("cpu", copy=True)
+        return SavedRecord(self._packed[seq_id], fields)
+
+    def save(self, seq_id: Hashable) -> SavedRecord:
+        """Take the record of a sequence off the device: it is swapped out."""
+        saved = self.copy(seq_id)
+        self.remove(seq_id)
+        return saved
+
+    def restore(self, seq_id: Hashable, saved: SavedRecord) -> None:
+        """The sequence is back, in whatever blocks. If anything raises, it is not."""
+        self.add(seq_id)
+        try:
+            for name, field in saved.fields.items():
+                for layer, kept in field.items():
+                    self._more_places(kept.shape[1])
+                    self._fields[name][layer][self._row[seq_id], :, : kept.shape[1]] = kept.to(self._device)
+            self._packed[seq_id] = saved.packed
+        except BaseException:
+            self.remove(seq_id)
+            raise
+
+    def read(self, name: str, layer: int, seq_ids: Sequence[Hashable], length: int) -> Tensor:
+        """[B, heads, length] of one field: a copy, 0 behind the tokens of a shorter sequence."""
+        rows = self._rows(seq_ids, length)
+        return self._fields[name][layer][rows, :, :length]
+
+    def write(self, name: str, layer: int, seq_ids: Sequence[Hashable], values: Tensor) -> None:
+        """The field is ``values`` [B, heads, length] from now on; behind a sequence's tokens they must be 0."""
+        rows = self._rows(seq_ids, values.shape[-1])
+        self._fields[name][layer][rows, :, : values.shape[-1]] = values
+
+    def positions(
+        self, layer: int, seq_ids: Sequence[Hashable], length: int, evicted: Iterable[int]
+    ) -> Tensor:
+        """int64 [B, heads, length]: the true positions of the tokens that these sequences hold.
+
+        ``evicted`` [B]: how many tokens each has lost; what came after its last eviction has a position larger than its
+        place by that number.
+        """
+        recorded = self.read(POSITIONS, layer, seq_ids, length)
+        packed = torch.tensor([self._packed[name] for name in seq_ids], device=self._device).view(-1, 1, 1)
+        lost = torch.tensor(list(evicted), device=self._device).view(-1, 1, 1)
+        places = torch.arange(length, device=self._device)
+        return torch.where(places < packed, recorded, places + lost)
+
+    def keep(self, layer: int, seq_ids: Sequence[Hashable], origin: Tensor, positions: Tensor) -> None:
+        """Gather the record of one layer as the cache was: place i holds what was at ``origin`` [B, heads, keep].
+
+        ``positions`` [B, heads, length]: what ``positions`` gave before. When every layer is done, say ``pack``.
+        """
+        rows, keep = self._rows(seq_ids, positions.shape[-1]), origin.shape[-1]
+        for name, field in self._fields.items():
+            tensor = field[layer]
+            kept = positions if name == POSITIONS else tensor[rows]
+            tensor[rows] = pad(kept.gather(-1, origin), (0, tensor.shape[-1] - keep))
+
+    def pack(self, seq_id: Hashable, places: int) -> None:
+        """The first ``places`` tokens of a sequence are what its eviction has left, in every layer."""
+        self._find(seq_id)
+        self._packed[seq_id] = places
+
+    def _all(self) -> Iterator[tuple[str, int, Tensor]]:
+        for name, field in self._fields.items():
+            for layer, tensor in field.items():
+                yield name, layer, tensor
+
+    def _find(self, seq_id: Hashable) -> int:
+        if seq_id not in self._row:
+            raise UnknownNameError("unknown_sequence", sequence=seq_id, count=len(self._row))
+        return self._row[seq_id]
+
+    def _rows(self, seq_ids: Sequence[Hashable], places: int) -> Tensor:
+        """int64 [B]: the rows of these sequences, each with room for that many places."""
+        found = [self._find(seq_id) for seq_id in seq_ids]
+        self._more_places(places)
+        return torch.tensor(found, dtype=torch.int64, device=self._device)
+
+    def _more_rows(self) -> None:
+        rows = len(next(self._all())[2])
+        for name, layer, tensor in list(self._all()):
+            self._fields[name][layer] = torch.cat([tensor, torch.zeros_like(tensor)])
+        self._free += range(2 * rows - 1, rows - 1, -1)
+
+    def _more_places(self, places: int) -> None:
+        width = next(self._all())[2].shape[-1]
+        if places <= width:
+            return
+        while width < places:
+            width *= 2
+        for name, layer, tensor in list(self._all()):
+            self._fields[name][layer] = pad(tensor, (0, width - tensor.shape[-1]))
+
+
+def _zeros(
+    heads: Mapping[int, int], dtype: torch.dtype, device: torch.device, rows: int, places: int
+) -> Field:
+    """A field in one allocation, so that it takes what it says: a GPU rounds each up to 2 MiB.
+
+    Written to, so that a CPU hands the memory over now.
+    """
+    counts = list(heads.values())
+    whole = torch.empty(rows * places * sum(counts), dtype=dtype, device=device).zero_()
+    parts = whole.split([rows * count * places for count in counts])
+    return {
+        layer: part.view(rows, count, places) for layer, count, part in zip(heads, counts, parts, strict=True)
+    }
+
+
+# From the attention of a forward over blocks to a policy's state: what ``PagedEviction`` lets see it.
+
+
+STATE, RECENT = "state", "recent"
+
+
+def fields_of(policy: Policy) -> tuple[str, ...]:
+    """What has to be kept of each token for this policy."""
+    return ((STATE,) if Needs.PROBS in policy.needs else ()) + (
+        (RECENT,) if Needs.WINDOW in policy.needs else ()
+    )
+
+
+class PagedObserver:
+    """Enters the attention of one forward into ``records``.
+
+    The forward computes ``queries[i]`` tokens of ``seq_ids[i]``, which holds ``lengths[i]`` tokens with them, and has
+    lost ``evicted[i]`` before. ``sources`` says whose tokens a layer without any of its own reads: what it looks at
+    counts for them.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        records: TokenRecords,
+        seq_ids: Sequence[Hashable],
+        queries: Sequence[int],
+        lengths: Sequence[int],
+        evicted: Sequence[int],
+        sources: Mapping[int, int],
+        device: torch.device,
+    ):
+        self._policy, self._records, self._seq_ids = policy, records, seq_ids
+        self._evicted, self._sources = evicted, sources
+        self._length = max(lengths)
+        self._absent = torch.arange(self._length, device=device) >= _column(lengths, device)
+        self._rows: dict[int, list[int]] = {}
+        for row, count in enumerate(queries):
+            self._rows.setdefault(count, []).append(row)
+        self._counted = _column([min(count, policy.window) for count in queries], device)
+        self._names = fields_of(policy)
+
+    @property
+    def watches(self) -> tuple[Watch, ...]:
+        """One for each field of the record."""
+        watch = {STATE: Watch(None, self._policy.query_weight), RECENT: Watch(max(1, self._policy.window))}
+        return tuple(watch[name] for name in self._names)
+
+    def see(self, layer: int, sums: tuple[Tensor, ...], group: int) -> None:
+        """See ``minikv.models.observer.Observer``."""
+        layer = self._sources[layer]
+        enter = {STATE: self._accumulate, RECENT: self._slide}
+        for name, found in zip(self._names, sums, strict=True):
+            found = found[..., : self._length].contiguous()
+            old = self._records.read(name, layer, self._seq_ids, self._length)
+            new = enter[name](layer, old, found, group).masked_fill(self._absent, 0)
+            self._records.write(name, layer, self._seq_ids, new)
+
+    def _accumulate(self, layer: int, state: Tensor, sums: Tensor, group: int) -> Tensor:
+        """The policy's own way, for all sequences together that have computed the same number of tokens."""
+        policy = self._policy
+        sums = sums / group if policy.over_group == "mean" else sums
+        positions = self._records.positions(layer, self._seq_ids, self._length, self._evicted)
+        if len(self._rows) == 1:
+            return policy.observe(sums, Seen(state, next(iter(self._rows)), positions))
+        new = torch.empty_like(state)
+        for count, rows in self._rows.items():
+            new[rows] = policy.observe(sums[rows], Seen(state[rows], count, positions[rows]))
+        return new
+
+    def _slide(self, layer: int, recent: Tensor, sums: Tensor, group: int) -> Tensor:
+        """The mean over the last queries. A forward of fewer than the window leaves the older ones their share.
+
+        Each of them would have to be kept to drop the oldest exactly; instead all of them fade alike.
+        """
+        share = self._counted / self._policy.window
+        return recent * (1 - share) + sums / (self._policy.window * group)
+
+
+def _column(values: Sequence[int], device: torch.device) -> Tensor:
+    return torch.tensor(values, device=device).view(-1, 1, 1)

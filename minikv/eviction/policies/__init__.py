@@ -1,0 +1,1 @@
+"""Which tokens stay: the policies, and how many they may keep."""

@@ -1,0 +1,111 @@
+"""Layered: another budget for each layer, and how to find one. The sum over the layers stays what it was. Lesson 14.
+
+Layers look at different things. In a model that recalls by induction the first layer tells a token what stood before
+it, for which the last few tokens do; the second finds the answer, wherever it stands. A token that the first layer
+keeps for later is wasted, and no policy that chooses *within* a layer can know it.
+
+    sizes = dict(budget=16, n_sink=1, n_recent=2)
+    budgets = measure_layers(model, tokens, policy=Echo(), **sizes)  # (0, 32) on tiny-gqa
+    install_kv_eviction(model, policy=Layered(Echo(), budgets), **sizes)
+
+What is stored: the same bytes in all, but not the same number of tokens in each layer, so the layers cannot share a
+block table.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minikv.errors import ArgumentError, check_count
+from minikv.eviction.hf.cache import evicting_layers
+from minikv.eviction.hf.install import install_kv_eviction
+from minikv.eviction.policies.choices import PolicyName, Scope
+from minikv.eviction.policies.policy import Policy
+from minikv.eviction.policies.sampled import Wrapped
+
+
+@dataclass(frozen=True)
+class Layered(Wrapped):
+    """``policy``, with ``budgets[i]`` heavy hitters in the i-th layer that forgets."""
+
+    budgets: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for layer, budget in enumerate(self.budgets):
+            check_count(f"budgets[{layer}]", budget, 0)
+
+    def layer_budgets(self, budget: int, num_layers: int) -> tuple[int, ...]:
+        """``budgets``. Raises ``ArgumentError`` unless they are as many as layers, and ``budget`` on average."""
+        if len(self.budgets) != num_layers or sum(self.budgets) != budget * num_layers:
+            kind, given = type(self.policy).__name__, list(self.budgets)
+            raise ArgumentError("eviction_budgets", policy=kind, given=given, total=budget * num_layers)
+        return self.budgets
+
+
+def share_out(total: int, weights: Sequence[float]) -> tuple[int, ...]:
+    """Whole numbers in proportion to ``weights`` (>= 0, not all 0) whose sum is ``total``: largest remainders."""
+    check_count("total", total, 0)
+    if not weights or min(weights) < 0 or not sum(weights) > 0:
+        raise ArgumentError("eviction_weights", given=list(weights))
+    exact = [total * weight / sum(weights) for weight in weights]
+    whole = [int(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda layer: (whole[layer] - exact[layer], layer))
+    for layer in by_remainder[: total - sum(whole)]:
+        whole[layer] += 1
+    return tuple(whole)
+
+
+def share_by_score(scores: Sequence[Tensor], *, budget: int, n_sink: int, n_recent: int) -> tuple[int, ...]:
+    """Budgets of layers from one threshold over all of them: ``budget`` on average, and at least 0 each.
+
+    ``scores[i]`` [B, H, S] of layer i, in one unit in all layers. Of the tokens that are neither sinks nor recent the
+    best of all rows, heads and layers together are counted where they lie.
+
+    Raises ``ArgumentError`` where the tokens are fewer than that.
+    """
+    inner = [score.float()[..., n_sink : score.shape[-1] - n_recent].flatten() for score in scores]
+    pooled = torch.cat(inner)
+    rows = inner[0].numel() // max(1, scores[0].shape[-1] - n_sink - n_recent)
+    wanted = budget * len(inner) * rows
+    if not 0 < wanted <= len(pooled):
+        raise ArgumentError("out_of_range", what="budget", value=budget, low=1, high=len(pooled) // rows)
+    best = pooled.topk(wanted).indices
+    sizes = torch.tensor([len(part) for part in inner], device=best.device)
+    layer = torch.searchsorted(sizes.cumsum(0), best, right=True)
+    counts = torch.bincount(layer, minlength=len(inner)).tolist()
+    return share_out(budget * len(inner), counts)
+
+
+@torch.no_grad()
+def measure_layers(
+    model: Any,
+    tokens: Tensor,
+    *,
+    policy: PolicyName | Policy,
+    budget: int,
+    n_sink: int = 4,
+    n_recent: int = 32,
+    scope: Scope = "layer",
+) -> tuple[int, ...]:
+    """Budgets for ``Layered``, from texts ``tokens`` [B, n] int64 like those that will come: one forward, no eviction.
+
+    ``policy``: one whose scores are in one unit in all layers, as attention probabilities are; the budgets then do for
+    any other policy too. The rest as for ``install_kv_eviction``, which must not be installed yet.
+
+    Raises what ``install_kv_eviction`` raises, and ``ArgumentError`` where the texts have no token to choose from.
+    """
+    install = partial(
+        install_kv_eviction, model, policy=policy, scope=scope, n_sink=n_sink, n_recent=n_recent
+    )
+    with install(budget=tokens.shape[1]) as eviction:
+        cache = eviction.new_cache()
+        model(tokens, past_key_values=cache, use_cache=True)
+        scores = [eviction.policy.score(layer.view()) for layer in evicting_layers(cache)]
+    if scope == "layer":
+        scores = [score.mean(1, keepdim=True) for score in scores]
+    return share_by_score(scores, budget=budget, n_sink=n_sink, n_recent=n_recent)
