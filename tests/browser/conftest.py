@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -140,14 +141,28 @@ def lab_page(context, lab_server) -> Iterator[Watched]:
     page.close()
 
 
+@contextmanager
+def _emptied(page: Watched) -> Iterator[Watched]:
+    """``page`` with nothing seen, whose notebook is closed before its kernel ends, which the page would report."""
+    page.outside_requests.clear()
+    page.console_errors.clear()
+    yield page
+    page.page.evaluate("() => window.jupyterapp.shell.currentWidget?.dispose()")
+
+
 @pytest.fixture
 def readers_page(lab_page, lab) -> Iterator[Watched]:
     """The page of a reader who opens one notebook after the other: JupyterLab is loaded once, which takes longer."""
-    lab_page.outside_requests.clear()
-    lab_page.console_errors.clear()
-    yield lab_page
-    # Before its kernel ends, which the page would report.
-    lab_page.page.evaluate("() => window.jupyterapp.shell.currentWidget?.dispose()")
+    with _emptied(lab_page) as page:
+        yield page
+
+
+@pytest.fixture
+def lessons_page(lab_page, lab_server) -> Iterator[Watched]:
+    """The same, for notebooks that share a kernel: it does not end with a test, it is emptied."""
+    with _emptied(lab_page) as page:
+        yield page
+        lab_server.forget(page.page)
 
 
 @pytest.fixture

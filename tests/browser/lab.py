@@ -31,6 +31,14 @@ _READY = """() => {
   return Boolean(session?.isReady && kernel?.connectionStatus === "connected" && kernel?.status === "idle");
 }"""
 
+_KERNEL = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.id"
+
+# No name is left in the kernel, and no widget, which the next notebook would ask for.
+_FORGET = """async () => {
+  const code = "from ipywidgets import Widget; Widget.close_all(); get_ipython().reset(new_session=False)";
+  await window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute({ code }).done;
+}"""
+
 _RUN_CELLS = """(ids) => {
   const { commands, shell } = window.jupyterapp, notebook = shell.currentWidget.content;
   const run = async () => {
@@ -59,16 +67,29 @@ class Lab:
     token: str
     root: Path
 
-    def open_notebook(self, page, path: str) -> None:
-        """Open the notebook ``path`` (relative to ``root``) with a new kernel, and wait until it can run.
+    def open_notebook(self, page, path: str, kernel: str | None = None) -> str:
+        """Open the notebook ``path`` (relative to ``root``), and wait until it can run; the id of its kernel.
 
-        A page that shows this JupyterLab stays where it is; else it is loaded.
+        A page that shows this JupyterLab stays where it is, and its notebook may have the running ``kernel`` instead of
+        a new one; else it is loaded.
         """
         if page.url.startswith(f"{self.origin}/lab"):
-            page.evaluate("path => { window.jupyterapp.commands.execute('docmanager:open', { path }) }", path)
+            options = {"path": path} | ({"kernel": {"id": kernel}} if kernel else {})
+            page.evaluate(
+                "options => { window.jupyterapp.commands.execute('docmanager:open', options) }", options
+            )
         else:
             page.goto(f"{self.origin}/lab/tree/{path}?token={self.token}&reset")
         page.wait_for_function(_READY, timeout=READY_MS)
+        return page.evaluate(_KERNEL)
+
+    def forget(self, page) -> None:
+        """Take from the kernel of the open notebook all that its cells have made; what is imported stays."""
+        page.evaluate(_FORGET)
+
+    def kernels(self) -> list[str]:
+        """The ids of those that run."""
+        return [kernel["id"] for kernel in json.loads(self._ask("GET", "/api/kernels"))]
 
     def open_cells(self, page, *sources: str) -> None:
         """Open a new notebook with these cells."""
@@ -101,8 +122,8 @@ class Lab:
 
     def shut_kernels_down(self) -> None:
         """End every kernel of this server, and forget what its notebooks had open."""
-        for session in json.loads(self._ask("GET", "/api/sessions")):
-            self._ask("DELETE", f"/api/sessions/{session['id']}")
+        while sessions := json.loads(self._ask("GET", "/api/sessions")):
+            self._ask("DELETE", f"/api/sessions/{sessions[0]['id']}")  # and others that share its kernel
 
     def _ask(self, method: str, path: str) -> bytes:
         request = urllib.request.Request(

@@ -1,4 +1,4 @@
-"""Puts the sample lesson "99" where the course looks for lessons and sentences."""
+"""The sample lesson "99" in the place of a lesson, and how many seeds an exercise is tried with."""
 
 import sys
 import types
@@ -6,7 +6,14 @@ import types
 import pytest
 
 import minikv.i18n
+from tests.course import mutants
 from tests.course.sample import LESSON, SENTENCES
+
+
+@pytest.fixture(scope="session", autouse=True)
+def seeds(pytestconfig):
+    """Where the long tests are left out, as by ``make test``, answers are checked with one."""
+    mutants.first_seed_only = "not long" in pytestconfig.option.markexpr
 
 
 @pytest.fixture
