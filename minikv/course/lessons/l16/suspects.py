@@ -102,6 +102,10 @@ def suspect_helper(model: Any, ids: Tensor, decode: Callable[[list[int]], str]) 
     return retention_report(helper)
 
 
+# Suspect 4: a model that is sharded as for tensor parallelism, on one rank that talks to itself. One rank does all that
+# two do, sharded tensors and all-reduces included, only without a partner; the tests run the same with two processes.
+
+
 def parallel_plan(num_layers: int) -> dict[str, Any]:
     """Column and row parallel as in transformers' plan for Llama: module name -> style."""
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
