@@ -32,9 +32,9 @@ class AllocationReport:
     have it, before the minimum over ``ranks``. ``kv_bytes`` are the blocks of all kinds, ``padding_bytes`` what
     alignment took beside them. ``weight_bytes`` are the model's parameters, ``buffer_bytes`` its buffers.
     ``peak`` is the warm-up of ``warmup_tokens`` tokens (both None without one); ``stats`` is the device before the
-    cache was made. Whoever asked for the cache held ``held_bytes`` meanwhile, for the CUDA graphs that will be captured
-    on it, and ``record_bytes`` for what eviction will remember of each cached token: they count as ``used``, as
-    ``current`` and in the ``peak``, so the cache is smaller by them.
+    cache was made. The caller held ``held_bytes`` meanwhile, for the CUDA graphs that will be captured on it, and
+    ``record_bytes`` for what eviction will remember of each cached token. Both count as ``used``, as ``current`` and in
+    the ``peak``, so the cache is smaller by them.
     """
 
     spec: CacheSpec

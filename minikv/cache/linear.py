@@ -255,8 +255,8 @@ class LinearKVCache:
     def close(self) -> None:
         """Give the memory back. Closing again does nothing.
 
-        Raises ``ArenaInUseError`` naming what somebody else still reads (a view, ``lengths``). The cache goes on as
-        before then: let go of what is named, and close again.
+        Raises ``ArenaInUseError`` naming what is still read elsewhere (a view, ``lengths``). The cache goes on as
+        before then: drop what is named, and close again.
         """
         self._lengths, self.tensors, self._views = None, (), {}  # or the arena would name the cache itself
         self._step = None

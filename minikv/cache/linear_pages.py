@@ -25,11 +25,11 @@ class LinearPages(Pages):
     """``linear`` as blocks: each kind has ``batch`` of them, of ``max_seq`` tokens. Nothing is copied.
 
     A layer's K [batch, kv_heads, max_seq, k_dim] is handed out with heads and tokens exchanged, as a strided view.
-    Layers with a window store every token, and are kinds of their own all the same: a kind says who sees what.
+    Layers with a window store every token, and are kinds of their own all the same: a kind says what a query sees.
     ``codec`` and ``nbytes`` are those of ``linear``.
 
-    Who owns a row and how many tokens it holds is the block manager's business: ``linear.lengths`` stay as they are. A
-    sequence that passes ``max_seq`` goes on in a second row, as any other in a second block, unless whoever schedules
+    The block manager knows which sequence owns a row and how many tokens it holds: ``linear.lengths`` stay as they are.
+    A sequence that passes ``max_seq`` goes on in a second row, as any other in a second block, unless the scheduler
     ends it before. Raises ``ArgumentError`` for what is no ``LinearKVCache``.
     """
 

@@ -68,8 +68,8 @@ class _Move:
 class HostPool:
     """``num_blocks`` host blocks for each kind of ``cache`` (one number, or one for each kind), pinned beside a GPU.
 
-    A host block holds what was swapped out to it, or nothing: then it cannot be swapped in. Who owns which host
-    block is the block manager's business, so swapping out to a block that holds something overwrites it.
+    A host block holds what was swapped out to it, or nothing: then it cannot be swapped in. The block
+    manager knows which sequence owns a host block; here swapping out to a block that holds something overwrites it.
     ``nbytes`` is the sum of the kinds' ``block_bytes(block_size) * num_blocks``. Raises ``DoesNotFitError`` where the
     host has not that much memory.
     """

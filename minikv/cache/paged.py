@@ -142,8 +142,8 @@ class PagedKVCache(Pages):
     def close(self) -> None:
         """Give the memory back. Closing again does nothing.
 
-        Raises ``ArenaInUseError`` naming what somebody else still reads (a ``LayerCache``, a view). The cache goes on
-        as before then: let go of what is named, and close again.
+        Raises ``ArenaInUseError`` naming what is still read elsewhere (a ``LayerCache``, a view). The cache goes on as
+        before then: drop what is named, and close again.
         """
         self._layers, self._parts = {}, ()  # or the arena would name the cache itself
         try:

@@ -1,6 +1,6 @@
 """Pages: a cache as blocks of tokens, which is all that a ``Batch``, an adapter and an engine use of it.
 
-``PagedKVCache`` and ``LinearPages`` are such caches. Neither knows sequences: who owns which block is
+``PagedKVCache`` and ``LinearPages`` are such caches. Neither knows sequences: which sequence owns which block is
 ``minikv.blocks``' business.
 """
 
@@ -29,8 +29,8 @@ from minikv.units import exact_bytes, format_bytes
 class LayerCache:
     """One layer's views, nothing copied: ``k`` [blocks, block_size, kv_heads, k_dim] and ``v`` [..., v_dim].
 
-    ``k_scale`` and ``v_scale`` [blocks, block_size, kv_heads] float32, or None. ``kind`` is whose block tables it
-    takes. In a latent layer ``k`` is the latent and ``v`` the rope key.
+    ``k_scale`` and ``v_scale`` [blocks, block_size, kv_heads] float32, or None. ``kind`` is the layer's kind: it takes
+    the block tables of that kind. In a latent layer ``k`` is the latent and ``v`` the rope key.
     """
 
     k: Tensor
@@ -69,7 +69,7 @@ class Pages(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give the memory back. Closing again does nothing; ``ArenaInUseError`` where somebody else still reads it."""
+        """Give the memory back. Closing again does nothing; ``ArenaInUseError`` where it is still read elsewhere."""
 
     @abstractmethod
     def _tensors(self, kind: int) -> Iterable[tuple[Tensor, int]]:
@@ -112,7 +112,7 @@ class Pages(ABC):
         return one_line(type(self).__name__, self.spec.name, *told)
 
     def kind_of(self, layer: int) -> int:
-        """Whose block tables the layer takes: an index into ``kinds`` and ``num_blocks``."""
+        """The kind of the layer, which says whose block tables it takes: an index into ``kinds`` and ``num_blocks``."""
         return self.layer(layer).kind
 
     def check_kind(self, kind: int) -> None:

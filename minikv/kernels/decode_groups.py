@@ -3,8 +3,8 @@
 One sequence at a time, a history of a hundred tokens costs more in calls of torch than in arithmetic. So the sequences
 are sorted by how many tokens they read, and cut into groups whose keys and values, padded to the longest, fit into one
 tile. A group is a gather and one ``scaled_dot_product_attention``, where the G query heads of a KV head stand as G
-queries. What stands in the padding is another request's: it is overwritten with 0 before it is read, because a masked
-NaN would still be NaN.
+queries. The padding holds another request's tokens: it is overwritten with 0 before it is read, because a masked NaN
+would still be NaN.
 """
 
 from collections.abc import Iterator, Sequence

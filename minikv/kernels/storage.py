@@ -1,4 +1,4 @@
-"""Storing and moving tokens in a paged cache: what may be asked, what is checked, and who does it. Lesson 10.
+"""Storing and moving tokens in a paged cache: the public functions, which check and call an implementation. Lesson 10.
 
 Shapes: N blocks of ``bs`` tokens, H KV heads, D elements a head, T new tokens. A slot is ``block * bs + offset``.
 Slots, tables and block ids are int32 or int64 on the cache's device. Offsets are computed in int64: a pool may pass

@@ -87,7 +87,7 @@ def attend(
     """Attention of the queries [1, Hq, T, Dk] of ``batch`` over its blocks: ([1, T, Hq, Dv], None).
 
     ``softcap`` caps the logits (Gemma 2), ``s_aux`` [Hq] are sink logits (gpt-oss). Raises ``ArgumentError`` without a
-    batch, for a mask (the batch says who sees whom), and where a layer's window is not the one that its cache keeps.
+    batch, for a mask (the batch says which tokens a query sees), and where a layer's window is not that of its cache.
     """
     if batch is None:
         raise ArgumentError("models_no_batch", name=ATTENTION)

@@ -100,7 +100,7 @@ class GatheredCache(Cache):
         return [not layer.token_bytes for layer in self.batch.cache.spec.layers]
 
     def _kind(self, layer: int) -> int:
-        """Whose tables the layer takes; a layer without any counts as one of the first kind."""
+        """The kind whose block tables the layer takes; a layer without any counts as one of the first kind."""
         spec = self.batch.cache.spec.layers[layer]
         return 0 if not spec.token_bytes and spec.reads_layer is None else self.batch.cache.kind_of(layer)
 

@@ -1,7 +1,7 @@
-"""Who wants to know, during a forward, how much attention the cached tokens get. Lesson 14.
+"""Observers learn, during a forward, how much attention the cached tokens get. Lesson 14.
 
-A decode's kernel gives it in the same pass, a prefill's in a second one over the keys. Nothing is computed where nobody
-asks: a ``Batch`` without an ``observer``.
+A decode's kernel gives it in the same pass, a prefill's in a second one over the keys. For a ``Batch`` without an
+``observer`` nothing is computed.
 """
 
 from collections.abc import Callable

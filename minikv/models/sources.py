@@ -46,7 +46,7 @@ def find_folder(name: str | os.PathLike) -> Path:
     try:
         path = path.expanduser()
         is_folder, is_file = path.is_dir(), path.is_file()
-    except (OSError, ValueError, RuntimeError):  # a name that no file can have, a home that nobody has
+    except (OSError, ValueError, RuntimeError):  # no file can have the name, or no user has the home
         is_folder = is_file = False
     if is_folder:
         return path
@@ -62,7 +62,7 @@ def check_folder(folder: Path) -> dict[str, Any]:
 
     Raises ``ConfigError``: no config.json, or one that is no JSON object, without ``model_type`` or with a number that
     no model has; weights that are pickles, outside of the folder, or none; an architecture that only code in the folder
-    knows (``auto_map``), or nobody.
+    knows (``auto_map``), or that transformers does not know.
     """
     fields = read_config(folder).whole
     check_counts(folder, fields)
@@ -121,7 +121,7 @@ def _pickles_in_index(folder: Path) -> list[str]:
 
 
 def _is_hub_id(name: str) -> bool:
-    """Whether the hub could have a model of that name, "model" or "org/model". Nobody is asked."""
+    """Whether the hub could have a model of that name, "model" or "org/model". No request is made."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     try:

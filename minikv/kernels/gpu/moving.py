@@ -1,7 +1,7 @@
 """Copying blocks, slots and sequences within and out of a paged cache in Triton. Lesson 10.
 
-What is moved is a list of rows: a block, a slot, or the part of a slot that belongs to one head. Nobody looks at the
-numbers: bytes go in words as wide as the alignment of everything allows. The words of a row are cut into columns, and a
+The kernels move a list of rows: blocks, slots, or the parts of slots that belong to one head. The values do not matter:
+bytes are copied in words as wide as the alignment of all tensors allows. The words of a row are cut into columns, and a
 program copies one column of PAIRS rows.
 
 A source may be another pair's destination, in any order, and programs run in any order. Programs of different columns
