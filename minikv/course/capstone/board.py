@@ -13,16 +13,19 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import minikv
 from minikv.course.capstone.entries import Entry, entries_as_json, parse_entries
-from minikv.course.capstone.run import Run
-from minikv.course.capstone.task import Task
 from minikv.course.kept_file import KeptFile, kept_path
 from minikv.errors import ArgumentError, user_path
 from minikv.i18n import pick_language, text
 from minikv.shown import columns
 from minikv.units import format_bytes
+
+if TYPE_CHECKING:  # both import torch
+    from minikv.course.capstone.run import Run
+    from minikv.course.capstone.task import Task
 
 VARIABLE = "MINIKV_LEADERBOARD"  # another file, or "off": what builds and tests notebooks records nothing
 
@@ -81,7 +84,7 @@ class Leaderboard:
         self.path = board_path() if path is None else user_path(path)
         self._here: Entries = ()
 
-    def entries(self, task: Task | None = None) -> Entries:
+    def entries(self, task: "Task | None" = None) -> Entries:
         """The runs of ``task`` (None: of all), the highest score first, of equals the one that was first.
 
         Raises ``ConfigError`` for a file that cannot be read, is damaged or was written by a newer minikv.
@@ -89,7 +92,7 @@ class Leaderboard:
         found = self._here if self.path is None else BoardFile(self.path).read()
         return _ranked(found, None if task is None else task.id)
 
-    def add(self, task: Task, run: Run) -> Standing:
+    def add(self, task: "Task", run: "Run") -> Standing:
         """Keep ``run`` of ``task``, unless an equal one is there.
 
         A damaged file is kept aside. Raises ``ArgumentError`` for the run of another task, ``ConfigError`` where the
@@ -109,7 +112,7 @@ class Leaderboard:
         ranked = _ranked(now, task.id)
         return Standing(entry, ranked.index(entry) + 1, len(ranked), aside)
 
-    def table(self, lang: str = "en", task: Task | None = None, most: int = 20) -> str:
+    def table(self, lang: str = "en", task: "Task | None" = None, most: int = 20) -> str:
         """The first ``most`` runs of ``task`` (None: of all), as text. Raises what ``entries`` raises."""
         lang = pick_language(lang)
         entries = self.entries(task)
@@ -129,7 +132,7 @@ class Leaderboard:
         return "\n".join(lines)
 
 
-def entry_of(run: Run) -> Entry:
+def entry_of(run: "Run") -> Entry:
     """What is kept of a run."""
     import torch
     import transformers
