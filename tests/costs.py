@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 LISTED = Path(__file__).parent / "slow.txt"
-LEAST = 0.2  # CPU seconds a test
+LEAST = 0.1  # CPU seconds a test
 SPENT: dict[str, list[float]] = defaultdict(list)
 
 
