@@ -86,19 +86,27 @@ def test_a_long_prefill_does_not_stop_the_decodes():
 
 
 def test_a_preempted_prefill_leaves_the_younger_decodes_their_token():
-    engine = Engine([(64, None)], 4, max_num_seqs=3, max_batched_tokens=4)
-    for name, prompt in ("old", [1]), ("long", list(range(18))), ("young", [2]):
-        engine.add(name, prompt, SamplingParams(max_tokens=20))
-    while len(engine.scheduler.running) < 3 or engine.steps[-1].num_decode != 3:
+    engine = Engine([(32, None)], 4, max_num_seqs=4, max_batched_tokens=5)
+    long = list(range(10, 18))
+    for name, prompt, most in (
+        ("old", [1], 76),
+        ("brief", [5, 6], 36),
+        ("long", long, 30),
+        ("young", [2] * 32, 30),
+    ):
+        engine.add(name, prompt, SamplingParams(max_tokens=most))
+    while not engine.log.of("preempt"):
         engine.step()
-    engine.scheduler._preempt(engine.requests["long"].sequences[0], now=0.0)
     pool = engine.manager.pools[0]
-    pool.free(pool.allocate(pool.num_free))  # and what it had cached is overwritten
-    for _ in range(4):
+    pool.free(pool.allocate(pool.num_free))  # what it had cached is overwritten
+    while "long" not in {item.id.request for item in engine.steps[-1].items}:  # "brief" makes room for it
         engine.step()
-        decoded = {item.id.request for item in engine.steps[-1].items if item.decode}
-        assert decoded == {"old", "young"}
-        assert engine.steps[-1].num_tokens == 4
+    for _ in range(7):
+        computed = {item.id.request: item.decode for item in engine.steps[-1].items}
+        assert computed == {"old": True, "young": True, "long": False}
+        assert engine.steps[-1].num_tokens == 5
+        engine.step()
+    assert [event.request for event in engine.log.of("preempt")] == ["long"]
     engine.run()
     engine.check_outputs()
 
