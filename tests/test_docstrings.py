@@ -31,7 +31,7 @@ def test_the_docstring_lists_every_parameter_once(what):
     assert sorted(listed) == sorted(inspect.signature(what).parameters)
 
 
-@pytest.mark.parametrize("room", ["blocks", "kernels", "kernels/gpu", "cache", "models"])
+@pytest.mark.parametrize("room", ["blocks", "kernels", "kernels/gpu", "cache", "models", "simulate"])
 def test_blocks_and_sequences_are_things_and_not_persons(room):
     """The subjects of docstrings and comments; a room is listed here once its English has been gone over."""
     person = re.compile(r"\b(?:who|whom|whoever|nobody|somebody|anybody)\b", re.IGNORECASE)

@@ -1,13 +1,12 @@
-"""Alike: decode steps in which nothing can happen but one token more for everybody, counted together.
+"""Alike: decode steps in which every running sequence gets one token and nothing else happens, counted together.
 
-While all who run decode, none of them ends, and the free blocks suffice for what they grow by, a scheduler decides the
-same again and again. It can admit nobody meanwhile whom it did not admit before: the blocks that are free less those
-that are owed never get more as sequences grow, and seats and budget stay. So the clock goes on step by step, each with
-the time that it takes, and sequences and manager are written once. What comes of it is what stepping gives; the tests
-compare both.
+The scheduler decides the same in every step while all running sequences decode, none of them ends, and the free blocks
+suffice for their growth. It admits no further request meanwhile: seats and budget stay, and free blocks less owed ones
+never become more as sequences grow. So only the clock goes on step by step, each step with the time that it takes.
+Sequences and manager are updated once. The outcome is that of single steps; the tests compare both.
 
-Not done where layers have windows (they give blocks back), nor across an eviction whose blocks would go to the host:
-that takes time of the step in which it happens.
+Layers with windows give blocks back, so they are left out. The steps also end before an eviction that would copy
+blocks to the host: the copy takes time of the step in which it happens.
 """
 
 from array import array
@@ -20,8 +19,8 @@ from minikv.engine.sequence import Sequence
 from minikv.simulate.step_time import StepTime
 from minikv.simulate.totals import ReplicaTotals, running_sums
 
-MOST = 512  # steps at once: it bounds the arrays of their blocks
-FEWEST = 4  # fewer are not worth it
+MOST = 512  # steps at once: bounds the arrays with an entry for each step and sequence
+FEWEST = 4  # steps: counting fewer together saves no time
 
 
 def steps_alike(
@@ -31,7 +30,7 @@ def steps_alike(
     totals: ReplicaTotals,
     now: float,
 ) -> "Alike | None":
-    """The steps from second ``now`` on that are alike; None where the next one has to be scheduled.
+    """The steps from second ``now`` on that are alike, or None: the next step has to be scheduled.
 
     ``output``: the token that each request generates.
     """
@@ -41,7 +40,7 @@ def steps_alike(
     seqs, most = [], MOST
     for seq_id in scheduler.running:
         seq = scheduler.sequence(seq_id)
-        most = min(most, seq.params.max_tokens - seq.num_output - 1)  # the step that ends somebody is another
+        most = min(most, seq.params.max_tokens - seq.num_output - 1)  # not the step that ends it
         if most < FEWEST or not seq.decoding:
             return None
         seqs.append(seq)
@@ -59,7 +58,7 @@ def steps_alike(
 
 
 def _taken(placed: np.ndarray, steps: int, size: int) -> int:
-    """Blocks that sequences of ``placed`` tokens take in so many steps."""
+    """Blocks that sequences of ``placed`` tokens take in ``steps`` steps."""
     return int((-(-(placed + steps) // size) + -placed // size).sum())
 
 
@@ -90,7 +89,7 @@ class Alike:
 
     @property
     def now(self) -> float:
-        """When the last step that has ended did, or the first began."""
+        """Second at which the last ended step ended; the begin of the first step before any has ended."""
         return float(self._ends[self._ended])
 
     @property
@@ -105,17 +104,17 @@ class Alike:
 
     @property
     def unwritten(self) -> int:
-        """Tokens that are computed, and of which the sequences do not know."""
+        """Tokens that are computed and not yet written to the sequences."""
         return len(self._seqs) * (self._ended - self._written)
 
     @property
     def evicts(self) -> bool:
-        """Whether steps that are not tabled take blocks in which a search would find something."""
+        """Whether steps that are not tabled reuse blocks with a cached prefix, which a router could still find."""
         (pool,) = self._manager.pools
         return self._taken(self._begun) > pool.num_free - pool.num_cached
 
     def advance(self, until: float) -> None:
-        """Every step that ends up to ``until`` has ended, and one that begins before has begun."""
+        """Begin every step that begins before ``until``, and end every step that ends by then."""
         ended = int(np.searchsorted(self._ends[1 : self._most + 1], until, side="right"))
         self._ended = ended
         self._begun = min(self._most, ended + (self._ends[ended] < until))
@@ -123,17 +122,17 @@ class Alike:
             self.write()
 
     def step(self) -> None:
-        """One more step has ended."""
+        """Go on to the end of the next step."""
         self.advance(float(self._ends[self._ended + 1]))
 
     def stop(self) -> None:
-        """No more steps begin."""
+        """Begin no further step; one that has begun still ends."""
         self._most = self._begun
         if self.over:
             self.write()
 
     def write(self) -> None:
-        """Sequences and manager learn of all steps so far, as if each had been scheduled and finished."""
+        """Write all steps so far to sequences and manager, as if each had been scheduled and finished."""
         if self._begun > self._tabled:
             self._count()
         begun, ended = self._begun, self._ended
@@ -148,7 +147,7 @@ class Alike:
         self._tabled, self._written = begun, ended
 
     def _count(self) -> None:
-        """The steps that are not tabled yet, in the totals."""
+        """Add the steps that are not tabled yet to the totals."""
         steps, totals, size = slice(self._tabled, self._begun), self._totals, self._manager.block_size
         seconds, (pool,) = self._seconds[steps], self._manager.pools
         totals.add_decodes(self._parts, steps, len(self._seqs), self._blocked)
@@ -163,5 +162,5 @@ class Alike:
             totals.add_host_blocks_of_steps(kind, seconds, host.num_used, host.num_cached)
 
     def _taken(self, steps: int) -> int:
-        """Blocks that are not tabled, of the first so many steps."""
+        """Blocks that the first ``steps`` steps take beyond the tabled ones."""
         return _taken(self._placed + self._tabled, steps - self._tabled, self._manager.block_size)

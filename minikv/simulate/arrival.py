@@ -10,7 +10,7 @@ _ROOT = root_digest("")
 
 
 class Arrival:
-    """Request ``index`` of ``trace``. Its digests are those of blocks of ``block_size`` tokens."""
+    """Request ``index`` of ``trace``. Its digests are of blocks of ``block_size`` tokens."""
 
     __slots__ = ("_block_size", "_found", "_trace", "index", "output_tokens", "prompt_tokens", "time")
 
@@ -25,7 +25,7 @@ class Arrival:
 
     @property
     def work(self) -> int:
-        """Tokens that go through the model for it, where none is cached: the last one generated does not."""
+        """Tokens that go through the model if none is cached. The last generated token does not."""
         return self.prompt_tokens + self.output_tokens - 1
 
     @property
@@ -37,7 +37,7 @@ class Arrival:
         return array("q", self._trace.prompt(self.index).tobytes())
 
     def cached_tokens(self, manager: BlockManager) -> int:
-        """How much of the prompt is cached, on the device or the host: what ``manager.match`` says."""
+        """Tokens of the prompt that are cached, on the device or the host: what ``manager.match`` says."""
         if any(kind.window is not None for kind in manager.kinds) or len(manager.pools) > 1:
             return manager.match(self.tokens()).num_tokens
         (pool,), host = manager.pools, manager.host_pools
@@ -50,11 +50,11 @@ class Arrival:
         return (self.prompt_tokens - 1) // self._block_size * self._block_size
 
     def forget(self) -> None:
-        """No router asks any more: the tokens and digests go."""
+        """Drop tokens and digests, once no router needs them."""
         self._found = None
 
     def _block(self, place: int) -> tuple[bytes, bytes]:
-        """The digest and the tokens of a full block; those before it were asked for already."""
+        """The digest and the tokens of full block ``place``; the blocks before it have been made already."""
         if self._found is None:
             self._found = self.tokens(), []
         tokens, blocks = self._found

@@ -1,4 +1,4 @@
-"""Assumptions: what the simulated clock rests on that no config and no data sheet says."""
+"""Assumptions: figures that the simulated clock needs and that no config and no data sheet gives."""
 
 import math
 from dataclasses import dataclass, fields
@@ -9,19 +9,19 @@ from minikv.i18n import text
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Each is our guess, to be replaced by what was measured; ``calibrate`` fits the first three to measured steps.
+    """Our guesses, to be replaced by measured values; ``calibrate`` fits the first three to measured steps.
 
     - ``compute_efficiency``: the share of the data sheet's FLOP rate that a step reaches. 0.6: the best
       published prefill that we know reaches 0.76 (PaLM 540B, large batches, TPU v4: Pope et al. 2022, abstract).
     - ``bandwidth_efficiency``: the share of the data sheet's bandwidth. 0.8: no source; a copy alone reaches about
       0.9, and kernels leave gaps.
-    - ``overhead_seconds``: of every step, whatever is in it: launches, sampling, scheduling. 2 ms: no source; an engine
-      that schedules before each launch spent more than half of its time on such work (Llama-3-8B on one H100: 33 % in
-      the HTTP server and 29 % in scheduling, vLLM blog of 2024-09-05).
+    - ``overhead_seconds``: launches, sampling and scheduling, the same for every step. 2 ms: no source; an engine that
+      schedules before each launch spent more than half of its time on such work (Llama-3-8B on one H100: 33 % in the
+      HTTP server and 29 % in scheduling, vLLM blog of 2024-09-05).
     - ``link_gb_s``: 10**9 bytes a second that an all-reduce moves out of each rank. 360: four fifths of NVLink 4's
       450 a direction (H100, H200); a PCIe 5 card has 63 on paper and 50 at four fifths.
-    - ``host_gb_s``: between a GPU and host memory, each way. 50: four fifths of the 63 of PCIe 5 x16 (32 GT/s, 16
-      lanes, 128 of 130 bits).
+    - ``host_gb_s``: 10**9 bytes a second between a GPU and host memory, each way. 50: four fifths of the 63 of
+      PCIe 5 x16 (32 GT/s, 16 lanes, 128 of 130 bits).
 
     Raises ``ArgumentError`` unless efficiencies are above 0 and at most 1, rates positive, the overhead not negative.
     """
@@ -41,7 +41,7 @@ class Assumptions:
                 raise ArgumentError("out_of_range", what=field.name, value=value, low=0, high=most)
 
     def explain(self, lang: str = "en") -> list[str]:
-        """One sentence each, with its number and its unit, in the order above."""
+        """One sentence an assumption, with number and unit, in the order above."""
         return [text(f"fleet.{field.name}", lang, value=getattr(self, field.name)) for field in fields(self)]
 
 

@@ -1,14 +1,14 @@
-"""Calibrate: what a clock has to assume so that it says what was measured.
+"""Calibrate: fit a clock's assumptions to measured steps.
 
     with LLM(model, emit=log) as llm: ...                        # a run on this machine, log = EventLog()
     clock = StepTime.of_model(config, roof)                      # its roof, measured or from a data sheet
     fitted = calibrate(clock, measured_steps(log.events, clock.cost))
-    fitted.step_time.assumptions, fitted.error                   # the clock to plan with, and how far it is off
+    fitted.step_time.assumptions, fitted.error                   # the clock to plan with, and its error
 
-A step of F FLOPs and B bytes takes max(a F, b B) + c, beside the all-reduce; a and b are at least what the roof
-allows, c is at least 0. Given which of the two terms is the longer in each step, that is a linear least-squares problem
-of three unknowns, solved with relative errors, so that short steps count as long ones do; then the terms are compared
-anew, until nothing changes.
+A step of F FLOPs and B bytes takes max(a F, b B) + c, and the all-reduce on top. The roof bounds a and b from below; c
+is at least 0. Once it is fixed which term is the longer in each step, this is a linear least-squares problem of three
+unknowns. Its errors are relative, so that short steps count as much as long ones. The fit alternates: compare the
+terms, solve, until no comparison changes.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from minikv.plan.step_work import StepCost, StepWork
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.simulate.step_time import StepTime
 
-ROUNDS = 50  # of comparing the terms anew; a handful is the rule
+ROUNDS = 50  # of comparing and solving, at most; a handful is usual
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class MeasuredStep:
 class Calibration:
     """``step_time`` has the assumptions that fit ``count`` steps best.
 
-    ``error`` is the median of |said - measured| / measured, ``worst`` the largest; ``before``: the median error of the
-    clock that was given. ``bound``: how many of the steps are bound by compute, the others are by bandwidth; of none
-    nothing can be learned of the compute efficiency, which stays as it was, and the other way round.
+    ``error`` is the median of |said - measured| / measured, ``worst`` the largest, ``before`` the median of the clock
+    that was given. ``bound`` steps are bound by compute, the others by bandwidth. An efficiency that bounds no step
+    keeps the value that was given.
     """
 
     step_time: StepTime
@@ -52,7 +52,7 @@ class Calibration:
     bound: int
 
     def shown(self, lang: str = "en") -> Shown:
-        """How far the fitted clock is off, and what it assumes."""
+        """The errors of the fitted clock, and its assumptions."""
         lang = pick_language(lang)
         errors = {"error": self.error, "worst": self.worst, "before": self.before}
         title = text("fleet.calibration", lang, count=self.count, **errors)
@@ -68,11 +68,11 @@ class Calibration:
 
 
 def measured_steps(events: Sequence[AnyEvent], cost: StepCost) -> list[MeasuredStep]:
-    """The steps of a run whose work its events say: decodes alone, and prefills of one sequence alone.
+    """The steps of a run whose work follows from its events: decodes alone, and prefills of one sequence alone.
 
-    A step's event counts tokens and blocks, not contexts. Where only decodes run their contexts add up to the slots
-    that are filled, if no two share any; where one sequence runs alone its chunk ends with its last slot. For models
-    whose layers all see everything. Steps with drafts, failures, or transfers in front of them are left out.
+    A step's event counts tokens and blocks, not contexts. The contexts of a step of decodes add up to the filled
+    slots, if no two sequences share a block. The chunk of a sequence that runs alone ends with its last slot. The
+    model must have no windows. Steps with drafts, failures, or transfers in front of them are left out.
     """
     if len(cost.attention) > 1 or cost.attention[0].window is not None:
         raise ArgumentError("calibrate_windows", name=cost.name)
@@ -100,7 +100,7 @@ def calibrate(step_time: StepTime, steps: Sequence[MeasuredStep]) -> Calibration
         raise ArgumentError("calibrate_few", count=len(steps))
     measured = np.array([step.seconds for step in steps])
     link = np.array([step_time.link_seconds(step.work.reduced_bytes) for step in steps])
-    # The least time of each term: what the roof itself takes.
+    # The least time of each term: at the full rates of the roof.
     compute = np.array([step.work.flops for step in steps]) / (step_time.roof.tflops * 1e12)
     moving = np.array([step.work.num_bytes for step in steps]) / (step_time.roof.bandwidth_gb_s * 1e9)
     given = step_time.assumptions
@@ -139,7 +139,7 @@ def calibrate(step_time: StepTime, steps: Sequence[MeasuredStep]) -> Calibration
 
 
 def _bounded(columns: np.ndarray, due: np.ndarray) -> tuple[float, float, float]:
-    """(a, b, c) with the least squared error, a and b at least 1, c at least 0, of all ways to be at a bound."""
+    """(a, b, c) with the least squared error, a and b at least 1, c at least 0. Tries every set of active bounds."""
     bounds = np.array([1.0, 1.0, 0.0])
     best, best_error = bounds, np.inf
     for free in product((False, True), repeat=3):

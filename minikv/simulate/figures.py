@@ -1,4 +1,4 @@
-"""The figures of a simulation as a table: each with its name and what it means, then what the fleet waits for."""
+"""The figures of a simulation as a table: name, figure and meaning, then what limits the fleet."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from minikv.simulate.outcome import Answers
     from minikv.simulate.sweep import Fewest, Target
 
-IDLE = 0.5  # of the time: above it, the fleet is not what a request waits for
+IDLE = 0.5  # share of the time: a fleet that idles for more of it does not limit the requests
 
 
 def shown_answers(answers: "Answers", lang: str) -> Shown:
-    """A row a figure, then what limits the fleet, and how its busy time divides."""
+    """A row a figure, then what limits the fleet and how its busy time divides."""
     lang = pick_language(lang)
     duration = long(answers.seconds, lang)
     title = _say("answers_title", lang, requests=answers.requests, gpus=answers.gpus, duration=duration)
@@ -54,7 +54,7 @@ def figure_rows(found: "Answers", lang: str) -> Iterable[tuple[str, str, str]]:
 
 
 def limit_lines(answers: "Answers", lang: str) -> list[str]:
-    """What the fleet waits for, and how the busy time divides."""
+    """What limits the fleet, and how its busy time divides."""
     shares = dict(answers.limits)
     name = bottleneck(answers)
     first = _say(f"limits_{name}", lang, share=shares.get(name, 0.0), blocked=answers.blocked)
@@ -64,7 +64,7 @@ def limit_lines(answers: "Answers", lang: str) -> list[str]:
 
 
 def shown_fewest(found: "Fewest", lang: str) -> Shown:
-    """The smallest fleet, why one replica less does not do, and a row for each that was tried."""
+    """The smallest fleet, why one replica less is not enough, and a row for each fleet that was tried."""
     lang, before = pick_language(lang), found.one_less
     tp = found.gpus // found.replicas
     values = {
@@ -86,7 +86,7 @@ def shown_fewest(found: "Fewest", lang: str) -> Shown:
 def run_table(
     runs: Sequence[tuple[Mapping[str, Any], "Answers"]], lang: str
 ) -> tuple[list[str], list[list[str]]]:
-    """(names of the columns, a row a run): its settings, which all runs have alike, then its figures."""
+    """(names of the columns, a row a run): the settings, the same names in all runs, then the figures."""
     settings = list(runs[0][0])
     without = set(settings)
     if not any(len(answers.tiers) > 1 for _, answers in runs):

@@ -35,24 +35,24 @@ from minikv.units import GIB, KIB, format_bytes
 
 FleetEmit = Callable[[int, AnyEvent], object]
 
-# This machine's memory for the bookkeeping of a whole fleet; what a replica takes beside that of its blocks.
+# This machine's memory for the bookkeeping of a whole fleet, and of one replica without its blocks.
 MOST_BOOK_BYTES = 16 * GIB
 REPLICA_BOOK_BYTES = 24 * KIB
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """``replicas`` engines, each on ``tp`` GPUs with a clock of its own; ``step_time`` says of how many GPUs.
+    """``replicas`` engines, each on ``step_time.cost.tp`` GPUs with a clock of its own.
 
-    ``num_blocks`` of a replica: one number, or one for each kind of layer, with ``windows`` (None: it reads all).
-    ``block_bytes``: of a block of each kind on one rank; None: what ``step_time``'s model takes. ``host_blocks`` of
-    each kind, of each replica, are in host memory; they take evicted prefixes and preempted sequences where a transfer
-    costs less than a prefill. ``router``: a name of ``ROUTERS``, or an object with its method; an object goes on where
-    it was in the next simulation. ``max_model_len``: prompt and output of a request together (None: no limit but the
-    pool).
+    ``num_blocks`` is one number a replica, or one for each kind of layer, with ``windows`` (None: no window).
+    ``block_bytes`` are those of a block of each kind on one rank (None: what ``step_time``'s model takes).
+    ``host_blocks`` of each kind and replica lie in host memory. They take evicted prefixes and preempted sequences
+    where a transfer costs less than a prefill. ``router`` is a name of ``ROUTERS``, or an object with its method; an
+    object keeps its state from one simulation to the next. ``max_model_len`` bounds prompt and output of a request
+    together (None: only the pool does).
 
-    Raises ``ArgumentError`` for what cannot be, and for replicas whose bookkeeping would take more than 16 GiB of this
-    machine's memory, once requests have reached all of them: ``book_bytes`` each.
+    Raises ``ArgumentError`` for impossible values. Also where the bookkeeping of all replicas, ``book_bytes`` each,
+    could take more than 16 GiB of this machine's memory.
     """
 
     step_time: StepTime
@@ -98,9 +98,9 @@ class Fleet:
         """The fleet whose blocks are what ``plan_memory`` leaves for the cache of each GPU.
 
         ``config``: as for ``CacheSpec.from_config``; ``gpu``: a catalogue name. ``host_kv_bytes``: host memory of one
-        replica, all its ranks together; ``weight_bytes``: of one rank, kept and read. Windowed layers get what never
-        binds first: a window for each sequence and a step's tokens. Raises what ``plan_memory`` and ``step_cost``
-        raise; ``DoesNotFitError`` says what to change.
+        replica, all its ranks together. ``weight_bytes``: of one rank, kept and read. Windowed layers get a window for
+        each sequence and a step's tokens, so that they never run out first. Raises what ``plan_memory`` and
+        ``step_cost`` raise; ``DoesNotFitError`` says what to change.
         """
         check_count("host_kv_bytes", host_kv_bytes, least=0)
         check_count("max_num_seqs", max_num_seqs)
@@ -176,7 +176,7 @@ class Fleet:
 
     @property
     def book_bytes(self) -> int:
-        """Bytes of this machine's memory for one replica: its scheduler, and pools in which nothing is cached yet."""
+        """Bytes of this machine's memory for one replica: its scheduler, and pools before anything is cached."""
         blocks = sum(self.blocks) + self.host_blocks * len(self.blocks)
         return REPLICA_BOOK_BYTES + blocks * BLOCK_BOOK_BYTES
 
@@ -202,7 +202,7 @@ class Fleet:
         return BlockManager(kinds, self.block_size, host_blocks=host)
 
     def rates(self) -> TransferRates | None:
-        """What decides between host memory and computing again: this GPU's link, and prefills of a whole step."""
+        """The rates that decide between swap and recompute: this GPU's link, and prefills of a whole step."""
         if not self.host_blocks:
             return None
         link = self.step_time.assumptions.host_gb_s * 1e9
@@ -232,11 +232,11 @@ class Fleet:
     def check(self, trace: Trace) -> None:
         """Raise ``RequestTooLargeError`` for the first request that could never run here, with its line or its number.
 
-        And ``ArgumentError`` where the steps are too short for times as late as the trace's.
+        Raise ``ArgumentError`` where the steps are too short for times as late as the trace's.
         """
         self.step_time.check_clock(trace.requests[-1].arrival)
         for index, request in enumerate(trace.requests):
-            stored = request.prompt_tokens + request.output_tokens - 1  # the last token is never computed
+            stored = request.prompt_tokens + request.output_tokens - 1  # the last token is not stored
             values = {"prompt": request.prompt_tokens, "output": request.output_tokens}
             most = self.max_model_len
             if most is not None and stored >= most:
@@ -248,7 +248,7 @@ class Fleet:
                     raise trace.at(index, RequestTooLargeError("fleet_too_large", **values))
 
     def _block_bytes(self) -> tuple[int, ...]:
-        """Of a block of each kind, from what a cached token costs in the layers with its window."""
+        """Bytes of a block of each kind, from the bytes of a cached token in the layers with its window."""
         costs = self.step_time.cost.attention
         if self.windows == (None,):
             return (self.block_size * sum(each.token_bytes for each in costs),)
@@ -268,10 +268,10 @@ def simulate(
 ) -> Outcome:
     """Send every request of ``trace`` to a replica of ``fleet`` when it arrives, and go on until all have ended.
 
-    ``emit`` is called with the number of a replica and each event of its scheduler; the requests' ids are their
-    numbers in the trace. ``progress`` is called with the number of requests that have ended, each time that one does.
-    ``stepwise`` schedules every step on its own: slower, with the same outcome. A replica's scheduler and block
-    pools are made when the first request reaches it. Raises ``RequestTooLargeError`` before anything runs.
+    ``emit`` is called with the number of a replica and each event of its scheduler; request ids are numbers in the
+    trace. ``progress`` is called with the number of ended requests each time that one ends. ``stepwise`` schedules
+    every step on its own: slower, with the same outcome. A replica's scheduler and block pools are made when the first
+    request reaches it. Raises ``RequestTooLargeError`` before anything runs.
     """
     fleet.check(trace)
     router, record = find_router(fleet.router), OutcomeRecord(trace, fleet, progress)

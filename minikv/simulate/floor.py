@@ -1,4 +1,4 @@
-"""What no number of replicas can beat: each request alone on one, with everything cached that ever could be."""
+"""Lower bounds for any number of replicas: each request runs alone, with everything cached that ever could be."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ from minikv.simulate.trace import Trace
 
 
 def ttft_floor(trace: Trace, fleet: Fleet) -> np.ndarray:
-    """float64 [requests]: seconds to compute what a cache without limit lacks of each prompt, in one step.
+    """float64 [requests]: seconds to compute what an unlimited cache lacks of each prompt, in one step.
 
-    Every TTFT under every router is at least that, so that its percentiles are, too.
+    Every TTFT under every router is at least that, and so are its percentiles.
     """
     cached = cached_tokens(trace).tolist()
     seconds, known = [], {}

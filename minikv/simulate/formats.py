@@ -1,14 +1,14 @@
-"""Traces in files: the JSONL of Mooncake and the CSV of Azure read, Mooncake's also written.
+"""Traces in files: reads the JSONL of Mooncake and the CSV of Azure, and writes Mooncake's.
 
 Mooncake (kvcache-ai/Mooncake, FAST25-release/traces): a JSON object a line, ``timestamp`` in milliseconds,
-``input_length`` and ``output_length`` in tokens, ``hash_ids`` for blocks of 512 tokens; other fields are not looked at.
+``input_length`` and ``output_length`` in tokens, ``hash_ids`` for blocks of 512 tokens; other fields are ignored.
 
 Azure (Azure/AzurePublicDataset, AzureLLMInferenceDataset2023.md and ...2024.md): a header with TIMESTAMP,
 ContextTokens and GeneratedTokens, then a request a line; times as 2023-11-16 18:15:46.6805900, with or without a time
-zone. Nothing says what its prompts have in common, so they have nothing.
+zone. The file says nothing about shared prefixes, so its prompts share none.
 
-Nothing is left out: what is no request ends the reading with the number of its line. A name that ends in .gz is
-unpacked while it is read.
+No line is skipped: a line that is no request raises an error with its number. A file whose name ends in .gz is unpacked
+while it is read.
 """
 
 import csv
@@ -32,7 +32,7 @@ EARLIEST = float("-inf")
 
 
 def read_trace(path: str | Path, hash_block: int | None = None) -> Trace:
-    """The trace in ``path``: Mooncake's form if it begins with ``{``, else Azure's. Raises what the two raise.
+    """The trace in ``path``: Mooncake's form if it begins with ``{``, else Azure's. Raises what either reader raises.
 
     ``hash_block``: tokens behind each hash id (None: Mooncake's 512); ``ArgumentError`` for a CSV, which has no ids.
     """
@@ -112,10 +112,10 @@ def read_azure(path: str | Path) -> Trace:
 
 
 def write_mooncake(trace: Trace, path: str | Path) -> None:
-    """``trace`` as Mooncake's JSONL, in place of what was there; times to the nanosecond.
+    """Write ``trace`` as Mooncake's JSONL over an existing file; times to the nanosecond.
 
-    The form has no place for another ``hash_block`` than 512: say it when you read the file. Raises ``ConfigError``
-    where the file cannot be written.
+    The form has no field for ``hash_block``: one other than 512 has to be given to ``read_trace``. Raises
+    ``ConfigError`` where the file cannot be written.
     """
     target = user_path(path)
     partial = target.with_name(target.name + ".partial")
@@ -148,7 +148,7 @@ def _requests(
     names: tuple[str, ...],
     hash_block: int,
 ) -> tuple[TraceRequest, ...]:
-    """A request a line, each checked; empty lines may stand at the end only. ``parse`` gives it and its time."""
+    """A checked request a line; empty lines are allowed at the end only. ``parse`` returns a request and its time."""
     requests: list[TraceRequest] = []
     before, line, blank = EARLIEST, first_line, 0
     for line, words in enumerate(file, first_line):
@@ -186,7 +186,7 @@ def _json(line: str) -> dict[str, Any]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, which must not say the same thing twice: of two values json would drop one."""
+    """A JSON object without duplicate names, of which json would silently keep the last."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
@@ -195,7 +195,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _seconds(milliseconds: Any) -> Any:
-    """To the nanosecond; what is no number is given back, for whoever says what is wrong with it."""
+    """Seconds, to the nanosecond. Returns what is no number unchanged: the check that follows names it."""
     if type(milliseconds) is float:
         return round(milliseconds / 1000, 9)
     return milliseconds / 1000 if type(milliseconds) is int and abs(milliseconds) < 1e18 else milliseconds
@@ -209,7 +209,7 @@ def _moment(words: str) -> datetime:
 
 
 def _count(words: str) -> Any:
-    """A number in digits; other words as they are, for whoever says what is wrong with them."""
+    """A number in digits. Returns other words unchanged: the check that follows names them."""
     return int(words) if words.isascii() and words.isdigit() and len(words) < 20 else words
 
 
@@ -223,7 +223,7 @@ def _name(path: str | Path) -> str:
 
 @contextmanager
 def _open(path: str | Path) -> Iterator[TextIO]:
-    """The file as text. What reading it raises, now or later, becomes a ``ConfigError``."""
+    """The file as text. Errors of opening and of reading it become a ``ConfigError``."""
     try:
         full = user_path(path)
         opened = gzip.open if full.suffix == ".gz" else open

@@ -1,13 +1,13 @@
-"""How much of a trace's prompts a cache of so many blocks has already: without a scheduler, without a clock.
+"""The hit rate of a trace's prompts in a cache of so many blocks, without a scheduler and without a clock.
 
     hit_rate(trace, 10_000)                     by the pool of minikv.blocks, request by request
     hit_rates(trace, [1_000, 10_000, None])     the same for many sizes, from one pass over the trace
 
-Requests come one after the other, and all blocks of a prompt, a partly filled last one included, are in the cache
-after it; the blocks that were not used the longest leave it (LRU). A hit is a block in the unbroken run of cached
-blocks from the beginning of a prompt: K and V behind the first miss would have to be computed anyway. This is the rate
-that the trace allows. An engine's is a little lower where it shares full blocks only and computes the last token
-always, and a scheduler that runs many requests at once decides which of them come too early to find anything.
+Requests come one after the other. Each leaves all blocks of its prompt in the cache, a partly filled last one included.
+The least recently used blocks are evicted (LRU). A hit is a block in the unbroken run of cached blocks from the
+beginning of a prompt: K and V behind the first miss have to be computed anyway. This is the rate that the trace allows.
+An engine's rate is a little lower: it shares full blocks only, always computes the last token, and runs requests at
+once, so that some come before the prefix that they share is computed.
 """
 
 from collections.abc import Iterable
@@ -26,9 +26,9 @@ from minikv.simulate.trace import Trace
 class BlockUses:
     """Every use of a block, prompt after prompt, from the beginning of each to its end.
 
-    - ``blocks``: int64 [uses]: which block. Two uses have the same where the prompts are equal up to its end.
-    - ``requests``: int64 [uses]: by which request, ascending from 0.
-    - ``tokens``: int64 [uses]: the prompt's tokens in it, ``block_size`` but in the last block.
+    - ``blocks``: int64 [uses]: the block. Two uses have the same one where the prompts are equal up to its end.
+    - ``requests``: int64 [uses]: the request that uses it, ascending from 0.
+    - ``tokens``: int64 [uses]: the prompt's tokens in the block, ``block_size`` in all but the last.
     - ``starts``: int64 [requests + 1]: where the uses of each request begin.
     """
 
@@ -39,7 +39,7 @@ class BlockUses:
 
 
 def block_uses(trace: Trace, block_size: int | None = None) -> BlockUses:
-    """The blocks of ``block_size`` tokens (None: as large as the trace's) that the prompts consist of.
+    """The uses of the prompts' blocks, each of ``block_size`` tokens (None: the trace's ``hash_block``).
 
     Raises ``ArgumentError`` for a block size that is no whole number of at least 1.
     """
@@ -52,13 +52,13 @@ def block_uses(trace: Trace, block_size: int | None = None) -> BlockUses:
     places = np.arange(len(requests)) - starts[requests]
     ends = np.minimum((places + 1) * size, prompts[requests])
     prefixes = _prefixes(trace, requests, (ends - 1) // trace.hash_block)
-    # Equal prefixes up to the hash block in which it ends, and the same place among them: the same block.
+    # A block is known by the prefix up to the hash block in which it ends, and by its place in the prompt.
     _, blocks = np.unique(prefixes * (places.max() + 1) + places, return_inverse=True)
     return BlockUses(blocks, requests, ends - places * size, starts)
 
 
 def _prefixes(trace: Trace, requests: np.ndarray, hash_places: np.ndarray) -> np.ndarray:
-    """int64 [uses]: a number for everything up to the end of hash block ``hash_places[i]`` of ``requests[i]``."""
+    """int64 [uses]: a number for the prefix up to the end of hash block ``hash_places[i]`` of ``requests[i]``."""
     known: dict[tuple[int, int], int] = {}
     numbers: list[int] = []
     firsts, lasts = [], []
@@ -70,7 +70,7 @@ def _prefixes(trace: Trace, requests: np.ndarray, hash_places: np.ndarray) -> np
             prefix = known.setdefault((prefix, hash_id), fresh)
             fresh += prefix == fresh
             numbers.append(prefix)
-        if not request.hash_ids:  # all of its prompt is its own
+        if not request.hash_ids:  # its prompt shares nothing
             numbers.append(fresh)
             fresh += 1
         lasts.append(len(numbers) - 1)
@@ -79,7 +79,7 @@ def _prefixes(trace: Trace, requests: np.ndarray, hash_places: np.ndarray) -> np
 
 
 def hit_rate(trace: Trace, num_blocks: int | None = None, block_size: int | None = None) -> float:
-    """The share of the prompts' tokens that a ``BlockPool`` of ``num_blocks`` blocks (None: without limit) has.
+    """The share of the prompts' tokens that are hits in a ``BlockPool`` of ``num_blocks`` (None: no limit).
 
     Raises ``RequestTooLargeError`` if a prompt has more blocks than the pool, ``ArgumentError`` for what is no number
     of blocks.
@@ -88,7 +88,7 @@ def hit_rate(trace: Trace, num_blocks: int | None = None, block_size: int | None
     if num_blocks is None:
         num_blocks = int(uses.blocks.max()) + 1
     _check_fits(trace, uses, num_blocks)
-    # A pool with a block for everything that is asked evicts nothing: more blocks would only be counted.
+    # A pool with a block for every prefix evicts nothing: more blocks would change nothing.
     digests = [block.to_bytes(8) for block in range(int(uses.blocks.max()) + 1)]
     num_blocks = min(num_blocks, len(digests))
     pool = BlockPool(num_blocks, trace.hash_block if block_size is None else block_size)
@@ -102,9 +102,9 @@ def hit_rate(trace: Trace, num_blocks: int | None = None, block_size: int | None
 
 
 def _use(pool: BlockPool, digests: list[bytes]) -> int:
-    """One request takes its blocks and gives them back; how many of the first it found."""
+    """Look up, take and free the blocks of one request; returns how many of the first were cached."""
     found = [pool.lookup_block(digest, b"") for digest in digests]
-    pool.touch([block for block in found if block is not None])  # before anything is evicted
+    pool.touch([block for block in found if block is not None])  # so that ``allocate`` evicts none of them
     added = iter(pool.allocate(found.count(None)))
     held = []
     for digest, block in zip(digests, found, strict=True):
@@ -112,13 +112,14 @@ def _use(pool: BlockPool, digests: list[bytes]) -> int:
             block = next(added)
             pool.publish(block, digest, b"")
         held.append(block)
-    # ``free`` begins at the end of its list. An engine wants a prompt's tail to go first; plain LRU its beginning.
+    # ``free`` begins at the end of its list, so that an engine evicts a prompt's tail first. Plain LRU evicts its
+    # beginning first: hence the reversed list.
     pool.free(held[::-1])
     return found.index(None) if None in found else len(found)
 
 
 def hit_rates(trace: Trace, capacities: Iterable[int | None], block_size: int | None = None) -> list[float]:
-    """``hit_rate`` for each of ``capacities``, by stack distances. Raises what ``hit_rate`` does."""
+    """``hit_rate`` for each of ``capacities``, by stack distances. Raises what ``hit_rate`` raises."""
     uses = block_uses(trace, block_size)
     reach = _reach(uses)
     order = np.argsort(reach)
@@ -133,7 +134,7 @@ def hit_rates(trace: Trace, capacities: Iterable[int | None], block_size: int | 
 
 
 def cached_tokens(trace: Trace, num_blocks: int | None = None, block_size: int | None = None) -> np.ndarray:
-    """int64 [requests]: the tokens of each prompt that are hits. Raises what ``hit_rate`` does."""
+    """int64 [requests]: the tokens of each prompt that are hits. Raises what ``hit_rate`` raises."""
     uses = block_uses(trace, block_size)
     if num_blocks is not None:
         _check_fits(trace, uses, num_blocks)
@@ -142,10 +143,10 @@ def cached_tokens(trace: Trace, num_blocks: int | None = None, block_size: int |
 
 
 def _reach(uses: BlockUses) -> np.ndarray:
-    """int64 [uses]: the blocks that have to fit so that this one and all in front of it in its prompt are hits."""
+    """int64 [uses]: the capacity in blocks from which on this block and all before it in its prompt are hits."""
     never = len(uses.blocks) + 1
     distances = np.minimum(stack_distances(uses.blocks, uses.requests), never)
-    step = uses.requests * (never + 1)  # a running maximum that begins anew with each request
+    step = uses.requests * (never + 1)  # more than any distance: the maximum restarts
     return np.maximum.accumulate(distances + step) - step
 
 
@@ -154,7 +155,7 @@ def _limit(uses: BlockUses, num_blocks: int | None) -> int:
 
 
 def _check_fits(trace: Trace, uses: BlockUses, num_blocks: int) -> None:
-    """Each prompt has to fit the cache alone."""
+    """Raise ``RequestTooLargeError`` for the first prompt that alone does not fit the cache."""
     check_count("num_blocks", num_blocks)
     counts = np.diff(uses.starts)
     too_large = np.flatnonzero(counts > num_blocks)

@@ -1,13 +1,12 @@
-"""Load: a trace that a seed makes, with what real traffic has: bursts, shared system prompts, several turns.
+"""Load: a synthetic trace with properties of real traffic: bursts, shared system prompts, several turns.
 
     >>> trace = Load(num_requests=1000, rate=5.0, turns=4, system_tokens=1024, seed=1).trace()
     >>> len(trace), round(len(trace) / trace.duration)
     (1000, 5)
 
-A session begins with one of a few system prompts and goes on for some turns. The prompt of a turn is all that was said
-before, answers included, and a new message. Answers come back as part of the next prompt under hash ids that only
-prompts have, as in Mooncake's traces: what decoding has cached is not found again, so that hit rates are on the
-low side.
+A session begins with one of a few system prompts and goes on for some turns. The prompt of a turn is the conversation
+so far, answers included, and a new message. An answer gets new hash ids as part of the next prompt, as in Mooncake's
+traces: blocks that decoding has cached are not found again, so that hit rates are on the low side.
 """
 
 import math
@@ -19,13 +18,13 @@ import numpy as np
 from minikv.errors import ArgumentError, check_count
 from minikv.simulate.trace import MOST_TOKENS, Trace, TraceRequest
 
-MOST_REQUESTS = 2**24  # made at once, those before the trace begins included
-SETTLED = 3  # a session's mean length, so many times: by then as many sessions end as begin
+MOST_REQUESTS = 2**24  # made at once, including those before the trace begins
+SETTLED = 3  # mean lengths of a session: after so long as many sessions end as begin
 
 
 @dataclass(frozen=True)
 class Load:
-    """``num_requests`` that arrive at ``rate`` a second on average. ``trace()`` makes them; ``seed`` decides all.
+    """``num_requests`` that arrive at ``rate`` a second on average. ``seed`` determines the whole ``trace()``.
 
     - ``burst``: the gaps between sessions, their standard deviation over their mean. 1: a Poisson process; 0: evenly
       spaced; 3: long silences and many at once (gamma-distributed, as vLLM's benchmark has them).
@@ -33,12 +32,12 @@ class Load:
       deviation over the mean (log-normal; 0: all alike).
     - ``turns``: the mean of a session's turns (geometric); ``think_seconds``: the mean from one turn's arrival to the
       next one's (exponential).
-    - ``system_tokens``: how long the system prompts are; ``system_prompts``: how many there are. The k-th is 1 / k as
+    - ``system_tokens``: the length of the system prompts; ``system_prompts``: their number. The k-th is 1 / k as
       frequent as the first (Zipf).
-    - ``max_model_len``: no prompt and its output are longer together: messages are cut, and a session ends.
+    - ``max_model_len``: bounds a prompt and its output together. Longer messages are cut, and the session ends.
 
-    Raises ``ArgumentError`` for counts that are none, for a mean below 1 and for what is not finite; ``trace`` for more
-    than ``MOST_REQUESTS``.
+    Raises ``ArgumentError`` for counts that are none, for a mean below 1 and for values that are not finite. ``trace``
+    raises it for more than ``MOST_REQUESTS``.
     """
 
     num_requests: int = 1000
@@ -71,13 +70,13 @@ class Load:
             _check(what, getattr(self, what), 1)
 
     def trace(self, name: str = "synthetic") -> Trace:
-        """The requests, from a moment on at which sessions are in all of their turns: the first arrives at zero."""
+        """The requests; the first arrives at zero. By then sessions are in all of their turns, as in steady traffic."""
         settled = SETTLED * (self.turns - 1) * self.think_seconds
         wanted = self.num_requests + settled * self.rate
         if wanted > MOST_REQUESTS:
             raise ArgumentError("load_too_large", count=wanted, settled=settled, most=MOST_REQUESTS)
         sessions = math.ceil(wanted / self.turns)
-        while True:  # more sessions until the last one begins after the last request that is asked for
+        while True:  # make more sessions until the last one begins after the last request of the trace
             starts, asked = self._sessions(sessions)
             found = [each for each in asked if settled <= each.arrival <= starts[-1]]
             if len(found) >= self.num_requests:
@@ -91,7 +90,7 @@ class Load:
         return Trace(name, tuple(moved), self.hash_block)
 
     def _sessions(self, count: int) -> tuple[np.ndarray, list[TraceRequest]]:
-        """When ``count`` sessions begin, and the requests of all of them by their arrival."""
+        """The times at which ``count`` sessions begin, and the requests of all of them by arrival."""
         random = np.random.default_rng(self.seed)
         starts = np.cumsum(self._gaps(random, count))
         weights = 1 / np.arange(1, self.system_prompts + 1)
@@ -137,7 +136,7 @@ class Load:
 
 
 class _HashIds:
-    """Names the blocks of prompts: those of a system prompt are common to all sessions that begin with it."""
+    """Gives hash ids to the blocks of prompts. All sessions with the same system prompt share its ids."""
 
     def __init__(self, load: Load):
         self._size = load.hash_block
@@ -145,11 +144,11 @@ class _HashIds:
         self._next = self._shared * load.system_prompts
 
     def begin(self, system: int) -> list[int]:
-        """The ids that a session has so far, all of full blocks."""
+        """The ids of the full blocks of system prompt ``system``, with which a session begins."""
         return list(range(system * self._shared, (system + 1) * self._shared))
 
     def of(self, blocks: list[int], prompt: int) -> tuple[int, ...]:
-        """The ids of a session's next prompt. A partly filled block will be another one when it is full."""
+        """The ids of a session's next prompt. A partly filled block gets another id once it is full."""
         full = prompt // self._size
         new = max(0, full - len(blocks))
         blocks += range(self._next, self._next + new)
@@ -161,7 +160,7 @@ class _HashIds:
 
 
 def _check(what: str, value: float, low: float, *, above: bool = False) -> None:
-    """A finite number of at least ``low``, or above it."""
+    """Raise ``ArgumentError`` unless ``value`` is a finite number of at least ``low``, or above it."""
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not number or value < low or (above and value == low):
         raise ArgumentError("load_number", what=what, value=value, low=low, sign=">" if above else "≥")

@@ -1,4 +1,4 @@
-"""Outcome: what became of each request of a simulation, and what a capacity planner asks of it."""
+"""Outcome: the times and counts of each request of a simulation, and the figures for capacity planning."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,8 +26,8 @@ Progress = Callable[[int], object]
 class Tier:
     """KV bytes of the whole fleet in one kind of memory, "device" or "host".
 
-    ``held_bytes``: of sequences; ``cached_bytes``: kept only to be found again; both on average over the busy
-    seconds. ``peak_bytes``: the most that each replica's sequences held, together (on the host, with what is cached).
+    ``held_bytes``: held by sequences; ``cached_bytes``: held only by the prefix cache; both averaged over the busy
+    seconds. ``peak_bytes``: the sum of each replica's peak of held bytes (on the host, with the cached ones).
     """
 
     name: str
@@ -55,7 +55,7 @@ class LittlesLaw:
 
     @property
     def error(self) -> float:
-        """How far the two sides are apart, as a share of ``in_system``."""
+        """The difference of the two sides, as a share of ``in_system``."""
         return abs(self.in_system - self.rate * self.time) / self.in_system if self.in_system else 0.0
 
 
@@ -63,16 +63,15 @@ class LittlesLaw:
 class Answers:
     """The figures of a simulation, ``seconds`` long from the first arrival to the last token.
 
-    - ``ttft``: from arrival to first token, ``tpot``: from token to token after it, the mean of each request with two
-      or more (None where there is none), ``e2e``: from arrival to the last token, ``queued``: from arrival to the step
-      that begins with it. Each request counts once: percentiles of requests, in seconds.
+    - ``ttft``: from arrival to first token. ``tpot``: the mean time from token to token of a request with two or more
+      (None where there is none). ``e2e``: from arrival to the last token. ``queued``: from arrival to the begin of the
+      first step with the request. All are percentiles in seconds, in which each request counts once.
     - ``tokens_per_second``: generated. ``hit_rate``, ``host_hit_rate``: shares of the prompts' tokens that were found
-      on the device, or in host memory, when a request was admitted first.
-    - ``occupancy``: the share of the blocks that sequences held, ``waste``: the share of their slots without a token,
-      averaged over the steps by their seconds. ``utilisation``: the share of the time in which a replica computes.
-    - ``limits``: what the busy seconds went to: "compute" and "bandwidth" (whichever was longer in a step), "link",
-      "overhead", "host". ``blocked``: the share of the busy seconds in which somebody waited, and only blocks were
-      missing.
+      on the device, or in host memory, when a request was first admitted.
+    - ``occupancy``: the share of the blocks that sequences held. ``waste``: the share of their slots without a token.
+      Both are averaged over the steps by their seconds. ``utilisation``: the share of the time that replicas compute.
+    - ``limits``: shares of the busy seconds: "compute" and "bandwidth" (the longer of the two in each step), "link",
+      "overhead", "host". ``blocked``: the share in which a request waited for nothing but blocks.
     """
 
     requests: int
@@ -100,7 +99,7 @@ class Answers:
     littles_law: LittlesLaw
 
     def shown(self, lang: str = "en") -> Shown:
-        """A row a figure, then what the fleet waits for."""
+        """A row a figure, then what limits the fleet."""
         return shown_answers(self, lang)
 
     text = text_of
@@ -120,7 +119,7 @@ class Answers:
 class Outcome:
     """One entry a request in every array, in the order of the trace.
 
-    Seconds of the trace's clock, float64: ``arrival``, ``admitted`` (the step that first had it began),
+    float64, seconds of the trace's clock: ``arrival``, ``admitted`` (the begin of the first step with the request),
     ``first_token``, ``finish``. int64: ``replica``, ``prompt_tokens``, ``output_tokens``, ``cached_tokens`` of the
     prompt found on the device, ``host_tokens`` found in host memory, ``preemptions``. ``replicas``: the sums of each
     replica's steps.
@@ -141,7 +140,7 @@ class Outcome:
 
     @property
     def ttft(self) -> np.ndarray:
-        """float64 [requests]: seconds to the first token, those in the queue included."""
+        """float64 [requests]: seconds from arrival to the first token, time in the queue included."""
         return self.first_token - self.arrival
 
     @property
@@ -152,21 +151,21 @@ class Outcome:
 
     @property
     def e2e(self) -> np.ndarray:
-        """float64 [requests]: seconds to the last token."""
+        """float64 [requests]: seconds from arrival to the last token."""
         return self.finish - self.arrival
 
     @property
     def queued(self) -> np.ndarray:
-        """float64 [requests]: seconds until a step had it."""
+        """float64 [requests]: seconds from arrival to the begin of the first step with the request."""
         return self.admitted - self.arrival
 
     @property
     def seconds(self) -> float:
-        """From the first arrival to the last token."""
+        """Seconds from the first arrival to the last token."""
         return float(self.finish.max() - self.arrival.min())
 
     def shown(self, lang: str = "en") -> Shown:
-        """What ``answers()`` says."""
+        """The table of ``answers()``."""
         return self.answers().shown(lang)
 
     text = text_of
@@ -206,7 +205,7 @@ class Outcome:
         )
 
     def _blocks(self) -> tuple[float, float, float, float]:
-        """(share of blocks held times seconds, slots held times seconds, of those wasted, the highest share held)."""
+        """(share of held blocks, held slots, wasted slots, each times seconds; the highest share of held blocks)."""
         total, size = sum(self.fleet.blocks), self.fleet.block_size
         held = sum(sum(each.held) for each in self.replicas)
         wasted = sum(sum(each.wasted) for each in self.replicas)
@@ -219,11 +218,11 @@ class Outcome:
 
     def _tiers(self, busy: float) -> tuple[Tier, ...]:
         fleet, replicas = self.fleet, self.replicas
-        sizes = [num_bytes * fleet.tp for num_bytes in fleet.block_bytes]  # of all ranks of a replica
+        sizes = [num_bytes * fleet.tp for num_bytes in fleet.block_bytes]  # a block on all ranks
         device = sum(size * count for size, count in zip(sizes, fleet.blocks, strict=True)) * len(replicas)
 
         def mean(name: str) -> float:
-            """Bytes of the whole fleet: each replica's average over its own busy seconds."""
+            """Bytes of the whole fleet: the sum of each replica's average over its own busy seconds."""
             return sum(
                 size * blocks / each.busy_seconds
                 for each in replicas
@@ -293,6 +292,6 @@ class OutcomeRecord:
 
 
 def percentiles(seconds: np.ndarray) -> Percentiles:
-    """Of the values themselves, interpolated between neighbours."""
+    """Percentiles of the values, interpolated between neighbours."""
     p50, p90, p99 = np.percentile(seconds, [50, 90, 99]).tolist()
     return Percentiles(p50, p90, p99, len(seconds))

@@ -1,11 +1,11 @@
-"""Replica: the engine's scheduler and block manager on a clock of their own. They decide, and nothing is computed.
+"""Replica: the engine's scheduler and block manager on a simulated clock. They decide; no model runs.
 
     replica.advance(until=3.2)     steps begin and end up to second 3.2
     replica.enqueue(arrival)       a request that has just arrived
-    replica.advance()              until nobody is left
+    replica.advance()              until no request is left
 
-A step begins when the one before it has ended, or, after a pause, when a request arrives: with all that have arrived at
-that moment. What ends at the moment of an arrival has ended.
+A step begins when the one before it has ended, or, after a pause, when a request arrives. It sees all requests that
+have arrived by then. A step that ends at the moment of an arrival ends before it.
 """
 
 import math
@@ -28,7 +28,7 @@ from minikv.simulate.totals import ReplicaTotals
 
 @dataclass(frozen=True)
 class Unreached:
-    """A replica before its first request, as a router sees it: no load, no cache, and no books yet."""
+    """A replica before its first request, as a router sees it: no load and no cache, and no scheduler made yet."""
 
     totals: ReplicaTotals
     load: int = 0
@@ -40,8 +40,8 @@ class Unreached:
 class Replica:
     """One engine. ``block_bytes``: of a block of each kind on one rank; ``rates``: as for ``Scheduler``.
 
-    ``on_end`` hears of each sequence that has ended. Decode steps in which nothing can happen but one token more for
-    everybody are counted together (``alike``) unless somebody listens with ``emit``: the decisions are the same.
+    ``on_end`` is called with each sequence that has ended. Decode steps in which every sequence gets one token and
+    nothing else happens are counted together (``alike``) unless ``emit`` is given: the decisions are the same.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Replica:
         on_end: Callable[[Sequence], object] = lambda seq: None,
         jumps: bool = True,
     ):
-        self.now = 0.0  # when the step that is computed began, or the last one ended
+        self.now = 0.0  # the begin of the running step, or the end of the last one
         self.step_time, self.manager, self.block_bytes = step_time, manager, block_bytes
         self.totals = ReplicaTotals(len(manager.pools))
         self.scheduler = Scheduler(
@@ -74,53 +74,53 @@ class Replica:
         )
         self._clock = 0.0
         self._on_end, self._listens, self._jumps = on_end, emit is not None, jumps and emit is None
-        # Behind those whom the scheduler has: their prompts are not made yet, so that a long queue takes little memory.
+        # Waits behind the scheduler's requests, with prompts not made yet, so that a long queue takes little memory.
         self._backlog: deque[Arrival] = deque()
-        self._arrivals: dict[str | int, Arrival] = {}  # whom the scheduler has
+        self._arrivals: dict[str | int, Arrival] = {}  # the scheduler's requests
         self._output: dict[str | int, int] = {}  # the token that each of them generates
         self._params: dict[int, SamplingParams] = {}
-        self._work = 0  # of everybody who has arrived and not ended
+        self._work = 0  # tokens of the requests that have arrived and not ended
         self._in_system, self._counted = 0, 0.0
         self._step: Step | None = None
         self._alike: Alike | None = None
-        self._refused = False  # who waits was not admitted to the last step, and nothing has changed
-        self._ends = math.inf  # of ``_step``
+        self._refused = False  # the last step admitted no request, and nothing has changed since
+        self._ends = math.inf  # the end of ``_step``
 
     @property
     def load(self) -> int:
-        """Tokens that the requests here still have to compute; what the host keeps of them is not counted off."""
+        """Tokens that the requests here still have to compute; copies in host memory are not subtracted."""
         scheduler = self.scheduler
         done = sum(scheduler.sequence(seq_id).num_computed for seq_id in scheduler.running)
         return self._work - done - (self._alike.unwritten if self._alike is not None else 0)
 
     @property
     def computes(self) -> bool:
-        """Whether a step is being computed."""
+        """Whether a step has begun and not ended."""
         return self._step is not None or (self._alike is not None and self._alike.computes)
 
     def cached_tokens(self, prompt: Arrival) -> int:
-        """How many tokens of ``prompt`` would be found now."""
+        """Tokens of ``prompt`` that the cache holds now."""
         if self._alike is not None and self._alike.evicts:
             self._alike.write()
         return prompt.cached_tokens(self.manager)
 
     def enqueue(self, arrival: Arrival) -> None:
-        """A request arrives. Call ``advance`` up to its time first."""
+        """Queue a request that arrives. Call ``advance`` up to its time first."""
         if not self.computes:
             self.now = max(self.now, arrival.time)
         self._count(arrival.time, 1)
         self._work += arrival.work
         self._backlog.append(arrival)
-        arrival.forget()  # it may wait long
+        arrival.forget()  # it may wait long: its tokens are made again when it is fed
         if self._alike is not None:
-            self._alike.stop()  # the next step may have it
+            self._alike.stop()  # the next step may admit the request
             self._follow()
         if self._listens:
             self._clock = arrival.time
             self._feed(math.inf)
 
     def advance(self, until: float = math.inf) -> None:
-        """Every step that ends up to ``until`` has ended, and one that begins before has begun."""
+        """Begin every step that begins before ``until``, and end every step that ends by then."""
         while True:
             if self._step is None and self._alike is None and (self.now >= until or not self._begin()):
                 return
@@ -135,7 +135,7 @@ class Replica:
                 self._finish()
 
     def step(self) -> bool:
-        """One step, from its beginning to its end; False where nobody is left."""
+        """Run one step to its end; False if no request is left."""
         if self._step is None and self._alike is None and not self._begin():
             return False
         if self._alike is not None:
@@ -146,7 +146,7 @@ class Replica:
         return True
 
     def _feed(self, most: float) -> None:
-        """The scheduler gets to know ``most`` of those who wait: it admits in order, the others change nothing."""
+        """Give the scheduler up to ``most`` waiting requests. It admits in order, so later ones change nothing."""
         scheduler = self.scheduler
         while self._backlog and scheduler.num_waiting < most:
             arrival = self._backlog.popleft()
@@ -160,7 +160,7 @@ class Replica:
             self._refused = False
 
     def _begin(self) -> bool:
-        """The next step begins now, or several that are alike; False if there is nobody to compute for."""
+        """Begin the next step now, or several that are alike; False if there is no request to compute."""
         self._clock = self.now
         self._feed(self.scheduler.max_num_seqs + 1)
         if not self.scheduler.has_work:
@@ -174,7 +174,7 @@ class Replica:
         return True
 
     def _finish(self) -> None:
-        """The step that is computed has ended."""
+        """End the step that has begun."""
         self.now, step, self._step = self._ends, self._step, None
         assert step is not None
         self._clock, output = self.now, self._output
@@ -187,19 +187,19 @@ class Replica:
             self._on_end(seq)
 
     def _follow(self) -> None:
-        """The clock goes with the steps that are alike, until they are over."""
+        """Set the clock by the steps that are alike, and drop them once they are over."""
         assert self._alike is not None
         self.now = self._alike.now
         if self._alike.over:
             self._alike = None
 
     def _count(self, time: float, change: int) -> None:
-        """So many requests more are here from ``time`` on."""
+        """Change the number of requests in the system by ``change`` from ``time`` on."""
         self.totals.in_system += self._in_system * (time - self._counted)
         self._in_system, self._counted = self._in_system + change, time
 
     def _measure(self, step: Step) -> float:
-        """The seconds of ``step``, which has just been scheduled; it is counted."""
+        """Add ``step``, which has just been scheduled, to the totals; returns its seconds."""
         size, scheduler, totals = self.manager.block_size, self.scheduler, self.totals
         prefill, decode, wasted, tokens = [], [], 0, 0
         for item in step.items:
@@ -210,7 +210,7 @@ class Replica:
             else:
                 prefill.append((item.start, end))
                 tokens += end - item.start
-        if len(step.items) < scheduler.num_running:  # somebody lacks a block, or a part of the budget
+        if len(step.items) < scheduler.num_running:  # one lacks a block, or budget
             placed = [scheduler.sequence(seq_id).num_placed for seq_id in scheduler.running]
             wasted = sum(-count % size for count in placed)
         moved = sum(self.step_time.host_seconds(self._bytes(way)) for way in (step.swap_out, step.swap_in))
@@ -224,9 +224,9 @@ class Replica:
             totals.add_host_blocks(kind, seconds, pool.num_used, pool.num_cached)
         seat = scheduler.num_running < scheduler.max_num_seqs
         if scheduler.num_waiting and seat and tokens + len(decode) < scheduler.max_batched_tokens:
-            totals.blocked_seconds += seconds  # nothing was missing but blocks
+            totals.blocked_seconds += seconds  # seats and budget are left: a request waits for blocks
         return seconds
 
     def _bytes(self, pairs: tuple[tuple[tuple[int, int], ...], ...]) -> int:
-        """Of the blocks that move, on one rank."""
+        """Bytes of the blocks that move, on one rank."""
         return sum(len(of_kind) * size for of_kind, size in zip(pairs, self.block_bytes, strict=False))

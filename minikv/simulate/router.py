@@ -1,12 +1,12 @@
-"""Router: which replica gets a request. A replica's cache is its own, so where a request goes decides what it finds.
+"""Router: which replica gets a request. Replicas share no cache, so the choice decides which prefix is found.
 
     round-robin     one after the other
     least-loaded    the one with the fewest tokens left to compute
-    prefix          the one that has most of the prompt cached, unless it has too much to do
+    prefix          the one with the longest cached prefix of the prompt, unless its load is too high
 
-The bound of ``prefix`` is that of consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam 2018):
-whoever has more than ``bound`` times the mean load, and a prompt like this one on top, is left out. Where nobody is
-left who has any of the prompt, the least loaded gets it, computes the prefix, and has it from then on.
+The bound of ``prefix`` is that of consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam 2018): a
+replica is left out if its load is above ``bound`` times the mean plus the tokens of the prompt. If no other replica has
+any of the prompt cached, the least loaded one gets the request, computes the prefix, and has it cached from then on.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,14 +17,14 @@ from minikv.errors import ArgumentError, check_choice
 
 
 class Target(Protocol):
-    """What a router may ask of a replica."""
+    """What a router sees of a replica."""
 
     @property
     def load(self) -> int:
         """Tokens that the requests sent there still have to compute, those of prompts and of outputs."""
 
     def cached_tokens(self, prompt: Any) -> int:
-        """How many of the prompt's tokens a request would find in the cache now, host memory included."""
+        """Tokens of the prompt that the cache holds now, host memory included."""
 
 
 class Prompt(Protocol):
@@ -36,15 +36,15 @@ class Prompt(Protocol):
 
 
 class Router(Protocol):
-    """A router may remember what it has sent; a simulation makes its own."""
+    """Chooses a replica for each request. It may keep state: a simulation makes a new one from a name."""
 
     def choose(self, prompt: Prompt, replicas: Sequence[Target]) -> int:
-        """The place in ``replicas`` of the one that gets the request."""
+        """The index in ``replicas`` of the one that gets the request."""
 
 
 @dataclass
 class RoundRobin:
-    """Looks at nothing."""
+    """Each replica in turn, whatever its load and cache."""
 
     _next: int = field(default=0, repr=False)
 
@@ -56,7 +56,7 @@ class RoundRobin:
 
 @dataclass
 class LeastLoaded:
-    """The first of those with the smallest load."""
+    """The replica with the smallest load; of equals the first."""
 
     def choose(self, prompt: Prompt, replicas: Sequence[Target]) -> int:
         loads = [replica.load for replica in replicas]
@@ -65,10 +65,10 @@ class LeastLoaded:
 
 @dataclass
 class PrefixAware:
-    """The longest cached prefix within ``bound``; of equals the least loaded, of these the first.
+    """The replica with the longest cached prefix within ``bound``; of equals the least loaded, of these the first.
 
-    Replica i is left out if load_i > bound * (mean of the loads) + (tokens of the prompt): an idle fleet leaves
-    nobody out.
+    Replica i is left out if load_i > bound * (mean of the loads) + (tokens of the prompt). So an idle fleet leaves
+    none out.
     """
 
     bound: float = 1.25

@@ -1,9 +1,9 @@
-"""Stack distances: at which size of an LRU cache each use of a block becomes a hit, for all sizes at once.
+"""Stack distances: the size of an LRU cache from which on each use of a block is a hit, for all sizes at once.
 
-A cache of C blocks under LRU holds the C blocks that were used last, so that a larger one holds everything that a
-smaller one does (the stack property). One pass therefore answers for every size: a use is a hit from C = its distance
-on, the number of different blocks that were used since its block was, itself included (Mattson, Gecsei, Slutz and
-Traiger, "Evaluation techniques for storage hierarchies", IBM Systems Journal 9(2), 1970).
+An LRU cache of C blocks holds the C blocks that were used last. A larger cache holds everything that a smaller one
+holds (the stack property), so one pass answers for every size. The distance of a use is the number of different blocks
+that were used since the last use of its block, itself included. The use is a hit where C is at least that (Mattson,
+Gecsei, Slutz and Traiger, "Evaluation techniques for storage hierarchies", IBM Systems Journal 9(2), 1970).
 """
 
 import numpy as np
@@ -13,18 +13,18 @@ NEVER = np.iinfo(np.int64).max
 
 
 def stack_distances(blocks: np.ndarray, requests: np.ndarray) -> np.ndarray:
-    """int64 [uses]: the blocks that have to fit so that the use of ``blocks[i]`` by ``requests[i]`` is a hit.
+    """int64 [uses]: the capacity in blocks from which on the use of ``blocks[i]`` by ``requests[i]`` is a hit.
 
-    ``requests`` is ascending. A request looks all its blocks up before it uses any of them, and uses none twice: the
-    distance counts what was used before the request began.
+    ``requests`` is ascending. A request looks all its blocks up before it uses any of them, and uses none twice. So
+    the distance counts the blocks that were used before the request began.
     """
     before = _previous_use(blocks)
     distances = np.full(len(blocks), NEVER)
     again = np.flatnonzero(before >= 0)
-    # Within a request the earlier uses go first, so that none counts as used before another of the same request.
+    # Uses of one request are sorted by their previous use: so ``_larger_before`` never counts one for another.
     again = again[np.lexsort((before[again], requests[again]))]
     begin = np.searchsorted(requests, requests[again])
-    # Of the uses since then, those whose block was used once more are not the last of theirs: count each block once.
+    # The uses from the previous one up to the request, less those whose block was used once more: each block once.
     distances[again] = begin - before[again] - _larger_before(before[again])
     return distances
 
@@ -41,9 +41,9 @@ def _previous_use(blocks: np.ndarray) -> np.ndarray:
 def _larger_before(values: np.ndarray) -> np.ndarray:
     """int64 [values]: how many of the values in front of each are larger; all are different.
 
-    Two ranks part at one bit: the larger has a 1 there, the smaller a 0, and all bits above are equal. So sort by one
-    bit after another from the highest, keeping the order within a group of equal upper bits, and count in each group
-    the ones in front of every zero: n log n, each step over the whole array at once.
+    Two ranks differ first at one bit: the larger has a 1 there, the smaller a 0, and all bits above are equal. So sort
+    by one bit after another from the highest. Each sort keeps the order within a group of equal upper bits, and counts
+    in each group the ones in front of every zero. That is n log n; each step is over the whole array at once.
     """
     count = len(values)
     at = np.arange(count)
@@ -51,10 +51,11 @@ def _larger_before(values: np.ndarray) -> np.ndarray:
     ranks[np.argsort(values)] = at
     by_rank = np.zeros(count, np.int64)
     for bit in reversed(range(count.bit_length())):
-        start = ranks >> bit + 1 << bit + 1  # where the group begins: ranks are dense
+        # Ranks are 0 ... n - 1, so a group begins at its smallest rank: the lower bits cleared.
+        start = ranks >> bit + 1 << bit + 1
         one = ranks >> bit & 1
         ones = np.cumsum(one) - one
-        ones -= ones[start]  # in front of it in its group
+        ones -= ones[start]  # ones in front of each value, in its group alone
         zero = one == 0
         by_rank[ranks[zero]] += ones[zero]
         moved = np.empty(count, np.int64)

@@ -1,4 +1,4 @@
-"""StepTime: how long a step takes on a GPU that is not there.
+"""StepTime: the seconds of a step on a simulated GPU.
 
     >>> clock = StepTime.of_model("Llama-3.1-8B", "H200", assumptions=IDEAL)
     >>> round(1000 * clock.seconds(decode=[4096] * 64), 1)        # 64 sequences of 4,096 tokens decode
@@ -6,12 +6,12 @@
     >>> round(1000 * clock.seconds(prefill=[(0, 8192)]), 0)       # a chunk of 8,192 tokens
     133.0
 
-A step computes and reads at once, so the longer of both counts; then its ranks exchange, and a fixed overhead is added:
+A step computes and reads at once, so the longer of both counts. The all-reduce and a fixed overhead come on top:
 
     seconds = max(FLOPs / (FLOP rate * efficiency), bytes / (bandwidth * efficiency)) + all-reduce + overhead
 
-FLOPs and bytes are ``plan.step_work``'s, per rank; without efficiencies and overhead a decode step takes exactly
-``Roof.seconds(decode_work(...))``. The FLOP rate is that of 16 bits, whatever the weights are stored in.
+FLOPs and bytes are ``plan.step_work``'s, per rank. With the assumptions ``IDEAL`` a decode step takes exactly
+``Roof.seconds(decode_work(...))``. The FLOP rate is that of 16 bits, whatever dtype the weights are stored in.
 """
 
 from collections.abc import Iterable
@@ -28,11 +28,11 @@ from minikv.plan.step_work import StepCost, StepWork, step_cost
 from minikv.simulate.assumptions import IDEAL as IDEAL
 from minikv.simulate.assumptions import Assumptions
 
-TICKS = 100  # of float64, that a step has to be long: less, and its length would be a percent wrong
+TICKS = 100  # of float64: a shorter step's length would be a percent wrong
 
 
 class StepSeconds(NamedTuple):
-    """Where a step's time goes. ``compute`` and ``bandwidth`` run at once, the others behind them."""
+    """The parts of a step's seconds. ``compute`` and ``bandwidth`` run at once, the others after them."""
 
     compute: float
     bandwidth: float
@@ -46,7 +46,7 @@ class StepSeconds(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class DecodeSeries:
-    """``StepSeconds`` of steps that follow each other, float64 [steps]; ``link`` and ``overhead`` are alike in all."""
+    """``StepSeconds`` of consecutive steps, float64 [steps]; ``link`` and ``overhead`` are the same in all."""
 
     compute: np.ndarray
     bandwidth: np.ndarray
@@ -95,14 +95,14 @@ class StepTime:
                 raise ArgumentError("simulate_type", what=what, kind=kind.__name__, value=given)
 
     def seconds(self, prefill: Iterable[tuple[int, int]] = (), decode: Iterable[int] = ()) -> float:
-        """A step of chunks, each from a position to one before another, and of decodes.
+        """Seconds of a step of chunks (start, end) and of decodes.
 
-        Of a decode give the tokens that it sees, itself included: one more than it had in the cache.
+        A decode is given by the tokens that it sees, itself included: one more than it had in the cache.
         """
         return self.parts(self.cost.work(prefill, decode)).total
 
     def parts(self, work: StepWork) -> StepSeconds:
-        """Where the time of this work goes, in seconds."""
+        """The parts of the seconds that ``work`` takes."""
         return StepSeconds(
             work.flops / self._flop_rate,
             work.num_bytes / self._byte_rate,
@@ -111,12 +111,12 @@ class StepTime:
         )
 
     def decode_series(self, batch: int, cached: int, steps: int) -> DecodeSeries:
-        """``parts`` of ``steps`` decode steps of the same ``batch`` sequences, which had ``cached`` tokens before.
+        """``parts`` of ``steps`` decode steps of the same ``batch`` sequences, with ``cached`` tokens before the first.
 
         For models without windows.
         """
         (attention,) = self.cost.attention
-        seen = cached + batch * np.arange(1, steps + 1)  # in step i each sees i tokens more than it had
+        seen = cached + batch * np.arange(1, steps + 1)  # in step i each sees i tokens more
         none = self.cost.counted(batch, batch, (0,), (0,))
         return DecodeSeries(
             (none.flops + attention.pair_flops * seen) / self._flop_rate,
@@ -134,12 +134,12 @@ class StepTime:
         return self.roof.bandwidth_gb_s * 1e9 * self.assumptions.bandwidth_efficiency
 
     def link_seconds(self, reduced_bytes: int) -> float:
-        """A ring all-reduce moves 2 (tp - 1) / tp of its bytes out of each rank."""
+        """Seconds of a ring all-reduce, which moves 2 (tp - 1) / tp of its bytes out of each rank."""
         tp = self.cost.tp
         return 2 * (tp - 1) / tp * reduced_bytes / (self.assumptions.link_gb_s * 1e9)
 
     def host_seconds(self, num_bytes: int) -> float:
-        """To move ``num_bytes`` of each rank between its GPU and the host, one way."""
+        """Seconds to move ``num_bytes`` of each rank between its GPU and the host, one way."""
         return num_bytes / (self.assumptions.host_gb_s * 1e9)
 
     def check_clock(self, latest: float) -> None:

@@ -1,4 +1,4 @@
-"""Many fleets under one trace: every combination of some settings, and the fewest replicas that keep a promise.
+"""Many fleets under one trace: every combination of some settings, and the fewest replicas that meet a target.
 
 make = partial(Fleet.plan, "Llama-3.1-70B", "H200", tp=8)
 sweep(trace, make, block_size=[16, 64], router=["round-robin", "prefix"])     four runs, a row each
@@ -24,12 +24,12 @@ from minikv.simulate.trace import Trace
 MakeFleet = Callable[..., Fleet]
 Watch = Callable[[Mapping[str, Any]], object]
 
-MOST_RUNS = 10_000  # of a sweep: each takes a tenth of a second at the least
+MOST_RUNS = 10_000  # of a sweep: each takes at least a tenth of a second
 
 
 @dataclass(frozen=True)
 class Row:
-    """One fleet of a sweep: its ``settings``, and its ``answers``, or why it cannot be (``refused``)."""
+    """One fleet of a sweep: its ``settings``, and its ``answers`` or the error of an impossible fleet (``refused``)."""
 
     settings: dict[str, Any]
     answers: Answers | None = None
@@ -46,10 +46,9 @@ def sweep(
 ) -> list[Row]:
     """Run ``trace`` on ``make(name=value, ...)`` for every combination of ``values``, the last name changing fastest.
 
-    A fleet that cannot be, or cannot hold a request, is a row that says so; the others still run. ``watch`` is called
-    with the settings of each run before it begins, ``progress`` during a run as by ``simulate``. Raises
-    ``ArgumentError`` for a name without values, and for more
-    than 10,000 combinations.
+    A fleet that is impossible, or too small for a request, gives a row with the error; the others still run. ``watch``
+    is called with the settings of each run before it begins, ``progress`` during a run as by ``simulate``. Raises
+    ``ArgumentError`` for a name without values, and for more than 10,000 combinations.
     """
     rows = []
     for settings in combinations(values):
@@ -77,9 +76,9 @@ def combinations(values: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]
 
 @dataclass(frozen=True)
 class Target:
-    """What 99 of 100 requests get: the first token within ``p99_ttft`` seconds, each further one within ``p99_tpot``.
+    """Limits for 99 of 100 requests: ``p99_ttft`` seconds to the first token, ``p99_tpot`` for each further one.
 
-    None: no limit. Raises ``ArgumentError`` for times that are none, and where neither is given.
+    None is no limit. Raises ``ArgumentError`` for times that are none, and where neither is given.
     """
 
     p99_ttft: float | None = None
@@ -95,7 +94,7 @@ class Target:
             raise ArgumentError("sweep_no_target")
 
     def met(self, answers: Answers) -> bool:
-        """Whether a run keeps it. Where no request has a second token, no limit on TPOT is broken."""
+        """Whether a run meets the target. A run without second tokens meets any limit on TPOT."""
         slow = self.p99_ttft is not None and answers.ttft.p99 > self.p99_ttft
         late = self.p99_tpot is not None and answers.tpot is not None and answers.tpot.p99 > self.p99_tpot
         return not slow and not late
@@ -103,10 +102,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Fewest:
-    """``replicas`` keep ``target``, one less does not. ``tried``: the answers by number of replicas, ascending.
+    """``replicas`` meet ``target``, one less does not. ``tried``: the answers by number of replicas, ascending.
 
-    ``steady``: one more replica keeps it as well. Where it does not, the trace is too short or a few requests decide:
-    a promise that breaks when a machine is added is none.
+    ``steady``: one more replica meets it as well. Where it does not, the trace is too short or a few requests decide,
+    and the number is not reliable.
     """
 
     target: Target
@@ -115,7 +114,7 @@ class Fewest:
     steady: bool
 
     def shown(self, lang: str = "en") -> Shown:
-        """The smallest fleet, why one replica less does not do, and a row for each that was tried."""
+        """The smallest fleet, why one replica less is not enough, and a row for each fleet that was tried."""
         return shown_fewest(self, lang)
 
     text = text_of
@@ -130,7 +129,7 @@ class Fewest:
 
     @property
     def one_less(self) -> Answers | None:
-        """What a replica less would give; None where there is only one."""
+        """The answers with one replica less; None where there is only one."""
         return self.tried.get(self.replicas - 1)
 
     @property
@@ -147,11 +146,11 @@ def fewest(
     watch: Watch | None = None,
     progress: Progress | None = None,
 ) -> Fewest:
-    """The smallest number of replicas with which ``make(replicas=number)`` keeps ``target`` under ``trace``.
+    """The smallest number of replicas with which ``make(replicas=number)`` meets ``target`` under ``trace``.
 
-    More replicas are taken to be faster, so that not every number is run, but those next to the answer are. ``watch``
-    is called with ``{"replicas": number}`` before each run, ``progress`` during a run as by ``simulate``. Raises
-    ``ArgumentError`` if ``most`` do not do, and at once where a request alone on a replica is too slow.
+    The search assumes that more replicas are faster, so it does not run every number; it runs both neighbours of the
+    answer. ``watch`` is called with ``{"replicas": number}`` before each run, ``progress`` during a run as by
+    ``simulate``. Raises ``ArgumentError`` if ``most`` are not enough, and at once if a request alone is too slow.
     """
     check_count("most", most)
     one = make(replicas=1)
@@ -176,7 +175,7 @@ def fewest(
             raise _never(target, tried[most], most)
         busy = math.ceil(
             tried[number].utilisation * number
-        )  # as many could compute all of it without a break
+        )  # so many would do the same work without idle time
         if holds is None:
             number = min(most, max(fails + 1, 2 * fails, busy))
         else:
@@ -187,14 +186,14 @@ def fewest(
 
 
 def _first_guess(trace: Trace, fleet: Fleet) -> int:
-    """Replicas that compute the prompts as fast as they come, if none of their tokens is cached."""
+    """Replicas that compute the prompts as fast as they arrive, if none of their tokens is cached."""
     rate = fleet.step_time.prefill_rate(fleet.max_batched_tokens)
     seconds = trace.prompt_tokens / rate
     return max(1, round(seconds / trace.duration)) if trace.duration else 1
 
 
 def _check_floor(trace: Trace, fleet: Fleet, target: Target) -> None:
-    """No number of replicas makes one request faster than it is alone."""
+    """Raise ``ArgumentError`` if requests are too slow even alone: more replicas would not help."""
     if target.p99_ttft is not None:
         p99 = float(np.percentile(ttft_floor(trace, fleet), 99))
         if p99 > target.p99_ttft:

@@ -1,4 +1,4 @@
-"""ReplicaTotals: what the steps of one replica added up to."""
+"""ReplicaTotals: sums over the steps of one replica."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from minikv.simulate.step_time import DecodeSeries, StepSeconds
 
 
 def running_sums(start: float, values: np.ndarray) -> np.ndarray:
-    """float64 [len(values) + 1]: ``start``, then with one value more each time, rounded as a loop would round."""
+    """float64 [len(values) + 1]: the partial sums from ``start`` on, rounded as a loop of additions rounds."""
     return np.add.accumulate(np.concatenate(([start], values)))
 
 
@@ -21,10 +21,10 @@ class ReplicaTotals:
     - ``compute_seconds``, ``bandwidth_seconds``: of the steps in which FLOPs, or bytes, took longer; ``link_seconds``,
       ``overhead_seconds``, ``host_seconds`` (transfers to and from host memory) come on top. The five add up to
       ``busy_seconds``.
-    - ``held``, ``cached``: blocks that sequences held, and free ones that could still be found, times seconds;
+    - ``held``, ``cached``: blocks that sequences held, and free blocks with a cached prefix, times seconds;
       ``wasted``: slots of held blocks without a token, times seconds. ``peak``: the most blocks that were held at once.
-    - ``host_held``, ``host_cached``, ``host_peak``: the same of host memory.
-    - ``blocked_seconds``: of the steps in which somebody waited though a seat and tokens of the budget were left.
+    - ``host_held``, ``host_cached``: the same of host memory; ``host_peak``: the most of both at once.
+    - ``blocked_seconds``: of the steps in which a request waited though a seat and tokens of the budget were left.
     - ``in_system``: requests that had arrived and not ended, times seconds.
     """
 
@@ -56,7 +56,7 @@ class ReplicaTotals:
         self.peak, self.host_peak = [0] * self.kinds, [0] * self.kinds
 
     def add_step(self, parts: StepSeconds, moved: float, prefill: int, decode: int) -> float:
-        """A step with so many tokens whose transfers took ``moved`` seconds; returns its seconds."""
+        """Add a step of ``prefill`` and ``decode`` tokens with ``moved`` seconds of transfers; returns its seconds."""
         compute, bandwidth, link, overhead = parts
         if compute > bandwidth:
             self.compute_seconds += compute
@@ -73,7 +73,7 @@ class ReplicaTotals:
         return seconds
 
     def add_blocks(self, kind: int, seconds: float, held: int, cached: int, wasted: int) -> None:
-        """What the device's blocks of a kind did in a step."""
+        """Add the device's blocks of a kind in a step of ``seconds``."""
         self.held[kind] += held * seconds
         self.cached[kind] += cached * seconds
         self.wasted[kind] += wasted * seconds
@@ -86,7 +86,7 @@ class ReplicaTotals:
         self.host_peak[kind] = max(self.host_peak[kind], held + cached)
 
     def add_decodes(self, parts: DecodeSeries, steps: slice, decode: int, blocked: bool) -> None:
-        """``add_step`` of many steps of ``decode`` tokens each; ``blocked``: somebody waited for blocks in all."""
+        """``add_step`` of many steps of ``decode`` tokens each; ``blocked``: a request waits for blocks in all."""
         compute, bandwidth, seconds = parts.compute[steps], parts.bandwidth[steps], parts.total[steps]
         longer = compute > bandwidth
         self.compute_seconds = _sum(self.compute_seconds, np.where(longer, compute, 0.0))
@@ -115,11 +115,11 @@ class ReplicaTotals:
         self.host_peak[kind] = max(self.host_peak[kind], held + cached)
 
     def parts(self) -> Iterator[tuple[str, float]]:
-        """What the busy seconds went to."""
+        """(name, seconds) of each part of the busy seconds."""
         for name in ("compute", "bandwidth", "link", "overhead", "host"):
             yield name, getattr(self, f"{name}_seconds")
 
 
 def _sum(start: float, values: np.ndarray) -> float:
-    """``start`` and the values, one after the other: ``np.sum`` would round otherwise than step by step."""
+    """``start`` plus the values, added one after the other: ``np.sum`` rounds differently."""
     return float(running_sums(start, values)[-1])

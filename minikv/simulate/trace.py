@@ -1,4 +1,4 @@
-"""Trace: what was asked of a service, and when; no text, only lengths and which beginnings are equal.
+"""Trace: the requests to a service and their times. It holds no text, only lengths and which prefixes are equal.
 
     >>> trace = Trace("two", (TraceRequest(0.0, 700, 9, (4, 5)), TraceRequest(1.5, 600, 3, (4, 6))))
     >>> trace.duration, trace.prompt_tokens, trace.output_tokens
@@ -6,10 +6,10 @@
     >>> bool((trace.prompt(0)[:512] == trace.prompt(1)[:512]).all()), int(trace.prompt(0)[512])
     (True, 15)
 
-A request's ``hash_ids`` name the blocks of ``hash_block`` tokens that its prompt is made of, the last one, which may
-be partly filled, included: requests with the same ids at their beginning have the same prompt up to there. A request
-without ids has a prompt that nobody else has. The form is that of the Mooncake traces (Qin et al., "Mooncake: Trading
-More Storage for Less Computation", FAST 2025), which count in blocks of 512.
+A request's ``hash_ids`` name the blocks of ``hash_block`` tokens of its prompt, a partly filled last one included.
+Requests whose first ids are equal have the same prompt up to there. A request without ids shares its prompt with no
+other. The form is that of the Mooncake traces (Qin et al., "Mooncake: Trading More Storage for Less Computation", FAST
+2025), which count in blocks of 512.
 """
 
 import math
@@ -24,7 +24,7 @@ from minikv.shown import one_line
 
 MOST_TOKENS = 2**31 - 1  # of a prompt or an output: positions are int32
 LARGEST_HASH_ID = LARGEST_COUNT // 3  # three times an id is still a token id
-LATEST = 1e10  # seconds, 300 years: a time as a Unix clock gives it is before that
+LATEST = 1e10  # seconds, 300 years: a Unix time is earlier
 FIELDS = ("arrival", "prompt_tokens", "output_tokens")
 
 
@@ -32,7 +32,7 @@ FIELDS = ("arrival", "prompt_tokens", "output_tokens")
 class TraceRequest:
     """A prompt of ``prompt_tokens`` arrives ``arrival`` seconds after the trace's zero, for ``output_tokens`` tokens.
 
-    ``hash_ids``: one for each block of the prompt, or none where nothing is known of what it shares.
+    ``hash_ids``: one for each block of the prompt, or none where its shared prefix is not known.
     """
 
     arrival: float
@@ -43,13 +43,14 @@ class TraceRequest:
 
 @dataclass(frozen=True)
 class Trace:
-    """The requests of a load, in the order of their arrival; ``hash_block`` tokens stand behind each hash id.
+    """The requests of a load, in the order of their arrival; a hash id stands for ``hash_block`` tokens.
 
-    ``first_line`` is the line of the first request in the file ``name``, each further one on the next; None where
-    they come from no file.
-    Raises ``ArgumentError`` for a trace without requests, and with the number of the first request (from 0) whose
-    arrival is no time or is earlier than the one in front of it, whose lengths are no whole numbers from 1 to
-    2**31 - 1, or whose hash ids are not as many as its blocks.
+    ``first_line`` is the line of the first request in the file ``name``, with the others on the next lines; None for
+    requests that come from no file.
+
+    Raises ``ArgumentError`` for a trace without requests, and with the number of the first request (from 0) that is
+    wrong: an arrival that is no time or earlier than the one before, a length that is no whole number from 1 to
+    2**31 - 1, or more or fewer hash ids than blocks.
     """
 
     name: str
@@ -83,19 +84,19 @@ class Trace:
 
     @property
     def prompt_tokens(self) -> int:
-        """Of all requests together."""
+        """Prompt tokens of all requests."""
         return sum(request.prompt_tokens for request in self.requests)
 
     @property
     def output_tokens(self) -> int:
-        """Of all requests together."""
+        """Output tokens of all requests."""
         return sum(request.output_tokens for request in self.requests)
 
     def prompt(self, index: int) -> np.ndarray:
         """int64 [prompt_tokens]: token ids that are equal to another prompt's exactly as far as the hash ids are.
 
-        A block is ``hash_block`` times one id, which is made of its hash id; what comes before a block is part of its
-        digest, so that this is enough for a prefix cache with blocks of any size.
+        A block is ``hash_block`` times one token id, made from its hash id. That is enough for a prefix cache with
+        blocks of any size, since a block's digest covers everything before it.
         """
         request = self.requests[index]
         if not request.hash_ids:
@@ -104,11 +105,11 @@ class Trace:
         return np.repeat(ids, self.hash_block)[: request.prompt_tokens]
 
     def output_token(self, index: int) -> int:
-        """The token id that request ``index`` generates, again and again; it is in no prompt and no other output."""
+        """The one token id that request ``index`` generates, over and over; no prompt and no other output has it."""
         return 3 * self._place(index) + 2
 
     def at(self, index: int, reason: MiniKVError) -> MiniKVError:
-        """``reason`` with the place of request ``index`` in front: its line if the trace comes from a file."""
+        """``reason`` after the place of request ``index``: its line if the trace comes from a file, else its number."""
         if self.first_line is None:
             return type(reason)("trace_request", index=index, reason=reason)
         return type(reason)("trace_line", line=self.first_line + index, path=self.name, reason=reason)
@@ -119,16 +120,16 @@ class Trace:
         return self if count >= len(self) else replace(self, requests=self.requests[:count])
 
     def _place(self, index: int) -> int:
-        """``index`` counted from the beginning, as -1 is the last."""
+        """``index`` counted from the beginning; a negative one counts from the end."""
         return range(len(self.requests))[index]
 
 
 def fault_of(
     request: TraceRequest, before: float, hash_block: int, names: Sequence[str] = FIELDS, value: Any = None
 ) -> MiniKVError | None:
-    """What is wrong with ``request``, which follows one that arrived at ``before`` seconds; None if nothing is.
+    """The error of ``request``, whose predecessor arrived at ``before`` seconds; None if it has none.
 
-    ``names`` are its arrival, prompt and output to whoever wrote them; ``value`` is the arrival as it was written.
+    ``names`` are the names of arrival, prompt and output in the file; ``value`` is the arrival as the file has it.
     """
     at, prompt, output, ids = request.arrival, request.prompt_tokens, request.output_tokens, request.hash_ids
     value = at if value is None else value

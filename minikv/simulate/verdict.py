@@ -1,4 +1,4 @@
-"""What the replicas of a simulation wait for: where more, or faster, would help."""
+"""The resource that limits the replicas of a simulation."""
 
 from typing import TYPE_CHECKING
 
@@ -7,12 +7,12 @@ if TYPE_CHECKING:
 
 
 def bottleneck(answers: "Answers") -> str:
-    """Whatever has the largest share of the busy seconds.
+    """The name with the largest share of the busy seconds.
 
-    - ``blocks``: somebody waited for nothing but KV memory. That goes on while something is computed, so that it can
-      be the largest share beside another one.
-    - ``compute``: FLOPs, mostly of prefills; ``bandwidth``: weights and K and V that are read, mostly for decodes.
-    - ``link``: all-reduces; ``overhead``: of steps, whatever is in them; ``host``: transfers to and from host memory.
+    - ``blocks``: a request waited for nothing but KV memory. Other requests are computed meanwhile, so this share
+      overlaps with the others.
+    - ``compute``: FLOPs, mostly of prefills; ``bandwidth``: weights, K and V that are read, mostly for decodes.
+    - ``link``: all-reduces; ``overhead``: the fixed part of each step; ``host``: transfers to and from host memory.
     """
     shares = {"blocks": answers.blocked} | dict(answers.limits)
     return max(shares, key=lambda name: shares[name])
