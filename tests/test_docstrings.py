@@ -3,7 +3,9 @@
 import doctest
 import inspect
 import re
+import tokenize
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -31,14 +33,36 @@ def test_the_docstring_lists_every_parameter_once(what):
     assert sorted(listed) == sorted(inspect.signature(what).parameters)
 
 
-@pytest.mark.parametrize("room", ["blocks", "kernels", "kernels/gpu", "cache", "models", "simulate"])
+# A room is listed here once the English of its docstrings and comments has been gone over.
+ROOMS_GONE_OVER = [
+    "blocks",
+    "cache",
+    "eviction",
+    "eviction/hf",
+    "eviction/paged",
+    "eviction/policies",
+    "eviction/study",
+    "kernels",
+    "kernels/gpu",
+    "models",
+    "simulate",
+]
+
+
+def _said(path):
+    """(line number, line) of every comment and of every docstring of a file: strings that begin a statement."""
+    begins = True
+    for token in tokenize.generate_tokens(StringIO(path.read_text("utf-8")).readline):
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and begins):
+            yield from enumerate(token.string.splitlines(), token.start[0])
+        if token.type not in (tokenize.COMMENT, tokenize.NL):
+            begins = token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+
+
+@pytest.mark.parametrize("room", ROOMS_GONE_OVER)
 def test_blocks_and_sequences_are_things_and_not_persons(room):
-    """The subjects of docstrings and comments; a room is listed here once its English has been gone over."""
-    person = re.compile(r"\b(?:who|whom|whoever|nobody|somebody|anybody)\b", re.IGNORECASE)
-    lines = [
-        f"{path.name}:{number}: {line.strip()}"
-        for path in sorted((ROOM / room).glob("*.py"))
-        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
-    ]
-    assert len(lines) > 1000
-    assert [line for line in lines if person.search(line)] == []
+    """The subjects of docstrings and comments."""
+    person = re.compile(r"\b(?:who|whom|whoever|nobody|somebody|anybody|everybody)\b", re.IGNORECASE)
+    lines = [(path.name, *line) for path in sorted((ROOM / room).glob("*.py")) for line in _said(path)]
+    assert lines
+    assert [line for line in lines if person.search(line[-1])] == []

@@ -202,7 +202,7 @@ def _device_of(model: Any) -> torch.device:
 
 
 def _is_measurable(device: torch.device) -> bool:
-    """Whether the device's memory is there for the model: a CPU's is everybody's, and torch counts nothing on it."""
+    """Whether the device's memory is there for the model: a CPU shares its memory with all programs."""
     return device.type == "cuda"
 
 

@@ -1,6 +1,6 @@
-"""What to forget: a KV cache that keeps the tokens that matter, under a decoder's own generate(). Lessons 14 and 15.
+"""Eviction: a KV cache that keeps the tokens that matter, under a decoder's own generate(). Lessons 14 and 15.
 
-``install_kv_eviction`` makes a model's own ``generate`` forget; a ``Policy`` says which tokens stay, a ``Budget`` how
+``install_kv_eviction`` makes a model's own ``generate`` evict; a ``Policy`` says which tokens stay, a ``Budget`` how
 many. ``PagedEviction`` does it on blocks, ``LLM(eviction=EvictionParams(...))`` in the engine.
 """
 

@@ -1,1 +1,1 @@
-"""Eviction under a model's own ``generate()``: transformers' cache with layers that forget."""
+"""Eviction under a model's own ``generate()``: transformers' cache with layers that evict."""

@@ -1,8 +1,8 @@
-"""The attention functions of a model that forgets: its own, with a look at the probabilities. Lessons 14 and 15.
+"""The attention functions of a model with eviction: its own, and the policy observes. Lessons 14 and 15.
 
 transformers calls the function that ``config._attn_implementation`` names once a layer, after ``update``. Ours finds
-the layer's cache, gives the model's own function a mask of what is still there, lets the policy observe, and evicts at
-once: a layer's prompt is cut down before the next layer's arrives.
+the layer's cache, gives the model's own function a mask of the resident tokens, lets the policy observe, and evicts at
+once: a layer's prompt shrinks to the capacity before the next layer's arrives.
 """
 
 import sys
@@ -18,11 +18,11 @@ from minikv.eviction.hf.observe import Logits, attend_once, column_stats, join_g
 from minikv.eviction.policies.echo import echo_stats, turned_on
 from minikv.eviction.policies.policy import Needs
 
-# What the queries of a forward see, once tokens are gone: transformers' masks count columns that are no more.
+# Masks after an eviction: transformers' own masks count columns that have been evicted.
 
 
 def mask_for(own: str, layer: EvictingLayer, query: Tensor, given: Tensor | None) -> Tensor | None:
-    """The mask for what ``layer`` still has, as the attention ``own`` takes it; None: it needs none.
+    """The mask of the resident tokens of ``layer``, in the form that the attention ``own`` takes; None: no mask needed.
 
     ``given``: transformers' own mask, which is right as long as nothing was evicted. ``query`` [B, Hq, T, D].
     """
@@ -41,9 +41,9 @@ def mask_for(own: str, layer: EvictingLayer, query: Tensor, given: Tensor | None
 def seen_keys(layer: EvictingLayer, given: Tensor | None = None) -> Tensor | None:
     """[B or 1, 1, T, S] bool: which keys each query of the last ``update`` may see. None: one query, all keys.
 
-    Every resident token that was there before is earlier than every new one, in whatever order the slots are. Among the
-    new ones a query sees those before it, and in ``given`` [B, 1, T, ...], a mask that ends with their columns, perhaps
-    later ones too: the parts of a picture see each other.
+    A query sees all tokens that were resident before the update, in whatever order the slots are: they are all earlier.
+    Among the new tokens it sees those up to itself, and those that ``given`` adds, a mask [B, 1, T, ...] that ends with
+    the columns of the new tokens: the parts of a picture see later parts too.
     """
     if layer.new == 1 and not layer.padded:
         return None
@@ -60,7 +60,7 @@ def seen_keys(layer: EvictingLayer, given: Tensor | None = None) -> Tensor | Non
     if not layer.padded:
         return seen
     seen = seen & layer.valid[:, None, None]
-    return seen | ~seen.any(-1, keepdim=True)  # a query of padding sees all, since a softmax needs something
+    return seen | ~seen.any(-1, keepdim=True)  # a query of padding sees all keys: a softmax over none is NaN
 
 
 ATTRIBUTE = "_minikv_eviction"  # on an attention module: the Eviction that the model is installed with
@@ -68,7 +68,7 @@ NAMES = {"sdpa": "minikv_evicting_sdpa", "eager": "minikv_evicting_eager"}
 
 
 def register() -> None:
-    """Make our functions known to transformers, with the masks of theirs. Doing it again changes nothing."""
+    """Register our functions with transformers, with the masks of its own. A second call changes nothing."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask, sdpa_mask
 
@@ -118,9 +118,9 @@ def attend(
 
 
 def _beside(layer: EvictingLayer, key: Tensor) -> Tensor | None:
-    """What a decode step that evicts can multiply with the keys on its way: the mean key, if the policy asks for it.
+    """The mean key, if the policy needs it: the attention of a decode step that evicts multiplies it with the keys too.
 
-    None where attention reads other keys than those that are cached, and where its dtype would round the products.
+    None where attention reads other keys than the cached ones, and where its dtype would round the products.
     """
     own = key is layer.keys and key.dtype == torch.float32
     return layer.mean_key if own and layer.new == 1 and layer.due else None
@@ -133,7 +133,7 @@ def _observe(layer: EvictingLayer, query: Tensor, key: Tensor, how: Logits, mask
 
 
 def _listen(layer: EvictingLayer, query: Tensor, key: Tensor, how: Logits) -> None:
-    """Let each new token be asked for by the query before it, as if it stood some places later. See ``echo``."""
+    """Score each new token by the query before it, turned as if it stood some places later. See ``echo``."""
     rules, places = layer.rules, layer.positions[:, 0, layer.resident - layer.new :]
     last = (query[:, :, -1:].clone(), places[:, -1:].clone())
     if layer.queries is not None:
@@ -155,7 +155,7 @@ def _counted(layer: EvictingLayer) -> Tensor:
 
 
 def _window(layer: EvictingLayer, query: Tensor, key: Tensor, how: Logits) -> Tensor | None:
-    """Remember the last queries; their probabilities if the layer evicts now. Else, and if nobody needs them, None."""
+    """Keep the last queries. Returns their probabilities if the layer evicts now and needs them, else None."""
     if not layer.rules.needs(Needs.WINDOW):
         return None
     size = layer.rules.policy.window

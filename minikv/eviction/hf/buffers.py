@@ -1,7 +1,7 @@
 """TokenBuffers: tensors that hold the same tokens, with room for the next ones. They grow, compact and reuse slots.
 
-Keys, values, positions and scores of a layer are about the same tokens, so whatever moves one of them moves all. A
-token lies in one slot of dimension 2; the heads of a tensor may hold different tokens in the same slot.
+Keys, values, positions and scores of a layer belong to the same tokens, so all of them move together. A token lies in
+one slot of dimension 2; the heads of a tensor may hold different tokens in the same slot.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class TokenBuffers:
     def compact(self, index: Tensor, room: int) -> None:
         """Keep the slots ``index`` [B, H, keep] in that order, in new storage of ``room`` slots; the old one is freed.
 
-        A slice would do for tokens that lie together, and would keep the whole storage alive.
+        A slice would do for tokens that lie together, but it would keep the whole old storage alive.
         """
         keep = index.shape[2]
         for name, tensor in self._tensors.items():
@@ -74,7 +74,7 @@ class TokenBuffers:
             self.length = length
             return
         tail = torch.arange(length, self.length, device=dropped.device).expand_as(dropped)
-        # Survivors of the tail, paired with the holes before it; what is left over is copied onto itself.
+        # Pair the survivors of the tail with the holes before it; the rest of each list is copied onto itself.
         dead = (tail.unsqueeze(-1) == dropped.unsqueeze(-2)).any(-1)
         source = tail.gather(-1, dead.long().argsort(dim=-1, stable=True))
         inside = dropped >= length

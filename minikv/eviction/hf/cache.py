@@ -1,7 +1,7 @@
-"""EvictingCache: transformers' DynamicCache with layers that forget where it has full attention. Lesson 14.
+"""EvictingCache: transformers' DynamicCache with layers that evict where it has full attention. Lesson 14.
 
-``generate`` makes a DynamicCache of its own, and so may a caller: ``adopt`` changes the layers of one that is still
-empty, so whoever holds the object holds the cache that forgets.
+``generate`` makes a DynamicCache of its own, and so may a caller. ``adopt`` changes the layers of an empty one in
+place, so every reference to it sees the evicting layers.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from minikv.eviction.hf.rules import Record, Rules
 
 
 class EvictingCache(DynamicCache):
-    """A cache for a model of ``config``; ``rules``: one a layer, None where the layer keeps its own sort.
+    """A cache for a model of ``config``; ``rules``: one a layer, None where the layer keeps its own class.
 
-    ``records``: where each layer writes down what it does.
+    ``records``: each layer counts its evictions in its own.
     """
 
     def __init__(self, config: Any, rules: Sequence[Rules | None], records: Sequence[Record] | None = None):
@@ -25,7 +25,7 @@ class EvictingCache(DynamicCache):
 
 
 def full_layers(config: Any) -> tuple[bool, ...]:
-    """For each decoder layer of a model of ``config`` whether transformers caches all its tokens, and nothing else."""
+    """Whether transformers caches all tokens of each decoder layer of ``config``, and nothing else."""
     return tuple(type(layer) is DynamicLayer for layer in DynamicCache(config=config).layers)
 
 
@@ -35,7 +35,7 @@ def adopt(
     rules: Sequence[Rules | None],
     records: Sequence[Record] | None = None,
 ) -> None:
-    """Give ``cache``, which must be empty, layers that forget: those that have ``rules``."""
+    """Give ``cache``, which must be empty, evicting layers where there are ``rules``."""
     own = DynamicCache(config=config).layers
     kept = records or [Record() for _ in rules]
     cache.layers = [
@@ -45,12 +45,12 @@ def adopt(
 
 
 def evicting_layers(cache: Any) -> list[EvictingLayer]:
-    """The layers of ``cache`` that forget, in their order."""
+    """The evicting layers of ``cache``, in their order."""
     return [layer for layer in getattr(cache, "layers", ()) if isinstance(layer, EvictingLayer)]
 
 
 def is_empty(cache: Any) -> bool:
-    """Whether ``cache`` is a DynamicCache to which nothing was added, and that nobody offloads."""
+    """Whether ``cache`` is a DynamicCache to which nothing was added, and that is not offloaded."""
     if type(cache) is not DynamicCache or cache.offloading:
         return False
     return not any(_used(layer) for layer in cache.layers)
@@ -58,7 +58,7 @@ def is_empty(cache: Any) -> bool:
 
 def _used(layer: Any) -> bool:
     """Whether anything was added to a layer of transformers: tokens, or a recurrent state."""
-    if type(layer).__name__ == "DummyLayer":  # nothing ever is; older releases have no such class
+    if type(layer).__name__ == "DummyLayer":  # it never holds a token; older releases have no such class
         return False
     state = getattr(layer, "has_previous_state", False)
     seen = any(state.values()) if isinstance(state, dict) else bool(state)

@@ -1,4 +1,4 @@
-"""Eviction: what ``install_kv_eviction`` returns. It sees every forward of its model begin and end. Lesson 14."""
+"""Eviction: the result of ``install_kv_eviction``, with hooks before and after each forward. Lesson 14."""
 
 import inspect
 import weakref
@@ -20,10 +20,10 @@ from minikv.shown import one_line
 
 
 class Eviction:
-    """A model that forgets, until ``remove()`` or the end of a ``with`` block.
+    """Eviction in a model, until ``remove()`` or the end of a ``with`` block.
 
     ``policy``, ``budget``, ``scope``, ``positions``: as installed. ``rules``: one a decoder layer, None where a layer
-    keeps what it has. ``records``: what each layer has done since the last text began. ``switched``: whether the model
+    does not evict. ``records``: the counts of each layer since the last text began. ``switched``: whether the model
     calls our attention function; otherwise layers evict when a forward ends.
     """
 
@@ -36,7 +36,7 @@ class Eviction:
         self.undo: Any = options["undo"]  # a Connection, while installed
         self.config = model.config.get_text_config(decoder=True)
         self.records = [Record() for _ in rules]
-        self.foreign: tuple[str, int] | None = None  # another class of cache that went by, and its tokens
+        self.foreign: tuple[str, int] | None = None  # a cache of another class, and its tokens
         self._names = list(inspect.signature(model.forward).parameters)
         self._current: Any = None
         self._last: weakref.ref | None = None
@@ -60,7 +60,7 @@ class Eviction:
 
     @property
     def cache(self) -> Any:
-        """The cache of the last forward, as long as somebody else holds it; else None."""
+        """The cache of the last forward, as long as another reference to it exists; else None."""
         return None if self._last is None else self._last()
 
     def new_cache(self) -> EvictingCache:
@@ -70,7 +70,7 @@ class Eviction:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Evict nothing inside the block: what comes in is kept beside what is there."""
+        """Evict nothing inside the block: new tokens are kept beside the resident ones."""
         before, self._paused = self._paused, True
         try:
             yield
@@ -78,7 +78,7 @@ class Eviction:
             self._paused = before
 
     def reset_scores(self) -> None:
-        """Let the policy forget what it has seen of the text in the last cache; the tokens stay."""
+        """Reset the policy's scores of the text in the last cache; the tokens stay."""
         for layer in evicting_layers(self.cache):
             layer.forget_scores()
 
@@ -97,28 +97,28 @@ class Eviction:
             self.remove()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies of the model, which get an install of their own: all but the forward that runs."""
+        """The state for copies of the model, which get an install of their own: all but the forward that runs."""
         return {**vars(self), "_current": None, "_last": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        register()  # in another process nobody has done so
+        register()  # another process has not registered them yet
 
     # Called by the model
 
     def layer_of(self, module: nn.Module) -> EvictingLayer | None:
-        """The layer that ``module`` reads in the forward that runs, if it forgets."""
+        """The layer that ``module`` reads in the forward that runs, if it evicts."""
         layers = getattr(self._current, "layers", ())
         index = module.layer_idx
         found = layers[index] if isinstance(index, int) and index < len(layers) else None
         return found if isinstance(found, EvictingLayer) else None
 
     def before(self, model: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """Forward pre-hook: put in a cache that forgets, and tell its layers what is padding."""
+        """Forward pre-hook: put in a cache that evicts, and tell its layers which tokens are padding."""
         self._current = None
         given = dict(zip(self._names, args, strict=False)) | kwargs
         if given.get("input_ids") is None and given.get("inputs_embeds") is None:
-            return args, kwargs  # the model says what is missing
+            return args, kwargs  # the model raises for the missing argument
         cache = self._cache_for(given)
         if cache is None:
             return args, kwargs
@@ -150,7 +150,7 @@ class Eviction:
             layer.evict()
 
     def _cache_for(self, given: dict[str, Any]) -> Any:
-        """The cache that this forward is to use; None: none of ours."""
+        """The cache for this forward; None: not one of ours."""
         cache = given.get("past_key_values")
         if cache is None:
             wanted = given.get("use_cache")
@@ -171,7 +171,7 @@ class Eviction:
         return None
 
     def _begin(self) -> None:
-        """A new text: what the report told of the last one goes."""
+        """A new text: clear the records of the last one."""
         self.records, self.foreign = [Record() for _ in self.rules], None
 
     def _check(self, model: Any, layers: list[EvictingLayer]) -> None:
@@ -207,7 +207,7 @@ def _new_valid(mask: Any, layer: EvictingLayer, batch: int, new: int) -> Tensor 
     valid = mask[:, : before + new].bool()
     own = valid[:, before:]
     at_right = (valid[:, 1:] < valid[:, :-1]).any(-1)
-    rows, whole = torch.stack((at_right.sum(), own.all())).tolist()  # together, since a GPU is waited for
+    rows, whole = torch.stack((at_right.sum(), own.all())).tolist()  # one copy: each waits for a GPU
     if rows:
         raise ArgumentError("eviction_right_padding", rows=rows)
     return None if whole and not layer.padded else own

@@ -1,10 +1,10 @@
-"""install_kv_eviction: a model's own ``generate`` forgets, until it is removed. Lessons 14 and 15.
+"""install_kv_eviction: eviction in a model's own ``generate``, until it is removed. Lessons 14 and 15.
 
     with install_kv_eviction(model, policy="keydiff", budget=64, n_recent=32) as eviction:
         model.generate(**inputs, max_new_tokens=200)
 
-Nothing of the model is patched: it is called with a cache whose layers forget, and with an attention function that lets
-the policy look on.
+The model's code is not patched: it is called with a cache whose layers evict, and with an attention function that lets
+the policy observe.
 """
 
 import copy
@@ -25,7 +25,7 @@ from minikv.eviction.policies.policy import Needs, Policy
 from minikv.keywords import own_keywords
 from minikv.models.protocols import CausalLM
 
-# A model's prompts in chunks while eviction is installed; what is saved meanwhile is the model's own.
+# Chunked prompts while eviction is installed; ``save_pretrained`` still writes the model's own chunk size.
 #
 # ``generate`` reads the size of a chunk from the model's generation config, and ``save_pretrained`` writes that config
 # to a file. So the installed value lies in a config of another class, which does not write it.
@@ -38,7 +38,7 @@ class ChunkedConfig(GenerationConfig):
     """A generation config with an installed ``prefill_chunk_size``."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Without what is ours to remember."""
+        """The config without the remembered size."""
         return {name: value for name, value in super().to_dict().items() if name != _OWN}
 
     def save_pretrained(self, *args: Any, **options: Any) -> None:
@@ -51,7 +51,7 @@ class ChunkedConfig(GenerationConfig):
 def install_chunk(config: Any, size: int) -> None:
     """Let ``config``, a model's generation config, cut prompts into chunks of ``size`` tokens.
 
-    One of a class of its own keeps that class, and would be saved with the size.
+    A config of a subclass keeps its class, and would be saved with the size.
     """
     setattr(config, _OWN, config.prefill_chunk_size)
     if type(config) is GenerationConfig:
@@ -60,7 +60,7 @@ def install_chunk(config: Any, size: int) -> None:
 
 
 def take_back_chunk(config: Any) -> None:
-    """Give ``config`` back as it was before ``install_chunk``; one that was never installed stays as it is."""
+    """Undo ``install_chunk``; a config without it stays as it is."""
     if _OWN not in vars(config):
         return
     config.prefill_chunk_size = getattr(config, _OWN)
@@ -84,7 +84,7 @@ def install_kv_eviction(
     prefill_chunk: int | None = None,
     other_caches: OtherCaches = "refuse",
 ) -> Eviction:
-    """Let the full-attention layers of ``model``, a decoder of transformers in eval mode, forget.
+    """Let the full-attention layers of ``model``, a decoder of transformers in eval mode, evict tokens.
 
     ``policy``: a name of ``POLICIES`` or an object; there is no default, since the best one depends on the model and on
     what is asked (lesson 14). ``budget``, ``n_sink``, ``n_recent``, ``evict_every``: in tokens,
@@ -95,13 +95,14 @@ def install_kv_eviction(
     bounded too. ``other_caches`` "pass": a cache of another class is used as it is, and ``eviction_report`` says so;
     "refuse": that raises.
 
-    Sliding-window layers are left alone: they forget by themselves. On MLA all heads read one latent a token, so they
-    have to keep the same ones. Evicting right after a layer's attention, a prompt is whole in one layer at a time.
+    Sliding-window layers stay as they are: their window bounds them. On MLA all heads read one latent a token, so all
+    heads keep the same tokens. A layer evicts right after its attention, so only one layer at a time holds a whole
+    prompt.
 
     Raises ``ArgumentError``, the model unchanged: an install that is there already, here or in a model that shares
     layers or config, bad counts or names, ``prefill_chunk`` without a ``generate``, a model in training mode, without
-    full-attention layers or whose layers share K and V, ``scope="head"`` on MLA, a policy that needs probabilities with
-    an attention that gives none, "reindexed" where keys cannot be turned.
+    full-attention layers or with layers that share K and V, ``scope="head"`` on MLA, a policy that needs probabilities
+    with an attention that gives none, "reindexed" where keys cannot be turned.
     """
     chosen = policy_of(policy)
     whole = Budget(n_sink, budget, n_recent, evict_every)
@@ -160,16 +161,16 @@ def remove_kv_eviction(model: CausalLM) -> None:
 
 
 def reset_eviction_scores(model: Any) -> None:
-    """Let the policy forget what it has seen of the text in the model's last cache, which keeps its tokens.
+    """Reset the policy's scores of the text in the model's last cache, which keeps its tokens.
 
-    A new ``generate`` begins with a new cache and no scores; this is for a text that goes on in the same cache about
-    something else. Raises ``ArgumentError`` without an install.
+    A new ``generate`` begins with a new cache and no scores; this is for a text that continues in the same cache on
+    another subject. Raises ``ArgumentError`` without an install.
     """
     eviction_of(model).reset_scores()
 
 
 def eviction_of(model: Any) -> Eviction:
-    """What ``install_kv_eviction`` returned for ``model``. Raises ``ArgumentError`` without an install."""
+    """The ``Eviction`` that is installed in ``model``. Raises ``ArgumentError`` without an install."""
     found = getattr(model, ATTRIBUTE, None)
     if not isinstance(found, Eviction):
         raise ArgumentError("eviction_not_installed", kind=type(model).__name__)
@@ -197,7 +198,7 @@ def _check_model(model: Any) -> None:
 
 
 def _switches(model: Any, policy: Policy) -> bool:
-    """Whether the model is to call our attention function: where its own is one that we can stand beside."""
+    """Whether the model should call our attention function: only if we can wrap its own."""
     kind, own = type(model).__name__, model.config._attn_implementation
     if not type(model)._can_set_attn_implementation():
         raise ArgumentError("eviction_attention_fixed", kind=kind)
@@ -211,7 +212,7 @@ def _switches(model: Any, policy: Policy) -> bool:
 
 
 def _layer_budgets(model: Any, policy: Policy, whole: Budget) -> list[Budget | None]:
-    """A ``Budget`` for each layer that forgets, None for the others."""
+    """A ``Budget`` for each layer that evicts, None for the others."""
     full = full_layers(model.config.get_text_config(decoder=True))
     shares = policy.layer_budgets(whole.budget, sum(full))
     if len(shares) != sum(full) or sum(shares) != whole.budget * sum(full):
@@ -239,7 +240,7 @@ def _rotary(model: Any, policy: Policy, budgets: list[Budget | None], latent: bo
 
 
 class Connection:
-    """What joins a model and its ``Eviction``, as plain attributes, so that a copy of the model gets its own."""
+    """The hooks and settings that join a model and its ``Eviction``; a copy of the model copies these attributes."""
 
     def __init__(self, model: Any, eviction: Eviction, prefill_chunk: int | None):
         register()

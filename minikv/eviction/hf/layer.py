@@ -1,8 +1,8 @@
-"""EvictingLayer: a cache layer of transformers that forgets. Lessons 14 and 15.
+"""EvictingLayer: a cache layer of transformers that evicts. Lessons 14 and 15.
 
 ``get_seq_length`` counts every token that the layer has seen, so a model goes on with true positions; ``resident``
-counts those that it still has. An attention function appends with ``update``, tells what it saw with ``observe`` and
-ends with ``evict``; the storage then shrinks to what is kept.
+counts those that it still has. An attention function appends with ``update``, passes its probabilities to ``observe``
+and ends with ``evict``; the storage then shrinks to the kept tokens.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from minikv.eviction.policies.mean_key import MeanKey, key_lengths
 from minikv.eviction.policies.policy import Needs, Seen, View
 from minikv.eviction.policies.select import few_worst, select
 
-# What an EvictingLayer refuses, before anything of it has changed.
+# The checks of an EvictingLayer, before anything in it changes.
 
 
 def check_update(layer: Any, key_states: Tensor, value_states: Tensor) -> None:
@@ -27,7 +27,7 @@ def check_update(layer: Any, key_states: Tensor, value_states: Tensor) -> None:
     if key_states.requires_grad or value_states.requires_grad:
         raise ArgumentError("eviction_grad", layer=number)
     if (layer.padded or layer.rules.rotary is not None) and not layer.announced:
-        # Outside an install the model would mask and turn as if nothing were gone.
+        # Without an install the model would mask and rotate as if no token had been evicted.
         raise ArgumentError("eviction_not_announced", layer=number)
     if layer.keys is None:
         return
@@ -58,7 +58,7 @@ def _kind(states: Tensor) -> str:
 
 
 class Places:
-    """Counts the columns of padding of each row: a token's place is its column without them."""
+    """Counts the columns of padding of each row: a token's place is its column minus their number."""
 
     def __init__(self, batch: int, device: torch.device):
         self._padding = torch.zeros(batch, dtype=torch.int64, device=device)
@@ -81,10 +81,10 @@ class Places:
         self._padding = self._padding[index]
 
 
-# forget: a layer's tokens by their scores, down to its capacity; and what is written down about it.
+# forget: evicts a layer's tokens by their scores, down to its capacity, and counts it in the record.
 #
 # In a decode step the few worst go and the last tokens take their slots: it costs the copy of a few tokens. After a
-# prompt, or where slots have to lie in order, what stays is gathered into new storage.
+# prompt, or where slots have to lie in order, the kept tokens are gathered into new storage.
 
 
 def forget(layer: Any, score: Tensor) -> None:
@@ -120,7 +120,7 @@ def _drop_worst(layer: Any, score: Tensor, extra: int) -> None:
 class EvictingLayer(CacheLayerMixin):
     """Keys [B, H, S, Dk] and values [B, H, S, Dv] of the resident tokens; on MLA latents and their rope part, H = 1.
 
-    Everything is made by the first ``update``, on its device and for its batch, and again after ``reset``.
+    The first ``update`` makes all tensors, on its device and for its batch; after ``reset`` the next one does.
     """
 
     is_sliding = False
@@ -133,7 +133,7 @@ class EvictingLayer(CacheLayerMixin):
     padded: bool  # whether any token was padding
     pending: bool  # whether an update waits for its evict
     coming: Tensor | None  # [B, T]: which of the next tokens are no padding
-    announced: bool  # whether ``expect`` has said so
+    announced: bool  # whether ``expect`` has set ``coming``
     queries: tuple[Tensor, Tensor] | None  # the last ones [B, Hq, W, D], and their places [B, W]
     _tokens: TokenBuffers | None
     _counter: Places
@@ -148,7 +148,7 @@ class EvictingLayer(CacheLayerMixin):
         self.paused = False
         self._clear()
 
-    # What transformers asks
+    # The interface of transformers
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Empty buffers of the dtype, device, batch and heads of these tensors."""
@@ -207,7 +207,7 @@ class EvictingLayer(CacheLayerMixin):
         return self.resident + query_length, self.cumulative_length - self.resident
 
     def get_max_length(self) -> int:
-        """-1: a text may go on for ever."""
+        """-1: no limit."""
         return -1
 
     get_max_cache_shape = get_max_length  # its name in older releases of transformers
@@ -218,7 +218,7 @@ class EvictingLayer(CacheLayerMixin):
         self.record.clear()
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Raise ``ArgumentError`` unless there is nothing to remove: what an eviction has dropped cannot come back."""
+        """Raise ``ArgumentError`` unless there is nothing to remove: evicted tokens cannot come back."""
         if tokens_to_remove:
             raise ArgumentError("eviction_crop", layer=self.rules.layer, count=abs(tokens_to_remove))
 
@@ -245,7 +245,7 @@ class EvictingLayer(CacheLayerMixin):
             self.queries = (self.queries[0][rows], self.queries[1][rows])
         self._publish()
 
-    # What is there
+    # The resident tokens
 
     @property
     def resident(self) -> int:
@@ -259,12 +259,12 @@ class EvictingLayer(CacheLayerMixin):
 
     @property
     def state(self) -> Tensor | None:
-        """[B, H, S] float32, a view: what the policy has made of the attention; None if it needs none."""
+        """[B, H, S] float32, a view: the policy's state; None if it has none."""
         return self._store["state"] if self.rules.keeps_state else None
 
     @property
     def valid(self) -> Tensor:
-        """[B, S] bool: False for padding. The same for all heads: padding goes first, in each as much."""
+        """[B, S] bool: False for padding. The same for all heads: padding goes first, as many columns in each."""
         return self.positions[:, 0] >= 0
 
     @property
@@ -289,7 +289,7 @@ class EvictingLayer(CacheLayerMixin):
         return self._mean.direction(self.keys, self._store["lengths"], self.valid, keep=keep)
 
     def view(self, window_probs: Tensor | None = None, along_mean: Tensor | None = None) -> View:
-        """What a policy scores."""
+        """The ``View`` that a policy scores."""
         shape = (*self.keys.shape[:2], self.resident)
         state = self.state
         return View(
@@ -308,10 +308,10 @@ class EvictingLayer(CacheLayerMixin):
             along_mean=along_mean,
         )
 
-    # What happens in a forward
+    # The steps of a forward
 
     def expect(self, valid: Tensor | None) -> None:
-        """The tokens of the next ``update``: ``valid`` [B, T] bool, False for padding; None: no padding."""
+        """Set the padding of the next ``update``: ``valid`` [B, T] bool, False for padding; None: no padding."""
         self.coming, self.announced = valid, True
         self.padded = self.padded or valid is not None
 
@@ -332,7 +332,7 @@ class EvictingLayer(CacheLayerMixin):
             self._since = self.positions[:, :1].amax(-1, keepdim=True) + 1
 
     def evict(self, window_probs: Tensor | None = None, along_mean: Tensor | None = None) -> None:
-        """Drop the tokens that the rules spare no room for, if this is the time; end the forward.
+        """Drop the tokens above the capacity if an eviction is due; end the forward.
 
         ``window_probs``, ``along_mean``: see ``View``.
         """
@@ -377,7 +377,7 @@ class EvictingLayer(CacheLayerMixin):
             self._store.for_rows(torch.clone)
 
     def _publish(self) -> None:
-        """Set what transformers reads of a layer."""
+        """Set the attributes that transformers reads of a layer."""
         self.keys, self.values = self._store["keys"], self._store["values"]
 
     def _turned(self) -> tuple[Tensor, Tensor]:

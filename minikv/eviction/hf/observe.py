@@ -1,4 +1,4 @@
-"""What the queries of a forward look at: attention probabilities, reduced tile by tile to a number a token. Lesson 14.
+"""The attention probabilities of a forward, reduced tile by tile to a number a token. Lesson 14.
 
 A fused attention kernel returns no probabilities, so they are computed beside it from queries and keys, a few rows of
 the [T, S] matrix at a time: a long prompt needs no more memory. A single query needs no second pass: ``attend_once``
@@ -26,7 +26,7 @@ class Logits:
 
     @classmethod
     def of(cls, query: Tensor, options: dict[str, Any]) -> "Logits":
-        """From what transformers hands to an attention function."""
+        """From the options that transformers passes to an attention function."""
         scale = options.get("scaling")
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         return cls(scale, options.get("softcap"), options.get("s_aux"))
@@ -46,8 +46,8 @@ def attend_once(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """A decode step's output [B, 1, Hq, Dv] in the dtype of ``value``, and its probabilities [B, Hq, 1, S] float32.
 
-    ``beside`` [B, Hk, D]: multiplied with every key in the same pass, since reading the keys is what takes the time;
-    the products [B, Hk, S] are the third result.
+    ``beside`` [B, Hk, D]: multiplied with every key in the same pass, since most of the time goes into reading the
+    keys; the products [B, Hk, S] are the third result.
     """
     rows = _rows(query, key.shape[1], how)
     more = rows if beside is None else torch.cat((rows, beside.unsqueeze(2)), 2)
@@ -61,7 +61,7 @@ def attend_once(
 
 
 def _rows(query: Tensor, groups: int, how: Logits) -> Tensor:
-    """[B, Hk, Hq / Hk * t, D]: the queries [B, Hq, t, D] that read the same keys, one under the other."""
+    """[B, Hk, Hq / Hk * t, D]: the queries [B, Hq, t, D], those that read the same keys one under the other."""
     batch, heads, rows, _ = query.shape
     stacked = query.reshape(batch, groups, heads // groups * rows, -1)
     return stacked * how.scale if _small(query) else stacked
@@ -75,7 +75,7 @@ def _softmax(products: Tensor, query: Tensor, how: Logits, mask: Tensor | None) 
     if how.softcap is not None:
         logits = how.softcap * torch.tanh(logits / how.softcap)
     if mask is not None:
-        # The least number, not -inf: a query of padding may see nothing, and its row must not become NaN.
+        # The least number, not -inf: a query of padding may see no key, and its row must not become NaN.
         least = torch.finfo(torch.float32).min
         logits = logits.masked_fill(~mask, least) if mask.dtype == torch.bool else logits + mask
     if how.sinks is None:
@@ -102,7 +102,7 @@ def column_stats(
     """What the queries [B, Hq, T, D] gave to each key [B, Hk, S, D], reduced as ``policy`` says: [B, heads, S] float32.
 
     ``mask`` as in ``probabilities``; None: query i sees the keys up to S - T + i. ``counted`` [B, T] bool: False for
-    the queries of padding, which count nothing. ``heads``: those of the cache, 1 for latents.
+    the queries of padding, which count nothing. ``heads``: the heads of the cache, 1 for latents.
     """
     batch, query_heads, queries, _ = query.shape
     tokens = key.shape[2]
@@ -141,7 +141,7 @@ def window_stats(
     """
     counted = places >= 0
     seen = (positions[:, :, None] <= places[:, None, :, None]) & (positions >= 0)[:, :, None]
-    seen = seen | ~seen.any(-1, keepdim=True)  # a query of padding sees all, since a softmax needs something
+    seen = seen | ~seen.any(-1, keepdim=True)  # a query of padding sees all keys: a softmax over none is NaN
     repeats = query.shape[1] // seen.shape[1] if seen.shape[1] > 1 else 1
     probs = probabilities(query, key, how, seen.repeat_interleave(repeats, dim=1))
     weight = counted.float() / counted.sum(-1, keepdim=True).clamp(min=1)
@@ -149,7 +149,7 @@ def window_stats(
 
 
 def _weights(policy: Policy, counted: Tensor | None, queries: int, device: torch.device) -> Tensor | None:
-    """[B or 1, T] float32: what a query counts; None: all 1."""
+    """[B or 1, T] float32: the weight of each query; None: all 1."""
     weight = policy.query_weight(torch.arange(queries - 1, -1, -1, device=device))
     if counted is None:
         return None if weight is None else weight[None]

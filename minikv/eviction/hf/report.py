@@ -1,11 +1,11 @@
-"""eviction_report: what a model's layers have forgotten, and four ways in which that goes wrong, by name. Lesson 15.
+"""eviction_report: the evictions of a model's layers, and four ways in which they go wrong, by name. Lesson 15.
 
 sinks_gone      a text's first token is gone: a model that parks attention there writes garbage
-window_small    what leaves the recent window is dropped at once: the text drifts, and the kept set is frozen
+window_small    tokens are dropped as they leave the recent window: the text drifts, and the kept set is frozen
 scores_stale    the scores do not follow the text: quality falls off a cliff as it goes on
-cache_grows     a cache, or a layer, does not forget: memory grows as if nothing were installed
+cache_grows     a cache, or a layer, does not evict: memory grows as if nothing were installed
 
-And a fifth that is a policy's own fault: scores_nan, in a decode step, which does not wait to look for it.
+A fifth is a fault of the policy: scores_nan, in a decode step, which does not wait for the device to check its scores.
 """
 
 from dataclasses import dataclass
@@ -17,21 +17,21 @@ from minikv.eviction.policies.policy import Needs
 from minikv.i18n import pick_language, text
 from minikv.shown import Shown, html_of, one_line, text_of
 
-AT_ONCE = 0.9  # from this share of a layer's decode evictions on, its window is the whole of what it learns
-FEW = 8  # evictions in decode steps that say something
-OBSERVED = 0.5  # of the forwards that a policy by probabilities has to have followed
+AT_ONCE = 0.9  # from this share of a layer's decode evictions on, tokens go as they leave the window
+FEW = 8  # fewer evictions in decode steps say nothing
+OBSERVED = 0.5  # the least share of forwards that a policy by probabilities should have observed
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong: its ``code``, the ``layers`` where it was seen, and the numbers."""
+    """One fault: its ``code``, the ``layers`` where it was seen, and the numbers."""
 
     code: str
     layers: tuple[int, ...]
     values: dict[str, Any]
 
     def text(self, lang: str = "en") -> str:
-        """What was seen, and what to change, in ``lang``. Raises ``ArgumentError`` for a language that is not ours."""
+        """The fault and its remedy in ``lang``. Raises ``ArgumentError`` for a language that is not ours."""
         lang = pick_language(lang)
         layers = ", ".join(map(str, self.layers))
         return text(f"eviction.{self.code}", lang, layers=layers, **self.values)
@@ -39,9 +39,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class EvictionReport:
-    """The last text of a model that forgets.
+    """The evictions of a model in its last text.
 
-    ``layers``: {decoder layer: the values of its ``Record``}, of the layers that forget. ``findings``: what is wrong.
+    ``layers``: {decoder layer: the values of its ``Record``}, of the layers that evict. ``findings``: the faults.
     """
 
     policy: str
@@ -51,7 +51,7 @@ class EvictionReport:
     findings: tuple[Finding, ...]
 
     def shown(self, lang: str = "en") -> Shown:
-        """A few lines in ``lang``: what was installed, what happened, and every finding.
+        """A few lines in ``lang``: the install, the counts, and every finding.
 
         Raises ``ArgumentError`` for a language that is not ours.
         """
@@ -73,7 +73,7 @@ class EvictionReport:
 
 
 def eviction_report(model: Any) -> EvictionReport:
-    """What has happened since the last text began. ``model``: a model with eviction installed, or its ``Eviction``.
+    """The evictions since the last text began. ``model``: a model with eviction installed, or its ``Eviction``.
 
     Raises ``ArgumentError`` for a model without. The numbers outlive the cache; no K or V is kept for them.
     """
@@ -98,7 +98,7 @@ def _sinks_gone(eviction: Eviction, layers: Layers) -> Finding | None:
 
 
 def _window_small(eviction: Eviction, layers: Layers) -> Finding | None:
-    """Without a budget the window is all there is, and meant to be."""
+    """Not without a budget: then the window is meant to be all."""
     shares = {
         number: values["at_once"] / values["single"]
         for number, values in layers.items()
@@ -122,7 +122,7 @@ def _scores_stale(eviction: Eviction, layers: Layers) -> Finding | None:
 
 
 def _layer_grows(eviction: Eviction, layers: Layers) -> Finding | None:
-    """A layer above its bound: eviction was paused, or is told to follow prompts only."""
+    """A layer above its bound: eviction was paused, or runs after prompts only."""
     bounds = {n: rule.budget.peak_resident for n, rule in enumerate(eviction.rules) if rule is not None}
     above = tuple(n for n, values in layers.items() if values["peak_resident"] > bounds[n])
     if not above:
@@ -139,7 +139,7 @@ def _cache_grows(eviction: Eviction, layers: Layers) -> Finding | None:
 
 
 def _scores_nan(eviction: Eviction, layers: Layers) -> Finding | None:
-    """After a prompt that raises; see ``select``."""
+    """NaN scores in decode steps; after a prompt ``select`` raises for them."""
     found = tuple(n for n, values in layers.items() if values["not_numbers"])
     if not found:
         return None

@@ -1,8 +1,8 @@
 """Rotary: a model's rotary embedding, applied to cached keys: off, and on again at another position. Lesson 15.
 
-With ``positions="reindexed"`` the kept tokens count 0, 1, 2, ... as StreamingLLM does it, so a text may grow past the
-positions that a model was trained for. Keys are cached without position and turned when they are read: turning what has
-been turned, again and again, would add up rounding errors.
+With ``positions="reindexed"`` the kept tokens count 0, 1, 2, ... as in StreamingLLM, so a text may grow past the
+positions that a model was trained for. Keys are cached without position and turned when they are read: to turn cached
+keys again and again would add up rounding errors.
 """
 
 import inspect
@@ -21,8 +21,8 @@ _CLOSE = 1e-3  # of the largest element; a wrong rotation is off by its size
 
 @dataclass(frozen=True, eq=False)
 class Rotary:
-    """The model's rotary module. ``layer_type``: where it asks for one (Gemma 3). ``short``: it gives one angle for two
-    dimensions (gpt-oss) instead of each angle twice.
+    """The model's rotary module. ``layer_type``: its argument where it takes one (Gemma 3). ``short``: it returns each
+    angle once for two dimensions (gpt-oss) instead of twice.
     """
 
     module: Any
@@ -42,7 +42,7 @@ class Rotary:
         return torch.cat((turned.to(x.dtype), rest), -1)
 
     def off(self, x: Tensor, valid: Tensor, held: Tensor | int) -> Tensor:
-        """New states [B, H, n, D], turned by the model to the places behind ``held`` tokens, as at position 0.
+        """New states [B, H, n, D], which the model has turned to the places behind ``held`` tokens, back at position 0.
 
         ``valid`` [B, n] bool: False for padding, which takes no place.
         """
@@ -87,7 +87,7 @@ def find_rotary(model: Any, latent: bool) -> Rotary:
 
 @torch.no_grad()
 def _turns(model: Any, rotary: Rotary, latent: bool) -> bool:
-    """Whether the keys of a token at a position are those at position 0, turned there. Its context is itself alone."""
+    """Whether the keys of a lone token at a position are its keys at position 0, turned to there."""
     at_zero, further = _keys(model, 0, latent), _keys(model, _PROBED, latent)
     for key, moved in zip(at_zero, further, strict=True):
         places = torch.full((1, 1), _PROBED, device=key.device)

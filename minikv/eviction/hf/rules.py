@@ -1,4 +1,4 @@
-"""Rules: what one layer has been told, and Record: what it has done. Plain data. Lesson 14."""
+"""Rules: the settings of one layer, and Record: its counts. Plain data. Lesson 14."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +13,11 @@ from minikv.eviction.policies.policy import Needs, Policy
 
 @dataclass(frozen=True)
 class Rules:
-    """How the layer ``layer`` of ``num_layers`` forgets.
+    """The rules of eviction in the layer ``layer`` of ``num_layers``.
 
     ``scope``: see ``select``. ``when`` "prefill": only after forwards of more than one token. ``latent``: the layer
-    caches MLA latents. ``rotary``: with positions "reindexed" what turns its keys, else None. ``turning``: what turns
-    queries for a policy that needs an echo, else None.
+    caches MLA latents. ``rotary``: turns the keys with positions "reindexed", else None. ``turning``: turns the queries
+    for a policy that needs an echo, else None.
     """
 
     policy: Policy
@@ -31,7 +31,7 @@ class Rules:
     turning: Rotary | None = None
 
     def __deepcopy__(self, memo: dict) -> "Rules":
-        """Itself: a copied cache goes by the same rules, and copies no module of the model."""
+        """Itself: a copied cache has the same rules, and copies no module of the model."""
         return self
 
     @property
@@ -41,23 +41,23 @@ class Rules:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether the policy observes, so that there is a state."""
+        """Whether the layer keeps a state: only a policy that observes needs one."""
         return bool(self.policy.needs & (Needs.PROBS | Needs.ECHO))
 
     def needs(self, what: Needs) -> bool:
-        """Whether the policy needs it."""
+        """Whether the policy needs ``what``."""
         return what in self.policy.needs
 
 
 @dataclass
 class Record:
-    """What a layer has done since its text began, for ``eviction_report``. It outlives the cache and holds no K or V.
+    """The counts of a layer since its text began, for ``eviction_report``. It outlives the cache and holds no K or V.
 
-    ``forwards``; ``observed``: forwards whose probabilities changed the state; ``evictions``; ``dropped``: tokens of a
-    row and head; ``peak_resident``: the most tokens between two forwards. ``single``: evictions of a decode step;
-    ``at_once``: of these the share, summed, that took a token as it left the recent window; ``not_numbers``: of these
-    those where a score was not a number. ``first_gone``: whether a text's first token is no longer resident. The last
-    three are tensors of no dimension, so that no step waits for them.
+    ``forwards``; ``observed``: forwards that changed the state; ``evictions``; ``dropped``: tokens of a row and head;
+    ``peak_resident``: the most tokens between two forwards. ``single``: evictions of a decode step; ``at_once``: the
+    sum of their shares of tokens that had just left the recent window; ``not_numbers``: those with a NaN among the
+    scores. ``first_gone``: whether a text's first token is no longer resident. The last three are tensors of no
+    dimension, so that no step waits for them.
     """
 
     forwards: int = 0
@@ -71,7 +71,7 @@ class Record:
     first_gone: Tensor | bool = False
 
     def dropped_few(self, ages: Tensor, young: int, score: Tensor) -> None:
-        """Count an eviction of a decode step. ``ages``: the dropped tokens'; below ``young`` they left the window."""
+        """Count an eviction of a decode step. ``ages`` of the dropped tokens; below ``young`` they left the window."""
         self.at_once = self.at_once + (ages < young).float().mean()
         self.not_numbers = self.not_numbers + score.amax().isnan()  # the largest is NaN if any is
         self.single += 1

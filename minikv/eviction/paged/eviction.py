@@ -3,13 +3,13 @@
     eviction = PagedEviction(cache, manager, "h2o", budget=Budget(n_sink=4, budget=20, n_recent=8))
     eviction.add("a")                                     beside manager.allocate("a", ...)
     batch = replace(batch, observer=eviction.observer(["a"], [1]))
-    adapter.forward(tokens, batch)                        every step: the policy sees what is looked at
+    adapter.forward(tokens, batch)                        every step: the policy sees the attention
     manager.commit("a")
     eviction.evict(eviction.due(["a"]))                   back to the capacity
 
-Every layer of a kind shares the sequence's block table, so in each the same number of tokens stays; which tokens, each
-layer decides for itself, and with ``scope="head"`` each KV head. Attention needs nothing to know of it: keys carry the
-rotation of their true positions, and every cached token lies before every later query, in whatever slot.
+All layers of a kind share the sequence's block table, so every layer keeps the same number of tokens. Each layer
+chooses its own tokens, and with ``scope="head"`` each KV head does. Attention is unchanged: keys carry the rotation of
+their true positions, and every cached token lies before every later query, in whatever slot.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ from minikv.shown import one_line
 
 
 def layers_without_window(cache: Any, manager: Any) -> dict[int, list[int]]:
-    """The layers of ``cache`` that keep every token, by kind; ``manager`` shares out their blocks."""
+    """The layers of ``cache`` that keep every token, by kind; ``manager`` allocates their blocks."""
     if not isinstance(cache, PagedKVCache):
         raise ArgumentError("eviction_not_paged", kind=type(cache).__name__)
     if not isinstance(manager, BlockManager):
@@ -83,15 +83,15 @@ def check_policy(
 
 
 class PagedEviction:
-    """``policy`` on the blocks of ``cache``, which ``manager`` shares out. Layers with a window forget by themselves.
+    """``policy`` on the blocks of ``cache``, which ``manager`` allocates. Layers with a window need no eviction.
 
-    ``budget``: how many tokens a layer keeps, in ``Budget``'s words. ``scope`` "layer": the heads of a layer keep the
-    same tokens; "head": each its own. ``unit`` "block" drops whole blocks from the table that all layers share, and
-    moves nothing; a block counts as much as its best token, or with ``per_block="sum"`` as all of them.
+    ``budget``: how many tokens a layer keeps, see ``Budget``. ``scope`` "layer": the heads of a layer keep the same
+    tokens; "head": each head keeps its own. ``unit`` "block" drops whole blocks from the table that all layers share,
+    and moves nothing; a block has the score of its best token, or with ``per_block="sum"`` the sum over its tokens.
 
     Raises ``ArgumentError`` for another cache or manager, a model without a layer that keeps everything, "head" where
-    there is one latent a token, another number of tokens in each layer (they share a table), a policy that wants the
-    largest probability of several queries or heads (a paged kernel gives their sum), and a capacity of too few blocks.
+    there is one latent a token, unequal layer budgets (the layers share a table), a policy that needs the largest
+    probability of several queries or heads (a paged kernel gives their sum), and a capacity of too few blocks.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class PagedEviction:
         return one_line("PagedEviction", type(self.policy).__name__, layers, kept, f"unit {self.unit}")
 
     def add(self, seq_id: Hashable) -> None:
-        """A sequence begins, allocated or about to be. What it finds in the prefix cache has no scores yet."""
+        """A sequence begins, before or after its allocation. Its tokens from the prefix cache have no scores yet."""
         self.records.add(seq_id)
 
     def remove(self, seq_id: Hashable) -> None:
@@ -126,27 +126,27 @@ class PagedEviction:
         self.records.remove(seq_id)
 
     def fork(self, parent: Hashable, child: Hashable) -> None:
-        """``child`` begins with what ``parent`` has, as in ``BlockManager.fork``."""
+        """``child`` begins with a copy of ``parent``'s record, as in ``BlockManager.fork``."""
         self.records.fork(parent, child)
 
     def swap_out(self, seq_id: Hashable) -> SavedRecord:
-        """What has to be given to ``swap_in`` when the sequence's blocks are back from the host."""
+        """Take the sequence's record off the device; ``swap_in`` takes it when the blocks are back from the host."""
         return self.records.save(seq_id)
 
     def swap_in(self, seq_id: Hashable, saved: SavedRecord) -> None:
-        """The sequence is back."""
+        """Restore the record of a sequence whose blocks are back on the device."""
         self.records.restore(seq_id, saved)
 
     def observer(self, seq_ids: Sequence[Hashable], queries: Sequence[int]) -> PagedObserver | None:
-        """For the ``Batch`` of the last ``queries[i]`` tokens of ``seq_ids[i]``; the manager has placed them.
+        """The observer for the ``Batch`` of the last ``queries[i]`` tokens of ``seq_ids[i]``, which have their slots.
 
-        None where the policy does not look at attention: nothing is computed then. What the policy sees of a forward
-        that fails stays; end its sequences.
+        None where the policy does not look at attention: nothing is computed then. The scores of a forward that fails
+        stay in the record, so its sequences have to end.
         """
         return self.evictor.observer(seq_ids, queries, *self._lengths(seq_ids))
 
     def due(self, seq_ids: Iterable[Hashable]) -> list[Hashable]:
-        """Those that hold more than ``budget.peak_resident`` tokens."""
+        """The sequences that hold more than ``budget.peak_resident`` tokens."""
         names = list(seq_ids)
         lengths, _ = self._lengths(names)
         most = self.budget.peak_resident
@@ -161,16 +161,16 @@ class PagedEviction:
     def evict(self, seq_ids: Iterable[Hashable]) -> int:
         """Bring these sequences down to the capacity; returns how many tokens were evicted, in each layer.
 
-        In tokens exactly ``budget.capacity`` stay, in blocks at most that many. Everything that they hold must be
-        committed. Raises ``ArgumentError`` before anything is changed, and ``OutOfBlocksError`` where blocks that
-        others share cannot be copied: the sequence of which this is true is as before, those named before it are done.
+        With ``unit`` "token" exactly ``budget.capacity`` tokens stay, with "block" at most that many. All their tokens
+        must be committed. Raises ``ArgumentError`` before anything is changed, and ``OutOfBlocksError`` where shared
+        blocks cannot be copied: that sequence is as before, and those named before it have been evicted from.
         """
         names = [*dict.fromkeys(seq_ids)]
         lengths, _ = self._lengths(names)
         for name, length in zip(names, lengths, strict=True):
             self.records.check(name)
             for kind in self._layers:
-                self.manager.compact(name, length, kind)  # keeps everything: what it refuses, it refuses now
+                self.manager.compact(name, length, kind)  # keeps all: raises before a token moves
         over = [name for name, length in zip(names, lengths, strict=True) if length > self.budget.capacity]
         if self.unit == "token":
             self._evict_tokens(over)

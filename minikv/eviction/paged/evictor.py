@@ -1,4 +1,4 @@
-"""PagedEvictor: what of an eviction happens on the device. It watches, chooses, moves and remembers. Lesson 14."""
+"""PagedEvictor: the part of an eviction that runs on the device: scores, selection and moves. Lesson 14."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from minikv.eviction.policies.select import select
 # Eviction of whole blocks: which of them stay. Tensors in, tensors out.
 #
 # A block is dropped from the table that all layers of a kind share, so all layers and heads forget the same tokens, and
-# the good ones of a block go or stay with the bad. In return nothing is moved, and what is kept can go on being shared.
+# the tokens of a block go or stay together. In return no token moves, and the kept blocks can stay shared.
 
 
 def least_capacity(budget: Budget, block_size: int) -> int:
@@ -27,10 +27,10 @@ def least_capacity(budget: Budget, block_size: int) -> int:
 
 
 def token_ranks(scores: Sequence[Tensor]) -> Tensor:
-    """float32 [B, S] from the scores [B, H, S] of several layers: how good each token is, 0 to 1, in their mean.
+    """float32 [B, S] from the scores [B, H, S] of several layers: the mean rank of each token, from 0 to 1.
 
-    Layers score in units of their own, so of each only the order counts: the share of its tokens that are worse, and
-    half of those that are equal.
+    Layers score in units of their own, so only the order within a layer counts: a token's rank there is the share of
+    tokens with a lower score, and half of those with an equal one.
     """
     means = torch.stack([score.float().mean(1) for score in scores])  # [layers, B, S]
     ordered = means.sort(-1).values
@@ -41,11 +41,11 @@ def token_ranks(scores: Sequence[Tensor]) -> Tensor:
 def blocks_to_keep(
     ranks: Tensor, positions: Tensor, budget: Budget, block_size: int, per_block: str
 ) -> Tensor:
-    """bool [B, blocks]: which blocks stay, so that at most ``capacity`` tokens do; the last one always.
+    """bool [B, blocks]: the blocks that stay, with at most ``capacity`` tokens; the last block always stays.
 
-    ``ranks`` and ``positions`` [B, S] of the tokens in the order of the table. A block counts as much as the best of
-    its tokens ("max"), or all of them together ("sum"); one with a sink or a recent token stays whatever it counts.
-    Of equal ones the earlier stays. ``capacity`` has to be ``least_capacity`` or more.
+    ``ranks`` and ``positions`` [B, S] of the tokens in the order of the table. The score of a block is that of its best
+    token ("max"), or the sum over its tokens ("sum"); a block with a sink or a recent token stays whatever its score.
+    Of equal blocks the earlier stays. ``capacity`` has to be ``least_capacity`` or more.
     """
     batch, length = ranks.shape
     full = (length - 1) // block_size
@@ -63,21 +63,20 @@ def blocks_to_keep(
     return keep
 
 
-# Which survivors of an eviction move, and where to: as few as can be.
+# Which survivors of an eviction move, and where to: the fewest possible.
 #
-# The survivors end up in the first ``keep`` places of their block table. Most lie there already and stay; the others,
-# from behind, fill the holes between them. So an eviction after every step moves one token a layer, not the whole
-# cache.
-# The tokens are in no order then, and attention does not mind: keys carry the rotation of their true positions, and
-# whatever is cached lies before every later query. Only ``positions`` says which token is which.
+# The survivors end up in the first ``keep`` places of their block table. Most lie there already and stay; the others
+# lie behind and fill the holes. So an eviction after every step moves one token a layer, not the whole cache.
+# The tokens are in no order then. Attention does not need one: keys carry the rotation of their true positions, and
+# every cached token lies before every later query. Only ``positions`` says which token is which.
 
 
 @dataclass(frozen=True)
 class Moves:
     """From place ``src[b, h, i]`` to place ``dst[b, h, i]``, int64 [B, H, n]; all are read before any is written.
 
-    Every list has the same length, so that no count has to be read back from a GPU: where a head moves fewer tokens,
-    others move onto themselves. ``origin`` [B, H, keep]: the place that each of the first ``keep`` held before.
+    Every list has the same length, so that no count has to be read back from a GPU: a head that moves fewer tokens
+    fills its list with moves of a place onto itself. ``origin`` [B, H, keep]: the former places of the first ``keep``.
     """
 
     src: Tensor
@@ -91,7 +90,8 @@ def fill_holes(kept: Tensor, length: int) -> Moves:
     survives = kept.new_zeros(*kept.shape[:-1], length, dtype=torch.uint8).scatter_(-1, kept, 1)
     front, behind = survives[..., :keep], survives[..., keep:]
     most = min(keep, length - keep)
-    # Holes first, then who stays; survivors from behind first, then what is evicted. Stable: in order of place.
+    # dst: the holes first, then the places that stay. src: the survivors behind ``keep`` first, then the evicted ones.
+    # Both sorts are stable, so each part is in order of place.
     holes = front.argsort(dim=-1, stable=True)[..., :most]
     movers = behind.argsort(dim=-1, descending=True, stable=True)[..., :most] + keep
     moving = torch.arange(most, device=kept.device) < behind.sum(-1, keepdim=True)
@@ -101,7 +101,7 @@ def fill_holes(kept: Tensor, length: int) -> Moves:
 
 
 def in_order(kept: Tensor, length: int) -> Moves:
-    """The moves that bring ``kept``, ascending, to the first places: what stood in order stays in order."""
+    """The moves that bring ``kept``, ascending, to the first places: tokens in order stay in order."""
     places = torch.arange(kept.shape[-1], device=kept.device).expand(kept.shape)
     return Moves(kept, places, kept)
 
@@ -118,8 +118,8 @@ def slots_of(tables: Tensor, places: Tensor, block_size: int) -> Tensor:
 class PagedView(View):
     """A ``View`` of B sequences of ``length`` resident tokens, in the order of their block tables [B, W].
 
-    Gathering keys costs a copy of the layer, which a policy that scores by attention never asks for. They come in the
-    stored dtype, in float32 where that has 8 bits.
+    Gathering keys costs a copy of the layer, so it waits until the policy reads ``keys``; one that scores by attention
+    never does. Keys come in the stored dtype, in float32 where that has 8 bits.
     """
 
     def __init__(
@@ -170,9 +170,9 @@ class PagedView(View):
 class PagedEvictor:
     """``policy`` on ``layers``, {kind: the numbers of its layers}, of ``cache``; see ``PagedEviction``.
 
-    It knows no block manager: who holds what comes with each call. ``records`` has to be told of each sequence that
+    It knows no block manager: each call brings the block tables. ``records`` has to be told of each sequence that
     begins and ends, and has room for ``rows`` of them of ``places`` tokens before it grows. Nothing is read back from
-    the device, so nothing waits for it, but where ``select`` looks for NaN.
+    the device, so the CPU does not wait, except where ``select`` looks for NaN.
     """
 
     def __init__(
@@ -201,9 +201,9 @@ class PagedEvictor:
         lengths: Sequence[int],
         evicted: Sequence[int],
     ) -> PagedObserver | None:
-        """For a forward of the last ``queries[i]`` of the ``lengths[i]`` tokens that ``seq_ids[i]`` holds with them.
+        """The observer of a forward of the last ``queries[i]`` of the ``lengths[i]`` tokens of ``seq_ids[i]``.
 
-        ``evicted[i]``: how many it has lost before. None where the policy does not look at attention.
+        ``evicted[i]``: how many tokens it has lost before. None where the policy does not look at attention.
         """
         if not fields_of(self.policy) or not seq_ids:
             return None
@@ -213,9 +213,10 @@ class PagedEvictor:
 
     @torch.no_grad()
     def carry_out(self, plans: Sequence[PlannedEviction]) -> None:
-        """Choose who stays, and move them: in the order in which the plans were made, nothing written in between.
+        """Choose the tokens that stay, and move them, in the order of the plans, with no other write in between.
 
-        Those of one length go together, up to one that copies blocks: they may be what an earlier one has freed.
+        Plans of one length run as one batch. A plan that copies blocks begins a new batch: its copies may go to blocks
+        that an earlier plan has freed.
         """
         for group in _groups(plans):
             keep = next(iter(group[0].compactions.values())).num_tokens
@@ -223,7 +224,7 @@ class PagedEvictor:
                 self._carry_out(group, keep)
 
     def view(self, layer: int, plans: Sequence[PlannedEviction], tables: Tensor) -> PagedView:
-        """What these sequences, all of one length, hold in ``layer``, by their block tables [B, W]."""
+        """The tokens of these sequences, all of one length, in ``layer``, by their block tables [B, W]."""
         names, length = [plan.seq_id for plan in plans], plans[0].length
         positions = self.records.positions(layer, names, length, [plan.evicted for plan in plans])
         state = torch.zeros((), device=self.cache.device).expand(positions.shape)
@@ -267,7 +268,7 @@ class PagedEvictor:
             self.records.pack(name, keep)
 
     def _choose(self, view: PagedView) -> Moves:
-        """Who stays in one layer, and where to."""
+        """The tokens that stay in one layer, as moves."""
         kept = select(
             self.score(view),
             valid=view.valid,
@@ -294,17 +295,17 @@ def _groups(plans: Sequence[PlannedEviction]) -> Iterator[list[PlannedEviction]]
     yield from waiting.values()
 
 
-# One sequence loses its worst blocks: chosen on the device, read back, and taken from its table.
+# One sequence loses its worst blocks: they are chosen on the device, read back, and taken from its table.
 #
-# Unlike a token's, a block's going has to be known to the block manager: so this waits for the device, once for
-# each kind of layer, and moves nothing.
+# The block manager has to know the dropped blocks (not the dropped tokens), so this waits for the device, once for
+# each kind of layer. Nothing moves.
 
 
 @torch.no_grad()
 def drop_worst_blocks(evictor: PagedEvictor, manager: BlockManager, seq_id: Hashable, per_block: str) -> int:
     """Bring ``seq_id``, which is committed, to at most the capacity; returns how many tokens went, in each layer.
 
-    All layers of a kind lose the same blocks: those that are worth least in their mean.
+    All layers of a kind lose the same blocks: those of the lowest mean rank.
     """
     length, evicted = held(manager, seq_id)
     for kind, layers in evictor.layers.items():

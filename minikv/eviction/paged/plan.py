@@ -1,7 +1,7 @@
 """The bookkeeping of an eviction in blocks, before any token moves. No torch: a scheduler plans it. Lesson 14.
 
-How many tokens stay is known without looking at any; which they are is decided on the device, later, when a
-``PagedEvictor`` carries the plan out. Between the two nothing may be written to the blocks that a plan has freed.
+The plan says how many tokens stay. Which tokens stay is chosen later, on the device, when a ``PagedEvictor`` carries
+the plan out. Until then nothing may be written to the blocks that the plan has freed.
 """
 
 from collections.abc import Hashable
@@ -13,9 +13,9 @@ from minikv.errors import OutOfBlocksError
 
 @dataclass(frozen=True)
 class PlannedEviction:
-    """Of the ``length`` tokens that a sequence held, some stay: as many as ``compactions`` say, of each kind of layer.
+    """An eviction from a sequence of ``length`` tokens; ``compactions`` say how many stay in each kind of layer.
 
-    ``evicted``: how many it had lost before.
+    ``evicted``: how many tokens it had lost before.
     """
 
     seq_id: Hashable
@@ -30,12 +30,12 @@ class PlannedEviction:
 
     @property
     def num_copies(self) -> int:
-        """Blocks that are copied first, because others hold them as well."""
+        """Blocks that are copied first, because other sequences share them."""
         return sum(len(each.copies) for each in self.compactions.values())
 
 
 def kinds_without_window(manager: BlockManager) -> list[int]:
-    """Those that eviction is for; the others forget by themselves."""
+    """The kinds of layers that need eviction; the others keep a window."""
     return [number for number, kind in enumerate(manager.kinds) if kind.window is None]
 
 
@@ -48,7 +48,7 @@ def held(manager: BlockManager, seq_id: Hashable) -> tuple[int, int]:
 def plan_eviction(manager: BlockManager, seq_id: Hashable, keep: int) -> PlannedEviction:
     """Keep ``keep`` tokens of a sequence that holds at least as many, in every kind without a window or in none.
 
-    Raises ``OutOfBlocksError`` where blocks that others share cannot be copied, ``ArgumentError`` as ``compact`` does.
+    Raises ``OutOfBlocksError`` where shared blocks cannot be copied, ``ArgumentError`` as ``compact`` does.
     """
     length, evicted = held(manager, seq_id)
     kinds, kept = kinds_without_window(manager), -(-keep // manager.block_size)

@@ -1,8 +1,8 @@
-"""What eviction remembers of each cached token, beside the cache: its true position, and what its policy has summed up.
+"""The record of each cached token that eviction keeps beside the cache: its true position, and its policy's sums.
 
 The record lies in the order of the block table, not of the slots: row, head, place. It belongs to one sequence. Two
-sequences with a common prefix share its blocks, and each looks at them in its own way: were the sums kept with the
-slots, the tokens that a request keeps would depend on who else is running.
+sequences with a common prefix share its blocks, and their queries attend to them differently: with sums kept by slot,
+the tokens that a request keeps would depend on the other requests that run.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ class TokenRecords:
 
     @property
     def nbytes(self) -> int:
-        """What the record takes beside the cache."""
+        """Bytes of the record, which come on top of the cache."""
         return sum(tensor.nbytes for _, _, tensor in self._all())
 
     @property
@@ -118,7 +118,7 @@ class TokenRecords:
         return saved
 
     def restore(self, seq_id: Hashable, saved: SavedRecord) -> None:
-        """The sequence is back, in whatever blocks. If anything raises, it is not."""
+        """Put a saved record back; the sequence's blocks may be others. After an error the record is not added."""
         self.add(seq_id)
         try:
             for name, field in saved.fields.items():
@@ -155,9 +155,9 @@ class TokenRecords:
         return torch.where(places < packed, recorded, places + lost)
 
     def keep(self, layer: int, seq_ids: Sequence[Hashable], origin: Tensor, positions: Tensor) -> None:
-        """Gather the record of one layer as the cache was: place i holds what was at ``origin`` [B, heads, keep].
+        """Gather the record of one layer as the cache was: place i gets the token of ``origin`` [B, heads, keep] there.
 
-        ``positions`` [B, heads, length]: what ``positions`` gave before. When every layer is done, say ``pack``.
+        ``positions`` [B, heads, length]: what ``positions`` gave before. After the last layer comes ``pack``.
         """
         rows, keep = self._rows(seq_ids, positions.shape[-1]), origin.shape[-1]
         for name, field in self._fields.items():
@@ -205,9 +205,9 @@ class TokenRecords:
 def _zeros(
     heads: Mapping[int, int], dtype: torch.dtype, device: torch.device, rows: int, places: int
 ) -> Field:
-    """A field in one allocation, so that it takes what it says: a GPU rounds each up to 2 MiB.
+    """A field of zeros in one allocation: a GPU rounds each allocation up to 2 MiB, so several would take more.
 
-    Written to, so that a CPU hands the memory over now.
+    The zeros are written, so that a CPU commits the memory now.
     """
     counts = list(heads.values())
     whole = torch.empty(rows * places * sum(counts), dtype=dtype, device=device).zero_()
@@ -217,14 +217,14 @@ def _zeros(
     }
 
 
-# From the attention of a forward over blocks to a policy's state: what ``PagedEviction`` lets see it.
+# The attention of a forward over blocks becomes a policy's state.
 
 
 STATE, RECENT = "state", "recent"
 
 
 def fields_of(policy: Policy) -> tuple[str, ...]:
-    """What has to be kept of each token for this policy."""
+    """The fields that this policy needs of each token."""
     return ((STATE,) if Needs.PROBS in policy.needs else ()) + (
         (RECENT,) if Needs.WINDOW in policy.needs else ()
     )
@@ -234,8 +234,8 @@ class PagedObserver:
     """Enters the attention of one forward into ``records``.
 
     The forward computes ``queries[i]`` tokens of ``seq_ids[i]``, which holds ``lengths[i]`` tokens with them, and has
-    lost ``evicted[i]`` before. ``sources`` says whose tokens a layer without any of its own reads: what it looks at
-    counts for them.
+    lost ``evicted[i]`` before. ``sources`` names for a layer without a cache of its own the layer that it reads: its
+    attention counts for that layer's tokens.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class PagedObserver:
             self._records.write(name, layer, self._seq_ids, new)
 
     def _accumulate(self, layer: int, state: Tensor, sums: Tensor, group: int) -> Tensor:
-        """The policy's own way, for all sequences together that have computed the same number of tokens."""
+        """The policy's ``observe``, for all sequences together that have computed the same number of tokens."""
         policy = self._policy
         sums = sums / group if policy.over_group == "mean" else sums
         positions = self._records.positions(layer, self._seq_ids, self._length, self._evicted)
@@ -288,9 +288,9 @@ class PagedObserver:
         return new
 
     def _slide(self, layer: int, recent: Tensor, sums: Tensor, group: int) -> Tensor:
-        """The mean over the last queries. A forward of fewer than the window leaves the older ones their share.
+        """The mean over the last queries. After a forward of fewer than the window the older queries keep their share.
 
-        Each of them would have to be kept to drop the oldest exactly; instead all of them fade alike.
+        Dropping the oldest query exactly would need every query's probabilities; instead all older ones fade alike.
         """
         share = self._counted / self._policy.window
         return recent * (1 - share) + sums / (self._policy.window * group)

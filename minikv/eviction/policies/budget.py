@@ -9,9 +9,9 @@ from minikv.errors import check_count
 class Budget:
     """The tokens of one layer, in tokens. ``budget`` counts heavy hitters only: sinks and recent tokens come on top.
 
-    ``n_sink``: the first tokens of a text, kept always. ``n_recent``: the last ones, kept always; at least 1, since a
-    token that was just computed has hardly been looked at, and would be the first to go. ``evict_every``: after how
-    many new tokens the layer evicts.
+    ``n_sink``: the first tokens of a text, always kept. ``n_recent``: the last ones, always kept; at least 1, since a
+    new token has received little attention yet, and would be the first to go. ``evict_every``: after how many new
+    tokens the layer evicts.
 
         >>> Budget(n_sink=4, budget=20, n_recent=8, evict_every=4).capacity
         32

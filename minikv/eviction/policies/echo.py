@@ -1,18 +1,18 @@
-"""Echo: keep the tokens that would answer if the text's own words were asked again. Lesson 14.
+"""Echo: keep the tokens that the text's own words would find if they were asked again. Lesson 14.
 
     text        ... ada paris sleeps near ben oslo ...
     later       ? ada                       the query of "ada" finds "paris": an induction head (Olsson et al., 2022)
-    at once     the query of "ada" is there when "paris" arrives, one step too late to find it; we let it look
+    at once     the query of "ada" is there when "paris" arrives, one step too late to find it; echo applies it anyway
 
-A question that nobody has asked yet cannot be observed, but its words stand in the text, and a layer's query of a word
-looks much the same the second time. So each token is scored by the query of the token before it, turned ``shift``
-places on as if it were asked that much later: the attention probability that it gives to the token, among all that are
-resident. Moving it matters: what only looks at its neighbour, whatever that is, finds nothing there any more, and what
-looks for a meaning does. Other copies of the same answer take their part of the probability, so repetitions score low.
+A question of the future cannot be observed, but its words stand in the text, and a layer's query of a word changes
+little from one time to the next. So each token is scored by the query of the token before it, turned ``shift`` places
+on as if it were asked that much later. The score is the attention probability that this query gives to the token, among
+all resident ones. The turn matters: a query that only looks for its neighbour finds nothing at the new distance, a
+query that looks for a meaning does. Other copies of the same answer share the probability, so repetitions score low.
 
-Reading the context again and observing the attention is KVzip (Kim et al., 2025, arXiv:2505.23416), attention to later
-tokens is Compactor's (Chari and Van Durme, 2025, arXiv:2507.08143); this is their cheap relative for one token ahead:
-no second forward, a row of probabilities for each token, and it works while text is generated.
+KVzip (Kim et al., 2025, arXiv:2505.23416) reads the context again and observes the attention; Compactor (Chari and Van
+Durme, 2025, arXiv:2507.08143) uses attention to later tokens. Echo is a cheap relative for one token ahead: it needs no
+second forward, only a row of probabilities for each token, and it works while text is generated.
 """
 
 from dataclasses import dataclass
@@ -31,12 +31,12 @@ from minikv.eviction.policies.policy import Needs, Policy, View, check_reduction
 class Echo(Policy):
     """The probability that a token is found when the word before it is asked again, ``shift`` places later.
 
-    A token is scored once, when it arrives, against all that is resident then: in a forward of many tokens the later
-    ones count too, so a prompt that comes in one piece is scored a little better than in small chunks. ``shift`` should
-    lie within the lengths that the model was trained for; 0 leaves the query in its place, and needs no rotary
-    embedding. ``group``: how the query heads of a KV head are joined.
+    A token is scored once, when it arrives, against all tokens resident then. In a forward of many tokens these include
+    later ones, so a prompt in one piece is scored a little better than one in small chunks. ``shift`` should lie within
+    the lengths that the model was trained for; 0 leaves the query in its place, and needs no rotary embedding.
+    ``group``: how the query heads of a KV head are joined.
 
-    The scores are probabilities of one kind in all layers, so they also say which layers need how much: see
+    The scores are probabilities in all layers, so they can be compared across layers: see
     ``minikv.eviction.policies.layered``.
     """
 
@@ -77,7 +77,7 @@ def echo_stats(
 
     Query i is that of the token before key S - n + i, already turned; all other keys get 0. ``counted`` [B, n] bool:
     False for the queries of padding, which give 0. ``valid`` [B, S] bool: False for keys of padding; None: all are
-    valid. ``heads``: those of the cache, 1 for latents.
+    valid. ``heads``: the heads of the cache, 1 for latents.
     """
     batch, query_heads, asked, _ = query.shape
     tokens = key.shape[2]
@@ -106,6 +106,6 @@ def turned_on(query: Tensor, rotary: Rotary, shift: int, rope_at_end: int | None
 
 
 def refuse_echo(policy: Policy) -> None:
-    """Raise ``ArgumentError`` for a policy that needs an echo, where queries are not at hand."""
+    """Raise ``ArgumentError`` for a policy that needs an echo, where the cache does not see the queries."""
     if Needs.ECHO in policy.needs:
         raise ArgumentError("eviction_no_queries", policy=type(policy).__name__)

@@ -1,15 +1,14 @@
-"""Layered: another budget for each layer, and how to find one. The sum over the layers stays what it was. Lesson 14.
+"""Layered: a budget for each layer, and how to find it. The sum over the layers stays the same. Lesson 14.
 
-Layers look at different things. In a model that recalls by induction the first layer tells a token what stood before
-it, for which the last few tokens do; the second finds the answer, wherever it stands. A token that the first layer
-keeps for later is wasted, and no policy that chooses *within* a layer can know it.
+Layers attend to different tokens. In a model that recalls by induction the first layer tells a token what stood before
+it, and needs only the last few tokens; the second layer finds the answer, wherever it stands. An old token in the first
+layer is wasted, and a policy that chooses *within* a layer cannot know that.
 
     sizes = dict(budget=16, n_sink=1, n_recent=2)
     budgets = measure_layers(model, tokens, policy=Echo(), **sizes)  # (0, 32) on tiny-gqa
     install_kv_eviction(model, policy=Layered(Echo(), budgets), **sizes)
 
-What is stored: the same bytes in all, but not the same number of tokens in each layer, so the layers cannot share a
-block table.
+The cache takes the same bytes in all, but layers hold different numbers of tokens, so they cannot share a block table.
 """
 
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ from minikv.eviction.policies.sampled import Wrapped
 
 @dataclass(frozen=True)
 class Layered(Wrapped):
-    """``policy``, with ``budgets[i]`` heavy hitters in the i-th layer that forgets."""
+    """``policy``, with ``budgets[i]`` heavy hitters in the i-th layer that evicts."""
 
     budgets: tuple[int, ...]
 
@@ -40,7 +39,7 @@ class Layered(Wrapped):
             check_count(f"budgets[{layer}]", budget, 0)
 
     def layer_budgets(self, budget: int, num_layers: int) -> tuple[int, ...]:
-        """``budgets``. Raises ``ArgumentError`` unless they are as many as layers, and ``budget`` on average."""
+        """``budgets``. Raises ``ArgumentError`` unless there is one for each layer and their mean is ``budget``."""
         if len(self.budgets) != num_layers or sum(self.budgets) != budget * num_layers:
             kind, given = type(self.policy).__name__, list(self.budgets)
             raise ArgumentError("eviction_budgets", policy=kind, given=given, total=budget * num_layers)
@@ -63,10 +62,10 @@ def share_out(total: int, weights: Sequence[float]) -> tuple[int, ...]:
 def share_by_score(scores: Sequence[Tensor], *, budget: int, n_sink: int, n_recent: int) -> tuple[int, ...]:
     """Budgets of layers from one threshold over all of them: ``budget`` on average, and at least 0 each.
 
-    ``scores[i]`` [B, H, S] of layer i, in one unit in all layers. Of the tokens that are neither sinks nor recent the
-    best of all rows, heads and layers together are counted where they lie.
+    ``scores[i]`` [B, H, S] of layer i, in one unit in all layers. Sinks and recent tokens are left out. The best of the
+    others, over all rows, heads and layers together, are chosen; a layer's budget is its share of them.
 
-    Raises ``ArgumentError`` where the tokens are fewer than that.
+    Raises ``ArgumentError`` where there are fewer tokens to choose from.
     """
     inner = [score.float()[..., n_sink : score.shape[-1] - n_recent].flatten() for score in scores]
     pooled = torch.cat(inner)

@@ -2,7 +2,7 @@
 
 random      a baseline: a uniform sample of all tokens seen
 streaming   StreamingLLM (Xiao et al., 2023, arXiv:2309.17453): sinks and the most recent tokens
-h2o         H2O (Zhang et al., 2023, arXiv:2306.14048): the tokens that attention has gone to, the heavy hitters
+h2o         H2O (Zhang et al., 2023, arXiv:2306.14048): the tokens that got most attention, the heavy hitters
 snapkv      SnapKV (Li et al., 2024, arXiv:2404.14469): what the last queries of the prompt look at
 pyramidkv   PyramidKV (Cai et al., 2024, arXiv:2406.02069): SnapKV with more budget for the lower layers
 tova        TOVA (Oren et al., 2024, arXiv:2401.06104): what the last query looks at
@@ -25,7 +25,7 @@ from minikv.eviction.policies.policy import Needs, Policy, Seen, View, check_red
 
 @dataclass(frozen=True)
 class Random(Policy):
-    """A token's score is a number drawn for it: what stays is a uniform sample of all tokens seen.
+    """A token's score is a random number: the kept tokens are a uniform sample of all tokens seen.
 
     The number is a hash of ``seed``, layer, head and position, so it does not change from step to step and a run can be
     repeated.
@@ -47,7 +47,7 @@ class Random(Policy):
 
 @dataclass(frozen=True)
 class StreamingLLM(Policy):
-    """The most recent tokens: with the sinks that ``select`` protects, a window that slides and a start that stays."""
+    """The most recent tokens, a sliding window, beside the sinks that ``select`` protects."""
 
     def score(self, view: View) -> Tensor:
         """[B, H, S]: the position."""
@@ -59,9 +59,9 @@ class H2O(Policy):
     """Heavy hitters: the attention probability that a token has received.
 
     ``reduce`` "sum" adds it up over all queries, as the paper does, which favours early tokens: more queries could see
-    them. "mean" divides by the number of queries that could see the token; "max" takes the largest of one query;
-    "decay" adds up and forgets, a query's share shrinking by ``decay`` with every later query. ``group``: how the query
-    heads of a KV head are joined; a query counts with all of them together.
+    them. "mean" divides by the number of queries that could see the token. "max" takes the largest of one query.
+    "decay" adds up shares that shrink by ``decay`` with every later query. ``group``: how the query heads of a KV head
+    are joined, before the queries are.
     """
 
     needs: ClassVar[Needs] = Needs.PROBS
@@ -178,7 +178,7 @@ class TOVA(Policy):
 
 @dataclass(frozen=True)
 class Knorm(Policy):
-    """Keys of a small L2 norm stay: they are the ones that attention goes to in trained models."""
+    """Keys of a small L2 norm stay: in trained models they receive the attention."""
 
     needs: ClassVar[Needs] = Needs.LENGTHS
 
@@ -189,7 +189,7 @@ class Knorm(Policy):
 
 @dataclass(frozen=True)
 class KeyDiff(Policy):
-    """Keys that point elsewhere than the mean key stay: a token that is like many others can be spared."""
+    """Keys that point elsewhere than the mean key stay: a token like many others is redundant."""
 
     needs: ClassVar[Needs] = Needs.LENGTHS | Needs.MEAN_KEY
 

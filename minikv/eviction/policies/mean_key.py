@@ -1,9 +1,9 @@
 """The lengths of cached keys and the direction of their mean, kept while tokens come and go. Lesson 14.
 
-KeyDiff compares every key with the mean of all keys of length 1. To add them up anew at every eviction reads the whole
-cache twice; but a step brings one key and takes one away. Added to and taken from a sum of floating-point numbers,
-they would leave a rounding error behind each time. So the sum is one of whole numbers, in units of 2^-40: it is exact,
-however many tokens have come and gone, and in whatever order.
+KeyDiff compares every key with the mean of all keys of length 1. A new sum at every eviction would read the whole cache
+twice, while a step adds one key and removes one. A running sum in floating point would collect a rounding error with
+each. So the sum is kept in whole numbers, in units of 2^-40: it is exact, however many tokens have come and gone, and
+in whatever order.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ LEAST = 1e-12  # no key is shorter: a key of zeros has no direction
 def key_lengths(keys: Tensor, valid: Tensor | None = None) -> Tensor:
     """The L2 norms [B, H, n] float32 of ``keys`` [B, H, n, D], at least ``LEAST``.
 
-    ``valid`` [B, n] bool: False for padding, which is infinitely long, so that its direction counts nothing.
+    ``valid`` [B, n] bool: False for padding, which gets length infinity: its unit key is 0 and adds nothing to the sum.
     """
     lengths = keys.float().norm(dim=-1).clamp(min=LEAST)
     return lengths if valid is None else lengths.masked_fill(~valid[:, None], torch.inf)
@@ -43,7 +43,7 @@ class UnitSum:
     def of(cls, keys: Tensor, lengths: Tensor) -> "UnitSum":
         """Of ``keys`` [B, H, n, D] with ``lengths`` [B, H, n].
 
-        What is not a number becomes some whole number, which spoils the sum for as long as it is cached and no longer.
+        A NaN becomes some whole number: the sum is wrong while that key is cached, and right again afterwards.
         """
         units = (keys * (UNIT / lengths).unsqueeze(-1)).long()
         return cls(units.squeeze(2) if units.shape[2] == 1 else units.sum(2))
@@ -55,7 +55,7 @@ class UnitSum:
         return UnitSum(self.total - other.total)
 
     def rows(self, index: Tensor) -> "UnitSum":
-        """Those of the rows ``index`` of the batch."""
+        """The sums of the rows ``index`` of the batch."""
         return UnitSum(self.total[index])
 
     @cached_property
@@ -65,7 +65,7 @@ class UnitSum:
 
 
 class MeanKey:
-    """The ``UnitSum`` of a layer from its first single-token step on; what changes many tokens begins it anew."""
+    """The ``UnitSum`` of a layer from its first single-token step on; a change of many tokens begins it anew."""
 
     def __init__(self) -> None:
         self.sum: UnitSum | None = None
@@ -87,12 +87,12 @@ class MeanKey:
         self.sum = None if self.sum is None else self.sum.rows(index)
 
     def forget(self) -> None:
-        """The tokens are others now."""
+        """Drop the sum: the resident tokens have changed."""
         self.sum = None
 
     def direction(self, keys: Tensor, lengths: Tensor, valid: Tensor, *, keep: bool) -> Tensor:
-        """[B, H, D]: that of all keys [B, H, S, D], where there is no sum yet. ``keep``: begin one, since it will be
-        asked again; a prompt of which little stays is not worth its integers.
+        """[B, H, D]: the direction of the sum, or of all keys [B, H, S, D] where there is no sum yet. ``keep``: begin a
+        sum for later steps; after a prompt that loses most of its tokens it does not pay.
         """
         if not keep:
             return mean_direction(keys, lengths, valid)

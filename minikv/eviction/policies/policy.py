@@ -1,7 +1,7 @@
 """Policy: which of the cached tokens matter. A small frozen dataclass with one method to write, ``score``. Lesson 14.
 
 A policy looks at a ``View`` of one layer and gives each resident token a number; ``select`` keeps the largest beside
-the sinks and the recent window. What a policy looks at it says in ``needs``, so that nothing is computed in vain:
+the sinks and the recent window. ``needs`` says what the policy reads, so that nothing else is computed:
 
     @dataclass(frozen=True)
     class Oldest(Policy):
@@ -25,10 +25,10 @@ class Needs(Flag):
 
     ``PROBS``: the attention probabilities of every query on every resident token, reduced to ``View.state``.
     ``WINDOW``: those of the last ``Policy.window`` queries, as ``View.window_probs``. ``ORDER``: resident tokens in the
-    order of their positions, as a policy does that looks at a token's neighbours. ``ECHO``: what the query before a
-    token would give it if it were asked ``Policy.echo_shift`` places later, added to its state when it arrives.
-    ``LENGTHS`` and ``MEAN_KEY``: ``View.lengths`` and ``View.mean_key``, which lie in the cache too but are known
-    without reading all keys once more; who needs the mean needs the lengths.
+    order of their positions, for a policy that looks at a token's neighbours. ``ECHO``: what the query before a token
+    would give it if it were asked ``Policy.echo_shift`` places later, added to its state when it arrives.
+    ``LENGTHS`` and ``MEAN_KEY``: ``View.lengths`` and ``View.mean_key``. They follow from the keys, but are kept, so
+    that the keys are not read once more. ``MEAN_KEY`` needs ``LENGTHS``.
     """
 
     NOTHING = 0
@@ -46,7 +46,7 @@ class View:
 
     ``keys`` [B, H, S, Dk] and ``values`` [B, H, S, Dv] as cached (keys rotated, except with ``positions="reindexed"``,
     where they are cached without position); on a latent layer the latent and the rope part.
-    ``state`` [B, H, S] float32: what ``observe`` has made of the attention so far, zeros where the policy needs none.
+    ``state`` [B, H, S] float32: the policy's state after the attention so far, zeros where the policy needs none.
     ``window_probs`` [B, H, S] float32: the mean probability that the last queries gave to the token, over the queries
     and the query heads; None unless the policy needs it. ``positions`` [B, H, S] int64: a token's place in its text,
     from 0; -1 for padding. ``valid`` [B, S] bool: False for padding. ``since``: the place of the first query that the
@@ -75,7 +75,7 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What goes with the column sums of a forward.
+    """The column sums of a forward come with these.
 
     ``state`` [B, H, S] float32 before this forward, zeros for its own tokens; ``queries``: how many tokens it computed;
     ``positions`` [B, H, S] int64, as in ``View``.
@@ -88,12 +88,12 @@ class Seen:
 
 @dataclass(frozen=True)
 class Policy:
-    """What to keep. A subclass writes ``score``; the rest has defaults.
+    """The rule that scores tokens. A subclass writes ``score``; the rest has defaults.
 
     ``needs``: see ``Needs``. ``over_queries`` ("sum" | "max") and ``over_group`` ("sum" | "mean" | "max") say how the
     probabilities of a forward become one number for each KV head and token, before ``observe`` sees them: first over
-    the query heads that share the KV head, then over its queries, so that it does not matter how a prompt is cut into
-    chunks. ``window``: the queries of ``window_probs``.
+    the query heads that share the KV head, then over its queries, so that the result does not depend on how a prompt is
+    cut into chunks. ``window``: the queries of ``window_probs``.
     """
 
     needs: ClassVar[Needs] = Needs.NOTHING
@@ -115,7 +115,7 @@ class Policy:
 
     @property
     def echo_shift(self) -> int:
-        """With ``Needs.ECHO``: how many places later the text's own words are asked again; 0: where they stand."""
+        """With ``Needs.ECHO``: how many places later the text's own words are asked again; 0: at their own places."""
         return 0
 
     def query_weight(self, age: Tensor) -> Tensor | None:
@@ -132,13 +132,13 @@ class Policy:
     def observe(self, sums: Tensor | None, seen: Seen) -> Tensor:
         """The state [B, H, S] float32 after a forward whose reduced probabilities were ``sums`` [B, H, S].
 
-        ``sums`` is None where the policy needs no probabilities; the state then stays as it is. Give a new tensor, or
-        ``seen.state`` itself for "nothing learned": ``eviction_report`` counts which it was.
+        ``sums`` is None where the policy needs no probabilities; the state then stays as it is. Return a new tensor, or
+        ``seen.state`` itself for "nothing learned": ``eviction_report`` counts both.
         """
         return seen.state if sums is None else seen.state + sums
 
     def layer_budgets(self, budget: int, num_layers: int) -> tuple[int, ...]:
-        """How many heavy hitters each layer keeps. The sum is ``budget * num_layers``; the same for all by default."""
+        """The number of heavy hitters of each layer. The sum is ``budget * num_layers``; by default all are equal."""
         check_count("num_layers", num_layers)
         return (budget,) * num_layers
 

@@ -1,9 +1,9 @@
 """Sampled: keep a few ordinary tokens beside the ones that matter. Lesson 14.
 
-A softmax has to put its probability somewhere. Where only answers have been kept, a query that looks for none of them
-finds an answer all the same, and the model says cities where it should go on with its sentence: recall is whole, and
-the perplexity of all other words up to ten times what it was. A few tokens drawn at random take that probability back.
-They take room from the answers too, so this is for budgets that are tight, not for those that are too small.
+The probabilities of a softmax add up to 1. Where only answers have been kept, a query that looks for none of them still
+finds one, and the model says cities where it should go on with its sentence: recall stays whole, and the perplexity of
+all other words grows up to tenfold. A few tokens drawn at random take that probability back. They also take room from
+the answers, so this is for budgets that are tight, not for those that are too small.
 
     install_kv_eviction(model, policy=Sampled(KeyDiff(), count=8), budget=32)
 """
@@ -20,7 +20,7 @@ from minikv.eviction.policies.policy import Needs, Policy, Seen, View
 
 @dataclass(frozen=True)
 class Wrapped(Policy):
-    """``policy`` as it is: what a subclass does not change, it passes on."""
+    """``policy`` behind every method that a subclass does not change."""
 
     policy: Policy
 
@@ -87,7 +87,7 @@ class Sampled(Wrapped):
         check_count("seed", self.seed, 0)
 
     def score(self, view: View) -> Tensor:
-        """The policy's, and infinity for the sample: the tokens whose number of ``Random`` is among the largest."""
+        """The policy's, and infinity for the sample: the tokens of the largest ``Random`` scores."""
         drawn = Random(self.seed).score(view)[:, :1].masked_fill(~view.valid[:, None], -1)
         best = drawn.topk(min(self.count, drawn.shape[-1])).indices
         return self.policy.score(view).masked_fill(

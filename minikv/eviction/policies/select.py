@@ -1,6 +1,6 @@
 """select: which tokens stay. Sinks and the recent window always, then the best scores. Lesson 14.
 
-Among equal scores the earlier token stays. Padding goes first, so that a padded row keeps what the row alone would.
+Among equal scores the earlier token stays. Padding goes first, so a padded row keeps the same tokens as the row alone.
 """
 
 import torch
@@ -30,7 +30,7 @@ def select(
     norms, cosines). ``positions`` [B, H or 1, S] int64: the tokens' places in their text (-1: padding) where they do
     not lie in that order; None: they do.
 
-    Raises ``ArgumentError`` for shapes that do not match, a score that is not a number, and what is no count.
+    Raises ``ArgumentError`` for shapes that do not match, a score that is not a number, and a bad count.
     """
     _check(score, valid, scope, positions)
     for what, value in (("n_sink", n_sink), ("n_recent", n_recent), ("budget", budget)):
@@ -55,10 +55,10 @@ def ordinals(valid: Tensor) -> Tensor:
 def rank(score: Tensor, places: Tensor, *, n_sink: int, n_recent: int, scope: str) -> Tensor:
     """``score`` [B, H, S] as float32 [B, H or 1, S] with protected tokens at +inf and padding at -inf.
 
-    ``places`` [B, H or 1, S]: as ``ordinals`` or positions. The recent window ends at the largest place of a row. What
-    is not a number counts as the lowest score: no protected token may go for it.
+    ``places`` [B, H or 1, S]: as ``ordinals`` or positions. The recent window ends at the largest place of a row. A NaN
+    counts as the lowest score, so that it cannot displace a protected token.
     """
-    ranked = score.float().clamp(-_LIMIT, _LIMIT)  # leaves what is not a number
+    ranked = score.float().clamp(-_LIMIT, _LIMIT)  # leaves NaN
     if scope == "layer":
         ranked = ranked.mean(1, keepdim=True)
         places = places[:, :1]

@@ -1,1 +1,1 @@
-"""What an eviction has kept: traces, tasks, and every policy on the same cases."""
+"""The quality of evictions: traces, tasks, and every policy on the same cases."""

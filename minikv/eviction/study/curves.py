@@ -1,4 +1,4 @@
-"""Recall over what is kept: every policy on the same cases, with the full cache beside them. Lesson 14.
+"""Recall over the share of tokens kept: every policy on the same cases, beside the full cache. Lesson 14.
 
     >>> from minikv.models import load
     >>> model = load("tiny-gqa", device="cpu").model
@@ -38,7 +38,7 @@ SINKS, RECENT_SHARE = (
 
 @dataclass(frozen=True)
 class Setting:
-    """What is asked, and how much of it may stay; see ``tasks`` and ``suite`` for the words."""
+    """A task, and the share of its tokens that may stay; see ``tasks`` and ``suite`` for the words."""
 
     task: str = "multikey"
     length: int = 193
@@ -102,7 +102,7 @@ def evicting_with(
 
 @dataclass(frozen=True)
 class Fitted:
-    """``policy`` with layer budgets that ``by`` finds on ``texts`` other than those that are asked, see ``layered``."""
+    """``policy`` with layer budgets that ``by`` finds on ``texts``, which are not among the cases; see ``layered``."""
 
     policy: Policy
     by: PolicyName | Policy
@@ -134,7 +134,7 @@ def curve(
     seed: int = 0,
     scope: Scope = "layer",
 ) -> Iterator[Point]:
-    """The points of ``policies``, by name, at every setting, on ``count`` cases each; each is told as it is measured.
+    """The points of ``policies``, by name, at every setting, on ``count`` cases each; yields each when it is measured.
 
     The full cache's point comes before the first of its task, length, and way of asking, with a ``kept`` of 1.
 
@@ -162,7 +162,7 @@ def best(points: Iterable[Point]) -> Point:
 def lines(points: Sequence[Point]) -> list[str]:
     """The points as text: a line for each policy, a column for each share kept.
 
-    Recall in % with its interval, then the perplexity of the other words: neither tells what the other does.
+    Recall in % with its interval, then the perplexity of the other words: neither follows from the other.
     """
     shares = sorted({point.setting.kept for point in points}, reverse=True)
     found = {(point.policy, point.setting.kept): point.score for point in points}

@@ -1,8 +1,7 @@
 """The decisions of eviction, checked without a model: ``minikv doctor --smoke``. Lesson 14.
 
-Each policy is given a few scores whose answer was worked out by hand, then a small cache of random keys and values is
-evicted from (``smoke_cache``). No transformers, no weights, less than a second: what goes wrong here goes wrong with
-every model.
+Each policy gets a few scores whose answer was worked out by hand; then tokens are evicted from a small cache of random
+keys and values (``smoke_cache``). No transformers, no weights, less than a second: a failure here concerns every model.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +30,7 @@ from minikv.i18n import text
 
 TOKENS, SINKS, RECENT = 10, 1, 2  # of one text: the tokens 0, 8 and 9 stay whatever their score
 
-# Who looks at whom: {query: {token: probability}}; what is left of a query's attention goes to token 0.
+# Attention as {query: {token: probability}}; the rest of a query's attention goes to token 0.
 # Token 1 gets 3.0 of six queries, token 4 the largest probability of one, token 7 the most of each query that can see
 # it (1.4 of three), token 6 the most of the newest query.
 LOOKS = {
@@ -46,9 +45,9 @@ LOOKS = {
 
 @dataclass(frozen=True)
 class Check:
-    """One decision: ``found`` came out and ``wanted`` should have; ``error`` is what was raised instead, or None.
+    """One decision: its result ``found``, the expected ``wanted``, and the ``error`` raised instead, or None.
 
-    ``key`` and ``values`` make its sentence, which says what holds.
+    ``key`` and ``values`` make its sentence.
     """
 
     key: str
@@ -62,7 +61,7 @@ class Check:
         return self.error is None and self.found == self.wanted
 
     def line(self, lang: str) -> str:
-        """A line for a terminal; that of a failure says what came out instead."""
+        """A line for a terminal; the line of a failure says what came out instead."""
         sentence = text(f"eviction.smoke_{self.key}", lang, **self.values)
         if self.passed:
             return f"[ok  ] {sentence}"
@@ -77,7 +76,7 @@ class Check:
 
 
 def smoke() -> Iterator[Check]:
-    """Every check, each when it has been made. One that raises has failed, and the others go on."""
+    """Every check, yielded when it has been made. One that raises has failed, and the others go on."""
     from minikv.eviction.study.smoke_cache import CACHE_CHECKS
 
     for name, (policy, view, budget, wanted) in policy_cases().items():
@@ -88,7 +87,7 @@ def smoke() -> Iterator[Check]:
 
 
 def made(key: str, check: Callable[[], Any], wanted: Any, **values: Any) -> Check:
-    """The check of that ``key``: whether ``check()`` is ``wanted``. Whatever it raises is its error, in one line."""
+    """The check of that ``key``: whether ``check()`` is ``wanted``. Any exception becomes its error, in one line."""
     try:
         return Check(key, values, check(), wanted)
     except Exception as error:  # a broken installation may raise anything
@@ -96,7 +95,7 @@ def made(key: str, check: Callable[[], Any], wanted: Any, **values: Any) -> Chec
 
 
 def policy_cases() -> dict[str, tuple[Policy, View, int, list[int]]]:
-    """By name: a policy, what it looks at, how many it chooses, and which tokens stay then."""
+    """By name: a policy, its view, its budget, and the tokens that should stay."""
     window = torch.tensor([0.9, 0.2, 0.3, 0.4, 0.1, 0.6, 0.5, 0.7, 0.0, 0.0])
     spike = torch.zeros(TOKENS).index_fill(0, torch.tensor([4]), 1.0)  # its neighbours stay with it
     small = torch.ones(TOKENS, 4).index_fill(0, torch.tensor([2, 5]), 0.1)
@@ -118,7 +117,7 @@ def policy_cases() -> dict[str, tuple[Policy, View, int, list[int]]]:
 
 
 def view_of(keys: Tensor | None = None, state: Tensor | None = None, window: Tensor | None = None) -> View:
-    """A text of one head: ``keys`` [S, D], ``state`` and ``window`` [S]; what is not given is zero."""
+    """A view of a text with one head: ``keys`` [S, D], ``state`` and ``window`` [S]; missing ones are zero."""
     keys = torch.zeros(TOKENS, 4) if keys is None else keys
     return View(
         keys=keys[None, None],
@@ -161,19 +160,19 @@ def kept(policy: Policy, view: View, budget: int) -> list[int]:
 
 
 def _random() -> bool:
-    """A seed says who stays, and over many of them everybody does."""
+    """A seed decides which tokens stay, and over many seeds every token stays once."""
     first, again = ([kept(Random(seed), view_of(), 2) for seed in range(64)] for _ in range(2))
     return first == again and set().union(*first) == set(range(TOKENS))
 
 
 def _pyramid() -> bool:
-    """The layers' shares fall, and their sum is what it would be without."""
+    """The layers' budgets fall, and their sum is that of equal budgets."""
     shares = PyramidKV().layer_budgets(10, 5)
     return sum(shares) == 50 and shares[0] > shares[-1] and list(shares) == sorted(shares, reverse=True)
 
 
 def _protected() -> list[int]:
-    """Sinks and recent tokens with the worst scores there are, all others equal: the earlier of these stay."""
+    """Sinks and recent tokens have the worst scores, all others are equal: of these the earlier stay."""
     score = torch.zeros(1, 1, TOKENS)
     score[..., 0], score[..., 8], score[..., 9] = -torch.inf, -1e38, -1.0
     valid = torch.ones(1, TOKENS, dtype=torch.bool)
@@ -188,7 +187,7 @@ def _padded() -> list[int]:
 
 
 def _scopes() -> list[list[int]]:
-    """Two heads that disagree: with "head" each keeps its own, with "layer" both what their mean says."""
+    """Two heads that disagree: with "head" each keeps its own tokens, with "layer" both those of the best mean."""
     score = torch.zeros(1, 2, TOKENS)
     score[0, 0, 3], score[0, 1, 5], score[0, :, 6] = 9.0, 8.0, 5.0
     given = {"valid": torch.ones(1, TOKENS, dtype=torch.bool), "n_sink": 0, "n_recent": 1, "budget": 1}
@@ -206,5 +205,5 @@ SELECT_CHECKS: dict[str, tuple[Callable[[], Any], Any]] = {
 
 
 def _said(value: Any) -> str:
-    """A list of tokens as they stand in a sentence."""
+    """A list of tokens as a sentence shows it."""
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,7 +1,7 @@
 """Evictions from a small cache of random keys and values, without a model: the second half of ``smoke``. Lesson 14.
 
-All texts have the same tokens, so a token's K and V follow from its position: what is read back after an eviction can
-be compared to the bit, and attention over it with attention over everything under a mask.
+All texts have the same tokens, so a token's K and V follow from its position. After an eviction the cache is compared
+with them to the bit, and attention over it with attention over all tokens under a mask.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ GQA = LayerSpec("full", kv_heads=2, k_dim=8, v_dim=8, itemsize=4)
 MLA = LayerSpec("latent", kv_heads=1, k_dim=16, v_dim=8, itemsize=4)
 BLOCK, BLOCKS, MOST = 4, 24, 40  # tokens of a block, blocks, tokens of a text
 BUDGET = Budget(n_sink=2, budget=3, n_recent=3, evict_every=3)  # capacity 8, at most 10
-EXACT = 1e-5  # what attention may differ by: another order of the same sums
+EXACT = 1e-5  # attention may differ by this: the same sums in another order
 SCALE, GROUP = 0.3, 2
 
 
@@ -47,7 +47,7 @@ class Texts:
         ]
 
     def begin(self, name: str, count: int) -> None:
-        """A text of ``count`` tokens; what another one has of them is shared."""
+        """A text of ``count`` tokens; blocks that another text holds already are shared."""
         start = self.manager.allocate(name, [1] * count).num_cached
         self.eviction.add(name)
         self._write(name, start)
@@ -70,7 +70,7 @@ class Texts:
         return tuple(self.manager.block_table(name))
 
     def reads_back(self, name: str) -> bool:
-        """Whether every token that the text still holds is what its position says, to the bit, in each head."""
+        """Whether every resident token has the K and V of its position, to the bit, in each head."""
         length = self.manager.length(name)
         for number, rows in enumerate(self.rows):
             where = self.eviction.positions(name, number)
@@ -81,12 +81,12 @@ class Texts:
         return True
 
     def bytes(self) -> Tensor:
-        """A copy of all that the cache holds, in float32."""
+        """A copy of the cache, in float32."""
         return torch.cat([part.tensor.flatten() for part in self.cache.parts(0)])
 
 
 def capacity() -> list[int]:
-    """The most tokens between two forwards, the fewest and the most after an eviction, and who is there in the end."""
+    """The most tokens between two forwards, the fewest and the most after an eviction, and those left in the end."""
     texts, most, after = Texts(policy=StreamingLLM()), 0, []
     texts.begin("a", 1)
     while texts.manager.num_tokens("a") < MOST:
@@ -111,7 +111,7 @@ def blocks() -> list[int]:
 
 
 def bits() -> bool:
-    """Heads that keep different tokens, evicted from again and again."""
+    """Heads that keep different tokens, through many evictions."""
     texts = Texts(scope="head")
     texts.begin("a", 20)
     held = []
@@ -124,7 +124,7 @@ def bits() -> bool:
 
 
 def records() -> bool:
-    """What a policy knows of a token moves with it; here each token's score is its position."""
+    """The record of a token moves with it; here each token's score is its position."""
     texts = Texts(policy=H2O())
     texts.begin("a", MOST)
     for number in range(len(texts.rows)):
@@ -136,7 +136,7 @@ def records() -> bool:
 
 
 def masking(layer: LayerSpec, scope: str) -> bool | float:
-    """Attention over what was packed, and over everything with what is gone masked; how far apart, if they are."""
+    """Attention over the packed tokens equals attention over all with the evicted ones masked; else their distance."""
     texts = Texts(layer, scope=scope)
     texts.begin("a", MOST)
     texts.eviction.evict(["a"])
@@ -161,7 +161,7 @@ def masking(layer: LayerSpec, scope: str) -> bool | float:
 
 
 def shared() -> bool:
-    """Two texts with a common beginning: what one forgets, the other still has."""
+    """Two texts with a common prefix: tokens that one has lost stay in the other."""
     texts = Texts()
     texts.begin("a", 20)
     texts.begin("b", 20)
@@ -186,7 +186,7 @@ def whole_blocks() -> bool:
 
 
 def enough() -> bool:
-    """A budget for everything: no block changes hands, and not a byte is written."""
+    """A budget for all tokens: the block table stays, and not a byte is written."""
     texts = Texts(budget=Budget(n_sink=2, budget=MOST, n_recent=3))
     texts.begin("a", MOST)
     before, table = texts.bytes(), texts.table("a")

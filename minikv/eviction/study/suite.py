@@ -1,10 +1,10 @@
-"""How well a model answers the cases of ``tasks`` while a policy evicts: recall, and perplexity beside it. Lesson 14.
+"""The answers of a model to the cases of ``tasks`` while a policy evicts: recall, and perplexity. Lesson 14.
 
     prefill   context in one forward | eviction | span in one forward
     decode    one token a forward, from the first one on, and an eviction after each
 
 The span is given, right answers included, whatever the model would have said (teacher forcing). So a chain of questions
-is asked as if every answer had been right, and counts as right only if every one was: the same as asking on with the
+is asked as if every answer had been right, and counts as right only if all were: the result is the same as with the
 model's own answers.
 
     >>> from minikv.eviction.study.tasks import make_cases
@@ -35,10 +35,10 @@ DEVIATIONS = 1.959964  # of a normal distribution, on either side: 95 % of it
 
 @dataclass(frozen=True)
 class Score:
-    """What was answered, and what the words between the questions cost.
+    """The right answers, and the log-likelihood of the words between the questions.
 
     ``right`` of ``asked`` questions: one with several answers gives a part for each that was found. ``nats``: minus the
-    sum of the log-probabilities of ``words`` fillers, each after the tokens before it. Scores add up.
+    sum of the log-probabilities of ``words`` fillers, each after the tokens before it. Scores can be added.
     """
 
     right: float
@@ -53,10 +53,10 @@ class Score:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % of ``share``, after Wilson (1927): stays between 0 and 1, and has a width at both ends too.
+        """The 95 % interval of ``share``, after Wilson (1927): between 0 and 1, and of some width at both ends too.
 
-        Questions are taken as independent. Those of one document share a kept set, which can hold so many facts and
-        no more; and a part of a right answer varies less than a whole one. Both make the true interval narrower.
+        It takes questions as independent. Those of one document share a kept set, which holds only so many facts, and a
+        part of a right answer varies less than a whole one. Both make the true interval narrower.
         """
         return wilson(self.right, self.asked)
 
@@ -136,7 +136,7 @@ def _logits(model: Any, tokens: Tensor, context: int, decode: bool) -> Tensor:
     length = tokens.shape[1]
     cache, rows, start = None, [], 0
     for end in range(1, length + 1) if decode else (context, length):
-        told = end - max(start, context)  # behind the context itself nobody is asked
+        told = end - max(start, context)  # the context itself has no questions
         out = model(
             input_ids=tokens[:, start:end],
             past_key_values=cache,

@@ -6,10 +6,10 @@
     tracking      ada was given ben, and ben oslo: two questions in a row, right if both are answered
     aggregation   names that were given one city three times and another once: the frequent one is right
 
-The kinds are RULER's (Hsieh et al., 2024, arXiv 2404.06654). A case is a document of ``minikv.models.recall`` whose
-facts have been told anew, so the places of facts, questions and other words are those that the models were trained on;
-of the tasks themselves they have learned the second alone. Ask with the full cache first: what a model cannot do at all
-says nothing about eviction.
+The kinds are RULER's (Hsieh et al., 2024, arXiv 2404.06654). A case is a document of ``minikv.models.recall`` with
+other facts, so the places of facts, questions and other words are those that the models were trained on. Of the tasks
+the models have learned only the second. Measure the full cache first: a task that fails with it says nothing about
+eviction.
 
     context                            span
     <bos> ... ada paris ... ben oslo   ... ? ben oslo the cat ... ? ada paris
@@ -41,8 +41,8 @@ _CHAIN, _VALUES, _TIMES = 2, 2, 3
 class Asked:
     """One question, of one step or of several in a row.
 
-    The logits at ``positions[i]`` are to name ``answers[i]``, token ids: with k of them, the k likeliest words count.
-    ``sources`` are the places in the context of the tokens that tell it, those of all steps.
+    The logits at ``positions[i]`` should name ``answers[i]``, token ids: with k of them, the k likeliest words count.
+    ``sources`` are the places in the context of the tokens that hold the answer, those of all steps.
     """
 
     positions: tuple[int, ...]
@@ -52,7 +52,7 @@ class Asked:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """``tokens`` [n] int64, of which the first ``context`` are read before the eviction, and what is asked behind."""
+    """``tokens`` [n] int64, of which the first ``context`` are read before the eviction, and the questions behind."""
 
     tokens: np.ndarray
     context: int
@@ -62,7 +62,7 @@ class Case:
     def plain(self) -> np.ndarray:
         """[m] int64: the positions of the span between a filler or a city and a filler, for the perplexity beside.
 
-        A filler behind a name, as "tracking" tells it, is what no model expects, whatever its cache has kept.
+        A filler behind a name, as in "tracking", is left out: no model expects it, whatever its cache has kept.
         """
         before, after = self.tokens[self.context : -1], self.tokens[self.context + 1 :]
         return self.context + np.flatnonzero((before >= FIRST_CITY) & (after >= FIRST_FILLER))
@@ -70,7 +70,7 @@ class Case:
 
 @dataclass(frozen=True, eq=False)
 class _Sheet:
-    """A document being rewritten. ``told``: [facts] the places of the names. ``slots``: [questions] where is asked."""
+    """A document being rewritten. ``told``: [facts] the places of the names. ``slots``: [questions] their places."""
 
     tokens: np.ndarray
     told: np.ndarray
@@ -78,11 +78,11 @@ class _Sheet:
     random: np.random.Generator
 
     def groups(self, size: int) -> np.ndarray:
-        """[facts / size, size]: the places of names, shared out at random, each group in the order of the text."""
+        """[facts / size, size]: the places of names in random groups, each group in the order of the text."""
         return np.sort(self.random.permutation(self.told).reshape(-1, size))
 
     def ask(self, slot: int, name: int, answer: int) -> int:
-        """Write "? name answer" there; the position that is asked."""
+        """Write "? name answer" at ``slot``; returns the position of the question's last token."""
         position = int(self.slots[slot])
         self.tokens[position : position + 2] = name, answer
         return position
@@ -91,10 +91,10 @@ class _Sheet:
 def make_cases(task: str, count: int, *, seed: int = 0, length: int = 193, seen: bool = False) -> list[Case]:
     """``count`` cases of ``task``, one of ``TASKS``, with contexts of ``length`` tokens, <bos> included.
 
-    ``seen``: the context ends with the question (3 more tokens, its own "?" included), which is then put again: an
-    eviction may look at it. Such a case has one question. Case i depends on the other arguments and i alone.
+    ``seen``: the context ends with the question (3 more tokens, its own "?" included), so that an eviction can look at
+    it; the span asks it again. Such a case has one question. Case i depends on the other arguments and i alone.
 
-    Raises ``ArgumentError`` for a task that is not known, what is no count, and a ``length`` below ``SHORTEST``.
+    Raises ``ArgumentError`` for a task that is not known, a bad count, and a ``length`` below ``SHORTEST``.
     """
     if task not in TASKS:
         raise ArgumentError("unknown_choice", what="task", value=task, known=", ".join(TASKS))
@@ -119,12 +119,12 @@ def make_cases(task: str, count: int, *, seed: int = 0, length: int = 193, seen:
 
 
 def stream_cases(count: int, *, seed: int = 0, length: int = 257, facts: int = 8) -> list[Case]:
-    """Texts that go on and come back to what they told, for an eviction that runs while they are read.
+    """Long texts that ask for their facts again and again, for an eviction that runs while they are read.
 
-    ``facts`` are told in 6 tokens each; then questions fill the ``length`` tokens, a filler with each: every fact is
-    asked for again and again, each round in another order. An answer tells its fact anew.
+    ``facts`` are told in 6 tokens each; then questions fill the ``length`` tokens, a filler with each. Each round asks
+    for every fact, in another order. An answer tells its fact anew.
 
-    Raises ``ArgumentError`` for what is no count, and where there is no room for as many questions as facts.
+    Raises ``ArgumentError`` for a bad count, and where there is no room for as many questions as facts.
     """
     for what, value in (("count", count), ("length", length), ("facts", facts)):
         check_count(what, value)
@@ -165,7 +165,7 @@ def _multivalue(sheet: _Sheet) -> Iterator[Asked]:
 
 def _tracking(sheet: _Sheet) -> Iterator[Asked]:
     tokens, groups = sheet.tokens, sheet.groups(_CHAIN)
-    for group in groups:  # what was given to one is the name of the next
+    for group in groups:  # the value of one fact is the name of the next
         tokens[group[:-1] + 1] = tokens[group[1:]]
     for chain, group in enumerate(groups[: len(sheet.slots) // _CHAIN]):
         answers = tokens[group + 1].tolist()
@@ -200,7 +200,7 @@ def _shown(case: Case) -> Case:
 
 @dataclass(frozen=True)
 class Task:
-    """``group`` facts belong together and are asked for in ``steps`` questions; ``tell`` rewrites a document's."""
+    """``group`` facts belong together and are asked for in ``steps`` questions; ``tell`` rewrites a document."""
 
     group: int
     steps: int
@@ -208,7 +208,7 @@ class Task:
     alone: bool = False
 
     def facts(self, length: int) -> int:
-        """How many facts a context of ``length`` tokens tells: whole groups, and no more than there are names."""
+        """The number of facts in a context of ``length`` tokens: whole groups, and no more than there are names."""
         if self.alone:
             return 1
         return min((length - 1) // _TOKENS_A_FACT, len(NAMES)) // self.group * self.group

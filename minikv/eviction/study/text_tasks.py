@@ -4,9 +4,9 @@
     >>> text.question.endswith("is"), text.share(f"It is {text.answers[0]}.")
     (True, 1.0)
 
-The kinds are RULER's (Hsieh et al., 2024, arXiv 2404.06654), and as there an answer scores by the share of right words
-that stand in it. The sentences are ours and the words between the needles are sentences that repeat, so figures lie
-beside RULER's and are not the same. A text is made from a seed, as long as a number of tokens of any tokenizer allows.
+The kinds are RULER's (Hsieh et al., 2024, arXiv 2404.06654), and so is the score: the share of right words that stand
+in the answer. The sentences are ours, and repeated sentences fill the text between the needles, so figures are close to
+RULER's and not the same. A text is made from a seed, as long as a number of tokens of any tokenizer allows.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ _KEYS, _VALUES, _CHAIN, _OFTEN, _TIMES = 24, 4, 4, 5, 8
 class Text:
     """``context`` is read before an eviction, ``question`` after it (or before it too, if an eviction may see it).
 
-    ``answers``: the words that the answer is to contain. Empty where nobody has told them.
+    ``answers``: the words that the answer should contain; empty for a text of unknown answers.
     """
 
     context: str
@@ -55,7 +55,7 @@ class Text:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a kind of task hides, and how it asks. ``needles`` are sentences, told in their order."""
+    """The needles of a task and its question. ``needles`` are sentences, told in their order."""
 
     needles: tuple[str, ...]
     question: str
@@ -69,8 +69,8 @@ def make_text(
 ) -> Text:
     """Text ``number`` of ``task``, one of ``TEXT_TASKS``: context and question have at most ``length`` tokens.
 
-    ``count_tokens`` says how many a text has. Raises ``ArgumentError`` for a task that is not known, for what is no
-    count, and for a ``length`` that does not hold the needles and the question.
+    ``count_tokens`` counts the tokens of a text. Raises ``ArgumentError`` for an unknown task, for a bad count, and for
+    a ``length`` that does not hold the needles and the question.
     """
     if task not in TEXT_TASKS:
         raise ArgumentError("unknown_choice", what="task", value=task, known=", ".join(TEXT_TASKS))
@@ -92,7 +92,7 @@ def make_text(
 
 
 def _most(tokens: Callable[[int], int], length: int) -> int:
-    """The largest count whose ``tokens`` are at most ``length``; more of them never have fewer tokens."""
+    """The largest count with ``tokens(count) <= length``, by bisection: ``tokens`` never falls."""
     low, high = 0, 1
     while high <= length and tokens(high) <= length:
         low, high = high, 2 * high
@@ -103,7 +103,7 @@ def _most(tokens: Callable[[int], int], length: int) -> int:
 
 
 def _hidden(asked: _Asked, places: np.ndarray, sentences: int) -> list[str]:
-    """``sentences`` of the text between, the needles at their ``places`` (of 1) among them."""
+    """``sentences`` of filler, with the needles among them at their ``places`` (of 1)."""
     told = list(islice(cycle(asked.between), sentences))
     for needle, place in reversed(list(zip(asked.needles, places.tolist(), strict=True))):
         told.insert(round(place * sentences), needle)

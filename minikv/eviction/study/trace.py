@@ -1,10 +1,10 @@
-"""trace: a text read under eviction, with every score that the policy saw and every set that it kept. Lesson 14.
+"""trace: a text read under eviction, with every score of the policy and every set that it kept. Lesson 14.
 
     tokens     t0 … t[p-1]     t[p]     …     t[n-1]
     steps      0               1        …     n - p          one forward each, then an eviction
 
 The plainest way to evict: eager attention gives its probabilities, the policy scores, ``select`` chooses, and the
-transformers cache is gathered. Nothing is saved and nothing is fast, so that it can be read, drawn, and held against
+transformers cache is gathered. The code saves neither memory nor time: it is there to be read, drawn, and compared with
 what ``install_kv_eviction`` keeps.
 
     >>> from minikv.models import load, recall_documents
@@ -39,14 +39,14 @@ from minikv.shown import one_line
 
 @dataclass(frozen=True, eq=False)
 class EvictionTrace:
-    """What an eviction policy saw and kept, step by step: L layers, H KV heads (1 where the cache keeps latents).
+    """The scores and kept tokens of an eviction by step: L layers, H KV heads (1 where the cache keeps latents).
 
     ``tokens`` [n] int64, of which the first ``prompt`` were one forward, step 0; the other steps read one token each.
-    ``layers``: the L layers of the model. ``scores`` [L, H, steps, n] float32: what the policy gave each token that was
-    resident after the step's forward, NaN for the others. ``kept`` [L, H, steps, n] bool: resident after the step's
-    eviction. ``predicted`` [steps] int64: the token with the largest logit behind the step's last token. ``bytes_held``
-    [steps] int64: the storage of the whole cache, all layers, after the step; ``token_bytes``: what a token takes that
-    no layer has evicted. ``capacity``: of each traced layer.
+    ``layers``: the L layers of the model. ``scores`` [L, H, steps, n] float32: the score of each token resident after
+    the step's forward, NaN for the others. ``kept`` [L, H, steps, n] bool: resident after the step's eviction.
+    ``predicted`` [steps] int64: the token with the largest logit behind the step's last token. ``bytes_held`` [steps]
+    int64: the storage of the whole cache, all layers, after the step; ``token_bytes``: the bytes of a token that every
+    layer still holds. ``capacity``: of each traced layer.
     """
 
     tokens: np.ndarray
@@ -101,11 +101,11 @@ def trace_eviction(
 
     ``model``: a decoder of transformers in eval mode whose layers all look at the whole text. ``budget``, ``n_sink``,
     ``n_recent`` and ``evict_every``: see ``Budget``. ``scope``: "layer", all heads keep the same tokens, or "head". The
-    first ``prompt`` tokens are one forward. ``layers``: which ones to record (None: all); all of them evict.
+    first ``prompt`` tokens are one forward. ``layers``: which ones to record (None: all); all layers evict.
 
-    Raises ``ArgumentError`` for what are no token ids of the model, counts and names that cannot be, a model in
-    training mode, with other layers or with eviction installed, and scope "head" on latents, which all heads share.
-    The model is unchanged afterwards.
+    Raises ``ArgumentError`` for tokens outside the model's vocabulary, bad counts and names, a model in training mode,
+    with other layers or with eviction installed, and scope "head" on latents, which all heads share. The model is
+    unchanged afterwards.
     """
     chosen, plan = policy_of(policy), Budget(n_sink, budget, n_recent, evict_every)
     refuse_echo(chosen)
@@ -184,8 +184,8 @@ def _recorded(layers: Sequence[int] | None, num_layers: int) -> tuple[int, ...]:
 
 def _forward(model: Any, ids: Tensor, start: int, end: int, cache: Any) -> Any:
     """The tokens ``start`` to ``end - 1`` at their true positions; with ``attentions``, and the last token's logits."""
-    # A single query sees all that is resident, however much each layer has left: a mask of one zero for all of them.
-    # The prompt gets transformers' own causal mask.
+    # A single query sees all resident tokens, and layers hold different numbers of them: one zero is a mask for each
+    # layer, since it broadcasts. The prompt gets transformers' own causal mask.
     mask = None if start == 0 else torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=ids.device)
     return model(
         ids[None, start:end],
@@ -200,7 +200,7 @@ def _forward(model: Any, ids: Tensor, start: int, end: int, cache: Any) -> Any:
 
 @contextmanager
 def _eager(model: Any) -> Iterator[None]:
-    """The attention that gives its probabilities; afterwards the model's own again."""
+    """Eager attention, which returns its probabilities; afterwards the model's own again."""
     if not type(model)._can_set_attn_implementation():
         raise ArgumentError("eviction_attention_fixed", kind=type(model).__name__)
     own = model.config._attn_implementation
@@ -212,7 +212,7 @@ def _eager(model: Any) -> Iterator[None]:
 
 
 def _latent_layers(model: Any) -> list[bool]:
-    """For each layer whether it keeps one latent a token. Raises unless every layer keeps the whole text."""
+    """Whether each layer keeps one latent a token. Raises unless every layer keeps the whole text."""
     if hasattr(model, ATTRIBUTE):
         raise ArgumentError("trace_installed", kind=type(model).__name__)
     if model.training:

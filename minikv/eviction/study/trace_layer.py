@@ -1,7 +1,7 @@
-"""TracedLayer: one layer that evicts in the plainest way, and tells what it saw. Lesson 14.
+"""TracedLayer: one layer that evicts in the plainest way, and records its scores. Lesson 14.
 
-Every query head's probabilities lie there as one tensor, so each operation is the sentence that describes it. The layer
-of ``minikv.eviction.hf.layer`` computes the same from tiles, in place; a test holds the two against each other.
+The probabilities of all query heads are one tensor, so each operation is one line. The layer of
+``minikv.eviction.hf.layer`` computes the same from tiles, in place; a test compares the two.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from minikv.eviction.policies.select import select
 @dataclass(frozen=True, eq=False)
 class Row:
     """A layer after a step: ``positions`` int64 and ``scores`` float32 [H, S] of the tokens that were resident, and the
-    positions ``kept`` [H, keep] of those that still are.
+    positions ``kept`` [H, keep] of the tokens that stay.
     """
 
     positions: Tensor
@@ -28,7 +28,7 @@ class Row:
 
 
 class TracedLayer:
-    """What a policy remembers of layer ``layer`` of ``num_layers``, beside its K and V in a transformers cache.
+    """The policy's state of layer ``layer`` of ``num_layers``, beside its K and V in a transformers cache.
 
     ``budget.budget`` is this layer's own; ``latent``: it keeps one row a token for all heads.
     """
@@ -42,7 +42,7 @@ class TracedLayer:
         self.window: Tensor | None = None
 
     def after(self, kv: Any, probs: Tensor) -> Row:
-        """A forward is done. Observe ``probs`` [1, query heads, T, S], score, and evict from ``kv`` if it is time.
+        """After a forward: observe ``probs`` [1, query heads, T, S], score, and evict from ``kv`` if it is time.
 
         ``kv``: a DynamicLayer with ``keys`` and ``values`` [1, H, S, D], the T new tokens at their end.
         """
@@ -61,7 +61,7 @@ class TracedLayer:
         return Row(before, score[0], self.positions[0])
 
     def _grow(self, heads: int, queries: int, device: torch.device) -> None:
-        """The new tokens: at the positions that follow, with no attention yet."""
+        """Add the new tokens: they get the next positions, and no attention yet."""
         new = torch.arange(self.read, self.read + queries, device=device).expand(1, heads, -1)
         if not self.read:
             self.positions, self.state = new[..., :0], torch.zeros(1, heads, 0, device=device)
@@ -70,7 +70,7 @@ class TracedLayer:
         self.read += queries
 
     def _look(self, probs: Tensor) -> None:
-        """Keep what the last queries gave: [1, H, G, window, S]."""
+        """Keep the probabilities of the last queries: [1, H, G, window, S]."""
         if self.window is not None:
             old = functional.pad(self.window, (0, probs.shape[-1] - self.window.shape[-1]))
             probs = torch.cat([old, probs], 3)
@@ -90,13 +90,13 @@ class TracedLayer:
         )
 
     def _window_probs(self) -> Tensor | None:
-        """[1, H, S]: the mean of the last queries of all query heads, each over the tokens that are still there."""
+        """[1, H, S]: the mean over the last queries of all query heads, each normalized over the resident tokens."""
         if self.window is None:
             return None
         return (self.window / self.window.sum(-1, keepdim=True).clamp(min=1e-30)).mean((2, 3))
 
     def _evict(self, kv: Any, score: Tensor) -> None:
-        """Gather what stays: K, V, and all that is remembered of the tokens."""
+        """Gather the tokens that stay: K, V, and the state."""
         index = select(
             score,
             valid=torch.ones_like(score[:, 0], dtype=torch.bool),
