@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.engine_cases import mixed
 from benchmarks.kernels_timing import Detailed, tell
 from minikv import LLM, SamplingParams
+from minikv.engine.ext.graphs import DecodeGraphs
 from minikv.memory.bandwidth import read_bandwidth
 from minikv.plan.roofline import decode_floor
 
@@ -108,8 +109,8 @@ def decode_steps(
             cached = sum(spec.bytes_read(context) for context in contexts)
             floors.append(decode_floor(weights, cached, gb_s))
             num_bytes = weights + cached
-        graphs = llm.runner.graphs
-        held = None if graphs is None else graphs.memory.num_bytes
+        graphs = llm.graphs
+        held = graphs.memory.num_bytes if isinstance(graphs, DecodeGraphs) else None
     return Steps(seconds, floors, num_bytes, held)
 
 

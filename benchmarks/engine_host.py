@@ -38,7 +38,7 @@ def host_times(model: Any, vocabulary: int, steps: int) -> tuple[dict[str, list[
     whole = []
     budget = SEQUENCES * PROMPT
     with LLM(model, num_blocks=blocks, max_num_seqs=SEQUENCES, max_batched_tokens=budget) as llm:
-        llm.runner.overlaps = False  # each step by itself: what is prepared meanwhile costs a GPU nothing
+        llm.overlaps = False  # each step by itself: what is prepared meanwhile costs a GPU nothing
         llm.scheduler.schedule = _timed(llm.scheduler.schedule, parts["schedule"])
         llm.runner.batch = _timed(llm.runner.batch, parts["batch"])
         llm.scheduler.finish = _timed(llm.scheduler.finish, parts["finish"])

@@ -22,8 +22,7 @@ from benchmarks.kernels_timing import Detailed, tell
 from benchmarks.report import Row, arguments, publish
 from minikv import LLM, SamplingParams
 from minikv.course.your_engine.ways import Load, Request
-from minikv.engine import EventLog, summary
-from minikv.engine.evicting import EvictionParams
+from minikv.engine import EventLog, EvictionConfig, summary
 from minikv.memory import MemoryStats
 
 NEEDS_GPU = True  # a part of python -m tools.gpu
@@ -60,7 +59,7 @@ class Throughput:
 
     @property
     def params(self) -> dict[str, int]:
-        """Of ``EvictionParams``: ``KEPT`` of the longest text stays, a quarter of that the most recent tokens."""
+        """Of ``EvictionConfig``: ``KEPT`` of the longest text stays, a quarter of that the most recent tokens."""
         capacity = int(KEPT * self.longest)
         recent = capacity // 4
         counts = {"n_sink": SINKS, "n_recent": recent, "budget": capacity - recent - SINKS}
@@ -94,7 +93,7 @@ class Run:
     record_bytes: int
 
 
-def run(model: Any, size: Throughput, load: Load, num_blocks: int, eviction: EvictionParams | None) -> Run:
+def run(model: Any, size: Throughput, load: Load, num_blocks: int, eviction: EvictionConfig | None) -> Run:
     """Every request of ``load``, from the moment when all are there to the last token."""
     log = EventLog()
     with LLM(
@@ -131,7 +130,7 @@ def run(model: Any, size: Throughput, load: Load, num_blocks: int, eviction: Evi
     )
 
 
-def blocks_beside_records(model: Any, size: Throughput, eviction: EvictionParams) -> int:
+def blocks_beside_records(model: Any, size: Throughput, eviction: EvictionConfig) -> int:
     """The blocks of a pool that has the bytes of ``size.num_blocks``, less those of eviction's records."""
     options = {"num_blocks": size.num_blocks, "block_size": BLOCK_SIZE, "max_model_len": size.longest}
     tokens = max(size.step_tokens, size.requests)
@@ -154,7 +153,7 @@ def throughput_rows(size: Throughput) -> Iterator[Row]:
     model = random_model(size.shape, device, dtype, size.longest)
     load = size.load()
     for policy in size.policies:
-        eviction = EvictionParams(policy, **size.params)
+        eviction = EvictionConfig(policy, **size.params)
         num_blocks = blocks_beside_records(model, size, eviction)
         pairs = [
             (run(model, size, load, num_blocks, eviction), run(model, size, load, size.num_blocks, None))

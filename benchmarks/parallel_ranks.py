@@ -14,9 +14,9 @@ from torch import distributed
 
 from minikv import LLM, SamplingParams
 from minikv.cache.sharded import local
-from minikv.engine.parallel import Team
-from minikv.engine.runner import Runner
-from minikv.engine.step import Step
+from minikv.engine.core.runner import Runner
+from minikv.engine.core.step import Step
+from minikv.engine.ext.tensor_parallel import TensorParallelGroup
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Replay:
     count: int
 
     def __post_init__(self) -> None:
-        self.compute = self.runner.logits
+        self.compute = self.runner.compute
         self.steps: list[Step] = []
-        self.runner.logits = self._note  # type: ignore[method-assign]
+        self.runner.compute = self._note
 
-    def _note(self, step: Step) -> torch.Tensor:
-        logits = self.compute(step)
+    def _note(self, step: Step, sampled: torch.Tensor | None) -> torch.Tensor:
+        logits = self.compute(step, sampled)
         if len(step.batch.token_ids) == len(step.batch.lengths):
             self.steps.append(step)
         return logits
@@ -66,9 +66,7 @@ class Replay:
     def again(self) -> list[float]:
         """The seconds of each."""
         steps, self.steps = self.steps, []
-        return [
-            timed(lambda step=step: Runner.logits(self.runner, step).argmax(-1).tolist()) for step in steps
-        ]
+        return [timed(lambda step=step: self.runner.forward(step).argmax(-1).tolist()) for step in steps]
 
 
 def timed(call: Callable[[], Any]) -> float:
@@ -77,17 +75,17 @@ def timed(call: Callable[[], Any]) -> float:
     return perf_counter() - began
 
 
-def follow(team: Team, llm: LLM, count: int) -> None:
+def follow(team: TensorParallelGroup, llm: LLM, count: int) -> None:
     """The other ranks' part of ``engine_times``."""
-    replay, compute = Replay(llm.runner, count), llm.runner.logits
+    replay, compute = Replay(llm.runner, count), llm.runner.compute
 
-    def then_again(step: Step) -> torch.Tensor:
-        logits = compute(step)
+    def then_again(step: Step, sampled: torch.Tensor | None) -> torch.Tensor:
+        logits = compute(step, sampled)
         if len(replay.steps) == count:
             replay.again()
         return logits
 
-    llm.runner.logits = then_again  # type: ignore[method-assign]
+    llm.runner.compute = then_again
     team.follow(llm.runner)
 
 
@@ -95,14 +93,14 @@ def engine_times(folder: str, decoding: Decoding) -> dict[str, Any] | None:
     """Seconds of every decode step with and without the engine, and the messages. None on all ranks but rank 0."""
     held: dict[str, int] = {}
 
-    def serve(team: Team, llm: LLM) -> None:
+    def serve(team: TensorParallelGroup, llm: LLM) -> None:
         held.update(bytes_of(llm))
         follow(team, llm, decoding.steps)
         llm.close()
         raise SystemExit(0)
 
     told = None
-    with suppress(SystemExit), _patched(Team, "serve", serve):
+    with suppress(SystemExit), _patched(TensorParallelGroup, "serve", serve):
         sizes = {"num_blocks": decoding.blocks, "max_num_seqs": decoding.batch, "max_batched_tokens": 4096}
         with LLM(folder, tp="auto", **sizes) as llm:
             held.update(bytes_of(llm))
@@ -120,7 +118,7 @@ def _lead(llm: LLM, decoding: Decoding) -> dict[str, Any]:
     while llm.snapshot().generated < decoding.batch:
         llm.step()
     replay.steps.clear()  # a prompt of one chunk may look like a decode
-    team, whole, alone = llm._team, [], []
+    team, whole, alone = llm._group, [], []
     assert team is not None
     before = team.messages, team.num_bytes
     for _ in range(decoding.rounds):

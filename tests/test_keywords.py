@@ -10,7 +10,7 @@ import pytest
 
 import minikv
 from minikv import LLM, SamplingParams, allocate_kv_cache, install_kv_eviction, keywords
-from minikv.engine import EvictionParams
+from minikv.engine import EvictionConfig
 from minikv.errors import ArgumentError, KeywordError, NoAttributeError
 from minikv.models import load
 
@@ -20,7 +20,7 @@ CALLS = {
     "LLM.stream": LLM.stream,
     "LLM.add_request": LLM.add_request,
     "SamplingParams": SamplingParams,
-    "EvictionParams": EvictionParams,
+    "EvictionConfig": EvictionConfig,
     "allocate_kv_cache": allocate_kv_cache,
     "install_kv_eviction": install_kv_eviction,
     "load": load,
@@ -81,7 +81,7 @@ def test_sampling_params_answer_a_keyword_of_others(word):
         ("SamplingParams", "repetition_penalty", "no penalties yet"),
         ("SamplingParams", "guided_json", "no structured output"),
         ("SamplingParams", "max_tokns", "Did you mean 'max_tokens'?"),
-        ("EvictionParams", "sinks", "n_sink"),
+        ("EvictionConfig", "sinks", "n_sink"),
         ("allocate_kv_cache", "gpu_memory_utilization", "allocate_kv_cache(utilization=...)"),
         ("install_kv_eviction", "n_sinks", "'n_sink'"),
         ("load", "torch_dtype", "load(dtype=...)"),

@@ -18,7 +18,7 @@ import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from minikv import LLM, CacheSpec, SamplingParams, eviction_report, install_kv_eviction, plan_memory
-from minikv.engine import EvictionParams, RequestOutput
+from minikv.engine import EvictionConfig, RequestOutput
 from minikv.eviction import H2O, Policy
 from minikv.models import load
 
@@ -33,7 +33,7 @@ with LLM(model, tokenizer=tokenizer, kv_dtype=torch.bfloat16, cache="linear", tp
     outputs: list[RequestOutput] = llm.generate(["a", "b"], greedy)
     words: list[str] = outputs[0].text.split()
     again: bool = llm.reset_prefix_cache()
-LLM(load("tiny-gqa", dtype="half"), eviction=EvictionParams("keydiff"), prefix_dir=Path("x"), cpu_kv_bytes=8)
+LLM(load("tiny-gqa", dtype="half"), eviction=EvictionConfig("keydiff"), prefix_dir=Path("x"), cpu_kv_bytes=8)
 LLM("tiny-gqa", dtype="bfloat16", kv_dtype="fp8_e4m3", device=torch.device("cpu")).stream([[1, 2]])
 total: int = CacheSpec.from_config("Qwen3-0.6B", kv_dtype="bfloat16", layout="vllm").bytes_for(3)
 print(plan_memory("Qwen3-0.6B", gpu="H200", kv_dtype="fp8").num_blocks)
@@ -42,7 +42,7 @@ print(plan_memory("Qwen3-0.6B", gpu="H200", kv_dtype="fp8").num_blocks)
 BAD = """\
 import minikv
 from minikv import LLM, CacheSpec, SamplingParams, install_kv_eviction, plan_memory, simulate
-from minikv.engine import EvictionParams
+from minikv.engine import EvictionConfig
 from minikv.models import load
 
 model = load("tiny-gqa").model
@@ -57,9 +57,9 @@ install_kv_eviction(model, policy="keydiff", budget=4, scope="laier")  # arg-typ
 install_kv_eviction(model, policy="keydiff", budget=4, positions="orig")  # arg-type
 install_kv_eviction(model, policy="keydiff", budget=4, when="prefil")  # arg-type
 install_kv_eviction(model, budget=4)  # call-arg
-EvictionParams("keydif")  # arg-type
-EvictionParams("keydiff", unit="blok")  # arg-type
-EvictionParams()  # call-arg
+EvictionConfig("keydif")  # arg-type
+EvictionConfig("keydiff", unit="blok")  # arg-type
+EvictionConfig()  # call-arg
 LLM("tiny-gqa", dtype="bf17")  # arg-type
 LLM("tiny-gqa", device=3)  # arg-type
 LLM("tiny-gqa", cache="pagd")  # arg-type

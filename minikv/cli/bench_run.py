@@ -12,7 +12,7 @@ from minikv.cli.answers import check_answers
 from minikv.cli.bench_load import Asked, Shape
 from minikv.cli.engine_options import Engine
 from minikv.engine import LLM, RequestOutput, SamplingParams
-from minikv.engine.events import AnyEvent, EventLog
+from minikv.engine.ext.events import AnyEvent, EventLog
 from minikv.engine.serve.metrics import Metrics, summary
 from minikv.engine.serve.progress import Progress
 from minikv.models import Loaded

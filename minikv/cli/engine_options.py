@@ -11,7 +11,7 @@ from minikv.extras import require_engine
 
 if TYPE_CHECKING:
     from minikv.engine import LLM
-    from minikv.engine.events import Emit
+    from minikv.engine.ext.events import Emit
     from minikv.models import Loaded
 
 

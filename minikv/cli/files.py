@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 from minikv.errors import ConfigError, user_path
 
 if TYPE_CHECKING:
-    from minikv.engine.events import AnyEvent
+    from minikv.engine.ext.events import AnyEvent
 
 
 class EventFile:
@@ -25,7 +25,7 @@ class EventFile:
         self._whole = 0  # bytes of whole lines
 
     def __call__(self, event: "AnyEvent") -> None:
-        from minikv.engine.events import to_json
+        from minikv.engine.ext.events import to_json
 
         line = to_json(event).encode() + b"\n"
         try:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
-from minikv.engine.events import AnyEvent, Happened, StepEvent, from_json
+from minikv.engine.ext.events import AnyEvent, Happened, StepEvent, from_json
 from minikv.errors import ArgumentError, ConfigError
 from minikv.i18n import text
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from minikv.cli.watch_run import Run, Watched
-from minikv.engine.events import StepEvent
+from minikv.engine.ext.events import StepEvent
 from minikv.i18n import escape_controls, text
 from minikv.units import format_bytes
 

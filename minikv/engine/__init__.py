@@ -1,28 +1,53 @@
 """Many requests at once. Lesson 11a.
 
-The parts that decide need no torch: the same scheduler runs on a real or a simulated clock. Those that compute (``LLM``
-and what it gives back) load on first use.
+``core/`` is the engine without any feature, ``ext/`` the features, and ``serve/`` what surrounds the loop of steps. The
+parts that decide need no torch: the same scheduler runs on a real or a simulated clock. Every name loads on first use.
 """
 
 from typing import TYPE_CHECKING
 
-from minikv.engine.events import Event, EventLog, StepEvent
-from minikv.engine.evicting import EvictionParams
-from minikv.engine.outputs import Completion, GenerationFailedError, RequestOutput, StepOutput, Timing, Token
-from minikv.engine.sampling_params import SamplingParams
-from minikv.engine.scheduler import Scheduler
-from minikv.engine.sequence import FinishReason, Request, Sequence, SequenceId, State
-from minikv.engine.serve.metrics import Metrics, Percentiles, summary
-from minikv.engine.serve.view import EngineView, SequenceView
-from minikv.engine.step import Batch, Scheduled, Step
 from minikv.extras import on_first_use
 
 if TYPE_CHECKING:
+    from minikv.engine.core.extension import Extension
+    from minikv.engine.core.rules import Rules
+    from minikv.engine.core.runner import Runner
+    from minikv.engine.core.scheduler import Scheduler
+    from minikv.engine.core.sequence import FinishReason, Request, Sequence, SequenceId, State
+    from minikv.engine.core.step import Batch, Scheduled, Step
+    from minikv.engine.ext.events import Event, EventLog, Events, StepEvent
+    from minikv.engine.ext.eviction import EvictionConfig
     from minikv.engine.llm import LLM
-    from minikv.engine.runner import Runner
+    from minikv.engine.outputs import (
+        Completion,
+        GenerationFailedError,
+        RequestOutput,
+        StepOutput,
+        Timing,
+        Token,
+    )
     from minikv.engine.sampler import Sampled, TokenLogprobs
+    from minikv.engine.sampling_params import SamplingParams
+    from minikv.engine.serve.metrics import Metrics, Percentiles, summary
+    from minikv.engine.serve.view import EngineView, SequenceView
 
-_HOME = {"LLM": "llm", "Runner": "runner", "Sampled": "sampler", "TokenLogprobs": "sampler"}
+_NAMES = {
+    "core.extension": "Extension",
+    "core.rules": "Rules",
+    "core.runner": "Runner",
+    "core.scheduler": "Scheduler",
+    "core.sequence": "FinishReason Request Sequence SequenceId State",
+    "core.step": "Batch Scheduled Step",
+    "ext.events": "Event EventLog Events StepEvent",
+    "ext.eviction": "EvictionConfig",
+    "llm": "LLM",
+    "outputs": "Completion GenerationFailedError RequestOutput StepOutput Timing Token",
+    "sampler": "Sampled TokenLogprobs",
+    "sampling_params": "SamplingParams",
+    "serve.metrics": "Metrics Percentiles summary",
+    "serve.view": "EngineView SequenceView",
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "LLM",
@@ -31,13 +56,16 @@ __all__ = [
     "EngineView",
     "Event",
     "EventLog",
-    "EvictionParams",
+    "Events",
+    "EvictionConfig",
+    "Extension",
     "FinishReason",
     "GenerationFailedError",
     "Metrics",
     "Percentiles",
     "Request",
     "RequestOutput",
+    "Rules",
     "Runner",
     "Sampled",
     "SamplingParams",

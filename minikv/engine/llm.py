@@ -18,18 +18,27 @@ from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
-from minikv.engine.assembly import assemble, open_model
-from minikv.engine.building import CacheName, Wanted, eos_ids, meet, request_seed, starting
-from minikv.engine.core import Core
-from minikv.engine.events import Emit
-from minikv.engine.evicting import EvictionParams
-from minikv.engine.host import HostWanted
+from minikv.engine.ext.events import Emit
+from minikv.engine.ext.eviction import EvictionConfig
+from minikv.engine.ext.graphs import DecodeGraphs
+from minikv.engine.ext.host import OffloadConfig
+from minikv.engine.factory import (
+    CacheName,
+    EngineConfig,
+    build_engine,
+    eos_ids,
+    init_tensor_parallel,
+    open_model,
+    request_seed,
+    starting,
+)
 from minikv.engine.outputs import RequestOutput, StepOutput, Token, check_failures
 from minikv.engine.prompts import Asked, Prompt, Prompts, read_all, read_one
-from minikv.engine.record import Inbox
 from minikv.engine.sampling_params import SamplingParams
 from minikv.engine.serve.fair_lock import FairLock
+from minikv.engine.serve.llm_engine import LLMEngine
 from minikv.engine.serve.progress import Progress
+from minikv.engine.serve.request_state import OutputQueue
 from minikv.engine.serve.view import EngineView, llm_line, shown_llm, view_of
 from minikv.errors import ArgumentError, check_count
 from minikv.keywords import no_attribute, own_keywords
@@ -82,9 +91,9 @@ class LLM:
     - ``prompt_lookup``: tokens that a decode guesses from what the sequence has repeated, at most; 0 guesses none. The
       answer is the same, in fewer steps where the guesses are right.
     - ``enforce_eager``: capture no CUDA graphs. Otherwise a GPU's decode steps are captured and replayed
-      (``minikv.engine.graphs``), and the model's parameters must stay where they are; ``memory_report`` says what the
-      graphs take, or why there are none.
-    - ``eviction``: which tokens of a sequence stay in the layers without a window (``EvictionParams``), so that a
+      (``minikv.engine.ext.graphs``), and the model's parameters must stay where they are; ``memory_report`` says what
+      the graphs take, or why there are none.
+    - ``eviction``: which tokens of a sequence stay in the layers without a window (``EvictionConfig``), so that a
       sequence may be longer than the cache; None keeps all. The answer depends neither on what runs beside it nor on a
       preemption, up to rounding; only SnapKV looks at other queries after one. Decodes are not captured then.
 
@@ -137,13 +146,13 @@ class LLM:
         prefix_dir: str | Path | None = None,
         seed: int | None = None,
         tp: int | Literal["auto"] = 1,
-        eviction: EvictionParams | None = None,
+        eviction: EvictionConfig | None = None,
         emit: Emit | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         if seed is not None:
             check_count("seed", seed, least=0)
-        wanted = Wanted(
+        config = EngineConfig(
             kv_bytes=kv_bytes,
             num_blocks=num_blocks,
             utilization=utilization,
@@ -157,27 +166,28 @@ class LLM:
             reads=reads,
             prompt_lookup=prompt_lookup,
         )
-        offload = HostWanted(cpu_kv_bytes, cpu_block_size, swap_rates, prefix_dir, block_size, cache, tp)
-        self._team = meet(tp)
-        with starting(self._team):
+        host_config = OffloadConfig(
+            cpu_kv_bytes, cpu_block_size, swap_rates, prefix_dir, block_size, cache, tp
+        )
+        self._group = init_tensor_parallel(tp)
+        with starting(self._group):
             self.model, self.tokenizer = open_model(model, tokenizer, dtype=dtype, device=device, tp=tp)
             eos = eos_ids(self.model)
-            parts = assemble(
-                self.model, wanted, offload, self._team, clock=clock, emit=emit, eviction=eviction
+            parts = build_engine(
+                self.model, config, host_config, self._group, clock=clock, emit=emit, eviction=eviction
             )
         self.cache, self.allocation = parts.cache, parts.allocation
-        self.manager, self.scheduler, self.host = parts.manager, parts.scheduler, parts.host
-        self.adapter, self.runner = parts.adapter, parts.runner
+        self.manager, self.scheduler = parts.manager, parts.scheduler
+        self.adapter, self.runner, self.graphs = parts.adapter, parts.runner, parts.graphs
+        self.offload, self.host, self.eviction = parts.offload, parts.host, parts.eviction
         self.vocabulary: int = self.model.get_input_embeddings().num_embeddings
-        self._core = Core(self.scheduler, self.runner, self.tokenizer, eos)
-        if self.host is not None:
-            self.runner.transfer, self._core.took = self.host.transfer, self.host.took
-        self._inbox = Inbox()
+        self._engine = LLMEngine(self.scheduler, self.runner, self.tokenizer, eos, overlaps=parts.overlaps)
+        self._queue = OutputQueue()
         self._lock = FairLock()
         self._seed = secrets.randbits(32) if seed is None else seed
         self._added, self._closed = 0, False
-        if self._team is not None and self._team.rank:
-            self._team.serve(self)
+        if self._group is not None and self._group.rank:
+            self._group.serve(self)
 
     if not TYPE_CHECKING:  # else a type checker would take every name
 
@@ -199,10 +209,19 @@ class LLM:
         return self._closed
 
     @property
+    def overlaps(self) -> bool:
+        """Whether the next step is launched before the tokens of this one are read. False times each step alone."""
+        return self._engine.overlaps
+
+    @overlaps.setter
+    def overlaps(self, overlaps: bool) -> None:
+        self._engine.overlaps = overlaps
+
+    @property
     def totals(self) -> dict[str, int]:
         """``steps`` computed, tokens ``generated`` and requests ``finished`` so far."""
-        core = self._core
-        return {"steps": core.steps, "generated": core.generated, "finished": core.finished}
+        engine = self._engine
+        return {"steps": engine.steps, "generated": engine.generated, "finished": engine.finished}
 
     def shown(self, lang: str = "en") -> Shown:
         """The cache, how much of it is held, who runs and waits, and the limits of a step."""
@@ -217,7 +236,7 @@ class LLM:
     @property
     def has_work(self) -> bool:
         """Whether ``step`` has anything to compute, or to give back."""
-        return self.scheduler.has_work or bool(self._inbox)
+        return self.scheduler.has_work or bool(self._queue)
 
     @own_keywords("LLM.generate")
     def generate(
@@ -236,18 +255,18 @@ class LLM:
         the others go on, and then ``GenerationFailedError`` holds the outputs of all. Ctrl+C fails the requests that
         are being computed, those of others too, and aborts what is left of this call's.
         """
-        inbox = Inbox()
+        queue = OutputQueue()
         try:
             requests = read_all(prompts, params, salt, self.tokenizer, self.vocabulary)
-            names = self._add_all(requests, inbox, pieces=False)
+            names = self._add_all(requests, queue, pieces=False)
             done: dict[str | int, RequestOutput] = {}
             with Progress(len(names), progress) as bar:
                 while len(done) < len(names):
-                    out = self._wait(inbox)
+                    out = self._wait(queue)
                     done |= {each.request: each for each in out.finished}
                     bar.update(len(done), len(out.tokens))
         finally:
-            self._leave(inbox)
+            self._leave(queue)
         outputs = [done[name] for name in names]
         check_failures(outputs)
         return outputs
@@ -285,7 +304,7 @@ class LLM:
         Raises ``RequestTooLargeError``, ``ArgumentError``.
         """
         asked = read_one(prompt, params, salt, tokenizer=self.tokenizer, vocabulary=self.vocabulary)
-        return self._add(asked, request_id, self._inbox, pieces)
+        return self._add(asked, request_id, self._queue, pieces)
 
     def step(self) -> StepOutput:
         """Compute one step. Returns the tokens and outputs of what ``add_request`` queued; others get their own.
@@ -295,20 +314,20 @@ class LLM:
         """
         with self._lock:
             self._check_open()
-            self._core.advance()
-            return self._inbox.take()
+            self._engine.advance()
+            return self._queue.drain()
 
     def abort(self, request_id: str | int) -> bool:
         """End a request; its output comes with the next ``step``. False if it has ended already."""
         with self._lock:
             self._check_open()
-            return self._core.abort(request_id)
+            return self._engine.abort(request_id)
 
     def snapshot(self) -> EngineView:
         """Who runs, who waits, and which blocks they hold. From ``emit``, too."""
         with self._lock:
             self._check_open()
-            return view_of(self.scheduler, self._core.steps, self._core.generated, self._core.finished)
+            return view_of(self.scheduler, **self.totals)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefix blocks, on the device and on the host: the next prompts are computed whole.
@@ -335,14 +354,14 @@ class LLM:
         """
         with self._lock:
             if not self._closed:
-                self._core.clear()
+                self._engine.clear()
                 self._closed = True
                 try:
                     if self.host is not None:
-                        self.host.save()
+                        self.host.save(self.manager)
                 finally:  # also where Ctrl+C ends a long save
-                    if self._team is not None:
-                        self._team.stop()
+                    if self._group is not None:
+                        self._group.stop()
                     self.adapter.unbind()
                     self._give_back()
             else:  # what the last call could not give back
@@ -350,55 +369,56 @@ class LLM:
 
     def _give_back(self) -> None:
         """The memory, the cache's last: what else there is reads it."""
-        self.runner.close()
+        if isinstance(self.graphs, DecodeGraphs):
+            self.graphs.close()
         if self.host is not None:
             self.host.close()
         self.cache.close()
 
     def _stream(self, requests: list[Asked]) -> Iterator[Token | None]:
         """None once all requests are queued, then the tokens."""
-        inbox = Inbox()
+        queue = OutputQueue()
         try:
-            names = self._add_all(requests, inbox, pieces=True)
+            names = self._add_all(requests, queue, pieces=True)
             number = {name: place for place, name in enumerate(names)}
             left = len(names)
             yield None
             while left:
-                out = self._wait(inbox)
+                out = self._wait(queue)
                 left -= len(out.finished)
                 yield from (token._replace(request=number[token.request]) for token in out.tokens)
         finally:
-            self._leave(inbox)
+            self._leave(queue)
 
-    def _add_all(self, requests: list[Asked], inbox: Inbox, pieces: bool) -> list[str | int]:
+    def _add_all(self, requests: list[Asked], queue: OutputQueue, pieces: bool) -> list[str | int]:
         """All requests, or none if one of them is refused."""
         with self._lock:
             self._check_open()
             for number, asked in enumerate(requests, self._added):
-                self.scheduler.check(self._core.free_name(number), asked.ids, asked.params, asked.salt)
-            return [self._add(asked, None, inbox, pieces) for asked in requests]
+                self.scheduler.check(self._engine.free_name(number), asked.ids, asked.params, asked.salt)
+            return [self._add(asked, None, queue, pieces) for asked in requests]
 
-    def _add(self, asked: Asked, request_id: str | int | None, inbox: Inbox, pieces: bool) -> str | int:
+    def _add(self, asked: Asked, request_id: str | int | None, queue: OutputQueue, pieces: bool) -> str | int:
         with self._lock:
             self._check_open()
-            name = self._core.free_name(self._added) if request_id is None else request_id
+            name = self._engine.free_name(self._added) if request_id is None else request_id
             seed = request_seed(self._seed, self._added) if asked.params.seed is None else asked.params.seed
-            self._core.add(name, asked, seed, inbox, pieces)
+            self._engine.add(name, asked, seed, queue, pieces)
             self._added += 1
             return name
 
-    def _wait(self, inbox: Inbox) -> StepOutput:
-        """A step, unless another thread's has brought something for ``inbox`` already."""
+    def _wait(self, queue: OutputQueue) -> StepOutput:
+        """A step, unless another thread's has brought something for ``queue`` already."""
         with self._lock:
             self._check_open()
-            if not inbox:
-                self._core.advance()
-            return inbox.take()
+            if not queue:
+                self._engine.advance()
+            return queue.drain()
 
-    def _leave(self, inbox: Inbox) -> None:
+    def _leave(self, queue: OutputQueue) -> None:
         """A caller goes: nobody waits for its requests any more."""
         with self._lock:
-            self._core.drop(inbox)
+            self._engine.drop(queue)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from minikv.cache.paged import PagedKVCache
 from minikv.cache.sharded import local
-from minikv.engine.graph_memory import GraphMemory
-from minikv.engine.graphs import Eager
+from minikv.engine.ext.graph_memory import GraphMemory
+from minikv.engine.ext.graphs import DecodeGraphs, Eager
 from minikv.engine.host_memory import HostMemory, host_memory
 from minikv.i18n import pick_language, text
 from minikv.memory.resident import extent_bytes, extents, resident_bytes
@@ -205,7 +205,7 @@ def memory_report(llm: "LLM") -> MemoryReport:
     weights = extents(parameters)
     weight_bytes = extent_bytes(weights)
     present = resident_bytes(weights) if cache.device.type == "cpu" else weight_bytes
-    allocation, runner = llm.allocation, llm.runner
+    allocation, graphs, eviction = llm.allocation, llm.graphs, llm.eviction
     peak = None if allocation is None else allocation.peak
     return MemoryReport(
         model=llm.cache.spec.name,
@@ -217,11 +217,11 @@ def memory_report(llm: "LLM") -> MemoryReport:
         padding_bytes=arena.capacity - cache.nbytes,
         activation_bytes=None if peak is None else peak.extra,
         warmup_tokens=None if peak is None or allocation is None else allocation.warmup_tokens,
-        graphs=None if runner.graphs is None else runner.graphs.memory,
-        why_eager=runner.why_eager,
+        graphs=graphs.memory if isinstance(graphs, DecodeGraphs) else None,
+        why_eager=graphs if isinstance(graphs, Eager) else None,
         held_bytes=0 if allocation is None else allocation.held_bytes,
         host=None if llm.host is None else host_memory(llm.host.pool, llm.manager.host_pools),
-        record_bytes=0 if runner.evictor is None else runner.evictor.evictor.records.nbytes,
+        record_bytes=0 if eviction is None else eviction.record_bytes,
     )
 
 

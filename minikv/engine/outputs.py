@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from minikv.engine.sequence import FinishReason, Request, Sequence
+from minikv.engine.core.sequence import FinishReason, Request, Sequence
 from minikv.errors import MiniKVError
 from minikv.keywords import no_attribute
 

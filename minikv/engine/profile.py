@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from minikv.engine.events import AnyEvent, StepEvent
+from minikv.engine.ext.events import AnyEvent, StepEvent
 from minikv.i18n import pick_language, text
 from minikv.memory.gauge import gauge
 from minikv.memory.stats import find_memory

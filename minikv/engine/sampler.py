@@ -50,7 +50,7 @@ class Sampled:
 
 
 @dataclass(frozen=True, eq=False)
-class Drawing:
+class SampledTokens:
     """Tokens that a device is drawing: ``token_ids`` int64 [rows] there, for a step that goes on with them at once.
 
     ``read`` brings them to the host, with all that was asked for besides.
@@ -113,7 +113,7 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[flo
     return draw(logits, params, draws).read()
 
 
-def draw(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> Drawing:
+def draw(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> SampledTokens:
     """Begin to draw the next token of every row of ``logits`` [rows, vocabulary], a float tensor on the CPU or a GPU.
 
     ``params`` and ``draws`` (uniform numbers in [0, 1); a greedy row's is not looked at) are lists or tuples with one
@@ -139,7 +139,7 @@ def draw(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float
     for rows in _at_once(asked, logits.shape[1]):
         where = _put(rows, torch.int64, logits)
         parts.append(_logprobs(logits[where], token_ids[where], most).flatten())
-    return Drawing(token_ids, params, most, Arrival(torch.cat(parts)))  # float64 holds every id exactly
+    return SampledTokens(token_ids, params, most, Arrival(torch.cat(parts)))  # float64 holds every id exactly
 
 
 def _check(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> None:

@@ -1,7 +1,7 @@
 """Eviction: a KV cache that keeps the tokens that matter, under a decoder's own generate(). Lessons 14 and 15.
 
 ``install_kv_eviction`` makes a model's own ``generate`` evict; a ``Policy`` says which tokens stay, a ``Budget`` how
-many. ``PagedEviction`` does it on blocks, ``LLM(eviction=EvictionParams(...))`` in the engine.
+many. ``PagedEviction`` does it on blocks, ``LLM(eviction=EvictionConfig(...))`` in the engine.
 """
 
 from typing import TYPE_CHECKING

@@ -14,8 +14,8 @@ from bisect import bisect_right
 
 import numpy as np
 
-from minikv.engine.scheduler import Scheduler
-from minikv.engine.sequence import Sequence
+from minikv.engine.core.scheduler import Scheduler
+from minikv.engine.core.sequence import Sequence
 from minikv.simulate.step_time import StepTime
 from minikv.simulate.totals import ReplicaTotals, running_sums
 

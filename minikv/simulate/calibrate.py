@@ -17,7 +17,7 @@ from itertools import product
 
 import numpy as np
 
-from minikv.engine.events import AnyEvent, StepEvent
+from minikv.engine.ext.events import AnyEvent, StepEvent
 from minikv.errors import ArgumentError
 from minikv.i18n import pick_language, text
 from minikv.plan.step_work import StepCost, StepWork

@@ -14,8 +14,8 @@ from typing import Any
 
 from minikv.blocks import BlockManager, HostBlocks, PoolKind
 from minikv.blocks.pool import BLOCK_BOOK_BYTES
-from minikv.engine.capacity import peak_blocks
-from minikv.engine.events import AnyEvent
+from minikv.engine.core.rules import peak_blocks
+from minikv.engine.ext.events import AnyEvent
 from minikv.errors import ArgumentError, DoesNotFitError, RequestTooLargeError, check_count
 from minikv.plan import pool
 from minikv.plan.budget import plan_memory

@@ -14,7 +14,7 @@ from minikv.simulate.totals import ReplicaTotals
 from minikv.units import GIB
 
 if TYPE_CHECKING:
-    from minikv.engine.sequence import Sequence
+    from minikv.engine.core.sequence import Sequence
     from minikv.simulate.fleet import Fleet
     from minikv.simulate.trace import Trace
 
@@ -268,8 +268,9 @@ class OutcomeRecord:
         index = int(seq.id.request)
         self.admitted[index], self.first_token[index] = seq.admitted_at, seq.first_token_at
         self.finish[index] = seq.finished_at
-        self.cached[index] = (seq.num_cached or 0) - seq.num_loaded
-        self.loaded[index], self.preemptions[index] = seq.num_loaded, seq.num_preemptions
+        loaded = seq.figures.get("num_loaded", 0)
+        self.cached[index] = (seq.num_cached or 0) - loaded
+        self.loaded[index], self.preemptions[index] = loaded, seq.num_preemptions
         self._ended += 1
         if self._progress is not None:
             self._progress(self._ended)

@@ -14,11 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from minikv.blocks import BlockManager
-from minikv.engine.events import Emit
+from minikv.engine.core.extension import Extension
+from minikv.engine.core.scheduler import Scheduler
+from minikv.engine.core.sequence import Sequence
+from minikv.engine.core.step import Step
+from minikv.engine.ext.events import Emit, Events
+from minikv.engine.ext.offload import Offload
 from minikv.engine.sampling_params import SamplingParams
-from minikv.engine.scheduler import Scheduler
-from minikv.engine.sequence import Sequence
-from minikv.engine.step import Step
 from minikv.plan.preemption import TransferRates
 from minikv.simulate.alike import Alike, steps_alike
 from minikv.simulate.arrival import Arrival
@@ -61,15 +63,18 @@ class Replica:
         self.now = 0.0  # the begin of the running step, or the end of the last one
         self.step_time, self.manager, self.block_bytes = step_time, manager, block_bytes
         self.totals = ReplicaTotals(len(manager.pools))
+        extensions: list[Extension] = []
+        if manager.host_pools or rates is not None:
+            extensions.append(Offload(block_bytes, rates))
+        if emit is not None:
+            extensions.append(Events(emit, block_bytes))
         self.scheduler = Scheduler(
             manager,
             max_num_seqs=max_num_seqs,
             max_batched_tokens=max_batched_tokens,
             max_model_len=max_model_len,
             clock=lambda: self._clock,
-            emit=emit,
-            block_bytes=block_bytes,
-            rates=rates,
+            extensions=extensions,
             packs=False,
         )
         self._clock = 0.0
@@ -213,11 +218,14 @@ class Replica:
         if len(step.items) < scheduler.num_running:  # one lacks a block, or budget
             placed = [scheduler.sequence(seq_id).num_placed for seq_id in scheduler.running]
             wasted = sum(-count % size for count in placed)
-        moved = sum(self.step_time.host_seconds(self._bytes(way)) for way in (step.swap_out, step.swap_in))
+        moved = sum(
+            self.step_time.host_seconds(self._bytes(step.work.get(way, ())))
+            for way in ("swap_out", "swap_in")
+        )
         parts = self.step_time.parts(self.step_time.cost.work(prefill, decode))
         seconds = totals.add_step(parts, moved, tokens, len(decode))
         totals.preemptions += len(step.preempted)
-        totals.swaps += sum(scheduler.sequence(seq_id).swapped for seq_id in step.preempted)
+        totals.swaps += sum(scheduler.sequence(seq_id).num_computed > 0 for seq_id in step.preempted)
         for kind, pool in enumerate(self.manager.pools):
             totals.add_blocks(kind, seconds, pool.num_used, pool.num_cached, wasted)
         for kind, pool in enumerate(self.manager.host_pools):

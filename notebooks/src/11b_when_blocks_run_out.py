@@ -158,8 +158,8 @@ show(widget, text=widget.text(t("lang")))
 # Look at the last line under the first chart once more: some of what was given up was found again.
 # A preempted sequence leaves its blocks in the pool as cached ones. If no other sequence has overwritten them when it comes back, it hits its own prefix.
 # Here are 60 random prompts, which share nothing, in smaller and smaller pools. As in the engine of the question, the youngest is preempted, and a request is let in without asking what the running ones still need.
-# Two methods of `minikv.engine.Scheduler` are there for such changes: `choose_victim` is given the sequences that may be preempted, the oldest first, and returns one of them; `owed_blocks` says how many blocks are kept for the running ones.
-# %% [markdown] key="riddle_intro" lang="zh" src="ec4b22d5"
+# The scheduler asks its `Rules` for such decisions, and `run_load` takes others: `choose_victim` is given the sequences that may be preempted, the oldest first, and returns one of them; `owed_blocks` says how many blocks are kept for the running ones.
+# %% [markdown] key="riddle_intro" lang="zh" src="bc020482"
 # （F 便宜：它的 token 大多在 A 和 E 也持有的块里，损失只有 H 的一半左右。练习 11b.1 就是这条规则。）
 #
 # ## 谜底
@@ -167,19 +167,19 @@ show(widget, text=widget.text(t("lang")))
 # 再看一眼第一张图下面那行：交出去的，有一部分又找了回来。
 # 被抢占的序列把块留在块池里，成为缓存块；等它回来，只要还没有被另一条序列覆盖，它命中的就是自己的前缀。
 # 下面是 60 个毫无相同之处的随机提示词，块池一个比一个小。与开头那个引擎一样：抢占最年轻的，而且放请求进来时不问运行中的序列还需要多少。
-# `minikv.engine.Scheduler` 有两个方法就是留给人改写的：`choose_victim` 拿到可以抢占的序列，最老的在前，返回其中一条；`owed_blocks` 说要给运行中的序列留多少个块。
+# 调度器这样的决定都问它的 `Rules`，`run_load` 可以换一套：`choose_victim` 拿到可以抢占的序列，最老的在前，返回其中一条；`owed_blocks` 说要给运行中的序列留多少个块。
 
 # %% key="riddle"
-from minikv.engine import Scheduler
+from minikv.engine import Rules
 
 
-class Youngest(Scheduler):
-    def choose_victim(self, candidates, asked):
+class Youngest(Rules):
+    def choose_victim(self, scheduler, candidates, asked):
         return candidates[-1]
 
 
 class AsInTheLog(Youngest):
-    def owed_blocks(self, kind):
+    def owed_blocks(self, scheduler, kind):
         return 0
 
 
@@ -191,7 +191,7 @@ load = random_load(60, prompt=(16, 200), new=(16, 200))
 needed = blocks_at_end(load)
 print(t("riddle_head", needed=needed))
 for share in (1, 0.4, 0.2, 0.1):
-    ran = run_load(load, int(needed * share), rules=AsInTheLog)
+    ran = run_load(load, int(needed * share), rules=AsInTheLog())
     print(t("riddle_line", share=share, rate=ran.hit_rate, count=ran.preemptions, tokens=ran.found))
 
 # %% [markdown] key="riddle_read" lang="en"
@@ -223,12 +223,12 @@ for share in (1, 0.4, 0.2, 0.1):
 # 运行之前先想一想：哪一行的税最低？
 
 # %% key="tax"
-class Oldest(Scheduler):
-    def choose_victim(self, candidates, asked):
+class Oldest(Rules):
+    def choose_victim(self, scheduler, candidates, asked):
         return candidates[0]
 
 
-victims = {"ours": Scheduler, "youngest": Youngest, "oldest": Oldest}
+victims = {"ours": Rules(), "youngest": Youngest(), "oldest": Oldest()}
 shares = (1, 0.4, 0.2, 0.1)
 taxes = {name: [] for name in victims}
 rans = {}
@@ -288,7 +288,7 @@ def one_document(seed):
 
 print(t("loads_head"))
 for make in (long_answers, one_by_one, one_document):
-    for name, rules in (("ours", Scheduler), ("youngest", Youngest)):
+    for name, rules in (("ours", Rules()), ("youngest", Youngest())):
         runs = [run_load(each, int(0.3 * blocks_at_end(each)), rules=rules) for each in map(make, range(3))]
         share = sum(ran.recomputed for ran in runs) / sum(ran.computed for ran in runs)
         steps = sum(ran.steps for ran in runs)
@@ -403,13 +403,13 @@ with LLM("tiny-gqa", num_blocks=8) as llm:
 # 放请求进来的时候，如果不问运行中的序列还需要多少，会怎样？
 
 # %% key="break_owed_code"
-class NoAdmissionControl(Scheduler):
-    def owed_blocks(self, kind):
+class NoAdmissionControl(Rules):
+    def owed_blocks(self, scheduler, kind):
         return 0
 
 
 for share in shares[1:]:
-    asked, not_asked = rans[share, "ours"], run_load(load, int(needed * share), rules=NoAdmissionControl)
+    asked, not_asked = rans[share, "ours"], run_load(load, int(needed * share), rules=NoAdmissionControl())
     counts = dict(asked=asked.preemptions, not_asked=not_asked.preemptions)
     print(t("owed_line", share=share, tax=asked.tax, more=not_asked.tax, **counts))
 

@@ -220,7 +220,7 @@ predict("common_blocks", ...)
 from minikv import SamplingParams
 from minikv.blocks import BlockManager
 from minikv.engine import Scheduler
-from minikv.engine.wire import FRAME, to_words
+from minikv.engine.ext.wire import FRAME, to_words
 from minikv.plan import find_model
 
 for sequences in (1, 64):
@@ -428,7 +428,7 @@ for piece in (2**25, 2**20, 2**15, 2**10):
 
 # %% key="rates" tags="timing"
 from minikv.cache.offload import HostPool
-from minikv.engine.host import transfer_speeds
+from minikv.engine.ext.host import transfer_speeds
 from minikv.plan.preemption import TransferRates, break_even_prefill, recompute_seconds, swap_seconds
 
 tiny = load("tiny-gqa")

@@ -432,8 +432,8 @@ show(figure, text="\n".join(lines), caption=t("gemma_caption"))
 # 这些常驻的缓冲区占去的字节，KV 缓存就得不到了：
 
 # %% key="graph_buffers"
-from minikv.engine.decode_buffers import DecodeSizes
-from minikv.engine.graphs import GRAPH_BYTES, buckets
+from minikv.engine.ext.decode_buffers import DecodeSizes
+from minikv.engine.ext.graphs import GRAPH_BYTES, buckets
 
 sizes = buckets(256)
 print(t("graph_buckets", count=len(sizes), first=", ".join(map(str, sizes[:7])), last=sizes[-1]))

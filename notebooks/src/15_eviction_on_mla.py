@@ -577,11 +577,11 @@ for unit in ("token", "block"):
 
 # %% key="engine"
 from minikv import LLM, SamplingParams
-from minikv.engine.evicting import EvictionParams
+from minikv.engine import EvictionConfig
 
 prompts = [[int(token) for token in each.tokens[:193]] for each in recall_documents(12, seed=3)]
 params = SamplingParams(temperature=0, max_tokens=16)
-some = EvictionParams(policy="keydiff", budget=56, n_sink=4, n_recent=20, evict_every=8, prefill_chunk=64)
+some = EvictionConfig(policy="keydiff", budget=56, n_sink=4, n_recent=20, evict_every=8, prefill_chunk=64)
 for eviction in (None, some):
     with LLM(model, num_blocks=64, max_num_seqs=16, eviction=eviction) as llm:
         for prompt in prompts:

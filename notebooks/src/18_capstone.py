@@ -361,9 +361,9 @@ show_runs(naive, host)
 # 淘汰能腾出空间，也能少读，代价是答案可能出错（[第 14 课](14_what_to_forget.ipynb)）。这里 KeyDiff 每篇文本留 96 个 token：汇点、近期窗口，以及彼此最不像的 key。它的记录也从同一份字节里出，每个席位一份，所以方案要说明需要几个席位。
 
 # %% key="lever_evict"
-from minikv.engine import EvictionParams
+from minikv.engine import EvictionConfig
 
-kept = EvictionParams("keydiff", n_sink=4, budget=76, n_recent=16, prefill_chunk=64)
+kept = EvictionConfig("keydiff", n_sink=4, budget=76, n_recent=16, prefill_chunk=64)
 evict = serve(task, Plan(eviction=kept, max_num_seqs=16, label="keydiff, 96"))
 show_runs(naive, evict)
 print(t("evict_line", records=evict.plan.record_bytes(task), blocks=evict.num_blocks, gone=evict.evicted_tokens))
@@ -405,7 +405,7 @@ show_where(int8, best, other)
 
 # %% key="break"
 tenth = task.max_model_len // 10
-little = EvictionParams("streaming", n_sink=4, budget=0, n_recent=tenth - 4, prefill_chunk=64)
+little = EvictionConfig("streaming", n_sink=4, budget=0, n_recent=tenth - 4, prefill_chunk=64)
 eager = serve(task, Plan(kv_dtype="int8", eviction=little, max_num_seqs=24, label=t("plan_eager")))
 show_runs(int8, other, eager)
 print(eager.text(t("lang")))
@@ -420,7 +420,7 @@ print(eager.text(t("lang")))
 # 同样的策略，同样的空间，只改一处：整个提示词读完了才开始忘（`prefill_chunk=512`）。你预计它的答案会怎样？
 
 # %% key="late"
-whole = EvictionParams("streaming", n_sink=4, budget=0, n_recent=tenth - 4, prefill_chunk=512)
+whole = EvictionConfig("streaming", n_sink=4, budget=0, n_recent=tenth - 4, prefill_chunk=512)
 late = serve(task, Plan(kv_dtype="int8", eviction=whole, max_num_seqs=24, label=t("plan_late")))
 show_runs(eager, late)
 

@@ -2,7 +2,7 @@
 # number = "B"
 # slug = "bug_museum"
 # needs = ["09", "11b"]
-# rooms = ["blocks", "plan", "engine.scheduler"]
+# rooms = ["blocks", "plan", "engine.core.scheduler"]
 # minutes = 70
 # [title]
 # en = "Which property would have caught it?"
@@ -450,7 +450,7 @@ for step in range(4):
 
 # %% key="large_call"
 from minikv.engine.sampling_params import SamplingParams
-from minikv.engine.scheduler import Scheduler
+from minikv.engine import Scheduler
 
 scheduler = Scheduler(BlockManager(num_blocks, size))
 try:

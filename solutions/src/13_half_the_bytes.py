@@ -145,11 +145,11 @@ check("13.4", propose)
 
 # %% [markdown] key="propose_why" lang="en"
 # ### BEGIN SOLUTION
-# In the package this is `minikv.engine.prompt_lookup.propose`. Where what follows runs into the end of the text it goes on from its beginning: a text that has just repeated itself will do so again.
+# In the package this is `minikv.engine.ext.drafts.propose`. Where what follows runs into the end of the text it goes on from its beginning: a text that has just repeated itself will do so again.
 # ### END SOLUTION
-# %% [markdown] key="propose_why" lang="zh" src="e2919c99"
+# %% [markdown] key="propose_why" lang="zh" src="f2db6ec7"
 # ### BEGIN SOLUTION
-# 在本包里这就是 `minikv.engine.prompt_lookup.propose`。跟在后面的部分一直到了文本末尾时，它会从这部分的开头接着来：刚刚重复过的文本，多半还会再重复。
+# 在本包里这就是 `minikv.engine.ext.drafts.propose`。跟在后面的部分一直到了文本末尾时，它会从这部分的开头接着来：刚刚重复过的文本，多半还会再重复。
 # ### END SOLUTION
 
 # %% [markdown] key="step_task" lang="en"

@@ -17,7 +17,7 @@ from benchmarks.eviction_throughput import (
     size_for,
     throughput_rows,
 )
-from minikv.engine.evicting import EvictionParams
+from minikv.engine.ext.eviction import EvictionConfig
 
 SHAPE = ModelShape("tiny", 1, 32, 48, 2, 1, 64, 64)
 SIZE = Throughput(SHAPE, requests=7, prompt=64, new=40, fits=3, step_tokens=48, rounds=1, policies=("h2o",))
@@ -25,14 +25,14 @@ SIZE = Throughput(SHAPE, requests=7, prompt=64, new=40, fits=3, step_tokens=48, 
 
 @pytest.mark.parametrize("size", [SIZE, eviction_throughput.ON_GPU, eviction_throughput.QUICK])
 def test_a_quarter_of_the_longest_text_stays(size):
-    budget = EvictionParams("h2o", **size.params).tokens
+    budget = EvictionConfig("h2o", **size.params).tokens
     assert budget.capacity == int(KEPT * size.longest)
     assert all(len(request.prompt) + request.new == size.longest for request in size.load().requests)
 
 
 def test_the_same_bytes_hold_more_texts_in_fewer_steps():
     model, load = random_model(SHAPE, torch.device("cpu"), torch.float32, SIZE.longest), SIZE.load()
-    params = EvictionParams("h2o", **SIZE.params)
+    params = EvictionConfig("h2o", **SIZE.params)
     blocks = blocks_beside_records(model, SIZE, params)
     ours = run(model, SIZE, load, blocks, params)
     full = run(model, SIZE, load, SIZE.num_blocks, None)

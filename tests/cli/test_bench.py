@@ -189,7 +189,7 @@ def test_a_step_that_fails_gives_no_figures(monkeypatch):
         def raise_(*_):
             raise RuntimeError("no")
 
-        calls.append(monkeypatch.setattr("minikv.engine.runner.Runner.run", raise_))
+        calls.append(monkeypatch.setattr("minikv.engine.core.runner.Runner.run", raise_))
         return real(*arguments)
 
     monkeypatch.setattr(bench_run, "_send", broken)

@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 
 from minikv.cli.files import EventFile, ReportFile
-from minikv.engine.events import Event, from_json
+from minikv.engine.ext.events import Event, from_json
 from minikv.errors import ConfigError
 from tests.cli.inside import is_one_sentence
 

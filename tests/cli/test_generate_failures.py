@@ -18,7 +18,7 @@ def test_a_step_that_fails_is_one_sentence(terminal, monkeypatch):
     def broken(*_):
         raise RuntimeError("the kernel\nsaid no")
 
-    monkeypatch.setattr("minikv.engine.runner.Runner.run", broken)
+    monkeypatch.setattr("minikv.engine.core.runner.Runner.run", broken)
     done = terminal("generate", PROMPT, PROMPT)
     assert is_one_sentence(done), done
     assert "2 of 2" in done.err
@@ -26,7 +26,7 @@ def test_a_step_that_fails_is_one_sentence(terminal, monkeypatch):
 
 
 def test_the_answers_beside_a_failed_one_are_printed(terminal, monkeypatch):
-    from minikv.engine.runner import Runner
+    from minikv.engine.core.runner import Runner
 
     run = Runner.run
 

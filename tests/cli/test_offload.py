@@ -53,7 +53,7 @@ def test_a_malformed_file_in_the_folder_is_a_warning(terminal, tmp_path):
 
 
 def test_bench_tells_of_swaps(terminal, monkeypatch):
-    monkeypatch.setattr("minikv.engine.host.transfer_speeds", lambda pool: (1e15, 1e15))
+    monkeypatch.setattr("minikv.engine.ext.host.transfer_speeds", lambda pool: (1e15, 1e15))
     plain = terminal("bench", *SMALL, "--json")
     host = terminal("bench", *SMALL, "--cpu-kv", "16MiB", "--json")
     assert "swaps" in terminal("bench", *SMALL, "--cpu-kv", "16MiB").out

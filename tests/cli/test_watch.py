@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from minikv.cli.watch_run import QUIET, Watched, follow
-from minikv.engine.events import Event, EventLog, to_json
+from minikv.engine.ext.events import Event, EventLog, to_json
 from minikv.engine.serve.metrics import summary
 from minikv.errors import ConfigError
 from tests.cli.inside import is_one_sentence

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from minikv.cli.watch_view import FINE, Devices, picture
-from minikv.engine.events import Event, StepEvent, to_json
+from minikv.engine.ext.events import Event, StepEvent, to_json
 
 
 def step(number, now, prefill=0, decode=0, used=(3,), cached=(1,), total=(8,), running=2, waiting=1):

@@ -6,7 +6,7 @@ import numpy as np
 
 from minikv.course.capstone import MOST_DRAFTS, Plan, Request, Task
 from minikv.course.capstone.machine import small_machine
-from minikv.engine import EvictionParams
+from minikv.engine import EvictionConfig
 from minikv.models import load, recall_documents
 
 MODELS = ("tiny-gqa", "tiny-mla")
@@ -42,7 +42,7 @@ def random_plan(random) -> Plan:
     """Any plan that the engine takes; most fit a small task."""
     eviction, drafts = None, 0
     if random.random() < 0.4:
-        eviction = EvictionParams(
+        eviction = EvictionConfig(
             str(random.choice(["streaming", "h2o", "knorm", "keydiff", "tova"])),
             n_sink=int(random.integers(0, 3)),
             budget=int(random.integers(0, 24)),

@@ -12,7 +12,7 @@ import pytest
 from minikv.course.capstone import Leaderboard, Plan, serve
 from minikv.course.capstone.board import VARIABLE, BoardFile, board_path, entry_of
 from minikv.course.capstone.entries import Entry, entries_as_json, parse_entries
-from minikv.engine import EvictionParams
+from minikv.engine import EvictionConfig
 from minikv.errors import ArgumentError, ConfigError
 from tests.course.capstone_world import small_task
 
@@ -37,7 +37,7 @@ def task():
 
 @pytest.fixture(scope="module")
 def run(task):
-    eviction = EvictionParams("keydiff", budget=16, n_recent=16, prefill_chunk=16)
+    eviction = EvictionConfig("keydiff", budget=16, n_recent=16, prefill_chunk=16)
     return serve(task, Plan(block_size=4, max_num_seqs=4, eviction=eviction, label="mine"))
 
 

@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from minikv.course.capstone import Plan, floor, model_task, serve
-from minikv.engine import EvictionParams
+from minikv.engine import EvictionConfig
 from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError
 
 SMALL = {
@@ -37,7 +37,7 @@ def test_a_full_cache_says_what_the_model_says(task):
     assert run.passed
     assert run.seconds >= floor(task).seconds
     lost = serve(
-        task, Plan(max_num_seqs=4, eviction=EvictionParams("streaming", n_sink=0, budget=0, n_recent=2))
+        task, Plan(max_num_seqs=4, eviction=EvictionConfig("streaming", n_sink=0, budget=0, n_recent=2))
     )
     assert lost.quality < 1.0
     assert lost.score == 0

@@ -8,13 +8,13 @@ import pytest
 
 from minikv.course.capstone import Plan, serve
 from minikv.course.capstone.clock import work_of
-from minikv.engine import EventLog, EvictionParams
-from minikv.engine.step import Scheduled
+from minikv.engine import EventLog, EvictionConfig
+from minikv.engine.core.step import Scheduled
 from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError, RequestTooLargeError
 from minikv.plan.step_work import step_cost
 from tests.course.capstone_world import MODELS, random_plan, small_task
 
-STREAMING = EvictionParams("streaming", n_sink=1, budget=0, n_recent=3, evict_every=1, prefill_chunk=4)
+STREAMING = EvictionConfig("streaming", n_sink=1, budget=0, n_recent=3, evict_every=1, prefill_chunk=4)
 
 
 @pytest.mark.parametrize("model", MODELS)

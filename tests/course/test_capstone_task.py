@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minikv.course.capstone import Plan, Request, tiny_task
-from minikv.engine import LLM, EvictionParams
+from minikv.engine import LLM, EvictionConfig
 from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError
 from tests.course.capstone_world import MODELS, random_plan, small_task
 
@@ -94,7 +94,7 @@ def test_a_plan_that_cannot_be(given, code):
 
 def test_a_plan_says_what_it_sets():
     assert Plan(label="mine").settings == {}
-    plan = Plan(block_size=8, eviction=EvictionParams("keydiff", budget=48), label="mine")
+    plan = Plan(block_size=8, eviction=EvictionConfig("keydiff", budget=48), label="mine")
     assert plan.settings == {"block_size": 8, "eviction": {"policy": "keydiff", "budget": 48}}
 
 
@@ -139,7 +139,7 @@ def test_more_than_the_budget_is_refused_with_its_numbers():
     assert f"{task.kv_bytes:,}" in refused.value.text("zh")
     for plan in (
         Plan(block_size=1024),  # not one block
-        Plan(eviction=EvictionParams("h2o", budget=4096), max_num_seqs=512),  # the records alone are more
+        Plan(eviction=EvictionConfig("h2o", budget=4096), max_num_seqs=512),  # the records alone are more
     ):
         with pytest.raises(DoesNotFitError) as refused:
             plan.num_blocks_for(task)

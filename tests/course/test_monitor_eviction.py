@@ -11,7 +11,7 @@ import torch
 from minikv import LLM, SamplingParams
 from minikv.course import monitor
 from minikv.course.widgets.monitor_eviction import BINS, EvictionMonitor, Gate, shades
-from minikv.engine import EvictionParams
+from minikv.engine import EvictionConfig
 from minikv.errors import ArgumentError
 from minikv.eviction import eviction_report, install_kv_eviction
 from minikv.eviction.hf.cache import evicting_layers
@@ -229,7 +229,7 @@ def test_a_model_without_eviction_is_refused(model):
 
 def test_an_llm_that_evicts_sequence_by_sequence():
     sizes = dict(num_blocks=60, block_size=4, max_num_seqs=4, max_model_len=128, seed=1)
-    params = EvictionParams(policy="streaming", budget=0, n_sink=2, n_recent=10, evict_every=4)
+    params = EvictionConfig(policy="streaming", budget=0, n_sink=2, n_recent=10, evict_every=4)
     with LLM(bare_model(), **sizes, eviction=params) as llm:
         made = watch(llm)
         for number in range(3):

@@ -11,7 +11,7 @@ import pytest
 from minikv import LLM
 from minikv.course import monitor, widgets
 from minikv.course.widgets.monitor_memory import FREE, LOOKS, MemoryMonitor, WatchedMemory
-from minikv.engine.graph_memory import GraphMemory
+from minikv.engine.ext.graph_memory import GraphMemory
 from minikv.engine.memory_report import MemoryReport
 from minikv.errors import ArgumentError
 from minikv.memory import MemoryStats

@@ -3,7 +3,9 @@
 from collections import Counter
 
 from minikv.blocks import BlockManager, HostBlocks, PoolKind
-from minikv.engine import EventLog, FinishReason, Scheduler, State
+from minikv.engine import EventLog, Events, FinishReason, Scheduler, State
+from minikv.engine.ext.drafts import Drafts
+from minikv.engine.ext.offload import Offload
 from tests.engine.fake_model import Broken, FakeModel, generate
 
 
@@ -19,20 +21,23 @@ class Clock:
 
 
 class Engine:
-    """``kinds``: one (blocks, window) for each kind of layer; ``host_blocks`` of each kind on the host."""
+    """``kinds``: one (blocks, window) for each kind of layer; ``host_blocks`` of each kind on the host, used where the
+    ``rates`` say so; ``prompt_lookup``: drafts of a decode at most.
+    """
 
-    def __init__(self, kinds, block_size=4, host_blocks=0, **limits):
+    def __init__(self, kinds, block_size=4, host_blocks=0, rates=None, prompt_lookup=0, **limits):
         self.manager = BlockManager(
             [PoolKind(*kind) for kind in kinds],
             block_size,
             host_blocks=HostBlocks(host_blocks, block_size, len(kinds)),
         )
-        self.log = EventLog()
+        self.log, block_bytes = EventLog(), [100 + k for k in range(len(kinds))]
+        self.drafts, self.events = Drafts(prompt_lookup), Events(self.log, block_bytes)
+        self.offload = Offload(block_bytes, rates)
         self.scheduler = Scheduler(
             self.manager,
             clock=Clock(),
-            emit=self.log,
-            block_bytes=[100 + k for k in range(len(kinds))],
+            extensions=[self.drafts, self.offload, self.events],
             **limits,
         )
         self.model = FakeModel(self.manager)
@@ -54,7 +59,7 @@ class Engine:
         else:
             if inside is not None:
                 inside()
-            ended = self.scheduler.finish(step, tokens, accepted=self.model.accepted)
+            ended = self.scheduler.finish(step, tokens)
         self.steps.append(step)
         self.check()
         return ended
@@ -81,13 +86,13 @@ class Engine:
         for item in step.items:
             seq = scheduler.sequence(item.id)
             assert item.start == seq.num_computed, "positions are those of the whole sequence"
-            known = item.end - item.drafts
-            assert list(item.tokens[: len(item.tokens) - item.drafts]) == seq.tokens[item.start : known]
+            known = item.end - item.unconfirmed
+            assert list(item.tokens[: len(item.tokens) - item.unconfirmed]) == seq.tokens[item.start : known]
             assert (known == len(seq.tokens)) == bool(item.samples)
-            assert not item.drafts or (item.decode and not step.preempted)
-            assert item.drafts <= scheduler.prompt_lookup
-            assert seq.num_output + item.drafts < seq.params.max_tokens
-            assert not set(item.guessed) & set(seq.params.stop_token_ids)
+            assert not item.unconfirmed or (item.decode and not step.preempted)
+            assert item.unconfirmed <= self.drafts.most
+            assert seq.num_output + item.unconfirmed < seq.params.max_tokens
+            assert not set(item.guesses) & set(seq.params.stop_token_ids)
         assert not {item.id for item in step.items} & set(step.preempted)
 
     def check(self):
@@ -106,8 +111,7 @@ class Engine:
         for seq in map(scheduler.sequence, scheduler.waiting):
             assert seq.state is State.WAITING
             assert seq.num_computed == seq.num_placed
-            assert bool(seq.num_computed) == seq.swapped, "it lies on the host, or nowhere"
-            swapped |= {seq.id} if seq.swapped else set()
+            swapped |= {seq.id} if seq.num_computed else set()  # it lies on the host, or nowhere
         assert set(self.manager.host_blocks.sequences) == swapped
         assert not self.manager.host_blocks.pinned, "only a step holds host blocks without a sequence"
         if not scheduler.has_work:

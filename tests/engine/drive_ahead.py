@@ -1,4 +1,4 @@
-"""Drives a scheduler with two steps open, as ``Core`` does on a GPU, and looks at everything after each step."""
+"""Drives a scheduler with two steps open, as ``OverlapLoop`` does on a GPU, and looks at everything after each step."""
 
 from dataclasses import replace
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from minikv.blocks import UNKNOWN
+from minikv.engine.ext.overlap import schedule_next
 from minikv.errors import ArgumentError
 from tests.engine.drive import Engine
 from tests.engine.fake_model import Broken
@@ -44,7 +45,7 @@ class AheadEngine(Engine):
             step = self.scheduler.schedule()
             self.check_step(step)
             flight = self.launch(step, fail_at=fail_at)
-        behind = self.scheduler.schedule_ahead() if flight.error is None else None
+        behind = schedule_next(self.scheduler) if flight.error is None else None
         if behind is not None:
             self.check_ahead(flight.step, behind)
             self.flight = self.launch(behind, flight, fail_ahead)
@@ -64,7 +65,7 @@ class AheadEngine(Engine):
         return ended
 
     def land(self):
-        """What ``Core`` does: a step that nobody wants any more holds no blocks."""
+        """What ``LLMEngine`` does: a step that nobody wants any more holds no blocks."""
         while self.scheduler.open_step is not None and not self.scheduler.open_step_is_wanted:
             flight, self.flight = self.flight, None
             self.steps.append(flight.step)
@@ -76,11 +77,12 @@ class AheadEngine(Engine):
     def check_ahead(self, step, behind):
         scheduler = self.scheduler
         assert scheduler.open_step is step
-        assert scheduler.num_open == 2
-        assert behind.ahead
+        assert len(scheduler.open_steps) == 2
+        assert behind.batch.sources is not None
         assert behind.number == step.number + 1
         assert behind.items
-        assert behind.copies == behind.preempted == behind.swap_out == behind.swap_in == ()
+        assert behind.copies == behind.preempted == ()
+        assert not {"swap_out", "swap_in"} & behind.work.keys()
         assert not scheduler.waiting
         rows = {item.id: row for row, item in enumerate(step.items)}
         for item, source in zip(behind.items, behind.batch.sources.tolist(), strict=True):
@@ -98,7 +100,7 @@ class AheadEngine(Engine):
             assert len(set(slots)) == len(slots), "two tokens in one slot"
         with pytest.raises(ArgumentError):
             scheduler.finish(behind, [0] * len(behind.items))
-        assert scheduler.schedule_ahead() is None, "two are enough"
+        assert schedule_next(scheduler) is None, "two are enough"
 
     def check(self):
         if self.scheduler.open_step is None:
@@ -107,14 +109,14 @@ class AheadEngine(Engine):
         self.manager.check_invariants()
         step, scheduler = self.scheduler.open_step, self.scheduler
         assert scheduler.has_work
-        held = {seq.id for seq in scheduler._running}
+        held = {seq.id for seq in scheduler.running_sequences}
         assert set(self.manager.sequences()) == held
         rows = {item.id: item for item in step.items}
         assert held == rows.keys()
-        assert set(scheduler.running) == {seq.id for seq in scheduler._running if not seq.ended}
+        assert set(scheduler.running) == {seq.id for seq in scheduler.running_sequences if not seq.ended}
         for item in step.items:
             assert self.manager.num_tokens(item.id) == item.end
-            seq = next(seq for seq in scheduler._running if seq.id == item.id)
+            seq = next(seq for seq in scheduler.running_sequences if seq.id == item.id)
             if not seq.ended:
                 assert (seq.num_computed, seq.num_placed) == (item.start, item.end)
                 assert self.manager.tokens(item.id).tolist() == seq.tokens, "it is known now"

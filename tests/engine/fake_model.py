@@ -63,7 +63,7 @@ class FakeModel:
     """``forward`` runs a step on a simulated storage. ``fail_at``: "transfer", "copy", "store", "forward" or "sample"
     raises.
 
-    It returns the new tokens; ``accepted`` are the drafts that came before them.
+    It returns the new tokens, a list of a sequence with drafts: those that are right, and the new one.
     """
 
     def __init__(self, manager):
@@ -89,25 +89,25 @@ class FakeModel:
             stored[item.id] = [self._compute(batch, row, place, salt) for place in range(start, end)]
         if fail_at == "forward":
             raise Broken("forward")
-        tokens, self.accepted = [], {}
+        tokens = []
         for item in step.items:
             for seq_id in item.samples:
                 params = request_of(seq_id.request).params
-                drawn = [draw(each, params, seq_id.sample) for each in stored[item.id][-1 - item.drafts :]]
+                drawn = [
+                    draw(each, params, seq_id.sample) for each in stored[item.id][-1 - item.unconfirmed :]
+                ]
                 right = 0
-                while right < item.drafts and item.guessed[right] == drawn[right]:
+                while right < item.unconfirmed and item.guesses[right] == drawn[right]:
                     right += 1
-                tokens.append(drawn[right])
-                if item.drafts:
-                    self.accepted[seq_id] = right
+                tokens.append(drawn[: right + 1] if item.unconfirmed else drawn[0])
         if fail_at == "sample":
             raise Broken("sample")
         return tokens
 
     def _transfer(self, step, fails):
         """Out, then in, from the last pair to the first: within one direction the order must not matter."""
-        for way, kinds in ((self.storage.out, step.swap_out), (self.storage.back, step.swap_in)):
-            for kind, pairs in enumerate(kinds):
+        for way, name in ((self.storage.out, "swap_out"), (self.storage.back, "swap_in")):
+            for kind, pairs in enumerate(step.work.get(name, ())):
                 if fails:
                     way(kind, pairs[len(pairs) // 2 :])
                     raise Broken("transfer")

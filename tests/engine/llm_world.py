@@ -114,7 +114,7 @@ def make(model, **options):
 
 def check_between_steps(llm):
     llm.manager.check_invariants()
-    assert set(llm.manager.sequences()) == {seq.id for seq in llm.scheduler._running}
+    assert set(llm.manager.sequences()) == {seq.id for seq in llm.scheduler.running_sequences}
 
 
 def check_empty(llm):
@@ -123,8 +123,8 @@ def check_empty(llm):
     assert not llm.has_work
     assert not llm.manager.sequences()
     assert all(pool.num_free == pool.num_blocks for pool in llm.manager.pools)
-    assert not llm._core._records
-    assert not llm._core._samples
+    assert not llm._engine._requests
+    assert not llm._engine._outputs
 
 
 def run(llm, most=2000):

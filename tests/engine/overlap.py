@@ -8,8 +8,8 @@ needs a number that is not there yet; and a row that was dropped is computed aft
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from minikv.engine import SamplingParams
-from minikv.engine.runner import Runner
+from minikv.engine import SamplingParams, factory
+from minikv.engine.core.runner import Runner
 from tests.engine.llm_world import make
 
 
@@ -57,7 +57,7 @@ class Prompt:
 
     def ahead(self):
         """The steps ahead."""
-        return [step for step in self.launched() if step.ahead]
+        return [step for step in self.launched() if (step.batch.sources is not None)]
 
 
 class Late(Prompt):
@@ -80,20 +80,16 @@ class Late(Prompt):
 @contextmanager
 def overlapping(device):
     """Yields ``device``, ``Prompt()`` or ``Late()``, on which every LLM of the block runs."""
-    init, run = Runner.__init__, Runner.run
-
-    def begin(runner, adapter):
-        init(runner, adapter)
-        runner.overlaps = True
+    run = Runner.run
 
     def noted(runner, step, params, draws, before=None):
-        assert (before is None) != step.ahead
+        assert (before is None) != (step.batch.sources is not None)
         device.notes.append(("launch", step))
         work = Work(device, step, lambda: run(runner, step, params, draws, before))
         device.launch(work)
         return work
 
-    with patch.object(Runner, "__init__", begin), patch.object(Runner, "run", noted):
+    with patch.object(factory, "can_overlap", lambda adapter: True), patch.object(Runner, "run", noted):
         yield device
 
 
@@ -108,7 +104,7 @@ def drawn(**more):
 def without(model):
     """The 12 tokens that are ``drawn`` for the reference's prompt 7 where nothing is ahead."""
     with make(model.model) as llm:
-        llm.runner.overlaps = False
+        llm.overlaps = False
         tokens = llm.generate(model.prompts[7], drawn())[0].token_ids
     assert len(set(tokens)) == 12, "a stop token is met where it is meant"
     return tokens

@@ -24,9 +24,9 @@ from transformers import LlamaForCausalLM  # noqa: F401 - imported once, before 
 import minikv.engine.llm as llm_module
 from minikv import LLM, MiniKVError, SamplingParams, cli
 from minikv.cache.sharded import local
-from minikv.engine import EventLog, assembly
-from minikv.engine.parallel import Team
-from minikv.engine.runner import Runner
+from minikv.engine import EventLog, factory
+from minikv.engine.core.runner import Runner
+from minikv.engine.ext.tensor_parallel import TensorParallelGroup
 from minikv.errors import DoesNotFitError
 from minikv.models import loading
 
@@ -47,7 +47,7 @@ def answers(llm):
 
 def generate(rank, folder, **options):
     """Rank 0 tells the answers and the messages; each rank tells what it holds."""
-    told, follow = {}, Team.follow
+    told, follow = {}, TensorParallelGroup.follow
 
     def note(adapter):
         cache, weights = adapter.cache, adapter.model.parameters()
@@ -58,14 +58,14 @@ def generate(rank, folder, **options):
         note(runner.adapter)
         follow(team, runner)
 
-    Team.follow, log = notes, EventLog()
+    TensorParallelGroup.follow, log = notes, EventLog()
     try:
         with LLM(folder, tp="auto", emit=log, **(SIZES | options)) as llm:
             note(llm.adapter)
             told["answers"], told["steps"] = answers(llm), llm.snapshot().steps
             told["preempted"] = len(log.of("preempt"))
             told["accepted"] = sum(step.accepted for step in log.of("step"))
-            told["messages"], told["num_bytes"] = llm._team.messages, llm._team.num_bytes
+            told["messages"], told["num_bytes"] = llm._group.messages, llm._group.num_bytes
             told["allocation"] = [llm.allocation.weight_bytes, llm.allocation.kv_bytes]
             told["own_blocks"], told["ranks"] = llm.allocation.own_blocks, llm.allocation.ranks
     except SystemExit as end:
@@ -91,7 +91,7 @@ def own_size(rank, folder):
 
 def breaks_off(rank, folder, how):
     """Rank 1 stops taking part in its fourth step, in one way or another; rank 0 tells how that was said."""
-    logits, number = Runner.logits, iter(range(100))
+    logits, number = Runner.forward, iter(range(100))
 
     def fails(self, step, *more):
         if rank == 1 and next(number) == 3:
@@ -100,7 +100,7 @@ def breaks_off(rank, folder, how):
             os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
         return logits(self, step, *more)
 
-    Runner.logits = fails
+    Runner.forward = fails
     with LLM(folder, tp="auto", **SIZES) as llm:
         names = [llm.add_request(prompt, params) for prompt, params in zip(PROMPTS, PARAMS, strict=True)]
         errors = {}
@@ -124,7 +124,7 @@ def leader_ends(rank, folder):
 def lost_early(rank, folder, how):
     """Rank 1 has met the others, and is lost before it has its shard ("binding": before it is bound to its cache)."""
     if how == "stopped":
-        llm_module.meet = lambda tp: Team.join(tp, seconds=2)
+        llm_module.init_tensor_parallel = lambda tp: TensorParallelGroup.join(tp, seconds=2)
 
     def fails(*arguments, **options):
         if how == "binding":
@@ -134,7 +134,7 @@ def lost_early(rank, folder, how):
     if rank == 1 and how == "damaged":
         folder = _damaged(folder)
     elif rank == 1 and how == "binding":
-        assembly.bind_model = fails
+        factory.bind_model = fails
     elif rank == 1:
         loading.read_shard = fails
     LLM(folder, tp="auto", **SIZES)

@@ -12,8 +12,8 @@ from unittest.mock import patch
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import minikv.engine.assembly
-from minikv.engine.graphs import DecodeGraphs, table_width
+import minikv.engine.factory
+from minikv.engine.ext.graphs import DecodeGraphs, table_width
 from minikv.kernels import PagedKV, checked
 
 # What the models' side calls in checked mode, and how many of its first arguments were computed within the step.
@@ -151,5 +151,5 @@ def graphs(every=1):
         capturers.append(Rerun(every))
         return DecodeGraphs(adapter, max_rows, table_width(adapter, longest), capturers[-1])
 
-    with patch.object(minikv.engine.assembly, "capture_decodes", captured):
+    with patch.object(minikv.engine.factory, "capture_decodes", captured):
         yield capturers

@@ -5,9 +5,10 @@ import warnings
 import pytest
 import torch
 
-import minikv.engine.runner
+import minikv.engine.core.runner
 from minikv.engine import SamplingParams
-from minikv.engine.runner import Runner
+from minikv.engine.core.runner import Runner
+from minikv.engine.ext.graphs import Eager
 from tests.engine.llm_world import check_empty, greedy, make
 from tests.engine.overlap import Prompt, overlapping
 from tests.models.running import World
@@ -39,8 +40,8 @@ def test_tokens_are_those_of_one_step_after_the_other(model_type, options, enfor
     ]
     options = {"max_model_len": 100, "enforce_eager": enforce_eager, **options}
     with make(model, **options) as llm:
-        assert llm.runner.overlaps
-        llm.runner.overlaps = False
+        assert llm.overlaps
+        llm.overlaps = False
         due = llm.generate(PROMPTS, params)
         stopped = [
             SamplingParams(temperature=1.5, max_tokens=20, seed=3, stop_token_ids=(out.token_ids[4],))
@@ -50,7 +51,7 @@ def test_tokens_are_those_of_one_step_after_the_other(model_type, options, enfor
     with overlapping(Prompt()) as device, make(model, **options) as llm:
         got = llm.generate(PROMPTS, params)
         got_stopped = llm.generate(PROMPTS, stopped)
-        assert (llm.runner.graphs is None) == enforce_eager
+        assert isinstance(llm.graphs, Eager) == enforce_eager
         check_empty(llm)
     assert len(device.ahead()) > 20
     assert [out.token_ids for out in got] == [out.token_ids for out in due]
@@ -74,7 +75,7 @@ def test_reading_a_step_does_not_wait_for_the_one_behind_it(monkeypatch):
             launched.append(run(runner, step, *others))
             return launched[-1]
 
-        real = minikv.engine.runner.Drawing.read
+        real = minikv.engine.core.runner.SampledTokens.read
 
         def read(drawing):
             sampled = real(drawing)
@@ -82,7 +83,7 @@ def test_reading_a_step_does_not_wait_for_the_one_behind_it(monkeypatch):
             return sampled
 
         monkeypatch.setattr(Runner, "run", paused)
-        monkeypatch.setattr(minikv.engine.runner.Drawing, "read", read)
+        monkeypatch.setattr(minikv.engine.core.runner.SampledTokens, "read", read)
         for _ in range(3):
             llm.step()
     assert seen[:3] == [False] * 3

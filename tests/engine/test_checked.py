@@ -9,7 +9,7 @@ import torch
 
 from minikv import LLM, SamplingParams
 from minikv.cache import PagedKVCache
-from minikv.engine import EvictionParams
+from minikv.engine import EvictionConfig
 from minikv.errors import ArgumentError
 from minikv.kernels import checked, dispatch, paged_decode, reference, store_kv
 from minikv.models import Batch, bind_model, load
@@ -23,7 +23,7 @@ RUNS = {
     "int8": ("tiny-gqa", {"kv_dtype": "int8"}),
     "few blocks": ("tiny-gqa", {"num_blocks": 10, "cpu_kv_bytes": 2**20}),
     "linear": ("tiny-gqa", {"cache": "linear"}),
-    "eviction": ("tiny-gqa", {"eviction": EvictionParams("h2o", budget=16, n_sink=2, n_recent=4)}),
+    "eviction": ("tiny-gqa", {"eviction": EvictionConfig("h2o", budget=16, n_sink=2, n_recent=4)}),
 }
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from minikv.blocks import UNKNOWN
-from minikv.engine.decode_buffers import DecodeBuffers, DecodeSizes
-from minikv.engine.graphs import DecodeGraphs, buckets
-from minikv.engine.step import Batch as StepBatch
+from minikv.engine.core.step import Batch as StepBatch
+from minikv.engine.ext.decode_buffers import DecodeBuffers, DecodeSizes
+from minikv.engine.ext.graphs import DecodeGraphs, buckets
 
 
 class Pages(SimpleNamespace):

@@ -11,7 +11,8 @@ import pytest
 
 from minikv.blocks import BlockManager
 from minikv.engine import FinishReason, SamplingParams, Scheduler, summary
-from minikv.engine.capacity import peak_blocks
+from minikv.engine.core.rules import peak_blocks
+from minikv.engine.ext.drafts import Drafts
 from minikv.errors import ArgumentError
 from tests.engine.drive import Engine
 from tests.engine.fake_model import generate
@@ -44,7 +45,7 @@ class Oracle:
 def engine_of(profile, truth, seed=0, most=MOST):
     kinds, size, seqs, budget = PROFILES[profile]
     engine = Engine(kinds, size, max_num_seqs=seqs, max_batched_tokens=budget, prompt_lookup=most)
-    engine.scheduler.draft_tokens = Oracle(engine, truth, seed)
+    engine.drafts.draft_tokens = Oracle(engine, truth, seed)
     return engine
 
 
@@ -52,7 +53,7 @@ def check_spare(engine, step):
     """Where drafts took blocks, the next token of everybody who runs still has one."""
     manager, size = engine.manager, engine.manager.block_size
     running = [engine.scheduler.sequence(seq_id) for seq_id in engine.scheduler.running]
-    drafts = {item.id: item.drafts for item in step.items}
+    drafts = {item.id: item.unconfirmed for item in step.items}
     for kind, pool in enumerate(manager.pools):
         tables = {seq.id: len(manager.block_table(seq.id, kind)) for seq in running}
         took = sum(
@@ -107,7 +108,7 @@ def test_outputs_are_those_of_one_request_at_a_time(profile, truth):
         metrics = summary(engine.log.events)
         drafted, accepted = drafted + metrics.drafted_tokens, accepted + metrics.accepted_tokens
         told = [seq for request in engine.requests.values() for seq in request.sequences]
-        assert sum(seq.num_accepted for seq in told) == metrics.accepted_tokens
+        assert sum(seq.figures.get("num_accepted", 0) for seq in told) == metrics.accepted_tokens
         rolled_back = sum(event.tokens for event in engine.log.of("rollback"))
         failed = sum(step.drafted for step in engine.log.of("step") if step.failed)
         assert rolled_back == metrics.drafted_tokens - failed - metrics.accepted_tokens
@@ -129,9 +130,14 @@ def test_wrong_drafts_leave_every_step_as_it_was(profile):
         engine.run()
         engine.check_outputs()
         end = next((at for at, step in enumerate(engine.steps) if step.preempted), len(engine.steps))
-        assert bool(sum(step.num_drafts for step in engine.steps)) == bool(most)
+        assert bool(sum(sum(item.unconfirmed for item in step.items) for step in engine.steps)) == bool(most)
         steps[most] = [
-            ([(item.id, item.start, item.tokens[: len(item.tokens) - item.drafts]) for item in step.items])
+            (
+                [
+                    (item.id, item.start, item.tokens[: len(item.tokens) - item.unconfirmed])
+                    for item in step.items
+                ]
+            )
             for step in engine.steps[: end + 1]
         ]
     assert steps[0] == steps[MOST]
@@ -141,7 +147,7 @@ def test_wrong_drafts_leave_every_step_as_it_was(profile):
 def test_right_drafts_save_steps_and_no_more_than_they_are():
     for most, due in ((0, 13), (1, 7), (3, 4), (20, 2)):
         engine = Engine([(40, None)], 4, prompt_lookup=most)
-        engine.scheduler.draft_tokens = lambda seq, most, engine=engine: truth(engine, seq, most)
+        engine.drafts.draft_tokens = lambda seq, most, engine=engine: truth(engine, seq, most)
         engine.add("a", [1, 2, 3], SamplingParams(max_tokens=13))
         engine.run()
         engine.check_outputs()
@@ -168,7 +174,7 @@ def test_a_refused_draft_is_never_found_as_a_prefix():
             refused.append((seq.salt, seq.tokens + drafts, len(seq.tokens) + len(drafts) // 2))
             return drafts
 
-        engine.scheduler.draft_tokens = wrong_at_the_end
+        engine.drafts.draft_tokens = wrong_at_the_end
         for number in range(6):
             engine.add(number, [number, 1, 2, 3], SamplingParams(max_tokens=20), salt=str(number % 2))
         while engine.scheduler.has_work:
@@ -185,54 +191,55 @@ def test_a_draft_ends_before_a_stop_token():
     due = generate((1, 2), SamplingParams(max_tokens=12), "", 0, [None])
     stop = due[4]
     assert stop not in due[:4]
-    engine.scheduler.draft_tokens = lambda seq, most: due[seq.num_output :][:most]
+    engine.drafts.draft_tokens = lambda seq, most: due[seq.num_output :][:most]
     request = engine.add("a", [1, 2], SamplingParams(max_tokens=12, stop_token_ids=[stop]))
     engine.run()
     assert request.sequences[0].output == due[:5]
-    assert [step.num_drafts for step in engine.steps] == [0, 3]
+    assert [sum(item.unconfirmed for item in step.items) for step in engine.steps] == [0, 3]
 
 
 def test_drafts_take_the_budget_that_prefills_leave():
     engine = Engine([(90, None)], 4, max_num_seqs=4, max_batched_tokens=8, prompt_lookup=MOST)
-    engine.scheduler.draft_tokens = lambda seq, most: [1] * most
+    engine.drafts.draft_tokens = lambda seq, most: [1] * most
     engine.add("a", [1, 2, 3], SamplingParams(max_tokens=30))
     engine.step()
     engine.add("b", list(range(19)), SamplingParams(max_tokens=30))
     engine.run()
-    counts = [[(len(item.tokens), item.drafts) for item in step.items] for step in engine.steps[:6]]
+    counts = [[(len(item.tokens), item.unconfirmed) for item in step.items] for step in engine.steps[:6]]
     assert counts[1:4] == [[(1, 0), (7, 0)], [(1, 0), (7, 0)], [(3, 2), (5, 0)]]
     assert counts[4] == [(6, 5), (2, 1)], "the oldest first"
 
 
 def test_an_abort_in_the_step_gives_the_blocks_of_drafts_back():
     engine = Engine([(40, None), (40, 5)], 2, prompt_lookup=MOST)
-    engine.scheduler.draft_tokens = lambda seq, most: truth(engine, seq, most)
+    engine.drafts.draft_tokens = lambda seq, most: truth(engine, seq, most)
     engine.add("a", [1, 2, 3], SamplingParams(max_tokens=30))
     engine.step()
     engine.step(inside=lambda: engine.scheduler.abort("a"))
     engine.check_empty()
 
 
-@pytest.mark.parametrize("accepted", [{"a": 3}, {"a": -1}, {"a": True}, {"a": 1.0}, {"b": 1}])
-def test_what_cannot_have_been_accepted_is_refused(accepted):
-    scheduler = Scheduler(BlockManager(8, 4), prompt_lookup=2)
+@pytest.mark.parametrize(
+    "wrong", [[[1, 2, 1, 9]], [[]], [[2, True]], [[2, 1.0]], [[1, 9]], [[2, 9], [1]], [2, 1]]
+)
+def test_what_cannot_have_been_accepted_is_refused(wrong):
+    scheduler = Scheduler(BlockManager(8, 4), extensions=[Drafts(2)])
     request = scheduler.add("a", [1, 2, 1, 2], SamplingParams(max_tokens=9))
     name = request.sequences[0].id
     scheduler.finish(scheduler.schedule(), [1])
     step = scheduler.schedule()
-    assert [(item.tokens, item.drafts) for item in step.items] == [((1, 2, 1), 2)]
-    wrong = {name._replace(request=key): count for key, count in accepted.items()}
+    assert [(item.tokens, item.unconfirmed) for item in step.items] == [((1, 2, 1), 2)]
     with pytest.raises(ArgumentError) as error:
-        scheduler.finish(step, [1], accepted=wrong)
+        scheduler.finish(step, wrong)
     assert error.value.text("zh") != error.value.text("en")
     assert scheduler.open_step is step
-    scheduler.finish(step, [9], accepted={name: 1})
+    scheduler.finish(step, [[2, 9]])
     assert request.sequences[0].output == [1, 2, 9]
     assert scheduler.manager.num_tokens(name) == 6, "the newest token has no K and V yet"
 
 
 def test_a_finish_that_names_no_drafts_accepts_none():
-    scheduler = Scheduler(BlockManager(8, 4), prompt_lookup=2)
+    scheduler = Scheduler(BlockManager(8, 4), extensions=[Drafts(2)])
     request = scheduler.add("a", [1, 2, 1, 2], SamplingParams(max_tokens=9))
     scheduler.finish(scheduler.schedule(), [1])
     scheduler.finish(scheduler.schedule(), [2])
@@ -243,4 +250,4 @@ def test_a_finish_that_names_no_drafts_accepts_none():
 @pytest.mark.parametrize("value", [-1, 1.5, None, True])
 def test_prompt_lookup_is_a_count(value):
     with pytest.raises(ArgumentError):
-        Scheduler(BlockManager(8, 4), prompt_lookup=value)
+        Drafts(value)

@@ -8,7 +8,7 @@ import pytest
 from transformers import BloomConfig, BloomForCausalLM
 
 from minikv import LLM, SamplingParams
-from minikv.engine.evicting import EvictionParams
+from minikv.engine.ext.eviction import EvictionConfig
 from minikv.errors import ArgumentError, MiniKVError, RequestTooLargeError
 from minikv.eviction.policies.literature import H2O, TOVA, KeyDiff, PyramidKV, StreamingLLM
 from minikv.models import load, recall_documents
@@ -42,12 +42,12 @@ def texts():
 
 def params_of(policy="h2o", **changes):
     usual = {"budget": 30, "n_recent": 10, "evict_every": 4, "prefill_chunk": 32}
-    return EvictionParams(policy=policy, **usual | changes)
+    return EvictionConfig(policy=policy, **usual | changes)
 
 
 def told(llm):
     """The record, once it knows everything that has happened."""
-    evictor = llm.runner.evictor
+    evictor = llm.eviction.worker
     while evictor.journal:
         evictor._tell(evictor.journal.popleft())
     return evictor.evictor.records
@@ -57,7 +57,7 @@ def nothing_is_held(llm):
     llm.manager.check_invariants()
     assert all(pool.num_used == 0 for pool in (*llm.manager.pools, *llm.manager.host_pools))
     assert told(llm).num_sequences == 0
-    assert not llm.runner.evictor._saved
+    assert not llm.eviction.worker._saved
 
 
 def said(model, texts, params=GREEDY, *, eviction, watch=None, **options):
@@ -163,12 +163,12 @@ def test_a_policy_on_keys_shares_prefixes_and_one_on_attention_does_not(model, t
 
 
 REFUSED = {
-    "what is no EvictionParams": ("eviction_params", {"eviction": {"budget": 5}}),
+    "what is no EvictionConfig": ("eviction_params", {"eviction": {"budget": 5}}),
     "drafts": ("eviction_engine", {"prompt_lookup": 2}),
     "copies": ("eviction_engine", {"reads": "gather"}),
     "rows": ("eviction_not_paged", {"cache": "linear", "num_blocks": 4, "max_model_len": 64}),
-    "a pyramid": ("eviction_paged_layers", {"eviction": EvictionParams(policy=PyramidKV(), budget=30)}),
-    "the largest": ("eviction_paged_max", {"eviction": EvictionParams(policy=H2O(reduce="max"))}),
+    "a pyramid": ("eviction_paged_layers", {"eviction": EvictionConfig(policy=PyramidKV(), budget=30)}),
+    "the largest": ("eviction_paged_max", {"eviction": EvictionConfig(policy=H2O(reduce="max"))}),
 }
 
 
@@ -219,7 +219,7 @@ def test_a_model_that_reads_copies_is_named(lang):
 )
 def test_counts_and_words_are_checked_early(wrong):
     with pytest.raises(MiniKVError):
-        EvictionParams("h2o", **wrong)
+        EvictionConfig("h2o", **wrong)
 
 
 class Broken(Exception):
@@ -237,7 +237,7 @@ def test_whatever_happens_no_block_and_no_record_is_lost(small, seed, monkeypatc
     """Requests at any time, several answers, aborts, swaps, steps ahead and faults. ``MINIKV_LONG=2``: 200 times."""
     for number in range(20 if LONG else 4):
         draw = random.Random(1000 * seed + number)
-        eviction = EvictionParams(
+        eviction = EvictionConfig(
             draw.choice(list(POLICIES.values())), budget=draw.randrange(9), n_sink=draw.randrange(3),
             n_recent=draw.randrange(1, 5), evict_every=draw.randrange(1, 6), prefill_chunk=draw.randrange(1, 12),
             scope=draw.choice(["layer", "head"]),
@@ -248,14 +248,14 @@ def test_whatever_happens_no_block_and_no_record_is_lost(small, seed, monkeypatc
         if draw.random() < 0.5:
             options |= {"cpu_kv_bytes": 2**17, "swap_rates": SWAP}
         with LLM(small[number % 2], eviction=eviction, seed=seed, **options) as llm:
-            llm.runner.overlaps = draw.random() < 0.5
+            llm.overlaps = draw.random() < 0.5
             workload(llm, draw, monkeypatch)
             monkeypatch.undo()
             nothing_is_held(llm)
 
 
 def workload(llm, draw, monkeypatch):
-    bound = llm.scheduler.evicting.most_resident
+    bound = llm.eviction.peak
     faults = draw.random() < 0.4
 
     def perhaps(call):
@@ -267,7 +267,7 @@ def workload(llm, draw, monkeypatch):
         return broken
 
     monkeypatch.setattr(
-        llm.runner.evictor.evictor, "carry_out", perhaps(llm.runner.evictor.evictor.carry_out)
+        llm.eviction.worker.evictor, "carry_out", perhaps(llm.eviction.worker.evictor.carry_out)
     )
     monkeypatch.setattr(type(llm.adapter), "forward", perhaps(type(llm.adapter).forward))
     left, names = draw.randrange(3, 8), []

@@ -9,8 +9,8 @@ import torch
 
 from minikv import LLM, SamplingParams
 from minikv.blocks import BlockManager
-from minikv.engine.evicting import EvictionParams
-from minikv.engine.evicting_blocks import EvictingBlocks
+from minikv.engine import Scheduler
+from minikv.engine.ext.eviction import BlockEviction, EvictionConfig
 from minikv.errors import ArgumentError
 from minikv.eviction.paged.evictor import blocks_to_keep, least_capacity
 from minikv.eviction.policies.budget import Budget
@@ -39,7 +39,7 @@ def texts():
 
 def params_of(policy="keydiff", **changes):
     usual = {"budget": 22, "n_recent": 10, "evict_every": 4, "prefill_chunk": 32, "unit": "block"}
-    return EvictionParams(POLICIES.get(policy, policy), **usual | changes)
+    return EvictionConfig(POLICIES.get(policy, policy), **usual | changes)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -49,7 +49,8 @@ def test_how_many_stay_is_known_before_anybody_looks(seed):
     n_sink, n_recent = draw.randrange(6), draw.randrange(1, 9)
     lacking = least_capacity(Budget(n_sink, 0, n_recent), size) - n_sink - n_recent
     budget = Budget(n_sink, lacking + draw.randrange(12), n_recent, draw.randrange(1, 5))
-    planned = EvictingBlocks(BlockManager(9, size), budget, 8, shares=True, journal=None, drop=None)  # type: ignore[arg-type]
+    planned = BlockEviction(budget, 8, shares=True)
+    Scheduler(BlockManager(9, size), extensions=[planned])
     length = budget.capacity + draw.randrange(1, 60)
     positions = torch.arange(length)[None]
     keep = blocks_to_keep(torch.rand(1, length), positions, budget, size, "max")[0]
@@ -88,19 +89,19 @@ def test_it_says_what_a_dense_cache_with_a_mask_says_and_moves_nothing(model, te
     with LLM(model, eviction=eviction, block_size=4, num_blocks=40) as llm:
         monkeypatch.setattr(llm.cache, "move", never)
         monkeypatch.setattr(llm.cache, "copy_blocks", never)
-        planned, drop = llm.scheduler.evicting, llm.scheduler.evicting._drop
-        records = llm.runner.evictor.evictor.records
+        planned, drop = llm.eviction, llm.eviction.worker.drop_blocks
+        records = llm.eviction.worker.evictor.records
 
-        def watched(seq_id):
+        def watched(manager, seq_id):
             before, total = llm.manager.length(seq_id), llm.manager.num_tokens(seq_id)
-            count = drop(seq_id)
+            count = drop(manager, seq_id)
             left = llm.manager.length(seq_id)
             assert before - count == left == planned.after(before) <= eviction.tokens.capacity
             kept = {layer: records.positions(layer, [seq_id], left, [total - left])[0] for layer in (0, 1)}
             gone.append((total, kept))
             return count
 
-        planned._drop = watched
+        planned.worker.drop_blocks = watched
         (answer,) = llm.generate([text], FEW)
         nothing_is_held(llm)
     reference = Masked(deepcopy(model), POLICIES[policy], eviction.tokens, "layer")
@@ -144,7 +145,7 @@ def test_a_fault_while_blocks_are_chosen_loses_nothing(model, texts, monkeypatch
     eviction = params_of()
     expected = said(model, texts, FEW, eviction=eviction)
     with LLM(model, eviction=eviction, block_size=4, num_blocks=400) as llm:
-        records, left = llm.runner.evictor.evictor.records, [3, 8]
+        records, left = llm.eviction.worker.evictor.records, [3, 8]
         keep = records.keep
 
         def broken(*args):
@@ -179,7 +180,7 @@ def test_whatever_happens_no_block_and_no_record_is_lost(small, seed, monkeypatc
         size = draw.choice((1, 2, 4))
         n_sink, n_recent = draw.randrange(3), draw.randrange(1, 5)
         least = least_capacity(Budget(n_sink, 0, n_recent), size) - n_sink - n_recent
-        eviction = EvictionParams(
+        eviction = EvictionConfig(
             draw.choice(list(POLICIES.values())), budget=least + draw.randrange(5), n_sink=n_sink,
             n_recent=n_recent, evict_every=draw.randrange(1, 6), prefill_chunk=draw.randrange(1, 12),
             unit="block", per_block=draw.choice(["max", "sum"]),
@@ -189,7 +190,7 @@ def test_whatever_happens_no_block_and_no_record_is_lost(small, seed, monkeypatc
         if draw.random() < 0.5:
             options |= {"cpu_kv_bytes": 2**17, "swap_rates": SWAP}
         with LLM(small[number % 2], eviction=eviction, seed=seed, **options) as llm:
-            llm.runner.overlaps = draw.random() < 0.5
+            llm.overlaps = draw.random() < 0.5
             workload(llm, draw, monkeypatch)
             monkeypatch.undo()
             nothing_is_held(llm)

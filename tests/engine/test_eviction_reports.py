@@ -8,9 +8,9 @@ import pytest
 
 from minikv import LLM, SamplingParams
 from minikv.course.widgets import EngineWidget
-from minikv.engine import EventLog, building
-from minikv.engine.events import Event, StepEvent
-from minikv.engine.evicting import EvictionParams
+from minikv.engine import EventLog, factory
+from minikv.engine.ext.events import Event, StepEvent
+from minikv.engine.ext.eviction import EvictionConfig
 from minikv.engine.serve.metrics import summary
 from minikv.errors import DoesNotFitError
 from minikv.eviction.policies.literature import H2O, TOVA, KeyDiff, StreamingLLM
@@ -34,7 +34,7 @@ def models():
 
 def evict(policy=None, **changes):
     usual = {"budget": 6, "n_sink": 2, "n_recent": 4, "evict_every": 3, "prefill_chunk": 8}
-    return EvictionParams(H2O() if policy is None else policy, **usual | changes)
+    return EvictionConfig(H2O() if policy is None else policy, **usual | changes)
 
 
 def prompts(draw, count):
@@ -42,7 +42,7 @@ def prompts(draw, count):
 
 
 def records_of(llm):
-    return llm.runner.evictor.evictor.records
+    return llm.eviction.worker.evictor.records
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_no_sequence_is_longer_than_the_model_and_no_chunk_than_a_step(models, m
 
 
 def test_the_room_is_held_while_the_size_of_the_cache_is_found(models, monkeypatch):
-    seen, allocate = [], building.allocate_kv_cache
+    seen, allocate = [], factory.allocate_kv_cache
 
     class Watched(arena.Arena):
         def __init__(self, num_bytes, device="cpu", *, name="arena"):
@@ -94,9 +94,9 @@ def test_the_room_is_held_while_the_size_of_the_cache_is_found(models, monkeypat
             seen.append(("closed", 0))
             super().close()
 
-    monkeypatch.setattr("minikv.engine.graph_memory.Arena", Watched)
+    monkeypatch.setattr("minikv.engine.ext.graph_memory.Arena", Watched)
     monkeypatch.setattr(
-        building, "allocate_kv_cache", lambda *args, **more: seen.append(("cache", 0)) or allocate(*args, **more)
+        factory, "allocate_kv_cache", lambda *args, **more: seen.append(("cache", 0)) or allocate(*args, **more)
     )  # fmt: skip
     with LLM(models["llama"], eviction=evict(), num_blocks=40) as llm:
         assert seen == [("eviction's records", records_of(llm).nbytes), ("cache", 0), ("closed", 0)]
@@ -106,7 +106,7 @@ def test_the_room_is_held_while_the_size_of_the_cache_is_found(models, monkeypat
 
 def test_on_a_cpu_cache_and_records_share_what_an_llm_may_take(models, monkeypatch):
     room = 2**20
-    monkeypatch.setattr(building, "MOST_ON_A_CPU", room)
+    monkeypatch.setattr(factory, "MOST_ON_A_CPU", room)
     options = {"max_num_seqs": 64, "max_model_len": 512, "block_size": 4}
     with LLM(models["llama"], **options) as llm:
         plain, block = llm.manager.pools[0].num_blocks, llm.allocation.block_bytes
@@ -154,7 +154,7 @@ def test_a_view_says_what_is_held_beside_how_long_it_is(models, name):
     def look(view):
         for seq in view.running:
             held = llm.manager.length(seq.id, kind)
-            assert seq.num_resident == held <= llm.scheduler.evicting.most_resident
+            assert seq.num_resident == held <= llm.eviction.peak
             shorter.append(seq.num_resident < seq.num_computed)
         for seq in view.waiting:
             assert 0 < seq.num_resident <= seq.num_computed if seq.swapped else seq.num_resident == 0

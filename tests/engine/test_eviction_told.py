@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from minikv import LLM, SamplingParams
-from minikv.engine import assembly, building, graphs
-from minikv.engine.evicting import EvictionParams
+from minikv.engine import factory
+from minikv.engine.ext import graphs
+from minikv.engine.ext.eviction import EvictionConfig
 from minikv.errors import ArgumentError, RequestTooLargeError
 from minikv.models import load, recall_documents
 from tests.engine.test_eviction import SWAP, nothing_is_held, params_of, said, told
@@ -80,7 +81,7 @@ def test_after_an_interrupt_between_two_notes_it_says_what_it_always_said(model,
     with LLM(model, eviction=params_of(), **SMALL) as llm:
         journal = Interrupted()
         journal.op = op
-        llm.scheduler.evicting.journal = llm.runner.evictor.journal = journal
+        llm.eviction.journal = llm.eviction.worker.journal = journal
         assert run(llm, texts, several=2) == 1
         outputs = llm.generate(texts[:1], FEW, progress=False)
         assert list(outputs[0].token_ids) == expected
@@ -121,7 +122,7 @@ def test_what_can_be_read_off_the_arguments_is_refused_before_there_is_a_cache(
     def never(*_, **__):
         raise AssertionError("a cache is made")
 
-    monkeypatch.setattr(building, "allocate_kv_cache", never)
+    monkeypatch.setattr(factory, "allocate_kv_cache", never)
     with pytest.raises(ArgumentError) as refused:
         LLM(model, **{"eviction": params_of(), "num_blocks": 40, **options})
     assert refused.value.code == code
@@ -133,13 +134,13 @@ def test_a_request_that_never_fits_hears_what_of_eviction_would_make_it_fit(mode
     with LLM(model, eviction=params_of(**long), **options) as llm:
         with pytest.raises(RequestTooLargeError) as refused:
             llm.add_request(text, FEW)
-        most = llm.scheduler.evicting.most_resident
-        assert refused.value.code == "request_never_fits_evicting"
+        most = llm.eviction.peak
+        assert refused.value.code == "request_never_fits_at_once"
         assert refused.value.values["most"] == most > 22 * 4
         for lang in ("en", "zh"):
             assert "prefill_chunk" in refused.value.text(lang)
             assert str(most) in refused.value.text(lang)
-    smaller = EvictionParams("h2o", budget=30, n_recent=10, evict_every=4, prefill_chunk=64 - (most - 22 * 4))
+    smaller = EvictionConfig("h2o", budget=30, n_recent=10, evict_every=4, prefill_chunk=64 - (most - 22 * 4))
     with LLM(model, eviction=smaller, **options) as llm:
         assert llm.generate([text], FEW, progress=False)[0].num_cached == 0
 
@@ -150,10 +151,10 @@ def test_why_nothing_is_captured_is_eviction_and_no_wish(model, asked, monkeypat
         on_a_gpu = SimpleNamespace(reads="paged", cache=SimpleNamespace(device=torch.device("cuda")))
         return graphs.capture_decodes(on_a_gpu, *sizes, **options)
 
-    monkeypatch.setattr(assembly, "capture_decodes", capture)
+    monkeypatch.setattr(factory, "capture_decodes", capture)
     with LLM(model, eviction=params_of(), num_blocks=40, enforce_eager=asked) as llm:
-        assert llm.runner.why_eager == graphs.Eager("asked" if asked else "evicts")
-        assert all(llm.runner.why_eager.text(lang) for lang in ("en", "zh"))
+        assert llm.graphs == graphs.Eager("asked" if asked else "evicts")
+        assert all(llm.graphs.text(lang) for lang in ("en", "zh"))
 
 
 def test_prefixes_that_nobody_could_find_are_not_kept_for_the_next_run(model, texts, tmp_path):
@@ -182,12 +183,12 @@ def test_who_evicts_and_is_aborted_before_the_step_begins_breaks_nobody_elses():
             return
         step = made[0].scheduler.open_step
         served = {item.id for item in step.items}
-        for name in {plan.seq_id for plan in step.evictions} - served:
+        for name in {plan.seq_id for plan in step.work.get("evictions", ())} - served:
             aborted.append(made[0].abort(name.request))
 
     for seed in range(3):
         draw = random.Random(seed)
-        eviction = EvictionParams("keydiff", budget=0, n_sink=1, n_recent=2, evict_every=1, prefill_chunk=6)
+        eviction = EvictionConfig("keydiff", budget=0, n_sink=1, n_recent=2, evict_every=1, prefill_chunk=6)
         sizes = {"num_blocks": 24, "block_size": 1, "max_num_seqs": 5, "max_batched_tokens": 28}
         with LLM(model, eviction=eviction, emit=emit, max_model_len=90, seed=seed, **sizes) as llm:
             made[:] = [llm]

@@ -88,10 +88,10 @@ def test_an_exception_inside_schedule_gives_everything_back(name, monkeypatch):
 
 def test_an_emit_that_raises_leaves_the_step_to_be_failed():
     engine = crowd()
-    engine.scheduler._report._emit = lambda event: 1 / 0
+    engine.scheduler.extensions[-1].emit = lambda event: 1 / 0
     with pytest.raises(ZeroDivisionError):
         engine.scheduler.schedule()
-    engine.scheduler._report._emit = engine.log
+    engine.scheduler.extensions[-1].emit = engine.log
     failed = engine.scheduler.fail(engine.scheduler.open_step, ZeroDivisionError())
     assert failed
     engine.check()

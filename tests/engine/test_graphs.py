@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from minikv.engine import SamplingParams
-from minikv.engine.graphs import DecodeGraphs, buckets
+from minikv.engine.ext.graphs import DecodeGraphs, buckets
 from minikv.kernels.gpu.common import Launch
 from minikv.memory import ArenaInUseError
 from minikv.plan.preemption import TransferRates
@@ -103,7 +103,7 @@ def test_nan_in_blocks_that_nobody_reads_reaches_no_row():
     with graphs(), make(model.model, max_model_len=64) as llm:
         poison(llm.cache, torch.nan)
         outputs = llm.generate(model.prompts[:3], greedy(8))
-        assert llm.runner.graphs.capturer.replays
+        assert llm.graphs.capturer.replays
     for out in outputs:
         model.check(out, greedy(8))
 
@@ -114,7 +114,7 @@ def test_nothing_moves_and_nothing_grows_over_300_steps():
         graphs(every=16) as capturers,
         make(model.model, max_model_len=400, num_blocks=400, emit=None) as llm,
     ):
-        held = llm.runner.graphs
+        held = llm.graphs
         before, addresses = None, held.buffers.addresses()
         for length in (330, 330, 300):
             llm.add_request(model.prompts[2][: length % 7 + 1], greedy(length))
@@ -137,7 +137,7 @@ def test_a_step_that_fails_leaves_the_next_ones_right(monkeypatch):
                 llm.add_request(prompt, greedy(6))
             llm.step()
             llm.step()
-            replay = llm.runner.graphs.replay
+            replay = llm.graphs.replay
 
             def broken(*args, fault=fault, replay=replay):
                 if fault == "after":
@@ -145,7 +145,7 @@ def test_a_step_that_fails_leaves_the_next_ones_right(monkeypatch):
                 raise Broken
 
             with monkeypatch.context() as patch:
-                patch.setattr(llm.runner.graphs, "replay", broken)
+                patch.setattr(llm.graphs, "replay", broken)
                 out = llm.step()
             assert [type(each.completions[0].error) for each in out.finished] == [Broken] * 3
             check_empty(llm)
@@ -173,13 +173,13 @@ def test_close_refuses_while_somebody_reads_the_logits():
         llm = make(model.model, max_model_len=64)
         llm.add_request(model.prompts[0], greedy(5))
         llm.step()
-        logits = llm.runner.graphs.replay(step_of([[1, 2]]))
+        logits = llm.graphs.replay(step_of([[1, 2]]))
         with pytest.raises(ArenaInUseError) as caught:
             llm.close()
         assert caught.value.values["names"] == "decode logits"
         del logits
         llm.close()
-        assert llm.runner.graphs.buffers.arena.closed
+        assert llm.graphs.buffers.arena.closed
 
 
 def test_what_waits_for_the_device_cannot_be_captured():
@@ -232,7 +232,7 @@ def test_the_launches_of_a_replay_are_those_that_were_captured(monkeypatch):
     monkeypatch.setenv("MINIKV_KERNELS", "triton")
     model = reference("llama", num_hidden_layers=1)
     with graphs(every=99) as capturers, make(model.model, max_model_len=12, max_num_seqs=2) as llm:
-        held = llm.runner.graphs
+        held = llm.graphs
         monkeypatch.setattr(Launch, "run", note)
         replay, launches = held.replay, {}
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from minikv.engine import graphs as module
-from minikv.engine.graphs import CudaCapturer
+from minikv.engine.ext import graphs as module
+from minikv.engine.ext.graphs import CudaCapturer, DecodeGraphs
 from tests.engine.llm_world import greedy, make
 from tests.models.running import World
 
@@ -175,13 +175,13 @@ def test_on_a_gpu_a_replay_is_bit_for_bit_what_was_captured(model_type, options)
     model = model.to("cuda", torch.bfloat16 if experts else torch.float32)
     prompts = [[5, 6, 7], list(range(1, 40)), [9] * 17, [3] * 6, [8, 1]]
     with make(model, max_model_len=100, enforce_eager=True, **options) as llm:
-        assert llm.runner.why_eager.reason == "asked"
+        assert llm.graphs.reason == "asked"
         due = llm.generate(prompts, greedy(20))
     with make(model, max_model_len=100, **options) as llm:
-        held = llm.runner.graphs
-        if held is None and experts and torch.cuda.get_device_capability() < (8, 0):
+        held = llm.graphs
+        if isinstance(held, module.Eager) and experts and torch.cuda.get_device_capability() < (8, 0):
             pytest.skip("a product of experts that does not wait needs compute capability 8.0")
-        assert held is not None, llm.runner.why_eager
+        assert isinstance(held, DecodeGraphs), llm.graphs
         computed = []
         replay = held.replay
 
@@ -234,7 +234,7 @@ def test_memory_has_settled_when_two_readings_are_equal():
 def test_on_a_gpu_replays_allocate_nothing_and_their_memory_is_reported():
     model = World.bare("llama", max_position_embeddings=1024).to("cuda")
     with make(model, max_model_len=900, num_blocks=900, emit=None) as llm:
-        held = llm.runner.graphs
+        held = llm.graphs
         for _ in range(3):
             llm.add_request([1, 2, 3], greedy(800))
         allocated, reserved = settled(llm.step)
@@ -277,6 +277,6 @@ def test_on_a_gpu_a_model_that_waits_runs_without_graphs():
     model.lm_head.register_forward_hook(lambda _, __, out: out * float(out.isfinite().all()))
     with pytest.warns(UserWarning, match="No CUDA graphs"):
         llm = make(model, max_model_len=64)
-    assert llm.runner.why_eager.reason == "refused"
+    assert llm.graphs.reason == "refused"
     with llm:
         assert len(llm.generate([[1, 2, 3]], greedy(5))[0].token_ids) == 5

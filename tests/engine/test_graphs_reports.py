@@ -7,17 +7,18 @@ import pytest
 import torch
 
 from minikv.cache.allocator import warmup
-from minikv.engine import building, graph_memory
-from minikv.engine import graphs as module
-from minikv.engine.building import build_cache
-from minikv.engine.graphs import Eager, capture_decodes, expected_memory, table_width
+from minikv.engine import factory
+from minikv.engine.ext import graph_memory
+from minikv.engine.ext import graphs as module
+from minikv.engine.ext.graphs import Eager, capture_decodes, expected_memory, table_width
+from minikv.engine.factory import build_cache
 from minikv.errors import ArgumentError, DoesNotFitError
 from minikv.memory import Arena
 from minikv.models import ATTENTION, own_attention
 from minikv.plan import CacheSpec
 from tests.engine.llm_world import greedy, make, reference, run, tensor_bytes
 from tests.engine.rerun import graphs
-from tests.engine.test_building import wish
+from tests.engine.test_factory import wish
 from tests.engine.test_memory_report import CUDA, GPU
 
 # Why there are none ---------------------------------------------------------------------------------------
@@ -33,7 +34,7 @@ def on_cuda(**changes):
 def test_it_says_why_nothing_is_captured():
     model = reference("llama")
     with make(model.model) as llm:
-        assert llm.runner.why_eager == Eager("cpu")
+        assert llm.graphs == Eager("cpu")
         assert "graph" not in llm.memory_report().text()
     assert capture_decodes(on_cuda(), 4, 8, enforce_eager=True) == Eager("asked")
     assert capture_decodes(on_cuda(), 4, 8, ranks=2) == Eager("ranks")
@@ -77,7 +78,7 @@ def test_an_error_of_ours_is_raised_and_the_model_is_as_it_was(monkeypatch):
         raise ArgumentError("llm_closed")
 
     before = tensor_bytes()
-    monkeypatch.setattr("minikv.engine.assembly.capture_decodes", refuses)
+    monkeypatch.setattr("minikv.engine.factory.capture_decodes", refuses)
     with pytest.raises(ArgumentError):
         make(model.model)
     monkeypatch.undo()
@@ -95,8 +96,8 @@ def test_an_error_of_ours_is_raised_and_the_model_is_as_it_was(monkeypatch):
 def test_the_expected_memory_has_the_buffers_to_the_byte(model_type):
     model = reference(model_type)
     with graphs(), make(model.model, max_model_len=50, max_num_seqs=6) as llm:
-        found = llm.runner.graphs.memory
-        kinds, width = len(llm.cache.kinds), llm.runner.graphs.buffers.sizes.width
+        found = llm.graphs.memory
+        kinds, width = len(llm.cache.kinds), llm.graphs.buffers.sizes.width
         assert width == 13
     expected = expected_memory(model.model, kinds, 6, width)
     assert (expected.count, expected.buffer_bytes) == (found.count, found.buffer_bytes)
@@ -119,10 +120,10 @@ def test_a_model_that_is_bound_already_can_be_measured():
 def test_the_memory_is_held_while_the_cache_is_measured(monkeypatch):
     model, arenas = reference("llama").model, []
     spec = CacheSpec.from_config(model.config, kv_dtype="fp32")
-    expected = building._graph_bytes(model, spec, wish(), 64)
+    expected = factory._graph_bytes(model, spec, wish(), 64)
     assert expected == expected_memory(model, 1, 8, 16).num_bytes
-    assert not building._graph_bytes(model, spec, wish(enforce_eager=True), 64)
-    assert not building._graph_bytes(model, spec, wish(), None)
+    assert not factory._graph_bytes(model, spec, wish(enforce_eager=True), 64)
+    assert not factory._graph_bytes(model, spec, wish(), None)
     monkeypatch.setattr(
         graph_memory, "Arena", lambda *args, **more: arenas.append(Arena(*args, **more)) or arenas[-1]
     )
@@ -137,8 +138,8 @@ def test_the_memory_is_held_while_the_cache_is_measured(monkeypatch):
         def refuses(*_):
             raise torch.OutOfMemoryError
 
-        patch.setattr(building, "expected_memory", refuses)
-        assert not building._graph_bytes(model, spec, wish(), 64), "allocate_kv_cache says what is short"
+        patch.setattr(factory, "expected_memory", refuses)
+        assert not factory._graph_bytes(model, spec, wish(), 64), "allocate_kv_cache says what is short"
     _, report = build_cache(model, spec, wish(num_blocks=9))
     assert report.held_bytes == 0, "the size is given"
 

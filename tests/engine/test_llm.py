@@ -137,7 +137,7 @@ def test_samples_share_the_blocks_of_their_prompt():
         assert len(tables) == 4
         assert len({table[:full] for table in tables}) == 1
         assert len({table[full] for table in tables}) == 4, "each writes a block of its own"
-        log = llm.scheduler._report._emit
+        log = llm.scheduler.extensions[-1].emit
         taken = sum(event.bytes for event in log.of("allocate"))
         assert taken == (full + 4) * llm.cache.kinds[0].block_bytes(4)
         outputs = run(llm)[1]

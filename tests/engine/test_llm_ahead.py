@@ -42,7 +42,7 @@ def test_the_next_step_is_launched_before_the_tokens_of_this_one_are_read(device
             model.check(out, wanted)
         check_empty(llm)
     steps, notes = device.launched(), device.notes
-    assert [step.ahead for step in steps] == [False] + [True] * 11, "each but the first"
+    assert [(step.batch.sources is not None) for step in steps] == [False] + [True] * 11, "each but the first"
     for step, behind in pairwise(steps):
         assert notes.index(("launch", behind)) < notes.index(("read", step))
     assert [step for what, step in notes if what == "read"] == steps, "each once, in their order"
@@ -173,13 +173,13 @@ def test_a_prefill_is_timed_alone(device, model):
     """What it took tells how fast a recompute would be: the host's work for another step is no part of it."""
     with make(model.model) as llm:
         timed = []
-        llm._core.took = lambda step, seconds: timed.append((step, seconds))
+        llm._engine._plain.after_forward = (lambda step, seconds: timed.append((step, seconds)),)
         llm.add_request(model.prompts[0], greedy(9))
         run(llm)
     steps = device.launched()
     assert [step for step, _ in timed] == steps[:1]
     assert all(seconds > 0 for _, seconds in timed)
-    assert [step.ahead for step in steps] == [False, False] + [True] * 7
+    assert [(step.batch.sources is not None) for step in steps] == [False, False] + [True] * 7
 
 
 def test_drafts_are_not_guessed_ahead(device, model):

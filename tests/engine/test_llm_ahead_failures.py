@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import pytest
 
-import minikv.engine.runner
+import minikv.engine.core.runner
 from minikv.engine import FinishReason, GenerationFailedError
 from tests.engine import test_llm_callbacks, test_llm_failures, test_llm_running
 from tests.engine.llm_world import Broken, check_empty, greedy, make, reference, run
@@ -74,7 +74,7 @@ def test_the_launch_of_the_step_behind_fails_that_step_alone(model, late, at, mo
             model.check(outputs[name], greedy(8))
             ids = [token.id for token in told if token.request == name]
             assert ids == [*outputs[name].token_ids, None]
-        assert sum(event.failed for event in llm.scheduler._report._emit.of("step")) >= 1
+        assert sum(event.failed for event in llm.scheduler.extensions[-1].emit.of("step")) >= 1
         assert llm.snapshot().steps == len(device.launched())
         model.check(llm.generate(model.prompts[3], greedy())[0], greedy())
 
@@ -82,13 +82,13 @@ def test_the_launch_of_the_step_behind_fails_that_step_alone(model, late, at, mo
 def test_an_answer_that_is_no_number_fails_both(device, model, monkeypatch):
     """The step behind goes on from a token that means nothing; its rows are forgotten with it."""
     with make(model.model) as llm:
-        draw, calls = minikv.engine.runner.draw, iter(range(100))
+        draw, calls = minikv.engine.core.runner.draw, iter(range(100))
 
         def spoiled(logits, params, draws):
             return draw(logits * float("nan") if next(calls) == 3 else logits, params, draws)
 
         with monkeypatch.context() as patch:
-            patch.setattr(minikv.engine.runner, "draw", spoiled)
+            patch.setattr(minikv.engine.core.runner, "draw", spoiled)
             llm.add_request(model.prompts[0], greedy(8))
             _, outputs = run(llm)
         (out,) = outputs.values()
@@ -120,7 +120,7 @@ def test_ctrl_c_at_any_launch_loses_no_block(device, model, at, monkeypatch):
         model.check(llm.generate(model.prompts[3], greedy())[0], greedy())
 
 
-@pytest.mark.parametrize("point", ["schedule_ahead", "finish"])
+@pytest.mark.parametrize("point", ["open", "finish"])
 def test_ctrl_c_in_the_scheduler_fails_what_is_in_flight(device, model, point, monkeypatch):
     with make(model.model) as llm:
         name = llm.add_request(model.prompts[0], greedy(8))
@@ -233,7 +233,7 @@ def test_an_emit_that_raises_while_a_step_fails_leaves_nothing_in_flight(device,
                 except Broken:
                     raised += 1
         assert raised == 1
-        assert not llm._core._flights
+        assert not llm._engine._plain.in_flight
         check_empty(llm)
     assert [outputs[name].finish_reason for name in names] == ["error"] * 2 + ["length"] * 2
     for out in outputs.values():
@@ -243,9 +243,9 @@ def test_an_emit_that_raises_while_a_step_fails_leaves_nothing_in_flight(device,
 def test_a_snapshot_shows_nobody_whose_row_is_in_flight_for_nothing(device, model):
     """Not who has ended, and not whoever has its name by then, who waits and has one sample less."""
     with make(model.model) as llm:
-        llm.runner.overlaps = False
+        llm.overlaps = False
         both = llm.generate(model.prompts[7], drawn(n=2))[0].completions
-        llm.runner.overlaps = True
+        llm.overlaps = True
         llm.add_request(model.prompts[2], greedy(9), request_id="beside")
         ends = (both[0].token_ids[2], both[1].token_ids[4])
         llm.add_request(model.prompts[7], drawn(n=2, stop_token_ids=ends), request_id="a")

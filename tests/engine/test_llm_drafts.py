@@ -42,7 +42,7 @@ class Oracle:
 
 def guess_with(monkeypatch, guess):
     monkeypatch.setattr(
-        "minikv.engine.scheduler.Scheduler.draft_tokens", lambda self, seq, most: guess(seq, most)
+        "minikv.engine.ext.drafts.Drafts.draft_tokens", lambda self, seq, most: guess(seq, most)
     )
 
 
@@ -141,7 +141,7 @@ def test_it_ends_inside_accepted_drafts(what, monkeypatch):
                 if due[place] in due[:place] or due[place] < 2:
                     continue
                 if what == "eos":
-                    monkeypatch.setattr(llm._core, "eos", frozenset([due[place]]))
+                    monkeypatch.setattr(llm._engine, "eos", frozenset([due[place]]))
                 more = {"stop_token_ids": [due[place]]} if what == "stop_token_ids" else {}
                 more |= {"stop": [f"w{due[place]}"]} if what == "stop" else {}
                 [out] = llm.generate(prompt, greedy(LONGEST, **more))
@@ -202,15 +202,15 @@ def test_a_step_with_drafts_that_fails_gives_everything_back(monkeypatch):
     model = known("gemma3_text")
     guess_with(monkeypatch, Oracle(model, 1))
     with make(model.model, prompt_lookup=MOST) as llm:
-        logits, calls = llm.runner.logits, iter(range(100))
+        logits, calls = llm.runner.compute, iter(range(100))
 
-        def breaks(step):
+        def breaks(step, sampled):
             if next(calls) == 1:
-                assert step.num_drafts
+                assert sum(item.unconfirmed for item in step.items)
                 raise Broken
-            return logits(step)
+            return logits(step, sampled)
 
-        monkeypatch.setattr(llm.runner, "logits", breaks)
+        llm.runner.compute = breaks
         llm.add_request(model.prompts[3], greedy(9))
         _, outputs = run(llm)
         assert [out.finish_reason for out in outputs.values()] == [FinishReason.ERROR]

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-import minikv.engine.runner
+import minikv.engine.core.runner
 import minikv.kernels.checked
 from minikv.engine import EventLog, FinishReason, GenerationFailedError
 from minikv.models import ATTENTION
@@ -46,7 +46,7 @@ def place(point, llm, fuse, patch):
     elif point == "store":
         patch.setattr(minikv.kernels.checked, "store_kv", fuse.before(minikv.kernels.checked.store_kv))
     elif point == "sampler":
-        patch.setattr(minikv.engine.runner, "draw", fuse.before(minikv.engine.runner.draw))
+        patch.setattr(minikv.engine.core.runner, "draw", fuse.before(minikv.engine.core.runner.draw))
     elif point == "copy_blocks":
         patch.setattr(llm.cache, "copy_blocks", fuse.before(llm.cache.copy_blocks))
     elif point == "detokenizer":

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minikv.engine import assembly
+from minikv.engine import factory
 from minikv.errors import ArgumentError
 from tests.engine.llm_world import check_empty, greedy, make, reference
 from tests.longer import usual_if
@@ -132,8 +132,8 @@ def test_a_gpu_that_cannot_read_e4m3_refuses_it_when_the_llm_is_made(capability,
     model, made = reference("llama").model, []
     own = model.config._attn_implementation
     on_a_gpu_of(capability, monkeypatch)
-    build = assembly.build_cache
-    monkeypatch.setattr(assembly, "build_cache", lambda *args: made.append(build(*args)) or made[-1])
+    build = factory.build_cache
+    monkeypatch.setattr(factory, "build_cache", lambda *args: made.append(build(*args)) or made[-1])
     with pytest.raises(ArgumentError) as raised:
         make(model, kv_dtype=kv_dtype)
     assert raised.value.code == "kernel_fp8"

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import minikv.engine.runner
+import minikv.engine.core.runner
 from minikv.engine import FinishReason
 from tests.engine.llm_text import byte_tokenizer, word_tokenizer
 from tests.engine.llm_world import Broken, check_empty, greedy, make, reference, run
@@ -19,14 +19,14 @@ def model():
 @pytest.fixture
 def order(monkeypatch):
     """What happens in which order: "queued", the ids of each ``decode``, "tokens"."""
-    noted, draw = [], minikv.engine.runner.draw
+    noted, draw = [], minikv.engine.core.runner.draw
 
     def spied(logits, params, draws):
         noted.append("queued")
         drawing = draw(logits, params, draws)
         return SimpleNamespace(read=lambda: noted.append("tokens") or drawing.read())
 
-    monkeypatch.setattr(minikv.engine.runner, "draw", spied)
+    monkeypatch.setattr(minikv.engine.core.runner, "draw", spied)
     return noted
 
 

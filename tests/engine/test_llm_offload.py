@@ -4,7 +4,7 @@ import pytest
 
 from minikv.cache.offload import HostPool
 from minikv.engine import EventLog
-from minikv.engine.host import transfer_speeds
+from minikv.engine.ext.host import transfer_speeds
 from minikv.errors import ArgumentError, DoesNotFitError
 from minikv.plan.preemption import TransferRates
 from tests.engine.llm_world import Broken, check_empty, greedy, make, reference, run
@@ -43,7 +43,7 @@ def test_scales_move_with_their_blocks():
         due = [out.completions[0].token_ids for out in llm.generate(prompts, params)]
     with make(model.model, kv_dtype="int8", num_blocks=14, swap_rates=SWAP, **HOST) as llm:
         found = [out.completions[0].token_ids for out in llm.generate(prompts, params)]
-        log = llm.scheduler._report._emit
+        log = llm.scheduler.extensions[-1].emit
     assert found == due
     assert log.of("swap_in")
 
@@ -61,11 +61,11 @@ def test_the_decision_is_what_the_rates_say():
 def test_without_rates_everything_is_measured():
     model, log = reference("llama"), EventLog()
     with make(model.model, num_blocks=14, emit=log, **HOST) as llm:
-        assert llm.scheduler.rates is None, "no prefill has been seen"
+        assert llm.offload.rates is None, "no prefill has been seen"
         for prompt in model.prompts:
             llm.add_request(prompt, greedy(12))
         run(llm)
-        rates = llm.scheduler.rates
+        rates = llm.offload.rates
         assert (rates.to_host, rates.to_device) == (llm.host.to_host, llm.host.to_device)
     assert log.of("preempt")
     assert all(event.swap_seconds > 0 and event.recompute_seconds > 0 for event in log.of("preempt"))

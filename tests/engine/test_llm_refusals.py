@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minikv import LLM
-from minikv.engine import EvictionParams, SamplingParams
+from minikv.engine import EvictionConfig, SamplingParams
 from minikv.errors import ArgumentError, ConfigError, DoesNotFitError, MiniKVError, RequestTooLargeError
 from minikv.models import Loaded
 from tests.engine.llm_text import word_tokenizer
@@ -278,7 +278,7 @@ def test_a_cache_without_room_is_refused():
 def test_more_tokens_than_the_model_has_positions(monkeypatch):
     """Refused before anything is built, in all caches, unless the config says that the model goes on."""
     model = reference(LLAMA)
-    for options in ({}, {"cache": "linear"}, {"eviction": EvictionParams("keydiff", budget=64)}):
+    for options in ({}, {"cache": "linear"}, {"eviction": EvictionConfig("keydiff", budget=64)}):
         with pytest.raises(ArgumentError) as raised:
             make(model.model, max_model_len=513, **options)
         assert (raised.value.code, raised.value.values["most"]) == ("llm_positions", 512)
@@ -304,9 +304,7 @@ def test_a_size_by_default_holds_every_sequence_at_once():
 def test_a_dtype_that_a_gpu_has_forced_is_told(monkeypatch):
     model = SimpleNamespace(device=torch.device("cuda"))
     note = ("no_bfloat16", {"gpu": "T4", "capability": "7.5"})
-    monkeypatch.setattr(
-        "minikv.engine.assembly.load", lambda *name, **options: Loaded(model, None, "a", note)
-    )
+    monkeypatch.setattr("minikv.engine.factory.load", lambda *name, **options: Loaded(model, None, "a", note))
     with pytest.warns(UserWarning, match="float16"), pytest.raises(ArgumentError, match="SimpleNamespace"):
         LLM("a")
 

@@ -58,7 +58,7 @@ def test_nobody_waits_longer_than_a_step():
         for _ in range(60):
             inside.clear()
             assert inside.wait(60), "a forward begins now"
-            before = llm._core.steps
+            before = llm._engine.steps
             assert llm.snapshot().steps - before <= 2
         assert llm.abort("request 0")
         thread.join(60)
@@ -128,7 +128,7 @@ def test_times_and_events_agree():
     model = reference(LLAMA)
     with make(model.model, num_blocks=16, max_batched_tokens=16) as llm:
         outputs = llm.generate(model.prompts[:8], greedy(9))
-        log = llm.scheduler._report._emit
+        log = llm.scheduler.extensions[-1].emit
     times = [event.time for event in log.events]
     assert times == sorted(times)
     for out in outputs:

@@ -7,7 +7,7 @@ import pytest
 
 from minikv.blocks import NULL_BLOCK
 from minikv.engine import SequenceId
-from minikv.engine.capacity import peak_blocks
+from minikv.engine.core.rules import peak_blocks
 from minikv.models import seen_window
 from minikv.plan import CacheSpec
 from minikv.plan.pool import block_kinds, sequence_bytes

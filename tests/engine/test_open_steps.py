@@ -10,7 +10,8 @@ from collections import Counter
 import pytest
 
 from minikv.engine import FinishReason, SamplingParams, State, summary
-from minikv.engine.capacity import peak_blocks
+from minikv.engine.core.rules import peak_blocks
+from minikv.engine.ext.overlap import schedule_next
 from minikv.errors import ArgumentError
 from minikv.plan.preemption import TransferRates
 from tests.engine.drive_ahead import AheadEngine
@@ -50,7 +51,7 @@ def run(profile, seed, failing=False, **host):
             break
         step()
     assert not engine.scheduler.has_work, "a livelock"
-    assert engine.scheduler.num_open == 0
+    assert len(engine.scheduler.open_steps) == 0
     engine.check_empty()
     return engine
 
@@ -101,7 +102,7 @@ def decoding(count=3, blocks=40, size=4, params=PLAIN, **limits):
 def test_all_but_the_first_step_are_ahead():
     engine = decoding()
     engine.run()
-    assert [step.ahead for step in engine.steps] == [False] + [True] * 5
+    assert [(step.batch.sources is not None) for step in engine.steps] == [False] + [True] * 5
     assert engine.ahead == 5
     engine.check_outputs()
     steps = engine.log.of("step")
@@ -143,7 +144,7 @@ def test_a_dropped_row_holds_its_blocks_until_its_step_is_done_and_publishes_not
     assert engine.manager.match([*stopped.tokens, 1]).num_tokens == 0, "3 of its 4 slots were committed"
     engine.run()
     assert again.sequences[0].finish_reason is FinishReason.LENGTH
-    assert engine.steps[1].ahead
+    assert engine.steps[1].batch.sources is not None
     del engine.requests["a"]
     engine.check_outputs()
 
@@ -153,7 +154,7 @@ def test_a_dropped_row_holds_its_blocks_until_its_step_is_done_and_publishes_not
     [
         ("somebody waits", lambda engine: engine.add("late", [1, 2], PLAIN)),
         ("nobody goes on", lambda engine: [engine.scheduler.abort(number) for number in range(3)]),
-        ("drafts", lambda engine: setattr(engine.scheduler, "prompt_lookup", 2)),
+        ("drafts", lambda engine: setattr(engine.drafts, "most", 2)),
         ("no block", lambda engine: engine.manager.allocate("other", range(200))),
         ("a copy", lambda engine: engine.manager.fork(engine.requests[0].sequences[0].id, "other")),
     ],
@@ -165,26 +166,26 @@ def test_none_where_the_next_step_may_be_another(why, change):
     step = engine.scheduler.schedule()
     change(engine)
     before = engine.manager.stats()
-    assert engine.scheduler.schedule_ahead() is None
+    assert schedule_next(engine.scheduler) is None
     assert engine.manager.stats() == before
-    assert engine.scheduler.num_open == 1
+    assert len(engine.scheduler.open_steps) == 1
     if why in ("no block", "a copy"):
         engine.manager.free("other")
-    assert bool(engine.scheduler.schedule_ahead()) == (why in ("no block", "a copy"))
+    assert bool(schedule_next(engine.scheduler)) == (why in ("no block", "a copy"))
     engine.scheduler.finish(step, [1, 2, 3])
 
 
 def test_none_without_an_open_step_while_a_prompt_goes_on_or_forks():
     engine = AheadEngine([(40, None)], max_num_seqs=4, max_batched_tokens=4)
-    assert engine.scheduler.schedule_ahead() is None
+    assert schedule_next(engine.scheduler) is None
     engine.add("a", [1, 2, 3, 4, 5, 6], SamplingParams(max_tokens=4, n=3))
     for _ in range(2):  # half of the prompt, and its end with three samples
         step = engine.scheduler.schedule()
-        assert engine.scheduler.schedule_ahead() is None
+        assert schedule_next(engine.scheduler) is None
         engine.scheduler.finish(step, [9] * len(step.sampled))
     step = engine.scheduler.schedule()
     assert step.copies, "they part"
-    assert engine.scheduler.schedule_ahead() is not None
+    assert schedule_next(engine.scheduler) is not None
     engine.scheduler.finish(step, [1, 2, 3])
     engine.scheduler.finish(engine.scheduler.open_step, [1, 2, 3])
 
@@ -192,7 +193,7 @@ def test_none_without_an_open_step_while_a_prompt_goes_on_or_forks():
 def test_steps_end_in_order_and_are_refused_otherwise():
     engine = decoding(1)
     first = engine.scheduler.schedule()
-    second = engine.scheduler.schedule_ahead()
+    second = schedule_next(engine.scheduler)
     with pytest.raises(ArgumentError) as refused:
         engine.scheduler.schedule()
     assert refused.value.code == "step_still_open"
@@ -211,12 +212,12 @@ def test_steps_end_in_order_and_are_refused_otherwise():
 def test_a_step_that_fails_takes_the_one_behind_it_along():
     engine = decoding(2)
     first = engine.scheduler.schedule()
-    assert engine.scheduler.schedule_ahead() is not None
+    assert schedule_next(engine.scheduler) is not None
     error = Broken("forward")
     failed = engine.scheduler.fail(first, error)
     assert [request.id for request in failed] == [0, 1]
     assert all(request.sequences[0].error is error for request in failed)
-    assert engine.scheduler.num_open == 0
+    assert len(engine.scheduler.open_steps) == 0
     engine.check_empty()
     assert [event.failed for event in engine.log.of("step")] == [True, True]
 
@@ -228,7 +229,7 @@ def test_an_exception_in_schedule_ahead_leaves_the_open_step_as_it_was(name, mon
         engine = decoding(size=1)
         engine.scheduler.finish(engine.scheduler.schedule(), [1, 2, 3])
         step = engine.scheduler.schedule()
-        before = engine.manager.stats(), [seq.num_placed for seq in engine.scheduler._running]
+        before = engine.manager.stats(), [seq.num_placed for seq in engine.scheduler.running_sequences]
         real, calls = getattr(engine.manager, name), []
 
         def broken(*args, real=real, calls=calls, call=call, **kwargs):
@@ -240,19 +241,19 @@ def test_an_exception_in_schedule_ahead_leaves_the_open_step_as_it_was(name, mon
         with monkeypatch.context() as patch:
             patch.setattr(engine.manager, name, broken)
             try:
-                ahead = engine.scheduler.schedule_ahead()
+                ahead = schedule_next(engine.scheduler)
             except KeyboardInterrupt:
                 ahead = None
-                now = engine.manager.stats(), [seq.num_placed for seq in engine.scheduler._running]
+                now = engine.manager.stats(), [seq.num_placed for seq in engine.scheduler.running_sequences]
                 assert now == before
-                assert engine.scheduler.num_open == 1
+                assert len(engine.scheduler.open_steps) == 1
             else:
                 assert ahead is not None
         if ahead is None:
-            ahead = engine.scheduler.schedule_ahead()
+            ahead = schedule_next(engine.scheduler)
         engine.scheduler.finish(step, [4, 5, 6])
         engine.scheduler.finish(ahead, [7, 8, 9])
-        assert [seq.output for seq in engine.scheduler._running] == [[1, 4, 7], [2, 5, 8], [3, 6, 9]]
+        assert [seq.output for seq in engine.scheduler.running_sequences] == [[1, 4, 7], [2, 5, 8], [3, 6, 9]]
         engine.manager.check_invariants()
 
 
@@ -260,12 +261,12 @@ def test_a_clock_that_raises_changes_nothing(monkeypatch):
     engine = decoding()
     step = engine.scheduler.schedule()
     before = engine.manager.stats()
-    monkeypatch.setattr(engine.scheduler, "_clock", lambda: 1 / 0)
+    monkeypatch.setattr(engine.scheduler, "clock", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        engine.scheduler.schedule_ahead()
+        schedule_next(engine.scheduler)
     assert engine.manager.stats() == before
     monkeypatch.undo()
-    assert engine.scheduler.schedule_ahead() is not None
+    assert schedule_next(engine.scheduler) is not None
     engine.scheduler.finish(step, [1, 2, 3])
 
 

@@ -125,7 +125,7 @@ def test_a_sharded_model_needs_an_llm_of_as_many_ranks(saved, tmp_path):
 def test_tp_is_a_number_of_processes_that_there_are(tp, code):
     if code is None:
         with LLM("tiny-gqa", tp=tp, num_blocks=4) as llm:
-            assert llm._team is None
+            assert llm._group is None
     else:
         for call in (LLM, load):
             with pytest.raises(MiniKVError) as caught:
@@ -138,7 +138,8 @@ def test_one_process_pays_nothing():
     code = (
         "import sys\nfrom torch import distributed\nfrom minikv import LLM\n"
         "with LLM('tiny-gqa', num_blocks=9) as llm: llm.generate([[3, 4]], progress=False)\n"
-        "print('minikv.engine.parallel' in sys.modules, distributed.is_initialized(), type(llm.runner).__name__)"
+        "name = 'minikv.engine.ext.tensor_parallel'\n"
+        "print(name in sys.modules, distributed.is_initialized(), type(llm.runner).__name__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False", "Runner"]

@@ -4,11 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from minikv.engine.offload import PrefillSpeed
+from minikv.engine.ext.offload import PrefillSpeed
 
 
 def step(tokens, decodes=0, out=(), back=()):
-    return SimpleNamespace(num_tokens=tokens, num_decode=decodes, swap_out=out, swap_in=back)
+    work = {name: pairs for name, pairs in (("swap_out", out), ("swap_in", back)) if pairs}
+    return SimpleNamespace(num_tokens=tokens, num_decode=decodes, work=work)
 
 
 def test_small_steps_say_nothing():

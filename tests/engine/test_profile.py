@@ -5,7 +5,7 @@ import json
 import pytest
 
 from minikv.engine import profile as module
-from minikv.engine.events import Event, StepEvent
+from minikv.engine.ext.events import Event, StepEvent
 from minikv.engine.profile import Profiler
 
 

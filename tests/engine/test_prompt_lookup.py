@@ -5,7 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from minikv.engine.prompt_lookup import count_right, propose
+from minikv.engine.core.step import Scheduled
+from minikv.engine.ext.drafts import propose
 
 
 def naive(tokens, most, longest, shortest):
@@ -56,7 +57,12 @@ def test_the_tokens_given_are_not_changed_and_the_guesses_are_plain_numbers():
 
 
 def test_what_is_right_ends_at_the_first_wrong_one():
-    assert count_right([1, 2, 3], [1, 2, 3, 4]) == 3
-    assert count_right([1, 2, 3], [1, 9, 3, 4]) == 1
-    assert count_right([1, 2], [2, 2, 2]) == 0
-    assert count_right([], [5]) == 0
+    assert right([1, 2, 3], [1, 2, 3, 4]) == 3
+    assert right([1, 2, 3], [1, 9, 3, 4]) == 1
+    assert right([1, 2], [2, 2, 2]) == 0
+    assert right([], [5]) == 0
+
+
+def right(drafts, sampled):
+    """How many of ``drafts`` behind a decode's token count, of which ``sampled`` are sampled in their places."""
+    return Scheduled("a", 7, (4, *drafts), True, ("a",), len(drafts)).confirmed(sampled)

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from minikv.engine import FinishReason, SamplingParams, summary
-from minikv.engine.capacity import peak_blocks
+from minikv.engine.core.rules import peak_blocks
 from minikv.errors import RequestTooLargeError
 from tests.engine.drive import Engine
 

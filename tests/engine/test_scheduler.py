@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from minikv.blocks import BlockManager, PoolKind
-from minikv.engine import EventLog, FinishReason, SamplingParams, Scheduler, State
-from minikv.engine.capacity import held_blocks, peak_blocks
+from minikv.engine import EventLog, Events, FinishReason, SamplingParams, Scheduler, State
+from minikv.engine.core.rules import held_blocks, peak_blocks
 from minikv.errors import ArgumentError, RequestTooLargeError
 from tests.blocks.snapshot import snapshot
 from tests.engine.drive import Engine
@@ -338,14 +338,15 @@ def test_a_stop_text_ends_a_sequence_with_its_token():
         {"max_num_seqs": 8, "max_batched_tokens": 7},
         {"max_model_len": 0},
         {"clock": 5},
-        {"emit": 5},
-        {"block_bytes": [1, 2]},
-        {"block_bytes": [0]},
-        {"block_bytes": 4},
     ],
 )
 def test_a_scheduler_refuses_what_it_cannot_use(wrong):
     refused(lambda: Scheduler(BlockManager(8), **wrong))
+
+
+@pytest.mark.parametrize(("emit", "block_bytes"), [(5, None), (print, [1, 2]), (print, [0]), (print, 4)])
+def test_events_refuse_what_they_cannot_use(emit, block_bytes):
+    refused(lambda: Scheduler(BlockManager(8), extensions=[Events(emit, block_bytes)]))
 
 
 def test_a_scheduler_wants_a_manager_of_its_own():
@@ -356,7 +357,7 @@ def test_a_scheduler_wants_a_manager_of_its_own():
 
 
 def test_an_empty_step_computes_nothing():
-    scheduler = Scheduler(BlockManager(8), emit=EventLog())
+    scheduler = Scheduler(BlockManager(8), extensions=[Events(EventLog())])
     step = scheduler.schedule()
     assert (step.items, step.copies, step.num_tokens) == ((), (), 0)
     assert scheduler.finish(step, []) == ()

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from minikv.engine import FinishReason, summary
-from minikv.engine import scheduler as scheduler_module
+from minikv.engine.core import scheduler as scheduler_module
 from minikv.plan.preemption import TransferRates
 from tests.engine.drive import Engine
 from tests.engine.fake_model import Broken, FakeModel
@@ -51,7 +51,7 @@ def test_rates_that_change_their_mind(profile):
 
         def change(engine, every=every):
             every.append(every.pop(0))
-            engine.scheduler.rates = every[0]
+            engine.offload.rates = every[0]
 
         engine = run(profile, seed, failing=seed % 2 == 1, host_blocks=20, rates=SWAP, between=change)
         engine.check_outputs()
@@ -78,7 +78,7 @@ def test_what_the_events_say_adds_up(profile):
     for way, names in (("swap_out", ("swap_out",)), ("swap_in", ("swap_in", "host_hit"))):
         moved = [0 for _ in kinds]
         for step in engine.steps:
-            for kind, pairs in enumerate(getattr(step, way)):
+            for kind, pairs in enumerate(step.work.get(way, ())):
                 moved[kind] += len(pairs)
         told = [sum(event.blocks[kind] for name in names for event in log.of(name)) for kind in kinds]
         assert moved == told
@@ -97,7 +97,7 @@ def test_what_a_failed_step_was_to_transfer_is_never_used(profile, way, monkeypa
     real, broken = FakeModel.forward, []
 
     def forward(model, step, request_of, fail_at=None):
-        if getattr(step, way):
+        if step.work.get(way):
             broken.append(len(broken) % 2 == 0)
             fail_at = "transfer" if broken[-1] else fail_at
         return real(model, step, request_of, fail_at)
@@ -113,12 +113,12 @@ def test_a_step_that_is_never_begun_takes_nothing_along(profile, monkeypatch):
     """The arrays of some steps that transfer cannot be packed: all is as if the step had not been planned."""
     real, planned = scheduler_module.pack, []
 
-    def pack(manager, items):
+    def pack(manager, items, *more, **options):
         if manager.host_blocks.pinned:
             planned.append(len(planned) % 2 == 0)
             if planned[-1]:
                 raise Broken("pack")
-        return real(manager, items)
+        return real(manager, items, *more, **options)
 
     monkeypatch.setattr(scheduler_module, "pack", pack)
 

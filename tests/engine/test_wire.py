@@ -5,8 +5,8 @@ import pytest
 
 from minikv.blocks import Copy
 from minikv.engine import Batch, EventLog, SamplingParams, Step
-from minikv.engine.parallel import Team
-from minikv.engine.wire import FRAME, from_words, stop_words, to_words
+from minikv.engine.ext.tensor_parallel import TensorParallelGroup
+from minikv.engine.ext.wire import FRAME, from_words, stop_words, to_words
 from tests.engine.llm_world import greedy, make, reference, run
 
 
@@ -27,14 +27,14 @@ def _listed(values):
 
 @pytest.mark.parametrize("prompt_lookup", [0, 3])
 @pytest.mark.parametrize("model_type", ["llama", "gemma2", "deepseek_v3"])
-def test_what_rank_0_leaves_out_follows_from_what_it_sends(model_type, prompt_lookup, monkeypatch):
+def test_what_rank_0_leaves_out_follows_from_what_it_sends(model_type, prompt_lookup):
     """Chunks, decodes, drafts, forks with copies, preemption, cached prefixes, and windows that have moved on."""
     known = reference(model_type)
     steps, log = [], EventLog()
     sizes = {"num_blocks": 24, "max_batched_tokens": 16, "prompt_lookup": prompt_lookup}
     with make(known.model, emit=log, **sizes) as llm:
-        logits = llm.runner.logits
-        monkeypatch.setattr(llm.runner, "logits", lambda step: steps.append(step) or logits(step))
+        compute = llm.runner.compute
+        llm.runner.compute = lambda step, sampled: steps.append(step) or compute(step, sampled)
         for number, prompt in enumerate(known.prompts):
             params = (
                 greedy(12) if number % 3 else SamplingParams(temperature=1, n=3, max_tokens=12, seed=number)
@@ -44,7 +44,7 @@ def test_what_rank_0_leaves_out_follows_from_what_it_sends(model_type, prompt_lo
         size = llm.cache.block_size
     assert log.of("preempt")
     assert any(step.copies for step in steps)
-    assert any(step.num_drafts for step in steps) == bool(prompt_lookup)
+    assert any(sum(item.unconfirmed for item in step.items) for step in steps) == bool(prompt_lookup)
     for step in steps:
         words = to_words(step)
         assert words.dtype == np.int32
@@ -67,7 +67,7 @@ def step_of(items, columns):
     [(1, 1, 1), (64, 28, 1), (1, FRAME - 14, 1), (1, FRAME - 13, 2), (256, 128, 2)],
 )
 def test_a_step_is_one_message_up_to_8_kib_and_never_more_than_two(items, columns, messages, monkeypatch):
-    leader, follower = (Team(rank, 2, None, [], 1.0) for rank in range(2))
+    leader, follower = (TensorParallelGroup(rank, 2, None, [], 1.0) for rank in range(2))
     sent = []
     monkeypatch.setattr(leader, "_broadcast", lambda words: sent.append(words.clone()))
     monkeypatch.setattr(follower, "_broadcast", lambda words: words.copy_(sent.pop(0)))

@@ -44,9 +44,9 @@ def real_events(model, trace, steps, num_blocks, **host):
     with LLM(
         model, num_blocks=num_blocks, block_size=BLOCK, seed=0, emit=log, enforce_eager=True, **SIZES, **host
     ) as llm:
-        sizes = llm.scheduler._report._block_bytes
+        sizes = llm.scheduler.extensions[-1].block_bytes
         for index, request in enumerate(trace.requests):
-            while llm.has_work and llm._core.steps < steps[index]:
+            while llm.has_work and llm._engine.steps < steps[index]:
                 llm.step()
             params = SamplingParams(temperature=0, max_tokens=request.output_tokens, ignore_eos=True)
             llm.add_request(trace.prompt(index).tolist(), params, request_id=index)

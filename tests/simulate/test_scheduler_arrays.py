@@ -4,8 +4,8 @@ import random
 from array import array
 
 from minikv.blocks import BlockManager
-from minikv.engine import EventLog, SamplingParams, Scheduler
-from minikv.engine.step import NOT_PACKED
+from minikv.engine import EventLog, Events, SamplingParams, Scheduler
+from minikv.engine.core.step import NOT_PACKED
 from tests.engine.drive import Clock
 
 
@@ -13,7 +13,12 @@ def run(seed, as_array, packs):
     """(events, outputs, types of the prompts): crowded enough to preempt."""
     draw, log = random.Random(seed), EventLog()
     scheduler = Scheduler(
-        BlockManager(14, 4), max_num_seqs=6, max_batched_tokens=16, clock=Clock(), emit=log, packs=packs
+        BlockManager(14, 4),
+        max_num_seqs=6,
+        max_batched_tokens=16,
+        clock=Clock(),
+        extensions=[Events(log)],
+        packs=packs,
     )
     stem, requests = [draw.randrange(50) for _ in range(9)], {}
     for name in range(20):
@@ -23,7 +28,7 @@ def run(seed, as_array, packs):
     while scheduler.has_work:
         step = scheduler.schedule()
         assert (step.batch is NOT_PACKED) == (not packs)
-        assert not step.ahead
+        assert step.batch.sources is None
         assert packs is False or step.num_tokens == len(step.batch.token_ids)
         scheduler.finish(step, [(7 * len(step.items) + seq_id.request) % 50 for seq_id in step.sampled])
     scheduler.manager.check_invariants()

@@ -3,7 +3,7 @@
 import pytest
 
 from minikv.blocks import BlockManager
-from minikv.engine.scheduler import Scheduler
+from minikv.engine.core.scheduler import Scheduler
 from tools.guard import cases, differences, record
 
 SMALL = ("blocks host", "replica swap", "llm tiny-gqa preempted", "llm failing", "cli plan")

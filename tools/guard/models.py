@@ -13,7 +13,7 @@ import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from minikv import LLM, SamplingParams, nano
-from minikv.engine import EventLog, EvictionParams, RequestOutput, summary
+from minikv.engine import EventLog, EvictionConfig, RequestOutput, summary
 from minikv.eviction import Policy, View
 from minikv.models import load, recall_documents
 from minikv.plan.preemption import TransferRates
@@ -248,7 +248,7 @@ def refused() -> list[Any]:
         {"max_model_len": 10**9}, {"cache": "ring"}, {"kv_dtype": "int3"}, {"reads": "never"}, {"prompt_lookup": -1},
         {"utilization": 2}, {"cpu_kv_bytes": 1}, {"cpu_block_size": 6}, {"prefix_dir": "x"}, {"tp": 0}, {"seed": -1},
         {"eviction": 5}, {"gpu_memory_utilization": 0.5}, {"swap_space": 4}, {"num_blocks": 4, "kv_bytes": 2**20},
-        {"eviction": EvictionParams("h2o"), "prompt_lookup": 2}, {"cache": "linear", "cpu_kv_bytes": 2**20},
+        {"eviction": EvictionConfig("h2o"), "prompt_lookup": 2}, {"cache": "linear", "cpu_kv_bytes": 2**20},
     ]  # fmt: skip
     params: list[dict[str, Any]] = [
         {"temperature": -1}, {"top_p": 0}, {"top_k": -2}, {"max_tokens": 0}, {"n": 0}, {"seed": "a"}, {"stop": [""]},
@@ -278,7 +278,7 @@ def refused() -> list[Any]:
 
 def _open(options: dict[str, Any]) -> None:
     if isinstance(options.get("eviction"), dict):
-        options = {"eviction": EvictionParams(**{"policy": "h2o", **options["eviction"]})}
+        options = {"eviction": EvictionConfig(**{"policy": "h2o", **options["eviction"]})}
     LLM(model("tiny-gqa"), **{"num_blocks": 30, **options}).close()
 
 
@@ -315,11 +315,11 @@ def _cases() -> Iterator[tuple[str, Callable[[], list[Any]]]]:
     for policy in ("h2o", "streaming", "snapkv"):
         yield (
             f"llm eviction {policy}",
-            partial(run, "tiny-gqa", eviction=EvictionParams(policy, **evict), num_blocks=40),
+            partial(run, "tiny-gqa", eviction=EvictionConfig(policy, **evict), num_blocks=40),
         )
     yield (
         "llm eviction blocks",
-        partial(run, "tiny-gqa", eviction=EvictionParams("h2o", unit="block", **evict), num_blocks=40),
+        partial(run, "tiny-gqa", eviction=EvictionConfig("h2o", unit="block", **evict), num_blocks=40),
     )
     yield (
         "llm eviction swapped",
@@ -327,13 +327,13 @@ def _cases() -> Iterator[tuple[str, Callable[[], list[Any]]]]:
             run,
             "tiny-gqa",
             gap=0,
-            eviction=EvictionParams("h2o", **evict),
+            eviction=EvictionConfig("h2o", **evict),
             cpu_kv_bytes=2**20,
             swap_rates=SWAP,
             **TIGHT,
         ),
     )
-    yield "llm failing", lambda: run("tiny-gqa", eviction=EvictionParams(Failing(), **evict), num_blocks=40)
+    yield "llm failing", lambda: run("tiny-gqa", eviction=EvictionConfig(Failing(), **evict), num_blocks=40)
     yield "llm windows", partial(run, "windows", **TIGHT)
     yield (
         "llm windows swapped drafts",

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from minikv.engine.step import Scheduled, Step
+from minikv.engine.core.step import Scheduled, Step
 from minikv.eviction.paged.plan import kinds_without_window
 from minikv.plan.step_work import AttentionCost, StepCost, StepWork
 from minikv.simulate.step_time import StepSeconds, StepTime
@@ -65,18 +65,20 @@ class TaskClock:
 
     def attach(self, llm: "LLM") -> None:
         """The steps are those of ``llm``. None is prepared ahead: it could not have whom a burst brings meanwhile."""
-        llm.runner.overlaps = False
+        llm.overlaps = False
         self._llm = llm
 
     def _measure(self, step: Step, llm: "LLM") -> TimedStep:
         clock, manager = self._step_time, llm.manager
-        evicted = step.batch.evicted
+        absent = step.batch.absent
         gone = [0] * len(step.items)
-        if evicted is not None:
-            gone = evicted[kinds_without_window(manager)[0]].tolist()
+        if absent is not None:
+            gone = absent[kinds_without_window(manager)[0]].tolist()
         parts = clock.parts(work_of(clock.cost, step.items, gone))
         block_bytes = [kind.block_bytes(manager.block_size) for kind in llm.cache.kinds]
-        host = sum(clock.host_seconds(_bytes(way, block_bytes)) for way in (step.swap_out, step.swap_in))
+        host = sum(
+            clock.host_seconds(_bytes(step.work.get(way, ()), block_bytes)) for way in ("swap_out", "swap_in")
+        )
         moved = moved_bytes(step, block_bytes, manager.block_size)
         device = clock.parts(StepWork(0, 0, 0, moved, 0, 0, 0)).bandwidth
         return TimedStep(step.time, parts, host + device, step.num_tokens, step.num_decode)
@@ -90,7 +92,7 @@ def work_of(cost: StepCost, items: Iterable[Scheduled], gone: Iterable[int]) -> 
     tokens, rows, saved = 0, 0, 0
     pairs, read = [0] * len(cost.attention), [0] * len(cost.attention)
     for item, lost in zip(items, gone, strict=True):
-        tokens, rows = tokens + item.end - item.start, rows + item.drafts + 1
+        tokens, rows = tokens + item.end - item.start, rows + item.unconfirmed + 1
         for place, each in enumerate(cost.attention):
             start, end = _held(each, item, lost)
             pairs[place] += each.pairs(start, end)
@@ -107,7 +109,7 @@ def moved_bytes(step: Step, block_bytes: list[int], block_size: int) -> int:
     the device knows.
     """
     copied = sum(block_bytes[copy.kind] for copy in step.copies)
-    for plan in step.evictions:
+    for plan in step.work.get("evictions", ()):
         for kind, compaction in plan.compactions.items():
             copied += sum(block_bytes[copy.kind] for copy in compaction.copies)
             copied += compaction.num_tokens * block_bytes[kind] // block_size

@@ -15,7 +15,7 @@ from minikv.cache.allocator import kv_dtype_of
 from minikv.course.capstone.machine import LIKE_GPU, LIKE_MODEL, small_machine
 from minikv.course.capstone.reference import reference_answers
 from minikv.course.capstone.task import Request, Task
-from minikv.engine.assembly import open_model
+from minikv.engine.factory import open_model
 from minikv.errors import ArgumentError, UnknownNameError, check_count
 from minikv.plan import CacheSpec
 from minikv.plan.catalog import GPU, find_gpu

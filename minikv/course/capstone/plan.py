@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from minikv.course.capstone.entries import LONGEST
-from minikv.engine.evicting import EvictionParams
+from minikv.engine import EvictionConfig
 from minikv.errors import ArgumentError, DoesNotFitError, check_count
 from minikv.plan import pool
 from minikv.plan.dtypes import find_kv_dtype
@@ -24,14 +24,14 @@ class Plan:
     ``num_blocks`` None: as many as the budget has room for. ``kv_dtype`` None: the dtype of the weights.
     ``prompt_lookup``: at most ``MOST_DRAFTS``. ``label`` is what the leaderboard calls it.
 
-    Raises ``ArgumentError`` for what is no count, no dtype of a cache, or no ``EvictionParams``.
+    Raises ``ArgumentError`` for what is no count, no dtype of a cache, or no ``EvictionConfig``.
     """
 
     block_size: int = 16
     kv_dtype: str | None = None
     max_num_seqs: int = 64
     max_batched_tokens: int = 2048
-    eviction: EvictionParams | None = None
+    eviction: EvictionConfig | None = None
     prompt_lookup: int = 0
     cpu_kv_bytes: int | None = None
     num_blocks: int | None = None
@@ -48,20 +48,20 @@ class Plan:
             raise ArgumentError("capstone_drafts", value=self.prompt_lookup, most=MOST_DRAFTS)
         if self.kv_dtype is not None:
             find_kv_dtype(self.kv_dtype)
-        if self.eviction is not None and not isinstance(self.eviction, EvictionParams):
+        if self.eviction is not None and not isinstance(self.eviction, EvictionConfig):
             raise ArgumentError("eviction_params", kind=type(self.eviction).__name__)
         if not isinstance(self.label, str) or len(self.label) > LONGEST or not self.label.isprintable():
             raise ArgumentError("capstone_label", value=self.label, most=LONGEST)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What is set otherwise than in ``Plan()`` and ``EvictionParams()``, as JSON values; without the label."""
+        """What is set otherwise than in ``Plan()`` and ``EvictionConfig()``, as JSON values; without the label."""
         set_here = _changed(self, Plan())
         set_here.pop("label", None)
         if self.eviction is not None:
             policy = self.eviction.policy
             name = policy if isinstance(policy, str) else repr(policy)[:LONGEST]
-            set_here["eviction"] = {"policy": name} | _changed(self.eviction, EvictionParams(policy))
+            set_here["eviction"] = {"policy": name} | _changed(self.eviction, EvictionConfig(policy))
         return set_here
 
     def record_bytes(self, task: "Task") -> int:

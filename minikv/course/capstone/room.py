@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from minikv.engine.building import Wanted, windows_wanted
-from minikv.engine.evict_step import reserve
+from minikv.engine.ext.eviction_worker import reserve
+from minikv.engine.factory import EngineConfig, windows_wanted
 from minikv.plan import CacheSpec
 from minikv.plan.measured import size_for_blocks
 from minikv.plan.pool import block_kinds
@@ -41,8 +41,8 @@ def most_blocks(task: "Task", plan: "Plan") -> int:
     return low
 
 
-def _wanted(task: "Task", plan: "Plan", num_blocks: int | None) -> Wanted:
-    return Wanted(
+def _wanted(task: "Task", plan: "Plan", num_blocks: int | None) -> EngineConfig:
+    return EngineConfig(
         kv_bytes=None,
         num_blocks=num_blocks,
         utilization=0.9,

@@ -17,7 +17,7 @@ from minikv.plan.preemption import TransferRates
 from minikv.units import exact_bytes
 
 if TYPE_CHECKING:
-    from minikv.engine.events import Emit
+    from minikv.engine.ext.events import Emit
 
 
 def serve(task: Task, plan: Plan, *, emit: "Emit | None" = None) -> Run:

@@ -7,7 +7,7 @@ from typing import Literal
 from minikv.blocks import NULL_BLOCK, BlockPool
 from minikv.blocks.pool import PoolStats
 from minikv.course.widgets.engine_rows import DECODE, PREFILL, WAITING, Row
-from minikv.engine.sequence import SequenceId
+from minikv.engine.core.sequence import SequenceId
 from minikv.engine.serve.view import EngineView
 
 MAX_CELLS = 256  # blocks drawn, of all kinds of layers together; a pool gives its first blocks first

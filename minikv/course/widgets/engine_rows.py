@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from minikv.engine.core.sequence import FinishReason, State
 from minikv.engine.outputs import RequestOutput, Token
 from minikv.engine.prompts import Asked
-from minikv.engine.sequence import FinishReason, State
 from minikv.engine.serve.view import SequenceView
 
 WAITING, PREFILL, DECODE = "waiting", "prefill", "decode"

@@ -7,10 +7,10 @@ from typing import Any
 
 from minikv.course.widgets.engine_picture import Owner, Picture, Progress, pool_pictures
 from minikv.course.widgets.engine_rows import RequestRows
+from minikv.engine.core.sequence import SequenceId
 from minikv.engine.outputs import RequestOutput, StepOutput
 from minikv.engine.prompts import Asked, Prompts, read_all
 from minikv.engine.sampling_params import SamplingParams
-from minikv.engine.sequence import SequenceId
 from minikv.errors import ArgumentError, MiniKVError, check_count
 
 

@@ -15,7 +15,7 @@ from minikv.course.widgets.engine_picture import Owner, Picture, pool_pictures
 from minikv.course.widgets.engine_rows import DECODE, PREFILL, Row, letters, state_of
 from minikv.course.widgets.monitor import BUTTONS, Monitor
 from minikv.course.widgets.ticker import Clock
-from minikv.engine.sequence import SequenceId
+from minikv.engine.core.sequence import SequenceId
 from minikv.engine.serve.view import EngineView, SequenceView
 from minikv.errors import ArgumentError
 from minikv.i18n import text

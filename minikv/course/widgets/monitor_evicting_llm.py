@@ -45,11 +45,10 @@ class WatchedEvictingLLM:
     def __init__(self, llm: "LLM", clock: Callable[[], float] = time.monotonic):
         self._llm, self._clock = llm, clock
         llm.snapshot()  # raises if it was closed
-        evicting: Any = llm.scheduler.evicting
-        if not evicting.evicts:
+        if llm.eviction is None:
             raise ArgumentError("monitor_llm_keeps")
-        self._budget = evicting.budget
-        self._policy = type(llm.runner.evictor.evictor.policy).__name__  # type: ignore[union-attr]
+        self._budget = llm.eviction.budget
+        self._policy = type(llm.eviction.worker.evictor.policy).__name__  # type: ignore[union-attr]
         self._names, self._history = Names(), History()
 
     def look(self) -> EvictingSeen:

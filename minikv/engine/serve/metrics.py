@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minikv.engine.events import AnyEvent, Event, StepEvent
+from minikv.engine.ext.events import AnyEvent, Event, StepEvent
 from minikv.errors import ArgumentError
 from minikv.i18n import pick_language, text
 from minikv.shown import Shown, html_of, one_line, text_of

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from minikv.blocks.pool import PoolStats
-from minikv.engine.scheduler import Scheduler
-from minikv.engine.sequence import Sequence, SequenceId, State
+from minikv.engine.core.scheduler import Scheduler
+from minikv.engine.core.sequence import Sequence, SequenceId, State
 from minikv.errors import ArgumentError
 from minikv.i18n import pick_language, text
 from minikv.shown import Shown, one_line
@@ -60,10 +60,12 @@ def view_of(scheduler: Scheduler, steps: int, generated: int, finished: int) -> 
     """The scheduler's state now; nothing of it is shared."""
     manager = scheduler.manager
     kinds = range(len(manager.pools))
+    whole = next((number for number, kind in enumerate(manager.kinds) if kind.window is None), 0)
 
     def see(seq: Sequence) -> SequenceView:
         held = seq.state is State.RUNNING
-        lost = scheduler.evicting.lost(seq) if held or seq.swapped else 0
+        swapped = seq.id in manager.host_blocks
+        lost = manager.num_evicted(seq.id, whole) if held or swapped else 0
         return SequenceView(
             seq.id,
             seq.state,
@@ -73,7 +75,7 @@ def view_of(scheduler: Scheduler, steps: int, generated: int, finished: int) -> 
             seq.num_output,
             seq.num_preemptions,
             tuple(tuple(manager.block_table(seq.id, kind)) for kind in kinds) if held else (),
-            seq.swapped,
+            swapped,
             seq.num_computed - lost,
         )
 

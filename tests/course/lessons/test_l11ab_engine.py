@@ -5,11 +5,11 @@ import random
 from minikv.blocks import BlockManager
 from minikv.course.lessons import find_lesson
 from minikv.course.lessons.l11a.load import Ask, random_load, run_batches, run_load
-from minikv.engine import SamplingParams, Scheduler
-from minikv.engine.capacity import cheapest_victim
-from minikv.engine.sequence import new_request
-from minikv.engine.step import Scheduled
-from minikv.engine.step import pack as engine_pack
+from minikv.engine import Rules, SamplingParams, Scheduler
+from minikv.engine.core.rules import cheapest_victim
+from minikv.engine.core.sequence import new_request
+from minikv.engine.core.step import Scheduled
+from minikv.engine.core.step import pack as engine_pack
 
 REFERENCES = {
     each.name: each.reference for number in ("11a", "11b") for each in find_lesson(number).exercises
@@ -182,18 +182,19 @@ def test_a_scheduler_with_rules_of_its_own_is_asked_for_every_victim():
     """It sees those who are younger, the oldest first; whom it names is preempted; and all requests end."""
     asked = []
 
-    class Recording(Scheduler):
-        def choose_victim(self, candidates, blocks):
-            [place] = [i for i, seq in enumerate(self._running) if seq is candidates[0]]
-            assert candidates == self._running[place:]
+    class Recording(Rules):
+        def choose_victim(self, scheduler, candidates, blocks):
+            running = scheduler.running_sequences
+            [place] = [i for i, seq in enumerate(running) if seq is candidates[0]]
+            assert candidates == running[place:]
             assert place > 0, "the oldest is never among them"
             assert [seq.order for seq in candidates] == sorted(seq.order for seq in candidates)
-            assert blocks > min(pool.num_free for pool in self.manager.pools)
+            assert blocks > min(pool.num_free for pool in scheduler.manager.pools)
             asked.append(candidates[-1].id.request)
             return candidates[-1]
 
     load = random_load(20, prompt=(5, 60), new=(10, 40), seed=3)
-    ran = run_load(load, 14, max_batched_tokens=128, rules=Recording)
+    ran = run_load(load, 14, max_batched_tokens=128, rules=Recording())
     lost = [row.count("x") for row in ran.chart]
     assert lost == [asked.count(number) for number in range(len(load))]
     assert sum(lost) == ran.preemptions > 3
@@ -202,14 +203,14 @@ def test_a_scheduler_with_rules_of_its_own_is_asked_for_every_victim():
 
 
 def test_where_nothing_is_owed_more_are_admitted_and_mostly_more_lose_their_blocks():
-    class NothingOwed(Scheduler):
-        def owed_blocks(self, kind):
+    class NothingOwed(Rules):
+        def owed_blocks(self, scheduler, kind):
             return 0
 
     ours, theirs = [], []
     for seed in range(6):
         load = random_load(30, prompt=(5, 60), new=(10, 40), seed=seed)
-        for rans, rules in ((ours, Scheduler), (theirs, NothingOwed)):
+        for rans, rules in ((ours, Rules()), (theirs, NothingOwed())):
             rans.append(run_load(load, 20, rules=rules))
             assert rans[-1].generated == sum(ask.new for ask in load)
         admitted = [sum(row[0] == "#" for row in rans[-1].chart) for rans in (ours, theirs)]

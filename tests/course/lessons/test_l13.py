@@ -10,7 +10,7 @@ from minikv.cache import find_codec
 from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
 from minikv.course.lessons.l13.outliers import enlarge_keys
-from minikv.engine import prompt_lookup
+from minikv.engine.ext import drafts
 from minikv.models import load, recall_documents
 from minikv.models.fidelity import forced_logits
 from minikv.plan import CacheSpec, LayerSpec
@@ -213,6 +213,6 @@ def test_the_drafts_are_the_packages_up_to_the_end_of_the_text():
         for case in EXERCISES["13.4"].draw(seed):
             tokens, most, longest, shortest = case.values()
             ours = REFERENCES["propose"](tokens, most, longest, shortest)
-            theirs = prompt_lookup.propose(tokens, most, longest=longest, shortest=shortest)
+            theirs = drafts.propose(tokens, most, longest=longest, shortest=shortest)
             assert theirs[: len(ours)] == ours
             assert bool(theirs) == bool(ours)

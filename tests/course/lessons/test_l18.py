@@ -18,7 +18,7 @@ from minikv.course.lessons.l18.admission_rules import compare_doors, door, group
 from minikv.course.lessons.l18.best_plan import Served, allowed, best_plan, run_best
 from minikv.course.lessons.l18.plan_bytes import room
 from minikv.course.lessons.l18.time_floor import floor_seconds
-from minikv.engine.evicting import EvictionParams
+from minikv.engine import EvictionConfig
 from minikv.models import load
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question
 
@@ -175,11 +175,11 @@ def test_a_plan_that_is_not_there_is_an_error_of_the_learner():
 @pytest.mark.parametrize(("policy", "kv_dtype"), [("h2o", None), ("streaming", "int8")])
 def test_the_room_of_18_1_is_the_engines_to_the_byte(policy, kv_dtype):
     """An LLM of so many blocks is within the budget, records included; one block more is not."""
-    params = EvictionParams(policy, n_sink=4, budget=44, n_recent=16, prefill_chunk=32)
+    params = EvictionConfig(policy, n_sink=4, budget=44, n_recent=16, prefill_chunk=32)
     options = {"max_num_seqs": 6, "max_batched_tokens": 64, "max_model_len": 200, "block_size": 16}
     with LLM(tiny(), num_blocks=16, eviction=params, kv_dtype=kv_dtype, **options) as llm:
         records = llm.memory_report().record_bytes
-        places = llm.scheduler.evicting.most_resident
+        places = llm.eviction.peak
     head = {"layers": 2, "kv_heads": 2, "head_dim": 32}
     token = head | ({"itemsize": 4, "scale": 0} if kv_dtype is None else {"itemsize": 1, "scale": 4})
     fields = records // (2 * 2 * 6 * places) // 4 - 2

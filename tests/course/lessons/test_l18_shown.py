@@ -7,13 +7,13 @@ import torch
 
 from minikv.course.capstone import Plan, floor, serve, tiny_task
 from minikv.course.lessons.l18.time_split import paper_seconds, where_it_went
-from minikv.engine import EvictionParams
+from minikv.engine import EvictionConfig
 
-KEPT = EvictionParams("keydiff", n_sink=4, budget=76, n_recent=16, prefill_chunk=64)
+KEPT = EvictionConfig("keydiff", n_sink=4, budget=76, n_recent=16, prefill_chunk=64)
 
 
-def little(chunk: int) -> EvictionParams:
-    return EvictionParams("streaming", n_sink=4, budget=0, n_recent=23, prefill_chunk=chunk)
+def little(chunk: int) -> EvictionConfig:
+    return EvictionConfig("streaming", n_sink=4, budget=0, n_recent=23, prefill_chunk=chunk)
 
 
 PLANS = {

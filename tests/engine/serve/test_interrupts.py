@@ -15,7 +15,9 @@ from tests.longer import usual_if
 
 BOOKS = (
     "minikv/blocks/",
-    *(f"engine/{name}.py" for name in ("scheduler", "planner", "step_plan", "open_steps", "core")),
+    *(f"engine/core/{name}.py" for name in ("scheduler", "rules", "step", "loop")),
+    *(f"engine/ext/{name}.py" for name in ("drafts", "events", "offload", "overlap")),
+    "engine/serve/llm_engine.py",
 )
 
 

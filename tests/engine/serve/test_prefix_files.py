@@ -11,7 +11,7 @@ import torch
 
 from minikv.cache.offload import HostPool
 from minikv.engine import EventLog
-from minikv.engine.building import build_manager
+from minikv.engine.factory import build_manager
 from minikv.engine.serve.prefix_files import PrefixFile, identity_of
 from minikv.plan.preemption import TransferRates
 from tests.cache.resealed import MALFORMED, ZEROS, metadata, notes, reseal

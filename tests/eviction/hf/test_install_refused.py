@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import DynamicCache, StaticCache
 
-from minikv.engine import EvictionParams
+from minikv.engine import EvictionConfig
 from minikv.errors import ArgumentError
 from minikv.eviction import H2O, PagedEviction, install_kv_eviction, trace_eviction
 from tests.eviction.hf.masking import small, tiny
@@ -105,7 +105,7 @@ def test_a_model_in_training_mode_and_unequal_budgets_are_refused():
     assert refused.value.code == "models_training"
 
 
-@pytest.mark.parametrize("call", [install_kv_eviction, EvictionParams, PagedEviction, trace_eviction])
+@pytest.mark.parametrize("call", [install_kv_eviction, EvictionConfig, PagedEviction, trace_eviction])
 def test_there_is_no_default_policy(call):
     """Which one is best depends on the model and the question; summed H2O, once the default, falls below random."""
     assert inspect.signature(call).parameters["policy"].default is inspect.Parameter.empty

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from minikv.blocks import BlockManager
-from minikv.engine import EventLog, SamplingParams, Scheduler, Step, summary
+from minikv.engine import EventLog, Events, Rules, SamplingParams, Scheduler, Step, summary
 
 NO_TOKEN = 0  # what every "forward" samples: nobody looks at it
 
@@ -72,15 +72,16 @@ def run_load(
     block_size: int = 16,
     max_num_seqs: int = 64,
     max_batched_tokens: int = 512,
-    rules: type[Scheduler] = Scheduler,
+    rules: Rules | None = None,
 ) -> Ran:
-    """All requests to their end. ``rules`` may be a scheduler that decides otherwise: a subclass of the engine's."""
+    """All requests to their end. ``rules``: the scheduler's, None for the engine's own."""
     log, clock = EventLog(), count()
-    scheduler = rules(
+    scheduler = Scheduler(
         BlockManager(num_blocks, block_size),
         max_num_seqs=max_num_seqs,
         max_batched_tokens=max_batched_tokens,
-        emit=log,
+        rules=rules,
+        extensions=[Events(log)],
         clock=lambda: float(next(clock)),
     )
     book = _Book(len(asks))

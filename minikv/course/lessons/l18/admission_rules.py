@@ -5,35 +5,35 @@ from random import Random
 
 from minikv.course.lessons.l11a.load import Ask, Ran, run_load
 from minikv.course.lessons.l18.admission import Sequences
-from minikv.engine import Scheduler
+from minikv.engine import Rules, Scheduler
 
 Rule = Callable[[Sequences, Sequences, int, int, int], int]
 
 
-class AnyBlock(Scheduler):
-    """Lets in whoever fits now, and keeps nothing for those that run."""
+class AnyBlock(Rules):
+    """Admits what fits now, and keeps nothing for those that run."""
 
-    def owed_blocks(self, kind: int) -> int:
+    def owed_blocks(self, scheduler: Scheduler, kind: int) -> int:
         return 0
 
 
-def door(rule: Rule) -> type[Scheduler]:
-    """A scheduler that asks ``rule`` about the first that waits."""
+def door(rule: Rule) -> Rules:
+    """Rules that ask ``rule`` about the first request that waits."""
 
-    class Asks(Scheduler):
-        def owed_blocks(self, kind: int) -> int:
-            """None, or more than there are: all the same to the engine, which asks for room beside them."""
-            if not self.waiting:
+    class Asks(Rules):
+        def owed_blocks(self, scheduler: Scheduler, kind: int) -> int:
+            """Return 0 to admit now, or any number above the free blocks to make the request wait."""
+            if not scheduler.waiting:
                 return 0
-            manager, inside = self.manager, [self.sequence(each) for each in self.running]
-            first = self.sequence(self.waiting[0])
+            manager, inside = scheduler.manager, [scheduler.sequence(each) for each in scheduler.running]
+            first = scheduler.sequence(scheduler.waiting[0])
             running = [_told(each, manager.block_table(each.id, kind)) for each in inside]
             hits = list(manager.match(first.tokens).tables[kind])
             blocks = manager.pools[kind].num_blocks
-            entered = rule(running, [_told(first, hits)], blocks, manager.block_size, self.max_num_seqs)
+            entered = rule(running, [_told(first, hits)], blocks, manager.block_size, scheduler.max_num_seqs)
             return 0 if entered else blocks + 1
 
-    return Asks
+    return Asks()
 
 
 def _told(sequence, blocks: list[int]) -> dict:
@@ -62,7 +62,7 @@ def compare_doors(
     """
     asks = groups_load() if load is None else load
     found: dict[str, Ran | None] = {
-        "fits now": run_load(asks, num_blocks, rules=AnyBlock),
+        "fits now": run_load(asks, num_blocks, rules=AnyBlock()),
         "engine": run_load(asks, num_blocks),
     }
     try:

@@ -20,9 +20,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from minikv.engine.decode_buffers import DecodeBuffers, DecodeSizes, one_row
-from minikv.engine.graph_memory import GraphMemory
-from minikv.engine.step import Batch as StepBatch
+from minikv.engine.core.runner import Compute
+from minikv.engine.core.step import Batch as StepBatch
+from minikv.engine.core.step import Step
+from minikv.engine.ext.decode_buffers import DecodeBuffers, DecodeSizes, one_row
+from minikv.engine.ext.graph_memory import GraphMemory
 from minikv.errors import DoesNotFitError, first_line
 from minikv.i18n import text
 from minikv.memory.peak import measure_peak
@@ -192,6 +194,17 @@ class DecodeGraphs:
         self.buffers.fill(step, sampled)
         self._replays[self.buckets[bisect_left(self.buckets, rows)]]()
         return self.buffers.logits[:rows]
+
+    def around(self, compute: Compute, prepare: Callable[[Step], None]) -> Compute:
+        """``compute``, but for the steps that ``takes`` takes: after ``prepare`` they are replayed."""
+
+        def logits(step: Step, sampled: Tensor | None) -> Tensor:
+            if not self.takes(step.batch):
+                return compute(step, sampled)
+            prepare(step)
+            return self.replay(step.batch, sampled)
+
+        return logits
 
     def close(self) -> None:
         """Give everything back. Closing again does nothing."""

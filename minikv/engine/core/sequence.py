@@ -40,17 +40,20 @@ class SequenceId(NamedTuple):
 class Sequence:
     """One of the ``n`` sequences of a request. ``tokens`` are the prompt's and those generated, in one list.
 
-    K and V of the first ``num_computed`` tokens are in the cache; the steps that are being computed have blocks for
-    ``num_placed``, of which the last may be a token that is still being drawn. ``num_cached`` of the prompt's tokens
-    were found in the prefix cache when it was admitted, at ``admitted_at``; both are None until its first step has
-    ended. ``num_loaded`` of those came from host memory. ``swapped``: it waits, and what is computed lies on the host.
-    ``pending`` are the request's other sequences, until this one has computed the prompt that they share. Of
-    ``num_drafted`` tokens that were guessed for it (``prompt_lookup``) ``num_accepted`` are among its own. Times are
-    those of the scheduler's clock, in seconds.
+    - ``num_computed``: the first so many tokens have K and V in the cache. Of a waiting sequence it is more than 0
+      only while an extension keeps them elsewhere.
+    - ``num_placed``: so many tokens have slots, those that the open steps compute included.
+    - ``num_cached``: tokens of the prompt that the prefix cache had when the sequence was first admitted, at
+      ``admitted_at``. Both are None until its first step has ended.
+    - ``num_preemptions``: how often its blocks were taken away.
+    - ``figures``: what extensions count of it, by name.
+    - ``pending``: the request's other sequences, until this one has computed the prompt that they share.
+
+    Times are those of the scheduler's clock, in seconds.
     """
 
     id: SequenceId
-    order: tuple[int, int]  # (number of the request, sample): who comes first
+    order: tuple[int, int]  # (number of the request, sample): the smaller came first
     tokens: Tokens
     num_prompt: int
     params: SamplingParams
@@ -62,14 +65,11 @@ class Sequence:
     num_computed: int = 0
     num_placed: int = 0
     num_cached: int | None = None
-    num_loaded: int = 0
     num_preemptions: int = 0
-    swapped: bool = False
-    num_drafted: int = 0
-    num_accepted: int = 0
     admitted_at: float | None = None
     first_token_at: float | None = None
     finished_at: float | None = None
+    figures: dict[str, int] = field(default_factory=dict)
     pending: list["Sequence"] = field(default_factory=list)
 
     @property

@@ -1,6 +1,5 @@
 """Host: the host memory of an LLM. It carries out the transfers of a step, and measures what they cost. Lesson 12."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -8,13 +7,13 @@ from time import perf_counter
 
 import torch
 
+from minikv.blocks import BlockManager
 from minikv.cache.offload import HostPool
 from minikv.cache.paged import PagedKVCache
 from minikv.cache.pages import Pages
-from minikv.engine.offload import PrefillSpeed
-from minikv.engine.scheduler import Scheduler
+from minikv.engine.core.step import Step
+from minikv.engine.ext.offload import Offload, PrefillSpeed, Transfers
 from minikv.engine.serve.prefix_files import PrefixFile
-from minikv.engine.step import Step
 from minikv.errors import ArgumentError, DoesNotFitError, check_count
 from minikv.memory.stats import MemoryStats
 from minikv.models.sharding import ranks_wanted
@@ -27,7 +26,7 @@ BLOCKS, ROUNDS = 16, 5  # moved at a time, and how often, to measure the rates o
 
 
 @dataclass(frozen=True)
-class HostWanted:
+class OffloadConfig:
     """The host memory that an LLM was asked for; see ``LLM``. Raises ``ArgumentError`` for what cannot be granted."""
 
     cpu_kv_bytes: int | None
@@ -49,6 +48,8 @@ class HostWanted:
             raise ArgumentError("offload_linear")
         if ranks_wanted(self.tp) > 1:
             raise ArgumentError("offload_ranks", tp=self.tp)
+        if self.swap_rates is not None and not isinstance(self.swap_rates, TransferRates):
+            raise ArgumentError("offload_rates", value=type(self.swap_rates).__name__)
         if self.cpu_block_size is not None:
             check_count("cpu_block_size", self.cpu_block_size)
             whole, rest = divmod(self.cpu_block_size, self.block_size)
@@ -82,11 +83,10 @@ class HostWanted:
             raise DoesNotFitError("offload_no_room", need=exact_bytes(count * need), free=exact_bytes(free))
         return count * (tokens // self.block_size)
 
-    def open(self, model: torch.nn.Module, cache: Pages, scheduler: Scheduler) -> "Host | None":
-        """The host's pool beside ``cache``, with the prefixes of earlier runs; None where none was asked for."""
-        manager = scheduler.manager
-        if not manager.host_pools or not isinstance(cache, PagedKVCache):
-            return None
+    def open(self, model: torch.nn.Module, cache: Pages, offload: Offload) -> "Host":
+        """The host's pool beside ``cache``, with the prefixes of earlier runs, for ``offload`` to use."""
+        manager = offload.scheduler.manager
+        assert isinstance(cache, PagedKVCache), "__post_init__ refuses the other one"
         blocks = [each.num_blocks for each in manager.host_pools]
         need = sum(
             kind.block_bytes(cache.block_size) * count
@@ -97,62 +97,54 @@ class HostWanted:
             raise DoesNotFitError("offload_no_room", need=exact_bytes(need), free=exact_bytes(free))
         pool = HostPool(cache, blocks)
         try:
-            host = Host(pool, scheduler, self.swap_rates)
+            host = Host(pool, self.swap_rates)
             if self.prefix_dir is not None:
                 host.prefixes = PrefixFile(self.prefix_dir, model, pool)
                 host.prefixes.load(manager)
         except BaseException:
             pool.close()  # a notebook keeps the traceback, and the traceback the pool
             raise
+        offload.host, offload.rates = host, self.swap_rates
         return host
 
 
 class Host:
-    """``pool`` holds the host blocks of the manager that ``scheduler`` drives; ``prefixes`` outlive the process.
+    """``pool`` holds the host blocks of the engine's block manager; ``prefixes`` outlive the process.
 
     Without ``rates`` the transfers are measured now, and the prefill as the steps come: before the first one there is
     nothing to preempt, and nothing that could be evicted.
     """
 
-    def __init__(self, pool: HostPool, scheduler: Scheduler, rates: TransferRates | None = None):
+    def __init__(self, pool: HostPool, rates: TransferRates | None = None):
         self.pool = pool
         self.prefixes: PrefixFile | None = None
-        self._scheduler, self._speed = scheduler, None if rates is not None else PrefillSpeed()
-        scheduler.rates = rates
+        self._speed = None if rates is not None else PrefillSpeed()
         if rates is None:
             self.to_host, self.to_device = transfer_speeds(pool)
         else:
             self.to_host, self.to_device = rates.to_host, rates.to_device
 
-    def transfer(self, step: Step, between: Callable[[], object] | None = None) -> None:
-        """Out first: what comes in may be written where something else was. The forward then waits for what comes in.
-
-        ``between`` runs in between: it may write where something went out, and free places for what comes in.
-
-        On a GPU both run on a stream of their own, one behind the other. In a step that brings nothing in, what goes
-        out does so beside the forward.
+    def swap_out(self, pairs: Transfers) -> None:
+        """Read these device blocks. On a GPU that runs on a stream of its own; in a step that brings nothing in it runs
+        beside the forward.
         """
-        try:
-            for pairs in self.pool.pieces(step.swap_out):
-                self.pool.swap_out(pairs)
-            if between is not None:
-                between()
-            for pairs in self.pool.pieces(step.swap_in):
-                self.pool.swap_in(pairs).wait()
-        except BaseException:
-            self.pool.synchronize()  # what was begun must not write blocks that the next step gives to others
-            raise
+        for piece in self.pool.pieces(pairs):
+            self.pool.swap_out(piece)
 
-    def took(self, step: Step, seconds: float) -> None:
-        """``step`` was computed in so many seconds: a prefill says how fast a recompute is."""
+    def swap_in(self, pairs: Transfers) -> None:
+        """Write these device blocks, behind what goes out: they may lie where something else was. The forward waits."""
+        for piece in self.pool.pieces(pairs):
+            self.pool.swap_in(piece).wait()
+
+    def rates_after(self, step: Step, seconds: float) -> TransferRates | None:
+        """What is known once ``step`` was computed in so many seconds: a prefill says how fast a recompute is."""
         prefill = None if self._speed is None else self._speed.after(step, seconds)
-        if prefill is not None:
-            self._scheduler.rates = TransferRates(self.to_host, self.to_device, prefill)
+        return None if prefill is None else TransferRates(self.to_host, self.to_device, prefill)
 
-    def save(self) -> None:
+    def save(self, manager: BlockManager) -> None:
         """Keep the prefixes for the next run, if that was asked for. No sequence may be left."""
         if self.prefixes is not None:
-            self.prefixes.save(self._scheduler.manager)
+            self.prefixes.save(manager)
 
     def close(self) -> None:
         """Give the memory back, before the cache does. Twice is no error."""

@@ -1,11 +1,37 @@
-"""How many blocks a sequence needs and holds, and which sequence it costs least to take blocks from."""
+"""Rules: two decisions of a scheduler that may be taken otherwise, and what they rest on: blocks needed and held."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from minikv.blocks import NULL_BLOCK, BlockManager
+from minikv.engine.core.sequence import Sequence
 from minikv.engine.sampling_params import SamplingParams
-from minikv.engine.sequence import Sequence
 from minikv.errors import RequestTooLargeError
+
+if TYPE_CHECKING:
+    from minikv.engine.core.scheduler import Scheduler
+
+
+class Rules:
+    """Which sequence is preempted, and how many free blocks admission leaves alone. A subclass decides otherwise:
+
+    Scheduler(manager, rules=MyRules())
+    """
+
+    def choose_victim(
+        self, scheduler: "Scheduler", candidates: list[Sequence], asked: int
+    ) -> Sequence | None:
+        """Which of ``candidates`` to preempt, so that ``asked`` blocks get free in every kind of layer.
+
+        The candidates are all sequences that are younger than the one that lacks blocks, at least one, the oldest
+        first. If the victim frees too few, the others are asked for again. None: the sequence that lacks blocks waits.
+        The oldest must not be left to wait, or no request would ever end.
+        """
+        return cheapest_victim(scheduler.manager, candidates, asked)
+
+    def owed_blocks(self, scheduler: "Scheduler", kind: int) -> int:
+        """Blocks of one kind that the running sequences still need; admission does not use them."""
+        return outstanding_blocks(scheduler, kind)
 
 
 def peak_blocks(num_tokens: int, window: int | None, block_size: int) -> int:
@@ -25,40 +51,29 @@ def held_blocks(num_placed: int, num_computed: int, window: int | None, block_si
 
 
 def refuse_what_never_fits(
-    manager: BlockManager,
-    request_id: str | int,
-    prompt: int,
-    params: SamplingParams,
-    *,
-    max_num_seqs: int,
-    max_model_len: int | None,
-    most_resident: int | None = None,
+    scheduler: "Scheduler", request_id: str | int, prompt: int, params: SamplingParams
 ) -> None:
     """Raise ``RequestTooLargeError`` for a request that could never run, not even alone.
 
     It has more samples than a step has sequences, more tokens than the model takes, or a sequence of it would not fit
-    into the empty pool: its last token is never computed, so that one needs no slot. ``most_resident``: the most
-    tokens that a sequence has at once in a layer without a window, if eviction takes some.
+    into the empty pool: its last token is never computed, so that one needs no slot.
     """
-    max_tokens = params.max_tokens
-    if params.n > max_num_seqs:
-        raise RequestTooLargeError("request_too_many", request=request_id, n=params.n, most=max_num_seqs)
-    if max_model_len is not None and prompt + max_tokens > max_model_len:
+    manager, max_tokens, longest = scheduler.manager, params.max_tokens, scheduler.max_model_len
+    if params.n > scheduler.max_num_seqs:
         raise RequestTooLargeError(
-            "request_beyond_model",
-            request=request_id,
-            prompt=prompt,
-            max_tokens=max_tokens,
-            most=max_model_len,
+            "request_too_many", request=request_id, n=params.n, most=scheduler.max_num_seqs
         )
-    size, stored = manager.block_size, prompt + max_tokens - 1
+    if longest is not None and prompt + max_tokens > longest:
+        raise RequestTooLargeError(
+            "request_beyond_model", request=request_id, prompt=prompt, max_tokens=max_tokens, most=longest
+        )
+    stored = prompt + max_tokens - 1
     for number, kind in enumerate(manager.kinds):
-        most = stored if most_resident is None or kind.window is not None else min(stored, most_resident)
-        asked = peak_blocks(most, kind.window, size)
+        most = stored if kind.window is not None else scheduler.most_resident(stored)
+        asked = peak_blocks(most, kind.window, manager.block_size)
         if asked > kind.num_blocks:
-            code = "request_never_fits" if most == stored else "request_never_fits_evicting"
             raise RequestTooLargeError(
-                code,
+                "request_never_fits" if most == stored else "request_never_fits_at_once",
                 request=request_id,
                 prompt=prompt,
                 max_tokens=max_tokens,
@@ -80,39 +95,32 @@ def _longest(manager: BlockManager) -> int:
     )
 
 
-def outstanding_blocks(
-    manager: BlockManager,
-    running: Iterable[Sequence],
-    kind: int,
-    most_tokens: Callable[[Sequence, int], int] | None = None,
-) -> int:
-    """Blocks that the running sequences still need for the tokens that they have, and for one more each.
-
-    ``most_tokens``: how many of its tokens a sequence has at most at once, where eviction takes some; None: all.
-    """
+def outstanding_blocks(scheduler: "Scheduler", kind: int) -> int:
+    """Blocks of one kind that the running sequences still need for the tokens that they have, and for one more each."""
+    manager, running = scheduler.manager, scheduler.running_sequences
     size, window = manager.block_size, manager.kinds[kind].window
     total = 0
-    if window is None and most_tokens is None:
-        for seq in running:  # what follows, written out: it is asked for each that waits, of all who run
+    if window is None and not scheduler.has_gaps:
+        for seq in running:  # what follows, written out: it is asked for each that waits, of all that run
             more = -(-(len(seq.tokens) + 1) // size) + -seq.num_placed // size
             total += more + len(seq.pending) if more > 0 else len(seq.pending)
         return total
     for seq in running:
-        lost = 0 if window is not None else manager.num_evicted(seq.id, kind)
-        held = held_blocks(seq.num_placed - lost, seq.num_computed - lost, window, size)
+        absent = 0 if window is not None else seq.num_placed - manager.length(seq.id, kind)
+        held = held_blocks(seq.num_placed - absent, seq.num_computed - absent, window, size)
         peak = len(seq.tokens) + 1
-        peak = most_tokens(seq, peak) if window is None and most_tokens is not None else peak
+        peak = scheduler.most_resident(peak, seq) if window is None else peak
         total += max(0, peak_blocks(peak, window, size) - held) + len(seq.pending)
     return total
 
 
 def cheapest_victim(manager: BlockManager, candidates: Iterable[Sequence], asked: int) -> Sequence | None:
-    """Whom to preempt so that ``asked`` blocks get free in every kind; None where there is nobody.
+    """Which sequence to preempt so that ``asked`` blocks get free in every kind; None without candidates.
 
     Of those that free enough, the one that loses the fewest tokens (those in blocks that another sequence holds will
     be found again); of those that do not, the one that frees most. The younger of two that are equal.
     """
-    best, best_rank = None, None
+    best, best_key = None, None
     for seq in candidates:
         tables = [manager.block_table(seq.id, kind) for kind in range(len(manager.pools))]
         freed, kept = [], []
@@ -122,22 +130,7 @@ def cheapest_victim(manager: BlockManager, candidates: Iterable[Sequence], asked
             kept.append(next((place for place, other in enumerate(shared) if not other), len(shared)))
         lost = max(0, seq.num_computed - min(kept) * manager.block_size)
         enough = min(freed) >= asked
-        rank = (not enough, lost if enough else -min(freed), -seq.order[0], -seq.order[1])
-        if best_rank is None or rank < best_rank:
-            best, best_rank = seq, rank
+        key = (not enough, lost if enough else -min(freed), -seq.order[0], -seq.order[1])
+        if best_key is None or key < best_key:
+            best, best_key = seq, key
     return best
-
-
-def lost_tokens(manager: BlockManager, seq: Sequence) -> int:
-    """Tokens of ``seq`` that would be computed again: those behind the blocks that another sequence holds as well.
-
-    What a window has given back counts as lost: others may have written there since.
-    """
-    tables = [manager.block_table(seq.id, kind) for kind in range(len(manager.pools))]
-    kept = 0
-    for blocks in zip(*tables, strict=True):
-        held = zip(manager.pools, blocks, strict=True)
-        if any(block == NULL_BLOCK or pool.ref_count(block) == 1 for pool, block in held):
-            break
-        kept += 1
-    return max(0, seq.num_computed - kept * manager.block_size)

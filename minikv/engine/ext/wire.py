@@ -1,7 +1,7 @@
 """A step as 32-bit integers: what rank 0 sends to the others, and no more than they need. Lesson 12.
 
     words, what, number, tokens, items, copies, kinds | columns of each kind | tokens and length of each item
-        | token ids | block tables, kind by kind | copies | drafts of each item, if any
+        | token ids | block tables, kind by kind | copies | unconfirmed tokens of each item, if any
 
 Positions, slots and where each item begins follow from these; sequences, samples and times stay on rank 0.
 """
@@ -9,9 +9,9 @@ Positions, slots and where each item begins follow from these; sequences, sample
 import numpy as np
 
 from minikv.blocks import Copy, slots_of
-from minikv.engine.step import Batch, Step
+from minikv.engine.core.step import Batch, Step
 
-STOP, STEP, DRAFTS = 0, 1, 2
+STOP, STEP, UNCONFIRMED = 0, 1, 2
 FRAME = 2048  # int32 in the first message of a step: 8 KiB hold 64 decodes with 29 blocks each
 _HEAD = 7
 
@@ -24,7 +24,7 @@ def stop_words() -> np.ndarray:
 def to_words(step: Step) -> np.ndarray:
     """int32 [n]; the first is n."""
     batch = step.batch
-    what = STEP if batch.drafts is None else DRAFTS
+    what = STEP if batch.unconfirmed is None else UNCONFIRMED
     head = [0, what, step.number, len(batch.token_ids), len(batch.lengths), len(step.copies)]
     copies = [number for copy in step.copies for number in (copy.kind, copy.src, copy.dst)]
     words = np.concatenate(
@@ -36,7 +36,7 @@ def to_words(step: Step) -> np.ndarray:
             batch.token_ids,
             *(table.ravel() for table in batch.block_tables),
             np.array(copies, np.int64),
-            *(() if batch.drafts is None else (batch.drafts,)),
+            *(() if batch.unconfirmed is None else (batch.unconfirmed,)),
         ]
     ).astype(np.int32)
     words[0] = len(words)
@@ -60,11 +60,11 @@ def from_words(words: np.ndarray, block_size: int) -> Step | None:
     token_ids = take(tokens).astype(np.int64)
     tables = tuple(take(items * width).reshape(items, width).copy() for width in columns)
     pairs = take(3 * copies).reshape(copies, 3).tolist()
-    drafts = take(items).copy() if what == DRAFTS else None
+    unconfirmed = take(items).copy() if what == UNCONFIRMED else None
     starts = np.zeros(items + 1, np.int32)
     np.cumsum(counts, out=starts[1:])
     row = np.repeat(np.arange(items), counts)
     positions = np.arange(tokens) + (lengths - counts - starts[:-1])[row]
     slots = tuple(slots_of(table, row, positions, block_size) for table in tables)
-    batch = Batch(token_ids, positions, starts, lengths, slots, tables, drafts)
+    batch = Batch(token_ids, positions, starts, lengths, slots, tables, unconfirmed)
     return Step(number, 0.0, (), tuple(Copy(*pair) for pair in pairs), (), batch)

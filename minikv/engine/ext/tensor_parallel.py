@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -21,11 +22,10 @@ import psutil
 import torch
 from torch import Tensor, distributed
 
-from minikv.engine.runner import Runner
-from minikv.engine.step import Step
-from minikv.engine.wire import FRAME, from_words, stop_words, to_words
+from minikv.engine.core.runner import Compute, Runner
+from minikv.engine.core.step import Step
+from minikv.engine.ext.wire import FRAME, from_words, stop_words, to_words
 from minikv.errors import RankLostError, first_line
-from minikv.models import Adapter
 from minikv.models.sharding import SECONDS, of_connection, ranks_wanted, start_ranks, together
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ IDLE = timedelta(days=365)
 ENDING = 1.0  # seconds in which a process that has closed its connections comes to be seen as ended
 
 
-class Team:
+class TensorParallelGroup:
     """The ranks of one LLM and the messages from rank 0; ``join`` makes it on every rank.
 
     ``messages`` and ``num_bytes`` count what rank 0 has handed over, once each, however many ranks get it.
@@ -50,7 +50,7 @@ class Team:
         self._stopped = False
 
     @classmethod
-    def join(cls, tp: int | str, seconds: float = SECONDS) -> "Team":
+    def join(cls, tp: int | str, seconds: float = SECONDS) -> "TensorParallelGroup":
         """Meet the other ranks of ``tp``, two or more.
 
         No collective operation may take longer than ``seconds``, unless the caller has initialized
@@ -70,9 +70,10 @@ class Team:
             atexit.register(team.stop)
         return team
 
-    def runner(self, adapter: Adapter) -> Runner:
-        """What computes the steps: on rank 0 all ranks together."""
-        return LeadingRunner(adapter, self) if self.rank == 0 else Runner(adapter)
+    def lead(self, runner: Runner) -> None:
+        """On rank 0 each step goes to the other ranks before ``runner`` computes it."""
+        if self.rank == 0:
+            runner.compute = partial(self._compute, runner.compute)
 
     @contextmanager
     def starting(self) -> Iterator[None]:
@@ -114,7 +115,7 @@ class Team:
         size = runner.adapter.cache.block_size
         while (step := from_words(self._receive(), size)) is not None:
             try:
-                runner.logits(step)
+                runner.compute(step, None)
             except Exception as error:
                 values = {"rank": self.rank, "number": step.number, "reason": first_line(error)}
                 raise RankLostError("parallel_follower", **values) from error
@@ -141,6 +142,18 @@ class Team:
         else:
             self._broken = RankLostError("parallel_silent", **values)
         return self._broken
+
+    def _compute(self, compute: Compute, step: Step, sampled: Tensor | None) -> Tensor:
+        """The logits of ``step``. Raises ``RankLostError`` for whatever goes wrong, then and in every later step."""
+        self.check()
+        try:
+            self.send(step)
+            return compute(step, sampled)
+        except Exception as error:
+            raise self.lose(step, error) from error
+        except BaseException as error:  # Ctrl+C: the others may be in the middle of this step
+            self.lose(step, error)
+            raise
 
     def _never_started(self, error: BaseException) -> RankLostError:
         reason = error.values["reason"] if isinstance(error, RankLostError) else first_line(error)
@@ -189,26 +202,6 @@ class Team:
             if gone or time.monotonic() > until:
                 return ", ".join(gone)
             time.sleep(ENDING / 50)
-
-
-class LeadingRunner(Runner):
-    """Rank 0's: each step goes to the other ranks first."""
-
-    def __init__(self, adapter: Adapter, team: Team):
-        super().__init__(adapter)
-        self.team, self.overlaps = team, False  # the others get tokens, so they have to be known here first
-
-    def logits(self, step: Step, sampled: Tensor | None = None) -> Tensor:
-        """As a ``Runner``'s. Raises ``RankLostError`` for whatever goes wrong, then and in every later step."""
-        self.team.check()
-        try:
-            self.team.send(step)
-            return super().logits(step, sampled)
-        except Exception as error:
-            raise self.team.lose(step, error) from error
-        except BaseException as error:  # Ctrl+C: the others may be in the middle of this step
-            self.team.lose(step, error)
-            raise
 
 
 def _runs(pid: int) -> bool:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from minikv.engine.building import Wanted, build_cache, build_manager
-from minikv.engine.capacity import peak_blocks
+from minikv.engine.core.rules import peak_blocks
+from minikv.engine.factory import EngineConfig, build_cache, build_manager
 from minikv.models import seen_window
 from minikv.plan import CacheSpec
 from minikv.plan.pool import sequence_bytes
@@ -12,7 +12,7 @@ from tests.models.running import World
 WINDOWED = ("gemma3_text", "gpt_oss", "mistral")
 
 
-def wish(**changes) -> Wanted:
+def wish(**changes) -> EngineConfig:
     """What ``LLM`` asks for by default, on a small pool."""
     values = {
         "utilization": 0.9,
@@ -22,7 +22,7 @@ def wish(**changes) -> Wanted:
         "cache": "paged",
     }
     values |= dict.fromkeys(("kv_bytes", "num_blocks", "max_model_len", "kv_dtype")) | changes
-    return Wanted(**values)
+    return EngineConfig(**values)
 
 
 @pytest.mark.parametrize("model_type", WINDOWED)

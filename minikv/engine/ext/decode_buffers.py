@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from minikv.cache.pages import Pages
+from minikv.engine.core.step import Batch as StepBatch
 from minikv.engine.staging import aligned, pinned, place
-from minikv.engine.step import Batch as StepBatch
 from minikv.memory.arena import Arena, arena_bytes
 from minikv.models import Batch
 

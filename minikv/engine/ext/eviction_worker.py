@@ -2,30 +2,31 @@
 
 from collections import deque
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minikv.blocks import BlockManager
-from minikv.engine.building import Wanted
-from minikv.engine.evicting import Evicting, EvictionParams, Note
-from minikv.engine.evicting_blocks import EvictingBlocks
-from minikv.engine.sequence import SequenceId
-from minikv.engine.step import Step
+from minikv.engine.core.sequence import SequenceId
+from minikv.engine.core.step import Step
+from minikv.engine.ext.eviction import BlockEviction, Eviction, EvictionConfig, Note
 from minikv.errors import ArgumentError
 from minikv.eviction.paged.eviction import check_policy, layers_without_window
 from minikv.eviction.paged.evictor import PagedEvictor, drop_worst_blocks
 from minikv.eviction.paged.records import PagedObserver, SavedRecord, fields_of, record_bytes
+from minikv.eviction.policies.choices import PerBlock
 from minikv.eviction.policies.literature import policy_of
 from minikv.eviction.policies.policy import Needs, Policy
 from minikv.models import Adapter
 from minikv.plan import CacheSpec
 
+if TYPE_CHECKING:
+    from minikv.engine.factory import EngineConfig
 
-class StepEvictor:
-    """``evictor`` driven by steps; ``journal`` is the scheduler's."""
 
-    def __init__(self, evictor: PagedEvictor, journal: deque[Note]):
-        self.evictor, self.journal = evictor, journal
+class EvictionWorker:
+    """``evictor`` driven by steps; ``journal`` is that of ``Eviction``. ``per_block``: what counts of a block."""
+
+    def __init__(self, evictor: PagedEvictor, journal: deque[Note], per_block: PerBlock = "max"):
+        self.evictor, self.journal, self.per_block = evictor, journal, per_block
         self._kind = next(iter(evictor.layers))
         self._saved: dict[SequenceId, SavedRecord] = {}
 
@@ -36,17 +37,18 @@ class StepEvictor:
         """
         self._tell_all()
         records = self.evictor.records
-        self.evictor.carry_out([plan for plan in step.evictions if plan.seq_id in records])
+        plans = step.work.get("evictions", ())
+        self.evictor.carry_out([plan for plan in plans if plan.seq_id in records])
 
-    def drop_blocks(self, manager: BlockManager, per_block: str, seq_id: SequenceId) -> int:
+    def drop_blocks(self, manager: BlockManager, seq_id: SequenceId) -> int:
         """An eviction of whole blocks, now; returns how many tokens of ``seq_id`` went."""
         self._tell_all()
-        return drop_worst_blocks(self.evictor, manager, seq_id, per_block)
+        return drop_worst_blocks(self.evictor, manager, seq_id, self.per_block)
 
     def observer(self, step: Step) -> PagedObserver | None:
-        """Who looks on while the forward of ``step`` runs."""
+        """What looks on while the forward of ``step`` runs."""
         batch, names = step.batch, [item.id for item in step.items]
-        gone = [0] * len(names) if batch.evicted is None else batch.evicted[self._kind].tolist()
+        gone = [0] * len(names) if batch.absent is None else batch.absent[self._kind].tolist()
         lengths = [length - lost for length, lost in zip(batch.lengths.tolist(), gone, strict=True)]
         return self.evictor.observer(names, [len(item.tokens) for item in step.items], lengths, gone)
 
@@ -92,8 +94,8 @@ class Reserve:
 
 def reserve(
     spec: CacheSpec,
-    params: EvictionParams,
-    wanted: Wanted,
+    params: EvictionConfig,
+    wanted: "EngineConfig",
     ranks: int,
     longest: int | None,
     *,
@@ -104,7 +106,7 @@ def reserve(
 
     Raises ``ArgumentError`` for what does not go with eviction, before there is a cache.
     """
-    if not isinstance(params, EvictionParams):
+    if not isinstance(params, EvictionConfig):
         raise ArgumentError("eviction_params", kind=type(params).__name__)
     drafts, copies = wanted.prompt_lookup > 0, wanted.reads == "gather"
     for what, given in (("prompt_lookup", drafts), ("tp", ranks > 1), ("reads='gather'", copies)):
@@ -127,30 +129,25 @@ def looks_at_attention(policy: Policy) -> bool:
     return bool(policy.needs & (Needs.PROBS | Needs.WINDOW))
 
 
-def chunk_of(params: EvictionParams, wanted: Wanted) -> int:
+def chunk_of(params: EvictionConfig, wanted: "EngineConfig") -> int:
     """Tokens of a prompt between two evictions: no step computes more."""
     return min(params.chunk, wanted.max_batched_tokens)
 
 
-def make_evictor(cache: Any, manager: BlockManager, params: EvictionParams, room: Reserve) -> PagedEvictor:
+def make_evictor(cache: Any, manager: BlockManager, params: EvictionConfig, room: Reserve) -> PagedEvictor:
     """The device's half of ``params`` on ``cache``. Raises ``ArgumentError`` for what does not go with eviction."""
     layers, policy = layers_without_window(cache, manager), policy_of(params.policy)
     check_policy(policy, params.tokens, cache, layers, params.scope, params.unit)
     return PagedEvictor(cache, layers, policy, params.tokens, params.scope, room.rows, room.places)
 
 
-def make_evicting(
-    manager: BlockManager, params: EvictionParams, wanted: Wanted, evictor: PagedEvictor
-) -> tuple[Evicting, StepEvictor]:
-    """The scheduler's half, and what it drives."""
-    tokens, chunk, shares = params.tokens, chunk_of(params, wanted), not looks_at_attention(evictor.policy)
-    if params.unit == "token":
-        evicting = Evicting(manager, tokens, chunk, shares=shares)
-        return evicting, StepEvictor(evictor, evicting.journal)
-    journal: deque[Note] = deque()
-    device = StepEvictor(evictor, journal)
-    drop = partial(device.drop_blocks, manager, params.per_block)
-    return EvictingBlocks(manager, tokens, chunk, shares=shares, journal=journal, drop=drop), device
+def make_eviction(params: EvictionConfig, wanted: "EngineConfig", evictor: PagedEvictor) -> Eviction:
+    """The scheduler's half, with the worker that carries out what it plans."""
+    kind = Eviction if params.unit == "token" else BlockEviction
+    chunk, shares = chunk_of(params, wanted), not looks_at_attention(evictor.policy)
+    eviction = kind(params.tokens, chunk, shares=shares)
+    eviction.worker = EvictionWorker(evictor, eviction.journal, params.per_block)
+    return eviction
 
 
 def check_reads(adapter: Adapter) -> None:

@@ -1,4 +1,4 @@
-"""Record: what an LLM keeps of a request that it has not given back yet: whose it is, and what was drawn so far."""
+"""What an LLM keeps of a request that it has not given back yet: its caller's queue, and what was sampled so far."""
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
@@ -6,14 +6,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from minikv.engine.core.sequence import FinishReason, Request, Sequence
 from minikv.engine.detokenizer import Detokenizer
 from minikv.engine.outputs import Completion, RequestOutput, StepOutput, Token, request_output, timing_of
 from minikv.engine.sampler import Draws, TokenLogprobs
-from minikv.engine.sequence import FinishReason, Request, Sequence
 
 
 @dataclass(eq=False)
-class Inbox:
+class OutputQueue:
     """Where the outputs of some requests go: each caller reads its own."""
 
     tokens: list[Token] = field(default_factory=list)
@@ -22,14 +22,14 @@ class Inbox:
     def __bool__(self) -> bool:
         return bool(self.tokens or self.finished)
 
-    def take(self) -> StepOutput:
-        """All that has come; the inbox is empty then."""
+    def drain(self) -> StepOutput:
+        """All that has come; the queue is empty then."""
         out = StepOutput(tuple(self.tokens), tuple(self.finished))
         self.tokens, self.finished = [], []
         return out
 
 
-class Samples:
+class SequenceOutput:
     """One sequence of a request: its numbers, its text, its log-probabilities.
 
     ``pieces``: its caller wants the text as it comes. Where not, and where no text can end it, its tokens are read
@@ -125,8 +125,8 @@ class Samples:
             how_often,
             times,
             seq.error,
-            seq.num_drafted,
-            seq.num_accepted,
+            seq.figures.get("num_drafted", 0),
+            seq.figures.get("num_accepted", 0),
         )
 
     def _tell(
@@ -142,20 +142,20 @@ class Samples:
 
 
 @dataclass(eq=False)
-class Record:
-    """A request with its samples, and the inbox of whoever asked for it."""
+class RequestState:
+    """A request with the outputs of its sequences, and the queue of its caller."""
 
     request: Request
     prompt: str | None
-    samples: tuple[Samples, ...]
-    inbox: Inbox
+    outputs: tuple[SequenceOutput, ...]
+    queue: OutputQueue
 
     def ends(self) -> Iterator[Token]:
-        """A last ``Token`` for each sequence that has ended without anybody having been told."""
-        for each in self.samples:
+        """A last ``Token`` for each sequence whose end its caller has not been told."""
+        for each in self.outputs:
             if each.seq.ended and not each.told:
                 yield each.end()
 
     def output(self) -> RequestOutput:
         """Of a request that has ended."""
-        return request_output(self.request, self.prompt, tuple(each.completion() for each in self.samples))
+        return request_output(self.request, self.prompt, tuple(each.completion() for each in self.outputs))

@@ -1,0 +1,1 @@
+"""Sequences, blocks, a scheduler, a forward: the engine without any feature. See ``extension.py``."""

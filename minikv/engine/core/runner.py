@@ -1,0 +1,120 @@
+"""Runner: computes a step. The copies, one forward, and a token for each sequence that is due. Lesson 11a."""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+
+import numpy as np
+import torch
+
+from minikv.engine.core.extension import Extension, overriding
+from minikv.engine.core.step import Step
+from minikv.engine.sampler import SampledTokens, draw
+from minikv.engine.sampling_params import SamplingParams
+from minikv.engine.staging import send
+from minikv.errors import ArgumentError
+from minikv.models import ATTENTION, Adapter, Batch
+
+Compute = Callable[[Step, torch.Tensor | None], torch.Tensor]
+
+
+class Runner:
+    """The only part of the engine that computes: what the scheduler decides, and the model on its cache carries out.
+
+    The host waits for a GPU once a step, for its tokens or its end, and once more for each list of blocks that are
+    copied. ``compute`` is ``forward``, or what was put around it: the logits of a step.
+    """
+
+    def __init__(self, adapter: Adapter, extensions: Seq[Extension] = ()):
+        self.adapter = adapter
+        self.compute: Compute = self.forward
+        self._before_copies = overriding(extensions, "before_copies")
+        self._before_forward = overriding(extensions, "before_forward")
+        self._on_batch = overriding(extensions, "on_batch")
+
+    @torch.no_grad()  # not inference_mode: what a model keeps from its first forward has to be of use outside too
+    def run(
+        self,
+        step: Step,
+        params: Seq[SamplingParams],
+        draws: Seq[float],
+        before: SampledTokens | None = None,
+    ) -> SampledTokens:
+        """One token for each sequence in ``step.sampled``, sampled as its ``params`` and its number in ``draws`` say.
+
+        Of an item with unconfirmed tokens one for each row of it in ``step.batch.last``, each with its params and its
+        number. On a GPU all of it is queued when this returns, and the host waits in ``read``. A step with sources
+        takes its tokens from ``before``, the step before it, whether or not they have been read.
+
+        Everything is queued on one stream, so a step may write what an earlier one reads: the logits of a step, and
+        blocks that belong to others since.
+        """
+        self._check_bound()
+        logits = self.compute(step, None if before is None else before.token_ids)
+        rows: list[int] = []
+        end = 0
+        for item in step.items:
+            start, end = end, end + item.unconfirmed + 1
+            for _ in item.samples:
+                rows += range(start, end)
+        if (
+            not rows
+        ):  # a part of a prompt: it is waited for all the same, or its time would be the next step's
+            logits = logits[:0]
+        elif rows != list(range(len(logits))):
+            logits = logits[send([np.array(rows, np.int64)], logits.device)[0]]
+        return draw(logits, params, draws)
+
+    def forward(self, step: Step, sampled: torch.Tensor | None = None) -> torch.Tensor:
+        """The copies and the forward: [rows, vocabulary], the logits of ``step.batch.last``.
+
+        What reads them has to be queued before the next step, which may write into the same place. A step with sources
+        takes its tokens from ``sampled`` [rows], int64 on the device, what the step before it has sampled.
+        """
+        self.prepare(step)
+        known, sources = step.batch.token_ids, step.batch.sources
+        (token_ids,) = send([known if sources is None else sources], self.adapter.cache.device)
+        if sampled is not None:
+            token_ids = sampled.index_select(0, token_ids)
+        return self.adapter.forward(token_ids, self.batch(step))
+
+    def prepare(self, step: Step) -> None:
+        """All that is written before the forward of ``step``."""
+        for before_copies in self._before_copies:
+            before_copies(step)
+        for before_forward in self._before_forward:
+            before_forward(step)
+        for kind in range(len(self.adapter.cache.kinds)):
+            pairs = [(copy.src, copy.dst) for copy in step.copies if copy.kind == kind]
+            if pairs:
+                src, dst = zip(*pairs, strict=True)
+                self.adapter.cache.copy_blocks(kind, src, dst)
+
+    def batch(self, step: Step) -> Batch:
+        """The step's arrays as tensors where the cache is. The scheduler made them, so they are not checked again."""
+        arrays, cache = step.batch, self.adapter.cache
+        starts, kinds = arrays.query_starts, len(arrays.block_tables)
+        plain = [arrays.positions, arrays.lengths, starts, arrays.last]
+        held = [] if arrays.absent is None else [arrays.lengths - absent for absent in arrays.absent]
+        positions, lengths, query_starts, last, *each = send(
+            [*plain, *arrays.slot_mapping, *arrays.block_tables, *held], cache.device
+        )
+        batch = Batch(
+            cache=cache,
+            positions=positions,
+            slots=tuple(each[:kinds]),
+            block_tables=tuple(each[kinds : 2 * kinds]),
+            lengths=tuple(each[2 * kinds :]) or (lengths,) * kinds,
+            query_starts=query_starts,
+            last=last,
+            max_queries=int(np.diff(starts).max()),
+            max_position=int(arrays.positions.max()),
+        )
+        for on_batch in self._on_batch:
+            batch = on_batch(step, batch)
+        return batch
+
+    def _check_bound(self) -> None:
+        """The model's own attention would read the new tokens only, and say nothing."""
+        found = self.adapter.model.config._attn_implementation
+        if self.adapter.reads == "paged" and found != ATTENTION:
+            raise ArgumentError("llm_attention", name=self.adapter.cache.spec.name, found=found)

@@ -1,0 +1,592 @@
+"""Scheduler: continuous batching on a pool of blocks. Which tokens does the next forward compute?
+
+    >>> scheduler = Scheduler(BlockManager(num_blocks=8, block_size=4))
+    >>> request = scheduler.add("a", [1, 2, 3, 4, 5], SamplingParams(max_tokens=2))
+    >>> step = scheduler.schedule()                       # the whole prompt
+    >>> done = scheduler.finish(step, [7])                # the forward sampled token 7
+    >>> step = scheduler.schedule()                       # token 7
+    >>> [ended.output for ended in scheduler.finish(step, [8])]
+    [[7, 8]]
+
+The order is that of arrival, and no sequence overtakes another. A step serves the running sequences first, the oldest
+first: a decode takes one token of the budget, a prefill as many as the younger decodes leave. A sequence that lacks a
+block takes it from a younger one, which is preempted: it waits in its old place, and computes its tokens again unless
+an extension keeps them. No sequence takes a block from the oldest, which alone fits into the pool, or ``add`` had
+refused it. So every step computes something, the oldest ends, and then the next is the oldest. Then waiting sequences
+are admitted while there are seats, budget and blocks, up to the first that has to wait longer.
+"""
+
+import time
+from array import array
+from bisect import insort
+from collections.abc import Callable, Collection, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any
+
+from minikv.blocks import NULL_BLOCK, BlockManager, Match
+from minikv.blocks.prefix import root_digest, token_array
+from minikv.engine.core.extension import Extension, overriding
+from minikv.engine.core.rules import Rules, peak_blocks, refuse_what_never_fits
+from minikv.engine.core.sequence import (
+    FinishReason,
+    Request,
+    Sequence,
+    SequenceId,
+    State,
+    Tokens,
+    new_request,
+)
+from minikv.engine.core.step import NOT_PACKED, Scheduled, Step, StepPlan, pack
+from minikv.engine.sampling_params import SamplingParams
+from minikv.errors import ArgumentError, OutOfBlocksError, check_count
+from minikv.shown import one_line
+
+
+@dataclass(frozen=True, eq=False)
+class OpenStep:
+    """A step that is being computed, with the sequences of its items in their order; ``seqs`` are these, and those that
+    begin in it as forks of another.
+    """
+
+    step: Step
+    of_items: list[Sequence]
+    seqs: dict[SequenceId, Sequence]
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any sequence still wants what the step computes."""
+        return any(not seq.ended for seq in self.seqs.values())
+
+    def has(self, seq: Sequence) -> bool:
+        return self.seqs.get(seq.id) is seq  # a request's id may be used again
+
+
+class Scheduler:
+    """Drives a ``BlockManager`` that nothing else uses. Not for several threads at once.
+
+    A step computes at most ``max_batched_tokens`` tokens of at most ``max_num_seqs`` sequences; prompt and
+    ``max_tokens`` of a request may be at most ``max_model_len`` together (None: what the pool holds). ``rules`` choose
+    victims and say how many blocks admission leaves alone. ``extensions`` add features (``Extension``). ``clock`` gives
+    seconds. Without ``packs`` a step has no arrays (``NOT_PACKED``): for a simulation, which computes nothing.
+
+    For extensions: ``now`` is the time of the call that is under way, ``open_steps`` are being computed and end in
+    their order, ``running_sequences`` are exactly those that the manager has, the oldest first. While a step has a
+    sequence it has its blocks, whatever becomes of the sequence: the forward writes into them.
+    """
+
+    def __init__(
+        self,
+        manager: BlockManager,
+        *,
+        max_num_seqs: int = 64,
+        max_batched_tokens: int = 2048,
+        max_model_len: int | None = None,
+        rules: Rules | None = None,
+        extensions: Seq[Extension] = (),
+        clock: Callable[[], float] = time.monotonic,
+        packs: bool = True,
+    ):
+        if not isinstance(manager, BlockManager) or manager.sequences():
+            raise ArgumentError("scheduler_manager", value=type(manager).__name__)
+        check_count("max_num_seqs", max_num_seqs)
+        check_count("max_batched_tokens", max_batched_tokens)
+        if max_model_len is not None:
+            check_count("max_model_len", max_model_len)
+        if max_batched_tokens < max_num_seqs:
+            raise ArgumentError("scheduler_budget", tokens=max_batched_tokens, seqs=max_num_seqs)
+        if not callable(clock):
+            raise ArgumentError("scheduler_callable", what="clock", value=type(clock).__name__)
+        self.manager = manager
+        self.max_num_seqs = max_num_seqs
+        self.max_batched_tokens = max_batched_tokens
+        self.max_model_len = max_model_len
+        self.rules = Rules() if rules is None else rules
+        self.extensions = tuple(extensions)
+        self.packs = packs
+        self.now = 0.0
+        self.open_steps: list[OpenStep] = []
+        self.running_sequences: list[Sequence] = []
+        self._waiting: list[Sequence] = []
+        self._requests: dict[str | int, Request] = {}  # those that have not ended
+        self.clock = clock
+        self._arrived = self._steps = 0
+        for extension in self.extensions:
+            extension.attach(self)
+        hooks = ("salt", "resident", "limit", "keep", "resume", "on_change", "before_step", "after_step")
+        self._hooks = {name: overriding(self.extensions, name) for name in (*hooks, "unsettled", "flush")}
+        self._on_change, self._limit = self._hooks["on_change"], self._hooks["limit"]
+
+    def __repr__(self) -> str:
+        counts = f"{self.num_running:,} running", f"{self.num_waiting:,} waiting"
+        limits = f"{self.max_batched_tokens:,} tokens of {self.max_num_seqs:,} sequences a step"
+        return one_line("Scheduler", "", *counts, limits)
+
+    @property
+    def waiting(self) -> tuple[SequenceId, ...]:
+        """The sequences that wait, in the order of the queue; one that will be forked waits with its parent."""
+        return tuple(seq.id for seq in self._waiting)
+
+    @property
+    def running(self) -> tuple[SequenceId, ...]:
+        """The sequences that hold blocks and have not ended, the oldest first."""
+        return tuple(seq.id for seq in self.running_sequences if not seq.ended)
+
+    @property
+    def num_waiting(self) -> int:
+        """How many sequences wait, those that will be forked not counted."""
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """How many sequences hold blocks. One that has ended may hold them until its last step is done."""
+        return len(self.running_sequences)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request has not ended."""
+        return bool(self._requests)
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether a sequence may have fewer slots than it has tokens."""
+        return bool(self._hooks["resident"])
+
+    @property
+    def open_step(self) -> Step | None:
+        """The step that ``finish`` or ``fail`` is due for."""
+        return self.open_steps[0].step if self.open_steps else None
+
+    @property
+    def open_step_is_wanted(self) -> bool:
+        """Whether any sequence still wants a token of ``open_step``. If not, end it soon: it holds blocks."""
+        return bool(self.open_steps) and self.open_steps[0].is_wanted
+
+    def request(self, request_id: str | int) -> Request:
+        """A request that has not ended. Raises ``ArgumentError`` if there is none of that id."""
+        if not isinstance(request_id, (str, int)) or request_id not in self._requests:
+            raise ArgumentError("request_unknown", request=request_id, count=len(self._requests))
+        return self._requests[request_id]
+
+    def sequence(self, seq_id: SequenceId) -> Sequence:
+        """A sequence of a request that has not ended."""
+        return self.request(seq_id.request).sequences[seq_id.sample]
+
+    def most_resident(self, num_tokens: int, seq: Sequence | None = None) -> int:
+        """How many of ``num_tokens`` tokens of ``seq`` (None: of any) take slots at once where no window is."""
+        for resident in self._hooks["resident"]:
+            num_tokens = resident(num_tokens, seq)
+        return num_tokens
+
+    def add(
+        self, request_id: str | int, prompt: Seq[int], params: SamplingParams | None = None, salt: str = ""
+    ) -> Request:
+        """Queue a request. Requests share cached prefixes only under an equal ``salt``. Raises as ``check`` does.
+
+        A prompt that is an ``array("q")`` stays one in the request, and its sequences: no int is made of each token.
+        """
+        params = SamplingParams() if params is None else params
+        tokens = self.check(request_id, prompt, params, salt)
+        self.now = self.clock()
+        request = new_request(request_id, self._arrived, tokens, params, salt, self.now)
+        self._arrived += 1
+        self._requests[request_id] = request
+        self._waiting.append(request.sequences[0])
+        for seq in request.sequences:
+            self.changed("arrive", seq, seq.num_prompt)
+        self._flush()
+        return request
+
+    def check(
+        self, request_id: str | int, prompt: Seq[int], params: SamplingParams, salt: str = ""
+    ) -> Tokens:
+        """The prompt's tokens, if ``add`` would take the request now; nothing changes.
+
+        Raises ``RequestTooLargeError`` for one that could never run, with the numbers, and ``ArgumentError`` for an id
+        that is in use and for what is no prompt, no ``SamplingParams`` or no salt.
+        """
+        if isinstance(request_id, bool) or not isinstance(request_id, (str, int)):
+            raise ArgumentError("request_id", value=type(request_id).__name__)
+        if request_id in self._requests:
+            raise ArgumentError("request_exists", request=request_id)
+        if not isinstance(params, SamplingParams):
+            raise ArgumentError("request_params", value=type(params).__name__)
+        ids = token_array(prompt)
+        tokens: Tokens = ids if isinstance(prompt, array) else ids.tolist()
+        root_digest(salt)  # refuses what is no text
+        if not tokens:
+            raise ArgumentError("no_tokens", sequence=request_id)
+        refuse_what_never_fits(self, request_id, len(tokens), params)
+        return tokens
+
+    def abort(self, request_id: str | int) -> bool:
+        """End a request; False if it has ended already. In an open step it keeps its blocks until the step has ended,
+        because the forward writes into them.
+        """
+        if not isinstance(request_id, (str, int)) or request_id not in self._requests:
+            return False
+        request, self.now = self._requests[request_id], self.clock()
+        for seq in request.sequences:
+            self._end(seq, FinishReason.ABORT)
+        del self._requests[request_id]
+        self._flush()
+        return True
+
+    def schedule(self) -> Step:
+        """The next step. It has no items only if no request is left, and each sequence in it has its blocks.
+
+        Raises ``ArgumentError`` while a step is open. If it raises anything else, what the step had taken is given
+        back; only where ``Extension.flush`` raises, the step is open: give ``open_step`` to ``fail``.
+        """
+        if self.open_steps:
+            raise ArgumentError("step_still_open", number=self.open_steps[0].step.number)
+        self.now = self.clock()
+        plan = StepPlan(self.max_batched_tokens)
+        try:
+            self._serve_running(plan)
+            if not plan.preempted:  # what was just taken from a younger one is not for the youngest
+                self._admit(plan)
+            step = self.open(plan)
+        except BaseException:
+            self._undo(plan)
+            raise
+        self._flush()
+        return step
+
+    def open(self, plan: StepPlan, sources: Seq[int] | None = None) -> Step:
+        """``plan``, whose tokens have slots, is a step from now on; ``sources`` as in ``Batch``."""
+        for before_step in self._hooks["before_step"]:
+            before_step(plan)
+        batch = pack(self.manager, plan.items, sources, gaps=self.has_gaps) if self.packs else NOT_PACKED
+        preempted = tuple(seq.id for seq in plan.preempted)
+        step = Step(self._steps, self.now, tuple(plan.items), tuple(plan.copies), preempted, batch, plan.work)
+        seqs = {seq.id: seq for seq in plan.seqs}
+        seqs |= {other.id: other for seq in plan.seqs if seq.pending for other in seq.pending}
+        self._steps += 1
+        self.open_steps.append(OpenStep(step, plan.seqs, seqs))
+        return step
+
+    def finish(
+        self, step: Step, tokens: Seq[int | Seq[int]], stopped: Collection[SequenceId] = ()
+    ) -> tuple[Sequence, ...]:
+        """The forward of ``open_step`` is done: ``tokens`` are the new ones, for each of ``step.sampled`` one.
+
+        For a sequence with unconfirmed tokens it may be a list: those that are right, and the new one behind them;
+        what is placed behind these is taken back. Sequences in ``stopped`` end with their new token (their text holds
+        a stop text). Returns the sequences that have ended. Raises ``ArgumentError``, and changes nothing, for another
+        step and for what are not the tokens.
+        """
+        opened = self._check_open(step)
+        new = _new_tokens(step, tokens, stopped)
+        sampled = [opened.seqs[seq_id] for seq_id in step.sampled]
+        self.now = self.clock()
+        if self._hooks["after_step"] or any([item.unconfirmed for item in step.items]):
+            new = [each[-1:] if seq.ended else each for seq, each in zip(sampled, new, strict=True)]
+        for after_step in self._hooks["after_step"]:
+            after_step(step, dict(zip(step.sampled, new, strict=True)))
+        late, row = step.batch.sources is not None, 0
+        for seq, item in zip(opened.of_items, step.items, strict=True):
+            if not (late and seq.ended):  # else its token was known too late: nothing of it is ever found
+                self._settle(seq, item, step.time, len(new[row]) if item.unconfirmed else 1)
+            row += len(item.samples)
+        del self.open_steps[0]
+        ended = []
+        for seq, each in zip(sampled, new, strict=True):
+            if seq.ended:
+                continue  # aborted meanwhile
+            seq.tokens.extend(each)
+            if seq.num_placed == len(seq.tokens):  # a slot was reserved for the last one
+                self.manager.fill_slot(seq.id, each[-1])
+            if seq.first_token_at is None:
+                seq.first_token_at = self.now
+                self.changed("first", seq, 1)
+            reason = _why_it_ends(seq, each[-1], seq.id in stopped)
+            if reason is not None:
+                self._end(seq, reason)
+                ended.append(seq)
+        self._close(opened)
+        return tuple(ended)
+
+    def fail(self, step: Step, error: BaseException) -> tuple[Request, ...]:
+        """The forward, the sampler or the storage raised ``error``: the requests in ``open_step`` end with it.
+
+        Nothing of the step is published, all their blocks are given back, and the other requests go on. All open steps
+        end: what is in a later one is in this one too. Returns the requests that have failed. Raises ``ArgumentError``
+        for another step.
+        """
+        opened = self._check_open(step)
+        self.now = self.clock()
+        unsettled = [seq for seq in self.running_sequences if self._is_unsettled(seq, step.work)]
+        for each in self.open_steps:
+            for after_step in self._hooks["after_step"]:
+                after_step(each.step, None)
+        self.open_steps = []
+        computed = {item.id for item in step.items}
+        for seq in unsettled:
+            if seq.id not in computed and not seq.ended:
+                self._preempt(seq, may_keep=False)
+        names = dict.fromkeys(item.id.request for item in step.items if not opened.seqs[item.id].ended)
+        failed = [self._requests[name] for name in names]
+        for request in failed:
+            for seq in request.sequences:
+                if not seq.ended:
+                    seq.error = error
+                    self._end(seq, FinishReason.ERROR)
+        self._close(opened)
+        return tuple(failed)
+
+    # For extensions.
+
+    def changed(self, change: str, seq: Sequence | None, num_tokens: int = 0, **facts: Any) -> None:
+        """Tell the extensions; see ``Extension.on_change``."""
+        for on_change in self._on_change:
+            on_change(change, seq, num_tokens, **facts)
+
+    def place(self, plan: StepPlan, seq: Sequence, most: int) -> None:
+        """Put the next tokens of ``seq``, at most ``most``, into ``plan``, as many as its last block and the free ones
+        hold. Raises ``OutOfBlocksError`` where that is none.
+        """
+        start = seq.num_computed
+        for limit in self._limit:
+            most = limit(seq, most)
+        decode = start + 1 == len(seq.tokens) > seq.num_prompt
+        if most == 1:
+            end, copies = start + 1, self.manager.append(seq.id, seq.tokens[start])
+        else:
+            end = start + max(1, min(most, self.num_slots(seq)))
+            copies = self.manager.append_tokens(seq.id, seq.tokens[start:end])
+        plan.copies += copies
+        plan.put(seq, start, end, decode)
+        if self._on_change:
+            self.changed("allocate", seq, end - start)
+
+    def start(self, seq: Sequence) -> None:
+        """``seq`` holds blocks from now on."""
+        if self._waiting and self._waiting[0] is seq:
+            del self._waiting[0]
+        insort(self.running_sequences, seq, key=lambda each: each.order)
+        seq.state = State.RUNNING
+
+    def peak(self, seq: Sequence, window: int | None) -> int:
+        """The most blocks that ``seq`` needs for the tokens that it has, in a kind with that ``window``."""
+        tokens = len(seq.tokens)
+        if window is None:
+            tokens = self.most_resident(tokens, seq)
+        return peak_blocks(tokens, window, self.manager.block_size)
+
+    def num_slots(self, seq: Sequence) -> int:
+        """Tokens that fit into the last block of ``seq`` and the free ones. A prefill's last block is its own."""
+        manager, size = self.manager, self.manager.block_size
+        tail = -seq.num_placed % size
+        if self.has_gaps:
+            tail = min(tail, *(-manager.length(seq.id, kind) % size for kind in range(len(manager.pools))))
+        return tail + size * min(pool.num_free for pool in manager.pools)
+
+    # A step is put together.
+
+    def _serve_running(self, plan: StepPlan) -> None:
+        """A token for each decode, the rest of the budget for the prefills, the oldest first."""
+        singles = sum(
+            [seq.missing == 1 for seq in self.running_sequences]
+        )  # each of them is sure of its token
+        for place, seq in _while_it_shrinks(self.running_sequences):
+            missing = seq.missing
+            singles -= missing == 1
+            while (want := min(missing, plan.budget - singles)) > 0:
+                try:
+                    self.place(plan, seq, want)
+                except OutOfBlocksError as error:
+                    asked = int(error.values["asked"])  # type: ignore[call-overload]
+                    younger = self.running_sequences[place + 1 :]
+                    victim = self.rules.choose_victim(self, younger, asked) if younger else None
+                    if victim is None:
+                        break  # it keeps what it has, and waits for a block
+                    singles -= victim.missing == 1
+                    self._preempt(victim)
+                    plan.preempted.append(victim)
+                else:
+                    break
+
+    def _admit(self, plan: StepPlan) -> None:
+        """Take from the queue, in order, while there are seats, budget and blocks for the whole sequence."""
+        seats = self.max_num_seqs - sum(1 + len(seq.pending) for seq in self.running_sequences)
+        while self._waiting and plan.budget:
+            seq = self._waiting[0]
+            seats -= 1 + len(seq.pending)
+            if seats < 0:
+                break
+            if seq.num_computed:  # an extension has kept it
+                if not any(resume(seq, plan) for resume in self._hooks["resume"]):
+                    break
+                continue
+            salt, stop = seq.salt, len(seq.tokens)
+            for salted in self._hooks["salt"]:
+                salt = salted(seq, salt)
+            for limit in self._limit:
+                stop = limit(seq, stop)  # what is cached behind it is of no use
+            found = self.manager.match(seq.tokens if stop == len(seq.tokens) else seq.tokens[:stop], salt)
+            room = self._room_for(seq, found)
+            if room < 1:
+                break
+            end = min(stop, found.num_tokens + min(plan.budget, room))
+            taken = self.manager.allocate(seq.id, seq.tokens[:end], salt)
+            seq.num_computed = taken.num_cached  # what allocate() has found, not what match() had before it
+            self.start(seq)
+            plan.put(seq, taken.num_cached, end, decode=False)
+            self.changed("admit", seq, end - taken.num_cached, found=taken)
+
+    def _room_for(self, seq: Sequence, found: Match) -> int:
+        """Tokens behind the cached prefix that a waiting sequence could have now; 0 if it has to wait longer.
+
+        Beside others it waits until all that it has fits, with what they still need: else it would soon be preempted.
+        """
+        size, fewest = self.manager.block_size, self.manager.pools[0].num_blocks
+        for number, (pool, kind) in enumerate(zip(self.manager.pools, self.manager.kinds, strict=True)):
+            hits = [block for block in found.tables[number] if block != NULL_BLOCK]
+            free = pool.num_free - pool.count_free(hits)
+            if self.running_sequences:
+                need = self.peak(seq, kind.window) - len(hits) + len(seq.pending)
+                if need > free - self.rules.owed_blocks(self, number):
+                    return 0
+            fewest = min(fewest, free - (len(found.host[number]) if found.host else 0))
+        return fewest * size
+
+    def _undo(self, plan: StepPlan) -> None:
+        """A sequence whose slots were never filled starts again; nothing is lost but time."""
+        for seq in list(self.running_sequences):
+            moved = self._is_unsettled(seq, plan.work)
+            if moved or self.manager.num_tokens(seq.id) != seq.num_computed:
+                self._preempt(seq, may_keep=False)
+        known = {seq.id for seq in self.running_sequences}
+        for seq_id in set(self.manager.sequences()) - known:  # allocated, but not yet running
+            self.manager.free(seq_id)
+        for after_step in self._hooks["after_step"]:
+            after_step(None, None)
+
+    # A step ends.
+
+    def _check_open(self, step: Step) -> OpenStep:
+        if not self.open_steps or step is not self.open_steps[0].step:
+            raise ArgumentError("step_not_open")
+        return self.open_steps[0]
+
+    def _settle(self, seq: Sequence, item: Scheduled, time: float, num_new: int) -> None:
+        """K and V of ``item`` are there, but for tokens that turned out wrong; ``num_new`` tokens come of it."""
+        seq.num_computed = item.start + len(item.tokens)
+        if item.unconfirmed:
+            wrong = item.unconfirmed - (num_new - 1)
+            seq.num_computed -= wrong
+            if wrong:  # before the commit, so that nothing of it can ever be found as a prefix
+                seq.num_placed -= wrong
+                self.manager.truncate(seq.id, seq.num_placed)
+                self.changed("truncate", seq, wrong)
+        self.manager.commit(seq.id, seq.num_computed)
+        if self._on_change:
+            self.changed("commit", seq)  # a window may have given blocks back
+        if seq.num_cached is None:
+            seq.num_cached, seq.admitted_at = item.start, time
+        if seq.pending and item.samples and not seq.ended:
+            self._fork(seq)
+
+    def _fork(self, seq: Sequence) -> None:
+        """The prompt of ``seq`` is computed: the other sequences of its request begin with the same blocks."""
+        for other in seq.pending:
+            self.manager.fork(seq.id, other.id)
+            other.num_computed = other.num_placed = seq.num_computed
+            other.num_cached, other.admitted_at = seq.num_cached, seq.admitted_at
+            self.start(other)
+            self.changed("fork", seq, child=other)
+        seq.pending = []
+
+    def _end(self, seq: Sequence, reason: FinishReason) -> None:
+        """A sequence ends once; while a step is open that has it, it keeps its blocks."""
+        if seq.ended:
+            return
+        held = seq.state is State.RUNNING
+        waits = not held and seq in self._waiting  # one that will be forked is in no queue
+        seq.state = State.ABORTED if reason is FinishReason.ABORT else State.FINISHED
+        seq.finish_reason, seq.finished_at = reason, self.now
+        if waits:
+            self._waiting.remove(seq)
+            self.changed("drop", seq)
+        self.changed("end", seq, seq.num_output)
+        if held and not self._is_in_a_step(seq):
+            self._release(seq)
+
+    def _close(self, closed: OpenStep) -> None:
+        """After a step: what ended in it gives its blocks back, and requests that have ended are forgotten."""
+        over = [seq for seq in closed.seqs.values() if seq.ended]
+        for seq in [seq for seq in self.running_sequences if seq.ended] if over else ():
+            if not self._is_in_a_step(seq):
+                self._release(seq)
+        for name in {seq.id.request for seq in over}:
+            if name in self._requests and self._requests[name].ended:
+                del self._requests[name]
+        self._flush()
+
+    def _preempt(self, seq: Sequence, may_keep: bool = True) -> None:
+        """Take the blocks of ``seq``; it waits in its place."""
+        facts: dict[str, Any] = {}
+        kept = may_keep and any(keep(seq, facts) for keep in self._hooks["keep"])
+        self.changed("preempt", seq, seq.num_computed, kept=kept, **facts)
+        if kept:
+            self.running_sequences.remove(seq)
+        else:
+            self._release(seq)
+            seq.num_computed = seq.num_placed = 0
+        seq.state = State.WAITING
+        seq.num_preemptions += 1
+        insort(self._waiting, seq, key=lambda each: each.order)
+
+    def _release(self, seq: Sequence) -> None:
+        """The one place where a sequence gives its blocks back."""
+        self.manager.free(seq.id)
+        self.running_sequences.remove(seq)
+        self.changed("free", seq, seq.num_computed)
+
+    def _is_in_a_step(self, seq: Sequence) -> bool:
+        return any(opened.has(seq) for opened in self.open_steps)
+
+    def _is_unsettled(self, seq: Sequence, work: Any) -> bool:
+        return any(unsettled(seq, work) for unsettled in self._hooks["unsettled"])
+
+    def _flush(self) -> None:
+        for flush in self._hooks["flush"]:
+            flush()
+
+
+def _new_tokens(step: Step, tokens: Seq[int | Seq[int]], stopped: Collection[SequenceId]) -> list[list[int]]:
+    """The new tokens of each of ``step.sampled`` as a list. Raises ``ArgumentError`` for what cannot be."""
+    several = isinstance(tokens, (list, tuple)) and any([isinstance(each, (list, tuple)) for each in tokens])
+    if several:
+        listed: list[Any] = [each if isinstance(each, (list, tuple)) else [each] for each in tokens]
+        new = [token_array(each).tolist() for each in listed]
+    else:
+        new = [[token] for token in token_array(tokens)]  # type: ignore[arg-type]
+    if len(new) != len(step.sampled):
+        raise ArgumentError("step_tokens", given=len(new), due=len(step.sampled))
+    for seq_id in stopped:
+        if seq_id not in step.sampled:
+            raise ArgumentError("step_stopped", sequence=seq_id)
+    if several:
+        items = [item for item in step.items for _ in item.samples]
+        for item, each in zip(items, new, strict=True):
+            if not each or list(item.guesses[: len(each) - 1]) != each[:-1]:
+                values = {"value": len(each) - 1, "most": item.unconfirmed}
+                raise ArgumentError("step_accepted", sequence=item.id, **values)
+    return new
+
+
+def _why_it_ends(seq: Sequence, token: int, stopped: bool) -> FinishReason | None:
+    """After the new ``token``, which ``seq`` has already."""
+    if stopped or token in seq.params.stop_token_ids:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if seq.num_output == seq.params.max_tokens else None
+
+
+def _while_it_shrinks(running: list[Sequence]) -> Iterator[tuple[int, Sequence]]:
+    """Each with its place, though those behind it may be taken away meanwhile."""
+    place = 0
+    while place < len(running):
+        yield place, running[place]
+        place += 1

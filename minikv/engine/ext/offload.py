@@ -1,0 +1,266 @@
+"""Offload: what of a step goes to host memory, what comes back, and what decides between a swap and a recompute.
+
+The transfers of a step are planned with it and carried out before its forward: first out, then in. Until the step has
+ended nothing that it transfers can be found on the host, and if it fails nothing of it ever is. The pairs of (device
+block, host block) stand in ``step.work`` as "swap_out" and "swap_in", for each kind of layer.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from minikv.blocks import NULL_BLOCK, BlockManager, Swap
+from minikv.engine.core.extension import Extension
+from minikv.engine.core.sequence import Sequence, SequenceId
+from minikv.engine.core.step import Step, StepPlan
+from minikv.engine.ext.events import check_block_bytes
+from minikv.errors import ArgumentError, OutOfBlocksError
+from minikv.plan.preemption import TransferRates, cheaper_to_swap, recompute_seconds, swap_seconds
+
+if TYPE_CHECKING:
+    from minikv.engine.core.scheduler import Scheduler
+    from minikv.engine.ext.host import Host
+
+Transfers = tuple[tuple[tuple[int, int], ...], ...]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Two ways to take a sequence's blocks away: ``num_bytes`` out and in, or ``tokens`` to compute again."""
+
+    num_bytes: int
+    tokens: int
+    swap_seconds: float
+    recompute_seconds: float
+
+    @property
+    def swaps(self) -> bool:
+        return self.swap_seconds < self.recompute_seconds
+
+
+class Offload(Extension):
+    """Preempted sequences and evicted prefix blocks go to host memory, where a transfer costs less than a prefill.
+
+    ``block_bytes`` are the bytes of a block of each kind of layer. Without ``rates``, which may be set at any time,
+    every preemption recomputes, and nothing goes to the host. ``host`` carries the transfers out; None: nothing does,
+    as in a simulation. ``may_move`` says whether the blocks of a sequence hold what they should already; None: always.
+    Raises ``ArgumentError`` for rates without host blocks or ``block_bytes``.
+    """
+
+    def __init__(
+        self,
+        block_bytes: Seq[int] | None = None,
+        rates: TransferRates | None = None,
+        may_move: Callable[[Sequence], bool] | None = None,
+    ):
+        self.block_bytes, self._may_move = block_bytes, may_move
+        self.host: Host | None = None
+        self.left: list[Sequence] = []  # that the open step swaps out
+        self.returned: list[Sequence] = []  # that it brings back
+        self._out: list[Swap] = []
+        self._back: list[Transfers] = []
+        self._rates = rates
+
+    def attach(self, scheduler: "Scheduler") -> None:
+        super().attach(scheduler)
+        check_block_bytes(self.block_bytes, len(scheduler.manager.pools))
+        self.rates = self._rates
+
+    @property
+    def rates(self) -> TransferRates | None:
+        """What transfers and prefills take on this machine; None: not known, and every preemption recomputes."""
+        return self._rates
+
+    @rates.setter
+    def rates(self, rates: TransferRates | None) -> None:
+        manager = self.scheduler.manager
+        if rates is not None:
+            if not isinstance(rates, TransferRates):
+                raise ArgumentError("offload_rates", value=type(rates).__name__)
+            if not manager.host_pools or self.block_bytes is None:
+                raise ArgumentError("offload_rates_unused")
+        self._rates = rates
+        # A block is worth saving where it is cheaper to move it twice than to compute its tokens again.
+        saves = rates is not None and cheaper_to_swap(sum(self.block_bytes or ()), manager.block_size, rates)
+        if saves != (manager.pools[0].reclaimed is not None):
+            manager.keep_reclaimed(saves)
+
+    def keep(self, seq: Sequence, facts: dict[str, Any]) -> bool:
+        """Swap ``seq`` out, unless it is cheaper to compute its tokens again, or the host has no room."""
+        cost = self._cost(seq)
+        if cost is None:
+            return False
+        moved = self._swap_out(seq) if cost.swaps else None
+        facts["how"] = "recompute" if moved is None else "swap"
+        facts["swap_seconds"], facts["recompute_seconds"] = cost.swap_seconds, cost.recompute_seconds
+        if moved is not None:
+            facts["moved"] = moved
+        return moved is not None
+
+    def resume(self, seq: Sequence, plan: StepPlan) -> bool:
+        """A swapped sequence gets device blocks and goes on where it was; False if it has to wait longer."""
+        room = self._room_to_return(seq)
+        if room < 1:
+            return False
+        swap = self.scheduler.manager.plan_swap_in(seq.id)
+        self._back.append(swap.pairs)
+        self.returned.append(seq)
+        self.scheduler.changed("swap_in", seq, seq.num_computed, blocks=_count(swap.pairs))
+        self.scheduler.start(seq)
+        self.scheduler.changed("restore", seq)
+        self.scheduler.place(plan, seq, min(seq.missing, plan.budget, room))
+        return True
+
+    def on_change(self, change: str, seq: Sequence | None, num_tokens: int, **facts: Any) -> None:
+        if seq is None:
+            return
+        if change == "drop":
+            self._drop(seq)
+        elif change == "admit":
+            if facts["found"].loads:  # prefix blocks that were found on the host
+                self._back.append(facts["found"].loads)
+            if seq.num_cached is None:
+                seq.figures["num_loaded"] = facts["found"].num_loaded
+
+    def before_step(self, plan: StepPlan) -> None:
+        """Prefix blocks that the step's allocations overwrite go to the host too."""
+        swap = self.scheduler.manager.plan_save()
+        self._out.append(swap)
+        if any(blocks := _count(swap.pairs)):
+            self.scheduler.changed("save", None, blocks=blocks)
+        kinds = len(self.scheduler.manager.pools)
+        out = [each.pairs for each in self._out]
+        for way, moves in (("swap_out", out), ("swap_in", self._back)):
+            if pairs := _joined(moves, kinds):
+                plan.work[way] = pairs
+        self._out, self._back = [], []
+
+    def after_step(self, step: Step | None, tokens: Mapping[SequenceId, Seq[int]] | None) -> None:
+        """The step has ended. If it failed, what it swapped out was perhaps never written: it computes again."""
+        manager = self.scheduler.manager
+        if tokens is None and self.host is not None:
+            self.host.pool.synchronize()  # what was begun must not write blocks that the next step gives to others
+        manager.complete_transfers(tokens is not None)
+        if tokens is None:
+            manager.keep_reclaimed(manager.pools[0].reclaimed is not None)
+            for seq in self.left:
+                self._drop(seq)
+        self.left, self.returned, self._out, self._back = [], [], [], []
+
+    def unsettled(self, seq: Sequence, work: Mapping[str, Any]) -> bool:
+        return seq in self.returned
+
+    def before_copies(self, step: Step) -> None:
+        if self.host is not None and "swap_out" in step.work:
+            self.host.swap_out(step.work["swap_out"])
+
+    def before_forward(self, step: Step) -> None:
+        if self.host is not None and "swap_in" in step.work:
+            self.host.swap_in(step.work["swap_in"])
+
+    def after_forward(self, step: Step, seconds: float) -> None:
+        """A prefill says how fast a recompute is."""
+        rates = None if self.host is None else self.host.rates_after(step, seconds)
+        if rates is not None:
+            self.rates = rates
+
+    def _cost(self, seq: Sequence) -> Cost | None:
+        """What it costs to preempt ``seq`` and to bring it back; None where only a recompute can be had."""
+        manager = self.scheduler.manager
+        if (
+            self._rates is None
+            or self.block_bytes is None
+            or not (self._may_move is None or self._may_move(seq))
+        ):
+            return None
+        kinds = range(len(manager.pools))
+        held = [[block for block in manager.block_table(seq.id, kind) if block >= 0] for kind in kinds]
+        num_bytes = sum(len(blocks) * size for blocks, size in zip(held, self.block_bytes, strict=True))
+        tokens = lost_tokens(manager, seq)
+        seconds = swap_seconds(num_bytes, self._rates), recompute_seconds(tokens, self._rates)
+        return Cost(num_bytes, tokens, *seconds)
+
+    def _swap_out(self, seq: Sequence) -> tuple[int, ...] | None:
+        """Give the device blocks of ``seq`` away: the blocks of each kind that are transferred, None without room."""
+        try:
+            swap = self.scheduler.manager.plan_swap_out(seq.id)
+        except OutOfBlocksError:
+            return None
+        self._out.append(swap)
+        self.left.append(seq)
+        return _count(swap.pairs)
+
+    def _room_to_return(self, seq: Sequence) -> int:
+        """Tokens that a swapped sequence could compute now; 0 or less if it has to wait longer.
+
+        Beside others it waits until all that it has fits, as a sequence that begins does.
+        """
+        scheduler, manager = self.scheduler, self.scheduler.manager
+        size, rooms = manager.block_size, []
+        held = manager.host_blocks_of(seq.id)
+        tail = -seq.num_computed % size
+        for number, (pool, kind) in enumerate(zip(manager.pools, manager.kinds, strict=True)):
+            if scheduler.running_sequences:
+                need = max(held[number], scheduler.peak(seq, kind.window)) + len(seq.pending)
+                if need > pool.num_free - scheduler.rules.owed_blocks(scheduler, number):
+                    return 0
+            rooms.append(pool.num_free - held[number])
+            tail = min(tail, -(seq.num_computed - manager.num_evicted(seq.id, number)) % size)
+        return tail + size * min(rooms)
+
+    def _drop(self, seq: Sequence) -> None:
+        """If ``seq`` lies on the host, it does so no more."""
+        if seq.id in self.scheduler.manager.host_blocks:
+            self.scheduler.manager.free(seq.id)
+            seq.num_computed = seq.num_placed = 0
+
+
+class PrefillSpeed:
+    """Tokens a second of an engine's own prefills, from the steps that were little else and moved no blocks.
+
+    A step takes its time however few tokens it has: one that computes the end of a cached prompt says nothing of a
+    recompute. So steps of one size, within a factor of two, are taken together, and the fastest size counts. Of each
+    size the median of its last steps, because the first ones compile kernels and warm up.
+    """
+
+    def __init__(self, last: int = 9):
+        self._keep = last
+        self._of_size: dict[int, deque[float]] = {}
+
+    def after(self, step: Step, seconds: float) -> float | None:
+        """The speed once ``step`` has taken ``seconds``; None before the first prefill."""
+        moved = {
+            "swap_out",
+            "swap_in",
+        } & step.work.keys()  # the transfers' seconds are counted on the other side
+        if seconds > 0 and not moved and step.num_decode * 10 < step.num_tokens:
+            last = self._of_size.setdefault(step.num_tokens.bit_length(), deque(maxlen=self._keep))
+            last.append(step.num_tokens / seconds)
+        return max((median(last) for last in self._of_size.values()), default=None)
+
+
+def _count(pairs: Transfers) -> tuple[int, ...]:
+    return tuple(len(of_kind) for of_kind in pairs)
+
+
+def _joined(swaps: list[Transfers], kinds: int) -> Transfers:
+    joined = tuple(tuple(pair for pairs in swaps for pair in pairs[kind]) for kind in range(kinds))
+    return joined if any(joined) else ()
+
+
+def lost_tokens(manager: BlockManager, seq: Sequence) -> int:
+    """Tokens of ``seq`` that would be computed again: those behind the blocks that another sequence holds as well.
+
+    What a window has given back counts as lost: others may have written there since.
+    """
+    tables = [manager.block_table(seq.id, kind) for kind in range(len(manager.pools))]
+    kept = 0
+    for blocks in zip(*tables, strict=True):
+        held = zip(manager.pools, blocks, strict=True)
+        if any(block == NULL_BLOCK or pool.ref_count(block) == 1 for pool, block in held):
+            break
+        kept += 1
+    return max(0, seq.num_computed - kept * manager.block_size)

@@ -1,0 +1,349 @@
+"""From what a caller asks of an LLM to its parts: built one after the other, and all given back if one cannot be."""
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from textwrap import shorten
+from traceback import clear_frames
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from minikv.blocks import BlockManager, HostBlocks, PoolKind
+from minikv.blocks.prefix import LARGEST_TOKEN
+from minikv.cache.allocation import AllocationReport
+from minikv.cache.allocator import allocate_kv_cache, kv_dtype_of
+from minikv.cache.linear import LinearKVCache
+from minikv.cache.linear_pages import LinearPages
+from minikv.cache.paged import PagedKVCache
+from minikv.engine.core.extension import Extension
+from minikv.engine.core.runner import Runner
+from minikv.engine.core.scheduler import Scheduler
+from minikv.engine.ext.drafts import Drafts
+from minikv.engine.ext.events import Emit, Events
+from minikv.engine.ext.eviction import Eviction, EvictionConfig
+from minikv.engine.ext.eviction_worker import check_reads, make_eviction, make_evictor, reserve
+from minikv.engine.ext.graph_memory import held
+from minikv.engine.ext.graphs import DecodeGraphs, Eager, capture_decodes, expected_memory
+from minikv.engine.ext.host import Host, OffloadConfig
+from minikv.engine.ext.offload import Offload
+from minikv.errors import ArgumentError, ConfigError, DoesNotFitError, check_choice, check_count
+from minikv.i18n import text
+from minikv.memory.stats import MemoryStats
+from minikv.models import Adapter, Loaded, bind_model, load, own_attention, seen_window
+from minikv.models.adapter import Reads
+from minikv.models.sharding import ranks_of, ranks_wanted
+from minikv.plan import CacheSpec
+from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
+from minikv.plan.pool import block_kinds, sequence_bytes
+from minikv.units import GIB, exact_bytes
+
+if TYPE_CHECKING:
+    from minikv.engine.ext.tensor_parallel import TensorParallelGroup
+
+CacheName = Literal["paged", "linear"]
+MOST_ON_A_CPU = 4 * GIB  # a CPU's memory is everybody's: what an LLM takes of it unless it is told how much
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What an LLM was asked for; see ``LLM``. Raises ``ArgumentError`` for what no model could grant."""
+
+    kv_bytes: int | None
+    num_blocks: int | None
+    utilization: float
+    block_size: int
+    max_num_seqs: int
+    max_batched_tokens: int
+    max_model_len: int | None
+    cache: CacheName
+    kv_dtype: AnyKVDtype | None
+    enforce_eager: bool = False
+    reads: Reads = "auto"
+    prompt_lookup: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("cache", self.cache, CacheName)
+        if self.kv_dtype is not None:
+            find_kv_dtype(self.kv_dtype)
+        for what in ("block_size", "max_num_seqs", "max_batched_tokens"):
+            check_count(what, getattr(self, what))
+        check_count("prompt_lookup", self.prompt_lookup, least=0)
+        for what in ("kv_bytes", "num_blocks", "max_model_len"):
+            if getattr(self, what) is not None:
+                check_count(what, getattr(self, what))
+        if self.kv_bytes is not None and self.num_blocks is not None:
+            sizes = {"num_blocks": self.num_blocks, "kv_bytes": self.kv_bytes}
+            raise ArgumentError("allocator_two_sizes", **sizes)
+
+
+def init_tensor_parallel(tp: int | str) -> "TensorParallelGroup | None":
+    """The group of ranks, or None for a single process (then torch.distributed is not imported)."""
+    if ranks_wanted(tp) == 1:
+        return None
+    from minikv.engine.ext.tensor_parallel import TensorParallelGroup
+
+    return TensorParallelGroup.join(tp)
+
+
+def starting(group: "TensorParallelGroup | None") -> AbstractContextManager[None]:
+    """Around what is done before the first step: a rank that is lost meanwhile is named."""
+    return nullcontext() if group is None else group.starting()
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What an LLM is made of; ``allocation`` is None for a linear cache, and so is each feature that was not asked for.
+
+    ``graphs`` are the decode steps that were captured, or why there are none.
+    """
+
+    cache: PagedKVCache | LinearPages
+    allocation: AllocationReport | None
+    manager: BlockManager
+    scheduler: Scheduler
+    adapter: Adapter
+    runner: Runner
+    graphs: DecodeGraphs | Eager
+    offload: Offload | None
+    host: Host | None
+    eviction: Eviction | None
+    overlaps: bool
+
+
+def open_model(
+    model: Any, tokenizer: Any, *, dtype: Any, device: Any, tp: int | Literal["auto"]
+) -> tuple[Any, Any]:
+    """(model, tokenizer) of what ``LLM`` was given. Raises as ``load`` does; ``ArgumentError`` for what is no decoder.
+
+    Warns where a GPU has forced another dtype than the weights were made in.
+    """
+    if isinstance(model, str | Path):
+        model = load(model, dtype=dtype, device=device, tp=tp)
+        if model.model.device.type != "cpu" and model.note() is not None:
+            warnings.warn(model.note(), stacklevel=4)
+    elif (dtype, device) != ("auto", "auto"):
+        raise ArgumentError("llm_is_loaded", dtype=dtype, device=device)
+    if isinstance(model, Loaded):
+        model, tokenizer = model.model, model.tokenizer if tokenizer is None else tokenizer
+    if tokenizer is not None and not callable(tokenizer):
+        raise ArgumentError("llm_tokenizer", kind=type(tokenizer).__name__)
+    if not callable(getattr(model, "can_generate", None)):
+        raise ArgumentError("models_not_a_decoder", kind=type(model).__name__)
+    if ranks_of(model) != ranks_wanted(tp):
+        raise ArgumentError("parallel_model", tp=tp, ranks=ranks_of(model))
+    return model, tokenizer
+
+
+def build_engine(
+    model: Any,
+    config: EngineConfig,
+    host_config: OffloadConfig,
+    group: "TensorParallelGroup | None",
+    *,
+    clock: Callable[[], float],
+    emit: Emit | None,
+    eviction: EvictionConfig | None = None,
+) -> Parts:
+    """Everything that ``config`` and ``host_config`` ask for around ``model``, which is bound to its cache.
+
+    Raises ``ArgumentError``, ``ConfigError``, ``DoesNotFitError``; then all memory is back, which matters in a
+    notebook, where the traceback is kept. The model is as it was.
+    """
+    ranks = ranks_of(model)
+    spec = CacheSpec.from_config(model.config, tp=ranks, kv_dtype=config.kv_dtype or kv_dtype_of(model))
+    host_blocks, longest = host_config.num_blocks(spec), longest_sequence(spec, config)
+    room, asked = None, config.enforce_eager
+    if eviction is not None:
+        keeps = host_config.prefix_dir is not None
+        room = reserve(spec, eviction, config, ranks, longest, keeps_prefixes=keeps)
+        config = replace(config, enforce_eager=True)  # no graph does what an eviction does: none needs room
+    if group is not None:
+        group.wait()  # what each rank does alone is done
+    with ExitStack() as undo:
+        cache, allocation = build_cache(model, spec, config, 0 if room is None else room.num_bytes)
+        undo.callback(cache.close)
+        manager, evicts = build_manager(cache, host_blocks), None
+        if eviction is not None and room is not None:
+            evicts = make_eviction(eviction, config, make_evictor(cache, manager, eviction, room))
+        block_bytes = [kind.block_bytes(cache.block_size) for kind in cache.kinds]
+        may_move = evicts.may_move if evicts is not None else None
+        offload = Offload(block_bytes, may_move=may_move) if host_blocks else None
+        extensions: list[Extension | None] = [
+            Drafts(config.prompt_lookup) if config.prompt_lookup else None,
+            evicts,
+            offload,
+            None if emit is None else Events(emit, block_bytes),  # the last one: it tells what the others did
+        ]
+        asked_for = [each for each in extensions if each is not None]
+        scheduler = Scheduler(
+            manager,
+            max_num_seqs=config.max_num_seqs,
+            max_batched_tokens=config.max_batched_tokens,
+            max_model_len=longest,
+            extensions=asked_for,
+            clock=clock,
+        )
+        host = None if offload is None else host_config.open(model, cache, offload)
+        if host is not None:
+            undo.callback(host.close)
+        adapter = bind_model(model, cache, reads=config.reads)  # late, because it changes the model
+        undo.callback(adapter.unbind)
+        limits = [limit for limit in (longest, adapter.position_limit) if limit is not None]
+        scheduler.max_model_len = min(limits, default=None)
+        runner = Runner(adapter, asked_for)
+        if evicts is not None:
+            check_reads(adapter)
+        try:
+            rows, most = config.max_num_seqs, scheduler.max_model_len
+            options: dict[str, Any] = {"enforce_eager": asked, "ranks": ranks, "evicts": evicts is not None}
+            graphs = capture_decodes(adapter, rows, most, **options)
+        except BaseException as error:
+            clear_frames(error.__traceback__)  # which hold views of the cache
+            raise
+        if isinstance(graphs, DecodeGraphs):
+            runner.compute = graphs.around(runner.compute, runner.prepare)
+        if group is not None:
+            group.lead(runner)
+        undo.pop_all()
+    overlaps = group is None and can_overlap(adapter)
+    return Parts(
+        cache, allocation, manager, scheduler, adapter, runner, graphs, offload, host, evicts, overlaps
+    )
+
+
+def can_overlap(adapter: Adapter) -> bool:
+    """Whether a step may be launched before the tokens of the last one are read: a GPU goes from one to the other."""
+    return adapter.cache.device.type == "cuda"
+
+
+def longest_sequence(spec: CacheSpec, config: EngineConfig) -> int | None:
+    """The tokens that a sequence may have: what was asked for, else the model's positions, None where it has no end.
+
+    Raises ``ArgumentError`` where more is asked for than the model has positions.
+    """
+    asked, most = config.max_model_len, spec.max_positions
+    if asked is not None and most is not None and asked > most:
+        raise ArgumentError("llm_positions", name=spec.name, asked=asked, most=most)
+    return most if asked is None else asked
+
+
+def build_cache(
+    model: Any, spec: CacheSpec, config: EngineConfig, record_bytes: int = 0
+) -> tuple[PagedKVCache | LinearPages, AllocationReport | None]:
+    """The cache, and for a paged one how its size came about.
+
+    A paged cache on a GPU is measured, unless a size is given, and what CUDA graphs and eviction's ``record_bytes``
+    will take is held meanwhile. On a CPU it has room for ``max_num_seqs`` sequences of the longest length, but takes at
+    most 4 GiB and half of the free memory, the records included. A linear cache has as many rows as fit into
+    ``kv_bytes``, or ``num_blocks`` rows, at most and by default one for each of ``max_num_seqs``.
+    """
+    longest = longest_sequence(spec, config)
+    if config.cache == "linear":
+        return LinearPages(_linear(model, spec, config, longest)), None
+    num_bytes, device = config.kv_bytes, model.get_input_embeddings().weight.device
+    measured = num_bytes is None and config.num_blocks is None
+    if measured and device.type == "cpu":
+        full = config.max_num_seqs * sequence_bytes(spec, longest or 4096, config.block_size)
+        most = min(MOST_ON_A_CPU, MemoryStats.read(device).free // (2 * spec.tp))
+        if record_bytes >= most:
+            sizes = {"need": exact_bytes(record_bytes), "room": exact_bytes(most)}
+            raise DoesNotFitError("eviction_records_room", seqs=config.max_num_seqs, **sizes)
+        num_bytes = min(full, most - record_bytes)
+    largest_step = config.max_batched_tokens if longest is None else min(longest, config.max_batched_tokens)
+    measured = measured and device.type != "cpu"
+    with own_attention(model):  # another LLM may be bound to it: what is measured has no batch
+        graph_bytes = _graph_bytes(model, spec, config, longest) if measured else 0
+    what = "CUDA graphs" if graph_bytes else "eviction's records"  # an LLM that evicts captures none
+    with own_attention(model), held(graph_bytes + record_bytes, device, what):
+        cache, report = allocate_kv_cache(
+            model,
+            block_size=config.block_size,
+            utilization=config.utilization,
+            num_blocks=config.num_blocks,
+            kv_bytes=num_bytes,
+            warmup_tokens=largest_step if measured else None,
+            kv_dtype=config.kv_dtype,
+            tp=spec.tp,
+            **windows_wanted(spec, config, longest),
+        )
+    return cache, replace(report, held_bytes=graph_bytes, record_bytes=record_bytes)
+
+
+def _graph_bytes(model: Any, spec: CacheSpec, config: EngineConfig, longest: int | None) -> int:
+    """What the CUDA graphs of decode steps will take; 0 where there will be none."""
+    if config.enforce_eager or config.reads == "gather" or spec.tp > 1 or longest is None:
+        return 0
+    width = -(-longest // config.block_size)
+    try:
+        return expected_memory(model, len(block_kinds(spec)), config.max_num_seqs, width).num_bytes
+    except torch.OutOfMemoryError:
+        return 0  # not even single tokens can be computed: allocate_kv_cache says so, with the numbers
+
+
+def windows_wanted(spec: CacheSpec, config: EngineConfig, longest: int | None) -> dict[str, int]:
+    """For how many sequences (``batch``) of which length (``context``) windowed layers get blocks.
+
+    Enough that they never bind first: a full window for each of ``max_num_seqs``, and the tokens of one step. Where
+    that does not fit, as many as leave the other layers the same number of blocks, since no sequence needs more.
+    """
+    size, widest = config.block_size, max((layer.window or 0 for layer in spec.layers), default=0)
+    if not widest:
+        return {}
+    # Longer sequences do not need more blocks in windowed layers.
+    context = min(bound for bound in (widest + 1 + size, longest, spec.max_positions) if bound is not None)
+    blocks = -(-context // size)
+    batch = config.max_num_seqs + -(-config.max_batched_tokens // (blocks * size))
+    if config.num_blocks is not None:
+        batch = max(1, min(batch, config.num_blocks // blocks))
+    return {"context": context, "batch": batch}
+
+
+def build_manager(cache: PagedKVCache | LinearPages, host_blocks: int = 0) -> BlockManager:
+    """A manager of the cache's blocks, a pool for each kind of layer, and of as many host blocks for each."""
+    windows = [seen_window(cache, kind) for kind in range(len(cache.kinds))]
+    kinds = [PoolKind(*pair) for pair in zip(cache.num_blocks, windows, strict=True)]
+    host = HostBlocks(host_blocks, cache.block_size, len(kinds))
+    return BlockManager(kinds, cache.block_size, host_blocks=host)
+
+
+def eos_ids(model: Any) -> frozenset[int]:
+    """The ids that end a text, as ``generate()`` takes them: the generation config's, whatever the config says.
+
+    Raises ``ConfigError`` for what is no token id, and warns of an id that the model cannot draw.
+    """
+    found = getattr(model.generation_config, "eos_token_id", None)
+    ids = () if found is None else found if isinstance(found, list | tuple) else (found,)
+    last = model.get_input_embeddings().num_embeddings - 1
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= LARGEST_TOKEN:
+            raise ConfigError("eos_token_id", value=shorten(repr(token), 60), last=last)
+        if token > last:
+            warnings.warn(text("engine.eos_never", "en", token=token, last=last), stacklevel=4)
+    return frozenset(ids)
+
+
+def request_seed(engine_seed: int, number: int) -> int:
+    """A seed for the ``number``-th request of an engine: from one engine's to the next's nothing is shared."""
+    state = np.random.SeedSequence([engine_seed, number]).generate_state(1, np.uint64)
+    return int(state[0]) >> 2  # what check_count takes
+
+
+def _linear(model: Any, spec: CacheSpec, config: EngineConfig, longest: int | None) -> LinearKVCache:
+    if longest is None:
+        raise ArgumentError("llm_linear_length", name=spec.name)
+    device = model.get_input_embeddings().weight.device
+    row = sum(layer.token_bytes for layer in spec.layers) * longest
+    rows = config.max_num_seqs if config.num_blocks is None else min(config.num_blocks, config.max_num_seqs)
+    if config.kv_bytes is not None:
+        rows = min(rows, config.kv_bytes // row)
+    room = MemoryStats.read(device).free
+    if not rows:  # not even one fits into kv_bytes
+        rows, room = 1, min(room, config.kv_bytes or 0)
+    if rows * row > room:
+        sizes = {"row": exact_bytes(row), "need": exact_bytes(rows * row), "room": exact_bytes(room)}
+        raise DoesNotFitError("llm_linear_room", name=spec.name, tokens=longest, rows=rows, **sizes)
+    return LinearKVCache(spec, rows, longest, device=device)

@@ -1,0 +1,223 @@
+"""LLMEngine: requests go in, steps are computed, and each caller is told what became of its requests. Lesson 11a."""
+
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Any
+
+from minikv.engine.core.loop import Loop
+from minikv.engine.core.runner import Runner
+from minikv.engine.core.scheduler import Scheduler
+from minikv.engine.core.sequence import SequenceId
+from minikv.engine.core.step import Scheduled, Step
+from minikv.engine.ext.overlap import OverlapLoop
+from minikv.engine.prompts import Asked
+from minikv.engine.sampler import Sampled
+from minikv.engine.sampling_params import SamplingParams
+from minikv.engine.serve.interrupts import Interrupts
+from minikv.engine.serve.request_state import OutputQueue, RequestState, SequenceOutput
+from minikv.errors import ArgumentError
+
+
+class LLMEngine:
+    """The steps of ``scheduler`` and ``runner``, and the state of every request that was not given back yet.
+
+    Not for several threads at once. An event's receiver and the scheduler's clock may raise, and the receiver may call
+    ``add``, ``abort`` and ``drop``: a caller is told after the step. ``steps`` have been computed, ``generated`` tokens
+    made and ``finished`` requests ended. With ``overlaps`` the next step is launched before the tokens of this one are
+    read: then a step is in flight between two calls of ``advance``.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        tokenizer: Any,
+        eos: frozenset[int],
+        *,
+        overlaps: bool = False,
+    ):
+        self.scheduler, self.runner = scheduler, runner
+        self.tokenizer, self.eos = tokenizer, eos
+        self.steps = self.generated = self.finished = 0
+        self._requests: dict[str | int, RequestState] = {}
+        self._outputs: dict[SequenceId, SequenceOutput] = {}
+        self._stepping = False
+        self._interrupts = Interrupts()
+        self._plain = Loop(scheduler, runner, self, self._interrupts.let_in)
+        self._overlapping, self.overlaps = OverlapLoop(self._plain), overlaps
+        self._changed: dict[str | int, None] = {}  # requests whose callers may have to be told something
+        self._left: list[OutputQueue] = []  # callers that left while a step was computed
+
+    def free_name(self, number: int) -> str:
+        """A name for a request that has none, from that ``number`` on."""
+        return next(name for each in count(number) if (name := f"request {each}") not in self._requests)
+
+    def add(self, name: str | int, asked: Asked, seed: int, queue: OutputQueue, pieces: bool) -> None:
+        """Queue a request whose outputs go to ``queue``. If anything raises, flushing events included, it is not
+        queued.
+        """
+        if isinstance(name, str | int) and name in self._requests:
+            raise ArgumentError("request_exists", request=name)
+        with self._interrupts:
+            try:
+                request = self.scheduler.add(name, asked.ids, asked.params, asked.salt)
+                outputs = tuple(
+                    SequenceOutput(seq, self.tokenizer, seed, pieces) for seq in request.sequences
+                )
+            except BaseException:
+                self.scheduler.abort(name)
+                raise
+            self._requests[name] = RequestState(request, asked.text, outputs, queue)
+            self._outputs |= {each.seq.id: each for each in outputs}
+            if request.ended:  # the receiver of an event has aborted it
+                self._settle([name])
+
+    def abort(self, name: str | int) -> bool:
+        """End a request, and tell its caller. False if it has ended already."""
+        with self._interrupts:
+            try:
+                return self.scheduler.abort(name)
+            finally:
+                self._settle([name] if isinstance(name, str | int) else [])
+
+    def drop(self, queue: OutputQueue) -> None:
+        """Abort the requests of a caller that has left."""
+        with self._interrupts:
+            self._left.append(queue)
+            self._settle()
+
+    def clear(self) -> None:
+        """Abort every request, wait for what is in flight, and tell no caller."""
+        self.check_between_steps()
+        with self._interrupts:
+            self._abandon(list(self._requests.values()))
+
+    def advance(self) -> None:
+        """Compute one step, if there is any. Whatever happens in it, no block is lost, and every caller is told.
+
+        An ``Exception`` fails the requests of the step and is in their outputs. What is raised here: anything else,
+        such as Ctrl+C in the forward, once the step has failed, and the one behind it; and Ctrl+C at any other moment,
+        and what an event's receiver or the clock raise before the step has begun, or after it was done: then nothing
+        has failed, and the next call goes on.
+        """
+        self.check_between_steps()
+        if not self.scheduler.has_work:
+            return
+        with self._interrupts:
+            self._stepping = True
+            try:
+                (self._overlapping if self.overlaps else self._plain).step()
+            finally:
+                self._stepping = False
+                self._settle()
+
+    def check_between_steps(self) -> None:
+        """Raise ``ArgumentError`` inside a step: the receiver of an event has called back."""
+        if self._stepping:
+            raise ArgumentError("llm_inside_step", number=self.steps)
+
+    # What the loop asks: see ``Outputs``.
+
+    def due(
+        self, step: Step
+    ) -> tuple[list[tuple[SequenceOutput, Scheduled]], list[SamplingParams], list[float]]:
+        due = [(self._outputs[seq_id], item) for item in step.items for seq_id in item.samples]
+        unread = int(step.batch.sources is not None)
+        params = [each.params for each, item in due for _ in range(item.unconfirmed + 1)]
+        draws = [draw for each, item in due for draw in each.draws(item.unconfirmed + 1, unread)]
+        return due, params, draws
+
+    def prepare(self, due: list[tuple[SequenceOutput, Scheduled]]) -> None:
+        for each, _ in due:
+            if not each.seq.ended:
+                each.catch_up()
+
+    def read(
+        self, due: list[tuple[SequenceOutput, Scheduled]], sampled: Sampled
+    ) -> tuple[list[list[int]], list[SequenceId], Callable[[], None]]:
+        news, tokens, stopped, end = [], [], [], 0
+        for each, item in due:
+            start, end = end, end + item.unconfirmed + 1
+            ids = sampled.token_ids[start:end]
+            if each.seq.ended:  # aborted, or a row that is dropped
+                tokens.append(ids[:1])
+                continue
+            ids = ids[: item.confirmed(ids) + 1]
+            pieces, stops = each.read(ids, self.eos)
+            if stops:
+                stopped.append(each.seq.id)
+            news.append((each, list(zip(ids, pieces, sampled.logprobs[start:end], strict=False))))
+            tokens.append(ids[: len(pieces)])
+        ends = [each.seq.num_output + len(told) for each, told in news]
+
+        def hand_out() -> None:
+            for (each, told), end in zip(news, ends, strict=True):
+                if each.seq.num_output == end:  # else it was aborted before they came
+                    self.generated += len(told)
+                    queue = self._requests[each.seq.id.request].queue
+                    queue.tokens += [each.take(*token) for token in told]
+
+        return tokens, stopped, hand_out
+
+    def ended(self, steps: int, requests: Iterable[str | int]) -> None:
+        self.steps += steps
+        self._settle(requests)
+
+    def _settle(self, names: Iterable[str | int] = ()) -> None:
+        """Report finished requests, and abort those whose caller has left; after the step."""
+        self._changed |= dict.fromkeys(names)
+        if self._stepping:
+            return
+        try:
+            self._land_unwanted()
+        finally:  # an event's receiver may have raised
+            while self._changed or self._left:
+                self._tell()
+
+    def _tell(self) -> None:
+        for name in list(self._changed):
+            del self._changed[name]
+            state = self._requests.get(name)
+            if state is None:
+                continue
+            state.queue.tokens.extend(state.ends())
+            if state.request.ended:
+                state.queue.finished.append(state.output())
+                self._forget(state)
+        if self._left:
+            queue = self._left.pop()
+            self._abandon([state for state in self._requests.values() if state.queue is queue])
+
+    def _abandon(self, states: list[RequestState]) -> None:
+        errors = []
+        for state in states:
+            try:
+                self.scheduler.abort(state.request.id)
+            except (
+                Exception
+            ) as error:  # of an event's receiver or the clock: the others have to go all the same
+                errors.append(error)
+            if state.request.ended:
+                self._forget(state)
+        try:
+            self._land_unwanted()
+        except Exception as error:
+            errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _land_unwanted(self) -> None:
+        """Wait for a step in flight whose sequences have all ended: until then it holds their blocks."""
+        while self.scheduler.open_step is not None and not self.scheduler.open_step_is_wanted:
+            self._stepping = True
+            try:
+                self._plain.step()
+            finally:
+                self._stepping = False
+
+    def _forget(self, state: RequestState) -> None:
+        if self._requests.pop(state.request.id, None) is None:
+            return  # the event of its abort was quicker
+        self.finished += 1
+        for each in state.outputs:
+            del self._outputs[each.seq.id]

@@ -1,0 +1,82 @@
+"""What the core promises: it names no feature, is small, runs without extensions, and needs none to be there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minikv.blocks import BlockManager
+from minikv.engine import Extension, SamplingParams, Scheduler
+from minikv.engine.core.extension import overriding
+from tests.engine.fake_model import FakeModel, generate
+from tests.test_imports import imports_of
+
+CORE = Path(__file__).parents[2] / "minikv" / "engine" / "core"
+FILES = sorted(CORE.glob("*.py"))
+FEATURES = re.compile(r"evict|swap|offload|draft|speculat|ahead|graph|rank|emit", re.IGNORECASE)
+ORDINARY = re.compile(r"paragraph", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_it_names_no_feature(path):
+    assert FEATURES.findall(ORDINARY.sub("", path.read_text(encoding="utf-8"))) == []
+
+
+def test_it_has_at_most_1500_lines():
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in FILES) <= 1500
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_it_imports_neither_the_features_nor_what_surrounds_it(path):
+    ours = {".".join(name.split(".")[:3]) for name in imports_of(path) if name.startswith("minikv.engine.")}
+    assert not ours & {
+        "minikv.engine.ext",
+        "minikv.engine.serve",
+        "minikv.engine.llm",
+        "minikv.engine.factory",
+    }
+
+
+def test_it_can_be_imported_where_the_features_are_not_there():
+    names = [path.stem for path in FILES if path.stem != "__init__"]
+    code = (
+        "import importlib, sys\n"
+        "sys.modules['minikv.engine.ext'] = sys.modules['minikv.engine.serve'] = None\n"
+        f"for name in {names}: importlib.import_module(f'minikv.engine.core.{{name}}')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("extensions", [(), (Extension(),)], ids=["none", "one that does nothing"])
+def test_it_computes_every_token_without_extensions(extensions):
+    """Preemptions, prefix hits, chunks and forks included, as one-at-a-time generation has them."""
+    manager = BlockManager(num_blocks=12, block_size=4)
+    scheduler = Scheduler(manager, max_num_seqs=4, max_batched_tokens=8, extensions=extensions)
+    model, requests, preempted = FakeModel(manager), {}, 0
+    for number in range(6):
+        prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9][: 3 + number]
+        requests[number] = scheduler.add(number, prompt, SamplingParams(max_tokens=14, n=1 + number % 2))
+    while scheduler.has_work:
+        step = scheduler.schedule()
+        preempted += len(step.preempted)
+        scheduler.finish(step, model.forward(step, requests.__getitem__))
+        manager.check_invariants()
+    sequences = [seq for request in requests.values() for seq in request.sequences]
+    for seq in sequences:
+        request = requests[seq.id.request]
+        assert seq.output == generate(request.prompt, request.params, "", seq.id.sample, model.windows)
+    assert preempted
+    assert any(seq.num_cached for seq in sequences)
+    assert not manager.sequences()
+
+
+def test_a_hook_that_no_extension_overrides_is_not_called():
+    class Listens(Extension):
+        def on_change(self, change, seq, num_tokens, **facts):
+            pass
+
+    mine = Listens()
+    assert overriding([Extension(), mine], "on_change") == (mine.on_change,)
+    assert overriding([Extension(), mine], "flush") == ()
