@@ -244,9 +244,9 @@
 # | **continuous batching** | 连续批处理 | The batch is made anew at every step: who has ended leaves, and who waits may join. | sequences | `minikv.engine.Scheduler.schedule` |
 # | **detokenize** | 还原为文本 | To turn token numbers back into text, piece by piece while they arrive. |  |  |
 # | **seat** | 席位 | One of the places for sequences that run at the same time: at most `max_num_seqs`. | sequences | `minikv.engine.Scheduler` |
-# | **step ahead (scheduled before the tokens of the one before it are read)** | 提前的一步（尚未读到上一步的 token 就已调度） | The engine prepares the next step while the GPU still computes this one. |  | `minikv.engine.Scheduler.schedule_ahead` |
+# | **step ahead (scheduled before the tokens of the one before it are read)** | 提前的一步（尚未读到上一步的 token 就已调度） | The engine prepares the next step while the GPU still computes this one. |  | `minikv.engine.ext.overlap.schedule_next` |
 # | **TTFT / TPOT** | 首 token 延迟（TTFT）/ 每 token 延迟（TPOT） | Time from a request to its first token; time from one of its tokens to the next, on average. | s | `minikv.engine.summary` |
-# %% [markdown] key="words-11a" lang="zh" src="f0fbfcbd"
+# %% [markdown] key="words-11a" lang="zh" src="774dffed"
 # ## [11a · 256 个请求怎样共用一份缓存？](11a_continuous_batching.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
@@ -255,7 +255,7 @@
 # | **连续批处理** | continuous batching | 每一步都重新组 batch：结束的离开，等待的加入。 | 条 | `minikv.engine.Scheduler.schedule` |
 # | **还原为文本** | detokenize | 把 token 编号变回文字，边生成边还原。别处也写作：反分词。 |  |  |
 # | **席位** | seat | 同时运行的序列各占一个，最多 `max_num_seqs` 个。 | 条 | `minikv.engine.Scheduler` |
-# | **提前的一步（尚未读到上一步的 token 就已调度）** | step ahead (scheduled before the tokens of the one before it are read) | GPU 还在算这一步，引擎已经排好下一步。 |  | `minikv.engine.Scheduler.schedule_ahead` |
+# | **提前的一步（尚未读到上一步的 token 就已调度）** | step ahead (scheduled before the tokens of the one before it are read) | GPU 还在算这一步，引擎已经排好下一步。 |  | `minikv.engine.ext.overlap.schedule_next` |
 # | **首 token 延迟（TTFT）/ 每 token 延迟（TPOT）** | TTFT / TPOT | 从请求到第一个 token 的时间；之后平均每个 token 的时间。别处也写作：首字延迟。 | 秒 | `minikv.engine.summary` |
 
 # %% [markdown] key="words-11b" lang="en"

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from minikv.blocks import BlockManager, PoolKind
-from minikv.engine import EventLog, Events, FinishReason, SamplingParams, Scheduler, State
+from minikv.engine import EventLog, Events, Extension, FinishReason, Rules, SamplingParams, Scheduler, State
 from minikv.engine.core.rules import held_blocks, peak_blocks
 from minikv.errors import ArgumentError, RequestTooLargeError
 from tests.blocks.snapshot import snapshot
@@ -338,6 +338,10 @@ def test_a_stop_text_ends_a_sequence_with_its_token():
         {"max_num_seqs": 8, "max_batched_tokens": 7},
         {"max_model_len": 0},
         {"clock": 5},
+        {"rules": Rules},
+        {"rules": 5},
+        {"extensions": [Extension]},
+        {"extensions": [5]},
     ],
 )
 def test_a_scheduler_refuses_what_it_cannot_use(wrong):

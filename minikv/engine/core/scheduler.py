@@ -97,6 +97,13 @@ class Scheduler:
             raise ArgumentError("scheduler_budget", tokens=max_batched_tokens, seqs=max_num_seqs)
         if not callable(clock):
             raise ArgumentError("scheduler_callable", what="clock", value=type(clock).__name__)
+        if rules is not None and not isinstance(rules, Rules):
+            raise ArgumentError("scheduler_part", what="rules", wanted="Rules", value=_shown(rules))
+        for each in extensions:
+            if not isinstance(each, Extension):
+                raise ArgumentError(
+                    "scheduler_part", what="extensions", wanted="Extension", value=_shown(each)
+                )
         self.manager = manager
         self.max_num_seqs = max_num_seqs
         self.max_batched_tokens = max_batched_tokens
@@ -575,6 +582,10 @@ def _new_tokens(step: Step, tokens: Seq[int | Seq[int]], stopped: Collection[Seq
                 values = {"value": len(each) - 1, "most": item.unconfirmed}
                 raise ArgumentError("step_accepted", sequence=item.id, **values)
     return new
+
+
+def _shown(value: object) -> str:
+    return value.__name__ if isinstance(value, type) else type(value).__name__
 
 
 def _why_it_ends(seq: Sequence, token: int, stopped: bool) -> FinishReason | None:
