@@ -37,6 +37,7 @@ def test_the_docstring_lists_every_parameter_once(what):
 ROOMS_GONE_OVER = [
     "blocks",
     "cache",
+    "cli",
     "eviction",
     "eviction/hf",
     "eviction/paged",

@@ -2,10 +2,10 @@
 
     minikv plan | generate | watch | bench | simulate | check-log | lab | doctor | progress | my-engine
 
-One file a command, with a few parts that are named after it; nothing imports this room.
+Each command is one file, with a few parts named after it; no other room imports this one.
 
-A ``MiniKVError`` becomes one line on standard error and exit code 2, never a traceback; Ctrl+C one line and exit code
-130. The language is that of ``--lang``, else of ``MINIKV_LANG``, else of the shell's locale.
+A ``MiniKVError`` becomes one line on standard error and exit code 2, never a traceback; Ctrl+C gives one line and exit
+code 130. The language is that of ``--lang``, else of ``MINIKV_LANG``, else of the shell's locale.
 """
 
 import io
@@ -22,12 +22,12 @@ def main() -> None:
     except KeyboardInterrupt:
         stop(language())
     except BrokenPipeError:
-        # `minikv plan … | head` closes our output early; that is no failure of ours.
+        # `minikv plan … | head` closes the output early; that is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run() -> None:
-    """Import and run it: within ``main``, since Ctrl+C may come while that goes on, for seconds."""
+    """Import the command line and run it. The import takes seconds, so Ctrl+C must be caught around it as well."""
     from minikv.cli.app import build
     from minikv.errors import MiniKVError
     from minikv.extras import engine_needed
@@ -50,7 +50,7 @@ def stop(lang: str) -> NoReturn:
 
 
 def language() -> str:
-    """The language of this run: ``--lang`` may stand after the argument that is wrong, so look at all of them."""
+    """The language of this run, from all arguments: ``--lang`` may stand behind a wrong one."""
     from minikv.errors import ArgumentError
     from minikv.i18n import locale_language, pick_language
 
@@ -67,7 +67,7 @@ def language() -> str:
 
 
 def _never_fail_to_print() -> None:
-    """A terminal that lacks a letter gets a question mark for it: no encoding is worth a traceback."""
+    """Print a question mark for a letter that the terminal's encoding lacks, instead of a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""What ``minikv generate`` and ``minikv bench`` do with outputs: refuse failed ones, print the others."""
+"""The outputs of ``minikv generate`` and ``minikv bench``: raise for failed ones, print the others."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ INTERRUPTED = 130  # the exit code that shells give to a command which Ctrl+C en
 
 
 def check_answers(outputs: "Iterable[RequestOutput]") -> None:
-    """Raise ``MiniKVError`` with the first error where a step failed under some of them."""
+    """Raise ``MiniKVError`` with the first error if a step failed for some of the outputs."""
     answers = [each for output in outputs for each in output.completions]
     errors = [each.error for each in answers if each.error is not None]
     if errors:
@@ -21,7 +21,7 @@ def check_answers(outputs: "Iterable[RequestOutput]") -> None:
 
 
 def print_answers(outputs: "Mapping[int, RequestOutput]") -> None:
-    """Each behind the number of its prompt, and of its sample where there are several; failed ones are left out."""
+    """Print each output behind the numbers of its prompt and, of several, its sample; failed ones are left out."""
     for number, output in outputs.items():
         for each in output.completions:
             if each.error is None:
@@ -30,7 +30,7 @@ def print_answers(outputs: "Mapping[int, RequestOutput]") -> None:
 
 
 def shown(answer: str) -> str:
-    """What a model has said, for a terminal: of control characters only line ends and tabs are left to it."""
+    """A model's answer for a terminal: without control characters, except line ends and tabs."""
     return escape_controls(answer, keep="\n\t")
 
 
@@ -57,7 +57,7 @@ def as_dict(output: "RequestOutput") -> dict[str, Any]:
 
 
 def figures(outputs: "Collection[RequestOutput]", seconds: float) -> dict[str, Any]:
-    """What was computed in ``seconds``: tokens generated, tokens of the prompts, and those of them that were cached."""
+    """The work of ``seconds``: tokens generated, tokens of the prompts, and how many of these were cached."""
     tokens = sum(len(each.token_ids) for output in outputs for each in output.completions)
     return {
         "seconds": seconds,
@@ -69,5 +69,5 @@ def figures(outputs: "Collection[RequestOutput]", seconds: float) -> dict[str, A
 
 
 def _said(error: BaseException) -> str:
-    """Its kind and its first line."""
+    """The class and the first line of an error."""
     return f"{type(error).__name__}: {error}".partition("\n")[0]

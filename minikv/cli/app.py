@@ -1,4 +1,4 @@
-"""The commands of the command line, and their help in one language: every sentence of it stands in messages/help.toml.
+"""The commands of the command line, and their help in one language, with its sentences in messages/help.toml.
 
 The sentence of an option is ``COMMAND_OPTION`` there ("plan_gpu"), or ``OPTION`` where several commands share it.
 """
@@ -36,7 +36,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "progress": progress,
     "my-engine": my_engine,
 }
-# What typer prints between the sentences of an option, by its names there.
+# The words that typer prints between the sentences of an option, by their names in typer.
 TYPER_WORDS = {
     "ARGUMENTS_PANEL_TITLE": "arguments",
     "OPTIONS_PANEL_TITLE": "options",
@@ -50,7 +50,7 @@ TYPER_WORDS = {
 
 
 def build(lang: str) -> Any:
-    """The command ``minikv``, to be called. Its help is in ``lang``, and so is what a command says without --lang."""
+    """The command ``minikv``, to be called. Its help is in ``lang``, and so are commands without --lang."""
     app = typer.Typer(
         name=NAME,
         no_args_is_help=True,
@@ -81,7 +81,7 @@ def _root(
 
 
 def _interruptible(callback: Callable[..., None], lang: str) -> Callable[..., None]:
-    """``callback``, whose KeyboardInterrupt no release of typer turns into something of its own."""
+    """``callback`` with a KeyboardInterrupt that no release of typer converts."""
 
     @wraps(callback)
     def run(**options: Any) -> None:
@@ -94,7 +94,7 @@ def _interruptible(callback: Callable[..., None], lang: str) -> Callable[..., No
 
 
 def _speak_when_asked(command: Any, root: Any, lang: str) -> None:
-    """Let its help be in ``lang``; most runs show none, so its sentences are read when the first line is."""
+    """Let the help of ``command`` be in ``lang``. Most runs show no help, so its sentences are read on first use."""
     usage, help_option = command.get_usage, command.get_help_option
 
     def get_usage(context: Any) -> str:
@@ -113,7 +113,7 @@ def _speak_when_asked(command: Any, root: Any, lang: str) -> None:
 
 
 def _speak(command: Any, root: Any, lang: str) -> None:
-    """Put the sentences of ``lang`` into what typer prints of ``command``."""
+    """Put the sentences of ``lang`` into the help of ``command``."""
     from typer import rich_utils
 
     _fold()
@@ -134,7 +134,7 @@ def _speak(command: Any, root: Any, lang: str) -> None:
 
 @cache
 def _fold() -> None:
-    """Let rich break Chinese, which has no spaces, where it would cut it off."""
+    """Let rich break lines of Chinese, which has no spaces, instead of cutting them off."""
     from typer import rich_utils
 
     # typer 0.12 has the second spelling.
@@ -150,7 +150,7 @@ def _fold() -> None:
 
 
 def _option_help(command: Any, param: Any, lang: str) -> str:
-    """The sentence of this command's option, else that of all commands that have it."""
+    """The sentence of this command's option, else the one that several commands share."""
     try:
         return text(f"help.{_key(command)}_{_key(param)}", lang)
     except KeyError:

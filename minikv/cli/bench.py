@@ -1,4 +1,4 @@
-"""``minikv bench``: what an LLM makes of a load of random tokens: throughput, latencies, blocks."""
+"""``minikv bench``: throughput, latencies and blocks of an LLM under a load of random tokens."""
 
 import json
 import sys

@@ -7,7 +7,7 @@ import numpy as np
 
 from minikv.errors import LARGEST_COUNT, ArgumentError, check_count
 
-MOST_TOKENS = 2**26  # of all prompts together: the load is made before it is sent, 2.5 GiB at the most
+MOST_TOKENS = 2**26  # of all prompts together: the whole load is made first, 2.5 GiB at the most
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Shape:
-    """``num_requests`` prompts of ``prefix_len`` tokens that all share, and ``input_len`` of their own behind them.
+    """``num_requests`` prompts, each of ``prefix_len`` shared tokens and ``input_len`` tokens of its own behind them.
 
-    ``input_len`` and ``output_len`` are (least, most): every length between is as likely. ``rate`` requests arrive a
-    second, at random moments (a Poisson process); inf: all at the start. ``seed`` decides all of it.
+    ``input_len`` and ``output_len`` are (least, most): all lengths between are equally likely. ``rate`` requests arrive
+    a second, at random moments (a Poisson process); inf: all at the start. ``seed`` decides all of it.
 
-    Raises ``ArgumentError`` for counts and rates that are none, with the option's name, and for more than
-    ``MOST_TOKENS`` tokens of prompts.
+    Raises ``ArgumentError`` for bad counts and rates, with the option's name, and for more than ``MOST_TOKENS`` tokens
+    of prompts.
     """
 
     num_requests: int
@@ -41,7 +41,7 @@ class Shape:
         check_count("--num-requests", self.num_requests)
         check_count("--prefix-len", self.prefix_len, least=0)
         check_count("--seed", self.seed, least=0)
-        if not self.rate > 0:  # NaN is not, either
+        if not self.rate > 0:  # refuses NaN, too
             raise ArgumentError("out_of_range", what="--rate", value=self.rate, low=0, high=math.inf)
         tokens = self.num_requests * (self.prefix_len + self.input_len[1])
         if tokens > MOST_TOKENS:

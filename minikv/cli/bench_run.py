@@ -1,4 +1,4 @@
-"""Runs a load through an LLM: what ``minikv bench`` measures."""
+"""Runs a load through an LLM and measures it, for ``minikv bench``."""
 
 import time
 from collections import deque
@@ -22,9 +22,9 @@ WARMUP_STEPS = 2  # a prefill and a decode
 
 @dataclass(frozen=True)
 class Result:
-    """``metrics`` of the load; ``kv_bytes`` the cache has, ``peak_kv_bytes`` its blocks in use took at the most.
+    """``metrics`` of the load; ``kv_bytes`` of the cache, and ``peak_kv_bytes`` of the most blocks in use.
 
-    Latencies count from when a request was due, not from when an engine that was busy with a step came to see it.
+    Latencies count from the moment at which a request is due. An engine that is busy with a step takes it in later.
     """
 
     model: Loaded
@@ -49,8 +49,8 @@ def run(
 ) -> Result:
     """Load the model, warm it up, send the load through it.
 
-    A request that does not fit is refused before the load begins, as ``LLM`` refuses it. Raises ``MiniKVError`` if
-    requests fail while they run: their figures would mean nothing.
+    A request that does not fit raises before the load begins, as in ``LLM``. Raises ``MiniKVError`` if requests fail
+    while they run: their figures would mean nothing.
     """
     loaded, log = engine.load(), EventLog()
     with engine.start(loaded, log, clock) as llm:
@@ -70,7 +70,7 @@ def run(
 
 
 def _warm_up(llm: LLM, load: list[Asked]) -> None:
-    """The first steps of the longest request, with other tokens: what libraries do once is done, and it fits."""
+    """Run the first steps of the longest request, with other tokens: libraries initialize, and the request fits."""
     longest = max(load, key=lambda asked: len(asked.prompt) + asked.output)
     tokens = np.random.default_rng([0, len(load)]).integers(llm.vocabulary, size=len(longest.prompt))
     name = llm.add_request(tokens.tolist(), _params(longest), pieces=False)
@@ -84,7 +84,7 @@ def _warm_up(llm: LLM, load: list[Asked]) -> None:
 def _send(
     llm: LLM, load: list[Asked], clock: Callable[[], float], sleep: Callable[[float], object]
 ) -> tuple[dict[str | int | None, float], list[RequestOutput]]:
-    """Add each request when it is due, or right after the step in which it was; when each was due, and the outputs."""
+    """Add each request when it is due, or right after the step that runs then. Returns due times and outputs."""
     due: dict[str | int | None, float] = {}
     outputs: list[RequestOutput] = []
     left, began = deque(load), clock()

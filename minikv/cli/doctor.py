@@ -1,4 +1,4 @@
-"""``minikv doctor``: what is on this machine, and what of the course would not work here."""
+"""``minikv doctor``: the hardware and packages of this machine, and the parts of the course that fail here."""
 
 import json
 import time
@@ -36,7 +36,7 @@ def doctor(
     findings = examine()
     torch_works = not any(finding.topic == "torch" and finding.state == "missing" for finding in findings)
     gpu_works = any(finding.topic == "gpu" and finding.state == "ok" for finding in findings)
-    # A torch that fails is a finding already; then there is nobody to ask.
+    # A torch that fails is a finding already, and memory cannot be read without it.
     stats = _memory(gpu_works) if memory and torch_works else []
     if as_json:
         told: object = [finding.as_dict(lang) for finding in findings]
@@ -53,9 +53,9 @@ def doctor(
 
 
 def _smoke(as_json: bool, lang: str) -> None:
-    """A line a check, each as soon as it is made, and how long they took; exit code 1 where one has failed.
+    """Print a line a check, as soon as it is made, and the seconds of all; exit code 1 if one has failed.
 
-    The imports count apart: torch alone takes longer than all checks.
+    The imports are timed apart: torch alone takes longer than all checks.
     """
     require_engine()
     began = time.perf_counter()
@@ -84,7 +84,7 @@ def _smoke(as_json: bool, lang: str) -> None:
 
 
 def _memory(gpu_works: bool) -> list["MemoryStats"]:
-    """The host's memory, and that of every GPU."""
+    """The memory of the host and of every GPU."""
     import torch
 
     from minikv.memory import MemoryStats

@@ -1,4 +1,4 @@
-"""What ``minikv generate`` and ``minikv bench`` have in common: the LLM that their options make."""
+"""The LLM that the options of ``minikv generate`` and ``minikv bench`` make."""
 
 import os
 import time
@@ -19,13 +19,13 @@ _USED = ("AutoConfig", "AutoModelForCausalLM", "AutoTokenizer", "GenerationMixin
 
 
 def started() -> tuple[int, int]:
-    """This process's rank and how many torchrun has started, without importing torch; (0, 1) without it."""
+    """(rank of this process, number of processes) under torchrun, without importing torch; else (0, 1)."""
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
 @dataclass(frozen=True)
 class Engine:
-    """The options of an LLM, as ``minikv.LLM`` has them. Raises ``ArgumentError`` for a count that is none, and
+    """The options of an LLM, as ``minikv.LLM`` has them. Raises ``ArgumentError`` for a bad count, and
     ``MissingPackageError`` where torch is not installed."""
 
     model: str
@@ -62,14 +62,14 @@ class Engine:
         require_engine()  # before a command opens its files
 
     def prepare(self) -> None:
-        """Import what ``load`` and ``start`` would: seconds that are no part of reading weights."""
+        """Import the modules of ``load`` and ``start`` first, so that their seconds do not count as loading weights."""
         import transformers
 
         import minikv.engine
         import minikv.models
 
         for name in _USED:
-            getattr(transformers, name)  # transformers imports a class when it is asked for
+            getattr(transformers, name)  # transformers imports a class on its first access
         for room, name in ((minikv.engine, "LLM"), (minikv.models, "load")):
             getattr(room, name)
 
@@ -81,7 +81,7 @@ class Engine:
 
     @property
     def follows(self) -> bool:
-        """Whether another process of this run is the one that reads, schedules and prints."""
+        """Whether this process is a rank above 0: rank 0 reads, schedules and prints."""
         return self.tp > 1 and started()[0] > 0
 
     def start(

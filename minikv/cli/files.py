@@ -1,4 +1,4 @@
-"""Files that a command writes: a place that cannot be written is said at the start, and a full disk costs no file."""
+"""Files that a command writes: an unwritable path raises at the start, and a full disk damages no file."""
 
 import os
 import shutil
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class EventFile:
     """Writes every event as a line of JSON the moment it is emitted: ``LLM(..., emit=file)``. A context manager.
 
-    A line that a full disk has cut is taken away again: the file ends with its last whole line. Raises ``ConfigError``
-    where the file cannot be written.
+    A line that a full disk has cut is removed: the file ends with its last whole line. Raises ``ConfigError`` where the
+    file cannot be written.
     """
 
     def __init__(self, path: str):
@@ -44,11 +44,11 @@ class EventFile:
 
 
 class ReportFile:
-    """Takes a report at the end of a run; that it can be written is known at the start. A context manager.
+    """Takes a report at the end of a run, and checks at the start that it can be written. A context manager.
 
-    It is written beside and put in place when it is whole, so what the file held before stays until then, and no file
-    stays that has no report. What is no regular file, a device or this process's own output, is written as it is.
-    Raises ``ConfigError`` where it cannot be written.
+    The report is written to a file beside, which replaces the old one when it is whole. So the old content stays until
+    then, and a run without a report leaves no file. A device or this process's own output is written directly. Raises
+    ``ConfigError`` where it cannot be written.
     """
 
     def __init__(self, path: str):
@@ -63,7 +63,7 @@ class ReportFile:
         self._file = _open(path, self._half)
 
     def write(self, report: str) -> None:
-        """``report`` in place of what was there."""
+        """Replace the content by ``report``."""
         try:
             _write_all(self._file, report.encode())
             if self._half is not None:
@@ -88,7 +88,7 @@ def _half_name(file: ReportFile) -> str:
 
 
 def _is_written_as_it_is(place: Path) -> bool:
-    """Whether a new file cannot take its place: a device, a pipe, a folder, or where this process prints to."""
+    """Whether a new file cannot replace ``place``: a device, a pipe, a folder, or this process's own output."""
     if not place.exists():
         return False
     if not place.is_file():
@@ -102,7 +102,7 @@ def _is_written_as_it_is(place: Path) -> bool:
 
 
 def _open(path: str, half: Path | None = None) -> IO[bytes]:
-    """The file, or ``half`` for it, emptied and without a buffer, which would keep what a full disk does not take."""
+    """Open and empty the file, or ``half`` for it. No buffer: it would hide the error of a full disk."""
     place = half or user_path(path)
     try:
         return place.open("wb", buffering=0)
@@ -111,13 +111,13 @@ def _open(path: str, half: Path | None = None) -> IO[bytes]:
 
 
 def _write_all(file: Any, content: bytes) -> None:
-    """All of it: the first part that a full disk takes is no error yet."""
+    """Write all of ``content``: a raw ``write`` may take only a part, and a full disk raises at the next one."""
     while content:
         content = content[file.write(content) :]
 
 
 def _close(file: IO[bytes]) -> None:
-    """Close it, also where a full disk took no more: whoever wrote was told."""
+    """Close the file, on a full disk too: ``write`` has raised that error already."""
     with suppress(OSError):
         file.close()
 

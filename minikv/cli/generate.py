@@ -1,4 +1,4 @@
-"""``minikv generate``: answer prompts on a KV cache of your choice, and see where the time and the bytes went."""
+"""``minikv generate``: answer prompts on a KV cache of your choice, and report the time and the bytes."""
 
 import json
 import sys
@@ -80,7 +80,7 @@ def generate(
     if profile is not None and engine.tp > 1:
         raise ArgumentError("parallel_profile", size=engine.tp)
     if engine.follows:
-        engine.start(engine.load(), None)  # computes what rank 0 asks for, and ends this process
+        engine.start(engine.load(), None)  # runs the steps of rank 0, then ends this process
     params = SamplingParams(
         temperature=temperature,
         top_p=top_p,
@@ -105,7 +105,7 @@ def generate(
         if memory and not stopped:
             reports["memory"] = llm.memory_report()
         run = figures(done.values(), seconds)
-        # What was made is printed before anything below can fail.
+        # The answers are printed before anything below can fail.
         if as_json:
             told = {"model": loaded.name, "outputs": [as_dict(each) for each in done.values()], "run": run}
             told |= {name: report.as_dict() for name, report in reports.items()}
@@ -120,7 +120,7 @@ def generate(
         if profile_file is not None:
             told = {"model": loaded.name} | reports["profile"].as_dict()
             profile_file.write(json.dumps(told, indent=2) + "\n")
-        # That a CPU holds float16 weights as float32 matters to who reads bytes; on a GPU it changes what is computed.
+        # On a CPU the dtype of the weights matters only to the bytes of a report; on a GPU it changes the results.
         note = loaded.note(lang) if reports or llm.cache.device.type != "cpu" else None
     if as_json:
         return
@@ -147,7 +147,7 @@ def _start(
     event_file: EventFile | None,
     profiler: "Profiler | None",
 ) -> "tuple[Loaded, LLM]":
-    """Load and build; with a profiler in phases, the warm-up between them as large as the first step will be."""
+    """Load and build. With a profiler in phases, and a warm-up between them that is as large as the first step."""
     if profiler is None:
         loaded = engine.load()
         return loaded, engine.start(loaded, event_file)
@@ -172,7 +172,7 @@ def _start(
 
 
 def _first_step(loaded: "Loaded", texts: list[str], most: int) -> int:
-    """The tokens of the first step, if they fit the model; that they may not is said when the prompts are added."""
+    """The tokens of the first step, as far as they fit the model: adding longer prompts raises later."""
     from minikv.plan import CacheSpec
 
     if loaded.tokenizer is None:
@@ -185,9 +185,9 @@ def _first_step(loaded: "Loaded", texts: list[str], most: int) -> int:
 def _answer(
     llm: "LLM", texts: list[str], params: "SamplingParams", show: Callable[[str], None] | None
 ) -> "tuple[dict[int, RequestOutput], float, bool]":
-    """The outputs that there are, by the numbers of their prompts; the seconds they took; whether Ctrl+C ended it.
+    """The finished outputs by the numbers of their prompts; their seconds; whether Ctrl+C ended the run.
 
-    ``show`` is given each piece of text, and a line end at last.
+    ``show`` gets each piece of text, and a line end at last.
     """
     from minikv.engine.serve.progress import Progress
 

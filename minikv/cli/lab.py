@@ -1,4 +1,4 @@
-"""``minikv lab``: copy the course to a folder of the reader's and open JupyterLab there."""
+"""``minikv lab``: copy the course to the reader's folder and open JupyterLab there."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ def lab(
         f"--port={port}",
         f"--ServerApp.root_dir={target.resolve()}",
         f"--LabApp.default_url=/lab/tree/{first.as_posix()}",
-        "--Application.log_level=WARN",  # what else it says comes after its address, and is about language servers
+        "--Application.log_level=WARN",  # less would print messages about language servers after the address
     ]
     if not browser:
         command.append("--no-browser")
@@ -70,7 +70,7 @@ def lab(
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
-    """The exit code of ``command``, which ends with this process. Ctrl+C is for JupyterLab, which asks first."""
+    """The exit code of ``command``, which ends with this process. JupyterLab handles Ctrl+C: it asks first."""
     with subprocess.Popen(command, env=environment) as child:
         for name in ("SIGTERM", "SIGBREAK"):
             if hasattr(signal, name):
@@ -81,11 +81,11 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
 
 
 def _config_path(environment: Mapping[str, str]) -> str:
-    """Where Jupyter looks for its settings: first where this package switches off the question about Jupyter's news."""
+    """Jupyter's path of settings, this package's first: they switch off the question about Jupyter's news."""
     ours, theirs = str(Path(__file__).parent / "jupyter"), environment.get("JUPYTER_CONFIG_PATH")
     return f"{ours}{os.pathsep}{theirs}" if theirs else ours
 
 
 def _is_root() -> bool:
-    """Jupyter refuses to run as root unless told; containers often have no other user."""
+    """Whether this is root: Jupyter needs an option for root, and containers often have no other user."""
     return hasattr(os, "geteuid") and os.geteuid() == 0

@@ -1,4 +1,4 @@
-"""How ``minikv plan`` looks on a terminal. Every number comes from the budget; GiB stand beside exact bytes."""
+"""The tables of ``minikv plan``. Every number comes from the budget; GiB stand beside exact bytes."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ BAR_WIDTHS = (24, 16, 8, 0)  # characters of a bar for the whole GPU: the first 
 
 
 def show_budget(budget: MemoryBudget, lang: str) -> None:
-    """What ``budget.text(lang)`` says, with bars as wide as the terminal allows."""
+    """Print ``budget.text(lang)``, with bars as wide as the terminal allows."""
     shown, console = budget.shown(lang), make_console()
     console.print(shown.title, style="bold")
     _print_parts(console, shown)
@@ -32,7 +32,7 @@ def show_budget(budget: MemoryBudget, lang: str) -> None:
 
 
 def _print_parts(console: Console, shown: Shown) -> None:
-    """The parts with the widest bars that fit; on a narrow terminal without bars, then with broken labels."""
+    """Print the parts with the widest bars that fit; on a narrow terminal without bars, then with broken labels."""
     letter = "█" if can_print("█", console) else "#"
     for bar_width in BAR_WIDTHS:
         table = _parts_table(shown, bar_width, letter)
@@ -57,7 +57,7 @@ def _parts_table(shown: Shown, bar_width: int, letter: str) -> Table:
 
 
 def show_spec(spec: CacheSpec, load: Mapping[str, int], lang: str) -> None:
-    """What ``spec.text(lang)`` says, then the bytes of the ``load``: "context", "batch" and "cache_bytes"; {}: none."""
+    """Print ``spec.text(lang)``, then the bytes of the ``load``: "context", "batch" and "cache_bytes"; {}: none."""
     title, *lines = spec.text(lang).splitlines()
     console = make_console()
     console.print(title, style="bold", soft_wrap=True)
@@ -147,7 +147,7 @@ def show_catalogue(lang: str, *, as_json: bool) -> None:
 
 
 def _size(console: Console, table: Table) -> Measurement:
-    """The columns that a table takes: as few as its longest words allow, and without breaking a line."""
+    """The width of a table: its least, with lines broken between words, and its most, without a broken line."""
     return Measurement.get(console, console.options.update(width=10_000), table)
 
 

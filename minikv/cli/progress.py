@@ -1,4 +1,4 @@
-"""``minikv progress``: which exercises are solved, out of the file that ``check`` writes on this machine."""
+"""``minikv progress``: the solved exercises, from the file that ``check`` writes on this machine."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ from minikv.i18n import pick_language, text
 MOST_NAMED = 10  # tasks that this version does not have
 FINE = {"solved": "✓", "tried": "~", "open": "·"}
 PLAIN = {"solved": "+", "tried": "~", "open": "-"}
-FINE_BAR, PLAIN_BAR = ("▰", "▱"), ("#", "-")  # a part that is the learner's, and one of ours
+FINE_BAR, PLAIN_BAR = ("▰", "▱"), ("#", "-")  # a part by the learner, and one of nano's own
 
 
 def progress(
@@ -61,7 +61,7 @@ def progress(
 
 
 def _export(file: ProgressFile, target: Path, lang: str) -> str:
-    """Over an export or nothing: whatever else ``target`` is, it stays."""
+    """Write the export to ``target``, unless that is a file other than an export."""
     now = file.read()
     there = read_bytes(target)
     if there is not None:
@@ -112,7 +112,7 @@ def _reset(file: ProgressFile, yes: bool, lang: str) -> str:
 
 
 def _recorded(file: ProgressFile | PartsFile) -> int | str:
-    """How many exercises or parts; "?" where the file is damaged or a newer minikv's, which may be forgotten too."""
+    """The number of exercises or parts in the file; "?" where it is damaged or a newer minikv's."""
     try:
         now = file.read()
     except ConfigError:
@@ -121,7 +121,7 @@ def _recorded(file: ProgressFile | PartsFile) -> int | str:
 
 
 def _yours() -> list[str]:
-    """The exercises whose parts of nano are the learner's, in the course's order."""
+    """The exercises of the kept parts of nano, in the course's order."""
     kept = kept_parts().parts
     return [part.task for part in PARTS if part.task in kept]
 
@@ -139,7 +139,7 @@ def _as_dict(path: Path, now: Progress, lang: str) -> dict[str, Any]:
 
 
 def _show(path: Path, now: Progress, lang: str) -> None:
-    """A line a lesson with a mark for each exercise, and the sum."""
+    """Print a line a lesson with a mark for each exercise, and the sum."""
     console = make_console()
     marks = FINE if can_print("".join(FINE.values()), console) else PLAIN
     lessons = by_lesson(now, lang)
@@ -166,7 +166,7 @@ def _show(path: Path, now: Progress, lang: str) -> None:
 
 
 def _some(tasks: list[str]) -> str:
-    """As many as a line holds."""
+    """The first ``MOST_NAMED`` tasks as text."""
     return ", ".join(tasks[:MOST_NAMED]) + (", …" if len(tasks) > MOST_NAMED else "")
 
 

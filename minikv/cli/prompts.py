@@ -11,9 +11,9 @@ MOST_BYTES = 2**26  # of a file of prompts
 
 
 def all_prompts(arguments: list[str], file: str | None) -> list[str]:
-    """The prompts among the arguments, "-" replaced by what stands on standard input, then those of ``file``.
+    """The prompts among the arguments, with standard input in place of "-", then those of ``file``.
 
-    Raises ``ArgumentError`` where there is none, one is blank, or one is the "@" of other programs and the name of a
+    Raises ``ArgumentError`` for no prompt, a blank one, and one of the form "@FILE", which other programs read as a
     file; ``ConfigError`` for a file that cannot be read.
     """
     if not arguments and file is None:
@@ -30,9 +30,9 @@ def all_prompts(arguments: list[str], file: str | None) -> list[str]:
 
 
 def read_prompts(file: str) -> list[str]:
-    """A prompt a line, or JSON lines with a text ``prompt`` each, whose other fields are left out; blank lines too.
+    """A prompt a line, or JSON lines with a text ``prompt`` each. Their other fields and blank lines are left out.
 
-    They are JSON lines where the first one is a JSON object. Raises ``ArgumentError`` with the line, ``ConfigError``.
+    A file is JSON lines if its first line is a JSON object. Raises ``ArgumentError`` with the line, ``ConfigError``.
     """
     try:
         with user_path(file).open("rb") as opened:

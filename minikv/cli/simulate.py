@@ -1,4 +1,4 @@
-"""``minikv simulate``: what a fleet of GPUs would make of a trace, and the smallest fleet that is fast enough."""
+"""``minikv simulate``: the figures of a fleet of GPUs under a trace, and the smallest fleet that is fast enough."""
 
 import json
 import sys
@@ -142,7 +142,7 @@ def _answer_hit_rate(
     as_json: bool,
     lang: str,
 ) -> None:
-    """By the block pool for one size, by stack distances for several."""
+    """Print hit rates, computed by the block pool for one size, and by stack distances for several."""
     from minikv.cli import simulate_plot, simulate_view
     from minikv.simulate import hit_rate, hit_rates
 
@@ -194,7 +194,7 @@ def _answer_sweep(trace: "Trace", setup: "Setup", plot: str | None, as_json: boo
 def _answer_fewest(
     trace: "Trace", setup: "Setup", p99_ttft: float, p99_tpot: float | None, as_json: bool, lang: str
 ) -> None:
-    """The fewest replicas; of several kinds of them, where a sweep names these."""
+    """Print the fewest replicas; of each kind where a sweep names several."""
     from minikv.cli import simulate_json, simulate_run, simulate_view
     from minikv.simulate import Target
     from minikv.simulate import fewest as find_fewest

@@ -1,4 +1,4 @@
-"""What ``minikv simulate --json`` prints: the same answers as plain values. Times are seconds, sizes bytes."""
+"""The answers of ``minikv simulate --json`` as plain values. Times are seconds, sizes bytes."""
 
 from dataclasses import asdict, fields
 from typing import Any
@@ -38,7 +38,7 @@ def fleet_dict(setup: Setup, fleet: Fleet) -> dict[str, Any]:
 
 
 def answers_dict(answers: Answers) -> dict[str, Any]:
-    """Every figure, and which of them limits the fleet."""
+    """Every figure, and the one that limits the fleet."""
     plain = {field.name: getattr(answers, field.name) for field in fields(answers)}
     for name in ("ttft", "tpot", "e2e", "queued", "littles_law"):
         plain[name] = None if plain[name] is None else asdict(plain[name])

@@ -1,4 +1,4 @@
-"""What the options of ``minikv simulate`` are about: each has a panel of its own in the help."""
+"""The options of ``minikv simulate``, in panels of the help by subject."""
 
 import typer
 

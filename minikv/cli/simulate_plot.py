@@ -1,4 +1,4 @@
-"""The plot of ``minikv simulate --sweep ... --plot FILE``: one HTML file that asks nothing of the network."""
+"""The plot of ``minikv simulate --sweep ... --plot FILE``: one HTML file that needs no network."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -80,11 +80,11 @@ _COLOURS = (
     "#cc79a7",
     "#56b4e9",
     "#e69f00",
-)  # Okabe and Ito: told apart by all
+)  # Okabe and Ito: safe for colour blindness
 
 
 def check_place(path: str) -> None:
-    """Raise ``ConfigError`` where no plot could be written: better before the runs than after them."""
+    """Raise ``ConfigError`` where no plot could be written. Called before the runs, which take long."""
     with ReportFile(path):
         pass
 

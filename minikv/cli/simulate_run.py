@@ -1,4 +1,4 @@
-"""What ``minikv simulate`` was asked, made of its options: a trace, a fleet, the fleets of a sweep."""
+"""The objects that the options of ``minikv simulate`` make: a trace, a fleet, the fleets of a sweep."""
 
 import inspect
 import sys
@@ -21,7 +21,7 @@ WORDS = ("model", "gpu", "router", "kv_dtype", "host_kv")
 
 
 def options_given(command: Callable[..., None], values: Mapping[str, Any]) -> dict[str, str | None]:
-    """The panel of each option whose value is not the one that it has by itself."""
+    """The panel of each option that differs from its default."""
     given = {}
     for name, parameter in inspect.signature(command).parameters.items():
         if values[name] != parameter.default:
@@ -33,7 +33,7 @@ def options_given(command: Callable[..., None], values: Mapping[str, Any]) -> di
 def refuse_unused(
     given: Mapping[str, str | None], swept: Mapping[str, list[Any]], *, has_fleet: bool
 ) -> None:
-    """Raise ``ArgumentError`` for an option that changes nothing, so that nobody takes the answer for another one."""
+    """Raise ``ArgumentError`` for an option that changes nothing: the answer would look as if it did."""
     alone = {"model", "gpu"} | ({"block_size"} if "hit_rate" in given else set())
     for name, panel in given.items():
         needed = None
@@ -62,9 +62,9 @@ def find_trace(
     load: Mapping[str, Any],
     limit: int | None,
 ) -> Trace:
-    """The trace in ``path``, or ``synthetic`` requests made up; the first ``limit`` of them.
+    """The trace in ``path``, or a made-up one of ``synthetic`` requests; the first ``limit`` of them.
 
-    ``hash_block``: None where nobody gave it.
+    ``hash_block``: None without the option.
 
     Raises ``ArgumentError`` for both or neither, and what reading and making raise.
     """
@@ -93,14 +93,14 @@ class Setup:
                 raise ArgumentError("simulate_no_fleet", what=f"--{name}")
 
     def check(self) -> None:
-        """Raise what no trace can mend, before a long one is read: a fleet that cannot be, a sweep of too many."""
+        """Raise errors that no trace can mend before a long one is read: an impossible fleet, a sweep of too many."""
         if self.values:
             combinations(self.values)
         else:
             self.make()
 
     def make(self, **changes: Any) -> Fleet:
-        """The fleet of the options, some of them changed."""
+        """The fleet of the options, with ``changes`` to some of them."""
         given = self.options | changes
         assumed = {name: given.pop(name) for name in ASSUMED}
         return Fleet.plan(
@@ -116,8 +116,8 @@ class Setup:
 def parse_sweep(asked: list[str], *, hit_rate: bool, fewest: bool) -> dict[str, list[Any]]:
     """{"block_size": [8, 16]} from ``["block_size=8,16"]``.
 
-    Raises ``ArgumentError`` for other words, for a name that is unknown here or comes twice, and for a value that is
-    no number where one is needed.
+    Raises ``ArgumentError`` for text of another form, for a name that is unknown here or comes twice, and for a value
+    that is no number where one is needed.
     """
     if hit_rate:
         known = ["num_blocks"]
@@ -164,9 +164,9 @@ def fewest_of_each(trace: Trace, setup: Setup, target: Target, watcher: "Watcher
 
 
 class Watcher:
-    """Says on a terminal's standard error which settings run, and how many of ``total`` requests have ended.
+    """Shows on standard error which settings run, and how many of ``total`` requests have ended.
 
-    Nothing is said where standard error is no terminal, and nothing if ``quiet``. A context manager: it ends the bar.
+    Prints nothing where standard error is no terminal, or if ``quiet``. A context manager: it ends the bar.
     """
 
     def __init__(self, total: int, lang: str, quiet: bool):

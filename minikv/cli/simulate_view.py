@@ -1,4 +1,4 @@
-"""How ``minikv simulate`` looks on a terminal: the answers, what limits them, and what they rest on."""
+"""The tables of ``minikv simulate``: the answers, their limits, and their assumptions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from minikv.simulate.floor import ttft_floor
 
 
 def show_trace(trace: Trace, shared: float | None, lang: str) -> None:
-    """What is in it, and what to ask next; ``shared``: the hit rate without limit, None where nothing is known."""
+    """Print the trace's figures and the next step; ``shared``: the hit rate without limit, None if unknown."""
     console = make_console()
     for line in (*trace_lines(trace, shared, lang), _say("trace_next", lang)):
         console.print(line, soft_wrap=True)
@@ -51,7 +51,7 @@ def trace_lines(trace: Trace, shared: float | None, lang: str) -> list[str]:
 
 
 def show_hit_rates(rows: Sequence[tuple[int | None, float]], block_size: int, lang: str) -> None:
-    """A sentence for each number of blocks."""
+    """Print a sentence for each number of blocks."""
     console = make_console()
     for blocks, share in rows:
         if blocks is None:
@@ -63,7 +63,7 @@ def show_hit_rates(rows: Sequence[tuple[int | None, float]], block_size: int, la
 
 
 def show_fleet(trace: Trace, setup: Setup, fleet: Fleet, answers: Answers, lang: str) -> None:
-    """One run: a row a figure, then what limits it and what it rests on."""
+    """Print one run: a row a figure, then its limit and its assumptions."""
     console = make_console()
     console.print(_title(trace, setup, fleet, lang), style="bold", soft_wrap=True)
     table = Table(box=None, padding=(0, 1), show_edge=False, show_header=False)
@@ -81,7 +81,7 @@ def show_fleet(trace: Trace, setup: Setup, fleet: Fleet, answers: Answers, lang:
 
 
 def show_fewest(trace: Trace, setup: Setup, found: Fewest, lang: str) -> None:
-    """The answer, what was tried, why one less does not do, and what it rests on."""
+    """Print the answer, the fleets tried, why one replica less does not suffice, and the assumptions."""
     fleet, console = setup.make(replicas=found.replicas), make_console()
     console.print(_title(trace, setup, fleet, lang), style="bold", soft_wrap=True)
     shown = found.shown(lang)
@@ -102,7 +102,7 @@ def show_fewest(trace: Trace, setup: Setup, found: Fewest, lang: str) -> None:
 def show_sweep(
     trace: Trace, setup: Setup, rows: Sequence[Row], lang: str, target: Target | None = None
 ) -> None:
-    """A row a fleet; those that cannot be come below it, with the reason. ``target``: each is the smallest."""
+    """Print a row a fleet, then the impossible ones with the reason. ``target``: each is the smallest that meets it."""
     console = make_console()
     for line in trace_lines(trace, None, lang)[:2]:
         console.print(line, soft_wrap=True)
@@ -132,7 +132,7 @@ def show_sweep(
 def _print_rows(
     console: Console, head: Sequence[str], rows: Sequence[Sequence[str]], settings: int = 1
 ) -> None:
-    """A line a run; the first columns are its ``settings``."""
+    """Print a line a run; the first columns are its ``settings``."""
     table = Table(box=None, padding=(0, 1), show_edge=False)
     for number, name in enumerate(head):
         style = "bold" if number < settings else None
@@ -143,7 +143,7 @@ def _print_rows(
 
 
 def _print_whole(console: Console, table: Table) -> None:
-    """A line that runs over the edge of the terminal loses no digit."""
+    """Print a table whole: a line may run over the edge of the terminal, but loses no digit."""
     console.width = max(
         console.width, console.measure(table, options=console.options.update(width=10_000)).maximum
     )
@@ -151,7 +151,7 @@ def _print_whole(console: Console, table: Table) -> None:
 
 
 def assumption_lines(setup: Setup, fleet: Fleet, lang: str, swept: Sequence[str] = ()) -> list[str]:
-    """Everything that the figures rest on; what was ``swept`` stands in the table instead."""
+    """All assumptions of the figures; the ``swept`` settings stand in the table instead."""
     lines = [
         line
         for line, name in zip(

@@ -1,4 +1,4 @@
-"""``minikv watch``: a run of ``minikv generate --events FILE``, seen from a second terminal while it goes on."""
+"""``minikv watch``: shows a run of ``minikv generate --events FILE`` in a second terminal while it goes on."""
 
 import sys
 from contextlib import suppress
@@ -47,4 +47,4 @@ def watch(
 
         follow(watched, show, interval)
     if not console.is_terminal:
-        console.line()  # rich leaves the last picture without one in files and pipes
+        console.line()  # rich ends the last picture without a line end in files and pipes

@@ -1,4 +1,4 @@
-"""What ``minikv watch`` knows of a run: the lines of its events file, read as they come, and the figures in them."""
+"""The run of ``minikv watch``: the lines of its events file, read as they come, and their figures."""
 
 import time
 from collections import Counter, deque
@@ -12,18 +12,18 @@ from minikv.errors import ArgumentError, ConfigError
 from minikv.i18n import text
 
 RECENT = 2.0  # seconds of the run that "now" means
-QUIET = 2.0  # seconds without a new line, everybody having ended, after which a run is over
+QUIET = 2.0  # seconds without a new line, after all sequences have ended, until a run is over
 PATIENCE = 10.0  # seconds to wait for a run before other files of events are named
 MOST_LOOKED_AT = 200  # files of a folder, the last written ones
 LONGEST_LINE = 64 * 2**10  # bytes of a first line
 KINDS = (*get_args(Happened), "step")
-# What ``from_json`` raises for a line that is no event.
+# The errors of ``from_json`` for a line that is no event.
 BAD_LINE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 _HEAD = 256  # bytes: the first event has a time, so two runs do not begin alike
 
 
 class Tail:
-    """The lines of a file that somebody else writes, each once. ``number`` of them were given so far."""
+    """The lines of a file that another process writes, each once. ``number`` of them were given so far."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -32,10 +32,10 @@ class Tail:
         self._head, self._position = b"", 0
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """What came since the last call, with its number from 1. A last line without its end waits for it.
+        """The lines since the last call, numbered from 1. A last line without a line end waits for it.
 
-        A file that does not exist has no lines yet. One that is another file now, or empty again, starts again with
-        line 1. Raises ``ConfigError`` for what cannot be read.
+        A file that does not exist has no lines yet. A replaced or emptied file starts again with line 1. Raises
+        ``ConfigError`` for a file that cannot be read.
         """
         try:
             with self.path.open("rb") as file:
@@ -62,7 +62,7 @@ class Tail:
 class Run:
     """The figures of a run so far: ``count`` of each kind of event, its ``last`` step, and tokens ``generated``.
 
-    A token that ends a recompute after a preemption is not counted: no event tells of it.
+    A token that ends a recompute after a preemption is not counted: it has no event.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Run:
         self._recent: deque[tuple[float, int]] = deque()  # (time, tokens) of the last two seconds
 
     def add(self, event: AnyEvent) -> None:
-        """Count one more event. Raises ``ValueError`` or ``TypeError`` for one whose figures are none."""
+        """Count one more event. Raises ``ValueError`` or ``TypeError`` for one with bad figures."""
         if event.kind not in KINDS or not isinstance(event.time, int | float):
             raise ValueError(event)
         if isinstance(event, StepEvent):
@@ -93,7 +93,7 @@ class Run:
 
     @property
     def running(self) -> int:
-        """In the last step, if it was not their last."""
+        """Sequences of the last step that have not ended."""
         return min(self.left, self.last.running) if self.last is not None else 0
 
     @property
@@ -122,7 +122,7 @@ class Run:
         return tokens / min(RECENT, self.seconds)
 
     def _step(self, event: StepEvent) -> None:
-        # A line may be JSON and still no step: what the view draws has to be numbers, of every kind of layer.
+        # A line may be JSON and still no step: the view needs numbers, for every kind of layer.
         counts = (event.running, event.prefill_tokens, event.decode_tokens, event.drafted, event.accepted)
         kinds = (*event.used, *event.cached, *event.total)
         whole = all(isinstance(count, int) for count in (*counts, *kinds))
@@ -144,14 +144,14 @@ class Run:
 
 
 class Watched:
-    """A file and the run that it tells of; ``read`` brings it up to date."""
+    """A file of events and its run; ``read`` brings the run up to date."""
 
     def __init__(self, path: Path):
         self.tail = Tail(path)
         self.run = Run()
 
     def read(self) -> None:
-        """Take in what was written. Raises ``ArgumentError`` for a damaged line, by its number; ``ConfigError``."""
+        """Read the new lines. Raises ``ArgumentError`` for a damaged line, by its number; ``ConfigError``."""
         for number, line in self.tail.lines():
             if number == 1:
                 self.run = Run()
@@ -161,7 +161,7 @@ class Watched:
                 path = str(self.tail.path)
                 raise ArgumentError("events_unreadable", line=number, path=path) from None
         if not self.tail.number:
-            self.run = Run()  # the next run has opened the file, and writes when its model is there
+            self.run = Run()  # the next run has emptied the file, and writes once its model is loaded
 
     @property
     def there(self) -> bool:
@@ -170,18 +170,18 @@ class Watched:
 
     @property
     def silent(self) -> float:
-        """Seconds without a new line of a run that is not over; 0 within the first two, which a step may take."""
+        """Seconds without a new line of a run that is not over; 0 in the first two, since a step may take as long."""
         age = self.tail.age or 0.0
         return 0.0 if age < QUIET or self.over or not self.tail.number else age
 
     @property
     def over(self) -> bool:
-        """Whether everybody who came has ended, and nothing was written for two seconds."""
+        """Whether all sequences have ended, and no line came for two seconds."""
         return self.run.count["arrive"] > 0 >= self.run.left and (self.tail.age or 0) >= QUIET
 
 
 class Waiting:
-    """Says that a run has not begun: at once, and after ``PATIENCE`` seconds which events files lie in the folder."""
+    """Says at once that a run has not begun, and after ``PATIENCE`` seconds which events files lie in the folder."""
 
     def __init__(self, say: Callable[[str], object], lang: str, clock: Callable[[], float] = time.monotonic):
         self._say, self._lang, self._clock = say, lang, clock
@@ -189,7 +189,7 @@ class Waiting:
         self._done = False
 
     def look(self, watched: Watched) -> None:
-        """Say what there is to say now; each sentence comes once."""
+        """Print the sentences that are due now, each once."""
         if watched.tail.number:
             self._done = True
         if self._done:

@@ -1,4 +1,4 @@
-"""How ``minikv watch`` looks: a line a figure, and a bar of blocks for each kind of layer."""
+"""The picture of ``minikv watch``: a line a figure, and a bar of blocks for each kind of layer."""
 
 import math
 from typing import Any
@@ -17,10 +17,10 @@ FINE, PLAIN = "█▒·", "#+."  # a used, a cached and a free block; the second
 
 
 class Devices:
-    """The memory of this machine and of its GPUs, whoever has taken it.
+    """The memory of this machine and of its GPUs, in use by any process.
 
-    torch is left out on purpose: asking it about a GPU makes a CUDA context there, hundreds of MiB on the very device
-    that is watched. NVML needs none; without it there is the machine's line alone.
+    torch is left out on purpose: it would make a CUDA context, hundreds of MiB on the very device that is watched. NVML
+    needs none; without NVML only the machine's line is shown.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Devices:
             self._handles = []
 
     def rows(self, lang: str) -> list[tuple[str, str]]:
-        """(label, figure) of each."""
+        """(label, figure) of the machine and of each GPU."""
         machine = psutil.virtual_memory()
         used = machine.total - machine.available
         rows = [(_say("machine", lang), _of(used, machine.total, lang))]
@@ -50,13 +50,13 @@ class Devices:
 
 
 def picture(watched: Watched, devices: Devices, letters: str, lang: str) -> Table:
-    """The run as it stands. ``letters``: ``FINE`` or ``PLAIN``."""
+    """The run as a table. ``letters``: ``FINE`` or ``PLAIN``."""
     table = Table(box=None, padding=(0, 1), show_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
     state = "over" if watched.over else "running" if watched.tail.number else "waiting"
     path, silent = str(watched.tail.path), watched.silent
-    # Whoever was killed says nothing more: only the silence is known.
+    # A killed run writes no last event: only its silence shows.
     where = _say("silent", lang, path=path, seconds=silent) if silent else escape_controls(path)
     table.add_row(Text(_say(f"state_{state}", lang), style="bold"), Text(where, overflow="fold"))
     for label, value in (*_figures(watched.run, letters, lang), *devices.rows(lang)):
@@ -93,7 +93,7 @@ def _figures(run: Run, letters: str, lang: str) -> list[tuple[str, str]]:
 def _blocks(step: StepEvent, kind: int, letters: str, lang: str) -> tuple[str, str]:
     """The blocks of one kind of layer during a step, as a bar and in numbers."""
     used, cached, total = step.used[kind], step.cached[kind], step.total[kind]
-    ends = [math.ceil(count / total * BAR_WIDTH) for count in (used, used + cached)]  # one block is seen, too
+    ends = [math.ceil(count / total * BAR_WIDTH) for count in (used, used + cached)]  # one block shows, too
     bar = letters[0] * ends[0] + letters[1] * (ends[1] - ends[0]) + letters[2] * (BAR_WIDTH - ends[1])
     label = _say("blocks" if len(step.total) == 1 else "blocks_kind", lang, kind=kind)
     values = {"used": used, "cached": cached, "free": total - used - cached, "total": total}
