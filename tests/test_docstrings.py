@@ -45,6 +45,9 @@ ROOMS_GONE_OVER = [
     "eviction/study",
     "kernels",
     "kernels/gpu",
+    "memory",
+    "memory/allocator",
+    "memory/retention",
     "models",
     "simulate",
 ]

@@ -1,10 +1,10 @@
-"""Bytes on the device: who owns them, who borrows them, what stays alive. The room of lessons 04, 05, 07 and 08."""
+"""Bytes on the device: what owns them, what borrows them, what stays alive. The room of lessons 04, 05, 07 and 08."""
 
 from typing import TYPE_CHECKING
 
 from minikv.extras import on_first_use
 
-# Not on first use as the others: a function shares its file's name, and the file once imported would hide it.
+# Not on first use, unlike the others: the function has its file's name, and importing the file would hide it.
 from minikv.memory.ownership import Ownership, ownership, share_storage
 
 if TYPE_CHECKING:

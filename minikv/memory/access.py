@@ -1,8 +1,8 @@
-"""Access patterns, measured: one gather, the same elements, the same bytes; only the order differs. Lesson 04.
+"""Access patterns, measured: a gather of the same elements and bytes in different orders. Lesson 04.
 
-``torch.take`` reads ``data[index[i]]`` for i = 0, 1, 2 ... On a GPU the 32 threads of a warp take 32 neighbours of the
-index list and ask at once; on a CPU a core takes one after the other. Both times it counts whether neighbours in the
-*list* are neighbours in *memory*: then one line of 32, 64 or 128 bytes answers several of them.
+``torch.take`` reads ``data[index[i]]`` for i = 0, 1, 2 ... On a GPU the 32 threads of a warp read 32 neighbours of the
+index list at once; on a CPU a core reads one after the other. On both it matters whether neighbours in the *list* are
+neighbours in *memory*: then one line of 32, 64 or 128 bytes serves several of them.
 """
 
 from typing import Any
@@ -36,8 +36,8 @@ def index_order(
     "per_thread"   thread t owns elements t * row to t * row + row - 1 and all threads step together, so the list is
                    0, row, 2 * row, ... then 1, row + 1, ...: neighbours in the list are ``row`` elements apart.
     "random"       a random permutation of the elements.
-    "random_rows"  a random permutation of rows of ``row`` elements, each read from end to end: what a block table
-                   makes of a cache.
+    "random_rows"  a random permutation of rows of ``row`` elements, each read from end to end, as a block table
+                   orders a cache.
 
     Raises ``ArgumentError`` for another pattern, or where ``row`` does not divide ``num_elements``.
     """
@@ -72,8 +72,8 @@ def access_patterns(
     """The same gather of float32 in each of ``patterns``: one point each.
 
     ``working_set`` is the data in bytes (None: several times the largest cache, at least 64 MiB); six times as much
-    has to be free. ``row_bytes`` is a row of "random_rows" and what a thread of "per_thread" owns. Of each element
-    12 bytes are read (8 of them its index, always in order) and 4 written. On a CPU ``cores`` cores share the list out;
+    has to be free. ``row_bytes`` is a row of "random_rows", or the elements of a thread in "per_thread". Each element
+    costs 12 bytes read (8 of them its index, always in order) and 4 written. On a CPU ``cores`` cores divide the list;
     None are as many as torch has threads, 1 is the steadier figure on a machine with other work.
 
     Raises ``ArgumentError`` as ``index_order`` and ``bandwidth_curve`` do.
@@ -85,7 +85,7 @@ def access_patterns(
     working_set = _beyond_caches(found) if working_set is None else working_set
     check_count("working_set", working_set, least=_ITEM)
     count = working_set // _ITEM
-    for pattern in patterns:  # all of them before the first is measured
+    for pattern in patterns:  # check all before measuring any
         index_order(pattern, row_bytes // _ITEM, row=row_bytes // _ITEM)
     if count % (row_bytes // _ITEM):
         raise ArgumentError("access_row", num_elements=count, row=row_bytes // _ITEM)
@@ -99,7 +99,7 @@ def access_patterns(
             seconds = seconds_of(lambda index=index: torch.take(data, index, out=out), found, repeats)  # type: ignore[misc]
         read = count * (_ITEM + _INDEX)
         points.append(BandwidthPoint(pattern, str(found), data.nbytes, read, out.nbytes, seconds))
-        del index  # two working sets that the next order has to find free
+        del index  # frees two working sets for the next order
     return tuple(points)
 
 

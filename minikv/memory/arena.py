@@ -1,4 +1,4 @@
-"""Arena: one owned allocation from which tensors are borrowed, and which knows who still has one.
+"""Arena: one owned allocation from which tensors are borrowed, and which knows the loans that are still alive.
 
     >>> import torch
     >>> arena = Arena(1024)
@@ -8,8 +8,8 @@
     >>> [borrower.name for borrower in arena.report().borrowers if borrower.alive]  # row still reads it
     ['scores']
 
-An engine knows its largest step before it runs, so it can take all of its memory at the start and lend it out.
-The memory never moves and never grows: a pointer that a captured CUDA graph holds stays right.
+An engine knows its largest step before it runs, so it can allocate all of its memory at the start and lend it out.
+The memory never moves and never grows: a pointer that a captured CUDA graph holds stays valid.
 """
 
 import math
@@ -27,7 +27,7 @@ from minikv.units import exact_bytes, format_bytes
 
 @dataclass(frozen=True)
 class Borrower:
-    """One loan: ``nbytes`` at ``offset`` of the arena, and whether anything still refers to them."""
+    """One loan: ``nbytes`` bytes at ``offset`` of the arena, and whether anything still refers to them."""
 
     name: str
     offset: int
@@ -39,7 +39,7 @@ class Borrower:
 
 @dataclass(frozen=True)
 class ArenaReport:
-    """What an arena has lent out, in order; all sizes in bytes. used + padding + free == capacity.
+    """The loans of an arena, in order; all sizes in bytes. used + padding + free == capacity.
 
     ``used`` are the bytes of every loan, ``padding`` those lost to alignment between loans. A loan that is no
     longer alive is still counted: an arena is carved once, in order, and lends no byte twice.
@@ -55,7 +55,7 @@ class ArenaReport:
 
     @property
     def free(self) -> int:
-        """Bytes behind the last loan; 0 once the arena is closed."""
+        """Bytes after the last loan; 0 once the arena is closed."""
         return 0 if self.closed else self.capacity - self.used - self.padding
 
     @property
@@ -96,7 +96,7 @@ class ArenaReport:
         )
 
 
-# The largest alignment that can be asked for, and what CUDA's caching allocator gives to every allocation.
+# The largest alignment of a loan; CUDA's caching allocator aligns every allocation to it.
 MAX_ALIGN = 512
 
 _DTYPE_NAMES = (
@@ -107,7 +107,7 @@ DTYPES = {name: getattr(torch, name) for name in _DTYPE_NAMES.split() if hasattr
 
 
 class ArenaFullError(MiniKVError):
-    """What was asked for is more than the arena has left; ``values`` holds asked, padding, free, short, capacity."""
+    """A loan is larger than the rest of the arena; ``values`` holds asked, padding, free, short, capacity."""
 
 
 class ArenaInUseError(MiniKVError):
@@ -139,20 +139,20 @@ class Arena:
         self._storage, self._start = _allocate(num_bytes, self.device, name)
         self.device = self._storage.device  # "cuda" has become "cuda:0"
         self._end = 0  # bytes carved so far, padding included
-        self._loans: list[tuple[Borrower, list[Callable[[], bool]]]] = []  # alive where one of them says so
+        self._loans: list[tuple[Borrower, list[Callable[[], bool]]]] = []  # alive where a function says so
 
     def borrow(
         self, name: str, shape: Sequence[int], dtype: torch.dtype, *, align: int = 256
     ) -> torch.Tensor:
-        """The next ``shape`` elements of ``dtype`` as a contiguous tensor; what is in them is left as it was.
+        """The next ``shape`` elements of ``dtype`` as a contiguous tensor, uninitialised.
 
-        ``align`` is a power of two of at most 512 bytes; an alignment below the dtype's item size counts as
-        the item size, without which a GPU could not read the elements. The tensor has a storage of its own
-        (``ownership`` calls it borrowed), which cannot be resized and keeps the arena's memory alive.
+        ``align`` is a power of two of at most 512 bytes. An alignment below the dtype's item size counts as the item
+        size, since a GPU cannot read elements at other addresses. The tensor has a storage of its own (``ownership``
+        calls it borrowed), which cannot be resized and keeps the arena's memory alive.
 
         Raises ``ArenaFullError`` with the shortage, ``ArenaClosedError``, or ``ArgumentError`` for a shape with a zero,
-        a dtype or an alignment that cannot be used, and for a name whose tensor is still alive. Nothing has
-        changed then.
+        a dtype or an alignment that cannot be used, and for a name whose tensor is still alive. An error changes
+        nothing.
         """
         if self._storage is None:
             raise ArenaClosedError("arena_closed", name=self.name)
@@ -179,9 +179,9 @@ class Arena:
         return tensor
 
     def renew(self, name: str) -> torch.Tensor:
-        """The tensor that was borrowed last as ``name``, once more: the same bytes with what is in them.
+        """Another tensor on the last loan of ``name``: the same bytes with the same contents.
 
-        So a loan that nobody refers to any more is not lost. Where somebody still does, both read the same
+        So a loan to which nothing refers any more is not lost. A tensor that is still alive reads the same
         memory. Raises ``ArenaClosedError``, or ``UnknownNameError`` if nothing was borrowed as ``name``.
         """
         if self._storage is None:
@@ -196,15 +196,15 @@ class Arena:
 
     def _lend(self, storage: torch.UntypedStorage, loan: Borrower) -> tuple[torch.Tensor, Callable[[], bool]]:
         """A tensor on the loan's bytes, and a function that says whether anything refers to it."""
-        # A slice of a storage is a storage: it keeps the whole alive and is itself kept alive by every tensor,
-        # view and numpy array that refers to it. So one look at it answers for all of them.
+        # A slice of a storage is a storage. It keeps the whole alive, and every tensor, view and numpy array that
+        # refers to it keeps it alive. So watching the slice is enough.
         start = self._start + loan.offset
         piece = storage[start : start + loan.nbytes]
         tensor = torch.empty(0, dtype=loan.dtype, device=self.device).set_(piece, 0, loan.shape)
         return tensor, _watch(piece)
 
     def report(self) -> ArenaReport:
-        """Who has borrowed what, in order, and which of it is still alive."""
+        """All loans in order, and which of them are still alive."""
         loans = [replace(loan, alive=_any_alive(watches)) for loan, watches in self._loans]
         used = sum(loan.nbytes for loan in loans)
         closed = self._storage is None
@@ -217,10 +217,10 @@ class Arena:
 
         A loan is alive as long as anything that torch counts refers to its bytes: the tensor, a view or a
         detached alias of it (taken in ``inference_mode`` too), a numpy array or DLPack capsule made from it, a
-        graph that saved it for a backward. What torch cannot see is a bare address: ``data_ptr()`` in a
-        captured CUDA graph, ctypes or another library; and a kernel that is still running: synchronize first.
+        graph that saved it for a backward. Torch cannot see a bare address (``data_ptr()`` in a captured CUDA
+        graph, ctypes or another library), nor a kernel that is still running: synchronize first.
 
-        Raises ``ArenaInUseError`` naming the borrowers that are alive, and changes nothing then.
+        Raises ``ArenaInUseError`` naming the borrowers that are alive; the arena stays open then.
         """
         alive = self.report().alive
         if alive:
@@ -244,7 +244,7 @@ class Arena:
 def arena_bytes(requests: Iterable[tuple[Sequence[int], torch.dtype]], align: int = 256) -> int:
     """Bytes that an arena needs to lend ``requests`` ((shape, dtype), ...) in this order: exactly enough.
 
-    Padding stands before a loan, so none follows the last one. Raises as ``borrow`` does.
+    Padding comes before a loan, so none follows the last one. Raises as ``borrow`` does.
     """
     end = 0
     for shape, dtype in requests:
@@ -260,10 +260,10 @@ def _any_alive(watches: list[Callable[[], bool]]) -> bool:
 def _watch(storage: torch.UntypedStorage) -> Callable[[], bool]:
     """A function that says whether anything still refers to ``storage``, without itself keeping it alive.
 
-    torch counts the references to a storage and has no public way to ask for the count without holding one.
-    ``StorageWeakRef`` is how torch.multiprocessing and the CUDA graph trees ask; the name is stable but
-    undocumented, so it is used here and nowhere else. Without it a Python weak reference to the storage
-    serves: since torch 2.1 the Python object lives exactly as long as what it stands for.
+    torch counts the references to a storage and has no public way to read the count without holding one.
+    torch.multiprocessing and the CUDA graph trees use ``StorageWeakRef``. The name is stable but undocumented,
+    so it is used here and nowhere else. Where it is missing, a Python weak reference to the storage does the
+    same: since torch 2.1 the Python object lives exactly as long as the storage.
     """
     try:
         from torch.multiprocessing.reductions import StorageWeakRef
@@ -294,7 +294,7 @@ def _allocate(num_bytes: int, device: torch.device, name: str) -> tuple[torch.Un
 
 
 def find_device(device: Any) -> torch.device:
-    """The device, if tensors can be kept there; else ``ArgumentError``. "meta" has no memory."""
+    """The device, if it can hold tensors; else ``ArgumentError``. "meta" has no memory."""
     try:
         found = torch.device(device)
         if found.type == "meta":

@@ -1,11 +1,11 @@
 """Bandwidth, measured: bytes a second against the working set. Its steps are the memory pyramid. Lesson 04.
 
-A read is ``torch.amax`` over the working set, again and again inside one call: the tensor is expanded by a
-dimension of stride 0, so that a small set is read thousands of times between two looks at the clock. Without that, a
-small set would show what a call costs (1 us on a CPU, some 5 us for a kernel launch) and not what memory gives.
+A read is ``torch.amax`` over the working set, many times inside one call: the tensor is expanded by a dimension of
+stride 0, so that a small set is read thousands of times between two readings of the clock. Otherwise a small set would
+show the cost of a call (1 us on a CPU, some 5 us for a kernel launch) and not the bandwidth.
 
-Of many short calls the fastest counts, as in STREAM (McCalpin 1995): whatever else runs on the machine can only make a
-call longer. A curve is measured three times over, so that a busy moment does not spoil the points that fell into it.
+The fastest of many short calls counts, as in STREAM (McCalpin 1995): other work on the machine can only make a call
+longer. A curve is measured three times over, so that a busy moment does not spoil the points that fell into it.
 """
 
 import math
@@ -26,18 +26,18 @@ from minikv.units import GIB, KIB, MIB, format_bytes
 WORKING_SETS = tuple(2**power for power in range(14, 31))  # 16 KiB to 1 GiB
 SMALLEST = 4 * KIB
 REPEATS = 5  # calls at least
-SPEND_S = 0.05  # and until they have taken so long
+SPEND_S = 0.05  # seconds of calls at least
 ROUNDS = 3
 _CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 @dataclass(frozen=True)
 class BandwidthPoint:
-    """One measurement. ``what`` was done: "read", "copy", or an access pattern's name.
+    """One measurement. ``what`` is "read", "copy", or an access pattern's name.
 
-    ``working_set`` are the different bytes that it touches again and again. ``bytes_read`` and ``bytes_written`` are
-    what one timed call asked for, every pass over the set counted; ``seconds`` is the time of the fastest such call.
-    What the hardware moved besides is not counted: whole cache lines for a few bytes, a line read before it is written.
+    ``working_set`` counts the different bytes that it touches. ``bytes_read`` and ``bytes_written`` are those that one
+    timed call asked for, every pass over the set counted; ``seconds`` is the time of the fastest such call. The
+    hardware may move more: whole cache lines for a few bytes, a line read before it is written.
     """
 
     what: str
@@ -78,7 +78,7 @@ class Cache:
 
 @dataclass(frozen=True)
 class Level:
-    """A step of the pyramid: the ``points`` whose working set the cache ``name`` holds, "memory" beyond all caches."""
+    """A step of the pyramid: the ``points`` with a working set that the cache ``name`` holds, or else "memory"."""
 
     name: str
     points: tuple[BandwidthPoint, ...]
@@ -99,10 +99,10 @@ def bandwidth_curve(
     """Read bandwidth against the working set, one point for each of ``sizes`` (bytes).
 
     ``device`` None is the current GPU, or the CPU where there is none. On a CPU ``cores`` cores read, each the whole
-    set, so the caches that count are one core's and the ones it shares. None are as many as torch has threads: what
-    memory gives the whole machine, if it has nothing else to do (a core that is busy elsewhere keeps the others
-    waiting); 1 is the steadier figure, and what one core sees. On a GPU the multiprocessors share the set out, so that
-    their L1 caches add up; a set of a few KiB keeps only some of them busy.
+    set, so one core's caches count, and the shared ones. ``cores`` None are as many as torch has threads: the bandwidth
+    of the whole machine while it is idle (a core that is busy elsewhere keeps the others waiting). 1 is the steadier
+    figure, that of one core. On a GPU the multiprocessors divide the set, so that their L1 caches add up; a set of a
+    few KiB keeps only some of them busy.
 
     All points read the front of one buffer of the largest size. Raises ``ArgumentError`` for sizes below 4 KiB, for
     more than the device has free, for more cores than torch has threads, and for a device that torch cannot use.
@@ -115,7 +115,7 @@ def bandwidth_curve(
     for size in sizes:
         check_count("working_set", size, least=SMALLEST)
     check_room(max(sizes), found)
-    # Eight bytes an element on a GPU, where the reduction spends instructions on every element's address.
+    # On a GPU the reduction spends instructions on every element's address: so 8 bytes an element.
     dtype = torch.int32 if found.type == "cpu" else torch.int64
     buffer = torch.ones(max(sizes) // dtype.itemsize, dtype=dtype, device=found)
     with only(cores):
@@ -135,7 +135,7 @@ def copy_bandwidth(
 ) -> BandwidthPoint:
     """torch's own copy of half the working set into the other half: as many bytes written as read.
 
-    One call a look at the clock, so small sets show what the call costs. ``cores`` and errors: as ``bandwidth_curve``.
+    Each call is timed alone, so small sets show the cost of a call. ``cores`` and errors: as ``bandwidth_curve``.
     """
     found = find_device(device)
     check_count("repeats", repeats)
@@ -152,12 +152,12 @@ def copy_bandwidth(
 def matmul_rate(
     device: Any = None, *, dtype: torch.dtype | None = None, side: int | None = None, repeats: int = 25
 ) -> FlopRate:
-    """How many FLOPs a second a product of two ``side`` x ``side`` matrices reaches: 2 * side**3 FLOPs.
+    """The FLOPs a second that a product of two ``side`` x ``side`` matrices reaches: 2 * side**3 FLOPs.
 
-    By default bf16 on a GPU that has it, fp16 on an older one, and float32 on a CPU, where it is the dtype that every
-    build is fast in. A product of square matrices is the best case; nothing in a model does more. On a CPU, where
-    other programs take cores away, the default product lasts about a millisecond, so that some are undisturbed, and
-    one core alone is tried too: it may be faster than cores that wait for each other.
+    The default dtype is bf16 on a GPU that has it, fp16 on an older one, and float32 on a CPU, where every build is
+    fast in it. A product of square matrices is the best case; nothing in a model does more. Other programs take cores
+    of a CPU away. So the default product lasts about a millisecond there, and some are undisturbed. One core alone is
+    tried too: it may be faster than cores that wait for each other.
     """
     found = find_device(device)
     check_count("repeats", repeats)
@@ -178,7 +178,7 @@ def matmul_rate(
 
 
 def cache_sizes(device: Any = None) -> tuple[Cache, ...]:
-    """The caches of ``device``, smallest first, as far as somebody tells: Linux for a CPU, torch for a GPU's L2."""
+    """The known caches of ``device``, smallest first: Linux tells those of a CPU, torch the L2 of a GPU."""
     found = find_device(device)
     if found.type == "cuda":
         return (Cache("L2", torch.cuda.get_device_properties(found).L2_cache_size),)
@@ -198,7 +198,7 @@ def levels(points: Iterable[BandwidthPoint], caches: Sequence[Cache]) -> tuple[L
 def seconds_of(fn: Callable[[], Any], device: torch.device, repeats: int = REPEATS) -> float:
     """The fewest seconds of ``fn()`` in ``repeats`` calls or more, after one that does not count.
 
-    CUDA events time it on a GPU; of calls that last microseconds they also see the launch.
+    CUDA events time it on a GPU. For calls of microseconds the time includes the launch.
     """
     fn()
     times: list[float] = []
@@ -214,13 +214,13 @@ def seconds_of(fn: Callable[[], Any], device: torch.device, repeats: int = REPEA
         else:
             begin = time.perf_counter()
             fn()
-            # A clock that has not moved would make a bandwidth infinite, and this loop endless.
+            # A clock that has not advanced would make a bandwidth infinite, and this loop endless.
             times.append(max(time.perf_counter() - begin, 1e-7))
     return min(times)
 
 
 def _matmul_side(device: torch.device) -> int:
-    """Large enough for a GPU to be full; on a CPU 256 for one core, and more with the root of their number."""
+    """A side that fills a GPU; on a CPU 256 for one core, growing with the root of the number of cores."""
     if device.type == "cuda":
         return 8192
     return 128 * math.ceil(2 * math.sqrt(torch.get_num_threads()))
@@ -228,7 +228,7 @@ def _matmul_side(device: torch.device) -> int:
 
 @contextmanager
 def only(count: int) -> Iterator[None]:
-    """torch works with ``count`` threads on the CPU, and afterwards with as many as before."""
+    """Give torch ``count`` threads on the CPU inside the block, and restore the number after it."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -240,13 +240,13 @@ def only(count: int) -> Iterator[None]:
 def _read(buffer: torch.Tensor, size: int, repeats: int) -> BandwidthPoint:
     """``passes`` readings of the first ``size`` bytes of ``buffer`` in one call of amax."""
     on_gpu = buffer.is_cuda
-    # As many pieces as a GPU has room for at once: each is read by threads of its own, so none reads what another
-    # has just brought near. A CPU's cores have caches of their own, so there each may read it all.
+    # As many pieces as a GPU runs at once: each is read by threads of its own, so none reads what another has just
+    # cached. A CPU's cores have caches of their own, so there each may read the whole set.
     workers = 4 * torch.cuda.get_device_properties(buffer.device).multi_processor_count if on_gpu else 1
     pieces = max(1, min(workers, size // (8 * KIB)))
     passes = max(1, (4 * GIB if on_gpu else 64 * MIB) // size)
     again = repeated(buffer, size, pieces, passes)
-    # One result a piece on a GPU, one a pass on a CPU: that is how torch shares the work out there.
+    # One result a piece on a GPU, one a pass on a CPU: torch divides the work over threads by results.
     dims = (1, 2) if on_gpu else (0, 2)
     seconds = seconds_of(lambda: again.amax(dims), buffer.device, repeats)
     touched = again[:, 0].numel() * buffer.itemsize
@@ -256,7 +256,7 @@ def _read(buffer: torch.Tensor, size: int, repeats: int) -> BandwidthPoint:
 def repeated(buffer: torch.Tensor, num_bytes: int, pieces: int, passes: int) -> torch.Tensor:
     """The first ``num_bytes`` of ``buffer`` ``passes`` times over: a view [pieces, passes, elements of a piece].
 
-    The passes have stride 0, so it takes no memory. What ``pieces`` does not divide is left out at the end.
+    The passes have stride 0, so the view takes no memory. It leaves out the rest that ``pieces`` does not divide.
     """
     piece = num_bytes // buffer.itemsize // pieces
     return buffer[: pieces * piece].view(pieces, 1, piece).expand(pieces, passes, piece)
@@ -269,7 +269,7 @@ def find_device(device: Any) -> torch.device:
 
 
 def check_cores(cores: int | None) -> int:
-    """As many as torch has threads where nothing is said; never more."""
+    """``cores``, or torch's number of threads where it is None. Raises ``ArgumentError`` for more than that."""
     most = torch.get_num_threads()
     cores = most if cores is None else cores
     check_count("cores", cores)
@@ -287,7 +287,7 @@ def check_room(num_bytes: int, device: torch.device) -> None:
 
 
 def _cpu_caches(folder: Path) -> tuple[Cache, ...]:
-    """What Linux says of the first core: one file a figure, sizes like "48K"."""
+    """The caches of the first core as Linux lists them: one file a figure, sizes like "48K"."""
     found = []
     for entry in folder.glob("index*"):
         try:

@@ -1,4 +1,4 @@
-"""Gauge: the bytes that are taken now, and the most since the last reset; cheap enough to be read after every step."""
+"""Gauge: the bytes in use now, and the most since the last reset; cheap enough to be read after every step."""
 
 import sys
 from pathlib import Path
@@ -11,22 +11,22 @@ from minikv.memory.stats import MemoryStats, find_memory
 
 
 class Gauge(Protocol):
-    """``name`` says which instrument: "torch" or "rss". All figures are bytes."""
+    """A reader of memory in use. ``name`` is "torch" or "rss"; all figures are bytes."""
 
     name: str
 
     def now(self) -> int:
-        """What is taken."""
+        """Bytes in use."""
 
     def peak(self) -> int | None:
         """The most since ``reset``; None where the system does not say."""
 
     def reset(self) -> None:
-        """Count the peak anew from here. What others read as this process's peak begins anew, too."""
+        """Restart the peak from here. Other readers of this process's peak see it restart, too."""
 
 
 def gauge(device: torch.device | str) -> Gauge:
-    """The instrument of a device. Raises ``ArgumentError`` for one that is neither a CPU nor a CUDA device."""
+    """The gauge of a device. Raises ``ArgumentError`` for one that is neither a CPU nor a CUDA device."""
     found = find_memory(device)
     return ResidentGauge() if found.type == "cpu" else AllocatedGauge(found)
 
@@ -40,7 +40,7 @@ class AllocatedGauge:
         self._device = device
 
     def now(self) -> int:
-        torch.cuda.synchronize(self._device)  # a time that is read next is the GPU's then, not the launch's
+        torch.cuda.synchronize(self._device)  # so that a clock read next measures the GPU, not the launch
         return torch.cuda.memory_allocated(self._device)
 
     def peak(self) -> int | None:
@@ -51,9 +51,9 @@ class AllocatedGauge:
 
 
 class ResidentGauge:
-    """The resident set of this process (RSS): Python, libraries and all tensors, also what malloc keeps of freed ones.
+    """The resident set of this process (RSS): Python, libraries and all tensors, and freed ones that malloc keeps.
 
-    The peak is the kernel's own mark (VmHWM), which Linux sets back where 5 is written to ``clear_refs``
+    The peak is the kernel's own mark (VmHWM), which Linux resets when 5 is written to ``clear_refs``
     (kernel.org, filesystems/proc). Elsewhere, and where a container forbids it, the peak is None.
     """
 

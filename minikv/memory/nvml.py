@@ -1,4 +1,4 @@
-"""What NVML, the driver's own library, says of the other processes on a GPU. It may be absent or refuse to say."""
+"""The memory of other processes on a GPU, by NVML, the driver's own library. NVML may be absent or have no figure."""
 
 import os
 from typing import Any
@@ -10,7 +10,7 @@ def other_processes(index: int) -> tuple[int | None, str | None]:
     """(bytes that processes other than this one hold on CUDA device ``index``, None), or (None, why not).
 
     Unknown where NVML is absent or fails, where it gives no figure for a process (Windows' WDDM), and where it does
-    not list this process: a container then hides whose a process is, and this one could be counted as another.
+    not list this process: a container then hides process ids, and this process could be counted as another.
     """
     try:
         import pynvml
@@ -32,7 +32,7 @@ def other_processes(index: int) -> tuple[int | None, str | None]:
 
 
 def _others(used: dict[int, Any]) -> tuple[int | None, str | None]:
-    """A process that computes and draws is in both of NVML's lists, with the same figure: ``used`` has it once."""
+    """The sum over other processes. One that computes and draws is in both of NVML's lists; ``used`` has it once."""
     mine = os.getpid()
     if mine not in used:
         return None, f"pid {mine} is not listed"

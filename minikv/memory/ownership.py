@@ -1,4 +1,4 @@
-"""Whose memory a tensor reads, and how much more than that it keeps alive.
+"""The owner of the memory that a tensor reads, and how much more than that the tensor keeps alive.
 
     >>> import torch
     >>> whole = torch.zeros(1000)
@@ -6,8 +6,8 @@
     >>> tenth.view, tenth.nbytes, tenth.storage_bytes, tenth.keeps_alive_bytes
     (True, 400, 4000, 3600)
 
-A torch tensor is a small description (shape, stride, offset, dtype) of a storage, which holds the bytes. Storages
-count their references: every tensor on a storage holds it, and the last one to go frees all of it.
+A torch tensor is a small description (shape, stride, offset, dtype) of a storage, which holds the bytes. A storage
+counts its references: every tensor on it holds one, and the whole storage is freed with the last.
 """
 
 from dataclasses import dataclass
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ownership:
-    """What torch can say of one tensor's memory. Sizes and ``offset`` in bytes, ``stride`` in elements.
+    """What torch knows of one tensor's memory. Sizes and ``offset`` in bytes, ``stride`` in elements.
 
     ``view``: torch recorded the tensor as a view of another, or it does not cover its storage from the first byte
-    to the last. ``borrowed``: the memory behind the storage is not torch's to resize; it belongs to a numpy array,
-    a buffer, another library or an ``Arena``. ``owner``: neither. In C++ the owner alone frees; in torch the last
-    reference frees, so "owner" says that the tensor stands for all of its storage, not that nobody else uses it.
+    to the last. ``borrowed``: torch cannot resize the memory of the storage; it belongs to a numpy array, a buffer,
+    another library or an ``Arena``. ``owner``: neither. In C++ the owner alone frees. In torch the last reference
+    frees, so "owner" means that the tensor covers all of its storage; other tensors may use it too.
 
     ``touched_bytes`` counts each byte that an element lies on once: less than ``nbytes`` where elements share bytes
     (``expand`` has stride 0). ``keeps_alive_bytes`` is the rest of the storage, which lives as long as the tensor.
 
-    Not seen by torch, hence not here:
-    - a full-size alias by ``detach()``, ``.data`` or made in ``inference_mode`` is not recorded as a view: it
-      looks like an owner. ``share_storage`` tells;
+    Torch does not see, so neither does this class:
+    - a full-size alias by ``detach()``, ``.data`` or made in ``inference_mode``: torch does not record it as a view,
+      so it looks like an owner. ``share_storage`` finds it;
     - what a borrowed storage itself keeps alive: ``torch.from_numpy(array[:10])`` holds all of ``array``;
     - memory that its owner frees or moves although torch still reads it: a C++ library, or a ``bytearray`` that
       grows behind ``torch.frombuffer``, which holds the object and does not lock its buffer (numpy does).
@@ -58,7 +58,7 @@ class Ownership:
 
     @property
     def owner(self) -> bool:
-        """Whether the tensor stands for the whole of a storage that is torch's own."""
+        """Whether the tensor covers the whole of a storage that is torch's own."""
         return not (self.view or self.borrowed)
 
     @property
@@ -72,7 +72,7 @@ class Ownership:
         return "view" if self.view else "borrowed" if self.borrowed else "owner"
 
     def shown(self, lang: str = "en") -> Shown:
-        """One line: whose memory, which part of it, and what is kept alive beside."""
+        """One line: the owner of the memory, the part that the tensor reads, and what else is kept alive."""
         said = text(
             f"memory.{self.kind}",
             pick_language(lang),
@@ -95,12 +95,12 @@ class Ownership:
 def ownership(tensor: "torch.Tensor") -> Ownership:
     """Describe the memory of a dense tensor; nothing is copied and nothing is kept.
 
-    Where elements overlap in an irregular way (``as_strided``, ``unfold``), a set of one bit an element of the
-    reach is built to count them.
+    Elements that overlap irregularly (``as_strided``, ``unfold``) are counted with one bit for each element between
+    the first and the last.
 
     Raises ``ArgumentError`` for what is no tensor, for tensors without one plain storage (sparse, nested, meta and
-    fake tensors), and for one that reaches beyond its storage: that was resized behind its back, or ``resize_`` of
-    the tensor failed halfway, as it does on borrowed memory.
+    fake tensors), and for one that reaches beyond its storage: the storage was resized through another tensor, or
+    ``resize_`` of the tensor failed halfway, as it does on borrowed memory.
     """
     storage = _storage_of(tensor)
     storage_bytes = storage.nbytes()
@@ -127,11 +127,11 @@ def ownership(tensor: "torch.Tensor") -> Ownership:
 
 
 def share_storage(first: "torch.Tensor", second: "torch.Tensor") -> bool:
-    """Whether two tensors lie on the same bytes' storage: as long as one of them lives, so does all of it.
+    """Whether two tensors lie on the same storage, all of which lives as long as either of them.
 
     Sharing a storage is not overlapping: ``t[:5]`` and ``t[5:]`` share one and have no element in common. Storages
     are told apart by device and first address, so two storages that torch made over one numpy array count as the
-    same. Empty storages have no address and are shared with nobody. Raises as ``ownership`` does.
+    same. Empty storages have no address and are never shared. Raises as ``ownership`` does.
     """
     one, other = _storage_of(first), _storage_of(second)
     return one.device == other.device and one.data_ptr() == other.data_ptr() != 0
@@ -157,7 +157,7 @@ def _storage_of(tensor: Any) -> "torch.UntypedStorage":
 
 
 def _end_of(tensor: "torch.Tensor") -> int:
-    """The first byte of the storage behind the tensor's last element; 0 for a tensor without elements."""
+    """The offset in the storage just after the tensor's last element; 0 for a tensor without elements."""
     if not tensor.numel():
         return 0
     steps = zip(tensor.shape, tensor.stride(), strict=True)
@@ -166,11 +166,11 @@ def _end_of(tensor: "torch.Tensor") -> int:
 
 
 def _distinct_elements(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
-    """How many different places of the storage the elements of this shape and stride lie on."""
+    """The number of different places in the storage that elements of this shape and stride lie on."""
     if 0 in shape:
         return 0
     dims = sorted((step, length) for length, step in zip(shape, stride, strict=True) if length > 1 and step)
-    reach = 1  # from the first element to the last of the dimensions looked at so far, both counted
+    reach = 1  # from the first element to the last over the dimensions so far, both counted
     count = 1
     for step, length in dims:
         if step < reach:

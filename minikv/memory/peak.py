@@ -1,4 +1,4 @@
-"""measure_peak: how much memory was alive at once while a function ran, beyond what was alive before. Lesson 08."""
+"""measure_peak: the most memory alive at once while a function ran, beyond what was alive before. Lesson 08."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from minikv.units import exact_bytes, format_bytes
 class PeakReport:
     """Bytes of live tensors on ``device``: ``before`` a function ran, at the ``peak``, and ``after`` it.
 
-    On CUDA these are the caching allocator's own counts, absolute (``allocated_bytes.all``). On a CPU torch keeps no
-    count, so they are counted from the start of the measurement: ``before`` is 0, ``peak`` equals ``extra``.
+    On CUDA these are the caching allocator's own absolute counts (``allocated_bytes.all``). On a CPU torch keeps no
+    count, so the figures start at the measurement: ``before`` is 0, ``peak`` equals ``extra``.
     ``extra`` means the same on both.
     """
 
@@ -30,12 +30,12 @@ class PeakReport:
 
     @property
     def extra(self) -> int:
-        """The most that was alive beyond what was there before: what the function needed."""
+        """The most bytes alive at once beyond ``before``: the need of the function."""
         return self.peak - self.before
 
     @property
     def kept(self) -> int:
-        """What is still alive afterwards, beyond what was there before. Negative where the function freed more."""
+        """Bytes still alive afterwards, beyond ``before``. Negative where the function freed more than it kept."""
         return self.after - self.before
 
     def shown(self, lang: str = "en") -> Shown:
@@ -58,15 +58,15 @@ class PeakReport:
 
 
 def measure_peak(fn: Callable[[], Any], device: torch.device | str | None = None) -> PeakReport:
-    """Call ``fn()``, drop its result, and say how much more memory than before was alive at the highest point.
+    """Call ``fn()``, drop its result, and report how much more memory than before was alive at the highest point.
 
-    ``device`` None is the current GPU, or the CPU where there is none. On CUDA: the cache is emptied before and
-    after, the peak reset before; the program's own peak is lost, and work queued earlier is waited for. On a CPU
-    torch's profiler counts every allocation of the calling thread, temporaries inside an operation included. It does
-    not see other threads, numpy, or that ``fn`` frees what was there before: the peak is too high by as much.
+    ``device`` None is the current GPU, or the CPU where there is none. On CUDA the measurement waits for queued work,
+    empties the cache before and after, and resets the peak, so the program's own peak is lost. On a CPU torch's
+    profiler counts every allocation of the calling thread, temporaries inside an operation included. It does not see
+    other threads, numpy, or memory from before that ``fn`` frees: the peak is too high by as much.
 
-    What ``fn`` raises goes on to the caller. Raises ``ArgumentError`` for a device without figures, and on a CPU
-    inside another torch profile, which would be spoilt.
+    Errors of ``fn`` reach the caller. Raises ``ArgumentError`` for a device without figures, and on a CPU inside
+    another torch profile, which would be spoilt.
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""How much of some addresses is really in memory: a mapped file's pages come when they are read, and may go again."""
+"""The resident part of an address range: pages of a mapped file are loaded on first read, and may be dropped."""
 
 import mmap
 from collections.abc import Iterable
@@ -34,10 +34,10 @@ def extent_bytes(found: Iterable[Extent]) -> int:
 def resident_bytes(
     found: Iterable[Extent], pagemap: Path = Path("/proc/self/pagemap"), page: int = mmap.PAGESIZE
 ) -> int | None:
-    """How many bytes of this process's extents are in memory now, page by page as Linux says.
+    """Bytes of this process's extents that are in memory now, page by page, by Linux's pagemap.
 
-    What is not there is part of a file that was mapped and not read yet, or was swapped out. None where the system
-    does not say: anything but Linux, and containers that hide it.
+    The other pages belong to a mapped file and were not read yet, or were swapped out. None where the system has no
+    such figure: outside Linux, and in containers that hide it.
     """
     total = 0
     try:

@@ -80,7 +80,7 @@ class MemoryStats:
         return {"device": self.device} | {name: getattr(self, name) for name in FIGURES} | {"nvml": self.nvml}
 
     def shown(self, lang: str = "en") -> Shown:
-        """A row for each figure: GiB, exact bytes and meaning, with what part of the device it is."""
+        """A row for each figure: GiB, exact bytes, meaning, and its share of the device."""
         lang = pick_language(lang)
         rows, shares = [], []
         for name in FIGURES:
@@ -150,10 +150,10 @@ def _read_cpu() -> MemoryStats:
 
 
 def _peak_rss(process: Any, status: Path = Path("/proc/self/status")) -> int | None:
-    """The most bytes of this process that were ever resident at once, as the system kept count of it.
+    """The most bytes of this process that were ever resident at once, as the system counted them.
 
-    psutil knows it on Windows alone. Linux's ``getrusage`` also counts what the process was before it ran Python, so
-    VmHWM is read instead; on macOS ``ru_maxrss`` is in bytes.
+    psutil has the figure on Windows alone. Linux's ``getrusage`` also counts the program that the process ran before
+    Python, so VmHWM is read instead. On macOS ``ru_maxrss`` is in bytes.
     """
     if sys.platform == "win32":
         return process.peak_wset

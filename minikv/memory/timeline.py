@@ -20,7 +20,7 @@ from minikv.memory.stats import MemoryStats, find_memory
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import format_bytes
 
-MAX_HZ = 5  # a sample asks the driver and NVML; faster ones would be seen in what they measure
+MAX_HZ = 5  # a sample asks the driver and NVML; more of them would disturb the measurement
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class MemoryTimeline:
     """Samples ``device`` ``hz`` times a second (more than 0, at most 5) inside a ``with`` block, once.
 
     A thread of its own takes the regular samples; ``start``, ``mark(name)`` and ``stop`` are read in the caller's
-    thread, at that very moment. What rises and falls between two samples is not seen: ``stats.peak`` tells. The
-    thread ends with the block, also when the block raises. A reader that raises ends the sampling: its error is
-    ``error``, and is raised at the end of a block that has none of its own.
+    thread, at that very moment. Samples miss what rises and falls between them, but ``stats.peak`` has it. The thread
+    ends with the block, also when the block raises. An error of reading ends the sampling: it is kept as ``error``, and
+    is raised at the end of the block unless the block raises one.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class MemoryTimeline:
             return tuple(self._samples)
 
     def shown(self, lang: str = "en") -> Shown:
-        """A row for each named moment: seconds, and what was used and allocated then."""
+        """A row for each named moment: seconds, and the bytes used and allocated then."""
         lang, samples = pick_language(lang), self.samples
         names = ("seconds", "used", "used_bytes", "allocated", "allocated_bytes")
         head = ("", *(_say(f"column_{name}", lang) for name in names))
@@ -108,7 +108,7 @@ class MemoryTimeline:
         return one_line("MemoryTimeline", str(self.device), told, f"{len(named)} named", *named[:4])
 
     def mark(self, name: str) -> Sample:
-        """Sample now and call the moment ``name``. Only inside the ``with`` block."""
+        """Sample now and name the moment ``name``. Only inside the ``with`` block."""
         if not isinstance(name, str) or not name:
             raise ArgumentError("timeline_name", name=name)
         if self._thread is None:
@@ -140,9 +140,7 @@ class MemoryTimeline:
         try:
             while not self._clock.wait(self._stop, 1 / self.hz):
                 self._sample(None)
-        except (
-            Exception
-        ) as error:  # whatever the driver says: the caller's thread is told, not this one's stderr
+        except Exception as error:  # any error of the driver goes to the caller's thread, not to stderr
             self.error = error
 
     def _sample(self, name: str | None) -> Sample:

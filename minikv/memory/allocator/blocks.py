@@ -1,4 +1,4 @@
-"""An allocator block, the two pools, and the read-only views that a reader or a widget gets of them."""
+"""An allocator block, the two pools, and their read-only views."""
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ STATES = (ALLOCATED, AWAITING_FREE, INACTIVE)
 
 
 class Block:
-    """A stretch of a segment: ``[address, address + size)``, between its neighbours ``prev`` and ``next``.
+    """A part of a segment: ``[address, address + size)``, between its neighbours ``prev`` and ``next``.
 
-    As ``struct Block`` in ``c10/cuda/CUDACachingAllocator.cpp``. ``free`` says that it lies in its pool's list;
-    ``mapped`` is False only for address space of an expandable segment that no memory stands behind.
+    As ``struct Block`` in ``c10/cuda/CUDACachingAllocator.cpp``. ``free``: it lies in its pool's list. ``mapped``
+    is False only for address space of an expandable segment without memory.
     """
 
     __slots__ = (
@@ -26,7 +26,7 @@ class Block:
         self.size = size
         self.stream = stream
         self.pool = pool
-        self.home = home  # the expandable segment it lies in
+        self.home = home  # its expandable segment
         self.requested = 0
         self.prev: Block | None = None
         self.next: Block | None = None
@@ -34,7 +34,7 @@ class Block:
         self.free = False
         self.mapped = True
         self.uses: set[int] | None = None  # other streams that record_stream named
-        self.events = 0  # events of other streams that have not been seen to end
+        self.events = 0  # events of other streams that are not processed yet
         self.since = 0  # the pool's search count when it was freed: its age for garbage collection
 
     @property
@@ -50,7 +50,7 @@ class Block:
             after.prev = self
 
     def absorb_next(self) -> None:
-        """Become one block with the next one, which is in no list any more."""
+        """Merge the next block into this one. It must have left its list."""
         after = self.next
         assert after is not None
         self.size += after.size
@@ -89,7 +89,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class BlockView:
-    """One allocator block: ``size`` bytes from ``address``, of which ``requested_size`` were asked for.
+    """One allocator block: ``size`` bytes from ``address``, of which ``requested_size`` were requested.
 
     ``state`` is one of STATES; ``frames`` are (file name, line, function) of a snapshot that recorded them.
     """

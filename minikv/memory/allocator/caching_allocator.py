@@ -1,16 +1,15 @@
 """A model of PyTorch's CUDA caching allocator, to the byte, that needs neither a GPU nor torch.
 
-The rules are those of ``DeviceCachingAllocator`` in ``c10/cuda/CUDACachingAllocator.cpp``; the sizes stand in
-``rules.py``, and each method names the function that it follows. They were read in the source of early
-2025 (before torch 2.8) and in its later rewrite for every kind of accelerator, and agree in both with the default
-settings; where a setting's meaning changed, its docstring says so. The comparison with a real device is owed
-(``tests/memory/allocator/test_gpu.py``).
+The rules are those of ``DeviceCachingAllocator`` in ``c10/cuda/CUDACachingAllocator.cpp``. ``rules.py`` has the sizes,
+and each method names the function that it follows. The source was read as of early 2025 (before torch 2.8) and in its
+later rewrite for every kind of accelerator. Both agree with the default settings; where the meaning of a setting
+changed, its docstring says so. The comparison with a real device is owed (``tests/memory/allocator/test_gpu.py``).
 
 Not modelled: private pools of CUDA graphs and MemPool, several threads, IPC, and the later settings
-``large_segment_size_mb`` and ``throw_on_cudamalloc_oom``. A request of 0 bytes, which torch answers with a null
-pointer before it reaches the allocator, is an error. The driver is a device of ``capacity`` bytes that fails
-only when it is full, and that puts new segments one behind the other: cudaMalloc may choose other addresses, and of
-two free blocks of one size the lower address is taken, so a replay of a real trace gives ``address``.
+``large_segment_size_mb`` and ``throw_on_cudamalloc_oom``. A request of 0 bytes is an error; torch answers it with a
+null pointer before it reaches the allocator. The driver is a device of ``capacity`` bytes that fails only when it is
+full, and that puts each new segment after the last one. cudaMalloc may choose other addresses. They matter, because of
+two free blocks of one size the lower address is taken: so a replay of a real trace gives ``address``.
 """
 
 from minikv.errors import LARGEST_COUNT, check_count
@@ -27,9 +26,9 @@ __all__ = ["AllocatorSettings", "CachingAllocator", "DeviceOutOfMemoryError"]
 class CachingAllocator(AllocatorCore):
     """One device's caching allocator. Sizes and addresses are in bytes; a stream is a number, 0 by default.
 
-    ``capacity``: the device's memory (None: without end), of which ``non_torch`` bytes are held by the CUDA context
-    and by others. ``memory_limit``: what ``torch.cuda.set_per_process_memory_fraction`` allows, in bytes, None
-    where it was never set (in later versions of torch also where the fraction is 1).
+    ``capacity``: the device's memory (None: unlimited), of which the CUDA context and other processes hold
+    ``non_torch`` bytes. ``memory_limit``: the bytes that ``torch.cuda.set_per_process_memory_fraction`` allows, None
+    if it was never set (in later versions of torch also if the fraction is 1).
     """
 
     def __repr__(self) -> str:
@@ -77,7 +76,7 @@ class CachingAllocator(AllocatorCore):
         return block.address
 
     def free(self, address: int) -> None:
-        """Give a block back to its pool, or let it wait for the streams that ``record_stream`` named: ``free``."""
+        """Return a block to its pool, or let it wait for the streams of ``record_stream``: ``free``."""
         block = self._live.pop(address, None) if type(address) is int else None
         if block is None:
             raise self._unknown(address)
@@ -100,7 +99,7 @@ class CachingAllocator(AllocatorCore):
             self._free_block(block)
 
     def record_stream(self, address: int, stream: int) -> None:
-        """Say that ``stream`` uses the block too (``recordStream``): it can be reused only after that work ends."""
+        """Record that ``stream`` uses the block too (``recordStream``): it is reused only after that work ends."""
         block = self._live.get(address) if type(address) is int else None
         if block is None:
             raise self._unknown(address)
@@ -109,9 +108,9 @@ class CachingAllocator(AllocatorCore):
             block.uses = (block.uses or set()) | {stream}
 
     def synchronize(self, stream: int | None = None) -> None:
-        """All work queued on ``stream`` (None: on every stream) has ended. The model's clock: events end here only.
+        """End all work queued on ``stream`` (None: on every stream). Events of the model end here only.
 
-        As on a device, the blocks themselves come back at the next ``malloc`` (``process_events``) or
+        As on a device, the blocks themselves are freed at the next ``malloc`` (``process_events``) or
         ``empty_cache``, not now.
         """
         if stream is not None:
@@ -122,9 +121,9 @@ class CachingAllocator(AllocatorCore):
                     queue.append((queue.popleft()[0], True))
 
     def empty_cache(self) -> None:
-        """Give every segment without a block in use back to the device: ``emptyCache``, ``release_cached_blocks``.
+        """Return every segment without a block in use to the device: ``emptyCache``, ``release_cached_blocks``.
 
-        It waits for all outstanding events first. A segment with one live block stays, whatever its size.
+        It first waits for all outstanding events. A segment with one live block stays, whatever its size.
         """
         self._release_cached_blocks()
 
@@ -149,7 +148,7 @@ class CachingAllocator(AllocatorCore):
         self._stats.reset_accumulated()
 
     def segments(self) -> tuple[SegmentView, ...]:
-        """Every segment with its blocks, by address: ``snapshot``. A copy; changing the allocator leaves it alone."""
+        """Every segment with its blocks, by address: ``snapshot``. A copy, which later operations do not change."""
         views = []
         for head in self._heads.values():
             block: Block | None = head

@@ -1,4 +1,4 @@
-"""What ``CachingAllocator`` does behind its public methods: find a block, get a segment, merge, give back.
+"""The steps behind the public methods of ``CachingAllocator``: find a block, get a segment, merge, give back.
 
 Each method names the function of ``DeviceCachingAllocator`` in ``c10/cuda/CUDACachingAllocator.cpp`` that it
 follows.
@@ -28,12 +28,12 @@ FIRST_ADDRESS = 1 << 40  # of the simulated device
 class DeviceOutOfMemoryError(MiniKVError):
     """The modelled device has no memory left for a request. ``values`` holds the terms of torch's own message.
 
-    As in torch, the attempt is not undone: cached blocks were given back, and ``num_ooms`` counts it.
+    As in torch, the attempt is not undone: cached blocks stay given back, and ``num_ooms`` counts it.
     """
 
 
 class AllocatorCore:
-    """The state of one device's allocator, and the steps that its public methods are made of."""
+    """The state of one device's allocator, and the steps of its public methods."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class AllocatorCore:
         return free is None or size <= free
 
     def place(self, size: int, at: int | None) -> int:
-        """The address of ``size`` bytes of new address space: ``at``, or behind everything placed before."""
+        """The address of ``size`` bytes of new address space: ``at``, or after everything placed before."""
         address = self._next_address if at is None else at
         if at is not None:
             self._check_vacant(at, size)
@@ -150,7 +150,7 @@ class AllocatorCore:
     # -- giving back ---------------------------------------------------------------------------------------------
 
     def _free_block(self, block: Block) -> None:
-        """Merge a block with its free neighbours and put it into its pool: ``free_block``, ``try_merge_blocks``."""
+        """Merge a block with its free neighbours and add it to its pool: ``free_block``, ``try_merge_blocks``."""
         pool = block.pool
         count = change = 0  # of inactive split blocks; one net movement, as torch counts it
         before, after = block.prev, block.next
@@ -188,8 +188,8 @@ class AllocatorCore:
             self._stats.oversize_segments.add(-1)
 
     def _release_available(self, pool: Pool, stream: int, rounded: int) -> bool:
-        """With ``max_split_size_mb``: give back one oversize block that is large enough, or several of this stream,
-        the largest first, until they are: ``release_available_cached_blocks``."""
+        """With ``max_split_size_mb``: give back one oversize block that is large enough, or else several of this
+        stream, the largest first, until their sum is: ``release_available_cached_blocks``."""
         if self.settings.max_split_size_mb is None:
             return False
         free = pool.free.get(stream, [])
@@ -220,7 +220,7 @@ class AllocatorCore:
                     self._release_segment(block)
 
     def _collect_garbage(self, threshold: float) -> None:
-        """Give back whole large segments that were not asked for longest: ``garbage_collect_cached_blocks``."""
+        """Give back the least recently used whole large segments: ``garbage_collect_cached_blocks``."""
         assert self.memory_limit is not None
         allowed = int(threshold * float(self.memory_limit))
         target = self._stats.both.reserved.current - allowed
@@ -253,7 +253,7 @@ class AllocatorCore:
             self._events.setdefault(stream, deque()).append((block, False))
 
     def _process_events(self) -> None:
-        """Take back the blocks whose events have ended, each stream's in order: ``process_events``."""
+        """Free the blocks with all events ended, each stream's in order: ``process_events``."""
         for stream, queue in list(self._events.items()):
             while queue and queue[0][1]:
                 self._event_ended(queue.popleft()[0])

@@ -1,8 +1,8 @@
-"""Expandable segments: one long stretch of addresses for each pool and stream, mapped page by page as it is needed.
+"""Expandable segments: one long range of addresses for each pool and stream, mapped page by page as needed.
 
 As with ``expandable_segments:True`` in ``c10/cuda/CUDACachingAllocator.cpp`` (Note [Expandable Segments]). A page is
-2 MiB in the small pool and 20 MiB in the large one. Neighbours in time become neighbours in memory, so that free
-blocks merge instead of being stranded in segments of their own; and whole free pages go back to the device even
+2 MiB in the small pool and 20 MiB in the large one. Blocks that are allocated one after the other are neighbours, so
+that free blocks merge instead of being stranded in segments of their own. Whole free pages return to the device even
 where other pages of the segment are in use. torch counts no segments and no inactive split bytes for them.
 """
 
@@ -41,8 +41,9 @@ class ExpandableSegments:
         self._unmapped: dict[tuple[bool, int], dict[int, Block]] = {}  # by (is_small, stream), then address
 
     def best_fit(self, free: list[tuple[int, int, Block]], index: int) -> int:
-        """The block to take, from the smallest that fits on: the growing end of a stretch counts as being as large
-        as it can become, so that it is spared while an inner block fits (the loop in ``get_free_block``)."""
+        """The index of the block to take, from ``index``, the smallest that fits, on. The growing end of a stretch
+        counts with its largest possible size, so that an inner block that fits is preferred (the loop in
+        ``get_free_block``)."""
 
         def could_be(block: Block) -> int:
             after = block.next
@@ -53,7 +54,7 @@ class ExpandableSegments:
         return index
 
     def allocate(self, pool: Pool, stream: int, size: int, at: int | None) -> Block | None:
-        """A mapped block of at least ``size`` bytes, out of its pool's list; None where the device is full.
+        """A mapped block of at least ``size`` bytes, removed from its pool's list; None where the device is full.
 
         ``try_allocate_expandable_block``. Pages that were mapped before the device was full stay cached.
         """
@@ -97,7 +98,7 @@ class ExpandableSegments:
         return block
 
     def _map(self, block: Block, size: int) -> Block | None:
-        """Put memory behind the first ``size`` bytes, in whole pages, and merge: ``map_block``."""
+        """Map the first ``size`` bytes, in whole pages, and merge: ``map_block``."""
         stretch, pool, owner = block.home, block.pool, self._owner
         assert isinstance(stretch, Stretch)
         grown = stretch.page_from(block.address + size) - block.address
@@ -119,7 +120,7 @@ class ExpandableSegments:
             self._unmap(block)
 
     def _unmap(self, block: Block) -> None:
-        """Take the memory from behind the whole pages inside a free block: ``unmap_block``."""
+        """Unmap the whole pages inside a free block: ``unmap_block``."""
         stretch, pool, owner = block.home, block.pool, self._owner
         assert isinstance(stretch, Stretch)
         start, stop = stretch.page_from(block.address), stretch.page_to(block.address + block.size)
@@ -143,7 +144,7 @@ class ExpandableSegments:
             del owner._heads[block.address]
 
     def _split_off(self, block: Block, size: int, *, mapped: bool) -> Block:
-        """Cut ``block`` down to ``size`` bytes and return what follows, which is in no list yet."""
+        """Cut ``block`` down to ``size`` bytes and return the rest as a block, which is in no list yet."""
         rest = Block(block.address + size, block.size - size, block.stream, block.pool, block.home)
         rest.mapped = mapped
         rest.link_after(block, block.next)
@@ -153,7 +154,7 @@ class ExpandableSegments:
         return rest
 
     def _merge(self, block: Block) -> Block:
-        """``block``, which is in no list, together with its usable neighbours of the same kind."""
+        """Merge ``block``, which is in no list, with its usable neighbours of the same kind."""
         before = block.prev
         if before is not None and _usable(before) and before.mapped == block.mapped:
             self._take_out(before)

@@ -1,8 +1,8 @@
 """Reads a pickle of plain containers, numbers and text, and nothing else: no class is looked up, no code is run.
 
-``pickle`` itself would import and call whatever a file names. Here the opcodes come from ``pickletools.genops``,
-which only takes them apart, and each of the few that plain data needs is carried out below. An opcode that is not
-in the table is refused by its name, and with it every class, function and extension.
+``pickle`` itself would import and call whatever a file names. Here ``pickletools.genops`` only splits the file into
+opcodes, and the few that plain data needs are carried out below. Any other opcode is refused by its name, and with it
+every class, function and extension.
 """
 
 import pickletools
@@ -17,11 +17,11 @@ CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 NEWEST = 5  # protocol of pickle
 NAMING = frozenset({"GLOBAL", "INST", "STACK_GLOBAL"})  # these name what they would import
-KEYS = (str, int)  # of a dict: hashing these runs nobody's code and does not recurse
+KEYS = (str, int)  # of a dict: hashing these runs no foreign code and does not recurse
 
 
 class _Mark:
-    """Where a list, tuple or dict began on the stack."""
+    """Marks the begin of a list, tuple or dict on the stack."""
 
 
 def load_plain(data: bytes, name: str) -> Any:
@@ -86,7 +86,7 @@ def load_plain(data: bytes, name: str) -> Any:
     except ArgumentError:
         raise
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
-        # What genops and a stack that does not fit together raise: the file is cut off or not a pickle.
+        # Errors of genops, and of opcodes that do not fit the stack: the file is cut off or not a pickle.
         told = f"a damaged pickle ({type(error).__name__})"
         raise ArgumentError("snapshot_refused", name=name, found=told) from None
     raise ArgumentError("snapshot_refused", name=name, found="no end")

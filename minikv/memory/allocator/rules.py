@@ -1,7 +1,7 @@
 """The sizes that PyTorch's CUDA caching allocator rounds to, and its settings. No torch is needed here.
 
-Every rule names the file and the function of PyTorch it was read from; ``caching_allocator.py`` applies them.
-The constants stand in ``c10/core/AllocatorConfig.h`` (torch 2.13; earlier in ``c10/cuda/CUDACachingAllocator.cpp``).
+Every rule names the file and the function of PyTorch that it was read from; ``caching_allocator.py`` applies them.
+The constants are in ``c10/core/AllocatorConfig.h`` (torch 2.13; earlier in ``c10/cuda/CUDACachingAllocator.cpp``).
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ MIN_BLOCK_SIZE = 512  # kMinBlockSize: every size is a multiple of it
 SMALL_SIZE = MIB  # kSmallSize: the largest request of the small pool
 SMALL_SEGMENT = 2 * MIB  # kSmallBuffer: every segment of the small pool
 LARGE_SEGMENT = 20 * MIB  # kLargeBuffer: the segment of a request below MIN_LARGE_ALLOC
-MIN_LARGE_ALLOC = 10 * MIB  # kMinLargeAlloc: from here on a segment is made to measure ...
+MIN_LARGE_ALLOC = 10 * MIB  # kMinLargeAlloc: from here on a segment fits its request ...
 ROUND_LARGE = 2 * MIB  # kRoundLarge: ... in multiples of this
 INTERVALS = 16  # kRoundUpPowerOfTwoIntervals: 1 MiB, 2 MiB, ... 32 GiB and more
 REST = ">"  # in the list form of roundup_power2_divisions: every interval above the last one that is named
@@ -24,10 +24,10 @@ REST = ">"  # in the list form of roundup_power2_divisions: every interval above
 
 @dataclass(frozen=True)
 class AllocatorSettings:
-    """What ``PYTORCH_CUDA_ALLOC_CONF`` says to the native allocator, under the same names and with the same defaults.
+    """The settings of ``PYTORCH_CUDA_ALLOC_CONF`` for the native allocator, with the same names and defaults.
 
     ``max_split_size_mb``: blocks of this many MiB or more are never split (None: all are), at least 20.
-    ``max_non_split_rounding_mb``: how much larger than the request a block may be that is not to be split.
+    ``max_non_split_rounding_mb``: how much larger than the request a block may be that cannot be split.
     ``roundup_power2_divisions``: one number for all sizes, or ``{64: 8, 256: 4, ">": 1}``, intervals in MiB in
     rising order. ``garbage_collection_threshold``: above 0 and below 1; like torch, it works only where the
     allocator has a ``memory_limit``. ``expandable_segments``: segments that grow; minikv does not model it
@@ -74,7 +74,7 @@ def divisions_by_interval(divisions: int | Mapping[int | str, int]) -> tuple[int
     """The divisions of each of the 16 intervals [2**i MiB, 2**(i + 1) MiB); 0 and 1 mean no rounding up.
 
     ``c10/core/AllocatorConfig.cpp``, ``parseRoundUpPower2Divisions``: the first entry also fills the intervals
-    below it, ``">"`` fills those above the last one, and what lies between two entries stays 0. Until pull request
+    below it, ``">"`` fills those above the last one, and intervals between two entries stay 0. Until pull request
     165304 (October 2025, after torch 2.9) ``">"`` overwrote the last named interval as well; this is the later rule.
     """
     if not isinstance(divisions, Mapping):

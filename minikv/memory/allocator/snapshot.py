@@ -1,7 +1,7 @@
-"""Reads what ``torch.cuda.memory._dump_snapshot`` writes, and says who sits where. No torch, no code from the file.
+"""Reads a file of ``torch.cuda.memory._dump_snapshot``: segments, blocks and their holders. No torch, no foreign code.
 
-The fields are those of ``_snapshot`` in ``torch/cuda/memory.py``; of what else a snapshot holds (traces, settings)
-nothing is kept.
+The fields are those of ``_snapshot`` in ``torch/cuda/memory.py``. The rest of a snapshot (traces, settings) is
+dropped.
 """
 
 import json
@@ -64,8 +64,8 @@ class Snapshot:
 def from_snapshot(source: str | Path | bytes) -> Snapshot:
     """A snapshot from a file or its bytes: the pickle that torch writes, or the same dictionary as JSON.
 
-    Raises ``ArgumentError``: "snapshot_refused" for a pickle that holds more than plain data (it is named, and
-    nothing of it is run), "snapshot_shape" for something else than a snapshot, and where a file cannot be read.
+    Raises ``ArgumentError``: "snapshot_refused" for a pickle that holds more than plain data (the error names it, and
+    nothing of it runs), "snapshot_shape" for something else than a snapshot, and where a file cannot be read.
     """
     if isinstance(source, bytes):
         name, data = f"bytes[{len(source)}]", source
@@ -95,7 +95,7 @@ def _read(path: Path) -> bytes:
 
 
 class _Reader:
-    """Takes the fields out of a snapshot's dictionary; every error names the field."""
+    """Reads the fields of a snapshot's dictionary; every error names the field."""
 
     def __init__(self, name: str):
         self.name = name

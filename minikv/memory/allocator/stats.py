@@ -1,15 +1,15 @@
-"""What ``torch.cuda.memory_stats`` counts, counted as ``c10/cuda/CUDACachingAllocator.cpp`` does.
+"""The statistics of ``torch.cuda.memory_stats``, counted as ``c10/cuda/CUDACachingAllocator.cpp`` counts them.
 
-Each statistic has a current value, a peak, and running totals of what it rose and fell by. The three that move
-with every request (count, bytes, requested bytes of live blocks) are kept as plain lists, and their peaks are taken
-only when something is about to shrink: that is what makes the model fast enough to replay long traces.
+Each statistic has a current value, a peak, and running totals of its increases and decreases. Three change with every
+request: count, bytes and requested bytes of live blocks. They are plain lists, and their peaks are updated only before
+one of them shrinks. So the model is fast enough to replay long traces.
 """
 
 from typing import NamedTuple
 
 
 class Tally:
-    """One statistic that moves rarely: ``current``, its ``peak``, and what it ``fell`` by in all."""
+    """One statistic that changes rarely: ``current``, its ``peak``, and the sum of its decreases, ``fell``."""
 
     __slots__ = ("current", "fell", "peak")
 
@@ -26,7 +26,7 @@ class Tally:
 
 class PoolFigures:
     """The statistics of one pool. ``live``, ``gone`` and ``waiting`` are [blocks, bytes, requested bytes]:
-    of blocks in use, of all that were freed, and of those freed that another stream still uses."""
+    of blocks in use, of all that were freed, and of freed ones that another stream still uses."""
 
     __slots__ = (
         "active_peak",
@@ -48,11 +48,11 @@ class PoolFigures:
 
 class Usage(
     NamedTuple
-):  # a tuple, not a dataclass: a replay makes one an operation, and it is made 3 times faster
-    """The figures after one operation, in bytes where not said otherwise; both pools together.
+):  # not a dataclass: a replay makes one an operation, and a tuple is made 3 times faster
+    """The figures after one operation, in bytes unless stated otherwise; both pools together.
 
     ``allocated``: blocks in use. ``active``: those, and blocks that wait for another stream. ``reserved``: all
-    segments. ``inactive_split``: free blocks that share a segment with others. ``requested``: what was asked for.
+    segments. ``inactive_split``: free blocks that share a segment with others. ``requested``: requested bytes.
     """
 
     allocated: int
@@ -78,13 +78,13 @@ class AllocatorStats:
 
     def __init__(self, small: PoolFigures, large: PoolFigures):
         self.small, self.large = small, large
-        self.both = PoolFigures()  # its live, gone and waiting are not kept: they are the pools' sums
+        self.both = PoolFigures()  # its live, gone and waiting stay unused: they are the pools' sums
         self.oversize_allocations, self.oversize_segments = Tally(), Tally()
         self.counters = dict.fromkeys(self.COUNTERS, 0)
         self._base: dict[str, int] = {}  # totals at the last reset_accumulated
 
     def note_peaks(self) -> None:
-        """Take the live figures into the peaks; called before they shrink and before they are read."""
+        """Update the peaks from the live figures; called before these shrink and before the peaks are read."""
         small, large, both = self.small.live, self.large.live, self.both.live_peak
         small_peak, large_peak = self.small.live_peak, self.large.live_peak
         for index in (0, 1, 2):
@@ -105,7 +105,7 @@ class AllocatorStats:
             self.both.active_peak = [max(pair) for pair in zip(self.both.active_peak, sums, strict=True)]
 
     def move_segment(self, pool: PoolFigures, count: int, size: int) -> None:
-        """``count`` segments and ``size`` reserved bytes more, or less where negative."""
+        """Add ``count`` segments and ``size`` reserved bytes; negative numbers remove them."""
         for figures in (pool, self.both):
             if count:
                 figures.segments.add(count)

@@ -1,4 +1,4 @@
-"""A list of allocator operations as plain data, and what the model says after each of them.
+"""A list of allocator operations as plain data, and the model's figures after each of them.
 
 An operation is a dict that JSON can hold::
 
@@ -8,8 +8,8 @@ An operation is a dict that JSON can hold::
     {"op": "synchronize", "stream": 7}                       every stream where it is left out
     {"op": "empty_cache"}, {"op": "reset_peak_stats"}, {"op": "reset_accumulated_stats"}
 
-A malloc that was recorded on a device also has "address", the address that the device's allocator returned: a new
-segment is put there, and the model must return the same address.
+A malloc that was recorded on a device also has "address", which the device's allocator returned: the model puts a new
+segment there, and must return the same address.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from minikv.memory.allocator.caching_allocator import CachingAllocator, DeviceOu
 from minikv.memory.allocator.rules import MIN_BLOCK_SIZE
 from minikv.memory.allocator.stats import Usage
 
-FIELDS: dict[str, tuple[set[str], set[str]]] = {  # of each operation: those it needs, and those it takes
+FIELDS: dict[str, tuple[set[str], set[str]]] = {  # of each operation: required, and allowed
     "malloc": ({"id", "size"}, {"id", "size", "stream", "address"}),
     "free": ({"id"}, {"id"}),
     "record_stream": ({"id", "stream"}, {"id", "stream"}),
@@ -33,7 +33,7 @@ LEAST = {"size": 1, "stream": 0, "address": MIN_BLOCK_SIZE}
 
 
 class Step(NamedTuple):
-    """What one operation did: the address that a malloc returned, and the figures after it.
+    """The outcome of one operation: the address that a malloc returned, and the figures after it.
 
     ``out_of_memory`` is the error of a malloc that found no memory, else None.
     """
@@ -48,9 +48,9 @@ class Step(NamedTuple):
 def replay(trace: Sequence[Mapping[str, Any]], allocator: CachingAllocator | None = None) -> tuple[Step, ...]:
     """Run ``trace`` on ``allocator`` (a new one without a capacity where None) and return one Step an operation.
 
-    A malloc that runs out of memory is recorded and the trace goes on; what the trace then does with that id is
-    passed over. The whole trace is checked before its first operation runs. Raises ``ArgumentError``; one about an
-    address that differs comes at the operation itself.
+    A malloc that runs out of memory is recorded, and the trace goes on without the later operations on that id. The
+    whole trace is checked before its first operation runs. Raises ``ArgumentError``; an address that differs raises it
+    at the operation itself.
     """
     _check(trace)
     device = CachingAllocator() if allocator is None else allocator
@@ -88,7 +88,7 @@ def _check(trace: Sequence[Mapping[str, Any]]) -> None:
     if not isinstance(trace, list | tuple):
         raise ArgumentError("not_a_list", what="trace", value=type(trace).__name__)
     live: set[int | str] = set()
-    shapes: set[tuple[str, ...]] = set()  # operations and their fields that were found to be right
+    shapes: set[tuple[str, ...]] = set()  # operations with their fields that have passed the check
     for place, entry in enumerate(trace):
         if type(entry) is not dict and not isinstance(entry, Mapping):
             raise bad_trace(place, "operation", type(entry).__name__, '{"op": ...}')
@@ -123,7 +123,7 @@ def _check_id(place: int, op: str, key: Any, live: set[int | str]) -> None:
 
 
 def bad_trace(place: int, field: str, value: Any, wanted: str) -> ArgumentError:
-    """A step that cannot be run, for the caller to raise: which one, which field of it, and what is wanted there."""
+    """The error of a step that cannot run, for the caller to raise: its place, the field, and the valid values."""
     plain = isinstance(value, str | float | None) or (isinstance(value, int) and abs(value) < 2**64)
     shown = value if plain else type(value).__name__  # an int of hundreds of digits is not printed
     return ArgumentError("allocator_bad_trace", place=place, field=field, value=shown, wanted=wanted)

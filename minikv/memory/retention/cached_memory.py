@@ -1,4 +1,4 @@
-"""What torch's caching allocator holds without a live block in it, and how much of that ``empty_cache()`` returns."""
+"""The bytes that torch's caching allocator holds beside live blocks, and how many of them ``empty_cache()`` returns."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -15,7 +15,7 @@ PAGE = {"small": 2 * MIB, "large": 20 * MIB}  # of an expandable segment: kSmall
 class CachedMemory:
     """Reserved bytes without a live block: ``returnable`` by ``empty_cache()``, and ``stuck`` beside live blocks.
 
-    ``pinned_segments`` have both live and free blocks; ``pinning_bytes`` is what lives in them.
+    ``pinned_segments`` have both live and free blocks; ``pinning_bytes`` are those of the live blocks in them.
     """
 
     returnable: int
@@ -37,8 +37,8 @@ def read_cached(device: torch.device) -> CachedMemory:
 def cached_memory(segments: Iterable[Mapping[str, Any]]) -> CachedMemory:
     """The figures of segments as ``torch.cuda.memory_snapshot`` writes them.
 
-    A segment goes back when no block of it is in use (``release_cached_blocks``); of an expandable one each free
-    block gives back the whole pages inside it (``unmap_block``).
+    A segment is returned when no block of it is in use (``release_cached_blocks``). In an expandable segment each free
+    block returns the whole pages inside it (``unmap_block``).
     """
     returnable = stuck = pinned = pinning = 0
     for segment in segments:

@@ -1,6 +1,6 @@
-"""Cache objects that are alive: transformers' and minikv's, known by the names of their classes.
+"""Live cache objects of transformers and minikv, recognised by the names of their classes.
 
-Neither is imported: a process without transformers holds no cache of it.
+Neither package is imported: a process without transformers holds none of its caches.
 """
 
 import gc
@@ -15,7 +15,7 @@ from minikv.units import exact_bytes
 
 @dataclass(frozen=True)
 class CacheFound:
-    """A cache that reaches storages which the call made: its class, their bytes, and whether only the result has it."""
+    """A cache that reaches new storages: its class, their bytes, and whether only the call's result holds it."""
 
     kind: str
     nbytes: int
@@ -42,7 +42,7 @@ def cache_kind(item: Any) -> str | None:
 
 
 def find_caches(wanted: Wanted, sizes: dict[int, int]) -> list[tuple[str, frozenset[int]]]:
-    """Each live cache that reaches some of the storages in ``wanted``, with those; the outer of two that share them."""
+    """Each live cache with the storages in ``wanted`` that it reaches; of nested caches only the outer one."""
     known: dict[type, bool] = {}
     reached: list[tuple[str, frozenset[int]]] = []
     for item in gc.get_objects():

@@ -1,4 +1,4 @@
-"""Who holds each storage that a call left alive: the searches up and down, put together."""
+"""The holders of each storage that a call left alive: joins the search up with the search down."""
 
 import gc
 import re
@@ -16,14 +16,14 @@ from minikv.memory.retention.release import Cuts
 from minikv.memory.retention.roots import Root, Search
 from minikv.memory.retention.walk import Wanted, paths_from
 
-AT_ONCE, MOST_ROUNDS = 64, 32  # storages a search starts from, and searches
+AT_ONCE, MOST_ROUNDS = 64, 32  # storages that a search starts from, and searches
 MOST_HOLDERS = 8
 ORDER = "error output local global class widget comm ipython measured library array loose unseen".split()
 
 
 @dataclass(frozen=True)
 class KeptStorage:
-    """One storage: its bytes, the largest tensor on it, how many tensors Python has on it, and who holds them."""
+    """One storage: its bytes, the largest tensor on it, the number of Python's tensors on it, and their holders."""
 
     nbytes: int
     device: str
@@ -45,19 +45,19 @@ class KeptStorage:
 
 
 def described(live: Live, holders: tuple[Holder, ...]) -> KeptStorage:
-    """The plain figures of a live storage."""
+    """The figures of a live storage, without references to it."""
     tensors = sum(isinstance(item, torch.Tensor) for item in live.objects)
     return KeptStorage(live.nbytes, str(live.device), live.dtype, live.shape, tensors, holders)
 
 
 def wanted_in(found: dict[int, Live]) -> Wanted:
-    """The objects that keep the storages of ``found``: those on them, and the tensors whose graphs saved them."""
+    """The objects that keep the storages of ``found``: their tensors, and tensors whose graphs saved them."""
     wanted: Wanted = {}
     for key, live in found.items():
         for item in live.objects:
             wanted.setdefault(id(item), []).append((key, None))
         for owner, node in live.saved:
-            if node != GRAD:  # a search from the tensor finds its gradient by itself
+            if node != GRAD:  # the search below a tensor finds its gradient anyway
                 wanted.setdefault(id(owner), []).append((key, node))
     return wanted
 
@@ -67,7 +67,7 @@ def find_holders(found: dict[int, Live], measured: Callable[[], Any]) -> tuple[K
     wanted = wanted_in(found)
     plain = {key: described(live, ()) for key, live in found.items()}
     objects = {key: [*live.objects, *(owner for owner, _ in live.saved)] for key, live in found.items()}
-    found.clear()  # its lists refer to the tensors, and would be found as holders
+    found.clear()  # its lists refer to the tensors: they would be found as holders
     holders: dict[int, list[Holder]] = {key: [] for key in plain}
     order = sorted(plain, key=lambda key: -plain[key].nbytes)
     if plain:
@@ -86,7 +86,7 @@ def find_holders(found: dict[int, Live], measured: Callable[[], Any]) -> tuple[K
 
 
 def in_order(storage: KeptStorage) -> tuple[Any, ...]:
-    """The largest first, equal ones by their paths, in which layers[2] comes before layers[10]."""
+    """The sort key: largest first, equal sizes by path, with layers[2] before layers[10]."""
     path = storage.holders[0].path if storage.holders else ""
     parts = re.split(r"([0-9]+)", path)
     return (
@@ -123,7 +123,7 @@ def _search(
 
 
 def _bare(targets: list[Any], wanted: Wanted, holders: dict[int, list[Holder]]) -> list[Any]:
-    """Those whose storages nobody holds so far."""
+    """The targets with storages that have no holder so far."""
     return [item for item in targets if not all(holders[key] for key, _ in wanted.get(id(item), ()))]
 
 
@@ -136,8 +136,8 @@ def _note(roots: list[Root], wanted: Wanted, holders: dict[int, list[Holder]], c
 
 
 def _best(holders: list[Holder]) -> tuple[Holder, ...]:
-    """The function itself and variables of libraries count only where nobody else holds the storage, and a closure
-    only where its variable is not named; short paths come first."""
+    """The holders to report, short paths first. The function itself and variables of libraries count only where the
+    storage has no other holder, and a closure only where its variable is not named."""
     others = [holder for holder in holders if holder.kind not in ("measured", "library")] or holders
     inner = tuple(f"(): {holder.path}" for holder in others if holder.kind in ("local", "global"))
     others = [holder for holder in others if not holder.path.endswith(inner)] or others
@@ -145,10 +145,10 @@ def _best(holders: list[Holder]) -> tuple[Holder, ...]:
 
 
 def arrays_on(targets: list[Any], search: Search) -> tuple[list[Any], list[Any]]:
-    """The NumPy arrays that ``tensor.numpy()`` made of ``targets``, and arrays of objects with one of them, or with
-    what the search met above one. The collector does not list arrays: one pass over everything that it does list
-    finds those that something refers to. With them the dicts and tuples that it does not list either, because they
-    hold nothing but arrays."""
+    """The NumPy arrays that ``tensor.numpy()`` made of ``targets``, and arrays of objects that hold one of them, or
+    hold something that the search met above one. The collector does not list arrays, so one pass over everything that
+    it lists finds the arrays that something refers to. The second list has dicts and tuples that the collector does
+    not list either, because they hold nothing but arrays."""
     array = sys.modules["numpy"].ndarray
     base_of, type_of, items_of = (vars(array)[name].__get__ for name in ("base", "dtype", "flat"))
     ids = {id(item) for item in targets}

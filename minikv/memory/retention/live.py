@@ -1,7 +1,7 @@
 """Every storage that torch tensors of this process hold, counted once however many tensors read it. Lesson 16.
 
-Python's garbage collector lists the tensors; torch gives the storage of each. Left out is what takes no memory:
-meta and fake tensors, and the shell of a wrapper subclass (its inner tensors are tensors of their own).
+Python's garbage collector lists the tensors; torch gives the storage of each. Tensors without memory are left out:
+meta and fake tensors, and the shell of a wrapper subclass (its inner tensors are listed themselves).
 """
 
 import gc
@@ -18,12 +18,12 @@ from minikv.memory.retention.plain import own_dict
 from minikv.memory.retention.walk import TENSOR, grad_of
 
 GRAD = ".grad"
-LARGEST_GRAPH = 200_000  # nodes of autograd graphs that are looked at
+LARGEST_GRAPH = 200_000  # nodes of autograd graphs that are searched
 
 
 @dataclass(frozen=True)
 class LiveTensors:
-    """What was alive at one moment: tensors, the storages behind them, and the bytes of those storages."""
+    """Counts at one moment: live tensors, their storages, and the bytes of those storages."""
 
     tensors: int
     storages: int
@@ -32,14 +32,14 @@ class LiveTensors:
 
 @dataclass
 class Live:
-    """One storage, and the Python objects on it. It holds them alive: never kept beyond a search.
+    """One storage and the Python objects on it. It keeps them alive, so it must not outlive a search.
 
     ``saved``: tensors whose autograd graph saved this storage, with the name of the node that did, or ".grad".
     """
 
     nbytes: int
     device: torch.device
-    mark: StorageWeakRef  # exact identity: while it exists, torch gives the address to no other storage
+    mark: StorageWeakRef  # exact identity: while it exists, no other storage gets the address
     shape: tuple[int, ...] = ()  # of the largest tensor on it, and its dtype
     dtype: str = "-"
     objects: list[Any] = field(default_factory=list)
@@ -68,7 +68,7 @@ def live_storages(device: torch.device | None = None) -> dict[int, Live]:
                         graphs.append(item)
                     if (grad := grad_of(item)) is not None:
                         grads.append((item, grad))
-        for owner, grad in grads:  # C++ holds it: Python knows it only if somebody asked for it before
+        for owner, grad in grads:  # held by C++: Python has no object for it until ``.grad`` is read
             if id(grad) not in tensors:
                 tensors.add(id(grad))
                 _add(found, grad, storages_of(grad), device)
@@ -86,7 +86,7 @@ def live_storages(device: torch.device | None = None) -> dict[int, Live]:
 
 
 def count(found: dict[int, Live]) -> LiveTensors:
-    """The figures of a search."""
+    """The counts of a search."""
     tensors = sum(isinstance(item, torch.Tensor) for live in found.values() for item in live.objects)
     return LiveTensors(tensors, len(found), sum(live.nbytes for live in found.values()))
 
@@ -126,7 +126,7 @@ def _describe(live: Live, tensor: torch.Tensor) -> None:
 
 
 def _live_of(found: dict[int, Live], storage: Any, device: torch.device | None) -> Live | None:
-    """The entry of ``storage``, made where it is new; None where it has no memory, or not on ``device``."""
+    """The entry of ``storage``, made if it is new; None if it has no memory, or none on ``device``."""
     key = storage._cdata
     if key in found:
         return found[key]
@@ -145,11 +145,11 @@ def _live_of(found: dict[int, Live], storage: Any, device: torch.device | None) 
 def _saved_by(owners: list[torch.Tensor]) -> Iterator[tuple[torch.Tensor, str, torch.Tensor]]:
     """(tensor, node, saved tensor) for what the autograd graphs behind ``owners`` hold for a backward pass.
 
-    Each saved tensor is told once, under a tensor that no other graph leads to. The raw entries are read: unpacking
-    them would run the hooks of checkpointing and offloading.
+    Each saved tensor is given once, under a tensor that no other graph leads to. The raw entries are read, because
+    unpacking them would run the hooks of checkpointing and offloading.
     """
     inner: set[int] = set()
-    whole = list(_nodes(owners, {}))  # the nodes themselves are kept: an id is good while its object lives
+    whole = list(_nodes(owners, {}))  # keeps the nodes: an id is valid while its object lives
     for _, node in whole:
         inner |= {id(following) for following, _ in node.next_functions}
     ends = [owner for owner in owners if id(TENSOR.grad_fn.__get__(owner)) not in inner]
@@ -161,7 +161,7 @@ def _saved_by(owners: list[torch.Tensor]) -> Iterator[tuple[torch.Tensor, str, t
         for name in names[kind]:
             for tensor in _raw(node, name):
                 yield owner, node.name(), tensor
-        for value in own_dict(node).values():  # of a Function in Python: what it put on its context
+        for value in own_dict(node).values():  # what a Python Function put on its context
             if issubclass(type(value), torch.Tensor):
                 yield owner, node.name(), value
 

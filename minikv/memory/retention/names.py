@@ -1,4 +1,4 @@
-"""Paths and variables in the words of a person: ``cache.layers[0].keys``, a local of ``test()``. Lesson 16."""
+"""Readable names of paths and variables: ``cache.layers[0].keys``, a local of ``test()``. Lesson 16."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,14 +16,14 @@ UNNAMED = {"__traceback__", "tb_next", "__dict__"}
 
 @dataclass(frozen=True)
 class Holder:
-    """One variable that keeps a storage alive, and the way from it to the tensor.
+    """One variable that keeps a storage alive, and the path from it to the tensor.
 
     ``kind``: "local", "global", "output" (IPython's Out, _ and _3), "ipython" (IPython itself), "error"
     (``sys.last_exc`` and its kin), "class", "widget", "comm", "result" (what the call returned or raised), "measured"
-    (the function itself), "array" (a NumPy array), "library" (a variable of Python's, the notebook's or an installed
-    package's running code), "loose" (an object that nothing in Python refers to) or "unseen".
-    ``path`` reads as Python where it can; ``where`` is the function, module or class; ``release`` is the code that
-    lets go, "" where there is none.
+    (the function itself), "array" (a NumPy array), "library" (a variable of running code of Python, the notebook or an
+    installed package), "loose" (an object that nothing in Python refers to) or "unseen".
+    ``path`` is a Python expression where possible; ``where`` is the function, module or class; ``release`` is the
+    code that releases the storage, "" where there is none.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class Holder:
 
 
 def holder_of(root: Root, tokens: tuple[Token, ...], key: int, wanted: Wanted, cuts: Cuts) -> Holder:
-    """The holder of storage ``key`` that ``root`` and the path of ``tokens`` below it make."""
+    """The holder of storage ``key`` that is reached from ``root`` over ``tokens``."""
     kind, name, where, used = root.kind, root.name, root.where, tokens
     comm = next((index for index, token in enumerate(tokens) if token == ("attr", "comms")), None)
     if kind == "widget" and tokens:
@@ -53,7 +53,7 @@ def holder_of(root: Root, tokens: tuple[Token, ...], key: int, wanted: Wanted, c
 
 
 def _comm(held: Any, tokens: tuple[Token, ...], first: int) -> Holder:
-    """An open comm of the notebook, or the widget behind it, whoever leads to the list of comms."""
+    """An open comm of the notebook, or the widget behind it, by whichever variable the list of comms was reached."""
     for token in tokens[:first]:
         held = step(held, token)
     comm, used = held, tokens[first:]
@@ -70,7 +70,7 @@ def _comm(held: Any, tokens: tuple[Token, ...], first: int) -> Holder:
 
 
 def chain(name: str, tokens: tuple[Token, ...]) -> str:
-    """``name`` and the path behind it, cut in the middle where it has more than six parts."""
+    """``name`` and the path after it, cut in the middle if it has more than six parts."""
     parts = [name]
     for token in tokens:
         word = _word(token)

@@ -1,4 +1,4 @@
-"""Reading objects without running code of their classes: no property, ``__getattr__`` or metaclass has a say."""
+"""Reads objects without running code of their classes: no property, no ``__getattr__``, no metaclass."""
 
 import sys
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def module_of(kind: type) -> str:
 
 
 def found_in(kind: type, name: str) -> Any:
-    """What the class or a base has under ``name``, as it is stored there; None where there is nothing."""
+    """The raw attribute ``name`` of the class or a base, without descriptors; None where there is none."""
     for base in mro(kind):
         space: MappingProxyType = space_of(base)
         if name in space:
@@ -36,7 +36,7 @@ def found_in(kind: type, name: str) -> Any:
 
 
 def own_dict(item: Any) -> dict[str, Any]:
-    """The ``__dict__`` of an object, {} where it has none. A property of that name is passed over."""
+    """The ``__dict__`` of an object, {} where it has none. A property of that name is skipped."""
     for base in mro(type(item)):
         entry = space_of(base).get("__dict__")
         if issubclass(type(entry), DICTS):
@@ -72,7 +72,7 @@ KERNEL = frozenset(
 
 
 def of_library(module: str, file: str = "") -> bool:
-    """Code that a user did not write and cannot reach into: Python's own, the notebook's, what pip installed."""
+    """Whether code belongs to a library and not to the user: Python's own, the notebook's, or installed by pip."""
     top = module.partition(".")[0]
     return (
         top in KERNEL or top in sys.stdlib_module_names or "site-packages" in file or "dist-packages" in file

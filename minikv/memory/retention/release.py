@@ -1,7 +1,7 @@
-"""What a person would type to let go of a storage, in the notebook or function where the variable is. Lesson 16.
+"""The statement that releases a storage, as typed in the notebook or function where the variable is. Lesson 16.
 
-The advice has to be true: a statement that cuts the way at one place is given only if no other way leads from the same
-variable to the storage, and only where an assignment does what it seems to. Otherwise the variable itself is deleted.
+The statement must work: one that cuts the path at one place is given only if no other path leads from the same variable
+to the storage, and only where an assignment does what it seems to. Otherwise the statement deletes the variable itself.
 """
 
 import functools
@@ -15,14 +15,14 @@ from minikv.memory.retention.plain import found_in, mro, name_of, own_dict
 from minikv.memory.retention.roots import Root
 from minikv.memory.retention.walk import Token, Wanted, children, paths_from
 
-MOST_CUTS = 50  # places of a report that are checked: each takes a search
+MOST_CUTS = 50  # places that a report checks: each takes a search
 Cuts = dict[tuple[int, int, int], dict[int, Any]]  # (root, owner, held): what is still reached without it
 Way = list[tuple[Any, Token, Any]]  # (owner, token, what it leads to)
 PARTS = ("_parameters", "_buffers", "_modules")
 
 
 def release_of(root: Root, tokens: tuple[Token, ...], key: int, wanted: Wanted, cuts: Cuts) -> str:
-    """The code that lets go of storage ``key``, which ``tokens`` lead to from ``root``; "" where there is none."""
+    """The code that releases storage ``key``, to which ``tokens`` lead from ``root``; "" where there is none."""
     if root.kind == "output":
         return f"%xdel {_output(root, tokens)}"
     if root.kind == "error":
@@ -72,7 +72,7 @@ def _cut(root: Root, tokens: tuple[Token, ...], way: Way, codes: list[str | None
 
 
 def _model(root: Root, above: Way, codes: list[str | None]) -> str | None:
-    """The outermost module that the last one of the way ``above`` is a part of."""
+    """The outermost module that contains the last one of the path ``above``."""
     place = len(above)
     while place and above[place - 1][1][1] in own_dict(above[place - 1][0]).get("_modules", ()):
         place -= 1
@@ -80,7 +80,7 @@ def _model(root: Root, above: Way, codes: list[str | None]) -> str | None:
 
 
 def _assignable(owner: Any, token: Token) -> bool:
-    """Whether assigning None in the place of ``token`` makes ``owner`` let go."""
+    """Whether assigning None in the place of ``token`` releases what ``owner`` holds there."""
     kind, name = token
     if kind == "item":
         return type(owner) in (dict, list) or _is_output(owner)
@@ -93,7 +93,7 @@ def _assignable(owner: Any, token: Token) -> bool:
 
 
 def _is_output(owner: Any) -> bool:
-    """An output of transformers: an attribute that is a dictionary's entry too; only setting the entry sets both."""
+    """Whether it is an output of transformers, with attributes that are also entries: setting the entry sets both."""
     return issubclass(type(owner), dict) and any(name_of(base) == "ModelOutput" for base in mro(type(owner)))
 
 
@@ -101,7 +101,7 @@ def _lets_go(root: Root, owner: Any, held: Any, key: int, wanted: Wanted, cuts: 
     """Whether nothing else below ``root`` leads to the storage, once ``owner`` no longer refers to ``held``."""
     names = [token[1] for token, child in children(owner) if child is held and token[0] in ("attr", "item")]
     if any(name is not names[0] and name != names[0] for name in names):
-        return False  # it has it under two names
+        return False  # the owner has it under two names
     edge = (id(root.held), id(owner), id(held))
     if edge not in cuts:
         if len(cuts) >= MOST_CUTS:
@@ -124,7 +124,7 @@ def _way(held: Any, tokens: tuple[Token, ...]) -> Way:
 
 
 def _codes(code: str, way: Way) -> list[str | None]:
-    """The Python expression of each place of the way, None from where there is none."""
+    """The Python expression of each place of the path, None from the first place without one."""
     codes: list[str | None] = []
     here: str | None = code
     for owner, (kind, name), _ in way:
@@ -146,7 +146,7 @@ def _codes(code: str, way: Way) -> list[str | None]:
 
 
 def _output(root: Root, tokens: tuple[Token, ...]) -> str:
-    """The numbered name of what IPython remembers: ``%xdel`` of it empties Out, _ and the hidden copies too."""
+    """The numbered name of an IPython output: ``%xdel`` of it empties Out, _ and the hidden copies too."""
     module = sys.modules.get(root.where)
     outs = own_dict(module).get("_oh")
     outs = outs if type(outs) is dict else {}
@@ -156,7 +156,7 @@ def _output(root: Root, tokens: tuple[Token, ...]) -> str:
 
 
 def _error(root: Root, tokens: tuple[Token, ...]) -> str:
-    """A traceback is held in more places than have names: cutting it short empties all of them."""
+    """The statement for an error. Some holders of a traceback have no name: cutting it short empties all of them."""
     last = own_dict(sys).get("last_traceback")
     below = [token for token in tokens if token == ("attr", "tb_next")]
     trace = root.held if root.name == "sys.last_traceback" else step(root.held, ("attr", "__traceback__"))
@@ -169,7 +169,7 @@ def _error(root: Root, tokens: tuple[Token, ...]) -> str:
 
 
 def step(held: Any, token: Token) -> Any:
-    """What ``token`` leads to from ``held``."""
+    """The object to which ``token`` leads from ``held``."""
     kind, name = token
     if kind == "item" and type(held) in (list, tuple):
         return held[name]
@@ -188,7 +188,7 @@ def step(held: Any, token: Token) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal names; a key that is an object of its own class is compared by identity."""
+    """Whether two names are equal; a key with a class of its own is compared by identity."""
     if type(one) is tuple and type(other) is tuple and len(one) == len(other):
         return all(map(_same, one, other))
     return one is other or (type(one) in (str, int, bool) and type(one) is type(other) and one == other)

@@ -1,4 +1,4 @@
-"""retention_report: what is still alive after a call that was not alive before, and who holds it. Lesson 16."""
+"""retention_report: the storages that a call left alive, and the variables that hold them. Lesson 16."""
 
 import gc
 from collections.abc import Callable, Iterable
@@ -139,13 +139,13 @@ def _say(key: str, lang: str, **values: Any) -> str:
 
 @dataclass(frozen=True)
 class RetentionReport:
-    """What a call left behind. Plain figures and names: it keeps nothing alive itself. Sizes are bytes of storages.
+    """The storages that a call left alive, as figures and names: it keeps nothing alive. Sizes are bytes of storages.
 
-    ``before`` and ``after``: what was alive in all, ``after`` once the result was dropped and the garbage collected.
+    ``before`` and ``after``: all that was alive, ``after`` once the result was dropped and the garbage collected.
     ``kept``: storages of after that did not exist before, the largest first, each with its holders.
-    ``result``: storages that only what the call returned (or the exception that it raised) kept.
-    ``caches``: cache objects that reach storages of either. ``cycle_bytes``: what only ``gc.collect()`` freed.
-    ``freed_bytes``: storages of before that the call let go. ``raised``: the exception, or None. ``cached``: the
+    ``result``: storages that only the result of the call (or the exception that it raised) kept.
+    ``caches``: cache objects that reach storages of either. ``cycle_bytes``: freed only by ``gc.collect()``.
+    ``freed_bytes``: storages of before that the call released. ``raised``: the exception, or None. ``cached``: the
     caching allocator's free memory afterwards, None on a CPU. ``frozen``: objects that ``gc.freeze()`` hides.
     """
 
@@ -170,7 +170,7 @@ class RetentionReport:
 
     @property
     def result_bytes(self) -> int:
-        """Bytes that go when the caller lets go of the result."""
+        """Bytes that are freed when the caller drops the result."""
         return sum(storage.nbytes for storage in self.result)
 
     def verdict(self, lang: str = "en") -> str:
@@ -215,7 +215,7 @@ class RetentionReport:
 
 @dataclass(frozen=True)
 class _New:
-    """What was new while the result still lived: plain figures, and weak marks of the storages."""
+    """The new storages while the result still lived: figures, and weak marks of the storages."""
 
     marks: dict[int, StorageWeakRef]
     storages: dict[int, KeptStorage]
@@ -224,17 +224,17 @@ class _New:
 
 
 def retention_report(fn: Callable[[], Any], *, device: torch.device | str | None = None) -> RetentionReport:
-    """Call ``fn()``, drop what it returns, and say which storages of torch it left alive, and who holds them.
+    """Call ``fn()``, drop its result, and report the torch storages that it left alive, with their holders.
 
     ``device`` chooses the storages that are counted and the ``MemoryStats``; None counts storages anywhere, with the
-    figures of the current GPU, or of the CPU where there is none. Garbage is collected before and after. Counted are
-    tensors that Python knows, their gradients and sparse parts, and what their autograd graphs saved; not what C++
-    alone holds (a cuBLAS workspace): on CUDA that is the difference to ``stats_after.allocated``. A storage that
-    existed before is not kept, whatever was written into it or made larger; other threads' new tensors count too.
+    figures of the current GPU, or of the CPU where there is none. Garbage is collected before and after. The report
+    counts tensors that Python knows, their gradients and sparse parts, and what their autograd graphs saved. It does
+    not count what C++ alone holds (a cuBLAS workspace): on CUDA that is the difference to ``stats_after.allocated``. A
+    storage that existed before never counts as kept, even if it was resized. New tensors of other threads do count.
 
-    An ``Exception`` of ``fn`` is reported (``raised``) in place of a result, and what its traceback alone keeps counts
-    as the result's. Anything else, KeyboardInterrupt for one, goes on to the caller. Raises ``ArgumentError`` for what
-    is no function, and for a device without figures.
+    An ``Exception`` of ``fn`` is reported (``raised``) in place of a result; storages that its traceback alone keeps
+    count as the result's. Other exceptions, such as KeyboardInterrupt, reach the caller. Raises ``ArgumentError`` for
+    what is no function, and for a device without figures.
     """
     if not callable(fn):
         raise ArgumentError("retention_not_callable", kind=type(fn).__name__)
@@ -287,7 +287,7 @@ def _call(fn: Callable[[], Any]) -> tuple[Any, str | None]:
 def _told(error: Exception) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # its own __str__ fails: the class has to do
+    except Exception:  # its own __str__ fails: show its class alone
         return name_of(type(error))
 
 
@@ -313,7 +313,7 @@ def _new(outcome: Any, name: str, marks: dict[int, Any], only: torch.device | No
 
 
 def _caches(new: _New, alone: set[int], gone: set[int]) -> tuple[CacheFound, ...]:
-    """The caches that are not garbage: those that the result has, and those that stay."""
+    """The caches that are not garbage: those of the result, and those that stay."""
     told = []
     for kind, keys in new.caches:
         lasting = keys - (gone - alone)

@@ -1,8 +1,8 @@
-"""From tensors up to the variables that keep them alive: who refers to whom, as the garbage collector sees it.
+"""From tensors up to the variables that keep them alive, over the references that the garbage collector knows.
 
-``gc.get_referrers`` alone misleads in four ways, each met here: a running function is no referrer of its locals
-(their frames are read); the search's own containers are referrers (they are passed over); a NumPy array is unknown
-to the collector (looked for apart); objects under ``gc.freeze()`` are left out (the report says so).
+``gc.get_referrers`` alone misleads in four ways. A running function is no referrer of its locals: their frames are
+read. The search's own containers are referrers: they are skipped. A NumPy array is unknown to the collector: arrays are
+searched separately. Objects under ``gc.freeze()`` are left out: the report says so.
 """
 
 import gc
@@ -23,18 +23,18 @@ from minikv.memory.retention.plain import (
 )
 from minikv.memory.retention.walk import ATOMS, OWN_FILES, children, locals_of
 
-DEEPEST, BEYOND_FIRST = 60, 8  # levels in all, and levels beyond the first variable that is found
+DEEPEST, BEYOND_FIRST = 60, 8  # levels in all, and levels beyond the first variable found
 MOST_ROOTS, MOST_SEEN = 16, 20_000
-WIDEST = 400  # objects whose referrers are asked for at once
+WIDEST = 400  # objects of one call of ``gc.get_referrers``
 OUTPUTS = ("Out", "_oh")
 Name = tuple[str, str, str, str]  # kind, name, where, code
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Root:
-    """A variable that something hangs on. ``kind`` is a key of messages/retention.toml.
+    """A variable at the top of a chain of references. ``kind`` is a key of messages/retention.toml.
 
-    ``code``: how a person writes the variable, "" where nobody can reach it.
+    ``code``: the Python expression of the variable, "" where no code can reach it.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Root:
 
 
 class Search:
-    """One search, over the variables as they are now. It holds objects alive: never kept."""
+    """One search, over the variables as they are now. It keeps objects alive, so it must not be kept."""
 
     def __init__(self, measured: Any, ignore: tuple[Any, ...]):
         self.variables: dict[int, list[Name]] = {}
@@ -54,7 +54,7 @@ class Search:
         self.seen: dict[int, Any] = {}
         self._add_modules()
         self._add_frames()
-        self.variables[id(measured)] = [("measured", "fn", "", "")]  # whatever the caller calls it
+        self.variables[id(measured)] = [("measured", "fn", "", "")]  # by this name, not the caller's
 
     def roots(self, targets: list[Any]) -> list[Root]:
         """The variables above ``targets``, the nearest first."""
@@ -68,7 +68,7 @@ class Search:
                     if name not in names:
                         names.add(name)
                         found.append(Root(*name, item))
-            # Whoever made a call holds the function only: it does not count as a first find.
+            # The caller's variable for the function itself ("measured") does not count as a first find.
             first = min(first, depth) if any(root.kind != "measured" for root in found) else first
             if not level or depth > first + BEYOND_FIRST or len(found) >= MOST_ROOTS:
                 break
@@ -87,7 +87,7 @@ class Search:
         return found
 
     def loose_ends(self, targets: set[int]) -> list[Any]:
-        """Objects of the last search that nothing else of it refers to: the tops of chains without a variable."""
+        """The tops of chains without a variable: objects of the last search without referrers in it."""
         below = {id(child) for item in self.seen.values() for _, child in children(item) if child is not item}
         return [item for here, item in self.seen.items() if here not in below and here not in targets][
             :MOST_ROOTS
@@ -108,7 +108,7 @@ class Search:
         return kept
 
     def _space(self, item: Any) -> str | None:
-        """What kind of named things ``item`` holds, where the search ends: "global", "class", "ipython" or None."""
+        """The kind of variables that ``item`` holds, where the search ends: "global", "class", "ipython" or None."""
         kind = type(item)
         if issubclass(kind, type):
             return "class"
@@ -166,7 +166,7 @@ class Search:
                         typed = name if thread == mine else ""
                         self._note(value, (kind, name, short(code.co_qualname), typed))
                 frame = frame.f_back
-        del top  # this function's own frame: it would hold itself, and the search with it
+        del top  # this function's frame would hold itself, and the search with it
 
 
 KEEPERS = ("InteractiveShell", "DisplayHook", "HistoryManager", "HistoryAccessor")
@@ -177,7 +177,7 @@ def _resolved(name: Name) -> Name:
 
 
 def _variable(name: str, where: str, space: dict[str, Any], hidden: bool = False) -> Name:
-    """The kind of a global: IPython's names for outputs and Python's for the last error are told apart."""
+    """The name of a global, with its kind: IPython's outputs and Python's last error have kinds of their own."""
     if where == "sys" and name.startswith("last_"):
         return "error", f"sys.{name}", where, f"sys.{name}"
     numbered = name.strip("_") == "" or (name[0] == "_" and name[1:].isdigit())
@@ -191,7 +191,7 @@ def _variable(name: str, where: str, space: dict[str, Any], hidden: bool = False
 
 
 def _of_module(space: dict[str, Any]) -> bool:
-    """A module that ``sys.modules`` does not list."""
+    """Whether it is the namespace of a module, even of one that ``sys.modules`` does not list."""
     return all(dict.__contains__(space, name) for name in ("__name__", "__loader__", "__spec__"))
 
 

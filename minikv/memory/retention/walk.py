@@ -1,4 +1,4 @@
-"""From an object down to the tensors that it keeps alive, and the path between them as a person would write it."""
+"""From an object down to the tensors that it keeps alive, with the path between them."""
 
 import gc
 import sys
@@ -48,15 +48,15 @@ RUNNERS = GeneratorType | CoroutineType | AsyncGeneratorType
 
 # id of an object: (storage, the autograd node that saved it)
 Wanted = dict[int, list[tuple[int, str | None]]]
-Edge = tuple[frozenset[int], int]  # ids: those that refer, and what they refer to
+Edge = tuple[frozenset[int], int]  # ids: the referrers, and the object that they refer to
 
 
 def paths_from(root: Any, wanted: Wanted, without: Edge | None = None) -> dict[int, tuple[Token, ...]]:
     """The shortest path from ``root`` to each storage of ``wanted`` that it keeps alive.
 
-    It passes through containers, attributes, closures, tracebacks and suspended generators, never through a class or
-    a module, and gives up after ``MOST_NODES`` objects. ``without``: an object and those that are not passed to it
-    from: what would be found if they let it go.
+    The search passes through containers, attributes, closures, tracebacks and suspended generators, never through a
+    class or a module, and gives up after ``MOST_NODES`` objects. ``without`` is left out: the edges from some objects
+    to another, as if they no longer held it.
     """
     above: dict[int, tuple[int, Token]] = {id(root): (0, ("root", None))}
     found: dict[int, tuple[Token, ...]] = {}
@@ -84,7 +84,7 @@ def _path(above: dict[int, tuple[int, Token]], here: int) -> tuple[Token, ...]:
 
 
 def children(item: Any) -> Iterator[tuple[Token, Any]]:
-    """What ``item`` refers to, each with its name. No code of the object's own class runs."""
+    """The objects that ``item`` refers to, each with its name. No code of the object's own class runs."""
     if issubclass(type(item), ATOMS):
         return
     if issubclass(type(item), FrameType | TracebackType | RUNNERS):
@@ -142,7 +142,7 @@ def locals_of(frame: FrameType) -> dict[str, Any]:
     """The local variables of ``frame``, without leaving a copy of them behind; {} for a frame of this search.
 
     Before Python 3.13 ``frame.f_locals`` writes a dict that stays with the frame and keeps the values alive after
-    the variables are gone: it is emptied again, unless somebody else (``locals()``, a debugger) holds it too.
+    the variables are gone. It is emptied again, unless something else (``locals()``, a debugger) holds it too.
     """
     if frame.f_code.co_filename.startswith(OWN_FILES):
         return {}
@@ -164,7 +164,7 @@ def _attributes(item: Any) -> Iterator[tuple[Token, Any]]:
 
 
 def grad_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The gradient that a tensor keeps, without a warning."""
+    """The gradient of a tensor, read without a warning for a non-leaf."""
     kept = TENSOR.is_leaf.__get__(tensor) or TENSOR.retains_grad.__get__(tensor)
     return TENSOR.grad.__get__(tensor) if kept else None
 
@@ -189,7 +189,7 @@ def _elements(item: Any) -> Iterator[tuple[Token, Any]]:
 
 
 def _hidden(item: Any) -> Iterator[tuple[Token, Any]]:
-    """What a type written in C holds without a name."""
+    """The objects that an object of a C type holds without a name."""
     if not issubclass(type(item), dict | list | tuple | set | frozenset | torch.Tensor):
         yield from ((("inside", name_of(type(item))), held) for held in gc.get_referents(item))
 
