@@ -38,6 +38,10 @@ ROOMS_GONE_OVER = [
     "blocks",
     "cache",
     "cli",
+    "engine",
+    "engine/core",
+    "engine/ext",
+    "engine/serve",
     "eviction",
     "eviction/hf",
     "eviction/paged",
@@ -49,6 +53,7 @@ ROOMS_GONE_OVER = [
     "memory/allocator",
     "memory/retention",
     "models",
+    "nano",
     "simulate",
 ]
 

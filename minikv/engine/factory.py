@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from minikv.engine.ext.tensor_parallel import TensorParallelGroup
 
 CacheName = Literal["paged", "linear"]
-MOST_ON_A_CPU = 4 * GIB  # a CPU's memory is everybody's: what an LLM takes of it unless it is told how much
+MOST_ON_A_CPU = 4 * GIB  # of memory that other programs share: what an LLM takes unless it is told how much
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ class HostMemory:
     """Bytes at one moment between two steps; sequences', prefixes' and empty blocks add up to ``num_bytes``.
 
     ``sequence_bytes``: blocks of sequences that were swapped out, also those that a prompt could find.
-    ``prefix_bytes``: blocks that no sequence holds and a prompt could find; whoever needs room overwrites them.
+    ``prefix_bytes``: blocks that no sequence holds and a prompt could find; they are overwritten when room is needed.
     ``present_bytes``: what of ``num_bytes`` is in memory. On a CPU a page comes when it is first written; ``pinned``
     memory, beside a GPU, is there from the start.
     """
@@ -31,7 +31,7 @@ class HostMemory:
 
 
 def host_memory(pool: HostPool, blocks: Sequence[BlockPool]) -> HostMemory:
-    """What ``pool`` holds now; ``blocks`` say who holds its blocks, one for each kind of layer.
+    """What ``pool`` holds now; ``blocks`` count its blocks by state, one for each kind of layer.
 
     Ask for it between two steps: inside of one, what its transfers read and write counts as the sequences'.
     """

@@ -224,7 +224,7 @@ class LLM:
         return {"steps": engine.steps, "generated": engine.generated, "finished": engine.finished}
 
     def shown(self, lang: str = "en") -> Shown:
-        """The cache, how much of it is held, who runs and waits, and the limits of a step."""
+        """The cache, how much of it is held, how many sequences run and wait, and the limits of a step."""
         return shown_llm(self, lang)
 
     text = text_of
@@ -285,7 +285,7 @@ class LLM:
         "error". Closing the iterator, or letting go of it, aborts what is left.
         """
         tokens = self._stream(read_all(prompts, params, salt, self.tokenizer, self.vocabulary))
-        next(tokens)  # begun, so that it cleans up behind itself even where nobody ever asks for a token
+        next(tokens)  # begun, so that it cleans up behind itself even if no token is ever asked for
         return tokens  # type: ignore[return-value]
 
     @own_keywords("LLM.add_request")
@@ -324,7 +324,7 @@ class LLM:
             return self._engine.abort(request_id)
 
     def snapshot(self) -> EngineView:
-        """Who runs, who waits, and which blocks they hold. From ``emit``, too."""
+        """The sequences that run and wait, and the blocks that they hold. ``emit`` may call it."""
         with self._lock:
             self._check_open()
             return view_of(self.scheduler, **self.totals)
@@ -350,7 +350,7 @@ class LLM:
     def close(self) -> None:
         """Abort what is left; give the memory back, and, if no other LLM is bound to it, the model its attention.
 
-        Raises ``ArenaInUseError`` where somebody still reads the cache: let go of what it names, and close again.
+        Raises ``ArenaInUseError`` while the cache is still referenced: let go of what the error names, and close again.
         """
         with self._lock:
             if not self._closed:
@@ -416,7 +416,7 @@ class LLM:
             return queue.drain()
 
     def _leave(self, queue: OutputQueue) -> None:
-        """A caller goes: nobody waits for its requests any more."""
+        """A caller leaves: its requests are aborted."""
         with self._lock:
             self._engine.drop(queue)
 

@@ -16,7 +16,7 @@ class Token(NamedTuple):
 
     ``id`` is None where the sequence was aborted or failed. ``text`` is what is certain of the text since the last
     piece (a character, or a text that may yet become a stop text, is held back until it is whole), None without a
-    tokenizer and where nobody asked for pieces. ``finish_reason`` is None until the sequence ends.
+    tokenizer and where no pieces were asked for. ``finish_reason`` is None until the sequence ends.
     """
 
     request: str | int

@@ -4,7 +4,7 @@ A row is computed by itself: its token follows from its logits, its ``SamplingPa
 from the batch around it. Two things see to that.
 
 - The uniform numbers belong to a sequence (``Draws``). ``torch.multinomial`` takes them from one generator for
-  all rows, so what a sequence draws would depend on who runs beside it, and on how often it was preempted.
+  all rows, so what a sequence draws would depend on the batch around it, and on how often it was preempted.
 - Probabilities are whole numbers while they are summed. A float sum depends on the order of its terms, which on a GPU
   changes with the shape of the batch; there a running sum may even step over a token that a filter has excluded. The
   likeliest token weighs 2^(62 - bits of the vocabulary's size), the others in proportion, so that no sum passes 2^62.
@@ -163,7 +163,7 @@ def _check(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[flo
 
 
 def _put(values: list, dtype: torch.dtype, beside: Tensor) -> Tensor:
-    """A list as a tensor on the device of ``beside``; nobody waits for it (see ``minikv.engine.staging``)."""
+    """A list as a tensor on the device of ``beside``, without waiting for it (see ``minikv.engine.staging``)."""
     host = torch.tensor(values, dtype=dtype, pin_memory=beside.is_cuda)
     return host.to(beside.device, non_blocking=True)
 

@@ -1,12 +1,14 @@
-"""Staging: arrays go to the device in one copy, for which nobody waits, and results come back in one. Lesson 11a.
+"""Staging: arrays go to the device in one copy that the host does not wait for, and results come back in one.
+
+Lesson 11a.
 
 A copy out of ordinary memory makes the host wait until the GPU has done all that was queued before. Out of pinned
 memory it is queued like a kernel, and the host goes on to launch the step. Pinned memory must not be written again
 while a copy reads it; torch keeps its pinned buffers in a pool and gives one out again only when the event behind the
 last copy out of it has come, so each step simply takes a new one, and after a few steps there are enough.
 
-Back it is the same: a result is copied into pinned memory behind the kernels that make it, and whoever wants it waits
-for that copy alone. Asking a tensor for its values would wait for all that was queued since: for the next step.
+Back it is the same: a result is copied into pinned memory behind the kernels that make it, and the host waits for
+that copy alone. Asking a tensor for its values would wait for all that was queued since: for the next step.
 """
 
 from collections.abc import Sequence

@@ -121,7 +121,7 @@ class DecodeBuffers:
         return len(step.token_ids) == rows <= self.sizes.max_rows and columns <= self.sizes.width
 
     def fill(self, step: StepBatch, sampled: Tensor | None = None) -> None:
-        """Write a step over the first rows, and padding over the others. Nobody waits for the copy.
+        """Write a step over the first rows, and padding over the others. The host does not wait for the copy.
 
         The tokens of a step ahead are at ``step.sources`` of ``sampled`` (int64, on the device), and never leave it.
         """

@@ -45,7 +45,7 @@ Happened = Literal[
 class Event:
     """``request`` and ``sample`` say which sequence; ``blocks`` has one number for each kind of layer.
 
-    ``bytes`` are those of the blocks, None if nobody said what a block costs. What ``tokens`` counts:
+    ``bytes`` are those of the blocks, None where ``block_bytes`` are not known. What ``tokens`` counts:
 
     - arrive: ``tokens`` of prompt. hit: ``tokens`` found in the prefix cache, in ``blocks`` that are shared now
       (those that a window no longer reads not counted), 0 ``tokens`` where other kinds of all of them come from the

@@ -1,8 +1,8 @@
 """Eviction: the scheduler's half of it. When a sequence evicts, how long it gets, and what the device is told.
 
 How many tokens stay is decided here, which ones later, on the device: an eviction is a part of the next step that
-serves the sequence, before its forward, and nobody waits for it. A sequence stops for it at places that follow from its
-own length alone, so that what it keeps depends neither on who runs beside it nor on a preemption.
+serves the sequence, before its forward, and the host does not wait for it. A sequence stops for it at places that
+follow from its own length alone, so that what it keeps depends neither on the batch around it nor on a preemption.
 """
 
 from collections import deque

@@ -125,7 +125,7 @@ def reserve(
 
 
 def looks_at_attention(policy: Policy) -> bool:
-    """Whether what ``policy`` keeps depends on who has looked at a token: then requests share no prefix."""
+    """Whether what ``policy`` keeps depends on the queries that a token has met: then requests share no prefix."""
     return bool(policy.needs & (Needs.PROBS | Needs.WINDOW))
 
 

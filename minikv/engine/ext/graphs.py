@@ -111,7 +111,7 @@ class CudaCapturer:
         for graph in self._graphs:
             graph.reset()
         self._graphs.clear()
-        torch.cuda.empty_cache()  # or the pool, and what the runs left on their stream, would serve nobody else
+        torch.cuda.empty_cache()  # or the pool, and what the runs left on their stream, would serve nothing else
 
     def _run_without_waiting(self, run: Callable[[], None]) -> None:
         """Raise ``RuntimeError`` where ``run`` waits for the GPU, as far as torch notices.

@@ -107,7 +107,7 @@ class TensorParallelGroup:
         if self.rank or self._stopped or self._broken is not None or not distributed.is_initialized():
             return
         self._stopped = True
-        with suppress(RuntimeError):  # whoever has ended need not be told
+        with suppress(RuntimeError):  # a rank that has ended need not be told
             self._send(stop_words())
 
     def follow(self, runner: Runner) -> None:

@@ -17,7 +17,7 @@ class Interrupts:
     """For one thread at a time; only the main thread is ever interrupted, in the others nothing happens here.
 
     ``with interrupts:`` holds SIGINT back, nested ones until the last has ended; ``with interrupts.let_in():`` inside
-    it does not. Whoever presses Ctrl+C again while one is held back gets through: nothing here can hang for good.
+    it does not. A second Ctrl+C gets through while one is held back: nothing here can hang for good.
     """
 
     def __init__(self) -> None:

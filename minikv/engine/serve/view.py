@@ -1,4 +1,4 @@
-"""EngineView: who runs and who waits, and which blocks each of them holds, at one moment. What a live view draws."""
+"""EngineView: the sequences that run and wait at one moment, and the blocks that each holds. What a live view draws."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -99,7 +99,7 @@ def _not_ended(scheduler: Scheduler, seq_ids: Iterable[SequenceId]) -> Iterator[
 
 
 def shown_llm(llm: "LLM", lang: str) -> Shown:
-    """The cache, who holds how much of it, and the limits of a step. Another thread's step is not waited for."""
+    """The cache, how much of it is held, and the limits of a step. Another thread's step is not waited for."""
     lang, cache, scheduler = pick_language(lang), llm.cache, llm.scheduler
     name, blocks = cache.spec.name, cache.num_blocks
     if llm.closed:
@@ -132,8 +132,10 @@ def llm_line(llm: "LLM") -> str:
     if llm.closed:
         return one_line("LLM", cache.spec.name, "closed")
     blocks = f"{_sum(cache.num_blocks)} blocks of {cache.block_size:,} tokens"
-    who = f"{scheduler.num_running:,} running", f"{scheduler.num_waiting:,} waiting"
-    return one_line("LLM", f"{cache.spec.name} on {cache.device}", blocks, format_bytes(cache.nbytes), *who)
+    counts = f"{scheduler.num_running:,} running", f"{scheduler.num_waiting:,} waiting"
+    return one_line(
+        "LLM", f"{cache.spec.name} on {cache.device}", blocks, format_bytes(cache.nbytes), *counts
+    )
 
 
 def _sum(counts: Iterable[int]) -> str:
