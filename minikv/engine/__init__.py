@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from minikv.engine.core.runner import Runner
     from minikv.engine.core.scheduler import Scheduler
     from minikv.engine.core.sequence import FinishReason, Request, Sequence, SequenceId, State
-    from minikv.engine.core.step import Batch, Scheduled, Step
+    from minikv.engine.core.step import Scheduled, Step, StepArrays
     from minikv.engine.ext.events import Event, EventLog, Events, StepEvent
     from minikv.engine.ext.eviction import EvictionConfig
     from minikv.engine.llm import LLM
@@ -37,7 +37,7 @@ _NAMES = {
     "core.runner": "Runner",
     "core.scheduler": "Scheduler",
     "core.sequence": "FinishReason Request Sequence SequenceId State",
-    "core.step": "Batch Scheduled Step",
+    "core.step": "Scheduled Step StepArrays",
     "ext.events": "Event EventLog Events StepEvent",
     "ext.eviction": "EvictionConfig",
     "llm": "LLM",
@@ -51,7 +51,6 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names.spli
 
 __all__ = [
     "LLM",
-    "Batch",
     "Completion",
     "EngineView",
     "Event",
@@ -76,6 +75,7 @@ __all__ = [
     "SequenceView",
     "State",
     "Step",
+    "StepArrays",
     "StepEvent",
     "StepOutput",
     "Timing",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from minikv.blocks import UNKNOWN
-from minikv.engine.core.step import Batch as StepBatch
+from minikv.engine.core.step import StepArrays
 from minikv.engine.ext.decode_buffers import DecodeBuffers, DecodeSizes
 from minikv.engine.ext.graphs import DecodeGraphs, buckets
 
@@ -26,7 +26,7 @@ def step_of(tables, kinds=1, queries=1, longest=None):
     rows = len(tables)
     random = np.random.default_rng(rows)
     table = np.array(tables, np.int32)
-    return StepBatch(
+    return StepArrays(
         token_ids=random.integers(1, 97, rows * queries),
         positions=np.full(rows * queries, 3 if longest is None else longest - 1),
         query_starts=np.arange(0, rows * queries + 1, queries, dtype=np.int32),

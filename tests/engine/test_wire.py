@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minikv.blocks import Copy
-from minikv.engine import Batch, EventLog, SamplingParams, Step
+from minikv.engine import EventLog, SamplingParams, Step, StepArrays
 from minikv.engine.ext.tensor_parallel import TensorParallelGroup
 from minikv.engine.ext.wire import FRAME, from_words, stop_words, to_words
 from tests.engine.llm_world import greedy, make, reference, run
@@ -58,7 +58,7 @@ def step_of(items, columns):
     lengths = np.full(items, columns * size, np.int32)
     table = np.arange(items * columns, dtype=np.int32).reshape(items, columns)
     slots = table[:, -1].astype(np.int64) * size + size - 1
-    batch = Batch(np.arange(items), lengths - np.int64(1), starts, lengths, (slots,), (table,))
+    batch = StepArrays(np.arange(items), lengths - np.int64(1), starts, lengths, (slots,), (table,))
     return Step(7, 0.0, (), (Copy(0, 2**31 - 1, 5),), (), batch)
 
 

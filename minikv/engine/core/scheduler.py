@@ -261,7 +261,7 @@ class Scheduler:
         return step
 
     def open(self, plan: StepPlan, sources: Seq[int] | None = None) -> Step:
-        """``plan``, whose tokens have slots, is a step from now on; ``sources`` as in ``Batch``."""
+        """``plan``, whose tokens have slots, is a step from now on; ``sources`` as in ``StepArrays``."""
         for before_step in self._hooks["before_step"]:
             before_step(plan)
         batch = pack(self.manager, plan.items, sources, gaps=self.has_gaps) if self.packs else NOT_PACKED

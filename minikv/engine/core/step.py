@@ -44,7 +44,7 @@ class Scheduled(NamedTuple):  # a step makes one for each sequence, and a tuple 
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class StepArrays:
     """The tokens of a step, packed one behind the other; the tuples have one array for each kind of layer.
 
     - ``token_ids``, ``positions``: int64 [tokens]; ``slot_mapping``: int64 [tokens], -1: store nothing.
@@ -79,7 +79,7 @@ class Batch:
 
 
 _NONE = np.zeros(0, np.int64)
-NOT_PACKED = Batch(_NONE, _NONE, _NONE, _NONE, (), ())
+NOT_PACKED = StepArrays(_NONE, _NONE, _NONE, _NONE, (), ())
 """The batch of a step that is never computed."""
 
 
@@ -98,7 +98,7 @@ class Step:
     items: tuple[Scheduled, ...]
     copies: tuple[Copy, ...]
     preempted: tuple[SequenceId, ...]
-    batch: Batch
+    batch: StepArrays
     work: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -145,8 +145,8 @@ class StepPlan:
 
 def pack(
     manager: BlockManager, items: Seq[Scheduled], sources: Seq[int] | None = None, *, gaps: bool = False
-) -> Batch:
-    """The arrays of a step whose tokens have slots already. ``sources``: see ``Batch``.
+) -> StepArrays:
+    """The arrays of a step whose tokens have slots already. ``sources``: see ``StepArrays``.
 
     ``gaps``: a sequence may have fewer slots than it has tokens.
     """
@@ -177,7 +177,7 @@ def pack(
         for table, of_kind in zip(tables, lost, strict=True)
     )
     unconfirmed = np.array([item.unconfirmed for item in items], np.int32)
-    return Batch(
+    return StepArrays(
         token_ids,
         positions,
         query_starts,

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from minikv.cache.pages import Pages
-from minikv.engine.core.step import Batch as StepBatch
+from minikv.engine.core.step import StepArrays
 from minikv.engine.staging import aligned, pinned, place
 from minikv.memory.arena import Arena, arena_bytes
 from minikv.models import Batch
@@ -115,12 +115,12 @@ class DecodeBuffers:
             max_position=0,
         )
 
-    def takes(self, step: StepBatch) -> bool:
+    def takes(self, step: StepArrays) -> bool:
         """Whether ``step`` has one token for each sequence, and no more of them, or of blocks, than there is room."""
         rows, columns = step.block_tables[0].shape
         return len(step.token_ids) == rows <= self.sizes.max_rows and columns <= self.sizes.width
 
-    def fill(self, step: StepBatch, sampled: Tensor | None = None) -> None:
+    def fill(self, step: StepArrays, sampled: Tensor | None = None) -> None:
         """Write a step over the first rows, and padding over the others. The host does not wait for the copy.
 
         The tokens of a step ahead are at ``step.sources`` of ``sampled`` (int64, on the device), and never leave it.

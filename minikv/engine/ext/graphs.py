@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from minikv.engine.core.runner import Compute
-from minikv.engine.core.step import Batch as StepBatch
-from minikv.engine.core.step import Step
+from minikv.engine.core.step import Step, StepArrays
 from minikv.engine.ext.decode_buffers import DecodeBuffers, DecodeSizes, one_row
 from minikv.engine.ext.graph_memory import GraphMemory
 from minikv.errors import DoesNotFitError, first_line
@@ -180,12 +179,12 @@ class DecodeGraphs:
             len(self._replays), self.buffers.sizes.num_bytes, capturer.pool_bytes, capturer.driver_bytes
         )
 
-    def takes(self, step: StepBatch) -> bool:
+    def takes(self, step: StepArrays) -> bool:
         """Whether ``step`` is one of those that were captured. If not it is computed, or refused, as ever."""
         limit = self.adapter.position_limit
         return self.buffers.takes(step) and (limit is None or int(step.positions.max()) < limit)
 
-    def replay(self, step: StepBatch, sampled: Tensor | None = None) -> Tensor:
+    def replay(self, step: StepArrays, sampled: Tensor | None = None) -> Tensor:
         """The logits [sequences, vocabulary] of a step that ``takes`` takes. The next replay overwrites them.
 
         ``sampled``: as in ``DecodeBuffers.fill``.

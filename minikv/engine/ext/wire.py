@@ -9,7 +9,7 @@ Positions, slots and where each item begins follow from these; sequences, sample
 import numpy as np
 
 from minikv.blocks import Copy, slots_of
-from minikv.engine.core.step import Batch, Step
+from minikv.engine.core.step import Step, StepArrays
 
 STOP, STEP, UNCONFIRMED = 0, 1, 2
 FRAME = 2048  # int32 in the first message of a step: 8 KiB hold 64 decodes with 29 blocks each
@@ -66,5 +66,5 @@ def from_words(words: np.ndarray, block_size: int) -> Step | None:
     row = np.repeat(np.arange(items), counts)
     positions = np.arange(tokens) + (lengths - counts - starts[:-1])[row]
     slots = tuple(slots_of(table, row, positions, block_size) for table in tables)
-    batch = Batch(token_ids, positions, starts, lengths, slots, tables, unconfirmed)
+    batch = StepArrays(token_ids, positions, starts, lengths, slots, tables, unconfirmed)
     return Step(number, 0.0, (), tuple(Copy(*pair) for pair in pairs), (), batch)
