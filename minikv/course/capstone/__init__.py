@@ -6,8 +6,8 @@
     >>> run.passed, run.quality >= task.quality, 0 < run.score < 100
     (True, True, True)
 
-``task.py`` says what is asked, ``plan.py`` what a learner decides, ``serving.py`` runs it, ``bound.py`` says what no
-plan can beat, ``board.py`` remembers the runs of this machine.
+``task.py`` holds the task, ``plan.py`` the learner's decisions, ``serving.py`` the run, ``bound.py`` the bound that no
+plan can beat, ``board.py`` the leaderboard of this machine.
 """
 
 from typing import TYPE_CHECKING

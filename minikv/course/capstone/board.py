@@ -27,13 +27,13 @@ if TYPE_CHECKING:  # both import torch
     from minikv.course.capstone.run import Run
     from minikv.course.capstone.task import Task
 
-VARIABLE = "MINIKV_LEADERBOARD"  # another file, or "off": what builds and tests notebooks records nothing
+VARIABLE = "MINIKV_LEADERBOARD"  # another file, or "off": builds and tests of notebooks record nothing
 
 Entries = tuple[Entry, ...]
 
 
 def board_path(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
-    """Where the leaderboard is kept: beside the progress, or what MINIKV_LEADERBOARD says; None where that is "off".
+    """The path of the leaderboard: beside the progress, or MINIKV_LEADERBOARD; None where that is "off".
 
     Raises ``ConfigError`` where the user has no home.
     """
@@ -57,9 +57,9 @@ class BoardFile(KeptFile[Entries]):
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a run stands among the ``count`` runs of its task that are kept; ``rank`` 1 has the highest score.
+    """The place of a run among the ``count`` kept runs of its task; ``rank`` 1 has the highest score.
 
-    ``aside``: the leaderboard was damaged, and is kept under this path.
+    ``aside``: the path under which a damaged leaderboard is kept.
     """
 
     entry: Entry
@@ -78,14 +78,14 @@ class Standing:
 
 
 class Leaderboard:
-    """The runs at ``path``; None: at ``board_path()``. Where that is "off", those of this object, in no file."""
+    """The runs at ``path``; None: at ``board_path()``. Where that is "off", this object keeps its runs in memory."""
 
     def __init__(self, path: str | Path | None = None):
         self.path = board_path() if path is None else user_path(path)
         self._here: Entries = ()
 
     def entries(self, task: "Task | None" = None) -> Entries:
-        """The runs of ``task`` (None: of all), the highest score first, of equals the one that was first.
+        """The runs of ``task`` (None: of all), the highest score first; of equal scores the earlier run first.
 
         Raises ``ConfigError`` for a file that cannot be read, is damaged or was written by a newer minikv.
         """
@@ -133,7 +133,7 @@ class Leaderboard:
 
 
 def entry_of(run: "Run") -> Entry:
-    """What is kept of a run."""
+    """The entry that is kept of a run."""
     import torch
     import transformers
 

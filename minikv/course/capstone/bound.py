@@ -1,18 +1,18 @@
-"""What no plan can beat on the task's clock, and why. Lesson 18.
+"""The bound that no plan can beat on the task's clock, and its proof. Lesson 18.
 
 Take the requests that arrive at second t or later. No step before t can have any of them, so the makespan is at least t
-and all the time of the steps that do. A step takes max(FLOPs / FLOP rate, bytes / byte rate) + overhead, and a sum of
+plus the time of the steps that do. A step takes max(FLOPs / FLOP rate, bytes / byte rate) + overhead, and a sum of
 maxima is at least the maximum of the sums:
 
     seconds >= t + max(FLOPs of these requests / FLOP rate, their bytes / byte rate) + steps * overhead
 
-- tokens: a prefix that others had before is computed by nobody again, in the best case. Of the other prompt tokens
-  each is computed once, however many share it, and the last token of every prompt always. Of an output of m tokens
-  m - 1 are computed, and m rows of logits.
-- attention: a token meets itself. A plan may evict all others, so no more is certain.
-- steps: at least those of the longest output: a prompt's last step brings its first token, and each further step at
+- tokens: in the best case a prefix of an earlier prompt is not computed again. Each other prompt token is computed
+  once, however many prompts share it. The last token of every prompt is always computed. An output of m tokens takes
+  m - 1 computed tokens, and m rows of logits.
+- attention: a token attends to itself. A plan may evict all others, so no more is certain.
+- steps: at least those of the longest output: a prompt's last step yields its first token, and each further step at
   most 1 + ``MOST_DRAFTS``.
-- bytes: the weights once a step, and of each computed token one cached token, in the smallest dtype that there is.
+- bytes: the weights once a step, and one cached token for each computed one, in the smallest dtype that there is.
 
 The floor is the largest of these bounds over all arrivals t.
 """
@@ -36,7 +36,7 @@ class Floor:
     """The bound from second ``since`` on: ``requests`` arrive then or later.
 
     ``tokens`` have to be computed, ``prompt_tokens`` of them of prompts, and ``rows`` of logits, in at least ``steps``
-    steps. ``compute``, ``bandwidth`` and ``overhead`` are their seconds, of which the longer of the first two counts.
+    steps. ``compute``, ``bandwidth`` and ``overhead`` are their seconds; of the first two the longer counts.
     """
 
     since: float
@@ -69,7 +69,7 @@ class Floor:
 
 
 def floor(task: "Task") -> Floor:
-    """The largest bound of those that the arrivals give."""
+    """The largest bound over all arrivals."""
     starts = [
         place
         for place, request in enumerate(task.requests)
@@ -79,15 +79,15 @@ def floor(task: "Task") -> Floor:
 
 
 def fewest_steps(max_tokens: int, drafts: int = MOST_DRAFTS) -> int:
-    """Steps that one request needs at least for so many tokens: its first one, then at most 1 + ``drafts`` a step."""
+    """The fewest steps of a request for so many tokens: one token first, then at most 1 + ``drafts`` a step."""
     return 1 + -(-(max_tokens - 1) // (1 + drafts))
 
 
 def new_prompt_tokens(requests: Sequence["Request"], place: int = 0) -> int:
     """Tokens of the prompts from the ``place``-th on that have to be computed, if everything before them is cached.
 
-    Whoever ends with a token computes it, even if it is cached: the logits behind it are what was asked for. What a
-    longer prompt has behind the whole prompt of another may be cached from what that one generated, and is not counted.
+    The last token of a prompt is computed even if it is cached, since its logits are needed. Where a prompt continues
+    the whole prompt of another, its further tokens may be cached from the other's output, and are not counted.
     """
     paths = _paths(requests)
     fresh = {node for path in paths[place:] for node in path}
@@ -127,7 +127,7 @@ def _bound(task: "Task", place: int) -> Floor:
 
 
 def _cheapest(task: "Task") -> Iterable[AttentionCost]:
-    """Of each kind of attention the fewest FLOPs a pair and bytes a token that any plan can come to."""
+    """The fewest FLOPs a pair and bytes a token of each kind of attention, over all plans."""
     dtypes = [task.step_time(name).cost.attention for name in KV_DTYPES]
     for kinds in zip(*dtypes, strict=True):
         flops = [each.pair_flops for each in kinds] + [
@@ -137,7 +137,7 @@ def _cheapest(task: "Task") -> Iterable[AttentionCost]:
 
 
 def _paths(requests: Iterable["Request"]) -> list[list[int]]:
-    """Of each prompt a number for each of its beginnings; equal beginnings have equal numbers."""
+    """For each prompt a number for each of its prefixes; equal prefixes have equal numbers."""
     names: dict[tuple[int, int], int] = {}
     paths = []
     for request in requests:

@@ -1,9 +1,9 @@
-"""The task's clock: a step takes what the roofline says of the tokens that it really computes. Lesson 18.
+"""The task's clock: a step takes the roofline's time for the tokens that it really computes. Lesson 18.
 
-Nothing is timed, so a score is the same on every machine. Counted are the weights, the cache that is read, the FLOPs
-and the overhead of ``StepTime``, of a sequence that has evicted only what it still holds; the tokens and blocks that
-are moved on the device, read and written; and what goes to host memory and comes back, while the step waits. The scores
-that an eviction policy computes, and the few bytes that a step writes, are left out.
+Nothing is timed, so a score is the same on every machine. The clock counts the weights, the cache that is read (after
+an eviction only the resident tokens), the FLOPs and the overhead, as ``StepTime`` does. It counts tokens and blocks
+moved on the device, as a read and a write, and transfers to and from host memory, for which the step waits. It leaves
+out the scores of an eviction policy, and the few bytes that a step writes.
 """
 
 from collections.abc import Iterable
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TimedStep:
-    """A step that began at second ``began`` of the task's clock: where its time went.
+    """The parts of the time of a step that began at second ``began`` of the task's clock.
 
-    ``moved``: seconds of what it moved, on the device and to or from the host. ``tokens`` were computed, ``decodes`` of
-    them in decodes, drafts included.
+    ``moved``: seconds of its moves on the device and to or from the host. ``tokens`` were computed, ``decodes`` of them
+    in decodes, drafts included.
     """
 
     began: float
@@ -43,9 +43,9 @@ class TimedStep:
 
 
 class TaskClock:
-    """``LLM(clock=...)``: between two steps it shows ``now``; while a step is open, the second at which that one ends.
+    """``LLM(clock=...)``: reads ``now`` between two steps, and within a step the second at which that step ends.
 
-    ``steps`` are those that were computed. Give it the LLM with ``attach`` before the first request.
+    ``steps`` are the computed steps. ``attach`` gives it the LLM before the first request.
     """
 
     def __init__(self, step_time: StepTime):
@@ -64,7 +64,7 @@ class TaskClock:
         return self.steps[step.number].ends
 
     def attach(self, llm: "LLM") -> None:
-        """The steps are those of ``llm``. None is prepared ahead: it could not have whom a burst brings meanwhile."""
+        """Take the steps of ``llm``. None is prepared ahead: it would miss the requests that arrive meanwhile."""
         llm.overlaps = False
         self._llm = llm
 
@@ -85,9 +85,9 @@ class TaskClock:
 
 
 def work_of(cost: StepCost, items: Iterable[Scheduled], gone: Iterable[int]) -> StepWork:
-    """What a step reads and computes; of each item ``gone`` tokens were evicted in the layers without a window.
+    """The bytes and FLOPs of a step; ``gone`` tokens of each item were evicted in the layers without a window.
 
-    As ``StepCost.work``, where an item may have drafts, with a row of logits each, and may hold less than it is long.
+    As ``StepCost.work``, but an item may have drafts, with a row of logits each, and may hold fewer tokens than it has.
     """
     tokens, rows, saved = 0, 0, 0
     pairs, read = [0] * len(cost.attention), [0] * len(cost.attention)
@@ -105,8 +105,7 @@ def work_of(cost: StepCost, items: Iterable[Scheduled], gone: Iterable[int]) -> 
 def moved_bytes(step: Step, block_bytes: list[int], block_size: int) -> int:
     """Bytes that a step reads and writes on the device before its forward: blocks copied, tokens moved together.
 
-    Of an eviction all that stays is counted as moved: which tokens they are, and so how many lie in place already, only
-    the device knows.
+    An eviction counts all kept tokens as moved: only the device knows how many of them lie in place already.
     """
     copied = sum(block_bytes[copy.kind] for copy in step.copies)
     for plan in step.work.get("evictions", ()):
@@ -117,7 +116,7 @@ def moved_bytes(step: Step, block_bytes: list[int], block_size: int) -> int:
 
 
 def _held(cost: AttentionCost, item: Scheduled, lost: int) -> tuple[int, int]:
-    gone = lost if cost.window is None else 0  # a window forgets by itself
+    gone = lost if cost.window is None else 0  # a window is never evicted from
     return item.start - gone, item.end - gone
 
 

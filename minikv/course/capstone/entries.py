@@ -1,4 +1,4 @@
-"""What the leaderboard keeps of a run, as plain data, and how it is read again. No torch. Lesson 18."""
+"""The entries of the leaderboard as plain data, and their parser. No torch. Lesson 18."""
 
 import json
 import math
@@ -15,7 +15,7 @@ _SETTINGS = 40  # of a plan, at most
 
 @dataclass(frozen=True)
 class Entry:
-    """One run. ``plan``: what it sets otherwise than ``Plan()``, as JSON values; ``versions``: of what computed it."""
+    """One run. ``plan``: its differences from ``Plan()``, as JSON values; ``versions`` of the packages that ran it."""
 
     task: str
     model: str
@@ -35,20 +35,20 @@ class Entry:
 
     @property
     def described(self) -> str:
-        """The label, and what the plan sets: "mine: block_size=8, eviction(policy=keydiff, budget=48)"."""
+        """The label and the plan's settings: "mine: block_size=8, eviction(policy=keydiff, budget=48)"."""
         said = ", ".join(_described(name, value) for name, value in self.plan.items())
         return ": ".join(part for part in (self.label, said) if part) or "Plan()"
 
 
 def entries_as_json(entries: tuple[Entry, ...]) -> str:
-    """What ``parse_entries`` reads."""
+    """The text that ``parse_entries`` reads."""
     return json.dumps({"format": FORMAT, "runs": [asdict(entry) for entry in entries]}, indent=1) + "\n"
 
 
 def parse_entries(content: bytes, path: str) -> tuple[Entry, ...]:
     """The entries that ``entries_as_json`` wrote; ``path`` is for the error's sentence.
 
-    Raises ``ConfigError``: "board_newer" for the form of a newer minikv, "board_damaged" for all that is none.
+    Raises ``ConfigError``: "board_newer" for the format of a newer minikv, "board_damaged" for any other content.
     """
     try:
         data = json.loads(content.decode("utf-8"))
@@ -87,7 +87,7 @@ def _is_good(name: str, value: Any) -> bool:
 
 
 def _is_plain(value: Any, depth: int) -> bool:
-    """A JSON value of a plan: a text, a number, nothing, or up to ``depth`` layers of names with such values."""
+    """Whether ``value`` can be in a plan: text, a number, null, or up to ``depth`` layers of objects of such values."""
     if isinstance(value, dict):
         return (
             depth > 0 and len(value) <= _SETTINGS and all(_is_plain(one, depth - 1) for one in value.values())

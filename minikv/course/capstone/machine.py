@@ -1,4 +1,4 @@
-"""The machine on whose clock a tiny model runs: a GPU of the catalogue, made small enough for it. Lesson 18."""
+"""The machine whose clock a tiny model uses: a GPU of the catalogue, scaled down to it. Lesson 18."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,9 +14,9 @@ LIKE_GPU, LIKE_MODEL = "H200", "Llama-3.1-8B"
 def small_machine(config: Any, gpu: str = LIKE_GPU, model: str = LIKE_MODEL) -> tuple[Roof, Assumptions]:
     """An H200 on which this small model takes as long as Llama-3.1-8B on a whole one.
 
-    Reading all weights once takes as long, and so does computing a token's products with them: the bandwidth (that to
-    the host too) is smaller by the ratio of the weights' bytes, the FLOP rate by the ratio of a token's FLOPs. On a
-    whole H200 a tiny model's steps would be nothing but overhead, whatever the plan.
+    Reading all weights once takes as long there, and so do a token's products with them: the bandwidth (that to the
+    host too) is scaled by the ratio of the weights' bytes, the FLOP rate by the ratio of a token's FLOPs. On a whole
+    H200 a tiny model's steps would be all overhead, whatever the plan.
     """
     own, like, assumptions = step_cost(config), step_cost(model), Assumptions()
     whole = gpu_roof(find_gpu(gpu))

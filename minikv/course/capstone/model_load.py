@@ -1,7 +1,7 @@
 """model_task: a load for any model of transformers, on any GPU of the catalogue. Lesson 18.
 
-Its answers are what the model itself says with all of its K and V kept, in the dtype of its weights: the bar asks a
-plan to say the same.
+The expected answers are the model's own with all of its K and V kept, in the dtype of its weights: the bar is the share
+of them that a plan must give.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ from minikv.simulate.step_time import StepTime
 BURSTS, GROUP = (
     4,
     4,
-)  # moments at which requests come, and requests that share the first half of their prompts
-FIT = 8  # the share of the requests that the budget holds at once, at their longest: one of so many, at least two
+)  # moments of arrival, and requests that share the first half of their prompts
+FIT = 8  # the budget holds one of so many requests at once, at their longest; at least two
 
 
 def model_task(
@@ -48,17 +48,17 @@ def model_task(
 ) -> Task:
     """``num_requests`` of up to ``prompt_tokens`` in and ``max_tokens`` out for ``model``, which ``LLM`` would take.
 
-    Four by four they share the first half of their prompts, and their lengths differ much; a quarter wants one token.
-    They come in four bursts, the last one after half of the seconds that the clock gives the load if each burst's
-    prompts are a step and all of them decode together. ``prompts``: lists of token ids instead of random ones; what
-    two share at their beginning counts as it is. ``gpu``: whose clock it is, a name of the catalogue; None is the GPU
-    that the model is on, and where that is none or not in the catalogue an H200, which ``explain`` calls an assumption.
-    ``scaled``: an H200 made smaller for this model instead (``small_machine``), for models whose steps would be nothing
-    but overhead. ``kv_bytes`` None holds one of eight requests, at least two, at their longest. ``dtype`` and
-    ``device`` are for ``load``.
+    Groups of four share the first half of their prompts, and lengths differ much; a quarter asks for one token. The
+    requests arrive in four bursts. The last burst comes after half of the seconds that the load takes if each burst's
+    prompts are a step and all of them decode together. ``prompts``: lists of token ids instead of random ones, with the
+    prefixes that they share. ``gpu``: the GPU of the clock, a name of the catalogue. None is the GPU that the model is
+    on; without one, or for one that the catalogue lacks, an H200, which ``explain`` calls an assumption. ``scaled``: an
+    H200 scaled down to this model instead (``small_machine``), for models whose steps would be all overhead.
+    ``kv_bytes`` None holds one of eight requests, at least two, at their longest. ``dtype`` and ``device``: see
+    ``load``.
 
     Raises what ``LLM`` raises for the model, ``ConfigError`` for one whose steps ``StepTime`` cannot count,
-    ``ArgumentError`` for counts that are none, prompts that are empty or longer than the model, and no share.
+    ``ArgumentError`` for bad counts and shares, and for prompts that are empty or longer than the model.
     """
     for what, value in (("num_requests", num_requests), ("max_tokens", max_tokens)):
         check_count(what, value)
@@ -107,7 +107,7 @@ def model_task(
 
 
 def _machine(gpu: Any, model: Any, scaled: bool) -> tuple[Roof, Assumptions, tuple[str, dict[str, Any]]]:
-    """The roof, what its clock rests on, and the sentence that says where it comes from."""
+    """The roof, the assumptions of its clock, and the sentence that says where it comes from."""
     if scaled:
         if gpu is not None:
             raise ArgumentError("capstone_two_machines", gpu=gpu)
@@ -133,7 +133,7 @@ def _machine(gpu: Any, model: Any, scaled: bool) -> tuple[Roof, Assumptions, tup
 def _check_length(
     spec: CacheSpec, prompt_tokens: int, max_tokens: int, prompts: Sequence[Sequence[int]] | None
 ) -> None:
-    """Raise ``ArgumentError`` for what is longer than the model."""
+    """Raise ``ArgumentError`` for requests that are longer than the model."""
     longest = prompt_tokens if prompts is None else max(map(len, prompts), default=0)
     if spec.max_positions is not None and longest + max_tokens > spec.max_positions:
         raise ArgumentError(
@@ -144,7 +144,7 @@ def _check_length(
 def _prompts(
     random: np.random.Generator, count: int, longest: int, model: Any
 ) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Random tokens: a group's prompts begin alike, with half of ``longest``; an eighth of it or more is their own."""
+    """Random prompts: a group shares the first half of ``longest``; an eighth of it or more follows for each."""
     vocabulary = model.get_input_embeddings().num_embeddings
     prompts, groups = [], []
     for number in range(count):
@@ -158,7 +158,7 @@ def _prompts(
 
 
 def _outputs(random: np.random.Generator, count: int, most: int) -> list[int]:
-    """A quarter wants a single token, the others from a quarter of ``most`` to all of it."""
+    """The lengths of outputs: a single token for a quarter of them, from ``most`` / 4 to ``most`` for the others."""
     counts = random.integers(max(1, most // 4), most + 1, size=count)
     counts[random.permutation(count)[: count // 4]] = 1
     return counts.tolist()

@@ -1,4 +1,4 @@
-"""Plan: what a learner decides, and how many blocks the budget has for it. Lesson 18."""
+"""Plan: the learner's decisions, and the number of blocks that the budget has for them. Lesson 18."""
 
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ class Plan:
     ``num_blocks`` None: as many as the budget has room for. ``kv_dtype`` None: the dtype of the weights.
     ``prompt_lookup``: at most ``MOST_DRAFTS``. ``label`` is what the leaderboard calls it.
 
-    Raises ``ArgumentError`` for what is no count, no dtype of a cache, or no ``EvictionConfig``.
+    Raises ``ArgumentError`` for a bad count, a dtype that no cache has, or other than ``EvictionConfig``.
     """
 
     block_size: int = 16
@@ -55,7 +55,7 @@ class Plan:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What is set otherwise than in ``Plan()`` and ``EvictionConfig()``, as JSON values; without the label."""
+        """The differences from ``Plan()`` and ``EvictionConfig()``, as JSON values; without the label."""
         set_here = _changed(self, Plan())
         set_here.pop("label", None)
         if self.eviction is not None:
@@ -65,7 +65,7 @@ class Plan:
         return set_here
 
     def record_bytes(self, task: "Task") -> int:
-        """What eviction remembers beside the cache, in bytes: taken when the LLM is made, 0 without eviction."""
+        """Bytes of eviction's records beside the cache, allocated when the LLM is made; 0 without eviction."""
         from minikv.course.capstone.room import record_bytes  # torch, which a plan alone does not need
 
         return record_bytes(task, self)
@@ -75,9 +75,9 @@ class Plan:
         return pool.counted_block_bytes(task.spec(self.kv_dtype), self.block_size)
 
     def num_blocks_for(self, task: "Task") -> int:
-        """The blocks that this plan gets: those it asks for, or all that fit into the budget beside the records.
+        """The blocks of this plan: ``num_blocks``, or all that fit into the budget beside the records.
 
-        Raises ``DoesNotFitError`` where it asks for more than fit, or where not one does.
+        Raises ``DoesNotFitError`` where ``num_blocks`` do not fit, or not a single block does.
         """
         from minikv.course.capstone.room import most_blocks, pool_bytes
 

@@ -1,4 +1,4 @@
-"""What an answer is compared with. Lesson 18."""
+"""The answers that a run is compared with. Lesson 18."""
 
 from minikv.course.capstone.task import Task
 from minikv.engine.llm import LLM
@@ -10,7 +10,7 @@ Answers = tuple[tuple[int, ...], ...]
 
 
 def right_tokens(task: Task, answers: Answers) -> int:
-    """How many expected tokens ``answers`` begin with; behind the first that is wrong none of an answer counts."""
+    """The number of right tokens in ``answers``: of each answer those before its first wrong one."""
     right = 0
     for request, given in zip(task.requests, answers, strict=True):
         for expected, token in zip(request.answer, given, strict=False):
@@ -21,7 +21,7 @@ def right_tokens(task: Task, answers: Answers) -> int:
 
 
 def reference_answers(task: Task) -> Answers:
-    """What the model says to each request with all of its K and V kept, in the dtype of the weights."""
+    """The model's answer to each request with all of its K and V kept, in the dtype of the weights."""
     longest = task.max_model_len
     blocks = AT_ONCE * -(-longest // BLOCK_SIZE)
     with LLM(task.model, num_blocks=blocks, max_num_seqs=AT_ONCE, max_model_len=longest) as llm:

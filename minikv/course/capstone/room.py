@@ -1,4 +1,4 @@
-"""What a plan holds for K and V, in bytes, as the engine counts them before it allocates. Lesson 18."""
+"""The bytes of a plan's K and V, as the engine counts them before it allocates. Lesson 18."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def record_bytes(task: "Task", plan: "Plan") -> int:
-    """What eviction remembers beside the cache: taken when the LLM is made, 0 without eviction."""
+    """Bytes of eviction's records beside the cache, allocated when the LLM is made; 0 without eviction."""
     if plan.eviction is None:
         return 0
     longest = task.max_model_len
@@ -22,7 +22,7 @@ def record_bytes(task: "Task", plan: "Plan") -> int:
 
 
 def pool_bytes(task: "Task", plan: "Plan", num_blocks: int) -> int:
-    """What so many blocks of the layers without a window take, with the windows that the engine makes beside them."""
+    """Bytes of so many blocks of the layers without a window, and of the windows that the engine makes beside them."""
     spec, wanted = task.spec(plan.kv_dtype), _wanted(task, plan, num_blocks)
     windows = windows_wanted(spec, wanted, task.max_model_len) or {"context": task.max_model_len}
     size = size_for_blocks(spec, num_blocks, block_size=plan.block_size, **windows)
@@ -30,7 +30,7 @@ def pool_bytes(task: "Task", plan: "Plan", num_blocks: int) -> int:
 
 
 def most_blocks(task: "Task", plan: "Plan") -> int:
-    """The most blocks that fit into the budget beside the records; 0 where not one does."""
+    """The most blocks that fit into the budget beside the records; 0 where none fits."""
     room = task.kv_bytes - record_bytes(task, plan)
     low, high = 0, 1
     while pool_bytes(task, plan, high) <= room:

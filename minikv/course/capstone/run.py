@@ -1,4 +1,4 @@
-"""Run: what became of a plan. Lesson 18."""
+"""Run: the result of a plan. Lesson 18."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,13 +13,13 @@ from minikv.units import format_bytes
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A task, served as ``plan`` says. All seconds are those of the task's clock, but for ``wall_s``.
+    """A task served by ``plan``. All seconds are those of the task's clock, except ``wall_s``.
 
-    - ``right`` of the ``asked`` answer tokens were there; ``bar`` is the share that the task wants.
-    - ``held_bytes``: what the cache and eviction's records took, of ``kv_bytes``; ``num_blocks`` of the kind of layers
-      without a window.
-    - ``timed``: each step; ``outputs``: each request's, in the order of the task; ``arrivals``: when each came.
-    - ``metrics``: what the engine's events add up to (``minikv.engine.summary``).
+    - ``right`` of the ``asked`` answer tokens are right; ``bar`` is the share that the task requires.
+    - ``held_bytes`` of the cache and eviction's records, of ``kv_bytes``; ``num_blocks`` of the kind of layers without
+      a window.
+    - ``timed``: each step; ``outputs`` and ``arrivals`` of the requests, in the order of the task.
+    - ``metrics``: the sums of the engine's events (``minikv.engine.summary``).
     """
 
     task_id: str
@@ -55,12 +55,12 @@ class Run:
 
     @property
     def passed(self) -> bool:
-        """Whether the bar and the budget were kept."""
+        """Whether the run reaches the bar and keeps the budget."""
         return self.quality >= self.bar and self.held_bytes <= self.kv_bytes
 
     @property
     def score(self) -> float:
-        """0 to 100: the share of ``seconds`` that no plan can save; 0 where the bar or the budget was not kept."""
+        """0 to 100: the share of ``seconds`` that no plan can save; 0 for a run that has not passed."""
         return 100 * self.floor_seconds / self.seconds if self.passed else 0.0
 
     @property
@@ -78,24 +78,24 @@ class Run:
 
     @property
     def computed_tokens(self) -> int:
-        """Tokens that went through a forward, those computed again and wrong guesses included."""
+        """Tokens that went through a forward, recomputed ones and rejected drafts included."""
         return self.metrics.computed_tokens
 
     @cached_property
     def ttft(self) -> tuple[float, ...]:
-        """Of each request, in its order: seconds from its arrival to its first token."""
+        """Seconds from arrival to first token, of each request in order."""
         return tuple(output.timing.ttft or 0.0 for output in self.outputs)
 
     @cached_property
     def finish(self) -> tuple[float, ...]:
-        """Of each request, in its order: the second of its last token."""
+        """The second of the last token, of each request in order."""
         pairs = zip(self.arrivals, self.outputs, strict=True)
         return tuple(arrival + output.timing.total for arrival, output in pairs)
 
     @cached_property
     def where(self) -> dict[str, float]:
-        """Where the seconds went: "compute" (steps that FLOPs held up), "bandwidth" (steps that bytes did), "overhead",
-        "moved" (copies, evictions, transfers), "idle" (nobody was there). They add up to ``seconds``, up to rounding.
+        """The seconds by cause: "compute" (steps bound by FLOPs), "bandwidth" (steps bound by bytes), "overhead",
+        "moved" (copies, evictions, transfers), "idle" (no request). They add up to ``seconds``, up to rounding.
         """
         where = dict.fromkeys(("compute", "bandwidth", "overhead", "moved"), 0.0)
         for step in self.timed:
@@ -106,7 +106,7 @@ class Run:
         return where | {"idle": max(0.0, self.seconds - sum(where.values()))}
 
     def shown(self, lang: str = "en") -> Shown:
-        """The score, and what it is made of."""
+        """The score and its parts."""
         from minikv.course.capstone.words import explain_run  # the sentences are needed only here
 
         title, *lines = explain_run(self, lang).splitlines()

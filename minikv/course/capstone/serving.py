@@ -1,4 +1,4 @@
-"""serve: the engine answers every request of a task, for real, on the task's clock. Lesson 18."""
+"""serve: the engine really answers every request of a task, on the task's clock. Lesson 18."""
 
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -24,9 +24,9 @@ def serve(task: Task, plan: Plan, *, emit: "Emit | None" = None) -> Run:
     """Serve ``task`` as ``plan`` says; every event of the engine goes to ``emit`` too.
 
     A request is added before the first step that begins at its arrival or later. Nothing is kept from run to run.
-    Raises ``DoesNotFitError`` for a plan that holds more than the budget, ``RequestTooLargeError`` for one whose blocks
-    do not hold the longest request, and what ``LLM`` raises, all before anything is computed;
-    ``GenerationFailedError`` where requests fail.
+    Raises ``DoesNotFitError`` for a plan above the budget, ``RequestTooLargeError`` for one whose blocks do not hold
+    the longest request, and the errors of ``LLM``, all before anything is computed; ``GenerationFailedError`` where
+    requests fail.
     """
     for what, value, kind in (("task", task, Task), ("plan", plan, Plan)):
         if not isinstance(value, kind):
@@ -69,7 +69,7 @@ def serve(task: Task, plan: Plan, *, emit: "Emit | None" = None) -> Run:
 
 
 def _options(task: Task, plan: Plan) -> dict[str, Any]:
-    """What ``LLM`` is given. The rates are those of the clock: measured ones would differ from run to run."""
+    """The arguments of ``LLM``. The rates are those of the clock: measured ones would differ from run to run."""
     options: dict[str, Any] = {
         "num_blocks": plan.num_blocks_for(task),
         "block_size": plan.block_size,
@@ -90,7 +90,7 @@ def _options(task: Task, plan: Plan) -> dict[str, Any]:
 
 
 def _held_bytes(llm: LLM, task: Task) -> int:
-    """What the LLM really holds for K and V, measured. Raises ``DoesNotFitError`` where that is above the budget."""
+    """The bytes of the LLM's K and V, measured. Raises ``DoesNotFitError`` where they are above the budget."""
     report = llm.memory_report()
     held = report.kv_bytes + report.record_bytes
     if held > task.kv_bytes:
@@ -99,7 +99,7 @@ def _held_bytes(llm: LLM, task: Task) -> int:
 
 
 def _run(llm: LLM, clock: TaskClock, task: Task) -> list[RequestOutput]:
-    """Every request, from the first arrival to the last token; the outputs are in their order."""
+    """Run every request, from the first arrival to the last token; returns the outputs in the order of the task."""
     done: dict[str | int, RequestOutput] = {}
     requests, added = task.requests, 0
     while len(done) < len(requests):
@@ -108,7 +108,7 @@ def _run(llm: LLM, clock: TaskClock, task: Task) -> list[RequestOutput]:
         now = clock.now
         while added < len(requests) and requests[added].arrival_s <= now:
             request = requests[added]
-            clock.now = request.arrival_s  # so that its waiting counts
+            clock.now = request.arrival_s  # so that its time in the queue counts
             llm.add_request(list(request.tokens), request.params(added), request_id=added, pieces=False)
             added += 1
         clock.now = now

@@ -1,4 +1,4 @@
-"""Task: what has to be served, in how many bytes, how well, and on what clock. Lesson 18."""
+"""Task: the requests, the budget in bytes, the bar, and the clock. Lesson 18."""
 
 import math
 from dataclasses import dataclass, field
@@ -21,8 +21,8 @@ from minikv.units import format_bytes
 class Request:
     """A prompt of ``tokens`` arrives ``arrival_s`` seconds after the task's zero, for exactly ``max_tokens`` tokens.
 
-    ``answer``: the tokens that its output has to begin with; () where nobody asks what it says. ``group``: requests of
-    one group begin with the same document. ``temperature`` 0 is greedy; else the draws follow from its place among the
+    ``answer``: the tokens that its output has to begin with; () where none are expected. ``group``: requests of one
+    group begin with the same document. ``temperature`` 0 is greedy; else the draws follow from its place among the
     task's requests.
     """
 
@@ -35,7 +35,7 @@ class Request:
 
     @property
     def answer_id(self) -> int | None:
-        """The first token that is expected, None where nothing is."""
+        """The first expected token, None where none is expected."""
         return self.answer[0] if self.answer else None
 
     @property
@@ -44,7 +44,7 @@ class Request:
         return len(self.tokens) + self.max_tokens
 
     def params(self, number: int) -> SamplingParams:
-        """As the ``number``-th of a task. No token ends it early, so every plan makes the same number of them."""
+        """Its parameters as the ``number``-th of a task. No token ends it early, so every plan generates as many."""
         return SamplingParams(
             temperature=self.temperature, max_tokens=self.max_tokens, seed=number, ignore_eos=True
         )
@@ -54,12 +54,12 @@ class Request:
 class Task:
     """``requests``, in the order of their arrival, for ``model`` of transformers, in ``kv_bytes`` of device memory.
 
-    ``kv_bytes`` is for all that a plan holds for K and V: the blocks, and what eviction remembers beside them.
-    ``quality``, of 1: the share of the expected answer tokens that have to be there. The clock is that of ``roof``
-    under ``assumptions``; ``machine`` names the sentence that says where they come from, and its values.
+    ``kv_bytes`` bounds all memory of a plan for K and V: the blocks, and eviction's records beside them. ``quality``,
+    of 1: the share of the expected answer tokens that have to be right. The clock is that of ``roof`` under
+    ``assumptions``; ``machine`` names the sentence that says where they come from, and its values.
 
-    Raises ``ArgumentError`` for no requests, an arrival that is no time or comes before the one in front of it, a
-    prompt without tokens, an answer longer than the output, and for what is no count or no share.
+    Raises ``ArgumentError`` for no requests, an arrival that is no time or earlier than the one before it, a prompt
+    without tokens, an answer longer than the output, and for a bad count or share.
     """
 
     name: str
@@ -93,12 +93,12 @@ class Task:
 
     @property
     def title(self) -> str:
-        """Its name and seed."""
+        """The task's name and seed."""
         return f"{self.name}, seed {self.seed}"
 
     @cached_property
     def id(self) -> str:
-        """What the leaderboard files its runs under: the title, and a digest of load, budget, bar and clock."""
+        """The key of its runs in the leaderboard: the title, and a digest of load, budget, bar and clock."""
         parts = (self.requests, self.kv_bytes, self.quality, self.roof, self.assumptions)
         return f"{self.title} #{sha256(repr(parts).encode()).hexdigest()[:6]}"
 
@@ -113,7 +113,7 @@ class Task:
         return sum(len(request.answer) for request in self.requests)
 
     def spec(self, kv_dtype: str | None = None) -> CacheSpec:
-        """What a token costs, in ``kv_dtype`` or, where that is None, in the dtype of the weights."""
+        """The cost of a token in ``kv_dtype`` (None: in the dtype of the weights)."""
         return CacheSpec.from_config(self.model.config, kv_dtype=kv_dtype or kv_dtype_of(self.model))
 
     def step_time(self, kv_dtype: str | None = None) -> StepTime:

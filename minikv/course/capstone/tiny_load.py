@@ -1,8 +1,8 @@
 """tiny_task: the load of lesson 18, questions about shared and single documents, for a tiny model on a small machine.
 
-In each burst one document is asked about by several readers, who want a word or two; the others have a document each
-and let the model go on behind its answer. Prompts are those of ``minikv.models.recall``: the model has never seen these
-documents, and the right word is in them. All of it follows from the seed.
+In each burst several requests ask about one document, for a word or two. The other requests have a document each, and
+let the model go on behind its answer. Prompts are those of ``minikv.models.recall``: the model has never seen these
+documents, and the right word is in them. The seed decides all of it.
 """
 
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ from minikv.units import KIB
 KV_BYTES = 512 * KIB
 BAR = 0.9
 BURSTS, BURST_S = 3, 0.125  # so many at once, so many seconds apart
-SHARED_TOKENS = (1, 1, 1, 1, 4, 16)  # that the readers of a shared document want, in any order
-SINGLES = 6  # requests of a burst with a document of their own
-SINGLE_TOKENS = (16, 40)  # that each of them wants, at least and at most
+SHARED_TOKENS = (1, 1, 1, 1, 4, 16)  # of the outputs about a shared document, in any order
+SINGLES = 6  # requests in a burst with a document of their own
+SINGLE_TOKENS = (16, 40)  # of the output of each, at least and at most
 CONTEXTS = (64, 128, 192)  # tokens of a document before its questions
-TEMPERATURE = 0.7  # greedy, a model this small soon says the same few words again and again
+TEMPERATURE = 0.7  # a greedy model of this size soon repeats the same few words
 SPAN = 64  # tokens behind the context, the questions among them
 SEEDS = TRAINING_SEEDS // 1000  # documents of larger ones may have been seen in training
 
@@ -58,7 +58,7 @@ def tiny_task(seed: int = 0, model: str = "tiny-gqa") -> Task:
 
 
 def _burst(random: np.random.Generator, seed: int, burst: int) -> Iterator[Request]:
-    """Those who come together: the readers of the shared document first."""
+    """The requests of one burst: first those about the shared document."""
     group = burst * (1 + SINGLES)
     shared = _document(seed, group, CONTEXTS[-1], len(SHARED_TOKENS))
     for question, tokens in zip(shared.questions, random.permutation(SHARED_TOKENS).tolist(), strict=True):
@@ -70,7 +70,7 @@ def _burst(random: np.random.Generator, seed: int, burst: int) -> Iterator[Reque
 
 
 def _document(seed: int, group: int, context: int, questions: int) -> Document:
-    """With a fact every 8 tokens; what is behind the context gives the questions places to differ in."""
+    """A document with a fact every 8 tokens; the span behind the context has room for different questions."""
     return recall_documents(
         1, seed=1000 * seed + group, facts=context // 8, context=context, queries=questions, span=SPAN
     )[0]

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def explain_task(task: "Task", lang: str) -> str:
-    """What is asked, in how many bytes, how well, and on what clock: a line each."""
+    """The requests, the budget, the bar and the clock: a line each."""
     lang = pick_language(lang)
     requests, spec = task.requests, task.spec()
     prompts = [len(request.tokens) for request in requests]
     outputs = [request.max_tokens for request in requests]
     groups = Counter(request.group for request in requests)
-    # Where prompts were given, nobody said which belong together: each is a group of its own.
+    # Given prompts have no groups: each is a group of its own.
     shared = sum(count > 1 for count in groups.values())
     arrivals = [request.arrival_s for request in requests]
     lines = [
@@ -155,7 +155,7 @@ def _machine(task: "Task", lang: str) -> str:
 
 
 def _assumptions(task: "Task", lang: str) -> list[str]:
-    """One sentence each, without that of a link between GPUs: there is one GPU."""
+    """A sentence for each assumption, without that of a link between GPUs: there is one GPU."""
     said = zip(fields(task.assumptions), task.assumptions.explain(lang), strict=True)
     return [sentence for field, sentence in said if field.name != "link_gb_s"]
 
