@@ -39,6 +39,7 @@ ROOMS_GONE_OVER = [
     "cache",
     "cli",
     "course/capstone",
+    "course/your_engine",
     "engine",
     "engine/core",
     "engine/ext",

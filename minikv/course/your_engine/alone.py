@@ -1,7 +1,7 @@
-"""What an exported engine has in place of minikv. ``export.py`` copies these definitions; nothing imports them.
+"""The definitions that replace minikv in an exported engine. ``export.py`` copies them; nothing imports them.
 
-An exported file reads a model's layers from the config that transformers has read, for the model types of
-``MODEL_TYPES`` alone: `tests/course/test_your_engine_export.py` compares each with ``minikv.plan``.
+An exported file reads a model's layers from the config of transformers, and only for the model types of
+``MODEL_TYPES``: `tests/course/test_your_engine_export.py` compares each with ``minikv.plan``.
 """
 
 import sys

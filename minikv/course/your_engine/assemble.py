@@ -12,15 +12,15 @@ _NANO = "minikv.nano"
 
 
 def part_in_nano(part: Part) -> Callable:
-    """What nano has there now: its own function unless something is assembled; None for a kernel without Triton."""
+    """The present function of nano: its own unless a part is assembled; None for a kernel without Triton."""
     return getattr(_home(part), part.name, None)  # type: ignore[return-value]
 
 
 @contextmanager
 def assembled(parts: Mapping[str, Any]) -> Iterator[None]:
-    """Run nano with ``parts`` (exercise's id -> callable) in place of its own inside; its own stand there again after.
+    """Run nano with ``parts`` (exercise's id -> callable) in place of its own inside; put its own back afterwards.
 
-    A method is put into its class, a function into every module of nano that holds it.
+    A method goes into its class, a function into every module of nano that holds it.
     """
     import_module(f"{_NANO}.llm")  # which imports all of them
     put: list[tuple[Any, str, Any]] = []

@@ -1,8 +1,8 @@
 """Beside: nano runs with a learner's parts, and at each of their calls nano's own runs on the same state.
 
-Most wrong parts change no token: blocks freed in another order, another victim, a wrong number of bytes. So what a part
-returns and what it leaves behind is compared with what nano's own returns and leaves. From its first difference on, a
-part is nano's own again, so that the others are judged on a state that is right; the finding says so.
+Most wrong parts change no token: blocks freed in another order, another victim, a wrong number of bytes. So the result
+of a part and the state after it are compared with those of nano's own. After its first difference nano's own replaces
+the part, so that the others are judged on a right state; the finding says so.
 """
 
 import contextlib
@@ -26,16 +26,16 @@ KERNEL = "10.6"
 ATTENTION = "10.5"
 DIGEST = "09.3"
 ALLOCATING = ("09.6", "11a.4")
-KERNEL_CALLS = 6  # of each load: a call of the interpreted kernel takes tenths of a second
-TILE = 32  # tokens that it takes at a time: what it carries from tile to tile shows in longer sequences
+KERNEL_CALLS = 6  # for each load: a call of the interpreted kernel takes tenths of a second
+TILE = 32  # tokens that the kernel takes at a time: a fault of what it carries on shows in longer sequences
 
 
 class Beside:
     """``theirs``: exercise's id -> the learner's callable. ``tell(task, call)``: which part runs now; "" for none.
 
-    ``calls`` counts the calls of each part, nano's own included; ``findings`` holds the first of each part that is
-    wrong, ``printed`` the first lines of what each has printed. ``load`` and ``step`` are set by whoever runs nano.
-    ``folder``: where the learner's code stands, and has no business.
+    ``calls`` counts the calls of each part, nano's own included; ``findings`` holds the first finding of each wrong
+    part, ``printed`` the first lines that each has printed. The caller sets ``load`` and ``step``. ``folder``: the
+    working folder of the learner's code, which should not write there.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Beside:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Nano is assembled with the parts inside."""
+        """Assemble the parts into nano inside."""
         parts: dict[str, Any] = {part.task: self._wrapped(part) for part in PARTS if part.task != KERNEL}
         if KERNEL in self.theirs:
             parts[KERNEL] = self.theirs[KERNEL]
@@ -88,7 +88,7 @@ class Beside:
         return call
 
     def _nano(self, part: Part, args: tuple, kwargs: dict) -> Any:
-        """Nano's own, in place of one that was wrong. Digests stay those of one another."""
+        """Call nano's own in place of a wrong part. Its digests still replace the learner's earlier ones."""
         own = self._own[part.task]
         return self._digests.known(own, *args) if part.task == DIGEST else own(*args, **kwargs)
 
@@ -120,7 +120,7 @@ class Beside:
         return due
 
     def _call(self, task: str, fn: Callable[[], Any]) -> guard.Returned | guard.Raised:
-        """The learner's code: whatever it raises is an outcome, and what it prints is kept."""
+        """Call the learner's code: any exception is an outcome, and its output is kept."""
         sink, outer = guard.FirstLines(), self._active
         self._say_active(task, self.calls[task])
         try:
@@ -141,7 +141,7 @@ class Beside:
         return _difference(task, due, got, arguments)
 
     def _touched(self) -> dict[str, Any] | None:
-        """The files that it has made or removed."""
+        """The files that the code has made or removed."""
         before, self._files = self._files, _files_in(self._folder)
         changed = sorted(before ^ self._files)
         return {"kind": "files", "what": ", ".join(changed)} if changed else None
@@ -154,7 +154,7 @@ class Beside:
     def _attention(self, *args: Any, **kwargs: Any) -> Any:
         """Attention in torch and, on some steps in which all sequences decode, the kernel on the same arguments.
 
-        Its result is then the step's, so that the tokens depend on it.
+        The step then uses the kernel's result, so that the tokens depend on it.
         """
         part, own = PART_OF[ATTENTION], self._own[ATTENTION]
         self.calls[ATTENTION] += 1
@@ -194,9 +194,9 @@ class Beside:
 
 
 def unnested(theirs: Any, own: Callable) -> Any:
-    """``theirs``, which finds nano's own where it calls the part itself: ``BlockManager.free(self, seq)``."""
+    """``theirs``, but a call of the part within it reaches nano's own: ``BlockManager.free(self, seq)``."""
     if not callable(theirs) or own is None or not inspect.isroutine(own):
-        return theirs  # a kernel is launched, and not called
+        return theirs  # a kernel is launched, not called
     inside = False
 
     @functools.wraps(own)
@@ -207,7 +207,7 @@ def unnested(theirs: Any, own: Callable) -> Any:
         inside = True
         try:
             return theirs(*args, **kwargs)
-        except KeyboardInterrupt as error:  # the part's own: the keyboard is not this process's
+        except KeyboardInterrupt as error:  # the part raises it: this process has no keyboard
             raise RuntimeError("KeyboardInterrupt") from error
         finally:
             inside = False
@@ -216,19 +216,19 @@ def unnested(theirs: Any, own: Callable) -> Any:
 
 
 class _Digests:
-    """Which digest of the learner's stands for which of nano's: any will do that tells blocks apart."""
+    """The learner's digest for each of nano's: any function that tells blocks apart is right."""
 
     def __init__(self) -> None:
         self._to_nano: dict[bytes, bytes] = {b"": b""}
         self._to_theirs: dict[bytes, bytes] = {b"": b""}
 
     def known(self, own: Callable, previous: bytes, tokens: Any) -> bytes:
-        """The digest that nano's own would have found in its place: the learner's, where there has been one."""
+        """The learner's digest of the same block, where there has been one; else nano's own."""
         digest = own(self._to_nano.get(previous, previous), tokens)
         return self._to_theirs.get(digest, digest)
 
     def compared(self, due: bytes, got: Any) -> dict[str, Any] | None:
-        """``due`` is what ``known`` said of the same block: their earlier digest, or nano's, which is new to them."""
+        """The difference of ``got`` from ``due``, the result of ``known`` for this block; None where it is right."""
         if type(got) is not bytes:
             return {"kind": "no_bytes", "got": shown(got)}
         if due in self._to_nano:
@@ -240,17 +240,17 @@ class _Digests:
 
 
 def _difference(task: str, due: Any, got: Any, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How the result of a part differs from nano's own; None where it does not matter."""
-    if due is None:  # a method that only changes what it is given
+    """The difference of a part's result from nano's own; None where it does not matter."""
+    if due is None:  # a method that only changes its arguments
         return None
     if isinstance(due, Sequence):
         same = due is got
-    elif task == "08.2":  # where nothing fits, any number below 1 says so
+    elif task == "08.2":  # where nothing fits, any number below 1 is right
         same = mismatch(max(due, 0), max(got, 0) if type(got) is int else got) is None
     elif task == ATTENTION:
         same = _close(due, got)
     elif task == "11c.1" and isinstance(got, list | tuple) and len(got) == len(due):
-        # What follows a chunk that is not the last of its prompt is known already.
+        # The token after a chunk that is not the last of its prompt is known already.
         rows = [row for row, (seq, _, end) in enumerate(arguments["step"]) if end == len(seq.tokens)]
         same = mismatch([due[row] for row in rows], [got[row] for row in rows]) is None
     else:
@@ -266,7 +266,7 @@ def _difference(task: str, due: Any, got: Any, arguments: Mapping[str, Any]) -> 
 
 
 def _spoil_unused(batch: Any, *caches: Any) -> None:
-    """Write NaN to all slots but those of the sequences' tokens: what a kernel reads beyond them has to be masked."""
+    """Write NaN to all slots but those of the sequences' tokens: a kernel has to mask its reads beyond them."""
     for cache in caches:
         unused = cache.new_ones(cache.shape[:2], dtype=bool).flatten()
         for table, length in zip(batch.block_tables, batch.lengths.tolist(), strict=True):
@@ -295,14 +295,14 @@ def _described(value: Any) -> str:
 
 
 def _close(due: Any, got: Any) -> bool:
-    """Whether two attention outputs are alike up to rounding."""
+    """Whether two attention outputs are equal up to rounding."""
     if type(got) is not type(due) or got.shape != due.shape or got.dtype != due.dtype:
         return False
     return bool(((got - due).abs() <= 1e-4 + 1e-3 * due.abs()).all())
 
 
 def _left(before: Taken, after: Taken, theirs: Taken) -> dict[str, Any] | None:
-    """What a part has left behind otherwise than nano's own."""
+    """The first difference of the state after a part from that after nano's own."""
     found = first_difference(after, theirs)
     if found is None:
         return None
@@ -312,7 +312,7 @@ def _left(before: Taken, after: Taken, theirs: Taken) -> dict[str, Any] | None:
 
 
 def _in_any_order(taken: Taken, block_size: int) -> Taken:
-    """The same with the fresh blocks of each sequence sorted: which of them holds which tokens is no matter."""
+    """The same with the fresh blocks of each sequence sorted: their order does not matter."""
     same = dict(taken)
     for name, (thing, content) in taken.items():
         if isinstance(thing, Sequence):

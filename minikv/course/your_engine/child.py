@@ -1,4 +1,4 @@
-"""Starts the child process, waits for its answer, and ends all of it. What it does not survive is named."""
+"""Starts the child process, waits for its answer, and ends its whole group. A part that ends it is named."""
 
 import json
 import os
@@ -19,14 +19,14 @@ from minikv.course.your_engine.worker import EMPTY, STATUS
 from minikv.errors import MiniKVError
 
 CALL_LIMIT_S = (
-    20.0  # of one call of a part, which takes milliseconds, and the interpreted kernel half a second
+    20.0  # for one call of a part, which takes milliseconds, and the interpreted kernel half a second
 )
-LIMIT_S = 300.0  # of everything
+LIMIT_S = 300.0  # for the whole process
 _POLL_S = 0.05
 
 
 class ChildError(MiniKVError):
-    """The child process has ended or was ended without an answer, and no part of the learner's was running."""
+    """The child process has ended without an answer, and no part of the learner's was running."""
 
 
 def run_child(
@@ -37,7 +37,7 @@ def run_child(
     call_limit_s: float = CALL_LIMIT_S,
     limit_s: float = LIMIT_S,
 ) -> dict[str, Any]:
-    """The answer of the worker as plain data. A part that hangs, or ends the process, is found; the others run again.
+    """The answer of the worker as plain data. A part that hangs or ends the process is a finding; the others run again.
 
     Raises ``ChildError`` where the process ends for another reason.
     """
@@ -95,7 +95,7 @@ def _run_once(
 
 
 def _wait(process: subprocess.Popen, status: Path, call_limit_s: float, end: float) -> float:
-    """Wait for the end of the process; 0, or the seconds after which a part or all of it has not come back."""
+    """Wait for the end of the process; returns 0, or the limit in seconds that a part or the process has passed."""
     before, since = b"", time.monotonic()
     with status.open("rb", buffering=0) as file:
         while True:
@@ -112,7 +112,7 @@ def _wait(process: subprocess.Popen, status: Path, call_limit_s: float, end: flo
 
 
 def environment() -> dict[str, str]:
-    """That of this process, its import path included; a CPU, one thread, the interpreter of Triton, and no hub."""
+    """This process's environment and import path; for a CPU, one thread, Triton's interpreter, and no hub."""
     path = [os.path.abspath(entry) for entry in sys.path]
     return {
         **os.environ,
@@ -133,7 +133,7 @@ def own_group() -> dict[str, Any]:
 
 
 def end_all(process: subprocess.Popen) -> None:
-    """End the process, and those that it has started, where the system knows them as a group."""
+    """End the process, and where the system has process groups those that it has started."""
     if sys.platform != "win32":
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -21,7 +21,7 @@ from minikv.shown import Shown
 
 
 class MyEngine:
-    """The learner's engine: ``my_engine()`` assembles it, answers 48 prompts and says what became of each part.
+    """The learner's engine: ``my_engine()`` assembles it, answers 48 prompts and judges each part.
 
     ``lang`` is the language of the last ``start(...)``; before the first, that of the shell.
     """

@@ -1,4 +1,4 @@
-"""Exporting: nano and a learner's parts as one file, over nothing but an earlier export. No torch, and nothing runs."""
+"""Exports nano and a learner's parts as one file; replaces only an earlier export. No torch, and no part runs."""
 
 import re
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ WRITTEN_BY = "Written by my_engine.export() of minikv"
 
 
 def export_engine(path: Path, kept: Mapping[str, KeptPart], lang: str) -> str:
-    """Write the engine with the parts of ``kept`` to ``path``; return what to tell, in ``lang``.
+    """Write the engine with the parts of ``kept`` to ``path``; return a sentence in ``lang``.
 
-    Raises ``ConfigError`` where ``path`` is anything but an export or nothing, and where a part cannot be exported.
+    Raises ``ConfigError`` where ``path`` exists and is no export, and where a part cannot be exported.
     """
     there = read_bytes(path)
     if there is not None and WRITTEN_BY.encode() not in there[:500]:

@@ -1,4 +1,4 @@
-"""Finding: the first thing that was wrong with a part, as plain data, and in words. No torch."""
+"""Finding: the first fault of a part, as plain data, and in words. No torch."""
 
 from dataclasses import dataclass
 
@@ -8,25 +8,25 @@ from minikv.i18n import escape_controls, text
 
 @dataclass(frozen=True)
 class Finding:
-    """What was wrong in call ``call`` of the part ``task``, in step ``step`` of the load ``load``.
+    """The fault in call ``call`` of the part ``task``, in step ``step`` of the load ``load``.
 
     kind is one of:
       "result"     it returned ``got``, and ``due`` is right
-      "inside"     what it returned is ``got`` at ``what``, and ``due`` is right
+      "inside"     its result is ``got`` at ``what``, and ``due`` is right
       "state"      afterwards ``what`` is ``got``, and should be ``due``
-      "changed"    it changed ``what``, which it is only given, from ``due`` to ``got``
+      "changed"    it changed ``what``, which it may only read, from ``due`` to ``got``
       "raised"     ``got`` is the exception; ``line`` and ``source`` are the learner's own line
       "files"      it made, changed or removed ``what`` in the folder in which it ran
       "same"       a digest: two different blocks have the same one, ``got``
       "another"    a digest: the same block has another one than before
       "no_bytes"   a digest: ``got``, which is no bytes
       "not_loaded" its source does not run on its own: ``got`` is the exception
-      "exercise"   it fails its exercise now, though the engine has met none of those cases
+      "exercise"   it fails its exercise now, in cases that the engine has not met
       "never"      it was never called
-      "hung"       it did not come back within ``due`` seconds
+      "hung"       it did not return within ``due`` seconds
       "ended"      the process ended while it ran, with the exit code ``got``
 
-    ``request`` is the id of the sequence that it was about; None where there is no such one.
+    ``request`` is the id of the sequence that the call was for; None where there is none.
     """
 
     task: str

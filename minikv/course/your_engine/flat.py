@@ -1,7 +1,6 @@
-"""nano's seven files as one text that needs no minikv, with a learner's functions in place of ours.
+"""nano's seven files as one text that needs no minikv, with a learner's functions in place of nano's.
 
-Everything is cut out of the package's own sources: nano, the errors that it raises and their sentences, and
-``alone.py`` for the rest.
+The text is cut out of the package's own sources: nano, its errors and their sentences, and ``alone.py`` for the rest.
 """
 
 import ast
@@ -29,7 +28,7 @@ Import = tuple[str, str, str]  # "from module import name as bound"; name is "" 
 
 @dataclass(frozen=True)
 class Yours:
-    """What was ``kept`` of a learner's ``part``; ``mark`` is the comment above it."""
+    """A learner's ``part`` as it was ``kept``; ``mark`` is the comment above it."""
 
     part: Part
     kept: KeptPart
@@ -38,7 +37,7 @@ class Yours:
 
 @dataclass(frozen=True)
 class Module:
-    """The source of a module, and what stands at its top level."""
+    """The source of a module, and the names at its top level."""
 
     code: str
 
@@ -52,7 +51,7 @@ class Module:
 
     @property
     def tried(self) -> set[Import]:
-        """What is imported where it is installed."""
+        """The optional imports: those in a ``try``."""
         return {
             found
             for node in self.tree.body
@@ -63,7 +62,7 @@ class Module:
 
     @property
     def names(self) -> set[str]:
-        """What is defined here."""
+        """The names that the module defines."""
         return {name for node in self.tree.body for name in names_of(node)}
 
     def cut(self, without: Collection[str], put: Mapping[ast.stmt, str]) -> str:
@@ -75,7 +74,7 @@ class Module:
         for node, instead in sorted(changed.items(), key=lambda item: -item[0].lineno):
             first = first_line(node) - 1
             while not instead and first and lines[first - 1].startswith("#"):
-                first -= 1  # the comment above what goes
+                first -= 1  # include the comment above the removed code
             lines[first : node.end_lineno] = instead.splitlines()
         return "\n".join(lines).strip()
 
@@ -83,7 +82,7 @@ class Module:
 def flatten(yours: Collection[Yours], docstring: str) -> str:
     """The whole file, which begins with ``docstring``.
 
-    Raises ``ConfigError`` where a function of ``yours`` uses what minikv alone has.
+    Raises ``ConfigError`` where a function of ``yours`` uses names that only minikv has.
     """
     alone, errors = source("course/your_engine/alone.py"), source("errors.py")
     nano = {name: source(f"nano/{name}.py") for name in MODULES}
@@ -93,7 +92,7 @@ def flatten(yours: Collection[Yours], docstring: str) -> str:
     known = {(module, name) for each in nano.values() for module, name, _ in each.imports}
     known |= {(f"minikv.nano.{key}", name) for key, module in nano.items() for name in module.names}
     taken = {bound_by(one) for one in there} | {name for module in modules for name in module.names}
-    for part in yours:  # an import that hides no name of the file goes to its head
+    for part in yours:  # an import that hides no name of the file goes to the file's head
         for asked in (asked for node in ast.parse(part.kept.needs).body for asked in imports_of(node)):
             foreign = asked[0].partition(".")[0] not in ("minikv", "__future__")
             if foreign and bound_by(asked) not in taken | set(dir(builtins)):
@@ -140,13 +139,13 @@ def imports_of(node: ast.stmt) -> Iterator[Import]:
 
 
 def bound_by(one: Import) -> str:
-    """The name that an import makes known."""
+    """The name that an import binds."""
     module, name, bound = one
     return bound or name or module.partition(".")[0]
 
 
 def names_of(node: ast.stmt) -> Iterator[str]:
-    """What a statement of the top level defines; within an ``if`` too."""
+    """The names that a statement of the top level defines; within an ``if`` too."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         yield node.name
     elif isinstance(node, ast.Assign):
@@ -175,7 +174,7 @@ def first_line(node: ast.stmt) -> int:
 
 
 def used_in(module: Module, wanted: set[str], but: set[str]) -> set[str]:
-    """``wanted`` of the module's names, and what those use of it, without those of ``but``."""
+    """``wanted`` of the module's names, and the names that they use in turn, without those of ``but``."""
     found: set[str] = set()
     names = module.names - but
     todo = wanted & names
@@ -188,7 +187,7 @@ def used_in(module: Module, wanted: set[str], but: set[str]) -> set[str]:
 
 
 def sentences(code: str) -> str:
-    """Those of the errors that ``code`` raises, in English, as the source of a dict."""
+    """The English sentences of the errors that ``code`` raises, as the source of a dict."""
     known = tomllib.loads((files("minikv") / "messages" / "errors.toml").read_text(encoding="utf-8"))
     constants = (node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant))
     strings = {value for value in constants if isinstance(value, str)}
@@ -202,11 +201,11 @@ def sentences(code: str) -> str:
 
 
 def placed(yours: Yours, node: ast.stmt, there: set[Import], known: set[tuple[str, str]]) -> tuple[str, str]:
-    """What stands in place of ``node``, and what stands behind all of nano.
+    """The text in place of ``node``, and the text behind all of nano.
 
-    The learner's definition takes its place. One that needs more than the file has stands behind, in a function with
-    what it needs, where every name of nano is defined; but a kernel stays where Triton is known to be there. ``there``
-    is what the file imports, and ``known`` are the (module, name) of nano.
+    The learner's definition takes its place. A definition that needs more than the file has stands behind, in a
+    function with its needs, where every name of nano is defined. A kernel stays in place, where Triton has been
+    imported. ``there`` are the file's imports, and ``known`` the (module, name) of nano.
     """
     part, defined, code = yours.part, yours.kept.name, yours.kept.source.strip()
     needs = "\n".join(needed_here(yours, there, known))
@@ -221,7 +220,7 @@ def placed(yours: Yours, node: ast.stmt, there: set[Import], known: set[tuple[st
 
 
 def needed_here(yours: Yours, there: set[Import], known: set[tuple[str, str]]) -> Iterator[str]:
-    """The statements of what ``yours`` needs that the file does not have."""
+    """The statements that ``yours`` needs and the file does not have."""
     lines = yours.kept.needs.splitlines()
     for node in ast.parse(yours.kept.needs).body:
         asked = list(imports_of(node))
@@ -272,7 +271,7 @@ def import_lines(imports: Collection[Import], used: set[str]) -> str:
 
 
 def import_line(ours: list[Import]) -> str:
-    """One statement for what is imported from one module."""
+    """One statement for all imports from one module."""
     module, first, _ = ours[0]
     names = [f"{name} as {bound}" if bound else name for _, name, bound in ours]
     names.sort(key=lambda name: (not name.isupper(), name[:1].islower(), name))

@@ -1,4 +1,4 @@
-"""Kept: the source of a part of nano that has passed its check, in a file on this machine. Nothing here runs it."""
+"""Kept: sources of parts of nano that have passed their checks, in a file on this machine. None of them runs here."""
 
 import json
 from collections.abc import Mapping
@@ -35,12 +35,12 @@ class KeptPart:
 
 @dataclass(frozen=True)
 class KeptParts:
-    """``parts``: the id of an exercise ("09.2") -> what was kept of it."""
+    """``parts``: the id of an exercise ("09.2") -> its kept part."""
 
     parts: Mapping[str, KeptPart] = field(default_factory=dict)
 
     def after(self, task: str, part: KeptPart) -> "KeptParts":
-        """With ``part`` in place of what there was; ``self`` where that is the same text."""
+        """The parts with ``part`` in place of the old one; ``self`` where the text is the same."""
         before = self.parts.get(task)
         if before and (before.name, before.source, before.needs) == (part.name, part.source, part.needs):
             return self
@@ -48,7 +48,7 @@ class KeptParts:
 
 
 def kept_parts() -> KeptParts:
-    """All that is kept on this machine; nothing where MINIKV_PROGRESS is "off".
+    """All parts that are kept on this machine; none where MINIKV_PROGRESS is "off".
 
     Raises ``ConfigError`` for a file that cannot be read, is damaged or was written by a newer minikv.
     """
@@ -65,7 +65,7 @@ def parts_path() -> Path | None:
 def keep_part(task: str, fn: object, lang: str) -> None:
     """Keep the source of ``fn``, which has passed ``task``, if that is a part of nano, and say so in ``lang``.
 
-    What prevents it is printed and never raised: the pass counts anyway.
+    An error is printed and never raised: the pass counts anyway.
     """
     if task not in PART_OF:
         return
@@ -111,9 +111,9 @@ class PartsFile(KeptFile[KeptParts]):
 
 
 def parse_parts(content: bytes, path: str) -> KeptParts:
-    """What ``PartsFile`` wrote; a part that this minikv does not have stays in it.
+    """The parts that ``PartsFile`` wrote, those that this minikv does not have included.
 
-    Raises ``ConfigError``: "progress_newer" for the form of a newer minikv, "parts_damaged" for all that is none.
+    Raises ``ConfigError``: "progress_newer" for the format of a newer minikv, "parts_damaged" for any other content.
     """
     try:
         data: Any = json.loads(content.decode("utf-8"))

@@ -1,7 +1,8 @@
-"""Loads: what an engine is asked, on which model, with how few blocks; and what ``generate()`` answers.
+"""Loads: the requests to an engine, its model and its few blocks; and the answers of ``generate()``.
 
-Three small models on a CPU: tiny-gqa gets the 48 prompts. The other two are short, and have what tiny-gqa has not:
-windows and a softcap (a random Gemma 2), keys longer than values and a block size that is no power of two (tiny-mla).
+Three small models on a CPU: tiny-gqa gets the 48 prompts. The other two loads are short, and cover cases that tiny-gqa
+lacks: windows and a softcap (a random Gemma 2), keys longer than values and a block size that is no power of two
+(tiny-mla).
 """
 
 import random
@@ -12,7 +13,7 @@ from typing import Any
 from minikv.nano.sequence import SamplingParams
 
 GIB = 2**30
-_VOCABULARY = 96  # of the random model, and of what the tiny ones are asked
+_VOCABULARY = 96  # of the random model, and of the prompts to the tiny ones
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Load:
-    """``requests`` to ``model``, all at once. ``num_blocks`` is what the imagined GPU has room for: never for all."""
+    """``requests`` to ``model``, all at once. ``num_blocks`` fit on the imagined GPU: too few for all requests."""
 
     model: str
     requests: tuple[Request, ...]
@@ -44,14 +45,14 @@ def loads(small: bool = False) -> list[Load]:
 
 
 def _requests(name: str, count: int, block_size: int) -> tuple[Request, ...]:
-    """Prompts that share beginnings, some of whole blocks, some longer than a step; two of four are drawn."""
+    """Prompts with shared prefixes, some of whole blocks, some longer than a step; two of four are sampled."""
     draw = random.Random(name)
 
     def tokens(length: int) -> list[int]:
         return [draw.randrange(3, _VOCABULARY) for _ in range(length)]
 
     one, other, shared = tokens(block_size), tokens(block_size), tokens(2 * block_size)
-    # The same block behind two other ones: its digest has to tell them apart. And the same tokens in another order.
+    # The same block behind two different ones: digests have to differ. And the same tokens in another order.
     stems = [one + shared, other + shared, shared + one, shared[::-1] + other, [], tokens(5 * block_size)]
     ends = [1, block_size, 3, 2 * block_size + 1, 5, block_size - 1]
     requests: list[Request] = []
@@ -59,7 +60,7 @@ def _requests(name: str, count: int, block_size: int) -> tuple[Request, ...]:
         number = len(requests)
         prompt = stems[number % len(stems)] + tokens(ends[number * 5 // 3 % len(ends)])
         if number % 7 == 6:
-            prompt = requests[-5].prompt  # asked again
+            prompt = requests[-5].prompt  # the same prompt again
         temperature, top_p = ((0.0, 1.0), (0.0, 1.0), (0.8, 1.0), (1.3, 0.7))[number % 4]
         params = SamplingParams(
             draw.choice([6, 11, 18]), temperature, top_p, seed=number, ignore_eos=number % 3 > 0
@@ -86,7 +87,7 @@ def load_model(name: str) -> Any:
         attn_logit_softcapping=2.0,
         initializer_range=0.3,
         max_position_embeddings=256,
-        attn_implementation="eager",  # the one that knows a softcap
+        attn_implementation="eager",  # the implementation with a softcap
         **sizes,
     )
     with torch.random.fork_rng(devices=[]):
@@ -95,9 +96,9 @@ def load_model(name: str) -> Any:
 
 
 def generate(model: Any, requests: List[Request]) -> list[list[int]]:
-    """What ``model.generate()`` answers, all requests in one static batch, shorter prompts padded on their left.
+    """The answers of ``model.generate()``, all requests in one static batch, shorter prompts padded on their left.
 
-    A request that samples draws by nano's rule for its seed and the position, so its answer is one answer, too.
+    A request that samples draws by nano's rule for its seed and the position, so it has one right answer, too.
     """
     import torch
     from transformers import LogitsProcessor
@@ -117,7 +118,7 @@ def generate(model: Any, requests: List[Request]) -> list[list[int]]:
             return scores
 
     eos = model.generation_config.eos_token_id
-    model.generation_config.eos_token_id = None  # or a request that ends would be padded, and end the others
+    model.generation_config.eos_token_id = None  # or a request that ends would pad, and end the others
     out = model.generate(
         torch.tensor([[0] * pad + one.prompt for pad, one in zip(padding, requests, strict=True)]),
         attention_mask=torch.tensor([[0] * pad + [1] * (longest - pad) for pad in padding]),
@@ -142,7 +143,7 @@ def _ended(tokens: list[int], params: SamplingParams, eos: set[int]) -> list[int
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU that is not there, after a warm-up: what ``num_blocks_that_fit`` is asked, in bytes."""
+    """An imagined GPU after a warm-up: the arguments of ``num_blocks_that_fit``, in bytes."""
 
     total: int
     utilization: float

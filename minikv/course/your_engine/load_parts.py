@@ -1,4 +1,4 @@
-"""Makes callables of kept sources: this runs a learner's code, so only the child process of ``my_engine`` does it."""
+"""Makes callables of kept sources. That runs a learner's code, so only the child process of ``my_engine`` does it."""
 
 import linecache
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from minikv.course.your_engine.parts import PART_OF
 
 
 def load_part(task: str, part: KeptPart) -> Any:
-    """The callable that ``part`` defines, in a namespace of its own. Raises whatever its code raises."""
+    """The callable that ``part`` defines, in a namespace of its own. Raises any error of its code."""
     source = f"{part.needs}\n\n\n{part.source}" if part.needs else part.source
     file = f"<your {PART_OF[task].name}, exercise {task}>"
-    # Triton, and whoever shows a line of a traceback, reads the text from here.
+    # Triton and tracebacks read the text from here.
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
     space: dict[str, Any] = {"__name__": f"your_engine_{task.replace('.', '_')}"}
     exec(compile(source, file, "exec", dont_inherit=True), space)
@@ -20,5 +20,5 @@ def load_part(task: str, part: KeptPart) -> Any:
 
 
 def load_parts(parts: Mapping[str, KeptPart]) -> dict[str, Any]:
-    """All of them by exercise's id; those that this minikv does not have are left out."""
+    """All callables by exercise's id; parts that this minikv does not have are left out."""
     return {task: load_part(task, part) for task, part in parts.items() if task in PART_OF}

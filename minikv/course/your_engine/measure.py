@@ -67,7 +67,7 @@ def requests(count: int, vocabulary: int, least: int = 8, most: int = 96) -> Loa
 
 
 def ways(asked: Load, parts: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """All of them, with room for ``SEATS`` sequences of the longest length."""
+    """All five ways, with room for ``SEATS`` sequences of the longest length."""
     blocks = SEATS * -(-asked.longest // BLOCK)
     nano = Nano(SEATS, blocks, STEP_TOKENS)
     return {
@@ -80,10 +80,10 @@ def ways(asked: Load, parts: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
 
 
 def measure(model: Any, asked: Load, running: dict[str, Any], rounds: int = ROUNDS) -> dict[str, Any]:
-    """The figures of every way: median seconds, bytes of K and V at the fullest moment; or why there are none.
+    """The figures of every way: median seconds, bytes of K and V at the fullest moment; or the reason for none.
 
-    First each answers once, watched, and its answers are compared with those of the first way. Then all answer in turn,
-    another one first in each round. Raises ``MiniKVError`` where nano or ``minikv.LLM`` answers otherwise.
+    First each way answers once, watched, and its answers are compared with those of the first way. Then all answer in
+    turn, another one first in each round. Raises ``MiniKVError`` where nano or ``minikv.LLM`` answers otherwise.
     """
     began = time.perf_counter()
     lanes: dict[str, dict[str, Any]] = {}
@@ -125,7 +125,7 @@ def reason(error: Exception) -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
-    """Read ``job.json`` of ``folder``; write ``answer.json``, an error's code and values where there is no race."""
+    """Read ``job.json`` of ``folder``; write ``answer.json``, after an error with its code and values."""
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     model: Any = load(MODEL).model
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0

@@ -1,4 +1,4 @@
-"""The parts of nano that are exercises: what a learner's engine is made of. No torch."""
+"""The parts of nano that are exercises: a learner's engine consists of them. No torch."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Part:
     """A function of nano that the exercise ``task`` asks for, with nano's name and signature.
 
-    ``module`` is its file in ``minikv/nano``. ``owner`` is the class that it is a method of; "" for a function.
+    ``module`` is its file in ``minikv/nano``. ``owner`` is the class of a method; "" for a function.
     """
 
     task: str

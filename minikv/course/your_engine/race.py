@@ -21,18 +21,18 @@ from minikv.i18n import pick_language, text
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import format_bytes
 
-LIMIT_S = 180.0  # of the process; a machine with nothing else to do needs 20
+LIMIT_S = 180.0  # for the process; an idle machine needs 20
 REQUESTS, ROUNDS = 32, 5
 YOURS = "yours"
-# The same in a light theme and a dark one; the learner's lane differs in lightness too.
+# Colours for a light theme and a dark one; the learner's lane differs in lightness too.
 _INK, _OTHERS, _YOURS = "#767676", "#6f9bc8", "#d9822b"
 
 
 @dataclass(frozen=True)
 class Lane:
-    """What one way took: median ``seconds`` for all requests, and the K and V held at its fullest moment.
+    """The figures of one way: median ``seconds`` for all requests, and the K and V held at its fullest moment.
 
-    ``absent`` says why it has no figures, as an error's code and values.
+    ``absent`` is the reason for no figures, as an error's code and values.
     """
 
     way: str
@@ -41,7 +41,7 @@ class Lane:
     absent: Mapping[str, Any] | None = None
 
     def why(self, lang: str) -> str:
-        """Why it has no figures; "" where it has them."""
+        """The reason for no figures; "" where there are figures."""
         return text(f"errors.{self.absent['code']}", lang, **self.absent["values"]) if self.absent else ""
 
 
@@ -49,7 +49,7 @@ class Lane:
 class Race:
     """All lanes, on ``device``. ``yours``: the exercises whose parts are the learner's. ``seconds``: the whole race.
 
-    ``ties`` answers part at a token that two ways may choose differently; all other answers are the same.
+    ``ties`` answers differ at a token that two ways may choose differently; all other answers are the same.
     """
 
     lanes: tuple[Lane, ...]
@@ -68,7 +68,7 @@ class Race:
         return None if lane.seconds is None else self.new_tokens / lane.seconds
 
     def name(self, way: str, lang: str) -> str:
-        """What the table and the plot call a way."""
+        """The name of a way in the table and the plot."""
         return text(f"race.{way}", lang, yours=len(self.yours), parts=len(PARTS))
 
     def as_dict(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def run_race(
 
 
 def _answer(folder: Path, limit_s: float) -> dict[str, Any]:
-    """What ``measure.py`` answers to the job in ``folder``. It runs in an empty folder within."""
+    """The answer of ``measure.py`` to the job in ``folder``. It runs in an empty folder within."""
     empty = folder / "empty"
     empty.mkdir()
     with (folder / "said").open("wb") as said:

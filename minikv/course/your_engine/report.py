@@ -1,4 +1,4 @@
-"""Report of ``my_engine()``: a table of the parts, what was wrong with them, and whether the tokens are right."""
+"""Report of ``my_engine()``: a table of the parts, their faults, and whether the tokens are right."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ _COLUMNS = ("part", "exercise", "whose", "since", "calls", "verdict")
 
 @dataclass(frozen=True, repr=False)
 class EngineReport:
-    """``kept``: the learner's parts by exercise's id. ``answer``: what the child process found (``run.Examined``)."""
+    """``kept``: the learner's parts by exercise's id. ``answer``: the child process's results (``run.Examined``)."""
 
     kept: Mapping[str, KeptPart]
     answer: Mapping[str, Any] = field(default_factory=dict)
@@ -25,12 +25,12 @@ class EngineReport:
 
     @property
     def findings(self) -> dict[str, Finding]:
-        """The first thing that is wrong with a part, by exercise's id."""
+        """The first fault of each wrong part, by exercise's id."""
         return {task: Finding(**found) for task, found in self.answer["findings"].items()}
 
     @property
     def passed(self) -> bool:
-        """Whether no part is wrong and every token is that of ``generate()``."""
+        """Whether all parts are right and every token is that of ``generate()``."""
         return not self.answer["findings"] and not self.answer["differs"]
 
     def __repr__(self) -> str:

@@ -20,7 +20,7 @@ ON_PAPER = ("02.1", "02.6", "08.2")  # parts that count bytes: no token depends 
 
 @dataclass(frozen=True)
 class Effect:
-    """What a wrong part does to nano on its own, before anything else is wrong.
+    """The effect of one wrong part in an otherwise right nano.
 
     kind: "token" (request ``request`` of the load ``load`` gets ``got`` as token ``place`` of its answer, where ``due``
     is right; None: no token), "raised" (``got``), "endless" (more than ``place`` steps) or "none" (no token differs).
@@ -36,7 +36,7 @@ class Effect:
 
 @dataclass
 class Seen:
-    """What happened while a load was answered."""
+    """The record of one load answered."""
 
     requests: int = 0
     tokens: int = 0
@@ -52,8 +52,8 @@ class Seen:
 
 @dataclass
 class Examined:
-    """What ``examine`` found. By exercise's id: how often each part was called, what is wrong with it, and what that
-    does. ``seen``: of the first load. ``differs``: a token differs although no part was found wrong.
+    """The result of ``examine``. By exercise's id: the calls of each part, its finding, and the effect of that.
+    ``seen``: of the first load. ``differs``: a token differs although no part was found wrong.
     """
 
     calls: dict[str, int]
@@ -67,17 +67,17 @@ class Examined:
 
 @dataclass
 class Ready:
-    """A load, its model, what ``generate()`` answers, and the GPUs that are imagined for it."""
+    """A load, its model, the answers of ``generate()``, and the imagined GPUs."""
 
     load: Load
     model: Any
     due: list[list[int]]
     gpus: list[Gpu]
-    sizes: tuple[int, int, int, int, int] = field(default=(0, 0, 0, 0, 0))  # what token_bytes takes
+    sizes: tuple[int, int, int, int, int] = field(default=(0, 0, 0, 0, 0))  # the arguments of token_bytes
 
 
 def prepare(load: Load) -> Ready:
-    """All that is needed to run ``load``, made without any part of a learner's."""
+    """Make all that a run of ``load`` needs, without any part of a learner's."""
     from minikv.nano import kv_cache, llm
 
     model = load_model(load.model)
@@ -95,7 +95,7 @@ def examine(
     lang: str = "en",
     folder: str | None = None,
 ) -> Examined:
-    """Answer every load with the parts of ``theirs``, each call beside nano's own; then see what the wrong ones do."""
+    """Answer every load with the parts of ``theirs``, each call beside nano's own; then run each wrong part alone."""
     beside = Beside(theirs, tell, lang, folder)
     total, first, differs = Seen(), None, None
     for each in ready:
@@ -111,7 +111,7 @@ def examine(
     for task, callable_ in theirs.items():
         if not beside.calls[task] and (task != KERNEL or beside.runs_kernel):
             beside.findings[task] = Finding(task, "never")
-        # What nano on a CPU never asks: to free blocks twice, to store K and V in another dtype than theirs.
+        # Cases that nano on a CPU never meets: blocks freed twice, K and V stored in another dtype than theirs.
         elif task not in beside.findings and task not in (ATTENTION, KERNEL):
             tell(task, beside.calls[task])
             if not run_check(find_exercise(task), callable_).passed:
@@ -131,8 +131,8 @@ def examine(
 def effect_alone(
     ready: list[Ready], task: str, callable_: Any, tell: Callable[[str, int], None], lang: str
 ) -> Effect:
-    """What the one part does in a nano that is our own otherwise, with nothing put right."""
-    if task in (*ON_PAPER, KERNEL):  # no token depends on them here: nano on a CPU has no use for the kernel
+    """The effect of the one part in an otherwise unchanged nano, with nothing corrected."""
+    if task in (*ON_PAPER, KERNEL):  # no token depends on them here: nano on a CPU does not use the kernel
         return Effect("none")
     for each in ready:
         with assembled({task: unnested(callable_, part_in_nano(PART_OF[task]))}):
@@ -156,7 +156,7 @@ class _EndlessError(Exception):
 
 
 def _num_blocks(ready: Ready) -> int:
-    """Blocks of the last imagined GPU, asked as nano asks for those of a real one; the others are asked, too."""
+    """Blocks of the last imagined GPU, computed as nano does for a real one; the others are computed, too."""
     from minikv.nano import llm
 
     block = llm.block_bytes(llm.token_bytes(*ready.sizes), ready.load.block_size)
@@ -174,7 +174,7 @@ def _answer(
     *,
     first: bool = False,
 ) -> tuple[Seen, Effect | None]:
-    """Answer the load: what happened, and the first token that differs, which with ``first`` ends it."""
+    """Answer the load: its record, and the first token that differs, which with ``first`` ends the run."""
     from minikv.nano import LLM
 
     load, seen = ready.load, Seen(len(ready.load.requests))

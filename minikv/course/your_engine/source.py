@@ -1,7 +1,7 @@
 """Source: the text of a learner's function, and all that it uses of the notebook, so that it runs on its own. No torch.
 
-Nothing of the learner's is called here, and no object of theirs is asked anything: only functions, classes, modules and
-plain values are looked at, by their exact types.
+This module calls no code of the learner's, not even a method of an object: it reads only functions, classes, modules
+and plain values, by their exact types.
 """
 
 import ast
@@ -18,14 +18,14 @@ from typing import Any
 
 from minikv.errors import MiniKVError
 
-_MOST_CHARS = 20_000  # of a constant, written out
+_MOST_CHARS = 20_000  # of a constant's source
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 _CELL_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as IPython compiles a cell
 _FUTURE_ANNOTATIONS = 0x1000000  # __future__.annotations.compiler_flag
 
 
 class NotKeptError(MiniKVError):
-    """The source of a function cannot be kept: ``values`` name it, and what is in the way."""
+    """The source of a function cannot be kept: ``values`` name the function and the obstacle."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ def _plain_function(fn: Any) -> FunctionType | None:
 
 @dataclass
 class _Needs:
-    """What functions of one notebook use of it, found one after the other."""
+    """The names that functions of one notebook use of it, found one after the other."""
 
     root: FunctionType
     imports: dict[str, None] = field(default_factory=dict)  # used as ordered sets
@@ -82,7 +82,7 @@ class _Needs:
         return "\n\n\n".join(part for part in parts if part)
 
     def add_function(self, fn: FunctionType) -> str:
-        """Take in what ``fn`` uses; return its own text."""
+        """Add all that ``fn`` uses; return its own text."""
         if [name for name in fn.__code__.co_freevars if name != "__class__"]:
             raise NotKeptError("not_kept_closure", name=fn.__name__, uses=", ".join(fn.__code__.co_freevars))
         text = _text_of(fn)
@@ -96,7 +96,7 @@ class _Needs:
         tree = ast.parse(text)
         for name in _names_used(text):
             if name in self._seen or name not in space:
-                continue  # a builtin, or a name that nobody has defined: calling it will say so
+                continue  # a builtin, or an undefined name: its call raises NameError
             self._seen.add(name)
             try:
                 self._add(name, space[name], owner, tree)
@@ -147,17 +147,17 @@ class _Needs:
                     self.imports.setdefault(f"import {loaded[-1]}")
 
     def _is_theirs(self, thing: Any) -> bool:
-        """Whether it stands in the notebook or the file of the learner's function."""
+        """Whether ``thing`` is defined in the notebook or the file of the learner's function."""
         module = thing.__module__
         return module == self.root.__module__ or module == "__main__" or module not in sys.modules
 
 
 def _text_of(fn: FunctionType) -> str:
-    """The lines of ``fn``; they must be those that it was made of."""
+    """The lines of ``fn``; they must still compile to the same code."""
     try:
         text = textwrap.dedent(inspect.getsource(fn))
         tree = ast.parse(text)
-        # How a call is compiled may depend on the imports above it: a file is compiled whole, a cell by its statements.
+        # Compiled code may depend on the imports above it: a file is compiled whole, a cell by its statements.
         flags = _CELL_FLAGS | fn.__code__.co_flags & _FUTURE_ANNOTATIONS
         units = [tree, ast.parse("".join(inspect.findsource(fn)[0]))]
         made = [compile(unit, "<kept>", "exec", flags, dont_inherit=True) for unit in units]
@@ -173,7 +173,7 @@ def _text_of(fn: FunctionType) -> str:
 
 
 def _is_kernel(value: object) -> bool:
-    """Whether Triton has decorated it; its interpreter rewrites the function inside."""
+    """Whether ``value`` is a function decorated by Triton, whose interpreter rewrites the function inside."""
     return type(value).__module__.partition(".")[0] == "triton"
 
 
@@ -185,7 +185,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _same_code(one: CodeType, other: CodeType) -> bool:
-    """Whether two functions do the same, wherever they stand."""
+    """Whether two functions have the same code, at whatever lines."""
     if (one.co_name, one.co_names, one.co_varnames, one.co_code) != (
         other.co_name,
         other.co_names,
@@ -204,7 +204,7 @@ def _same_code(one: CodeType, other: CodeType) -> bool:
 
 
 def _class_text(kind: type) -> str | None:
-    """The text of a class of the learner's, the newest cell or file that has one of its name and methods."""
+    """The text of a learner's class: from the newest cell or file with a class of its name and methods."""
     methods = {name for name, value in vars(kind).items() if type(value) is FunctionType}
     for lines in reversed([entry[2] for entry in linecache.cache.values() if len(entry) == 4]):
         text = "".join(lines)
@@ -286,7 +286,7 @@ def _holds(module: Any, name: str, value: Any) -> bool:
 
 
 def _is_plain(value: Any, depth: int = 4) -> bool:
-    """Whether ``repr`` writes it so that Python reads the same again."""
+    """Whether Python reads ``repr(value)`` as the same value."""
     kind = type(value)
     if kind is float:
         return math.isfinite(value)

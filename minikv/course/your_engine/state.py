@@ -1,7 +1,7 @@
-"""State: what a call of a part can change, taken down before and after it, put back, and compared.
+"""State: the objects that a call of a part can change, copied before and after it, restored, and compared.
 
-Nano keeps what it changes in four classes, whose attributes are numbers, lists, dictionaries and tensors. So a copy of
-each attribute is enough, and the objects themselves stay who they are: other parts of nano hold them.
+Nano keeps its state in four classes, whose attributes are numbers, lists, dictionaries and tensors. So a copy of each
+attribute is enough, and the objects keep their identity: other parts of nano refer to them.
 """
 
 import sys
@@ -15,12 +15,12 @@ from minikv.nano.sequence import Sequence
 
 _CONTAINERS = (list, deque, dict, OrderedDict)
 
-# name -> (what it is, its content); a content is kept as (what stood there, its copy).
+# name -> (the object, its content); a content is kept as (the value itself, its copy).
 Taken = dict[str, tuple[Any, Any]]
 
 
 class State:
-    """All that the arguments of a call lead to, by the names that a learner knows: "seq", "self.blocks", "step"."""
+    """All objects that the arguments of a call lead to, by the learner's names: "seq", "self.blocks", "step"."""
 
     def __init__(self, arguments: Mapping[str, Any]):
         self._things: dict[str, Any] = {}
@@ -62,7 +62,7 @@ class State:
                 self._find(f"request {item.id}" if isinstance(item, Sequence) else f"{name}[{index}]", item)
 
     def take(self) -> Taken:
-        """A copy of everything as it is now."""
+        """Copy the present state."""
         taken: Taken = {}
         for name, thing in self._things.items():
             if type(thing) in _CONTAINERS or _is_tensor(thing):
@@ -72,7 +72,7 @@ class State:
         return taken
 
     def put(self, taken: Taken) -> None:
-        """Make everything as it was when ``taken`` was."""
+        """Restore the state ``taken``."""
         for thing, content in taken.values():
             if type(thing) in _CONTAINERS or _is_tensor(thing):
                 _put_back(thing, content)
@@ -88,7 +88,7 @@ class State:
 
 
 def first_difference(due: Taken, got: Taken) -> tuple[str, Any, Any] | None:
-    """The first name at which the two differ, what is due there, and what is there. More attributes are no matter."""
+    """The first name at which the two differ, the right value, and the found one. Further attributes do not matter."""
     for name, (thing, content) in due.items():
         theirs = got[name][1]
         if type(thing) in _CONTAINERS or _is_tensor(thing):
@@ -103,7 +103,7 @@ def first_difference(due: Taken, got: Taken) -> tuple[str, Any, Any] | None:
 
 
 def narrowed(name: str, due: Any, got: Any) -> tuple[str, Any, Any]:
-    """The same at the first element that differs, where the two are lists or tensors of one shape."""
+    """The difference at its first element, where the two are lists or tensors of one shape."""
     if _is_tensor(due) and _is_tensor(got) and due.shape == got.shape and due.dtype == got.dtype:
         far = (due - got).abs() > 1e-4 + 1e-3 * due.abs() if due.is_floating_point() else due != got
         places = (far if far.any() else due != got).nonzero()
@@ -120,7 +120,7 @@ def narrowed(name: str, due: Any, got: Any) -> tuple[str, Any, Any]:
 
 
 def content_at(taken: Taken, name: str) -> Any:
-    """What ``first_difference`` calls ``name``, but for the place inside, as it was when ``taken`` was."""
+    """The content of ``name`` in ``taken``, a name of ``first_difference`` without the place inside."""
     if name not in taken and name.endswith("]"):
         name = name.rpartition("[")[0]
     if name in taken:
@@ -130,7 +130,7 @@ def content_at(taken: Taken, name: str) -> Any:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two contents of the same name are alike."""
+    """Whether two contents of the same name are equal."""
     return _same(one, other)
 
 
@@ -142,7 +142,7 @@ def _same(one: Any, other: Any) -> bool:
     if _is_tensor(one):
         alike = one.shape == other.shape and one.dtype == other.dtype
         return alike and bool(((one == other) | ((one != one) & (other != other))).all())  # NaN is NaN here
-    if isinstance(one, OrderedDict):  # a set that is ordered: its values mean nothing
+    if isinstance(one, OrderedDict):  # an ordered set: its values mean nothing
         return list(one) == list(other)
     return bool(one == other)
 

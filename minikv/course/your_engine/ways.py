@@ -20,7 +20,7 @@ from minikv import LLM, SamplingParams, nano
 from minikv.errors import MiniKVError
 
 STATIC = 16
-# Two logits that lie closer than this may change places when the sums are added up in another order.
+# Two logits closer than this may change their order when sums are added up in another order.
 TIE = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
 Answers = list[list[int]]
 
@@ -35,7 +35,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Load:
-    """Requests that are all there at the start; ``name`` is what the table calls them."""
+    """Requests that all arrive at the start; ``name`` is their name in the table."""
 
     name: str
     requests: tuple[Request, ...]
@@ -55,18 +55,18 @@ class Load:
 
     @property
     def shared_tokens(self) -> int:
-        """With how many equal tokens all prompts begin."""
+        """Tokens of the prefix that all prompts share."""
         columns = zip(*(request.prompt for request in self.requests), strict=False)
         return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
 
     def first(self, count: int) -> "Load":
-        """Its first requests, to try a setting with."""
+        """The load's first requests, to try a setting with."""
         return Load(self.name, self.requests[:count])
 
 
 @dataclass(frozen=True)
 class Run:
-    """A load answered. ``peak_kv_bytes``: the K and V held at the fullest moment, where the run watched for it.
+    """A load answered. ``peak_kv_bytes``: the K and V held at the fullest moment, if the run watched it.
 
     ``cached_tokens`` of the prompts were not computed.
     """
@@ -121,7 +121,7 @@ class Ours:
 
 @dataclass(frozen=True)
 class Nano:
-    """``minikv.nano.LLM`` with the same three limits; a part that is assembled into nano is measured with it."""
+    """``minikv.nano.LLM`` with the same three limits; parts assembled into nano are measured with it."""
 
     max_num_seqs: int
     num_blocks: int
@@ -189,7 +189,7 @@ class StaticBatches:
 
 @dataclass(frozen=True)
 class ContinuousBatching:
-    """transformers' own, with at most ``max_batch_tokens`` tokens a step, on pages of ``page_size`` tokens."""
+    """transformers' continuous batching, at most ``max_batch_tokens`` tokens a step, pages of ``page_size`` tokens."""
 
     max_batch_tokens: int
     page_size: int
@@ -202,7 +202,7 @@ class ContinuousBatching:
     def run(self, model: Any, load: Load, watch: bool = False) -> Run:
         """Answer the load. With ``watch`` the blocks of live requests are counted, which takes time.
 
-        Making the manager and its cache is not timed, nor is stopping it.
+        The start of the manager and its cache is not timed, nor is its stop.
         """
         from transformers import GenerationConfig
 
@@ -235,7 +235,7 @@ class ContinuousBatching:
     def _config(self) -> Any:
         from transformers import ContinuousBatchingConfig
 
-        # The size of a page was called block_size before 5.17.
+        # The size of a page is called block_size before 5.17.
         known = {field.name for field in dataclasses.fields(ContinuousBatchingConfig)}
         page = {"page_size" if "page_size" in known else "block_size": self.page_size}
         blocks = -(-self.num_tokens // self.page_size)
@@ -243,9 +243,9 @@ class ContinuousBatching:
 
 
 def agree(model: Any, load: Load, answers: Answers, others: Answers, who: str) -> int:
-    """How many requests part at a tie. Raises ``MiniKVError`` for any other difference, and for a missing token.
+    """The number of requests that differ from a tie on. Raises ``MiniKVError`` for any other difference or length.
 
-    A tie: two tokens whose logits lie closer than ``TIE``. ``who`` names the two ways.
+    A tie: two tokens whose logits lie closer than ``TIE``. The last argument names the two ways.
     """
     ties = 0
     for number, (request, one, other) in enumerate(zip(load.requests, answers, others, strict=True)):
@@ -264,7 +264,7 @@ def agree(model: Any, load: Load, answers: Answers, others: Answers, who: str) -
 
 @torch.no_grad()
 def _gap(model: Any, tokens: list[int], one: int, other: int) -> float:
-    """How far the logit of either token lies below the best one behind ``tokens``."""
+    """The distance of the lower of two tokens' logits from the best logit behind ``tokens``."""
     logits = model(torch.tensor([tokens], device=model.device), logits_to_keep=1).logits[0, -1].float()
     return float(logits.max() - logits[[one, other]].min())
 
@@ -297,7 +297,7 @@ def _watched(peak: list[int] | None) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the manager's warnings, one a run, that no end-of-sequence token was given."""
+    """Silence the manager's warning in each run that no end-of-sequence token was given."""
     log = logging.getLogger("ContinuousBatchingLogger")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -312,7 +312,7 @@ def _bytes(blocks: tuple[int, ...], block_bytes: list[int]) -> int:
 
 
 def _now(model: Any) -> float:
-    """Seconds, once the device has done what it was given."""
+    """The time in seconds, after the device has finished its work."""
     if model.device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()

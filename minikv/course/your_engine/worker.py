@@ -1,7 +1,7 @@
-"""The child process of ``my_engine``: runs the learner's parts where nothing of the notebook can be hurt.
+"""The child process of ``my_engine``: runs the learner's parts where they cannot harm the notebook.
 
-``python -m minikv.course.your_engine.worker FOLDER``: reads ``job.json`` there, writes ``answer.json``. ``status`` says
-all the time which part runs, so that whoever waits can name one that does not come back or ends this process.
+``python -m minikv.course.your_engine.worker FOLDER``: reads ``job.json`` there, writes ``answer.json``. ``status``
+always says which part runs, so that the parent can name a part that hangs or ends this process.
 """
 
 import json
@@ -22,10 +22,8 @@ from minikv.course.your_engine.load_parts import load_part
 from minikv.course.your_engine.parts import PARTS
 from minikv.course.your_engine.run import examine, prepare
 
-STATUS = struct.Struct(
-    "<qqq"
-)  # the active part's place in PARTS, -1 for none; its call; how often this was written
-EMPTY = "empty"  # the folder in which the learner's code stands, with one file that is not its own
+STATUS = struct.Struct("<qqq")  # the active part in PARTS or -1; its call; the count of these writes
+EMPTY = "empty"  # the working folder of the learner's code, with one file that is not its own
 _PLACE = {part.task: place for place, part in enumerate(PARTS)}
 
 
@@ -65,4 +63,4 @@ def _without_network(event: str, arguments: tuple) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    os._exit(0)  # the answer is written: a thread that a part has left running keeps nobody waiting
+    os._exit(0)  # the answer is written: do not wait for threads that a part has left running
