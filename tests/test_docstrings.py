@@ -56,6 +56,10 @@ ROOMS_GONE_OVER = [
     "memory/retention",
     "models",
     "nano",
+    "plan",
+    "plan/logs",
+    "plan/spec",
+    "plan/weights",
     "simulate",
 ]
 

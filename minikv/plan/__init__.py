@@ -1,4 +1,4 @@
-"""Bytes on paper: what a token costs, what a GPU holds. Nothing here imports torch."""
+"""Bytes on paper: the cost of a token, the contents of a GPU. Nothing here imports torch."""
 
 from typing import TYPE_CHECKING
 

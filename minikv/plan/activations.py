@@ -1,25 +1,25 @@
-"""What a prefill needs besides weights and cache: the largest set of tensors that are alive together.
+"""The memory of a prefill besides weights and cache: the largest set of tensors that are alive together.
 
-The model is transformers in eager mode: each operation writes a tensor of its own, and Python frees it when the
-last name for it goes. Two streams of (tokens, hidden) live through every layer: the embeddings, held by the
-model's forward, and the layer's input, held by the loop over the layers. On top of them, one stage at a time:
+The model is transformers in eager mode: each operation writes a new tensor, and Python frees it with the last
+reference. Two streams of (tokens, hidden) live through every layer: the embeddings, held by the model's forward,
+and the layer's input, held by the loop over the layers. On top of them, one stage at a time:
 
     norm        the stream in float32, and its square
     attention   normed input, Q, K, V, and the temporaries of RoPE or of a norm of Q, whichever are larger
-    recurrent   normed input, what a Mamba or DeltaNet layer projects, convolves and scans
+    recurrent   normed input, projections, convolutions and scans of a Mamba or DeltaNet layer
     mlp         residual, normed input, gate, up and their product; experts: the same for top-k rows a token
     logits      one row of the vocabulary a sequence, in the model's dtype and in float32
 
 The peak is the largest stage. ``tests/plan/test_activations.py`` compares it with the live tensors of small models.
 
-What the number leaves out: attention scores (it assumes SDPA or FlashAttention, also for the architectures that
-transformers runs with materialised scores: GPT-OSS, Gemma 2, MiMo-V2, BLOOM, GPT-J, MPT), the scores of a
-sparse-attention indexer, and an encoder. Recurrent layers are counted as their fused kernels run (causal-conv1d,
-mamba-ssm, fla), from the kernels' shapes and unmeasured; transformers' reference code in plain torch holds up to
-ten times more. The chunk is a whole prompt: a later chunk of a long one also holds a mask over earlier tokens.
-Nor does it count what a kernel allocates for itself. On a CPU, SDPA's kernel takes for each thread a tile of q x kv
-scores in float32 and in the model's dtype (q up to 256, kv up to 512, whatever the prompt's length:
-``cpu_flash_attention`` in ``aten/src/ATen/native/cpu/FlashAttentionKernel.cpp``), which sets the peak of a small model.
+The number leaves out attention scores: it assumes SDPA or FlashAttention, also for the architectures that transformers
+runs with materialised scores (GPT-OSS, Gemma 2, MiMo-V2, BLOOM, GPT-J, MPT). It leaves out the scores of a
+sparse-attention indexer, and an encoder. Recurrent layers are counted with fused kernels (causal-conv1d, mamba-ssm,
+fla), from the kernels' shapes and unmeasured; transformers' reference code in plain torch holds up to ten times more.
+The chunk is a whole prompt: a later chunk of a long one also holds a mask over earlier tokens. Memory that a kernel
+allocates for itself is not counted. On a CPU, SDPA allocates a tile of q x kv scores for each thread, in float32
+and in the model's dtype. It sets the peak of a small model (q up to 256, kv up to 512, whatever the prompt's length:
+``cpu_flash_attention`` in ``aten/src/ATen/native/cpu/FlashAttentionKernel.cpp``).
 """
 
 from dataclasses import dataclass
@@ -33,23 +33,23 @@ from minikv.plan.spec.states import gated_delta_state
 
 FLOAT32 = 4  # bytes
 
-# How many tensors of the MLP's width are alive at its peak; a gated MLP has 3: act(gate), up, product.
-# These have 4: the gate (beside up in one tensor) outlives its activation.
+# The tensors of the MLP's width that are alive at its peak. A gated MLP has 3: act(gate), up, product.
+# These have 4: the gate shares a tensor with up, so it outlives its activation.
 _KEEPS_GATE = ("phi3", "glm", "glm4", "gemma3n_text")
 _UNGATED = """arcee bart bloom falcon gpt2 gpt_bigcode gpt_neox gptj mbart mpt nemotron nemotron_h opt persimmon phi
     starcoder2 whisper""".split()
 # Without a gate: input and output of the activation; relu2 keeps the relu, gelu_new (the rest) has temporaries.
 _UNGATED_TENSORS = {"gelu": 2, "gelu_pytorch_tanh": 2, "relu": 2, "silu": 2, "relu2": 3}
-# They keep two streams more: position embeddings and the sum, or what the norm and the attention gave.
+# These keep two more streams: position embeddings and the sum, or the outputs of the norm and of the attention.
 _SIX_STREAMS = ("bart", "gpt2", "gpt_bigcode", "mbart", "opt", "persimmon", "stablelm", "whisper")
-# Their router weights are float32, and an expert's output times a float32 weight is float32.
+# The router weights of these are float32, and an expert's output times a float32 weight is float32.
 _FLOAT32_ROUTER = """deepseek_v2 deepseek_v3 deepseek_v32 gemma4_text glm4_moe glm4_moe_lite glm_moe_dsa mimo_v2_flash
     minimax_m2 mixtral nemotron_h solar_open""".split()
 
 
 @dataclass(frozen=True)
 class Activations:
-    """``bytes`` is the peak on one rank, ``stage`` the stage that sets it, ``stages`` all of them in bytes."""
+    """``bytes`` is the peak on one rank, ``stage`` the stage that sets it, ``stages`` the bytes of every stage."""
 
     bytes: int
     stage: str
@@ -99,7 +99,7 @@ def routed_experts(config: Config) -> tuple[int, int]:
 
 
 def _layers(config: Config) -> list[LayerSpec]:
-    """The layers, whole, with their heads and windows; MLA as its heads compute it, expanded."""
+    """The layers with all their heads, and their windows; MLA expanded, as its heads compute it."""
     architecture = ARCHITECTURES.get(config.model_type)
     encoder_tokens = 1 if architecture and architecture.encoder_decoder else None
     return build_layers(
@@ -141,7 +141,7 @@ def _attention_width(config: Config, layer: LayerSpec, tp: int, itemsize: int, m
         return 2 * q + (k - rope + v) + k + v + rope + 2 * latents + config.count("hidden_size")
     projected = q + k + v
     if config.get("attn_output_gate") or config.model_type == "qwen3_next":
-        projected += 2 * q  # the gate comes out of the projection of Q, and waits
+        projected += 2 * q  # the projection of Q also gives the gate, which waits
     rope_temporaries = max(3 * q, q + 3 * k)  # x cos, rotate_half(x), rotate_half(x) sin; Q first, then K
     # Qwen3, Gemma 3: an RMSNorm of Q in float32, its square, and two numbers a head.
     norm_temporaries = 2 * (q + heads) * FLOAT32 // itemsize

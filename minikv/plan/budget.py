@@ -1,10 +1,10 @@
-"""Where every byte of a GPU goes, on paper: weights, activations, workspace, context, and the rest is the pool.
+"""The memory of a GPU on paper: weights, activations, workspace, context, and the rest is the pool.
 
-The paper form, and the form that an engine measures after a warm-up, are the same sum:
+The form on paper and the form that an engine measures after a warm-up are the same sum:
 
     pool = total * utilization - weights - activations - workspace - context
     pool = total * utilization - used - peak + current
-           used = weights + context        (all that is taken on the GPU, seen from outside)
+           used = weights + context        (all memory in use on the GPU, as the driver sees it)
            peak = weights + activations + workspace     (the most that the forward had allocated)
            current = weights               (what is allocated now)
 """
@@ -28,8 +28,8 @@ from minikv.plan.weights.weight_bytes import weight_bytes as find_weight_bytes
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import MIB, format_bytes
 
-# What a CUDA context, its loaded kernels and a library's scratch memory take is not in any config. These are
-# assumptions, named as such in every answer; an engine measures them (`allocate_kv_cache`).
+# No config has the memory of a CUDA context, its loaded kernels and a library's workspace. These are assumptions,
+# named as such in every answer; an engine measures them (`allocate_kv_cache`).
 CUDA_CONTEXT_BYTES = 512 * MIB
 WORKSPACE_BYTES = 512 * MIB
 
@@ -59,7 +59,7 @@ class MemoryBudget:
 
     @property
     def limit_bytes(self) -> int:
-        """What the engine may use of the GPU: int(total * utilization)."""
+        """The bytes of the GPU that the engine may use: int(total * utilization)."""
         return int(self.total_bytes * self.utilization)
 
     @property
@@ -77,13 +77,13 @@ class MemoryBudget:
 
     @property
     def kv_bytes(self) -> int:
-        """The pool: what is left for the KV cache. Negative where the model itself does not fit."""
+        """The pool: the rest for the KV cache. Negative where the model itself does not fit."""
         taken = self.weight_bytes + self.activation_bytes + self.workspace_bytes + self.cuda_context_bytes
         return self.limit_bytes - taken
 
     @property
     def needed_bytes(self) -> int:
-        """What ``batch`` sequences of ``context`` tokens take from the pool, in whole blocks."""
+        """Bytes that ``batch`` sequences of ``context`` tokens take from the pool, in whole blocks."""
         return self.batch * pool.sequence_bytes(self.spec, self.context, self.block_size)
 
     @property
@@ -100,14 +100,14 @@ class MemoryBudget:
     def num_blocks(self) -> int:
         """Blocks in the pool; see ``pool.num_blocks`` for models with windows or recurrent layers.
 
-        What windows and states take is counted for ``batch`` sequences, or for as many as fit.
+        The memory of windows and states is counted for ``batch`` sequences, or for as many as fit.
         """
         batch = min(self.batch, self.max_batch())
         return pool.num_blocks(self.spec, self.kv_bytes, self.context, batch, self.block_size)
 
     @property
     def max_tokens(self) -> int:
-        """Tokens in the pool: num_blocks * block_size, shared by the ``batch`` that was set aside for."""
+        """Tokens in the pool: num_blocks * block_size, shared by ``batch`` sequences."""
         return self.num_blocks * self.block_size
 
     def max_batch(self, context: int | None = None) -> int:
@@ -122,10 +122,10 @@ class MemoryBudget:
         return min(length, self.spec.max_positions or math.inf)
 
     def parts(self) -> dict[str, int]:
-        """Where the GPU's bytes go, in order; they add up to ``total_bytes``.
+        """The parts of the GPU's memory in bytes, in order; they add up to ``total_bytes``.
 
-        ``kv_used`` is what ``batch`` sequences of ``context`` tokens take of the pool, ``kv_left`` the rest of
-        it, ``kept_free`` what ``utilization`` leaves to others.
+        ``kv_used`` is the part of the pool that ``batch`` sequences of ``context`` tokens take, ``kv_left`` the rest
+        of it. ``kept_free`` is the part that ``utilization`` leaves to other processes.
         """
         used = min(self.needed_bytes, self.kv_bytes)
         return {
@@ -139,7 +139,7 @@ class MemoryBudget:
         }
 
     def shown(self, lang: str = "en") -> Shown:
-        """Where every GiB goes, with bars; what the pool holds, both forms of the sum, what is assumed."""
+        """The parts of the memory with bars, the contents of the pool, both forms of the sum, and the assumptions."""
         return shown_budget(self, lang)
 
     text = text_of
@@ -152,7 +152,7 @@ class MemoryBudget:
         return one_line("MemoryBudget", name, f"KV {format_bytes(self.kv_bytes)}", pool_size, load)
 
     def assumptions(self, lang: str = "en") -> list[str]:
-        """Everything that these figures rest on and no config says, one sentence each."""
+        """The assumptions behind these figures that are in no config, one sentence each."""
         said = [text(f"plan.{key}", lang, **values) for key, values in self.spec.assumptions]
         said += [text(f"weights.{key}", lang, **values) for key, values in self.weights.assumptions]
         stage = text(f"plan.stage_{self.activations.stage}", lang)
@@ -214,7 +214,7 @@ def plan_memory(
     Raises ``ConfigError``, ``UnknownNameError``, ``ArgumentError``, and ``DoesNotFitError`` where no block is
     left for the cache, with every term.
     """
-    reader = read_config(config)  # a wrong name is said before anything else
+    reader = read_config(config)  # a wrong name raises before anything else
     counts = {"batch": batch, "block_size": block_size, "chunk": chunk}
     if context is not None:
         counts["context"] = context

@@ -1,8 +1,8 @@
-"""GPUs and models that we know by name, each figure with its source. Nothing is guessed from a name.
+"""GPUs and models by name, each figure with its source. Nothing is guessed from a name.
 
-The figures stand in ``data/gpus.json`` and ``data/models/*.json``. A name matches if it is an entry's own or
-one of its aliases; a part of a name never does, because the part that is missing may be the one that
-matters ("H100" is two cards, Mistral-7B has a window in v0.1 and none in v0.3).
+The figures are in ``data/gpus.json`` and ``data/models/*.json``. A name matches if it is an entry's own or one of
+its aliases. A part of a name never matches, because the missing part may be the one that matters ("H100" is two
+cards, Mistral-7B has a window in v0.1 and none in v0.3).
 """
 
 import json
@@ -19,13 +19,13 @@ from minikv.errors import UnknownNameError
 
 @dataclass(frozen=True)
 class GPU:
-    """A card. ``total_bytes`` is what torch reports, not the label on the box; None where nobody printed it.
+    """A card. ``total_bytes`` is what torch reports, not the label on the box; None where no source has it.
 
-    ``total_bytes`` is a printed figure turned into bytes, not an exact count: ``total_rounded_to`` is the step
-    that the print was rounded to, in bytes (two decimals of a GiB: 10,737,418). nvidia-smi's total is never
-    taken for it: that counts what the driver keeps for itself too, 1 or 2 % more than torch sees.
+    ``total_bytes`` is a printed figure turned into bytes, not an exact count. ``total_rounded_to`` is the step
+    of its rounding, in bytes (two decimals of a GiB: 10,737,418). nvidia-smi's total is never used instead: it
+    includes the driver's own memory, 1 or 2 % more than torch sees.
 
-    ``nominal_gb`` is that label: some vendors mean GB by it and some GiB, so never compute with it.
+    ``nominal_gb`` is the label on the box: some vendors mean GB by it and some GiB, so never compute with it.
     ``bandwidth_gb_s`` is in 10**9 bytes a second. TFLOPS are dense, with fp32 accumulation; None where
     the card has no such format (or no source says). ``compute_capability`` is NVIDIA's ("9.0"), else None.
     """
@@ -50,9 +50,9 @@ class GPU:
 class Model:
     """A model: its ``config`` in the shape of its config.json, cut to the fields that bytes depend on.
 
-    ``missing`` names the fields that no source gave; with any of them the weights cannot be computed, the
-    cache can. ``expected`` holds bytes that were verified elsewhere (``hf_bf16``: transformers 5.23,
-    ``vllm_bf16_tp1``), so that tests can compare; it is empty where nobody verified any.
+    ``missing`` names the fields that no source gave; without them the cache can be computed, but not the weights.
+    ``expected`` holds bytes that were verified elsewhere (``hf_bf16``: transformers 5.23, ``vllm_bf16_tp1``), for
+    the tests; it is empty where none were.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Model:
 
     @property
     def complete(self) -> bool:
-        """Whether every field is there that the weights depend on."""
+        """Whether every field that the weights depend on is known."""
         return not self.missing
 
 
@@ -74,7 +74,7 @@ Entry = TypeVar("Entry", GPU, Model)
 
 
 def find_gpu(name: str) -> GPU:
-    """The GPU of that name, however it is spelled: "H200", "rtx-4090", "A100 SXM4 80GB".
+    """The GPU of that name in any spelling: "H200", "rtx-4090", "A100 SXM4 80GB".
 
     Raises ``UnknownNameError``: ``ambiguous_gpu`` lists the cards that the name could mean, ``unknown_gpu``
     the nearest names.
@@ -83,10 +83,10 @@ def find_gpu(name: str) -> GPU:
 
 
 def find_model(name: str) -> Model:
-    """The model of that name, however it is spelled: "Llama 3.1 8B", "meta-llama/Llama-3.1-8B-Instruct".
+    """The model of that name in any spelling: "Llama 3.1 8B", "meta-llama/Llama-3.1-8B-Instruct".
 
     In "org/name" the org has to be the publisher's: "models/Llama-3.1-8B" is more likely a mistyped path.
-    What comes back is the caller's own copy, config included.
+    The caller gets a copy, config included.
 
     Raises ``UnknownNameError``: ``ambiguous_model`` lists the models that the name could mean,
     ``unknown_model`` the nearest names.
@@ -120,7 +120,7 @@ def _find(name: str, entries: tuple[Entry, ...], kind: str) -> Entry:
 
 
 def _spellings(entry: GPU | Model) -> list[str]:
-    """Its names, bare and with the maker: torch prints "NVIDIA H200", the hub "google/gemma-3-4b-it"."""
+    """The names of an entry, with and without the maker: torch prints "NVIDIA H200", the hub "google/gemma-3-4b-it"."""
     maker = f"{entry.vendor} " if isinstance(entry, GPU) else f"{entry.org}/"
     return [prefix + name for name in (entry.name, *entry.aliases) for prefix in ("", maker)]
 
@@ -151,5 +151,5 @@ def _models() -> tuple[Model, ...]:
 
 
 def _tuples(entry: dict[str, Any]) -> dict[str, Any]:
-    """JSON has lists where a frozen entry has tuples; the config keeps its lists."""
+    """The entry with tuples for JSON's lists, so that it can be frozen; the config keeps its lists."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}

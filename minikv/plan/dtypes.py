@@ -1,7 +1,7 @@
-"""The names of dtypes, in one place for the whole package, and how many bytes a cached element of each takes.
+"""The names of dtypes for the whole package, and the bytes of a cached element of each.
 
-Those of minikv ("bf16"), of config.json and vLLM ("bfloat16", "half"), and of torch ("torch.bfloat16", or the object
-itself) are understood alike wherever a dtype is asked for.
+Every argument for a dtype takes the names of minikv ("bf16"), of config.json and vLLM ("bfloat16", "half"), and of
+torch ("torch.bfloat16", or the object itself).
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from minikv.errors import ArgumentError
 if TYPE_CHECKING:
     import torch
 
-# The first spelling is the name here.
+# The first spelling is minikv's name.
 _Fp32 = Literal["fp32", "float32", "float"]
 _Bf16 = Literal["bf16", "bfloat16"]
 _Fp16 = Literal["fp16", "float16", "half"]
@@ -34,8 +34,8 @@ AnyKVDtype: TypeAlias = Union[_Fp32, _Bf16, _Fp16, _Fp8, _Fp8E5M2, _Fp8Scaled, _
 class KVDtype:
     """A way to store cached elements.
 
-    ``itemsize`` is bytes an element. ``scale_bytes`` is what each (token, KV head) keeps besides, for K and
-    for V each: 0 where one scale serves a whole tensor, since those few bytes belong to the weights.
+    ``itemsize`` is bytes an element. ``scale_bytes`` are those of the scales of each (token, KV head), for K and
+    for V each: 0 where one scale serves a whole tensor, since those few bytes count as weights.
     """
 
     name: str
@@ -66,7 +66,7 @@ def _name(spelled: object) -> str | None:
 
 
 def find_dtype(name: object) -> str:
-    """ "fp32", "bf16" or "fp16", by whatever name; "auto" stays "auto".
+    """ "fp32", "bf16" or "fp16" for any of its names; "auto" stays "auto".
 
     Raises ``ArgumentError`` with the names that exist.
     """

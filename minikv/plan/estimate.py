@@ -1,8 +1,7 @@
-"""The two helpers that many scripts write for themselves, right this time.
+"""Cache size and batch size from the spec: two helpers that many scripts write for themselves.
 
-A script in the wild estimated DeepSeek-V3's cache with ``hidden_size // num_attention_heads`` and sized its
-batches by it; the estimate was 2.86x too small for the cache of its day (lesson 03). Both functions here ask
-the spec instead.
+A published script estimated DeepSeek-V3's cache with ``hidden_size // num_attention_heads`` and sized its batches
+by it. The estimate was 2.86x too small for the cache of its day (lesson 03).
 """
 
 import math
@@ -24,10 +23,10 @@ def estimate_kv_cache_gb(config: Any, num_tokens: int, batch: int = 1, **spec_ar
 
 
 def rebuilt_bytes(config: Any, num_tokens: int, *, tp: int = 1) -> int:
-    """Bytes that transformers rebuilds of one MLA layer in every step, for one sequence; 0 without MLA.
+    """Bytes of K and V that transformers rebuilds in one MLA layer in every step, for one sequence; 0 without MLA.
 
-    The latent cache does not make decoding cheap by itself: ``expand_kv`` makes K and V of all ``num_tokens``
-    tokens again. V is a view of ``kv_b_proj``'s output, so that whole output lives beside K:
+    A latent cache alone does not make decoding cheap: ``expand_kv`` makes K and V of all ``num_tokens`` tokens
+    again. V is a view of ``kv_b_proj``'s output, so that whole output lives beside K:
     heads * ((nope + v) + (nope + rope)) elements a token. An engine that absorbs ``kv_b_proj`` rebuilds nothing.
     """
     reader = read_config(config)
@@ -50,10 +49,10 @@ def max_batch_size(
 ) -> int:
     """How many sequences of ``num_tokens`` tokens a dense transformers cache fits into ``safety`` of ``free_bytes``.
 
-    ``num_tokens`` counts prompt and answer. A sequence counts what transformers *holds* after a prefill of them:
-    a sliding layer keeps the whole prompt until the next step. Two things live only during a step and are set
-    aside: one layer twice, since a cache grows by joining old and new into a new tensor, and one layer's rebuilt
-    K and V where the cache holds latents. ``step_bytes`` is what else a step takes (other activations).
+    ``num_tokens`` counts prompt and answer. A sequence counts with the bytes that transformers *holds* after a prefill
+    of them: a sliding layer keeps the whole prompt until the next step. Two more things live during a step only: a
+    second copy of one layer, since a cache grows by joining old and new into a new tensor, and one layer's rebuilt
+    K and V where the cache holds latents. ``step_bytes`` are the other bytes of a step (activations).
     """
     check_count("free_bytes", free_bytes, least=0)
     check_count("num_tokens", num_tokens)

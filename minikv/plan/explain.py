@@ -1,4 +1,4 @@
-"""A CacheSpec in words: the formula with its numbers, the fields that it used, what it assumes."""
+"""A CacheSpec in words: the formula with its numbers, the fields that it used, its assumptions."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ def explain_spec(spec: "CacheSpec", lang: str) -> str:
 
 
 def countable(spec: "CacheSpec") -> list[tuple[LayerSpec, int]]:
-    """Different layers with their counts; shared layers count as one kind, whichever layer they read."""
+    """Different layers with their counts. All shared layers count as one kind, whichever layer they read."""
     counts: dict[LayerSpec, int] = {}
     for layer in spec.layers:
         key = LayerSpec("shared") if layer.kind == "shared" else layer
@@ -84,7 +84,7 @@ def _layer_lines(layer: LayerSpec, count: int, say) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    """A field's value on one line: long lists by their length and first entries."""
+    """A field's value on one line; a long list is shown by its length and first entries."""
     if isinstance(value, list) and len(value) > 4:
         return f"[{', '.join(map(str, value[:2]))}, … {len(value)}]"
     if isinstance(value, dict):

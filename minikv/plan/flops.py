@@ -1,12 +1,12 @@
-"""FLOPs of one generation step, with a cache and without: why a cache exists, as three numbers a model.
+"""FLOPs of one generation step, with a cache and without, from three numbers a model: the reason for a cache.
 
 A decoder's step does three kinds of work. Write n for the tokens that the step's last query sees, itself included:
 
     projections   every weight matrix of every layer, once for each token that is fed: Q, K, V, output, MLP
-    attention     Q K^T and P V: every query that is fed meets n keys and n values
+    attention     Q K^T and P V: every query that is fed attends to n keys and n values
     lm_head       one row of logits, for the last token alone
 
-Without a cache a step feeds all n tokens; with one it feeds the newest alone:
+Without a cache a step feeds all n tokens. With one it feeds the newest alone:
 
                   without           with
     projections   n * per_token     per_token
@@ -19,9 +19,9 @@ Without a cache a step feeds all n tokens; with one it feeds the newest alone:
     lm_head   = 2 * hidden * vocab
 
 One multiplication and one addition are two FLOPs. Norms, softmax, activations and RoPE are left out, as in
-``torch.utils.flop_counter`` (which a test compares with, to the last FLOP) and in Kaplan et al. 2020, section 2.1.
-Attention is counted over the whole n x n square, as an implementation computes it that masks afterwards; a
-kernel that skips what the causal mask hides does about half. No torch here.
+``torch.utils.flop_counter`` (a test compares the two, to the last FLOP) and in Kaplan et al. 2020, section 2.1.
+Attention is counted over the whole n x n square, as in an implementation that masks afterwards; a kernel that
+skips what the causal mask hides does about half. No torch here.
 """
 
 from dataclasses import dataclass
@@ -47,8 +47,8 @@ MLP_MATRICES = {
 
 @dataclass(frozen=True)
 class FlopCost:
-    """What the work of a model costs, in FLOPs: ``per_token`` that is projected, ``per_pair`` of a query and a
-    key in attention, ``lm_head`` for one row of logits. All layers together, one sequence."""
+    """The coefficients of a model, in FLOPs of all layers for one sequence: ``per_token`` that is projected,
+    ``per_pair`` of a query and a key in attention, ``lm_head`` for one row of logits."""
 
     per_token: int
     per_pair: int
@@ -72,7 +72,7 @@ def flop_cost(config: Any) -> FlopCost:
     """The three coefficients of a dense decoder whose layers all attend to everything.
 
     ``config``: as for ``CacheSpec.from_config``. Raises ``ConfigError`` for experts, windows, latents and
-    architectures that this count does not know: it never falls back to a guess.
+    unknown architectures: it never guesses.
     """
     reader = read_config(config)
     layers = CacheSpec.from_config(reader).layers
@@ -109,7 +109,7 @@ def generation_flops(config: Any, prompt_tokens: int, new_tokens: int, cached: b
     check_count("prompt_tokens", prompt_tokens)
     check_count("new_tokens", new_tokens)
     cost = flop_cost(config)
-    lengths = range(prompt_tokens, prompt_tokens + new_tokens)  # what each step's last query sees
+    lengths = range(prompt_tokens, prompt_tokens + new_tokens)  # tokens that each step's last query sees
     fed = [1 if cached and number else length for number, length in enumerate(lengths)]
     pairs = sum(tokens * length for tokens, length in zip(fed, lengths, strict=True))
     return sum(fed) * cost.per_token + pairs * cost.per_pair + new_tokens * cost.lm_head
@@ -118,8 +118,8 @@ def generation_flops(config: Any, prompt_tokens: int, new_tokens: int, cached: b
 def crossing_length(config: Any) -> int:
     """The least number of tokens at which a step's attention costs more than its projections.
 
-    n * per_pair > per_token with a cache, n * n * per_pair > n * per_token without: the same n either way,
-    floor(per_token / per_pair) + 1. Raises as ``flop_cost`` does.
+    That is n * per_pair > per_token with a cache, and n * n * per_pair > n * per_token without. Both give the same
+    n, floor(per_token / per_pair) + 1. Raises as ``flop_cost`` does.
     """
     cost = flop_cost(config)
     return cost.per_token // cost.per_pair + 1

@@ -1,10 +1,10 @@
-"""The allocation formula with measured terms, and from its bytes to the blocks of every kind. Lesson 08.
+"""The allocation formula with measured terms, and the blocks of every kind for its bytes. Lesson 08.
 
     available = int(total * utilization) - used - peak + current
 
-``used`` is everything that is taken on the GPU, seen from outside: weights, CUDA contexts, libraries, other processes.
-``peak - current`` are the activations that come back in every largest step. Without ``+ current`` the weights would be
-counted twice, in ``used`` and in ``peak``.
+``used`` is all memory in use on the GPU, as the driver sees it: weights, CUDA contexts, libraries, other processes.
+``peak - current`` are the activations of the largest step. Without ``+ current`` the weights would be counted twice,
+in ``used`` and in ``peak``.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from minikv.plan.spec.cache_spec import CacheSpec
 class MeasuredTerms:
     """The terms of the formula, bytes of one GPU.
 
-    ``total`` and ``used`` as the driver sees them, ``peak`` and ``current`` as torch's allocator counts them: the most
-    since the reset before the warm-up, and now. Raises ``ArgumentError`` for a term that cannot be.
+    The driver counts ``total`` and ``used``. Torch's allocator counts ``peak``, the most since the reset before the
+    warm-up, and ``current``. Raises ``ArgumentError`` for an impossible term.
     """
 
     total: int
@@ -62,10 +62,10 @@ class MeasuredTerms:
 
 @dataclass(frozen=True)
 class PoolSize:
-    """How many blocks each kind gets, in the order of ``pool.block_kinds``.
+    """The number of blocks of each kind, in the order of ``pool.block_kinds``.
 
     ``num_blocks`` counts the blocks of a kind without a window (of every kind, where all layers slide). Windowed
-    kinds get what ``batch`` sequences of ``context`` tokens need there at once.
+    kinds get the blocks that ``batch`` sequences of ``context`` tokens need at once.
     """
 
     num_blocks: int
@@ -77,10 +77,10 @@ class PoolSize:
 def size_for_bytes(
     spec: CacheSpec, pool_bytes: int, *, block_size: int, context: int, batch: int | None = None
 ) -> PoolSize:
-    """The blocks that ``pool_bytes`` (negative counts as 0) hold; 0 blocks where not one token fits.
+    """The blocks that fit into ``pool_bytes`` (negative counts as 0); 0 blocks where not one token fits.
 
-    ``batch`` None, or more than fit, is as many sequences of ``context`` tokens as fit; where not one fits, one
-    sequence as long as fits. Raises ``ArgumentError`` for counts that are none.
+    ``batch`` None, or more than fit, means as many sequences of ``context`` tokens as fit. Where not one fits, it is
+    one sequence as long as fits. Raises ``ArgumentError`` for counts that are none.
     """
     _check(block_size, context, batch)
     room = max(0, pool_bytes)
@@ -100,8 +100,8 @@ def size_for_blocks(
 ) -> PoolSize:
     """The blocks of every kind where ``num_blocks`` is given.
 
-    ``context`` is cut to what the blocks hold; ``batch`` None is as many sequences of it as they hold. Raises
-    ``ArgumentError`` for counts that are none.
+    ``context`` is cut to the tokens that the blocks hold; ``batch`` None means as many such sequences as they hold.
+    Raises ``ArgumentError`` for counts that are none.
     """
     check_count("num_blocks", num_blocks)
     _check(block_size, context, batch)
@@ -112,7 +112,7 @@ def size_for_blocks(
 
 
 def check_utilization(utilization: object) -> None:
-    """Raise ``ArgumentError`` unless it is a number above 0 and at most 1."""
+    """Raise ``ArgumentError`` unless ``utilization`` is a number above 0 and at most 1."""
     if isinstance(utilization, bool) or not isinstance(utilization, int | float) or not 0 < utilization <= 1:
         raise ArgumentError("out_of_range", what="utilization", value=utilization, low=0, high=1)
 

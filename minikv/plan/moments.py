@@ -1,4 +1,4 @@
-"""What the driver and torch say at six moments between the start of a process and its KV cache. Lesson 08.
+"""The figures of driver and torch at six moments between the start of a process and its KV cache. Lesson 08.
 
     call            current                peak                            used
     ==============  =====================  ==============================  ====================================
@@ -34,17 +34,17 @@ class Moment:
 def startup_moments(terms: MeasuredTerms, kv_bytes: int, *, loading_bytes: int = 0) -> tuple[Moment, ...]:
     """The state after each of ``CALLS`` of an engine whose start-up measured ``terms``, and then took ``kv_bytes``.
 
-    ``start``        the CUDA context is there, and what other processes hold; torch has allocated nothing.
-    ``load``         the weights come, with ``loading_bytes`` of copies that are freed again. Torch does not give freed
-                     memory back, it caches it: ``used`` still counts the copies, and so does ``peak``.
-    ``reset_peak``   ``empty_cache``, then ``reset_peak_memory_stats``: torch gives back what it cached, and ``peak``
-                     falls to ``current``. (The reset alone would leave ``used`` where it is.)
-    ``warmup``       the largest forward. Its activations were in ``peak``; when it ends they are free, and cached.
-    ``empty_cache``  torch gives them back: ``used`` falls. ``peak`` remembers, ``current`` never knew.
-    ``allocate``     one tensor for the cache: ``current`` and ``used`` grow by ``kv_bytes``; ``peak`` on a record.
+    ``start``        the CUDA context and other processes hold memory; torch has allocated nothing.
+    ``load``         the weights are loaded, with ``loading_bytes`` of copies that are freed again. Torch caches freed
+                     memory: ``used`` still counts the copies, and so does ``peak``.
+    ``reset_peak``   ``empty_cache``, then ``reset_peak_memory_stats``: torch returns its cached memory, and ``peak``
+                     falls to ``current``. (The reset alone would leave ``used`` as it is.)
+    ``warmup``       the largest forward. ``peak`` has its activations; they are freed when it ends, and cached.
+    ``empty_cache``  torch returns them: ``used`` falls. ``peak`` stays, and ``current`` does not count them.
+    ``allocate``     one tensor for the cache: ``current`` and ``used`` grow by ``kv_bytes``; ``peak`` if exceeded.
 
-    Left out is what torch's segments round up and fragment, which ``used`` has on top. Raises ``ArgumentError`` for
-    terms that no start-up has (``used`` or ``peak`` below ``current``) and for sizes that are none.
+    The rounding and fragmentation of torch's segments, which ``used`` includes, are left out. Raises ``ArgumentError``
+    for terms that no start-up has (``used`` or ``peak`` below ``current``) and for sizes that are none.
     """
     not_torch, activations = terms.used - terms.current, terms.peak - terms.current
     check_count("used - current", not_torch, least=0)

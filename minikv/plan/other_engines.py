@@ -1,9 +1,9 @@
-"""The same word in other engines: of what is their fraction a share, and how large a pool does it give? Appendix D.
+"""The memory fraction of other engines: its name, its base, and the pool that it gives. Appendix D.
 
-    o  taken before the engine looks first: other processes, its own CUDA context, its communicators
-    w  weights      a  activations: what the largest forward adds      T  all memory of the GPU      f  the fraction
+    o  in use before the engine first looks: other processes, its own CUDA context, its communicators
+    w  weights      a  activations: added by the largest forward       T  all memory of the GPU      f  the fraction
 
-    minikv         utilization                f T - o - w - a      of all memory, for everybody on the card
+    minikv         utilization                f T - o - w - a      of all memory, for all processes on the card
     vllm           gpu_memory_utilization     f T - w - a          of all memory, for this process; f T must be free
     sglang         mem_fraction_static        f (T - o) - w        of what was free, for weights and cache
     tensorrt-llm   free_gpu_memory_fraction   f (T - o - w - a)    of what is free in the end, for the cache
@@ -12,8 +12,8 @@ Sources, read in 2026: vLLM, ``vllm/v1/worker/gpu_worker.py`` (``requested_memor
 ``determine_available_memory``); SGLang, ``model_runner_kv_cache_mixin.py`` (what is available after loading, less
 ``1 - f`` of what was available before) and ``docs/advanced_features/hyperparameter_tuning.md``; TensorRT-LLM,
 ``tensorrt_llm/_torch/pyexecutor/_util.py`` (``_cal_max_memory``: ``(total - peak + allocated) * fraction``). The sum of
-nano-vllm is that of minikv. Left out: what grows outside torch while they warm up, CUDA graphs, and what a hybrid model
-sets aside for states.
+nano-vllm is that of minikv. The formulas leave out memory outside torch that grows during the warm-up, CUDA graphs, and
+the states of a hybrid model.
 """
 
 from dataclasses import dataclass
@@ -33,9 +33,9 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Startup:
-    """What a GPU holds when an engine sizes its cache: T, o, w and a of the formulas above, in bytes of one rank.
+    """The contents of a GPU when an engine sizes its cache: T, o, w and a of the formulas above, bytes of one rank.
 
-    Raises ``ArgumentError`` for what is no count, and where ``outside_bytes`` is more than there is.
+    Raises ``ArgumentError`` for what is no count, and where ``outside_bytes`` exceeds the GPU's memory.
     """
 
     total_bytes: int
@@ -58,7 +58,7 @@ class Startup:
 
     @classmethod
     def of(cls, budget: MemoryBudget, others_bytes: int = 0) -> "Startup":
-        """That of a plan, beside ``others_bytes`` of other processes."""
+        """The start-up of a plan, beside ``others_bytes`` of other processes."""
         check_count("others_bytes", others_bytes, least=0)
         return cls(
             budget.total_bytes,
@@ -69,11 +69,11 @@ class Startup:
 
     @property
     def free_bytes(self) -> int:
-        """What is free when the engine looks first."""
+        """Bytes that are free when the engine first looks."""
         return self.total_bytes - self.outside_bytes
 
     def left_bytes(self, pool_bytes: int) -> int:
-        """What is still free in the largest forward beside a pool; negative where that forward does not fit."""
+        """Bytes still free in the largest forward beside a pool; negative where that forward does not fit."""
         return self.free_bytes - self.weight_bytes - self.activation_bytes - pool_bytes
 
 
@@ -103,7 +103,7 @@ def pool_bytes(engine: str, startup: Startup, fraction: float) -> int:
 
 
 def fraction_for(engine: str, startup: Startup, wanted_bytes: int) -> float:
-    """The fraction that gives ``engine`` a pool of ``wanted_bytes``: ``pool_bytes`` the other way round.
+    """The fraction that gives ``engine`` a pool of ``wanted_bytes``: the inverse of ``pool_bytes``.
 
     Raises ``ArgumentError`` for an unknown engine, and where no fraction up to 1 gives so much.
     """

@@ -1,8 +1,8 @@
 """From a pool of bytes to blocks, and from blocks to sequences.
 
 Layers of one kind (the same window, the same bytes a token) share a block table and a pool of blocks. A full
-layer needs a block for every ``block_size`` tokens; a windowed one gives blocks behind its window back, so
-its need is bounded; recurrent layers need a fixed state a sequence.
+layer needs a block for every ``block_size`` tokens. A windowed layer frees the blocks that its window has passed,
+so its need is bounded. A recurrent layer needs a fixed state a sequence.
 """
 
 import math
@@ -39,7 +39,7 @@ def block_kinds(spec: CacheSpec) -> tuple[BlockKind, ...]:
 def sequence_bytes(spec: CacheSpec, num_tokens: int, block_size: int) -> int:
     """Bytes that one sequence of ``num_tokens`` tokens takes from the pool, in whole blocks.
 
-    Never less than ``spec.bytes_for(num_tokens)``: the difference is internal fragmentation.
+    This is never less than ``spec.bytes_for(num_tokens)``; the difference is internal fragmentation.
     """
     check_count("num_tokens", num_tokens, least=0)
     check_count("block_size", block_size)
@@ -63,7 +63,7 @@ def max_length(spec: CacheSpec, pool_bytes: int, batch: int, block_size: int) ->
     share = pool_bytes // batch
     if not any(kind.layer.window is None for kind in block_kinds(spec)):
         widest = max((layer.window for layer in spec.layers if layer.window is not None), default=1)
-        # Two blocks past the widest window no windowed layer needs another block.
+        # No windowed layer needs more blocks than at two blocks past the widest window.
         if sequence_bytes(spec, widest + 2 * block_size, block_size) <= share:
             return math.inf
     low, high = 0, 1
@@ -87,10 +87,10 @@ def counted_block_bytes(spec: CacheSpec, block_size: int) -> int:
 
 
 def num_blocks(spec: CacheSpec, pool_bytes: int, num_tokens: int, batch: int, block_size: int) -> int:
-    """Blocks of the kinds without a window that ``pool_bytes`` holds: what an engine prints as its block count.
+    """Blocks of the kinds without a window that fit into ``pool_bytes``: the block count that an engine prints.
 
-    Where some layers slide or recur, what ``batch`` sequences of ``num_tokens`` tokens need there is set
-    aside first. A model whose layers all slide counts the blocks of its windows.
+    The blocks and states of sliding and recurrent layers for ``batch`` sequences of ``num_tokens`` tokens are
+    subtracted first. A model whose layers all slide counts the blocks of its windows.
     """
     counted = counted_kinds(spec)
     bounded = [kind for kind in block_kinds(spec) if kind not in counted]

@@ -1,11 +1,11 @@
-"""What it costs to preempt a sequence: take its blocks to the host and back, or compute its tokens again. Lesson 12.
+"""The cost of preempting a sequence: copy its blocks to the host and back, or compute its tokens again. Lesson 12.
 
     swap       bytes / to_host + bytes / to_device
     recompute  tokens / prefill
 
-Both are linear in the tokens, so for one model on one machine one of the two always wins, whatever the length: what
-decides is the prefill speed (``break_even_prefill``). Only where a part of the tokens would be found again, in blocks
-that another sequence holds, it depends on the sequence. Source: Kwon et al. 2023, sections 4.5 and 7.3.
+Both are linear in the tokens. So for one model on one machine the same one is always cheaper, whatever the length: the
+prefill speed decides (``break_even_prefill``). It depends on the sequence only if other sequences hold a part of its
+tokens, which is not computed again. Source: Kwon et al. 2023, sections 4.5 and 7.3.
 """
 
 import math
@@ -31,13 +31,13 @@ class TransferRates:
 
 
 def swap_seconds(num_bytes: int, rates: TransferRates) -> float:
-    """``num_bytes`` to the host, and back when the sequence goes on."""
+    """Seconds to copy ``num_bytes`` to the host, and back when the sequence goes on."""
     check_count("num_bytes", num_bytes, least=0)
     return num_bytes / rates.to_host + num_bytes / rates.to_device
 
 
 def recompute_seconds(tokens: int, rates: TransferRates) -> float:
-    """A prefill of ``tokens``: those whose K and V nobody else holds."""
+    """Seconds of a prefill of ``tokens``: those that no other sequence keeps in the cache."""
     check_count("tokens", tokens, least=0)
     return tokens / rates.prefill
 
@@ -50,7 +50,7 @@ def cheaper_to_swap(num_bytes: int, tokens: int, rates: TransferRates) -> bool:
 def break_even_prefill(token_bytes: int, to_host: float, to_device: float) -> float:
     """The prefill speed in tokens a second at which a token of ``token_bytes`` costs the same either way.
 
-    Whoever computes faster recomputes. The rates are in bytes a second, as in ``TransferRates``.
+    Above that speed recomputing is cheaper. The rates are in bytes a second, as in ``TransferRates``.
     """
     check_count("token_bytes", token_bytes)
     _check_rate("to_host", to_host)

@@ -1,4 +1,4 @@
-"""A CacheSpec and a MemoryBudget as tables: what they say on a terminal and in a notebook."""
+"""A CacheSpec and a MemoryBudget as tables, for a terminal and a notebook."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from minikv.plan.budget import MemoryBudget
     from minikv.plan.spec.cache_spec import CacheSpec
 
-BLOCK_SIZE = 16  # tokens of the block, and of the sequence, whose bytes a spec says; a budget has its own
+BLOCK_SIZE = 16  # tokens of the block and of the sequence that a spec's table counts; a budget has its own
 SEQUENCE = 4096
 LONGER_THAN_ANY_WINDOW = 2**40  # tokens
 
 
 def shown_spec(spec: "CacheSpec", lang: str) -> Shown:
-    """A row for each kind of layer, then what a token, a block and a sequence cost, and what is assumed."""
+    """A row for each kind of layer, then the bytes of a token, a block and a sequence, and the assumptions."""
     lang = pick_language(lang)
     names = [_say(f"column_{name}", lang) for name in ("kind", "layers", "kv_heads")]
     names += ["k_dim", "v_dim", "itemsize"]
@@ -60,13 +60,13 @@ def _spec_lines(spec: "CacheSpec", lang: str) -> list[str]:
 
 
 def widths(spec: "CacheSpec", lang: str) -> list[str]:
-    """A sentence where k_dim and v_dim are not what their names say."""
+    """A sentence for layers with another meaning of k_dim and v_dim."""
     latent = any(layer.kind == "latent" for layer in spec.layers)
     return [_say("spec_widths_latent", lang)] if latent else []
 
 
 def shown_budget(budget: "MemoryBudget", lang: str) -> Shown:
-    """Where every GiB of the GPU goes, what the pool holds, both forms of the sum, and what is assumed."""
+    """The parts of the GPU's memory, the contents of the pool, both forms of the sum, and the assumptions."""
     lang = pick_language(lang)
     total = budget.total_bytes
     rows, shares = [], []
@@ -105,7 +105,7 @@ def _token_lines(spec: "CacheSpec", lang: str) -> list[str]:
 
 
 def _budget_lines(budget: "MemoryBudget", lang: str) -> list[str]:
-    """The answers in sentences: a token's bytes, blocks, tokens, sequences, and whether the load fits."""
+    """Sentences about a token's bytes, blocks, tokens, sequences, and whether the load fits."""
     spec = budget.spec
     most = budget.max_context()
     values = {
@@ -122,7 +122,7 @@ def _budget_lines(budget: "MemoryBudget", lang: str) -> list[str]:
         "pool": format_bytes(budget.kv_bytes),
     }
     lines = _token_lines(spec, lang)
-    # What slides or recurs is set aside before blocks are counted, so the count is for that many sequences.
+    # Sliding and recurrent layers are subtracted before blocks are counted: the count is for that many sequences.
     beside = spec.constant_state_bytes or len(pool.counted_kinds(spec)) < len(pool.block_kinds(spec))
     lines.append(_say("figure_blocks_beside" if beside else "figure_blocks", lang, **values))
     lines.append(_say("figure_sequences", lang, **values))

@@ -1,4 +1,4 @@
-"""How fast memory allows a decode step to be, whatever the kernels.
+"""Lower bounds for the time of a decode step, whatever the kernels.
 
 A decode step reads every weight that it uses once, and the cache of every sequence once. Its time is at least
 those bytes over the GPU's bandwidth, and at least its FLOPs over the GPU's FLOP rate. Sources: Williams et al. 2009
@@ -15,12 +15,12 @@ from minikv.plan.catalog import GPU
 from minikv.plan.step_work import StepWork, step_cost
 from minikv.plan.step_work import experts_touched as experts_touched
 
-MOST_BATCH = 2**20  # sequences: where ``ridge_batch`` stops looking
+MOST_BATCH = 2**20  # sequences: the largest batch that ``ridge_batch`` tries
 
 
 @dataclass(frozen=True)
 class Roof:
-    """What a device can do at most: ``bandwidth_gb_s`` (10**9 bytes a second) and ``tflops`` (10**12 FLOP a second).
+    """The limits of a device: ``bandwidth_gb_s`` (10**9 bytes a second) and ``tflops`` (10**12 FLOP a second).
 
     From a data sheet (``gpu_roof``) or measured (``minikv.memory``'s ``read_bandwidth`` and ``matmul_rate``).
     Raises ``ArgumentError`` unless both are positive and finite.
@@ -39,21 +39,21 @@ class Roof:
 
     @property
     def ridge(self) -> float:
-        """The ridge point in FLOP per byte: with less the device waits for memory, with more for arithmetic."""
+        """The ridge point in FLOP per byte: work below it is bound by memory, work above it by arithmetic."""
         return self.tflops * 1e12 / (self.bandwidth_gb_s * 1e9)
 
     def tflops_at(self, intensity: float) -> float:
-        """The most that work of ``intensity`` FLOP per byte can reach, in 10**12 FLOP a second."""
+        """The highest FLOP rate of work of ``intensity`` FLOP per byte, in 10**12 FLOP a second."""
         return min(self.tflops, self.bandwidth_gb_s * 1e9 * intensity / 1e12)
 
     def seconds(self, flops: int, num_bytes: int) -> float:
-        """The least time of work that does ``flops`` and moves ``num_bytes``, both at once."""
+        """The least seconds of work that does ``flops`` and moves ``num_bytes``, both at once."""
         return max(flops / (self.tflops * 1e12), num_bytes / (self.bandwidth_gb_s * 1e9))
 
 
 @dataclass(frozen=True)
 class DecodeWork(StepWork):
-    """One decode step of ``tokens`` sequences that see ``context`` tokens each: what it reads and computes.
+    """The bytes and FLOPs of one decode step of ``tokens`` sequences that see ``context`` tokens each.
 
     ``weight_bytes`` are read once for the whole batch, ``cache_bytes`` once for each sequence. ``weight_flops`` are
     the products with weight matrices, ``attention_flops`` Q K^T and P V; one multiplication and one addition are two.
@@ -73,12 +73,12 @@ class DecodeWork(StepWork):
 
     @property
     def attention_intensity(self) -> float:
-        """FLOP per byte of cache: the same for every batch and context, but for windows."""
+        """FLOP per byte of cache: the same for every batch and, without windows, for every context."""
         return self.attention_flops / self.cache_bytes
 
 
 def gpu_roof(gpu: GPU) -> Roof:
-    """The roof that a card's data sheet promises in bf16, or in fp16 where it has no bf16 (dense, no sparsity).
+    """The roof of a card's data sheet in bf16, or in fp16 where it has no bf16 (dense, no sparsity).
 
     Raises ``ArgumentError`` ("roof_unknown") for a card without a 16-bit FLOP rate in the catalogue.
     """
@@ -89,10 +89,10 @@ def gpu_roof(gpu: GPU) -> Roof:
 
 
 def decode_work(config: Any, batch: int, context: int, *, kv_dtype: str | None = None) -> DecodeWork:
-    """What one decode step of ``batch`` sequences, each seeing ``context`` tokens, reads and computes on one GPU.
+    """The work of one decode step of ``batch`` sequences, each seeing ``context`` tokens, on one GPU.
 
-    ``config`` and ``kv_dtype``: as for ``CacheSpec.from_config``. Weights are in the checkpoint's dtype; of experts
-    those that some token is routed to (``experts_touched``), of an untied embedding nothing. MLA is counted absorbed:
+    ``config`` and ``kv_dtype``: as for ``CacheSpec.from_config``. Weights are in the checkpoint's dtype. Only experts
+    that some token is routed to count (``experts_touched``); an untied embedding does not. MLA is counted absorbed:
     every head attends to the latent itself, 2 * heads * ((c + r) + c) FLOPs a cached token and layer. Norms, softmax,
     activations and the few bytes written are left out.
 
@@ -106,8 +106,8 @@ def decode_work(config: Any, batch: int, context: int, *, kv_dtype: str | None =
 def ridge_batch(config: Any, context: int, roof: Roof, *, kv_dtype: str | None = None) -> int | None:
     """The smallest batch whose decode step reaches the ridge point of ``roof``; None where no batch does.
 
-    None is the rule: a cache is read for one sequence alone, so a bigger batch brings more bytes and not only more
-    FLOPs. (Looked for up to a million sequences. That they fit the card is another matter.) Raises as ``decode_work``.
+    None is usual: a cache is read for one sequence alone, so a larger batch adds bytes as well as FLOPs. The search
+    ends at a million sequences, and does not check that they fit the card. Raises as ``decode_work`` does.
     """
     step = _step_of(config, context, kv_dtype)
     low, high = 0, 1
@@ -127,7 +127,7 @@ def decode_floor(weight_bytes: int, cache_bytes: int, bandwidth_gb_s: float) -> 
 
 
 def _step_of(config: Any, context: int, kv_dtype: str | None) -> Callable[[int], DecodeWork]:
-    """The work of a step at this context, as a function of the batch: the config is read once."""
+    """The work of a step at this context, as a function of the batch, so that the config is read once."""
     check_count("context", context)
     cost = step_cost(config, kv_dtype=kv_dtype)
     seen = [each.seen(context) for each in cost.attention]

@@ -1,19 +1,19 @@
-"""What one step of a mixed batch reads and computes on one rank: some prefill their prompts, the others decode.
+"""The bytes and FLOPs of one step of a mixed batch, of prefill chunks and of decodes, on one rank.
 
 Write s for the tokens of a chunk that begins at position a and ends before position e, and n for the tokens that a
 decode sees, itself included:
 
-    weights     every matrix once for the whole step; of experts those that some token is routed to
+    weights     every matrix once for the whole step, but only experts that some token is routed to
     products    2 * parameters for each token; the lm_head only for the last token of an item
-    attention   a decode meets n cached tokens, a chunk a + 1, a + 2, ..., e of them (causal)
+    attention   a decode attends to n cached tokens, the queries of a chunk to a + 1, a + 2, ..., e of them (causal)
     cache       a decode reads n tokens, a chunk e: once, however many queries it has
 
-In a layer with a window w no query meets more than w tokens. Norms, softmax, activations and the few bytes written are
-left out. ``roofline.decode_work`` is the same count for decodes that are all alike.
+In a layer with a window w no query attends to more than w tokens. Norms, softmax, activations and the few bytes written
+are left out. ``roofline.decode_work`` is the same count for decodes of equal length.
 
-MLA has two ways to the same result (DeepSeek-V2, 2024, section 2.1). Absorbed, a query meets the latent itself; every
-decode is counted so. Expanded, a query meets K and V of each head, which costs less a pair, but the latents in front of
-the chunk have to be multiplied with kv_b_proj anew. A chunk takes the way with fewer FLOPs.
+MLA has two ways to the same result (DeepSeek-V2, 2024, section 2.1). Absorbed, a query attends to the latent itself;
+every decode is counted so. Expanded, a query attends to K and V of each head. That costs less a pair, but the latents
+before the chunk are multiplied with kv_b_proj again. A chunk takes the way with fewer FLOPs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,10 +34,10 @@ REDUCES = 2  # all-reduces of a layer: behind the attention and behind the MLP (
 
 @dataclass(frozen=True)
 class AttentionCost:
-    """All layers with the same ``window`` (None: none), on one rank.
+    """The attention of all layers with the same ``window`` (None: none), on one rank.
 
-    ``pair_flops`` are the FLOPs of a query with a cached token, ``token_bytes`` the bytes of a cached token. With
-    latents ``expanded_flops`` are those of a pair where they are expanded, and ``expand_flops`` of expanding one.
+    ``pair_flops`` are the FLOPs of a query with a cached token, ``token_bytes`` the bytes of a cached token. For
+    latents, ``expanded_flops`` are those of a pair after expanding, ``expand_flops`` those of expanding one latent.
     """
 
     window: int | None
@@ -47,27 +47,27 @@ class AttentionCost:
     expand_flops: int = 0
 
     def seen(self, context: int) -> int:
-        """Tokens that a query meets where it sees ``context`` tokens, itself included, before the window."""
+        """Tokens that a query attends to, given the ``context`` tokens up to itself: at most the window."""
         return context if self.window is None else min(context, self.window)
 
     def pairs(self, start: int, end: int) -> int:
-        """Pairs of a query at a position from ``start`` to ``end - 1`` and a token that it meets."""
+        """Pairs of a query at a position from ``start`` to ``end - 1`` and a token that it attends to."""
         window = self.window
         if window is None or end <= window:
             return (end * (end + 1) - start * (start + 1)) // 2
-        inside = max(start, window)  # from here on a query meets a whole window
+        inside = max(start, window)  # from here on a query attends to a whole window
         head = (inside * (inside + 1) - start * (start + 1)) // 2
         return head + (end - inside) * window
 
     def saved(self, start: int, end: int) -> int:
-        """FLOPs that a chunk of these positions has less than ``pairs`` of it, where it expands the latents."""
+        """FLOPs that a chunk of these positions saves by expanding the latents; 0 where absorbing is cheaper."""
         if self.expanded_flops is None:
             return 0
         less = self.pairs(start, end) * (self.pair_flops - self.expanded_flops)
         return max(0, less - start * self.expand_flops)
 
     def read(self, start: int, end: int) -> int:
-        """Tokens of the cache that a chunk of these positions reads, its own included."""
+        """Cached tokens that a chunk of these positions reads, its own included."""
         return end if self.window is None else min(end, self.window - 1 + end - start)
 
 
@@ -75,7 +75,7 @@ class AttentionCost:
 class StepWork:
     """One step on one rank: ``tokens`` go through the model, and ``rows`` of them through the lm_head.
 
-    ``reduced_bytes`` are what each rank gives to the step's all-reduces: 0 where there is one rank.
+    ``reduced_bytes`` are each rank's bytes in the step's all-reduces: 0 for one rank.
     """
 
     tokens: int
@@ -97,11 +97,11 @@ class StepWork:
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a token, a row of logits and a cached token cost on one of ``tp`` ranks; ``step_cost`` makes it.
+    """The costs of a token, a row of logits and a cached token on one of ``tp`` ranks; ``step_cost`` makes it.
 
     ``dense_bytes`` are read in every step, ``expert_bytes`` in part (``experts_touched``). ``token_flops``: products
-    with weight matrices for one token, without the lm_head; ``row_flops``: the lm_head's. ``reduce_bytes``: of a
-    token in all all-reduces together.
+    with weight matrices for one token, without the lm_head; ``row_flops``: the lm_head's. ``reduce_bytes``: those of
+    a token in all all-reduces.
     """
 
     name: str
@@ -116,16 +116,16 @@ class StepCost:
     reduce_bytes: int
 
     def weight_bytes(self, tokens: int) -> int:
-        """Bytes of weights that a step of so many tokens reads; routing is taken to be uniform."""
+        """Bytes of weights that a step of ``tokens`` tokens reads, assuming uniform routing."""
         if not self.expert_bytes:
             return self.dense_bytes
         touched = experts_touched(self.num_experts, self.top_k, tokens) / self.num_experts
         return self.dense_bytes + int(self.expert_bytes * touched)
 
     def work(self, prefill: Iterable[tuple[int, int]] = (), decode: Iterable[int] = ()) -> StepWork:
-        """A step of chunks (start, end) and of decodes, for each the tokens that it sees, itself included.
+        """A step of chunks (start, end) and of decodes, each given by the tokens that it sees, itself included.
 
-        Every item is taken to end in a row of logits.
+        Every item counts with one row of logits.
         """
         chunks, contexts = list(prefill), list(decode)
         tokens = len(contexts) + sum(end - start for start, end in chunks)
@@ -142,7 +142,7 @@ class StepCost:
         return replace(work, attention_flops=work.attention_flops - saved) if saved else work
 
     def counted(self, tokens: int, rows: int, pairs: Iterable[int], read: Iterable[int]) -> StepWork:
-        """The same from counts: ``pairs`` and ``read`` tokens, one number for each of ``attention``; all absorbed."""
+        """A step from its counts: ``pairs`` and ``read`` tokens, one number for each of ``attention``; all absorbed."""
         flops = sum(each.pair_flops * count for each, count in zip(self.attention, pairs, strict=True))
         cache = sum(each.token_bytes * count for each, count in zip(self.attention, read, strict=True))
         products = tokens * self.token_flops + rows * self.row_flops
@@ -152,7 +152,7 @@ class StepCost:
 
 
 def experts_touched(num_experts: int, top_k: int, batch: int) -> float:
-    """How many of ``num_experts`` a step of ``batch`` tokens uses on average, if routing is uniform.
+    """The number of experts that a step of ``batch`` tokens uses on average, if routing is uniform.
 
     A token misses an expert with probability 1 - top_k / num_experts, and tokens are independent.
     """
@@ -164,10 +164,10 @@ def step_cost(
 ) -> StepCost:
     """The costs of a model on one of ``tp`` ranks. ``config`` and ``kv_dtype``: as for ``CacheSpec.from_config``.
 
-    Weights are in the checkpoint's dtype; of an untied embedding nothing is read. ``weight_bytes``: what the weights of
-    one rank take where they are stored otherwise; each matrix takes its share of it. Heads that outnumber the ranks are
-    divided, rounded up. Raises ``ConfigError`` ("roofline_unknown") for layers whose attention is not counted here
-    (recurrent, cross, sparse), and what ``weight_list`` raises.
+    Weights are in the checkpoint's dtype; an untied embedding is not read. ``weight_bytes`` are those of one rank where
+    the weights are stored otherwise; each matrix gets its share. Heads are divided over the ranks, rounded up.
+    Raises ``ConfigError`` ("roofline_unknown") for layers whose attention is not counted here (recurrent, cross,
+    sparse), and what ``weight_list`` raises.
     """
     check_count("tp", tp)
     if weight_bytes is not None:
@@ -183,7 +183,7 @@ def step_cost(
     tied = not any(weight.kind == "lm_head" for weight in weights)
     dense = [weight for weight in weights if weight.kind != "expert" and (tied or weight.kind != "embedding")]
     experts = [weight for weight in weights if weight.kind == "expert"]
-    # Vectors (norms, biases) are added, not multiplied; of the experts a token meets top_k.
+    # Vectors (norms, biases) are no matrix products; a token uses top_k of the experts.
     matrices = [weight for weight in dense if len(weight.shape) > 1]
     row = sum(2 * weight.num_parameters for weight in matrices if weight.kind in ("lm_head", "embedding"))
     token = sum(2 * weight.num_parameters for weight in matrices) - row
@@ -219,7 +219,7 @@ def _attention(spec: CacheSpec, heads: int, reader: Config) -> tuple[AttentionCo
 
 
 def _latent_attention(layers: Sequence[LayerSpec], heads: int, reader: Config) -> AttentionCost:
-    """All layers of MLA: nothing in them has a window."""
+    """All layers of MLA, which have no windows."""
     nope, value = reader.count("qk_nope_head_dim"), reader.count("v_head_dim")
     expanded = 2 * heads * (nope + reader.count("qk_rope_head_dim") + value)
     return AttentionCost(

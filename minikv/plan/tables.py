@@ -1,4 +1,4 @@
-"""The two tables of ``minikv plan --table``: what a context length costs, and what a shared pool allows."""
+"""The two tables of ``minikv plan --table``: the cost of a context length, and the tokens of a shared pool."""
 
 import math
 from typing import Any
@@ -22,9 +22,10 @@ def context_rows(budget: MemoryBudget) -> list[dict[str, Any]]:
 
 
 def sharing_rows(budget: MemoryBudget) -> list[dict[str, Any]]:
-    """How many tokens each sequence can have when 1, 8 or 32 share the pool.
+    """The most tokens of each sequence when 1, 8 or 32 share the pool.
 
-    ``memory_tokens`` is what memory allows, ``tokens`` that or max_position_embeddings; None for no limit.
+    ``memory_tokens`` is the limit of memory, ``tokens`` the smaller of that and max_position_embeddings; None is no
+    limit.
     """
     rows = []
     for sequences in SHARED_BY:
@@ -71,9 +72,9 @@ def _floor(budget: MemoryBudget, context: int, batch: int) -> float | None:
 def weights_read(budget: MemoryBudget, batch: int) -> int | None:
     """Bytes of the weights that a decode step of ``batch`` tokens reads on one rank.
 
-    Of the experts only those that some token is routed to (uniform routing assumed), and of an untied
-    embedding one row a token, which is left out. None for a model with experts whose weights' parts are not
-    known: reading all of them would be no floor.
+    Only experts that some token is routed to count (uniform routing assumed). An untied embedding is left out: one
+    row a token is read. None for a model with experts and unknown parts of its weights: reading all of them would be
+    no floor.
     """
     parts = budget.weights.parts
     if budget.experts != (0, 0) and not parts:

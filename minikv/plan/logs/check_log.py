@@ -35,7 +35,7 @@ def check_log(
     max_model_len: int | None = None,
     max_num_batched_tokens: int | None = None,
 ) -> LogVerdict:
-    """Judge the log of one vLLM start. Arguments win over what the log says; None leaves it to the log.
+    """Judge the log of one vLLM start. Arguments override the log; None takes the log's value.
 
     ``model`` is anything that ``CacheSpec.from_config`` takes.
 
@@ -94,7 +94,7 @@ def _model_of_log(name: str, tp: int) -> str:
         except UnknownNameError:
             continue
         except ConfigError as error:
-            # A folder of that name that holds no config is no reason to give up the catalogue.
+            # A folder of that name without a config does not rule out the catalogue.
             if error.code not in ("no_config_json", "no_file"):
                 raise
         else:

@@ -1,8 +1,8 @@
-"""Which block counts each printed figure of a log allows; and where no count suits all, which figure misses.
+"""The block counts that each printed figure of a log allows, and the wrong figure where no count fits all.
 
-Two decimals of GiB, a count of tokens, a concurrency: each is an interval of block counts. Figures that belong to one
-pool have a count in common. Where they have none, one of them is left out at a time: the figure without which the
-others agree is the one that misses, and the others say what it should be.
+Two decimals of GiB, a count of tokens, a concurrency: each is an interval of block counts. Figures of one pool have a
+count in common. Where they have none, one of them is left out at a time. If the others then agree, the figure left out
+is wrong, and the others say what it should be.
 """
 
 import math
@@ -16,18 +16,18 @@ from minikv.plan.logs.vllm_pool import VllmPool, printed_interval
 from minikv.units import gib
 
 Reason = tuple[str, dict[str, Any]]  # a key of messages/vllm.toml, and its values
-Interval = tuple[int, int]  # first and last, both meant
+Interval = tuple[int, int]  # first and last, both included
 EVERY_COUNT: Interval = (0, 2**62)
 
-# Ranks of one engine differ by what else holds their memory; a pool under this share of the printed GiB is
-# too small for that to be the likely reason.
+# Ranks of one engine differ by the memory of other processes. That is an unlikely reason for a pool under this
+# share of the printed GiB.
 LEAST_RANK_SHARE = 0.75
 
 
 def fitting_blocks(
     pool: VllmPool, setup: Setup, facts: LogFacts, without: str = "", poorer: bool = False
 ) -> Interval | None:
-    """The block counts, first and last, that agree with everything printed; None where none does.
+    """The block counts, first and last, that agree with all printed figures; None where none does.
 
     ``without``: a figure that is left out: "gib", "tokens", "blocks" or "concurrency". ``poorer``: a rank that the log
     does not show may have less than the printed GiB.
@@ -46,13 +46,13 @@ def fitting_blocks(
 def contradiction(
     facts: LogFacts, ways: list[tuple[Setup, VllmPool]]
 ) -> tuple[Setup, VllmPool, tuple[Reason, ...]]:
-    """The figures that miss, each with what the others make of it, and the way in which the log was read for that.
+    """The wrong figures, each with its value by the others, and the reading of the log that they are for.
 
     ``ways``: the readings of a log that fits none, the likeliest first.
     """
     if facts.refusal:
         missed = [(*way, _refusal_misses(way[1], way[0], facts, facts.refusal)) for way in ways]
-        # Where some way gives the needed GiB to the digit, it is another figure that misses.
+        # A reading that gives the needed GiB to the digit comes first: then another figure is wrong.
         setup, pool, reason = min(missed, key=lambda way: way[2] is None or way[2][0] == "needed_differs")
         return setup, pool, () if reason is None else (reason,)
     for setup, pool in ways:
@@ -74,7 +74,7 @@ def contradiction(
 def _allowed_blocks(
     pool: VllmPool, setup: Setup, facts: LogFacts, poorer: bool = False
 ) -> dict[str, list[Interval]]:
-    """The block counts that each printed figure allows, one interval for each way in which vLLM has printed it."""
+    """The block counts that each printed figure allows, one interval for each way of printing it in vLLM."""
     allowed: dict[str, list[Interval]] = {}
     if facts.available_bytes:
         low, high = facts.available_bytes
@@ -86,7 +86,7 @@ def _allowed_blocks(
     if facts.blocks:
         allowed["blocks"] = [(min(facts.blocks), min(facts.blocks))]
     if facts.concurrency is not None and setup.max_model_len is not None:
-        # By whole blocks a request, or by tokens as it once was.
+        # By whole blocks a request, or by tokens as in older versions.
         a_request = [Fraction(pool.blocks_per_request(setup.max_model_len, setup.batched_tokens))]
         if len(pool.groups) == 1 and pool.groups[0].block_size:
             a_request.append(Fraction(setup.max_model_len, pool.groups[0].block_size))
@@ -98,7 +98,7 @@ def _allowed_blocks(
 
 
 def _misses(figure: str, pool: VllmPool, setup: Setup, facts: LogFacts) -> Reason:
-    """The one figure that the others contradict, beside what they make of it."""
+    """The one figure that the others contradict, with its value by the others."""
     first, last = fitting_blocks(pool, setup, facts, figure, poorer=True) or EVERY_COUNT
     if figure == "gib":
         ends = gib(first * pool.block_bytes), gib((last + 1) * pool.block_bytes)
@@ -118,7 +118,7 @@ def _misses(figure: str, pool: VllmPool, setup: Setup, facts: LogFacts) -> Reaso
 
 
 def _differs(pool: VllmPool, setup: Setup, facts: LogFacts) -> Reason:
-    """By how much the GiB and the tokens of a log miss each other, where nothing says which of the two is wrong."""
+    """The difference of the GiB and the tokens of a log, where either of the two may be wrong."""
     low, high = facts.available_bytes or (0, 0)
     fewest, most = (pool.tokens_printed(pool.num_blocks(end), **setup.printing) for end in (low, high))
     if facts.tokens:
@@ -137,7 +137,7 @@ def _differs(pool: VllmPool, setup: Setup, facts: LogFacts) -> Reason:
 
 
 def _figure(figure: str, ways: list[Interval], setup: Setup, facts: LogFacts) -> Reason:
-    """One of several figures that miss each other, and the block counts that it allows."""
+    """One of several figures that contradict each other, and the block counts that it allows."""
     first, last = ways[0]
     printed = {
         "gib": facts.poorest_gib,
@@ -150,9 +150,9 @@ def _figure(figure: str, ways: list[Interval], setup: Setup, facts: LogFacts) ->
 
 
 def _refusal_misses(pool: VllmPool, setup: Setup, facts: LogFacts, refusal: Refusal) -> Reason | None:
-    """What misses in the refusal of an engine that did not start; None where all of it belongs together.
+    """The wrong figure in the refusal of an engine that did not start; None where its figures agree.
 
-    It prints what one request needs, what is available, and the longest request that would fit.
+    The refusal has the memory that one request needs, the available memory, and the longest request that would fit.
     """
 
     def needs(tokens: int) -> int:
@@ -185,6 +185,6 @@ def _longest(needs, num_bytes: int, most: int) -> int:
 
 
 def _span(form: str, first: float, last: float) -> str:
-    """Both ends of an interval, or one where they read alike."""
+    """Both ends of an interval, or one where they print the same."""
     ends = [form.format(end) for end in (first, last)]
     return ends[0] if ends[0] == ends[1] else "-".join(ends)

@@ -1,9 +1,9 @@
-"""The verdict on a vLLM log: one number of blocks that explains everything printed, or the reason why there is none.
+"""The verdict on a vLLM log: one block count that explains all printed figures, or the reason why there is none.
 
 The log's GiB are an interval, since two decimals are printed, and the pool arithmetic turns it into an
 interval of block counts. The printed tokens, blocks and concurrency are further intervals. They agree if one
 block count lies in all of them. If none does, other setups are tried one change at a time, and the one
-that fits is named. What is left is a rank with less memory than the printed one, or a contradiction.
+that fits is named. Otherwise a rank has less memory than the printed one, or the figures contradict each other.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,11 +24,11 @@ from minikv.units import gib
 
 @dataclass(frozen=True)
 class LogVerdict:
-    """What the log's numbers say about each other.
+    """Whether the log's figures agree with each other.
 
     ``status`` is "agrees", "explained" (they differ from the plain rule, and ``reasons`` say why) or
     "contradicts". ``predicted_tokens`` are the fewest and most tokens that the printed GiB allow, None where
-    the log has no GiB. ``needed_bytes`` is what the printed tokens take on one rank. ``reasons`` are keys of
+    the log has no GiB. ``needed_bytes`` are those of the printed tokens on one rank. ``reasons`` are keys of
     ``messages/vllm.toml`` with their values.
     """
 
@@ -43,7 +43,7 @@ class LogVerdict:
     reasons: tuple[Reason, ...] = field(default=(), hash=False)
 
     def as_dict(self, lang: str = "en") -> dict[str, Any]:
-        """The verdict as plain JSON values: sizes are integers of bytes, the sentences stand in ``lang``."""
+        """The verdict as plain JSON values: sizes are integers of bytes, the sentences are in ``lang``."""
         setup, facts = self.setup, self.facts
         return {
             "status": self.status,
@@ -121,7 +121,7 @@ def judge(facts: LogFacts, model: Any, setup: Setup) -> LogVerdict:
 def _verdict(
     status: str, spec: CacheSpec, pool: VllmPool, setup: Setup, facts: LogFacts, reasons: tuple[Reason, ...]
 ) -> LogVerdict:
-    """The verdict with its numbers: printed and predicted tokens, and the bytes that the printed ones take."""
+    """The verdict with its numbers: printed and predicted tokens, and the bytes of the printed ones."""
     printed = needed = predicted = None
     if facts.tokens:
         printed = min(facts.tokens)
@@ -138,7 +138,7 @@ def _verdict(
 
 
 def _pools(model: Any, ways: Iterable[Setup]) -> Iterator[tuple[Setup, VllmPool]]:
-    """Each setup with its pool, but those that this model cannot have."""
+    """Each setup with its pool, without those that are impossible for this model."""
     for way in ways:
         try:
             yield way, setup_pool(model, way)[1]
@@ -147,7 +147,7 @@ def _pools(model: Any, ways: Iterable[Setup]) -> Iterator[tuple[Setup, VllmPool]
 
 
 def _other(key: str, other: Setup, facts: LogFacts, model: Any, pool: VllmPool) -> Reason | None:
-    """The reason that names ``other``, if its pool is another one and fits."""
+    """The reason that names ``other``, if its pool differs from ``pool`` and fits."""
     try:
         spec, other_pool = setup_pool(model, other)
     except MiniKVError:
@@ -169,7 +169,7 @@ def _override(facts: LogFacts, pool: VllmPool, setup: Setup) -> Reason | None:
 
 
 def _poorer_rank(facts: LogFacts, pool: VllmPool, setup: Setup) -> Reason | None:
-    """The pool is smaller than the printed GiB allow, because a rank that the log does not show has less."""
+    """The reason for a pool smaller than the printed GiB allow: a rank that the log does not show has less."""
     ranks = setup.tp * setup.pp
     blocks = None if facts.refusal else fitting_blocks(pool, setup, facts, without="gib")
     if blocks is None or facts.available_bytes is None or len(facts.available_gib) >= ranks:
@@ -182,7 +182,7 @@ def _poorer_rank(facts: LogFacts, pool: VllmPool, setup: Setup) -> Reason | None
 
 
 def _rule(pool: VllmPool, setup: Setup) -> list[Reason]:
-    """The rule by which a hybrid model's tokens were printed, and what else had to be known."""
+    """The rule by which a hybrid model's tokens were printed, and the facts that it needed."""
     sizes = sorted({group.block_size for group in pool.groups if group.block_size})
     values = {"groups": len(pool.groups), "pages": pool.group_size, "sizes": ", ".join(map(str, sizes))}
     reasons: list[Reason] = [(f"rule_{setup.rule}", values)]
@@ -194,7 +194,7 @@ def _rule(pool: VllmPool, setup: Setup) -> list[Reason]:
 
 
 def _notes(facts: LogFacts, model: Any, setup: Setup) -> tuple[Reason, ...]:
-    """What a reader of this log should know, whatever the verdict."""
+    """Notes on this log for its reader, whatever the verdict."""
     notes: list[Reason] = []
     if len(facts.available_gib) > 1:
         notes.append(("several_ranks", {"count": len(facts.available_gib), "gib": facts.poorest_gib}))

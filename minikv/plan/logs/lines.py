@@ -1,9 +1,9 @@
-"""Reading vLLM's start-up log: the few lines that say how much memory became how many tokens.
+"""Reads vLLM's start-up log: the few messages about available memory and tokens.
 
-A log comes as it was pasted: with time stamps and worker names or without, coloured, several ranks mixed,
-two messages on one line, a line broken after any word. So nothing here looks at lines; each fact is found by
-the words in front of its number. Every pattern starts with fixed words and repeats nothing inside a
-repetition, which keeps the search linear in the length of the log, whatever stands in it.
+A log may be pasted with time stamps and worker names or without, coloured, several ranks mixed, two messages on one
+line, a line broken after any word. So the search ignores lines: each fact is found by the words in front of its
+number. Every pattern starts with fixed words and repeats nothing inside a repetition, which keeps the search linear
+in the length of the log, whatever its contents.
 """
 
 import re
@@ -17,7 +17,7 @@ _GAP = r"[\s:=]{1,40}"
 
 
 def _pattern(words: str) -> re.Pattern[str]:
-    """``words`` with any white space between them, NUMBER and COUNT for figures, and ``~`` for what precedes one."""
+    """``words`` with any white space between them, NUMBER and COUNT for figures, ``~`` for the text before a figure."""
     words = words.replace(" ", r"\s{1,40}").replace("~", _GAP)
     return re.compile(words.replace("NUMBER", _NUMBER).replace("COUNT", _COUNT))
 
@@ -47,7 +47,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 
 @dataclass(frozen=True)
 class Refusal:
-    """An engine that did not start says what its longest request needs, and the longest that would fit."""
+    """The message of an engine that did not start: the need of its longest request, and the longest that would fit."""
 
     needed_gib: str
     needed_tokens: int
@@ -56,10 +56,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class LogFacts:
-    """What a log says. GiB and concurrency stay text, because their decimals say how exact they are.
+    """The facts of a log. GiB and concurrency stay text, because their decimals tell how exact they are.
 
     ``available_gib``, ``tokens`` and ``blocks`` have one entry for each time that they were printed (ranks).
-    What the log does not say is None.
+    A fact that the log does not have is None.
     """
 
     available_gib: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class LogFacts:
 
 
 def read_log(text: str | bytes) -> LogFacts:
-    """The facts in a log, each of the last engine that it shows starting. Never raises: what is absent is None."""
+    """The facts of the last engine start in a log. Never raises: an absent fact is None."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", errors="replace")
     text = _COLOUR.sub("", text)
@@ -128,7 +128,7 @@ def _refusal(run: str) -> Refusal | None:
 
 
 def _last_run(text: str) -> str:
-    """The part of the log from the last engine that got as far as printing its cache; else all of it."""
+    """The part of the log from the last engine start that printed its cache on; all of it where none did."""
     end = len(text)
     for found in reversed(list(_ENGINE.finditer(text))):
         run = text[found.start() : end]
@@ -174,7 +174,7 @@ def _model(run: str, text: str) -> str | None:
 
 
 def _kv_dtype(run: str, text: str) -> str | None:
-    """The dtype of the cache; "auto" is the model's own, which an engine's ``dtype`` may have replaced."""
+    """The dtype of the cache; "auto" is the model's own, which an engine's ``dtype`` may replace."""
     found = _word(run, text, "kv_cache_dtype")
     if found in (None, "auto"):
         own = _word(run, text, "dtype")

@@ -1,7 +1,7 @@
 """A setup of vLLM, the pool that it gives, and the setups one change away from it.
 
-A log seldom says everything that its numbers depend on. What it leaves open is a field of ``Setup``, so that
-another value can be tried by replacing one field.
+The numbers of a log often depend on more than the log says. Each such fact is a field of ``Setup``, so that another
+value can be tried by replacing one field.
 """
 
 import re
@@ -44,7 +44,7 @@ class Setup:
 
 
 def setup_pool(model: Any, setup: Setup) -> tuple[CacheSpec, VllmPool]:
-    """What one rank caches of ``model`` (see ``CacheSpec.from_config``) in this setup, and its pool."""
+    """The spec of ``model`` (see ``CacheSpec.from_config``) on one rank in this setup, and its pool."""
     layout: Layout = "hf-expanded" if setup.expanded else "vllm"
     spec = CacheSpec.from_config(model, tp=setup.tp, kv_dtype=setup.kv_dtype, layout=layout)
     if setup.expanded:
@@ -65,7 +65,7 @@ def setup_pool(model: Any, setup: Setup) -> tuple[CacheSpec, VllmPool]:
 
 
 def readings(facts: LogFacts, pool: VllmPool, setup: Setup) -> list[Setup]:
-    """The setup, once for each way to print that the log leaves open and this pool depends on; likeliest first.
+    """The setup with each rule of printing that the log leaves open and that matters for this pool; likeliest first.
 
     Raises ``ArgumentError`` where the rule needs the longest request and the log does not say it.
     """

@@ -1,9 +1,9 @@
-"""How vLLM cuts its free bytes into blocks, and what it then prints: tokens and concurrency.
+"""The blocks that vLLM makes of its free bytes, and the tokens and the concurrency that it prints.
 
-vLLM has one pool for all layers. A block is ``group_size`` pages, one in each tensor of the pool, and a page
-is what one layer keeps for ``block_size`` tokens. A model whose layers are all alike has one group that holds
-every layer. A hybrid model (full + sliding, full + Mamba) has several groups of equal size, which draw blocks
-from the same pool; so all pages must have the same bytes.
+vLLM has one pool for all layers. A block is ``group_size`` pages, one in each tensor of the pool. A page holds
+``block_size`` tokens of one layer. A model with equal layers has one group that holds every layer. A hybrid model
+(full + sliding, full + Mamba) has several groups of equal size, which take blocks from the same pool; so all pages
+must have the same bytes.
 
 The rules are those of vllm/v1/core/kv_cache_utils.py and vllm/v1/kv_cache_interface.py; each function names
 the one that it follows.
@@ -29,7 +29,7 @@ RULES = ("old", "new")  # how the token count was printed: up to v0.20, from v0.
 
 @dataclass(frozen=True)
 class _Cached:
-    """What one layer asks of the pool. ``kind``: "full", "sliding", "chunked" or "state"."""
+    """The need of one layer in the pool. ``kind``: "full", "sliding", "chunked" or "state"."""
 
     kind: str
     token_bytes: int = 0
@@ -66,8 +66,8 @@ class PoolGroup:
 class VllmPool:
     """The pool of one rank: its groups and the bytes of a block.
 
-    ``page_bytes`` is the largest page, ``block_bytes`` what one block takes in all tensors of the pool.
-    ``padding_layers`` are places in the groups that no layer fills: memory that no token uses.
+    ``page_bytes`` are those of the largest page, ``block_bytes`` those of one block in all tensors of the pool.
+    ``padding_layers`` are places in the groups without a layer: memory that no token uses.
     """
 
     groups: tuple[PoolGroup, ...]
@@ -120,8 +120,8 @@ class VllmPool:
         """The number in "GPU KV cache size: N tokens".
 
         "old" (up to v0.20): num_blocks // groups * smallest block size, as if each group had its own share.
-        "new" (from v0.21): int(concurrency * max_model_len). The pool is the same (vllm issue 43308), the
-        number is not. Needs ``max_model_len`` for "new" and for a model without attention.
+        "new" (from v0.21): int(concurrency * max_model_len). The pool is the same (vllm issue 43308), only the
+        printed number differs. Needs ``max_model_len`` for "new" and for a model without attention.
         """
         if rule not in RULES:
             raise ArgumentError("unknown_choice", what="rule", value=rule, known=", ".join(RULES))
@@ -162,8 +162,8 @@ def vllm_pool(
     """The pool that vLLM builds for a rank of ``spec`` (``layout="vllm"``).
 
     ``block_size`` is the attention block in tokens; it grows where a Mamba state would not fit its page.
-    ``hybrid_manager=False`` keeps windowed layers whole (unify_hybrid_kv_cache_specs). ``mamba_mode`` "align"
-    is what prefix caching sets. ``pp`` pipeline stages: the pool is that of the stage with the most layers.
+    ``hybrid_manager=False`` keeps windowed layers whole (unify_hybrid_kv_cache_specs). Prefix caching sets
+    ``mamba_mode`` "align". With ``pp`` pipeline stages the pool is that of the stage with the most layers.
 
     Raises ``ArgumentError`` for an argument; ``ConfigError`` where nothing is cached, where pages cannot be
     made equal, and for cross-attention.
@@ -207,7 +207,7 @@ def printed_interval(gib: str) -> tuple[int, int]:
 
 
 def _cached_layers(spec: CacheSpec) -> list[_Cached]:
-    """What each layer asks of the pool; a layer with attention and state (Falcon-H1) asks twice."""
+    """The needs of each layer in the pool: two for a layer with attention and state (Falcon-H1)."""
     cached = []
     for layer in spec.layers:
         if layer.kind == "cross":

@@ -1,7 +1,7 @@
-"""Every architecture whose cache minikv knows, and the LayerSpecs that its config gives.
+"""Every architecture with a cache that minikv knows, and the LayerSpecs of its config.
 
 An architecture that is absent here is refused by name: a model that "looks like Llama" has been wrong by 71x.
-The truth test builds a small model of each row and compares the bytes that transformers really holds.
+The truth test builds a small model of each row and compares with the bytes that transformers really holds.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from minikv.plan.spec.states import conv_state, cross_attention, gated_delta_sta
 
 @dataclass(frozen=True)
 class Context:
-    """What a layer's bytes depend on besides the config: see ``CacheSpec.from_config``."""
+    """The arguments that a layer's bytes depend on besides the config: see ``CacheSpec.from_config``."""
 
     tp: int
     dtype: KVDtype
@@ -67,7 +67,7 @@ def head_dim(config: Config) -> int:
 def attention(config: Config, kind: str, index: int, context: Context) -> LayerSpec:
     """MHA, GQA and MQA: K and V of every KV head, whole or within a window."""
     per_layer = _per_layer(config, kind, index)
-    # GPT-NeoX, OPT and other classes without the field ignore it where it stands.
+    # GPT-NeoX, OPT and other classes without the field ignore it in a config.
     stated = config.get("num_key_value_heads") if config.knows("num_key_value_heads") else None
     heads = per_layer.get("num_key_value_heads") or stated
     heads = config.count("num_key_value_heads", heads) if heads else config.count("num_attention_heads")
@@ -121,7 +121,7 @@ def gpt_bigcode(config: Config, kind: str, index: int, context: Context) -> Laye
 def latent(config: Config, kind: str, index: int, context: Context) -> LayerSpec:
     """MLA: one latent and one rope key a token, shared by all heads and copied to every rank.
 
-    ``head_dim`` in these configs is the rope part (64), a number that no formula wants.
+    ``head_dim`` in these configs is the rope part (64), which no formula uses.
     """
     rank, rope = config.count("kv_lora_rank"), config.count("qk_rope_head_dim")
     if context.layout == "hf-expanded":
@@ -206,7 +206,7 @@ State = Callable[[Config, Context], int]
 
 @dataclass(frozen=True)
 class Architecture:
-    """How one model_type caches: its attention layers, and its recurrent layers where it has some."""
+    """The cache of one model_type: its attention layers, and its recurrent layers if it has any."""
 
     attention: Attention = attention
     state: State | None = None
@@ -275,7 +275,7 @@ def build_layers(
     kinds = layer_kinds(config)
     shared = shared_layers(config, kinds)
     layers = [_layer(config, architecture, kind, index, shared, context) for index, kind in enumerate(kinds)]
-    # Latents and replicated KV heads fit any tp; the query heads that read them do not.
+    # Latents and replicated KV heads fit any tp, but the query heads that read them have to be divisible.
     query_heads = config.optional_count("num_attention_heads")
     if query_heads % tp:
         raise ConfigError("query_heads_do_not_divide", heads=query_heads, tp=tp)

@@ -1,4 +1,4 @@
-"""CacheSpec: what a token costs, exactly, for any config that minikv understands.
+"""CacheSpec: the exact cost of a token, for any config that minikv understands.
 
     >>> spec = CacheSpec.from_config("DeepSeek-V3")
     >>> spec.bytes_for(1)
@@ -29,9 +29,9 @@ Layout = Literal["hf", "hf-expanded", "vllm"]
 
 @dataclass(frozen=True)
 class CacheSpec:
-    """The cache of one model on one rank: its layers, and what the numbers rest on.
+    """The cache of one model on one rank: its layers, and the basis of the numbers.
 
-    Build it with ``from_config``; or give ``layers`` yourself for a model that minikv does not know.
+    Build it with ``from_config``, or from ``layers`` for a model that minikv does not know.
     ``fields`` are the config fields that were read, each with its origin; ``assumptions`` are keys of
     ``messages/plan.toml`` with their values.
     """
@@ -60,11 +60,11 @@ class CacheSpec:
 
         ``config`` is a dict, a Hugging Face config object, a path to a config.json, a model folder or a
         catalogue name. ``tp`` is the tensor-parallel size: KV heads are divided by it, replicated where there
-        are fewer heads than ranks; MLA latents are replicated on every rank. ``layout`` "hf" is what
-        transformers >= 5.15 caches, "hf-expanded" what older ones cached for MLA (per-head K and V), "vllm"
-        what vLLM keeps in its slots. ``kv_dtype`` None takes the config's dtype; with layout "vllm", the dtype
-        that the checkpoint's quantization_config asks for. ``encoder_tokens`` is the length that the
-        cross-attention of an encoder-decoder model caches.
+        are fewer heads than ranks; MLA latents are replicated on every rank. ``layout`` "hf" is the cache of
+        transformers >= 5.15, "hf-expanded" that of older versions for MLA (per-head K and V), "vllm" the slots of
+        vLLM. ``kv_dtype`` None takes the config's dtype; with layout "vllm", the dtype that the checkpoint's
+        quantization_config asks for. ``encoder_tokens`` is the length that the cross-attention of an
+        encoder-decoder model caches.
 
         Raises ``ConfigError`` for a config that minikv does not understand (it names the field),
         ``ArgumentError`` for an argument, ``UnknownNameError`` for a name.
@@ -107,7 +107,7 @@ class CacheSpec:
     def bytes_for(self, num_tokens: int, batch: int = 1) -> int:
         """Bytes that ``batch`` sequences of ``num_tokens`` tokens each hold in the cache of this rank.
 
-        What is counted is the elements that are cached; ``held_bytes_for`` counts the storage behind them.
+        It counts the cached elements; ``held_bytes_for`` counts the storage behind them.
         """
         check_count("num_tokens", num_tokens, least=0)
         check_count("batch", batch, least=0)
@@ -207,10 +207,10 @@ class CacheSpec:
 
 
 def _asked_of_cache(config: Config, layout: str, model_dtype: str, assumptions: list) -> str | None:
-    """The dtype that the checkpoint asks of an engine's cache; None where nothing is asked, or nobody does it.
+    """The dtype that the checkpoint asks of an engine's cache; None where it asks nothing, or ``layout`` ignores it.
 
-    transformers' own cache does not quantize, whatever scales a checkpoint brings: a scheme that minikv does not
-    understand changes nothing there.
+    transformers' own cache never quantizes, even if a checkpoint brings scales. So a scheme that minikv does not
+    understand is an error with layout "vllm" only.
     """
     try:
         asked = kv_cache_quantization(config)

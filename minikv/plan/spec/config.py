@@ -1,10 +1,10 @@
-"""Reading a model's config.json without transformers, and without a guess.
+"""Reads a model's config.json without transformers, and without a guess.
 
 A config.json names some fields and leaves the others to its config class: Gemma-3-4B names neither its
 heads nor its head_dim. transformers fills them in, at the cost of two seconds and of importing torch.
-Here they come from ``data/config_defaults.json``, which ``tools/config_defaults.py`` generates from
-transformers and a test compares with the installed one. Each field that is read is noted with its origin,
-so that an answer can say what it rests on.
+Here they come from ``data/config_defaults.json``. ``tools/config_defaults.py`` generates that file from
+transformers, and a test compares it with the installed version. Each field that is read is noted with its origin,
+so that an answer can name its basis.
 """
 
 import json
@@ -20,21 +20,21 @@ from minikv.errors import ArgumentError, ConfigError
 # Names under which composite (multimodal) configs keep their decoder, most specific first.
 TEXT_CONFIG_NAMES = ("text_config", "language_config", "llm_config")
 
-# Architectures whose config class lives outside transformers but whose cache is a class that does.
+# Architectures with a config class outside transformers and a cache that is a class of transformers.
 SAME_CACHE_AS = {"kimi_k2": "deepseek_v3", "mimo": "qwen2"}
 
-# Names of old hub configs that a class still takes and renames, and that win where they stand.
+# Field names of old hub configs that a class still takes and renames. They win over the new names.
 OLD_NAMES = {
     "bloom": {"hidden_size": "n_embed"},
     "lfm2": {"intermediate_size": "block_ff_dim"},
     "nemotron_h": {"n_groups": "mamba_n_groups", "conv_kernel": "mamba_d_conv", "expand": "mamba_expand"},
 }
 
-# No decoder is deeper; a number beyond it is a slip, and would be built layer by layer.
+# No decoder is deeper. A larger number is a mistake, and would be built layer by layer.
 MOST_LAYERS = 10_000
 MOST = 2**40  # of anything else that a config counts
 
-# A class default for one of these would be another model's size: they have to be in the config itself.
+# The config itself must have these: a class default would be another model's size.
 NEVER_DEFAULTED = ("num_hidden_layers", "hidden_size")
 
 _MISSING = object()
@@ -42,7 +42,7 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class FieldUse:
-    """One field that an answer rests on. ``origin``: "config", "class default" or "assumed"."""
+    """One field that an answer depends on. ``origin``: "config", "class default" or "assumed"."""
 
     name: str
     value: Any
@@ -59,9 +59,8 @@ def config_defaults() -> dict[str, Any]:
 class Config:
     """The decoder's part of a config, read field by field; ``used`` notes every field and its origin.
 
-    ``model_type`` is the decoder's (``gemma3_text`` for a ``gemma3`` config); ``name`` is what the
-    caller asked for, for messages. ``assumed_type`` is the caller's word for a config that does not say its type,
-    None where it does.
+    ``model_type`` is the decoder's (``gemma3_text`` for a ``gemma3`` config); ``name`` is the name that the caller
+    gave, for messages. ``assumed_type`` is the type that the caller gave for a config without one, else None.
     """
 
     def __init__(self, fields: Mapping[str, Any], name: str = "config", assumed_type: str | None = None):
@@ -97,7 +96,7 @@ class Config:
         return default
 
     def knows(self, field: str) -> bool:
-        """Whether the config's class has this field at all; a field that it ignores may still stand in a file."""
+        """Whether the config's class has this field at all; a file may have fields that the class ignores."""
         return self._aliases.get(field, field) in self._defaults
 
     def require(self, field: str) -> Any:
@@ -108,7 +107,7 @@ class Config:
         return value
 
     def count(self, field: str, value: Any = _MISSING, least: int = 1) -> int:
-        """A field that counts something: an int of at least ``least``, or ``ConfigError`` says what stands there."""
+        """A field that counts something: an int of at least ``least``. Raises ``ConfigError`` for another value."""
         value = self.require(field) if value is _MISSING else value
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             value = value if len(repr(value)) < 60 else f"{repr(value)[:60]}..."
@@ -119,7 +118,7 @@ class Config:
         return value
 
     def left_out(self, fields: Iterable[str]) -> dict[str, Any]:
-        """Those of ``fields`` that the config does not have, with what its class gives them; null is nothing."""
+        """Those of ``fields`` that the config does not have, with their class defaults; a null default is left out."""
         own = {name: self._aliases.get(name, name) for name in fields}
         absent = [key for name, key in own.items() if not {name, key} & self.fields.keys()]
         return {key: self._defaults[key] for key in absent if self._defaults.get(key) is not None}
@@ -130,11 +129,11 @@ class Config:
         return self.count(field, value, least=0) if value is not None else 0
 
     def assume(self, field: str, value: Any) -> Any:
-        """Note that ``field`` is assumed to be ``value``, because no config says it. Returns ``value``."""
+        """Note that ``field`` is assumed to be ``value``, because no config has it. Returns ``value``."""
         return self.note(field, value, "assumed")
 
     def refuse(self, field: str, value: Any) -> ConfigError:
-        """The error for a field whose value this version does not understand."""
+        """The error for a field with a value that this version does not understand."""
         return ConfigError(
             "not_understood", field=field, value=value, name=self.name, model_type=self.model_type
         )
@@ -156,9 +155,9 @@ def read_config(source: Any) -> Config:
 
 
 def with_model_type(source: Any, model_type: str) -> Config:
-    """A config (as for ``read_config``) that does not say its ``model_type``, taken to be of this one.
+    """A config (as for ``read_config``) without a ``model_type``, taken to be of this one.
 
-    Raises ``ConfigError`` where it says another, and what ``read_config`` raises.
+    Raises ``ConfigError`` where it has another, and what ``read_config`` raises.
     """
     fields, name = _read_fields(source)
     stated = fields.get("model_type")
@@ -168,7 +167,7 @@ def with_model_type(source: Any, model_type: str) -> Config:
 
 
 def _read_fields(source: Any) -> tuple[Mapping[str, Any], str]:
-    """The fields as they stand in the source, and the name that messages give it."""
+    """The fields as they are in the source, and its name in messages."""
     if isinstance(source, Config):
         return source.whole, source.name
     if isinstance(source, Mapping):

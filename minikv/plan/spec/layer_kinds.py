@@ -1,4 +1,4 @@
-"""Which kind of cache each layer keeps: read from ``layer_types``, or derived as the config class derives it.
+"""The kind of cache of each layer: read from ``layer_types``, or derived as the config class derives it.
 
 Most hub configs leave ``layer_types`` out. Their classes then compute it in ``__post_init__``, each in its own
 way; the functions below repeat those computations and a test compares them with the installed transformers.
@@ -12,7 +12,7 @@ from minikv.plan.spec.config import Config
 FULL, SLIDING, CHUNKED, INDEXED = "full", "sliding", "chunked", "indexed"
 LINEAR, CONV, HYBRID, NONE = "linear", "conv", "hybrid", "none"
 
-# Names in `layer_types`, new and old, to ours. What is absent here is refused by name.
+# Names in `layer_types`, new and old, to ours. A name that is absent here is refused.
 KIND_OF_TYPE = {
     "full_attention": FULL,
     "attention": FULL,
@@ -32,8 +32,8 @@ KIND_OF_TYPE = {
 def layer_kinds(config: Config) -> list[str]:
     """One kind a layer, for every decoder layer of ``config``.
 
-    Raises ``ConfigError`` for a layer type that minikv does not understand and for a list whose length is
-    not ``num_hidden_layers``.
+    Raises ``ConfigError`` for a layer type that minikv does not understand, and for a list of another length than
+    ``num_hidden_layers``.
     """
     stated = config.get("layer_types")
     if stated is None:
@@ -53,7 +53,7 @@ def layer_kinds(config: Config) -> list[str]:
 
 
 def window_of(config: Config, kind: str) -> int | None:
-    """How many tokens the attention of a layer of this kind sees; None where it sees all of them."""
+    """The number of tokens that the attention of a layer of this kind sees; None where it sees all of them."""
     if kind == SLIDING:
         # MiMo-V2-Flash's hub config counts the cached tokens only, its class the query too.
         cached = config.get("sliding_window_size") if config.model_type == "mimo_v2_flash" else None
@@ -77,7 +77,7 @@ def shared_layers(config: Config, kinds: list[str]) -> dict[int, int]:
 
 
 def _by_window(config: Config) -> list[str]:
-    """No ``layer_types`` and a ``sliding_window`` means that every layer slides (Mistral, Phi-3, Starcoder 2)."""
+    """Every layer slides where ``sliding_window`` is set (Mistral, Phi-3, Starcoder 2)."""
     kind = SLIDING if config.get("sliding_window") is not None else FULL
     return [kind] * config.count("num_hidden_layers")
 

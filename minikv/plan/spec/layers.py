@@ -1,4 +1,4 @@
-"""One layer's cache: what it keeps for a token, for how many tokens, and what it keeps whatever the length."""
+"""One layer's cache: the bytes of a token, the number of tokens, and the bytes at any length."""
 
 import math
 from dataclasses import dataclass
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """What one decoder layer caches on one rank.
+    """The cache of one decoder layer on one rank.
 
     ``kind`` is "full", "sliding", "chunked", "latent", "linear", "conv", "hybrid", "cross", "shared" or
     "none". ``kv_heads`` are the heads on this rank. ``k_dim`` and ``v_dim`` are elements per head and token;
     a latent layer has one head, ``k_dim`` = kv_lora_rank and ``v_dim`` = qk_rope_head_dim. ``itemsize`` is
     bytes an element, ``scale_bytes`` a quantized cache's bytes per (token, head) for K and for V each,
     ``index_bytes`` the indexer key's bytes a token, ``format_bytes`` what a storage format adds to a token.
-    ``window`` is the most tokens that the layer keeps (None: all), ``top_k`` the most that a decode step reads
-    of them (sparse attention; None: all), ``state_bytes`` what a sequence costs whatever its length,
-    ``reads_layer`` whose K and V a shared layer reads.
+    ``window`` is the most tokens that the layer keeps (None: all), ``top_k`` the most of them that a decode step
+    reads (sparse attention; None: all). ``state_bytes`` are those of a sequence of any length. A shared layer
+    reads K and V of layer ``reads_layer``.
     """
 
     kind: str
@@ -35,12 +35,12 @@ class LayerSpec:
     def token_bytes(self) -> int:
         """Bytes of one token that the layer keeps: kv_heads * (k_dim + v_dim) * itemsize, scales and indexer."""
         elements = self.kv_heads * (self.k_dim + self.v_dim)
-        # A layer that caches only one tensor a head would have one scale; none of ours does.
+        # A layer with only one cached tensor a head would have one scale; there is none here.
         scales = 2 * self.kv_heads * self.scale_bytes if elements else 0
         return elements * self.itemsize + scales + self.index_bytes + self.format_bytes
 
     def tokens_kept(self, num_tokens: int) -> int:
-        """How many of a sequence's ``num_tokens`` tokens the layer still has."""
+        """The number of a sequence's ``num_tokens`` tokens that the layer still has."""
         return num_tokens if self.window is None else min(num_tokens, self.window)
 
     def bytes_for(self, num_tokens: int) -> int:
@@ -57,8 +57,8 @@ class LayerSpec:
     def held_bytes_for(self, num_tokens: int, step: int) -> int:
         """Bytes of storage behind the cached tensors after a forward of ``step`` tokens that ended at ``num_tokens``.
 
-        transformers joins what it kept with what is new and keeps a *view* of the last tokens, so a sliding
-        layer holds the whole of the joined tensor until the next forward.
+        transformers joins old and new tokens and keeps a *view* of the last ones, so a sliding layer holds the
+        whole of the joined tensor until the next forward.
         """
         before = self.tokens_kept(num_tokens - step)
         joined = before + step

@@ -1,4 +1,4 @@
-"""Bytes that a sequence costs whatever its length: recurrent states, convolution states, cross-attention.
+"""Bytes of a sequence that do not depend on its length: recurrent states, convolution states, cross-attention.
 
 A recurrent layer has no K and V. It keeps a state of fixed size and a short tail of inputs for its
 convolution: ``conv_kernel`` columns in transformers, one fewer in vLLM. The recurrent state is float32 in

@@ -24,7 +24,7 @@ def _positions(name: str, count: int, width: int) -> Tensor:
 
 
 def _fused_heads(config: Config) -> tuple[int, Cuts, Cuts]:
-    """Hidden size, the query heads and q, k and v in one, for models whose heads are all alike."""
+    """Hidden size, the query heads, and q, k and v as one, for models with equal heads."""
     hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
     queries = query_heads(heads, head_dim(config))
     return hidden, queries, queries * 3

@@ -35,7 +35,7 @@ GLM4_NORMS = (*TWO_NORMS, "post_self_attn_layernorm", "post_mlp_layernorm")
 
 @dataclass(frozen=True)
 class Decoder:
-    """A decoder whose every layer is ``attention``, ``feed_forward`` and ``norms``."""
+    """A decoder in which every layer is ``attention``, ``feed_forward`` and ``norms``."""
 
     attention: Part
     feed_forward: Part
@@ -57,7 +57,7 @@ class Decoder:
 
 
 def kv_head_count(config: Config) -> int:
-    """KV heads; a config that leaves them out has as many as query heads."""
+    """The number of KV heads; that of the query heads where the config leaves it out."""
     stated = config.get("num_key_value_heads")
     return config.count("num_attention_heads" if stated is None else "num_key_value_heads")
 
@@ -76,9 +76,9 @@ def attention(
     """Softmax attention with ``num_key_value_heads``.
 
     The biases are constants or config fields (``out_bias`` None: as q, k and v). ``norms`` normalizes queries
-    and keys "head" (one weight shared by the heads), "heads" (one for each head) or "whole" (all heads at
-    once), where the field ``norms_if`` is set. ``gated`` doubles q_proj; ``sinks`` adds a number for each head;
-    ``fused`` stores q, k and v as one matrix.
+    and keys, if the field ``norms_if`` is set: "head" (one weight shared by the heads), "heads" (one for each head)
+    or "whole" (all heads at once). ``gated`` doubles q_proj; ``sinks`` adds a number for each head; ``fused`` stores
+    q, k and v as one matrix.
     """
 
     def part(config: Config, layer: int) -> Iterator[Tensor]:

@@ -1,7 +1,7 @@
-"""Weight bytes as the files themselves state them: the safetensors index, or the header of each file.
+"""Weight bytes from the files themselves: the safetensors index, or the header of each file.
 
 A safetensors file begins with the length of its header (8 bytes, little-endian) and the header, a JSON object
-``{tensor: {"dtype", "shape", "data_offsets": [begin, end]}}``. Nothing but headers is read.
+``{tensor: {"dtype", "shape", "data_offsets": [begin, end]}}``. Only headers are read.
 """
 
 import json
@@ -16,7 +16,7 @@ from minikv.errors import ConfigError
 INDEX = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
 SHARD = re.compile(r"model-(\d+)-of-(\d+)\.safetensors")
-# The same weights in another layout, and weights that are laid over a model's own.
+# The same weights in another layout, and weights that are added to a model's own.
 NOT_THE_MODEL = ("consolidated", "adapter")
 # The format's own limit; a longer header is a broken length.
 MAX_HEADER_BYTES = 100 * 10**6
@@ -24,9 +24,9 @@ MAX_HEADER_BYTES = 100 * 10**6
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """``num_bytes`` of all tensors; ``files`` are those counted, named only where that was a choice.
+    """``num_bytes`` of all tensors; ``files`` are the counted ones, named only where there was a choice.
 
-    It is one where the folder holds other safetensors files, or files of names that transformers does not write.
+    There is one if the folder has other safetensors files, or files with names that transformers does not write.
     """
 
     num_bytes: int
@@ -46,8 +46,8 @@ def folder_of(source: Any) -> Path | None:
 def read_checkpoint(folder: Path) -> Checkpoint | None:
     """The checkpoint in ``folder``; None where there is neither an index nor a file of the model's weights.
 
-    Raises ``ConfigError`` for an index or a header that cannot be read, for an index without a total whose
-    files are not all there, and for an incomplete set of shards without an index.
+    Raises ``ConfigError`` for an index or a header that cannot be read, for an index without a total if files
+    are missing, and for an incomplete set of shards without an index.
     """
     index = folder / INDEX
     if index.is_file():
@@ -69,7 +69,7 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 def _model_files(folder: Path, present: list[str]) -> list[str]:
-    """The files that hold the model once: the names that transformers writes, else all that may be the model's."""
+    """The files that hold the model once: those with names of transformers, else all that may be the model's."""
     if SINGLE_FILE in present:
         return [SINGLE_FILE]
     shards = {name: match for name in present if (match := SHARD.fullmatch(name))}

@@ -1,4 +1,4 @@
-"""Gemma 3n and 4: heads that differ by layer, layers without K and V, and an input of its own for each layer."""
+"""Gemma 3n and 4: heads that differ by layer, layers without K and V, and per-layer inputs."""
 
 from collections.abc import Callable, Iterator
 
@@ -81,7 +81,7 @@ def per_layer_inputs(config: Config, hidden: int, width: int, extra: int) -> Ite
 
 
 def per_layer_gates(layer: int, hidden: int, extra: int) -> Iterator[Tensor]:
-    """What brings a layer's own part of that table into the layer."""
+    """The projections that bring a layer's part of that table into the layer."""
     yield from linear(f"{LAYER}.per_layer_input_gate", layer, extra, hidden, "mlp")
     yield from linear(f"{LAYER}.per_layer_projection", layer, hidden, extra, "mlp")
     yield from norm(f"{LAYER}.post_per_layer_input_norm", layer, hidden)

@@ -23,7 +23,7 @@ RECURRENT = "recurrent"
 
 
 def _by_kind(full: Part, recurrent: Part) -> Part:
-    """One of two parts, as the layer's kind says."""
+    """One of two parts, chosen by the layer's kind."""
 
     def part(config: Config, layer: int) -> Iterator[Tensor]:
         return recurrent(config, layer) if layer_kinds(config)[layer] == LINEAR else full(config, layer)
@@ -124,7 +124,7 @@ def _nemotron_experts(config: Config, layer: int, prefix: str) -> Iterator[Tenso
 
 
 def nemotron_h(config: Config) -> Iterator[Tensor]:
-    """Nemotron-H: each layer is one thing only (Mamba-2, attention, experts or an MLP) after one norm."""
+    """Nemotron-H: each layer is a norm and one of Mamba-2, attention, experts or an MLP."""
     hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
     dim = config.count("head_dim")
     stated = config.get("num_key_value_heads")
@@ -146,12 +146,12 @@ def nemotron_h(config: Config) -> Iterator[Tensor]:
             inner = config.count("intermediate_size")
             yield from plain_mlp(prefix, layer, hidden, inner, bool(config.get("mlp_bias")))
     yield from norm("model.norm_f", None, hidden)
-    # Its class ties nothing, whatever tie_word_embeddings says.
+    # Its class ties nothing, whatever the value of tie_word_embeddings.
     yield vocabulary("lm_head", config, hidden, "lm_head")
 
 
 def _nemotron_kinds(config: Config) -> list[str]:
-    """``layer_kinds``, with the layers that cache nothing told apart: "moe" or "mlp"."""
+    """``layer_kinds``, in which layers without a cache are "moe" or "mlp"."""
     kinds = layer_kinds(config)
     names = config.get("layer_types")
     if names is None:

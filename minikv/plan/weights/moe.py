@@ -1,4 +1,4 @@
-"""Mixtures of experts, and multi-head latent attention (MLA), which so far comes only with them."""
+"""Mixtures of experts, and multi-head latent attention (MLA), which so far is found only with them."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -137,7 +137,7 @@ def sparse_latent_attention(config: Config, layer: int) -> Iterator[Tensor]:
     yield from linear(f"{prefix}.wq_b", layer, heads * dim, config.count("q_lora_rank"), kind)
     yield from linear(f"{prefix}.wk", layer, dim, hidden, kind)
     yield from norm(f"{prefix}.k_norm", layer, dim, bias=True)
-    # The checkpoints keep this small one out of fp8, as they keep routers.
+    # The checkpoints do not store this small matrix in fp8, nor routers.
     yield from linear(f"{prefix}.weights_proj", layer, heads, hidden, kind, quantizable=False)
 
 

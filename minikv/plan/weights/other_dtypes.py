@@ -1,7 +1,7 @@
-"""Weights in another dtype than the checkpoint's: what ``minikv plan --weight-dtype int4`` counts.
+"""Weights in another dtype than the checkpoint's, for ``minikv plan --weight-dtype int4``.
 
-Fewer than 16 bits are counted as a checkpoint of the usual kind stores them, so each name stands for the
-``quantization_config`` that such a checkpoint carries; ``quantization`` does the arithmetic.
+Fewer than 16 bits are counted as in a usual checkpoint, so each name stands for the ``quantization_config`` of such a
+checkpoint; ``quantization`` does the arithmetic.
 """
 
 from typing import Any
@@ -30,9 +30,9 @@ WEIGHT_STORAGE = (*WEIGHT_DTYPES, *_QUANTIZED)
 def stored_as(
     config: Config, weight_dtype: str, assumptions: list[tuple[str, dict[str, Any]]]
 ) -> tuple[str, Quantization | None]:
-    """The dtype of what is not quantized, and the quantization of the rest (None: nothing is).
+    """The dtype of the weights that are not quantized, and the quantization of the others (None: there are none).
 
-    Notes in ``assumptions`` what the dtype means. Raises ``ArgumentError`` for a name that is not in
+    Notes the meaning of the dtype in ``assumptions``. Raises ``ArgumentError`` for a name that is not in
     ``WEIGHT_STORAGE``.
     """
     name = str(weight_dtype).lower()

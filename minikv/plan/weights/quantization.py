@@ -1,6 +1,6 @@
-"""What a quantized checkpoint keeps of a matrix: fewer bits an element, and the scales beside them.
+"""The bytes of a matrix in a quantized checkpoint: fewer bits an element, and the scales.
 
-``quantization_config`` (``compression_config`` in some) says how. Norms, embeddings, the lm_head, routers,
+``quantization_config`` (``compression_config`` in some) has the method. Norms, embeddings, the lm_head, routers,
 convolutions and biases stay in the model's dtype; so do the layers that the config excludes by name.
 A method that is absent here is refused by name: the caller then gives the bytes.
 """
@@ -21,13 +21,13 @@ MatrixBytes = Callable[[int, int], int]
 FLOAT32 = 4
 FLOAT16 = 2
 
-# ModelOpt's names for what it does to the KV cache.
+# ModelOpt's names for quantizations of the KV cache.
 KV_ALGORITHMS = {"FP8": "fp8", "INT8": "int8"}
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """How a config stores its matrices. ``excluded`` are name patterns, in the syntax that ``style`` says:
+    """The storage of a config's matrices. ``excluded`` are name patterns in the syntax ``style``:
 
     "transformers" (regex or suffix), "compressed" (exact, or a regex after ``re:``) or "shell" (wildcards).
     ``only_experts``: every other matrix stays in the model's dtype (MXFP4).
@@ -48,9 +48,9 @@ class Quantization:
 
 
 def read_quantization(config: Config, stated: Mapping | None = None) -> Quantization | None:
-    """The config's quantization, or the one that ``stated`` says in its place; None where it has none.
+    """The config's quantization, or that of ``stated`` in its place; None where there is none.
 
-    Raises ``ConfigError`` for a method that minikv cannot count, and for one whose fields are not understood.
+    Raises ``ConfigError`` for a method that minikv cannot count, and for fields that it does not understand.
     """
     stated = _stated(config) if stated is None else stated
     if stated is None:
@@ -111,7 +111,7 @@ def _unknown_scheme(config: Config, field: str, value: Any) -> ConfigError:
 
 
 def _stated(config: Config) -> Mapping | None:
-    """What the config says about its quantization; None where it says nothing."""
+    """The config's entry about its quantization; None where it has none."""
     stated = next(
         (
             fields[name]
@@ -157,7 +157,7 @@ def _mxfp4(config: Config, stated: Mapping) -> Quantization:
     def matrix_bytes(out: int, inp: int) -> int:
         return out * math.ceil(inp / 32) * (16 + 1)
 
-    # gpt-oss's own list names everything but the experts; transformers converts nothing else in any case.
+    # gpt-oss's own list excludes everything but the experts, and transformers converts only them in any case.
     excluded = _names(config, stated, "modules_to_not_convert")
     return Quantization(
         "mxfp4", matrix_bytes, excluded, only_experts=True, assumptions=(("quant_mxfp4_unpadded", {}),)
@@ -239,7 +239,7 @@ def _scheme(config: Config, weights: Mapping) -> MatrixBytes:
 
         def packed(out: int, inp: int) -> int:
             groups = math.ceil(inp / size) * out
-            # Two int64 keep the shape that the packing hides.
+            # Two int64 keep the shape, which a packed matrix does not show.
             return (
                 math.ceil(out * inp * bits / 8) + groups * FLOAT16 + math.ceil(zeros * groups * bits / 8) + 16
             )
@@ -278,7 +278,7 @@ _METHODS: dict[str, Callable[[Config, Mapping], Quantization]] = {
 
 
 def _names(config: Config, stated: Mapping, *fields: str) -> tuple[str, ...]:
-    """The list of excluded modules, under whichever of its names the config has."""
+    """The list of excluded modules, under the first of its names that the config has."""
     for field in fields:
         names = stated.get(field)
         if names is None:

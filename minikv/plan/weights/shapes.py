@@ -1,8 +1,8 @@
 """The vocabulary of weight shapes: a tensor, the dimensions that tensor parallelism cuts, and the usual layers.
 
-A linear layer's weight is written (out, in) whatever the class stores (GPT-2 stores the transpose); the experts
-of a layer are one tensor (experts, out, in). A dimension is an int, or a tuple of ``Cut``s where ranks share it.
-The families that use these words are in the files beside this one, ``decoder.py``, ``moe.py`` and others.
+A linear layer's weight is written (out, in), even if the class stores the transpose (GPT-2); the experts of a layer
+are one tensor (experts, out, in). A dimension is an int, or a tuple of ``Cut``s where ranks share it. The families of
+models are in the files beside this one, ``decoder.py``, ``moe.py`` and others.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from minikv.plan.spec.config import Config
 
 @dataclass(frozen=True)
 class Cut:
-    """``size`` elements that ranks share, made of ``units`` (heads, channels) that stay whole.
+    """``size`` elements divided over ranks, made of ``units`` (heads, channels) that stay whole.
 
     ``copied``: where ranks outnumber the units, each unit is on several ranks (KV heads). ``padded``: the last
     rank's part is filled up to the others' (the vocabulary). Otherwise tp has to divide ``units``.
@@ -116,7 +116,7 @@ def vocabulary(name: str, config: Config, width: int, kind: str, field: str = "v
 
 
 def is_tied(config: Config) -> bool:
-    """Whether the lm_head is the embedding. A composite config says it at its top or in its text part."""
+    """Whether the lm_head is the embedding. A composite config has the field at its top or in its text part."""
     for fields in (config.fields, config.whole):
         if isinstance(fields.get("tie_word_embeddings"), bool):
             return config.note("tie_word_embeddings", fields["tie_word_embeddings"], "config")

@@ -3,8 +3,8 @@
     >>> weight_bytes("Llama-3.1-8B").num_parameters
     8030261248
 
-The index is exact for the files. Shapes are exact for the parameters that transformers builds. What neither
-covers is asked for (``--weight-bytes``), never guessed.
+The index is exact for the files. Shapes are exact for the parameters that transformers builds. Where both are missing,
+the bytes have to be given (``--weight-bytes``); they are never guessed.
 """
 
 import math
@@ -29,7 +29,7 @@ from minikv.plan.weights.other_dtypes import stored_as
 from minikv.plan.weights.quantization import Quantization, read_quantization
 from minikv.plan.weights.shapes import Tensor
 
-# Every model_type whose weights minikv can count from its config.
+# Every model_type with weights that minikv can count from its config.
 WEIGHT_FAMILIES: dict[str, Callable[[Config], Iterator[Tensor]]] = {
     **DENSE,
     **MOE,
@@ -75,11 +75,11 @@ class Weight:
 
 @dataclass(frozen=True)
 class WeightBytes:
-    """The weights of one rank: ``total`` bytes, and what the number rests on.
+    """The weights of one rank: ``total`` bytes, and the basis of the number.
 
     ``num_parameters`` counts the whole model (None where its shapes are not known). ``source`` is "index" (the
-    checkpoint's files), "shapes" or "given". ``parts`` are bytes by kind and add up to ``total``: the shapes' own,
-    or, for "index" and "given", the total shared out as the shapes are; empty where no shapes are known.
+    checkpoint's files), "shapes" or "given". ``parts`` are bytes by kind and add up to ``total``: those of the shapes,
+    or, for "index" and "given", the total in the proportions of the shapes; empty where no shapes are known.
     ``assumptions`` are keys of ``messages/weights.toml`` with their values.
     """
 
@@ -94,7 +94,7 @@ def weight_list(config: Any, *, tp: int = 1) -> list[Weight]:
     """The weights of one of ``tp`` ranks, equal ones together; a tied lm_head is counted once.
 
     KV heads are copied where ranks outnumber them. Norms, routers, MLA's down projections and indexers are on
-    every rank; experts are sliced, not handed out (no expert parallelism). The vocabulary is padded to a
+    every rank. Every rank has a slice of each expert (no expert parallelism). The vocabulary is padded to a
     multiple of ``tp``. Buffers are not counted (a router's correction bias: 4 bytes an expert).
 
     Raises ``ConfigError`` ("weights_unknown") for an architecture without shapes and for an unknown
@@ -142,7 +142,7 @@ def weight_bytes(
 
 
 def _given(source: Any, config: Config, total: int, tp: int) -> WeightBytes:
-    """The caller's bytes. A catalogue config that lacks fields has no shapes to share them out by."""
+    """The caller's bytes, by kind where the shapes are known. A catalogue config that lacks fields has no shapes."""
     if any(name not in _ENCODERS for name in _missing_fields(source)):
         return WeightBytes(total, None, "given")
     assumptions: list[Assumption] = []
@@ -151,7 +151,7 @@ def _given(source: Any, config: Config, total: int, tp: int) -> WeightBytes:
 
 
 def _from_files(config: Config, checkpoint: Checkpoint, tp: int) -> WeightBytes:
-    """The files' bytes hold everything in them; per rank they shrink as the shapes do."""
+    """The bytes of all tensors in the files; per rank they shrink as the shapes do."""
     assumptions: list[Assumption] = []
     if checkpoint.files:
         assumptions.append(("files_counted", {"files": ", ".join(checkpoint.files)}))
@@ -165,7 +165,7 @@ def _from_files(config: Config, checkpoint: Checkpoint, tp: int) -> WeightBytes:
 
 
 def _on_rank(config: Config, in_files: int, tp: int, assumptions: list[Assumption]) -> int:
-    """What one of ``tp`` ranks holds of the files' bytes."""
+    """The part of the files' bytes on one of ``tp`` ranks."""
     try:
         whole = sum(weight.bytes for weight in _weights(config, 1, []))
         rank = sum(weight.bytes for weight in _weights(config, tp, []))
@@ -174,7 +174,7 @@ def _on_rank(config: Config, in_files: int, tp: int, assumptions: list[Assumptio
             raise
         raise ConfigError("weights_not_divisible", name=config.name, tp=tp, total=in_files) from error
     assumptions.append(("scaled_by_shapes", {"rank": rank, "whole": whole}))
-    # Rounded up: a byte too many is safe in a budget.
+    # Rounded up: in a budget a byte too many is safe.
     return -(-in_files * rank // whole)
 
 
@@ -186,7 +186,7 @@ def _shared_out(config: Config, total: int, tp: int, assumptions: list[Assumptio
     try:
         shapes = _by_kind(_weights(config, tp, []))
     except (ArgumentError, ConfigError):
-        # The total stands without them: it was given or read because the shapes cannot answer.
+        # The total does not need them: it was given or read because there are no shapes.
         return {}
     whole = sum(shapes.values())
     if whole != total:
@@ -250,7 +250,7 @@ def _stored_bytes(
 
 
 def _missing_fields(source: Any) -> tuple[str, ...]:
-    """Fields that the catalogue's own config of that name lacks: a class default would stand in for them."""
+    """Fields that the catalogue's own config of that name lacks, for which class defaults would be wrong."""
     if not isinstance(source, str) or source.endswith(".json") or Path(source).exists():
         return ()
     return find_model(source).missing
