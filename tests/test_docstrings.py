@@ -38,6 +38,7 @@ ROOMS_GONE_OVER = [
     "blocks",
     "cache",
     "cli",
+    "course",
     "course/capstone",
     "course/your_engine",
     "engine",

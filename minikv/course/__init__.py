@@ -1,10 +1,10 @@
-"""What a lesson imports.
+"""The functions that a lesson imports.
 
     from minikv.course import start
     check, predict, explain, show, t = start("02", lang="en")
 
 Engineers and tests use the parts below it, which print nothing: ``run_check`` returns a ``Verdict``.
-None of this imports torch, ipywidgets or plotly; ``tests/test_imports.py`` holds that.
+This package imports neither torch, ipywidgets nor plotly; ``tests/test_imports.py`` holds that.
 """
 
 # Not lazy as elsewhere: a function shares its file's name, and a file imported later would hide it.

@@ -24,24 +24,22 @@ from minikv.i18n import text
 
 HINT_LEVELS = (1, 2, 3)
 _MAX_SHRINK_STEPS = 200
-_DIAGNOSIS_S = (
-    60.0  # our own wrong answers run without hurry; an answer that cannot be compared twice ends here
-)
+_DIAGNOSIS_S = 60.0  # for our own wrong answers, and for a second comparison of the learner's answer
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found. The fields after ``num_failed`` describe the smallest failing case.
+    """The result of a check. The fields after ``num_failed`` describe the smallest failing case.
 
     kind is one of:
       "passed"          every case
       "not_attempted"   the stub as it was: NotImplementedError, or a body of ``...``
-      "not_a_function"  what was given cannot be called
-      "bad_signature"   ``names`` are the learner's argument names, ``due`` those asked for
+      "not_a_function"  the object cannot be called
+      "bad_signature"   ``names`` are the learner's argument names, ``due`` the right ones
       "wrong"           ``expected`` and ``got`` differ; ``differs`` says how (see compare.difference)
       "raised"          ``error``: exception type, message, the learner's own line
       "timed_out"       no answer within ``Exercise.limit_s`` seconds for all cases together
-      "mutated"         the right answer or not, it changed its argument ``argument``
+      "mutated"         it changed its argument ``argument``, whatever its answer
     """
 
     kind: str
@@ -65,7 +63,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class _Trial:
-    """One case, what the reference says, and what the function under test made of it."""
+    """One case, the reference's answer, and the outcome of the function under test."""
 
     args: dict[str, object]
     expected: object
@@ -80,10 +78,10 @@ class _Trial:
 
 
 def run_check(exercise: Exercise, fn: object, *, seed: int = 0) -> Verdict:
-    """Run ``fn`` on the cases of ``seed``. Whatever ``fn`` does is a verdict; only Ctrl-C is raised.
+    """Run ``fn`` on the cases of ``seed``. Any behaviour of ``fn`` gives a verdict; only Ctrl-C is raised.
 
-    What it returned is compared within the same time; an object that cannot be compared is a wrong answer. A function
-    that ends the process (``os._exit``) or fills it (a fork bomb) is not stopped: see ``guard``.
+    The same time limit covers the comparison of its result; an object that cannot be compared is a wrong answer. A
+    function that ends the process (``os._exit``) or fills it (a fork bomb) is not stopped: see ``guard``.
     """
     if fn is ...:
         return Verdict("not_attempted")
@@ -134,7 +132,7 @@ def check(id: str, fn: object, hint: int = 1, seed: int = 0, *, lang: str = "en"
         bare = replace(verdict, got=_Unshown(), differs="", error=None)
         said = report(exercise, bare, name="fn", **how)
     say(said, lang)
-    # The verdict stands there already: nobody waits for its record.
+    # The verdict is printed already, so that the learner does not wait for its record.
     if verdict.num_cases and verdict.kind != "not_attempted":
         record_attempt(exercise.id, verdict.passed, seed, lang)
     if verdict.passed:
@@ -198,9 +196,9 @@ def _describe(trial: _Trial) -> Verdict:
 
 
 def _diagnose(exercise: Exercise, trials: list[_Trial]) -> tuple[str | None, list[_Trial]]:
-    """The misconception that fails where the learner fails and answers alike there, and the cases it explains.
+    """The misconception that fails where the learner fails, with the same answers, and the cases that it explains.
 
-    Where several do, the one that explains most.
+    Of several the one that explains most cases.
     """
     best: tuple[str | None, list[_Trial]] = (None, [])
     for misconception in exercise.misconceptions:
@@ -216,7 +214,7 @@ def _explained(exercise: Exercise, misconception: Misconception, trials: list[_T
         wrong = _untimed(exercise, misconception.wrong, trial.args)
         if isinstance(wrong, guard.Returned) and _judge(exercise, trial.expected, wrong.value) is None:
             if trial.failed:
-                return []  # here the misconception is right: its hint would say that the learner is, too
+                return []  # the misconception is right here, and the learner is not: its hint would mislead
             continue
         if not _same(exercise, wrong, trial.outcome):
             return []
@@ -242,7 +240,7 @@ def _same(exercise: Exercise, wrong: guard.Outcome, learners: guard.Outcome) -> 
 
 
 def _shrink(exercise: Exercise, fn: Callable, trial: _Trial, end: float) -> _Trial:
-    """Take the first smaller case that still fails, and go on from there."""
+    """Take the first smaller case that still fails, and repeat from it."""
     assert exercise.shrink is not None
     for _ in range(_MAX_SHRINK_STEPS):
         for args in exercise.shrink(copy.deepcopy(trial.args)):
@@ -266,7 +264,7 @@ def _due_names(exercise: Exercise) -> tuple[str, ...] | None:
 
 
 def _argument_names(fn: Callable) -> tuple[str, ...] | None:
-    """The arguments, those with a default marked ``=``; None where ``*args`` takes all or nobody knows."""
+    """The arguments, those with a default marked ``=``; None where ``*args`` takes all or the signature is unknown."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (ValueError, TypeError):
@@ -280,7 +278,7 @@ def _argument_names(fn: Callable) -> tuple[str, ...] | None:
 
 
 def _fits(names: tuple[str, ...], due: tuple[str, ...]) -> bool:
-    """The names that are due first and in order; what follows must have a default."""
+    """Whether the due names come first and in order; the others must have a default."""
     bare = tuple(name.removesuffix("=") for name in names)
     return bare[: len(due)] == due and all(name.endswith("=") for name in names[len(due) :])
 

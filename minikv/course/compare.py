@@ -1,7 +1,7 @@
-"""Is this the answer? And if not, in what way: its value, its type, its shape?
+"""Compares a learner's answer with the expected one: its value, its type, its shape.
 
-One function decides, and it decides by the type of the *expected* value, so that a strange object of the
-learner's is never asked whether it is equal to anything: numbers and text are compared as Python's own.
+One function decides, by the type of the *expected* value, so that it never calls ``==`` of a learner's own class:
+numbers and text are compared as Python's own.
 """
 
 import math
@@ -23,7 +23,7 @@ _MAX_SHOWN = 300  # characters of one value in a message
 class Mismatch:
     """The first place at which an answer differs. ``kind`` is a word of ``difference``.
 
-    path           where it is inside the answer, as Python would index it: "['keys'][0]"; "" for the whole
+    path           the place inside the answer, as Python would index it: "['keys'][0]"; "" for the whole
     expected, got  the values there, not those of the whole answer
     """
 
@@ -34,9 +34,9 @@ class Mismatch:
 
 
 def difference(expected: Any, got: Any) -> str | None:
-    """None if ``got`` is the answer, else what differs.
+    """None if ``got`` is the answer, else the kind of difference.
 
-    That is one of "none", "generator", "type", "shape", "dtype", "length", "keys" or "value".
+    It is one of "none", "generator", "type", "shape", "dtype", "length", "keys" or "value".
 
     Ints and bools must be ints and bools; an int passes for a float; a list passes for a tuple. Floats are
     compared to a relative 1e-9. numpy and torch arrays: shape, dtype, then the tolerance of the dtype.
@@ -46,7 +46,7 @@ def difference(expected: Any, got: Any) -> str | None:
 
 
 def mismatch(expected: Any, got: Any) -> Mismatch | None:
-    """What ``difference`` found, with its place."""
+    """The difference with its place."""
     try:
         return _mismatch(expected, got)
     except RecursionError:  # a list that contains itself
@@ -54,7 +54,7 @@ def mismatch(expected: Any, got: Any) -> Mismatch | None:
     except BaseException as error:
         if passes(error):
             raise
-        return Mismatch("type", "", expected, got)  # an object that fights being looked at is not the answer
+        return Mismatch("type", "", expected, got)  # an object that raises when it is read is not the answer
 
 
 def _mismatch(expected: Any, got: Any) -> Mismatch | None:
@@ -63,7 +63,7 @@ def _mismatch(expected: Any, got: Any) -> Mismatch | None:
 
 
 def _difference(expected: Any, got: Any) -> str | Mismatch | None:
-    """The kind of a difference of the two values themselves, or the mismatch of something inside of them."""
+    """The kind of difference of the two values themselves, or the mismatch of a part of them."""
     if got is None and expected is not None:
         return "none"
     if _is_generator(got) and not _is_generator(expected):
@@ -101,7 +101,7 @@ def _scalar(expected: Any, got: Any) -> str | None:
 
 
 def plain_number(value: Any) -> int | float | None:
-    """``value`` as Python's own int or float, whatever a subclass would say; None for a bool and what is no number."""
+    """``value`` as Python's own int or float, without a subclass's methods; None for a bool and other objects."""
     kind = type(value)
     if issubclass(kind, bool):
         return None
@@ -113,7 +113,7 @@ def plain_number(value: Any) -> int | float | None:
 
 
 def _plain_text(value: Any) -> Any:
-    """A str or bytes as Python's own, whatever a subclass would say; anything else as it is."""
+    """A str or bytes as Python's own, without a subclass's methods; anything else as it is."""
     for kind in (str, bytes):
         if issubclass(type(value), kind):
             return kind.__getitem__(value, slice(None))
@@ -150,7 +150,7 @@ def _array(expected: Any, got: Any) -> str | None:
         expected, got = expected.detach(), got.detach().to(expected.device)
         if not (expected.is_floating_point() or expected.is_complex()):
             return None if torch.equal(expected, got) else "value"
-        # As torch.testing.assert_close has them, whose first call takes seconds of the learner's time.
+        # The tolerances of torch.testing.assert_close, whose first call would take seconds of the time limit.
         rtol, atol = {"torch.float16": (1e-3, 1e-5), "torch.bfloat16": (1.6e-2, 1e-5)}.get(
             str(expected.dtype), (1e-7, 1e-7) if expected.element_size() >= 8 else (1.3e-6, 1e-5)
         )
@@ -189,7 +189,7 @@ def _object(expected: Any, got: Any) -> str | Mismatch | None:
 
 
 def _first(parts: Iterable[tuple[str, Any, Any]]) -> Mismatch | None:
-    """The first part that differs. Each is the step that leads to it, what is due there, and what is there."""
+    """The first part that differs. Each part is (its step in the path, the due value, the found value)."""
     for step, expected, got in parts:
         found = _mismatch(expected, got)
         if found is not None:
@@ -202,7 +202,7 @@ def _is_generator(value: Any) -> bool:
 
 
 def size(value: Any) -> float:
-    """How much there is to look at in a counterexample: the sum of absolute numbers and of lengths."""
+    """The size of a counterexample for a reader: the sum of absolute numbers and of lengths."""
     if isinstance(value, numbers.Real):
         number = abs(float(value))
         return number if math.isfinite(number) else 0.0
@@ -220,7 +220,7 @@ def size(value: Any) -> float:
 
 
 def shown(value: Any) -> str:
-    """``repr(value)`` as ``cut`` leaves it; a repr that raises does not stop the answer."""
+    """``repr(value)``, shortened by ``cut``; the type's name where the repr raises."""
     try:
         text = repr(value)
     except BaseException as error:
@@ -231,6 +231,6 @@ def shown(value: Any) -> str:
 
 
 def cut(text: str) -> str:
-    """``text`` at a length that can be read, its control characters escaped and its lines kept."""
-    text = _plain_text(text)  # a repr may return a kind of str of the learner's
+    """``text`` at a readable length, its control characters escaped and its lines kept."""
+    text = _plain_text(text)  # a repr may return a str of the learner's own class
     return escape_controls(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + " …", keep="\n")

@@ -1,15 +1,15 @@
-"""Wrong numbers that stand in five public documents, each with the right one and the way to it.
+"""Wrong numbers in five public documents, each with the right one and the way to it.
 
-The course grew from these documents, and checked them line by line. A claim is quoted as briefly as it can
-be. Each entry has at least one of: a value that this package computes again (``Erratum.value``), a page
-that says it (``cite``), or a cell of appendix A that shows it (``shown``).
+The course grew from these documents, and checked them line by line. A claim is quoted as briefly as possible. Each
+entry has at least one of: a value that this package computes again (``Erratum.value``), a page that says it (``cite``),
+or a cell of appendix A that shows it (``shown``).
 
 The entries stand in ``data/errata_*.toml``, one file a document:
 
     [003-01]
     section = "3, block_bytes"     where in the document, in its own headings or numbers
-    kind = "arithmetic"            what sort of error: one of KINDS
-    slip = "factor"                how it came about: one of SLIPS, the sections of appendix A
+    kind = "arithmetic"            the sort of error: one of KINDS
+    slip = "factor"                its cause: one of SLIPS, the sections of appendix A
     right = 229376                 the right value, or several; errata_values.py computes the same
     claim = { en = "...", zh = "..." }, and so correct and why
 """
@@ -66,12 +66,12 @@ class Erratum:
         """
         if not self.right:
             raise ArgumentError("erratum_without_value", id=self.id)
-        from minikv.course.errata_values import VALUES  # the planner is needed only here
+        from minikv.course.errata_values import VALUES  # imports the planner, needed only here
 
         return VALUES[self.id]()
 
     def text(self, lang: str = "en") -> str:
-        """Four lines of plain text: where, the claim, what is right, and why."""
+        """Four lines of plain text: the place, the claim, the right value, and the reason."""
         lines = [f"{self.id}  {self.document}, {self.section}"]
         lines += [f"  {mark} {both.in_(lang)}" for mark, both in zip("-+=", self._sentences(), strict=True)]
         return "\n".join(lines)

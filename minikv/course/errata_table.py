@@ -21,7 +21,7 @@ class ErrataTable:
         return "\n".join(entry.text(self.lang) for entry in self.entries)
 
     def html(self) -> str:
-        """One row an entry: its id, where it stands, the claim, what is right, why, and how we know."""
+        """One row an entry: its id, its place, the claim, the right value, the reason, and the proof."""
         heads = "".join(f"<th{_LEFT}>{escape(head)}</th>" for head in self._heads())
         rows = "\n".join(f"<tr>{self._row(entry)}</tr>" for entry in self.entries)
         return f"<table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>"
@@ -39,7 +39,7 @@ class ErrataTable:
         return "".join(f"<td{_LEFT}>{cell}</td>" for cell in (where, *said, self._proof(entry)))
 
     def _proof(self, entry: Erratum) -> str:
-        """What stands behind an entry: its value, a cell of the appendix, a page."""
+        """The proof of an entry: its value, a cell of the appendix, a page."""
         proofs = []
         if entry.right:
             proofs.append("<code>value()</code>")

@@ -43,7 +43,7 @@ def breakdown_block(tp: int = 1) -> int:
 
 
 def available(total: Number, utilization: float, used: Number, peak: Number, current: Number) -> Number:
-    """What an engine gives to the cache, in the unit of its terms."""
+    """The memory that an engine gives to the cache, in the unit of its terms."""
     return round(total * utilization) - used - peak + current
 
 
@@ -91,7 +91,7 @@ def too_many_blocks(outside_torch_gib: float) -> int:
 
 
 def eviction_peak(capacity: int, every: int, steps: int = 100) -> int:
-    """The most tokens a cache holds while each step appends one and every ``every``-th evicts to ``capacity``."""
+    """The most tokens in a cache when each step appends one and every ``every``-th evicts to ``capacity``."""
     held = most = capacity
     for step in range(1, steps + 1):
         held += 1
@@ -117,7 +117,7 @@ def linear_element(layer: int, row: int, position: int, batch: int = 2) -> int:
 
 
 def whole_block_slots(table: list[int], num_tokens: int, block_size: int, num_cached: int) -> list[int]:
-    """The slots that a loop over whole blocks gives to the tokens behind ``num_cached``."""
+    """The slots of the tokens behind ``num_cached`` from a loop over whole blocks."""
     first = num_cached // block_size
     return [
         table[place // block_size] * block_size + place % block_size
@@ -126,7 +126,7 @@ def whole_block_slots(table: list[int], num_tokens: int, block_size: int, num_ca
 
 
 def stuck_after_empty_cache(live_each: int, segments: int = 256) -> int:
-    """Bytes that stay reserved of 5 GiB in segments of 20 MiB, with so many live blocks of 2 MiB in each."""
+    """Reserved bytes of 5 GiB in segments of 20 MiB, after ``live_each`` blocks of 2 MiB stay live in each."""
     from minikv.memory import CachingAllocator
 
     model = CachingAllocator()

@@ -1,8 +1,8 @@
-"""What a lesson brings: exercises, predictions and questions. How to write one stands here.
+"""The parts of a lesson: exercises, predictions and questions, and how to write them.
 
 A lesson is a Python package and a table of sentences:
 
-    minikv/course/lessons/l02/              what is asked, what is right, which wrong answers we know
+    minikv/course/lessons/l02/              the exercises, their right answers and the known wrong ones
     minikv/messages/lesson_02.toml          every sentence, in both languages
 
 The package's ``__init__.py`` ends with one name, ``LESSON``; a long exercise has a file of its own beside it, named
@@ -63,15 +63,15 @@ Case = Sequence | Mapping
 
 @dataclass(frozen=True)
 class Misconception:
-    """A wrong answer that we know, and that has its own three hints.
+    """A known wrong answer, with its own three hints.
 
-    ``wrong`` takes what the reference takes. A learner whose function answers like ``wrong`` on every case on
-    which ``wrong`` and the reference differ, and is right on all the others, holds this misconception. ``wrong``
-    must end, and not change its input.
+    ``wrong`` takes the reference's arguments. A function has this misconception if it answers like ``wrong`` on every
+    case on which ``wrong`` and the reference differ, and is right on all the others. ``wrong`` must end, and not change
+    its input.
 
-    Some case must be its own: wrong there, with an answer that no other misconception gives, so that this one case
-    tells which hint is due. ``within`` names the others that are left out of this: those of which it is a special
-    case, and those that pick the same one where there is little to pick from (a unit, a victim, None).
+    At least one case must be its own: wrong there, with an answer that no other misconception gives, so that this case
+    tells which hint is due. ``within`` names exceptions to this rule: misconceptions of which it is a special case, and
+    those with the same choice where there are few choices (a unit, a victim, None).
     """
 
     name: str
@@ -88,12 +88,12 @@ class Exercise:
     signature       the names of the arguments, in order.
     cases           ``cases(rng)``: the arguments to try, each a tuple in order or a dict by name.
     reference       the right answer. Ints are compared exactly, floats to 1e-9, arrays with shape and dtype.
-    misconceptions  the wrong answers we know; a learner's is the one that explains most of the failures.
+    misconceptions  the known wrong answers; a learner's is the one that explains most of the failures.
     equal           ``equal(expected, got) -> bool`` instead of the comparison above.
     drive           ``drive(fn, *args)`` instead of ``fn(*args)``, where the learner writes a class or a
-                    function that is to change what it is given: use it, return what can be observed.
-                    (``signature`` is then what ``cases`` draws, and ``reference`` is driven alike: where it
-                    is a function, its argument names are those that the learner's must have. Stubs raise
+                    function that changes its arguments: use it, return the observable result.
+                    (``signature`` then names the values that ``cases`` draws, and ``reference`` is driven
+                    alike: if it is a function, the learner's must have its argument names. Stubs raise
                     NotImplementedError.)
     shrink          ``shrink(args: dict) -> iterable of smaller dicts``: valid cases to try for a smaller
                     counterexample. Not needed when ``cases`` starts small.
@@ -135,13 +135,13 @@ def _by_name(signature: tuple[str, ...], case: Case) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A number to guess before anything is shown.
+    """A number to guess before its computation is shown.
 
     key        the question is the lesson's sentence ``<key>.question``, filled with the drawn values.
     draw       ``draw(rng)``: the values of the question, by name; ``{}`` where there is nothing to draw.
     how        one line of Python that gives the answer, filled with the same values ({model!r}).
     unit       a unit of ``messages/course.toml``: "bytes", "tokens", "GiB", "times", ...
-    answer     ``answer(**values)`` computes the number; nobody types it.
+    answer     ``answer(**values)`` computes the number; it is never typed in.
     tolerance  "exact", or a ratio: 1.25 accepts guesses from answer / 1.25 to answer * 1.25.
     """
 
@@ -159,7 +159,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Lesson:
-    """All that ``check``, ``predict`` and ``explain`` know of a lesson. ``questions`` are keys to explain."""
+    """The data of a lesson for ``check``, ``predict`` and ``explain``. ``questions`` are keys to explain."""
 
     exercises: tuple[Exercise, ...] = ()
     predictions: tuple[Prediction, ...] = ()

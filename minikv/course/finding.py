@@ -1,4 +1,4 @@
-"""One line of what ``minikv doctor`` says."""
+"""One line of ``minikv doctor``."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

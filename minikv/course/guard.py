@@ -1,16 +1,16 @@
-"""Calls a learner's function so that whatever it does, the notebook lives and the answer can be read.
+"""Calls a learner's function so that the notebook survives any behaviour of it and the answer can be read.
 
 The function may raise, loop for ever, swallow every exception, call ``sys.exit`` or print a million lines.
-The time limit is a ``BaseException``, which ``except Exception`` does not catch, and it is raised again and
-again until the function is left, which defeats a bare ``except:`` too. Ctrl-C by the learner passes through.
+The time limit is a ``BaseException``, which ``except Exception`` does not catch. It is raised again and again until the
+function ends, which defeats a bare ``except:`` too. Ctrl-C by the learner passes through.
 
-What it returns is the learner's too: its ``__eq__``, ``__repr__`` and the ``__str__`` of its exceptions are code that
-may do all this. So an answer is compared and shown under ``call`` as well.
+The result is the learner's code too: its ``__eq__``, ``__repr__`` and the ``__str__`` of its exceptions may do the
+same. So an answer is compared and shown under ``call`` as well.
 
-What ends or fills the process itself is not held off: ``os._exit``, a fork bomb, all of the memory, a thread or a
-finalizer that stays behind, a function that ignores the timer's signal and sleeps. It is the learner's own machine.
+A function can still end or fill the process itself: ``os._exit``, a fork bomb, all of the memory, a thread or a
+finalizer that stays behind, or a sleep that ignores the timer's signal. It is the learner's own machine.
 
-Meanwhile nothing is collected: the garbage of others is not the learner's time, and their finalizers are never cut
+Garbage collection is off meanwhile: it would take the learner's time, and the limit could cut a finalizer of other code
 short.
 """
 
@@ -37,7 +37,7 @@ from minikv.errors import MiniKVError
 MAX_PRINTED_LINES = 10
 _MAX_PRINTED_CHARS = 2000
 _AGAIN_S = 1e-4  # after the limit, interrupt every 0.1 ms: sooner or later outside of the learner's `try`
-_SLACK_S = 0.1  # this much longer, and a second timer, of the process's own time, looks after the first
+_SLACK_S = 0.1  # later by this a second timer, of the process's CPU time, replaces a stopped first one
 _GRACE_S = 2.0  # a thread that cannot be interrupted is left behind after this long
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
@@ -49,7 +49,7 @@ class TimeLimit(BaseException):
 
 
 def passes(error: BaseException) -> bool:
-    """Whether our own code below ``call`` must let ``error`` through: the time limit or Ctrl-C, not one like it."""
+    """Whether our own code below ``call`` must let ``error`` through: the very time limit or Ctrl-C."""
     return type(error) in (TimeLimit, KeyboardInterrupt)
 
 
@@ -82,7 +82,7 @@ Outcome = Returned | Raised | TimedOut
 
 
 def call(fn: Callable[[], object], limit_s: float) -> tuple[Outcome, str]:
-    """``fn()`` within ``limit_s`` seconds: what became of it, and the first lines of what it printed.
+    """``fn()`` within ``limit_s`` seconds: its outcome, and the first lines of its output.
 
     Raises ``KeyboardInterrupt`` only. In the main thread of a POSIX system a timer signal ends the function;
     elsewhere it runs in a thread of its own.
@@ -97,7 +97,7 @@ def call(fn: Callable[[], object], limit_s: float) -> tuple[Outcome, str]:
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """No cyclic garbage is collected inside: with torch loaded that may take longer than the limit of an exercise."""
+    """Switch garbage collection off inside: with torch loaded it may take longer than the limit of an exercise."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -108,7 +108,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def outcome(fn: Callable[[], object]) -> Outcome:
-    """``fn()`` without a limit of time: what it returned, or whatever it raised but Ctrl-C."""
+    """``fn()`` without a limit of time: its result, or any exception except Ctrl-C."""
     try:
         return Returned(_learners_code(fn))
     except TimeLimit:
@@ -132,7 +132,7 @@ def _with_timer(fn: Callable[[], object], limit_s: float) -> Outcome:
         # Only below `_learners_code`: our own clean-up must not be interrupted.
         while frame is not None and time.monotonic() >= end:
             if frame.f_code is _learners_code.__code__:
-                if signum == signal.SIGVTALRM:  # so the first was ignored or stopped
+                if signum == signal.SIGVTALRM:  # the first was ignored or stopped
                     signal.signal(signal.SIGALRM, on_timer)
                     signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
                 raise TimeLimit
@@ -161,7 +161,7 @@ def _in_thread(fn: Callable[[], object], limit_s: float) -> Outcome:
     outcomes: list[Outcome] = []
 
     def run() -> None:
-        with contextlib.suppress(TimeLimit, KeyboardInterrupt):  # a late one has nobody left to tell
+        with contextlib.suppress(TimeLimit, KeyboardInterrupt):  # late: the outcome is known
             outcomes.append(outcome(fn))
 
     thread = threading.Thread(target=run, daemon=True)
@@ -196,9 +196,9 @@ def _interrupt(thread: threading.Thread) -> None:
 
 
 def _message(error: BaseException) -> str:
-    """What ``error`` says; "" where saying it raises, or takes longer than there is time."""
+    """The message of ``error``; "" where ``str(error)`` raises or takes too long."""
     try:
-        return str.__str__(_learners_code(lambda: str(error)))  # a str, and none of the learner's own kind
+        return str.__str__(_learners_code(lambda: str(error)))  # Python's own str, not a learner's subclass
     except BaseException as another:
         if type(another) is KeyboardInterrupt:
             raise
@@ -224,7 +224,7 @@ class FirstLines(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        text = "".join((text,))  # a str, and none of the learner's own kind
+        text = "".join((text,))  # Python's own str, not a learner's subclass
         if len(self._kept) < _MAX_PRINTED_CHARS:
             self._kept += text[:_MAX_PRINTED_CHARS]
         return len(text)

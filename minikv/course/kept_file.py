@@ -1,7 +1,7 @@
 """A file that several notebooks of one user write at once: the progress, and the leaderboard of lesson 18.
 
-Whoever changes it holds a lock, reads what is there, and puts a whole new file in its place, so that nothing is lost
-between two notebooks and a reader never sees half a file. A damaged file is kept under another name.
+A change takes a lock, reads the file, and replaces it by a whole new one. So no change of two notebooks is lost, and a
+read never sees half a file. A damaged file is kept under another name.
 """
 
 import os
@@ -29,7 +29,7 @@ T = TypeVar("T")
 def kept_path(
     variable: str, name: str, no_home: str, environment: Mapping[str, str], platform: str
 ) -> Path | None:
-    """Where a file of this user is: what ``variable`` says, or ``name`` in the data directory; None where it is "off".
+    """The path of a file of this user: from ``variable``, or ``name`` in the data directory; None where it is "off".
 
     Raises ``ConfigError`` with the code ``no_home`` where the user has no home.
     """
@@ -40,15 +40,15 @@ def kept_path(
         if chosen:
             return Path(chosen).expanduser()
         return _data_folder(environment, platform) / "minikv" / name
-    except RuntimeError:  # of Path.home and expanduser
+    except RuntimeError:  # from Path.home and expanduser
         raise ConfigError(no_home, variable=variable) from None
 
 
 class KeptFile(Generic[T]):
-    """What is kept at ``path``. ``wait_s``: how long to wait for somebody else who writes it.
+    """A value that is kept at ``path``. ``wait_s``: how long to wait for another process that writes it.
 
-    A subclass says how to ``parse`` it, ``nothing`` and ``written`` included, and names the errors of a damaged file
-    and of one that somebody else has locked: ``parse`` raises ``ConfigError`` with the code ``damaged``.
+    A subclass defines ``parse``, ``nothing`` and ``written``, and names the errors of a damaged file and of one that
+    another process has locked: ``parse`` raises ``ConfigError`` with the code ``damaged``.
     """
 
     damaged: ClassVar[str]
@@ -58,19 +58,19 @@ class KeptFile(Generic[T]):
         self.path, self._wait_s = path, wait_s
 
     def parse(self, content: bytes) -> T:
-        """What ``written`` made a text of."""
+        """The value of a text that ``written`` made."""
         raise NotImplementedError
 
     def nothing(self) -> T:
-        """What there is before there is a file."""
+        """The value before there is a file."""
         raise NotImplementedError
 
     def written(self, value: T) -> str:
-        """The whole content of the file."""
+        """The whole content of the file for ``value``."""
         raise NotImplementedError
 
     def read(self) -> T:
-        """What is there; nothing where there is no file. Changes nothing.
+        """The kept value, or ``nothing()`` where there is no file. Changes nothing.
 
         Raises ``ConfigError`` for a file that cannot be read, is damaged or was written by a newer minikv.
         """
@@ -78,10 +78,10 @@ class KeptFile(Generic[T]):
         return self.nothing() if content is None else self.parse(content)
 
     def change(self, step: Callable[[T], T]) -> tuple[T, Path | None]:
-        """Put ``step(what is there)`` in its place, unless that is the same. Nobody else writes meanwhile.
+        """Replace the value by ``step(value)``, under the lock, unless that is the same.
 
-        Returns what is there now and, where the file was damaged, the path under which it is kept. Raises
-        ``ConfigError`` where it cannot be read or written, or was written by a newer minikv.
+        Returns the new value and, where the file was damaged, the path under which that is kept. Raises ``ConfigError``
+        where it cannot be read or written, or was written by a newer minikv.
         """
         aside = None
         with self._locked():
@@ -114,7 +114,7 @@ class KeptFile(Generic[T]):
     def _locked(self) -> Iterator[None]:
         with _refusing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # It stays there: who removes a lock file takes it from whoever has just opened it.
+            # The lock file stays: another process may have just opened it, and would lock a removed file.
             file = self.path.with_name(f"{self.path.name}.lock").open("ab")
         with file:
             end = time.monotonic() + self._wait_s
@@ -148,7 +148,7 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def write_whole(path: Path, content: str) -> None:
-    """Put a file with ``content`` in place of what is at ``path``, in one step. Raises ``ConfigError``."""
+    """Replace the file at ``path`` by one with ``content``, atomically. Raises ``ConfigError``."""
     with _refusing(path):
         place = Path(os.path.realpath(path))  # a link stays a link
         number, half = tempfile.mkstemp(prefix=f".{place.name}.", suffix=".tmp", dir=place.parent)
@@ -162,14 +162,14 @@ def write_whole(path: Path, content: str) -> None:
 
 
 def _data_folder(environment: Mapping[str, str], platform: str) -> Path:
-    """Where programs of this system keep what a user has made."""
+    """The system's folder for the data of a user's programs."""
     if platform == "win32":
         local = environment.get("LOCALAPPDATA", "")
         return Path(local) if local else Path.home() / "AppData" / "Local"
     if platform == "darwin":
         return Path.home() / "Library" / "Application Support"
     shared = environment.get("XDG_DATA_HOME", "")
-    # The XDG specification: a path that is not absolute is to be ignored.
+    # The XDG specification: ignore a path that is not absolute.
     return Path(shared) if os.path.isabs(shared) else Path.home() / ".local" / "share"
 
 

@@ -1,4 +1,4 @@
-"""What is on this machine, for ``minikv doctor`` and lesson 00."""
+"""The hardware and packages of this machine, for ``minikv doctor`` and lesson 00."""
 
 import os
 import platform
@@ -36,7 +36,7 @@ def _import_torch() -> tuple[Any, str | None]:
 
 
 def _python() -> Finding:
-    """Only a Python that is new enough comes so far: an older one cannot import minikv."""
+    """The version of Python. It is new enough: an older one cannot import minikv."""
     values = {
         "version": platform.python_version(),
         "system": platform.system(),
@@ -75,7 +75,7 @@ def _gpu(torch: Any) -> Finding:
 
 
 def _nvml(gpu: Finding) -> list[Finding]:
-    """A line where there is a GPU, and the driver's library cannot say who else has memory on it."""
+    """A line where there is a GPU, but the driver's library cannot list the processes with memory on it."""
     if gpu.state != "ok" or installed("nvidia-ml-py") is None:
         return []
     from minikv.memory.nvml import other_processes
@@ -100,7 +100,7 @@ def _kernels(gpu: Finding) -> Finding:
 
 
 def _widgets() -> Finding:
-    """Where the live widgets will be drawn."""
+    """The place where live widgets are drawn: Colab, JupyterLab, or another page."""
     if "google.colab" in sys.modules:
         return Finding("widgets", "ok", "widgets_colab", {})
     if installed("jupyterlab") is None:
@@ -109,6 +109,6 @@ def _widgets() -> Finding:
 
 
 def _one_line(error: Exception) -> str:
-    """The first line of what an error says, after its class; torch adds pages of advice."""
+    """The class and the first line of an error; torch adds pages of advice."""
     said = str(error).strip().splitlines()
     return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__

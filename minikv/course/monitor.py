@@ -1,4 +1,4 @@
-"""Live monitors for any notebook: what the memory, an LLM's cache or an evicting model does while cells run.
+"""Live monitors for any notebook: the memory, an LLM's cache or an evicting model while cells run.
 
     from minikv.course import monitor, show
 
@@ -8,7 +8,7 @@
     seen.stop()                        # or the button, or `with monitor.cache(llm) as seen: ...`
     show(seen)                         # the picture that stays, and its text: on GitHub, too
 
-Nothing is imported that a monitor does not need: torch only by what it watches.
+A monitor imports only what it needs: torch comes with the object that it watches.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from minikv.course.widgets.monitor_memory import MemoryMonitor
     from minikv.engine.llm import LLM
 
-HZ = 5  # looks a second, the most there are
+HZ = 5  # looks a second, the most
 
 
 def memory(
@@ -32,11 +32,11 @@ def memory(
 
     ``device`` None: the first GPU, without one the host. With ``llm`` its device, in the parts of its
     ``memory_report()``: weights, KV, and so on. On a GPU the figures are torch's, the driver's and NVML's
-    (``MemoryStats``), on the host those of this process. However long it runs it keeps 121 points; of two neighbours
-    that become one the larger stays, so a peak that was seen is never lost. One between two looks is not seen.
+    (``MemoryStats``), on the host those of this process. It keeps 121 points however long it runs. When two neighbours
+    become one the larger stays, so a peak that was seen is never lost. A peak between two looks is not seen.
 
-    Raises ``ArgumentError`` for both a device and an LLM, a device without memory to read, a closed LLM, a language and
-    an ``hz`` that cannot be.
+    Raises ``ArgumentError`` for both a device and an LLM, a device without memory to read, a closed LLM, and a bad
+    language or ``hz``.
     """
     require_engine()
     from minikv.course.widgets.monitor_memory import MemoryMonitor
@@ -51,11 +51,11 @@ def memory(
 
 
 def cache(llm: "LLM", *, lang: str = "en", hz: float = HZ) -> "CacheMonitor":
-    """The blocks of ``llm`` and who holds each, the sequences that have not ended, prefix hits and evicted blocks.
+    """The blocks of ``llm`` with their sequences, the sequences that have not ended, prefix hits and evicted blocks.
 
-    Whoever calls ``generate``, ``stream`` or ``step``: a look waits for the step that runs. Hits and evictions are
-    counted in blocks, since the LLM was built. Raises ``ArgumentError`` for what is no LLM, a closed one, a language
-    and an ``hz`` that cannot be.
+    It works with ``generate``, ``stream`` and ``step``: a look waits for the end of the running step. Hits and
+    evictions are counted in blocks, since the LLM was built. Raises ``ArgumentError`` for another object than an LLM, a
+    closed one, and a bad language or ``hz``.
     """
     from minikv.course.widgets.monitor_cache import CacheMonitor
 
@@ -63,11 +63,11 @@ def cache(llm: "LLM", *, lang: str = "en", hz: float = HZ) -> "CacheMonitor":
 
 
 def eviction(model: Any, *, lang: str = "en", hz: float = HZ) -> "EvictionMonitor":
-    """What each layer of ``model`` still has of its text, and where in the text; what ``eviction_report`` finds wrong.
+    """The resident tokens of each layer of ``model``, their places in the text, and the faults of ``eviction_report``.
 
-    ``model``: one with ``install_kv_eviction``, or what that returned. Until ``close()`` two hooks on the model keep a
-    look out of a forward. Or an ``LLM(eviction=...)``: then of each sequence what its layers still have. Raises
-    ``ArgumentError`` for a model or an LLM without eviction, a language and an ``hz`` that cannot be.
+    ``model``: one with ``install_kv_eviction``, or its ``Eviction``. Until ``close()`` two hooks on the model keep
+    looks out of a forward. Or an ``LLM(eviction=...)``: then the resident tokens of each sequence. Raises
+    ``ArgumentError`` for a model or an LLM without eviction, and a bad language or ``hz``.
     """
     require_engine()
     from minikv.course.widgets.monitor_eviction import EvictionMonitor

@@ -1,6 +1,6 @@
-"""Which of the packages that minikv wants are installed here, in a version that will do.
+"""The packages that minikv requires, and whether they are installed in a sufficient version.
 
-Read from the packages' own metadata: nothing is imported, so a package that is broken cannot break the report.
+The versions come from the packages' metadata. No package is imported, so a broken one cannot break the report.
 """
 
 import platform
@@ -13,16 +13,16 @@ from packaging.version import InvalidVersion, Version
 from minikv.course.finding import Finding
 from minikv.extras import ENGINE, INSTALL_ENGINE, installed, is_older
 
-# name: the oldest release that will do, as pyproject.toml declares it (a test compares).
+# name: the oldest sufficient release, as pyproject.toml declares it (a test compares).
 NEEDED = {name: ENGINE[name] for name in ("torch", "transformers")}
 NEEDED |= {"ipywidgets": "7.7", "anywidget": "0.9.21", "plotly": "6"}
-# A line only where something is wrong with them.
+# These get a line only where something is wrong with them.
 NEEDED_UNSAID = {"numpy": "1.26", "safetensors": ENGINE["safetensors"]}
 WANTED = {"jupyterlab": "4.2", "triton": "3.6", "accelerate": "1.0", "nvidia-ml-py": "12"}
 
 
 def package_findings() -> list[Finding]:
-    """What is needed, then what some parts of the course want; below each, what it misses itself."""
+    """The required packages, then the optional ones; below each the requirements of its own that are not met."""
     found = [_needed(name, least) for name, least in NEEDED.items()]
     unsaid = [_needed(name, least) for name, least in NEEDED_UNSAID.items()]
     found += [finding for finding in unsaid if finding.state != "ok"]
@@ -56,14 +56,14 @@ def _old_or_present(name: str, found: str, least: str, state: str) -> Finding:
 
 
 def _wanted_of(name: str, least: str) -> str:
-    """What pip is asked for: one command brings all that the engine needs."""
+    """The argument of pip: one command installs all that the engine needs."""
     return INSTALL_ENGINE if name in ENGINE else f"{name}>={least}"
 
 
 def _unmet(finding: Finding, told: set[str]) -> Iterator[Finding]:
-    """What the package of ``finding`` wants and does not get, save what ``told`` has a line for already.
+    """The unmet requirements of the package of ``finding``, except those that have a line in ``told`` already.
 
-    transformers looks at the versions of its packages when it is imported, and raises; others may do without.
+    transformers raises on import if a package of its own has the wrong version; other packages may still work.
     """
     if finding.key != "present":
         return

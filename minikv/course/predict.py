@@ -1,4 +1,4 @@
-"""A number to guess before anything is shown. The package computes the answer; nobody types it."""
+"""A number to guess before its computation is shown. The package computes the answer; it is never typed in."""
 
 import math
 import numbers
@@ -44,7 +44,7 @@ def predict(key: str, guess: object = ..., seed: int = 0, *, lesson: str, lang: 
 
 
 def find_prediction(key: str, lesson: str) -> Prediction:
-    """Raises ``UnknownNameError``, which names the predictions that ``lesson`` has."""
+    """The prediction ``key``. Raises ``UnknownNameError``, which names the predictions of ``lesson``."""
     predictions = find_lesson(lesson).predictions
     for prediction in predictions:
         if prediction.key == key:
@@ -75,7 +75,7 @@ def said(number: Any) -> str:
 
 
 def _plain(guess: object) -> int | float | str:
-    """``guess`` as Python's own number, made under ``guard``: it may be any object. Else what it is instead."""
+    """``guess`` as Python's own number, else the name of its type; under ``guard``, since it may be any object."""
     outcome, _ = guard.call(lambda: plain_number(guess), _LIMIT_S)
     number: Any = outcome.value if isinstance(outcome, guard.Returned) else None
     if number is None:

@@ -1,4 +1,4 @@
-"""Progress: which exercises were tried and which are solved, as plain data. The learner's code is in none of it.
+"""Progress: the exercises that were tried and solved, as plain data, without the learner's code.
 
 ``progress_file.py`` keeps one on this machine; ``minikv progress`` shows it, and carries it to another.
 """
@@ -20,9 +20,9 @@ _VERSION = re.compile(r"[0-9A-Za-z.+!_-]{1,40}")
 
 @dataclass(frozen=True)
 class Attempts:
-    """How an exercise went: ``attempts`` up to the one that passed, or so far.
+    """The attempts at an exercise: ``attempts`` up to the one that passed, or so far.
 
-    ``seed`` drew the cases of the last of them, and ``version`` is the minikv that judged it. ``seed`` is None where it
+    ``seed`` drew the cases of the last attempt, and ``version`` is the minikv that judged it. ``seed`` is None where it
     was no whole number of this machine's size.
     """
 
@@ -34,7 +34,7 @@ class Attempts:
 
 @dataclass(frozen=True)
 class Progress:
-    """``tasks``: the id of an exercise ("02.1") -> ``Attempts``. What was never tried is not in it."""
+    """``tasks``: the id of an exercise ("02.1") -> ``Attempts``, without untried exercises."""
 
     tasks: Mapping[str, Attempts] = field(default_factory=dict)
 
@@ -44,7 +44,7 @@ class Progress:
         return frozenset(task for task, tried in self.tasks.items() if tried.passed)
 
     def after(self, task: str, passed: bool, seed: object) -> "Progress":
-        """One more attempt at ``task``. What is solved stays as it was solved, and this is ``self`` then."""
+        """The progress after one more attempt at ``task``; ``self`` if that is solved already."""
         before = self.tasks.get(task)
         if before is not None and before.passed:
             return self
@@ -53,7 +53,7 @@ class Progress:
         return Progress({**self.tasks, task: tried})
 
     def merged(self, other: "Progress") -> "Progress":
-        """Both together: solved is what either has solved. Merging the same again changes nothing."""
+        """Both together: an exercise is solved if it is in either. Merging the same again changes nothing."""
         tasks = dict(self.tasks)
         for task, theirs in other.tasks.items():
             mine = tasks.get(task)
@@ -65,7 +65,7 @@ class Progress:
         return Progress(tasks)
 
     def as_json(self) -> str:
-        """What ``parse_progress`` reads."""
+        """The text that ``parse_progress`` reads."""
         tasks = {task: asdict(self.tasks[task]) for task in sorted(self.tasks)}
         return json.dumps({"format": FORMAT, "tasks": tasks}, indent=1) + "\n"
 
@@ -73,9 +73,9 @@ class Progress:
 def parse_progress(content: bytes, path: str) -> Progress:
     """The progress that ``as_json`` wrote; ``path`` is for the error's sentence.
 
-    What was recorded under an id that has moved ("11.1") counts for the new one ("11a.1").
+    Attempts under an id that has moved ("11.1") count for the new one ("11a.1").
 
-    Raises ``ConfigError``: "progress_newer" for the form of a newer minikv, "progress_damaged" for all that is none.
+    Raises ``ConfigError``: "progress_newer" for the format of a newer minikv, "progress_damaged" for any other content.
     """
     try:
         data = json.loads(content.decode("utf-8"))
@@ -119,5 +119,5 @@ def _is_count(value: object) -> bool:
 
 
 def _is_seed(value: object) -> bool:
-    """An int that any JSON can carry: one of 5,000 digits would be a seed, too."""
+    """Whether ``value`` is an int that any JSON can carry: a learner's seed may have 5,000 digits."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_COUNT

@@ -1,4 +1,4 @@
-"""The file that remembers progress on this machine: where it is, and what becomes of an attempt."""
+"""The file of progress on this machine: its path, and the record of an attempt."""
 
 import os
 import sys
@@ -12,11 +12,11 @@ from minikv.course.say import say
 from minikv.errors import MiniKVError
 from minikv.i18n import text
 
-VARIABLE = "MINIKV_PROGRESS"  # another file, or "off": what builds and tests notebooks records nothing
+VARIABLE = "MINIKV_PROGRESS"  # another file, or "off": builds and tests of notebooks record nothing
 
 
 def progress_path(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
-    """Where progress is kept: the user's data directory, or what MINIKV_PROGRESS says; None where that is "off".
+    """The path of the progress: MINIKV_PROGRESS, or in the user's data directory; None where that is "off".
 
     Raises ``ConfigError`` where the user has no home.
     """
@@ -24,7 +24,7 @@ def progress_path(environment: Mapping[str, str] = os.environ, platform: str = s
 
 
 def record_attempt(task: str, passed: bool, seed: object, lang: str) -> None:
-    """Remember an attempt at ``task``. What prevents it is printed, once, and never raised."""
+    """Record an attempt at ``task``. An error is printed, once, and never raised."""
 
     def write(path: Path) -> None:
         aside = ProgressFile(path).change(lambda progress: progress.after(task, passed, seed))[1]
@@ -35,7 +35,7 @@ def record_attempt(task: str, passed: bool, seed: object, lang: str) -> None:
 
 
 class ProgressFile(KeptFile[Progress]):
-    """The progress at ``path``. ``wait_s``: how long to wait for somebody else who writes it."""
+    """The progress at ``path``. ``wait_s``: how long to wait for another process that writes it."""
 
     damaged, busy = "progress_damaged", "progress_busy"
 
@@ -50,7 +50,7 @@ class ProgressFile(KeptFile[Progress]):
 
 
 def write_or_say(find: Callable[[], Path | None], write: Callable[[Path], None], key: str, lang: str) -> None:
-    """``write(find())``, unless that is None. What prevents it is printed as ``key``, once a file, and never raised."""
+    """``write(find())``, unless that is None. An error is printed as ``key``, once a file, and never raised."""
     where = ""
     try:
         path = find()
@@ -66,5 +66,5 @@ def write_or_say(find: Callable[[], Path | None], write: Callable[[Path], None],
 
 @cache
 def _told(where: str) -> list[str]:
-    """What this process has said of the file ``where``."""
+    """The messages of this process about the file ``where``."""
     return []

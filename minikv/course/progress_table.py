@@ -1,4 +1,4 @@
-"""Progress by lesson: every exercise of the course, how it went, and the lesson's title in the reader's language."""
+"""Progress by lesson: every exercise of the course, its attempts, and the lesson's title in the reader's language."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ State = Literal["solved", "tried", "open"]
 
 @dataclass(frozen=True)
 class LessonProgress:
-    """A lesson and its exercises in order: {id: ``Attempts``, or None where nobody tried}."""
+    """A lesson and its exercises in order: {id: ``Attempts``, or None for an untried one}."""
 
     number: str
     title: str
@@ -22,7 +22,7 @@ class LessonProgress:
 
     @property
     def states(self) -> list[State]:
-        """Of each exercise."""
+        """The state of each exercise."""
         return [_state(tried) for tried in self.tasks.values()]
 
     @property
@@ -31,11 +31,11 @@ class LessonProgress:
 
     @property
     def attempts(self) -> int:
-        """Of all its exercises."""
+        """The attempts at all its exercises."""
         return sum(tried.attempts for tried in self.tasks.values() if tried is not None)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values; an exercise that nobody tried has 0 attempts and neither seed nor version."""
+        """Plain JSON values; an untried exercise has 0 attempts and neither seed nor version."""
         nothing = {"attempts": 0, "passed": False, "seed": None, "version": None}
         tasks = [
             {"task": task, **(nothing if tried is None else asdict(tried))}
@@ -59,7 +59,7 @@ def by_lesson(progress: Progress, lang: str) -> list[LessonProgress]:
 
 
 def unknown_tasks(progress: Progress, lessons: list[LessonProgress]) -> list[str]:
-    """What was recorded of exercises that this minikv does not have: a newer one's, or one that was taken out."""
+    """The recorded exercises that this minikv does not have: of a newer minikv, or removed ones."""
     known = {task for lesson in lessons for task in lesson.tasks}
     return sorted(set(progress.tasks) - known)
 
@@ -69,7 +69,7 @@ def _titles(lang: str) -> Iterator[tuple[str, str]]:
     for path in sorted((course_root() / "notebooks" / lang).glob("*.ipynb")):
         try:
             source = json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"]
-        except (OSError, ValueError, LookupError, TypeError):  # being written just now
+        except (OSError, ValueError, LookupError, TypeError):  # the notebook is being written
             continue
         heading = "".join(source).partition("\n")[0]
         yield path.name.partition("_")[0].lower(), heading.partition(" · ")[2].strip()

@@ -11,7 +11,7 @@ from minikv.i18n import escape_controls, text
 
 
 def report(exercise: Exercise, verdict: Verdict, *, name: str, hint: int, seed: int, lang: str) -> str:
-    """The lines that ``check`` prints. ``name`` is what the learner calls the function."""
+    """The lines that ``check`` prints. ``name`` is the learner's name of the function."""
 
     def say(key: str, **values: object) -> str:
         return text(f"course.{key}", lang, **values)
@@ -81,10 +81,10 @@ def _error(verdict: Verdict, lang: str, say) -> str:
 
 
 def _note(exercise: Exercise, verdict: Verdict, say) -> str:
-    """In what way the answer differs, and where inside of it; "" where the two values say it all."""
+    """The kind of difference and its place in the answer; "" where the two values show it."""
     if not verdict.differs:
         return ""
-    if exercise.equal is not None:  # only the exercise knows how it compares: no place to name
+    if exercise.equal is not None:  # the exercise compares in its own way: no place to name
         if type(verdict.expected) is type(verdict.got):
             return ""
         return _how(Mismatch(verdict.differs, "", verdict.expected, verdict.got), say)

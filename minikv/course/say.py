@@ -4,14 +4,14 @@ import re
 import textwrap
 
 WIDTH = 96
-_CALL = re.compile(r"\w\([^()]{1,60}\)")  # check("09.1", fn): to be copied, so it stays in one line
+_CALL = re.compile(r"\w\([^()]{1,60}\)")  # check("09.1", fn) stays in one line, to be copied
 _GLUE = "\0"
 
 
 def say(sentences: str, lang: str, rest: str = "") -> None:
     """Print ``sentences``; ``rest`` indents the lines that wrapping adds, beside the line's own indent.
 
-    Chinese needs no spaces to be broken at, and is left to the page.
+    Chinese can be broken anywhere, so the page wraps it.
     """
     print(sentences if lang == "zh" else "\n".join(_wrapped(line, rest) for line in sentences.split("\n")))
 

@@ -1,9 +1,9 @@
-"""The notebooks that ship with the package, and how they come to a reader's folder.
+"""The notebooks that ship with the package, and their copy in a reader's folder.
 
-In a wheel they lie beside this file; in a checkout they lie at its root. A file is overwritten only where its
-cells are those that minikv itself wrote: Jupyter changes a file that was only opened, and its outputs are no work. A
-notebook that the reader has changed stays, and the newer one is written beside it as ``NAME.new.ipynb``; where the
-reader works in that too, as ``NAME.new2.ipynb``, and so on.
+In a wheel they lie beside this file; in a checkout they lie at its root. A file is overwritten only if its cells are
+those that minikv itself wrote; outputs do not count, since Jupyter changes a file that was only opened. A notebook that
+the reader has changed stays, and the newer one is written beside it as ``NAME.new.ipynb``; if the reader has changed
+that too, as ``NAME.new2.ipynb``, and so on.
 """
 
 import hashlib
@@ -15,12 +15,12 @@ from itertools import count
 from pathlib import Path
 
 FOLDERS = ("notebooks", "exercises", "solutions")
-LEDGER = ".minikv.json"  # what minikv itself wrote there: {relative path: ``Marks`` as text}
+LEDGER = ".minikv.json"  # the files that minikv wrote there: {relative path: ``Marks`` as text}
 
 
 @dataclass(frozen=True)
 class Yours:
-    """A notebook that the reader has changed, and where the newer one was put (None: there is no newer one)."""
+    """A notebook that the reader has changed, and the place of the newer one (None: there is no newer one)."""
 
     name: str
     newer: str | None
@@ -28,7 +28,7 @@ class Yours:
 
 @dataclass(frozen=True)
 class Marks:
-    """What a notebook is known by: the SHA-256 of its ``file``, and of its ``cells`` ("" where these are not known)."""
+    """The identity of a notebook: the SHA-256 of its ``file``, and of its ``cells`` ("" where these are not known)."""
 
     file: str
     cells: str = ""
@@ -85,11 +85,11 @@ def copy_course(target: Path) -> CopyReport:
             _write(target / name, content)
             new += 1
         else:
-            # The ledger holds what was last offered: the same version is not offered twice.
+            # The ledger holds the version last offered, so that it is not offered twice.
             beside = None if marks.same(written) else _write_beside(target, name, content, ledger)
             yours.append(Yours(name, beside))
         ledger[name] = marks
-    # Last: after an interruption the old ledger makes minikv take its own files for the reader's, not the reverse.
+    # The ledger comes last: after an interruption minikv then takes its own files for the reader's, not the reverse.
     lines = {name: f"{marks.file} {marks.cells}".strip() for name, marks in ledger.items()}
     _write(target / LEDGER, json.dumps(lines, indent=1, sort_keys=True).encode())
     return CopyReport(new, kept, tuple(yours))
@@ -121,9 +121,9 @@ def _digest(content: bytes) -> str:
 
 
 def _digest_of_cells(content: bytes) -> str:
-    """The digest of what a reader can write: the kind and the source of each cell. "" where it is no notebook.
+    """The digest of the kind and the source of each cell, which a reader can write. "" where it is no notebook.
 
-    A cell without text counts for nothing: JupyterLab adds one where the last cell is run.
+    Empty cells are left out: JupyterLab adds one when the last cell is run.
     """
     try:
         cells = [(str(cell["cell_type"]), "".join(cell["source"])) for cell in json.loads(content)["cells"]]
@@ -138,7 +138,7 @@ def _marks_there(place: Path) -> Marks | None:
 
 
 def _write(place: Path, content: bytes) -> None:
-    """Write all of the file or none of it: an interruption leaves what was there."""
+    """Write all of the file or none of it: an interruption leaves the old one."""
     place.parent.mkdir(parents=True, exist_ok=True)
     half = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
@@ -149,7 +149,7 @@ def _write(place: Path, content: bytes) -> None:
 
 
 def _read_ledger(target: Path) -> dict[str, Marks]:
-    """What an earlier copy wrote. A damaged ledger counts as none: then every changed file is the reader's.
+    """The files of earlier copies. A damaged ledger counts as empty: then every changed file is the reader's.
 
     A ledger of the first versions has the digest of the file alone.
     """

@@ -1,7 +1,7 @@
-"""Shows a widget or a figure so that it also reads where nothing runs: a picture on GitHub, text in a diff.
+"""Shows a widget or a figure so that it can be read without a kernel too: a picture on GitHub, text in a diff.
 
-One output carries three forms of the same thing: the live view, a PNG photograph where there is one, and a
-plain text that is the same in every run. A saved notebook keeps the text and the picture, not the state.
+One output carries three forms of the view: the live one, a PNG photograph where there is one, and a plain text that is
+the same in every run. A saved notebook keeps the text and the picture, not the state.
 """
 
 import base64
@@ -60,7 +60,7 @@ def show(view: Any, text: str | None = None, caption: str | None = None) -> None
 
 
 def _bundle(view: Any, *, in_colab: bool) -> tuple[dict, dict]:
-    """The view's own mime bundle, data and metadata, copied so that we may add to it."""
+    """A copy of the view's own mime bundle, data and metadata, to add to."""
     if _is_figure(view):
         if not hasattr(view, "model_id"):
             return _figure_bundle(view, in_colab=in_colab), {}
@@ -83,7 +83,7 @@ def _figure_bundle(figure: Any, *, in_colab: bool) -> dict:
 
 
 def _write_photo(view: Any) -> str | None:
-    """Write the page to photograph, if the build asks for one; its name is 16 hex digits of its SHA-256."""
+    """Write the page to photograph, if the build needs one; its name is 16 hex digits of its SHA-256."""
     folder = os.environ.get("MINIKV_PHOTOS")
     if not folder:
         return None
@@ -106,7 +106,7 @@ def _figure_page(figure: Any) -> str:
 
 
 def _call(view: Any, method: str) -> Any:
-    """``view.method()``, or None where the view has no such method. A figure's are plotly's, not ours."""
+    """``view.method()``, or None where the view has no such method. A figure's methods are plotly's, and not called."""
     found = None if _is_figure(view) else getattr(view, method, None)
     return found() if callable(found) else None
 

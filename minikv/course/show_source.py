@@ -1,8 +1,8 @@
 """Shows source of minikv in a notebook, as the package has it: coloured, with the file's line numbers and a link.
 
-A lesson never copies code of the package, it shows it. The lines stand in the output with their numbers, so a notebook
-whose package has moved on differs in its output, and nbval finds it. A function of nano that is an exercise stands
-folded: a click, or Enter on its line, opens it.
+A lesson does not copy code of the package but shows it. The output has the lines with their numbers, so nbval finds a
+notebook that differs from the package. A function of nano that is an exercise is folded: a click, or Enter on its line,
+opens it.
 """
 
 import inspect
@@ -26,7 +26,7 @@ from minikv.errors import ArgumentError
 from minikv.i18n import text
 
 PACKAGE = Path(minikv.__file__).parent
-# JupyterLab's own variables change with its theme; elsewhere stands a colour that reads on white and on black.
+# JupyterLab's variables follow its theme; elsewhere the fallback colour is readable on white and on black.
 COLOURS = {
     "keyword": "var(--jp-mirror-editor-keyword-color, #8a63d2)",
     "name": "var(--jp-mirror-editor-def-color, #3b7dd8)",
@@ -52,7 +52,7 @@ def show_source(*objects: Any) -> None:
 
 @dataclass(frozen=True)
 class _Excerpt:
-    """``code`` begins at line ``first`` of ``path``, which is said from the folder that holds the package."""
+    """``code`` begins at line ``first`` of ``path``, relative to the folder of the package."""
 
     path: str
     first: int
@@ -91,7 +91,7 @@ class _Excerpt:
 
 @dataclass(frozen=True)
 class _Excerpts:
-    """A view as ``show`` takes it."""
+    """Excerpts as a view for ``show``."""
 
     excerpts: list[_Excerpt]
     lang: str
@@ -108,7 +108,7 @@ class _Excerpts:
         }
 
 
-# On the elements themselves: JupyterLab's style sheet would win over a rule.
+# Styles of the elements themselves: JupyterLab's style sheet would override a rule.
 _PRE = (
     "margin:0;padding:0;overflow-x:auto;white-space:pre;color:inherit;background:none;line-height:1.4;"
     "font-family:var(--jp-code-font-family,monospace)"
@@ -129,7 +129,7 @@ def _excerpt(thing: Any) -> _Excerpt:
         found = inspect.unwrap(found)
         file = inspect.getsourcefile(found)
         lines, first = inspect.getsourcelines(found)
-    except (TypeError, OSError):  # a number; a built-in; what was typed where no file is
+    except (TypeError, OSError):  # a number; a built-in; code typed without a file
         file = None
     if file is None or not Path(file).resolve().is_relative_to(PACKAGE.resolve()):
         raise ArgumentError("not_ours_to_show", what=_name(thing))
@@ -151,7 +151,7 @@ def _pre(lines: list[str]) -> str:
 
 
 def _name(thing: Any) -> str:
-    """What the object is called; else its type, since a value may be long."""
+    """The object's name; else its type, since a value may be long."""
     name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None)
     return name if isinstance(name, str) else type(thing).__name__
 
@@ -197,11 +197,11 @@ def _kind(token: Any) -> str:
 
 @cache
 def _repository() -> str | None:
-    """The address in pyproject.toml: of the checkout that this is, else as the installed package tells it."""
+    """The address in pyproject.toml of a checkout, else in the metadata of the installed package."""
     file = PACKAGE.parent / "pyproject.toml"
     if file.is_file():
         project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
-        if project.get("name") == "minikv":  # and not the project of a folder that minikv was installed into
+        if project.get("name") == "minikv":  # not the project of a folder that minikv was installed into
             return project["urls"]["Source"]
     try:
         links = metadata("minikv").get_all("Project-URL") or []

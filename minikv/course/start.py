@@ -36,7 +36,7 @@ def start(number: str, lang: str = "en") -> Course:
     """The course's words for lesson ``number`` ("02", "11a", "a") in ``lang`` ("en" or "zh").
 
     For a lesson that was divided ("11") they are those of all its parts, and one sentence names the new notebooks.
-    In a notebook, a ``MiniKVError`` that nobody catches is shown as one sentence in ``lang`` from here on.
+    In a notebook, an uncaught ``MiniKVError`` is shown as one sentence in ``lang`` from here on.
     Raises ``UnknownNameError`` for an unknown lesson, ``ArgumentError`` for an unknown language, and
     ``MissingPackageError`` where torch or transformers is not installed or too old for the course.
     """
@@ -44,8 +44,8 @@ def start(number: str, lang: str = "en") -> Course:
     _print_errors_in(lang)
     my_engine.lang = lang
     require_engine()
-    # torch's profiler, which measure_peak runs on a CPU, writes two lines of tracing to stderr each time. It reads
-    # this when torch is imported, and the lesson's own file may be the first to do so.
+    # torch's profiler, which measure_peak runs on a CPU, writes two lines of tracing to stderr each time. The variable
+    # is read when torch is imported, and the lesson's own file may be the first import of torch.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     os.environ.setdefault(
         "MINIKV_CHECKED", "1"
@@ -70,7 +70,7 @@ def start(number: str, lang: str = "en") -> Course:
 
     words = Course(check, predict, explain, show, translate)
     for ours, full in zip(words, (check_in, predict_in, explain_in, show, t), strict=True):
-        ours.__doc__ = full.__doc__  # so that `check?` answers in a notebook
+        ours.__doc__ = full.__doc__  # for `check?` in a notebook
     return words
 
 
@@ -93,7 +93,7 @@ def t(key: str | MiniKVError, *, lesson: str, lang: str = "en", **values: object
 
 
 def error_lines(error: MiniKVError, trace: TracebackType | None, lang: str) -> list[str]:
-    """What a learner reads instead of a traceback: the code, the sentence, and the line of their own."""
+    """The text in place of a traceback: the code, the sentence, and the learner's own line."""
     lines = [f"{type(error).__name__} [{error.code}]", error.text(lang)]
     number, source = own_line(trace)
     if number:

@@ -1,7 +1,7 @@
 """Ranks started from a notebook: several processes of one module on this machine, as torchrun starts them.
 
-A notebook is one process, and a rank has to be one of its own. ``run_ranks`` starts them without a shell, gives them
-a time limit, ends all of them when it is over, and says in words what went wrong.
+A notebook is one process, and each rank needs its own. ``run_ranks`` starts the ranks without a shell, gives them a
+time limit, ends all of them afterwards, and reports errors in words.
 """
 
 import importlib.util
@@ -15,19 +15,19 @@ import psutil
 from minikv.errors import ArgumentError, RankLostError, check_count
 
 LOOPBACK = "127.0.0.1"
-_REPORT = re.compile(r"^E\d{4} [\d:.]+ \d+ torch/distributed", re.MULTILINE)  # where torchrun begins to tell
+_REPORT = re.compile(r"^E\d{4} [\d:.]+ \d+ torch/distributed", re.MULTILINE)  # the begin of torchrun's report
 _ERROR = re.compile(r"[\w.]+(Error|Exception): ")
 
 
 def run_ranks(module: str, *arguments: str, ranks: int = 2, seconds: float = 120.0) -> str:
-    """Run ``python -m module arguments`` as ``ranks`` processes under torchrun; what they have printed.
+    """Run ``python -m module arguments`` as ``ranks`` processes under torchrun; returns their output.
 
     The ranks find ``RANK`` and ``WORLD_SIZE`` in their environment, and ``LLM(tp="auto")`` is one LLM on all of them.
-    Where this machine has fewer GPUs than ``ranks`` they compute on the CPU, a thread each. Over gloo they talk
-    over the loopback interface. Let one rank print: what two print at the same time is mixed.
+    On a machine with fewer GPUs than ``ranks`` they compute on the CPU, with one thread each. gloo uses the loopback
+    interface. Only one rank should print: outputs of two at the same time are mixed.
 
-    Raises ``ArgumentError`` where ``accelerate`` is missing, ``RankLostError`` where a rank fails, or not all have
-    ended after ``seconds``; then none of them is left.
+    Raises ``ArgumentError`` where ``accelerate`` is missing, ``RankLostError`` where a rank fails or has not ended
+    after ``seconds``; all ranks are ended then.
     """
     check_count("ranks", ranks)
     if importlib.util.find_spec("accelerate") is None:
@@ -55,14 +55,14 @@ def run_ranks(module: str, *arguments: str, ranks: int = 2, seconds: float = 120
 
 
 def _environment(ranks: int) -> dict[str, str]:
-    """This process's own, and what keeps the ranks on this machine and out of each other's way."""
+    """This process's environment, and variables that keep the ranks on this machine and on threads of their own."""
     import torch
 
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     if torch.cuda.device_count() < ranks:
         environment["CUDA_VISIBLE_DEVICES"] = ""
     if (loopback := _loopback()) is not None:
-        environment["GLOO_SOCKET_IFNAME"] = loopback  # else gloo looks this machine's name up, which may fail
+        environment["GLOO_SOCKET_IFNAME"] = loopback  # else gloo looks up this machine's name, which may fail
     return environment
 
 
@@ -77,7 +77,7 @@ def _end(process: subprocess.Popen) -> None:
     if process.poll() is not None:
         return
     parent = psutil.Process(process.pid)
-    parent.suspend()  # it starts nothing more
+    parent.suspend()  # it starts no more processes
     for each in parent.children(recursive=True):
         try:
             each.kill()
@@ -88,7 +88,7 @@ def _end(process: subprocess.Popen) -> None:
 
 
 def _reason(said: str) -> str:
-    """What was wrong, in one line: the last error of the ranks, or what else stands before torchrun's own report."""
+    """The error in one line: the last one of the ranks, or else the text before torchrun's own report."""
     before = _REPORT.split(said, maxsplit=1)[0]
     lines = [line.strip() for line in (before.strip() or said).splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR.match(line)]
