@@ -171,7 +171,7 @@ class Eviction:
         return None
 
     def _begin(self) -> None:
-        """A new text: clear the records of the last one."""
+        """Begin a new text, with new records."""
         self.records, self.foreign = [Record() for _ in self.rules], None
 
     def _check(self, model: Any, layers: list[EvictingLayer]) -> None:

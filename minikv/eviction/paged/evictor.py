@@ -215,8 +215,8 @@ class PagedEvictor:
     def carry_out(self, plans: Sequence[PlannedEviction]) -> None:
         """Choose the tokens that stay, and move them, in the order of the plans, with no other write in between.
 
-        Plans of one length run as one batch. A plan that copies blocks begins a new batch: its copies may go to blocks
-        that an earlier plan has freed.
+        Plans of one length run as one batch. A plan that copies blocks runs alone, after all earlier plans: its copies
+        may go to blocks that these have freed.
         """
         for group in _groups(plans):
             keep = next(iter(group[0].compactions.values())).num_tokens

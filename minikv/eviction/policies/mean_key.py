@@ -91,8 +91,8 @@ class MeanKey:
         self.sum = None
 
     def direction(self, keys: Tensor, lengths: Tensor, valid: Tensor, *, keep: bool) -> Tensor:
-        """[B, H, D]: the direction of the sum, or of all keys [B, H, S, D] where there is no sum yet. ``keep``: begin a
-        sum for later steps; after a prompt that loses most of its tokens it does not pay.
+        """[B, H, D]: the mean direction of all keys [B, H, S, D], for a layer without a sum. ``keep``: begin a sum for
+        later steps; after a prompt that loses most of its tokens it does not pay.
         """
         if not keep:
             return mean_direction(keys, lengths, valid)
