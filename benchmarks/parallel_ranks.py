@@ -57,8 +57,8 @@ class Replay:
         self.steps: list[Step] = []
         self.runner.compute = self._note
 
-    def _note(self, step: Step, sampled: torch.Tensor | None) -> torch.Tensor:
-        logits = self.compute(step, sampled)
+    def _note(self, runner: Runner, step: Step, sampled: torch.Tensor | None) -> torch.Tensor:
+        logits = self.compute(runner, step, sampled)
         if len(step.batch.token_ids) == len(step.batch.lengths):
             self.steps.append(step)
         return logits
@@ -79,8 +79,8 @@ def follow(team: TensorParallelGroup, llm: LLM, count: int) -> None:
     """The other ranks' part of ``engine_times``."""
     replay, compute = Replay(llm.runner, count), llm.runner.compute
 
-    def then_again(step: Step, sampled: torch.Tensor | None) -> torch.Tensor:
-        logits = compute(step, sampled)
+    def then_again(runner: Runner, step: Step, sampled: torch.Tensor | None) -> torch.Tensor:
+        logits = compute(runner, step, sampled)
         if len(replay.steps) == count:
             replay.again()
         return logits

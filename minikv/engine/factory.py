@@ -205,7 +205,7 @@ def build_engine(
             clear_frames(error.__traceback__)  # which hold views of the cache
             raise
         if isinstance(graphs, DecodeGraphs):
-            runner.compute = graphs.around(runner.compute, runner.prepare)
+            runner.compute = graphs.around(runner.compute)
         if group is not None:
             group.lead(runner)
         undo.pop_all()

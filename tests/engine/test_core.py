@@ -1,15 +1,19 @@
 """What the core promises: it names no feature, is small, runs without extensions, and needs none to be there."""
 
+import gc
 import re
 import subprocess
 import sys
 from pathlib import Path
+from weakref import ref
 
 import pytest
 
+from minikv import LLM
 from minikv.blocks import BlockManager
-from minikv.engine import Extension, SamplingParams, Scheduler
+from minikv.engine import EventLog, EvictionConfig, Extension, SamplingParams, Scheduler
 from minikv.engine.core.extension import overriding
+from minikv.errors import ArgumentError
 from tests.engine.fake_model import FakeModel, generate
 from tests.test_imports import imports_of
 
@@ -80,3 +84,75 @@ def test_a_hook_that_no_extension_overrides_is_not_called():
     mine = Listens()
     assert overriding([Extension(), mine], "on_change") == (mine.on_change,)
     assert overriding([Extension(), mine], "flush") == ()
+
+
+def test_an_extension_serves_one_scheduler():
+    mine = Extension()
+    first = Scheduler(BlockManager(8), extensions=[mine])
+    with pytest.raises(ArgumentError) as refused:
+        Scheduler(BlockManager(8), extensions=[mine])
+    assert refused.value.code == "extension_attached"
+    assert first.extensions == (mine,)
+
+
+OPTIONS = {
+    "plain": {},
+    "events": {"emit": EventLog()},
+    "drafts": {"prompt_lookup": 2},
+    "host memory": {"cpu_kv_bytes": 2**18},
+    "eviction": {"eviction": EvictionConfig("streaming", budget=8)},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_an_llm_that_is_dropped_gives_its_memory_back_at_once(options):
+    """Without ``close`` and without the garbage collector: the next LLM measures what is free."""
+    llm = LLM("tiny-gqa", num_blocks=16, block_size=4, **options)
+    llm.generate([[3, 4, 5]], SamplingParams(temperature=0, max_tokens=3), progress=False)
+    held = ref(llm.cache), ref(llm.scheduler)
+    gc.collect()
+    gc.disable()
+    try:
+        del llm
+        assert [each() for each in held] == [None, None]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("name", ["allocate", "match", "num_tokens", "append", "append_tokens"])
+def test_whatever_a_schedule_is_interrupted_by_the_next_one_goes_on(name, monkeypatch):
+    """Also right behind ``allocate``, which has found a cached prefix."""
+    for call in range(12):
+        manager = BlockManager(num_blocks=12, block_size=4)
+        scheduler, model, requests = (
+            Scheduler(manager, max_batched_tokens=16, max_num_seqs=4),
+            FakeModel(manager),
+            {},
+        )
+        real, calls = getattr(manager, name), []
+
+        def broken(*args, real=real, calls=calls, call=call, **kwargs):
+            done = real(*args, **kwargs)
+            calls.append(args)
+            if len(calls) == call + 1:
+                raise KeyboardInterrupt
+            return done
+
+        monkeypatch.setattr(manager, name, broken)
+        for number in range(5):
+            prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9][: 5 + number]
+            requests[number] = scheduler.add(number, prompt, SamplingParams(max_tokens=9))
+        for _ in range(400):
+            if not scheduler.has_work:
+                break
+            try:
+                step = scheduler.schedule()
+            except KeyboardInterrupt:
+                manager.check_invariants()
+                continue
+            scheduler.finish(step, model.forward(step, requests.__getitem__))
+        assert not scheduler.has_work, "a sequence waits for ever"
+        for request in requests.values():
+            assert request.sequences[0].output == generate(
+                request.prompt, request.params, "", 0, model.windows
+            )

@@ -204,11 +204,11 @@ def test_a_step_with_drafts_that_fails_gives_everything_back(monkeypatch):
     with make(model.model, prompt_lookup=MOST) as llm:
         logits, calls = llm.runner.compute, iter(range(100))
 
-        def breaks(step, sampled):
+        def breaks(runner, step, sampled):
             if next(calls) == 1:
                 assert sum(item.unconfirmed for item in step.items)
                 raise Broken
-            return logits(step, sampled)
+            return logits(runner, step, sampled)
 
         llm.runner.compute = breaks
         llm.add_request(model.prompts[3], greedy(9))

@@ -34,7 +34,9 @@ def test_what_rank_0_leaves_out_follows_from_what_it_sends(model_type, prompt_lo
     sizes = {"num_blocks": 24, "max_batched_tokens": 16, "prompt_lookup": prompt_lookup}
     with make(known.model, emit=log, **sizes) as llm:
         compute = llm.runner.compute
-        llm.runner.compute = lambda step, sampled: steps.append(step) or compute(step, sampled)
+        llm.runner.compute = lambda runner, step, sampled: (
+            steps.append(step) or compute(runner, step, sampled)
+        )
         for number, prompt in enumerate(known.prompts):
             params = (
                 greedy(12) if number % 3 else SamplingParams(temperature=1, n=3, max_tokens=12, seed=number)

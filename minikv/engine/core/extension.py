@@ -3,12 +3,17 @@
     Scheduler(manager, extensions=[...])      Runner(adapter, extensions=[...])
 
 A feature overrides the hooks that it needs; those that no extension overrides are never called. Hooks are called in the
-order of the list of extensions. What is no hook replaces a part instead: another loop, another ``Runner.compute``.
+order of the list of extensions. ``salt``, ``resident`` and ``limit`` get what the one before them has returned; of
+``keep``, ``resume`` and ``unsettled`` the first True counts. Only ``limit``, ``before_step`` and ``flush`` may raise.
+What is no hook replaces a part instead: another loop, another ``Runner.compute``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING, Any
+from weakref import proxy
+
+from minikv.errors import ArgumentError
 
 if TYPE_CHECKING:
     from minikv.engine.core.scheduler import Scheduler
@@ -20,11 +25,17 @@ if TYPE_CHECKING:
 class Extension:
     """The null object: every hook is here, and changes nothing."""
 
-    scheduler: "Scheduler"
+    scheduler: "Scheduler" = None  # type: ignore[assignment]  # until it is attached
 
     def attach(self, scheduler: "Scheduler") -> None:
-        """Join ``scheduler``, which is complete but for its extensions. Raises ``ArgumentError`` where it cannot."""
-        self.scheduler = scheduler
+        """Join ``scheduler``, which is complete but for its extensions. Raises ``ArgumentError`` where it cannot, as
+        where it has joined another one.
+        """
+        if self.scheduler is not None:
+            raise ArgumentError("extension_attached", name=type(self).__name__)
+        self.scheduler = proxy(
+            scheduler
+        )  # no circle: a scheduler that is dropped gives its memory back at once
 
     # How many tokens a sequence may have, and which prefixes it may share.
 
@@ -66,19 +77,19 @@ class Extension:
     # A step: planned, open, ended.
 
     def on_change(self, change: str, seq: "Sequence | None", num_tokens: int, **facts: Any) -> None:
-        """Something has changed, for ``num_tokens`` tokens of ``seq``.
+        """Something has changed in the core, or in an extension that says so.
 
-        The core's changes: arrive, admit (``found``: an ``Allocation``), allocate, truncate, commit, preempt
-        (``kept``), free, fork (``child``), first, end, and drop, of a sequence that ends while it waits. Extensions
-        have their own.
+        With the ``num_tokens`` of ``seq`` that it is about: arrive, admit (``found``: an ``Allocation``), allocate,
+        truncate, preempt (``kept``, and what ``keep`` has added), free, first, end. Without: commit, fork (``child``),
+        and drop, of a sequence that ends while it waits. Extensions add changes of their own.
         """
 
     def before_step(self, plan: "StepPlan") -> None:
         """``plan`` is complete but for what extensions add: tokens, copies, and ``plan.work`` for their devices."""
 
     def after_step(self, step: "Step | None", tokens: "Mapping[Any, Seq[int]] | None") -> None:
-        """``step`` has ended with these ``tokens`` of each sequence, or has failed (no tokens). Without a step: none
-        came of a plan.
+        """``step``, still in ``open_steps``, was computed: ``tokens`` are the new ones of each sequence, which are not
+        among its own yet. No tokens: it has failed. No step: a plan came to nothing, and what it took is given back.
         """
 
     def unsettled(self, seq: "Sequence", work: Mapping[str, Any]) -> bool:
@@ -90,10 +101,10 @@ class Extension:
 
     # The device.
 
-    def before_copies(self, step: "Step") -> None:
+    def before_writes(self, step: "Step") -> None:
         """Before anything of ``step`` is written: what it overwrites can be read."""
 
-    def before_forward(self, step: "Step") -> None:
+    def before_copies(self, step: "Step") -> None:
         """Before the copies and the forward of ``step``: what it reads can be written."""
 
     def on_batch(self, step: "Step", batch: Any) -> Any:

@@ -14,21 +14,21 @@ from minikv.engine.staging import send
 from minikv.errors import ArgumentError
 from minikv.models import ATTENTION, Adapter, Batch
 
-Compute = Callable[[Step, torch.Tensor | None], torch.Tensor]
+Compute = Callable[["Runner", Step, torch.Tensor | None], torch.Tensor]
 
 
 class Runner:
     """The only part of the engine that computes: what the scheduler decides, and the model on its cache carries out.
 
     The host waits for a GPU once a step, for its tokens or its end, and once more for each list of blocks that are
-    copied. ``compute`` is ``forward``, or what was put around it: the logits of a step.
+    copied. ``compute(runner, step, sampled)`` gives the logits of a step: ``forward``, or what was put around it.
     """
 
     def __init__(self, adapter: Adapter, extensions: Seq[Extension] = ()):
         self.adapter = adapter
-        self.compute: Compute = self.forward
+        self.compute: Compute = Runner.forward
+        self._before_writes = overriding(extensions, "before_writes")
         self._before_copies = overriding(extensions, "before_copies")
-        self._before_forward = overriding(extensions, "before_forward")
         self._on_batch = overriding(extensions, "on_batch")
 
     @torch.no_grad()  # not inference_mode: what a model keeps from its first forward has to be of use outside too
@@ -49,7 +49,7 @@ class Runner:
         blocks that belong to others since.
         """
         self._check_bound()
-        logits = self.compute(step, None if before is None else before.token_ids)
+        logits = self.compute(self, step, None if before is None else before.token_ids)
         rows: list[int] = []
         end = 0
         for item in step.items:
@@ -64,6 +64,7 @@ class Runner:
             logits = logits[send([np.array(rows, np.int64)], logits.device)[0]]
         return draw(logits, params, draws)
 
+    @torch.no_grad()
     def forward(self, step: Step, sampled: torch.Tensor | None = None) -> torch.Tensor:
         """The copies and the forward: [rows, vocabulary], the logits of ``step.batch.last``.
 
@@ -79,10 +80,10 @@ class Runner:
 
     def prepare(self, step: Step) -> None:
         """All that is written before the forward of ``step``."""
+        for before_writes in self._before_writes:
+            before_writes(step)
         for before_copies in self._before_copies:
             before_copies(step)
-        for before_forward in self._before_forward:
-            before_forward(step)
         for kind in range(len(self.adapter.cache.kinds)):
             pairs = [(copy.src, copy.dst) for copy in step.copies if copy.kind == kind]
             if pairs:

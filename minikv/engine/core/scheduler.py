@@ -99,6 +99,8 @@ class Scheduler:
             raise ArgumentError("scheduler_callable", what="clock", value=type(clock).__name__)
         if rules is not None and not isinstance(rules, Rules):
             raise ArgumentError("scheduler_part", what="rules", wanted="Rules", value=_shown(rules))
+        if not isinstance(extensions, (list, tuple)):
+            raise ArgumentError("not_a_list", what="extensions", value=type(extensions).__name__)
         for each in extensions:
             if not isinstance(each, Extension):
                 raise ArgumentError(
@@ -467,6 +469,8 @@ class Scheduler:
         known = {seq.id for seq in self.running_sequences}
         for seq_id in set(self.manager.sequences()) - known:  # allocated, but not yet running
             self.manager.free(seq_id)
+            seq = self.sequence(seq_id)  # type: ignore[arg-type]
+            seq.num_computed = seq.num_placed = 0  # nothing of it is kept anywhere
         for after_step in self._hooks["after_step"]:
             after_step(None, None)
 

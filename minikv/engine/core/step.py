@@ -80,7 +80,7 @@ class StepArrays:
 
 _NONE = np.zeros(0, np.int64)
 NOT_PACKED = StepArrays(_NONE, _NONE, _NONE, _NONE, (), ())
-"""The batch of a step that is never computed."""
+"""The arrays of a step that is never computed."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -186,7 +186,7 @@ class Events(Extension):
             raise ArgumentError("scheduler_callable", what="emit", value=type(emit).__name__)
         self.emit, self.block_bytes = emit, block_bytes
         self._queue: list[AnyEvent] = []
-        self._mark = 0
+        self._mark: tuple[int, list[int]] = (0, [])
         self._ended = -inf  # when the last step did
 
     def attach(self, scheduler: "Scheduler") -> None:
@@ -194,26 +194,30 @@ class Events(Extension):
         manager = scheduler.manager
         check_block_bytes(self.block_bytes, len(manager.pools))
         windows = [kind.window for kind in manager.kinds]
+        self._windowed = any(window is not None for window in windows)
         self._whole = windows.index(None) if None in windows else 0  # a kind that keeps what eviction leaves
         self._evictions = [pool.stats().evictions for pool in manager.pools]
         self._free = self._free_blocks()
 
     def on_change(self, change: str, seq: Sequence | None, num_tokens: int, **facts: Any) -> None:
+        if change == "commit" and not self._windowed:
+            return  # it gives no block back, and there is one for each token
         before, self._free = self._free, self._free_blocks()
+        if change == "allocate" and before == self._free:
+            return
         freed = tuple(after - was for was, after in zip(before, self._free, strict=True))
         match change:
             case "reserve":
-                self._mark = len(self._queue)
+                self._mark = len(self._queue), self._evictions
             case "withdraw":
-                del self._queue[self._mark :]  # nothing was delivered meanwhile
+                kept, self._evictions = self._mark
+                del self._queue[kept:]  # nothing was delivered meanwhile
             case "arrive" | "first":
                 self._put(change, seq, num_tokens)
             case "admit" if seq is not None:
                 self._admit(seq, num_tokens, facts["found"])
             case "allocate":
-                taken = tuple(-count for count in freed)
-                if any(taken):
-                    self._put("allocate", seq, num_tokens, taken)
+                self._put("allocate", seq, num_tokens, tuple(-count for count in freed))
             case "preempt":
                 self._preempt(seq, num_tokens, freed, **facts)
             case "swap_in":

@@ -146,9 +146,9 @@ class Eviction(Extension):
     def unsettled(self, seq: Sequence, work: Mapping[str, Any]) -> bool:
         return any(plan.seq_id == seq.id for plan in (*self._plans, *work.get("evictions", ())))
 
-    def before_forward(self, step: Step) -> None:
+    def before_copies(self, step: Step) -> None:
         if self.worker is not None:
-            self.worker.before_forward(step)
+            self.worker.before_copies(step)
 
     def on_batch(self, step: Step, batch: Any) -> Any:
         return batch if self.worker is None else replace(batch, observer=self.worker.observer(step))

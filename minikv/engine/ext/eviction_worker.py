@@ -30,7 +30,7 @@ class EvictionWorker:
         self._kind = next(iter(evictor.layers))
         self._saved: dict[SequenceId, SavedRecord] = {}
 
-    def before_forward(self, step: Step) -> None:
+    def before_copies(self, step: Step) -> None:
         """Everything that has happened since the last step, then the step's evictions.
 
         A sequence that evicts and found no block is in no item, and may have been aborted since: it is left out.

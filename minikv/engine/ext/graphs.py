@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from minikv.engine.core.runner import Compute
+from minikv.engine.core.runner import Compute, Runner
 from minikv.engine.core.step import Step, StepArrays
 from minikv.engine.ext.decode_buffers import DecodeBuffers, DecodeSizes, one_row
 from minikv.engine.ext.graph_memory import GraphMemory
@@ -194,13 +194,13 @@ class DecodeGraphs:
         self._replays[self.buckets[bisect_left(self.buckets, rows)]]()
         return self.buffers.logits[:rows]
 
-    def around(self, compute: Compute, prepare: Callable[[Step], None]) -> Compute:
-        """``compute``, but for the steps that ``takes`` takes: after ``prepare`` they are replayed."""
+    def around(self, compute: Compute) -> Compute:
+        """``compute``, but for the steps that ``takes`` takes: they are prepared and replayed, without ``on_batch``."""
 
-        def logits(step: Step, sampled: Tensor | None) -> Tensor:
+        def logits(runner: Runner, step: Step, sampled: Tensor | None) -> Tensor:
             if not self.takes(step.batch):
-                return compute(step, sampled)
-            prepare(step)
+                return compute(runner, step, sampled)
+            runner.prepare(step)
             return self.replay(step.batch, sampled)
 
         return logits

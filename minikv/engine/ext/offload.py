@@ -8,6 +8,7 @@ block, host block) stand in ``step.work`` as "swap_out" and "swap_in", for each 
 from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -44,10 +45,11 @@ class Cost:
 class Offload(Extension):
     """Preempted sequences and evicted prefix blocks go to host memory, where a transfer costs less than a prefill.
 
-    ``block_bytes`` are the bytes of a block of each kind of layer. Without ``rates``, which may be set at any time,
-    every preemption recomputes, and nothing goes to the host. ``host`` carries the transfers out; None: nothing does,
-    as in a simulation. ``may_move`` says whether the blocks of a sequence hold what they should already; None: always.
-    Raises ``ArgumentError`` for rates without host blocks or ``block_bytes``.
+    ``block_bytes`` are the bytes of a block of each kind of layer. Without ``rates``, which may be set anew once the
+    scheduler is made, every preemption recomputes, and nothing goes to the host. ``host`` carries the transfers out;
+    None: nothing does, as in a simulation. ``may_move`` says whether the blocks of a sequence hold what they should
+    already; None: always. Its own changes are swap_in, restore (both of a sequence that comes back) and save (of prefix
+    blocks). Raises ``ArgumentError`` for rates without host blocks or ``block_bytes``.
     """
 
     def __init__(
@@ -58,8 +60,8 @@ class Offload(Extension):
     ):
         self.block_bytes, self._may_move = block_bytes, may_move
         self.host: Host | None = None
-        self.left: list[Sequence] = []  # that the open step swaps out
-        self.returned: list[Sequence] = []  # that it brings back
+        self._left: list[Sequence] = []  # that the open step swaps out
+        self._returned: list[Sequence] = []  # that it brings back
         self._out: list[Swap] = []
         self._back: list[Transfers] = []
         self._rates = rates
@@ -107,7 +109,7 @@ class Offload(Extension):
             return False
         swap = self.scheduler.manager.plan_swap_in(seq.id)
         self._back.append(swap.pairs)
-        self.returned.append(seq)
+        self._returned.append(seq)
         self.scheduler.changed("swap_in", seq, seq.num_computed, blocks=_count(swap.pairs))
         self.scheduler.start(seq)
         self.scheduler.changed("restore", seq)
@@ -141,23 +143,24 @@ class Offload(Extension):
     def after_step(self, step: Step | None, tokens: Mapping[SequenceId, Seq[int]] | None) -> None:
         """The step has ended. If it failed, what it swapped out was perhaps never written: it computes again."""
         manager = self.scheduler.manager
-        if tokens is None and self.host is not None:
-            self.host.pool.synchronize()  # what was begun must not write blocks that the next step gives to others
+        if step is not None and tokens is None and self.host is not None:
+            with suppress(RuntimeError):  # of a device that has failed: nothing of it is written any more
+                self.host.pool.synchronize()  # else what was begun may write blocks that the next step gives to others
         manager.complete_transfers(tokens is not None)
         if tokens is None:
             manager.keep_reclaimed(manager.pools[0].reclaimed is not None)
-            for seq in self.left:
+            for seq in self._left:
                 self._drop(seq)
-        self.left, self.returned, self._out, self._back = [], [], [], []
+        self._left, self._returned, self._out, self._back = [], [], [], []
 
     def unsettled(self, seq: Sequence, work: Mapping[str, Any]) -> bool:
-        return seq in self.returned
+        return seq in self._returned
 
-    def before_copies(self, step: Step) -> None:
+    def before_writes(self, step: Step) -> None:
         if self.host is not None and "swap_out" in step.work:
             self.host.swap_out(step.work["swap_out"])
 
-    def before_forward(self, step: Step) -> None:
+    def before_copies(self, step: Step) -> None:
         if self.host is not None and "swap_in" in step.work:
             self.host.swap_in(step.work["swap_in"])
 
@@ -190,7 +193,7 @@ class Offload(Extension):
         except OutOfBlocksError:
             return None
         self._out.append(swap)
-        self.left.append(seq)
+        self._left.append(seq)
         return _count(swap.pairs)
 
     def _room_to_return(self, seq: Sequence) -> int:

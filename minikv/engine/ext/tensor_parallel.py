@@ -54,7 +54,7 @@ class TensorParallelGroup:
         """Meet the other ranks of ``tp``, two or more.
 
         No collective operation may take longer than ``seconds``, unless the caller has initialized
-        ``torch.distributed`` with a limit of his own. Raises ``ArgumentError`` where there are not ``tp`` processes,
+        ``torch.distributed`` with a limit of its own. Raises ``ArgumentError`` where there are not ``tp`` processes,
         ``RankLostError`` where one does not come.
         """
         size = ranks_wanted(tp)
@@ -65,10 +65,10 @@ class TensorParallelGroup:
         with together(size):
             group = distributed.new_group(backend="gloo", timeout=limit)
             distributed.all_gather_object(processes, (socket.gethostname(), os.getpid()))
-        team = cls(rank, size, group, processes, seconds)
+        joined = cls(rank, size, group, processes, seconds)
         if rank == 0:
-            atexit.register(team.stop)
-        return team
+            atexit.register(joined.stop)
+        return joined
 
     def lead(self, runner: Runner) -> None:
         """On rank 0 each step goes to the other ranks before ``runner`` computes it."""
@@ -115,7 +115,7 @@ class TensorParallelGroup:
         size = runner.adapter.cache.block_size
         while (step := from_words(self._receive(), size)) is not None:
             try:
-                runner.compute(step, None)
+                runner.compute(runner, step, None)
             except Exception as error:
                 values = {"rank": self.rank, "number": step.number, "reason": first_line(error)}
                 raise RankLostError("parallel_follower", **values) from error
@@ -143,12 +143,12 @@ class TensorParallelGroup:
             self._broken = RankLostError("parallel_silent", **values)
         return self._broken
 
-    def _compute(self, compute: Compute, step: Step, sampled: Tensor | None) -> Tensor:
+    def _compute(self, compute: Compute, runner: Runner, step: Step, sampled: Tensor | None) -> Tensor:
         """The logits of ``step``. Raises ``RankLostError`` for whatever goes wrong, then and in every later step."""
         self.check()
         try:
             self.send(step)
-            return compute(step, sampled)
+            return compute(runner, step, sampled)
         except Exception as error:
             raise self.lose(step, error) from error
         except BaseException as error:  # Ctrl+C: the others may be in the middle of this step

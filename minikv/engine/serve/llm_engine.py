@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
+from weakref import proxy
 
 from minikv.engine.core.loop import Loop
 from minikv.engine.core.runner import Runner
@@ -43,7 +44,8 @@ class LLMEngine:
         self._outputs: dict[SequenceId, SequenceOutput] = {}
         self._stepping = False
         self._interrupts = Interrupts()
-        self._plain = Loop(scheduler, runner, self, self._interrupts.let_in)
+        # A proxy, and no circle: an LLM that is dropped gives its memory back at once.
+        self._plain = Loop(scheduler, runner, proxy(self), self._interrupts.let_in)
         self._overlapping, self.overlaps = OverlapLoop(self._plain), overlaps
         self._changed: dict[str | int, None] = {}  # requests whose callers may have to be told something
         self._left: list[OutputQueue] = []  # callers that left while a step was computed
