@@ -31,7 +31,7 @@ def command(number):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def run(monkeypatch, tmp_path):
     """``run(3)`` is (exit code, what the command of symptom 3 prints); ``change`` edits the command first."""
     monkeypatch.chdir(tmp_path)
 
@@ -46,7 +46,7 @@ def run(monkeypatch, capsys, tmp_path):
             return 0, out.getvalue()
         words = shlex.split(change(text))
         assert words[0] == "minikv"
-        done = Terminal(monkeypatch, capsys)(*words[1:])
+        done = Terminal(monkeypatch)(*words[1:])
         return done.code, done.out + done.err
 
     return run

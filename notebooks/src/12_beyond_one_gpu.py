@@ -2,7 +2,7 @@
 # number = "12"
 # slug = "beyond_one_gpu"
 # needs = ["02", "03", "09", "11b"]
-# rooms = ["engine.parallel", "cache.offload", "plan.preemption"]
+# rooms = ["engine.ext.tensor_parallel", "cache.offload", "plan.preemption"]
 # minutes = 60
 # [title]
 # en = "What does each GPU keep?"

@@ -52,18 +52,18 @@
 #
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
-# | **batch** | batch | The sequences that one step computes together. | sequences | `minikv.engine.Batch` |
+# | **batch** | batch | The sequences that one step computes together. | sequences | `minikv.engine.StepArrays` |
 # | **decode (phase)** | 解码 | The steps after the prefill: each reads one token and adds one to the cache. | tokens | `minikv.kernels.paged_decode` |
 # | **induction head** | 归纳头（induction head） | A head that finds an earlier place with the same token and copies what followed there. |  |  |
 # | **KV cache** | KV 缓存 | K and V of all tokens so far, kept so that no step has to compute them again. | bytes | `minikv.plan.CacheSpec.bytes_for` |
 # | **prefill** | 预填充 | The forward over a prompt: many tokens at once, and their K and V go into the cache. | tokens | `minikv.kernels.paged_prefill` |
 # | **query / key / value (vectors)** | query / K / V | What a token looks for, what it can be found by, and what it has to say. | elements | `minikv.kernels.Attention` |
-# %% [markdown] key="words-01" lang="zh" src="7671fd1f"
+# %% [markdown] key="words-01" lang="zh" src="483b60b6"
 # ## [01 · 没有缓存，生成为什么会越来越慢？](01_why_a_cache.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
-# | **batch** | batch | 同一步里一起计算的那些序列。别处也写作：批。 | 条 | `minikv.engine.Batch` |
+# | **batch** | batch | 同一步里一起计算的那些序列。别处也写作：批。 | 条 | `minikv.engine.StepArrays` |
 # | **解码** | decode (phase) | 预填充之后的各步：每步读入一个 token，缓存也多一个。 | token | `minikv.kernels.paged_decode` |
 # | **归纳头（induction head）** | induction head | 这样的头会找到前文里相同的 token，把它后面的内容抄过来。 |  |  |
 # | **KV 缓存** | KV cache | 此前所有 token 的 K 和 V，存着，以后各步就不必重算。别处也写作：键值缓存。 | <nobr>字节</nobr> | `minikv.plan.CacheSpec.bytes_for` |

@@ -20,11 +20,18 @@ class Done:
     err: str
 
 
+class Screen(io.TextIOWrapper):
+    """A stream that a person reads."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 class Terminal:
     """Calls ``main`` as the script does: ``terminal("plan", "--list", COLUMNS="20")``.
 
-    ``stdin`` is what stands on standard input, ``encoding`` that of both outputs; other keywords are variables of the
-    environment.
+    ``stdin`` is what stands on standard input, ``encoding`` that of both outputs; ``is_terminal``: standard error is a
+    terminal. Other keywords are variables of the environment.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
@@ -33,9 +40,15 @@ class Terminal:
             monkeypatch.setenv(name, value)
 
     def __call__(
-        self, *arguments: str, stdin: bytes = b"", encoding: str = "utf-8", **environment: str
+        self,
+        *arguments: str,
+        stdin: bytes = b"",
+        encoding: str = "utf-8",
+        is_terminal: bool = False,
+        **environment: str,
     ) -> Done:
-        streams = [io.TextIOWrapper(io.BytesIO(), encoding, write_through=True) for _ in range(2)]
+        kind = Screen if is_terminal else io.TextIOWrapper
+        streams = [kind(io.BytesIO(), encoding, write_through=True) for kind in (io.TextIOWrapper, kind)]
         with self._monkeypatch.context() as here:
             for name, value in environment.items():
                 here.setenv(name, value)

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import sys
 from collections import deque
 
 import pytest
@@ -18,8 +19,11 @@ REPORT = json.dumps({"old": "an hour's work"})
 
 
 @pytest.fixture
-def full_disk():
+def full_disk(monkeypatch):
     """No file becomes larger than ``LIMIT`` bytes."""
+    monkeypatch.setattr(
+        sys, "dont_write_bytecode", True
+    )  # Python would keep half of a module, and read it ever after
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, before[1]))
     yield

@@ -1,7 +1,6 @@
 """``minikv simulate`` on many fleets: sweeps, and the fewest GPUs that keep a promise."""
 
 import re
-import sys
 from dataclasses import asdict
 from functools import partial
 
@@ -114,12 +113,10 @@ RUNS = [("--replicas", "2"), ("--sweep", "replicas=1,2"), ("--fewest", "--p99-tt
 
 
 @pytest.mark.parametrize("asked", RUNS, ids=lambda asked: asked[0])
-def test_a_run_shows_how_far_it_is_on_a_terminal_alone(asked, load_file, terminal, monkeypatch):
+def test_a_run_shows_how_far_it_is_on_a_terminal_alone(asked, load_file, terminal):
     piped = terminal("simulate", load_file, *FLEET, *asked)
     assert piped.err == ""
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    shown = terminal("simulate", load_file, *FLEET, *asked)
+    shown = terminal("simulate", load_file, *FLEET, *asked, is_terminal=True, TERM="xterm")
     assert f"{len(TRACE)}/{len(TRACE)}" in shown.err
     assert "tokens/s" not in shown.err
     assert shown.out == piped.out

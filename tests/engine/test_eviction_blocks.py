@@ -50,11 +50,12 @@ def test_how_many_stay_is_known_before_anybody_looks(seed):
     lacking = least_capacity(Budget(n_sink, 0, n_recent), size) - n_sink - n_recent
     budget = Budget(n_sink, lacking + draw.randrange(12), n_recent, draw.randrange(1, 5))
     planned = BlockEviction(budget, 8, shares=True)
-    Scheduler(BlockManager(9, size), extensions=[planned])
+    scheduler = Scheduler(BlockManager(9, size), extensions=[planned])
     length = budget.capacity + draw.randrange(1, 60)
     positions = torch.arange(length)[None]
     keep = blocks_to_keep(torch.rand(1, length), positions, budget, size, "max")[0]
     left = int(keep.repeat_interleave(size)[:length].sum())
+    assert scheduler.has_gaps
     assert planned.after(length) == left
     assert budget.capacity - size < left <= budget.capacity
 

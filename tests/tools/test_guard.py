@@ -3,7 +3,7 @@
 import pytest
 
 from minikv.blocks import BlockManager
-from minikv.engine.core.scheduler import Scheduler
+from minikv.engine import Rules
 from tools.guard import cases, differences, record
 
 SMALL = ("blocks host", "replica swap", "llm tiny-gqa preempted", "llm failing", "cli plan")
@@ -43,7 +43,7 @@ def test_the_corpus_preempts_swaps_evicts_and_fails(before):
 
 def test_another_victim_and_another_block_show(before, monkeypatch):
     names = ("llm tiny-gqa preempted", "blocks host")
-    monkeypatch.setattr(Scheduler, "choose_victim", lambda self, candidates, asked: candidates[0])
+    monkeypatch.setattr(Rules, "choose_victim", lambda self, scheduler, candidates, asked: candidates[0])
     append = BlockManager.append_tokens
     monkeypatch.setattr(
         BlockManager, "append_tokens", lambda self, seq, tokens: append(self, seq, list(tokens)[::-1])

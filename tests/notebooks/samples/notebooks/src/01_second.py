@@ -2,7 +2,7 @@
 # number = "01"
 # slug = "second"
 # needs = ["00"]
-# rooms = ["plan.spec"]
+# rooms = ["plan.spec.cache_spec"]
 # minutes = 35
 # [title]
 # en = "How many bytes?"
