@@ -18,8 +18,7 @@ from minikv.errors import ArgumentError
 if TYPE_CHECKING:
     from minikv.engine.core.scheduler import Scheduler
     from minikv.engine.core.sequence import Sequence
-    from minikv.engine.core.step import Step
-    from minikv.engine.core.step_plan import StepPlan
+    from minikv.engine.core.step import Step, StepPlan
 
 
 class Extension:
@@ -33,9 +32,8 @@ class Extension:
         """
         if self.scheduler is not None:
             raise ArgumentError("extension_attached", name=type(self).__name__)
-        self.scheduler = proxy(
-            scheduler
-        )  # no circle: a scheduler that is dropped gives its memory back at once
+        # A proxy makes no circle: a scheduler that is dropped gives its memory back at once.
+        self.scheduler = proxy(scheduler)
 
     # How many tokens a sequence may have, and which prefixes it may share.
 

@@ -56,9 +56,8 @@ class Runner:
             start, end = end, end + item.unconfirmed + 1
             for _ in item.samples:
                 rows += range(start, end)
-        if (
-            not rows
-        ):  # a part of a prompt: it is waited for all the same, or its time would be the next step's
+        # A part of a prompt has no row. It is waited for all the same, or its time would be the next step's.
+        if not rows:
             logits = logits[:0]
         elif rows != list(range(len(logits))):
             logits = logits[send([np.array(rows, np.int64)], logits.device)[0]]

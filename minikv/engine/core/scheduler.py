@@ -395,9 +395,8 @@ class Scheduler:
 
     def _serve_running(self, plan: StepPlan) -> None:
         """A token for each decode, the rest of the budget for the prefills, the oldest first."""
-        singles = sum(
-            [seq.missing == 1 for seq in self.running_sequences]
-        )  # each of them is sure of its token
+        # Sequences that need one token; each of them is sure of it.
+        singles = sum([seq.missing == 1 for seq in self.running_sequences])
         for place, seq in _while_it_shrinks(self.running_sequences):
             missing = seq.missing
             singles -= missing == 1

@@ -72,9 +72,8 @@ class Drafts(Extension):
         return propose(self.scheduler.manager.tokens(seq.id), most)
 
     def before_step(self, plan: StepPlan) -> None:
-        if (
-            plan.preempted or not self.most
-        ):  # what was just taken from one sequence is not for guesses of another
+        # What was just taken from one sequence is not for guesses of another.
+        if plan.preempted or not self.most:
             return
         scheduler, manager = self.scheduler, self.scheduler.manager
         size, pools = manager.block_size, manager.pools

@@ -235,10 +235,8 @@ class PrefillSpeed:
 
     def after(self, step: Step, seconds: float) -> float | None:
         """The speed once ``step`` has taken ``seconds``; None before the first prefill."""
-        moved = {
-            "swap_out",
-            "swap_in",
-        } & step.work.keys()  # the transfers' seconds are counted on the other side
+        # The seconds of transfers are counted on the other side.
+        moved = {"swap_out", "swap_in"} & step.work.keys()
         if seconds > 0 and not moved and step.num_decode * 10 < step.num_tokens:
             last = self._of_size.setdefault(step.num_tokens.bit_length(), deque(maxlen=self._keep))
             last.append(step.num_tokens / seconds)

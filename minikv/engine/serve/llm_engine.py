@@ -195,9 +195,8 @@ class LLMEngine:
         for state in states:
             try:
                 self.scheduler.abort(state.request.id)
-            except (
-                Exception
-            ) as error:  # of an event's receiver or the clock: the others have to go all the same
+            except Exception as error:
+                # Of an event's receiver or the clock: the others have to go all the same.
                 errors.append(error)
             if state.request.ended:
                 self._forget(state)
