@@ -11,7 +11,7 @@ import pytest
 
 from minikv import LLM
 from minikv.blocks import BlockManager
-from minikv.engine import EventLog, EvictionConfig, Extension, SamplingParams, Scheduler
+from minikv.engine import EventLog, EvictionConfig, Extension, Rules, SamplingParams, Scheduler
 from minikv.engine.core.extension import overriding
 from minikv.errors import ArgumentError
 from tests.engine.fake_model import FakeModel, generate
@@ -156,3 +156,56 @@ def test_whatever_a_schedule_is_interrupted_by_the_next_one_goes_on(name, monkey
             assert request.sequences[0].output == generate(
                 request.prompt, request.params, "", 0, model.windows
             )
+
+
+def run_to_the_end(scheduler, most=99):
+    for _ in range(most):
+        if not scheduler.has_work:
+            return
+        step = scheduler.schedule()
+        scheduler.finish(step, [1] * len(step.sampled))
+    raise AssertionError("a livelock")
+
+
+@pytest.mark.parametrize("wrong", [lambda scheduler: scheduler.running_sequences[0], lambda scheduler: "b"])
+def test_a_victim_that_is_no_candidate_is_refused_and_nothing_is_lost(wrong):
+    class Wrong(Rules):
+        def choose_victim(self, scheduler, candidates, asked):
+            return wrong(scheduler)
+
+    manager = BlockManager(num_blocks=6, block_size=4)
+    scheduler = Scheduler(manager, max_num_seqs=4, max_batched_tokens=16, rules=Wrong())
+    for number in range(4):
+        scheduler.add(number, [number + 1] * 6, SamplingParams(max_tokens=10))
+    with pytest.raises(ArgumentError) as refused:
+        run_to_the_end(scheduler)
+    assert refused.value.code == "rules_victim"
+    manager.check_invariants()
+    scheduler.rules = Rules()
+    run_to_the_end(scheduler)
+    assert not manager.sequences()
+
+
+def test_a_sequence_waits_while_an_extension_lets_it_compute_nothing():
+    class Holds(Extension):
+        held = True
+
+        def limit(self, seq, num_tokens):
+            return 0 if self.held and seq.id.request == "a" else num_tokens
+
+    for steps_before in (0, 2):  # while it waits, and while it runs
+        holds, manager = Holds(), BlockManager(num_blocks=9, block_size=4)
+        holds.held = steps_before == 0
+        scheduler = Scheduler(manager, extensions=[holds])
+        request = scheduler.add("a", [1, 2, 3], SamplingParams(max_tokens=6))
+        for turn in range(20):
+            if turn == steps_before:
+                holds.held = True
+                before = request.sequences[0].num_output
+            if turn == steps_before + 3:
+                assert request.sequences[0].num_output == before
+                holds.held = False
+            step = scheduler.schedule()
+            scheduler.finish(step, [7] * len(step.sampled))
+        assert request.sequences[0].output == [7] * 6
+        assert not manager.sequences()

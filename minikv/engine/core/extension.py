@@ -49,7 +49,7 @@ class Extension:
         return num_tokens
 
     def limit(self, seq: "Sequence", num_tokens: int) -> int:
-        """How many of the next ``num_tokens`` tokens ``seq`` may compute in this step.
+        """How many of the next ``num_tokens`` tokens ``seq`` may compute in this step; 0: it waits.
 
         A sequence that runs may give blocks back first, or raise ``OutOfBlocksError``. For one that waits nothing
         changes.

@@ -358,6 +358,8 @@ class Scheduler:
         start = seq.num_computed
         for limit in self._limit:
             most = limit(seq, most)
+        if most < 1:
+            return
         decode = start + 1 == len(seq.tokens) > seq.num_prompt
         if most == 1:
             end, copies = start + 1, self.manager.append(seq.id, seq.tokens[start])
@@ -409,6 +411,8 @@ class Scheduler:
                     victim = self.rules.choose_victim(self, younger, asked) if younger else None
                     if victim is None:
                         break  # it keeps what it has, and waits for a block
+                    if not any(victim is each for each in younger):
+                        raise ArgumentError("rules_victim", rules=type(self.rules).__name__) from None
                     singles -= victim.missing == 1
                     self._preempt(victim)
                     plan.preempted.append(victim)
@@ -432,6 +436,8 @@ class Scheduler:
                 salt = salted(seq, salt)
             for limit in self._limit:
                 stop = limit(seq, stop)  # what is cached behind it is of no use
+            if stop < 1:
+                break
             found = self.manager.match(seq.tokens if stop == len(seq.tokens) else seq.tokens[:stop], salt)
             room = self._room_for(seq, found)
             if room < 1:
