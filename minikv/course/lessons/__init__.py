@@ -11,14 +11,14 @@ _PREFIX = "l"
 
 
 def lesson_numbers() -> list[str]:
-    """The lessons that are there, in order: ["00", ..., "10", "11a", "11b", ..., "a"]."""
+    """Return the numbers of the lessons, in order: ["00", ..., "10", "11a", "11b", ..., "a"]."""
     return sorted(m.name.removeprefix(_PREFIX) for m in iter_modules(__path__) if m.name.startswith(_PREFIX))
 
 
 def find_lesson(number: str) -> Lesson:
-    """The lesson ``number`` ("02", "11a", "a").
+    """Return the lesson ``number`` ("02", "11a", "a").
 
-    Raises ``UnknownNameError`` where there is none and ``ArgumentError`` for a ``number`` that is no text.
+    Raises ``UnknownNameError`` if there is no such lesson and ``ArgumentError`` for a ``number`` that is no text.
     """
     if not isinstance(number, str):
         whole = isinstance(number, int) and 0 <= number < 100
@@ -34,9 +34,9 @@ def find_lesson(number: str) -> Lesson:
 
 
 def find_exercise(id: str) -> Exercise:
-    """The exercise ``id`` ("02.1", "11a.1"), or what one that has moved is called now: "11.1" is "11a.1".
+    """Return the exercise ``id`` ("02.1", "11a.1"). The former id of a moved exercise works too: "11.1" is "11a.1".
 
-    Raises ``UnknownNameError``, which names those of the lesson, and ``ArgumentError`` for an ``id`` that is
+    Raises ``UnknownNameError``, which lists the exercises of the lesson, and ``ArgumentError`` for an ``id`` that is
     no text: the number 2.1 has lost its zero, and 2.10 would be 2.1.
     """
     if not isinstance(id, str):

@@ -15,7 +15,7 @@ def bytes_of(size: str) -> int:
 
 
 def _read_as(size: str, factors: dict[str, int]) -> int:
-    """What comes out for whoever gives every unit one meaning, with or without its ``i``."""
+    """Return the bytes of ``size`` if a unit means the same with and without its ``i``."""
     number, unit = size.split()
     return int(float(number) * next(factors[name] for name in (unit, _twin(unit)) if name in factors))
 
@@ -35,7 +35,7 @@ def _swapped(size: str) -> int:
 
 
 def draw_sizes(rng: Random) -> list[tuple[str]]:
-    """The smallest of each unit, then sizes as they stand on boxes and in logs, some of them with a half."""
+    """Draw the smallest size of each unit, then sizes as on boxes and in logs, some of them with a half."""
     small = [(f"{rng.randint(1, 9)} {unit}",) for unit in UNITS]
     labels = [
         (f"{rng.choice([16, 24, 40, 48, 80, 96, 141, 192])} {rng.choice(['GB', 'GiB'])}",) for _ in range(12)

@@ -8,7 +8,7 @@ from minikv.plan.flops import crossing_length, step_flops
 
 
 def tokens_held(prompt_tokens, new_tokens):
-    """The last new token is never fed, so its K and V are never made."""
+    """Return the number of tokens in the cache. The last new token is never fed, so it has no K and V."""
     return prompt_tokens + new_tokens - 1
 
 

@@ -7,10 +7,11 @@ from minikv.course.exercise import Exercise, Misconception
 
 
 def attend(query, keys, values, scale=None, normalise=True):
-    """One query against every key: the weighted mean of the values, as a list of floats."""
+    """Return the attention of one query over every key: the weighted mean of the values, as a list of floats."""
     scale = math.sqrt(len(query)) if scale is None else scale
     scores = [sum(q * k for q, k in zip(query, key, strict=True)) / scale for key in keys]
-    top = max(scores) if normalise else 0.0  # a common factor cancels, and exp() cannot overflow
+    # exp(s - top) / sum: the factor exp(-top) cancels, and exp() cannot overflow
+    top = max(scores) if normalise else 0.0
     weights = [math.exp(score - top) for score in scores]
     total = sum(weights) if normalise else 1.0
     columns = zip(*values, strict=True)
@@ -18,7 +19,7 @@ def attend(query, keys, values, scale=None, normalise=True):
 
 
 def close_in_float32(expected, got) -> bool:
-    """Whether ``got``, a sequence of numbers or a 1-D tensor or array, is ``expected`` as float32 gives it."""
+    """Return whether ``got``, a sequence of numbers or a 1-D tensor or array, equals ``expected`` in float32."""
     numbers = got.tolist() if hasattr(got, "tolist") else got
     if len(numbers) != len(expected):
         return False

@@ -10,7 +10,7 @@ from minikv.errors import ArgumentError
 
 
 def list_of_ints(what: str, value) -> list[int]:
-    """One int, a range, a list or tuple of ints, a 1-D tensor or array of them: as a list of Python ints.
+    """Return one int, a range, a list or tuple of ints, or a 1-D tensor or array of them as a list of Python ints.
 
     Raises ``ArgumentError`` for anything else; ``what`` names the argument in its sentence.
     """
@@ -22,8 +22,10 @@ def list_of_ints(what: str, value) -> list[int]:
 
 
 class ToyModel:
-    """Stands for a decoder with its cache: it remembers every (token, position) that it was fed, and its next
-    token depends on all of them and on ``seed``. ``calls`` is what the exercise looks at."""
+    """A stand-in for a decoder with its cache. It remembers every (token, position) that it was fed.
+
+    Its next token depends on all of them and on ``seed``. The exercise checks ``calls``.
+    """
 
     def __init__(self, seed: int):
         self.seed = seed
@@ -31,7 +33,7 @@ class ToyModel:
         self.calls: list[tuple[list[int], list[int]]] = []
 
     def __call__(self, tokens, positions) -> int:
-        """The next token (0 to 96) after ``tokens`` at ``positions``, both one entry a token.
+        """Return the next token (0 to 96) after ``tokens`` at ``positions``; both have one entry a token.
 
         Raises ``ArgumentError`` for what ``list_of_ints`` refuses and for two different lengths.
         """
@@ -57,7 +59,7 @@ def generate(model, prompt, num_new):
 
 
 def _loop(next_fed: Callable[[list[int], int], tuple[list[int], list[int]]]) -> Callable:
-    """A generation loop that feeds the prompt first, then what ``next_fed(tokens, step)`` says."""
+    """Return a generation loop that feeds the prompt first, and then what ``next_fed(tokens, step)`` returns."""
 
     def run(model, prompt, num_new):
         tokens = list(prompt)
@@ -86,11 +88,11 @@ def _prompt_in_pieces(model, prompt, num_new):
 
 
 def run_toy(fn, prompt, num_new, model_seed):
-    """What the learner's loop returned, and what it fed in each call."""
+    """Return what the learner's loop returned, and what it fed in each call."""
     model = ToyModel(model_seed)
     new_tokens = fn(model, list(prompt), num_new)
     if new_tokens is None:
-        return None  # the check has a note of its own for a forgotten return
+        return None  # The check has a note of its own for a forgotten return.
     new_tokens = list_of_ints("new_tokens", new_tokens)
     return {"new_tokens": new_tokens, "calls": [{"tokens": t, "positions": p} for t, p in model.calls]}
 

@@ -8,13 +8,13 @@ SIZES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate")
 
 
 def per_token(layers, hidden, heads, kv_heads, head_dim, intermediate):
-    """FLOPs of a token's projections: two for each element of every weight matrix."""
+    """Return the FLOPs of a token's projections: two for each element of every weight matrix."""
     attention = hidden * (heads + 2 * kv_heads) * head_dim + heads * head_dim * hidden
     return 2 * layers * (attention + 3 * hidden * intermediate)
 
 
 def per_pair(layers, heads, head_dim):
-    """FLOPs of one query meeting one key and one value, in every head of every layer."""
+    """Return the FLOPs of one query with one key and one value, in every head of every layer."""
     return 4 * layers * heads * head_dim
 
 
@@ -57,7 +57,7 @@ def _causal_half(num_tokens, layers, hidden, heads, kv_heads, head_dim, intermed
 
 
 def draw_sizes(rng: random.Random, number: int) -> tuple[int, ...]:
-    """A model with grouped heads whose head_dim is not hidden // heads."""
+    """Draw a model with grouped heads and a head_dim other than hidden // heads."""
     kv_heads, head_dim = rng.choice([2, 3, 4]), rng.choice([2, 3, 4]) * (1 + number // 10)
     heads = kv_heads * rng.choice([2, 3, 4])
     hidden = heads * head_dim + rng.choice([2, 4, 6])
@@ -87,7 +87,7 @@ UNCACHED = Exercise(
 
 
 def crossing(layers, hidden, heads, kv_heads, head_dim, intermediate):
-    """The least n with n * per_pair > per_token."""
+    """Return the smallest n with n * per_pair > per_token."""
     return per_token(layers, hidden, heads, kv_heads, head_dim, intermediate) // per_pair(
         layers, heads, head_dim
     ) + 1  # fmt: skip
@@ -107,7 +107,7 @@ def draw_crossing(rng: random.Random):
     cases = []
     for number in range(40):
         layers, hidden, heads, kv_heads, head_dim, intermediate = draw_sizes(rng, number)
-        if number % 2:  # per_token is a multiple of per_pair: the two meet exactly
+        if number % 2:  # per_token is then a multiple of per_pair: the two are equal at some length
             hidden = 2 * heads * head_dim
         cases.append((layers, hidden, heads, kv_heads, head_dim, intermediate))
     return cases

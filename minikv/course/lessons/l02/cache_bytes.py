@@ -6,7 +6,7 @@ from minikv.course import Exercise, Misconception
 
 
 class RaisedValueError:
-    """What a check sees of a function that refuses its arguments. No value that a learner returns equals it."""
+    """The result that a check records for a function that refuses its arguments. No value of a learner's equals it."""
 
     def __repr__(self) -> str:
         return "raises ValueError"
@@ -32,7 +32,7 @@ def _widths_as(widths):
 
 
 def _sizes(rng: random.Random) -> list[tuple]:
-    """In every third case K and V are as wide as each other; else as in MLA, where K has the rope key too."""
+    """Draw sizes. In every third case K and V are equally wide; else K is wider by a rope key, as in MLA."""
     cases = []
     for number in range(42):
         layers, kv_heads = rng.randint(2, 4 + 3 * number), rng.randint(2, 4 + number)
@@ -68,7 +68,7 @@ def head_dim_of(config: dict) -> int:
 
 
 def _head_configs(rng: random.Random) -> list[tuple]:
-    """Configs in the three shapes that exist: head_dim a number, null, and not there at all."""
+    """Draw configs in the three shapes that exist: head_dim is a number, null, or missing."""
     cases = []
     for number in range(42):
         kv_heads, quotient = rng.randint(2, 8), rng.choice([48, 64, 80, 96, 128])
@@ -121,7 +121,7 @@ def _refuses_replication(kv_heads: int, tp: int) -> int:
 
 
 def _or_refused(fn, kv_heads: int, tp: int):
-    """What ``fn`` returns; for a ValueError, which is the right answer where no split exists, ``_REFUSED``."""
+    """Return what ``fn`` returns, or ``_REFUSED`` for a ValueError, the right answer where no split exists."""
     try:
         return fn(kv_heads, tp)
     except ValueError:
@@ -129,7 +129,7 @@ def _or_refused(fn, kv_heads: int, tp: int):
 
 
 def _ranks(rng: random.Random) -> list[tuple]:
-    """Splits, replications and pairs that divide neither way, a third each."""
+    """Draw splits, replications, and pairs where neither number divides the other, a third each."""
     cases = []
     for number in range(16):
         few, times = rng.randint(2, 3 + number // 2), rng.randint(2, 4)

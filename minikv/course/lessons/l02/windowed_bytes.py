@@ -1,4 +1,4 @@
-"""Exercises 02.4 and 02.5: what a batch takes where some layers have a window, and the tokens that bytes hold there."""
+"""Exercises 02.4 and 02.5: the bytes of a batch in a model with windowed layers, and the tokens that fit in bytes."""
 
 import math
 import random
@@ -13,7 +13,7 @@ def bytes_for(lengths: list[int], windows: list[int | None], token_bytes: int) -
 
 
 def kept(num_tokens: int, window: int | None) -> int:
-    """Tokens that transformers keeps of ``num_tokens`` in a layer whose config says ``window``."""
+    """Return how many of ``num_tokens`` tokens transformers keeps in a layer with ``window`` in its config."""
     return num_tokens if window is None else min(num_tokens, window - 1)
 
 
@@ -34,7 +34,7 @@ def _padded(lengths: list[int], windows: list[int | None], token_bytes: int) -> 
 
 
 def _windowed(rng: random.Random, number: int) -> tuple[list[int | None], int]:
-    """One entry a layer (None: full), with at least one of each kind, and the bytes of a token in a layer."""
+    """Draw one entry a layer (None: full), with at least one of each kind, and the bytes of a token in a layer."""
     window = rng.choice([4, 8, 16, 32]) * (1 + number // 10)
     windows = [None, window, *(rng.choice([None, window]) for _ in range(number // 6))]
     rng.shuffle(windows)
@@ -72,7 +72,7 @@ BYTES_FOR = Exercise(
 
 
 def max_tokens(num_bytes: int, windows: list[int | None], token_bytes: int) -> int | float:
-    """Walk the windows from the narrowest: between two of them, each token costs the same."""
+    """Walk the windows from the narrowest to the widest. Between two of them, each token costs the same."""
     left, tokens = num_bytes // token_bytes, 0
     growing = len(windows)
     for window in sorted(window for window in windows if window is not None):
@@ -93,7 +93,7 @@ def _no_windows(num_bytes: int, windows: list[int | None], token_bytes: int) -> 
 
 
 def _windows_first(num_bytes: int, windows: list[int | None], token_bytes: int) -> int | float:
-    """Sets every window aside before the first token, also where the sequence never fills it."""
+    """Reserves every window in full before the first token, even if the sequence never fills it."""
     full = windows.count(None)
     if not full:
         return max_tokens(num_bytes, windows, token_bytes)
@@ -102,15 +102,15 @@ def _windows_first(num_bytes: int, windows: list[int | None], token_bytes: int) 
 
 
 def _never_infinite(num_bytes: int, windows: list[int | None], token_bytes: int) -> int | float:
-    """Takes a full window for the end of the sequence."""
+    """Returns the length that fills the widest window where the right answer is infinite."""
     most = max_tokens(num_bytes, windows, token_bytes)
     return most if math.isfinite(most) else max(window for window in windows if window is not None) - 1
 
 
 def _budgets(rng: random.Random) -> list[tuple]:
-    """Bytes at, just below and just above those of some length, on both sides of the windows.
+    """Draw the bytes of some length, or a little less or more, on both sides of the windows.
 
-    The last six cases have no full layer, and bytes one below, at, and one above those of all windows full.
+    The last six cases have no full layer; their bytes are those of all windows full, or one less or more.
     """
     cases = []
     for number in range(48):

@@ -1,10 +1,10 @@
-"""Exercise 03.4: how many of the waiting prompts fit at once, with padding, answers and what is rebuilt for a layer."""
+"""Exercise 03.4: how many waiting prompts fit at once, with padding, answers and the K and V rebuilt for a layer."""
 
 from minikv.course.exercise import Exercise, Misconception
 
 
 def _first_that_fit(free_bytes: int, lengths: list[int], need) -> int:
-    """How many of the first prompts fit; ``need(first)`` is the bytes of a batch of those prompts."""
+    """Return how many of the first prompts fit; ``need(first)`` is the bytes of a batch of those prompts."""
     return next(
         (n for n in range(len(lengths)) if need(lengths[: n + 1]) > free_bytes),
         len(lengths),

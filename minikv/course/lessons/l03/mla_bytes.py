@@ -17,7 +17,7 @@ def draw_expanded(rng) -> list[dict]:
             "heads": heads + rng.randint(0, 3),
             "nope": nope,
             "rope": rng.choice([4, 8, 16, 32, 64]),
-            # Never nope + rope: K and V of one width would hide the commonest mistake.
+            # K and V never have the same width (nope + rope): equal widths would hide the most common mistake.
             "v_dim": rng.choice([nope, nope // 2 + 1]),
             "itemsize": rng.choice([1, 2, 4]),
         }
@@ -86,7 +86,7 @@ LATENT = Exercise(
     ),
 )
 
-# The transformers version since which each class caches latents.
+# The first transformers version in which each class caches latents.
 LATENT_SINCE = {"deepseek_v3": (5, 15), "deepseek_v32": (5, 18), "glm_moe_dsa": (5, 18)}
 
 

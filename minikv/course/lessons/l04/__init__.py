@@ -24,7 +24,7 @@ def draw_card(rng) -> dict:
 
 
 def draw_group(rng) -> dict:
-    """A model whose attention the lesson has not shown before it asks."""
+    """Draw a model; the lesson has not shown its attention before this question."""
     model = rng.choice(["Llama-3.1-405B", "Qwen2.5-7B", "Qwen3-14B"])
     heads = find_model(model).config["num_attention_heads"]
     return {"model": model, "heads": heads, "kv_heads": CacheSpec.from_config(model).layers[0].kv_heads}

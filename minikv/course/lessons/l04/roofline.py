@@ -169,7 +169,7 @@ def draw_batches(rng) -> list[dict]:
     cases = []
     for i in range(40):
         ridge, cache = rng.randint(2, 6 + 8 * i), rng.randint(1, 10 + 30 * i)
-        # The FLOPs of a token: too few for any batch, just enough, or plenty.
+        # The FLOPs of a token: so few that no batch reaches the ridge, just enough, or plenty.
         flops = (
             ridge * cache + (-rng.randint(1, ridge * cache - 1), 0, 1, rng.randint(2, 500 + 900 * i))[i % 4]
         )

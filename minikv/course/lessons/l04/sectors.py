@@ -28,7 +28,7 @@ def draw_sectors(rng) -> list[dict]:
             [start] * lanes,
         )[i % 4]
         itemsize, sector = rng.choice([1, 2, 4, 8, 12, 16]), rng.choice([32, 32, 64])
-        if i % 12 == 5:  # far apart, and each element lies across the border of two sectors
+        if i % 12 == 5:  # The elements are far apart, and each lies across the border of two sectors.
             itemsize, sector = 12, 32
             order = [2 + 16 * (start + lane) for lane in range(lanes)]
         cases.append({"elements": order, "itemsize": itemsize, "sector": sector})

@@ -1,4 +1,4 @@
-"""Exercise 05.4: the bytes that are alive after each step, when tensors are made, viewed, copied and let go."""
+"""Exercise 05.4: the bytes that are alive after each step, when tensors are made, viewed, copied and deleted."""
 
 from minikv.course.exercise import Exercise, Misconception
 
@@ -24,7 +24,7 @@ def live_bytes(steps: list[tuple]) -> list[int]:
 
 
 def live_owner_frees(steps: list[tuple]) -> list[int]:
-    """The rule of C++: a storage lives as long as the name that it was made under."""
+    """Applies the rule of C++: a storage lives as long as the name that it was made under."""
     made: dict[str, int] = {}
     own: dict[str, int] = {}
     alive = []
@@ -41,12 +41,12 @@ def live_owner_frees(steps: list[tuple]) -> list[int]:
 
 
 def live_views_cost(steps: list[tuple]) -> list[int]:
-    """A view counted as if it were a copy."""
+    """Counts a view as if it were a copy."""
     return live_bytes([("new", step[1], step[3]) if step[0] == "view" else step for step in steps])
 
 
 def live_clone_of_all(steps: list[tuple]) -> list[int]:
-    """A clone that copies the whole storage of its source."""
+    """Lets a clone copy the whole storage of its source."""
     widths: dict[str, int] = {}
     whole = []
     for step in steps:
@@ -60,7 +60,7 @@ def live_clone_of_all(steps: list[tuple]) -> list[int]:
 
 
 def live_names_leak(steps: list[tuple]) -> list[int]:
-    """A name that is given to another tensor goes on holding the first."""
+    """Keeps the old tensor alive when its name is given to another tensor."""
     renamed: list[tuple] = []
     current: dict[str, str] = {}
     for i, (what, name, *rest) in enumerate(steps):
@@ -73,7 +73,7 @@ def live_names_leak(steps: list[tuple]) -> list[int]:
 
 
 def live_nothing_freed(steps: list[tuple]) -> list[int]:
-    """``del`` taken for a word without effect."""
+    """Ignores ``del``."""
     alive: list[int] = []
     own: dict[str, int] = {}
     for what, name, *rest in steps:
@@ -85,7 +85,7 @@ def live_nothing_freed(steps: list[tuple]) -> list[int]:
 
 
 def live_drops_first(steps: list[tuple]) -> list[int]:
-    """The name let go before its source is looked up: ``a = a[:10]`` finds no a."""
+    """Drops the name before it looks up the source: ``a = a[:10]`` finds no a."""
     names: set[str] = set()
     for what, name, *rest in steps:
         names.discard(name)
@@ -106,7 +106,7 @@ def draw_steps(rng) -> list[dict]:
             what = ["new", "view", "del"][j] if i % 5 == 0 and j < 3 else rng.choice(kinds)
             source = rng.choice(sorted(bytes_of)) if bytes_of else ""
             name = source if rng.random() < 0.2 and source else rng.choice("abcdef"[: 2 + i // 8])
-            if i % 5 == 0 and j < 3:  # the heart of it: something views "a", then "a" goes
+            if i % 5 == 0 and j < 3:  # The main case: "b" is a view of "a", and then "a" is deleted.
                 name, source = ["a", "b", "a"][j], "a"
             if what == "new":
                 steps.append((what, name, 4 * rng.randint(20, 100)))

@@ -1,4 +1,4 @@
-"""Exercises 05.1 and 05.2: the bytes that views keep alive, and a window that keeps no more than it shows."""
+"""Exercises 05.1 and 05.2: the bytes that views keep alive, and a window that keeps only the bytes that it shows."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ def kept_bytes(tensors: list[torch.Tensor]) -> int:
 
 
 def on_parts(fn: Callable, dtype: str, sizes: list[int], parts: list[tuple[int, int, int]]) -> object:
-    """``fn`` of a list of tensors: part (i, start, stop) is ``whole[i][start:stop]``, or whole[i] itself."""
+    """Return ``fn`` of a list of tensors: part (i, start, stop) is ``whole[i][start:stop]``, or whole[i] itself."""
     wholes = [torch.zeros(size, dtype=getattr(torch, dtype)) for size in sizes]
     tensors = [
         wholes[i] if (start, stop) == (0, sizes[i]) else wholes[i][start:stop] for i, start, stop in parts
@@ -29,16 +29,15 @@ def draw_parts(rng) -> list[dict]:
     for i in range(40):
         sizes = [rng.randint(10, 20 + 20 * i) for _ in range(2 + i // 10)]
         if i % 4 == 1:
-            sizes[1] = sizes[0]  # two storages of one size are two
+            sizes[1] = sizes[0]  # two storages of equal size still count as two
         parts = []
-        # Each storage is used at least once, and one of them by two different parts.
+        # Each storage is used at least once. The first has two different parts.
         for storage in [*range(len(sizes)), 0, *(rng.randrange(len(sizes)) for _ in range(i // 8))]:
             start = rng.randint(1, sizes[storage] - 2)
             parts.append((storage, start, rng.randint(start + 1, sizes[storage] - 1)))
         storage, start, _ = parts[0]
-        parts.append(
-            (storage, start, rng.randint(start + 1, sizes[storage] - 1))
-        )  # begins at the same address
+        # This part begins at the same address as the first one.
+        parts.append((storage, start, rng.randint(start + 1, sizes[storage] - 1)))
         if i % 2:
             whole = rng.randrange(len(sizes))
             parts.append((whole, 0, sizes[whole]))
@@ -74,7 +73,7 @@ def keep_window(keys: torch.Tensor, window: int) -> torch.Tensor:
 
 
 def on_keys(fn: Callable, tokens: int, heads: int, dim: int, window: int) -> object:
-    """What can be seen of the tensor that ``fn`` makes of keys [tokens, heads, dim]."""
+    """Return what can be observed of the tensor that ``fn`` makes of keys [tokens, heads, dim]."""
     keys = torch.arange(tokens * heads * dim, dtype=torch.float32).view(tokens, heads, dim).clone()
     kept = fn(keys, window)
     if kept is None or kept is ...:
@@ -94,7 +93,7 @@ def draw_windows(rng) -> list[dict]:
     cases = []
     for i in range(40):
         tokens = rng.randint(3, 5 + i)
-        # Fewer tokens than the cache has, exactly as many, and more.
+        # The window is smaller than the cache, just as long, or longer (tokens).
         window = (rng.randint(1, (tokens - 1) // 2), tokens, tokens + rng.randint(1, 9))[(0, 0, 1, 2)[i % 4]]
         case = {"tokens": tokens, "heads": rng.randint(2, 3), "dim": rng.randint(2, 4), "window": window}
         cases.append(case)

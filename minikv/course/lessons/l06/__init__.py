@@ -1,4 +1,4 @@
-"""Lesson 06: the linear cache. Where an element lies, who moves the lengths, and what max_seq reserves for nothing."""
+"""Lesson 06: the linear cache. Where an element lies, when the lengths move, and how much of max_seq is wasted."""
 
 import torch
 
@@ -8,7 +8,7 @@ from minikv.course.lessons.l06.paged_write import WRITE
 from minikv.course.lessons.l06.row_cache import CACHE
 from minikv.plan import CacheSpec
 
-MIXED = (150, 40, 700, 12)  # the lesson's lengths of different rows, tokens
+MIXED = (150, 40, 700, 12)  # lengths of the lesson's unequal rows, in tokens
 
 
 def _waste_percent(max_seq: int) -> float:

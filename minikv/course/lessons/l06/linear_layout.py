@@ -1,4 +1,4 @@
-"""Exercises 06.1, 06.2 and 06.4: where an element lies, what max_seq reserves for nothing, the steps left."""
+"""Exercises 06.1, 06.2 and 06.4: where an element lies, what max_seq wastes, and how many steps are left."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ Six = tuple[int, ...]  # six indices or sizes
 
 
 def element_offset(shape: Six, place: Six) -> int:
-    """Horner's rule: each dimension multiplies what the dimensions before it have counted."""
+    """Apply Horner's rule: each dimension multiplies the offset counted so far by its size, then adds its index."""
     offset = 0
     for size, index in zip(shape, place, strict=True):
         offset = offset * size + index
@@ -22,7 +22,7 @@ def _dot(place: Sequence[int], strides: Sequence[int]) -> int:
 
 
 def offset_tokens_first(shape: Six, place: Six) -> int:
-    """As if the shape were [layers, batch, 2, max_seq, kv_heads, head_dim]."""
+    """Takes the shape for [layers, batch, 2, max_seq, kv_heads, head_dim]."""
     layers, batch, two, heads, tokens, dim = shape
     layer, row, kind, head, token, d = place
     return element_offset((layers, batch, two, tokens, heads, dim), (layer, row, kind, token, head, d))
@@ -39,7 +39,7 @@ def offset_first_fastest(shape: Six, place: Six) -> int:
 
 
 def offset_layer_and_position(shape: Six, place: Six) -> int:
-    """ "layer * stride + position", as one document has it: row, K or V and head are missing."""
+    """Computes "layer * stride + position", as one document has it: row, K or V and head are missing."""
     _, batch, two, heads, tokens, dim = shape
     layer, _, _, _, token, d = place
     return layer * batch * two * heads * tokens * dim + token * dim + d
@@ -52,7 +52,7 @@ def draw_places(rng) -> list[tuple]:
         sizes = [rng.randint(2, most + 1) for _ in range(5)]
         shape = (sizes[0], sizes[1], 2, sizes[2], sizes[3] + 1 + i % 3, sizes[4] + 1)
         place = tuple(rng.randrange(size) for size in shape)
-        if i < 6:  # one index alone, so that a small counterexample names the stride that is wrong
+        if i < 6:  # Only one index is not 0, so that a small counterexample names the wrong stride.
             place = tuple(1 if dimension == i else 0 for dimension in range(6))
         cases.append((shape, place))
     return cases
@@ -97,7 +97,7 @@ def wasted_one_block_more(lengths, max_seq, block_size, token_bytes):
 
 
 def wasted_one_table(lengths, max_seq, block_size, token_bytes):
-    """The rows laid end to end, so that only the last one leaves a block half empty."""
+    """Lays the rows end to end, so that only the last one leaves a block half empty."""
     linear, _ = wasted_bytes(lengths, max_seq, block_size, token_bytes)
     return linear, -sum(lengths) % block_size * token_bytes
 
@@ -113,7 +113,7 @@ def wasted_reserved(lengths, max_seq, block_size, token_bytes):
 
 
 def wasted_filled_part(lengths, max_seq, block_size, token_bytes):
-    """What the last blocks hold, instead of what they leave empty."""
+    """Counts the filled part of the last blocks instead of their empty part."""
     linear, _ = wasted_bytes(lengths, max_seq, block_size, token_bytes)
     return linear, sum(length % block_size for length in lengths) * token_bytes
 
@@ -128,7 +128,7 @@ def draw_lengths(rng) -> list[dict]:
     for i in range(40):
         block_size = rng.choice([4, 8, 16, 32])
         blocks = 2 + i // 4
-        # On, just below and just above a block's edge; from the fourth case on also rows that hold nothing.
+        # On, just below and just above a block's edge; every fourth case also has an empty row.
         near = [rng.randint(1, blocks) * block_size + rng.choice([-1, 0, 0, 1]) for _ in range(1 + i // 5)]
         lengths = [*near, rng.randint(1, blocks * block_size - 2), *([0] if i % 4 == 3 else [])]
         rng.shuffle(lengths)
@@ -162,7 +162,7 @@ WASTED = Exercise(
 
 
 def _steps_within(num_blocks: int, blocks_after) -> int:
-    """The most steps after which ``blocks_after(steps)`` blocks are still there."""
+    """Return the largest number of steps after which ``blocks_after(steps)`` still fits in ``num_blocks``."""
     steps = 0
     while blocks_after(steps + 1) <= num_blocks:
         steps += 1
@@ -185,7 +185,7 @@ def steps_spread_evenly(prompts, max_seq, num_blocks, block_size):
 
 
 def steps_block_early(prompts, max_seq, num_blocks, block_size):
-    """A full block is taken for one that has no room for its own last token."""
+    """Asks for a new block one token too early: a full block seems to have no room for its own last token."""
     early = _steps_within(
         num_blocks, lambda steps: sum((length + steps) // block_size + 1 for length in prompts)
     )
@@ -193,13 +193,13 @@ def steps_block_early(prompts, max_seq, num_blocks, block_size):
 
 
 def steps_equal_shares(prompts, max_seq, num_blocks, block_size):
-    """Each row gets the same number of blocks, and the longest row runs out first: a linear cache again."""
+    """Gives each row the same number of blocks, so the longest row runs out first, as in a linear cache."""
     share = num_blocks // len(prompts) * block_size
     return max_seq - max(prompts), max(0, share - max(prompts))
 
 
 def steps_only_new_blocks(prompts, max_seq, num_blocks, block_size):
-    """New tokens only in new blocks: the room in each row's last block is forgotten."""
+    """Puts new tokens in new blocks only; the room in each row's last block is forgotten."""
     taken = sum(-(-length // block_size) for length in prompts)
     new = _steps_within(num_blocks - taken, lambda steps: len(prompts) * -(-steps // block_size))
     return max_seq - max(prompts), new

@@ -6,7 +6,7 @@ from minikv.course.exercise import Exercise, Misconception
 from minikv.nano.kv_cache import KVCache
 from minikv.plan import CacheSpec, LayerSpec
 
-# Bound here: a wrong answer may stand in nano's place, and then calls what is right.
+# Bound here: while a learner's wrong answer replaces nano's method, it can still call the right one.
 nanos_write = KVCache.write
 
 
@@ -15,8 +15,8 @@ def all_writes(
 ) -> dict:
     """Make every write, (layer, slots), then read the first element of each slot, of the two heads in turn.
 
-    Write n gives token t the label 10 * n + t (n from 1): its K is filled with that in the first head and with 100
-    more in the second, its V with the negative. So 0 is a place that was never written. What comes in has fp32, and
+    Write n (from 1) gives token t the label 10 * n + t. The first head of its K is filled with the label and the
+    second with 100 more; its V has the negative values. So 0 is a slot that was never written. The input is fp32, and
     the cache has ``dtype``.
     """
     layer_spec = LayerSpec("full", kv_heads=2, k_dim=k_dim, v_dim=v_dim, itemsize=4)
@@ -40,7 +40,7 @@ def wrote_k_alone(self, layer, key, value, slots):
 
 
 def wrote_into_a_copy(self, layer, key, value, slots):
-    """Indexing with a tensor copies: ``copy_`` fills the copy, and the cache stays as it was."""
+    """Indexing with a tensor copies: ``copy_`` fills that copy, and the cache stays as it was."""
     self.k[layer].flatten(0, 1)[slots].copy_(key)
     self.v[layer].flatten(0, 1)[slots].copy_(value)
 
@@ -52,7 +52,7 @@ def wrote_whole_blocks(self, layer, key, value, slots):
 
 
 def wrote_side_by_side(self, layer, key, value, slots):
-    """From the first slot on, one after the other, as in a linear cache."""
+    """Writes side by side from the first slot on, as in a linear cache."""
     first = min(int(slots[0]), self.k.shape[1] * self.k.shape[2] - len(slots))
     nanos_write(self, layer, key, value, torch.arange(first, first + len(slots)))
 
@@ -73,7 +73,7 @@ def wrote_a_sum(self, layer, key, value, slots):
 
 
 def wrote_without_a_cast(self, layer, key, value, slots):
-    """torch refuses to put fp32 into a tensor of 16 bits by index."""
+    """Does not cast: torch refuses to put fp32 into a 16-bit tensor by index."""
     self.k[layer].flatten(0, 1)[slots] = key
     self.v[layer].flatten(0, 1)[slots] = value
 
@@ -84,7 +84,7 @@ def wrote_into_a_new_tensor(self, layer, key, value, slots):
 
 
 def draw_writes(rng) -> list[dict]:
-    """Steps as an engine makes them: slots of several sequences, in no order; slots that are written again later."""
+    """Draw the steps of an engine: slots of several sequences, in no order; some slots are written again later."""
     cases = []
     for i in range(36):
         block_size = (2, 4, 3)[i % 3]

@@ -1,4 +1,4 @@
-"""Exercise 06.3: a linear cache of the learner's own, its known mistakes, and the steps that tell them apart."""
+"""Exercise 06.3: a linear cache of the learner's own, its known mistakes, and the steps that reveal them."""
 
 import torch
 
@@ -18,7 +18,7 @@ class RowCache:
             self.kv[layer, row, 1, :, start : start + v.shape[2]] = v[row]
 
     def starts(self, layer: int) -> list[int]:
-        """Where each row's new tokens go."""
+        """Return the position of each row's first new token."""
         return self.lengths
 
     def commit(self, increments: list[int]) -> None:
@@ -30,7 +30,7 @@ class RowCache:
 
 
 class CommitsPerLayer(RowCache):
-    """The lengths move with every layer's write: after a step they have moved once a layer."""
+    """Moves the lengths with every layer's write: after a step they have moved once a layer."""
 
     def write(self, layer, k, v):
         super().write(layer, k, v)
@@ -56,7 +56,7 @@ class CommitsLongest(RowCache):
 
 
 class KeepsOldLengths(RowCache):
-    """``commit`` sets the lengths to the increments instead of adding them."""
+    """Sets the lengths to the increments in ``commit`` instead of adding them."""
 
     def commit(self, increments):
         self.lengths = list(increments)
@@ -66,8 +66,8 @@ def run_steps(cache_class, layers: int, kv_heads: int, max_seq: int, steps: list
     """Write and commit ``steps`` (new tokens a row), layer by layer as a model does; then read every row.
 
     Each token's K is filled with its own position (plus 100 a row, 1,000 a head, 10,000 a layer and 10,000 more), its
-    V with the negative of that; padding is filled with 999,999. So the answer says which token stands where, and 0 is
-    a place that was never written.
+    V with the negative of that; padding is filled with 999,999. So the result says which token lies where, and 0 is a
+    place that was never written.
     """
     batch, head_dim = len(steps[0]), 3
     cache = cache_class(layers, batch, kv_heads, max_seq, head_dim)
@@ -87,7 +87,7 @@ def run_steps(cache_class, layers: int, kv_heads: int, max_seq: int, steps: list
 
 
 def _labelled(layers: int, kv_heads: int, head_dim: int, lengths: list[int], step: list[int]) -> torch.Tensor:
-    """One step's K, [layers, batch, kv_heads, max(step), head_dim]: each token says who it is."""
+    """Return one step's K, [layers, batch, kv_heads, max(step), head_dim], each token filled with its own label."""
     new = torch.full((layers, len(step), kv_heads, max(step), head_dim), 999_999.0)
     heads = 1000 * torch.arange(kv_heads)[:, None, None]
     for layer in range(layers):
@@ -101,14 +101,14 @@ def draw_steps(rng) -> list[dict]:
     cases = []
     for i in range(32):
         batch = 2 + i // 12
-        # Prompts of different lengths, then steps in which every row brings a token, then some that are mixed.
+        # Prompts of different lengths, then steps with one token in every row, then some with 0 to 3 tokens a row.
         prompts = [rng.randint(1, 3 + i // 4) for _ in range(batch)]
         prompts[rng.randrange(batch)] += 2
         steps = [prompts, *([1] * batch for _ in range(i // 4))]
         if i % 3 == 2:
             steps.append([rng.randint(0, 3) for _ in range(batch - 1)] + [rng.randint(1, 3)])
         layers = 2 + i // 16
-        # Room enough for a length that is counted too often: what is wrong is then seen, and not an IndexError.
+        # There is room for a length that is counted too often: the check then sees the mistake, not an IndexError.
         most = sum(max(step) for step in steps) + 1
         cases.append({"layers": layers, "kv_heads": 2, "max_seq": (layers + 1) * most, "steps": steps})
     return cases

@@ -1,4 +1,4 @@
-"""Lesson 07: what malloc costs per token. Its exercises stand in ``growth``, ``segments`` and ``slot_cache``."""
+"""Lesson 07: what malloc costs per token. Its exercises are in ``growth``, ``segments`` and ``slot_cache``."""
 
 from minikv.course.exercise import Lesson, Prediction
 from minikv.course.lessons.l07.growth import COPIED, SIZES, bytes_copied, rounded_and_segment
@@ -17,7 +17,7 @@ def _gib_copied(steps: int) -> float:
 
 
 def _gib_stuck(batch: int) -> float:
-    """Reserved but unallocated after empty_cache, where the logits were kept after the cache had been freed."""
+    """Return the GiB reserved but unallocated after empty_cache, if the logits outlive the cache."""
     allocator = CachingAllocator()
     cache = allocator.malloc(CacheSpec.from_config(MODEL).bytes_for(PROMPT, batch=batch))
     allocator.free(cache)

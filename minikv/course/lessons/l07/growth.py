@@ -1,4 +1,4 @@
-"""Exercises 07.1 and 07.2: what a request is rounded to, and what a cache copies that grows by joining."""
+"""Exercises 07.1 and 07.2: how a request is rounded, and how much a cache copies that grows with torch.cat."""
 
 from minikv.course.exercise import Exercise, Misconception
 from minikv.memory.allocator.rules import round_size, segment_size
@@ -41,7 +41,7 @@ def sizes_segment_of_request(size):
 
 
 def draw_sizes(rng) -> list[tuple[int]]:
-    """On, just below and just above every border, and anywhere between them; small first."""
+    """Draw sizes on, just below and just above every border, and anywhere between them; small ones first."""
     borders = [512, 1024, MIB, 2 * MIB, 10 * MIB, 12 * MIB, 20 * MIB, 96 * MIB]
     sizes = {rng.randint(2, 500), 512 * rng.randint(2, 2000)}
     for border in borders:
@@ -69,7 +69,7 @@ SIZES = Exercise(
 
 
 def bytes_copied(batch: int, prompt: int, steps: int, token_bytes: int) -> int:
-    """torch.cat reads n - 1 old tokens and a new one, and writes n, in every row."""
+    """Return the bytes moved. torch.cat reads n - 1 old tokens and a new one, and writes n, in every row."""
     return sum(2 * n * batch * token_bytes for n in range(prompt + 1, prompt + steps + 1))
 
 

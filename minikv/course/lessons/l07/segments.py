@@ -1,4 +1,4 @@
-"""Exercises 07.3 and 07.4: which free block a request gets, and what ``empty_cache`` gives back."""
+"""Exercises 07.3 and 07.4: which free block a request gets, and what ``empty_cache`` returns to the device."""
 
 from minikv.course.exercise import Exercise, Misconception
 from minikv.memory.allocator.blocks import ALLOCATED, AWAITING_FREE, INACTIVE
@@ -14,7 +14,7 @@ def choose_block(free: list[tuple[int, int, int, str]], size: int, stream: int) 
 
 
 def _in_reach(free, size, stream):
-    """The free blocks of the request's own pool and stream."""
+    """Return the free blocks of the request's own pool and stream."""
     pool = "small" if size <= SMALL_SIZE else "large"
     return [block for block in free if block[2] == stream and block[3] == pool]
 
@@ -49,7 +49,7 @@ def choose_larger_only(free, size, stream):
 
 
 def choose_one_mib_is_large(free, size, stream):
-    """A request of exactly 1 MiB is looked for among the large blocks."""
+    """Takes a request of exactly 1 MiB for a large one."""
     pool = "small" if size < SMALL_SIZE else "large"
     fitting = [
         (held, address) for address, held, on, kind in free if (on, kind) == (stream, pool) and held >= size
@@ -58,9 +58,9 @@ def choose_one_mib_is_large(free, size, stream):
 
 
 def draw_free(rng) -> list[dict]:
-    """Free blocks of both pools and two streams, in no order; requests that fit exactly, nearly, or nowhere.
+    """Draw free blocks of both pools and two streams, in no order, and requests that fit exactly, nearly, or nowhere.
 
-    Small blocks are up to a whole segment of 2 MiB and large ones begin above 1 MiB: their sizes overlap.
+    Small blocks have up to 2 MiB, a whole segment, and large ones begin above 1 MiB: their sizes overlap.
     """
     cases = []
     for i in range(48):
@@ -74,10 +74,10 @@ def draw_free(rng) -> list[dict]:
         ]
         _, held, stream, pool = rng.choice(free)
         size = held + 512 * rng.choice([0, 0, -1, 1, rng.randint(-800, 800)])
-        if i % 2:  # a second block of exactly this size: the lower address decides
+        if i % 2:  # a second block of exactly this size: the one with the lower address is right
             free.append((64 * MIB * len(free), held, stream, pool))
             size = held
-        if i % 8 == 2:  # exactly what is still small, and room for it in both pools
+        if i % 8 == 2:  # 1 MiB is the largest small request, and both pools have room for it
             size = MIB
             free += [
                 (64 * MIB * (len(free) + n), MIB + 512 * n, stream, kind)
@@ -133,7 +133,7 @@ def returned_unsplit(segments):
     return sum(_size(blocks) for blocks in segments if len(blocks) == 1 and blocks[0][1] != ALLOCATED)
 
 
-# What stands in a segment; None: anything. Two free blocks side by side would have been merged into one.
+# What a segment holds; None: anything. Two neighbouring free blocks cannot occur: they would have been merged.
 KINDS = (
     [ALLOCATED],
     [INACTIVE],

@@ -1,4 +1,4 @@
-"""Exercise 07.5: a cache that allocates when it is made and never again, its known mistakes, and how to tell."""
+"""Exercise 07.5: a cache that allocates only in its constructor, its known mistakes, and how they are found."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import torch
 from minikv.course.exercise import Exercise, Misconception
 
 Allocate = Callable[..., torch.Tensor]
-COLUMN = 10_000  # between two columns of a token, more than any row, generation and place come to
+COLUMN = 10_000  # difference of two columns of a token, larger than any sum of row, generation and token
 
 
 class SlotCache:
@@ -34,7 +34,7 @@ class SlotCache:
 
 
 class JoinsTokens(SlotCache):
-    """``torch.cat`` in every step, as DynamicCache does."""
+    """Calls ``torch.cat`` in every step, as DynamicCache does."""
 
     def reset(self):
         self.length = 0
@@ -79,7 +79,7 @@ class ReadsACopy(SlotCache):
 
 
 class NoGuard(SlotCache):
-    """Nothing asks whether the cache is full: torch's own IndexError comes up."""
+    """Does not check whether the cache is full: torch's own IndexError appears."""
 
     def append(self, new):
         self.room[:, self.length] = new
@@ -87,7 +87,7 @@ class NoGuard(SlotCache):
 
 
 class StartsOver(SlotCache):
-    """A full cache takes the next token, over its oldest ones."""
+    """Lets a full cache overwrite its oldest tokens."""
 
     def append(self, new):
         self.room[:, self.length % self.shape[1]] = new
@@ -98,10 +98,11 @@ class StartsOver(SlotCache):
 
 
 def run_slots(cache_class, batch: int, max_seq: int, width: int, lengths: list[int]) -> dict:
-    """Fill the cache with a generation of each of ``lengths`` tokens, with a reset between; say what was seen.
+    """Fill the cache with generations of ``lengths`` tokens, reset it between them, and return what was observed.
 
-    ``allocate`` counts its calls and gives memory full of NaN (shown as None), as memory that was never written may
-    be. Token t of generation g is g * 100 + t, plus 1,000 a row, in the first column and ``COLUMN`` more in each other.
+    ``allocate`` counts its calls and returns memory full of NaN (shown as None), like memory that was never written.
+    The first column of token t of generation g is g * 100 + t, plus 1,000 a row; each further column has ``COLUMN``
+    more.
     """
     made: list[torch.Tensor] = []
 
@@ -145,14 +146,14 @@ def run_slots(cache_class, batch: int, max_seq: int, width: int, lengths: list[i
 
 
 def _token(columns: list[float]) -> int | None:
-    """The number in the first column, if every other column belongs to it. NaN is no number, nor equal to itself."""
+    """Return the number in the first column, or None if another column does not match it or is NaN."""
     first = columns[0]
     whole = all(value == first + COLUMN * place for place, value in enumerate(columns))
     return int(first) if whole else None
 
 
 def draw_lengths(rng) -> list[dict]:
-    """Generations that fill the cache, stay below its room, or ask for a token too many."""
+    """Draw generations that fill the cache, stay below its room, or need more tokens than it has."""
     cases = []
     for i in range(32):
         max_seq = (2, 3, 4, 8, 16)[i % 5] + i // 10

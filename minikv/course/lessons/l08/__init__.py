@@ -1,5 +1,7 @@
-"""Lesson 08: how many blocks fit. Exercises: ``num_blocks, ledger, bind_views``. The engine that
-the lesson runs in the allocator's model is in ``engine_memory.py``, its annotated source in ``annotated_source.py``."""
+"""Lesson 08: how many blocks fit. Exercises: ``num_blocks, ledger, bind_views``.
+
+``engine_memory.py`` runs an engine in the allocator's model. ``annotated_source.py`` explains the source.
+"""
 
 from minikv.course.exercise import Lesson, Prediction
 from minikv.course.lessons.l08.bind_views import BIND

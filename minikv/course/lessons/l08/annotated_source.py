@@ -1,7 +1,7 @@
 """Lesson 08: ``allocate_kv_cache`` step by step, from its own source, with an explanation beside each step.
 
-The code is read with ``inspect`` when the lesson runs. An annotation knows its first and last line, and a digest of
-the code that it was written for: a test compares it, and names the annotation that no longer fits.
+The lesson reads the code with ``inspect``. An annotation knows its first and last line, and a digest of the code
+that it was written for. A test compares the digests and names each annotation that no longer fits.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from minikv.plan import measured
 
 @dataclass(frozen=True)
 class Annotation:
-    """One step: the lines of ``of`` from ``first`` to ``last`` (as they stand, without indent), and a key.
+    """One step: a key, and the lines of ``of`` from ``first`` to ``last``, without their indent.
 
-    ``first`` may be two lines, where one alone stands there twice. The words are the lesson's sentences
+    ``first`` has two lines where its first line alone would occur twice. The words are the lesson's sentences
     ``step.<key>.title`` and ``step.<key>.text``.
     """
 
@@ -29,10 +29,10 @@ class Annotation:
     of: Callable[..., Any]
     first: str
     last: str
-    code: str  # of the lines that the words were written for: 8 hex digits of their SHA-256
+    code: str  # 8 hex digits of the SHA-256 of the lines that the words were written for
 
     def lines(self) -> list[str]:
-        """The lines as they stand in the installed package. Raises ``LookupError`` where they are not there."""
+        """Return the lines of the installed package. Raises ``LookupError`` if they are not there."""
         source = inspect.getsource(self.of).splitlines()
         bare = [line.strip() for line in source]
         first = self.first.splitlines()
@@ -47,7 +47,7 @@ class Annotation:
         return [line[indent:] for line in found]
 
     def digest(self) -> str:
-        """Of the code as it is now; it equals ``code`` where the words fit."""
+        """Return the digest of today's code; it equals ``code`` if the words fit."""
         return hashlib.sha256("\n".join(self.lines()).encode()).hexdigest()[:8]
 
 
@@ -180,7 +180,7 @@ class SourceView:
         ]
 
     def text(self) -> str:
-        """Title, explanation and code of every step, in order."""
+        """Return title, explanation and code of every step, in order."""
         blocks = []
         for title, words, place, lines in self._steps:
             code = "\n".join(f"    {line}".rstrip() for line in lines)

@@ -1,4 +1,4 @@
-"""Exercise 08.5: hand the views of one cache tensor to the modules that were written for them."""
+"""Exercise 08.5: bind the views of one cache tensor to the attention modules."""
 
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ def bind_copies(kv_cache, modules):
 
 
 def bind_counts_all(kv_cache, modules):
-    """The layer's number goes on at every module, also at those without a cache."""
+    """Counts a layer for every module, also for those without a cache."""
     found = [module for module in modules if hasattr(module, "k_cache") and hasattr(module, "v_cache")]
     if len(found) != kv_cache.shape[1]:
         raise ValueError
@@ -41,7 +41,7 @@ def bind_k_twice(kv_cache, modules):
 
 
 def bind_layer_first(kv_cache, modules):
-    """``kv_cache[layer, 0]``: as if the layers came before K and V."""
+    """Takes ``kv_cache[layer, 0]``, as if the layers came before K and V."""
     found = [module for module in modules if hasattr(module, "k_cache") and hasattr(module, "v_cache")]
     if len(found) != kv_cache.shape[1]:
         raise ValueError
@@ -52,7 +52,7 @@ def bind_layer_first(kv_cache, modules):
 
 
 def bind_unchecked(kv_cache, modules):
-    """As the public guides do: too few modules, and the last layers belong to nobody."""
+    """Does not check, like the public guides: with too few modules, the last layers are bound to no module."""
     found = [module for module in modules if hasattr(module, "k_cache") and hasattr(module, "v_cache")]
     for layer, module in enumerate(found[: kv_cache.shape[1]]):
         module.k_cache, module.v_cache = kv_cache[0, layer], kv_cache[1, layer]
@@ -60,7 +60,7 @@ def bind_unchecked(kv_cache, modules):
 
 
 def bind_then_raise(kv_cache, modules):
-    """Raises at the module that gets no layer, or at the end: those before have been set."""
+    """Raises at the module without a layer, or at the end; earlier modules are already bound."""
     count = bind_unchecked(kv_cache, modules)
     found = sum(hasattr(module, "k_cache") and hasattr(module, "v_cache") for module in modules)
     if count != kv_cache.shape[1] or count != found:
@@ -79,7 +79,7 @@ def bind_half(kv_cache, modules):
 
 
 def use(fn, layers: int, blocks: int, modules: list[str]):
-    """What can be observed: the answer, or that it refused; which layer's K and V each module reads; the cache's state.
+    """Return what can be observed: the result or the refusal; the layer of K and V that each module reads; the cache.
 
     ``modules`` says what each has: "kv" both attributes, "k" only ``k_cache``, "-" neither.
     """
@@ -95,7 +95,7 @@ def use(fn, layers: int, blocks: int, modules: list[str]):
         answer = "ValueError"
     if not torch.equal(kv_cache, before):
         return answer, "kv_cache was changed"
-    # Every number of the cache changes now: a view shows it, a copy does not.
+    # Every number of the cache changes now: a view shows the change, a copy does not.
     kv_cache += 1 + kv_cache.numel()
     seen = [
         tuple(_mark(getattr(module, name, None), kv_cache) for name in ("k_cache", "v_cache"))
@@ -116,7 +116,7 @@ def _mark(tensor, kv_cache: torch.Tensor) -> str:
 
 
 def draw_binds(rng) -> list[dict]:
-    """Models with other modules between the attention modules; in a third the counts do not match."""
+    """Draw models with other modules between the attention modules; in a third the counts do not match."""
     cases = []
     for i in range(36):
         layers = 2 + i // 9

@@ -1,8 +1,8 @@
-"""Lesson 08: an engine's life on one GPU, told to the caching allocator's model. Every figure comes from the model.
+"""Lesson 08: an engine's life on one GPU, run in the model of the caching allocator. Every figure is the model's.
 
 ``Engine`` makes the allocations of a Llama-like decoder in the order of transformers' code: a tensor for every
 parameter, then in each step the tensors that a prefill holds at once. ``start_up`` goes through the six moments of
-``allocate_kv_cache``, ``serve`` runs steps until the memory ends.
+``allocate_kv_cache``. ``serve`` runs steps until the memory runs out.
 """
 
 import random
@@ -29,7 +29,7 @@ BLOCK_SIZE = 16
 
 @dataclass(frozen=True)
 class Moment:
-    """One moment of the start, in bytes: what the driver and torch's allocator would say."""
+    """One moment of the start, in bytes, as the driver and torch's allocator would report it."""
 
     name: str
     total: int
@@ -41,7 +41,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class StartUp:
-    """The six moments, what the formula made of them, and the engine, ready to serve."""
+    """The six moments, the terms and the result of the formula, and the engine, ready to serve."""
 
     moments: tuple[Moment, ...]
     terms: MeasuredTerms
@@ -51,7 +51,7 @@ class StartUp:
 
 
 class Engine:
-    """A decoder on a modelled device of ``total`` bytes, ``non_torch`` of them held by the CUDA context and others."""
+    """A decoder on a modelled device of ``total`` bytes; the CUDA context and others hold ``non_torch`` of them."""
 
     def __init__(self, total: int = TOTAL, non_torch: int = NON_TORCH):
         self.device = CachingAllocator(total, non_torch=non_torch)
@@ -73,7 +73,7 @@ class Engine:
         return Moment(name, total, used, usage.reserved, usage.allocated, peak)
 
     def weight_sizes(self) -> list[int]:
-        """Bytes of every parameter, in the order of the layers."""
+        """Return the bytes of every parameter, in the order of the layers."""
         hidden, mlp = self.hidden, self.mlp
         layer = [hidden * self.q, hidden * self.kv, hidden * self.kv, self.q * hidden]
         layer += [hidden * mlp, hidden * mlp, mlp * hidden, hidden, hidden]
@@ -81,7 +81,7 @@ class Engine:
         return [BF16 * size for size in (table, *layer * self.layers, hidden, table)]
 
     def load(self, staging: int = 0) -> None:
-        """The weights. ``staging`` bytes more are alive while they come in, as where a loader keeps a shard there."""
+        """Allocate the weights. ``staging`` bytes more are alive meanwhile, as where a loader keeps a shard."""
         shard = self.device.malloc(staging) if staging else None
         self.loaded = [self.device.malloc(size) for size in self.weight_sizes()]
         if shard is not None:
@@ -134,7 +134,7 @@ class Engine:
             drop(after, out)
 
     def allocate(self, num_blocks: int) -> None:
-        """The cache, in one piece. Raises ``DeviceOutOfMemoryError``."""
+        """Allocate the cache, in one piece. Raises ``DeviceOutOfMemoryError``."""
         if num_blocks:
             self.cache = self.device.malloc(num_blocks * self.block_bytes)
 
@@ -150,9 +150,10 @@ def start_up(
     empty_cache: bool = True,
     num_blocks: int | None = None,
 ) -> StartUp:
-    """start, load, reset_peak, warm-up, empty_cache, allocate. A step that is left out has the same figures as before.
+    """Run the start: load, reset_peak, warm-up, empty_cache, allocate. A step left out keeps the figures before it.
 
-    ``num_blocks`` None is what the formula gives. Raises ``DeviceOutOfMemoryError`` where a given number does not fit.
+    With ``num_blocks`` None the formula says how many. Raises ``DeviceOutOfMemoryError`` if a given number does not
+    fit.
     """
     engine = Engine(total, non_torch)
     moments = [engine.moment("start")]
@@ -179,10 +180,10 @@ def start_up(
 
 @dataclass(frozen=True)
 class Served:
-    """``survived`` steps of ``steps``; ``used`` on the GPU after each of them, by all; and what failed, if it did.
+    """The result of ``serve``: ``survived`` of ``steps`` steps, and ``used`` bytes on the GPU after each, by all.
 
-    ``asked`` is the request in bytes that found no memory (0: none did), ``retries`` how often the allocator had to
-    give its cached segments back first, which waits for the GPU.
+    ``asked`` is the request in bytes that found no memory (0: none). ``retries`` counts how often the allocator had to
+    release its cached segments first, which waits for the GPU.
     """
 
     steps: int
@@ -193,7 +194,9 @@ class Served:
 
 
 def serve(started: StartUp, steps: Sequence[int], growth: Iterable[int] = ()) -> Served:
-    """Run ``steps`` (tokens each). ``growth``: bytes that somebody else takes before each step, as far as there are."""
+    """Run ``steps`` (tokens each). ``growth``: bytes that another process takes before each step, as far as they are
+    free.
+    """
     device = started.engine.device
     others, used, asked = iter(growth), [], 0
     for tokens in steps:
@@ -209,13 +212,13 @@ def serve(started: StartUp, steps: Sequence[int], growth: Iterable[int] = ()) ->
 
 
 def mixed_steps(count: int = 100, longest: int = CHUNK, seed: int = 0) -> list[int]:
-    """Steps as an engine with chunked prefill makes them: decodes of a batch, and chunks of every length."""
+    """Draw steps of an engine with chunked prefill: decodes of a batch, and chunks of every length."""
     rng = random.Random(seed)
     return [rng.randint(8, 256) if rng.random() < 0.5 else rng.randint(256, longest) for _ in range(count)]
 
 
 def report_of(started: StartUp, warmup_tokens: int = CHUNK) -> AllocationReport:
-    """What ``allocate_kv_cache`` would report of this start, with the model's figures in place of a GPU's."""
+    """Return the report of ``allocate_kv_cache`` for this start, with the model's figures in place of a GPU's."""
     terms, (*_, before, _allocated) = started.terms, started.moments
     name, context = "cuda:model", 4096
     held = started.num_blocks * started.block_bytes

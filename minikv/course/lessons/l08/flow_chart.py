@@ -1,7 +1,7 @@
 """Lesson 08: the flow chart of one allocation, with the numbers of its ``AllocationReport``.
 
-An ordered list of boxes, so that it can be read aloud and survives a page that drops styles. The branch that this
-run did not take stands there too, and says so.
+The chart is an ordered list of boxes, so that it can be read aloud and works without styles. The branch that this
+run did not take is shown too, and marked.
 """
 
 import html
@@ -15,7 +15,7 @@ from minikv.units import exact_bytes, format_bytes
 
 @dataclass(frozen=True)
 class Box:
-    """One box: the call it stands for, its lines, and whether this run went through it."""
+    """One box: the call that it stands for, its lines, and whether this run went through it."""
 
     code: str
     lines: tuple[str, ...]
@@ -34,7 +34,7 @@ class FlowChart:
         self.steps = self._steps(report)
 
     def text(self) -> str:
-        """The boxes as numbered lines; those of a branch side by side carry a and b."""
+        """Return the boxes as numbered lines; two parallel branches carry a and b."""
         lines = [self._title]
         for number, boxes in enumerate(self.steps, 1):
             for letter, box in zip("ab", boxes, strict=False):

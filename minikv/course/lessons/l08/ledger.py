@@ -1,4 +1,4 @@
-"""Exercises 08.3 and 08.4: the ledger of a start-up, and the room that the largest step needs."""
+"""Exercises 08.3 and 08.4: the ledger of a start-up, and the blocks that fit beside the largest step."""
 
 from minikv.course.exercise import Exercise, Misconception
 
@@ -21,7 +21,7 @@ def _walk(
     empty_lowers_peak: bool = False,
     reset_to: str = "current",
 ) -> list[tuple[int, int, int]]:
-    """The figures after each event; every keyword is one way to get it wrong."""
+    """Return the figures after each event; every keyword is one way to get it wrong."""
     current = peak = cached = 0
     lines = []
     for name, size in events:
@@ -70,7 +70,7 @@ def ledger_without_non_torch(non_torch, events):
 
 
 def draw_ledgers(rng) -> list[dict]:
-    """Starts with a loader's copy, a warm-up of several tensors, and now and then a second warm-up."""
+    """Draw starts with a loader's copy, a warm-up of several tensors, and now and then a second warm-up."""
     cases = []
     for i in range(40):
         copy, weights = rng.randint(3, 9), [rng.randint(4, 12) for _ in range(2 + i // 8)]
@@ -143,7 +143,7 @@ def room_negative(free, keep, steps, token_bytes, block_bytes):
 
 
 def draw_rooms(rng) -> list[dict]:
-    """Room for a whole number of blocks, a byte less, or a byte more; sometimes not enough for one step."""
+    """Draw memory for a whole number of blocks, a byte less, or a byte more; sometimes too little for one step."""
     cases = []
     for i in range(40):
         steps = [rng.randint(2, 9 + 20 * i) for _ in range(2 + i // 6)]

@@ -16,7 +16,7 @@ def _heads_on_a_rank(config: dict, tp: int) -> int:
 
 
 def _pair_bytes(config: dict, block_size: int, heads: int, head_dim: int) -> int:
-    """K and V of ``heads`` heads in all layers."""
+    """Return the bytes of K and V of ``heads`` heads in all layers."""
     return 2 * config["num_hidden_layers"] * block_size * heads * head_dim * config["dtype_bytes"]
 
 
@@ -32,7 +32,7 @@ def block_bytes(config: dict, block_size: int, tp: int) -> int:
 
 
 def _only(heads_only):
-    """A wrong way with the heads, right for MLA."""
+    """Return a wrong answer that counts heads wrongly and MLA rightly."""
 
     def wrong(config, block_size, tp):
         if "kv_lora_rank" in config:
@@ -47,7 +47,7 @@ def _hidden_dim(config: dict) -> int:
 
 
 def block_mla_by_hidden(config, block_size, tp):
-    """MLA taken for heads of hidden_size // num_attention_heads."""
+    """Takes MLA for heads of hidden_size // num_attention_heads."""
     heads = _heads_on_a_rank(config, tp)
     if "kv_lora_rank" in config:
         return _pair_bytes(config, block_size, heads, _hidden_dim(config))
@@ -67,7 +67,7 @@ def block_of_one_layer(config, block_size, tp):
 
 
 def draw_blocks(rng) -> list[dict]:
-    """GQA with a head_dim that hidden_size does not give, and MLA; more ranks than heads too."""
+    """Draw GQA with a head_dim other than hidden_size // heads, and MLA; sometimes more ranks than heads."""
     cases = []
     for i in range(40):
         heads = rng.choice([4, 8, 16])
@@ -127,11 +127,11 @@ BLOCK_BYTES = Exercise(
 
 
 def _blocks(total, utilization, rest, block_bytes) -> int:
-    """The blocks of total * utilization less ``rest``, all in bytes."""
+    """Return the blocks that fit in total * utilization - ``rest`` (bytes)."""
     return num_blocks_that_fit(total, utilization, rest, 0, 0, block_bytes)
 
 
-# Of total, utilization, used, peak, current and the bytes of a block.
+# Each takes total, utilization, used, peak, current and the bytes of a block.
 BLOCKS_WRONG = {
     "wrong_sign": lambda t, u, used, peak, now, b: _blocks(t, u, used + peak + now, b),
     "weights_twice": lambda t, u, used, peak, now, b: _blocks(t, u, used + peak, b),
@@ -153,7 +153,7 @@ def _in_order(wrong, *terms):
 
 
 def as_many(expected: Any, got: object) -> bool:
-    """Where nothing fits, 0 and every number below it say so. 3.0 blocks are not 3."""
+    """Compare two answers. Where nothing fits, 0 and every negative int are right. 3.0 blocks are not 3."""
     if isinstance(expected, float) != isinstance(got, float):
         return False
     if expected <= 0 and type(got) is int:
@@ -162,9 +162,9 @@ def as_many(expected: Any, got: object) -> bool:
 
 
 def draw_terms(rng) -> list[dict]:
-    """GPUs of every size; used above current; in one of eight the model does not fit.
+    """Draw GPUs of every size; used is above current; in one of eight cases the model does not fit.
 
-    What is left is never within 1 KiB of whole blocks, so an answer does not depend on where a float was cut.
+    What is left is never within 1 KiB of whole blocks, so no answer depends on how a float is rounded.
     """
     cases: list[dict] = []
     while len(cases) < 40:
