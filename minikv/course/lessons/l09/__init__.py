@@ -1,4 +1,4 @@
-"""Lesson 09: who owns block 7. Each exercise has a file of its own: ``slot_mapping.py``, ``free.py`` and others."""
+"""Lesson 09: block tables, ref counts and the prefix cache. Each exercise has a file, such as ``slot_mapping.py``."""
 
 from minikv.blocks import BlockManager
 from minikv.course.exercise import Lesson, Prediction
@@ -56,7 +56,7 @@ def _blocks_after_forks(num_tokens: int, children: int) -> int:
 
 
 def _mean_waste(block_size: int) -> float:
-    """Over every length of the last block."""
+    """Return the mean over every length of the last block."""
     wasted = []
     for num_tokens in range(1, block_size + 1):
         manager = BlockManager(2, block_size)

@@ -4,7 +4,7 @@ from minikv.course.exercise import Exercise, Misconception
 from minikv.nano.block_manager import BlockManager
 from minikv.nano.sequence import SamplingParams, Sequence
 
-# Bound here: a wrong answer may stand in nano's place, and then calls what is right.
+# Bound here: while a learner's wrong answer replaces nano's method, it can still call the right one.
 nanos_allocate = BlockManager.allocate
 
 
@@ -13,7 +13,7 @@ def sequence(number: int, tokens: list[int], num_prompt: int) -> Sequence:
 
 
 def after_earlier(manager: BlockManager, earlier: list[tuple[list[int], bool]]) -> None:
-    """Let ``earlier`` prompts be computed and published, one after the other; True: it has ended by now."""
+    """Allocate and publish the ``earlier`` prompts, one after the other; True: the sequence has ended since."""
     for number, (tokens, ended) in enumerate(earlier):
         seq = sequence(number, tokens, len(tokens))
         assert nanos_allocate(manager, seq)
@@ -23,7 +23,7 @@ def after_earlier(manager: BlockManager, earlier: list[tuple[list[int], bool]]) 
 
 
 def books(manager: BlockManager, earlier: list[tuple[list[int], bool]]) -> dict:
-    """Counts, free list, and how many blocks of each earlier prompt can still be found."""
+    """Return ref counts, free list, and how many blocks of each earlier prompt can still be found."""
     found = [len(manager.find_prefix([*tokens, 0])) for tokens, _ in earlier]
     return {
         "ref_counts": list(manager.ref_counts),
@@ -39,9 +39,9 @@ def all_allocations(
     earlier: list[tuple[list[int], bool]],
     requests: list[tuple[list[int], int, int]],
 ) -> list[dict]:
-    """What ``fn`` answers to each request (tokens, num_prompt, keep_free), one after the other, and the books then.
+    """Return what ``fn`` answers to each request (tokens, num_prompt, keep_free) in turn, and the manager's state then.
 
-    Blocks that were not found hold nothing, so their order in the table is free: they are shown sorted.
+    Blocks that were not found are empty, so their order in the table does not matter: they are listed sorted.
     """
     manager = type("BlockManager", (BlockManager,), {"allocate": fn})(num_blocks, block_size)
     after_earlier(manager, earlier)
@@ -58,7 +58,7 @@ def all_allocations(
 
 
 def _counts(manager: BlockManager, tokens: list[int]) -> tuple[list[int], int, int]:
-    """The prefix found, the blocks to take beside it, and how many of the prefix are free now."""
+    """Return the prefix found, the blocks to take besides, and how many blocks of the prefix are free now."""
     prefix = manager.find_prefix(tokens)
     fresh = manager.blocks_for(len(tokens)) - len(prefix)
     return prefix, fresh, sum(block in manager.free_blocks for block in prefix)
@@ -92,7 +92,7 @@ def allocated_with_found_ones_counted_free(self, seq, keep_free=0):
 
 
 def allocated_as_if_nothing_were_found(self, seq, keep_free=0):
-    """The check asks for room for all blocks, also where some are held by others anyway."""
+    """Checks that all blocks are free, also those of a prefix that other sequences hold."""
     prefix, fresh, _ = _counts(self, seq.tokens)
     if fresh + len(prefix) + keep_free > len(self.free_blocks):
         return False
@@ -114,7 +114,7 @@ def allocated_down_to_the_last(self, seq, keep_free=0):
 
 
 def allocated_until_it_failed(self, seq, keep_free=0):
-    """Take first, notice later: what was taken stays taken."""
+    """Takes blocks first and notices later that there are too few: the blocks taken stay taken."""
     prefix, fresh, _ = _counts(self, seq.tokens)
     _hold(self, prefix)
     table = list(prefix)
@@ -135,7 +135,7 @@ def allocated_without_holding(self, seq, keep_free=0):
 
 
 def allocated_and_left_free(self, seq, keep_free=0):
-    """The found blocks get a holder and stay in the free list, from which even this call may take them."""
+    """Leaves found blocks in the free list after counting a reference, so this very call may take them again."""
     prefix, fresh, reused = _counts(self, seq.tokens)
     if fresh + reused + keep_free > len(self.free_blocks):
         return False
@@ -177,9 +177,9 @@ def allocated_without_an_answer(self, seq, keep_free=0):
 
 
 def draw_requests(rng) -> list[dict]:
-    """Prompts that run or have ended; then requests that begin as one of them does, or find nothing.
+    """Draw prompts that run or have ended, then requests that share a prefix with one of them, or find nothing.
 
-    Each of six kinds in turn. What tells them apart is ``slack``: the free blocks that would be left.
+    Each of six kinds in turn. They differ in ``slack``, the number of free blocks that would be left.
     """
     cases: list[dict] = []
     while len(cases) < 48:
@@ -191,13 +191,13 @@ def draw_requests(rng) -> list[dict]:
         prefix, fresh, reused = _counts(manager, tokens)
         slack, next_ones = len(manager.free_blocks) - fresh - reused, list(manager.free_blocks)[:fresh]
         num_prompt = len(tokens) - (rng.randint(1, case["block_size"]) if kind == 5 else 0)
-        if kind == 0:  # some of what is found is held anyway
+        if kind == 0:  # Other sequences hold some of the blocks that are found.
             suits, keep_free = slack >= 0 and len(prefix) > reused, slack
-        elif kind == 1:  # short by no more than what is found among the free blocks
+        elif kind == 1:  # The request lacks no more blocks than it finds among the free ones.
             suits, keep_free = -reused <= slack < 0, 0
-        elif kind == 2:  # the same, because of what has to stay free
+        elif kind == 2:  # The same, but because of keep_free.
             suits, keep_free = reused > 0 <= slack, slack + rng.randint(1, max(1, reused))
-        elif kind == 4:  # a found block would be among the next to be taken
+        elif kind == 4:  # A found block is one of the next in the free list.
             suits, keep_free = slack >= 0 and not set(prefix).isdisjoint(next_ones), 0
         else:
             suits, keep_free = slack >= 0, max(0, slack + rng.choice([0, 1, 1] if kind == 3 else [0, -1]))
@@ -208,7 +208,7 @@ def draw_requests(rng) -> list[dict]:
 
 
 def _drawn(rng, size: int, grown: int, known: bool) -> dict:
-    """Two earlier prompts, a pool that is full or nearly so, and one request or two; they grow with ``grown``."""
+    """Draw two earlier prompts, a pool nearly or quite full, and one or two requests; sizes grow with ``grown``."""
 
     def some(blocks: int, more: int = 0) -> list[int]:
         return [rng.randint(10, 99) for _ in range(blocks * size + more)]

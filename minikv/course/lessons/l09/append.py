@@ -4,7 +4,7 @@ from minikv.course.exercise import Exercise, Misconception
 from minikv.course.lessons.l09.allocate import after_earlier, books, sequence
 from minikv.nano.block_manager import BlockManager
 
-# Bound here: a wrong answer may stand in nano's place, and then calls what is right.
+# Bound here: while a learner's wrong answer replaces nano's method, it can still call the right one.
 nanos_append = BlockManager.append
 
 
@@ -16,10 +16,10 @@ def all_appends(
     lengths: list[int],
     calls: list[tuple[int, int]],
 ) -> dict:
-    """Sequences of ``lengths`` run; a call (i, n) adds n tokens to sequence i, and then asks ``fn`` for their room.
+    """Run sequences of ``lengths``; a call (i, n) adds n tokens to sequence i and then asks ``fn`` for their blocks.
 
-    The answers, and the books at the end. After a refusal the sequence keeps its token, and asks again when it is
-    called next.
+    Returns the answers, and the manager's state at the end. After a refusal the sequence keeps its tokens, and its next
+    call asks again.
     """
     manager = type("BlockManager", (BlockManager,), {"append": fn})(num_blocks, block_size)
     after_earlier(manager, earlier)
@@ -63,7 +63,7 @@ def appended_only_if_some_are_free(self, seq):
 
 
 def appended_by_the_remainder(self, seq):
-    """Behind each full block a new one, also where the sequence has it already."""
+    """Appends a new block behind each full block, even if the sequence has it already."""
     if len(seq.tokens) % self.block_size == 1:
         if not self.free_blocks:
             return False
@@ -87,7 +87,7 @@ def appended_from_the_end(self, seq):
 
 
 def appended_unasked(self, seq):
-    """A ``KeyError`` where no block is free."""
+    """Raises ``KeyError`` where no block is free."""
     if self.blocks_for(len(seq.tokens)) > len(seq.block_table):
         seq.block_table.append(self._take())
     return True
@@ -98,9 +98,9 @@ def appended_without_an_answer(self, seq):
 
 
 def draw_calls(rng) -> list[dict]:
-    """Sequences that stand on, below and above the end of a block; pools that have a block too few.
+    """Draw sequences that end on, below and above the end of a block, and pools that have a block too few.
 
-    Some calls bring no new token: in a chunked prefill a sequence is asked for before each of its chunks.
+    Some calls bring no new token: in a chunked prefill, each chunk asks for the sequence's blocks.
     """
     cases = []
     for i in range(42):

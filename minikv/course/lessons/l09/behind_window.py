@@ -1,4 +1,4 @@
-"""Exercise 09.5: the blocks that lie behind a window."""
+"""Exercise 09.5: the blocks that lie entirely behind a window."""
 
 from minikv.blocks import NULL_BLOCK
 from minikv.blocks.prefix import first_block_needed
@@ -22,7 +22,7 @@ def behind_late(block_table, num_tokens, window, block_size):
 
 
 def behind_before_the_start(block_table, num_tokens, window, block_size):
-    """A sequence shorter than the window: the slice ends at a negative place, which counts from the end."""
+    """Forgets sequences shorter than the window: the slice's end is negative, so it counts from the table's end."""
     return _held(block_table[: (num_tokens - window + 1) // block_size])
 
 
@@ -35,12 +35,12 @@ def behind_from_the_end(block_table, num_tokens, window, block_size):
 
 
 def draw_windows(rng) -> list[dict]:
-    """Windows that end on, below and above a block's edge; some blocks were given back already."""
+    """Draw windows that end on, below and above a block's edge; some blocks are given back already."""
     cases = []
     for i in range(48):
         block_size = (2, 4, 8, 16)[i % 4]
         window = rng.randint(2, 2 * block_size + i)
-        # The first position that is still read lies on a block's edge, just before or behind it; or is negative.
+        # The first position that is still read lies on a block's edge, just before or behind it; or it is negative.
         low = block_size * rng.randint(1, 2 + i // 8) + rng.choice([0, 1, -1, block_size // 2])
         num_tokens = max(1, low + window - 1)
         if i % 6 == 5:

@@ -5,13 +5,13 @@ from hashlib import sha256
 from minikv.course.exercise import Exercise, Misconception
 from minikv.nano.block_manager import block_digest
 
-NOT_BYTES = "not bytes"  # what the check sees of a digest of another type
+NOT_BYTES = "not bytes"  # what the check records for a digest of another type
 
 
 def in_order_of_appearance(fn, prompts: list[tuple[list[int], str]], block_size: int):
-    """Chain the full blocks of each prompt, from its salt on. Equal digests get equal numbers.
+    """Chain the digests of the full blocks of each prompt, beginning with its salt. Equal digests get equal numbers.
 
-    0 is the first digest seen, 1 the next new one: any digest will do.
+    The first digest is 0 and each new one gets the next number, so any digest function passes.
     """
     numbers: dict = {}
     numbered = []
@@ -33,7 +33,7 @@ def digest_without_previous(previous, tokens):
 
 
 def digest_without_salt(previous, tokens):
-    """What is not the digest of a block counts for nothing."""
+    """Ignores ``previous`` unless it is the digest of a block, so the salt has no effect."""
     return block_digest(previous if len(previous) == 32 else b"", tokens)
 
 
@@ -56,7 +56,7 @@ def digest_commuting(previous, tokens):
 
 
 def digest_of_single_bytes(previous, tokens):
-    """A ``ValueError`` for a token above 255."""
+    """Raises ``ValueError`` for a token above 255."""
     return sha256(previous + bytes(tokens)).digest()
 
 
@@ -69,9 +69,9 @@ def digest_as_text(previous, tokens):
 
 
 def draw_prompts(rng) -> list[dict]:
-    """Prompts that differ in one respect only; lengths on, below and above a block multiple.
+    """Draw prompts that differ in one respect only; lengths on, below and above a block multiple.
 
-    Token ids are small where a reader may want to compare them, and as large as real ones in half of the cases.
+    Token ids are small in half of the cases, for readers who compare them, and as large as real ones in the others.
     """
     cases = []
     for i in range(40):
@@ -79,22 +79,24 @@ def draw_prompts(rng) -> list[dict]:
         largest = 30 if i % 2 else 120_000
         base = [rng.randint(1, largest) for _ in range(size * (2 + i // 10))]
         tail = [rng.randint(1, 30) for _ in range((0, 1, size - 1)[i % 3])]
-        far = rng.choice([1, 256, 65_536])  # a hash of too few bytes a token takes some of these for equal
+        # A hash that reads too few bytes of a token takes some of these prompts for equal.
+        far = rng.choice([1, 256, 65_536])
         other = [token + far for token in base[:size]] + base[size:]
+        # Two blocks change places, or one occurs twice; then two tokens of one block change places.
         variants = [
-            other,  # another first block, then the same
-            base[size : 2 * size] + base[:size] + base[2 * size :]  # two blocks change places
+            other,  # another first block, then the same ones
+            base[size : 2 * size] + base[:size] + base[2 * size :]
             if i % 8 < 4
-            else base[:size] * 2 + base[size:],  # a block twice
+            else base[:size] * 2 + base[size:],
             [*base[: size - 2], base[size - 1] + 1, base[size - 1], *base[size:]],
             [
                 *base[: size - 2],
                 base[size - 1],
                 base[size - 1] + 1,
                 *base[size:],
-            ],  # the same in another order
+            ],
             [1, 21, *base[2:]],
-            [12, 1, *base[2:]],  # the same digits
+            [12, 1, *base[2:]],  # [1, 21] and [12, 1] have the same digits
         ]
         pick = variants[2:4] if i % 4 == 0 else variants[4:6] if i % 4 == 1 else variants[: 1 + i % 4 // 2]
         prompts = [(base + tail, ""), *((tokens + tail, "") for tokens in pick)]

@@ -4,14 +4,14 @@ from minikv.course.exercise import Exercise, Misconception
 from minikv.nano.block_manager import BlockManager
 from minikv.nano.sequence import SamplingParams, Sequence
 
-# Bound here: a wrong answer may stand in nano's place, and then calls what is right.
+# Bound here: while a learner's wrong answer replaces nano's method, it can still call the right one.
 nanos_free = BlockManager.free
 
 
 def after_each_call(fn, calls: list[list[int]], ref_counts: list[int], free_list: list[int]) -> list[dict]:
-    """What ``fn`` leaves behind of the manager and of the sequence after each call, and whether it refused.
+    """Return the state of the manager and the sequence after each call of ``fn``, and whether it refused.
 
-    Every block has a digest, ``bytes([block])``, so what it holds can be found until it is given away.
+    Every block has a digest, ``bytes([block])``, so its content can be found until the block is reused.
     """
     manager = type("BlockManager", (BlockManager,), {"free": fn})(len(ref_counts), 4)
     manager.ref_counts[:] = ref_counts
@@ -38,7 +38,7 @@ def _held(manager, seq) -> bool:
 
 
 def _let_go(manager, seq, blocks) -> None:
-    """Take a holder from each of ``blocks``, in this order, and leave the sequence empty."""
+    """Drop one reference to each of ``blocks``, in this order, and empty the sequence."""
     for block in blocks:
         manager.ref_counts[block] -= 1
         if not manager.ref_counts[block]:
@@ -129,7 +129,7 @@ def freed_and_forgotten(self, seq):
 
 
 def draw_frees(rng) -> list[dict]:
-    """Sequences that share a prefix end one after the other; some are freed twice, some calls name a free block."""
+    """Draw sequences that share a prefix and end in turn; some are freed twice, some calls name a free block."""
     cases = []
     for i in range(40):
         count, shared = 2 + i // 12, rng.randint(1, 2 + i // 16)
@@ -144,7 +144,7 @@ def draw_frees(rng) -> list[dict]:
         calls = rng.sample(tables, count)
         if i % 3 == 1:  # freed twice
             calls.insert(1, calls[0])
-        if i % 3 == 2:  # a free block among held ones
+        if i % 3 == 2:  # a free block among held ones: the call must refuse
             calls.insert(0, [calls[0][0], blocks[0], *calls[0][1:]])
         ref_counts = [sum(block in table for table in tables) for block in range(num_blocks)]
         cases.append({"calls": [list(c) for c in calls], "ref_counts": ref_counts, "free_list": blocks})

@@ -38,7 +38,7 @@ def all_appends(
     free_list: list[int],
     block_size: int,
 ):
-    """Sequence ``appends[0]`` gets a token, then ``appends[1]``, ...; what was copied, and the state at the end."""
+    """Append a token to sequence ``appends[0]``, ``appends[1]``, ...; return the copies made and the final state."""
     tables, lengths = [list(table) for table in tables], list(lengths)
     counts, free_blocks, copies = list(ref_counts), list(free_list), []
     for sequence in appends:
@@ -89,7 +89,7 @@ def appended_swapped(table, length, ref_counts, free_list, block_size):
 
 
 def draw_appends(rng) -> list[dict]:
-    """A sequence with one to three forks, and a sequence of its own; lengths on, below and above a block multiple."""
+    """Draw a sequence with one to three forks and a separate one; lengths on, below and above a block multiple."""
     cases = []
     for i in range(40):
         block_size = (2, 3, 4, 4, 8)[i % 5]

@@ -14,7 +14,7 @@ def _slot(block_table: list[int], position: int, block_size: int) -> int:
 
 
 def slots_without_full_end(block_table, start, end, block_size):
-    """Block by block, as the guide does it, and the last one ``end % block_size`` long: 0 where it is full."""
+    """Goes block by block, as the guide does, and takes ``end % block_size`` tokens of the last: 0 if it is full."""
     slots = []
     last = (end - 1) // block_size
     for place in range(start // block_size, last + 1):
@@ -50,7 +50,7 @@ def slots_whole_blocks(block_table, start, end, block_size):
 
 
 def draw_slots(rng) -> list[dict]:
-    """Prefills and decodes; starts and ends on, below and above block multiples; some tables with a window."""
+    """Draw prefills and decodes; starts and ends on, below and above block multiples; some tables with a window."""
     cases = []
     for i in range(48):
         block_size = (2, 4, 8, 16)[i % 4]

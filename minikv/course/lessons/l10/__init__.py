@@ -1,5 +1,7 @@
-"""Lesson 10: how a GPU reads a page table. Its exercises: ``slots_and_tables.py``, ``online_softmax.py``,
-``paged_attention.py``, ``decode_kernel.py``."""
+"""Lesson 10: how a GPU reads a page table.
+
+Exercises: ``slots_and_tables.py``, ``online_softmax.py``, ``paged_attention.py``, ``decode_kernel.py``.
+"""
 
 from minikv.course.exercise import Lesson, Prediction
 from minikv.course.lessons.l10.bytes_moved import Shape, moved

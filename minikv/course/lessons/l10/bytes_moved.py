@@ -1,4 +1,4 @@
-"""The bytes that each step of lesson 10 moves for one layer of one decode step, and the least that any could."""
+"""The bytes that each step of lesson 10 moves for one layer of one decode step, and the least possible number."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ STEPS = ("gathered", "per_head", "packed", "split")
 
 @dataclass(frozen=True)
 class Shape:
-    """One layer's decode: ``lengths`` in tokens, heads, ``dim`` elements of ``itemsize`` bytes, blocks in tokens."""
+    """One layer's decode: ``lengths`` and ``block_size`` in tokens, heads, ``dim`` elements of ``itemsize`` bytes."""
 
     lengths: tuple[int, ...]
     query_heads: int = 32
@@ -24,23 +24,23 @@ class Shape:
 
     @property
     def kv_bytes(self) -> int:
-        """K and V of all tokens, once."""
+        """Return the bytes of K and V of all tokens, counted once."""
         return 2 * sum(self.lengths) * self.kv_heads * self.dim * self.itemsize
 
     @property
     def table_bytes(self) -> int:
-        """The entries of the block tables that hold those tokens, 4 bytes each, once."""
+        """Return the bytes of the block table entries for those tokens, 4 each, counted once."""
         return 4 * sum(-(-length // self.block_size) for length in self.lengths)
 
     @property
     def edge_bytes(self) -> int:
-        """The query in and the result out."""
+        """Return the bytes of the query and the result."""
         return 2 * len(self.lengths) * self.query_heads * self.dim * self.itemsize
 
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes to and from memory: K and V, block tables, query and result, and what is put aside and read again."""
+    """Bytes read and written: K and V, block tables, query and result, and intermediate results."""
 
     kv: int
     table: int
@@ -53,7 +53,7 @@ class Moved:
 
 
 def floor(shape: Shape) -> Traffic:
-    """Everything that is needed, once: ``minikv.kernels.traffic`` counts it."""
+    """Return the bytes that any decode must move, each once, as ``minikv.kernels.traffic`` counts them."""
     return decode_traffic(
         shape.lengths,
         query_heads=shape.query_heads,
@@ -65,11 +65,11 @@ def floor(shape: Shape) -> Traffic:
 
 
 def moved(step: str, shape: Shape, splits: int = 1) -> Moved:
-    """What ``step`` (of ``STEPS``) asks memory for. Reads that a cache happens to answer are counted too.
+    """Return the bytes that ``step`` (of ``STEPS``) requests. Reads that a cache may answer are counted too.
 
-    "gathered" copies K and V out of the blocks and attends to the copy; "per_head" is a program a query head;
-    "packed" a program a KV head; "split" cuts each sequence in ``splits``, and puts a float32 result and its lse aside
-    for every query head and split.
+    "gathered" copies K and V out of the blocks and attends to the copy. "per_head" is a program a query head, "packed"
+    a program a KV head. "split" cuts each sequence in ``splits`` and stores a float32 result and its lse for every
+    query head and split.
     """
     heads, group = shape.kv_heads, shape.group
     if step == "gathered":
@@ -81,5 +81,5 @@ def moved(step: str, shape: Shape, splits: int = 1) -> Moved:
         aside = 2 * 4 * splits * len(shape.lengths) * shape.query_heads * (shape.dim + 1)
     edge = shape.edge_bytes
     if step == "split" and splits > 1:
-        edge += (splits - 1) * edge // 2  # every split reads the query
+        edge += (splits - 1) * edge // 2  # every split reads the query again
     return Moved(shape.kv_bytes, heads * shape.table_bytes, edge, aside)

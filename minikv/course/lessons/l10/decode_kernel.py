@@ -1,6 +1,6 @@
-"""Exercise 10.6: the loop of nano's ``paged_decode_kernel``, and what goes wrong in it.
+"""Exercise 10.6: the loop of nano's ``paged_decode_kernel``, and its known mistakes.
 
-Triton is imported by the first kernel that runs, never by this file: without a GPU ``prepare`` must come first.
+This file does not import Triton; the first kernel that runs does. Without a GPU ``prepare`` must run before it.
 """
 
 import ast
@@ -26,9 +26,9 @@ MASK = 'logits = tl.where(seen, logits, -float("inf"))'
 
 
 class Edited:
-    """Nano's kernel with some of its lines changed; it is launched as a kernel is: ``kernel[grid](...)``.
+    """Nano's kernel with some of its lines changed. It is launched like a kernel: ``kernel[grid](...)``.
 
-    Each edit is a piece of nano's source and what stands there instead. Made when it is launched first.
+    Each edit is a piece of nano's source and its replacement. The kernel is built on its first launch.
     """
 
     def __init__(self, *edits: tuple[str, str]):
@@ -40,8 +40,9 @@ class Edited:
         source = _source(nano)
         for ours, theirs in self.edits:
             source = source.replace(ours, theirs)
-        # Triton reads a kernel's source again, from its file: this one has none, so linecache is told.
-        file = f"<paged_decode_kernel {zlib.crc32(source.encode()):08x}>"  # no quotes: an assembler reads it
+        # Triton reads a kernel's source from its file. This kernel has no file, so its source is put into linecache.
+        # no quotes in the name: an assembler reads it
+        file = f"<paged_decode_kernel {zlib.crc32(source.encode()):08x}>"
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         names = dict(vars(nano))
         exec(compile(source, file, "exec"), names)
@@ -51,12 +52,12 @@ class Edited:
         return self.kernel[grid]
 
     def __call__(self, *arguments: Any) -> None:
-        """A kernel is no function to call; ``check`` asks only whether it could."""
+        """Raise: a kernel cannot be called. ``check`` only asks whether the object is callable."""
         raise TypeError("a kernel is launched: kernel[grid](...)")
 
 
 def _nano() -> Any:
-    """Nano's file, imported with Triton ready to run here."""
+    """Return nano's attention module, imported after Triton was made ready."""
     if prepare() == "none":
         raise MissingPackageError("no_triton_here")
     from minikv.nano import attention
@@ -65,7 +66,7 @@ def _nano() -> Any:
 
 
 def _source(nano: Any) -> str:
-    """The kernel as nano's file has it, whatever stands in nano now."""
+    """Return the kernel's source from nano's file, also while another kernel replaces it."""
     text = inspect.getsource(nano)
     functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
     kernel = next(node for node in functions if node.name == "paged_decode_kernel")
@@ -74,7 +75,7 @@ def _source(nano: Any) -> str:
 
 
 class _Launch:
-    """Stands in nano for the kernel: launches it on a result full of NaN, within the bounds of what it is given."""
+    """Replaces the kernel in nano: fills the result with NaN and launches the kernel, with its accesses checked."""
 
     def __init__(self, kernel: Any):
         self.kernel = kernel
@@ -82,7 +83,9 @@ class _Launch:
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         def launch(*arguments: Any, **constants: Any) -> None:
             tensors = [x for x in arguments if isinstance(x, Tensor)]
-            tensors[-1].fill_(torch.nan)  # the result: a kernel that stores nothing must not find an old one
+            tensors[-1].fill_(
+                torch.nan
+            )  # fill the result: a kernel that stores nothing must not find an old one
             with _within(tensors):
                 self.kernel[grid](*arguments, **constants)
 
@@ -91,7 +94,7 @@ class _Launch:
 
 @contextmanager
 def _within(tensors: list[Tensor]) -> Iterator[None]:
-    """Interpreted kernels load and store within ``tensors``. Elsewhere the interpreter would end the process."""
+    """Raise where an interpreted kernel loads or stores outside ``tensors``; the interpreter would end the process."""
     if tensors[0].is_cuda:
         yield
         return
@@ -118,14 +121,14 @@ def _within(tensors: list[Tensor]) -> Iterator[None]:
     try:
         yield
     except InterpreterError as error:
-        raise error.__cause__ or error from None  # what went wrong, at the kernel's own line
+        raise error.__cause__ or error from None  # report the error at the kernel's own line
     finally:
         for name, access in before.items():
             setattr(InterpreterBuilder, name, access)
 
 
 def run_kernel(kernel, lengths, kv_heads, block_size, window, softcap, group, seed) -> dict:
-    """``kernel`` on a decode step, one query a sequence. NaN lies wherever no token was written."""
+    """Run ``kernel`` on a decode step, one query a sequence. Slots without a token hold NaN."""
     case = (tuple(lengths), kv_heads, block_size, window, softcap, group, seed)
     return (_known if isinstance(kernel, Edited) else _run)(kernel, *case)
 
@@ -133,13 +136,13 @@ def run_kernel(kernel, lengths, kv_heads, block_size, window, softcap, group, se
 def _is_stub(kernel: Any) -> bool:
     try:
         return "raise NotImplementedError" in inspect.getsource(getattr(kernel, "fn", kernel))
-    except (TypeError, OSError):  # no source to look at
+    except (TypeError, OSError):  # The kernel has no source to look at.
         return False
 
 
 @lru_cache(maxsize=2000)
 def _known(kernel: Edited, *case: Any) -> dict:
-    """What a known kernel answers, computed once: interpreted, a case takes hundredths of a second."""
+    """Return what a known kernel answers, from a cache: interpreted, a case takes hundredths of a second."""
     return _run(kernel, *case)
 
 
@@ -151,7 +154,8 @@ def _run(kernel, lengths, kv_heads, block_size, window, softcap, group, seed) ->
         raise NotImplementedError  # an interpreter would raise it, a compiler refuses it
     device = "cuda" if torch.cuda.is_available() else "cpu"
     case = paged(list(lengths), kv_heads=kv_heads, group=group, dim=16, block_size=block_size, seed=seed)
-    tables = case.block_tables + (case.block_tables >= 0).int()  # block 0 is another sequence's, not full yet
+    # Sequence 0 reads block 0, which belongs to another sequence and is not full yet.
+    tables = case.block_tables + (case.block_tables >= 0).int()
     batch = replace(case, block_tables=tables).batch()
     batch = type(batch)(*(x.to(device) if isinstance(x, Tensor) else x for x in vars(batch).values()))
     other = case.k_cache.nan_to_num(0.5)[:1]
@@ -160,7 +164,9 @@ def _run(kernel, lengths, kv_heads, block_size, window, softcap, group, seed) ->
         x.to(device) for x in (case.query, torch.cat([other, case.k_cache]), torch.cat([other, case.v_cache]))
     )
     tensors = [query, k, v, batch.block_tables, batch.lengths]
-    before = [tensor.clone().view(torch.int32) for tensor in tensors]  # as bits: NaN equals no NaN
+    before = [
+        tensor.clone().view(torch.int32) for tensor in tensors
+    ]  # As bits, because NaN does not equal NaN.
     own = nano.paged_decode_kernel
     nano.paged_decode_kernel = _Launch(kernel)
     try:
@@ -173,7 +179,7 @@ def _run(kernel, lengths, kv_heads, block_size, window, softcap, group, seed) ->
 
 
 def draw_kernels(rng) -> list[dict]:
-    """One tile of 32 tokens and more, on and off a block's edge: one sequence, two, or two KV heads."""
+    """Draw tiles of 32 tokens and more, on and off a block's edge: one sequence, two, or two KV heads."""
     cases = []
     for i in range(30):
         block_size = (4, 8, 16)[i // 3 % 3]

@@ -1,9 +1,9 @@
-"""The kernels of lesson 10 that nano does without: a store, and a decode that splits the sequence.
+"""The kernels of lesson 10 that nano does not have: a store, and a decode that splits the sequence.
 
-They are as small as they can be and still be read aloud. The kernel between the two is nano's own.
+They are as short as possible. The lesson's kernel between the two is nano's own.
 
-Import this after ``launch.prepare``: Triton decides at the decorator whether a kernel is interpreted. They take
-contiguous tensors in float32 or float16 whose group, head dimension and block size are powers of two. Those of the
+Import this after ``launch.prepare``: Triton decides at the decorator whether a kernel is interpreted. The kernels take
+contiguous float32 or float16 tensors; group, head dimension and block size must be powers of two. The kernels of the
 package (``minikv/kernels/gpu``) take everything else, and use the tensor cores.
 """
 

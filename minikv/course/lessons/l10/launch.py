@@ -1,4 +1,4 @@
-"""What the cells of lesson 10 call: Triton made ready, small paged caches, and the lesson's kernels started on them."""
+"""Helpers for the cells of lesson 10: preparing Triton, small paged caches, and launches of the lesson's kernels."""
 
 import importlib.util
 import os
@@ -16,11 +16,11 @@ from minikv.nano.sequence import SamplingParams, Sequence
 
 
 def prepare() -> str:
-    """Make Triton ready to run here, before anything imports it: "gpu", "interpreter", or "none" without Triton.
+    """Prepare Triton before its first import. Returns "gpu", "interpreter", or "none" without Triton.
 
-    Triton decides when a kernel is defined whether it will be compiled or interpreted, and its own functions are
-    defined when it is imported; so on a machine without a GPU the environment must say so first. Raises
-    ``ArgumentError`` where Triton has been imported too early: only a restarted notebook kernel helps then.
+    Triton decides when a kernel is defined whether it will be compiled or interpreted, and it defines its own functions
+    on import. So on a machine without a GPU the environment variable must be set first. Raises ``ArgumentError`` if
+    Triton has been imported too early: then the notebook's kernel must be restarted.
     """
     if importlib.util.find_spec("triton") is None:
         return "none"
@@ -29,14 +29,16 @@ def prepare() -> str:
     if os.environ.get("TRITON_INTERPRET") != "1" and "triton" in sys.modules:
         raise ArgumentError("triton_too_early")
     os.environ["TRITON_INTERPRET"] = "1"
-    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # unset, later versions warn
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # later versions warn where it is unset
     return "interpreter"
 
 
 @dataclass(frozen=True)
 class Paged:
-    """B sequences on shuffled blocks. ``query`` [B, Hq, D]; ``k_cache``, ``v_cache`` [N, block_size, Hkv, D], NaN
-    wherever no token lies; ``block_tables`` [B, W] int32, -1 past the length; ``lengths`` [B] int32.
+    """B sequences on shuffled blocks.
+
+    ``query`` [B, Hq, D]; ``k_cache``, ``v_cache`` [N, block_size, Hkv, D], NaN in slots without a token;
+    ``block_tables`` [B, W] int32, -1 past the length; ``lengths`` [B] int32.
     """
 
     query: Tensor
@@ -51,22 +53,22 @@ class Paged:
 
     @property
     def kv(self) -> PagedKV:
-        """What the package's operations read."""
+        """Return the cache as the package's operations take it."""
         return PagedKV(self.k_cache, self.v_cache, self.block_tables, self.lengths)
 
     def batch(self, new: list[int] | None = None) -> Batch:
-        """Nano's batch of a step in which each sequence computes its last ``new`` tokens; one each where not given."""
+        """Return nano's batch of a step that computes the last ``new`` tokens of each sequence, by default one each."""
         lengths = self.lengths.tolist()
         tables = [[block for block in table if block >= 0] for table in self.block_tables.tolist()]
         return batch_of(tables, lengths, new or [1] * len(lengths), self.k_cache.shape[1], self.query.device)
 
     def close(self, out: Tensor) -> bool:
-        """Whether ``out`` is what the plain-torch reference gives for these tensors, up to rounding."""
+        """Return whether ``out`` equals the result of the plain-torch reference for these tensors, up to rounding."""
         right = reference.paged_decode(self.query, self.kv, scale=self.scale).out
         return torch.allclose(out.to(right.dtype), right, atol=1e-5 if right.dtype == torch.float32 else 2e-3)
 
     def contiguous(self, row: int) -> tuple[Tensor, Tensor]:
-        """K and V [length, Hkv, D] of one sequence, in the order of its tokens: a copy."""
+        """Copy K and V [length, Hkv, D] of one sequence, in the order of its tokens."""
         length, size = int(self.lengths[row]), self.k_cache.shape[1]
         blocks = self.block_tables[row, : -(-length // size)].long()
         return self.k_cache[blocks].flatten(0, 1)[:length], self.v_cache[blocks].flatten(0, 1)[:length]
@@ -85,10 +87,10 @@ def paged(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
 ) -> Paged:
-    """Random sequences of these lengths (tokens) in a pool that has ``spare`` blocks more than they need, the last
-    one among them: an index of -1 finds NaN.
+    """Draw random sequences of these lengths (tokens). The pool has ``spare`` blocks more than they need.
 
-    The numbers are drawn on a CPU, so that they are the same everywhere; those of a large cache, where it lies.
+    One of the spare blocks is the last block, so an index of -1 finds NaN. The numbers are drawn on the CPU, so that
+    they are the same everywhere; those of a large cache are drawn on its own device.
     """
     place = device if sum(lengths) * kv_heads * dim > 2**24 else "cpu"
     generator = torch.Generator(place).manual_seed(seed)
@@ -121,7 +123,7 @@ def paged(
 def batch_of(
     tables: list[list[int]], lengths: list[int], new: list[int], block_size: int, device: torch.device | str
 ) -> Batch:
-    """Nano's batch of a step over the last ``new`` tokens of sequences with these block tables and lengths."""
+    """Return nano's batch of a step over the last ``new`` tokens of sequences with these block tables and lengths."""
     step = []
     for row, (table, length, count) in enumerate(zip(tables, lengths, new, strict=True)):
         sequence = Sequence(row, [0] * length, length, SamplingParams(), table)
@@ -130,7 +132,7 @@ def batch_of(
 
 
 def run_store(key: Tensor, k_cache: Tensor, slots: Tensor) -> None:
-    """``key`` [T, Hkv, D] into ``k_cache`` [N, block_size, Hkv, D] with the lesson's kernel."""
+    """Store ``key`` [T, Hkv, D] in ``k_cache`` [N, block_size, Hkv, D] with the lesson's kernel."""
     from minikv.course.lessons.l10.kernels import store_kernel
 
     _, block, heads, dim = k_cache.shape
@@ -138,7 +140,7 @@ def run_store(key: Tensor, k_cache: Tensor, slots: Tensor) -> None:
 
 
 def run_splits(case: Paged, splits: int) -> tuple[Tensor, Tensor]:
-    """Step 5, one program a sequence, KV head and split: parts [splits, B, Hq, D] and lse [splits, B, Hq]."""
+    """Run step 5, a program a sequence, KV head and split: parts [splits, B, Hq, D] and lse [splits, B, Hq]."""
     from minikv.course.lessons.l10.kernels import split_kernel
 
     batch, heads, dim = case.query.shape

@@ -1,4 +1,4 @@
-"""The measurements of lesson 10: paged against contiguous on this machine, and on a GPU the steps against its copy."""
+"""The measurements of lesson 10: paged against contiguous attention; on a GPU, also the steps against a copy."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,14 +12,15 @@ from minikv.course.lessons.l10.launch import Paged, paged, run_splits
 from minikv.kernels import gather, merge_splits, paged_decode
 from minikv.memory.bandwidth import seconds_of
 
-ROUNDS = 3  # every way in turn, so that a busy moment does not hit one of them alone
-BLOCKS = ((16, False), (16, True), (64, True), (256, True), (1, True))  # tokens; whether they are shuffled
+ROUNDS = 3  # measured in turn, so that a busy moment does not hit one way only
+# block size in tokens; whether the blocks are shuffled
+BLOCKS = ((16, False), (16, True), (64, True), (256, True), (1, True))
 
 
 def measure(shape: Shape, dtype: torch.dtype, device: str) -> dict[tuple[str, int], float]:
-    """Seconds of one decode of ``shape``'s lengths (all equal), by way and block size.
+    """Return the seconds of one decode of ``shape``'s lengths (all equal), by way and block size.
 
-    "contiguous" is torch's attention over K and V without blocks, "gathered" copies them out of blocks of 16 first,
+    "contiguous" is torch's attention over K and V without blocks. "gathered" first copies them out of blocks of 16.
     "in_order" and "shuffled" are ``paged_decode``.
     """
     ways = {key: repeated(way, device) for key, way in _ways(shape, dtype, device).items()}
@@ -34,7 +35,7 @@ def _ways(shape: Shape, dtype: torch.dtype, device: str) -> dict[tuple[str, int]
         return _case(shape, block_size, shuffled, dtype, device)
 
     def copied() -> list[Tensor]:
-        """K and V [B, S, Hkv, D], out of their blocks."""
+        """Copy K and V [B, S, Hkv, D] out of their blocks."""
         return [
             torch.stack([gather(cache, table, shape.lengths[0]) for table in blocks.block_tables])
             for cache in (blocks.k_cache, blocks.v_cache)
@@ -60,7 +61,7 @@ def _ways(shape: Shape, dtype: torch.dtype, device: str) -> dict[tuple[str, int]
 
 
 def steps_gb_s(tokens: Sequence[int], dtype: torch.dtype, device: str) -> dict[str, list[float]]:
-    """The lesson's steps and the package's kernel on one sequence of so many tokens: GB/s of the floor's bytes."""
+    """Return the GB/s of the lesson's steps and the package's kernel for one sequence, by the floor's bytes."""
     steps: dict[str, Callable[[Paged], Any]] = {
         "packed": lambda one: merge_splits(*run_splits(one, 1)),
         "split": lambda one: merge_splits(*run_splits(one, 32)),
@@ -77,7 +78,7 @@ def steps_gb_s(tokens: Sequence[int], dtype: torch.dtype, device: str) -> dict[s
 
 
 def repeated(fn: Callable[[], Any], device: str) -> Callable[[], Any]:
-    """``fn`` as a CUDA graph on a GPU, so that starting it costs the CPU next to nothing; elsewhere ``fn`` itself."""
+    """Return ``fn`` as a CUDA graph on a GPU, which costs the CPU almost nothing to launch; elsewhere ``fn`` itself."""
     if device == "cpu":
         return fn
     fn()

@@ -1,4 +1,4 @@
-"""Exercises 10.3 and 10.4: a softmax that sees one tile at a time, and two of its results put together."""
+"""Exercises 10.3 and 10.4: a softmax that reads one tile at a time, and the merge of two of its results."""
 
 import math
 
@@ -14,7 +14,7 @@ def attend(tiles: list[Tile]) -> tuple[float, float]:
     for logits, values in tiles:
         new = max(largest, *logits)
         if new == -math.inf:
-            continue  # nothing but hidden keys so far
+            continue  # all keys so far are hidden
         rescale = math.exp(largest - new)
         weights = [math.exp(x - new) for x in logits]
         total = total * rescale + sum(weights)
@@ -51,14 +51,14 @@ def _attend_rescaling(carried: bool, total_too: bool, weighted_too: bool):
 
 
 def attend_mean_of_tiles(tiles):
-    """Each tile by itself, and the mean of what comes out."""
+    """Computes each tile by itself and returns the mean of the results."""
     seen = [tile for tile in tiles if max(tile[0]) > -math.inf]
     outs = [attend([tile])[0] for tile in seen]
     return sum(outs) / len(outs), attend(tiles)[1]
 
 
 def attend_hidden_is_nan(tiles):
-    """-inf - -inf is no number, and no number stays no number."""
+    """Subtracts -inf from -inf, which gives NaN, and NaN stays NaN."""
     largest, total, weighted = -math.inf, 0.0, 0.0
     for logits, values in tiles:
         new = max(largest, *logits)
@@ -76,7 +76,7 @@ def attend_lse_without_max(tiles):
 
 
 def draw_rows(rng) -> list[dict]:
-    """Two tiles and more, of several keys each; logits from small to beyond every exp; tiles that are hidden."""
+    """Draw two tiles and more, of several keys each; logits from small to beyond every exp; tiles that are hidden."""
     cases = []
     for i in range(42):
         size = 2 + i % 3
@@ -88,7 +88,7 @@ def draw_rows(rng) -> list[dict]:
             if rng.random() < 0.3:
                 logits[-1] = -math.inf
             tiles.append((logits, values))
-        # The largest logit stands in the first tile, or in the last: only then is there something to rescale.
+        # The largest logit is in the first tile, or in the last; only the last makes the earlier result be rescaled.
         tiles.sort(key=lambda tile: max(tile[0]), reverse=i % 4 == 0)
         if i % 6 == 5:
             tiles.insert(i // 6 % 2, ([-math.inf] * size, [1.0] * size))
@@ -127,7 +127,7 @@ def merge(out_a: list[float], lse_a: float, out_b: list[float], lse_b: float) ->
 
 
 def _weighted(share):
-    """The two outputs with the shares ``share(lse_a, lse_b)``, and the right lse."""
+    """Weight the two outputs with ``share(lse_a, lse_b)``; the lse is right."""
 
     def wrong(out_a, lse_a, out_b, lse_b):
         a, b = share(lse_a, lse_b)
@@ -161,7 +161,7 @@ def merge_largest_lse(out_a, lse_a, out_b, lse_b):
 
 
 def draw_parts(rng) -> list[dict]:
-    """Near and far apart, beyond every exp, and splits that got no key: zeros and -inf."""
+    """Draw lse values near and far apart, beyond every exp, and splits without a key: zeros and -inf."""
     cases = []
     for i in range(40):
         dim = 2 + i // 8

@@ -7,7 +7,7 @@ from minikv.course.exercise import Exercise, Misconception
 from minikv.course.lessons.l10.launch import paged
 from minikv.nano.runner import Batch
 
-STALE = 1e4  # what lies where no token of the case was written: nano's pool may hold anything there that is finite
+STALE = 1e4  # what fills slots without a token of the case: nano's pool may hold any finite number there
 
 
 def paged_attention(
@@ -19,7 +19,7 @@ def paged_attention(
     window: int | None = None,
     softcap: float | None = None,
 ) -> Tensor:
-    """Nano's function, sequence by sequence: nano's own file imports Triton, which 10.6 must do first."""
+    """Nano's function, sequence by sequence. Nano's own file imports Triton, and 10.6 must prepare that first."""
     return _attention(query, k_cache, v_cache, batch, scale, window, softcap)
 
 
@@ -28,7 +28,7 @@ def _attention(
     *, late=0, logical=False, window_of=lambda window: window, capped="before",
     stand=lambda positions, length: positions, alternate=False, scaled=True, values=True,
 ):  # fmt: skip
-    """One sequence after the other over all slots of its table, masked; with one thing wrong where one is given."""
+    """Compute one sequence after the other over all slots of its table, masked, with at most one mistake."""
     heads, group = k_cache.shape[2], query.shape[1] // k_cache.shape[2]
     head = torch.arange(query.shape[1])
     head = head % heads if alternate else head // group
@@ -63,7 +63,7 @@ def _wrong(**how):
 
 
 def attention_case(lengths, new, block_size, window, softcap, group, v_dim, seed) -> tuple:
-    """The arguments of ``paged_attention``: two KV heads of 8 numbers, and ``v_dim`` in V."""
+    """Return the arguments of ``paged_attention``: two KV heads of 8 numbers, and ``v_dim`` in V."""
     case = paged(lengths, kv_heads=2, group=group, dim=8, block_size=block_size, seed=seed)
     query = torch.randn(sum(new), 2 * group, 8, generator=torch.Generator().manual_seed(seed))
     k, v = (cache.nan_to_num(STALE) for cache in (case.k_cache, case.v_cache))
@@ -71,7 +71,7 @@ def attention_case(lengths, new, block_size, window, softcap, group, v_dim, seed
 
 
 def run_attention(fn, lengths, new, block_size, window, softcap, group, v_dim, seed) -> dict:
-    """``fn`` on one step, and whether it changed what it was given."""
+    """Return the result of ``fn`` for one step, and whether it changed its arguments."""
     given = attention_case(lengths, new, block_size, window, softcap, group, v_dim, seed)
     batch = given[3]
     tensors = [x for x in (*given, *vars(batch).values()) if isinstance(x, Tensor)]
@@ -82,7 +82,7 @@ def run_attention(fn, lengths, new, block_size, window, softcap, group, v_dim, s
 
 
 def draw_attention(rng) -> list[dict]:
-    """Decodes, prefills, chunks of prompts and steps of both; lengths on, below and above a block's edge."""
+    """Draw decodes, prefills, chunks of prompts and steps of both; lengths on, below and above a block's edge."""
     cases = []
     for i in range(30):
         block_size = (2, 4, 8)[i % 3]

@@ -1,4 +1,4 @@
-"""Exercises 10.1 and 10.2: write through slots, and read through a block table."""
+"""Exercises 10.1 and 10.2: a write through slots, and a read through a block table."""
 
 import torch
 from torch import Tensor
@@ -27,17 +27,17 @@ def _store_with(block_of, inside_of, live=lambda slot: slot >= 0, value_of=lambd
 
 
 def store_into_a_copy(key, value, k_cache, v_cache, slots):
-    """``reshape`` gives a view only where the strides allow one, and says nothing where it copies."""
+    """Writes into ``reshape``'s result, which is a silent copy where the strides allow no view."""
     live = slots >= 0
     for new, cache in ((key, k_cache), (value, v_cache)):
         cache.reshape(-1, *cache.shape[2:])[slots[live]] = new[live]
 
 
 def run_store(store, slots: list[int], num_blocks: int, block_size: int, interleaved: bool) -> dict:
-    """Store one token a slot and read everything back: token i is i + 1 in its first head, 100 more in the second.
+    """Store one token a slot and read all back: the first head of token i has i + 1, the second 100 more.
 
-    V is the negative of K, 0 was never written. ``interleaved``: K and V of a block lie side by side in one tensor.
-    There are two calls, half of the tokens each: what the first one stored must outlive the second.
+    V is the negative of K, and 0 was never written. ``interleaved``: K and V of a block lie side by side in one tensor.
+    There are two calls with half of the tokens each: the second must not overwrite what the first one stored.
     """
     if interleaved:
         whole = torch.zeros(num_blocks, 2, block_size, HEADS, DIM)
@@ -60,7 +60,7 @@ def run_store(store, slots: list[int], num_blocks: int, block_size: int, interle
 
 
 def draw_stores(rng) -> list[dict]:
-    """Prefills and decodes of two sequences and more on shuffled blocks, with padding; starts within a block."""
+    """Draw prefills and decodes of several sequences on shuffled blocks, with padding; some start within a block."""
     cases = []
     for i in range(36):
         block_size, num_blocks = (2, 4, 8)[i % 3], 5 + i // 6
@@ -161,7 +161,7 @@ def offsets_no_window(block_table, start, count, length, window, *rest):
 
 
 def offsets_window_late(block_table, start, count, length, window, *rest):
-    """The window counted without the query's own token."""
+    """Counts the window without the query's own token."""
     return token_offsets(block_table, start, count, length, window and window + 1, *rest)
 
 
@@ -172,7 +172,7 @@ def offsets_packed(block_table, start, count, length, window, block_size, stride
 
 
 def offsets_one_block(block_table, start, count, length, window, block_size, stride_block, stride_token):
-    """The block of the tile's first token for all of them."""
+    """Uses the block of the tile's first token for all of its tokens."""
     first = 0 if window is None else length - window
     place = start // block_size
     return [
@@ -184,7 +184,7 @@ def offsets_one_block(block_table, start, count, length, window, block_size, str
 
 
 def draw_tiles(rng) -> list[dict]:
-    """Tiles before, on and past the end; windows; layouts with and without something between two blocks."""
+    """Draw tiles before, on and past the end; windows; layouts with and without a gap between two blocks."""
     cases = []
     for i in range(48):
         block_size = (2, 4, 8)[i % 3]
@@ -193,7 +193,7 @@ def draw_tiles(rng) -> list[dict]:
         length = max(2, tiles * count + rng.choice([-1, 0, 1, count // 2]))
         entries = -(-length // block_size)
         window = rng.randint(1, length - 1) if i % 4 == 3 else None
-        # Three tiles of four reach the end of the sequence or the window's beginning.
+        # Three tiles of four reach the end of the sequence or the beginning of the window.
         at = rng.choice([length - 1, length - 1, length - (window or length), rng.randint(0, length - 1)])
         table = rng.sample(range(1, 60), entries)
         if window is not None:

@@ -12,7 +12,7 @@ BLOCK_SIZE = 16  # of the predictions
 
 
 def _asks(prompts: list[int], new: list[int], arrival: int = 0) -> list[Ask]:
-    """Requests of these lengths that share nothing."""
+    """Return requests of these lengths that share no prefix."""
     ends = [sum(prompts[: place + 1]) for place in range(len(prompts))]
     return [
         Ask(tuple(range(end - length, end)), count, arrival)
@@ -26,7 +26,7 @@ def _static_steps(first: list[int], second: list[int]) -> int:
 
 
 def _answers(rng) -> list[int]:
-    """Four lengths, one of them at least 12 and none above 19."""
+    """Draw four lengths, one of them at least 12 and none above 19."""
     return rng.sample([*rng.sample(range(2, 11), 3), rng.randint(12, 19)], 4)
 
 
@@ -39,7 +39,7 @@ def _admitted(blocks: int, prompt: int) -> int:
 
 
 def _first_token_step(decodes: int, prompt: int, budget: int) -> int:
-    """Behind sequences that decode from step 0 on; the prompt arrives before step 1."""
+    """Return the step of a prompt's first token. It arrives before step 1; ``decodes`` sequences decode from step 0."""
     talk = -(-prompt // (budget - decodes)) + 2
     asks = _asks([2] * decodes, [talk] * decodes)
     late = Ask(tuple(range(10_000, 10_000 + prompt)), 1, arrival=1)

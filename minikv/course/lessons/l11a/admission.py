@@ -1,4 +1,4 @@
-"""Exercises 11a.1 and 11a.2: who is let in, and whose tokens a step computes."""
+"""Exercises 11a.1 and 11a.2: which requests are admitted, and which tokens a step computes."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ from minikv.course.exercise import Exercise, Misconception
 # 11a.1 -----------------------------------------------------------------------------------------------------
 
 Waiting = list[tuple[int, int, int]]
-"""Of each request that waits: its tokens, the blocks of it that the prefix cache has, those of them that are free."""
+"""For each waiting request: its tokens, its blocks in the prefix cache, and how many of those are free."""
 
 
 def admit_queue(
@@ -34,7 +34,7 @@ def _admit(
     reserve=True,
     hits_computed=False,
 ):
-    """The rule, and with one of the arguments changed each of the ways in which it is missed."""
+    """Apply the rule. Each keyword argument, changed, gives one wrong answer."""
     computed = []
     for tokens, hits, idle in waiting:
         if not seats or budget < 1:
@@ -70,7 +70,7 @@ def admitted_without_seats(waiting, seats, budget, free, owed, block_size):
 
 
 def draw_queues(rng) -> list[dict]:
-    """Queues in which the first that waits is stopped by seats, by the budget or by blocks; some could be passed."""
+    """Draw queues in which seats, the budget or blocks stop one request; some smaller requests behind it would fit."""
     cases = []
     for i in range(60):
         size = (2, 4, 8, 16)[i % 4]
@@ -80,9 +80,9 @@ def draw_queues(rng) -> list[dict]:
             hits = rng.randint(0, (tokens - 1) // size) if rng.random() < 0.5 else 0
             waiting.append((tokens, hits, rng.randint(0, hits)))
         stop = rng.randint(1, len(waiting))
-        if i % 10 == 4:  # the last that is admitted fills whole blocks: its next token needs no block yet
+        if i % 10 == 4:  # fills whole blocks: it is admitted without a block for its next token
             waiting[stop - 1] = (size * rng.randint(1, 4), 0, 0)
-        if i % 10 == 5:  # blocks enough, had its idle hits not been among the free ones
+        if i % 10 == 5:  # The blocks would be enough if the request's own hits were not among the free ones.
             hits = rng.randint(1, 3)
             waiting[stop - 1] = (size * (hits + rng.randint(0, 2)) + 1, hits, hits)
         needs = [_blocks(tokens + 1, size) - hits + idle for tokens, hits, idle in waiting]
@@ -90,13 +90,13 @@ def draw_queues(rng) -> list[dict]:
         owed = 0 if i % 10 == 5 else rng.randint(0, 4)
         seats = stop - 1 if i % 5 == 1 else len(waiting) + rng.randint(0, 2)
         budget = sum(left) + 8
-        if i % 5 == 2:  # it ends within the prompt of the last that is admitted, or just behind it
+        if i % 5 == 2:  # The budget ends within the prompt of the last admitted request, or just behind it.
             budget = sum(left[:stop]) - rng.choice([0, 1, left[stop - 1] // 2, left[stop - 1] - 1])
         short = 1 if i % 10 in (4, 5) else rng.choice([0, 1, 2, 1 + needs[stop - 1] // 2])
         free = owed + sum(needs[:stop]) - short
         if i % 5 in (1, 2):
             free += sum(needs)
-        elif i % 5 == 3:  # blocks for what is computed now, not for the rest of the prompt
+        elif i % 5 == 3:  # The blocks are enough for the tokens computed now, not for the rest of the prompt.
             budget = sum(left[: stop - 1]) + 1 + left[stop - 1] // 4
             free = owed + sum(needs[:stop]) - 2
         case = {"waiting": waiting, "seats": seats, "budget": max(0, budget), "free": max(owed, free)}
@@ -165,7 +165,7 @@ def chunks_budget_each(tokens, computed, budget):
 
 
 def chunks_paid_twice(tokens, computed, budget):
-    """The decodes are taken off the budget at first, and each of them once more when it is served."""
+    """Takes the decodes off the budget first, and each of them again when it is served."""
     missing = _missing(tokens, computed)
     rest = budget - missing.count(1)
     ranges = []
@@ -192,7 +192,7 @@ def chunks_youngest_first(tokens, computed, budget):
 
 
 def chunks_decodes_only(tokens, computed, budget):
-    """As long as anything is in decode, no prefill goes on."""
+    """Stops every prefill while any sequence decodes."""
     missing = _missing(tokens, computed)
     if 1 not in missing:
         return chunks(tokens, computed, budget)
@@ -200,7 +200,7 @@ def chunks_decodes_only(tokens, computed, budget):
 
 
 def draw_running(rng) -> list[dict]:
-    """Decodes and prefills mixed; the budget holds a token for each, and ends in every place of a prefill."""
+    """Draw decodes and prefills; the budget has a token for each, and ends at different places of a prefill."""
     cases = []
     for i in range(48):
         tokens, computed = [], []

@@ -26,7 +26,7 @@ def _batch_arrays(
     samples=lambda end, have: end == have,
     row=lambda item, next_start, end: next_start - 1,
 ):
-    """The arrays, and with one of the functions changed each of the ways in which they go wrong."""
+    """Build the arrays. Each keyword argument, changed, gives one wrong answer."""
     positions: list[int] = []
     slots, query_starts, lengths, rows = [], [0], [], []
     for item, (table, start, end, have) in enumerate(zip(tables, starts, ends, tokens, strict=True)):
@@ -53,7 +53,7 @@ def packed_without_total(tables, starts, ends, tokens, block_size):
 
 
 def draw_steps(rng) -> list[dict]:
-    """At least a decode, a prefill behind a prefix hit and a chunk that stops early; ends around block multiples."""
+    """Draw at least a decode, a prefill behind a prefix hit and a partial chunk; ends around block multiples."""
     cases = []
     for i in range(48):
         size = (2, 4, 8, 16)[i % 4]
@@ -67,7 +67,7 @@ def draw_steps(rng) -> list[dict]:
             if kind == "decode":
                 start, end = have - 1, have
             elif kind == "hit":
-                have += size  # behind the prefix of two blocks there is something to compute
+                have += size  # tokens to compute behind the prefix of two blocks
                 start, end = 2 * size, have
             elif kind == "chunk":
                 start = rng.choice([0, 1, min(size, have - 2)])

@@ -1,7 +1,7 @@
-"""Lessons 11a and 11b: requests through the scheduler, with nothing computed: which run in a step, and what it costs.
+"""Lessons 11a and 11b: runs requests through the scheduler without a forward: what runs in each step, at what cost.
 
-The scheduler does not know whether a forward runs between ``schedule`` and ``finish``. So a load of any size can be
-followed here in a second, step by step, and every figure is the scheduler's own.
+The scheduler does not know whether a forward runs between ``schedule`` and ``finish``. So the lesson can follow a load
+of any size in a second, step by step, and every figure is the scheduler's own.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from typing import Any
 from minikv.blocks import BlockManager
 from minikv.engine import EventLog, Events, Rules, SamplingParams, Scheduler, Step, summary
 
-NO_TOKEN = 0  # what every "forward" samples: nobody looks at it
+NO_TOKEN = 0  # what every "forward" samples; its value does not matter
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A request: its prompt's token ids, the tokens to generate, and the step before which it arrives."""
+    """A request: its prompt's token ids, the number of tokens to generate, and the step before which it arrives."""
 
     prompt: tuple[int, ...]
     new: int
@@ -27,9 +27,9 @@ class Ask:
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of a load. Counts are tokens; the rows of ``chart`` are requests, its columns steps.
+    """The result of a load. Counts are tokens; the rows of ``chart`` are requests, its columns steps.
 
-    - ``computed`` tokens went through a forward, ``recomputed`` of them not for the first time.
+    - ``computed`` tokens went through a forward; ``recomputed`` of them had been computed before.
     - ``given_up`` tokens lost their K and V by preemption; ``found`` tokens were in the prefix cache.
     - ``first`` and ``last`` are the steps, from 0, in which each request got its first and last token.
     """
@@ -52,12 +52,12 @@ class Ran:
 
     @property
     def tax(self) -> float:
-        """The share of all computed tokens that was computed before: the recompute tax of vLLM #54644."""
+        """The share of computed tokens that had been computed before: the recompute tax of vLLM #54644."""
         return self.recomputed / self.computed
 
 
 def random_load(number: int, prompt: tuple[int, int], new: tuple[int, int], seed: int = 0) -> list[Ask]:
-    """``number`` requests that share nothing; lengths are drawn from the two ranges, both ends included."""
+    """Draw ``number`` requests that share no prefix; lengths are drawn from the two ranges, both ends included."""
     rng = Random(seed)
     return [
         Ask(tuple(rng.randrange(100_000) for _ in range(rng.randint(*prompt))), rng.randint(*new))
@@ -74,7 +74,7 @@ def run_load(
     max_batched_tokens: int = 512,
     rules: Rules | None = None,
 ) -> Ran:
-    """All requests to their end. ``rules``: the scheduler's, None for the engine's own."""
+    """Run all requests to their end. ``rules``: the scheduler's, None for the engine's own."""
     log, clock = EventLog(), count()
     scheduler = Scheduler(
         BlockManager(num_blocks, block_size),
@@ -99,7 +99,7 @@ def run_load(
 
 
 def run_batches(asks: Sequence[Ask], size: int, num_blocks: int, **options: Any) -> Ran:
-    """The same in static batches: the next ``size`` requests begin when the last of the batch before has ended."""
+    """Run static batches: the next ``size`` requests begin when the last one of the batch before has ended."""
     begun, parts = 0, []
     for first in range(0, len(asks), size):
         batch = [Ask(ask.prompt, ask.new) for ask in asks[first : first + size]]
@@ -124,16 +124,16 @@ def run_batches(asks: Sequence[Ask], size: int, num_blocks: int, **options: Any)
 
 
 class _Book:
-    """What every step did to every request.
+    """Records what every step did to every request.
 
     A cell of the chart: "." waits, "#" computes more than one token, "o" one, "-" holds blocks and computes nothing,
-    "x" has just lost its blocks, " " has not come or has ended.
+    "x" has just lost its blocks, " " has not arrived or has ended.
     """
 
     def __init__(self, requests: int):
         self.rows: list[list[str]] = [[] for _ in range(requests)]
         self.tokens: list[int] = []
-        self.reached = [0] * requests  # tokens of each that have been computed once
+        self.reached = [0] * requests  # tokens of each request that have been computed at least once
         self.first: list[int] = [-1] * requests
         self.last = [-1] * requests
         self.recomputed = 0
@@ -143,7 +143,7 @@ class _Book:
         return len(self.tokens)
 
     def note(self, step: Step | None, waiting: set, scheduler: Scheduler) -> None:
-        """Before ``finish``: what ``step`` computes, and who waits."""
+        """Record what ``step`` computes and which requests wait; call it before ``finish``."""
         cells = dict.fromkeys(waiting, ".")
         cells |= {seq_id.request: "-" for seq_id in scheduler.running}
         for item in step.items if step else ():

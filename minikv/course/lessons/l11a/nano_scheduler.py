@@ -25,7 +25,7 @@ def admitted_beside_itself(self, seq):
 
 
 def admitted_without_hits(self, seq):
-    """Cached blocks are counted as if they had to be new."""
+    """Counts cached blocks as if they had to be new."""
     if self.blocks.blocks_for(len(seq.tokens)) + len(self.running) > len(self.blocks.free_blocks):
         return False
     return self.blocks.allocate(seq, keep_free=len(self.running))
@@ -37,7 +37,10 @@ def admitted_in_any_case(self, seq):
 
 
 def admit_one(fn, running, ended, waiting, num_blocks, block_size):
-    """What ``admit`` says of the first that waits, and what it changed. ``ended`` left their blocks in the cache."""
+    """Return what ``admit`` answers for the first waiting sequence, and what it changed.
+
+    The sequences in ``ended`` have left their blocks in the prefix cache.
+    """
     scheduler = _scheduler("admit", fn, num_blocks, block_size, budget=64)
     manager = scheduler.blocks
     for tokens in ended:
@@ -64,7 +67,7 @@ def admit_one(fn, running, ended, waiting, num_blocks, block_size):
 
 
 def draw_admissions(rng) -> list[dict]:
-    """The first in the queue finds exactly enough blocks, one more, or too few; some prefixes are cached."""
+    """Draw queues: the first finds exactly enough blocks, one more, or too few; some prefixes are cached."""
     cases = []
     for i in range(48):
         size, count = (2, 4)[i % 2], 2 + i // 24
@@ -81,7 +84,7 @@ def draw_admissions(rng) -> list[dict]:
         queue = 2 + count if i // 3 % 8 == 2 else count
         waiting = [first, *([next(fresh)] for _ in range(queue - 1))]
         held = sum(-(-len(tokens) // size) for tokens in running)
-        # A prefix that a running sequence holds is there already; a free one leaves the free blocks.
+        # A prefix that a running sequence holds needs no free block; a free prefix is taken from the free blocks.
         need = -(-len(first) // size) - (len(document) // size if hits == 2 else 0)
         num_blocks = max(held + need + count + short, held, 1 + (len(document) + 1) // size)
         case = {"running": running, "ended": ended, "waiting": waiting, "num_blocks": num_blocks}
@@ -116,7 +119,7 @@ def packed_beyond_the_budget(self, step, seq, budget):
 
 
 def packed_up_to_the_budget(self, step, seq, budget):
-    """The budget is taken for a position."""
+    """Takes the budget for a position."""
     start = seq.num_computed
     end = max(start, min(len(seq.tokens), budget))
     step.append((seq, start, end))
@@ -155,7 +158,7 @@ def packed_returning_nothing(self, step, seq, budget):
 
 
 def pack_in_turn(fn, lengths, computed, budget):
-    """The running sequences in turn, as ``schedule`` packs them: the ranges, and what each call returned."""
+    """Pack the running sequences in turn, as ``schedule`` does; return the ranges and what each call returned."""
     scheduler = _scheduler("pack", fn, num_blocks=64, block_size=4, budget=budget)
     step: list = []
     returned = []
@@ -174,7 +177,7 @@ def pack_in_turn(fn, lengths, computed, budget):
 
 
 def draw_shares(rng) -> list[dict]:
-    """Decodes, whole prompts and later chunks; the budget ends within a prompt, between two, or not at all."""
+    """Draw decodes, whole prompts and later chunks; the budget ends within a prompt, between two, or not at all."""
     cases = []
     for i in range(48):
         lengths, computed = [], []
@@ -209,7 +212,7 @@ PACK = Exercise(
 
 
 def _scheduler(method, fn, num_blocks, block_size, budget) -> Scheduler:
-    """nano's scheduler with one method of the learner's."""
+    """Return nano's scheduler with one method of the learner's."""
     rules = type("Scheduler", (Scheduler,), {method: fn})
     return rules(BlockManager(num_blocks, block_size), max_num_seqs=8, max_num_batched_tokens=budget)
 

@@ -16,7 +16,7 @@ def cheapest_victim(
 
 
 def _choose(tables, computed, ref_counts, candidates, asked, free, block_size, later=1, lost=None):
-    """The best of ``candidates``; of two that are equal the younger, or with ``later=-1`` the older."""
+    """Return the best of ``candidates``; of two equal ones the younger, or with ``later=-1`` the older."""
     best, best_rank = None, None
     for number in candidates:
         freed = free + _own(tables[number], ref_counts)
@@ -33,7 +33,7 @@ def _own(table: list[int], ref_counts: dict[int, int]) -> int:
 
 
 def _lost(table: list[int], computed: int, ref_counts: dict[int, int], block_size: int) -> int:
-    """Its tokens behind the blocks that it shares from the beginning on: the others are found again."""
+    """Return its tokens behind the leading shared blocks; tokens in shared blocks can be found again."""
     shared = 0
     while shared < len(table) and ref_counts[table[shared]] > 1:
         shared += 1
@@ -68,7 +68,7 @@ def victim_fewest_tokens(tables, computed, ref_counts, asker, asked, free, block
 
 
 def victim_shared_freed(tables, computed, ref_counts, asker, asked, free, block_size):
-    """Every block of the table is taken for one that gets free."""
+    """Counts every block of the table as freed, also the shared ones."""
     younger = range(asker + 1, len(tables))
     alone = dict.fromkeys(ref_counts, 1)
     lost = [_lost(*pair, ref_counts, block_size) for pair in zip(tables, computed, strict=True)]
@@ -91,7 +91,7 @@ def victim_or_none(tables, computed, ref_counts, asker, asked, free, block_size)
 
 
 def victim_enough_or_not(tables, computed, ref_counts, asker, asked, free, block_size):
-    """The one that loses the fewest tokens, even if that frees too few blocks and another would free enough."""
+    """Takes the sequence that loses the fewest tokens, even if that frees too few blocks and another frees enough."""
     return cheapest_victim(tables, computed, ref_counts, asker, 0, free, block_size)
 
 
@@ -107,7 +107,7 @@ def victim_older_of_equals(tables, computed, ref_counts, asker, asked, free, blo
 
 
 def draw_running(rng) -> list[dict]:
-    """Sequences of which some share a prefix; sometimes nobody frees enough, sometimes two are equal."""
+    """Draw sequences, some with a shared prefix; sometimes none frees enough, sometimes two are equal."""
     cases = []
     for i in range(72):
         size, count = (2, 4, 8, 16)[i % 4], 3 + i // 18
@@ -120,11 +120,13 @@ def draw_running(rng) -> list[dict]:
             table = [*(prefix if shares else ()), *(next(blocks) for _ in range(tail))]
             tables.append(table)
             computed.append(len(table) * size - rng.choice([0, 0, 1, size - 1]))
-        if i % 3 == 2:  # the last two alike, in blocks of their own
+        if i % 3 == 2:  # the last two are alike, in blocks of their own
             tables[-1] = [next(blocks) for _ in tables[-2]]
             tables[-2] = [next(blocks) for _ in tables[-2]]
             computed[-1] = computed[-2]
-        if i % 3 == 1:  # the last has most tokens, and nearly all of them in blocks that the first shares
+        if (
+            i % 3 == 1
+        ):  # The last sequence has most tokens, nearly all of them in blocks that it shares with the first.
             tables[0][: len(prefix)] = prefix
             computed[0] = len(tables[0]) * size
             tables[-1], computed[-1] = [*prefix, next(blocks)], (len(prefix) + 1) * size
@@ -134,7 +136,7 @@ def draw_running(rng) -> list[dict]:
         ref_counts = {block: held.count(block) for block in sorted(set(held))}
         asker = count - 1 if i % 12 == 7 else rng.choice([0, 0, 1, count - 2])
         free = rng.randint(0, 2)
-        if i % 12 == 1:  # whichever goes there is room enough, so the tokens lost decide
+        if i % 12 == 1:  # Any victim frees enough blocks, so the tokens lost decide.
             asker = 0
         most = max((_own(table, ref_counts) for table in tables[asker + 1 :]), default=1)
         asked = free + (most + 1 if i % 6 == 4 else 1 if i % 12 == 1 else rng.randint(1, most))

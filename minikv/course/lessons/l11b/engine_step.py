@@ -1,4 +1,4 @@
-"""Exercise 11b.3: one step from the prefix cache to the blocks given back, whatever happens in the forward."""
+"""Exercise 11b.3: one step, from the prefix cache's lookup to the freed blocks, also when the forward fails."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,11 +7,11 @@ from minikv.course.exercise import Exercise, Misconception
 from minikv.course.lessons.l11b.toy_pool import Shelf
 
 Work = list[tuple[str, int, int]]
-"""What a forward computes: of each sequence the positions from the first number up to, not including, the second."""
+"""The work of a forward: of each sequence its name, the first position to compute, and the position after the last."""
 
 
 class ForwardFailedError(RuntimeError):
-    """What a forward of the check raises."""
+    """Raised by a forward of the check."""
 
 
 def run_step(shelf: Shelf, arrivals: dict[str, list[int]], forward: Callable[[Work], list[str]]) -> None:
@@ -34,14 +34,14 @@ def _step(
     publish_failed=False,
     swallow=False,
 ):
-    """The step, and with one of the arguments changed each of the ways in which it goes wrong."""
+    """Run the step. Each keyword argument, changed, gives one wrong answer."""
     size = shelf.block_size
     known = {name: shelf.find(tokens) for name, tokens in arrivals.items()} if find_first else {}
     work = []
     for name, tokens in arrivals.items():
         hits = known[name] if find_first else shelf.find(tokens)
         if not (full_hit or last_token):
-            hits = hits[: (len(tokens) - 1) // size]  # one token at least is left to compute
+            hits = hits[: (len(tokens) - 1) // size]  # at least one token is left to compute
         shelf.take(name, tokens, hits)
         start = len(hits) * size
         work.append((name, min(start, len(tokens) - 1) if last_token else start, len(tokens)))
@@ -68,9 +68,11 @@ def _step(
 
 
 def run_steps(fn: Callable, steps: list[dict], num_blocks: int, block_size: int) -> list[dict]:
-    """What each step gave the forward, what attention read there, and who held blocks afterwards.
+    """Return, for each step, the work given to the forward, what attention read, and which sequences held blocks
+    afterwards.
 
-    Of a step: ``arrivals``; ``aborted``, what the forward reports; whether it ``fails``; and who is ``done`` after it.
+    Of a step: ``arrivals``; ``aborted``, which the forward returns; whether it ``fails``; and which are ``done`` after
+    it.
     """
     shelf, seen = Shelf(num_blocks, block_size), []
     for step in steps:
@@ -100,7 +102,7 @@ def run_steps(fn: Callable, steps: list[dict], num_blocks: int, block_size: int)
 
 
 def draw_lives(rng) -> list[dict]:
-    """Each case is about one thing: a shared prefix, a full hit, a stale hit, an abort, a forward that fails."""
+    """Draw cases about one thing each: a shared prefix, a full hit, a stale hit, an abort, a forward that fails."""
     cases = []
     for i in range(48):
         size = (2, 4, 8)[i % 3]
@@ -146,7 +148,7 @@ def _full_hit(prefix, words, tail):
 
 
 def _stale(prefix, words, size):
-    """B needs just the blocks that still hold A, and C those that held a later sequence."""
+    """Build steps where B takes the blocks that still hold A's tokens, and C those of a later sequence."""
     ours, later = prefix + words(1), words(len(prefix) + size)
     return [
         _made({"A": ours, "X": later}, done="AX"),
@@ -169,7 +171,7 @@ def _failing(prefix, words, tail):
 
 
 def _blocks_of(steps, size, most_at_once):
-    """Room for everything that is ever taken, or no more than the fullest step needs."""
+    """Return enough blocks for all arrivals together, or only as many as the fullest step needs."""
     needs = [sum(-(-len(tokens) // size) for tokens in step["arrivals"].values()) for step in steps]
     return max(needs) if most_at_once else sum(needs) + 1
 

@@ -1,12 +1,12 @@
-"""A small pool of blocks for exercise 11b.3. It does what it is told, and checks nothing that a step owes."""
+"""A small pool of blocks for exercise 11b.3. It does not check that a step uses it rightly."""
 
 from collections.abc import Sequence
 
 
 class Shelf:
-    """``num_blocks`` blocks of ``block_size`` tokens. Who holds which, which are free, and what is written in them.
+    """``num_blocks`` blocks of ``block_size`` tokens, with their tables, ref counts and contents.
 
-    A block that was published and got free can still be found, until somebody else takes it.
+    A block that was published and then freed can still be found, until it is taken again.
     """
 
     def __init__(self, num_blocks: int, block_size: int):
@@ -20,7 +20,7 @@ class Shelf:
 
     @property
     def held(self) -> list[str]:
-        """Who holds blocks, in the order in which they came."""
+        """The names of the sequences that hold blocks, in the order in which they took them."""
         return list(self._tables)
 
     @property
@@ -28,7 +28,7 @@ class Shelf:
         return len(self._free)
 
     def find(self, tokens: Sequence[int]) -> list[int]:
-        """The full blocks of ``tokens``, from the first one on, that can be found now: all, if all are there."""
+        """Return the full blocks of ``tokens`` that can be found now, from the first one up to the first miss."""
         found = []
         for end in range(self.block_size, len(tokens) + 1, self.block_size):
             block = self._found_as.get(tuple(tokens[:end]))
@@ -38,7 +38,7 @@ class Shelf:
         return found
 
     def take(self, name: str, tokens: Sequence[int], hits: Sequence[int]) -> None:
-        """``name`` holds the blocks ``hits`` from now on, and new blocks for the rest of its ``tokens``."""
+        """Give ``name`` the blocks ``hits``, and new blocks for the rest of its ``tokens``."""
         table = list(hits)
         for block in table:
             self._holders[block] += 1
@@ -52,13 +52,13 @@ class Shelf:
         self._tables[name], self._tokens[name] = table, list(tokens)
 
     def publish(self, name: str) -> None:
-        """The full blocks of ``name`` can be found from now on."""
+        """Make the full blocks of ``name`` findable."""
         tokens = self._tokens[name]
         for place, block in enumerate(self._tables[name][: len(tokens) // self.block_size]):
             self._found_as.setdefault(tuple(tokens[: (place + 1) * self.block_size]), block)
 
     def free(self, name: str) -> None:
-        """``name`` gives its blocks back. Raises ``ValueError`` if it holds none."""
+        """Release the blocks of ``name``. Raises ``ValueError`` if it holds none."""
         if name not in self._tables:
             raise ValueError(f"{name} holds no blocks")
         for block in reversed(self._tables.pop(name)):
@@ -67,19 +67,19 @@ class Shelf:
                 self._free.append(block)
 
     def write(self, name: str, start: int, end: int) -> None:
-        """What the forward stores: the tokens at positions ``start`` to ``end - 1``."""
+        """Write the tokens at positions ``start`` to ``end - 1``, as the forward does."""
         for position in range(start, end):
             place, offset = divmod(position, self.block_size)
             self._written[self._tables[name][place]][offset] = self._tokens[name][position]
 
     def read(self, name: str, end: int) -> list[int | None]:
-        """What attention finds at positions 0 to ``end - 1``; None where nobody has written."""
+        """Return what attention reads at positions 0 to ``end - 1``; None for a slot that was never written."""
         size = self.block_size
         places = (divmod(position, size) for position in range(end))
         return [self._written[self._tables[name][place]][offset] for place, offset in places]
 
     def _forget(self, block: int) -> None:
-        """Whoever takes a block overwrites it: it can no longer be found."""
+        """Remove a block that is being reused from the index: it can no longer be found."""
         for key in [key for key, other in self._found_as.items() if other == block]:
             del self._found_as[key]
         self._written[block] = [None] * self.block_size

@@ -9,7 +9,7 @@ NO_TOKEN = 0  # what every "forward" samples
 
 
 class NoVictimError(Exception):
-    """What was chosen is no running sequence, or ``running`` itself was changed."""
+    """Raised when the choice is no running sequence, or when ``running`` itself was changed."""
 
 
 def victim_oldest(self):
@@ -17,7 +17,7 @@ def victim_oldest(self):
 
 
 def victim_with_fewest_tokens(self):
-    """Of equals the one that was admitted last."""
+    """Takes the sequence with the fewest tokens, of equals the one admitted last."""
     return min(reversed(self.running), key=lambda seq: len(seq.tokens))
 
 
@@ -38,7 +38,7 @@ def victim_by_place(self):
 
 
 def preempt_to_the_end(fn, prompts, new, num_blocks, block_size):
-    """Each call of ``choose_victim`` until all requests have ended: who ran, who was chosen, who ran afterwards."""
+    """Return every call of ``choose_victim`` until all requests end: running before, choice, running after."""
     calls = []
 
     def choose_victim(self):
@@ -69,14 +69,16 @@ def preempt_to_the_end(fn, prompts, new, num_blocks, block_size):
 
 
 def draw_shortages(rng) -> list[dict]:
-    """Loads in which blocks run out at least once; the youngest is neither always the longest nor the shortest."""
+    """Draw loads that run out of blocks at least once; the youngest is neither always the longest nor the shortest."""
     cases: list[dict] = []
     while len(cases) < 40:
         size, count = rng.choice([2, 4]), 2 + len(cases) // 14
         prompts = [rng.randint(1, 4 * size) for _ in range(count)]
         new = [rng.randint(2, 3 * size) for _ in range(count)]
         largest = max(length + made for length, made in zip(prompts, new, strict=True))
-        at_first = sum(-(-length // size) for length in prompts) + count - 1  # room for all to be admitted
+        at_first = (
+            sum(-(-length // size) for length in prompts) + count - 1
+        )  # enough blocks to admit all of them
         num_blocks = max(-(-largest // size), at_first)
         case = {"prompts": prompts, "new": new, "num_blocks": num_blocks, "block_size": size}
         if preempt_to_the_end(Scheduler.choose_victim, **case):

@@ -5,7 +5,7 @@ from minikv.course.lessons.l11c.sampling import SAMPLE
 
 
 def _lengths(rng) -> dict[str, object]:
-    """What eight sequences have in the cache at their end."""
+    """Draw the lengths of eight sequences at their end."""
     lengths = [rng.randint(40, 400) for _ in range(8)]
     return {"lengths": lengths, "total": sum(lengths)}
 

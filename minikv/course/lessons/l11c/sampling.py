@@ -22,7 +22,7 @@ def _sample(
     shift=0,
     as_ints=True,
 ):
-    """nano's ``sample``, and with one of the arguments changed each of the ways in which it goes wrong."""
+    """Call nano's ``sample``. Each keyword argument, changed, gives one wrong answer."""
     from minikv.nano.runner import draw
 
     tokens = logits.argmax(-1)
@@ -39,12 +39,12 @@ def sampled_always_likeliest(logits, step):
 
 
 def sampled_for_the_last_alone(logits, step):
-    """One token in place of one for each sequence."""
+    """Returns one token instead of one for each sequence."""
     return sample(logits, step)[-1:]
 
 
 def sample_step(fn, logits, rows):
-    """The tokens of the rows that count: a chunk that is not a prompt's last brings no token."""
+    """Return the tokens of the rows that count: a chunk that does not end its prompt has no token."""
     import torch
 
     step = []
@@ -60,13 +60,13 @@ def sample_step(fn, logits, rows):
 
 
 def _plain(token: object) -> object:
-    """``token`` as an int where a set of ints finds it, as `seq.append` looks for end-of-sequence tokens."""
+    """Return ``token`` as an int that a set of ints finds: `seq.append` looks it up among the end tokens."""
     number = int(token)  # type: ignore[call-overload]
     return number if token in {number} else f"{type(token).__name__}({number})"
 
 
 def draw_rows(rng) -> list[dict]:
-    """Decodes, whole prompts, last chunks and others; temperature 0 beside others, each with a seed of its own."""
+    """Draw decodes, whole prompts, last chunks and others; temperature 0 and above, each row with its own seed."""
     cases = []
     for i in range(48):
         rows = []

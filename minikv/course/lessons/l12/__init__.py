@@ -30,7 +30,7 @@ def _common_blocks(free: list[int], kib: int) -> int:
 
 
 def _pools(rng) -> dict[str, object]:
-    """GiB on each GPU: the second lacks what attention's weights take, whole instead of an eighth."""
+    """Draw the GiB on each GPU: the second has less by attention's whole weights instead of an eighth."""
     tp_pool = rng.randint(45, 90)
     return {"tp_pool": tp_pool, "dp_pool": tp_pool - rng.randint(9, 12)}
 

@@ -1,10 +1,11 @@
-"""Lesson 12: one model on several GPUs in two ways, and the tokens that all of them hold together. On paper.
+"""Lesson 12: one model on several GPUs in two layouts, and the tokens that all GPUs hold together. On paper.
 
-    tensor parallel          every request on every rank: each keeps its KV heads, or whole latents
-    data-parallel attention  every request on one rank, which keeps all its heads or its latents
+    tensor parallel          every request on every rank; each rank has its KV heads, or whole latents
+    data-parallel attention  every request on one rank, which has all its heads or its latents
 
-With the second, attention's weights are whole on every rank; all others (experts above all) are cut as with the first.
-That is an idealisation: an engine may keep whole copies of more, and moves tokens between ranks at every layer.
+Data-parallel attention has attention's weights whole on every rank; all others (above all experts) are sharded as with
+tensor parallelism. That is an idealisation: an engine may keep more whole copies, and moves tokens between ranks at
+every layer.
 """
 
 from dataclasses import dataclass
@@ -16,10 +17,9 @@ from minikv.plan.weights.weight_bytes import weight_bytes
 
 @dataclass(frozen=True)
 class Way:
-    """``weight_bytes`` and ``kv_bytes`` (the pool) of one rank, the cost of a token there, and what all ranks hold.
+    """One layout: the bytes of weights and of the KV pool on a rank, the bytes of a token there, and the capacity.
 
-    ``tokens`` are those of different requests together, ``longest`` the most that one request can have, as far as
-    memory goes.
+    ``tokens`` is the capacity of all ranks for different requests; ``longest`` is the capacity for one request.
     """
 
     weight_bytes: int
@@ -30,17 +30,16 @@ class Way:
 
 
 def two_ways(model: str, gpu: str, ranks: int) -> tuple[Way, Way]:
-    """Tensor parallel and data-parallel attention on ``ranks`` GPUs, as ``plan_memory`` counts them.
+    """Return tensor parallelism and data-parallel attention on ``ranks`` GPUs, as ``plan_memory`` counts them.
 
-    Raises as ``plan_memory`` does, so where the weights do not fit either way.
+    Raises what ``plan_memory`` raises, for instance where the weights do not fit.
     """
     sliced = plan_memory(model, gpu=gpu, tp=ranks)
     whole = CacheSpec.from_config(model)
     more = weight_bytes(model).parts["attention"] - weight_bytes(model, tp=ranks).parts["attention"]
     weights = sliced.weight_bytes + more
-    pool = plan_memory(
-        model, gpu=gpu, tp=ranks, weight_bytes=weights
-    ).kv_bytes  # activations are taken as the same
+    # The activations are assumed to be the same in both layouts.
+    pool = plan_memory(model, gpu=gpu, tp=ranks, weight_bytes=weights).kv_bytes
     tp_tokens = int(max_length(sliced.spec, sliced.kv_bytes, 1, sliced.block_size))
     dp_tokens = int(max_length(whole, pool, 1, sliced.block_size))
     return (

@@ -1,4 +1,4 @@
-"""Exercises 12.1 and 12.2: whose KV heads lie on a rank, and how many blocks all ranks can have."""
+"""Exercises 12.1 and 12.2: which KV heads a rank holds, and how many blocks all ranks can have."""
 
 from minikv.course.exercise import Exercise, Misconception
 
@@ -12,13 +12,13 @@ def kv_heads_of(rank: int, tp: int, query_heads: int, kv_heads: int) -> list[int
 
 
 def heads_divided(rank, tp, query_heads, kv_heads):
-    """heads // tp, which is 0 where the ranks are more."""
+    """Takes heads // tp, which is 0 with more ranks than heads."""
     count = kv_heads // tp
     return list(range(rank * count, (rank + 1) * count))
 
 
 def heads_at_least_one(rank, tp, query_heads, kv_heads):
-    """One head at least, but counted on past the last one."""
+    """Takes at least one head, but counts on past the last one."""
     count = max(1, kv_heads // tp)
     return list(range(rank * count, (rank + 1) * count))
 
@@ -32,7 +32,7 @@ def heads_copied_round(rank, tp, query_heads, kv_heads):
 
 
 def heads_round(rank, tp, query_heads, kv_heads):
-    """Dealt out and copied one by one, as cards are."""
+    """Deals the heads out one by one, and copies them one by one."""
     return [rank % kv_heads] if kv_heads < tp else list(range(rank, kv_heads, tp))
 
 
@@ -50,7 +50,7 @@ def heads_of_rank_0(rank, tp, query_heads, kv_heads):
 
 
 def draw_ranks(rng) -> list[dict]:
-    """Fewer ranks than KV heads, as many, and more; ranks from the first to the last."""
+    """Draw fewer ranks than KV heads, as many, and more; any rank from the first to the last."""
     cases = []
     for i in range(48):
         kv_heads = (2, 4, 8, 3, 6)[i % 5] * (1 + i // 24)
@@ -109,7 +109,7 @@ def blocks_of_most(free, kv_heads, layers, head_dim, itemsize, block_size):
 
 
 def blocks_added_up(free, kv_heads, layers, head_dim, itemsize, block_size):
-    """As if every rank brought blocks of its own."""
+    """Adds up the blocks of all ranks."""
     block = _block_bytes(len(free), kv_heads, layers, head_dim, itemsize, block_size)
     return sum(each // block for each in free)
 
@@ -119,12 +119,12 @@ def blocks_of_all_heads(free, kv_heads, layers, head_dim, itemsize, block_size):
 
 
 def blocks_of_no_head(free, kv_heads, layers, head_dim, itemsize, block_size):
-    """heads // tp is 0 where the ranks are more: a block without bytes."""
+    """Takes heads // tp, which is 0 with more ranks than heads: a block then has no bytes."""
     return min(free) // (2 * layers * block_size * (kv_heads // len(free)) * head_dim * itemsize)
 
 
 def blocks_of_a_share(free, kv_heads, layers, head_dim, itemsize, block_size):
-    """All heads over all ranks: half a head where there are twice as many ranks."""
+    """Divides all heads by all ranks: half a head each with twice as many ranks as heads."""
     whole = _block_bytes(1, kv_heads, layers, head_dim, itemsize, block_size)
     return min(free) * len(free) // whole
 
@@ -134,12 +134,12 @@ def blocks_of_k(free, kv_heads, layers, head_dim, itemsize, block_size):
 
 
 def blocks_of_tokens(free, kv_heads, layers, head_dim, itemsize, block_size):
-    """The tokens that fit, not the blocks."""
+    """Returns the number of tokens that fit instead of blocks."""
     return min(free) // _block_bytes(len(free), kv_heads, layers, head_dim, itemsize, 1)
 
 
 def draw_pools(rng) -> list[dict]:
-    """The rank with least room at every place, now and then at the first; sizes that end within a block."""
+    """Draw pools; any rank may have the least memory, sometimes the first; sizes end within a block."""
     cases = []
     for i in range(40):
         tp, kv_heads = ((2, 2), (2, 8), (4, 8), (4, 2), (8, 4), (3, 6), (8, 2), (4, 4))[i % 8]

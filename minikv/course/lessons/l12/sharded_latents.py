@@ -31,7 +31,7 @@ def _latent_bytes(
     with_rope=True,
     all_layers=True,
 ):
-    """The rule, and with one of the arguments changed each of the ways in which it is missed."""
+    """Apply the rule. Each keyword argument, changed, gives one wrong answer."""
     elements = kv_lora_rank + (rope_dim if with_rope else 0)
     token = k_and_v * (layers if all_layers else 1) * elements * itemsize
     total = sum(lengths)
@@ -49,7 +49,7 @@ def _latent_bytes(
 
 
 def draw_requests(rng) -> list[dict]:
-    """Both ways; fewer requests than ranks and more, one of them long; totals that the ranks divide."""
+    """Draw both layouts; fewer requests than ranks and more, one of them long; totals that the ranks divide."""
     cases = []
     for i in range(40):
         ranks = (2, 4, 8, 3)[i % 4]

@@ -1,8 +1,8 @@
-"""Lesson 12: what each rank of a sharded model holds, and what the ranks answer together. Started by torchrun.
+"""Lesson 12: what each rank of a sharded model holds, and the ranks' common answer. Started by torchrun.
 
     torchrun --nproc-per-node 2 -m minikv.course.lessons.l12.shards FOLDER ...
 
-Each folder (or name) is a model. Rank 0 prints one line of JSON: of each model a ``Shards``, as a dict.
+Each folder (or name) is a model. Rank 0 prints one line of JSON: for each model a ``Shards``, as a dict.
 """
 
 import json
@@ -21,14 +21,14 @@ from minikv.course.torchrun import run_ranks
 from minikv.engine import LLM, SamplingParams
 from minikv.models import load
 
-ROOM = (160_000, 120_000)  # bytes for blocks that rank 0 has, and that every other rank has
+ROOM = (160_000, 120_000)  # bytes for blocks on rank 0, and on every other rank
 PROMPTS = tuple(tuple((7 * i + 3 * j) % 90 + 1 for j in range(9 + 5 * i)) for i in range(4))
 PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One rank: its process, its weights in bytes, and its cache. ``block`` is the shape of a block, all layers."""
+    """One rank: its process, its weights in bytes, and its cache. ``block`` is the shape of a block in all layers."""
 
     pid: int
     device: str
@@ -41,7 +41,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Shards:
-    """All ranks of one model, and the token ids that they answer together to ``PROMPTS``."""
+    """All ranks of one model, and the token ids with which they answer ``PROMPTS``."""
 
     kv_dtype: str
     ranks: tuple[Shard, ...]
@@ -49,7 +49,7 @@ class Shards:
 
 
 def measure_shards(*models: str, ranks: int = 2, seconds: float = 120.0) -> list[Shards]:
-    """Shard each of ``models`` over ``ranks`` processes, one model after the other; raises as ``run_ranks``."""
+    """Shard each of ``models`` over ``ranks`` processes, one model after the other. Raises as ``run_ranks`` does."""
     printed = run_ranks(__name__, *models, ranks=ranks, seconds=seconds)
     told = json.loads(printed.strip().splitlines()[-1])
     return [
@@ -63,13 +63,13 @@ def measure_shards(*models: str, ranks: int = 2, seconds: float = 120.0) -> list
 
 
 def answer(llm: LLM) -> tuple[tuple[int, ...], ...]:
-    """The token ids that follow each of ``PROMPTS``, greedily."""
+    """Return the greedy token ids after each of ``PROMPTS``."""
     outputs = llm.generate([list(prompt) for prompt in PROMPTS], PARAMS, progress=False)
     return tuple(tuple(output.completions[0].token_ids) for output in outputs)
 
 
 def save_one_head(folder: str | Path) -> None:
-    """Write a small Llama of random weights whose four query heads share one KV head: more ranks than heads."""
+    """Save a small Llama with random weights and four query heads on one KV head: more ranks than KV heads."""
     from safetensors.torch import save_file
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -95,7 +95,7 @@ def save_one_head(folder: str | Path) -> None:
 
 
 def shard(name: str) -> dict[str, Any]:
-    """``Shards`` of one model as a dict. Every rank calls; only rank 0 gets the answers."""
+    """Return ``Shards`` of one model as a dict. Every rank must call it; only rank 0 gets the answers."""
     loaded = load(name, tp="auto")
     size, rank = distributed.get_world_size(), distributed.get_rank()
     cache, report = allocate_kv_cache(loaded.model, kv_bytes=ROOM[min(rank, 1)], tp=size)
@@ -114,7 +114,8 @@ def shard(name: str) -> dict[str, Any]:
     everybody: list[Any] = [None] * size
     distributed.all_gather_object(everybody, held)
     answers: tuple[tuple[int, ...], ...] = ()
-    # On every rank but 0 the LLM computes until rank 0 closes, and then ends the process: there is another model.
+    # On ranks other than 0, LLM(...) returns when rank 0 closes, and then ends the process unless another model
+    # follows.
     with suppress(SystemExit), LLM(loaded, tp="auto", num_blocks=report.num_blocks) as llm:
         answers = answer(llm)
     return asdict(Shards(kv_dtype, tuple(everybody), answers))
@@ -125,7 +126,7 @@ def main() -> None:
     told = [shard(name) for name in sys.argv[1:]]
     if distributed.get_rank() == 0:
         print(json.dumps(told), flush=True)
-    distributed.barrier()  # rank 0 keeps the store that all of them end with
+    distributed.barrier()  # rank 0 keeps the store that every rank needs to end
 
 
 if __name__ == "__main__":

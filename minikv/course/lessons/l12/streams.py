@@ -1,7 +1,7 @@
-"""Lesson 12: two streams of a GPU as two queues, for exercise 12.5. Nothing here is torch's, and nothing takes time.
+"""Lesson 12: two GPU streams as two queues, for exercise 12.5. It does not use torch, and nothing takes time.
 
-Work is queued at once and done later: a stream does its own in order, and what two streams do interleaves as it
-pleases, unless one waits for an event of the other. ``schedule`` says who goes first whenever both could.
+Work is queued at once and done later. A stream does its own work in order; the work of two streams interleaves in any
+way, unless one waits for an event of the other. ``schedule`` names the stream that goes first whenever both could.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from minikv.course.exercise import Exercise, Misconception
 
 @dataclass(frozen=True)
 class Event:
-    """The place in a stream's queue behind which it stands: reached when so many entries are done."""
+    """A position in a stream's queue. It is reached when all entries before it are done."""
 
     stream: "Stream"
     place: int
@@ -24,40 +24,40 @@ class Event:
 
 
 class Stream:
-    """A queue of work, of which ``done`` entries are done; ``busy`` while it does one."""
+    """A queue of work, of which ``done`` entries are done; ``busy`` while it runs one."""
 
     def __init__(self, name: str):
         self.name = name
         self.done = 0
-        self.busy = False  # while a piece of its work is being done
+        self.busy = False  # while a piece of its work runs
         self._queue: list[Callable[[], None] | Event] = []
 
     def do(self, work: Callable[[], None]) -> None:
-        """Queue ``work``; this returns at once, long before it is done."""
+        """Queue ``work`` and return at once, before it is done."""
         if not callable(work):
             raise TypeError("do takes a function without arguments")
         self._queue.append(work)
 
     def record(self) -> Event:
-        """An event behind all that has been queued here so far."""
+        """Return an event behind everything queued here so far."""
         return Event(self, len(self._queue))
 
     def wait(self, event: Event) -> None:
-        """Whatever is queued here from now on is done after ``event``."""
+        """Make everything that is queued here from now on wait for ``event``."""
         if not isinstance(event, Event):
             raise TypeError("wait takes what record has returned")
         self._queue.append(event)
 
     @property
     def ready(self) -> bool:
-        """Whether the next entry can be done now."""
+        """Return whether the next entry can be done now."""
         if self.done == len(self._queue):
             return False
         entry = self._queue[self.done]
         return not isinstance(entry, Event) or entry.reached
 
     def step(self) -> bool:
-        """Do the next entry; True if it was work, and not an event to wait for."""
+        """Do the next entry. True if it was work, False if it was an event to wait for."""
         entry = self._queue[self.done]
         self.done += 1
         if isinstance(entry, Event):
@@ -69,7 +69,7 @@ class Stream:
 
 
 def run_streams(streams: tuple[Stream, Stream], schedule: Iterable[int]) -> list[str]:
-    """Do all that is queued; of each piece of work, in order, the name of the stream that did it.
+    """Do everything that is queued; return the stream's name for each piece of work, in order.
 
     Where both streams could go on, ``schedule`` names the one that does (0 or 1).
     """
@@ -101,7 +101,7 @@ def _exchange(
     before_using=True,
     all_in_one=False,
 ):
-    """The four waits, and with one of the arguments changed each of the ways in which they are missed."""
+    """Exchange the blocks with four waits. Each keyword argument, changed, gives one wrong answer."""
     if all_in_one:
         copies = compute
     if after_writing:
@@ -131,7 +131,7 @@ def exchange_without_back(compute, copies, out, forward, back):
 
 
 def exchange_on_copies(compute, copies, out, forward, back):
-    """In order with two events only, because nothing goes on beside anything."""
+    """Keeps the order with only two events, because nothing overlaps."""
     copies.wait(compute.record())
     copies.do(out)
     copies.do(forward)
@@ -140,7 +140,7 @@ def exchange_on_copies(compute, copies, out, forward, back):
 
 
 def run_exchange(fn: Callable, blocks: list[int], schedule: list[int]) -> dict[str, object]:
-    """What reached the host, what the others and the victim read at last, and which stream did what.
+    """Return what reached the host, what the others and the victim read at last, and which stream did what.
 
     The victim has just computed its blocks; the others write theirs into the same ones.
     """
@@ -180,7 +180,7 @@ def run_exchange(fn: Callable, blocks: list[int], schedule: list[int]) -> dict[s
 
 
 def draw_schedules(rng) -> list[dict]:
-    """Computing always first, copies always first, and every mixture."""
+    """Draw schedules with computing always first, copies always first, and every mixture."""
     cases = []
     for i in range(40):
         blocks = rng.sample(range(90), 2 + i // 10)

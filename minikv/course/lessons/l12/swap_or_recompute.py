@@ -1,4 +1,4 @@
-"""Exercise 12.4: swap or recompute, decided from rates and written down as an event."""
+"""Exercise 12.4: swap or recompute, decided from rates and recorded as an event."""
 
 from functools import partial
 
@@ -28,7 +28,7 @@ def _preempt(
     dearer=False,
     tokens_moved=False,
 ):
-    """The decision and its event, and with one of the arguments changed each of the ways in which it is missed."""
+    """Decide and return the event. Each keyword argument, changed, gives one wrong answer."""
     moved = tokens if tokens_moved else num_bytes
     there, back = moved / to_host, moved / to_device
     swap, recompute = there + back, tokens / prefill
@@ -47,7 +47,7 @@ def _preempt(
 
 
 def event_of_the_way_taken(tokens, num_bytes, host_room, to_host, to_device, prefill):
-    """No estimate of what was not done: nobody can check the decision afterwards."""
+    """Leaves out the estimate of the other way, so the decision cannot be checked afterwards."""
     event = preempt(tokens, num_bytes, host_room, to_host, to_device, prefill)
     return {"how": event["how"], f"{event['how']}_seconds": event[f"{event['how']}_seconds"]}
 
@@ -57,14 +57,15 @@ def word_without_event(tokens, num_bytes, host_room, to_host, to_device, prefill
 
 
 def draw_victims(rng) -> list[dict]:
-    """Swap far cheaper, far dearer, cheaper one way only, exactly as dear; host pools that just hold it or do not."""
+    """Draw swaps far cheaper, far dearer, cheaper one way only, and equal; host pools with and without room."""
     cases = []
     for i in range(48):
         tokens = 16 * rng.randint(2, 40 + 4 * i)
         num_bytes = tokens * 2 ** rng.randint(12, 17)
         to_host, to_device = 2.0 ** rng.randint(30, 36), 2.0 ** rng.randint(30, 36)
         there, back = num_bytes / to_host, num_bytes / to_device
-        # What recomputing takes, as a share of the swap: 1 is a tie, and between max and sum one way alone misleads.
+        # The time of recomputing as a share of the swap's: 1 is a tie; between max and sum, one direction alone
+        # misleads.
         share = (0.25, 0.75 + 0.2 * rng.random(), 1.0, 1.1, 4.0, 1.5)[i % 6]
         seconds = (there + back) * share
         if i % 6 == 1:
