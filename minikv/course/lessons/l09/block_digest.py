@@ -71,7 +71,7 @@ def digest_as_text(previous, tokens):
 def draw_prompts(rng) -> list[dict]:
     """Draw prompts that differ in one respect only; lengths on, below and above a block multiple.
 
-    Token ids are small in half of the cases, for readers who compare them, and as large as real ones in the others.
+    Token ids are small in half of the cases (easy to compare), and as large as real ones in the others.
     """
     cases = []
     for i in range(40):

@@ -1,5 +1,7 @@
-"""Lesson 13: what fewer bytes cost. Exercises:
-``quantized_pool, int8_rows, window_peak, prompt_lookup, draft_step``."""
+"""Lesson 13: what fewer bytes cost.
+
+Exercises: ``quantized_pool, int8_rows, window_peak, prompt_lookup, draft_step``.
+"""
 
 from minikv.blocks import BlockManager, PoolKind
 from minikv.course.exercise import Lesson, Prediction
@@ -14,14 +16,14 @@ BLOCK_SIZE = 16  # of the predictions
 
 
 def _int8_tokens(tokens: int, head_dim: int) -> int | float:
-    """In the bytes of ``tokens`` tokens of bf16; 32 layers of 8 KV heads, which make no difference."""
+    """Return the int8 tokens that fit in the bytes of ``tokens`` bf16 tokens, for any layers and heads."""
     plain = CacheSpec((LayerSpec("full", 8, head_dim, head_dim, itemsize=2),) * 32)
     int8 = CacheSpec((LayerSpec("full", 8, head_dim, head_dim, itemsize=1, scale_bytes=4),) * 32)
     return int8.max_tokens(plain.bytes_for(tokens))
 
 
 def _levels(largest: int) -> int:
-    """Of a row with ``largest`` in it: the different int8 numbers that stand for what lies between -1 and 1."""
+    """Return how many int8 numbers stand for the values between -1 and 1 in a row with maximum ``largest``."""
     import torch
 
     from minikv.cache import find_codec
@@ -32,7 +34,7 @@ def _levels(largest: int) -> int:
 
 
 def _held(window: int, chunk: int, chunks: int) -> int:
-    """The most blocks that a windowed pool has given out: a prompt in chunks, then a long answer."""
+    """Return the most blocks ever taken from a windowed pool: a prompt in chunks, then a long answer."""
     manager = BlockManager([PoolKind(1000, window)], BLOCK_SIZE)
     most = 0
     for number in range(chunks):
@@ -51,7 +53,7 @@ def _held(window: int, chunk: int, chunks: int) -> int:
 
 
 def _steps(tokens: int, drafts: int, right: int) -> int:
-    """Steps for ``tokens`` new tokens, if of the ``drafts`` of each step the first ``right`` are right."""
+    """Return the steps for ``tokens`` new tokens, if the first ``right`` of the ``drafts`` of each step are right."""
     scroll, newest, made, steps = Scroll([1, 2], BLOCK_SIZE), 3, 0, 0
     while made < tokens:
         text: list[int] = [*scroll.tokens, newest]

@@ -1,4 +1,4 @@
-"""Exercise 13.5: one step with drafts: compute, compare, take back what was refused."""
+"""Exercise 13.5: one step with drafts: compute, compare, truncate the cache by the refused drafts."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,7 +9,7 @@ VOCABULARY = 23
 
 
 def next_token(tokens: Sequence[int]) -> int:
-    """What the model of this exercise says after ``tokens``: every one of them counts."""
+    """Return the next token of this exercise's model. It depends on every one of ``tokens``."""
     state = 7
     for token in tokens:
         state = (31 * state + token + 1) % 997
@@ -17,7 +17,7 @@ def next_token(tokens: Sequence[int]) -> int:
 
 
 class Scroll:
-    """One sequence's tokens in a cache of blocks, and which beginnings of it others can find."""
+    """One sequence's tokens in a cache of blocks, and its published prefixes, which other sequences can find."""
 
     def __init__(self, tokens: Sequence[int], block_size: int):
         self.block_size = block_size
@@ -30,7 +30,7 @@ class Scroll:
         return len(self.tokens)
 
     def forward(self, tokens: Sequence[int]) -> list[int]:
-        """Compute ``tokens`` behind those in the cache, and store them: the model's next token after each."""
+        """Compute ``tokens`` behind those in the cache and store them; return the model's next token after each."""
         self.forwards += 1
         said = []
         for token in tokens:
@@ -39,13 +39,13 @@ class Scroll:
         return said
 
     def truncate(self, num_tokens: int) -> None:
-        """Keep the first ``num_tokens`` tokens. Raises ``ValueError`` for none, and for more than there are."""
+        """Keep the first ``num_tokens`` tokens. Raises ``ValueError`` for 0, and for more than there are."""
         if not 1 <= num_tokens <= len(self.tokens):
             raise ValueError(f"{num_tokens} of {len(self.tokens)} tokens")
         del self.tokens[num_tokens:]
 
     def publish(self) -> None:
-        """Others can find the full blocks from now on."""
+        """Make the full blocks findable for other sequences."""
         for end in range(self.block_size, len(self.tokens) + 1, self.block_size):
             self.found.add(tuple(self.tokens[:end]))
 
@@ -69,7 +69,7 @@ def _step(
     publish=True,
     tokens=None,
 ):
-    """The step, and with one of the arguments changed each of the ways in which it goes wrong."""
+    """Run the step. Each keyword argument, changed, gives one wrong answer."""
     start = cache.num_tokens
     said = forward([newest, *drafts])
     accepted = (accept or _agreed)(drafts, said)
@@ -83,7 +83,7 @@ def _step(
 
 
 def _agreed(drafts: list[int], said: list[int]) -> int:
-    """How many drafts from the first on are what the model says."""
+    """Return how many leading drafts equal the model's tokens."""
     accepted = 0
     while accepted < len(drafts) and drafts[accepted] == said[accepted]:
         accepted += 1
@@ -91,7 +91,7 @@ def _agreed(drafts: list[int], said: list[int]) -> int:
 
 
 def _unverified_first(drafts, said):
-    """The first draft is taken as it is; each later one is compared with what the model says after the one before."""
+    """Takes the first draft unverified; compares each later one with the model's token after the one before."""
     return 1 + _agreed(drafts[1:], said[1:]) if drafts else 0
 
 
@@ -104,7 +104,7 @@ def _all(drafts, said):
 
 
 def step_one_by_one(cache, newest, drafts, forward):
-    """Right tokens, and a forward for each of them."""
+    """Returns the right tokens, but runs a forward for each of them."""
     new = forward([newest])
     for draft in drafts:
         if draft != new[-1]:
@@ -115,7 +115,7 @@ def step_one_by_one(cache, newest, drafts, forward):
 
 
 def step_takes_back_all(cache, newest, drafts, forward):
-    """After a refusal nothing that was accepted stays in the cache either."""
+    """Truncates the accepted drafts as well when one is refused."""
     start = cache.num_tokens
     said = forward([newest, *drafts])
     accepted = _agreed(drafts, said)
@@ -126,9 +126,9 @@ def step_takes_back_all(cache, newest, drafts, forward):
 
 
 def run_steps(fn: Callable, prompt: list[int], steps: list[list[bool]], block_size: int) -> list[dict]:
-    """What each step returned, how many forwards it took, what is in the cache after it, and what can be found.
+    """Return for each step its result, its number of forwards, the cache's tokens after it, and what can be found.
 
-    Of a step: for each draft whether it is what the model would say behind those before it.
+    A step is a list with an entry a draft: whether it equals the model's token behind the drafts before it.
     """
     scroll, newest, seen = Scroll(prompt[:-1], block_size), prompt[-1], []
     scroll.publish()
@@ -143,13 +143,13 @@ def run_steps(fn: Callable, prompt: list[int], steps: list[list[bool]], block_si
         state = {"new": new, "forwards": scroll.forwards, "cached": list(scroll.tokens)}
         seen.append({**state, "found": sorted(scroll.found)})
         if not isinstance(new, list | tuple) or not new or not all(isinstance(token, int) for token in new):
-            break  # there is no newest token to go on with
+            break  # no newest token to continue from
         newest = new[-1]
     return seen
 
 
 def draw_drafts(rng) -> list[dict]:
-    """No drafts, all right, none right, right up to a place, and right again behind a wrong one."""
+    """Draw steps with no drafts, all right, none right, right up to a place, and right again behind a wrong one."""
     cases = []
     for i in range(48):
         block_size = (2, 4, 3, 8)[i % 4]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from minikv.course.exercise import Exercise, Misconception
 
 Stored = list[tuple[list[int], float]]
-"""Of each head its whole numbers and its scale."""
+"""For each head its int8 numbers and its scale."""
 
 
 def quantize(heads: list[list[float]]) -> Stored:
@@ -36,7 +36,7 @@ def quantize_cut(heads):
 
 
 def quantize_the_token(heads):
-    """One scale for all heads: the largest head costs the others their bits."""
+    """Uses one scale for all heads, so the largest head costs the others their precision."""
     scale = max(_largest(row) for row in heads) / 127
     return [([0] * len(row) if scale == 0 else [round(x / scale) for x in row], scale) for row in heads]
 
@@ -47,7 +47,7 @@ def quantize_inverse(heads):
 
 
 def quantize_uncalibrated(heads):
-    """A scale of 1.0, whatever the numbers are."""
+    """Uses a scale of 1.0 for any numbers."""
     return [([max(-127, min(127, round(x))) for x in row], 1.0) for row in heads]
 
 
@@ -56,7 +56,7 @@ def quantize_unguarded(heads):
 
 
 def same_heads(expected, got) -> bool:
-    """The same whole numbers, and scales as close as float32 gives them."""
+    """Return whether the int8 numbers are equal and the scales are equal in float32."""
     return len(got) == len(expected) and all(
         [float(number) for number in theirs] == numbers
         and math.isclose(scale, float(their_scale), rel_tol=1e-6, abs_tol=0.0)
@@ -65,7 +65,7 @@ def same_heads(expected, got) -> bool:
 
 
 def draw_heads(rng) -> list[dict]:
-    """Heads of very different sizes; the largest number negative in some; a head of zeros in some."""
+    """Draw heads of very different sizes; some have a negative maximum, and some are all zeros."""
     cases = []
     for i in range(48):
         dim = (3, 4, 6, 8)[i % 4]

@@ -9,8 +9,9 @@ import torch
 def enlarge_keys(model: Any, factor: float, pairs: int = 1) -> Any:
     """Multiply the first ``pairs`` pairs of channels of every key by ``factor``, and divide those of every query by it.
 
-    ``model`` is a Llama; it is changed, and returned. RoPE turns channel i together with channel i + head_dim / 2, so
-    both belong to a pair; every product of a query and a key stays as it was, exactly where ``factor`` is a power of 2.
+    ``model`` is a Llama; it is changed in place and returned. RoPE rotates channel i together with channel i + head_dim
+    / 2, so a pair holds both. Every product of a query and a key stays the same, exactly so where ``factor`` is a power
+    of 2.
     """
     for layer in model.model.layers:
         attention = layer.self_attn

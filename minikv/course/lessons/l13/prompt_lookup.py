@@ -1,4 +1,4 @@
-"""Exercise 13.4: drafts out of the text itself, prompt lookup."""
+"""Exercise 13.4: prompt lookup, drafts from the sequence's own tokens."""
 
 from minikv.course.exercise import Exercise, Misconception
 
@@ -46,7 +46,7 @@ def propose_all(tokens, most, longest, shortest):
 
 
 def propose_apart_from_the_end(tokens, most, longest, shortest):
-    """A place that overlaps with the end is not looked at."""
+    """Skips a match that overlaps with the end."""
     for n in range(longest, shortest - 1, -1):
         for start in range(len(tokens) - 2 * n, -1, -1):
             if tokens[start : start + n] == tokens[-n:]:
@@ -55,12 +55,12 @@ def propose_apart_from_the_end(tokens, most, longest, shortest):
 
 
 def propose_not_from_the_start(tokens, most, longest, shortest):
-    """The place at which the text itself begins is left out."""
+    """Skips a match at the beginning of the text."""
     return propose([0, *tokens[1:]], most, longest, shortest)
 
 
 def draw_texts(rng) -> list[dict]:
-    """Texts in which the last words stand once, twice, or not at all before, apart from the end or overlapping it."""
+    """Draw texts with the last words once, twice or never before, apart from the end or overlapping it."""
     cases = []
     for i in range(64):
         kind = i % 8
@@ -68,25 +68,25 @@ def draw_texts(rng) -> list[dict]:
         longest = shortest + rng.randint(1, 3)
         most = rng.randint(1, 4)
         tail = [50 + n for n in range(longest)]
-        first = i % 16 == 9  # the only place is where the text begins
-        kept = shortest if first else rng.randint(shortest, longest)  # how much of the tail stands earlier
+        first = i % 16 == 9  # the only match is at the beginning of the text
+        kept = shortest if first else rng.randint(shortest, longest)  # tokens of the tail that occur earlier
 
         def words(count):
             return [rng.randint(1, 40) for _ in range(count)]
 
         text = [] if first else words(rng.randint(2, 4 + i // 8))
         if kind == 0:
-            text += [*tail[-1:], *words(3)]  # less than the shortest: no place
+            text += [*tail[-1:], *words(3)]  # fewer than ``shortest``: no match
         elif kind < 5:
             text += [*tail[-kept:], *words(rng.randint(2, 6))]
-        if kind in (2, 3):  # a second place: as long, or shorter and more recent
+        if kind in (2, 3):  # a second match: equally long, or shorter and more recent
             again = kept if kind == 2 else max(shortest, kept - 1)
             text += [*tail[-again:], *words(rng.randint(2, 5))]
         if kind == 4:  # the end repeats itself
             text = [*text, *tail, *tail]
-        if kind == 6:  # one token again and again: the place overlaps with the end
+        if kind == 6:  # one token again and again: the match overlaps with the end
             tail, most = [50] * (longest + 1), max(2, most)
-        if kind == 7:  # more than ``longest`` agree at an older place: that counts no more
+        if kind == 7:  # more than ``longest`` tokens match at an older place, which does not count
             text += [49, *tail, *words(2), *tail, *words(rng.randint(2, 5)), 49]
         cases.append({"tokens": [*text, *tail], "most": most, "longest": longest, "shortest": shortest})
     return cases

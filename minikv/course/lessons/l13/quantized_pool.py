@@ -1,4 +1,4 @@
-"""Exercise 13.1: how many tokens a pool holds when each row of a head keeps a scale of its own."""
+"""Exercise 13.1: how many tokens a pool holds when each row of a head has its own scale."""
 
 from minikv.course.exercise import Exercise, Misconception
 
@@ -52,7 +52,7 @@ _STORED = ((1, 4), (1, 2), (1, 0), (2, 0))
 
 
 def draw_pools(rng) -> list[dict]:
-    """Every way to store a row; pools that are a whole number of blocks, a byte less, or any size."""
+    """Draw all four ways to store a row; pools that are a whole number of blocks, a byte less, or any size."""
     cases = []
     for i in range(48):
         itemsize, scale_bytes = _STORED[i % 4]

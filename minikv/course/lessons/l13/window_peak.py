@@ -12,12 +12,12 @@ def peak_blocks(prompt: int, new: int, window: int, block_size: int, chunk: int)
 
 
 def _first(position: int, window: int, block_size: int) -> int:
-    """The first block that the query at ``position`` reads."""
+    """Return the first block that the query at ``position`` reads."""
     return max(0, position - window + 1) // block_size
 
 
 def _steps(prompt: int, new: int, chunk: int) -> Iterator[tuple[int, int]]:
-    """What each step computes, from a position up to another: chunks of the prompt, then the tokens that are stored."""
+    """Yield the positions that each step computes, start and end: chunks of the prompt, then one new token a step."""
     start, total = 0, prompt + new - 1
     while start < total:
         end = min(start + chunk, prompt) if start < prompt else start + 1
@@ -34,7 +34,7 @@ def peak_of_the_window(prompt, new, window, block_size, chunk):
 
 
 def peak_after_the_step(prompt, new, window, block_size, chunk):
-    """Blocks are given back before the step that still reads them."""
+    """Frees blocks before the step that still reads them."""
     return max(
         -(-end // block_size) - _first(end, window, block_size) for _, end in _steps(prompt, new, chunk)
     )
@@ -49,14 +49,14 @@ def peak_in_one_piece(prompt, new, window, block_size, chunk):
 
 
 def peak_of_full_blocks(prompt, new, window, block_size, chunk):
-    """As many blocks as the tokens fill, as if they began at a block's edge."""
+    """Counts the blocks that the tokens would fill if they began at a block's edge."""
     return max(
         -(-(end - max(0, start - window + 1)) // block_size) for start, end in _steps(prompt, new, chunk)
     )
 
 
 def peak_of_the_last(prompt, new, window, block_size, chunk):
-    """What is held at the end."""
+    """Returns the blocks held at the end."""
     start, end = list(_steps(prompt, new, chunk))[-1]
     return -(-end // block_size) - _first(start, window, block_size)
 
@@ -70,14 +70,14 @@ def peak_without_the_last_two(prompt, new, window, block_size, chunk):
 
 
 def draw_sequences(rng) -> list[dict]:
-    """Shorter and longer than the window; chunks below and above it; ends on, below and above a block's edge."""
+    """Draw prompts below and above the window; chunks below and above it; ends on, below and above a block's edge."""
     cases = []
     for i in range(60):
         block_size = (2, 4, 8, 16)[i % 4]
         window = rng.randint(block_size, 5 * block_size) + rng.choice([0, 1, -1])
         chunk = rng.randint(2, 3 * block_size + 1)
         new = rng.randint(2, 2 * block_size)
-        if i % 3 == 0:  # never longer than the window: the last token ends a block, or begins one
+        if i % 3 == 0:  # Never longer than the window: the last token ends a block, or begins one.
             chunk = rng.randint(2, block_size)
             total = block_size * rng.randint(1, 3) + i // 3 % 2
             window = total + rng.randint(1, block_size)

@@ -1,5 +1,7 @@
-"""Lesson 14: which tokens can go. Exercises:
-``peak_tokens, attention_mass, kept_tokens, evicting_step, own_policy``."""
+"""Lesson 14: which tokens can be evicted.
+
+Exercises: ``peak_tokens, attention_mass, kept_tokens, evicting_step, own_policy``.
+"""
 
 import random
 
@@ -18,19 +20,19 @@ BLOCK_SIZE = 16  # of the predictions
 
 
 def _uniform(tokens: int, heads: int = 1) -> torch.Tensor:
-    """[heads, tokens, tokens] float64: every query shares its attention equally among all that it sees."""
+    """Return [heads, tokens, tokens] float64: every query divides its attention equally among the tokens it sees."""
     seen = torch.ones(tokens, tokens, dtype=torch.float64).tril()
     return (seen / seen.sum(-1, keepdim=True)).expand(heads, tokens, tokens)
 
 
 def _rows(tokens: int, heads: int, kv_heads: int) -> int:
-    """What the scores of the first KV head add up to, when each query's row adds up to 1."""
+    """Return the sum of the scores of the first KV head, when each query's row sums to 1."""
     scores = add_mass(torch.zeros(kv_heads, 0, dtype=torch.float64), _uniform(tokens, heads))
     return round(float(scores[0].sum()))
 
 
 def _head_start(tokens: int, middle: int) -> float:
-    """How many times the score of the token in the middle the first one has, where nobody is preferred."""
+    """Return the first token's score divided by that of the token in the middle, under uniform attention."""
     [scores] = add_mass(torch.zeros(1, 0, dtype=torch.float64), _uniform(tokens))
     return float(scores[0] / scores[middle])
 
@@ -41,7 +43,7 @@ def _draw_middle(rng: random.Random) -> dict[str, object]:
 
 
 def _blocks(tokens: int, keep: int) -> int:
-    """What a sequence still holds once each head has moved its own survivors to the lowest slots."""
+    """Return the blocks that a sequence still holds when each head has moved its own survivors to the lowest slots."""
     manager = BlockManager(num_blocks=tokens, block_size=BLOCK_SIZE)
     manager.allocate("S", range(tokens))
     manager.commit("S")
@@ -50,7 +52,7 @@ def _blocks(tokens: int, keep: int) -> int:
 
 
 def _slice_bytes(tokens: int, keep: int) -> int:
-    """Of the storage behind the last ``keep`` of ``tokens`` tokens' keys: 8 KV heads of 128 numbers in bf16."""
+    """Return the storage bytes behind a slice of the last ``keep`` of ``tokens`` bf16 keys of 8 KV heads."""
     keys = torch.empty(1, 8, tokens, 128, dtype=torch.bfloat16, device="meta")
     return keys[:, :, -keep:].untyped_storage().nbytes()
 

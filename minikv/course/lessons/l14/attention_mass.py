@@ -1,4 +1,4 @@
-"""Exercise 14.2: the attention that each token in the cache has got so far, a row a KV head."""
+"""Exercise 14.2: the attention that each token in the cache has received so far, a row a KV head."""
 
 import torch
 
@@ -10,19 +10,19 @@ def add_mass(scores: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
 
 
 def _group_sum(scores: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """[query heads, tokens] to [KV heads, tokens]: neighbouring query heads read the same KV head."""
+    """Sum [query heads, tokens] to [KV heads, tokens]: neighbouring query heads read the same KV head."""
     return columns.view(len(scores), -1, columns.shape[1]).sum(1)
 
 
 def _add(scores: torch.Tensor, mass: torch.Tensor) -> torch.Tensor:
-    """Tokens that are new begin at 0."""
+    """Add ``mass`` to ``scores``; new tokens begin at 0."""
     mass = mass.clone()
     mass[:, : scores.shape[1]] += scores
     return mass
 
 
 def mass_of_other_heads(scores, probs):
-    """Query head h for KV head h % KV heads, instead of h // group."""
+    """Adds query head h to KV head h % KV heads instead of h // group."""
     columns = probs.sum(1)
     return _add(scores, columns.view(-1, len(scores), columns.shape[1]).sum(0))
 
@@ -55,26 +55,26 @@ def mass_of_this_step(scores, probs):
 
 
 def mass_without_new(scores, probs):
-    """The new tokens are left out: as many columns as before."""
+    """Leaves out the new tokens: the result has as many columns as before."""
     return scores + _group_sum(scores, probs.sum(1))[:, : scores.shape[1]]
 
 
 def mass_new_at_mean(scores, probs):
-    """New tokens begin at the mean of the old scores."""
+    """Lets new tokens begin at the mean of the old scores."""
     mass = _add(scores, _group_sum(scores, probs.sum(1)))
     mass[:, scores.shape[1] :] += scores.mean(1, keepdim=True)
     return mass
 
 
 def mass_shifted(scores, probs):
-    """The old scores stand at the end, as if the new tokens had come before the others."""
+    """Aligns the old scores with the last columns, as if the new tokens came first."""
     mass = _group_sum(scores, probs.sum(1)).clone()
     mass[:, probs.shape[2] - scores.shape[1] :] += scores
     return mass
 
 
 def draw_steps(rng) -> list[dict]:
-    """Decode steps and chunks of a prompt; groups of 2 to 4 query heads; probabilities that sum to 1 a query."""
+    """Draw decode steps and chunks of a prompt; groups of 2 to 4 query heads; each query's probabilities sum to 1."""
     cases = []
     for i in range(32):
         kv_heads, group = (2, 4, 3)[i % 3], (2, 3, 4)[(i // 3) % 3]

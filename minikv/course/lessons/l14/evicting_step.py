@@ -1,4 +1,4 @@
-"""Exercise 14.4: one decode step of a layer that evicts: its cache, scores and positions stay together."""
+"""Exercise 14.4: one decode step of a layer that evicts. Cache, scores and positions must stay aligned."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ Choose = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass
 class Layer:
-    """What a layer holds of one sequence; H KV heads, n tokens in the cache. A step changes it.
+    """The cache of one sequence in one layer; H KV heads, n tokens in the cache. A step changes it.
 
     keys, values  [H, n, 3] float64
-    scores        [H, n] float64: the attention that each token has got so far
-    positions     [H, n] int64: where in the text each token stands
-    length        the tokens of the text so far, those included that are gone
+    scores        [H, n] float64: the attention that each token has received so far
+    positions     [H, n] int64: each token's position in the text
+    length        the tokens of the text so far, evicted ones included
     """
 
     keys: torch.Tensor
@@ -47,7 +47,7 @@ def _step(
     seen_always=True,
     slack=0,
 ):
-    """The step, and with one of the arguments changed each of the ways in which it goes wrong."""
+    """Run the step. Each keyword argument, changed, gives one wrong answer."""
     place = position(layer) if position else layer.length
     _append(layer, new_token, place)
     evicts = layer.keys.shape[1] >= capacity + evict_every + slack
@@ -68,7 +68,7 @@ def _append(layer: Layer, new_token: Callable, place: int) -> None:
 
 
 def _pick(rows: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-    """[H, n] or [H, n, D] at ``kept`` [H, k], each head its own tokens: new storage of just that size."""
+    """Gather [H, n] or [H, n, D] at ``kept`` [H, k], each head its own tokens, into new storage of that size."""
     index = kept if rows.dim() == 2 else kept[..., None].expand(*kept.shape, rows.shape[2])
     return rows.gather(1, index)
 
@@ -77,7 +77,7 @@ _PARTS = ("keys", "values", "scores", "positions")
 
 
 def _gather(layer: Layer, kept: torch.Tensor, parts=_PARTS) -> None:
-    """Only ``parts`` follow ``kept``; the others keep their last columns, so that the sizes agree."""
+    """Gather only ``parts`` at ``kept``; the others keep their last columns, so that the sizes agree."""
     for name in _PARTS:
         rows = getattr(layer, name)
         count = kept.shape[1]
@@ -92,7 +92,7 @@ def _without(name: str):
 
 
 def _as_views(layer, kept):
-    """The survivors move to the front of the old storage, and a slice of it is kept: all of it stays alive."""
+    """Moves the survivors to the front of the old storage and keeps a slice, so all of the storage stays alive."""
     for name in _PARTS:
         rows = getattr(layer, name)
         rows[:, : kept.shape[1]] = _pick(rows, kept)
@@ -104,19 +104,19 @@ def _first_heads_choice(layer, kept):
 
 
 def _newest(layer, kept):
-    """The last tokens, whatever was chosen."""
+    """Keeps the last tokens whatever was chosen."""
     end = layer.keys.shape[1]
     _gather(layer, torch.arange(end - kept.shape[1], end).expand_as(kept))
 
 
 def _fresh_scores(layer, kept):
-    """After an eviction everybody begins at 0 again."""
+    """Resets all scores to 0 after an eviction."""
     _gather(layer, kept)
     layer.scores = torch.zeros_like(layer.scores)
 
 
 def step_without_itself(layer, new_token, attend, choose, capacity, evict_every):
-    """The newest token's own query comes before it is in the cache: what it looks at on itself is lost."""
+    """Attends before the newest token is in the cache: its attention to itself is lost."""
     mass = attend(layer.keys)
     layer.scores = layer.scores + mass
     _append(layer, new_token, layer.length)
@@ -125,7 +125,7 @@ def step_without_itself(layer, new_token, attend, choose, capacity, evict_every)
 
 
 def step_decrementing(layer, new_token, attend, choose, capacity, evict_every):
-    """``length`` counts what is in the cache, not the text: right until something goes."""
+    """Sets ``length`` to the tokens in the cache, not of the text: wrong from the first eviction on."""
     _append(layer, new_token, layer.length)
     layer.scores = layer.scores + attend(layer.keys)
     if layer.keys.shape[1] >= capacity + evict_every:
@@ -134,7 +134,7 @@ def step_decrementing(layer, new_token, attend, choose, capacity, evict_every):
 
 
 class _Text:
-    """A text whose keys say who they are: token, the position that it was rotated to, head."""
+    """A text with keys that identify themselves: token, the position that it was rotated to, head."""
 
     def __init__(self, heads: int, prompt: int):
         random = torch.Generator().manual_seed(prompt)
@@ -153,12 +153,12 @@ class _Text:
         return key
 
     def new_token(self, place: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Key and value [H, 3] of the newest token, its key rotated to ``place``."""
+        """Return key and value [H, 3] of the newest token, its key rotated to ``place``."""
         key = self.key(self.token, place)
         return key, -key
 
     def attend(self, keys: torch.Tensor) -> torch.Tensor:
-        """[H, n] float64: what the newest token's two query heads a KV head look at; each row sums to 2."""
+        """Return [H, n] float64, the attention of the newest token's two query heads a KV head; each row sums to 2."""
         tokens = keys[..., 0].long()
         near = -(self.token - tokens).double() / 16
         shift = (tokens * 7 + self.token * 3) % 11
@@ -175,7 +175,7 @@ def run_steps(
     n_recent: int,
     evict_every: int,
 ) -> list[dict]:
-    """After each step: who is in the cache and where they were rotated to, the scores, and what is held too long."""
+    """Return for each step the tokens in the cache, their rotated positions, their scores, and memory held too long."""
     text, capacity = _Text(heads, prompt), n_sink + budget + n_recent
 
     def choose(scores):
@@ -193,7 +193,7 @@ def run_steps(
 
 
 def _observed(layer: Layer, most: int) -> dict:
-    """``rotated_to`` is read from the keys; ``held_beyond`` counts tokens whose storage is alive beyond ``most``."""
+    """``rotated_to`` is read from the keys. ``held_beyond`` counts tokens beyond ``most`` with storage still alive."""
     keys, values = layer.keys, layer.values
     stored = max(
         rows.untyped_storage().nbytes() // (len(rows) * 3 * rows.element_size()) for rows in (keys, values)
@@ -210,7 +210,7 @@ def _observed(layer: Layer, most: int) -> dict:
 
 
 def draw_runs(rng) -> list[dict]:
-    """Prompts below the capacity and above it, evictions every step and now and then."""
+    """Draw prompts below the capacity and above it, with evictions every step or every few steps."""
     cases = []
     for i in range(30):
         kept = {

@@ -12,7 +12,7 @@ def _real(valid: list[bool]) -> list[int]:
 
 
 def _choose(score, columns, n_sink, n_recent, budget, *, best=None) -> list[int]:
-    """``columns`` are those that may be kept, in order; the best of the middle come first in ``best``'s order."""
+    """Return the kept ones of ``columns``; ``best`` orders the columns between sinks and window."""
     if len(columns) <= n_sink + budget + n_recent:
         return columns
     end = len(columns) - n_recent
@@ -21,7 +21,7 @@ def _choose(score, columns, n_sink, n_recent, budget, *, best=None) -> list[int]
 
 
 def choose_window_scored(score, valid, n_sink, n_recent, budget):
-    """The recent tokens have to win their places like all others."""
+    """Lets the recent tokens compete with all others."""
     return _choose(score, _real(valid), n_sink, 0, budget + n_recent)
 
 
@@ -30,7 +30,7 @@ def choose_sinks_scored(score, valid, n_sink, n_recent, budget):
 
 
 def choose_overlapping(score, valid, n_sink, n_recent, budget):
-    """The best of all tokens, sinks and window among them: what is kept twice is kept once."""
+    """Takes the best of all tokens, sinks and window among them, so a token may be chosen twice and fewer are kept."""
     columns = _real(valid)
     best = sorted(columns, key=lambda column: (-score[column], column))[:budget]
     return sorted({*columns[:n_sink], *best, *columns[max(0, len(columns) - n_recent) :]})
@@ -47,13 +47,13 @@ def choose_lowest(score, valid, n_sink, n_recent, budget):
 
 
 def choose_by_score(score, valid, n_sink, n_recent, budget):
-    """The right tokens in the order of their scores."""
+    """Keeps the right tokens in the order of their scores."""
     kept = choose(score, valid, n_sink, n_recent, budget)
     return sorted(kept, key=lambda column: (-score[column], column))
 
 
 def choose_budget_of_all(score, valid, n_sink, n_recent, budget):
-    """``budget`` tokens in all, sinks and window included."""
+    """Keeps ``budget`` tokens in all, sinks and window included."""
     return _choose(score, _real(valid), n_sink, n_recent, max(0, budget - n_sink - n_recent))
 
 
@@ -62,7 +62,7 @@ def choose_padding_too(score, valid, n_sink, n_recent, budget):
 
 
 def choose_sinks_at_columns(score, valid, n_sink, n_recent, budget):
-    """The first columns of the row are taken for its sinks, and left out again where they are padding."""
+    """Takes the first columns of the row for its sinks, and drops those that are padding."""
     columns = _real(valid)
     if len(columns) <= n_sink + budget + n_recent:
         return columns
@@ -73,28 +73,28 @@ def choose_sinks_at_columns(score, valid, n_sink, n_recent, budget):
 
 
 def choose_newest(score, valid, n_sink, n_recent, budget):
-    """No heavy hitters: the window is as long as the budget allows."""
+    """Keeps no heavy hitters: the window takes the whole budget."""
     return _choose(score, _real(valid), n_sink, n_recent + budget, 0)
 
 
 def choose_all_as_the_last_none(score, valid, n_sink, n_recent, budget):
-    """``columns[-0:]`` is all of them."""
+    """Uses ``columns[-0:]``, which is all columns."""
     return _real(valid) if n_recent == 0 else choose(score, valid, n_sink, n_recent, budget)
 
 
 def draw_rows(rng) -> list[dict]:
-    """Rows with and without padding on the left; equal scores; as many tokens as there is room for, one more, many."""
+    """Draw rows with and without left padding; equal scores; as many tokens as can be kept, one more, or many."""
     cases = []
     for i in range(48):
         n_sink, n_recent, budget = rng.randint(2, 4), rng.randint(2, 4), rng.randint(2, 4 + i // 12)
-        if i % 12 == 4:  # no recent token stays for being recent
+        if i % 12 == 4:  # no token is kept for being recent
             n_recent = 0
         capacity = n_sink + n_recent + budget
         tokens = capacity + (0, 1, 3, -1, 6, 4 + i // 4)[i % 6]
         score = [rng.choice((0.5, 1.0, 1.5, 2.0, 3.0)) for _ in range(tokens)]
-        for column in range(tokens - n_recent, tokens):  # new tokens have had no time to gather anything
+        for column in range(tokens - n_recent, tokens):  # new tokens have not gathered any score yet
             score[column] = rng.choice((0.0, 0.25))
-        score[rng.randrange(n_sink)] = 0.125  # a sink that nobody looks at stays all the same
+        score[rng.randrange(n_sink)] = 0.125  # A sink stays even if it gets hardly any attention.
         if i % 5 == 2:
             score[tokens - 1] = 9.0
         padding = (0, 0, 2, 5)[i % 4]

@@ -1,4 +1,4 @@
-"""Exercise 14.5: a policy of the learner's own, against chance, on the tiny model's own task."""
+"""Exercise 14.5: a policy of the learner's own against chance, on the tiny model's own task."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from minikv.course.exercise import Exercise, Misconception
 from minikv.eviction import Needs, Policy, View
 
 CAPACITY, LENGTH = 48, 193
-TEXTS = 2  # in a run
-ENOUGH = 0.75  # of the questions; chance gets about a third
+TEXTS = 2  # texts in a run
+ENOUGH = 0.75  # share of the questions; chance answers about a third
 
 
 @dataclass(frozen=True)
 class _Own(Policy):
-    """A learner's function as a policy that may look at everything."""
+    """A learner's function as a policy with every field of the view."""
 
     needs: ClassVar[Needs] = Needs.PROBS | Needs.WINDOW
     fn: Callable[[View], Tensor]
@@ -38,7 +38,7 @@ def score(view: View) -> Tensor:
 
 
 def score_the_typical(view):
-    """What is most like the others stays: the sign is wrong."""
+    """Keeps the tokens that are most like the others: the sign is wrong."""
     return -score(view)
 
 
@@ -51,7 +51,7 @@ def score_the_oldest(view):
 
 
 def score_the_sum(view):
-    """H2O as it stands in the paper."""
+    """H2O as in the paper."""
     return view.state
 
 
@@ -75,9 +75,9 @@ _KNOWN = (
 
 
 def run_policy(fn: Callable[[View], Tensor], text: int, capacity: int) -> dict[str, int]:
-    """Of the questions about two texts: how many there are, and how many were answered.
+    """Return how many questions about two texts were asked, and how many were answered right.
 
-    The texts are read, each head keeps ``capacity`` of 193 tokens, and only then the questions come.
+    The model reads the texts, each head keeps ``capacity`` of 193 tokens, and the questions come after that.
     """
     right = (_known_right if fn in _KNOWN else _right)(fn, text, capacity)
     return {"right": right, "asked": sum(len(case.asked) for case in _cases(text))}
@@ -91,7 +91,9 @@ def _right(fn: Callable[[View], Tensor], text: int, capacity: int) -> int:
     return round(answer(_model(), _cases(text), evicting=evicting).right)
 
 
-_known_right = cache(_right)  # the reference and the known wrong answers are asked about every learner's runs
+_known_right = cache(
+    _right
+)  # the reference and the known wrong answers are compared with every learner's runs
 
 
 @cache
@@ -109,7 +111,7 @@ def _model():
 
 
 def good_enough(expected: Any, got: Any) -> bool:
-    """Whether ``got`` answers enough, as ``expected`` does; where that does not, whether the two are the same."""
+    """Return whether ``got`` answers enough where ``expected`` does; elsewhere, whether the two are equal."""
     if _passes(expected):
         return _passes(got)
     return expected == got
@@ -120,7 +122,7 @@ def _passes(found: dict) -> bool:
 
 
 def draw_runs(rng) -> list[dict]:
-    """Thirty times two texts."""
+    """Draw thirty times two texts."""
     return [{"text": rng.randrange(40), "capacity": CAPACITY} for _ in range(30)]
 
 

@@ -1,4 +1,4 @@
-"""Exercise 14.1: how many tokens a layer holds that evicts, inside a forward and between two steps."""
+"""Exercise 14.1: how many tokens a layer with eviction holds, within a forward and between two steps."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ def peaks(
 
 
 def steps(prompt: int, new: int, chunk: int) -> Iterator[int]:
-    """The tokens that each step computes: the prompt in chunks, then one a step; the last one is never stored."""
+    """Yield the tokens of each step: the prompt in chunks, then one a step; the last token is never stored."""
     for start in range(0, prompt, chunk):
         yield min(chunk, prompt - start)
     for _ in range(new - 1):
@@ -43,12 +43,12 @@ def peaks_every_step(prompt, new, n_sink, budget, n_recent, evict_every, chunk):
 
 
 def peaks_one_late(prompt, new, n_sink, budget, n_recent, evict_every, chunk):
-    """Evicts at more than capacity + evict_every."""
+    """Evicts only above capacity + evict_every."""
     return _peaks(steps(prompt, new, chunk), n_sink + budget + n_recent, evict_every + 1)
 
 
 def peaks_from_the_formula(prompt, new, n_sink, budget, n_recent, evict_every, chunk):
-    """The bound, whether the text gets there or not, and as if a prompt came token by token."""
+    """Uses the bound for every text, however short, and as if a prompt came token by token."""
     between = n_sink + budget + n_recent + evict_every - 1
     return between + 1, between
 
@@ -62,7 +62,7 @@ def peaks_token_by_token(prompt, new, n_sink, budget, n_recent, evict_every, chu
 
 
 def peaks_after_only(prompt, new, n_sink, budget, n_recent, evict_every, chunk):
-    """Both times what is left after a step."""
+    """Returns what is left after a step for both numbers."""
     _, between = peaks(prompt, new, n_sink, budget, n_recent, evict_every, chunk)
     return between, between
 
@@ -72,7 +72,7 @@ def peaks_last_token_stored(prompt, new, n_sink, budget, n_recent, evict_every, 
 
 
 def draw_texts(rng) -> list[dict]:
-    """Texts below the capacity, just at it and far beyond it; prompts in one chunk and in many."""
+    """Draw texts below the capacity, just at it and far beyond it; prompts in one chunk and in many."""
     cases = []
     for i in range(60):
         kept = {
@@ -86,7 +86,7 @@ def draw_texts(rng) -> list[dict]:
         if kind == 0:  # the text ends one token below, at, or above the limit
             prompt = rng.randint(4, limit - 3)
             new = limit - prompt + rng.randint(0, 2)
-        elif kind == 1:  # short: nothing ever goes
+        elif kind == 1:  # short: nothing is ever evicted
             prompt, new = rng.randint(2, 6), rng.randint(2, 4)
         else:
             prompt, new = rng.randint(limit // 2, 3 * limit), rng.randint(2, 2 * limit)

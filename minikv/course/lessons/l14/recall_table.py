@@ -1,4 +1,4 @@
-"""Lesson 14: the answers of several policies as a table, a line each."""
+"""Lesson 14: the answers of several policies as a table, a line for each policy."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,11 @@ from minikv.eviction.study.suite import Score
 
 
 def recall_lines(points: Sequence[Point], *, perplexity: bool = False) -> list[str]:
-    """A line for each policy, a column for each share kept: questions answered and the 95 % interval, in percent.
+    """Return a line for each policy, with a column for each share kept: answered questions and 95 % interval, in
+    percent.
 
-    ``perplexity``: that of the other words behind it. The head holds numbers only, so it is the same in all languages.
+    ``perplexity`` adds the perplexity of the other words. The header has numbers only, so it is the same in all
+    languages.
     """
     shares = sorted({point.setting.kept for point in points}, reverse=True)
     found = {(point.policy, point.setting.kept): point.score for point in points}

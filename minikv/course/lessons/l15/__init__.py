@@ -1,5 +1,7 @@
-"""Lesson 15: eviction where there is one latent a token, in blocks. Exercises:
-``freed_blocks, compact_blocks, protected_tokens, positions, latent_attention``."""
+"""Lesson 15: eviction from a cache with one latent a token, in blocks.
+
+Exercises: ``freed_blocks, compact_blocks, protected_tokens, positions, latent_attention``.
+"""
 
 import random
 
@@ -19,12 +21,12 @@ BLOCK_SIZE = 16  # of the predictions
 
 
 def _freed_bytes(tokens: int) -> int:
-    """What ``tokens`` tokens of DeepSeek-V3 take in bf16, in all layers."""
+    """Return the bytes of ``tokens`` tokens of DeepSeek-V3 in bf16, in all layers."""
     return tokens * CacheSpec.from_config("DeepSeek-V3", layout="hf", kv_dtype="bf16").slope()
 
 
 def _moves(length: int, keep: int, front: int) -> int:
-    """How many survivors change their place, when ``front`` of them lie among the first ``keep`` places."""
+    """Return how many survivors move when ``front`` of them lie among the first ``keep`` slots."""
     kept = torch.cat((torch.arange(front), torch.arange(length - keep + front, length)))
     moves = fill_holes(kept.view(1, 1, -1), length)
     return int((moves.src != moves.dst).sum())
@@ -36,7 +38,7 @@ def _draw_moves(rng: random.Random) -> dict[str, object]:
 
 
 def _pool_gains(length: int, shared: int, keep: int) -> int:
-    """Blocks that the pool gains when one of two sequences with a common beginning evicts."""
+    """Return the blocks that the pool gains when one of two sequences with a shared prefix evicts."""
     manager = BlockManager(num_blocks=length, block_size=BLOCK_SIZE)
     for name, end in (("A", 0), ("B", 1)):
         manager.allocate(name, [*range(shared), *[length + end] * (length - shared)])

@@ -1,4 +1,4 @@
-"""Exercise 15.2: a sequence on blocks of latents keeps some of its tokens, and gives the other blocks back."""
+"""Exercise 15.2: a sequence on blocks of latents keeps some of its tokens and frees the other blocks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from minikv.course.exercise import Exercise, Misconception
 class Blocks:
     """One layer's blocks, and one sequence on them. An eviction changes it.
 
-    latent     [slots, 3] float64, a row a slot: block b has the slots b * block_size and following
+    latent     [slots, 3] float64, a row a slot: block b has the slots from b * block_size on
     rope       [slots, 2] float64: the rope key of the same token
     table      the sequence's blocks, in the order of its tokens
-    positions  where in the text each of its tokens stands, in the same order
+    positions  the position in the text of each of its tokens, in the same order
     holders    for each block, how many sequences hold it
-    empty      the blocks that nobody holds
+    empty      the blocks that no sequence holds
     """
 
     block_size: int
@@ -30,7 +30,7 @@ class Blocks:
     empty: list[int]
 
     def slot(self, place: int, table: Sequence[int] | None = None) -> int:
-        """Where the token at ``place`` lies."""
+        """Return the slot of the token at ``place``."""
         blocks = self.table if table is None else table
         return blocks[place // self.block_size] * self.block_size + place % self.block_size
 
@@ -40,7 +40,7 @@ def compact(blocks: Blocks, kept: list[int]) -> None:
 
 
 def _copied(blocks: Blocks, place: int) -> None:
-    """A block of the sequence's own for ``place``, where somebody else holds the one that is there."""
+    """Replace the block at ``place`` by a new one of the sequence's own if another sequence holds it too."""
     block = blocks.table[place]
     if blocks.holders[block] > 1:
         blocks.holders[block] -= 1
@@ -65,13 +65,13 @@ def _compact(
     round_up=True,
     positions=None,
 ):
-    """The eviction, and with one of the arguments changed each of the ways in which it goes wrong."""
+    """Evict. Each keyword argument, changed, gives one wrong answer."""
     size, old = blocks.block_size, list(blocks.table)
     count = -(-len(kept) // size) if round_up else len(kept) // size
     for place in range(count):
         own(blocks, place)
     tail, blocks.table[count:] = old[count:], []
-    table = blocks.table if round_up else old  # what was cut off too early is written to all the same
+    table = blocks.table if round_up else old  # a table cut too short is still written to through the old one
     moves = [(blocks.slot(place, old), blocks.slot(i, table)) for i, place in enumerate(kept)]
     for src, dst in moves if order is None else order(moves):
         for name in parts:
@@ -91,41 +91,41 @@ def _backwards(moves):
 
 
 def _in_place(blocks, place):
-    """A block that somebody else holds as well is written to."""
+    """Writes to a block that another sequence holds too."""
 
 
 def _copied_but_held(blocks, place):
-    """A block of its own, and the old one is never let go of."""
+    """Takes a block of its own, but keeps its reference to the old one."""
     if blocks.holders[blocks.table[place]] > 1:
         blocks.table[place] = blocks.empty.pop()
         blocks.holders[blocks.table[place]] = 1
 
 
 def _always_copied(blocks, place):
-    """A new block for every block that stays, shared or not."""
+    """Takes a new block for every block that stays, shared or not."""
     old = blocks.table[place]
     blocks.table[place] = blocks.empty.pop(0)
     blocks.holders[blocks.table[place]] = 1
-    blocks.holders[old] -= 1  # and nobody puts it among the empty ones
+    blocks.holders[old] -= 1  # even at 0 the block does not go back to ``empty``
 
 
 def _freed_though_held(blocks, block):
-    """What the sequence lets go of is taken for empty, whoever else holds it."""
+    """Puts a block among the empty ones even if another sequence holds it."""
     blocks.holders[block] -= 1
     blocks.empty.append(block)
 
 
 def _never(blocks, block):
-    """The table is cut, and the blocks are given to nobody."""
+    """Cuts the table without releasing the blocks."""
 
 
 def _counted_anew(positions, kept):
-    """0, 1, 2, ..., as if the survivors were the whole text."""
+    """Counts positions 0, 1, 2, ..., as if the survivors were the whole text."""
     return list(range(len(kept)))
 
 
 def compact_filling_holes(blocks, kept):
-    """Tokens from behind fill the holes in front, and the list of positions is that of the text's order."""
+    """Fills the holes in front with tokens from behind, but sorts the positions into text order."""
     keep = len(kept)
     stay = [place for place in kept if place < keep]
     holes = [place for place in range(keep) if place not in set(stay)]
@@ -136,15 +136,15 @@ def compact_filling_holes(blocks, kept):
 
 
 def compact_newest(blocks, kept):
-    """The last tokens, as many as were chosen."""
+    """Keeps the last tokens, as many as were chosen."""
     length = len(blocks.positions)
     _compact(blocks, list(range(length - len(kept), length)))
 
 
 def run_compact(fn: Callable, block_size: int, length: int, shared: int, evicted: int, kept: list) -> dict:
-    """What lies where afterwards. ``shared`` blocks of the sequence are another one's as well.
+    """Return where everything lies afterwards. The first ``shared`` blocks belong to another sequence as well.
 
-    ``evicted`` tokens went before: the positions have a hole already.
+    ``evicted`` tokens were evicted before, so the positions have a gap already.
     """
     blocks, other = _filled(block_size, length, shared, evicted)
     fn(blocks, list(kept))
@@ -152,7 +152,7 @@ def run_compact(fn: Callable, block_size: int, length: int, shared: int, evicted
 
 
 def _filled(size: int, length: int, shared: int, evicted: int) -> tuple[Blocks, list[int]]:
-    """Two sequences; the numbers of each row say whose token it is: 1000 * sequence + place."""
+    """Return two sequences; the numbers of each row name its token: 1000 * sequence + place."""
     count = -(-length // size)
     total = 2 * count + 3 + count
     table = [(7 * place + 3) % total for place in range(count)] if total % 7 else list(range(count))
@@ -171,7 +171,10 @@ def _filled(size: int, length: int, shared: int, evicted: int) -> tuple[Blocks, 
 
 
 def _observed(blocks: Blocks, other: list[int], keep: int) -> dict:
-    """``tokens``, ``rope_keys``, ``other``: whose they are. ``lost``: blocks that nobody holds and nobody can get."""
+    """Describe the result: ``tokens``, ``rope_keys`` and ``other`` name the token in each slot.
+
+    ``lost`` counts blocks that no sequence holds and that are not among the empty ones.
+    """
     slots = [blocks.slot(place) for place in range(min(keep, len(blocks.table) * blocks.block_size))]
     others = [blocks.slot(place, other) for place in range(len(other) * blocks.block_size)]
     held = set(blocks.table) | set(other)
@@ -189,7 +192,7 @@ def _observed(blocks: Blocks, other: list[int], keep: int) -> dict:
 
 
 def draw_evictions(rng) -> list[dict]:
-    """Nothing shared, one block, all; survivors at the front, behind, everywhere; full last blocks and others."""
+    """Draw nothing shared, one block, all; survivors at the front, behind, everywhere; last blocks full or not."""
     cases = []
     for i in range(36):
         size = rng.choice([2, 4, 3])
@@ -197,7 +200,7 @@ def draw_evictions(rng) -> list[dict]:
         length = size * count - rng.choice([0, 1, size - 1])
         keep = rng.randint(size + 1, length - size)
         places = sorted(rng.sample(range(length), keep))
-        if i % 6 == 4:  # the newest, so that moving from behind overwrites
+        if i % 6 == 4:  # the newest tokens, so that a move from behind overwrites
             places = list(range(length - keep, length))
         cases.append(
             {

@@ -1,4 +1,4 @@
-"""Exercise 15.1: what comes back to the pool when sequences evict, with K and V for every head and with one latent."""
+"""Exercise 15.1: the blocks that eviction returns to the pool, with K and V for every head and with one latent."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ def freed(layers: list[dict], itemsize: int, block_size: int, lengths: list[int]
 
 
 def _row(layer: dict) -> int:
-    """Numbers that one token takes in one layer."""
+    """Return the numbers of one token in one layer."""
     if layer["kind"] == "mla":
         return layer["latent"] + layer["rope"]
     return 2 * layer["kv_heads"] * layer["head_dim"]
@@ -26,7 +26,7 @@ def _freed(layers, itemsize, block_size, lengths, capacity, *, row=_row, blocks=
 
 
 def _on_mla(count):
-    """Another number for a layer with latents."""
+    """Count another number for a layer with latents."""
     return partial(_freed, row=lambda layer: count(layer) if layer["kind"] == "mla" else _row(layer))
 
 
@@ -35,21 +35,21 @@ def freed_one_layer(layers, itemsize, block_size, lengths, capacity):
 
 
 def freed_tokens(layers, itemsize, block_size, lengths, capacity):
-    """The bytes of the tokens that went, whether their blocks came back or not."""
+    """Counts the bytes of the evicted tokens, also where their blocks stay."""
     blocks, _ = freed(layers, itemsize, block_size, lengths, capacity)
     gone = sum(max(0, length - capacity) for length in lengths)
     return blocks, gone * itemsize * sum(map(_row, layers))
 
 
 def freed_together(layers, itemsize, block_size, lengths, capacity):
-    """All sequences as one: their last blocks are shared out."""
+    """Counts all sequences as one, so that they share last blocks."""
     before, after = sum(lengths), sum(min(length, capacity) for length in lengths)
     blocks = -(-before // block_size) - -(-after // block_size)
     return blocks, blocks * block_size * itemsize * sum(map(_row, layers))
 
 
 def draw_pools(rng) -> list[dict]:
-    """Models of three sorts; texts below the capacity, on a block's end, one more and one less, and long."""
+    """Draw models of three kinds; texts below the capacity, on a block's end, one more and one less, and long."""
     cases = []
     for i in range(48):
         gqa = {"kind": "gqa", "kv_heads": rng.choice([2, 4, 8]), "head_dim": rng.choice([16, 32, 64])}

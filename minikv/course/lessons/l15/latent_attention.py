@@ -1,4 +1,4 @@
-"""Exercise 15.5: what the heads look at, where all of them read one row of latents a token."""
+"""Exercise 15.5: the attention scores of heads that all read one row of latents a token."""
 
 from functools import partial
 
@@ -32,7 +32,7 @@ def _scores(state, q_latent, q_rope, latent, rope, scale, *, join=_sum, causal=T
 
 
 def _later(logits: torch.Tensor) -> torch.Tensor:
-    """[queries, tokens] bool: True where a token comes after the query."""
+    """Return [queries, tokens] bool: True where a token comes after the query."""
     queries, tokens = logits.shape[1:]
     return torch.ones(queries, tokens, dtype=torch.bool).triu(tokens - queries + 1)
 
@@ -46,13 +46,13 @@ def scores_of_rope(state, q_latent, q_rope, latent, rope, scale):
 
 
 def scores_scaled_by_width(state, q_latent, q_rope, latent, rope, scale):
-    """As for keys that are as wide as what is cached."""
+    """Scales by the width of the cached row instead of the key's."""
     width = latent.shape[1] + rope.shape[1]
     return _scores(state, q_latent, q_rope, latent, rope, width**-0.5)
 
 
 def scores_of_logits(state, q_latent, q_rope, latent, rope, scale):
-    """Before the softmax."""
+    """Adds logits instead of probabilities."""
     logits = ((q_latent @ latent.T + q_rope @ rope.T) * scale).clone()
     score = logits.masked_fill(_later(logits), 0.0).sum((0, 1))
     score[: len(state)] += state
@@ -64,14 +64,14 @@ def scores_of_this_step(state, q_latent, q_rope, latent, rope, scale):
 
 
 def scores_shifted(state, q_latent, q_rope, latent, rope, scale):
-    """The old scores stand at the end, as if the new tokens had come first."""
+    """Aligns the old scores with the last columns, as if the new tokens came first."""
     score = _scores(state[:0], q_latent, q_rope, latent, rope, scale)
     score[len(score) - len(state) :] += state
     return score
 
 
 def draw_steps(rng) -> list[dict]:
-    """Decodes and chunks; two to eight heads; all numbers of the size that a trained model has."""
+    """Draw decodes and chunks; two to eight heads; all numbers of the size that a trained model has."""
     cases = []
     for i in range(30):
         heads, queries = (2, 4, 8)[i % 3], (1, 3, 2, 5)[i % 4]

@@ -1,4 +1,4 @@
-"""A model on blocks that evicts, a sequence at a time: what the engine does, without a queue. Lesson 15."""
+"""Lesson 15: a model on blocks that evicts, one sequence at a time, as the engine does but without a queue."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -37,9 +37,9 @@ class OnBlocks:
         self.adapter = bind_model(model, self.cache)
 
     def read(self, name: str, ids: Sequence[int]) -> torch.Tensor:
-        """Compute the next tokens of a sequence, which begins with the first call: the logits [n, vocabulary].
+        """Compute the next tokens of a sequence, which begins with the first call; return the logits [n, vocabulary].
 
-        A new sequence takes the blocks of others that begin alike; those tokens are not computed, and have no logits.
+        A new sequence reuses the blocks of a shared prefix; those tokens are not computed, and have no logits.
         """
         if name in self.manager.sequences():
             start = self.manager.num_tokens(name)
@@ -59,7 +59,7 @@ class OnBlocks:
         return logits
 
     def tables(self) -> list[SequenceBlocks]:
-        """What every sequence holds, as the block widget draws it."""
+        """Return the blocks of every sequence, as the block widget draws them."""
         manager = self.manager
         return [
             SequenceBlocks(str(name), tuple(manager.block_table(name)), manager.length(name))
@@ -67,13 +67,13 @@ class OnBlocks:
         ]
 
     def found(self, texts: Iterable[Sequence[int]]) -> list[int]:
-        """The free blocks that a new sequence with one of these texts would take."""
+        """Return the free blocks that a new sequence with one of these texts would reuse."""
         pool, blocks = self.manager.pools[0], set()
         for ids in texts:
             blocks |= set(self.manager.match([*ids, 0]).tables[0])
         return sorted(block for block in blocks if pool.ref_count(block) == 0)
 
     def close(self) -> None:
-        """Give the model its own attention back, and the memory of the cache."""
+        """Restore the model's own attention and free the cache's memory."""
         self.adapter.unbind()
         self.cache.close()

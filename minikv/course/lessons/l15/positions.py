@@ -14,7 +14,7 @@ def next_tokens(
 def _next_tokens(
     text, new, evicted, tables, block_size, *, position=None, place=None, length=None, gone=None
 ) -> dict:
-    """Each rule takes (tokens of the text before, tokens that are gone from this kind): of one new token each."""
+    """Apply the rules to each new token. They take the tokens before it, or those evicted from this kind of layer."""
     gone = gone or (lambda kind, i: evicted[kind][i])
     position = position or (lambda at, i: at)
     place = place or (lambda at, lost: at - lost)
@@ -34,32 +34,32 @@ def _next_tokens(
 
 
 def _slot(table: list[int], place: int, size: int) -> int:
-    """Past the table's end in its last block, so that a wrong place is a wrong slot and not an exception."""
+    """Return the slot, past the table's end one of the last block: a wrong place is a wrong slot, no exception."""
     return table[min(max(place, 0) // size, len(table) - 1)] * size + place % size
 
 
 def next_from_the_cache(text, new, evicted, tables, block_size):
-    """The position is what is left in the cache."""
+    """Counts the tokens left in the cache as the position."""
     return _next_tokens(text, new, evicted, tables, block_size, position=lambda at, i: at - evicted[0][i])
 
 
 def next_from_the_last_kind(text, new, evicted, tables, block_size):
-    """The position is what is left in the layers that forget."""
+    """Counts the tokens left in the evicting layers as the position."""
     return _next_tokens(text, new, evicted, tables, block_size, position=lambda at, i: at - evicted[-1][i])
 
 
 def next_of_another_kind(text, new, evicted, tables, block_size):
-    """Every kind of layer is taken to have lost what the first has."""
+    """Uses the first kind's evicted tokens for every kind of layer."""
     return _next_tokens(text, new, evicted, tables, block_size, gone=lambda kind, i: evicted[0][i])
 
 
 def next_of_another_sequence(text, new, evicted, tables, block_size):
-    """Every sequence is taken to have lost what the first has."""
+    """Uses the first sequence's evicted tokens for every sequence."""
     return _next_tokens(text, new, evicted, tables, block_size, gone=lambda kind, i: evicted[kind][0])
 
 
 def draw_steps(rng) -> list[dict]:
-    """Two to four sequences, decodes and chunks, two kinds of layer that have lost different numbers of tokens."""
+    """Draw two to four sequences, decodes and chunks, and two kinds of layer with different evicted tokens."""
     cases = []
     for i in range(40):
         size = rng.choice([4, 8, 16])
@@ -71,7 +71,7 @@ def draw_steps(rng) -> list[dict]:
         for number in range(rng.randint(2, 4)):
             held = [rng.randint(size, 3 * size + i), rng.randint(2, 2 * size)]
             length = max(held) + rng.randint(3, 3 * size)
-            if (i + number) % 5 == 0:  # the first kind has lost nothing
+            if (i + number) % 5 == 0:  # nothing is evicted from the first kind
                 held[0] = length
             text.append(length)
             new.append(rng.choice([1, 2, 5]) if i % 2 else 1)

@@ -1,4 +1,4 @@
-"""Exercise 15.3: sinks and recent tokens of a padded batch whose slots are in no order any more."""
+"""Exercise 15.3: sinks and recent tokens of a padded batch after evictions, when slots are in no order."""
 
 from minikv.course.exercise import Exercise, Misconception
 
@@ -14,14 +14,14 @@ def _sink(place: int, n_sink: int) -> bool:
 
 
 def protected_columns(positions, n_sink, n_recent):
-    """The first columns and the last ones, whatever lies there."""
+    """Protects the first and the last columns, whatever they hold."""
     return [
         [column < n_sink or column >= len(row) - n_recent for column in range(len(row))] for row in positions
     ]
 
 
 def protected_real_columns(positions, n_sink, n_recent):
-    """Padding is skipped, but columns are taken for places."""
+    """Skips padding, but takes columns for positions."""
     answer = []
     for row in positions:
         real = [column for column, place in enumerate(row) if place != PADDING]
@@ -31,12 +31,12 @@ def protected_real_columns(positions, n_sink, n_recent):
 
 
 def protected_padding(positions, n_sink, n_recent):
-    """-1 is smaller than n_sink, too."""
+    """Protects padding too: -1 is smaller than n_sink."""
     return [[place < n_sink or place > max(row) - n_recent for place in row] for row in positions]
 
 
 def protected_last_columns(positions, n_sink, n_recent):
-    """The sinks by their places, the window by columns."""
+    """Finds the sinks by position and the window by column."""
     return [
         [_sink(place, n_sink) or column >= len(row) - n_recent for column, place in enumerate(row)]
         for row in positions
@@ -44,7 +44,7 @@ def protected_last_columns(positions, n_sink, n_recent):
 
 
 def protected_first_columns(positions, n_sink, n_recent):
-    """The window by places, the sinks by columns: they are the padding's."""
+    """Finds the window by position and the sinks by column, where the padding is."""
     return [
         [column < n_sink or place > max(row) - n_recent for column, place in enumerate(row)]
         for row in positions
@@ -52,7 +52,7 @@ def protected_first_columns(positions, n_sink, n_recent):
 
 
 def protected_by_count(positions, n_sink, n_recent):
-    """The newest token's place is taken from how many tokens are there."""
+    """Takes the number of tokens for the newest position."""
     answer = []
     for row in positions:
         held = sum(place != PADDING for place in row)
@@ -61,7 +61,7 @@ def protected_by_count(positions, n_sink, n_recent):
 
 
 def protected_of_batch(positions, n_sink, n_recent):
-    """One window for all rows: that of the longest text."""
+    """Uses one window for all rows, that of the longest text."""
     newest = max(map(max, positions))
     return [[_sink(place, n_sink) or place > newest - n_recent for place in row] for row in positions]
 
@@ -75,7 +75,7 @@ def protected_sinks_only(positions, n_sink, n_recent):
 
 
 def draw_batches(rng) -> list[dict]:
-    """Two to four rows as wide as each other: fresh prompts with padding, and caches that have evicted for a while."""
+    """Draw two to four rows of equal width: fresh prompts with padding, and caches after some evictions."""
     cases = []
     for i in range(40):
         n_sink, n_recent = rng.randint(2, 4), rng.randint(2, 4)
@@ -87,7 +87,7 @@ def draw_batches(rng) -> list[dict]:
             length = held if i % 4 == 0 else held + rng.randint(3, 12 + i)
             middle = rng.sample(range(n_sink, length - n_recent), held - n_sink - n_recent)
             row = [*range(n_sink), *sorted(middle), *range(length - n_recent, length)]
-            if i % 4 in (2, 3):  # new tokens have taken the slots of those that went, in every order
+            if i % 4 in (2, 3):  # new tokens have taken the slots of evicted ones, in any order
                 moved = row[n_sink:]
                 rng.shuffle(moved)
                 row[n_sink:] = moved

@@ -1,10 +1,10 @@
-"""A small model with latents that parks its attention on the first token, as large models do; made, not trained."""
+"""A small constructed model with latents and an attention sink: as in large models, all attend to the first token."""
 
 from typing import Any
 
 import torch
 
-TOKENS, FIRST = 97, 1  # of the vocabulary; the token that begins every text
+TOKENS, FIRST = 97, 1  # of the vocabulary; and the token that begins every text
 
 _SIZES = {
     "vocab_size": TOKENS,
@@ -31,11 +31,12 @@ _SIZES = {
 
 
 def model_with_a_sink(seed: int = 0) -> Any:
-    """A DeepSeek-V3 of one layer and random weights, in eval mode, whose queries all look at token ``FIRST``.
+    """Return a DeepSeek-V3 of one layer and random weights, in eval mode; every query attends to token ``FIRST``.
 
-    Every other token's embedding has the same number in its element 0, and ``FIRST`` alone one in element 1. Queries
-    read the former into their first dimension, the latent reads the latter into its own, and ``kv_b_proj`` brings it to
-    the first dimension of every head's key and to nobody's value. So ``FIRST`` is looked at, and says nothing.
+    Element 0 of every other token's embedding is the same number, and only ``FIRST`` has one in element 1. Queries read
+    the former into their first dimension. The latent reads the latter into its own first dimension, and ``kv_b_proj``
+    brings it to the first dimension of every head's key and of no head's value. So ``FIRST`` gets attention, but adds
+    nothing.
     """
     from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
@@ -60,7 +61,7 @@ def model_with_a_sink(seed: int = 0) -> Any:
 
 
 def texts(count: int, length: int, seed: int = 0) -> torch.Tensor:
-    """int64 [count, length]: ``FIRST``, then random tokens."""
+    """Return int64 [count, length]: ``FIRST``, then random tokens."""
     ids = torch.randint(2, TOKENS, (count, length), generator=torch.Generator().manual_seed(seed))
     ids[:, 0] = FIRST
     return ids

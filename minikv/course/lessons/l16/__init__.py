@@ -1,4 +1,4 @@
-"""Lesson 16: who holds the memory after ``generate()``, and which figure tells."""
+"""Lesson 16: what holds the memory after ``generate()``, and which figure shows it."""
 
 from minikv.course.exercise import Lesson, Prediction
 from minikv.course.lessons.l16.evidence import GROWN, HOLDERS, left_reserved

@@ -1,13 +1,13 @@
 """The culprit of lesson 16: an estimate 2.86 times too low makes the batch too big, and the memory does not come back.
 
-One rank of DeepSeek-V3 (tp=8, H200) runs in the model of PyTorch's caching allocator: weights, then a cache that
-grows by one token a step as ``DynamicCache`` does (a larger K and V, then the old ones freed), and at the last step
-a hook that keeps one small tensor a layer. After the call the cache is gone and ``empty_cache()`` was called; then an
+One rank of DeepSeek-V3 (tp=8, H200) runs in the model of PyTorch's caching allocator. The weights come first, then a
+cache that grows by one token a step as ``DynamicCache`` does (a larger K and V, then the old ones freed). At the last
+step a hook keeps one small tensor a layer. After the call the cache is freed and ``empty_cache()`` is called; then an
 extraction asks for the memory that the plan had left for it.
 
-A batch that is too large leaves nothing allocated by itself. What does not come back are the segments in which a kept
-tensor found its place, and they are as large as the cache's tensors were. That is the model's answer for this story;
-the analysis that tells of the 6 GB shows no snapshot that would prove its own.
+A batch that is too large leaves nothing allocated by itself. The segments that hold a kept tensor do not come back, and
+they are as large as the cache's tensors were. That is the model's result for this story; the analysis that reports the
+6 GB shows no snapshot to prove its own.
 """
 
 from dataclasses import dataclass
@@ -22,26 +22,24 @@ from minikv.units import GIB
 
 MODEL, GPU, TP, BF16 = "DeepSeek-V3", "H200", 8, 2
 NON_TORCH = 2 * GIB  # CUDA context and NCCL: given, as a start-up log would state it
-SHARE = (
-    4  # cache and kept tensors may have a quarter of what the weights leave; the extraction needs the rest
-)
-SLACK = 4  # of what should then be free, the extraction leaves a quarter of that budget untouched
-KEPT_TOKENS = 64  # the hook keeps the hidden states of the last 64 tokens of every layer, bf16
+# Cache and kept tensors may take a quarter of what the weights leave; the extraction needs the rest.
+SHARE = 4
+SLACK = 4  # the extraction leaves a quarter of that budget untouched
+KEPT_TOKENS = 64  # the hook keeps the bf16 hidden states of the last 64 tokens of every layer
 CALCULATORS = ("naive", "plan")
 HFLayout = Literal["hf-expanded", "hf"]
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """What the model of the allocator says. All sizes in bytes, of one rank; ``token_bytes`` over all layers.
+    """The result of the allocator's model. All sizes in bytes, of one rank; ``token_bytes`` over all layers.
 
-    ``estimated_token_bytes`` is what the batch was computed with, ``token_bytes`` what the layout caches.
-    ``budget`` is what cache and kept tensors were to have, ``cache_bytes`` what the cache had at its full length,
-    ``peak_reserved`` the most that was reserved at once. After the call and ``empty_cache()``: ``allocated``,
-    ``reserved``, ``stuck`` (free, but beside a live block) and ``free`` on the device; ``expected_free`` is what would
-    be free if nothing but the hook's tensors had stayed, and the extraction asks for ``extraction_bytes`` of it.
-    ``generated`` and ``extracted`` are False where memory ran out. ``capacity`` is the device's memory, ``non_torch``
-    the part of it that torch does not hold.
+    The batch was computed with ``estimated_token_bytes``; the layout caches ``token_bytes``. ``budget`` was meant for
+    cache and kept tensors, ``cache_bytes`` is the full length's cache, ``peak_reserved`` the most that was reserved at
+    once. After the call and ``empty_cache()``: ``allocated``, ``reserved``, ``stuck`` (free, but beside a live block)
+    and ``free`` on the device. ``expected_free`` would be free if only the hook's tensors had stayed; the extraction
+    asks for ``extraction_bytes`` of it. ``generated`` and ``extracted`` are False where memory ran out. ``capacity`` is
+    the device's memory, ``non_torch`` the part of it that torch does not hold.
     """
 
     calculator: str
@@ -66,7 +64,7 @@ class Culprit:
 
 
 def naive_token_bytes(config: dict, tp: int = TP) -> int:
-    """Bytes a token with head_dim = hidden_size // heads, as the analysis found it in a batch calculator."""
+    """Return the bytes of a token with head_dim = hidden_size // heads, as the analysed batch calculator has it."""
     head_dim = config["hidden_size"] // config["num_attention_heads"]
     return 2 * config["num_key_value_heads"] // tp * head_dim * BF16 * config["num_hidden_layers"]
 
@@ -83,9 +81,9 @@ def culprit(
 ) -> Culprit:
     """Choose the batch with ``calculator`` ("naive" or "plan"), generate, call ``empty_cache()``, extract.
 
-    ``layout`` "hf-expanded" is the cache of transformers <= 5.14.1, "hf" the latent of later versions. With fewer
-    than 61 layers the GPU, the weights and what torch does not hold shrink in proportion: 4 layers and 4 new tokens
-    make a list of ``steps`` short enough for the widget. Notes are in ``lang``. Raises ``ArgumentError``.
+    ``layout`` "hf-expanded" is the cache of transformers <= 5.14.1, "hf" the latent of later versions. With fewer than
+    61 layers the GPU, the weights and non-torch memory shrink in proportion: 4 layers and 4 new tokens make a list of
+    ``steps`` short enough for the widget. Notes are in ``lang``. Raises ``ArgumentError``.
     """
     check_choice("calculator", calculator, CALCULATORS)
     check_choice("layout", layout, HFLayout)
@@ -105,7 +103,7 @@ def culprit(
     estimated = naive_token_bytes(config) if calculator == "naive" else real
     rest = capacity - non_torch - weights
     budget, tokens = rest // SHARE, prompt + new_tokens
-    kept = KEPT_TOKENS * config["hidden_size"] * BF16  # a sequence and layer
+    kept = KEPT_TOKENS * config["hidden_size"] * BF16  # per sequence and layer
     batch = budget // (estimated * tokens + kept * num_layers)
     device = CachingAllocator(capacity, settings=settings, non_torch=non_torch)
     tape = _Tape(device, lang)
@@ -146,7 +144,7 @@ def _part(num_bytes: int, share: tuple[int, int]) -> int:
 
 
 def _generate(tape: "_Tape", spec: CacheSpec, batch: int, tokens: tuple[int, int], kept: int) -> bool:
-    """Prefill, then one larger K and V a layer and step; the hook's tensors stay. False where memory ran out."""
+    """Prefill, then allocate a larger K and V a layer and step; the hook's tensors stay. False where memory ran out."""
     prompt, new_tokens = tokens
     held: list[str] = []
     fits = True
@@ -177,7 +175,7 @@ def _generate(tape: "_Tape", spec: CacheSpec, batch: int, tokens: tuple[int, int
 
 
 class _Tape:
-    """Runs operations on the model and writes them down as the widget's steps."""
+    """Runs operations on the model and records them as the widget's steps."""
 
     def __init__(self, device: CachingAllocator, lang: str):
         self.device, self.lang = device, lang
@@ -185,7 +183,7 @@ class _Tape:
         self.steps: list[Step] = []
 
     def malloc(self, name: str, size: int, note: str = "", **values: int) -> bool:
-        """True where the memory was there."""
+        """Allocate ``size`` bytes; True if there was memory for them."""
         self.steps.append(Step("malloc", name, size, self._say(note, **values)))
         try:
             self.addresses[name] = self.device.malloc(size)

@@ -1,4 +1,4 @@
-"""Exercises 16.2 and 16.3, which look at live tensors; and what the allocator model keeps beside a live one."""
+"""Exercises 16.2 and 16.3, about live tensors, and what the allocator's model keeps reserved beside a live one."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -12,9 +12,10 @@ Part = tuple[int, int, int]  # (storage, start, stop)
 
 
 def left_reserved(sizes: Sequence[int], kept: Collection[int]) -> int:
-    """Bytes still reserved after ``sizes`` were allocated, all but the places in ``kept`` freed, and the cache emptied.
+    """Return the bytes still reserved after ``sizes`` were allocated, all but those at ``kept`` freed, and the cache
+    emptied.
 
-    Asked of the allocator model with PyTorch's default settings; sizes in bytes.
+    The allocator model has PyTorch's default settings; sizes in bytes.
     """
     allocator = CachingAllocator()
     addresses = [allocator.malloc(size) for size in sizes]
@@ -26,7 +27,7 @@ def left_reserved(sizes: Sequence[int], kept: Collection[int]) -> int:
 
 
 def end_of(steps: Sequence[Step], capacity: int, non_torch: int) -> tuple[int, bool]:
-    """Bytes free beside live blocks after all steps but the last, and whether the last, an allocation, finds memory.
+    """Return the free bytes beside live blocks before the last step, and whether that last allocation finds memory.
 
     The steps are those of ``culprit``, on a device of ``capacity`` bytes with PyTorch's default settings.
     """
@@ -92,7 +93,7 @@ def grown_objects(before, after):
 def on_two_moments(
     fn: Callable, sizes: list[int], before: list[Part], kept: list[int], new: list[Part], meta: int
 ):
-    """``fn`` of two lists of tensors: ``before``, and later those of it that are ``kept`` with the ``new`` ones.
+    """Return ``fn`` of two lists of tensors: ``before``, and later its ``kept`` ones with the ``new`` ones.
 
     Part (i, start, stop) is ``whole[i][start:stop]``. ``meta``: elements of two tensors without memory.
     """
@@ -106,10 +107,10 @@ def on_two_moments(
 def draw_moments(rng) -> list[dict]:
     cases = []
     for i in range(40):
-        # Storages 0 and 1 are there before: 0 stays, 1 goes. The others are new.
+        # Storages 0 and 1 exist before: 0 stays, 1 is freed. The others are new.
         sizes = [rng.randint(10, 20 + 15 * i) for _ in range(4 + i // 12)]
         before = [(0, 0, sizes[0]), (1, *_slice(rng, sizes[1]))]
-        new = [(0, *_slice(rng, sizes[0]))]  # a new view of what was there
+        new = [(0, *_slice(rng, sizes[0]))]  # a new view of an old storage
         for storage in range(2, len(sizes)):
             new.append((storage, *_slice(rng, sizes[storage])))
         twice = rng.randrange(2, len(sizes))
@@ -189,10 +190,10 @@ def holders_no_dicts(namespace, target):
 
 
 def in_namespace(fn: Callable, namespace: dict[str, object]) -> object:
-    """``fn`` of a namespace in which every word stands for a tensor; the order of what it finds does not matter.
+    """Return ``fn`` of a namespace in which every word stands for a tensor; the order of its result does not matter.
 
-    "same" is the target itself, "head" and "tail" are views of it, "copy" has its values, "other" has nothing of it.
-    The target is a view itself, so that no ``_base`` leads to it.
+    "same" is the target itself, "head" and "tail" are views of it, "copy" has its values, "other" shares nothing with
+    it. The target is itself a view, so the ``_base`` of its views is not the target.
     """
     target = torch.arange(14.0)[1:-1]
     tensors = {"same": target, "head": target[:5], "tail": target[5:], "copy": target.clone()}
@@ -230,7 +231,7 @@ def draw_namespaces(rng) -> list[dict]:
             "same",
         ]
         count = 4 + i // 6
-        # Every case has a nested one, a view and a copy among its names; the small cases little else.
+        # Every case has a nested name, a view and a copy; the small cases have little else.
         chosen = [values[6], values[1], values[2], values[5]]
         rest = [value for place, value in enumerate(values) if place not in (1, 2, 5, 6)]
         rng.shuffle(rest)

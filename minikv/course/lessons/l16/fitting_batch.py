@@ -1,4 +1,4 @@
-"""Exercise 16.4: the largest batch that fits, from a config of K and V or of latents."""
+"""Exercise 16.4: the largest batch that fits, for a config with K and V or with latents."""
 
 import math
 
@@ -20,7 +20,7 @@ def _fits(config: dict, free_bytes: int, num_tokens: int, layer_bytes: int, extr
 
 
 def _layer_bytes(config: dict) -> int:
-    """Bytes of one token in one layer: K and V of every KV head, or with MLA one latent and one rope key."""
+    """Return the bytes of one token in one layer: K and V of every KV head, or with MLA one latent and one rope key."""
     if config.get("kv_lora_rank"):
         return (config["kv_lora_rank"] + config["qk_rope_head_dim"]) * BF16
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
@@ -28,7 +28,7 @@ def _layer_bytes(config: dict) -> int:
 
 
 def batch_hidden_size(config, free_mib, num_tokens):
-    """The script's line: the width of a head from the hidden size, MLA or not."""
+    """Takes the head's width from the hidden size, as the script does, also for MLA."""
     head_dim = config["hidden_size"] // config["num_attention_heads"]
     return _fits(config, free_mib * MIB, num_tokens, 2 * config["num_key_value_heads"] * head_dim * BF16)
 
@@ -38,7 +38,7 @@ def batch_trusted_head_dim(config, free_mib, num_tokens):
 
 
 def batch_expanded(config, free_mib, num_tokens):
-    """The fix that the document proposed: K and V of every head of an MLA model."""
+    """Counts K and V of every head of an MLA model, as the document proposed."""
     layer = _layer_bytes(config)
     if config.get("kv_lora_rank"):
         width = config["qk_nope_head_dim"] + config["qk_rope_head_dim"] + config["v_head_dim"]
@@ -70,14 +70,14 @@ def draw_batches(rng) -> list[dict]:
         heads = rng.choice([8, 16, 32])
         config = {"num_hidden_layers": rng.randint(2, 4 + i // 2), "num_attention_heads": heads}
         config["hidden_size"] = heads * rng.choice([48, 56, 80])
-        if i % 2:  # MLA; like real configs it has the fields of the others too, and they mislead
+        if i % 2:  # MLA; like real configs it also has the misleading fields of the other models
             config |= {"num_key_value_heads": heads, "kv_lora_rank": rng.choice([128, 256, 512])}
             rope = rng.choice([32, 64])
             config |= {"qk_nope_head_dim": 128, "qk_rope_head_dim": rope, "v_head_dim": 128, "head_dim": rope}
         else:
             config |= {"num_key_value_heads": rng.choice([2, 4])}
             config |= {"kv_lora_rank": None} if i % 8 < 4 else {}
-            # Without the field, or with one that is no quotient of the hidden size.
+            # head_dim is missing, or not hidden_size // heads.
             config |= {} if i % 4 else {"head_dim": rng.choice([128, 256])}
         num_tokens = 64 * rng.randint(1, 6) if i % 5 == 4 else rng.randint(20, 60 + 10 * i)
         one = num_tokens * _layer_bytes(config) * (config["num_hidden_layers"] + 1)

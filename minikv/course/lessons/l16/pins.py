@@ -1,4 +1,4 @@
-"""Exercise 16.5: who pins most of what the allocator keeps."""
+"""Exercise 16.5: which holder pins most of the allocator's reserved memory."""
 
 from collections.abc import Callable
 
@@ -14,13 +14,13 @@ def pins_most(segments: Segments) -> str | None:
 
 
 def _best(segments: Segments, freed_by: Callable, gain: Callable) -> str | None:
-    """The holder with the largest gain, of equals the first in the alphabet."""
+    """Return the holder with the largest gain, of equals the first in the alphabet."""
     gains = _gains(segments, freed_by, gain)
     return min(gains, key=lambda name: (-gains[name], name)) if gains else None
 
 
 def _gains(segments: Segments, freed_by: Callable, gain: Callable) -> dict[str, int]:
-    """What each holder's going gives back; ``freed_by(blocks)``: whose going empties the segment."""
+    """Return the bytes that each holder pins; ``freed_by(blocks)``: the holders that alone pin a segment."""
     gains: dict[str, int] = {}
     for blocks in segments:
         for name in freed_by(blocks):
@@ -38,7 +38,7 @@ def _sole_holders(blocks: list[tuple]) -> set[str]:
 
 
 def pins_most_bytes(segments):
-    """The holder of the most bytes, whether a segment goes back with it or not."""
+    """Takes the holder of the most bytes, also where no segment is returned."""
     split = [[block] for blocks in segments for block in _live(blocks)]
     return _best(split, lambda blocks: set(blocks[0][1]), lambda blocks: blocks[0][0])
 
@@ -75,7 +75,7 @@ def pins_most_segments(segments):
 
 
 def pins_free_already(segments):
-    """Whoever goes, the segments that nobody holds seem to go back with it."""
+    """Counts segments that no holder keeps for every holder."""
     everybody = {name for blocks in segments for _, holders in blocks for name in holders}
     return _best(
         segments,
@@ -98,11 +98,11 @@ def draw_segments(rng) -> list[dict]:
             [(large // 2, (second,)), (large - large // 2, ()), (8, (second,))],
             [(large + 3, (third,))],
         ]
-        # A block that two hold; a segment that nobody holds; the most bytes of one holder, in a segment of two.
+        # A block with two holders; a segment without holders; the most bytes of one holder, in a segment of two.
         segments += [[(3 * (one + two), (rich, shared))], [(5 * large, ())]]
         segments += [[(4 * (one + two), (more[0],)), (9 * (one + two), ()), (1, (more[1],))]]
         segments += [[(rng.randint(1, 4), (name,)), (rng.randint(1, 8), ())] for name in more[2:]]
-        if i % 10 == 9:  # nobody alone keeps a segment, and one is free already
+        if i % 10 == 9:  # no holder alone keeps a segment, and one segment is free already
             segments = [[*blocks, (1, (rich, shared))] if _live(blocks) else blocks for blocks in segments]
         if i % 20 == 9:
             segments = segments[4:7]

@@ -1,15 +1,14 @@
-"""The five suspects of lesson 16, each an experiment on the transformers that is installed, with small random models.
+"""The five suspects of lesson 16, each an experiment on the installed transformers, with small random models.
 
-Each function runs what its suspect is said to do and returns plain figures; ``tests/memory/test_suspects.py`` holds
-them as assertions. What the analysis says, and what is true of transformers 5.15.0, 5.17.0, 5.18.0 and 5.23.0,
-on which they were run:
+Each function runs what its suspect is said to do and returns plain figures; ``tests/memory/test_suspects.py`` asserts
+them. Below: what the analysis says, and what is true of transformers 5.15.0, 5.17.0, 5.18.0 and 5.23.0.
 
 1. "generate() keeps no past_key_values on the model": true by default.
-2. "No mask is kept, and in decode there is none": nothing is kept. That there is none holds for SDPA without padding;
+2. "No mask is kept, and in decode there is none": nothing is kept. There is no mask for SDPA without padding;
    a left-padded batch gets a mask at every step, and eager attention always does.
-3. "SDPA has no state": true. That its workspace lies "on the stack" is not: on CUDA the softmax statistics and
+3. "SDPA has no state": true. Its workspace does not lie "on the stack": on CUDA the softmax statistics and
    split-KV results are tensors of the caching allocator, freed before the call returns.
-4. "Tensor parallelism adds no buffers": true of the tensors. The file that is cited no longer holds that code, and
+4. "Tensor parallelism adds no buffers": true of the tensors. The cited file no longer holds that code, and
    NCCL's communicators take memory outside torch's count (``MemoryStats.non_torch``).
 5. "The helper that calls generate() holds no reference": true of one that returns text.
 """
@@ -30,7 +29,7 @@ NEW_TOKENS = 4
 
 
 def small_model(attention: str = "sdpa", seed: int = 0) -> Any:
-    """A Llama with 2 layers, 4 heads of 16 on 2 KV heads, float32, random weights, on the CPU."""
+    """Return a Llama with 2 layers, 4 heads of 16 on 2 KV heads, float32, random weights, on the CPU."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
@@ -49,7 +48,7 @@ def small_model(attention: str = "sdpa", seed: int = 0) -> Any:
 
 
 def answer(model: Any, ids: Tensor, **more: Any) -> Any:
-    """``NEW_TOKENS`` greedy tokens after ``ids`` [B, T]."""
+    """Return ``NEW_TOKENS`` greedy tokens after ``ids`` [B, T]."""
     mask = more.pop("attention_mask", torch.ones_like(ids))
     return model.generate(
         ids, attention_mask=mask, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False,
@@ -58,14 +57,14 @@ def answer(model: Any, ids: Tensor, **more: Any) -> Any:
 
 
 def suspect_generate(model: Any, ids: Tensor) -> RetentionReport:
-    """1: what is alive after ``generate()`` whose result was dropped."""
+    """1: report what is alive after ``generate()`` when its result was dropped."""
     return retention_report(lambda: answer(model, ids))
 
 
 def suspect_mask(
     model: Any, ids: Tensor, attention_mask: Tensor
 ) -> tuple[RetentionReport, list[tuple | None]]:
-    """2: what is alive after a call, and the shape of the mask (None: none) that the first layer saw at each step."""
+    """2: report what is alive after a call, and the shape of the first layer's mask (or None) at each step."""
     shapes: list[tuple | None] = []
 
     def look(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
@@ -81,7 +80,7 @@ def suspect_mask(
 
 
 def suspect_sdpa(batch: int = 2, heads: int = 4, tokens: int = 64, dim: int = 16) -> RetentionReport:
-    """3: what is alive after ``scaled_dot_product_attention`` ran, alone and with a mask."""
+    """3: report what is alive after ``scaled_dot_product_attention`` ran, alone and with a mask."""
     q, k, v = (torch.randn(batch, heads, tokens, dim) for _ in range(3))
     mask = torch.ones(tokens, tokens, dtype=torch.bool).tril()
 
@@ -93,7 +92,7 @@ def suspect_sdpa(batch: int = 2, heads: int = 4, tokens: int = 64, dim: int = 16
 
 
 def suspect_helper(model: Any, ids: Tensor, decode: Callable[[list[int]], str]) -> RetentionReport:
-    """5: what is alive after a helper that returns text: it calls ``generate()`` and decodes the tokens."""
+    """5: report what is alive after a helper that calls ``generate()``, decodes the tokens and returns text."""
 
     def helper() -> list[str]:
         sequences = answer(model, ids)
@@ -102,12 +101,12 @@ def suspect_helper(model: Any, ids: Tensor, decode: Callable[[list[int]], str]) 
     return retention_report(helper)
 
 
-# Suspect 4: a model that is sharded as for tensor parallelism, on one rank that talks to itself. One rank does all that
-# two do, sharded tensors and all-reduces included, only without a partner; the tests run the same with two processes.
+# Suspect 4: a model sharded as for tensor parallelism, on a single rank. That rank does all that two do, sharded
+# tensors and all-reduces included, only without a partner; the tests run the same with two processes.
 
 
 def parallel_plan(num_layers: int) -> dict[str, Any]:
-    """Column and row parallel as in transformers' plan for Llama: module name -> style."""
+    """Return the column and row parallel styles of transformers' plan for Llama: module name -> style."""
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
     plan: dict[str, Any] = {}
@@ -122,10 +121,10 @@ def parallel_plan(num_layers: int) -> dict[str, Any]:
 
 
 def suspect_parallel(model: Any, ids: Tensor) -> tuple[RetentionReport, bool]:
-    """4: what is alive after ``generate()`` of the sharded ``model``, and whether it answers as the whole one.
+    """4: report what is alive after ``generate()`` of the sharded ``model``, and whether it answers as the whole one.
 
-    ``model`` (on the CPU) is sharded in place. The first call may set meshes up; it is the second that is reported.
-    Raises ``ArgumentError`` where this process already is a rank of something.
+    ``model`` (on the CPU) is sharded in place. The first call may create meshes, so the second is reported.
+    Raises ``ArgumentError`` where this process already is a rank of a group.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import parallelize_module

@@ -1,4 +1,4 @@
-"""Exercise 16.1: what nvidia-smi calls used, split into what is live, cached, pinned and not torch's."""
+"""Exercise 16.1: the memory that nvidia-smi calls used, split into live, cached, pinned and non-torch."""
 
 from minikv.course.exercise import Exercise, Misconception
 from minikv.units import MIB

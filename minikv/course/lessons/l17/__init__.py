@@ -10,11 +10,11 @@ from minikv.plan import CacheSpec
 from minikv.simulate import Trace, TraceRequest, hit_rates
 from minikv.units import GIB
 
-HASH_BLOCK = 16  # of the session below: its lengths are multiples
+HASH_BLOCK = 16  # tokens; the lengths of the session below are multiples of it
 
 
 def _session_share(system: int, turns: int, message: int, answer: int) -> float:
-    """In percent: of the tokens of all prompts of a session, those that a cache without limit has already."""
+    """Return the percentage of a session's prompt tokens that a cache without limit has already."""
     requests, prompt = [], system
     for turn in range(turns):
         prompt += message

@@ -6,22 +6,22 @@ from functools import partial
 from minikv.course.exercise import Exercise, Misconception
 
 Ask = Callable[[int], dict[str, float]]
-"""``ask(replicas)``: the percentiles of the time to the first token with so many replicas, "p50" and "p99"."""
+"""``ask(replicas)``: the percentiles "p50" and "p99" of the time to the first token with so many replicas."""
 
 
 def fewest_replicas(ask: Ask, bound: float, most: int) -> int | None:
-    """How many doublings and halvings an answer may need is counted in ``allowed``."""
+    """Return the smallest fleet with p99 within ``bound``, or None. ``allowed`` bounds the number of questions."""
     return _fewest(ask, bound, most)
 
 
 def _fewest(ask, bound, most, *, percentile="p99", below=False, halve=True, less=0, none=None, past=False):
-    """Double until it holds, then halve; with an argument changed, one of the ways to go wrong."""
+    """Double until the bound holds, then halve the interval. Each keyword argument, changed, gives one wrong answer."""
 
     def holds(replicas: int) -> bool:
         seconds = ask(replicas)[percentile]
         return seconds < bound if below else seconds <= bound
 
-    low, high = 0, 1  # low does not hold
+    low, high = 0, 1  # the bound does not hold at low
     while not holds(high):
         if high >= most:
             return none
@@ -33,7 +33,7 @@ def _fewest(ask, bound, most, *, percentile="p99", below=False, halve=True, less
 
 
 def fewest_most_instead(ask, bound, most):
-    """Where no fleet is enough, the largest one is sold."""
+    """Returns the largest fleet where none is enough."""
     return _fewest(ask, bound, most, none=most)
 
 
@@ -49,19 +49,19 @@ def fewest_from_the_top(ask, bound, most):
 
 
 def fewest_by_share(ask, bound, most):
-    """Twice the bound needs half the replicas: as if the wait were in proportion."""
+    """Divides one replica's wait by the bound, as if the wait were inversely proportional to the replicas."""
     alone = ask(1)["p99"]
     replicas = max(1, -(-int(alone * 1000) // max(1, int(bound * 1000))))
     return replicas if replicas <= most else None
 
 
 def allowed(most: int) -> int:
-    """Questions that are enough for doubling up to ``most`` and halving the last step: 2 log2(most) + 2."""
+    """Return the number of questions for doubling up to ``most`` and halving the last step: 2 log2(most) + 2."""
     return 2 * max(1, most - 1).bit_length() + 2
 
 
 def run_search(fn: Callable, p50: Sequence[float], p99: Sequence[float], bound: float) -> dict[str, object]:
-    """What ``fn`` answers for fleets of 1 to ``len(p99)`` replicas, and whether it asked too often."""
+    """Return what ``fn`` answers for fleets of 1 to ``len(p99)`` replicas, and whether it asked too often."""
     asked = 0
 
     def ask(replicas: int) -> dict[str, float]:
@@ -76,7 +76,7 @@ def run_search(fn: Callable, p50: Sequence[float], p99: Sequence[float], bound: 
 
 
 def draw_fleets(rng) -> list[dict]:
-    """p99 falls with every replica, steeply or in steps; the bound lies on a value, between two, below all."""
+    """Draw p99 values that fall with every replica or in steps; the bound is a value, between two, or below all."""
     cases = []
     for i in range(48):
         most = (2, 3, 5, 8, 13, 24, 40, 64)[i // 6]

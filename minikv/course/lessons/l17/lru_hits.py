@@ -25,9 +25,9 @@ def _lru_hits(
     less=0,
     summed=True,
 ):
-    """One stack for all capacities, and with one of the arguments changed each of the ways in which it goes wrong."""
-    stack: list[int] = []  # the block used last is at the front
-    places: list[int] = []  # of each block, how many a cache must hold for it to be found
+    """Walk one stack for all capacities. Each keyword argument, changed, gives one wrong answer."""
+    stack: list[int] = []  # the most recently used block is at the front
+    places: list[int] = []  # for each block of the request, the smallest capacity at which it is found
     for request in requests:
         if touch_first:
             _touch(stack, request)
@@ -56,12 +56,12 @@ def _touch(stack: list[int], blocks: list[int], to_front: bool = True) -> None:
 
 
 def hits_by_age(requests, capacities):
-    """First in, first out: a hit leaves a block where it is."""
+    """Evicts first in, first out: a hit does not move a block."""
     return [_one_cache(requests, capacity, renew=False) for capacity in capacities]
 
 
 def hits_of_the_first(requests, capacities):
-    """The cache is filled once: whoever comes when it is full finds no place."""
+    """Never evicts: blocks that come to a full cache are not stored."""
     found = []
     for capacity in capacities:
         cache: set[int] = set()
@@ -92,7 +92,7 @@ def _one_cache(requests: Requests, capacity: int, *, renew: bool) -> int:
 
 
 def _found(cache, request: list[int]) -> int:
-    """Blocks from the first on, up to the first that is not there."""
+    """Return the leading blocks of the request that are in the cache, up to the first miss."""
     count = 0
     while count < len(request) and request[count] in cache:
         count += 1
@@ -100,9 +100,9 @@ def _found(cache, request: list[int]) -> int:
 
 
 def draw_requests(rng) -> list[dict]:
-    """Prompts that share beginnings: sessions that grow and come back, capacities on both sides of what they need.
+    """Draw prompts that share prefixes: sessions that grow and come back, capacities below and above what they need.
 
-    A block's number stands for itself and all before it, so it has one predecessor only.
+    A block's number stands for itself and all blocks before it, so it has only one predecessor.
     """
     cases = []
     for i in range(48):

@@ -1,4 +1,4 @@
-"""Exercise 17.3: the router: the replica that has most of a prompt, unless it is too far behind the others."""
+"""Exercise 17.3: the router picks the replica with most of a prompt, unless its load is too high."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ def choose(cached: list[int], load: list[int], prompt: int, bound: float) -> int
 
 
 def _choose(cached, load, prompt, bound, *, least=False, slack=1, ties="load", fallback="next", below=False):
-    """The rule, and with one of the arguments changed each of the ways in which it is missed."""
+    """Apply the rule. Each keyword argument, changed, gives one wrong answer."""
     replicas = range(len(load))
     limit = bound * (min(load) if least else sum(load) / len(load)) + slack * prompt
     fits = [r for r in replicas if (load[r] < limit if below else load[r] <= limit)]
@@ -34,29 +34,29 @@ def least_loaded(cached, load, prompt, bound):
 
 
 def longest_prefix(cached, load, prompt, bound):
-    """Whatever waits there."""
+    """Takes the longest prefix at any load."""
     return min(range(len(load)), key=lambda r: (-cached[r], load[r], r))
 
 
 def soonest_done(cached, load, prompt, bound):
-    """One number made of two, when this prompt would be done; the bound is not asked."""
+    """Minimises one sum, the time until this prompt would be done, and ignores the bound."""
     return min(range(len(load)), key=lambda r: (load[r] + prompt - cached[r], load[r], r))
 
 
 def any_prefix(cached, load, prompt, bound):
-    """Some of the prompt is enough: of those that have any the idlest, not the one that has most."""
+    """Takes the idlest replica with any part of the prompt, not the one with most of it."""
     limit = bound * sum(load) / len(load) + prompt
     return min((r for r in range(len(load)) if load[r] <= limit), key=lambda r: (not cached[r], load[r], r))
 
 
 Rule = Callable[[list[int], list[int], int, float], int]
 Requests = list[tuple[int, list[int]]]
-"""When each request comes, and the blocks of its prompt."""
+"""For each request: its arrival time, and the blocks of its prompt."""
 
 
 @dataclass(frozen=True)
 class Routed:
-    """What became of a traffic: where each request went, the share of blocks found, and p99 of the wait in units."""
+    """The result of a traffic: the replica of each request, the share of blocks found, and p99 of the wait in units."""
 
     replicas: tuple[int, ...]
     hit_rate: float
@@ -64,10 +64,10 @@ class Routed:
 
 
 def run_router(rule: Rule, requests: Requests, replicas: int, bound: float) -> Routed:
-    """Send each request where ``rule`` says.
+    """Send each request to the replica that ``rule`` picks.
 
-    A replica computes one block in a unit of time, one prompt after the other, and keeps every block. What it has of
-    a prompt it need not compute, but for the last block. Its load is what it still has to compute. Times are units.
+    A replica computes one block a unit of time, one prompt after the other, and keeps every block. It does not compute
+    the blocks of a prompt that it has, except the last one. Its load is its blocks still to compute. Times are units.
     """
     free = [0] * replicas
     caches: list[set[int]] = [set() for _ in range(replicas)]
@@ -91,7 +91,7 @@ def _found(cache: set[int], blocks: list[int]) -> int:
 
 
 def draw_traffic(rng: Random, length: int, replicas: int, gap: int) -> Requests:
-    """Sessions that come back with a longer prompt, most of them below the same system prompt."""
+    """Draw sessions that come back with a longer prompt, most of them below the same system prompt."""
     fresh = iter(range(1, 100_000))
     systems = [[next(fresh) for _ in range(rng.randint(2, 6))] for _ in range(2)]
     sessions: list[list[int]] = []
@@ -107,7 +107,7 @@ def draw_traffic(rng: Random, length: int, replicas: int, gap: int) -> Requests:
 
 
 def round_robin() -> Rule:
-    """A rule that looks at nothing, for one run."""
+    """Return a rule that ignores cache and load, for one run."""
     turns = count()
     return lambda cached, load, prompt, bound: next(turns) % len(load)
 
@@ -115,7 +115,7 @@ def round_robin() -> Rule:
 def compare_routers(
     rule: Rule, *, traffics: int = 40, seed: int = 17
 ) -> dict[str, tuple[float, float] | None]:
-    """(hit rate, p99 in units) of ``rule`` ("yours") and of two others, averaged over many busy traffics.
+    """Return (hit rate, p99 in units) of ``rule`` ("yours") and of two others, averaged over many busy traffics.
 
     None where ``rule`` is not written yet.
     """
@@ -164,13 +164,13 @@ def _on_the_bound(own: int, load: list[int], prompt: int, bound: float) -> bool:
 
 
 def draw_decisions(rng: Random) -> list[dict]:
-    """Moments of such traffics under the right rule; for each misconception some in which it goes wrong."""
+    """Draw moments of such traffics under the right rule, with some for each misconception that goes wrong there."""
     moments: dict[str, list[dict]] = {each.name: [] for each in MISCONCEPTIONS}
 
     def note(cached: list[int], load: list[int], prompt: int, bound: float) -> int:
         right = choose(cached, load, prompt, bound)
         if sum(load) % len(load) and any(_on_the_bound(each, load, prompt, bound) for each in load):
-            return right  # a mean that no float holds: two right formulas may round to either side of it
+            return right  # The mean is no exact float, so two right formulas may round to either side of it.
         for each in MISCONCEPTIONS:
             if each.wrong(cached, load, prompt, bound) != right:
                 moments[each.name].append({"cached": cached, "load": load, "prompt": prompt, "bound": bound})
@@ -180,7 +180,7 @@ def draw_decisions(rng: Random) -> list[dict]:
     while min(map(len, moments.values())) < EACH:
         bound = rng.choice([1.0, 1.25, 1.5])
         run_router(note, draw_traffic(rng, 60, replicas, 1 + 4 // replicas), replicas, bound)
-        replicas = 3 + (replicas - 2) % 3  # with two there is no second best
+        replicas = 3 + (replicas - 2) % 3  # three replicas at least: with two there is no second best
     return [case for name in moments for case in rng.sample(moments[name], EACH)]
 
 

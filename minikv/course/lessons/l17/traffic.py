@@ -1,4 +1,4 @@
-"""Lesson 17: the traffic that its fleets serve, and a queue simple enough for a formula."""
+"""Lesson 17: the traffic of its fleets, and a queue simple enough for a formula."""
 
 from dataclasses import replace
 
@@ -19,14 +19,14 @@ BUSY = Load(
 )
 """The busiest minute of a day: conversations of some three turns about forty documents of 6,144 tokens each."""
 
-ONE_PROMPT = 4096  # tokens of every prompt in the queue that has a formula
-"""What every request of the simple queue brings: ``ONE_PROMPT`` tokens that nobody else has, and one token to make."""
+ONE_PROMPT = 4096  # tokens of every prompt in the queue with a formula
+"""A request of the simple queue: ``ONE_PROMPT`` tokens that no other request has, and one token to generate."""
 
 
 def md1_wait(utilisation: float, service: float) -> float:
-    """The mean wait in seconds of the M/D/1 queue: random arrivals, ``service`` seconds each, one at a time.
+    """Return the mean wait in seconds of the M/D/1 queue: random arrivals, ``service`` seconds each, one at a time.
 
-    ``utilisation`` is the share of the time in which it is busy, below 1 (Pollaczek 1930, Khinchine 1932).
+    ``utilisation`` is the share of the time in which the server is busy, below 1 (Pollaczek 1930, Khinchine 1932).
     """
     return utilisation / (2 * (1 - utilisation)) * service
 
@@ -34,14 +34,14 @@ def md1_wait(utilisation: float, service: float) -> float:
 def one_at_a_time(
     fleet: Fleet, utilisation: float, *, num_requests: int = 2500, seed: int = 1
 ) -> tuple[Outcome, float]:
-    """That queue on one replica of ``fleet``, which computes one prompt at a time: (the outcome, seconds of a prompt).
+    """Run that queue on one replica of ``fleet``, one prompt at a time; return (the outcome, seconds of a prompt).
 
-    Requests come at random, so many that the replica is busy for a share ``utilisation`` of the time.
+    Requests arrive at random, at a rate that keeps the replica busy for a share ``utilisation`` of the time.
     """
     alone = replace(
         fleet, replicas=1, router="round-robin", max_num_seqs=1, num_blocks=4, block_size=ONE_PROMPT
     )
-    alone = replace(alone, block_bytes=())  # of blocks of that size
+    alone = replace(alone, block_bytes=())  # computed anew for this block size
     service = alone.step_time.seconds(prefill=[(0, ONE_PROMPT)])
     load = Load(num_requests=num_requests, rate=utilisation / service, spread=0, seed=seed)
     requests = (TraceRequest(each.arrival, ONE_PROMPT, 1) for each in load.trace().requests)
@@ -49,7 +49,7 @@ def one_at_a_time(
 
 
 def everybody_asks(*, num_requests: int = 200, rate: float = 24.0) -> Trace:
-    """One document: somebody asks about it, and three seconds later everybody does, ``rate`` times a second."""
+    """Return requests about one document: one comes first and the others 3 s later, at ``rate`` a second."""
     load = replace(BUSY, num_requests=num_requests, rate=rate, turns=1, system_prompts=1)
     requests = load.trace().requests
     later = tuple(replace(each, arrival=each.arrival + 3) for each in requests[1:])

@@ -1,4 +1,4 @@
-"""Exercise 17.2: the time to the first token with its wait, and percentiles over all requests of a fleet."""
+"""Exercise 17.2: the time to the first token including the wait, and percentiles over all requests of a fleet."""
 
 import math
 
@@ -7,7 +7,7 @@ import numpy as np
 from minikv.course.exercise import Exercise, Misconception
 
 Fleet = list[list[float]]
-"""Of each replica, its requests in the order in which they come: seconds."""
+"""For each replica, its requests in the order of arrival: seconds."""
 
 PERCENTS = (50, 90, 99)
 
@@ -17,7 +17,7 @@ def ttft_percentiles(arrivals: Fleet, prefills: Fleet) -> tuple[float, float, fl
 
 
 def _ttft(arrivals, prefills, *, idle=True, wait=True, prefill=True, since_arrival=True) -> Fleet:
-    """Each replica computes one prompt at a time; with an argument changed, one of the ways to forget something."""
+    """Run one prompt at a time on each replica. Each keyword argument, changed, gives one wrong answer."""
     fleet = []
     for comes, lasts in zip(arrivals, prefills, strict=True):
         free, found = 0.0, []
@@ -61,20 +61,20 @@ def worst_of_percentiles(arrivals, prefills):
 
 
 def percentiles_unsorted(arrivals, prefills):
-    """In the order of arrival: the value at a place says nothing of how many are smaller."""
+    """Takes percentiles in the order of arrival, without sorting."""
     return tuple(
         _at([value for replica in _ttft(arrivals, prefills) for value in replica], p) for p in PERCENTS
     )
 
 
 def percentiles_rounded(arrivals, prefills):
-    """The neighbour below, and nothing of the one above."""
+    """Takes the lower neighbour instead of interpolating."""
     found = sorted(value for replica in _ttft(arrivals, prefills) for value in replica)
     return tuple(found[math.floor(p / 100 * (len(found) - 1))] for p in PERCENTS)
 
 
 def one_queue(arrivals, prefills):
-    """All replicas as one: everybody waits for everybody."""
+    """Puts the requests of all replicas in one queue."""
     pairs = zip(arrivals, prefills, strict=True)
     merged = sorted(request for comes, lasts in pairs for request in zip(comes, lasts, strict=True))
     [replica] = _ttft([[arrival for arrival, _ in merged]], [[seconds for _, seconds in merged]])
@@ -89,7 +89,7 @@ def _at(values: list[float], percent: float) -> float:
 
 
 def draw_fleets(rng) -> list[dict]:
-    """Two replicas or more, unequally busy: one waits for work, one has a queue that grows."""
+    """Draw two replicas or more, unequally busy: one is idle at times, one has a queue that grows."""
     cases = []
     for i in range(40):
         arrivals, prefills = [], []

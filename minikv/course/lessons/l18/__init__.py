@@ -11,7 +11,7 @@ from minikv.plan import CacheSpec
 from minikv.units import KIB
 
 STORED = (("fp32", 4, 0), ("bf16", 2, 0), ("int8", 1, 4))
-"""A dtype of the cache, bytes of an element, and of the scale that each token has in each head."""
+"""A cache dtype, the bytes of an element, and the bytes of a scale for each token and head."""
 
 
 def _budget(rng) -> dict:
@@ -25,7 +25,7 @@ def _blocks_that_fit(kib: int, dtype: str, itemsize: int, scale: int) -> int:
 
 
 def _int8_share() -> float:
-    """Of the bytes of a token in fp32, those that are left in int8."""
+    """Return the share of a token's fp32 bytes that int8 takes."""
     int8, fp32 = (CacheSpec.from_config(find_folder("tiny-gqa"), kv_dtype=each) for each in ("int8", "fp32"))
     return int8.slope() / fp32.slope()
 

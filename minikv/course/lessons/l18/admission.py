@@ -1,11 +1,11 @@
-"""Exercise 18.2: who may come in so that nobody ever has to leave: every sequence is counted as long as it may get."""
+"""Exercise 18.2: admission without preemption, which counts every sequence at its longest."""
 
 from functools import partial
 
 from minikv.course.exercise import Exercise, Misconception
 
 Sequences = list[dict]
-"""Of each: ``stored``, the most tokens that it will ever have in the cache, and ``blocks``, the blocks that it has."""
+"""For each: ``stored``, the most tokens that it will ever have in the cache, and ``blocks``, the blocks that it has."""
 
 
 def enter(running: Sequences, waiting: Sequences, num_blocks: int, block_size: int, seats: int) -> int:
@@ -17,7 +17,7 @@ def _to_come(sequence: dict, block_size: int) -> int:
 
 
 def _worst(sequences: Sequences, block_size: int) -> int:
-    """Blocks at the worst moment: those that are there, each once, and those that are still to come."""
+    """Return the blocks at the worst moment: the present ones, each once, and those still to come."""
     there = {block for sequence in sequences for block in sequence["blocks"]}
     return len(there) + sum(_to_come(sequence, block_size) for sequence in sequences)
 
@@ -25,7 +25,7 @@ def _worst(sequences: Sequences, block_size: int) -> int:
 def _enter(
     running, waiting, num_blocks, block_size, seats, *, worst=_worst, seated=True, passing=False, below=False
 ):
-    """The rule, and with one of the arguments changed each of the ways in which it is missed."""
+    """Apply the rule. Each keyword argument, changed, gives one wrong answer."""
     inside, entered = list(running), 0
     for sequence in waiting:
         if seated and len(inside) >= seats:
@@ -53,7 +53,7 @@ def _rounded_down(sequences, block_size):
 
 
 def _together(sequences, block_size):
-    """Tokens of all, rounded once: as if two sequences could sit in one block."""
+    """Rounds the sum of all tokens once, as if two sequences could share a last block."""
     shared = sum(len(each["blocks"]) for each in sequences) - len(
         {block for each in sequences for block in each["blocks"]}
     )
@@ -61,7 +61,7 @@ def _together(sequences, block_size):
 
 
 def entered_for_now(running, waiting, num_blocks, block_size, seats):
-    """What is there and a block for the next token: what comes later is not asked."""
+    """Counts the present blocks and one for the next token, and ignores later growth."""
 
     def now(sequences, block_size):
         there = {block for sequence in sequences for block in sequence["blocks"]}
@@ -71,7 +71,7 @@ def entered_for_now(running, waiting, num_blocks, block_size, seats):
 
 
 def entered_by_average(running, waiting, num_blocks, block_size, seats):
-    """The formula of a public issue: blocks of the pool by blocks of an average request."""
+    """Divides the pool's blocks by those of an average request, a formula from a public issue."""
     everybody = [*running, *waiting]
     mean = sum(each["stored"] for each in everybody) // max(1, len(everybody))
     most = num_blocks // max(1, mean // block_size)
@@ -79,7 +79,7 @@ def entered_by_average(running, waiting, num_blocks, block_size, seats):
 
 
 def entered_beside_who_runs(running, waiting, num_blocks, block_size, seats):
-    """The newcomers at their longest, and those that run only as they are now."""
+    """Counts new sequences at their longest and running ones only as they are now."""
     there = {block for each in running for block in each["blocks"]}
 
     def worst(sequences, block_size):
@@ -91,7 +91,7 @@ def entered_beside_who_runs(running, waiting, num_blocks, block_size, seats):
 
 
 def draw_moments(rng) -> list[dict]:
-    """Moments of a pool: some share a beginning; room that ends with a newcomer, a block before, a block behind."""
+    """Draw states of a pool; some sequences share a prefix; room for exactly one more sequence, or a block off."""
     cases = []
     for i in range(60):
         size, ids = (4, 8, 16)[i % 3], iter(range(rng.randint(0, 9), 10_000))
@@ -100,7 +100,7 @@ def draw_moments(rng) -> list[dict]:
         held = {block for each in running for block in each["blocks"]}
         known = [prefix for prefix in prefixes if held >= set(prefix)]
         waiting = [_draw(rng, size, ids, rng.choice([*known, []]), grown=False) for _ in range(3 + i // 12)]
-        if i % 4 == 1:  # a long one in front of shorter ones that would fit
+        if i % 4 == 1:  # a long sequence in front of shorter ones that would fit
             waiting[1]["stored"] += size * rng.randint(6, 10)
         stop = len(waiting) if i % 6 == 3 else rng.randint(1, len(waiting) - 1)
         num_blocks = _worst([*running, *waiting[:stop]], size) + rng.choice([0, 0, -1, 1]) * (i % 6 != 3)
@@ -114,7 +114,7 @@ def draw_moments(rng) -> list[dict]:
 
 
 def _draw(rng, size: int, ids, prefix: list[int], *, grown: bool) -> dict:
-    """A sequence that has its prefix, and, where it runs, some blocks of its own."""
+    """Draw a sequence that has its prefix and, if it runs, some blocks of its own."""
     own = [next(ids) for _ in range(rng.randint(1, 3))] if grown else []
     blocks = [*prefix, *own]
     more = rng.choice([0, 1, 2, 4]) if grown else rng.randint(2, 6)

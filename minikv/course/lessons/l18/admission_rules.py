@@ -1,4 +1,4 @@
-"""Exercise 18.2 at work: the engine's scheduler, with another rule at its door, on the same load."""
+"""Exercise 18.2 at work: the engine's scheduler with another admission rule, on the same load."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -11,14 +11,14 @@ Rule = Callable[[Sequences, Sequences, int, int, int], int]
 
 
 class AnyBlock(Rules):
-    """Admits what fits now, and keeps nothing for those that run."""
+    """Admits what fits now, and reserves nothing for running sequences."""
 
     def owed_blocks(self, scheduler: Scheduler, kind: int) -> int:
         return 0
 
 
 def door(rule: Rule) -> Rules:
-    """Rules that ask ``rule`` about the first request that waits."""
+    """Return rules that ask ``rule`` about the first waiting request."""
 
     class Asks(Rules):
         def owed_blocks(self, scheduler: Scheduler, kind: int) -> int:
@@ -41,7 +41,7 @@ def _told(sequence, blocks: list[int]) -> dict:
 
 
 def groups_load(seed: int = 18, number: int = 40) -> list[Ask]:
-    """Requests about four documents, some with a word to answer and some with many, all there at the beginning."""
+    """Return requests about four documents, some with short answers and some with long ones, all at the start."""
     rng = Random(seed)
     documents = [tuple(rng.randrange(100_000) for _ in range(64)) for _ in range(4)]
     return [
@@ -56,7 +56,7 @@ def groups_load(seed: int = 18, number: int = 40) -> list[Ask]:
 def compare_doors(
     rule: Rule, *, load: Sequence[Ask] | None = None, num_blocks: int = 60
 ) -> dict[str, Ran | None]:
-    """The same load behind three doors: ``rule`` ("yours"), the engine's own, and one that lets in what fits now.
+    """Run the same load under three rules: ``rule`` ("yours"), the engine's own, and one that admits what fits now.
 
     None where ``rule`` is not written yet.
     """

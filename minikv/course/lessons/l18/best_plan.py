@@ -1,4 +1,4 @@
-"""Exercise 18.4: the best of many plans, with as few real runs as the figures on paper allow."""
+"""Exercise 18.4: the best of many plans, with as few real runs as the bounds on paper allow."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,17 +8,17 @@ from minikv.course.exercise import Exercise, Misconception
 
 
 class Served(NamedTuple):
-    """What a real run of a plan says: its seconds on the task's clock, and the share of answers that were right."""
+    """The result of a real run of a plan: seconds of the task's clock, and the share of right answers."""
 
     seconds: float
     quality: float
 
 
 Paper = Callable[[int], float]
-"""``paper(plan)``: seconds that the plan cannot beat, from a sheet of paper. Free to ask."""
+"""``paper(plan)``: a lower bound of the plan's seconds, by arithmetic. Cheap."""
 
 Run = Callable[[int], Served]
-"""``run(plan)``: the plan, really served. Dear."""
+"""``run(plan)``: serves the plan. Expensive."""
 
 
 def best_plan(plans: int, paper: Paper, run: Run, bar: float) -> int | None:
@@ -26,7 +26,7 @@ def best_plan(plans: int, paper: Paper, run: Run, bar: float) -> int | None:
 
 
 def _best(plans, paper, run, bar, *, first=False, keep=None, bound="best", below=False):
-    """In the order of the paper, until it says that no other can be better; with an argument changed, a way to err."""
+    """Try plans in the order of ``paper`` until none can be better. Each keyword, changed, gives a wrong answer."""
     kept = keep or (lambda served: served.quality > bar if below else served.quality >= bar)
     best, seconds, limit = None, float("inf"), float("inf")
     for plan in sorted(range(plans), key=paper):
@@ -43,7 +43,7 @@ def _best(plans, paper, run, bar, *, first=False, keep=None, bound="best", below
 
 
 def best_in_the_order_given(plans, paper, run, bar):
-    """Skips what paper rules out, but meets the good ones late."""
+    """Skips plans that paper rules out, but tries them in the given order, so good ones come late."""
     best, seconds = None, float("inf")
     for plan in range(plans):
         if paper(plan) >= seconds:
@@ -55,26 +55,26 @@ def best_in_the_order_given(plans, paper, run, bar):
 
 
 def best_on_paper(plans, paper, run, bar):
-    """The paper's first, if it keeps the bar."""
+    """Takes the first plan by paper, if it keeps the bar."""
     plan = min(range(plans), key=paper)
     return plan if run(plan).quality >= bar else None
 
 
 def best_quality(plans, paper, run, bar):
-    """Of those that keep the bar the one with the most right answers."""
+    """Takes the plan with the most right answers among those that keep the bar."""
     found = {plan: run(plan) for plan in range(plans)}
     kept = [plan for plan in found if found[plan].quality >= bar]
     return min(kept, key=lambda plan: (-found[plan].quality, found[plan].seconds), default=None)
 
 
 def fastest_instead(plans, paper, run, bar):
-    """Where no plan keeps the bar, the fastest one is sold."""
+    """Returns the fastest plan where none keeps the bar."""
     best = best_plan(plans, paper, run, bar)
     return min(range(plans), key=lambda plan: run(plan).seconds) if best is None else best
 
 
 def allowed(paper: Sequence[float], seconds: Sequence[float], quality: Sequence[float], bar: float) -> int:
-    """Runs that nobody can do without: whatever paper puts no later than the best real one might have been better."""
+    """Count the runs that no search can avoid: a plan with a paper bound up to the best real time may be better."""
     kept = [each for each, share in zip(seconds, quality, strict=True) if share >= bar]
     return sum(each <= min(kept) for each in paper) if kept else len(paper)
 
@@ -82,7 +82,7 @@ def allowed(paper: Sequence[float], seconds: Sequence[float], quality: Sequence[
 def run_best(
     fn: Callable, paper: Sequence[float], seconds: Sequence[float], quality: Sequence[float], bar: float
 ) -> dict[str, object]:
-    """Which plan ``fn`` picks, and whether it ran more plans than it had to. A plan that ran once is known."""
+    """Return the plan that ``fn`` picks, and whether it ran too many. Running a plan again does not count."""
     ran: set[int] = set()
 
     def check(plan: int) -> int:
@@ -102,7 +102,7 @@ def run_best(
 
 
 def draw_plans(rng) -> list[dict]:
-    """Papers that are tight or far too hopeful; fast plans that miss the bar, and cases where all of them do."""
+    """Draw bounds that are tight or far too low; fast plans that miss the bar; cases in which all plans miss it."""
     cases = []
     for i in range(60):
         count = 3 + i // 6
@@ -113,10 +113,10 @@ def draw_plans(rng) -> list[dict]:
         bar = rng.choice([0.9, 0.95])
         quality = [rng.choice([bar, 1.0, 0.97, round(bar - 0.05, 2), 0.3]) for _ in range(count)]
         fast = sorted(range(count), key=seconds.__getitem__)
-        if i % 4 == 0:  # the fastest really miss it
+        if i % 4 == 0:  # the fastest plans clearly miss it
             for plan in fast[: count // 2]:
                 quality[plan] = 0.4
-        if i % 4 == 1:  # the best is exactly on it
+        if i % 4 == 1:  # the best plan is exactly on it
             quality[fast[0]] = bar
         if i % 10 == 9:
             quality = [min(each, round(bar - 0.02, 2)) for each in quality]

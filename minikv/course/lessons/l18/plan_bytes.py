@@ -1,4 +1,4 @@
-"""Exercise 18.1: what a plan's bytes hold: blocks beside eviction's records, and sequences at their longest."""
+"""Exercise 18.1: what a plan's bytes hold: blocks beside eviction's records, and sequences at full length."""
 
 from functools import partial
 
@@ -42,7 +42,7 @@ def _room(
     at_once=_at_once,
     seated=True,
 ):
-    """The rule, and with one of the arguments changed each of the ways in which it is missed."""
+    """Apply the rule. Each keyword argument, changed, gives one wrong answer."""
     left = kv_bytes - (0 if keeps is None else record_bytes(seats, token, keeps))
     blocks = max(0, left) // (token_bytes(token) * block_size)
     most = at_once(blocks, held(longest, keeps), block_size)
@@ -82,7 +82,7 @@ _STORED = ((4, 0), (2, 0), (1, 0), (1, 4))
 
 
 def draw_plans(rng) -> list[dict]:
-    """Every dtype with eviction and without; budgets that end on a block, a byte before, or anywhere."""
+    """Draw every dtype with eviction and without; budgets that end on a block, a byte before, or anywhere."""
     cases = []
     for i in range(56):
         itemsize, scale = _STORED[i % 4]

@@ -10,7 +10,7 @@ from minikv.course.lessons.l18.time_split import paper_seconds
 
 @dataclass(frozen=True)
 class Searched:
-    """The plan that was picked (None: none keeps the bar), what paper said of each, and the runs it took, in order."""
+    """The plan picked (None: none keeps the bar), the paper bound of each plan, and the plans run, in order."""
 
     best: Plan | None
     paper: tuple[float, ...]
@@ -18,7 +18,7 @@ class Searched:
 
 
 def search(fn: Callable, task: Task, plans: Sequence[Plan]) -> Searched | None:
-    """``fn`` on real plans: ``paper`` is arithmetic, ``run`` serves the task. None where ``fn`` is not written yet."""
+    """Run ``fn`` on real plans: ``paper`` computes, ``run`` serves the task. None where ``fn`` is a stub."""
     paper = tuple(paper_seconds(task, plan) for plan in plans)
     runs: dict[int, Run] = {}
 

@@ -1,12 +1,13 @@
-"""Exercise 18.3: seconds that no plan can beat, from what has to be computed at least, and when it comes."""
+"""Exercise 18.3: a lower bound in seconds for every plan, from the least work and the arrival times."""
 
 from functools import partial
 
 from minikv.course.exercise import Exercise, Misconception
 
 Requests = list[dict]
-"""Of each: ``arrival`` in seconds, ``group``, ``prefix`` tokens that the group has in common, ``prompt`` tokens (the
-prefix among them) and ``new`` tokens to generate."""
+"""For each: ``arrival`` in seconds, ``group``, ``prefix`` tokens that the group shares, ``prompt`` tokens (with the
+prefix) and ``new`` tokens to generate.
+"""
 
 
 def floor_seconds(requests: Requests, weights: float, token: float, overhead: float, drafts: int) -> float:
@@ -14,7 +15,7 @@ def floor_seconds(requests: Requests, weights: float, token: float, overhead: fl
 
 
 def _tokens(requests: Requests, since: float, last: int = 1) -> int:
-    """The fewest tokens that are computed of whoever comes from ``since`` on."""
+    """Return the fewest tokens that must be computed for requests that arrive from ``since`` on."""
     known = {each["group"] for each in requests if each["arrival"] < since}
     total = 0
     for each in requests:
@@ -26,14 +27,14 @@ def _tokens(requests: Requests, since: float, last: int = 1) -> int:
 
 
 def _steps(request: dict, drafts: int) -> int:
-    """A prompt's last step brings one token, each step after it at most 1 + ``drafts``."""
+    """Return the steps: the prompt's last step brings one token, each later step at most 1 + ``drafts``."""
     return 1 + -(-(request["new"] - 1) // (1 + drafts))
 
 
 def _floor(
     requests, weights, token, overhead, drafts, *, tokens=_tokens, steps=_steps, longer=max, fixed=True
 ):
-    """The rule, and with one of the arguments changed each of the ways in which it is missed."""
+    """Apply the rule. Each keyword argument, changed, gives one wrong answer."""
     bounds = []
     for each in requests:
         count = steps(each, drafts)
@@ -53,28 +54,28 @@ def _prefix_never(requests, since):
 
 
 def _known_later(requests, since):
-    """Whoever came before is forgotten: each moment begins with an empty cache."""
+    """Forgets earlier requests: each moment begins with an empty cache."""
     return _tokens([each for each in requests if each["arrival"] >= since], since)
 
 
 def floor_without_arrivals(requests, weights, token, overhead, drafts):
-    """All work, as if everybody were there from the beginning."""
+    """Counts all work as if every request had arrived at the start."""
     return _floor([each | {"arrival": 0.0} for each in requests], weights, token, overhead, drafts)
 
 
 def floor_after_the_last(requests, weights, token, overhead, drafts):
-    """All work behind the last arrival: as if nothing could be done before."""
+    """Counts all work after the last arrival, as if none could be done before."""
     latest = max(each["arrival"] for each in requests)
     return _floor([each | {"arrival": latest} for each in requests], weights, token, overhead, drafts)
 
 
 def floor_alone(requests, weights, token, overhead, drafts):
-    """Each request by itself: nobody has to share the machine."""
+    """Counts each request by itself, as if it had the machine alone."""
     return max(_floor([each], weights, token, overhead, drafts) for each in requests)
 
 
 def floor_one_by_one(requests, weights, token, overhead, drafts):
-    """Steps of all, one after the other, though one step serves many."""
+    """Adds up the steps of all requests, though one step serves many."""
     bounds = []
     for each in requests:
         count = sum(_steps(other, drafts) for other in requests if other["arrival"] >= each["arrival"])
@@ -84,7 +85,7 @@ def floor_one_by_one(requests, weights, token, overhead, drafts):
 
 
 def draw_loads(rng) -> list[dict]:
-    """Loads that wait for steps, for arithmetic or for arrivals; groups that share, some of them before a moment."""
+    """Draw loads bound by steps, arithmetic or arrivals; groups share prefixes, some of them before a moment."""
     cases = []
     for i in range(54):
         clock = {"weights": rng.choice([0.01, 0.02]), "token": rng.choice([0.0001, 0.0005, 0.001])}

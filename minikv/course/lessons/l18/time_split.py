@@ -1,4 +1,4 @@
-"""Lesson 18: where the seconds of a run went, part by part, and the plan's own bound on paper."""
+"""Lesson 18: the seconds of a run by cause, and the plan's own bound on paper."""
 
 from typing import TYPE_CHECKING
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def where_it_went(task: "Task", run: "Run") -> dict[str, float]:
-    """Seconds of the task's clock by what each step waited for; they add up to ``run.seconds``, up to rounding.
+    """Return the seconds of the task's clock by what each step waited for; they sum to ``run.seconds``, up to rounding.
 
-    "weights" and "cache": steps that bytes held up, divided by what was read. "compute": steps that FLOPs held up.
-    The others are those of ``run.where``.
+    "weights" and "cache": steps bound by bytes, divided by what was read. "compute": steps bound by FLOPs. The others
+    are those of ``run.where``.
     """
     weights = weight_seconds(task, run.plan)
     slow = [step.parts for step in run.timed if step.parts.compute <= step.parts.bandwidth]
@@ -24,18 +24,18 @@ def where_it_went(task: "Task", run: "Run") -> dict[str, float]:
 
 
 def weight_seconds(task: "Task", plan: "Plan") -> float:
-    """Seconds in which a step reads the weights once."""
+    """Return the seconds in which a step reads the weights once."""
     clock = task.step_time(plan.kv_dtype)
     nothing = [0] * len(clock.cost.attention)
     return clock.parts(clock.cost.counted(1, 1, nothing, nothing)).bandwidth
 
 
 def paper_seconds(task: "Task", plan: "Plan") -> float:
-    """Seconds that ``plan`` cannot beat, from nothing but its numbers; never above a real run of it.
+    """Return a lower bound of ``plan``'s seconds from its numbers alone; it is never above a real run.
 
-    Two things that the task's floor does not know: a plan has seats, and without eviction every decode reads all that
-    its sequence has, in the plan's dtype. So the decodes of all sequences take at least so many steps as there are
-    decodes for a seat; and each step reads the weights, besides the cache of whoever decodes in it.
+    It adds two facts to the task's floor: a plan has a number of seats, and without eviction every decode reads its
+    whole sequence, in the plan's dtype. So the decodes of all sequences take at least as many steps as there are
+    decodes for a seat, and each step reads the weights and the cache of the sequences that decode in it.
     """
     clock, drafts = task.step_time(plan.kv_dtype), plan.prompt_lookup
     steps = [fewest_steps(request.max_tokens, drafts) for request in task.requests]
@@ -51,7 +51,7 @@ def paper_seconds(task: "Task", plan: "Plan") -> float:
 
 
 def _cached_seen(task: "Task", drafts: int) -> list[int]:
-    """Of each request the tokens that its decodes read at least, if every draft is right."""
+    """Return the tokens that each request's decodes read at least, if every draft is right."""
     seen = []
     for request in task.requests:
         prompt, left, tokens = len(request.tokens), request.max_tokens - 1, 0

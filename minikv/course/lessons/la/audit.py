@@ -13,7 +13,7 @@ def block_bytes(layers: int, block_size: int, kv_heads: int, head_dim: int, item
 
 
 def draw_blocks(rng) -> list[tuple]:
-    # itemsize is never 1 and no two factors are equal, so that a dropped one shows which it was.
+    # itemsize is never 1 and no two factors are equal, so that a dropped factor can be named.
     return [
         (
             3 + i + rng.randint(0, 3),
@@ -58,7 +58,7 @@ def _convert_with(factor_of: Callable[[str], int]) -> Callable:
 def draw_units(rng) -> list[tuple]:
     pairs = [(a, b) for a in FACTORS for b in FACTORS if a != b]
     cases = [(float(rng.randint(1, 900)), a, b) for a, b in pairs]
-    # Small numbers first: the smallest counterexample should be one that can be done in the head.
+    # Small numbers first: the smallest counterexample should be easy to compute in the head.
     return sorted(cases)
 
 
@@ -98,7 +98,7 @@ def draw_audits(rng) -> list[tuple]:
         terms = {name: rng.randint(1, 20 + 10 * i) * rng.choice([1, 1, -1]) for name in chosen}
         terms[chosen[0]] = abs(terms[chosen[0]]) + 1
         terms[chosen[-1]] = -abs(terms[chosen[-1]])
-        # Every fourth document is right: the audit has to say so, with a 0.
+        # Every fourth document is right: the audit must return 0 for it.
         slip = 0 if i % 4 == 3 else rng.choice([-1, 1]) * rng.randint(1, 30)
         cases.append((terms, sum(terms.values()) + slip))
     return cases
@@ -131,12 +131,12 @@ def draw_pools(rng) -> list[tuple]:
         weights = rng.randint(50, 100) * block
         activations = rng.randint(10, 40) * block
         outside = rng.randint(3, 8) * block  # CUDA context, other processes: in used, not in current
-        # Every sixth GPU is too small for its model.
+        # Every sixth model is too large for its GPU.
         spare = -rng.randint(2, 9) * block if i % 6 == 5 else rng.randint(20, 90) * block + rng.randint(1, 2)
         percent = rng.choice([70, 80, 90, 95])
         needed = weights + outside + activations
         if i % 3 == 1:
-            # Less than a byte below a whole block: a limit rounded up makes one that is not there.
+            # Less than a byte below a whole block: a limit rounded up adds a block that does not fit.
             total = ((needed + spare // block * block) * 100 - 1) // percent
         else:
             total = -(-(needed + spare) * 100 // percent)
@@ -197,7 +197,7 @@ def draw_longest(rng) -> list[tuple]:
     cases = []
     for i in range(48):
         sequences, block_size = rng.randint(2, 6), rng.choice([8, 16, 32])
-        # The blocks that cannot be shared out evenly are the point; now and then there are none of them.
+        # Most cases have blocks that do not divide evenly; a few have none of them.
         over = 0 if i % 8 == 4 else rng.randint(1, sequences - 1)
         blocks = sequences * rng.randint(2 + i, 9 + 2 * i) + over
         share = blocks // sequences * block_size

@@ -1,15 +1,15 @@
-"""Appendix B: bugs of other projects, and the property that would have caught each. B.1 is in ``bookkeeping.py``."""
+"""Appendix B: bugs of other projects, and for each the property that would have caught it. B.1: ``bookkeeping.py``."""
 
 from minikv.blocks import BlockManager
 from minikv.course.exercise import Lesson, Prediction
 from minikv.course.lessons.lb.bookkeeping import BOOKS
 from minikv.course.lessons.lb.prefix_bugs import CHUNK, NAMESPACE
 
-LATENT = 576  # elements that an MLA layer keeps of a token: 512 of the latent, 64 of the rope part
+LATENT = 576  # elements of a token in an MLA layer: 512 of the latent, 64 of the rope key
 
 
 def _stale_end(tokens: int, cached: int, block_size: int = 256) -> int:
-    """Where a range ends that begins behind the cached prefix and was planned as if there were none."""
+    """Return the end of a range that begins behind the cached prefix but was planned as if there were none."""
     manager = BlockManager(2 * -(-tokens // block_size), block_size)
     text = list(range(tokens))
     manager.allocate("before", text[:cached])
@@ -18,7 +18,7 @@ def _stale_end(tokens: int, cached: int, block_size: int = 256) -> int:
 
 
 def _addressable(page: int) -> int:
-    """Pages that lie below 2**31 elements as a whole, of one layer of MLA."""
+    """Return the pages that lie entirely below 2**31 elements, of one layer of MLA."""
     return 2**31 // (page * LATENT)
 
 

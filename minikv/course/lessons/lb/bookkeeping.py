@@ -1,4 +1,4 @@
-"""Exercise B.1: the property that names every block whose bookkeeping is wrong."""
+"""Exercise B.1: a check that names every block with wrong bookkeeping."""
 
 from collections import Counter
 
@@ -23,7 +23,7 @@ def _wrong(ref_counts: list[int], free: Counter, standing: Counter) -> list[int]
 
 
 def only_the_sum(ref_counts, free_list, tables):
-    """Free and held blocks make the pool: then nothing is said to be wrong; otherwise everything is."""
+    """Names no block if free and held blocks add up to the pool, and all blocks otherwise."""
     held = sum(count > 0 for count in ref_counts)
     return [] if held + len(free_list) == len(ref_counts) else list(range(len(ref_counts)))
 
@@ -43,7 +43,7 @@ def free_once_or_more(ref_counts, free_list, tables):
 
 
 def held_or_not(ref_counts, free_list, tables):
-    """Whether somebody holds a block, not how many do."""
+    """Checks whether a block is held, not how often."""
     standing, free = _standing(tables), Counter(free_list)
     return [
         block
@@ -53,14 +53,14 @@ def held_or_not(ref_counts, free_list, tables):
 
 
 def null_is_the_last(ref_counts, free_list, tables):
-    """-1 is taken for a block: in Python, the last one."""
+    """Takes -1 for a block: in Python, the last one."""
     last = len(ref_counts) - 1
     blocks = Counter(last if block == NULL_BLOCK else block for table in tables for block in table)
     return _wrong(ref_counts, Counter(free_list), blocks)
 
 
 def lost_is_fine(ref_counts, free_list, tables):
-    """A block that is free must not be held; that one which nobody holds must be free is forgotten."""
+    """Checks that a free block is not held, but not that a block without holders is free."""
     standing, free = _standing(tables), Counter(free_list)
     return [
         block
@@ -74,7 +74,7 @@ def the_first(ref_counts, free_list, tables):
 
 
 def _sound(rng, blocks: int, sequences: int) -> dict:
-    """A pool in order: some blocks shared by several tables, some tables with a window that has moved on."""
+    """Draw a sound pool: some blocks shared by several tables, some tables with a window that has moved on."""
     numbers = rng.sample(range(blocks), blocks)
     shared = numbers[: blocks // 4]
     left = numbers[blocks // 4 : blocks - blocks // 4]
@@ -98,7 +98,7 @@ def _one_too_many(rng, case):
 
 
 def _one_too_few(rng, case):
-    """A shared block has lost a holder: it stays held, so the free list is right."""
+    """Take a holder from a shared block: it stays held, so the free list is right."""
     shared = [block for block, count in enumerate(case["ref_counts"]) if count > 1]
     block = rng.choice(shared or _held(case))
     case["ref_counts"][block] += -1 if shared else 1
@@ -119,7 +119,7 @@ def _lost(rng, case):
 
 
 def _leaked(rng, case):
-    """Taken, and in nobody's table: the failed admission."""
+    """Take a block into no table, like a failed admission."""
     if case["free_list"]:
         block = rng.choice(case["free_list"])
         case["free_list"].remove(block)
@@ -127,7 +127,7 @@ def _leaked(rng, case):
 
 
 def _swapped(rng, case):
-    """One block lost, another one twice in the list: the sum is right."""
+    """Lose one block and list another twice: the sum is right."""
     if len(case["free_list"]) > 1:
         gone, twice = rng.sample(case["free_list"], 2)
         case["free_list"].remove(gone)
@@ -142,7 +142,7 @@ def _held(case: dict) -> list[int]:
 
 
 def draw_books(rng) -> list[dict]:
-    """Pools in order, pools with one fault, pools with two; from few blocks to many."""
+    """Draw sound pools, pools with one fault and pools with two; from few blocks to many."""
     cases = []
     for i in range(64):
         case = _sound(rng, blocks=8 + i // 4, sequences=2 + i % 3)

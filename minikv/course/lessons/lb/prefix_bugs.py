@@ -1,4 +1,4 @@
-"""Exercises B.2 and B.3: a chunk behind a prefix hit that has changed, and names that keep prefixes apart."""
+"""Exercises B.2 and B.3: a chunk behind a prefix hit that has changed, and namespaces that separate prefixes."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ def chunk(num_tokens: int, cached_before: int, cached_now: int, budget: int, blo
 
 
 def chunk_stale_end(num_tokens, cached_before, cached_now, budget, block_size):
-    """The beginning is new, the length is that of the old count: the range ends behind the sequence."""
+    """Uses the new start and the old count's length, so the range ends behind the sequence."""
     start = min(cached_now, (num_tokens - 1) // block_size * block_size)
     return start, start + min(num_tokens - cached_before, budget)
 
@@ -45,7 +45,7 @@ def chunk_without_budget(num_tokens, cached_before, cached_now, budget, block_si
 
 
 def draw_chunks(rng) -> list[dict]:
-    """Lengths on, below and above block multiples; counts that rose, fell and stayed; some full hits."""
+    """Draw lengths on, below and above block multiples; counts that rose, fell and stayed; some full hits."""
     cases = []
     for i in range(60):
         size = (4, 8, 16)[i % 3]
@@ -54,7 +54,7 @@ def draw_chunks(rng) -> list[dict]:
         whole = num_tokens // size
         now = whole if i % 5 in (0, 3) else rng.randint(0, whole)
         before = (0, rng.randint(0, whole), now)[rng.choice([0, 0, 1, 2])]
-        if i % 6 == 4:  # the blocks that were counted before are gone
+        if i % 6 == 4:  # the blocks that were counted before have been reused
             before, now = whole, rng.randint(0, whole - 1)
         budget = rng.choice([1, size - 1, 2 * num_tokens, 2 * num_tokens])
         counts = {"cached_before": before * size, "cached_now": now * size}
@@ -89,7 +89,7 @@ def namespace(adapter: str | None, tenant: str | None) -> str:
 
 
 def who_shares(fn: Callable, pairs: list[Who]) -> list[int]:
-    """For each pair the place of the first one with the same name; -1 where ``fn`` gave no text."""
+    """Return for each pair the index of the first one with the same name; -1 where ``fn`` returned no text."""
     names = [fn(*pair) for pair in pairs]
     return [names.index(name) if isinstance(name, str) else -1 for name in names]
 
@@ -131,7 +131,7 @@ LETTERS = "ab"
 
 
 def draw_namespaces(rng) -> list[tuple]:
-    """Requests that have to be told apart, and some that are the same; names hold any character."""
+    """Draw requests that must be kept apart, and some that are equal; names hold any character."""
     cases = []
     for i in range(36):
         name, other = (rng.choice(LETTERS) * rng.randint(1, 3) + str(rng.randint(0, 9)) for _ in range(2))
@@ -148,7 +148,7 @@ def draw_namespaces(rng) -> list[tuple]:
             [(f"{name}{joint}{other}", None), (name, other)],
         )
         pairs = [*families[i % 9], *(families[(i + 4) % 9] if i >= 9 else ())]
-        pairs += [rng.choice(pairs), rng.choice(pairs)]  # the same request again does share
+        pairs += [rng.choice(pairs), rng.choice(pairs)]  # the same request again may share
         rng.shuffle(pairs)
         cases.append((pairs,))
     return cases

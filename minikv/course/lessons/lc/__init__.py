@@ -9,7 +9,7 @@ def _tokens_fit(model: str, gpu: str) -> int:
 
 
 def _mla_bytes(tp: int) -> int:
-    """Bytes of a cached token on each of ``tp`` ranks of DeepSeek-V3."""
+    """Return the bytes of a cached token on each of ``tp`` ranks of DeepSeek-V3."""
     return CacheSpec.from_config("DeepSeek-V3", tp=tp).bytes_for(1)
 
 

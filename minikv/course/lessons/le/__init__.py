@@ -1,4 +1,4 @@
-"""Appendix E: every formula of the course, with its value. Nothing is asked there."""
+"""Appendix E: every formula of the course, with its value. It asks nothing."""
 
 from minikv.course.exercise import Lesson
 

@@ -1,4 +1,4 @@
-"""Appendix F: the glossary. Nothing is asked there."""
+"""Appendix F: the glossary. It asks nothing."""
 
 from minikv.course.exercise import Lesson
 
