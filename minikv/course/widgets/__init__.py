@@ -1,4 +1,4 @@
-"""The live drawings of the lessons."""
+"""The interactive widgets of the lessons."""
 
 from minikv.course.widgets.allocation import AllocationWidget
 from minikv.course.widgets.blocks import BlocksWidget, SequenceBlocks

@@ -1,7 +1,7 @@
-"""The allocation widget: from used, peak and current to the number of blocks, while the reader turns the knobs.
+"""The allocation widget: from used, peak and current to the number of blocks, with the reader's settings.
 
-Before the formula a time-line, what the driver and torch say after each call of a start-up; after it a bar, where the
-device's bytes are in the end. Beside the result stand the short form and the wrong way.
+A time-line before the formula shows what the driver and torch report after each call of a start-up. A bar after it
+shows where the device's bytes are in the end. The short form and the wrong formula stand beside the result.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from minikv.plan import find_gpu, find_model, gpu_names
 from minikv.plan.budget import CUDA_CONTEXT_BYTES
 from minikv.units import exact_bytes, format_bytes, gib
 
-if TYPE_CHECKING:  # it brings torch, which the other widgets do without
+if TYPE_CHECKING:  # it imports torch, which the other widgets do not need
     from minikv.cache.allocation import AllocationReport
 
 TABLE = "widgets_allocation"
@@ -26,7 +26,7 @@ BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 MAX_TOKENS = 2**20  # of a warm-up
 SHARES = [share / 100 for share in range(50, 100)]
 GIBS = [quarter / 4 for quarter in range(16)] + [4.0 + whole for whole in range(37)]  # 0 .. 40
-# Patterns of bar.js, as the budget widget uses them: weights, context, activations, cache, rest, kept free.
+# Patterns of bar.js, as the budget widget uses them: weights, context, activations, cache, rest, unused share.
 LOOKS = {"current": 0, "not_torch": 3, "activations": 1, "kv": 4, "left": 5, "kept_free": 6}
 LINES = {"used": 3, "peak": 1, "current": 0}
 
@@ -34,17 +34,17 @@ LINES = {"used": 3, "peak": 1, "current": 0}
 class AllocationWidget(FormWidget):
     """The allocation formula of one GPU, live. Bytes of one rank; blocks of ``block_size`` tokens.
 
-    ``lang`` is "en" or "zh". ``model`` and ``gpu`` are names of the catalogue, ``tp`` the ranks, ``utilization`` the
-    share of the GPU, ``warmup_tokens`` the tokens of the warm-up (cut to the model's positions), ``non_torch`` GiB
-    that the CUDA context and other processes take, ``loading`` GiB of copies while the weights load: with these the
-    controls begin. ``context`` and ``batch`` are those of ``size_for_bytes``: layers with windows get blocks for them.
+    ``lang`` is "en" or "zh". The controls begin with these: ``model`` and ``gpu``, names of the catalogue; ``tp``
+    ranks; ``utilization``, the share of the GPU; ``warmup_tokens``, the tokens of the warm-up (cut to the model's
+    positions); ``non_torch``, GiB of the CUDA context and other processes; ``loading``, GiB of copies while the weights
+    load. ``context`` and ``batch`` are those of ``size_for_bytes``: layers with windows get blocks for them.
 
     With a measured ``report`` the widget begins at its terms, to the byte, and offers ``utilization``, ``non_torch``,
-    ``activations`` and ``loading`` (GiB); the other arguments do not count then.
+    ``activations`` and ``loading`` (GiB); the other arguments are ignored.
 
-    Raises ``UnknownNameError`` for a model or GPU that is not in the catalogue, ``ArgumentError`` for a language, for
-    a ``context`` or ``batch`` that is none, and for a report whose size was given. Later, a setting that cannot work
-    raises nothing: the sentence of its error is shown.
+    Raises ``UnknownNameError`` for a model or GPU that is not in the catalogue. Raises ``ArgumentError`` for an unknown
+    language, an invalid ``context`` or ``batch``, and a report with a given size. Later, a setting that cannot work
+    raises nothing: the widget shows the sentence of its error.
     """
 
     _table = TABLE
@@ -91,7 +91,7 @@ class AllocationWidget(FormWidget):
 
     @property
     def case(self) -> Case | None:
-        """The terms and the cache that are on the screen, or None where the settings do not work together."""
+        """The terms and the cache on the screen, or None where the settings do not work together."""
         try:
             return self._case_of(self.state)
         except MiniKVError:
@@ -99,7 +99,7 @@ class AllocationWidget(FormWidget):
 
     @property
     def summary(self) -> str:
-        """What is on the screen as plain lines, in the widget's language; the same in every run."""
+        """The view as plain lines, in the widget's language; the same in every run."""
         with self._turn:
             view = self.view
         lines = [view["heading"]] if view["heading"] else []
@@ -114,7 +114,7 @@ class AllocationWidget(FormWidget):
         return "\n".join([*lines, view["status"]])
 
     def text(self) -> str:
-        """``summary``: what ``show`` prints where there is no picture."""
+        """Return ``summary``, which ``show`` prints where there is no picture."""
         return self.summary
 
     def _answer(self, state: dict[str, Any], lang: str) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def _timeline_aria(case: Case, lang: str) -> str:
 
 
 def _sums(case: Case, lang: str) -> list[tuple[str, str]]:
-    """The formula with its numbers, the blocks, and what two other ways would say: (key, sentence)."""
+    """Return the formula with its numbers, the blocks, and the results of two other formulas: (key, sentence)."""
     terms, cache = case.terms, case.cache
     values = {key: f"{value:,}" for key, value in terms.as_dict().items()}
     values |= {"total": f"{terms.total:,}", "utilization": str(terms.utilization)}

@@ -1,4 +1,4 @@
-"""One setting of the allocation widget: the terms of the formula, and what a cache of so many bytes would be.
+"""One setting of the allocation widget: the terms of the formula, and the cache that so many bytes would hold.
 
 The terms come from the planner (a model and a GPU of the catalogue) or from a measured ``AllocationReport``.
 """
@@ -15,7 +15,7 @@ from minikv.plan.moments import Moment, startup_moments
 from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.units import GIB, exact_bytes
 
-if TYPE_CHECKING:  # it brings torch, which the other widgets do without
+if TYPE_CHECKING:  # it imports torch, which the other widgets do not need
     from minikv.cache.allocation import AllocationReport
 
 MAX_GIB = 1024  # of a number box
@@ -23,7 +23,7 @@ MAX_GIB = 1024  # of a number box
 
 @dataclass(frozen=True)
 class Fit:
-    """The cache that some bytes hold: ``num_blocks`` counted blocks, ``kv_bytes`` with those of the windows."""
+    """The cache that some bytes hold: ``num_blocks`` counted blocks; ``kv_bytes`` with the windows' blocks."""
 
     num_blocks: int
     kv_bytes: int
@@ -31,10 +31,10 @@ class Fit:
 
 @dataclass(frozen=True)
 class Case:
-    """A model on a GPU as the formula sees it; bytes, and tokens of a block.
+    """The terms of the formula for a model on a GPU, in bytes; ``block_size`` in tokens.
 
-    ``warmup_tokens`` is what the activations are of (None: a report does not say), ``loading`` what was there only
-    while the weights were loaded, ``fit`` says the cache that so many bytes hold.
+    The activations are those of ``warmup_tokens`` (None: a report does not say). ``loading`` are bytes that existed
+    only while the weights were loaded. ``fit(num_bytes)`` returns the cache that so many bytes hold.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Case:
 
     @property
     def cache(self) -> Fit:
-        """The cache of the formula."""
+        """The cache that the formula allows."""
         return self.fit(self.terms.available)
 
     @property
@@ -61,14 +61,14 @@ class Case:
 
     @property
     def free(self) -> int:
-        """What the driver calls free when the formula is computed."""
+        """The free memory that the driver reports when the formula is computed."""
         return self.terms.total - self.terms.used
 
     def moments(self) -> tuple[Moment, ...]:
         return startup_moments(self.terms, self.cache.kv_bytes, loading_bytes=self.loading)
 
     def parts(self) -> dict[str, int]:
-        """The device's bytes after ``allocate``, under the names of ``AllocationReport.parts``."""
+        """Return the device's bytes after ``allocate``, under the names of ``AllocationReport.parts``."""
         terms, kv = self.terms, self.cache.kv_bytes
         return {
             "current": terms.current,
@@ -80,14 +80,14 @@ class Case:
         }
 
     def missing_after(self, cache: Fit) -> int:
-        """Bytes that the next prefill lacks beside ``cache``; negative is what it leaves."""
+        """Return the bytes that the next prefill lacks beside ``cache``; a negative number is left over."""
         return self.activations - (self.free - cache.kv_bytes)
 
 
 def planned(state: Mapping[str, Any], context: int | None, batch: int | None) -> Case:
-    """The planner's terms, as ``allocate_kv_cache`` would measure them; raises the error that it would raise.
+    """Return the planner's terms, as ``allocate_kv_cache`` would measure them; raises the errors that it would raise.
 
-    The warm-up is cut to the model's positions, and ``context`` too.
+    The warm-up and ``context`` are cut to the model's positions.
     """
     from minikv.cache import find_codec
     from minikv.cache.layout import paged_layout
@@ -106,7 +106,7 @@ def planned(state: Mapping[str, Any], context: int | None, batch: int | None) ->
         chunk=tokens,
         cuda_context_bytes=to_bytes("non_torch", state["non_torch"]),
     )
-    paged_layout(spec, find_codec(spec.kv_dtype))  # refuses what a paged cache cannot hold
+    paged_layout(spec, find_codec(spec.kv_dtype))  # raises for layers that a paged cache cannot hold
     context = min(context or DEFAULT_CONTEXT, most)
     kinds, block_size = pool.block_kinds(spec), state["block_size"]
 
@@ -130,7 +130,7 @@ def planned(state: Mapping[str, Any], context: int | None, batch: int | None) ->
 
 
 def report_start(report: "AllocationReport") -> dict[str, Any]:
-    """Where the controls begin for a report: its own terms, to the byte. Raises ``ArgumentError`` without terms."""
+    """Return the first settings for a report: its own terms, to the byte. Raises ``ArgumentError`` without terms."""
     terms = report.terms
     if terms is None:
         raise ArgumentError("allocation_not_measured", how=report.how)
@@ -143,12 +143,12 @@ def report_start(report: "AllocationReport") -> dict[str, Any]:
 
 
 def reported(report: "AllocationReport", state: Mapping[str, Any]) -> Case:
-    """The report's terms with the knobs of ``state`` turned; windowed layers keep the blocks that they got.
+    """Return the report's terms with the settings of ``state``; windowed layers keep the blocks that they got.
 
-    This rank alone: the minimum over ranks is not known again. Raises ``DoesNotFitError`` where no block is left.
+    The result is of this rank alone, without the minimum over ranks. Raises ``DoesNotFitError`` where no block is left.
     """
     own = report.terms
-    assert own is not None  # report_start has refused it
+    assert own is not None  # report_start raises for a report without terms
     terms = MeasuredTerms(
         total=own.total,
         utilization=state["utilization"],
@@ -178,7 +178,7 @@ def reported(report: "AllocationReport", state: Mapping[str, Any]) -> Case:
 
 
 def to_bytes(what: str, size: object) -> int:
-    """``size`` GiB as bytes. Raises ``ArgumentError`` unless it is a number from 0 to ``MAX_GIB``."""
+    """Return ``size`` GiB as bytes. Raises ``ArgumentError`` unless it is a number from 0 to ``MAX_GIB``."""
     if isinstance(size, bool) or not isinstance(size, int | float) or not 0 <= size <= MAX_GIB:
         raise ArgumentError("bad_gib", what=what, value=size, high=MAX_GIB)
     return round(size * GIB)

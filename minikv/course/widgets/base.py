@@ -1,7 +1,7 @@
-"""What every widget of the course shares: its files from the package, and a page to photograph it on.
+"""Shared parts of every widget of the course: its files from the package, and a page for its photograph.
 
-A widget is one anywidget: a module of JavaScript that draws, and traits that Python fills. The script and
-the style travel with the widget, so that a notebook asks nothing of the network.
+Each widget is one anywidget: a JavaScript module that draws, and traits that Python fills. The script and the style
+are part of the widget, so that a notebook needs no network.
 """
 
 import html
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def source(*names: str) -> str:
-    """The text of these package files, one after the other, as one module or one style sheet.
+    """Return the text of these package files, one after the other, as one module or one style sheet.
 
     A file of shared functions (``bar.js``) goes before the widget's own, which ends in ``export default``.
     """
@@ -60,10 +60,11 @@ render({{
 
 
 def photo_page(title: str, esm: str, css: str, traits: Mapping[str, Any]) -> str:
-    """One HTML page, complete in itself, that draws the widget inside ``id="photo"`` in the language of its form.
+    """Return one HTML page, complete in itself, that draws the widget inside ``id="photo"`` in the language of its
+    form.
 
-    ``esm`` must name its entry point ``render``; ``traits`` are what the script reads from its model, "form" among
-    them with the "lang" of the page. The file is ASCII: other scripts are written as escapes.
+    ``esm`` must name its entry point ``render``. ``traits`` are the values that the script reads from its model, with
+    "form" and its "lang", the page's language. The file is ASCII: other characters are written as escapes.
     """
     data = json.dumps(dict(traits)).replace("<", "\\u003c")  # "</script>" in a name must not end the script
     name = html.escape(title).encode("ascii", "xmlcharrefreplace").decode()

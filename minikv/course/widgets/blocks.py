@@ -1,7 +1,7 @@
-"""The block widget: a pool of blocks, which sequence holds which, and how far each block is filled.
+"""The block widget: a pool of blocks, the sequences that hold each one, and how far each block is filled.
 
-Python says what is in the pool, step after step; the script draws the step that the reader has chosen. All
-steps travel with the widget, so the slider and Play answer while a cell is busy, or with no kernel at all.
+Python says what is in the pool, step by step; the script draws the chosen step. All steps are part of the widget, so
+the slider and Play work while a cell is busy, and without a kernel.
 """
 
 import threading
@@ -17,10 +17,10 @@ from minikv.course.widgets.base import photo_page, source
 from minikv.errors import ArgumentError
 from minikv.i18n import pick_language, text
 
-SHARED_LOOK = 6  # of the looks in bar.js; those before it belong to one sequence each, in turn
-WIDE_COLUMNS = 8  # up to so many blocks a row, each has room for its number and its fill in words
-LATEST = -1  # the step that a reader follows: a kernel that is busy need not hear who looks where
-MANY_OWNERS = 2  # a cell has room for the names of two
+SHARED_LOOK = 6  # the shared block's look in bar.js; the looks before it belong to one sequence each, in turn
+WIDE_COLUMNS = 8  # up to so many blocks a row, each block has room for its number and its fill in words
+LATEST = -1  # the latest step; the script follows it without a message to a busy kernel
+MANY_OWNERS = 2  # a cell has room for two names
 MAX_IDS = 12  # block ids written out in one row of the table
 
 
@@ -28,7 +28,7 @@ MAX_IDS = 12  # block ids written out in one row of the table
 class SequenceBlocks:
     """One sequence: its name, its block table (ids in the order of its tokens) and its length in tokens.
 
-    Two sequences may hold the same block. The table may be longer than the tokens need: reserved, not filled.
+    Two sequences may hold the same block. The table may be longer than the tokens need; the rest is reserved.
     """
 
     name: str
@@ -39,12 +39,12 @@ class SequenceBlocks:
 class BlocksWidget(anywidget.AnyWidget):
     """A grid of ``num_blocks`` blocks of ``block_size`` tokens, with a slider over the steps.
 
-    ``lang`` is "en" or "zh". ``sequences`` is the pool at step 0, empty by default; ``add_step`` adds a step.
-    ``step`` is the one on display, -1 for the latest.
-    Every step is kept and all are sent again with each new one on display: meant for hundreds, not thousands.
+    ``lang`` is "en" or "zh". ``sequences`` is the pool at step 0, empty by default; ``add_step`` adds a step. ``step``
+    is the one shown, -1 for the latest. Every step is kept, and all are sent again when a new one is shown: the widget
+    is meant for hundreds of steps, not thousands.
 
-    Raises ``ArgumentError``: for a language or size that cannot be, for a block id outside the pool, twice in
-    one table, or for more tokens than a table has slots.
+    Raises ``ArgumentError`` for an invalid language or size, for a block id outside the pool or twice in one table, and
+    for more tokens than a table has slots.
     """
 
     _esm = source("bar.js", "blocks.js")
@@ -79,10 +79,11 @@ class BlocksWidget(anywidget.AnyWidget):
         *,
         cached: Collection[int] = (),
     ) -> None:
-        """Add a step, with a ``note`` that stands before its figures; who follows the latest sees it at once.
+        """Add a step, with a ``note`` before its figures. A page that follows the latest step shows it at once.
 
-        The note is text in the widget's language, or one text for each language. ``cached`` are the free blocks whose
-        content can still be found. From any thread. Raises ``ArgumentError`` as the class does, and then adds nothing.
+        The note is text in the widget's language, or a text for each language. ``cached`` are the free blocks with
+        content that can still be found. Any thread may call it. Raises ``ArgumentError`` as the class does, and then
+        adds nothing.
         """
         said = note if isinstance(note, str) else note.get(self._lang, "")
         with self._turn:
@@ -93,7 +94,7 @@ class BlocksWidget(anywidget.AnyWidget):
         return min(max(proposal["value"], LATEST), len(self.frames) - 1)
 
     def text(self) -> str:
-        """The step on display as plain lines, in the widget's language."""
+        """Return the step on display as plain lines, in the widget's language."""
         frames, step = self.frames, self.step
         last = len(frames) - 1
         step = last if step == LATEST else step
@@ -106,7 +107,7 @@ class BlocksWidget(anywidget.AnyWidget):
         return "\n".join([*lines, frame["status"]])
 
     def photo_html(self) -> str:
-        """A page that draws this widget as it is now, in its language, inside ``id="photo"``."""
+        """Return a page that draws this widget as it is now, in its language, inside ``id="photo"``."""
         return photo_page(self.form["title"], self._esm, self._css, self._photo_traits())
 
     def _photo_traits(self) -> dict[str, Any]:
@@ -135,7 +136,7 @@ class BlocksWidget(anywidget.AnyWidget):
     def _frame(
         self, sequences: Sequence[SequenceBlocks], note: str = "", cached: Collection[int] = ()
     ) -> dict[str, Any]:
-        """One step as the script draws it: a cell a block, a row a sequence, and both in one sentence."""
+        """Return one step for the script: a cell for each block, a row for each sequence, and both in one sentence."""
         lang = self._lang
         filled, owners = self._fill(sequences)
         for sequence in sequences:
@@ -160,7 +161,7 @@ class BlocksWidget(anywidget.AnyWidget):
         return {"cells": cells, "rows": rows, "status": status}
 
     def _fill(self, sequences: Sequence[SequenceBlocks]) -> tuple[Counter, dict[int, list[str]]]:
-        """Tokens in each block, and the names of those who hold it. Checks every table on the way."""
+        """Return the tokens in each block and the names of its holders. Checks every table on the way."""
         filled: Counter[int] = Counter()
         owners: dict[int, list[str]] = {}
         for sequence in sequences:

@@ -1,8 +1,8 @@
-"""The memory-budget widget: where every GiB of one GPU goes, while the reader turns the knobs.
+"""The memory-budget widget: where every GiB of one GPU goes, with the reader's settings.
 
-The reader's controls write ``state``; ``plan_memory`` answers; the answer, in words and numbers of the
-widget's language, is ``view``, which the script draws. Settings that cannot work are part of the lesson:
-the sentence of the ``MiniKVError`` stands in the readout, and the widget goes on.
+The controls write ``state``; ``plan_memory`` computes the budget; ``view`` is the budget in words and numbers of the
+widget's language, for the script. Settings that cannot work are part of the lesson: the readout shows the sentence of
+the ``MiniKVError``, and the widget goes on.
 """
 
 import math
@@ -27,16 +27,15 @@ MAX_CONTEXT, MAX_BATCH = 2**24, 2**16  # tokens and sequences that the number bo
 class BudgetWidget(FormWidget):
     """Controls, a stacked bar of one GPU's memory, and the figures; everything is per GPU and in bytes.
 
-    ``lang`` is "en" or "zh". The other arguments are the start, to which Reset returns: ``model`` is anything
-    that ``CacheSpec.from_config`` takes, ``gpu`` a catalogue name, ``tp`` the tensor-parallel size, ``context``
-    tokens a sequence, ``batch`` sequences, ``kv_dtype`` None (the model's own) or a name that ``plan_memory``
-    takes, ``utilization`` the share of the GPU's memory that may be used. ``configs`` offers more models: a
-    name, and again anything that ``from_config`` takes. A ``model`` that is a config is offered too, under the
-    name that it gives itself.
+    ``lang`` is "en" or "zh". The other arguments are the start, to which Reset returns: ``model`` is anything that
+    ``CacheSpec.from_config`` takes, ``gpu`` a catalogue name, ``tp`` the tensor-parallel size, ``context`` tokens a
+    sequence, ``batch`` sequences, ``kv_dtype`` None (the model's own) or a name that ``plan_memory`` takes,
+    ``utilization`` the share of the GPU's memory that may be used. ``configs`` offers more models: a name, and again
+    anything that ``from_config`` takes. A ``model`` that is a config is offered too, under its own name.
 
     Raises ``UnknownNameError`` for a model or GPU that is not in the catalogue, ``ConfigError`` for a config
-    that cannot be read, ``ArgumentError`` for a language and for a model that is no config. Later, a choice
-    that cannot work raises nothing: it is shown.
+    that cannot be read, ``ArgumentError`` for an unknown language and for a model that is no config. Later, a choice
+    that cannot work raises nothing: the widget shows its error.
     """
 
     _table = "widgets"
@@ -70,14 +69,14 @@ class BudgetWidget(FormWidget):
 
     @property
     def budget(self) -> MemoryBudget | None:
-        """The budget that is on the screen, or None where the settings do not work together."""
+        """The budget on the screen, or None where the settings do not work together."""
         try:
             return self._plan(self.state)
         except MiniKVError:
             return None
 
     def text(self) -> str:
-        """The same answer as plain lines, in the widget's language: for a reader without the picture."""
+        """Return the budget as plain lines, in the widget's language, for a reader without the picture."""
         with self._turn:
             state, view = self.state, self.view
         lines = [_heading(state, self._lang)]
@@ -98,12 +97,12 @@ class BudgetWidget(FormWidget):
         return _view(budget, state, lang)
 
     def _offer(self, model: Any) -> str:
-        """The name of ``model`` among the options. A config of the caller's own joins them under a free name."""
+        """Return the option's name for ``model``. A config is added to the options under a free name."""
         if isinstance(model, str) and model in self._configs:
             return model
         own = name = read_config(model).name
         if isinstance(model, str) and not Path(model).exists():
-            return name  # the catalogue's
+            return name  # a name of the catalogue
         number = 1
         while name in self._configs or name in model_names():
             number += 1
@@ -112,8 +111,8 @@ class BudgetWidget(FormWidget):
         return name
 
     def _form(self, lang: str) -> dict[str, Any]:
-        """The controls: their labels, what they offer, and where Reset returns to."""
-        # Offered is what has an answer: every field that the weights need, a memory size that torch prints.
+        """Return the controls: their labels, their options, and the settings of Reset."""
+        # Only models with every field that the weights need, and cards with a memory size as torch prints it.
         models = [*self._configs, *offered_models()]
         gpus = [name for name in gpu_names() if find_gpu(name).total_bytes]
         own = text("widgets.kv_dtype_own", lang)

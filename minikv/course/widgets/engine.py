@@ -1,7 +1,7 @@
-"""The engine widget: an LLM at work. Its sequences, its blocks and their owners, while it computes them. Lesson 11b.
+"""Lesson 11b: the engine widget, an LLM at work: its sequences, its blocks and their owners, while it computes.
 
-A thread computes, so that the page answers meanwhile: Stop stops. What it draws is read from the engine five times a
-second at most, between two steps.
+A thread computes, so that the page keeps answering: Stop stops the run. The thread reads the engine's state five times
+a second at most, between two steps.
 """
 
 import weakref
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 class EngineWidget(anywidget.AnyWidget):
-    """``prompts`` through ``llm``, as ``LLM.generate`` takes them, with buttons: Start, a single Step, Stop.
+    """Runs ``prompts`` through ``llm``, as ``LLM.generate`` takes them, with buttons: Start, a single Step, Stop.
 
     ``params`` is one for all prompts or one each. ``arrivals`` has, for each prompt, the step before which it is added
-    (None: all at once); where nothing is left to compute until then, it comes at once. ``lang`` is "en" or "zh".
+    (None: all at once). A prompt is added earlier where nothing else is left to compute. ``lang`` is "en" or "zh".
 
-    ``text()`` and the picture have no figure that another run of the same steps would not repeat. What a step or a
-    request raises stands in the widget and in ``error``; what is left is aborted then, and the LLM serves others. While
-    a run goes on, nobody else may call ``step`` of this LLM.
+    ``text()`` and the picture have only figures that another run of the same steps repeats. An error of a step or a
+    request is shown in the widget and kept in ``error``; the remaining requests are aborted, and the LLM can be used
+    again. During a run, no other code may call ``step`` of this LLM.
 
-    Raises ``ArgumentError`` for a language, prompts, params or arrivals that cannot be.
+    Raises ``ArgumentError`` for an invalid language, prompts, params or arrivals.
     """
 
     _esm = source("bar.js", "form.js", "buttons.js", "readout.js", "engine.js")
@@ -57,7 +57,9 @@ class EngineWidget(anywidget.AnyWidget):
         self._run = EngineRun(llm, prompts, params, arrivals)
         self._picture = self._run.picture()
         super().__init__(form=self._form(self._lang), view=draw_view(self._picture, self._lang))
-        show = weakref.WeakMethod(self._show)  # the thread does not keep a widget that nobody has any more
+        show = weakref.WeakMethod(
+            self._show
+        )  # The thread does not keep a widget alive that nothing else refers to.
 
         def publish(picture: Picture) -> bool:
             alive = show()
@@ -75,29 +77,29 @@ class EngineWidget(anywidget.AnyWidget):
 
     @property
     def outputs(self) -> tuple[RequestOutput, ...]:
-        """Of the requests that have ended, in the order of the prompts; those of an aborted one as far as it came."""
+        """The outputs of the ended requests, in the order of the prompts; an aborted one's as far as it came."""
         return self._run.outputs
 
     @property
     def error(self) -> BaseException | None:
-        """What ended the run, or failed the first of its requests."""
+        """The error that ended the run, or that failed the first of its requests."""
         return self._picture.error
 
     def start(self) -> None:
-        """Run in the background; after the end, again. While it runs this does nothing."""
+        """Run in the background; after the end, run again. Does nothing during a run."""
         self._worker.start()
 
     def step(self) -> bool:
-        """Compute a single step now; whether anything is left. While it runs in the background this does nothing."""
+        """Compute a single step now; return whether anything is left. Does nothing during a run in the background."""
         return self._worker.step()
 
     def stop(self) -> None:
-        """Abort what is left, and wait until that is done: a step at most."""
+        """Abort the remaining requests and wait until that is done: one step at most."""
         self._worker.halt()
         self._worker.wait()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end, ``timeout`` seconds at most; whether it has come."""
+        """Wait for the end, ``timeout`` seconds at most; return whether the run has ended."""
         return self._worker.wait(timeout)
 
     def close(self) -> None:
@@ -108,12 +110,14 @@ class EngineWidget(anywidget.AnyWidget):
         super().close()
 
     def text(self, lang: str | None = None) -> str:
-        """What is on display, as plain lines."""
+        """Return the view as plain lines."""
         lang = self._lang if lang is None else pick_language(lang)
         return draw_text(self._picture, self._form(lang)["size"], lang)
 
     def photo_html(self) -> str:
-        """A page that draws this widget as it is now, in its language and without seconds, inside ``id="photo"``."""
+        """Return a page that draws this widget as it is now, in its language and without seconds, inside
+        ``id="photo"``.
+        """
         traits = {
             "form": self._form(self._lang, speed=False),
             "view": {**draw_view(self._picture, self._lang, speed=False), "running": False},
@@ -128,7 +132,7 @@ class EngineWidget(anywidget.AnyWidget):
         self.view = draw_view(picture, self._lang)
 
     def _pressed(self, widget: Any, content: Any, buffers: Any) -> None:
-        """A button. Stop does not wait here: the page goes on answering until the step is done."""
+        """Handle a button. Stop does not wait here, so the page goes on answering during the step."""
         actions = dict(zip(BUTTONS, (self.start, self.step, self._worker.halt), strict=True))
         action = actions.get(content.get("action"))
         if action is not None:

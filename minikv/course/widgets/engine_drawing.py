@@ -1,4 +1,4 @@
-"""What the engine widget draws and says: a ``Picture`` in the words of one language."""
+"""The engine widget's drawing and text: a ``Picture`` in the words of one language."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,8 +8,8 @@ from minikv.course.widgets.engine_rows import DECODE, PREFILL, WAITING, Row
 from minikv.errors import MiniKVError
 from minikv.i18n import text
 
-MAX_ROWS = 16  # sequences drawn; the others are counted in a sentence
-OWNER_LOOKS = 6  # of bar.js, in turn; the seventh is that of cached blocks and tokens
+MAX_ROWS = 16  # sequences drawn; a sentence counts the others
+OWNER_LOOKS = 6  # looks of bar.js, in turn; the seventh is that of cached blocks and tokens
 CACHED_LOOK = 6
 CELLS_A_LINE = 32  # in plain text
 FIGURES = (
@@ -23,7 +23,7 @@ BAR_LEGEND = ("cached", "computed", "left", "generated")
 def draw_form(
     pools: Sequence[PoolPicture], block_size: int, lang: str, *, speed: bool = True
 ) -> dict[str, Any]:
-    """What is written once. ``speed``: with the tokens a second, which no two runs share."""
+    """Return the part that does not change. ``speed``: with the tokens a second, which differ between runs."""
     totals = " + ".join(f"{pool.total:,}" for pool in pools)
     return {
         "lang": "zh-CN" if lang == "zh" else "en",
@@ -41,7 +41,7 @@ def draw_form(
 
 
 def draw_view(picture: Picture, lang: str, *, speed: bool = True) -> dict[str, Any]:
-    """A moment, as engine.js draws it."""
+    """Return one moment, as engine.js draws it."""
     figures = _figures(picture, lang)
     drawn = drawn_rows(picture.rows)
     return {
@@ -57,7 +57,7 @@ def draw_view(picture: Picture, lang: str, *, speed: bool = True) -> dict[str, A
 
 
 def draw_text(picture: Picture, size: str, lang: str) -> str:
-    """The same as plain lines, without a figure that another run would not repeat."""
+    """Return one moment as plain lines, without figures that differ between runs."""
     drawn = drawn_rows(picture.rows)
     lines = [_say("headline", lang, size=size), status(picture, lang)]
     for row in drawn:
@@ -78,7 +78,7 @@ def draw_text(picture: Picture, size: str, lang: str) -> str:
 
 
 def status(picture: Picture, lang: str) -> str:
-    """The moment in sentences, for whoever cannot see the drawing."""
+    """Return the moment in sentences, for readers without the drawing."""
     said = []
     counts = dict(
         running=picture.running, prefill=picture.count(PREFILL), decode=picture.count(DECODE),
@@ -101,7 +101,7 @@ def status(picture: Picture, lang: str) -> str:
 
 
 def drawn_rows(rows: Sequence[Row]) -> list[Row]:
-    """In the order of arrival. Where there are too many, those that ended go first, the longest ended before others."""
+    """Return the rows to draw, in the order of arrival. With too many, the first ones to end are left out."""
     surplus = len(rows) - MAX_ROWS
     drawn = []
     for row in rows:

@@ -10,8 +10,8 @@ from minikv.course.widgets.engine_rows import DECODE, PREFILL, WAITING, Row
 from minikv.engine.core.sequence import SequenceId
 from minikv.engine.serve.view import EngineView
 
-MAX_CELLS = 256  # blocks drawn, of all kinds of layers together; a pool gives its first blocks first
-STRANGER = ("?", 0)  # a sequence that others asked the same LLM for
+MAX_CELLS = 256  # blocks drawn, for all kinds of layers together; each pool draws its first blocks
+STRANGER = ("?", 0)  # a sequence that other code asked the same LLM for
 
 Progress = Literal["fresh", "running", "paused", "ended", "stopped", "failed"]
 Owner = tuple[str, int]  # a sequence's name, and the number of its request
@@ -28,7 +28,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class PoolPicture:
-    """The blocks of one kind of layer; ``shared`` of the used have several owners. The first are drawn as ``cells``."""
+    """The blocks of one kind of layer; ``shared`` used ones have several owners; ``cells`` are the first ones."""
 
     total: int
     used: int
@@ -45,8 +45,8 @@ class PoolPicture:
 class Picture:
     """A run after ``steps`` steps, which took ``seconds``; ``to_come`` of its ``requests`` have not arrived.
 
-    ``hits``: prompt tokens that the prefix cache had. ``error``: the first that a step or a request raised, with which
-    ``failed`` requests ended.
+    ``hits``: prompt tokens found in the prefix cache. ``error``: the first error of a step or a request; ``failed``
+    requests ended with an error.
     """
 
     progress: Progress
@@ -80,7 +80,7 @@ class Picture:
 def pool_pictures(
     view: EngineView, pools: Sequence[BlockPool], owners: Mapping[SequenceId, Owner]
 ) -> tuple[PoolPicture, ...]:
-    """Each kind's blocks as ``view`` saw them; ``owners`` are the sequences that have a name."""
+    """Return each kind's blocks as ``view`` saw them; ``owners`` are the sequences that have a name."""
     drawn = max(1, MAX_CELLS // len(pools))
     return tuple(
         _pool_picture(view, kind, pool, view.pools[kind], owners, drawn) for kind, pool in enumerate(pools)

@@ -1,4 +1,4 @@
-"""What the engine widget knows of a request: how far each of its sequences has come, and why it ended."""
+"""The engine widget's state of a request: the progress of each of its sequences, and the reason of its end."""
 
 from dataclasses import dataclass
 
@@ -13,11 +13,11 @@ DONE = (FinishReason.STOP, FinishReason.LENGTH)
 
 @dataclass(frozen=True)
 class Row:
-    """A sequence as it is drawn. ``state`` is "waiting", "prefill", "decode", or the ``FinishReason`` that ended it.
+    """A sequence as it is drawn. ``state`` is "waiting", "prefill", "decode", or its ``FinishReason``.
 
-    Its tokens: of the prompt, ``cached`` were found in the prefix cache, ``computed`` went through a forward, and
-    ``left`` have no K and V (yet, or since it was preempted); then come those ``generated``. At most there will be
-    ``longest``. ``number`` is that of its request.
+    Of its prompt's tokens, ``cached`` were found in the prefix cache, ``computed`` went through a forward, and ``left``
+    have no K and V (yet, or since a preemption). ``generated`` tokens follow; ``longest`` is the most it can have in
+    all. ``number`` is that of its request.
     """
 
     name: str
@@ -45,7 +45,7 @@ class _Sample:
 
 
 class RequestRows:
-    """Request ``number`` of a run, fed with what the LLM says of it."""
+    """Request ``number`` of a run, updated from the LLM's outputs and snapshots."""
 
     def __init__(self, number: int, asked: Asked):
         self.number = number
@@ -58,11 +58,11 @@ class RequestRows:
         return sum(sample.preemptions for sample in self._samples)
 
     def name(self, index: int) -> str:
-        """A, B, ..., Z, AA, ...; the sequences of a request that has several are A1, A2, ..."""
+        """Return A, B, ..., Z, AA, ...; the sequences of a request that has several are A1, A2, ..."""
         return letters(self.number) + (str(index + 1) if len(self._samples) > 1 else "")
 
     def see(self, view: SequenceView) -> None:
-        """A sequence as it is now."""
+        """Update a sequence from a snapshot."""
         sample = self._samples[view.id.sample]
         self.cached = view.num_cached
         sample.stored, sample.preemptions = view.num_computed, view.num_preemptions
@@ -75,14 +75,14 @@ class RequestRows:
             sample.state = token.finish_reason
 
     def take_output(self, output: RequestOutput) -> None:
-        """The request has ended."""
+        """Record that the request has ended."""
         self.cached = output.num_cached
         for sample, completion in zip(self._samples, output.completions, strict=True):
             sample.state, sample.generated = completion.finish_reason, len(completion.token_ids)
             sample.preemptions = completion.num_preemptions
 
     def abandon(self) -> None:
-        """It was aborted, and its output went astray."""
+        """Record that the request was aborted and its output was lost."""
         for sample in self._samples:
             if sample.state in (WAITING, PREFILL, DECODE):
                 sample.state = FinishReason.ABORT
@@ -91,7 +91,7 @@ class RequestRows:
         return [self._row(index, sample) for index, sample in enumerate(self._samples)]
 
     def _row(self, index: int, sample: _Sample) -> Row:
-        # Of a failed step nothing is left; what it took from the sequence, nobody knows.
+        # A failed step leaves no tokens stored, and how many the sequence lost is unknown.
         stored = 0 if sample.state == FinishReason.ERROR else sample.stored
         stored = self._prompt if sample.state in DONE else min(stored, self._prompt)
         cached = min(self.cached, stored)
@@ -108,7 +108,7 @@ class RequestRows:
 
 
 def state_of(view: SequenceView) -> str:
-    """What a sequence that has not ended is doing: "waiting", "prefill" or "decode"."""
+    """Return the state of a sequence that has not ended: "waiting", "prefill" or "decode"."""
     if view.state is not State.RUNNING:
         return WAITING
     missing = view.num_prompt + view.num_output - view.num_computed
@@ -116,7 +116,7 @@ def state_of(view: SequenceView) -> str:
 
 
 def letters(number: int) -> str:
-    """0 is A, 25 is Z, 26 is AA: the columns of a spreadsheet."""
+    """Return the letters of ``number``: 0 is A, 25 is Z, 26 is AA, like the columns of a spreadsheet."""
     name, number = "", number + 1
     while number:
         number, digit = divmod(number - 1, 26)

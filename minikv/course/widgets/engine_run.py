@@ -1,4 +1,4 @@
-"""EngineRun: requests that go through an LLM one step at a time, and a picture of them. No thread, no widget."""
+"""EngineRun: requests that go through an LLM one step at a time, and a picture of them, without thread and widget."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,12 +15,12 @@ from minikv.errors import ArgumentError, MiniKVError, check_count
 
 
 class EngineRun:
-    """``prompts`` through ``llm``: ``begin``, then ``advance`` until it says False. It may begin again.
+    """Runs ``prompts`` through ``llm``: ``begin``, then ``advance`` until it returns False. It may begin again.
 
     ``arrivals`` has the step before which each prompt is added (None: all before the first). Where nothing is left to
-    compute until the next one arrives, it and those after it come that much earlier.
+    compute until the next arrival, that prompt and those after it are moved earlier.
 
-    Raises ``ArgumentError`` for what is no LLM or a closed one, no prompts, or not one of each.
+    Raises ``ArgumentError`` for an object that is no LLM, a closed LLM, no prompts, and lists of unequal lengths.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class EngineRun:
     ):
         if not callable(getattr(llm, "add_request", None)):
             raise ArgumentError("engine_widget_llm", value=type(llm).__name__)
-        llm.snapshot()  # raises if it was closed
+        llm.snapshot()  # raises for a closed LLM
         self.llm = llm
         self._asked: list[Asked] = read_all(prompts, params, "", llm.tokenizer, llm.vocabulary)
         if not self._asked:
@@ -46,8 +46,8 @@ class EngineRun:
 
     def _forget(self) -> None:
         order = sorted(range(len(self._asked)), key=lambda number: self._arrivals[number])
-        self._to_come = order[::-1]  # the next to arrive last
-        self._requests: dict[str | int, RequestRows] = {}  # by the LLM's id
+        self._to_come = order[::-1]  # the next to arrive is last
+        self._requests: dict[str | int, RequestRows] = {}  # key: the LLM's request id
         self._pending: list[str | int] = []
         self._outputs: dict[int, RequestOutput] = {}
         self._steps = self._skipped = 0
@@ -56,22 +56,22 @@ class EngineRun:
 
     @property
     def open(self) -> bool:
-        """Whether it has begun and not ended."""
+        """Whether the run has begun and not ended."""
         return self._progress == "paused"
 
     @property
     def outputs(self) -> tuple[RequestOutput, ...]:
-        """Of the requests that have ended, in the order of the prompts."""
-        outputs = dict(self._outputs)  # one look: a thread may be adding to it
+        """The outputs of the requests that have ended, in the order of the prompts."""
+        outputs = dict(self._outputs)  # one copy: a thread may be adding to it
         return tuple(outputs[number] for number in sorted(outputs))
 
     def begin(self) -> None:
-        """Start again from the first request. What the LLM's prefix cache has stays there."""
+        """Start again from the first request. The LLM's prefix cache keeps its content."""
         self._forget()
         self._progress = "paused"
 
     def advance(self) -> bool:
-        """Add what is due, compute one step, and say whether anything is left."""
+        """Add the requests that are due, compute one step, and return whether anything is left."""
         began = self._clock()
         self._add_due()
         self._take(self.llm.step())
@@ -84,19 +84,19 @@ class EngineRun:
         return self.open
 
     def abort(self) -> None:
-        """End what is left; all of its blocks are given back."""
-        self._look()  # how far it has come
+        """Abort the remaining requests; all their blocks are freed."""
+        self._look()  # read how far they have come
         self._abort_all()
         self._progress = "stopped"
 
     def fail(self, error: BaseException) -> None:
-        """``error`` came out of ``advance`` or ``abort``: end what is left, so that the LLM serves others."""
+        """End the remaining requests after ``error`` from ``advance`` or ``abort``; the LLM can be used again."""
         self._abort_all()
         self.error = error
         self._progress = "failed"
 
     def picture(self, *, running: bool = False) -> Picture:
-        """The run as it is now. ``running``: somebody computes the next steps already."""
+        """Return the run as it is now. ``running``: a thread is computing the next steps."""
         self._look()
         requests = self._requests.values()
         outputs = self.outputs
@@ -116,7 +116,7 @@ class EngineRun:
         )
 
     def _add_due(self) -> None:
-        if not self._pending and self._to_come:  # nothing to do until the next one arrives
+        if not self._pending and self._to_come:  # nothing to compute until the next arrival
             self._skipped = max(self._skipped, self._arrivals[self._to_come[-1]] - self._steps)
         while self._to_come and self._arrivals[self._to_come[-1]] <= self._steps + self._skipped:
             number = self._to_come.pop()
@@ -138,18 +138,18 @@ class EngineRun:
                 self._pending.remove(output.request)
 
     def _abort_all(self) -> None:
-        """Whatever the LLM's ``emit`` raises meanwhile, all of them are aborted."""
+        """Abort all requests, even if the LLM's ``emit`` raises meanwhile."""
         for name in self._pending:
             with suppress(Exception):
                 self.llm.abort(name)
         with suppress(Exception):
             self._take(self.llm.step())  # their outputs
-        for name in self._pending:  # of an LLM that was closed, or whose outputs somebody else took
+        for name in self._pending:  # the LLM was closed, or other code took their outputs
             self._requests[name].abandon()
         self._pending = []
 
     def _look(self) -> None:
-        """Who is where now. Of an LLM that was closed meanwhile, what was seen last stays."""
+        """Update every row from a snapshot. If the LLM was closed meanwhile, the rows stay as they are."""
         try:
             view = self.llm.snapshot()
         except MiniKVError:

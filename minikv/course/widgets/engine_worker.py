@@ -1,4 +1,4 @@
-"""Worker: computes an ``EngineRun`` in a thread, and hands out a picture of it five times a second at most."""
+"""Worker: computes an ``EngineRun`` in a thread, and publishes a picture of it five times a second at most."""
 
 import threading
 import time
@@ -12,9 +12,10 @@ INTERVAL = 0.2  # seconds
 
 
 class Worker:
-    """``publish`` gets each picture, the last one always, and says whether anybody still looks; if not, the run ends.
+    """Computes a run in a thread. ``publish`` gets each picture, always the last one too.
 
-    Every method may be called from any thread. One thread at a time computes.
+    ``publish`` returns whether the pictures are still wanted; if not, the run ends. Any thread may call every method.
+    One thread at a time computes.
     """
 
     def __init__(
@@ -24,19 +25,21 @@ class Worker:
         clock: Callable[[], float] = time.monotonic,
     ):
         self._run, self._publish, self._clock = run, publish, clock
-        self._turn = threading.RLock()  # held while somebody begins or ends to compute, and for a single step
+        self._turn = (
+            threading.RLock()
+        )  # held while a thread begins or ends to compute, and during a single step
         self._halt = threading.Event()
         self._thread: threading.Thread | None = None
         self._busy = False
 
     @property
     def running(self) -> bool:
-        """Whether the thread computes. When it no longer does, the last picture has been handed out."""
+        """Whether the thread computes. When it is False, the last picture has been published."""
         with self._turn:
             return self._busy
 
     def start(self) -> None:
-        """Go on in the background, or begin again after the end. While it runs already this does nothing."""
+        """Go on in the background, or begin again after the end. Does nothing during a run."""
         with self._turn:
             if self._busy:
                 return
@@ -45,18 +48,17 @@ class Worker:
             self._busy, self._halt = True, threading.Event()
             self._publish(self._run.picture(running=True))
             done = threading.Event()
-            # A daemon, so that a kernel that ends does not wait for the run, only for the step that it is in: a thread
-            # that is cut off inside torch takes the process down.
+            # The thread is a daemon, so that a kernel that ends waits only for the running step, not for the whole run.
+            # The finalizer makes the thread end before Python does: a thread that is cut off inside torch crashes the
+            # process.
             self._thread = threading.Thread(
                 target=self._work, args=(self._halt, done), name="minikv-engine", daemon=True
             )
-            weakref.finalize(
-                self._thread, _let_it_end, self._halt, done
-            )  # at the end of Python at the latest
+            weakref.finalize(self._thread, _let_it_end, self._halt, done)
             self._thread.start()
 
     def step(self) -> bool:
-        """Compute one step here, and say whether anything is left. While the thread runs it does nothing."""
+        """Compute one step here and return whether anything is left. Does nothing while the thread runs."""
         with self._turn:
             if self._busy:
                 return True
@@ -70,7 +72,7 @@ class Worker:
             return self._run.open
 
     def halt(self) -> None:
-        """Ask the thread to abort what is left after its step, and wait for nothing; without a thread, abort here."""
+        """Ask the thread to abort the rest after its step, without waiting; without a thread, abort here."""
         self._halt.set()
         with self._turn:
             if not self._busy and self._run.open:
@@ -78,7 +80,7 @@ class Worker:
                 self._publish(self._run.picture())
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until the thread has ended, ``timeout`` seconds at most; whether it has."""
+        """Wait until the thread has ended, ``timeout`` seconds at most; return whether it has."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
@@ -110,6 +112,6 @@ class Worker:
 
 
 def _let_it_end(halt: threading.Event, done: threading.Event) -> None:
-    """The thread ends after its step; once it has, this returns at once."""
+    """Make the thread end after its step; if it has ended already, return at once."""
     halt.set()
     done.wait()

@@ -1,8 +1,8 @@
-"""The fleet widget: how long everybody waits for a first token, with so many replicas, this router, that memory.
+"""The fleet widget: the wait for the first token with a number of replicas, a router and host memory.
 
 Above, a bar of the prompts' tokens: found on the GPUs, found in host memory, computed. Below, one curve: all requests
-from the fastest to the slowest, and how long each waited for its first token, on a logarithmic axis. Every answer is a
-simulation of the whole trace, by ``minikv.simulate``.
+from the fastest to the slowest, with their wait for the first token on a logarithmic axis. Every result is a
+simulation of the whole trace by ``minikv.simulate``.
 """
 
 import math
@@ -33,13 +33,13 @@ LOOKS = {"device": 4, "host": 1, "computed": 6}  # of bar.js
 class FleetWidget(FormWidget):
     """Controls, a bar, a curve, a sentence and a table: ``trace`` on a fleet.
 
-    ``lang`` is "en" or "zh". ``p99_seconds`` is the time to first token that p99 is to keep. The other arguments are
+    ``lang`` is "en" or "zh". ``p99_seconds`` is the required p99 of the time to first token. The other arguments are
     the start, to which Reset returns: ``model`` and ``gpu`` are catalogue names, ``tp`` GPUs a replica; ``host_gib``
-    is host memory for blocks, of each replica; ``load`` is how many times as fast the requests come. A pool has
+    is host memory for blocks, of each replica; ``load`` multiplies the rate of the requests. A pool has
     blocks of ``block_size`` tokens. Settings that were seen before are not simulated again.
 
-    Raises ``UnknownNameError`` for a model or GPU that is not in the catalogue, ``ArgumentError`` for a language and a
-    trace that is none. Later, a choice that cannot work is shown.
+    Raises ``UnknownNameError`` for a model or GPU that is not in the catalogue, ``ArgumentError`` for an unknown
+    language and for a trace that is none. Later, a choice that cannot work is shown.
     """
 
     _table = "widgets_fleet"
@@ -77,7 +77,7 @@ class FleetWidget(FormWidget):
         super().__init__(lang, start)
 
     def text(self) -> str:
-        """The same answer as plain lines, in the widget's language."""
+        """Return the result as plain lines, in the widget's language."""
         with self._turn:
             state, view = dict(self.state), self.view
         if view["error"]:
@@ -131,7 +131,7 @@ class FleetWidget(FormWidget):
 
 
 def _checked(state: dict[str, Any]) -> tuple[str, int, RouterName, float, float]:
-    """What a browser sends may be anything: the settings in the order of ``_simulate``, or their refusal."""
+    """Return the settings in the order of ``_simulate``, or raise: a browser may send anything."""
     check_count("replicas", state["replicas"])
     for what, known in (("router", ROUTERS), ("gpu", gpu_names())):
         name = state[what]
@@ -146,7 +146,7 @@ def _checked(state: dict[str, Any]) -> tuple[str, int, RouterName, float, float]
 
 
 def faster(trace: Trace, times: float) -> Trace:
-    """The same requests, ``times`` as many a second."""
+    """Return the same requests at ``times`` the rate."""
     return replace(trace, requests=tuple(replace(r, arrival=r.arrival / times) for r in trace.requests))
 
 
@@ -164,7 +164,7 @@ def _offered(start: Any, values: tuple) -> list:
 
 @lru_cache(maxsize=4)
 def _cards(model: str, tp: int) -> tuple[str, ...]:
-    """The cards of which ``tp`` hold the model, with room for a cache."""
+    """Return the cards on which ``tp`` GPUs hold the model and a cache."""
 
     def fits(name: str) -> bool:
         try:
@@ -177,7 +177,7 @@ def _cards(model: str, tp: int) -> tuple[str, ...]:
 
 
 def _up(seconds: float) -> float:
-    """Where ``seconds`` stand on the axis, 0 at its foot and 1 at its top."""
+    """Return the place of ``seconds`` on the axis, from 0 at its foot to 1 at its top."""
     return math.log(min(max(seconds, Y_LOW), Y_HIGH) / Y_LOW) / math.log(Y_HIGH / Y_LOW)
 
 
@@ -219,7 +219,7 @@ def _view(outcome: Outcome, gpus: int, bound: float, lang: str) -> dict[str, Any
 
 
 def _bar(answers: Answers, lang: str) -> dict[str, Any]:
-    """The prompts' tokens by where they came from; every part is a share of all."""
+    """Return the prompts' tokens by source; every part is a share of all."""
     shares = {"device": answers.hit_rate, "host": answers.host_hit_rate}
     shares["computed"] = max(0.0, 1 - sum(shares.values()))
     parts = [
@@ -240,7 +240,7 @@ def _row(key: str, found: Any, lang: str) -> dict[str, Any]:
 
 
 def seconds_text(seconds: float) -> str:
-    """Three digits, never in powers of ten: "0.0412", "1.27", "218"; "0" for less than a tenth of a millisecond."""
+    """Return three digits, never in powers of ten: "0.0412", "1.27", "218"; "0" below a tenth of a millisecond."""
     if seconds < 1e-4:
         return "0"
     return f"{seconds:,.{max(0, 2 - math.floor(math.log10(seconds)))}f}"

@@ -1,8 +1,8 @@
 """The growth widget: the same rows in a linear cache and in a paged one, while the reader adds tokens.
 
 Planned bytes come from the spec, measured bytes from the tensors of two real caches, made anew for each setting
-and dropped again: a ``LinearKVCache`` of ``max_seq`` tokens a row, and a ``PagedKVCache`` of just the blocks that
-the rows have begun. On a GPU also what ``torch.cuda.memory_allocated`` grew by.
+and freed again: a ``LinearKVCache`` of ``max_seq`` tokens a row, and a ``PagedKVCache`` of only the blocks that
+the rows have begun. On a GPU the growth of ``torch.cuda.memory_allocated`` is shown too.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from minikv.units import exact_bytes
 
 # Row A has the prompt of ``length`` tokens; B, C and D have a half, a quarter and an eighth of it.
 ROWS = "ABCD"
-# Of bar.js: those whose patterns have no upright lines, which would read as edges of blocks.
+# Looks of bar.js without upright lines in their patterns, which would look like edges of blocks.
 LOOKS = (0, 1, 4, 6)
-MAX_TOKENS = 2048  # of a prompt, of the steps and of a row's room: what can still be drawn
+MAX_TOKENS = 2048  # of a prompt, of the steps and of a row: the most that can be drawn
 LENGTHS = [1, 2, 4, 8, 16, 32, 50, 64, 100, 128, 150, 192, 256, 384, 512, 768, 1024]
 ROOMS = [64, 96, 128, 160, 192, 256, 384, 512, 768, 1024, 1536, 2048]
 BLOCK_SIZES = (8, 16, 32, 64, 128)
@@ -33,9 +33,9 @@ SMALL = CacheSpec(layers=(LayerSpec("full", kv_heads=2, k_dim=16, v_dim=16),) * 
 
 @dataclass(frozen=True)
 class Held:
-    """One cache as it is: its slots and tokens, bytes planned and measured, and what the GPU's allocator says.
+    """One cache: its slots and tokens, planned and measured bytes, and the GPU allocator's bytes.
 
-    ``allocated`` is None on a CPU. ``full_row`` is the row that had no room for the next tokens, if one had none.
+    ``allocated`` is None on a CPU. ``full_row`` is the first row without room for the next tokens, or None.
     """
 
     slots: int
@@ -52,10 +52,10 @@ class GrowthWidget(FormWidget):
     ``lang`` is "en" or "zh". The other arguments are the start, to which Reset returns: ``step`` decode steps taken,
     ``length`` tokens of row A's prompt, ``max_seq`` tokens that the linear cache reserves a row, ``block_size``
     tokens a block of the paged one. ``spec`` is the model (by default a small one; layers of one kind, plain dtype),
-    ``device`` where the caches are made (None: the GPU if there is one).
+    ``device`` the device of the caches (None: the GPU if there is one).
 
-    Raises ``ArgumentError`` for a start that cannot be. Later, a setting that cannot work raises nothing: it is
-    shown, and so is the ``RowFullError`` of a linear row that has no room for the next token.
+    Raises ``ArgumentError`` for an invalid start. Later, a setting that cannot work raises nothing: its error is
+    shown, and so is the ``RowFullError`` of a linear row without room for the next token.
     """
 
     _table = "widgets_growth"
@@ -84,7 +84,7 @@ class GrowthWidget(FormWidget):
         super().__init__(lang, start)
 
     def text(self) -> str:
-        """The same view as plain lines, in the widget's language; without what only a GPU can say."""
+        """Return the view as plain lines, in the widget's language, without the figures that only a GPU has."""
         with self._turn:
             state, view = dict(self.state), self.view
         rows = [(row["label"], row["linear"]["text"], row["paged"]["text"]) for row in view["rows"]]
@@ -101,7 +101,7 @@ class GrowthWidget(FormWidget):
         return view
 
     def _answer(self, state: dict[str, Any], lang: str) -> dict[str, Any]:
-        """Both caches of these settings, drawn; or the sentence that says why they cannot be."""
+        """Return the drawing of both caches with these settings, or the sentence that says why they are impossible."""
         try:
             _check(state)
             wanted = tuple(max(1, state["length"] >> place) + state["step"] for place in range(len(ROWS)))
@@ -113,7 +113,7 @@ class GrowthWidget(FormWidget):
         return _view(state, linear, paged, lang)
 
     def _linear(self, state: dict[str, Any], wanted: tuple[int, ...]) -> Held:
-        """A linear cache that took the prompts and then the steps, as far as its rows have room."""
+        """Return a linear cache after the prompts and the steps, as far as its rows have room."""
         from minikv.cache.linear import LinearKVCache, RowFullError
 
         before = self._allocated()
@@ -125,7 +125,7 @@ class GrowthWidget(FormWidget):
             for _ in range(state["step"]):
                 cache.commit([1] * len(ROWS))
         except RowFullError as full:
-            # Not the error itself: it would keep this frame alive, and the cache with it.
+            # Keep the row only: the error would keep this frame alive, and the cache with it.
             full_row = cast(int, full.values["row"])
         return Held(
             slots=cache.use().slots,
@@ -137,7 +137,7 @@ class GrowthWidget(FormWidget):
         )
 
     def _paged(self, state: dict[str, Any], wanted: tuple[int, ...]) -> Held:
-        """A paged cache of the blocks that these lengths have begun."""
+        """Return a paged cache of the blocks that these lengths have begun."""
         from minikv.cache.paged import PagedKVCache
 
         size = state["block_size"]
@@ -155,7 +155,7 @@ class GrowthWidget(FormWidget):
         )
 
     def _allocated(self) -> int | None:
-        """Bytes that torch has lent out on the GPU, None on a CPU."""
+        """Return the bytes that torch has allocated on the GPU, None on a CPU."""
         if self._device.type != "cuda":
             return None
         import torch
@@ -196,7 +196,7 @@ def _check(state: dict[str, Any]) -> None:
 
 
 def _storage_bytes(tensors: Sequence[Any]) -> int:
-    """Bytes of the storage behind these tensors: what they hold, not what a formula says that they hold."""
+    """Return the bytes of the storage behind these tensors, measured and not from a formula."""
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 

@@ -1,8 +1,8 @@
-"""The heat-map widget: a text read under an eviction policy, step by step. Lesson 14.
+"""Lesson 14: the heat-map widget, a text read under an eviction policy, step by step.
 
-A column is a token, a row a step (or a head): its shade is the score that the policy saw, a frame stands around what it
-kept. The rows are ``trace_eviction``'s, computed by the model when a policy or a share is first asked for. All steps,
-layers and heads of a trace travel together, so that the slider answers while a cell is busy, or without a kernel.
+A column is a token, a row a step (or a head). The shade is the score that the policy saw, and a frame marks the kept
+tokens. The rows are ``trace_eviction``'s, computed by the model when a policy or a share is first chosen. All steps,
+layers and heads of a trace are sent together, so that the slider works while a cell is busy, or without a kernel.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from minikv.eviction.study.trace import EvictionTrace
 
 SHARES = (0.5, 0.25, 0.1)
-MAX_TOKENS = 128  # columns that can still be told apart
-MAX_CELLS = 200_000  # of all layers, heads and steps: what travels to the page for one policy
+MAX_TOKENS = 128  # columns that can be told apart
+MAX_CELLS = 200_000  # of all layers, heads and steps: the most sent to the page for one policy
 LETTERS = {SINK: "sink", HEAVY: "heavy", RECENT: "recent", LEAVING: "leaving", "-": "gone", ".": "not_yet"}
 
 
 class HeatMapWidget(FormWidget):
-    """The scores of every token, layer, head and step as a heat-map, the kept set, and what it did to the answers.
+    """A heat-map of the scores of every token, layer, head and step, with the kept tokens and the answers.
 
     ``lang`` is "en" or "zh". ``model``: a decoder of transformers (None: tiny-gqa). ``document``: the text and its
     questions (None: 6 facts, then 5 questions, 72 tokens). Its first ``prompt`` tokens are computed in one forward
-    (None: a third), the others a step each. ``policies``: name -> Policy or its name, between which the reader chooses
-    (None: those of ``minikv.eviction``). ``layers``: which of the model's (None: all). ``word`` says a token id (None:
-    the tiny models' vocabulary). ``scope`` is "head" or "layer" (None: "head", and "layer" on a model of latents).
-    The others are where the reader starts: ``policy``, ``share`` (the capacity beside the text), ``layer``, ``head``
-    (None: all), ``rows`` ("steps", "heads"), ``shade`` ("score", "rank") and ``step`` (None: the last).
+    (None: a third), the others a step each. ``policies``: name -> Policy or its name, the reader's choices (None: those
+    of ``minikv.eviction``). ``layers``: which of the model's (None: all). ``word`` gives a token id's word (None: the
+    tiny models' vocabulary). ``scope`` is "head" or "layer" (None: "head", and "layer" on a model of latents). The
+    others are the first settings: ``policy``, ``share`` (the capacity divided by the text's length), ``layer``,
+    ``head`` (None: all), ``rows`` ("steps", "heads"), ``shade`` ("score", "rank") and ``step`` (None: the last).
 
-    Raises ``ArgumentError`` for a text of more than 128 tokens, more than 200,000 cells and a start that cannot be;
-    and what ``trace_eviction`` raises. Later, a setting that cannot work is shown as a sentence.
+    Raises ``ArgumentError`` for a text of more than 128 tokens, more than 200,000 cells and an invalid start, and what
+    ``trace_eviction`` raises. Later, a setting that cannot work is shown as a sentence.
     """
 
     _table = "widgets_heat_map"
@@ -95,13 +95,13 @@ class HeatMapWidget(FormWidget):
 
     @property
     def trace(self) -> "EvictionTrace":
-        """What is on display. Raises ``ArgumentError`` where the settings cannot be."""
+        """The trace on display. Raises ``ArgumentError`` where the settings are impossible."""
         state = dict(self.state)
         self._check(state)
         return self._trace(state["policy"], state["share"])
 
     def text(self) -> str:
-        """The chosen step as plain lines, in the widget's language: the numbers, and the words by what keeps them."""
+        """Return the chosen step as plain lines, in the widget's language: numbers, and words by role."""
         with self._turn:
             state, view = dict(self.state), self.view
         if view["error"]:
@@ -128,7 +128,7 @@ class HeatMapWidget(FormWidget):
         return "\n".join([*lines, shown["status"][state["step"]]])
 
     def _answer(self, state: dict[str, Any], lang: str) -> dict[str, Any]:
-        """All rows of this policy and share; the same object as long as these two stay, so that nothing is sent."""
+        """Return all rows of this policy and share. The same object is returned while both stay, so nothing is sent."""
         try:
             self._check(state)
             key = (state["policy"], state["share"], lang)
@@ -180,7 +180,7 @@ class HeatMapWidget(FormWidget):
         }
 
     def _check(self, state: dict[str, Any]) -> None:
-        """Raise for a setting that the controls could not have made."""
+        """Raise for a setting that the controls cannot make."""
         _one_of("policy", state["policy"], self._policies)
         _check_share(state["share"])
         first = next(iter(self._traces.values()))
@@ -195,7 +195,7 @@ class HeatMapWidget(FormWidget):
             )
 
     def _trace(self, policy: str, share: float) -> "EvictionTrace":
-        """Computed once for each policy and share."""
+        """Return the trace of one policy and share, computed once."""
         from minikv.eviction.study.trace import trace_eviction
 
         _one_of("policy", policy, self._policies)
@@ -232,7 +232,7 @@ class HeatMapWidget(FormWidget):
 
 
 def budget_of(share: float, length: int) -> "Budget":
-    """A capacity of ``share`` x ``length`` tokens: a quarter of it sinks, at most 4; a third recent, at most 8."""
+    """Return a capacity of ``share`` x ``length``: a quarter of it sinks, at most 4; a third recent, at most 8."""
     from minikv.eviction.policies.budget import Budget
 
     capacity = max(3, round(share * length))
@@ -241,7 +241,7 @@ def budget_of(share: float, length: int) -> "Budget":
 
 
 def _scope_of(model: Any) -> str:
-    """A head keeps tokens of its own where it has K and V of its own."""
+    """Return "head" where each head has K and V of its own, so that it can keep its own tokens."""
     from minikv.plan.spec.cache_spec import CacheSpec
 
     latent = any(layer.kind == "latent" for layer in CacheSpec.from_config(model.config).layers)
@@ -249,7 +249,7 @@ def _scope_of(model: Any) -> str:
 
 
 def _document() -> Document:
-    """A text that a page shows whole: 48 tokens with 6 facts, then 5 questions."""
+    """Return a text that a page can show whole: 48 tokens with 6 facts, then 5 questions."""
     return recall_documents(1, seed=3, facts=6, context=48, queries=5, span=23)[0]
 
 

@@ -1,4 +1,4 @@
-"""What the heat-map widget draws: an ``EvictionTrace`` as shades, roles and sentences of one language."""
+"""The heat-map widget's drawing: an ``EvictionTrace`` as shades, roles and sentences of one language."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,9 @@ def draw_trace(
     word: Callable[[int], str],
     lang: str,
 ) -> dict[str, Any]:
-    """The view of ``trace``, as heat_map.js reads it: a map for each layer and head, and the steps.
+    """Return the view of ``trace``, as heat_map.js reads it: a map for each layer and head, and the steps.
 
-    ``questions`` are those of the text; ``word`` says a token id.
+    ``questions`` are those of the text; ``word`` gives a token id's word.
     """
     asked = _asked(trace, questions)
     tails = [_tail(trace, step, asked, word, lang) for step in range(trace.steps)]
@@ -45,7 +45,7 @@ def draw_trace(
 
 
 def roles_of(trace: "EvictionTrace", layer: int, head: int | None, step: int) -> str:
-    """A letter a token, for the ``layer``-th traced layer: S, H and R are kept, as sink, for the score and as recent.
+    """Return a letter a token, for the ``layer``-th traced layer: S, H and R are kept as sink, by score and as recent.
 
     ``x``: evicted in this step; ``-``: before; ``.``: not read yet. ``head`` None: kept by at least one head.
     """
@@ -67,16 +67,17 @@ def roles_of(trace: "EvictionTrace", layer: int, head: int | None, step: int) ->
 
 
 def shades_of(scores: np.ndarray, roles: str, *, by_rank: bool) -> str:
-    """``scores`` [n] of a row as its shades, "0" the lowest to "8" the highest; what is not resident as in ``roles``.
+    """Return the shades of one row's ``scores`` [n], "0" the lowest to "8" the highest.
 
-    By score the nine shades share the way from the lowest score to the highest equally; by rank they share the
-    resident tokens equally. A row of equal scores has the middle shade.
+    By score, the nine shades divide the range from the lowest score to the highest equally; by rank, they divide the
+    resident tokens equally. A row of equal scores has the middle shade. A token that is not resident keeps its role's
+    letter.
     """
     resident = np.array([role not in (GONE, NOT_YET) for role in roles])
     values = scores[resident].astype(np.float64)
     if by_rank:
         order = np.searchsorted(np.sort(values), values) + np.searchsorted(np.sort(values), values, "right")
-        along = order / (2 * max(len(values), 1))  # the middle of its equals
+        along = order / (2 * max(len(values), 1))  # mean of first and last rank among equal scores
     else:
         along = _stretch(values)
     shades = iter(np.minimum((along * SHADES).astype(int), SHADES - 1))
@@ -84,14 +85,14 @@ def shades_of(scores: np.ndarray, roles: str, *, by_rank: bool) -> str:
 
 
 def reduced(scores: np.ndarray) -> np.ndarray:
-    """``scores`` [heads, n] over the heads that hold a token: the mean, NaN where none does."""
+    """Return ``scores`` [heads, n] reduced over the heads that hold a token: the mean, NaN where none does."""
     held = ~np.isnan(scores)
     total = np.where(held, scores, 0).sum(0)
     return np.where(held.any(0), total / np.maximum(held.sum(0), 1), np.nan).astype(np.float32)
 
 
 def _stretch(values: np.ndarray) -> np.ndarray:
-    """From 0 at the lowest finite value to 1 at the highest; infinite ones at the ends."""
+    """Scale the lowest finite value to 0 and the highest to 1; infinite values are at the ends."""
     finite = values[np.isfinite(values)]
     low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
     if high == low:
@@ -107,7 +108,7 @@ def _map(
     tails: Sequence[dict[str, str]],
     lang: str,
 ) -> dict[str, list]:
-    """One layer and head: every step's shades, roles, scores and sentence."""
+    """Return one layer and head: every step's shades, roles, scores and sentence."""
     found: dict[str, list] = {key: [] for key in ("score", "rank", "roles", "values", "status")}
     for step in range(trace.steps):
         scores = trace.scores[layer, :, step]
@@ -125,7 +126,7 @@ def _map(
 
 
 def _asked(trace: "EvictionTrace", questions: Sequence[Question]) -> dict[int, Question]:
-    """The questions that are asked after the prompt, by the step whose logits answer them."""
+    """Return the questions after the prompt, by the step with the logits that answer them."""
     steps = {question.position - trace.prompt + 1: question for question in questions}
     return {step: question for step, question in sorted(steps.items()) if 0 < step < trace.steps}
 
@@ -173,7 +174,7 @@ def _held(trace: "EvictionTrace", layer: int, head: int | None, step: int, roles
 def _tail(
     trace: "EvictionTrace", step: int, asked: dict[int, Question], word: Callable[[int], str], lang: str
 ) -> dict[str, str]:
-    """What is the same for every layer and head: the bytes, and how the questions have gone so far."""
+    """Return the text that is the same for every layer and head: the bytes, and the answers so far."""
     held, full = int(trace.bytes_held[step]), (trace.prompt + step) * trace.token_bytes
     sizes = dict(held=format_bytes(held), full=format_bytes(full), share=held / full)
     return {
@@ -201,6 +202,8 @@ def _answers(
         name=question.name,
         answer=question.answer,
         got=word(int(trace.predicted[last])),
-        held=int(trace.kept[:, :, last - 1, question.source].sum()),  # what that forward could read
+        held=int(
+            trace.kept[:, :, last - 1, question.source].sum()
+        ),  # the tokens that this forward could read
         caches=len(trace.layers) * trace.heads,
     )

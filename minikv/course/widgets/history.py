@@ -1,4 +1,4 @@
-"""History: figures over time in bounded memory. However long it goes on, the whole is there, and its peaks are."""
+"""History: figures over time in bounded memory. It always covers the whole time, and keeps the peaks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,20 +19,20 @@ class Point:
 
 
 class History:
-    """At most ``most`` points, and the newest. Where they are too many, of two neighbours the larger one stays."""
+    """At most ``most`` points, and the newest. When there are too many, the larger one of two neighbours stays."""
 
     def __init__(self, most: int = MOST):
         self._most = most
         self._began: float | None = None
         self._kept: list[Point] = []
-        self._each = 1  # so many points become one
+        self._each = 1  # as many added points become one kept point
         self._waiting = 0
-        self._largest: Point | None = None  # of those that wait
+        self._largest: Point | None = None  # the largest of the points that are not kept yet
         self._newest: Point | None = None
         self.peak: Point | None = None
 
     def add(self, now: float, values: Mapping[str, float]) -> None:
-        """The figures at ``now``, in seconds of any clock."""
+        """Add the figures at ``now``, in seconds of any clock."""
         if self._began is None:
             self._began = now
         point = Point(now - self._began, dict(values))
@@ -51,7 +51,7 @@ class History:
 
     @property
     def points(self) -> list[Point]:
-        """From the first to the newest."""
+        """The points, from the first to the newest."""
         ends = [point for point in (self._largest, self._newest) if point is not None]
         rest = [point for point in ends if not self._kept or point.seconds > self._kept[-1].seconds]
         return [*self._kept, *({point.seconds: point for point in rest}.values())]

@@ -1,6 +1,6 @@
-"""What every live monitor shares: a thread that looks a few times a second, buttons, and a last picture that stays.
+"""Shared base of the live monitors: a thread that looks a few times a second, buttons, and a last picture that stays.
 
-A monitor watches what other cells do and computes nothing itself: ``minikv.course.monitor`` makes them.
+A monitor watches what other cells do and computes nothing itself. ``minikv.course.monitor`` makes the monitors.
 """
 
 import threading
@@ -19,36 +19,36 @@ BUTTONS = ("start", "stop")
 
 
 class Watched(Protocol):
-    """What a monitor watches. Its methods may be called from any thread."""
+    """The object that a monitor watches. Any thread may call its methods."""
 
     def look(self) -> Any:
-        """What there is now, as plain data. Raises where nothing can be seen any more."""
+        """Return the present state as plain data. Raises where there is nothing left to look at."""
 
     def form(self, lang: str) -> dict[str, Any]:
-        """What is written once; the buttons are not in it."""
+        """Return the part that does not change, without the buttons."""
 
     def draw(self, seen: Any, lang: str) -> dict[str, Any]:
-        """What was seen, for the script; with "status", a sentence."""
+        """Return what was seen, for the script; with "status", a sentence."""
 
     def text(self, seen: Any, lang: str) -> str:
-        """The same as plain lines, without a figure that another run would not repeat."""
+        """Return what was seen as plain lines, without figures that differ between runs."""
 
     def close(self) -> None:
-        """Let go of what is watched."""
+        """Release the watched object."""
 
 
 class Monitor(anywidget.AnyWidget):
-    """``watched`` on display, looked at ``hz`` times a second (more than 0, at most 5) from now on, until ``stop()``.
+    """Displays ``watched`` and looks at it ``hz`` times a second (more than 0, at most 5) until ``stop()``.
 
-    A cell that computes is seen while it computes. A look never changes what it looks at; it may wait for a step or a
-    forward that is being computed, and a next one for it, a few milliseconds. What cannot be seen any more ends it: the
-    status says why, and the last picture stays. As a context manager it stops at the end of the block; ``close()`` also
-    lets go of what it watched. ``show(monitor)`` displays it, and again after the end the picture that stays.
+    A running cell is seen while it computes. A look changes nothing in the watched object. It may wait for a step or a
+    forward, and the next step may wait for it, a few milliseconds. A look that fails ends the monitor: the status says
+    why, and the last picture stays. As a context manager it stops at the end of the block; ``close()`` also releases
+    the watched object. ``show(monitor)`` displays it, and after the end the last picture.
 
-    While a cell runs, an older kernel than ipykernel 7 hears the Stop button when the cell has ended; ``stop()`` and
-    the end of a ``with`` block are heard at once.
+    While a cell runs, kernels older than ipykernel 7 handle the Stop button only after the cell; ``stop()`` and
+    the end of a ``with`` block work at once.
 
-    Raises ``ArgumentError`` for a language and for ``hz`` that cannot be, and what ``watched.look()`` raises.
+    Raises ``ArgumentError`` for an invalid language or ``hz``, and what ``watched.look()`` raises.
     """
 
     form = traitlets.Dict().tag(sync=True)
@@ -59,11 +59,13 @@ class Monitor(anywidget.AnyWidget):
         if isinstance(hz, bool) or not isinstance(hz, int | float) or not 0 < hz <= MAX_HZ:
             raise ArgumentError("out_of_range", what="hz", value=hz, low=0, high=MAX_HZ)
         self._watched = watched
-        self._turn = threading.Lock()  # never held while somebody looks: a look may wait for a long step
+        self._turn = threading.Lock()  # never held during a look, which may wait for a long step
         self._asked = self._shown = 0
         self._error: Exception | None = None
         self._seen = watched.look()
-        mine = weakref.WeakMethod(self.tick)  # the thread does not keep a monitor that nobody has any more
+        mine = weakref.WeakMethod(
+            self.tick
+        )  # The thread does not keep a monitor alive that nothing else refers to.
 
         def tick() -> bool:
             alive = mine()
@@ -84,23 +86,23 @@ class Monitor(anywidget.AnyWidget):
 
     @property
     def error(self) -> Exception | None:
-        """What ended it."""
+        """The error that ended it."""
         return self._error
 
     def start(self) -> None:
-        """Go on after ``stop``. While it runs this does nothing."""
+        """Go on after ``stop``. Does nothing while it runs."""
         self._ticker.start()
         self.tick()
 
     def stop(self) -> None:
-        """Look once more, and no more after that."""
+        """Look once more, and then stop."""
         self._ticker.stop()
         self.tick()
 
     def tick(self) -> bool:
-        """Look now and draw; whether there was anything to see. Where there was not, it looks no more.
+        """Look now and draw; return whether there was anything to see. If not, the monitor stops.
 
-        Of two looks at once the later one counts.
+        Of two looks at the same time the later one is drawn.
         """
         with self._turn:
             self._asked += 1
@@ -108,9 +110,9 @@ class Monitor(anywidget.AnyWidget):
         error, seen = None, None
         try:
             seen = self._watched.look()
-        except (
-            Exception
-        ) as found:  # of a closed LLM, of a driver: the thread's own traceback would help nobody
+        except Exception as found:
+            # From a closed LLM or a driver, for example. The error is shown in the widget; a traceback of the thread
+            # would not help.
             error = found
             self._ticker.stop(wait_s=0)
         with self._turn:
@@ -122,7 +124,7 @@ class Monitor(anywidget.AnyWidget):
         return error is None
 
     def close(self) -> None:
-        """Stop, let go of what was watched, and take the monitor off the page."""
+        """Stop, release the watched object, and remove the monitor from the page."""
         ticker = getattr(self, "_ticker", None)  # None where the constructor raised
         if ticker is not None:
             ticker.stop()
@@ -136,7 +138,7 @@ class Monitor(anywidget.AnyWidget):
         self.stop()
 
     def text(self, lang: str | None = None) -> str:
-        """What is there now, after the end what was seen last, as lines that another run would repeat."""
+        """Return the present state, or after the end the last one, as lines that are the same in every run."""
         lang = self._lang if lang is None else pick_language(lang)
         if self.running:
             self.tick()
@@ -146,7 +148,7 @@ class Monitor(anywidget.AnyWidget):
         return "\n".join(lines)
 
     def photo_html(self) -> str:
-        """A page that draws this monitor as it is now, in its language, inside ``id="photo"``."""
+        """Return a page that draws this monitor as it is now, in its language, inside ``id="photo"``."""
         form, view = self._form(self._lang), self._view(self._lang, running=False)
         return photo_page(form["title"], self._esm, self._css, {"form": form, "view": view})
 
@@ -169,7 +171,7 @@ class Monitor(anywidget.AnyWidget):
         return text("widgets_monitor.ended", lang, error=said)
 
     def _pressed(self, widget: Any, content: Any, buffers: Any) -> None:
-        """A button."""
+        """Handle a button."""
         actions = dict(zip(BUTTONS, (self.start, self.stop), strict=True))
         action = actions.get(content.get("action"))
         if action is not None:

@@ -1,6 +1,6 @@
-"""The cache monitor: an LLM's blocks and their owners, its sequences, and the hits, while others use it.
+"""The cache monitor: an LLM's blocks and their owners, its sequences, and the hits, while other cells use it.
 
-The engine widget's drawing (``engine.js``), fed by what ``LLM.snapshot`` sees between two steps.
+It draws with the engine widget's script (``engine.js``) what ``LLM.snapshot`` sees between two steps.
 """
 
 import threading
@@ -35,7 +35,7 @@ class CacheSeen:
 
 
 class WatchedCache:
-    """``llm`` as ``snapshot`` sees it. Raises ``ArgumentError`` for what is no LLM, or a closed one."""
+    """``llm`` as ``snapshot`` sees it. Raises ``ArgumentError`` for an object that is no LLM, and for a closed LLM."""
 
     def __init__(self, llm: "LLM"):
         if not callable(getattr(llm, "snapshot", None)):
@@ -51,7 +51,7 @@ class WatchedCache:
         names = self._names.of([seq.id for seq in live])
         owners: dict[SequenceId, Owner] = {seq.id: names[seq.id] for seq in live}
         rows = tuple(_row(seq, *names[seq.id]) for seq in live)
-        # Which free block is still found is read after the snapshot: in a frame it may be a step ahead of the counts.
+        # The cached free blocks are read after the snapshot, so in a frame they may be a step ahead of the counts.
         pools = pool_pictures(view, self._llm.manager.pools, owners)
         picture = Picture(
             progress="paused",
@@ -87,7 +87,7 @@ class WatchedCache:
 
     def text(self, seen: CacheSeen, lang: str) -> str:
         drawn = draw_view(seen.picture, lang)
-        lines = draw_text(seen.picture, "", lang).splitlines()[2:]  # below its headline and its readout
+        lines = draw_text(seen.picture, "", lang).splitlines()[2:]  # without its headline and its readout
         size = self._engine_form(lang)["size"]
         return "\n".join(
             [_say("cache_headline", lang, size=size), _status(seen, drawn["pools"], lang), *lines]
@@ -111,7 +111,7 @@ class CacheMonitor(Monitor):
 
 
 class Names:
-    """Sequences are called A, B, C, ... in the order in which they are first seen; what has ended is forgotten."""
+    """Names sequences A, B, C, ... in the order in which they are first seen; ended ones are forgotten."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -119,7 +119,7 @@ class Names:
         self._next = 0
 
     def of(self, ids: Sequence[SequenceId]) -> dict[SequenceId, Owner]:
-        """Name of each of those that are there, and the number of its request."""
+        """Return the name of each present sequence, and the number of its request."""
         with self._turn:
             known, self._numbers = self._numbers, {}
             for seq_id in ids:
@@ -138,12 +138,12 @@ class Names:
 
 
 def _name(number: int, seq_id: SequenceId, samples: int) -> str:
-    """A, B, ...; the sequences of a request that has several are A1, A2, ..."""
+    """Return A, B, ...; the sequences of a request that has several are A1, A2, ..."""
     return letters(number) + (str(seq_id.sample + 1) if samples > 1 or seq_id.sample else "")
 
 
 def _row(seq: SequenceView, name: str, number: int) -> Row:
-    """Until it ends nobody says how long it will get: its bar is as long as its tokens."""
+    """Return the row of a sequence. Its final length is unknown before it ends, so its bar is as long as its tokens."""
     stored = min(seq.num_computed, seq.num_prompt)
     cached = min(seq.num_cached, stored)
     return Row(
@@ -179,7 +179,7 @@ def _figures(seen: CacheSeen) -> dict[str, str]:
 
 
 def _status(seen: CacheSeen, pools: Sequence[dict[str, Any]], lang: str) -> str:
-    """The moment in sentences, for whoever cannot see the drawing."""
+    """Return the moment in sentences, for readers without the drawing."""
     prefill, decode = seen.picture.count(PREFILL), seen.picture.count(DECODE)
     figures = _figures(seen)
     said = [

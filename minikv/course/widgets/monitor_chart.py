@@ -10,9 +10,9 @@ from minikv.i18n import text
 def draw_chart(
     points: Sequence[Point], looks: Mapping[str, int], prefix: str, write: Callable[[float], str], lang: str
 ) -> dict[str, Any]:
-    """``points`` with every kind of ``looks`` (a pattern of bar.js each), the first at the bottom.
+    """Return ``points`` with every kind of ``looks`` (a pattern of bar.js each), the first at the bottom.
 
-    Labels are the sentences ``prefix`` + kind; ``write`` says an amount.
+    Labels are the sentences ``prefix`` + kind; ``write`` formats an amount.
     """
     top = max((point.total for point in points), default=0)
     first, last = points[0], points[-1]

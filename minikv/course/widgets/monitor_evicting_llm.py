@@ -1,4 +1,4 @@
-"""What the eviction monitor sees of an LLM that evicts: of each sequence the tokens that its layers still have."""
+"""The eviction monitor's view of an LLM that evicts: the tokens of each sequence that its layers still have."""
 
 import time
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from minikv.i18n import text
 if TYPE_CHECKING:
     from minikv.engine.llm import LLM
 
-MAX_ROWS = 16  # sequences drawn; the others are counted in a sentence
+MAX_ROWS = 16  # sequences drawn; a sentence counts the others
 LOOKS = {"resident": 4, "gone": 6}  # patterns of bar.js
 TOKENS = "widgets_monitor.tokens_"
 
 
 @dataclass(frozen=True)
 class SequenceSeen:
-    """A sequence that has not ended: ``computed`` tokens so far, of which ``resident`` are there."""
+    """A sequence that has not ended: ``computed`` tokens so far, ``resident`` of them in the cache."""
 
     name: str
     computed: int
@@ -32,7 +32,7 @@ class SequenceSeen:
 
 @dataclass(frozen=True)
 class EvictingSeen:
-    """``view`` of the engine, its sequences by name, and the tokens of all of them over time."""
+    """The engine's ``view``, its sequences by name, and the tokens of all of them over time."""
 
     view: EngineView
     sequences: tuple[SequenceSeen, ...]
@@ -40,11 +40,11 @@ class EvictingSeen:
 
 
 class WatchedEvictingLLM:
-    """``llm`` as ``snapshot`` sees it. Raises ``ArgumentError`` for one that keeps every token, or that is closed."""
+    """``llm`` as ``snapshot`` sees it. Raises ``ArgumentError`` for an LLM without eviction, and for a closed one."""
 
     def __init__(self, llm: "LLM", clock: Callable[[], float] = time.monotonic):
         self._llm, self._clock = llm, clock
-        llm.snapshot()  # raises if it was closed
+        llm.snapshot()  # raises for a closed LLM
         if llm.eviction is None:
             raise ArgumentError("monitor_llm_keeps")
         self._budget = llm.eviction.budget
@@ -53,7 +53,7 @@ class WatchedEvictingLLM:
 
     def look(self) -> EvictingSeen:
         view = self._llm.snapshot()
-        # Who waits and is not on the host holds nothing, whatever it has computed before.
+        # A waiting sequence that is not on the host holds no tokens, even if it computed some before.
         held = [seq for seq in (*view.running, *view.waiting) if seq.tables or seq.swapped]
         names = self._names.of([seq.id for seq in held])
         sequences = tuple(SequenceSeen(names[seq.id][0], seq.num_computed, seq.num_resident) for seq in held)
@@ -88,7 +88,7 @@ class WatchedEvictingLLM:
         return "\n".join([form["title"], self._status(seen, lang), *columns, *figure_lines(_rows(seen))])
 
     def close(self) -> None:
-        """Nothing of the LLM was changed."""
+        """Do nothing: the LLM was not changed."""
 
     def _status(self, seen: EvictingSeen, lang: str) -> str:
         resident = sum(one.resident for one in seen.sequences)

@@ -1,6 +1,6 @@
-"""The eviction monitor: what each layer of a model still has of its text, while ``generate`` runs.
+"""The eviction monitor: the tokens that each layer of a model still has of its text, while ``generate`` runs.
 
-It looks between two forwards, never in one: a forward takes a turn, and so does a look.
+It looks between two forwards: a lock is held during each forward and each look.
 """
 
 import threading
@@ -26,13 +26,13 @@ from minikv.eviction.hf.layer import EvictingLayer
 from minikv.eviction.hf.report import EvictionReport, eviction_report
 from minikv.i18n import text
 
-MAX_ROWS = 16  # layers drawn; the others are counted in a sentence
+MAX_ROWS = 16  # layers drawn; a sentence counts the others
 BINS = 64  # stretches of the text, of equal length
 
 
 @dataclass(frozen=True)
 class LayerSeen:
-    """``seen`` tokens so far, of which ``resident`` are there; ``bins``: the share of each stretch that is there."""
+    """``seen`` tokens so far, ``resident`` of them in the cache; ``bins``: the resident share of each stretch."""
 
     layer: int
     seen: int
@@ -42,7 +42,7 @@ class LayerSeen:
 
 @dataclass(frozen=True)
 class EvictionSeen:
-    """``layers`` as long as somebody holds the cache, and what was seen last after that; ``report`` is of now."""
+    """``layers`` while the cache is alive, then the last ones seen; ``report`` is from now."""
 
     report: EvictionReport
     layers: tuple[LayerSeen, ...]
@@ -51,7 +51,7 @@ class EvictionSeen:
 
 
 class WatchedEviction:
-    """``model`` with eviction installed, or its ``Eviction``. Raises ``ArgumentError`` for a model without."""
+    """``model`` with eviction installed, or its ``Eviction``. Raises ``ArgumentError`` for a model without eviction."""
 
     def __init__(self, model: Any, clock: Callable[[], float] = time.monotonic):
         self._eviction = model if isinstance(model, Eviction) else eviction_of(model)
@@ -97,7 +97,7 @@ class WatchedEviction:
         }
 
     def text(self, seen: EvictionSeen, lang: str) -> str:
-        """Without what is resident now: that depends on the moment of the look."""
+        """Return the text without the resident tokens, which depend on the moment of the look."""
         said = seen.report.text(lang)
         head = _say("eviction_title", lang, policy=seen.report.policy)
         rows = figure_lines({**row, "values": row["values"][1:]} for row in self._rows(seen, lang)[:MAX_ROWS])
@@ -114,7 +114,7 @@ class WatchedEviction:
         for layer, values in seen.report.layers.items():
             resident = f"{now[layer].resident:,}" if layer in now else "-"
             rule = bound[layer]
-            assert rule is not None  # the report has the layers that forget
+            assert rule is not None  # the report has evicting layers, so they have a rule
             numbers = (
                 values["peak_resident"],
                 rule.budget.peak_resident,
@@ -165,11 +165,11 @@ class EvictionMonitor(Monitor):
 
 
 class Gate:
-    """``lock`` is held while ``model`` computes a forward, until ``close``."""
+    """Holds ``lock`` during each forward of ``model``, until ``close``."""
 
     def __init__(self, model: Any):
         self.lock = FairLock()
-        self._inside, self._thread = False, 0  # a forward, and who computes it
+        self._inside, self._thread = False, 0  # whether a forward runs, and its thread
         mine = weakref.ref(self)  # the model outlives its monitors
 
         def begin(module: Any, args: Any) -> None:
@@ -189,19 +189,19 @@ class Gate:
         weakref.finalize(self, _remove, self._hooks)
 
     def enter(self) -> None:
-        """A forward begins. One that Ctrl+C has ended never said so: it still holds the lock."""
+        """Begin a forward. A forward that Ctrl+C ended never reached ``leave``, so the lock is still held."""
         if not self._inside:
             self.lock.__enter__()
             self._inside, self._thread = True, threading.get_ident()
 
     def leave(self) -> None:
-        """A forward has ended; perhaps one that was refused before it had begun."""
+        """End a forward. It may have been refused before it began."""
         if self._inside:
             self._inside = False
             self.lock.__exit__()
 
     def close(self) -> None:
-        """Take the hooks off the model; a forward that Ctrl+C has ended here keeps nobody waiting any more."""
+        """Remove the hooks, and release a lock still held by a forward of this thread that Ctrl+C ended."""
         _remove(self._hooks)
         if self._thread == threading.get_ident():
             self.leave()
@@ -213,7 +213,7 @@ def _remove(hooks: tuple[Any, ...]) -> None:
 
 
 def shades(bins: tuple[float, ...]) -> str:
-    """A letter a stretch, as in the heat-map: "0" few of its tokens are there, "8" all, "-" none; "." not read."""
+    """Return a letter a stretch, as in the heat-map: "0" few tokens resident, "8" all, "-" none; "." not read."""
     return "".join(
         NOT_YET if share < 0 else GONE if share == 0 else str(min(SHADES - 1, int(share * SHADES)))
         for share in bins
@@ -221,7 +221,7 @@ def shades(bins: tuple[float, ...]) -> str:
 
 
 def _layer(layer: EvictingLayer, width: int) -> LayerSeen:
-    """Shares over all rows and heads; -1 for a stretch that was not read yet."""
+    """Return the shares over all rows and heads; -1 for a stretch that was not read yet."""
     positions, seen = layer.positions, layer.cumulative_length
     rows = positions.shape[0] * positions.shape[1]
     places = positions[positions >= 0].flatten().cpu()
@@ -234,7 +234,7 @@ def _layer(layer: EvictingLayer, width: int) -> LayerSeen:
 
 
 def _mean(layers: tuple[LayerSeen, ...]) -> dict[str, float]:
-    """Tokens a layer, on average."""
+    """Return the tokens of a layer, on average."""
     resident = sum(one.resident for one in layers) / len(layers)
     return {"resident": resident, "gone": sum(one.seen for one in layers) / len(layers) - resident}
 

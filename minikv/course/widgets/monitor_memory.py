@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 TABLE = "widgets_monitor"
 FREE = "headroom"
-# Patterns of bar.js. Only kinds that never stand in one bar have the same: an LLM that evicts captures no graphs.
+# Patterns of bar.js. Only kinds that are never in the same bar share one: an LLM that evicts captures no graphs.
 LOOKS = {
     "weights": 0, "buffers": 7, "kv": 4, "padding": 8, "records": 2, "host": 3, "graphs": 2, "tensors": 1, "rest": 1,
     "process": 1, "cached": 3, "not_torch": 6, "context": 6, "others": 9, FREE: 5,
 }  # fmt: skip
-KNOWN = ("weights", "buffers", "kv", "padding")  # by name in an LLM's report only
+KNOWN = ("weights", "buffers", "kv", "padding")  # kinds that only an LLM's report knows
 
 
 @dataclass(frozen=True)
 class MemorySeen:
-    """``parts``: bytes by kind now, the free ones last. ``points`` and ``peak``: those in use, over time."""
+    """``parts``: bytes by kind now, the free ones last. ``points`` and ``peak``: the used bytes over time."""
 
     parts: dict[str, int]
     points: tuple[Point, ...]
@@ -42,7 +42,7 @@ class MemorySeen:
 class WatchedMemory:
     """The memory of ``device``, or of the device of ``llm``, in that LLM's own parts.
 
-    ``report()`` reads it; ``clock`` gives seconds. Raises ``ArgumentError`` for a device without memory to read.
+    ``report()`` reads it; ``clock`` returns seconds. Raises ``ArgumentError`` for a device without memory to read.
     """
 
     def __init__(self, device: Any, llm: "LLM | None", clock: Callable[[], float] = time.monotonic):
@@ -67,7 +67,7 @@ class WatchedMemory:
 
     def draw(self, seen: MemorySeen, lang: str) -> dict[str, Any]:
         used = sum(size for kind, size in seen.parts.items() if kind != FREE)
-        # Where NVML falls silent, what was "others" before is in "not_torch" from then on.
+        # If NVML stops answering, the bytes of "others" are in "not_torch" from then on.
         kinds = dict.fromkeys(
             kind for values in (seen.parts, *(one.values for one in seen.points)) for kind in values
         )
@@ -102,7 +102,7 @@ class WatchedMemory:
         self._llm = None
 
     def _parts(self) -> dict[str, int]:
-        """A remainder that is below 0, by what the system counts late, is none of these bytes: it is shown as 0."""
+        """Return the bytes by kind. A remainder below 0, from a late count of the system, is shown as 0."""
         if self._llm is not None:
             report = self._llm.memory_report()
         else:
@@ -144,7 +144,7 @@ class MemoryMonitor(Monitor):
         super().__init__(WatchedMemory(device, llm), lang, hz, clock)
 
     def summary(self, lang: str | None = None) -> str:
-        """The figures of the last look, as lines: for a cell that is tagged ``hardware``."""
+        """The figures of the last look as lines, for a cell with the tag ``hardware``."""
         lang = self._lang if lang is None else pick_language(lang)
         view = self._watched.draw(self._seen, lang)
         lines = [f"  {row['label']}: {row['text']} ({row['exact']} B)" for row in view["rows"]]

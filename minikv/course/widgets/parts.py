@@ -1,4 +1,4 @@
-"""A stacked bar and the table below it, from a dictionary of bytes: what bar.js and parts.js draw."""
+"""A stacked bar and the table below it, from a dictionary of bytes, for bar.js and parts.js."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from minikv.units import gib
 
 
 def in_gib(num_bytes: int) -> str:
-    """ "125.82": two decimals, for a column that says GiB."""
+    """Return GiB with two decimals ("125.82"), for a column that says GiB."""
     return f"{gib(num_bytes):,.2f}"
 
 
@@ -23,10 +23,10 @@ def stacked(
     write: Callable[[int], str] = in_gib,
     total_text: Callable[[int], str] | None = None,
 ) -> dict[str, Any]:
-    """``bar`` and ``rows`` of ``parts``, whose labels are the sentences ``prefix`` + key ("widgets.kv").
+    """Return ``bar`` and ``rows`` of ``parts``; their labels are the sentences ``prefix`` + key ("widgets.kv").
 
-    ``aria`` is the sentence of the whole bar, in which ``name`` is the {gpu}. ``looks`` are the patterns of bar.js
-    (None: in order); ``write`` says a size in the rows, ``total_text`` (None: GiB) the whole below the bar.
+    ``aria`` is the sentence of the whole bar, with ``name`` as its {gpu}. ``looks`` are the patterns of bar.js
+    (None: in order). ``write`` formats a size in the rows, ``total_text`` (None: GiB) the total below the bar.
     """
     rows: list[dict[str, Any]] = [
         {
@@ -62,6 +62,6 @@ def stacked(
 
 
 def nothing_stacked(lang: str) -> dict[str, Any]:
-    """``bar`` and ``rows`` where the settings do not work together."""
+    """Return ``bar`` and ``rows`` for settings that do not work together."""
     empty = text("widgets.bar_empty", lang)
     return {"bar": {"total": 0, "total_text": "", "aria": empty, "empty": empty, "parts": []}, "rows": []}

@@ -1,7 +1,7 @@
-"""The pool widget: a real ``BlockManager`` behind buttons. Whose is which block, what is shared, what is cached.
+"""The pool widget: a real ``BlockManager`` behind buttons, with each block's owners, shared and cached blocks.
 
-Every press is one operation of the manager, and one step of the picture, so that the slider leads back through
-all that happened. What the manager refuses is said in the readout: it is part of the lesson.
+Every press is one operation of the manager and one step of the picture, so the slider goes back through all of them.
+An operation that the manager refuses is reported in the readout: it is part of the lesson.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,16 +15,12 @@ from minikv.course.widgets.blocks import LATEST, BlocksWidget, SequenceBlocks
 from minikv.errors import ArgumentError, MiniKVError, UnknownNameError, check_count
 from minikv.i18n import text
 
-PROMPTS = (
-    6,
-    9,
-    4,
-    11,
-)  # tokens of the new requests, in turn: on, below and above the multiples of a block of 4
-OWN_TOKENS = 3  # what a request that begins like another one adds of its own
-MAX_BLOCKS = 64  # more would leave a cell no room for its words
-HISTORY = 60  # steps that the slider leads back: all of them travel with every press
-ENDED = 6  # sequences that have ended and can still be asked for
+# Tokens of the new requests, in turn: on, below and above the multiples of a block of 4.
+PROMPTS = (6, 9, 4, 11)
+OWN_TOKENS = 3  # tokens that a request with a shared prefix adds of its own
+MAX_BLOCKS = 64  # with more, a cell has no room for its words
+HISTORY = 60  # steps that the slider goes back: all of them are sent with every press
+ENDED = 6  # ended sequences that can still be requested again
 
 Said = tuple[str, dict[str, object]] | MiniKVError
 
@@ -58,7 +54,7 @@ class PoolWidget(BlocksWidget):
     def act(self, action: str, sequence: str = "") -> None:
         """Do what the button does: "step", "new", "reset"; for one ``sequence``: "share", "fork", "free".
 
-        What the manager refuses becomes the note of the step. Raises ``ArgumentError`` for another action.
+        An operation that the manager refuses becomes the note of the step. Raises ``ArgumentError`` for another action.
         """
         known = [*self._actions, *self._aimed]
         if action not in known:
@@ -88,11 +84,11 @@ class PoolWidget(BlocksWidget):
     def _photo_traits(self) -> dict[str, Any]:
         return {**super()._photo_traits(), "targets": self.targets}
 
-    # What the buttons do. A forward follows each of them, so each ends with commit().
+    # The buttons' operations. A forward would follow each of them, so each ends with commit().
 
     def _reset(self) -> list[Said]:
         self.manager = BlockManager(self._num_blocks, self._block_size)
-        self._tokens: dict[str, list[int]] = {}  # of every sequence, also of those that have ended
+        self._tokens: dict[str, list[int]] = {}  # of every sequence, also of ended ones
         self._ended: list[str] = []
         self._next_token = 0
         self._looks.clear()
@@ -168,20 +164,20 @@ class PoolWidget(BlocksWidget):
         return self.manager.stats().pools[0]
 
     def _fresh(self, count: int) -> list[int]:
-        """Tokens that no other sequence has."""
+        """Return tokens that no other sequence has."""
         first = self._next_token
         self._next_token += count
         return list(range(first, self._next_token))
 
     def _name(self) -> str:
-        """A, B, ..., Z, A2, ...; the name of a sequence that has ended is not used again."""
+        """Return A, B, ..., Z, A2, ...; the name of an ended sequence is not used again."""
         turn, letter = divmod(len(self._tokens), 26)
         return chr(ord("A") + letter) + (str(turn + 1) if turn else "")
 
-    # What the reader gets to see.
+    # The parts of the view.
 
     def _running(self) -> list[str]:
-        """The oldest first."""
+        """Return the running sequences, the oldest first."""
         running = set(self.manager.sequences())
         return [name for name in self._tokens if name in running]
 
@@ -205,7 +201,7 @@ class PoolWidget(BlocksWidget):
 
 
 def _say(said: Said, lang: str) -> str:
-    """One sentence. A value that is an error speaks the reader's language; a list is joined."""
+    """Return one sentence. A value that is an error gets the reader's language; a list is joined."""
     if isinstance(said, MiniKVError):
         return said.text(lang)
     key, values = said

@@ -1,4 +1,4 @@
-"""An ``AllocationReport`` as one labelled bar: what the device's bytes are for, to the byte."""
+"""An ``AllocationReport`` as one labelled bar: the use of the device's bytes, to the byte."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from minikv.course.widgets.parts import stacked
 from minikv.i18n import pick_language, text
 from minikv.units import format_bytes
 
-if TYPE_CHECKING:  # it brings torch, which the other widgets do without
+if TYPE_CHECKING:  # it imports torch, which the other widgets do not need
     from minikv.cache.allocation import AllocationReport
 
 TABLE = "widgets_allocation"
@@ -42,17 +42,17 @@ class ReportBar(anywidget.AnyWidget):
         return "\n".join([self.form["title"], *lines, self.view["status"]])
 
     def text(self) -> str:
-        """``summary``: what ``show`` prints where there is no picture."""
+        """Return ``summary``, which ``show`` prints where there is no picture."""
         return self.summary
 
     def photo_html(self) -> str:
-        """A page that draws this bar, in its language, inside ``id="photo"``."""
+        """Return a page that draws this bar, in its language, inside ``id="photo"``."""
         traits = {"form": self.form, "view": self.view}
         return photo_page(self.form["title"], self._esm, self._css, traits)
 
 
 def report_bar(report: "AllocationReport", lang: str = "en") -> ReportBar:
-    """The bar of ``report``. Raises ``ArgumentError`` for a language that the course is not written in."""
+    """Return the bar of ``report``. Raises ``ArgumentError`` for a language that the course is not written in."""
     return ReportBar(report, lang)
 
 

@@ -1,7 +1,7 @@
-"""The roofline widget: where one decode step stands under a device's roof, while the reader turns the knobs.
+"""The roofline widget: one decode step under a device's roof, with the reader's settings.
 
-The plot is logarithmic both ways: FLOP per byte to the right, 10**12 FLOP a second upwards. The roof is what the
-device can do at most, its corner the ridge point. Three marks stand on the roof: the whole step, its products with
+The plot is logarithmic both ways: FLOP per byte to the right, 10**12 FLOP a second upwards. The roof is the
+device's limit, its corner the ridge point. Three marks stand on the roof: the whole step, its products with
 weights alone, its attention alone. All numbers are ``minikv.plan.roofline``'s.
 """
 
@@ -34,7 +34,8 @@ class RooflineWidget(FormWidget):
     ``KV_DTYPES``. ``measured`` is a roof of this machine, offered beside the catalogue's; ``gpu`` may be its name.
 
     Raises ``UnknownNameError`` for a model or GPU that is not in the catalogue, ``ArgumentError`` for a card without
-    a FLOP rate, for a ``measured`` that is no ``Roof`` and for a language. Later, a choice that cannot work is shown.
+    a FLOP rate, for a ``measured`` that is no ``Roof`` and for an unknown language. Later, a choice that cannot work is
+    shown.
     """
 
     _table = "widgets_roofline"
@@ -67,7 +68,7 @@ class RooflineWidget(FormWidget):
         super().__init__(lang, start)
 
     def text(self) -> str:
-        """The same answer as plain lines, in the widget's language."""
+        """Return the result as plain lines, in the widget's language."""
         with self._turn:
             state, view = dict(self.state), self.view
         if view["error"]:
@@ -113,20 +114,20 @@ class RooflineWidget(FormWidget):
         return _view(roof, work, first, state, lang)
 
     def _roof(self, name: Any) -> Roof:
-        """A roof that is offered; of another name the catalogue's card, or its refusal."""
+        """Return an offered roof, or the catalogue's card of that name; raises for others."""
         found = self._roofs.get(name)
         return gpu_roof(find_gpu(str(name))) if found is None else found
 
 
 def _catalogue_roofs() -> list[Roof]:
-    """The cards whose data sheets say a 16-bit FLOP rate."""
+    """Return the cards with a 16-bit FLOP rate in their data sheets."""
     cards = [find_gpu(name) for name in gpu_names()]
     return [gpu_roof(card) for card in cards if card.bf16_tflops or card.fp16_tflops]
 
 
 @lru_cache(maxsize=1)
 def _countable() -> tuple[str, ...]:
-    """The models of the catalogue whose work can be counted."""
+    """Return the models of the catalogue that ``decode_work`` can count."""
     return tuple(offered_models(lambda name: decode_work(name, 1, 1)))
 
 
@@ -149,7 +150,7 @@ def _view(
 
 
 def _plot(roof: Roof, intensities: dict[str, float], lang: str) -> dict[str, Any]:
-    """Everything in shares of the plot's width and height, from its lower left corner."""
+    """Return everything in shares of the plot's width and height, from its lower left corner."""
     low = math.floor(math.log10(roof.tflops_at(X_LOW)))
     high = math.ceil(math.log10(roof.tflops * 1.2))
 
@@ -222,7 +223,7 @@ def _status(roof: Roof, work: DecodeWork, first: int | None, state: dict[str, An
 
 
 def _held(state: dict[str, Any]) -> int:
-    """Bytes that must lie in memory for such steps: all weights, also those that no step reads, and the caches."""
+    """Return the bytes in memory for such steps: the caches and all weights, also those that no step reads."""
     weights = sum(weight.bytes for weight in weight_list(state["model"]))
     spec = CacheSpec.from_config(state["model"], kv_dtype=state["kv_dtype"])
     return weights + state["batch"] * spec.bytes_for(state["context"])

@@ -1,8 +1,8 @@
 """The segments widget: a map of the caching allocator's segments and blocks, step by step, drawn to one scale.
 
 The steps run on the real model (``minikv.memory.CachingAllocator``), once for each choice of settings, when the
-widget is made. All frames travel with it, so that the slider and the choice answer while a cell is busy, or with no
-kernel at all. A block that stands as it stood in another frame is sent once.
+widget is made. All frames are part of it, so that the slider and the choice work while a cell is busy, or without a
+kernel. A block that is the same in two frames is sent once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,13 +35,13 @@ MAX_NAMES = 8  # in the legend
 class SegmentsWidget(anywidget.AnyWidget):
     """Every segment of a caching allocator with its blocks, and the figures, before and after each of ``steps``.
 
-    ``lang`` is "en" or "zh". ``capacity``: bytes of the device, of which ``non_torch`` are not torch's. ``settings``:
-    label -> AllocatorSettings, at most 6, between which the reader chooses (None: torch's defaults); the same steps
-    run under each. ``stop_at``: the step that is on display at first, 0 for the empty device (None: the last one).
+    ``lang`` is "en" or "zh". ``capacity``: bytes of the device; ``non_torch`` of them are not torch's. ``settings``:
+    label -> AllocatorSettings, at most 6, for the reader to choose from (None: torch's defaults); the same steps
+    run under each. ``stop_at``: the step shown at first, 0 for the empty device (None: the last one).
     A malloc that finds no memory is a frame like any other, and the steps go on without that allocation.
 
     Raises ``ArgumentError`` for steps that cannot be run (an unknown kind or name, a name that is in use, no size, more
-    than 200) and for settings, a capacity or ``stop_at`` that cannot be.
+    than 200) and for invalid settings, capacity or ``stop_at``.
     """
 
     _esm = source("bar.js", "form.js", "segments.js")
@@ -100,7 +100,7 @@ class SegmentsWidget(anywidget.AnyWidget):
 
     @property
     def summary(self) -> str:
-        """After the last step, as plain lines: the figures under every setting, and the map of the chosen one."""
+        """The last state as plain lines: the figures under every setting, and the map of the chosen one."""
         lang, last = self._lang, len(self._steps)
         drawn = self.map["frames"]
         lines = [text("widgets_segments.summary", lang, count=last, device=self.form["device"])]
@@ -124,11 +124,11 @@ class SegmentsWidget(anywidget.AnyWidget):
         return "\n".join([*lines, *([frame["more"]] if frame["more"] else [])])
 
     def text(self) -> str:
-        """The same as ``summary``."""
+        """Return ``summary``."""
         return self.summary
 
     def photo_html(self) -> str:
-        """A page that draws this widget as it is now, in its language, inside ``id="photo"``."""
+        """Return a page that draws this widget as it is now, in its language, inside ``id="photo"``."""
         traits = {name: getattr(self, name) for name in ("form", "map", "setting", "step")}
         return photo_page(self.form["title"], self._esm, self._css, traits)
 

@@ -1,4 +1,4 @@
-"""What the segments widget draws: frames of an allocator's segments and blocks, in the words of one language."""
+"""The segments widget's drawing: frames of an allocator's segments and blocks, in the words of one language."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,19 +9,19 @@ from minikv.memory import AllocatorSettings
 from minikv.memory.allocator.blocks import ALLOCATED, AWAITING_FREE, INACTIVE, BlockView, SegmentView
 from minikv.units import exact_bytes, format_bytes
 
-MAX_ROWS = 16  # segments drawn at once, the largest ones; the others are counted in a sentence
-NAME_LOOKS = 5  # of bar.js, in turn; the two others are:
+MAX_ROWS = 16  # the largest segments are drawn; a sentence counts the others
+NAME_LOOKS = 5  # looks of bar.js, in turn; the two others are:
 WAITING_LOOK, CACHED_LOOK = 5, 6
 STATES = {ALLOCATED: "used", AWAITING_FREE: "waiting", INACTIVE: "cached"}
 FIGURES = ("allocated", "cached", "reserved", "peak_reserved", "inactive_split", "device_free", "calls")
 
 
 class Drawing:
-    """Frames as segments.js draws them. ``looks`` says the look of each name."""
+    """Builds frames as segments.js draws them. ``looks`` has the look of each name."""
 
     def __init__(self, steps: Sequence[Step], looks: Mapping[str, int], lang: str):
         self._steps, self._looks, self._lang = steps, looks, lang
-        self._blocks: dict[Any, int] = {}  # what was drawn before, and its place in the list that travels
+        self._blocks: dict[Any, int] = {}  # each block drawn before, and its index in the list that is sent
         self._segments: dict[Any, int] = {}
         self._block_list: list[dict[str, Any]] = []
         self._segment_list: list[dict[str, Any]] = []
@@ -29,7 +29,7 @@ class Drawing:
     def map(
         self, moments: Mapping[str, Sequence[Moment]], settings: Mapping[str, AllocatorSettings]
     ) -> dict[str, Any]:
-        """``{blocks, segments, frames}``: a frame names its segments by place, and a segment its blocks."""
+        """Return ``{blocks, segments, frames}``: a frame names its segments by index, and a segment its blocks."""
         frames = {
             label: [
                 self._frame(place, told[max(place - 1, 0)], moment, settings[label])

@@ -1,4 +1,4 @@
-"""The steps of the segments widget, run on the real model of the caching allocator: what stood where after each."""
+"""The steps of the segments widget, run on the real model of the caching allocator, with the state after each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from minikv.memory import AllocatorSettings, CachingAllocator, DeviceOutOfMemory
 from minikv.memory.allocator.blocks import INACTIVE, SegmentView
 from minikv.memory.allocator.trace import bad_trace
 
-MAX_STEPS = 200  # all of them travel with the widget, drawn for every choice of settings
+MAX_STEPS = 200  # all of them are sent with the widget, drawn for every choice of settings
 NAMED, SIZED, STREAMED = ("malloc", "free", "record_stream"), ("malloc",), ("malloc", "record_stream")
 KINDS = (*NAMED, "synchronize", "empty_cache")
 
@@ -18,8 +18,8 @@ KINDS = (*NAMED, "synchronize", "empty_cache")
 class Step:
     """One operation on the allocator, with a ``note``: a sentence in the widget's language, shown at that step.
 
-    ``kind`` is "malloc" (``size`` bytes under ``name``, on ``stream``), "free" (what ``name`` holds), "empty_cache",
-    "record_stream" (``stream`` uses what ``name`` holds as well) or "synchronize" (every stream has ended its work).
+    ``kind`` is "malloc" (``size`` bytes under ``name``, on ``stream``), "free" (``name``'s block), "empty_cache",
+    "record_stream" (``stream`` uses ``name``'s block too) or "synchronize" (every stream has ended its work).
     """
 
     kind: str
@@ -33,8 +33,8 @@ class Step:
 class Moment:
     """The allocator after one step. Figures are in bytes, ``calls`` and ``returns`` are numbers of driver calls.
 
-    ``names`` says whose block begins at an address. ``error`` is what a malloc that found no memory was told;
-    ``passed_over`` is True for a step about an allocation that does not exist for this reason.
+    ``names`` gives the name of the block at an address. ``error`` is the error of a malloc that found no memory;
+    ``passed_over`` is True for a later step on that allocation, which does not exist.
     """
 
     segments: tuple[SegmentView, ...]
@@ -52,7 +52,7 @@ class Moment:
 
 
 def check_steps(steps: Sequence[Step]) -> None:
-    """Raise ``ArgumentError`` unless every step can be run: before the first of them is."""
+    """Raise ``ArgumentError`` unless every step can be run; call it before the first step."""
     if not isinstance(steps, list | tuple):
         raise ArgumentError("not_a_list", what="steps", value=type(steps).__name__)
     if not 0 < len(steps) <= MAX_STEPS:
@@ -87,18 +87,20 @@ def _check_number(place: int, field: str, value: Any, *, least: int, given: bool
 def replay_steps(
     steps: Sequence[Step], settings: AllocatorSettings, capacity: int, non_torch: int
 ) -> tuple[Moment, ...]:
-    """The empty device, and what stands on it after each of ``steps``, which ``check_steps`` has let pass."""
+    """Return the empty device, and its state after each of ``steps``, which ``check_steps`` has accepted."""
     allocator = CachingAllocator(capacity, settings=settings, non_torch=non_torch)
     held: dict[str, int | None] = {}  # the address of each live name; None: its malloc found no memory
-    whose: dict[int, str] = {}  # the last name at each address: also of a block that still waits for a stream
-    moments = [_moment(allocator, whose)]
+    name_at: dict[
+        int, str
+    ] = {}  # the last name at each address, also of a block that still waits for a stream
+    moments = [_moment(allocator, name_at)]
     for step in steps:
         error, address = None, held.get(step.name)
         passed_over = step.kind in ("free", "record_stream") and address is None
         if step.kind == "malloc":
             try:
                 address = allocator.malloc(step.size, step.stream)
-                whose[address] = step.name
+                name_at[address] = step.name
             except DeviceOutOfMemoryError as refusal:
                 address, error = None, refusal.with_traceback(None)
             held[step.name] = address
@@ -113,13 +115,13 @@ def replay_steps(
             allocator.synchronize()
         else:
             allocator.empty_cache()
-        moments.append(_moment(allocator, whose, error, passed_over))
+        moments.append(_moment(allocator, name_at, error, passed_over))
     return tuple(moments)
 
 
 def _moment(
     allocator: CachingAllocator,
-    whose: dict[int, str],
+    name_at: dict[int, str],
     error: DeviceOutOfMemoryError | None = None,
     passed_over: bool = False,
 ) -> Moment:
@@ -128,7 +130,7 @@ def _moment(
     assert allocator.device_free is not None  # it has a capacity
     return Moment(
         segments,
-        {address: whose[address] for address in used},
+        {address: name_at[address] for address in used},
         usage.allocated,
         usage.active,
         usage.reserved,

@@ -1,7 +1,7 @@
-"""The swap widget: what a preempted sequence costs, moved to the host and back or computed again.
+"""The swap widget: the cost of a preempted sequence, copied to the host and back or computed again.
 
-Two bars on one axis of time: the blocks out and in, and the prefill. The rates behind them are a link's (both ways at
-once are never needed, so one number) and the share of a GPU's FLOP rate that a prefill reaches. Costs and the decision
+Two bars on one axis of time: the copies out and in, and the prefill. Their rates are a link's (one number, since both
+directions are never used at once) and the share of a GPU's FLOP rate that a prefill reaches. Costs and the decision
 are ``minikv.plan.preemption``'s.
 """
 
@@ -38,11 +38,11 @@ class SwapCostWidget(FormWidget):
     """Controls, two bars, a sentence and a table: swap or recompute, for one sequence on one of ``tp`` ranks.
 
     ``lang`` is "en" or "zh". The other arguments are the start, to which Reset returns: ``model`` and ``gpu`` are
-    catalogue names, ``link`` is the way between GPU and host in GB/s (10**9 bytes a second), ``share`` what a prefill
-    reaches of the GPU's 16-bit FLOP rate, ``tokens`` the length of the sequence, whole blocks aside.
+    catalogue names, ``link`` is the rate between GPU and host in GB/s (10**9 bytes a second), ``share`` the share of
+    the GPU's 16-bit FLOP rate that a prefill reaches, ``tokens`` the length of the sequence, not rounded to blocks.
 
     Raises ``UnknownNameError`` for a model or GPU that is not in the catalogue, ``ArgumentError`` for a card without
-    a FLOP rate and for a language. Later, a choice that cannot work is shown.
+    a FLOP rate and for an unknown language. Later, a choice that cannot work is shown.
     """
 
     _table = "widgets_swap_cost"
@@ -71,7 +71,7 @@ class SwapCostWidget(FormWidget):
         super().__init__(lang, start)
 
     def text(self) -> str:
-        """The same answer as plain lines, in the widget's language."""
+        """Return the result as plain lines, in the widget's language."""
         with self._turn:
             state, view = dict(self.state), self.view
         if view["error"]:
@@ -101,7 +101,7 @@ class SwapCostWidget(FormWidget):
             _check("share", state["share"], 1)
             _check("tokens", state["tokens"], MAX_TOKENS)
             spec = CacheSpec.from_config(state["model"], tp=state["tp"])
-            weight_list(state["model"], tp=state["tp"])  # refuses query heads that the ranks do not divide
+            weight_list(state["model"], tp=state["tp"])  # raises for query heads that the ranks do not divide
             num_bytes = spec.bytes_for(state["tokens"])
             flops = prefill_flops(state["model"], state["tokens"]) / state["tp"]
             roof = gpu_roof(find_gpu(str(state["gpu"])))
@@ -114,7 +114,8 @@ class SwapCostWidget(FormWidget):
 
 
 def prefill_flops(model: str, tokens: int) -> int:
-    """FLOPs of computing ``tokens`` of one sequence again, whole model: weights, causal attention, one row of logits.
+    """Return the FLOPs to recompute ``tokens`` of one sequence, whole model: weights, causal attention, one row of
+    logits.
 
     MLA is counted as a prefill computes it, with K and V of every head made from the latents. Raises as
     ``decode_work`` does.
@@ -135,7 +136,7 @@ def prefill_flops(model: str, tokens: int) -> int:
 
 
 def _pairs(layer: LayerSpec, tokens: int) -> int:
-    """Of a query and a key that it sees, for all ``tokens`` queries."""
+    """Count the pairs of a query and a key that it sees, for all ``tokens`` queries."""
     seen = tokens if layer.window is None else min(tokens, layer.window)
     return seen * (seen + 1) // 2 + (tokens - seen) * seen
 
@@ -147,13 +148,13 @@ def _check(what: str, value: Any, high: float) -> None:
 
 
 def _cards() -> list[str]:
-    """The cards whose data sheets say a 16-bit FLOP rate."""
+    """Return the cards with a 16-bit FLOP rate in their data sheets."""
     return [name for name in gpu_names() if find_gpu(name).bf16_tflops or find_gpu(name).fp16_tflops]
 
 
 @lru_cache(maxsize=1)
 def _countable() -> tuple[str, ...]:
-    """The models of the catalogue whose prefill can be counted."""
+    """Return the models of the catalogue with a prefill that can be counted."""
     return tuple(offered_models(lambda name: prefill_flops(name, 1)))
 
 
@@ -198,7 +199,7 @@ def _view(
 
 
 def _bar(key: str, parts: list[tuple[str, int, float]], longest: float, lang: str) -> dict[str, Any]:
-    """A bar in shares of the longer one; ``text`` is its whole time."""
+    """Return a bar in shares of the longer one; ``text`` is its whole time."""
     drawn = [
         {
             "key": part,

@@ -1,12 +1,12 @@
-"""Ticker: calls a function a few times a second in a thread of its own, until it is stopped or nobody listens."""
+"""Ticker: calls a function a few times a second in its own thread, until it is stopped or returns False."""
 
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-MAX_HZ = 5  # more is seen in what is measured, and no reader follows it
-_END_S = 5.0  # the end of Python waits so long for a tick that is being computed
+MAX_HZ = 5  # more would show in the measured figures, and no reader could follow it
+_END_S = 5.0  # the end of Python waits so long for a running tick
 
 
 class Clock(Protocol):
@@ -21,9 +21,9 @@ class _RealClock:
 
 
 class Ticker:
-    """``tick()`` is called ``hz`` times a second at most, from ``start`` to ``stop``, or until it says False.
+    """Calls ``tick()`` at most ``hz`` times a second, from ``start`` to ``stop``, or until it returns False.
 
-    Every method may be called from any thread, from inside of ``tick`` too. One thread at a time ticks.
+    Every method may be called from any thread, also from inside ``tick``. One thread at a time ticks.
     """
 
     def __init__(self, tick: Callable[[], bool], hz: float, clock: Clock | None = None):
@@ -40,20 +40,20 @@ class Ticker:
         return thread is not None and thread.is_alive() and not self._stop.is_set()
 
     def start(self) -> None:
-        """Tick from now on. While it does already this does nothing."""
+        """Tick from now on. Does nothing while it ticks already."""
         with self._turn:
             if self.running:
                 return
             self._stop = threading.Event()
             done = threading.Event()
             arguments = (self._tick, self._clock, self._seconds, self._stop, done)
-            # A daemon, as the engine widget's: a kernel that ends waits for a tick, not for ever.
+            # A daemon, like the engine widget's: a kernel that ends waits for a tick, but not for ever.
             self._thread = threading.Thread(target=_run, args=arguments, name="minikv-monitor", daemon=True)
             weakref.finalize(self._thread, _let_it_end, self._stop, done)
             self._thread.start()
 
     def stop(self, wait_s: float = 1.0) -> None:
-        """No tick begins after this. One that is being computed is waited for, ``wait_s`` seconds at most."""
+        """Let no further tick begin. Wait for a running one, ``wait_s`` seconds at most."""
         with self._turn:
             self._stop.set()
             thread, self._thread = self._thread, None
@@ -64,7 +64,7 @@ class Ticker:
 def _run(
     tick: Callable[[], bool], clock: Clock, seconds: float, stop: threading.Event, done: threading.Event
 ) -> None:
-    """Knows no ticker: that one may be let go of while it ticks."""
+    """Run the ticks without a reference to the ticker, which may be freed while it ticks."""
     try:
         while not clock.wait(stop, seconds) and tick():
             pass
@@ -74,6 +74,6 @@ def _run(
 
 
 def _let_it_end(stop: threading.Event, done: threading.Event) -> None:
-    """At the end of Python: the thread ends after its tick; once it has, this returns at once."""
+    """At the end of Python, let the thread end after its tick; if it has ended already, return at once."""
     stop.set()
     done.wait(_END_S)

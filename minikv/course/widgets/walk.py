@@ -1,4 +1,4 @@
-"""The walk widget: how the programs of a paged decode go through one sequence, tile after tile. Lesson 10.
+"""Lesson 10: the walk widget, how the programs of a paged decode go through one sequence, tile after tile.
 
 A tile is one block, as in the lesson's kernels. Every split is one program and reads one tile a step: an entry of the
 block table, then the K and V of that block's slots. The programs run at the same time, so more splits take fewer steps.
@@ -14,7 +14,7 @@ from minikv.course.widgets.form import FormWidget, select, slider
 from minikv.errors import ArgumentError, MiniKVError, check_count
 from minikv.i18n import text
 
-MAX_LENGTH, MAX_SPLITS = 96, 6  # what can still be drawn
+MAX_LENGTH, MAX_SPLITS = 96, 6  # the most that can be drawn
 SPARE = 4  # blocks of the pool that this sequence cannot need
 BLOCK_SIZES = (4, 8, 16, 32)
 WINDOWS = (None, 8, 20, 40)
@@ -31,10 +31,10 @@ class Read:
 
 
 def walk(length: int, block_size: int, splits: int, window: int | None = None) -> list[list[Read]]:
-    """The steps of a decode: what all programs read at the same time, step after step.
+    """Return the steps of a decode: what all programs read at the same time, step after step.
 
-    The query stands at position ``length - 1``. Tiles behind its window are left out, and the others shared out in
-    runs of equal length, of which the last may be shorter or empty, as in the kernels of ``minikv.kernels.gpu``.
+    The query is at position ``length - 1``. Tiles behind its window are left out. The others are divided into runs of
+    equal length, one a split; the last may be shorter or empty, as in the kernels of ``minikv.kernels.gpu``.
     """
     first = 0 if window is None else max(0, length - window)
     begin, end = first // block_size, -(-length // block_size)
@@ -48,7 +48,7 @@ def walk(length: int, block_size: int, splits: int, window: int | None = None) -
 
 
 def block_table(length: int, block_size: int) -> tuple[list[int], int]:
-    """Shuffled blocks for the sequence, the same ones at every length; and how many blocks the pool has."""
+    """Return shuffled blocks for the sequence, the same ones at every length; and the number of blocks of the pool."""
     pool = -(-MAX_LENGTH // block_size) + SPARE
     return random.Random(7).sample(range(pool), pool)[: -(-length // block_size)], pool
 
@@ -83,7 +83,7 @@ class WalkWidget(FormWidget):
         super().__init__(lang, start)
 
     def text(self) -> str:
-        """The same view as plain lines, in the widget's language."""
+        """Return the view as plain lines, in the widget's language."""
         with self._turn:
             view = self.view
         lines = [
@@ -171,7 +171,7 @@ def _view(state: dict[str, Any], lang: str) -> dict[str, Any]:
 def _rows(
     now: Sequence[Read], splits: int, table: Sequence[int], size: int, lang: str
 ) -> list[dict[str, Any]]:
-    """A line for every program: the entry and the block it reads at this step, the slots, and the tokens in them."""
+    """Return a line for every program: the entry and block it reads at this step, their slots and tokens."""
     reading = {read.split: read for read in now}
     rows = []
     for split in range(splits):
