@@ -22,7 +22,7 @@ from minikv.engine.recall import measure_recall
 from minikv.models import load, recall_documents
 from minikv.models.fidelity import forced_logits, logit_error
 from minikv.plan import CacheSpec
-from minikv.plan.pool import block_kinds, sequence_bytes
+from minikv.plan.pool import kv_cache_groups, sequence_bytes
 
 NEEDS_GPU = True  # a part of python -m tools.gpu
 PLAIN = "bf16"
@@ -149,17 +149,17 @@ def window_rows(name: str, model: Any, window: int, sequences: int = 4, prompt: 
         # The last token that is generated is never stored.
         params = SamplingParams(temperature=0, max_tokens=tokens - prompt + 1, ignore_eos=True)
         llm.generate(prompts, params, progress=False)
-        kinds = [kind.block_bytes(BLOCK) for kind in llm.cache.kinds]
+        groups = [group.block_bytes(BLOCK) for group in llm.cache.kv_cache_groups]
         kv_dtype = llm.cache.spec.kv_dtype
     peaks = [max(counts) for counts in zip(*(step.used for step in log.of("step")), strict=True)]
-    held = sum(map(int.__mul__, peaks, kinds))
+    held = sum(map(int.__mul__, peaks, groups))
     # This layout says what a query sees, itself included, which is what has to be in the blocks.
     spec = CacheSpec.from_config(model.config, layout="vllm", kv_dtype=kv_dtype)
     planned = sequences * sequence_bytes(spec, tokens, BLOCK)
-    full = sequences * -(-tokens // BLOCK) * sum(kind.block_bytes(BLOCK) for kind in block_kinds(spec))
+    full = sequences * -(-tokens // BLOCK) * sum(group.block_bytes(BLOCK) for group in kv_cache_groups(spec))
     details: Mapping[str, Any] = {
         "peak blocks": peaks,
-        "B a block": kinds,
+        "B a block": groups,
         "sequences": sequences,
         "steps": len(log.of("step")),
     }

@@ -269,7 +269,7 @@ def measure_transfers(
     blocks = max(1, num_bytes // (shape.token_bytes // 2 * BLOCK_SIZE))
     cache = PagedKVCache(spec, blocks, BLOCK_SIZE, device=device)
     pool = HostPool(cache, blocks)
-    pairs = [[(block, block) for block in range(blocks)] for _ in cache.kinds]
+    pairs = [[(block, block) for block in range(blocks)] for _ in cache.kv_cache_groups]
     pinned = device.type == "cuda"
     lying = torch.zeros(pool.nbytes, dtype=torch.uint8, device=device)
     aside = torch.zeros(pool.nbytes, dtype=torch.uint8, pin_memory=pinned)

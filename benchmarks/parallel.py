@@ -25,7 +25,7 @@ from benchmarks.kernels_timing import Detailed, tell
 from benchmarks.parallel_ranks import Decoding, alone_times, run_rank
 from benchmarks.report import Row, publish
 from minikv.plan import CacheSpec
-from minikv.plan.pool import block_kinds
+from minikv.plan.pool import kv_cache_groups
 
 MOST_ADDED = 0.05
 MIB = 2**20
@@ -83,8 +83,8 @@ def measure(ranks: int, decoding: Decoding, shape: ModelShape = SMALL) -> dict[s
                 process.join(10)
                 process.kill()
         for name, folder in folders.items():
-            kinds = block_kinds(CacheSpec.from_config(folder, tp=ranks))
-            told[name]["planned"] = sum(kind.block_bytes(16) for kind in kinds) * decoding.blocks
+            groups = kv_cache_groups(CacheSpec.from_config(folder, tp=ranks))
+            told[name]["planned"] = sum(group.block_bytes(16) for group in groups) * decoding.blocks
             told[name]["one process"] = alone_times(folder, decoding, ranks)
     return told
 

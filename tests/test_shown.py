@@ -15,7 +15,7 @@ import torch
 
 import minikv
 from minikv import LLM
-from minikv.blocks import BlockManager, BlockPool, PoolKind
+from minikv.blocks import BlockManager, BlockPool, KVCacheGroup
 from minikv.cache import HostPool, LinearKVCache, LinearPages, PagedKVCache, allocate_kv_cache
 from minikv.course.capstone import Plan, serve
 from minikv.course.capstone.bound import Floor
@@ -73,7 +73,7 @@ def a_budget():
 
 
 def a_manager():
-    manager = BlockManager([PoolKind(64), PoolKind(32, window=16)], 4)
+    manager = BlockManager([KVCacheGroup(64), KVCacheGroup(32, window=16)], 4)
     manager.allocate("a", range(40))
     manager.commit("a")
     manager.allocate("b", range(50))
@@ -263,7 +263,7 @@ def an_installed_eviction():
 
 def a_paged_eviction():
     cache = a_paged_cache()
-    manager = BlockManager([PoolKind(1024), PoolKind(64, window=32)], 16)
+    manager = BlockManager([KVCacheGroup(1024), KVCacheGroup(64, window=32)], 16)
     return PagedEviction(cache, manager, "knorm", budget=Budget(budget=32, n_sink=2, n_recent=8))
 
 

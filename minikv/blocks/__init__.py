@@ -2,7 +2,7 @@
 
 from minikv.blocks.compaction import Compaction, Copy
 from minikv.blocks.host_blocks import HostBlocks, Swap
-from minikv.blocks.manager import Allocation, BlockManager, PoolKind
+from minikv.blocks.manager import Allocation, BlockManager, KVCacheGroup
 from minikv.blocks.pool import NULL_BLOCK, BlockPool, PoolStats
 from minikv.blocks.prefix import Match, child_digest, root_digest
 from minikv.blocks.stats import ManagerStats
@@ -17,9 +17,9 @@ __all__ = [
     "Compaction",
     "Copy",
     "HostBlocks",
+    "KVCacheGroup",
     "ManagerStats",
     "Match",
-    "PoolKind",
     "PoolStats",
     "Swap",
     "child_digest",

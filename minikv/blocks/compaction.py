@@ -1,6 +1,6 @@
 """Eviction on block tables: pack the tokens that stay into fewer blocks (``compact``), or take whole blocks out.
 
-Both change one sequence in the layers of one kind; ``BlockManager`` looks up the sequence and its pool.
+Both change one sequence in the layers of one group; ``BlockManager`` looks up the sequence and its pool.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from minikv.errors import ArgumentError
 
 
 class Copy(NamedTuple):
-    """The storage of ``kind`` has to copy block ``src`` to block ``dst``, before anything is written."""
+    """The storage of ``kv_cache_group`` has to copy block ``src`` to block ``dst``, before anything is written."""
 
-    kind: int
+    kv_cache_group: int
     src: int
     dst: int
 
@@ -34,9 +34,11 @@ class Compaction:
     num_tokens: int
 
 
-def compact(seq: SequenceBlocks, kind: int, keep: int, pool: BlockPool, tables: BlockTables) -> Compaction:
+def compact(
+    seq: SequenceBlocks, kv_cache_group: int, keep: int, pool: BlockPool, tables: BlockTables
+) -> Compaction:
     """``BlockManager.compact`` of a sequence that may be evicted from."""
-    table, length = seq.tables[kind], seq.length(kind)
+    table, length = seq.tables[kv_cache_group], seq.length(kv_cache_group)
     if type(keep) is not int or not 1 <= keep <= length:
         raise ArgumentError("out_of_range", what="keep", value=keep, low=0, high=length)
     if keep == length:
@@ -47,28 +49,28 @@ def compact(seq: SequenceBlocks, kind: int, keep: int, pool: BlockPool, tables: 
     added = pool.allocate(len(shared))
     copies = []
     for place, block in zip(shared, added, strict=True):
-        copies.append(Copy(kind, table.blocks[place], block))
+        copies.append(Copy(kv_cache_group, table.blocks[place], block))
         pool.free([table.blocks[place]])
         table.blocks[place] = block
-        tables.write(kind, seq.row, place, [block])
+        tables.write(kv_cache_group, seq.row, place, [block])
     for place in looked_at:
         pool.forget(table.blocks[place])
     old_table = tuple(table.blocks)
     pool.free(table.blocks[kept:])
-    tables.clear(kind, seq.row, kept, len(table.blocks))
+    tables.clear(kv_cache_group, seq.row, kept, len(table.blocks))
     del table.blocks[kept:]
     table.private = kept
     table.num_evicted_tokens += length - keep
     seq.floor = len(seq.tokens)
-    seq.limit = 0  # in the other kinds the last block may be shared or published
+    seq.limit = 0  # in the other groups the last block may be shared or published
     return Compaction(tuple(copies), old_table, tuple(table.blocks), keep)
 
 
 def drop_blocks(
-    seq: SequenceBlocks, kind: int, places: Sequence[int], pool: BlockPool, tables: BlockTables
+    seq: SequenceBlocks, kv_cache_group: int, places: Sequence[int], pool: BlockPool, tables: BlockTables
 ) -> None:
     """``BlockManager.drop_blocks`` of a sequence that may be evicted from."""
-    table = seq.tables[kind]
+    table = seq.tables[kv_cache_group]
     last = len(table.blocks) - 1
     for place in places:
         if type(place) is not int or not 0 <= place < last:
@@ -78,8 +80,8 @@ def drop_blocks(
         return
     kept = [block for place, block in enumerate(table.blocks) if place not in gone]
     pool.free([table.blocks[place] for place in sorted(gone)])
-    tables.clear(kind, seq.row, len(kept), len(table.blocks))
-    tables.write(kind, seq.row, 0, kept)
+    tables.clear(kv_cache_group, seq.row, len(kept), len(table.blocks))
+    tables.write(kv_cache_group, seq.row, 0, kept)
     table.blocks[:] = kept
     table.private -= sum(place < table.private for place in gone)
     table.num_evicted_tokens += len(gone) * pool.block_size  # whole blocks: no token changes its offset

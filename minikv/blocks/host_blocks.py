@@ -15,13 +15,13 @@ from minikv.errors import ArgumentError, OutOfBlocksError, UnknownNameError, che
 
 @dataclass(frozen=True)
 class Swap:
-    """What the storage has to transfer: for each kind of layer, pairs of (device block, host block)."""
+    """What the storage has to transfer: for each KV cache group, pairs of (device block, host block)."""
 
     pairs: tuple[tuple[tuple[int, int], ...], ...]
 
 
 class HostBlocks:
-    """``num_blocks`` host blocks of ``block_size`` tokens for each of ``num_kinds`` kinds of layer, for one manager.
+    """``num_blocks`` host blocks of ``block_size`` tokens for each of ``num_kv_cache_groups`` groups, for one manager.
 
     ``pools`` are empty where ``num_blocks`` is 0; ``sequences`` are those that are swapped out, and ``in_transit``
     those that are being transferred. Raises ``ArgumentError`` for counts that are none.
@@ -31,15 +31,17 @@ class HostBlocks:
     has arrived.
     """
 
-    def __init__(self, num_blocks: int, block_size: int = 16, num_kinds: int = 1):
+    def __init__(self, num_blocks: int, block_size: int = 16, num_kv_cache_groups: int = 1):
         check_count("num_blocks", num_blocks, least=0)
         check_count("block_size", block_size)
-        check_count("num_kinds", num_kinds)
-        self.block_size, self.num_kinds = block_size, num_kinds
-        self.pools = tuple(BlockPool(num_blocks, block_size) for _ in range(num_kinds)) if num_blocks else ()
+        check_count("num_kv_cache_groups", num_kv_cache_groups)
+        self.block_size, self.num_kv_cache_groups = block_size, num_kv_cache_groups
+        self.pools = (
+            tuple(BlockPool(num_blocks, block_size) for _ in range(num_kv_cache_groups)) if num_blocks else ()
+        )
         self.sequences: dict[Hashable, SequenceBlocks] = {}
         self.in_transit: set[Hashable] = set()
-        self.pinned: list[tuple[int, int]] = []  # (kind, block), once for each holder
+        self.pinned: list[tuple[int, int]] = []  # (group, block), once for each holder
         self._arriving: list[dict[bytes, tuple[int, bytes]]] = [{} for _ in self.pools]
 
     def __contains__(self, seq_id: Hashable) -> bool:
@@ -57,7 +59,7 @@ class HostBlocks:
         return self.sequences[seq_id]
 
     def allocate(self, seq: SequenceBlocks) -> tuple[list[list[int]], list[set[int]]]:
-        """Host blocks for all that ``seq`` holds, in every kind or in none; and those that hold it already.
+        """Host blocks for all that ``seq`` holds, in every group or in none; and those that hold it already.
 
         Raises ``OutOfBlocksError``; ``ArgumentError`` where the manager was made without host blocks.
         """
@@ -70,12 +72,12 @@ class HostBlocks:
             found = [pool.lookup_block(*content) for content in texts[table.first :]]
             tables.append(found + [None] * (len(table.live()) - len(found)))
             known.append([block for block in found if block is not None])
-        counts = [len(of_kind) - len(hits) for of_kind, hits in zip(tables, known, strict=True)]
+        counts = [len(of_group) - len(hits) for of_group, hits in zip(tables, known, strict=True)]
         added = allocate_all(self.pools, counts, known)
         blocks = []
-        for of_kind, new in zip(tables, added, strict=True):
+        for of_group, new in zip(tables, added, strict=True):
             fresh = iter(new)
-            blocks.append([next(fresh) if block is None else block for block in of_kind])
+            blocks.append([next(fresh) if block is None else block for block in of_group])
         return blocks, [set(hits) for hits in known]
 
     def find_prefix(
@@ -94,48 +96,48 @@ class HostBlocks:
         return Match(found.num_tokens, tuple(tables), found.digests, tuple(host))
 
     def free(self, blocks: Sequence[Sequence[int]]) -> None:
-        for pool, of_kind in zip(self.pools, blocks, strict=True):
-            pool.free(of_kind)
+        for pool, of_group in zip(self.pools, blocks, strict=True):
+            pool.free(of_group)
 
-    def pin(self, kind: int, blocks: Sequence[int]) -> None:
+    def pin(self, kv_cache_group: int, blocks: Sequence[int]) -> None:
         """The step that is being planned reads ``blocks``, in token order."""
-        self.pools[kind].touch(blocks)
+        self.pools[kv_cache_group].touch(blocks)
         self.pinned += [
-            (kind, block) for block in reversed(blocks)
+            (kv_cache_group, block) for block in reversed(blocks)
         ]  # freed in this order: the tail goes first
 
-    def store(self, kind: int, digest: bytes, tokens: bytes) -> int | None:
+    def store(self, kv_cache_group: int, digest: bytes, tokens: bytes) -> int | None:
         """A block for what the device is about to overwrite; None where the host has it already, or has no room."""
-        if digest in self._arriving[kind]:
+        if digest in self._arriving[kv_cache_group]:
             return None
-        pool = self.pools[kind]
+        pool = self.pools[kv_cache_group]
         found = pool.lookup_block(digest, tokens)
         if found is not None:
-            self.pin(kind, [found])  # it was of use a moment ago
+            self.pin(kv_cache_group, [found])  # it was of use a moment ago
         if found is not None or not pool.num_free:
             return None
         (block,) = pool.allocate(1)
-        self._expect(kind, block, digest, tokens)
+        self._expect(kv_cache_group, block, digest, tokens)
         return block
 
     def store_all(self, contents: Sequence[Sequence[Content]]) -> Swap:
-        """The pairs that ``store`` finds a block for: ``contents`` of device blocks, for each kind."""
+        """The pairs that ``store`` finds a block for: ``contents`` of device blocks, for each group."""
         pairs = []
-        for kind, of_kind in enumerate(contents):
-            stored = [(block, self.store(kind, digest, tokens)) for block, digest, tokens in of_kind]
+        for group, of_group in enumerate(contents):
+            stored = [(block, self.store(group, digest, tokens)) for block, digest, tokens in of_group]
             pairs.append(tuple((block, host) for block, host in stored if host is not None))
         return Swap(tuple(pairs))
 
     def expect(self, seq: SequenceBlocks) -> None:
         """``seq`` has just been given its host blocks: others may find those of its prefix once they have arrived."""
         texts = _published(seq, self.block_size)
-        for kind, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
+        for group, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
             for place in range(len(texts) - 1, table.first - 1, -1):
                 block, (digest, tokens) = table.blocks[place], texts[place]
-                known = digest in self._arriving[kind] or pool.lookup_block(digest, tokens) is not None
+                known = digest in self._arriving[group] or pool.lookup_block(digest, tokens) is not None
                 if not known:
                     pool.share([block])
-                    self._expect(kind, block, digest, tokens)
+                    self._expect(group, block, digest, tokens)
 
     def complete_transfers(self, arrived: bool) -> None:
         """The step's transfers were carried out, or not all of them: then none of what was written is ever found."""
@@ -144,13 +146,13 @@ class HostBlocks:
                 for digest, (block, tokens) in arriving.items():
                     pool.publish(block, digest, tokens)
             arriving.clear()
-        for kind, block in self.pinned:
-            self.pools[kind].free([block])
+        for group, block in self.pinned:
+            self.pools[group].free([block])
         self.pinned.clear()
 
-    def _expect(self, kind: int, block: int, digest: bytes, tokens: bytes) -> None:
-        self.pinned.append((kind, block))
-        self._arriving[kind][digest] = (block, tokens)
+    def _expect(self, group: int, block: int, digest: bytes, tokens: bytes) -> None:
+        self.pinned.append((group, block))
+        self._arriving[group][digest] = (block, tokens)
 
 
 def allocate_all(
@@ -181,9 +183,9 @@ def swap_of(
 ) -> Swap:
     """Pairs of all blocks but those whose content is in one of the host's ``known`` blocks."""
     pairs = []
-    for of_kind in zip(device, host, known, strict=True):
-        there = of_kind[2]
-        pairs.append(tuple(pair for pair in zip(*of_kind[:2], strict=True) if pair[1] not in there))
+    for of_group in zip(device, host, known, strict=True):
+        there = of_group[2]
+        pairs.append(tuple(pair for pair in zip(*of_group[:2], strict=True) if pair[1] not in there))
     return Swap(tuple(pairs))
 
 

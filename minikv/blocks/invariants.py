@@ -15,34 +15,36 @@ def check_holders(
 ) -> None:
     """Every block is held exactly as often as it stands in a block table: none is lost, none freed too early.
 
-    ``held`` are (kind, block) that something else holds, once for each holder.
+    ``held`` are (group, block) that something else holds, once for each holder.
     """
     sequences, others = list(sequences), Counter(held)
-    for kind, pool in enumerate(pools):
+    for group, pool in enumerate(pools):
         pool.check_invariants()
-        tables = Counter(block for seq in sequences for block in seq.tables[kind].live())
+        tables = Counter(block for seq in sequences for block in seq.tables[group].live())
         for block in range(pool.num_blocks):
             holders = pool.ref_count(block)
-            named = tables[block] + others[kind, block]
+            named = tables[block] + others[group, block]
             if named != holders:
-                what = f"block {block} of kind {kind} is counted for {holders} holders and has {named}"
+                what = f"block {block} of group {group} is counted for {holders} holders and has {named}"
                 raise BrokenInvariantError("invariant", what=what)
         for seq in sequences:
-            for block in seq.tables[kind].blocks[: seq.tables[kind].private]:
+            for block in seq.tables[group].blocks[: seq.tables[group].private]:
                 if pool.ref_count(block) != 1 or pool.is_published(block):
-                    what = f"block {block} of kind {kind} is not private to {seq.id!r}"
+                    what = f"block {block} of group {group} is not private to {seq.id!r}"
                     raise BrokenInvariantError("invariant", what=what)
 
 
 def check_sequence(seq: SequenceBlocks, block_size: int) -> None:
     """The tables have room for the tokens and no more, and the counters are in order."""
-    for kind, table in enumerate(seq.tables):
-        if len(table.blocks) != -(-seq.length(kind) // block_size):
-            what = f"{seq.id!r} has {seq.length(kind)} tokens in {len(table.blocks)} blocks of kind {kind}"
+    for group, table in enumerate(seq.tables):
+        if len(table.blocks) != -(-seq.length(group) // block_size):
+            what = f"{seq.id!r} has {seq.length(group)} tokens in {len(table.blocks)} blocks of group {group}"
             raise BrokenInvariantError("invariant", what=what)
         gone = table.blocks[: table.first]
         if gone != [NULL_BLOCK] * table.first or NULL_BLOCK in table.live():
-            raise BrokenInvariantError("invariant", what=f"{seq.id!r} has a hole in its table of kind {kind}")
+            raise BrokenInvariantError(
+                "invariant", what=f"{seq.id!r} has a hole in its table of group {group}"
+            )
     if not seq.published * block_size <= seq.committed <= len(seq.tokens):
         what = f"{seq.id!r}: {seq.published} blocks published, {seq.committed} of {len(seq.tokens)} tokens committed"
         raise BrokenInvariantError("invariant", what=what)
@@ -53,8 +55,8 @@ def check_rows(tables: BlockTables, sequences: Sequence[SequenceBlocks]) -> None
     if sorted(seq.row for seq in sequences) != list(range(len(tables.owners))):
         raise BrokenInvariantError("invariant", what="the rows of the block tables have a gap")
     for seq in sequences:
-        for kind, table in enumerate(seq.tables):
-            row = tables.view(kind)[seq.row]
+        for group, table in enumerate(seq.tables):
+            row = tables.view(group)[seq.row]
             count = len(table.blocks)
             if row[:count].tolist() != table.blocks or np.any(row[count:] != NULL_BLOCK):
                 raise BrokenInvariantError("invariant", what=f"the row of {seq.id!r} is not its block table")

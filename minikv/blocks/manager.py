@@ -11,10 +11,10 @@
 
 The manager never sees a tensor. It says where a token goes (``slot_mapping``) and which blocks the storage has to
 copy (``Copy``); a forward writes K and V; ``commit`` says that it has. Layers that keep different tokens (another
-window, another width) are of different kinds, each with a pool and block tables of its own; an operation takes
-blocks in all kinds or in none. An operation that raises has changed nothing.
+window, another width) are in different KV cache groups, each with a pool and block tables of its own; an operation
+takes blocks in all groups or in none. An operation that raises has changed nothing.
 
-Its parts: a ``BlockPool`` for each kind, ``BlockTables``, and ``HostBlocks`` for what lies in host memory.
+Its parts: a ``BlockPool`` for each group, ``BlockTables``, and ``HostBlocks`` for what lies in host memory.
 """
 
 from array import array
@@ -37,8 +37,8 @@ from minikv.shown import Shown, html_of, one_line, text_of
 
 
 @dataclass(frozen=True)
-class PoolKind:
-    """The pool of one kind of layer: ``num_blocks`` blocks; ``window`` tokens are read back (None: all)."""
+class KVCacheGroup:
+    """The pool of one KV cache group: ``num_blocks`` blocks; ``window`` tokens are read back (None: all)."""
 
     num_blocks: int
     window: int | None = None
@@ -48,7 +48,7 @@ class PoolKind:
 class Allocation:
     """What ``allocate`` found: ``num_cached`` of the ``num_tokens`` tokens need not be computed.
 
-    ``num_loaded`` of these are on the host: the step has to transfer ``loads`` first, for each kind pairs of (device
+    ``num_loaded`` of these are on the host: the step has to transfer ``loads`` first, for each group pairs of (device
     block, host block); no other prompt finds them on the device before the next ``commit``.
     """
 
@@ -59,39 +59,39 @@ class Allocation:
 
 
 class BlockManager:
-    """``num_blocks`` blocks for a model whose layers are all alike, or one ``PoolKind`` for each kind of layer.
+    """``num_blocks`` blocks for a model whose layers are all alike, or one ``KVCacheGroup`` for each KV cache group.
 
     The life of a sequence: ``allocate`` or ``fork``, ``append`` and ``commit`` once a step, ``free``. ``host_blocks``
     takes sequences that are swapped out and prefix blocks that the device gives up; None: nothing can be swapped.
     Raises ``ArgumentError`` for counts that are not whole numbers of at least 1, and for host blocks of another size
-    or another number of kinds.
+    or another number of groups.
     """
 
     def __init__(
         self,
-        num_blocks: int | Sequence[PoolKind],
+        num_blocks: int | Sequence[KVCacheGroup],
         block_size: int = 16,
         *,
         host_blocks: HostBlocks | None = None,
     ):
         if isinstance(num_blocks, int):
-            num_blocks = [PoolKind(num_blocks)]
-        kinds = list(num_blocks) if isinstance(num_blocks, Iterable) else []
-        if not kinds or not all(isinstance(kind, PoolKind) for kind in kinds):
-            raise ArgumentError("bad_kinds", value=num_blocks)
-        for kind in kinds:
-            if kind.window is not None:
-                check_count("window", kind.window)
+            num_blocks = [KVCacheGroup(num_blocks)]
+        groups = list(num_blocks) if isinstance(num_blocks, Iterable) else []
+        if not groups or not all(isinstance(group, KVCacheGroup) for group in groups):
+            raise ArgumentError("bad_groups", value=num_blocks)
+        for group in groups:
+            if group.window is not None:
+                check_count("window", group.window)
         self.block_size = block_size
-        self.kinds = tuple(kinds)
-        self.pools = tuple(BlockPool(kind.num_blocks, block_size) for kind in kinds)
-        self._windows = tuple(kind.window for kind in kinds)
+        self.kv_cache_groups = tuple(groups)
+        self.pools = tuple(BlockPool(group.num_blocks, block_size) for group in groups)
+        self._windows = tuple(group.window for group in groups)
         self._windowed = any(window is not None for window in self._windows)
         self._sequences: dict[Hashable, SequenceBlocks] = {}
-        self._tables = BlockTables(len(kinds))
+        self._tables = BlockTables(len(groups))
         self._asked_tokens = 0
         self._hit_tokens = 0
-        self.host_blocks = HostBlocks(0, block_size, len(kinds)) if host_blocks is None else host_blocks
+        self.host_blocks = HostBlocks(0, block_size, len(groups)) if host_blocks is None else host_blocks
         self._check_host_blocks()
 
     def match(self, tokens: Sequence[int], salt: str = "") -> Match:
@@ -122,16 +122,16 @@ class BlockManager:
             free.append(pool.num_free - pool.count_free(hits[-1]))
         check_capacity(seq_id, len(ids), needs, hits, free, self.pools)
         tables, pairs = [], []
-        for kind, (pool, blocks, loaded) in enumerate(zip(self.pools, found.tables, loads, strict=True)):
-            pool.touch(hits[kind])
-            added = pool.allocate(needs[kind])
+        for group, (pool, blocks, loaded) in enumerate(zip(self.pools, found.tables, loads, strict=True)):
+            pool.touch(hits[group])
+            added = pool.allocate(needs[group])
             table = [*blocks, *added[len(loaded) :]]
             if loaded:
-                self.host_blocks.pin(kind, [host for _, host in loaded])
+                self.host_blocks.pin(group, [host for _, host in loaded])
                 for (place, _), block in zip(loaded, added, strict=False):
                     table[place] = block
             pairs.append(tuple((block, host) for block, (_, host) in zip(added, loaded, strict=False)))
-            tables.append(BlockTable(table, len(blocks) - len(hits[kind]) - len(loaded)))
+            tables.append(BlockTable(table, len(blocks) - len(hits[group]) - len(loaded)))
         places = {place for loaded in loads for place, _ in loaded}
         seq = SequenceBlocks(seq_id, ids, tables, list(found.digests), root, 0)
         seq.committed = found.num_tokens
@@ -195,9 +195,9 @@ class BlockManager:
             seq = self._get(seq_id)
             if len(seq.tokens) < seq.limit:
                 continue
-            for kind, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
-                if seq.length(kind) % self.block_size == 0:
-                    needs[kind] += 1
+            for group, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
+                if seq.length(group) % self.block_size == 0:
+                    needs[group] += 1
                 elif table.blocks[-1] != NULL_BLOCK and pool.ref_count(table.blocks[-1]) > 1:
                     return False
         return all(
@@ -254,13 +254,13 @@ class BlockManager:
                 self._publish(seq, full)
             seq.published = full
         if self._windowed:
-            for kind, window in enumerate(self._windows):
+            for group, window in enumerate(self._windows):
                 until = first_block_needed(num_tokens, window, self.block_size)
-                if until > seq.tables[kind].first:
-                    start = seq.tables[kind].first
-                    dropped = seq.tables[kind].give_back(until)
-                    self.pools[kind].free(dropped[::-1])  # the oldest is evicted first
-                    self._tables.clear(kind, seq.row, start, until)
+                if until > seq.tables[group].first:
+                    start = seq.tables[group].first
+                    dropped = seq.tables[group].give_back(until)
+                    self.pools[group].free(dropped[::-1])  # the oldest is evicted first
+                    self._tables.clear(group, seq.row, start, until)
 
     def truncate(self, seq_id: Hashable, num_tokens: int) -> None:
         """Take back the tokens behind ``num_tokens`` (drafts that were refused); blocks of theirs are freed.
@@ -278,9 +278,9 @@ class BlockManager:
                 raise ArgumentError(
                     "window_gave_back", sequence=seq_id, num_tokens=num_tokens, window=window, block=needed
                 )
-        for kind, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
+        for group, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
             keep = -(-(num_tokens - table.num_evicted_tokens) // self.block_size)
-            self._tables.clear(kind, seq.row, keep, len(table.blocks))
+            self._tables.clear(group, seq.row, keep, len(table.blocks))
             pool.free(table.blocks[keep:])
             del table.blocks[keep:]
             table.private = min(table.private, keep)
@@ -319,32 +319,32 @@ class BlockManager:
         self.keep_reclaimed(self.pools[0].reclaimed is not None)  # nor is anything saved that was about to be
         return True
 
-    def compact(self, seq_id: Hashable, keep: int, kind: int = 0) -> Compaction:
-        """Eviction keeps ``keep`` of the tokens that the sequence has in ``kind``: its tail blocks are freed.
+    def compact(self, seq_id: Hashable, keep: int, kv_cache_group: int = 0) -> Compaction:
+        """Eviction keeps ``keep`` of the tokens that the sequence has in ``kv_cache_group``: its tail blocks are freed.
 
         The same number is kept in every layer and head, so the block table stays shared; which tokens they are,
         only the storage knows. What another sequence shares is copied first, what is published is forgotten.
         Raises ``OutOfBlocksError`` where blocks for the copies are missing, ``ArgumentError`` for a ``keep`` outside 1
-        and the length, before everything is committed, and for a kind with a window, which forgets by itself.
+        and the length, before everything is committed, and for a group with a window, which forgets by itself.
         """
-        seq = self._evictable(seq_id, kind)
-        return compact(seq, kind, keep, self.pools[kind], self._tables)
+        seq = self._evictable(seq_id, kv_cache_group)
+        return compact(seq, kv_cache_group, keep, self.pools[kv_cache_group], self._tables)
 
-    def drop_blocks(self, seq_id: Hashable, places: Sequence[int], kind: int = 0) -> None:
+    def drop_blocks(self, seq_id: Hashable, places: Sequence[int], kv_cache_group: int = 0) -> None:
         """Eviction takes whole blocks out of the table, those at ``places``: nothing is moved, nothing copied.
 
         The other blocks keep their tokens, and so may go on being shared, and found as a prefix. The last block stays,
         since the next token may belong into it. Raises ``ArgumentError`` as ``compact`` does, and for a place that the
         table has not, or that is its last one.
         """
-        seq = self._evictable(seq_id, kind)
-        drop_blocks(seq, kind, places, self.pools[kind], self._tables)
+        seq = self._evictable(seq_id, kv_cache_group)
+        drop_blocks(seq, kv_cache_group, places, self.pools[kv_cache_group], self._tables)
 
-    def num_evicted(self, seq_id: Hashable, kind: int = 0) -> int:
-        """How many tokens eviction has taken from a sequence in ``kind``, swapped out or not."""
-        self._check_kind(kind)
+    def num_evicted(self, seq_id: Hashable, kv_cache_group: int = 0) -> int:
+        """How many tokens eviction has taken from a sequence in ``kv_cache_group``, swapped out or not."""
+        self._check_group(kv_cache_group)
         seq = self.host_blocks.get(seq_id) if seq_id in self.host_blocks else self._get(seq_id)
-        return seq.tables[kind].num_evicted_tokens
+        return seq.tables[kv_cache_group].num_evicted_tokens
 
     @contextmanager
     def swapping_out(self, seq_id: Hashable) -> Iterator[Swap]:
@@ -382,26 +382,26 @@ class BlockManager:
         try:
             yield swap_of(blocks, host, [set() for _ in host])
         except BaseException:
-            for pool, of_kind in zip(self.pools, blocks, strict=True):
-                pool.free(of_kind)
+            for pool, of_group in zip(self.pools, blocks, strict=True):
+                pool.free(of_group)
             raise
         finally:
             self.host_blocks.in_transit.remove(seq_id)
         self.host_blocks.free(host)
         del self.host_blocks.sequences[seq_id]
-        for table, of_kind in zip(seq.tables, blocks, strict=True):
-            table.blocks[table.first :] = of_kind
+        for table, of_group in zip(seq.tables, blocks, strict=True):
+            table.blocks[table.first :] = of_group
         seq.published = 0  # the next commit publishes the new blocks
         self._measure(seq)
         self._add(seq)
 
     @property
     def host_pools(self) -> tuple[BlockPool, ...]:
-        """The host's blocks of each kind; none where the manager was made without."""
+        """The host's blocks of each group; none where the manager was made without."""
         return self.host_blocks.pools
 
     def host_blocks_of(self, seq_id: Hashable) -> tuple[int, ...]:
-        """The blocks of each kind that a swapped sequence will take on the device."""
+        """The blocks of each group that a swapped sequence will take on the device."""
         return tuple(len(table.live()) for table in self.host_blocks.get(seq_id).tables)
 
     def plan_swap_out(self, seq_id: Hashable) -> Swap:
@@ -415,8 +415,8 @@ class BlockManager:
         """As ``swapping_in``; the host blocks stay held until the step has read them."""
         blocks = [list(table.live()) for table in self.host_blocks.get(seq_id).tables]
         with self.swapping_in(seq_id) as swap:
-            for kind, of_kind in enumerate(blocks):
-                self.host_blocks.pin(kind, of_kind)
+            for group, of_group in enumerate(blocks):
+                self.host_blocks.pin(group, of_group)
         return swap
 
     def plan_save(self) -> Swap:
@@ -430,17 +430,17 @@ class BlockManager:
         rooms = [pool.num_free for pool in self.host_blocks.pools]
         cached = [pool.cached() for pool in self.pools]
         return self.host_blocks.store_all(
-            [of_kind[max(0, len(of_kind) - room) :] for of_kind, room in zip(cached, rooms, strict=True)]
+            [of_group[max(0, len(of_group) - room) :] for of_group, room in zip(cached, rooms, strict=True)]
         )
 
     def plan_load(self, contents: Sequence[Sequence[tuple[bytes, bytes]]]) -> list[list[int | None]]:
-        """Host blocks for prefix blocks that were saved elsewhere: (digest, tokens) for each kind.
+        """Host blocks for prefix blocks that were saved elsewhere: (digest, tokens) for each group.
 
         None for one that the host has already, or has no room for.
         """
         return [
-            [self.host_blocks.store(kind, digest, tokens) for digest, tokens in of_kind]
-            for kind, of_kind in enumerate(contents)
+            [self.host_blocks.store(group, digest, tokens) for digest, tokens in of_group]
+            for group, of_group in enumerate(contents)
         ]
 
     def keep_reclaimed(self, keep: bool = True) -> None:
@@ -460,60 +460,60 @@ class BlockManager:
         """int64 [num_tokens]: the sequence's token ids, evicted ones included. A copy."""
         return np.array(self._get(seq_id).tokens)
 
-    def length(self, seq_id: Hashable, kind: int = 0) -> int:
+    def length(self, seq_id: Hashable, kv_cache_group: int = 0) -> int:
         """The slots of the table that are taken: what a kernel reads, where no window is. Length is not position."""
-        self._check_kind(kind)
-        return self._get(seq_id).length(kind)
+        self._check_group(kv_cache_group)
+        return self._get(seq_id).length(kv_cache_group)
 
-    def block_table(self, seq_id: Hashable, kind: int = 0) -> list[int]:
+    def block_table(self, seq_id: Hashable, kv_cache_group: int = 0) -> list[int]:
         """The sequence's blocks in token order, ``NULL_BLOCK`` where a window has moved on. A copy."""
-        self._check_kind(kind)
-        return list(self._get(seq_id).tables[kind].blocks)
+        self._check_group(kv_cache_group)
+        return list(self._get(seq_id).tables[kv_cache_group].blocks)
 
     def sequences(self) -> list[Hashable]:
         """The running sequences, in the order of the rows of ``block_tables``. It changes when one ends."""
         return [seq.id for seq in self._tables.owners]
 
-    def block_tables(self, kind: int = 0) -> np.ndarray:
+    def block_tables(self, kv_cache_group: int = 0) -> np.ndarray:
         """int32 [sequences, columns]: all block tables, a view that the next operation may overwrite."""
-        self._check_kind(kind)
-        return self._tables.view(kind)
+        self._check_group(kv_cache_group)
+        return self._tables.view(kv_cache_group)
 
     def rows(self, seq_ids: Iterable[Hashable]) -> np.ndarray:
         """int64 [sequences]: the rows of ``block_tables`` that these sequences have now."""
         return np.array([self._get(seq_id).row for seq_id in seq_ids], np.int64)
 
-    def slot_mapping(self, seq_id: Hashable, start: int, end: int, kind: int = 0) -> np.ndarray:
+    def slot_mapping(self, seq_id: Hashable, start: int, end: int, kv_cache_group: int = 0) -> np.ndarray:
         """int64 [end - start]: where K and V of the tokens at positions ``start`` to ``end - 1`` are stored.
 
         ``slots_of`` has the formula; -1 (store nothing) behind a window.
         Raises ``ArgumentError`` for positions that the sequence does not have, or from before its last eviction.
         """
-        self._check_kind(kind)
+        self._check_group(kv_cache_group)
         seq = self._get(seq_id)
-        table = seq.tables[kind]
+        table = seq.tables[kv_cache_group]
         low = seq.floor if table.num_evicted_tokens else 0
         if type(start) is not int or type(end) is not int or not low <= start <= end <= len(seq.tokens):
             raise ArgumentError("bad_positions", start=start, end=end, low=low, high=len(seq.tokens))
         places = np.arange(start - table.num_evicted_tokens, end - table.num_evicted_tokens)
-        return slots_of(self._tables.view(kind), seq.row, places, self.block_size)
+        return slots_of(self._tables.view(kv_cache_group), seq.row, places, self.block_size)
 
-    def decode_slots(self, seq_ids: Iterable[Hashable] | None = None, kind: int = 0) -> np.ndarray:
+    def decode_slots(self, seq_ids: Iterable[Hashable] | None = None, kv_cache_group: int = 0) -> np.ndarray:
         """int64 [sequences]: the slot of each sequence's last token (None: of all, in the order of the rows)."""
-        self._check_kind(kind)
+        self._check_group(kv_cache_group)
         if seq_ids is not None and not isinstance(seq_ids, Iterable):
             raise ArgumentError("not_a_list", what="seq_ids", value=type(seq_ids).__name__)
         chosen = self._tables.owners if seq_ids is None else [self._get(seq_id) for seq_id in seq_ids]
         rows = np.array([seq.row for seq in chosen], np.int64)
-        last = np.array([seq.length(kind) - 1 for seq in chosen], np.int64)
-        return slots_of(self._tables.view(kind), rows, last, self.block_size)
+        last = np.array([seq.length(kv_cache_group) - 1 for seq in chosen], np.int64)
+        return slots_of(self._tables.view(kv_cache_group), rows, last, self.block_size)
 
     def stats(self) -> ManagerStats:
-        """Blocks by state and kind, prefix hits, internal fragmentation."""
+        """Blocks by state and group, prefix hits, internal fragmentation."""
         return manager_stats(self.pools, self._tables.owners, self._asked_tokens, self._hit_tokens)
 
     def shown(self, lang: str = "en") -> Shown:
-        """What ``stats`` says now: blocks by state and kind, slots without a token, prefix hits."""
+        """What ``stats`` says now: blocks by state and group, slots without a token, prefix hits."""
         return self.stats().shown(lang)
 
     text = text_of
@@ -555,29 +555,29 @@ class BlockManager:
         if seq.unknown:
             raise ArgumentError("token_unknown", sequence=seq.id, position=len(seq.tokens) - 1)
 
-    def _check_kind(self, kind: int) -> None:
-        if type(kind) is not int or not 0 <= kind < len(self.pools):
-            raise ArgumentError("no_such_kind", kind=kind, last=len(self.pools) - 1)
+    def _check_group(self, group: int) -> None:
+        if type(group) is not int or not 0 <= group < len(self.pools):
+            raise ArgumentError("no_such_group", kv_cache_group=group, last=len(self.pools) - 1)
 
     def _check_host_blocks(self) -> None:
         host = self.host_blocks
         if not isinstance(host, HostBlocks):
             raise ArgumentError("not_host_blocks", value=type(host).__name__)
-        if (host.block_size, host.num_kinds) != (self.block_size, len(self.pools)):
+        if (host.block_size, host.num_kv_cache_groups) != (self.block_size, len(self.pools)):
             raise ArgumentError(
                 "host_blocks_differ",
                 host_size=host.block_size,
-                host_kinds=host.num_kinds,
+                host_groups=host.num_kv_cache_groups,
                 block_size=self.block_size,
-                kinds=len(self.pools),
+                groups=len(self.pools),
             )
 
-    def _evictable(self, seq_id: Hashable, kind: int) -> SequenceBlocks:
-        """The sequence, if eviction may take tokens of ``kind`` from it."""
+    def _evictable(self, seq_id: Hashable, group: int) -> SequenceBlocks:
+        """The sequence, if eviction may take tokens of ``group`` from it."""
         seq = self._get(seq_id)
-        self._check_kind(kind)
-        if self._windows[kind] is not None:
-            raise ArgumentError("compact_window", kind=kind, window=self._windows[kind])
+        self._check_group(group)
+        if self._windows[group] is not None:
+            raise ArgumentError("compact_window", kv_cache_group=group, window=self._windows[group])
         if seq.committed < len(seq.tokens):
             # What has not been written yet would have no slot to be written to.
             raise ArgumentError(
@@ -599,16 +599,16 @@ class BlockManager:
         if short:
             refuse_more(seq, position + len(ids), needs, self.pools)
         copies = []
-        for kind, (count, copied, writes_tail) in enumerate(needs):
-            pool, blocks = self.pools[kind], seq.tables[kind].blocks
+        for group, (count, copied, writes_tail) in enumerate(needs):
+            pool, blocks = self.pools[group], seq.tables[group].blocks
             added = pool.allocate(count)
             if copied:
-                copies.append(Copy(kind, blocks[-1], added[0]))
+                copies.append(Copy(group, blocks[-1], added[0]))
                 pool.free([blocks.pop()])
             elif writes_tail:
                 pool.forget(blocks[-1])  # truncate() left it: its content is about to change
             if added:
-                self._tables.write(kind, seq.row, len(blocks), added)
+                self._tables.write(group, seq.row, len(blocks), added)
                 blocks += added
         seq.tokens += ids
         self._measure(seq)
@@ -625,12 +625,12 @@ class BlockManager:
                     pool.publish(block, digests[place], chunk)
 
     def _measure(self, seq: SequenceBlocks) -> None:
-        """Up to how many tokens the blocks of ``seq`` suffice, in the kind where they end first."""
+        """Up to how many tokens the blocks of ``seq`` suffice, in the group where they end first."""
         size = self.block_size
         seq.limit = min([len(table.blocks) * size + table.num_evicted_tokens for table in seq.tables])
 
     def _add(self, seq: SequenceBlocks) -> None:
         seq.row = self._tables.add(seq)
-        for kind, table in enumerate(seq.tables):
-            self._tables.write(kind, seq.row, 0, table.blocks)
+        for group, table in enumerate(seq.tables):
+            self._tables.write(group, seq.row, 0, table.blocks)
         self._sequences[seq.id] = seq

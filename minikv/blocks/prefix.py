@@ -27,8 +27,8 @@ LARGEST_TOKEN = 2**63 - 1
 class Match:
     """The cached beginning of a prompt: ``num_tokens`` tokens, in whole blocks.
 
-    ``tables`` has one tuple of blocks for each kind of layer, with ``NULL_BLOCK`` where a window no longer
-    reaches, or where only the host has the block: ``host`` has these, (place, host block) for each kind. ``digests``
+    ``tables`` has one tuple of blocks for each KV cache group, with ``NULL_BLOCK`` where a window no longer
+    reaches, or where only the host has the block: ``host`` has these, (place, host block) for each group. ``digests``
     has one for each block that was looked up, the misses behind the match included.
     """
 
@@ -107,20 +107,20 @@ def first_block_needed(num_tokens: int, window: int | None, block_size: int) -> 
 def find_prefix(
     tokens: array, root: bytes, pools: Sequence[Findable], windows: Sequence[int | None]
 ) -> Match:
-    """The longest cached prefix of ``tokens`` that every kind of layer can go on from. It changes nothing.
+    """The longest cached prefix of ``tokens`` that every KV cache group can go on from. It changes nothing.
 
-    A kind without a window needs every block of the prefix, one with a window the blocks that its next query
+    A group without a window needs every block of the prefix, one with a window the blocks that its next query
     reads. At least one token is left to compute: without a query there is no next token.
     """
     block_size = pools[0].block_size
     lead = (
         windows.index(None) if None in windows else None
-    )  # the others need only look as far as this kind reaches
+    )  # the others need only look as far as this group reaches
     texts = chunks(tokens, block_size, 0, max(0, len(tokens) - 1) // block_size)
     digests, found_by_lead = _walk(texts, root, None if lead is None else pools[lead])
     found: list[list[int | None]] = []
-    for kind, pool in enumerate(pools):
-        if kind == lead:
+    for group, pool in enumerate(pools):
+        if group == lead:
             found.append(found_by_lead)
         else:
             found.append(
@@ -150,9 +150,9 @@ def _walk(texts: list[bytes], parent: bytes, pool: Findable | None) -> tuple[lis
 
 
 def _longest(found: list[list[int | None]], windows: Sequence[int | None], block_size: int) -> int:
-    """The most blocks that are cached in every kind as far as its window reaches back from their end."""
+    """The most blocks that are cached in every group as far as its window reaches back from their end."""
     longest = min(len(blocks) for blocks in found)
-    runs = []  # for each kind: how many blocks in a row are cached, ending before block i
+    runs = []  # for each group: how many blocks in a row are cached, ending before block i
     for blocks in found:
         run = [0]
         for block in blocks:

@@ -12,7 +12,7 @@ from minikv.shown import Shown, html_of, one_line, text_of
 
 @dataclass(frozen=True)
 class ManagerStats:
-    """``pools`` and ``wasted_slots`` have one entry for each kind of layer.
+    """``pools`` and ``wasted_slots`` have one entry for each KV cache group.
 
     ``wasted_slots`` is internal fragmentation: the slots of used blocks that hold no token (a shared block is
     counted once). ``asked_tokens`` were given to ``allocate``, and ``hit_tokens`` of them were cached.
@@ -30,21 +30,21 @@ class ManagerStats:
         """Cached tokens per token asked for; 0 before the first request."""
         return self.hit_tokens / self.asked_tokens if self.asked_tokens else 0.0
 
-    def fragmentation(self, kind: int = 0) -> float:
+    def fragmentation(self, kv_cache_group: int = 0) -> float:
         """The share of the used slots that hold no token."""
-        used = self.pools[kind].used * self.block_size
-        return self.wasted_slots[kind] / used if used else 0.0
+        used = self.pools[kv_cache_group].used * self.block_size
+        return self.wasted_slots[kv_cache_group] / used if used else 0.0
 
     def shown(self, lang: str = "en") -> Shown:
-        """A row for each kind of layer: blocks by state, and slots without a token; then the hit rate."""
+        """A row for each KV cache group: blocks by state, and slots without a token; then the hit rate."""
         lang = pick_language(lang)
         names = ("total", "used", "cached", "empty", "evictions", "wasted", "fragmentation")
         head = ("", *(_say(f"column_{name}", lang) for name in names))
         rows = []
-        for kind, pool in enumerate(self.pools):
+        for group, pool in enumerate(self.pools):
             counts = (pool.total, pool.used, pool.cached, pool.free - pool.cached, pool.evictions)
-            figures = [f"{count:,}" for count in (*counts, self.wasted_slots[kind])]
-            rows.append((_say("kind", lang, number=kind), *figures, f"{self.fragmentation(kind):.1%}"))
+            figures = [f"{count:,}" for count in (*counts, self.wasted_slots[group])]
+            rows.append((_say("group", lang, number=group), *figures, f"{self.fragmentation(group):.1%}"))
         lines = [_say("meaning", lang)]
         if self.asked_tokens:
             lines.append(_say("hits", lang, hit=self.hit_tokens, asked=self.asked_tokens, rate=self.hit_rate))
@@ -59,19 +59,19 @@ class ManagerStats:
 
 
 def facts(pools: Sequence[PoolStats], block_size: int, sequences: int) -> list[str]:
-    """What a ``repr`` says of pools: of one kind its blocks, of several all blocks together."""
+    """What a ``repr`` says of pools: of one group its blocks, of several all blocks together."""
     total, used, cached = (sum(getattr(pool, name) for pool in pools) for name in ("total", "used", "cached"))
-    kinds = [f"{len(pools)} kinds of layers"] if len(pools) > 1 else []
+    groups = [f"{len(pools)} KV cache groups"] if len(pools) > 1 else []
     blocks = [f"{total:,} blocks of {block_size:,} tokens", f"{used:,} used", f"{cached:,} cached"]
-    return [*kinds, *blocks, f"{sequences:,} sequences"]
+    return [*groups, *blocks, f"{sequences:,} sequences"]
 
 
-def wasted_slots(pool: BlockPool, kind: int, sequences: Iterable[SequenceBlocks]) -> int:
-    """Slots of used blocks of ``kind`` that hold no token of any sequence."""
+def wasted_slots(pool: BlockPool, kv_cache_group: int, sequences: Iterable[SequenceBlocks]) -> int:
+    """Slots of used blocks of ``kv_cache_group`` that hold no token of any sequence."""
     size = pool.block_size
     filled: dict[int, int] = {}
     for seq in sequences:
-        table, length = seq.tables[kind], seq.length(kind)
+        table, length = seq.tables[kv_cache_group], seq.length(kv_cache_group)
         for place in range(table.first, len(table.blocks)):
             block = table.blocks[place]
             filled[block] = max(filled.get(block, 0), min(size, length - place * size))
@@ -84,7 +84,7 @@ def manager_stats(
     return ManagerStats(
         sequences=len(sequences),
         pools=tuple(pool.stats() for pool in pools),
-        wasted_slots=tuple(wasted_slots(pool, kind, sequences) for kind, pool in enumerate(pools)),
+        wasted_slots=tuple(wasted_slots(pool, group, sequences) for group, pool in enumerate(pools)),
         block_size=pools[0].block_size,
         asked_tokens=asked,
         hit_tokens=hit,

@@ -32,7 +32,7 @@ def slots_of(table: np.ndarray, row: np.ndarray | int, places: np.ndarray, block
 
 @dataclass(slots=True)
 class BlockTable:
-    """A sequence's blocks in the layers of one kind, in token order.
+    """A sequence's blocks in the layers of one group, in token order.
 
     ``blocks[i]`` is ``NULL_BLOCK`` for i < ``first``: the window has moved on. Eviction has dropped
     ``num_evicted_tokens`` from the cache, so the token at position p lies in slot p - ``num_evicted_tokens`` of the
@@ -82,20 +82,20 @@ class SequenceBlocks:
     limit: int = 0
     unknown: bool = False
 
-    def length(self, kind: int) -> int:
-        """Tokens that the table of ``kind`` has slots for, those behind a window included."""
-        return len(self.tokens) - self.tables[kind].num_evicted_tokens
+    def length(self, kv_cache_group: int) -> int:
+        """Tokens that the table of ``kv_cache_group`` has slots for, those behind a window included."""
+        return len(self.tokens) - self.tables[kv_cache_group].num_evicted_tokens
 
 
 class BlockTables:
-    """One int32 array [rows, columns] for each kind of layer; what no block stands in is ``NULL_BLOCK``.
+    """One int32 array [rows, columns] for each KV cache group; what no block stands in is ``NULL_BLOCK``.
 
     ``owners[row]`` is the sequence of a row. The arrays move only when they grow.
     """
 
-    def __init__(self, kinds: int):
+    def __init__(self, num_kv_cache_groups: int):
         self.owners: list[SequenceBlocks] = []
-        self._arrays = [np.full((ROWS, COLUMNS), NULL_BLOCK, np.int32) for _ in range(kinds)]
+        self._arrays = [np.full((ROWS, COLUMNS), NULL_BLOCK, np.int32) for _ in range(num_kv_cache_groups)]
 
     def add(self, owner: SequenceBlocks) -> int:
         """A new row for ``owner``, behind the others."""
@@ -117,22 +117,22 @@ class BlockTables:
             self.owners[row] = moved
             moved.row = row
 
-    def write(self, kind: int, row: int, start: int, blocks: Sequence[int]) -> None:
+    def write(self, kv_cache_group: int, row: int, start: int, blocks: Sequence[int]) -> None:
         """``blocks`` from column ``start`` on."""
         end = start + len(blocks)
-        table = self._arrays[kind]
+        table = self._arrays[kv_cache_group]
         while end > table.shape[1]:
             table = np.hstack([table, np.full_like(table, NULL_BLOCK)])
-            self._arrays[kind] = table
+            self._arrays[kv_cache_group] = table
         if end == start + 1:
             table[row, start] = blocks[0]  # a slice assignment from a list costs five times as much
         else:
             table[row, start:end] = blocks
 
-    def clear(self, kind: int, row: int, start: int, end: int) -> None:
+    def clear(self, kv_cache_group: int, row: int, start: int, end: int) -> None:
         """No block in the columns ``start`` to ``end - 1``."""
-        self._arrays[kind][row, start:end] = NULL_BLOCK
+        self._arrays[kv_cache_group][row, start:end] = NULL_BLOCK
 
-    def view(self, kind: int) -> np.ndarray:
+    def view(self, kv_cache_group: int) -> np.ndarray:
         """The rows in use, int32 [sequences, columns], not copied: it is overwritten as the sequences grow."""
-        return self._arrays[kind][: len(self.owners)]
+        return self._arrays[kv_cache_group][: len(self.owners)]

@@ -26,10 +26,10 @@ class AllocationReport:
     """One rank's allocation of a cache for ``spec``. All sizes are bytes, all lengths tokens.
 
     ``how`` is what set the size: "measured" (the formula, with its ``terms``), "num_blocks" or "kv_bytes" (given).
-    ``num_blocks`` counts blocks of ``block_bytes``, those of the kinds without a window; ``blocks`` are the blocks of
-    each kind and ``windows`` their windows, in the order of ``minikv.plan.pool.block_kinds``: a windowed kind has
+    ``num_blocks`` counts blocks of ``block_bytes``, those of the groups without a window; ``blocks`` are the blocks of
+    each group and ``windows`` their windows, in the order of ``minikv.plan.pool.kv_cache_groups``: a windowed group has
     what ``batch`` sequences of ``context`` tokens need. ``own_blocks`` is ``num_blocks`` as this rank alone would
-    have it, before the minimum over ``ranks``. ``kv_bytes`` are the blocks of all kinds, ``padding_bytes`` what
+    have it, before the minimum over ``ranks``. ``kv_bytes`` are the blocks of all groups, ``padding_bytes`` what
     alignment took beside them. ``weight_bytes`` are the model's parameters, ``buffer_bytes`` its buffers.
     ``peak`` is the warm-up of ``warmup_tokens`` tokens (both None without one); ``stats`` is the device before the
     cache was made. The caller held ``held_bytes`` meanwhile, for the CUDA graphs that will be captured on it, and

@@ -51,7 +51,7 @@ def allocate_kv_cache(
     On CUDA the size is measured: ``warmup(model, warmup_tokens)``, then the formula. ``warmup_tokens`` is the most
     tokens that one forward will ever prefill; None is 8,192, or all of the model's positions where it has fewer.
     ``utilization`` is the share of the GPU for everything that is on it, other processes included: ``used`` counts
-    them. ``num_blocks`` (of the kinds without a window) or ``kv_bytes`` give the size instead; one of them is required
+    them. ``num_blocks`` (of the groups without a window) or ``kv_bytes`` give the size instead; one of them is required
     on a CPU, which has no memory set aside for a model. Then a warm-up runs only if ``warmup_tokens`` is given, and
     its peak is reported.
 
@@ -91,7 +91,7 @@ def allocate_kv_cache(
         size = size_for_bytes(spec, room, block_size=block_size, context=context, batch=batch)
 
     # Every rank comes here, also one that has no room: a rank that raised before would leave the others waiting.
-    blocks, ranks = _least_of_ranks(size.blocks or (0,) * len(pool.block_kinds(spec)), device)
+    blocks, ranks = _least_of_ranks(size.blocks or (0,) * len(pool.kv_cache_groups(spec)), device)
     if out_of_memory is not None:
         raise DoesNotFitError(
             "allocator_warmup", tokens=warmup_tokens, device=device, free=exact_bytes(stats.free), tp=tp
@@ -110,11 +110,13 @@ def allocate_kv_cache(
         how="measured" if measured else "kv_bytes" if num_blocks is None else "num_blocks",
         block_size=block_size,
         block_bytes=pool.counted_block_bytes(spec, block_size),
-        num_blocks=blocks[0],  # kinds without a window come first, and all counted kinds have the same number
+        num_blocks=blocks[
+            0
+        ],  # groups without a window come first, and all counted groups have the same number
         own_blocks=size.num_blocks,
         ranks=ranks,
         blocks=blocks,
-        windows=tuple(kind.layer.window for kind in cache.kinds),
+        windows=tuple(group.layer.window for group in cache.kv_cache_groups),
         batch=size.batch,
         context=size.context,
         weight_bytes=sum(local(parameter).nbytes for parameter in model.parameters()),
@@ -177,8 +179,8 @@ def _check_positions(spec: CacheSpec, warmup_tokens: int | None, context: int | 
 
 def _check_room(spec: CacheSpec, blocks: tuple[int, ...], block_size: int, stats: MemoryStats) -> None:
     """A given size is compared with what is free: Linux promises more than it has, and then ends the process."""
-    kinds = pool.block_kinds(spec)
-    need = sum(kind.block_bytes(block_size) * count for kind, count in zip(kinds, blocks, strict=True))
+    groups = pool.kv_cache_groups(spec)
+    need = sum(group.block_bytes(block_size) * count for group, count in zip(groups, blocks, strict=True))
     # What torch has cached on a GPU can be had too.
     cached = stats.reserved - stats.allocated if stats.kind == "cuda" else 0
     if need > stats.free + cached:
@@ -230,7 +232,7 @@ def _warmup_peak(
 
 
 def _least_of_ranks(blocks: tuple[int, ...], device: torch.device) -> tuple[tuple[int, ...], int]:
-    """The smallest count of each kind over all ranks, and how many ranks there are."""
+    """The smallest count of each group over all ranks, and how many ranks there are."""
     if not distributed.is_available() or not distributed.is_initialized():
         return blocks, 1
     # NCCL takes tensors of the GPU only, gloo those of the CPU.

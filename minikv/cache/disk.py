@@ -1,6 +1,6 @@
 """The disk tier: host blocks in a safetensors file, with a checksum over every byte. Lesson 12.
 
-A file holds, for each kind of layer, one tensor [blocks, *block_shape] for each of the kind's tensors, named "0.0",
+A file holds, for each KV cache group, one tensor [blocks, *block_shape] for each of the group's tensors, named "0.0",
 "0.1", "1.0", …; any reader of safetensors can open it. The metadata say what cache it belongs to. The SHA-256 in
 them is that of the whole file with 64 zeros in its own place. It finds accidents, not tampering: it has no key, so a
 file can be changed and sealed anew, and is loaded then. Trust a file's folder as you trust code.
@@ -37,7 +37,7 @@ class CorruptFileError(MiniKVError):
 def save_blocks(
     path: str | Path, pool: HostPool, blocks: Sequence[Any], notes: dict[str, str] | None = None
 ) -> None:
-    """Write the host blocks ``blocks[kind]`` to ``path``; ``notes`` are given back by ``load_blocks``.
+    """Write the host blocks ``blocks[group]`` to ``path``; ``notes`` are given back by ``load_blocks``.
 
     The file appears whole or not at all: it is written beside ``path``, flushed, and renamed. Raises
     ``ArgumentError`` for a block that holds nothing and for a path that cannot be written.
@@ -49,8 +49,8 @@ def save_blocks(
     ):
         raise ArgumentError("disk_notes")
     tensors = {
-        f"{kind}.{place}": tensor
-        for kind, parts in enumerate(pool.read(blocks))
+        f"{group}.{place}": tensor
+        for group, parts in enumerate(pool.read(blocks))
         for place, tensor in enumerate(parts)
     }
     metadata = {
@@ -77,7 +77,7 @@ def save_blocks(
 
 
 def load_blocks(path: str | Path, pool: HostPool, blocks: Sequence[Any]) -> dict[str, str]:
-    """Read a file of ``save_blocks`` into the host blocks ``blocks[kind]``, in the order saved; returns its notes.
+    """Read a file of ``save_blocks`` into the host blocks ``blocks[group]``, in the order saved; returns its notes.
 
     Raises ``CorruptFileError`` if a bit has changed, if the file was cut off, or if its header is not one of
     ``save_blocks``, ``ArgumentError`` for a file of another cache, for other numbers of blocks, and for a file that
@@ -86,10 +86,10 @@ def load_blocks(path: str | Path, pool: HostPool, blocks: Sequence[Any]) -> dict
     _check_pool(pool)
     targets = pool.host_blocks(blocks)
     notes, rows = read_blocks(path, pool)
-    for kind, (host, parts) in enumerate(zip(targets, rows, strict=True)):
+    for group, (host, parts) in enumerate(zip(targets, rows, strict=True)):
         if len(host) != len(parts[0]):
             raise ArgumentError(
-                "disk_count", path=_as_path(path), kind=kind, saved=len(parts[0]), given=len(host)
+                "disk_count", path=_as_path(path), kv_cache_group=group, saved=len(parts[0]), given=len(host)
             )
     pool.fill(blocks, rows)
     return notes
@@ -110,8 +110,8 @@ def read_blocks(path: str | Path, pool: HostPool) -> tuple[dict[str, str], list[
     try:
         tensors = load(data)
         rows = [
-            [tensors[f"{kind}.{place}"] for place in range(len(pool.cache.parts(kind)))]
-            for kind in range(len(pool.cache.kinds))
+            [tensors[f"{group}.{place}"] for place in range(len(pool.cache.parts(group)))]
+            for group in range(len(pool.cache.kv_cache_groups))
         ]
     except (
         SafetensorError,
@@ -119,8 +119,8 @@ def read_blocks(path: str | Path, pool: HostPool) -> tuple[dict[str, str], list[
         RuntimeError,
     ) as error:  # RuntimeError: torch, of a shape or a dtype
         raise CorruptFileError("disk_not_blocks", path=path) from error
-    for kind, parts in enumerate(rows):
-        shapes = [part.shape for part in pool.cache.parts(kind)]
+    for group, parts in enumerate(rows):
+        shapes = [part.shape for part in pool.cache.parts(group)]
         due = [((*parts[0].shape[:1], *shape.block_shape), shape.dtype) for shape in shapes]
         if [(tuple(row.shape), row.dtype) for row in parts] != due:
             raise CorruptFileError("disk_not_blocks", path=path)

@@ -1,7 +1,7 @@
 """How a CacheSpec's layers lie in a paged cache: which share a table, which share a tensor, which are refused.
 
-Layers of one *kind* (the same window, the same bytes a token) share block tables, so block 7 of a kind is block 7
-in all of its layers. Within a kind, layers of one shape share their tensors:
+Layers of one *KV cache group* (the same window, the same bytes a token) share block tables, so block 7 of a group is
+block 7 in all of its layers. Within a group, layers of one shape share their tensors:
 
     K and V equally wide    kv      [2, layers, blocks, block_size, kv_heads, head_dim]
     of different width      k, v    [layers, blocks, block_size, kv_heads, k_dim] and the same with v_dim
@@ -20,14 +20,14 @@ from minikv.cache.codec import Codec
 from minikv.cache.linear_layout import layer_sources
 from minikv.errors import ArgumentError, check_count
 from minikv.kernels.slots import as_bytes
-from minikv.plan.pool import BlockKind, block_kinds
+from minikv.plan.pool import KVCacheGroupSpec, kv_cache_groups
 from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.plan.spec.layers import LayerSpec
 
 
 @dataclass(frozen=True)
 class PartShape:
-    """One tensor of a group: its shape with ``blocks`` left out, and where in the shape the blocks stand."""
+    """One tensor of a ``TensorGroup``: its shape with ``blocks`` left out, and where in the shape the blocks stand."""
 
     name: str
     block_shape: tuple[int, ...]
@@ -46,7 +46,7 @@ class PartShape:
 
 @dataclass(frozen=True)
 class Part:
-    """A tensor that holds a part of each block of a kind."""
+    """A tensor that holds a part of each block of a group."""
 
     shape: PartShape
     tensor: Tensor
@@ -63,10 +63,10 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Layers of one kind and one shape, by their numbers."""
+class TensorGroup:
+    """Layers of one KV cache group and one shape, by their numbers; they lie in the same tensors."""
 
-    kind: int
+    kv_cache_group: int
     latent: bool
     kv_heads: int
     k_dim: int
@@ -76,7 +76,7 @@ class Group:
     def parts(self, codec: Codec, block_size: int) -> tuple[PartShape, ...]:
         """The tensors that these layers need."""
         layers, heads = len(self.layers), self.kv_heads
-        name = f"kind {self.kind} layer {self.layers[0]}"
+        name = f"group {self.kv_cache_group} layer {self.layers[0]}"
 
         def one(what: str, dim: int) -> PartShape:
             return PartShape(f"{name} {what}", (layers, block_size, heads, dim), 1, codec.dtype)
@@ -93,7 +93,7 @@ class Group:
         return parts
 
     def views(self, tensors: list[Tensor], place: int) -> tuple[Tensor, ...]:
-        """K, V and their scales, if any, of layer ``place`` of the group; ``tensors`` as ``parts`` orders them."""
+        """K, V and their scales, if any, of layer ``place`` of these; ``tensors`` as ``parts`` orders them."""
         first = tensors[0]
         if self.latent:
             k, v = first[place][..., : self.k_dim], first[place][..., self.k_dim :]
@@ -111,20 +111,20 @@ class Group:
 class PagedLayout:
     """Where each layer of a spec lies. ``sources[i]`` is the layer whose K and V layer i reads (None: no cache)."""
 
-    kinds: tuple[BlockKind, ...]
-    groups: tuple[Group, ...]
+    kv_cache_groups: tuple[KVCacheGroupSpec, ...]
+    tensor_groups: tuple[TensorGroup, ...]
     sources: tuple[int | None, ...]
 
 
-def blocks_of_each(num_blocks: Any, kinds: int) -> tuple[int, ...]:
-    """``num_blocks`` as one number for each of ``kinds`` kinds, whether one was given or several."""
+def blocks_of_each(num_blocks: Any, num_kv_cache_groups: int) -> tuple[int, ...]:
+    """``num_blocks`` as one number for each of ``num_kv_cache_groups`` groups, whether one was given or several."""
     if not isinstance(num_blocks, list | tuple):
         check_count("num_blocks", num_blocks)
-        return (num_blocks,) * kinds
-    if len(num_blocks) != kinds:
-        raise ArgumentError("paged_blocks_of_each", given=len(num_blocks), kinds=kinds)
-    for kind, count in enumerate(num_blocks):
-        check_count(f"num_blocks[{kind}]", count)
+        return (num_blocks,) * num_kv_cache_groups
+    if len(num_blocks) != num_kv_cache_groups:
+        raise ArgumentError("paged_blocks_of_each", given=len(num_blocks), groups=num_kv_cache_groups)
+    for group, count in enumerate(num_blocks):
+        check_count(f"num_blocks[{group}]", count)
     return tuple(num_blocks)
 
 
@@ -136,19 +136,19 @@ def paged_layout(spec: CacheSpec, codec: Codec) -> PagedLayout:
     """
     for number, layer in enumerate(spec.layers):
         _refuse(spec, number, layer, codec)
-    kinds = block_kinds(spec)
-    if not kinds:
+    groups = kv_cache_groups(spec)
+    if not groups:
         raise ArgumentError("paged_empty", name=spec.name)
-    place = {(kind.layer.window, kind.layer.token_bytes): index for index, kind in enumerate(kinds)}
+    place = {(group.layer.window, group.layer.token_bytes): index for index, group in enumerate(groups)}
     shapes: dict[tuple[int, bool, int, int, int], list[int]] = {}
     for number, layer in enumerate(spec.layers):
         if layer.token_bytes:
-            kind = place[layer.window, layer.token_bytes]
-            shape = (kind, layer.kind == "latent", layer.kv_heads, layer.k_dim, layer.v_dim)
+            group = place[layer.window, layer.token_bytes]
+            shape = (group, layer.kind == "latent", layer.kv_heads, layer.k_dim, layer.v_dim)
             shapes.setdefault(shape, []).append(number)
-    groups = [Group(*shape, tuple(layers)) for shape, layers in shapes.items()]
-    groups.sort(key=lambda group: (group.kind, group.layers[0]))
-    return PagedLayout(kinds, tuple(groups), layer_sources(spec))
+    shared = [TensorGroup(*shape, tuple(layers)) for shape, layers in shapes.items()]
+    shared.sort(key=lambda each: (each.kv_cache_group, each.layers[0]))
+    return PagedLayout(groups, tuple(shared), layer_sources(spec))
 
 
 def _refuse(spec: CacheSpec, number: int, layer: LayerSpec, codec: Codec) -> None:

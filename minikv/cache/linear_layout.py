@@ -13,7 +13,7 @@ PLAIN_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.flo
 
 
 @dataclass(frozen=True)
-class Group:
+class LinearTensorGroup:
     """Layers of one shape, by their numbers; they lie one after another in the same tensors."""
 
     kv_heads: int
@@ -56,7 +56,7 @@ def layer_sources(spec: CacheSpec) -> tuple[int | None, ...]:
     return tuple(sources)
 
 
-def linear_groups(spec: CacheSpec) -> tuple[Group, ...]:
+def linear_groups(spec: CacheSpec) -> tuple[LinearTensorGroup, ...]:
     """The layers that cache tokens, grouped by shape in order of first appearance.
 
     Raises ``ArgumentError`` naming the first layer that a linear cache cannot hold.
@@ -68,7 +68,7 @@ def linear_groups(spec: CacheSpec) -> tuple[Group, ...]:
             shapes.setdefault((layer.kv_heads, layer.k_dim, layer.v_dim), []).append(number)
     if not shapes:
         raise ArgumentError("linear_empty", name=spec.name)
-    return tuple(Group(*shape, tuple(layers)) for shape, layers in shapes.items())
+    return tuple(LinearTensorGroup(*shape, tuple(layers)) for shape, layers in shapes.items())
 
 
 def _refuse(spec: CacheSpec, number: int, layer: LayerSpec) -> None:

@@ -18,14 +18,14 @@ from minikv.cache.linear import LinearKVCache
 from minikv.cache.linear_layout import layer_sources
 from minikv.cache.pages import LayerCache, Pages
 from minikv.errors import ArgumentError
-from minikv.plan.pool import block_kinds
+from minikv.plan.pool import kv_cache_groups
 
 
 class LinearPages(Pages):
-    """``linear`` as blocks: each kind has ``batch`` of them, of ``max_seq`` tokens. Nothing is copied.
+    """``linear`` as blocks: each group has ``batch`` of them, of ``max_seq`` tokens. Nothing is copied.
 
     A layer's K [batch, kv_heads, max_seq, k_dim] is handed out with heads and tokens exchanged, as a strided view.
-    Layers with a window store every token, and are kinds of their own all the same: a kind says what a query sees.
+    Layers with a window store every token, and are groups of their own all the same: a group says what a query sees.
     ``codec`` and ``nbytes`` are those of ``linear``.
 
     The block manager knows which sequence owns a row and how many tokens it holds: ``linear.lengths`` stay as they are.
@@ -38,10 +38,13 @@ class LinearPages(Pages):
             raise ArgumentError("linear_pages", kind=type(linear).__name__)
         self.linear, self.spec, self.codec = linear, linear.spec, find_codec(linear.spec.kv_dtype)
         self.device, self.nbytes, self.block_size = linear.device, linear.nbytes, linear.max_seq
-        self.kinds = block_kinds(linear.spec)
-        self.num_blocks = (linear.batch,) * len(self.kinds)
-        place = {(kind.layer.window, kind.layer.token_bytes): index for index, kind in enumerate(self.kinds)}
-        self._kinds = {  # of each layer that has K and V, its own or another's
+        self.kv_cache_groups = kv_cache_groups(linear.spec)
+        self.num_blocks = (linear.batch,) * len(self.kv_cache_groups)
+        place = {
+            (group.layer.window, group.layer.token_bytes): index
+            for index, group in enumerate(self.kv_cache_groups)
+        }
+        self._groups = {  # of each layer that has K and V, its own or another's
             number: place[self.spec.layers[source].window, self.spec.layers[source].token_bytes]
             for number, source in enumerate(layer_sources(self.spec))
             if source is not None
@@ -50,7 +53,7 @@ class LinearPages(Pages):
     def layer(self, layer: int) -> LayerCache:
         """The views of one layer; a shared layer's are those of the layer that it reads."""
         k, v = self.linear.layer(layer)
-        return LayerCache(k.transpose(1, 2), v.transpose(1, 2), None, None, self._kinds[layer])
+        return LayerCache(k.transpose(1, 2), v.transpose(1, 2), None, None, self._groups[layer])
 
     def close(self) -> None:
         """Give the memory of the linear cache back, as its own ``close`` does."""
@@ -61,9 +64,9 @@ class LinearPages(Pages):
         """Whether ``close`` has given the memory back."""
         return self.linear.closed
 
-    def _tensors(self, kind: int) -> Iterable[tuple[Tensor, int]]:
-        self.check_kind(kind)
+    def _tensors(self, group: int) -> Iterable[tuple[Tensor, int]]:
+        self.check_kv_cache_group(group)
         own = [number for number, layer in enumerate(self.spec.layers) if layer.token_bytes]
         return [
-            (part, 0) for number in own if self._kinds[number] == kind for part in self.linear.layer(number)
+            (part, 0) for number in own if self._groups[number] == group for part in self.linear.layer(number)
         ]

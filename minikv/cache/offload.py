@@ -10,7 +10,7 @@ On a GPU the pool is pinned, and its transfers run on a stream of their own, bes
 
 Transfers of one pool run one after another, so a block can be swapped in as soon as swap_out has returned. On a CPU
 the same code runs without a stream: a transfer is done when the call returns. A block is moved byte for byte, in all
-layers of its kind: K, V and scales.
+layers of its group: K, V and scales.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -58,19 +58,19 @@ class Transfer:
 
 @dataclass(frozen=True)
 class _Move:
-    """What one call moves in one kind: ``device[i]`` and ``host[i]`` belong together, both int64 on the CPU."""
+    """What one call moves in one group: ``device[i]`` and ``host[i]`` belong together, both int64 on the CPU."""
 
-    kind: int
+    kv_cache_group: int
     device: Tensor
     host: Tensor
 
 
 class HostPool:
-    """``num_blocks`` host blocks for each kind of ``cache`` (one number, or one for each kind), pinned beside a GPU.
+    """``num_blocks`` host blocks for each group of ``cache`` (one number, or one for each group), pinned beside a GPU.
 
     A host block holds what was swapped out to it, or nothing: then it cannot be swapped in. The block
     manager knows which sequence owns a host block; here swapping out to a block that holds something overwrites it.
-    ``nbytes`` is the sum of the kinds' ``block_bytes(block_size) * num_blocks``. Raises ``DoesNotFitError`` where the
+    ``nbytes`` is the sum of the groups' ``block_bytes(block_size) * num_blocks``. Raises ``DoesNotFitError`` where the
     host has not that much memory.
     """
 
@@ -78,16 +78,16 @@ class HostPool:
         if not isinstance(cache, PagedKVCache):
             raise ArgumentError("offload_not_a_cache", kind=type(cache).__name__)
         self.cache = cache
-        self.num_blocks = blocks_of_each(num_blocks, len(cache.kinds))
+        self.num_blocks = blocks_of_each(num_blocks, len(cache.kv_cache_groups))
         self.pinned = cache.device.type == "cuda"
-        sizes = zip(cache.kinds, self.num_blocks, strict=True)
-        self.nbytes = sum(kind.block_bytes(cache.block_size) * blocks for kind, blocks in sizes)
+        sizes = zip(cache.kv_cache_groups, self.num_blocks, strict=True)
+        self.nbytes = sum(group.block_bytes(cache.block_size) * blocks for group, blocks in sizes)
         try:
             with torch.inference_mode(False):
-                self._parts = tuple(self._allocate(kind) for kind in range(len(cache.kinds)))
+                self._parts = tuple(self._allocate(group) for group in range(len(cache.kv_cache_groups)))
         except (RuntimeError, MemoryError) as error:
             raise DoesNotFitError("offload_no_memory", nbytes=exact_bytes(self.nbytes)) from error
-        self._held: tuple[set[int], ...] = tuple(set() for _ in cache.kinds)
+        self._held: tuple[set[int], ...] = tuple(set() for _ in cache.kv_cache_groups)
         self._stream = torch.cuda.Stream(cache.device) if self.pinned else None
 
     def __repr__(self) -> str:
@@ -96,10 +96,10 @@ class HostPool:
         size = f"{format_bytes(self.nbytes)}{' pinned' if self.pinned else ''}"
         return one_line("HostPool", self.cache.spec.name, f"{blocks} host blocks", size, held)
 
-    def _allocate(self, kind: int) -> tuple[Tensor, ...]:
+    def _allocate(self, group: int) -> tuple[Tensor, ...]:
         """[host blocks, *block_shape] beside each tensor of the cache, one-byte elements as uint8."""
-        count, pinned = self.num_blocks[kind], self.pinned
-        shapes = [part.shape for part in self.cache.parts(kind)]
+        count, pinned = self.num_blocks[group], self.pinned
+        shapes = [part.shape for part in self.cache.parts(group)]
         return tuple(
             as_bytes(torch.empty((count, *shape.block_shape), dtype=shape.dtype, pin_memory=pinned))
             for shape in shapes
@@ -109,22 +109,22 @@ class HostPool:
         """All of its memory: uint8 tensors [host blocks, ...], none once it is closed."""
         return tuple(part for parts in self._parts for part in parts)
 
-    def held(self, kind: int) -> frozenset[int]:
-        """The host blocks of that kind that hold a block."""
-        self.cache.check_kind(kind)
+    def held(self, kv_cache_group: int) -> frozenset[int]:
+        """The host blocks of that group that hold a block."""
+        self.cache.check_kv_cache_group(kv_cache_group)
         self._check_open()
-        return frozenset(self._held[kind])
+        return frozenset(self._held[kv_cache_group])
 
     def pieces(self, pairs: Pairs) -> Iterator[Pairs]:
         """``pairs`` in calls that stage at most ``PIECE`` bytes on the device, or a block; see ``swap_out``."""
-        for kind, listed in enumerate(map(list, pairs)):
-            count = max(1, PIECE // self.cache.kinds[kind].block_bytes(self.cache.block_size))
+        for group, listed in enumerate(map(list, pairs)):
+            count = max(1, PIECE // self.cache.kv_cache_groups[group].block_bytes(self.cache.block_size))
             for start in range(0, len(listed), count):
-                yield [listed[start : start + count] if other == kind else [] for other in range(len(pairs))]
+                yield [listed[start : start + count] if other == group else [] for other in range(len(pairs))]
 
     @torch.no_grad()
     def swap_out(self, pairs: Pairs) -> Transfer:
-        """Copy blocks of the cache to the host: ``pairs[kind]`` are (device block, host block), as ``Swap`` has them.
+        """Copy blocks of the cache to the host: ``pairs[group]`` are (device block, host block), as ``Swap`` has them.
 
         Everything is checked before anything moves. If a copy fails after that, the cache is as before, and none of
         these host blocks holds anything: what was in them may be half overwritten. Until it is done it takes as much
@@ -135,25 +135,28 @@ class HostPool:
         for move in moves:
             check_pairs(move.device, move.host)
         staged = [
-            [part.read_blocks(move.device.to(self.cache.device)) for part in self.cache.parts(move.kind)]
+            [
+                part.read_blocks(move.device.to(self.cache.device))
+                for part in self.cache.parts(move.kv_cache_group)
+            ]
             for move in moves
         ]
         for move in moves:
-            self._held[move.kind].difference_update(move.host.tolist())
+            self._held[move.kv_cache_group].difference_update(move.host.tolist())
         with self._beside():
             for move, parts in zip(moves, staged, strict=True):
-                for blocks, host in zip(parts, self._parts[move.kind], strict=True):
+                for blocks, host in zip(parts, self._parts[move.kv_cache_group], strict=True):
                     copy_rows(blocks, range(len(blocks)), host, move.host.tolist())
                     if self._stream is not None:
                         blocks.record_stream(self._stream)  # its memory may be reused only behind the copy
             transfer = self._transfer()
         for move in moves:
-            self._held[move.kind].update(move.host.tolist())
+            self._held[move.kv_cache_group].update(move.host.tolist())
         return transfer
 
     @torch.no_grad()
     def swap_in(self, pairs: Pairs) -> Transfer:
-        """Copy host blocks into the cache: ``pairs[kind]`` are (device block, host block). The host keeps its copy.
+        """Copy host blocks into the cache: ``pairs[group]`` are (device block, host block). The host keeps its copy.
 
         Raises ``ArgumentError`` for a host block that holds nothing. The cache is written when every byte has reached
         the device, so a copy that fails leaves it as before.
@@ -161,12 +164,14 @@ class HostPool:
         moves = self._moves(pairs)
         for move in moves:
             check_pairs(move.host, move.device)
-            self._check_held(move.kind, move.host)
+            self._check_held(move.kv_cache_group, move.host)
         with self._beside():
             staged = []
             for move in moves:
                 blocks_of = move.device.to(self.cache.device)
-                for part, host in zip(self.cache.parts(move.kind), self._parts[move.kind], strict=True):
+                for part, host in zip(
+                    self.cache.parts(move.kv_cache_group), self._parts[move.kv_cache_group], strict=True
+                ):
                     # There may be more rows than the pool has blocks: several sequences can load one of them.
                     shape = (len(move.host), *host.shape[1:])
                     rows = torch.empty(shape, dtype=host.dtype, device=self.cache.device)
@@ -177,36 +182,36 @@ class HostPool:
             return self._transfer()
 
     def read(self, blocks: Sequence[Any]) -> list[list[Tensor]]:
-        """Copies of the host blocks ``blocks[kind]``: a tensor [n, *block_shape] for each part of each kind.
+        """Copies of the host blocks ``blocks[group]``: a tensor [n, *block_shape] for each part of each group.
 
-        The parts of a kind stand in the order of ``cache.parts(kind)``, in the cache's dtypes.
+        The parts of a group stand in the order of ``cache.parts(group)``, in the cache's dtypes.
         """
         wanted = self.host_blocks(blocks)
-        for kind, host in enumerate(wanted):
-            self._check_held(kind, host)
+        for group, host in enumerate(wanted):
+            self._check_held(group, host)
         self.synchronize()
         return [
             [
                 stored[host].view(part.shape.dtype)
-                for part, stored in zip(self.cache.parts(kind), self._parts[kind], strict=True)
+                for part, stored in zip(self.cache.parts(group), self._parts[group], strict=True)
             ]
-            for kind, host in enumerate(wanted)
+            for group, host in enumerate(wanted)
         ]
 
     @torch.no_grad()
     def fill(self, blocks: Sequence[Any], rows: Sequence[Sequence[Tensor]]) -> None:
-        """Put what ``read`` gave into the host blocks ``blocks[kind]``, which hold it from then on.
+        """Put what ``read`` gave into the host blocks ``blocks[group]``, which hold it from then on.
 
         Raises ``ArgumentError``, and fills none, for CPU tensors of another shape or dtype, and for anything else.
         """
         targets = self.host_blocks(blocks)
-        given = [list(parts) for parts in self._each_kind(rows)]
-        for kind, host in enumerate(targets):
+        given = [list(parts) for parts in self._each_group(rows)]
+        for group, host in enumerate(targets):
             check_pairs(host, host)
-            shapes = [part.shape for part in self.cache.parts(kind)]
-            if len(given[kind]) != len(shapes):
-                raise ArgumentError("cache_pairs", src=[len(given[kind])], dst=[len(shapes)])
-            for shape, row in zip(shapes, given[kind], strict=True):
+            shapes = [part.shape for part in self.cache.parts(group)]
+            if len(given[group]) != len(shapes):
+                raise ArgumentError("cache_pairs", src=[len(given[group])], dst=[len(shapes)])
+            for shape, row in zip(shapes, given[group], strict=True):
                 expected = f"{[len(host), *shape.block_shape]} {shape.dtype} on cpu"
                 if not isinstance(row, Tensor):
                     kind_of = type(row).__name__
@@ -217,16 +222,16 @@ class HostPool:
                 if found != expected:
                     raise ArgumentError("cache_shape", what=shape.name, shape=found, expected=expected)
         self.synchronize()
-        for kind, host in enumerate(targets):
-            for stored, row in zip(self._parts[kind], given[kind], strict=True):
+        for group, host in enumerate(targets):
+            for stored, row in zip(self._parts[group], given[group], strict=True):
                 stored[host] = as_bytes(row)
-            self._held[kind].update(host.tolist())
+            self._held[group].update(host.tolist())
 
     def host_blocks(self, blocks: Any) -> list[Tensor]:
-        """``blocks[kind]`` as checked int64 tensors, one for each kind."""
+        """``blocks[group]`` as checked int64 tensors, one for each group."""
         return [
-            self._host_blocks(f"blocks[{kind}]", listed, kind)
-            for kind, listed in enumerate(self._each_kind(blocks))
+            self._host_blocks(f"blocks[{group}]", listed, group)
+            for group, listed in enumerate(self._each_group(blocks))
         ]
 
     def synchronize(self) -> None:
@@ -244,41 +249,41 @@ class HostPool:
             raise ArgumentError("offload_closed")
 
     def _moves(self, pairs: Any) -> list[_Move]:
-        """Pairs for every kind as checked index tensors; kinds without a pair are left out."""
+        """Pairs for every group as checked index tensors; groups without a pair are left out."""
         moves = []
-        for kind, listed in enumerate(self._each_kind(pairs)):
+        for group, listed in enumerate(self._each_group(pairs)):
             listed = list(listed)
             if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in listed):
-                raise ArgumentError("offload_pairs", kind=kind)
-            device = as_indices(f"pairs[{kind}]", [pair[0] for pair in listed], torch.device("cpu"))
-            check_range(f"pairs[{kind}] device", device, 0, self.cache.num_blocks[kind] - 1)
-            host = self._host_blocks(f"pairs[{kind}] host", [pair[1] for pair in listed], kind)
+                raise ArgumentError("offload_pairs", kv_cache_group=group)
+            device = as_indices(f"pairs[{group}]", [pair[0] for pair in listed], torch.device("cpu"))
+            check_range(f"pairs[{group}] device", device, 0, self.cache.num_blocks[group] - 1)
+            host = self._host_blocks(f"pairs[{group}] host", [pair[1] for pair in listed], group)
             if listed:
-                moves.append(_Move(kind, device, host))
+                moves.append(_Move(group, device, host))
         return moves
 
-    def _each_kind(self, given: Any) -> Sequence[Any]:
-        """``given``, if it has one entry for each kind and each of them can be listed."""
+    def _each_group(self, given: Any) -> Sequence[Any]:
+        """``given``, if it has one entry for each group and each of them can be listed."""
         self._check_open()
-        kinds = len(self.num_blocks)
-        if not isinstance(given, list | tuple) or len(given) != kinds:
-            raise ArgumentError("offload_each_kind", kinds=kinds)
-        for kind, listed in enumerate(given):
+        num_groups = len(self.num_blocks)
+        if not isinstance(given, list | tuple) or len(given) != num_groups:
+            raise ArgumentError("offload_each_group", groups=num_groups)
+        for group, listed in enumerate(given):
             if not isinstance(listed, Iterable):
-                raise ArgumentError("offload_pairs", kind=kind)
+                raise ArgumentError("offload_pairs", kv_cache_group=group)
         return given
 
-    def _host_blocks(self, what: str, values: Any, kind: int) -> Tensor:
+    def _host_blocks(self, what: str, values: Any, group: int) -> Tensor:
         host = as_indices(what, values, torch.device("cpu")).long()
         if host.dim() != 1:
             raise ArgumentError("cache_shape", what=what, shape=list(host.shape), expected="[n]")
-        check_range(what, host, 0, self.num_blocks[kind] - 1)
+        check_range(what, host, 0, self.num_blocks[group] - 1)
         return host
 
-    def _check_held(self, kind: int, host: Tensor) -> None:
+    def _check_held(self, group: int, host: Tensor) -> None:
         for block in host.tolist():
-            if block not in self._held[kind]:
-                raise ArgumentError("offload_empty", kind=kind, block=block)
+            if block not in self._held[group]:
+                raise ArgumentError("offload_empty", kv_cache_group=group, block=block)
 
     def _beside(self) -> AbstractContextManager:
         """What follows runs on the pool's stream, behind all that is queued on the current one; on a CPU, at once."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from minikv.cache.checks import as_indices, check_pairs, check_range, check_tokens
 from minikv.cache.codec import Codec, find_codec
-from minikv.cache.layout import Group, Part, PartShape, blocks_of_each, paged_layout
+from minikv.cache.layout import Part, PartShape, TensorGroup, blocks_of_each, paged_layout
 from minikv.cache.pages import LayerCache, Pages
 from minikv.errors import ArgumentError, check_count
 from minikv.kernels.dispatch import operations
@@ -26,14 +26,14 @@ __all__ = ["LayerCache", "PagedKVCache"]
 
 
 class PagedKVCache(Pages):
-    """The blocks of every kind of layer of ``spec``, in one allocation on ``device``.
+    """The blocks of every KV cache group of ``spec``, in one allocation on ``device``.
 
     Every byte starts as 0: a masked place may be multiplied by 0, and 0 * NaN would be NaN. It also makes a CPU hand
     the memory over now, not page by page in the middle of a request. A block that is used again is not cleared.
 
-    ``num_blocks`` is a number for each kind, in the order of ``minikv.plan.pool.block_kinds(spec)``, or one for all.
+    ``num_blocks`` is a number for each of ``minikv.plan.pool.kv_cache_groups(spec)``, in that order, or one for all.
     ``codec`` is a name or a ``Codec`` whose bytes are the spec's (None: the one that ``spec.kv_dtype`` names).
-    ``nbytes`` is the sum over the kinds of ``block_bytes(block_size) * num_blocks``, scales included; what alignment
+    ``nbytes`` is the sum over the groups of ``block_bytes(block_size) * num_blocks``, scales included; what alignment
     adds is ``arena.report().padding``.
 
     A "shared" layer has no storage and gives the views of the layer that it reads. Refused, with the layer named
@@ -56,12 +56,12 @@ class PagedKVCache(Pages):
         self.spec, self.block_size = spec, block_size
         self.codec = find_codec(spec.kv_dtype if codec is None else codec)
         self._layout = paged_layout(spec, self.codec)
-        self.kinds = self._layout.kinds
-        self.num_blocks = blocks_of_each(num_blocks, len(self.kinds))
+        self.kv_cache_groups = self._layout.kv_cache_groups
+        self.num_blocks = blocks_of_each(num_blocks, len(self.kv_cache_groups))
         self._plan = [
-            (group, part, part.with_blocks(self.num_blocks[group.kind]))
-            for group in self._layout.groups
-            for part in group.parts(self.codec, block_size)
+            (shared, part, part.with_blocks(self.num_blocks[shared.kv_cache_group]))
+            for shared in self._layout.tensor_groups
+            for part in shared.parts(self.codec, block_size)
         ]
         need = arena_bytes([(shape, part.dtype) for _, part, shape in self._plan])
         self.arena = Arena(need, device, name="paged KV cache")
@@ -76,12 +76,17 @@ class PagedKVCache(Pages):
         """Keep what ``lend`` gives for each part of the plan, and each layer's views of it."""
         # A cache outlives the block in which it was made, and an inference tensor could not be written outside it.
         with torch.inference_mode(False):
-            carved: dict[Group, list[Part]] = {}
-            for group, part, shape in self._plan:
-                carved.setdefault(group, []).append(Part(part, lend(part, shape)))
+            carved: dict[TensorGroup, list[Part]] = {}
+            for shared, part, shape in self._plan:
+                carved.setdefault(shared, []).append(Part(part, lend(part, shape)))
             self._parts = tuple(
-                tuple(part for group, parts in carved.items() if group.kind == kind for part in parts)
-                for kind in range(len(self.kinds))
+                tuple(
+                    part
+                    for shared, parts in carved.items()
+                    if shared.kv_cache_group == group
+                    for part in parts
+                )
+                for group in range(len(self.kv_cache_groups))
             )
             self._layers = _layer_views(carved)
 
@@ -93,14 +98,14 @@ class PagedKVCache(Pages):
             return self._layers[layer]
         return self._layers[self._source(layer)]  # which says what is wrong
 
-    def parts(self, kind: int) -> tuple[Part, ...]:
-        """The tensors that together hold the blocks of one kind."""
+    def parts(self, kv_cache_group: int) -> tuple[Part, ...]:
+        """The tensors that together hold the blocks of one group."""
         self._check_open()
-        self.check_kind(kind)
-        return self._parts[kind]
+        self.check_kv_cache_group(kv_cache_group)
+        return self._parts[kv_cache_group]
 
-    def _tensors(self, kind: int) -> Iterable[tuple[Tensor, int]]:
-        return [(part.tensor, part.shape.block_dim) for part in self.parts(kind)]
+    def _tensors(self, group: int) -> Iterable[tuple[Tensor, int]]:
+        return [(part.tensor, part.shape.block_dim) for part in self.parts(group)]
 
     def write(self, layer: int, k: Tensor, v: Tensor, slots: Any) -> None:
         """Put T new tokens into their slots; slot -1 skips one.
@@ -112,7 +117,7 @@ class PagedKVCache(Pages):
         _, _, heads, k_dim = views.k.shape
         check_tokens("k", k, (None, heads, k_dim), self.device)
         check_tokens("v", v, (len(k), heads, views.v.shape[3]), self.device)
-        where = self._slots("slots", slots, views.kind, low=-1)
+        where = self._slots("slots", slots, views.kv_cache_group, low=-1)
         if where.shape != (len(k),):
             raise ArgumentError("cache_shape", what="slots", shape=list(where.shape), expected=f"[{len(k)}]")
         slots = where.to(self.device)
@@ -125,7 +130,7 @@ class PagedKVCache(Pages):
         """
         views = self._own(layer)
         slots = [
-            self._slots(what, values, views.kind, low=0)
+            self._slots(what, values, views.kv_cache_group, low=0)
             for what, values in (("src_slots", src_slots), ("dst_slots", dst_slots))
         ]
         heads = views.k.shape[2]
@@ -180,18 +185,18 @@ class PagedKVCache(Pages):
             raise ArgumentError("cache_shared_write", layer=layer, source=source)
         return self._layers[layer]
 
-    def _slots(self, what: str, values: Any, kind: int, low: int) -> Tensor:
+    def _slots(self, what: str, values: Any, group: int, low: int) -> Tensor:
         slots = as_indices(what, values, self.device)
-        check_range(what, slots, low, self.num_blocks[kind] * self.block_size - 1)
+        check_range(what, slots, low, self.num_blocks[group] * self.block_size - 1)
         return slots
 
 
-def _layer_views(carved: dict[Group, list[Part]]) -> dict[int, LayerCache]:
+def _layer_views(carved: dict[TensorGroup, list[Part]]) -> dict[int, LayerCache]:
     layers = {}
-    for group, parts in carved.items():
+    for shared, parts in carved.items():
         tensors = [part.tensor for part in parts]
-        for place, number in enumerate(group.layers):
-            k, v, *scales = group.views(tensors, place)
+        for place, number in enumerate(shared.layers):
+            k, v, *scales = shared.views(tensors, place)
             k_scale, v_scale = scales or (None, None)
-            layers[number] = LayerCache(k, v, k_scale, v_scale, group.kind)
+            layers[number] = LayerCache(k, v, k_scale, v_scale, shared.kv_cache_group)
     return layers

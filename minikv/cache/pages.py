@@ -19,7 +19,7 @@ from minikv.errors import ArgumentError, check_count
 from minikv.i18n import pick_language, text
 from minikv.kernels import PagedKV
 from minikv.kernels.dispatch import operations
-from minikv.plan.pool import BlockKind
+from minikv.plan.pool import KVCacheGroupSpec
 from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import exact_bytes, format_bytes
@@ -29,15 +29,15 @@ from minikv.units import exact_bytes, format_bytes
 class LayerCache:
     """One layer's views, nothing copied: ``k`` [blocks, block_size, kv_heads, k_dim] and ``v`` [..., v_dim].
 
-    ``k_scale`` and ``v_scale`` [blocks, block_size, kv_heads] float32, or None. ``kind`` is the layer's kind: it takes
-    the block tables of that kind. In a latent layer ``k`` is the latent and ``v`` the rope key.
+    ``k_scale`` and ``v_scale`` [blocks, block_size, kv_heads] float32, or None. The layer takes the block tables of
+    its ``kv_cache_group``. In a latent layer ``k`` is the latent and ``v`` the rope key.
     """
 
     k: Tensor
     v: Tensor
     k_scale: Tensor | None
     v_scale: Tensor | None
-    kind: int
+    kv_cache_group: int
 
     def paged(self, block_tables: Tensor, lengths: Tensor) -> PagedKV:
         """What a kernel reads: these views with the ``block_tables`` [B, W] and ``lengths`` [B] of some sequences."""
@@ -45,10 +45,11 @@ class LayerCache:
 
 
 class Pages(ABC):
-    """Blocks of ``block_size`` tokens for each of ``kinds``, ``num_blocks[kind]`` of them, on ``device``.
+    """Blocks of ``block_size`` tokens for each of ``kv_cache_groups``, ``num_blocks[group]`` of them, on ``device``.
 
-    ``kinds`` are ``minikv.plan.pool.block_kinds(spec)``; the layers of one kind share block tables, so that block 7 of
-    a kind is block 7 in all of its layers. ``codec`` says how an element is stored, ``nbytes`` what all blocks take.
+    ``kv_cache_groups`` are ``minikv.plan.pool.kv_cache_groups(spec)``; the layers of one group share block tables, so
+    that block 7 of a group is block 7 in all of its layers. ``codec`` says how an element is stored, ``nbytes`` what
+    all blocks take.
 
     Slots, tables and blocks are lists, NumPy arrays or integer tensors. On the CPU every one of them is checked
     before a byte is written; a tensor on the GPU is not read back, so an index past the end is CUDA's own assertion:
@@ -56,7 +57,7 @@ class Pages(ABC):
     """
 
     spec: CacheSpec
-    kinds: tuple[BlockKind, ...]
+    kv_cache_groups: tuple[KVCacheGroupSpec, ...]
     num_blocks: tuple[int, ...]
     block_size: int
     codec: Codec
@@ -72,8 +73,8 @@ class Pages(ABC):
         """Give the memory back. Closing again does nothing; ``ArenaInUseError`` where it is still read elsewhere."""
 
     @abstractmethod
-    def _tensors(self, kind: int) -> Iterable[tuple[Tensor, int]]:
-        """The tensors that together hold the blocks of ``kind``, each with the dimension in which the blocks stand."""
+    def _tensors(self, group: int) -> Iterable[tuple[Tensor, int]]:
+        """The tensors that together hold the blocks of a group, each with the dimension in which the blocks stand."""
 
     @property
     @abstractmethod
@@ -81,17 +82,17 @@ class Pages(ABC):
         """Whether ``close`` has given the memory back."""
 
     def shown(self, lang: str = "en") -> Shown:
-        """A row for each kind of layer: its layers, window, blocks, and their bytes."""
+        """A row for each KV cache group: its layers, window, blocks, and their bytes."""
         lang, name = pick_language(lang), type(self).__name__
         if self.closed:
             return Shown(_say("closed", lang, kind=name, name=self.spec.name, size=exact_bytes(self.nbytes)))
         heads = ("layers", "window", "blocks", "tokens", "block_bytes", "bytes")
         rows = []
-        for number, (kind, blocks) in enumerate(zip(self.kinds, self.num_blocks, strict=True)):
-            window, each = kind.layer.window, kind.block_bytes(self.block_size)
+        for number, (group, blocks) in enumerate(zip(self.kv_cache_groups, self.num_blocks, strict=True)):
+            window, each = group.layer.window, group.block_bytes(self.block_size)
             seen = _say("window_none", lang) if window is None else f"{window:,}"
             figures = (blocks, blocks * self.block_size, each, blocks * each)
-            row = [_say("kind", lang, number=number), f"{kind.count:,}", seen]
+            row = [_say("group", lang, number=number), f"{group.count:,}", seen]
             rows.append([*row, *(f"{figure:,}" for figure in figures)])
         head = ["", *(_say(f"column_{each}", lang) for each in heads)]
         values = {"device": str(self.device), "kv_dtype": self.codec.name}
@@ -111,15 +112,21 @@ class Pages(ABC):
         told.append("closed" if self.closed else f"KV in {self.codec.name}")
         return one_line(type(self).__name__, self.spec.name, *told)
 
-    def kind_of(self, layer: int) -> int:
-        """The kind of the layer, which says whose block tables it takes: an index into ``kinds`` and ``num_blocks``."""
-        return self.layer(layer).kind
+    def kv_cache_group_of(self, layer: int) -> int:
+        """The group whose block tables the layer takes: an index into ``kv_cache_groups`` and ``num_blocks``."""
+        return self.layer(layer).kv_cache_group
 
-    def check_kind(self, kind: int) -> None:
-        """Raise ``ArgumentError`` unless the cache has a kind of that number."""
-        check_count("kind", kind, least=0)
-        if kind >= len(self.kinds):
-            raise ArgumentError("out_of_range", what="kind", value=kind, low=-1, high=len(self.kinds) - 1)
+    def check_kv_cache_group(self, kv_cache_group: int) -> None:
+        """Raise ``ArgumentError`` unless the cache has a group of that number."""
+        check_count("kv_cache_group", kv_cache_group, least=0)
+        if kv_cache_group >= len(self.kv_cache_groups):
+            raise ArgumentError(
+                "out_of_range",
+                what="kv_cache_group",
+                value=kv_cache_group,
+                low=-1,
+                high=len(self.kv_cache_groups) - 1,
+            )
 
     def gather(
         self, layer: int, table: Any, length: int, start: int = 0, *, dtype: torch.dtype | None = None
@@ -137,7 +144,7 @@ class Pages(ABC):
             raise ArgumentError("out_of_range", what="start", value=start, low=-1, high=length)
         if dtype is not None:
             check_float("dtype", dtype)
-        blocks = self._table(table, views.kind, length, start).to(self.device)
+        blocks = self._table(table, views.kv_cache_group, length, start).to(self.device)
         gather = operations(self.device).gather
         k, v = (
             self.codec.decode(
@@ -149,21 +156,21 @@ class Pages(ABC):
         )
         return k, v
 
-    def copy_blocks(self, kind: int, src: Any, dst: Any) -> None:
-        """Block ``src[i]`` to block ``dst[i]`` in every layer of ``kind``; all are read before any is written."""
-        tensors = self._tensors(kind)
+    def copy_blocks(self, kv_cache_group: int, src: Any, dst: Any) -> None:
+        """Block ``src[i]`` to block ``dst[i]`` in every layer of the group; all are read before any is written."""
+        tensors = self._tensors(kv_cache_group)
         blocks = []
         for what, values in (("src", src), ("dst", dst)):
             found = as_indices(what, values, self.device)
             _check_one_dimension(what, found)
-            check_range(what, found, 0, self.num_blocks[kind] - 1)
+            check_range(what, found, 0, self.num_blocks[kv_cache_group] - 1)
             blocks.append(found)
         check_pairs(*blocks)
         from_, to = (found.to(self.device) for found in blocks)
         for tensor, block_dim in tensors:
             operations(self.device).copy_blocks(tensor, from_, to, block_dim)
 
-    def _table(self, values: Any, kind: int, length: int, start: int) -> Tensor:
+    def _table(self, values: Any, group: int, length: int, start: int) -> Tensor:
         """A checked block table; only the entries of the tokens that are asked for have to be blocks."""
         table = as_indices("table", values, self.device)
         _check_one_dimension("table", table)
@@ -178,7 +185,7 @@ class Pages(ABC):
             if (read == NULL_BLOCK).any():
                 place = first + int((read == NULL_BLOCK).nonzero()[-1])
                 raise ArgumentError("paged_null_block", place=place, start=(place + 1) * self.block_size)
-            check_range(f"table[{first}:]", read, 0, self.num_blocks[kind] - 1)
+            check_range(f"table[{first}:]", read, 0, self.num_blocks[group] - 1)
         return table
 
 

@@ -60,7 +60,7 @@ def run(
         due, outputs = _send(llm, load, clock, sleep)
         check_answers(outputs)
         metrics = summary([_since_due(event, due) for event in log.events])
-        block_bytes = [kind.block_bytes(llm.cache.block_size) for kind in llm.cache.kinds]
+        block_bytes = [group.block_bytes(llm.cache.block_size) for group in llm.cache.kv_cache_groups]
         peak = max(
             sum(count * size for count, size in zip(step.used, block_bytes, strict=True))
             for step in log.of("step")

@@ -122,11 +122,11 @@ class Run:
         return tokens / min(RECENT, self.seconds)
 
     def _step(self, event: StepEvent) -> None:
-        # A line may be JSON and still no step: the view needs numbers, for every kind of layer.
+        # A line may be JSON and still no step: the view needs numbers, for every KV cache group.
         counts = (event.running, event.prefill_tokens, event.decode_tokens, event.drafted, event.accepted)
-        kinds = (*event.used, *event.cached, *event.total)
-        whole = all(isinstance(count, int) for count in (*counts, *kinds))
-        if not whole or len(kinds) != 3 * len(event.total) or min(event.total, default=0) < 1:
+        blocks = (*event.used, *event.cached, *event.total)
+        whole = all(isinstance(count, int) for count in (*counts, *blocks))
+        if not whole or len(blocks) != 3 * len(event.total) or min(event.total, default=0) < 1:
             raise ValueError(event)
         for used, cached, total in zip(event.used, event.cached, event.total, strict=True):
             if min(used, cached, total - used - cached) < 0:

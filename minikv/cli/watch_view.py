@@ -1,4 +1,4 @@
-"""The picture of ``minikv watch``: a line a figure, and a bar of blocks for each kind of layer."""
+"""The picture of ``minikv watch``: a line a figure, and a bar of blocks for each KV cache group."""
 
 import math
 from typing import Any
@@ -86,16 +86,16 @@ def _figures(run: Run, letters: str, lang: str) -> list[tuple[str, str]]:
     }
     said = [(_say(name, lang), _say(f"{name}_value", lang, **values)) for name, values in rows.items()]
     if last is not None:
-        said += [_blocks(last, kind, letters, lang) for kind in range(len(last.total))]
+        said += [_blocks(last, group, letters, lang) for group in range(len(last.total))]
     return said
 
 
-def _blocks(step: StepEvent, kind: int, letters: str, lang: str) -> tuple[str, str]:
-    """The blocks of one kind of layer during a step, as a bar and in numbers."""
-    used, cached, total = step.used[kind], step.cached[kind], step.total[kind]
+def _blocks(step: StepEvent, group: int, letters: str, lang: str) -> tuple[str, str]:
+    """The blocks of one KV cache group during a step, as a bar and in numbers."""
+    used, cached, total = step.used[group], step.cached[group], step.total[group]
     ends = [math.ceil(count / total * BAR_WIDTH) for count in (used, used + cached)]  # one block shows, too
     bar = letters[0] * ends[0] + letters[1] * (ends[1] - ends[0]) + letters[2] * (BAR_WIDTH - ends[1])
-    label = _say("blocks" if len(step.total) == 1 else "blocks_kind", lang, kind=kind)
+    label = _say("blocks" if len(step.total) == 1 else "blocks_group", lang, kv_cache_group=group)
     values = {"used": used, "cached": cached, "free": total - used - cached, "total": total}
     return label, f"{bar} {_say('blocks_value', lang, **values)}"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from minikv.blocks import BlockManager, HostBlocks, PoolKind
+from minikv.blocks import BlockManager, HostBlocks, KVCacheGroup
 from minikv.blocks.prefix import LARGEST_TOKEN
 from minikv.cache.allocation import AllocationReport
 from minikv.cache.allocator import allocate_kv_cache, kv_dtype_of
@@ -38,7 +38,7 @@ from minikv.models.adapter import Reads
 from minikv.models.sharding import ranks_of, ranks_wanted
 from minikv.plan import CacheSpec
 from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
-from minikv.plan.pool import block_kinds, sequence_bytes
+from minikv.plan.pool import kv_cache_groups, sequence_bytes
 from minikv.units import GIB, exact_bytes
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def build_engine(
         manager, evicts = build_manager(cache, host_blocks), None
         if eviction is not None and room is not None:
             evicts = make_eviction(eviction, config, make_evictor(cache, manager, eviction, room))
-        block_bytes = [kind.block_bytes(cache.block_size) for kind in cache.kinds]
+        block_bytes = [each.block_bytes(cache.block_size) for each in cache.kv_cache_groups]
         may_move = evicts.may_move if evicts is not None else None
         offload = Offload(block_bytes, may_move=may_move) if host_blocks else None
         extensions: list[Extension | None] = [
@@ -279,7 +279,7 @@ def _graph_bytes(model: Any, spec: CacheSpec, config: EngineConfig, longest: int
         return 0
     width = -(-longest // config.block_size)
     try:
-        return expected_memory(model, len(block_kinds(spec)), config.max_num_seqs, width).num_bytes
+        return expected_memory(model, len(kv_cache_groups(spec)), config.max_num_seqs, width).num_bytes
     except torch.OutOfMemoryError:
         return 0  # not even single tokens can be computed: allocate_kv_cache says so, with the numbers
 
@@ -303,11 +303,11 @@ def windows_wanted(spec: CacheSpec, config: EngineConfig, longest: int | None) -
 
 
 def build_manager(cache: PagedKVCache | LinearPages, host_blocks: int = 0) -> BlockManager:
-    """A manager of the cache's blocks, a pool for each kind of layer, and of as many host blocks for each."""
-    windows = [seen_window(cache, kind) for kind in range(len(cache.kinds))]
-    kinds = [PoolKind(*pair) for pair in zip(cache.num_blocks, windows, strict=True)]
-    host = HostBlocks(host_blocks, cache.block_size, len(kinds))
-    return BlockManager(kinds, cache.block_size, host_blocks=host)
+    """A manager of the cache's blocks, a pool for each KV cache group, and of as many host blocks for each."""
+    windows = [seen_window(cache, group) for group in range(len(cache.kv_cache_groups))]
+    groups = [KVCacheGroup(*pair) for pair in zip(cache.num_blocks, windows, strict=True)]
+    host = HostBlocks(host_blocks, cache.block_size, len(groups))
+    return BlockManager(groups, cache.block_size, host_blocks=host)
 
 
 def eos_ids(model: Any) -> frozenset[int]:

@@ -31,11 +31,11 @@ class HostMemory:
 
 
 def host_memory(pool: HostPool, blocks: Sequence[BlockPool]) -> HostMemory:
-    """What ``pool`` holds now; ``blocks`` count its blocks by state, one for each kind of layer.
+    """What ``pool`` holds now; ``blocks`` count its blocks by state, one for each KV cache group.
 
     Ask for it between two steps: inside of one, what its transfers read and write counts as the sequences'.
     """
-    sizes = [kind.block_bytes(pool.cache.block_size) for kind in pool.cache.kinds]
+    sizes = [group.block_bytes(pool.cache.block_size) for group in pool.cache.kv_cache_groups]
     counts = [each.stats() for each in blocks]
     present = None if pool.pinned else resident_bytes(extents(pool.tensors()))
     return HostMemory(

@@ -199,7 +199,7 @@ def _why_gather(model: Any, cache: Pages) -> str | None:
             continue
         if number not in asked:
             return "arguments"
-        if asked[number] != seen_window(cache, cache.kind_of(number)):
+        if asked[number] != seen_window(cache, cache.kv_cache_group_of(number)):
             return "window"
     return None
 

@@ -95,7 +95,7 @@ def attend(
         raise ArgumentError("models_mask", name=ATTENTION)
     index = module.layer_idx
     cache = batch.cache
-    window = sees(cache.spec, cache.kinds[cache.layer(index).kind].layer)
+    window = sees(cache.spec, cache.kv_cache_groups[cache.layer(index).kv_cache_group].layer)
     if sliding_window != window:
         raise ArgumentError("models_window", layer=index, model=sliding_window, cache=window)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

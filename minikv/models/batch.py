@@ -31,9 +31,9 @@ class Batch:
     ``positions`` [T] int64; ``query_starts`` [B + 1] int32: sequence i has the rows ``query_starts[i]`` to
     ``query_starts[i + 1] - 1``; ``last`` [R] int64: the rows whose logits are wanted, in order, of each sequence its
     last (``build``: that one alone) and as many as drafts before it; ``max_queries``: the longest row;
-    ``max_position``: the largest position. One entry for each kind of layer have ``slots`` ([T] int64, where K and V of
-    each token go, -1: nowhere), ``block_tables`` ([B, W] int32) and ``lengths`` ([B] int32, cached tokens with the new
-    ones included).
+    ``max_position``: the largest position. One entry for each KV cache group have ``slots`` ([T] int64, where K and V
+    of each token go, -1: nowhere), ``block_tables`` ([B, W] int32) and ``lengths`` ([B] int32, cached tokens with the
+    new ones included).
 
     ``observer`` is told of the attention that is computed; only "paged" reads tell it.
     """
@@ -60,10 +60,10 @@ class Batch:
     ) -> "Batch":
         """The batch in which sequence i computes its last ``num_queries[i]`` tokens before ``lengths[i]``.
 
-        ``block_tables``: a table [B, W] for each of ``cache.kinds``, the sequence's blocks from its first token on;
-        ``NULL_BLOCK`` where a window has moved on, and past the length. ``lengths`` [B], or [kinds, B] where eviction
-        made them differ. ``positions`` [T], None: a token's position is its place, which holds until something was
-        evicted. NumPy arrays or lists; they are copied.
+        ``block_tables``: a table [B, W] for each of ``cache.kv_cache_groups``, the sequence's blocks from its first
+        token on; ``NULL_BLOCK`` where a window has moved on, and past the length. ``lengths`` [B], or [groups, B] where
+        eviction made them differ. ``positions`` [T], None: a token's position is its place, which holds until something
+        was evicted. NumPy arrays or lists; they are copied.
 
         A token's slot follows from its table (``minikv.blocks.slots_of``).
         Raises ``ArgumentError`` for what is not whole numbers of these shapes, for a sequence without a query or with
@@ -72,20 +72,20 @@ class Batch:
         """
         if not isinstance(cache, Pages):
             raise ArgumentError("bind_not_a_cache", kind=type(cache).__name__)
-        kinds = len(cache.kinds)
-        if not isinstance(block_tables, list | tuple) or len(block_tables) != kinds:
+        num_groups = len(cache.kv_cache_groups)
+        if not isinstance(block_tables, list | tuple) or len(block_tables) != num_groups:
             found = (
                 len(block_tables) if isinstance(block_tables, list | tuple) else type(block_tables).__name__
             )
-            raise ArgumentError("batch_tables", found=found, kinds=kinds)
+            raise ArgumentError("batch_tables", found=found, groups=num_groups)
         queries = _whole("num_queries", num_queries, ("B",))
         batch = len(queries)
-        counts = _whole("lengths", lengths, ("B",) if _dimensions(lengths) < 2 else (kinds, "B"))
+        counts = _whole("lengths", lengths, ("B",) if _dimensions(lengths) < 2 else (num_groups, "B"))
         if counts.shape[-1] != batch:
             raise ArgumentError(
                 "cache_shape", what="lengths", shape=list(counts.shape), expected=f"[{batch}]"
             )
-        counts = np.broadcast_to(counts, (kinds, batch))
+        counts = np.broadcast_to(counts, (num_groups, batch))
         _check_queries(queries, counts)
         starts = np.zeros(batch + 1, np.int64)
         np.cumsum(queries, out=starts[1:])
@@ -93,11 +93,11 @@ class Batch:
         row = np.repeat(np.arange(batch), queries)
         within = np.arange(total) - starts[row]
         tables, slots = [], []
-        for kind, given in enumerate(block_tables):
-            table = _whole(f"block_tables[{kind}]", given, (batch, "W"))
-            _check_table(cache, kind, table, counts[kind], queries)
+        for group, given in enumerate(block_tables):
+            table = _whole(f"block_tables[{group}]", given, (batch, "W"))
+            _check_table(cache, group, table, counts[group], queries)
             tables.append(table)
-            slots.append(slots_of(table, row, (counts[kind] - queries)[row] + within, cache.block_size))
+            slots.append(slots_of(table, row, (counts[group] - queries)[row] + within, cache.block_size))
             _check_slots(slots[-1], row)
         if positions is None:
             where = (counts[0] - queries)[row] + within
@@ -122,9 +122,9 @@ class Batch:
         )
 
     def kv(self, layer: int) -> PagedKV:
-        """What the attention of ``layer`` reads: its K and V with the block tables and lengths of its kind."""
+        """What the attention of ``layer`` reads: its K and V with the block tables and lengths of its group."""
         views = self.cache.layer(layer)
-        return views.paged(self.block_tables[views.kind], self.lengths[views.kind])
+        return views.paged(self.block_tables[views.kv_cache_group], self.lengths[views.kv_cache_group])
 
     @property
     def num_tokens(self) -> int:
@@ -137,10 +137,13 @@ class Batch:
         return len(self.query_starts) - 1
 
 
-def seen_window(cache: Pages, kind: int) -> int | None:
-    """How many tokens a query of a layer of ``kind`` sees, itself included; None: all. A ``PoolKind`` asks for it."""
-    cache.check_kind(kind)
-    return sees(cache.spec, cache.kinds[kind].layer)
+def seen_window(cache: Pages, kv_cache_group: int) -> int | None:
+    """How many tokens a query sees in the layers of ``kv_cache_group``, itself included; None: all.
+
+    It is the ``window`` of that ``KVCacheGroup``.
+    """
+    cache.check_kv_cache_group(kv_cache_group)
+    return sees(cache.spec, cache.kv_cache_groups[kv_cache_group].layer)
 
 
 def sees(spec: CacheSpec, layer: LayerSpec) -> int | None:
@@ -199,16 +202,16 @@ def _check_queries(queries: np.ndarray, lengths: np.ndarray) -> None:
 
 
 def _check_table(
-    cache: Pages, kind: int, table: np.ndarray, lengths: np.ndarray, queries: np.ndarray
+    cache: Pages, group: int, table: np.ndarray, lengths: np.ndarray, queries: np.ndarray
 ) -> None:
     """The table is wide enough, and names a block wherever a query of its sequence looks."""
-    size, last = cache.block_size, cache.num_blocks[kind] - 1
+    size, last = cache.block_size, cache.num_blocks[group] - 1
     width, longest = table.shape[1], int(lengths.max())
     if longest > width * size:
         raise ArgumentError(
             "paged_table_short", blocks=width, length=longest, need=-(-longest // size), block_size=size
         )
-    window = seen_window(cache, kind)
+    window = seen_window(cache, group)
     behind = np.zeros_like(lengths)
     if window is not None:
         behind = np.maximum(lengths - queries - window + 1, 0) // size

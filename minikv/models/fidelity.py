@@ -111,7 +111,7 @@ def forced_logits(
     try:
         for start, end in [(0, prefill), *((at, at + 1) for at in range(prefill, length))]:
             lengths, queries = np.full(batch, end), np.full(batch, end - start)
-            step = Batch.build(cache, [tables] * len(cache.kinds), lengths, queries)
+            step = Batch.build(cache, [tables] * len(cache.kv_cache_groups), lengths, queries)
             rows.append(adapter.forward(ids[:, start:end].reshape(-1), step))
     finally:
         adapter.unbind()

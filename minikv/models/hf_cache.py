@@ -28,7 +28,7 @@ class PagedCache(Cache):
     ) -> tuple[Tensor, Tensor]:
         """``key_states`` [1, kv_heads, T, k_dim] and ``value_states`` [..., v_dim] into the slots of the batch."""
         layer = self.batch.cache.layer(layer_idx)
-        _store(layer, key_states, value_states, self.batch.slots[layer.kind])
+        _store(layer, key_states, value_states, self.batch.slots[layer.kv_cache_group])
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -43,7 +43,7 @@ class PagedCache(Cache):
 class GatheredCache(Cache):
     """The cache of a forward [1, q] of one sequence of the batch: ``update`` returns its history as one tensor.
 
-    ``length`` [kinds] are its cached tokens with the q new ones included, the rows ``start`` to ``end - 1`` of the
+    ``length`` [groups] are its cached tokens with the q new ones included, the rows ``start`` to ``end - 1`` of the
     batch.
     """
 
@@ -55,19 +55,19 @@ class GatheredCache(Cache):
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args, **kwargs
     ) -> tuple[Tensor, Tensor]:
         """Store the new tokens; return K [1, kv_heads, n, k_dim] and V of all that a query of this layer may see."""
-        cache, kind = self.batch.cache, self.batch.cache.kind_of(layer_idx)
+        cache, group = self.batch.cache, self.batch.cache.kv_cache_group_of(layer_idx)
         _store(
-            cache.layer(layer_idx), key_states, value_states, self.batch.slots[kind][self.start : self.end]
+            cache.layer(layer_idx), key_states, value_states, self.batch.slots[group][self.start : self.end]
         )
-        table = self.batch.block_tables[kind][self.row]
+        table = self.batch.block_tables[group][self.row]
         k, v = cache.gather(
-            layer_idx, table, self.lengths[kind], self._first(layer_idx), dtype=key_states.dtype
+            layer_idx, table, self.lengths[group], self._first(layer_idx), dtype=key_states.dtype
         )
         return k.transpose(0, 1).unsqueeze(0), v.transpose(0, 1).unsqueeze(0)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens that were cached before this forward."""
-        return self.lengths[self._kind(layer_idx)] - (self.end - self.start)
+        return self.lengths[self._group(layer_idx)] - (self.end - self.start)
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
         """-1: no limit that this object knows of."""
@@ -80,14 +80,14 @@ class GatheredCache(Cache):
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         """How many keys ``update`` returns, and the place of the first one: what the model builds its mask from."""
         first = self._first(layer_idx)
-        return self.lengths[self._kind(layer_idx)] - first, first
+        return self.lengths[self._group(layer_idx)] - first, first
 
     @property
     def is_sliding(self) -> list[bool]:
         """For each layer whether it has a window."""
         cache = self.batch.cache
-        kinds = [self._kind(layer) for layer in range(len(cache.spec.layers))]
-        return [cache.kinds[kind].layer.window is not None for kind in kinds]
+        groups = [self._group(layer) for layer in range(len(cache.spec.layers))]
+        return [cache.kv_cache_groups[group].layer.window is not None for group in groups]
 
     @property
     def is_linear(self) -> list[bool]:
@@ -99,14 +99,18 @@ class GatheredCache(Cache):
         """For each layer whether it stores nothing: it has no attention, or reads another layer's K and V."""
         return [not layer.token_bytes for layer in self.batch.cache.spec.layers]
 
-    def _kind(self, layer: int) -> int:
-        """The kind whose block tables the layer takes; a layer without any counts as one of the first kind."""
+    def _group(self, layer: int) -> int:
+        """The group whose block tables the layer takes; a layer without any counts as one of the first group."""
         spec = self.batch.cache.spec.layers[layer]
-        return 0 if not spec.token_bytes and spec.reads_layer is None else self.batch.cache.kind_of(layer)
+        return (
+            0
+            if not spec.token_bytes and spec.reads_layer is None
+            else self.batch.cache.kv_cache_group_of(layer)
+        )
 
     def _first(self, layer: int) -> int:
         """The place of the first token that a query of this forward may see in this layer."""
-        kept = self.batch.cache.kinds[self._kind(layer)].layer.window
+        kept = self.batch.cache.kv_cache_groups[self._group(layer)].layer.window
         return 0 if kept is None else max(0, self.get_seq_length(layer) - kept)
 
 

@@ -165,8 +165,8 @@ class MemoryBudget:
                 workspace=format_bytes(self.workspace_bytes),
             )
         )
-        kinds = pool.counted_kinds(self.spec)
-        if kinds and kinds[0].layer.window is not None:
+        groups = pool.counted_groups(self.spec)
+        if groups and groups[0].layer.window is not None:
             said.append(text("plan.assume_blocks_slide", lang))
         elif self.spec.window is not None or self.spec.constant_state_bytes:
             said.append(text("plan.assume_blocks", lang, batch=self.batch, context=self.context))

@@ -1,4 +1,4 @@
-"""The allocation formula with measured terms, and the blocks of every kind for its bytes. Lesson 08.
+"""The allocation formula with measured terms, and the blocks of every group for its bytes. Lesson 08.
 
     available = int(total * utilization) - used - peak + current
 
@@ -62,10 +62,10 @@ class MeasuredTerms:
 
 @dataclass(frozen=True)
 class PoolSize:
-    """The number of blocks of each kind, in the order of ``pool.block_kinds``.
+    """The number of blocks of each group, in the order of ``pool.kv_cache_groups``.
 
-    ``num_blocks`` counts the blocks of a kind without a window (of every kind, where all layers slide). Windowed
-    kinds get the blocks that ``batch`` sequences of ``context`` tokens need at once.
+    ``num_blocks`` counts the blocks of a group without a window (of every group, where all layers slide). Windowed
+    groups get the blocks that ``batch`` sequences of ``context`` tokens need at once.
     """
 
     num_blocks: int
@@ -88,7 +88,7 @@ def size_for_bytes(
     if not most:
         longest = pool.max_length(spec, room, 1, block_size)
         if not longest:
-            return PoolSize(0, (0,) * len(pool.block_kinds(spec)), 0, 0)
+            return PoolSize(0, (0,) * len(pool.kv_cache_groups(spec)), 0, 0)
         context, most = int(min(context, longest)), 1
     batch = most if batch is None else min(batch, most)
     counted = pool.num_blocks(spec, room, context, batch, block_size)
@@ -98,7 +98,7 @@ def size_for_bytes(
 def size_for_blocks(
     spec: CacheSpec, num_blocks: int, *, block_size: int, context: int, batch: int | None = None
 ) -> PoolSize:
-    """The blocks of every kind where ``num_blocks`` is given.
+    """The blocks of every group where ``num_blocks`` is given.
 
     ``context`` is cut to the tokens that the blocks hold; ``batch`` None means as many such sequences as they hold.
     Raises ``ArgumentError`` for counts that are none.
@@ -125,8 +125,8 @@ def _check(block_size: int, context: int, batch: int | None) -> None:
 
 
 def _of_each(spec: CacheSpec, counted: int, context: int, batch: int, block_size: int) -> tuple[int, ...]:
-    kinds = pool.counted_kinds(spec)
+    groups = pool.counted_groups(spec)
     return tuple(
-        counted if kind in kinds else batch * kind.layer.blocks_for(context, block_size)
-        for kind in pool.block_kinds(spec)
+        counted if group in groups else batch * group.layer.blocks_for(context, block_size)
+        for group in pool.kv_cache_groups(spec)
     )

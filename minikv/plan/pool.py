@@ -1,6 +1,6 @@
 """From a pool of bytes to blocks, and from blocks to sequences.
 
-Layers of one kind (the same window, the same bytes a token) share a block table and a pool of blocks. A full
+Layers of one group (the same window, the same bytes a token) share a block table and a pool of blocks. A full
 layer needs a block for every ``block_size`` tokens. A windowed layer frees the blocks that its window has passed,
 so its need is bounded. A recurrent layer needs a fixed state a sequence.
 """
@@ -14,26 +14,28 @@ from minikv.plan.spec.layers import LayerSpec
 
 
 @dataclass(frozen=True)
-class BlockKind:
+class KVCacheGroupSpec:
     """All layers that share one block table: ``count`` layers like ``layer``."""
 
     layer: LayerSpec
     count: int
 
     def block_bytes(self, block_size: int) -> int:
-        """Bytes of one block across the layers of this kind."""
+        """Bytes of one block across the layers of this group."""
         return self.count * self.layer.token_bytes * block_size
 
 
-def block_kinds(spec: CacheSpec) -> tuple[BlockKind, ...]:
-    """The kinds of layers that cache tokens, those without a window first."""
+def kv_cache_groups(spec: CacheSpec) -> tuple[KVCacheGroupSpec, ...]:
+    """The KV cache groups that cache tokens, those without a window first."""
     counts: dict[tuple[int | None, int], tuple[LayerSpec, int]] = {}
     for layer in spec.layers:
         if layer.token_bytes:
             key = (layer.window, layer.token_bytes)
             counts[key] = (layer, counts.get(key, (layer, 0))[1] + 1)
-    kinds = [BlockKind(layer, count) for layer, count in counts.values()]
-    return tuple(sorted(kinds, key=lambda kind: (kind.layer.window is not None, -(kind.layer.window or 0))))
+    groups = [KVCacheGroupSpec(layer, count) for layer, count in counts.values()]
+    return tuple(
+        sorted(groups, key=lambda group: (group.layer.window is not None, -(group.layer.window or 0)))
+    )
 
 
 def sequence_bytes(spec: CacheSpec, num_tokens: int, block_size: int) -> int:
@@ -44,8 +46,8 @@ def sequence_bytes(spec: CacheSpec, num_tokens: int, block_size: int) -> int:
     check_count("num_tokens", num_tokens, least=0)
     check_count("block_size", block_size)
     blocks = sum(
-        kind.layer.blocks_for(num_tokens, block_size) * kind.block_bytes(block_size)
-        for kind in block_kinds(spec)
+        group.layer.blocks_for(num_tokens, block_size) * group.block_bytes(block_size)
+        for group in kv_cache_groups(spec)
     )
     return blocks + (spec.constant_state_bytes if num_tokens else 0)
 
@@ -61,7 +63,7 @@ def max_length(spec: CacheSpec, pool_bytes: int, batch: int, block_size: int) ->
     """The most tokens that each of ``batch`` sequences can have; ``math.inf`` where length costs nothing more."""
     check_count("batch", batch)
     share = pool_bytes // batch
-    if not any(kind.layer.window is None for kind in block_kinds(spec)):
+    if not any(group.layer.window is None for group in kv_cache_groups(spec)):
         widest = max((layer.window for layer in spec.layers if layer.window is not None), default=1)
         # No windowed layer needs more blocks than at two blocks past the widest window.
         if sequence_bytes(spec, widest + 2 * block_size, block_size) <= share:
@@ -75,27 +77,27 @@ def max_length(spec: CacheSpec, pool_bytes: int, batch: int, block_size: int) ->
     return low
 
 
-def counted_kinds(spec: CacheSpec) -> tuple[BlockKind, ...]:
-    """The kinds whose blocks an engine counts: those without a window, or all where every layer slides."""
-    kinds = block_kinds(spec)
-    return tuple(kind for kind in kinds if kind.layer.window is None) or kinds
+def counted_groups(spec: CacheSpec) -> tuple[KVCacheGroupSpec, ...]:
+    """The groups whose blocks an engine counts: those without a window, or all where every layer slides."""
+    groups = kv_cache_groups(spec)
+    return tuple(group for group in groups if group.layer.window is None) or groups
 
 
 def counted_block_bytes(spec: CacheSpec, block_size: int) -> int:
     """Bytes of one block that ``num_blocks`` counts."""
-    return sum(kind.block_bytes(block_size) for kind in counted_kinds(spec))
+    return sum(group.block_bytes(block_size) for group in counted_groups(spec))
 
 
 def num_blocks(spec: CacheSpec, pool_bytes: int, num_tokens: int, batch: int, block_size: int) -> int:
-    """Blocks of the kinds without a window that fit into ``pool_bytes``: the block count that an engine prints.
+    """Blocks of the groups without a window that fit into ``pool_bytes``: the block count that an engine prints.
 
     The blocks and states of sliding and recurrent layers for ``batch`` sequences of ``num_tokens`` tokens are
     subtracted first. A model whose layers all slide counts the blocks of its windows.
     """
-    counted = counted_kinds(spec)
-    bounded = [kind for kind in block_kinds(spec) if kind not in counted]
+    counted = counted_groups(spec)
+    bounded = [group for group in kv_cache_groups(spec) if group not in counted]
     aside = batch * spec.constant_state_bytes + batch * sum(
-        kind.layer.blocks_for(num_tokens, block_size) * kind.block_bytes(block_size) for kind in bounded
+        group.layer.blocks_for(num_tokens, block_size) * group.block_bytes(block_size) for group in bounded
     )
     block = counted_block_bytes(spec, block_size)
     return max(0, pool_bytes - aside) // block if block else 0

@@ -123,7 +123,7 @@ def _budget_lines(budget: "MemoryBudget", lang: str) -> list[str]:
     }
     lines = _token_lines(spec, lang)
     # Sliding and recurrent layers are subtracted before blocks are counted: the count is for that many sequences.
-    beside = spec.constant_state_bytes or len(pool.counted_kinds(spec)) < len(pool.block_kinds(spec))
+    beside = spec.constant_state_bytes or len(pool.counted_groups(spec)) < len(pool.kv_cache_groups(spec))
     lines.append(_say("figure_blocks_beside" if beside else "figure_blocks", lang, **values))
     lines.append(_say("figure_sequences", lang, **values))
     if most == math.inf:

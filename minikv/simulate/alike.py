@@ -35,7 +35,11 @@ def steps_alike(
     ``output``: the token that each request generates.
     """
     manager = scheduler.manager
-    if len(manager.pools) > 1 or manager.kinds[0].window is not None or len(step_time.cost.attention) > 1:
+    if (
+        len(manager.pools) > 1
+        or manager.kv_cache_groups[0].window is not None
+        or len(step_time.cost.attention) > 1
+    ):
         return None
     seqs, most = [], MOST
     for seq_id in scheduler.running:
@@ -158,8 +162,8 @@ class Alike:
         cached = pool.num_cached - np.maximum(0, taken - empty)
         wasted = (blocks * size - tokens).sum(axis=1)
         totals.add_blocks_of_steps(0, seconds, pool.num_used + taken, cached, wasted)
-        for kind, host in enumerate(self._manager.host_pools):
-            totals.add_host_blocks_of_steps(kind, seconds, host.num_used, host.num_cached)
+        for group, host in enumerate(self._manager.host_pools):
+            totals.add_host_blocks_of_steps(group, seconds, host.num_used, host.num_cached)
 
     def _taken(self, steps: int) -> int:
         """Blocks that the first ``steps`` steps take beyond the tabled ones."""

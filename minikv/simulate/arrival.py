@@ -38,7 +38,7 @@ class Arrival:
 
     def cached_tokens(self, manager: BlockManager) -> int:
         """Tokens of the prompt that are cached, on the device or the host: what ``manager.match`` says."""
-        if any(kind.window is not None for kind in manager.kinds) or len(manager.pools) > 1:
+        if any(group.window is not None for group in manager.kv_cache_groups) or len(manager.pools) > 1:
             return manager.match(self.tokens()).num_tokens
         (pool,), host = manager.pools, manager.host_pools
         for place in range((self.prompt_tokens - 1) // self._block_size):

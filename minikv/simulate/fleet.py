@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from minikv.blocks import BlockManager, HostBlocks, PoolKind
+from minikv.blocks import BlockManager, HostBlocks, KVCacheGroup
 from minikv.blocks.pool import BLOCK_BOOK_BYTES
 from minikv.engine.core.rules import peak_blocks
 from minikv.engine.ext.events import AnyEvent
@@ -44,9 +44,9 @@ REPLICA_BOOK_BYTES = 24 * KIB
 class Fleet:
     """``replicas`` engines, each on ``step_time.cost.tp`` GPUs with a clock of its own.
 
-    ``num_blocks`` is one number a replica, or one for each kind of layer, with ``windows`` (None: no window).
-    ``block_bytes`` are those of a block of each kind on one rank (None: what ``step_time``'s model takes).
-    ``host_blocks`` of each kind and replica lie in host memory. They take evicted prefixes and preempted sequences
+    ``num_blocks`` is one number a replica, or one for each KV cache group, with ``windows`` (None: no window).
+    ``block_bytes`` are those of a block of each group on one rank (None: what ``step_time``'s model takes).
+    ``host_blocks`` of each group and replica lie in host memory. They take evicted prefixes and preempted sequences
     where a transfer costs less than a prefill. ``router`` is a name of ``ROUTERS``, or an object with its method; an
     object keeps its state from one simulation to the next. ``max_model_len`` bounds prompt and output of a request
     together (None: only the pool does).
@@ -118,7 +118,7 @@ class Fleet:
             chunk=max_batched_tokens,
             weight_bytes=weight_bytes,
         )
-        kinds = pool.block_kinds(budget.spec)
+        groups = pool.kv_cache_groups(budget.spec)
         context, batch = _window_room(budget.spec, block_size, max_num_seqs, max_batched_tokens)
         size = size_for_bytes(
             budget.spec,
@@ -127,7 +127,7 @@ class Fleet:
             context=context or budget.context,
             batch=batch,
         )
-        block_bytes = tuple(kind.block_bytes(block_size) for kind in kinds)
+        block_bytes = tuple(group.block_bytes(block_size) for group in groups)
         host_blocks = host_kv_bytes // (sum(block_bytes) * tp)
         if host_kv_bytes and not host_blocks:
             least = format_bytes(sum(block_bytes) * tp)
@@ -141,7 +141,7 @@ class Fleet:
             max_num_seqs,
             max_batched_tokens,
             host_blocks,
-            tuple(kind.layer.window for kind in kinds),
+            tuple(group.layer.window for group in groups),
             block_bytes,
             budget.spec.max_positions,
         )
@@ -162,7 +162,7 @@ class Fleet:
             check_count("block_bytes", num_bytes)
         counts = {"blocks": len(self.blocks), "windows": len(self.windows), "sizes": len(self.block_bytes)}
         if len(set(counts.values())) > 1:
-            raise ArgumentError("fleet_kinds", **counts)
+            raise ArgumentError("fleet_groups", **counts)
         if self.max_batched_tokens < self.max_num_seqs:
             raise ArgumentError("scheduler_budget", tokens=self.max_batched_tokens, seqs=self.max_num_seqs)
         if self.replicas * self.book_bytes > MOST_BOOK_BYTES:
@@ -182,7 +182,7 @@ class Fleet:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """``num_blocks`` of each kind of layer, of one replica."""
+        """``num_blocks`` of each KV cache group, of one replica."""
         return (self.num_blocks,) if isinstance(self.num_blocks, int) else tuple(self.num_blocks)
 
     @property
@@ -197,9 +197,9 @@ class Fleet:
 
     def manager(self) -> BlockManager:
         """A new block manager of one replica."""
-        kinds = [PoolKind(*pair) for pair in zip(self.blocks, self.windows, strict=True)]
-        host = HostBlocks(self.host_blocks, self.block_size, len(kinds))
-        return BlockManager(kinds, self.block_size, host_blocks=host)
+        groups = [KVCacheGroup(*pair) for pair in zip(self.blocks, self.windows, strict=True)]
+        host = HostBlocks(self.host_blocks, self.block_size, len(groups))
+        return BlockManager(groups, self.block_size, host_blocks=host)
 
     def rates(self) -> TransferRates | None:
         """The rates that decide between swap and recompute: this GPU's link, and prefills of a whole step."""
@@ -248,7 +248,7 @@ class Fleet:
                     raise trace.at(index, RequestTooLargeError("fleet_too_large", **values))
 
     def _block_bytes(self) -> tuple[int, ...]:
-        """Bytes of a block of each kind, from the bytes of a cached token in the layers with its window."""
+        """Bytes of a block of each group, from the bytes of a cached token in the layers with its window."""
         costs = self.step_time.cost.attention
         if self.windows == (None,):
             return (self.block_size * sum(each.token_bytes for each in costs),)

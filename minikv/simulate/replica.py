@@ -40,7 +40,7 @@ class Unreached:
 
 
 class Replica:
-    """One engine. ``block_bytes``: of a block of each kind on one rank; ``rates``: as for ``Scheduler``.
+    """One engine. ``block_bytes``: of a block of each group on one rank; ``rates``: as for ``Scheduler``.
 
     ``on_end`` is called with each sequence that has ended. Decode steps in which every sequence gets one token and
     nothing else happens are counted together (``alike``) unless ``emit`` is given: the decisions are the same.
@@ -226,10 +226,10 @@ class Replica:
         seconds = totals.add_step(parts, moved, tokens, len(decode))
         totals.preemptions += len(step.preempted)
         totals.swaps += sum(scheduler.sequence(seq_id).num_computed > 0 for seq_id in step.preempted)
-        for kind, pool in enumerate(self.manager.pools):
-            totals.add_blocks(kind, seconds, pool.num_used, pool.num_cached, wasted)
-        for kind, pool in enumerate(self.manager.host_pools):
-            totals.add_host_blocks(kind, seconds, pool.num_used, pool.num_cached)
+        for group, pool in enumerate(self.manager.pools):
+            totals.add_blocks(group, seconds, pool.num_used, pool.num_cached, wasted)
+        for group, pool in enumerate(self.manager.host_pools):
+            totals.add_host_blocks(group, seconds, pool.num_used, pool.num_cached)
         seat = scheduler.num_running < scheduler.max_num_seqs
         if scheduler.num_waiting and seat and tokens + len(decode) < scheduler.max_batched_tokens:
             totals.blocked_seconds += seconds  # seats and budget are left: a request waits for blocks
@@ -237,4 +237,4 @@ class Replica:
 
     def _bytes(self, pairs: tuple[tuple[tuple[int, int], ...], ...]) -> int:
         """Bytes of the blocks that move, on one rank."""
-        return sum(len(of_kind) * size for of_kind, size in zip(pairs, self.block_bytes, strict=False))
+        return sum(len(of_group) * size for of_group, size in zip(pairs, self.block_bytes, strict=False))

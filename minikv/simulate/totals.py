@@ -15,7 +15,7 @@ def running_sums(start: float, values: np.ndarray) -> np.ndarray:
 
 @dataclass
 class ReplicaTotals:
-    """Sums over the steps of one replica, ``busy_seconds`` long together; one number for each kind of layer in a list.
+    """Sums over the steps of one replica, ``busy_seconds`` long together; one number for each KV cache group in a list.
 
     - ``prefill_tokens``, ``decode_tokens``: computed, those of a recompute included.
     - ``compute_seconds``, ``bandwidth_seconds``: of the steps in which FLOPs, or bytes, took longer; ``link_seconds``,
@@ -28,7 +28,7 @@ class ReplicaTotals:
     - ``in_system``: requests that had arrived and not ended, times seconds.
     """
 
-    kinds: int
+    num_kv_cache_groups: int
     steps: int = 0
     busy_seconds: float = 0.0
     prefill_tokens: int = 0
@@ -52,8 +52,8 @@ class ReplicaTotals:
 
     def __post_init__(self) -> None:
         for name in ("held", "cached", "wasted", "host_held", "host_cached"):
-            setattr(self, name, [0.0] * self.kinds)
-        self.peak, self.host_peak = [0] * self.kinds, [0] * self.kinds
+            setattr(self, name, [0.0] * self.num_kv_cache_groups)
+        self.peak, self.host_peak = [0] * self.num_kv_cache_groups, [0] * self.num_kv_cache_groups
 
     def add_step(self, parts: StepSeconds, moved: float, prefill: int, decode: int) -> float:
         """Add a step of ``prefill`` and ``decode`` tokens with ``moved`` seconds of transfers; returns its seconds."""
@@ -72,18 +72,18 @@ class ReplicaTotals:
         self.decode_tokens += decode
         return seconds
 
-    def add_blocks(self, kind: int, seconds: float, held: int, cached: int, wasted: int) -> None:
-        """Add the device's blocks of a kind in a step of ``seconds``."""
-        self.held[kind] += held * seconds
-        self.cached[kind] += cached * seconds
-        self.wasted[kind] += wasted * seconds
-        if held > self.peak[kind]:
-            self.peak[kind] = held
+    def add_blocks(self, kv_cache_group: int, seconds: float, held: int, cached: int, wasted: int) -> None:
+        """Add the device's blocks of a group in a step of ``seconds``."""
+        self.held[kv_cache_group] += held * seconds
+        self.cached[kv_cache_group] += cached * seconds
+        self.wasted[kv_cache_group] += wasted * seconds
+        if held > self.peak[kv_cache_group]:
+            self.peak[kv_cache_group] = held
 
-    def add_host_blocks(self, kind: int, seconds: float, held: int, cached: int) -> None:
-        self.host_held[kind] += held * seconds
-        self.host_cached[kind] += cached * seconds
-        self.host_peak[kind] = max(self.host_peak[kind], held + cached)
+    def add_host_blocks(self, kv_cache_group: int, seconds: float, held: int, cached: int) -> None:
+        self.host_held[kv_cache_group] += held * seconds
+        self.host_cached[kv_cache_group] += cached * seconds
+        self.host_peak[kv_cache_group] = max(self.host_peak[kv_cache_group], held + cached)
 
     def add_decodes(self, parts: DecodeSeries, steps: slice, decode: int, blocked: bool) -> None:
         """``add_step`` of many steps of ``decode`` tokens each; ``blocked``: a request waits for blocks in all."""
@@ -100,19 +100,26 @@ class ReplicaTotals:
         self.decode_tokens += decode * len(seconds)
 
     def add_blocks_of_steps(
-        self, kind: int, seconds: np.ndarray, held: np.ndarray, cached: np.ndarray, wasted: np.ndarray
+        self,
+        kv_cache_group: int,
+        seconds: np.ndarray,
+        held: np.ndarray,
+        cached: np.ndarray,
+        wasted: np.ndarray,
     ) -> None:
         """``add_blocks`` of many steps."""
-        self.held[kind] = _sum(self.held[kind], held * seconds)
-        self.cached[kind] = _sum(self.cached[kind], cached * seconds)
-        self.wasted[kind] = _sum(self.wasted[kind], wasted * seconds)
-        self.peak[kind] = max(self.peak[kind], int(held.max()))
+        self.held[kv_cache_group] = _sum(self.held[kv_cache_group], held * seconds)
+        self.cached[kv_cache_group] = _sum(self.cached[kv_cache_group], cached * seconds)
+        self.wasted[kv_cache_group] = _sum(self.wasted[kv_cache_group], wasted * seconds)
+        self.peak[kv_cache_group] = max(self.peak[kv_cache_group], int(held.max()))
 
-    def add_host_blocks_of_steps(self, kind: int, seconds: np.ndarray, held: int, cached: int) -> None:
+    def add_host_blocks_of_steps(
+        self, kv_cache_group: int, seconds: np.ndarray, held: int, cached: int
+    ) -> None:
         """``add_host_blocks`` of many steps in which the host's blocks stay as they are."""
-        self.host_held[kind] = _sum(self.host_held[kind], held * seconds)
-        self.host_cached[kind] = _sum(self.host_cached[kind], cached * seconds)
-        self.host_peak[kind] = max(self.host_peak[kind], held + cached)
+        self.host_held[kv_cache_group] = _sum(self.host_held[kv_cache_group], held * seconds)
+        self.host_cached[kv_cache_group] = _sum(self.host_cached[kv_cache_group], cached * seconds)
+        self.host_peak[kv_cache_group] = max(self.host_peak[kv_cache_group], held + cached)
 
     def parts(self) -> Iterator[tuple[str, float]]:
         """(name, seconds) of each part of the busy seconds."""

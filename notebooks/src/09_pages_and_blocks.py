@@ -224,11 +224,11 @@ print(t("block_size_line", block=block, part=part, ratio=block // part))
 
 # %% [markdown] key="block_spans" lang="en"
 # So block 7 is not one piece of memory.
-# It is one row in the K and in the V of every layer of its kind, and one number in a table stands for all of them.
+# It is one row in the K and in the V of every layer of its group, and one number in a table stands for all of them.
 # That is why the bookkeeping below is cheap: it moves one number where the GPU has megabytes.
 # %% [markdown] key="block_spans" lang="zh" src="dbc39786"
 # 所以块 7 并不是一整段内存。
-# 它所属的那一类层，每层的 K 和 V 里各有它的一行；块表里的一个数字就代表了全部。
+# 它所属的那一组层，每层的 K 和 V 里各有它的一行；块表里的一个数字就代表了全部。
 # 下面的记账之所以开销小，原因就在这里：GPU 上以兆字节计的内容，到这里只是一个数字。
 
 # %% [markdown] key="life" lang="en"
@@ -527,14 +527,14 @@ show(widget)
 # Four answers to one question, or four beams of a search, are forks: they share everything until they differ.
 # `fork` copies nothing.
 # A copy is made only when a sequence is about to write into a shared block: **copy-on-write**.
-# `append` returns what the storage has to copy, a list of `Copy(kind, src, dst)`, mostly empty.
+# `append` returns what the storage has to copy, a list of `Copy(kv_cache_group, src, dst)`, mostly empty.
 # %% [markdown] key="cow" lang="zh" src="cc40dc5c"
 # ## 分叉与写入：写时复制
 #
 # 同一个问题要四个回答，或者束搜索（beam search）的四条路径，都是分叉（fork）：在出现差别之前，一切共享。
 # `fork` 什么也不复制。
 # 等到有序列要往共享的块里写，才先为它复制一份：这就是**写时复制**（copy-on-write）。
-# `append` 返回存储端需要做的复制，即 `Copy(kind, src, dst)` 的列表，通常为空。
+# `append` 返回存储端需要做的复制，即 `Copy(kv_cache_group, src, dst)` 的列表，通常为空。
 
 # %% key="predict_forked"
 predict("forked_blocks", ...)
@@ -608,7 +608,7 @@ for name in "ABC":
 # A block that lies wholly before them will never be read again, so `commit` gives it back.
 # In the table its place stays, with `NULL_BLOCK` (-1) in it: the places behind it must keep their numbers, or `i // B` would count wrongly.
 #
-# Layers with a window and layers without one keep different tokens, so each **kind** has a pool and a table of its own.
+# Layers with a window and layers without one keep different tokens, so they form two **KV cache groups**: each group has a pool and a table of its own.
 # %% [markdown] key="windows" lang="zh" src="a1d76927"
 # ## 向前移动的窗口
 #
@@ -616,12 +616,12 @@ for name in "ABC":
 # 完全落在这些位置之前的块，再也不会被读到，于是 `commit` 把它归还。
 # 它在块表里的位置还留着，填上 `NULL_BLOCK`（-1）：后面各项的序号不能变，否则 `i // B` 就数错了。
 #
-# 有窗口的层与没有窗口的层，保留的 token 不同，所以每一**类**层各有自己的块池和块表。
+# 有窗口的层与没有窗口的层，保留的 token 不同，所以它们是两个 **KV 缓存组**（KV cache group）：每一组各有自己的块池和块表。
 
 # %% key="windows_code"
-from minikv.blocks import PoolKind
+from minikv.blocks import KVCacheGroup
 
-windowed = BlockManager([PoolKind(num_blocks=16), PoolKind(num_blocks=8, window=6)], block_size=4)
+windowed = BlockManager([KVCacheGroup(num_blocks=16), KVCacheGroup(num_blocks=8, window=6)], block_size=4)
 windowed.allocate("S", list(range(7)))
 windowed.commit("S")
 print(t("window_head"))
@@ -629,19 +629,19 @@ for position in range(7, 26):
     windowed.append("S", position)
     windowed.commit("S")
     if position % 3 == 0:
-        tables = [windowed.block_table("S", kind) for kind in (0, 1)]
+        tables = [windowed.block_table("S", group) for group in (0, 1)]
         used = [pool.used for pool in windowed.stats().pools]
         print(f"{position + 1:>4}  {used[0]:>2} {used[1]:>2}  {tables[0]}  {tables[1]}")
 
 # %% [markdown] key="windows_read" lang="en"
-# The full kind grows with the sequence; the windowed kind does not, whatever the length.
+# The full group grows with the sequence; the windowed group does not, whatever the length.
 # The slot of a position behind the window is -1, and a store skips it:
 # %% [markdown] key="windows_read" lang="zh" src="71f25157"
-# 全注意力的那一类，块数随序列增长；滑动窗口的那一类，序列再长，块数也不再增加。
+# 全注意力的那一组，块数随序列增长；滑动窗口的那一组，序列再长，块数也不再增加。
 # 窗口之前的位置，槽位是 -1，写入时会跳过：
 
 # %% key="windows_slots"
-print(windowed.slot_mapping("S", 14, 26, kind=1).tolist())
+print(windowed.slot_mapping("S", 14, 26, kv_cache_group=1).tolist())
 
 # %% [markdown] key="size" lang="en"
 # (Exercise 09.5: which blocks can be given back?)

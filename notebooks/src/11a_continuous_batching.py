@@ -539,7 +539,7 @@ def decode_growing(model, tokens, cache, steps):
 with LLM(tiny, num_blocks=256, max_num_seqs=8) as llm:
     decode(llm, 4)
     ours = measure_peak(lambda: decode(llm, 100))
-    written = 8 * 126 * sum(kind.block_bytes(1) for kind in llm.cache.kinds)
+    written = 8 * 126 * sum(group.block_bytes(1) for group in llm.cache.kv_cache_groups)
 
 ids = tiny.tokenizer(prompts[:8], return_tensors="pt")["input_ids"].to(tiny.model.device)
 cache = DynamicCache(config=tiny.model.config)

@@ -179,7 +179,7 @@ class Youngest(Rules):
 
 
 class AsInTheLog(Youngest):
-    def owed_blocks(self, scheduler, kind):
+    def owed_blocks(self, scheduler, kv_cache_group):
         return 0
 
 
@@ -404,7 +404,7 @@ with LLM("tiny-gqa", num_blocks=8) as llm:
 
 # %% key="break_owed_code"
 class NoAdmissionControl(Rules):
-    def owed_blocks(self, scheduler, kind):
+    def owed_blocks(self, scheduler, kv_cache_group):
         return 0
 
 

@@ -420,10 +420,10 @@ for piece in (2**25, 2**20, 2**15, 2**10):
     print(t("pieces_line", num_bytes=num_bytes, piece=piece, ms=seconds * 1e3, rate=num_bytes / seconds / 1e9))
 
 # %% [markdown] key="pieces_read" lang="en"
-# So `minikv.cache.offload.HostPool` moves whole blocks, with all layers of a kind in one piece, and an engine measures what *that* reaches.
+# So `minikv.cache.offload.HostPool` moves whole blocks, with all layers of a group in one piece, and an engine measures what *that* reaches.
 # Here are the rates of a small model on this machine, its prefill, and what follows from them:
 # %% [markdown] key="pieces_read" lang="zh" src="7a3a933e"
-# 所以 `minikv.cache.offload.HostPool` 按整块搬，同一类的所有层合成一片；引擎要测的，也是**这样**搬能达到的速度。
+# 所以 `minikv.cache.offload.HostPool` 按整块搬，同一组的所有层合成一片；引擎要测的，也是**这样**搬能达到的速度。
 # 下面是一个小模型在这台机器上的传输速度、它的预填充速度，以及由此得出的结论：
 
 # %% key="rates" tags="timing"
@@ -434,7 +434,7 @@ from minikv.plan.preemption import TransferRates, break_even_prefill, recompute_
 tiny = load("tiny-gqa")
 article = [5 + n % 150 for n in range(1920)]
 with LLM(tiny, num_blocks=130, max_num_seqs=1) as llm:
-    block = sum(kind.block_bytes(16) for kind in llm.cache.kinds)
+    block = sum(group.block_bytes(16) for group in llm.cache.kv_cache_groups)
     pool = HostPool(llm.cache, 64)
     to_host, to_device = transfer_speeds(pool)
     pool.close()

@@ -332,25 +332,25 @@ for kv_dtype in stored:
 # The other way to hold fewer bytes is to hold fewer tokens. A layer with a sliding window of $W$ reads the last $W$ tokens, so it needs no others ([lesson 09](09_pages_and_blocks.ipynb)).
 #
 # How much is that worth? In July 2026 the estimator hf-mem changes its answer for gpt-oss-20b, 32 sequences of 8,192 tokens in bf16, from 6.09 to 12.00 GiB: in models that mix both kinds, it says, inference engines "reserve full-size pages" for the layers with a window ([hf-mem #70](https://github.com/alvarobartt/hf-mem/pull/70)).
-# Here are both figures, and what a pool of blocks for each kind of layer takes:
+# Here are both figures, and what a pool of blocks for each group of layers takes:
 # %% [markdown] key="windows" lang="zh" src="9ca3dc98"
 # ## 少存 token：会归还块的窗口
 #
 # 另一种少占字节的办法，是少存 token。滑动窗口为 $W$ 的层只读最近的 $W$ 个 token，别的用不着（[第 09 课](09_pages_and_blocks.ipynb)）。
 #
 # 这能省多少？2026 年 7 月，估算工具 hf-mem 改了 gpt-oss-20b 的答案：32 条序列，每条 8,192 个 token，bf16，从 6.09 GiB 改成 12.00 GiB。理由是：两类层混用的模型，推理引擎给滑动窗口的层也“reserve full-size pages”，即按全长预留（[hf-mem #70](https://github.com/alvarobartt/hf-mem/pull/70)）。
-# 下面算出这两个数，再看每一类层各有自己的块池时要多少：
+# 下面算出这两个数，再看每一组层各有自己的块池时要多少：
 
 # %% key="oss"
-from minikv.plan.pool import block_kinds, sequence_bytes
+from minikv.plan.pool import kv_cache_groups, sequence_bytes
 
 oss = CacheSpec.from_config("gpt-oss-20b", kv_dtype="bf16", layout="vllm")
 print(t("oss_line", what=t("oss_full"), gib=32 * 8192 * oss.slope() / GIB))
 print(t("oss_line", what=t("oss_window"), gib=oss.bytes_for(8192, batch=32) / GIB))
 print(t("oss_line", what=t("oss_blocks"), gib=32 * sequence_bytes(oss, 8192, 16) / GIB))
-for kind in block_kinds(oss):
-    tokens = kind.layer.window or t("oss_all")
-    print(t("oss_kind", layers=kind.count, window=tokens, blocks=kind.layer.blocks_for(8192, 16)))
+for group in kv_cache_groups(oss):
+    tokens = group.layer.window or t("oss_all")
+    print(t("oss_group", layers=group.count, window=tokens, blocks=group.layer.blocks_for(8192, 16)))
 
 # %% [markdown] key="oss_read" lang="en"
 # Both figures are right, of two engines: a window saves memory only where its layers have a pool of their own, and only if blocks are given back. vLLM prints it where it does not: "we do not enable any optimizations for saving KV cache memory (e.g., dropping the KV cache outside the sliding window)", quoted in [tt-xla #5727](https://github.com/tenstorrent/tt-xla/issues/5727).
@@ -380,31 +380,31 @@ gemma = Gemma3ForCausalLM(config).eval()
 log = EventLog()
 with LLM(gemma, num_blocks=64, max_num_seqs=8, max_batched_tokens=32, emit=log) as llm:
     llm.generate([list(range(128))], SamplingParams(temperature=0, max_tokens=129, ignore_eos=True))
-    spec, kinds = llm.cache.spec, llm.cache.kinds
-    windows = [seen_window(llm.cache, kind) or t("oss_all") for kind in range(len(kinds))]
+    spec, groups = llm.cache.spec, llm.cache.kv_cache_groups
+    windows = [seen_window(llm.cache, group) or t("oss_all") for group in range(len(groups))]
 used = [step.used for step in log.of("step")]
 prompt_steps, decode_steps = used[:4], used[4:]
-for kind, layers in enumerate(kinds):
-    most = [max(step[kind] for step in steps) for steps in (prompt_steps, decode_steps)]
+for group, layers in enumerate(groups):
+    most = [max(step[group] for step in steps) for steps in (prompt_steps, decode_steps)]
     counts = dict(layers=layers.count, prompt=most[0], decode=most[1], plan=layers.layer.blocks_for(256, 16))
-    print(t("gemma_kind", window=windows[kind], **counts))
-held = max(sum(blocks * kind.block_bytes(16) for blocks, kind in zip(step, kinds)) for step in decode_steps)
+    print(t("gemma_group", window=windows[group], **counts))
+held = max(sum(blocks * group.block_bytes(16) for blocks, group in zip(step, groups)) for step in decode_steps)
 print(t("gemma_bytes", held=held, plan=sequence_bytes(spec, 256, 16), full=256 * spec.slope()))
 
 # %% key="gemma_plot"
 figure = go.Figure()
 steps = list(range(1, len(used) + 1))
 names = (t("gemma_full"), t("gemma_slide"))
-for kind, (name, dash) in enumerate(zip(names, ("solid", "dot"))):
-    held = [each[kind] for each in used]
+for group, (name, dash) in enumerate(zip(names, ("solid", "dot"))):
+    held = [each[group] for each in used]
     figure.add_scatter(x=steps, y=held, name=name.strip(), mode="lines", line={"dash": dash, "shape": "hv"})
 figure.update_xaxes(title=t("gemma_x"))
 figure.update_yaxes(title=t("gemma_y"), rangemode="tozero")
 figure.update_layout(height=340, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
 marks = (0, 1, 2, 3, 4, 50, 100, len(used) - 1)
 lines = [t("gemma_step") + "".join(f"{mark + 1:>5}" for mark in marks)]
-for kind, name in enumerate(names):
-    lines.append(name + "".join(f"{used[mark][kind]:>5}" for mark in marks))
+for group, name in enumerate(names):
+    lines.append(name + "".join(f"{used[mark][group]:>5}" for mark in marks))
 show(figure, text="\n".join(lines), caption=t("gemma_caption"))
 
 # %% [markdown] key="gemma_read" lang="en"
@@ -440,7 +440,7 @@ print(t("graph_buckets", count=len(sizes), first=", ".join(map(str, sizes[:7])),
 print(t("graph_assumed", size=len(sizes) * GRAPH_BYTES, each=GRAPH_BYTES))
 llama = CacheSpec.from_config("Llama-3.1-8B")
 for context in (8192, 131_072):
-    sizes = DecodeSizes(max_rows=256, width=context // 16, kinds=1, vocabulary=128_256, dtype=torch.bfloat16)
+    sizes = DecodeSizes(max_rows=256, width=context // 16, num_kv_cache_groups=1, vocabulary=128_256, dtype=torch.bfloat16)
     print(t("graph_context", context=context))
     for name, (shape, dtype) in sizes.loans().items():
         size = torch.Size(shape).numel() * dtype.itemsize
@@ -480,7 +480,7 @@ for context in (8192, 131_072):
 predict("lookup_steps", ...)
 
 # %% key="rollback"
-from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks import BlockManager, KVCacheGroup
 
 manager = BlockManager(num_blocks=12, block_size=4)
 text, accepted, refused = [11, 12, 13, 14, 15, 16, 21], [22], [31, 32, 33, 34, 35, 36]
@@ -515,7 +515,7 @@ from minikv.errors import MiniKVError
 
 
 def rolled_back(first):
-    manager = BlockManager([PoolKind(12), PoolKind(12, window=6)], block_size=4)
+    manager = BlockManager([KVCacheGroup(12), KVCacheGroup(12, window=6)], block_size=4)
     manager.allocate("S", list(range(10)))
     manager.commit("S")
     manager.append_tokens("S", list(range(50, 58)))
@@ -526,7 +526,7 @@ def rolled_back(first):
         manager.commit("S")
     except MiniKVError as error:
         return t(error)
-    return [manager.block_table("S", kind) for kind in (0, 1)]
+    return [manager.block_table("S", group) for group in (0, 1)]
 
 
 for first in ("truncate", "commit"):
@@ -709,7 +709,7 @@ explain("why_the_same_text")
 # |---|---|
 # | fp8, and not twice as many tokens | `CacheSpec.from_config(name, kv_dtype="fp8").slope()` beside that of `"bf16"`: if it is half, the pool has got smaller, and `print(llm.allocation.text())` has its terms |
 # | worse answers since the cache has 8 bits | `logit_error(forced_logits(model, tokens, prefill=n, kv_dtype=...), exact).kl` for each way: large with `fp8` and small with `fp8_scaled` means numbers beyond 448; large with `int8` and small with `fp8_scaled` means a few large channels |
-# | windowed layers take as much as the others | `llm.snapshot().pools`, one entry for each kind: `used` of the windowed kind has to stand still once the sequence is longer than its window |
+# | windowed layers take as much as the others | `llm.snapshot().pools`, one entry for each KV cache group: `used` of the windowed group has to stand still once the sequence is longer than its window |
 # %% [markdown] key="stuck" lang="zh" src="51908960"
 # ## 卡住了怎么办
 #
@@ -717,7 +717,7 @@ explain("why_the_same_text")
 # |---|---|
 # | 用了 fp8，token 数却没有翻倍 | `CacheSpec.from_config(name, kv_dtype="fp8").slope()` 与 `"bf16"` 的对照：如果是一半，那就是块池变小了，`print(llm.allocation.text())` 里有它的各项 |
 # | 缓存改成 8 位之后，回答变差了 | 每种存法各看 `logit_error(forced_logits(model, tokens, prefill=n, kv_dtype=...), exact).kl`：`fp8` 大而 `fp8_scaled` 小，说明有数超过 448；`int8` 大而 `fp8_scaled` 小，说明有几个通道特别大 |
-# | 滑动窗口的层占得和别的层一样多 | `llm.snapshot().pools`，每一类一项：序列超过窗口之后，这一类的 `used` 应当不再增加 |
+# | 滑动窗口的层占得和别的层一样多 | `llm.snapshot().pools`，每个 KV 缓存组一项：序列超过窗口之后，这一组的 `used` 应当不再增加 |
 
 # %% [markdown] key="next" lang="en"
 # ## What comes next

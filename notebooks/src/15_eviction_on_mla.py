@@ -395,7 +395,7 @@ for name in ("streaming", "keydiff"):
 # %% [markdown] key="positions_read" lang="en"
 # From the cache, StreamingLLM loses more than a third of its answers. KeyDiff keeps nearly all of its own, and still the ordinary words get twenty times as hard to guess: the latent tells *who* a token is, wherever it stands, and only the rope key tells *where*. **Whoever had counted answers alone would have missed the error.** So look at both, and at the logits.
 #
-# (Exercise 15.4: positions, slots and lengths, of several sequences and two kinds of layer.)
+# (Exercise 15.4: positions, slots and lengths, of several sequences and two KV cache groups.)
 #
 # ## Blocks that really go back
 #
@@ -403,7 +403,7 @@ for name in ("streaming", "keydiff"):
 # %% [markdown] key="positions_read" lang="zh" src="127a97e2"
 # 位置取自缓存，StreamingLLM 答对的就少了三分之一以上。KeyDiff 的回答几乎都还在，普通的词却难猜了二十倍：一个 token **是谁**，潜在向量说了算，在哪里都一样；**在哪里**，只有 rope key 知道。**如果只数答对多少，这个错误就漏过去了**。所以两样都要看，还要看 logit。
 #
-# （练习 15.4：位置、槽位、长度，几条序列，两类层。）
+# （练习 15.4：位置、槽位、长度，几条序列，两个 KV 缓存组。）
 #
 # ## 块真的归还
 #

@@ -403,11 +403,11 @@ for attempt in range(3):
         print(t("refused_line", asked=error.values["asked"], free=error.values["free"], states=states.num_free))
 
 # %% key="leak_call"
-from minikv.blocks import PoolKind
+from minikv.blocks import KVCacheGroup
 
 look([tokens, states], [])
 
-hybrid = BlockManager([PoolKind(4), PoolKind(3, window=16)], block_size=16)
+hybrid = BlockManager([KVCacheGroup(4), KVCacheGroup(3, window=16)], block_size=16)
 hybrid.allocate("one", range(32))
 before = hybrid.stats()
 try:
@@ -418,13 +418,13 @@ hybrid.check_invariants()
 
 # %% [markdown] key="leak_fix" lang="en"
 # - **Cause**: an operation of two steps, of which the second may fail.
-# - **Fix**: ask about everything, then take everything. `BlockManager` counts what every kind of layer needs before it touches any pool.
+# - **Fix**: ask about everything, then take everything. `BlockManager` counts what every KV cache group needs before it touches any pool.
 # - **Property**: *an operation that raises has changed nothing*. The test is one line: the state before and after are equal. ([Lesson 09](09_pages_and_blocks.ipynb).)
 #
 # SGLang's own check did what it should: it adds up what is free, cached and protected, and one slot was missing. But it runs when the server takes itself for idle; the property finds the leak at the first refusal.
 # %% [markdown] key="leak_fix" lang="zh" src="0c631ba9"
 # - **原因**：一个操作分两步，而第二步可能失败。
-# - **修复**：先把一切问清楚，再一次拿齐。`BlockManager` 会先数清每一类层各要多少，然后才动块池。
+# - **修复**：先把一切问清楚，再一次拿齐。`BlockManager` 会先数清每个 KV 缓存组各要多少，然后才动块池。
 # - **性质**：*抛出异常的操作，什么也没有改变*。测试只要一行：前后状态相等。（[第 09 课](09_pages_and_blocks.ipynb)）
 #
 # SGLang 自己的检查尽了责：把空闲的、缓存的、受保护的加起来，少了一个槽位。只是它要等服务器认为自己空闲时才运行，而这条性质在第一次拒绝时就能发现。

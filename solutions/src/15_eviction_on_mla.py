@@ -151,24 +151,24 @@ check("15.3", protected)
 # ## 15.4 Position, slot, length
 #
 # A step computes the next tokens of several sequences. Sequence `i` has had `text[i]` tokens so far, those included that are gone, and gets `new[i]` more.
-# A model may have layers of several kinds, and each kind has forgotten its own number: `evicted[kind][i]` tokens of sequence `i`. `tables[kind][i]` is its block table there, with blocks of `block_size`; tokens that are left fill it from the front, and new ones come behind them.
+# A model may have several KV cache groups, and each group has forgotten its own number: `evicted[group][i]` tokens of sequence `i`. `tables[group][i]` is its block table there, with blocks of `block_size`; tokens that are left fill it from the front, and new ones come behind them.
 #
 # Return a dict:
 #
 # - `"positions"`: for RoPE, one for each new token of all sequences, one sequence behind the other;
-# - `"slots"`: for each kind such a list: where K and V (or the latent) of each new token go;
-# - `"lengths"`: for each kind a list of one number a sequence: how many tokens the kernel reads, the new ones included.
+# - `"slots"`: for each group such a list: where K and V (or the latent) of each new token go;
+# - `"lengths"`: for each group a list of one number a sequence: how many tokens the kernel reads, the new ones included.
 # %% [markdown] key="places_task" lang="zh" src="35b2dd38"
 # ## 15.4 位置、槽位、长度
 #
 # 一步计算几条序列接下来的 token。序列 `i` 到目前为止有过 `text[i]` 个 token，走了的也算，这一步再来 `new[i]` 个。
-# 一个模型可以有几类层，每类忘掉的个数不同：序列 `i` 在第 `kind` 类忘掉了 `evicted[kind][i]` 个。`tables[kind][i]` 是它在那一类的块表，块大小为 `block_size`；剩下的 token 从头排起，新的接在后面。
+# 一个模型可以有几个 KV 缓存组，每组忘掉的个数不同：序列 `i` 在第 `group` 组忘掉了 `evicted[group][i]` 个。`tables[group][i]` 是它在那一组的块表，块大小为 `block_size`；剩下的 token 从头排起，新的接在后面。
 #
 # 返回一个字典：
 #
 # - `"positions"`：给 RoPE 用，所有序列的每个新 token 一个，一条序列接着一条；
-# - `"slots"`：每一类这样一份：每个新 token 的 K 和 V（或潜在向量）写到哪里；
-# - `"lengths"`：每一类一份，每条序列一个数：kernel 要读多少个 token，新的也算。
+# - `"slots"`：每一组这样一份：每个新 token 的 K 和 V（或潜在向量）写到哪里；
+# - `"lengths"`：每一组一份，每条序列一个数：kernel 要读多少个 token，新的也算。
 
 # %% key="places_stub"
 def next_tokens(
@@ -178,12 +178,12 @@ def next_tokens(
     answer = {"positions": [], "slots": [[] for _ in tables], "lengths": [[] for _ in tables]}
     for i, (before, count) in enumerate(zip(text, new)):
         answer["positions"] += range(before, before + count)
-        for kind, of_kind in enumerate(tables):
-            held = before - evicted[kind][i]
+        for group, of_group in enumerate(tables):
+            held = before - evicted[group][i]
             for place in range(held, held + count):
-                block = of_kind[i][place // block_size]
-                answer["slots"][kind].append(block * block_size + place % block_size)
-            answer["lengths"][kind].append(held + count)
+                block = of_group[i][place // block_size]
+                answer["slots"][group].append(block * block_size + place % block_size)
+            answer["lengths"][group].append(held + count)
     return answer
     ### END SOLUTION
 

@@ -14,27 +14,27 @@ class NaiveSequence:
     def __init__(self, tokens, salt, tables, evicted, committed, published, floor):
         self.tokens = tokens
         self.salt = salt
-        self.tables = tables  # one list of blocks a kind
-        self.evicted = evicted  # one number a kind: tokens that compact() dropped
+        self.tables = tables  # one list of blocks a group
+        self.evicted = evicted  # one number a group: tokens that compact() dropped
         self.committed = committed
         self.published = published  # blocks that were offered to others already
         self.floor = floor  # where the last eviction was
 
-    def length(self, kind):
-        return len(self.tokens) - self.evicted[kind]
+    def length(self, group):
+        return len(self.tokens) - self.evicted[group]
 
-    def live(self, kind):
-        return [block for block in self.tables[kind] if block != GONE]
+    def live(self, group):
+        return [block for block in self.tables[group] if block != GONE]
 
 
 class NaiveManager:
-    """``kinds``: one (num_blocks, window or None) for each kind of layer."""
+    """``groups``: one (num_blocks, window or None) for each KV cache group."""
 
-    def __init__(self, kinds, block_size, host_blocks):
+    def __init__(self, groups, block_size, host_blocks):
         self.block_size = block_size
-        self.windows = [window for _, window in kinds]
-        self.pools = [NaivePool(num_blocks, block_size) for num_blocks, _ in kinds]
-        self.host = [NaivePool(host_blocks, block_size) for _ in kinds] if host_blocks else []
+        self.windows = [window for _, window in groups]
+        self.pools = [NaivePool(num_blocks, block_size) for num_blocks, _ in groups]
+        self.host = [NaivePool(host_blocks, block_size) for _ in groups] if host_blocks else []
         self.running: dict[object, NaiveSequence] = {}
         self.rows: list[object] = []
         self.swapped: dict[object, NaiveSequence] = {}
@@ -49,7 +49,7 @@ class NaiveManager:
         return (num_tokens + self.block_size - 1) // self.block_size
 
     def match(self, tokens, salt=""):
-        """The longest whole number of blocks, before the last token, of which each kind has what it needs."""
+        """The longest whole number of blocks, before the last token, of which each group has what it needs."""
         size = self.block_size
         for count in range((len(tokens) - 1) // size if tokens else 0, -1, -1):
             tables = []
@@ -95,8 +95,8 @@ class NaiveManager:
         seq = self._get(parent)
         if child in self.running or child in self.swapped:
             raise Refused(ArgumentError)
-        for kind, pool in enumerate(self.pools):
-            pool.share(seq.live(kind))
+        for group, pool in enumerate(self.pools):
+            pool.share(seq.live(group))
         tables = [list(table) for table in seq.tables]
         twin = NaiveSequence(
             list(seq.tokens), seq.salt, tables, list(seq.evicted), seq.committed, seq.published, seq.floor
@@ -108,20 +108,20 @@ class NaiveManager:
         if not tokens:
             return ()
         plans, wants = [], []
-        for kind, pool in enumerate(self.pools):
-            length, table = seq.length(kind), seq.tables[kind]
+        for group, pool in enumerate(self.pools):
+            length, table = seq.length(group), seq.tables[group]
             new = self.blocks(length + len(tokens)) - len(table)
             partial = length % self.block_size > 0
             copied = partial and pool.refs(table[-1]) > 1
-            wants.append((pool, new + copied, len(seq.live(kind)) - copied, pool.num_free))
+            wants.append((pool, new + copied, len(seq.live(group)) - copied, pool.num_free))
             plans.append((new, partial, copied))
         self._check(wants)
         copies = []
-        for kind, (new, partial, copied) in enumerate(plans):
-            pool, table = self.pools[kind], seq.tables[kind]
+        for group, (new, partial, copied) in enumerate(plans):
+            pool, table = self.pools[group], seq.tables[group]
             added = pool.allocate(new + copied)
             if copied:
-                copies.append((kind, table[-1], added[0]))
+                copies.append((group, table[-1], added[0]))
                 pool.free([table.pop()])
             elif partial:
                 pool.forget(table[-1])
@@ -161,26 +161,26 @@ class NaiveManager:
         for window, table in zip(self.windows, seq.tables, strict=True):
             if table.count(GONE) > self.needed_from(num_tokens, window):
                 raise Refused(ArgumentError)
-        for kind, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
-            keep = self.blocks(num_tokens - seq.evicted[kind])
+        for group, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
+            keep = self.blocks(num_tokens - seq.evicted[group])
             pool.free(table[keep:])
             del table[keep:]
         del seq.tokens[num_tokens:]
         seq.committed = min(seq.committed, num_tokens)
         seq.published = min(seq.published, num_tokens // self.block_size)
 
-    def compact(self, name, keep, kind):
+    def compact(self, name, keep, group):
         seq = self._get(name)
-        if self.windows[kind] is not None or not 1 <= keep <= seq.length(kind):
+        if self.windows[group] is not None or not 1 <= keep <= seq.length(group):
             raise Refused(ArgumentError)
-        pool, table = self.pools[kind], seq.tables[kind]
-        if keep == seq.length(kind):
+        pool, table = self.pools[group], seq.tables[group]
+        if keep == seq.length(group):
             return (), tuple(table), tuple(table)
         kept = self.blocks(keep)
         shared = [place for place in range(kept) if pool.refs(table[place]) > 1]
         copies = []
         for place, block in zip(shared, pool.allocate(len(shared)), strict=True):
-            copies.append((kind, table[place], block))
+            copies.append((group, table[place], block))
             pool.free([table[place]])
             table[place] = block
         before = tuple(table)
@@ -188,7 +188,7 @@ class NaiveManager:
             pool.forget(block)
         pool.free(table[kept:])
         del table[kept:]
-        seq.evicted[kind] = len(seq.tokens) - keep
+        seq.evicted[group] = len(seq.tokens) - keep
         seq.floor = len(seq.tokens)
         return tuple(copies), before, tuple(table)
 
@@ -197,7 +197,7 @@ class NaiveManager:
         if not self.host:
             raise Refused(ArgumentError)
         host = self._take(self.host, seq)
-        pairs = self._pairs([seq.live(kind) for kind in range(len(self.pools))], host)
+        pairs = self._pairs([seq.live(group) for group in range(len(self.pools))], host)
         if interrupted:
             self._give_back(self.host, host)
             return pairs
@@ -211,7 +211,7 @@ class NaiveManager:
             raise Refused(UnknownNameError)
         seq = self.swapped[name]
         device = self._take(self.pools, seq)
-        host = [seq.live(kind) for kind in range(len(self.pools))]
+        host = [seq.live(group) for group in range(len(self.pools))]
         if interrupted:
             self._give_back(self.pools, device)
             return self._pairs(device, host)
@@ -230,26 +230,26 @@ class NaiveManager:
             last = self.rows.pop()
             if last != name:
                 self.rows[self.rows.index(name)] = last
-        for kind, pool in enumerate(pools):
-            pool.free(seq.live(kind))
+        for group, pool in enumerate(pools):
+            pool.free(seq.live(group))
 
-    def slots(self, name, start, end, kind):
+    def slots(self, name, start, end, group):
         """The formula, one position at a time."""
         seq, size = self.running[name], self.block_size
-        places = [position - seq.evicted[kind] for position in range(start, end)]
-        blocks = [seq.tables[kind][place // size] for place in places]
+        places = [position - seq.evicted[group] for position in range(start, end)]
+        blocks = [seq.tables[group][place // size] for place in places]
         return [
             GONE if block == GONE else block * size + place % size
             for block, place in zip(blocks, places, strict=True)
         ]
 
-    def wasted_slots(self, kind):
+    def wasted_slots(self, group):
         size = self.block_size
         taken = set()
         for seq in self.running.values():
-            for i in range(seq.length(kind)):
-                taken.add((seq.tables[kind][i // size], i % size))
-        used = set(self.pools[kind].holders)
+            for i in range(seq.length(group)):
+                taken.add((seq.tables[group][i // size], i % size))
+        used = set(self.pools[group].holders)
         return len(used) * size - len([slot for slot in taken if slot[0] in used])
 
     def _get(self, name):
@@ -271,19 +271,19 @@ class NaiveManager:
                 raise Refused(OutOfBlocksError, asked=new, free=free, total=pool.num_blocks)
 
     def _take(self, pools, seq):
-        counts = [len(seq.live(kind)) for kind in range(len(pools))]
+        counts = [len(seq.live(group)) for group in range(len(pools))]
         for pool, count in zip(pools, counts, strict=True):
             if count > pool.num_free:
                 raise Refused(OutOfBlocksError, asked=count, free=pool.num_free, total=pool.num_blocks)
         return [pool.allocate(count) for pool, count in zip(pools, counts, strict=True)]
 
     def _give_back(self, pools, blocks):
-        for pool, of_kind in zip(pools, blocks, strict=True):
-            pool.free(of_kind)
+        for pool, of_group in zip(pools, blocks, strict=True):
+            pool.free(of_group)
 
     def _place(self, seq, blocks):
-        for table, of_kind in zip(seq.tables, blocks, strict=True):
-            table[table.count(GONE) :] = of_kind
+        for table, of_group in zip(seq.tables, blocks, strict=True):
+            table[table.count(GONE) :] = of_group
 
     def _pairs(self, device, host):
         return tuple(tuple(zip(d, h, strict=True)) for d, h in zip(device, host, strict=True))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minikv.blocks import BlockManager, BlockPool, HostBlocks, PoolKind, child_digest, root_digest
+from minikv.blocks import BlockManager, BlockPool, HostBlocks, KVCacheGroup, child_digest, root_digest
 from minikv.errors import ArgumentError, MiniKVError
 from tests.blocks.world import refused
 
@@ -40,8 +40,8 @@ def shown(values):
 
 @pytest.fixture
 def manager():
-    """Two kinds; "a" and "b" run and share, "s" is swapped out."""
-    manager = BlockManager([PoolKind(8), PoolKind(8, window=5)], 2, host_blocks=HostBlocks(4, 2, 2))
+    """Two groups; "a" and "b" run and share, "s" is swapped out."""
+    manager = BlockManager([KVCacheGroup(8), KVCacheGroup(8, window=5)], 2, host_blocks=HostBlocks(4, 2, 2))
     manager.allocate("a", [1, 2, 3, 4, 5])
     manager.commit("a")
     manager.fork("a", "b")
@@ -65,26 +65,26 @@ def test_sizes(value):
         lambda: BlockPool(4, value),
         lambda: BlockManager(value),
         lambda: BlockManager(4, value),
-        lambda: BlockManager([PoolKind(value)]),
-        lambda: BlockManager([PoolKind(4), PoolKind(value)]),
+        lambda: BlockManager([KVCacheGroup(value)]),
+        lambda: BlockManager([KVCacheGroup(4), KVCacheGroup(value)]),
     ):
         with pytest.raises(MiniKVError) as error:
             call()
         assert error.value.text("zh") != error.value.text("en")
     if value is not None:
         with pytest.raises(MiniKVError):
-            BlockManager([PoolKind(4, window=value)])
+            BlockManager([KVCacheGroup(4, window=value)])
     if type(value) is not int or value:
         with pytest.raises(MiniKVError):
             HostBlocks(value)
 
 
-def test_host_blocks_are_of_the_manager_s_size_and_kinds():
+def test_host_blocks_are_of_the_manager_s_size_and_groups():
     """Else a transfer would pair blocks that hold different tokens, or the pools of different layers."""
     for host, values in (
-        (HostBlocks(4, 8), {"host_size": 8, "block_size": 4, "host_kinds": 1, "kinds": 1}),
-        (HostBlocks(4, 4, 2), {"host_size": 4, "host_kinds": 2, "kinds": 1}),
-        (HostBlocks(0, 4, 2), {"host_kinds": 2, "kinds": 1}),
+        (HostBlocks(4, 8), {"host_size": 8, "block_size": 4, "host_groups": 1, "groups": 1}),
+        (HostBlocks(4, 4, 2), {"host_size": 4, "host_groups": 2, "groups": 1}),
+        (HostBlocks(0, 4, 2), {"host_groups": 2, "groups": 1}),
     ):
         with pytest.raises(ArgumentError) as error:
             BlockManager(8, 4, host_blocks=host)
@@ -100,8 +100,8 @@ def test_what_are_no_host_blocks(value):
     assert error.value.code == "not_host_blocks"
 
 
-@shown([[], [4], [PoolKind(4), 4], (PoolKind,), "ab", b"a", None, {}, 4.0, PoolKind(4), object()])
-def test_kinds(value):
+@shown([[], [4], [KVCacheGroup(4), 4], (KVCacheGroup,), "ab", b"a", None, {}, 4.0, KVCacheGroup(4), object()])
+def test_groups(value):
     with pytest.raises(MiniKVError):
         BlockManager(value)
 
@@ -238,13 +238,13 @@ def test_freeing_twice(manager):
 
 
 @shown([True, False, -1, 2, 0.0, "0", np.int64(0), [0], 2**70])
-def test_kinds_of_layers(manager, value):
+def test_groups_of_layers(manager, value):
     for call in (
         lambda: manager.length("a", value),
         lambda: manager.block_table("a", value),
         lambda: manager.block_tables(value),
         lambda: manager.slot_mapping("a", 0, 1, value),
-        lambda: manager.decode_slots(kind=value),
+        lambda: manager.decode_slots(kv_cache_group=value),
         lambda: manager.decode_slots(["a"], value),
         lambda: manager.compact("a", 2, value),
     ):
@@ -265,7 +265,7 @@ def test_numbers_at_the_edge(manager):
     refused(manager, lambda: manager.truncate("a", None))
     refused(manager, lambda: manager.compact("a", 0))
     refused(manager, lambda: manager.compact("a", None))
-    refused(manager, lambda: manager.compact("a", 3, kind=1))
+    refused(manager, lambda: manager.compact("a", 3, kv_cache_group=1))
     refused(manager, lambda: manager.commit("a", 4))  # 5 were committed
     refused(manager, lambda: manager.slot_mapping("a", 3, 2))
     refused(manager, lambda: manager.slot_mapping("a", None, 2))

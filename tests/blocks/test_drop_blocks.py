@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from minikv.blocks import BlockManager, HostBlocks, PoolKind
+from minikv.blocks import BlockManager, HostBlocks, KVCacheGroup
 from minikv.errors import ArgumentError, UnknownNameError
 
 
@@ -89,11 +89,11 @@ def test_the_last_block_and_what_is_no_place_are_refused(places):
 
 
 def test_a_window_an_open_step_and_a_stranger_are_refused():
-    manager = BlockManager([PoolKind(9), PoolKind(9, window=3)], 2)
+    manager = BlockManager([KVCacheGroup(9), KVCacheGroup(9, window=3)], 2)
     manager.allocate("a", range(6))
-    for kind, code in ((0, "compact_uncommitted"), (1, "compact_window"), (2, "no_such_kind")):
+    for group, code in ((0, "compact_uncommitted"), (1, "compact_window"), (2, "no_such_group")):
         with pytest.raises(ArgumentError) as caught:
-            manager.drop_blocks("a", [0], kind)
+            manager.drop_blocks("a", [0], group)
         assert caught.value.code == code
     with pytest.raises(UnknownNameError):
         manager.drop_blocks("b", [0])
@@ -103,7 +103,7 @@ def test_a_window_an_open_step_and_a_stranger_are_refused():
 def test_no_block_is_lost_whatever_is_dropped_shared_swapped_and_grown(seed):
     draw = random.Random(seed)
     size = draw.choice((1, 2, 3))
-    pools = [PoolKind(40), PoolKind(40, window=5)]
+    pools = [KVCacheGroup(40), KVCacheGroup(40, window=5)]
     manager = BlockManager(pools, size, host_blocks=HostBlocks(40, size, 2))
     names, held, host = iter(range(10**6)), {}, []
     for _ in range(200):

@@ -4,28 +4,30 @@ import random
 
 import pytest
 
-from minikv.blocks import UNKNOWN, BlockManager, HostBlocks, PoolKind
+from minikv.blocks import UNKNOWN, BlockManager, HostBlocks, KVCacheGroup
 from minikv.errors import ArgumentError, OutOfBlocksError
 
-KINDS = {
-    "one kind": [PoolKind(24)],
-    "a window": [PoolKind(24), PoolKind(24, 5)],
-    "windows only": [PoolKind(20, 3), PoolKind(20, 7)],
+GROUPS = {
+    "one group": [KVCacheGroup(24)],
+    "a window": [KVCacheGroup(24), KVCacheGroup(24, 5)],
+    "windows only": [KVCacheGroup(20, 3), KVCacheGroup(20, 7)],
 }
 
 
 def tables(manager):
-    kinds = range(len(manager.pools))
-    return {seq_id: [manager.block_table(seq_id, kind) for kind in kinds] for seq_id in manager.sequences()}
+    groups = range(len(manager.pools))
+    return {
+        seq_id: [manager.block_table(seq_id, group) for group in groups] for seq_id in manager.sequences()
+    }
 
 
-@pytest.mark.parametrize("kinds", KINDS)
+@pytest.mark.parametrize("groups", GROUPS)
 @pytest.mark.parametrize("size", [1, 3])
-def test_place_and_amend_are_an_append(kinds, size):
+def test_place_and_amend_are_an_append(groups, size):
     """A manager that is told late has the blocks, the prefixes and the free lists of one that is told at once."""
     for seed in range(20):
-        draw = random.Random(f"{kinds} {size} {seed}")
-        one, other = (BlockManager(KINDS[kinds], size) for _ in range(2))
+        draw = random.Random(f"{groups} {size} {seed}")
+        one, other = (BlockManager(GROUPS[groups], size) for _ in range(2))
         alive, number = [], 0
         for _ in range(120):
             what = draw.choice(["allocate", "append", "append", "append", "fork", "free", "truncate"])
@@ -70,7 +72,7 @@ def test_place_and_amend_are_an_append(kinds, size):
                 for each in (one, other):
                     each.free(name)
                 alive.remove(name)
-            elif what == "truncate" and kinds == "one kind":
+            elif what == "truncate" and groups == "one group":
                 length = draw.randint(1, one.num_tokens(name))
                 for each in (one, other):
                     each.truncate(name, length)

@@ -2,43 +2,43 @@
 
 import pytest
 
-from minikv.blocks import BlockManager, Compaction, Copy, HostBlocks, PoolKind
+from minikv.blocks import BlockManager, Compaction, Copy, HostBlocks, KVCacheGroup
 from minikv.errors import UnknownNameError
 from tests.blocks.snapshot import snapshot
 from tests.blocks.world import Broken, World, refused
 
-KINDS = [[(9, None)], [(9, None), (9, None)], [(9, None), (9, 100)], [(9, 100), (9, None)]]
+GROUPS = [[(9, None)], [(9, None), (9, None)], [(9, None), (9, 100)], [(9, 100), (9, None)]]
 
 
-def full_kind(kinds):
-    return [window for _, window in kinds].index(None)
+def full_group(groups):
+    return [window for _, window in groups].index(None)
 
 
-@pytest.mark.parametrize("kinds", KINDS)
-def test_a_compacted_fork_still_copies_before_it_writes_in_every_kind(kinds):
-    """compact() makes the blocks of one kind the sequence's own; those of the others are shared as before."""
-    manager = BlockManager([PoolKind(*kind) for kind in kinds], 4)
+@pytest.mark.parametrize("groups", GROUPS)
+def test_a_compacted_fork_still_copies_before_it_writes_in_every_group(groups):
+    """compact() makes the blocks of one group the sequence's own; those of the others are shared as before."""
+    manager = BlockManager([KVCacheGroup(*group) for group in groups], 4)
     manager.allocate("a", [0, 1, 2, 3, 4, 5])
     manager.commit("a")
     manager.fork("a", "b")
-    manager.compact("a", 5, full_kind(kinds))
+    manager.compact("a", 5, full_group(groups))
     manager.append("a", 9)
-    for kind in range(len(kinds)):
-        written = manager.slot_mapping("a", 6, 7, kind)[0] // 4
-        assert manager.pools[kind].ref_count(int(written)) == 1
-        assert written not in manager.block_table("b", kind)
+    for group in range(len(groups)):
+        written = manager.slot_mapping("a", 6, 7, group)[0] // 4
+        assert manager.pools[group].ref_count(int(written)) == 1
+        assert written not in manager.block_table("b", group)
 
 
-@pytest.mark.parametrize("kinds", KINDS)
-def test_a_compacted_sequence_does_not_write_into_what_others_can_find(kinds):
-    manager = BlockManager([PoolKind(*kind) for kind in kinds], 4)
+@pytest.mark.parametrize("groups", GROUPS)
+def test_a_compacted_sequence_does_not_write_into_what_others_can_find(groups):
+    manager = BlockManager([KVCacheGroup(*group) for group in groups], 4)
     manager.allocate("a", range(8))
     manager.commit("a")
     manager.truncate("a", 6)
-    manager.compact("a", 5, full_kind(kinds))
+    manager.compact("a", 5, full_group(groups))
     manager.append("a", 9)
-    for kind, pool in enumerate(manager.pools):
-        assert not pool.is_published(int(manager.slot_mapping("a", 6, 7, kind)[0]) // 4)
+    for group, pool in enumerate(manager.pools):
+        assert not pool.is_published(int(manager.slot_mapping("a", 6, 7, group)[0]) // 4)
     assert manager.match([*range(8), 0]).num_tokens == 0
 
 
@@ -80,7 +80,7 @@ def test_eviction_frees_the_tail_and_copies_what_is_shared():
 @pytest.mark.parametrize("way", ["out", "in"])
 @pytest.mark.parametrize("error", [Broken, KeyboardInterrupt, GeneratorExit])
 def test_a_transfer_that_breaks_changes_nothing(way, error):
-    manager = BlockManager([PoolKind(9), PoolKind(9, window=3)], 2, host_blocks=HostBlocks(6, 2, 2))
+    manager = BlockManager([KVCacheGroup(9), KVCacheGroup(9, window=3)], 2, host_blocks=HostBlocks(6, 2, 2))
     manager.allocate("a", [1, 2, 3, 4, 5])
     manager.commit("a")
     manager.fork("a", "b")
@@ -138,7 +138,7 @@ def test_what_was_swapped_is_published_again_by_the_next_commit():
 
 
 def test_fragmentation_counts_every_used_slot_once():
-    manager = BlockManager([PoolKind(9), PoolKind(9, window=4)], 4)
+    manager = BlockManager([KVCacheGroup(9), KVCacheGroup(9, window=4)], 4)
     assert manager.stats().fragmentation() == 0
     assert manager.stats().hit_rate == 0
     manager.allocate("a", [1, 2, 3, 4, 5])
@@ -162,7 +162,7 @@ def test_fragmentation_counts_every_used_slot_once():
 
 def test_the_tokens_of_a_sequence_are_a_copy():
     """Also where the window has given their blocks back; and the sequence grows while somebody reads them."""
-    manager = BlockManager([PoolKind(9, 3)], 2)
+    manager = BlockManager([KVCacheGroup(9, 3)], 2)
     manager.allocate("a", [5, 2**40, 5, 6, 7, 8])
     manager.commit("a")
     manager.truncate("a", 6)

@@ -35,17 +35,17 @@ def texts(most):
 
 
 class ManagerMachine(RuleBasedStateMachine):
-    """Subclasses say which kinds of layers there are: ``kinds``, a strategy for [(num_blocks, window), ...]."""
+    """Subclasses say which KV cache groups there are: ``groups``, a strategy for [(num_blocks, window), ...]."""
 
-    kinds = st.tuples(st.tuples(st.integers(3, 7), st.none()))
+    groups = st.tuples(st.tuples(st.integers(3, 7), st.none()))
 
     @initialize(data=st.data(), block_size=st.sampled_from([1, 2, 2, 3, 4]), host=st.sampled_from([0, 3, 6]))
     def begin(self, data, block_size, host):
         self.size = block_size
-        kinds = data.draw(self.kinds)
+        groups = data.draw(self.groups)
         windows = {"size": block_size, "size+1": block_size + 1, "huge": 1000}
-        kinds = [(blocks, windows.get(window, window)) for blocks, window in kinds]
-        self.world = World(kinds, block_size, host)
+        groups = [(blocks, windows.get(window, window)) for blocks, window in groups]
+        self.world = World(groups, block_size, host)
 
     def running(self, pick):
         rows = self.world.model.rows
@@ -151,12 +151,12 @@ class ManagerMachine(RuleBasedStateMachine):
         self.done("speculate")
 
     @precondition(has_running)
-    @rule(pick=PICK, kind=st.integers(0, 2), drop=st.integers(0, 5), seed=st.integers(0, 99))
-    def compact(self, pick, kind, drop, seed):
-        name, kind = self.running(pick), kind % len(self.world.kinds)
+    @rule(pick=PICK, group=st.integers(0, 2), drop=st.integers(0, 5), seed=st.integers(0, 99))
+    def compact(self, pick, group, drop, seed):
+        name, group = self.running(pick), group % len(self.world.kv_cache_groups)
         self.world.commit(name)  # eviction chooses among tokens that are there
-        keep = self.world.model.running[name].length(kind) - drop
-        self.world.compact(name, keep, kind, random.Random(seed))
+        keep = self.world.model.running[name].length(group) - drop
+        self.world.compact(name, keep, group, random.Random(seed))
         self.done("compact")
 
     @precondition(has_running)
@@ -220,10 +220,10 @@ class ManagerMachine(RuleBasedStateMachine):
 
 
 class WithWindows(ManagerMachine):
-    """A kind without a window beside one or two with: of a few tokens, a block, a block and one, more than the pool."""
+    """A group without a window beside one or two with: a few tokens, a block, a block and one, more than the pool."""
 
     window = st.sampled_from([1, 2, 3, "size", "size+1", 7, "huge"])
-    kinds = st.tuples(
+    groups = st.tuples(
         st.tuples(st.integers(4, 7), st.none()), st.tuples(st.integers(3, 7), window)
     ) | st.tuples(
         st.tuples(st.integers(3, 7), window),
@@ -233,14 +233,14 @@ class WithWindows(ManagerMachine):
 
 
 class OnlyWindows(ManagerMachine):
-    kinds = st.lists(st.tuples(st.integers(3, 7), WithWindows.window), min_size=1, max_size=2).map(tuple)
+    groups = st.lists(st.tuples(st.integers(3, 7), WithWindows.window), min_size=1, max_size=2).map(tuple)
 
 
 class TwoFull(ManagerMachine):
-    """Two kinds that differ in width, and so in their number of blocks; sometimes a window beside them."""
+    """Two groups that differ in width, and so in their number of blocks; sometimes a window beside them."""
 
     full = st.tuples(st.integers(3, 8), st.none())
-    kinds = st.tuples(full, full) | st.tuples(full, st.tuples(st.integers(3, 7), WithWindows.window), full)
+    groups = st.tuples(full, full) | st.tuples(full, st.tuples(st.integers(3, 7), WithWindows.window), full)
 
 
 MACHINES = [ManagerMachine, WithWindows, OnlyWindows, TwoFull]

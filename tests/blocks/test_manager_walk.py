@@ -11,8 +11,8 @@ from tests.longer import usual_if
 
 STEPS, SEEDS = 300, 6
 
-# kinds, block size, host blocks. The first four: one table, a window across blocks, two tables that grow alike, windows
-# without a full table. The others differ from them in sizes, and `make test-all` walks them.
+# groups, block size, host blocks. The first four: one table, a window across blocks, two tables that grow alike,
+# windows without a full table. The others differ from them in sizes, and `make test-all` walks them.
 SHAPES = {
     "full": ([(9, None)], 2, 5),
     "full and window of a block and one": ([(8, None), (6, 4)], 3, 4),
@@ -86,9 +86,9 @@ class Walk:
             world.truncate(name, length - rng.randint(-2, 2))
         elif what == "compact":
             world.commit(name)
-            kind = rng.randrange(len(world.kinds))
-            keep = world.model.running[name].length(kind) - rng.randint(0, 3)
-            world.compact(name, keep, kind, rng)
+            group = rng.randrange(len(world.kv_cache_groups))
+            keep = world.model.running[name].length(group) - rng.randint(0, 3)
+            world.compact(name, keep, group, rng)
         elif what == "free":
             world.free(name)
         elif what == "out":

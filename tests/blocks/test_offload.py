@@ -2,16 +2,16 @@
 
 import pytest
 
-from minikv.blocks import NULL_BLOCK, BlockManager, HostBlocks, PoolKind
+from minikv.blocks import NULL_BLOCK, BlockManager, HostBlocks, KVCacheGroup
 from minikv.errors import OutOfBlocksError, RequestTooLargeError
 from tests.blocks.world import refused
 
 LONG = list(range(100, 113))  # 3 blocks of 4, and one token
 
 
-def manager_of(num_blocks=6, host_blocks=8, kinds=1, window=None):
-    pools = [PoolKind(num_blocks)] + [PoolKind(num_blocks, window)] * (kinds - 1)
-    manager = BlockManager(pools, 4, host_blocks=HostBlocks(host_blocks, 4, kinds))
+def manager_of(num_blocks=6, host_blocks=8, groups=1, window=None):
+    pools = [KVCacheGroup(num_blocks)] + [KVCacheGroup(num_blocks, window)] * (groups - 1)
+    manager = BlockManager(pools, 4, host_blocks=HostBlocks(host_blocks, 4, groups))
     manager.keep_reclaimed()
     return manager
 
@@ -157,7 +157,7 @@ def test_a_swap_that_failed_is_not_found_by_others():
 
 
 def test_windows_come_back_as_far_as_they_reach():
-    manager = evicted(manager_of(num_blocks=8, kinds=2, window=5))
+    manager = evicted(manager_of(num_blocks=8, groups=2, window=5))
     taken = loaded(manager)
     assert taken.num_cached == 12
     full, windowed = manager.block_table("again", 0), manager.block_table("again", 1)
@@ -227,7 +227,7 @@ def test_reset_prefix_cache_forgets_what_both_sides_hold():
 
 @pytest.mark.parametrize("held", ["running", "swapped", "being saved"])
 def test_reset_prefix_cache_forgets_nothing_while_a_block_is_held(held):
-    manager = manager_of(kinds=2, window=6)
+    manager = manager_of(groups=2, window=6)
     begun(manager, "free", [1, 2, 3, 4, 5])
     manager.free("free")
     if held == "being saved":

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import minikv.blocks.manager
 import minikv.blocks.prefix
-from minikv.blocks import NULL_BLOCK, BlockManager, PoolKind, child_digest, root_digest
+from minikv.blocks import NULL_BLOCK, BlockManager, KVCacheGroup, child_digest, root_digest
 from tests.blocks.profiles import profile
 from tests.blocks.snapshot import snapshot
 
@@ -137,29 +137,31 @@ def test_tokens_may_come_as_any_sequence():
     ],
     ids=["constant", "one byte", "a sum"],
 )
-@pytest.mark.parametrize("kinds", [[PoolKind(40)], [PoolKind(40), PoolKind(40, 5)]], ids=["full", "window"])
-def test_a_forged_digest_never_gives_a_block_of_other_tokens(digest, kinds, monkeypatch):
+@pytest.mark.parametrize(
+    "groups", [[KVCacheGroup(40)], [KVCacheGroup(40), KVCacheGroup(40, 5)]], ids=["full", "window"]
+)
+def test_a_forged_digest_never_gives_a_block_of_other_tokens(digest, groups, monkeypatch):
     """With a digest that collides all the time, a block is given only for the tokens that it was filled with."""
     monkeypatch.setattr(minikv.blocks.prefix, "child_digest", digest)
     monkeypatch.setattr(minikv.blocks.manager, "child_digest", digest)
     rng = random.Random(0)
-    manager = BlockManager(kinds, 2)
-    filled = {}  # (kind, block) -> the tokens that it holds: the pool is so large that no block is used twice
+    manager = BlockManager(groups, 2)
+    filled = {}  # (group, block) -> the tokens that it holds: the pool is so large that no block is used twice
     found = 0
     for name in range(60):
         text = [rng.randrange(3) for _ in range(7)]
         before = snapshot(manager)
         match = manager.match(text)
         assert snapshot(manager) == before
-        for kind, table in enumerate(match.tables):
+        for group, table in enumerate(match.tables):
             for place, block in enumerate(table):
                 if block != NULL_BLOCK:
-                    assert filled[kind, block] == text[2 * place : 2 * place + 2]
+                    assert filled[group, block] == text[2 * place : 2 * place + 2]
                     found += 1
         if name < 4:
             manager.allocate(name, text, salt=str(name))
-            for kind in range(len(kinds)):
-                for place, block in enumerate(manager.block_table(name, kind)):
-                    filled.setdefault((kind, block), text[2 * place : 2 * place + 2])
+            for group in range(len(groups)):
+                for place, block in enumerate(manager.block_table(name, group)):
+                    filled.setdefault((group, block), text[2 * place : 2 * place + 2])
             manager.commit(name)
     assert found, "else nothing was tested"

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from minikv.blocks import BlockManager, HostBlocks, PoolKind
+from minikv.blocks import BlockManager, HostBlocks, KVCacheGroup
 from minikv.errors import MiniKVError, OutOfBlocksError, RequestTooLargeError
 from tests.blocks.snapshot import snapshot
 from tests.blocks.world import refused
@@ -18,10 +18,10 @@ def fits(manager, tokens) -> bool:
     return True
 
 
-def busy(seed, kinds, block_size):
+def busy(seed, groups, block_size):
     """A manager in some state: a few sequences, some of them forked, some ended, some given back."""
     rng = random.Random(seed)
-    manager = BlockManager(kinds, block_size)
+    manager = BlockManager(groups, block_size)
     for name in range(rng.randint(3, 9)):
         try:
             if rng.random() < 0.3 and manager.sequences():
@@ -38,21 +38,24 @@ def busy(seed, kinds, block_size):
     return manager
 
 
-KINDS = {
-    "one": lambda rng: [PoolKind(rng.randint(5, 12))],
-    "two": lambda rng: [PoolKind(rng.randint(5, 12)), PoolKind(rng.randint(5, 12))],
-    "window": lambda rng: [PoolKind(rng.randint(5, 12)), PoolKind(rng.randint(4, 9), rng.randint(1, 7))],
+GROUPS = {
+    "one": lambda rng: [KVCacheGroup(rng.randint(5, 12))],
+    "two": lambda rng: [KVCacheGroup(rng.randint(5, 12)), KVCacheGroup(rng.randint(5, 12))],
+    "window": lambda rng: [
+        KVCacheGroup(rng.randint(5, 12)),
+        KVCacheGroup(rng.randint(4, 9), rng.randint(1, 7)),
+    ],
 }
 
 
-@pytest.mark.parametrize("kinds", KINDS)
+@pytest.mark.parametrize("groups", GROUPS)
 @pytest.mark.parametrize("block_size", [1, 2, 3, 4])
-def test_what_is_said_to_fit_a_new_sequence_fits(kinds, block_size):
+def test_what_is_said_to_fit_a_new_sequence_fits(groups, block_size):
     """So many of the same tokens can really be allocated, after OutOfBlocksError at once."""
     tried = 0
     for seed in range(300):
         rng = random.Random(seed)
-        manager = busy(seed, KINDS[kinds](rng), block_size)
+        manager = busy(seed, GROUPS[groups](rng), block_size)
         tokens = [0, 1] * block_size + [rng.randrange(2) for _ in range(4 * block_size)]
         tokens = tokens[: rng.randint(1, len(tokens))]
         try:
@@ -69,14 +72,14 @@ def test_what_is_said_to_fit_a_new_sequence_fits(kinds, block_size):
     assert tried > 10, "else nothing was tested"
 
 
-@pytest.mark.parametrize("kinds", KINDS)
+@pytest.mark.parametrize("groups", GROUPS)
 @pytest.mark.parametrize("block_size", [1, 2, 3, 4])
-def test_what_is_said_to_fit_a_running_sequence_fits(kinds, block_size):
+def test_what_is_said_to_fit_a_running_sequence_fits(groups, block_size):
     """It can grow to so many tokens, and by none more."""
     tried = 0
     for seed in range(300):
         rng = random.Random(seed)
-        manager = busy(seed, KINDS[kinds](rng), block_size)
+        manager = busy(seed, GROUPS[groups](rng), block_size)
         if not manager.sequences():
             continue
         name = rng.choice(manager.sequences())
@@ -123,11 +126,11 @@ def test_a_request_that_the_empty_pool_could_not_hold_is_refused_for_good(block_
             manager.allocate("new", tokens[:most])
 
 
-def test_a_request_too_large_for_one_kind_is_refused_at_once_though_another_kind_is_only_busy():
-    for kinds in ([PoolKind(6), PoolKind(3)], [PoolKind(3), PoolKind(6)]):
-        manager = BlockManager(kinds, 2)
+def test_a_request_too_large_for_one_group_is_refused_at_once_though_another_group_is_only_busy():
+    for groups in ([KVCacheGroup(6), KVCacheGroup(3)], [KVCacheGroup(3), KVCacheGroup(6)]):
+        manager = BlockManager(groups, 2)
         manager.allocate("a", [1, 2])
-        # 6 blocks are needed: the kind of 6 has 5 free, the kind of 3 can never have them.
+        # 6 blocks are needed: the group of 6 has 5 free, the group of 3 can never have them.
         error = refused(manager, lambda manager=manager: manager.allocate("b", list(range(12))))
         assert type(error) is RequestTooLargeError
         assert (
@@ -159,11 +162,11 @@ def test_a_sequence_that_outgrows_the_pool():
 
 @pytest.mark.parametrize("short", [0, 1, 2])
 @pytest.mark.parametrize("operation", ["allocate", "append_tokens", "append", "swap in", "swap out"])
-def test_blocks_are_taken_in_all_kinds_or_in_none(short, operation):
-    """The kind ``short`` has too few free blocks, the others have enough."""
-    kinds = [PoolKind(9), PoolKind(9, window=6), PoolKind(9)]
-    kinds[short] = PoolKind(4, kinds[short].window)
-    manager = BlockManager(kinds, 2, host_blocks=HostBlocks(4, 2, len(kinds)))
+def test_blocks_are_taken_in_all_groups_or_in_none(short, operation):
+    """The group ``short`` has too few free blocks, the others have enough."""
+    groups = [KVCacheGroup(9), KVCacheGroup(9, window=6), KVCacheGroup(9)]
+    groups[short] = KVCacheGroup(4, groups[short].window)
+    manager = BlockManager(groups, 2, host_blocks=HostBlocks(4, 2, len(groups)))
     manager.allocate("a", [1, 2, 3, 4])
     if operation == "swap in":
         with manager.swapping_out("a"):
@@ -187,16 +190,16 @@ def test_blocks_are_taken_in_all_kinds_or_in_none(short, operation):
     manager.check_invariants()
 
 
-@pytest.mark.parametrize("kind", [0, 1])
-def test_compact_needs_blocks_for_its_copies(kind):
-    manager = BlockManager([PoolKind(4), PoolKind(4)], 2)
+@pytest.mark.parametrize("group", [0, 1])
+def test_compact_needs_blocks_for_its_copies(group):
+    manager = BlockManager([KVCacheGroup(4), KVCacheGroup(4)], 2)
     manager.allocate("a", [1, 2, 3, 4, 5])
     manager.commit("a")
     manager.fork("a", "b")
-    error = refused(manager, lambda: manager.compact("a", 4, kind))  # two copies, one free block
+    error = refused(manager, lambda: manager.compact("a", 4, group))  # two copies, one free block
     assert type(error) is OutOfBlocksError
     assert (error.values["asked"], error.values["free"]) == (2, 1)
-    assert [copy.kind for copy in manager.compact("a", 2, kind).copies] == [kind]
+    assert [copy.kv_cache_group for copy in manager.compact("a", 2, group).copies] == [group]
     manager.check_invariants()
 
 

@@ -5,14 +5,14 @@ import random
 import numpy as np
 import pytest
 
-from minikv.blocks import NULL_BLOCK, BlockManager, PoolKind
+from minikv.blocks import NULL_BLOCK, BlockManager, KVCacheGroup
 from minikv.errors import UnknownNameError
 
 
-def scattered(seed, size=4, kinds=(None, 7)):
+def scattered(seed, size=4, groups=(None, 7)):
     """A manager whose sequences hold blocks from all over the pool."""
     rng = random.Random(seed)
-    manager = BlockManager([PoolKind(400, window) for window in kinds], size)
+    manager = BlockManager([KVCacheGroup(400, window) for window in groups], size)
     for round_ in range(30):
         running = manager.sequences()
         if running and rng.random() < 0.4:
@@ -32,13 +32,13 @@ def test_a_slot_is_the_block_times_the_size_plus_the_offset(seed):
     size = 1 + seed % 5
     manager = scattered(seed, size)
     rng = random.Random(seed)
-    for kind in (0, 1):
+    for group in (0, 1):
         for name in manager.sequences():
-            table, length = manager.block_table(name, kind), manager.num_tokens(name)
+            table, length = manager.block_table(name, group), manager.num_tokens(name)
             for _ in range(5):
                 start = rng.randint(0, length)
                 end = rng.randint(start, length)
-                slots = manager.slot_mapping(name, start, end, kind)
+                slots = manager.slot_mapping(name, start, end, group)
                 assert slots.dtype == np.int64
                 assert slots.shape == (end - start,)
                 assert slots.tolist() == [
@@ -50,30 +50,32 @@ def test_a_slot_is_the_block_times_the_size_plus_the_offset(seed):
 @pytest.mark.parametrize("seed", range(10))
 def test_the_slots_of_a_decode_step_are_those_of_the_last_tokens(seed):
     manager = scattered(seed)
-    for kind in (0, 1):
+    for group in (0, 1):
         names = manager.sequences()
         random.Random(seed).shuffle(names)
         last = {
-            name: manager.slot_mapping(name, manager.num_tokens(name) - 1, manager.num_tokens(name), kind)[0]
+            name: manager.slot_mapping(name, manager.num_tokens(name) - 1, manager.num_tokens(name), group)[0]
             for name in names
         }
-        slots = manager.decode_slots(names, kind)
+        slots = manager.decode_slots(names, group)
         assert slots.dtype == np.int64
         assert slots.tolist() == [last[name] for name in names]
-        assert manager.decode_slots(kind=kind).tolist() == [last[name] for name in manager.sequences()]
-        assert manager.decode_slots(iter(names), kind).tolist() == slots.tolist()
+        assert manager.decode_slots(kv_cache_group=group).tolist() == [
+            last[name] for name in manager.sequences()
+        ]
+        assert manager.decode_slots(iter(names), group).tolist() == slots.tolist()
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_rows_stay_dense_and_true_after_many_frees(seed):
     manager = scattered(seed)
-    for kind in (0, 1):
-        rows = manager.block_tables(kind)
+    for group in (0, 1):
+        rows = manager.block_tables(group)
         names = manager.sequences()
         assert rows.dtype == np.int32
         assert len(rows) == len(names) == len(set(names))
         for name, row in zip(names, rows.tolist(), strict=True):
-            table = manager.block_table(name, kind)
+            table = manager.block_table(name, group)
             assert row == table + [NULL_BLOCK] * (len(row) - len(table))
     while manager.sequences():
         manager.free(random.Random(seed).choice(manager.sequences()))
@@ -87,10 +89,10 @@ def test_the_rows_of_some_sequences_are_their_tables(seed):
     manager = scattered(seed)
     names = manager.sequences()
     chosen = random.Random(seed).sample(names, len(names) // 2)
-    for kind in (0, 1):
-        rows = manager.block_tables(kind)[manager.rows(chosen)]
+    for group in (0, 1):
+        rows = manager.block_tables(group)[manager.rows(chosen)]
         for name, row in zip(chosen, rows.tolist(), strict=True):
-            table = manager.block_table(name, kind)
+            table = manager.block_table(name, group)
             assert row[: len(table)] == table
             assert set(row[len(table) :]) <= {NULL_BLOCK}
     with pytest.raises(UnknownNameError):
@@ -131,8 +133,8 @@ def test_a_copy_of_a_table_is_the_callers():
 
 
 def test_slots_after_an_eviction():
-    """Length is not position: token p lies in slot p - evicted, in the kind that was compacted and only there."""
-    manager = BlockManager([PoolKind(9), PoolKind(9)], 2)
+    """Length is not position: token p lies in slot p - evicted, in the group that was compacted and only there."""
+    manager = BlockManager([KVCacheGroup(9), KVCacheGroup(9)], 2)
     manager.allocate("a", list(range(9)))
     manager.commit("a")
     manager.compact("a", 3)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from minikv.blocks import NULL_BLOCK, BlockManager, PoolKind
+from minikv.blocks import NULL_BLOCK, BlockManager, KVCacheGroup
 from minikv.plan.spec.layers import LayerSpec
 from tests.blocks.world import refused
 
 
-def live(manager, name, kind):
-    return [block for block in manager.block_table(name, kind) if block != NULL_BLOCK]
+def live(manager, name, group):
+    return [block for block in manager.block_table(name, group) if block != NULL_BLOCK]
 
 
 def bound(window, num_tokens, size):
@@ -20,7 +20,7 @@ def bound(window, num_tokens, size):
 @pytest.mark.parametrize("window", [None, 1, 2, 3, 4, 5, 8, 17, 100])
 @pytest.mark.parametrize("prompt", [1, 5, 40])
 def test_a_sequence_that_is_decoded_never_needs_more_blocks_than_planned(window, size, prompt):
-    manager = BlockManager([PoolKind(200), PoolKind(200, window)], size)
+    manager = BlockManager([KVCacheGroup(200), KVCacheGroup(200, window)], size)
     manager.allocate("a", [7] * prompt)
     manager.commit("a")
     reached = 0
@@ -39,7 +39,7 @@ def test_a_sequence_that_is_decoded_never_needs_more_blocks_than_planned(window,
 @pytest.mark.parametrize("window", [1, 2, 3, 4, 5, 9])
 def test_a_block_is_given_back_exactly_when_no_later_query_sees_it(window, size):
     """The query at position p sees p - window + 1 .. p; the next one to come is at the number of committed tokens."""
-    manager = BlockManager([PoolKind(40), PoolKind(40, window)], size)
+    manager = BlockManager([KVCacheGroup(40), KVCacheGroup(40, window)], size)
     manager.allocate("a", [7] * 30)
     for committed in range(31):
         manager.commit("a", committed)
@@ -57,7 +57,7 @@ def test_a_block_is_given_back_exactly_when_no_later_query_sees_it(window, size)
 
 def test_a_pool_of_the_windows_size_is_enough_for_any_length():
     window, size = 6, 4
-    manager = BlockManager([PoolKind(bound(window, 10_000, size), window)], size)
+    manager = BlockManager([KVCacheGroup(bound(window, 10_000, size), window)], size)
     manager.allocate("a", [1, 2, 3])
     for token in range(500):
         manager.append("a", token)
@@ -67,7 +67,7 @@ def test_a_pool_of_the_windows_size_is_enough_for_any_length():
 
 
 def test_a_hit_needs_the_last_windows_blocks_only():
-    manager = BlockManager([PoolKind(40), PoolKind(20, window=3)], 2)
+    manager = BlockManager([KVCacheGroup(40), KVCacheGroup(20, window=3)], 2)
     text = list(range(12))
     manager.allocate("a", text)
     manager.commit("a")
@@ -88,7 +88,7 @@ def test_a_hit_needs_the_last_windows_blocks_only():
 
 
 def test_of_the_blocks_behind_a_window_the_oldest_is_evicted_first():
-    manager = BlockManager([PoolKind(8, window=2)], 2)
+    manager = BlockManager([KVCacheGroup(8, window=2)], 2)
     manager.allocate("a", list(range(12)))
     blocks = manager.block_table("a")
     manager.commit("a")
@@ -98,7 +98,7 @@ def test_of_the_blocks_behind_a_window_the_oldest_is_evicted_first():
 
 
 def test_what_a_window_gave_back_cannot_be_cut_back_to():
-    manager = BlockManager([PoolKind(9), PoolKind(9, window=3)], 2)
+    manager = BlockManager([KVCacheGroup(9), KVCacheGroup(9, window=3)], 2)
     manager.allocate("a", list(range(9)))
     manager.commit("a", 6)
     manager.truncate("a", 6)  # drafts are not committed yet: the window has kept what they may fall back to

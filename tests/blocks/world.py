@@ -6,7 +6,7 @@ or swapped, a sequence that reads through its block table finds K and V of exact
 
 import pytest
 
-from minikv.blocks import NULL_BLOCK, BlockManager, HostBlocks, PoolKind
+from minikv.blocks import NULL_BLOCK, BlockManager, HostBlocks, KVCacheGroup
 from minikv.errors import MiniKVError
 from tests.blocks.naive import NaiveManager
 from tests.blocks.naive_pool import Refused
@@ -36,17 +36,17 @@ def refused_alike(expected: Refused, thing, call):
 
 
 class World:
-    """``kinds``: one (num_blocks, window or None) for each kind of layer."""
+    """``groups``: one (num_blocks, window or None) for each KV cache group."""
 
-    def __init__(self, kinds, block_size, host_blocks=0):
-        self.kinds, self.block_size = kinds, block_size
-        pools = [PoolKind(num_blocks, window) for num_blocks, window in kinds]
+    def __init__(self, groups, block_size, host_blocks=0):
+        self.kv_cache_groups, self.block_size = groups, block_size
+        pools = [KVCacheGroup(num_blocks, window) for num_blocks, window in groups]
         self.real = BlockManager(
             pools, block_size, host_blocks=HostBlocks(host_blocks, block_size, len(pools))
         )
-        self.model = NaiveManager(kinds, block_size, host_blocks)
-        self.storage = Storage(len(kinds), block_size)
-        # What each place of each table should hold once it is committed: one list a kind.
+        self.model = NaiveManager(groups, block_size, host_blocks)
+        self.storage = Storage(len(groups), block_size)
+        # What each place of each table should hold once it is committed: one list a group.
         self.expected: dict[object, list[list[Written]]] = {}
         self.evictions: dict[object, tuple] = {}
 
@@ -74,7 +74,7 @@ class World:
         done, expected, found = self.both("allocate", seq, tokens, salt)
         if done:
             assert (found.num_tokens, found.num_cached) == expected
-            self.expected[seq] = [[] for _ in self.kinds]
+            self.expected[seq] = [[] for _ in self.kv_cache_groups]
             self.evictions[seq] = ()
             self._expect(seq, salt, 0)
         return done
@@ -102,11 +102,11 @@ class World:
     def forward(self, seq):
         """Write K and V of every token that is not committed, as a forward does before its drafts are judged."""
         state = self.model.running[seq]
-        for kind in range(len(self.kinds)):
-            evicted = state.evicted[kind]
+        for group in range(len(self.kv_cache_groups)):
+            evicted = state.evicted[group]
             start = max(state.committed, state.floor if evicted else 0)
-            slots = self.real.slot_mapping(seq, start, len(state.tokens), kind)
-            self.storage.write(kind, slots.tolist(), self.expected[seq][kind][start - evicted :])
+            slots = self.real.slot_mapping(seq, start, len(state.tokens), group)
+            self.storage.write(group, slots.tolist(), self.expected[seq][group][start - evicted :])
 
     def commit(self, seq, num_tokens=None):
         if seq in self.model.running:
@@ -116,22 +116,22 @@ class World:
     def truncate(self, seq, num_tokens):
         done, _, _ = self.both("truncate", seq, num_tokens)
         if done:
-            for kind, contents in enumerate(self.expected[seq]):
-                del contents[num_tokens - self.model.running[seq].evicted[kind] :]
+            for group, contents in enumerate(self.expected[seq]):
+                del contents[num_tokens - self.model.running[seq].evicted[group] :]
 
-    def compact(self, seq, keep, kind, shuffle):
+    def compact(self, seq, keep, group, shuffle):
         """Which ``keep`` of the tokens stay is drawn from ``shuffle``, a random.Random."""
-        done, expected, real = self.both("compact", seq, keep, kind)
+        done, expected, real = self.both("compact", seq, keep, group)
         if not done:
             return
         assert (real.copies, real.old_table, real.new_table, real.num_tokens) == (*expected, keep)
         self.storage.copy(real.copies)
-        contents = self.expected[seq][kind]
+        contents = self.expected[seq][group]
         if keep < len(contents):
             kept = sorted(shuffle.sample(range(len(contents)), keep))
-            self.storage.move(kind, real.old_table, real.new_table, kept)
-            self.expected[seq][kind] = [contents[place] for place in kept]
-            self.evictions[seq] += ((kind, tuple(kept)),)
+            self.storage.move(group, real.old_table, real.new_table, kept)
+            self.expected[seq][group] = [contents[place] for place in kept]
+            self.evictions[seq] += ((group, tuple(kept)),)
 
     def free(self, seq):
         done, _, _ = self.both("free", seq)
@@ -156,8 +156,8 @@ class World:
                 assert swap.pairs == expected
                 if inside:
                     inside(seq)
-                for kind, pairs in enumerate(swap.pairs):
-                    transfer(kind, pairs[: len(pairs) // 2] if broken else pairs)
+                for group, pairs in enumerate(swap.pairs):
+                    transfer(group, pairs[: len(pairs) // 2] if broken else pairs)
                 if broken:
                     raise Broken
         except Broken:
@@ -173,11 +173,11 @@ class World:
         assert real.sequences() == model.rows
         for seq, state in model.running.items():
             assert real.num_tokens(seq) == len(state.tokens)
-        for kind, pool in enumerate(model.pools):
-            self._check_pool(real.pools[kind], pool)
-            self._check_tables(kind)
-            self._check_published(kind)
-            assert real.stats().wasted_slots[kind] == model.wasted_slots(kind)
+        for group, pool in enumerate(model.pools):
+            self._check_pool(real.pools[group], pool)
+            self._check_tables(group)
+            self._check_published(group)
+            assert real.stats().wasted_slots[group] == model.wasted_slots(group)
         stats = real.stats()
         assert (stats.sequences, stats.asked_tokens, stats.hit_tokens) == (
             len(model.running), model.asked_tokens, model.hit_tokens,
@@ -194,47 +194,47 @@ class World:
                 model.refs(block), model.is_published(block),
             )  # fmt: skip
 
-    def _check_tables(self, kind):
+    def _check_tables(self, group):
         real, model = self.real, self.model
-        rows = real.block_tables(kind).tolist()
+        rows = real.block_tables(group).tolist()
         assert len(rows) == len(model.rows)
         for seq, row in zip(model.rows, rows, strict=True):
-            state, table = model.running[seq], model.running[seq].tables[kind]
-            assert real.block_table(seq, kind) == table
+            state, table = model.running[seq], model.running[seq].tables[group]
+            assert real.block_table(seq, group) == table
             assert row == table + [NULL_BLOCK] * (len(row) - len(table))
-            assert real.length(seq, kind) == state.length(kind)
-            low = state.floor if state.evicted[kind] else 0
-            slots = real.slot_mapping(seq, low, len(state.tokens), kind).tolist()
-            assert slots == model.slots(seq, low, len(state.tokens), kind)
+            assert real.length(seq, group) == state.length(group)
+            low = state.floor if state.evicted[group] else 0
+            slots = real.slot_mapping(seq, low, len(state.tokens), group).tolist()
+            assert slots == model.slots(seq, low, len(state.tokens), group)
         if model.rows:
-            last = [model.running[seq].length(kind) - 1 for seq in model.rows]
-            tables = [model.running[seq].tables[kind] for seq in model.rows]
+            last = [model.running[seq].length(group) - 1 for seq in model.rows]
+            tables = [model.running[seq].tables[group] for seq in model.rows]
             size = self.block_size
-            assert real.decode_slots(kind=kind).tolist() == [
+            assert real.decode_slots(kv_cache_group=group).tolist() == [
                 -1 if table[-1] == NULL_BLOCK else table[-1] * size + place % size
                 for table, place in zip(tables, last, strict=True)
             ]
 
-    def _check_published(self, kind):
+    def _check_published(self, group):
         """What anybody may find is what it says, in every slot of the block."""
         size = self.block_size
-        for (salt, tokens), (block, _) in self.model.pools[kind].found.items():
+        for (salt, tokens), (block, _) in self.model.pools[group].found.items():
             for offset in range(size):
                 content = Written(salt, tokens[: len(tokens) - size + offset + 1])
-                assert self.storage.read(kind, block, offset) == content, f"stale: block {block}, {offset}"
+                assert self.storage.read(group, block, offset) == content, f"stale: block {block}, {offset}"
 
     def _check_content(self, seq):
-        """Every committed token that the next query of a kind reads is in its slot."""
+        """Every committed token that the next query of a group reads is in its slot."""
         state, size = self.model.running[seq], self.block_size
-        for kind, (_, window) in enumerate(self.kinds):
-            evicted = state.evicted[kind]
+        for group, (_, window) in enumerate(self.kv_cache_groups):
+            evicted = state.evicted[group]
             first = 0 if window is None else max(0, state.committed - window + 1)
             for place in range(first, state.committed - evicted):
-                block = self.real.block_table(seq, kind)[place // size]
-                assert block != NULL_BLOCK, f"{seq} of kind {kind}: place {place} was given back too early"
-                found = self.storage.read(kind, block, place % size)
-                assert found == self.expected[seq][kind][place], (
-                    f"{seq} of kind {kind} reads another's K and V"
+                block = self.real.block_table(seq, group)[place // size]
+                assert block != NULL_BLOCK, f"{seq} of group {group}: place {place} was given back too early"
+                found = self.storage.read(group, block, place % size)
+                assert found == self.expected[seq][group][place], (
+                    f"{seq} of group {group} reads another's K and V"
                 )
 
     def _evictions(self):

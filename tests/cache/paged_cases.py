@@ -26,8 +26,8 @@ LAYERS = {
         LayerSpec("none"),
         LayerSpec("shared", reads_layer=3),
     ),
-    # One kind, since a token costs the same in each: they share a block table and no tensor.
-    "one kind, three shapes": (
+    # One group, since a token costs the same in each: they share a block table and no tensor.
+    "one group, three shapes": (
         FULL,
         LayerSpec("full", kv_heads=2, k_dim=6, v_dim=10),
         LayerSpec("latent", kv_heads=2, k_dim=8, v_dim=8),
@@ -59,8 +59,8 @@ def storing(cache: PagedKVCache) -> list[int]:
 def fill(cache: PagedKVCache, seed: int = 0) -> None:
     """Random bytes everywhere, so that nothing can be right by being zero."""
     generator = torch.Generator().manual_seed(seed)
-    for kind in range(len(cache.kinds)):
-        for part in cache.parts(kind):
+    for group in range(len(cache.kv_cache_groups)):
+        for part in cache.parts(group):
             part.tensor.view(torch.uint8).random_(generator=generator)
 
 
@@ -68,8 +68,8 @@ def every_byte(cache: PagedKVCache) -> list[np.ndarray]:
     """A copy of all that the cache holds."""
     return [
         part.tensor.view(torch.uint8).numpy().copy()
-        for kind in range(len(cache.kinds))
-        for part in cache.parts(kind)
+        for group in range(len(cache.kv_cache_groups))
+        for part in cache.parts(group)
     ]
 
 
@@ -95,7 +95,7 @@ class Beside:
     def __init__(self, cache: PagedKVCache, sequences: int, seed: int):
         self.cache, self.random = cache, np.random.default_rng(seed)
         self.free = [list(self.random.permutation(blocks)) for blocks in cache.num_blocks]
-        self.tables = [[[] for _ in cache.kinds] for _ in range(sequences)]
+        self.tables = [[[] for _ in cache.kv_cache_groups] for _ in range(sequences)]
         self.rows = [{layer: ([], []) for layer in storing(cache)} for _ in range(sequences)]
         self.lengths = [0] * sequences
 
@@ -117,19 +117,19 @@ class Beside:
         self._give_back()
 
     def _grow(self, number: int, length: int) -> None:
-        for kind, table in enumerate(self.tables[number]):
+        for group, table in enumerate(self.tables[number]):
             while len(table) * self.cache.block_size < length:
-                table.append(int(self.free[kind].pop()))
+                table.append(int(self.free[group].pop()))
 
     def _give_back(self) -> None:
         """Blocks that lie behind a window go back to the free list, and are written by others."""
         for number, tables in enumerate(self.tables):
-            for kind, table in zip(self.cache.kinds, tables, strict=True):
-                if kind.layer.window is None:
+            for group, table in zip(self.cache.kv_cache_groups, tables, strict=True):
+                if group.layer.window is None:
                     continue
-                for place in range(self.first(number, kind.layer.window) // self.cache.block_size):
+                for place in range(self.first(number, group.layer.window) // self.cache.block_size):
                     if table[place] != NULL_BLOCK:
-                        self.free[self.cache.kinds.index(kind)].insert(0, table[place])
+                        self.free[self.cache.kv_cache_groups.index(group)].insert(0, table[place])
                         table[place] = NULL_BLOCK
 
     def first(self, number: int, window: int | None) -> int:
@@ -138,7 +138,7 @@ class Beside:
 
     def _write(self, layer: int, owners: list) -> None:
         cache, spec = self.cache, self.cache.spec.layers[layer]
-        kind = cache.kind_of(layer)
+        group = cache.kv_cache_group_of(layer)
         slots, rows = [], ([], [])
         for owner in owners:
             new = [self.random.normal(size=(spec.kv_heads, dim)) for dim in (spec.k_dim, spec.v_dim)]
@@ -148,7 +148,7 @@ class Beside:
                 slots.append(-1)
                 continue
             number, position = owner
-            block = self.tables[number][kind][position // cache.block_size]
+            block = self.tables[number][group][position // cache.block_size]
             slots.append(block * cache.block_size + position % cache.block_size)
         for number in range(len(self.lengths)):
             order = sorted(

@@ -43,18 +43,18 @@ def test_given_bytes_are_filled_to_the_block(models, name):
     assert cache.num_blocks == report.blocks
     assert report.how == "kv_bytes"
     assert report.terms is report.peak is None
-    assert {part.tensor.dtype for kind in range(len(cache.kinds)) for part in cache.parts(kind)} == {
-        torch.bfloat16
-    }
+    assert {
+        part.tensor.dtype for group in range(len(cache.kv_cache_groups)) for part in cache.parts(group)
+    } == {torch.bfloat16}
     assert sum(report.parts().values()) == report.stats.total
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_given_blocks_are_made(models, name):
     cache, report = allocate_kv_cache(models[name], num_blocks=21, block_size=8, context=64)
-    counted = pool.counted_kinds(cache.spec)
-    for kind, blocks in zip(cache.kinds, cache.num_blocks, strict=True):
-        assert blocks == (21 if kind in counted else 2 * kind.layer.blocks_for(64, 8))
+    counted = pool.counted_groups(cache.spec)
+    for group, blocks in zip(cache.kv_cache_groups, cache.num_blocks, strict=True):
+        assert blocks == (21 if group in counted else 2 * group.layer.blocks_for(64, 8))
     assert (report.num_blocks, report.max_tokens, report.batch) == (21, 168, 2)
 
 
@@ -70,8 +70,8 @@ def test_the_planner_and_the_allocator_agree_on_weights_and_cache_to_the_byte(mo
     assert report.block_bytes == budget.block_bytes
     assert report.max_tokens == budget.max_tokens
     assert cache.spec.layers == budget.spec.layers
-    kinds = pool.block_kinds(budget.spec)
-    planned = sum(kind.block_bytes(16) * n for kind, n in zip(kinds, report.blocks, strict=True))
+    groups = pool.kv_cache_groups(budget.spec)
+    planned = sum(group.block_bytes(16) * n for group, n in zip(groups, report.blocks, strict=True))
     assert cache.nbytes == planned
     assert report.peak.extra > 0
 

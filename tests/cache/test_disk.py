@@ -18,13 +18,13 @@ from tests.cache.resealed import MALFORMED, reseal
 
 
 def filled_pool(layers="gqa", codec="bf16", **options):
-    """A pool whose host blocks 0 and 1 hold random bytes in every kind, and the blocks to name."""
+    """A pool whose host blocks 0 and 1 hold random bytes in every group, and the blocks to name."""
     cache = cache_for(layers, codec, **options)
     fill(cache)
     pool = HostPool(cache, 3)
-    kinds = len(cache.kinds)
-    pool.swap_out([[(3, 0), (1, 1)]] * kinds)
-    return pool, [[1, 0]] * kinds
+    num_groups = len(cache.kv_cache_groups)
+    pool.swap_out([[(3, 0), (1, 1)]] * num_groups)
+    return pool, [[1, 0]] * num_groups
 
 
 def contents(pool, blocks):
@@ -49,15 +49,15 @@ def test_every_bit_comes_back(layers, codec, tmp_path):
     notes = load_blocks(str(tmp_path / "blocks.safetensors"), other, target)
     assert notes == {"model": "llama", "note": '"sha256":"0000'}
     assert contents(other, target) == contents(pool, blocks)
-    assert all(other.held(kind) == {0, 2} for kind in range(len(blocks)))
+    assert all(other.held(group) == {0, 2} for group in range(len(blocks)))
 
 
-def test_kinds_may_have_different_numbers_of_blocks(tmp_path):
+def test_groups_may_have_different_numbers_of_blocks(tmp_path):
     pool, _ = filled_pool("mixed", "int8")
     save_blocks(tmp_path / "blocks", pool, [[0, 1], [], [1]])
     other = HostPool(cache_for("mixed", "int8"), 2)
     assert load_blocks(tmp_path / "blocks", other, [[1, 0], [], [1]]) == {}
-    assert [other.held(kind) for kind in range(3)] == [{0, 1}, set(), {1}]
+    assert [other.held(group) for group in range(3)] == [{0, 1}, set(), {1}]
     assert contents(other, [[1, 0], [], [1]]) == contents(pool, [[0, 1], [], [1]])
 
 
@@ -141,7 +141,7 @@ def test_a_header_that_is_malformed_is_refused_under_a_right_checksum(saved, for
         lambda: cache_for("gqa", "int8"),
         lambda: cache_for("gqa", block_size=8),
         lambda: cache_for("mla"),
-        lambda: PagedKVCache(spec_for("one kind, three shapes"), 5, 4),
+        lambda: PagedKVCache(spec_for("one group, three shapes"), 5, 4),
     ],
 )
 def test_blocks_of_another_cache_are_refused(saved, other):
@@ -159,7 +159,7 @@ def test_other_numbers_of_blocks_are_refused(saved):
     assert (error.values["saved"], error.values["given"]) == (2, 3)
     refused("cache_twice", load_blocks, path, pool, [[1, 1]])
     refused("cache_index", load_blocks, path, pool, [[1, 3]])
-    refused("offload_each_kind", load_blocks, path, pool, [[0, 1], []])
+    refused("offload_each_group", load_blocks, path, pool, [[0, 1], []])
     assert not pool.held(0)
 
 

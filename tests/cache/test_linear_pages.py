@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks import BlockManager, KVCacheGroup
 from minikv.cache import LinearKVCache, LinearPages, PagedKVCache
 from minikv.kernels import latent_decode, latent_prefill, paged_decode, paged_prefill, store_kv
 from minikv.memory.arena import ArenaInUseError
@@ -91,14 +91,15 @@ def test_bytes_are_the_linear_cache_s_and_the_plan_s(name, dtype):
 def test_an_architecture_has_the_kinds_of_a_paged_cache_and_the_bytes_of_every_token(model_type):
     spec = small_spec(model_type, kv_dtype="bf16")
     pages, paged = LinearPages(LinearKVCache(spec, 2, 40)), PagedKVCache(spec, 1, 4)
-    assert pages.kinds == paged.kinds
-    assert pages.num_blocks == (2,) * len(pages.kinds)
+    assert pages.kv_cache_groups == paged.kv_cache_groups
+    assert pages.num_blocks == (2,) * len(pages.kv_cache_groups)
     assert pages.block_size == 40
     for number, layer in enumerate(spec.layers):
         if layer.token_bytes or layer.reads_layer is not None:
-            assert pages.kind_of(number) == paged.kind_of(number)
+            assert pages.kv_cache_group_of(number) == paged.kv_cache_group_of(number)
     blocks = sum(
-        kind.block_bytes(40) * count for kind, count in zip(pages.kinds, pages.num_blocks, strict=True)
+        group.block_bytes(40) * count
+        for group, count in zip(pages.kv_cache_groups, pages.num_blocks, strict=True)
     )
     assert pages.nbytes == pages.linear.nbytes == blocks
     if spec.window is None:
@@ -115,14 +116,14 @@ def test_an_architecture_has_the_kinds_of_a_paged_cache_and_the_bytes_of_every_t
 )
 def test_rows_are_copied_whole_all_read_before_any_is_written(model, dtype, src, dst):
     pages = filled(pages_of(model, dtype))
-    for kind in range(len(pages.kinds)):
+    for group in range(len(pages.kv_cache_groups)):
         before = contents(pages)
-        pages.copy_blocks(kind, np.array(src, np.int64), dst)
+        pages.copy_blocks(group, np.array(src, np.int64), dst)
         for (layer, half), now in contents(pages).items():
             expected = before[layer, half]
-            if pages.kind_of(layer) == kind:
+            if pages.kv_cache_group_of(layer) == group:
                 expected[dst] = expected[src]
-            assert torch.equal(now, expected), "and the layers of the other kinds stay as they are"
+            assert torch.equal(now, expected), "and the layers of the other groups stay as they are"
         assert pages.linear.host_lengths == (0,) * BATCH
 
 
@@ -165,8 +166,10 @@ def test_the_triton_kernels_take_the_strided_views(model, monkeypatch):
 
 def test_a_fork_of_three_copies_a_row_for_each_but_the_last_that_writes():
     pages = filled(pages_of("mixed"))
-    windows = [kind.layer.window for kind in pages.kinds]
-    manager = BlockManager([PoolKind(*pool) for pool in zip(pages.num_blocks, windows, strict=True)], MAX_SEQ)
+    windows = [group.layer.window for group in pages.kv_cache_groups]
+    manager = BlockManager(
+        [KVCacheGroup(*pool) for pool in zip(pages.num_blocks, windows, strict=True)], MAX_SEQ
+    )
     manager.allocate("a", [1, 2, 3, 4, 5])
     manager.commit("a")
     manager.fork("a", "b")
@@ -174,9 +177,11 @@ def test_a_fork_of_three_copies_a_row_for_each_but_the_last_that_writes():
     before = contents(pages)
     for name, copied in (("a", True), ("b", True), ("c", False)):
         copies = manager.append_tokens(name, [6])
-        assert [copy.kind for copy in copies] == (list(range(len(pages.kinds))) if copied else [])
+        assert [copy.kv_cache_group for copy in copies] == (
+            list(range(len(pages.kv_cache_groups))) if copied else []
+        )
         for copy in copies:
-            pages.copy_blocks(copy.kind, [copy.src], [copy.dst])
+            pages.copy_blocks(copy.kv_cache_group, [copy.src], [copy.dst])
     rows = {name: manager.block_table(name)[0] for name in "abc"}
     assert len(set(rows.values())) == 3
     for layer, half in before:

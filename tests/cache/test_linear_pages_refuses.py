@@ -16,7 +16,7 @@ def test_a_closed_cache_says_so():
     token = torch.zeros(BATCH, 2, 1, 8)
     for call, arguments in (
         (pages.layer, (0,)),
-        (pages.kind_of, (0,)),
+        (pages.kv_cache_group_of, (0,)),
         (pages.gather, (0, [0], 1)),
         (pages.copy_blocks, (0, [0], [1])),
         (linear.layer, (0,)),
@@ -55,7 +55,7 @@ def test_tables_that_cannot_be_read(table, length, start, code):
 
 
 @pytest.mark.parametrize(
-    ("kind", "src", "dst", "code"),
+    ("group", "src", "dst", "code"),
     [
         (4, [0], [1], "out_of_range"),
         (-1, [0], [1], "bad_count"),
@@ -65,16 +65,16 @@ def test_tables_that_cannot_be_read(table, length, start, code):
         (0, [0, 1], [2], "cache_pairs"),
     ],
 )
-def test_rows_that_cannot_be_copied_change_nothing(kind, src, dst, code):
+def test_rows_that_cannot_be_copied_change_nothing(group, src, dst, code):
     pages = filled(pages_of("mixed"))
     before = contents(pages)
-    refused(code, pages.copy_blocks, kind, src, dst)
+    refused(code, pages.copy_blocks, group, src, dst)
     assert all(torch.equal(now, before[key]) for key, now in contents(pages).items())
 
 
 def test_layers_that_are_not_there():
     pages = pages_of("mixed")
     for layer, code in ((8, "out_of_range"), (-1, "bad_count"), (4, "cache_no_kv")):
-        for call in (pages.layer, pages.kind_of):
+        for call in (pages.layer, pages.kv_cache_group_of):
             refused(code, call, layer)
         refused(code, pages.gather, layer, [0], 1)

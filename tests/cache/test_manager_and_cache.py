@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from minikv.blocks import NULL_BLOCK, BlockManager, HostBlocks, PoolKind
+from minikv.blocks import NULL_BLOCK, BlockManager, HostBlocks, KVCacheGroup
 from minikv.cache import HostPool, load_blocks, save_blocks
 from minikv.errors import MiniKVError, OutOfBlocksError
 from tests.cache.paged_cases import cache_for, storing
@@ -20,8 +20,8 @@ from tests.longer import usual_if
 
 BLOCK_SIZE = 4
 HOST_BLOCKS = 14
-# kinds in the cache's order: the full layers first, then the wider window
-NUM_BLOCKS = {"mixed": [26, 16, 14], "mla": 26, "one kind, three shapes": 26}
+# groups in the cache's order: the full layers first, then the wider window
+NUM_BLOCKS = {"mixed": [26, 16, 14], "mla": 26, "one group, three shapes": 26}
 STEPS = 240
 
 
@@ -48,14 +48,14 @@ class Together:
     def __init__(self, layers: str, codec: str, seed: int, folder):
         self.random, self.folder = random.Random(seed), folder
         self.cache = cache_for(layers, codec, num_blocks=NUM_BLOCKS[layers], block_size=BLOCK_SIZE)
-        self.windows = [kind.layer.window for kind in self.cache.kinds]
-        pools = [PoolKind(*pool) for pool in zip(self.cache.num_blocks, self.windows, strict=True)]
+        self.windows = [group.layer.window for group in self.cache.kv_cache_groups]
+        pools = [KVCacheGroup(*pool) for pool in zip(self.cache.num_blocks, self.windows, strict=True)]
         self.manager = BlockManager(
             pools, BLOCK_SIZE, host_blocks=HostBlocks(HOST_BLOCKS, BLOCK_SIZE, len(pools))
         )
         self.pool = HostPool(self.cache, HOST_BLOCKS)
         self.running: dict[int, Dense] = {}
-        self.swapped: dict[int, tuple[Dense, list[list[int]]]] = {}  # with the host blocks of each kind
+        self.swapped: dict[int, tuple[Dense, list[list[int]]]] = {}  # with the host blocks of each group
         self.texts: list[tuple[str, list[int]]] = []  # all that was ever committed
         self.names = iter(range(10**6))
         self.done = dict.fromkeys("hit copy window full refused moved broken saved back".split(), 0)
@@ -127,17 +127,17 @@ class Together:
 
     def evict(self) -> None:
         """Other tokens in every layer and head, the same number in all: moved to the front, head by head."""
-        seq, kind = self.any_running(), self.random.randrange(len(self.windows))
-        dense, length = self.running[seq], self.manager.length(seq, kind)
+        seq, group = self.any_running(), self.random.randrange(len(self.windows))
+        dense, length = self.running[seq], self.manager.length(seq, group)
         keep = self.random.randrange(max(1, length - 5), length + 1)
-        plan = self.manager.compact(seq, keep, kind)
+        plan = self.manager.compact(seq, keep, group)
         self.copy(plan.copies)
         if keep == length:
             return
         self.done["moved"] += 1
         to = slots_of(plan.new_table, np.arange(keep))
         for layer, rows in dense.rows.items():
-            if self.cache.kind_of(layer) != kind:
+            if self.cache.kv_cache_group_of(layer) != group:
                 continue
             heads = self.cache.spec.layers[layer].kv_heads
             kept = np.array([sorted(self.random.sample(range(length), keep)) for _ in range(heads)])
@@ -163,7 +163,7 @@ class Together:
     def swap_in(self) -> None:
         seq = self.random.choice([*self.swapped])
         with self.manager.swapping_in(seq) as swap:
-            if self.random.random() < 0.3:  # no more than the first kind arrives
+            if self.random.random() < 0.3:  # no more than the first group arrives
                 self.pool.swap_in([swap.pairs[0], *[()] * (len(swap.pairs) - 1)])
                 self.interrupt(chance=1)
             self.pool.swap_in(swap.pairs).wait()
@@ -227,10 +227,10 @@ class Together:
         dense = self.running[seq]
         count = len(dense.tokens) - start
         for layer, (k, v) in dense.rows.items():
-            kind = self.cache.kind_of(layer)
-            slots = self.manager.slot_mapping(seq, start, start + count, kind)
+            group = self.cache.kv_cache_group_of(layer)
+            slots = self.manager.slot_mapping(seq, start, start + count, group)
             if count == 1:
-                assert slots.tolist() == self.manager.decode_slots([seq], kind).tolist()
+                assert slots.tolist() == self.manager.decode_slots([seq], group).tolist()
             self.cache.write(layer, k[-count:], v[-count:], slots)
 
     def commit(self, seq: int) -> None:
@@ -240,10 +240,10 @@ class Together:
         self.texts.append((dense.salt, dense.tokens[:]))
 
     def copy(self, copies) -> None:
-        for kind in range(len(self.windows)):
-            pairs = [(copy.src, copy.dst) for copy in copies if copy.kind == kind]
+        for group in range(len(self.windows)):
+            pairs = [(copy.src, copy.dst) for copy in copies if copy.kv_cache_group == group]
             if pairs:
-                self.cache.copy_blocks(kind, *map(list, zip(*pairs, strict=True)))
+                self.cache.copy_blocks(group, *map(list, zip(*pairs, strict=True)))
                 self.done["copy"] += 1
 
     def interrupt(self, chance: float = 0.25) -> None:
@@ -252,18 +252,18 @@ class Together:
 
     def poison(self) -> None:
         """NaN into every block that nobody holds and nobody can find."""
-        for kind, pool in enumerate(self.manager.pools):
+        for group, pool in enumerate(self.manager.pools):
             empty = [b for b in range(pool.num_blocks) if not pool.ref_count(b) and not pool.is_published(b)]
-            for part in self.cache.parts(kind):
+            for part in self.cache.parts(group):
                 part.tensor.index_fill_(part.shape.block_dim, torch.tensor(empty).long(), torch.nan)
 
     def check(self) -> None:
         """What runs reads back as it was written, and so does whatever a prompt would find."""
         self.manager.check_invariants()
         for seq, dense in self.running.items():
-            kinds = range(len(self.windows))
-            lengths = [self.manager.length(seq, kind) for kind in kinds]
-            self.reads_back(dense, [self.manager.block_table(seq, kind) for kind in kinds], lengths)
+            groups = range(len(self.windows))
+            lengths = [self.manager.length(seq, group) for group in groups]
+            self.reads_back(dense, [self.manager.block_table(seq, group) for group in groups], lengths)
         for salt, tokens in self.random.sample(self.texts[-20:], min(2, len(self.texts))):
             found = self.manager.match([*tokens, 0], salt)
             dense = self.dense(salt, tokens[: found.num_tokens])
@@ -276,10 +276,10 @@ class Together:
             source = layer if spec.reads_layer is None else spec.reads_layer
             if source not in dense.rows:
                 continue
-            kind, window = self.cache.kind_of(layer), self.cache.spec.layers[source].window
+            group, window = self.cache.kv_cache_group_of(layer), self.cache.spec.layers[source].window
             start = 0 if window is None else max(0, dense.committed - window + 1)
-            self.done["window"] += NULL_BLOCK in tables[kind]
-            read = self.cache.gather(layer, tables[kind], lengths[kind], start)
+            self.done["window"] += NULL_BLOCK in tables[group]
+            read = self.cache.gather(layer, tables[group], lengths[group], start)
             for have, want in zip(read, dense.rows[source], strict=True):
                 assert torch.equal(have, want[start:]), f"layer {layer} of {dense.tokens}"
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from minikv.blocks import BlockManager, HostBlocks, PoolKind
+from minikv.blocks import BlockManager, HostBlocks, KVCacheGroup
 from minikv.cache import offload
 from minikv.cache.codec import CODECS
 from minikv.cache.layout import Part
@@ -12,9 +12,9 @@ from minikv.cache.offload import HostPool
 from tests.cache.paged_cases import LAYERS, Beside, cache_for, every_byte, fill, refused, storing, unchanged
 
 
-def block_bytes(cache, kind, block):
+def block_bytes(cache, group, block):
     """All bytes of one block: every layer, K, V and scales."""
-    parts = [part.read_blocks(torch.tensor([block])) for part in cache.parts(kind)]
+    parts = [part.read_blocks(torch.tensor([block])) for part in cache.parts(group)]
     return b"".join(part.view(torch.uint8).numpy().tobytes() for part in parts)
 
 
@@ -31,34 +31,34 @@ def test_any_course_of_swaps_equals_a_model_of_bytes(layers, codec):
     cache = cache_for(layers, codec, num_blocks=6)
     fill(cache)
     pool = HostPool(cache, 4)
-    kinds = range(len(cache.kinds))
-    device = [[block_bytes(cache, kind, block) for block in range(6)] for kind in kinds]
-    host = [{} for _ in kinds]
+    groups = range(len(cache.kv_cache_groups))
+    device = [[block_bytes(cache, group, block) for block in range(6)] for group in groups]
+    host = [{} for _ in groups]
     for _ in range(15):
-        pairs = [random_pairs(random, 6, 4) for _ in kinds]
+        pairs = [random_pairs(random, 6, 4) for _ in groups]
         if random.random() < 0.5:
             pool.swap_out(pairs).synchronize()
-            for kind in kinds:
-                host[kind].update({there: device[kind][here] for here, there in pairs[kind]})
+            for group in groups:
+                host[group].update({there: device[group][here] for here, there in pairs[group]})
         else:
-            pairs = [[pair for pair in pairs[kind] if pair[1] in host[kind]] for kind in kinds]
+            pairs = [[pair for pair in pairs[group] if pair[1] in host[group]] for group in groups]
             pool.swap_in(pairs).wait()
-            for kind in kinds:
-                for here, there in pairs[kind]:
-                    device[kind][here] = host[kind][there]
-        assert [[block_bytes(cache, kind, block) for block in range(6)] for kind in kinds] == device
-        assert [pool.held(kind) for kind in kinds] == [frozenset(held) for held in host]
+            for group in groups:
+                for here, there in pairs[group]:
+                    device[group][here] = host[group][there]
+        assert [[block_bytes(cache, group, block) for block in range(6)] for group in groups] == device
+        assert [pool.held(group) for group in groups] == [frozenset(held) for held in host]
 
 
 @pytest.mark.parametrize("layers", LAYERS)
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_host_block_takes_as_many_bytes_as_a_device_block(layers, codec):
     cache = cache_for(layers, codec)
-    blocks = [2 + kind for kind in range(len(cache.kinds))]
+    blocks = [2 + group for group in range(len(cache.kv_cache_groups))]
     pool = HostPool(cache, blocks)
-    planned = [kind.block_bytes(cache.block_size) for kind in cache.kinds]
+    planned = [group.block_bytes(cache.block_size) for group in cache.kv_cache_groups]
     assert pool.nbytes == sum(size * count for size, count in zip(planned, blocks, strict=True))
-    tensors = [tensor for kind in range(len(blocks)) for tensor in pool._parts[kind]]
+    tensors = [tensor for group in range(len(blocks)) for tensor in pool._parts[group]]
     assert pool.nbytes == sum(tensor.nbytes for tensor in tensors)
     assert all(tensor.is_contiguous() for tensor in tensors)  # one block, one piece
 
@@ -151,8 +151,8 @@ def test_a_swap_that_fails_in_the_middle_has_changed_nothing(layers, way, monkey
     cache = cache_for(layers, "int8")
     fill(cache)
     pool = HostPool(cache, 4)
-    kinds = range(len(cache.kinds))
-    held = [[(block, block) for block in (0, 1)] for _ in kinds]
+    groups = range(len(cache.kv_cache_groups))
+    held = [[(block, block) for block in (0, 1)] for _ in groups]
     pool.swap_out(held)
     stored = pool.read([[0, 1]] * len(held))
     fill(cache, seed=1)
@@ -167,16 +167,16 @@ def test_a_swap_that_fails_in_the_middle_has_changed_nothing(layers, way, monkey
         copy_rows(*args)
 
     monkeypatch.setattr(offload, "copy_rows", failing)
-    pairs = [[(3, 2), (4, 3)] for _ in kinds] if way == "swap_out" else held
-    for fail_at in range(sum(len(cache.parts(kind)) for kind in kinds)):
+    pairs = [[(3, 2), (4, 3)] for _ in groups] if way == "swap_out" else held
+    for fail_at in range(sum(len(cache.parts(group)) for group in groups)):
         copies.clear()
         with pytest.raises(Injected):
             getattr(pool, way)(pairs)
         assert len(copies) == fail_at
         assert unchanged(cache, before)
-        assert [pool.held(kind) for kind in kinds] == [{0, 1}] * len(held)
-    for kind in kinds:
-        for now, then in zip(pool.read([[0, 1]] * len(held))[kind], stored[kind], strict=True):
+        assert [pool.held(group) for group in groups] == [{0, 1}] * len(held)
+    for group in groups:
+        for now, then in zip(pool.read([[0, 1]] * len(held))[group], stored[group], strict=True):
             assert torch.equal(now.view(torch.uint8), then.view(torch.uint8))
     monkeypatch.undo()
     getattr(pool, way)(pairs)
@@ -206,12 +206,12 @@ def test_what_was_read_can_be_filled_into_other_blocks():
     rows = pool.read([[2, 0], [], [1]])
     refused("cache_shape", other.fill, [[2], [], [1]], rows)
     refused("cache_twice", other.fill, [[2, 2], [], [1]], rows)
-    refused("offload_each_kind", other.fill, [[2, 1], [], [1]], rows[:2])
+    refused("offload_each_group", other.fill, [[2, 1], [], [1]], rows[:2])
     refused("cache_pairs", other.fill, [[2, 1], [], [1]], [rows[0][:1], *rows[1:]])
     refused("cache_shape", other.fill, [[2, 1], [], [1]], [[r.float() for r in part] for part in rows])
     refused("cache_shape", other.fill, [[2, 1], [], [1]], [*rows[:2], [r.to("meta") for r in rows[2]]])
     refused("cache_not_a_tensor", other.fill, [[2, 1], [], [1]], [*rows[:2], [r.tolist() for r in rows[2]]])
-    assert not any(other.held(kind) for kind in range(3))
+    assert not any(other.held(group) for group in range(3))
     other.fill([[0, 1], [], [2]], rows)
     fill(cache, seed=2)
     other.swap_in([[(2, 0)], [], [(0, 2)]])
@@ -229,8 +229,8 @@ def test_a_sequence_comes_back_into_other_blocks_as_it_was():
     """With the block manager's own pairs, windows included."""
     cache = cache_for("mixed", "fp32", num_blocks=8)
     pool = HostPool(cache, 8)
-    kinds = [PoolKind(8, kind.layer.window) for kind in cache.kinds]
-    manager = BlockManager(kinds, cache.block_size, host_blocks=HostBlocks(8, cache.block_size, len(kinds)))
+    groups = [KVCacheGroup(8, group.layer.window) for group in cache.kv_cache_groups]
+    manager = BlockManager(groups, cache.block_size, host_blocks=HostBlocks(8, cache.block_size, len(groups)))
     tokens = list(range(14))
     manager.allocate("a", tokens)
     generator = torch.Generator().manual_seed(12)
@@ -239,7 +239,12 @@ def test_a_sequence_comes_back_into_other_blocks_as_it_was():
         spec = cache.spec.layers[layer]
         written[layer] = torch.randn(14, spec.kv_heads, spec.k_dim, generator=generator)
         v = torch.randn(14, spec.kv_heads, spec.v_dim, generator=generator)
-        cache.write(layer, written[layer], v, manager.slot_mapping("a", 0, 14, kind=cache.kind_of(layer)))
+        cache.write(
+            layer,
+            written[layer],
+            v,
+            manager.slot_mapping("a", 0, 14, kv_cache_group=cache.kv_cache_group_of(layer)),
+        )
     manager.commit("a")
     with manager.swapping_out("a") as swap:
         pool.swap_out(swap.pairs).synchronize()
@@ -248,9 +253,9 @@ def test_a_sequence_comes_back_into_other_blocks_as_it_was():
     with manager.swapping_in("a") as swap:
         pool.swap_in(swap.pairs).wait()
     for layer in storing(cache):
-        kind = cache.kind_of(layer)
-        start = max(0, 14 - (cache.kinds[kind].layer.window or 14))
-        k, _ = cache.gather(layer, manager.block_table("a", kind), 14, start)
+        group = cache.kv_cache_group_of(layer)
+        start = max(0, 14 - (cache.kv_cache_groups[group].layer.window or 14))
+        k, _ = cache.gather(layer, manager.block_table("a", group), 14, start)
         assert torch.equal(k, written[layer][start:])
 
 

@@ -31,16 +31,20 @@ def test_it_is_the_stream_of_the_caches_device_that_waits(monkeypatch):
 def test_pieces_move_what_one_call_moves(monkeypatch):
     cache = cache_for("mixed", "int8", num_blocks=8)
     fill(cache)
-    pairs = [[(block, (block * 3) % 8) for block in range(kind, 8)] for kind in range(len(cache.kinds))]
+    pairs = [
+        [(block, (block * 3) % 8) for block in range(group, 8)] for group in range(len(cache.kv_cache_groups))
+    ]
     due, pool = HostPool(cache, 8), HostPool(cache, 8)
     due.swap_out(pairs)
-    largest = max(kind.block_bytes(cache.block_size) for kind in cache.kinds)
+    largest = max(group.block_bytes(cache.block_size) for group in cache.kv_cache_groups)
     monkeypatch.setattr(offload, "PIECE", 3 * largest)
     for piece in pool.pieces(pairs):
-        sizes = zip(cache.kinds, piece, strict=True)
-        assert 0 < sum(kind.block_bytes(cache.block_size) * len(part) for kind, part in sizes) <= 3 * largest
+        sizes = zip(cache.kv_cache_groups, piece, strict=True)
+        assert (
+            0 < sum(group.block_bytes(cache.block_size) * len(part) for group, part in sizes) <= 3 * largest
+        )
         pool.swap_out(piece)
-    blocks = [[host for _, host in of_kind] for of_kind in pairs]
+    blocks = [[host for _, host in of_group] for of_group in pairs]
     for found, expected in zip(pool.read(blocks), due.read(blocks), strict=True):
         assert all(
             torch.equal(a.view(torch.uint8), b.view(torch.uint8))

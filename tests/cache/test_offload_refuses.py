@@ -17,10 +17,10 @@ from tests.cache.paged_cases import cache_for, every_byte, fill, refused, unchan
         ([[(0, -1)], [], []], "cache_index"),
         ([[(0, 0)], [], [(0, 1.0)]], "cache_not_whole"),
         ([[(0, True)], [], []], "cache_not_whole"),
-        ([[(0, 0)], []], "offload_each_kind"),
-        ([(0, 0)], "offload_each_kind"),
-        ({}, "offload_each_kind"),
-        (None, "offload_each_kind"),
+        ([[(0, 0)], []], "offload_each_group"),
+        ([(0, 0)], "offload_each_group"),
+        ({}, "offload_each_group"),
+        (None, "offload_each_group"),
         ([[(0, 0)], [], 3], "offload_pairs"),
         ([[(0, 0)], [], [3]], "offload_pairs"),
         ([[(0, 0)], [], [(0, 0, 0)]], "offload_pairs"),
@@ -35,7 +35,7 @@ def test_pairs_that_cannot_be_swapped(pairs, code, way):
     before, stored = every_byte(cache), pool.read([[0]] * 3)
     refused(code, getattr(pool, way), pairs)
     assert unchanged(cache, before)
-    assert [pool.held(kind) for kind in range(3)] == [{0}] * 3
+    assert [pool.held(group) for group in range(3)] == [{0}] * 3
     for now, then in zip(pool.read([[0]] * 3), stored, strict=True):
         assert all(
             torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(now, then, strict=True)
@@ -58,7 +58,7 @@ def test_a_host_block_that_holds_nothing_cannot_come_in():
     pool = HostPool(cache, 2)
     pool.swap_out([[(0, 0)]])
     error = refused("offload_empty", pool.swap_in, [[(1, 0), (2, 1)]])
-    assert error.values == {"kind": 0, "block": 1}
+    assert error.values == {"kv_cache_group": 0, "block": 1}
     assert unchanged(cache, before)
     refused("offload_empty", pool.read, [[0, 1]])
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks import BlockManager, KVCacheGroup
 from minikv.cache.codec import CODECS, find_codec
 from minikv.cache.paged import PagedKVCache
 from minikv.memory.arena import ArenaInUseError
 from minikv.plan import CacheSpec
-from minikv.plan.pool import block_kinds
+from minikv.plan.pool import kv_cache_groups
 from tests.cache.paged_cases import LAYERS, Beside, cache_for, every_byte, fill, spec_for, storing, unchanged
 
 
@@ -30,12 +30,12 @@ def test_whatever_is_written_reads_back_as_from_a_dense_cache(layers, codec, see
             source = layer if source is None else source
             if not cache.spec.layers[source].token_bytes:
                 continue
-            kind = cache.kind_of(layer)
+            group = cache.kv_cache_group_of(layer)
             for number, length in enumerate(beside.lengths):
-                low = beside.first(number, cache.kinds[kind].layer.window)
+                low = beside.first(number, cache.kv_cache_groups[group].layer.window)
                 start = int(random.integers(low, length + 1))
                 end = int(random.integers(start, length + 1))
-                got = cache.gather(layer, beside.tables[number][kind], end, start)
+                got = cache.gather(layer, beside.tables[number][group], end, start)
                 for have, want in zip(got, beside.dense(number, source, start, end), strict=True):
                     assert have.shape == want.shape
                     error = (have.double() - want.double()).abs()
@@ -50,11 +50,11 @@ def test_whatever_is_written_reads_back_as_from_a_dense_cache(layers, codec, see
 @pytest.mark.parametrize("layers", LAYERS)
 def test_nbytes_is_the_planner_s_sum_to_the_byte(layers, codec):
     spec = spec_for(layers, codec)
-    blocks = [3 + 2 * kind for kind in range(len(block_kinds(spec)))]
+    blocks = [3 + 2 * group for group in range(len(kv_cache_groups(spec)))]
     cache = PagedKVCache(spec, blocks, 7, codec=codec)
     assert cache.num_blocks == tuple(blocks)
     assert cache.nbytes == sum(
-        kind.block_bytes(7) * count for kind, count in zip(block_kinds(spec), blocks, strict=True)
+        group.block_bytes(7) * count for group, count in zip(kv_cache_groups(spec), blocks, strict=True)
     )
     report = cache.arena.report()
     assert report.used == cache.nbytes
@@ -89,16 +89,16 @@ def test_a_latent_layer_is_one_tensor_and_two_views():
 def test_k_and_v_of_different_width_lie_in_two_tensors():
     cache = cache_for("mixed", "int8")
     k, v, scale = (part.tensor for part in cache.parts(1))
-    assert cache.kinds[1].layer.window == 9
+    assert cache.kv_cache_groups[1].layer.window == 9
     assert k.shape == (1, 5, 4, 3, 6)
     assert v.shape == (1, 5, 4, 3, 4)
     assert scale.shape == (2, 1, 5, 4, 3)
 
 
 def test_layers_of_one_kind_and_three_shapes_share_a_table_and_no_tensor():
-    cache = cache_for("one kind, three shapes")
-    assert [cache.kind_of(layer) for layer in range(4)] == [0] * 4
-    assert len(cache.kinds) == 1
+    cache = cache_for("one group, three shapes")
+    assert [cache.kv_cache_group_of(layer) for layer in range(4)] == [0] * 4
+    assert len(cache.kv_cache_groups) == 1
     assert [part.tensor.shape[-1] for part in cache.parts(0)] == [8, 6, 10, 16]
     pointers = {cache.layer(layer).k.untyped_storage().data_ptr() for layer in range(4)}
     assert len(pointers) == 3
@@ -107,7 +107,7 @@ def test_layers_of_one_kind_and_three_shapes_share_a_table_and_no_tensor():
 def test_a_shared_layer_gives_the_views_of_the_layer_that_it_reads():
     cache = cache_for("mixed")
     assert cache.layer(4) is cache.layer(1)
-    assert cache.kind_of(6) == cache.kind_of(3)
+    assert cache.kv_cache_group_of(6) == cache.kv_cache_group_of(3)
     assert cache.num_blocks == (5, 5, 5)
 
 
@@ -163,16 +163,16 @@ def test_copies_that_overlap_equal_a_numpy_model(layers, codec):
     cache = cache_for(layers, codec, num_blocks=9)
     fill(cache)
     for _ in range(12):
-        kind = int(random.integers(0, len(cache.kinds)))
+        group = int(random.integers(0, len(cache.kv_cache_groups)))
         count = int(random.integers(0, 9))
         src, dst = random.integers(0, 9, count), random.permutation(9)[:count]
         expected = every_byte(cache)
-        parts = [(other, part) for other in range(len(cache.kinds)) for part in cache.parts(other)]
+        parts = [(other, part) for other in range(len(cache.kv_cache_groups)) for part in cache.parts(other)]
         for (other, part), model in zip(parts, expected, strict=True):
-            if other == kind:
+            if other == group:
                 moved = np.moveaxis(model, part.shape.block_dim, 0)
                 moved[dst] = moved[src]
-        cache.copy_blocks(kind, src, dst.tolist())
+        cache.copy_blocks(group, src, dst.tolist())
         assert unchanged(cache, expected)
 
 
@@ -211,7 +211,9 @@ def test_moves_that_overlap_equal_a_numpy_model(layers, codec, per_head):
 def test_a_fork_that_writes_gets_copies_and_leaves_its_parent_alone():
     """The block manager says what to copy, the cache copies it, and both sequences read what is theirs."""
     cache = cache_for("mixed", "fp32", num_blocks=12)
-    manager = BlockManager([PoolKind(12, kind.layer.window) for kind in cache.kinds], cache.block_size)
+    manager = BlockManager(
+        [KVCacheGroup(12, group.layer.window) for group in cache.kv_cache_groups], cache.block_size
+    )
     generator = torch.Generator().manual_seed(2)
 
     def write(sequence, start, end):
@@ -220,7 +222,12 @@ def test_a_fork_that_writes_gets_copies_and_leaves_its_parent_alone():
             spec = cache.spec.layers[layer]
             k = torch.randn(end - start, spec.kv_heads, spec.k_dim, generator=generator)
             v = torch.randn(end - start, spec.kv_heads, spec.v_dim, generator=generator)
-            cache.write(layer, k, v, manager.slot_mapping(sequence, start, end, kind=cache.kind_of(layer)))
+            cache.write(
+                layer,
+                k,
+                v,
+                manager.slot_mapping(sequence, start, end, kv_cache_group=cache.kv_cache_group_of(layer)),
+            )
             new[layer] = k
         manager.commit(sequence)
         return new
@@ -231,15 +238,15 @@ def test_a_fork_that_writes_gets_copies_and_leaves_its_parent_alone():
     tails = {}
     for sequence in ("child", "parent"):
         copies = manager.append(sequence, 77)
-        assert len(copies) == (len(cache.kinds) if sequence == "child" else 0)
+        assert len(copies) == (len(cache.kv_cache_groups) if sequence == "child" else 0)
         for copy in copies:
-            cache.copy_blocks(copy.kind, [copy.src], [copy.dst])
+            cache.copy_blocks(copy.kv_cache_group, [copy.src], [copy.dst])
         tails[sequence] = write(sequence, 6, 7)
     for sequence, tail in tails.items():
         for layer in storing(cache):
-            kind = cache.kind_of(layer)
-            start = 7 - min(7, cache.kinds[kind].layer.window or 7)
-            k, _ = cache.gather(layer, manager.block_table(sequence, kind), 7, start)
+            group = cache.kv_cache_group_of(layer)
+            start = 7 - min(7, cache.kv_cache_groups[group].layer.window or 7)
+            k, _ = cache.gather(layer, manager.block_table(sequence, group), 7, start)
             assert torch.equal(k, torch.cat([prompt[layer], tail[layer]])[start:])
 
 
@@ -252,7 +259,7 @@ def test_closing_names_what_is_still_read_and_changes_nothing(codec):
     for _ in range(3):
         with pytest.raises(ArenaInUseError) as caught:
             cache.close()
-        assert caught.value.values["names"] == "kind 1 layer 2 v"  # and not what only the cache holds
+        assert caught.value.values["names"] == "group 1 layer 2 v"  # and not what only the cache holds
         assert unchanged(cache, before)
         assert cache.layer(1).v.data_ptr() == address
         assert cache.layer(4) is cache.layer(1)
@@ -279,5 +286,5 @@ def test_a_catalogue_model_is_built_as_planned():
     cache = PagedKVCache(spec, [2, 1])
     assert cache.codec.name == "int8"
     assert cache.nbytes == sum(
-        kind.block_bytes(16) * count for kind, count in zip(block_kinds(spec), (2, 1), strict=True)
+        group.block_bytes(16) * count for group, count in zip(kv_cache_groups(spec), (2, 1), strict=True)
     )

@@ -7,7 +7,7 @@ from minikv.cache.codec import CODECS
 from minikv.cache.paged import PagedKVCache
 from minikv.errors import MiniKVError
 from minikv.plan import CacheSpec
-from minikv.plan.pool import block_kinds
+from minikv.plan.pool import kv_cache_groups
 from tests.plan.small_models import DECODERS, ENCODER_DECODERS, small_config
 
 # What keeps more than K and V of tokens, by what it keeps. Everything else has to be built.
@@ -33,7 +33,7 @@ def small_spec(model_type, **options):
 def test_an_architecture_is_built_as_planned_or_refused_by_layer(model_type, layout):
     for dtype in ("bf16", "fp8", "int8"):
         spec = small_spec(model_type, kv_dtype=dtype, layout=layout)
-        blocks = [3 + kind for kind in range(len(block_kinds(spec)))]
+        blocks = [3 + group for group in range(len(kv_cache_groups(spec)))]
         if model_type in REFUSED:
             with pytest.raises(MiniKVError) as caught:
                 PagedKVCache(spec, blocks, 4)
@@ -44,8 +44,10 @@ def test_an_architecture_is_built_as_planned_or_refused_by_layer(model_type, lay
             assert f"Layer {number}" in str(caught.value)
             continue
         cache = PagedKVCache(spec, blocks, 4)
-        planned = [kind.block_bytes(4) * count for kind, count in zip(block_kinds(spec), blocks, strict=True)]
-        measured = [sum(p.tensor.nbytes for p in cache.parts(kind)) for kind in range(len(blocks))]
+        planned = [
+            group.block_bytes(4) * count for group, count in zip(kv_cache_groups(spec), blocks, strict=True)
+        ]
+        measured = [sum(p.tensor.nbytes for p in cache.parts(group)) for group in range(len(blocks))]
         assert measured == planned
         assert cache.nbytes == sum(planned)
 

@@ -15,8 +15,8 @@ pytestmark = [
 
 
 def random_bytes(cache, seed):
-    for kind in range(len(cache.kinds)):
-        for part in cache.parts(kind):
+    for group in range(len(cache.kv_cache_groups)):
+        for part in cache.parts(group):
             generator = torch.Generator().manual_seed(seed)
             part.tensor.view(torch.uint8).copy_(
                 torch.empty(part.tensor.view(torch.uint8).shape, dtype=torch.uint8).random_(
@@ -27,7 +27,9 @@ def random_bytes(cache, seed):
 
 def every_byte(cache):
     return [
-        part.tensor.view(torch.uint8).cpu() for kind in range(len(cache.kinds)) for part in cache.parts(kind)
+        part.tensor.view(torch.uint8).cpu()
+        for group in range(len(cache.kv_cache_groups))
+        for part in cache.parts(group)
     ]
 
 
@@ -49,9 +51,9 @@ def test_the_gpu_holds_what_the_cpu_holds(layers, codec):
         src, dst = random.permutation(20)[:6], random.permutation(20)[:6]
         here.move(layer, src, dst)
         there.move(layer, src, torch.from_numpy(dst).cuda())
-    for kind in range(len(here.kinds)):
-        here.copy_blocks(kind, [0, 1, 2], [1, 2, 4])
-        there.copy_blocks(kind, [0, 1, 2], [1, 2, 4])
+    for group in range(len(here.kv_cache_groups)):
+        here.copy_blocks(group, [0, 1, 2], [1, 2, 4])
+        there.copy_blocks(group, [0, 1, 2], [1, 2, 4])
     for layer in storing(here):
         start = 0
         for have, want in zip(
@@ -94,19 +96,19 @@ def test_swaps_beside_the_computation_keep_every_byte(layers):
     """The blocks are overwritten right behind swap_out, and read right behind swap_in's wait."""
     cache = cache_for(layers, "fp8_scaled", num_blocks=64, block_size=16, device="cuda")
     pool = HostPool(cache, 32)
-    kinds = range(len(cache.kinds))
-    assert all(tensor.is_pinned() for kind in kinds for tensor in pool._parts[kind])
+    groups = range(len(cache.kv_cache_groups))
+    assert all(tensor.is_pinned() for group in groups for tensor in pool._parts[group])
     for turn in range(10):
         random_bytes(cache, turn)
         before = every_byte(cache)
-        pool.swap_out([[(block, block // 2) for block in range(0, 64, 2)] for _ in kinds])
-        for kind in kinds:
-            for part in cache.parts(kind):
+        pool.swap_out([[(block, block // 2) for block in range(0, 64, 2)] for _ in groups])
+        for group in groups:
+            for part in cache.parts(group):
                 part.tensor.view(torch.uint8).fill_(turn)
-        pool.swap_in([[(block, block // 2) for block in range(0, 64, 2)] for _ in kinds]).wait()
+        pool.swap_in([[(block, block // 2) for block in range(0, 64, 2)] for _ in groups]).wait()
         place = 0
-        for kind in kinds:
-            for part in cache.parts(kind):
+        for group in groups:
+            for part in cache.parts(group):
                 now = part.tensor.view(torch.uint8).cpu().movedim(part.shape.block_dim, 0)
                 then = before[place].movedim(part.shape.block_dim, 0)
                 assert torch.equal(now[0::2], then[0::2])

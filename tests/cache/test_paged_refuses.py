@@ -17,7 +17,7 @@ def tokens(count=3, heads=2, dim=8, **options):
 
 @pytest.fixture
 def cache():
-    """Three kinds of layers with random bytes in them; the test fails if one of them changes."""
+    """Three KV cache groups with random bytes in them; the test fails if one of them changes."""
     cache = cache_for("mixed", "int8")
     fill(cache)
     before = every_byte(cache)
@@ -102,7 +102,7 @@ def test_layers_that_cannot_be_written(cache, layer, code):
         cache.layer(layer)
         cache.gather(layer, [0], 3)
     else:
-        for call in (cache.layer, cache.kind_of):
+        for call in (cache.layer, cache.kv_cache_group_of):
             refused(code, call, layer)
         refused(code, cache.gather, layer, [0], 3)
 
@@ -156,15 +156,15 @@ def test_dtypes_that_cannot_be_read_as(cache, dtype):
         (torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.int64, device=META), "cache_device"),
     ],
 )
-@pytest.mark.parametrize("kind", [0, 2])
-def test_a_copy_with_one_bad_block_copies_none(cache, kind, src, dst, code):
-    refused(code, cache.copy_blocks, kind, src, dst)
+@pytest.mark.parametrize("group", [0, 2])
+def test_a_copy_with_one_bad_block_copies_none(cache, group, src, dst, code):
+    refused(code, cache.copy_blocks, group, src, dst)
 
 
-@pytest.mark.parametrize(("kind", "code"), [(3, "out_of_range"), (-1, "bad_count"), ("0", "bad_count")])
-def test_kinds_that_do_not_exist(cache, kind, code):
-    refused(code, cache.copy_blocks, kind, [0], [1])
-    refused(code, cache.parts, kind)
+@pytest.mark.parametrize(("group", "code"), [(3, "out_of_range"), (-1, "bad_count"), ("0", "bad_count")])
+def test_groups_that_do_not_exist(cache, group, code):
+    refused(code, cache.copy_blocks, group, [0], [1])
+    refused(code, cache.parts, group)
 
 
 @pytest.mark.parametrize(

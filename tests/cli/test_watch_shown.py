@@ -24,7 +24,7 @@ def test_a_bar_shows_used_cached_and_empty_blocks(file):
     shown = text_of(watched)
     assert "█" + "·" * (BAR_WIDTH - 1) in shown, "one block of many is seen"
     assert "▒" * BAR_WIDTH in shown
-    assert "kind 1" in shown
+    assert "group 1" in shown
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

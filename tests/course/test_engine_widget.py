@@ -168,7 +168,7 @@ def test_layers_of_two_kinds_have_two_grids(make):
     for pool, drawn in zip(llm.manager.pools, widget.view["pools"], strict=True):
         used = [block for block, cell in enumerate(drawn["cells"]) if cell[0] in ("own", "shared")]
         assert used == [block for block in range(len(drawn["cells"])) if pool.ref_count(block)]
-    assert "kind 1" in widget.text()
+    assert "KV cache group 1" in widget.text()
     finish(widget)
     assert nothing_held(llm)
 

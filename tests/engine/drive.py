@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from minikv.blocks import BlockManager, HostBlocks, PoolKind
+from minikv.blocks import BlockManager, HostBlocks, KVCacheGroup
 from minikv.engine import EventLog, Events, FinishReason, Scheduler, State
 from minikv.engine.ext.drafts import Drafts
 from minikv.engine.ext.offload import Offload
@@ -21,17 +21,17 @@ class Clock:
 
 
 class Engine:
-    """``kinds``: one (blocks, window) for each kind of layer; ``host_blocks`` of each kind on the host, used where the
+    """``groups``: one (blocks, window) for each KV cache group; ``host_blocks`` of each on the host, used where the
     ``rates`` say so; ``prompt_lookup``: drafts of a decode at most.
     """
 
-    def __init__(self, kinds, block_size=4, host_blocks=0, rates=None, prompt_lookup=0, **limits):
+    def __init__(self, groups, block_size=4, host_blocks=0, rates=None, prompt_lookup=0, **limits):
         self.manager = BlockManager(
-            [PoolKind(*kind) for kind in kinds],
+            [KVCacheGroup(*group) for group in groups],
             block_size,
-            host_blocks=HostBlocks(host_blocks, block_size, len(kinds)),
+            host_blocks=HostBlocks(host_blocks, block_size, len(groups)),
         )
-        self.log, block_bytes = EventLog(), [100 + k for k in range(len(kinds))]
+        self.log, block_bytes = EventLog(), [100 + k for k in range(len(groups))]
         self.drafts, self.events = Drafts(prompt_lookup), Events(self.log, block_bytes)
         self.offload = Offload(block_bytes, rates)
         self.scheduler = Scheduler(
@@ -78,8 +78,8 @@ class Engine:
         assert step.num_tokens <= scheduler.max_batched_tokens
         assert len({item.id for item in step.items}) == len(step.items)
         assert all(item.tokens for item in step.items), "a sequence without a query"
-        for kind in range(len(self.manager.pools)):
-            slots = [slot for slot in step.batch.slot_mapping[kind].tolist() if slot >= 0]
+        for group in range(len(self.manager.pools)):
+            slots = [slot for slot in step.batch.slot_mapping[group].tolist() if slot >= 0]
             assert len(set(slots)) == len(slots), "two tokens in one slot"
         running = [scheduler.sequence(seq_id) for seq_id in scheduler.running]
         assert sum(1 + len(seq.pending) for seq in running) <= scheduler.max_num_seqs

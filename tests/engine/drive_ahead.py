@@ -94,8 +94,8 @@ class AheadEngine(Engine):
             assert not seq.ended
             assert seq.num_output + 2 <= seq.params.max_tokens
             assert self.manager.tokens(item.id)[-1] == UNKNOWN
-        for kind in range(len(self.manager.pools)):
-            both = [*step.batch.slot_mapping[kind].tolist(), *behind.batch.slot_mapping[kind].tolist()]
+        for group in range(len(self.manager.pools)):
+            both = [*step.batch.slot_mapping[group].tolist(), *behind.batch.slot_mapping[group].tolist()]
             slots = [slot for slot in both if slot >= 0]
             assert len(set(slots)) == len(slots), "two tokens in one slot"
         with pytest.raises(ArgumentError):

@@ -1,7 +1,7 @@
 """A model without weights: what it stores for a token depends on everything that it reads back through the blocks.
 
 So a wrong slot, a stale prefix, a lost copy or a block that somebody else has written changes the tokens that follow.
-``generate`` computes the same with a plain list for each kind of layer: one request at a time, no blocks, no steps.
+``generate`` computes the same with a plain list for each KV cache group: one request at a time, no blocks, no steps.
 """
 
 from tests.blocks.storage import Storage
@@ -22,9 +22,9 @@ def mix(*parts) -> int:
     )
 
 
-def content(kind, token, position, salt, read):
-    """What is stored of a token; ``read``: the contents that its query sees before it, in all kinds."""
-    return mix(kind, token, position, salt, read)
+def content(group, token, position, salt, read):
+    """What is stored of a token; ``read``: the contents that its query sees before it, in all groups."""
+    return mix(group, token, position, salt, read)
 
 
 def sees(position, window):
@@ -48,11 +48,11 @@ def generate(prompt, params, salt, index, windows):
     while True:
         for position in range(len(stored[0]), len(tokens)):
             read = sum(
-                weigh((q, of_kind[q]) for q in sees(position, window))
-                for of_kind, window in zip(stored, windows, strict=True)
+                weigh((q, of_group[q]) for q in sees(position, window))
+                for of_group, window in zip(stored, windows, strict=True)
             )
-            for kind, of_kind in enumerate(stored):
-                of_kind.append(content(kind, tokens[position], position, salt, read))
+            for group, of_group in enumerate(stored):
+                of_group.append(content(group, tokens[position], position, salt, read))
         output.append(draw(stored[0][-1], params, index))
         tokens.append(output[-1])
         if output[-1] in params.stop_token_ids or len(output) == params.max_tokens:
@@ -67,7 +67,7 @@ class FakeModel:
     """
 
     def __init__(self, manager):
-        self.windows = [kind.window for kind in manager.kinds]
+        self.windows = [group.window for group in manager.kv_cache_groups]
         self.size = manager.block_size
         self.storage = Storage(len(self.windows), self.size)
 
@@ -107,26 +107,26 @@ class FakeModel:
     def _transfer(self, step, fails):
         """Out, then in, from the last pair to the first: within one direction the order must not matter."""
         for way, name in ((self.storage.out, "swap_out"), (self.storage.back, "swap_in")):
-            for kind, pairs in enumerate(step.work.get(name, ())):
+            for group, pairs in enumerate(step.work.get(name, ())):
                 if fails:
-                    way(kind, pairs[len(pairs) // 2 :])
+                    way(group, pairs[len(pairs) // 2 :])
                     raise Broken("transfer")
-                way(kind, pairs[::-1])
+                way(group, pairs[::-1])
         if fails:
             raise Broken("transfer")
 
     def _compute(self, batch, row, place, salt):
         position, token = int(batch.positions[place]), int(batch.token_ids[place])
         read = 0
-        for kind, window in enumerate(self.windows):
-            table, pairs = batch.block_tables[kind][row], []
+        for group, window in enumerate(self.windows):
+            table, pairs = batch.block_tables[group][row], []
             for q in sees(position, window):
                 block = int(table[q // self.size])
                 assert block >= 0, "a block that the query needs was given back"
-                pairs.append((q, self.storage.read(kind, block, q % self.size)))
+                pairs.append((q, self.storage.read(group, block, q % self.size)))
             assert all(value is not None for _, value in pairs), "read a slot that nobody has written"
             read += weigh(pairs)
-        stored = [content(kind, token, position, salt, read) for kind in range(len(self.windows))]
-        for kind, value in enumerate(stored):
-            self.storage.write(kind, [int(batch.slot_mapping[kind][place])], [value])
+        stored = [content(group, token, position, salt, read) for group in range(len(self.windows))]
+        for group, value in enumerate(stored):
+            self.storage.write(group, [int(batch.slot_mapping[group][place])], [value])
         return stored[0]

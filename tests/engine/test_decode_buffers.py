@@ -17,11 +17,11 @@ class Pages(SimpleNamespace):
     """As much of a cache as the buffers look at."""
 
 
-def pages(kinds=2):
-    return Pages(device=torch.device("cpu"), kinds=[None] * kinds)
+def pages(groups=2):
+    return Pages(device=torch.device("cpu"), kv_cache_groups=[None] * groups)
 
 
-def step_of(tables, kinds=1, queries=1, longest=None):
+def step_of(tables, groups=1, queries=1, longest=None):
     """A step of one sequence for each row of ``tables``."""
     rows = len(tables)
     random = np.random.default_rng(rows)
@@ -31,19 +31,19 @@ def step_of(tables, kinds=1, queries=1, longest=None):
         positions=np.full(rows * queries, 3 if longest is None else longest - 1),
         query_starts=np.arange(0, rows * queries + 1, queries, dtype=np.int32),
         lengths=np.full(rows, 4, np.int32),
-        slot_mapping=tuple(random.permutation(200)[: rows * queries] for _ in range(kinds)),
-        block_tables=tuple(table + kind for kind in range(kinds)),
+        slot_mapping=tuple(random.permutation(200)[: rows * queries] for _ in range(groups)),
+        block_tables=tuple(table + group for group in range(groups)),
     )
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_fill_writes_the_step_and_padding_and_leaves_no_row_of_the_step_before(seed):
     draw = np.random.default_rng(seed)
-    kinds, most = int(draw.integers(1, 4)), int(draw.integers(3, 20))
-    buffers = DecodeBuffers(pages(kinds), DecodeSizes(most, 9, kinds, 11, torch.float32))
+    groups, most = int(draw.integers(1, 4)), int(draw.integers(3, 20))
+    buffers = DecodeBuffers(pages(groups), DecodeSizes(most, 9, groups, 11, torch.float32))
     for _ in range(10):
         rows, columns = int(draw.integers(1, most + 1)), int(draw.integers(1, 10))
-        step = step_of(draw.integers(-1, 50, (rows, columns)), kinds)
+        step = step_of(draw.integers(-1, 50, (rows, columns)), groups)
         assert buffers.takes(step)
         buffers.fill(step)
         bucket = min(size for size in buckets(most) if size >= rows)
@@ -52,10 +52,10 @@ def test_a_fill_writes_the_step_and_padding_and_leaves_no_row_of_the_step_before
         assert batch.positions.tolist() == step.positions.tolist() + [0] * (bucket - rows)
         assert batch.query_starts.tolist() == list(range(bucket + 1))
         assert batch.last.tolist() == list(range(bucket))
-        for kind in range(kinds):
-            assert batch.slots[kind].tolist() == step.slot_mapping[kind].tolist() + [-1] * (bucket - rows)
-            assert batch.lengths[kind].tolist() == [4] * rows + [0] * (bucket - rows)
-            assert batch.block_tables[kind][:rows, :columns].tolist() == step.block_tables[kind].tolist()
+        for group in range(groups):
+            assert batch.slots[group].tolist() == step.slot_mapping[group].tolist() + [-1] * (bucket - rows)
+            assert batch.lengths[group].tolist() == [4] * rows + [0] * (bucket - rows)
+            assert batch.block_tables[group][:rows, :columns].tolist() == step.block_tables[group].tolist()
         tensors = (ids, batch.positions, *batch.slots, *batch.lengths, *batch.block_tables)
         assert all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
         assert len(batch.block_tables[0]) == bucket
@@ -98,9 +98,9 @@ def test_only_decodes_that_fit_are_replayed():
 
 @pytest.mark.parametrize("rows", [1, 5, 8, 17, 64])
 def test_the_arena_is_as_large_as_the_plan_says(rows):
-    for kinds in (1, 2):
-        sizes = DecodeSizes(rows, 33, kinds, 97, torch.bfloat16)
-        buffers = DecodeBuffers(pages(kinds), sizes)
+    for groups in (1, 2):
+        sizes = DecodeSizes(rows, 33, groups, 97, torch.bfloat16)
+        buffers = DecodeBuffers(pages(groups), sizes)
         report = buffers.arena.report()
         assert buffers.arena.capacity == sizes.num_bytes == report.used + report.padding
         assert buffers.logits.shape[0] == sizes.rows >= rows

@@ -43,8 +43,8 @@ class Oracle:
 
 
 def engine_of(profile, truth, seed=0, most=MOST):
-    kinds, size, seqs, budget = PROFILES[profile]
-    engine = Engine(kinds, size, max_num_seqs=seqs, max_batched_tokens=budget, prompt_lookup=most)
+    groups, size, seqs, budget = PROFILES[profile]
+    engine = Engine(groups, size, max_num_seqs=seqs, max_batched_tokens=budget, prompt_lookup=most)
     engine.drafts.draft_tokens = Oracle(engine, truth, seed)
     return engine
 
@@ -54,14 +54,14 @@ def check_spare(engine, step):
     manager, size = engine.manager, engine.manager.block_size
     running = [engine.scheduler.sequence(seq_id) for seq_id in engine.scheduler.running]
     drafts = {item.id: item.unconfirmed for item in step.items}
-    for kind, pool in enumerate(manager.pools):
-        tables = {seq.id: len(manager.block_table(seq.id, kind)) for seq in running}
+    for group, pool in enumerate(manager.pools):
+        tables = {seq.id: len(manager.block_table(seq.id, group)) for seq in running}
         took = sum(
             columns - -(-len(seq.tokens) // size)
             for seq in running
             if drafts.get(seq.id) and (columns := tables[seq.id])
         )
-        window = manager.kinds[kind].window
+        window = manager.kv_cache_groups[group].window
         if took and window is None:
             missing = (-(-(len(seq.tokens) + 1) // size) - tables[seq.id] for seq in running)
             assert sum(max(0, each) for each in missing) <= pool.num_free, "a draft took somebody's block"
@@ -70,7 +70,7 @@ def check_spare(engine, step):
 def run(profile, truth, seed, failing=False):
     """A random load: (engine, steps with drafts)."""
     engine, draw = engine_of(profile, truth, seed), random.Random(f"{profile} {seed}")
-    kinds, size, _, _ = PROFILES[profile]
+    groups, size, _, _ = PROFILES[profile]
 
     def inside():
         check_spare(engine, engine.scheduler.open_step)
@@ -86,7 +86,7 @@ def run(profile, truth, seed, failing=False):
             if engine.scheduler.has_work:
                 step()
         stored = len(prompt) + params.max_tokens - 1
-        if all(peak_blocks(stored, window, size) <= blocks for blocks, window in kinds):
+        if all(peak_blocks(stored, window, size) <= blocks for blocks, window in groups):
             engine.add(number, prompt, params, salt)
     for _ in range(5000):
         if not engine.scheduler.has_work:
@@ -115,10 +115,10 @@ def test_outputs_are_those_of_one_request_at_a_time(profile, truth):
     assert reasons[FinishReason.LENGTH]
     assert drafted > (9 if profile == "tiny chunks" else 99)
     assert bool(accepted) == bool(truth)
-    assert events["preempt"] or profile not in ("tight", "two kinds"), "the pool was meant to be too small"
+    assert events["preempt"] or profile not in ("tight", "two groups"), "the pool was meant to be too small"
 
 
-@pytest.mark.parametrize("profile", ["roomy", "two kinds", "windows only", "block of one"])
+@pytest.mark.parametrize("profile", ["roomy", "two groups", "windows only", "block of one"])
 def test_wrong_drafts_leave_every_step_as_it_was(profile):
     """Prompts have nothing in common; up to the first preemption (after it an own block may be found, or not)."""
     steps = {}
@@ -165,8 +165,8 @@ def truth(engine, seq, most):
 
 
 def test_a_refused_draft_is_never_found_as_a_prefix():
-    for kinds in ([(60, None)], [(60, None), (60, 5)]):
-        engine, refused = Engine(kinds, 2, max_num_seqs=4, prompt_lookup=MOST), []
+    for groups in ([(60, None)], [(60, None), (60, 5)]):
+        engine, refused = Engine(groups, 2, max_num_seqs=4, prompt_lookup=MOST), []
 
         def wrong_at_the_end(seq, most, engine=engine, refused=refused):
             drafts = truth(engine, seq, most)

@@ -153,7 +153,7 @@ def test_a_view_says_what_is_held_beside_how_long_it_is(models, name):
 
     def look(view):
         for seq in view.running:
-            held = llm.manager.length(seq.id, kind)
+            held = llm.manager.length(seq.id, group)
             assert seq.num_resident == held <= llm.eviction.peak
             shorter.append(seq.num_resident < seq.num_computed)
         for seq in view.waiting:
@@ -168,7 +168,7 @@ def test_a_view_says_what_is_held_beside_how_long_it_is(models, name):
         "swap_rates": SWAP,
     }
     with LLM(models[name], eviction=evict(prefill_chunk=30), **options) as llm:
-        kind = [pool.window for pool in llm.manager.kinds].index(None)
+        group = [pool.window for pool in llm.manager.kv_cache_groups].index(None)
         for prompt in prompts(draw, 8):
             llm.add_request(prompt, GREEDY)
         watch(llm, look)

@@ -44,16 +44,18 @@ def test_windows_never_bind_first(model_type, size):
     wanted = wish(**size)
     cache, _ = build_cache(model, spec, wanted)
     counted = max(cache.num_blocks)
-    for kind, blocks in enumerate(cache.num_blocks):
-        window = seen_window(cache, kind)
+    for group, blocks in enumerate(cache.num_blocks):
+        window = seen_window(cache, group)
         if window is None:
             assert blocks == counted
             continue
         full = wanted.max_num_seqs * peak_blocks(10**6, window, 4) + wanted.max_batched_tokens // 4
         assert blocks <= counted
-        # What the others have more is less than one more sequence would have taken in all kinds.
+        # What the others have more is less than one more sequence would have taken in all groups.
         more = sum(
-            (counted - blocks) * each.block_bytes(4) for each in cache.kinds if each.layer.window is None
+            (counted - blocks) * each.block_bytes(4)
+            for each in cache.kv_cache_groups
+            if each.layer.window is None
         )
         assert blocks >= full or more < sequence_bytes(spec, window + 4, 4)
     assert build_manager(cache).block_size == 4

@@ -18,8 +18,8 @@ def crowd(forks=False, seed=3):
     ``forks``: each has three sequences, and the pool is so small that they preempt each other.
     """
     draw = random.Random(seed)
-    kinds = [(8, None)] if forks else [(16, None), (14, 9)]
-    engine = Engine(kinds, max_num_seqs=5, max_batched_tokens=12)
+    groups = [(8, None)] if forks else [(16, None), (14, 9)]
+    engine = Engine(groups, max_num_seqs=5, max_batched_tokens=12)
     stem = [draw.randrange(50) for _ in range(9)]
     for number in range(7):
         prompt = stem[: draw.randrange(10)] + [draw.randrange(50) for _ in range(1 + number % 4)]

@@ -65,7 +65,7 @@ def decode(model):
     """Run a decode of ``model`` twice; what the second one copies."""
     cache = PagedKVCache(CacheSpec.from_config(model.config, kv_dtype="fp32"), 8, 4)
     adapter = bind_model(model, cache)
-    kinds = len(cache.kinds)
+    num_groups = len(cache.kv_cache_groups)
     on_meta(model)
 
     def zeros(*shape, dtype=torch.int64):
@@ -74,9 +74,9 @@ def decode(model):
     batch = Batch(
         cache=cache,
         positions=zeros(ROWS),
-        slots=(zeros(ROWS),) * kinds,
-        block_tables=(zeros(ROWS, WIDTH, dtype=torch.int32),) * kinds,
-        lengths=(zeros(ROWS, dtype=torch.int32),) * kinds,
+        slots=(zeros(ROWS),) * num_groups,
+        block_tables=(zeros(ROWS, WIDTH, dtype=torch.int32),) * num_groups,
+        lengths=(zeros(ROWS, dtype=torch.int32),) * num_groups,
         query_starts=zeros(ROWS + 1, dtype=torch.int32),
         last=zeros(ROWS),
         max_queries=1,

@@ -27,7 +27,9 @@ from tests.engine.test_memory_report import CUDA, GPU
 def on_cuda(**changes):
     """As much of an adapter on a GPU as is looked at before anything is captured."""
     window = SimpleNamespace(layer=SimpleNamespace(window=None))
-    cache = SimpleNamespace(device=torch.device("cuda"), num_blocks=[9], kinds=[window], block_size=4)
+    cache = SimpleNamespace(
+        device=torch.device("cuda"), num_blocks=[9], kv_cache_groups=[window], block_size=4
+    )
     return SimpleNamespace(**{"cache": cache, "reads": "paged", "position_limit": None, **changes})
 
 
@@ -40,7 +42,7 @@ def test_it_says_why_nothing_is_captured():
     assert capture_decodes(on_cuda(), 4, 8, ranks=2) == Eager("ranks")
     assert capture_decodes(on_cuda(reads="gather"), 4, 8) == Eager("gather")
     endless = on_cuda()
-    endless.cache.kinds[0].layer.window = 7
+    endless.cache.kv_cache_groups[0].layer.window = 7
     assert capture_decodes(endless, 4, None) == Eager("endless")
 
 
@@ -97,9 +99,9 @@ def test_the_expected_memory_has_the_buffers_to_the_byte(model_type):
     model = reference(model_type)
     with graphs(), make(model.model, max_model_len=50, max_num_seqs=6) as llm:
         found = llm.graphs.memory
-        kinds, width = len(llm.cache.kinds), llm.graphs.buffers.sizes.width
+        num_groups, width = len(llm.cache.kv_cache_groups), llm.graphs.buffers.sizes.width
         assert width == 13
-    expected = expected_memory(model.model, kinds, 6, width)
+    expected = expected_memory(model.model, num_groups, 6, width)
     assert (expected.count, expected.buffer_bytes) == (found.count, found.buffer_bytes)
     logits = 6 * 97 * 4
     assert expected.pool_bytes >= module.POOL_SLACK + logits

@@ -18,10 +18,10 @@ LLAMA = {"num_blocks": 14, "cpu_kv_bytes": 2**20, "swap_rates": SWAP}
 def counted(llm):
     """(bytes of swapped sequences' blocks, bytes of other blocks that can be found), looked up one by one."""
     sequences = prefixes = 0
-    for kind, pool in enumerate(llm.manager.host_pools):
-        size = llm.cache.kinds[kind].block_bytes(llm.cache.block_size)
+    for group, pool in enumerate(llm.manager.host_pools):
+        size = llm.cache.kv_cache_groups[group].block_bytes(llm.cache.block_size)
         held = {
-            block for seq in llm.manager.host_blocks.sequences.values() for block in seq.tables[kind].live()
+            block for seq in llm.manager.host_blocks.sequences.values() for block in seq.tables[group].live()
         }
         sequences += size * len(held)
         prefixes += size * len({content.block for content in pool.cached()} - held)

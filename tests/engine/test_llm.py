@@ -139,7 +139,7 @@ def test_samples_share_the_blocks_of_their_prompt():
         assert len({table[full] for table in tables}) == 4, "each writes a block of its own"
         log = llm.scheduler.extensions[-1].emit
         taken = sum(event.bytes for event in log.of("allocate"))
-        assert taken == (full + 4) * llm.cache.kinds[0].block_bytes(4)
+        assert taken == (full + 4) * llm.cache.kv_cache_groups[0].block_bytes(4)
         outputs = run(llm)[1]
         assert [each.sample for each in next(iter(outputs.values())).completions] == [0, 1, 2, 3]
 

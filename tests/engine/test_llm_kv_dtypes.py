@@ -105,9 +105,13 @@ def test_the_same_bytes_hold_as_many_more_tokens_as_a_token_takes_fewer(model_ty
     for kv_dtype in ("fp32", "bf16", "fp8_e4m3", "fp8_e5m2", "fp8_scaled", "int8"):
         with make(model, kv_dtype=kv_dtype, kv_bytes=kv_bytes) as llm:
             cache = llm.cache
-            kinds = zip(cache.kinds, cache.num_blocks, strict=True)
-            assert cache.nbytes == sum(kind.block_bytes(4) * count for kind, count in kinds)
-            assert cache.nbytes <= kv_bytes < cache.nbytes + sum(kind.block_bytes(4) for kind in cache.kinds)
+            groups = zip(cache.kv_cache_groups, cache.num_blocks, strict=True)
+            assert cache.nbytes == sum(group.block_bytes(4) * count for group, count in groups)
+            assert (
+                cache.nbytes
+                <= kv_bytes
+                < cache.nbytes + sum(group.block_bytes(4) for group in cache.kv_cache_groups)
+            )
             assert cache.arena.capacity - cache.nbytes == cache.arena.report().padding
             blocks[kv_dtype] = cache.num_blocks[0]
             token[kv_dtype] = sum(layer.token_bytes for layer in cache.spec.layers)

@@ -94,7 +94,7 @@ def test_prefixes_come_back_from_the_host():
         (hit,) = log.of("host_hit")
         found = [event.tokens for event in log.of("hit") if event.request == hit.request]
         assert hit.tokens + sum(found) == (len(long[0]) - 1) // 4 * 4
-        assert hit.bytes == hit.blocks[0] * llm.cache.kinds[0].block_bytes(4)
+        assert hit.bytes == hit.blocks[0] * llm.cache.kv_cache_groups[0].block_bytes(4)
         llm.generate([long[0]], greedy(4), salt="another tenant")
         assert len(log.of("host_hit")) == 1
         check_empty(llm)
@@ -165,7 +165,7 @@ def test_an_aborted_sequence_leaves_the_host():
 def test_host_memory_is_taken_in_whole_cpu_blocks():
     model = reference("llama")
     with make(model.model, block_size=4, cpu_kv_bytes=2**16) as llm:
-        each = llm.cache.kinds[0].block_bytes(4)
+        each = llm.cache.kv_cache_groups[0].block_bytes(4)
         assert llm.manager.host_pools[0].num_blocks == 2**16 // each
         assert llm.host.pool.nbytes == 2**16 // each * each
     for tokens in (8, 12):
@@ -219,7 +219,7 @@ def test_several_requests_load_one_prefix_in_one_step():
     model, log = reference("llama"), EventLog()
     prompt, params = max(model.prompts, key=len), greedy(2)
     with make(model.model, block_size=4) as llm:
-        host = 9 * llm.cache.kinds[0].block_bytes(4)
+        host = 9 * llm.cache.kv_cache_groups[0].block_bytes(4)
     with make(model.model, num_blocks=60, swap_rates=SWAP, cpu_kv_bytes=host, emit=log) as llm:
         llm.generate([prompt], params)
         for salt in "abcdef":

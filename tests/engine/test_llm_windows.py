@@ -10,7 +10,7 @@ from minikv.engine import SequenceId
 from minikv.engine.core.rules import peak_blocks
 from minikv.models import seen_window
 from minikv.plan import CacheSpec
-from minikv.plan.pool import block_kinds, sequence_bytes
+from minikv.plan.pool import kv_cache_groups, sequence_bytes
 from tests.engine.llm_world import TINY, Reference, check_empty, greedy, make, run
 from tests.models.running import World
 
@@ -43,30 +43,30 @@ class Watch:
 
     def __init__(self):
         self.llm = None
-        self.most: dict[tuple, int] = {}  # (request, kind): blocks held at once
-        self.holds: dict[tuple, set[int]] = {}  # (request, kind): when it last took one
-        self.owner: dict[tuple, SequenceId] = {}  # (kind, block): who took it last
+        self.most: dict[tuple, int] = {}  # (request, group): blocks held at once
+        self.holds: dict[tuple, set[int]] = {}  # (request, group): when it last took one
+        self.owner: dict[tuple, SequenceId] = {}  # (group, block): who took it last
         self.handed_on: set[int] = (
             set()
-        )  # kinds in which a block of a request that still runs served another one
+        )  # groups in which a block of a request that still runs served another one
 
     def __call__(self, event):
         if event.kind != "allocate":
             return
         seq, manager = SequenceId(event.request, event.sample), self.llm.manager
-        for kind in range(len(manager.pools)):
-            key = (event.request, kind)
-            live = {block for block in manager.block_table(seq, kind) if block != NULL_BLOCK}
+        for group in range(len(manager.pools)):
+            key = (event.request, group)
+            live = {block for block in manager.block_table(seq, group) if block != NULL_BLOCK}
             self.most[key] = max(self.most.get(key, 0), len(live))
             for block in live - self.holds.get(key, set()):
-                if self.owner.get((kind, block), seq) in set(manager.sequences()) - {seq}:
-                    self.handed_on.add(kind)
-                self.owner[kind, block] = seq
+                if self.owner.get((group, block), seq) in set(manager.sequences()) - {seq}:
+                    self.handed_on.add(group)
+                self.owner[group, block] = seq
             self.holds[key] = live
 
 
 def windows_of(llm):
-    return [seen_window(llm.cache, kind) for kind in range(len(llm.cache.kinds))]
+    return [seen_window(llm.cache, group) for group in range(len(llm.cache.kv_cache_groups))]
 
 
 @pytest.mark.parametrize(("model_type", "size"), CASES)
@@ -77,16 +77,19 @@ def test_a_request_holds_at_most_and_at_some_time_what_is_planned(model_type, si
         for length in LENGTHS:
             llm.add_request(prompt_of(0, length - 15), greedy(16), request_id=length)
         run(llm)
-        kinds, vllm = llm.cache.kinds, CacheSpec.from_config(llm.model.config, layout="vllm", kv_dtype="fp32")
+        groups, vllm = (
+            llm.cache.kv_cache_groups,
+            CacheSpec.from_config(llm.model.config, layout="vllm", kv_dtype="fp32"),
+        )
         check_empty(llm)
     assert any(windows)
     for length in LENGTHS:
         held = 0
-        for kind, window in enumerate(windows):
+        for group, window in enumerate(windows):
             # A chunk's queries look back from the first of them.
             chunk = min(length - 15, 64)
-            assert watch.most[length, kind] <= peak_blocks(length, window and window + chunk - 1, size)
-            held += kinds[kind].block_bytes(size) * peak_blocks(length, window, size)
+            assert watch.most[length, group] <= peak_blocks(length, window and window + chunk - 1, size)
+            held += groups[group].block_bytes(size) * peak_blocks(length, window, size)
         assert held == sequence_bytes(vllm, length, size), "the engine and the planner count alike"
 
 
@@ -101,8 +104,8 @@ def test_token_by_token_the_plan_is_exact(model_type, size):
         run(llm)
         check_empty(llm)
     for length in LENGTHS:
-        for kind, window in enumerate(windows):
-            assert watch.most[length, kind] == peak_blocks(length, window, size)
+        for group, window in enumerate(windows):
+            assert watch.most[length, group] == peak_blocks(length, window, size)
 
 
 @pytest.mark.parametrize(("model_type", "size"), CASES)
@@ -129,10 +132,10 @@ def test_what_a_window_gave_back_serves_another_request_and_no_token_changes(mod
     assert not any(each.num_preemptions for out in outputs.values() for each in out.completions)
     for number, (_, params) in enumerate(requests):
         model.check(outputs[number], params)
-    windowed = {kind for kind, window in enumerate(windows) if window is not None}
-    for kind in windowed:
+    windowed = {group for group, window in enumerate(windows) if window is not None}
+    for group in windowed:
         stored = sum(len(prompt) + params.max_tokens - 1 for prompt, params in requests)
-        assert stored > pools[kind] * size, "more tokens went through than the windows' blocks hold"
+        assert stored > pools[group] * size, "more tokens went through than the windows' blocks hold"
     assert watch.handed_on == windowed
 
 
@@ -141,12 +144,12 @@ def test_windows_take_less_memory_from_the_same_sequences(model_type):
     """Pools for eight sequences of four windows' tokens, beside what the layers would take without windows."""
     model = model_of(model_type).model
     with make(model, block_size=4, num_blocks=8 * WINDOW, max_num_seqs=8, max_batched_tokens=8) as llm:
-        kinds, blocks = llm.cache.kinds, llm.cache.num_blocks
+        groups, blocks = llm.cache.kv_cache_groups, llm.cache.num_blocks
         held = llm.cache.nbytes
-    assert held == sum(kind.block_bytes(4) * count for kind, count in zip(kinds, blocks, strict=True))
-    full = 8 * WINDOW * sum(kind.block_bytes(4) for kind in kinds)
-    windowed = [count for kind, count in zip(kinds, blocks, strict=True) if kind.layer.window is not None]
-    if len(kinds) > 1:
+    assert held == sum(group.block_bytes(4) * count for group, count in zip(groups, blocks, strict=True))
+    full = 8 * WINDOW * sum(group.block_bytes(4) for group in groups)
+    windowed = [count for group, count in zip(groups, blocks, strict=True) if group.layer.window is not None]
+    if len(groups) > 1:
         assert held < full
         assert max(windowed) < 8 * WINDOW
-    assert block_kinds(llm.cache.spec) == kinds
+    assert kv_cache_groups(llm.cache.spec) == groups

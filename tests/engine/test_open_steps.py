@@ -24,9 +24,9 @@ PLAIN = SamplingParams(max_tokens=6)
 
 
 def run(profile, seed, failing=False, **host):
-    kinds, size, seqs, budget = PROFILES[profile]
+    groups, size, seqs, budget = PROFILES[profile]
     draw = random.Random(f"{profile} {seed} ahead")
-    engine = AheadEngine(kinds, size, max_num_seqs=seqs, max_batched_tokens=budget, **host)
+    engine = AheadEngine(groups, size, max_num_seqs=seqs, max_batched_tokens=budget, **host)
 
     def abort():
         engine.scheduler.abort(draw.choice(list(engine.requests)))
@@ -44,7 +44,7 @@ def run(profile, seed, failing=False, **host):
             if engine.scheduler.has_work:
                 step()
         stored = len(prompt) + params.max_tokens - 1
-        if all(peak_blocks(stored, window, size) <= blocks for blocks, window in kinds):
+        if all(peak_blocks(stored, window, size) <= blocks for blocks, window in groups):
             engine.add(number, prompt, params, salt)
     for _ in range(5000):
         if not engine.scheduler.has_work:
@@ -65,8 +65,8 @@ def test_outputs_are_those_of_one_request_at_a_time(profile, failing):
         reasons += engine.check_outputs()
         events += Counter(event.kind for event in engine.log.events)
         assert summary(engine.log.events).steps == len(engine.log.of("step"))
-        for kind, pool in enumerate(engine.manager.pools):
-            assert sum(event.blocks[kind] for event in engine.log.of("evict")) == pool.stats().evictions
+        for group, pool in enumerate(engine.manager.pools):
+            assert sum(event.blocks[group] for event in engine.log.of("evict")) == pool.stats().evictions
         times = [event.time for event in engine.log.events]
         assert times == sorted(times)
         ahead += engine.ahead
@@ -77,7 +77,7 @@ def test_outputs_are_those_of_one_request_at_a_time(profile, failing):
     assert events["preempt"] or profile not in ("tight", "large blocks")
 
 
-@pytest.mark.parametrize("profile", ["tight", "two kinds", "large blocks"])
+@pytest.mark.parametrize("profile", ["tight", "two groups", "large blocks"])
 def test_with_host_memory_nothing_is_overwritten_that_should_have_been_saved(profile):
     rates = TransferRates(to_host=1e12, to_device=1e12, prefill=1.0)  # a swap is always cheaper
     events, ahead = Counter(), 0

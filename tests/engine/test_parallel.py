@@ -9,7 +9,7 @@ import pytest
 
 from minikv import LLM, CacheSpec, MiniKVError
 from minikv.models import load, recall_prompt
-from minikv.plan.pool import block_kinds
+from minikv.plan.pool import kv_cache_groups
 from tests.engine.rank_cases import (
     SIZES,
     answers,
@@ -46,10 +46,10 @@ def saved(tmp_path_factory):
 
 
 def planned_bytes(folder, tp, blocks):
-    """``blocks`` of each kind on one of ``tp`` ranks."""
-    kinds = block_kinds(CacheSpec.from_config(folder, tp=tp, kv_dtype="fp32"))
-    pairs = zip(kinds, blocks, strict=True)
-    return sum(kind.block_bytes(SIZES["block_size"]) * count for kind, count in pairs)
+    """``blocks`` of each group on one of ``tp`` ranks."""
+    groups = kv_cache_groups(CacheSpec.from_config(folder, tp=tp, kv_dtype="fp32"))
+    pairs = zip(groups, blocks, strict=True)
+    return sum(group.block_bytes(SIZES["block_size"]) * count for group, count in pairs)
 
 
 def alone(folder):

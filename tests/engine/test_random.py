@@ -17,13 +17,13 @@ from tests.engine.drive import Engine
 LONG = int(os.environ.get("MINIKV_LONG", "1"))
 REQUESTS = 20
 PROFILES = {
-    # kinds of layers (blocks, window), block size, max_num_seqs, max_batched_tokens
+    # KV cache groups (blocks, window), block size, max_num_seqs, max_batched_tokens
     "roomy": ([(200, None)], 4, 16, 64),
     "tight": ([(14, None)], 4, 8, 24),
     "tiny chunks": ([(16, None)], 4, 4, 4),
     "block of one": ([(60, None)], 1, 8, 16),
     "large blocks": ([(7, None)], 8, 8, 32),
-    "two kinds": ([(16, None), (12, 7)], 4, 8, 24),
+    "two groups": ([(16, None), (12, 7)], 4, 8, 24),
     "windows only": ([(9, 6)], 4, 8, 16),
     "two windows": ([(14, 5), (20, 9)], 3, 8, 16),
 }
@@ -45,9 +45,9 @@ def workload(draw, count):
 
 
 def run(profile, seed, failing=False, between=None, **host):
-    kinds, size, seqs, budget = PROFILES[profile]
+    groups, size, seqs, budget = PROFILES[profile]
     draw = random.Random(f"{profile} {seed}")
-    engine = Engine(kinds, size, max_num_seqs=seqs, max_batched_tokens=budget, **host)
+    engine = Engine(groups, size, max_num_seqs=seqs, max_batched_tokens=budget, **host)
     points = ["copy", "store", "forward", "sample", *(["transfer"] if "rates" in host else [])]
 
     def abort():
@@ -66,7 +66,7 @@ def run(profile, seed, failing=False, between=None, **host):
             if engine.scheduler.has_work:
                 step()
         stored = len(prompt) + params.max_tokens - 1
-        if all(peak_blocks(stored, window, size) <= blocks for blocks, window in kinds):
+        if all(peak_blocks(stored, window, size) <= blocks for blocks, window in groups):
             engine.add(number, prompt, params, salt)
         else:
             with pytest.raises(RequestTooLargeError):
@@ -93,7 +93,7 @@ def test_outputs_are_those_of_one_request_at_a_time(profile, failing):
     assert reasons[FinishReason.LENGTH]
     assert bool(reasons[FinishReason.ERROR]) == failing
     assert events["hit"]
-    if profile in ("tight", "block of one", "large blocks", "two kinds"):
+    if profile in ("tight", "block of one", "large blocks", "two groups"):
         assert events["preempt"], "the pool was meant to be too small"
 
 
@@ -106,15 +106,15 @@ def test_a_seed_gives_the_same_steps_and_the_same_events():
 @pytest.mark.parametrize("profile", PROFILES)
 def test_what_the_events_say_adds_up(profile):
     engine = run(profile, 5)
-    log, kinds = engine.log, range(len(engine.manager.pools))
-    for kind in kinds:
-        total = engine.manager.pools[kind].num_blocks
-        assert all(0 < step.used[kind] <= total == step.total[kind] for step in log.of("step"))
-        evicted = sum(event.blocks[kind] for event in log.of("evict"))
-        assert evicted == engine.manager.pools[kind].stats().evictions
+    log, groups = engine.log, range(len(engine.manager.pools))
+    for group in groups:
+        total = engine.manager.pools[group].num_blocks
+        assert all(0 < step.used[group] <= total == step.total[group] for step in log.of("step"))
+        evicted = sum(event.blocks[group] for event in log.of("evict"))
+        assert evicted == engine.manager.pools[group].stats().evictions
     for event in log.events:
         if event.kind in ("hit", "allocate", "evict", "free"):
-            assert event.bytes == sum((100 + kind) * event.blocks[kind] for kind in kinds)
+            assert event.bytes == sum((100 + group) * event.blocks[group] for group in groups)
     computed = sum(step.prefill_tokens + step.decode_tokens for step in log.of("step"))
     assert computed == sum(step.num_tokens for step in engine.steps)
     ends = [event for kind in ("finish", "abort", "fail") for event in log.of(kind)]

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks import BlockManager, KVCacheGroup
 from minikv.engine import EventLog, Events, Extension, FinishReason, Rules, SamplingParams, Scheduler, State
 from minikv.engine.core.rules import held_blocks, peak_blocks
 from minikv.errors import ArgumentError, RequestTooLargeError
@@ -232,10 +232,10 @@ def test_the_sequences_of_a_request_share_its_prompt():
 # What is refused
 
 
-@pytest.mark.parametrize("kinds", [[(5, None)], [(5, None), (9, 6)], [(9, None), (3, 9)], [(2, 9)]])
+@pytest.mark.parametrize("groups", [[(5, None)], [(5, None), (9, 6)], [(9, None), (3, 9)], [(2, 9)]])
 @pytest.mark.parametrize("size", [1, 4])
-def test_a_request_is_refused_exactly_if_it_could_never_run_alone(kinds, size):
-    engine = Engine(kinds, size, max_num_seqs=2, max_batched_tokens=16)
+def test_a_request_is_refused_exactly_if_it_could_never_run_alone(groups, size):
+    engine = Engine(groups, size, max_num_seqs=2, max_batched_tokens=16)
     accepted, refusals = 0, []
     for prompt in [1, 2, size, 3 * size, 5 * size, 9 * size + 1]:
         for max_tokens in [1, 2, 2 * size + 1, 20]:
@@ -265,7 +265,7 @@ def test_a_request_is_refused_exactly_if_it_could_never_run_alone(kinds, size):
 @pytest.mark.parametrize("window", [None, 1, 2, 5, 8, 9])
 @pytest.mark.parametrize("size", [1, 3, 4])
 def test_the_peak_is_what_a_sequence_holds_token_by_token(window, size):
-    manager = BlockManager([PoolKind(40, window)], size)
+    manager = BlockManager([KVCacheGroup(40, window)], size)
     most = 0
     for count in range(1, 33):
         if count == 1:

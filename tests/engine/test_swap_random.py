@@ -35,14 +35,14 @@ def test_outputs_are_those_of_one_request_at_a_time(profile, failing, host):
         how += Counter(event.how for event in engine.log.of("preempt"))
     assert reasons[FinishReason.LENGTH]
     assert bool(reasons[FinishReason.ERROR]) == failing
-    if profile in ("tight", "large blocks", "two kinds") and host == "roomy host":
+    if profile in ("tight", "large blocks", "two groups") and host == "roomy host":
         assert how["swap"]
         assert events["swap_in"]
         assert events["host_hit"]
         assert failing or not how["recompute"]
 
 
-@pytest.mark.parametrize("profile", ["tight", "two kinds", "large blocks"])
+@pytest.mark.parametrize("profile", ["tight", "two groups", "large blocks"])
 def test_rates_that_change_their_mind(profile):
     """Between two steps somebody has measured again."""
     how = Counter()
@@ -60,7 +60,7 @@ def test_rates_that_change_their_mind(profile):
     assert how["recompute"]
 
 
-@pytest.mark.parametrize("profile", ["tight", "two kinds"])
+@pytest.mark.parametrize("profile", ["tight", "two groups"])
 def test_without_rates_host_blocks_change_no_event(profile):
     plain, idle = run(profile, 1, failing=True), run(profile, 1, failing=True, host_blocks=50)
     assert plain.log.events == idle.log.events
@@ -74,24 +74,24 @@ def test_the_same_steps_and_events_again():
 @pytest.mark.parametrize("profile", PROFILES)
 def test_what_the_events_say_adds_up(profile):
     engine = run(profile, 5, host_blocks=30, rates=SWAP)
-    log, kinds = engine.log, range(len(engine.manager.pools))
+    log, groups = engine.log, range(len(engine.manager.pools))
     for way, names in (("swap_out", ("swap_out",)), ("swap_in", ("swap_in", "host_hit"))):
-        moved = [0 for _ in kinds]
+        moved = [0 for _ in groups]
         for step in engine.steps:
-            for kind, pairs in enumerate(step.work.get(way, ())):
-                moved[kind] += len(pairs)
-        told = [sum(event.blocks[kind] for name in names for event in log.of(name)) for kind in kinds]
+            for group, pairs in enumerate(step.work.get(way, ())):
+                moved[group] += len(pairs)
+        told = [sum(event.blocks[group] for name in names for event in log.of(name)) for group in groups]
         assert moved == told
     for event in log.events:
         if event.kind in ("swap_out", "swap_in", "host_hit"):
-            assert event.bytes == sum((100 + kind) * event.blocks[kind] for kind in kinds)
+            assert event.bytes == sum((100 + group) * event.blocks[group] for group in groups)
     figures = summary(log.events)
     assert figures.swaps == sum(event.how == "swap" for event in log.of("preempt"))
     assert figures.lost_tokens == sum(event.tokens for event in log.of("preempt") if event.how != "swap")
 
 
 @pytest.mark.parametrize("way", ["swap_out", "swap_in"])
-@pytest.mark.parametrize("profile", ["tight", "two kinds", "large blocks"])
+@pytest.mark.parametrize("profile", ["tight", "two groups", "large blocks"])
 def test_what_a_failed_step_was_to_transfer_is_never_used(profile, way, monkeypatch):
     """Every other transfer breaks off in the middle. Who was swapped out by that step computes its tokens again."""
     real, broken = FakeModel.forward, []
@@ -108,7 +108,7 @@ def test_what_a_failed_step_was_to_transfer_is_never_used(profile, way, monkeypa
     assert sum(broken) >= 3
 
 
-@pytest.mark.parametrize("profile", ["tight", "two kinds", "large blocks"])
+@pytest.mark.parametrize("profile", ["tight", "two groups", "large blocks"])
 def test_a_step_that_is_never_begun_takes_nothing_along(profile, monkeypatch):
     """The arrays of some steps that transfer cannot be packed: all is as if the step had not been planned."""
     real, planned = scheduler_module.pack, []

@@ -199,8 +199,8 @@ def test_a_paged_cache_runs_on_the_kernels(layers, codec, monkeypatch):
             )
             del views
             answers[name] += cache.gather(layer, [4, 2, 0], 11, 2)
-        for kind in range(len(cache.kinds)):
-            cache.copy_blocks(kind, [0, 1, 4], [1, 2, 0])
-            answers[name] += [part.tensor for part in cache.parts(kind)]
+        for group in range(len(cache.kv_cache_groups)):
+            cache.copy_blocks(group, [0, 1, 4], [1, 2, 0])
+            answers[name] += [part.tensor for part in cache.parts(group)]
     for got, expected in zip(answers["triton"], answers["reference"], strict=True):
         assert_same(got, expected)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks import BlockManager, KVCacheGroup
 from minikv.cache import PagedKVCache, Pages
 from minikv.models import Adapter, Batch, bind_model, seen_window
 from minikv.plan import CacheSpec
@@ -63,9 +63,9 @@ class World:
         return out.sequences[0, len(prompt) :].tolist(), torch.cat(out.logits).float()
 
     def manager(self, cache: Pages) -> BlockManager:
-        windows = [seen_window(cache, kind) for kind in range(len(cache.kinds))]
-        kinds = [PoolKind(*pool) for pool in zip(cache.num_blocks, windows, strict=True)]
-        return BlockManager(kinds, cache.block_size)
+        windows = [seen_window(cache, group) for group in range(len(cache.kv_cache_groups))]
+        groups = [KVCacheGroup(*pool) for pool in zip(cache.num_blocks, windows, strict=True)]
+        return BlockManager(groups, cache.block_size)
 
     def run(
         self,
@@ -143,7 +143,7 @@ class World:
             copies = manager.append_tokens(seq, tokens[len(prompt) :])
             assert copies, "the last block is shared"
             for copy in copies:
-                adapter.cache.copy_blocks(copy.kind, [copy.src], [copy.dst])
+                adapter.cache.copy_blocks(copy.kv_cache_group, [copy.src], [copy.dst])
         ends = [
             (seq, len(prompt), len(tokens), tokens[len(prompt) :]) for seq, tokens in enumerate(self.prompts)
         ]
@@ -185,16 +185,16 @@ class World:
 def forward(adapter: Adapter, manager: BlockManager, step: list) -> torch.Tensor:
     """The logits of ``step``, a list of (sequence, first position, end, the tokens between)."""
     rows = [manager.sequences().index(seq) for seq, *_ in step]
-    kinds = range(len(adapter.cache.kinds))
+    groups = range(len(adapter.cache.kv_cache_groups))
     batch = Batch.build(
         adapter.cache,
-        [manager.block_tables(kind)[rows] for kind in kinds],
-        np.array([[manager.length(seq, kind) for seq, *_ in step] for kind in kinds]),
+        [manager.block_tables(group)[rows] for group in groups],
+        np.array([[manager.length(seq, group) for seq, *_ in step] for group in groups]),
         np.array([end - start for _, start, end, _ in step]),
     )
-    for kind in kinds:
-        mapping = [manager.slot_mapping(seq, start, end, kind) for seq, start, end, _ in step]
-        assert batch.slots[kind].tolist() == np.concatenate(mapping).tolist()
+    for group in groups:
+        mapping = [manager.slot_mapping(seq, start, end, group) for seq, start, end, _ in step]
+        assert batch.slots[group].tolist() == np.concatenate(mapping).tolist()
     return adapter.forward([token for *_, new in step for token in new], batch)
 
 

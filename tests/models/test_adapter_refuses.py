@@ -33,7 +33,7 @@ def refused(*args, **options) -> MiniKVError:
 
 
 def one_token(cache: PagedKVCache, position: int = 0) -> Batch:
-    return Batch.build(cache, [[[0]]] * len(cache.kinds), [1], [1], positions=[position])
+    return Batch.build(cache, [[[0]]] * len(cache.kv_cache_groups), [1], [1], positions=[position])
 
 
 def test_what_is_no_model_or_no_cache(model):

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from minikv.blocks import NULL_BLOCK, BlockManager, PoolKind
+from minikv.blocks import NULL_BLOCK, BlockManager, KVCacheGroup
 from minikv.cache import PagedKVCache
 from minikv.errors import ArgumentError
 from minikv.models import Batch, seen_window
@@ -34,8 +34,8 @@ def test_it_says_what_the_block_manager_says(model_type, seed):
     draw = random.Random(seed)
     size = draw.choice((1, 3, 16))
     cache = cache_of(model_type, size, 400)
-    kinds = range(len(cache.kinds))
-    manager = BlockManager([PoolKind(400, seen_window(cache, kind)) for kind in kinds], size)
+    groups = range(len(cache.kv_cache_groups))
+    manager = BlockManager([KVCacheGroup(400, seen_window(cache, group)) for group in groups], size)
     step = []
     for seq in range(draw.randrange(1, 7)):
         start = draw.randrange(0, 40)
@@ -48,13 +48,13 @@ def test_it_says_what_the_block_manager_says(model_type, seed):
         else:
             manager.allocate(seq, tokens, salt=str(seq))
         step.append((seq, start, end))
-    tables = [manager.block_tables(kind) for kind in kinds]
+    tables = [manager.block_tables(group) for group in groups]
     batch = Batch.build(
         cache, tables, np.array([end for *_, end in step]), [end - start for _, start, end in step]
     )
-    for kind in kinds:
-        mapping = np.concatenate([manager.slot_mapping(*part, kind) for part in step])
-        assert batch.slots[kind].tolist() == mapping.tolist()
+    for group in groups:
+        mapping = np.concatenate([manager.slot_mapping(*part, group) for part in step])
+        assert batch.slots[group].tolist() == mapping.tolist()
     assert batch.positions.tolist() == [place for _, start, end in step for place in range(start, end)]
     held = batch.block_tables[0].clone()
     for seq, *_ in step:
@@ -69,11 +69,11 @@ def test_length_is_not_position():
     assert (batch.max_position, batch.lengths[0].tolist(), batch.slots[0].tolist()) == (71, [5], [23, 24])
 
 
-def test_kinds_may_differ_in_length():
+def test_groups_may_differ_in_length():
     cache = cache_of("gemma3_text")
     batch = Batch.build(cache, [[[5, 6]], [[7, 8]]], [[8], [3]], [1])
     assert [slots.tolist() for slots in batch.slots] == [[27], [30]]
-    assert batch.positions.tolist() == [7], "the first kind's"
+    assert batch.positions.tolist() == [7], "the first group's"
 
 
 def test_what_lies_behind_the_window_may_be_nothing():

@@ -80,19 +80,19 @@ def test_a_forked_sequence_goes_its_own_way(model_type, kernels, monkeypatch):
     manager, adapter = forked.manager(pages), bind_model(forked.model, pages)
     copied, copy = [], adapter.cache.copy_blocks
 
-    def copy_blocks(kind, src, dst):
+    def copy_blocks(group, src, dst):
         with monkeypatch.context() as patch:
             if not torch.cuda.is_available():
                 patch.setenv("MINIKV_KERNELS", kernels)
-            copy(kind, src, dst)
-        copied.append(kind)
+            copy(group, src, dst)
+        copied.append(group)
 
     monkeypatch.setattr(pages, "copy_blocks", copy_blocks)
     try:
         forked.fork_and_step(adapter, manager, prompt)
     finally:
         adapter.unbind()
-    assert copied == [*range(len(pages.kinds))] * 2, (
+    assert copied == [*range(len(pages.kv_cache_groups))] * 2, (
         "the stem's sequence is still there, and still shares the row"
     )
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks import BlockManager, KVCacheGroup
 from minikv.cache import PagedKVCache
 from minikv.models import bind_model, load, recall_documents, recall_prompt
 from minikv.models.recall import BOS, CITIES, FIRST_CITY, FIRST_FILLER, TRAINING_SEEDS, WORDS
@@ -156,7 +156,7 @@ def test_recall_through_a_paged_cache_is_the_same(name):
     spec = CacheSpec.from_config(model.config, kv_dtype="fp32")
     kv = PagedKVCache(spec, 3 * 17, 16)
     poison(kv)
-    manager = BlockManager([PoolKind(3 * 17, None)], 16)
+    manager = BlockManager([KVCacheGroup(3 * 17, None)], 16)
     adapter = bind_model(model, kv)
     done, right = [0] * len(documents), []
     try:

@@ -19,7 +19,7 @@ NARROW = LayerSpec("sliding", kv_heads=1, k_dim=4, v_dim=4, window=7)
 LINEAR = LayerSpec("linear", state_bytes=1000)
 SPECS = {
     "full": CacheSpec((FULL, FULL)),
-    "two full kinds": CacheSpec((FULL, LayerSpec("full", kv_heads=1, k_dim=6, v_dim=10))),
+    "two full groups": CacheSpec((FULL, LayerSpec("full", kv_heads=1, k_dim=6, v_dim=10))),
     "hybrid": CacheSpec((FULL, SLIDING, SLIDING, NARROW)),
     "all slide": CacheSpec((SLIDING, NARROW)),
     "states": CacheSpec((FULL, LINEAR)),
@@ -27,8 +27,10 @@ SPECS = {
 
 
 def bytes_of(spec, size, block_size):
-    kinds = pool.block_kinds(spec)
-    return sum(kind.block_bytes(block_size) * count for kind, count in zip(kinds, size.blocks, strict=True))
+    groups = pool.kv_cache_groups(spec)
+    return sum(
+        group.block_bytes(block_size) * count for group, count in zip(groups, size.blocks, strict=True)
+    )
 
 
 def test_the_source_documents_example():
@@ -124,9 +126,9 @@ def test_the_planner_counts_the_same_blocks(name):
 def test_windowed_kinds_get_what_the_batch_needs_there():
     spec = SPECS["hybrid"]
     size = size_for_bytes(spec, 10**6, block_size=4, context=100, batch=3)
-    kinds = pool.block_kinds(spec)
-    assert [kind.layer.window for kind in kinds] == [None, 24, 7]
-    assert size.blocks[1:] == tuple(3 * kind.layer.blocks_for(100, 4) for kind in kinds[1:])
+    groups = pool.kv_cache_groups(spec)
+    assert [group.layer.window for group in groups] == [None, 24, 7]
+    assert size.blocks[1:] == tuple(3 * group.layer.blocks_for(100, 4) for group in groups[1:])
     everyone = size_for_bytes(spec, 10**6, block_size=4, context=100)
     assert everyone.batch == pool.max_sequences(spec, 10**6, 100, 4)
     assert everyone.num_blocks >= everyone.batch * 25

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from minikv.blocks import BlockManager, HostBlocks, PoolKind
+from minikv.blocks import BlockManager, HostBlocks, KVCacheGroup
 from minikv.engine import EventLog
 from minikv.plan.preemption import TransferRates
 from minikv.simulate import Assumptions, Fleet, Load, Replica, StepTime, hit_rates, simulate, sweep
@@ -15,7 +15,7 @@ from tools.guard import Case, refusal
 
 STEPS = 2000
 ARRAYS = ("admitted", "first_token", "finish", "replica", "cached_tokens", "host_tokens", "preemptions")
-WALKS: dict[str, tuple[list[tuple[int, int | None]], int, int]] = {  # kinds, block size, host blocks
+WALKS: dict[str, tuple[list[tuple[int, int | None]], int, int]] = {  # groups, block size, host blocks
     "plain": ([(24, None)], 4, 0),
     "one token a block": ([(40, None)], 1, 12),
     "window": ([(20, None), (12, 6)], 4, 10),
@@ -24,11 +24,11 @@ WALKS: dict[str, tuple[list[tuple[int, int | None]], int, int]] = {  # kinds, bl
 }
 
 
-def walk(kinds: list[tuple[int, int | None]], size: int, host: int) -> list[Any]:
+def walk(kv_cache_groups: list[tuple[int, int | None]], size: int, host: int) -> list[Any]:
     """Random operations, each with its answer or its error, then the state; the same ones each time."""
-    draw = random.Random(f"{kinds} {size} {host}")
-    pools = [PoolKind(*kind) for kind in kinds]
-    manager = BlockManager(pools, size, host_blocks=HostBlocks(host, size, len(kinds)))
+    draw = random.Random(f"{kv_cache_groups} {size} {host}")
+    pools = [KVCacheGroup(*group) for group in kv_cache_groups]
+    manager = BlockManager(pools, size, host_blocks=HostBlocks(host, size, len(kv_cache_groups)))
     manager.keep_reclaimed(bool(host))
     names, lines = [f"s{number}" for number in range(7)], []
     stems = [[draw.randrange(50) for _ in range(3 * size)] for _ in range(3)]
@@ -38,7 +38,7 @@ def walk(kinds: list[tuple[int, int | None]], size: int, host: int) -> list[Any]
         tokens = draw.choice(stems)[: draw.randrange(3 * size + 1)] + [
             draw.randrange(50) for _ in range(draw.randrange(9))
         ]
-        kind, count = draw.randrange(-1, len(kinds) + 1), draw.randrange(-1, 5 * size)
+        group, count = draw.randrange(-1, len(kv_cache_groups) + 1), draw.randrange(-1, 5 * size)
         calls: list[tuple[str, tuple[Any, ...]]] = [
             ("match", (tokens, draw.choice(["", "salt"]))),
             ("allocate", (new, tokens, draw.choice(["", "", "salt"]))),
@@ -56,7 +56,7 @@ def walk(kinds: list[tuple[int, int | None]], size: int, host: int) -> list[Any]
             ("commit", (seq,)),
             ("commit", (seq, count)),
             ("truncate", (seq, count)),
-            ("compact", (seq, count, max(kind, 0))),
+            ("compact", (seq, count, max(group, 0))),
             ("compact", (seq, size + number % 5, 0)),
             ("drop_blocks", (seq, [draw.randrange(-1, 4) for _ in range(draw.randrange(3))])),
             ("plan_swap_out", (seq,)),
@@ -64,8 +64,8 @@ def walk(kinds: list[tuple[int, int | None]], size: int, host: int) -> list[Any]
             ("plan_save", ()),
             ("complete_transfers", (bool(number % 5),)),
             ("free", (seq,)),
-            ("length", (seq, kind)),
-            ("block_table", (seq, kind)),
+            ("length", (seq, group)),
+            ("block_table", (seq, group)),
             ("slot_mapping", (seq, 0, count)),
             ("num_evicted", (seq,)),
             ("host_blocks_of", (seq,)),
@@ -91,9 +91,9 @@ def answer(call: Any) -> Any:
 def state(manager: BlockManager) -> list[Any]:
     """Everything that can be seen of a manager."""
     pools = [asdict(pool.stats()) for pool in (*manager.pools, *manager.host_pools)]
-    tables = [manager.block_tables(kind).tolist() for kind in range(len(manager.pools))]
+    tables = [manager.block_tables(group).tolist() for group in range(len(manager.pools))]
     counts = [[len(table), *(block for block in chain(*table) if block >= 0)] for table in tables]
-    slots = [manager.decode_slots(kind=kind).tolist() for kind in range(len(manager.pools))]
+    slots = [manager.decode_slots(kv_cache_group=group).tolist() for group in range(len(manager.pools))]
     cached = [[content.block for content in pool.cached()] for pool in (*manager.pools, *manager.host_pools)]
     return [list(map(str, manager.sequences())), pools, counts, slots, cached, repr(manager.stats())]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from minikv.engine.core.step import Scheduled, Step
-from minikv.eviction.paged.plan import kinds_without_window
+from minikv.eviction.paged.plan import groups_without_window
 from minikv.plan.step_work import AttentionCost, StepCost, StepWork
 from minikv.simulate.step_time import StepSeconds, StepTime
 
@@ -73,9 +73,9 @@ class TaskClock:
         absent = step.batch.absent
         gone = [0] * len(step.items)
         if absent is not None:
-            gone = absent[kinds_without_window(manager)[0]].tolist()
+            gone = absent[groups_without_window(manager)[0]].tolist()
         parts = clock.parts(work_of(clock.cost, step.items, gone))
-        block_bytes = [kind.block_bytes(manager.block_size) for kind in llm.cache.kinds]
+        block_bytes = [group.block_bytes(manager.block_size) for group in llm.cache.kv_cache_groups]
         host = sum(
             clock.host_seconds(_bytes(step.work.get(way, ()), block_bytes)) for way in ("swap_out", "swap_in")
         )
@@ -107,11 +107,11 @@ def moved_bytes(step: Step, block_bytes: list[int], block_size: int) -> int:
 
     An eviction counts all kept tokens as moved: only the device knows how many of them lie in place already.
     """
-    copied = sum(block_bytes[copy.kind] for copy in step.copies)
+    copied = sum(block_bytes[copy.kv_cache_group] for copy in step.copies)
     for plan in step.work.get("evictions", ()):
-        for kind, compaction in plan.compactions.items():
-            copied += sum(block_bytes[copy.kind] for copy in compaction.copies)
-            copied += compaction.num_tokens * block_bytes[kind] // block_size
+        for group, compaction in plan.compactions.items():
+            copied += sum(block_bytes[copy.kv_cache_group] for copy in compaction.copies)
+            copied += compaction.num_tokens * block_bytes[group] // block_size
     return 2 * copied
 
 
@@ -121,4 +121,4 @@ def _held(cost: AttentionCost, item: Scheduled, lost: int) -> tuple[int, int]:
 
 
 def _bytes(pairs: tuple, block_bytes: list[int]) -> int:
-    return sum(len(of_kind) * size for of_kind, size in zip(pairs, block_bytes, strict=False))
+    return sum(len(of_group) * size for of_group, size in zip(pairs, block_bytes, strict=False))

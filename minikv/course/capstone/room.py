@@ -6,7 +6,7 @@ from minikv.engine.ext.eviction_worker import reserve
 from minikv.engine.factory import EngineConfig, windows_wanted
 from minikv.plan import CacheSpec
 from minikv.plan.measured import size_for_blocks
-from minikv.plan.pool import block_kinds
+from minikv.plan.pool import kv_cache_groups
 
 if TYPE_CHECKING:
     from minikv.course.capstone.plan import Plan
@@ -57,5 +57,5 @@ def _wanted(task: "Task", plan: "Plan", num_blocks: int | None) -> EngineConfig:
 
 
 def _bytes_of(spec: CacheSpec, blocks: tuple[int, ...], block_size: int) -> int:
-    kinds = block_kinds(spec)
-    return sum(kind.block_bytes(block_size) * count for kind, count in zip(kinds, blocks, strict=True))
+    groups = kv_cache_groups(spec)
+    return sum(group.block_bytes(block_size) * count for group, count in zip(groups, blocks, strict=True))

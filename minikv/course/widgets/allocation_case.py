@@ -108,12 +108,12 @@ def planned(state: Mapping[str, Any], context: int | None, batch: int | None) ->
     )
     paged_layout(spec, find_codec(spec.kv_dtype))  # raises for layers that a paged cache cannot hold
     context = min(context or DEFAULT_CONTEXT, most)
-    kinds, block_size = pool.block_kinds(spec), state["block_size"]
+    groups, block_size = pool.kv_cache_groups(spec), state["block_size"]
 
     def fit(num_bytes: int) -> Fit:
         size = size_for_bytes(spec, num_bytes, block_size=block_size, context=context, batch=batch)
-        blocks = zip(kinds, size.blocks, strict=True)
-        return Fit(size.num_blocks, sum(kind.block_bytes(block_size) * count for kind, count in blocks))
+        blocks = zip(groups, size.blocks, strict=True)
+        return Fit(size.num_blocks, sum(group.block_bytes(block_size) * count for group, count in blocks))
 
     form = budget.measured_form()
     terms = MeasuredTerms(budget.total_bytes, budget.utilization, form["used"], form["peak"], form["current"])

@@ -114,7 +114,7 @@ function render({ model, el }) {
   let width = 0;
   const drawGrids = () => {
     width = grids[0].box.clientWidth || 700; // a page that is not laid out yet has none
-    model.get("view").pools.forEach((pool, kind) => grids[kind].draw(pool, width));
+    model.get("view").pools.forEach((pool, group) => grids[group].draw(pool, width));
   };
   const draw = () => {
     const view = model.get("view");

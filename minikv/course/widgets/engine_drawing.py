@@ -52,7 +52,7 @@ def draw_view(picture: Picture, lang: str, *, speed: bool = True) -> dict[str, A
         "rows": [_row(row, lang) for row in drawn],
         "scale": max((row.longest for row in picture.rows), default=1),
         "more": _more_rows(picture.rows, drawn, lang),
-        "pools": [_pool(picture, kind, lang) for kind in range(len(picture.pools))],
+        "pools": [_pool(picture, group, lang) for group in range(len(picture.pools))],
     }
 
 
@@ -65,8 +65,8 @@ def draw_text(picture: Picture, size: str, lang: str) -> str:
         lines.append(f"  {_say('line', lang, name=row.name, state=said['word'], tokens=said['words'])}")
     more = _more_rows(picture.rows, drawn, lang)
     lines += [f"  {more}"] if more else []
-    for kind, pool in enumerate(picture.pools):
-        lines.append(_pool_name(picture, kind, lang))
+    for group, pool in enumerate(picture.pools):
+        lines.append(_pool_name(picture, group, lang))
         marks = [_mark(cell) for cell in pool.cells]
         lines += [
             "  " + " ".join(marks[start : start + CELLS_A_LINE])
@@ -93,7 +93,7 @@ def status(picture: Picture, lang: str) -> str:
         said.append(_say("now", lang, **counts))
         if picture.to_come:
             said.append(_say("to_come", lang, count=picture.to_come))
-    said += [_pool_counts(picture, kind, lang) for kind in range(len(picture.pools))]
+    said += [_pool_counts(picture, group, lang) for group in range(len(picture.pools))]
     if picture.progress != "fresh":
         totals = dict(generated=picture.generated, hits=picture.hits, preemptions=picture.preemptions)
         said.append(_say("so_far", lang, **totals))
@@ -152,11 +152,11 @@ def _more_rows(rows: Sequence[Row], drawn: Sequence[Row], lang: str) -> str:
     return _say("more_rows", lang, count=len(hidden), ended=ended, left=len(hidden) - ended)
 
 
-def _pool(picture: Picture, kind: int, lang: str) -> dict[str, Any]:
-    pool = picture.pools[kind]
+def _pool(picture: Picture, group: int, lang: str) -> dict[str, Any]:
+    pool = picture.pools[group]
     return {
-        "name": _pool_name(picture, kind, lang),
-        "counts": _pool_counts(picture, kind, lang),
+        "name": _pool_name(picture, group, lang),
+        "counts": _pool_counts(picture, group, lang),
         "more": _more_cells(pool, lang),
         "cells": [
             [cell.kind, cell.number % OWNER_LOOKS, _mark(cell), "+".join(cell.owners)] for cell in pool.cells
@@ -164,14 +164,14 @@ def _pool(picture: Picture, kind: int, lang: str) -> dict[str, Any]:
     }
 
 
-def _pool_name(picture: Picture, kind: int, lang: str) -> str:
-    return _say("pool" if len(picture.pools) == 1 else "pool_kind", lang, kind=kind)
+def _pool_name(picture: Picture, group: int, lang: str) -> str:
+    return _say("pool" if len(picture.pools) == 1 else "pool_group", lang, kv_cache_group=group)
 
 
-def _pool_counts(picture: Picture, kind: int, lang: str) -> str:
-    pool = picture.pools[kind]
+def _pool_counts(picture: Picture, group: int, lang: str) -> str:
+    pool = picture.pools[group]
     values = dict(used=pool.used, shared=pool.shared, cached=pool.cached, empty=pool.empty, total=pool.total)
-    return _say("blocks" if len(picture.pools) == 1 else "blocks_kind", lang, kind=kind, **values)
+    return _say("blocks" if len(picture.pools) == 1 else "blocks_group", lang, kv_cache_group=group, **values)
 
 
 def _more_cells(pool: PoolPicture, lang: str) -> str:

@@ -10,7 +10,7 @@ from minikv.course.widgets.engine_rows import DECODE, PREFILL, WAITING, Row
 from minikv.engine.core.sequence import SequenceId
 from minikv.engine.serve.view import EngineView
 
-MAX_CELLS = 256  # blocks drawn, for all kinds of layers together; each pool draws its first blocks
+MAX_CELLS = 256  # blocks drawn, for all KV cache groups together; each pool draws its first blocks
 STRANGER = ("?", 0)  # a sequence that other code asked the same LLM for
 
 Progress = Literal["fresh", "running", "paused", "ended", "stopped", "failed"]
@@ -28,7 +28,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class PoolPicture:
-    """The blocks of one kind of layer; ``shared`` used ones have several owners; ``cells`` are the first ones."""
+    """The blocks of one KV cache group; ``shared`` used ones have several owners; ``cells`` are the first ones."""
 
     total: int
     used: int
@@ -80,16 +80,16 @@ class Picture:
 def pool_pictures(
     view: EngineView, pools: Sequence[BlockPool], owners: Mapping[SequenceId, Owner]
 ) -> tuple[PoolPicture, ...]:
-    """Return each kind's blocks as ``view`` saw them; ``owners`` are the sequences that have a name."""
+    """Return each group's blocks as ``view`` saw them; ``owners`` are the sequences that have a name."""
     drawn = max(1, MAX_CELLS // len(pools))
     return tuple(
-        _pool_picture(view, kind, pool, view.pools[kind], owners, drawn) for kind, pool in enumerate(pools)
+        _pool_picture(view, group, pool, view.pools[group], owners, drawn) for group, pool in enumerate(pools)
     )
 
 
 def _pool_picture(
     view: EngineView,
-    kind: int,
+    group: int,
     pool: BlockPool,
     stats: PoolStats,
     owners: Mapping[SequenceId, Owner],
@@ -97,7 +97,7 @@ def _pool_picture(
 ) -> PoolPicture:
     holders: dict[int, list[Owner]] = {}
     for seq in view.running:
-        for block in seq.tables[kind]:
+        for block in seq.tables[group]:
             if block != NULL_BLOCK:
                 holders.setdefault(block, []).append(owners.get(seq.id, STRANGER))
 

@@ -51,7 +51,7 @@ class GrowthWidget(FormWidget):
 
     ``lang`` is "en" or "zh". The other arguments are the start, to which Reset returns: ``step`` decode steps taken,
     ``length`` tokens of row A's prompt, ``max_seq`` tokens that the linear cache reserves a row, ``block_size``
-    tokens a block of the paged one. ``spec`` is the model (by default a small one; layers of one kind, plain dtype),
+    tokens a block of the paged one. ``spec`` is the model (by default a small one; layers of one group, plain dtype),
     ``device`` the device of the caches (None: the GPU if there is one).
 
     Raises ``ArgumentError`` for an invalid start. Later, a setting that cannot work raises nothing: its error is
@@ -145,7 +145,7 @@ class GrowthWidget(FormWidget):
         before = self._allocated()
         cache = PagedKVCache(self._spec, blocks, size, device=self._device)
         allocated = self._allocated()
-        tensors = [part.tensor for kind in range(len(cache.kinds)) for part in cache.parts(kind)]
+        tensors = [part.tensor for group in range(len(cache.kv_cache_groups)) for part in cache.parts(group)]
         return Held(
             slots=blocks * size,
             tokens=wanted,

@@ -112,7 +112,7 @@ class Ours:
             start = _now(model)
             outputs = llm.generate(prompts, params, progress=False)
             seconds = _now(model) - start
-            block_bytes = [kind.block_bytes(llm.cache.block_size) for kind in llm.cache.kinds]
+            block_bytes = [group.block_bytes(llm.cache.block_size) for group in llm.cache.kv_cache_groups]
         peak = max((_bytes(step.used, block_bytes) for step in steps), default=None)
         answers = [list(output.token_ids) for output in outputs]
         cached = sum(output.num_cached for output in outputs)

@@ -21,7 +21,7 @@ class Rules:
     def choose_victim(
         self, scheduler: "Scheduler", candidates: list[Sequence], asked: int
     ) -> Sequence | None:
-        """Which of ``candidates`` to preempt, so that ``asked`` blocks get free in every kind of layer.
+        """Which of ``candidates`` to preempt, so that ``asked`` blocks get free in every KV cache group.
 
         The candidates are all sequences that are younger than the one that lacks blocks, at least one, the oldest
         first. If the victim frees too few, the others are asked for again. None: the sequence that lacks blocks waits.
@@ -29,13 +29,13 @@ class Rules:
         """
         return cheapest_victim(scheduler.manager, candidates, asked)
 
-    def owed_blocks(self, scheduler: "Scheduler", kind: int) -> int:
-        """Blocks of one kind that the running sequences still need; admission does not use them."""
-        return outstanding_blocks(scheduler, kind)
+    def owed_blocks(self, scheduler: "Scheduler", kv_cache_group: int) -> int:
+        """Blocks of one group that the running sequences still need; admission does not use them."""
+        return outstanding_blocks(scheduler, kv_cache_group)
 
 
 def peak_blocks(num_tokens: int, window: int | None, block_size: int) -> int:
-    """The most blocks of one kind that a sequence holds at once on its way to ``num_tokens`` cached tokens.
+    """The most blocks of one group that a sequence holds at once on its way to ``num_tokens`` cached tokens.
 
     Without a window ceil(tokens / block). With one of w tokens never more than 1 + ceil((w - 1) / block): the query at
     the first position of a block reads w - 1 tokens before it. That holds token by token; a longer chunk takes more.
@@ -45,7 +45,7 @@ def peak_blocks(num_tokens: int, window: int | None, block_size: int) -> int:
 
 
 def held_blocks(num_placed: int, num_computed: int, window: int | None, block_size: int) -> int:
-    """The blocks of one kind that a running sequence holds now, those it shares included."""
+    """The blocks of one group that a running sequence holds now, those it shares included."""
     gone = 0 if window is None else max(0, num_computed - window + 1) // block_size
     return -(-num_placed // block_size) - gone
 
@@ -68,37 +68,37 @@ def refuse_what_never_fits(
             "request_beyond_model", request=request_id, prompt=prompt, max_tokens=max_tokens, most=longest
         )
     stored = prompt + max_tokens - 1
-    for number, kind in enumerate(manager.kinds):
-        most = stored if kind.window is not None else scheduler.most_resident(stored)
-        asked = peak_blocks(most, kind.window, manager.block_size)
-        if asked > kind.num_blocks:
+    for number, group in enumerate(manager.kv_cache_groups):
+        most = stored if group.window is not None else scheduler.most_resident(stored)
+        asked = peak_blocks(most, group.window, manager.block_size)
+        if asked > group.num_blocks:
             raise RequestTooLargeError(
                 "request_never_fits" if most == stored else "request_never_fits_at_once",
                 request=request_id,
                 prompt=prompt,
                 max_tokens=max_tokens,
-                kind=number,
+                kv_cache_group=number,
                 asked=asked,
-                total=kind.num_blocks,
+                total=group.num_blocks,
                 fits=_longest(manager) + 1,
                 most=most,
             )
 
 
 def _longest(manager: BlockManager) -> int:
-    """Tokens that the empty pool can hold of one sequence: it ends where the first kind's blocks do."""
+    """Tokens that the empty pool can hold of one sequence: it ends where the first group's blocks do."""
     size = manager.block_size
     return min(
-        kind.num_blocks * size
-        for kind in manager.kinds
-        if kind.window is None or 1 + -(-(kind.window - 1) // size) > kind.num_blocks
+        group.num_blocks * size
+        for group in manager.kv_cache_groups
+        if group.window is None or 1 + -(-(group.window - 1) // size) > group.num_blocks
     )
 
 
-def outstanding_blocks(scheduler: "Scheduler", kind: int) -> int:
-    """Blocks of one kind that the running sequences still need for the tokens that they have, and for one more each."""
+def outstanding_blocks(scheduler: "Scheduler", kv_cache_group: int) -> int:
+    """Blocks of a group that the running sequences still need for the tokens that they have, and for one more each."""
     manager, running = scheduler.manager, scheduler.running_sequences
-    size, window = manager.block_size, manager.kinds[kind].window
+    size, window = manager.block_size, manager.kv_cache_groups[kv_cache_group].window
     total = 0
     if window is None and not scheduler.has_gaps:
         for seq in running:  # what follows, written out: it is asked for each that waits, of all that run
@@ -106,7 +106,7 @@ def outstanding_blocks(scheduler: "Scheduler", kind: int) -> int:
             total += more + len(seq.pending) if more > 0 else len(seq.pending)
         return total
     for seq in running:
-        absent = 0 if window is not None else seq.num_placed - manager.length(seq.id, kind)
+        absent = 0 if window is not None else seq.num_placed - manager.length(seq.id, kv_cache_group)
         held = held_blocks(seq.num_placed - absent, seq.num_computed - absent, window, size)
         peak = len(seq.tokens) + 1
         peak = scheduler.most_resident(peak, seq) if window is None else peak
@@ -115,14 +115,14 @@ def outstanding_blocks(scheduler: "Scheduler", kind: int) -> int:
 
 
 def cheapest_victim(manager: BlockManager, candidates: Iterable[Sequence], asked: int) -> Sequence | None:
-    """Which sequence to preempt so that ``asked`` blocks get free in every kind; None without candidates.
+    """Which sequence to preempt so that ``asked`` blocks get free in every group; None without candidates.
 
     Of those that free enough, the one that loses the fewest tokens (those in blocks that another sequence holds will
     be found again); of those that do not, the one that frees most. The younger of two that are equal.
     """
     best, best_key = None, None
     for seq in candidates:
-        tables = [manager.block_table(seq.id, kind) for kind in range(len(manager.pools))]
+        tables = [manager.block_table(seq.id, group) for group in range(len(manager.pools))]
         freed, kept = [], []
         for pool, table in zip(manager.pools, tables, strict=True):
             shared = [block == NULL_BLOCK or pool.ref_count(block) > 1 for block in table]

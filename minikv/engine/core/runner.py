@@ -83,16 +83,16 @@ class Runner:
             before_writes(step)
         for before_copies in self._before_copies:
             before_copies(step)
-        for kind in range(len(self.adapter.cache.kinds)):
-            pairs = [(copy.src, copy.dst) for copy in step.copies if copy.kind == kind]
+        for group in range(len(self.adapter.cache.kv_cache_groups)):
+            pairs = [(copy.src, copy.dst) for copy in step.copies if copy.kv_cache_group == group]
             if pairs:
                 src, dst = zip(*pairs, strict=True)
-                self.adapter.cache.copy_blocks(kind, src, dst)
+                self.adapter.cache.copy_blocks(group, src, dst)
 
     def batch(self, step: Step) -> Batch:
         """The step's arrays as tensors where the cache is. The scheduler made them, so they are not checked again."""
         arrays, cache = step.batch, self.adapter.cache
-        starts, kinds = arrays.query_starts, len(arrays.block_tables)
+        starts, num_groups = arrays.query_starts, len(arrays.block_tables)
         plain = [arrays.positions, arrays.lengths, starts, arrays.last]
         held = [] if arrays.absent is None else [arrays.lengths - absent for absent in arrays.absent]
         positions, lengths, query_starts, last, *each = send(
@@ -101,9 +101,9 @@ class Runner:
         batch = Batch(
             cache=cache,
             positions=positions,
-            slots=tuple(each[:kinds]),
-            block_tables=tuple(each[kinds : 2 * kinds]),
-            lengths=tuple(each[2 * kinds :]) or (lengths,) * kinds,
+            slots=tuple(each[:num_groups]),
+            block_tables=tuple(each[num_groups : 2 * num_groups]),
+            lengths=tuple(each[2 * num_groups :]) or (lengths,) * num_groups,
             query_starts=query_starts,
             last=last,
             max_queries=int(np.diff(starts).max()),

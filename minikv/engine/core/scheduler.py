@@ -379,7 +379,7 @@ class Scheduler:
         seq.state = State.RUNNING
 
     def peak(self, seq: Sequence, window: int | None) -> int:
-        """The most blocks that ``seq`` needs for the tokens that it has, in a kind with that ``window``."""
+        """The most blocks that ``seq`` needs for the tokens that it has, in a group with that ``window``."""
         tokens = len(seq.tokens)
         if window is None:
             tokens = self.most_resident(tokens, seq)
@@ -390,7 +390,7 @@ class Scheduler:
         manager, size = self.manager, self.manager.block_size
         tail = -seq.num_placed % size
         if self.has_gaps:
-            tail = min(tail, *(-manager.length(seq.id, kind) % size for kind in range(len(manager.pools))))
+            tail = min(tail, *(-manager.length(seq.id, group) % size for group in range(len(manager.pools))))
         return tail + size * min(pool.num_free for pool in manager.pools)
 
     # A step is put together.
@@ -455,11 +455,13 @@ class Scheduler:
         Beside others it waits until all that it has fits, with what they still need: else it would soon be preempted.
         """
         size, fewest = self.manager.block_size, self.manager.pools[0].num_blocks
-        for number, (pool, kind) in enumerate(zip(self.manager.pools, self.manager.kinds, strict=True)):
+        for number, (pool, group) in enumerate(
+            zip(self.manager.pools, self.manager.kv_cache_groups, strict=True)
+        ):
             hits = [block for block in found.tables[number] if block != NULL_BLOCK]
             free = pool.num_free - pool.count_free(hits)
             if self.running_sequences:
-                need = self.peak(seq, kind.window) - len(hits) + len(seq.pending)
+                need = self.peak(seq, group.window) - len(hits) + len(seq.pending)
                 if need > free - self.rules.owed_blocks(self, number):
                     return 0
             fewest = min(fewest, free - (len(found.host[number]) if found.host else 0))

@@ -45,7 +45,7 @@ class Scheduled(NamedTuple):  # a step makes one for each sequence, and a tuple 
 
 @dataclass(frozen=True, eq=False)
 class StepArrays:
-    """The tokens of a step, packed one behind the other; the tuples have one array for each kind of layer.
+    """The tokens of a step, packed one behind the other; the tuples have one array for each KV cache group.
 
     - ``token_ids``, ``positions``: int64 [tokens]; ``slot_mapping``: int64 [tokens], -1: store nothing.
     - ``query_starts``: int32 [items + 1], where the tokens of each item begin; ``lengths``: int32 [items], the
@@ -159,22 +159,22 @@ def pack(
     positions = np.arange(total) + (starts - query_starts[:-1])[row]
     token_ids = np.fromiter((token for item in items for token in item.tokens), np.int64, total)
     lengths = (starts + counts).astype(np.int32)
-    kinds = range(len(manager.pools))
-    lost = [np.zeros(len(items), np.int32) for _ in kinds]
+    groups = range(len(manager.pools))
+    lost = [np.zeros(len(items), np.int32) for _ in groups]
     if gaps:
         lost = [
             np.array(
-                [manager.num_tokens(item.id) - manager.length(item.id, kind) for item in items], np.int32
+                [manager.num_tokens(item.id) - manager.length(item.id, group) for item in items], np.int32
             )
-            for kind in kinds
+            for group in groups
         ]
-    held = max(int((lengths - of_kind).max(initial=0)) for of_kind in lost)
+    held = max(int((lengths - of_group).max(initial=0)) for of_group in lost)
     columns = -(-held // manager.block_size)
     rows = manager.rows([item.id for item in items])
-    tables = tuple(manager.block_tables(kind)[rows, :columns] for kind in kinds)
+    tables = tuple(manager.block_tables(group)[rows, :columns] for group in groups)
     slots = tuple(
-        slots_of(table, row, positions - of_kind[row], manager.block_size)
-        for table, of_kind in zip(tables, lost, strict=True)
+        slots_of(table, row, positions - of_group[row], manager.block_size)
+        for table, of_group in zip(tables, lost, strict=True)
     )
     unconfirmed = np.array([item.unconfirmed for item in items], np.int32)
     return StepArrays(
@@ -186,5 +186,5 @@ def pack(
         tables,
         unconfirmed if unconfirmed.any() else None,
         None if sources is None else np.array(sources, np.int64),
-        tuple(lost) if any(of_kind.any() for of_kind in lost) else None,
+        tuple(lost) if any(of_group.any() for of_group in lost) else None,
     )

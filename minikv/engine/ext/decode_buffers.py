@@ -3,8 +3,8 @@
 A CUDA graph holds addresses and sizes, not tensors. So a decode step of n sequences is written over the same rows as
 every other, and what is left of its bucket is padding that stores nothing (slot -1) and reads nothing (length 0).
 
-    inputs   token ids, positions, slots of each kind: int64 [2 + kinds, rows] | lengths: int32 [rows] | new tables
-    tables   int32 [kinds, rows, width]
+    inputs   token ids, positions, slots of each group: int64 [2 + groups, rows] | lengths: int32 [rows] | new tables
+    tables   int32 [groups, rows, width]
     logits   [rows, vocabulary]
 
 One copy brings ``inputs`` up to the end of what is new; the tables come packed behind the rest, since most sequences
@@ -32,14 +32,14 @@ COLUMN_UNIT = 16  # and so are columns: Triton compiles a stride that 16 divides
 
 @dataclass(frozen=True)
 class DecodeSizes:
-    """For decodes of up to ``max_rows`` sequences, of up to ``width`` blocks in each of ``kinds`` kinds of layers.
+    """For decodes of up to ``max_rows`` sequences, of up to ``width`` blocks in each of ``num_kv_cache_groups``.
 
     ``vocabulary`` and ``dtype`` are those of the model's logits.
     """
 
     max_rows: int
     width: int
-    kinds: int
+    num_kv_cache_groups: int
     vocabulary: int
     dtype: torch.dtype
 
@@ -51,12 +51,12 @@ class DecodeSizes:
     @property
     def tables(self) -> tuple[int, int, int]:
         """The shape of all block tables."""
-        return self.kinds, self.rows, -(-self.width // COLUMN_UNIT) * COLUMN_UNIT
+        return self.num_kv_cache_groups, self.rows, -(-self.width // COLUMN_UNIT) * COLUMN_UNIT
 
     @property
     def head_bytes(self) -> int:
         """Bytes of what comes before the tables: the int64 rows, and the lengths."""
-        return aligned(8 * (2 + self.kinds) * self.rows + 4 * self.rows)
+        return aligned(8 * (2 + self.num_kv_cache_groups) * self.rows + 4 * self.rows)
 
     def loans(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """What is borrowed from the arena, in this order: {name: (shape, dtype)}."""
@@ -78,7 +78,7 @@ class DecodeBuffers:
     def __init__(self, cache: Pages, sizes: DecodeSizes):
         self.cache, self.sizes = cache, sizes
         self.arena = Arena(sizes.num_bytes, cache.device, name="decode steps")
-        rows, longs = sizes.rows, 2 + sizes.kinds
+        rows, longs = sizes.rows, 2 + sizes.num_kv_cache_groups
         # They outlive the block in which they are made, and an inference tensor could not be written outside it.
         with torch.inference_mode(False):
             borrowed = (self.arena.borrow(name, *loan) for name, loan in sizes.loans().items())
@@ -102,13 +102,13 @@ class DecodeBuffers:
 
         Its numbers hold for every step: a decode has one query a sequence, and ``takes`` knows the largest position.
         """
-        kinds = range(self.sizes.kinds)
+        groups = range(self.sizes.num_kv_cache_groups)
         return Batch(
             cache=self.cache,
             positions=self._longs[1, :rows],
-            slots=tuple(self._longs[2 + kind, :rows] for kind in kinds),
-            block_tables=tuple(self._tables[kind, :rows] for kind in kinds),
-            lengths=(self._lengths[:rows],) * self.sizes.kinds,
+            slots=tuple(self._longs[2 + group, :rows] for group in groups),
+            block_tables=tuple(self._tables[group, :rows] for group in groups),
+            lengths=(self._lengths[:rows],) * self.sizes.num_kv_cache_groups,
             query_starts=self._starts[: rows + 1],
             last=self._last[:rows],
             max_queries=1,
@@ -127,18 +127,18 @@ class DecodeBuffers:
         """
         size = self.sizes
         rows, columns = step.block_tables[0].shape
-        count = size.kinds * rows * columns
+        count = size.num_kv_cache_groups * rows * columns
         host = pinned(size.head_bytes + 4 * count, self.cache.device)
         memory = host.numpy()
-        longs = place(memory, 0, (2 + size.kinds, size.rows), np.dtype(np.int64))
+        longs = place(memory, 0, (2 + size.num_kv_cache_groups, size.rows), np.dtype(np.int64))
         longs[:2, rows:], longs[2:, rows:] = 0, -1
         longs[0, :rows] = step.token_ids if step.sources is None else step.sources
         longs[1, :rows] = step.positions
         lengths = place(memory, longs.nbytes, (size.rows,), np.dtype(np.int32))
         lengths[:rows], lengths[rows:] = step.lengths, 0
-        tables = place(memory, size.head_bytes, (size.kinds, rows, columns), np.dtype(np.int32))
-        for kind, (slots, table) in enumerate(zip(step.slot_mapping, step.block_tables, strict=True)):
-            longs[2 + kind, :rows], tables[kind] = slots, table
+        tables = place(memory, size.head_bytes, (size.num_kv_cache_groups, rows, columns), np.dtype(np.int32))
+        for group, (slots, table) in enumerate(zip(step.slot_mapping, step.block_tables, strict=True)):
+            longs[2 + group, :rows], tables[group] = slots, table
         self._inputs[: len(host)].copy_(host, non_blocking=True)
         if sampled is not None:
             ids = self.token_ids(rows)
@@ -159,13 +159,13 @@ class DecodeBuffers:
 
 def one_row(cache: Pages) -> tuple[Tensor, Batch]:
     """Token ids and batch of one row of padding, to see what a model makes of it."""
-    device, kinds = cache.device, len(cache.kinds)
+    device, num_groups = cache.device, len(cache.kv_cache_groups)
     zero = torch.zeros(1, dtype=torch.long, device=device)
     values: dict[str, Any] = {
         "positions": zero,
-        "slots": (zero - 1,) * kinds,
-        "block_tables": (zero.int()[None],) * kinds,
-        "lengths": (zero.int(),) * kinds,
+        "slots": (zero - 1,) * num_groups,
+        "block_tables": (zero.int()[None],) * num_groups,
+        "lengths": (zero.int(),) * num_groups,
         "query_starts": torch.arange(2, dtype=torch.int32, device=device),
         "last": zero,
     }

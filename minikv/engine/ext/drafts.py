@@ -78,7 +78,7 @@ class Drafts(Extension):
         scheduler, manager = self.scheduler, self.scheduler.manager
         size, pools = manager.block_size, manager.pools
         spare = [
-            pool.num_free - scheduler.rules.owed_blocks(scheduler, kind) for kind, pool in enumerate(pools)
+            pool.num_free - scheduler.rules.owed_blocks(scheduler, group) for group, pool in enumerate(pools)
         ]
         for place, (item, seq) in enumerate(zip(plan.items, plan.seqs, strict=True)):
             if not item.decode:

@@ -43,12 +43,12 @@ Happened = Literal[
 
 @dataclass(frozen=True)
 class Event:
-    """``request`` and ``sample`` say which sequence; ``blocks`` has one number for each kind of layer.
+    """``request`` and ``sample`` say which sequence; ``blocks`` has one number for each KV cache group.
 
     ``bytes`` are those of the blocks, None where ``block_bytes`` are not known. What ``tokens`` counts:
 
     - arrive: ``tokens`` of prompt. hit: ``tokens`` found in the prefix cache, in ``blocks`` that are shared now
-      (those that a window no longer reads not counted), 0 ``tokens`` where other kinds of all of them come from the
+      (those that a window no longer reads not counted), 0 ``tokens`` where other groups of all of them come from the
       host. host_hit: ``tokens`` found in host memory besides, in ``blocks`` that are transferred to the device.
     - allocate: ``blocks`` taken for ``tokens`` more tokens, copies of shared ones included.
     - evict: cached ``blocks`` whose content the step's allocations overwrite; it has no sequence.
@@ -76,7 +76,7 @@ class Event:
 
 @dataclass(frozen=True)
 class StepEvent:
-    """One step, written when it has ended; block counts have one number for each kind of layer.
+    """One step, written when it has ended; block counts have one number for each KV cache group.
 
     ``seconds`` passed between ``schedule`` and ``finish``, or, of a step ahead, since the step before it ended: so no
     second counts twice. ``used`` blocks were held during the step, and ``wasted_slots`` of their slots had no token;
@@ -177,7 +177,7 @@ _ENDS: dict[FinishReason, Happened] = {
 class Events(Extension):
     """Gives every event to ``emit``, which may raise and may call the scheduler. Last in the list of extensions.
 
-    ``block_bytes``: the bytes of a block of each kind of layer, so that events count bytes. An event whose ``emit``
+    ``block_bytes``: the bytes of a block of each KV cache group, so that events count bytes. An event whose ``emit``
     raised is not delivered again.
     """
 
@@ -193,9 +193,9 @@ class Events(Extension):
         super().attach(scheduler)
         manager = scheduler.manager
         check_block_bytes(self.block_bytes, len(manager.pools))
-        windows = [kind.window for kind in manager.kinds]
+        windows = [group.window for group in manager.kv_cache_groups]
         self._windowed = any(window is not None for window in windows)
-        self._whole = windows.index(None) if None in windows else 0  # a kind that keeps what eviction leaves
+        self._whole = windows.index(None) if None in windows else 0  # a group that keeps what eviction leaves
         self._evictions = [pool.stats().evictions for pool in manager.pools]
         self._free = self._free_blocks()
 
@@ -245,7 +245,7 @@ class Events(Extension):
             "used": tuple(pool.used for pool in stats),
             "cached": tuple(pool.cached for pool in stats),
             "total": tuple(pool.num_blocks for pool in manager.pools),
-            "wasted_slots": tuple(self._wasted(running, kind) for kind in range(len(stats))),
+            "wasted_slots": tuple(self._wasted(running, group) for group in range(len(stats))),
             "block_size": manager.block_size,
             "tokens": sum(manager.num_tokens(seq.id) for seq in running),
             "resident": sum(manager.length(seq.id, self._whole) for seq in running),
@@ -277,9 +277,9 @@ class Events(Extension):
     def _admit(self, seq: Sequence, num_tokens: int, found: Allocation) -> None:
         """``found.num_cached`` tokens of ``seq`` need not be computed, ``num_tokens`` of the others are in the step."""
         manager, size = self.scheduler.manager, self.scheduler.manager.block_size
-        places, kinds = found.num_cached // size, range(len(manager.pools))
+        places, groups = found.num_cached // size, range(len(manager.pools))
         if places:
-            tables = [manager.block_table(seq.id, kind)[:places] for kind in kinds]
+            tables = [manager.block_table(seq.id, group)[:places] for group in groups]
             loaded = tuple(len(pairs) for pairs in found.loads) or (0,) * len(tables)
             shared = tuple(
                 len(table) - table.count(NULL_BLOCK) - count
@@ -291,7 +291,7 @@ class Events(Extension):
                 self._put("host_hit", seq, found.num_loaded, loaded)
         new = -(-(found.num_cached + num_tokens) // size) - places
         if new:
-            self._put("allocate", seq, num_tokens, (new,) * len(kinds))
+            self._put("allocate", seq, num_tokens, (new,) * len(groups))
 
     def _preempt(
         self,
@@ -309,10 +309,10 @@ class Events(Extension):
             self._put("swap_out", seq, num_tokens, moved)
             self._put("free", seq, num_tokens, freed)
 
-    def _wasted(self, running: Seq[Sequence], kind: int) -> int:
+    def _wasted(self, running: Seq[Sequence], group: int) -> int:
         """Slots without a token. Only a sequence's last block has any, and one that several share counts once."""
         manager = self.scheduler.manager
-        size, slots = manager.block_size, manager.decode_slots([seq.id for seq in running], kind).tolist()
+        size, slots = manager.block_size, manager.decode_slots([seq.id for seq in running], group).tolist()
         filled: dict[int, int] = {}
         for slot in slots:
             if slot >= 0:
@@ -332,20 +332,20 @@ class Events(Extension):
     ) -> None:
         num_bytes = None
         if self.block_bytes is not None:
-            of_kinds = zip(blocks, self.block_bytes, strict=False)  # an event without blocks has no bytes
-            num_bytes = sum(count * size for count, size in of_kinds)
+            of_groups = zip(blocks, self.block_bytes, strict=False)  # an event without blocks has no bytes
+            num_bytes = sum(count * size for count, size in of_groups)
         request, sample = (None, 0) if seq is None else seq.id
         now = self.scheduler.now
         self._queue.append(Event(kind, now, request, sample, tokens, blocks, num_bytes, **more))
 
 
-def check_block_bytes(block_bytes: Seq[int] | None, kinds: int) -> None:
-    """Raise ``ArgumentError`` for what are no bytes of a block for each of ``kinds`` kinds of layer, unless None."""
+def check_block_bytes(block_bytes: Seq[int] | None, num_kv_cache_groups: int) -> None:
+    """Raise ``ArgumentError`` for what are no bytes of a block for each of so many groups, unless None."""
     if block_bytes is None:
         return
     if not isinstance(block_bytes, (list, tuple)):
         raise ArgumentError("not_a_list", what="block_bytes", value=type(block_bytes).__name__)
     for num_bytes in block_bytes:
         check_count("block_bytes", num_bytes)
-    if len(block_bytes) != kinds:
-        raise ArgumentError("scheduler_block_bytes", given=len(block_bytes), kinds=kinds)
+    if len(block_bytes) != num_kv_cache_groups:
+        raise ArgumentError("scheduler_block_bytes", given=len(block_bytes), groups=num_kv_cache_groups)

@@ -27,7 +27,7 @@ class EvictionWorker:
 
     def __init__(self, evictor: PagedEvictor, journal: deque[Note], per_block: PerBlock = "max"):
         self.evictor, self.journal, self.per_block = evictor, journal, per_block
-        self._kind = next(iter(evictor.layers))
+        self._group = next(iter(evictor.layers))
         self._saved: dict[SequenceId, SavedRecord] = {}
 
     def before_copies(self, step: Step) -> None:
@@ -48,7 +48,7 @@ class EvictionWorker:
     def observer(self, step: Step) -> PagedObserver | None:
         """What looks on while the forward of ``step`` runs."""
         batch, names = step.batch, [item.id for item in step.items]
-        gone = [0] * len(names) if batch.absent is None else batch.absent[self._kind].tolist()
+        gone = [0] * len(names) if batch.absent is None else batch.absent[self._group].tolist()
         lengths = [length - lost for length, lost in zip(batch.lengths.tolist(), gone, strict=True)]
         return self.evictor.observer(names, [len(item.tokens) for item in step.items], lengths, gone)
 

@@ -160,7 +160,9 @@ class DecodeGraphs:
         self.buckets = buckets(max_rows)
         token_ids, batch = one_row(adapter.cache)
         logits = adapter.forward(token_ids, batch)
-        sizes = DecodeSizes(max_rows, width, len(adapter.cache.kinds), logits.shape[1], logits.dtype)
+        sizes = DecodeSizes(
+            max_rows, width, len(adapter.cache.kv_cache_groups), logits.shape[1], logits.dtype
+        )
         self.buffers = DecodeBuffers(adapter.cache, sizes)
         self._replays: dict[int, Callable[[], None]] = {}
         try:
@@ -261,8 +263,8 @@ def capture_decodes(
     return why
 
 
-def expected_memory(model: Any, kinds: int, max_rows: int, width: int) -> GraphMemory:
-    """What the graphs of ``model``, with a cache of ``kinds`` kinds of layers, will take; see ``DecodeGraphs``.
+def expected_memory(model: Any, num_kv_cache_groups: int, max_rows: int, width: int) -> GraphMemory:
+    """What the graphs of ``model``, with a cache of ``num_kv_cache_groups``, will take; see ``DecodeGraphs``.
 
     The pool is measured: a forward of ``max_rows`` single tokens without a cache needs what a decode needs, but for
     the partial results of an attention that is split.
@@ -276,7 +278,7 @@ def expected_memory(model: Any, kinds: int, max_rows: int, width: int) -> GraphM
         seen.append(model(input_ids=ids, use_cache=False).logits[:1, -1])
 
     peak = measure_peak(decode, device)
-    sizes = DecodeSizes(max_rows, width, kinds, seen[0].shape[-1], seen[0].dtype)
+    sizes = DecodeSizes(max_rows, width, num_kv_cache_groups, seen[0].shape[-1], seen[0].dtype)
     count = len(buckets(max_rows))
     return GraphMemory(count, sizes.num_bytes, peak.extra + POOL_SLACK, count * GRAPH_BYTES)
 
@@ -285,7 +287,9 @@ def table_width(adapter: Adapter, longest: int | None) -> int | None:
     """The most blocks that a table of this cache can have; None where nothing limits it."""
     cache = adapter.cache
     whole = (
-        count for count, kind in zip(cache.num_blocks, cache.kinds, strict=True) if kind.layer.window is None
+        count
+        for count, group in zip(cache.num_blocks, cache.kv_cache_groups, strict=True)
+        if group.layer.window is None
     )
     most = min(whole, default=None)
     if longest is None:

@@ -18,7 +18,7 @@ from minikv.errors import ArgumentError, DoesNotFitError, check_count
 from minikv.memory.stats import MemoryStats
 from minikv.models.sharding import ranks_wanted
 from minikv.plan import CacheSpec
-from minikv.plan.pool import block_kinds
+from minikv.plan.pool import kv_cache_groups
 from minikv.plan.preemption import TransferRates
 from minikv.units import exact_bytes
 
@@ -69,11 +69,11 @@ class OffloadConfig:
                 raise ArgumentError("prefix_dir_no_folder", path=self.prefix_dir)
 
     def num_blocks(self, spec: CacheSpec) -> int:
-        """Blocks of ``block_size`` tokens for each kind of layer: host memory is taken in whole CPU blocks."""
+        """Blocks of ``block_size`` tokens for each KV cache group: host memory is taken in whole CPU blocks."""
         if self.cpu_kv_bytes is None:
             return 0
         tokens = self.cpu_block_size or self.block_size
-        need = sum(kind.block_bytes(tokens) for kind in block_kinds(spec))
+        need = sum(group.block_bytes(tokens) for group in kv_cache_groups(spec))
         count = self.cpu_kv_bytes // need
         if not count:
             values = {"cpu_kv_bytes": self.cpu_kv_bytes, "tokens": tokens, "need": need}
@@ -89,8 +89,8 @@ class OffloadConfig:
         assert isinstance(cache, PagedKVCache), "__post_init__ refuses the other one"
         blocks = [each.num_blocks for each in manager.host_pools]
         need = sum(
-            kind.block_bytes(cache.block_size) * count
-            for kind, count in zip(cache.kinds, blocks, strict=True)
+            group.block_bytes(cache.block_size) * count
+            for group, count in zip(cache.kv_cache_groups, blocks, strict=True)
         )
         free = MemoryStats.read("cpu").free  # again: a cache in the same memory lies there now
         if need > free:
@@ -152,14 +152,14 @@ class Host:
 
 
 def transfer_speeds(pool: HostPool) -> tuple[float, float]:
-    """(to the host, to the device) in bytes a second: the median of a few rounds with the first blocks of each kind.
+    """(to the host, to the device) in bytes a second: the median of a few rounds with the first blocks of each group.
 
     The cache is as before. The pool's blocks are overwritten: measure before anything is in them.
     """
     cache = pool.cache
     counts = [min(BLOCKS, *blocks) for blocks in zip(cache.num_blocks, pool.num_blocks, strict=True)]
     pairs = [[(block, block) for block in range(count)] for count in counts]
-    sizes = [kind.block_bytes(cache.block_size) for kind in cache.kinds]
+    sizes = [group.block_bytes(cache.block_size) for group in cache.kv_cache_groups]
     num_bytes = sum(count * size for count, size in zip(counts, sizes, strict=True))
     out, back = [], []
     for _ in range(1 + ROUNDS):  # the first one warms up

@@ -2,7 +2,7 @@
 
 The transfers of a step are planned with it and carried out before its forward: first out, then in. Until the step has
 ended nothing that it transfers can be found on the host, and if it fails nothing of it ever is. The pairs of (device
-block, host block) stand in ``step.work`` as "swap_out" and "swap_in", for each kind of layer.
+block, host block) stand in ``step.work`` as "swap_out" and "swap_in", for each KV cache group.
 """
 
 from collections import deque
@@ -45,7 +45,7 @@ class Cost:
 class Offload(Extension):
     """Preempted sequences and evicted prefix blocks go to host memory, where a transfer costs less than a prefill.
 
-    ``block_bytes`` are the bytes of a block of each kind of layer. Without ``rates``, which may be set anew once the
+    ``block_bytes`` are the bytes of a block of each KV cache group. Without ``rates``, which may be set anew once the
     scheduler is made, every preemption recomputes, and nothing goes to the host. ``host`` carries the transfers out;
     None: nothing does, as in a simulation. ``may_move`` says whether the blocks of a sequence hold what they should
     already; None: always. Its own changes are swap_in, restore (both of a sequence that comes back) and save (of prefix
@@ -133,10 +133,10 @@ class Offload(Extension):
         self._out.append(swap)
         if any(blocks := _count(swap.pairs)):
             self.scheduler.changed("save", None, blocks=blocks)
-        kinds = len(self.scheduler.manager.pools)
+        num_groups = len(self.scheduler.manager.pools)
         out = [each.pairs for each in self._out]
         for way, moves in (("swap_out", out), ("swap_in", self._back)):
-            if pairs := _joined(moves, kinds):
+            if pairs := _joined(moves, num_groups):
                 plan.work[way] = pairs
         self._out, self._back = [], []
 
@@ -179,15 +179,15 @@ class Offload(Extension):
             or not (self._may_move is None or self._may_move(seq))
         ):
             return None
-        kinds = range(len(manager.pools))
-        held = [[block for block in manager.block_table(seq.id, kind) if block >= 0] for kind in kinds]
+        groups = range(len(manager.pools))
+        held = [[block for block in manager.block_table(seq.id, group) if block >= 0] for group in groups]
         num_bytes = sum(len(blocks) * size for blocks, size in zip(held, self.block_bytes, strict=True))
         tokens = lost_tokens(manager, seq)
         seconds = swap_seconds(num_bytes, self._rates), recompute_seconds(tokens, self._rates)
         return Cost(num_bytes, tokens, *seconds)
 
     def _swap_out(self, seq: Sequence) -> tuple[int, ...] | None:
-        """Give the device blocks of ``seq`` away: the blocks of each kind that are transferred, None without room."""
+        """Give the device blocks of ``seq`` away: the blocks of each group that are transferred, None without room."""
         try:
             swap = self.scheduler.manager.plan_swap_out(seq.id)
         except OutOfBlocksError:
@@ -205,9 +205,9 @@ class Offload(Extension):
         size, rooms = manager.block_size, []
         held = manager.host_blocks_of(seq.id)
         tail = -seq.num_computed % size
-        for number, (pool, kind) in enumerate(zip(manager.pools, manager.kinds, strict=True)):
+        for number, (pool, group) in enumerate(zip(manager.pools, manager.kv_cache_groups, strict=True)):
             if scheduler.running_sequences:
-                need = max(held[number], scheduler.peak(seq, kind.window)) + len(seq.pending)
+                need = max(held[number], scheduler.peak(seq, group.window)) + len(seq.pending)
                 if need > pool.num_free - scheduler.rules.owed_blocks(scheduler, number):
                     return 0
             rooms.append(pool.num_free - held[number])
@@ -244,11 +244,11 @@ class PrefillSpeed:
 
 
 def _count(pairs: Transfers) -> tuple[int, ...]:
-    return tuple(len(of_kind) for of_kind in pairs)
+    return tuple(len(of_group) for of_group in pairs)
 
 
-def _joined(swaps: list[Transfers], kinds: int) -> Transfers:
-    joined = tuple(tuple(pair for pairs in swaps for pair in pairs[kind]) for kind in range(kinds))
+def _joined(swaps: list[Transfers], num_groups: int) -> Transfers:
+    joined = tuple(tuple(pair for pairs in swaps for pair in pairs[group]) for group in range(num_groups))
     return joined if any(joined) else ()
 
 
@@ -257,7 +257,7 @@ def lost_tokens(manager: BlockManager, seq: Sequence) -> int:
 
     What a window has given back counts as lost: others may have written there since.
     """
-    tables = [manager.block_table(seq.id, kind) for kind in range(len(manager.pools))]
+    tables = [manager.block_table(seq.id, group) for group in range(len(manager.pools))]
     kept = 0
     for blocks in zip(*tables, strict=True):
         held = zip(manager.pools, blocks, strict=True)

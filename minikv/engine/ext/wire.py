@@ -1,7 +1,7 @@
 """A step as 32-bit integers: what rank 0 sends to the others, and no more than they need. Lesson 12.
 
-    words, what, number, tokens, items, copies, kinds | columns of each kind | tokens and length of each item
-        | token ids | block tables, kind by kind | copies | unconfirmed tokens of each item, if any
+    words, what, number, tokens, items, copies, groups | columns of each group | tokens and length of each item
+        | token ids | block tables, group by group | copies | unconfirmed tokens of each item, if any
 
 Positions, slots and where each item begins follow from these; sequences, samples and times stay on rank 0.
 """
@@ -26,7 +26,7 @@ def to_words(step: Step) -> np.ndarray:
     batch = step.batch
     what = STEP if batch.unconfirmed is None else UNCONFIRMED
     head = [0, what, step.number, len(batch.token_ids), len(batch.lengths), len(step.copies)]
-    copies = [number for copy in step.copies for number in (copy.kind, copy.src, copy.dst)]
+    copies = [number for copy in step.copies for number in (copy.kv_cache_group, copy.src, copy.dst)]
     words = np.concatenate(
         [
             np.array([*head, len(batch.block_tables)]),
@@ -45,7 +45,7 @@ def to_words(step: Step) -> np.ndarray:
 
 def from_words(words: np.ndarray, block_size: int) -> Step | None:
     """The step without its sequences, its arrays as ``pack`` made them; None after ``stop_words``."""
-    _, what, number, tokens, items, copies, kinds = words[:_HEAD].tolist()
+    _, what, number, tokens, items, copies, groups = words[:_HEAD].tolist()
     if what == STOP:
         return None
     place = _HEAD
@@ -55,7 +55,7 @@ def from_words(words: np.ndarray, block_size: int) -> Step | None:
         place += count
         return words[place - count : place]
 
-    columns = take(kinds).tolist()
+    columns = take(groups).tolist()
     counts, lengths = take(items).astype(np.int64), take(items).copy()
     token_ids = take(tokens).astype(np.int64)
     tables = tuple(take(items * width).reshape(items, width).copy() for width in columns)

@@ -55,7 +55,7 @@ class PrefixFile:
         self._usable = True
 
     def load(self, manager: BlockManager) -> int:
-        """Put what the file holds into the host blocks of ``manager``; returns how many blocks, of all kinds.
+        """Put what the file holds into the host blocks of ``manager``; returns how many blocks, of all groups.
 
         Of more blocks than there is room for, those that were used last. A file that cannot be used is a warning.
         """
@@ -72,17 +72,18 @@ class PrefixFile:
             )
             return 0
         starts = [
-            max(0, len(of_kind) - most) for of_kind, most in zip(contents, self._pool.num_blocks, strict=True)
+            max(0, len(of_group) - most)
+            for of_group, most in zip(contents, self._pool.num_blocks, strict=True)
         ]
-        last = [of_kind[start:] for of_kind, start in zip(contents, starts, strict=True)]
+        last = [of_group[start:] for of_group, start in zip(contents, starts, strict=True)]
         planned = manager.plan_load(last)
         arrived = False
         try:
-            places = [[at for at, block in enumerate(of_kind) if block is not None] for of_kind in planned]
-            blocks = [[block for block in of_kind if block is not None] for of_kind in planned]
+            places = [[at for at, block in enumerate(of_group) if block is not None] for of_group in planned]
+            blocks = [[block for block in of_group if block is not None] for of_group in planned]
             chosen = [
-                [part[[start + at for at in of_kind]] for part in parts]
-                for parts, of_kind, start in zip(rows, places, starts, strict=True)
+                [part[[start + at for at in of_group]] for part in parts]
+                for parts, of_group, start in zip(rows, places, starts, strict=True)
             ]
             self._pool.fill(blocks, chosen)
             arrived = True
@@ -116,28 +117,28 @@ class PrefixFile:
         contents = [pool.cached() for pool in manager.host_pools]
         if any(contents):
             cache = self._pool.cache
-            sizes = [kind.block_bytes(cache.block_size) for kind in cache.kinds]
-            _check_room(sum(len(of_kind) * size for of_kind, size in zip(contents, sizes, strict=True)))
-            told = [[(each.digest.hex(), each.tokens.hex()) for each in of_kind] for of_kind in contents]
+            sizes = [group.block_bytes(cache.block_size) for group in cache.kv_cache_groups]
+            _check_room(sum(len(of_group) * size for of_group, size in zip(contents, sizes, strict=True)))
+            told = [[(each.digest.hex(), each.tokens.hex()) for each in of_group] for of_group in contents]
             notes = {"format": FORMAT, "identity": self.identity, "blocks": json.dumps(told)}
             save_blocks(
-                self.path, self._pool, [[each.block for each in of_kind] for of_kind in contents], notes
+                self.path, self._pool, [[each.block for each in of_group] for of_group in contents], notes
             )
 
     def _contents(self, notes: dict[str, str], counts: list[int]) -> list[list[tuple[bytes, bytes]]]:
-        """(digest, tokens) of each block of each kind."""
+        """(digest, tokens) of each block of each group."""
         if (notes.get("format"), notes.get("identity")) != (FORMAT, self.identity):
             raise ArgumentError("prefix_file_foreign", path=self.path)
         try:
             found = [
-                [(bytes.fromhex(digest), bytes.fromhex(tokens)) for digest, tokens in of_kind]
-                for of_kind in json.loads(notes["blocks"])
+                [(bytes.fromhex(digest), bytes.fromhex(tokens)) for digest, tokens in of_group]
+                for of_group in json.loads(notes["blocks"])
             ]
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CorruptFileError("disk_not_blocks", path=self.path) from error
-        sizes = {(len(digest), len(tokens)) for of_kind in found for digest, tokens in of_kind}
+        sizes = {(len(digest), len(tokens)) for of_group in found for digest, tokens in of_group}
         due = {(sha256().digest_size, self._pool.cache.block_size * TOKEN_BYTES)}
-        if [len(of_kind) for of_kind in found] != counts or not sizes <= due:
+        if [len(of_group) for of_group in found] != counts or not sizes <= due:
             raise CorruptFileError("disk_not_blocks", path=self.path)
         return found
 

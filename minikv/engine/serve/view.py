@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SequenceView:
-    """A sequence that has not ended. Counts are tokens; ``tables`` has its blocks for each kind of layer (-1: a window
+    """A sequence that has not ended. Counts are tokens; ``tables`` has its blocks for each KV cache group (-1: a window
     gave the block back), and is empty while the sequence waits. ``swapped``: it waits, and what is computed is in host
     memory. Of the ``num_computed`` tokens the layers without a window hold ``num_resident``: fewer where eviction has
     taken some, or is about to in the step that is being computed.
@@ -39,7 +39,7 @@ class SequenceView:
 
 @dataclass(frozen=True)
 class EngineView:
-    """``running`` and ``waiting`` are in the order of arrival; ``pools`` count the blocks of each kind of layer.
+    """``running`` and ``waiting`` are in the order of arrival; ``pools`` count the blocks of each KV cache group.
     ``host_pools`` count those of the host, none where there is no host memory: "used" are blocks of swapped sequences,
     "cached" those of prefixes that no sequence holds.
 
@@ -59,8 +59,8 @@ class EngineView:
 def view_of(scheduler: Scheduler, steps: int, generated: int, finished: int) -> EngineView:
     """The scheduler's state now; nothing of it is shared."""
     manager = scheduler.manager
-    kinds = range(len(manager.pools))
-    whole = next((number for number, kind in enumerate(manager.kinds) if kind.window is None), 0)
+    groups = range(len(manager.pools))
+    whole = next((number for number, group in enumerate(manager.kv_cache_groups) if group.window is None), 0)
 
     def see(seq: Sequence) -> SequenceView:
         held = seq.state is State.RUNNING
@@ -74,7 +74,7 @@ def view_of(scheduler: Scheduler, steps: int, generated: int, finished: int) -> 
             seq.num_computed,
             seq.num_output,
             seq.num_preemptions,
-            tuple(tuple(manager.block_table(seq.id, kind)) for kind in kinds) if held else (),
+            tuple(tuple(manager.block_table(seq.id, group)) for group in groups) if held else (),
             swapped,
             seq.num_computed - lost,
         )
@@ -139,7 +139,7 @@ def llm_line(llm: "LLM") -> str:
 
 
 def _sum(counts: Iterable[int]) -> str:
-    """Each kind's count: "64", or "64 + 12"."""
+    """Each group's count: "64", or "64 + 12"."""
     return " + ".join(f"{count:,}" for count in counts)
 
 

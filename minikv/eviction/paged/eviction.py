@@ -7,7 +7,7 @@
     manager.commit("a")
     eviction.evict(eviction.due(["a"]))                   back to the capacity
 
-All layers of a kind share the sequence's block table, so every layer keeps the same number of tokens. Each layer
+All layers of a group share the sequence's block table, so every layer keeps the same number of tokens. Each layer
 chooses its own tokens, and with ``scope="head"`` each KV head does. Attention is unchanged: keys carry the rotation of
 their true positions, and every cached token lies before every later query, in whatever slot.
 """
@@ -35,20 +35,23 @@ from minikv.shown import one_line
 
 
 def layers_without_window(cache: Any, manager: Any) -> dict[int, list[int]]:
-    """The layers of ``cache`` that keep every token, by kind; ``manager`` allocates their blocks."""
+    """The layers of ``cache`` that keep every token, by group; ``manager`` allocates their blocks."""
     if not isinstance(cache, PagedKVCache):
         raise ArgumentError("eviction_not_paged", kind=type(cache).__name__)
     if not isinstance(manager, BlockManager):
         raise ArgumentError("eviction_not_a_manager", kind=type(manager).__name__)
-    ours, theirs = (len(cache.kinds), cache.block_size), (len(manager.kinds), manager.block_size)
+    ours, theirs = (
+        (len(cache.kv_cache_groups), cache.block_size),
+        (len(manager.kv_cache_groups), manager.block_size),
+    )
     if ours != theirs:
         raise ArgumentError(
-            "eviction_manager", kinds=ours[0], size=ours[1], other_kinds=theirs[0], other_size=theirs[1]
+            "eviction_manager", groups=ours[0], size=ours[1], other_groups=theirs[0], other_size=theirs[1]
         )
     found: dict[int, list[int]] = {}
     for number, layer in enumerate(cache.spec.layers):
-        if layer.token_bytes and manager.kinds[cache.kind_of(number)].window is None:
-            found.setdefault(cache.kind_of(number), []).append(number)
+        if layer.token_bytes and manager.kv_cache_groups[cache.kv_cache_group_of(number)].window is None:
+            found.setdefault(cache.kv_cache_group_of(number), []).append(number)
     if not found:
         raise ArgumentError("eviction_no_full", name=cache.spec.name)
     return found
@@ -63,7 +66,7 @@ def check_policy(
     unit: str,
 ) -> None:
     """Raise ``ArgumentError`` unless blocks can do what ``policy``, ``scope`` and ``unit`` ask for."""
-    numbers, name = [number for kind in layers.values() for number in kind], type(policy).__name__
+    numbers, name = [number for group in layers.values() for number in group], type(policy).__name__
     latent = [number for number in numbers if cache.spec.layers[number].kind == "latent"]
     refuse_echo(policy)
     if scope == "head" and latent:
@@ -169,8 +172,8 @@ class PagedEviction:
         lengths, _ = self._lengths(names)
         for name, length in zip(names, lengths, strict=True):
             self.records.check(name)
-            for kind in self._layers:
-                self.manager.compact(name, length, kind)  # keeps all: raises before a token moves
+            for group in self._layers:
+                self.manager.compact(name, length, group)  # keeps all: raises before a token moves
         over = [name for name, length in zip(names, lengths, strict=True) if length > self.budget.capacity]
         if self.unit == "token":
             self._evict_tokens(over)
@@ -191,6 +194,6 @@ class PagedEviction:
             drop_worst_blocks(self.evictor, self.manager, name, self.per_block)
 
     def _lengths(self, names: Sequence[Hashable]) -> tuple[list[int], list[int]]:
-        """How many tokens each sequence holds, and how many it has lost; the same in every kind without a window."""
+        """How many tokens each sequence holds, and how many it has lost; the same in every group without a window."""
         each = [held(self.manager, name) for name in names]
         return [length for length, _ in each], [evicted for _, evicted in each]

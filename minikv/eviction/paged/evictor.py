@@ -17,8 +17,8 @@ from minikv.eviction.policies.select import select
 
 # Eviction of whole blocks: which of them stay. Tensors in, tensors out.
 #
-# A block is dropped from the table that all layers of a kind share, so all layers and heads forget the same tokens, and
-# the tokens of a block go or stay together. In return no token moves, and the kept blocks can stay shared.
+# A block is dropped from the table that the layers of a group share, so all layers and heads forget the same tokens,
+# and the tokens of a block go or stay together. In return no token moves, and the kept blocks can stay shared.
 
 
 def least_capacity(budget: Budget, block_size: int) -> int:
@@ -168,7 +168,7 @@ class PagedView(View):
 
 
 class PagedEvictor:
-    """``policy`` on ``layers``, {kind: the numbers of its layers}, of ``cache``; see ``PagedEviction``.
+    """``policy`` on ``layers``, {group: the numbers of its layers}, of ``cache``; see ``PagedEviction``.
 
     It knows no block manager: each call brings the block tables. ``records`` has to be told of each sequence that
     begins and ends, and has room for ``rows`` of them of ``places`` tokens before it grows. Nothing is read back from
@@ -191,7 +191,7 @@ class PagedEvictor:
             number: number if layer.reads_layer is None else layer.reads_layer
             for number, layer in enumerate(specs)
         }
-        heads = {number: specs[number].kv_heads for kind in layers.values() for number in kind}
+        heads = {number: specs[number].kv_heads for group in layers.values() for number in group}
         self.records = TokenRecords(heads, fields_of(policy), cache.device, rows, places)
 
     def observer(
@@ -244,11 +244,11 @@ class PagedEvictor:
 
     def _carry_out(self, plans: Sequence[PlannedEviction], keep: int) -> None:
         names, size = [plan.seq_id for plan in plans], self.cache.block_size
-        for kind, layers in self.layers.items():
-            each = [plan.compactions[kind] for plan in plans]
+        for group, layers in self.layers.items():
+            each = [plan.compactions[group] for plan in plans]
             pairs = [(copy.src, copy.dst) for one in each for copy in one.copies]
             if pairs:
-                self.cache.copy_blocks(kind, *map(list, zip(*pairs, strict=True)))
+                self.cache.copy_blocks(group, *map(list, zip(*pairs, strict=True)))
             old, new = (
                 torch.tensor(tables, device=self.cache.device)
                 for tables in ([one.old_table for one in each], [one.new_table for one in each])
@@ -298,25 +298,25 @@ def _groups(plans: Sequence[PlannedEviction]) -> Iterator[list[PlannedEviction]]
 # One sequence loses its worst blocks: they are chosen on the device, read back, and taken from its table.
 #
 # The block manager has to know the dropped blocks (not the dropped tokens), so this waits for the device, once for
-# each kind of layer. Nothing moves.
+# each KV cache group. Nothing moves.
 
 
 @torch.no_grad()
 def drop_worst_blocks(evictor: PagedEvictor, manager: BlockManager, seq_id: Hashable, per_block: str) -> int:
     """Bring ``seq_id``, which is committed, to at most the capacity; returns how many tokens went, in each layer.
 
-    All layers of a kind lose the same blocks: those of the lowest mean rank.
+    All layers of a group lose the same blocks: those of the lowest mean rank.
     """
     length, evicted = held(manager, seq_id)
-    for kind, layers in evictor.layers.items():
-        table = tuple(manager.block_table(seq_id, kind))
+    for group, layers in evictor.layers.items():
+        table = tuple(manager.block_table(seq_id, group))
         plan = PlannedEviction(seq_id, length, evicted, {})
         tables = torch.tensor([table], device=evictor.cache.device)
         views = [evictor.view(layer, [plan], tables) for layer in layers]
         ranks = token_ranks([evictor.score(view) for view in views])
         size, positions = evictor.cache.block_size, views[0].positions[:, 0]
         keep = blocks_to_keep(ranks, positions, evictor.budget, size, per_block)[0]
-        manager.drop_blocks(seq_id, (~keep).nonzero().flatten().tolist(), kind)
+        manager.drop_blocks(seq_id, (~keep).nonzero().flatten().tolist(), group)
         origin = keep.repeat_interleave(size)[:length].nonzero().flatten()
         for layer, view in zip(layers, views, strict=True):
             heads = view.positions.shape[1]

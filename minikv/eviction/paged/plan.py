@@ -13,7 +13,7 @@ from minikv.errors import OutOfBlocksError
 
 @dataclass(frozen=True)
 class PlannedEviction:
-    """An eviction from a sequence of ``length`` tokens; ``compactions`` say how many stay in each kind of layer.
+    """An eviction from a sequence of ``length`` tokens; ``compactions`` say how many stay in each KV cache group.
 
     ``evicted``: how many tokens it had lost before.
     """
@@ -34,30 +34,30 @@ class PlannedEviction:
         return sum(len(each.copies) for each in self.compactions.values())
 
 
-def kinds_without_window(manager: BlockManager) -> list[int]:
-    """The kinds of layers that need eviction; the others keep a window."""
-    return [number for number, kind in enumerate(manager.kinds) if kind.window is None]
+def groups_without_window(manager: BlockManager) -> list[int]:
+    """The KV cache groups that need eviction; the others keep a window."""
+    return [number for number, group in enumerate(manager.kv_cache_groups) if group.window is None]
 
 
 def held(manager: BlockManager, seq_id: Hashable) -> tuple[int, int]:
-    """How many tokens a sequence holds in every kind without a window, and how many it has lost there."""
-    length = manager.length(seq_id, kinds_without_window(manager)[0])
+    """How many tokens a sequence holds in every group without a window, and how many it has lost there."""
+    length = manager.length(seq_id, groups_without_window(manager)[0])
     return length, manager.num_tokens(seq_id) - length
 
 
 def plan_eviction(manager: BlockManager, seq_id: Hashable, keep: int) -> PlannedEviction:
-    """Keep ``keep`` tokens of a sequence that holds at least as many, in every kind without a window or in none.
+    """Keep ``keep`` tokens of a sequence that holds at least as many, in every group without a window or in none.
 
     Raises ``OutOfBlocksError`` where shared blocks cannot be copied, ``ArgumentError`` as ``compact`` does.
     """
     length, evicted = held(manager, seq_id)
-    kinds, kept = kinds_without_window(manager), -(-keep // manager.block_size)
-    for kind in kinds:
-        pool = manager.pools[kind]
-        shared = sum(pool.ref_count(block) > 1 for block in manager.block_table(seq_id, kind)[:kept])
+    groups, kept = groups_without_window(manager), -(-keep // manager.block_size)
+    for group in groups:
+        pool = manager.pools[group]
+        shared = sum(pool.ref_count(block) > 1 for block in manager.block_table(seq_id, group)[:kept])
         if shared > pool.num_free and keep < length:
             free, fits = pool.num_free, pool.num_free * pool.block_size
             raise OutOfBlocksError("out_of_blocks", asked=shared, free=free, total=pool.num_blocks, fits=fits)
     return PlannedEviction(
-        seq_id, length, evicted, {kind: manager.compact(seq_id, keep, kind) for kind in kinds}
+        seq_id, length, evicted, {group: manager.compact(seq_id, keep, group) for group in groups}
     )

@@ -56,7 +56,7 @@ class Texts:
         """One token more."""
         start = self.manager.num_tokens(name)
         for copy in self.manager.append(name, 1):
-            self.cache.copy_blocks(copy.kind, [copy.src], [copy.dst])
+            self.cache.copy_blocks(copy.kv_cache_group, [copy.src], [copy.dst])
         self._write(name, start)
 
     def _write(self, name: str, start: int) -> None:

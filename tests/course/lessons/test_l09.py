@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 import pytest
 
-from minikv.blocks import NULL_BLOCK, BlockManager, BlockPool, PoolKind, root_digest
+from minikv.blocks import NULL_BLOCK, BlockManager, BlockPool, KVCacheGroup, root_digest
 from minikv.course.check import run_check
 from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
@@ -249,16 +249,18 @@ def test_question(key):
 def test_the_slots_are_the_managers():
     rng = random.Random(0)
     for _ in range(50):
-        manager = BlockManager([PoolKind(64), PoolKind(64, window=rng.randint(2, 20))], rng.choice([2, 4, 8]))
+        manager = BlockManager(
+            [KVCacheGroup(64), KVCacheGroup(64, window=rng.randint(2, 20))], rng.choice([2, 4, 8])
+        )
         for name in "ab":
             manager.allocate(name, [rng.randrange(99) for _ in range(rng.randint(1, 60))])
             manager.commit(name)
-        for name, kind in (("a", 0), ("b", 0), ("a", 1), ("b", 1)):
+        for name, group in (("a", 0), ("b", 0), ("a", 1), ("b", 1)):
             end = rng.randint(1, manager.num_tokens(name))
             start = rng.randint(0, end - 1)
-            table = manager.block_table(name, kind)
+            table = manager.block_table(name, group)
             ours = REFERENCES["slot_mapping"](table, start, end, manager.block_size)
-            assert ours == manager.slot_mapping(name, start, end, kind).tolist()
+            assert ours == manager.slot_mapping(name, start, end, group).tolist()
 
 
 @pytest.mark.parametrize("id", ["09.1", "09.2", "09.3", "09.6", "09.7"])
@@ -330,7 +332,7 @@ def test_what_is_behind_the_window_is_what_commit_gives_back():
     rng = random.Random(3)
     for _ in range(50):
         window, block_size = rng.randint(2, 20), rng.choice([2, 4, 8])
-        manager = BlockManager([PoolKind(64, window)], block_size)
+        manager = BlockManager([KVCacheGroup(64, window)], block_size)
         manager.allocate("a", list(range(rng.randint(1, 30))))
         for token in range(10):
             before = manager.block_table("a")

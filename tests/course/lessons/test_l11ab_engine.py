@@ -204,7 +204,7 @@ def test_a_scheduler_with_rules_of_its_own_is_asked_for_every_victim():
 
 def test_where_nothing_is_owed_more_are_admitted_and_mostly_more_lose_their_blocks():
     class NothingOwed(Rules):
-        def owed_blocks(self, scheduler, kind):
+        def owed_blocks(self, scheduler, group):
             return 0
 
     ours, theirs = [], []

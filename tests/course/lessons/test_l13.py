@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks import BlockManager, KVCacheGroup
 from minikv.cache import find_codec
 from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
@@ -188,7 +188,7 @@ def test_the_stored_heads_are_the_codecs():
 def test_the_peak_is_the_managers():
     for case in EXERCISES["13.3"].draw(7):
         prompt, new, window, size, chunk = case.values()
-        manager = BlockManager([PoolKind(500, window)], size)
+        manager = BlockManager([KVCacheGroup(500, window)], size)
         most, done = 0, 0
         while done < prompt + new - 1:
             tokens = list(range(done, min(done + chunk, prompt) if done < prompt else done + 1))

@@ -100,9 +100,9 @@ def protected_with_torch(positions, n_sink, n_recent):
 def next_with_a_stack(text, new, evicted, tables, block_size):
     positions = [text[i] + j for i, count in enumerate(new) for j in range(count)]
     slots, lengths = [], []
-    for lost, of_kind in zip(evicted, tables, strict=True):
+    for lost, of_group in zip(evicted, tables, strict=True):
         slots.append([])
-        for i, table in enumerate(of_kind):
+        for i, table in enumerate(of_group):
             flat = [block * block_size + offset for block in table for offset in range(block_size)]
             slots[-1] += flat[text[i] - lost[i] :][: new[i]]
         lengths.append([before + count - gone for before, count, gone in zip(text, new, lost, strict=True)])
@@ -115,10 +115,10 @@ def next_one_by_one(text, new, evicted, tables, block_size):
     for i, count in enumerate(new):
         for at in range(text[i], text[i] + count):
             positions.append(at)
-            for kind, table in enumerate(tables):
-                block, offset = divmod(held[kind][i], block_size)
-                slots[kind].append(table[i][block] * block_size + offset)
-                held[kind][i] += 1
+            for group, table in enumerate(tables):
+                block, offset = divmod(held[group][i], block_size)
+                slots[group].append(table[i][block] * block_size + offset)
+                held[group][i] += 1
     return {"positions": positions, "slots": slots, "lengths": held}
 
 
@@ -204,16 +204,16 @@ def test_protected_are_those_that_the_package_ranks_first():
 
 
 def test_the_places_are_those_of_a_batch():
-    """One kind of layer: its slots and lengths, as ``Batch.build`` finds them, and the true positions."""
+    """One KV cache group: its slots and lengths, as ``Batch.build`` finds them, and the true positions."""
     spec = CacheSpec.from_config(load("tiny-mla", device="cpu").model.config, kv_dtype="fp32")
     for case in EXERCISES["15.4"].draw(2)[:20]:
         ours = REFERENCES["next_tokens"](**case)
         cache = PagedKVCache(spec, 120, case["block_size"])
-        for kind, tables in enumerate(case["tables"]):
+        for group, tables in enumerate(case["tables"]):
             width = max(map(len, tables))
             padded = [table + [-1] * (width - len(table)) for table in tables]
-            batch = Batch.build(cache, [padded], ours["lengths"][kind], case["new"], ours["positions"])
-            assert batch.slots[0].tolist() == ours["slots"][kind]
+            batch = Batch.build(cache, [padded], ours["lengths"][group], case["new"], ours["positions"])
+            assert batch.slots[0].tolist() == ours["slots"][group]
             assert batch.positions.tolist() == ours["positions"]
         cache.close()
 

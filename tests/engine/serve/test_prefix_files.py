@@ -95,7 +95,7 @@ def test_of_more_than_there_is_room_for_the_last_used(model, folder):
     """Room for two blocks: those that begin the prompt are the last to be evicted, so they are what is loaded."""
     due, _ = model.answer(prompt_of(model), 4)
     with make(model.model) as llm:
-        each = llm.cache.kinds[0].block_bytes(4)
+        each = llm.cache.kv_cache_groups[0].block_bytes(4)
     assert answer(model, folder, cpu_kv_bytes=2 * each) == (due, 8)
 
 
@@ -191,10 +191,10 @@ BLOCKS = {  # what the notes may say of the blocks, and no writer of ours does
 
 
 def _with_block(header, **changes):
-    kinds = json.loads(json.loads(header["__metadata__"]["notes"])["blocks"])
-    digest, tokens = kinds[0][0]
-    kinds[0][0] = [changes.get("digest", digest), changes.get("tokens", tokens)]
-    return notes(blocks=json.dumps(kinds))(header)
+    groups = json.loads(json.loads(header["__metadata__"]["notes"])["blocks"])
+    digest, tokens = groups[0][0]
+    groups[0][0] = [changes.get("digest", digest), changes.get("tokens", tokens)]
+    return notes(blocks=json.dumps(groups))(header)
 
 
 @pytest.mark.parametrize("form", [*MALFORMED.values(), *BLOCKS.values()], ids=[*MALFORMED, *BLOCKS])

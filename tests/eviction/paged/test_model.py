@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks import BlockManager, KVCacheGroup
 from minikv.cache import PagedKVCache
 from minikv.eviction.paged.eviction import PagedEviction
 from minikv.eviction.policies.budget import Budget
@@ -47,9 +47,9 @@ class OnBlocks:
     def __init__(self, model, policy, budget, *, block_size=4, num_blocks=200, **options):
         spec = CacheSpec.from_config(model.config, kv_dtype="fp32")
         self.cache = PagedKVCache(spec, num_blocks, block_size)
-        windows = [seen_window(self.cache, kind) for kind in range(len(self.cache.kinds))]
+        windows = [seen_window(self.cache, group) for group in range(len(self.cache.kv_cache_groups))]
         self.full = windows.index(None)
-        self.manager = BlockManager([PoolKind(num_blocks, window) for window in windows], block_size)
+        self.manager = BlockManager([KVCacheGroup(num_blocks, window) for window in windows], block_size)
         self.adapter = bind_model(model, self.cache)
         self.eviction = PagedEviction(self.cache, self.manager, policy, budget=budget, **options)
         self.done = {}
@@ -65,9 +65,9 @@ class OnBlocks:
                 self.manager.append_tokens(name, ids)
             self.done[name] += len(ids)
         names, counts = list(new), [len(ids) for ids in new.values()]
-        kinds = range(len(self.cache.kinds))
-        lengths = [[self.manager.length(name, kind) for name in names] for kind in kinds]
-        tables = [self.tables(names, kind) for kind in kinds]
+        groups = range(len(self.cache.kv_cache_groups))
+        lengths = [[self.manager.length(name, group) for name in names] for group in groups]
+        tables = [self.tables(names, group) for group in groups]
         ends = [self.done[name] for name in names]
         positions = [at for end, count in zip(ends, counts, strict=True) for at in range(end - count, end)]
         batch = Batch.build(self.cache, tables, lengths, counts, positions)
@@ -77,8 +77,8 @@ class OnBlocks:
             self.manager.commit(name)
         return logits
 
-    def tables(self, names, kind):
-        rows = [self.manager.block_table(name, kind) for name in names]
+    def tables(self, names, group):
+        rows = [self.manager.block_table(name, group) for name in names]
         width = max(map(len, rows))
         return [row + [-1] * (width - len(row)) for row in rows]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks import BlockManager, KVCacheGroup
 from minikv.cache.linear import LinearKVCache
 from minikv.cache.linear_pages import LinearPages
 from minikv.errors import ArgumentError, OutOfBlocksError, UnknownNameError
@@ -31,14 +31,14 @@ REFUSED = {
         "eviction_manager",
         lambda: PagedEviction(cache_for("gqa"), BlockManager(8, 16), "h2o", budget=BUDGET),
     ),
-    "other kinds": (
+    "other groups": (
         "eviction_manager",
         lambda: PagedEviction(cache_for("mixed"), BlockManager(8, 4), "h2o", budget=BUDGET),
     ),
     "windows everywhere": (
         "eviction_no_full",
         lambda: PagedEviction(
-            cache_for("gqa"), BlockManager([PoolKind(5, window=3)], 4), "h2o", budget=BUDGET
+            cache_for("gqa"), BlockManager([KVCacheGroup(5, window=3)], 4), "h2o", budget=BUDGET
         ),
     ),
     "heads of a latent": ("eviction_paged_latent", lambda: on("mla", scope="head")),

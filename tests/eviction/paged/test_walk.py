@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from minikv.blocks import BlockManager, HostBlocks, PoolKind
+from minikv.blocks import BlockManager, HostBlocks, KVCacheGroup
 from minikv.cache import HostPool
 from minikv.errors import OutOfBlocksError
 from minikv.eviction.paged.eviction import PagedEviction
@@ -50,8 +50,8 @@ class World:
     def __init__(self, layers: str, codec: str, block_size: int, scope: str, unit: str, seed: int):
         self.draw, self.policy = random.Random(seed), Random(seed)
         self.cache = cache_for(layers, codec, num_blocks=NUM_BLOCKS[block_size], block_size=block_size)
-        windows = [kind.layer.window for kind in self.cache.kinds]
-        pools = [PoolKind(*pool) for pool in zip(self.cache.num_blocks, windows, strict=True)]
+        windows = [group.layer.window for group in self.cache.kv_cache_groups]
+        pools = [KVCacheGroup(*pool) for pool in zip(self.cache.num_blocks, windows, strict=True)]
         host = NUM_BLOCKS[block_size]
         self.manager = BlockManager(pools, block_size, host_blocks=HostBlocks(host, block_size, len(pools)))
         self.host = HostPool(self.cache, host)
@@ -60,7 +60,9 @@ class World:
             self.cache, self.manager, self.policy, budget=budget, scope=scope, unit=unit
         )
         self.budget, self.scope, self.unit = budget, scope, unit
-        self.full = [layer for layer in storing(self.cache) if windows[self.cache.kind_of(layer)] is None]
+        self.full = [
+            layer for layer in storing(self.cache) if windows[self.cache.kv_cache_group_of(layer)] is None
+        ]
         self.running: dict[int, Dense] = {}
         self.swapped: dict[int, tuple] = {}
         self.names = iter(range(10**6))
@@ -95,7 +97,7 @@ class World:
         if len(self.running[name].tokens) + len(tokens) > MOST:
             return
         for copy in self.manager.append_tokens(name, tokens):
-            self.cache.copy_blocks(copy.kind, [copy.src], [copy.dst])
+            self.cache.copy_blocks(copy.kv_cache_group, [copy.src], [copy.dst])
         self.write(name, tokens, len(self.running[name].tokens))
 
     def write(self, name: int, tokens: list[int], start: int) -> None:
@@ -105,9 +107,9 @@ class World:
             dense.seeds.append(hash((dense.seeds[-1] if dense.seeds else 0, token)) % 2**63)
             dense.tokens.append(token)
         for layer in storing(self.cache):
-            kind, total = self.cache.kind_of(layer), len(dense.tokens)
+            group, total = self.cache.kv_cache_group_of(layer), len(dense.tokens)
             k, v = (self.content(dense, layer, side, start) for side in (0, 1))
-            self.cache.write(layer, k, v, self.manager.slot_mapping(name, start, total, kind))
+            self.cache.write(layer, k, v, self.manager.slot_mapping(name, start, total, group))
         for layer in self.full:
             heads = self.cache.spec.layers[layer].kv_heads
             held = dense.held.setdefault(layer, [set() for _ in range(heads)])
@@ -136,7 +138,7 @@ class World:
         shared = any(
             self.manager.pools[0].ref_count(block) > 1
             for name in names
-            for block in self.manager.block_table(name, self.cache.kind_of(self.full[0]))
+            for block in self.manager.block_table(name, self.cache.kv_cache_group_of(self.full[0]))
         )
         before = {name: len(next(iter(self.running[name].held.values()))[0]) for name in names}
         todo = [name for name in names if before[name] > self.budget.capacity]
@@ -144,7 +146,7 @@ class World:
             evicted = self.eviction.evict(names)
         except OutOfBlocksError:
             for name in todo:  # those before it are done, and done completely
-                if self.manager.length(name, self.cache.kind_of(self.full[0])) < before[name]:
+                if self.manager.length(name, self.cache.kv_cache_group_of(self.full[0])) < before[name]:
                     self.forget(name)
             raise
         for name in todo:
@@ -227,12 +229,12 @@ class World:
             self.attends(self.any_running(), self.draw.choice(self.full))
 
     def reads_back(self, name: int, dense: Dense, layer: int) -> None:
-        kind = self.cache.kind_of(layer)
-        length = self.manager.length(name, kind)
+        group = self.cache.kv_cache_group_of(layer)
+        length = self.manager.length(name, group)
         positions = self.eviction.positions(name, layer)
         assert [set(head) for head in positions.tolist()] == dense.held[layer]
         assert positions.shape[1] == length == len(dense.held[layer][0])
-        read = self.cache.gather(layer, self.manager.block_table(name, kind), length, dtype=torch.float32)
+        read = self.cache.gather(layer, self.manager.block_table(name, group), length, dtype=torch.float32)
         for side, have in enumerate(read):  # [length, heads, dim]
             want = dense.rows[layer, side]
             for head, where in enumerate(positions):
@@ -246,8 +248,8 @@ class World:
         heads, group = k.shape[1], 3
         keys = torch.cat([k, v], -1) if latent else k
         query = torch.randn(1, heads * group, keys.shape[-1], generator=torch.Generator().manual_seed(name))
-        table = torch.tensor([self.manager.block_table(name, views.kind)])
-        kv = views.paged(table, torch.tensor([self.manager.length(name, views.kind)]))
+        table = torch.tensor([self.manager.block_table(name, views.kv_cache_group)])
+        kv = views.paged(table, torch.tensor([self.manager.length(name, views.kv_cache_group)]))
         if latent:
             parts = query.split([k.shape[-1], v.shape[-1]], -1)
             got = latent_decode(*(part.contiguous() for part in parts), kv, scale=0.7)
@@ -271,14 +273,14 @@ CASES = [
     ("mla", "fp32", 4, "layer", "token"),
     ("mla", "bf16", 16, "layer", "token"),
     ("mixed", "fp32", 4, "head", "token"),
-    ("one kind, three shapes", "fp16", 3, "layer", "token"),
+    ("one group, three shapes", "fp16", 3, "layer", "token"),
     ("gqa", "fp32", 4, "layer", "block"),
     ("mla", "fp32", 3, "layer", "block"),
     ("mixed", "bf16", 1, "layer", "block"),
 ]
 
 
-# Each kind of layers, a scaled and a plain codec, each scope and unit, and each block size but 1 with "token".
+# Each group of layers, a scaled and a plain codec, each scope and unit, and each block size but 1 with "token".
 USUAL = [CASES[place] for place in (1, 5, 6, 7, 8, 10)]
 
 

@@ -45,14 +45,14 @@ def no_gap(self, kept, length):
     return Moves(*[torch.arange(kept.shape[-1]).expand(kept.shape)] * 3)
 
 
-def not_copied(self, seq_id, keep, kind=0):
-    done = COMPACT(self, seq_id, keep, kind)
+def not_copied(self, seq_id, keep, group=0):
+    done = COMPACT(self, seq_id, keep, group)
     return dataclasses.replace(done, copies=())
 
 
-def never_freed(self, seq_id, keep, kind=0):
-    self.pools[kind].share(self.block_table(seq_id, kind))
-    return COMPACT(self, seq_id, keep, kind)
+def never_freed(self, seq_id, keep, group=0):
+    self.pools[group].share(self.block_table(seq_id, group))
+    return COMPACT(self, seq_id, keep, group)
 
 
 COMPACT = BlockManager.compact

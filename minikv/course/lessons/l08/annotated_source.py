@@ -130,7 +130,7 @@ ANNOTATIONS = (
         "ranks",
         _ALLOCATE,
         _MEET,
-        "blocks, ranks = _least_of_ranks(size.blocks or (0,) * len(pool.block_kinds(spec)), device)",
+        "blocks, ranks = _least_of_ranks(size.blocks or (0,) * len(pool.kv_cache_groups(spec)), device)",
         "219e0322",
     ),
     Annotation(

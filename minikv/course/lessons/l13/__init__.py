@@ -3,7 +3,7 @@
 Exercises: ``quantized_pool, int8_rows, window_peak, prompt_lookup, draft_step``.
 """
 
-from minikv.blocks import BlockManager, PoolKind
+from minikv.blocks import BlockManager, KVCacheGroup
 from minikv.course.exercise import Lesson, Prediction
 from minikv.course.lessons.l13.draft_step import ROLLBACK, Scroll, decode_step, next_token
 from minikv.course.lessons.l13.int8_rows import ROWS
@@ -35,7 +35,7 @@ def _levels(largest: int) -> int:
 
 def _held(window: int, chunk: int, chunks: int) -> int:
     """Return the most blocks ever taken from a windowed pool: a prompt in chunks, then a long answer."""
-    manager = BlockManager([PoolKind(1000, window)], BLOCK_SIZE)
+    manager = BlockManager([KVCacheGroup(1000, window)], BLOCK_SIZE)
     most = 0
     for number in range(chunks):
         tokens = list(range(number * chunk, (number + 1) * chunk))

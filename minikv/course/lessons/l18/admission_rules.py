@@ -13,7 +13,7 @@ Rule = Callable[[Sequences, Sequences, int, int, int], int]
 class AnyBlock(Rules):
     """Admits what fits now, and reserves nothing for running sequences."""
 
-    def owed_blocks(self, scheduler: Scheduler, kind: int) -> int:
+    def owed_blocks(self, scheduler: Scheduler, kv_cache_group: int) -> int:
         return 0
 
 
@@ -21,15 +21,15 @@ def door(rule: Rule) -> Rules:
     """Return rules that ask ``rule`` about the first waiting request."""
 
     class Asks(Rules):
-        def owed_blocks(self, scheduler: Scheduler, kind: int) -> int:
+        def owed_blocks(self, scheduler: Scheduler, kv_cache_group: int) -> int:
             """Return 0 to admit now, or any number above the free blocks to make the request wait."""
             if not scheduler.waiting:
                 return 0
             manager, inside = scheduler.manager, [scheduler.sequence(each) for each in scheduler.running]
             first = scheduler.sequence(scheduler.waiting[0])
-            running = [_told(each, manager.block_table(each.id, kind)) for each in inside]
-            hits = list(manager.match(first.tokens).tables[kind])
-            blocks = manager.pools[kind].num_blocks
+            running = [_told(each, manager.block_table(each.id, kv_cache_group)) for each in inside]
+            hits = list(manager.match(first.tokens).tables[kv_cache_group])
+            blocks = manager.pools[kv_cache_group].num_blocks
             entered = rule(running, [_told(first, hits)], blocks, manager.block_size, scheduler.max_num_seqs)
             return 0 if entered else blocks + 1
 
