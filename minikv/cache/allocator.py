@@ -110,9 +110,7 @@ def allocate_kv_cache(
         how="measured" if measured else "kv_bytes" if num_blocks is None else "num_blocks",
         block_size=block_size,
         block_bytes=pool.counted_block_bytes(spec, block_size),
-        num_blocks=blocks[
-            0
-        ],  # groups without a window come first, and all counted groups have the same number
+        num_blocks=blocks[0],  # groups without a window come first, and all counted ones have the same number
         own_blocks=size.num_blocks,
         ranks=ranks,
         blocks=blocks,

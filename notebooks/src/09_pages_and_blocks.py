@@ -226,7 +226,7 @@ print(t("block_size_line", block=block, part=part, ratio=block // part))
 # So block 7 is not one piece of memory.
 # It is one row in the K and in the V of every layer of its group, and one number in a table stands for all of them.
 # That is why the bookkeeping below is cheap: it moves one number where the GPU has megabytes.
-# %% [markdown] key="block_spans" lang="zh" src="dbc39786"
+# %% [markdown] key="block_spans" lang="zh" src="fb097417"
 # 所以块 7 并不是一整段内存。
 # 它所属的那一组层，每层的 K 和 V 里各有它的一行；块表里的一个数字就代表了全部。
 # 下面的记账之所以开销小，原因就在这里：GPU 上以兆字节计的内容，到这里只是一个数字。
@@ -528,7 +528,7 @@ show(widget)
 # `fork` copies nothing.
 # A copy is made only when a sequence is about to write into a shared block: **copy-on-write**.
 # `append` returns what the storage has to copy, a list of `Copy(kv_cache_group, src, dst)`, mostly empty.
-# %% [markdown] key="cow" lang="zh" src="cc40dc5c"
+# %% [markdown] key="cow" lang="zh" src="5b5d896c"
 # ## 分叉与写入：写时复制
 #
 # 同一个问题要四个回答，或者束搜索（beam search）的四条路径，都是分叉（fork）：在出现差别之前，一切共享。
@@ -609,7 +609,7 @@ for name in "ABC":
 # In the table its place stays, with `NULL_BLOCK` (-1) in it: the places behind it must keep their numbers, or `i // B` would count wrongly.
 #
 # Layers with a window and layers without one keep different tokens, so they form two **KV cache groups**: each group has a pool and a table of its own.
-# %% [markdown] key="windows" lang="zh" src="a1d76927"
+# %% [markdown] key="windows" lang="zh" src="c413f020"
 # ## 向前移动的窗口
 #
 # 滑动窗口（sliding window）为 $W$ 的层，只读最近的 $W$ 个位置，新 token 也算在内。
@@ -636,7 +636,7 @@ for position in range(7, 26):
 # %% [markdown] key="windows_read" lang="en"
 # The full group grows with the sequence; the windowed group does not, whatever the length.
 # The slot of a position behind the window is -1, and a store skips it:
-# %% [markdown] key="windows_read" lang="zh" src="71f25157"
+# %% [markdown] key="windows_read" lang="zh" src="d2c7f069"
 # 全注意力的那一组，块数随序列增长；滑动窗口的那一组，序列再长，块数也不再增加。
 # 窗口之前的位置，槽位是 -1，写入时会跳过：
 

@@ -422,7 +422,7 @@ for piece in (2**25, 2**20, 2**15, 2**10):
 # %% [markdown] key="pieces_read" lang="en"
 # So `minikv.cache.offload.HostPool` moves whole blocks, with all layers of a group in one piece, and an engine measures what *that* reaches.
 # Here are the rates of a small model on this machine, its prefill, and what follows from them:
-# %% [markdown] key="pieces_read" lang="zh" src="7a3a933e"
+# %% [markdown] key="pieces_read" lang="zh" src="da29e777"
 # 所以 `minikv.cache.offload.HostPool` 按整块搬，同一组的所有层合成一片；引擎要测的，也是**这样**搬能达到的速度。
 # 下面是一个小模型在这台机器上的传输速度、它的预填充速度，以及由此得出的结论：
 

@@ -333,7 +333,7 @@ for kv_dtype in stored:
 #
 # How much is that worth? In July 2026 the estimator hf-mem changes its answer for gpt-oss-20b, 32 sequences of 8,192 tokens in bf16, from 6.09 to 12.00 GiB: in models that mix both kinds, it says, inference engines "reserve full-size pages" for the layers with a window ([hf-mem #70](https://github.com/alvarobartt/hf-mem/pull/70)).
 # Here are both figures, and what a pool of blocks for each group of layers takes:
-# %% [markdown] key="windows" lang="zh" src="9ca3dc98"
+# %% [markdown] key="windows" lang="zh" src="80363e6d"
 # ## 少存 token：会归还块的窗口
 #
 # 另一种少占字节的办法，是少存 token。滑动窗口为 $W$ 的层只读最近的 $W$ 个 token，别的用不着（[第 09 课](09_pages_and_blocks.ipynb)）。
@@ -710,7 +710,7 @@ explain("why_the_same_text")
 # | fp8, and not twice as many tokens | `CacheSpec.from_config(name, kv_dtype="fp8").slope()` beside that of `"bf16"`: if it is half, the pool has got smaller, and `print(llm.allocation.text())` has its terms |
 # | worse answers since the cache has 8 bits | `logit_error(forced_logits(model, tokens, prefill=n, kv_dtype=...), exact).kl` for each way: large with `fp8` and small with `fp8_scaled` means numbers beyond 448; large with `int8` and small with `fp8_scaled` means a few large channels |
 # | windowed layers take as much as the others | `llm.snapshot().pools`, one entry for each KV cache group: `used` of the windowed group has to stand still once the sequence is longer than its window |
-# %% [markdown] key="stuck" lang="zh" src="51908960"
+# %% [markdown] key="stuck" lang="zh" src="992ddfb2"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |

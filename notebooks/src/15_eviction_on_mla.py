@@ -400,7 +400,7 @@ for name in ("streaming", "keydiff"):
 # ## Blocks that really go back
 #
 # So far the cache was dense, and gathered anew. An engine keeps latents in blocks, and a block goes back only when nothing in it is needed. So survivors move to the front, and the tail is freed. Which ones move?
-# %% [markdown] key="positions_read" lang="zh" src="127a97e2"
+# %% [markdown] key="positions_read" lang="zh" src="a94ec8b2"
 # 位置取自缓存，StreamingLLM 答对的就少了三分之一以上。KeyDiff 的回答几乎都还在，普通的词却难猜了二十倍：一个 token **是谁**，潜在向量说了算，在哪里都一样；**在哪里**，只有 rope key 知道。**如果只数答对多少，这个错误就漏过去了**。所以两样都要看，还要看 logit。
 #
 # （练习 15.4：位置、槽位、长度，几条序列，两个 KV 缓存组。）

@@ -422,7 +422,7 @@ hybrid.check_invariants()
 # - **Property**: *an operation that raises has changed nothing*. The test is one line: the state before and after are equal. ([Lesson 09](09_pages_and_blocks.ipynb).)
 #
 # SGLang's own check did what it should: it adds up what is free, cached and protected, and one slot was missing. But it runs when the server takes itself for idle; the property finds the leak at the first refusal.
-# %% [markdown] key="leak_fix" lang="zh" src="0c631ba9"
+# %% [markdown] key="leak_fix" lang="zh" src="9270fe2b"
 # - **原因**：一个操作分两步，而第二步可能失败。
 # - **修复**：先把一切问清楚，再一次拿齐。`BlockManager` 会先数清每个 KV 缓存组各要多少，然后才动块池。
 # - **性质**：*抛出异常的操作，什么也没有改变*。测试只要一行：前后状态相等。（[第 09 课](09_pages_and_blocks.ipynb)）

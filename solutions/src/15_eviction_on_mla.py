@@ -158,7 +158,7 @@ check("15.3", protected)
 # - `"positions"`: for RoPE, one for each new token of all sequences, one sequence behind the other;
 # - `"slots"`: for each group such a list: where K and V (or the latent) of each new token go;
 # - `"lengths"`: for each group a list of one number a sequence: how many tokens the kernel reads, the new ones included.
-# %% [markdown] key="places_task" lang="zh" src="35b2dd38"
+# %% [markdown] key="places_task" lang="zh" src="c62d6a82"
 # ## 15.4 位置、槽位、长度
 #
 # 一步计算几条序列接下来的 token。序列 `i` 到目前为止有过 `text[i]` 个 token，走了的也算，这一步再来 `new[i]` 个。
