@@ -1,6 +1,6 @@
 """Why a sequence does not get its blocks, and how many tokens it could have: now, and in an empty pool.
 
-A sequence gets blocks in all kinds of layers or in none, so what fits is what fits in every kind.
+A sequence gets blocks in all KV cache groups or in none, so what fits is what fits in every group.
 """
 
 from collections.abc import Hashable, Sequence

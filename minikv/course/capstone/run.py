@@ -16,7 +16,7 @@ class Run:
     """A task served by ``plan``. All seconds are those of the task's clock, except ``wall_s``.
 
     - ``right`` of the ``asked`` answer tokens are right; ``bar`` is the share that the task requires.
-    - ``held_bytes`` of the cache and eviction's records, of ``kv_bytes``; ``num_blocks`` of the kind of layers without
+    - ``held_bytes`` of the cache and eviction's records, of ``kv_bytes``; ``num_blocks`` of the KV cache group without
       a window.
     - ``timed``: each step; ``outputs`` and ``arrivals`` of the requests, in the order of the task.
     - ``metrics``: the sums of the engine's events (``minikv.engine.summary``).

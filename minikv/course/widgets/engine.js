@@ -41,7 +41,7 @@ function drawBlocks(svg, pool, form, paint, width) {
   }, String(index)));
 }
 
-// A grid for each kind of layer, built once. One drawing's patterns serve one drawing.
+// A grid for each KV cache group, built once. One drawing's patterns serve one drawing.
 function poolGrid(form) {
   const paint = paintBox();
   const label = htmlElement("div", { class: "minikv-pool-label" }), svg = svgElement("svg");
