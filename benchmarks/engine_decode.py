@@ -80,9 +80,8 @@ def decode_steps(
     """``case`` through an LLM. A step ends when its tokens are on the host: device and host count."""
     load = mixed(case.batch, case.context, case.context, vocabulary)
     prefills = -(-case.batch * case.context // BUDGET)
-    new = (
-        prefills + SETTLE + case.steps + 2
-    )  # whose prompt comes first decodes while the others' are computed
+    # Whose prompt comes first decodes while the others' are computed
+    new = prefills + SETTLE + case.steps + 2
     params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)
     blocks = case.batch * (-(-(case.context + new) // 16) + 1)
     weights = weight_bytes(model)

@@ -121,7 +121,6 @@ def _in_turn(runs: Sequence[Decoding], rounds: int) -> list[float]:
     They step in turn, and of the same step of all rounds the best counts: whatever else runs on the machine only adds.
     """
     times = [[[run.step() for run in runs] for _ in range(ROUND)] for _ in range(1 + rounds)]
-    best = (
-        map(min, zip(*same, strict=True)) for same in zip(*times[1:], strict=True)
-    )  # without the first, to warm up
+    # Without the first, to warm up
+    best = (map(min, zip(*same, strict=True)) for same in zip(*times[1:], strict=True))
     return [1e3 * sum(of) / ROUND for of in zip(*best, strict=True)]

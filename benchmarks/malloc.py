@@ -74,9 +74,8 @@ def growth_rows(length: int, steps: int, times: int) -> list[Row]:
     copied = statistics.median(statistics.median(copied_steps(length, steps)) for _ in range(times))
     slot_peak = measure_peak(lambda: slot_steps(length, 4), DEVICE).extra
     joined_peak = measure_peak(lambda: joined_steps(length, 4), DEVICE).extra
-    share = (
-        1.2 if length < LONG else 0.5
-    )  # a GPU's short copy costs its launch, and a slot's write costs one too
+    # A GPU's short copy costs its launch, and a slot's write costs one too
+    share = 1.2 if length < LONG else 0.5
     goal, peak_goal = f"at most {share:g} of torch.cat's", "at most 0.6 of torch.cat's"
     return [
         Row(

@@ -28,9 +28,8 @@ from tools.notebooks.source import SourceError
 
 CONSTRAINTS = ROOT / "constraints-colab.txt"
 COLAB_PYTHON = "3.13"
-MAY_BE_REPLACED = {
-    "plotly"
-}  # Colab's 5.24 is older than what anywidget figures need; no lesson has loaded it by then
+# Colab's 5.24 is older than what anywidget figures need; no lesson has loaded it by then
+MAY_BE_REPLACED = {"plotly"}
 CELL_SECONDS = 300
 
 
@@ -100,9 +99,8 @@ def prepare(colab: Environment, torch: str | None = None) -> dict[str, tuple[str
             print(f"{colab.folder.name} made in {time.perf_counter() - begin:.0f} s", flush=True)
         before = pinned(pins)
         colab.install(wheel)
-        colab.install(
-            "--no-deps", "--force-reinstall", wheel
-        )  # the same version may be there from an older tree
+        # The same version may be there from an older tree
+        colab.install("--no-deps", "--force-reinstall", wheel)
         alone = colab.versions()
         colab.install(f"{wheel}[engine]")
     replaced = {

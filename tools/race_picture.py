@@ -19,13 +19,8 @@ FIGURES = Path(__file__).parent / "race.json"
 # (words, bars, the learner's bar)
 THEMES = {"": ("#1f2328", "#8fb3d9", "#d9822b"), ".dark": ("#e6edf3", "#4f7fb0", "#e69f00")}
 ENDINGS = {"en": "", "zh": ".zh"}
-WIDTH, NAME, BAR, STEP, TOP = (
-    800,
-    250,
-    190,
-    30,
-    34,
-)  # pixels: all, the names, the longest bar, a row, the head
+# Pixels: all, the names, the longest bar, a row, the head
+WIDTH, NAME, BAR, STEP, TOP = 800, 250, 190, 30, 34
 
 
 def svgs() -> dict[str, bytes]:

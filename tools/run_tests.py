@@ -116,10 +116,11 @@ def main(arguments: list[str] | None = None) -> int:
     # Tests bring their own models; a library that looks for one on the network should fail at once. Jobs that run side
     # by side have a core each: with more threads they wait for each other, some of them thirty times as long.
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0"}
+    # What tests solve is nobody's progress
     environment |= {
         "MINIKV_PROGRESS": "off",
         "MINIKV_LEADERBOARD": "off",
-    }  # what tests solve is nobody's progress
+    }
     # Hundreds of processes import the same modules, each worker rewrites the asserts of all tests: compiled once.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     results = []

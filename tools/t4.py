@@ -37,9 +37,8 @@ def fitting() -> list[tuple[str, MemoryBudget, MemoryBudget]]:
 def _budget(name: str, kv_dtype: str) -> MemoryBudget:
     budget = plan_memory(name, gpu="T4", kv_dtype=kv_dtype, chunk=CHUNK, context=2048)
     stored = budget.weights
-    if stored is not None and stored.total == 4 * (
-        stored.num_parameters or 0
-    ):  # a float32 file, loaded as float16
+    # A float32 file, loaded as float16
+    if stored is not None and stored.total == 4 * (stored.num_parameters or 0):
         budget = plan_memory(
             name, gpu="T4", kv_dtype=kv_dtype, chunk=CHUNK, context=2048, weight_bytes=stored.total // 2
         )

@@ -102,9 +102,8 @@ class HostBlocks:
     def pin(self, kv_cache_group: int, blocks: Sequence[int]) -> None:
         """The step that is being planned reads ``blocks``, in token order."""
         self.pools[kv_cache_group].touch(blocks)
-        self.pinned += [
-            (kv_cache_group, block) for block in reversed(blocks)
-        ]  # freed in this order: the tail goes first
+        # Reversed, because the blocks are freed in this order: the tail of a sequence is overwritten first.
+        self.pinned += [(kv_cache_group, block) for block in reversed(blocks)]
 
     def store(self, kv_cache_group: int, digest: bytes, tokens: bytes) -> int | None:
         """A block for what the device is about to overwrite; None where the host has it already, or has no room."""

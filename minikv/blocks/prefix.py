@@ -113,9 +113,8 @@ def find_prefix(
     reads. At least one token is left to compute: without a query there is no next token.
     """
     block_size = pools[0].block_size
-    lead = (
-        windows.index(None) if None in windows else None
-    )  # the others need only look as far as this group reaches
+    # The prefix is no longer than what a group without a window finds, so the other groups look no further.
+    lead = windows.index(None) if None in windows else None
     texts = chunks(tokens, block_size, 0, max(0, len(tokens) - 1) // block_size)
     digests, found_by_lead = _walk(texts, root, None if lead is None else pools[lead])
     found: list[list[int | None]] = []

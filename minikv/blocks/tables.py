@@ -24,9 +24,8 @@ def slots_of(table: np.ndarray, row: np.ndarray | int, places: np.ndarray, block
     ``table`` [rows, columns]; a token is the one at ``places`` [tokens] of the sequence in ``row`` ([tokens], or one
     for all). -1 where the window has moved on: the token is stored nowhere.
     """
-    blocks = table[row, places // block_size].astype(
-        np.int64
-    )  # a slot may need more than the table's 32 bits
+    # slot = table[position // size] * size + position % size. It may need more than the table's 32 bits.
+    blocks = table[row, places // block_size].astype(np.int64)
     return np.where(blocks == NULL_BLOCK, -1, blocks * block_size + places % block_size)
 
 

@@ -16,9 +16,8 @@ from minikv.plan.spec.layers import LayerSpec
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import exact_bytes, format_bytes
 
-Row = tuple[
-    str, int | str | None, str
-]  # name; bytes, or a figure without a unit, or None: no figure; meaning
+# Name; bytes, a figure without a unit, or None for no figure; meaning.
+Row = tuple[str, int | str | None, str]
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,8 @@ def read_blocks(path: str | Path, pool: HostPool) -> tuple[dict[str, str], list[
         SafetensorError,
         LookupError,
         RuntimeError,
-    ) as error:  # RuntimeError: torch, of a shape or a dtype
+    ) as error:
+        # torch raises RuntimeError for a wrong shape or dtype.
         raise CorruptFileError("disk_not_blocks", path=path) from error
     for group, parts in enumerate(rows):
         shapes = [part.shape for part in pool.cache.parts(group)]

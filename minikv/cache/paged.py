@@ -92,9 +92,8 @@ class PagedKVCache(Pages):
 
     def layer(self, layer: int) -> LayerCache:
         """The views of one layer; a shared layer's are those of the layer that it reads."""
-        if (
-            type(layer) is int and layer in self._layers
-        ):  # each layer of each step asks for it; a bool is no layer
+        # The fast path: each layer of each step calls this. A bool is no layer.
+        if type(layer) is int and layer in self._layers:
             return self._layers[layer]
         return self._layers[self._source(layer)]  # which says what is wrong
 

@@ -73,14 +73,8 @@ def write_hit_rates(rows: Sequence[tuple[int | None, float]], name: str, path: s
     _write(figure, path)
 
 
-_COLOURS = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#56b4e9",
-    "#e69f00",
-)  # Okabe and Ito: safe for colour blindness
+# Okabe and Ito's colours, safe for colour blindness.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 
 
 def check_place(path: str) -> None:

@@ -47,9 +47,8 @@ def start(number: str, lang: str = "en") -> Course:
     # torch's profiler, which measure_peak runs on a CPU, writes two lines of tracing to stderr each time. The variable
     # is read when torch is imported, and the lesson's own file may be the first import of torch.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    os.environ.setdefault(
-        "MINIKV_CHECKED", "1"
-    )  # learners write their own parts: every call of a kernel is checked
+    # Every call of a kernel is checked, because learners write parts of their own.
+    os.environ.setdefault("MINIKV_CHECKED", "1")
     lessons = moved.LESSONS.get(str(number), (number,))
     for each in lessons:
         find_lesson(each)

@@ -1,7 +1,7 @@
 """Many requests at once. Lesson 11a.
 
-``core/`` is the engine without any feature, ``ext/`` the features, and ``serve/`` what surrounds the loop of steps. The
-parts that decide need no torch: the same scheduler runs on a real or a simulated clock. Every name loads on first use.
+``core/`` is the engine without any feature, ``ext/`` has the features, and ``serve/`` surrounds the loop of steps. The
+deciding parts need no torch, so the same scheduler runs on a real or a simulated clock. Every name loads on first use.
 """
 
 from typing import TYPE_CHECKING

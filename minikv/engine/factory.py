@@ -1,4 +1,4 @@
-"""From what a caller asks of an LLM to its parts: built one after the other, and all given back if one cannot be."""
+"""Builds the parts of an LLM from its configuration, one after the other; if one fails, all are freed again."""
 
 import warnings
 from collections.abc import Callable
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from minikv.engine.ext.tensor_parallel import TensorParallelGroup
 
 CacheName = Literal["paged", "linear"]
-MOST_ON_A_CPU = 4 * GIB  # of memory that other programs share: what an LLM takes unless it is told how much
+MOST_ON_A_CPU = 4 * GIB  # other programs share the memory: an LLM takes no more unless a size is given
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What an LLM was asked for; see ``LLM``. Raises ``ArgumentError`` for what no model could grant."""
+    """The configuration of an LLM; see ``LLM``. Raises ``ArgumentError`` for settings that no model allows."""
 
     kv_bytes: int | None
     num_blocks: int | None
@@ -81,7 +81,7 @@ class EngineConfig:
 
 
 def init_tensor_parallel(tp: int | str) -> "TensorParallelGroup | None":
-    """The group of ranks, or None for a single process (then torch.distributed is not imported)."""
+    """Return the group of ranks, or None for a single process (then torch.distributed is not imported)."""
     if ranks_wanted(tp) == 1:
         return None
     from minikv.engine.ext.tensor_parallel import TensorParallelGroup
@@ -90,15 +90,15 @@ def init_tensor_parallel(tp: int | str) -> "TensorParallelGroup | None":
 
 
 def starting(group: "TensorParallelGroup | None") -> AbstractContextManager[None]:
-    """Around what is done before the first step: a rank that is lost meanwhile is named."""
+    """Return a context around the work before the first step; it names a rank that is lost meanwhile."""
     return nullcontext() if group is None else group.starting()
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What an LLM is made of; ``allocation`` is None for a linear cache, and so is each feature that was not asked for.
+    """The parts of an LLM. ``allocation`` is None for a linear cache; a feature that was not asked for is None too.
 
-    ``graphs`` are the decode steps that were captured, or why there are none.
+    ``graphs`` are the captured decode steps, or the reason why there are none.
     """
 
     cache: PagedKVCache | LinearPages
@@ -117,9 +117,10 @@ class Parts:
 def open_model(
     model: Any, tokenizer: Any, *, dtype: Any, device: Any, tp: int | Literal["auto"]
 ) -> tuple[Any, Any]:
-    """(model, tokenizer) of what ``LLM`` was given. Raises as ``load`` does; ``ArgumentError`` for what is no decoder.
+    """Return (model, tokenizer) for the arguments of ``LLM``. Raises as ``load`` does; ``ArgumentError`` for no
+    decoder.
 
-    Warns where a GPU has forced another dtype than the weights were made in.
+    Warns where a GPU requires another dtype than that of the weights.
     """
     if isinstance(model, str | Path):
         model = load(model, dtype=dtype, device=device, tp=tp)
@@ -148,10 +149,10 @@ def build_engine(
     emit: Emit | None,
     eviction: EvictionConfig | None = None,
 ) -> Parts:
-    """Everything that ``config`` and ``host_config`` ask for around ``model``, which is bound to its cache.
+    """Build everything that ``config`` and ``host_config`` ask for around ``model``, and bind it to its cache.
 
-    Raises ``ArgumentError``, ``ConfigError``, ``DoesNotFitError``; then all memory is back, which matters in a
-    notebook, where the traceback is kept. The model is as it was.
+    Raises ``ArgumentError``, ``ConfigError``, ``DoesNotFitError``. Then all memory has been freed, also in a notebook,
+    which keeps the traceback, and the model is unchanged.
     """
     ranks = ranks_of(model)
     spec = CacheSpec.from_config(model.config, tp=ranks, kv_dtype=config.kv_dtype or kv_dtype_of(model))
@@ -160,9 +161,9 @@ def build_engine(
     if eviction is not None:
         keeps = host_config.prefix_dir is not None
         room = reserve(spec, eviction, config, ranks, longest, keeps_prefixes=keeps)
-        config = replace(config, enforce_eager=True)  # no graph does what an eviction does: none needs room
+        config = replace(config, enforce_eager=True)  # no graph contains an eviction, so none needs memory
     if group is not None:
-        group.wait()  # what each rank does alone is done
+        group.wait()  # every rank has done its own part
     with ExitStack() as undo:
         cache, allocation = build_cache(model, spec, config, 0 if room is None else room.num_bytes)
         undo.callback(cache.close)
@@ -172,11 +173,12 @@ def build_engine(
         block_bytes = [each.block_bytes(cache.block_size) for each in cache.kv_cache_groups]
         may_move = evicts.may_move if evicts is not None else None
         offload = Offload(block_bytes, may_move=may_move) if host_blocks else None
+        # the last extension, so that it reports what the others did
         extensions: list[Extension | None] = [
             Drafts(config.prompt_lookup) if config.prompt_lookup else None,
             evicts,
             offload,
-            None if emit is None else Events(emit, block_bytes),  # the last one: it tells what the others did
+            None if emit is None else Events(emit, block_bytes),
         ]
         asked_for = [each for each in extensions if each is not None]
         scheduler = Scheduler(
@@ -202,7 +204,7 @@ def build_engine(
             options: dict[str, Any] = {"enforce_eager": asked, "ranks": ranks, "evicts": evicts is not None}
             graphs = capture_decodes(adapter, rows, most, **options)
         except BaseException as error:
-            clear_frames(error.__traceback__)  # which hold views of the cache
+            clear_frames(error.__traceback__)  # the frames hold views of the cache
             raise
         if isinstance(graphs, DecodeGraphs):
             runner.compute = graphs.around(runner.compute)
@@ -216,14 +218,14 @@ def build_engine(
 
 
 def can_overlap(adapter: Adapter) -> bool:
-    """Whether a step may be launched before the tokens of the last one are read: a GPU goes from one to the other."""
+    """Return whether a step may be launched before the last one's tokens are read: the tokens stay on a GPU."""
     return adapter.cache.device.type == "cuda"
 
 
 def longest_sequence(spec: CacheSpec, config: EngineConfig) -> int | None:
-    """The tokens that a sequence may have: what was asked for, else the model's positions, None where it has no end.
+    """Return the most tokens of a sequence: ``max_model_len``, else the model's positions; None without an end.
 
-    Raises ``ArgumentError`` where more is asked for than the model has positions.
+    Raises ``ArgumentError`` if ``max_model_len`` is above the model's positions.
     """
     asked, most = config.max_model_len, spec.max_positions
     if asked is not None and most is not None and asked > most:
@@ -234,11 +236,11 @@ def longest_sequence(spec: CacheSpec, config: EngineConfig) -> int | None:
 def build_cache(
     model: Any, spec: CacheSpec, config: EngineConfig, record_bytes: int = 0
 ) -> tuple[PagedKVCache | LinearPages, AllocationReport | None]:
-    """The cache, and for a paged one how its size came about.
+    """Return the cache, and for a paged one the report of its size.
 
-    A paged cache on a GPU is measured, unless a size is given, and what CUDA graphs and eviction's ``record_bytes``
-    will take is held meanwhile. On a CPU it has room for ``max_num_seqs`` sequences of the longest length, but takes at
-    most 4 GiB and half of the free memory, the records included. A linear cache has as many rows as fit into
+    A paged cache on a GPU is measured unless a size is given; the memory of CUDA graphs and of eviction's records
+    (``record_bytes``) is held meanwhile. On a CPU it has room for ``max_num_seqs`` sequences of the longest length, but
+    at most 4 GiB and half of the free memory, the records included. A linear cache has as many rows as fit into
     ``kv_bytes``, or ``num_blocks`` rows, at most and by default one for each of ``max_num_seqs``.
     """
     longest = longest_sequence(spec, config)
@@ -255,9 +257,9 @@ def build_cache(
         num_bytes = min(full, most - record_bytes)
     largest_step = config.max_batched_tokens if longest is None else min(longest, config.max_batched_tokens)
     measured = measured and device.type != "cpu"
-    with own_attention(model):  # another LLM may be bound to it: what is measured has no batch
+    with own_attention(model):  # another LLM may be bound to the model, but the measured forward has no batch
         graph_bytes = _graph_bytes(model, spec, config, longest) if measured else 0
-    what = "CUDA graphs" if graph_bytes else "eviction's records"  # an LLM that evicts captures none
+    what = "CUDA graphs" if graph_bytes else "eviction's records"  # an LLM that evicts captures no graphs
     with own_attention(model), held(graph_bytes + record_bytes, device, what):
         cache, report = allocate_kv_cache(
             model,
@@ -274,21 +276,22 @@ def build_cache(
 
 
 def _graph_bytes(model: Any, spec: CacheSpec, config: EngineConfig, longest: int | None) -> int:
-    """What the CUDA graphs of decode steps will take; 0 where there will be none."""
+    """Return the expected bytes of the CUDA graphs of decode steps; 0 where there will be none."""
     if config.enforce_eager or config.reads == "gather" or spec.tp > 1 or longest is None:
         return 0
     width = -(-longest // config.block_size)
     try:
         return expected_memory(model, len(kv_cache_groups(spec)), config.max_num_seqs, width).num_bytes
     except torch.OutOfMemoryError:
-        return 0  # not even single tokens can be computed: allocate_kv_cache says so, with the numbers
+        return 0  # not even single tokens fit: allocate_kv_cache raises, with the numbers
 
 
 def windows_wanted(spec: CacheSpec, config: EngineConfig, longest: int | None) -> dict[str, int]:
-    """For how many sequences (``batch``) of which length (``context``) windowed layers get blocks.
+    """Return for how many sequences (``batch``) of which length (``context``) windowed layers get blocks.
 
-    Enough that they never bind first: a full window for each of ``max_num_seqs``, and the tokens of one step. Where
-    that does not fit, as many as leave the other layers the same number of blocks, since no sequence needs more.
+    There are enough that windowed layers never limit the others: a full window for each of ``max_num_seqs``, and the
+    tokens of one step. If that does not fit, they get as many as leave the other layers the same number of blocks,
+    since no sequence needs more.
     """
     size, widest = config.block_size, max((layer.window or 0 for layer in spec.layers), default=0)
     if not widest:
@@ -303,7 +306,7 @@ def windows_wanted(spec: CacheSpec, config: EngineConfig, longest: int | None) -
 
 
 def build_manager(cache: PagedKVCache | LinearPages, host_blocks: int = 0) -> BlockManager:
-    """A manager of the cache's blocks, a pool for each KV cache group, and of as many host blocks for each."""
+    """Return a manager of the cache's blocks, with a pool and ``host_blocks`` host blocks for each KV cache group."""
     windows = [seen_window(cache, group) for group in range(len(cache.kv_cache_groups))]
     groups = [KVCacheGroup(*pair) for pair in zip(cache.num_blocks, windows, strict=True)]
     host = HostBlocks(host_blocks, cache.block_size, len(groups))
@@ -311,9 +314,9 @@ def build_manager(cache: PagedKVCache | LinearPages, host_blocks: int = 0) -> Bl
 
 
 def eos_ids(model: Any) -> frozenset[int]:
-    """The ids that end a text, as ``generate()`` takes them: the generation config's, whatever the config says.
+    """Return the ids that end a text, as ``generate()`` takes them from the generation config.
 
-    Raises ``ConfigError`` for what is no token id, and warns of an id that the model cannot draw.
+    Raises ``ConfigError`` for an invalid token id, and warns of an id that the model cannot sample.
     """
     found = getattr(model.generation_config, "eos_token_id", None)
     ids = () if found is None else found if isinstance(found, list | tuple) else (found,)
@@ -327,9 +330,9 @@ def eos_ids(model: Any) -> frozenset[int]:
 
 
 def request_seed(engine_seed: int, number: int) -> int:
-    """A seed for the ``number``-th request of an engine: from one engine's to the next's nothing is shared."""
+    """Return a seed for the ``number``-th request of an engine; the seeds of two engines are unrelated."""
     state = np.random.SeedSequence([engine_seed, number]).generate_state(1, np.uint64)
-    return int(state[0]) >> 2  # what check_count takes
+    return int(state[0]) >> 2  # the largest range that check_count takes
 
 
 def _linear(model: Any, spec: CacheSpec, config: EngineConfig, longest: int | None) -> LinearKVCache:
@@ -341,7 +344,7 @@ def _linear(model: Any, spec: CacheSpec, config: EngineConfig, longest: int | No
     if config.kv_bytes is not None:
         rows = min(rows, config.kv_bytes // row)
     room = MemoryStats.read(device).free
-    if not rows:  # not even one fits into kv_bytes
+    if not rows:  # not even one row fits into kv_bytes
         rows, room = 1, min(room, config.kv_bytes or 0)
     if rows * row > room:
         sizes = {"row": exact_bytes(row), "need": exact_bytes(rows * row), "room": exact_bytes(room)}

@@ -1,4 +1,4 @@
-"""HostMemory: what the host memory behind an LLM holds, for sequences and for prefixes. Lesson 12."""
+"""HostMemory: the use of an LLM's host memory by sequences and prefixes. Lesson 12."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from minikv.memory.resident import extents, resident_bytes
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Bytes at one moment between two steps; sequences', prefixes' and empty blocks add up to ``num_bytes``.
+    """Bytes between two steps; sequences', prefixes' and empty blocks add up to ``num_bytes``.
 
-    ``sequence_bytes``: blocks of sequences that were swapped out, also those that a prompt could find.
-    ``prefix_bytes``: blocks that no sequence holds and a prompt could find; they are overwritten when room is needed.
-    ``present_bytes``: what of ``num_bytes`` is in memory. On a CPU a page comes when it is first written; ``pinned``
-    memory, beside a GPU, is there from the start.
+    ``sequence_bytes``: blocks of swapped sequences, also those that a prompt could find. ``prefix_bytes``: blocks
+    without a sequence that a prompt could find; they are overwritten when room is needed. ``present_bytes``: the part
+    of ``num_bytes`` in physical memory. On a CPU a page is allocated when it is first written; ``pinned`` memory,
+    beside a GPU, is present from the start.
     """
 
     num_bytes: int
@@ -26,14 +26,14 @@ class HostMemory:
 
     @property
     def empty_bytes(self) -> int:
-        """Blocks in which nothing is."""
+        """Blocks without content."""
         return self.num_bytes - self.sequence_bytes - self.prefix_bytes
 
 
 def host_memory(pool: HostPool, blocks: Sequence[BlockPool]) -> HostMemory:
-    """What ``pool`` holds now; ``blocks`` count its blocks by state, one for each KV cache group.
+    """Return the use of ``pool`` now; ``blocks`` count its blocks by state, one for each KV cache group.
 
-    Ask for it between two steps: inside of one, what its transfers read and write counts as the sequences'.
+    Call it between two steps: within a step, the blocks of its transfers count as the sequences'.
     """
     sizes = [group.block_bytes(pool.cache.block_size) for group in pool.cache.kv_cache_groups]
     counts = [each.stats() for each in blocks]

@@ -7,8 +7,8 @@
     >>> [output.text for output in outputs]
     [' paris', ' oslo']
 
-``generate`` answers a list, ``stream`` yields tokens as they come. Or add requests at any time with ``add_request``,
-and call ``step`` while ``has_work``.
+``generate`` answers a list of prompts, ``stream`` yields tokens as they are sampled. ``add_request`` adds requests at
+any time; call ``step`` while ``has_work``.
 """
 
 import secrets
@@ -58,66 +58,65 @@ if TYPE_CHECKING:
 class LLM:
     """A causal language model of transformers, unmodified, with a KV cache that all requests share.
 
-    What is run:
+    The model:
 
-    - ``model``: a name for ``minikv.models.load`` ("tiny-gqa", a folder, a hub id), what ``load`` returns, or a model
+    - ``model``: a name for ``minikv.models.load`` ("tiny-gqa", a folder, a hub id), the result of ``load``, or a model
       in eval mode.
-    - ``tokenizer``: makes text of ids; None is the one that was loaded with the model. Without one prompts are ids.
+    - ``tokenizer``: turns ids into text; None is the one loaded with the model. Without a tokenizer prompts are ids.
     - ``dtype``, ``device``: for ``load``, so only where ``model`` is a name. Each "auto" or a torch object or its name.
     - ``tp``: processes that share the model, or "auto" for all that torchrun has started. Each makes the same LLM. On
-      rank 0 it is used as ever; on the others this call computes what rank 0 asks for, and ends the process
-      (``SystemExit``) when rank 0 closes. A rank that is lost fails every request with ``RankLostError``, and this
-      call where it is lost before.
+      rank 0 it is used as usual. On the others this call computes rank 0's steps, and ends the process (``SystemExit``)
+      when rank 0 closes. If a rank is lost, every request fails with ``RankLostError``, or this call if it is not done.
 
-    How large the cache is; on a GPU it is measured unless a size is given, on a CPU it has room for ``max_num_seqs``
-    sequences of the longest length, in at most 4 GiB and half of what is free:
+    The size of the cache. On a GPU it is measured unless a size is given; on a CPU it has room for ``max_num_seqs``
+    sequences of the longest length, in at most 4 GiB and half of the free memory:
 
     - ``kv_bytes``: the size in bytes, or
     - ``num_blocks``: the size in blocks (of a linear cache: in rows).
     - ``utilization``: the share of a GPU's memory, 0 to 1, that everything on it may take where the cache is measured.
     - ``block_size``: tokens a block.
     - ``cache``: "paged", or "linear": a row of ``max_model_len`` tokens for each sequence instead of blocks.
-    - ``kv_dtype``: what an element is stored in; None is the model's own dtype. "fp8_e4m3" and "fp8_e5m2" take a byte
-      an element, "fp8_scaled" and "int8" four bytes besides for each token and KV head, of K and of V.
-    - ``reads``: "paged" reads blocks where they lie, "gather" copies; "auto" copies only where a model must. A GPU
-      below compute capability 8.9 reads e4m3 only as copies.
+    - ``kv_dtype``: the dtype of a stored element; None is the model's own. "fp8_e4m3" and "fp8_e5m2" take one byte an
+      element; "fp8_scaled" and "int8" take four bytes besides for each token and KV head, of K and of V.
+    - ``reads``: "paged" reads the blocks in place, "gather" copies them; "auto" copies only if the model requires it. A
+      GPU below compute capability 8.9 reads e4m3 only as copies.
 
-    How much is computed at once:
+    The size of a step:
 
     - ``max_num_seqs``: sequences of a step, at most.
     - ``max_batched_tokens``: tokens of a step, at most.
     - ``max_model_len``: tokens of a request, prompt and ``max_tokens`` together, at most. None is the model's
-      positions, and more than these is refused.
-    - ``prompt_lookup``: tokens that a decode guesses from what the sequence has repeated, at most; 0 guesses none. The
-      answer is the same, in fewer steps where the guesses are right.
+      positions; more than these is an error.
+    - ``prompt_lookup``: the most draft tokens of a decode, taken from the sequence's own repetitions; 0 drafts none.
+      The answer is the same, in fewer steps where drafts are right.
     - ``enforce_eager``: capture no CUDA graphs. Otherwise a GPU's decode steps are captured and replayed
-      (``minikv.engine.ext.graphs``), and the model's parameters must stay where they are; ``memory_report`` says what
-      the graphs take, or why there are none.
+      (``minikv.engine.ext.graphs``), and the model's parameters must stay where they are; ``memory_report`` gives the
+      graphs' bytes, or the reason why there are none.
     - ``eviction``: which tokens of a sequence stay in the layers without a window (``EvictionConfig``), so that a
-      sequence may be longer than the cache; None keeps all. The answer depends neither on what runs beside it nor on a
-      preemption, up to rounding; only SnapKV looks at other queries after one. Decodes are not captured then.
+      sequence may be longer than the cache; None keeps all. The answer depends neither on the other sequences nor on a
+      preemption, up to rounding; only SnapKV uses other queries after a preemption. Decodes are not captured then.
 
-    What host memory takes:
+    Host memory:
 
-    - ``cpu_kv_bytes``: bytes for the blocks of preempted sequences, where a transfer costs less than computing them
-      again, and for prefix blocks that the device evicts. None: none.
-    - ``cpu_block_size``: tokens of a host block, a multiple of ``block_size``, in which the memory is taken. None: one.
-    - ``swap_rates``: what transfers and prefills cost (``TransferRates``); None measures it.
-    - ``prefix_dir``: a folder in which ``close`` saves the prefix blocks, and with which a later LLM of the same model
-      begins. To know that it is the same, every weight is read once. Prompts can be read from that file. Trust the
-      folder like code: its checksums find accidents, not tampering.
+    - ``cpu_kv_bytes``: bytes for the blocks of preempted sequences, where a transfer costs less than a recompute, and
+      for prefix blocks that the device evicts. None: none.
+    - ``cpu_block_size``: tokens of a host block, the unit of the memory, a multiple of ``block_size``. None: one block.
+    - ``swap_rates``: the speeds of transfers and prefills (``TransferRates``); None measures them.
+    - ``prefix_dir``: a folder in which ``close`` saves the prefix blocks, for a later LLM of the same model to load.
+      Every weight is read once to identify the model. The file contains readable prompts. Trust the folder like code:
+      its checksums find accidents, not tampering.
 
-    What is drawn and told:
+    Sampling and reports:
 
-    - ``seed``: of the requests that have none of their own. None: a new one each time.
-    - ``emit``: called with every event, inside steps; it may add and abort requests, and take a ``snapshot``.
+    - ``seed``: for requests without a seed of their own. None: a new one each time.
+    - ``emit``: called with every event, within steps; it may add and abort requests, and take a ``snapshot``.
     - ``clock``: called for the time in seconds.
 
     Several threads may use an LLM: they take turns, a step each, and each caller gets its own outputs.
 
-    Raises ``ArgumentError``, ``ConfigError`` for what cannot be run, ``DoesNotFitError`` where the cache has no room;
-    the model is unchanged then. Until ``close`` its attention is bound to the cache, and after it every call raises
-    ``ArgumentError``: use the LLM as a context manager, or let it keep the model.
+    Raises ``ArgumentError`` or ``ConfigError`` for settings that cannot run, ``DoesNotFitError`` if the cache has no
+    room; the model is unchanged then. Until ``close`` the model's attention is bound to the cache; after ``close``
+    every call raises ``ArgumentError``. Use the LLM as a context manager, or let it keep the model.
     """
 
     @own_keywords("LLM")
@@ -189,7 +188,7 @@ class LLM:
         if self._group is not None and self._group.rank:
             self._group.serve(self)
 
-    if not TYPE_CHECKING:  # else a type checker would take every name
+    if not TYPE_CHECKING:  # otherwise a type checker would accept every name
 
         def __getattr__(self, name: str):
             raise no_attribute(self, name)
@@ -210,7 +209,7 @@ class LLM:
 
     @property
     def overlaps(self) -> bool:
-        """Whether the next step is launched before the tokens of this one are read. False times each step alone."""
+        """Whether the next step is launched before this one's tokens are read. False times each step alone."""
         return self._engine.overlaps
 
     @overlaps.setter
@@ -224,7 +223,7 @@ class LLM:
         return {"steps": engine.steps, "generated": engine.generated, "finished": engine.finished}
 
     def shown(self, lang: str = "en") -> Shown:
-        """The cache, how much of it is held, how many sequences run and wait, and the limits of a step."""
+        """Return the cache, the used part of it, the running and waiting sequences, and the limits of a step."""
         return shown_llm(self, lang)
 
     text = text_of
@@ -235,7 +234,7 @@ class LLM:
 
     @property
     def has_work(self) -> bool:
-        """Whether ``step`` has anything to compute, or to give back."""
+        """Whether ``step`` has anything to compute, or to return."""
         return self.scheduler.has_work or bool(self._queue)
 
     @own_keywords("LLM.generate")
@@ -249,11 +248,11 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer every prompt; the outputs are in their order.
 
-        ``prompts`` is a text or a list of token ids, or a list of such. ``params`` and ``salt`` are one for all, or
-        one each. ``progress`` None shows a bar on a terminal. If anything is refused (``ArgumentError``,
-        ``RequestTooLargeError``) nothing is queued. Requests that fail while they run end with finish reason "error",
-        the others go on, and then ``GenerationFailedError`` holds the outputs of all. Ctrl+C fails the requests that
-        are being computed, those of others too, and aborts what is left of this call's.
+        ``prompts`` is a text or a list of token ids, or a list of such. ``params`` and ``salt`` are one for all, or one
+        each. ``progress`` None shows a bar on a terminal. If any prompt is refused (``ArgumentError``,
+        ``RequestTooLargeError``), none is queued. A request that fails in a step ends with finish reason "error", the
+        others go on, and ``GenerationFailedError`` holds the outputs of all. Ctrl+C fails the requests in the running
+        step, those of other callers too, and aborts the rest of this call's.
         """
         queue = OutputQueue()
         try:
@@ -279,13 +278,13 @@ class LLM:
         *,
         salt: str | Seq[str] = "",
     ) -> Iterator[Token]:
-        """Yield each token when it is there; ``token.request`` is the number of its prompt, from 0.
+        """Yield each token as soon as it is sampled; ``token.request`` is the number of its prompt, from 0.
 
-        As ``generate``: what is refused is refused at once; a failed request's last token has the finish reason
-        "error". Closing the iterator, or letting go of it, aborts what is left.
+        Raises as ``generate`` does, at once; a failed request's last token has the finish reason "error". Closing the
+        iterator, or dropping it, aborts the rest.
         """
         tokens = self._stream(read_all(prompts, params, salt, self.tokenizer, self.vocabulary))
-        next(tokens)  # begun, so that it cleans up behind itself even if no token is ever asked for
+        next(tokens)  # started here, so that it cleans up even if no token is ever asked for
         return tokens  # type: ignore[return-value]
 
     @own_keywords("LLM.add_request")
@@ -298,7 +297,7 @@ class LLM:
         salt: str = "",
         pieces: bool = True,
     ) -> str | int:
-        """Queue a request and return its id (None: one is made). ``step`` gives its tokens and its output.
+        """Queue a request and return its id (None: one is made). ``step`` returns its tokens and its output.
 
         ``pieces``: the tokens come with pieces of text. Requests share cached prefixes only under an equal ``salt``.
         Raises ``RequestTooLargeError``, ``ArgumentError``.
@@ -307,10 +306,10 @@ class LLM:
         return self._add(asked, request_id, self._queue, pieces)
 
     def step(self) -> StepOutput:
-        """Compute one step. Returns the tokens and outputs of what ``add_request`` queued; others get their own.
+        """Compute one step. Returns tokens and outputs of requests from ``add_request``; other callers get their own.
 
-        A step that raises fails its requests, with the error in their outputs, and nothing else. What ``emit`` or
-        ``clock`` raise between two steps is raised here: nothing is lost, and the next ``step`` goes on.
+        A step that raises fails only its requests, with the error in their outputs. Errors of ``emit`` or ``clock``
+        between two steps are raised here: nothing is lost, and the next ``step`` goes on.
         """
         with self._lock:
             self._check_open()
@@ -324,7 +323,7 @@ class LLM:
             return self._engine.abort(request_id)
 
     def snapshot(self) -> EngineView:
-        """The sequences that run and wait, and the blocks that they hold. ``emit`` may call it."""
+        """Return the running and waiting sequences, and their blocks. ``emit`` may call it."""
         with self._lock:
             self._check_open()
             return view_of(self.scheduler, **self.totals)
@@ -332,15 +331,15 @@ class LLM:
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefix blocks, on the device and on the host: the next prompts are computed whole.
 
-        False, and nothing is forgotten, while a running or swapped request holds a block: finish or abort it first. A
-        file in ``prefix_dir`` stays as it is; ``close`` replaces it if anything is cached by then.
+        Returns False, and forgets nothing, while a running or swapped request holds a block: finish or abort it first.
+        A file in ``prefix_dir`` stays as it is; ``close`` replaces it if anything is cached by then.
         """
         with self._lock:
             self._check_open()
             return self.manager.reset_prefix_cache()
 
     def memory_report(self) -> "MemoryReport":
-        """Where the device's bytes are: weights, KV, tables, workspace, headroom."""
+        """Return the device's bytes by use: weights, KV, tables, workspace, headroom."""
         from minikv.engine.memory_report import memory_report
 
         with self._lock:
@@ -348,9 +347,10 @@ class LLM:
             return memory_report(self)
 
     def close(self) -> None:
-        """Abort what is left; give the memory back, and, if no other LLM is bound to it, the model its attention.
+        """Abort the remaining requests and free the memory; the model gets its attention back from the last LLM.
 
-        Raises ``ArenaInUseError`` while the cache is still referenced: let go of what the error names, and close again.
+        Raises ``ArenaInUseError`` while the cache is still referenced: drop the objects that the error names, and close
+        again.
         """
         with self._lock:
             if not self._closed:
@@ -364,11 +364,11 @@ class LLM:
                         self._group.stop()
                     self.adapter.unbind()
                     self._give_back()
-            else:  # what the last call could not give back
+            else:  # what the last call could not free
                 self._give_back()
 
     def _give_back(self) -> None:
-        """The memory, the cache's last: what else there is reads it."""
+        """Free the memory, the cache's last because the others read it."""
         if isinstance(self.graphs, DecodeGraphs):
             self.graphs.close()
         if self.host is not None:
@@ -376,7 +376,7 @@ class LLM:
         self.cache.close()
 
     def _stream(self, requests: list[Asked]) -> Iterator[Token | None]:
-        """None once all requests are queued, then the tokens."""
+        """Yield None once all requests are queued, then the tokens."""
         queue = OutputQueue()
         try:
             names = self._add_all(requests, queue, pieces=True)
@@ -391,7 +391,7 @@ class LLM:
             self._leave(queue)
 
     def _add_all(self, requests: list[Asked], queue: OutputQueue, pieces: bool) -> list[str | int]:
-        """All requests, or none if one of them is refused."""
+        """Add all requests, or none if one of them is refused."""
         with self._lock:
             self._check_open()
             for number, asked in enumerate(requests, self._added):
@@ -408,7 +408,7 @@ class LLM:
             return name
 
     def _wait(self, queue: OutputQueue) -> StepOutput:
-        """A step, unless another thread's has brought something for ``queue`` already."""
+        """Compute a step, unless another thread's step has already put outputs into ``queue``."""
         with self._lock:
             self._check_open()
             if not queue:
@@ -416,7 +416,7 @@ class LLM:
             return queue.drain()
 
     def _leave(self, queue: OutputQueue) -> None:
-        """A caller leaves: its requests are aborted."""
+        """Abort the requests of a caller that leaves."""
         with self._lock:
             self._engine.drop(queue)
 

@@ -1,4 +1,4 @@
-"""MemoryReport: where the bytes of an LLM's device are, part by part. Lesson 11a."""
+"""MemoryReport: the bytes of an LLM's device, part by part. Lesson 11a."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """One moment between two steps. All sizes are bytes; ``parts`` add up to ``total``, which is measured.
+    """The device between two steps. All sizes are bytes; ``parts`` add up to ``total``, which is measured.
 
-    - ``weight_bytes``: the storages of the model's parameters, ``buffer_bytes`` those of its buffers (the frequencies
-      of RoPE above all) beside them, each byte once: tied parameters count once.
+    - ``weight_bytes``: the storages of the model's parameters; ``buffer_bytes``: those of its buffers (mainly the
+      frequencies of RoPE) beside them. Each byte counts once, also that of tied parameters.
     - ``kv_bytes``: every block of the cache, in use or not. ``padding_bytes``: the rest of its arena.
-    - ``absent_bytes``: of the weights, what is not in memory now. Weights that are a mapped file come page by page as
-      they are read. 0 on a GPU; None where the system does not say, and then all of them count as present.
-    - ``graphs``: what the captured decode steps have taken, None where there are none, and then ``why_eager`` says why;
+    - ``absent_bytes``: the part of the weights that is not in memory now. Weights in a mapped file are loaded page by
+      page as they are read. 0 on a GPU; None where the system does not say, and then all of them count as present.
+    - ``graphs``: the memory of the captured decode steps. It is None without any, and ``why_eager`` says why;
       ``held_bytes`` were held for them when the cache was measured.
-    - ``host``: what the host memory for swapped sequences and cached prefixes holds; None without ``cpu_kv_bytes``.
-    - ``record_bytes``: what eviction remembers of each cached token, its position and what its policy has summed up;
-      0 without eviction. The room for all was taken when the LLM was made.
-    - ``activation_bytes``: what the largest step needed while it ran, ``warmup_tokens`` tokens, where the size of the
-      cache was measured (else None). Between two steps none of it is alive, so it is in no part.
+    - ``host``: the use of the host memory for swapped sequences and cached prefixes; None without ``cpu_kv_bytes``.
+    - ``record_bytes``: eviction's record of each cached token, its position and its policy's sums; 0 without eviction.
+      The room for all of them was taken when the LLM was made.
+    - ``activation_bytes``: the memory of the largest step while it ran, ``warmup_tokens`` tokens, if the size of the
+      cache was measured (else None). It is in no part, since none of it is alive between two steps.
     """
 
     model: str
@@ -53,29 +53,29 @@ class MemoryReport:
 
     @property
     def used(self) -> int:
-        """Measured. On CUDA what all processes have taken of the GPU; on a CPU this process's resident set (RSS)."""
+        """Measured. On CUDA: the GPU memory of all processes; on a CPU: this process's resident set (RSS)."""
         return self.stats.used if self.stats.kind == "cuda" else self.stats.allocated
 
     @property
     def total(self) -> int:
-        """``used`` and what is free: on CUDA the GPU's memory, on a CPU what this process has or could have."""
+        """``used`` and the free bytes: on CUDA the GPU's memory, on a CPU what this process has or could have."""
         return self.used + self.stats.free
 
     def parts(self) -> dict[str, int]:
-        """What the device's bytes are for, in order, for a bar; they add up to ``total``.
+        """The uses of the device's bytes, in order, for a bar; they add up to ``total``.
 
         ``weights`` (those in memory), ``buffers``, ``kv`` and ``padding`` are known to the byte, and so are eviction's
-        ``records``, where there are any. Measured are ``graphs``, where there are any, and ``headroom``: what the
-        driver, or on a CPU the system, could still give. The others are what remains of a measured figure:
+        ``records``, if there are any. ``graphs``, if there are any, and ``headroom`` are measured; headroom is what the
+        driver, or on a CPU the system, could still give. The others are the rest of a measured figure:
 
         - on CUDA ``tensors`` (torch's other live tensors in this process, such as cuBLAS workspaces, and its rounding
-          to 512 B), ``cached`` (reserved - allocated: torch keeps it for the next step), and of what torch did not take
+          to 512 B), ``cached`` (reserved - allocated: torch keeps it for the next step), and outside torch
           ``context`` (the CUDA context and libraries) and ``others`` (other processes, as NVML counts them), or
-          ``not_torch`` for both where NVML is silent;
-        - on a CPU ``rest``: Python, torch, other libraries, every other tensor, and what malloc has kept. ``host`` is
-          what is in memory of the host memory, where there is any.
+          ``not_torch`` for both if NVML does not answer;
+        - on a CPU ``rest``: Python, torch, other libraries, every other tensor, and memory kept by malloc. ``host`` is
+          the present part of the host memory, if there is any.
 
-        A remainder may be negative by what is counted late: the system adds RSS up once in a while.
+        A rest may be negative, since some bytes are counted late: the system sums RSS up only now and then.
         """
         stats = self.stats
         known = {
@@ -91,7 +91,7 @@ class MemoryReport:
         unknown = stats.allocated - sum(known.values())
         if stats.kind == "cpu":
             return known | {"rest": unknown, "headroom": stats.free}
-        # Of the graphs, their buffers are allocated, their pool is reserved, and the rest torch knows nothing of.
+        # The graphs' buffers are allocated, their pool is reserved, and torch does not know the rest.
         graphs = GraphMemory(0, 0, 0, 0) if self.graphs is None else self.graphs
         if self.graphs is not None:
             known["graphs"] = graphs.num_bytes
@@ -107,14 +107,14 @@ class MemoryReport:
         return parts | {"headroom": stats.free}
 
     def host_parts(self) -> dict[str, int]:
-        """The bytes of host memory by what they hold, in order; they add up to it, and to nothing without any."""
+        """The bytes of host memory by use, in order; they add up to it, and to nothing without any."""
         if self.host is None:
             return {}
         host = self.host
         return {"sequences": host.sequence_bytes, "prefixes": host.prefix_bytes, "empty": host.empty_bytes}
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values; ``nvml`` is why ``others`` is not among the parts of a GPU."""
+        """Return plain JSON values; ``nvml`` is why ``others`` is not among the parts of a GPU."""
         return {
             "model": self.model,
             "device": self.stats.device,
@@ -133,7 +133,7 @@ class MemoryReport:
         }
 
     def shown(self, lang: str = "en") -> Shown:
-        """A row for each part and the two sums, with what share of the device each is; then what they do not say."""
+        """Return a row for each part and the two sums, with their shares of the device; then notes on their limits."""
         lang = pick_language(lang)
         kind, parts = self.stats.kind, self.parts()
         headroom = parts.pop("headroom")

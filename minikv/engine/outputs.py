@@ -1,4 +1,4 @@
-"""What an LLM gives back: a token as soon as there is one, and each request as a whole at its end."""
+"""The outputs of an LLM: each token as soon as it is sampled, and each request as a whole at its end."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Token(NamedTuple):
     """A new token of one sequence, or its end without one. With accepted drafts a step brings several.
 
-    ``id`` is None where the sequence was aborted or failed. ``text`` is what is certain of the text since the last
-    piece (a character, or a text that may yet become a stop text, is held back until it is whole), None without a
+    ``id`` is None if the sequence was aborted or failed. ``text`` is the text that became certain since the last
+    piece; a character, or a possible stop text, is held back until it is whole. It is None without a
     tokenizer and where no pieces were asked for. ``finish_reason`` is None until the sequence ends.
     """
 
@@ -29,10 +29,10 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds on the engine's clock. None where the sequence did not come so far.
+    """Seconds on the engine's clock. None if the sequence did not get that far.
 
-    ``queued``: from arrival to the first step; ``ttft``: from arrival to the first token; ``tpot``: from token to token
-    after it, on average; ``total``: from arrival to the end.
+    ``queued``: from arrival to the first step; ``ttft``: from arrival to the first token; ``tpot``: the mean from token
+    to token after it; ``total``: from arrival to the end.
     """
 
     queued: float | None
@@ -45,15 +45,15 @@ class Timing:
 class Completion:
     """One of the ``n`` sequences of a request, ended.
 
-    ``token_ids`` are those generated, the one that stopped it included; ``text`` is theirs without special tokens, up
-    to a stop text, and of one that was aborted or failed what was certain (None without a tokenizer). ``error`` is what
-    its step raised, if ``finish_reason`` is "error". ``num_preemptions`` is how often its blocks were taken and its
-    tokens computed again. Of ``num_drafted`` tokens that were guessed for it ``num_accepted`` are among its own.
+    ``token_ids`` are the generated ones, the stopping one included. ``text`` is their text without special tokens, up
+    to a stop text; for an aborted or failed sequence it is the certain part (None without a tokenizer). ``error`` is
+    the error of its step if ``finish_reason`` is "error". ``num_preemptions`` counts how often its blocks were taken
+    and its tokens computed again. ``num_accepted`` of its ``num_drafted`` draft tokens were right.
     """
 
     sample: int
     token_ids: tuple[int, ...]
-    text: str | Any  # None only without a tokenizer: type checkers do not ask for a test each time
+    text: str | Any  # None only without a tokenizer; typed so that callers need no test
     finish_reason: FinishReason
     logprobs: "tuple[TokenLogprobs, ...] | None"
     num_preemptions: int
@@ -62,7 +62,7 @@ class Completion:
     num_drafted: int = 0
     num_accepted: int = 0
 
-    if not TYPE_CHECKING:  # else a type checker would take every name
+    if not TYPE_CHECKING:  # otherwise a type checker would accept every name
 
         def __getattr__(self, name: str):
             raise no_attribute(self, name)
@@ -72,8 +72,8 @@ class Completion:
 class RequestOutput:
     """A request that has ended. ``num_cached`` of its prompt's tokens were found in the prefix cache.
 
-    ``text``, ``token_ids``, ``finish_reason``, ``logprobs`` and ``timing`` are those of the first completion, which is
-    all there is with ``n=1``.
+    ``text``, ``token_ids``, ``finish_reason``, ``logprobs`` and ``timing`` are those of the first completion, the only
+    one with ``n=1``.
     """
 
     request: str | int
@@ -102,7 +102,7 @@ class RequestOutput:
     def timing(self) -> Timing:
         return self.completions[0].timing
 
-    if not TYPE_CHECKING:  # else a type checker would take every name
+    if not TYPE_CHECKING:  # otherwise a type checker would accept every name
 
         def __getattr__(self, name: str):
             raise no_attribute(self, name)
@@ -110,14 +110,14 @@ class RequestOutput:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What has become known since the last ``step``: new tokens, and the requests that have ended."""
+    """The news since the last ``step``: new tokens, and the requests that have ended."""
 
     tokens: tuple[Token, ...]
     finished: tuple[RequestOutput, ...]
 
 
 class GenerationFailedError(MiniKVError):
-    """Some requests of a ``generate`` failed. ``outputs`` are those of all, in order: nothing that was made is lost."""
+    """Some requests of a ``generate`` failed. ``outputs`` has the outputs of all, in order, so that none is lost."""
 
     def __init__(self, code: str, outputs: list[RequestOutput], **values: object):
         super().__init__(code, **values)
@@ -136,7 +136,7 @@ def check_failures(outputs: list[RequestOutput]) -> None:
 
 
 def timing_of(seq: Sequence) -> Timing:
-    """Of a sequence that has ended."""
+    """Return the timing of a sequence that has ended."""
     assert seq.finished_at is not None
     first, more = seq.first_token_at, seq.num_output - 1
     return Timing(
@@ -150,6 +150,6 @@ def timing_of(seq: Sequence) -> Timing:
 def request_output(
     request: Request, prompt: str | None, completions: tuple[Completion, ...]
 ) -> RequestOutput:
-    """The output of a request whose sequences have all ended."""
+    """Return the output of a request with only ended sequences."""
     cached = request.sequences[0].num_cached or 0
     return RequestOutput(request.id, prompt, tuple(request.prompt), cached, completions)

@@ -1,6 +1,6 @@
 """Profiler: the bytes and milliseconds of each phase of a run, from the first import to the last decode.
 
-import      the libraries, apart from torch, which measures
+import      the libraries, except torch, which is needed to measure
 load        the weights come from disk, and to the device; with the code of the model's own class
 warmup      a forward without a cache; the first one also makes what libraries make once
 allocate    the LLM: its cache is made, after the allocator's own measurement where a GPU's size is measured
@@ -26,10 +26,10 @@ from minikv.units import format_bytes
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase: its ``seconds``, and the bytes that the instrument saw ``before`` it, ``after`` it, at its ``peak``.
+    """One phase: its ``seconds``, and the bytes measured ``before`` it, ``after`` it, and at its ``peak``.
 
-    ``peak`` is None where the system does not tell one. ``tokens`` were computed in it, None where that is no measure
-    of it; ``steps`` are the engine's, 0 before there is one.
+    ``peak`` is None where the system does not report one. ``tokens`` were computed in it, None where they do not
+    measure it. ``steps`` are the engine's, 0 before it exists.
     """
 
     name: str
@@ -50,12 +50,12 @@ class Profile:
     phases: tuple[Phase, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values; bytes are integers, and each phase has its seconds as ``ms``, too."""
+        """Return plain JSON values; bytes are integers, and each phase has its seconds as ``ms``, too."""
         phases = [asdict(phase) | {"ms": 1000 * phase.seconds} for phase in self.phases]
         return {"device": self.device, "instrument": self.instrument, "phases": phases}
 
     def shown(self, lang: str = "en") -> Shown:
-        """A row for each phase, and how it was measured."""
+        """Return a row for each phase, and how it was measured."""
         lang = pick_language(lang)
         heads = ("ms", "steps", "tokens", "before", "after", "peak")
         rows = []
@@ -88,8 +88,8 @@ class Profile:
 class Profiler:
     """Measures phases one after the other; between them it takes the steps' events: ``LLM(..., emit=profiler)``.
 
-    The peak is set back before each phase and after each step, so this process's own peak is lost. A step's seconds are
-    those between ``schedule`` and ``finish``; reading the instrument is outside of them.
+    The peak is reset before each phase and after each step, so this process's own peak is lost. A step's seconds are
+    those between ``schedule`` and ``finish``, without the measurements.
 
     Raises ``ArgumentError`` for a device that is neither a CPU nor a CUDA device of this machine.
     """
@@ -114,7 +114,7 @@ class Profiler:
         self._last = after
 
     def __call__(self, event: AnyEvent) -> None:
-        """Count a step to "prefill" or "decode"; other events are not looked at."""
+        """Count a step as "prefill" or "decode"; ignore other events."""
         if not isinstance(event, StepEvent):
             return
         name = "prefill" if event.prefill_tokens else "decode"
@@ -133,7 +133,7 @@ class Profiler:
         self._last = after
 
     def profile(self) -> Profile:
-        """What was measured so far."""
+        """Return the measurements so far."""
         return Profile(self._device, self._gauge.name, tuple(self._phases.values()))
 
 

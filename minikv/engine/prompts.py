@@ -1,4 +1,4 @@
-"""What a caller gives as prompts, parameters and salts: one for all or one each, as text or as ids."""
+"""Reads prompts, parameters and salts of a caller: one for all or one each, as text or as ids."""
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Prompts = Prompt | Seq[Prompt]
 
 @dataclass(frozen=True)
 class Asked:
-    """A request whose ids a model can embed. ``text`` is the prompt's, None where it was given as ids."""
+    """A request with ids that the model can embed. ``text`` is the prompt's, None if it was given as ids."""
 
     text: str | None
     ids: list[int]
@@ -23,7 +23,7 @@ class Asked:
 
 
 def read_all(prompts: Any, params: Any, salt: Any, tokenizer: Any, vocabulary: int) -> list[Asked]:
-    """A request for each of ``prompts``. Raises ``ArgumentError``, as ``read_one`` does, for any of them."""
+    """Return a request for each of ``prompts``. Raises ``ArgumentError``, as ``read_one`` does, for any of them."""
     texts = _as_prompts(prompts)
     wishes, salts = _one_each("params", params, len(texts)), _one_each("salt", salt, len(texts))
     return [
@@ -33,9 +33,9 @@ def read_all(prompts: Any, params: Any, salt: Any, tokenizer: Any, vocabulary: i
 
 
 def read_one(prompt: Any, params: Any, salt: Any, *, tokenizer: Any, vocabulary: int) -> Asked:
-    """A text, or ids in a list, an array or a tensor. ``params`` None are the defaults.
+    """Return the request of a text, or of ids in a list, an array or a tensor. ``params`` None are the defaults.
 
-    Raises ``ArgumentError`` for what the tokenizer could not read or the model not embed.
+    Raises ``ArgumentError`` for a prompt that the tokenizer cannot read or the model cannot embed.
     """
     params = SamplingParams() if params is None else params
     if not isinstance(params, SamplingParams):
@@ -53,7 +53,7 @@ def read_one(prompt: Any, params: Any, salt: Any, *, tokenizer: Any, vocabulary:
 
 
 def _as_prompts(prompts: Any) -> list[Prompt]:
-    """``prompts`` as a list: a text or a list of ids is one prompt. Arrays and tensors count as lists."""
+    """Return ``prompts`` as a list: a text or a list of ids is one prompt. Arrays and tensors count as lists."""
     prompts = _listed(prompts)
     if isinstance(prompts, str):
         return [prompts]
@@ -67,7 +67,7 @@ def _as_prompts(prompts: Any) -> list[Prompt]:
 
 
 def _one_each(what: str, values: Any, count: int) -> list:
-    """``values`` for each of ``count`` prompts: a list has one each, anything else is for all."""
+    """Return ``values`` for each of ``count`` prompts: a list has one each, anything else is for all."""
     if not isinstance(values, list | tuple):
         return [values] * count
     if len(values) != count:

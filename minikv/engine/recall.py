@@ -1,4 +1,4 @@
-"""What an engine's answers are worth: the recall task of the tiny models, asked through an LLM. Lesson 13.
+"""The quality of an engine's answers: the recall task of the tiny models, asked through an LLM. Lesson 13.
 
     >>> from minikv import LLM
     >>> from minikv.models import recall_documents
@@ -7,7 +7,7 @@
     >>> found.asked, found.share > 0.9
     (64, True)
 
-What happens to the logits behind the answers is ``minikv.models.fidelity``.
+``minikv.models.fidelity`` compares the logits behind the answers.
 """
 
 from collections.abc import Iterable
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recall:
-    """``right`` of ``asked`` questions were answered with the word that the document gave."""
+    """``right`` of ``asked`` questions were answered with the word in the document."""
 
     right: int
     asked: int
 
     @property
     def share(self) -> float:
-        """Of 1."""
+        """The share of right answers, 0 to 1."""
         return self.right / self.asked
 
 
 def measure_recall(llm: "LLM", documents: Iterable[Document]) -> Recall:
     """Ask every question of ``documents``, as a prompt of its own, and count the greedy next tokens that are right.
 
-    A prompt is the document up to the question. The first questions of all documents come first, then the second ones:
-    what a prompt shares with an earlier one of its document has been stored by then, and is read from the cache.
-    Raises ``ArgumentError`` where there is no question, and what ``llm.generate`` raises.
+    A prompt is the document up to the question. The first questions of all documents come first, then the second ones.
+    So the prefix that a prompt shares with an earlier one of its document is stored by then, and read from the cache.
+    Raises ``ArgumentError`` if there is no question, and what ``llm.generate`` raises.
     """
     rounds = zip_longest(*([(each.tokens, asked) for asked in each.questions] for each in documents))
     pairs = [pair for some in rounds for pair in some if pair is not None]

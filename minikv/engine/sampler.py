@@ -30,10 +30,10 @@ AT_ONCE = 2**22
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """How likely the model found a token: natural logarithms, before temperature and filters.
+    """The model's probability of a token: natural logarithms, before temperature and filters.
 
     ``rank`` is 1 if no token was likelier than this one, 2 if one was. ``top`` has the ``logprobs`` likeliest as
-    (token id, logprob), the likeliest first, equal ones by id; a token whose logit is -inf is never among them.
+    (token id, logprob), the likeliest first, equal ones by id; tokens with logit -inf are never among them.
     """
 
     logprob: float
@@ -43,7 +43,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class Sampled:
-    """One token a row; ``logprobs`` is None where the row's params ask for none."""
+    """One token a row; ``logprobs`` is None if the row's params ask for none."""
 
     token_ids: list[int]
     logprobs: list[TokenLogprobs | None]
@@ -51,21 +51,21 @@ class Sampled:
 
 @dataclass(frozen=True, eq=False)
 class SampledTokens:
-    """Tokens that a device is drawing: ``token_ids`` int64 [rows] there, for a step that goes on with them at once.
+    """Tokens that a device is drawing: ``token_ids`` int64 [rows] on it, for a step that uses them at once.
 
-    ``read`` brings them to the host, with all that was asked for besides.
+    ``read`` copies them to the host, with the log-probabilities that were asked for.
     """
 
     token_ids: Tensor
     params: Sequence[SamplingParams]
-    most: int  # how many of the likeliest each row with logprobs has
+    most: int  # the largest number of likeliest tokens that a row asks for
     numbers: Arrival
 
     def read(self) -> Sampled:
         """Wait for the tokens, and for nothing that was queued behind them.
 
-        Raises ``ArgumentError`` for a row whose largest logit is no finite number: it holds a NaN or +inf, or only
-        -inf. Its token id is some id of the vocabulary.
+        Raises ``ArgumentError`` for a row with a largest logit that is no finite number: the row has a NaN or +inf, or
+        only -inf. Its token id is some id of the vocabulary.
         """
         numbers, count = self.numbers.tolist(), len(self.params)
         for row, value in enumerate(numbers[count : 2 * count]):
@@ -83,9 +83,9 @@ class SampledTokens:
 class Draws:
     """The uniform numbers of one sequence: number i belongs to its i-th generated token.
 
-    ``draws[i]`` is in [0, 1) with 53 random bits. It follows from ``seed``, ``sample`` (which of the request's ``n``
-    sequences) and i alone: Philox is a counter under a key (Salmon et al., 2011), so any number can be had without
-    those before it. Raw bits are taken from NumPy, which keeps that stream the same from version to version.
+    ``draws[i]`` is in [0, 1) with 53 random bits. It depends on ``seed``, ``sample`` (which of the request's ``n``
+    sequences) and i alone: Philox is a counter under a key (Salmon et al., 2011), so any number can be computed without
+    those before it. The raw bits are NumPy's, which keeps that stream the same from version to version.
     """
 
     _CHUNK = 64  # numbers made at a time
@@ -109,21 +109,21 @@ class Draws:
 
 
 def sample(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> Sampled:
-    """The next token of every row of ``logits``: ``draw``, and wait for it. Raises as both do."""
+    """Return the next token of every row of ``logits``: ``draw`` and wait for it. Raises as both do."""
     return draw(logits, params, draws).read()
 
 
 def draw(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> SampledTokens:
     """Begin to draw the next token of every row of ``logits`` [rows, vocabulary], a float tensor on the CPU or a GPU.
 
-    ``params`` and ``draws`` (uniform numbers in [0, 1); a greedy row's is not looked at) are lists or tuples with one
-    entry a row. The host waits for nothing; whatever is asked comes back in one copy.
+    ``params`` and ``draws`` (uniform numbers in [0, 1), unused for greedy rows) are lists or tuples with one
+    entry a row. The host waits for nothing; all results come back in one copy.
 
     - temperature 0: the likeliest token, the lowest id among equals.
     - Else the filters apply in the order temperature, top_k, top_p, min_p, the lower id first among equals. The token
-      is where the running sum of what they keep, in the order of ids, passes draw times the whole.
+      is the first one, by id, at which the running sum of the kept weights passes draw times their whole sum.
 
-    Raises ``ArgumentError`` for what are no such arguments. ``logits`` may be overwritten by whatever is queued later.
+    Raises ``ArgumentError`` for invalid arguments. Work that is queued later may overwrite ``logits``.
     """
     _check(logits, params, draws)
     logits = logits.detach()
@@ -163,23 +163,23 @@ def _check(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[flo
 
 
 def _put(values: list, dtype: torch.dtype, beside: Tensor) -> Tensor:
-    """A list as a tensor on the device of ``beside``, without waiting for it (see ``minikv.engine.staging``)."""
+    """Return a list as a tensor on the device of ``beside``, without waiting for it (see ``minikv.engine.staging``)."""
     host = torch.tensor(values, dtype=dtype, pin_memory=beside.is_cuda)
     return host.to(beside.device, non_blocking=True)
 
 
 def _largest(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest value of each row and its id, the lowest among equals; NaN is larger than anything."""
+    """Return the largest value of each row and its id, the lowest among equals; NaN is larger than anything."""
     if logits.device.type != "cpu":
         best, token_ids = logits.max(dim=-1)
         return best, token_ids
     wide = logits if logits.element_size() > 2 else logits.float()  # NumPy has no bfloat16
-    token_ids = torch.from_numpy(wide.numpy().argmax(axis=-1))  # in a ninth of torch's time
+    token_ids = torch.from_numpy(wide.numpy().argmax(axis=-1))  # takes a ninth of torch's time
     return logits.gather(1, token_ids[:, None])[:, 0], token_ids
 
 
 def _groups(params: Sequence[SamplingParams], vocabulary: int) -> Iterator[tuple[list[int], int]]:
-    """The rows that draw, in lists that need the same work, and how many of the likeliest tokens are to be ranked.
+    """Yield lists of rows that draw and need the same work, with the number of likeliest tokens to rank.
 
     Ranking costs most. top_p alone sorts the vocabulary, top_k ranks k tokens, and other rows need no ranking.
     """
@@ -195,7 +195,7 @@ def _groups(params: Sequence[SamplingParams], vocabulary: int) -> Iterator[tuple
 
 
 def _at_once(rows: list[int], vocabulary: int) -> Iterator[list[int]]:
-    """``rows`` in parts of at most ``AT_ONCE`` logits; one row at least."""
+    """Yield ``rows`` in parts of at most ``AT_ONCE`` logits, but at least one row."""
     size = max(1, AT_ONCE // vocabulary)
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
@@ -204,7 +204,7 @@ def _at_once(rows: list[int], vocabulary: int) -> Iterator[list[int]]:
 def _draw_rows(
     logits: Tensor, best: Tensor, params: list[SamplingParams], draws: list[float], width: int
 ) -> Tensor:
-    """A token for each row of ``logits`` [rows, vocabulary], whose largest values are ``best`` [rows]."""
+    """Return a token for each row of ``logits`` [rows, vocabulary]; ``best`` [rows] are their largest values."""
     vocabulary = logits.shape[1]
     table = [
         (each.temperature, each.top_p, each.min_p, min(each.top_k or vocabulary, vocabulary), draw)
@@ -220,27 +220,28 @@ def _draw_rows(
         weights = _whole(_relative(ranked, largest, temperature), vocabulary)
         weights *= torch.arange(width, device=logits.device) < top_k
         keep &= _likeliest(logits, ranked, _nucleus(weights, top_p).minimum(top_k.long()))
+    # Inverse transform sampling on whole numbers: the token is the first one with a running sum above draw * total.
     sums = (_whole(relative, vocabulary) * keep).cumsum(dim=-1)
     target = _share(draw, sums[:, -1:]).minimum(sums[:, -1:] - 1)
-    # A row of NaN keeps nothing and gets id 0: the host reports it when it looks at the largest values.
+    # A row of NaN keeps nothing and gets id 0: the host reports it when it reads the largest values.
     return torch.searchsorted(sums, target, right=True)[:, 0]
 
 
 def _relative(logits: Tensor, largest: Tensor, temperature: Tensor) -> Tensor:
-    """The probability of each token at that temperature over that of the likeliest: float64, 0 to 1.
+    """Return each token's probability at that temperature divided by the likeliest's: float64, 0 to 1.
 
-    The largest logit is taken off first: then no temperature is too small and no logit too large for exp.
+    The largest logit is subtracted first, so no temperature is too small and no logit too large for exp.
     """
     return (logits.double() - largest).div_(temperature).exp_()
 
 
 def _whole(relative: Tensor, vocabulary: int) -> Tensor:
-    """The weight of each token as a whole number, such that ``vocabulary`` of them sum to 2^62 at most."""
+    """Return the weight of each token as a whole number, so that ``vocabulary`` of them sum to 2^62 at most."""
     return (relative * 2.0 ** (62 - vocabulary.bit_length())).long()
 
 
 def _share(part: Tensor, sums: Tensor) -> Tensor:
-    """``part`` of ``sums``, rounded down."""
+    """Return ``part`` of ``sums``, rounded down."""
     return (part * sums).long()
 
 

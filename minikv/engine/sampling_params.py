@@ -1,4 +1,4 @@
-"""SamplingParams: how the next token is drawn, when a sequence ends, and how many are drawn from one prompt."""
+"""SamplingParams: how the next token is drawn, when a sequence ends, and how many sequences a prompt gets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from minikv.keywords import own_keywords
 @own_keywords("SamplingParams")
 @dataclass(frozen=True)
 class SamplingParams:
-    """What a request asks of the sampler. The filters apply in the order temperature, top_k, top_p, min_p.
+    """A request's settings for the sampler. The filters apply in the order temperature, top_k, top_p, min_p.
 
     - ``temperature``: logits are divided by it; 0 is greedy.
     - ``top_k``: keep the k most likely tokens; 0 keeps all, and so does -1, which becomes 0.
-    - ``top_p``: keep the fewest likeliest tokens whose probabilities sum to p (nucleus sampling, arXiv:1904.09751).
+    - ``top_p``: keep the fewest likeliest tokens with probabilities that sum to p (nucleus sampling, arXiv:1904.09751).
     - ``min_p``: keep tokens of at least min_p times the highest probability (arXiv:2407.01082); 0 keeps all.
     - ``seed``: makes a request's draws repeatable; None draws from the LLM's.
     - ``max_tokens``: tokens to generate at most, the one that stops included.
@@ -26,7 +26,7 @@ class SamplingParams:
     - ``logprobs``: how many log-probabilities to report for a token beside its own; None reports none.
     - ``n``: sequences from one prompt; they share its blocks.
 
-    Raises ``ArgumentError`` for what is outside these ranges.
+    Raises ``ArgumentError`` for values outside these ranges.
     """
 
     temperature: float = 1.0

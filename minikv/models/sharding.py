@@ -20,9 +20,8 @@ import torch
 from minikv.errors import ArgumentError, ConfigError, RankLostError, check_count, first_line
 from minikv.plan.spec.cache_spec import CacheSpec
 
-SECONDS = (
-    300.0  # a rank that does not come to a collective operation within them is lost; one may load slowly
-)
+# A rank that does not join a collective operation in this time is lost. It is long because a rank may load slowly.
+SECONDS = 300.0
 _REPEATED = (".k_proj.", ".v_proj.")
 
 

@@ -19,24 +19,10 @@ from minikv.plan.spec.config import MOST, MOST_LAYERS
 
 MOST_WIDTH = 2**24  # no dimension of a weight comes near; the product of two is still a number of bytes
 FEW_MODULES = 1_000  # that many are built within seconds, whatever the files hold
-_MODULES = (
-    "layer",
-    "layers",
-    "depth",
-    "experts",
-    "blocks",
-)  # how fields end that say how many modules are built
-_WIDTHS = (
-    "size",
-    "dim",
-    "rank",
-    "heads",
-    "head",
-    "embd",
-    "inner",
-    "d_model",
-    "d_ff",
-)  # and how wide they are
+# Config fields with these endings give a number of modules.
+_MODULES = ("layer", "layers", "depth", "experts", "blocks")
+# Config fields with these endings give a width.
+_WIDTHS = ("size", "dim", "rank", "heads", "head", "embd", "inner", "d_model", "d_ff")
 
 
 @dataclass(frozen=True)
@@ -99,9 +85,8 @@ def check_stored(folder: Path, config: Any, fields: Mapping[str, Any], stored: M
     parameters = dict(model.named_parameters())
     quantized = "quantization_config" in fields or hasattr(config, "quantization_config")
     if quantized:
-        held = 8 * sum(
-            path.stat().st_size for path in weight_files(folder)
-        )  # none has less than a bit a weight
+        # No format has less than one bit a weight.
+        held = 8 * sum(path.stat().st_size for path in weight_files(folder))
     else:
         pairs = {name: (stored[name], tuple(parameters[name].shape)) for name in parameters if name in stored}
         other = {name: pair for name, pair in pairs.items() if pair[0].shape != pair[1]}

@@ -107,7 +107,6 @@ def draw(logits: Tensor, params: SamplingParams, position: int) -> int:
     before = probabilities.cumsum(-1) - probabilities  # the sum of all likelier ones
     kept = probabilities.masked_fill(before >= params.top_p, 0)
     number = Random(f"{params.seed}/{position}").random() * kept.sum().item()
-    place = min(
-        int((kept.cumsum(-1) <= number).sum()), int((kept > 0).sum()) - 1
-    )  # rounding may go past the last
+    # Rounding may lead past the last token.
+    place = min(int((kept.cumsum(-1) <= number).sum()), int((kept > 0).sum()) - 1)
     return int(tokens[place])

@@ -173,9 +173,8 @@ def fewest(
             fails = number
         if fails == most:
             raise _never(target, tried[most], most)
-        busy = math.ceil(
-            tried[number].utilisation * number
-        )  # so many would do the same work without idle time
+        # So many replicas would do the same work without idle time.
+        busy = math.ceil(tried[number].utilisation * number)
         if holds is None:
             number = min(most, max(fails + 1, 2 * fails, busy))
         else:

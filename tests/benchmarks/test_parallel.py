@@ -17,9 +17,8 @@ DECODING = Decoding(3, 20, 4, 2)
 def test_every_decode_step_is_timed_with_and_without_the_engine(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    server = multiprocessing.get_context(
-        "forkserver"
-    )  # torch and transformers are imported once, not by each rank
+    # torch and transformers are imported once, not by each rank
+    server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["tests.engine.rank_cases"])
     monkeypatch.setattr(multiprocessing, "get_context", lambda way: server)
     found = parallel.measure(2, DECODING, SHAPE)

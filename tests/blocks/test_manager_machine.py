@@ -25,9 +25,8 @@ NAMES = ["a", "b", "c", "d", "e"]
 WORDS = st.integers(0, 1)
 PICK = st.integers(0, 4)
 
-SEEN: Counter = (
-    Counter()
-)  # what the last machine has done, so that a test can tell whether it was worth anything
+# What the last machine has done, so that a test can tell whether it was worth anything
+SEEN: Counter = Counter()
 
 
 def texts(most):

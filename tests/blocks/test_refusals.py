@@ -150,9 +150,8 @@ def test_a_sequence_that_outgrows_the_pool():
     manager.fork("a", "b")
     assert type(refused(manager, lambda: manager.append("b", 7))) is RequestTooLargeError
     manager.truncate("b", 5)
-    error = refused(
-        manager, lambda: manager.append("b", 7)
-    )  # for a copy of the last block: it helps if "a" ends
+    # For a copy of the last block: it helps if "a" ends
+    error = refused(manager, lambda: manager.append("b", 7))
     assert type(error) is OutOfBlocksError
     assert error.values["asked"] == 1
     assert error.values["free"] == 0

@@ -44,9 +44,8 @@ def test_a_run_is_seen_while_its_cell_is_busy_and_stop_stops(lab, readers_page, 
         for mark in marks:
             mark.unlink(missing_ok=True)
     assert root.get_attribute("data-running") == "true"
-    root.get_by_role("status").filter(has_text="第 6 步").wait_for(
-        timeout=60_000
-    )  # though nothing changes any more
+    # Though nothing changes any more
+    root.get_by_role("status").filter(has_text="第 6 步").wait_for(timeout=60_000)
     root.locator("button[name=stop]").focus()
     cell = page.evaluate(ACTIVE_CELL)  # the one that the monitor stands in
     page.keyboard.press("Enter")

@@ -21,9 +21,8 @@ REPORT = json.dumps({"old": "an hour's work"})
 @pytest.fixture
 def full_disk(monkeypatch):
     """No file becomes larger than ``LIMIT`` bytes."""
-    monkeypatch.setattr(
-        sys, "dont_write_bytecode", True
-    )  # Python would keep half of a module, and read it ever after
+    # Python would keep half of a module, and read it ever after
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, before[1]))
     yield

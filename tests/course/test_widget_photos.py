@@ -65,9 +65,8 @@ def test_a_style_stays_inside_its_widgets(path):
     blocks = re.findall(r"([^{}]+)\{[^{}]*\}", re.sub(r"@media[^{]*\{", "", css))
     assert blocks
     for block in blocks:
-        for selector in re.split(
-            r",(?=[^()]*(?:\([^()]*(?:\([^()]*\)[^()]*)*\)[^()]*)*$)", block
-        ):  # not in brackets
+        # Not in brackets
+        for selector in re.split(r",(?=[^()]*(?:\([^()]*(?:\([^()]*\)[^()]*)*\)[^()]*)*$)", block):
             inside = re.match(r"(?::is\([^()]*\) )?\.(minikv-[a-z-]+)", selector.strip(" \n}"))
             assert inside, selector
             assert inside[1] in (ROOTS if path.stem not in SHARED else {"minikv-widget"}), selector

@@ -45,10 +45,9 @@ class Watch:
         self.llm = None
         self.most: dict[tuple, int] = {}  # (request, group): blocks held at once
         self.holds: dict[tuple, set[int]] = {}  # (request, group): when it last took one
-        self.owner: dict[tuple, SequenceId] = {}  # (group, block): who took it last
-        self.handed_on: set[int] = (
-            set()
-        )  # groups in which a block of a request that still runs served another one
+        self.owner: dict[tuple, SequenceId] = {}  # (kv_cache_group, block): who took it last
+        # Groups in which a block of a request that still runs served another one
+        self.handed_on: set[int] = set()
 
     def __call__(self, event):
         if event.kind != "allocate":

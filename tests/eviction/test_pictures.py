@@ -12,11 +12,8 @@ from minikv.eviction.hf.cache import evicting_layers
 from tests.eviction.hf.masking import TOLERANCE, hidden, kept_columns
 from tests.models.running import sharpen
 
-TEXT, NEW, PICTURE = (
-    40,
-    20,
-    slice(45, 52),
-)  # tokens: before, of the forward that brings the picture, of the picture
+# Tokens: before, of the forward that brings the picture, of the picture
+TEXT, NEW, PICTURE = 40, 20, slice(45, 52)
 SMALL = {"budget": 6, "n_sink": 2, "n_recent": 9}
 
 

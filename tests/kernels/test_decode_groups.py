@@ -85,9 +85,8 @@ def test_whoever_finds_no_group_is_decoded_too(lengths):
 def test_a_group_is_never_larger_than_a_tile(monkeypatch, one_by_one):
     token_bytes = 4 * KV_HEADS * 2 * DIM
     case = Case([8] * 5 + [30, 30])
-    monkeypatch.setattr(
-        decode_groups, "TILE_BYTES", 4 * BLOCK * token_bytes
-    )  # two of the short, none of the long
+    # Two of the short, none of the long
+    monkeypatch.setattr(decode_groups, "TILE_BYTES", 4 * BLOCK * token_bytes)
     together = case.decode(list(range(7)), scale=0.4)
     assert one_by_one == [3]
     for row in range(7):

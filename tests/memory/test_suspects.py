@@ -11,12 +11,10 @@ from minikv.course.lessons.l16 import suspects as suspects
 from minikv.memory import retention_report
 
 IDS = torch.arange(1, 7).reshape(2, 3)
-CACHED = (
-    2 * 2 * (IDS.shape[1] + suspects.NEW_TOKENS - 1)
-)  # layers, K and V, tokens: one storage a layer and part
-TENSOR_BYTES = (
-    IDS.shape[0] * 2 * (IDS.shape[1] + suspects.NEW_TOKENS - 1) * 16 * 4
-)  # of one layer's K: B, H, T, D
+# Layers, K and V, tokens: one storage a layer and part
+CACHED = 2 * 2 * (IDS.shape[1] + suspects.NEW_TOKENS - 1)
+# Of one layer's K: B, H, T, D
+TENSOR_BYTES = IDS.shape[0] * 2 * (IDS.shape[1] + suspects.NEW_TOKENS - 1) * 16 * 4
 
 
 @pytest.fixture(scope="module")

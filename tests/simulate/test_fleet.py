@@ -121,9 +121,8 @@ def test_a_request_that_could_never_run_is_named_before_anything_runs():
             simulate(Trace("t", tuple(requests)), small_fleet(200), emit=lambda *event: heard.append(event))
         assert error.value.values["index"] == index
     assert not heard
-    edge = Trace(
-        "t", (TraceRequest(0.0, 799, 2), TraceRequest(0.0, 1, 800))
-    )  # 800 tokens are stored: all blocks
+    # 800 tokens are stored: all blocks
+    edge = Trace("t", (TraceRequest(0.0, 799, 2), TraceRequest(0.0, 1, 800)))
     assert np.isfinite(simulate(edge, small_fleet(200)).finish).all()
 
 

@@ -305,9 +305,8 @@ def test_only_what_is_missing_or_stale_runs_and_is_stamped(tree, capsys):
     for path in (tree / "tests").rglob("test_*.py"):
         path.unlink()  # the tests' part would start pytest
     assert main([], root=tree, find=lambda: H100) == 0
-    assert (
-        "== 2 first" in capsys.readouterr().out
-    )  # second is cheaper by its file, but there is nothing to do
+    # Second is cheaper by its file, but there is nothing to do
+    assert "== 2 first" in capsys.readouterr().out
     first = json.loads((tree / RESULTS / "first.cuda.json").read_text())
     assert first["rows"] == [1]
     assert first["sources"] == digest(tree, ["benchmarks/first.py"])

@@ -259,9 +259,8 @@ def test_tests_that_were_cut_go_on_and_what_was_running_runs_last(tmp_path, test
 def test_of_two_workers_none_writes_the_rows(tmp_path, tests_of, monkeypatch):
     pytest.importorskip("xdist")
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    monkeypatch.setenv(
-        "PYTHONDONTWRITEBYTECODE", "1"
-    )  # pytest replaces files of its own with what it compiles
+    # pytest replaces files of its own with what it compiles
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     (tmp_path / "conftest.py").write_text(
         "import os\nreplace = os.replace\n"
         "def noted(source, target):\n"

@@ -214,9 +214,8 @@ def nbgrader(tmp_path):
     write_course(COURSE, tmp_path, "en", ("02", "06"))
     packages = [str(ROOT), *site.getsitepackages()]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(packages), "JUPYTER_PLATFORM_DIRS": "1"}
-    env["PATH"] = os.pathsep.join(
-        (str(Path(PYTHON).parent), os.environ["PATH"])
-    )  # it calls alembic by its name
+    # It calls alembic by its name
+    env["PATH"] = os.pathsep.join((str(Path(PYTHON).parent), os.environ["PATH"]))
 
     def run(*words):
         command = [PYTHON, "-m", "nbgrader", *words]

@@ -38,9 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--only", nargs="+", metavar="NUMBER", help='these lessons, as "06"')
     parser.add_argument("--lang", default="en", choices=["en", "zh"])
-    parser.add_argument(
-        "--one", type=Path, help=argparse.SUPPRESS
-    )  # the child: run this source, print its row
+    # The child: run this source, print its row
+    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.one is not None:
         print(json.dumps(run_lesson(read_source(options.one), options.lang)))

@@ -24,10 +24,8 @@ from minikv.plan.roofline import Roof, gpu_roof
 from minikv.simulate.assumptions import Assumptions
 from minikv.simulate.step_time import StepTime
 
-BURSTS, GROUP = (
-    4,
-    4,
-)  # moments of arrival, and requests that share the first half of their prompts
+# Moments of arrival, and the number of requests that share the first half of their prompts.
+BURSTS, GROUP = 4, 4
 FIT = 8  # the budget holds one of so many requests at once, at their longest; at least two
 
 
@@ -122,11 +120,8 @@ def _machine(gpu: Any, model: Any, scaled: bool) -> tuple[Roof, Assumptions, tup
         try:
             found = gpu_roof(find_gpu(torch.cuda.get_device_name(model.device)))
             return found, Assumptions(), ("machine_gpu", {})
-        except (
-            UnknownNameError,
-            ArgumentError,
-        ):  # a card that the catalogue lacks, or whose FLOP rate it lacks
-            pass
+        except (UnknownNameError, ArgumentError):
+            pass  # the catalogue lacks the card, or its FLOP rate
     return gpu_roof(find_gpu(LIKE_GPU)), Assumptions(), ("machine_assumed", {})
 
 

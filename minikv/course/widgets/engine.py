@@ -57,9 +57,8 @@ class EngineWidget(anywidget.AnyWidget):
         self._run = EngineRun(llm, prompts, params, arrivals)
         self._picture = self._run.picture()
         super().__init__(form=self._form(self._lang), view=draw_view(self._picture, self._lang))
-        show = weakref.WeakMethod(
-            self._show
-        )  # The thread does not keep a widget alive that nothing else refers to.
+        # The thread does not keep a widget alive that nothing else refers to.
+        show = weakref.WeakMethod(self._show)
 
         def publish(picture: Picture) -> bool:
             alive = show()

@@ -25,9 +25,8 @@ class Worker:
         clock: Callable[[], float] = time.monotonic,
     ):
         self._run, self._publish, self._clock = run, publish, clock
-        self._turn = (
-            threading.RLock()
-        )  # held while a thread begins or ends to compute, and during a single step
+        # Held while a thread begins or ends to compute, and during a single step.
+        self._turn = threading.RLock()
         self._halt = threading.Event()
         self._thread: threading.Thread | None = None
         self._busy = False

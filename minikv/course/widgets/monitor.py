@@ -63,9 +63,8 @@ class Monitor(anywidget.AnyWidget):
         self._asked = self._shown = 0
         self._error: Exception | None = None
         self._seen = watched.look()
-        mine = weakref.WeakMethod(
-            self.tick
-        )  # The thread does not keep a monitor alive that nothing else refers to.
+        # The thread does not keep a monitor alive that nothing else refers to.
+        mine = weakref.WeakMethod(self.tick)
 
         def tick() -> bool:
             alive = mine()

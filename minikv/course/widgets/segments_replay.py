@@ -90,9 +90,8 @@ def replay_steps(
     """Return the empty device, and its state after each of ``steps``, which ``check_steps`` has accepted."""
     allocator = CachingAllocator(capacity, settings=settings, non_torch=non_torch)
     held: dict[str, int | None] = {}  # the address of each live name; None: its malloc found no memory
-    name_at: dict[
-        int, str
-    ] = {}  # the last name at each address, also of a block that still waits for a stream
+    # The last name at each address, also of a block that still waits for a stream.
+    name_at: dict[int, str] = {}
     moments = [_moment(allocator, name_at)]
     for step in steps:
         error, address = None, held.get(step.name)

@@ -18,9 +18,8 @@ from minikv.course.your_engine.parts import PARTS
 from minikv.course.your_engine.worker import EMPTY, STATUS
 from minikv.errors import MiniKVError
 
-CALL_LIMIT_S = (
-    20.0  # for one call of a part, which takes milliseconds, and the interpreted kernel half a second
-)
+# For one call of a part. It takes milliseconds, the interpreted kernel half a second.
+CALL_LIMIT_S = 20.0
 LIMIT_S = 300.0  # for the whole process
 _POLL_S = 0.05
 

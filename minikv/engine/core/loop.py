@@ -1,4 +1,4 @@
-"""Loop: one step after the other. What is scheduled is computed, and its tokens go back to the scheduler. Lesson 11a.
+"""Loop: computes one step after the other, and gives its tokens back to the scheduler. Lesson 11a.
 
 schedule  ->  launch  ->  read the tokens, and their text  ->  finish
     |           |                     |
@@ -22,28 +22,33 @@ from minikv.engine.sampling_params import SamplingParams
 
 
 class Outputs(Protocol):
-    """Where the tokens of a step go."""
+    """The receiver of a step's tokens."""
 
     def due(self, step: Step) -> tuple[list[tuple[Any, Scheduled]], list[SamplingParams], list[float]]:
-        """What the step owes: for each of ``step.sampled`` the sequence as the outputs know it, with its item; and for
-        each row of logits (a new token, an unconfirmed one) its params and a uniform number.
+        """Return the work that the step owes: (state, item) pairs, params and draws.
+
+        There is a pair for each of ``step.sampled``: the receiver's own state of the sequence, and the item. There are
+        params and a uniform number for each row of logits (a new token, or an unconfirmed one).
         """
 
     def prepare(self, due: list[tuple[Any, Scheduled]]) -> None:
-        """What can be done while the device computes."""
+        """Do work that fits into the time in which the device computes."""
 
     def read(
         self, due: list[tuple[Any, Scheduled]], sampled: Sampled
     ) -> tuple[list[list[int]], list[SequenceId], Callable[[], None]]:
-        """The new tokens of each, the sequences that they stop, and what hands the tokens out once they count."""
+        """Return the new tokens of each pair, the sequences that they stop, and a function that hands the tokens out.
+
+        The function is called once the tokens count.
+        """
 
     def ended(self, steps: int, requests: Iterable[str | int]) -> None:
-        """So many steps have ended, in which these requests were."""
+        """Record that ``steps`` steps have ended, and the requests in them."""
 
 
 @dataclass(eq=False)
 class InFlightStep:
-    """A step that was launched at ``began`` seconds; ``sampled`` is what it has raised already if it did.
+    """A step that was launched at ``began`` seconds; ``sampled`` is the error if the launch raised one.
 
     ``alone``: no other step was in flight beside it.
     """
@@ -69,15 +74,16 @@ class Loop:
         pause: Callable[[], AbstractContextManager[None]] = nullcontext,
     ):
         self.scheduler, self.runner, self.outputs, self.pause = scheduler, runner, outputs, pause
-        self.in_flight: list[InFlightStep] = []  # of the scheduler's open steps, in their order
+        # Launched and not read, in the order of the scheduler's open steps
+        self.in_flight: list[InFlightStep] = []
         self.after_forward = overriding(scheduler.extensions, "after_forward")
 
     def step(self, meanwhile: Callable[[], Exception | None] = lambda: None) -> None:
-        """The oldest open step, or the next one, to its end. ``meanwhile`` is called while the device computes it.
+        """Complete the oldest open step, or the next one. ``meanwhile`` is called while the device computes it.
 
-        An ``Exception`` fails the requests of all open steps and is in their outputs; anything else, such as Ctrl+C in
-        the forward, is raised besides. What a clock or ``Extension.flush`` raises before the step has begun, or after
-        it was done, is raised, and so is what ``meanwhile`` returns: then nothing has failed.
+        An ``Exception`` fails the requests of all open steps and is kept in their outputs; any other error, such as
+        Ctrl+C in the forward, is raised as well. Errors of a clock or ``Extension.flush`` before the step began or
+        after it was done are raised without failing anything, and so is the error that ``meanwhile`` returns.
         """
         step, ended = self.scheduler.open_step, 1
         late: Exception | None = None
@@ -89,7 +95,7 @@ class Loop:
             self._complete(self.in_flight.pop(0))
         except BaseException as error:
             begun = self.scheduler.open_step
-            if begun is None or step not in (None, begun):  # raised by a flush, and the step is done
+            if begun is None or step not in (None, begun):  # A flush raised it after the step was done.
                 raise
             step, ended = begun, len(self.scheduler.open_steps)
             let_go(error)
@@ -97,7 +103,7 @@ class Loop:
             try:
                 self.scheduler.fail(begun, error)
             finally:
-                if self.scheduler.open_step is begun:  # the clock has raised: it fails the next time
+                if self.scheduler.open_step is begun:  # the clock has raised: the next call fails the step
                     self.in_flight.append(InFlightStep(begun, [], 0.0, error))
             if not isinstance(error, Exception):
                 raise
@@ -116,7 +122,7 @@ class Loop:
         return InFlightStep(step, due, began, sampled)
 
     def _complete(self, launched: InFlightStep) -> None:
-        """Wait for the tokens of a step, and hand them on."""
+        """Wait for the tokens of a step, and hand them out."""
         step, due = launched.step, launched.due
         if isinstance(launched.sampled, BaseException):
             raise launched.sampled
@@ -131,14 +137,15 @@ class Loop:
         try:
             self.scheduler.finish(step, tokens, stopped)
         finally:
-            if self.scheduler.open_step is not step:  # also where a flush raised: the tokens are there
+            # Also if a flush raised: the tokens are in the sequences
+            if self.scheduler.open_step is not step:
                 hand_out()
 
 
 def let_go(error: BaseException | None) -> None:
-    """Keep the lines of a traceback, and let go of the tensors in its frames.
+    """Keep the lines of a traceback, but release the tensors in its frames.
 
-    The error stays in outputs, and its frames would hold the activations, and views of the cache, as long as they do.
+    The error stays in outputs. Its frames would keep the activations and views of the cache alive as long as those.
     """
     met: set[int] = set()
     while error is not None and id(error) not in met:

@@ -1,4 +1,4 @@
-"""Rules: two decisions of a scheduler that may be taken otherwise, and what they rest on: blocks needed and held."""
+"""Rules: two decisions of a scheduler that may be replaced, and the block counts that they use."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Rules:
-    """Which sequence is preempted, and how many free blocks admission leaves alone. A subclass decides otherwise:
+    """Which sequence is preempted, and how many free blocks admission reserves. A subclass decides otherwise:
 
     Scheduler(manager, rules=MyRules())
     """
@@ -21,42 +21,45 @@ class Rules:
     def choose_victim(
         self, scheduler: "Scheduler", candidates: list[Sequence], asked: int
     ) -> Sequence | None:
-        """Which of ``candidates`` to preempt, so that ``asked`` blocks get free in every KV cache group.
+        """Return the one of ``candidates`` to preempt, so that ``asked`` blocks are free in every KV cache group.
 
-        The candidates are all sequences that are younger than the one that lacks blocks, at least one, the oldest
-        first. If the victim frees too few, the others are asked for again. None: the sequence that lacks blocks waits.
-        The oldest must not be left to wait, or no request would ever end.
+        The candidates are all sequences younger than the one that lacks blocks, at least one, the oldest first. If the
+        victim frees too few, the rest is asked again. None: the sequence that lacks blocks waits. The oldest must never
+        wait for ever, or no request would end.
         """
         return cheapest_victim(scheduler.manager, candidates, asked)
 
     def owed_blocks(self, scheduler: "Scheduler", kv_cache_group: int) -> int:
-        """Blocks of one group that the running sequences still need; admission does not use them."""
+        """Return the blocks of one group that running sequences still need; admission does not use them."""
         return outstanding_blocks(scheduler, kv_cache_group)
 
 
 def peak_blocks(num_tokens: int, window: int | None, block_size: int) -> int:
-    """The most blocks of one group that a sequence holds at once on its way to ``num_tokens`` cached tokens.
+    """Return the most blocks of one group that a sequence holds at once until it has ``num_tokens`` cached tokens.
 
-    Without a window ceil(tokens / block). With one of w tokens never more than 1 + ceil((w - 1) / block): the query at
-    the first position of a block reads w - 1 tokens before it. That holds token by token; a longer chunk takes more.
+    Without a window that is ceil(tokens / block). A window of w tokens needs at most 1 + ceil((w - 1) / block) blocks:
+    the query at the first position of a block reads w - 1 tokens before it. This holds token by token; a longer chunk
+    needs more.
     """
     blocks = -(-num_tokens // block_size)
     return blocks if window is None else min(blocks, 1 + -(-(window - 1) // block_size))
 
 
 def held_blocks(num_placed: int, num_computed: int, window: int | None, block_size: int) -> int:
-    """The blocks of one group that a running sequence holds now, those it shares included."""
+    """Return the blocks of one group that a running sequence holds now, shared ones included."""
     gone = 0 if window is None else max(0, num_computed - window + 1) // block_size
+    # The next query, at position num_computed, reads from num_computed - window + 1 on; the blocks before that are
+    # freed.
     return -(-num_placed // block_size) - gone
 
 
 def refuse_what_never_fits(
     scheduler: "Scheduler", request_id: str | int, prompt: int, params: SamplingParams
 ) -> None:
-    """Raise ``RequestTooLargeError`` for a request that could never run, not even alone.
+    """Raise ``RequestTooLargeError`` for a request that could not run even alone.
 
-    It has more samples than a step has sequences, more tokens than the model takes, or a sequence of it would not fit
-    into the empty pool: its last token is never computed, so that one needs no slot.
+    Either it has more samples than a step has sequences, or more tokens than the model takes, or one of its sequences
+    does not fit into the empty pool. The last token is never computed, so it needs no slot.
     """
     manager, max_tokens, longest = scheduler.manager, params.max_tokens, scheduler.max_model_len
     if params.n > scheduler.max_num_seqs:
@@ -86,7 +89,7 @@ def refuse_what_never_fits(
 
 
 def _longest(manager: BlockManager) -> int:
-    """Tokens that the empty pool can hold of one sequence: it ends where the first group's blocks do."""
+    """Return the most tokens of one sequence in the empty pool, which ends where one group's blocks run out."""
     size = manager.block_size
     return min(
         group.num_blocks * size
@@ -96,12 +99,14 @@ def _longest(manager: BlockManager) -> int:
 
 
 def outstanding_blocks(scheduler: "Scheduler", kv_cache_group: int) -> int:
-    """Blocks of a group that the running sequences still need for the tokens that they have, and for one more each."""
+    """Return the blocks of one group that the running sequences still need for their tokens and one more each."""
     manager, running = scheduler.manager, scheduler.running_sequences
     size, window = manager.block_size, manager.kv_cache_groups[kv_cache_group].window
     total = 0
     if window is None and not scheduler.has_gaps:
-        for seq in running:  # what follows, written out: it is asked for each that waits, of all that run
+        # The general case below, written out for speed: each waiting request asks this of all running ones. A negative
+        # operand makes // round towards the smaller number, so -n // size is -ceil(n / size).
+        for seq in running:
             more = -(-(len(seq.tokens) + 1) // size) + -seq.num_placed // size
             total += more + len(seq.pending) if more > 0 else len(seq.pending)
         return total
@@ -115,10 +120,10 @@ def outstanding_blocks(scheduler: "Scheduler", kv_cache_group: int) -> int:
 
 
 def cheapest_victim(manager: BlockManager, candidates: Iterable[Sequence], asked: int) -> Sequence | None:
-    """Which sequence to preempt so that ``asked`` blocks get free in every group; None without candidates.
+    """Return the sequence to preempt so that ``asked`` blocks are free in every group; None without candidates.
 
-    Of those that free enough, the one that loses the fewest tokens (those in blocks that another sequence holds will
-    be found again); of those that do not, the one that frees most. The younger of two that are equal.
+    Of those that free enough it is the one that loses the fewest tokens; tokens in leading shared blocks will be found
+    again. Otherwise it is the one that frees most. Of two equal ones it is the younger.
     """
     best, best_key = None, None
     for seq in candidates:

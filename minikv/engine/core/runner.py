@@ -1,4 +1,4 @@
-"""Runner: computes a step. The copies, one forward, and a token for each sequence that is due. Lesson 11a."""
+"""Runner: computes a step: the copies, one forward, and a token for each sequence that is due. Lesson 11a."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
@@ -18,10 +18,10 @@ Compute = Callable[["Runner", Step, torch.Tensor | None], torch.Tensor]
 
 
 class Runner:
-    """The only part of the engine that computes: what the scheduler decides, and the model on its cache carries out.
+    """The only part of the engine that computes. It runs the scheduler's step with the model on its cache.
 
-    The host waits for a GPU once a step, for its tokens or its end, and once more for each list of blocks that are
-    copied. ``compute(runner, step, sampled)`` gives the logits of a step: ``forward``, or what was put around it.
+    The host waits for a GPU once a step, for its tokens or its end, and once more for each list of block copies.
+    ``compute(runner, step, sampled)`` returns the logits of a step: it is ``forward``, or a function around it.
     """
 
     def __init__(self, adapter: Adapter, extensions: Seq[Extension] = ()):
@@ -31,7 +31,8 @@ class Runner:
         self._before_copies = overriding(extensions, "before_copies")
         self._on_batch = overriding(extensions, "on_batch")
 
-    @torch.no_grad()  # not inference_mode: what a model keeps from its first forward has to be of use outside too
+    # Not inference_mode: tensors that a model keeps from its first forward must be usable outside too.
+    @torch.no_grad()
     def run(
         self,
         step: Step,
@@ -39,24 +40,28 @@ class Runner:
         draws: Seq[float],
         before: SampledTokens | None = None,
     ) -> SampledTokens:
-        """One token for each sequence in ``step.sampled``, sampled as its ``params`` and its number in ``draws`` say.
+        """Sample a token for each sequence in ``step.sampled``, with its ``params`` and its uniform number in
+        ``draws``.
 
-        Of an item with unconfirmed tokens one for each row of it in ``step.batch.last``, each with its params and its
-        number. On a GPU all of it is queued when this returns, and the host waits in ``read``. A step with sources
-        takes its tokens from ``before``, the step before it, whether or not they have been read.
+        An item with unconfirmed tokens gets one for each of its rows in ``step.batch.last``, each with its own params
+        and number. On a GPU everything is queued when this returns; ``read`` waits. A step with sources takes its
+        tokens from ``before``, the step before it, whether or not they have been read.
 
-        Everything is queued on one stream, so a step may write what an earlier one reads: the logits of a step, and
-        blocks that belong to others since.
+        Everything is queued on one stream. So a step may overwrite what an earlier one reads: that step's logits, and
+        blocks that have been given to other sequences since.
         """
         self._check_bound()
         logits = self.compute(self, step, None if before is None else before.token_ids)
         rows: list[int] = []
+        # Row numbers of the logits: an item has one row for its last token and one for each unconfirmed token. The
+        # samples of one prompt all read the same row.
         end = 0
         for item in step.items:
             start, end = end, end + item.unconfirmed + 1
             for _ in item.samples:
                 rows += range(start, end)
-        # A part of a prompt has no row. It is waited for all the same, or its time would be the next step's.
+        # A step without rows computes only part of a prompt. The host still waits for it, or its time would count as
+        # the next step's.
         if not rows:
             logits = logits[:0]
         elif rows != list(range(len(logits))):
@@ -65,10 +70,10 @@ class Runner:
 
     @torch.no_grad()
     def forward(self, step: Step, sampled: torch.Tensor | None = None) -> torch.Tensor:
-        """The copies and the forward: [rows, vocabulary], the logits of ``step.batch.last``.
+        """Run the copies and the forward; return [rows, vocabulary], the logits of ``step.batch.last``.
 
-        What reads them has to be queued before the next step, which may write into the same place. A step with sources
-        takes its tokens from ``sampled`` [rows], int64 on the device, what the step before it has sampled.
+        A reader of the logits must be queued before the next step, which may overwrite them. A step with sources takes
+        its tokens from ``sampled`` [rows], int64 on the device, the tokens of the step before it.
         """
         self.prepare(step)
         known, sources = step.batch.token_ids, step.batch.sources
@@ -78,7 +83,7 @@ class Runner:
         return self.adapter.forward(token_ids, self.batch(step))
 
     def prepare(self, step: Step) -> None:
-        """All that is written before the forward of ``step``."""
+        """Do all writes that precede the forward of ``step``."""
         for before_writes in self._before_writes:
             before_writes(step)
         for before_copies in self._before_copies:
@@ -90,7 +95,7 @@ class Runner:
                 self.adapter.cache.copy_blocks(group, src, dst)
 
     def batch(self, step: Step) -> Batch:
-        """The step's arrays as tensors where the cache is. The scheduler made them, so they are not checked again."""
+        """Return the step's arrays as tensors on the cache's device, without checks: the scheduler made them."""
         arrays, cache = step.batch, self.adapter.cache
         starts, num_groups = arrays.query_starts, len(arrays.block_tables)
         plain = [arrays.positions, arrays.lengths, starts, arrays.last]
@@ -114,7 +119,7 @@ class Runner:
         return batch
 
     def _check_bound(self) -> None:
-        """The model's own attention would read the new tokens only, and say nothing."""
+        """Raise if the model has its own attention again, which would silently read only the new tokens."""
         found = self.adapter.model.config._attn_implementation
         if self.adapter.reads == "paged" and found != ATTENTION:
             raise ArgumentError("llm_attention", name=self.adapter.cache.spec.name, found=found)

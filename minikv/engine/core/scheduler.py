@@ -1,4 +1,4 @@
-"""Scheduler: continuous batching on a pool of blocks. Which tokens does the next forward compute?
+"""Scheduler: continuous batching on a pool of blocks. It decides which tokens the next forward computes.
 
     >>> scheduler = Scheduler(BlockManager(num_blocks=8, block_size=4))
     >>> request = scheduler.add("a", [1, 2, 3, 4, 5], SamplingParams(max_tokens=2))
@@ -8,12 +8,12 @@
     >>> [ended.output for ended in scheduler.finish(step, [8])]
     [[7, 8]]
 
-The order is that of arrival, and no sequence overtakes another. A step serves the running sequences first, the oldest
-first: a decode takes one token of the budget, a prefill as many as the younger decodes leave. A sequence that lacks a
-block takes it from a younger one, which is preempted: it waits in its old place, and computes its tokens again unless
-an extension keeps them. No sequence takes a block from the oldest, which alone fits into the pool, or ``add`` had
-refused it. So every step computes something, the oldest ends, and then the next is the oldest. Then waiting sequences
-are admitted while there are seats, budget and blocks, up to the first that has to wait longer.
+Sequences are ordered by arrival, and none overtakes another. A step serves the running sequences first, beginning with
+the oldest: a decode takes one token of the budget, a prefill as many as the younger decodes leave. A sequence that
+lacks a block takes it from a younger one, which is preempted: it goes back to its place in the queue, and computes its
+tokens again unless an extension keeps them. No sequence takes a block from the oldest, which fits into the pool alone
+(``add`` refuses the others). So every step computes something, the oldest ends, and the next becomes the oldest.
+Then waiting sequences are admitted while there are seats, budget and blocks, up to the first that has to wait.
 """
 
 import time
@@ -45,8 +45,9 @@ from minikv.shown import one_line
 
 @dataclass(frozen=True, eq=False)
 class OpenStep:
-    """A step that is being computed, with the sequences of its items in their order; ``seqs`` are these, and those that
-    begin in it as forks of another.
+    """A step that is being computed, with the sequences of its items in order.
+
+    ``seqs`` has these, and the forks that begin in it.
     """
 
     step: Step
@@ -55,7 +56,7 @@ class OpenStep:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether any sequence still wants what the step computes."""
+        """Whether any sequence of the step has not ended."""
         return any(not seq.ended for seq in self.seqs.values())
 
     def has(self, seq: Sequence) -> bool:
@@ -63,16 +64,16 @@ class OpenStep:
 
 
 class Scheduler:
-    """Drives a ``BlockManager`` that nothing else uses. Not for several threads at once.
+    """Drives a ``BlockManager`` that no other code uses. Not for several threads at once.
 
-    A step computes at most ``max_batched_tokens`` tokens of at most ``max_num_seqs`` sequences; prompt and
-    ``max_tokens`` of a request may be at most ``max_model_len`` together (None: what the pool holds). ``rules`` choose
-    victims and say how many blocks admission leaves alone. ``extensions`` add features (``Extension``). ``clock`` gives
-    seconds. Without ``packs`` a step has no arrays (``NOT_PACKED``): for a simulation, which computes nothing.
+    A step computes at most ``max_batched_tokens`` tokens of at most ``max_num_seqs`` sequences. A request's prompt and
+    ``max_tokens`` together are at most ``max_model_len`` (None: as many as the pool holds). ``rules`` choose victims
+    and the number of blocks that admission reserves. ``extensions`` add features (``Extension``). ``clock`` returns
+    seconds. Without ``packs`` a step has no arrays (``NOT_PACKED``), for a simulation, which computes nothing.
 
-    For extensions: ``now`` is the time of the call that is under way, ``open_steps`` are being computed and end in
-    their order, ``running_sequences`` are exactly those that the manager has, the oldest first. While a step has a
-    sequence it has its blocks, whatever becomes of the sequence: the forward writes into them.
+    For extensions: ``now`` is the time of the present call. ``open_steps`` are being computed and end in their order.
+    ``running_sequences`` are exactly the manager's sequences, the oldest first. A sequence keeps its blocks while a
+    step has it, even if it is aborted, because the forward writes into them.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class Scheduler:
         self.open_steps: list[OpenStep] = []
         self.running_sequences: list[Sequence] = []
         self._waiting: list[Sequence] = []
-        self._requests: dict[str | int, Request] = {}  # those that have not ended
+        self._requests: dict[str | int, Request] = {}  # by id, without those that have ended
         self.clock = clock
         self._arrived = self._steps = 0
         for extension in self.extensions:
@@ -133,7 +134,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> tuple[SequenceId, ...]:
-        """The sequences that wait, in the order of the queue; one that will be forked waits with its parent."""
+        """The waiting sequences in the order of the queue; a future fork waits with its parent."""
         return tuple(seq.id for seq in self._waiting)
 
     @property
@@ -143,12 +144,12 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """How many sequences wait, those that will be forked not counted."""
+        """The number of waiting sequences, without future forks."""
         return len(self._waiting)
 
     @property
     def num_running(self) -> int:
-        """How many sequences hold blocks. One that has ended may hold them until its last step is done."""
+        """The number of sequences that hold blocks. An ended one may hold them until its last step is done."""
         return len(self.running_sequences)
 
     @property
@@ -163,26 +164,26 @@ class Scheduler:
 
     @property
     def open_step(self) -> Step | None:
-        """The step that ``finish`` or ``fail`` is due for."""
+        """The step for the next ``finish`` or ``fail``."""
         return self.open_steps[0].step if self.open_steps else None
 
     @property
     def open_step_is_wanted(self) -> bool:
-        """Whether any sequence still wants a token of ``open_step``. If not, end it soon: it holds blocks."""
+        """Whether any sequence still needs a token of ``open_step``. If not, end it soon: it holds blocks."""
         return bool(self.open_steps) and self.open_steps[0].is_wanted
 
     def request(self, request_id: str | int) -> Request:
-        """A request that has not ended. Raises ``ArgumentError`` if there is none of that id."""
+        """Return a request that has not ended. Raises ``ArgumentError`` for an unknown id."""
         if not isinstance(request_id, (str, int)) or request_id not in self._requests:
             raise ArgumentError("request_unknown", request=request_id, count=len(self._requests))
         return self._requests[request_id]
 
     def sequence(self, seq_id: SequenceId) -> Sequence:
-        """A sequence of a request that has not ended."""
+        """Return a sequence of a request that has not ended."""
         return self.request(seq_id.request).sequences[seq_id.sample]
 
     def most_resident(self, num_tokens: int, seq: Sequence | None = None) -> int:
-        """How many of ``num_tokens`` tokens of ``seq`` (None: of any) take slots at once where no window is."""
+        """Return the most slots that ``num_tokens`` tokens of ``seq`` (None: any) take at once without a window."""
         for resident in self._hooks["resident"]:
             num_tokens = resident(num_tokens, seq)
         return num_tokens
@@ -192,7 +193,8 @@ class Scheduler:
     ) -> Request:
         """Queue a request. Requests share cached prefixes only under an equal ``salt``. Raises as ``check`` does.
 
-        A prompt that is an ``array("q")`` stays one in the request, and its sequences: no int is made of each token.
+        A prompt that is an ``array("q")`` stays one in the request and its sequences, so no int object is made for each
+        token.
         """
         params = SamplingParams() if params is None else params
         tokens = self.check(request_id, prompt, params, salt)
@@ -209,10 +211,10 @@ class Scheduler:
     def check(
         self, request_id: str | int, prompt: Seq[int], params: SamplingParams, salt: str = ""
     ) -> Tokens:
-        """The prompt's tokens, if ``add`` would take the request now; nothing changes.
+        """Return the prompt's tokens if ``add`` would take the request now; changes nothing.
 
-        Raises ``RequestTooLargeError`` for one that could never run, with the numbers, and ``ArgumentError`` for an id
-        that is in use and for what is no prompt, no ``SamplingParams`` or no salt.
+        Raises ``RequestTooLargeError`` for a request that could never run, with the numbers. Raises ``ArgumentError``
+        for an id in use, and for an invalid prompt, ``SamplingParams`` or salt.
         """
         if isinstance(request_id, bool) or not isinstance(request_id, (str, int)):
             raise ArgumentError("request_id", value=type(request_id).__name__)
@@ -222,15 +224,16 @@ class Scheduler:
             raise ArgumentError("request_params", value=type(params).__name__)
         ids = token_array(prompt)
         tokens: Tokens = ids if isinstance(prompt, array) else ids.tolist()
-        root_digest(salt)  # refuses what is no text
+        root_digest(salt)  # raises unless it is text
         if not tokens:
             raise ArgumentError("no_tokens", sequence=request_id)
         refuse_what_never_fits(self, request_id, len(tokens), params)
         return tokens
 
     def abort(self, request_id: str | int) -> bool:
-        """End a request; False if it has ended already. In an open step it keeps its blocks until the step has ended,
-        because the forward writes into them.
+        """End a request; False if it has ended already.
+
+        If an open step has it, its blocks are freed only after that step, because the forward writes into them.
         """
         if not isinstance(request_id, (str, int)) or request_id not in self._requests:
             return False
@@ -242,10 +245,10 @@ class Scheduler:
         return True
 
     def schedule(self) -> Step:
-        """The next step. It has no items only if no request is left, and each sequence in it has its blocks.
+        """Return the next step, whose sequences all have their blocks. It is empty only if no request is left.
 
-        Raises ``ArgumentError`` while a step is open. If it raises anything else, what the step had taken is given
-        back; only where ``Extension.flush`` raises, the step is open: give ``open_step`` to ``fail``.
+        Raises ``ArgumentError`` while a step is open. For any other error, everything that the step took is freed. Only
+        if ``Extension.flush`` raises, the step is open: pass ``open_step`` to ``fail``.
         """
         if self.open_steps:
             raise ArgumentError("step_still_open", number=self.open_steps[0].step.number)
@@ -253,7 +256,8 @@ class Scheduler:
         plan = StepPlan(self.max_batched_tokens)
         try:
             self._serve_running(plan)
-            if not plan.preempted:  # what was just taken from a younger one is not for the youngest
+            # preempted sequences have just lost their blocks to an older one; admission must not take these
+            if not plan.preempted:
                 self._admit(plan)
             step = self.open(plan)
         except BaseException:
@@ -263,7 +267,7 @@ class Scheduler:
         return step
 
     def open(self, plan: StepPlan, sources: Seq[int] | None = None) -> Step:
-        """``plan``, whose tokens have slots, is a step from now on; ``sources`` as in ``StepArrays``."""
+        """Turn ``plan`` into an open step; its tokens have slots. ``sources`` as in ``StepArrays``."""
         for before_step in self._hooks["before_step"]:
             before_step(plan)
         batch = pack(self.manager, plan.items, sources, gaps=self.has_gaps) if self.packs else NOT_PACKED
@@ -278,12 +282,12 @@ class Scheduler:
     def finish(
         self, step: Step, tokens: Seq[int | Seq[int]], stopped: Collection[SequenceId] = ()
     ) -> tuple[Sequence, ...]:
-        """The forward of ``open_step`` is done: ``tokens`` are the new ones, for each of ``step.sampled`` one.
+        """Record the results of ``open_step``: ``tokens`` has the new token of each of ``step.sampled``.
 
-        For a sequence with unconfirmed tokens it may be a list: those that are right, and the new one behind them;
-        what is placed behind these is taken back. Sequences in ``stopped`` end with their new token (their text holds
-        a stop text). Returns the sequences that have ended. Raises ``ArgumentError``, and changes nothing, for another
-        step and for what are not the tokens.
+        For a sequence with unconfirmed tokens it may be a list: the confirmed ones and the new one behind them; the
+        slots behind these are taken back. Sequences in ``stopped`` end with their new token (their text has a stop
+        text). Returns the sequences that have ended. Raises ``ArgumentError``, and changes nothing, for another step
+        and for invalid tokens.
         """
         opened = self._check_open(step)
         new = _new_tokens(step, tokens, stopped)
@@ -295,16 +299,18 @@ class Scheduler:
             after_step(step, dict(zip(step.sampled, new, strict=True)))
         late, row = step.batch.sources is not None, 0
         for seq, item in zip(opened.of_items, step.items, strict=True):
-            if not (late and seq.ended):  # else its token was known too late: nothing of it is ever found
+            # An ended sequence of a step with sources is not committed: its token was unknown when the step was
+            # planned, so no prefix may be published from it.
+            if not (late and seq.ended):
                 self._settle(seq, item, step.time, len(new[row]) if item.unconfirmed else 1)
             row += len(item.samples)
         del self.open_steps[0]
         ended = []
         for seq, each in zip(sampled, new, strict=True):
             if seq.ended:
-                continue  # aborted meanwhile
+                continue  # aborted since the step was planned
             seq.tokens.extend(each)
-            if seq.num_placed == len(seq.tokens):  # a slot was reserved for the last one
+            if seq.num_placed == len(seq.tokens):  # the slot was reserved before the token was known
                 self.manager.fill_slot(seq.id, each[-1])
             if seq.first_token_at is None:
                 seq.first_token_at = self.now
@@ -317,11 +323,11 @@ class Scheduler:
         return tuple(ended)
 
     def fail(self, step: Step, error: BaseException) -> tuple[Request, ...]:
-        """The forward, the sampler or the storage raised ``error``: the requests in ``open_step`` end with it.
+        """End the requests in ``open_step`` with ``error``, which the forward, the sampler or the storage raised.
 
-        Nothing of the step is published, all their blocks are given back, and the other requests go on. All open steps
-        end: what is in a later one is in this one too. Returns the requests that have failed. Raises ``ArgumentError``
-        for another step.
+        Nothing of the step is published, all blocks of these requests are freed, and the other requests go on. All open
+        steps end: the sequences of a later one are in this one too. Returns the failed requests. Raises
+        ``ArgumentError`` for another step.
         """
         opened = self._check_open(step)
         self.now = self.clock()
@@ -344,7 +350,7 @@ class Scheduler:
         self._close(opened)
         return tuple(failed)
 
-    # For extensions.
+    # Called by extensions.
 
     def changed(self, change: str, seq: Sequence | None, num_tokens: int = 0, **facts: Any) -> None:
         """Tell the extensions; see ``Extension.on_change``."""
@@ -352,8 +358,9 @@ class Scheduler:
             on_change(change, seq, num_tokens, **facts)
 
     def place(self, plan: StepPlan, seq: Sequence, most: int) -> None:
-        """Put the next tokens of ``seq``, at most ``most``, into ``plan``, as many as its last block and the free ones
-        hold. Raises ``OutOfBlocksError`` where that is none.
+        """Put up to ``most`` next tokens of ``seq`` into ``plan``, as many as its last block and the free ones hold.
+
+        Raises ``OutOfBlocksError`` if that is none.
         """
         start = seq.num_computed
         for limit in self._limit:
@@ -372,32 +379,35 @@ class Scheduler:
             self.changed("allocate", seq, end - start)
 
     def start(self, seq: Sequence) -> None:
-        """``seq`` holds blocks from now on."""
+        """Move ``seq``, which holds blocks now, to the running sequences."""
         if self._waiting and self._waiting[0] is seq:
             del self._waiting[0]
         insort(self.running_sequences, seq, key=lambda each: each.order)
         seq.state = State.RUNNING
 
     def peak(self, seq: Sequence, window: int | None) -> int:
-        """The most blocks that ``seq`` needs for the tokens that it has, in a group with that ``window``."""
+        """Return the most blocks that ``seq`` needs for its present tokens in a group with that ``window``."""
         tokens = len(seq.tokens)
         if window is None:
             tokens = self.most_resident(tokens, seq)
         return peak_blocks(tokens, window, self.manager.block_size)
 
     def num_slots(self, seq: Sequence) -> int:
-        """Tokens that fit into the last block of ``seq`` and the free ones. A prefill's last block is its own."""
+        """Return how many tokens fit into the last block of ``seq`` and the free blocks."""
         manager, size = self.manager, self.manager.block_size
+        # -n % size are the free slots of the last block. A prefill's last block is never shared, so they can be
+        # written.
         tail = -seq.num_placed % size
         if self.has_gaps:
             tail = min(tail, *(-manager.length(seq.id, group) % size for group in range(len(manager.pools))))
         return tail + size * min(pool.num_free for pool in manager.pools)
 
-    # A step is put together.
+    # Planning a step.
 
     def _serve_running(self, plan: StepPlan) -> None:
-        """A token for each decode, the rest of the budget for the prefills, the oldest first."""
-        # Sequences that need one token; each of them is sure of it.
+        """Give each decode a token and the prefills the rest of the budget, the oldest first."""
+        # ``singles`` counts the sequences from here on that need one token. A longer request leaves them that many
+        # tokens of the budget.
         singles = sum([seq.missing == 1 for seq in self.running_sequences])
         for place, seq in _while_it_shrinks(self.running_sequences):
             missing = seq.missing
@@ -410,7 +420,7 @@ class Scheduler:
                     younger = self.running_sequences[place + 1 :]
                     victim = self.rules.choose_victim(self, younger, asked) if younger else None
                     if victim is None:
-                        break  # it keeps what it has, and waits for a block
+                        break  # it keeps its blocks and waits for more
                     if not any(victim is each for each in younger):
                         raise ArgumentError("rules_victim", rules=type(self.rules).__name__) from None
                     singles -= victim.missing == 1
@@ -420,14 +430,14 @@ class Scheduler:
                     break
 
     def _admit(self, plan: StepPlan) -> None:
-        """Take from the queue, in order, while there are seats, budget and blocks for the whole sequence."""
+        """Admit waiting sequences in order, while there are seats, budget and blocks for the whole sequence."""
         seats = self.max_num_seqs - sum(1 + len(seq.pending) for seq in self.running_sequences)
         while self._waiting and plan.budget:
             seq = self._waiting[0]
             seats -= 1 + len(seq.pending)
             if seats < 0:
                 break
-            if seq.num_computed:  # an extension has kept it
+            if seq.num_computed:  # an extension has kept its K and V
                 if not any(resume(seq, plan) for resume in self._hooks["resume"]):
                     break
                 continue
@@ -435,7 +445,7 @@ class Scheduler:
             for salted in self._hooks["salt"]:
                 salt = salted(seq, salt)
             for limit in self._limit:
-                stop = limit(seq, stop)  # what is cached behind it is of no use
+                stop = limit(seq, stop)  # cached blocks behind it are not used
             if stop < 1:
                 break
             found = self.manager.match(seq.tokens if stop == len(seq.tokens) else seq.tokens[:stop], salt)
@@ -444,17 +454,19 @@ class Scheduler:
                 break
             end = min(stop, found.num_tokens + min(plan.budget, room))
             taken = self.manager.allocate(seq.id, seq.tokens[:end], salt)
-            seq.num_computed = taken.num_cached  # what allocate() has found, not what match() had before it
+            seq.num_computed = taken.num_cached  # allocate() may find less than match() found before it
             self.start(seq)
             plan.put(seq, taken.num_cached, end, decode=False)
             self.changed("admit", seq, end - taken.num_cached, found=taken)
 
     def _room_for(self, seq: Sequence, found: Match) -> int:
-        """Tokens behind the cached prefix that a waiting sequence could have now; 0 if it has to wait longer.
+        """Return how many tokens behind the cached prefix a waiting sequence may get now; 0: it has to wait.
 
-        Beside others it waits until all that it has fits, with what they still need: else it would soon be preempted.
+        Beside running sequences it waits until all of its tokens fit in addition to their blocks: else it would soon be
+        preempted.
         """
         size, fewest = self.manager.block_size, self.manager.pools[0].num_blocks
+        # Cached blocks that are free now leave the free list when they are taken, so they are no room for new tokens.
         for number, (pool, group) in enumerate(
             zip(self.manager.pools, self.manager.kv_cache_groups, strict=True)
         ):
@@ -468,20 +480,20 @@ class Scheduler:
         return fewest * size
 
     def _undo(self, plan: StepPlan) -> None:
-        """A sequence whose slots were never filled starts again; nothing is lost but time."""
+        """Preempt every sequence with slots that were never filled; it starts again later."""
         for seq in list(self.running_sequences):
             moved = self._is_unsettled(seq, plan.work)
             if moved or self.manager.num_tokens(seq.id) != seq.num_computed:
                 self._preempt(seq, may_keep=False)
         known = {seq.id for seq in self.running_sequences}
-        for seq_id in set(self.manager.sequences()) - known:  # allocated, but not yet running
+        for seq_id in set(self.manager.sequences()) - known:  # allocated, but not running yet
             self.manager.free(seq_id)
             seq = self.sequence(seq_id)  # type: ignore[arg-type]
             seq.num_computed = seq.num_placed = 0  # nothing of it is kept anywhere
         for after_step in self._hooks["after_step"]:
             after_step(None, None)
 
-    # A step ends.
+    # Ending a step.
 
     def _check_open(self, step: Step) -> OpenStep:
         if not self.open_steps or step is not self.open_steps[0].step:
@@ -489,25 +501,26 @@ class Scheduler:
         return self.open_steps[0]
 
     def _settle(self, seq: Sequence, item: Scheduled, time: float, num_new: int) -> None:
-        """K and V of ``item`` are there, but for tokens that turned out wrong; ``num_new`` tokens come of it."""
+        """Commit the K and V of ``item``, except those of wrong tokens; it brings ``num_new`` tokens."""
         seq.num_computed = item.start + len(item.tokens)
         if item.unconfirmed:
+            # num_new - 1 unconfirmed tokens were right; the last new token is the one behind them.
             wrong = item.unconfirmed - (num_new - 1)
             seq.num_computed -= wrong
-            if wrong:  # before the commit, so that nothing of it can ever be found as a prefix
+            if wrong:  # before the commit, so that they never become part of a cached prefix
                 seq.num_placed -= wrong
                 self.manager.truncate(seq.id, seq.num_placed)
                 self.changed("truncate", seq, wrong)
         self.manager.commit(seq.id, seq.num_computed)
         if self._on_change:
-            self.changed("commit", seq)  # a window may have given blocks back
+            self.changed("commit", seq)  # the commit may have freed blocks behind a window
         if seq.num_cached is None:
             seq.num_cached, seq.admitted_at = item.start, time
         if seq.pending and item.samples and not seq.ended:
             self._fork(seq)
 
     def _fork(self, seq: Sequence) -> None:
-        """The prompt of ``seq`` is computed: the other sequences of its request begin with the same blocks."""
+        """Start the other sequences of the request on the same blocks; ``seq`` has computed their common prompt."""
         for other in seq.pending:
             self.manager.fork(seq.id, other.id)
             other.num_computed = other.num_placed = seq.num_computed
@@ -517,11 +530,11 @@ class Scheduler:
         seq.pending = []
 
     def _end(self, seq: Sequence, reason: FinishReason) -> None:
-        """A sequence ends once; while a step is open that has it, it keeps its blocks."""
+        """End a sequence once. It keeps its blocks while an open step has it."""
         if seq.ended:
             return
         held = seq.state is State.RUNNING
-        waits = not held and seq in self._waiting  # one that will be forked is in no queue
+        waits = not held and seq in self._waiting  # a future fork is in no queue
         seq.state = State.ABORTED if reason is FinishReason.ABORT else State.FINISHED
         seq.finish_reason, seq.finished_at = reason, self.now
         if waits:
@@ -532,7 +545,7 @@ class Scheduler:
             self._release(seq)
 
     def _close(self, closed: OpenStep) -> None:
-        """After a step: what ended in it gives its blocks back, and requests that have ended are forgotten."""
+        """Free the blocks of sequences that ended in a step, and forget ended requests."""
         over = [seq for seq in closed.seqs.values() if seq.ended]
         for seq in [seq for seq in self.running_sequences if seq.ended] if over else ():
             if not self._is_in_a_step(seq):
@@ -543,7 +556,7 @@ class Scheduler:
         self._flush()
 
     def _preempt(self, seq: Sequence, may_keep: bool = True) -> None:
-        """Take the blocks of ``seq``; it waits in its place."""
+        """Take the blocks of ``seq`` and put it back into its place in the queue."""
         facts: dict[str, Any] = {}
         kept = may_keep and any(keep(seq, facts) for keep in self._hooks["keep"])
         self.changed("preempt", seq, seq.num_computed, kept=kept, **facts)
@@ -557,7 +570,7 @@ class Scheduler:
         insort(self._waiting, seq, key=lambda each: each.order)
 
     def _release(self, seq: Sequence) -> None:
-        """The one place where a sequence gives its blocks back."""
+        """Free the blocks of a sequence. No other method does."""
         self.manager.free(seq.id)
         self.running_sequences.remove(seq)
         self.changed("free", seq, seq.num_computed)
@@ -574,7 +587,7 @@ class Scheduler:
 
 
 def _new_tokens(step: Step, tokens: Seq[int | Seq[int]], stopped: Collection[SequenceId]) -> list[list[int]]:
-    """The new tokens of each of ``step.sampled`` as a list. Raises ``ArgumentError`` for what cannot be."""
+    """Return the new tokens of each of ``step.sampled`` as a list. Raises ``ArgumentError`` for invalid ones."""
     several = isinstance(tokens, (list, tuple)) and any([isinstance(each, (list, tuple)) for each in tokens])
     if several:
         listed: list[Any] = [each if isinstance(each, (list, tuple)) else [each] for each in tokens]
@@ -600,14 +613,14 @@ def _shown(value: object) -> str:
 
 
 def _why_it_ends(seq: Sequence, token: int, stopped: bool) -> FinishReason | None:
-    """After the new ``token``, which ``seq`` has already."""
+    """Return why ``seq`` ends after the new ``token``, its last one, or None."""
     if stopped or token in seq.params.stop_token_ids:
         return FinishReason.STOP
     return FinishReason.LENGTH if seq.num_output == seq.params.max_tokens else None
 
 
 def _while_it_shrinks(running: list[Sequence]) -> Iterator[tuple[int, Sequence]]:
-    """Each with its place, though those behind it may be taken away meanwhile."""
+    """Yield each sequence with its place; the caller may remove sequences behind it meanwhile."""
     place = 0
     while place < len(running):
         yield place, running[place]

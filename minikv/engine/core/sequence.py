@@ -1,4 +1,4 @@
-"""Request and Sequence: what was asked, and how far each sequence of it has come."""
+"""Request and Sequence: a request, and the progress of each of its sequences."""
 
 from array import array
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class FinishReason(StrEnum):
 
 
 class SequenceId(NamedTuple):
-    """Which of the ``n`` sequences of which request; the block manager knows the sequence by it."""
+    """One of the ``n`` sequences of a request; the block manager uses it as the sequence's id."""
 
     request: str | int
     sample: int
@@ -38,22 +38,22 @@ class SequenceId(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """One of the ``n`` sequences of a request. ``tokens`` are the prompt's and those generated, in one list.
+    """One of the ``n`` sequences of a request. ``tokens`` has its prompt and its generated tokens in one list.
 
-    - ``num_computed``: the first so many tokens have K and V in the cache. Of a waiting sequence it is more than 0
-      only while an extension keeps them elsewhere.
-    - ``num_placed``: so many tokens have slots, those that the open steps compute included.
-    - ``num_cached``: tokens of the prompt that the prefix cache had when the sequence was first admitted, at
-      ``admitted_at``. Both are None until its first step has ended.
+    - ``num_computed``: the first so many tokens have K and V in the cache. For a waiting sequence it is above 0 only
+      while an extension keeps them elsewhere.
+    - ``num_placed``: the first so many tokens have slots, those that the open steps compute included.
+    - ``num_cached``: prompt tokens found in the prefix cache when the sequence was first admitted, at ``admitted_at``.
+      Both are None until its first step has ended.
     - ``num_preemptions``: how often its blocks were taken away.
-    - ``figures``: what extensions count of it, by name.
-    - ``pending``: the request's other sequences, until this one has computed the prompt that they share.
+    - ``figures``: counts that extensions keep for it, by name.
+    - ``pending``: the request's other sequences, until this one has computed their common prompt.
 
-    Times are those of the scheduler's clock, in seconds.
+    Times are seconds of the scheduler's clock.
     """
 
     id: SequenceId
-    order: tuple[int, int]  # (number of the request, sample): the smaller came first
+    order: tuple[int, int]  # (number of the request, sample): the smaller arrived first
     tokens: Tokens
     num_prompt: int
     params: SamplingParams
@@ -92,7 +92,7 @@ class Sequence:
 
     @property
     def decoding(self) -> bool:
-        """Only the newest token, which was generated, has no K and V yet."""
+        """Whether only the newest token lacks K and V, and was generated."""
         return self.missing == 1 and self.num_output > 0
 
 
@@ -109,14 +109,14 @@ class Request:
 
     @property
     def ended(self) -> bool:
-        """Whether all of its sequences have."""
+        """Whether all of its sequences have ended."""
         return all(seq.ended for seq in self.sequences)
 
 
 def new_request(
     request_id: str | int, number: int, prompt: Tokens, params: SamplingParams, salt: str, arrival: float
 ) -> Request:
-    """The request with its sequences, the first of which will compute the prompt for all."""
+    """Return the request with its sequences; the first one will compute the prompt for all."""
     sequences = tuple(
         Sequence(
             SequenceId(request_id, sample), (number, sample), prompt[:], len(prompt), params, salt, arrival

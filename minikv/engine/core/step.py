@@ -13,12 +13,13 @@ from minikv.blocks import BlockManager, Copy, slots_of
 from minikv.engine.core.sequence import Sequence, SequenceId
 
 
-class Scheduled(NamedTuple):  # a step makes one for each sequence, and a tuple is made in a third of the time
+# A step makes one for each sequence, and a tuple is made in a third of a dataclass's time.
+class Scheduled(NamedTuple):
     """The tokens at positions ``start`` to ``end - 1`` of a sequence: one in decode, else a chunk of its prefill.
 
-    ``samples`` are the sequences that get a new token from the logits of the last one: none where the chunk does not
-    reach the end, several where a prompt has just been computed for ``n`` of them. The last ``unconfirmed`` tokens of a
-    decode may be wrong: each counts if it is the token that is sampled in its place, and none behind it otherwise.
+    ``samples`` are the sequences that get a new token from the logits of the chunk's last token: none if the chunk ends
+    before its prompt, several after a prompt of ``n`` sequences. The last ``unconfirmed`` tokens of a decode may be
+    wrong: each is right if it is the token sampled in its place, up to the first that is not.
     """
 
     id: SequenceId
@@ -38,23 +39,23 @@ class Scheduled(NamedTuple):  # a step makes one for each sequence, and a tuple 
         return self.tokens[len(self.tokens) - self.unconfirmed :]
 
     def confirmed(self, sampled: Seq[int]) -> int:
-        """How many of the ``unconfirmed`` tokens are right: the first so many of ``sampled``, one for each row."""
+        """Return how many ``unconfirmed`` tokens are right: those before the first that differs from ``sampled``."""
         pairs = enumerate(zip(self.guesses, sampled, strict=False))
         return next((place for place, (guess, token) in pairs if guess != token), self.unconfirmed)
 
 
 @dataclass(frozen=True, eq=False)
 class StepArrays:
-    """The tokens of a step, packed one behind the other; the tuples have one array for each KV cache group.
+    """The tokens of a step, packed one after the other; the tuples have one array for each KV cache group.
 
     - ``token_ids``, ``positions``: int64 [tokens]; ``slot_mapping``: int64 [tokens], -1: store nothing.
-    - ``query_starts``: int32 [items + 1], where the tokens of each item begin; ``lengths``: int32 [items], the
+    - ``query_starts``: int32 [items + 1], the index of each item's first token; ``lengths``: int32 [items], the
       tokens that its last query sees (before a window).
     - ``block_tables``: int32 [items, columns], copied: no later operation changes them.
-    - ``unconfirmed``: int32 [items], how many of each item's tokens are; None where none are.
-    - ``sources``: int64 [tokens], where the tokens are not known yet: each is in this row of what the step before
-      samples, and ``token_ids`` are ``UNKNOWN``. None where they are known.
-    - ``absent``: int32 [items], how many of the tokens before an item's have no slot; None where all have.
+    - ``unconfirmed``: int32 [items], how many of each item's tokens are unconfirmed; None if none are.
+    - ``sources``: int64 [tokens], for tokens that are not known yet: the row of the step before that samples each one;
+      ``token_ids`` are ``UNKNOWN`` then. None if they are known.
+    - ``absent``: int32 [items], how many of the tokens before an item's have no slot; None if all have one.
     """
 
     token_ids: np.ndarray
@@ -69,10 +70,11 @@ class StepArrays:
 
     @property
     def last(self) -> np.ndarray:
-        """int64 [rows]: the tokens whose logits are wanted, the last of each item and before it one for each of
-        its unconfirmed tokens."""
+        """int64 [rows]: the tokens that need logits: each item's last, and one more for each unconfirmed token."""
         ends = self.query_starts[1:].astype(np.int64)
         if self.unconfirmed is None:
+            # Item i wants its last ``wanted[i]`` tokens. ends - cumsum(wanted) is the shift from a row's number to its
+            # token.
             return ends - 1
         wanted = self.unconfirmed.astype(np.int64) + 1
         return np.arange(wanted.sum()) + np.repeat(ends - np.cumsum(wanted), wanted)
@@ -85,12 +87,12 @@ NOT_PACKED = StepArrays(_NONE, _NONE, _NONE, _NONE, (), ())
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What to compute next: what extensions make of ``work``, then ``copies``, then the forward over ``batch``.
+    """The next work: that of the extensions (``work``), then ``copies``, then the forward over ``batch``.
 
-    All copies are read before any is written. Then sample one token for each sequence in ``sampled`` and give them to
-    ``Scheduler.finish``; of an item with unconfirmed tokens one for each row of ``batch.last``, up to the first that is
-    not the token in its place. ``preempted`` gave their blocks back and wait again. ``time`` is the scheduler's clock,
-    in seconds.
+    All source blocks are read before any destination is written. Then a token is sampled for each sequence in
+    ``sampled`` and passed to ``Scheduler.finish``; an item with unconfirmed tokens gets one for each of its rows in
+    ``batch.last``, up to the first that is not the token in its place. The ``preempted`` sequences lost their blocks
+    and wait again. ``time`` is in seconds of the scheduler's clock.
     """
 
     number: int
@@ -128,7 +130,7 @@ class StepPlan:
     work: dict[str, Any] = field(default_factory=dict)
 
     def put(self, seq: Sequence, start: int, end: int, decode: bool) -> None:
-        """The tokens ``start`` to ``end - 1`` of ``seq`` are in the step; the manager has given them slots."""
+        """Add the tokens ``start`` to ``end - 1`` of ``seq`` to the step; the manager has given them slots."""
         samples: tuple[SequenceId, ...] = ()
         if end == len(seq.tokens):
             samples = (seq.id, *(other.id for other in seq.pending)) if seq.pending else (seq.id,)
@@ -146,7 +148,7 @@ class StepPlan:
 def pack(
     manager: BlockManager, items: Seq[Scheduled], sources: Seq[int] | None = None, *, gaps: bool = False
 ) -> StepArrays:
-    """The arrays of a step whose tokens have slots already. ``sources``: see ``StepArrays``.
+    """Return the arrays of a step; its tokens have slots. ``sources``: see ``StepArrays``.
 
     ``gaps``: a sequence may have fewer slots than it has tokens.
     """

@@ -1,15 +1,15 @@
-"""DecodeBuffers: where captured decode steps find their inputs and leave their logits, always at the same place.
+"""DecodeBuffers: fixed buffers for the inputs and logits of captured decode steps.
 
-A CUDA graph holds addresses and sizes, not tensors. So a decode step of n sequences is written over the same rows as
-every other, and what is left of its bucket is padding that stores nothing (slot -1) and reads nothing (length 0).
+A CUDA graph stores addresses and sizes, not tensors. So every decode step of n sequences is written over the same rows,
+and the rest of its bucket is padding that stores nothing (slot -1) and reads nothing (length 0).
 
     inputs   token ids, positions, slots of each group: int64 [2 + groups, rows] | lengths: int32 [rows] | new tables
     tables   int32 [groups, rows, width]
     logits   [rows, vocabulary]
 
-One copy brings ``inputs`` up to the end of what is new; the tables come packed behind the rest, since most sequences
-are far shorter than the longest that the graphs are for, and one copy on the device spreads them over ``tables``.
-Entries of earlier steps stay behind them: no kernel reads a table past its sequence's length.
+One copy fills ``inputs`` up to the end of the new data. The tables are packed behind the rest, since most sequences
+are far shorter than the longest that the graphs allow; one copy on the device spreads them over ``tables``. Entries of
+earlier steps remain behind them: no kernel reads a table past its sequence's length.
 """
 
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ from minikv.engine.staging import aligned, pinned, place
 from minikv.memory.arena import Arena, arena_bytes
 from minikv.models import Batch
 
-ROW_UNIT = 8  # rows are a multiple of it, so that every array begins at a multiple of 16 bytes
-COLUMN_UNIT = 16  # and so are columns: Triton compiles a stride that 16 divides by itself
+ROW_UNIT = 8  # the number of rows is a multiple of it, so that every array begins at a multiple of 16 bytes
+COLUMN_UNIT = 16  # the same for columns: Triton specializes on strides that 16 divides
 
 
 @dataclass(frozen=True)
 class DecodeSizes:
-    """For decodes of up to ``max_rows`` sequences, of up to ``width`` blocks in each of ``num_kv_cache_groups``.
+    """Sizes for decodes of up to ``max_rows`` sequences, of up to ``width`` blocks in each KV cache group.
 
     ``vocabulary`` and ``dtype`` are those of the model's logits.
     """
@@ -55,11 +55,11 @@ class DecodeSizes:
 
     @property
     def head_bytes(self) -> int:
-        """Bytes of what comes before the tables: the int64 rows, and the lengths."""
+        """The bytes before the tables: the int64 rows, and the lengths."""
         return aligned(8 * (2 + self.num_kv_cache_groups) * self.rows + 4 * self.rows)
 
     def loans(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """What is borrowed from the arena, in this order: {name: (shape, dtype)}."""
+        """Return the arrays to borrow from the arena, in this order: {name: (shape, dtype)}."""
         return {
             "decode inputs": ((self.head_bytes + 4 * prod(self.tables),), torch.uint8),
             "decode tables": (self.tables, torch.int32),
@@ -68,7 +68,7 @@ class DecodeSizes:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the arena."""
+        """The bytes of the arena."""
         return arena_bytes(self.loans().values())
 
 
@@ -79,7 +79,7 @@ class DecodeBuffers:
         self.cache, self.sizes = cache, sizes
         self.arena = Arena(sizes.num_bytes, cache.device, name="decode steps")
         rows, longs = sizes.rows, 2 + sizes.num_kv_cache_groups
-        # They outlive the block in which they are made, and an inference tensor could not be written outside it.
+        # They outlive the block in which they are made, and inference tensors could not be written outside it.
         with torch.inference_mode(False):
             borrowed = (self.arena.borrow(name, *loan) for name, loan in sizes.loans().items())
             self._inputs, self._tables, self.logits = borrowed
@@ -94,13 +94,13 @@ class DecodeBuffers:
             self._longs[2:] = -1
 
     def token_ids(self, rows: int) -> Tensor:
-        """int64 [rows]."""
+        """Return the token ids: int64 [rows]."""
         return self._longs[0, :rows]
 
     def batch(self, rows: int) -> Batch:
-        """The first ``rows`` as a batch of decodes. What is in it changes with ``fill``, where it lies does not.
+        """Return the first ``rows`` as a batch of decodes. ``fill`` changes its contents, not its addresses.
 
-        Its numbers hold for every step: a decode has one query a sequence, and ``takes`` knows the largest position.
+        Its numbers hold for every step: a decode has one query a sequence, and ``takes`` checks the sizes.
         """
         groups = range(self.sizes.num_kv_cache_groups)
         return Batch(
@@ -116,14 +116,14 @@ class DecodeBuffers:
         )
 
     def takes(self, step: StepArrays) -> bool:
-        """Whether ``step`` has one token for each sequence, and no more of them, or of blocks, than there is room."""
+        """Return whether ``step`` has one token a sequence, and fits into the rows and columns."""
         rows, columns = step.block_tables[0].shape
         return len(step.token_ids) == rows <= self.sizes.max_rows and columns <= self.sizes.width
 
     def fill(self, step: StepArrays, sampled: Tensor | None = None) -> None:
         """Write a step over the first rows, and padding over the others. The host does not wait for the copy.
 
-        The tokens of a step ahead are at ``step.sources`` of ``sampled`` (int64, on the device), and never leave it.
+        For a step launched ahead, the tokens are at ``step.sources`` of ``sampled`` (int64) and stay on the device.
         """
         size = self.sizes
         rows, columns = step.block_tables[0].shape
@@ -146,19 +146,19 @@ class DecodeBuffers:
         self._tables[:, :rows, :columns].copy_(self._new_tables[:count].view(tables.shape))
 
     def addresses(self) -> tuple[int, ...]:
-        """Where the buffers lie: what a captured graph relies on."""
+        """Return the buffers' addresses, which a captured graph depends on."""
         held = (self._inputs, self._tables, self.logits, self._last, self._starts)
         return tuple(tensor.data_ptr() for tensor in held)
 
     def close(self) -> None:
-        """Give the memory back: nothing that was captured may run any more. Closing again does nothing."""
+        """Free the memory; no captured graph may run after that. A second call does nothing."""
         for name in [name for name, value in vars(self).items() if isinstance(value, Tensor)]:
             delattr(self, name)
         self.arena.close()
 
 
 def one_row(cache: Pages) -> tuple[Tensor, Batch]:
-    """Token ids and batch of one row of padding, to see what a model makes of it."""
+    """Return token ids and batch of one row of padding, for a trial forward of a model."""
     device, num_groups = cache.device, len(cache.kv_cache_groups)
     zero = torch.zeros(1, dtype=torch.long, device=device)
     values: dict[str, Any] = {

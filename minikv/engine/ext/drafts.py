@@ -1,15 +1,15 @@
-"""Speculative decoding without a second model: the sequence's own tokens say what may come next. Lesson 13.
+"""Speculative decoding without a second model: the sequence's own tokens propose the next ones. Lesson 13.
 
     tokens      the cat sat on the mat . the cat                  newest: "the cat", which stood at the beginning
-    drafts                                       sat on the       what followed there
+    drafts                                       sat on the       the text that followed there
     drawn                                        sat on a ...     the model's own tokens, all from one forward
     kept                                         sat on a         two drafts were right, the third was not
 
-A decode step reads all weights for a single token; with a few more tokens it reads them as often. So a step computes
-the newest token and some drafts behind it, as if they were known. The logits behind each token say which one really
-follows: a draft counts if it is the token that is drawn in its place. Draws belong to places, so the tokens are those
-that come without drafts, greedy or not. The first draft that is not has the right token in its stead, and whatever
-stands behind it is rolled back (``BlockManager.truncate``) before anything of it is published:
+A decode step reads all weights for a single token; for a few more tokens it reads them only once too. So a step
+computes the newest token and some drafts behind it, as if they were known. The logits behind each token say which
+token really follows: a draft is right if it is the token drawn in its place. Draws belong to positions, so the tokens
+are the same as without drafts, greedy or not. The first wrong draft is replaced by the right token, and the drafts
+behind it are rolled back (``BlockManager.truncate``) before any of it is published:
 
     >>> from minikv.blocks import BlockManager
     >>> manager, prompt = BlockManager(num_blocks=4, block_size=4), [1, 2, 3, 4, 5, 1]
@@ -37,17 +37,18 @@ from minikv.errors import check_count
 
 
 def propose(tokens: Seq[int] | np.ndarray, most: int, *, longest: int = 3, shortest: int = 1) -> list[int]:
-    """Up to ``most`` tokens that may follow ``tokens``; none where nothing is repeated.
+    """Return up to ``most`` tokens that may follow ``tokens``; none if no token is repeated.
 
-    It looks for the last n tokens, n from ``longest`` down to ``shortest``, at an earlier place, takes the latest one,
-    and returns what followed there. What followed may run into the end: then it goes on from its beginning, since
+    It looks for the latest earlier place of the last n tokens, with the largest n from ``shortest`` to ``longest``, and
+    returns what followed there. Where that reaches the end of ``tokens`` it starts again from its beginning, since a
     text that repeats itself once will do so again.
     """
     ids = np.asarray(tokens, np.int64)
     if not ids.size:
         return []
-    found, places = 0, np.flatnonzero(ids[:-1] == ids[-1])  # where the last token stood before
+    found, places = 0, np.flatnonzero(ids[:-1] == ids[-1])  # earlier places of the last token
     while places.size:
+        # Each round keeps the places where one more token before them matches too.
         found, place = found + 1, int(places[-1])
         if found == longest:
             break
@@ -59,8 +60,9 @@ def propose(tokens: Seq[int] | np.ndarray, most: int, *, longest: int = 3, short
 
 
 class Drafts(Extension):
-    """Puts up to ``most`` drafts behind the token of each decode, where budget and blocks are left that no sequence
-    needs, in this step or the next.
+    """Puts up to ``most`` drafts behind the token of each decode.
+
+    Drafts take only budget and blocks that no sequence needs in this step or the next.
     """
 
     def __init__(self, most: int):
@@ -68,11 +70,11 @@ class Drafts(Extension):
         self.most = most
 
     def draft_tokens(self, seq: Sequence, most: int) -> list[int]:
-        """At most ``most`` tokens that may follow those of ``seq``. A wrong one costs its computation, no more."""
+        """Return at most ``most`` tokens that may follow those of ``seq``. A wrong one costs its computation only."""
         return propose(self.scheduler.manager.tokens(seq.id), most)
 
     def before_step(self, plan: StepPlan) -> None:
-        # What was just taken from one sequence is not for guesses of another.
+        # Blocks taken from a preempted sequence are not used for another one's drafts.
         if plan.preempted or not self.most:
             return
         scheduler, manager = self.scheduler, self.scheduler.manager
@@ -84,7 +86,7 @@ class Drafts(Extension):
             if not item.decode:
                 continue
             room = -seq.num_placed % size + size * max(0, min(spare))
-            left = seq.params.max_tokens - seq.num_output - 1  # the step brings a token that is no draft
+            left = seq.params.max_tokens - seq.num_output - 1  # the step brings one token that is no draft
             most = min(self.most, plan.budget, left, room)
             if most < 1:
                 continue
@@ -111,4 +113,4 @@ class Drafts(Extension):
                 figures["num_accepted"] = figures.get("num_accepted", 0) + len(tokens[item.id]) - 1
 
     def may_reserve(self, seq: Sequence) -> bool:
-        return not self.most  # drafts follow from the newest token
+        return not self.most  # drafts depend on the newest token

@@ -1,6 +1,6 @@
-"""What the scheduler did, as small records: one line of JSON each. Widgets, tests and ``metrics`` read them.
+"""The scheduler's actions as small records, each one line of JSON. Widgets, tests and ``metrics`` read them.
 
-``Events`` makes them of what an engine does, and gives them to ``emit`` once the scheduler is in order.
+``Events`` makes them from the engine's changes, and gives them to ``emit`` once the scheduler is consistent.
 """
 
 import json
@@ -43,22 +43,21 @@ Happened = Literal[
 
 @dataclass(frozen=True)
 class Event:
-    """``request`` and ``sample`` say which sequence; ``blocks`` has one number for each KV cache group.
+    """One action. ``request`` and ``sample`` name the sequence; ``blocks`` has one number for each KV cache group.
 
-    ``bytes`` are those of the blocks, None where ``block_bytes`` are not known. What ``tokens`` counts:
+    ``bytes`` are those of the blocks, None where ``block_bytes`` are not known. ``tokens`` counts:
 
-    - arrive: ``tokens`` of prompt. hit: ``tokens`` found in the prefix cache, in ``blocks`` that are shared now
-      (those that a window no longer reads not counted), 0 ``tokens`` where other groups of all of them come from the
+    - arrive: ``tokens`` of the prompt. hit: ``tokens`` found in the prefix cache, in ``blocks`` that are shared now
+      (without those that a window no longer reads); 0 ``tokens`` if some KV cache group has all of them from the
       host. host_hit: ``tokens`` found in host memory besides, in ``blocks`` that are transferred to the device.
     - allocate: ``blocks`` taken for ``tokens`` more tokens, copies of shared ones included.
-    - evict: cached ``blocks`` whose content the step's allocations overwrite; it has no sequence.
-    - preempt: ``tokens`` whose K and V leave the device. Where there is host memory, ``how`` is "swap" or "recompute",
-      and both were estimated to take so many seconds. rollback: ``tokens`` of drafts that were refused, and ``blocks``
-      that became free with them. forget: ``tokens`` that the sequence has
-      evicted, and ``blocks`` that became free with them, less copies of what others hold. free: ``blocks`` that became
-      free.
+    - evict: cached ``blocks`` that the step's allocations overwrite; it has no sequence.
+    - preempt: ``tokens`` with K and V that leave the device. With host memory, ``how`` is "swap" or "recompute", and
+      both have estimated seconds. rollback: ``tokens`` of refused drafts, and the ``blocks`` freed with them. forget:
+      ``tokens`` evicted from the sequence, and the ``blocks`` freed with them, less copies of shared blocks. free:
+      ``blocks`` that became free.
     - swap_out: ``blocks`` transferred to the host for ``tokens`` of a sequence, or, without one, of cached prefixes
-      that are evicted (what the host has already is not counted). swap_in: ``blocks`` transferred back.
+      that are evicted (without blocks that the host has already). swap_in: ``blocks`` transferred back.
     - first: the first token. finish, abort, fail: the end, after ``tokens`` generated.
     """
 
@@ -76,13 +75,13 @@ class Event:
 
 @dataclass(frozen=True)
 class StepEvent:
-    """One step, written when it has ended; block counts have one number for each KV cache group.
+    """One step, recorded at its end; block counts have one number for each KV cache group.
 
-    ``seconds`` passed between ``schedule`` and ``finish``, or, of a step ahead, since the step before it ended: so no
-    second counts twice. ``used`` blocks were held during the step, and ``wasted_slots`` of their slots had no token;
-    ``cached`` blocks were free and could still be found. ``drafted`` of the ``decode_tokens`` were guessed, and
-    ``accepted`` of those are what the model itself said. The running sequences were ``tokens`` long together, those
-    of the step included, and their layers without a window held ``resident`` of them.
+    ``seconds`` passed between ``schedule`` and ``finish``; for a step launched ahead, since the step before it ended,
+    so that no second counts twice. ``used`` blocks were held during the step, and ``wasted_slots`` of their slots had
+    no token; ``cached`` blocks were free and could still be found. ``drafted`` of the ``decode_tokens`` were drafts,
+    and ``accepted`` of those were right. The running sequences had ``tokens`` tokens together, those of the step
+    included, and their layers without a window held ``resident`` of them.
     """
 
     time: float
@@ -113,7 +112,7 @@ Emit = Callable[[AnyEvent], object]
 class EventLog:
     """Keeps every event: ``Scheduler(manager, extensions=[Events(log)])``.
 
-    ``write(path)`` makes a file of JSON lines, ``EventLog.read(path)`` the same log again.
+    ``write(path)`` writes a file of JSON lines, ``EventLog.read(path)`` reads it into an equal log.
     """
 
     def __init__(self) -> None:
@@ -128,17 +127,17 @@ class EventLog:
         return one_line("EventLog", "", f"{len(self.events):,} events", *told)
 
     def of(self, kind: str) -> list:
-        """The events of one kind, in order."""
+        """Return the events of one kind, in order."""
         return [event for event in self.events if event.kind == kind]
 
     def write(self, path: str | Path) -> None:
-        """One JSON object a line."""
+        """Write one JSON object a line."""
         lines = [to_json(event) + "\n" for event in self.events]
         Path(path).write_text("".join(lines), encoding="utf-8")
 
     @classmethod
     def read(cls, path: str | Path) -> "EventLog":
-        """The log that ``write`` made. Raises ``ArgumentError`` for a line that is not an event."""
+        """Return the log that ``write`` wrote. Raises ``ArgumentError`` for a line that is not an event."""
         log = cls()
         with open(path, encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
@@ -150,7 +149,7 @@ class EventLog:
 
 
 def to_json(event: AnyEvent) -> str:
-    """One line, without its end; what only a preemption has is left out of the others."""
+    """Return an event as one line, without its end; events other than preemptions lack the fields of one."""
     told = {
         name: value for name, value in asdict(event).items() if value is not None or name not in _OPTIONAL
     }
@@ -158,7 +157,9 @@ def to_json(event: AnyEvent) -> str:
 
 
 def from_json(line: str) -> AnyEvent:
-    """The event of a line. For another line: ``ValueError``, ``TypeError``, ``KeyError`` or ``AttributeError``."""
+    """Return the event of a line. Raises ``ValueError``, ``TypeError``, ``KeyError`` or ``AttributeError`` for
+    others.
+    """
     told = json.loads(line)
     fields: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in told.items()
@@ -177,8 +178,8 @@ _ENDS: dict[FinishReason, Happened] = {
 class Events(Extension):
     """Gives every event to ``emit``, which may raise and may call the scheduler. Last in the list of extensions.
 
-    ``block_bytes``: the bytes of a block of each KV cache group, so that events count bytes. An event whose ``emit``
-    raised is not delivered again.
+    ``block_bytes``: the bytes of a block of each KV cache group, for the events' bytes. An event is not delivered again
+    if ``emit`` raised.
     """
 
     def __init__(self, emit: Emit, block_bytes: Seq[int] | None = None):
@@ -187,7 +188,7 @@ class Events(Extension):
         self.emit, self.block_bytes = emit, block_bytes
         self._queue: list[AnyEvent] = []
         self._mark: tuple[int, list[int]] = (0, [])
-        self._ended = -inf  # when the last step did
+        self._ended = -inf  # when the last step ended
 
     def attach(self, scheduler: "Scheduler") -> None:
         super().attach(scheduler)
@@ -201,7 +202,7 @@ class Events(Extension):
 
     def on_change(self, change: str, seq: Sequence | None, num_tokens: int, **facts: Any) -> None:
         if change == "commit" and not self._windowed:
-            return  # it gives no block back, and there is one for each token
+            return  # such a commit frees no block, and there is one for each token
         before, self._free = self._free, self._free_blocks()
         if change == "allocate" and before == self._free:
             return
@@ -211,7 +212,7 @@ class Events(Extension):
                 self._mark = len(self._queue), self._evictions
             case "withdraw":
                 kept, self._evictions = self._mark
-                del self._queue[kept:]  # nothing was delivered meanwhile
+                del self._queue[kept:]  # no event was delivered meanwhile
             case "arrive" | "first":
                 self._put(change, seq, num_tokens)
             case "admit" if seq is not None:
@@ -232,7 +233,7 @@ class Events(Extension):
                 self._put(_ENDS[seq.finish_reason], seq, num_tokens)
 
     def before_step(self, plan: StepPlan) -> None:
-        """What the pools look like while the step is computed."""
+        """Record the state of the pools during the step."""
         manager, scheduler = self.scheduler.manager, self.scheduler
         running, stats = scheduler.running_sequences, [pool.stats() for pool in manager.pools]
         before, self._evictions = self._evictions, [pool.evictions for pool in stats]
@@ -275,7 +276,9 @@ class Events(Extension):
             self.emit(self._queue.pop(0))
 
     def _admit(self, seq: Sequence, num_tokens: int, found: Allocation) -> None:
-        """``found.num_cached`` tokens of ``seq`` need not be computed, ``num_tokens`` of the others are in the step."""
+        """Record an admission: ``found.num_cached`` tokens of ``seq`` are cached, ``num_tokens`` others are in the
+        step.
+        """
         manager, size = self.scheduler.manager, self.scheduler.manager.block_size
         places, groups = found.num_cached // size, range(len(manager.pools))
         if places:
@@ -303,14 +306,16 @@ class Events(Extension):
         moved: tuple[int, ...] = (),
         **cost: Any,
     ) -> None:
-        """``moved`` blocks go to the host where the tokens are ``kept``, else they are computed again."""
+        """Record a preemption: ``moved`` blocks go to the host if the tokens are ``kept``; else they are computed
+        again.
+        """
         self._put("preempt", seq, num_tokens, **cost)
         if kept:
             self._put("swap_out", seq, num_tokens, moved)
             self._put("free", seq, num_tokens, freed)
 
     def _wasted(self, running: Seq[Sequence], group: int) -> int:
-        """Slots without a token. Only a sequence's last block has any, and one that several share counts once."""
+        """Return the slots without a token. Only last blocks have any, and a shared one counts once."""
         manager = self.scheduler.manager
         size, slots = manager.block_size, manager.decode_slots([seq.id for seq in running], group).tolist()
         filled: dict[int, int] = {}
@@ -340,7 +345,7 @@ class Events(Extension):
 
 
 def check_block_bytes(block_bytes: Seq[int] | None, num_kv_cache_groups: int) -> None:
-    """Raise ``ArgumentError`` for what are no bytes of a block for each of so many groups, unless None."""
+    """Raise ``ArgumentError`` unless there are bytes of a block for each group, or None."""
     if block_bytes is None:
         return
     if not isinstance(block_bytes, (list, tuple)):

@@ -1,8 +1,8 @@
-"""Eviction: the scheduler's half of it. When a sequence evicts, how long it gets, and what the device is told.
+"""Eviction, the scheduler's half: when a sequence evicts, how long it gets, and the work for the device.
 
-How many tokens stay is decided here, which ones later, on the device: an eviction is a part of the next step that
-serves the sequence, before its forward, and the host does not wait for it. A sequence stops for it at places that
-follow from its own length alone, so that what it keeps depends neither on the batch around it nor on a preemption.
+This half decides how many tokens stay; the device decides later which ones. An eviction is a part of the next step
+that serves the sequence, before its forward, and the host does not wait for it. A sequence stops for an eviction at
+lengths that depend on itself alone, so its kept tokens depend neither on the batch around it nor on a preemption.
 """
 
 from collections import deque
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 @own_keywords("EvictionConfig")
 @dataclass(frozen=True)
 class EvictionConfig:
-    """What an ``LLM`` forgets: the layers that see everything keep ``n_sink + budget + n_recent`` tokens a sequence.
+    """The eviction of an ``LLM``: layers without a window keep ``n_sink + budget + n_recent`` tokens a sequence.
 
     ``policy``: a name of ``minikv.eviction.POLICIES``, or an object; there is no default. ``budget`` counts heavy
-    hitters only; a sequence evicts when ``evict_every`` tokens came on top. ``scope``: the heads of a layer keep the
-    same tokens ("layer"), or each its own ("head"). ``prefill_chunk``: of a prompt so many tokens are computed between
-    two evictions (None: 512, or ``evict_every`` where that is more).
+    hitters only. A sequence evicts when it has ``evict_every`` tokens more. ``scope``: the heads of a layer keep the
+    same tokens ("layer"), or each its own ("head"). ``prefill_chunk``: tokens of a prompt between two evictions (None:
+    512, or ``evict_every`` if that is more).
 
-    ``unit`` "block" drops whole blocks and moves nothing, so what requests share they go on sharing. Of a block its
-    best token counts, or with ``per_block="sum"`` all of them. At most the capacity stays; each time the device is
-    waited for.
+    ``unit`` "block" drops whole blocks and moves nothing, so requests go on sharing blocks. A block counts as its best
+    token, or with ``per_block="sum"`` as the sum of all. At most the capacity stays. The host waits for the device at
+    each eviction.
     """
 
     policy: "PolicyName | Policy"
@@ -69,7 +69,7 @@ class EvictionConfig:
 
 
 class Note(NamedTuple):
-    """What the record of the cached tokens has to be told: ``op`` "add", "remove", "fork", "save" or "restore"."""
+    """A message to the record of the cached tokens: ``op`` is "add", "remove", "fork", "save" or "restore"."""
 
     op: str
     id: SequenceId
@@ -79,10 +79,9 @@ class Note(NamedTuple):
 class Eviction(Extension):
     """Plans the evictions of each step, in ``step.work`` as "evictions"; ``worker`` carries them out.
 
-    A sequence never has more than ``peak`` tokens in a layer without a window, those of a forward included.
-    ``shares``: whether requests may find each other's prefixes. A policy that looks at attention must not: what is
-    found in the cache was looked at by another request, and how much is not known. ``journal`` is what the worker's
-    record of cached tokens has not been told yet.
+    A sequence never has more than ``peak`` tokens in a layer without a window, those of a forward included. ``shares``:
+    whether requests may find each other's prefixes. A policy that uses attention must not share: another request's
+    queries saw the cached tokens, and their sum is unknown. ``journal`` holds the notes for the worker's record.
     """
 
     def __init__(self, budget: Budget, chunk: int, *, shares: bool):
@@ -91,7 +90,7 @@ class Eviction(Extension):
         self.journal: deque[Note] = deque()
         self.worker: EvictionWorker | None = None
         self._plans: list[PlannedEviction] = []
-        self._own = token_hex(8)  # no prefix file of another run may fit
+        self._own = token_hex(8)  # random, so that no prefix file of another run matches
 
     def salt(self, seq: Sequence, salt: str) -> str:
         if self.shares:
@@ -103,7 +102,7 @@ class Eviction(Extension):
         return min(num_tokens, self.peak if in_prompt else self.budget.peak_resident + 1)
 
     def limit(self, seq: Sequence, num_tokens: int) -> int:
-        """Up to the next place where ``seq`` stops; where it is due, it evicts first."""
+        """Allow tokens up to the next place where ``seq`` stops; if an eviction is due, plan it first."""
         if seq.state is not State.RUNNING:
             return min(num_tokens, self.stop(seq, 0))
         length, is_due = self._length(seq), self.is_due(seq)
@@ -113,15 +112,17 @@ class Eviction(Extension):
         return min(num_tokens, most)
 
     def may_reserve(self, seq: Sequence) -> bool:
-        """Only what is committed can be evicted: ``seq`` must not be due once the open step is done."""
+        """Only committed tokens can be evicted, so ``seq`` must not be due once the open step is done."""
         return self._length(seq) <= self.budget.peak_resident
 
     def may_move(self, seq: Sequence) -> bool:
-        """Whether the blocks of ``seq`` hold what they should: no eviction is planned, or due."""
+        """Return whether the blocks of ``seq`` are complete: no eviction is planned, or due."""
         return not (self.unsettled(seq, {}) or self.is_due(seq))
 
     def on_change(self, change: str, seq: Sequence | None, num_tokens: int, **facts: Any) -> None:
-        """The worker's record follows: what begins, ends, is forked, or leaves the device and comes back."""
+        """Note every change of a sequence for the worker's record: begin, end, fork, and its way to the host and
+        back.
+        """
         if seq is None:
             return
         if change == "admit":
@@ -132,7 +133,7 @@ class Eviction(Extension):
             self._note("restore", seq.id)
         elif change == "preempt" and facts["kept"]:
             self._note("save", seq.id)
-        elif change == "free" or (change == "drop" and seq.num_preemptions):  # the host may have its record
+        elif change == "free" or (change == "drop" and seq.num_preemptions):  # the record may be on the host
             self._note("remove", seq.id)
 
     def before_step(self, plan: StepPlan) -> None:
@@ -155,18 +156,18 @@ class Eviction(Extension):
 
     @property
     def record_bytes(self) -> int:
-        """Bytes of the worker's record of cached tokens."""
+        """The bytes of the worker's record of cached tokens."""
         return 0 if self.worker is None else self.worker.evictor.records.nbytes
 
     def after(self, length: int) -> int:
-        """How many of ``length`` tokens an eviction leaves."""
+        """Return how many of ``length`` tokens an eviction leaves."""
         return self.budget.capacity
 
     def stop(self, seq: Sequence, length: int) -> int:
-        """The position before which the tokens that ``seq`` computes next have to end; it holds ``length`` tokens.
+        """Return the position before which the next tokens of ``seq`` must end; it holds ``length`` tokens.
 
-        In a prompt a chunk later than the peak, and at its end; in what was generated at the peak. Where an eviction is
-        due it is no further than ``seq`` has come.
+        In the prompt that is a chunk later than the peak, and the prompt's end; afterwards it is the peak. If an
+        eviction is due, it is not beyond the computed tokens.
         """
         peak, computed = self.budget.peak_resident, seq.num_computed
         if computed < seq.num_prompt:
@@ -174,14 +175,14 @@ class Eviction(Extension):
         return computed + peak + 1 - length if length <= peak else computed
 
     def is_due(self, seq: Sequence) -> bool:
-        """Whether ``seq``, which runs, evicts before it computes more."""
+        """Return whether ``seq``, which runs, evicts before it computes more."""
         length = self._length(seq)
         return length > self.budget.peak_resident and self.stop(seq, length) <= seq.num_computed
 
     def plan(self, seq: Sequence) -> int:
-        """The eviction of ``seq`` is a part of the step; returns how many tokens go.
+        """Make the eviction of ``seq`` a part of the step; return the number of evicted tokens.
 
-        Raises ``OutOfBlocksError`` where a block that others share cannot be copied.
+        Raises ``OutOfBlocksError`` if a shared block cannot be copied.
         """
         self._plans.append(plan_eviction(self.scheduler.manager, seq.id, self.budget.capacity))
         return self._plans[-1].num_evicted
@@ -194,11 +195,11 @@ class Eviction(Extension):
 
 
 class BlockEviction(Eviction):
-    """Whole blocks go, and nothing is moved.
+    """Eviction of whole blocks; no token is moved.
 
-    Which blocks go only the scores say, and a block that goes may belong to another sequence in the same step: so the
-    worker is asked while the step is planned. No step is being computed then, and the device is waited for all the
-    same. How many tokens stay follows from a sequence's length alone, as with single tokens.
+    The choice of blocks needs the scores, and an evicted block may go to another sequence in the same step. So the
+    worker is asked while the step is planned. No step is being computed then; the host waits for the device
+    nevertheless. The number of tokens that stay depends on a sequence's length alone, as with single tokens.
     """
 
     def __init__(self, budget: Budget, chunk: int, *, shares: bool):
@@ -206,13 +207,14 @@ class BlockEviction(Eviction):
         self._dropped: list[SequenceId] = []
 
     def after(self, length: int) -> int:
-        """The last block stays, and as many others as fit into the capacity with it."""
+        """Keep the last block, and as many others as fit into the capacity with it."""
         size = self.scheduler.manager.block_size
+        # The last block has 1 to ``size`` tokens; the others are full.
         tail = (length - 1) % size + 1
         return tail + (self.budget.capacity - tail) // size * size
 
     def plan(self, seq: Sequence) -> int:
-        """The blocks of ``seq`` go now, not with the step: should that not come, the sequence begins again."""
+        """Evict the blocks of ``seq`` now. If the step is then abandoned, the sequence begins again."""
         assert self.worker is not None
         self._dropped.append(seq.id)
         return self.worker.drop_blocks(self.scheduler.manager, seq.id)

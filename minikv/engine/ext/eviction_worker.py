@@ -1,4 +1,4 @@
-"""What of a step's evictions happens on the device: the record is told, tokens are moved, the forward is watched."""
+"""Eviction, the device's half of a step: it updates the record, moves tokens, and observes the forward."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class EvictionWorker:
-    """``evictor`` driven by steps; ``journal`` is that of ``Eviction``. ``per_block``: what counts of a block."""
+    """``evictor`` driven by steps; ``journal`` is that of ``Eviction``. ``per_block``: how a block's score is made."""
 
     def __init__(self, evictor: PagedEvictor, journal: deque[Note], per_block: PerBlock = "max"):
         self.evictor, self.journal, self.per_block = evictor, journal, per_block
@@ -31,9 +31,9 @@ class EvictionWorker:
         self._saved: dict[SequenceId, SavedRecord] = {}
 
     def before_copies(self, step: Step) -> None:
-        """Everything that has happened since the last step, then the step's evictions.
+        """Apply the journal since the last step, then the step's evictions.
 
-        A sequence that evicts and found no block is in no item, and may have been aborted since: it is left out.
+        A sequence that evicted but found no block is in no item, and may have been aborted since: it is left out.
         """
         self._tell_all()
         records = self.evictor.records
@@ -41,12 +41,12 @@ class EvictionWorker:
         self.evictor.carry_out([plan for plan in plans if plan.seq_id in records])
 
     def drop_blocks(self, manager: BlockManager, seq_id: SequenceId) -> int:
-        """An eviction of whole blocks, now; returns how many tokens of ``seq_id`` went."""
+        """Evict whole blocks now; return how many tokens of ``seq_id`` were evicted."""
         self._tell_all()
         return drop_worst_blocks(self.evictor, manager, seq_id, self.per_block)
 
     def observer(self, step: Step) -> PagedObserver | None:
-        """What looks on while the forward of ``step`` runs."""
+        """Return the observer of the forward of ``step``."""
         batch, names = step.batch, [item.id for item in step.items]
         gone = [0] * len(names) if batch.absent is None else batch.absent[self._group].tolist()
         lengths = [length - lost for length, lost in zip(batch.lengths.tolist(), gone, strict=True)]
@@ -58,7 +58,7 @@ class EvictionWorker:
             self.journal.popleft()
 
     def _tell(self, note: Note) -> None:
-        """A note stays in the journal until it is done: one that was interrupted can be told again, from any place."""
+        """Apply a note. It stays in the journal until it is done, so an interrupted one can be applied again."""
         records = self.evictor.records
         if note.op == "save":
             if note.id in records:
@@ -74,7 +74,7 @@ class EvictionWorker:
             records.fork(note.id, note.child)
         else:
             self._remove(note.id)
-            self._saved.pop(note.id, None)  # it lay on the host, and has begun again or ended there
+            self._saved.pop(note.id, None)  # its record was on the host, and it began again or ended there
             if note.op == "add":
                 records.add(note.id)
 
@@ -85,7 +85,7 @@ class EvictionWorker:
 
 @dataclass(frozen=True)
 class Reserve:
-    """Room for the records of ``rows`` sequences of ``places`` tokens, in bytes: all that an LLM will ever need."""
+    """The record's size for ``rows`` sequences of ``places`` tokens, in bytes: the most that an LLM will need."""
 
     rows: int
     places: int
@@ -101,10 +101,10 @@ def reserve(
     *,
     keeps_prefixes: bool = False,
 ) -> Reserve:
-    """What the records of ``params`` will take beside the cache. ``longest``: tokens that a sequence may have.
-    ``keeps_prefixes``: those of this run are for the next one.
+    """Return the size of the records of ``params`` beside the cache. ``longest``: the most tokens of a sequence.
 
-    Raises ``ArgumentError`` for what does not go with eviction, before there is a cache.
+    ``keeps_prefixes``: a later run uses the prefixes of this one. Raises ``ArgumentError`` for settings that do not go
+    with eviction, before there is a cache.
     """
     if not isinstance(params, EvictionConfig):
         raise ArgumentError("eviction_params", kind=type(params).__name__)
@@ -125,24 +125,24 @@ def reserve(
 
 
 def looks_at_attention(policy: Policy) -> bool:
-    """Whether what ``policy`` keeps depends on the queries that a token has met: then requests share no prefix."""
+    """Return whether ``policy`` depends on the queries that a token has met; then requests share no prefix."""
     return bool(policy.needs & (Needs.PROBS | Needs.WINDOW))
 
 
 def chunk_of(params: EvictionConfig, wanted: "EngineConfig") -> int:
-    """Tokens of a prompt between two evictions: no step computes more."""
+    """Return the tokens of a prompt between two evictions; no step computes more."""
     return min(params.chunk, wanted.max_batched_tokens)
 
 
 def make_evictor(cache: Any, manager: BlockManager, params: EvictionConfig, room: Reserve) -> PagedEvictor:
-    """The device's half of ``params`` on ``cache``. Raises ``ArgumentError`` for what does not go with eviction."""
+    """Return the device's half of ``params`` on ``cache``. Raises ``ArgumentError`` for settings without eviction."""
     layers, policy = layers_without_window(cache, manager), policy_of(params.policy)
     check_policy(policy, params.tokens, cache, layers, params.scope, params.unit)
     return PagedEvictor(cache, layers, policy, params.tokens, params.scope, room.rows, room.places)
 
 
 def make_eviction(params: EvictionConfig, wanted: "EngineConfig", evictor: PagedEvictor) -> Eviction:
-    """The scheduler's half, with the worker that carries out what it plans."""
+    """Return the scheduler's half, with the worker that carries out its plans."""
     kind = Eviction if params.unit == "token" else BlockEviction
     chunk, shares = chunk_of(params, wanted), not looks_at_attention(evictor.policy)
     eviction = kind(params.tokens, chunk, shares=shares)

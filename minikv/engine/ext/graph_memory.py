@@ -1,8 +1,8 @@
-"""What captured decode steps take of a GPU, and room for it before the KV cache gets all that is left. Lesson 13.
+"""The GPU memory of captured decode steps, reserved before the KV cache takes the rest. Lesson 13.
 
-A graph is captured on a cache that exists, and the cache takes what is left: so what the graphs will take is held while
-``allocate_kv_cache`` measures. Its formula then counts those bytes as it counts all that is on the GPU. They are given
-back before the capture.
+A graph is captured on an existing cache, and the cache takes all free memory. So the graphs' expected bytes are held
+while ``allocate_kv_cache`` measures, and its formula counts them like everything on the GPU. They are freed before the
+capture.
 """
 
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ from minikv.memory.arena import Arena
 
 @dataclass(frozen=True)
 class GraphMemory:
-    """Bytes of ``count`` graphs, as expected or as measured.
+    """The bytes of ``count`` graphs, expected or measured.
 
-    ``buffer_bytes``: their inputs and logits, an arena, known to the byte. ``pool_bytes``: what they compute in
-    between; the graphs share it, and nothing else can use it. ``driver_bytes``: the graphs themselves.
+    ``buffer_bytes``: their inputs and logits, an arena, known to the byte. ``pool_bytes``: their intermediate results;
+    the graphs share the pool, and nothing else can use it. ``driver_bytes``: the graphs themselves.
     """
 
     count: int
@@ -34,7 +34,7 @@ class GraphMemory:
 
 @contextmanager
 def held(num_bytes: int, device: torch.device, what: str = "CUDA graphs") -> Iterator[None]:
-    """Take ``num_bytes`` of ``device`` for as long as the block runs. Raises ``DoesNotFitError`` without the room."""
+    """Hold ``num_bytes`` of ``device`` while the block runs. Raises ``DoesNotFitError`` if there is no room."""
     if not num_bytes:
         yield
         return

@@ -1,12 +1,12 @@
 """Decode steps as CUDA graphs: captured once for each batch size, then started with one call each. Lesson 13.
 
-A decode step is some hundred small kernels, and to launch one takes the host longer than the GPU needs to run it. A
-CUDA graph is the list of those launches with all of their arguments: the GPU goes through it alone. So nothing in it
-may change from step to step, neither an address nor a size, and the host may not look at a result in the middle.
+A decode step is some hundred small kernels, and the host takes longer to launch one than the GPU to run it. A
+CUDA graph is the list of those launches with all their arguments, which the GPU runs alone. So nothing in it
+may change from step to step, neither an address nor a size, and the host cannot read a result in between.
 
     step of 11 decodes  ->  bucket 16: 11 rows and 5 of padding into the buffers  ->  replay  ->  11 rows of logits
 
-Steps with a prefill are computed as ever: they are few, large, and each of another shape.
+Steps with a prefill are computed without graphs: they are few, large, and each has another shape.
 """
 
 import warnings
@@ -30,40 +30,40 @@ from minikv.memory.peak import measure_peak
 from minikv.models import Adapter
 from minikv.units import MIB
 
-WAITED = "called a synchronizing"  # of torch's warning
+WAITED = "called a synchronizing"  # a part of torch's warning
 # Assumptions until the graphs are captured and measured:
-GRAPH_BYTES = 8 * MIB  # what the driver keeps of one graph of some hundred kernels
+GRAPH_BYTES = 8 * MIB  # the driver's memory for one graph of some hundred kernels
 POOL_SLACK = 48 * MIB  # torch's allocator takes segments of 20 MiB, and some are not full
 
 
 def buckets(most: int) -> tuple[int, ...]:
-    """The batch sizes that are captured for up to ``most`` sequences: 1, 2, 4, 8, 16, 24, ... and ``most``.
+    """Return the batch sizes that are captured for up to ``most`` sequences: 1, 2, 4, 8, 16, 24, ... and ``most``.
 
-    A step is padded to the next one. Its time follows the keys that it reads, which padding has none of, and otherwise
-    hardly changes within 8 rows, since a tensor core multiplies 8 or 16 of them at once. Below 8 a row more is a
-    large share, and from one size to twice it suffices. Each bucket costs a capture, and its graph memory.
+    A step is padded to the next size. Its time depends on the keys that it reads, and padding reads none; within 8 rows
+    it hardly changes otherwise, since a tensor core multiplies 8 or 16 of them at once. Below 8 one row more is a large
+    share, so sizes double there. Each size costs a capture and the graph's memory.
     """
     return tuple(sorted({size for size in (1, 2, 4, *range(8, most, 8)) if size < most} | {most}))
 
 
 class Capturer(Protocol):
-    """Makes a function repeatable. ``CudaCapturer`` is the one there is; tests have another, which needs no GPU."""
+    """Makes a function repeatable. ``CudaCapturer`` is the only one; tests have another, which needs no GPU."""
 
     pool_bytes: int
     driver_bytes: int
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """What does again on the device all that ``run`` gave it to do, on the same addresses."""
+        """Return a function that repeats all device work of ``run``, on the same addresses."""
 
     def close(self) -> None:
-        """Forget what was captured."""
+        """Drop the captures."""
 
 
 class CudaCapturer:
     """Captures CUDA graphs on ``device``. They share a pool, so they must not run at the same time.
 
-    ``pool_bytes``: what torch's allocator has taken for what the graphs compute in between; ``driver_bytes``: what
-    the driver has taken besides, for the graphs themselves.
+    ``pool_bytes``: torch's memory for the graphs' intermediate results. ``driver_bytes``: the driver's memory for the
+    graphs themselves.
     """
 
     def __init__(self, device: torch.device):
@@ -77,12 +77,12 @@ class CudaCapturer:
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         """Run twice, capture, replay once. Raises what ``run`` raises, and ``RuntimeError`` where it waits for the GPU.
 
-        The first run makes what is made once: it compiles kernels, loads modules, sets up cuBLAS, all of which a
-        capture must not contain. It happens on the stream that is captured: cuBLAS keeps a workspace for each, and the
-        graphs hold its address. So no two capturers share a stream: torch gives the workspace back with the first graph
-        that is reset (pytorch#193402).
+        The first run does one-time work that a capture must not contain: it compiles kernels, loads modules, sets up
+        cuBLAS. It runs on the captured stream, because cuBLAS keeps a workspace for each stream and the graphs store
+        its address. So no two capturers share a stream: torch frees the workspace with the first graph that is reset
+        (pytorch#193402).
         """
-        # An outer stream block: torch.cuda.graph does not leave its own where ending a capture raises.
+        # An outer stream block: torch.cuda.graph does not leave its own if the end of a capture raises.
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             torch.cuda.synchronize()  # the buffers and the cache were written on another stream
             run()
@@ -91,12 +91,12 @@ class CudaCapturer:
             torch.cuda.empty_cache()
             reserved, rest = self._taken()
             graph = torch.cuda.CUDAGraph()
-            # Other threads of the program may allocate meanwhile: their calls do not end this capture.
+            # Allocations of other threads do not end this capture.
             with torch.cuda.graph(
                 graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
             ):
                 run()
-            graph.replay()  # a graph's first start takes memory of the driver, too
+            graph.replay()  # a graph's first start takes memory of the driver too
             torch.cuda.synchronize()
             now_reserved, now_rest = self._taken()
         self._graphs.append(graph)
@@ -105,18 +105,19 @@ class CudaCapturer:
         return graph.replay
 
     def close(self) -> None:
-        """Give the graphs' memory back, once none of them runs any more."""
+        """Free the graphs' memory, once none of them runs any more."""
         torch.cuda.synchronize(self._device)
         for graph in self._graphs:
             graph.reset()
         self._graphs.clear()
-        torch.cuda.empty_cache()  # or the pool, and what the runs left on their stream, would serve nothing else
+        # else the pool, and what the runs left on their stream, could serve nothing else
+        torch.cuda.empty_cache()
 
     def _run_without_waiting(self, run: Callable[[], None]) -> None:
         """Raise ``RuntimeError`` where ``run`` waits for the GPU, as far as torch notices.
 
-        The capture would notice the rest, but one that fails harms more than itself: before torch 2.12 the allocator
-        goes on believing that it is under way (pytorch#180395). The mode holds for all threads, so it only warns.
+        The capture would notice the rest, but a failed capture does more harm: before torch 2.12 the allocator believes
+        that it still goes on (pytorch#180395). The mode holds for all threads, so it only warns.
         """
         before = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings(record=True) as said:
@@ -131,7 +132,7 @@ class CudaCapturer:
                 raise RuntimeError(f"{WAITED} CUDA operation, {Path(each.filename).name} line {each.lineno}")
 
     def _taken(self) -> tuple[int, int]:
-        """Bytes of this GPU that torch's allocator has reserved, and what else is taken there."""
+        """Return the bytes of this GPU that torch's allocator has reserved, and the other bytes taken there."""
         free, total = torch.cuda.mem_get_info(self._device)
         reserved = torch.cuda.memory_reserved(self._device)
         return reserved, total - free - reserved
@@ -139,20 +140,20 @@ class CudaCapturer:
 
 @dataclass(frozen=True)
 class Eager:
-    """Why decode steps are not replayed: ``reason`` is a word of ``engine.toml``, ``detail`` what a library said."""
+    """Why decode steps are not replayed: ``reason`` is a word of ``engine.toml``, ``detail`` a library's message."""
 
     reason: str
     detail: str = ""
 
     def text(self, lang: str = "en") -> str:
-        """A clause, such as "enforce_eager=True asks for it"."""
+        """Return a clause, such as "enforce_eager=True asks for it"."""
         return text(f"engine.eager_{self.reason}", lang, detail=self.detail)
 
 
 class DecodeGraphs:
     """The decode steps of ``adapter`` with up to ``max_rows`` sequences of up to ``width`` blocks, captured.
 
-    The model's parameters must stay where they are. Raises whatever ``capturer`` raises, and has kept nothing then.
+    The model's parameters must stay where they are. Raises what ``capturer`` raises, and has freed everything then.
     """
 
     def __init__(self, adapter: Adapter, max_rows: int, width: int, capturer: Capturer):
@@ -166,28 +167,28 @@ class DecodeGraphs:
         self.buffers = DecodeBuffers(adapter.cache, sizes)
         self._replays: dict[int, Callable[[], None]] = {}
         try:
-            for rows in reversed(self.buckets):  # the largest first: the others find room in its memory
+            for rows in reversed(self.buckets):  # the largest first: the others use its memory
                 self._replays[rows] = capturer.capture(self._step(rows))
         except BaseException as error:
-            clear_frames(error.__traceback__)  # which hold views of the buffers and of the cache
+            clear_frames(error.__traceback__)  # the frames hold views of the buffers and of the cache
             capturer.close()
             raise
 
     @property
     def memory(self) -> GraphMemory:
-        """What they have taken of the device."""
+        """The graphs' memory on the device."""
         capturer = self.capturer
         return GraphMemory(
             len(self._replays), self.buffers.sizes.num_bytes, capturer.pool_bytes, capturer.driver_bytes
         )
 
     def takes(self, step: StepArrays) -> bool:
-        """Whether ``step`` is one of those that were captured. If not it is computed, or refused, as ever."""
+        """Return whether ``step`` was captured. If not, it is computed, or refused, without graphs."""
         limit = self.adapter.position_limit
         return self.buffers.takes(step) and (limit is None or int(step.positions.max()) < limit)
 
     def replay(self, step: StepArrays, sampled: Tensor | None = None) -> Tensor:
-        """The logits [sequences, vocabulary] of a step that ``takes`` takes. The next replay overwrites them.
+        """Return the logits [sequences, vocabulary] of a captured step. The next replay overwrites them.
 
         ``sampled``: as in ``DecodeBuffers.fill``.
         """
@@ -197,7 +198,7 @@ class DecodeGraphs:
         return self.buffers.logits[:rows]
 
     def around(self, compute: Compute) -> Compute:
-        """``compute``, but for the steps that ``takes`` takes: they are prepared and replayed, without ``on_batch``."""
+        """Return ``compute`` with captured steps replaced: these are prepared and replayed, without ``on_batch``."""
 
         def logits(runner: Runner, step: Step, sampled: Tensor | None) -> Tensor:
             if not self.takes(step.batch):
@@ -208,7 +209,7 @@ class DecodeGraphs:
         return logits
 
     def close(self) -> None:
-        """Give everything back. Closing again does nothing."""
+        """Free everything. A second call does nothing."""
         self._replays.clear()
         self.capturer.close()
         self.buffers.close()
@@ -219,7 +220,7 @@ class DecodeGraphs:
 
         @torch.no_grad()
         def step() -> None:
-            # Out of the pool: what stays in it takes room that the next capture could have used.
+            # Out of the pool, where they would take room that the next capture could use.
             logits.copy_(self.adapter.forward(token_ids, batch))
 
         return step
@@ -234,11 +235,10 @@ def capture_decodes(
     ranks: int = 1,
     evicts: bool = False,
 ) -> DecodeGraphs | Eager:
-    """The graphs for up to ``max_rows`` sequences of at most ``longest`` tokens (None: no limit), or why there are
-    none.
+    """Return the graphs for up to ``max_rows`` sequences of at most ``longest`` tokens (None: no limit), or why none.
 
-    What a model does that no graph can hold shows when it is tried: then there is a warning, and steps are computed
-    as without graphs.
+    A model may do something that no graph can hold, which the trial shows. Then there is a warning, and steps are
+    computed without graphs.
     """
     if adapter.cache.device.type != "cuda":
         return Eager("cpu")
@@ -257,17 +257,17 @@ def capture_decodes(
         return DecodeGraphs(adapter, max_rows, width, CudaCapturer(adapter.cache.device))
     except (DoesNotFitError, torch.OutOfMemoryError) as error:
         why = Eager("memory", first_line(error))
-    except RuntimeError as error:  # torch's, for what waits and for what cannot be captured
+    except RuntimeError as error:  # torch's, for code that waits and code that cannot be captured
         why = Eager("refused", first_line(error))
     warnings.warn(text("engine.eager_warning", "en", why=why.text()), stacklevel=5)
     return why
 
 
 def expected_memory(model: Any, num_kv_cache_groups: int, max_rows: int, width: int) -> GraphMemory:
-    """What the graphs of ``model``, with a cache of ``num_kv_cache_groups``, will take; see ``DecodeGraphs``.
+    """Return the expected memory of the graphs of ``model``, on ``num_kv_cache_groups``; see ``DecodeGraphs``.
 
-    The pool is measured: a forward of ``max_rows`` single tokens without a cache needs what a decode needs, but for
-    the partial results of an attention that is split.
+    The pool is measured: a forward of ``max_rows`` single tokens without a cache needs what a decode needs, except the
+    partial results of split attention.
     """
     device = model.get_input_embeddings().weight.device
     seen: list[Tensor] = []
@@ -284,7 +284,7 @@ def expected_memory(model: Any, num_kv_cache_groups: int, max_rows: int, width: 
 
 
 def table_width(adapter: Adapter, longest: int | None) -> int | None:
-    """The most blocks that a table of this cache can have; None where nothing limits it."""
+    """Return the most blocks in a table of this cache; None without a limit."""
     cache = adapter.cache
     whole = (
         count

@@ -1,4 +1,4 @@
-"""Host: the host memory of an LLM. It carries out the transfers of a step, and measures what they cost. Lesson 12."""
+"""Host: the host memory of an LLM. It carries out a step's transfers and measures their cost. Lesson 12."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ BLOCKS, ROUNDS = 16, 5  # moved at a time, and how often, to measure the rates o
 
 @dataclass(frozen=True)
 class OffloadConfig:
-    """The host memory that an LLM was asked for; see ``LLM``. Raises ``ArgumentError`` for what cannot be granted."""
+    """The requested host memory of an LLM; see ``LLM``. Raises ``ArgumentError`` for an impossible request."""
 
     cpu_kv_bytes: int | None
     cpu_block_size: int | None
@@ -62,14 +62,16 @@ class OffloadConfig:
                 raise ArgumentError("disk_path", kind=type(self.prefix_dir).__name__)
             try:
                 is_file = Path(self.prefix_dir).exists() and not Path(self.prefix_dir).is_dir()
-            except OSError as error:  # a name that is too long, a folder that may not be entered
+            except OSError as error:  # a name that is too long, or a folder without access
                 reason = error.strerror or error
                 raise ArgumentError("prefix_dir_unusable", path=self.prefix_dir, reason=reason) from error
             if is_file:
                 raise ArgumentError("prefix_dir_no_folder", path=self.prefix_dir)
 
     def num_blocks(self, spec: CacheSpec) -> int:
-        """Blocks of ``block_size`` tokens for each KV cache group: host memory is taken in whole CPU blocks."""
+        """Return the blocks of ``block_size`` tokens for each KV cache group; host memory is taken in whole CPU
+        blocks.
+        """
         if self.cpu_kv_bytes is None:
             return 0
         tokens = self.cpu_block_size or self.block_size
@@ -84,7 +86,7 @@ class OffloadConfig:
         return count * (tokens // self.block_size)
 
     def open(self, model: torch.nn.Module, cache: Pages, offload: Offload) -> "Host":
-        """The host's pool beside ``cache``, with the prefixes of earlier runs, for ``offload`` to use."""
+        """Return the host's pool beside ``cache``, filled with the prefixes of earlier runs, for ``offload``."""
         manager = offload.scheduler.manager
         assert isinstance(cache, PagedKVCache), "__post_init__ refuses the other one"
         blocks = [each.num_blocks for each in manager.host_pools]
@@ -92,7 +94,7 @@ class OffloadConfig:
             group.block_bytes(cache.block_size) * count
             for group, count in zip(cache.kv_cache_groups, blocks, strict=True)
         )
-        free = MemoryStats.read("cpu").free  # again: a cache in the same memory lies there now
+        free = MemoryStats.read("cpu").free  # again, since the cache may have taken the same memory
         if need > free:
             raise DoesNotFitError("offload_no_room", need=exact_bytes(need), free=exact_bytes(free))
         pool = HostPool(cache, blocks)
@@ -102,7 +104,7 @@ class OffloadConfig:
                 host.prefixes = PrefixFile(self.prefix_dir, model, pool)
                 host.prefixes.load(manager)
         except BaseException:
-            pool.close()  # a notebook keeps the traceback, and the traceback the pool
+            pool.close()  # a notebook keeps the traceback, and that keeps the pool
             raise
         offload.host, offload.rates = host, self.swap_rates
         return host
@@ -111,8 +113,8 @@ class OffloadConfig:
 class Host:
     """``pool`` holds the host blocks of the engine's block manager; ``prefixes`` outlive the process.
 
-    Without ``rates`` the transfers are measured now, and the prefill as the steps come: before the first one there is
-    nothing to preempt, and nothing that could be evicted.
+    Without ``rates`` the transfers are measured now, and the prefill from the first steps: before them nothing can be
+    preempted or evicted.
     """
 
     def __init__(self, pool: HostPool, rates: TransferRates | None = None):
@@ -125,19 +127,20 @@ class Host:
             self.to_host, self.to_device = rates.to_host, rates.to_device
 
     def swap_out(self, pairs: Transfers) -> None:
-        """Read these device blocks. On a GPU that runs on a stream of its own; in a step that brings nothing in it runs
-        beside the forward.
+        """Read these device blocks. On a GPU the copies run on a stream of their own.
+
+        In a step that swaps nothing in they run beside the forward.
         """
         for piece in self.pool.pieces(pairs):
             self.pool.swap_out(piece)
 
     def swap_in(self, pairs: Transfers) -> None:
-        """Write these device blocks, behind what goes out: they may lie where something else was. The forward waits."""
+        """Write these device blocks, after the blocks going out, whose places they may take. The forward waits."""
         for piece in self.pool.pieces(pairs):
             self.pool.swap_in(piece).wait()
 
     def rates_after(self, step: Step, seconds: float) -> TransferRates | None:
-        """What is known once ``step`` was computed in so many seconds: a prefill says how fast a recompute is."""
+        """Return the rates after ``step``, computed in ``seconds``: a prefill shows the speed of a recompute."""
         prefill = None if self._speed is None else self._speed.after(step, seconds)
         return None if prefill is None else TransferRates(self.to_host, self.to_device, prefill)
 
@@ -147,14 +150,14 @@ class Host:
             self.prefixes.save(manager)
 
     def close(self) -> None:
-        """Give the memory back, before the cache does. Twice is no error."""
+        """Free the memory, before the cache does. A second call does nothing."""
         self.pool.close()
 
 
 def transfer_speeds(pool: HostPool) -> tuple[float, float]:
-    """(to the host, to the device) in bytes a second: the median of a few rounds with the first blocks of each group.
+    """Return (to the host, to the device) in bytes a second: the median of some rounds with the first blocks.
 
-    The cache is as before. The pool's blocks are overwritten: measure before anything is in them.
+    The cache is not changed. The pool's blocks are overwritten: measure while they are empty.
     """
     cache = pool.cache
     counts = [min(BLOCKS, *blocks) for blocks in zip(cache.num_blocks, pool.num_blocks, strict=True)]

@@ -1,8 +1,8 @@
-"""Offload: what of a step goes to host memory, what comes back, and what decides between a swap and a recompute.
+"""Offload: plans the copies of a step to and from host memory, and decides between a swap and a recompute.
 
 The transfers of a step are planned with it and carried out before its forward: first out, then in. Until the step has
-ended nothing that it transfers can be found on the host, and if it fails nothing of it ever is. The pairs of (device
-block, host block) stand in ``step.work`` as "swap_out" and "swap_in", for each KV cache group.
+ended nothing that it transfers can be found on the host, and never if it fails. The pairs of (device block, host block)
+are in ``step.work`` as "swap_out" and "swap_in", for each KV cache group.
 """
 
 from collections import deque
@@ -45,11 +45,11 @@ class Cost:
 class Offload(Extension):
     """Preempted sequences and evicted prefix blocks go to host memory, where a transfer costs less than a prefill.
 
-    ``block_bytes`` are the bytes of a block of each KV cache group. Without ``rates``, which may be set anew once the
+    ``block_bytes`` are the bytes of a block of each KV cache group. Without ``rates``, which may be set after the
     scheduler is made, every preemption recomputes, and nothing goes to the host. ``host`` carries the transfers out;
-    None: nothing does, as in a simulation. ``may_move`` says whether the blocks of a sequence hold what they should
-    already; None: always. Its own changes are swap_in, restore (both of a sequence that comes back) and save (of prefix
-    blocks). Raises ``ArgumentError`` for rates without host blocks or ``block_bytes``.
+    None: nothing does, as in a simulation. ``may_move`` returns whether the blocks of a sequence are complete; None:
+    always. Its own changes are swap_in, restore (both for a sequence that comes back) and save (for prefix blocks).
+    Raises ``ArgumentError`` for rates without host blocks or ``block_bytes``.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Offload(Extension):
     ):
         self.block_bytes, self._may_move = block_bytes, may_move
         self.host: Host | None = None
-        self._left: list[Sequence] = []  # that the open step swaps out
-        self._returned: list[Sequence] = []  # that it brings back
+        self._left: list[Sequence] = []  # sequences that the open step swaps out
+        self._returned: list[Sequence] = []  # sequences that the open step brings back
         self._out: list[Swap] = []
         self._back: list[Transfers] = []
         self._rates = rates
@@ -73,7 +73,7 @@ class Offload(Extension):
 
     @property
     def rates(self) -> TransferRates | None:
-        """What transfers and prefills take on this machine; None: not known, and every preemption recomputes."""
+        """The speeds of transfers and prefills on this machine; None: unknown, and every preemption recomputes."""
         return self._rates
 
     @rates.setter
@@ -85,13 +85,13 @@ class Offload(Extension):
             if not manager.host_pools or self.block_bytes is None:
                 raise ArgumentError("offload_rates_unused")
         self._rates = rates
-        # A block is worth saving where it is cheaper to move it twice than to compute its tokens again.
+        # A block is worth saving if two transfers cost less than computing its tokens again.
         saves = rates is not None and cheaper_to_swap(sum(self.block_bytes or ()), manager.block_size, rates)
         if saves != (manager.pools[0].reclaimed is not None):
             manager.keep_reclaimed(saves)
 
     def keep(self, seq: Sequence, facts: dict[str, Any]) -> bool:
-        """Swap ``seq`` out, unless it is cheaper to compute its tokens again, or the host has no room."""
+        """Swap ``seq`` out, unless a recompute is cheaper or the host has no room."""
         cost = self._cost(seq)
         if cost is None:
             return False
@@ -103,7 +103,7 @@ class Offload(Extension):
         return moved is not None
 
     def resume(self, seq: Sequence, plan: StepPlan) -> bool:
-        """A swapped sequence gets device blocks and goes on where it was; False if it has to wait longer."""
+        """Give a swapped sequence device blocks to go on with; False if it has to wait longer."""
         room = self._room_to_return(seq)
         if room < 1:
             return False
@@ -128,7 +128,7 @@ class Offload(Extension):
                 seq.figures["num_loaded"] = facts["found"].num_loaded
 
     def before_step(self, plan: StepPlan) -> None:
-        """Prefix blocks that the step's allocations overwrite go to the host too."""
+        """Save prefix blocks that the step's allocations overwrite to the host too."""
         swap = self.scheduler.manager.plan_save()
         self._out.append(swap)
         if any(blocks := _count(swap.pairs)):
@@ -141,11 +141,14 @@ class Offload(Extension):
         self._out, self._back = [], []
 
     def after_step(self, step: Step | None, tokens: Mapping[SequenceId, Seq[int]] | None) -> None:
-        """The step has ended. If it failed, what it swapped out was perhaps never written: it computes again."""
+        """End the step's transfers. If it failed, its swapped blocks may never have been written: they are computed
+        again.
+        """
         manager = self.scheduler.manager
         if step is not None and tokens is None and self.host is not None:
-            with suppress(RuntimeError):  # of a device that has failed: nothing of it is written any more
-                self.host.pool.synchronize()  # else what was begun may write blocks that the next step gives to others
+            with suppress(RuntimeError):  # a failed device writes nothing any more
+                # else a copy in progress may write blocks that the next step gives to others
+                self.host.pool.synchronize()
         manager.complete_transfers(tokens is not None)
         if tokens is None:
             manager.keep_reclaimed(manager.pools[0].reclaimed is not None)
@@ -165,13 +168,13 @@ class Offload(Extension):
             self.host.swap_in(step.work["swap_in"])
 
     def after_forward(self, step: Step, seconds: float) -> None:
-        """A prefill says how fast a recompute is."""
+        """Measure the speed of a recompute from a prefill."""
         rates = None if self.host is None else self.host.rates_after(step, seconds)
         if rates is not None:
             self.rates = rates
 
     def _cost(self, seq: Sequence) -> Cost | None:
-        """What it costs to preempt ``seq`` and to bring it back; None where only a recompute can be had."""
+        """Return the cost to preempt ``seq`` and bring it back; None where only a recompute is possible."""
         manager = self.scheduler.manager
         if (
             self._rates is None
@@ -187,7 +190,7 @@ class Offload(Extension):
         return Cost(num_bytes, tokens, *seconds)
 
     def _swap_out(self, seq: Sequence) -> tuple[int, ...] | None:
-        """Give the device blocks of ``seq`` away: the blocks of each group that are transferred, None without room."""
+        """Move the blocks of ``seq`` to the host; return the transferred blocks of each group, None without room."""
         try:
             swap = self.scheduler.manager.plan_swap_out(seq.id)
         except OutOfBlocksError:
@@ -197,9 +200,9 @@ class Offload(Extension):
         return _count(swap.pairs)
 
     def _room_to_return(self, seq: Sequence) -> int:
-        """Tokens that a swapped sequence could compute now; 0 or less if it has to wait longer.
+        """Return how many tokens a swapped sequence could compute now; 0 or less: it has to wait longer.
 
-        Beside others it waits until all that it has fits, as a sequence that begins does.
+        Beside others it waits until all of its tokens fit, like a new sequence.
         """
         scheduler, manager = self.scheduler, self.scheduler.manager
         size, rooms = manager.block_size, []
@@ -215,18 +218,18 @@ class Offload(Extension):
         return tail + size * min(rooms)
 
     def _drop(self, seq: Sequence) -> None:
-        """If ``seq`` lies on the host, it does so no more."""
+        """Drop the host blocks of ``seq``, if it has any."""
         if seq.id in self.scheduler.manager.host_blocks:
             self.scheduler.manager.free(seq.id)
             seq.num_computed = seq.num_placed = 0
 
 
 class PrefillSpeed:
-    """Tokens a second of an engine's own prefills, from the steps that were little else and moved no blocks.
+    """Tokens a second of an engine's own prefills, from steps that were almost only prefill and moved no blocks.
 
-    A step takes its time however few tokens it has: one that computes the end of a cached prompt says nothing of a
-    recompute. So steps of one size, within a factor of two, are taken together, and the fastest size counts. Of each
-    size the median of its last steps, because the first ones compile kernels and warm up.
+    A step has a minimum time: one that computes the end of a cached prompt says nothing about a recompute. So steps of
+    one size, within a factor of two, are taken together, and the fastest size counts. Each size counts with the median
+    of its last steps, because the first ones compile kernels and warm up.
     """
 
     def __init__(self, last: int = 9):
@@ -234,8 +237,8 @@ class PrefillSpeed:
         self._of_size: dict[int, deque[float]] = {}
 
     def after(self, step: Step, seconds: float) -> float | None:
-        """The speed once ``step`` has taken ``seconds``; None before the first prefill."""
-        # The seconds of transfers are counted on the other side.
+        """Return the speed after ``step`` took ``seconds``; None before the first prefill."""
+        # A step with transfers is left out: their seconds are not the prefill's.
         moved = {"swap_out", "swap_in"} & step.work.keys()
         if seconds > 0 and not moved and step.num_decode * 10 < step.num_tokens:
             last = self._of_size.setdefault(step.num_tokens.bit_length(), deque(maxlen=self._keep))
@@ -253,9 +256,9 @@ def _joined(swaps: list[Transfers], num_groups: int) -> Transfers:
 
 
 def lost_tokens(manager: BlockManager, seq: Sequence) -> int:
-    """Tokens of ``seq`` that would be computed again: those behind the blocks that another sequence holds as well.
+    """Return the tokens of ``seq`` that would be computed again: those behind its leading shared blocks.
 
-    What a window has given back counts as lost: others may have written there since.
+    Tokens behind a window count as lost: their blocks may have been reused.
     """
     tables = [manager.block_table(seq.id, group) for group in range(len(manager.pools))]
     kept = 0

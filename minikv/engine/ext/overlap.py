@@ -3,10 +3,10 @@
     schedule ------ launch N ----------------------- read N -- finish N ----------------------- read N + 1 -- ...
                                schedule_next -- launch N + 1                 schedule_next ...
 
-The host knows which sequences decode in step N + 1 before it knows a single token of step N: those that get one there
-and are not at ``max_tokens``. So it prepares that step meanwhile, and the tokens go from one forward into the next
-without it. Some of them end a text, which the host sees too late: their rows of step N + 1 are computed in vain, and
-are dropped.
+The host knows which sequences decode in step N + 1 before it knows any token of step N: those that get a token in it
+and are not at ``max_tokens``. So it prepares that step meanwhile, and the tokens go from one forward to the next
+without passing through it. Some of them end a text, which the host sees too late: their rows of step N + 1 are computed
+in vain and dropped.
 """
 
 from collections.abc import Sequence as Seq
@@ -21,7 +21,7 @@ from minikv.engine.core.step import Scheduled, Step, StepPlan
 class OverlapLoop:
     """A ``Loop`` with at most two steps in flight; they end in the order in which they began.
 
-    Nothing is launched behind a step with a prefill while an extension wants the seconds of each step.
+    Nothing is launched behind a step with a prefill while an extension needs the seconds of each step.
     """
 
     def __init__(self, loop: Loop):
@@ -32,9 +32,10 @@ class OverlapLoop:
         self.loop.step(self._launch_next)
 
     def _launch_next(self) -> Exception | None:
-        """Launch the step behind the one in flight, if it is known; what it raises counts when it is read.
+        """Launch the step behind the one in flight, if it is known. An error of the launch is raised when the step is
+        read.
 
-        What the clock raises before there is such a step is returned: the step in flight has nothing to do with it.
+        An error of the clock before that is returned, since it does not concern the step in flight.
         """
         (current,) = self.loop.in_flight
         is_timed = self.loop.after_forward and current.step.num_decode < current.step.num_tokens
@@ -57,12 +58,11 @@ class OverlapLoop:
 
 
 def schedule_next(scheduler: Scheduler) -> Step | None:
-    """The step behind the open one, before its tokens are known: a decode of every sequence that goes on.
+    """Return the step behind the open one, before its tokens are known: a decode of every sequence that goes on.
 
-    None where that may not be the next step: where not exactly one step is open, where a sequence waits or has more of
-    a prompt to compute, where a block is missing, has to be copied, or would have to be saved to the host first, and
-    where an extension has to know the tokens. ``batch.sources`` say where its tokens come from. If it raises anything,
-    the open step is as it was.
+    None if it may not be the next step: unless exactly one step is open; if a sequence waits or has more of a prompt to
+    compute; if a block is missing, has to be copied, or would first have to be saved to the host; or if an extension
+    needs the tokens. ``batch.sources`` has the rows of its tokens. If it raises, the open step is unchanged.
     """
     sources, manager = _rows_that_go_on(scheduler), scheduler.manager
     seqs = [scheduler.open_steps[0].seqs[scheduler.open_steps[0].step.items[row].id] for row in sources]
@@ -84,20 +84,20 @@ def schedule_next(scheduler: Scheduler) -> Step | None:
             if manager.num_tokens(seq.id) > start:
                 manager.truncate(seq.id, start)
             seq.num_placed = start
-        scheduler.changed("withdraw", None)  # nothing of it has come to pass
+        scheduler.changed("withdraw", None)  # the reservation was undone
         raise
     return step
 
 
 def _rows_that_go_on(scheduler: Scheduler) -> Seq[int]:
-    """The items of the open step whose sequences decode next, whatever it samples; none where that is not sure."""
+    """Return the items of the open step with sequences that certainly decode next; none if any is uncertain."""
     running = scheduler.running_sequences
     if len(scheduler.open_steps) != 1 or scheduler.num_waiting:
         return ()
     (opened,) = scheduler.open_steps
     items = opened.step.items
     if len(items) != len(running) or any(len(item.samples) != 1 for item in items):
-        return ()  # a sequence waits for a block; a prompt goes on, or several sequences begin with it
+        return ()  # a sequence waits for a block, a prompt goes on, or several sequences begin with it
     for may_reserve in overriding(scheduler.extensions, "may_reserve"):
         if not all(map(may_reserve, running)):
             return ()

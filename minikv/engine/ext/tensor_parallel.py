@@ -1,10 +1,10 @@
-"""Many ranks, one engine: rank 0 schedules and samples, the others compute what it asks for. Lesson 12.
+"""Many ranks, one engine: rank 0 schedules and samples, the others compute their shards. Lesson 12.
 
     rank 0    schedule -> send -> forward on its shard -> sample -> finish
     rank 1              receive -> forward on its shard -> receive -> ...
 
-Inside of the forward the ranks exchange activations, as transformers' plan says. A rank that has ended, or does not
-come within the time limit, ends the run: what was exchanged by half cannot be taken up again.
+Within the forward the ranks exchange activations, as transformers' plan says. A rank that has ended, or does not
+join within the time limit, ends the run: a half-done exchange cannot be resumed.
 """
 
 import atexit
@@ -31,15 +31,15 @@ from minikv.models.sharding import SECONDS, of_connection, ranks_wanted, start_r
 if TYPE_CHECKING:
     from minikv.engine.llm import LLM
 
-# An engine may stand idle for long, and the others wait for its next step; that rank 0 has ended they notice at once.
+# An engine may be idle for long, and the others wait for its next step; they notice at once if rank 0 ends.
 IDLE = timedelta(days=365)
-ENDING = 1.0  # seconds in which a process that has closed its connections comes to be seen as ended
+ENDING = 1.0  # seconds until a process that has closed its connections is seen as ended
 
 
 class TensorParallelGroup:
     """The ranks of one LLM and the messages from rank 0; ``join`` makes it on every rank.
 
-    ``messages`` and ``num_bytes`` count what rank 0 has handed over, once each, however many ranks get it.
+    ``messages`` and ``num_bytes`` count what rank 0 has sent, each message once for all ranks.
     """
 
     def __init__(self, rank: int, size: int, group: Any, processes: list[tuple[str, int]], seconds: float):
@@ -51,11 +51,11 @@ class TensorParallelGroup:
 
     @classmethod
     def join(cls, tp: int | str, seconds: float = SECONDS) -> "TensorParallelGroup":
-        """Meet the other ranks of ``tp``, two or more.
+        """Join the other ranks of ``tp``, two or more.
 
         No collective operation may take longer than ``seconds``, unless the caller has initialized
-        ``torch.distributed`` with a limit of its own. Raises ``ArgumentError`` where there are not ``tp`` processes,
-        ``RankLostError`` where one does not come.
+        ``torch.distributed`` with a limit of its own. Raises ``ArgumentError`` if there are not ``tp`` processes,
+        ``RankLostError`` if one does not come.
         """
         size = ranks_wanted(tp)
         start_ranks(size, seconds)
@@ -71,26 +71,26 @@ class TensorParallelGroup:
         return joined
 
     def lead(self, runner: Runner) -> None:
-        """On rank 0 each step goes to the other ranks before ``runner`` computes it."""
+        """On rank 0, send each step to the other ranks before ``runner`` computes it."""
         if self.rank == 0:
             runner.compute = partial(self._compute, runner.compute)
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Around all that a rank does before the first step. Raises ``RankLostError`` where another is lost meanwhile.
+        """Surround everything before the first step. Raises ``RankLostError`` if another rank is lost meanwhile.
 
-        A rank that raises anything ends, and by that the others know.
+        A rank that raises ends, and that is how the others know.
         """
         try:
             yield
         except BaseException as error:
-            self._stopped = True  # rank 0 has no step to send any more
+            self._stopped = True  # rank 0 sends no more steps
             if isinstance(error, RankLostError) or of_connection(error):
                 raise self._never_started(error) from error
             raise
 
     def wait(self) -> None:
-        """Until every rank has come here. Raises ``RankLostError`` where one has ended, or does not come in time."""
+        """Wait until every rank has come here. Raises ``RankLostError`` if one has ended, or does not come in time."""
         limit = timedelta(seconds=self._seconds)
         try:
             distributed.monitored_barrier(self._group, limit, wait_all_ranks=True)
@@ -99,11 +99,11 @@ class TensorParallelGroup:
             raise RankLostError("parallel_no_start", **values) from error
 
     def send(self, step: Step) -> None:
-        """Hand a step to the other ranks."""
+        """Send a step to the other ranks."""
         self._send(to_words(step))
 
     def stop(self) -> None:
-        """Rank 0 tells the others that nothing comes any more. Doing it again does nothing, as does any other rank."""
+        """Tell the other ranks, from rank 0, that no step follows. Does nothing on other ranks, or a second time."""
         if self.rank or self._stopped or self._broken is not None or not distributed.is_initialized():
             return
         self._stopped = True
@@ -111,7 +111,7 @@ class TensorParallelGroup:
             self._send(stop_words())
 
     def follow(self, runner: Runner) -> None:
-        """Compute every step that rank 0 sends, until it stops. Raises ``RankLostError`` where rank 0 has ended."""
+        """Compute every step that rank 0 sends, until it stops. Raises ``RankLostError`` if rank 0 has ended."""
         size = runner.adapter.cache.block_size
         while (step := from_words(self._receive(), size)) is not None:
             try:
@@ -129,12 +129,12 @@ class TensorParallelGroup:
         raise SystemExit(0)
 
     def check(self) -> None:
-        """Raise again what has ended this run."""
+        """Raise again the error that ended this run."""
         if self._broken is not None:
             raise self._broken.with_traceback(None)
 
     def lose(self, step: Step, error: BaseException) -> RankLostError:
-        """``error`` has left the ranks at different places: the end of this run, in words."""
+        """Return the error for the end of this run: ``error`` has left the ranks at different points."""
         values = {"number": step.number, "reason": first_line(error), "size": self.size}
         ended = self._ended()
         if ended:
@@ -144,14 +144,14 @@ class TensorParallelGroup:
         return self._broken
 
     def _compute(self, compute: Compute, runner: Runner, step: Step, sampled: Tensor | None) -> Tensor:
-        """The logits of ``step``. Raises ``RankLostError`` for whatever goes wrong, then and in every later step."""
+        """Return the logits of ``step``. Raises ``RankLostError`` for any error, then and in every later step."""
         self.check()
         try:
             self.send(step)
             return compute(runner, step, sampled)
         except Exception as error:
             raise self.lose(step, error) from error
-        except BaseException as error:  # Ctrl+C: the others may be in the middle of this step
+        except BaseException as error:  # also Ctrl+C: the others may be in the middle of this step
             self.lose(step, error)
             raise
 
@@ -189,7 +189,7 @@ class TensorParallelGroup:
         distributed.broadcast(words, src=0, group=self._group)
 
     def _ended(self) -> str:
-        """The other ranks of this machine whose processes are gone, as "1 (process 4711)"."""
+        """Return the other ranks of this machine with ended processes, as "1 (process 4711)"."""
         host = self._processes[self.rank][0]
         others = [
             (rank, pid)

@@ -1,9 +1,9 @@
-"""A step as 32-bit integers: what rank 0 sends to the others, and no more than they need. Lesson 12.
+"""A step as 32-bit integers: the message from rank 0 to the others, with only what they need. Lesson 12.
 
     words, what, number, tokens, items, copies, groups | columns of each group | tokens and length of each item
         | token ids | block tables, group by group | copies | unconfirmed tokens of each item, if any
 
-Positions, slots and where each item begins follow from these; sequences, samples and times stay on rank 0.
+Positions, slots and the beginning of each item follow from these; sequences, samples and times stay on rank 0.
 """
 
 import numpy as np
@@ -17,12 +17,12 @@ _HEAD = 7
 
 
 def stop_words() -> np.ndarray:
-    """The message after which nothing comes."""
+    """Return the last message of a run."""
     return np.array([_HEAD, STOP, 0, 0, 0, 0, 0], np.int32)
 
 
 def to_words(step: Step) -> np.ndarray:
-    """int32 [n]; the first is n."""
+    """Return int32 [n]; the first is n."""
     batch = step.batch
     what = STEP if batch.unconfirmed is None else UNCONFIRMED
     head = [0, what, step.number, len(batch.token_ids), len(batch.lengths), len(step.copies)]
@@ -44,7 +44,7 @@ def to_words(step: Step) -> np.ndarray:
 
 
 def from_words(words: np.ndarray, block_size: int) -> Step | None:
-    """The step without its sequences, its arrays as ``pack`` made them; None after ``stop_words``."""
+    """Return the step without its sequences, its arrays as ``pack`` made them; None after ``stop_words``."""
     _, what, number, tokens, items, copies, groups = words[:_HEAD].tolist()
     if what == STOP:
         return None

@@ -1,4 +1,4 @@
-"""FairLock: a lock that threads get in the order in which they asked for it."""
+"""FairLock: a lock that threads get in the order of their requests."""
 
 import threading
 from collections import deque
@@ -7,8 +7,8 @@ from collections import deque
 class FairLock:
     """``with lock:`` waits until every thread that asked before has had the lock; its owner may take it again.
 
-    A thread that computes step after step gives ``threading.RLock`` back and takes it again before any thread that
-    waits for it wakes up: an abort from another thread would be heard when there is nothing left to abort.
+    A thread that computes step after step releases ``threading.RLock`` and takes it again before a waiting thread wakes
+    up. An abort from another thread would then come after the last step.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class FairLock:
                 self._owner, self._depth = me, 1
             finally:
                 self._queue.remove(ticket)
-                if self._owner != me:  # interrupted while it waited: the next one may be first now
+                if self._owner != me:  # interrupted during the wait: the next thread may be first now
                     self._changed.notify_all()
 
     def __exit__(self, *exception: object) -> None:

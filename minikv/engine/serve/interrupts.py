@@ -1,8 +1,8 @@
-"""Interrupts: Ctrl+C waits while the host's books are open, and gets through while something long is computed.
+"""Interrupts: holds Ctrl+C back while the host's state is inconsistent, and lets it in during long computations.
 
-Python raises ``KeyboardInterrupt`` between any two operations: after a block has left the free list, say, and before it
-is in a table. No ``except`` can put that right, so inside ``with interrupts:`` the signal is noted, and is delivered at
-the end, when everything adds up again.
+Python raises ``KeyboardInterrupt`` between any two operations: for instance after a block has left the free list and
+before it is in a table. No ``except`` can repair that. Inside ``with interrupts:`` the signal is recorded, and it is
+delivered at the end, when the state is consistent again.
 """
 
 import signal
@@ -14,21 +14,21 @@ from typing import Any
 
 
 class Interrupts:
-    """For one thread at a time; only the main thread is ever interrupted, in the others nothing happens here.
+    """For one thread at a time. Only the main thread is ever interrupted; in other threads this does nothing.
 
-    ``with interrupts:`` holds SIGINT back, nested ones until the last has ended; ``with interrupts.let_in():`` inside
-    it does not. A second Ctrl+C gets through while one is held back: nothing here can hang for good.
+    ``with interrupts:`` holds SIGINT back, nested ones until the outermost has ended; ``with interrupts.let_in():``
+    inside it does not. A second Ctrl+C is delivered while one is held back, so that nothing can hang for good.
     """
 
     def __init__(self) -> None:
         self._depth = 0
         self._noted = False
-        self._handler: Callable[[int, FrameType | None], Any] | None = None  # whose turn it is later
+        self._handler: Callable[[int, FrameType | None], Any] | None = None  # the handler for later
 
     def __enter__(self) -> None:
         if self._depth == 0 and threading.current_thread() is threading.main_thread():
             handler = signal.getsignal(signal.SIGINT)
-            if callable(handler):  # else it is ignored, or ends the process
+            if callable(handler):  # else the signal is ignored, or ends the process
                 self._handler = handler
                 signal.signal(signal.SIGINT, self._note)
         self._depth += 1
@@ -41,7 +41,7 @@ class Interrupts:
 
     @contextmanager
     def let_in(self) -> Iterator[None]:
-        """What was noted is raised at once, and so is what comes before the end."""
+        """Raise a recorded signal at once, and let others in until the end."""
         try:
             if self._handler is not None:
                 self._deliver(self._handler)

@@ -1,4 +1,4 @@
-"""LLMEngine: requests go in, steps are computed, and each caller is told what became of its requests. Lesson 11a."""
+"""LLMEngine: takes requests, computes steps, and gives each caller the outputs of its requests. Lesson 11a."""
 
 from collections.abc import Callable, Iterable
 from itertools import count
@@ -20,12 +20,12 @@ from minikv.errors import ArgumentError
 
 
 class LLMEngine:
-    """The steps of ``scheduler`` and ``runner``, and the state of every request that was not given back yet.
+    """The steps of ``scheduler`` and ``runner``, and the state of every request that has not been returned yet.
 
-    Not for several threads at once. An event's receiver and the scheduler's clock may raise, and the receiver may call
-    ``add``, ``abort`` and ``drop``: a caller is told after the step. ``steps`` have been computed, ``generated`` tokens
-    made and ``finished`` requests ended. With ``overlaps`` the next step is launched before the tokens of this one are
-    read: then a step is in flight between two calls of ``advance``.
+    Not for several threads at once. ``emit`` and the scheduler's clock may raise, and ``emit`` may call ``add``,
+    ``abort`` and ``drop``: callers get outputs after the step. ``steps`` have been computed, ``generated`` tokens made
+    and ``finished`` requests ended. With ``overlaps`` the next step is launched before this one's tokens are read, so a
+    step is in flight between two calls of ``advance``.
     """
 
     def __init__(
@@ -44,20 +44,18 @@ class LLMEngine:
         self._outputs: dict[SequenceId, SequenceOutput] = {}
         self._stepping = False
         self._interrupts = Interrupts()
-        # A proxy, and no circle: an LLM that is dropped gives its memory back at once.
+        # A proxy avoids a cycle, so an LLM that is dropped frees its memory at once.
         self._plain = Loop(scheduler, runner, proxy(self), self._interrupts.let_in)
         self._overlapping, self.overlaps = OverlapLoop(self._plain), overlaps
-        self._changed: dict[str | int, None] = {}  # requests whose callers may have to be told something
-        self._left: list[OutputQueue] = []  # callers that left while a step was computed
+        self._changed: dict[str | int, None] = {}  # requests with possible news for their callers
+        self._left: list[OutputQueue] = []  # callers that left during a step
 
     def free_name(self, number: int) -> str:
-        """A name for a request that has none, from that ``number`` on."""
+        """Return a name for a request without one, from that ``number`` on."""
         return next(name for each in count(number) if (name := f"request {each}") not in self._requests)
 
     def add(self, name: str | int, asked: Asked, seed: int, queue: OutputQueue, pieces: bool) -> None:
-        """Queue a request whose outputs go to ``queue``. If anything raises, flushing events included, it is not
-        queued.
-        """
+        """Queue a request with outputs to ``queue``. If anything raises, also a flush of events, it is not queued."""
         if isinstance(name, str | int) and name in self._requests:
             raise ArgumentError("request_exists", request=name)
         with self._interrupts:
@@ -71,7 +69,7 @@ class LLMEngine:
                 raise
             self._requests[name] = RequestState(request, asked.text, outputs, queue)
             self._outputs |= {each.seq.id: each for each in outputs}
-            if request.ended:  # the receiver of an event has aborted it
+            if request.ended:  # ``emit`` has aborted it
                 self._settle([name])
 
     def abort(self, name: str | int) -> bool:
@@ -89,18 +87,18 @@ class LLMEngine:
             self._settle()
 
     def clear(self) -> None:
-        """Abort every request, wait for what is in flight, and tell no caller."""
+        """Abort every request, wait for the steps in flight, and tell no caller."""
         self.check_between_steps()
         with self._interrupts:
             self._abandon(list(self._requests.values()))
 
     def advance(self) -> None:
-        """Compute one step, if there is any. Whatever happens in it, no block is lost, and every caller is told.
+        """Compute one step, if there is any. Even if it raises, no block is lost, and every caller gets its outputs.
 
-        An ``Exception`` fails the requests of the step and is in their outputs. What is raised here: anything else,
-        such as Ctrl+C in the forward, once the step has failed, and the one behind it; and Ctrl+C at any other moment,
-        and what an event's receiver or the clock raise before the step has begun, or after it was done: then nothing
-        has failed, and the next call goes on.
+        An ``Exception`` fails the requests of the step and is kept in their outputs. Other errors, such as Ctrl+C in
+        the forward, are raised here after the step, and the one behind it, have failed. Ctrl+C at any other moment, and
+        errors of ``emit`` or the clock before the step began or after it was done, are raised here without failing
+        anything, and the next call goes on.
         """
         self.check_between_steps()
         if not self.scheduler.has_work:
@@ -114,11 +112,11 @@ class LLMEngine:
                 self._settle()
 
     def check_between_steps(self) -> None:
-        """Raise ``ArgumentError`` inside a step: the receiver of an event has called back."""
+        """Raise ``ArgumentError`` inside a step, where ``emit`` has called back."""
         if self._stepping:
             raise ArgumentError("llm_inside_step", number=self.steps)
 
-    # What the loop asks: see ``Outputs``.
+    # The methods that the loop calls: see ``Outputs``.
 
     def due(
         self, step: Step
@@ -166,13 +164,13 @@ class LLMEngine:
         self._settle(requests)
 
     def _settle(self, names: Iterable[str | int] = ()) -> None:
-        """Report finished requests, and abort those whose caller has left; after the step."""
+        """Report finished requests, and abort those of callers that have left. Runs after the step."""
         self._changed |= dict.fromkeys(names)
         if self._stepping:
             return
         try:
             self._land_unwanted()
-        finally:  # an event's receiver may have raised
+        finally:  # ``emit`` may have raised
             while self._changed or self._left:
                 self._tell()
 
@@ -196,7 +194,7 @@ class LLMEngine:
             try:
                 self.scheduler.abort(state.request.id)
             except Exception as error:
-                # Of an event's receiver or the clock: the others have to go all the same.
+                # An error of ``emit`` or the clock must not keep the others from being aborted.
                 errors.append(error)
             if state.request.ended:
                 self._forget(state)
@@ -208,7 +206,7 @@ class LLMEngine:
             raise errors[0]
 
     def _land_unwanted(self) -> None:
-        """Wait for a step in flight whose sequences have all ended: until then it holds their blocks."""
+        """Wait for a step in flight with only ended sequences, which still hold their blocks."""
         while self.scheduler.open_step is not None and not self.scheduler.open_step_is_wanted:
             self._stepping = True
             try:
@@ -218,7 +216,7 @@ class LLMEngine:
 
     def _forget(self, state: RequestState) -> None:
         if self._requests.pop(state.request.id, None) is None:
-            return  # the event of its abort was quicker
+            return  # the event of an abort has ended it already
         self.finished += 1
         for each in state.outputs:
             del self._outputs[each.seq.id]

@@ -1,4 +1,4 @@
-"""What a run was worth: throughput, hit rate, waste, occupancy, preemptions and latencies, from its events."""
+"""The figures of a run, from its events: throughput, hit rate, waste, occupancy, preemptions and latencies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,19 +29,19 @@ class Metrics:
     - ``generated_tokens``: of the sequences that have ended. ``computed_tokens``: those that went through a forward.
     - ``hit_rate``: the share of the prefill's tokens, those of a recompute included, that the prefix cache had on the
       device.
-    - ``lost_tokens``: their K and V were given up by preemption; a swap gives nothing up, unless its step fails.
+    - ``lost_tokens``: tokens with K and V lost by preemption; a swap loses none unless its step fails.
       ``swaps`` are among the ``preemptions``. ``host_hit_rate``: the share of the prefill's tokens that came from the
       host.
-    - ``drafted_tokens`` were computed as guesses, and ``accepted_tokens`` of them were right; ``acceptance`` is their
-      share, None where nothing was guessed.
-    - ``occupancy``: the share of the blocks in use; ``waste``: the share of their slots without a token. Of all kinds
-      of layers together, averaged over the steps by their seconds.
-    - ``evicted_tokens``: forgotten by the layers without a window. ``length`` and ``resident``: tokens of a running
+    - ``drafted_tokens`` were computed as drafts, and ``accepted_tokens`` of them were right; ``acceptance`` is their
+      share, None without drafts.
+    - ``occupancy``: the share of the blocks in use; ``waste``: the share of their slots without a token. Over all KV
+      cache groups together, averaged over the steps by their seconds.
+    - ``evicted_tokens``: evicted from the layers without a window. ``length`` and ``resident``: the tokens of a running
       sequence, and those of them that these layers held, in the mean over sequences and steps by the steps' seconds.
-      None in a log that does not say.
+      None if the log does not have them.
     - ``ttft``: from arrival to the first token; ``tpot``: from token to token after it, the mean of each sequence that
-      finished with at least two. None where no sequence has come so far.
-    - ``tokens_per_second``: generated; None where no time passed.
+      finished with at least two. None if no sequence got that far.
+    - ``tokens_per_second``: generated; None if no time passed.
     """
 
     seconds: float
@@ -70,7 +70,7 @@ class Metrics:
     resident: float | None = None
 
     def shown(self, lang: str = "en") -> Shown:
-        """A row a figure: its name, its value, and what it means."""
+        """Return a row a figure: its name, its value, and its meaning."""
         lang = pick_language(lang)
         rows = [
             (_say(name, lang), value, _say(f"{name}_means", lang, **values))
@@ -90,7 +90,7 @@ class Metrics:
         return one_line("Metrics", "", *told, *ttft, f"hit rate {self.hit_rate:.1%}")
 
     def _figures(self) -> dict[str, tuple[str, dict[str, float]]]:
-        """Each figure as text, with the values of its meaning; those of what did not happen are left out."""
+        """Return each figure as text, with the values of its meaning; figures of absent features are left out."""
         seconds = self.seconds
         values = {
             "throughput": f"{self.tokens_per_second or 0:,.1f}",
@@ -174,14 +174,14 @@ def summary(events: Sequence[AnyEvent]) -> Metrics:
 
 
 def _of_a_sequence(steps: list[StepEvent], weights: np.ndarray, of: str) -> float | None:
-    """A count of tokens of all running sequences, for one of them."""
+    """Return the mean of a count of tokens for one of the running sequences."""
     counts = np.array([getattr(step, of) for step in steps])
     sequences = np.array([step.running for step in steps])
     return float((counts * weights).sum() / (sequences * weights).sum()) if counts.any() else None
 
 
 def _latencies(events: list[Event]) -> tuple[list[float], list[float]]:
-    """TTFT of every sequence with a first token, TPOT of every finished one with a second, in seconds."""
+    """Return TTFT of every sequence with a first token, TPOT of every finished one with a second, in seconds."""
     arrivals: dict[object, float] = {}
     firsts: dict[object, float] = {}
     ttft, tpot = [], []
@@ -204,7 +204,7 @@ def _percentiles(seconds: list[float]) -> Percentiles | None:
 
 
 def _milliseconds(found: Percentiles | None) -> str:
-    """The three percentiles."""
+    """Return the three percentiles."""
     if found is None:
         return "-"
     return " / ".join(f"{1000 * value:,.1f}" for value in (found.p50, found.p90, found.p99))

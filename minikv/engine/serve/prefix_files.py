@@ -1,16 +1,16 @@
-"""Prefix blocks from one run to the next: a file in a folder, for one model with one layout of its cache. Lesson 12.
+"""Prefix blocks kept between runs: a file in a folder, for one model with one layout of its cache. Lesson 12.
 
     <folder>/prefixes-<identity>.safetensors
 
 K and V depend on every weight, so the identity is a SHA-256 over all of them, the config, the layout of the blocks and
-the version of this format; two models of one shape never share a file. Whose prompts may share blocks is in the
-blocks' digests: they begin with the salt. The file holds the token ids of the prompts, as they lie in the blocks.
+the version of this format; two models of one shape never share a file. The blocks' digests begin with the salt, so only
+prompts with the same salt share blocks. The file holds the token ids of the prompts, as they lie in the blocks.
 
-A file that does not say that it is this model's, or whose checksum is wrong, is not used, with a warning; it stays
-as it is. A file is written beside the old one and then takes its place, so several processes may use one folder: the
-last one to close leaves what it knows.
+A file that does not name this model, or has a wrong checksum, is not used, with a warning; it stays as it is. A file is
+written beside the old one and then replaces it, so several processes may use one folder: the last one to close leaves
+its own.
 
-The folder is trusted like code. The checksum finds accidents, not tampering: a file that was changed and sealed anew
+The folder is trusted like code. The checksum finds accidents, not tampering: a file that was changed and sealed again
 is loaded, and then other tokens come out. A folder that is made here is open to its owner alone (mode 0700).
 """
 
@@ -33,13 +33,13 @@ from minikv.memory.stats import MemoryStats
 from minikv.units import MIB, exact_bytes
 
 FORMAT = "minikv prefixes 1"
-_PIECE = 64 * MIB  # of a weight, hashed at a time
+_PIECE = 64 * MIB  # bytes of a weight hashed at a time
 
 
 class PrefixFile:
-    """The file of ``model`` and the cache of ``pool`` in ``folder``, which is made if it is not there.
+    """The file of ``model`` and the cache of ``pool`` in ``folder``, which is made if it does not exist.
 
-    Making it reads every weight once. Raises ``ArgumentError`` for a folder that cannot be.
+    Making it reads every weight once. Raises ``ArgumentError`` for an invalid folder.
     """
 
     def __init__(self, folder: str | Path, model: torch.nn.Module, pool: HostPool):
@@ -55,9 +55,9 @@ class PrefixFile:
         self._usable = True
 
     def load(self, manager: BlockManager) -> int:
-        """Put what the file holds into the host blocks of ``manager``; returns how many blocks, of all groups.
+        """Load the file into the host blocks of ``manager``; return the number of blocks, of all groups.
 
-        Of more blocks than there is room for, those that were used last. A file that cannot be used is a warning.
+        If there are more blocks than room, the last used ones are loaded. A file that cannot be used is a warning.
         """
         try:
             if not self.path.exists():
@@ -65,7 +65,7 @@ class PrefixFile:
             _check_room(2 * self.path.stat().st_size)  # its bytes, and the tensors made of them
             notes, rows = read_blocks(self.path, self._pool)
             contents = self._contents(notes, [len(parts[0]) for parts in rows])
-        except (MiniKVError, MemoryError, OSError) as error:  # OSError: a folder that may not be entered
+        except (MiniKVError, MemoryError, OSError) as error:  # OSError: a folder without access
             self._usable = False
             warnings.warn(
                 text("engine.prefixes_refused", "en", reason=str(error) or type(error).__name__), stacklevel=6
@@ -92,9 +92,9 @@ class PrefixFile:
         return sum(map(len, blocks))
 
     def save(self, manager: BlockManager) -> None:
-        """Write every prefix block that ``manager`` can find, on the device and the host; what cannot be is a warning.
+        """Write every prefix block that ``manager`` can find, on the device and the host; an error is a warning.
 
-        No sequence may be left. The device's blocks go through the host, as many as it has room for.
+        No sequence may be left. The device's blocks are copied through the host's, as many as there is room for.
         """
         if not self._usable:
             return
@@ -126,7 +126,7 @@ class PrefixFile:
             )
 
     def _contents(self, notes: dict[str, str], counts: list[int]) -> list[list[tuple[bytes, bytes]]]:
-        """(digest, tokens) of each block of each group."""
+        """Return (digest, tokens) of each block of each group."""
         if (notes.get("format"), notes.get("identity")) != (FORMAT, self.identity):
             raise ArgumentError("prefix_file_foreign", path=self.path)
         try:
@@ -144,14 +144,14 @@ class PrefixFile:
 
 
 def _check_room(need: int) -> None:
-    """Raise ``DoesNotFitError`` where a file and the host pool do not fit beside each other."""
+    """Raise ``DoesNotFitError`` unless a file and the host pool fit beside each other."""
     free = MemoryStats.read("cpu").free  # Linux promises more than it has, and then ends the process
     if need > free:
         raise DoesNotFitError("prefixes_no_room", need=exact_bytes(need), free=exact_bytes(free))
 
 
 def identity_of(model: torch.nn.Module, layout: str) -> str:
-    """64 hex digits that name a model's weights and config, and a layout of its K and V."""
+    """Return 64 hex digits that identify a model's weights and config, and a layout of its K and V."""
     digest = sha256(f"{FORMAT}\n{layout}\n".encode())
     config: dict[str, Any] = {
         name: value for name, value in model.config.to_dict().items() if not name.startswith("_")

@@ -1,4 +1,4 @@
-"""What an LLM keeps of a request that it has not given back yet: its caller's queue, and what was sampled so far."""
+"""The LLM's state of a request that is not returned yet: its caller's queue, and its sampled tokens."""
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
@@ -14,7 +14,7 @@ from minikv.engine.sampler import Draws, TokenLogprobs
 
 @dataclass(eq=False)
 class OutputQueue:
-    """Where the outputs of some requests go: each caller reads its own."""
+    """The destination of some requests' outputs: each caller reads its own."""
 
     tokens: list[Token] = field(default_factory=list)
     finished: list[RequestOutput] = field(default_factory=list)
@@ -23,7 +23,7 @@ class OutputQueue:
         return bool(self.tokens or self.finished)
 
     def drain(self) -> StepOutput:
-        """All that has come; the queue is empty then."""
+        """Return everything in the queue and empty it."""
         out = StepOutput(tuple(self.tokens), tuple(self.finished))
         self.tokens, self.finished = [], []
         return out
@@ -32,23 +32,23 @@ class OutputQueue:
 class SequenceOutput:
     """One sequence of a request: its numbers, its text, its log-probabilities.
 
-    ``pieces``: its caller wants the text as it comes. Where not, and where no text can end it, its tokens are read
-    when there is time, which is while a GPU computes the next ones.
+    ``pieces``: its caller wants the text as it comes. Otherwise, if no text can end the sequence, its tokens are
+    decoded while a GPU computes the next ones.
     """
 
     def __init__(self, seq: Sequence, tokenizer: Any, seed: int, pieces: bool):
         self.seq, self.params = seq, seq.params
-        self.told = False  # its end has been given to the caller
+        self.told = False  # whether its end has been given to the caller
         self._pieces = pieces and tokenizer is not None
         self._draws = None if seq.params.temperature == 0 else Draws(seed, seq.id.sample)
         self._reader = None if tokenizer is None else Detokenizer(tokenizer, seq.tokens, seq.params.stop)
         self._text: list[str] = []
         self._can_wait = not self._pieces and not seq.params.stop
-        self._unread: list[int] = []  # tokens of which the text is still to be made
+        self._unread: list[int] = []  # tokens without text yet
         self._logprobs: list[TokenLogprobs] | None = None if seq.params.logprobs is None else []
 
     def draws(self, count: int, unread: int = 0) -> list[float]:
-        """The numbers that the next ``count`` tokens are drawn with: each depends on its token's place alone.
+        """Return the numbers for the draws of the next ``count`` tokens; each depends on its token's place alone.
 
         ``unread`` tokens before them are drawn already, and not yet among the sequence's.
         """
@@ -56,11 +56,11 @@ class SequenceOutput:
         return [0.0 if self._draws is None else self._draws[first + place] for place in range(count)]
 
     def read(self, tokens: Seq[int], eos: frozenset[int]) -> tuple[list[str | None], bool]:
-        """What each of ``tokens``, the next ones, makes certain of the text (None: later), and whether they stop it.
+        """Return the text that each of the next ``tokens`` makes certain (None: later), and whether they stop it.
 
-        There are as many pieces as tokens, or fewer where it ends before: what comes behind an end was never said.
-        Whatever a tokenizer raises it raises here and in ``catch_up``, while a step can still fail. Nothing counts
-        before ``take``.
+        There are as many pieces as tokens, or fewer if the text ends before: tokens behind an end do not count. A
+        tokenizer's errors are raised here and in ``catch_up``, while a step can still fail. Nothing counts before
+        ``take``.
         """
         pieces: list[str | None] = []
         stops, reader = False, self._reader
@@ -77,7 +77,7 @@ class SequenceOutput:
                 pieces = [reader.push(each) if piece is None else piece for each, piece in late]
                 piece = reader.push(token)
                 if stops or last or reader.stopped:
-                    piece += reader.flush()  # it may end what was held back with a stop text
+                    piece += reader.flush()  # it may end the held text with a stop text
                 stops = stops or reader.stopped
                 pieces.append(piece)
             if stops or last:
@@ -85,12 +85,12 @@ class SequenceOutput:
         return pieces, stops
 
     def catch_up(self) -> None:
-        """Read what was left for later."""
+        """Decode the tokens left for later."""
         while self._unread and self._reader is not None:
             self._text.append(self._reader.push(self._unread.pop(0)))
 
     def take(self, token: int, piece: str | None, logprobs: TokenLogprobs | None) -> Token:
-        """``token``, the next one, has been added to the sequence; this is what the caller is told of it."""
+        """Return the caller's ``Token`` for ``token``, which has been added to the sequence."""
         if piece is None:
             self._unread.append(token)
         else:
@@ -99,19 +99,20 @@ class SequenceOutput:
             self._logprobs.append(logprobs)
         is_last = len(self._text) + len(self._unread) == self.seq.num_output
         reason = self.seq.finish_reason if is_last else None
-        if reason is FinishReason.ABORT:  # behind the step: ``end`` says so
+        if reason is FinishReason.ABORT:  # behind the step: ``end`` reports it
             reason = None
         return self._tell(token, piece, logprobs, reason)
 
     def end(self) -> Token:
-        """The end of a sequence that has no token to go with it: it was aborted or failed."""
+        """Return the end of a sequence without a token to go with it: it was aborted or failed."""
         return self._tell(None, "", None, self.seq.finish_reason)
 
     def completion(self) -> Completion:
-        """Of a sequence that has ended."""
+        """Return the completion of a sequence that has ended."""
         seq, reason = self.seq, self.seq.finish_reason
         assert reason is not None
-        with suppress(Exception):  # no step is left that a tokenizer could fail: the text is what it has read
+        # No step is left that a tokenizer could fail, so the text ends where it fails.
+        with suppress(Exception):
             self.catch_up()
         text = None if self._reader is None else "".join(self._text)
         logprobs = None if self._logprobs is None else tuple(self._logprobs)
@@ -151,11 +152,11 @@ class RequestState:
     queue: OutputQueue
 
     def ends(self) -> Iterator[Token]:
-        """A last ``Token`` for each sequence whose end its caller has not been told."""
+        """Yield a last ``Token`` for each ended sequence that its caller does not know of."""
         for each in self.outputs:
             if each.seq.ended and not each.told:
                 yield each.end()
 
     def output(self) -> RequestOutput:
-        """Of a request that has ended."""
+        """Return the output of a request that has ended."""
         return request_output(self.request, self.prompt, tuple(each.completion() for each in self.outputs))

@@ -1,4 +1,4 @@
-"""EngineView: the sequences that run and wait at one moment, and the blocks that each holds. What a live view draws."""
+"""EngineView: the running and waiting sequences at one moment, and their blocks, for a live view."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SequenceView:
-    """A sequence that has not ended. Counts are tokens; ``tables`` has its blocks for each KV cache group (-1: a window
-    gave the block back), and is empty while the sequence waits. ``swapped``: it waits, and what is computed is in host
-    memory. Of the ``num_computed`` tokens the layers without a window hold ``num_resident``: fewer where eviction has
-    taken some, or is about to in the step that is being computed.
+    """A sequence that has not ended. Counts are tokens.
+
+    ``tables`` has its blocks for each KV cache group (-1: freed behind a window), and is empty while the sequence waits.
+    ``swapped``: it waits, and its computed tokens are in host memory. The layers without a window hold ``num_resident``
+    of its ``num_computed`` tokens: fewer if eviction has taken some, or will in the running step.
     """
 
     id: SequenceId
@@ -40,10 +41,10 @@ class SequenceView:
 @dataclass(frozen=True)
 class EngineView:
     """``running`` and ``waiting`` are in the order of arrival; ``pools`` count the blocks of each KV cache group.
-    ``host_pools`` count those of the host, none where there is no host memory: "used" are blocks of swapped sequences,
-    "cached" those of prefixes that no sequence holds.
 
-    ``steps`` have been computed, ``generated`` tokens made and ``finished`` requests ended since the engine was built.
+    ``host_pools`` count those of the host, none without host memory: "used" are blocks of swapped sequences,
+    "cached" those of prefixes that no sequence holds. ``steps`` have been computed, ``generated`` tokens made and
+    ``finished`` requests ended since the engine was built.
     """
 
     steps: int
@@ -57,7 +58,7 @@ class EngineView:
 
 
 def view_of(scheduler: Scheduler, steps: int, generated: int, finished: int) -> EngineView:
-    """The scheduler's state now; nothing of it is shared."""
+    """Return a copy of the scheduler's state."""
     manager = scheduler.manager
     groups = range(len(manager.pools))
     whole = next((number for number, group in enumerate(manager.kv_cache_groups) if group.window is None), 0)
@@ -92,14 +93,14 @@ def view_of(scheduler: Scheduler, steps: int, generated: int, finished: int) -> 
 
 
 def _not_ended(scheduler: Scheduler, seq_ids: Iterable[SequenceId]) -> Iterator[Sequence]:
-    """Without what was aborted in the step that is being computed: it holds its blocks until that step has ended."""
+    """Yield the sequences without those aborted in the running step, which hold their blocks until it has ended."""
     for seq_id in seq_ids:
         with suppress(ArgumentError):
             yield scheduler.sequence(seq_id)
 
 
 def shown_llm(llm: "LLM", lang: str) -> Shown:
-    """The cache, how much of it is held, and the limits of a step. Another thread's step is not waited for."""
+    """Return the cache, the used part of it, and the limits of a step, without waiting for another thread's step."""
     lang, cache, scheduler = pick_language(lang), llm.cache, llm.scheduler
     name, blocks = cache.spec.name, cache.num_blocks
     if llm.closed:
@@ -127,7 +128,7 @@ def shown_llm(llm: "LLM", lang: str) -> Shown:
 
 
 def llm_line(llm: "LLM") -> str:
-    """``<LLM tiny-gqa on cpu: 64 blocks of 16 tokens, 1.00 MiB, 2 running, 0 waiting>``."""
+    """Return ``<LLM tiny-gqa on cpu: 64 blocks of 16 tokens, 1.00 MiB, 2 running, 0 waiting>``."""
     cache, scheduler = llm.cache, llm.scheduler
     if llm.closed:
         return one_line("LLM", cache.spec.name, "closed")
@@ -139,7 +140,7 @@ def llm_line(llm: "LLM") -> str:
 
 
 def _sum(counts: Iterable[int]) -> str:
-    """Each group's count: "64", or "64 + 12"."""
+    """Return each group's count: "64", or "64 + 12"."""
     return " + ".join(f"{count:,}" for count in counts)
 
 

@@ -52,9 +52,8 @@ def seen_keys(layer: EvictingLayer, given: Tensor | None = None) -> Tensor | Non
     seen = (keys <= queries[:, None])[None, None]
     if given is not None and layer.new > 1:
         among = given[..., -layer.new :]
-        among = (
-            among if among.dtype == torch.bool else among >= 0
-        )  # transformers adds the least number where hidden
+        # A float mask of transformers has the least number where a key is hidden.
+        among = among if among.dtype == torch.bool else among >= 0
         earlier = seen[..., : layer.resident - layer.new].expand(*among.shape[:3], -1)
         seen = torch.cat((earlier, seen[..., layer.resident - layer.new :] | among), -1)
     if not layer.padded:

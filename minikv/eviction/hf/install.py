@@ -181,17 +181,15 @@ def _check_model(model: Any) -> None:
     kind = type(model).__name__
     if not hasattr(model, "set_attn_implementation") or getattr(model.config, "is_encoder_decoder", False):
         raise ArgumentError("models_not_a_decoder", kind=kind)
-    if any(
-        hasattr(module, ATTRIBUTE) for module in model.modules()
-    ):  # or in a model that has layers in common
+    # Eviction is installed here, or in a model that shares layers with this one.
+    if any(hasattr(module, ATTRIBUTE) for module in model.modules()):
         raise ArgumentError("eviction_installed", kind=kind)
     if model.training:
         raise ArgumentError("models_training", kind=kind)
     config = model.config.get_text_config(decoder=True)
     shares = any(mode == "reuse" for mode in getattr(config, "kv_sharing_modes", None) or ())
-    if shares or getattr(
-        config, "num_kv_shared_layers", False
-    ):  # the latter in older releases of transformers
+    # Older releases of transformers have ``num_kv_shared_layers`` instead.
+    if shares or getattr(config, "num_kv_shared_layers", False):
         raise ArgumentError("eviction_shared", kind=kind)
     if not any(full_layers(config)):
         raise ArgumentError("eviction_no_full_layer", kind=kind)

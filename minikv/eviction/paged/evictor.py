@@ -256,8 +256,9 @@ class PagedEvictor:
             for layer in layers:
                 view = self.view(layer, plans, old)
                 moves = self._choose(view)
+                # [B, H, n] -> [H, B * n]
                 lists = [
-                    slots.transpose(0, 1).flatten(1).contiguous()  # [B, H, n] -> [H, B * n]
+                    slots.transpose(0, 1).flatten(1).contiguous()
                     for slots in (slots_of(old, moves.src, size), slots_of(new, moves.dst, size))
                 ]
                 if self.scope == "layer":

@@ -30,10 +30,8 @@ from minikv.eviction.study.tasks import SHORTEST, Case, make_cases, stream_cases
 FULL = "full cache"
 STREAM = "stream"
 """The task of ``stream_cases``, for an eviction while the text is read."""
-SINKS, RECENT_SHARE = (
-    4,
-    4,
-)  # as many sinks as StreamingLLM keeps; a quarter of the capacity is the recent window
+# As many sinks as StreamingLLM keeps; a quarter of the capacity is the recent window.
+SINKS, RECENT_SHARE = 4, 4
 
 
 @dataclass(frozen=True)

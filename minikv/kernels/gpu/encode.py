@@ -19,9 +19,8 @@ from minikv.kernels.quantize import SMALLEST_SCALE, largest
 INFINITY = tl.constexpr(0x7F800000)  # bits of float32: above it are the NaNs
 LARGEST_FLOAT = tl.constexpr(0x7F7FFFFF)
 SMALLEST = tl.constexpr(SMALLEST_SCALE)
-ROUNDER = tl.constexpr(
-    12582912.0
-)  # 1.5 * 2**23: what is added to it is rounded to a whole number, halves to even
+# 1.5 * 2**23. A float32 of this size has no fraction bits, so x + ROUNDER rounds x to a whole number, halves to even.
+ROUNDER = tl.constexpr(12582912.0)
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

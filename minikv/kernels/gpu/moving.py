@@ -26,9 +26,8 @@ from minikv.kernels.gpu.encode import as_integers
 
 TILE = 2048  # words of a program that moves a part of the pairs
 HELD = {1: 2048, 16: 256, 256: 32, 1024: 32}  # pairs that a program holds at most: words of its column
-STAGED_BYTES = (
-    64 << 20
-)  # a pool takes what memory there is, so that little is left; the less, the more launches
+# A pool takes most of the memory, so little is left for staging. Fewer bytes mean more launches.
+STAGED_BYTES = 64 << 20
 LEAST_WORDS = 32  # of a column: with 4 bytes each, a line of the cache
 
 # How a row is found: by its number; by a slot in a list; by its position, through a block table; in the staging area.

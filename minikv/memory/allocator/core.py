@@ -62,9 +62,8 @@ class AllocatorCore:
         self._stats = AllocatorStats(self._small.figures, self._large.figures)
         self._live: dict[int, Block] = {}  # by address
         self._heads: dict[int, Block] = {}  # the first block of each segment, by address
-        self._events: dict[
-            int, deque[tuple[Block, bool]]
-        ] = {}  # by stream, oldest first; True where it has ended
+        # By stream, oldest first; True: the event has ended.
+        self._events: dict[int, deque[tuple[Block, bool]]] = {}
         self._next_address = FIRST_ADDRESS
         self._expandable = ExpandableSegments(self) if expandable else None
         # garbage_collection_threshold counts only where a limit is set (malloc: "if set_fraction && ...").

@@ -46,9 +46,8 @@ class PoolFigures:
         self.segments, self.reserved, self.split, self.split_bytes = Tally(), Tally(), Tally(), Tally()
 
 
-class Usage(
-    NamedTuple
-):  # not a dataclass: a replay makes one an operation, and a tuple is made 3 times faster
+# Not a dataclass: a replay makes one for each operation, and a tuple is made 3 times faster.
+class Usage(NamedTuple):
     """The figures after one operation, in bytes unless stated otherwise; both pools together.
 
     ``allocated``: blocks in use. ``active``: those, and blocks that wait for another stream. ``reserved``: all

@@ -175,9 +175,8 @@ def step(held: Any, token: Token) -> Any:
         return held[name]
     if kind == "item" and type(held) is dict and type(name) in (str, int):
         return held.get(name)
-    if kind == "attr" and issubclass(
-        type(held), torch.nn.Module
-    ):  # a list of thousands of modules is one of them
+    # Look the name up directly: a module list may have thousands of children.
+    if kind == "attr" and issubclass(type(held), torch.nn.Module):
         own = own_dict(held)
         for part in PARTS:
             if name in own.get(part, ()):

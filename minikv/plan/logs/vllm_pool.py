@@ -20,10 +20,8 @@ from minikv.units import GIB
 
 BLOCK_SIZE = 16  # vLLM's default for most attention backends, and the alignment of a block
 BATCHED_TOKENS = 8192  # max_num_batched_tokens of the API server on cards with much memory
-STATE_BLOCKS = {
-    "none": 1,
-    "align": 2,
-}  # blocks a request has in each group of recurrent layers, by mamba_cache_mode
+# Blocks of a request in each group of recurrent layers, by mamba_cache_mode.
+STATE_BLOCKS = {"none": 1, "align": 2}
 RULES = ("old", "new")  # how the token count was printed: up to v0.20, from v0.21
 
 

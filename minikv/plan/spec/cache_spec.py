@@ -21,8 +21,9 @@ from minikv.plan.weights.quantization import kv_cache_quantization
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import format_bytes
 
+# Fields that a config written by hand may leave out although bytes depend on them.
 _SIZES = """num_key_value_heads head_dim intermediate_size vocab_size tie_word_embeddings
-    max_position_embeddings""".split()  # what a config written by hand may leave out, and bytes depend on
+    max_position_embeddings""".split()
 
 Layout = Literal["hf", "hf-expanded", "vllm"]
 

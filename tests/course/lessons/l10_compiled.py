@@ -14,14 +14,8 @@ from minikv.kernels.gpu.ahead import compile_ahead
 from minikv.kernels.gpu.common import Launch
 from tests.nano.decode_compiled import launch_of
 
-HEADS, GROUP, DIM, BLOCK, WIDTH, SPLITS = (
-    8,
-    4,
-    128,
-    16,
-    256,
-    32,
-)  # the shape that the lesson measures on a GPU
+# The shape that the lesson measures on a GPU
+HEADS, GROUP, DIM, BLOCK, WIDTH, SPLITS = 8, 4, 128, 16, 256, 32
 
 
 def main() -> None:

@@ -26,9 +26,8 @@ def test_who_is_admitted_is_what_the_scheduler_decides():
         manager = BlockManager(rng.randint(12, 40), size)
         scheduler = Scheduler(manager, max_num_seqs=seats, max_batched_tokens=budget)
         fresh = iter(range(1, 10_000))
-        seen = [
-            [next(fresh) for _ in range(3 * size)] for _ in range(2)
-        ]  # one of them will be held, one idle
+        # One of them will be held, one idle
+        seen = [[next(fresh) for _ in range(3 * size)] for _ in range(2)]
         for name, prompt in (("held", seen[0]), ("idle", seen[1])):
             scheduler.add(name, prompt, SamplingParams(max_tokens=rng.randint(2, 3 * size)))
             while not scheduler.request(name).sequences[0].num_output:

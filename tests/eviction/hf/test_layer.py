@@ -78,9 +78,8 @@ def test_state_stays_with_its_token():
         layer.update(states, -states)
         total += new
         ones = torch.zeros(2, HEADS, layer.resident)
-        ones[:] = layer.positions.expand(
-            2, HEADS, layer.resident
-        )  # a token gives itself its number, once a forward
+        # A token gives itself its number, once a forward
+        ones[:] = layer.positions.expand(2, HEADS, layer.resident)
         layer.observe(ones)
         layer.evict()
     places = layer.positions.expand(2, HEADS, layer.resident)

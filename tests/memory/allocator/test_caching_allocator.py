@@ -171,9 +171,8 @@ def test_an_oversized_batch_that_will_not_come_back():
 def test_one_live_block_holds_a_whole_segment_but_only_one_page(expandable, kept):
     model = CachingAllocator(8 * GIB, settings=AllocatorSettings(expandable_segments=expandable))
     model.free(model.malloc(6 * GIB))
-    small = model.malloc(
-        2 * MIB
-    )  # best fit: the only free block, of 6 GiB or, with whole pages, a little more
+    # Best fit: the only free block, of 6 GiB or, with whole pages, a little more
+    small = model.malloc(2 * MIB)
     model.empty_cache()
     assert model.usage().reserved == kept
     if not expandable:

@@ -51,6 +51,7 @@ def test_what_is_not_understood_is_refused_by_name(change, field):
 
 
 SHARED = {"gemma4_text": "num_global_key_value_heads", "falcon": "num_kv_heads"}
+# A KV head each, or one
 NOT_SHARED = {
     "bloom",
     "gpt2",
@@ -60,7 +61,7 @@ NOT_SHARED = {
     "mpt",
     "opt",
     "persimmon",
-}  # a KV head each, or one
+}
 NO_HEADS = {"mamba", "mamba2", "falcon_mamba"}
 
 

@@ -191,9 +191,8 @@ def test_ranks_together_hold_the_model_and_their_copies(model_type, tp):
         if before.split == "replicated":
             assert after == before
         else:
-            copied = (
-                before.kind == "attention" and before.split == "column"
-            )  # KV heads may be on several ranks
+            # KV heads may be on several ranks
+            copied = before.kind == "attention" and before.split == "column"
             grouped = before.kind == "recurrent"  # and so may Mamba-2's groups
             assert tp * after.bytes >= before.bytes
             assert copied or grouped or tp * after.bytes == before.bytes

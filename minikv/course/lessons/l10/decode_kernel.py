@@ -83,9 +83,8 @@ class _Launch:
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         def launch(*arguments: Any, **constants: Any) -> None:
             tensors = [x for x in arguments if isinstance(x, Tensor)]
-            tensors[-1].fill_(
-                torch.nan
-            )  # fill the result: a kernel that stores nothing must not find an old one
+            # Fill the result, so that a kernel that stores nothing does not find an old one.
+            tensors[-1].fill_(torch.nan)
             with _within(tensors):
                 self.kernel[grid](*arguments, **constants)
 
@@ -164,9 +163,8 @@ def _run(kernel, lengths, kv_heads, block_size, window, softcap, group, seed) ->
         x.to(device) for x in (case.query, torch.cat([other, case.k_cache]), torch.cat([other, case.v_cache]))
     )
     tensors = [query, k, v, batch.block_tables, batch.lengths]
-    before = [
-        tensor.clone().view(torch.int32) for tensor in tensors
-    ]  # As bits, because NaN does not equal NaN.
+    # As bits, because NaN does not equal NaN.
+    before = [tensor.clone().view(torch.int32) for tensor in tensors]
     own = nano.paged_decode_kernel
     nano.paged_decode_kernel = _Launch(kernel)
     try:

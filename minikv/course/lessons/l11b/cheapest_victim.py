@@ -124,9 +124,8 @@ def draw_running(rng) -> list[dict]:
             tables[-1] = [next(blocks) for _ in tables[-2]]
             tables[-2] = [next(blocks) for _ in tables[-2]]
             computed[-1] = computed[-2]
-        if (
-            i % 3 == 1
-        ):  # The last sequence has most tokens, nearly all of them in blocks that it shares with the first.
+        # The last sequence has most tokens, nearly all of them in blocks that it shares with the first.
+        if i % 3 == 1:
             tables[0][: len(prefix)] = prefix
             computed[0] = len(tables[0]) * size
             tables[-1], computed[-1] = [*prefix, next(blocks)], (len(prefix) + 1) * size

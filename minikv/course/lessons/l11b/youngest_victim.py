@@ -76,9 +76,8 @@ def draw_shortages(rng) -> list[dict]:
         prompts = [rng.randint(1, 4 * size) for _ in range(count)]
         new = [rng.randint(2, 3 * size) for _ in range(count)]
         largest = max(length + made for length, made in zip(prompts, new, strict=True))
-        at_first = (
-            sum(-(-length // size) for length in prompts) + count - 1
-        )  # enough blocks to admit all of them
+        # Enough blocks to admit all of them.
+        at_first = sum(-(-length // size) for length in prompts) + count - 1
         num_blocks = max(-(-largest // size), at_first)
         case = {"prompts": prompts, "new": new, "num_blocks": num_blocks, "block_size": size}
         if preempt_to_the_end(Scheduler.choose_victim, **case):

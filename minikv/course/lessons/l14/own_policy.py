@@ -91,9 +91,8 @@ def _right(fn: Callable[[View], Tensor], text: int, capacity: int) -> int:
     return round(answer(_model(), _cases(text), evicting=evicting).right)
 
 
-_known_right = cache(
-    _right
-)  # the reference and the known wrong answers are compared with every learner's runs
+# Cached, since the reference and the known wrong answers are compared with every learner's runs.
+_known_right = cache(_right)
 
 
 @cache
