@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class SequenceView:
     """A sequence that has not ended. Counts are tokens.
 
-    ``tables`` has its blocks for each KV cache group (-1: freed behind a window), and is empty while the sequence waits.
+    ``tables`` has its blocks for each KV cache group (-1: freed behind a window). It is empty while it waits.
     ``swapped``: it waits, and its computed tokens are in host memory. The layers without a window hold ``num_resident``
     of its ``num_computed`` tokens: fewer if eviction has taken some, or will in the running step.
     """

@@ -131,7 +131,7 @@ ANNOTATIONS = (
         _ALLOCATE,
         _MEET,
         "blocks, ranks = _least_of_ranks(size.blocks or (0,) * len(pool.kv_cache_groups(spec)), device)",
-        "219e0322",
+        "25d581c9",
     ),
     Annotation(
         "least",
@@ -152,7 +152,7 @@ ANNOTATIONS = (
         _ALLOCATE,
         "cache = PagedKVCache(spec, blocks, block_size, device=device)",
         "return cache, report",
-        "afc5506f",
+        "0c479c68",
     ),
     Annotation(
         "bind",
