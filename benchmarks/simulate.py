@@ -30,6 +30,7 @@ from minikv.simulate import (
     TraceRequest,
     read_mooncake,
     simulate,
+    sweep,
 )
 from minikv.simulate.hit_rate import hit_rate, hit_rates
 
@@ -43,6 +44,7 @@ SHORT_RATE = 960.0  # a second: 8 replicas are busy with it, and keep up
 CAPACITIES = (1_000, 10_000, 30_000, 50_000, 100_000, None)
 RESIDENT = (1_000, 10_000, 100_000, 1_000_000)
 FLAT = 2.0
+FASTER = 1.7  # two processes than one
 QUEUED = (20_000, 200_000)  # requests of a short and of a long run
 MODEL, GPU = "Llama-3.1-70B", "H200"
 
@@ -204,10 +206,26 @@ def short_requests(count: int) -> None:
     print(time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 
 
+def sweep_row(trace: Trace) -> Row:
+    """A sweep of eight fleets one after the other, then two at once: how many times as fast. Seconds of the wall."""
+    values = {"replicas": (6, 7, 8, 9), "router": ("prefix", "least-loaded")}
+    seconds, found = [], []
+    for jobs in (1, 2):
+        began = time.perf_counter()
+        found.append([row.answers for row in sweep(trace, fleet, jobs=jobs, **values)])
+        seconds.append(time.perf_counter() - began)
+    ours, equal = seconds[0] / seconds[1], found[0] == found[1]
+    goal = f"at least {FASTER:g}, the same figures to the last bit"
+    return Row(
+        "a sweep of 8 fleets with 2 jobs", ours, 2, "2 cores", "times as fast", goal, equal and ours >= FASTER
+    )
+
+
 def rows(quick: bool, path: Path | None) -> Iterator[Row]:
     trace = REAL.trace() if path is None else read_mooncake(path)
     name = "a synthetic load" if path is None else path.stem
     yield from speed_rows(trace.head(1_500) if quick else trace, name)
+    yield sweep_row(trace.head(300 if quick else 3_000))
     yield from hit_rate_rows(trace, name)
     yield queue_row(QUEUED[0] if quick else QUEUED[1])
     yield from flat_rows(quick)

@@ -5,6 +5,7 @@ is English and ``error.text("zh")`` is Chinese. A learner and a script can both 
 without reading the sentence: ``error.code`` and ``error.values``.
 """
 
+import copyreg
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,6 +32,10 @@ class MiniKVError(Exception):
         self.code = code
         self.values = values
         super().__init__(self.text("en"))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process gets the same error: ``Exception`` would call the class with the sentence as its code."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     def text(self, lang: str = "en") -> str:
         """The sentence in ``lang`` ("en" or "zh"); an error or a hint among its values is said in the same language."""

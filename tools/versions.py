@@ -27,6 +27,7 @@ CORE_TESTS = [
     "tests/blocks",
     "tests/simulate",
     "--ignore=tests/simulate/test_same_decisions.py",  # it asks an LLM
+    "--ignore=tests/simulate/test_cluster.py",  # it needs distributed
     *(f"tests/engine/test_{name}.py" for name in ("events", "prompt_lookup", "sampling_params", "scheduler")),
     *(f"tests/memory/allocator/test_{name}.py" for name in ("caching_allocator", "settings", "trace")),
     *(f"tests/plan/test_{name}.py" for name in ("catalog", "measured", "moments", "preemption", "roofline")),

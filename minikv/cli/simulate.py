@@ -1,8 +1,10 @@
 """``minikv simulate``: the figures of a fleet of GPUs under a trace, and the smallest fleet that is fast enough."""
 
 import json
+import math
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +16,7 @@ from minikv.i18n import pick_language, text
 
 if TYPE_CHECKING:
     from minikv.cli.simulate_run import Setup
-    from minikv.simulate import Trace
+    from minikv.simulate import Row, Target, Trace
 
 
 def simulate(
@@ -27,6 +29,9 @@ def simulate(
     hit_rate: Annotated[bool, option("ask", "--hit-rate")] = False,
     num_blocks: Annotated[int | None, ASK] = None,
     sweep: Annotated[list[str] | None, ASK] = None,
+    jobs: Annotated[int, ASK] = 1,
+    backend: Annotated[str, ASK] = "processes",
+    scheduler: Annotated[str | None, ASK] = None,
     plot: Annotated[str | None, ASK] = None,
     fewest: Annotated[bool, option("ask", "--fewest")] = False,
     p99_ttft: Annotated[float, ASK] = 2.0,
@@ -88,8 +93,9 @@ def simulate(
     if fewest or model is not None or gpu is not None or (values and not hit_rate):
         setup = run.Setup(fleet, values)
     run.refuse_unused(given, values, has_fleet=setup is not None)
+    where = {"jobs": jobs, "backend": backend, "scheduler": scheduler}
     if setup is not None:
-        setup.check()
+        setup.check(where)
     load = {
         "rate": rate, "burst": burst, "prompt_tokens": input_len, "output_tokens": output_len, "spread": spread,
         "turns": turns, "think_seconds": think_seconds, "system_tokens": system_len,
@@ -103,10 +109,11 @@ def simulate(
             _answer_hit_rate(requests, num_blocks, block_size, values.get("num_blocks"), plot, as_json, lang)
         elif setup is None:
             _describe(requests, as_json, lang)
+        elif values:
+            target = run.Target(p99_ttft, p99_tpot) if fewest else None
+            _answer_sweep(requests, setup, where, target, plot, as_json, lang)
         elif fewest:
             _answer_fewest(requests, setup, p99_ttft, p99_tpot, as_json, lang)
-        elif values:
-            _answer_sweep(requests, setup, plot, as_json, lang)
         else:
             _answer_fleet(requests, setup, as_json, lang)
     except KeyboardInterrupt:
@@ -175,18 +182,37 @@ def _answer_fleet(trace: "Trace", setup: "Setup", as_json: bool, lang: str) -> N
         simulate_view.show_fleet(trace, setup, fleet, answers, lang)
 
 
-def _answer_sweep(trace: "Trace", setup: "Setup", plot: str | None, as_json: bool, lang: str) -> None:
+def _answer_sweep(
+    trace: "Trace",
+    setup: "Setup",
+    where: "Mapping[str, Any]",
+    target: "Target | None",
+    plot: str | None,
+    as_json: bool,
+    lang: str,
+) -> None:
+    """Print a row a fleet; with a ``target`` the fewest replicas of each kind. After Ctrl+C the rows that are there."""
     from minikv.cli import simulate_json, simulate_plot, simulate_run, simulate_view
-    from minikv.simulate import sweep as sweep_fleets
 
-    with simulate_run.Watcher(len(trace), lang, quiet=as_json) as watcher:
-        rows = sweep_fleets(trace, setup.make, watch=watcher.begin, progress=watcher.update, **setup.values)
-    if all(row.refused is not None for row in rows):
+    def show(rows: "list[Row]") -> None:
+        if as_json:
+            print(json.dumps([simulate_json.row_dict(row, lang) for row in rows], indent=2))
+        else:
+            simulate_view.show_sweep(trace, setup, rows, lang, target)
+
+    done: list[Row] = []
+    try:
+        rows = simulate_run.run_sweep(trace, setup, where, target, done.append, lang, quiet=as_json)
+    except KeyboardInterrupt:
+        if not done:
+            raise
+        show(done)
+        count = math.prod(map(len, setup.values.values()))
+        print(text("simulate.sweep_stopped", lang, done=len(done), count=count), file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    if target is None and all(row.refused is not None for row in rows):
         raise rows[0].refused  # type: ignore[misc]
-    if as_json:
-        print(json.dumps([simulate_json.row_dict(row, lang) for row in rows], indent=2))
-    else:
-        simulate_view.show_sweep(trace, setup, rows, lang)
+    show(rows)
     if plot is not None:
         simulate_plot.write_sweep(rows, trace.name, plot, lang)
 
@@ -194,25 +220,16 @@ def _answer_sweep(trace: "Trace", setup: "Setup", plot: str | None, as_json: boo
 def _answer_fewest(
     trace: "Trace", setup: "Setup", p99_ttft: float, p99_tpot: float | None, as_json: bool, lang: str
 ) -> None:
-    """Print the fewest replicas; of each kind where a sweep names several."""
     from minikv.cli import simulate_json, simulate_run, simulate_view
     from minikv.simulate import Target
     from minikv.simulate import fewest as find_fewest
 
-    target, watcher = Target(p99_ttft, p99_tpot), simulate_run.Watcher(len(trace), lang, quiet=as_json)
-    if not setup.values:
-        with watcher:
-            found = find_fewest(trace, setup.make, target, watch=watcher.begin, progress=watcher.update)
-        if as_json:
-            fleet = setup.make(replicas=found.replicas)
-            assumed = simulate_view.assumption_lines(setup, fleet, lang)
-            print(json.dumps(simulate_json.fewest_dict(setup, fleet, found, assumed), indent=2))
-        else:
-            simulate_view.show_fewest(trace, setup, found, lang)
-        return
-    with watcher:
-        rows = simulate_run.fewest_of_each(trace, setup, target, watcher)
+    with simulate_run.Watcher(len(trace), lang, quiet=as_json) as watcher:
+        target = Target(p99_ttft, p99_tpot)
+        found = find_fewest(trace, setup.make, target, watch=watcher.begin, progress=watcher.update)
     if as_json:
-        print(json.dumps([simulate_json.row_dict(row, lang) for row in rows], indent=2))
+        fleet = setup.make(replicas=found.replicas)
+        assumed = simulate_view.assumption_lines(setup, fleet, lang)
+        print(json.dumps(simulate_json.fewest_dict(setup, fleet, found, assumed), indent=2))
     else:
-        simulate_view.show_sweep(trace, setup, rows, lang, target)
+        simulate_view.show_fewest(trace, setup, found, lang)

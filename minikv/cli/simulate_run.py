@@ -1,17 +1,19 @@
 """The objects that the options of ``minikv simulate`` make: a trace, a fleet, the fleets of a sweep."""
 
 import inspect
+import itertools
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any
 
 from minikv.cli.options import size
 from minikv.engine.serve.progress import Progress
-from minikv.errors import ArgumentError, MiniKVError, check_count
+from minikv.errors import ArgumentError, check_count
 from minikv.i18n import text
-from minikv.simulate import Assumptions, Fleet, Load, Row, Target, Trace, fewest, read_trace
+from minikv.simulate import Assumptions, Fleet, Load, Row, Target, Trace, read_trace, sweep
+from minikv.simulate.parallel import check_jobs
 from minikv.simulate.sweep import combinations
 
 ASSUMED = tuple(field.name for field in fields(Assumptions))
@@ -43,6 +45,8 @@ def refuse_unused(
             needed = "--model, --gpu"
         elif name in ("p99_ttft", "p99_tpot") and "fewest" not in given:
             needed = "--fewest"
+        elif name in ("jobs", "backend", "scheduler") and not (swept and has_fleet):
+            needed = "--sweep, --model, --gpu"
         if needed is not None:
             raise ArgumentError("simulate_unused", option=_option(name), needed=needed)
         if name in swept:
@@ -92,10 +96,11 @@ class Setup:
             if self.options[name] is None and name not in self.values:
                 raise ArgumentError("simulate_no_fleet", what=f"--{name}")
 
-    def check(self) -> None:
+    def check(self, where: Mapping[str, Any]) -> None:
         """Raise errors that no trace can mend before a long one is read: an impossible fleet, a sweep of too many."""
         if self.values:
             combinations(self.values)
+            check_jobs(**where)
         else:
             self.make()
 
@@ -145,26 +150,33 @@ def _value(name: str, words: str) -> Any:
         raise ArgumentError("simulate_sweep_value", name=name, value=words) from None
 
 
-def fewest_of_each(trace: Trace, setup: Setup, target: Target, watcher: "Watcher") -> list[Row]:
-    """The fewest replicas of each kind that the sweep names, with ``replicas`` among the settings."""
-    rows = []
-    for settings in combinations(setup.values):
-        try:
-            found = fewest(
-                trace,
-                partial(setup.make, **settings),
-                target,
-                watch=lambda tried, settings=settings: watcher.begin(settings | dict(tried)),  # type: ignore[misc]
-                progress=watcher.update,
-            )
-            rows.append(Row(settings | {"replicas": found.replicas}, found.answers))
-        except MiniKVError as error:
-            rows.append(Row(settings, refused=error))
-    return rows
+def run_sweep(
+    trace: Trace,
+    setup: Setup,
+    where: Mapping[str, Any],
+    target: Target | None,
+    on_row: Callable[[Row], object],
+    lang: str,
+    quiet: bool,
+) -> list[Row]:
+    """The rows of a sweep, computed as ``where`` says (jobs, backend, scheduler), with what a terminal shows of it."""
+    if where["jobs"] == 1 and where["scheduler"] is None:
+        with Watcher(len(trace), lang, quiet) as watcher:
+            shown: dict[str, Any] = {"watch": watcher.begin, "progress": watcher.update, **setup.values}
+            return sweep(trace, setup.make, target=target, on_row=on_row, **shown)
+    count = itertools.count(1)
+    with Watcher(math.prod(map(len, setup.values.values())), lang, quiet) as watcher:
+        watcher.update(0)
+
+        def hear(row: Row) -> None:
+            on_row(row)
+            watcher.update(next(count))
+
+        return sweep(trace, setup.make, target=target, on_row=hear, **{**where, **setup.values})
 
 
 class Watcher:
-    """Shows on standard error which settings run, and how many of ``total`` requests have ended.
+    """Shows on standard error which settings run, and how many of ``total`` requests, or runs at once, have ended.
 
     Prints nothing where standard error is no terminal, or if ``quiet``. A context manager: it ends the bar.
     """
@@ -184,7 +196,7 @@ class Watcher:
             print(text("simulate.running", self._lang, settings=spelled(settings)), file=sys.stderr)
 
     def update(self, done: int) -> None:
-        """``done`` requests of the run have ended."""
+        """``done`` requests of the run, or of the runs at once, have ended."""
         if self._shown and self._bar is None:
             self._bar = Progress(self._total, True).__enter__()
         if self._bar is not None and (done % self._every == 0 or done == self._total):

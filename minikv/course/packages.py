@@ -17,7 +17,7 @@ from minikv.extras import ENGINE, INSTALL_ENGINE, installed, is_older
 NEEDED = {name: ENGINE[name] for name in ("torch", "transformers")}
 NEEDED |= {"ipywidgets": "7.7", "anywidget": "0.9.21", "plotly": "6"}
 # These get a line only where something is wrong with them.
-NEEDED_UNSAID = {"numpy": "1.26", "safetensors": ENGINE["safetensors"]}
+NEEDED_UNSAID = {"numpy": "1.26", "joblib": "1.5", "safetensors": ENGINE["safetensors"]}
 WANTED = {"jupyterlab": "4.2", "triton": "3.6", "accelerate": "1.0", "nvidia-ml-py": "12"}
 
 

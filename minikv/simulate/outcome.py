@@ -98,6 +98,12 @@ class Answers:
     tiers: tuple[Tier, ...]
     littles_law: LittlesLaw
 
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"limits": dict(self.limits)}  # a read-only view cannot be pickled
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state, limits=MappingProxyType(state["limits"]))  # type: ignore[arg-type]
+
     def shown(self, lang: str = "en") -> Shown:
         """A row a figure, then what limits the fleet."""
         return shown_answers(self, lang)

@@ -2,13 +2,17 @@
 
 make = partial(Fleet.plan, "Llama-3.1-70B", "H200", tp=8)
 sweep(trace, make, block_size=[16, 64], router=["round-robin", "prefix"])     four runs, a row each
+sweep(trace, make, jobs=-1, block_size=[16, 64])                              a run on each core
 fewest(trace, make, Target(p99_ttft=2.0)).gpus                                the smallest fleet that is fast enough
 """
 
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import closing
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,15 +20,18 @@ import numpy as np
 from minikv.errors import ArgumentError, MiniKVError, check_count
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.simulate.figures import shown_fewest
-from minikv.simulate.fleet import Fleet, simulate
+from minikv.simulate.fleet import MOST_BOOK_BYTES, Fleet, simulate
 from minikv.simulate.floor import tpot_floor, ttft_floor
 from minikv.simulate.outcome import Answers, Progress
+from minikv.simulate.parallel import Backend, Ended, check_jobs, on_cluster, on_cores
 from minikv.simulate.trace import Trace
 
 MakeFleet = Callable[..., Fleet]
 Watch = Callable[[Mapping[str, Any]], object]
 
 MOST_RUNS = 10_000  # of a sweep: each takes at least a tenth of a second
+MOST_REPLICAS = 256  # that a search for the fewest tries
+REQUEST_BYTES, HASH_ID_BYTES = 450, 40  # this machine's memory for a request of a trace that is being run
 
 
 @dataclass(frozen=True)
@@ -40,25 +47,100 @@ def sweep(
     trace: Trace,
     make: MakeFleet,
     *,
+    target: "Target | None" = None,
+    jobs: int = 1,
+    backend: Backend = "processes",
+    scheduler: str | None = None,
+    on_row: Callable[[Row], object] | None = None,
     watch: Watch | None = None,
     progress: Progress | None = None,
     **values: Iterable[Any],
 ) -> list[Row]:
     """Run ``trace`` on ``make(name=value, ...)`` for every combination of ``values``, the last name changing fastest.
 
-    A fleet that is impossible, or too small for a request, gives a row with the error; the others still run. ``watch``
-    is called with the settings of each run before it begins, ``progress`` during a run as by ``simulate``. Raises
-    ``ArgumentError`` for a name without values, and for more than 10,000 combinations.
+    A fleet that is impossible, or too small for a request, gives a row with the error; the others still run. With a
+    ``target`` a row is the smallest fleet of its settings that meets it, as ``fewest`` finds it; ``replicas`` is among
+    its settings.
+
+    ``jobs`` runs are computed at once, each in a process (-1: one a core); fewer where the bookkeeping of as many of
+    the largest fleet would take more than 16 GiB. With ``backend="dask"`` a cluster computes them whose scheduler
+    listens at ``scheduler``. The figures are those of one run after the other, to the last bit. A router that is an
+    object begins each run as ``make`` gave it.
+
+    ``on_row`` is called with each row as soon as it is there. Only of one run after the other: ``watch`` is called
+    with the settings of each run before it begins, ``progress`` during a run as by ``simulate``. Raises
+    ``ArgumentError`` for a name without values, for more than 10,000 combinations, for ``jobs``, ``backend`` and
+    ``scheduler`` that do not go together, and what ``on_cores`` and ``on_cluster`` raise.
     """
-    rows = []
-    for settings in combinations(values):
-        if watch is not None:
-            watch(settings)
+    runs = [_Run(make, settings, target) for settings in combinations(values)]
+    check_jobs(jobs, backend, scheduler)
+    ended: Ended
+    if jobs == 1 and scheduler is None:
+        ended = ((number, run(trace, watch, progress)) for number, run in enumerate(runs))
+    elif watch is not None or progress is not None:
+        raise ArgumentError("sweep_watch")
+    elif scheduler is not None:
+        ended = on_cluster(runs, trace, scheduler)
+    else:
+        ended = on_cores(runs, trace, jobs, _most_at_once(runs, trace))
+    rows = {}
+    with closing(ended):
+        for number, row in ended:
+            rows[number] = row
+            if on_row is not None:
+                on_row(row)
+    return [rows[number] for number in range(len(runs))]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A row that is to be computed."""
+
+    make: MakeFleet
+    settings: dict[str, Any]
+    target: "Target | None"
+
+    def __call__(self, trace: Trace, watch: Watch | None = None, progress: Progress | None = None) -> Row:
+        settings = self.settings
         try:
-            rows.append(Row(settings, simulate(trace, make(**settings), progress=progress).answers()))
+            if self.target is None:
+                if watch is not None:
+                    watch(settings)
+                return Row(settings, _answers(trace, self.make(**settings), progress))
+            found = fewest(
+                trace,
+                partial(self.make, **settings),
+                self.target,
+                watch=None if watch is None else lambda tried: watch(settings | dict(tried)),
+                progress=progress,
+            )
+            return Row(settings | {"replicas": found.replicas}, found.answers)
         except MiniKVError as error:
-            rows.append(Row(settings, refused=error))
-    return rows
+            return Row(settings, refused=error)
+
+    def book_bytes(self) -> int:
+        """Bytes of this machine's memory for the fleet's bookkeeping; 0 for an impossible one."""
+        try:
+            if self.target is None:
+                fleet = self.make(**self.settings)
+                return fleet.replicas * fleet.book_bytes
+            most = MOST_REPLICAS * self.make(**self.settings, replicas=1).book_bytes
+        except MiniKVError:
+            return 0
+        return min(MOST_BOOK_BYTES, most)  # a larger fleet is refused
+
+
+def _most_at_once(runs: list[_Run], trace: Trace) -> int:
+    """How many of ``runs`` the limit of the bookkeeping allows at once; each alone is within it, or refused."""
+    ids = sum(len(request.hash_ids) for request in trace.requests)
+    largest = max(run.book_bytes() for run in runs) + REQUEST_BYTES * len(trace) + HASH_ID_BYTES * ids
+    return max(1, MOST_BOOK_BYTES // largest)
+
+
+def _answers(trace: Trace, fleet: Fleet, progress: Progress | None) -> Answers:
+    """One run. A router that is an object is copied, so that no run depends on those before it."""
+    fleet = replace(fleet, router=deepcopy(fleet.router))
+    return simulate(trace, fleet, progress=progress).answers()
 
 
 def combinations(values: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
@@ -142,7 +224,7 @@ def fewest(
     make: MakeFleet,
     target: Target,
     *,
-    most: int = 256,
+    most: int = MOST_REPLICAS,
     watch: Watch | None = None,
     progress: Progress | None = None,
 ) -> Fewest:
@@ -161,7 +243,7 @@ def fewest(
     def run(number: int) -> bool:
         if watch is not None:
             watch({"replicas": number})
-        tried[number] = simulate(trace, make(replicas=number), progress=progress).answers()
+        tried[number] = _answers(trace, make(replicas=number), progress)
         return target.met(tried[number])
 
     fails, holds = 0, None

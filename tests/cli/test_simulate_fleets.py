@@ -6,12 +6,14 @@ from functools import partial
 
 import pytest
 
+from minikv.i18n import text
 from minikv.simulate import (
     Assumptions,
     Load,
     Target,
     fewest,
     simulate,
+    sweep,
     write_mooncake,
 )
 from tests.cli.inside import is_one_sentence
@@ -65,6 +67,31 @@ def test_links_that_are_guessed_are_said_to_be(load_file, terminal):
     asked = ("simulate", load_file, *FLEET, "--json", "--limit", "3")
     for more, said in (((), False), (("--tp", "2"), True), (("--tp", "2", "--link-gb-s", "50"), False)):
         assert any("--link-gb-s" in line for line in told(terminal(*asked, *more))["assumed"]) == said
+
+
+@pytest.mark.parametrize("more", [(), ("--fewest", "--p99-ttft", "0.6")], ids=["answers", "fewest"])
+def test_runs_at_once_print_what_one_after_the_other_prints(more, load_file, terminal):
+    asked = ("simulate", load_file, *FLEET, "--sweep", "utilization=0.9,0.1", "--sweep", "tp=1,2", *more)
+    for form in ((), ("--json",)):
+        assert terminal(*asked, *form, "--jobs", "2") == terminal(*asked, *form)
+    shown = terminal(*asked, "--jobs", "2", is_terminal=True, TERM="xterm")
+    assert "4/4" in shown.err, "of the runs"
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
+def test_an_interrupt_leaves_the_rows_that_are_there(form, lang, load_file, terminal, monkeypatch):
+    def interrupted(trace, make, on_row, **given):
+        whole = sweep(trace, make, replicas=given["replicas"][:1])
+        on_row(whole[0])
+        raise KeyboardInterrupt
+
+    asked = ("simulate", load_file, *FLEET, "--lang", lang, *form)
+    one = terminal(*asked, "--sweep", "replicas=1")
+    monkeypatch.setattr("minikv.cli.simulate_run.sweep", interrupted)
+    done = terminal(*asked, "--sweep", "replicas=1,2,3")
+    assert (done.code, done.out) == (130, one.out)
+    assert done.err == text("simulate.sweep_stopped", lang, done=1, count=3) + "\n"
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
