@@ -1,9 +1,9 @@
-"""The operations on a cache: tensors in, tensors out. The room of lesson 10.
+"""The operations on a cache: tensors in, tensors out. Lesson 10.
 
-``storage`` writes and moves tokens, ``paged_attention`` and ``latent_attention`` read them, ``column_sums`` says how
-much each was looked at. Each checks what it is given and hands it to one of two implementations of the same names:
-``reference``, plain torch, the specification and what a CPU runs; and ``gpu``, the Triton kernels. ``dispatch``
-chooses. ``traffic`` says what each must move at least.
+``storage`` writes and moves tokens, ``paged_attention`` and ``latent_attention`` read them, and ``column_sums`` sums
+the attention that each token gets. Each function checks its arguments and calls one of two implementations with the
+same names: ``reference``, plain torch, which is the specification and runs on a CPU; and ``gpu``, the Triton kernels.
+``dispatch`` chooses between them. ``traffic`` counts the bytes that each operation must move at least.
 """
 
 from typing import TYPE_CHECKING

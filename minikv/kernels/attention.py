@@ -1,13 +1,13 @@
-"""Attention over a paged cache in plain torch: the specification of the kernels, and what a CPU runs. Lesson 10.
+"""Attention over a paged cache in plain torch: the specification of the kernels, and the CPU's implementation.
 
-The history of a sequence is read in tiles of some blocks: a tile is copied out of its blocks into one small buffer
-that stays in the processor's cache, and an ``OnlineSoftmax`` takes it in. So no copy of the whole history is
-ever made, and no block behind the window or past the length is read.
+Lesson 10. The history of a sequence is read in tiles of some blocks. A tile is copied out of its blocks into one small
+buffer, which stays in the processor's cache, and added to an ``OnlineSoftmax``. So the whole history is never copied,
+and no block behind the window or past the length is read.
 
-Decode is prefill with one query a sequence; both are ``_attend``. Only decodes of many short sequences are computed in
-another way, several at once (``decode_groups``). The G query heads that share a KV head are rows
-of one matrix, so that a key is read once for all of them. Arithmetic is float32 whatever the tensors' dtype. The
-lengths are read back from the device, so on a GPU this waits for it; the Triton kernels do not.
+Decode is prefill with one query a sequence; both call ``_attend``. Decodes of many short sequences are the exception:
+``decode_groups`` computes several at once. The G query heads that share a KV head are rows of one matrix, so that a key
+is read once for all of them. Arithmetic is float32 for every dtype. The lengths are read back from the device, so on a
+GPU this waits for it; the Triton kernels do not.
 """
 
 from dataclasses import replace
@@ -21,16 +21,16 @@ from minikv.kernels.kv_tiles import Tiles, kv_tiles, latent_tiles
 from minikv.kernels.online_softmax import OnlineSoftmax
 from minikv.kernels.paged_kv import PagedKV
 
-QUERY_ROWS = 256  # queries of one prefill tile: as many as share a key tile
+QUERY_ROWS = 256  # queries of one prefill tile: they share each key tile
 
 
 class Attention(NamedTuple):
-    """What attention gives. ``lse`` and ``scores`` are None unless they were asked for.
+    """The result of attention. ``lse`` and ``scores`` are None unless they were asked for.
 
     ``out`` [B, Hq, Dv] (prefill: [T, Hq, Dv]) in the query's dtype. ``lse`` [B, Hq] float32: the natural logarithm of
     the sum of exp(logit) over the keys, the sink included; -inf where a sequence has no key. ``scores``
     [B, Hkv, W * block_size] float32: the probability that each cached token got, summed over the query heads of its
-    KV head; 0 where no query looked.
+    KV head; 0 for tokens that no query sees.
     """
 
     out: Tensor
@@ -39,25 +39,26 @@ class Attention(NamedTuple):
 
 
 class Mask(NamedTuple):
-    """How a logit becomes what the softmax sees: ``window`` tokens (None: all), ``softcap`` (None: no cap)."""
+    """The changes to logits before the softmax: ``window`` tokens (None: all), ``softcap`` (None: no cap)."""
 
     window: int | None
     softcap: float | None
 
     def first_key(self, position: int) -> int:
-        """The first position that a query at ``position`` looks at: itself and the ``window - 1`` before it."""
+        """Return the first position that a query at ``position`` sees, which is ``window - 1`` before it."""
         return 0 if self.window is None else max(0, position - self.window + 1)
 
     def apply(self, logits: Tensor, first_query: int, queries: int, first_key: int) -> Tensor:
-        """``logits`` [heads, G * queries, keys], capped, and -inf where a query must not look; in place."""
+        """Cap ``logits`` [heads, G * queries, keys] and set those of hidden keys to -inf; in place."""
         if self.softcap is not None:
             logits.div_(self.softcap).tanh_().mul_(self.softcap)
         keys = logits.shape[-1]
         last_key, last_query = first_key + keys - 1, first_query + queries - 1
         if last_key <= first_query and self.first_key(last_query) <= first_key:
-            return logits  # every query sees every key: most tiles
+            return logits  # every query sees every key, as in most tiles
         query = torch.arange(first_query, last_query + 1, device=logits.device).unsqueeze(1)
         key = torch.arange(first_key, last_key + 1, device=logits.device)
+        # Causal mask: hide later keys, and with a window also keys at query - window and before.
         hidden = key > query
         if self.window is not None:
             hidden |= key <= query - self.window
@@ -102,9 +103,9 @@ def paged_prefill(
     sinks: Tensor | None = None,
     return_lse: bool = False,
 ) -> Attention:
-    """See ``minikv.kernels.paged_prefill``. ``max_queries`` is for the kernels: here the rows are read.
+    """See ``minikv.kernels.paged_prefill``. ``max_queries`` is for the kernels; here the rows are read.
 
-    Sequences with one query, the decodes among the prefills, are given to ``paged_decode`` together.
+    Sequences with one query, the decodes among the prefills, are computed together by ``paged_decode``.
     """
     tiles, mask, size = kv_tiles(kv), Mask(window, softcap), tuple(kv.v.shape[2:])
     several = query_starts.diff() != 1
@@ -155,7 +156,7 @@ def latent_prefill(
     window: int | None = None,
     return_lse: bool = False,
 ) -> Attention:
-    """See ``minikv.kernels.latent_prefill``. ``max_queries`` is for the kernels: here the rows are read."""
+    """See ``minikv.kernels.latent_prefill``. ``max_queries`` is for the kernels; here the rows are read."""
     query, size = torch.cat([q_latent, q_rope], -1), (1, kv.k.shape[3])
     tiles, mask = latent_tiles(kv), Mask(window, None)
     return _prefill(query, kv, tiles, size, query_starts, scale, mask, None, return_lse)
@@ -189,6 +190,8 @@ def _decode(
         if sinks is not None:
             own.add_sinks(sinks.view(heads, group))
         if scores is not None and kept is not None:
+            # The lse is known after the last tile, so the logits of every tile were kept: probability = exp(logit -
+            # lse).
             whole = own.finish()[1].unsqueeze(-1)
             for first, logits in kept:
                 scores[row, :, first : first + logits.shape[-1]] = torch.exp(logits - whole).sum(1)
@@ -221,7 +224,8 @@ def _prefill(
         for first in range(starts[row], starts[row + 1], QUERY_ROWS):
             own = slice(first, min(first + QUERY_ROWS, starts[row + 1]))
             queries = own.stop - first
-            position = length - starts[row + 1] + first  # of the tile's first query in its sequence
+            # The new queries are the last ones of their sequence, so row r is at length - (end of its rows) + r.
+            position = length - starts[row + 1] + first
             # [n, Hkv, G, Dk] -> [Hkv, G * n, Dk]
             by_head = (query[own].to(torch.float32) * scale).unflatten(1, (heads, group))
             rows = by_head.permute(1, 2, 0, 3).flatten(1, 2)
@@ -246,9 +250,10 @@ def _attend(
     softmax: OnlineSoftmax,
     kept: list[tuple[int, Tensor]] | None = None,
 ) -> None:
-    """Add to ``softmax`` what ``rows`` [Hkv, G * queries, Dk] see: ``queries`` scaled ones from ``position`` on.
+    """Add to ``softmax`` the keys that ``rows`` [Hkv, G * queries, Dk] see: ``queries`` scaled queries from
+    ``position`` on.
 
-    ``kept`` takes the logits of every tile, with the position of its first key.
+    ``kept`` collects the logits of every tile, with the position of its first key.
     """
     logits_of_a_token = rows.shape[0] * rows.shape[1]
     for first, keys, values in tiles(table, mask.first_key(position), position + queries, logits_of_a_token):

@@ -1,8 +1,8 @@
-"""How much attention each cached token gets from a prefill, in plain torch: a second pass over the keys. Lesson 14.
+"""The attention that each cached token gets from a prefill, in plain torch: a second pass over the keys. Lesson 14.
 
-The probability that a query gives a key is exp(logit - lse), and its lse is known only when its last key has been
-seen. A decode keeps its one row of logits until then; the rows of a prefill are too many to keep, so they are
-computed a second time, tile by tile, and summed over the queries. Nothing of the size queries * keys is ever made.
+The probability that a query gives a key is exp(logit - lse), and its lse is known only after its last key. A decode
+keeps its one row of logits until then. The rows of a prefill are too many to keep, so they are computed a second time,
+tile by tile, and summed over the queries. Nothing of the size queries * keys is ever allocated.
 """
 
 import torch
@@ -52,7 +52,7 @@ def _sums(
     last: int | None,
     softcap: float | None,
 ) -> list[Tensor]:
-    """[Hkv, length] float32 of each sequence, over its ``last`` queries (None: over all)."""
+    """Return [Hkv, length] float32 for each sequence, summed over its ``last`` queries (None: all)."""
     heads = kv.k.shape[2]
     group, mask = query.shape[1] // heads, Mask(None, softcap)
     starts, ends, sums = query_starts.tolist(), kv.lengths.tolist(), []
@@ -76,7 +76,7 @@ def _sums(
 
 
 def _as_wide_as(sums: list[Tensor], kv: PagedKV) -> Tensor:
-    """[B, Hkv, W * block_size], 0 where no query looked."""
+    """Return the sums as [B, Hkv, W * block_size], 0 for tokens that no query sees."""
     width = kv.block_tables.shape[1] * kv.k.shape[1]
     out = torch.zeros(len(sums), kv.k.shape[2], width, dtype=torch.float32, device=kv.k.device)
     for row, own in enumerate(sums):

@@ -1,9 +1,8 @@
-"""What the public functions check before a kernel starts: shapes, dtypes, devices, strides, and values where possible.
+"""The checks of the public functions before a kernel starts: shapes, dtypes, devices, strides, and values if possible.
 
-A kernel that is given the wrong block reads another request's keys and says nothing. So whatever can be known without
-reading the device is checked on every public call. The values of tables and lengths are checked where they lie on a
-CPU. On a GPU reading them would make the CPU wait for everything queued, so they are checked there only with
-``MINIKV_CHECKED=values``.
+A kernel with a wrong block silently reads another request's keys. So every public call checks everything that is known
+without reading the device. The values of tables and lengths are checked if they are on a CPU. On a GPU reading them
+would make the CPU wait for everything queued, so they are checked there only with ``MINIKV_CHECKED=values``.
 
 Inside the package the checks run only in checked mode: ``minikv.kernels.dispatch.operations``.
 """
@@ -35,7 +34,7 @@ def check_tensor(
 ) -> None:
     """Raise ``ArgumentError`` unless ``x`` is a tensor of that shape (a word: any size), dtype and device.
 
-    Unless it may have any strides, its last dimension must be contiguous: a kernel reads along it in wide steps.
+    Unless ``any_strides``, its last dimension must be contiguous, since kernels read several elements of it at once.
     """
     expected = "[{}]".format(", ".join(map(str, shape)))
     if not isinstance(x, Tensor):
@@ -54,7 +53,7 @@ def check_tensor(
 
 
 def check_paged_kv(kv: Any) -> None:
-    """Raise ``ArgumentError`` unless ``kv`` is a ``PagedKV``; what is in it is checked elsewhere."""
+    """Raise ``ArgumentError`` unless ``kv`` is a ``PagedKV``; other functions check its tensors."""
     if not isinstance(kv, PagedKV):
         raise ArgumentError("kernel_not_paged_kv", kind=type(kv).__name__)
 
@@ -103,7 +102,7 @@ def check_tables(kv: PagedKV, batch: int | str, device: torch.device) -> None:
 
 
 def check_table_values(kv: PagedKV, window: int | None, query_starts: Tensor | None = None) -> None:
-    """Raise ``ArgumentError`` for a length past the table, or an entry that would be read and names no block.
+    """Raise ``ArgumentError`` for a length past the table, or an entry that would be read and is no block.
 
     Entries behind the window of a sequence's first query may be anything, since no query sees them. Without
     ``query_starts`` each sequence has one query.
@@ -129,13 +128,14 @@ def check_table_values(kv: PagedKV, window: int | None, query_starts: Tensor | N
 
 
 def check_query_starts(query_starts: Any, lengths: Tensor, tokens: int, max_queries: Any) -> None:
-    """Raise ``ArgumentError`` unless ``query_starts`` [B + 1] cuts ``tokens`` queries into rows that fit ``lengths``.
+    """Raise ``ArgumentError`` unless ``query_starts`` [B + 1] divides ``tokens`` queries into rows that fit
+    ``lengths``.
 
-    No row may be longer than ``max_queries``: what a launch that was sized by it would leave out.
+    No row may be longer than ``max_queries``: the launch is sized by it and would leave the rest out.
     """
     check_count("max_queries", max_queries, least=0)
     check_tensor("query_starts", query_starts, (len(lengths) + 1,), INDICES, lengths.device)
-    if tokens > len(lengths) * max_queries:  # known without reading the device
+    if tokens > len(lengths) * max_queries:  # this is known without reading the device
         raise ArgumentError("kernel_left_out", tokens=tokens, batch=len(lengths), max_queries=max_queries)
     if not values_are_checked(query_starts):
         return
@@ -151,7 +151,7 @@ def check_query_starts(query_starts: Any, lengths: Tensor, tokens: int, max_quer
 
 
 def check_entries(what: str, indices: Tensor, low: int, high: int) -> None:
-    """Raise ``ArgumentError`` naming the first entry that is not from ``low`` to ``high``, where values are checked."""
+    """Raise ``ArgumentError`` with the first entry outside ``low`` to ``high``, if values are checked."""
     if not indices.numel() or not values_are_checked(indices):
         return
     least, most = torch.aminmax(indices)
@@ -162,7 +162,7 @@ def check_entries(what: str, indices: Tensor, low: int, high: int) -> None:
 
 
 def values_are_checked(x: Tensor) -> bool:
-    """Whether the values of index tensors on the device of ``x`` are read before the launch."""
+    """Return whether the values of index tensors on the device of ``x`` are read before the launch."""
     return x.is_cpu or checked_mode() == "values"
 
 

@@ -1,8 +1,7 @@
 """The attention that a prefill gives each cached token: the public functions, which check and call an implementation.
 
-Lesson 14. A decode gives its scores in the pass that computes it (``return_scores``). A prefill needs a second one,
-which reads the keys again, not the values, for as many queries at the end as are asked for. Shapes as in
-``paged_attention``.
+Lesson 14. A decode returns its scores in the same pass (``return_scores``). A prefill needs a second pass, which reads
+the keys again but not the values, for as many of its last queries as are asked for. Shapes as in ``paged_attention``.
 """
 
 from typing import Any
@@ -38,13 +37,13 @@ def paged_column_sums(
     last: int | None = None,
     softcap: float | None = None,
 ) -> Tensor:
-    """The probability that each cached token got, summed over the queries and over the heads of its KV head.
+    """Return the probability that each cached token got, summed over the queries and the heads of its KV head.
 
     ``query`` [T, Hq, Dk], ``kv``, ``query_starts`` [B + 1] and the options are those of a ``paged_prefill`` without a
-    window, and ``lse`` [T, Hq] float32 is what that gave: with the sinks in it, so that they get their share.
-    ``last``: the queries of each sequence that count, from its last one backwards (None: all). Returns float32
-    [B, Hkv, W * block_size], 0 where no query looked; over all tokens of a KV head the sum is the number of its query
-    heads times that of the queries, less what sinks took. The values in ``kv`` are not read.
+    window, and ``lse`` [T, Hq] float32 is its result, which includes the sinks, so that they get their share.
+    ``last``: how many of each sequence's last queries count (None: all). Returns float32
+    [B, Hkv, W * block_size], 0 for tokens that no query sees. Over all tokens of a KV head the sum is the number of its
+    query heads times that of the queries, less the share of sinks. The values in ``kv`` are not read.
     Raises ``ArgumentError`` before anything runs.
     """
     check_paged_kv(kv)
@@ -69,7 +68,7 @@ def latent_column_sums(
     scale: float,
     last: int | None = None,
 ) -> Tensor:
-    """``paged_column_sums`` over latents, with the tensors of ``latent_prefill``: float32 [B, 1, W * block_size]."""
+    """Return ``paged_column_sums`` over the tensors of ``latent_prefill``: float32 [B, 1, W * block_size]."""
     check_latents(q_latent, q_rope, "T", kv)
     _check_rows(q_latent, kv, query_starts, lse, scale, last, None)
     return implementation(q_latent.device).latent_column_sums(
@@ -86,7 +85,7 @@ def _check_rows(
     last: Any,
     softcap: Any,
 ) -> None:
-    """Raise ``ArgumentError`` for what both refuse; the tensors of ``kv`` are right."""
+    """Raise ``ArgumentError`` for the errors that both functions share; the tensors of ``kv`` are right."""
     check_tensor("lse", lse, tuple(query.shape[:2]), (torch.float32,), query.device)
     check_options(scale, None, softcap)
     if last is not None:

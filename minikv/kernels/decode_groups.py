@@ -1,10 +1,10 @@
-"""Decode of many short sequences on a CPU: those of about one length are computed together. Lesson 10.
+"""Decode of many short sequences on a CPU: sequences of about equal length are computed together. Lesson 10.
 
-One sequence at a time, a history of a hundred tokens costs more in calls of torch than in arithmetic. So the sequences
-are sorted by how many tokens they read, and cut into groups whose keys and values, padded to the longest, fit into one
-tile. A group is a gather and one ``scaled_dot_product_attention``, where the G query heads of a KV head stand as G
-queries. The padding holds another request's tokens: it is overwritten with 0 before it is read, because a masked NaN
-would still be NaN.
+For a history of a hundred tokens, one sequence at a time costs more in torch calls than in arithmetic. So the sequences
+are sorted by the tokens that they read, and cut into groups whose keys and values, padded to the longest, fit into one
+tile. A group is a gather and one ``scaled_dot_product_attention``, with the G query heads of a KV head as G
+queries. The padding holds another request's tokens. It is overwritten with 0 before it is read, because a masked NaN
+would still give NaN.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,13 +16,14 @@ from torch.nn.functional import scaled_dot_product_attention
 from minikv.kernels.kv_tiles import TILE_BYTES, BlockReader
 from minikv.kernels.paged_kv import PagedKV
 
-LEAST_SHARE = 0.75  # of the longest's tokens: what a sequence has to read to be in its group
+LEAST_SHARE = 0.75  # the shortest sequence of a group reads at least this share of the longest's tokens
 
 
 def decode_in_groups(query: Tensor, kv: PagedKV, *, scale: float, window: int | None, out: Tensor) -> Tensor:
-    """Attention of ``query`` [B, Hq, Dk] into ``out`` [B, Hq, Dv], for the sequences that find a group.
+    """Write the attention of ``query`` [B, Hq, Dk] into ``out`` [B, Hq, Dv] for all sequences that are in a group.
 
-    Returns the numbers of the others: without a token, longer than a tile, or alone with their length.
+    Returns the indices of the others: those without a token, longer than a tile, or without others of about their
+    length.
     """
     keys, values, lengths = BlockReader(kv.k, kv.k_scale), BlockReader(kv.v, kv.v_scale), kv.lengths
     size, heads = keys.block_size, keys.heads
@@ -33,8 +34,9 @@ def decode_in_groups(query: Tensor, kv: PagedKV, *, scale: float, window: int | 
     groups = list(_groups(tokens, size, TILE_BYTES // (4 * size * heads * (keys.dim + values.dim))))
     if not groups:
         return order
-    # From here on everything is in order of length. Padding gets block 0, for there is one always.
+    # From here on everything is sorted by length. Padding reads block 0, which always exists.
     width = max(-(-tokens[group.start] // size) for group in groups)
+    # The table's columns from the first visible block on. Places before the window or past the length are hidden.
     columns = torch.arange(width) + first[order].unsqueeze(1)
     beyond = columns * size >= lengths[order].unsqueeze(1)
     blocks = kv.block_tables[order].gather(1, columns.masked_fill(beyond, 0).long()).masked_fill_(beyond, 0)
@@ -63,7 +65,7 @@ def decode_in_groups(query: Tensor, kv: PagedKV, *, scale: float, window: int | 
 
 
 def _groups(tokens: Sequence[int], block_size: int, most_blocks: int) -> Iterator[slice]:
-    """Cut sequences, the longest first, into runs of two or more; ``tokens`` is what each reads."""
+    """Cut sequences, the longest first, into runs of two or more; ``tokens`` has the tokens that each reads."""
     start = 0
     while start < len(tokens):
         most = most_blocks // max(1, -(-tokens[start] // block_size))

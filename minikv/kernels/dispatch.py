@@ -1,17 +1,17 @@
-"""Which function runs, and whether its arguments are checked. Two variables of the environment decide.
+"""The choice of the implementation, and whether its arguments are checked, by two environment variables.
 
-``MINIKV_KERNELS``: the Triton kernels on a GPU and plain torch on a CPU where it is not set. ``reference`` runs plain
-torch everywhere, to compare with. ``triton`` runs the kernels everywhere; on a CPU that needs Triton's interpreter, so
+``MINIKV_KERNELS``: if it is not set, the Triton kernels run on a GPU and plain torch on a CPU. ``reference`` runs plain
+torch everywhere, for comparisons. ``triton`` runs the kernels everywhere; on a CPU that needs Triton's interpreter, so
 ``TRITON_INTERPRET=1`` must be set before Triton is imported.
 
-``MINIKV_CHECKED``: the public functions of ``minikv.kernels`` check their arguments always. The caches and the models
-call ``operations(device)``, with arguments that they have checked or made themselves. ``0``, or not set: they get the
-implementation, and no argument is checked twice. ``1``: they get the public functions, so that each call is checked;
-the tests and the notebooks run so. ``values``: as ``1``, and the values of tables, lengths and slots are read on a GPU
-too, which makes the CPU wait for it at every call and cannot be captured in a CUDA graph.
+``MINIKV_CHECKED``: the public functions of ``minikv.kernels`` always check their arguments. The caches and the models
+call ``operations(device)``, with arguments that they have checked or made themselves. With ``0``, or unset, they get
+the implementation, and no argument is checked twice. With ``1`` they get the public functions, so that each call is
+checked; the tests and the notebooks run so. ``values`` is like ``1``, but also reads the values of tables, lengths and
+slots on a GPU, which makes the CPU wait for it at every call and cannot be captured in a CUDA graph.
 
-Both are read at each call: a test or a debugging session switches them between two calls, and reading one takes a
-microsecond, where the least kernel takes some tens.
+Both are read at each call, so a test or a debugging session can switch them between two calls. Reading one takes a
+microsecond; the smallest kernel takes some tens.
 """
 
 import importlib.util
@@ -28,7 +28,7 @@ MODES = ("0", "1", "values")
 
 
 def checked_mode() -> str:
-    """The value of ``MINIKV_CHECKED``, one of ``MODES``. Raises ``ArgumentError`` for another."""
+    """Return the value of ``MINIKV_CHECKED``, one of ``MODES``. Raises ``ArgumentError`` for another."""
     mode = os.environ.get("MINIKV_CHECKED") or "0"
     if mode not in MODES:
         raise ArgumentError("unknown_choice", what="MINIKV_CHECKED", value=mode, known=", ".join(MODES))
@@ -36,9 +36,9 @@ def checked_mode() -> str:
 
 
 def operations(device: torch.device) -> Any:
-    """The module whose functions the caches and the models call for tensors on ``device``.
+    """Return the module that the caches and the models call for tensors on ``device``.
 
-    In checked mode that of the public functions, otherwise ``implementation(device)``, which checks nothing.
+    In checked mode it has the public functions, otherwise it is ``implementation(device)``, which checks nothing.
     """
     if checked_mode() == "0":
         return implementation(device)
@@ -48,7 +48,7 @@ def operations(device: torch.device) -> Any:
 
 
 def implementation(device: torch.device) -> Any:
-    """The module whose functions run for tensors on ``device``. Raises ``ArgumentError`` where it cannot run there."""
+    """Return the implementation for tensors on ``device``. Raises ``ArgumentError`` where it cannot run there."""
     if _choice(device) == "reference":
         from minikv.kernels import reference
 
@@ -61,7 +61,7 @@ def implementation(device: torch.device) -> Any:
 
 
 def check_readable(what: str, dtype: torch.dtype, device: torch.device) -> None:
-    """Raise ``ArgumentError`` where what runs on ``device`` cannot compute attention over a cache of ``dtype``."""
+    """Raise ``ArgumentError`` where the implementation for ``device`` cannot read a cache of ``dtype``."""
     if _choice(device) == "triton":
         from minikv.kernels.gpu.common import check_stored, device_of
 

@@ -1,8 +1,8 @@
-"""The history of a sequence in tiles: some blocks at a time, or a part of a long one, copied into a buffer that stays
-in a processor's cache.
+"""The history of a sequence in tiles, each copied into a buffer that stays in the processor's cache.
 
-``tiles(table, start, end, rows)`` gives the positions ``start`` to ``end - 1`` as (first position, keys [n, H, Dk],
-values [n, H, Dv]), float32; what it gave before is overwritten. ``rows`` logits will be computed of every token.
+A tile is some blocks, or a part of a long one. ``tiles(table, start, end, rows)`` yields the positions ``start`` to
+``end - 1`` as (first position, keys [n, H, Dk], values [n, H, Dv]), float32; each tile overwrites the one before.
+``rows`` is the number of logits for each token.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from torch import Tensor
 from minikv.kernels.paged_kv import PagedKV
 from minikv.kernels.slots import as_bytes
 
-# Of float32 keys, values and logits: a tile stays within a processor's cache, and of a decode it is long enough that
+# Of float32 keys, values and logits: a tile stays within a processor's cache, and a decode's tile is long enough that
 # torch's calls cost little beside its arithmetic.
 TILE_BYTES = 2**22
 
@@ -21,7 +21,7 @@ Tiles = Callable[[Tensor, int, int, int], Iterator[tuple[int, Tensor, Tensor]]]
 
 
 def kv_tiles(kv: PagedKV) -> Tiles:
-    """K and V of the heads, decoded with their scales where they have some."""
+    """Return tiles of K and V of the heads, decoded with their scales if they have any."""
     keys, values = BlockReader(kv.k, kv.k_scale), BlockReader(kv.v, kv.v_scale)
 
     def tiles(table: Tensor, start: int, end: int, rows: int) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -32,7 +32,7 @@ def kv_tiles(kv: PagedKV) -> Tiles:
 
 
 def key_tiles(kv: PagedKV) -> Tiles:
-    """K alone, for what needs no values: it stands in their place too."""
+    """Return tiles of K alone, for a caller that needs no values; the keys are in their place too."""
     keys = BlockReader(kv.k, kv.k_scale)
 
     def tiles(table: Tensor, start: int, end: int, rows: int) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -44,7 +44,7 @@ def key_tiles(kv: PagedKV) -> Tiles:
 
 
 def latent_tiles(kv: PagedKV) -> Tiles:
-    """The latent ``kv.k`` is key and value at once; the rope key ``kv.v`` stands beside it in the key alone."""
+    """Return tiles of latents: ``kv.k`` is key and value at once; the rope key ``kv.v`` is appended to the key."""
     latents, ropes = BlockReader(kv.k, None), BlockReader(kv.v, None)
 
     def tiles(table: Tensor, start: int, end: int, rows: int) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -58,9 +58,9 @@ def latent_tiles(kv: PagedKV) -> Tiles:
 def _cut(
     table: Tensor, cache: Tensor, start: int, end: int, rows: int
 ) -> Iterator[tuple[int, Tensor, slice]]:
-    """The positions ``start`` to ``end - 1`` in tiles: (first position, its blocks, which of their tokens).
+    """Yield the positions ``start`` to ``end - 1`` in tiles: (first position, its blocks, the slice of their tokens).
 
-    A token of a tile has ``rows`` logits: queries times their heads. A tile is as many whole blocks as fit, or, where
+    A token of a tile has ``rows`` logits: queries times their heads. A tile is as many whole blocks as fit, or, if
     one block is too long, a part of it.
     """
     _, block_size, heads, dim = cache.shape
@@ -76,7 +76,7 @@ def _cut(
 
 
 class BlockReader:
-    """Blocks of ``cache`` [N, bs, H, D] by their ids, as float32 tokens [n * bs, H, D], in a buffer used again."""
+    """Reads blocks of ``cache`` [N, bs, H, D] by id as float32 tokens [n * bs, H, D], into a buffer that is reused."""
 
     def __init__(self, cache: Tensor, scale: Tensor | None):
         _, self.block_size, self.heads, self.dim = cache.shape
@@ -85,9 +85,9 @@ class BlockReader:
         self._buffer: Tensor | None = None
 
     def read(self, blocks: Tensor, part: slice = slice(None)) -> Tensor:
-        """The tokens of ``blocks`` [n], or ``part`` of them, until the next call; they may be written to."""
+        """Return the tokens of ``blocks`` [n], or ``part`` of them, until the next call; they may be written to."""
         cache, scale = self._cache, self._scale
-        if len(blocks) == 1:  # which may be a whole row of a linear cache: no more of it than is asked for
+        if len(blocks) == 1:  # It may be a whole row of a linear cache, so only the requested part is read.
             cache, scale, part = cache[:, part], None if scale is None else scale[:, part], slice(None)
         count = len(blocks) * cache.shape[1]
         if self._buffer is None or len(self._buffer) < count:

@@ -1,9 +1,8 @@
 """Attention in the latent space of MLA: the public functions, which check and call an implementation.
 
-Lessons 10 and 15.
-MLA caches one latent a token instead of K and V of every head. K = latent W_UK, so q K^T = (q W_UK^T) latent^T: the
-projection is absorbed into the query, all heads read the same latent, and what comes out is a weighted sum of latents,
-which the caller multiplies by W_UV. (DeepSeek-V2, arXiv 2405.04434, section 2.1.)
+Lessons 10 and 15. MLA caches one latent a token instead of K and V of every head. K = latent W_UK, so
+q K^T = (q W_UK^T) latent^T: the projection is absorbed into the query, and all heads read the same latent. The result
+is a weighted sum of latents, which the caller multiplies by W_UV. (DeepSeek-V2, arXiv 2405.04434, section 2.1.)
 """
 
 from typing import Any
@@ -37,11 +36,11 @@ def latent_decode(
     return_lse: bool = False,
     return_scores: bool = False,
 ) -> Attention:
-    """One query a sequence over its latents: softmax(scale * (q_latent latent^T + q_rope rope^T)) latent.
+    """Attend with one query a sequence over its latents: softmax(scale * (q_latent latent^T + q_rope rope^T)) latent.
 
     ``q_latent`` [B, H, R] and ``q_rope`` [B, H, P] (R 512 and P 64 in DeepSeek-V3), float16, bfloat16 or float32;
     ``kv.k`` [N, block_size, 1, R] is the latent and ``kv.v`` [N, block_size, 1, P] the rope key, of one float dtype and
-    without scales, as ``PagedKVCache.layer`` gives them. ``scale`` is that of the full head, 1 / sqrt(nope + rope)
+    without scales, as ``PagedKVCache.layer`` returns them. ``scale`` is that of the full head, 1 / sqrt(nope + rope)
     before any YaRN factor. Returns an ``Attention``: ``out`` [B, H, R] in latent space; ``scores``
     [B, 1, W * block_size]. Everything else as in ``paged_decode``.
     """
@@ -65,7 +64,7 @@ def latent_prefill(
     window: int | None = None,
     return_lse: bool = False,
 ) -> Attention:
-    """Several queries a sequence over its latents: ``latent_decode`` with the rows of ``paged_prefill``.
+    """Attend with several queries a sequence over its latents: ``latent_decode`` with the rows of ``paged_prefill``.
 
     ``q_latent`` [T, H, R], ``q_rope`` [T, H, P]; ``out`` [T, H, R], ``lse`` [T, H].
     """

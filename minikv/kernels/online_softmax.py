@@ -16,7 +16,7 @@ from copy import copy
 import torch
 from torch import Tensor
 
-# The m of a row that has seen no key. Finite, so that exp(-inf - m) is 0, where exp(-inf - -inf) would be NaN.
+# The m of a row without a key so far. It is finite, so that exp(-inf - m) is 0; exp(-inf - -inf) would be NaN.
 LOWEST = torch.finfo(torch.float32).min
 
 
@@ -29,16 +29,17 @@ class OnlineSoftmax:
         self.sum = torch.zeros(*shape, dim, device=device)
 
     def __getitem__(self, index: int) -> "OnlineSoftmax":
-        """The queries at ``index`` of the first dimension: what is added to them is added here."""
+        """Return the queries at ``index`` of the first dimension, as views: ``add`` on them changes this object."""
         part = copy(self)
         part.largest, part.total, part.sum = self.largest[index], self.total[index], self.sum[index]
         return part
 
     def add(self, logits: Tensor, values: Tensor) -> None:
-        """One more tile: ``logits`` [heads, rows, c], where -inf hides a key, and ``values`` [heads, c, dim].
+        """Add one tile: ``logits`` [heads, rows, c], where -inf hides a key, and ``values`` [heads, c, dim].
 
         ``logits`` is overwritten.
         """
+        # m becomes m'; l and a so far are multiplied by exp(m - m'), and the tile's exp(x_i - m') are added.
         largest = torch.maximum(self.largest, logits.amax(-1, keepdim=True))
         weights = logits.sub_(largest).exp_()
         rescale = torch.exp(self.largest - largest)
@@ -48,7 +49,7 @@ class OnlineSoftmax:
         self.largest.copy_(largest)
 
     def add_sinks(self, sinks: Tensor) -> None:
-        """Logits [heads, rows] that take their share of the probability and bring no value."""
+        """Add logits [heads, rows] that take their share of the probability and have no value."""
         sinks = sinks.to(torch.float32).unsqueeze(-1)
         largest = torch.maximum(self.largest, sinks)
         rescale = torch.exp(self.largest - largest)
@@ -57,14 +58,14 @@ class OnlineSoftmax:
         self.largest.copy_(largest)
 
     def finish(self) -> tuple[Tensor, Tensor]:
-        """``out`` [..., heads, rows, dim] and ``lse`` [..., heads, rows]. A row without a key: 0 and -inf."""
+        """Return ``out`` [..., heads, rows, dim] and ``lse`` [..., heads, rows]. A row without a key has 0 and -inf."""
         empty = self.total == 0
         out = self.sum / self.total.masked_fill(empty, 1)
         return out, (self.largest + self.total.log()).squeeze(-1)  # log(0) = -inf
 
 
 def merge_splits(out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-    """Several parts of one softmax as one: ``out`` [splits, ..., dim], ``lse`` [splits, ...] -> [..., dim], [...].
+    """Merge several parts of one softmax: ``out`` [splits, ..., dim], ``lse`` [splits, ...] -> [..., dim], [...].
 
     Each part is weighted by exp(lse - lse of the whole), its share of the probability. An empty part has lse -inf.
     """

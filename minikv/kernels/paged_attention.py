@@ -1,7 +1,7 @@
 """Attention over a paged cache: the public functions, which check and call an implementation. Lesson 10.
 
 Shapes: B sequences; Hq query heads, of which Hq / Hkv share a KV head; N blocks of ``block_size`` tokens; W columns of
-the block tables. No gradient flows through.
+the block tables. They have no gradient.
 """
 
 from typing import Any
@@ -37,16 +37,16 @@ def paged_decode(
     return_lse: bool = False,
     return_scores: bool = False,
 ) -> Attention:
-    """One query a sequence, at its last token: softmax(scale * q K^T) V over that sequence's blocks.
+    """Attend with one query a sequence, at its last token: softmax(scale * q K^T) V over that sequence's blocks.
 
-    ``query`` [B, Hq, Dk] float16, bfloat16 or float32. The new tokens have been stored in ``kv``, and its lengths count
-    them. A length of 0 gives zeros: a row of padding.
+    ``query`` [B, Hq, Dk] float16, bfloat16 or float32. The new tokens are stored in ``kv`` already, and its lengths
+    count them. A length of 0 gives zeros: a row of padding.
 
     ``window``, in tokens: a query sees itself and the ``window - 1`` tokens before it; None: all. ``softcap``: logits
     become softcap * tanh(logit / softcap). ``sinks`` [Hq]: a logit for each head that takes part in the softmax and
-    brings no value (gpt-oss).
+    has no value (gpt-oss).
 
-    Returns an ``Attention``: ``out`` [B, Hq, Dv], and ``lse`` and ``scores`` where they are asked for.
+    Returns an ``Attention``: ``out`` [B, Hq, Dv], and ``lse`` and ``scores`` if they are asked for.
     Raises ``ArgumentError`` before anything runs.
     """
     _check(query, "B", kv, scale, window, softcap, sinks)
@@ -70,14 +70,13 @@ def paged_prefill(
     sinks: Tensor | None = None,
     return_lse: bool = False,
 ) -> Attention:
-    """Several queries a sequence, its newest tokens: each sees the cached prefix, itself and the queries before it.
+    """Attend with several queries a sequence, its newest tokens, each over the cached prefix and the queries up to it.
 
-    ``query`` [T, Hq, Dk]: the queries of all sequences one behind the other; sequence i has the rows
+    ``query`` [T, Hq, Dk]: the queries of all sequences, one sequence after the other; sequence i has the rows
     ``query_starts[i]`` to ``query_starts[i + 1] - 1`` ([B + 1] int32 or int64, from 0 to T), at its last positions
-    before ``kv.lengths[i]``. Their K and V have been stored. So a chunk of a long prompt is a call with the tokens so
-    far as its length.
-    ``max_queries`` is at least the longest row, known to the caller: it sizes the launch without asking the device.
-    Everything else as in ``paged_decode``; ``out`` [T, Hq, Dv], ``lse`` [T, Hq].
+    before ``kv.lengths[i]``. Their K and V are stored already. So a chunk of a long prompt is a call whose length
+    counts the tokens up to the chunk's end. ``max_queries`` is at least the longest row: it sizes the launch without
+    reading the device. Everything else as in ``paged_decode``; ``out`` [T, Hq, Dv], ``lse`` [T, Hq].
     """
     _check(query, "T", kv, scale, window, softcap, sinks)
     check_query_starts(query_starts, kv.lengths, query.shape[0], max_queries)
@@ -97,7 +96,7 @@ def _check(
     softcap: Any,
     sinks: Any,
 ) -> None:
-    """Raise ``ArgumentError`` for what both refuse; ``rows`` is "B" where a sequence has one query, else "T"."""
+    """Raise ``ArgumentError`` for errors of both; ``rows`` is "B" where a sequence has one query, else "T"."""
     check_paged_kv(kv)
     check_tensor("query", query, (rows, "Hq", "Dk"), FLOATS)
     count, query_heads, dim = query.shape

@@ -1,4 +1,4 @@
-"""PagedKV: what every attention kernel reads, the cached tokens of B sequences. Lesson 10."""
+"""PagedKV: the cached tokens of B sequences, the input of every attention kernel. Lesson 10."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PagedKV:
-    """K and V of one layer in N blocks, and where B sequences lie in them. All tensors lie on one device.
+    """K and V of one layer in N blocks, and the blocks of B sequences. All tensors are on one device.
 
     ``k`` [N, block_size, Hkv, Dk] and ``v`` [N, block_size, Hkv, Dv]: views allowed, the last dimension contiguous;
     float16, bfloat16, float32, float8 or int8. In a latent layer (MLA) ``k`` [N, block_size, 1, R] is the latent and
@@ -15,7 +15,7 @@ class PagedKV:
     ``block_tables`` [B, W]: the blocks of each sequence from its first token on. Entries behind a window and past the
     length are not read, and may be -1. ``lengths`` [B], in tokens, the new ones included. Both are int32 or int64.
     ``k_scale`` and ``v_scale`` [N, block_size, Hkv] float32: the scale of each token and head, which int8 needs; None
-    where an element is stored by itself.
+    where elements are stored without one.
 
     Nothing is copied, and nothing is checked until a public kernel is called with it.
     """

@@ -1,53 +1,53 @@
-"""How a number becomes a stored element, and back.
+"""Encoding numbers as stored elements, and decoding them.
 
-Three rules hold everywhere: a finite number never becomes NaN or infinite; an infinite one becomes the largest
-finite one, unless the new dtype reaches as far as the old one; NaN stays visible. In a scaled row it makes the whole
-row NaN, since one NaN leaves no scale that is right for the others.
+Three rules hold everywhere. A finite number never becomes NaN or infinite. An infinite one becomes the largest
+finite one, unless the new dtype has the old one's range. NaN stays visible: in a scaled row it makes the whole
+row NaN, since a NaN leaves no right scale for the others.
 """
 
 import torch
 from torch import Tensor
 
-# Below it a float32 is subnormal; a scale that small would lose bits, or be zero and be divided by.
+# A smaller float32 is subnormal; such a scale would lose bits, or be zero and be divided by.
 SMALLEST_SCALE = torch.finfo(torch.float32).tiny
 
 
 def largest(dtype: torch.dtype) -> float:
-    """The largest number that a scale maps to: 127 for int8, the largest finite one for a float dtype."""
+    """Return the largest number that a scale maps to: 127 for int8, the largest finite one for a float dtype."""
     return 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """``x`` in another float dtype, rounded to nearest even, saturating. The same dtype returns ``x`` itself."""
+    """Return ``x`` in another float dtype, rounded to nearest even, saturating; ``x`` itself for the same dtype."""
     if x.dtype == dtype:
         return x
     limit = torch.finfo(dtype).max
     if torch.finfo(x.dtype).max > limit:
-        # Torch's own cast gives inf, and NaN in float8_e4m3fn, which has no inf. The limit must be exact in the
-        # dtype that is clamped: in bfloat16 the largest float16, 65504, would be 65536.
+        # Torch's own cast gives inf, and NaN in float8_e4m3fn, which has no inf. The limit must be exact in the clamped
+        # dtype: in bfloat16 the largest float16, 65504, would be 65536.
         x = (x.to(torch.float32) if x.dtype.itemsize < 4 else x).clamp(-limit, limit)
     return x.to(dtype)
 
 
 def quantize(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """``x`` [..., D] as (data [..., D] of ``dtype``, scale [...] float32): one scale for each row of D elements.
+    """Return ``x`` [..., D] as (data [..., D] of ``dtype``, scale [...] float32): one scale for each row of D elements.
 
-    scale = max|row| / largest(dtype), never below the smallest normal float32, so that a row of zeros needs no
-    case of its own. data = row / scale, rounded to nearest even.
+    scale = max|row| / largest(dtype), at least the smallest normal float32, so that a row of zeros needs no
+    special case. data = row / scale, rounded to nearest even.
     """
     limit = torch.finfo(torch.float32).max
     x = x.to(torch.float32).clamp(-limit, limit)
     scale = (x.abs().amax(-1) / largest(dtype)).clamp(min=SMALLEST_SCALE)
-    x.div_(scale.unsqueeze(-1))  # in place: ``clamp`` gave a new tensor
+    x.div_(scale.unsqueeze(-1))  # in place, since ``clamp`` made a new tensor
     if dtype == torch.int8:
-        # Within 127 without a clamp: 127 * (1 + 2**-23) is rounded too. What an integer makes of NaN is undefined;
-        # the row's scale is NaN, and that is what is read.
+        # Within 127 without a clamp, because 127 * (1 + 2**-23) is rounded to 127. The integer of a NaN is undefined,
+        # but the row's scale is NaN, and so is what is read.
         return x.round_().nan_to_num_(0).to(torch.int8), scale
     return cast(x, dtype), scale
 
 
 def dequantize(data: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """data [..., D] * scale [...] in float32, then saturated to ``dtype``.
+    """Return data [..., D] * scale [...] in float32, then saturated to ``dtype``.
 
     It saturates in float32 too: 127 * (largest float32 / 127) rounds to infinity.
     """

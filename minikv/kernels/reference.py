@@ -1,6 +1,6 @@
-"""The plain-torch implementation of every operation: the specification, and what a CPU runs.
+"""The plain-torch implementation of every operation: the specification, which also runs on a CPU.
 
-``slots`` moves tokens, ``attention`` reads them, ``attention_sums`` says how much each was looked at. The Triton
+``slots`` moves tokens, ``attention`` reads them, ``attention_sums`` sums the attention that each gets. The Triton
 kernels of ``minikv.kernels.gpu`` have the same names and arguments, and are tested against these.
 """
 

@@ -1,10 +1,11 @@
-"""Prefill on a Turing GPU (a T4): K and V of a sequence copied out of their blocks, then torch's attention. Lesson 10.
+"""Prefill on a Turing GPU (a T4): K and V of a sequence are copied out of their blocks for torch's attention. Lesson
+10.
 
-Triton compiles no tensor-core product for Turing, torch's ``scaled_dot_product_attention`` has kernels that use them in
-float16. A prefill multiplies, so it is given to torch, and what it copies is bounded; a decode waits for memory, with
-or without tensor cores, and stays with the kernel that reads the blocks where they lie.
+Triton compiles no tensor-core product for Turing; torch's ``scaled_dot_product_attention`` has kernels that use them in
+float16. A prefill is bound by products, so torch computes it, with bounded copies. A decode waits for memory with or
+without tensor cores, and stays with the kernel that reads the blocks in place.
 
-No T4 has measured this yet. The lengths are read back, so a call waits for the GPU.
+It has not been measured on a T4 yet. The lengths are read back, so a call waits for the GPU.
 """
 
 import torch
@@ -15,7 +16,8 @@ from minikv.kernels.paged_kv import PagedKV
 from minikv.kernels.slots import as_bytes
 
 TURING = 75
-MOST_BYTES = 2**26  # of one sequence's copies and its mask: beyond the peak that a warm-up has measured
+# of one sequence's copies and its mask, which come on top of the peak that a warm-up has measured
+MOST_BYTES = 2**26
 
 
 def suits(
@@ -28,21 +30,21 @@ def suits(
     sinks: Tensor | None,
     return_lse: bool,
 ) -> bool:
-    """Whether ``sdpa_prefill`` can take a prefill over from the kernel, and should."""
+    """Return whether ``sdpa_prefill`` can and should compute a prefill instead of the kernel."""
     if capability != TURING or query.dtype != torch.float16 or max_queries == 1:
         return False
     if softcap is not None or sinks is not None or return_lse:
-        return False  # torch's function has no place for them
+        return False  # torch's function does not take them
     tokens = kv.block_tables.shape[1] * kv.k.shape[1]
     widths = kv.k.shape[2] * (kv.k.shape[3] + kv.v.shape[3])
-    # Copied as stored and as float16, scaled in float32; the mask as bool and as what is added to the logits.
+    # Copied as stored and as float16, scaled in float32; the mask as bool and as the numbers added to the logits.
     return tokens * (7 * widths + 3 * max_queries) <= MOST_BYTES
 
 
 def sdpa_prefill(
     query: Tensor, kv: PagedKV, query_starts: Tensor, *, scale: float, window: int | None = None
 ) -> Tensor:
-    """``out`` [T, Hq, Dv] of ``minikv.kernels.paged_prefill``, sequence by sequence."""
+    """Return ``out`` [T, Hq, Dv] of ``minikv.kernels.paged_prefill``, sequence by sequence."""
     heads, dim = kv.v.shape[2:]
     out = query.new_zeros(query.shape[0], query.shape[1], dim)
     starts = query_starts.tolist()
@@ -57,7 +59,7 @@ def sdpa_prefill(
             _tokens(cache, scales, kv.block_tables[row], seen_from, length, query.dtype)
             for cache, scales in ((kv.k, kv.k_scale), (kv.v, kv.v_scale))
         )
-        # The query heads of a KV head stand beside each other: [Hkv, G, n, D] over [Hkv, 1, tokens, D].
+        # The query heads of a KV head are in one dimension: [Hkv, G, n, D] over [Hkv, 1, tokens, D].
         rows = query[own].transpose(0, 1).unflatten(0, (heads, -1))
         whole = seen_from == position == 0 and (window is None or window >= length)
         part = scaled_dot_product_attention(
@@ -75,7 +77,7 @@ def sdpa_prefill(
 def _tokens(
     cache: Tensor, scale: Tensor | None, table: Tensor, start: int, end: int, dtype: torch.dtype
 ) -> Tensor:
-    """The tokens at the positions ``start`` to ``end - 1`` as [H, 1, tokens, D] of ``dtype``."""
+    """Return the tokens at the positions ``start`` to ``end - 1`` as [H, 1, tokens, D] of ``dtype``."""
     size = cache.shape[1]
     first = start // size
     blocks = table[first : -(-end // size)]
@@ -89,7 +91,7 @@ def _tokens(
 def _mask(
     position: int, queries: int, start: int, end: int, window: int | None, device: torch.device
 ) -> Tensor:
-    """Bool [queries, tokens]: whether the query at ``position`` and after sees the token at ``start`` and after."""
+    """Return bool [queries, tokens]: whether each query from ``position`` on sees each token from ``start`` on."""
     query = torch.arange(position, position + queries, device=device).unsqueeze(1)
     key = torch.arange(start, end, device=device)
     seen = key <= query

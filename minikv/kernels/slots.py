@@ -1,12 +1,12 @@
-"""Store, gather, copy and move in plain torch: the specification of the kernels, and what a CPU runs.
+"""Store, gather, copy and move in plain torch: the specification of the kernels, which also runs on a CPU.
 
 Shapes: N blocks of ``bs`` tokens, H KV heads, D elements a head, T new tokens. A slot is
 ``block * bs + offset``. Slots, tables and block ids are int32 or int64 tensors on the cache's device.
 
-Nothing here reads a value back from a GPU, so nothing waits for one, and a CUDA graph can hold each operation.
-That also means that values are not checked: an index past the end is torch's own error, and so is a negative block;
+No value is read back from a GPU, so no operation waits for it, and a CUDA graph can hold each of them.
+For the same reason values are not checked: an index past the end is torch's own error, and so is a negative block;
 a negative slot of ``move_slots`` would count from the end. ``minikv.kernels.storage`` checks before it calls. Offsets
-are int64 whatever the dtype of the slots: a pool may pass 2**31 elements.
+are int64 for slots of either dtype: a pool may have more than 2**31 elements.
 """
 
 from itertools import product
@@ -30,10 +30,10 @@ def store_kv(
 ) -> None:
     """Write T new tokens into their slots, in place.
 
-    ``key`` [T, H, Dk] and ``value`` [T, H, Dv] in a float dtype; ``k_cache`` [N, bs, H, Dk] and ``v_cache``
-    [N, bs, H, Dv], views allowed; ``slots`` [T], where -1, or any negative number, skips the token. Two tokens for
-    one slot are the caller's error: one of them stays. With ``k_scale`` and ``v_scale`` [N, bs, H] float32 each
-    (token, head) is quantized with a scale of its own; without, it is cast, saturating. An int8 cache needs scales.
+    ``key`` [T, H, Dk] and ``value`` [T, H, Dv] in a float dtype; ``k_cache`` [N, bs, H, Dk] and ``v_cache`` [N, bs, H,
+    Dv], views allowed; ``slots`` [T], where -1, or any negative number, skips the token. Two tokens must not have one
+    slot: only one of them would stay. With ``k_scale`` and ``v_scale`` [N, bs, H] float32 each (token, head) is
+    quantized with a scale of its own; without, it is cast, saturating. An int8 cache needs scales.
     """
     stores = [_encode(key, k_cache, k_scale), _encode(value, v_cache, v_scale)]
     for (data, scale), cache, scales in zip(stores, (k_cache, v_cache), (k_scale, v_scale), strict=True):
@@ -43,39 +43,41 @@ def store_kv(
 
 
 def gather(cache: Tensor, table: Tensor, length: int, start: int = 0) -> Tensor:
-    """Tokens ``start`` to ``length - 1`` of a sequence in their order: [length - start, ...], a copy.
+    """Return a copy of the tokens ``start`` to ``length - 1`` of a sequence, in order: [length - start, ...].
 
-    ``cache`` [N, bs, ...]; ``table`` [n] names the blocks of the sequence from its first token on. Only the
-    entries that hold those tokens are read, so that those before a window may be anything.
+    ``cache`` [N, bs, ...]; ``table`` [n] has the blocks of the sequence from its first token on. Only the
+    entries that hold those tokens are read, so entries before a window may be anything.
     """
     block_size = cache.shape[1]
     first = start // block_size
     table = table[first : -(-length // block_size) if length > start else first]
     part = slice(start - first * block_size, length - first * block_size)
     stored = as_bytes(cache)
-    if len(table) == 1:  # which may be a whole row of a linear cache: no more of it than is asked for
+    if len(table) == 1:  # It may be a whole row of a linear cache, so only the requested part is read.
         stored, part = stored[:, part], slice(None)
-    # Several times as fast on a CPU as ``cache[table]``, where a negative block would count from the end besides.
+    # Several times as fast on a CPU as ``cache[table]``, where a negative block would also count from the end.
     return stored.index_select(0, table).flatten(0, 1)[part].view(cache.dtype)
 
 
 def copy_blocks(cache: Tensor, src: Tensor, dst: Tensor, block_dim: int = 0) -> None:
-    """Block ``src[i]`` of ``cache`` to block ``dst[i]``, in place. All are read before any is written.
+    """Copy block ``src[i]`` of ``cache`` to block ``dst[i]``, in place. All are read before any is written.
 
-    ``cache`` [N, bs, ...], or [..., N, bs, ...] with the blocks in dimension ``block_dim``: then a block is copied in
-    every place of the dimensions before. A block in ``dst`` twice is the caller's error.
+    ``cache`` [N, bs, ...], or [..., N, bs, ...] with the blocks in dimension ``block_dim``: then a block is copied at
+    every index of the dimensions before. A block must not be in ``dst`` twice.
     """
     dst = dst.long()
-    for place in product(*map(range, cache.shape[:block_dim])):  # one by one: the copy aside stays small
+    # one by one, so that the temporary copy stays small
+    for place in product(*map(range, cache.shape[:block_dim])):
         stored = as_bytes(cache[place])
         stored.index_copy_(0, dst, stored.index_select(0, src))
 
 
 def move_slots(cache: Tensor, src: Tensor, dst: Tensor) -> None:
-    """Slot ``src[i]`` of ``cache`` [N, bs, H, ...] to slot ``dst[i]``, in place. All are read before any is written.
+    """Copy slot ``src[i]`` of ``cache`` [N, bs, H, ...] to slot ``dst[i]``, in place. All are read before any is
+    written.
 
     [n] moves every head alike; [H, n] moves each head by its own list, as compaction per head needs it.
-    A slot in ``dst`` twice (for one head) is the caller's error.
+    A slot must not be in ``dst`` twice (for one head).
     """
     stored, block_size = as_bytes(cache), cache.shape[1]
     from_, to = _split(src, block_size), _split(dst, block_size)
@@ -87,7 +89,7 @@ def move_slots(cache: Tensor, src: Tensor, dst: Tensor) -> None:
 
 
 def as_bytes(cache: Tensor) -> Tensor:
-    """One-byte elements as uint8, anything else as it is: moving needs no arithmetic, which float8 lacks."""
+    """Return one-byte elements as uint8, others as they are: float8 lacks operations that moving needs."""
     return cache.view(torch.uint8) if cache.element_size() == 1 else cache
 
 
@@ -100,13 +102,13 @@ def _encode(x: Tensor, cache: Tensor, scales: Tensor | None) -> tuple[Tensor, Te
 
 
 def _split(slots: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-    """Slots as (block, offset in the block), int64."""
+    """Return slots as (block, offset in the block), int64."""
     slots = slots.long()
     return slots // block_size, slots % block_size
 
 
 def _put(cache: Tensor, slots: Tensor, rows: Tensor) -> None:
-    """``rows[i]`` [T, ...] to slot ``slots[i]`` of ``cache`` [N, bs, ...], where the slot is not -1."""
+    """Write ``rows[i]`` [T, ...] to slot ``slots[i]`` of ``cache`` [N, bs, ...], where the slot is not negative."""
     cache, rows = as_bytes(cache), as_bytes(rows)
     if slots.is_cpu:
         live = slots >= 0
@@ -118,10 +120,10 @@ def _put(cache: Tensor, slots: Tensor, rows: Tensor) -> None:
 
 
 def _skip_without_reading(cache: Tensor, slots: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The same T slots and rows with every skipped one made harmless, without asking the GPU which they are.
+    """Return T slots and rows in which every skipped token is harmless, without reading from the GPU which these are.
 
-    A skipped token becomes a second copy of one that is written: the same bytes to the same place, in any
-    order. Where none is written, all put back what slot 0 holds.
+    A skipped token becomes a second copy of a written one: the same bytes to the same slot, in any order. If none is
+    written, all write back the content of slot 0.
     """
     live = slots >= 0
     stand_in = live.int().argmax()

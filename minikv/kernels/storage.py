@@ -1,8 +1,8 @@
 """Storing and moving tokens in a paged cache: the public functions, which check and call an implementation. Lesson 10.
 
 Shapes: N blocks of ``bs`` tokens, H KV heads, D elements a head, T new tokens. A slot is ``block * bs + offset``.
-Slots, tables and block ids are int32 or int64 on the cache's device. Offsets are computed in int64: a pool may pass
-2**31 elements. Nothing is read back from a GPU, so a CUDA graph can hold each of them.
+Slots, tables and block ids are int32 or int64 on the cache's device. Offsets are computed in int64: a pool may have
+more than 2**31 elements. Nothing is read back from a GPU, so a CUDA graph can hold each operation.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ def store_kv(
 
     ``key`` [T, H, Dk] and ``value`` [T, H, Dv] in a float dtype of 16 bits or more, of any strides; ``k_cache``
     [N, bs, H, Dk] and ``v_cache`` [N, bs, H, Dv] of one dtype, views allowed; ``slots`` [T], where a negative number
-    skips the token. Two tokens for one slot are the caller's error: one of them stays. With ``k_scale`` and
+    skips the token. Two tokens must not have one slot: only one of them would stay. With ``k_scale`` and
     ``v_scale`` [N, bs, H] float32 each (token, head) is quantized with a scale of its own; without, it is cast,
     saturating. An int8 cache needs scales.
     Raises ``ArgumentError`` before a byte is written.
@@ -52,10 +52,10 @@ def store_kv(
 
 
 def gather(cache: Tensor, table: Tensor, length: int, start: int = 0) -> Tensor:
-    """Tokens ``start`` to ``length - 1`` of a sequence in their order: [length - start, ...], a copy.
+    """Return a copy of the tokens ``start`` to ``length - 1`` of a sequence, in order: [length - start, ...].
 
-    ``cache`` [N, bs, ...]; ``table`` [n] names the blocks of the sequence from its first token on. Only the
-    entries that hold those tokens are read, so that those before a window may be anything.
+    ``cache`` [N, bs, ...]; ``table`` [n] has the blocks of the sequence from its first token on. Only the
+    entries that hold those tokens are read, so entries before a window may be anything.
     """
     _check_stored(cache, 0)
     block_size = cache.shape[1]
@@ -71,11 +71,10 @@ def gather(cache: Tensor, table: Tensor, length: int, start: int = 0) -> Tensor:
 
 
 def copy_blocks(cache: Tensor, src: Tensor, dst: Tensor, block_dim: int = 0) -> None:
-    """Block ``src[i]`` of ``cache`` to block ``dst[i]``, in place. All are read before any is written.
+    """Copy block ``src[i]`` of ``cache`` to block ``dst[i]``, in place. All are read before any is written.
 
-    ``cache`` [N, bs, ...], or [..., N, bs, ...] with the blocks in dimension ``block_dim``: then a block is copied in
-    every place of the dimensions before, which are as a rule K and V and the layers, at once.
-    A block in ``dst`` twice is the caller's error.
+    ``cache`` [N, bs, ...], or [..., N, bs, ...] with the blocks in dimension ``block_dim``: then a block is copied at
+    every index of the dimensions before, usually K and V and the layers, at once. A block must not be in ``dst`` twice.
     """
     check_count("block_dim", block_dim, least=0)
     _check_stored(cache, block_dim)
@@ -87,10 +86,11 @@ def copy_blocks(cache: Tensor, src: Tensor, dst: Tensor, block_dim: int = 0) -> 
 
 
 def move_slots(cache: Tensor, src: Tensor, dst: Tensor) -> None:
-    """Slot ``src[i]`` of ``cache`` [N, bs, H, ...] to slot ``dst[i]``, in place. All are read before any is written.
+    """Copy slot ``src[i]`` of ``cache`` [N, bs, H, ...] to slot ``dst[i]``, in place. All are read before any is
+    written.
 
     [n] moves every head alike; [H, n] moves each head by its own list, as compaction per head needs it.
-    A slot in ``dst`` twice (for one head) is the caller's error.
+    A slot must not be in ``dst`` twice (for one head).
     """
     _check_stored(cache, 0)
     per_head = isinstance(src, Tensor) and src.dim() == 2

@@ -1,7 +1,7 @@
-"""The bytes and FLOPs that an operation cannot do without: the floors that a kernel is measured against. Lesson 10.
+"""The bytes and FLOPs that an operation needs at least: the floors for measuring a kernel. Lesson 10.
 
-Each byte that must be read counts once, and each that must be written once; what a kernel reads twice, or puts aside,
-is its own affair, but for the parts that are named: ``splits`` and ``scores``. A multiplication and an addition
+Each byte that must be read or written counts once. Bytes that a kernel reads twice, or stores in between, are not
+counted, except for two named parts: ``splits`` and ``scores``. A multiplication and an addition
 are two FLOPs. Table entries, slots and block ids take 4 bytes each. Plain arithmetic, without torch.
 
 With B sequences of S tokens, Hq query heads, Hkv KV heads, D elements a head of b bytes, a decode moves
@@ -9,10 +9,10 @@ With B sequences of S tokens, Hq query heads, Hkv KV heads, D elements a head of
     2 * B * S * Hkv * D * b                K and V, once for all the query heads that share them
     + 2 * B * Hq * D * b                   the queries in, the result out
     + 4 * B * ceil(S / block_size)         the block tables
-    + 2 * 4 * B * S * Hkv                  scales of K and V, where the cache has them
-    + 2 * 4 * B * Hq * splits * D          partial results in float32, written and read again, of more than one split
+    + 2 * 4 * B * S * Hkv                  scales of K and V, if the cache has them
+    + 2 * 4 * B * Hq * splits * D          partial results in float32, written and read again, with more than one split
 
-and does 4 * B * Hq * S * D FLOPs: Q K^T and P V. (FlashAttention-2, arXiv 2307.08691, section 3.1, for the FLOPs;
+and computes 4 * B * Hq * S * D FLOPs: Q K^T and P V. (FlashAttention-2, arXiv 2307.08691, section 3.1, for the FLOPs;
 FlashDecoding, Dao et al. 2023, for the splits.) MLA reads one latent and one rope key a token for all its heads, and
 the latent is key and value at once: B * S * (512 + 64) * b bytes, 2 * B * H * S * (576 + 512) FLOPs in DeepSeek-V3
 (arXiv 2412.19437, section 2.1; arXiv 2405.04434, table 1).
@@ -29,7 +29,7 @@ FLOAT32_BYTES = 4
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one call must read and write, in bytes, and compute, in FLOPs."""
+    """The bytes that one call must read and write, and the FLOPs that it must compute."""
 
     read_bytes: int
     written_bytes: int
@@ -37,12 +37,12 @@ class Traffic:
 
     @property
     def num_bytes(self) -> int:
-        """Read and written, together."""
+        """Read and written bytes together."""
         return self.read_bytes + self.written_bytes
 
     @property
     def intensity(self) -> float:
-        """FLOPs a byte: above the ridge of a GPU's roofline the arithmetic binds, below it the memory."""
+        """FLOPs a byte: above the ridge of a GPU's roofline arithmetic is the limit, below it memory."""
         return self.flops / self.num_bytes if self.num_bytes else 0.0
 
 
@@ -61,7 +61,7 @@ def decode_traffic(
     splits: int = 1,
     scores: bool = False,
 ) -> Traffic:
-    """One ``paged_decode`` of sequences of ``lengths`` tokens.
+    """Return the traffic of one ``paged_decode`` of sequences of ``lengths`` tokens.
 
     ``itemsize`` bytes an element of queries and result, ``cache_itemsize`` (default: the same) one of the cache.
     ``splits`` > 1 adds the partial results. ``scores`` adds every logit in float32, written and read again, and
@@ -90,7 +90,7 @@ def prefill_traffic(
     splits: int = 1,
     scores: bool = False,
 ) -> Traffic:
-    """One ``paged_prefill``: sequence i has ``queries[i]`` queries, its last tokens, and ``lengths[i]`` tokens in all.
+    """Return the traffic of one ``paged_prefill``: sequence i has ``queries[i]`` new tokens of ``lengths[i]`` in all.
 
     A query at position p sees p + 1 keys, or ``window`` of them: 2 * (Dk + Dv) FLOPs for each and each query head.
     """
@@ -124,7 +124,7 @@ def latent_decode_traffic(
     window: int | None = None,
     splits: int = 1,
 ) -> Traffic:
-    """One ``latent_decode``: for each token one latent of ``rank`` and one rope key, whatever the number of heads."""
+    """Return the traffic of one ``latent_decode``: one latent of ``rank`` and one rope key a token for all heads."""
     queries = [1 if length else 0 for length in lengths]
     return latent_prefill_traffic(
         queries, lengths, heads=heads, rank=rank, rope=rope, itemsize=itemsize, block_size=block_size,
@@ -144,7 +144,7 @@ def latent_prefill_traffic(
     window: int | None = None,
     splits: int = 1,
 ) -> Traffic:
-    """One ``latent_prefill``: 2 * (rank + rope + rank) FLOPs for each head and each key that a query sees."""
+    """Return the traffic of one ``latent_prefill``: 2 * (rank + rope + rank) FLOPs for each head and visible key."""
     _check_counts(heads=heads, rank=rank, rope=rope, itemsize=itemsize, splits=splits)
     in_bytes = heads * (rank + rope) * itemsize
     partial = heads * splits * rank * FLOAT32_BYTES if splits > 1 else 0
@@ -164,7 +164,7 @@ def store_traffic(
     cache_itemsize: int | None = None,
     scaled: bool = False,
 ) -> Traffic:
-    """One ``store_kv`` of ``tokens`` tokens, none skipped: K and V read as they come, written as they are stored."""
+    """Return the traffic of one ``store_kv`` of ``tokens`` tokens: K and V read as given, written as stored."""
     value_dim = dim if value_dim is None else value_dim
     cache_itemsize = itemsize if cache_itemsize is None else cache_itemsize
     check_count("tokens", tokens, least=0)
@@ -177,10 +177,10 @@ def store_traffic(
 
 
 def move_traffic(count: int, row_bytes: int, lists: int = 1) -> Traffic:
-    """``move_slots`` or ``copy_blocks`` of ``count`` rows (slots, or blocks) of ``row_bytes`` bytes each.
+    """Return the traffic of ``move_slots`` or ``copy_blocks`` of ``count`` rows of ``row_bytes`` bytes each.
 
-    Every row is read and written, and its two places are read. With a list of its own for each of ``lists`` heads a
-    row still has ``row_bytes`` in all, and its places are read for each of them.
+    Every row is read and written, and its two indices are read. With a list of its own for each of ``lists`` heads a
+    row still has ``row_bytes`` in all, and its indices are read for each of them.
     """
     check_count("count", count, least=0)
     _check_counts(row_bytes=row_bytes, lists=lists)
@@ -188,7 +188,7 @@ def move_traffic(count: int, row_bytes: int, lists: int = 1) -> Traffic:
 
 
 def gather_traffic(length: int, token_bytes: int, *, block_size: int = 16, start: int = 0) -> Traffic:
-    """One ``gather`` of the tokens ``start`` to ``length - 1``, of ``token_bytes`` bytes each."""
+    """Return the traffic of one ``gather`` of the tokens ``start`` to ``length - 1``, of ``token_bytes`` bytes each."""
     check_count("length", length, least=0)
     check_count("start", start, least=0)
     _check_counts(token_bytes=token_bytes, block_size=block_size)
@@ -210,8 +210,9 @@ def _attention(
     partial_bytes: int,
     kept_bytes: tuple[int, int],
 ) -> Traffic:
-    """Sums over the sequences. ``partial_bytes`` are written and read for each query; of ``kept_bytes`` the first are
-    written and read for each query and key that it sees, the second written for each token of the sequence."""
+    """Sum over the sequences. ``partial_bytes`` are written and read for each query. The first of ``kept_bytes`` is
+    written and read for each query and visible key, the second written for each token of the sequence.
+    """
     check_count("block_size", block_size)
     if window is not None:
         check_count("window", window)
@@ -240,14 +241,14 @@ def _attention(
 
 
 def _pairs(first: int, length: int, window: int | None) -> int:
-    """How many keys the queries at positions ``first`` to ``length - 1`` see, together: sum of min(p + 1, window)."""
+    """Count the keys that the queries at positions ``first`` to ``length - 1`` see: sum of min(p + 1, window)."""
     window = length if window is None else window
     full = max(first, min(length, window))  # from this position on a query sees ``window`` keys
     return (full - first) * (first + 1 + full) // 2 + (length - full) * window
 
 
 def _blocks(start: int, end: int, block_size: int) -> int:
-    """How many blocks hold the positions ``start`` to ``end - 1``."""
+    """Return how many blocks hold the positions ``start`` to ``end - 1``."""
     return -(-end // block_size) - start // block_size if end > start else 0
 
 

@@ -1,15 +1,15 @@
 """Attention over a paged cache in Triton: decode and prefill, heads and latents, as one kernel. Lesson 10.
 
 A program takes some queries of one sequence, for one KV head, and one split of their keys. Its rows are (query, query
-head) pairs, query by query: the query heads that share a KV head stand in one tile, so that K and V are read once
-for all of them. A decode is one query a sequence; a prefill has many. The keys come in tiles of BLOCK_N with an online
+head) pairs, query by query. The query heads that share a KV head are rows of one tile, so that K and V are read once
+for all of them. A decode has one query a sequence; a prefill has many. The keys come in tiles of BLOCK_N with an online
 softmax. A tile that is cut by the length, the window or the causal edge is masked; the loop over whole tiles is not.
 
-In a latent cache (MLA) there is one head, the key is the latent and a rope part beside it, and the value is the latent
-again: the tile that has been read serves twice.
+In a latent cache (MLA) there is one head. The key is the latent and a rope part beside it, and the value is the latent
+again, so each tile read is used twice.
 
-Several splits leave a partial result and its lse each, which ``merge_splits_kernel`` puts together. Scores take a
-second pass: the logits are kept, and exp(logit - lse) is summed over the query heads once the lse is known.
+Each split leaves a partial result and its lse, and ``merge_splits_kernel`` merges them. Scores need a second pass: the
+logits are kept, and exp(logit - lse) is summed over the query heads once the lse is known.
 """
 
 import triton
@@ -27,11 +27,11 @@ def attend_tile(
     SCALED_K: tl.constexpr, SCALED_V: tl.constexpr, KEEP_LOGITS: tl.constexpr, MASKED: tl.constexpr,
     ALIGNED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """What BLOCK_N keys from ``start`` on add to ``state``: (largest [M], total [M], sum [M, dim of the value])."""
+    """Add BLOCK_N keys from ``start`` on to ``state``: (largest [M], total [M], sum [M, dim of the value])."""
     largest, total, acc = state
     tokens = start + tl.arange(0, BLOCK_N)
     stored = tokens < length
-    if WINDOW > 0:  # behind the window of the first query a block may have been given back
+    if WINDOW > 0:  # a block behind the window of the first query may have been freed
         stored = stored & (tokens > tl.min(positions) - WINDOW)
     k_at = token_offsets(table, start, length, stride_kb, stride_kt, BLOCK_N, BLOCK_SIZE, MASKED, ALIGNED)
     v_at = token_offsets(table, start, length, stride_vb, stride_vt, BLOCK_N, BLOCK_SIZE, MASKED, ALIGNED)
@@ -42,6 +42,7 @@ def attend_tile(
         logits += matmul(q_rope, tl.trans(rope), EXACT)
     logits *= qk_scale
     if SCALED_K:
+        # The scale of a key is a factor of its whole dot product, so it is applied to the logit.
         s_at = token_offsets(table, start, length, stride_ksb, stride_kst, BLOCK_N, BLOCK_SIZE, MASKED, False)
         logits *= tl.load(k_scale + s_at, mask=stored, other=0.0)[None, :]
     logits = capped(logits, softcap, HAS_SOFTCAP)
@@ -58,15 +59,19 @@ def attend_tile(
     else:
         v = load_rows(v_cache, v_at, stored, DV, BLOCK_DV, MASKED).to(q.dtype)
     if SCALED_V:
+        # The scale of a value is a factor of its row, so it is applied to the weight of the token.
         s_at = token_offsets(table, start, length, stride_vsb, stride_vst, BLOCK_N, BLOCK_SIZE, MASKED, False)
         scales = tl.load(v_scale + s_at, mask=stored, other=0.0)
-        if q.dtype == tl.float16:  # which ends at 6e-8: a weight times a small scale would be lost
+        # float16 has no number below 6e-8, so weight * scale could vanish: scale by the tile's largest scale
+        # afterwards.
+        if q.dtype == tl.float16:
             unit = tl.max(scales, 0)
             unit = tl.where(unit == 0, 1.0, unit)
             weights *= (scales / unit)[None, :]
             acc = acc * rescale[:, None] + matmul(weights.to(q.dtype), v, EXACT) * unit
             return largest, total, acc
         weights *= scales[None, :]
+    # Online softmax: the old sum is scaled to the new maximum before the tile is added.
     acc = acc * rescale[:, None] + matmul(weights.to(q.dtype), v, EXACT)
     return largest, total, acc
 
@@ -82,10 +87,10 @@ def attention_kernel(
     HAS_SINKS: tl.constexpr, SCALED_K: tl.constexpr, SCALED_V: tl.constexpr, KEEP_LOGITS: tl.constexpr,
     LONG: tl.constexpr, ALIGNED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Grid (SPLITS, tiles of rows * HEADS, B). Without ``query_starts`` sequence i has the query i, and no other.
+    """Grid (SPLITS, tiles of rows * HEADS, B). Without ``query_starts`` sequence i has only the query i.
 
-    ``out`` and ``lse`` are the result, or, of SPLITS > 1, the partial ones with the lse in base 2. LONG: the first two
-    axes are exchanged, since only the first takes more than 65,535 programs, which a long prefill has.
+    ``out`` and ``lse`` are the result, or with SPLITS > 1 the partial ones with the lse in base 2. LONG: the first two
+    axes are exchanged, since only the first axis takes more than 65,535 programs, which a long prefill needs.
     """
     split, program, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if LONG:
@@ -100,13 +105,13 @@ def attention_kernel(
     rows = tile_of_rows * BLOCK_M + tl.arange(0, BLOCK_M)
     live = rows < queries * GROUP
     if tile_of_rows * BLOCK_M >= queries * GROUP:
-        return  # a shorter sequence than the longest one
+        return  # this sequence is shorter than the longest one
     first_query = tile_of_rows * BLOCK_M // GROUP
     last_query = tl.minimum((tile_of_rows * BLOCK_M + BLOCK_M - 1) // GROUP, queries - 1)
-    # A row past the end takes the last query's place: it is computed, never stored, and no minimum goes astray.
+    # A row past the end takes the last query's position: it is computed, never stored, and does not lower a minimum.
     positions = length - queries + tl.minimum(rows // GROUP, queries - 1)
 
-    # The keys that any of these queries sees, as tiles; of them the share of this split.
+    # The tiles of keys that any of these queries sees, and the share of this split.
     first_position, last_position = length - queries + first_query, length - queries + last_query
     first = 0
     if WINDOW > 0:
@@ -115,7 +120,7 @@ def attention_kernel(
     share = tl.cdiv(end - begin, SPLITS)
     begin = tl.minimum(begin + split * share, end)
     end = tl.minimum(begin + share, end)
-    # Those that every query sees in full need no mask. A tile that is cut on both sides belongs to the first loop.
+    # Tiles that every query sees in full need no mask. A tile that is cut on both sides belongs to the first loop.
     whole_from, whole_to = begin, tl.minimum(end, (first_position + 1) // BLOCK_N)
     if WINDOW > 0:
         whole_from = tl.maximum(begin, tl.cdiv(last_position - WINDOW + 1, BLOCK_N))
@@ -181,11 +186,12 @@ def attention_kernel(
     if HAS_SINKS and SPLITS == 1:
         sink = tl.load(sinks + heads_of).to(tl.float32) * LOG2_E
         new = tl.maximum(largest, sink)
-        finite = tl.where(new == float("-inf"), 0.0, new)  # no key, and a sink that is switched off
+        finite = tl.where(new == float("-inf"), 0.0, new)  # there is no key, and the sink is switched off
         total = total * tl.exp2(largest - finite) + tl.exp2(sink - finite)
         acc *= tl.exp2(largest - finite)[:, None]
         largest = new
 
+    # Row r, split s of the partial results is at r * SPLITS + s.
     at = result_at * SPLITS + split
     sums = tl.where(total == 0, 1.0, total)
     columns = tl.arange(0, BLOCK_D)
@@ -200,7 +206,7 @@ def merge_splits_kernel(
     parts, part_lse, sinks, out, lse,
     QUERY_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, SPLITS: tl.constexpr, HAS_SINKS: tl.constexpr,
 ):  # fmt: skip
-    """Grid (T * Hq): SPLITS partial results, each weighted by exp2 of its lse, which is in base 2."""
+    """Grid (T * Hq): merge SPLITS partial results, each weighted by exp2 of its lse, which is in base 2."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK_D)
     largest = float("-inf")
@@ -209,10 +215,11 @@ def merge_splits_kernel(
         largest = tl.load(sinks + row % QUERY_HEADS).to(tl.float32) * LOG2_E
         total = tl.where(largest == float("-inf"), 0.0, 1.0)
     acc = tl.zeros([BLOCK_D], tl.float32)
+    # The same online softmax, over splits instead of tiles: a split's weight is 2 ** (its lse - the largest lse).
     for split in range(SPLITS):
         part = tl.load(part_lse + row * SPLITS + split)
         new = tl.maximum(largest, part)
-        finite = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf is no number
+        finite = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf would be NaN
         rescale, share = tl.exp2(largest - finite), tl.exp2(part - finite)
         values = tl.load(parts + (row * SPLITS + split) * DIM + columns, mask=columns < DIM, other=0.0)
         acc = acc * rescale + values * share
@@ -228,7 +235,7 @@ def scores_kernel(
     logits, lse, lengths, scores, width, stride_logits,
     HEADS: tl.constexpr, GROUP: tl.constexpr, WINDOW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Grid (tiles of tokens, HEADS, B): the probability of each token, summed over the query heads of a KV head."""
+    """Grid (tiles of tokens, HEADS, B): sum the probability of each token over the query heads of a KV head."""
     tokens = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     head, row = tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + row).to(tl.int32)

@@ -1,4 +1,4 @@
-"""How a launch is described, and what is known of the GPU that it is meant for."""
+"""The description of a launch, and the facts about the GPU that it is meant for."""
 
 import os
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ FP8_FROM = 89  # Triton converts from float8_e4m3fn on compute capability 8.9 an
 
 @dataclass(frozen=True)
 class Device:
-    """What decides a launch: the compute capability, 90 for 9.0, and the number of streaming multiprocessors."""
+    """The GPU of a launch: its compute capability, 90 for 9.0, and its number of streaming multiprocessors."""
 
     capability: int
     multiprocessors: int
@@ -24,7 +24,7 @@ class Device:
 
 @cache
 def device_of(device: torch.device) -> Device:
-    """The GPU's figures; without a GPU, for the interpreter, those of a small Hopper."""
+    """Return the GPU's figures; without a GPU, for the interpreter, those of a small Hopper."""
     if device.type != "cuda":
         return Device(90, 8)
     properties = torch.cuda.get_device_properties(device)
@@ -39,7 +39,7 @@ def check_stored(what: str, dtype: torch.dtype, capability: int) -> None:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel and what it is started with. Data, so that it can be run here or compiled for another GPU."""
+    """One kernel and its arguments, as data, so that it can be run here or compiled for another GPU."""
 
     kernel: Any
     grid: tuple[int, ...]
@@ -57,15 +57,15 @@ class Launch:
 
 
 def interpreted() -> bool:
-    """Whether the kernels run in Triton's interpreter."""
+    """Return whether the kernels run in Triton's interpreter."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def padded(dim: int) -> int:
-    """The next power of two: what a tile's side must be. At least 16, which the tensor cores ask for."""
+    """Return the next power of two, as a tile's side must be one. At least 16, the least for tensor cores."""
     return max(16, triton.next_power_of_2(dim))
 
 
 def aligned(cache: Tensor) -> bool:
-    """Whether every token's row begins at a multiple of 16 elements, so that it can be copied 16 bytes at a time."""
+    """Return whether every token's row begins at a multiple of 16 elements, so that copies of 16 bytes are possible."""
     return cache.data_ptr() % 16 == 0 and all(stride % 16 == 0 for stride in cache.stride()[:-1])

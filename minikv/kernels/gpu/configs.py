@@ -1,7 +1,8 @@
 """Tile sizes and splits, chosen from a fixed table: looking up an autotuned one costs tens of microseconds a launch.
 
-The table rests on what compiles without spilling registers and within the shared memory of each kind of GPU
-(``tests/kernels/test_attention_compiled.py`` holds that); ``benchmarks/kernels.py`` measures it where there is a GPU.
+The table's tiles compile without spilling registers and within the shared memory of each kind of GPU
+(``tests/kernels/test_attention_compiled.py`` asserts that); ``benchmarks/kernels.py`` measures them where there is a
+GPU.
 """
 
 from dataclasses import dataclass
@@ -29,21 +30,21 @@ def attention_config(
     *,
     latent: bool = False,
 ) -> Config:
-    """The tile for heads of ``dim`` and ``value_dim`` elements of ``itemsize`` bytes.
+    """Return the tile for heads of ``dim`` and ``value_dim`` elements of ``itemsize`` bytes.
 
     ``capability`` is that of the GPU, 90 for 9.0; ``queries`` are those of the longest sequence, each of ``group``
-    rows; a ``latent`` of ``dim`` elements is key and value at once.
-    Decode has a few rows and waits for memory: small tiles, many programs. Prefill multiplies: as many rows as fit.
+    rows; a ``latent`` of ``dim`` elements is key and value at once. Decode has a few rows and waits for memory: small
+    tiles, many programs. Prefill multiplies: as many rows as fit.
     """
     widest, rows = max(dim, value_dim), max(1, queries * group)
     if capability < 80:
-        # Triton compiles no tensor-core product for Turing, so there rows are not padded to its 16.
+        # Triton compiles no tensor-core product for Turing, so its rows are not padded to 16.
         if latent:
             return Config(4, 16, 8, 1)
         return Config(
             min(8 if widest <= 128 else 4, triton.next_power_of_2(rows)), 16 if widest > 64 else 32, 4, 1
         )
-    if itemsize == 4:  # float32 has no tensor cores here, and twice the bytes
+    if itemsize == 4:  # float32 does not use tensor cores here, and has twice the bytes
         return Config(8, 16, 8, 1) if widest > 128 else Config(16, 32, 8, 2)
     if latent:
         if capability != 90 or rows <= 16:
@@ -65,11 +66,11 @@ def attention_config(
 
 
 def choose_splits(programs: int, tiles: int, multiprocessors: int) -> int:
-    """In how many parts to cut each sequence, so that the GPU has work for all its multiprocessors.
+    """Return the number of splits of each sequence that gives work to all the GPU's multiprocessors.
 
-    ``programs`` run without a split, over at most ``tiles`` tiles of keys. No split where they fill 80 % of the GPU;
-    otherwise the fewest whose last wave is 85 % full, or, where none is, the fullest. It is the same for every
-    step of a captured CUDA graph, since it looks at the table's width and not at the lengths.
+    ``programs`` run without a split, over at most ``tiles`` tiles of keys. There is no split if they fill 80 % of the
+    GPU; otherwise it is the smallest number whose last wave is 85 % full, or, if none is, the fullest. It depends on
+    the table's width and not on the lengths, so it is the same for every step of a captured CUDA graph.
     """
     most = min(tiles, 64)
     if programs >= 0.8 * multiprocessors or most <= 1 or not programs:

@@ -1,4 +1,4 @@
-"""From an operation's tensors to the launches that compute it: tiles, splits, buffers, strides."""
+"""The launches of an operation on its tensors: tiles, splits, buffers, strides."""
 
 import torch
 import triton
@@ -13,7 +13,8 @@ from minikv.kernels.gpu.tiles import LOG2_E
 from minikv.kernels.paged_kv import PagedKV
 
 SCORE_TILE = 256  # tokens of one program of the second pass
-# Programs along the second and the third axis, on every NVIDIA GPU; the first takes 2**31 - 1. (CUDA C++ guide)
+# The most programs along the second and the third axis, on every NVIDIA GPU; the first takes 2**31 - 1. (CUDA C++
+# guide)
 LARGEST_GRID = 65535
 
 
@@ -33,11 +34,11 @@ def attention_launches(
     config: Config | None = None,
     splits: int | None = None,
 ) -> tuple[list[Launch], Attention]:
-    """The launches of one call, and the result that they will have filled.
+    """Return the launches of one call, and the result that they will fill.
 
     With ``q_rope`` ``kv`` holds latents and rope keys: ``query`` [T, H, R], ``kv.k`` [N, bs, 1, R], ``kv.v``
-    [N, bs, 1, P]. Without ``query_starts`` it is a decode. ``config`` and ``splits`` are for tests and for measuring;
-    otherwise the table chooses.
+    [N, bs, 1, P]. Without ``query_starts`` it is a decode. ``config`` and ``splits`` are for tests and measurements;
+    by default the table chooses.
     """
     for what, cache in (("kv.k", kv.k), ("kv.v", kv.v)):
         check_stored(what, cache.dtype, device.capability)
@@ -49,7 +50,8 @@ def attention_launches(
     latent = q_rope is not None
     out_dim = dim if latent else value_dim
     batch, width, group = len(kv.lengths), kv.block_tables.shape[1] * block_size, query_heads // heads
-    window = None if window is None or window >= width else window  # one that hides nothing costs nothing
+    # a window that hides nothing costs nothing
+    window = None if window is None or window >= width else window
     if config is None:
         config = attention_config(
             device.capability, dim, value_dim, query.element_size(), max_queries, group, latent=latent
@@ -65,7 +67,7 @@ def attention_launches(
 
     out, lse = empty(rows, query_heads, out_dim, dtype=out_dtype), empty(rows, query_heads)
     scores = empty(batch, heads, width) if return_scores else None
-    stride_logits = triton.cdiv(width, 16) * 16  # always divisible, so that Triton compiles for that alone
+    stride_logits = triton.cdiv(width, 16) * 16  # always divisible by 16, so that Triton compiles only once
     logits = empty(batch, query_heads, stride_logits) if return_scores else None
     parts, part_lse = out, lse
     if splits > 1:
@@ -114,9 +116,9 @@ def attention_launches(
 
 
 def as_wide_as_the_cache(query: Tensor, *caches: Tensor) -> Tensor:
-    """K and V are converted to the query's dtype, so it must hold them: float16 over a bfloat16 cache becomes float32.
+    """Return a query in a dtype that holds K and V too, since they are converted to it.
 
-    What is stored in 8 bits fits every float dtype.
+    float16 over a bfloat16 cache becomes float32. Every float dtype holds the 8-bit formats.
     """
     dtype = query.dtype
     for cache in caches:

@@ -5,10 +5,11 @@ bytes are copied in words as wide as the alignment of all tensors allows. The wo
 program copies one column of PAIRS rows.
 
 A source may be another pair's destination, in any order, and programs run in any order. Programs of different columns
-never touch the same byte, so it matters only among the pairs of one column:
+never touch the same byte, so only the pairs of one column can conflict:
 
-- As many pairs as a program can hold: it takes them all, reads, waits for its threads, and writes: one launch.
-- More: a launch copies columns aside, the next one writes them back, STAGED_BYTES at a time.
+- If one program can hold all pairs, it reads them all, waits for its threads, and writes: one launch.
+- If there are more, one launch copies columns to a staging area and the next one writes them back, STAGED_BYTES at a
+  time.
 """
 
 import math
@@ -25,12 +26,12 @@ from minikv.kernels.gpu.common import Launch
 from minikv.kernels.gpu.encode import as_integers
 
 TILE = 2048  # words of a program that moves a part of the pairs
-HELD = {1: 2048, 16: 256, 256: 32, 1024: 32}  # pairs that a program holds at most: words of its column
+HELD = {1: 2048, 16: 256, 256: 32, 1024: 32}  # the most pairs of a program: words of its column
 # A pool takes most of the memory, so little is left for staging. Fewer bytes mean more launches.
 STAGED_BYTES = 64 << 20
 LEAST_WORDS = 32  # of a column: with 4 bytes each, a line of the cache
 
-# How a row is found: by its number; by a slot in a list; by its position, through a block table; in the staging area.
+# How a row is found: by its index; by a slot in a list; by its position, through a block table; in the staging area.
 ROW, SLOT, TABLE, STAGED = (tl.constexpr(way) for way in range(4))
 _WORDS = {1: tl.uint8, 2: tl.int16, 4: tl.int32}
 
@@ -39,7 +40,7 @@ _WORDS = {1: tl.uint8, 2: tl.int16, 4: tl.int32}
 def row_offsets(
     pairs, live, index, of_list, stride_block, stride_token, FOUND: tl.constexpr, BLOCK_SIZE: tl.constexpr
 ):
-    """Where rows begin, int64 [PAIRS], in vectors."""
+    """Return where rows begin, int64 [PAIRS], in vectors."""
     if FOUND == SLOT:
         slot = tl.load(index + of_list + pairs, mask=live, other=0).to(tl.int64)
         return slot // BLOCK_SIZE * stride_block + slot % BLOCK_SIZE * stride_token
@@ -59,7 +60,7 @@ def move_kernel(
     """Grid (tiles of pairs * columns): ``columns`` columns from ``first`` on, of ``count`` rows from ``start`` on.
 
     A row has size_0 * size_1 * size_2 runs of WIDTH words; each is cut into columns of WORDS words. Strides are in
-    vectors of VECTOR words, so that Triton sees how far everything is aligned.
+    vectors of VECTOR words, so that Triton knows the alignment.
     """
     source = source.to(tl.pointer_type(WORD), bitcast=True)
     target = target.to(tl.pointer_type(WORD), bitcast=True)
@@ -95,7 +96,8 @@ def move_kernel(
 
 @dataclass(frozen=True)
 class Side:
-    """Where rows come from, or go to. ``index`` [n], or [heads, n]: their slots, or the blocks of their table.
+    """The sources of rows, or their destinations. ``index`` [n], or [heads, n]: their slots, or the blocks of their
+    table.
 
     ``strides``, in elements: of a block, of a token in it, and of each dimension of a row.
     """
@@ -108,9 +110,11 @@ class Side:
 
 @dataclass(frozen=True)
 class Rows:
-    """What both sides' rows have in common. ``runs``: how many there are in each of three dimensions; ``width`` words
-    a run; ``word`` bytes a word; ``vector`` words are aligned together. ``strides``, in vectors: of a block, of a token
-    and of the three dimensions, of the source and then of the target.
+    """The common layout of both sides' rows.
+
+    ``runs``: their number in each of three dimensions; ``width`` words a run; ``word`` bytes a word; ``vector`` words
+    are aligned together. ``strides``, in vectors: of a block, of a token and of the three dimensions, of the source and
+    then of the target.
     """
 
     runs: tuple[int, ...]
@@ -120,12 +124,12 @@ class Rows:
     strides: tuple[int, ...]
 
     def columns(self, words: int) -> int:
-        """How many columns of ``words`` words a row has."""
+        """Return how many columns of ``words`` words a row has."""
         return math.prod(self.runs) * triton.cdiv(self.width, words)
 
 
 def gather_launch(cache: Tensor, table: Tensor, length: int, start: int) -> tuple[Launch, Tensor]:
-    """The launch of one ``gather``, and the tensor that it fills."""
+    """Return the launch of one ``gather``, and the tensor that it fills."""
     count, sizes = length - start, cache.shape[2:]
     out = torch.empty((count, *sizes), dtype=cache.dtype, device=cache.device)
     source, target = (
@@ -139,7 +143,7 @@ def gather_launch(cache: Tensor, table: Tensor, length: int, start: int) -> tupl
 
 
 def copy_launches(cache: Tensor, src: Tensor, dst: Tensor, block_dim: int) -> list[Launch]:
-    """The launches of one ``copy_blocks``: a row is a block, in all of the dimensions before ``block_dim``."""
+    """Return the launches of one ``copy_blocks``: a row is a block, in all of the dimensions before ``block_dim``."""
     others = [dim for dim in range(cache.dim()) if dim != block_dim]
     strides = (cache.stride(block_dim), 0, *(cache.stride(dim) for dim in others))
     sizes = tuple(cache.shape[dim] for dim in others)
@@ -147,7 +151,7 @@ def copy_launches(cache: Tensor, src: Tensor, dst: Tensor, block_dim: int) -> li
 
 
 def move_launches(cache: Tensor, src: Tensor, dst: Tensor) -> list[Launch]:
-    """The launches of one ``move_slots``: a row is a slot, or, with lists of its own for each head, a head of one."""
+    """Return the launches of one ``move_slots``: a row is a slot, or, with a list for each head, one head of a slot."""
     block_size, sizes = cache.shape[1], cache.shape[2:]
     return _within(cache, cache.stride(), sizes, src, dst, block_size=block_size, per_head=src.dim() == 2)
 
@@ -155,7 +159,7 @@ def move_launches(cache: Tensor, src: Tensor, dst: Tensor) -> list[Launch]:
 def common_rows(source: Side, target: Side, sizes: Sequence[int], per_head: bool = False) -> Rows:
     """Merge the dimensions of a row wherever both sides allow it, and find the widest words.
 
-    ``per_head``: the first dimension stays, since each of its places has a list of its own.
+    ``per_head``: the first dimension stays, since each head has a list of its own.
     Raises ``ArgumentError`` if more than three dimensions are left beside the contiguous one.
     """
     dims = list(zip(sizes, source.strides[2:], target.strides[2:], strict=True))
@@ -196,7 +200,7 @@ def _within(
     block_size: int,
     per_head: bool = False,
 ) -> list[Launch]:
-    """Rows to other places of the same tensor: all of them at once, or by way of a staging area."""
+    """Return the launches that move rows within one tensor: all at once, or through a staging area."""
     count = src.shape[-1]
     if not count:
         return []

@@ -1,7 +1,7 @@
 """Writing new tokens into a paged cache in Triton: K and V in one launch. Lesson 10.
 
-A row is one head of one token. A program writes as many rows as make a tile of TILE elements, of K or of V; a row is
-read and written whole by one program, so that its scale is found on the way.
+A row is one head of one token. A program writes as many rows as make a tile of TILE elements, of K or of V. One program
+reads and writes a whole row, so it can compute the row's scale.
 """
 
 import torch
@@ -32,7 +32,7 @@ def store_rows(
     HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr, SCALED: tl.constexpr,
     MANTISSA: tl.constexpr, BIAS: tl.constexpr, NAN: tl.constexpr, SIGN: tl.constexpr, LARGEST: tl.constexpr,
 ):  # fmt: skip
-    """ROWS rows of K, or of V: read, encode, write."""
+    """Read, encode and write ROWS rows of K, or of V."""
     rows = tile.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     token, head = rows // HEADS, rows % HEADS
     slot = tl.load(slots + token, mask=token < tokens, other=-1).to(tl.int64)
@@ -66,7 +66,7 @@ def store_kernel(
     SCALED: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr, NAN: tl.constexpr, SIGN: tl.constexpr,
     LARGEST: tl.constexpr,
 ):  # fmt: skip
-    """Grid (tiles of rows of K, then those of V). SAME: the cache's own dtype, so that the bits are copied."""
+    """Grid (tiles of rows of K, then of V). SAME: the cache has the input's dtype, so the bits are copied."""
     tile = tl.program_id(0)
     if tile < tiles_of_k:
         store_rows(
@@ -91,13 +91,14 @@ def store_launch(
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
 ) -> Launch:
-    """The launch of one ``store_kv``."""
+    """Return the launch of one ``store_kv``."""
     _, block_size, heads, _ = k_cache.shape
     scaled = k_scale is not None
     constants = dict(HEADS=heads, BLOCK_SIZE=block_size, SCALED=scaled, **format_constants(k_cache.dtype))
     new, tiles = [], []
     for half, x, cache in (("K", key, k_cache), ("V", value, v_cache)):
-        if x.dtype == torch.float64:  # GPUs have few units for it, and rounding twice is not rounding
+        # GPUs have few units for float64, and rounding twice would differ from rounding once
+        if x.dtype == torch.float64:
             x = x.to(torch.float32) if scaled else cast(x, cache.dtype)
         dim, same, bfloat16 = x.shape[2], x.dtype == cache.dtype, x.dtype == torch.bfloat16
         rows = max(1, TILE // padded(dim))

@@ -1,8 +1,8 @@
-"""How much attention each cached token gets from a prefill, in Triton: ``attention_sums`` has the formula. Lesson 14.
+"""The attention that each cached token gets from a prefill, in Triton. ``attention_sums`` has the formula. Lesson 14.
 
-A program owns a tile of keys of one sequence and one KV head, reads it once, and goes through the queries that see it:
-their logits again, exp(logit - lse), and the sum of each column. No other program writes to its columns, so no sum
-depends on an order, and the result is the same in every run.
+A program owns a tile of keys of one sequence and one KV head. It reads the tile once and goes through the queries that
+see it: it computes their logits again, exp(logit - lse), and the sum of each column. No other program writes to its
+columns, so no sum depends on an order, and the result is the same in every run.
 """
 
 import torch
@@ -16,7 +16,7 @@ from minikv.kernels.gpu.launches import as_wide_as_the_cache
 from minikv.kernels.gpu.tiles import LOG2_E, capped, load_rows, matmul, token_offsets
 from minikv.kernels.paged_kv import PagedKV
 
-MANY = 64  # queries: the tile is that of a prefill, whatever their number
+MANY = 64  # from this many queries on, the tile is that of a prefill of any length
 ALL = 2**31 - 1
 
 
@@ -30,7 +30,7 @@ def column_sums_kernel(
     LATENT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, SCALED_K: tl.constexpr, ALIGNED: tl.constexpr,
     EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Grid (tiles of keys, HEADS, B). ``last``: the queries that count, from the last one of a sequence backwards."""
+    """Grid (tiles of keys, HEADS, B). ``last``: how many of a sequence's last queries count."""
     start, head, sequence = tl.program_id(0) * BLOCK_N, tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + sequence).to(tl.int32)
     first_row = tl.load(query_starts + sequence).to(tl.int64)
@@ -50,7 +50,7 @@ def column_sums_kernel(
         s_at = token_offsets(table, start, length, stride_sb, stride_st, BLOCK_N, BLOCK_SIZE, True, False)
         scales = tl.load(k_scale + head + s_at, mask=stored, other=0.0)
 
-    # The first query that counts and sees the first of these keys; the others before it see none of them.
+    # The first counted query that sees the first of these keys; earlier ones see none of the keys.
     first = tl.maximum(tl.maximum(queries - last, 0), start - (length - queries))
     total = tl.zeros([BLOCK_N], tl.float32)
     for tile in range(first * GROUP // BLOCK_M, tl.cdiv(queries * GROUP, BLOCK_M)):
@@ -102,7 +102,7 @@ def sums_launch(
     q_rope: Tensor | None = None,
     config: Config | None = None,
 ) -> tuple[Launch, Tensor]:
-    """The launch of one call, and the sums [B, HEADS, W * block_size] that it fills. ``config`` is for tests.
+    """Return the launch of one call, and the sums [B, HEADS, W * block_size] that it fills. ``config`` is for tests.
 
     With ``q_rope`` ``kv`` holds latents and rope keys, as in ``attention_launches``.
     """

@@ -1,7 +1,8 @@
-"""What the Triton kernels are made of: where a token lies, how its row is read, and one step of the softmax.
+"""The parts of the Triton kernels: where a token lies, how its row is read, and one step of the softmax.
 
 Everything runs three ways: compiled on a GPU, compiled ahead of time without one (the tests read the result), and in
-Triton's interpreter on a CPU, which computes bfloat16 products wrongly: EXACT widens their operands to float32 first.
+Triton's interpreter on a CPU. The interpreter computes bfloat16 products wrongly: EXACT widens their operands to
+float32 first.
 """
 
 import triton
@@ -23,12 +24,13 @@ def token_offsets(
     MASKED: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    """Where BLOCK_N tokens begin in the cache, int64 [BLOCK_N]: a pool may pass 2**31 elements.
+    """Return where BLOCK_N tokens begin in the cache, int64 [BLOCK_N], since a pool may have more than 2**31 elements.
 
     One block id is read for a tile that lies within a block, one for each block of a tile of several blocks, and one
-    for each token where neither divides the other. ALIGNED says that every row begins at a multiple of 16 elements:
-    not told so, Triton loads two bytes at a time.
+    for each token where neither divides the other. ALIGNED: every row begins at a multiple of 16 elements. Without
+    that hint Triton loads two bytes at a time.
     """
+    # In each case: offset = table[position // BLOCK_SIZE] * stride_block + position % BLOCK_SIZE * stride_token.
     if BLOCK_SIZE % BLOCK_N == 0:
         block = tl.load(table + start // BLOCK_SIZE).to(tl.int64)
         inside = start % BLOCK_SIZE + tl.arange(0, BLOCK_N)
@@ -52,7 +54,7 @@ def token_offsets(
 
 @triton.jit
 def load_rows(cache, offsets, stored, DIM: tl.constexpr, BLOCK_D: tl.constexpr, MASKED: tl.constexpr):
-    """Rows of DIM elements at ``offsets`` [n], as [n, BLOCK_D]; what lies beyond DIM, or is not ``stored``, is 0.
+    """Load rows of DIM elements at ``offsets`` [n] as [n, BLOCK_D]; columns beyond DIM and rows not ``stored`` are 0.
 
     A row that is not stored is not read: it may hold NaN, and 0 * NaN is NaN.
     """
@@ -67,7 +69,7 @@ def load_rows(cache, offsets, stored, DIM: tl.constexpr, BLOCK_D: tl.constexpr, 
 
 @triton.jit
 def matmul(a, b, EXACT: tl.constexpr):
-    """a [m, k] @ b [k, n] with float32 sums. float32 operands are not cut to tf32."""
+    """Return a [m, k] @ b [k, n] with float32 sums. float32 operands are not cut to tf32."""
     if EXACT:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
     return tl.dot(a, b, input_precision="ieee")
@@ -75,18 +77,20 @@ def matmul(a, b, EXACT: tl.constexpr):
 
 @triton.jit
 def capped(logits, softcap, HAS_SOFTCAP: tl.constexpr):
-    """Logits in base 2, for exp2. With a cap they come divided by it, and leave as its multiple."""
+    """Return logits in base 2, for exp2. With a cap they come divided by it, and are returned as its multiple."""
     if HAS_SOFTCAP:
-        # tanh(x) = 1 - 2 / (exp(2x) + 1). exp2 reaches infinity without harm: 2 / inf is 0.
+        # tanh(x) = 1 - 2 / (exp(2x) + 1). If exp2 overflows to infinity, 2 / inf is 0, which is right.
         logits = softcap * (1 - 2 / (tl.exp2(logits * (2 * LOG2_E)) + 1))
     return logits
 
 
 @triton.jit
 def online_softmax(largest, total, logits):
-    """One tile into the running maximum and sum [m]: (largest, total, weights [m, n], rescale [m])."""
+    """Add one tile to the running maximum and sum [m]: (largest, total, weights [m, n], rescale [m])."""
     new = tl.maximum(largest, tl.max(logits, 1))
-    finite = tl.where(new == float("-inf"), 0.0, new)  # a row that has seen no key: -inf - -inf is no number
+    # For a row without any key yet, since -inf - -inf would be NaN.
+    finite = tl.where(new == float("-inf"), 0.0, new)
     weights = tl.exp2(logits - finite[:, None])
+    # Old terms have the factor 2 ** (old maximum - new maximum), so that all terms refer to the new maximum.
     rescale = tl.exp2(largest - finite)
     return new, total * rescale + tl.sum(weights, 1), weights, rescale
