@@ -1,8 +1,8 @@
 """A Hugging Face decoder, unmodified, on a paged cache. Lessons 01 and 11.
 
-``Batch`` says which tokens a forward computes and where they lie; ``PagedCache`` is what the model takes for its cache
-during that forward; ``bind_model`` joins a model and a ``PagedKVCache`` to an ``Adapter``. ``load`` reads a model, two
-small trained ones among them; ``recall_documents`` makes the task that those have learned.
+``Batch`` has the tokens of a forward and their places in the cache; ``PagedCache`` is the model's cache object during
+that forward; ``bind_model`` joins a model and a ``PagedKVCache`` to an ``Adapter``. ``load`` reads a model, also the
+two small trained ones; ``recall_documents`` makes the task that those have learned.
 """
 
 from typing import TYPE_CHECKING

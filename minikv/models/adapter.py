@@ -1,4 +1,4 @@
-"""bind_model: a Hugging Face decoder and a cache of blocks become one thing that computes a Batch. Lesson 11a."""
+"""bind_model: joins a Hugging Face decoder and a cache of blocks to an object that computes a Batch. Lesson 11a."""
 
 import inspect
 from bisect import bisect_left
@@ -21,15 +21,15 @@ from minikv.plan.spec.cache_spec import CacheSpec
 
 Reads = Literal["auto", "paged", "gather"]
 _SIZES = ("kv_heads", "k_dim", "v_dim", "reads_layer")
-_BOUND = "_minikv_bound"  # on a model that was bound: a ``_Bound``
+_BOUND = "_minikv_bound"  # an attribute of a bound model: a ``_Bound``
 
 
 class _Bound:
-    """``own``: the attention of the model's own. ``adapters``: those that are bound to it; to a copy of it none is."""
+    """``own``: the model's own attention. ``adapters``: those bound to the model; a copy of the model has none."""
 
     def __init__(self, own: str):
         self.own = own
-        self.adapters: WeakSet[Adapter] = WeakSet()  # weak: one that was dropped is no reason to stay
+        self.adapters: WeakSet[Adapter] = WeakSet()  # weak: an adapter that was dropped no longer counts
 
     def __reduce__(self) -> tuple:
         return _Bound, (self.own,)
@@ -37,10 +37,11 @@ class _Bound:
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
-    """A model bound to a cache. ``reads`` is "paged" (attention over the blocks where they lie, all sequences in one
-    forward) or "gather" (a copy of each sequence's history, one forward a sequence).
+    """A model bound to a cache.
 
-    ``position_limit``: positions from there on are refused (None: no limit).
+    ``reads`` is "paged" (attention reads the blocks in place, all sequences in one forward) or "gather" (a copy of each
+    sequence's history, one forward a sequence). ``position_limit``: positions from there on are refused (None: no
+    limit).
     """
 
     model: Any
@@ -51,7 +52,7 @@ class Adapter:
 
     @torch.no_grad()
     def forward(self, input_ids: Any, batch: Batch) -> Tensor:
-        """The logits [R, vocabulary] of the rows in ``batch.last``; K and V of all T tokens are stored.
+        """Compute the logits [R, vocabulary] of the rows in ``batch.last`` and store K and V of all T tokens.
 
         ``input_ids`` [T]: the tokens of the batch, a tensor, a NumPy array or a list. Raises ``ArgumentError`` before
         anything is computed for another number of ids, a batch of another cache, or a position past the limit.
@@ -112,16 +113,16 @@ class Adapter:
 
 
 def bind_model(model: Any, cache: Pages, *, reads: Reads = "auto") -> Adapter:
-    """``model``, a causal language model of transformers in eval mode, computing on ``cache``.
+    """Bind ``model``, a causal language model of transformers in eval mode, to ``cache``.
 
-    ``reads`` "paged" switches the model to the attention function ``minikv_paged`` until ``unbind``; "gather" leaves it
-    as it is and hands it copies; "auto" takes "gather" only where a model cannot do the other: its class computes
+    ``reads`` "paged" switches the model to the attention function ``minikv_paged`` until ``unbind``; "gather" does not
+    change it and passes it copies; "auto" takes "gather" only for models that cannot do the other. Their class computes
     attention by itself (Bloom, Falcon, MPT, GPT-J), passes no arguments on to it (Nemotron, StableLM) or no window
-    (Phi-3.5-MoE), its layers look at chunks (Llama 4), or its latents or their projection are quantized. One token is
-    run through the model to know.
+    (Phi-3.5-MoE), their layers attend to chunks (Llama 4), or their latents or the projection of these are quantized.
+    One token is run through the model to find out.
 
-    Raises ``ArgumentError``, with the model unchanged: a model in training mode or on another device, a cache whose
-    layers are not those of the model's config (the first is named), "paged" where it is impossible, a GPU whose kernels
+    Raises ``ArgumentError``, with the model unchanged: a model in training mode or on another device, a cache for other
+    layers than those of the model's config (the first is named), "paged" where it is impossible, a GPU whose kernels
     cannot read the cache's dtype. ``ConfigError`` for an architecture that minikv does not know.
     """
     if not isinstance(cache, Pages):
@@ -156,7 +157,7 @@ def bind_model(model: Any, cache: Pages, *, reads: Reads = "auto") -> Adapter:
 
 @contextmanager
 def own_attention(model: Any) -> Iterator[None]:
-    """``model`` with its own attention for as long as the block runs, whatever caches are bound to it."""
+    """Give ``model`` its own attention while the block runs, even if caches are bound to it."""
     if model.config._attn_implementation != ATTENTION or not hasattr(model, _BOUND):
         yield
         return
@@ -168,7 +169,7 @@ def own_attention(model: Any) -> Iterator[None]:
 
 
 def _check_layers(model: Any, cache: Pages) -> None:
-    """Raise unless the cache was made for the layers that this model has, as transformers calls ``update``."""
+    """Raise unless the cache was made for this model's layers, by the calls of transformers' ``update``."""
     spec, tp = cache.spec, ranks_of(model)
     own = CacheSpec.from_config(model.config, tp=tp, kv_dtype=spec.kv_dtype)
     if len(own.layers) != len(spec.layers):
@@ -186,7 +187,7 @@ def _check_layers(model: Any, cache: Pages) -> None:
 
 
 def _why_gather(model: Any, cache: Pages) -> str | None:
-    """Why this model cannot read the blocks where they lie, in one word; None: it can."""
+    """Return why this model cannot read the blocks in place, in one word; None: it can."""
     if not type(model)._can_set_attn_implementation():
         return "attention"
     if any(layer.kind == "chunked" for layer in cache.spec.layers):
@@ -205,7 +206,7 @@ def _why_gather(model: Any, cache: Pages) -> str | None:
 
 
 def _absorbs(model: Any, cache: Pages) -> bool:
-    """Whether latents and the projections to be absorbed into the query are plain floats, where there are any."""
+    """Return whether latents, and the projections absorbed into the query, are plain floats (True without latents)."""
     if not any(layer.kind == "latent" for layer in cache.spec.layers):
         return True
     projections = [module.kv_b_proj for module in model.modules() if hasattr(module, "kv_b_proj")]
@@ -216,10 +217,10 @@ def _absorbs(model: Any, cache: Pages) -> bool:
 
 
 def _position_limit(model: Any, cache: Pages) -> int | None:
-    """The first position that this model cannot compute in a batch with others.
+    """Return the first position that this model cannot compute in a batch with others.
 
-    A table of positions ends (GPT-2, OPT, MPT); "longrope" and "dynamic" RoPE change every angle once the longest
-    sequence of a batch passes the length of the training, the cached keys' included.
+    A table of positions ends (GPT-2, OPT, MPT). "longrope" and "dynamic" RoPE change every angle, also of cached keys,
+    once the longest sequence of a batch passes the length of the training.
     """
     config = model.config.get_text_config(decoder=True)
     rope = getattr(config, "rope_parameters", None)

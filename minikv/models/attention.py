@@ -1,8 +1,8 @@
-"""The attention function that transformers calls instead of its own: it reads the blocks where they lie. Lesson 11a.
+"""The attention function that transformers calls instead of its own: it reads the blocks in place. Lesson 11a.
 
-A model with ``config._attn_implementation == "minikv_paged"`` calls it once a layer. Every keyword argument given to
-``model(...)`` arrives here, so the batch comes as one: there is no global. The new tokens' K and V have been stored by
-``PagedCache.update`` just before; what a model hands over as key and value is not read.
+A model with ``config._attn_implementation == "minikv_paged"`` calls it once a layer. Every keyword argument of
+``model(...)`` arrives here, also the batch, so no global is needed. ``PagedCache.update`` has just stored the new
+tokens' K and V, so the key and value arguments are not read.
 """
 
 from collections.abc import Callable
@@ -31,10 +31,10 @@ def register() -> None:
 
 
 def windows_asked(model: Any) -> dict[int, int | None]:
-    """Run one token through ``model``: {layer: the window that it hands to an attention function}.
+    """Run one token through ``model``: {layer: the window that it passes to an attention function}.
 
-    A layer is absent where a keyword argument of ``model(...)`` does not arrive, as in a class that does not pass them
-    on (Nemotron, StableLM): its source would not say so as surely as a call. The weights are read once.
+    A layer is absent if a keyword argument of ``model(...)`` does not reach it, as in a class that does not pass them
+    on (Nemotron, StableLM). A call shows that more surely than the source. The weights are read once.
     """
     from transformers import DynamicCache
 
@@ -63,7 +63,7 @@ def _probe(
     asked: dict[int, int | None] | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Note what the layer asks for, and attend to nothing."""
+    """Record the layer's arguments, and return zeros without attention."""
     if asked is not None:
         asked[module.layer_idx] = sliding_window
     return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
@@ -84,10 +84,10 @@ def attend(
     batch: Batch | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of the queries [1, Hq, T, Dk] of ``batch`` over its blocks: ([1, T, Hq, Dv], None).
+    """Attend with the queries [1, Hq, T, Dk] of ``batch`` over its blocks: ([1, T, Hq, Dv], None).
 
     ``softcap`` caps the logits (Gemma 2), ``s_aux`` [Hq] are sink logits (gpt-oss). Raises ``ArgumentError`` without a
-    batch, for a mask (the batch says which tokens a query sees), and where a layer's window is not that of its cache.
+    batch, for a mask (the batch says which tokens a query sees), and if a layer's window is not that of its cache.
     """
     if batch is None:
         raise ArgumentError("models_no_batch", name=ATTENTION)
@@ -119,14 +119,14 @@ def attend(
 
 
 def _tell_scores(batch: Batch, layer: int, scores: Tensor | None, query_heads: int) -> None:
-    """Tell the observer what the cached tokens got of a decode's attention, where there is one."""
+    """Tell the observer, if there is one, the attention of a decode to the cached tokens."""
     if batch.observer is not None and scores is not None:
         sums = tuple(weighed_scores(scores, watch) for watch in batch.observer.watches)
         batch.observer.see(layer, sums, query_heads // scores.shape[1])
 
 
 def _tell_sums(batch: Batch, layer: int, lse: Tensor, column_sums: Callable[..., Tensor], group: int) -> None:
-    """Tell the observer what the cached tokens got of a prefill's attention, where there is one.
+    """Tell the observer, if there is one, the attention of a prefill to the cached tokens.
 
     ``column_sums(lse, last=...)`` reads the keys once more, for each of the observer's watches.
     """
@@ -139,10 +139,11 @@ def _tell_sums(batch: Batch, layer: int, lse: Tensor, column_sums: Callable[...,
 
 
 def _latent(module: nn.Module, query: Tensor, batch: Batch, scale: float, window: int | None) -> Tensor:
-    """MLA with ``kv_b_proj`` absorbed: [T, H, v_dim]. A query is its part without position, then its rope part.
+    """Compute MLA with ``kv_b_proj`` absorbed: [T, H, v_dim]. A query is its part without position, then its rope part.
 
-    ``kv_b_proj`` [H * (nope + v_dim), rank] makes K and V of a latent. q (W_UK latent) = (q W_UK) latent, so W_UK goes
-    into the query; and W_UV is applied to the weighted sum of latents, once a query instead of once a cached token.
+    ``kv_b_proj`` [H * (nope + v_dim), rank] makes K and V of a latent. q (W_UK latent) = (q W_UK) latent, so W_UK is
+    multiplied into the query. W_UV is applied to the weighted sum of latents, once a query instead of once a cached
+    token.
     """
     kv, starts, kernels = batch.kv(module.layer_idx), batch.query_starts, operations(query.device)
     heads, rank, rope = query.shape[1], kv.k.shape[3], kv.v.shape[3]

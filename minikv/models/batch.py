@@ -1,10 +1,10 @@
-"""Batch: the tokens of one forward, and where each of them lies in the cache. Lesson 11a.
+"""Batch: the tokens of one forward, and their places in the cache. Lesson 11a.
 
     sequence     a: 3 of a prompt's tokens      b: 1 (decode)      c: 2, behind a cached prefix of 16
     positions      0  1  2                        40                 16  17
     query_starts   0                 3                   4                       6
 
-All sequences lie one behind the other, so prompts, chunks of prompts and single tokens go through one forward.
+All sequences are packed one after the other, so prompts, chunks of prompts and single tokens share a forward.
 """
 
 from collections.abc import Sequence
@@ -128,7 +128,7 @@ class Batch:
 
     @property
     def num_tokens(self) -> int:
-        """T, the tokens that the forward computes."""
+        """T, the number of tokens that the forward computes."""
         return len(self.positions)
 
     @property
@@ -138,7 +138,7 @@ class Batch:
 
 
 def seen_window(cache: Pages, kv_cache_group: int) -> int | None:
-    """How many tokens a query sees in the layers of ``kv_cache_group``, itself included; None: all.
+    """Return how many tokens a query sees in the layers of ``kv_cache_group``, itself included; None: all.
 
     It is the ``window`` of that ``KVCacheGroup``.
     """
@@ -147,9 +147,9 @@ def seen_window(cache: Pages, kv_cache_group: int) -> int | None:
 
 
 def sees(spec: CacheSpec, layer: LayerSpec) -> int | None:
-    """How many tokens a query of ``layer`` sees, itself included; None: all.
+    """Return how many tokens a query of ``layer`` sees, itself included; None: all.
 
-    A spec of transformers' layout says what is kept between two steps, which is one token fewer.
+    A spec of transformers' layout counts the tokens kept between two steps, which is one token fewer.
     """
     return layer.window if layer.window is None or spec.layout == "vllm" else layer.window + 1
 
@@ -161,7 +161,7 @@ def _dimensions(values: Any) -> int:
 
 
 def _whole(what: str, values: Any, shape: tuple[int | str, ...]) -> np.ndarray:
-    """``values`` as int64 of that shape (a word: any size, but not 0)."""
+    """Return ``values`` as int64 of that shape (a word: any size, but not 0)."""
     if isinstance(values, list | tuple):
         flat = [value for row in values for value in (row if isinstance(row, list | tuple) else (row,))]
         for value in flat:
@@ -189,7 +189,7 @@ def _whole(what: str, values: Any, shape: tuple[int | str, ...]) -> np.ndarray:
 
 
 def _check_queries(queries: np.ndarray, lengths: np.ndarray) -> None:
-    """Every sequence has at least one query, and no more than it has tokens."""
+    """Raise unless every sequence has at least one query, and no more queries than tokens."""
     if queries.min() < 1:
         row = int(queries.argmin())
         raise ArgumentError("bad_count", what=f"num_queries[{row}]", value=int(queries[row]), least=1)
@@ -204,7 +204,7 @@ def _check_queries(queries: np.ndarray, lengths: np.ndarray) -> None:
 def _check_table(
     cache: Pages, group: int, table: np.ndarray, lengths: np.ndarray, queries: np.ndarray
 ) -> None:
-    """The table is wide enough, and names a block wherever a query of its sequence looks."""
+    """Raise unless the table is wide enough, and has a block wherever a query of its sequence looks."""
     size, last = cache.block_size, cache.num_blocks[group] - 1
     width, longest = table.shape[1], int(lengths.max())
     if longest > width * size:
@@ -224,7 +224,7 @@ def _check_table(
 
 
 def _check_slots(slots: np.ndarray, row: np.ndarray) -> None:
-    """No slot takes two tokens; ``row`` [T] is the sequence of each."""
+    """Raise if two tokens have one slot; ``row`` [T] is the sequence of each token."""
     ordered = np.sort(slots)
     twice = (ordered[1:] == ordered[:-1]) & (ordered[1:] >= 0)
     if twice.any():

@@ -1,11 +1,11 @@
-"""What fewer bytes cost: the same tokens through two caches, and how far apart the logits are. Lesson 13.
+"""The cost of fewer bytes: the same tokens through two caches, and the difference of their logits. Lesson 13.
 
     tokens     t0 t1 … t[p-1]        t[p]          …     t[n-1]
     forwards   one prefill           a decode each
     logits     behind t[p-1]         behind t[p]   …     behind t[n-1]         n - p + 1 of each sequence
 
-Every run is given the same tokens, whatever it would have said itself (teacher forcing), the same weights and the same
-dtype to compute in, and reads its cache in the same way. What is left is what the cache has rounded.
+Every run gets the same tokens, also where it would have sampled others (teacher forcing), the same weights and
+computing dtype, and reads its cache in the same way. So only the cache's rounding differs.
 
     >>> from minikv.models import load, recall_documents
     >>> model, _ = load("tiny-gqa", device="cpu")
@@ -15,7 +15,7 @@ dtype to compute in, and reads its cache in the same way. What is left is what t
     >>> error.positions, error.same_top > 0.9
     (260, True)
 
-What the answers of a model lose is ``minikv.engine.recall``.
+``minikv.engine.recall`` measures the quality of a model's answers.
 """
 
 from collections.abc import Sequence
@@ -41,10 +41,10 @@ _AT_ONCE = 64  # rows of logits that are compared at a time, in float64
 
 @dataclass(frozen=True)
 class LogitError:
-    """How far logits are from exact ones, over ``positions`` rows of a vocabulary.
+    """The difference of logits from exact ones, over ``positions`` rows of a vocabulary.
 
     ``max_abs`` and ``mean_abs``: |logit - exact| over all elements. ``spread``: the standard deviation of the exact
-    logits of a row, the mean over the rows: what an error is large or small beside. ``kl``: the Kullback-Leibler
+    logits of a row, the mean over the rows, as a scale for the errors. ``kl``: the Kullback-Leibler
     divergence sum(p * log(p / q)) of the exact distribution p from q, in nats, the mean over the rows. ``same_top``:
     the share of rows with the same largest logit, which is the next token of greedy sampling.
     """
@@ -57,7 +57,7 @@ class LogitError:
     same_top: float
 
     def shown(self, lang: str = "en") -> Shown:
-        """A row a figure: its name, its value, and what it means."""
+        """Return a row a figure: its name, its value, and its meaning."""
         lang = pick_language(lang)
         figures = {name: f"{getattr(self, name):.4g}" for name in ("max_abs", "mean_abs", "spread", "kl")}
         figures["same_top"] = f"{self.same_top:.1%}"
@@ -83,15 +83,15 @@ def forced_logits(
     kv_dtype: AnyKVDtype | None = None,
     block_size: int = 16,
 ) -> Tensor:
-    """The logits [B, n - prefill + 1, vocabulary] of ``model`` on given tokens, with K and V stored in ``kv_dtype``.
+    """Return the logits [B, n - prefill + 1, vocabulary] of ``model`` on given tokens, with K and V in ``kv_dtype``.
 
-    ``model`` is a decoder of transformers in eval mode, on one process. ``tokens`` [B, n] are token ids: the first
-    ``prefill`` of each sequence are computed in one forward, which reads the K and V of its own tokens from the cache
-    too, the others one at a time. ``kv_dtype`` None is the dtype of the model's parameters, and rounds nothing. The
-    result has the dtype and the device of the model's own logits.
+    ``model`` is a decoder of transformers in eval mode, on one process. ``tokens`` [B, n] are token ids. The first
+    ``prefill`` of each sequence are computed in one forward, which also reads the K and V of its own tokens from the
+    cache; the others are computed one at a time. ``kv_dtype`` None is the dtype of the model's parameters, without
+    rounding. The result has the dtype and the device of the model's own logits.
 
-    Raises ``ArgumentError`` for what are no token ids of one length, a ``prefill`` outside 1 to n, and what
-    ``PagedKVCache`` and ``bind_model`` refuse. The model is unchanged afterwards.
+    Raises ``ArgumentError`` for invalid token ids, for sequences of unequal length, a ``prefill`` outside 1 to n, and
+    for errors of ``PagedKVCache`` and ``bind_model``. The model is unchanged afterwards.
     """
     ids = _token_ids(model, tokens)
     check_count("prefill", prefill)
@@ -100,11 +100,10 @@ def forced_logits(
     if prefill > length:
         raise ArgumentError("out_of_range", what="prefill", value=prefill, low=0, high=length)
     spec = CacheSpec.from_config(model.config, kv_dtype=kv_dtype or kv_dtype_of(model))
-    # Quantized latents can only be read as copies, so plain ones are too: else one run would round where the other
-    # does not.
+    # Quantized latents can only be read as copies, so plain ones are too: else only one of the runs would round.
     reads: Reads = "gather" if any(layer.kind == "latent" for layer in spec.layers) else "auto"
     width = -(-length // block_size)
-    tables = np.arange(batch * width).reshape(batch, width)  # a sequence's blocks lie one behind the other
+    tables = np.arange(batch * width).reshape(batch, width)  # a sequence's blocks are consecutive
     cache = PagedKVCache(spec, batch * width, block_size, device=model.get_input_embeddings().weight.device)
     adapter = bind_model(model, cache, reads=reads)
     rows = []
@@ -119,7 +118,7 @@ def forced_logits(
 
 
 def logit_error(logits: Tensor, exact: Tensor) -> LogitError:
-    """How far ``logits`` [..., vocabulary] are from ``exact``, of the same shape; computed in float64.
+    """Return the difference of ``logits`` [..., vocabulary] from ``exact``, of the same shape; computed in float64.
 
     Raises ``ArgumentError`` for two shapes, and for no logits.
     """
@@ -134,7 +133,7 @@ def logit_error(logits: Tensor, exact: Tensor) -> LogitError:
         some, due = some.double(), due.double()
         off = (some - due).abs()
         p, q = due.log_softmax(-1), some.log_softmax(-1)
-        largest = torch.maximum(largest, off.max().cpu())  # which keeps a NaN
+        largest = torch.maximum(largest, off.max().cpu())  # maximum keeps a NaN
         total["abs"] += float(off.sum())
         total["spread"] += float(due.std(-1, correction=0).sum())
         total["kl"] += float((p.exp() * (p - q)).sum())
@@ -151,7 +150,7 @@ def logit_error(logits: Tensor, exact: Tensor) -> LogitError:
 
 
 def _token_ids(model: Any, tokens: Sequence[Any] | np.ndarray) -> Tensor:
-    """``tokens`` as int64 [B, n], each of them in the model's vocabulary."""
+    """Return ``tokens`` as int64 [B, n], each in the model's vocabulary."""
     try:
         ids = np.array([np.asarray(row) for row in tokens])
     except ValueError:  # rows of different lengths

@@ -1,9 +1,9 @@
-"""What a model of transformers takes for its cache during one forward. Lesson 11a.
+"""The cache objects that a model of transformers gets for one forward. Lesson 11a.
 
-A model calls ``update(k, v, layer)`` with the K and V of the new tokens, after RoPE, and computes attention with what
-comes back. ``PagedCache`` gives back the new tokens only, since the attention function reads the rest from its blocks;
-``GatheredCache`` gives back the whole history of one sequence, for a model that computes attention in its own way.
-Neither keeps anything: K and V are in the batch's ``cache``, and a step makes a new object.
+A model calls ``update(k, v, layer)`` with the K and V of the new tokens, after RoPE, and computes attention with the
+result. ``PagedCache`` returns only the new tokens, since the attention function reads the rest from the blocks;
+``GatheredCache`` returns the whole history of one sequence, for a model that computes attention in its own way.
+Neither stores anything itself: K and V are in the batch's ``cache``, and a step makes a new object.
 """
 
 import torch
@@ -26,7 +26,7 @@ class PagedCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args, **kwargs
     ) -> tuple[Tensor, Tensor]:
-        """``key_states`` [1, kv_heads, T, k_dim] and ``value_states`` [..., v_dim] into the slots of the batch."""
+        """Store ``key_states`` [1, kv_heads, T, k_dim] and ``value_states`` [..., v_dim] in the slots of the batch."""
         layer = self.batch.cache.layer(layer_idx)
         _store(layer, key_states, value_states, self.batch.slots[layer.kv_cache_group])
         return key_states, value_states
@@ -78,7 +78,7 @@ class GatheredCache(Cache):
         return self.get_seq_length(layer_idx)
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """How many keys ``update`` returns, and the place of the first one: what the model builds its mask from."""
+        """Return how many keys ``update`` returns, and the place of the first, for the model's mask."""
         first = self._first(layer_idx)
         return self.lengths[self._group(layer_idx)] - first, first
 
@@ -115,9 +115,9 @@ class GatheredCache(Cache):
 
 
 def _store(layer: LayerCache, k: Tensor, v: Tensor, slots: torch.Tensor) -> None:
-    """K and V [1, heads, T, dim] into their slots. Raises ``ArgumentError`` for those of another shape.
+    """Store K and V [1, heads, T, dim] in their slots. Raises ``ArgumentError`` for another shape.
 
-    The model's own code makes them, so they are checked in every mode: one head would be stored for all in silence.
+    The model's own code makes them, so they are checked in every mode: a single head would silently be stored for all.
     """
     for what, new, cache in (("key", k, layer.k), ("value", v, layer.v)):
         shape = (1, cache.shape[2], len(slots), cache.shape[3])

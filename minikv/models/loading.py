@@ -38,7 +38,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """What ``load`` gives: also as ``model, tokenizer = load(...)``.
+    """The result of ``load``: also as ``model, tokenizer = load(...)``.
 
     ``model``: of transformers, in eval mode, no parameter requires a gradient. ``tokenizer``: None if the folder has
     none. ``name``: as it was asked for.
@@ -50,7 +50,7 @@ class Loaded:
     _note: tuple[str, dict[str, str]] | None = None
 
     def note(self, lang: str = "en") -> str | None:
-        """Why the weights are not in the dtype of the file, where ``dtype="auto"`` decided so; else None."""
+        """Return why ``dtype="auto"`` chose another dtype than the file's, or None."""
         return None if self._note is None else text(f"models.{self._note[0]}", lang, **self._note[1])
 
     def __repr__(self) -> str:
@@ -109,7 +109,7 @@ def load(
         else _read_sharded(folder, fields, config, chosen, tp)
     )
     model = model.eval().requires_grad_(False)
-    model.config.name_or_path = str(name)  # what a CacheSpec is called: not the place of the files
+    model.config.name_or_path = str(name)  # the name of a CacheSpec, instead of the files' path
     return Loaded(model, _read_tokenizer(folder), str(name), note)
 
 
@@ -120,7 +120,7 @@ def _device(device: str | torch.device) -> torch.device:
 
 
 def _suit(stated: torch.dtype, device: torch.device) -> tuple[torch.dtype, tuple[str, dict[str, str]] | None]:
-    """The dtype that the device computes well, and the sentence that says so if it is another."""
+    """Return the dtype that the device computes well, and the sentence about it if it is another."""
     if device.type == "cpu" and stated == torch.float16:
         return torch.float32, ("float16_on_cpu", {})
     if device.type == "cuda" and stated == torch.bfloat16:
@@ -144,7 +144,7 @@ def _check_decoder(config: Any, fields: dict[str, Any]) -> None:
 
 
 def _stated_dtype(config: Any, folder: Path) -> torch.dtype:
-    """The config's dtype; where it says none, that of the first floating-point weight on disk."""
+    """Return the config's dtype, or without one that of the first floating-point weight on disk."""
     from safetensors import safe_open
 
     with _readable(folder):
@@ -178,7 +178,7 @@ def _read_model(folder: Path, fields: dict[str, Any], dtype: torch.dtype, device
             trust_remote_code=False,
             local_files_only=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # or its error would name neither the weight nor the shapes
+            ignore_mismatched_sizes=True,  # else its error would name neither the weight nor the shapes
         )
     _check_complete(folder, fields, found)
     with _readable(folder):  # quantized weights may refuse to move
@@ -194,7 +194,7 @@ def _read_sharded(folder: Path, fields: dict[str, Any], config: Any, dtype: torc
 
 
 def _check_complete(folder: Path, fields: dict[str, Any], found: dict[str, Any]) -> None:
-    """Raise for what transformers would fill with random numbers, and warn of what it would pass over."""
+    """Raise for weights that transformers would fill with random numbers, and warn of weights that it would ignore."""
     if missing := sorted(found["missing_keys"]):
         raise ConfigError("models_weights_missing", path=str(folder), count=len(missing), first=missing[0])
     if mismatched := sorted(found["mismatched_keys"]):
@@ -215,7 +215,7 @@ def _read_tokenizer(folder: Path) -> Any:
 
 @contextmanager
 def _readable(folder: Path, code: str = "models_unreadable") -> Iterator[None]:
-    """Whatever a damaged file makes a library raise becomes an error that names the folder; so does a full GPU."""
+    """Turn a library's error about a damaged file into one that names the folder; likewise for a full GPU."""
     try:
         yield
     except MiniKVError:
@@ -228,8 +228,9 @@ def _readable(folder: Path, code: str = "models_unreadable") -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bar of transformers: it would stand in every notebook that loads a model. And none of its tables of
-    weights that are missing or left over, coloured for a terminal: what they say is an error or a warning of ours.
+    """Silence transformers' progress bar, which would appear in every notebook that loads a model.
+
+    Its coloured tables of missing and surplus weights are silenced too: minikv raises errors or warns of these.
     """
     from transformers.utils import logging
 

@@ -1,6 +1,6 @@
-"""Observers learn, during a forward, how much attention the cached tokens get. Lesson 14.
+"""Observers learn during a forward how much attention the cached tokens get. Lesson 14.
 
-A decode's kernel gives it in the same pass, a prefill's in a second one over the keys. For a ``Batch`` without an
+A decode's kernel computes it in the same pass, a prefill's in a second one over the keys. For a ``Batch`` without an
 ``observer`` nothing is computed.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Watch:
-    """One sum over the queries of a forward: of each sequence its ``last`` ones (None: all).
+    """One sum over the queries of a forward: the ``last`` ones of each sequence (None: all).
 
     ``weight`` gives each query's weight [T] for its age [T], int64, in queries before the newest one of its sequence
     (None: all count as 1).
@@ -25,27 +25,28 @@ class Watch:
 
 
 class Observer(Protocol):
-    """Is told of the attention in each layer without a window, while a forward runs."""
+    """Gets the attention in each layer without a window, while a forward runs."""
 
     @property
     def watches(self) -> tuple[Watch, ...]:
-        """The sums that it wants."""
+        """The sums that it needs."""
 
     def see(self, layer: int, sums: tuple[Tensor, ...], group: int) -> None:
-        """For each of ``watches`` float32 [B, Hkv, W * block_size], over the ``group`` query heads of each KV head.
+        """Take float32 [B, Hkv, W * block_size] for each of ``watches``, summed over each KV head's ``group`` query
+        heads.
 
         The rows are the sequences of the batch, the columns the places of their block tables; 0 past the length.
         """
 
 
 def weighed_scores(scores: Tensor, watch: Watch) -> Tensor:
-    """The scores [B, Hkv, n] of a decode, whose only query is its newest."""
+    """Weight the scores [B, Hkv, n] of a decode by its only, newest query."""
     weight = None if watch.weight is None else watch.weight(scores.new_zeros(1, dtype=torch.int64))
     return scores if weight is None else scores * weight
 
 
 def weighed_lse(lse: Tensor, query_starts: Tensor, watch: Watch) -> Tensor:
-    """[T, Hq]: such that exp(logit - it) is the probability times the weight of its query, which is not negative."""
+    """Return [T, Hq] such that exp(logit - it) is the probability times its query's weight, which is not negative."""
     if watch.weight is None:
         return lse
     ends, row = query_starts[1:].long(), torch.arange(len(lse), device=lse.device)

@@ -1,12 +1,12 @@
-"""The task that the tiny models have learned: facts among other words, then questions about them. No torch.
+"""The task of the tiny models: facts among other words, then questions about them. No torch.
 
     <bos> the old cat ada paris sleeps near ben oslo a red door ... ? ben oslo behind ? ada paris
                       fact              fact                        question        question, answer
 
 A fact is a name and a city. A question is the mark "?" and a name, and the next word is the answer: the city that the
-context gave that name. Nothing else tells it, so the share of right answers says what a cache, a precision or an
+context gave that name. No other word reveals it, so the share of right answers shows what a cache, a precision or an
 eviction policy has kept. Documents are made from a seed, so lessons, benchmarks, tests and the training read the same
-ones, and no file of them exists.
+ones, and there is no file of them.
 """
 
 from bisect import bisect
@@ -31,7 +31,7 @@ CITIES = tuple(
     perth prague quito riga rome santiago seoul shanghai stockholm sydney taipei tokyo toronto tunis
     turin venice vienna warsaw""".split()
 )
-# The other words come as in "the old cat sleeps near a red door ...": each kind is followed by the next.
+# The other words follow each other as in "the old cat sleeps near a red door ...": each kind has a next kind.
 _KINDS = (
     "the a my your our every one some".split(),
     "old young small big red blue green white black quiet warm cold soft bright happy round".split(),
@@ -41,7 +41,7 @@ _KINDS = (
 )
 FILLERS = tuple(word for kind in _KINDS for word in kind)
 WORDS = (*SPECIALS, *NAMES, *CITIES, *FILLERS)
-"""The vocabulary: a word's token id is its place."""
+"""The vocabulary: a word's token id is its index."""
 
 BOS, MARK = SPECIALS.index("<bos>"), SPECIALS.index("?")
 FIRST_NAME = len(SPECIALS)
@@ -49,15 +49,15 @@ FIRST_CITY = FIRST_NAME + len(NAMES)
 FIRST_FILLER = FIRST_CITY + len(CITIES)
 
 TRAINING_SEEDS = 2**32
-"""The training took its documents from seeds of at least this; every smaller seed gives documents it never saw."""
+"""The training used documents of this seed and above, so documents of smaller seeds are new to the models."""
 
-# Every filler has four successors, so a model can learn the text between the facts, though not by heart.
+# Every filler has four successors, so a model can learn the text between the facts, but not by heart.
 _CHANCES = list(accumulate((0.4, 0.3, 0.2)))
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question of a document. The logits at ``position``, the place of the name, are to name the answer.
+    """One question of a document. The logits at ``position``, the place of the name, should name the answer.
 
     ``source`` is the place of the answer among the facts: the token that a cache has to keep.
     ``answer_id`` is the token id of ``answer``.
@@ -79,7 +79,7 @@ class Document:
 
     @property
     def positions(self) -> np.ndarray:
-        """[questions] int64: where a model is asked; ``tokens[positions + 1]`` are the right answers."""
+        """[questions] int64: the positions of the questions; ``tokens[positions + 1]`` are the right answers."""
         return np.array([question.position for question in self.questions])
 
     @property
@@ -89,7 +89,7 @@ class Document:
 
     @property
     def text(self) -> str:
-        """The words behind <bos>: a tokenizer of the tiny models makes ``tokens`` of it."""
+        """The words behind <bos>; a tokenizer of the tiny models turns it into ``tokens``."""
         return " ".join(self.words[1:])
 
 
@@ -104,13 +104,14 @@ class Prompt:
 def recall_documents(
     count: int, *, seed: int = 0, facts: int = 24, context: int = 192, queries: int = 16, span: int = 64
 ) -> list[Document]:
-    """``count`` documents of 1 + ``context`` + ``span`` tokens each; the defaults are the training's last lengths.
+    """Return ``count`` documents of 1 + ``context`` + ``span`` tokens each, by default as long as the training's last
+    ones.
 
     ``context`` tokens hold ``facts`` facts of 2 tokens, ``span`` tokens hold ``queries`` questions of 3 (the answer
-    included); fillers take the rest. No name and no city stands in two facts; every fact is asked for once before any
-    is asked for twice. Document i depends on ``seed`` and i alone, so more documents begin with the same ones.
+    included); fillers take the rest. No name and no city is in two facts; every fact is asked for once before any
+    is asked for twice. Document i depends on ``seed`` and i alone, so a longer list begins with the same documents.
 
-    Raises ``ArgumentError`` for what is no count, more facts than names, and facts or questions without room.
+    Raises ``ArgumentError`` for an invalid count, more facts than names, and facts or questions without room.
     """
     for what, value, least in (("count", count, 1), ("seed", seed, 0), ("facts", facts, 1)):
         check_count(what, value, least)
@@ -131,7 +132,7 @@ def recall_documents(
 
 
 def recall_prompt(seed: int = 0, *, facts: int = 4, context: int = 24) -> Prompt:
-    """A short text with one question at its end, for a lesson. Raises as ``recall_documents`` does."""
+    """Return a short text with one question at its end, for a lesson. Raises as ``recall_documents`` does."""
     document = recall_documents(1, seed=seed, facts=facts, context=context, queries=1, span=3)[0]
     return Prompt(document.text.rpartition(" ")[0], document.questions[0].answer)
 
@@ -162,7 +163,7 @@ def _document(random: np.random.Generator, facts: int, context: int, queries: in
 
 
 def _places(random: np.random.Generator, units: int, others: int) -> list[int | None]:
-    """0 to ``units - 1`` in their order, scattered among ``others`` times None."""
+    """Return 0 to ``units - 1`` in order, scattered among ``others`` times None."""
     places: list[int | None] = [None] * (units + others)
     for unit, place in enumerate(np.sort(random.permutation(units + others)[:units])):
         places[place] = unit
@@ -170,7 +171,7 @@ def _places(random: np.random.Generator, units: int, others: int) -> list[int | 
 
 
 def _fillers(random: np.random.Generator, count: int) -> list[int]:
-    """``count`` token ids of a Markov chain over the fillers, from any of the first kind on."""
+    """Return ``count`` token ids of a Markov chain over the fillers, beginning with any filler of the first kind."""
     if not count:
         return []
     chain = [int(random.integers(len(_KINDS[0])))]
@@ -180,7 +181,7 @@ def _fillers(random: np.random.Generator, count: int) -> list[int]:
 
 
 def _successors() -> list[list[int]]:
-    """For each filler four of the next kind: a rule instead of a table, and one that uses no word too rarely."""
+    """Return four fillers of the next kind for each filler, by a rule that uses no word too rarely."""
     starts = [0, *accumulate(map(len, _KINDS))]
     table = []
     for kind, words in enumerate(_KINDS):

@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 2 script.py        every process: load("...", tp="auto")
 
-Each process is a rank and holds its shard of the weights. transformers exchanges the activations inside of the forward,
-and every rank gets the whole logits. What is cached is the rank's own: its share of the KV heads, whole latents.
+Each process is a rank and holds its shard of the weights. transformers exchanges the activations within the forward,
+and every rank gets all logits. The cache holds the rank's own share of the KV heads, or whole latents.
 """
 
 import atexit
@@ -26,12 +26,12 @@ _REPEATED = (".k_proj.", ".v_proj.")
 
 
 def world() -> tuple[int, int]:
-    """This process's rank and the number of ranks, as torchrun tells them; (0, 1) without it."""
+    """Return this process's rank and the number of ranks, from torchrun's variables; (0, 1) without it."""
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
 def ranks_wanted(tp: int | str) -> int:
-    """``tp`` as a number: "auto" is as many ranks as there are processes. Raises ``ArgumentError`` for others."""
+    """Return ``tp`` as a number: "auto" is the number of processes. Raises ``ArgumentError`` for other words."""
     size = world()[1]
     if tp == "auto":
         return size
@@ -42,15 +42,15 @@ def ranks_wanted(tp: int | str) -> int:
 
 
 def ranks_of(model: Any) -> int:
-    """Over how many ranks the model was sharded when it was loaded."""
+    """Return over how many ranks the model was sharded when it was loaded."""
     return int(getattr(model, "_tp_size", None) or 1)
 
 
 def start_ranks(tp: int, seconds: float = SECONDS) -> None:
-    """Connect the ranks of this run, unless the caller has done so: then his time limits hold.
+    """Connect the ranks of this run, unless the caller has done so: then the caller's time limits hold.
 
-    Raises ``ArgumentError`` where there are not ``tp`` processes, GPUs for them, or what transformers needs,
-    ``RankLostError`` where one does not come.
+    Raises ``ArgumentError`` if there are not ``tp`` processes, GPUs for them, or transformers' requirements,
+    ``RankLostError`` if a rank does not come.
     """
     from torch import distributed
 
@@ -73,7 +73,7 @@ def start_ranks(tp: int, seconds: float = SECONDS) -> None:
 
 @contextmanager
 def together(size: int) -> Iterator[None]:
-    """Where ``size`` ranks depend on each other: ``RankLostError`` for what their connection raises in the block."""
+    """Turn errors of the connection between ``size`` ranks into ``RankLostError`` while the block runs."""
     try:
         yield
     except Exception as error:
@@ -83,9 +83,9 @@ def together(size: int) -> Iterator[None]:
 
 
 def of_connection(error: BaseException | None) -> bool:
-    """Whether the connection of the ranks has raised ``error``, or what it came from.
+    """Return whether the connection of the ranks has raised ``error``, or its cause.
 
-    Of torch's classes NCCL and the store use one; what gloo raises is told by the file that it names.
+    NCCL and the store have one of torch's classes; gloo's errors are recognised by the file that they name.
     """
     from torch import distributed
 
@@ -106,7 +106,7 @@ def _end_ranks() -> None:
 
 
 def rank_device(asked: str | torch.device) -> torch.device:
-    """Where transformers puts this rank's shard: a GPU each if there are any. Raises ``ArgumentError`` for another."""
+    """Return the device of this rank's shard: a GPU each if there are any. Raises ``ArgumentError`` for another."""
     place = int(os.environ.get("LOCAL_RANK", 0))
     own = torch.device("cuda", place) if torch.cuda.is_available() else torch.device("cpu")
     if asked != "auto" and torch.device(asked).type != own.type:
@@ -115,17 +115,16 @@ def rank_device(asked: str | torch.device) -> torch.device:
 
 
 def read_shard(folder: Path, config: Any, dtype: torch.dtype, tp: int) -> tuple[Any, dict[str, Any]]:
-    """This rank's shard of the folder's model, and transformers' loading info.
+    """Read this rank's shard of the folder's model; return it with transformers' loading info.
 
-    More ranks than KV heads: transformers would cut heads into pieces, so each is repeated, as the plan of the cache
-    counts it, and the shard is made of the repeated weights.
-
-    Raises ``ConfigError`` where the heads do not divide or cannot be repeated, or transformers has no plan.
+    With more ranks than KV heads, transformers would cut heads into pieces. So each head is repeated, as the cache's
+    plan counts it, and the shard is made of the repeated weights. Raises ``ConfigError`` if the heads do not divide or
+    cannot be repeated, or transformers has no plan.
     """
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
     from transformers.distributed import DistributedConfig
 
-    CacheSpec.from_config(config, tp=tp)  # refuses heads that do not divide
+    CacheSpec.from_config(config, tp=tp)  # raises for heads that do not divide
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     text = config.get_text_config(decoder=True)
     if not getattr(text, "base_model_tp_plan", None):
@@ -170,9 +169,9 @@ def check_shard(model: Any, spec: CacheSpec) -> None:
 
 
 def _heads_to_repeat(config: Any, plan: dict[str, str], tp: int) -> int | None:
-    """The KV heads of every layer where they are fewer than the ranks, and the plan shards their projections.
+    """Return the KV heads of every layer if they are fewer than the ranks, and the plan shards their projections.
 
-    Raises ``ConfigError`` where that is so of some layers only: one number in the config stands for all.
+    Raises ``ConfigError`` if that is so for some layers only: the config has one number for all.
     """
     spec = CacheSpec.from_config(config)
     heads = {layer.kv_heads for layer in spec.layers if layer.token_bytes and layer.kind != "latent"}
@@ -185,7 +184,7 @@ def _heads_to_repeat(config: Any, plan: dict[str, str], tp: int) -> int | None:
 
 
 def _weights(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of the folder's files, mapped, not read."""
+    """Yield the tensors of the folder's files, mapped, not read."""
     from safetensors.torch import load_file
 
     for file in sorted(folder.glob("*.safetensors")):
@@ -193,7 +192,7 @@ def _weights(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _repeated(name: str, weight: torch.Tensor, heads: int, tp: int) -> torch.Tensor:
-    """K's and V's projections [heads * dim, ...] (or their biases) with each head tp / heads times, one a rank."""
+    """Return K's or V's projections [heads * dim, ...] (or biases) with each head tp / heads times, one a rank."""
     if not any(part in name for part in _REPEATED):
         return weight
     return weight.unflatten(0, (heads, -1)).repeat_interleave(tp // heads, dim=0).flatten(0, 1)

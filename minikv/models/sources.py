@@ -12,31 +12,31 @@ from minikv.models.weight_headers import check_counts
 from minikv.plan.spec.config import read_config
 
 TINY = ("tiny-gqa", "tiny-mla")
-"""The trained models that ship with minikv; see ``minikv.models.recall`` for what they can do."""
+"""The trained models that ship with minikv; see ``minikv.models.recall`` for their task."""
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-HUB_SECONDS = 10  # the hub's own client waits for its first answer without end
+HUB_SECONDS = 10  # the hub's own client has no time limit for the first answer
 
-# Of transformers itself. Others are packages, or kernels that it would download from the hub and run.
+# transformers' own implementations. Others are packages, or kernels that it would download from the hub and run.
 IMPLEMENTATIONS = {
     "_attn_implementation": ("eager", "sdpa", "flex_attention"),
     "_experts_implementation": ("eager", "batched_mm", "grouped_mm"),
 }
 
 _DATA = Path(__file__).parent / "data"
-# No pickles, and nothing of subfolders: they hold the same weights again for other programs.
+# No pickles, and no subfolders: those hold the same weights again for other programs.
 _WANTED = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
 _UNWANTED = ["*/*", "consolidated*"]
 
 
 def find_folder(name: str | os.PathLike) -> Path:
-    """The folder of that model: one of ``TINY``, a folder that exists, or a hub id, downloaded if it has to be.
+    """Return the folder of that model: one of ``TINY``, an existing folder, or a hub id, downloaded if necessary.
 
     A ``Path`` is a folder and is never looked for on the hub.
 
-    Raises ``ArgumentError`` for what is no name, ``ConfigError`` for a file, ``UnknownNameError`` for a folder that
-    is not there, and where the hub does not have the model, does not give it, or does not answer within HUB_SECONDS
-    and the hub's cache does not have it.
+    Raises ``ArgumentError`` for an invalid name, ``ConfigError`` for a file. Raises ``UnknownNameError`` for a folder
+    that does not exist, and if the hub does not have the model, refuses it, or does not answer within HUB_SECONDS and
+    the hub's cache does not have it.
     """
     if not isinstance(name, str | os.PathLike) or not isinstance(os.fspath(name), str):
         raise ArgumentError("models_name", kind=type(name).__name__)
@@ -58,11 +58,11 @@ def find_folder(name: str | os.PathLike) -> Path:
 
 
 def check_folder(folder: Path) -> dict[str, Any]:
-    """The fields of the folder's config.json, after making sure that reading its model runs no code of its own.
+    """Return the fields of the folder's config.json, after making sure that reading its model runs no code of its own.
 
     Raises ``ConfigError``: no config.json, or one that is no JSON object, without ``model_type`` or with a number that
-    no model has; weights that are pickles, outside of the folder, or none; an architecture that only code in the folder
-    knows (``auto_map``), or that transformers does not know.
+    no model has; weights that are pickles, outside of the folder, or missing; an architecture that only code in the
+    folder knows (``auto_map``), or that transformers does not know.
     """
     fields = read_config(folder).whole
     check_counts(folder, fields)
@@ -84,7 +84,7 @@ def check_folder(folder: Path) -> dict[str, Any]:
 
 
 def check_attention(folder: Path, config: Any) -> None:
-    """Raise ``ConfigError`` where a config or a part of it asks for another implementation than transformers' own.
+    """Raise ``ConfigError`` if a config or a part of it asks for another implementation than transformers' own.
 
     The name of a repository, or of a package that is absent, would make transformers download kernels and run them.
     """
@@ -98,16 +98,16 @@ def check_attention(folder: Path, config: Any) -> None:
 
 
 def _pickles_in_index(folder: Path) -> list[str]:
-    """The files of other formats that a safetensors index names: transformers reads those as pickles.
+    """Return the files of other formats in a safetensors index: transformers reads those as pickles.
 
-    Raises ``ConfigError`` for files outside of the folder. A link in it may point anywhere: the hub's cache has those.
+    Raises ``ConfigError`` for files outside of the folder. A link in it may point anywhere, as in the hub's cache.
     """
     found: set[str] = set()
     for index in folder.glob("*.safetensors.index.json"):
         try:
             named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            continue  # damaged: transformers will say how
+            continue  # damaged: transformers will raise an error about it
         names = {str(name) for name in named}
         for name in sorted(names):
             if (
@@ -121,7 +121,7 @@ def _pickles_in_index(folder: Path) -> list[str]:
 
 
 def _is_hub_id(name: str) -> bool:
-    """Whether the hub could have a model of that name, "model" or "org/model". No request is made."""
+    """Return whether the hub could have a model of that name, "model" or "org/model", without a request."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     try:
@@ -132,7 +132,7 @@ def _is_hub_id(name: str) -> bool:
 
 
 def _from_hub(name: str) -> Path:
-    """The model's folder in the hub's cache, brought up to date if the hub answers."""
+    """Return the model's folder in the hub's cache, brought up to date if the hub answers."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
@@ -146,20 +146,20 @@ def _from_hub(name: str) -> Path:
         raise UnknownNameError("models_hub_gated", name=name) from error
     except RepositoryNotFoundError as error:
         raise UnknownNameError("models_hub_unknown", name=name, tiny=", ".join(TINY)) from error
-    except Exception as error:  # of whichever HTTP library this version of the hub's client is built on
+    except Exception as error:  # of any HTTP library that this version of the hub's client uses
         return _from_cache(name, error)
     return Path(folder)
 
 
 def _check_listing(name: str, files: list[Path]) -> None:
-    """Refuse pickles before anything is downloaded."""
+    """Raise for pickles before anything is downloaded."""
     found = [str(file) for file in files if file.suffix in PICKLES]
     if found and not any(file.suffix == ".safetensors" and len(file.parts) == 1 for file in files):
         raise ConfigError("models_pickle", path=name, found=", ".join(found[:3]))
 
 
 def _from_cache(name: str, reason: Exception) -> Path:
-    """What an earlier download left, since the hub gave ``reason`` instead of an answer."""
+    """Return the folder of an earlier download, since the hub gave ``reason`` instead of an answer."""
     from huggingface_hub import constants, snapshot_download
 
     try:
@@ -177,5 +177,5 @@ def _from_cache(name: str, reason: Exception) -> Path:
 
 
 def reason_of(error: Exception) -> str:
-    """What a library's error says, on one line and short enough for a sentence of ours."""
+    """Return a library's message on one line, short enough for a sentence of ours."""
     return shorten(f"{type(error).__name__}: {error}", 300, placeholder=" …").rstrip(".:")

@@ -1,7 +1,7 @@
-"""What the files of a model's folder hold, by their headers, and what its config.json may ask for beside them.
+"""The contents of a model's weight files, by their headers, and the limits of the counts in its config.json.
 
 A config.json may come from anywhere. Its counts are bounded before a model is built, and the model's parameters are
-compared with the weights before they get memory: transformers would fill with random numbers what is not there.
+compared with the weights before they get memory: transformers would fill missing ones with random numbers.
 """
 
 import json
@@ -17,8 +17,9 @@ import torch
 from minikv.errors import ConfigError
 from minikv.plan.spec.config import MOST, MOST_LAYERS
 
-MOST_WIDTH = 2**24  # no dimension of a weight comes near; the product of two is still a number of bytes
-FEW_MODULES = 1_000  # that many are built within seconds, whatever the files hold
+# larger than any dimension of a weight; the product of two is still a valid number of bytes
+MOST_WIDTH = 2**24
+FEW_MODULES = 1_000  # as many are built within seconds for any files
 # Config fields with these endings give a number of modules.
 _MODULES = ("layer", "layers", "depth", "experts", "blocks")
 # Config fields with these endings give a width.
@@ -39,7 +40,7 @@ class Stored:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that transformers reads: model.safetensors, else those of its index, else all there are."""
+    """Return the files that transformers reads: model.safetensors, else those of its index, else all of them."""
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.is_file():
         return [single]
@@ -50,7 +51,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def stored_weights(folder: Path) -> dict[str, Stored]:
-    """Every weight of the folder's files by its name. Raises as safetensors does for a file that is damaged."""
+    """Return every weight of the folder's files by name. Raises as safetensors does for a damaged file."""
     from safetensors import safe_open
 
     found = {}
@@ -73,9 +74,9 @@ def check_counts(folder: Path, fields: Mapping[str, Any], most_modules: int = MO
 def check_stored(folder: Path, config: Any, fields: Mapping[str, Any], stored: Mapping[str, Stored]) -> None:
     """Raise ``ConfigError`` unless ``stored`` can be the weights of the model that ``config`` describes.
 
-    The model is built on torch's meta device, without memory. A weight of another shape or of integers is named; of
-    parameters that the files cannot hold the number is. Quantized weights have shapes and dtypes of their own: of them
-    only the number is looked at.
+    The model is built on torch's meta device, without memory. The error names a weight of another shape or of integers,
+    or the number of parameters that the files cannot hold. Quantized weights have shapes and dtypes of their own, so
+    only their number is checked.
     """
     from transformers import AutoModelForCausalLM
 
@@ -105,14 +106,14 @@ def check_stored(folder: Path, config: Any, fields: Mapping[str, Any], stored: M
             raise ConfigError("models_weights_whole", path=str(folder), **values)
         held = sum(prod(each.shape) for each in stored.values())
     wanted = sum(each.numel() for each in parameters.values())
-    if wanted > 2 * held:  # twice: what is tied in the files may not be in the model
+    if wanted > 2 * held:  # twice, because weights tied in the files may not be tied in the model
         raise ConfigError("models_weights_few", path=str(folder), wanted=wanted, held=held)
 
 
 def wrong_shapes(
     folder: Path, fields: Mapping[str, Any], count: int, first: str, stored: Any, wanted: Any
 ) -> ConfigError:
-    """The error for weights of other shapes than the config's; it names the fields that have the sizes asked for."""
+    """Return the error for weights of other shapes than the config's; it names the fields with the expected sizes."""
     sizes, numbers = set(wanted) - set(stored), list(_numbers("", fields))
     named = [each for each in numbers if each[1] in sizes]
     if not named:  # a projection has a row for each element of each head
@@ -132,7 +133,7 @@ def wrong_shapes(
 
 
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, int]]:
-    """Every whole number of a config with the name of its field."""
+    """Yield every whole number of a config with the name of its field."""
     if isinstance(value, Mapping):
         for key, each in value.items():
             yield from _numbers(str(key), each)
