@@ -55,9 +55,9 @@ class Replay:
     def __post_init__(self) -> None:
         self.compute = self.runner.compute
         self.steps: list[Step] = []
-        self.runner.compute = self._note
+        self.runner.compute = self._record
 
-    def _note(self, runner: Runner, step: Step, sampled: torch.Tensor | None) -> torch.Tensor:
+    def _record(self, runner: Runner, step: Step, sampled: torch.Tensor | None) -> torch.Tensor:
         logits = self.compute(runner, step, sampled)
         if len(step.batch.token_ids) == len(step.batch.lengths):
             self.steps.append(step)

@@ -284,7 +284,7 @@ LINES = {
     "BlockPool": lambda: BlockPool(8, 4),
     "HostPool": lambda: HostPool(a_paged_cache(), [8, 4]),
     "CachingAllocator": lambda: CachingAllocator(),
-    "Eviction": an_installed_eviction,
+    "EvictionHandle": an_installed_eviction,
     "PagedEviction": a_paged_eviction,
     "EvictionTrace": a_trace_of_eviction,
 }

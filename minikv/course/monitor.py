@@ -65,8 +65,8 @@ def cache(llm: "LLM", *, lang: str = "en", hz: float = HZ) -> "CacheMonitor":
 def eviction(model: Any, *, lang: str = "en", hz: float = HZ) -> "EvictionMonitor":
     """The resident tokens of each layer of ``model``, their places in the text, and the faults of ``eviction_report``.
 
-    ``model``: one with ``install_kv_eviction``, or its ``Eviction``. Until ``close()`` two hooks on the model keep
-    looks out of a forward. Or an ``LLM(eviction=...)``: then the resident tokens of each sequence. Raises
+    ``model``: one with ``install_kv_eviction``, or its ``EvictionHandle``. Until ``close()`` two hooks on the model
+    keep looks out of a forward. Or an ``LLM(eviction=...)``: then the resident tokens of each sequence. Raises
     ``ArgumentError`` for a model or an LLM without eviction, and a bad language or ``hz``.
     """
     require_engine()

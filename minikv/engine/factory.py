@@ -25,7 +25,7 @@ from minikv.engine.core.scheduler import Scheduler
 from minikv.engine.ext.drafts import Drafts
 from minikv.engine.ext.events import Emit, Events
 from minikv.engine.ext.eviction import Eviction, EvictionConfig
-from minikv.engine.ext.eviction_worker import check_reads, make_eviction, make_evictor, reserve
+from minikv.engine.ext.eviction_worker import check_reads, make_eviction, make_eviction_runner, reserve
 from minikv.engine.ext.graph_memory import held
 from minikv.engine.ext.graphs import DecodeGraphs, Eager, capture_decodes, expected_memory
 from minikv.engine.ext.host import Host, OffloadConfig
@@ -169,7 +169,7 @@ def build_engine(
         undo.callback(cache.close)
         manager, evicts = build_manager(cache, host_blocks), None
         if eviction is not None and room is not None:
-            evicts = make_eviction(eviction, config, make_evictor(cache, manager, eviction, room))
+            evicts = make_eviction(eviction, config, make_eviction_runner(cache, manager, eviction, room))
         block_bytes = [each.block_bytes(cache.block_size) for each in cache.kv_cache_groups]
         may_move = evicts.may_move if evicts is not None else None
         offload = Offload(block_bytes, may_move=may_move) if host_blocks else None

@@ -10,7 +10,7 @@ from minikv.extras import on_first_use
 
 if TYPE_CHECKING:
     from minikv.eviction.hf.cache import EvictingCache
-    from minikv.eviction.hf.handle import Eviction
+    from minikv.eviction.hf.handle import EvictionHandle
     from minikv.eviction.hf.install import (
         eviction_of,
         install_kv_eviction,
@@ -47,7 +47,7 @@ _HOME = {
     "measure_layers": "policies.layered",
     "EvictingCache": "hf.cache",
     "EvictingLayer": "hf.layer",
-    "Eviction": "hf.handle",
+    "EvictionHandle": "hf.handle",
     "H2O": "policies.literature",
     "KeyDiff": "policies.literature",
     "Knorm": "policies.literature",
@@ -81,7 +81,7 @@ __all__ = [
     "Echo",
     "EvictingCache",
     "EvictingLayer",
-    "Eviction",
+    "EvictionHandle",
     "EvictionReport",
     "EvictionTrace",
     "KeyDiff",

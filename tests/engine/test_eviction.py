@@ -47,10 +47,10 @@ def params_of(policy="h2o", **changes):
 
 def told(llm):
     """The record, once it knows everything that has happened."""
-    evictor = llm.eviction.worker
-    while evictor.journal:
-        evictor._tell(evictor.journal.popleft())
-    return evictor.evictor.records
+    runner = llm.eviction.worker
+    while runner.event_log:
+        runner._apply(runner.event_log.popleft())
+    return runner.runner.records
 
 
 def nothing_is_held(llm):
@@ -267,7 +267,7 @@ def workload(llm, draw, monkeypatch):
         return broken
 
     monkeypatch.setattr(
-        llm.eviction.worker.evictor, "carry_out", perhaps(llm.eviction.worker.evictor.carry_out)
+        llm.eviction.worker.runner, "carry_out", perhaps(llm.eviction.worker.runner.carry_out)
     )
     monkeypatch.setattr(type(llm.adapter), "forward", perhaps(type(llm.adapter).forward))
     left, names = draw.randrange(3, 8), []

@@ -12,7 +12,7 @@ from minikv.blocks import BlockManager
 from minikv.engine import Scheduler
 from minikv.engine.ext.eviction import BlockEviction, EvictionConfig
 from minikv.errors import ArgumentError
-from minikv.eviction.paged.evictor import blocks_to_keep, least_capacity
+from minikv.eviction.paged.runner import blocks_to_keep, least_capacity
 from minikv.eviction.policies.budget import Budget
 from minikv.eviction.policies.literature import H2O, KeyDiff
 from minikv.models import load, recall_documents
@@ -91,7 +91,7 @@ def test_it_says_what_a_dense_cache_with_a_mask_says_and_moves_nothing(model, te
         monkeypatch.setattr(llm.cache, "move", never)
         monkeypatch.setattr(llm.cache, "copy_blocks", never)
         planned, drop = llm.eviction, llm.eviction.worker.drop_blocks
-        records = llm.eviction.worker.evictor.records
+        records = llm.eviction.worker.runner.records
 
         def watched(manager, seq_id):
             before, total = llm.manager.length(seq_id), llm.manager.num_tokens(seq_id)
@@ -146,7 +146,7 @@ def test_a_fault_while_blocks_are_chosen_loses_nothing(model, texts, monkeypatch
     eviction = params_of()
     expected = said(model, texts, FEW, eviction=eviction)
     with LLM(model, eviction=eviction, block_size=4, num_blocks=400) as llm:
-        records, left = llm.eviction.worker.evictor.records, [3, 8]
+        records, left = llm.eviction.worker.runner.records, [3, 8]
         keep = records.keep
 
         def broken(*args):

@@ -42,7 +42,7 @@ def prompts(draw, count):
 
 
 def records_of(llm):
-    return llm.eviction.worker.evictor.records
+    return llm.eviction.worker.runner.records
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ NO_GPU = {
     "tests/course/test_allocation_widget.py": "a recorded report",
     "tests/course/test_monitor_memory.py": "a made-up report",
     "tests/course/test_torchrun.py": "a fake count of GPUs",
-    "tests/engine/test_eviction_told.py": "a fake cache",
+    "tests/engine/test_eviction_events.py": "a fake cache",
     "tests/engine/test_graphs_reports.py": "a fake cache",
     "tests/engine/test_llm_refusals.py": "a fake model",
     "tests/kernels/test_attention_refuses.py": "a name that is refused",

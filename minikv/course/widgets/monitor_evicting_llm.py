@@ -48,7 +48,7 @@ class WatchedEvictingLLM:
         if llm.eviction is None:
             raise ArgumentError("monitor_llm_keeps")
         self._budget = llm.eviction.budget
-        self._policy = type(llm.eviction.worker.evictor.policy).__name__  # type: ignore[union-attr]
+        self._policy = type(llm.eviction.worker.runner.policy).__name__  # type: ignore[union-attr]
         self._names, self._history = Names(), History()
 
     def look(self) -> EvictingSeen:

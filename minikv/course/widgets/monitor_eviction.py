@@ -20,7 +20,7 @@ from minikv.course.widgets.table import figure_lines
 from minikv.course.widgets.ticker import Clock
 from minikv.engine.serve.fair_lock import FairLock
 from minikv.eviction.hf.cache import evicting_layers
-from minikv.eviction.hf.handle import Eviction
+from minikv.eviction.hf.handle import EvictionHandle
 from minikv.eviction.hf.install import eviction_of
 from minikv.eviction.hf.layer import EvictingLayer
 from minikv.eviction.hf.report import EvictionReport, eviction_report
@@ -51,10 +51,10 @@ class EvictionSeen:
 
 
 class WatchedEviction:
-    """``model`` with eviction installed, or its ``Eviction``. Raises ``ArgumentError`` for a model without eviction."""
+    """``model`` with eviction installed, or its ``EvictionHandle``. Raises ``ArgumentError`` for one without."""
 
     def __init__(self, model: Any, clock: Callable[[], float] = time.monotonic):
-        self._eviction = model if isinstance(model, Eviction) else eviction_of(model)
+        self._eviction = model if isinstance(model, EvictionHandle) else eviction_of(model)
         self._clock, self._history = clock, History()
         self._layers: tuple[LayerSeen, ...] = ()
         self._width = 1

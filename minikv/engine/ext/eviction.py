@@ -16,7 +16,7 @@ from minikv.engine.core.extension import Extension
 from minikv.engine.core.sequence import Sequence, SequenceId, State
 from minikv.engine.core.step import Step, StepPlan
 from minikv.errors import check_count
-from minikv.eviction.paged.plan import PlannedEviction, held, plan_eviction
+from minikv.eviction.paged.plan import EvictionPlan, held, plan_eviction
 from minikv.eviction.policies.budget import Budget
 from minikv.eviction.policies.choices import PerBlock, PolicyName, Scope, Unit, check_choices
 from minikv.keywords import own_keywords
@@ -68,8 +68,8 @@ class EvictionConfig:
         return max(512, self.evict_every) if self.prefill_chunk is None else self.prefill_chunk
 
 
-class Note(NamedTuple):
-    """A message to the record of the cached tokens: ``op`` is "add", "remove", "fork", "save" or "restore"."""
+class SequenceEvent(NamedTuple):
+    """What happened to a sequence's cached tokens: ``op`` is "add", "remove", "fork", "save" or "restore"."""
 
     op: str
     id: SequenceId
@@ -81,15 +81,15 @@ class Eviction(Extension):
 
     A sequence never has more than ``peak`` tokens in a layer without a window, those of a forward included. ``shares``:
     whether requests may find each other's prefixes. A policy that uses attention must not share: another request's
-    queries saw the cached tokens, and their sum is unknown. ``journal`` holds the notes for the worker's record.
+    queries saw the cached tokens, and their sum is unknown. ``event_log`` holds the events for the worker's record.
     """
 
     def __init__(self, budget: Budget, chunk: int, *, shares: bool):
         self.budget, self.chunk, self.shares = budget, chunk, shares
         self.peak: int = budget.peak_resident + chunk
-        self.journal: deque[Note] = deque()
+        self.event_log: deque[SequenceEvent] = deque()
         self.worker: EvictionWorker | None = None
-        self._plans: list[PlannedEviction] = []
+        self._plans: list[EvictionPlan] = []
         self._own = token_hex(8)  # random, so that no prefix file of another run matches
 
     def salt(self, seq: Sequence, salt: str) -> str:
@@ -120,21 +120,19 @@ class Eviction(Extension):
         return not (self.unsettled(seq, {}) or self.is_due(seq))
 
     def on_change(self, change: str, seq: Sequence | None, num_tokens: int, **facts: Any) -> None:
-        """Note every change of a sequence for the worker's record: begin, end, fork, and its way to the host and
-        back.
-        """
+        """Record every change of a sequence for the worker: begin, end, fork, and its way to the host and back."""
         if seq is None:
             return
         if change == "admit":
-            self._note("add", seq.id)
+            self._record("add", seq.id)
         elif change == "fork":
-            self._note("fork", seq.id, facts["child"].id)
+            self._record("fork", seq.id, facts["child"].id)
         elif change == "restore":
-            self._note("restore", seq.id)
+            self._record("restore", seq.id)
         elif change == "preempt" and facts["kept"]:
-            self._note("save", seq.id)
+            self._record("save", seq.id)
         elif change == "free" or (change == "drop" and seq.num_preemptions):  # the record may be on the host
-            self._note("remove", seq.id)
+            self._record("remove", seq.id)
 
     def before_step(self, plan: StepPlan) -> None:
         if self._plans:
@@ -157,7 +155,7 @@ class Eviction(Extension):
     @property
     def record_bytes(self) -> int:
         """The bytes of the worker's record of cached tokens."""
-        return 0 if self.worker is None else self.worker.evictor.records.nbytes
+        return 0 if self.worker is None else self.worker.runner.records.nbytes
 
     def after(self, length: int) -> int:
         """Return how many of ``length`` tokens an eviction leaves."""
@@ -187,8 +185,8 @@ class Eviction(Extension):
         self._plans.append(plan_eviction(self.scheduler.manager, seq.id, self.budget.capacity))
         return self._plans[-1].num_evicted
 
-    def _note(self, op: str, seq_id: SequenceId, child: SequenceId | None = None) -> None:
-        self.journal.append(Note(op, seq_id, child))
+    def _record(self, op: str, seq_id: SequenceId, child: SequenceId | None = None) -> None:
+        self.event_log.append(SequenceEvent(op, seq_id, child))
 
     def _length(self, seq: Sequence) -> int:
         return held(self.scheduler.manager, seq.id)[0]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from minikv.blocks import BlockManager
 from minikv.engine.core.sequence import SequenceId
 from minikv.engine.core.step import Step
-from minikv.engine.ext.eviction import BlockEviction, Eviction, EvictionConfig, Note
+from minikv.engine.ext.eviction import BlockEviction, Eviction, EvictionConfig, SequenceEvent
 from minikv.errors import ArgumentError
 from minikv.eviction.paged.eviction import check_policy, layers_without_window
-from minikv.eviction.paged.evictor import PagedEvictor, drop_worst_blocks
 from minikv.eviction.paged.records import PagedObserver, SavedRecord, fields_of, record_bytes
+from minikv.eviction.paged.runner import EvictionRunner, drop_worst_blocks
 from minikv.eviction.policies.choices import PerBlock
 from minikv.eviction.policies.literature import policy_of
 from minikv.eviction.policies.policy import Needs, Policy
@@ -23,64 +23,64 @@ if TYPE_CHECKING:
 
 
 class EvictionWorker:
-    """``evictor`` driven by steps; ``journal`` is that of ``Eviction``. ``per_block``: how a block's score is made."""
+    """``runner`` driven by steps; ``event_log`` is that of ``Eviction``. ``per_block``: how a block's score is made."""
 
-    def __init__(self, evictor: PagedEvictor, journal: deque[Note], per_block: PerBlock = "max"):
-        self.evictor, self.journal, self.per_block = evictor, journal, per_block
-        self._group = next(iter(evictor.layers))
+    def __init__(self, runner: EvictionRunner, event_log: deque[SequenceEvent], per_block: PerBlock = "max"):
+        self.runner, self.event_log, self.per_block = runner, event_log, per_block
+        self._group = next(iter(runner.layers))
         self._saved: dict[SequenceId, SavedRecord] = {}
 
     def before_copies(self, step: Step) -> None:
-        """Apply the journal since the last step, then the step's evictions.
+        """Apply the events since the last step, then the step's evictions.
 
         A sequence that evicted but found no block is in no item, and may have been aborted since: it is left out.
         """
-        self._tell_all()
-        records = self.evictor.records
+        self._apply_events()
+        records = self.runner.records
         plans = step.work.get("evictions", ())
-        self.evictor.carry_out([plan for plan in plans if plan.seq_id in records])
+        self.runner.carry_out([plan for plan in plans if plan.seq_id in records])
 
     def drop_blocks(self, manager: BlockManager, seq_id: SequenceId) -> int:
         """Evict whole blocks now; return how many tokens of ``seq_id`` were evicted."""
-        self._tell_all()
-        return drop_worst_blocks(self.evictor, manager, seq_id, self.per_block)
+        self._apply_events()
+        return drop_worst_blocks(self.runner, manager, seq_id, self.per_block)
 
     def observer(self, step: Step) -> PagedObserver | None:
         """Return the observer of the forward of ``step``."""
         batch, names = step.batch, [item.id for item in step.items]
         gone = [0] * len(names) if batch.absent is None else batch.absent[self._group].tolist()
         lengths = [length - lost for length, lost in zip(batch.lengths.tolist(), gone, strict=True)]
-        return self.evictor.observer(names, [len(item.tokens) for item in step.items], lengths, gone)
+        return self.runner.observer(names, [len(item.tokens) for item in step.items], lengths, gone)
 
-    def _tell_all(self) -> None:
-        while self.journal:
-            self._tell(self.journal[0])
-            self.journal.popleft()
+    def _apply_events(self) -> None:
+        while self.event_log:
+            self._apply(self.event_log[0])
+            self.event_log.popleft()
 
-    def _tell(self, note: Note) -> None:
-        """Apply a note. It stays in the journal until it is done, so an interrupted one can be applied again."""
-        records = self.evictor.records
-        if note.op == "save":
-            if note.id in records:
-                self._saved[note.id] = records.copy(note.id)
-                records.remove(note.id)
-        elif note.op == "restore":
-            if note.id in self._saved:
-                self._remove(note.id)
-                records.restore(note.id, self._saved[note.id])
-                del self._saved[note.id]
-        elif note.op == "fork" and note.child is not None:
-            self._remove(note.child)
-            records.fork(note.id, note.child)
+    def _apply(self, event: SequenceEvent) -> None:
+        """Apply an event. It stays in the log until it is done, so an interrupted one can be applied again."""
+        records = self.runner.records
+        if event.op == "save":
+            if event.id in records:
+                self._saved[event.id] = records.copy(event.id)
+                records.remove(event.id)
+        elif event.op == "restore":
+            if event.id in self._saved:
+                self._remove(event.id)
+                records.restore(event.id, self._saved[event.id])
+                del self._saved[event.id]
+        elif event.op == "fork" and event.child is not None:
+            self._remove(event.child)
+            records.fork(event.id, event.child)
         else:
-            self._remove(note.id)
-            self._saved.pop(note.id, None)  # its record was on the host, and it began again or ended there
-            if note.op == "add":
-                records.add(note.id)
+            self._remove(event.id)
+            self._saved.pop(event.id, None)  # its record was on the host, and it began again or ended there
+            if event.op == "add":
+                records.add(event.id)
 
     def _remove(self, seq_id: SequenceId) -> None:
-        if seq_id in self.evictor.records:
-            self.evictor.records.remove(seq_id)
+        if seq_id in self.runner.records:
+            self.runner.records.remove(seq_id)
 
 
 @dataclass(frozen=True)
@@ -134,19 +134,21 @@ def chunk_of(params: EvictionConfig, wanted: "EngineConfig") -> int:
     return min(params.chunk, wanted.max_batched_tokens)
 
 
-def make_evictor(cache: Any, manager: BlockManager, params: EvictionConfig, room: Reserve) -> PagedEvictor:
+def make_eviction_runner(
+    cache: Any, manager: BlockManager, params: EvictionConfig, room: Reserve
+) -> EvictionRunner:
     """Return the device's half of ``params`` on ``cache``. Raises ``ArgumentError`` for settings without eviction."""
     layers, policy = layers_without_window(cache, manager), policy_of(params.policy)
     check_policy(policy, params.tokens, cache, layers, params.scope, params.unit)
-    return PagedEvictor(cache, layers, policy, params.tokens, params.scope, room.rows, room.places)
+    return EvictionRunner(cache, layers, policy, params.tokens, params.scope, room.rows, room.places)
 
 
-def make_eviction(params: EvictionConfig, wanted: "EngineConfig", evictor: PagedEvictor) -> Eviction:
+def make_eviction(params: EvictionConfig, wanted: "EngineConfig", runner: EvictionRunner) -> Eviction:
     """Return the scheduler's half, with the worker that carries out its plans."""
     kind = Eviction if params.unit == "token" else BlockEviction
-    chunk, shares = chunk_of(params, wanted), not looks_at_attention(evictor.policy)
+    chunk, shares = chunk_of(params, wanted), not looks_at_attention(runner.policy)
     eviction = kind(params.tokens, chunk, shares=shares)
-    eviction.worker = EvictionWorker(evictor, eviction.journal, params.per_block)
+    eviction.worker = EvictionWorker(runner, eviction.event_log, params.per_block)
     return eviction
 
 

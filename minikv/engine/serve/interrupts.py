@@ -22,7 +22,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._depth = 0
-        self._noted = False
+        self._pending = False
         self._handler: Callable[[int, FrameType | None], Any] | None = None  # the handler for later
 
     def __enter__(self) -> None:
@@ -30,7 +30,7 @@ class Interrupts:
             handler = signal.getsignal(signal.SIGINT)
             if callable(handler):  # else the signal is ignored, or ends the process
                 self._handler = handler
-                signal.signal(signal.SIGINT, self._note)
+                signal.signal(signal.SIGINT, self._record)
         self._depth += 1
 
     def __exit__(self, *exception: object) -> None:
@@ -48,15 +48,15 @@ class Interrupts:
             yield
         finally:
             if self._handler is not None:
-                signal.signal(signal.SIGINT, self._note)
+                signal.signal(signal.SIGINT, self._record)
 
     def _deliver(self, handler: Callable[[int, FrameType | None], Any]) -> None:
-        noted, self._noted = self._noted, False
+        pending, self._pending = self._pending, False
         signal.signal(signal.SIGINT, handler)
-        if noted:
+        if pending:
             handler(signal.SIGINT, None)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._noted and self._handler is not None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
+        if self._pending and self._handler is not None:
             self._handler(number, frame)
-        self._noted = True
+        self._pending = True

@@ -62,7 +62,7 @@ def seen_keys(layer: EvictingLayer, given: Tensor | None = None) -> Tensor | Non
     return seen | ~seen.any(-1, keepdim=True)  # a query of padding sees all keys: a softmax over none is NaN
 
 
-ATTRIBUTE = "_minikv_eviction"  # on an attention module: the Eviction that the model is installed with
+ATTRIBUTE = "_minikv_eviction"  # on an attention module: the EvictionHandle that the model is installed with
 NAMES = {"sdpa": "minikv_evicting_sdpa", "eager": "minikv_evicting_eager"}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from minikv.eviction.hf.layer import EvictingLayer
-from minikv.eviction.hf.rules import Record, Rules
+from minikv.eviction.hf.rules import LayerRules, Record
 
 
 class EvictingCache(DynamicCache):
@@ -19,7 +19,9 @@ class EvictingCache(DynamicCache):
     ``records``: each layer counts its evictions in its own.
     """
 
-    def __init__(self, config: Any, rules: Sequence[Rules | None], records: Sequence[Record] | None = None):
+    def __init__(
+        self, config: Any, rules: Sequence[LayerRules | None], records: Sequence[Record] | None = None
+    ):
         super().__init__(config=config)
         adopt(self, config, rules, records)
 
@@ -32,7 +34,7 @@ def full_layers(config: Any) -> tuple[bool, ...]:
 def adopt(
     cache: DynamicCache,
     config: Any,
-    rules: Sequence[Rules | None],
+    rules: Sequence[LayerRules | None],
     records: Sequence[Record] | None = None,
 ) -> None:
     """Give ``cache``, which must be empty, evicting layers where there are ``rules``."""

@@ -1,4 +1,4 @@
-"""Eviction: the result of ``install_kv_eviction``, with hooks before and after each forward. Lesson 14."""
+"""EvictionHandle: the result of ``install_kv_eviction``, with hooks before and after each forward. Lesson 14."""
 
 import inspect
 import weakref
@@ -13,13 +13,13 @@ from minikv.errors import ArgumentError
 from minikv.eviction.hf.attention import NAMES, register
 from minikv.eviction.hf.cache import EvictingCache, adopt, evicting_layers, is_empty
 from minikv.eviction.hf.layer import EvictingLayer
-from minikv.eviction.hf.rules import Record, Rules
+from minikv.eviction.hf.rules import LayerRules, Record
 from minikv.eviction.policies.budget import Budget
 from minikv.eviction.policies.policy import Policy
 from minikv.shown import one_line
 
 
-class Eviction:
+class EvictionHandle:
     """Eviction in a model, until ``remove()`` or the end of a ``with`` block.
 
     ``policy``, ``budget``, ``scope``, ``positions``: as installed. ``rules``: one a decoder layer, None where a layer
@@ -27,7 +27,9 @@ class Eviction:
     calls our attention function; otherwise layers evict when a forward ends.
     """
 
-    def __init__(self, model: Any, policy: Policy, budget: Budget, rules: list[Rules | None], **options: Any):
+    def __init__(
+        self, model: Any, policy: Policy, budget: Budget, rules: list[LayerRules | None], **options: Any
+    ):
         self.model, self.policy, self.budget, self.rules = model, policy, budget, rules
         self.scope: str = options["scope"]
         self.positions: str = options["positions"]
@@ -46,7 +48,9 @@ class Eviction:
         layers = f"{sum(rule is not None for rule in self.rules)} of {len(self.rules)} layers forget"
         state = [] if self.undo is not None else ["removed"]
         kept = f"capacity {self.capacity:,} tokens"
-        return one_line("Eviction", type(self.policy).__name__, layers, kept, f"scope {self.scope}", *state)
+        return one_line(
+            "EvictionHandle", type(self.policy).__name__, layers, kept, f"scope {self.scope}", *state
+        )
 
     @property
     def capacity(self) -> int:
@@ -89,7 +93,7 @@ class Eviction:
         connection, self.undo = self.undo, None
         connection.undo()
 
-    def __enter__(self) -> "Eviction":
+    def __enter__(self) -> "EvictionHandle":
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -15,9 +15,9 @@ from transformers import GenerationConfig
 from minikv.errors import ArgumentError, check_choice, check_count
 from minikv.eviction.hf.attention import ATTRIBUTE, NAMES, register
 from minikv.eviction.hf.cache import full_layers
-from minikv.eviction.hf.handle import Eviction
+from minikv.eviction.hf.handle import EvictionHandle
 from minikv.eviction.hf.rotary import Rotary, find_rotary
-from minikv.eviction.hf.rules import Rules
+from minikv.eviction.hf.rules import LayerRules
 from minikv.eviction.policies.budget import Budget
 from minikv.eviction.policies.choices import OtherCaches, PolicyName, Positions, Scope, When
 from minikv.eviction.policies.literature import policy_of
@@ -83,7 +83,7 @@ def install_kv_eviction(
     when: When = "always",
     prefill_chunk: int | None = None,
     other_caches: OtherCaches = "refuse",
-) -> Eviction:
+) -> EvictionHandle:
     """Let the full-attention layers of ``model``, a decoder of transformers in eval mode, evict tokens.
 
     ``policy``: a name of ``POLICIES`` or an object; there is no default, since the best one depends on the model and on
@@ -137,10 +137,10 @@ def install_kv_eviction(
         "num_layers": len(budgets),
     }
     rules = [
-        None if own is None else Rules(chosen, own, layer=layer, **options)
+        None if own is None else LayerRules(chosen, own, layer=layer, **options)
         for layer, own in enumerate(budgets)
     ]
-    eviction = Eviction(
+    eviction = EvictionHandle(
         model,
         chosen,
         whole,
@@ -169,10 +169,10 @@ def reset_eviction_scores(model: Any) -> None:
     eviction_of(model).reset_scores()
 
 
-def eviction_of(model: Any) -> Eviction:
-    """The ``Eviction`` that is installed in ``model``. Raises ``ArgumentError`` without an install."""
+def eviction_of(model: Any) -> EvictionHandle:
+    """The ``EvictionHandle`` that is installed in ``model``. Raises ``ArgumentError`` without an install."""
     found = getattr(model, ATTRIBUTE, None)
-    if not isinstance(found, Eviction):
+    if not isinstance(found, EvictionHandle):
         raise ArgumentError("eviction_not_installed", kind=type(model).__name__)
     return found
 
@@ -238,9 +238,9 @@ def _rotary(model: Any, policy: Policy, budgets: list[Budget | None], latent: bo
 
 
 class Connection:
-    """The hooks and settings that join a model and its ``Eviction``; a copy of the model copies these attributes."""
+    """The hooks and settings that join a model and its ``EvictionHandle``; a copy of the model copies these."""
 
-    def __init__(self, model: Any, eviction: Eviction, prefill_chunk: int | None):
+    def __init__(self, model: Any, eviction: EvictionHandle, prefill_chunk: int | None):
         register()
         self.model, self.switched = model, eviction.switched
         own = model.config._attn_implementation

@@ -13,7 +13,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from minikv.errors import ArgumentError
 from minikv.eviction.hf.buffers import TokenBuffers, take
-from minikv.eviction.hf.rules import Record, Rules
+from minikv.eviction.hf.rules import LayerRules, Record
 from minikv.eviction.policies.mean_key import MeanKey, key_lengths
 from minikv.eviction.policies.policy import Needs, Seen, View
 from minikv.eviction.policies.select import few_worst, select
@@ -141,7 +141,7 @@ class EvictingLayer(CacheLayerMixin):
     _since: Tensor | int  # the place of the first query that the state knows of
     in_order: bool  # whether the slots are in the order of the positions
 
-    def __init__(self, rules: Rules, record: Record | None = None):
+    def __init__(self, rules: LayerRules, record: Record | None = None):
         super().__init__()
         self.rules = rules
         self.record = Record() if record is None else record

@@ -11,7 +11,7 @@ A fifth is a fault of the policy: scores_nan, in a decode step, which does not w
 from dataclasses import dataclass
 from typing import Any
 
-from minikv.eviction.hf.handle import Eviction
+from minikv.eviction.hf.handle import EvictionHandle
 from minikv.eviction.hf.install import eviction_of
 from minikv.eviction.policies.policy import Needs
 from minikv.i18n import pick_language, text
@@ -73,11 +73,11 @@ class EvictionReport:
 
 
 def eviction_report(model: Any) -> EvictionReport:
-    """The evictions since the last text began. ``model``: a model with eviction installed, or its ``Eviction``.
+    """The evictions since the last text began. ``model``: a model with eviction installed, or its ``EvictionHandle``.
 
     Raises ``ArgumentError`` for a model without. The numbers outlive the cache; no K or V is kept for them.
     """
-    eviction = model if isinstance(model, Eviction) else eviction_of(model)
+    eviction = model if isinstance(model, EvictionHandle) else eviction_of(model)
     layers = {
         number: record.values()
         for number, (record, rule) in enumerate(zip(eviction.records, eviction.rules, strict=True))
@@ -92,12 +92,12 @@ def eviction_report(model: Any) -> EvictionReport:
 Layers = dict[int, dict[str, Any]]
 
 
-def _sinks_gone(eviction: Eviction, layers: Layers) -> Finding | None:
+def _sinks_gone(eviction: EvictionHandle, layers: Layers) -> Finding | None:
     gone = tuple(number for number, values in layers.items() if values["first_gone"])
     return Finding("sinks_gone", gone, {"n_sink": eviction.budget.n_sink}) if gone else None
 
 
-def _window_small(eviction: Eviction, layers: Layers) -> Finding | None:
+def _window_small(eviction: EvictionHandle, layers: Layers) -> Finding | None:
     """Not without a budget: then the window is meant to be all."""
     shares = {
         number: values["at_once"] / values["single"]
@@ -111,7 +111,7 @@ def _window_small(eviction: Eviction, layers: Layers) -> Finding | None:
     return Finding("window_small", small, {"n_recent": eviction.budget.n_recent, "share": least})
 
 
-def _scores_stale(eviction: Eviction, layers: Layers) -> Finding | None:
+def _scores_stale(eviction: EvictionHandle, layers: Layers) -> Finding | None:
     if Needs.PROBS not in eviction.policy.needs:
         return None
     stale = tuple(n for n, values in layers.items() if values["observed"] < OBSERVED * values["forwards"])
@@ -121,7 +121,7 @@ def _scores_stale(eviction: Eviction, layers: Layers) -> Finding | None:
     return Finding("scores_stale", stale, {"observed": values["observed"], "forwards": values["forwards"]})
 
 
-def _layer_grows(eviction: Eviction, layers: Layers) -> Finding | None:
+def _layer_grows(eviction: EvictionHandle, layers: Layers) -> Finding | None:
     """A layer above its bound: eviction was paused, or runs after prompts only."""
     bounds = {n: rule.budget.peak_resident for n, rule in enumerate(eviction.rules) if rule is not None}
     above = tuple(n for n, values in layers.items() if values["peak_resident"] > bounds[n])
@@ -131,14 +131,14 @@ def _layer_grows(eviction: Eviction, layers: Layers) -> Finding | None:
     return Finding("layer_grows", above, values)
 
 
-def _cache_grows(eviction: Eviction, layers: Layers) -> Finding | None:
+def _cache_grows(eviction: EvictionHandle, layers: Layers) -> Finding | None:
     if eviction.foreign is None:
         return None
     kind, tokens = eviction.foreign
     return Finding("cache_grows", tuple(layers), {"kind": kind, "tokens": tokens})
 
 
-def _scores_nan(eviction: Eviction, layers: Layers) -> Finding | None:
+def _scores_nan(eviction: EvictionHandle, layers: Layers) -> Finding | None:
     """NaN scores in decode steps; after a prompt ``select`` raises for them."""
     found = tuple(n for n, values in layers.items() if values["not_numbers"])
     if not found:

@@ -1,4 +1,4 @@
-"""Rules: the settings of one layer, and Record: its counts. Plain data. Lesson 14."""
+"""LayerRules: the settings of one layer, and Record: its counts. Plain data. Lesson 14."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from minikv.eviction.policies.policy import Needs, Policy
 
 
 @dataclass(frozen=True)
-class Rules:
+class LayerRules:
     """The rules of eviction in the layer ``layer`` of ``num_layers``.
 
     ``scope``: see ``select``. ``when`` "prefill": only after forwards of more than one token. ``latent``: the layer
@@ -30,7 +30,7 @@ class Rules:
     rotary: Rotary | None = None
     turning: Rotary | None = None
 
-    def __deepcopy__(self, memo: dict) -> "Rules":
+    def __deepcopy__(self, memo: dict) -> "LayerRules":
         """Itself: a copied cache has the same rules, and copies no module of the model."""
         return self
 

@@ -21,9 +21,9 @@ from torch import Tensor
 from minikv.blocks import BlockManager
 from minikv.cache import PagedKVCache
 from minikv.errors import ArgumentError
-from minikv.eviction.paged.evictor import PagedEvictor, drop_worst_blocks, least_capacity
-from minikv.eviction.paged.plan import PlannedEviction, held, plan_eviction
+from minikv.eviction.paged.plan import EvictionPlan, held, plan_eviction
 from minikv.eviction.paged.records import PagedObserver, SavedRecord
+from minikv.eviction.paged.runner import EvictionRunner, drop_worst_blocks, least_capacity
 from minikv.eviction.policies.budget import Budget
 from minikv.eviction.policies.choices import PerBlock, PolicyName, Scope, Unit, check_choices
 from minikv.eviction.policies.echo import refuse_echo
@@ -113,8 +113,8 @@ class PagedEviction:
         check_choices(scope, unit, per_block)
         self._layers = layers_without_window(cache, manager)
         check_policy(self.policy, budget, cache, self._layers, scope, unit)
-        self.evictor = PagedEvictor(cache, self._layers, self.policy, budget, scope)
-        self.records = self.evictor.records
+        self.runner = EvictionRunner(cache, self._layers, self.policy, budget, scope)
+        self.records = self.runner.records
 
     def __repr__(self) -> str:
         layers, kept = f"{len(self._layers)} layers forget", f"capacity {self.budget.capacity:,} tokens"
@@ -146,7 +146,7 @@ class PagedEviction:
         None where the policy does not look at attention: nothing is computed then. The scores of a forward that fails
         stay in the record, so its sequences have to end.
         """
-        return self.evictor.observer(seq_ids, queries, *self._lengths(seq_ids))
+        return self.runner.observer(seq_ids, queries, *self._lengths(seq_ids))
 
     def due(self, seq_ids: Iterable[Hashable]) -> list[Hashable]:
         """The sequences that hold more than ``budget.peak_resident`` tokens."""
@@ -182,16 +182,16 @@ class PagedEviction:
         return sum(lengths) - sum(self._lengths(names)[0])
 
     def _evict_tokens(self, names: list[Hashable]) -> None:
-        plans: list[PlannedEviction] = []
+        plans: list[EvictionPlan] = []
         try:
             for name in names:
                 plans.append(plan_eviction(self.manager, name, self.budget.capacity))
         finally:
-            self.evictor.carry_out(plans)
+            self.runner.carry_out(plans)
 
     def _evict_blocks(self, names: list[Hashable]) -> None:
         for name in names:
-            drop_worst_blocks(self.evictor, self.manager, name, self.per_block)
+            drop_worst_blocks(self.runner, self.manager, name, self.per_block)
 
     def _lengths(self, names: Sequence[Hashable]) -> tuple[list[int], list[int]]:
         """How many tokens each sequence holds, and how many it has lost; the same in every group without a window."""

@@ -1,6 +1,6 @@
 """The bookkeeping of an eviction in blocks, before any token moves. No torch: a scheduler plans it. Lesson 14.
 
-The plan says how many tokens stay. Which tokens stay is chosen later, on the device, when a ``PagedEvictor`` carries
+The plan says how many tokens stay. Which tokens stay is chosen later, on the device, when an ``EvictionRunner`` carries
 the plan out. Until then nothing may be written to the blocks that the plan has freed.
 """
 
@@ -12,7 +12,7 @@ from minikv.errors import OutOfBlocksError
 
 
 @dataclass(frozen=True)
-class PlannedEviction:
+class EvictionPlan:
     """An eviction from a sequence of ``length`` tokens; ``compactions`` say how many stay in each KV cache group.
 
     ``evicted``: how many tokens it had lost before.
@@ -45,7 +45,7 @@ def held(manager: BlockManager, seq_id: Hashable) -> tuple[int, int]:
     return length, manager.num_tokens(seq_id) - length
 
 
-def plan_eviction(manager: BlockManager, seq_id: Hashable, keep: int) -> PlannedEviction:
+def plan_eviction(manager: BlockManager, seq_id: Hashable, keep: int) -> EvictionPlan:
     """Keep ``keep`` tokens of a sequence that holds at least as many, in every group without a window or in none.
 
     Raises ``OutOfBlocksError`` where shared blocks cannot be copied, ``ArgumentError`` as ``compact`` does.
@@ -58,6 +58,6 @@ def plan_eviction(manager: BlockManager, seq_id: Hashable, keep: int) -> Planned
         if shared > pool.num_free and keep < length:
             free, fits = pool.num_free, pool.num_free * pool.block_size
             raise OutOfBlocksError("out_of_blocks", asked=shared, free=free, total=pool.num_blocks, fits=fits)
-    return PlannedEviction(
+    return EvictionPlan(
         seq_id, length, evicted, {group: manager.compact(seq_id, keep, group) for group in groups}
     )

@@ -80,7 +80,7 @@ class CachingAllocator(AllocatorCore):
         block = self._live.pop(address, None) if type(address) is int else None
         if block is None:
             raise self._unknown(address)
-        self._stats.note_peaks()
+        self._stats.record_peaks()
         block.allocated = False
         figures = block.pool.figures
         live, gone = figures.live, figures.gone

@@ -262,7 +262,7 @@ class AllocatorCore:
     def _event_ended(self, block: Block) -> None:
         block.events -= 1
         if not block.events:
-            self._stats.note_peaks()
+            self._stats.record_peaks()
             waiting = block.pool.figures.waiting
             for index, amount in enumerate((1, block.size, block.requested)):
                 waiting[index] -= amount

@@ -82,7 +82,7 @@ class AllocatorStats:
         self.counters = dict.fromkeys(self.COUNTERS, 0)
         self._base: dict[str, int] = {}  # totals at the last reset_accumulated
 
-    def note_peaks(self) -> None:
+    def record_peaks(self) -> None:
         """Update the peaks from the live figures; called before these shrink and before the peaks are read."""
         small, large, both = self.small.live, self.large.live, self.both.live_peak
         small_peak, large_peak = self.small.live_peak, self.large.live_peak
@@ -154,7 +154,7 @@ class AllocatorStats:
 
     def table(self) -> dict[str, int]:
         """Every statistic under the name that ``torch.cuda.memory_stats`` gives it."""
-        self.note_peaks()
+        self.record_peaks()
         told: dict[str, int] = {}
         for name, pools in (
             ("all", (self.small, self.large)),

@@ -100,14 +100,14 @@ def _search(
     search: Search, targets: list[Any], wanted: Wanted, holders: dict[int, list[Holder]], cuts: Cuts
 ) -> None:
     ids = {id(item) for item in targets}
-    _note(search.roots(targets), wanted, holders, cuts)
+    _record(search.roots(targets), wanted, holders, cuts)
     bare = _bare(targets, wanted, holders)
     if bare:
         arrays, around = arrays_on(bare, search) if "numpy" in sys.modules else ([], [])
         ends = search.loose_ends(ids)
         search.own |= {id(arrays), id(around), id(ends)}
         roots = search.roots([*arrays, *around]) if arrays else []
-        _note(roots, wanted, holders, cuts)
+        _record(roots, wanted, holders, cuts)
         for kind, items in (("array", arrays), ("loose", ends)):
             left = {
                 key
@@ -127,7 +127,7 @@ def _bare(targets: list[Any], wanted: Wanted, holders: dict[int, list[Holder]]) 
     return [item for item in targets if not all(holders[key] for key, _ in wanted.get(id(item), ()))]
 
 
-def _note(roots: list[Root], wanted: Wanted, holders: dict[int, list[Holder]], cuts: Cuts) -> None:
+def _record(roots: list[Root], wanted: Wanted, holders: dict[int, list[Holder]], cuts: Cuts) -> None:
     for root in roots:
         for key, path in paths_from(root.held, wanted).items():
             holder = holder_of(root, path, key, wanted, cuts)

@@ -140,7 +140,7 @@ class Search:
 
     # -- the variables of this moment ----------------------------------------------------------------------------
 
-    def _note(self, value: Any, name: Name) -> None:
+    def _record(self, value: Any, name: Name) -> None:
         if not issubclass(type(value), ATOMS):
             self.variables.setdefault(id(value), []).append(name)
 
@@ -151,7 +151,7 @@ class Search:
                 continue
             self.spaces.add(id(space))
             for name, value in list(space.items()):
-                self._note(value, ("module", name, where, ""))
+                self._record(value, ("module", name, where, ""))
 
     def _add_frames(self) -> None:
         mine = threading.get_ident()
@@ -164,7 +164,7 @@ class Search:
                     kind = "library" if of_library(module, code.co_filename) else "local"
                     for name, value in locals_of(frame).items():
                         typed = name if thread == mine else ""
-                        self._note(value, (kind, name, short(code.co_qualname), typed))
+                        self._record(value, (kind, name, short(code.co_qualname), typed))
                 frame = frame.f_back
         del top  # this function's frame would hold itself, and the search with it
 

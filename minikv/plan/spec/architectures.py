@@ -259,7 +259,7 @@ def build_layers(
     encoder_tokens: int | None,
     assumptions: list[tuple[str, dict[str, Any]]],
 ) -> list[LayerSpec]:
-    """The LayerSpec of every decoder layer, in order. Notes assumptions in ``assumptions``."""
+    """The LayerSpec of every decoder layer, in order. Records assumptions in ``assumptions``."""
     architecture = ARCHITECTURES.get(config.model_type)
     if architecture is None:
         raise ConfigError(

@@ -236,7 +236,7 @@ def model_dtype_of(config: Config, assumptions: list) -> str:
                 find_kv_dtype(stated)
             except ArgumentError:
                 raise config.refuse(name, stated) from None
-            return config.note(name, stated, "config")
+            return config.record(name, stated, "config")
     assumptions.append(("assumed_dtype", {}))
     return config.assume("dtype", "bfloat16")
 

@@ -3,7 +3,7 @@
 A config.json names some fields and leaves the others to its config class: Gemma-3-4B names neither its
 heads nor its head_dim. transformers fills them in, at the cost of two seconds and of importing torch.
 Here they come from ``data/config_defaults.json``. ``tools/config_defaults.py`` generates that file from
-transformers, and a test compares it with the installed version. Each field that is read is noted with its origin,
+transformers, and a test compares it with the installed version. Each field that is read is recorded with its origin,
 so that an answer can name its basis.
 """
 
@@ -57,7 +57,7 @@ def config_defaults() -> dict[str, Any]:
 
 
 class Config:
-    """The decoder's part of a config, read field by field; ``used`` notes every field and its origin.
+    """The decoder's part of a config, read field by field; ``used`` records every field and its origin.
 
     ``model_type`` is the decoder's (``gemma3_text`` for a ``gemma3`` config); ``name`` is the name that the caller
     gave, for messages. ``assumed_type`` is the type that the caller gave for a config without one, else None.
@@ -85,14 +85,14 @@ class Config:
         self._aliases = table["aliases"].get(self.model_type, {})
 
     def get(self, field: str, default: Any = None) -> Any:
-        """The field's value: the config's own, else its class's, else ``default`` (which is not noted)."""
+        """The field's value: the config's own, else its class's, else ``default`` (which is not recorded)."""
         old = OLD_NAMES.get(self.model_type, {}).get(field)
         for key in (old, field, self._aliases.get(field)):
             if key is not None and key in self.fields:
-                return self.note(key, self.fields[key], "config")
+                return self.record(key, self.fields[key], "config")
         own = self._aliases.get(field, field)
         if own in self._defaults and field not in NEVER_DEFAULTED:
-            return self.note(own, self._defaults[own], "class default")
+            return self.record(own, self._defaults[own], "class default")
         return default
 
     def knows(self, field: str) -> bool:
@@ -129,8 +129,8 @@ class Config:
         return self.count(field, value, least=0) if value is not None else 0
 
     def assume(self, field: str, value: Any) -> Any:
-        """Note that ``field`` is assumed to be ``value``, because no config has it. Returns ``value``."""
-        return self.note(field, value, "assumed")
+        """Record that ``field`` is assumed to be ``value``, because no config has it. Returns ``value``."""
+        return self.record(field, value, "assumed")
 
     def refuse(self, field: str, value: Any) -> ConfigError:
         """The error for a field with a value that this version does not understand."""
@@ -138,7 +138,7 @@ class Config:
             "not_understood", field=field, value=value, name=self.name, model_type=self.model_type
         )
 
-    def note(self, field: str, value: Any, origin: str) -> Any:
+    def record(self, field: str, value: Any, origin: str) -> Any:
         self.used[field] = FieldUse(field, value, origin)
         return value
 

@@ -32,7 +32,7 @@ def stored_as(
 ) -> tuple[str, Quantization | None]:
     """The dtype of the weights that are not quantized, and the quantization of the others (None: there are none).
 
-    Notes the meaning of the dtype in ``assumptions``. Raises ``ArgumentError`` for a name that is not in
+    Records the meaning of the dtype in ``assumptions``. Raises ``ArgumentError`` for a name that is not in
     ``WEIGHT_STORAGE``.
     """
     name = str(weight_dtype).lower()

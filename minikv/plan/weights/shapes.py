@@ -119,7 +119,7 @@ def is_tied(config: Config) -> bool:
     """Whether the lm_head is the embedding. A composite config has the field at its top or in its text part."""
     for fields in (config.fields, config.whole):
         if isinstance(fields.get("tie_word_embeddings"), bool):
-            return config.note("tie_word_embeddings", fields["tie_word_embeddings"], "config")
+            return config.record("tie_word_embeddings", fields["tie_word_embeddings"], "config")
     return bool(config.get("tie_word_embeddings"))
 
 

@@ -8,14 +8,14 @@ import torch
 from minikv.errors import ArgumentError
 from minikv.eviction import Budget, EvictingLayer, StreamingLLM, policy_of
 from minikv.eviction.hf.attention import seen_keys
-from minikv.eviction.hf.rules import Rules
+from minikv.eviction.hf.rules import LayerRules
 
 HEADS, DIM = 2, 8
 
 
 def layer_of(policy="streaming", *, budget=3, n_sink=2, n_recent=4, evict_every=1, scope="head", **options):
     own = Budget(n_sink, budget, n_recent, evict_every)
-    return EvictingLayer(Rules(policy_of(policy), own, scope, **options))
+    return EvictingLayer(LayerRules(policy_of(policy), own, scope, **options))
 
 
 def feed(layer, tokens, rows=2, first=0, device="cpu"):

@@ -7,7 +7,7 @@ import torch
 
 from minikv.blocks import BlockManager
 from minikv.eviction.paged.eviction import PagedEviction
-from minikv.eviction.paged.evictor import blocks_to_keep, least_capacity, token_ranks
+from minikv.eviction.paged.runner import blocks_to_keep, least_capacity, token_ranks
 from minikv.eviction.policies.budget import Budget
 from minikv.eviction.policies.literature import H2O, Knorm, Random
 from tests.cache.paged_cases import cache_for, every_byte, fill, unchanged

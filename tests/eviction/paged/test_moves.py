@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minikv.eviction.paged.evictor import fill_holes, in_order, slots_of
+from minikv.eviction.paged.runner import fill_holes, in_order, slots_of
 
 
 def drawn(generator, batch, heads, length, keep):

@@ -8,7 +8,7 @@ import torch
 
 from minikv.eviction import Budget, EvictingLayer, KeyDiff, Knorm, install_kv_eviction
 from minikv.eviction.hf import attention
-from minikv.eviction.hf.rules import Rules
+from minikv.eviction.hf.rules import LayerRules
 from minikv.eviction.policies.mean_key import UNIT, UnitSum, key_lengths, mean_direction
 from tests.eviction.hf.masking import tiny
 
@@ -17,7 +17,7 @@ HEADS, DIM = 2, 8
 
 def layer_of(scope="head", policy=None, **sizes):
     own = Budget(**({"n_sink": 1, "budget": 9, "n_recent": 3} | sizes))
-    return EvictingLayer(Rules(policy or KeyDiff(), own, scope))
+    return EvictingLayer(LayerRules(policy or KeyDiff(), own, scope))
 
 
 def states(generator, rows, tokens, dtype=torch.float32):

@@ -8,8 +8,8 @@ import torch
 from minikv.blocks import BlockManager
 from minikv.cache import PagedKVCache
 from minikv.eviction.paged.eviction import PagedEviction
-from minikv.eviction.paged.evictor import Moves, PagedEvictor, in_order
 from minikv.eviction.paged.records import TokenRecords
+from minikv.eviction.paged.runner import EvictionRunner, Moves, in_order
 from minikv.eviction.policies.budget import Budget
 from minikv.eviction.policies.literature import POLICIES, Random, policy_of
 from minikv.eviction.study import smoke_cache
@@ -69,7 +69,7 @@ BROKEN = {
         lambda self, names: [self.manager.drop_blocks(name, [0, 1], 0) for name in names],
         {"whole_blocks"},
     ),
-    "heads keep the same": (PagedEvictor, "scope", property(lambda self: "layer", lambda self, value: None), {"bits"}),
+    "heads keep the same": (EvictionRunner, "scope", property(lambda self: "layer", lambda self, _: None), {"bits"}),
 }  # fmt: skip
 
 
@@ -82,5 +82,5 @@ def test_what_is_broken_is_noticed(what, monkeypatch):
 
 def test_moves_in_order_are_as_good(monkeypatch):
     """The checks ask for what has to hold, not for how it is done."""
-    monkeypatch.setattr("minikv.eviction.paged.evictor.fill_holes", in_order)
+    monkeypatch.setattr("minikv.eviction.paged.runner.fill_holes", in_order)
     assert not failing()

@@ -92,7 +92,7 @@ def run_load(
                 scheduler.add(number, ask.prompt, SamplingParams(max_tokens=ask.new))
         waiting = {seq_id.request for seq_id in scheduler.waiting}
         step = scheduler.schedule() if scheduler.has_work else None
-        book.note(step, waiting, scheduler)
+        book.record(step, waiting, scheduler)
         if step is not None:
             scheduler.finish(step, [NO_TOKEN] * len(step.sampled))
     return book.ran(summary(log.events), log)
@@ -142,7 +142,7 @@ class _Book:
     def steps(self) -> int:
         return len(self.tokens)
 
-    def note(self, step: Step | None, waiting: set, scheduler: Scheduler) -> None:
+    def record(self, step: Step | None, waiting: set, scheduler: Scheduler) -> None:
         """Record what ``step`` computes and which requests wait; call it before ``finish``."""
         cells = dict.fromkeys(waiting, ".")
         cells |= {seq_id.request: "-" for seq_id in scheduler.running}

@@ -150,23 +150,23 @@ def run_exchange(fn: Callable, blocks: list[int], schedule: list[int]) -> dict[s
     read: dict[str, list[str]] = {}
     by: dict[str, str | None] = dict.fromkeys(("out", "forward", "back"))
 
-    def note(work: str) -> None:
+    def record(work: str) -> None:
         by[work] = next((stream.name for stream in (compute, copies) if stream.busy), None)
 
     def write(owner: str) -> None:
         device.update({block: f"{owner} {block}" for block in blocks})
 
     def out() -> None:
-        note("out")
+        record("out")
         host.update(device)
 
     def forward() -> None:
-        note("forward")
+        record("forward")
         write("others")
         read["others"] = [device[block] for block in blocks]
 
     def back() -> None:
-        note("back")
+        record("back")
         device.update(host)
 
     def victim_reads() -> None:

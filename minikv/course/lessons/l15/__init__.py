@@ -14,7 +14,7 @@ from minikv.course.lessons.l15.freed_blocks import FREED
 from minikv.course.lessons.l15.latent_attention import LATENT
 from minikv.course.lessons.l15.positions import PLACES
 from minikv.course.lessons.l15.protected_tokens import PROTECT
-from minikv.eviction.paged.evictor import fill_holes
+from minikv.eviction.paged.runner import fill_holes
 from minikv.plan import CacheSpec
 
 BLOCK_SIZE = 16  # of the predictions

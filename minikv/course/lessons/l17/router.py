@@ -167,7 +167,7 @@ def draw_decisions(rng: Random) -> list[dict]:
     """Draw moments of such traffics under the right rule, with some for each misconception that goes wrong there."""
     moments: dict[str, list[dict]] = {each.name: [] for each in MISCONCEPTIONS}
 
-    def note(cached: list[int], load: list[int], prompt: int, bound: float) -> int:
+    def record(cached: list[int], load: list[int], prompt: int, bound: float) -> int:
         right = choose(cached, load, prompt, bound)
         if sum(load) % len(load) and any(_on_the_bound(each, load, prompt, bound) for each in load):
             return right  # The mean is no exact float, so two right formulas may round to either side of it.
@@ -179,7 +179,7 @@ def draw_decisions(rng: Random) -> list[dict]:
     replicas = 3
     while min(map(len, moments.values())) < EACH:
         bound = rng.choice([1.0, 1.25, 1.5])
-        run_router(note, draw_traffic(rng, 60, replicas, 1 + 4 // replicas), replicas, bound)
+        run_router(record, draw_traffic(rng, 60, replicas, 1 + 4 // replicas), replicas, bound)
         replicas = 3 + (replicas - 2) % 3  # three replicas at least: with two there is no second best
     return [case for name in moments for case in rng.sample(moments[name], EACH)]
 

@@ -52,7 +52,7 @@ def run(llm, texts, several=1):
 
 
 class Interrupted(deque):
-    """A journal whose first note of ``op`` is interrupted when it has been told, and before it is taken out."""
+    """A log whose first event of ``op`` is interrupted when it has been applied, and before it is taken out."""
 
     op = None
 
@@ -77,11 +77,11 @@ def test_who_is_aborted_on_the_host_leaves_no_record_there(model, texts):
 
 
 @pytest.mark.parametrize("op", ["add", "fork", "save", "restore", "remove"])
-def test_after_an_interrupt_between_two_notes_it_says_what_it_always_said(model, texts, expected, op):
+def test_after_an_interrupt_between_two_events_it_says_what_it_always_said(model, texts, expected, op):
     with LLM(model, eviction=params_of(), **SMALL) as llm:
-        journal = Interrupted()
-        journal.op = op
-        llm.eviction.journal = llm.eviction.worker.journal = journal
+        event_log = Interrupted()
+        event_log.op = op
+        llm.eviction.event_log = llm.eviction.worker.event_log = event_log
         assert run(llm, texts, several=2) == 1
         outputs = llm.generate(texts[:1], FEW, progress=False)
         assert list(outputs[0].token_ids) == expected

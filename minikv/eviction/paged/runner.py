@@ -1,4 +1,4 @@
-"""PagedEvictor: the part of an eviction that runs on the device: scores, selection and moves. Lesson 14."""
+"""EvictionRunner: the part of an eviction that runs on the device: scores, selection and moves. Lesson 14."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from minikv.blocks import BlockManager
 from minikv.cache import PagedKVCache
-from minikv.eviction.paged.plan import PlannedEviction, held
+from minikv.eviction.paged.plan import EvictionPlan, held
 from minikv.eviction.paged.records import PLACES, RECENT, ROWS, STATE, PagedObserver, TokenRecords, fields_of
 from minikv.eviction.policies.budget import Budget
 from minikv.eviction.policies.policy import Needs, Policy, View
@@ -167,7 +167,7 @@ class PagedView(View):
         return torch.stack(keys).transpose(1, 2), torch.stack(values).transpose(1, 2)
 
 
-class PagedEvictor:
+class EvictionRunner:
     """``policy`` on ``layers``, {group: the numbers of its layers}, of ``cache``; see ``PagedEviction``.
 
     It knows no block manager: each call brings the block tables. ``records`` has to be told of each sequence that
@@ -212,7 +212,7 @@ class PagedEvictor:
         )
 
     @torch.no_grad()
-    def carry_out(self, plans: Sequence[PlannedEviction]) -> None:
+    def carry_out(self, plans: Sequence[EvictionPlan]) -> None:
         """Choose the tokens that stay, and move them, in the order of the plans, with no other write in between.
 
         Plans of one length run as one batch. A plan that copies blocks runs alone, after all earlier plans: its copies
@@ -223,7 +223,7 @@ class PagedEvictor:
             if keep < group[0].length:
                 self._carry_out(group, keep)
 
-    def view(self, layer: int, plans: Sequence[PlannedEviction], tables: Tensor) -> PagedView:
+    def view(self, layer: int, plans: Sequence[EvictionPlan], tables: Tensor) -> PagedView:
         """The tokens of these sequences, all of one length, in ``layer``, by their block tables [B, W]."""
         names, length = [plan.seq_id for plan in plans], plans[0].length
         positions = self.records.positions(layer, names, length, [plan.evicted for plan in plans])
@@ -242,7 +242,7 @@ class PagedEvictor:
         """[B, H, S], H as in the cache."""
         return self.policy.score(view).expand(-1, self.cache.spec.layers[view.layer].kv_heads, -1)
 
-    def _carry_out(self, plans: Sequence[PlannedEviction], keep: int) -> None:
+    def _carry_out(self, plans: Sequence[EvictionPlan], keep: int) -> None:
         names, size = [plan.seq_id for plan in plans], self.cache.block_size
         for group, layers in self.layers.items():
             each = [plan.compactions[group] for plan in plans]
@@ -283,9 +283,9 @@ class PagedEvictor:
         return place(kept, view.positions.shape[-1])
 
 
-def _groups(plans: Sequence[PlannedEviction]) -> Iterator[list[PlannedEviction]]:
+def _groups(plans: Sequence[EvictionPlan]) -> Iterator[list[EvictionPlan]]:
     """Plans that can be carried out together, in an order in which none is overwritten."""
-    waiting: dict[int, list[PlannedEviction]] = {}
+    waiting: dict[int, list[EvictionPlan]] = {}
     for plan in plans:
         if plan.num_copies:
             yield from waiting.values()
@@ -303,25 +303,25 @@ def _groups(plans: Sequence[PlannedEviction]) -> Iterator[list[PlannedEviction]]
 
 
 @torch.no_grad()
-def drop_worst_blocks(evictor: PagedEvictor, manager: BlockManager, seq_id: Hashable, per_block: str) -> int:
+def drop_worst_blocks(runner: EvictionRunner, manager: BlockManager, seq_id: Hashable, per_block: str) -> int:
     """Bring ``seq_id``, which is committed, to at most the capacity; returns how many tokens went, in each layer.
 
     All layers of a group lose the same blocks: those of the lowest mean rank.
     """
     length, evicted = held(manager, seq_id)
-    for group, layers in evictor.layers.items():
+    for group, layers in runner.layers.items():
         table = tuple(manager.block_table(seq_id, group))
-        plan = PlannedEviction(seq_id, length, evicted, {})
-        tables = torch.tensor([table], device=evictor.cache.device)
-        views = [evictor.view(layer, [plan], tables) for layer in layers]
-        ranks = token_ranks([evictor.score(view) for view in views])
-        size, positions = evictor.cache.block_size, views[0].positions[:, 0]
-        keep = blocks_to_keep(ranks, positions, evictor.budget, size, per_block)[0]
+        plan = EvictionPlan(seq_id, length, evicted, {})
+        tables = torch.tensor([table], device=runner.cache.device)
+        views = [runner.view(layer, [plan], tables) for layer in layers]
+        ranks = token_ranks([runner.score(view) for view in views])
+        size, positions = runner.cache.block_size, views[0].positions[:, 0]
+        keep = blocks_to_keep(ranks, positions, runner.budget, size, per_block)[0]
         manager.drop_blocks(seq_id, (~keep).nonzero().flatten().tolist(), group)
         origin = keep.repeat_interleave(size)[:length].nonzero().flatten()
         for layer, view in zip(layers, views, strict=True):
             heads = view.positions.shape[1]
-            evictor.records.keep(layer, [seq_id], origin.expand(1, heads, -1), view.positions)
+            runner.records.keep(layer, [seq_id], origin.expand(1, heads, -1), view.positions)
     left = held(manager, seq_id)[0]
-    evictor.records.pack(seq_id, left)
+    runner.records.pack(seq_id, left)
     return length - left
