@@ -34,3 +34,10 @@ def every_value(*axes: Sequence[Any]) -> list:
         parameter(tuple(axis[index] for axis, index in zip(axes, indices, strict=True)), indices not in usual)
         for indices in itertools.product(*(range(len(axis)) for axis in axes))
     ]
+
+
+def thirds(values: Sequence[Any]) -> list:
+    """Each of ``values`` with 0, 1 and 2; ``make test`` runs one of the three, each with every third value."""
+    return [
+        parameter((value, part), place % 3 != part) for place, value in enumerate(values) for part in range(3)
+    ]

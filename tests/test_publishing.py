@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import minikv
+from tests.in_turn import in_turn
 from tools.project import PAGES, Project, main, move, read_project
 
 ROOT = Path(__file__).parent.parent
@@ -52,7 +53,7 @@ def prose(path: Path) -> str:
     return "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+@in_turn("path", TEXTS)
 def test_every_link_to_our_repository_begins_with_its_address_and_leads_somewhere(path):
     for link, target in links_of_ours(prose(path)):
         assert link.startswith((OURS.repository, OURS.colab(""))), link
@@ -196,7 +197,7 @@ def test_every_step_has_a_command_and_the_steps_are_counted():
     ] == []
 
 
-@pytest.mark.parametrize("command", [line for line in COMMANDS if line])
+@in_turn("command", [line for line in COMMANDS if line])
 def test_what_a_step_runs_exists(command):
     if command.startswith("make "):
         rules = re.findall(r"^(?!\.)([\w -]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)

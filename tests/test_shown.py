@@ -47,6 +47,7 @@ from minikv.shown import LONGEST_LINE, Shown, one_line
 from minikv.simulate import Calibration, Fleet, Target, Trace, TraceRequest, fewest, simulate
 from minikv.units import GIB
 from tests.course.capstone_world import small_task
+from tests.in_turn import in_turn
 
 HOSTILE = '<script>alert("1")</script>&<b>\n' + "x" * 200
 VOID = {"br", "hr", "img", "meta", "link", "input"}
@@ -251,9 +252,12 @@ MAKERS = {
 }
 
 
-@pytest.fixture(params=MAKERS, scope="module")
-def shown_object(request):
-    return MAKERS[request.param]()
+every_object = in_turn("name", MAKERS)
+
+
+@cache
+def made(name):
+    return MAKERS[name]()
 
 
 def an_installed_eviction():
@@ -290,10 +294,10 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("name", LINES)
+@in_turn("name", LINES)
 def test_what_is_no_report_has_a_line_too(name):
-    made = LINES[name]()
-    line = repr(made)
+    thing = LINES[name]()
+    line = repr(thing)
     assert line.startswith(f"<{name}")
     assert len(line) <= LONGEST_LINE
     assert line.isprintable()
@@ -364,7 +368,9 @@ def test_what_has_a_text_in_both_languages_has_html_too():
         assert not any("lang" in ast.unparse(line.args) for line in written), f"{path}: {node.name}"
 
 
-def test_its_repr_is_one_short_line_without_an_address(shown_object):
+@every_object
+def test_its_repr_is_one_short_line_without_an_address(name):
+    shown_object = made(name)
     line = repr(shown_object)
     assert line.startswith(f"<{type(shown_object).__name__}")
     assert line.endswith(">")
@@ -374,7 +380,9 @@ def test_its_repr_is_one_short_line_without_an_address(shown_object):
     assert re.search("[0-9]", line) or "closed" in line
 
 
-def test_its_html_is_a_table_that_asks_for_nothing(shown_object):
+@every_object
+def test_its_html_is_a_table_that_asks_for_nothing(name):
+    shown_object = made(name)
     html = shown_object._repr_html_()
     page = Page(html)
     assert {tag for tag, _ in page.tags} <= set("div table caption thead tbody tr th td span".split())
@@ -385,20 +393,26 @@ def test_its_html_is_a_table_that_asks_for_nothing(shown_object):
     assert all(name in ("style", "class", "scope", "aria-hidden") for _, found in page.tags for name in found)
 
 
-def test_its_html_has_no_colour_of_its_own(shown_object):
+@every_object
+def test_its_html_has_no_colour_of_its_own(name):
     """On white and on black alike the notebook's text colour is the one that can be read."""
+    shown_object = made(name)
     styles = " ".join(found.get("style", "") for _, found in Page(shown_object._repr_html_()).tags)
     told = dict.fromkeys(re.findall(r"(?:^|[ ;])((?:background|border|color)[a-z-]*:[^;]+)", styles))
     assert set(told) <= {"background:currentColor", "border-collapse:collapse", "color:inherit"}
 
 
-def test_a_name_is_text_not_a_tag(shown_object):
+@every_object
+def test_a_name_is_text_not_a_tag(name):
+    shown_object = made(name)
     words = " ".join(Page(shown_object._repr_html_()).words)
     if HOSTILE[:20] in shown_object.text():
         assert HOSTILE[:20] in words
 
 
-def test_both_languages_say_the_same_figures(shown_object):
+@every_object
+def test_both_languages_say_the_same_figures(name):
+    shown_object = made(name)
     english, chinese = shown_object.text("en"), shown_object.text("zh")
     assert "\x1b" not in english + chinese
     assert figures(english) == figures(chinese)
@@ -406,13 +420,17 @@ def test_both_languages_say_the_same_figures(shown_object):
     assert not re.search("[\u4e00-\u9fff]", english)
 
 
-def test_html_and_text_say_the_same_figures(shown_object):
+@every_object
+def test_html_and_text_say_the_same_figures(name):
+    shown_object = made(name)
     for lang in ("en", "zh"):
         words = " ".join(Page(shown_object.shown(lang)._repr_html_()).words)
         assert figures(words) == figures(shown_object.text(lang))
 
 
-def test_a_language_that_is_not_ours_is_refused(shown_object):
+@every_object
+def test_a_language_that_is_not_ours_is_refused(name):
+    shown_object = made(name)
     for say in (shown_object.text, shown_object.shown):
         with pytest.raises(ArgumentError, match="fr"):
             say("fr")

@@ -1,5 +1,6 @@
 """A machine without torch, Triton (macOS, Windows), NVML or accelerate: what runs there, and what it says."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -13,10 +14,10 @@ from minikv import extras
 from minikv.course import start
 from minikv.engine import LLM, SamplingParams
 from minikv.errors import MissingPackageError
-from minikv.i18n import text
+from minikv.i18n import LANGUAGES, text
 from tests.cli.test_commands import LOG
 from tests.cli.watching import RUN, lines
-from tests.longer import every_value, usual_if
+from tests.longer import usual_if
 from tests.test_imports import COURSE_TORCH_AT_IMPORT, MAY_IMPORT, TORCH_AT_IMPORT
 from tests.tools.without import environment_without
 
@@ -27,33 +28,50 @@ ENGINE |= {"huggingface-hub": "huggingface_hub"}
 MEASURED = {"hardware", "timing"}
 
 
-@pytest.fixture
-def without(tmp_path, monkeypatch):
-    """``without("triton")(arguments)``: run Python with the arguments where this package is not installed."""
+@pytest.fixture(scope="module")
+def without(tmp_path_factory):
+    """``without("triton")(code)``: what Python prints that runs the code where this package is not installed."""
 
-    def start(*packages: str):
-        folder = tmp_path / "-".join(["without", *packages])
-        folder.mkdir()
+    def start(*packages: str, folder: Path | None = None):
+        hook = tmp_path_factory.mktemp("-".join(["without", *packages]))
         modules = tuple(ENGINE[name] for name in packages)
-        environment = environment_without(folder, ROOT, modules, packages)
+        environment = environment_without(hook, ROOT, modules, packages)
         for name in ("TRITON_INTERPRET", "MINIKV_KERNELS"):
             environment.pop(name, None)
 
-        def run(*arguments: str, fails: int = 0) -> str:
-            """What was printed; with ``fails`` the sentence on standard error, and this exit code."""
+        def run(code: str) -> str:
             done = subprocess.run(
-                [sys.executable, *arguments], capture_output=True, text=True, env=environment, cwd=tmp_path
+                [sys.executable, "-c", code],
+                capture_output=True,
+                text=True,
+                env=environment,
+                cwd=folder or hook,
             )
-            assert done.returncode == fails, done.stderr[-3000:]
-            return done.stderr if fails else done.stdout
+            assert done.returncode == 0, done.stderr[-3000:]
+            return done.stdout
 
         return run
 
     return start
 
 
+# ``command("plan", ...)`` is (exit code, standard output, standard error) of ``minikv plan ...``.
+COMMAND = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from minikv.cli import main
+
+def command(*arguments):
+    sys.argv, out, err, code = ["minikv", *arguments], io.StringIO(), io.StringIO(), 0
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    return code, out.getvalue(), err.getvalue()
+"""
 LIGHT = """
-import importlib, json, minikv, pkgutil
+import importlib, minikv, pkgutil
 from minikv.errors import MissingPackageError
 
 heavy, told = [], {}
@@ -69,24 +87,64 @@ for room in [minikv, *(importlib.import_module("minikv." + room) for room in ROO
             getattr(room, name)
         except MissingPackageError as error:
             told[room.__name__ + "." + name] = [error.text("en"), error.text("zh")]
-print(json.dumps({"heavy": heavy, "told": told}))
 """.replace("ROOMS", repr(" ".join([*(MAY_IMPORT.keys() - {"cli"}), "course.widgets"])))
 COMPUTES = (*TORCH_AT_IMPORT, *(f"course.{part}" for part in COURSE_TORCH_AT_IMPORT))
+RUNS = [
+    ["plan", "DeepSeek-V3", "--gpu", "H200", "--tp", "8"],
+    ["simulate", "--model", "Qwen3-8B", "--gpu", "H200", "--synthetic", "20"],
+    ["watch", "events.jsonl", "--once"],
+    ["check-log", "vllm.log", "--model", "Llama-3.1-8B", "--tp", "1"],
+    ["lab", "--copy-only", "--folder", "course"],
+]
+SAYS = [
+    ["generate", "hello", "--events", "new.jsonl", "--profile", "new.json"],
+    ["bench"],
+    ["doctor", "--smoke"],
+]
+OBJECTS = """
+from minikv.course import monitor
+from minikv.course.machine import examine
+from minikv.course.widgets import AllocationWidget, BudgetWidget, GrowthWidget, HeatMapWidget
+
+assert "minikv" not in BudgetWidget("en").text()
+widgets = [AllocationWidget("en").text()]
+for make in (GrowthWidget, HeatMapWidget, monitor.memory, lambda: monitor.eviction(None)):
+    try:
+        make()
+    except MissingPackageError as error:
+        widgets.append(str(error))
+doctor = [one.line("en") for one in examine()]
+"""
 
 
-def test_the_core_needs_no_torch_and_what_needs_it_says_so_in_one_sentence(without):
-    told = json.loads(without(*ENGINE)("-c", LIGHT))
+@pytest.fixture(scope="module")
+def bare(without, tmp_path_factory):
+    """What one Python says that has nothing of ``[engine]``: it imports every room, and then runs the commands."""
+    folder = tmp_path_factory.mktemp("bare")
+    (folder / "events.jsonl").write_text(lines(RUN))
+    (folder / "vllm.log").write_text(LOG)
+    asked = [*RUNS, *([*command, "--lang", lang] for command in SAYS for lang in LANGUAGES)]
+    found = "'heavy': heavy, 'told': told, 'widgets': widgets, 'doctor': doctor, 'commands': commands"
+    code = f"{COMMAND}{LIGHT}{OBJECTS}\ncommands = [command(*each) for each in {asked!r}]\n"
+    said = json.loads(without(*ENGINE, folder=folder)(f"{code}print(json.dumps({{{found}}}))"))
+    assert not list(folder.glob("new.*"))
+    return said | {
+        "commands": {" ".join(each): done for each, done in zip(asked, said["commands"], strict=True)}
+    }
+
+
+def test_the_core_needs_no_torch_and_what_needs_it_says_so_in_one_sentence(bare):
     others = {
-        name for name in told["heavy"] if not name.startswith(tuple(f"minikv.{room}." for room in COMPUTES))
+        name for name in bare["heavy"] if not name.startswith(tuple(f"minikv.{room}." for room in COMPUTES))
     }
     # What imports these has said the sentence before.
     watches = {"minikv.course.widgets.monitor_memory", "minikv.course.widgets.monitor_eviction"}
     assert others == {"minikv.cli.bench_run", *watches}
-    assert not {name for name in told["heavy"] if name.startswith("minikv.simulate")}
-    for sentences in told["told"].values():
+    assert not {name for name in bare["heavy"] if name.startswith("minikv.simulate")}
+    for sentences in bare["told"].values():
         assert len(set(sentences)) == 2
         assert all('pip install "minikv[engine]"' in one and one.count("\n") == 0 for one in sentences)
-    rooms = {name.split(".")[1] for name in told["told"] if name.count(".") == 2}
+    rooms = {name.split(".")[1] for name in bare["told"] if name.count(".") == 2}
     assert rooms == TORCH_AT_IMPORT
     light = {
         "MiniKVError",
@@ -97,68 +155,31 @@ def test_the_core_needs_no_torch_and_what_needs_it_says_so_in_one_sentence(witho
         "BlockPool",
         "SamplingParams",
     }
-    missing = {name.split(".")[1] for name in told["told"] if name.count(".") == 1}
+    missing = {name.split(".")[1] for name in bare["told"] if name.count(".") == 1}
     assert missing == set(minikv.__all__) - light - {"__version__", "ownership"}
 
 
-RUNS = [
-    ["plan", "DeepSeek-V3", "--gpu", "H200", "--tp", "8"],
-    ["simulate", "--model", "Qwen3-8B", "--gpu", "H200", "--synthetic", "20"],
-    ["watch", "events.jsonl", "--once"],
-    ["check-log", "vllm.log", "--model", "Llama-3.1-8B", "--tp", "1"],
-    ["lab", "--copy-only", "--folder", "course"],
-]
+def test_without_torch_a_command_on_paper_runs(bare):
+    for arguments in RUNS:
+        code, said, complaint = bare["commands"][" ".join(arguments)]
+        assert (code, complaint) == (0, ""), arguments
+        assert said, arguments
 
 
-@pytest.mark.parametrize("command", RUNS, ids=lambda command: command[0])
-def test_without_torch_a_command_on_paper_runs(without, tmp_path, command):
-    (tmp_path / "events.jsonl").write_text(lines(RUN))
-    (tmp_path / "vllm.log").write_text(LOG)
-    assert without(*ENGINE)("-m", "minikv", *command)
+def test_without_torch_a_command_that_computes_says_what_to_install(bare):
+    for arguments, lang in itertools.product(SAYS, LANGUAGES):
+        sentence = text("errors.engine_absent", lang, name="torch", wanted="minikv[engine]")
+        done = bare["commands"][" ".join([*arguments, "--lang", lang])]
+        assert done == [2, "", f"minikv: {sentence}\n"], (arguments, lang)
 
 
-SAYS = [
-    ["generate", "hello", "--events", "new.jsonl", "--profile", "new.json"],
-    ["bench"],
-    ["doctor", "--smoke"],
-]
+def test_without_torch_a_widget_that_holds_tensors_says_so(bare):
+    assert len(bare["widgets"]) == 5
+    assert all('pip install "minikv[engine]"' in said for said in bare["widgets"])
 
 
-@pytest.mark.parametrize(
-    ("command", "lang"),
-    every_value(SAYS, ["en", "zh"]),
-    ids=lambda each: each if isinstance(each, str) else each[0],
-)
-def test_without_torch_a_command_that_computes_says_what_to_install(without, tmp_path, command, lang):
-    said = without(*ENGINE)("-m", "minikv", *command, "--lang", lang, fails=2)
-    assert said == f"minikv: {text('errors.engine_absent', lang, name='torch', wanted='minikv[engine]')}\n"
-    assert not list(tmp_path.glob("new.*"))
-
-
-OBJECTS = """
-from minikv.course import monitor
-from minikv.course.widgets import AllocationWidget, BudgetWidget, GrowthWidget, HeatMapWidget
-from minikv.errors import MissingPackageError
-
-assert "minikv" not in BudgetWidget("en").text()
-print(AllocationWidget("en").text())
-for make in (GrowthWidget, HeatMapWidget, monitor.memory, lambda: monitor.eviction(None)):
-    try:
-        make()
-    except MissingPackageError as error:
-        print(error)
-"""
-
-
-def test_without_torch_a_widget_that_holds_tensors_says_so(without):
-    told = without(*ENGINE)("-c", OBJECTS)
-    assert told.count('pip install "minikv[engine]"') == 5
-
-
-def test_without_torch_the_doctor_says_what_to_install(without):
-    told = without(*ENGINE)
-    code = "import json, sys; from minikv.course.machine import examine\nfor one in examine(): print(one.line('en'))"
-    missing = [line for line in told("-c", code).splitlines() if line.startswith("[MISS]")]
+def test_without_torch_the_doctor_says_what_to_install(bare):
+    missing = [line for line in bare["doctor"] if line.startswith("[MISS]")]
     assert [line.partition(" ")[2].split()[0] for line in missing] == ["torch", "transformers", "safetensors"]
     assert all('pip install "minikv[engine]"' in line for line in missing)
 
@@ -166,7 +187,7 @@ def test_without_torch_the_doctor_says_what_to_install(without):
 def test_without_transformers_a_model_says_what_to_install(without):
     code = "from minikv.models import load\ntry:\n    load('tiny-gqa')\nexcept ImportError as error:\n    print(error)"
     assert 'transformers, which is not installed: pip install "minikv[engine]"' in without("transformers")(
-        "-c", code
+        code
     )
 
 
@@ -199,58 +220,74 @@ def test_a_lesson_starts_where_the_packages_suffice_and_else_says_what_to_instal
 
 
 ROOMS = """
-import importlib, importlib.util, sys
+import importlib, importlib.util
 for room in "plan blocks memory cache kernels models eviction engine course course.start".split():
     importlib.import_module("minikv." + room)
-assert importlib.util.find_spec(sys.argv[1]) is None
-from minikv.cli import main
-sys.argv = ["minikv", "doctor", "--json"]
-main()
+assert not [module for module in MODULES if importlib.util.find_spec(module)]
+doctor = json.loads(command("doctor", "--json")[1])
 """
-
-
-@pytest.mark.parametrize("package", MODULES)
-def test_every_room_can_be_imported_and_the_doctor_says_what_is_absent(without, package):
-    told = json.loads(without(package)("-c", ROOMS, MODULES[package]))
-    notes = {finding["topic"]: finding for finding in told if finding["state"] == "note"}
-    assert package in notes[package]["text"]
-    assert {finding["state"] for finding in told} <= {"ok", "note"}
-
-
-KERNELS = """
+COMPUTING = """
+import os
 import torch
+from minikv.course.torchrun import run_ranks
 from minikv.errors import ArgumentError
 from minikv.kernels.dispatch import implementation
-print(implementation(torch.device("cuda")).__name__, implementation(torch.device("cpu")).__name__)
-import os
+
+kernels = [implementation(torch.device(name)).__name__ for name in ("cuda", "cpu")]
 os.environ["MINIKV_KERNELS"] = "triton"
 try:
     implementation(torch.device("cpu"))
 except ArgumentError as error:
-    print(error.code)
+    kernels.append(error.code)
+del os.environ["MINIKV_KERNELS"]
+try:
+    run_ranks("minikv")
+except ArgumentError as error:
+    ranks = error.text("en")
+answer = json.loads(command("generate", "paris berlin paris", "--max-tokens", "8", "--json")[1])
 """
 
 
-def test_without_triton_the_references_run_on_every_device(without):
-    told = without("triton")("-c", KERNELS).split()
-    assert told == ["minikv.kernels.reference", "minikv.kernels.reference", "kernel_no_triton"]
+def rooms_without(*packages: str) -> str:
+    return COMMAND + ROOMS.replace("MODULES", repr([MODULES[package] for package in packages]))
 
 
-def test_without_all_three_a_model_answers_the_same(without):
-    command = ["-m", "minikv", "generate", "paris berlin paris", "--max-tokens", "8", "--json"]
-    told = json.loads(without(*MODULES)(*command))["outputs"]
+@pytest.fixture(scope="module")
+def fewer(without):
+    """What one Python says that has torch, and neither Triton, nvidia-ml-py nor accelerate."""
+    found = "{'doctor': doctor, 'kernels': kernels, 'ranks': ranks, 'outputs': answer['outputs']}"
+    return json.loads(without(*MODULES)(f"{rooms_without(*MODULES)}{COMPUTING}print(json.dumps({found}))"))
+
+
+def test_every_room_can_be_imported_and_the_doctor_says_what_is_absent(fewer):
+    notes = {finding["topic"]: finding for finding in fewer["doctor"] if finding["state"] == "note"}
+    assert all(package in notes[package]["text"] for package in MODULES)
+    assert {finding["state"] for finding in fewer["doctor"]} <= {"ok", "note"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("package", MODULES)
+def test_every_room_can_be_imported_where_only_one_is_absent(without, package):
+    found = json.loads(without(package)(f"{rooms_without(package)}print(json.dumps(doctor))"))
+    notes = {finding["topic"]: finding for finding in found if finding["state"] == "note"}
+    assert package in notes[package]["text"]
+    assert {finding["state"] for finding in found} <= {"ok", "note"}
+
+
+def test_without_triton_the_references_run_on_every_device(fewer):
+    assert fewer["kernels"] == ["minikv.kernels.reference", "minikv.kernels.reference", "kernel_no_triton"]
+
+
+def test_without_all_three_a_model_answers_the_same(fewer):
     with LLM("tiny-gqa") as llm:
         here = llm.generate("paris berlin paris", SamplingParams(temperature=0, max_tokens=8))
     assert len(here[0].token_ids) == 8
-    assert [one["token_ids"] for output in told for one in output["completions"]] == [list(here[0].token_ids)]
+    found = [one["token_ids"] for output in fewer["outputs"] for one in output["completions"]]
+    assert found == [list(here[0].token_ids)]
 
 
-def test_without_accelerate_a_sharded_run_names_it(without):
-    code = (
-        "from minikv.course.torchrun import run_ranks\nfrom minikv.errors import ArgumentError\n"
-        "try:\n    run_ranks('minikv')\nexcept ArgumentError as error:\n    print(error.text('en'))"
-    )
-    assert "pip install accelerate" in without("accelerate")("-c", code)
+def test_without_accelerate_a_sharded_run_names_it(fewer):
+    assert "pip install accelerate" in fewer["ranks"]
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from minikv.course import run_check, start
 from minikv.course.compare import difference
 from tests.course.sample import BLOCKS, said
 from tests.course.sample import blocks_needed as right
+from tests.in_turn import in_turn
 
 pytestmark = pytest.mark.usefixtures("lesson_99")
 
@@ -43,8 +44,8 @@ def kind_of(base, **methods):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("method", ["__repr__", "__eq__", "__getattr__", "__getattribute__", "__hash__"])
-@pytest.mark.parametrize("base", [object, int, list])
+@in_turn("method", ["__repr__", "__eq__", "__getattr__", "__getattribute__", "__hash__"])
+@in_turn("base", [object, int, list])
 def test_an_answer_that_does_not_want_to_be_looked_at_is_wrong(way, method, base, capsys):
     answer = kind_of(base, **{method: way})()
     if method == "__repr__" and base is int:

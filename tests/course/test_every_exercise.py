@@ -22,13 +22,14 @@ from minikv.course.compare import difference
 from minikv.course.lessons import find_lesson, lesson_numbers
 from minikv.i18n import LANGUAGES, text
 from tests.course.mutants import assert_exercise
+from tests.in_turn import in_turn
 
 ROOT = Path(__file__).parents[2]
 EXERCISES = [exercise for number in lesson_numbers() for exercise in find_lesson(number).exercises]
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 CHECKED = re.compile(r'^\s*check\("([^"]+)",', re.MULTILINE)
 
-every_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
+every_exercise = in_turn("exercise", EXERCISES)
 
 
 def owners(exercise) -> list[str]:
@@ -146,7 +147,7 @@ def alike(exercise, one: tuple[str, object], other: tuple[str, object]) -> bool:
     return (exercise.equal or (lambda a, b: difference(a, b) is None))(one[1], other[1])
 
 
-@every_exercise
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
 def test_each_known_wrong_answer_has_a_case_of_its_own(exercise):
     """A case of its own is one of those that ``check`` draws by default, on which the known wrong answer is wrong, and
     answers as no other known wrong answer does: whoever reads this one counterexample knows which hint is due.

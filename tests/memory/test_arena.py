@@ -18,6 +18,7 @@ from minikv.memory.arena import (
     arena_bytes,
 )
 from minikv.memory.ownership import ownership, share_storage
+from tests.in_turn import in_turn
 
 
 def random_requests(rng, count):
@@ -27,7 +28,7 @@ def random_requests(rng, count):
     ]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@in_turn("seed", range(30))
 @pytest.mark.parametrize("align", [1, 2, 8, 64, 256, 512])
 def test_loans_are_disjoint_aligned_in_order_and_fit_exactly(seed, align):
     rng = random.Random(seed)
@@ -183,7 +184,7 @@ BAD_LOANS = [
 ]
 
 
-@pytest.mark.parametrize("bad", BAD_LOANS, ids=lambda bad: repr(bad)[:60])
+@in_turn("bad", BAD_LOANS)
 def test_a_bad_loan_is_refused_and_changes_nothing(bad):
     name, shape, dtype, align = bad
     arena = Arena(4096)

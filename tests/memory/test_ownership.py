@@ -10,6 +10,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from minikv.errors import ArgumentError
 from minikv.memory.arena import Arena
 from minikv.memory.ownership import ownership, share_storage
+from tests.in_turn import in_turn
 
 
 def touched_by_counting(tensor):
@@ -43,7 +44,7 @@ def random_view(rng, whole):
     return view
 
 
-@pytest.mark.parametrize("seed", range(200))
+@in_turn("seed", range(200))
 def test_bytes_are_those_that_counting_finds(seed):
     rng = random.Random(seed)
     dtype = rng.choice([torch.float32, torch.bfloat16, torch.int8, torch.complex64])
@@ -58,7 +59,7 @@ def test_bytes_are_those_that_counting_finds(seed):
     assert share_storage(view, whole)
 
 
-@pytest.mark.parametrize("seed", range(50))
+@in_turn("seed", range(50))
 def test_irregular_overlap_is_counted_once(seed):
     rng = random.Random(seed)
     whole = torch.zeros(400, dtype=torch.int16)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from minikv.i18n import LANGUAGES
+from tests.in_turn import in_turn
 from tools import glossary_page
 from tools.glossary_page import HEADS, PAGE, main, page_of, read_words
 from tools.notebooks.course import open_course
@@ -47,7 +48,7 @@ def test_a_page_that_lags_behind_is_seen(tmp_path, monkeypatch, capsys):
     assert "python -m tools.glossary_page" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("call", sorted({word.call for word in WORDS if word.call}))
+@in_turn("call", sorted({word.call for word in WORDS if word.call}))
 def test_the_call_exists_and_says_what_it_does(call):
     value = found(call)
     assert call.startswith("minikv.")
@@ -59,7 +60,7 @@ def test_a_call_that_is_gone_would_be_seen():
         found("minikv.plan.CacheSpec.bytes_of_nothing")
 
 
-@pytest.mark.parametrize("word", WORDS, ids=lambda word: word.name["en"])
+@in_turn("word", WORDS)
 def test_a_meaning_is_a_sentence_of_its_language(word):
     assert word.means["en"].endswith((".", ".)"))
     assert word.means["zh"].endswith(("。", "。）"))

@@ -10,6 +10,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from minikv.i18n import LANGUAGES
+from tests.in_turn import in_turn
 from tools.notebooks.compose import compose, switch_link
 from tools.notebooks.course import Target, open_course
 from tools.notebooks.prose import own_words
@@ -69,7 +70,7 @@ def own_notebook(path: Path, lang: str) -> Target:
     return Target("solution" if path.parts[0] == "solutions" else "lesson", lang, path.stem)
 
 
-@pytest.mark.parametrize("target", COURSE.targets(), ids=lambda target: target.path.as_posix())
+@in_turn("target", COURSE.targets())
 def test_each_link_leads_to_a_notebook_in_the_readers_language(target):
     for key, text in cells(target).items():
         for words, address in links(text):
@@ -82,7 +83,7 @@ def test_each_link_leads_to_a_notebook_in_the_readers_language(target):
             assert switch or goal.lang == target.lang, f"{where}: that is the other language"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.as_posix())
+@in_turn("path", SOURCES)
 @pytest.mark.parametrize("lang", LANGUAGES)
 def test_a_lesson_that_is_named_is_linked_in_the_same_cell(path, lang):
     """It is enough once a cell. A lesson need not link to itself."""
@@ -104,7 +105,7 @@ def test_a_lesson_that_is_named_is_linked_in_the_same_cell(path, lang):
         )
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.as_posix())
+@in_turn("path", SOURCES)
 def test_both_languages_link_to_the_same_lessons(path):
     per_language = []
     for lang in LANGUAGES:

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.in_turn import in_turn
 from tools.notebooks.glossary import Ban, forbidden_words, read_glossary
 from tools.notebooks.prose import broken_bold, join_chinese_lines, own_words, reads_as_prose, text_hash
 
 
-@pytest.mark.parametrize(
-    ("lines", "joined"),
+@in_turn(
+    "lines, joined",
     [
         ("一句。\n二句。", "一句。二句。"),
         ("字\n字", "字字"),
@@ -85,7 +86,7 @@ def found(text, english="", lesson="02", lang="zh"):
     return [ban.word for ban in forbidden_words(BANS, text, lang, lesson, english)]
 
 
-@pytest.mark.parametrize("word", [b.word for b in BANS if not (b.if_en or b.lessons)])
+@in_turn("word", [b.word for b in BANS if not (b.if_en or b.lessons)])
 def test_every_unconditional_ban_is_found(word):
     assert word in found(f"这里写了{word}。", english="A kernel on a GPU.")
     assert found(f"这里写了“{word}”和 `{word}`。") == []

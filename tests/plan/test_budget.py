@@ -19,6 +19,7 @@ from minikv.plan import (
 from minikv.plan.roofline import decode_floor, experts_touched
 from minikv.plan.tables import context_rows, sharing_rows, weights_read
 from minikv.units import GIB
+from tests.in_turn import in_turn
 from tests.plan.small_models import DECODERS, small_config
 
 MODELS = [
@@ -261,7 +262,7 @@ def test_a_safety_that_is_no_share_is_refused(safety):
         max_batch_size("Llama-3.1-8B", GIB, 100, safety=safety)
 
 
-@pytest.mark.parametrize("model_type", DECODERS)
+@in_turn("model_type", DECODERS)
 @pytest.mark.parametrize("tp", [1, 2])
 def test_every_architecture_can_be_planned(model_type, tp):
     """With the weights given, since their shapes are not known for every architecture."""

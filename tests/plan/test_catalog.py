@@ -13,6 +13,7 @@ from minikv.plan.budget import plan_memory
 from minikv.plan.catalog import GPU, Model, find_gpu, find_model, gpu_names, model_names
 from minikv.plan.spec.config import Config
 from minikv.units import GIB, MIB
+from tests.in_turn import in_turn
 
 GPUS = [find_gpu(name) for name in gpu_names()]
 MODELS = [find_model(name) for name in model_names()]
@@ -32,7 +33,7 @@ def data_texts() -> dict[str, str]:
 # ---- every entry
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=named)
+@in_turn("entry", ENTRIES)
 def test_every_entry_has_public_sources(entry):
     assert entry.sources
     for source in entry.sources:
@@ -41,7 +42,7 @@ def test_every_entry_has_public_sources(entry):
             assert re.match(r"github:[\w.-]+/[\w.-]+@[0-9a-f]{7,40}:\S+", source), source
 
 
-@pytest.mark.parametrize("gpu", GPUS, ids=named)
+@in_turn("gpu", GPUS)
 def test_a_gpus_figures_are_plausible_and_say_where_the_total_comes_from(gpu):
     assert gpu.bandwidth_gb_s > 0
     assert (gpu.total_bytes is None) == (gpu.total_source == "")
@@ -60,7 +61,7 @@ def test_a_gpus_figures_are_plausible_and_say_where_the_total_comes_from(gpu):
         assert gpu.bf16_tflops is None or capability >= 8.0
 
 
-@pytest.mark.parametrize("gpu", GPUS, ids=named)
+@in_turn("gpu", GPUS)
 def test_a_total_is_the_printed_figure_and_says_how_far_that_was_rounded(gpu):
     assert (gpu.total_rounded_to is None) == (gpu.total_bytes is None)
     if gpu.total_bytes is None:
@@ -82,7 +83,7 @@ NVIDIA_SMI = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "mib"), NVIDIA_SMI.items(), ids=list(NVIDIA_SMI))
+@in_turn("name, mib", NVIDIA_SMI.items())
 def test_no_total_is_that_of_nvidia_smi(name, mib):
     gpu = find_gpu(name)
     assert gpu.total_bytes is None or gpu.total_bytes < 0.999 * mib * MIB
@@ -90,7 +91,7 @@ def test_no_total_is_that_of_nvidia_smi(name, mib):
     assert f"{mib:,} MiB" in gpu.note
 
 
-@pytest.mark.parametrize("model", MODELS, ids=named)
+@in_turn("model", MODELS)
 def test_a_models_config_is_what_it_claims_to_be(model):
     config = Config(model.config, model.name)
     layers = config.require(
@@ -107,7 +108,7 @@ def test_a_models_config_is_what_it_claims_to_be(model):
         assert inner == {}, path
 
 
-@pytest.mark.parametrize("model", [m for m in MODELS if m.complete], ids=named)
+@in_turn("model", [m for m in MODELS if m.complete])
 def test_a_complete_model_has_the_sizes_that_weights_depend_on(model):
     config = Config(model.config, model.name)
     for field in ("vocab_size", "hidden_size", "num_attention_heads"):
@@ -118,7 +119,7 @@ def test_a_complete_model_has_the_sizes_that_weights_depend_on(model):
     assert "architectures" in model.config
 
 
-@pytest.mark.parametrize("model", [m for m in MODELS if m.expected], ids=named)
+@in_turn("model", [m for m in MODELS if m.expected])
 def test_verified_bytes_do_not_contradict_each_other(model):
     hf, vllm = model.expected["hf_bf16"], model.expected["vllm_bf16_tp1"]
     assert 0 <= hf["bytes_per_token_beyond_window"] <= hf["bytes_per_token"]
@@ -168,7 +169,7 @@ def test_figures_that_were_verified_elsewhere():
     assert find_model("Qwen3.5-27B").expected["hf_bf16"]["constant_state_bytes"] == 154_927_104
 
 
-@pytest.mark.parametrize(("file", "text"), data_texts().items(), ids=list(data_texts()))
+@in_turn("file, text", data_texts().items())
 def test_the_data_names_no_path_of_a_machine(file, text):
     for forbidden in (
         r'"/',

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from minikv.errors import UnknownNameError
 from minikv.plan.catalog import GPU, find_gpu, find_model
+from tests.in_turn import in_turn
 from tests.plan.test_catalog import ENTRIES, GPUS, MODELS
 
 
-@pytest.mark.parametrize(
-    ("spelling", "name"),
+@in_turn(
+    "spelling, name",
     [
         ("H200", "H200 SXM"),
         ("h200-sxm", "H200 SXM"),
@@ -33,8 +34,8 @@ def test_a_gpu_is_found_however_it_is_spelled(spelling, name):
     assert find_gpu(spelling).name == name
 
 
-@pytest.mark.parametrize(
-    ("spelling", "name"),
+@in_turn(
+    "spelling, name",
     [
         ("meta-llama/Llama-3.1-8B", "Llama-3.1-8B"),
         ("llama-3.1-8b", "Llama-3.1-8B"),

@@ -21,6 +21,7 @@ import pytest
 from minikv.course import find_exercise, run_check, start
 from minikv.course.lessons import find_lesson, lesson_numbers
 from minikv.i18n import LANGUAGES
+from tests.in_turn import in_turn
 from tests.longer import usual_if
 from tools.nbgrader import GRADING_SEED, POINTS, assignment, checks, main, write_course
 from tools.notebooks.codecells import with_solution
@@ -29,8 +30,7 @@ from tools.notebooks.course import open_course
 ROOT = Path(__file__).parents[2]
 COURSE = open_course(ROOT)
 TARGETS = [target for target in COURSE.targets() if target.kind == "exercise"]
-NAMES = [f"{target.lang}-{target.stem}" for target in TARGETS]
-every_assignment = pytest.mark.parametrize("target", TARGETS, ids=NAMES)
+every_assignment = in_turn("target", TARGETS)
 # nbgrader's cell metadata, schema version 3: the keys, their types, and which must be there.
 KEYS = {
     "schema_version": int,

@@ -17,6 +17,7 @@ from minikv.errors import ArgumentError, UnknownNameError
 from minikv.i18n import LANGUAGES
 from minikv.plan import find_gpu, model_names
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question
+from tests.in_turn import in_turn
 
 LESSON = find_lesson("a")
 SOURCE = Path(__file__).parents[3] / "notebooks" / "src" / "A_errata.py"
@@ -40,7 +41,7 @@ def says(sentence, number):
     )
 
 
-@pytest.mark.parametrize("entry", errata(), ids=lambda entry: entry.id)
+@in_turn("entry", errata())
 def test_each_entry_is_complete_and_proved(entry):
     assert entry.kind in KINDS
     assert entry.slip in SLIPS
@@ -56,7 +57,7 @@ def test_each_entry_is_complete_and_proved(entry):
     assert CJK.search(entry.why.zh)
 
 
-@pytest.mark.parametrize("entry", [e for e in errata() if e.right], ids=lambda entry: entry.id)
+@in_turn("entry", [e for e in errata() if e.right])
 def test_the_stated_value_is_the_computed_one(entry):
     computed = as_tuple(entry.value())
     assert len(computed) == len(entry.right)

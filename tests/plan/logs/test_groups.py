@@ -7,6 +7,7 @@ from minikv.plan.catalog import model_names
 from minikv.plan.logs.vllm_pool import hybrid_block_size, vllm_pool
 from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.plan.spec.layers import LayerSpec
+from tests.in_turn import in_turn
 from tests.plan.logs.test_pool import pool_of
 from tests.plan.vllm_cases import CASES
 
@@ -17,7 +18,7 @@ def test_gemma_4_makes_pages_equal_by_longer_blocks():
     assert pool.padding_layers == 0
 
 
-@pytest.mark.parametrize("name", model_names())
+@in_turn("name", model_names())
 def test_every_layer_of_the_catalogue_is_in_one_group(name):
     spec = CacheSpec.from_config(name, layout="vllm")
     if any(layer.kind == "cross" for layer in spec.layers):

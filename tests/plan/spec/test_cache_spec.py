@@ -11,6 +11,7 @@ from minikv.errors import ArgumentError, ConfigError
 from minikv.plan import CacheSpec, LayerSpec, find_model, model_names
 from minikv.plan.catalog import Model
 from minikv.plan.spec.architectures import ARCHITECTURES
+from tests.in_turn import in_turn
 from tests.plan.small_models import DECODERS, small_config
 
 LLAMA = {
@@ -23,6 +24,9 @@ LLAMA = {
 }
 
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
+
+# Classes that take their layers from a list that the config always holds.
+LISTED = ("nemotron_h", "granitemoehybrid", "lfm2", "glm_moe_dsa")
 
 layers = st.builds(
     LayerSpec,
@@ -69,7 +73,7 @@ def test_batch_multiplies(num_tokens, batch):
     assert spec.bytes_for(num_tokens) == num_tokens * 131_072
 
 
-@pytest.mark.parametrize("name", model_names())
+@in_turn("name", model_names())
 def test_the_catalogue_s_verified_figures(name):
     model: Model = find_model(name)
     expected = model.expected.get("hf_bf16", {})
@@ -92,7 +96,7 @@ def test_the_catalogue_s_verified_figures(name):
         assert ours.slope(0) - indexer == vllm["bytes_per_token"]
 
 
-@pytest.mark.parametrize("model_type", DECODERS)
+@in_turn("model_type", DECODERS)
 def test_object_dict_and_saved_file_give_the_same_layers(model_type, tmp_path):
     config = small_config(model_type, dtype="bfloat16")
     config.save_pretrained(tmp_path)
@@ -108,11 +112,9 @@ def test_object_dict_and_saved_file_give_the_same_layers(model_type, tmp_path):
     assert of_object == CacheSpec.from_config(saved).layers
 
 
-@pytest.mark.parametrize("model_type", DECODERS)
+@in_turn("model_type", [name for name in DECODERS if name not in LISTED])
 @pytest.mark.parametrize("layers", [1, 2, 7, 13])
 def test_layer_types_are_derived_as_the_class_derives_them(model_type, layers):
-    if model_type in ("nemotron_h", "granitemoehybrid", "lfm2", "glm_moe_dsa"):
-        pytest.skip("these classes take their layers from a list that the config always holds")
     sizes = {"num_hidden_layers": layers}
     if model_type in ("gemma3n_text", "gemma4_text"):
         sizes |= {"num_kv_shared_layers": 0}
@@ -255,7 +257,7 @@ def test_defaults_of_the_class_are_named():
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-@pytest.mark.parametrize("name", model_names())
+@in_turn("name", model_names())
 def test_explain_names_the_bytes_of_every_layer(name, lang):
     spec = CacheSpec.from_config(name, **({"encoder_tokens": 1500} if "whisper" in name.lower() else {}))
     said = spec.explain(lang)
