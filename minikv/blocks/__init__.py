@@ -1,4 +1,4 @@
-"""Which sequence has which block: the pool, block tables, and the prefixes that sequences share. No torch."""
+"""The blocks of each sequence: the pool, block tables, and the prefixes that sequences share. No torch."""
 
 from minikv.blocks.compaction import Compaction, Copy
 from minikv.blocks.host_blocks import HostBlocks, Swap

@@ -13,7 +13,7 @@ from minikv.errors import ArgumentError
 
 
 class Copy(NamedTuple):
-    """The storage of ``kv_cache_group`` has to copy block ``src`` to block ``dst``, before anything is written."""
+    """The storage of ``kv_cache_group`` must copy block ``src`` to block ``dst`` before anything is written."""
 
     kv_cache_group: int
     src: int
@@ -22,7 +22,7 @@ class Copy(NamedTuple):
 
 @dataclass(frozen=True)
 class Compaction:
-    """Where the survivors of an eviction lie and where they go.
+    """The places of an eviction's survivors, before and after it.
 
     Do ``copies`` first; then move the kept tokens from their slots in ``old_table`` to the first ``num_tokens``
     slots of ``new_table``. The tail of ``old_table`` is free already: move before anything else is allocated.
@@ -37,14 +37,16 @@ class Compaction:
 def compact(
     seq: SequenceBlocks, kv_cache_group: int, keep: int, pool: BlockPool, tables: BlockTables
 ) -> Compaction:
-    """``BlockManager.compact`` of a sequence that may be evicted from."""
+    """Carry out ``BlockManager.compact`` on a sequence that may be evicted from."""
     table, length = seq.tables[kv_cache_group], seq.length(kv_cache_group)
     if type(keep) is not int or not 1 <= keep <= length:
         raise ArgumentError("out_of_range", what="keep", value=keep, low=0, high=length)
     if keep == length:
         return Compaction((), tuple(table.blocks), tuple(table.blocks), keep)
     kept = -(-keep // pool.block_size)
-    looked_at = range(min(table.private, kept), kept)  # so that evicting at every step costs the tail alone
+    # the first ``private`` blocks need no look, so evicting at every step only costs the tail
+    looked_at = range(min(table.private, kept), kept)
+    # Copy on write: the survivors are moved into these blocks, so a shared one is replaced by a copy of its own.
     shared = [place for place in looked_at if pool.ref_count(table.blocks[place]) > 1]
     added = pool.allocate(len(shared))
     copies = []
@@ -69,7 +71,7 @@ def compact(
 def drop_blocks(
     seq: SequenceBlocks, kv_cache_group: int, places: Sequence[int], pool: BlockPool, tables: BlockTables
 ) -> None:
-    """``BlockManager.drop_blocks`` of a sequence that may be evicted from."""
+    """Carry out ``BlockManager.drop_blocks`` on a sequence that may be evicted from."""
     table = seq.tables[kv_cache_group]
     last = len(table.blocks) - 1
     for place in places:
@@ -84,5 +86,6 @@ def drop_blocks(
     tables.write(kv_cache_group, seq.row, 0, kept)
     table.blocks[:] = kept
     table.private -= sum(place < table.private for place in gone)
-    table.num_evicted_tokens += len(gone) * pool.block_size  # whole blocks: no token changes its offset
+    # whole blocks, so no token changes its offset in its block
+    table.num_evicted_tokens += len(gone) * pool.block_size
     seq.floor = len(seq.tokens)

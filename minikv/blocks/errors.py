@@ -1,6 +1,6 @@
-"""Why a sequence does not get its blocks, and how many tokens it could have: now, and in an empty pool.
+"""The errors for missing blocks, with the tokens that a sequence could have: now, and in an empty pool.
 
-A sequence gets blocks in all KV cache groups or in none, so what fits is what fits in every group.
+A sequence gets blocks in all KV cache groups or in none, so the group with the least room decides.
 """
 
 from collections.abc import Hashable, Sequence
@@ -12,7 +12,7 @@ from minikv.errors import OutOfBlocksError, RequestTooLargeError
 
 
 class Want(NamedTuple):
-    """What a sequence wants of one pool: ``new`` blocks beside ``held`` that it has, where ``free`` are free.
+    """A sequence's request to one pool: ``new`` blocks beside the ``held`` ones, with ``free`` blocks in the pool.
 
     With the free blocks it could have ``now`` tokens, with the whole pool ``ever``.
     """
@@ -32,12 +32,12 @@ def check_capacity(
     free: Sequence[int],
     pools: Sequence[BlockPool],
 ) -> None:
-    """Refuse a new sequence where pool i lacks ``new[i]`` blocks beside its ``hits``; ``free`` counts the hits out."""
+    """Raise if pool i lacks ``new[i]`` blocks for a new sequence beside its ``hits``, which ``free`` does not count."""
     if all(need <= can for need, can in zip(new, free, strict=True)):
         return
     size = pools[0].block_size
     cached = -(-num_tokens // size) - max(new)
-    # Without a free block behind the hits, a shorter prompt has fewer of them: count on none.
+    # Without a free block behind the hits only a shorter prompt fits, with fewer hits: then count on none.
     blocks = cached + min(free) if min(free) else min([pool.num_free for pool in pools])
     _refuse(
         seq_id,
@@ -53,7 +53,7 @@ def check_capacity(
 def refuse_more(
     seq: SequenceBlocks, num_tokens: int, needs: Sequence[tuple[int, int, int]], pools: Sequence[BlockPool]
 ) -> NoReturn:
-    """Refuse a sequence that wants to grow to ``num_tokens``; ``needs`` has (blocks, copied?, …) for each pool."""
+    """Raise for a sequence that cannot grow to ``num_tokens``; ``needs`` has (blocks, copied?, …) for each pool."""
     size = pools[0].block_size
     wants = []
     for pool, table, (new, copied, _) in zip(pools, seq.tables, needs, strict=True):

@@ -1,4 +1,4 @@
-"""HostBlocks: sequences whose blocks are in host memory, and prefix blocks that are there. Bookkeeping alone.
+"""HostBlocks: the bookkeeping of sequences and prefix blocks in host memory.
 
 manager = BlockManager(8, 16, host_blocks=HostBlocks(32, 16))
 """
@@ -15,7 +15,7 @@ from minikv.errors import ArgumentError, OutOfBlocksError, UnknownNameError, che
 
 @dataclass(frozen=True)
 class Swap:
-    """What the storage has to transfer: for each KV cache group, pairs of (device block, host block)."""
+    """The transfers for the storage: for each KV cache group, pairs of (device block, host block)."""
 
     pairs: tuple[tuple[tuple[int, int], ...], ...]
 
@@ -23,12 +23,12 @@ class Swap:
 class HostBlocks:
     """``num_blocks`` host blocks of ``block_size`` tokens for each of ``num_kv_cache_groups`` groups, for one manager.
 
-    ``pools`` are empty where ``num_blocks`` is 0; ``sequences`` are those that are swapped out, and ``in_transit``
-    those that are being transferred. Raises ``ArgumentError`` for counts that are none.
+    ``pools`` is empty if ``num_blocks`` is 0. ``sequences`` are the swapped ones, and ``in_transit`` those that are
+    being transferred. Raises ``ArgumentError`` for invalid counts.
 
     A step's transfers are planned before they are carried out. Until ``complete_transfers`` the host blocks that the
-    step reads or writes are ``pinned``, so that nothing else is put there; what it writes cannot be found before it
-    has arrived.
+    step reads or writes are ``pinned``, so that they are not reused; blocks that it writes cannot be found before they
+    have arrived.
     """
 
     def __init__(self, num_blocks: int, block_size: int = 16, num_kv_cache_groups: int = 1):
@@ -47,11 +47,11 @@ class HostBlocks:
     def __contains__(self, seq_id: Hashable) -> bool:
         try:
             return seq_id in self.sequences or seq_id in self.in_transit
-        except TypeError:  # a list, or what else cannot be the key of a dict
+        except TypeError:  # a list, or another type that cannot be a key
             return False
 
     def get(self, seq_id: Hashable) -> SequenceBlocks:
-        """The sequence, if it is swapped out and not in transit."""
+        """Return the sequence, if it is swapped out and not in transit."""
         if seq_id not in self:
             raise UnknownNameError("not_swapped", sequence=seq_id, count=len(self.sequences))
         if seq_id in self.in_transit:
@@ -59,9 +59,10 @@ class HostBlocks:
         return self.sequences[seq_id]
 
     def allocate(self, seq: SequenceBlocks) -> tuple[list[list[int]], list[set[int]]]:
-        """Host blocks for all that ``seq`` holds, in every group or in none; and those that hold it already.
+        """Allocate host blocks for all blocks of ``seq``, in every group or in none; return them, and those with its
+        content.
 
-        Raises ``OutOfBlocksError``; ``ArgumentError`` where the manager was made without host blocks.
+        Raises ``OutOfBlocksError``; ``ArgumentError`` if the manager was made without host blocks.
         """
         if not self.pools:
             raise ArgumentError("no_host_blocks", sequence=seq.id)
@@ -83,7 +84,7 @@ class HostBlocks:
     def find_prefix(
         self, tokens: array, root: bytes, pools: Sequence[BlockPool], windows: Sequence[int | None]
     ) -> Match:
-        """As ``find_prefix`` on the device's ``pools``; a block that the device has not is looked up on the host."""
+        """As ``find_prefix`` on the device's ``pools``; blocks that these lack are looked up on the host."""
         if not self.pools:
             return find_prefix(tokens, root, pools, windows)
         both = [_Both(*pair) for pair in zip(pools, self.pools, strict=True)]
@@ -100,19 +101,19 @@ class HostBlocks:
             pool.free(of_group)
 
     def pin(self, kv_cache_group: int, blocks: Sequence[int]) -> None:
-        """The step that is being planned reads ``blocks``, in token order."""
+        """Hold ``blocks``, in token order, for the step that is being planned, which reads them."""
         self.pools[kv_cache_group].touch(blocks)
         # Reversed, because the blocks are freed in this order: the tail of a sequence is overwritten first.
         self.pinned += [(kv_cache_group, block) for block in reversed(blocks)]
 
     def store(self, kv_cache_group: int, digest: bytes, tokens: bytes) -> int | None:
-        """A block for what the device is about to overwrite; None where the host has it already, or has no room."""
+        """Return a block for content that the device is about to overwrite; None if the host has it, or has no room."""
         if digest in self._arriving[kv_cache_group]:
             return None
         pool = self.pools[kv_cache_group]
         found = pool.lookup_block(digest, tokens)
         if found is not None:
-            self.pin(kv_cache_group, [found])  # it was of use a moment ago
+            self.pin(kv_cache_group, [found])  # hold it, which also makes it the most recently used one
         if found is not None or not pool.num_free:
             return None
         (block,) = pool.allocate(1)
@@ -120,7 +121,7 @@ class HostBlocks:
         return block
 
     def store_all(self, contents: Sequence[Sequence[Content]]) -> Swap:
-        """The pairs that ``store`` finds a block for: ``contents`` of device blocks, for each group."""
+        """Return the pairs for which ``store`` finds a block: ``contents`` of device blocks, for each group."""
         pairs = []
         for group, of_group in enumerate(contents):
             stored = [(block, self.store(group, digest, tokens)) for block, digest, tokens in of_group]
@@ -128,7 +129,7 @@ class HostBlocks:
         return Swap(tuple(pairs))
 
     def expect(self, seq: SequenceBlocks) -> None:
-        """``seq`` has just been given its host blocks: others may find those of its prefix once they have arrived."""
+        """Make the prefix blocks of ``seq``, which has just got its host blocks, findable once they have arrived."""
         texts = _published(seq, self.block_size)
         for group, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
             for place in range(len(texts) - 1, table.first - 1, -1):
@@ -139,7 +140,7 @@ class HostBlocks:
                     self._expect(group, block, digest, tokens)
 
     def complete_transfers(self, arrived: bool) -> None:
-        """The step's transfers were carried out, or not all of them: then none of what was written is ever found."""
+        """End the step's transfers. If not all were carried out, nothing that they wrote is ever found."""
         for pool, arriving in zip(self.pools, self._arriving, strict=True):
             if arrived:
                 for digest, (block, tokens) in arriving.items():
@@ -157,7 +158,7 @@ class HostBlocks:
 def allocate_all(
     pools: Sequence[BlockPool], counts: Sequence[int], hits: Sequence[Sequence[int]] | None = None
 ) -> list[list[int]]:
-    """``counts[i]`` blocks of ``pools[i]`` beside its ``hits``, of all or of none. Raises ``OutOfBlocksError``."""
+    """Allocate ``counts[i]`` blocks of ``pools[i]`` beside its ``hits``, all or none. Raises ``OutOfBlocksError``."""
     hits = [[] for _ in pools] if hits is None else hits
     for pool, count, found in zip(pools, counts, hits, strict=True):
         free = pool.num_free - pool.count_free(found)
@@ -170,7 +171,7 @@ def allocate_all(
 
 
 def _published(seq: SequenceBlocks, block_size: int) -> list[tuple[bytes, bytes]]:
-    """(digest, tokens) of the blocks of ``seq`` that others may find; none after an eviction."""
+    """Return (digest, tokens) of the published blocks of ``seq``; none after an eviction."""
     if seq.floor:
         return []
     texts = chunks(seq.tokens, block_size, 0, seq.published)
@@ -180,7 +181,7 @@ def _published(seq: SequenceBlocks, block_size: int) -> list[tuple[bytes, bytes]
 def swap_of(
     device: Sequence[Sequence[int]], host: Sequence[Sequence[int]], known: Sequence[set[int]]
 ) -> Swap:
-    """Pairs of all blocks but those whose content is in one of the host's ``known`` blocks."""
+    """Return pairs of all blocks, except those whose content is in one of the host's ``known`` blocks."""
     pairs = []
     for of_group in zip(device, host, known, strict=True):
         there = of_group[2]
@@ -189,7 +190,7 @@ def swap_of(
 
 
 class _Both:
-    """A pool and the host's beside it: what only host block h holds is found as block ``device.num_blocks + h``."""
+    """A device pool and the host's: content that only host block h has is found as block ``device.num_blocks + h``."""
 
     def __init__(self, device: BlockPool, host: BlockPool):
         self.device, self.host = device, host

@@ -1,4 +1,4 @@
-"""What must be true of a block manager after every operation, whatever came before."""
+"""The invariants of a block manager after every operation."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,9 +13,9 @@ from minikv.errors import BrokenInvariantError
 def check_holders(
     pools: Sequence[BlockPool], sequences: Iterable[SequenceBlocks], held: Iterable[tuple[int, int]] = ()
 ) -> None:
-    """Every block is held exactly as often as it stands in a block table: none is lost, none freed too early.
+    """Raise unless every block is held exactly as often as it is in a block table: none is lost, none freed too early.
 
-    ``held`` are (group, block) that something else holds, once for each holder.
+    ``held`` are (group, block) with a holder outside the tables, once for each holder.
     """
     sequences, others = list(sequences), Counter(held)
     for group, pool in enumerate(pools):
@@ -35,7 +35,7 @@ def check_holders(
 
 
 def check_sequence(seq: SequenceBlocks, block_size: int) -> None:
-    """The tables have room for the tokens and no more, and the counters are in order."""
+    """Raise unless the tables have room for exactly the tokens, and the counters are in order."""
     for group, table in enumerate(seq.tables):
         if len(table.blocks) != -(-seq.length(group) // block_size):
             what = f"{seq.id!r} has {seq.length(group)} tokens in {len(table.blocks)} blocks of group {group}"
@@ -51,7 +51,7 @@ def check_sequence(seq: SequenceBlocks, block_size: int) -> None:
 
 
 def check_rows(tables: BlockTables, sequences: Sequence[SequenceBlocks]) -> None:
-    """The persistent arrays say what the sequences' own tables say, and nothing else."""
+    """Raise unless the persistent arrays equal the sequences' own tables."""
     if sorted(seq.row for seq in sequences) != list(range(len(tables.owners))):
         raise BrokenInvariantError("invariant", what="the rows of the block tables have a gap")
     for seq in sequences:

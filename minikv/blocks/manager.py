@@ -1,4 +1,4 @@
-"""BlockManager: which sequence holds which blocks, and which of them several share.
+"""BlockManager: the blocks of each sequence, and the blocks that sequences share.
 
     >>> manager = BlockManager(num_blocks=8, block_size=4)
     >>> manager.allocate("a", [1, 2, 3, 4, 5, 6]).num_cached
@@ -9,12 +9,12 @@
     >>> manager.block_table("a"), manager.block_table("b")
     ([0, 1], [0, 2])
 
-The manager never sees a tensor. It says where a token goes (``slot_mapping``) and which blocks the storage has to
-copy (``Copy``); a forward writes K and V; ``commit`` says that it has. Layers that keep different tokens (another
+The manager never sees a tensor. It returns the slots of tokens (``slot_mapping``) and the blocks that the storage must
+copy (``Copy``). A forward writes K and V, and ``commit`` records that. Layers that keep different tokens (another
 window, another width) are in different KV cache groups, each with a pool and block tables of its own; an operation
 takes blocks in all groups or in none. An operation that raises has changed nothing.
 
-Its parts: a ``BlockPool`` for each group, ``BlockTables``, and ``HostBlocks`` for what lies in host memory.
+Its parts: a ``BlockPool`` for each group, ``BlockTables``, and ``HostBlocks`` for blocks in host memory.
 """
 
 from array import array
@@ -38,7 +38,7 @@ from minikv.shown import Shown, html_of, one_line, text_of
 
 @dataclass(frozen=True)
 class KVCacheGroup:
-    """The pool of one KV cache group: ``num_blocks`` blocks; ``window`` tokens are read back (None: all)."""
+    """The pool of one KV cache group: ``num_blocks`` blocks; a query sees ``window`` tokens (None: all)."""
 
     num_blocks: int
     window: int | None = None
@@ -46,10 +46,10 @@ class KVCacheGroup:
 
 @dataclass(frozen=True)
 class Allocation:
-    """What ``allocate`` found: ``num_cached`` of the ``num_tokens`` tokens need not be computed.
+    """The result of ``allocate``: ``num_cached`` of the ``num_tokens`` tokens need not be computed.
 
-    ``num_loaded`` of these are on the host: the step has to transfer ``loads`` first, for each group pairs of (device
-    block, host block); no other prompt finds them on the device before the next ``commit``.
+    ``num_loaded`` of these are on the host. The step must first transfer ``loads``, pairs of (device block, host block)
+    for each group; no other prompt finds them on the device before the next ``commit``.
     """
 
     num_tokens: int
@@ -59,10 +59,10 @@ class Allocation:
 
 
 class BlockManager:
-    """``num_blocks`` blocks for a model whose layers are all alike, or one ``KVCacheGroup`` for each KV cache group.
+    """``num_blocks`` blocks for a model with equal layers, or one ``KVCacheGroup`` for each KV cache group.
 
     The life of a sequence: ``allocate`` or ``fork``, ``append`` and ``commit`` once a step, ``free``. ``host_blocks``
-    takes sequences that are swapped out and prefix blocks that the device gives up; None: nothing can be swapped.
+    holds swapped sequences and reclaimed prefix blocks; None: nothing can be swapped.
     Raises ``ArgumentError`` for counts that are not whole numbers of at least 1, and for host blocks of another size
     or another number of groups.
     """
@@ -95,17 +95,17 @@ class BlockManager:
         self._check_host_blocks()
 
     def match(self, tokens: Sequence[int], salt: str = "") -> Match:
-        """How much of a prompt is cached: whole blocks, and never the last token. Nothing changes."""
+        """Return the cached prefix of a prompt: whole blocks, and never the last token. Changes nothing."""
         return self.host_blocks.find_prefix(token_array(tokens), root_digest(salt), self.pools, self._windows)
 
     def allocate(self, seq_id: Hashable, tokens: Sequence[int], salt: str = "") -> Allocation:
         """Begin a sequence: take the cached prefix of ``tokens``, and blocks for the rest.
 
-        For a chunked prefill give the tokens up to the end of the first chunk, and ``append_tokens`` by the others. The
-        chunk begins behind what is cached, ``match(prompt).num_tokens``: ``append_tokens`` looks nothing up any more.
-        Requests share blocks only under an equal ``salt``. Raises ``OutOfBlocksError`` if a pool has too few free
-        blocks, ``RequestTooLargeError`` if it has too few at all, ``ArgumentError`` for a sequence that exists, for no
-        tokens, and for what are not token ids.
+        For a chunked prefill pass the tokens up to the end of the first chunk here, and later chunks to
+        ``append_tokens``. The chunk begins behind the cached tokens, ``match(prompt).num_tokens``, because
+        ``append_tokens`` looks up no prefix. Requests share blocks only under an equal ``salt``. Raises
+        ``OutOfBlocksError`` if a pool has too few free blocks, ``RequestTooLargeError`` if it has too few at all,
+        ``ArgumentError`` for a known sequence, for no tokens, and for invalid token ids.
         """
         self._check_new(seq_id)
         ids, root = token_array(tokens), root_digest(salt)
@@ -114,6 +114,7 @@ class BlockManager:
         found = self.host_blocks.find_prefix(ids, root, self.pools, self._windows)
         loads = found.host or ((),) * len(self.pools)
         total = -(-len(ids) // self.block_size)
+        # Blocks in use by others cost nothing; cached blocks that are free leave the free list when they are taken.
         hits, needs, free = [], [], []
         for pool, blocks, loaded in zip(self.pools, found.tables, loads, strict=True):
             holes = self._windowed or loaded
@@ -135,7 +136,7 @@ class BlockManager:
         places = {place for loaded in loads for place, _ in loaded}
         seq = SequenceBlocks(seq_id, ids, tables, list(found.digests), root, 0)
         seq.committed = found.num_tokens
-        # What comes from the host can be found on the device when the next commit says that it is there.
+        # Blocks loaded from the host can be found on the device after the commit that follows the transfer.
         seq.published = min(places, default=found.num_tokens // self.block_size)
         seq.limit = total * self.block_size
         self._add(seq)
@@ -145,7 +146,7 @@ class BlockManager:
         return Allocation(len(ids), found.num_tokens, num_loaded, tuple(pairs) if places else ())
 
     def fork(self, parent: Hashable, child: Hashable) -> None:
-        """Begin the sequence ``child`` with everything that ``parent`` has; all blocks are shared.
+        """Begin the sequence ``child`` with the tokens and blocks of ``parent``; all blocks are shared.
 
         The sequence that first writes into a shared block gets a copy of it (``append``, ``append_tokens``).
         """
@@ -159,36 +160,36 @@ class BlockManager:
             tables.append(BlockTable(list(table.blocks), table.first, table.num_evicted_tokens))
         twin = SequenceBlocks(child, seq.tokens[:], tables, list(seq.digests), seq.root, 0)
         twin.committed, twin.published, twin.floor = seq.committed, seq.published, seq.floor
-        seq.limit = 0  # both have to look at the last block before they write
+        seq.limit = 0  # both must check the last block before they write
         self._add(twin)
 
     def append(self, seq_id: Hashable, token: int) -> tuple[Copy, ...]:
-        """One more token; returns the copies that the storage has to make first, mostly none. See ``append_tokens``."""
+        """Append a token; return the copies that the storage must make first, usually none. See ``append_tokens``."""
         try:
             seq = self._sequences[seq_id]
-            if type(token) is bool:  # an array would take it
+            if type(token) is bool:  # the array would accept it
                 raise TypeError
             if len(seq.tokens) < seq.limit:
                 seq.tokens.append(token)
                 return ()
             ids = array("q", (token,))
         except (KeyError, TypeError, OverflowError):
-            return self.append_tokens(seq_id, (token,))  # it says what is wrong
+            return self.append_tokens(seq_id, (token,))  # raises the error that names the fault
         return self._grow(seq, ids)
 
     def append_tokens(self, seq_id: Hashable, tokens: Sequence[int]) -> tuple[Copy, ...]:
-        """More tokens at the end: new blocks where they are needed, a copy of the last block if it is shared.
+        """Append tokens: take new blocks where they are needed, and a copy of the last block if it is shared.
 
         Raises ``OutOfBlocksError``, ``RequestTooLargeError``, ``ArgumentError`` as ``allocate`` does, and
-        ``UnknownNameError`` for a sequence that the manager does not have.
+        ``UnknownNameError`` for an unknown sequence.
         """
         seq, ids = self._get(seq_id), token_array(tokens)
         return self._grow(seq, ids) if ids else ()
 
     def can_reserve_slots(self, seq_ids: Iterable[Hashable]) -> bool:
-        """Whether ``reserve_slot`` would do for all of these sequences together, and without a copy. Nothing changes.
+        """Return whether ``reserve_slot`` would work for all of these sequences, without a copy. Changes nothing.
 
-        Where reclaimed blocks are to be saved on the host, only empty blocks count: the others need a transfer.
+        If reclaimed blocks are saved on the host, only empty blocks count: the others need a transfer.
         """
         needs = [0] * len(self.pools)
         for seq_id in seq_ids:
@@ -206,19 +207,20 @@ class BlockManager:
         )
 
     def reserve_slot(self, seq_id: Hashable) -> tuple[Copy, ...]:
-        """As ``append``, for a token that is still being drawn. Nothing can come behind it before ``fill_slot``.
+        """As ``append``, for a token that is still being sampled. Nothing can be appended to it before ``fill_slot``.
 
-        Until then it is ``UNKNOWN`` in ``tokens``, and cannot be committed, so that no block with it is ever found.
+        Until then it is ``UNKNOWN`` in ``tokens``, and cannot be committed, so a block with it is never found.
         """
         copies = self.append(seq_id, UNKNOWN)
         seq = self._sequences[seq_id]
-        seq.unknown, seq.limit = True, -seq.limit  # so that the next ``append`` looks
+        # negative, so that the next ``append`` does not take its fast path
+        seq.unknown, seq.limit = True, -seq.limit
         return copies
 
     def fill_slot(self, seq_id: Hashable, token: int) -> None:
-        """The sequence's last token, whose slot ``reserve_slot`` has taken, is ``token``.
+        """Set the sequence's last token, whose slot ``reserve_slot`` has taken, to ``token``.
 
-        Raises ``ArgumentError`` where it is known, and for what is no token id.
+        Raises ``ArgumentError`` if it is known already, and for an invalid token id.
         """
         seq = self._get(seq_id)
         if not seq.unknown:
@@ -228,16 +230,16 @@ class BlockManager:
                 raise TypeError
             seq.tokens[-1] = token
         except (TypeError, OverflowError):
-            seq.tokens[-1:] = token_array((token,))  # it says what is wrong
-        # Until now the last block could be neither shared nor published, so the old limit holds.
+            seq.tokens[-1:] = token_array((token,))  # raises the error that names the fault
+        # Meanwhile the last block could be neither shared nor published, so the old limit holds.
         seq.unknown, seq.limit = False, -seq.limit
 
     def commit(self, seq_id: Hashable, num_tokens: int | None = None) -> None:
-        """The forward has written K and V of the first ``num_tokens`` tokens (None: of all).
+        """Record that the forward has written K and V of the first ``num_tokens`` tokens (None: of all).
 
-        Call it once a step, after the forward: it publishes the blocks that are full, so that others may find
-        them, and gives back the blocks that no window needs any more. Raises ``ArgumentError`` for a number
-        below what was committed before or above what the sequence has, and for a token that is not known yet.
+        Call it once a step, after the forward. It publishes the full blocks, so that other sequences may find
+        them, and frees the blocks that no window needs any more. Raises ``ArgumentError`` for a number
+        below the last committed one or above the sequence's length, and for a token that is not known yet.
         """
         seq = self._get(seq_id)
         if num_tokens is None:
@@ -259,14 +261,15 @@ class BlockManager:
                 if until > seq.tables[group].first:
                     start = seq.tables[group].first
                     dropped = seq.tables[group].give_back(until)
-                    self.pools[group].free(dropped[::-1])  # the oldest is evicted first
+                    # free() begins at the end of the list, so the oldest block is freed, and later reused, first
+                    self.pools[group].free(dropped[::-1])
                     self._tables.clear(group, seq.row, start, until)
 
     def truncate(self, seq_id: Hashable, num_tokens: int) -> None:
-        """Take back the tokens behind ``num_tokens`` (drafts that were refused); blocks of theirs are freed.
+        """Drop the tokens behind ``num_tokens`` (refused drafts), and free their blocks.
 
         Raises ``ArgumentError`` for a number outside 1 and the sequence's length, or before its last eviction, and
-        where a window has already given back a block that the shorter sequence would need.
+        if a window has already freed a block that the shorter sequence would need.
         """
         seq = self._get(seq_id)
         low, high = max(1, seq.floor) - 1, len(seq.tokens)
@@ -293,7 +296,7 @@ class BlockManager:
         seq.limit = 0  # the last block may be published or shared now
 
     def free(self, seq_id: Hashable) -> None:
-        """End a sequence, swapped out or not: it holds no block any more; published ones can still be found."""
+        """End a sequence, swapped out or not: it holds no block any more; published blocks can still be found."""
         if seq_id in self.host_blocks:
             seq = self.host_blocks.get(seq_id)
             self.host_blocks.free([table.live() for table in seq.tables])
@@ -306,9 +309,9 @@ class BlockManager:
         del self._sequences[seq_id]
 
     def reset_prefix_cache(self) -> bool:
-        """Forget every cached block, on the device and on the host: no later prompt finds anything of an earlier one.
+        """Forget every cached block, on the device and on the host: later prompts find nothing of earlier ones.
 
-        False, and nothing is forgotten, while a block is held: by a sequence, swapped out or not, or by a transfer.
+        Returns False, and forgets nothing, while a block is held: by a sequence, swapped out or not, or by a transfer.
         """
         pools = (*self.pools, *self.host_blocks.pools)
         if any(pool.num_used for pool in pools):
@@ -316,42 +319,44 @@ class BlockManager:
         for pool in pools:
             for content in pool.cached():
                 pool.forget(content.block)
-        self.keep_reclaimed(self.pools[0].reclaimed is not None)  # nor is anything saved that was about to be
+        # drop the blocks that were about to be saved too
+        self.keep_reclaimed(self.pools[0].reclaimed is not None)
         return True
 
     def compact(self, seq_id: Hashable, keep: int, kv_cache_group: int = 0) -> Compaction:
-        """Eviction keeps ``keep`` of the tokens that the sequence has in ``kv_cache_group``: its tail blocks are freed.
+        """Keep ``keep`` of the tokens that the sequence has in ``kv_cache_group``, and free its tail blocks.
 
-        The same number is kept in every layer and head, so the block table stays shared; which tokens they are,
-        only the storage knows. What another sequence shares is copied first, what is published is forgotten.
-        Raises ``OutOfBlocksError`` where blocks for the copies are missing, ``ArgumentError`` for a ``keep`` outside 1
-        and the length, before everything is committed, and for a group with a window, which forgets by itself.
+        The same number is kept in every layer and head, so they go on sharing the block table; only the storage knows
+        which tokens they are. Shared blocks are copied first, published ones are forgotten. Raises ``OutOfBlocksError``
+        if blocks for the copies are missing, ``ArgumentError`` for a ``keep`` outside 1 and the length, before
+        everything is committed, and for a group with a window, which drops tokens by itself.
         """
         seq = self._evictable(seq_id, kv_cache_group)
         return compact(seq, kv_cache_group, keep, self.pools[kv_cache_group], self._tables)
 
     def drop_blocks(self, seq_id: Hashable, places: Sequence[int], kv_cache_group: int = 0) -> None:
-        """Eviction takes whole blocks out of the table, those at ``places``: nothing is moved, nothing copied.
+        """Take the blocks at ``places`` out of the table; nothing is moved or copied.
 
-        The other blocks keep their tokens, and so may go on being shared, and found as a prefix. The last block stays,
-        since the next token may belong into it. Raises ``ArgumentError`` as ``compact`` does, and for a place that the
-        table has not, or that is its last one.
+        The other blocks keep their tokens, so they may still be shared, and found as a prefix. The last block stays,
+        since the next token may belong into it. Raises ``ArgumentError`` as ``compact`` does, and for a place that is
+        not in the table, or is its last one.
         """
         seq = self._evictable(seq_id, kv_cache_group)
         drop_blocks(seq, kv_cache_group, places, self.pools[kv_cache_group], self._tables)
 
     def num_evicted(self, seq_id: Hashable, kv_cache_group: int = 0) -> int:
-        """How many tokens eviction has taken from a sequence in ``kv_cache_group``, swapped out or not."""
+        """Return how many tokens eviction has taken from a sequence in ``kv_cache_group``, swapped out or not."""
         self._check_group(kv_cache_group)
         seq = self.host_blocks.get(seq_id) if seq_id in self.host_blocks else self._get(seq_id)
         return seq.tables[kv_cache_group].num_evicted_tokens
 
     @contextmanager
     def swapping_out(self, seq_id: Hashable) -> Iterator[Swap]:
-        """Inside the ``with`` the storage transfers the pairs; after it the sequence's device blocks are free.
+        """Swap a sequence out: within the ``with`` the storage transfers the pairs; after it the device blocks are
+        free.
 
-        If the transfer raises, everything is as before. A swapped sequence cannot grow: ``swapping_in`` brings it
-        back, ``free`` ends it. Raises ``OutOfBlocksError`` if the host has too few.
+        If the transfer raises, nothing is changed. A swapped sequence cannot grow: ``swapping_in`` brings it
+        back, ``free`` ends it. Raises ``OutOfBlocksError`` if the host has too few blocks.
         """
         seq = self._get(seq_id)
         self._check_known(seq)
@@ -374,7 +379,7 @@ class BlockManager:
 
     @contextmanager
     def swapping_in(self, seq_id: Hashable) -> Iterator[Swap]:
-        """The way back, into other blocks. If it raises (``OutOfBlocksError``, a transfer), the host keeps its copy."""
+        """Swap a sequence in. If it raises (``OutOfBlocksError``, a transfer), the host keeps its copy."""
         seq = self.host_blocks.get(seq_id)
         blocks = allocate_all(self.pools, [len(table.live()) for table in seq.tables])
         host = [table.live() for table in seq.tables]
@@ -397,15 +402,15 @@ class BlockManager:
 
     @property
     def host_pools(self) -> tuple[BlockPool, ...]:
-        """The host's blocks of each group; none where the manager was made without."""
+        """The host's blocks of each group; none if the manager was made without."""
         return self.host_blocks.pools
 
     def host_blocks_of(self, seq_id: Hashable) -> tuple[int, ...]:
-        """The blocks of each group that a swapped sequence will take on the device."""
+        """Return how many blocks of each group a swapped sequence will take on the device."""
         return tuple(len(table.live()) for table in self.host_blocks.get(seq_id).tables)
 
     def plan_swap_out(self, seq_id: Hashable) -> Swap:
-        """As ``swapping_out``; what the host has already of the sequence is not transferred."""
+        """As ``swapping_out``; blocks of the sequence that the host has already are not transferred."""
         with self.swapping_out(seq_id) as swap:
             pass
         self.host_blocks.expect(self.host_blocks.get(seq_id))
@@ -420,13 +425,13 @@ class BlockManager:
         return swap
 
     def plan_save(self) -> Swap:
-        """What the cached blocks held that ``allocate`` and the others have taken since the last call."""
+        """Plan to save the content of cached blocks that have been reclaimed since the last call."""
         reclaimed = [pool.reclaimed or [] for pool in self.pools]
         self.keep_reclaimed(self.pools[0].reclaimed is not None)
         return self.host_blocks.store_all(reclaimed)
 
     def plan_save_cached(self) -> Swap:
-        """What the device's free blocks still hold; of more than the host has room for, what was used last."""
+        """Plan to save the content of the device's free blocks; without room for all, of the last used ones."""
         rooms = [pool.num_free for pool in self.host_blocks.pools]
         cached = [pool.cached() for pool in self.pools]
         return self.host_blocks.store_all(
@@ -434,9 +439,9 @@ class BlockManager:
         )
 
     def plan_load(self, contents: Sequence[Sequence[tuple[bytes, bytes]]]) -> list[list[int | None]]:
-        """Host blocks for prefix blocks that were saved elsewhere: (digest, tokens) for each group.
+        """Return host blocks for prefix blocks that were saved elsewhere: (digest, tokens) for each group.
 
-        None for one that the host has already, or has no room for.
+        None for content that the host has already, or has no room for.
         """
         return [
             [self.host_blocks.store(group, digest, tokens) for digest, tokens in of_group]
@@ -444,16 +449,16 @@ class BlockManager:
         ]
 
     def keep_reclaimed(self, keep: bool = True) -> None:
-        """Whether ``plan_save`` is to know which content is reclaimed from now on; what it knew is forgotten."""
+        """Set whether reclaimed content is recorded for ``plan_save`` from now on; drop the content recorded so far."""
         for pool in self.pools:
             pool.reclaimed = [] if keep else None
 
     def complete_transfers(self, arrived: bool) -> None:
-        """The planned transfers were carried out, or not. What others may find on the host they find from now on."""
+        """End the planned transfers. Blocks that have arrived on the host can be found from now on."""
         self.host_blocks.complete_transfers(arrived)
 
     def num_tokens(self, seq_id: Hashable) -> int:
-        """The sequence's tokens, evicted ones included: the position of the next one."""
+        """The number of the sequence's tokens, evicted ones included: the position of the next one."""
         return len(self._get(seq_id).tokens)
 
     def tokens(self, seq_id: Hashable) -> np.ndarray:
@@ -461,7 +466,7 @@ class BlockManager:
         return np.array(self._get(seq_id).tokens)
 
     def length(self, seq_id: Hashable, kv_cache_group: int = 0) -> int:
-        """The slots of the table that are taken: what a kernel reads, where no window is. Length is not position."""
+        """The used slots of the table, which a kernel reads in a group without a window. It is not the position."""
         self._check_group(kv_cache_group)
         return self._get(seq_id).length(kv_cache_group)
 
@@ -471,7 +476,7 @@ class BlockManager:
         return list(self._get(seq_id).tables[kv_cache_group].blocks)
 
     def sequences(self) -> list[Hashable]:
-        """The running sequences, in the order of the rows of ``block_tables``. It changes when one ends."""
+        """The running sequences, in the order of the rows of ``block_tables``, which changes when one ends."""
         return [seq.id for seq in self._tables.owners]
 
     def block_tables(self, kv_cache_group: int = 0) -> np.ndarray:
@@ -480,11 +485,11 @@ class BlockManager:
         return self._tables.view(kv_cache_group)
 
     def rows(self, seq_ids: Iterable[Hashable]) -> np.ndarray:
-        """int64 [sequences]: the rows of ``block_tables`` that these sequences have now."""
+        """int64 [sequences]: the present rows of these sequences in ``block_tables``."""
         return np.array([self._get(seq_id).row for seq_id in seq_ids], np.int64)
 
     def slot_mapping(self, seq_id: Hashable, start: int, end: int, kv_cache_group: int = 0) -> np.ndarray:
-        """int64 [end - start]: where K and V of the tokens at positions ``start`` to ``end - 1`` are stored.
+        """int64 [end - start]: the slots for K and V of the tokens at positions ``start`` to ``end - 1``.
 
         ``slots_of`` has the formula; -1 (store nothing) behind a window.
         Raises ``ArgumentError`` for positions that the sequence does not have, or from before its last eviction.
@@ -513,7 +518,7 @@ class BlockManager:
         return manager_stats(self.pools, self._tables.owners, self._asked_tokens, self._hit_tokens)
 
     def shown(self, lang: str = "en") -> Shown:
-        """What ``stats`` says now: blocks by state and group, slots without a token, prefix hits."""
+        """The present ``stats``: blocks by state and group, slots without a token, prefix hits."""
         return self.stats().shown(lang)
 
     text = text_of
@@ -524,7 +529,7 @@ class BlockManager:
         return one_line(type(self).__name__, "", *facts(pools, self.block_size, len(self._sequences)))
 
     def check_invariants(self) -> None:
-        """Look at everything; ``BrokenInvariantError`` names a block lost or owned twice. For tests: it is slow."""
+        """Check everything; ``BrokenInvariantError`` names a block lost or owned twice. For tests: it is slow."""
         sequences = self._tables.owners
         check_holders(self.pools, sequences)
         check_holders(self.host_blocks.pools, self.host_blocks.sequences.values(), self.host_blocks.pinned)
@@ -533,12 +538,12 @@ class BlockManager:
             check_sequence(seq, self.block_size)
 
     def _check_new(self, seq_id: Hashable) -> None:
-        """A sequence that begins has a name of its own, which can be a key."""
+        """Raise unless the id of a new sequence is unused and can be a key."""
         try:
             known = seq_id in self._sequences or seq_id in self.host_blocks
-        except TypeError:  # a list, or what else cannot be the key of a dict
+        except TypeError:  # a list, or another type that cannot be a key
             raise ArgumentError("bad_sequence_id", value=type(seq_id).__name__) from None
-        if seq_id != seq_id:  # NaN: it never equals itself, so its blocks could never be freed
+        if seq_id != seq_id:  # NaN never equals itself, so its blocks could never be freed
             raise ArgumentError("bad_sequence_id", value=repr(seq_id))
         if known:
             raise ArgumentError("sequence_exists", sequence=seq_id)
@@ -546,12 +551,12 @@ class BlockManager:
     def _get(self, seq_id: Hashable) -> SequenceBlocks:
         try:
             return self._sequences[seq_id]
-        except (KeyError, TypeError):  # TypeError: a list, or what else cannot be the key of a dict
+        except (KeyError, TypeError):  # TypeError: a list, or another type that cannot be a key
             code = "sequence_swapped" if seq_id in self.host_blocks else "unknown_sequence"
             raise UnknownNameError(code, sequence=seq_id, count=len(self._sequences)) from None
 
     def _check_known(self, seq: SequenceBlocks) -> None:
-        """The last token is known, and not only its slot reserved."""
+        """Raise if the last token is not known, only its slot reserved."""
         if seq.unknown:
             raise ArgumentError("token_unknown", sequence=seq.id, position=len(seq.tokens) - 1)
 
@@ -573,13 +578,13 @@ class BlockManager:
             )
 
     def _evictable(self, seq_id: Hashable, group: int) -> SequenceBlocks:
-        """The sequence, if eviction may take tokens of ``group`` from it."""
+        """Return the sequence, if eviction may take tokens of ``group`` from it."""
         seq = self._get(seq_id)
         self._check_group(group)
         if self._windows[group] is not None:
             raise ArgumentError("compact_window", kv_cache_group=group, window=self._windows[group])
         if seq.committed < len(seq.tokens):
-            # What has not been written yet would have no slot to be written to.
+            # An uncommitted token would lose its slot before it is written.
             raise ArgumentError(
                 "compact_uncommitted", sequence=seq_id, committed=seq.committed, num_tokens=len(seq.tokens)
             )
@@ -591,6 +596,8 @@ class BlockManager:
         needs, short = [], False
         for pool, table in zip(self.pools, seq.tables, strict=True):
             blocks, length = table.blocks, position - table.num_evicted_tokens
+            # The table has ceil(length / size) blocks. A partly filled last block is written to, so it must not be
+            # shared.
             new = -(-(length + len(ids)) // size) - len(blocks)
             writes_tail = length % size and blocks[-1] != NULL_BLOCK
             copied = writes_tail and pool.ref_count(blocks[-1]) > 1
@@ -602,11 +609,13 @@ class BlockManager:
         for group, (count, copied, writes_tail) in enumerate(needs):
             pool, blocks = self.pools[group], seq.tables[group].blocks
             added = pool.allocate(count)
+            # Copy on write: a shared last block is replaced by a copy, and this sequence drops its reference to the old
+            # one.
             if copied:
                 copies.append(Copy(group, blocks[-1], added[0]))
                 pool.free([blocks.pop()])
             elif writes_tail:
-                pool.forget(blocks[-1])  # truncate() left it: its content is about to change
+                pool.forget(blocks[-1])  # truncate() left it published, and its content is about to change
             if added:
                 self._tables.write(group, seq.row, len(blocks), added)
                 blocks += added
@@ -618,6 +627,8 @@ class BlockManager:
         first, digests = seq.published, seq.digests
         for place, chunk in enumerate(chunks(seq.tokens, self.block_size, first, full), first):
             if place == len(digests):
+                # The digest chain: each block's digest covers the digest before it, so equal digests mean equal
+                # prefixes.
                 digests.append(child_digest(digests[-1] if place else seq.root, chunk))
             for pool, table in zip(self.pools, seq.tables, strict=True):
                 block = table.blocks[place]
@@ -625,7 +636,7 @@ class BlockManager:
                     pool.publish(block, digests[place], chunk)
 
     def _measure(self, seq: SequenceBlocks) -> None:
-        """Up to how many tokens the blocks of ``seq`` suffice, in the group where they end first."""
+        """Set ``limit`` to the tokens that fit into the blocks of ``seq``, in the group with the least room."""
         size = self.block_size
         seq.limit = min([len(table.blocks) * size + table.num_evicted_tokens for table in seq.tables])
 

@@ -1,4 +1,4 @@
-"""BlockPool: which blocks are free, how many hold each of the others, and what can still be found in them.
+"""BlockPool: the free blocks, the reference count of each block, and the content that can be found in them.
 
 A block is in one of three states:
 
@@ -7,7 +7,7 @@ A block is in one of three states:
     empty     its reference count is 0, and nothing can be found in it
 
 Cached blocks are free blocks: ``allocate`` takes empty blocks first, then evicts the cached block that has been
-free the longest. Every operation costs the same whatever the size of the pool. The pool knows nothing of
+free the longest. Every operation costs the same for any size of the pool. The pool knows nothing of
 sequences, and nothing of tensors: a block is a number from 0 to num_blocks - 1.
 """
 
@@ -20,7 +20,7 @@ from minikv.errors import ArgumentError, BrokenInvariantError, OutOfBlocksError,
 from minikv.shown import one_line
 
 NULL_BLOCK = -1
-"""Stands in a block table where a window has moved on: no block of any pool, and nothing may be read from it."""
+"""The entry of a block table behind a window: no block of any pool; it must not be read."""
 
 
 LARGEST_POOL = 2**31 - 1  # block tables are int32, as kernels read them
@@ -33,8 +33,7 @@ BLOCK_BOOK_BYTES = 48
 class PoolStats:
     """Blocks by state (``total`` = ``used`` + ``free``; ``cached`` are the free ones that can still be found).
 
-    ``hits`` counts the blocks that ``touch`` gave to one more holder, ``evictions`` the cached blocks that
-    ``allocate`` had to empty.
+    ``hits`` counts the references that ``touch`` added, ``evictions`` the cached blocks that ``allocate`` emptied.
     """
 
     total: int
@@ -46,7 +45,7 @@ class PoolStats:
 
 
 class Content(NamedTuple):
-    """What can be found in a block: its token ids, 8 bytes each, under the digest of all tokens up to its end."""
+    """The content of a published block: its token ids, 8 bytes each, under the digest of all tokens up to its end."""
 
     block: int
     digest: bytes
@@ -56,7 +55,7 @@ class Content(NamedTuple):
 class BlockPool:
     """``num_blocks`` blocks of ``block_size`` tokens each.
 
-    Raises ``ArgumentError`` for what is not a whole number of at least 1, and for more than 2**31 - 1 blocks.
+    Raises ``ArgumentError`` unless both are whole numbers of at least 1, and for more than 2**31 - 1 blocks.
     ``reclaimed`` is None, or a list to which ``allocate`` adds what it evicts; the pool never empties the list.
     """
 
@@ -69,7 +68,7 @@ class BlockPool:
         self.block_size = block_size
         self._refs = [0] * num_blocks
         self._empty = list(range(num_blocks - 1, -1, -1))  # a stack: block 0 is taken first
-        # A dict would do for the order, but finding its first key gets slow after many deletions at the front.
+        # A dict has the order too, but finding its first key gets slow after many deletions at the front.
         self._cached: OrderedDict[int, None] = OrderedDict()  # from the least to the most recently freed
         self._block_of: dict[bytes, int] = {}  # digest -> the block that holds it
         self._published: dict[int, tuple[bytes, bytes]] = {}  # block -> its digest and its tokens
@@ -79,7 +78,7 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that ``allocate`` can give: the empty and the cached ones."""
+        """The number of blocks that ``allocate`` can take: the empty and the cached ones."""
         return len(self._empty) + len(self._cached)
 
     @property
@@ -88,28 +87,28 @@ class BlockPool:
 
     @property
     def num_cached(self) -> int:
-        """Free blocks whose content can still be found."""
+        """The number of free blocks with content that can still be found."""
         return len(self._cached)
 
     def ref_count(self, block: int) -> int:
-        """How many hold ``block``; 0 where it is free."""
+        """Return how many holders ``block`` has; 0 if it is free."""
         self._check(block)
         return self._refs[block]
 
     def is_published(self, block: int) -> bool:
-        """Whether the content of ``block`` can be found by its digest."""
+        """Return whether the content of ``block`` can be found by its digest."""
         self._check(block)
         return block in self._published
 
     def count_free(self, blocks: Sequence[int]) -> int:
-        """How many of ``blocks``, each of which exists, are free."""
+        """Return how many of ``blocks``, which must exist, are free."""
         refs = self._refs
         return sum(not refs[block] for block in blocks)
 
     def allocate(self, count: int) -> list[int]:
-        """Take ``count`` blocks, each held once: empty ones, then the least recently used of the cached.
+        """Take ``count`` blocks, each with one holder: empty ones first, then the least recently used cached ones.
 
-        Raises ``OutOfBlocksError``, and takes none, where fewer are free.
+        Raises ``OutOfBlocksError``, and takes none, if fewer are free.
         """
         if type(count) is not int or count < 0:
             check_count("count", count, least=0)
@@ -135,9 +134,9 @@ class BlockPool:
         return taken
 
     def touch(self, blocks: Sequence[int]) -> None:
-        """Hold blocks that a prefix search found: a cached one leaves the free list, wherever it stands in it.
+        """Add a holder to blocks that a prefix search found. A cached block leaves the free list from any place in it.
 
-        Raises ``ArgumentError``, and holds none, if one of them is empty.
+        Raises ``ArgumentError``, and changes nothing, if one of them is empty.
         """
         self._check_list(blocks)
         refs, cached, last = self._refs, self._cached, self.num_blocks
@@ -153,7 +152,7 @@ class BlockPool:
         self._hits += len(blocks)
 
     def share(self, blocks: Sequence[int]) -> None:
-        """One more holder for blocks that are held already.
+        """Add a holder to blocks that are held already.
 
         Raises ``ArgumentError``, and changes nothing, if one of them is free.
         """
@@ -162,10 +161,10 @@ class BlockPool:
             self._refs[block] += 1
 
     def free(self, blocks: Sequence[int]) -> None:
-        """One holder less for each; a block without a holder is free.
+        """Remove a holder from each block; a block without holders is free.
 
-        The last of ``blocks`` is freed first, so that of a cached sequence the tail is evicted before the
-        beginning, which more requests have in common. Raises ``ArgumentError``, and frees none, where a block is
+        The last of ``blocks`` is freed first, so that a cached sequence's tail is evicted before its
+        beginning, which more requests share. Raises ``ArgumentError``, and changes nothing, if a block is
         free already or is named twice.
         """
         self._check_held(blocks)
@@ -179,20 +178,20 @@ class BlockPool:
                     self._empty.append(block)
 
     def lookup_block(self, digest: bytes, tokens: bytes) -> int | None:
-        """The block that was published under ``digest``, or None. It changes nothing; ``touch`` takes the block.
+        """Return the block that was published under ``digest``, or None. Changes nothing; ``touch`` takes the block.
 
-        A block is given only if its tokens are the same as well: two texts with one digest must never share.
+        The block's tokens must be equal too: two texts with the same digest must never share.
         """
         try:
             block = self._block_of.get(digest)
-        except TypeError:  # a list, or what else cannot be the key of a dict
+        except TypeError:  # a list, or another type that cannot be a key
             raise ArgumentError("bad_digest", value=type(digest).__name__) from None
         if block is None or self._published[block][1] != tokens:
             return None
         return block
 
     def publish(self, block: int, digest: bytes, tokens: bytes) -> bool:
-        """Make the content of a held block findable. False, and no change, if another block is found there.
+        """Make the content of a held block findable. False, and no change, if another block has the digest.
 
         Raises ``ArgumentError`` for a free block, and for one that is published under another digest.
         """
@@ -211,7 +210,7 @@ class BlockPool:
         return True
 
     def forget(self, block: int) -> None:
-        """Make the content of ``block`` findable no more; a cached block becomes an empty one."""
+        """Make the content of ``block`` unfindable; a cached block becomes an empty one."""
         self._check(block)
         entry = self._published.pop(block, None)
         if entry is None:
@@ -222,7 +221,7 @@ class BlockPool:
             self._empty.append(block)
 
     def cached(self) -> list[Content]:
-        """The free blocks whose content can still be found, the next to be evicted first."""
+        """Return the free blocks with content that can still be found, the next to be evicted first."""
         return [Content(block, *self._published[block]) for block in self._cached]
 
     def __repr__(self) -> str:
@@ -235,10 +234,10 @@ class BlockPool:
         )
 
     def check_invariants(self) -> None:
-        """Look at every block, in time proportional to the pool; ``BrokenInvariantError`` names what is wrong.
+        """Check every block, in time proportional to the pool; ``BrokenInvariantError`` names the fault.
 
-        Every block is either held, cached or empty, and in one place; what is cached is published; digests and
-        published blocks belong to each other one to one.
+        Every block is either held, cached or empty, and in one place; cached blocks are published; digests and
+        published blocks correspond one to one.
         """
         places = self._empty + list(self._cached)
         if len(set(places)) != len(places):
@@ -266,7 +265,7 @@ class BlockPool:
             raise ArgumentError("not_a_list", what="blocks", value=type(blocks).__name__)
 
     def _check_held(self, blocks: Sequence[int]) -> None:
-        """Each of ``blocks`` exists, is held, and is named once."""
+        """Raise unless each of ``blocks`` exists, is held, and is named once."""
         self._check_list(blocks)
         refs = self._refs
         last = self.num_blocks

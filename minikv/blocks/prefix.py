@@ -1,9 +1,9 @@
-"""Prefixes by digest: how a block of tokens is found again, and how far a new prompt is cached already.
+"""Prefixes by digest: how a block of tokens is found again, and how much of a new prompt is cached.
 
 A block's K and V depend on every token before it, so its digest does too: SHA-256 over the digest of the block
 before it and its own tokens. The first block's parent is made from the salt: requests with different salts (one a
 tenant, a LoRA adapter, an image) share nothing. SHA-256 costs the same here as a fast hash that can be made to
-collide, and a collision would hand one user the cache of another.
+collide, and a collision would give one user the cache of another.
 """
 
 from array import array
@@ -27,9 +27,9 @@ LARGEST_TOKEN = 2**63 - 1
 class Match:
     """The cached beginning of a prompt: ``num_tokens`` tokens, in whole blocks.
 
-    ``tables`` has one tuple of blocks for each KV cache group, with ``NULL_BLOCK`` where a window no longer
-    reaches, or where only the host has the block: ``host`` has these, (place, host block) for each group. ``digests``
-    has one for each block that was looked up, the misses behind the match included.
+    ``tables`` has one tuple of blocks for each KV cache group, with ``NULL_BLOCK`` behind a window, and where only the
+    host has the block: ``host`` has these, (place, host block) for each group. ``digests`` has one for each block that
+    was looked up, the misses behind the match included.
     """
 
     num_tokens: int
@@ -39,7 +39,7 @@ class Match:
 
 
 class Findable(Protocol):
-    """What a prefix is looked up in: a ``BlockPool``, or several as one."""
+    """A place to look up prefixes: a ``BlockPool``, or several as one."""
 
     block_size: int
 
@@ -47,9 +47,9 @@ class Findable(Protocol):
 
 
 def token_array(tokens: Sequence[int]) -> array:
-    """Token ids as one array of 64-bit integers.
+    """Return token ids as one array of 64-bit integers.
 
-    Raises ``ArgumentError`` for what is not a one-dimensional sequence of ints.
+    Raises ``ArgumentError`` for anything but a one-dimensional sequence of ints.
     """
     if isinstance(tokens, array) and tokens.typecode == "q":
         return tokens[:]
@@ -58,13 +58,13 @@ def token_array(tokens: Sequence[int]) -> array:
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu" or too_wide:
             raise ArgumentError("bad_tokens", value=f"numpy array {tokens.dtype}{list(tokens.shape)}")
         return array("q", tokens.astype(np.int64).tobytes())
-    if isinstance(tokens, (set, frozenset, dict, str, bytes, bytearray)):  # without an order, or no ids
+    if isinstance(tokens, (set, frozenset, dict, str, bytes, bytearray)):  # these have no order, or no ids
         raise ArgumentError("bad_tokens", value=type(tokens).__name__)
     try:
         packed = pack(f"{len(tokens)}q", *tokens)  # three times as fast as array("q", tokens)
     except (TypeError, struct_error):
         raise ArgumentError("bad_tokens", value=_type_of(tokens)) from None
-    # A bool is packed as 0 or 1: only where these stand is a type looked at, since all types would take as long again.
+    # A bool is packed as 0 or 1. So types are checked only where these occur; checking all would double the time.
     low = np.flatnonzero(np.frombuffer(packed, np.uint64) < 2).tolist()
     listed = tuple(tokens) if low else ()
     if any(isinstance(listed[place], bool) for place in low):
@@ -73,7 +73,7 @@ def token_array(tokens: Sequence[int]) -> array:
 
 
 def _type_of(tokens: object) -> str:
-    """ "list[float, int]" for a list, as Python writes types; the type's name for anything else."""
+    """Return "list[float, int]" for a list, as Python writes types; the type's name for anything else."""
     name = type(tokens).__name__
     if not isinstance(tokens, list | tuple):
         return name
@@ -81,35 +81,35 @@ def _type_of(tokens: object) -> str:
 
 
 def root_digest(salt: str) -> bytes:
-    """The parent of every first block under ``salt``."""
+    """Return the parent of every first block under ``salt``."""
     if not isinstance(salt, str):
         raise ArgumentError("bad_salt", value=type(salt).__name__)
     return sha256(b"minikv.blocks\0" + salt.encode("utf-8", "surrogatepass")).digest()
 
 
 def child_digest(parent: bytes, tokens: bytes) -> bytes:
-    """The digest of a block: ``tokens`` are its ids, 8 bytes each; ``parent`` is the digest of the block before."""
+    """Return the digest of a block from its ``tokens``, ids of 8 bytes each, and the digest of the block before it."""
     return sha256(parent + tokens).digest()
 
 
 def chunks(tokens: array, block_size: int, first: int, last: int) -> list[bytes]:
-    """The bytes of the blocks ``first`` to ``last - 1``, each of them full."""
+    """Return the bytes of the full blocks ``first`` to ``last - 1``."""
     data = tokens[first * block_size : last * block_size].tobytes()
     step = block_size * TOKEN_BYTES
     return [data[start : start + step] for start in range(0, len(data), step)]
 
 
 def first_block_needed(num_tokens: int, window: int | None, block_size: int) -> int:
-    """The first block that the query at position ``num_tokens`` reads: it sees ``window`` tokens, itself included."""
+    """Return the first block that the query at position ``num_tokens`` reads: it sees ``window`` tokens with itself."""
     return 0 if window is None else max(0, num_tokens - window + 1) // block_size
 
 
 def find_prefix(
     tokens: array, root: bytes, pools: Sequence[Findable], windows: Sequence[int | None]
 ) -> Match:
-    """The longest cached prefix of ``tokens`` that every KV cache group can go on from. It changes nothing.
+    """Return the longest cached prefix of ``tokens`` from which every KV cache group can continue. Changes nothing.
 
-    A group without a window needs every block of the prefix, one with a window the blocks that its next query
+    A group without a window needs every block of the prefix; a group with one needs the blocks that its next query
     reads. At least one token is left to compute: without a query there is no next token.
     """
     block_size = pools[0].block_size
@@ -134,7 +134,7 @@ def find_prefix(
 
 
 def _walk(texts: list[bytes], parent: bytes, pool: Findable | None) -> tuple[list[bytes], list[int | None]]:
-    """The digests of ``texts`` and their blocks in ``pool``, up to the first miss; without a pool, all digests."""
+    """Return the digests of ``texts`` and their blocks in ``pool``, up to the first miss; or all digests alone."""
     digests: list[bytes] = []
     found: list[int | None] = []
     for text in texts:
@@ -149,7 +149,7 @@ def _walk(texts: list[bytes], parent: bytes, pool: Findable | None) -> tuple[lis
 
 
 def _longest(found: list[list[int | None]], windows: Sequence[int | None], block_size: int) -> int:
-    """The most blocks that are cached in every group as far as its window reaches back from their end."""
+    """Return the most blocks that every group has cached as far back from their end as its window reaches."""
     longest = min(len(blocks) for blocks in found)
     runs = []  # for each group: how many blocks in a row are cached, ending before block i
     for blocks in found:
@@ -157,6 +157,7 @@ def _longest(found: list[list[int | None]], windows: Sequence[int | None], block
         for block in blocks:
             run.append(0 if block is None else run[-1] + 1)
         runs.append(run)
+    # Shorten the prefix until every group's run before its end reaches back as far as its window.
     while longest and any(
         run[longest] < longest - first_block_needed(longest * block_size, window, block_size)
         for run, window in zip(runs, windows, strict=True)

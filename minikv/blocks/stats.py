@@ -1,4 +1,4 @@
-"""What a block manager's memory is doing: blocks by state, prefix hits, internal fragmentation."""
+"""The statistics of a block manager: blocks by state, prefix hits, internal fragmentation."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -31,12 +31,12 @@ class ManagerStats:
         return self.hit_tokens / self.asked_tokens if self.asked_tokens else 0.0
 
     def fragmentation(self, kv_cache_group: int = 0) -> float:
-        """The share of the used slots that hold no token."""
+        """Return the share of the used slots that hold no token."""
         used = self.pools[kv_cache_group].used * self.block_size
         return self.wasted_slots[kv_cache_group] / used if used else 0.0
 
     def shown(self, lang: str = "en") -> Shown:
-        """A row for each KV cache group: blocks by state, and slots without a token; then the hit rate."""
+        """Return a row for each KV cache group: blocks by state, and slots without a token; then the hit rate."""
         lang = pick_language(lang)
         names = ("total", "used", "cached", "empty", "evictions", "wasted", "fragmentation")
         head = ("", *(_say(f"column_{name}", lang) for name in names))
@@ -59,7 +59,7 @@ class ManagerStats:
 
 
 def facts(pools: Sequence[PoolStats], block_size: int, sequences: int) -> list[str]:
-    """What a ``repr`` says of pools: of one group its blocks, of several all blocks together."""
+    """Return the parts of a ``repr`` of pools: the blocks of one group, or of all groups together."""
     total, used, cached = (sum(getattr(pool, name) for pool in pools) for name in ("total", "used", "cached"))
     groups = [f"{len(pools)} KV cache groups"] if len(pools) > 1 else []
     blocks = [f"{total:,} blocks of {block_size:,} tokens", f"{used:,} used", f"{cached:,} cached"]
@@ -67,7 +67,7 @@ def facts(pools: Sequence[PoolStats], block_size: int, sequences: int) -> list[s
 
 
 def wasted_slots(pool: BlockPool, kv_cache_group: int, sequences: Iterable[SequenceBlocks]) -> int:
-    """Slots of used blocks of ``kv_cache_group`` that hold no token of any sequence."""
+    """Count the slots of used blocks of ``kv_cache_group`` that hold no token of any sequence."""
     size = pool.block_size
     filled: dict[int, int] = {}
     for seq in sequences:

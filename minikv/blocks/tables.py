@@ -1,6 +1,6 @@
-"""Block tables: of one sequence as lists, of all running sequences as arrays that a step can use as they are.
+"""Block tables: of one sequence as lists, and of all running sequences as arrays for a step.
 
-Building a 256 x 64 array from lists costs more than half a millisecond a step; here a row is written where it
+Building a 256 x 64 array from lists costs more than half a millisecond a step. Here a row is written where it
 changes, so a step costs a slice. Rows stay dense: when a sequence leaves, the last row takes its place.
 """
 
@@ -13,18 +13,18 @@ import numpy as np
 from minikv.blocks.pool import NULL_BLOCK
 
 UNKNOWN = -1
-"""Stands for a token that has its slot already, and is drawn while the step is prepared that will compute it."""
+"""Stands for a token with a reserved slot, which is sampled while the next step is prepared."""
 
-ROWS, COLUMNS = 64, 64  # to begin with; both double when they no longer do
+ROWS, COLUMNS = 64, 64  # at first; both double when they are too small
 
 
 def slots_of(table: np.ndarray, row: np.ndarray | int, places: np.ndarray, block_size: int) -> np.ndarray:
-    """int64 [tokens]: the slot of each token, ``table[place // block_size] * block_size + place % block_size``.
+    """Return int64 [tokens], the slot of each token: ``table[place // block_size] * block_size + place % block_size``.
 
     ``table`` [rows, columns]; a token is the one at ``places`` [tokens] of the sequence in ``row`` ([tokens], or one
-    for all). -1 where the window has moved on: the token is stored nowhere.
+    for all). -1 behind a window: the token is stored nowhere.
     """
-    # slot = table[position // size] * size + position % size. It may need more than the table's 32 bits.
+    # Widened first: block * block_size may need more than the table's 32 bits.
     blocks = table[row, places // block_size].astype(np.int64)
     return np.where(blocks == NULL_BLOCK, -1, blocks * block_size + places % block_size)
 
@@ -35,7 +35,7 @@ class BlockTable:
 
     ``blocks[i]`` is ``NULL_BLOCK`` for i < ``first``: the window has moved on. Eviction has dropped
     ``num_evicted_tokens`` from the cache, so the token at position p lies in slot p - ``num_evicted_tokens`` of the
-    table. The first ``private`` blocks are neither shared nor published, as the last eviction left them.
+    table. The first ``private`` blocks are neither shared nor published since the last eviction.
     """
 
     blocks: list[int] = field(default_factory=list)
@@ -44,11 +44,11 @@ class BlockTable:
     private: int = 0
 
     def live(self) -> list[int]:
-        """The blocks that are really held."""
+        """Return the blocks that are held, without ``NULL_BLOCK``."""
         return self.blocks[self.first :] if self.first else self.blocks
 
     def give_back(self, until: int) -> list[int]:
-        """Put ``NULL_BLOCK`` in every place before ``until``; returns the blocks that stood there."""
+        """Put ``NULL_BLOCK`` in every place before ``until``; return the blocks that were there."""
         until = min(until, len(self.blocks))
         if until <= self.first:
             return []
@@ -65,8 +65,8 @@ class SequenceBlocks:
     Up to ``limit`` tokens fit without a look at the pools: into blocks that are neither shared nor published.
 
     ``committed`` tokens have their K and V in the cache; ``published`` blocks of them can be found by their
-    ``digests``. ``floor`` is the position of the last eviction: what lies before it is no longer in token order.
-    The last token may be ``unknown``: its slot was reserved before it was drawn; ``limit`` is negative then.
+    ``digests``. ``floor`` is the position of the last eviction: tokens before it are no longer in order.
+    The last token may be ``unknown``: its slot was reserved before it was sampled; ``limit`` is negative then.
     """
 
     id: Hashable
@@ -82,12 +82,12 @@ class SequenceBlocks:
     unknown: bool = False
 
     def length(self, kv_cache_group: int) -> int:
-        """Tokens that the table of ``kv_cache_group`` has slots for, those behind a window included."""
+        """Return how many tokens have slots in the table of ``kv_cache_group``, those behind a window included."""
         return len(self.tokens) - self.tables[kv_cache_group].num_evicted_tokens
 
 
 class BlockTables:
-    """One int32 array [rows, columns] for each KV cache group; what no block stands in is ``NULL_BLOCK``.
+    """One int32 array [rows, columns] for each KV cache group; entries without a block are ``NULL_BLOCK``.
 
     ``owners[row]`` is the sequence of a row. The arrays move only when they grow.
     """
@@ -97,7 +97,7 @@ class BlockTables:
         self._arrays = [np.full((ROWS, COLUMNS), NULL_BLOCK, np.int32) for _ in range(num_kv_cache_groups)]
 
     def add(self, owner: SequenceBlocks) -> int:
-        """A new row for ``owner``, behind the others."""
+        """Return a new row for ``owner``, behind the others."""
         row = len(self.owners)
         self.owners.append(owner)
         if row == len(self._arrays[0]):
@@ -105,7 +105,7 @@ class BlockTables:
         return row
 
     def remove(self, row: int) -> None:
-        """Drop ``row``; the last row moves into its place, and its owner's ``row`` is set to say so."""
+        """Drop ``row``; the last row moves into its place, and its owner's ``row`` is updated."""
         last = len(self.owners) - 1
         moved = self.owners.pop()
         for table in self._arrays:
@@ -117,7 +117,7 @@ class BlockTables:
             moved.row = row
 
     def write(self, kv_cache_group: int, row: int, start: int, blocks: Sequence[int]) -> None:
-        """``blocks`` from column ``start`` on."""
+        """Write ``blocks`` from column ``start`` on."""
         end = start + len(blocks)
         table = self._arrays[kv_cache_group]
         while end > table.shape[1]:
@@ -129,9 +129,9 @@ class BlockTables:
             table[row, start:end] = blocks
 
     def clear(self, kv_cache_group: int, row: int, start: int, end: int) -> None:
-        """No block in the columns ``start`` to ``end - 1``."""
+        """Write ``NULL_BLOCK`` into the columns ``start`` to ``end - 1``."""
         self._arrays[kv_cache_group][row, start:end] = NULL_BLOCK
 
     def view(self, kv_cache_group: int) -> np.ndarray:
-        """The rows in use, int32 [sequences, columns], not copied: it is overwritten as the sequences grow."""
+        """Return the rows in use, int32 [sequences, columns], as a view that changes as the sequences grow."""
         return self._arrays[kv_cache_group][: len(self.owners)]
