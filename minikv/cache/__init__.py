@@ -1,4 +1,4 @@
-"""Where K and V live. Lessons 06, 08, 09, 12 and 13."""
+"""The storage of K and V. Lessons 06, 08, 09, 12 and 13."""
 
 from typing import TYPE_CHECKING
 

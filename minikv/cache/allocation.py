@@ -1,4 +1,4 @@
-"""AllocationReport: where the KV cache's size came from, term by term. Lesson 08."""
+"""AllocationReport: the origin of the KV cache's size, term by term. Lesson 08."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -24,16 +24,16 @@ Row = tuple[str, int | str | None, str]
 class AllocationReport:
     """One rank's allocation of a cache for ``spec``. All sizes are bytes, all lengths tokens.
 
-    ``how`` is what set the size: "measured" (the formula, with its ``terms``), "num_blocks" or "kv_bytes" (given).
-    ``num_blocks`` counts blocks of ``block_bytes``, those of the groups without a window; ``blocks`` are the blocks of
+    ``how`` is the origin of the size: "measured" (the formula, with its ``terms``), "num_blocks" or "kv_bytes" (given).
+    ``num_blocks`` counts blocks of ``block_bytes``, those of the groups without a window. ``blocks`` are the blocks of
     each group and ``windows`` their windows, in the order of ``minikv.plan.pool.kv_cache_groups``: a windowed group has
-    what ``batch`` sequences of ``context`` tokens need. ``own_blocks`` is ``num_blocks`` as this rank alone would
-    have it, before the minimum over ``ranks``. ``kv_bytes`` are the blocks of all groups, ``padding_bytes`` what
-    alignment took beside them. ``weight_bytes`` are the model's parameters, ``buffer_bytes`` its buffers.
-    ``peak`` is the warm-up of ``warmup_tokens`` tokens (both None without one); ``stats`` is the device before the
-    cache was made. The caller held ``held_bytes`` meanwhile, for the CUDA graphs that will be captured on it, and
-    ``record_bytes`` for what eviction will remember of each cached token. Both count as ``used``, as ``current`` and in
-    the ``peak``, so the cache is smaller by them.
+    the blocks that ``batch`` sequences of ``context`` tokens need. ``own_blocks`` is the ``num_blocks`` of this rank
+    alone, before the minimum over ``ranks``. ``kv_bytes`` are the blocks of all groups, ``padding_bytes`` those of the
+    alignment beside them. ``weight_bytes`` are the model's parameters, ``buffer_bytes`` its buffers. ``peak`` is the
+    warm-up of ``warmup_tokens`` tokens (both None without one); ``stats`` is the device before the cache was made.
+    Meanwhile the caller held ``held_bytes`` for the CUDA graphs that will be captured, and ``record_bytes`` for
+    eviction's records of each cached token. Both count as ``used``, as ``current`` and in the ``peak``, so the cache is
+    smaller by them.
     """
 
     spec: CacheSpec
@@ -66,21 +66,21 @@ class AllocationReport:
 
     @property
     def tp(self) -> int:
-        """How many ranks share the model."""
+        """The number of ranks that share the model."""
         return self.spec.tp
 
     @property
     def max_tokens(self) -> int:
-        """Tokens that the counted blocks hold: num_blocks * block_size."""
+        """The tokens that the counted blocks hold: num_blocks * block_size."""
         return self.num_blocks * self.block_size
 
     def parts(self) -> dict[str, int]:
-        """What the device's bytes are for, in order, for a bar; they add up to ``stats.total``.
+        """The uses of the device's bytes, in order, for a bar; they add up to ``stats.total``.
 
-        Measured: ``current`` (weights and whatever torch holds), ``not_torch`` (used - current: contexts, libraries,
-        other processes, and what torch caches), ``activations`` (peak - current), ``kv``, ``left`` (of the available
-        bytes; less than a block, or what another rank lacks; alignment takes its padding from it) and ``kept_free``
-        (what utilization leaves to others). Given: ``used``, ``kv`` and ``left``.
+        Measured: ``current`` (weights and other tensors of torch), ``not_torch`` (used - current: contexts, libraries,
+        other processes, and torch's cached memory), ``activations`` (peak - current), ``kv``, ``left`` (of the
+        available bytes; less than a block, or what another rank lacks; alignment takes its padding from it) and
+        ``kept_free`` (the share that utilization leaves to others). Given: ``used``, ``kv`` and ``left``.
         """
         stats, terms = self.stats, self.terms
         if terms is None:
@@ -95,9 +95,9 @@ class AllocationReport:
         }
 
     def shown(self, lang: str = "en") -> Shown:
-        """Every variable of the allocation with its value, then in sentences what they do not say.
+        """Return every variable of the allocation with its value, then sentences with notes.
 
-        A row that could not be measured, on a CPU or where the size was given, says so.
+        A row that could not be measured, on a CPU or for a given size, says so.
         """
         lang = pick_language(lang)
         rows, shares = [], []
@@ -123,7 +123,7 @@ class AllocationReport:
         return one_line("AllocationReport", self.name, blocks, size, self.how)
 
     def _model(self, lang: str) -> Iterator[Row]:
-        """What the model's config says of a block."""
+        """Yield the facts of the model's config about a block."""
         spec, kinds = self.spec, self._kinds()
         stored = sum(kinds.values())
         key = "row_layers" if stored == len(spec.layers) else "row_layers_some"
@@ -140,7 +140,7 @@ class AllocationReport:
         yield "block_size", f"{self.block_size:,}", _say("row_block_size", lang)
 
     def _memory(self, lang: str) -> Iterator[Row]:
-        """The formula's terms, each with its value or with why it has none."""
+        """Yield the formula's terms, each with its value or the reason why it has none."""
         stats, terms = self.stats, self.terms
         yield "total", stats.total, _say(f"row_total_{stats.kind}", lang)
         yield "weights", self.weight_bytes, _say("row_weights", lang, buffers=self.buffer_bytes)
@@ -155,7 +155,8 @@ class AllocationReport:
             meaning = _say(key, lang, **(limits or {}))
             if value is None:
                 key = "not_measured_cpu" if stats.kind == "cpu" else "not_computed"
-                meaning = _say(key, lang, meaning=meaning.lstrip("+-= "))  # without its sign in the formula
+                # without the sign that it has in the formula
+                meaning = _say(key, lang, meaning=meaning.lstrip("+-= "))
             yield name, value, meaning
         if self.held_bytes:
             yield "graphs", self.held_bytes, _say("row_graphs", lang)
@@ -173,7 +174,7 @@ class AllocationReport:
         yield "kv", self.kv_bytes, _say("row_kv", lang, blocks=self.num_blocks, tokens=self.max_tokens)
 
     def _block(self, lang: str) -> str:
-        """The product that a block is, where every layer is alike; in words where not."""
+        """Return a block's bytes as a product if every layer is alike; in words otherwise."""
         kinds = self._kinds()
         if len(kinds) == 1:
             (each, layers) = next(iter(kinds.items()))
@@ -184,7 +185,7 @@ class AllocationReport:
         return _say("row_block", lang, block_size=self.block_size)
 
     def _kinds(self) -> dict[LayerSpec, int]:
-        """The kinds of layers that store K and V, each with how many there are."""
+        """Return the kinds of layers that store K and V, each with its number of layers."""
         return {layer: count for layer, count in countable(self.spec) if layer.token_bytes}
 
     def _sentences(self, lang: str) -> list[str]:
@@ -198,7 +199,7 @@ class AllocationReport:
             lines.append(_say("kinds", lang, kinds=" / ".join(named)))
         for blocks, window in zip(self.blocks, self.windows, strict=True):
             if window is not None:
-                # Where every layer slides, the windows' blocks are the ones that are counted.
+                # If every layer slides, the windows' blocks are the counted ones.
                 key = "window" if None in self.windows else "window_counted"
                 values = {"window": window, "batch": self.batch, "context": self.context}
                 lines.append(_say(key, lang, blocks=blocks, **values))
@@ -212,7 +213,7 @@ class AllocationReport:
 
 
 def _each(figures: Iterable[str]) -> str:
-    """One figure where all kinds of layers have the same, else each kind's."""
+    """Return one figure if all kinds of layers have the same, else each kind's."""
     found = list(figures)
     return " / ".join(found if len(set(found)) > 1 else found[:1])
 

@@ -1,9 +1,9 @@
-"""allocate_kv_cache: warm up, measure, and make the largest KV cache that is safe. Lesson 08.
+"""allocate_kv_cache: warms up, measures, and makes the largest KV cache that is safe. Lesson 08.
 
     available = int(total * utilization) - used - peak + current        num_blocks = available // block_bytes
 
 An engine cannot know from a config what a CUDA context, a library's workspace and another process take. It runs its
-largest step once without a cache, looks at what that took, and gives the rest to the cache, in one allocation.
+largest step once without a cache, measures the memory of that step, and gives the rest to the cache, in one allocation.
 """
 
 import inspect
@@ -46,21 +46,21 @@ def allocate_kv_cache(
     context: int | None = None,
     batch: int | None = None,
 ) -> tuple[PagedKVCache, AllocationReport]:
-    """A ``PagedKVCache`` for ``model`` (a Hugging Face decoder, on one device), and where its size comes from.
+    """Return a ``PagedKVCache`` for ``model`` (a Hugging Face decoder, on one device), and the report of its size.
 
     On CUDA the size is measured: ``warmup(model, warmup_tokens)``, then the formula. ``warmup_tokens`` is the most
-    tokens that one forward will ever prefill; None is 8,192, or all of the model's positions where it has fewer.
-    ``utilization`` is the share of the GPU for everything that is on it, other processes included: ``used`` counts
+    tokens that one forward will ever prefill; None is 8,192, or all of the model's positions if it has fewer.
+    ``utilization`` is the share of the GPU for everything on it, other processes included: ``used`` counts
     them. ``num_blocks`` (of the groups without a window) or ``kv_bytes`` give the size instead; one of them is required
     on a CPU, which has no memory set aside for a model. Then a warm-up runs only if ``warmup_tokens`` is given, and
     its peak is reported.
 
     ``kv_dtype`` None is the dtype of the model's parameters. Windowed layers get blocks for ``batch`` sequences of
-    ``context`` tokens (None: as many sequences as fit; 4,096 or all of the model's positions). ``tp`` says how many
-    ranks share the model. Where ``torch.distributed`` is initialized every rank must call, and all get the smallest
+    ``context`` tokens (None: as many sequences as fit; 4,096 or all of the model's positions). ``tp`` is the number of
+    ranks that share the model. If ``torch.distributed`` is initialized every rank must call, and all get the smallest
     count.
 
-    Raises ``ArgumentError`` and ``ConfigError`` before anything runs; ``DoesNotFitError`` with each term where not one
+    Raises ``ArgumentError`` and ``ConfigError`` before anything runs; ``DoesNotFitError`` with each term if not one
     block fits, here or on another rank. Nothing is kept then.
     """
     device = _device_of(model)
@@ -129,13 +129,14 @@ def allocate_kv_cache(
 
 
 def warmup(model: nn.Module, max_tokens: int) -> None:
-    """One prefill of ``max_tokens`` tokens (one sequence of token 0) without a cache: the largest step of an engine.
+    """Run one prefill of ``max_tokens`` tokens (one sequence of token 0) without a cache: the largest step of an
+    engine.
 
-    ``use_cache=False``, or the model's own cache would be in the peak; ``logits_to_keep=1`` where the model has it,
-    since an engine samples from the last token alone. All tokens alike send a mixture of experts to the same few
-    experts, the most rows that one expert can get.
+    ``use_cache=False``, or the model's own cache would be in the peak; ``logits_to_keep=1`` if the model has it,
+    since an engine samples from the last token alone. Equal tokens send a mixture of experts to the same few
+    experts, which gives one expert the most rows that it can get.
 
-    Raises ``ArgumentError`` for a model that is none, and whatever the forward raises.
+    Raises ``ArgumentError`` for an object that is no model, and what the forward raises.
     """
     device = _device_of(model)
     check_count("max_tokens", max_tokens)
@@ -175,10 +176,10 @@ def _check_positions(spec: CacheSpec, warmup_tokens: int | None, context: int | 
 
 
 def _check_room(spec: CacheSpec, blocks: tuple[int, ...], block_size: int, stats: MemoryStats) -> None:
-    """A given size is compared with what is free: Linux promises more than it has, and then ends the process."""
+    """Compare a given size with the free memory: Linux promises more than it has, and then ends the process."""
     groups = pool.kv_cache_groups(spec)
     need = sum(group.block_bytes(block_size) * count for group, count in zip(groups, blocks, strict=True))
-    # What torch has cached on a GPU can be had too.
+    # torch can also use the memory that it has cached on a GPU.
     cached = stats.reserved - stats.allocated if stats.kind == "cuda" else 0
     if need > stats.free + cached:
         raise DoesNotFitError(
@@ -190,7 +191,7 @@ def _check_room(spec: CacheSpec, blocks: tuple[int, ...], block_size: int, stats
 
 
 def _device_of(model: Any) -> torch.device:
-    """The one device of a model with parameters and a config."""
+    """Return the one device of a model with parameters and a config."""
     if not isinstance(model, nn.Module) or getattr(model, "config", None) is None:
         raise ArgumentError("allocator_not_a_model", kind=type(model).__name__)
     devices = {tensor.device for tensors in (model.parameters(), model.buffers()) for tensor in tensors}
@@ -201,14 +202,14 @@ def _device_of(model: Any) -> torch.device:
 
 
 def _is_measurable(device: torch.device) -> bool:
-    """Whether the device's memory is there for the model: a CPU shares its memory with all programs."""
+    """Return whether the device's memory belongs to the model: a CPU shares its memory with all programs."""
     return device.type == "cuda"
 
 
 def kv_dtype_of(model: nn.Module) -> str | None:
-    """The dtype of the first floating-point parameter, if K and V could be of it; None leaves it to the config.
+    """Return the dtype of the first floating-point parameter, if K and V could have it; None leaves it to the config.
 
-    The config may be silent or of another opinion: ``model.to(dtype)`` does not change it.
+    The config may be silent or outdated: ``model.to(dtype)`` does not change it.
     """
     dtype = next(
         (p.dtype for p in model.parameters() if p.is_floating_point() and p.dtype.itemsize > 1), None
@@ -224,12 +225,12 @@ def _warmup_peak(
     try:
         return measure_peak(lambda: warmup(model, tokens), device), None
     except torch.OutOfMemoryError as error:
-        # Without its traceback, whose frames hold the activations.
+        # Without the traceback, whose frames hold the activations.
         return None, error.with_traceback(None)
 
 
 def _least_of_ranks(blocks: tuple[int, ...], device: torch.device) -> tuple[tuple[int, ...], int]:
-    """The smallest count of each group over all ranks, and how many ranks there are."""
+    """Return the smallest count of each group over all ranks, and the number of ranks."""
     if not distributed.is_available() or not distributed.is_initialized():
         return blocks, 1
     # NCCL takes tensors of the GPU only, gloo those of the CPU.

@@ -1,4 +1,4 @@
-"""bind: hand a cache's views to the attention modules of a model that was written for them."""
+"""bind: passes a cache's views to the attention modules of a model that was written for them."""
 
 from torch import nn
 
@@ -7,14 +7,14 @@ from minikv.errors import ArgumentError
 
 
 def bind(model: nn.Module, cache: PagedKVCache) -> int:
-    """Set ``k_cache`` and ``v_cache`` of every module that has both to ``cache.layer(i)``'s views; how many were set.
+    """Set ``k_cache`` and ``v_cache`` of every module that has both to ``cache.layer(i)``'s views; return their number.
 
-    Modules count in the order of ``model.modules()``, layers from 0 on, those that cache no tokens left out; a shared
+    Modules count in the order of ``model.modules()``, layers from 0 on, without those that cache no tokens; a shared
     layer gives the views of the layer that it reads. Views are [blocks, block_size, kv_heads, dim] of the cache's
     dtype; nothing is copied. They keep the cache's memory alive until the attributes are set to something else, so
-    ``cache.close()`` refuses before that. Hugging Face models have no such modules.
+    ``cache.close()`` raises before that. Hugging Face models have no such modules.
 
-    Raises ``ArgumentError``, with nothing set, where the counts differ, for a cache whose codec keeps scales (the
+    Raises ``ArgumentError``, with nothing set, if the counts differ, for a cache whose codec has scales (the
     modules have no place for them), and for a module whose ``k_cache`` or ``v_cache`` is a ``Parameter``.
     """
     if not isinstance(model, nn.Module):
@@ -39,7 +39,7 @@ def bind(model: nn.Module, cache: PagedKVCache) -> int:
 
 
 def _layers(cache: PagedKVCache) -> list[LayerCache]:
-    """The views of every layer that caches tokens, in order."""
+    """Return the views of every layer that caches tokens, in order."""
     found = []
     for index in range(len(cache.spec.layers)):
         try:

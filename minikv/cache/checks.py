@@ -1,7 +1,7 @@
-"""What the caches check before they touch a byte: tensors of new tokens, and lists of slots or blocks.
+"""The caches' checks before they touch a byte: tensors of new tokens, and lists of slots or blocks.
 
-An index is checked where that costs nothing: in a list, a NumPy array or a CPU tensor. An index tensor that already
-lies on a GPU is not read back, since that would make the CPU wait for everything queued before it.
+An index is checked where that costs nothing: in a list, a NumPy array or a CPU tensor. An index tensor on a GPU is not
+read back, since that would make the CPU wait for everything queued before it.
 """
 
 from typing import Any
@@ -34,9 +34,9 @@ def check_float(what: str, dtype: Any) -> None:
 
 
 def as_indices(what: str, values: Any, device: torch.device) -> Tensor:
-    """``values`` as an integer tensor, still where it came from: a list, a range, a NumPy array or a tensor.
+    """Return ``values``, a list, a range, a NumPy array or a tensor, as an integer tensor on its present device.
 
-    A tensor may lie on the CPU or on ``device``.
+    A tensor may be on the CPU or on ``device``.
     """
     if isinstance(values, Tensor):
         if values.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
@@ -50,7 +50,7 @@ def as_indices(what: str, values: Any, device: torch.device) -> Tensor:
             raise ArgumentError("cache_not_whole", what=what, value=f"{values.dtype}")
         if values.dtype == np.uint64:  # its largest would become -1 below
             values = np.minimum(values, np.uint64(2**63 - 1))
-        # Copied: the array may be read-only, or a row of a table that its owner goes on writing.
+        # A copy, since the array may be read-only, or a row of a table that its owner goes on writing.
         return torch.from_numpy(values.astype(np.int64))
     if not isinstance(values, list | tuple | range):
         raise ArgumentError("cache_not_a_list", what=what, kind=type(values).__name__)

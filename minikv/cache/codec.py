@@ -1,4 +1,4 @@
-"""Codecs: how a cached element is stored, what it reads back as, and how far off it can be.
+"""Codecs: how a cached element is stored, what it reads back as, and the largest error.
 
     >>> import torch
     >>> codec = find_codec("int8")
@@ -6,8 +6,8 @@
     >>> data.tolist(), [round(float(s), 6) for s in scale]
     ([[64, -127, 32]], [0.007874])
 
-Plain codecs (fp32, bf16, fp16) and fp8 store each element by itself. The scaled ones (fp8_scaled, int8) keep a
-float32 beside each row of head_dim elements, so that one large head or token does not cost the others their bits.
+Plain codecs (fp32, bf16, fp16) and fp8 store each element by itself. The scaled ones (fp8_scaled, int8) have a
+float32 scale for each row of head_dim elements, so that one large head or token does not cost the others their bits.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from minikv.errors import ArgumentError
 from minikv.kernels.quantize import SMALLEST_SCALE, cast, dequantize, largest, quantize
 from minikv.plan.dtypes import find_kv_dtype
 
-# What float32 arithmetic adds to the rounding that is counted exactly: a division, a product and a clamp
+# The error of float32 arithmetic, on top of the rounding that is counted exactly: a division, a product and a clamp
 # lose at most 2**-24 of their result each.
 _ARITHMETIC = 2.0**-21
 
@@ -29,8 +29,8 @@ _ARITHMETIC = 2.0**-21
 class Codec:
     """One way to store K and V. ``scaled``: a float32 scale for each (token, KV head), for K and for V each.
 
-    What is finite stays finite: too large a number is stored as the largest. So is an infinite one, unless the
-    codec's dtype reaches as far as that of ``x``, which keeps it. NaN reads back as NaN; in a scaled codec it makes
+    A finite number stays finite: too large a number is stored as the largest. An infinite one is too, unless the
+    codec's dtype has the range of that of ``x``. NaN reads back as NaN; in a scaled codec it makes
     its whole row NaN.
     """
 
@@ -50,15 +50,15 @@ class Codec:
 
     @property
     def reads_as(self) -> torch.dtype:
-        """The dtype that ``decode`` gives unless told otherwise: the stored one, and float32 where that has 8 bits."""
+        """The default dtype of ``decode``: the stored one, and float32 where that has 8 bits."""
         return self.dtype if self.itemsize > 1 else torch.float32
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """``x`` [..., D], of a float dtype of 16 bits or more, as (data [..., D], scale [...] float32 or None)."""
+        """Encode float ``x`` [..., D] of 16 bits or more as (data [..., D], scale [...] float32 or None)."""
         return quantize(x, self.dtype) if self.scaled else (cast(x, self.dtype), None)
 
     def decode(self, data: Tensor, scale: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
-        """data [..., D] and its scale [...] as [..., D] of ``dtype`` (None: ``reads_as``)."""
+        """Return data [..., D] and its scale [...] as [..., D] of ``dtype`` (None: ``reads_as``)."""
         dtype = dtype or self.reads_as
         if self.scaled:
             if scale is None:
@@ -96,7 +96,7 @@ class Codec:
 
 
 def _half_ulp(size: Tensor, dtype: torch.dtype) -> Tensor:
-    """Half the distance between the numbers of ``dtype`` around ``size`` (float64, not negative)."""
+    """Return half the distance between the numbers of ``dtype`` around ``size`` (float64, not negative)."""
     info = torch.finfo(dtype)
     size = size.clamp(min=info.smallest_normal)  # below it the distance stays the same
     mantissa = torch.frexp(size).mantissa  # in [0.5, 1), so size / mantissa is a power of two
@@ -118,7 +118,7 @@ CODECS = {
 
 
 def find_codec(name: Any) -> Codec:
-    """The codec of that name: "fp32", "bf16", "fp16", "fp8" by any name (``minikv.plan.dtypes``), "int8", …
+    """Return the codec of that name: "fp32", "bf16", "fp16", "fp8" by any name (``minikv.plan.dtypes``), "int8", …
 
     Raises ``ArgumentError`` with the names that exist.
     """

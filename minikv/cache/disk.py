@@ -1,11 +1,11 @@
 """The disk tier: host blocks in a safetensors file, with a checksum over every byte. Lesson 12.
 
 A file holds, for each KV cache group, one tensor [blocks, *block_shape] for each of the group's tensors, named "0.0",
-"0.1", "1.0", …; any reader of safetensors can open it. The metadata say what cache it belongs to. The SHA-256 in
-them is that of the whole file with 64 zeros in its own place. It finds accidents, not tampering: it has no key, so a
-file can be changed and sealed anew, and is loaded then. Trust a file's folder as you trust code.
+"0.1", "1.0", …; any reader of safetensors can open it. The metadata describe the cache that it belongs to. Their
+SHA-256 is that of the whole file with 64 zeros in its own place. It finds accidents, not tampering: it has no key, so a
+file can be changed and sealed again, and is loaded then. Trust a file's folder as you trust code.
 
-Two models whose caches have the same shapes cannot be told apart by them: put the checkpoint's name into ``notes``,
+The shapes do not distinguish two models with equal caches: put the checkpoint's name into ``notes``,
 and compare what ``load_blocks`` returns.
 """
 
@@ -37,10 +37,10 @@ class CorruptFileError(MiniKVError):
 def save_blocks(
     path: str | Path, pool: HostPool, blocks: Sequence[Any], notes: dict[str, str] | None = None
 ) -> None:
-    """Write the host blocks ``blocks[group]`` to ``path``; ``notes`` are given back by ``load_blocks``.
+    """Write the host blocks ``blocks[group]`` to ``path``; ``load_blocks`` returns ``notes``.
 
     The file appears whole or not at all: it is written beside ``path``, flushed, and renamed. Raises
-    ``ArgumentError`` for a block that holds nothing and for a path that cannot be written.
+    ``ArgumentError`` for an empty block and for a path that cannot be written.
     """
     _check_pool(pool)
     notes = {} if notes is None else notes
@@ -77,10 +77,10 @@ def save_blocks(
 
 
 def load_blocks(path: str | Path, pool: HostPool, blocks: Sequence[Any]) -> dict[str, str]:
-    """Read a file of ``save_blocks`` into the host blocks ``blocks[group]``, in the order saved; returns its notes.
+    """Read a file of ``save_blocks`` into the host blocks ``blocks[group]``, in the order saved; return its notes.
 
     Raises ``CorruptFileError`` if a bit has changed, if the file was cut off, or if its header is not one of
-    ``save_blocks``, ``ArgumentError`` for a file of another cache, for other numbers of blocks, and for a file that
+    ``save_blocks``; ``ArgumentError`` for a file of another cache, for other numbers of blocks, and for a file that
     cannot be read. Nothing has changed then. It takes about twice the file's size of CPU memory.
     """
     _check_pool(pool)
@@ -96,7 +96,7 @@ def load_blocks(path: str | Path, pool: HostPool, blocks: Sequence[Any]) -> dict
 
 
 def read_blocks(path: str | Path, pool: HostPool) -> tuple[dict[str, str], list[list[Tensor]]]:
-    """The notes of a file of ``save_blocks``, and all of its blocks as ``pool.fill`` takes them. Raises likewise."""
+    """Return the notes of a file of ``save_blocks``, and its blocks as ``pool.fill`` takes them. Raises likewise."""
     _check_pool(pool)
     path = _as_path(path)
     try:
@@ -140,7 +140,7 @@ def _check_pool(pool: Any) -> None:
 
 
 def describe(cache: PagedKVCache) -> str:
-    """What makes the bytes of a block mean the same: block size, codec, and every layer, as JSON."""
+    """Return the layout that makes blocks interchangeable, as JSON: block size, codec, and every layer."""
     layers = [
         (layer.kind, layer.kv_heads, layer.k_dim, layer.v_dim, layer.window, layer.reads_layer)
         for layer in cache.spec.layers
@@ -165,7 +165,7 @@ def _seal(path: str) -> None:
 
 
 def _verify(path: Path, data: bytes) -> dict[str, str]:
-    """The metadata of a file whose checksum is right."""
+    """Return the metadata of a file with a right checksum."""
     size = int.from_bytes(data[:8], "little")
     at = data.find(_MARK, 8, 8 + size) + len(_MARK)
     if len(data) < 8 or at < len(_MARK) or at + len(_NO_DIGEST) > len(data):
@@ -184,7 +184,7 @@ def _verify(path: Path, data: bytes) -> dict[str, str]:
 
 
 def _fields(path: Path, written: str | bytes) -> dict[str, Any]:
-    """A JSON object that ``path`` holds."""
+    """Return a JSON object in ``path``."""
     try:
         found = json.loads(written)
     except (ValueError, RecursionError) as error:
@@ -195,7 +195,7 @@ def _fields(path: Path, written: str | bytes) -> dict[str, Any]:
 
 
 def _texts(path: Path, fields: Any) -> dict[str, str]:
-    """``fields``, if each of them is a text."""
+    """Return ``fields`` if each of them is a text; raise otherwise."""
     if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
         raise CorruptFileError("disk_not_blocks", path=path)
     return fields

@@ -1,4 +1,4 @@
-"""How a CacheSpec's layers lie in a paged cache: which share a table, which share a tensor, which are refused.
+"""The layout of a CacheSpec's layers in a paged cache: which share a table, which share a tensor, which are refused.
 
 Layers of one *KV cache group* (the same window, the same bytes a token) share block tables, so block 7 of a group is
 block 7 in all of its layers. Within a group, layers of one shape share their tensors:
@@ -27,7 +27,7 @@ from minikv.plan.spec.layers import LayerSpec
 
 @dataclass(frozen=True)
 class PartShape:
-    """One tensor of a ``TensorGroup``: its shape with ``blocks`` left out, and where in the shape the blocks stand."""
+    """One tensor of a ``TensorGroup``: its shape without ``blocks``, and the dimension of the blocks."""
 
     name: str
     block_shape: tuple[int, ...]
@@ -35,7 +35,7 @@ class PartShape:
     dtype: torch.dtype
 
     def with_blocks(self, num_blocks: int) -> tuple[int, ...]:
-        """The whole shape for ``num_blocks`` blocks."""
+        """Return the whole shape for ``num_blocks`` blocks."""
         return (*self.block_shape[: self.block_dim], num_blocks, *self.block_shape[self.block_dim :])
 
     @property
@@ -52,19 +52,19 @@ class Part:
     tensor: Tensor
 
     def read_blocks(self, blocks: Tensor) -> Tensor:
-        """These blocks as a contiguous copy [n, *block_shape], one block after another."""
+        """Return a contiguous copy [n, *block_shape] of these blocks, one after another."""
         dim = self.shape.block_dim
         return as_bytes(self.tensor).index_select(dim, blocks).movedim(dim, 0).contiguous()
 
     def write_blocks(self, blocks: Tensor, rows: Tensor) -> None:
-        """What ``read_blocks`` gave, into these blocks."""
+        """Write rows of ``read_blocks`` into these blocks."""
         dim = self.shape.block_dim
         as_bytes(self.tensor).index_copy_(dim, blocks, rows.movedim(0, dim))
 
 
 @dataclass(frozen=True)
 class TensorGroup:
-    """Layers of one KV cache group and one shape, by their numbers; they lie in the same tensors."""
+    """Layers of one KV cache group and one shape, by their numbers; they share tensors."""
 
     kv_cache_group: int
     latent: bool
@@ -93,7 +93,7 @@ class TensorGroup:
         return parts
 
     def views(self, tensors: list[Tensor], place: int) -> tuple[Tensor, ...]:
-        """K, V and their scales, if any, of layer ``place`` of these; ``tensors`` as ``parts`` orders them."""
+        """Return K, V and any scales of layer ``place`` of these; ``tensors`` are in the order of ``parts``."""
         first = tensors[0]
         if self.latent:
             k, v = first[place][..., : self.k_dim], first[place][..., self.k_dim :]
@@ -109,7 +109,7 @@ class TensorGroup:
 
 @dataclass(frozen=True)
 class PagedLayout:
-    """Where each layer of a spec lies. ``sources[i]`` is the layer whose K and V layer i reads (None: no cache)."""
+    """The place of each layer of a spec. ``sources[i]`` is the layer whose K and V layer i reads (None: no cache)."""
 
     kv_cache_groups: tuple[KVCacheGroupSpec, ...]
     tensor_groups: tuple[TensorGroup, ...]
@@ -117,7 +117,7 @@ class PagedLayout:
 
 
 def blocks_of_each(num_blocks: Any, num_kv_cache_groups: int) -> tuple[int, ...]:
-    """``num_blocks`` as one number for each of ``num_kv_cache_groups`` groups, whether one was given or several."""
+    """Return ``num_blocks``, one number or several, as one for each of ``num_kv_cache_groups`` groups."""
     if not isinstance(num_blocks, list | tuple):
         check_count("num_blocks", num_blocks)
         return (num_blocks,) * num_kv_cache_groups
@@ -129,7 +129,7 @@ def blocks_of_each(num_blocks: Any, num_kv_cache_groups: int) -> tuple[int, ...]
 
 
 def paged_layout(spec: CacheSpec, codec: Codec) -> PagedLayout:
-    """The layout of ``spec`` stored with ``codec``.
+    """Return the layout of ``spec`` stored with ``codec``.
 
     Raises ``ArgumentError`` naming the first layer that a paged cache cannot hold: one with a recurrent state,
     cross-attention, indexer keys or a storage format, or with other bytes an element than the codec's.
@@ -152,7 +152,7 @@ def paged_layout(spec: CacheSpec, codec: Codec) -> PagedLayout:
 
 
 def _refuse(spec: CacheSpec, number: int, layer: LayerSpec, codec: Codec) -> None:
-    """Raise if the layer keeps anything besides K and V of each token, or keeps them in other bytes than ``codec``."""
+    """Raise if the layer stores anything but K and V of each token, or in other bytes than ``codec``."""
     for field in ("state_bytes", "index_bytes", "format_bytes"):
         value = getattr(layer, field)
         if value:

@@ -1,12 +1,12 @@
-"""LinearKVCache: the simplest cache. Every row of the batch has room for ``max_seq`` tokens from the first day.
+"""LinearKVCache: the simplest cache. Every row of the batch has room for ``max_seq`` tokens from the start.
 
     [layers, batch, 2, kv_heads, max_seq, head_dim]        2: K at 0, V at 1
 
-A token's place follows from its number by one multiplication; there is no table. The price: a row that holds 10
-tokens keeps the room of ``max_seq``. Seen as pages, it is one block of ``max_seq`` tokens a row: ``LinearPages``.
+A token's place follows from its position by one multiplication; there is no table. The price: a row of 10 tokens takes
+the room of ``max_seq``. Seen as pages, it is one block of ``max_seq`` tokens a row: ``LinearPages``.
 
-One step of a model: ``write`` in every layer, all at the same lengths, then ``commit`` once. Lengths are kept twice:
-``lengths`` on the device, for kernels, and ``host_lengths`` here, so that nothing has to wait for the device.
+One step of a model calls ``write`` in every layer, all at the same lengths, then ``commit`` once. Lengths are kept
+twice: ``lengths`` on the device, for kernels, and ``host_lengths`` here, so that the host need not wait for the device.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,20 +27,20 @@ from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import exact_bytes, format_bytes
 
-ROWS_SHOWN = 16  # rows of the batch in what a notebook shows
+ROWS_SHOWN = 16  # rows of the batch that a notebook shows
 MAX_LENGTH = 2**31 - 1  # ``lengths`` is int32, as kernels take it
 
 
 class RowFullError(MiniKVError):
-    """A row has no room for the tokens that a step brings: ``row``, ``length``, ``more``, ``max_seq``."""
+    """A row has no room for the tokens of a step: ``row``, ``length``, ``more``, ``max_seq``."""
 
 
 @dataclass(frozen=True)
 class LinearUse:
-    """How much of a linear cache is in use. Slots and tokens are per layer, bytes are of all layers.
+    """The used part of a linear cache. Slots and tokens are per layer, bytes are of all layers.
 
-    ``useful_bytes`` is what the tokens need (``spec.bytes_for`` of each row's length): a sliding layer needs its
-    window, and what this cache keeps behind it is waste too.
+    ``useful_bytes`` is the need of the tokens (``spec.bytes_for`` of each row's length): a sliding layer needs only its
+    window, so the tokens that this cache keeps behind it are waste too.
     """
 
     slots: int
@@ -50,7 +50,7 @@ class LinearUse:
 
     @property
     def wasted_bytes(self) -> int:
-        """Bytes that are reserved and not needed now."""
+        """The bytes that are reserved and not needed now."""
         return self.nbytes - self.useful_bytes
 
     @property
@@ -59,7 +59,7 @@ class LinearUse:
         return self.wasted_bytes / self.nbytes
 
     def shown(self, lang: str = "en") -> Shown:
-        """Two sentences: tokens and slots, and the bytes of both."""
+        """Return two sentences: tokens and slots, and the bytes of both."""
         lang = pick_language(lang)
         return Shown(
             _say("use_title", lang, tokens=self.tokens, slots=self.slots), lines=(self.sentence(lang),)
@@ -73,7 +73,7 @@ class LinearUse:
         return one_line("LinearUse", "", f"{self.tokens:,} tokens in {self.slots:,} slots", needed)
 
     def sentence(self, lang: str) -> str:
-        """What is needed of the bytes, and what is reserved in vain."""
+        """Return a sentence with the needed bytes and the wasted ones."""
         sizes = {"useful": self.useful_bytes, "size": self.nbytes, "wasted": self.wasted_bytes}
         written = {name: exact_bytes(size) for name, size in sizes.items()}
         return _say("use", lang, **written, share=self.wasted_fraction)
@@ -82,16 +82,16 @@ class LinearUse:
 class LinearKVCache:
     """K and V of ``batch`` rows of at most ``max_seq`` tokens each, in one allocation.
 
-    Layers of one shape share a tensor [layers, batch, 2, kv_heads, max_seq, head_dim]; where K and V differ in
-    width (MLA: K is the latent, V the rope key, one head), two tensors [layers, batch, kv_heads, max_seq, dim].
-    Every element starts as 0: a masked place multiplies what lies there by 0, and 0 * NaN would be NaN.
+    Layers of one shape share a tensor [layers, batch, 2, kv_heads, max_seq, head_dim]. If K and V differ in width (MLA:
+    K is the latent, V the rope key, one head), they share two tensors [layers, batch, kv_heads, max_seq, dim]. Every
+    element starts as 0: a masked place is multiplied by 0, and 0 * NaN would be NaN.
 
-    A sliding layer is stored in full, like the others: this layout has no way to give places back. A "shared"
+    A sliding layer is stored in full, like the others: this layout cannot free places. A "shared"
     layer has no storage and gives the views of the layer that it reads. Refused, with the layer named
     (``ArgumentError``): recurrent state, cross-attention, indexer keys, storage formats, and every dtype but
     fp32, bf16, fp16.
 
-    ``nbytes`` are those of K and V, without ``lengths``: ``spec.bytes_for(max_seq, batch)`` where no layer has a
+    ``nbytes`` are those of K and V, without ``lengths``: ``spec.bytes_for(max_seq, batch)`` if no layer has a
     window.
     """
 
@@ -116,7 +116,7 @@ class LinearKVCache:
         self._step: tuple[object, tuple[Tensor, ...]] | None = None
 
     def _hold(self, lend: Callable[[str, tuple[int, ...], torch.dtype], Tensor]) -> None:
-        """Keep what ``lend`` gives for ``lengths`` and for each group's tensors, and each layer's views of them."""
+        """Keep the tensors that ``lend`` returns for ``lengths`` and each group, and each layer's views of them."""
         views: dict[int, tuple[Tensor, Tensor]] = {}
         tensors: list[Tensor] = []
         # A cache outlives the block in which it was made, and an inference tensor could not be written outside it.
@@ -138,20 +138,20 @@ class LinearKVCache:
 
     @property
     def lengths(self) -> Tensor:
-        """Committed tokens of each row, [batch] int32 on the device, at an address that stays."""
+        """The committed tokens of each row, [batch] int32 on the device, at a fixed address."""
         if self._lengths is None:
             raise ArgumentError("paged_closed")
         return self._lengths
 
     @property
     def host_lengths(self) -> tuple[int, ...]:
-        """Committed tokens of each row, without asking the device."""
+        """The committed tokens of each row, without a wait for the device."""
         return self._host_lengths
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
-        """K and V of one layer, [batch, kv_heads, max_seq, dim] each: views, nothing is copied.
+        """Return K and V of one layer, [batch, kv_heads, max_seq, dim] each: views, nothing is copied.
 
-        Row b holds ``lengths[b]`` tokens; what lies behind them is not part of the sequence.
+        Row b holds ``lengths[b]`` tokens; what lies behind them does not belong to the sequence.
         """
         self._check_open()
         check_count("layer", layer, least=0)
@@ -166,10 +166,10 @@ class LinearKVCache:
 
     @torch.no_grad()
     def write(self, layer: int, k: Tensor, v: Tensor, counts: Iterable[int] | None = None) -> None:
-        """Put new tokens behind each row's committed length. Lengths do not move: ``commit`` moves them.
+        """Write new tokens behind each row's committed length. The lengths do not move: ``commit`` moves them.
 
         ``k`` is [batch, kv_heads, T, k_dim] and ``v`` [batch, kv_heads, T, v_dim], float16 or wider, on the cache's
-        device; another dtype is cast, saturating. With ``counts`` row b brings only its first ``counts[b]`` tokens
+        device; another dtype is cast, saturating. With ``counts`` row b has only its first ``counts[b]`` tokens
         (0 to T): a batch in which one row reads a prompt, another decodes and a third is idle. Writing the same
         step again overwrites it.
 
@@ -187,13 +187,14 @@ class LinearKVCache:
         for new, cache in ((k, cache_k), (v, cache_v)):
             new = new.transpose(1, 2)  # [batch, T, heads, dim]
             if counts is not None:
-                new = new[places[2], places[3]]  # [tokens, heads, dim], the padding left out
+                new = new[places[2], places[3]]  # [tokens, heads, dim], without the padding
             cache.transpose(1, 2)[places[0], places[1]] = cast(new, self.dtype)
 
     def commit(self, increments: Iterable[int]) -> None:
-        """Count the tokens that this step wrote: ``lengths[b] += increments[b]``. Once a step, after every layer.
+        """Count the tokens that this step wrote: ``lengths[b] += increments[b]``. Call it once a step, after every
+        layer.
 
-        ``increments`` is a list, tuple, NumPy array or tensor of ``batch`` whole numbers from 0; of a CUDA tensor the
+        ``increments`` is a list, tuple, NumPy array or tensor of ``batch`` whole numbers from 0; for a CUDA tensor the
         host has to wait for the values. Raises ``RowFullError`` if a row would pass ``max_seq``; then no row moves.
         """
         self._check_open()
@@ -202,7 +203,7 @@ class LinearKVCache:
         self._set_lengths(tuple(have + new for have, new in zip(self._host_lengths, more, strict=True)))
 
     def reset(self, rows: Iterable[int] | None = None) -> None:
-        """Start the given rows anew at length 0 (None: all). The bytes stay, and will be written over."""
+        """Start the given rows again at length 0 (None: all). The bytes stay until they are overwritten."""
         self._check_open()
         chosen = range(self.batch) if rows is None else whole_numbers("rows", rows)
         for row in chosen:
@@ -212,7 +213,7 @@ class LinearKVCache:
         self._set_lengths(tuple(0 if row in gone else have for row, have in enumerate(self._host_lengths)))
 
     def use(self) -> LinearUse:
-        """Slots reserved, tokens held, and the bytes of both."""
+        """Return the reserved slots, the tokens, and the bytes of both."""
         self._check_open()
         return LinearUse(
             slots=self.batch * self.max_seq,
@@ -223,11 +224,11 @@ class LinearKVCache:
 
     @property
     def closed(self) -> bool:
-        """Whether ``close`` has given the memory back."""
+        """Whether ``close`` has freed the memory."""
         return not self.tensors
 
     def shown(self, lang: str = "en") -> Shown:
-        """A row for each of the first rows of the batch, with a bar; then what all of them need and waste."""
+        """Return a row for each of the first rows of the batch, with a bar; then the needed and wasted bytes of all."""
         lang, name = pick_language(lang), type(self).__name__
         if self.closed:
             return Shown(_say("closed", lang, kind=name, name=self.spec.name, size=exact_bytes(self.nbytes)))
@@ -253,12 +254,12 @@ class LinearKVCache:
         return one_line("LinearKVCache", self.spec.name, *told)
 
     def close(self) -> None:
-        """Give the memory back. Closing again does nothing.
+        """Free the memory. A second call does nothing.
 
-        Raises ``ArenaInUseError`` naming what is still read elsewhere (a view, ``lengths``). The cache goes on as
-        before then: drop what is named, and close again.
+        Raises ``ArenaInUseError`` with the names of tensors that are still used elsewhere (a view, ``lengths``). The
+        cache still works then: drop these, and close again.
         """
-        self._lengths, self.tensors, self._views = None, (), {}  # or the arena would name the cache itself
+        self._lengths, self.tensors, self._views = None, (), {}  # else the arena would name the cache itself
         self._step = None
         try:
             self.arena.close()
@@ -273,14 +274,15 @@ class LinearKVCache:
     def _set_lengths(self, lengths: tuple[int, ...]) -> None:
         self._host_lengths = lengths
         self._step = None
-        # In place, so that a kernel or a CUDA graph which holds the address sees it. A copy from pageable memory is
+        # In place, so that a kernel or a CUDA graph with the address sees the change. A copy from pageable memory is
         # staged before the call returns: non_blocking is safe, and saves waiting for the device.
         self.lengths.copy_(torch.tensor(lengths, dtype=torch.int32), non_blocking=True)
 
     def _places(self, step: int | tuple[int, ...]) -> tuple[Tensor, ...]:
-        """Where a step's tokens go, (rows, positions); for counts per row also whence they come, (rows, columns).
+        """Return the places of a step's tokens, (rows, positions); for counts per row also their sources, (rows,
+        columns).
 
-        The same for every layer of a step, so it is computed once, and forgotten when lengths move.
+        They are the same for every layer of a step, so they are computed once, and dropped when lengths move.
         """
         if self._step is None or self._step[0] != step:
             more = (step,) * self.batch if isinstance(step, int) else step
@@ -293,7 +295,7 @@ class LinearKVCache:
             else:
                 counts = torch.tensor(step)
                 owner = torch.arange(self.batch).repeat_interleave(counts)
-                # Where each token's row begins among all the new tokens.
+                # The place where each token's row begins among all the new tokens.
                 first = (counts.cumsum(0) - counts)[owner]
                 index = torch.stack([owner, torch.arange(len(owner)) - first]).to(device, non_blocking=True)
                 rows, columns = index
@@ -310,7 +312,7 @@ class LinearKVCache:
                 )
 
     def _row_counts(self, what: str, counts: Any, most: int | None) -> tuple[int, ...]:
-        """``counts`` as one int a row, each at least 0 and at most ``most``."""
+        """Return ``counts`` as one int a row, each at least 0 and at most ``most``."""
         numbers = whole_numbers(what, counts)
         if len(numbers) != self.batch:
             raise ArgumentError("linear_one_a_row", what=what, given=len(numbers), batch=self.batch)
@@ -322,12 +324,12 @@ class LinearKVCache:
 
 
 def whole_numbers(what: str, values: Any) -> tuple[int, ...]:
-    """A list, tuple, range, NumPy array or tensor of whole numbers as ints; ``ArgumentError`` for anything else."""
+    """Return whole numbers of a list, tuple, range, array or tensor as ints; ``ArgumentError`` for others."""
     listed = values.tolist() if hasattr(values, "tolist") else values
     if not isinstance(listed, list | tuple | range):
         raise ArgumentError("cache_not_a_list", what=what, kind=type(values).__name__)
     for number in listed:
-        if isinstance(number, bool) or not isinstance(number, Integral):  # a NumPy integer is one too
+        if isinstance(number, bool) or not isinstance(number, Integral):  # a NumPy integer is an Integral too
             raise ArgumentError("cache_not_whole", what=what, value=repr(number))
     return tuple(int(number) for number in listed)
 

@@ -1,4 +1,4 @@
-"""How a CacheSpec's layers lie in a linear cache: which share a tensor, and which cannot be stored there."""
+"""The layout of a CacheSpec's layers in a linear cache: which share a tensor, and which cannot be stored there."""
 
 from dataclasses import dataclass
 
@@ -23,11 +23,11 @@ class LinearTensorGroup:
 
     @property
     def joined(self) -> bool:
-        """Whether K and V are equally wide and lie in one tensor."""
+        """Whether K and V are equally wide and share one tensor."""
         return self.k_dim == self.v_dim
 
     def shapes(self, batch: int, max_seq: int) -> tuple[tuple[int, ...], ...]:
-        """[layers, batch, 2, kv_heads, max_seq, dim] alone, or [layers, batch, kv_heads, max_seq, dim] of K and V."""
+        """Return [layers, batch, 2, kv_heads, max_seq, dim], or [layers, batch, kv_heads, max_seq, dim] of K and V."""
         count = len(self.layers)
         if self.joined:
             return ((count, batch, 2, self.kv_heads, max_seq, self.k_dim),)
@@ -35,14 +35,14 @@ class LinearTensorGroup:
 
 
 def linear_dtype(spec: CacheSpec) -> torch.dtype:
-    """The torch dtype of a plain cache; ``ArgumentError`` for fp8 and int8, which need a codec."""
+    """Return the torch dtype of a plain cache; ``ArgumentError`` for fp8 and int8, which need a codec."""
     if spec.kv_dtype not in PLAIN_DTYPES:
         raise ArgumentError("linear_dtype", dtype=spec.kv_dtype, known=", ".join(PLAIN_DTYPES))
     return PLAIN_DTYPES[spec.kv_dtype]
 
 
 def layer_sources(spec: CacheSpec) -> tuple[int | None, ...]:
-    """For each layer the layer whose K and V it reads: itself, another ("shared"), or None (it caches nothing)."""
+    """Return the layer whose K and V each layer reads: itself, another ("shared"), or None (nothing is cached)."""
     sources: list[int | None] = []
     for number, layer in enumerate(spec.layers):
         if layer.reads_layer is None:
@@ -57,7 +57,7 @@ def layer_sources(spec: CacheSpec) -> tuple[int | None, ...]:
 
 
 def linear_groups(spec: CacheSpec) -> tuple[LinearTensorGroup, ...]:
-    """The layers that cache tokens, grouped by shape in order of first appearance.
+    """Return the layers that cache tokens, grouped by shape in order of first appearance.
 
     Raises ``ArgumentError`` naming the first layer that a linear cache cannot hold.
     """
@@ -72,7 +72,7 @@ def linear_groups(spec: CacheSpec) -> tuple[LinearTensorGroup, ...]:
 
 
 def _refuse(spec: CacheSpec, number: int, layer: LayerSpec) -> None:
-    """Raise if the layer keeps anything besides plain K and V of each token."""
+    """Raise if the layer stores anything besides plain K and V of each token."""
     for what, num_bytes in (
         ("state_bytes", layer.state_bytes),
         ("index_bytes", layer.index_bytes),

@@ -4,9 +4,8 @@
     block      0                         1                         2
     slots      0 ... max_seq - 1         max_seq ... 2 max_seq - 1         row * max_seq + position
 
-A row is one block of ``max_seq`` tokens, so a sequence's table is the number of its row. What paging is good for shows
-in what is missing here: a sequence of 10 tokens holds ``max_seq``, no prefix that is shorter than a row is shared, and
-a fork copies a row.
+A row is one block of ``max_seq`` tokens, so a sequence's table is the number of its row. It lacks the advantages of
+paging: a sequence of 10 tokens takes ``max_seq``, no prefix shorter than a row is shared, and a fork copies a row.
 """
 
 from collections.abc import Iterable
@@ -24,13 +23,13 @@ from minikv.plan.pool import kv_cache_groups
 class LinearPages(Pages):
     """``linear`` as blocks: each group has ``batch`` of them, of ``max_seq`` tokens. Nothing is copied.
 
-    A layer's K [batch, kv_heads, max_seq, k_dim] is handed out with heads and tokens exchanged, as a strided view.
-    Layers with a window store every token, and are groups of their own all the same: a group says what a query sees.
+    A layer's K [batch, kv_heads, max_seq, k_dim] is returned with heads and tokens exchanged, as a strided view.
+    Layers with a window store every token. They are still groups of their own, because a group says what a query sees.
     ``codec`` and ``nbytes`` are those of ``linear``.
 
-    The block manager knows which sequence owns a row and how many tokens it holds: ``linear.lengths`` stay as they are.
-    A sequence that passes ``max_seq`` goes on in a second row, as any other in a second block, unless the scheduler
-    ends it before. Raises ``ArgumentError`` for what is no ``LinearKVCache``.
+    The block manager knows which sequence owns a row and how many tokens it holds; ``linear.lengths`` do not change.
+    A sequence that passes ``max_seq`` continues in a second row, like any other in a second block, unless the scheduler
+    ends it before. Raises ``ArgumentError`` for anything but a ``LinearKVCache``.
     """
 
     def __init__(self, linear: LinearKVCache):
@@ -51,17 +50,17 @@ class LinearPages(Pages):
         }
 
     def layer(self, layer: int) -> LayerCache:
-        """The views of one layer; a shared layer's are those of the layer that it reads."""
+        """Return the views of one layer; a shared layer's are those of the layer that it reads."""
         k, v = self.linear.layer(layer)
         return LayerCache(k.transpose(1, 2), v.transpose(1, 2), None, None, self._groups[layer])
 
     def close(self) -> None:
-        """Give the memory of the linear cache back, as its own ``close`` does."""
+        """Free the memory of the linear cache, as its own ``close`` does."""
         self.linear.close()
 
     @property
     def closed(self) -> bool:
-        """Whether ``close`` has given the memory back."""
+        """Whether ``close`` has freed the memory."""
         return self.linear.closed
 
     def _tensors(self, group: int) -> Iterable[tuple[Tensor, int]]:

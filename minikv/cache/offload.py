@@ -6,7 +6,7 @@ On a GPU the pool is pinned, and its transfers run on a stream of their own, bes
                                    returns, they may be given to another sequence
     back = pool.swap_in(pairs)     runs behind everything that was queued before it; until back.wait() its blocks
     ...                            belong to the transfer, and the forward can go on with others
-    back.wait()                    whatever is queued from here on sees them
+    back.wait()                    everything queued from here on sees them
 
 Transfers of one pool run one after another, so a block can be swapped in as soon as swap_out has returned. On a CPU
 the same code runs without a stream: a transfer is done when the call returns. A block is moved byte for byte, in all
@@ -30,7 +30,7 @@ from minikv.shown import one_line
 from minikv.units import MIB, exact_bytes, format_bytes
 
 Pairs = Sequence[Iterable[tuple[int, int]]]
-PIECE = 64 * MIB  # of a transfer, staged on the device at a time
+PIECE = 64 * MIB  # bytes of a transfer that are staged on the device at a time
 
 
 @dataclass(frozen=True)
@@ -41,24 +41,24 @@ class Transfer:
     device: torch.device
 
     def wait(self) -> None:
-        """Let the device's current stream wait for it, whichever device is current; the CPU goes on."""
+        """Make the device's current stream wait for it, for any current device; the CPU goes on."""
         if self.event is not None:
             self.event.wait(torch.cuda.current_stream(self.device))
 
     def synchronize(self) -> None:
-        """Let the CPU wait for it."""
+        """Make the CPU wait for it."""
         if self.event is not None:
             self.event.synchronize()
 
     @property
     def done(self) -> bool:
-        """Whether every byte has arrived."""
+        """Return whether every byte has arrived."""
         return self.event is None or self.event.query()
 
 
 @dataclass(frozen=True)
 class _Move:
-    """What one call moves in one group: ``device[i]`` and ``host[i]`` belong together, both int64 on the CPU."""
+    """The blocks that one call moves in one group: ``device[i]`` and ``host[i]`` form a pair, both int64 on the CPU."""
 
     kv_cache_group: int
     device: Tensor
@@ -69,9 +69,9 @@ class HostPool:
     """``num_blocks`` host blocks for each group of ``cache`` (one number, or one for each group), pinned beside a GPU.
 
     A host block holds what was swapped out to it, or nothing: then it cannot be swapped in. The block
-    manager knows which sequence owns a host block; here swapping out to a block that holds something overwrites it.
-    ``nbytes`` is the sum of the groups' ``block_bytes(block_size) * num_blocks``. Raises ``DoesNotFitError`` where the
-    host has not that much memory.
+    manager knows which sequence owns a host block; here swapping out to a used block overwrites it.
+    ``nbytes`` is the sum of the groups' ``block_bytes(block_size) * num_blocks``. Raises ``DoesNotFitError`` if the
+    host lacks that much memory.
     """
 
     def __init__(self, cache: PagedKVCache, num_blocks: int | Sequence[int]):
@@ -97,7 +97,7 @@ class HostPool:
         return one_line("HostPool", self.cache.spec.name, f"{blocks} host blocks", size, held)
 
     def _allocate(self, group: int) -> tuple[Tensor, ...]:
-        """[host blocks, *block_shape] beside each tensor of the cache, one-byte elements as uint8."""
+        """Allocate [host blocks, *block_shape] beside each tensor of the cache, one-byte elements as uint8."""
         count, pinned = self.num_blocks[group], self.pinned
         shapes = [part.shape for part in self.cache.parts(group)]
         return tuple(
@@ -110,13 +110,13 @@ class HostPool:
         return tuple(part for parts in self._parts for part in parts)
 
     def held(self, kv_cache_group: int) -> frozenset[int]:
-        """The host blocks of that group that hold a block."""
+        """Return the host blocks of that group with content."""
         self.cache.check_kv_cache_group(kv_cache_group)
         self._check_open()
         return frozenset(self._held[kv_cache_group])
 
     def pieces(self, pairs: Pairs) -> Iterator[Pairs]:
-        """``pairs`` in calls that stage at most ``PIECE`` bytes on the device, or a block; see ``swap_out``."""
+        """Yield ``pairs`` in parts that stage at most ``PIECE`` bytes on the device, or a block; see ``swap_out``."""
         for group, listed in enumerate(map(list, pairs)):
             count = max(1, PIECE // self.cache.kv_cache_groups[group].block_bytes(self.cache.block_size))
             for start in range(0, len(listed), count):
@@ -124,12 +124,12 @@ class HostPool:
 
     @torch.no_grad()
     def swap_out(self, pairs: Pairs) -> Transfer:
-        """Copy blocks of the cache to the host: ``pairs[group]`` are (device block, host block), as ``Swap`` has them.
+        """Copy blocks of the cache to the host: ``pairs[group]`` are (device block, host block), as in ``Swap``.
 
-        Everything is checked before anything moves. If a copy fails after that, the cache is as before, and none of
-        these host blocks holds anything: what was in them may be half overwritten. Until it is done it takes as much
-        memory of the device again as the blocks have bytes, for the copies aside, and twice that while they are made;
-        ``swap_in`` takes it once. ``pieces`` keeps both small.
+        Everything is checked before anything moves. If a copy fails after that, the cache is unchanged, and none of
+        these host blocks has content: they may be half overwritten. Until it is done it takes as much device memory
+        again as the blocks, for the copies aside, and twice that while they are made; ``swap_in`` takes it once.
+        ``pieces`` keeps both small.
         """
         moves = self._moves(pairs)
         for move in moves:
@@ -158,8 +158,8 @@ class HostPool:
     def swap_in(self, pairs: Pairs) -> Transfer:
         """Copy host blocks into the cache: ``pairs[group]`` are (device block, host block). The host keeps its copy.
 
-        Raises ``ArgumentError`` for a host block that holds nothing. The cache is written when every byte has reached
-        the device, so a copy that fails leaves it as before.
+        Raises ``ArgumentError`` for a host block without content. The cache is written when every byte has reached
+        the device, so a failed copy leaves it unchanged.
         """
         moves = self._moves(pairs)
         for move in moves:
@@ -182,9 +182,9 @@ class HostPool:
             return self._transfer()
 
     def read(self, blocks: Sequence[Any]) -> list[list[Tensor]]:
-        """Copies of the host blocks ``blocks[group]``: a tensor [n, *block_shape] for each part of each group.
+        """Copy the host blocks ``blocks[group]``: a tensor [n, *block_shape] for each part of each group.
 
-        The parts of a group stand in the order of ``cache.parts(group)``, in the cache's dtypes.
+        The parts of a group are in the order of ``cache.parts(group)``, in the cache's dtypes.
         """
         wanted = self.host_blocks(blocks)
         for group, host in enumerate(wanted):
@@ -200,7 +200,7 @@ class HostPool:
 
     @torch.no_grad()
     def fill(self, blocks: Sequence[Any], rows: Sequence[Sequence[Tensor]]) -> None:
-        """Put what ``read`` gave into the host blocks ``blocks[group]``, which hold it from then on.
+        """Put the tensors of ``read`` into the host blocks ``blocks[group]``, which have content from then on.
 
         Raises ``ArgumentError``, and fills none, for CPU tensors of another shape or dtype, and for anything else.
         """
@@ -228,19 +228,19 @@ class HostPool:
             self._held[group].update(host.tolist())
 
     def host_blocks(self, blocks: Any) -> list[Tensor]:
-        """``blocks[group]`` as checked int64 tensors, one for each group."""
+        """Return ``blocks[group]`` as checked int64 tensors, one for each group."""
         return [
             self._host_blocks(f"blocks[{group}]", listed, group)
             for group, listed in enumerate(self._each_group(blocks))
         ]
 
     def synchronize(self) -> None:
-        """Let the CPU wait for every transfer that was begun."""
+        """Make the CPU wait for every transfer that was begun."""
         if self._stream is not None:
             self._stream.synchronize()
 
     def close(self) -> None:
-        """Wait for the transfers and give the memory back; close the pool before its cache. Twice is no error."""
+        """Wait for the transfers and free the memory; close the pool before its cache. A second call does nothing."""
         self.synchronize()
         self._parts, self._held = (), ()
 
@@ -249,7 +249,7 @@ class HostPool:
             raise ArgumentError("offload_closed")
 
     def _moves(self, pairs: Any) -> list[_Move]:
-        """Pairs for every group as checked index tensors; groups without a pair are left out."""
+        """Return the pairs of every group as checked index tensors; groups without a pair are left out."""
         moves = []
         for group, listed in enumerate(self._each_group(pairs)):
             listed = list(listed)
@@ -263,7 +263,7 @@ class HostPool:
         return moves
 
     def _each_group(self, given: Any) -> Sequence[Any]:
-        """``given``, if it has one entry for each group and each of them can be listed."""
+        """Return ``given`` if it has one entry for each group and each of them can be listed; raise otherwise."""
         self._check_open()
         num_groups = len(self.num_blocks)
         if not isinstance(given, list | tuple) or len(given) != num_groups:
@@ -286,7 +286,7 @@ class HostPool:
                 raise ArgumentError("offload_empty", kv_cache_group=group, block=block)
 
     def _beside(self) -> AbstractContextManager:
-        """What follows runs on the pool's stream, behind all that is queued on the current one; on a CPU, at once."""
+        """Return a context on the pool's stream, behind everything queued on the current one; empty on a CPU."""
         if self._stream is None:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self.cache.device))
@@ -297,6 +297,6 @@ class HostPool:
 
 
 def copy_rows(src: Tensor, src_rows: Iterable[int], dst: Tensor, dst_rows: Iterable[int]) -> None:
-    """Row ``src_rows[i]`` of ``src`` to row ``dst_rows[i]`` of ``dst``: a block's bytes in one piece."""
+    """Copy row ``src_rows[i]`` of ``src`` to row ``dst_rows[i]`` of ``dst``: a block's bytes in one piece."""
     for source, target in zip(src_rows, dst_rows, strict=True):
         dst[target].copy_(src[source], non_blocking=True)

@@ -2,9 +2,9 @@
 
     [2, layers, blocks, block_size, kv_heads, head_dim]        2: K at 0, V at 1
 
-A sequence owns blocks in any order; its block table says which, and a token's slot is
-``table[position // block_size] * block_size + position % block_size``. The cache itself knows no sequences: what a
-``Batch`` and an engine use of it is ``Pages``.
+A sequence owns blocks in any order, listed in its block table. A token's slot is
+``table[position // block_size] * block_size + position % block_size``. The cache itself knows no sequences; its
+interface for a ``Batch`` and an engine is ``Pages``.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,16 +28,16 @@ __all__ = ["LayerCache", "PagedKVCache"]
 class PagedKVCache(Pages):
     """The blocks of every KV cache group of ``spec``, in one allocation on ``device``.
 
-    Every byte starts as 0: a masked place may be multiplied by 0, and 0 * NaN would be NaN. It also makes a CPU hand
-    the memory over now, not page by page in the middle of a request. A block that is used again is not cleared.
+    Every byte starts as 0: a masked place may be multiplied by 0, and 0 * NaN would be NaN. The zeros also make a CPU
+    allocate the memory now, not page by page in the middle of a request. A block that is used again is not cleared.
 
     ``num_blocks`` is a number for each of ``minikv.plan.pool.kv_cache_groups(spec)``, in that order, or one for all.
-    ``codec`` is a name or a ``Codec`` whose bytes are the spec's (None: the one that ``spec.kv_dtype`` names).
-    ``nbytes`` is the sum over the groups of ``block_bytes(block_size) * num_blocks``, scales included; what alignment
-    adds is ``arena.report().padding``.
+    ``codec`` is a name or a ``Codec`` whose bytes are the spec's (None: the one of ``spec.kv_dtype``).
+    ``nbytes`` is the sum over the groups of ``block_bytes(block_size) * num_blocks``, scales included; alignment
+    adds ``arena.report().padding``.
 
     A "shared" layer has no storage and gives the views of the layer that it reads. Refused, with the layer named
-    (``ArgumentError``): recurrent state, cross-attention, indexer keys, storage formats. A device without the room
+    (``ArgumentError``): recurrent state, cross-attention, indexer keys, storage formats. A device without enough memory
     raises ``DoesNotFitError``.
     """
 
@@ -73,7 +73,7 @@ class PagedKVCache(Pages):
             self.nbytes += part.tensor.nbytes
 
     def _hold(self, lend: Callable[[PartShape, tuple[int, ...]], Tensor]) -> None:
-        """Keep what ``lend`` gives for each part of the plan, and each layer's views of it."""
+        """Keep the tensors that ``lend`` returns for each part of the plan, and each layer's views of them."""
         # A cache outlives the block in which it was made, and an inference tensor could not be written outside it.
         with torch.inference_mode(False):
             carved: dict[TensorGroup, list[Part]] = {}
@@ -91,14 +91,14 @@ class PagedKVCache(Pages):
             self._layers = _layer_views(carved)
 
     def layer(self, layer: int) -> LayerCache:
-        """The views of one layer; a shared layer's are those of the layer that it reads."""
+        """Return the views of one layer; a shared layer's are those of the layer that it reads."""
         # The fast path: each layer of each step calls this. A bool is no layer.
         if type(layer) is int and layer in self._layers:
             return self._layers[layer]
-        return self._layers[self._source(layer)]  # which says what is wrong
+        return self._layers[self._source(layer)]  # raises the error that names the fault
 
     def parts(self, kv_cache_group: int) -> tuple[Part, ...]:
-        """The tensors that together hold the blocks of one group."""
+        """Return the tensors that together hold the blocks of one group."""
         self._check_open()
         self.check_kv_cache_group(kv_cache_group)
         return self._parts[kv_cache_group]
@@ -107,10 +107,10 @@ class PagedKVCache(Pages):
         return [(part.tensor, part.shape.block_dim) for part in self.parts(group)]
 
     def write(self, layer: int, k: Tensor, v: Tensor, slots: Any) -> None:
-        """Put T new tokens into their slots; slot -1 skips one.
+        """Write T new tokens into their slots; slot -1 skips one.
 
         ``k`` [T, kv_heads, k_dim] and ``v`` [T, kv_heads, v_dim], float16 or wider, on the cache's device; ``slots``
-        [T]. Two tokens for one slot are the caller's error: one of them stays, and nothing is said.
+        [T]. Two tokens must not have one slot: silently, only one of them would stay.
         """
         views = self._own(layer)
         _, _, heads, k_dim = views.k.shape
@@ -123,7 +123,7 @@ class PagedKVCache(Pages):
         operations(self.device).store_kv(k, v, views.k, views.v, slots, views.k_scale, views.v_scale)
 
     def move(self, layer: int, src_slots: Any, dst_slots: Any) -> None:
-        """Slot ``src_slots[i]`` to slot ``dst_slots[i]`` in one layer; all are read before any is written.
+        """Copy slot ``src_slots[i]`` to slot ``dst_slots[i]`` in one layer; all are read before any is written.
 
         [n] moves every head alike, [kv_heads, n] each head by its own row.
         """
@@ -144,12 +144,12 @@ class PagedKVCache(Pages):
                 operations(self.device).move_slots(tensor, from_, to)
 
     def close(self) -> None:
-        """Give the memory back. Closing again does nothing.
+        """Free the memory. A second call does nothing.
 
-        Raises ``ArenaInUseError`` naming what is still read elsewhere (a ``LayerCache``, a view). The cache goes on as
-        before then: drop what is named, and close again.
+        Raises ``ArenaInUseError`` with the names of tensors that are still used elsewhere (a ``LayerCache``, a view).
+        The cache still works then: drop these, and close again.
         """
-        self._layers, self._parts = {}, ()  # or the arena would name the cache itself
+        self._layers, self._parts = {}, ()  # else the arena would name the cache itself
         try:
             self.arena.close()
         except ArenaInUseError:
@@ -158,7 +158,7 @@ class PagedKVCache(Pages):
 
     @property
     def closed(self) -> bool:
-        """Whether ``close`` has given the memory back."""
+        """Whether ``close`` has freed the memory."""
         return not self._parts
 
     def _check_open(self) -> None:
@@ -166,7 +166,7 @@ class PagedKVCache(Pages):
             raise ArgumentError("paged_closed")
 
     def _source(self, layer: int) -> int:
-        """The layer whose K and V ``layer`` reads: itself, unless it is shared."""
+        """Return the layer whose K and V ``layer`` reads: itself, unless it is shared."""
         self._check_open()
         check_count("layer", layer, least=0)
         last = len(self.spec.layers) - 1
@@ -178,7 +178,7 @@ class PagedKVCache(Pages):
         return source
 
     def _own(self, layer: int) -> LayerCache:
-        """The views of a layer that is to be written."""
+        """Return the views of a layer for writing."""
         source = self._source(layer)
         if source != layer:
             raise ArgumentError("cache_shared_write", layer=layer, source=source)

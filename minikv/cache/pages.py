@@ -1,7 +1,7 @@
-"""Pages: a cache as blocks of tokens, which is all that a ``Batch``, an adapter and an engine use of it.
+"""Pages: a cache as blocks of tokens, the interface for a ``Batch``, an adapter and an engine.
 
-``PagedKVCache`` and ``LinearPages`` are such caches. Neither knows sequences: which sequence owns which block is
-``minikv.blocks``' business.
+``PagedKVCache`` and ``LinearPages`` are such caches. Neither knows sequences: ``minikv.blocks`` knows which sequence
+owns which block.
 """
 
 from abc import ABC, abstractmethod
@@ -40,7 +40,7 @@ class LayerCache:
     kv_cache_group: int
 
     def paged(self, block_tables: Tensor, lengths: Tensor) -> PagedKV:
-        """What a kernel reads: these views with the ``block_tables`` [B, W] and ``lengths`` [B] of some sequences."""
+        """Return these views with the ``block_tables`` [B, W] and ``lengths`` [B] of some sequences, for a kernel."""
         return PagedKV(self.k, self.v, block_tables, lengths, self.k_scale, self.v_scale)
 
 
@@ -48,12 +48,12 @@ class Pages(ABC):
     """Blocks of ``block_size`` tokens for each of ``kv_cache_groups``, ``num_blocks[group]`` of them, on ``device``.
 
     ``kv_cache_groups`` are ``minikv.plan.pool.kv_cache_groups(spec)``; the layers of one group share block tables, so
-    that block 7 of a group is block 7 in all of its layers. ``codec`` says how an element is stored, ``nbytes`` what
-    all blocks take.
+    that block 7 of a group is block 7 in all of its layers. ``codec`` encodes the elements; ``nbytes`` are the bytes of
+    all blocks.
 
     Slots, tables and blocks are lists, NumPy arrays or integer tensors. On the CPU every one of them is checked
-    before a byte is written; a tensor on the GPU is not read back, so an index past the end is CUDA's own assertion:
-    give NumPy arrays or CPU tensors to have them checked. Shapes, dtypes and devices are checked always.
+    before a byte is written. A tensor on the GPU is not read back, so an index past the end is CUDA's own assertion:
+    pass NumPy arrays or CPU tensors to have them checked. Shapes, dtypes and devices are always checked.
     """
 
     spec: CacheSpec
@@ -66,23 +66,23 @@ class Pages(ABC):
 
     @abstractmethod
     def layer(self, layer: int) -> LayerCache:
-        """The views of one layer; a shared layer's are those of the layer that it reads."""
+        """Return the views of one layer; a shared layer's are those of the layer that it reads."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give the memory back. Closing again does nothing; ``ArenaInUseError`` where it is still read elsewhere."""
+        """Free the memory. A second call does nothing; ``ArenaInUseError`` if it is still used elsewhere."""
 
     @abstractmethod
     def _tensors(self, group: int) -> Iterable[tuple[Tensor, int]]:
-        """The tensors that together hold the blocks of a group, each with the dimension in which the blocks stand."""
+        """Return the tensors that together hold the blocks of a group, each with its dimension of the blocks."""
 
     @property
     @abstractmethod
     def closed(self) -> bool:
-        """Whether ``close`` has given the memory back."""
+        """Whether ``close`` has freed the memory."""
 
     def shown(self, lang: str = "en") -> Shown:
-        """A row for each KV cache group: its layers, window, blocks, and their bytes."""
+        """Return a row for each KV cache group: its layers, window, blocks, and their bytes."""
         lang, name = pick_language(lang), type(self).__name__
         if self.closed:
             return Shown(_say("closed", lang, kind=name, name=self.spec.name, size=exact_bytes(self.nbytes)))
@@ -113,7 +113,7 @@ class Pages(ABC):
         return one_line(type(self).__name__, self.spec.name, *told)
 
     def kv_cache_group_of(self, layer: int) -> int:
-        """The group whose block tables the layer takes: an index into ``kv_cache_groups`` and ``num_blocks``."""
+        """Return the group whose block tables the layer takes: an index into ``kv_cache_groups`` and ``num_blocks``."""
         return self.layer(layer).kv_cache_group
 
     def check_kv_cache_group(self, kv_cache_group: int) -> None:
@@ -131,9 +131,9 @@ class Pages(ABC):
     def gather(
         self, layer: int, table: Any, length: int, start: int = 0, *, dtype: torch.dtype | None = None
     ) -> tuple[Tensor, Tensor]:
-        """K [length - start, kv_heads, k_dim] and V of the tokens ``start`` to ``length - 1``, decoded copies.
+        """Return decoded copies of K [length - start, kv_heads, k_dim] and V of the tokens ``start`` to ``length - 1``.
 
-        ``table`` [n] are the sequence's blocks from its first token on. Where a window moved on they are
+        ``table`` [n] are the sequence's blocks from its first token on. Behind a window they are
         ``NULL_BLOCK``, and asking for a token there is an error. ``dtype`` None: the stored dtype of a plain codec,
         float32 of fp8 and int8.
         """
@@ -157,7 +157,7 @@ class Pages(ABC):
         return k, v
 
     def copy_blocks(self, kv_cache_group: int, src: Any, dst: Any) -> None:
-        """Block ``src[i]`` to block ``dst[i]`` in every layer of the group; all are read before any is written."""
+        """Copy block ``src[i]`` to block ``dst[i]`` in every layer of the group; all are read before any is written."""
         tensors = self._tensors(kv_cache_group)
         blocks = []
         for what, values in (("src", src), ("dst", dst)):
@@ -171,7 +171,7 @@ class Pages(ABC):
             operations(self.device).copy_blocks(tensor, from_, to, block_dim)
 
     def _table(self, values: Any, group: int, length: int, start: int) -> Tensor:
-        """A checked block table; only the entries of the tokens that are asked for have to be blocks."""
+        """Return a checked block table; only the entries of the requested tokens must be blocks."""
         table = as_indices("table", values, self.device)
         _check_one_dimension("table", table)
         need = -(-length // self.block_size)

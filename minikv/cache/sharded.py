@@ -1,4 +1,4 @@
-"""What of a model lies on this rank: transformers' tensor parallelism may leave a ``DTensor`` for a parameter."""
+"""The part of a model on this rank: transformers' tensor parallelism may leave a ``DTensor`` for a parameter."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ from torch import Tensor
 
 
 def local(tensor: Any) -> Tensor:
-    """This rank's shard of a ``DTensor``, nothing copied; any other tensor as it is.
+    """Return this rank's shard of a ``DTensor``, nothing copied; any other tensor as it is.
 
-    A ``DTensor`` says the shape and the bytes of the whole. It is told by its method, so that nothing of
+    A ``DTensor`` reports the shape and the bytes of the whole. It is recognised by its method, so that nothing of
     ``torch.distributed`` has to be imported for a model that is not sharded.
     """
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
