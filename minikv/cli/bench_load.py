@@ -11,7 +11,7 @@ MOST_TOKENS = 2**26  # of all prompts together: the whole load is made first, 2.
 
 
 @dataclass(frozen=True)
-class Asked:
+class BenchRequest:
     """A request: it arrives ``at`` seconds after the start, with ``prompt`` token ids, for ``output`` tokens."""
 
     at: float
@@ -48,7 +48,7 @@ class Shape:
             what = "--num-requests * (--prefix-len + --input-len)"
             raise ArgumentError("out_of_range", what=what, value=tokens, low=0, high=MOST_TOKENS)
 
-    def requests(self, vocabulary: int) -> list[Asked]:
+    def requests(self, vocabulary: int) -> list[BenchRequest]:
         """The load, in the order of arrival, of token ids below ``vocabulary``."""
         random = np.random.default_rng(self.seed)
         prefix = random.integers(vocabulary, size=self.prefix_len).tolist()
@@ -60,7 +60,7 @@ class Shape:
         inputs = random.integers(self.input_len[0], self.input_len[1] + 1, self.num_requests)
         outputs = random.integers(self.output_len[0], self.output_len[1] + 1, self.num_requests)
         return [
-            Asked(at, (*prefix, *random.integers(vocabulary, size=length).tolist()), output)
+            BenchRequest(at, (*prefix, *random.integers(vocabulary, size=length).tolist()), output)
             for at, length, output in zip(
                 np.cumsum(gaps).tolist(), inputs.tolist(), outputs.tolist(), strict=True
             )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minikv.cli.answers import check_answers
-from minikv.cli.bench_load import Asked, Shape
+from minikv.cli.bench_load import BenchRequest, Shape
 from minikv.cli.engine_options import Engine
 from minikv.engine import LLM, RequestOutput, SamplingParams
 from minikv.engine.ext.events import AnyEvent, EventLog
@@ -69,7 +69,7 @@ def run(
         return Result(loaded, str(llm.cache.device), metrics, tokens, llm.cache.nbytes, peak)
 
 
-def _warm_up(llm: LLM, load: list[Asked]) -> None:
+def _warm_up(llm: LLM, load: list[BenchRequest]) -> None:
     """Run the first steps of the longest request, with other tokens: libraries initialize, and the request fits."""
     longest = max(load, key=lambda asked: len(asked.prompt) + asked.output)
     tokens = np.random.default_rng([0, len(load)]).integers(llm.vocabulary, size=len(longest.prompt))
@@ -82,7 +82,7 @@ def _warm_up(llm: LLM, load: list[Asked]) -> None:
 
 
 def _send(
-    llm: LLM, load: list[Asked], clock: Callable[[], float], sleep: Callable[[float], object]
+    llm: LLM, load: list[BenchRequest], clock: Callable[[], float], sleep: Callable[[float], object]
 ) -> tuple[dict[str | int | None, float], list[RequestOutput]]:
     """Add each request when it is due, or right after the step that runs then. Returns due times and outputs."""
     due: dict[str | int | None, float] = {}
@@ -103,7 +103,7 @@ def _send(
     return due, outputs
 
 
-def _params(asked: Asked) -> SamplingParams:
+def _params(asked: BenchRequest) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=asked.output, ignore_eos=True)
 
 

@@ -16,7 +16,7 @@ from minikv.i18n import pick_language, text
 
 if TYPE_CHECKING:
     from minikv.cli.simulate_run import Setup
-    from minikv.simulate import Row, Target, Trace
+    from minikv.simulate import SweepRow, Target, Trace
 
 
 def simulate(
@@ -194,13 +194,13 @@ def _answer_sweep(
     """Print a row a fleet; with a ``target`` the fewest replicas of each kind. After Ctrl+C the rows that are there."""
     from minikv.cli import simulate_json, simulate_plot, simulate_run, simulate_view
 
-    def show(rows: "list[Row]") -> None:
+    def show(rows: "list[SweepRow]") -> None:
         if as_json:
             print(json.dumps([simulate_json.row_dict(row, lang) for row in rows], indent=2))
         else:
             simulate_view.show_sweep(trace, setup, rows, lang, target)
 
-    done: list[Row] = []
+    done: list[SweepRow] = []
     try:
         rows = simulate_run.run_sweep(trace, setup, where, target, done.append, lang, quiet=as_json)
     except KeyboardInterrupt:

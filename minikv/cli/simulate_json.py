@@ -4,7 +4,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from minikv.cli.simulate_run import Setup
-from minikv.simulate import Answers, Fewest, Fleet, Row, Trace, bottleneck
+from minikv.simulate import Answers, Fewest, Fleet, SweepRow, Trace, bottleneck
 
 
 def trace_dict(trace: Trace, shared: float | None) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def run_dict(
     }
 
 
-def row_dict(row: Row, lang: str) -> dict[str, Any]:
+def row_dict(row: SweepRow, lang: str) -> dict[str, Any]:
     answers = None if row.answers is None else answers_dict(row.answers)
     refused = None if row.refused is None else row.refused.text(lang)
     return {"settings": row.settings, "answers": answers, "refused": refused}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from minikv.cli.files import ReportFile
 from minikv.cli.simulate_run import spelled
 from minikv.i18n import text
-from minikv.simulate import Answers, Row
+from minikv.simulate import Answers, SweepRow
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -19,7 +19,7 @@ PANELS: dict[str, Callable[[Answers], float | None]] = {
 }
 
 
-def write_sweep(rows: Sequence[Row], name: str, path: str, lang: str) -> None:
+def write_sweep(rows: Sequence[SweepRow], name: str, path: str, lang: str) -> None:
     """Four figures over the first setting; a line for each combination of the others.
 
     Raises ``ConfigError`` where the file cannot be written.
@@ -29,7 +29,7 @@ def write_sweep(rows: Sequence[Row], name: str, path: str, lang: str) -> None:
 
     setting = next(iter(rows[0].settings))
     figure = make_subplots(rows=2, cols=2, subplot_titles=[_say(f"axis_{panel}", lang) for panel in PANELS])
-    lines: dict[str, list[Row]] = {}
+    lines: dict[str, list[SweepRow]] = {}
     for row in rows:
         if row.answers is not None:
             others = {name: value for name, value in row.settings.items() if name != setting}

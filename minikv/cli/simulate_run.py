@@ -12,7 +12,7 @@ from minikv.cli.options import size
 from minikv.engine.serve.progress import Progress
 from minikv.errors import ArgumentError, check_count
 from minikv.i18n import text
-from minikv.simulate import Assumptions, Fleet, Load, Row, Target, Trace, read_trace, sweep
+from minikv.simulate import Assumptions, Fleet, Load, SweepRow, Target, Trace, read_trace, sweep
 from minikv.simulate.parallel import check_jobs
 from minikv.simulate.sweep import combinations
 
@@ -155,10 +155,10 @@ def run_sweep(
     setup: Setup,
     where: Mapping[str, Any],
     target: Target | None,
-    on_row: Callable[[Row], object],
+    on_row: Callable[[SweepRow], object],
     lang: str,
     quiet: bool,
-) -> list[Row]:
+) -> list[SweepRow]:
     """The rows of a sweep, computed as ``where`` says (jobs, backend, scheduler), with what a terminal shows of it."""
     if where["jobs"] == 1 and where["scheduler"] is None:
         with Watcher(len(trace), lang, quiet) as watcher:
@@ -168,7 +168,7 @@ def run_sweep(
     with Watcher(math.prod(map(len, setup.values.values())), lang, quiet) as watcher:
         watcher.update(0)
 
-        def hear(row: Row) -> None:
+        def hear(row: SweepRow) -> None:
             on_row(row)
             watcher.update(next(count))
 

@@ -11,7 +11,7 @@ from minikv.cli.simulate_run import ASSUMED, Setup, spelled
 from minikv.cli.terminal import make_console
 from minikv.i18n import text
 from minikv.plan import CacheSpec
-from minikv.simulate import Answers, Fewest, Fleet, Row, Target, Trace
+from minikv.simulate import Answers, Fewest, Fleet, SweepRow, Target, Trace
 from minikv.simulate.figures import limit_lines, long, run_table, short, spell_target
 from minikv.simulate.floor import ttft_floor
 
@@ -100,7 +100,7 @@ def show_fewest(trace: Trace, setup: Setup, found: Fewest, lang: str) -> None:
 
 
 def show_sweep(
-    trace: Trace, setup: Setup, rows: Sequence[Row], lang: str, target: Target | None = None
+    trace: Trace, setup: Setup, rows: Sequence[SweepRow], lang: str, target: Target | None = None
 ) -> None:
     """Print a row a fleet, then the impossible ones with the reason. ``target``: each is the smallest that meets it."""
     console = make_console()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from minikv.engine.core.rules import Rules
     from minikv.engine.core.runner import Runner
     from minikv.engine.core.scheduler import Scheduler
-    from minikv.engine.core.sequence import FinishReason, Request, Sequence, SequenceId, State
+    from minikv.engine.core.sequence import FinishReason, Request, Sequence, SequenceId, SequenceStatus
     from minikv.engine.core.step import Scheduled, Step, StepArrays
     from minikv.engine.ext.events import Event, EventLog, Events, StepEvent
     from minikv.engine.ext.eviction import EvictionConfig
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         Timing,
         Token,
     )
-    from minikv.engine.sampler import Sampled, TokenLogprobs
+    from minikv.engine.sampler import SamplerOutput, TokenLogprobs
     from minikv.engine.sampling_params import SamplingParams
     from minikv.engine.serve.metrics import Metrics, Percentiles, summary
     from minikv.engine.serve.view import EngineView, SequenceView
@@ -36,13 +36,13 @@ _NAMES = {
     "core.rules": "Rules",
     "core.runner": "Runner",
     "core.scheduler": "Scheduler",
-    "core.sequence": "FinishReason Request Sequence SequenceId State",
+    "core.sequence": "FinishReason Request Sequence SequenceId SequenceStatus",
     "core.step": "Scheduled Step StepArrays",
     "ext.events": "Event EventLog Events StepEvent",
     "ext.eviction": "EvictionConfig",
     "llm": "LLM",
     "outputs": "Completion GenerationFailedError RequestOutput StepOutput Timing Token",
-    "sampler": "Sampled TokenLogprobs",
+    "sampler": "SamplerOutput TokenLogprobs",
     "sampling_params": "SamplingParams",
     "serve.metrics": "Metrics Percentiles summary",
     "serve.view": "EngineView SequenceView",
@@ -66,14 +66,14 @@ __all__ = [
     "RequestOutput",
     "Rules",
     "Runner",
-    "Sampled",
+    "SamplerOutput",
     "SamplingParams",
     "Scheduled",
     "Scheduler",
     "Sequence",
     "SequenceId",
+    "SequenceStatus",
     "SequenceView",
-    "State",
     "Step",
     "StepArrays",
     "StepEvent",

@@ -33,7 +33,7 @@ from minikv.engine.factory import (
     starting,
 )
 from minikv.engine.outputs import RequestOutput, StepOutput, Token, check_failures
-from minikv.engine.prompts import Asked, Prompt, Prompts, read_all, read_one
+from minikv.engine.prompts import Prompt, Prompts, TokenizedRequest, read_all, read_one
 from minikv.engine.sampling_params import SamplingParams
 from minikv.engine.serve.fair_lock import FairLock
 from minikv.engine.serve.llm_engine import LLMEngine
@@ -375,7 +375,7 @@ class LLM:
             self.host.close()
         self.cache.close()
 
-    def _stream(self, requests: list[Asked]) -> Iterator[Token | None]:
+    def _stream(self, requests: list[TokenizedRequest]) -> Iterator[Token | None]:
         """Yield None once all requests are queued, then the tokens."""
         queue = OutputQueue()
         try:
@@ -390,7 +390,7 @@ class LLM:
         finally:
             self._leave(queue)
 
-    def _add_all(self, requests: list[Asked], queue: OutputQueue, pieces: bool) -> list[str | int]:
+    def _add_all(self, requests: list[TokenizedRequest], queue: OutputQueue, pieces: bool) -> list[str | int]:
         """Add all requests, or none if one of them is refused."""
         with self._lock:
             self._check_open()
@@ -398,7 +398,9 @@ class LLM:
                 self.scheduler.check(self._engine.free_name(number), asked.ids, asked.params, asked.salt)
             return [self._add(asked, None, queue, pieces) for asked in requests]
 
-    def _add(self, asked: Asked, request_id: str | int | None, queue: OutputQueue, pieces: bool) -> str | int:
+    def _add(
+        self, asked: TokenizedRequest, request_id: str | int | None, queue: OutputQueue, pieces: bool
+    ) -> str | int:
         with self._lock:
             self._check_open()
             name = self._engine.free_name(self._added) if request_id is None else request_id

@@ -13,7 +13,7 @@ Prompts = Prompt | Seq[Prompt]
 
 
 @dataclass(frozen=True)
-class Asked:
+class TokenizedRequest:
     """A request with ids that the model can embed. ``text`` is the prompt's, None if it was given as ids."""
 
     text: str | None
@@ -22,7 +22,7 @@ class Asked:
     salt: str
 
 
-def read_all(prompts: Any, params: Any, salt: Any, tokenizer: Any, vocabulary: int) -> list[Asked]:
+def read_all(prompts: Any, params: Any, salt: Any, tokenizer: Any, vocabulary: int) -> list[TokenizedRequest]:
     """Return a request for each of ``prompts``. Raises ``ArgumentError``, as ``read_one`` does, for any of them."""
     texts = _as_prompts(prompts)
     wishes, salts = _one_each("params", params, len(texts)), _one_each("salt", salt, len(texts))
@@ -32,7 +32,7 @@ def read_all(prompts: Any, params: Any, salt: Any, tokenizer: Any, vocabulary: i
     ]
 
 
-def read_one(prompt: Any, params: Any, salt: Any, *, tokenizer: Any, vocabulary: int) -> Asked:
+def read_one(prompt: Any, params: Any, salt: Any, *, tokenizer: Any, vocabulary: int) -> TokenizedRequest:
     """Return the request of a text, or of ids in a list, an array or a tensor. ``params`` None are the defaults.
 
     Raises ``ArgumentError`` for a prompt that the tokenizer cannot read or the model cannot embed.
@@ -49,7 +49,7 @@ def read_one(prompt: Any, params: Any, salt: Any, *, tokenizer: Any, vocabulary:
     for token in ids:
         if not 0 <= token < vocabulary:
             raise ArgumentError("llm_token", token=token, last=vocabulary - 1)
-    return Asked(text, ids, params, salt)
+    return TokenizedRequest(text, ids, params, salt)
 
 
 def _as_prompts(prompts: Any) -> list[Prompt]:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from minikv.engine.sampling_params import SamplingParams
-from minikv.engine.staging import Arrival
+from minikv.engine.staging import HostCopy
 from minikv.errors import ArgumentError, check_count
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -42,7 +42,7 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SamplerOutput:
     """One token a row; ``logprobs`` is None if the row's params ask for none."""
 
     token_ids: list[int]
@@ -59,9 +59,9 @@ class SampledTokens:
     token_ids: Tensor
     params: Sequence[SamplingParams]
     most: int  # the largest number of likeliest tokens that a row asks for
-    numbers: Arrival
+    numbers: HostCopy
 
-    def read(self) -> Sampled:
+    def read(self) -> SamplerOutput:
         """Wait for the tokens, and for nothing that was queued behind them.
 
         Raises ``ArgumentError`` for a row with a largest logit that is no finite number: the row has a NaN or +inf, or
@@ -77,7 +77,7 @@ class SampledTokens:
             if wanted.logprobs is not None:
                 logprobs[row] = _read(numbers[start : start + step], wanted.logprobs)
                 start += step
-        return Sampled([int(number) for number in numbers[:count]], logprobs)
+        return SamplerOutput([int(number) for number in numbers[:count]], logprobs)
 
 
 class Draws:
@@ -108,7 +108,7 @@ class Draws:
         return self._numbers[place]
 
 
-def sample(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> Sampled:
+def sample(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> SamplerOutput:
     """Return the next token of every row of ``logits``: ``draw`` and wait for it. Raises as both do."""
     return draw(logits, params, draws).read()
 
@@ -139,7 +139,9 @@ def draw(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float
     for rows in _at_once(asked, logits.shape[1]):
         where = _put(rows, torch.int64, logits)
         parts.append(_logprobs(logits[where], token_ids[where], most).flatten())
-    return SampledTokens(token_ids, params, most, Arrival(torch.cat(parts)))  # float64 holds every id exactly
+    return SampledTokens(
+        token_ids, params, most, HostCopy(torch.cat(parts))
+    )  # float64 holds every id exactly
 
 
 def _check(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> None:

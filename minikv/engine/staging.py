@@ -48,7 +48,7 @@ def send(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
     return tensors
 
 
-class Arrival:
+class HostCopy:
     """The values of ``tensor`` on their way to the host, copied in the order of its device's stream.
 
     A tensor that is not on a GPU must not be overwritten any more.

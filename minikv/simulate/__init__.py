@@ -19,7 +19,7 @@ from minikv.simulate.outcome import Answers, LittlesLaw, Outcome, ReplicaTotals,
 from minikv.simulate.replica import Replica
 from minikv.simulate.router import ROUTERS, LeastLoaded, PrefixAware, RoundRobin, Router
 from minikv.simulate.step_time import StepSeconds, StepTime
-from minikv.simulate.sweep import Fewest, Row, Target, fewest, sweep
+from minikv.simulate.sweep import Fewest, SweepRow, Target, fewest, sweep
 from minikv.simulate.trace import Trace, TraceRequest
 from minikv.simulate.verdict import bottleneck
 
@@ -42,9 +42,9 @@ __all__ = [
     "ReplicaTotals",
     "RoundRobin",
     "Router",
-    "Row",
     "StepSeconds",
     "StepTime",
+    "SweepRow",
     "Target",
     "Tier",
     "Trace",

@@ -35,7 +35,7 @@ REQUEST_BYTES, HASH_ID_BYTES = 450, 40  # this machine's memory for a request of
 
 
 @dataclass(frozen=True)
-class Row:
+class SweepRow:
     """One fleet of a sweep: its ``settings``, and its ``answers`` or the error of an impossible fleet (``refused``)."""
 
     settings: dict[str, Any]
@@ -51,11 +51,11 @@ def sweep(
     jobs: int = 1,
     backend: Backend = "processes",
     scheduler: str | None = None,
-    on_row: Callable[[Row], object] | None = None,
+    on_row: Callable[[SweepRow], object] | None = None,
     watch: Watch | None = None,
     progress: Progress | None = None,
     **values: Iterable[Any],
-) -> list[Row]:
+) -> list[SweepRow]:
     """Run ``trace`` on ``make(name=value, ...)`` for every combination of ``values``, the last name changing fastest.
 
     A fleet that is impossible, or too small for a request, gives a row with the error; the others still run. With a
@@ -100,13 +100,15 @@ class _Run:
     settings: dict[str, Any]
     target: "Target | None"
 
-    def __call__(self, trace: Trace, watch: Watch | None = None, progress: Progress | None = None) -> Row:
+    def __call__(
+        self, trace: Trace, watch: Watch | None = None, progress: Progress | None = None
+    ) -> SweepRow:
         settings = self.settings
         try:
             if self.target is None:
                 if watch is not None:
                     watch(settings)
-                return Row(settings, _answers(trace, self.make(**settings), progress))
+                return SweepRow(settings, _answers(trace, self.make(**settings), progress))
             found = fewest(
                 trace,
                 partial(self.make, **settings),
@@ -114,9 +116,9 @@ class _Run:
                 watch=None if watch is None else lambda tried: watch(settings | dict(tried)),
                 progress=progress,
             )
-            return Row(settings | {"replicas": found.replicas}, found.answers)
+            return SweepRow(settings | {"replicas": found.replicas}, found.answers)
         except MiniKVError as error:
-            return Row(settings, refused=error)
+            return SweepRow(settings, refused=error)
 
     def book_bytes(self) -> int:
         """Bytes of this machine's memory for the fleet's bookkeeping; 0 for an impossible one."""

@@ -322,16 +322,16 @@ for size in (1, 512, 513, MIB, MIB + 1, 10 * MIB - 600, 10 * MIB - 500, 21 * MIB
 # （另一项设置 `expandable_segments`，后面有专门的一节。）
 
 # %% key="story_cat"
-from minikv.course.widgets.segments import SegmentsWidget, Step
+from minikv.course.widgets.segments import AllocatorStep, SegmentsWidget
 from minikv.memory import AllocatorSettings
 
 k_token = 32 * token // (2 * len(spec.layers))
 lengths = range(512, 672, 32)
-steps = [Step("malloc", f"K {lengths[0]}", lengths[0] * k_token)]
+steps = [AllocatorStep("malloc", f"K {lengths[0]}", lengths[0] * k_token)]
 for tokens in lengths[1:]:
-    steps.append(Step("malloc", f"K {tokens}", tokens * k_token, t("note_cat", tokens=tokens)))
-    steps.append(Step("free", f"K {tokens - 32}", note=t("note_cat_free")))
-steps.append(Step("empty_cache", note=t("note_cat_empty")))
+    steps.append(AllocatorStep("malloc", f"K {tokens}", tokens * k_token, t("note_cat", tokens=tokens)))
+    steps.append(AllocatorStep("free", f"K {tokens - 32}", note=t("note_cat_free")))
+steps.append(AllocatorStep("empty_cache", note=t("note_cat_empty")))
 expandable = AllocatorSettings(expandable_segments=True)
 choices = {t("defaults"): AllocatorSettings(), "expandable_segments": expandable}
 full = len(steps) - 1
@@ -380,12 +380,12 @@ cache = spec.bytes_for(1024, batch=batch)
 config = find_model("Llama-3.1-8B").config
 logits = batch * config["vocab_size"] * 4
 story = [
-    Step("malloc", t("weights"), weights, t("note_weights")),
-    Step("malloc", t("cache"), cache, t("note_cache")),
-    Step("free", t("cache"), note=t("note_free")),
-    Step("malloc", "logits", logits, t("note_logits")),
-    Step("empty_cache", note=t("note_empty")),
-    Step("malloc", t("next_cache"), cache, t("note_next")),
+    AllocatorStep("malloc", t("weights"), weights, t("note_weights")),
+    AllocatorStep("malloc", t("cache"), cache, t("note_cache")),
+    AllocatorStep("free", t("cache"), note=t("note_free")),
+    AllocatorStep("malloc", "logits", logits, t("note_logits")),
+    AllocatorStep("empty_cache", note=t("note_empty")),
+    AllocatorStep("malloc", t("next_cache"), cache, t("note_next")),
 ]
 choices = {
     t("defaults"): AllocatorSettings(),

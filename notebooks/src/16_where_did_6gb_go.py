@@ -649,14 +649,14 @@ print(t("story_end", **sizes, ok=t(f"ok_{story.extracted}")))
 
 # %% key="fix_measured"
 from minikv.course.lessons.l16.evidence import end_of
-from minikv.course.widgets.segments import Step
+from minikv.course.widgets.segments import AllocatorStep
 
 
 def without_the_kept(story):
     """The same steps, but what was kept is let go before empty_cache."""
     end = next(place for place, step in enumerate(story.steps) if step.kind == "empty_cache")
     kept = [step.name for step in story.steps if step.name.startswith("kept")]
-    return [*story.steps[:end], *(Step("free", name) for name in kept), *story.steps[end:]]
+    return [*story.steps[:end], *(AllocatorStep("free", name) for name in kept), *story.steps[end:]]
 
 
 print(t("fix_head"))

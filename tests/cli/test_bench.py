@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from minikv.cli import bench_run
-from minikv.cli.bench_load import Asked, Shape, span
+from minikv.cli.bench_load import BenchRequest, Shape, span
 from minikv.cli.bench_run import run
 from minikv.cli.engine_options import Engine
 from minikv.engine import LLM
@@ -110,7 +110,7 @@ def test_a_request_s_time_begins_when_it_is_due_and_not_when_it_is_seen(monkeypa
         return out
 
     def load(self, vocabulary):
-        return [Asked(at, (1, 2, 3), 1) for at in (0.0, 4.0, 25.0)]
+        return [BenchRequest(at, (1, 2, 3), 1) for at in (0.0, 4.0, 25.0)]
 
     monkeypatch.setattr(LLM, "step", slow)
     monkeypatch.setattr(Shape, "requests", load)

@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 
-from minikv.course.capstone import MOST_DRAFTS, Plan, Request, Task
+from minikv.course.capstone import MOST_DRAFTS, Plan, Task, TaskRequest
 from minikv.course.capstone.machine import small_machine
 from minikv.engine import EvictionConfig
 from minikv.models import load, recall_documents
@@ -32,7 +32,7 @@ def small_task(seed, model="tiny-gqa", *, requests=8, kv_bytes=150_000, quality=
         wanted = int(random.choice([1, 1, 2, 5, 12]))
         at += float(random.choice([0.0, 0.0, gap]))
         answer = (question.answer_id,) if tokens[-1] == document.tokens[question.position] else ()
-        found.append(Request(at, tokens, wanted, answer, temperature=float(random.choice([0, 0.7]))))
+        found.append(TaskRequest(at, tokens, wanted, answer, temperature=float(random.choice([0, 0.7]))))
     own = loaded(model)
     roof, assumptions = small_machine(own.model.config)
     return Task(model, seed, own.model, tuple(found), kv_bytes, quality, roof, assumptions, own.tokenizer)

@@ -6,7 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from minikv.course.capstone import MOST_DRAFTS, Plan, Request, floor, serve
+from minikv.course.capstone import MOST_DRAFTS, Plan, TaskRequest, floor, serve
 from minikv.course.capstone.bound import fewest_steps, new_prompt_tokens
 from minikv.errors import MiniKVError
 from tests.course.capstone_world import MODELS, random_plan, small_task
@@ -75,7 +75,7 @@ def test_fewest_steps_is_what_a_perfect_guesser_needs(tokens, drafts):
 
 def asked(*prompts, outputs=None):
     outputs = [1] * len(prompts) if outputs is None else outputs
-    return [Request(0.0, tuple(prompt), tokens) for prompt, tokens in zip(prompts, outputs, strict=True)]
+    return [TaskRequest(0.0, tuple(prompt), tokens) for prompt, tokens in zip(prompts, outputs, strict=True)]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from minikv.course.capstone import Plan, Request, tiny_task
+from minikv.course.capstone import Plan, TaskRequest, tiny_task
 from minikv.engine import LLM, EvictionConfig
 from minikv.errors import ArgumentError, DoesNotFitError, MiniKVError
 from tests.course.capstone_world import MODELS, random_plan, small_task
@@ -49,12 +49,12 @@ def test_a_task_says_all_its_numbers(lang):
         ({"quality": True}, "out_of_range"),
         ({"requests": ()}, "bad_count"),
         ({"seed": -1}, "bad_count"),
-        ({"requests": (Request(-1.0, (1,), 1),)}, "capstone_arrival"),
-        ({"requests": (Request(float("inf"), (1,), 1),)}, "capstone_arrival"),
-        ({"requests": (Request(2.0, (1,), 1), Request(1.0, (1,), 1))}, "capstone_arrival"),
-        ({"requests": (Request(0.0, (), 1),)}, "bad_count"),
-        ({"requests": (Request(0.0, (1,), 0),)}, "bad_count"),
-        ({"requests": (Request(0.0, (1,), 1, (5, 6)),)}, "capstone_answer"),
+        ({"requests": (TaskRequest(-1.0, (1,), 1),)}, "capstone_arrival"),
+        ({"requests": (TaskRequest(float("inf"), (1,), 1),)}, "capstone_arrival"),
+        ({"requests": (TaskRequest(2.0, (1,), 1), TaskRequest(1.0, (1,), 1))}, "capstone_arrival"),
+        ({"requests": (TaskRequest(0.0, (), 1),)}, "bad_count"),
+        ({"requests": (TaskRequest(0.0, (1,), 0),)}, "bad_count"),
+        ({"requests": (TaskRequest(0.0, (1,), 1, (5, 6)),)}, "capstone_answer"),
     ],
 )
 def test_a_task_that_cannot_be(change, code):

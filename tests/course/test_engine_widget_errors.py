@@ -14,7 +14,7 @@ import pytest
 from minikv import SamplingParams
 from minikv.course.widgets import EngineWidget
 from minikv.course.widgets.engine_rows import letters
-from minikv.engine import FinishReason, Sampled
+from minikv.engine import FinishReason, SamplerOutput
 from minikv.errors import ArgumentError, RequestTooLargeError
 from minikv.i18n import LANGUAGES, text
 from tests.course.engine_widget_world import (
@@ -144,7 +144,7 @@ def test_200_updates_neither_grow_nor_leak(make):
 
     # Tokens without a model: tracing what is allocated makes torch slow.
     def made(step, *_):
-        sampled = Sampled([7] * len(step.sampled), [None] * len(step.sampled))
+        sampled = SamplerOutput([7] * len(step.sampled), [None] * len(step.sampled))
         return SimpleNamespace(read=lambda: sampled)
 
     llm.runner.run = made

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from minikv.course.widgets import SegmentsWidget, Step
+from minikv.course.widgets import AllocatorStep, SegmentsWidget
 from minikv.course.widgets.segments import MAX_SETTINGS
 from minikv.course.widgets.segments_drawing import FIGURES, MAX_ROWS
 from minikv.course.widgets.segments_replay import MAX_STEPS
@@ -24,15 +24,15 @@ SETTINGS = {
 }
 # The batch leaves a segment, a small tensor settles in it, and the segment cannot be given back.
 STORY = [
-    Step("malloc", "batch", 6 * GIB),
-    Step("free", "batch"),
-    Step("malloc", "survivor", 30 * MIB),
-    Step("empty_cache"),
+    AllocatorStep("malloc", "batch", 6 * GIB),
+    AllocatorStep("free", "batch"),
+    AllocatorStep("malloc", "survivor", 30 * MIB),
+    AllocatorStep("empty_cache"),
 ]
 
 
-def some_steps(rng: random.Random, count: int) -> list[Step]:
-    steps: list[Step] = []
+def some_steps(rng: random.Random, count: int) -> list[AllocatorStep]:
+    steps: list[AllocatorStep] = []
     live: list[str] = []
     for place in range(count):
         kind = rng.choice(["malloc"] * 5 + ["free"] * 4 + ["empty_cache", "record_stream", "synchronize"])
@@ -44,13 +44,13 @@ def some_steps(rng: random.Random, count: int) -> list[Step]:
             if name in live:
                 continue
             live.append(name)
-            steps.append(Step("malloc", name, size, stream=rng.choice([0, 0, 0, 1])))
+            steps.append(AllocatorStep("malloc", name, size, stream=rng.choice([0, 0, 0, 1])))
         elif kind == "free":
-            steps.append(Step("free", live.pop(rng.randrange(len(live)))))
+            steps.append(AllocatorStep("free", live.pop(rng.randrange(len(live)))))
         elif kind == "record_stream":
-            steps.append(Step("record_stream", rng.choice(live), stream=rng.choice([1, 2])))
+            steps.append(AllocatorStep("record_stream", rng.choice(live), stream=rng.choice([1, 2])))
         else:
-            steps.append(Step(kind))
+            steps.append(AllocatorStep(kind))
     return steps
 
 
@@ -145,7 +145,12 @@ def test_six_gib_stay_reserved_for_one_small_survivor_and_pages_do_not():
 
 @pytest.mark.parametrize("lang", LANGUAGES)
 def test_out_of_memory_is_a_frame_and_the_steps_go_on(lang):
-    steps = [*STORY, Step("malloc", "next", 7 * GIB), Step("free", "next"), Step("malloc", "next", 5 * GIB)]
+    steps = [
+        *STORY,
+        AllocatorStep("malloc", "next", 7 * GIB),
+        AllocatorStep("free", "next"),
+        AllocatorStep("malloc", "next", 5 * GIB),
+    ]
     widget = SegmentsWidget(lang, steps=steps, capacity=8 * GIB)
     (frames,) = widget.map["frames"].values()
     straight = CachingAllocator(8 * GIB)
@@ -166,7 +171,7 @@ def test_out_of_memory_is_a_frame_and_the_steps_go_on(lang):
 
 def test_many_segments_are_counted_and_no_byte_is_lost():
     count = MAX_ROWS + 9
-    steps = [Step("malloc", f"a{place}", (12 + 2 * place) * MIB) for place in range(count)]
+    steps = [AllocatorStep("malloc", f"a{place}", (12 + 2 * place) * MIB) for place in range(count)]
     widget = SegmentsWidget(steps=steps, capacity=4 * GIB)
     (frames,) = widget.map["frames"].values()
     for place, frame in enumerate(frames):
@@ -186,7 +191,7 @@ def test_many_segments_are_counted_and_no_byte_is_lost():
 
 
 def test_all_the_steps_that_are_allowed_stay_small_to_send():
-    steps = [Step("malloc", f"t{place}", MIB + 1) for place in range(MAX_STEPS)]
+    steps = [AllocatorStep("malloc", f"t{place}", MIB + 1) for place in range(MAX_STEPS)]
     few = {label: SETTINGS[label] for label in ("defaults", "expandable")}
     for steps_of in (steps, some_steps(random.Random(1), MAX_STEPS)):
         widget = SegmentsWidget(steps=steps_of, capacity=GIB, settings=few)
@@ -194,7 +199,11 @@ def test_all_the_steps_that_are_allowed_stay_small_to_send():
 
 
 def test_a_block_says_whose_it_is_where_and_how_much_was_asked_for():
-    steps = [Step("malloc", "A", 1000), Step("malloc", "B", 700, stream=0), Step("malloc", "C", 5, stream=3)]
+    steps = [
+        AllocatorStep("malloc", "A", 1000),
+        AllocatorStep("malloc", "B", 700, stream=0),
+        AllocatorStep("malloc", "C", 5, stream=3),
+    ]
     widget = SegmentsWidget(steps=steps, capacity=GIB)
     (frames,) = widget.map["frames"].values()
     labels = [block["label"] for block in drawn(widget, frames[-1])]
@@ -206,7 +215,7 @@ def test_a_block_says_whose_it_is_where_and_how_much_was_asked_for():
 
 
 def test_pools_and_expandable_segments_are_named():
-    steps = [Step("malloc", "small", 100), Step("malloc", "large", 3 * MIB)]
+    steps = [AllocatorStep("malloc", "small", 100), AllocatorStep("malloc", "large", 3 * MIB)]
     widget = SegmentsWidget(steps=steps, capacity=GIB, settings=SETTINGS)
     for label, words in (("defaults", ""), ("expandable", ", expandable")):
         rows = widget.map["frames"][label][-1]["rows"]
@@ -232,31 +241,35 @@ def test_where_the_reader_starts_and_what_a_choice_may_be():
 
 
 BAD_STEPS = [
-    (Step("maloc", "B", 5), "allocator_bad_trace", "maloc"),
-    (Step(None, "B", 5), "allocator_bad_trace", "None"),  # type: ignore[arg-type]
-    (Step("malloc", "", 5), "allocator_bad_trace", "name"),
-    (Step("malloc", 7, 5), "allocator_bad_trace", "name"),  # type: ignore[arg-type]
-    (Step("malloc", "B", 0), "allocator_bad_trace", "size"),
-    (Step("malloc", "B", -1), "allocator_bad_trace", "size"),
-    (Step("malloc", "B", True), "allocator_bad_trace", "size"),
-    (Step("malloc", "B", 2.0), "allocator_bad_trace", "size"),  # type: ignore[arg-type]
-    (Step("malloc", "B", 2**63), "allocator_bad_trace", "size"),
-    (Step("malloc", "B", 10**400), "allocator_bad_trace", "1 to 4611686018427387904"),
-    (Step("malloc", "B", 5, stream=-1), "allocator_bad_trace", "stream"),
-    (Step("malloc", "B", 5, note=None), "allocator_bad_trace", "note"),  # type: ignore[arg-type]
-    (Step("malloc", "A", 5), "allocator_trace_id_taken", "'A'"),
-    (Step("free", "B"), "allocator_trace_id_unknown", "'B'"),
-    (Step("free", "gone"), "allocator_trace_id_unknown", "'gone'"),
-    (Step("free", "A", 5), "allocator_bad_trace", "size"),
-    (Step("record_stream", "B", stream=1), "allocator_trace_id_unknown", "'B'"),
-    (Step("empty_cache", "A"), "allocator_bad_trace", "name"),
+    (AllocatorStep("maloc", "B", 5), "allocator_bad_trace", "maloc"),
+    (AllocatorStep(None, "B", 5), "allocator_bad_trace", "None"),  # type: ignore[arg-type]
+    (AllocatorStep("malloc", "", 5), "allocator_bad_trace", "name"),
+    (AllocatorStep("malloc", 7, 5), "allocator_bad_trace", "name"),  # type: ignore[arg-type]
+    (AllocatorStep("malloc", "B", 0), "allocator_bad_trace", "size"),
+    (AllocatorStep("malloc", "B", -1), "allocator_bad_trace", "size"),
+    (AllocatorStep("malloc", "B", True), "allocator_bad_trace", "size"),
+    (AllocatorStep("malloc", "B", 2.0), "allocator_bad_trace", "size"),  # type: ignore[arg-type]
+    (AllocatorStep("malloc", "B", 2**63), "allocator_bad_trace", "size"),
+    (AllocatorStep("malloc", "B", 10**400), "allocator_bad_trace", "1 to 4611686018427387904"),
+    (AllocatorStep("malloc", "B", 5, stream=-1), "allocator_bad_trace", "stream"),
+    (AllocatorStep("malloc", "B", 5, note=None), "allocator_bad_trace", "note"),  # type: ignore[arg-type]
+    (AllocatorStep("malloc", "A", 5), "allocator_trace_id_taken", "'A'"),
+    (AllocatorStep("free", "B"), "allocator_trace_id_unknown", "'B'"),
+    (AllocatorStep("free", "gone"), "allocator_trace_id_unknown", "'gone'"),
+    (AllocatorStep("free", "A", 5), "allocator_bad_trace", "size"),
+    (AllocatorStep("record_stream", "B", stream=1), "allocator_trace_id_unknown", "'B'"),
+    (AllocatorStep("empty_cache", "A"), "allocator_bad_trace", "name"),
     ("free", "allocator_bad_trace", "step"),
 ]
 
 
 @pytest.mark.parametrize(("step", "code", "said"), BAD_STEPS)
 def test_a_step_that_cannot_be_run_is_named(step, code, said):
-    good = [Step("malloc", "A", 5), Step("malloc", "gone", 5), Step("free", "gone")]
+    good = [
+        AllocatorStep("malloc", "A", 5),
+        AllocatorStep("malloc", "gone", 5),
+        AllocatorStep("free", "gone"),
+    ]
     with pytest.raises(ArgumentError) as error:
         SegmentsWidget(steps=[*good, step], capacity=GIB)
     assert error.value.code == code
@@ -269,8 +282,8 @@ def test_a_step_that_cannot_be_run_is_named(step, code, said):
     ("bad", "code"),
     [
         ({"steps": []}, "out_of_range"),
-        ({"steps": [Step("empty_cache")] * (MAX_STEPS + 1)}, "out_of_range"),
-        ({"steps": Step("empty_cache")}, "not_a_list"),
+        ({"steps": [AllocatorStep("empty_cache")] * (MAX_STEPS + 1)}, "out_of_range"),
+        ({"steps": AllocatorStep("empty_cache")}, "not_a_list"),
         ({"capacity": 0}, "bad_count"),
         ({"capacity": 2 * MIB - 1}, "bad_count"),
         ({"capacity": 3 * MIB, "non_torch": 2 * MIB}, "bad_count"),
@@ -299,7 +312,7 @@ def test_what_cannot_be_is_refused(bad, code):
 
 
 def test_the_smallest_device_holds_one_small_segment():
-    widget = SegmentsWidget(steps=[Step("malloc", "A", 1)], capacity=3 * MIB, non_torch=MIB)
+    widget = SegmentsWidget(steps=[AllocatorStep("malloc", "A", 1)], capacity=3 * MIB, non_torch=MIB)
     (frames,) = widget.map["frames"].values()
     assert not frames[-1]["error"]
     assert figures(frames[-1])["device_free"] == "0 B"
@@ -309,9 +322,9 @@ def test_every_sentence_is_in_the_readers_language():
     noted = [replace(step, note="说明。") for step in STORY]
     steps = [
         *noted,
-        Step("malloc", "B", 9 * GIB),
-        Step("record_stream", "survivor", stream=2),
-        Step("free", "survivor"),
+        AllocatorStep("malloc", "B", 9 * GIB),
+        AllocatorStep("record_stream", "survivor", stream=2),
+        AllocatorStep("free", "survivor"),
     ]
     made = {lang: SegmentsWidget(lang, steps=steps, capacity=8 * GIB, non_torch=MIB) for lang in LANGUAGES}
     (english,), (chinese,) = (made[lang].map["frames"].values() for lang in LANGUAGES)
@@ -331,8 +344,8 @@ def test_every_sentence_is_in_the_readers_language():
 
 def test_the_photo_has_the_notes_names_and_choices_of_its_language():
     steps = [
-        Step("malloc", "权重", GIB, note="先放权重。"),
-        Step("malloc", "激活", 3 * MIB, note="Then more."),
+        AllocatorStep("malloc", "权重", GIB, note="先放权重。"),
+        AllocatorStep("malloc", "激活", 3 * MIB, note="Then more."),
     ]
     settings = {"默认": AllocatorSettings(), "expandable": SETTINGS["expandable"]}
     widget = SegmentsWidget("zh", steps=steps, capacity=8 * GIB, settings=settings)

@@ -22,6 +22,7 @@ from minikv.course.lessons.l08.annotated_source import SourceView
 from minikv.course.lessons.l08.flow_chart import FlowChart
 from minikv.course.widgets import (
     AllocationWidget,
+    AllocatorStep,
     BlocksWidget,
     BudgetWidget,
     EngineWidget,
@@ -33,7 +34,6 @@ from minikv.course.widgets import (
     RooflineWidget,
     SegmentsWidget,
     SequenceBlocks,
-    Step,
     SwapCostWidget,
     WalkWidget,
     report_bar,
@@ -101,14 +101,14 @@ def _pool(lang: str, after: ExitStack) -> PoolWidget:
 
 def _segments(lang: str, after: ExitStack) -> SegmentsWidget:
     steps = [
-        Step("malloc", "weights", GIB),
-        Step("malloc", "batch", 6 * GIB),
-        Step("free", "batch"),
-        Step("malloc", "survivor", 30 * MIB),
-        Step("malloc", "other", 5 * MIB, stream=3),
-        Step("record_stream", "other", stream=4),
-        Step("free", "other"),
-        Step("malloc", "next", 8 * GIB),
+        AllocatorStep("malloc", "weights", GIB),
+        AllocatorStep("malloc", "batch", 6 * GIB),
+        AllocatorStep("free", "batch"),
+        AllocatorStep("malloc", "survivor", 30 * MIB),
+        AllocatorStep("malloc", "other", 5 * MIB, stream=3),
+        AllocatorStep("record_stream", "other", stream=4),
+        AllocatorStep("free", "other"),
+        AllocatorStep("malloc", "next", 8 * GIB),
     ]
     settings = {"defaults": AllocatorSettings(), "expandable": AllocatorSettings(expandable_segments=True)}
     return SegmentsWidget(lang, steps=steps, capacity=9 * GIB, settings=settings)

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from minikv.blocks import BlockManager, HostBlocks, KVCacheGroup
-from minikv.engine import EventLog, Events, FinishReason, Scheduler, State
+from minikv.engine import EventLog, Events, FinishReason, Scheduler, SequenceStatus
 from minikv.engine.ext.drafts import Drafts
 from minikv.engine.ext.offload import Offload
 from tests.engine.fake_model import Broken, FakeModel, generate
@@ -102,14 +102,14 @@ class Engine:
         assert set(self.manager.sequences()) == set(scheduler.running)
         for seq_id in scheduler.running:
             seq = scheduler.sequence(seq_id)
-            assert seq.state is State.RUNNING
+            assert seq.status is SequenceStatus.RUNNING
             assert self.manager.num_tokens(seq_id) == seq.num_computed == seq.num_placed
         for queue in (scheduler.waiting, scheduler.running):
             orders = [scheduler.sequence(seq_id).order for seq_id in queue]
             assert orders == sorted(orders)
         swapped = set()
         for seq in map(scheduler.sequence, scheduler.waiting):
-            assert seq.state is State.WAITING
+            assert seq.status is SequenceStatus.WAITING
             assert seq.num_computed == seq.num_placed
             swapped |= {seq.id} if seq.num_computed else set()  # it lies on the host, or nowhere
         assert set(self.manager.host_blocks.sequences) == swapped

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from minikv.engine import FinishReason, SamplingParams, State
+from minikv.engine import FinishReason, SamplingParams, SequenceStatus
 from tests.engine.drive import Engine
 from tests.engine.fake_model import Broken
 from tests.longer import every_value
@@ -127,6 +127,6 @@ def test_an_id_may_be_used_again_while_the_aborted_one_is_in_a_step():
     engine.step(inside=again)
     engine.run()
     engine.check_empty()
-    assert {seq.state for seq in old.sequences} == {State.ABORTED}
+    assert {seq.status for seq in old.sequences} == {SequenceStatus.ABORTED}
     assert engine.requests[1] is not old
     assert engine.check_outputs().keys() == {FinishReason.LENGTH}

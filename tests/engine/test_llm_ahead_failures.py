@@ -253,7 +253,7 @@ def test_a_snapshot_shows_nobody_whose_row_is_in_flight_for_nothing(device, mode
         while True:
             done = [out.request for out in llm.step().finished]
             view = llm.snapshot()
-            assert {seq.state for seq in view.running} == {"running"}
+            assert {seq.status for seq in view.running} == {"running"}
             seen.append([seq.id.sample for seq in view.running if seq.id.request == "a"])
             if done:
                 break

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from minikv.engine import FinishReason, SamplingParams, State, summary
+from minikv.engine import FinishReason, SamplingParams, SequenceStatus, summary
 from minikv.engine.core.rules import peak_blocks
 from minikv.engine.ext.overlap import schedule_next
 from minikv.errors import ArgumentError
@@ -283,5 +283,5 @@ def test_an_abort_of_all_in_flight_leaves_a_step_that_nobody_wants():
     engine.land()
     assert not engine.scheduler.open_step_is_wanted
     engine.check_empty()
-    states = {seq.state for request in engine.requests.values() for seq in request.sequences}
-    assert states == {State.ABORTED}
+    states = {seq.status for request in engine.requests.values() for seq in request.sequences}
+    assert states == {SequenceStatus.ABORTED}

@@ -260,7 +260,7 @@ def test_no_temperature_is_too_small_and_no_logit_too_large(temperature, scale):
 
 
 def test_no_rows_give_no_tokens_and_the_logits_stay_as_they_are():
-    assert sample(torch.zeros(0, 7), [], []) == sampler.Sampled([], [])
+    assert sample(torch.zeros(0, 7), [], []) == sampler.SamplerOutput([], [])
     logits, params, draws = mixed_batch()
     before = logits.clone()
     sample(logits, params, draws)

@@ -6,7 +6,16 @@ import sys
 import pytest
 
 from minikv.blocks import BlockManager, KVCacheGroup
-from minikv.engine import EventLog, Events, Extension, FinishReason, Rules, SamplingParams, Scheduler, State
+from minikv.engine import (
+    EventLog,
+    Events,
+    Extension,
+    FinishReason,
+    Rules,
+    SamplingParams,
+    Scheduler,
+    SequenceStatus,
+)
 from minikv.engine.core.rules import held_blocks, peak_blocks
 from minikv.errors import ArgumentError, RequestTooLargeError
 from tests.blocks.snapshot import snapshot
@@ -322,8 +331,8 @@ def test_a_stop_text_ends_a_sequence_with_its_token():
     engine.add("a", [1, 2], SamplingParams(max_tokens=9, n=2))
     step = engine.scheduler.schedule()
     ended = engine.scheduler.finish(step, [5, 6], stopped=[step.sampled[0]])
-    assert [(seq.output, seq.finish_reason, seq.state) for seq in ended] == [
-        ([5], FinishReason.STOP, State.FINISHED)
+    assert [(seq.output, seq.finish_reason, seq.status) for seq in ended] == [
+        ([5], FinishReason.STOP, SequenceStatus.FINISHED)
     ]
     engine.check()
     assert engine.scheduler.running == (step.sampled[1],), "the other one goes on with the blocks"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from minikv.course.capstone.model_load import model_task
     from minikv.course.capstone.run import Run
     from minikv.course.capstone.serving import serve
-    from minikv.course.capstone.task import Request, Task
+    from minikv.course.capstone.task import Task, TaskRequest
     from minikv.course.capstone.tiny_load import tiny_task
 
 _HOME = {
@@ -32,7 +32,7 @@ _HOME = {
     "model_task": "model_load",
     "Run": "run",
     "serve": "serving",
-    "Request": "task",
+    "TaskRequest": "task",
     "Task": "task",
     "tiny_task": "tiny_load",
 }
@@ -42,10 +42,10 @@ __all__ = [
     "Floor",
     "Leaderboard",
     "Plan",
-    "Request",
     "Run",
     "Standing",
     "Task",
+    "TaskRequest",
     "floor",
     "model_task",
     "serve",

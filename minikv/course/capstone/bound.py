@@ -28,7 +28,7 @@ from minikv.plan.step_work import AttentionCost
 from minikv.shown import Shown, html_of, one_line, text_of
 
 if TYPE_CHECKING:
-    from minikv.course.capstone.task import Request, Task
+    from minikv.course.capstone.task import Task, TaskRequest
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def fewest_steps(max_tokens: int, drafts: int = MOST_DRAFTS) -> int:
     return 1 + -(-(max_tokens - 1) // (1 + drafts))
 
 
-def new_prompt_tokens(requests: Sequence["Request"], place: int = 0) -> int:
+def new_prompt_tokens(requests: Sequence["TaskRequest"], place: int = 0) -> int:
     """Tokens of the prompts from the ``place``-th on that have to be computed, if everything before them is cached.
 
     The last token of a prompt is computed even if it is cached, since its logits are needed. Where a prompt continues
@@ -136,7 +136,7 @@ def _cheapest(task: "Task") -> Iterable[AttentionCost]:
         yield replace(kinds[0], pair_flops=min(flops), token_bytes=min(each.token_bytes for each in kinds))
 
 
-def _paths(requests: Iterable["Request"]) -> list[list[int]]:
+def _paths(requests: Iterable["TaskRequest"]) -> list[list[int]]:
     """For each prompt a number for each of its prefixes; equal prefixes have equal numbers."""
     names: dict[tuple[int, int], int] = {}
     paths = []

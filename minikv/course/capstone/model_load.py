@@ -14,7 +14,7 @@ import torch
 from minikv.cache.allocator import kv_dtype_of
 from minikv.course.capstone.machine import LIKE_GPU, LIKE_MODEL, small_machine
 from minikv.course.capstone.reference import reference_answers
-from minikv.course.capstone.task import Request, Task
+from minikv.course.capstone.task import Task, TaskRequest
 from minikv.engine.factory import open_model
 from minikv.errors import ArgumentError, UnknownNameError, check_count
 from minikv.plan import CacheSpec
@@ -77,7 +77,7 @@ def model_task(
     outputs = _outputs(random, len(tokens), max_tokens)
     gap = _span(clock, tokens, max_tokens) / (BURSTS - 1)
     requests = [
-        Request(place * BURSTS // len(tokens) * gap, prompt, output, group=group)
+        TaskRequest(place * BURSTS // len(tokens) * gap, prompt, output, group=group)
         for place, (prompt, output, group) in enumerate(zip(tokens, outputs, groups, strict=True))
     ]
     longest = max((request.longest for request in requests), default=1)

@@ -18,7 +18,7 @@ from minikv.units import format_bytes
 
 
 @dataclass(frozen=True)
-class Request:
+class TaskRequest:
     """A prompt of ``tokens`` arrives ``arrival_s`` seconds after the task's zero, for exactly ``max_tokens`` tokens.
 
     ``answer``: the tokens that its output has to begin with; () where none are expected. ``group``: requests of one
@@ -65,7 +65,7 @@ class Task:
     name: str
     seed: int
     model: Any
-    requests: tuple[Request, ...]
+    requests: tuple[TaskRequest, ...]
     kv_bytes: int
     quality: float
     roof: Roof
@@ -128,7 +128,7 @@ class Task:
         return explain_task(self, lang)
 
 
-def _check_request(place: int, request: Request, before: float) -> None:
+def _check_request(place: int, request: TaskRequest, before: float) -> None:
     time = request.arrival_s
     number = isinstance(time, int | float) and not isinstance(time, bool)
     if not number or not before <= time < math.inf:

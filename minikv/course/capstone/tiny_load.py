@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from minikv.course.capstone.machine import LIKE_GPU, LIKE_MODEL, small_machine
-from minikv.course.capstone.task import Request, Task
+from minikv.course.capstone.task import Task, TaskRequest
 from minikv.errors import ArgumentError, check_count
 from minikv.models import Document, Question, load, recall_documents
 from minikv.models.recall import TRAINING_SEEDS
@@ -57,7 +57,7 @@ def tiny_task(seed: int = 0, model: str = "tiny-gqa") -> Task:
     )
 
 
-def _burst(random: np.random.Generator, seed: int, burst: int) -> Iterator[Request]:
+def _burst(random: np.random.Generator, seed: int, burst: int) -> Iterator[TaskRequest]:
     """The requests of one burst: first those about the shared document."""
     group = burst * (1 + SINGLES)
     shared = _document(seed, group, CONTEXTS[-1], len(SHARED_TOKENS))
@@ -76,9 +76,9 @@ def _document(seed: int, group: int, context: int, questions: int) -> Document:
     )[0]
 
 
-def _request(burst: int, document: Document, question: Question, max_tokens: int, group: int) -> Request:
+def _request(burst: int, document: Document, question: Question, max_tokens: int, group: int) -> TaskRequest:
     prompt = document.tokens[: question.position + 1].tolist()
-    return Request(
+    return TaskRequest(
         arrival_s=burst * BURST_S,
         tokens=tuple(prompt),
         max_tokens=max_tokens,

@@ -10,12 +10,13 @@ from minikv.course.widgets.heat_map import HeatMapWidget
 from minikv.course.widgets.pool import PoolWidget
 from minikv.course.widgets.report_bar import ReportBar, report_bar
 from minikv.course.widgets.roofline import RooflineWidget
-from minikv.course.widgets.segments import SegmentsWidget, Step
+from minikv.course.widgets.segments import AllocatorStep, SegmentsWidget
 from minikv.course.widgets.swap_cost import SwapCostWidget
 from minikv.course.widgets.walk import WalkWidget
 
 __all__ = [
     "AllocationWidget",
+    "AllocatorStep",
     "BlocksWidget",
     "BudgetWidget",
     "EngineWidget",
@@ -27,7 +28,6 @@ __all__ = [
     "RooflineWidget",
     "SegmentsWidget",
     "SequenceBlocks",
-    "Step",
     "SwapCostWidget",
     "WalkWidget",
     "report_bar",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from minikv.course.widgets.engine_picture import Cell, Picture, PoolPicture
-from minikv.course.widgets.engine_rows import DECODE, PREFILL, WAITING, Row
+from minikv.course.widgets.engine_rows import DECODE, PREFILL, WAITING, SequenceRow
 from minikv.errors import MiniKVError
 from minikv.i18n import text
 
@@ -100,7 +100,7 @@ def status(picture: Picture, lang: str) -> str:
     return ("" if lang == "zh" else " ").join(said)
 
 
-def drawn_rows(rows: Sequence[Row]) -> list[Row]:
+def drawn_rows(rows: Sequence[SequenceRow]) -> list[SequenceRow]:
     """Return the rows to draw, in the order of arrival. With too many, the first ones to end are left out."""
     surplus = len(rows) - MAX_ROWS
     drawn = []
@@ -131,7 +131,7 @@ def _figures(picture: Picture, lang: str) -> dict[str, str]:
     }
 
 
-def _row(row: Row, lang: str) -> dict[str, Any]:
+def _row(row: SequenceRow, lang: str) -> dict[str, Any]:
     parts = dict(cached=row.cached, computed=row.computed, left=row.left, generated=row.generated)
     said = [_say(f"tokens_{name}", lang, count=count) for name, count in parts.items() if count]
     return {
@@ -144,7 +144,7 @@ def _row(row: Row, lang: str) -> dict[str, Any]:
     }
 
 
-def _more_rows(rows: Sequence[Row], drawn: Sequence[Row], lang: str) -> str:
+def _more_rows(rows: Sequence[SequenceRow], drawn: Sequence[SequenceRow], lang: str) -> str:
     hidden = [row for row in rows if row not in drawn]
     if not hidden:
         return ""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from minikv.blocks import NULL_BLOCK, BlockPool
 from minikv.blocks.pool import PoolStats
-from minikv.course.widgets.engine_rows import DECODE, PREFILL, WAITING, Row
+from minikv.course.widgets.engine_rows import DECODE, PREFILL, WAITING, SequenceRow
 from minikv.engine.core.sequence import SequenceId
 from minikv.engine.serve.view import EngineView
 
@@ -54,7 +54,7 @@ class Picture:
     to_come: int
     steps: int
     seconds: float
-    rows: tuple[Row, ...]
+    rows: tuple[SequenceRow, ...]
     pools: tuple[PoolPicture, ...]
     hits: int
     preemptions: int

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from minikv.engine.core.sequence import FinishReason, State
+from minikv.engine.core.sequence import FinishReason, SequenceStatus
 from minikv.engine.outputs import RequestOutput, Token
-from minikv.engine.prompts import Asked
+from minikv.engine.prompts import TokenizedRequest
 from minikv.engine.serve.view import SequenceView
 
 WAITING, PREFILL, DECODE = "waiting", "prefill", "decode"
@@ -12,7 +12,7 @@ DONE = (FinishReason.STOP, FinishReason.LENGTH)
 
 
 @dataclass(frozen=True)
-class Row:
+class SequenceRow:
     """A sequence as it is drawn. ``state`` is "waiting", "prefill", "decode", or its ``FinishReason``.
 
     Of its prompt's tokens, ``cached`` were found in the prefix cache, ``computed`` went through a forward, and ``left``
@@ -47,7 +47,7 @@ class _Sample:
 class RequestRows:
     """Request ``number`` of a run, updated from the LLM's outputs and snapshots."""
 
-    def __init__(self, number: int, asked: Asked):
+    def __init__(self, number: int, asked: TokenizedRequest):
         self.number = number
         self.cached = 0
         self._prompt, self._longest = len(asked.ids), len(asked.ids) + asked.params.max_tokens
@@ -87,15 +87,15 @@ class RequestRows:
             if sample.state in (WAITING, PREFILL, DECODE):
                 sample.state = FinishReason.ABORT
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[SequenceRow]:
         return [self._row(index, sample) for index, sample in enumerate(self._samples)]
 
-    def _row(self, index: int, sample: _Sample) -> Row:
+    def _row(self, index: int, sample: _Sample) -> SequenceRow:
         # A failed step leaves no tokens stored, and how many the sequence lost is unknown.
         stored = 0 if sample.state == FinishReason.ERROR else sample.stored
         stored = self._prompt if sample.state in DONE else min(stored, self._prompt)
         cached = min(self.cached, stored)
-        return Row(
+        return SequenceRow(
             name=self.name(index),
             number=self.number,
             state=str(sample.state),
@@ -109,7 +109,7 @@ class RequestRows:
 
 def state_of(view: SequenceView) -> str:
     """Return the state of a sequence that has not ended: "waiting", "prefill" or "decode"."""
-    if view.state is not State.RUNNING:
+    if view.status is not SequenceStatus.RUNNING:
         return WAITING
     missing = view.num_prompt + view.num_output - view.num_computed
     return DECODE if view.num_output and missing == 1 else PREFILL

@@ -9,7 +9,7 @@ from minikv.course.widgets.engine_picture import Owner, Picture, Progress, pool_
 from minikv.course.widgets.engine_rows import RequestRows
 from minikv.engine.core.sequence import SequenceId
 from minikv.engine.outputs import RequestOutput, StepOutput
-from minikv.engine.prompts import Asked, Prompts, read_all
+from minikv.engine.prompts import Prompts, TokenizedRequest, read_all
 from minikv.engine.sampling_params import SamplingParams
 from minikv.errors import ArgumentError, MiniKVError, check_count
 
@@ -35,7 +35,7 @@ class EngineRun:
             raise ArgumentError("engine_widget_llm", value=type(llm).__name__)
         llm.snapshot()  # raises for a closed LLM
         self.llm = llm
-        self._asked: list[Asked] = read_all(prompts, params, "", llm.tokenizer, llm.vocabulary)
+        self._asked: list[TokenizedRequest] = read_all(prompts, params, "", llm.tokenizer, llm.vocabulary)
         if not self._asked:
             raise ArgumentError("engine_widget_no_prompts")
         self._arrivals = _check_arrivals(arrivals, len(self._asked))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from minikv.course.widgets.base import source
 from minikv.course.widgets.engine_drawing import draw_form, draw_text, draw_view
 from minikv.course.widgets.engine_picture import Owner, Picture, pool_pictures
-from minikv.course.widgets.engine_rows import DECODE, PREFILL, Row, letters, state_of
+from minikv.course.widgets.engine_rows import DECODE, PREFILL, SequenceRow, letters, state_of
 from minikv.course.widgets.monitor import BUTTONS, Monitor
 from minikv.course.widgets.ticker import Clock
 from minikv.engine.core.sequence import SequenceId
@@ -142,11 +142,11 @@ def _name(number: int, seq_id: SequenceId, samples: int) -> str:
     return letters(number) + (str(seq_id.sample + 1) if samples > 1 or seq_id.sample else "")
 
 
-def _row(seq: SequenceView, name: str, number: int) -> Row:
+def _row(seq: SequenceView, name: str, number: int) -> SequenceRow:
     """Return the row of a sequence. Its final length is unknown before it ends, so its bar is as long as its tokens."""
     stored = min(seq.num_computed, seq.num_prompt)
     cached = min(seq.num_cached, stored)
-    return Row(
+    return SequenceRow(
         name=name,
         number=number,
         state=state_of(seq),

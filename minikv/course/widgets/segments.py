@@ -19,14 +19,14 @@ from minikv.course.widgets.segments_drawing import (
     WAITING_LOOK,
     Drawing,
 )
-from minikv.course.widgets.segments_replay import Step, check_steps, replay_steps
+from minikv.course.widgets.segments_replay import AllocatorStep, check_steps, replay_steps
 from minikv.errors import ArgumentError, check_count
 from minikv.i18n import pick_language, text
 from minikv.memory import AllocatorSettings
 from minikv.memory.allocator.rules import SMALL_SEGMENT
 from minikv.units import format_bytes
 
-__all__ = ["MAX_SETTINGS", "SegmentsWidget", "Step"]
+__all__ = ["MAX_SETTINGS", "AllocatorStep", "SegmentsWidget"]
 
 MAX_SETTINGS = 6
 MAX_NAMES = 8  # in the legend
@@ -56,7 +56,7 @@ class SegmentsWidget(anywidget.AnyWidget):
         self,
         lang: str = "en",
         *,
-        steps: Sequence[Step],
+        steps: Sequence[AllocatorStep],
         capacity: int,
         settings: Mapping[str, AllocatorSettings] | None = None,
         non_torch: int = 0,

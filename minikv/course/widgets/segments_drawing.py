@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minikv.course.widgets.segments_replay import Moment, Step
+from minikv.course.widgets.segments_replay import AllocatorMoment, AllocatorStep
 from minikv.i18n import text
 from minikv.memory import AllocatorSettings
 from minikv.memory.allocator.blocks import ALLOCATED, AWAITING_FREE, INACTIVE, BlockView, SegmentView
@@ -19,7 +19,7 @@ FIGURES = ("allocated", "cached", "reserved", "peak_reserved", "inactive_split",
 class Drawing:
     """Builds frames as segments.js draws them. ``looks`` has the look of each name."""
 
-    def __init__(self, steps: Sequence[Step], looks: Mapping[str, int], lang: str):
+    def __init__(self, steps: Sequence[AllocatorStep], looks: Mapping[str, int], lang: str):
         self._steps, self._looks, self._lang = steps, looks, lang
         self._blocks: dict[Any, int] = {}  # each block drawn before, and its index in the list that is sent
         self._segments: dict[Any, int] = {}
@@ -27,7 +27,7 @@ class Drawing:
         self._segment_list: list[dict[str, Any]] = []
 
     def map(
-        self, moments: Mapping[str, Sequence[Moment]], settings: Mapping[str, AllocatorSettings]
+        self, moments: Mapping[str, Sequence[AllocatorMoment]], settings: Mapping[str, AllocatorSettings]
     ) -> dict[str, Any]:
         """Return ``{blocks, segments, frames}``: a frame names its segments by index, and a segment its blocks."""
         frames = {
@@ -43,7 +43,7 @@ class Drawing:
         return text(f"widgets_segments.{key}", self._lang, **values)
 
     def _frame(
-        self, place: int, before: Moment, moment: Moment, settings: AllocatorSettings
+        self, place: int, before: AllocatorMoment, moment: AllocatorMoment, settings: AllocatorSettings
     ) -> dict[str, Any]:
         largest = sorted(moment.segments, key=lambda view: (-view.total_size, view.address))
         drawn = sorted(largest[:MAX_ROWS], key=lambda view: view.address)
@@ -63,7 +63,7 @@ class Drawing:
         values = dict(size=exact_bytes(size), cached=format_bytes(cached))
         return self._say("more", count=len(views), **values)
 
-    def _figures(self, moment: Moment, settings: AllocatorSettings) -> list[str]:
+    def _figures(self, moment: AllocatorMoment, settings: AllocatorSettings) -> list[str]:
         # torch counts no inactive split bytes for expandable segments; 0 would read as "nothing is stranded".
         expandable = settings.expandable_segments
         split = self._say("not_counted") if expandable else exact_bytes(moment.inactive_split)
@@ -72,7 +72,7 @@ class Drawing:
         calls = self._say("calls_mapped" if expandable else "calls_value", **counts)
         return [*map(exact_bytes, values), split, exact_bytes(moment.device_free), calls]
 
-    def _status(self, place: int, before: Moment, moment: Moment) -> str:
+    def _status(self, place: int, before: AllocatorMoment, moment: AllocatorMoment) -> str:
         if place == 0:
             return self._say("start")
         step = self._steps[place - 1]
@@ -90,7 +90,7 @@ class Drawing:
             said.append(self._say("changed", **change))
         return ("" if self._lang == "zh" else " ").join(said)
 
-    def _segment(self, view: SegmentView, moment: Moment) -> int:
+    def _segment(self, view: SegmentView, moment: AllocatorMoment) -> int:
         blocks = [self._block(block, view, moment) for block in view.blocks]
         key = (view.pool, view.is_expandable, view.stream, *blocks)
         if key not in self._segments:
@@ -106,7 +106,7 @@ class Drawing:
             self._segment_list.append({"label": label, "blocks": blocks})
         return self._segments[key]
 
-    def _block(self, block: BlockView, view: SegmentView, moment: Moment) -> int:
+    def _block(self, block: BlockView, view: SegmentView, moment: AllocatorMoment) -> int:
         name, state = moment.names.get(block.address, ""), STATES[block.state]
         offset = block.address - view.address
         key = (name, state, block.size, block.requested_size, offset)

@@ -15,7 +15,7 @@ KINDS = (*NAMED, "synchronize", "empty_cache")
 
 
 @dataclass(frozen=True)
-class Step:
+class AllocatorStep:
     """One operation on the allocator, with a ``note``: a sentence in the widget's language, shown at that step.
 
     ``kind`` is "malloc" (``size`` bytes under ``name``, on ``stream``), "free" (``name``'s block), "empty_cache",
@@ -30,7 +30,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Moment:
+class AllocatorMoment:
     """The allocator after one step. Figures are in bytes, ``calls`` and ``returns`` are numbers of driver calls.
 
     ``names`` gives the name of the block at an address. ``error`` is the error of a malloc that found no memory;
@@ -51,7 +51,7 @@ class Moment:
     passed_over: bool = False
 
 
-def check_steps(steps: Sequence[Step]) -> None:
+def check_steps(steps: Sequence[AllocatorStep]) -> None:
     """Raise ``ArgumentError`` unless every step can be run; call it before the first step."""
     if not isinstance(steps, list | tuple):
         raise ArgumentError("not_a_list", what="steps", value=type(steps).__name__)
@@ -59,8 +59,10 @@ def check_steps(steps: Sequence[Step]) -> None:
         raise ArgumentError("out_of_range", what="len(steps)", value=len(steps), low=0, high=MAX_STEPS)
     live: set[str] = set()
     for place, step in enumerate(steps, start=1):
-        if not isinstance(step, Step):
-            raise bad_trace(place, "step", type(step).__name__, "Step(kind, name, size, note, stream)")
+        if not isinstance(step, AllocatorStep):
+            raise bad_trace(
+                place, "step", type(step).__name__, "AllocatorStep(kind, name, size, note, stream)"
+            )
         if step.kind not in KINDS:
             raise bad_trace(place, "kind", step.kind, ", ".join(KINDS))
         if not isinstance(step.note, str):
@@ -85,8 +87,8 @@ def _check_number(place: int, field: str, value: Any, *, least: int, given: bool
 
 
 def replay_steps(
-    steps: Sequence[Step], settings: AllocatorSettings, capacity: int, non_torch: int
-) -> tuple[Moment, ...]:
+    steps: Sequence[AllocatorStep], settings: AllocatorSettings, capacity: int, non_torch: int
+) -> tuple[AllocatorMoment, ...]:
     """Return the empty device, and its state after each of ``steps``, which ``check_steps`` has accepted."""
     allocator = CachingAllocator(capacity, settings=settings, non_torch=non_torch)
     held: dict[str, int | None] = {}  # the address of each live name; None: its malloc found no memory
@@ -123,11 +125,11 @@ def _moment(
     name_at: dict[int, str],
     error: DeviceOutOfMemoryError | None = None,
     passed_over: bool = False,
-) -> Moment:
+) -> AllocatorMoment:
     usage, stats, segments = allocator.usage(), allocator.memory_stats(), allocator.segments()
     used = [block.address for view in segments for block in view.blocks if block.state != INACTIVE]
     assert allocator.device_free is not None  # it has a capacity
-    return Moment(
+    return AllocatorMoment(
         segments,
         {address: name_at[address] for address in used},
         usage.allocated,

@@ -17,7 +17,7 @@ _VOCABULARY = 96  # of the random model, and of the prompts to the tiny ones
 
 
 @dataclass(frozen=True)
-class Request:
+class LoadRequest:
     prompt: list[int]
     params: SamplingParams
 
@@ -27,7 +27,7 @@ class Load:
     """``requests`` to ``model``, all at once. ``num_blocks`` fit on the imagined GPU: too few for all requests."""
 
     model: str
-    requests: tuple[Request, ...]
+    requests: tuple[LoadRequest, ...]
     num_blocks: int
     block_size: int
     max_num_seqs: int
@@ -44,7 +44,7 @@ def loads(small: bool = False) -> list[Load]:
     ]
 
 
-def _requests(name: str, count: int, block_size: int) -> tuple[Request, ...]:
+def _requests(name: str, count: int, block_size: int) -> tuple[LoadRequest, ...]:
     """Prompts with shared prefixes, some of whole blocks, some longer than a step; two of four are sampled."""
     draw = random.Random(name)
 
@@ -55,7 +55,7 @@ def _requests(name: str, count: int, block_size: int) -> tuple[Request, ...]:
     # The same block behind two different ones: digests have to differ. And the same tokens in another order.
     stems = [one + shared, other + shared, shared + one, shared[::-1] + other, [], tokens(5 * block_size)]
     ends = [1, block_size, 3, 2 * block_size + 1, 5, block_size - 1]
-    requests: list[Request] = []
+    requests: list[LoadRequest] = []
     while len(requests) < count:
         number = len(requests)
         prompt = stems[number % len(stems)] + tokens(ends[number * 5 // 3 % len(ends)])
@@ -65,7 +65,7 @@ def _requests(name: str, count: int, block_size: int) -> tuple[Request, ...]:
         params = SamplingParams(
             draw.choice([6, 11, 18]), temperature, top_p, seed=number, ignore_eos=number % 3 > 0
         )
-        requests.append(Request(prompt, params))
+        requests.append(LoadRequest(prompt, params))
     return tuple(requests)
 
 
@@ -95,7 +95,7 @@ def load_model(name: str) -> Any:
         return Gemma2ForCausalLM(config).eval()
 
 
-def generate(model: Any, requests: List[Request]) -> list[list[int]]:
+def generate(model: Any, requests: List[LoadRequest]) -> list[list[int]]:
     """The answers of ``model.generate()``, all requests in one static batch, shorter prompts padded on their left.
 
     A request that samples draws by nano's rule for its seed and the position, so it has one right answer, too.

@@ -20,10 +20,10 @@ from minikv.course.your_engine.load_parts import load_parts
 from minikv.course.your_engine.ways import (
     Answers,
     ContinuousBatching,
-    Load,
     Nano,
     Ours,
-    Request,
+    RaceLoad,
+    RaceRequest,
     Run,
     StaticBatches,
     agree,
@@ -48,25 +48,25 @@ class Yours:
     def theirs(self) -> dict[str, Any]:
         return load_parts({task: KeptPart(**part) for task, part in self.parts.items()})
 
-    def run(self, model: Any, load: Load, watch: bool = False) -> Run:
+    def run(self, model: Any, load: RaceLoad, watch: bool = False) -> Run:
         with assembled(self.theirs):
             return self.nano.run(model, load, watch)
 
 
-def requests(count: int, vocabulary: int, least: int = 8, most: int = 96) -> Load:
+def requests(count: int, vocabulary: int, least: int = 8, most: int = 96) -> RaceLoad:
     """Random prompts and answers of ``least`` to ``most`` tokens, most of them short and a few long."""
     random = Random(0)
 
     def size() -> int:
         return round(least * (most / least) ** min(1.0, random.expovariate(3)))
 
-    def one() -> Request:
-        return Request(tuple(random.randrange(1, vocabulary) for _ in range(size())), size())
+    def one() -> RaceRequest:
+        return RaceRequest(tuple(random.randrange(1, vocabulary) for _ in range(size())), size())
 
-    return Load("race", tuple(one() for _ in range(count)))
+    return RaceLoad("race", tuple(one() for _ in range(count)))
 
 
-def ways(asked: Load, parts: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+def ways(asked: RaceLoad, parts: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     """All five ways, with room for ``SEATS`` sequences of the longest length."""
     blocks = SEATS * -(-asked.longest // BLOCK)
     nano = Nano(SEATS, blocks, STEP_TOKENS)
@@ -79,7 +79,7 @@ def ways(asked: Load, parts: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     }
 
 
-def measure(model: Any, asked: Load, running: dict[str, Any], rounds: int = ROUNDS) -> dict[str, Any]:
+def measure(model: Any, asked: RaceLoad, running: dict[str, Any], rounds: int = ROUNDS) -> dict[str, Any]:
     """The figures of every way: median seconds, bytes of K and V at the fullest moment; or the reason for none.
 
     First each way answers once, watched, and its answers are compared with those of the first way. Then all answer in

@@ -26,7 +26,7 @@ Answers = list[list[int]]
 
 
 @dataclass(frozen=True)
-class Request:
+class RaceRequest:
     """``prompt`` token ids, and how many tokens to generate."""
 
     prompt: tuple[int, ...]
@@ -34,11 +34,11 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Load:
+class RaceLoad:
     """Requests that all arrive at the start; ``name`` is their name in the table."""
 
     name: str
-    requests: tuple[Request, ...]
+    requests: tuple[RaceRequest, ...]
 
     @property
     def new_tokens(self) -> int:
@@ -59,9 +59,9 @@ class Load:
         columns = zip(*(request.prompt for request in self.requests), strict=False)
         return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
 
-    def first(self, count: int) -> "Load":
+    def first(self, count: int) -> "RaceLoad":
         """The load's first requests, to try a setting with."""
-        return Load(self.name, self.requests[:count])
+        return RaceLoad(self.name, self.requests[:count])
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Ours:
     num_blocks: int
     max_batched_tokens: int
 
-    def run(self, model: Any, load: Load, watch: bool = False) -> Run:
+    def run(self, model: Any, load: RaceLoad, watch: bool = False) -> Run:
         """Answer the load. With ``watch`` the blocks in use are counted, which takes time."""
         steps, preempted = [], []
 
@@ -127,7 +127,7 @@ class Nano:
     num_blocks: int
     max_num_batched_tokens: int
 
-    def run(self, model: Any, load: Load, watch: bool = False) -> Run:
+    def run(self, model: Any, load: RaceLoad, watch: bool = False) -> Run:
         """Answer the load. With ``watch`` the blocks that sequences hold are counted in each step."""
         own = model.config._attn_implementation
         used = list[int]()
@@ -159,7 +159,7 @@ class StaticBatches:
 
     size: int = STATIC
 
-    def run(self, model: Any, load: Load, watch: bool = False) -> Run:
+    def run(self, model: Any, load: RaceLoad, watch: bool = False) -> Run:
         answers: Answers = []
         peak = 0
         start = _now(model)
@@ -199,7 +199,7 @@ class ContinuousBatching:
     def name(self) -> str:
         return f"{self.max_batch_tokens} tokens a step, pages of {self.page_size}"
 
-    def run(self, model: Any, load: Load, watch: bool = False) -> Run:
+    def run(self, model: Any, load: RaceLoad, watch: bool = False) -> Run:
         """Answer the load. With ``watch`` the blocks of live requests are counted, which takes time.
 
         The start of the manager and its cache is not timed, nor is its stop.
@@ -242,7 +242,7 @@ class ContinuousBatching:
         return ContinuousBatchingConfig(num_blocks=blocks, max_batch_tokens=self.max_batch_tokens, **page)
 
 
-def agree(model: Any, load: Load, answers: Answers, others: Answers, who: str) -> int:
+def agree(model: Any, load: RaceLoad, answers: Answers, others: Answers, who: str) -> int:
     """The number of requests that differ from a tie on. Raises ``MiniKVError`` for any other difference or length.
 
     A tie: two tokens whose logits lie closer than ``TIE``. The last argument names the two ways.

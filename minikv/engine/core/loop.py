@@ -17,7 +17,7 @@ from minikv.engine.core.runner import Runner
 from minikv.engine.core.scheduler import Scheduler
 from minikv.engine.core.sequence import SequenceId
 from minikv.engine.core.step import Scheduled, Step
-from minikv.engine.sampler import Sampled, SampledTokens
+from minikv.engine.sampler import SampledTokens, SamplerOutput
 from minikv.engine.sampling_params import SamplingParams
 
 
@@ -35,7 +35,7 @@ class Outputs(Protocol):
         """Do work that fits into the time in which the device computes."""
 
     def read(
-        self, due: list[tuple[Any, Scheduled]], sampled: Sampled
+        self, due: list[tuple[Any, Scheduled]], sampled: SamplerOutput
     ) -> tuple[list[list[int]], list[SequenceId], Callable[[], None]]:
         """Return the new tokens of each pair, the sequences that they stop, and a function that hands the tokens out.
 

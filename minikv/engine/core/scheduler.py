@@ -33,7 +33,7 @@ from minikv.engine.core.sequence import (
     Request,
     Sequence,
     SequenceId,
-    State,
+    SequenceStatus,
     Tokens,
     new_request,
 )
@@ -383,7 +383,7 @@ class Scheduler:
         if self._waiting and self._waiting[0] is seq:
             del self._waiting[0]
         insort(self.running_sequences, seq, key=lambda each: each.order)
-        seq.state = State.RUNNING
+        seq.status = SequenceStatus.RUNNING
 
     def peak(self, seq: Sequence, window: int | None) -> int:
         """Return the most blocks that ``seq`` needs for its present tokens in a group with that ``window``."""
@@ -533,9 +533,9 @@ class Scheduler:
         """End a sequence once. It keeps its blocks while an open step has it."""
         if seq.ended:
             return
-        held = seq.state is State.RUNNING
+        held = seq.status is SequenceStatus.RUNNING
         waits = not held and seq in self._waiting  # a future fork is in no queue
-        seq.state = State.ABORTED if reason is FinishReason.ABORT else State.FINISHED
+        seq.status = SequenceStatus.ABORTED if reason is FinishReason.ABORT else SequenceStatus.FINISHED
         seq.finish_reason, seq.finished_at = reason, self.now
         if waits:
             self._waiting.remove(seq)
@@ -565,7 +565,7 @@ class Scheduler:
         else:
             self._release(seq)
             seq.num_computed = seq.num_placed = 0
-        seq.state = State.WAITING
+        seq.status = SequenceStatus.WAITING
         seq.num_preemptions += 1
         insort(self._waiting, seq, key=lambda each: each.order)
 

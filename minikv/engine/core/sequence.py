@@ -11,7 +11,7 @@ Tokens = list[int] | array
 """Token ids: a list, or an ``array("q")`` where the prompt was given as one."""
 
 
-class State(StrEnum):
+class SequenceStatus(StrEnum):
     """WAITING holds no block of the device; RUNNING does. The other two have ended."""
 
     WAITING = "waiting"
@@ -59,7 +59,7 @@ class Sequence:
     params: SamplingParams
     salt: str
     arrival: float
-    state: State = State.WAITING
+    status: SequenceStatus = SequenceStatus.WAITING
     finish_reason: FinishReason | None = None
     error: BaseException | None = None
     num_computed: int = 0

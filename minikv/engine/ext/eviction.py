@@ -13,7 +13,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minikv.engine.core.extension import Extension
-from minikv.engine.core.sequence import Sequence, SequenceId, State
+from minikv.engine.core.sequence import Sequence, SequenceId, SequenceStatus
 from minikv.engine.core.step import Step, StepPlan
 from minikv.errors import check_count
 from minikv.eviction.paged.plan import EvictionPlan, held, plan_eviction
@@ -103,7 +103,7 @@ class Eviction(Extension):
 
     def limit(self, seq: Sequence, num_tokens: int) -> int:
         """Allow tokens up to the next place where ``seq`` stops; if an eviction is due, plan it first."""
-        if seq.state is not State.RUNNING:
+        if seq.status is not SequenceStatus.RUNNING:
             return min(num_tokens, self.stop(seq, 0))
         length, is_due = self._length(seq), self.is_due(seq)
         most = self.stop(seq, self.after(length) if is_due else length) - seq.num_computed

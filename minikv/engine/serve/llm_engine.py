@@ -11,8 +11,8 @@ from minikv.engine.core.scheduler import Scheduler
 from minikv.engine.core.sequence import SequenceId
 from minikv.engine.core.step import Scheduled, Step
 from minikv.engine.ext.overlap import OverlapLoop
-from minikv.engine.prompts import Asked
-from minikv.engine.sampler import Sampled
+from minikv.engine.prompts import TokenizedRequest
+from minikv.engine.sampler import SamplerOutput
 from minikv.engine.sampling_params import SamplingParams
 from minikv.engine.serve.interrupts import Interrupts
 from minikv.engine.serve.request_state import OutputQueue, RequestState, SequenceOutput
@@ -54,7 +54,9 @@ class LLMEngine:
         """Return a name for a request without one, from that ``number`` on."""
         return next(name for each in count(number) if (name := f"request {each}") not in self._requests)
 
-    def add(self, name: str | int, asked: Asked, seed: int, queue: OutputQueue, pieces: bool) -> None:
+    def add(
+        self, name: str | int, asked: TokenizedRequest, seed: int, queue: OutputQueue, pieces: bool
+    ) -> None:
         """Queue a request with outputs to ``queue``. If anything raises, also a flush of events, it is not queued."""
         if isinstance(name, str | int) and name in self._requests:
             raise ArgumentError("request_exists", request=name)
@@ -133,7 +135,7 @@ class LLMEngine:
                 each.catch_up()
 
     def read(
-        self, due: list[tuple[SequenceOutput, Scheduled]], sampled: Sampled
+        self, due: list[tuple[SequenceOutput, Scheduled]], sampled: SamplerOutput
     ) -> tuple[list[list[int]], list[SequenceId], Callable[[], None]]:
         news, tokens, stopped, end = [], [], [], 0
         for each, item in due:

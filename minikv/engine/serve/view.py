@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from minikv.blocks.pool import PoolStats
 from minikv.engine.core.scheduler import Scheduler
-from minikv.engine.core.sequence import Sequence, SequenceId, State
+from minikv.engine.core.sequence import Sequence, SequenceId, SequenceStatus
 from minikv.errors import ArgumentError
 from minikv.i18n import pick_language, text
 from minikv.shown import Shown, one_line
@@ -27,7 +27,7 @@ class SequenceView:
     """
 
     id: SequenceId
-    state: State
+    status: SequenceStatus
     num_prompt: int
     num_cached: int
     num_computed: int
@@ -64,12 +64,12 @@ def view_of(scheduler: Scheduler, steps: int, generated: int, finished: int) -> 
     whole = next((number for number, group in enumerate(manager.kv_cache_groups) if group.window is None), 0)
 
     def see(seq: Sequence) -> SequenceView:
-        held = seq.state is State.RUNNING
+        held = seq.status is SequenceStatus.RUNNING
         swapped = seq.id in manager.host_blocks
         lost = manager.num_evicted(seq.id, whole) if held or swapped else 0
         return SequenceView(
             seq.id,
-            seq.state,
+            seq.status,
             seq.num_prompt,
             seq.num_cached or 0,
             seq.num_computed,

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from minikv.errors import ArgumentError, check_count
-from minikv.eviction.study.tasks import Asked, Case
+from minikv.eviction.study.tasks import Case, GradedQuestion
 
 Evicting = Callable[[Any], AbstractContextManager[Any]]
 """Given a model, a context manager: while it is open, forwards of the model evict from the cache that they return."""
@@ -161,7 +161,7 @@ def scored(logs: Tensor, cases: Sequence[Case]) -> list[Score]:
     return scores
 
 
-def _right(logs: Tensor, context: int, asked: Asked) -> float:
+def _right(logs: Tensor, context: int, asked: GradedQuestion) -> float:
     """The part of the answer that is among as many likeliest words; of a chain, the product of its steps."""
     part = 1.0
     for position, answer_ids in zip(asked.positions, asked.answers, strict=True):

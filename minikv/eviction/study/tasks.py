@@ -38,7 +38,7 @@ _CHAIN, _VALUES, _TIMES = 2, 2, 3
 
 
 @dataclass(frozen=True)
-class Asked:
+class GradedQuestion:
     """One question, of one step or of several in a row.
 
     The logits at ``positions[i]`` should name ``answers[i]``, token ids: with k of them, the k likeliest words count.
@@ -56,7 +56,7 @@ class Case:
 
     tokens: np.ndarray
     context: int
-    asked: tuple[Asked, ...]
+    asked: tuple[GradedQuestion, ...]
 
     @property
     def plain(self) -> np.ndarray:
@@ -146,24 +146,24 @@ def _case(kind: "Task", document: Document, random: np.random.Generator, context
     return Case(sheet.tokens, context, asked)
 
 
-def _as_told(document: Document) -> tuple[Asked, ...]:
+def _as_told(document: Document) -> tuple[GradedQuestion, ...]:
     return tuple(
-        Asked((question.position,), ((question.answer_id,),), (question.source,))
+        GradedQuestion((question.position,), ((question.answer_id,),), (question.source,))
         for question in document.questions
     )
 
 
-def _multivalue(sheet: _Sheet) -> Iterator[Asked]:
+def _multivalue(sheet: _Sheet) -> Iterator[GradedQuestion]:
     tokens, groups = sheet.tokens, sheet.groups(_VALUES)
     for group in groups:
         tokens[group] = tokens[group[0]]
     for slot, group in enumerate(groups[: len(sheet.slots)]):
         values = tokens[group + 1].tolist()
         position = sheet.ask(slot, tokens[group[0]], values[0])
-        yield Asked((position,), (tuple(values),), tuple((group + 1).tolist()))
+        yield GradedQuestion((position,), (tuple(values),), tuple((group + 1).tolist()))
 
 
-def _tracking(sheet: _Sheet) -> Iterator[Asked]:
+def _tracking(sheet: _Sheet) -> Iterator[GradedQuestion]:
     tokens, groups = sheet.tokens, sheet.groups(_CHAIN)
     for group in groups:  # the value of one fact is the name of the next
         tokens[group[:-1] + 1] = tokens[group[1:]]
@@ -172,10 +172,12 @@ def _tracking(sheet: _Sheet) -> Iterator[Asked]:
         positions = [
             sheet.ask(chain * _CHAIN + step, tokens[place], answers[step]) for step, place in enumerate(group)
         ]
-        yield Asked(tuple(positions), tuple((each,) for each in answers), tuple((group + 1).tolist()))
+        yield GradedQuestion(
+            tuple(positions), tuple((each,) for each in answers), tuple((group + 1).tolist())
+        )
 
 
-def _aggregation(sheet: _Sheet) -> Iterator[Asked]:
+def _aggregation(sheet: _Sheet) -> Iterator[GradedQuestion]:
     tokens, groups = sheet.tokens, sheet.groups(_TIMES + 1)
     for group in groups:
         often = sheet.random.permutation(group)[:_TIMES]
@@ -185,7 +187,7 @@ def _aggregation(sheet: _Sheet) -> Iterator[Asked]:
     for slot, group in enumerate(groups[: len(sheet.slots)]):
         answer = int(tokens[group[0] + 1])
         position = sheet.ask(slot, tokens[group[0]], answer)
-        yield Asked((position,), ((answer,),), tuple((group[:_TIMES] + 1).tolist()))
+        yield GradedQuestion((position,), ((answer,),), tuple((group[:_TIMES] + 1).tolist()))
 
 
 def _shown(case: Case) -> Case:
@@ -195,7 +197,9 @@ def _shown(case: Case) -> Case:
     question = case.tokens[first - 1 : first + 1]
     tokens = np.concatenate([case.tokens[: case.context], question, case.tokens[case.context :]])
     later = tuple(position + len(question) for position in asked.positions)
-    return Case(tokens, case.context + len(question) + 1, (Asked(later, asked.answers, asked.sources),))
+    return Case(
+        tokens, case.context + len(question) + 1, (GradedQuestion(later, asked.answers, asked.sources),)
+    )
 
 
 @dataclass(frozen=True)
@@ -204,7 +208,7 @@ class Task:
 
     group: int
     steps: int
-    tell: Callable[[_Sheet], Iterator[Asked]] | None = None
+    tell: Callable[[_Sheet], Iterator[GradedQuestion]] | None = None
     alone: bool = False
 
     def facts(self, length: int) -> int:

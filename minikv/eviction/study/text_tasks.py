@@ -54,7 +54,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _TextQuestion:
     """The needles of a task and its question. ``needles`` are sentences, told in their order."""
 
     needles: tuple[str, ...]
@@ -102,7 +102,7 @@ def _most(tokens: Callable[[int], int], length: int) -> int:
     return low
 
 
-def _hidden(asked: _Asked, places: np.ndarray, sentences: int) -> list[str]:
+def _hidden(asked: _TextQuestion, places: np.ndarray, sentences: int) -> list[str]:
     """``sentences`` of filler, with the needles among them at their ``places`` (of 1)."""
     told = list(islice(cycle(asked.between), sentences))
     for needle, place in reversed(list(zip(asked.needles, places.tolist(), strict=True))):
@@ -122,7 +122,7 @@ def _drawn(random: np.random.Generator, words: int, numbers: int) -> tuple[list[
     ]
 
 
-def _niah(random: np.random.Generator, keys: int = 1, values: int = 1) -> _Asked:
+def _niah(random: np.random.Generator, keys: int = 1, values: int = 1) -> _TextQuestion:
     words, numbers = _drawn(random, keys, keys - 1 + values)
     needles = [
         _needle(word, number) for word, number in zip([words[0]] * values + words[1:], numbers, strict=True)
@@ -132,18 +132,18 @@ def _niah(random: np.random.Generator, keys: int = 1, values: int = 1) -> _Asked
     again = "number" if values == 1 else f"{values} numbers"
     question = f'What {are} for the word "{key}" in the text above? The {again} for "{key}" {are.split()[0]}'
     told = tuple(needles[place] for place in random.permutation(len(needles)))
-    return _Asked(told, question, tuple(numbers[:values]))
+    return _TextQuestion(told, question, tuple(numbers[:values]))
 
 
-def _multikey(random: np.random.Generator) -> _Asked:
+def _multikey(random: np.random.Generator) -> _TextQuestion:
     return _niah(random, keys=_KEYS)
 
 
-def _multivalue(random: np.random.Generator) -> _Asked:
+def _multivalue(random: np.random.Generator) -> _TextQuestion:
     return _niah(random, values=_VALUES)
 
 
-def _tracking(random: np.random.Generator) -> _Asked:
+def _tracking(random: np.random.Generator) -> _TextQuestion:
     words, (number, other) = _drawn(random, 2 * _CHAIN, 2)
     chains = words[:_CHAIN], words[_CHAIN:]
     told = [
@@ -160,10 +160,10 @@ def _tracking(random: np.random.Generator) -> _Asked:
         f"Which {_CHAIN} words have the value {number} in the text above, directly or through another word? "
         f"The {_CHAIN} words with the value {number} are"
     )
-    return _Asked(needles, question, tuple(chains[0]))
+    return _TextQuestion(needles, question, tuple(chains[0]))
 
 
-def _aggregation(random: np.random.Generator) -> _Asked:
+def _aggregation(random: np.random.Generator) -> _TextQuestion:
     words, _ = _drawn(random, len(WORDS), 0)
     often, others = words[:_OFTEN], words[_OFTEN:]
     rare = [f"{one}{two}" for one in others for two in others if one != two]
@@ -173,10 +173,12 @@ def _aggregation(random: np.random.Generator) -> _Asked:
         f"The {_OFTEN} most frequent words of the list are"
     )
     before = "Here is a list of words. Some are in it more often than others.\n\n"
-    return _Asked(tuple(needles), question, tuple(often), before, tuple(random.permutation(rare).tolist()))
+    return _TextQuestion(
+        tuple(needles), question, tuple(often), before, tuple(random.permutation(rare).tolist())
+    )
 
 
-TEXT_TASKS: dict[str, Callable[[np.random.Generator], _Asked]] = {
+TEXT_TASKS: dict[str, Callable[[np.random.Generator], _TextQuestion]] = {
     "niah": _niah,
     "multikey": _multikey,
     "multivalue": _multivalue,

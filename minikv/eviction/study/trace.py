@@ -32,7 +32,7 @@ from minikv.eviction.policies.choices import PolicyName, Scope
 from minikv.eviction.policies.echo import refuse_echo
 from minikv.eviction.policies.literature import policy_of
 from minikv.eviction.policies.policy import Policy
-from minikv.eviction.study.trace_layer import Row, TracedLayer
+from minikv.eviction.study.trace_layer import TracedLayer, TraceRow
 from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.shown import one_line
 
@@ -121,7 +121,7 @@ def trace_eviction(
         TracedLayer(chosen, budgets[layer], scope, layer, len(latent), latent[layer])
         for layer in range(len(latent))
     ]
-    rows: list[list[Row]] = []
+    rows: list[list[TraceRow]] = []
     predicted, bytes_held = [], []
     token_bytes = 0
     with _eager(model):
@@ -151,7 +151,7 @@ def trace_eviction(
     )
 
 
-def _tables(rows: list[list[Row]], length: int) -> tuple[np.ndarray, np.ndarray]:
+def _tables(rows: list[list[TraceRow]], length: int) -> tuple[np.ndarray, np.ndarray]:
     """``scores`` and ``kept`` [L, H, steps, n] of rows that name their tokens by position."""
     shape = (len(rows), len(rows[0][0].positions), len(rows[0]), length)
     scores, kept = torch.full(shape, torch.nan), torch.zeros(shape, dtype=torch.bool)

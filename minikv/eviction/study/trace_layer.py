@@ -17,7 +17,7 @@ from minikv.eviction.policies.select import select
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class TraceRow:
     """A layer after a step: ``positions`` int64 and ``scores`` float32 [H, S] of the tokens that were resident, and the
     positions ``kept`` [H, keep] of the tokens that stay.
     """
@@ -41,7 +41,7 @@ class TracedLayer:
         self.positions = torch.zeros(0, dtype=torch.int64)
         self.window: Tensor | None = None
 
-    def after(self, kv: Any, probs: Tensor) -> Row:
+    def after(self, kv: Any, probs: Tensor) -> TraceRow:
         """After a forward: observe ``probs`` [1, query heads, T, S], score, and evict from ``kv`` if it is time.
 
         ``kv``: a DynamicLayer with ``keys`` and ``values`` [1, H, S, D], the T new tokens at their end.
@@ -58,7 +58,7 @@ class TracedLayer:
         before = self.positions[0]
         if resident >= self.budget.capacity + self.budget.evict_every:
             self._evict(kv, score)
-        return Row(before, score[0], self.positions[0])
+        return TraceRow(before, score[0], self.positions[0])
 
     def _grow(self, heads: int, queries: int, device: torch.device) -> None:
         """Add the new tokens: they get the next positions, and no attention yet."""

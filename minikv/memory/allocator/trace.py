@@ -32,7 +32,7 @@ FIELDS: dict[str, tuple[set[str], set[str]]] = {  # of each operation: required,
 LEAST = {"size": 1, "stream": 0, "address": MIN_BLOCK_SIZE}
 
 
-class Step(NamedTuple):
+class TraceStep(NamedTuple):
     """The outcome of one operation: the address that a malloc returned, and the figures after it.
 
     ``out_of_memory`` is the error of a malloc that found no memory, else None.
@@ -45,8 +45,10 @@ class Step(NamedTuple):
     out_of_memory: DeviceOutOfMemoryError | None = None
 
 
-def replay(trace: Sequence[Mapping[str, Any]], allocator: CachingAllocator | None = None) -> tuple[Step, ...]:
-    """Run ``trace`` on ``allocator`` (a new one without a capacity where None) and return one Step an operation.
+def replay(
+    trace: Sequence[Mapping[str, Any]], allocator: CachingAllocator | None = None
+) -> tuple[TraceStep, ...]:
+    """Run ``trace`` on ``allocator`` (a new one without a capacity where None) and return one TraceStep an operation.
 
     A malloc that runs out of memory is recorded, and the trace goes on without the later operations on that id. The
     whole trace is checked before its first operation runs. Raises ``ArgumentError``; an address that differs raises it
@@ -80,7 +82,7 @@ def replay(trace: Sequence[Mapping[str, Any]], allocator: CachingAllocator | Non
             device.synchronize(entry.get("stream"))
         else:
             getattr(device, op)()
-        steps.append(Step(op, key, address, device.usage(), failed))
+        steps.append(TraceStep(op, key, address, device.usage(), failed))
     return tuple(steps)
 
 

@@ -28,7 +28,7 @@ BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True)
-class Moment:
+class MemoryMoment:
     """One moment of the start, in bytes, as the driver and torch's allocator would report it."""
 
     name: str
@@ -43,7 +43,7 @@ class Moment:
 class StartUp:
     """The six moments, the terms and the result of the formula, and the engine, ready to serve."""
 
-    moments: tuple[Moment, ...]
+    moments: tuple[MemoryMoment, ...]
     terms: MeasuredTerms
     block_bytes: int
     num_blocks: int
@@ -66,11 +66,11 @@ class Engine:
         self.loaded: list[int] = []
         self.cache: int | None = None
 
-    def moment(self, name: str) -> Moment:
+    def moment(self, name: str) -> MemoryMoment:
         usage, peak = self.device.usage(), self.device.memory_stats()["allocated_bytes.all.peak"]
         total = self.device.capacity or 0
         used = total - (self.device.device_free or 0)
-        return Moment(name, total, used, usage.reserved, usage.allocated, peak)
+        return MemoryMoment(name, total, used, usage.reserved, usage.allocated, peak)
 
     def weight_sizes(self) -> list[int]:
         """Return the bytes of every parameter, in the order of the layers."""

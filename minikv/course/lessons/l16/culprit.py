@@ -13,7 +13,7 @@ they are as large as the cache's tensors were. That is the model's result for th
 from dataclasses import dataclass
 from typing import Literal
 
-from minikv.course.widgets.segments_replay import Step
+from minikv.course.widgets.segments_replay import AllocatorStep
 from minikv.errors import ArgumentError, check_choice, check_count
 from minikv.i18n import text
 from minikv.memory import AllocatorSettings, CachingAllocator, DeviceOutOfMemoryError
@@ -59,7 +59,7 @@ class Culprit:
     generated: bool
     extracted: bool
     capacity: int
-    steps: tuple[Step, ...]
+    steps: tuple[AllocatorStep, ...]
     non_torch: int
 
 
@@ -180,11 +180,11 @@ class _Tape:
     def __init__(self, device: CachingAllocator, lang: str):
         self.device, self.lang = device, lang
         self.addresses: dict[str, int] = {}
-        self.steps: list[Step] = []
+        self.steps: list[AllocatorStep] = []
 
     def malloc(self, name: str, size: int, note: str = "", **values: int) -> bool:
         """Allocate ``size`` bytes; True if there was memory for them."""
-        self.steps.append(Step("malloc", name, size, self._say(note, **values)))
+        self.steps.append(AllocatorStep("malloc", name, size, self._say(note, **values)))
         try:
             self.addresses[name] = self.device.malloc(size)
         except DeviceOutOfMemoryError:
@@ -192,11 +192,11 @@ class _Tape:
         return True
 
     def free(self, name: str, note: str = "") -> None:
-        self.steps.append(Step("free", name, note=self._say(note)))
+        self.steps.append(AllocatorStep("free", name, note=self._say(note)))
         self.device.free(self.addresses.pop(name))
 
     def empty_cache(self) -> None:
-        self.steps.append(Step("empty_cache", note=self._say("empty")))
+        self.steps.append(AllocatorStep("empty_cache", note=self._say("empty")))
         self.device.empty_cache()
 
     def _say(self, note: str, **values: int) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 
 from minikv.course.exercise import Exercise, Misconception
-from minikv.course.widgets.segments_replay import Step
+from minikv.course.widgets.segments_replay import AllocatorStep
 from minikv.memory import CachingAllocator, DeviceOutOfMemoryError, share_storage
 
 Part = tuple[int, int, int]  # (storage, start, stop)
@@ -26,7 +26,7 @@ def left_reserved(sizes: Sequence[int], kept: Collection[int]) -> int:
     return allocator.usage().reserved
 
 
-def end_of(steps: Sequence[Step], capacity: int, non_torch: int) -> tuple[int, bool]:
+def end_of(steps: Sequence[AllocatorStep], capacity: int, non_torch: int) -> tuple[int, bool]:
     """Return the free bytes beside live blocks before the last step, and whether that last allocation finds memory.
 
     The steps are those of ``culprit``, on a device of ``capacity`` bytes with PyTorch's default settings.
