@@ -15,7 +15,7 @@ LARGEST_COUNT = 2**62  # above it, a product of two counts no longer means bytes
 
 
 class Hint:
-    """A sentence of another file of ``messages`` among an error's values."""
+    """A sentence of another file of ``messages``, as one of an error's values."""
 
     def __init__(self, key: str):
         self.key = key
@@ -26,7 +26,7 @@ class Hint:
 
 
 class MiniKVError(Exception):
-    """Anything that minikv refuses. ``code`` names the sentence, ``values`` are the numbers in it."""
+    """The base of minikv's errors. ``code`` names the sentence, ``values`` are the numbers in it."""
 
     def __init__(self, code: str, **values: object):
         self.code = code
@@ -47,7 +47,7 @@ class MiniKVError(Exception):
 
 
 class ArgumentError(MiniKVError, ValueError):
-    """A value that the caller gave cannot be used."""
+    """A value of the caller's cannot be used."""
 
 
 class KeywordError(ArgumentError, TypeError):
@@ -115,6 +115,6 @@ def user_path(path: str | Path) -> Path:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what a library has said, at most 200 characters; torch adds pages of advice."""
+    """Return the first line of a library's message, at most 200 characters; torch adds pages of advice."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:200].rstrip(".:")

@@ -1,7 +1,7 @@
-"""What ``pip install minikv`` leaves to ``minikv[engine]``, and the one sentence where that is absent or too old.
+"""The packages of ``minikv[engine]`` that ``pip install minikv`` leaves out, and the error if one is absent or too old.
 
 The rooms load their names on first use (PEP 562): planner, block manager, simulator, widgets and command line run
-without torch, and only a name that needs it asks for it.
+without torch, and only a name that needs it imports it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 
 from minikv.errors import MissingPackageError
 
-# name: the oldest release that will do, as pyproject.toml declares it (a test compares).
+# name: the oldest sufficient release, as pyproject.toml declares it (a test compares).
 ENGINE = {"torch": "2.11", "transformers": "5.15", "safetensors": "0.4"}
 INSTALL_ENGINE = "minikv[engine]"
 
@@ -33,7 +33,7 @@ def require_engine() -> None:
 
 @contextmanager
 def engine_needed() -> Iterator[None]:
-    """Say ``require_engine``'s sentence where an import within fails for the reason that it tells."""
+    """Raise ``require_engine``'s error if an import within fails for its reason."""
     try:
         yield
     except ImportError as error:
@@ -47,7 +47,7 @@ def engine_needed() -> Iterator[None]:
 
 
 def on_first_use(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of ``package``, whose names load from the modules of it that ``home`` names."""
+    """Return the ``__getattr__`` of ``package``; ``home`` names the module from which each name loads."""
 
     def load(name: str) -> Any:
         if name not in home:

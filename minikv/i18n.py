@@ -1,4 +1,4 @@
-"""Every sentence that minikv says, in English and in Simplified Chinese.
+"""Every sentence of minikv, in English and in Simplified Chinese.
 
 The sentences live in ``minikv/messages/*.toml``, both languages side by side, so that neither can be
 forgotten; a test reads all of them and compares their placeholders. A key is ``"file.name"``:
@@ -26,7 +26,7 @@ class Sentence(str):
 
 
 class _Filling(string.Formatter):
-    """Fills a sentence in; what is not of minikv has its control characters escaped, whatever object says it."""
+    """Fills in a sentence, and escapes the control characters of values that are not minikv's own text."""
 
     def format_field(self, value: Any, format_spec: str) -> Any:
         filled = format(value, format_spec)
@@ -60,10 +60,10 @@ def has_text(key: str) -> bool:
 
 
 def escape_controls(foreign: str, keep: str = "", *, as_json: bool = False) -> str:
-    """``foreign`` with its control characters as Python writes them (``\\x1b``), those in ``keep`` as they are.
+    """Return ``foreign`` with its control characters as Python writes them (``\\x1b``), except those in ``keep``.
 
-    A terminal obeys such characters: they move its cursor, clear it, or turn the order of a line around. ``as_json``
-    writes them as JSON does (``\\u001b``), for a JSON text that shall stay one.
+    A terminal obeys such characters: they move its cursor, clear it, or reverse the order of a line. ``as_json``
+    writes them as JSON does (``\\u001b``), for text that must stay valid JSON.
     """
 
     def written(found: re.Match[str]) -> str:

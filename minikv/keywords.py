@@ -1,5 +1,6 @@
-"""What vLLM and transformers call it: a call that is given one of their keywords says its own name for it, or that
-there is none and what works instead. So does an object that is asked for one of their attributes.
+"""Keywords of vLLM and transformers: a call with one of them raises an error that names minikv's own keyword.
+
+If minikv has none, the error says what works instead. The same holds for attributes of their objects.
 """
 
 import functools
@@ -94,9 +95,9 @@ _CALLS: dict[str, tuple[str, ...]] = {}  # {a call: its keywords}, once its modu
 
 
 def own_keywords(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """A decorator: the function, method or dataclass ``name`` refuses a keyword that it does not have by a sentence.
+    """Decorate a function, method or dataclass ``name``: an unknown keyword raises an error with a sentence about it.
 
-    Its signature stays what it is, for ``inspect`` and for type checkers; what it warns of has one frame more above it.
+    The signature stays the same for ``inspect`` and for type checkers; a warning has one more frame above it.
     Raises ``KeywordError``.
     """
 
@@ -120,7 +121,7 @@ def own_keywords(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def no_attribute(owner: object, name: str) -> AttributeError:
-    """What ``owner.__getattr__`` raises for ``name``."""
+    """Return the error that ``owner.__getattr__`` raises for ``name``."""
     kind = type(owner).__name__
     sentence = ATTRIBUTES.get(kind, {}).get(name)
     if sentence is None:

@@ -1,8 +1,8 @@
-"""Shown: what an object says of itself, once, for a terminal and for a notebook. Nothing heavy is imported.
+"""Shown: an object's own report, made once for a terminal and for a notebook. Nothing heavy is imported.
 
-A report has a method ``shown(lang)`` that gives a ``Shown``; ``text = text_of`` and ``_repr_html_ = html_of`` in its
-class make the other two of it, and ``one_line`` its ``repr``. A notebook asks for HTML without naming a language, and a
-language is never a global here: a cell that ends in ``report`` shows the table in English, under the API's own names;
+A report has a method ``shown(lang)`` that returns a ``Shown``; ``text = text_of`` and ``_repr_html_ = html_of`` in its
+class derive the two forms from it, and ``one_line`` makes its ``repr``. A notebook asks for HTML without a language,
+and there is no global language: a cell that ends in ``report`` shows the table in English, under the API's own names;
 one that ends in ``report.shown("zh")`` shows it in Chinese.
 """
 
@@ -16,9 +16,9 @@ from rich.cells import cell_len
 from minikv.i18n import escape_controls
 
 LONGEST_LINE = 120  # characters of a ``repr``
-SHORTEST_NAME = 12  # characters of a model's name in it, however many figures follow
+SHORTEST_NAME = 12  # characters of a model's name in it, with any number of figures
 
-# A cell may stand on white or on black: nothing has a colour of its own, all is the notebook's own text colour.
+# A cell may be white or black: nothing has a colour of its own, everything has the notebook's text colour.
 _TABLE = "border-collapse:collapse;margin:0;color:inherit;font-size:inherit;font-variant-numeric:tabular-nums"
 _CAPTION = (
     "caption-side:top;text-align:left;font-weight:600;padding:4px 0;color:inherit;overflow-wrap:anywhere"
@@ -33,8 +33,8 @@ class Shown:
     """A ``title``, a table and sentences below it; a notebook shows it as HTML, ``print`` as text.
 
     ``rows`` are as long as ``head`` (no head: ""-filled), and the first cell of each names it. The columns ``right``
-    hold figures and end in line. ``notes`` are what the rest leans on, said more quietly. ``shares``: what part of the
-    whole each row is, from 0 to 1, drawn as bars in HTML; () draws none.
+    hold figures and are right-aligned. ``notes`` are the basis of the rest, in a lighter style. ``shares``: each row's
+    share of the whole, from 0 to 1, drawn as bars in HTML; () draws none.
     """
 
     title: str
@@ -46,7 +46,7 @@ class Shown:
     shares: Sequence[float] = ()
 
     def text(self) -> str:
-        """Lines for a terminal: the title, the table with its columns in line, the sentences."""
+        """Return lines for a terminal: the title, the table with aligned columns, the sentences."""
         rows = [[escape_controls(cell) for cell in row] for row in self.rows]
         table = [columns([self.head, *rows] if self.head else rows, self.right)] if rows else []
         return "\n".join([self.title, *table, *self.lines, *self.notes])
@@ -55,7 +55,7 @@ class Shown:
         return self.text()
 
     def _repr_html_(self) -> str:
-        """A plain table: no script, no request, no colour; values are escaped, rows and columns have headers."""
+        """Return a plain table: no script, no request, no colour; values are escaped, rows and columns have headers."""
         parts = [self._table() if self.rows else f'<div style="{_CAPTION}">{escape(self.title)}</div>']
         parts += [f'<div style="{_LINE}">{escape(line)}</div>' for line in self.lines]
         parts += [f'<div style="{_LINE};opacity:0.75">{escape(line)}</div>' for line in self.notes]
@@ -91,13 +91,13 @@ class Shown:
 
 
 class Reports(Protocol):
-    """What can be shown: ``shown("en" | "zh")`` says it all."""
+    """An object with a report: ``shown("en" | "zh")``."""
 
     def shown(self, lang: str = "en") -> Shown: ...
 
 
 def text_of(report: Reports, lang: str = "en") -> str:
-    """Everything that the report says, as lines in ``lang``, "en" or "zh": a title, a table, then sentences.
+    """Return the whole report as lines in ``lang``, "en" or "zh": a title, a table, then sentences.
 
     Raises ``ArgumentError`` for another language.
     """
@@ -105,12 +105,12 @@ def text_of(report: Reports, lang: str = "en") -> str:
 
 
 def html_of(report: Reports) -> str:
-    """What a notebook shows where a cell ends in the report: its table, in English."""
+    """Return the report's table in English, for a notebook cell that ends in it."""
     return report.shown()._repr_html_()
 
 
 def one_line(kind: str, name: str, *facts: str) -> str:
-    """A ``repr``: ``<kind name: fact, fact>`` of at most 120 characters. A long name is cut in its middle.
+    """Return a ``repr``: ``<kind name: fact, fact>`` of at most 120 characters. A long name is cut in its middle.
 
     >>> one_line("CacheSpec", "Llama-3.1-8B", "32 layers", "128.00 KiB a token")
     '<CacheSpec Llama-3.1-8B: 32 layers, 128.00 KiB a token>'
@@ -124,9 +124,9 @@ def one_line(kind: str, name: str, *facts: str) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """``rows`` (all equally long) as lines; the columns in ``right`` end in line, the others begin in line.
+    """Return ``rows`` (all equally long) as lines; the columns in ``right`` are right-aligned, the others left-aligned.
 
-    In a terminal and in a notebook alike: a Chinese letter is as wide as two others.
+    This holds in a terminal and in a notebook: a Chinese letter is as wide as two others.
     """
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     lines = []

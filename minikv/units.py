@@ -1,7 +1,7 @@
-"""Bytes in, words out. Every other file keeps integers of bytes; only print turns them into GiB.
+"""Bytes in, words out. Every other file keeps integers of bytes; only printed text has GiB.
 
-MiB is 2**20 bytes and GiB is 2**30. MB (10**6) and GB (10**9) are other units, used by vendors for the
-label on the box and by minikv for bandwidth alone. Mixing the two is 7.4 % at the GB.
+MiB is 2**20 bytes and GiB is 2**30. MB (10**6) and GB (10**9) are other units, which vendors use for the
+label on the box and minikv for bandwidth alone. Mixing the two is an error of 7.4 % at the GB.
 """
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30

@@ -44,7 +44,7 @@ def compact(
     if keep == length:
         return Compaction((), tuple(table.blocks), tuple(table.blocks), keep)
     kept = -(-keep // pool.block_size)
-    # the first ``private`` blocks need no look, so evicting at every step only costs the tail
+    # The first ``private`` blocks need no look, so evicting at every step only costs the tail
     looked_at = range(min(table.private, kept), kept)
     # Copy on write: the survivors are moved into these blocks, so a shared one is replaced by a copy of its own.
     shared = [place for place in looked_at if pool.ref_count(table.blocks[place]) > 1]
@@ -86,6 +86,6 @@ def drop_blocks(
     tables.write(kv_cache_group, seq.row, 0, kept)
     table.blocks[:] = kept
     table.private -= sum(place < table.private for place in gone)
-    # whole blocks, so no token changes its offset in its block
+    # Whole blocks, so no token changes its offset in its block
     table.num_evicted_tokens += len(gone) * pool.block_size
     seq.floor = len(seq.tokens)

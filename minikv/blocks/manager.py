@@ -319,7 +319,7 @@ class BlockManager:
         for pool in pools:
             for content in pool.cached():
                 pool.forget(content.block)
-        # drop the blocks that were about to be saved too
+        # Drop the blocks that were about to be saved too
         self.keep_reclaimed(self.pools[0].reclaimed is not None)
         return True
 

@@ -155,7 +155,7 @@ class AllocationReport:
             meaning = _say(key, lang, **(limits or {}))
             if value is None:
                 key = "not_measured_cpu" if stats.kind == "cpu" else "not_computed"
-                # without the sign that it has in the formula
+                # Without the sign that it has in the formula
                 meaning = _say(key, lang, meaning=meaning.lstrip("+-= "))
             yield name, value, meaning
         if self.held_bytes:

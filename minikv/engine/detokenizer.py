@@ -117,7 +117,7 @@ class Detokenizer:
     def _advance(self, text: str, certain: int) -> str:
         """Return the new part of the first ``certain`` characters of the window's text."""
         if self._prompt and text.startswith(self._prompt, 0, certain):
-            # a character broken off by the prompt stays broken
+            # A character broken off by the prompt stays broken
             self._done = max(self._done, len(self._prompt))
         new = text[self._done : certain]
         if new:

@@ -173,7 +173,7 @@ def build_engine(
         block_bytes = [each.block_bytes(cache.block_size) for each in cache.kv_cache_groups]
         may_move = evicts.may_move if evicts is not None else None
         offload = Offload(block_bytes, may_move=may_move) if host_blocks else None
-        # the last extension, so that it reports what the others did
+        # The last extension, so that it reports what the others did
         extensions: list[Extension | None] = [
             Drafts(config.prompt_lookup) if config.prompt_lookup else None,
             evicts,

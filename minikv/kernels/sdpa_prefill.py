@@ -16,7 +16,7 @@ from minikv.kernels.paged_kv import PagedKV
 from minikv.kernels.slots import as_bytes
 
 TURING = 75
-# of one sequence's copies and its mask, which come on top of the peak that a warm-up has measured
+# Of one sequence's copies and its mask, which come on top of the peak that a warm-up has measured
 MOST_BYTES = 2**26
 
 

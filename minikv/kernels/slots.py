@@ -66,7 +66,7 @@ def copy_blocks(cache: Tensor, src: Tensor, dst: Tensor, block_dim: int = 0) -> 
     every index of the dimensions before. A block must not be in ``dst`` twice.
     """
     dst = dst.long()
-    # one by one, so that the temporary copy stays small
+    # One by one, so that the temporary copy stays small
     for place in product(*map(range, cache.shape[:block_dim])):
         stored = as_bytes(cache[place])
         stored.index_copy_(0, dst, stored.index_select(0, src))

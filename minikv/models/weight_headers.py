@@ -17,7 +17,7 @@ import torch
 from minikv.errors import ConfigError
 from minikv.plan.spec.config import MOST, MOST_LAYERS
 
-# larger than any dimension of a weight; the product of two is still a valid number of bytes
+# Larger than any dimension of a weight; the product of two is still a valid number of bytes
 MOST_WIDTH = 2**24
 FEW_MODULES = 1_000  # as many are built within seconds for any files
 # Config fields with these endings give a number of modules.

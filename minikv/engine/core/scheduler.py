@@ -256,7 +256,7 @@ class Scheduler:
         plan = StepPlan(self.max_batched_tokens)
         try:
             self._serve_running(plan)
-            # preempted sequences have just lost their blocks to an older one; admission must not take these
+            # Preempted sequences have just lost their blocks to an older one; admission must not take these
             if not plan.preempted:
                 self._admit(plan)
             step = self.open(plan)

@@ -110,7 +110,7 @@ class CudaCapturer:
         for graph in self._graphs:
             graph.reset()
         self._graphs.clear()
-        # else the pool, and what the runs left on their stream, could serve nothing else
+        # Else the pool, and what the runs left on their stream, could serve nothing else
         torch.cuda.empty_cache()
 
     def _run_without_waiting(self, run: Callable[[], None]) -> None:

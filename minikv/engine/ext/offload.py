@@ -147,7 +147,7 @@ class Offload(Extension):
         manager = self.scheduler.manager
         if step is not None and tokens is None and self.host is not None:
             with suppress(RuntimeError):  # a failed device writes nothing any more
-                # else a copy in progress may write blocks that the next step gives to others
+                # Else a copy in progress may write blocks that the next step gives to others
                 self.host.pool.synchronize()
         manager.complete_transfers(tokens is not None)
         if tokens is None:

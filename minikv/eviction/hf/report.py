@@ -98,7 +98,7 @@ def _sinks_gone(eviction: EvictionHandle, layers: Layers) -> Finding | None:
 
 
 def _window_small(eviction: EvictionHandle, layers: Layers) -> Finding | None:
-    """Not without a budget: then the window is meant to be all."""
+    """Skips a budget of 0: then the window is meant to be everything."""
     shares = {
         number: values["at_once"] / values["single"]
         for number, values in layers.items()

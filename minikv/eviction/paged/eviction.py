@@ -121,15 +121,15 @@ class PagedEviction:
         return one_line("PagedEviction", type(self.policy).__name__, layers, kept, f"unit {self.unit}")
 
     def add(self, seq_id: Hashable) -> None:
-        """A sequence begins, before or after its allocation. Its tokens from the prefix cache have no scores yet."""
+        """Add a sequence, before or after its allocation. Its tokens from the prefix cache have no scores yet."""
         self.records.add(seq_id)
 
     def remove(self, seq_id: Hashable) -> None:
-        """A sequence has ended, or begins again from its first token."""
+        """Remove a sequence that has ended, or that begins again from its first token."""
         self.records.remove(seq_id)
 
     def fork(self, parent: Hashable, child: Hashable) -> None:
-        """``child`` begins with a copy of ``parent``'s record, as in ``BlockManager.fork``."""
+        """Let ``child`` begin with a copy of ``parent``'s record, as in ``BlockManager.fork``."""
         self.records.fork(parent, child)
 
     def swap_out(self, seq_id: Hashable) -> SavedRecord:
@@ -141,39 +141,41 @@ class PagedEviction:
         self.records.restore(seq_id, saved)
 
     def observer(self, seq_ids: Sequence[Hashable], queries: Sequence[int]) -> PagedObserver | None:
-        """The observer for the ``Batch`` of the last ``queries[i]`` tokens of ``seq_ids[i]``, which have their slots.
+        """Return the observer for the ``Batch`` of the last ``queries[i]`` tokens of ``seq_ids[i]``, which have their
+        slots.
 
-        None where the policy does not look at attention: nothing is computed then. The scores of a forward that fails
-        stay in the record, so its sequences have to end.
+        None if the policy does not use attention: nothing is computed then. The scores of a forward that fails stay in
+        the record, so its sequences have to end.
         """
         return self.runner.observer(seq_ids, queries, *self._lengths(seq_ids))
 
     def due(self, seq_ids: Iterable[Hashable]) -> list[Hashable]:
-        """The sequences that hold more than ``budget.peak_resident`` tokens."""
+        """Return the sequences that hold more than ``budget.peak_resident`` tokens."""
         names = list(seq_ids)
         lengths, _ = self._lengths(names)
         most = self.budget.peak_resident
         return [name for name, length in zip(names, lengths, strict=True) if length > most]
 
     def positions(self, seq_id: Hashable, layer: int) -> Tensor:
-        """int64 [kv_heads, S]: the true positions of the tokens that the sequence holds in ``layer``, by place."""
+        """Return int64 [kv_heads, S]: the true positions of the sequence's tokens in ``layer``, by place."""
         (length,), evicted = self._lengths([seq_id])
         return self.records.positions(layer, [seq_id], length, evicted)[0]
 
     @torch.no_grad()
     def evict(self, seq_ids: Iterable[Hashable]) -> int:
-        """Bring these sequences down to the capacity; returns how many tokens were evicted, in each layer.
+        """Evict from these sequences down to the capacity; return how many tokens were evicted, in each layer.
 
         With ``unit`` "token" exactly ``budget.capacity`` tokens stay, with "block" at most that many. All their tokens
-        must be committed. Raises ``ArgumentError`` before anything is changed, and ``OutOfBlocksError`` where shared
-        blocks cannot be copied: that sequence is as before, and those named before it have been evicted from.
+        must be committed. Raises ``ArgumentError`` before anything is changed, and ``OutOfBlocksError`` if shared
+        blocks cannot be copied: that sequence is unchanged then, but those before it have been evicted from.
         """
         names = [*dict.fromkeys(seq_ids)]
         lengths, _ = self._lengths(names)
         for name, length in zip(names, lengths, strict=True):
             self.records.check(name)
             for group in self._layers:
-                self.manager.compact(name, length, group)  # keeps all: raises before a token moves
+                # Keeps all tokens, but raises the errors of an eviction before any token moves
+                self.manager.compact(name, length, group)
         over = [name for name, length in zip(names, lengths, strict=True) if length > self.budget.capacity]
         if self.unit == "token":
             self._evict_tokens(over)
@@ -194,6 +196,6 @@ class PagedEviction:
             drop_worst_blocks(self.runner, self.manager, name, self.per_block)
 
     def _lengths(self, names: Sequence[Hashable]) -> tuple[list[int], list[int]]:
-        """How many tokens each sequence holds, and how many it has lost; the same in every group without a window."""
+        """Return how many tokens each sequence holds and has lost; these are equal in all groups without a window."""
         each = [held(self.manager, name) for name in names]
         return [length for length, _ in each], [evicted for _, evicted in each]

@@ -25,30 +25,30 @@ class EvictionPlan:
 
     @property
     def num_evicted(self) -> int:
-        """How many go, in each layer."""
+        """The number of tokens to evict, in each layer."""
         return self.length - next(iter(self.compactions.values())).num_tokens
 
     @property
     def num_copies(self) -> int:
-        """Blocks that are copied first, because other sequences share them."""
+        """The blocks that are copied first, because other sequences share them."""
         return sum(len(each.copies) for each in self.compactions.values())
 
 
 def groups_without_window(manager: BlockManager) -> list[int]:
-    """The KV cache groups that need eviction; the others keep a window."""
+    """Return the KV cache groups that need eviction; the others keep a window."""
     return [number for number, group in enumerate(manager.kv_cache_groups) if group.window is None]
 
 
 def held(manager: BlockManager, seq_id: Hashable) -> tuple[int, int]:
-    """How many tokens a sequence holds in every group without a window, and how many it has lost there."""
+    """Return how many tokens a sequence holds in every group without a window, and how many it has lost there."""
     length = manager.length(seq_id, groups_without_window(manager)[0])
     return length, manager.num_tokens(seq_id) - length
 
 
 def plan_eviction(manager: BlockManager, seq_id: Hashable, keep: int) -> EvictionPlan:
-    """Keep ``keep`` tokens of a sequence that holds at least as many, in every group without a window or in none.
+    """Plan to keep ``keep`` tokens of a sequence in every group without a window, or raise; it holds at least as many.
 
-    Raises ``OutOfBlocksError`` where shared blocks cannot be copied, ``ArgumentError`` as ``compact`` does.
+    Raises ``OutOfBlocksError`` if shared blocks cannot be copied, ``ArgumentError`` as ``compact`` does.
     """
     length, evicted = held(manager, seq_id)
     groups, kept = groups_without_window(manager), -(-keep // manager.block_size)

@@ -16,21 +16,21 @@ from minikv.errors import ArgumentError, UnknownNameError
 from minikv.eviction.policies.policy import Needs, Policy, Seen
 from minikv.models.observer import Watch
 
-ROWS, PLACES = 16, 64  # to begin with; both double when they no longer do
+ROWS, PLACES = 16, 64  # at first; both double when they are too small
 POSITIONS = "positions"
 
 Field = dict[int, Tensor]
-"""Of each layer a tensor [rows, heads, places]."""
+"""For each layer a tensor [rows, heads, places]."""
 
 
 def record_bytes(heads: int, fields: int, rows: int, places: int) -> int:
-    """Bytes of ``TokenRecords`` with so many ``fields``: ``heads`` are the KV heads of all layers together."""
+    """Return the bytes of ``TokenRecords`` with so many ``fields``; ``heads``: the KV heads of all layers."""
     return heads * rows * places * (fields * torch.float32.itemsize + torch.int64.itemsize)
 
 
 @dataclass(frozen=True, eq=False)
 class SavedRecord:
-    """One sequence's record on the CPU, while its blocks are on the host: of each field and layer [heads, places]."""
+    """One sequence's record on the CPU, while its blocks are on the host: for each field and layer [heads, places]."""
 
     packed: int
     fields: dict[str, Field]
@@ -79,7 +79,7 @@ class TokenRecords:
         self._find(seq_id)
 
     def add(self, seq_id: Hashable) -> None:
-        """A sequence begins; nothing is known of its tokens."""
+        """Add a sequence, whose tokens have no record yet."""
         if seq_id in self._row:
             raise ArgumentError("sequence_exists", sequence=seq_id)
         if not self._free:
@@ -88,7 +88,7 @@ class TokenRecords:
         self._packed[seq_id] = 0
 
     def remove(self, seq_id: Hashable) -> None:
-        """A sequence has ended."""
+        """Remove a sequence that has ended."""
         row = self._find(seq_id)
         for _, _, tensor in self._all():
             tensor[row] = 0
@@ -96,7 +96,7 @@ class TokenRecords:
         self._free.append(row)
 
     def fork(self, parent: Hashable, child: Hashable) -> None:
-        """``child`` begins with everything that ``parent`` has."""
+        """Let ``child`` begin with the record of ``parent``."""
         self._find(parent)
         self.add(child)
         for _, _, tensor in self._all():
@@ -104,7 +104,7 @@ class TokenRecords:
         self._packed[child] = self._packed[parent]
 
     def copy(self, seq_id: Hashable) -> SavedRecord:
-        """The record of a sequence as it is now, on the CPU; it stays on the device too."""
+        """Copy the present record of a sequence to the CPU; it stays on the device too."""
         row = self._find(seq_id)
         fields: dict[str, Field] = {name: {} for name in self._fields}
         for name, layer, tensor in self._all():
@@ -112,7 +112,7 @@ class TokenRecords:
         return SavedRecord(self._packed[seq_id], fields)
 
     def save(self, seq_id: Hashable) -> SavedRecord:
-        """Take the record of a sequence off the device: it is swapped out."""
+        """Take the record of a sequence off the device, since it is swapped out."""
         saved = self.copy(seq_id)
         self.remove(seq_id)
         return saved
@@ -131,21 +131,21 @@ class TokenRecords:
             raise
 
     def read(self, name: str, layer: int, seq_ids: Sequence[Hashable], length: int) -> Tensor:
-        """[B, heads, length] of one field: a copy, 0 behind the tokens of a shorter sequence."""
+        """Return [B, heads, length] of one field: a copy, 0 behind the tokens of a shorter sequence."""
         rows = self._rows(seq_ids, length)
         return self._fields[name][layer][rows, :, :length]
 
     def write(self, name: str, layer: int, seq_ids: Sequence[Hashable], values: Tensor) -> None:
-        """The field is ``values`` [B, heads, length] from now on; behind a sequence's tokens they must be 0."""
+        """Set the field to ``values`` [B, heads, length]; behind a sequence's tokens they must be 0."""
         rows = self._rows(seq_ids, values.shape[-1])
         self._fields[name][layer][rows, :, : values.shape[-1]] = values
 
     def positions(
         self, layer: int, seq_ids: Sequence[Hashable], length: int, evicted: Iterable[int]
     ) -> Tensor:
-        """int64 [B, heads, length]: the true positions of the tokens that these sequences hold.
+        """Return int64 [B, heads, length]: the true positions of the tokens that these sequences hold.
 
-        ``evicted`` [B]: how many tokens each has lost; what came after its last eviction has a position larger than its
+        ``evicted`` [B]: how many tokens each has lost; a token after its last eviction has a position larger than its
         place by that number.
         """
         recorded = self.read(POSITIONS, layer, seq_ids, length)
@@ -155,9 +155,9 @@ class TokenRecords:
         return torch.where(places < packed, recorded, places + lost)
 
     def keep(self, layer: int, seq_ids: Sequence[Hashable], origin: Tensor, positions: Tensor) -> None:
-        """Gather the record of one layer as the cache was: place i gets the token of ``origin`` [B, heads, keep] there.
+        """Gather the record of one layer like its cache: place i gets the token of ``origin`` [B, heads, keep].
 
-        ``positions`` [B, heads, length]: what ``positions`` gave before. After the last layer comes ``pack``.
+        ``positions`` [B, heads, length]: the result of ``positions`` before. ``pack`` follows after the last layer.
         """
         rows, keep = self._rows(seq_ids, positions.shape[-1]), origin.shape[-1]
         for name, field in self._fields.items():
@@ -166,7 +166,7 @@ class TokenRecords:
             tensor[rows] = pad(kept.gather(-1, origin), (0, tensor.shape[-1] - keep))
 
     def pack(self, seq_id: Hashable, places: int) -> None:
-        """The first ``places`` tokens of a sequence are what its eviction has left, in every layer."""
+        """Record that the first ``places`` tokens of a sequence are those left by its eviction, in every layer."""
         self._find(seq_id)
         self._packed[seq_id] = places
 
@@ -181,7 +181,7 @@ class TokenRecords:
         return self._row[seq_id]
 
     def _rows(self, seq_ids: Sequence[Hashable], places: int) -> Tensor:
-        """int64 [B]: the rows of these sequences, each with room for that many places."""
+        """Return int64 [B]: the rows of these sequences, each with room for that many places."""
         found = [self._find(seq_id) for seq_id in seq_ids]
         self._more_places(places)
         return torch.tensor(found, dtype=torch.int64, device=self._device)
@@ -205,7 +205,7 @@ class TokenRecords:
 def _zeros(
     heads: Mapping[int, int], dtype: torch.dtype, device: torch.device, rows: int, places: int
 ) -> Field:
-    """A field of zeros in one allocation: a GPU rounds each allocation up to 2 MiB, so several would take more.
+    """Return a field of zeros in one allocation: a GPU rounds each allocation up to 2 MiB.
 
     The zeros are written, so that a CPU commits the memory now.
     """
@@ -224,7 +224,7 @@ STATE, RECENT = "state", "recent"
 
 
 def fields_of(policy: Policy) -> tuple[str, ...]:
-    """The fields that this policy needs of each token."""
+    """Return the fields that this policy needs of each token."""
     return ((STATE,) if Needs.PROBS in policy.needs else ()) + (
         (RECENT,) if Needs.WINDOW in policy.needs else ()
     )
@@ -261,7 +261,7 @@ class PagedObserver:
 
     @property
     def watches(self) -> tuple[Watch, ...]:
-        """One for each field of the record."""
+        """One watch for each field of the record."""
         watch = {STATE: Watch(None, self._policy.query_weight), RECENT: Watch(max(1, self._policy.window))}
         return tuple(watch[name] for name in self._names)
 
@@ -276,7 +276,7 @@ class PagedObserver:
             self._records.write(name, layer, self._seq_ids, new)
 
     def _accumulate(self, layer: int, state: Tensor, sums: Tensor, group: int) -> Tensor:
-        """The policy's ``observe``, for all sequences together that have computed the same number of tokens."""
+        """Call the policy's ``observe`` once for all sequences with the same number of new tokens."""
         policy = self._policy
         sums = sums / group if policy.over_group == "mean" else sums
         positions = self._records.positions(layer, self._seq_ids, self._length, self._evicted)
@@ -288,7 +288,8 @@ class PagedObserver:
         return new
 
     def _slide(self, layer: int, recent: Tensor, sums: Tensor, group: int) -> Tensor:
-        """The mean over the last queries. After a forward of fewer than the window the older queries keep their share.
+        """Return the mean over the last queries. After a forward of fewer than the window the older queries keep their
+        share.
 
         Dropping the oldest query exactly would need every query's probabilities; instead all older ones fade alike.
         """

@@ -15,22 +15,21 @@ from minikv.eviction.policies.budget import Budget
 from minikv.eviction.policies.policy import Needs, Policy, View
 from minikv.eviction.policies.select import select
 
-# Eviction of whole blocks: which of them stay. Tensors in, tensors out.
-#
-# A block is dropped from the table that the layers of a group share, so all layers and heads forget the same tokens,
-# and the tokens of a block go or stay together. In return no token moves, and the kept blocks can stay shared.
+# Eviction of whole blocks: the choice of blocks. Tensors in, tensors out. A block is dropped from the table that the
+# layers of a group share, so all layers and heads drop the same tokens, and the tokens of a block stay or go together.
+# In return no token moves, and the kept blocks can stay shared.
 
 
 def least_capacity(budget: Budget, block_size: int) -> int:
-    """The smallest capacity under which sinks and recent tokens always fit in whole blocks, wherever these begin."""
+    """Return the smallest capacity under which sinks and recent tokens always fit in whole blocks, at any offset."""
     return -(-budget.n_sink // block_size) * block_size + budget.n_recent + block_size - 1
 
 
 def token_ranks(scores: Sequence[Tensor]) -> Tensor:
-    """float32 [B, S] from the scores [B, H, S] of several layers: the mean rank of each token, from 0 to 1.
+    """Return float32 [B, S] from the scores [B, H, S] of several layers: the mean rank of each token, from 0 to 1.
 
-    Layers score in units of their own, so only the order within a layer counts: a token's rank there is the share of
-    tokens with a lower score, and half of those with an equal one.
+    Each layer's scores have a unit of their own, so only the order within a layer counts. A token's rank there is the
+    share of tokens with a lower score, plus half of those with an equal one.
     """
     means = torch.stack([score.float().mean(1) for score in scores])  # [layers, B, S]
     ordered = means.sort(-1).values
@@ -41,11 +40,11 @@ def token_ranks(scores: Sequence[Tensor]) -> Tensor:
 def blocks_to_keep(
     ranks: Tensor, positions: Tensor, budget: Budget, block_size: int, per_block: str
 ) -> Tensor:
-    """bool [B, blocks]: the blocks that stay, with at most ``capacity`` tokens; the last block always stays.
+    """Return bool [B, blocks]: the blocks that stay, with at most ``capacity`` tokens; the last block always stays.
 
-    ``ranks`` and ``positions`` [B, S] of the tokens in the order of the table. The score of a block is that of its best
-    token ("max"), or the sum over its tokens ("sum"); a block with a sink or a recent token stays whatever its score.
-    Of equal blocks the earlier stays. ``capacity`` has to be ``least_capacity`` or more.
+    ``ranks`` and ``positions`` [B, S] are in the order of the table. The score of a block is that of its best
+    token ("max"), or the sum over its tokens ("sum"); a block with a sink or a recent token stays with any score.
+    Of equal blocks the earlier stays. ``capacity`` must be ``least_capacity`` or more.
     """
     batch, length = ranks.shape
     full = (length - 1) // block_size
@@ -63,19 +62,18 @@ def blocks_to_keep(
     return keep
 
 
-# Which survivors of an eviction move, and where to: the fewest possible.
-#
-# The survivors end up in the first ``keep`` places of their block table. Most lie there already and stay; the others
-# lie behind and fill the holes. So an eviction after every step moves one token a layer, not the whole cache.
-# The tokens are in no order then. Attention does not need one: keys carry the rotation of their true positions, and
-# every cached token lies before every later query. Only ``positions`` says which token is which.
+# The moves of an eviction's survivors: as few as possible. The survivors end up in the first ``keep`` places of their
+# block table. Most lie there already and stay; the others lie behind and fill the holes. So an eviction after every
+# step moves one token a layer, not the whole cache. The tokens are in no order then. Attention needs none: keys carry
+# the rotation of their true positions, and every cached token lies before every later query. ``positions`` says which
+# token is which.
 
 
 @dataclass(frozen=True)
 class Moves:
-    """From place ``src[b, h, i]`` to place ``dst[b, h, i]``, int64 [B, H, n]; all are read before any is written.
+    """Moves from place ``src[b, h, i]`` to place ``dst[b, h, i]``, int64 [B, H, n]; all are read before any is written.
 
-    Every list has the same length, so that no count has to be read back from a GPU: a head that moves fewer tokens
+    Every list has the same length, so that no count has to be read back from a GPU: a head with fewer moves
     fills its list with moves of a place onto itself. ``origin`` [B, H, keep]: the former places of the first ``keep``.
     """
 
@@ -85,13 +83,13 @@ class Moves:
 
 
 def fill_holes(kept: Tensor, length: int) -> Moves:
-    """The moves that bring the places ``kept`` (int64 [B, H, keep], distinct, below ``length``) to the first ones."""
+    """Return the moves that bring the distinct places ``kept`` (int64 [B, H, keep]) to the first ones."""
     keep = kept.shape[-1]
     survives = kept.new_zeros(*kept.shape[:-1], length, dtype=torch.uint8).scatter_(-1, kept, 1)
     front, behind = survives[..., :keep], survives[..., keep:]
     most = min(keep, length - keep)
-    # dst: the holes first, then the places that stay. src: the survivors behind ``keep`` first, then the evicted ones.
-    # Both sorts are stable, so each part is in order of place.
+    # dst has the holes first, then the places that stay. src has the survivors behind ``keep`` first, then the evicted
+    # ones. Both sorts are stable, so each part is in order of place.
     holes = front.argsort(dim=-1, stable=True)[..., :most]
     movers = behind.argsort(dim=-1, descending=True, stable=True)[..., :most] + keep
     moving = torch.arange(most, device=kept.device) < behind.sum(-1, keepdim=True)
@@ -101,25 +99,25 @@ def fill_holes(kept: Tensor, length: int) -> Moves:
 
 
 def in_order(kept: Tensor, length: int) -> Moves:
-    """The moves that bring ``kept``, ascending, to the first places: tokens in order stay in order."""
+    """Return the moves that bring ``kept``, ascending, to the first places: tokens in order stay in order."""
     places = torch.arange(kept.shape[-1], device=kept.device).expand(kept.shape)
     return Moves(kept, places, kept)
 
 
 def slots_of(tables: Tensor, places: Tensor, block_size: int) -> Tensor:
-    """int64 [B, H, n]: the slots of ``places`` [B, H, n] in the block tables [B, W]."""
+    """Return int64 [B, H, n]: the slots of ``places`` [B, H, n] in the block tables [B, W]."""
     rows = tables.long().unsqueeze(1).expand(-1, places.shape[1], -1)
     return rows.gather(-1, places // block_size) * block_size + places % block_size
 
 
-# One layer's resident tokens as a policy sees them, gathered out of blocks only if the policy looks.
+# One layer's resident tokens as a policy sees them, gathered out of blocks only if the policy reads them.
 
 
 class PagedView(View):
     """A ``View`` of B sequences of ``length`` resident tokens, in the order of their block tables [B, W].
 
-    Gathering keys costs a copy of the layer, so it waits until the policy reads ``keys``; one that scores by attention
-    never does. Keys come in the stored dtype, in float32 where that has 8 bits.
+    Gathering keys costs a copy of the layer, so it waits until the policy reads ``keys``; a policy that scores by
+    attention never does. Keys come in the stored dtype, in float32 if that has 8 bits.
     """
 
     def __init__(
@@ -146,7 +144,7 @@ class PagedView(View):
             "latent": cache.spec.layers[layer].kind == "latent",
         }
         for name, value in own.items():
-            object.__setattr__(self, name, value)  # it is as frozen as any View
+            object.__setattr__(self, name, value)  # the view is as frozen as any other
 
     @property
     def keys(self) -> Tensor:
@@ -170,7 +168,7 @@ class PagedView(View):
 class EvictionRunner:
     """``policy`` on ``layers``, {group: the numbers of its layers}, of ``cache``; see ``PagedEviction``.
 
-    It knows no block manager: each call brings the block tables. ``records`` has to be told of each sequence that
+    It knows no block manager: each call passes the block tables. ``records`` must be told of each sequence that
     begins and ends, and has room for ``rows`` of them of ``places`` tokens before it grows. Nothing is read back from
     the device, so the CPU does not wait, except where ``select`` looks for NaN.
     """
@@ -201,9 +199,9 @@ class EvictionRunner:
         lengths: Sequence[int],
         evicted: Sequence[int],
     ) -> PagedObserver | None:
-        """The observer of a forward of the last ``queries[i]`` of the ``lengths[i]`` tokens of ``seq_ids[i]``.
+        """Return the observer of a forward of the last ``queries[i]`` of the ``lengths[i]`` tokens of ``seq_ids[i]``.
 
-        ``evicted[i]``: how many tokens it has lost before. None where the policy does not look at attention.
+        ``evicted[i]``: how many tokens it has lost before. None if the policy does not use attention.
         """
         if not fields_of(self.policy) or not seq_ids:
             return None
@@ -224,7 +222,7 @@ class EvictionRunner:
                 self._carry_out(group, keep)
 
     def view(self, layer: int, plans: Sequence[EvictionPlan], tables: Tensor) -> PagedView:
-        """The tokens of these sequences, all of one length, in ``layer``, by their block tables [B, W]."""
+        """Return the view of these sequences, all of one length, in ``layer``, by their block tables [B, W]."""
         names, length = [plan.seq_id for plan in plans], plans[0].length
         positions = self.records.positions(layer, names, length, [plan.evicted for plan in plans])
         state = torch.zeros((), device=self.cache.device).expand(positions.shape)
@@ -239,7 +237,7 @@ class EvictionRunner:
         )
 
     def score(self, view: PagedView) -> Tensor:
-        """[B, H, S], H as in the cache."""
+        """Return [B, H, S], H as in the cache."""
         return self.policy.score(view).expand(-1, self.cache.spec.layers[view.layer].kv_heads, -1)
 
     def _carry_out(self, plans: Sequence[EvictionPlan], keep: int) -> None:
@@ -269,7 +267,7 @@ class EvictionRunner:
             self.records.pack(name, keep)
 
     def _choose(self, view: PagedView) -> Moves:
-        """The tokens that stay in one layer, as moves."""
+        """Choose the tokens that stay in one layer, as moves."""
         kept = select(
             self.score(view),
             valid=view.valid,
@@ -284,7 +282,7 @@ class EvictionRunner:
 
 
 def _groups(plans: Sequence[EvictionPlan]) -> Iterator[list[EvictionPlan]]:
-    """Plans that can be carried out together, in an order in which none is overwritten."""
+    """Yield plans that can be carried out together, in an order in which none is overwritten."""
     waiting: dict[int, list[EvictionPlan]] = {}
     for plan in plans:
         if plan.num_copies:
@@ -296,15 +294,14 @@ def _groups(plans: Sequence[EvictionPlan]) -> Iterator[list[EvictionPlan]]:
     yield from waiting.values()
 
 
-# One sequence loses its worst blocks: they are chosen on the device, read back, and taken from its table.
-#
-# The block manager has to know the dropped blocks (not the dropped tokens), so this waits for the device, once for
-# each KV cache group. Nothing moves.
+# One sequence loses its worst blocks: they are chosen on the device, read back, and taken from its table. The block
+# manager has to know the dropped blocks (not the dropped tokens), so this waits for the device, once for each KV cache
+# group. Nothing moves.
 
 
 @torch.no_grad()
 def drop_worst_blocks(runner: EvictionRunner, manager: BlockManager, seq_id: Hashable, per_block: str) -> int:
-    """Bring ``seq_id``, which is committed, to at most the capacity; returns how many tokens went, in each layer.
+    """Evict whole blocks of the committed ``seq_id`` down to the capacity; return the evicted tokens, in each layer.
 
     All layers of a group lose the same blocks: those of the lowest mean rank.
     """

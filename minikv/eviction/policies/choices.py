@@ -1,4 +1,4 @@
-"""The words that eviction takes, each set once, for type checkers and for the checks at run time. No torch."""
+"""The words that eviction takes, each set defined once, for type checkers and for the checks at run time. No torch."""
 
 from typing import Literal
 
@@ -8,22 +8,22 @@ PolicyName = Literal["random", "streaming", "h2o", "snapkv", "pyramidkv", "tova"
 """The keys of ``POLICIES``."""
 
 Scope = Literal["layer", "head"]
-"""All heads of a layer keep the same tokens, or each its own."""
+""""layer": all heads of a layer keep the same tokens; "head": each keeps its own."""
 
 Positions = Literal["original", "reindexed"]
-"""A kept token keeps its place in the text, or the kept ones count 0, 1, 2, ... anew."""
+""""original": a kept token keeps its position in the text; "reindexed": kept tokens count 0, 1, 2, ..."""
 
 When = Literal["always", "prefill"]
-"""After every forward, or only after those of several tokens."""
+""""always": after every forward; "prefill": only after those of several tokens."""
 
 OtherCaches = Literal["refuse", "pass"]
-"""A cache of another class raises, or is used as it is."""
+""""refuse": a cache of another class raises; "pass": it is used as it is."""
 
 Unit = Literal["token", "block"]
-"""What a paged cache drops."""
+"""The unit that a paged cache drops."""
 
 PerBlock = Literal["max", "sum"]
-"""A block counts as much as its best token, or as all of them."""
+""""max": a block counts as its best token; "sum": as all of them."""
 
 
 def check_choices(scope: str, unit: str, per_block: str) -> None:

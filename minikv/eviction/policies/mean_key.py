@@ -71,14 +71,14 @@ class MeanKey:
         self.sum: UnitSum | None = None
 
     def came(self, keys: Tensor, lengths: Tensor) -> None:
-        """These tokens have joined the others. Shapes as in ``UnitSum.of``."""
+        """Add tokens that have joined the others. Shapes as in ``UnitSum.of``."""
         if self.sum is not None and keys.shape[2] == 1:
             self.sum = self.sum + UnitSum.of(keys, lengths)
         else:
             self.sum = None
 
     def went(self, keys: Tensor, lengths: Tensor) -> None:
-        """These tokens are gone."""
+        """Subtract tokens that are gone."""
         if self.sum is not None:
             self.sum = self.sum - UnitSum.of(keys, lengths)
 

@@ -50,7 +50,7 @@ def attention_launches(
     latent = q_rope is not None
     out_dim = dim if latent else value_dim
     batch, width, group = len(kv.lengths), kv.block_tables.shape[1] * block_size, query_heads // heads
-    # a window that hides nothing costs nothing
+    # A window that hides nothing costs nothing
     window = None if window is None or window >= width else window
     if config is None:
         config = attention_config(

@@ -13,7 +13,7 @@ from minikv.kernels import gather, merge_splits, paged_decode
 from minikv.memory.bandwidth import seconds_of
 
 ROUNDS = 3  # measured in turn, so that a busy moment does not hit one way only
-# block size in tokens; whether the blocks are shuffled
+# Block size in tokens; whether the blocks are shuffled
 BLOCKS = ((16, False), (16, True), (64, True), (256, True), (1, True))
 
 

@@ -13,7 +13,7 @@ def block_bytes(layers: int, block_size: int, kv_heads: int, head_dim: int, item
 
 
 def draw_blocks(rng) -> list[tuple]:
-    # itemsize is never 1 and no two factors are equal, so that a dropped factor can be named.
+    # No itemsize is 1 and no two factors are equal, so that a dropped factor can be named.
     return [
         (
             3 + i + rng.randint(0, 3),
