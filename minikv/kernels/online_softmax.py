@@ -39,7 +39,7 @@ class OnlineSoftmax:
 
         ``logits`` is overwritten.
         """
-        # The maximum m becomes m'; l and a so far are multiplied by exp(m - m'), and the tile's exp(x_i - m') are added.
+        # The maximum m becomes m'; l and a are multiplied by exp(m - m'), and the tile's exp(x_i - m') are added.
         largest = torch.maximum(self.largest, logits.amax(-1, keepdim=True))
         weights = logits.sub_(largest).exp_()
         rescale = torch.exp(self.largest - largest)
