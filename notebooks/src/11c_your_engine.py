@@ -242,14 +242,16 @@ my_engine.race()
 # `generate()` holds the most K and V, about three times as much as nano: all rows of a static batch are as long as the longest, and an answer that has ended keeps its row until the batch ends. You predicted this room at the beginning.
 #
 # The tokens a second are those of a very small model, so they don't say which engine is faster on yours. In this copy nano is ahead of `minikv.LLM`; on the larger model of [the results](repo:RESULTS.md#nano) it is the other way round.
+# vLLM can join: `make bench-vllm` in a checkout installs it (3.5 GB), and then `my_engine.race(vllm=True)` has a sixth row.
 #
 # ### Take it with you
 #
 # `export` writes nano and your parts into one file, and marks the parts that are yours. The file doesn't need minikv, only torch and transformers.
-# %% [markdown] key="export" lang="zh" src="3de20ba3"
+# %% [markdown] key="export" lang="zh" src="eb8481b5"
 # K 和 V 占得最多的是 `generate()`，大约是 nano 的三倍：静态 batch 里每一行都与最长的一行等长，而且回答结束之后，那一行还要留到整批结束。本课开头猜的就是这部分位置。
 #
 # 每秒 token 数来自一个很小的模型，说明不了在你的模型上哪个引擎更快。这份 notebook 里 nano 比 `minikv.LLM` 快；在[测量结果](repo:RESULTS.md#nano)里那个大一些的模型上，次序正好相反。
+# vLLM 也可以参加：在源码目录里运行 `make bench-vllm` 把它装好（3.5 GB），`my_engine.race(vllm=True)` 就会多出一行。
 #
 # ### 带走它
 #

@@ -1,16 +1,21 @@
 """The race: figures of every way and one answer, and what it says where a way cannot run. No figure is compared."""
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from minikv.course.your_engine import engine
 from minikv.course.your_engine.child import ChildError
 from minikv.course.your_engine.kept import KeptPart
-from minikv.course.your_engine.measure import BLOCK, SEATS, measure, requests, ways
+from minikv.course.your_engine.measure import BLOCK, SEATS, measure, requests, vllm, ways
 from minikv.course.your_engine.race import Lane, Race, run_race
-from minikv.errors import MiniKVError
+from minikv.course.your_engine.ways import Elsewhere, StaticBatches
+from minikv.errors import ConfigError, MiniKVError
 from minikv.models import load
 from minikv.plan import CacheSpec
+from tests.vllm_stand_in import make
 
 WAYS = ["static", "generate_batch", "nano", "yours", "minikv"]
 TOKEN_BYTES = CacheSpec.from_config(load("tiny-gqa").model.config, kv_dtype="fp32").bytes_for(1)
@@ -98,15 +103,60 @@ def test_a_peer_that_is_not_there_is_said_and_one_of_ours_is_not_forgiven(model)
         run(model, generate_batch=Absent(), nano=Wrong())
 
 
-def test_a_process_of_its_own_runs_it_with_the_learners_parts(tmp_path, monkeypatch):
+def test_a_process_of_its_own_runs_it_with_the_learners_parts(tmp_path, tmp_path_factory, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "random.py").write_text("raise ImportError('a file of the learner')")
-    found = run_race({"11b.2": kept(RIGHT), "99.9": kept(RIGHT)}, requests=2, rounds=1)
-    assert [lane.way for lane in found.lanes] == WAYS
-    assert all(lane.seconds and lane.peak_kv_bytes for lane in found.lanes)
+    python = make(tmp_path_factory.mktemp("python"), there=False)
+    found = run_race({"11b.2": kept(RIGHT), "99.9": kept(RIGHT)}, requests=2, rounds=1, vllm=python)
+    *lanes, absent = found.lanes
+    assert [lane.way for lane in lanes] == WAYS
+    assert all(lane.seconds and lane.peak_kv_bytes for lane in lanes)
+    assert (absent.way, absent.seconds) == ("vllm", None)
+    assert "No module named 'vllm'" in absent.why("en")
+    assert "vLLM" in found.text("zh")
     assert found.yours == ("11b.2",)
     assert (found.requests, found.rounds, found.device) == (2, 1, "cpu")
     assert sum(1 for _ in tmp_path.iterdir()) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="vLLM for CPUs runs on Linux")
+@pytest.mark.parametrize(
+    ("at_load", "changed", "code"),
+    [
+        ("pass", 0, None),
+        ("pass", 1, "race_differs"),
+        ("raise OSError('no libgomp')", 0, "driven_ended"),
+    ],
+)
+def test_vllm_races_from_its_own_process_and_has_no_figures_where_it_fails(
+    model, tmp_path, at_load, changed, code
+):
+    right = StaticBatches().run(model, ASKED).answers
+    said = [[token ^ changed for token in answer] for answer in right]
+    python = make(tmp_path, ASKED.requests, said, at_load=at_load)
+    with vllm(str(python), model, ASKED, tmp_path) as engine:
+        lanes = run(model, vllm=Elsewhere(engine))["lanes"]
+    assert list(lanes) == [*WAYS, "vllm"]
+    assert lanes["minikv"]["seconds"] > 0
+    if code is None:
+        assert lanes["vllm"]["seconds"] > 0
+        assert lanes["vllm"]["peak_kv_bytes"] is None
+    else:
+        assert lanes["vllm"]["absent"]["code"] == code
+
+
+@pytest.mark.parametrize("python", [None, Path("some/python")])
+def test_vllm_is_asked_for_and_refused_where_it_is_not_installed(python, monkeypatch):
+    raced = []
+    monkeypatch.setattr(engine, "vllm_python", lambda: python)
+    monkeypatch.setattr(engine, "run_race", lambda parts, vllm: raced.append(vllm) or RACE)
+    engine.my_engine.race()
+    if python is None:
+        with pytest.raises(ConfigError, match="make bench-vllm"):
+            engine.my_engine.race(vllm=True)
+    else:
+        engine.my_engine.race(vllm=True)
+    assert raced == ([None] if python is None else [None, python])
 
 
 def test_a_race_that_takes_too_long_is_ended():

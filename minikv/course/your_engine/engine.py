@@ -8,13 +8,14 @@ from typing import Any
 import minikv
 from minikv.course.show import show
 from minikv.course.your_engine.child import run_child
+from minikv.course.your_engine.driven import VLLM_FOLDER, vllm_python
 from minikv.course.your_engine.export import export_engine
 from minikv.course.your_engine.kept import KeptPart, kept_parts
 from minikv.course.your_engine.parts import PART_OF, PARTS
 from minikv.course.your_engine.race import run_race
 from minikv.course.your_engine.report import EngineReport
 from minikv.course.your_engine.source import source_of
-from minikv.errors import ArgumentError, user_path
+from minikv.errors import ArgumentError, ConfigError, user_path
 from minikv.extras import require_engine
 from minikv.i18n import locale_language, pick_language, text
 from minikv.shown import Shown
@@ -40,15 +41,19 @@ class MyEngine:
         lang = pick_language(lang or self.lang)
         _show(self.report(*tried, lang=lang).shown(lang))
 
-    def race(self, lang: str | None = None) -> None:
+    def race(self, lang: str | None = None, *, vllm: bool = False) -> None:
         """Five engines answer the same requests in turn, yours among them; show a table and a plot.
 
-        Takes some 20 s on two CPU cores, at most 180 s. Raises as the call does, and ``ChildError`` where the process
-        of the race ends without an answer.
+        ``vllm`` adds vLLM, from the environment that ``make bench-vllm`` makes in a checkout. Takes some 20 s on two
+        CPU cores, with vLLM 40, at most 180 s. Raises as the call does, ``ConfigError`` where vLLM is asked for and not
+        installed, and ``ChildError`` where the process of the race ends without an answer.
         """
         lang = pick_language(lang or self.lang)
         require_engine()
-        found = run_race(self._kept())
+        python = vllm_python() if vllm else None
+        if vllm and python is None:
+            raise ConfigError("race_no_vllm", path=str(VLLM_FOLDER))
+        found = run_race(self._kept(), vllm=python)
         _show(found.shown(lang))
         if _in_notebook():
             show(found.figure(lang), text("race.plot", lang))

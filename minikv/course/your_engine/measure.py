@@ -1,4 +1,4 @@
-"""The race's process: five ways answer the same requests in turn. ``race.py`` starts it.
+"""The race's process: five ways answer the same requests in turn, and vLLM where asked. ``race.py`` starts it.
 
 ``python -m minikv.course.your_engine.measure FOLDER``: reads ``job.json`` there, writes ``answer.json``.
 """
@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,11 +16,13 @@ from random import Random
 from typing import Any
 
 from minikv.course.your_engine.assemble import assembled
+from minikv.course.your_engine.driven import VLLM_BLOCK, Driven, vllm_command, vllm_variables
 from minikv.course.your_engine.kept import KeptPart
 from minikv.course.your_engine.load_parts import load_parts
 from minikv.course.your_engine.ways import (
     Answers,
     ContinuousBatching,
+    Elsewhere,
     Nano,
     Ours,
     RaceLoad,
@@ -30,11 +33,13 @@ from minikv.course.your_engine.ways import (
 )
 from minikv.errors import MiniKVError, first_line
 from minikv.models import load
+from minikv.models.sources import find_folder
+from minikv.plan import CacheSpec
 
 MODEL = "tiny-gqa"
 SEATS, STEP_TOKENS, BLOCK = 16, 128, 16  # sequences at once, tokens a step, tokens a block
-ROUNDS, BUDGET_S = 5, 25.0  # no round begins after so many seconds
-MAY_BE_ABSENT = ("generate_batch", "yours")
+ROUNDS, BUDGET_S = 5, 20.0  # no round begins after so many seconds of rounds
+MAY_BE_ABSENT = ("generate_batch", "yours", "vllm")
 
 
 @dataclass(frozen=True)
@@ -79,13 +84,27 @@ def ways(asked: RaceLoad, parts: Mapping[str, Mapping[str, str]]) -> dict[str, A
     }
 
 
+def vllm(python: str, model: Any, asked: RaceLoad, folder: Path) -> Driven:
+    """vLLM's process, with the limits of the others. ``folder`` takes the files that it leaves."""
+    token = CacheSpec.from_config(model.config, kv_dtype="fp32").bytes_for(1)
+    setup = {
+        "folder": str(find_folder(MODEL)),
+        "eager": True,
+        "seats": SEATS,
+        "step_tokens": STEP_TOKENS,
+        "longest": asked.longest,
+        # In whole blocks, of which a sequence may leave one empty but for a token; one block is never used.
+        "kv_bytes": (SEATS * (asked.longest + VLLM_BLOCK) + VLLM_BLOCK) * token,
+    }
+    return Driven("vLLM", vllm_command(python), setup, vllm_variables(1, folder / "vllm"))
+
+
 def measure(model: Any, asked: RaceLoad, running: dict[str, Any], rounds: int = ROUNDS) -> dict[str, Any]:
     """The figures of every way: median seconds, bytes of K and V at the fullest moment; or the reason for none.
 
     First each way answers once, watched, and its answers are compared with those of the first way. Then all answer in
     turn, another one first in each round. Raises ``MiniKVError`` where nano or ``minikv.LLM`` answers otherwise.
     """
-    began = time.perf_counter()
     lanes: dict[str, dict[str, Any]] = {}
     answers: Answers | None = None
     ties = 0
@@ -101,7 +120,7 @@ def measure(model: Any, asked: RaceLoad, running: dict[str, Any], rounds: int = 
         answers = answers or run.answers
         lanes[name] = {"peak_kv_bytes": run.peak_kv_bytes, "times": []}
     there = [name for name in running if "times" in lanes[name]]
-    done = 0
+    done, began = 0, time.perf_counter()
     while done < rounds and (not done or time.perf_counter() - began < BUDGET_S):
         turn = done % len(there)
         for name in there[turn:] + there[:turn]:
@@ -130,8 +149,12 @@ def main(folder: Path) -> None:
     model: Any = load(MODEL).model
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
     asked = requests(job["requests"], model.config.vocab_size)
+    running = ways(asked, job["parts"])
     try:
-        answer = measure(model, asked, ways(asked, job["parts"]), job["rounds"])
+        with ExitStack() as ends:
+            if job["vllm"] is not None:
+                running["vllm"] = Elsewhere(ends.enter_context(vllm(job["vllm"], model, asked, folder)))
+            answer = measure(model, asked, running, job["rounds"])
     except MiniKVError as error:
         answer = reason(error)
     else:

@@ -1,5 +1,7 @@
 """The race: five ways to answer the same requests, in tokens a second and bytes of K and V, as a table and a plot.
 
+vLLM is a sixth where it is asked for and installed. It does not say what it holds.
+
 ``measure.py`` measures in a process of its own; nothing here imports torch.
 """
 
@@ -125,19 +127,24 @@ class Race:
 
 
 def run_race(
-    parts: Mapping[str, KeptPart], *, requests: int = REQUESTS, rounds: int = ROUNDS, limit_s: float = LIMIT_S
+    parts: Mapping[str, KeptPart],
+    *,
+    requests: int = REQUESTS,
+    rounds: int = ROUNDS,
+    limit_s: float = LIMIT_S,
+    vllm: Path | None = None,
 ) -> Race:
     """The race of ``requests`` requests to tiny-gqa in at most ``rounds`` rounds, with ``parts`` in the lane "yours".
 
-    Raises ``MiniKVError`` where the process ends without an answer, or has none after ``limit_s`` seconds.
+    ``vllm`` is the Python of an environment that has it. Raises ``MiniKVError`` where the process ends without an
+    answer, or has none after ``limit_s`` seconds.
     """
     began = time.perf_counter()
-    job = {"parts": {task: asdict(part) for task, part in parts.items() if task in PART_OF}}
+    theirs = {task: asdict(part) for task, part in parts.items() if task in PART_OF}
+    job = {"parts": theirs, "requests": requests, "rounds": rounds, "vllm": vllm and str(vllm)}
     with tempfile.TemporaryDirectory(prefix="my_engine.", ignore_cleanup_errors=True) as place:
         folder = Path(place)
-        (folder / "job.json").write_text(
-            json.dumps(job | {"requests": requests, "rounds": rounds}), encoding="utf-8"
-        )
+        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         found = _answer(folder, limit_s)
     lanes = tuple(Lane(way, **figures) for way, figures in found.pop("lanes").items())
     return Race(lanes, **found | {"yours": tuple(found["yours"])}, seconds=time.perf_counter() - began)

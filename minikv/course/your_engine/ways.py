@@ -17,6 +17,7 @@ from unittest.mock import patch
 import torch
 
 from minikv import LLM, SamplingParams, nano
+from minikv.course.your_engine.driven import Driven
 from minikv.errors import MiniKVError
 
 STATIC = 16
@@ -242,22 +243,54 @@ class ContinuousBatching:
         return ContinuousBatchingConfig(num_blocks=blocks, max_batch_tokens=self.max_batch_tokens, **page)
 
 
+@dataclass(frozen=True)
+class Elsewhere:
+    """An engine in a process of its own, which has the weights. It does not say what K and V it holds."""
+
+    engine: Driven
+
+    def run(self, model: Any, load: RaceLoad, watch: bool = False) -> Run:
+        found = self.engine.ask([each.prompt for each in load.requests], [each.new for each in load.requests])
+        return Run(found["seconds"], found["tokens"])
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two ways part at token ``place`` of the answer to request ``request``: the logits there lie ``gap`` apart."""
+
+    request: int
+    place: int
+    gap: float
+
+
+def differences(
+    model: Any, load: RaceLoad, answers: Answers, others: Answers, who: str
+) -> Iterator[Difference]:
+    """The requests to which two ways, named in the last argument, answer otherwise.
+
+    Raises ``MiniKVError`` for an answer of another length than was asked for.
+    """
+    for number, (request, one, other) in enumerate(zip(load.requests, answers, others, strict=True)):
+        if len(one) != request.new or len(other) != request.new:
+            sizes = {"one": len(one), "other": len(other), "new": request.new}
+            raise MiniKVError("race_length", who=who, request=number, **sizes)
+        if one != other:
+            place = next(place for place in range(request.new) if one[place] != other[place])
+            gap = _gap(model, [*request.prompt, *one[:place]], one[place], other[place])
+            yield Difference(number, place, gap)
+
+
 def agree(model: Any, load: RaceLoad, answers: Answers, others: Answers, who: str) -> int:
     """The number of requests that differ from a tie on. Raises ``MiniKVError`` for any other difference or length.
 
     A tie: two tokens whose logits lie closer than ``TIE``. The last argument names the two ways.
     """
     ties = 0
-    for number, (request, one, other) in enumerate(zip(load.requests, answers, others, strict=True)):
-        if len(one) != request.new or len(other) != request.new:
-            sizes = {"one": len(one), "other": len(other), "new": request.new}
-            raise MiniKVError("race_length", who=who, request=number, **sizes)
-        if one == other:
-            continue
-        place = next(place for place in range(request.new) if one[place] != other[place])
-        gap = _gap(model, [*request.prompt, *one[:place]], one[place], other[place])
-        if gap > TIE[model.dtype]:
-            raise MiniKVError("race_differs", who=who, request=number, place=place, gap=gap)
+    for found in differences(model, load, answers, others, who):
+        if found.gap > TIE[model.dtype]:
+            raise MiniKVError(
+                "race_differs", who=who, request=found.request, place=found.place, gap=found.gap
+            )
         ties += 1
     return ties
 
