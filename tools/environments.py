@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,27 +24,39 @@ class Environment:
     def python(self) -> Path:
         return self.folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
-    def make(self, installs: list[list[str]]) -> bool:
+    def make(self, installs: list[list[str]], unwanted: Sequence[str] = ()) -> bool:
         """Make it from nothing and run ``pip install`` with each list of arguments; False where it is there already.
+
+        ``unwanted`` packages that came along are removed again.
 
         What a name without a version brings is the newest of the day on which it was made: remove the folder to have
         today's. Raises ``CalledProcessError`` where an installation fails; then the next call begins anew.
         """
-        digest = self._digest(installs)
-        ready = self.folder / READY
-        if ready.is_file() and ready.read_text() == digest:
+        if self.is_made(installs, unwanted):
             return False
+        ready = self.folder / READY
         ready.unlink(missing_ok=True)
         self._create()
         for arguments in installs:
             self.install(*arguments)
-        ready.write_text(digest)
+        if unwanted:
+            self._uninstall(*unwanted)
+        ready.write_text(self._digest([*installs, list(unwanted)]))
         return True
+
+    def is_made(self, installs: list[list[str]], unwanted: Sequence[str] = ()) -> bool:
+        """Whether ``make`` with the same arguments has nothing to do."""
+        ready = self.folder / READY
+        return ready.is_file() and ready.read_text() == self._digest([*installs, list(unwanted)])
 
     def install(self, *arguments: str) -> None:
         subprocess.run(
             [*self._pip, "install", "--quiet", *arguments], cwd=ROOT, env=self.variables(), check=True
         )
+
+    def _uninstall(self, *packages: str) -> None:
+        command = [*self._pip, "uninstall", "--quiet", "--yes", *packages]
+        subprocess.run(command, env=self.variables(), check=True)
 
     def versions(self) -> dict[str, str]:
         """What is installed: {"torch": "2.11.0", ...}, names as pip compares them."""

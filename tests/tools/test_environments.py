@@ -22,6 +22,9 @@ def environment(tmp_path, monkeypatch):
         done.append(arguments)
 
     monkeypatch.setattr(Environment, "install", install)
+    monkeypatch.setattr(
+        Environment, "_uninstall", lambda self, *packages: done.append(("without", *packages))
+    )
     monkeypatch.setattr(Environment, "_create", lambda self: self.folder.mkdir(exist_ok=True))
     return made, done
 
@@ -46,6 +49,23 @@ def test_after_a_failure_it_is_made_anew(environment):
     with pytest.raises(subprocess.CalledProcessError):
         made.make([["b"], ["fails"]])
     assert made.make([["a"]]), "what is there is neither the old one nor the new one"
+
+
+def test_what_came_along_unwanted_is_removed_before_it_counts_as_made(environment, monkeypatch):
+    made, done = environment
+    assert made.make([["a"]], ["b", "c"])
+    assert done == [("a",), ("without", "b", "c")]
+    assert made.is_made([["a"]], ["b", "c"])
+    assert not made.is_made([["a"]], ["b"])
+    assert not made.make([["a"]], ["b", "c"])
+
+    def fails(self, *packages):
+        raise subprocess.CalledProcessError(1, ["pip", "uninstall", *packages])
+
+    monkeypatch.setattr(Environment, "_uninstall", fails)
+    with pytest.raises(subprocess.CalledProcessError):
+        made.make([["a"]], ["c"])
+    assert not made.is_made([["a"]], ["c"])
 
 
 def test_nothing_of_this_checkout_leads_into_it(monkeypatch):
@@ -83,7 +103,7 @@ def test_make_lab_says_what_it_takes_before_pip_shows_its_progress(make):
 
 @pytest.mark.skipif(not shutil.which("make"), reason="no make here")
 def test_make_test_installs_what_developers_need_once(make, tmp_path):
-    for target in ("test", "test-quick", "test-colab", "test-python", "bench", "notebooks"):
+    for target in ("test", "test-quick", "test-colab", "test-python", "bench", "bench-vllm", "notebooks"):
         assert [line for line in make(target) if '-e ".[dev]"' in line], target
     for name in ("bin/python", ".ready", ".ready-lab"):
         (tmp_path / ".venv" / name).parent.mkdir(parents=True, exist_ok=True)
