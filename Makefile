@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 LAB_READY := $(VENV)/.ready-lab
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: lab test test-all test-quick test-colab test-transformers-oldest test-transformers-newest test-python bench results setup notebooks clean
+.PHONY: lab test test-all test-quick test-colab test-transformers-oldest test-transformers-newest test-python bench bench-vllm results setup notebooks clean
 
 lab: $(LAB_READY)
 	$(BIN)/minikv lab $(ARGS)
@@ -38,6 +38,11 @@ test-python: setup
 # What this machine says to every claim, in a short form; RESULTS.md has the long ones.
 bench: setup
 	$(BIN)/python -m tools.bench $(ARGS)
+
+# minikv beside vLLM, which gets an environment of its own (.venv-vllm, 3.5 GB) the first time; ARGS=--quick takes 2 minutes.
+bench-vllm: setup
+	$(BIN)/python -m tools.vllm
+	$(BIN)/python -m benchmarks.vllm_cpu $(ARGS)
 
 # RESULTS.md from benchmarks/results.
 results: setup

@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -49,8 +49,16 @@ def arguments(description: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def publish(rows: Iterable[Row | Step], json_file: Path | None = None, *, on: str = "cpu") -> None:
+def publish(
+    rows: Iterable[Row | Step],
+    json_file: Path | None = None,
+    *,
+    on: str = "cpu",
+    versions: Mapping[str, str] = {},
+) -> None:
     """Print the rows and the closing line; write them as JSON where asked. ``on``: "cpu" or "cuda", where they ran.
+
+    ``versions``: of peers that another environment has.
 
     Give a generator that yields each row as it is measured: it is printed and written at once, so that a run that is
     cut keeps what it has said. "complete" in the file is true after the last row only. A ``Step`` that fails is told
@@ -63,7 +71,7 @@ def publish(rows: Iterable[Row | Step], json_file: Path | None = None, *, on: st
 
     def write(complete: bool = False) -> None:
         if json_file is not None:
-            write_rows(json_file, told, complete=complete, on=on, ended=ended)
+            write_rows(json_file, told, complete=complete, on=on, others=versions, ended=ended)
 
     def tell(row: Row, **of: str) -> None:
         told.append(asdict(row) | {"ratio": row.ratio} | of)
@@ -106,10 +114,19 @@ def kept(json_file: Path) -> dict[str, Any]:
 
 
 def write_rows(
-    json_file: Path, rows: list[dict[str, Any]], *, complete: bool, on: str = "cuda", **more: Any
+    json_file: Path,
+    rows: list[dict[str, Any]],
+    *,
+    complete: bool,
+    on: str = "cuda",
+    others: Mapping[str, str] = {},
+    **more: Any,
 ) -> None:
-    """Write the rows with the device and the versions, in one step: a cut leaves the file as it was, or whole."""
-    versions = {name: found for name in LIBRARIES if (found := _version(name))}
+    """Write the rows with the device and the versions, ``others`` beside ours, in one step.
+
+    A cut leaves the file as it was, or whole.
+    """
+    versions = {name: found for name in LIBRARIES if (found := _version(name))} | dict(others)
     if SOURCES in os.environ:
         more["sources"] = os.environ[SOURCES]
     content = {"device": device(on), "versions": versions, **more, "complete": complete, "rows": rows}

@@ -17,10 +17,15 @@ _MARKED = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- /results -->)", re.DOTA
 
 
 def table(results: dict[str, dict[str, Any]], lang: str) -> str:
-    """The chosen rows in ``lang``. Raises ``LookupError`` for one that no file has, and for one that two have."""
+    """The chosen rows in ``lang``, of the files that are there.
+
+    Raises ``LookupError`` for a row that its file does not have, and for one that it has twice.
+    """
     *heads, holds, short = WORDS[lang]
     lines = ["| " + " | ".join([*heads, ""]) + " |", "|---|---|---|---|---|---|"]
     for chosen in tomllib.loads(CHOSEN.read_text(encoding="utf-8"))["row"]:
+        if chosen["file"] not in results:
+            continue
         found = [
             row
             for row in results[chosen["file"]]["rows"]

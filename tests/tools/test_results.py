@@ -49,6 +49,25 @@ def test_numbers_have_four_digits(value, text):
     assert number(value) == text
 
 
+@pytest.mark.parametrize("lang", READMES)
+def test_a_file_that_was_not_measured_has_no_rows_in_a_readme(lang):
+    results = load(ROOT / RESULTS)
+    rows = table(results, lang).count("\n")
+    gone = table({name: told for name, told in results.items() if name != "engine"}, lang)
+    assert gone.count("\n") == rows - 3
+    assert "benchmarks.engine`" not in gone
+
+
+def test_rates_of_engines_stand_side_by_side_once_a_load():
+    both = {"a": {"ours": 1234.0, "theirs": 99.0}, "b|c": {"ours": 5.0}}
+    row = {"ours": 1.0, "peer": 1.0, "ratio": 1.0, "unit": "s", "goal": "g", "holds": True, "peer_name": "p"}
+    rows = [row | {"claim": claim, "details": {"tokens/s": both[claim]}} for claim in ("a", "a", "b|c")]
+    told = {"device": "d", "versions": {}, "rows": [*rows, row | {"claim": "d"}]}
+    text = text_of({"x": told})
+    assert "\n| | ours | theirs |\n|---|---|---|\n| a | 1234 | 99 |\n| b\\|c | 5 |  |\n" in text
+    assert "Tokens a second" not in text_of({"x": told | {"rows": [row | {"claim": "d"}]}})
+
+
 def test_what_was_cut_says_so_and_pipes_do_not_break_the_table():
     row = {
         "claim": "a|b",
