@@ -38,7 +38,7 @@ from benchmarks.engine_decode import Decoding, decode_rows
 from benchmarks.engine_host import host_rows
 from benchmarks.kernels_timing import Detailed, tell
 from benchmarks.report import Row, publish
-from minikv.course.your_engine.ways import ContinuousBatching, Load, Ours, Run, StaticBatches
+from minikv.course.your_engine.ways import ContinuousBatching, Ours, RaceLoad, Run, StaticBatches
 
 GPU_PARTS = {  # of python -m tools.gpu
     "decode": ("--only", "decode"),
@@ -114,7 +114,7 @@ class Bench:
         else:
             yield from host_rows(self.model, words, scale.steps)
 
-    def speed_rows(self, load: Load, goals: dict[str, float] = FASTER) -> Iterator[Row]:
+    def speed_rows(self, load: RaceLoad, goals: dict[str, float] = FASTER) -> Iterator[Row]:
         """Tokens a second against both peers; the same in less K and V than either holds; and how much less that is."""
         tuned, tried = self.tune(load)
         peers = {STATIC: StaticBatches(), CONTINUOUS: tuned}
@@ -140,7 +140,7 @@ class Bench:
             name = f"{claim}, peak KV"
             yield Detailed(name, mine, theirs, peer, "MiB", "less", mine < theirs, details)
 
-    def prefix_rows(self, load: Load) -> Iterator[Row]:
+    def prefix_rows(self, load: RaceLoad) -> Iterator[Row]:
         """Prompt tokens that were not computed, of those that the first prompt had computed already; and the speed."""
         tuned, tried = self.tune(load)
         blocks = self.scale.seats * (-(-load.longest // 16) + 1)
@@ -160,7 +160,7 @@ class Bench:
         goal, holds = f"at least {FASTER[CONTINUOUS]:g}x faster", rate >= FASTER[CONTINUOUS] * peer_rate
         yield Detailed(claim, rate, peer_rate, CONTINUOUS, "tokens/s", goal, holds, details)
 
-    def tune(self, load: Load) -> tuple[ContinuousBatching, dict[str, float]]:
+    def tune(self, load: RaceLoad) -> tuple[ContinuousBatching, dict[str, float]]:
         """The peer's fastest setting on the first requests of ``load``, and the tokens a second of all."""
         trial, rates = load.first(self.scale.trial), {}
         for tokens in self.scale.step_tokens:

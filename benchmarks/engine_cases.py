@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from minikv.course.your_engine.ways import Load, Request
+from minikv.course.your_engine.ways import RaceLoad, RaceRequest
 
 SPREAD = 0.05  # the weights' deviation: at transformers' 0.02 the best logits lie too close to tell two tokens apart
 
@@ -68,30 +68,30 @@ def random_model(shape: ModelShape, device: torch.device, dtype: torch.dtype, po
     return model
 
 
-def mixed(count: int, least: int, most: int, vocabulary: int) -> Load:
+def mixed(count: int, least: int, most: int, vocabulary: int) -> RaceLoad:
     """Prompts and answers of ``least`` to ``most`` tokens, each length as likely."""
     random = np.random.default_rng(0)
     sizes = random.integers(least, most + 1, (count, 2)).tolist()
-    requests = [Request(_tokens(random, size, vocabulary), new) for size, new in sizes]
-    return Load(f"{count} of {least}-{most} tokens in and out", tuple(requests))
+    requests = [RaceRequest(_tokens(random, size, vocabulary), new) for size, new in sizes]
+    return RaceLoad(f"{count} of {least}-{most} tokens in and out", tuple(requests))
 
 
-def skewed(count: int, least: int, most: int, vocabulary: int) -> Load:
+def skewed(count: int, least: int, most: int, vocabulary: int) -> RaceLoad:
     """The same bounds, but the logarithm of a length is exponential: many short answers, and a few long ones."""
     random = np.random.default_rng(1)
     span = math.log(most / least)
     falls = np.minimum(random.exponential(0.25, (count, 2)), 1)
     sizes = np.rint(least * np.exp(span * falls)).astype(int).tolist()
-    requests = [Request(_tokens(random, size, vocabulary), new) for size, new in sizes]
-    return Load(f"{count} skewed, {least}-{most} tokens", tuple(requests))
+    requests = [RaceRequest(_tokens(random, size, vocabulary), new) for size, new in sizes]
+    return RaceLoad(f"{count} skewed, {least}-{most} tokens", tuple(requests))
 
 
-def shared_prefix(count: int, shared: int, own: int, new: int, vocabulary: int) -> Load:
+def shared_prefix(count: int, shared: int, own: int, new: int, vocabulary: int) -> RaceLoad:
     """Prompts whose first ``shared`` tokens are the same, with ``own`` tokens behind them."""
     random = np.random.default_rng(2)
     prefix = _tokens(random, shared, vocabulary)
-    requests = [Request(prefix + _tokens(random, own, vocabulary), new) for _ in range(count)]
-    return Load(f"{count} that share {shared} of {shared + own} tokens", tuple(requests))
+    requests = [RaceRequest(prefix + _tokens(random, own, vocabulary), new) for _ in range(count)]
+    return RaceLoad(f"{count} that share {shared} of {shared + own} tokens", tuple(requests))
 
 
 def _tokens(random: np.random.Generator, size: int, vocabulary: int) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minikv.course.your_engine.ways import Load, Run, agree
+from minikv.course.your_engine.ways import RaceLoad, Run, agree
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Compared:
     ``ties`` counts the requests whose answers part at a token that two ways may choose differently.
     """
 
-    load: Load
+    load: RaceLoad
     seconds: dict[str, float]
     watched: dict[str, Run]
     ties: dict[str, int]
@@ -26,7 +26,7 @@ class Compared:
 
 
 def compare(
-    model: Any, load: Load, ways: Mapping[str, Any], rounds: int, first: Mapping[str, Run] | None = None
+    model: Any, load: RaceLoad, ways: Mapping[str, Any], rounds: int, first: Mapping[str, Run] | None = None
 ) -> Compared:
     """Answer ``load`` in all ``ways``, ``rounds`` times in turn, a different one first each round.
 

@@ -21,7 +21,7 @@ from benchmarks.engine_cases import QWEN3_06B, SMALL, ModelShape, random_model
 from benchmarks.kernels_timing import Detailed, tell
 from benchmarks.report import Row, arguments, publish
 from minikv import LLM, SamplingParams
-from minikv.course.your_engine.ways import Load, Request
+from minikv.course.your_engine.ways import RaceLoad, RaceRequest
 from minikv.engine import EventLog, EvictionConfig, summary
 from minikv.memory import MemoryStats
 
@@ -65,11 +65,11 @@ class Throughput:
         counts = {"n_sink": SINKS, "n_recent": recent, "budget": capacity - recent - SINKS}
         return counts | {"evict_every": EVERY, "prefill_chunk": max(BLOCK_SIZE, capacity // 4)}
 
-    def load(self) -> Load:
+    def load(self) -> RaceLoad:
         draw = np.random.default_rng(0)
         prompts = draw.integers(1, self.shape.vocabulary, (self.requests, self.prompt)).tolist()
         name = f"{self.requests} of {self.prompt} tokens in, {self.new} out"
-        return Load(name, tuple(Request(tuple(prompt), self.new) for prompt in prompts))
+        return RaceLoad(name, tuple(RaceRequest(tuple(prompt), self.new) for prompt in prompts))
 
 
 ON_GPU = Throughput(QWEN3_06B, 512, 1536, 1536, 128, 8192, 1)
@@ -93,7 +93,9 @@ class Run:
     record_bytes: int
 
 
-def run(model: Any, size: Throughput, load: Load, num_blocks: int, eviction: EvictionConfig | None) -> Run:
+def run(
+    model: Any, size: Throughput, load: RaceLoad, num_blocks: int, eviction: EvictionConfig | None
+) -> Run:
     """Every request of ``load``, from the moment when all are there to the last token."""
     log = EventLog()
     with LLM(

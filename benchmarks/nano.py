@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import minikv
-from benchmarks.engine_cases import SMALL, Load, mixed, random_model
+from benchmarks.engine_cases import SMALL, RaceLoad, mixed, random_model
 from benchmarks.engine_compare import compare
 from benchmarks.kernels_timing import Detailed, tell
 from benchmarks.report import Row, arguments, publish
@@ -24,7 +24,7 @@ PEER_GOALS = {"minikv.LLM": 0.6, "generate_batch": 1.0}  # nano's tokens a secon
 SEATS, STEP_TOKENS, BLOCK = 64, 512, 16
 
 
-def fastest(model: Any, load: Load) -> ContinuousBatching:
+def fastest(model: Any, load: RaceLoad) -> ContinuousBatching:
     """The peer with the tokens a step that answer the first requests soonest."""
     trial = load.first(24)
     tried = [ContinuousBatching(tokens, 16, (load.longest + 16) * 64) for tokens in (64, 128, 256)]

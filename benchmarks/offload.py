@@ -25,7 +25,7 @@ from benchmarks.kernels_timing import Detailed, tell
 from benchmarks.report import Row, Step, arguments, publish
 from minikv import LLM, SamplingParams
 from minikv.cache import HostPool, PagedKVCache
-from minikv.course.your_engine.ways import Load, Request
+from minikv.course.your_engine.ways import RaceLoad, RaceRequest
 from minikv.engine import EventLog, StepEvent, summary
 from minikv.plan import CacheSpec
 from minikv.plan.preemption import TransferRates
@@ -67,12 +67,12 @@ class Size:
         """Room for every request at its longest."""
         return self.requests * (self.most + self.new) * self.shape.token_bytes
 
-    def load(self) -> Load:
+    def load(self) -> RaceLoad:
         draw = np.random.default_rng(0)
         lengths = draw.integers(self.least, self.most + 1, self.requests).tolist()
         prompts = [tuple(draw.integers(1, self.shape.vocabulary, length).tolist()) for length in lengths]
         name = f"{self.requests} of {self.least}-{self.most} tokens in, {self.new} out"
-        return Load(name, tuple(Request(prompt, self.new) for prompt in prompts))
+        return RaceLoad(name, tuple(RaceRequest(prompt, self.new) for prompt in prompts))
 
 
 QUICK = Size(replace(SMALL, name="2 layers x 512", layers=2), 6, 32, 48, 64, 4, 2, 192)
@@ -101,7 +101,7 @@ class Run:
         return sum(tokens for _, tokens, _ in self.steps)
 
 
-def run(model: Any, load: Load, size: Size, rates: TransferRates | None) -> Run:
+def run(model: Any, load: RaceLoad, size: Size, rates: TransferRates | None) -> Run:
     log = EventLog()
     with LLM(
         model,

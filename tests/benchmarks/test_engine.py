@@ -15,10 +15,10 @@ from benchmarks.engine_host import host_times
 from minikv.course.your_engine import ways
 from minikv.course.your_engine.ways import (
     ContinuousBatching,
-    Load,
     Nano,
     Ours,
-    Request,
+    RaceLoad,
+    RaceRequest,
     Run,
     StaticBatches,
     agree,
@@ -80,7 +80,7 @@ def test_all_ways_say_the_same_tokens_and_watch_what_they_hold(model, load):
 
 
 def test_a_watched_run_counts_steps_and_preemptions(model):
-    load = Load("two that do not fit", (Request((1,) * 15, 20), Request((2,) * 15, 20)))
+    load = RaceLoad("two that do not fit", (RaceRequest((1,) * 15, 20), RaceRequest((2,) * 15, 20)))
     run = Ours(2, 4, 64).run(model, load, watch=True)
     assert run.preemptions >= 1
     assert run.peak_kv_bytes == 4 * 16 * SHAPE.token_bytes
@@ -149,9 +149,9 @@ def test_a_goal_is_a_comparison(model, load, monkeypatch):
     rows = list(bench.speed_rows(load))
     assert [row.holds for row in rows] == [True, False, False, False, True, False]
     assert rows[0].ratio == pytest.approx(2)
-    prompts = (Request((1, 2, 3, 4), 3), Request((1, 2, 3, 4, 5), 3), Request((1, 2, 3, 4, 6), 3))
+    prompts = (RaceRequest((1, 2, 3, 4), 3), RaceRequest((1, 2, 3, 4, 5), 3), RaceRequest((1, 2, 3, 4, 6), 3))
     assert [row.holds for row in bench.speed_rows(load, engine.FASTER_ON_GPU)][:2] == [False, False]
-    saved, speed = bench.prefix_rows(Load("x", prompts))
+    saved, speed = bench.prefix_rows(RaceLoad("x", prompts))
     assert (saved.ours, saved.peer, saved.holds, speed.holds) == (10, 8, True, False)
 
 
