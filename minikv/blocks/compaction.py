@@ -44,8 +44,8 @@ def compact(
     if keep == length:
         return Compaction((), tuple(table.blocks), tuple(table.blocks), keep)
     kept = -(-keep // pool.block_size)
-    # The first ``private`` blocks need no look, so evicting at every step only costs the tail
-    looked_at = range(min(table.private, kept), kept)
+    # The first ``num_private`` blocks need no look, so evicting at every step only costs the tail
+    looked_at = range(min(table.num_private, kept), kept)
     # Copy on write: the survivors are moved into these blocks, so a shared one is replaced by a copy of its own.
     shared = [place for place in looked_at if pool.ref_count(table.blocks[place]) > 1]
     added = pool.allocate(len(shared))
@@ -61,10 +61,10 @@ def compact(
     pool.free(table.blocks[kept:])
     tables.clear(kv_cache_group, seq.row, kept, len(table.blocks))
     del table.blocks[kept:]
-    table.private = kept
+    table.num_private = kept
     table.num_evicted_tokens += length - keep
-    seq.floor = len(seq.tokens)
-    seq.limit = 0  # in the other groups the last block may be shared or published
+    seq.evicted_until = len(seq.tokens)
+    seq.append_limit = 0  # in the other groups the last block may be shared or published
     return Compaction(tuple(copies), old_table, tuple(table.blocks), keep)
 
 
@@ -85,7 +85,7 @@ def drop_blocks(
     tables.clear(kv_cache_group, seq.row, len(kept), len(table.blocks))
     tables.write(kv_cache_group, seq.row, 0, kept)
     table.blocks[:] = kept
-    table.private -= sum(place < table.private for place in gone)
+    table.num_private -= sum(place < table.num_private for place in gone)
     # Whole blocks, so no token changes its offset in its block
     table.num_evicted_tokens += len(gone) * pool.block_size
-    seq.floor = len(seq.tokens)
+    seq.evicted_until = len(seq.tokens)

@@ -59,8 +59,8 @@ def refuse_more(
     for pool, table, (new, copied, _) in zip(pools, seq.tables, needs, strict=True):
         own = len(table.blocks) - copied
         now = max(len(seq.tokens), (own + pool.num_free) * size + table.num_evicted_tokens)
-        ever = (table.first + pool.num_blocks) * size + table.num_evicted_tokens
-        wants.append(Want(new, own - table.first, pool.num_free, now, ever))
+        ever = (table.num_passed + pool.num_blocks) * size + table.num_evicted_tokens
+        wants.append(Want(new, own - table.num_passed, pool.num_free, now, ever))
     _refuse(seq.id, num_tokens, pools, wants)
 
 

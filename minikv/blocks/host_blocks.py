@@ -70,7 +70,7 @@ class HostBlocks:
         tables: list[list[int | None]] = []
         known: list[list[int]] = []
         for pool, table in zip(self.pools, seq.tables, strict=True):
-            found = [pool.lookup_block(*content) for content in texts[table.first :]]
+            found = [pool.lookup_block(*content) for content in texts[table.num_passed :]]
             tables.append(found + [None] * (len(table.live()) - len(found)))
             known.append([block for block in found if block is not None])
         counts = [len(of_group) - len(hits) for of_group, hits in zip(tables, known, strict=True)]
@@ -132,7 +132,7 @@ class HostBlocks:
         """Make the prefix blocks of ``seq``, which has just got its host blocks, findable once they have arrived."""
         texts = _published(seq, self.block_size)
         for group, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
-            for place in range(len(texts) - 1, table.first - 1, -1):
+            for place in range(len(texts) - 1, table.num_passed - 1, -1):
                 block, (digest, tokens) = table.blocks[place], texts[place]
                 known = digest in self._arriving[group] or pool.lookup_block(digest, tokens) is not None
                 if not known:
@@ -172,10 +172,10 @@ def allocate_all(
 
 def _published(seq: SequenceBlocks, block_size: int) -> list[tuple[bytes, bytes]]:
     """Return (digest, tokens) of the published blocks of ``seq``; none after an eviction."""
-    if seq.floor:
+    if seq.evicted_until:
         return []
-    texts = chunks(seq.tokens, block_size, 0, seq.published)
-    return list(zip(seq.digests[: seq.published], texts, strict=True))
+    texts = chunks(seq.tokens, block_size, 0, seq.num_published)
+    return list(zip(seq.digests[: seq.num_published], texts, strict=True))
 
 
 def swap_of(

@@ -28,7 +28,7 @@ def check_holders(
                 what = f"block {block} of group {group} is counted for {holders} holders and has {named}"
                 raise BrokenInvariantError("invariant", what=what)
         for seq in sequences:
-            for block in seq.tables[group].blocks[: seq.tables[group].private]:
+            for block in seq.tables[group].blocks[: seq.tables[group].num_private]:
                 if pool.ref_count(block) != 1 or pool.is_published(block):
                     what = f"block {block} of group {group} is not private to {seq.id!r}"
                     raise BrokenInvariantError("invariant", what=what)
@@ -40,13 +40,14 @@ def check_sequence(seq: SequenceBlocks, block_size: int) -> None:
         if len(table.blocks) != -(-seq.length(group) // block_size):
             what = f"{seq.id!r} has {seq.length(group)} tokens in {len(table.blocks)} blocks of group {group}"
             raise BrokenInvariantError("invariant", what=what)
-        gone = table.blocks[: table.first]
-        if gone != [NULL_BLOCK] * table.first or NULL_BLOCK in table.live():
+        gone = table.blocks[: table.num_passed]
+        if gone != [NULL_BLOCK] * table.num_passed or NULL_BLOCK in table.live():
             raise BrokenInvariantError(
                 "invariant", what=f"{seq.id!r} has a hole in its table of group {group}"
             )
-    if not seq.published * block_size <= seq.committed <= len(seq.tokens):
-        what = f"{seq.id!r}: {seq.published} blocks published, {seq.committed} of {len(seq.tokens)} tokens committed"
+    if not seq.num_published * block_size <= seq.num_committed <= len(seq.tokens):
+        tokens = f"{seq.num_committed} of {len(seq.tokens)} tokens committed"
+        what = f"{seq.id!r}: {seq.num_published} blocks published, {tokens}"
         raise BrokenInvariantError("invariant", what=what)
 
 

@@ -135,10 +135,10 @@ class BlockManager:
             tables.append(BlockTable(table, len(blocks) - len(hits[group]) - len(loaded)))
         places = {place for loaded in loads for place, _ in loaded}
         seq = SequenceBlocks(seq_id, ids, tables, list(found.digests), root, 0)
-        seq.committed = found.num_tokens
+        seq.num_committed = found.num_tokens
         # Blocks loaded from the host can be found on the device after the commit that follows the transfer.
-        seq.published = min(places, default=found.num_tokens // self.block_size)
-        seq.limit = total * self.block_size
+        seq.num_published = min(places, default=found.num_tokens // self.block_size)
+        seq.append_limit = total * self.block_size
         self._add(seq)
         self._asked_tokens += len(ids)
         self._hit_tokens += found.num_tokens
@@ -156,11 +156,12 @@ class BlockManager:
         tables = []
         for pool, table in zip(self.pools, seq.tables, strict=True):
             pool.share(table.live())
-            table.private = 0
-            tables.append(BlockTable(list(table.blocks), table.first, table.num_evicted_tokens))
+            table.num_private = 0
+            tables.append(BlockTable(list(table.blocks), table.num_passed, table.num_evicted_tokens))
         twin = SequenceBlocks(child, seq.tokens[:], tables, list(seq.digests), seq.root, 0)
-        twin.committed, twin.published, twin.floor = seq.committed, seq.published, seq.floor
-        seq.limit = 0  # both must check the last block before they write
+        twin.num_committed, twin.num_published = seq.num_committed, seq.num_published
+        twin.evicted_until = seq.evicted_until
+        seq.append_limit = 0  # both must check the last block before they write
         self._add(twin)
 
     def append(self, seq_id: Hashable, token: int) -> tuple[Copy, ...]:
@@ -169,7 +170,7 @@ class BlockManager:
             seq = self._sequences[seq_id]
             if type(token) is bool:  # the array would accept it
                 raise TypeError
-            if len(seq.tokens) < seq.limit:
+            if len(seq.tokens) < seq.append_limit:
                 seq.tokens.append(token)
                 return ()
             ids = array("q", (token,))
@@ -194,7 +195,7 @@ class BlockManager:
         needs = [0] * len(self.pools)
         for seq_id in seq_ids:
             seq = self._get(seq_id)
-            if len(seq.tokens) < seq.limit:
+            if len(seq.tokens) < seq.append_limit:
                 continue
             for group, (pool, table) in enumerate(zip(self.pools, seq.tables, strict=True)):
                 if seq.length(group) % self.block_size == 0:
@@ -213,8 +214,7 @@ class BlockManager:
         """
         copies = self.append(seq_id, UNKNOWN)
         seq = self._sequences[seq_id]
-        # negative, so that the next ``append`` does not take its fast path
-        seq.unknown, seq.limit = True, -seq.limit
+        seq.limit_after_fill, seq.append_limit = seq.append_limit, 0
         return copies
 
     def fill_slot(self, seq_id: Hashable, token: int) -> None:
@@ -223,7 +223,7 @@ class BlockManager:
         Raises ``ArgumentError`` if it is known already, and for an invalid token id.
         """
         seq = self._get(seq_id)
-        if not seq.unknown:
+        if seq.limit_after_fill is None:
             raise ArgumentError("token_is_known", sequence=seq_id, position=len(seq.tokens) - 1)
         try:
             if type(token) is bool:
@@ -232,7 +232,7 @@ class BlockManager:
         except (TypeError, OverflowError):
             seq.tokens[-1:] = token_array((token,))  # raises the error that names the fault
         # Meanwhile the last block could be neither shared nor published, so the old limit holds.
-        seq.unknown, seq.limit = False, -seq.limit
+        seq.append_limit, seq.limit_after_fill = seq.limit_after_fill, None
 
     def commit(self, seq_id: Hashable, num_tokens: int | None = None) -> None:
         """Record that the forward has written K and V of the first ``num_tokens`` tokens (None: of all).
@@ -244,22 +244,22 @@ class BlockManager:
         seq = self._get(seq_id)
         if num_tokens is None:
             num_tokens = len(seq.tokens)
-        elif type(num_tokens) is not int or not seq.committed <= num_tokens <= len(seq.tokens):
-            low, high = seq.committed - 1, len(seq.tokens)
+        elif type(num_tokens) is not int or not seq.num_committed <= num_tokens <= len(seq.tokens):
+            low, high = seq.num_committed - 1, len(seq.tokens)
             raise ArgumentError("out_of_range", what="num_tokens", value=num_tokens, low=low, high=high)
         if num_tokens == len(seq.tokens):
             self._check_known(seq)
-        seq.committed = num_tokens
+        seq.num_committed = num_tokens
         full = num_tokens // self.block_size
-        if full != seq.published:
-            if not seq.floor:  # after an eviction a block no longer holds the tokens that its digest names
+        if full != seq.num_published:
+            if not seq.evicted_until:  # after an eviction blocks do not hold what their digests name
                 self._publish(seq, full)
-            seq.published = full
+            seq.num_published = full
         if self._windowed:
             for group, window in enumerate(self._windows):
                 until = first_block_needed(num_tokens, window, self.block_size)
-                if until > seq.tables[group].first:
-                    start = seq.tables[group].first
+                if until > seq.tables[group].num_passed:
+                    start = seq.tables[group].num_passed
                     dropped = seq.tables[group].give_back(until)
                     # free() begins at the end of the list, so the oldest block is freed, and later reused, first
                     self.pools[group].free(dropped[::-1])
@@ -272,12 +272,12 @@ class BlockManager:
         if a window has already freed a block that the shorter sequence would need.
         """
         seq = self._get(seq_id)
-        low, high = max(1, seq.floor) - 1, len(seq.tokens)
+        low, high = max(1, seq.evicted_until) - 1, len(seq.tokens)
         if type(num_tokens) is not int or not low < num_tokens <= high:
             raise ArgumentError("out_of_range", what="num_tokens", value=num_tokens, low=low, high=high)
         for window, table in zip(self._windows, seq.tables, strict=True):
             needed = first_block_needed(num_tokens, window, self.block_size)
-            if table.first > needed:
+            if table.num_passed > needed:
                 raise ArgumentError(
                     "window_gave_back", sequence=seq_id, num_tokens=num_tokens, window=window, block=needed
                 )
@@ -286,14 +286,15 @@ class BlockManager:
             self._tables.clear(group, seq.row, keep, len(table.blocks))
             pool.free(table.blocks[keep:])
             del table.blocks[keep:]
-            table.private = min(table.private, keep)
+            table.num_private = min(table.num_private, keep)
         if num_tokens < len(seq.tokens):
-            seq.unknown = False
+            seq.limit_after_fill = None
         del seq.tokens[num_tokens:]
         full = num_tokens // self.block_size
         del seq.digests[full:]
-        seq.committed, seq.published = min(seq.committed, num_tokens), min(seq.published, full)
-        seq.limit = 0  # the last block may be published or shared now
+        seq.num_committed = min(seq.num_committed, num_tokens)
+        seq.num_published = min(seq.num_published, full)
+        seq.append_limit = 0  # the last block may be published or shared now
 
     def free(self, seq_id: Hashable) -> None:
         """End a sequence, swapped out or not: it holds no block any more; published blocks can still be found."""
@@ -373,7 +374,7 @@ class BlockManager:
             self.host_blocks.in_transit.remove(seq_id)
         for pool, table, blocks in zip(self.pools, seq.tables, host, strict=True):
             pool.free(table.live())
-            table.blocks[table.first :] = blocks
+            table.blocks[table.num_passed :] = blocks
         self._tables.remove(seq.row)
         self.host_blocks.sequences[seq_id] = seq
 
@@ -395,8 +396,8 @@ class BlockManager:
         self.host_blocks.free(host)
         del self.host_blocks.sequences[seq_id]
         for table, of_group in zip(seq.tables, blocks, strict=True):
-            table.blocks[table.first :] = of_group
-        seq.published = 0  # the next commit publishes the new blocks
+            table.blocks[table.num_passed :] = of_group
+        seq.num_published = 0  # the next commit publishes the new blocks
         self._measure(seq)
         self._add(seq)
 
@@ -497,7 +498,7 @@ class BlockManager:
         self._check_group(kv_cache_group)
         seq = self._get(seq_id)
         table = seq.tables[kv_cache_group]
-        low = seq.floor if table.num_evicted_tokens else 0
+        low = seq.evicted_until if table.num_evicted_tokens else 0
         if type(start) is not int or type(end) is not int or not low <= start <= end <= len(seq.tokens):
             raise ArgumentError("bad_positions", start=start, end=end, low=low, high=len(seq.tokens))
         places = np.arange(start - table.num_evicted_tokens, end - table.num_evicted_tokens)
@@ -557,7 +558,7 @@ class BlockManager:
 
     def _check_known(self, seq: SequenceBlocks) -> None:
         """Raise if the last token is not known, only its slot reserved."""
-        if seq.unknown:
+        if seq.limit_after_fill is not None:
             raise ArgumentError("token_unknown", sequence=seq.id, position=len(seq.tokens) - 1)
 
     def _check_group(self, group: int) -> None:
@@ -583,10 +584,13 @@ class BlockManager:
         self._check_group(group)
         if self._windows[group] is not None:
             raise ArgumentError("compact_window", kv_cache_group=group, window=self._windows[group])
-        if seq.committed < len(seq.tokens):
+        if seq.num_committed < len(seq.tokens):
             # An uncommitted token would lose its slot before it is written.
             raise ArgumentError(
-                "compact_uncommitted", sequence=seq_id, committed=seq.committed, num_tokens=len(seq.tokens)
+                "compact_uncommitted",
+                sequence=seq_id,
+                committed=seq.num_committed,
+                num_tokens=len(seq.tokens),
             )
         return seq
 
@@ -624,7 +628,7 @@ class BlockManager:
         return tuple(copies)
 
     def _publish(self, seq: SequenceBlocks, full: int) -> None:
-        first, digests = seq.published, seq.digests
+        first, digests = seq.num_published, seq.digests
         for place, chunk in enumerate(chunks(seq.tokens, self.block_size, first, full), first):
             if place == len(digests):
                 # The digest chain: each block's digest covers the digest before it, so equal digests mean equal
@@ -636,9 +640,9 @@ class BlockManager:
                     pool.publish(block, digests[place], chunk)
 
     def _measure(self, seq: SequenceBlocks) -> None:
-        """Set ``limit`` to the tokens that fit into the blocks of ``seq``, in the group with the least room."""
+        """Set ``append_limit`` to the tokens that fit into the blocks of ``seq``, in the group with the least room."""
         size = self.block_size
-        seq.limit = min([len(table.blocks) * size + table.num_evicted_tokens for table in seq.tables])
+        seq.append_limit = min([len(table.blocks) * size + table.num_evicted_tokens for table in seq.tables])
 
     def _add(self, seq: SequenceBlocks) -> None:
         seq.row = self._tables.add(seq)

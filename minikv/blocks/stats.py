@@ -72,7 +72,7 @@ def wasted_slots(pool: BlockPool, kv_cache_group: int, sequences: Iterable[Seque
     filled: dict[int, int] = {}
     for seq in sequences:
         table, length = seq.tables[kv_cache_group], seq.length(kv_cache_group)
-        for place in range(table.first, len(table.blocks)):
+        for place in range(table.num_passed, len(table.blocks)):
             block = table.blocks[place]
             filled[block] = max(filled.get(block, 0), min(size, length - place * size))
     return sum(size - held for held in filled.values())

@@ -33,28 +33,28 @@ def slots_of(table: np.ndarray, row: np.ndarray | int, places: np.ndarray, block
 class BlockTable:
     """A sequence's blocks in the layers of one group, in token order.
 
-    ``blocks[i]`` is ``NULL_BLOCK`` for i < ``first``: the window has moved on. Eviction has dropped
+    ``blocks[i]`` is ``NULL_BLOCK`` for i < ``num_passed``: the window has moved on. Eviction has dropped
     ``num_evicted_tokens`` from the cache, so the token at position p lies in slot p - ``num_evicted_tokens`` of the
-    table. The first ``private`` blocks are neither shared nor published since the last eviction.
+    table. The first ``num_private`` blocks are neither shared nor published since the last eviction.
     """
 
     blocks: list[int] = field(default_factory=list)
-    first: int = 0
+    num_passed: int = 0
     num_evicted_tokens: int = 0
-    private: int = 0
+    num_private: int = 0
 
     def live(self) -> list[int]:
         """Return the blocks that are held, without ``NULL_BLOCK``."""
-        return self.blocks[self.first :] if self.first else self.blocks
+        return self.blocks[self.num_passed :] if self.num_passed else self.blocks
 
     def give_back(self, until: int) -> list[int]:
         """Put ``NULL_BLOCK`` in every place before ``until``; return the blocks that were there."""
         until = min(until, len(self.blocks))
-        if until <= self.first:
+        if until <= self.num_passed:
             return []
-        dropped = self.blocks[self.first : until]
-        self.blocks[self.first : until] = [NULL_BLOCK] * len(dropped)
-        self.first = until
+        dropped = self.blocks[self.num_passed : until]
+        self.blocks[self.num_passed : until] = [NULL_BLOCK] * len(dropped)
+        self.num_passed = until
         return dropped
 
 
@@ -62,11 +62,12 @@ class BlockTable:
 class SequenceBlocks:
     """The tokens and blocks of one sequence. ``len(tokens)`` is the position of the next token.
 
-    Up to ``limit`` tokens fit without a look at the pools: into blocks that are neither shared nor published.
+    ``num_committed`` tokens have their K and V in the cache; ``num_published`` blocks of them can be found by their
+    ``digests``. Up to ``append_limit`` tokens fit without a look at the pools, into blocks that are neither shared nor
+    published. ``evicted_until`` is the position of the last eviction: tokens before it are no longer in order.
 
-    ``committed`` tokens have their K and V in the cache; ``published`` blocks of them can be found by their
-    ``digests``. ``floor`` is the position of the last eviction: tokens before it are no longer in order.
-    The last token may be ``unknown``: its slot was reserved before it was sampled; ``limit`` is negative then.
+    ``limit_after_fill`` is None, unless the last token's slot was reserved before it was sampled. ``append_limit`` is 0
+    until it is known, so that ``append`` does not take its fast path, and ``limit_after_fill`` then.
     """
 
     id: Hashable
@@ -75,11 +76,11 @@ class SequenceBlocks:
     digests: list[bytes]
     root: bytes
     row: int
-    committed: int = 0
-    published: int = 0
-    floor: int = 0
-    limit: int = 0
-    unknown: bool = False
+    num_committed: int = 0
+    num_published: int = 0
+    evicted_until: int = 0
+    append_limit: int = 0
+    limit_after_fill: int | None = None
 
     def length(self, kv_cache_group: int) -> int:
         """Return how many tokens have slots in the table of ``kv_cache_group``, those behind a window included."""
