@@ -115,6 +115,7 @@ def test_what_costs_much_is_written_down_and_then_left_out(tmp_path):
         shutil.copy(run_tests.ROOT / "tests" / name, tmp_path / "tests" / name)
     names = ["tests/costs.py::test_kept", "tests/gone.py::test_gone", "tests/test_some.py::test_fast"]
     (tmp_path / "tests/slow.txt").write_text("\n".join(names))
+    (tmp_path / "torch.py").write_text(FAKE_TORCH.format(gpu=False))
     (tmp_path / "tests/test_some.py").write_text(
         "import pytest, time\n"
         "@pytest.mark.parametrize('number', range(2))\n"
