@@ -3,7 +3,8 @@
     OMP_NUM_THREADS=1 pytest -p tests.costs -p no:xdist tests/engine
 
 CPU seconds, those of the processes that a test waits for included, so that other work on the machine matters little.
-What the file says of test files that were not run stays. Of a test with parameters the mean counts.
+What the file says of test files that were not run stays. Of a test with parameters the mean counts, and of one with
+``in_turn`` the mean of its values.
 """
 
 import os
@@ -43,7 +44,8 @@ def pytest_runtest_protocol(item):
     try:
         return (yield)
     finally:
-        SPENT[function_of(item.nodeid)].append(cpu_seconds() - start)
+        turns = getattr(item.function, "turns", 1)
+        SPENT[function_of(item.nodeid)].append((cpu_seconds() - start) / turns)
 
 
 def pytest_sessionfinish():

@@ -26,6 +26,7 @@ def in_turn(names: str, values: Iterable[Any]) -> Callable[[Callable], Callable]
                     error.add_note(f"with {given}"[:500])
                     raise
 
+        run.turns = len(rows) * getattr(test, "turns", 1)  # tests/costs.py
         left = inspect.signature(test).parameters
         run.__signature__ = inspect.Signature([left[name] for name in left if name not in arguments])
         return run

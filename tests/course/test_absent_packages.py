@@ -133,6 +133,7 @@ def bare(without, tmp_path_factory):
     }
 
 
+@pytest.mark.slow
 def test_the_core_needs_no_torch_and_what_needs_it_says_so_in_one_sentence(bare):
     others = {
         name for name in bare["heavy"] if not name.startswith(tuple(f"minikv.{room}." for room in COMPUTES))
@@ -159,6 +160,7 @@ def test_the_core_needs_no_torch_and_what_needs_it_says_so_in_one_sentence(bare)
     assert missing == set(minikv.__all__) - light - {"__version__", "ownership"}
 
 
+@pytest.mark.slow
 def test_without_torch_a_command_on_paper_runs(bare):
     for arguments in RUNS:
         code, said, complaint = bare["commands"][" ".join(arguments)]
@@ -166,6 +168,7 @@ def test_without_torch_a_command_on_paper_runs(bare):
         assert said, arguments
 
 
+@pytest.mark.slow
 def test_without_torch_a_command_that_computes_says_what_to_install(bare):
     for arguments, lang in itertools.product(SAYS, LANGUAGES):
         sentence = text("errors.engine_absent", lang, name="torch", wanted="minikv[engine]")
@@ -173,11 +176,13 @@ def test_without_torch_a_command_that_computes_says_what_to_install(bare):
         assert done == [2, "", f"minikv: {sentence}\n"], (arguments, lang)
 
 
+@pytest.mark.slow
 def test_without_torch_a_widget_that_holds_tensors_says_so(bare):
     assert len(bare["widgets"]) == 5
     assert all('pip install "minikv[engine]"' in said for said in bare["widgets"])
 
 
+@pytest.mark.slow
 def test_without_torch_the_doctor_says_what_to_install(bare):
     missing = [line for line in bare["doctor"] if line.startswith("[MISS]")]
     assert [line.partition(" ")[2].split()[0] for line in missing] == ["torch", "transformers", "safetensors"]
@@ -259,6 +264,7 @@ def fewer(without):
     return json.loads(without(*MODULES)(f"{rooms_without(*MODULES)}{COMPUTING}print(json.dumps({found}))"))
 
 
+@pytest.mark.slow
 def test_every_room_can_be_imported_and_the_doctor_says_what_is_absent(fewer):
     notes = {finding["topic"]: finding for finding in fewer["doctor"] if finding["state"] == "note"}
     assert all(package in notes[package]["text"] for package in MODULES)
@@ -274,10 +280,12 @@ def test_every_room_can_be_imported_where_only_one_is_absent(without, package):
     assert {finding["state"] for finding in found} <= {"ok", "note"}
 
 
+@pytest.mark.slow
 def test_without_triton_the_references_run_on_every_device(fewer):
     assert fewer["kernels"] == ["minikv.kernels.reference", "minikv.kernels.reference", "kernel_no_triton"]
 
 
+@pytest.mark.slow
 def test_without_all_three_a_model_answers_the_same(fewer):
     with LLM("tiny-gqa") as llm:
         here = llm.generate("paris berlin paris", SamplingParams(temperature=0, max_tokens=8))
@@ -286,6 +294,7 @@ def test_without_all_three_a_model_answers_the_same(fewer):
     assert found == [list(here[0].token_ids)]
 
 
+@pytest.mark.slow
 def test_without_accelerate_a_sharded_run_names_it(fewer):
     assert "pip install accelerate" in fewer["ranks"]
 

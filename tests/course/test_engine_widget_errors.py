@@ -247,8 +247,7 @@ def test_python_may_end_in_the_middle_of_a_run():
 import sys, threading
 from minikv import LLM, SamplingParams
 from minikv.course.widgets import EngineWidget
-from tests.models.running import World
-llm = LLM(World.bare("llama"), num_blocks=40, block_size=4, max_model_len=64)
+llm = LLM("tiny-gqa", num_blocks=40, block_size=4, max_model_len=64)
 widget, begun = EngineWidget(llm, [[5, 6, 7]] * 4, SamplingParams(max_tokens=60, ignore_eos=True)), threading.Event()
 step = llm.step
 llm.step = lambda: (begun.set(), step())[1]

@@ -13,6 +13,7 @@ from minikv.i18n import LANGUAGES
 from minikv.simulate import Fleet, Load, simulate
 from minikv.units import GIB
 from tests.course.forms import options
+from tests.in_turn import in_turn
 
 TRACE = Load(
     40, 4.0, prompt_tokens=300, output_tokens=20, turns=3, think_seconds=5, system_tokens=4096
@@ -102,8 +103,14 @@ def test_the_reader_can_see_what_the_lesson_says():
     assert found["four"] > found["turns"]
 
 
-@pytest.mark.parametrize(
-    ("state", "words"),
+@pytest.fixture
+def widgets():
+    """One in each language."""
+    return [FleetWidget(lang, TRACE) for lang in LANGUAGES]
+
+
+@in_turn(
+    "state, words",
     [
         ({"replicas": 0}, "replicas"),
         ({"replicas": 1.5}, "replicas"),
@@ -121,9 +128,8 @@ def test_the_reader_can_see_what_the_lesson_says():
         ({"router": {"a": 1}}, "router"),
     ],
 )
-def test_settings_that_cannot_be_are_shown_and_the_widget_goes_on(state, words):
-    for lang in LANGUAGES:
-        widget = FleetWidget(lang, TRACE)
+def test_settings_that_cannot_be_are_shown_and_the_widget_goes_on(widgets, state, words):
+    for widget in widgets:
         widget.state = state
         assert widget.view["error"]
         assert words in widget.view["status"]

@@ -13,6 +13,7 @@ from minikv.i18n import LANGUAGES
 from minikv.models import load, recall_documents
 from minikv.models.recall import WORDS
 from tests.course.forms import options
+from tests.in_turn import in_turn
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +117,14 @@ def test_the_text_is_the_chosen_step_in_both_languages(model):
         json.dumps(dict(widget.form), allow_nan=False)
 
 
-@pytest.mark.parametrize(
-    ("state", "words"),
+@pytest.fixture
+def widgets(model):
+    """One in each language."""
+    return [HeatMapWidget(lang, model=model) for lang in LANGUAGES]
+
+
+@in_turn(
+    "state, words",
     [
         ({"policy": "h3o"}, "h3o"),
         ({"policy": ["h2o"]}, "h2o"),
@@ -136,9 +143,8 @@ def test_the_text_is_the_chosen_step_in_both_languages(model):
         ({"step": 1.5}, "step"),
     ],
 )
-def test_settings_that_cannot_be_are_shown_and_the_widget_goes_on(model, state, words):
-    for lang in LANGUAGES:
-        widget = HeatMapWidget(lang, model=model)
+def test_settings_that_cannot_be_are_shown_and_the_widget_goes_on(widgets, state, words):
+    for widget in widgets:
         widget.state = state
         assert widget.view["error"]
         assert words in widget.view["status"]

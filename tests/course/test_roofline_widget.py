@@ -13,6 +13,7 @@ from minikv.plan import CacheSpec, find_gpu
 from minikv.plan.roofline import Roof, decode_work, gpu_roof, ridge_batch
 from minikv.plan.weights.weight_bytes import weight_list
 from tests.course.forms import options
+from tests.in_turn import in_turn
 
 SLOW = Roof("this machine", 40.0, 0.2)
 
@@ -97,8 +98,14 @@ def test_more_bytes_than_the_card_has_are_said():
     assert "more than the card" not in widget.view["status"], "nobody told how much this machine has"
 
 
-@pytest.mark.parametrize(
-    ("state", "words"),
+@pytest.fixture
+def widgets():
+    """One in each language."""
+    return [RooflineWidget(lang) for lang in LANGUAGES]
+
+
+@in_turn(
+    "state, words",
     [
         ({"batch": 0}, "batch"),
         ({"batch": MAX_BATCH + 1}, "batch"),
@@ -114,9 +121,8 @@ def test_more_bytes_than_the_card_has_are_said():
         ({"gpu": None}, "None"),
     ],
 )
-def test_settings_that_cannot_be_are_shown_and_the_widget_goes_on(state, words):
-    for lang in LANGUAGES:
-        widget = RooflineWidget(lang)
+def test_settings_that_cannot_be_are_shown_and_the_widget_goes_on(widgets, state, words):
+    for widget in widgets:
         widget.state = state
         assert widget.view["error"]
         assert words in widget.view["status"]

@@ -14,6 +14,7 @@ from minikv.plan.flops import step_flops
 from minikv.plan.preemption import TransferRates, cheaper_to_swap, recompute_seconds, swap_seconds
 from minikv.plan.roofline import gpu_roof
 from tests.course.forms import options
+from tests.in_turn import in_turn
 
 
 def seconds_of(widget: SwapCostWidget) -> dict[str, float]:
@@ -97,8 +98,14 @@ def test_the_break_even_is_where_the_answer_turns():
     assert widget.view["status"].startswith("Recompute")
 
 
-@pytest.mark.parametrize(
-    ("state", "words"),
+@pytest.fixture
+def widgets():
+    """One in each language."""
+    return [SwapCostWidget(lang) for lang in LANGUAGES]
+
+
+@in_turn(
+    "state, words",
     [
         ({"tokens": 0}, "tokens"),
         ({"tokens": 1.5}, "tokens"),
@@ -117,9 +124,8 @@ def test_the_break_even_is_where_the_answer_turns():
         ({"gpu": None}, "None"),
     ],
 )
-def test_settings_that_cannot_be_are_shown_and_the_widget_goes_on(state, words):
-    for lang in LANGUAGES:
-        widget = SwapCostWidget(lang)
+def test_settings_that_cannot_be_are_shown_and_the_widget_goes_on(widgets, state, words):
+    for widget in widgets:
         widget.state = state
         assert widget.view["error"]
         assert words in widget.view["status"]

@@ -17,12 +17,13 @@ from minikv.course.your_engine.parts import PART_OF, PARTS
 from minikv.course.your_engine.report import EngineReport
 from minikv.course.your_engine.run import examine, prepare
 from tests.course.test_every_exercise import right_answers
+from tests.longer import usual_if
 
-# The first known wrong answer of each part in `make test`, the others in `make test-all`.
+WRONG = {part.task: find_exercise(part.task).misconceptions for part in PARTS}
 MUTANTS = [
-    pytest.param(part.task, wrong, id=f"{part.name}-{wrong.name}", marks=[pytest.mark.long] if number else [])
+    pytest.param(part.task, wrong, id=f"{part.name}-{wrong.name}")
     for part in PARTS
-    for number, wrong in enumerate(find_exercise(part.task).misconceptions)
+    for wrong in WRONG[part.task]
 ]
 
 
@@ -31,10 +32,26 @@ def ready():
     return [prepare(load) for load in loads()]
 
 
+@pytest.fixture(scope="module")
+def ready_small():
+    return [prepare(load) for load in loads(small=True)]
+
+
 def proxy(own):
     return lambda *args, **kwargs: own(*args, **kwargs)
 
 
+def test_the_first_known_wrong_answers_of_all_parts_are_found_together(ready):
+    wrong = {task: known[0].wrong for task, known in WRONG.items()}
+    examined = examine(ready, wrong)
+    assert set(examined.findings) == set(wrong)
+    for found in examined.findings.values():
+        assert found.kind != "never"
+        assert found.text("en")
+        assert found.text("zh")
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(("task", "wrong"), MUTANTS)
 def test_a_known_wrong_answer_is_found_and_its_part_is_named(ready, task, wrong):
     examined = examine(ready, {task: wrong.wrong})
@@ -45,17 +62,18 @@ def test_a_known_wrong_answer_is_found_and_its_part_is_named(ready, task, wrong)
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_right_answers_that_are_written_otherwise_pass_together(ready, number):
+@pytest.mark.parametrize("requests", usual_if(lambda requests: requests == 16, [16, 48]))
+def test_right_answers_that_are_written_otherwise_pass_together(ready, ready_small, number, requests):
     """Those of the lessons' own tests: two for each exercise, neither of them the reference."""
     theirs = {part.task: right_answers(part.lesson)[part.task][number] for part in PARTS}
     if part_in_nano(PART_OF[KERNEL]) is None:
         del theirs[KERNEL]
-    examined = examine(ready, theirs)
+    examined = examine(ready if requests == 48 else ready_small, theirs)
     assert examined.findings == {}
     assert not examined.differs
     assert all(examined.calls[task] for task in theirs)
     assert min(examined.seen.hits, examined.seen.chunks, examined.seen.preemptions) > 0
-    assert examined.seen.requests == 48
+    assert examined.seen.requests == requests
 
 
 def test_a_part_that_is_never_called_is_named(ready, monkeypatch):

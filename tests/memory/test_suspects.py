@@ -1,7 +1,6 @@
 """The five suspects of lesson 16 on the transformers that is installed, and what really keeps memory after a call."""
 
 import gc
-import subprocess
 import sys
 
 import pytest
@@ -9,6 +8,7 @@ import torch
 
 from minikv.course.lessons.l16 import suspects as suspects
 from minikv.memory import retention_report
+from tests.engine.rank_cases import run_ranks
 
 IDS = torch.arange(1, 7).reshape(2, 3)
 # Layers, K and V, tokens: one storage a layer and part
@@ -64,52 +64,33 @@ def test_3_sdpa_keeps_no_state():
     assert (report.kept, report.result) == ((), ())
 
 
-RANK = """
-import sys, torch, torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from minikv.course.lessons.l16 import suspects as s
-from minikv.memory import retention_report
-rank, store = int(sys.argv[1]), sys.argv[2]
-torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-model = s.small_model()
-plan = {}
-for i in range(2):
-    attention, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
-    plan |= {f"{attention}.{n}_proj": ColwiseParallel() for n in "qkv"}
-    plan |= {f"{mlp}.{n}_proj": ColwiseParallel() for n in ("gate", "up")}
-    plan |= {f"{attention}.o_proj": RowwiseParallel(), f"{mlp}.down_proj": RowwiseParallel()}
-whole = s.answer(model, torch.arange(1, 7).reshape(2, 3))
-parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
-ids = torch.arange(1, 7).reshape(2, 3)
-assert torch.equal(s.answer(model, ids), whole)
-report = retention_report(lambda: s.answer(model, ids))
-assert report.kept == () and report.caches == (), report.text()
-dist.barrier()
-dist.destroy_process_group()
-print("kept", report.kept_bytes)
-"""
+def sharded(rank):
+    """What one of two gloo ranks keeps; column and row parallel as in transformers' plan for Llama.
+
+    The first call may set things up (meshes, sharding caches); a second one leaves no storage behind.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    model, plan = suspects.small_model(), {}
+    for layer in range(2):
+        attention, mlp = f"model.layers.{layer}.self_attn", f"model.layers.{layer}.mlp"
+        plan |= {f"{attention}.{name}_proj": ColwiseParallel() for name in "qkv"}
+        plan |= {f"{mlp}.{name}_proj": ColwiseParallel() for name in ("gate", "up")}
+        plan |= {f"{attention}.o_proj": RowwiseParallel(), f"{mlp}.down_proj": RowwiseParallel()}
+    whole = suspects.answer(model, IDS)
+    parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
+    same = torch.equal(suspects.answer(model, IDS), whole)
+    report = retention_report(lambda: suspects.answer(model, IDS))
+    torch.distributed.barrier()
+    return {"same": same, "kept": len(report.kept), "caches": len(report.caches)}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="gloo with a file store")
 def test_4_tensor_parallelism_adds_no_buffers(tmp_path):
-    """Two gloo ranks; column and row parallel as in transformers' plan for Llama. The first call may set things up
-    (meshes, sharding caches); a second one leaves no storage behind."""
-    command = [sys.executable, "-c", RANK]
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(tmp_path / "store")], stdout=-1, stderr=-1, text=True)
-        for rank in range(2)
-    ]
-    try:
-        for rank in ranks:
-            out, err = rank.communicate(timeout=240)
-            assert rank.returncode == 0, err[-3000:]
-            assert "kept 0" in out
-    finally:
-        for rank in ranks:
-            rank.kill()
+    told = run_ranks(sharded, 2, tmp_path / "ranks")
+    assert told == [{"same": True, "kept": 0, "caches": 0, "exit": 0}] * 2
 
 
 def test_5_a_helper_that_returns_text_keeps_nothing(model):
