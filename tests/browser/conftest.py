@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -120,49 +119,34 @@ def watched_page(chromium, context) -> Iterator[Callable[[str], Watched]]:
 
 
 @pytest.fixture(scope="package")
-def lab_server(chromium, tmp_path_factory) -> Iterator[Lab]:
-    """One JupyterLab for all tests; it asks for ``chromium`` first, to be skipped with it."""
-    with running_lab(tmp_path_factory.mktemp("lab")) as lab:
-        yield lab
-
-
-@pytest.fixture
-def lab(lab_server) -> Iterator[Lab]:
-    """The JupyterLab; the kernels that a test started end with it."""
-    yield lab_server
-    lab_server.shut_kernels_down()
+def lab(chromium, tmp_path_factory) -> Iterator[Lab]:
+    """One JupyterLab for all tests, with one kernel; it asks for ``chromium`` first, to be skipped with it."""
+    with running_lab(tmp_path_factory.mktemp("lab")) as running:
+        yield running
 
 
 @pytest.fixture(scope="package")
-def lab_page(context, lab_server) -> Iterator[Watched]:
-    """One page for the notebooks of all tests."""
+def lab_page(context, lab) -> Iterator[Watched]:
+    """One page for the notebooks of all tests: JupyterLab is loaded once, which takes longer than a notebook."""
     page = context.new_page()
-    yield watch(page, lab_server.origin)
+    yield watch(page, lab.origin)
     page.close()
-
-
-@contextmanager
-def _emptied(page: Watched) -> Iterator[Watched]:
-    """``page`` with nothing seen, whose notebook is closed before its kernel ends, which the page would report."""
-    page.outside_requests.clear()
-    page.console_errors.clear()
-    yield page
-    page.page.evaluate("() => window.jupyterapp.shell.currentWidget?.dispose()")
 
 
 @pytest.fixture
 def readers_page(lab_page, lab) -> Iterator[Watched]:
-    """The page of a reader who opens one notebook after the other: JupyterLab is loaded once, which takes longer."""
-    with _emptied(lab_page) as page:
-        yield page
+    """The page of a reader who opens one notebook after the other, with nothing seen yet.
 
-
-@pytest.fixture
-def lessons_page(lab_page, lab_server) -> Iterator[Watched]:
-    """The same, for notebooks that share a kernel: it does not end with a test, it is emptied."""
-    with _emptied(lab_page) as page:
-        yield page
-        lab_server.forget(page.page)
+    The notebooks share a kernel, which imports torch once: it is emptied after each, or ended where a cell still runs.
+    """
+    lab_page.outside_requests.clear()
+    lab_page.console_errors.clear()
+    yield lab_page
+    emptied = lab.forget(lab_page.page)
+    # Before its kernel ends, which the page would report.
+    lab_page.page.evaluate("() => window.jupyterapp?.shell.currentWidget?.dispose()")
+    if not emptied:
+        lab.shut_kernels_down()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import nbformat
 
-START_S, READY_MS, RUN_MS = 120, 120_000, 180_000
+START_S, READY_MS, RUN_MS, ENDED_MS = 120, 120_000, 180_000, 5_000
 
 ACTIVE_CELL = "window.jupyterapp.shell.currentWidget.content.activeCellIndex"
 
@@ -31,13 +31,11 @@ _READY = """() => {
   return Boolean(session?.isReady && kernel?.connectionStatus === "connected" && kernel?.status === "idle");
 }"""
 
-_KERNEL = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.id"
-
-# No name is left in the kernel, and no widget, which the next notebook would ask for.
-_FORGET = """async () => {
-  const code = "from ipywidgets import Widget; Widget.close_all(); get_ipython().reset(new_session=False)";
+_EXECUTE = """async (code) => {
   await window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute({ code }).done;
 }"""
+# No name is left in the kernel, and no widget, which the next notebook would ask for.
+_FORGET = "from ipywidgets import Widget; Widget.close_all(); get_ipython().reset(new_session=False)"
 
 _RUN_CELLS = """(ids) => {
   const { commands, shell } = window.jupyterapp, notebook = shell.currentWidget.content;
@@ -61,31 +59,45 @@ _ERRORS = """() => {
 
 @dataclass(frozen=True)
 class Lab:
-    """A running server at ``http://127.0.0.1:PORT``; ``root`` is the folder that it opens notebooks from."""
+    """A running server at ``http://127.0.0.1:PORT``; ``root`` is the folder of its notebooks, and of their kernel."""
 
     origin: str
     token: str
     root: Path
 
-    def open_notebook(self, page, path: str, kernel: str | None = None) -> str:
-        """Open the notebook ``path`` (relative to ``root``), and wait until it can run; the id of its kernel.
+    def open_notebook(self, page, name: str) -> None:
+        """Open the notebook ``name`` of ``root``, and wait until it can run.
 
-        A page that shows this JupyterLab stays where it is, and its notebook may have the running ``kernel`` instead of
-        a new one; else it is loaded.
+        A page that shows this JupyterLab stays where it is, and its notebook has the kernel that runs, if there is one:
+        it has imported torch. Else the page is loaded.
         """
         if page.url.startswith(f"{self.origin}/lab"):
-            options = {"path": path} | ({"kernel": {"id": kernel}} if kernel else {})
+            running = self.kernels()
+            options = {"path": name} | ({"kernel": {"id": running[0]}} if running else {})
             page.evaluate(
                 "options => { window.jupyterapp.commands.execute('docmanager:open', options) }", options
             )
         else:
-            page.goto(f"{self.origin}/lab/tree/{path}?token={self.token}&reset")
+            page.goto(f"{self.origin}/lab/tree/{name}?token={self.token}&reset")
         page.wait_for_function(_READY, timeout=READY_MS)
-        return page.evaluate(_KERNEL)
 
-    def forget(self, page) -> None:
-        """Take from the kernel of the open notebook all that its cells have made; what is imported stays."""
-        page.evaluate(_FORGET)
+    def execute(self, page, code: str) -> None:
+        """Run ``code`` in the kernel of the open notebook, and in no cell of it."""
+        page.evaluate(_EXECUTE, code)
+
+    def forget(self, page) -> bool:
+        """Take from the kernel of the open notebook all that its cells have made; what is imported stays.
+
+        Whether that could be done: a cell that goes on running is not waited for.
+        """
+        from playwright.sync_api import TimeoutError as StillBusy
+
+        try:
+            page.wait_for_function(_READY, timeout=ENDED_MS)
+        except StillBusy:
+            return False
+        self.execute(page, _FORGET)
+        return True
 
     def kernels(self) -> list[str]:
         """The ids of those that run."""
@@ -97,9 +109,15 @@ class Lab:
             cells=[nbformat.v4.new_code_cell(source) for source in sources],
             metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
         )
-        path = f"{secrets.token_hex(4)}.ipynb"  # a page that had another notebook of that name would show it
-        nbformat.write(notebook, self.root / path)
-        self.open_notebook(page, path)
+        self.open_copy(page, notebook, secrets.token_hex(4))
+
+    def open_copy(self, page, notebook: nbformat.NotebookNode, stem: str) -> None:
+        """Open a copy of ``notebook``, for JupyterLab saves what it runs.
+
+        A page that had another notebook of that name would show it.
+        """
+        nbformat.write(notebook, self.root / f"{stem}.ipynb")
+        self.open_notebook(page, f"{stem}.ipynb")
 
     def start_all(self, page) -> None:
         """Run all cells without waiting for them; ``window.allCellsRan`` turns true when the last has ended."""

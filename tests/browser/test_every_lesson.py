@@ -42,35 +42,14 @@ def plots_without_pictures(notebook):
     return copied
 
 
-@pytest.fixture(scope="module")
-def open_lesson(lab_server):
-    """``open_lesson(page, path)``: the notebook is open, in the kernel of the lesson before."""
-    kernel = None
-
-    def open_it(page, path: str) -> None:
-        nonlocal kernel
-        kernel = lab_server.open_notebook(page, path, kernel if kernel in lab_server.kernels() else None)
-
-    yield open_it
-    lab_server.shut_kernels_down()
-
-
 @pytest.mark.parametrize(("lesson", "lang"), lessons(OTHERS))
-def test_a_lesson_is_drawn_and_its_widgets_live(
-    lesson, lang, lab_server, lessons_page, open_lesson, screenshot
-):
-    # A copy: JupyterLab saves what it runs.
-    folder = lab_server.root / lang
-    folder.mkdir(exist_ok=True)
+def test_a_lesson_is_drawn_and_its_widgets_live(lesson, lang, lab, readers_page, screenshot):
     saved = nbformat.read(REPOSITORY / "notebooks" / lang / lesson, as_version=4)
-    nbformat.write(plots_without_pictures(saved), folder / lesson)
-    page = lessons_page.page
-
-    number = lesson.split("_")[0]
-    open_lesson(page, f"{lang}/{lesson}")
+    page, number = readers_page.page, lesson.split("_")[0]
+    lab.open_copy(page, plots_without_pictures(saved), f"{number}_{lang}")
     screenshot(page, f"lesson_{number}_{lang}_top")
     ids = widget_cells(saved)
-    assert (lab_server.run_all(page) if lesson == WHOLE else lab_server.run_cells(page, ids)) == []
+    assert (lab.run_all(page) if lesson == WHOLE else lab.run_cells(page, ids)) == []
 
     drawn = [count(saved, PLOT), count(saved, WIDGET)]
     page.wait_for_function(f"(drawn) => String(({_DRAWN})()) === String(drawn)", arg=drawn, timeout=60_000)
@@ -80,7 +59,7 @@ def test_a_lesson_is_drawn_and_its_widgets_live(
     if any(drawn):
         page.locator(".minikv-widget, .js-plotly-plot").last.scroll_into_view_if_needed()
     screenshot(page, f"lesson_{number}_{lang}_drawn")
-    lessons_page.assert_clean()
+    readers_page.assert_clean()
 
 
 def test_there_are_lessons_to_open_and_most_have_a_widget():

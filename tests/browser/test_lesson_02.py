@@ -1,7 +1,5 @@
 """Lesson 02 in a real browser: its widget answers the keyboard, all stays local."""
 
-import shutil
-
 import nbformat
 import pytest
 
@@ -18,15 +16,10 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 @pytest.mark.parametrize("lang", one_language("en", changed=lesson_changed("02_how_many_bytes")))
 def test_the_slider_of_lesson_02_answers_the_keyboard(lang, lab, readers_page, screenshot):
-    # A copy: JupyterLab saves what it runs.
-    folder = lab.root / lang
-    folder.mkdir(exist_ok=True)
-    shutil.copy(REPOSITORY / "notebooks" / lang / LESSON, folder)
+    lesson = nbformat.read(REPOSITORY / "notebooks" / lang / LESSON, as_version=4)
     page = readers_page.page
-
-    lab.open_notebook(page, f"{lang}/{LESSON}")
-    ids = widget_cells(nbformat.read(REPOSITORY / "notebooks" / lang / LESSON, as_version=4))
-    assert lab.run_cells(page, ids) == []
+    lab.open_copy(page, lesson, f"02_{lang}")
+    assert lab.run_cells(page, widget_cells(lesson)) == []
 
     widget = BudgetOnPage(page)
     widget.root.scroll_into_view_if_needed()

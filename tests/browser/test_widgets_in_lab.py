@@ -63,4 +63,5 @@ def test_the_keys_are_the_widgets_and_the_kernel_answers(lang, lab, readers_page
         change_theme(page, theme)
         for kind, root in zip(WIDGETS, roots, strict=True):
             screenshot(root, f"lab_{kind.__name__}_{lang}_{theme.lower()}")
+    lab.execute(page, "after.close()")  # what a widget switched in torch, as it was for the next notebook
     readers_page.assert_clean()
