@@ -685,10 +685,10 @@ class Absorbed(nn.Module):
 
 # %% key="port_check"
 from minikv.eviction.hf.cache import EvictingCache
-from minikv.eviction.hf.rules import Rules
+from minikv.eviction.hf.rules import LayerRules
 
 sizes = Budget(n_sink=4, budget=32, n_recent=12)
-rules = [Rules(H2O("sum"), sizes, "layer", layer=number, num_layers=2, latent=True) for number in (0, 1)]
+rules = [LayerRules(H2O("sum"), sizes, "layer", layer=number, num_layers=2, latent=True) for number in (0, 1)]
 ours, ported = EvictingCache(model.config, rules), deepcopy(model)
 for block in ported.model.layers:
     block.self_attn = Absorbed(block.self_attn, ours)

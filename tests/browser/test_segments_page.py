@@ -2,7 +2,7 @@
 
 import pytest
 
-from minikv.course.widgets import SegmentsWidget, Step
+from minikv.course.widgets import AllocatorStep, SegmentsWidget
 from minikv.course.widgets.base import photo_page
 from minikv.memory import AllocatorSettings
 from minikv.units import GIB, MIB
@@ -11,14 +11,14 @@ from tests.course.test_segments_widget import SETTINGS, STORY, figures
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 STEPS = [
-    Step("malloc", "weights", GIB),
+    AllocatorStep("malloc", "weights", GIB),
     *STORY,
-    Step("malloc", "mask", 3000),
-    Step("malloc", "next", 7 * GIB),
-    Step("free", "next"),
-    Step("malloc", "other", 5 * MIB, stream=3),
-    Step("record_stream", "other", stream=4),
-    Step("free", "other"),
+    AllocatorStep("malloc", "mask", 3000),
+    AllocatorStep("malloc", "next", 7 * GIB),
+    AllocatorStep("free", "next"),
+    AllocatorStep("malloc", "other", 5 * MIB, stream=3),
+    AllocatorStep("record_stream", "other", stream=4),
+    AllocatorStep("free", "other"),
 ]
 
 
@@ -112,7 +112,7 @@ def test_a_block_says_what_it_is_to_the_pointer_and_to_the_keyboard(watched_page
 
 
 def test_many_segments_fill_no_more_than_their_rows(watched_page, screenshot):
-    steps = [Step("malloc", f"a{place}", (12 + 2 * place) * MIB) for place in range(25)]
+    steps = [AllocatorStep("malloc", f"a{place}", (12 + 2 * place) * MIB) for place in range(25)]
     widget = made(steps=steps, capacity=GIB, settings={"defaults": AllocatorSettings()})
     watched, root = open_page(watched_page, widget)
     assert root.locator(".minikv-segment").count() == 16
@@ -148,7 +148,8 @@ def test_every_control_has_a_name_and_every_mark_its_words(watched_page):
 def test_names_are_text_and_never_markup(watched_page):
     name = "</script><img src=x onerror=alert(1)>"
     watched, root = open_page(
-        watched_page, made(steps=[Step("malloc", name, GIB, note=name)], settings={name: AllocatorSettings()})
+        watched_page,
+        made(steps=[AllocatorStep("malloc", name, GIB, note=name)], settings={name: AllocatorSettings()}),
     )
     assert root.locator("img:not(svg)").count() == 0
     assert name in root.get_by_role("status").inner_text()

@@ -4,6 +4,7 @@ import pytest
 
 from minikv.course.widgets import (
     AllocationWidget,
+    AllocatorStep,
     BlocksWidget,
     BudgetWidget,
     GrowthWidget,
@@ -11,7 +12,6 @@ from minikv.course.widgets import (
     PoolWidget,
     SegmentsWidget,
     SequenceBlocks,
-    Step,
 )
 from minikv.i18n import text
 from minikv.memory import AllocatorSettings
@@ -241,11 +241,11 @@ def test_every_button_of_the_pool_asks_the_manager(lang, watched_page):
 @pytest.mark.parametrize("lang", one_language("en"))
 def test_every_step_of_the_segments_says_something_of_its_own(lang, watched_page):
     steps = [
-        Step("malloc", "batch", 6 * GIB),
-        Step("free", "batch"),
-        Step("malloc", "survivor", GIB // 32),
-        Step("empty_cache"),
-        Step("malloc", "next", 7 * GIB),
+        AllocatorStep("malloc", "batch", 6 * GIB),
+        AllocatorStep("free", "batch"),
+        AllocatorStep("malloc", "survivor", GIB // 32),
+        AllocatorStep("empty_cache"),
+        AllocatorStep("malloc", "next", 7 * GIB),
     ]
     settings = {"defaults": AllocatorSettings(), "expandable": AllocatorSettings(expandable_segments=True)}
     widget = SegmentsWidget(lang, steps=steps, capacity=8 * GIB, settings=settings)

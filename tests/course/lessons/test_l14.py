@@ -8,7 +8,7 @@ from minikv.course.lessons import find_lesson
 from minikv.course.lessons.l14.evicting_step import run_steps
 from minikv.course.lessons.l14.peak_tokens import steps
 from minikv.eviction import Budget, EvictingLayer, StreamingLLM
-from minikv.eviction.hf.rules import Rules
+from minikv.eviction.hf.rules import LayerRules
 from minikv.eviction.policies.select import select
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question
 
@@ -162,7 +162,7 @@ def test_the_peaks_are_the_layers():
     """Those of a cache layer of the package that gets the same steps."""
     for case in EXERCISES["14.1"].draw(6)[:24]:
         sizes = Budget(*(case[name] for name in ("n_sink", "budget", "n_recent", "evict_every")))
-        layer, inside, between = EvictingLayer(Rules(StreamingLLM(), sizes, "head")), 0, 0
+        layer, inside, between = EvictingLayer(LayerRules(StreamingLLM(), sizes, "head")), 0, 0
         for tokens in steps(case["prompt"], case["new"], case["chunk"]):
             layer.update(torch.zeros(1, 2, tokens, 4), torch.zeros(1, 2, tokens, 4))
             inside = max(inside, layer.resident)
