@@ -35,6 +35,9 @@ NANO, BATCHED = "nano", "generate_batch"
 SECTIONS = {"small": (EAGER, COMPILED), "large": (EAGER, COMPILED), "ideas": (NANO, BATCHED)}
 FASTER = {EAGER: 1.0, COMPILED: 1.0, NANO: 1.0, BATCHED: 1.3}
 START_SHARE = 1 / 3
+# Section: the model, requests of the first two loads, and their least and most tokens in and out.
+FULL = {"small": (SMALL, 256, 12, 128), "large": (MEDIUM, 64, 12, 128)}
+QUICK = {"small": (SMALL, 24, 6, 48)}
 LIMITS = Limits(seats=64, step_tokens=512)
 
 
@@ -90,11 +93,7 @@ def beside_vllm(shape: ModelShape, found: Found, peer: str) -> Iterator[Row]:
 def rows(sections: list[str], vllm: Path | None, *, quick: bool, rounds: int, threads: int) -> Iterator[Row]:
     ways = [OURS, *dict.fromkeys(way for section in sections for way in SECTIONS[section])]
     flops = product_rate()
-    cases = (
-        {"small": (SMALL, 24, 6, 48)}
-        if quick
-        else {"small": (SMALL, 256, 12, 128), "large": (MEDIUM, 64, 12, 128)}
-    )
+    cases = QUICK if quick else FULL
     named = [section for section in sections if section in cases] or list(cases)
     for section in named:
         shape, *sizes = cases[section]

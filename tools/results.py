@@ -14,7 +14,7 @@ from typing import Any
 from tools.gpu.parts import RESULTS
 
 ROOT = Path(__file__).parent.parent
-RATES = "tokens/s"  # in a row's details: {engine: its rate at the row's load}
+RATES, SHARES = "tokens/s", "share of the floor"  # in a row's details: {engine: its figure at the row's load}
 HEAD = """# Results
 
 Made from `{folder}/*.json` by `python -m tools.results`; `make bench`
@@ -64,24 +64,20 @@ def section(name: str, told: dict[str, Any]) -> list[str]:
         mark = "holds" if row["holds"] else "**falls short**"
         cells = (row["claim"], ours, f"{peer} ({row['peer_name']})", number(row["ratio"]), row["goal"])
         lines.append("| " + " | ".join([*map(plain, cells), mark]) + " |")
-    rates = {row["claim"]: row["details"][RATES] for row in told["rows"] if RATES in row.get("details", {})}
-    return [*lines, *side_by_side(rates)]
+    by_load = {row["claim"]: row["details"] for row in told["rows"] if RATES in row.get("details", {})}
+    return [*lines, *side_by_side(by_load)]
 
 
-def side_by_side(rates: dict[str, dict[str, float]]) -> list[str]:
-    """A table of tokens a second, a line a load and a column an engine; nothing where there are none."""
-    if not rates:
+def side_by_side(by_load: dict[str, dict[str, Any]]) -> list[str]:
+    """A table of tokens a second and shares of the floor, a line a load, a column an engine; nothing without loads."""
+    if not by_load:
         return []
-    engines = list(dict.fromkeys(engine for of in rates.values() for engine in of))
-    lines = [
-        "",
-        "Tokens a second:",
-        "",
-        "| | " + " | ".join(engines) + " |",
-        "|---" * (len(engines) + 1) + "|",
-    ]
-    for load, of in rates.items():
-        figures = (number(of[engine]) if engine in of else "" for engine in engines)
+    engines = list(dict.fromkeys(engine for details in by_load.values() for engine in details[RATES]))
+    lines = ["", f"Tokens a second, and the {SHARES}:", "", "| | " + " | ".join(map(plain, engines)) + " |"]
+    lines.append("|---" * (len(engines) + 1) + "|")
+    for load, details in by_load.items():
+        rates, shares = details[RATES], details[SHARES]
+        figures = (f"{number(rates[each])} ({shares[each]:.1%})" if each in rates else "" for each in engines)
         lines.append("| " + " | ".join([plain(load), *figures]) + " |")
     return lines
 

@@ -2,13 +2,14 @@
 
 import json
 import sys
+import tomllib
 from dataclasses import replace
 
 import pytest
 import torch
 
 from benchmarks import vllm_cpu, vllm_cpu_runs
-from benchmarks.engine_cases import ModelShape, random_model
+from benchmarks.engine_cases import SMALL, ModelShape, random_model
 from benchmarks.vllm_cpu import BATCHED, COMPILED, EAGER, NANO, loads, refusal, rows_of
 from benchmarks.vllm_cpu_runs import (
     OURS,
@@ -24,6 +25,7 @@ from minikv.course.your_engine.driven import DrivenError
 from minikv.course.your_engine.ways import Nano
 from minikv.errors import MiniKVError
 from tests.vllm_stand_in import make
+from tools.highlights import CHOSEN
 
 SHAPE = ModelShape("tiny", 2, 32, 48, 4, 2, 8, 61)
 LIMITS = Limits(4, 32)
@@ -150,6 +152,17 @@ def test_a_goal_is_a_comparison(asked):
     assert share[OURS] == pytest.approx(products_of(SHAPE, asked[0]) / 1e12)
     assert share[COMPILED] == pytest.approx(share[OURS] / 0.9)
     assert told[0].details["tokens/s"][EAGER] == asked[0].new_tokens
+
+
+def test_the_rows_of_the_readmes_are_rows_of_the_benchmark():
+    seconds = dict.fromkeys([OURS, EAGER, COMPILED], 1.0)
+    asked = loads(SMALL, *vllm_cpu.FULL["small"][1:])
+    told = rows_of(SMALL, asked, found(asked, seconds, seconds, dict.fromkeys(seconds, 1)), 1e12)
+    rows = {(row.claim, row.peer_name) for row in told}
+    chosen = tomllib.loads(CHOSEN.read_text(encoding="utf-8"))["row"]
+    wanted = {(row["claim"], row["peer_name"]) for row in chosen if row["file"] == "vllm_cpu"}
+    assert wanted
+    assert wanted <= rows
 
 
 def test_an_answer_that_is_no_tie_is_told(asked):

@@ -59,12 +59,22 @@ def test_a_file_that_was_not_measured_has_no_rows_in_a_readme(lang):
 
 
 def test_rates_of_engines_stand_side_by_side_once_a_load():
-    both = {"a": {"ours": 1234.0, "theirs": 99.0}, "b|c": {"ours": 5.0}}
+    rates = {"a": {"ours": 1234.0, "theirs": 99.0}, "b|c": {"ours": 5.0}}
+    shares = {"a": {"ours": 0.5, "theirs": 0.0401}, "b|c": {"ours": 1.0}}
     row = {"ours": 1.0, "peer": 1.0, "ratio": 1.0, "unit": "s", "goal": "g", "holds": True, "peer_name": "p"}
-    rows = [row | {"claim": claim, "details": {"tokens/s": both[claim]}} for claim in ("a", "a", "b|c")]
+    rows = [
+        row | {"claim": each, "details": {"tokens/s": rates[each], "share of the floor": shares[each]}}
+        for each in ("a", "a", "b|c")
+    ]
     told = {"device": "d", "versions": {}, "rows": [*rows, row | {"claim": "d"}]}
     text = text_of({"x": told})
-    assert "\n| | ours | theirs |\n|---|---|---|\n| a | 1234 | 99 |\n| b\\|c | 5 |  |\n" in text
+    lines = [
+        "| | ours | theirs |",
+        "|---|---|---|",
+        "| a | 1234 (50.0%) | 99 (4.0%) |",
+        "| b\\|c | 5 (100.0%) |  |",
+    ]
+    assert "\n".join(["", *lines, ""]) in text
     assert "Tokens a second" not in text_of({"x": told | {"rows": [row | {"claim": "d"}]}})
 
 
