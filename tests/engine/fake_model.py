@@ -4,6 +4,8 @@ So a wrong slot, a stale prefix, a lost copy or a block that somebody else has w
 ``generate`` computes the same with a plain list for each KV cache group: one request at a time, no blocks, no steps.
 """
 
+import functools
+
 from tests.blocks.storage import Storage
 
 PRIME = 2**61 - 1
@@ -43,8 +45,12 @@ def weigh(pairs):
 
 def generate(prompt, params, salt, index, windows):
     """All tokens of one sequence, as nobody else were there."""
-    tokens, stored = list(prompt), [[] for _ in windows]
-    output = []
+    return list(_generate(tuple(prompt), params, salt, index, tuple(windows)))
+
+
+@functools.cache
+def _generate(prompt, params, salt, index, windows):
+    tokens, stored, output = list(prompt), [[] for _ in windows], []
     while True:
         for position in range(len(stored[0]), len(tokens)):
             read = sum(

@@ -22,12 +22,13 @@ class Broken(Exception):
 
 
 class Reference:
-    """A model, its prompts, and the greedy answer to each of them, made before any LLM is bound to the model.
+    """A model, its prompts, and the greedy answer to each of them, made before any LLM is bound to the model; without
+    ``answers`` those of a test that asks for none.
 
     The model is a random one of ``model_type``, or the one given, with a vocabulary of ``VOCABULARY`` at least.
     """
 
-    def __init__(self, model_type: str, model=None, **changes):
+    def __init__(self, model_type: str, model=None, *, answers: bool = True, **changes):
         self.model = model or World.bare(model_type, **{**TINY, **changes})
         draw = random.Random(model_type)
         stems = [[draw.randrange(VOCABULARY) for _ in range(length)] for length in (9, 20)]
@@ -36,7 +37,7 @@ class Reference:
         self.prompts = [head + end for head in heads for end in ends]
         self.ties = 0
         self._known: dict[tuple[int, ...], tuple[list[int], torch.Tensor]] = {}
-        for prompt in self.prompts:
+        for prompt in self.prompts if answers else ():
             self.answer(prompt)
 
     def answer(self, prompt, count=LONGEST):

@@ -5,6 +5,7 @@ token, and then in the order of the launches. So it sees whether the host change
 needs a number that is not there yet; and a row that was dropped is computed after its blocks have gone to others.
 """
 
+import functools
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -101,6 +102,7 @@ def drawn(**more):
     return SamplingParams(temperature=2, max_tokens=12, seed=290, **more)
 
 
+@functools.cache
 def without(model):
     """The 12 tokens that are ``drawn`` for the reference's prompt 7 where nothing is ahead."""
     with make(model.model) as llm:

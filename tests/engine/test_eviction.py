@@ -14,6 +14,7 @@ from minikv.eviction.policies.literature import H2O, TOVA, KeyDiff, PyramidKV, S
 from minikv.models import load, recall_documents
 from minikv.plan.preemption import TransferRates
 from tests.eviction.paged.reference import Masked
+from tests.longer import every_value
 from tests.models.running import World
 
 LONG = int(os.environ.get("MINIKV_LONG", "1")) > 1
@@ -25,7 +26,7 @@ POLICIES = {
     "tova": TOVA(),
     "keydiff": KeyDiff(),
 }
-FEW, GREEDY, LONGER = (SamplingParams(temperature=0, max_tokens=count) for count in (8, 24, 44))
+FEW, GREEDY, LONGER = (SamplingParams(temperature=0, max_tokens=count) for count in (8, 24, 34))
 LENGTHS = (40, 150, 9)
 
 
@@ -95,8 +96,7 @@ def test_a_request_says_the_same_alone_in_a_batch_and_after_preemptions(model, t
     assert "swap" in preempted
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("name", ["tiny-gqa", "tiny-mla"])
+@pytest.mark.parametrize(("name", "policy"), every_value(["tiny-gqa", "tiny-mla"], list(POLICIES)))
 def test_it_says_what_a_dense_cache_with_a_mask_says(name, texts, policy):
     """The same model with everything cached and what is evicted masked, at the same moments."""
     model = load(name, device="cpu").model

@@ -20,7 +20,7 @@ from tests.engine.test_eviction import SWAP, nothing_is_held, said, small, workl
 from tests.eviction.paged.reference import Masked
 
 LONG = int(os.environ.get("MINIKV_LONG", "1")) > 1
-GREEDY = SamplingParams(temperature=0, max_tokens=44)
+GREEDY = SamplingParams(temperature=0, max_tokens=34)
 FEW = SamplingParams(temperature=0, max_tokens=16)
 POLICIES = {"decay": H2O(reduce="decay"), "keydiff": KeyDiff()}
 

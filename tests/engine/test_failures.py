@@ -61,7 +61,7 @@ def test_any_step_may_fail_at_any_point(point, forks):
 )
 def test_an_exception_inside_schedule_gives_everything_back(name, monkeypatch):
     """Even one that nobody expects, such as Ctrl+C: the next schedule() goes on as if it had not been."""
-    for call in range(0, 60, 2):
+    for call in range(0, 60, 4):
         engine = crowd()
         real, calls = getattr(engine.manager, name), []
 

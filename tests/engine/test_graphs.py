@@ -16,7 +16,7 @@ from tests.engine.llm_world import Broken, check_empty, greedy, make, reference,
 from tests.engine.rerun import Rerun, Waits, graphs
 from tests.engine.test_decode_buffers import step_of
 from tests.engine.test_llm_random import drive
-from tests.longer import usual_if
+from tests.longer import every_value, usual_if
 from tests.models.running import poison
 
 MODELS = {
@@ -51,7 +51,7 @@ LOADS += [("deepseek_v3", "tight"), ("gpt_oss", "roomy"), ("qwen3", "roomy")]
 def test_random_loads_have_the_tokens_of_generate(model_type, profile):
     """Mixed steps between decodes of 1 to 8 sequences, prefix hits, forks, preemption, aborted requests."""
     with graphs(every=3) as capturers:
-        log, _, _ = drive(reference(model_type, **MODELS[model_type]), profile, 5, max_model_len=64)
+        log, _, _ = drive(reference(model_type, **MODELS[model_type]), profile, 5, count=10, max_model_len=64)
     (capturer,) = capturers
     assert capturer.captured == len(buckets(8))
     assert capturer.replays >= 10
@@ -68,8 +68,9 @@ def test_blocks_that_were_swapped_are_read_by_the_next_replay():
     assert log.of("swap_in")
 
 
-@pytest.mark.parametrize("kv_dtype", [None, "int8", "fp8_scaled"])
-@pytest.mark.parametrize("model_type", ["llama", "gpt_oss"])
+@pytest.mark.parametrize(
+    ("model_type", "kv_dtype"), every_value(["llama", "gpt_oss"], [None, "int8", "fp8_scaled"])
+)
 def test_sampled_tokens_and_logprobs_are_the_same_with_and_without(model_type, kv_dtype):
     model = reference(model_type)
     draw = random.Random(model_type)
@@ -109,7 +110,7 @@ def test_nan_in_blocks_that_nobody_reads_reaches_no_row():
 
 
 def test_nothing_moves_and_nothing_grows_over_300_steps():
-    model = reference("llama", max_position_embeddings=1024, num_hidden_layers=1)
+    model = reference("llama", answers=False, max_position_embeddings=1024, num_hidden_layers=1)
     with (
         graphs(every=16) as capturers,
         make(model.model, max_model_len=400, num_blocks=400, emit=None) as llm,

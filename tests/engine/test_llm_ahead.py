@@ -17,11 +17,12 @@ from tests.engine.llm_world import check_empty, greedy, make, reference, run
 from tests.engine.overlap import DEVICES, Late, Prompt, drawn, overlapping, without
 from tests.engine.rerun import graphs
 from tests.engine.test_llm_random import MODELS, PROFILES, drive
+from tests.longer import every_value
 
 LONG = int(os.environ.get("MINIKV_LONG", "1"))
-LOADS = [("llama", profile) for profile in PROFILES] + [
-    (name, profile) for name in ("qwen3", "mistral", "deepseek_v3") for profile in ("roomy", "block of one")
-]
+# With the profiles turned by one, other pairs than those that run without.
+LOADS = every_value(list(MODELS), [*list(PROFILES)[1:], *list(PROFILES)[:1]])
+FEW = 10  # requests of a load
 
 
 @pytest.fixture(params=DEVICES)
@@ -55,16 +56,19 @@ def test_random_loads_have_the_tokens_of_generate(model_type, profile):
     ahead = 0
     for seed in range(LONG):
         with overlapping(Late() if (len(profile) + seed) % 2 else Prompt()) as device:
-            drive(reference(model_type, **MODELS[model_type]), profile, f"{model_type} {seed} ahead")
+            model = reference(model_type, **MODELS[model_type])
+            drive(model, profile, f"{model_type} {seed} ahead", count=FEW)
         ahead += len(device.ahead())
     assert ahead or profile not in ("roomy", "linear")
 
 
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize(("model_type", "profile"), [("llama", "roomy"), ("gemma3_text", "tight")])
-def test_a_captured_step_takes_its_tokens_from_the_device(model_type, profile, late):
+@pytest.mark.parametrize(
+    ("load", "late"), every_value([("llama", "roomy"), ("gemma3_text", "tight")], [False, True]), ids=str
+)
+def test_a_captured_step_takes_its_tokens_from_the_device(load, late):
+    model_type, profile = load
     with overlapping(Late() if late else Prompt()) as device, graphs(every=3) as capturers:
-        drive(reference(model_type), profile, 5, max_model_len=64)
+        drive(reference(model_type), profile, 5, count=FEW, max_model_len=64)
     assert capturers[0].replays >= 10
     assert len(device.ahead()) > 3
 
@@ -134,12 +138,14 @@ def test_whatever_is_asked_for_is_the_same_with_and_without(model, make_tokenize
 
 
 @pytest.mark.parametrize("stop", range(12))
-def test_a_stop_token_ends_a_text_in_every_place(device, model, stop):
+def test_a_stop_token_ends_a_text_in_every_place(model, stop):
     """The row of the next step is dropped; who stands beside it goes on."""
-    due = without(model)
+    due, size = without(model), (1, 4)[stop % 2]
     params = [drawn(stop_token_ids=due[stop : stop + 1]), greedy(12), drawn()]
-    device.notes.clear()
-    with make(model.model, block_size=4 if stop % 2 else 1, num_blocks=200, max_batched_tokens=128) as llm:
+    with (
+        overlapping((Prompt, Late)[stop // 2 % 2]()) as device,
+        make(model.model, block_size=size, num_blocks=200, max_batched_tokens=128) as llm,
+    ):
         outputs = llm.generate([model.prompts[7], model.prompts[3], model.prompts[7]], params)
         assert outputs[0].token_ids == due[: stop + 1]
         assert outputs[0].finish_reason is FinishReason.STOP
@@ -159,8 +165,11 @@ WITH_TEXT = (
 
 @pytest.mark.parametrize("test", WITH_TEXT)
 @pytest.mark.parametrize("make_tokenizer", [word_tokenizer, byte_tokenizer])
-def test_texts_are_the_same(device, model, test, make_tokenizer):
-    test(model, make_tokenizer())
+def test_texts_are_the_same(model, test, make_tokenizer):
+    """Each test on either device, each tokenizer too."""
+    late = (test is WITH_TEXT[0]) == (make_tokenizer is word_tokenizer)
+    with overlapping(Late() if late else Prompt()) as device:
+        test(model, make_tokenizer())
     assert device.ahead()
 
 

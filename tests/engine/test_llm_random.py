@@ -11,6 +11,7 @@ import pytest
 from minikv.engine import EventLog, FinishReason, summary
 from minikv.errors import RequestTooLargeError
 from tests.engine.llm_world import check_between_steps, check_empty, greedy, make, reference
+from tests.longer import every_value
 
 LONG = int(os.environ.get("MINIKV_LONG", "1"))
 REQUESTS = 17
@@ -51,8 +52,8 @@ def pool_of(model_type, profile):
     return options | ({"num_blocks": few} if few else {})
 
 
-def drive(model, profile, seed, **more):
-    """A run of one workload: (its events, {name: params}, {name: output})."""
+def drive(model, profile, seed, *, count=REQUESTS, **more):
+    """A run of a workload of ``count`` requests: (its events, {name: params}, {name: output})."""
     draw, asked, outputs, aborted = random.Random(f"{profile} {seed}"), {}, {}, set()
     log = EventLog()
     options = pool_of(model.model.config.model_type, profile)
@@ -67,7 +68,7 @@ def drive(model, profile, seed, **more):
                 assert llm.abort(name) == (name not in outputs)
                 check_between_steps(llm)
 
-        for number, (wait, prompt, params, salt) in enumerate(workload(draw, model.prompts, REQUESTS)):
+        for number, (wait, prompt, params, salt) in enumerate(workload(draw, model.prompts, count)):
             for _ in range(wait):
                 step()
             try:
@@ -80,7 +81,7 @@ def drive(model, profile, seed, **more):
                 break
             step()
         check_empty(llm)
-        assert len(asked) >= REQUESTS - 4, "most were meant to fit"
+        assert len(asked) >= count - 4, "most were meant to fit"
         assert outputs.keys() == asked.keys()
         for name, out in outputs.items():
             model.check(out, asked[name])
@@ -90,12 +91,11 @@ def drive(model, profile, seed, **more):
     return log, asked, outputs
 
 
-def test_the_default_run_compares_at_least_300_requests():
+def test_all_of_them_compare_at_least_300_requests():
     assert len(MODELS) * len(PROFILES) * (REQUESTS - 4) >= 300
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize(("model_type", "profile"), every_value(list(MODELS), list(PROFILES)))
 def test_outputs_are_those_of_generate(model_type, profile, record_property):
     model = reference(model_type, **MODELS[model_type])
     ties, compared, preempted = model.ties, 0, 0

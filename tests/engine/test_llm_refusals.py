@@ -263,7 +263,7 @@ def test_a_cache_without_room_is_refused():
     assert (raised.value.code, raised.value.values["rows"]) == ("llm_linear_room", 1)
     with pytest.raises(DoesNotFitError) as raised:
         make(
-            reference(LLAMA, max_position_embeddings=2**30).model,
+            reference(LLAMA, answers=False, max_position_embeddings=2**30).model,
             cache="linear",
             max_num_seqs=2**16,
             max_batched_tokens=2**16,

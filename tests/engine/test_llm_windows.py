@@ -12,12 +12,13 @@ from minikv.models import seen_window
 from minikv.plan import CacheSpec
 from minikv.plan.pool import kv_cache_groups, sequence_bytes
 from tests.engine.llm_world import TINY, Reference, check_empty, greedy, make, run
+from tests.longer import every_value
 from tests.models.running import World
 
 WINDOW = 20
 # Real patterns: five layers of six, every other one, all of them.
 PATTERNS = {"gemma3_text": {"num_hidden_layers": 6}, "gpt_oss": {}, "mistral": {}}
-CASES = [(model_type, size) for model_type in PATTERNS for size in (1, 16)]
+CASES = every_value(list(PATTERNS), [1, 16])
 LENGTHS = [times * WINDOW for times in (1, 2, 3, 4)]  # tokens that are stored
 
 

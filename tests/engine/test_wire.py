@@ -8,6 +8,7 @@ from minikv.engine import EventLog, SamplingParams, Step, StepArrays
 from minikv.engine.ext.tensor_parallel import TensorParallelGroup
 from minikv.engine.ext.wire import FRAME, from_words, stop_words, to_words
 from tests.engine.llm_world import greedy, make, reference, run
+from tests.longer import every_value
 
 
 def check_same(step, read):
@@ -25,8 +26,9 @@ def _listed(values):
     return values if isinstance(values, tuple) else (values,)
 
 
-@pytest.mark.parametrize("prompt_lookup", [0, 3])
-@pytest.mark.parametrize("model_type", ["llama", "gemma2", "deepseek_v3"])
+@pytest.mark.parametrize(
+    ("model_type", "prompt_lookup"), every_value(["llama", "gemma2", "deepseek_v3"], [0, 3])
+)
 def test_what_rank_0_leaves_out_follows_from_what_it_sends(model_type, prompt_lookup):
     """Chunks, decodes, drafts, forks with copies, preemption, cached prefixes, and windows that have moved on."""
     known = reference(model_type)

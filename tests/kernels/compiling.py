@@ -1,9 +1,15 @@
-"""What the processes that compile kernels share: tensors without data, and a JSON row for each case."""
+"""What the modules share whose kernels are compiled for GPUs that are not there, and the process that compiles them.
+
+Such a module has ``rows(everything)``: a JSON row for each case of every day, or for all that are listed. They print
+them in a process of its own, in which Triton is not told to interpret:
+``python -m tests.kernels.compiling [--all] tests.kernels.sums_compiled ...``
+"""
 
 import dataclasses
+import importlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,12 +24,14 @@ def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def print_rows(
-    launch_of: Callable[..., Launch], every_time: Sequence[Case], on_request: Sequence[Case]
-) -> None:
-    """A row for each case of ``every_time``, and with "all" on the command line for the others as well."""
-    for capability, options in [*every_time, *(on_request if sys.argv[1:] == ["all"] else ())]:
-        launch = launch_of(capability, **options)
-        row = dataclasses.asdict(compile_ahead(launch, capability))
-        row.update(case=repr(options), float32=options.get("dtype") == torch.float32)
-        print(json.dumps(row), flush=True)
+def rows_of_cases(launch_of: Callable[..., Launch], cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
+    for capability, options in cases:
+        row = dataclasses.asdict(compile_ahead(launch_of(capability, **options), capability))
+        yield row | {"case": repr(options), "float32": options.get("dtype") == torch.float32}
+
+
+if __name__ == "__main__":
+    everything = sys.argv[1] == "--all"
+    for module in sys.argv[1 + everything :]:
+        for row in importlib.import_module(module).rows(everything):
+            print(json.dumps(row | {"module": module}), flush=True)

@@ -136,14 +136,19 @@ def dense(case: Case) -> tuple[Tensor, Tensor, Tensor]:
         for index in range(starts[row], starts[row + 1]):
             position = length - starts[row + 1] + index
             first = 0 if window is None else max(0, position - window + 1)
-            for head in range(query_heads):
-                keys = case.keys[row][first : position + 1, head // group]
-                logits = keys @ query[index, head] * scale
-                if softcap is not None:
-                    logits = softcap * torch.tanh(logits / softcap)
-                seen = logits if sinks is None else torch.cat([logits, sinks[head : head + 1].cpu().double()])
-                lse[index, head] = torch.logsumexp(seen, 0)
-                weights = torch.exp(logits - lse[index, head])
-                out[index, head] = weights @ case.values[row][first : position + 1, head // group]
-                scores[index, head // group, first : position + 1] += weights
+            keys, values = (held[row][first : position + 1] for held in (case.keys, case.values))
+            # of each KV head h and each query head g of it; the softmax is over the tokens n
+            logits = torch.einsum("nhd,hgd->hgn", keys, query[index].unflatten(0, (heads, group))) * scale
+            if softcap is not None:
+                logits = softcap * torch.tanh(logits / softcap)
+            seen = (
+                logits
+                if sinks is None
+                else torch.cat([logits, sinks.cpu().double().view(heads, group, 1)], -1)
+            )
+            total = torch.logsumexp(seen, -1)
+            weights = torch.exp(logits - total[..., None])
+            lse[index] = total.flatten()
+            out[index] = torch.einsum("hgn,nhd->hgd", weights, values).flatten(0, 1)
+            scores[index, :, first : position + 1] = weights.sum(1)
     return out, lse, scores

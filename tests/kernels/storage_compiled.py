@@ -1,11 +1,8 @@
-"""Compile the storage kernels for GPUs that are not there, and print what became of them, a JSON row a case.
+"""Compile the storage kernels for GPUs that are not there: rows for ``tests.kernels.compiling``."""
 
-Run in a process of its own, without the interpreter: ``python -m tests.kernels.storage_compiled [all]``.
-"""
-
-import json
 import re
-import sys
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 import triton
@@ -60,7 +57,7 @@ def moves() -> dict[str, Launch]:
     return found
 
 
-def compiled(name: str, launch: Launch, capability: int) -> dict[str, object]:
+def compiled(name: str, launch: Launch, capability: int) -> dict[str, Any]:
     signature, constants, attributes = ahead._specialize(launch)
     built = triton.compile(
         ASTSource(launch.kernel, signature, constants, attributes),
@@ -76,8 +73,8 @@ def compiled(name: str, launch: Launch, capability: int) -> dict[str, object]:
     return dict(name=name, capability=capability, registers=registers, stack=stack, accesses=accesses)
 
 
-if __name__ == "__main__":
+def rows(everything: bool) -> Iterator[dict[str, Any]]:
     for name, launch in (stores() | moves()).items():
         for capability in CAPABILITIES:
-            if (name, capability) in EVERY_TIME or sys.argv[1:] == ["all"]:
-                print(json.dumps(compiled(name, launch, capability)), flush=True)
+            if everything or (name, capability) in EVERY_TIME:
+                yield compiled(name, launch, capability)

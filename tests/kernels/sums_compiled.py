@@ -1,14 +1,14 @@
-"""Compile the kernel of a prefill's sums for GPUs that are not there, and print what became of it, a JSON row a case.
+"""Compile the kernel of a prefill's sums for GPUs that are not there: rows for ``tests.kernels.compiling``."""
 
-Run in a process of its own, without the interpreter: ``python -m tests.kernels.sums_compiled [all]``.
-"""
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from minikv.kernels import PagedKV
 from minikv.kernels.gpu.common import Device, Launch
 from minikv.kernels.gpu.sums import sums_launch
-from tests.kernels.compiling import empty, print_rows
+from tests.kernels.compiling import empty, rows_of_cases
 
 # capability, then what differs from a prefill of Llama-8B's heads in bfloat16 (float16 on Turing, which lacks it).
 EVERY_TIME = [
@@ -58,5 +58,5 @@ def launch_of(
     return launch
 
 
-if __name__ == "__main__":
-    print_rows(launch_of, EVERY_TIME, ON_REQUEST)
+def rows(everything: bool) -> Iterator[dict[str, Any]]:
+    return rows_of_cases(launch_of, [*EVERY_TIME, *(ON_REQUEST if everything else ())])

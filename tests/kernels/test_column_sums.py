@@ -22,6 +22,7 @@ from minikv.kernels.gpu.configs import Config
 from minikv.kernels.gpu.sums import sums_launch
 from tests.kernels.dense import Case, dense, make_case
 from tests.kernels.test_attention import absorbed, latent_case
+from tests.longer import every_value
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LENGTHS, QUERIES = [1, 15, 16, 17, 33, 70], [1, 15, 5, 17, 1, 40]
@@ -53,10 +54,9 @@ def asked(case: Case) -> dict:
     return {name: case.options.get(name) for name in ("scale", "softcap")}
 
 
-def want(case: Case, last: int | None) -> torch.Tensor:
-    """The scores of the queries that count, one by one, added up."""
-    scores, starts = dense(case)[2], case.query_starts.tolist()
-    rows = []
+def want(case: Case, scores: torch.Tensor, last: int | None) -> torch.Tensor:
+    """The ``scores`` of dense attention, of the queries that count, one by one, added up."""
+    starts, rows = case.query_starts.tolist(), []
     for start, end in pairwise(starts):
         rows.append(scores[start if last is None else max(start, end - last) : end].sum(0))
     return torch.stack(rows)
@@ -67,12 +67,12 @@ def close(got, expected):
     torch.testing.assert_close(got.double().cpu(), expected, rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("last", [None, 1, 9])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_sums_are_those_of_dense_attention(variant, last):
+def test_the_sums_are_those_of_dense_attention(variant):
     case = make_case(LENGTHS, queries=QUERIES, **VARIANTS[variant])
-    given = (case.query, case.kv, case.query_starts, lse_of(case))
-    close(paged_column_sums(*given, last=last, **asked(case)), want(case, last))
+    given, scores = (case.query, case.kv, case.query_starts, lse_of(case)), dense(case)[2]
+    for last in (None, 1, 9):
+        close(paged_column_sums(*given, last=last, **asked(case)), want(case, scores, last))
 
 
 @pytest.mark.parametrize("last", [None, 4])
@@ -81,7 +81,10 @@ def test_the_sums_over_latents_are_those_of_dense_attention(last):
     q_latent, q_rope, as_dense, options = absorbed(case, rank)
     given = (q_latent, q_rope, case.kv, case.query_starts)
     lse = latent_prefill(*given, max_queries=case.max_queries, return_lse=True, **options).lse
-    close(latent_column_sums(*given, lse, scale=options["scale"], last=last), want(as_dense, last))
+    close(
+        latent_column_sums(*given, lse, scale=options["scale"], last=last),
+        want(as_dense, dense(as_dense)[2], last),
+    )
 
 
 def test_a_prompt_of_more_than_one_tile_of_queries_and_of_keys():
@@ -90,7 +93,7 @@ def test_a_prompt_of_more_than_one_tile_of_queries_and_of_keys():
     got = paged_column_sums(*given, **asked(case))
     # Dense attention over 400,000 pairs one by one takes long: what each query gives sums up to 1.
     torch.testing.assert_close(got.sum(-1), torch.full((1, 2), 2.0 * (QUERY_ROWS + 90)), rtol=1e-5, atol=1e-3)
-    close(paged_column_sums(*given, last=3, **asked(case)), want(case, 3))
+    close(paged_column_sums(*given, last=3, **asked(case)), want(case, dense(case)[2], 3))
 
 
 def test_every_query_head_gives_each_of_its_queries_once_less_what_the_sink_takes():
@@ -160,8 +163,7 @@ TRITON = {
 
 
 @kernel
-@pytest.mark.parametrize("last", [None, 4])
-@pytest.mark.parametrize("variant", TRITON)
+@pytest.mark.parametrize(("variant", "last"), every_value(list(TRITON), [None, 4]))
 def test_the_kernel_computes_what_the_reference_does(variant, last):
     options = {"lengths": [1, 16, 37], "queries": [1, 5, 37], **TRITON[variant]}
     config = options.pop("config", Config(16, 16, 4, 1))

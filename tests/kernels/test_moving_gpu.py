@@ -59,14 +59,20 @@ def way(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 17])
-def test_a_copy_of_blocks_reads_all_before_it_writes(way, count):
-    generator = torch.Generator().manual_seed(11)
-    for turn, (src, dst) in enumerate(chains(count, 19, generator)):
-        dtype = DTYPES[turn % len(DTYPES)]
-        slabs = pool(2, 3, 19, 4, 2, 6, dtype=dtype)
-        assert_agree(lambda on, x, a, b: on.copy_blocks(x, a, b, 2), slabs, src, dst.int())
-        assert_agree(lambda on, x, a, b: on.copy_blocks(x[1, 2, ..., 1:4], a, b), slabs, src.int(), dst)
+def taking_turns(calls, counts, blocks, generator):
+    """(call, src, dst, dtype): every chain with every count, and with each of ``calls`` under some of them."""
+    for number, count in enumerate(counts):
+        for turn, (src, dst) in enumerate(chains(count, blocks, generator)):
+            yield calls[(turn + number) % len(calls)], src, dst, DTYPES[turn % len(DTYPES)]
+
+
+def test_a_copy_of_blocks_reads_all_before_it_writes(way):
+    calls = (
+        lambda on, x, a, b: on.copy_blocks(x, a, b.int(), 2),
+        lambda on, x, a, b: on.copy_blocks(x[1, 2, ..., 1:4], a.int(), b),
+    )
+    for call, src, dst, dtype in taking_turns(calls, (0, 1, 2, 17), 19, torch.Generator().manual_seed(11)):
+        assert_agree(call, pool(2, 3, 19, 4, 2, 6, dtype=dtype), src, dst)
 
 
 @pytest.mark.parametrize("count", [300, 1100])
@@ -76,15 +82,16 @@ def test_a_copy_of_many_blocks(count):
         assert_agree(lambda on, *x: on.copy_blocks(*x), pool(1200, 2, 2, 10, dtype=torch.float16), src, dst)
 
 
-@pytest.mark.parametrize("count", [0, 1, 16, 40])
-def test_a_move_of_slots_reads_all_before_it_writes(way, count):
-    generator = torch.Generator().manual_seed(13)
-    for turn, (src, dst) in enumerate(chains(count, 41, generator)):
-        dtype = DTYPES[turn % len(DTYPES)]
-        whole = pool(6, 7, 3, 10, dtype=dtype)
-        assert_agree(lambda on, *x: on.move_slots(*x), whole, src, dst)
-        assert_agree(lambda on, x, a, b: on.move_slots(x[..., 1:7], a, b), whole, src.int(), dst.int())
-        assert_agree(lambda on, *x: on.move_slots(*x), pool(6, 7, 3, dtype=dtype), src, dst)
+def test_a_move_of_slots_reads_all_before_it_writes(way):
+    calls = (
+        lambda on, x, a, b: on.move_slots(x, a, b),
+        lambda on, x, a, b: on.move_slots(x[..., 1:7], a.int(), b.int()),
+        lambda on, x, a, b: on.move_slots(
+            x.view(-1)[:126].view(6, 7, 3), a, b
+        ),  # as scales are: one for each head
+    )
+    for call, src, dst, dtype in taking_turns(calls, (0, 1, 16, 40), 41, torch.Generator().manual_seed(13)):
+        assert_agree(call, pool(6, 7, 3, 10, dtype=dtype), src, dst)
 
 
 def test_a_cache_of_too_many_strides_is_refused_with_the_way_out():
@@ -103,16 +110,20 @@ def test_a_cache_of_too_many_strides_is_refused_with_the_way_out():
     assert torch.equal(whole.view(torch.int16), before.view(torch.int16))
 
 
-@pytest.mark.parametrize("count", [1, 16, 40])
-def test_each_head_moves_by_its_own_list(way, count):
+def test_each_head_moves_by_its_own_list(way):
     generator = torch.Generator().manual_seed(14)
-    for turn in range(6):
-        lists = [torch.stack([permutation(42, count, generator) for _ in range(3)]) for _ in range(2)]
-        whole = pool(6, 7, 3, 10, dtype=DTYPES[turn])
-        assert_agree(lambda on, *x: on.move_slots(*x), whole, *lists)
-        assert_agree(lambda on, x, a, b: on.move_slots(x[..., :4], a.int(), b.int()), whole, *lists)
-        assert_agree(lambda on, *x: on.move_slots(*x), pool(6, 7, 3, dtype=DTYPES[turn]), *lists)
-        assert_agree(lambda on, x, a, b: on.move_slots(x, a[:, 1:], b[:, 1:]), whole, *lists)
+    calls = (
+        lambda on, x, a, b: on.move_slots(x, a, b),
+        lambda on, x, a, b: on.move_slots(x[..., :4], a.int(), b.int()),
+        lambda on, x, a, b: on.move_slots(
+            x.view(-1)[:126].view(6, 7, 3), a, b
+        ),  # as scales are: one for each head
+        lambda on, x, a, b: on.move_slots(x, a[:, 1:], b[:, 1:]),
+    )
+    for number, count in enumerate((1, 16, 40)):
+        for turn, dtype in enumerate(DTYPES):
+            lists = [torch.stack([permutation(42, count, generator) for _ in range(3)]) for _ in range(2)]
+            assert_agree(calls[(turn + number) % len(calls)], pool(6, 7, 3, 10, dtype=dtype), *lists)
 
 
 def test_a_compaction_to_lower_slots():

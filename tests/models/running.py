@@ -4,6 +4,7 @@
 with the model's own ``generate``, one prompt at a time; ``World.run_on`` does so with any cache.
 """
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -180,6 +181,12 @@ class World:
         assert best[0] - best[1] < TIE, f"prompt {seq}, new token {place}: {made[-1]} is not {tokens[place]}"
         result.ties += 1
         return False
+
+
+@functools.cache
+def world(model_type: str) -> World:
+    """One for each model in a test run: a model that is bound to a cache is unbound again."""
+    return World(model_type)
 
 
 def forward(adapter: Adapter, manager: BlockManager, step: list) -> torch.Tensor:

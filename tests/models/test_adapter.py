@@ -1,7 +1,5 @@
 """Tokens and logits through a paged cache are those of the model's own ``generate``, whatever the batch looks like."""
 
-from functools import cache
-
 import pytest
 import torch
 
@@ -10,7 +8,7 @@ from minikv.models import ATTENTION, bind_model
 from minikv.plan import CacheSpec
 from tests.cache.test_paged_architectures import REFUSED
 from tests.longer import every_value, usual_if
-from tests.models.running import NEW_TOKENS, Result, World, poison
+from tests.models.running import NEW_TOKENS, Result, World, poison, world
 from tests.plan.small_models import DECODERS, TEXT_ONLY
 
 # The architectures that stand for the others, each with something of its own: windows in all or some layers, softcap,
@@ -21,12 +19,8 @@ MODELS = (
 ).split()
 # What `reads="auto"` runs on copies: (see `bind_model`). All others read their blocks in place.
 GATHERED = "bloom falcon gptj llama4_text mpt nemotron phimoe stablelm".split()
+OF_OTHERS = [[5, 61], [3, 88, 2, 7, 31, 8, 54, 6, 42, 7, 19, 96, 11, 70, 23, 9]]
 OTHERS = [name for name in DECODERS if name not in [*MODELS, *REFUSED] and not name.endswith(TEXT_ONLY)]
-
-
-@cache
-def world(model_type: str, **changes) -> World:
-    return World(model_type, **changes)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +37,8 @@ def test_prompts_of_mixed_length_give_what_generate_gives(model_type, sizes):
 
 @pytest.mark.parametrize("model_type", OTHERS)
 def test_every_other_decoder_on_the_list_too(model_type):
-    mine = World(model_type)
+    """A short prompt beside one that comes in three chunks and is longer than the windows."""
+    mine = World(model_type, prompts=OF_OTHERS)
     assert mine.run(4, chunk=6).ties < len(mine.prompts)
 
 
@@ -60,7 +55,7 @@ def test_copies_of_the_history_give_it_too(model_type):
 def test_the_triton_kernels_give_it_too(model_type, monkeypatch):
     """Interpreted: the same strides, tables and options as on a GPU."""
     monkeypatch.setenv("MINIKV_KERNELS", "triton")
-    mine = World(model_type, prompts=[[5], [3, 9, 2, 7, 1, 8, 4, 6, 2]])
+    mine = World(model_type, prompts=[[5], [3, 9, 2, 7, 1, 8, 4, 6, 2]], num_hidden_layers=2)
     assert not mine.run(4, chunk=8).ties
 
 
@@ -130,8 +125,9 @@ def test_a_preempted_sequence_is_computed_anew():
         adapter.unbind()
 
 
-@pytest.mark.parametrize("model_type", ["llama", "gemma3_text", "gpt_oss"])
-@pytest.mark.parametrize("dtype", ["int8", "fp8", "bf16"])
+@pytest.mark.parametrize(
+    ("model_type", "dtype"), every_value(["llama", "gemma3_text", "gpt_oss"], ["int8", "fp8", "bf16"])
+)
 def test_a_narrower_cache_reads_the_same_in_place_and_as_a_copy(model_type, dtype):
     mine = world(model_type)
     spec = CacheSpec.from_config(mine.model.config, kv_dtype=dtype)

@@ -1,7 +1,8 @@
-"""Compiles nano's decode kernel for GPUs that are not there. ``python -m tests.nano.decode_compiled``: JSON rows."""
+"""Compile nano's decode kernel for GPUs that are not there: rows for ``tests.kernels.compiling``."""
 
 import dataclasses
-import json
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -39,8 +40,8 @@ def launch_of(dtype: torch.dtype, query_heads: int, kv_heads: int, dim: int) -> 
     return recorder.launch
 
 
-if __name__ == "__main__":
+def rows(everything: bool) -> Iterator[dict[str, Any]]:
     for capability in (75, 80, 90, 100):
         dtype = torch.float16 if capability == 75 else torch.bfloat16
-        print(json.dumps(dataclasses.asdict(compile_ahead(launch_of(dtype, 32, 8, 128), capability))))
-    print(json.dumps(dataclasses.asdict(compile_ahead(launch_of(torch.float32, 6, 2, 10), 90))))
+        yield dataclasses.asdict(compile_ahead(launch_of(dtype, 32, 8, 128), capability))
+    yield dataclasses.asdict(compile_ahead(launch_of(torch.float32, 6, 2, 10), 90))

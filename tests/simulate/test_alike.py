@@ -11,7 +11,8 @@ from minikv.simulate.arrival import Arrival
 from tests.longer import usual_if
 from tests.simulate.fleets import clock, poisson, same, sessions, small_fleet
 
-USUAL = range(8)
+SEEDS = range(21)
+USUAL = SEEDS[:8]
 
 
 def case(seed):
@@ -36,16 +37,18 @@ def outcome(seed):
     return simulate(*case(seed))
 
 
-@pytest.mark.parametrize("seed", usual_if(USUAL.__contains__, range(21)))
+@pytest.mark.parametrize("seed", usual_if(USUAL.__contains__, SEEDS))
 def test_counting_steps_together_changes_nothing(seed):
     assert same(outcome(seed), simulate(*case(seed), stepwise=True))
 
 
-def test_the_cases_have_all_that_can_go_on():
-    answers = [outcome(seed).answers() for seed in range(21)]
+@pytest.mark.parametrize(
+    ("seeds", "least"), usual_if(lambda of: of[0] is USUAL, [(USUAL, 1), (SEEDS, 3)]), ids=str
+)
+def test_the_cases_have_all_that_can_go_on(seeds, least):
+    answers = [outcome(seed).answers() for seed in seeds]
     for what in ("preemptions", "swaps", "host_hit_rate", "blocked"):
-        assert sum(getattr(each, what) > 0 for each in answers) >= 3, what
-        assert any(getattr(answers[seed], what) > 0 for seed in USUAL), what
+        assert sum(getattr(each, what) > 0 for each in answers) >= least, what
 
 
 def test_many_steps_are_counted_together():

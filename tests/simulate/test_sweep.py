@@ -1,7 +1,7 @@
 """Many fleets under one trace: every combination once, the fewest replicas found as by trying all, what limits them."""
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 
 import numpy as np
@@ -27,6 +27,11 @@ MAKE = partial(Fleet.plan, "Llama-3.1-8B", "H200", block_size=64)
 BUSY = Load(
     num_requests=60, rate=60.0, prompt_tokens=3000, output_tokens=20, turns=3, think_seconds=1.0, seed=3
 ).trace()
+
+
+@cache
+def busy_answers(replicas):
+    return simulate(BUSY, MAKE(replicas=replicas)).answers()
 
 
 def test_every_combination_runs_once_with_its_own_answers():
@@ -61,7 +66,7 @@ def test_more_combinations_than_anybody_waits_for_are_refused_before_the_first_r
 
 
 def test_the_fewest_replicas_are_those_that_trying_all_would_find():
-    p99 = {n: simulate(BUSY, MAKE(replicas=n)).answers().ttft.p99 for n in range(1, 6)}
+    p99 = {n: busy_answers(n).ttft.p99 for n in range(1, 6)}
     for seconds in (p99[4], 0.99 * p99[2], 100.0):
         smallest = next(n for n in p99 if p99[n] <= seconds)
         found = fewest(BUSY, MAKE, Target(seconds))
@@ -80,7 +85,7 @@ def fake(monkeypatch):
 
     def make(p99_of):
         ran = []
-        some = simulate(BUSY, MAKE(replicas=1)).answers()
+        some = busy_answers(1)
 
         class Run:
             def __init__(self, replicas):
@@ -142,8 +147,7 @@ def test_a_promise_that_a_request_alone_breaks_is_refused_before_anything_runs(f
     assert fewest(BUSY, MAKE, Target(floor * 1.001)).replicas == 1
 
 
-@pytest.mark.parametrize("router", ["round-robin", "least-loaded", "prefix"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "router"), list(enumerate(["round-robin", "least-loaded", "prefix"])))
 def test_no_request_is_faster_than_the_floor(seed, router):
     trace = Load(
         num_requests=120,
@@ -178,7 +182,7 @@ def test_what_is_no_target_is_refused(values):
 
 
 def test_both_limits_of_a_target_count():
-    answers = simulate(BUSY, MAKE(replicas=1)).answers()
+    answers = busy_answers(1)
     ttft, tpot = answers.ttft.p99, answers.tpot.p99
     assert Target(ttft, tpot).met(answers)
     assert not Target(ttft * 0.99, tpot).met(answers)

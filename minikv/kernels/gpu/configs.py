@@ -1,7 +1,7 @@
 """Tile sizes and splits, chosen from a fixed table: looking up an autotuned one costs tens of microseconds a launch.
 
 The table's tiles compile without spilling registers and within the shared memory of each kind of GPU
-(``tests/kernels/test_attention_compiled.py`` asserts that); ``benchmarks/kernels.py`` measures them where there is a
+(``tests/kernels/test_compiled.py`` asserts that); ``benchmarks/kernels.py`` measures them where there is a
 GPU.
 """
 

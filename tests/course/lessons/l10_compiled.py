@@ -1,10 +1,8 @@
-"""Compile the kernels of lesson 10 for GPUs that are not there, and print what became of them, a JSON row a kernel.
-
-Run in a process of its own, without the interpreter: ``python -m tests.course.lessons.l10_compiled``.
-"""
+"""Compile the kernels of lesson 10 for GPUs that are not there: rows for ``tests.kernels.compiling``."""
 
 import dataclasses
-import json
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -18,7 +16,7 @@ from tests.nano.decode_compiled import launch_of
 HEADS, GROUP, DIM, BLOCK, WIDTH, SPLITS = 8, 4, 128, 16, 256, 32
 
 
-def main() -> None:
+def rows(everything: bool) -> Iterator[dict[str, Any]]:
     def on_meta(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")
 
@@ -35,13 +33,9 @@ def main() -> None:
     )
     for capability in (75, 90):
         for launch in launches:
-            print(json.dumps(dataclasses.asdict(compile_ahead(launch, capability))))
+            yield dataclasses.asdict(compile_ahead(launch, capability))
     # A known wrong kernel of exercise 10.6, which has no file of its own, is compiled on a GPU like any other.
     decode_kernel.prepare = lambda: "gpu"
     wrong = next(m.wrong for m in decode_kernel.KERNEL.misconceptions if m.name == "scale_forgotten")
     launch = dataclasses.replace(launch_of(torch.float32, 6, 2, 16), kernel=wrong.kernel)
-    print(json.dumps(dataclasses.asdict(compile_ahead(launch, 90))))
-
-
-if __name__ == "__main__":
-    main()
+    yield dataclasses.asdict(compile_ahead(launch, 90))

@@ -86,15 +86,15 @@ def test_at_any_line_of_a_run_no_block_is_lost_and_every_answer_is_right(device)
         assert interrupted == 0
         assert set(reasons) == {FinishReason.LENGTH}
         heard = unharmed = 0
-        for line in range(7, lines, max(1, lines // 30)):
+        for line in range(7, lines, max(1, lines // 20)):
             try:
                 _, interrupted, reasons = attempt(line)
             except KeyboardInterrupt:  # outside of ``step``
                 continue
             heard += interrupted
             unharmed += interrupted and FinishReason.ERROR not in reasons
-        assert heard > 20
-        assert unharmed > 5  # the others were launching or reading a step, or about to
+        assert heard > 12
+        assert unharmed > 3  # the others were launching or reading a step, or about to
 
     if device is None:
         all_attempts()

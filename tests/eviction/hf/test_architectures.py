@@ -27,7 +27,7 @@ REFUSED = {
 }
 WITHOUT_WINDOW = ("mistral", "mixtral", "phi3", "phimoe", "qwen3_moe", "starcoder2")
 SIZES = {"budget": 7, "n_sink": 2, "n_recent": 5}
-CHUNKS = [26, 1, 1, 4, 1, 1]
+CHUNKS = [26, 1, 4]
 
 
 def ids(rows=2):

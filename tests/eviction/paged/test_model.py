@@ -13,6 +13,7 @@ from minikv.eviction.policies.literature import H2O, TOVA, KeyDiff, Knorm, Rando
 from minikv.models import Batch, bind_model, load, recall_documents, seen_window
 from minikv.plan import CacheSpec
 from tests.eviction.paged.reference import Masked
+from tests.longer import every_value
 
 POLICIES = {
     "random": Random(3),
@@ -26,7 +27,7 @@ POLICIES = {
     "keydiff": KeyDiff(),
 }
 # Tokens that each of two sequences computes in each step: prompts in chunks, a chunk beside a decode, decodes.
-STEPS = [(31, 20), (12, 1), (1, 30), (1, 1), (9, 1), *[(1, 1)] * 14]
+STEPS = [(31, 20), (12, 1), (1, 30), (1, 1), (9, 1), *[(1, 1)] * 8]
 
 
 @pytest.fixture(scope="module", params=["tiny-gqa", "tiny-mla"])
@@ -118,8 +119,7 @@ def test_compaction_equals_masking(models, policy):
         holds_the_same(paged, references, budget)
 
 
-@pytest.mark.parametrize("block_size", [1, 3, 16])
-@pytest.mark.parametrize("evict_every", [1, 5])
+@pytest.mark.parametrize(("block_size", "evict_every"), every_value([1, 3, 16], [1, 5]))
 def test_whatever_the_block_size_and_however_seldom_it_evicts(models, block_size, evict_every):
     budget = Budget(4, 10, 7, evict_every)
     for paged, references, got, want in both(models, H2O(), budget, block_size=block_size):

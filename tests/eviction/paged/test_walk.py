@@ -1,6 +1,6 @@
 """PagedEviction, BlockManager, PagedKVCache and HostPool together, against sequences that keep every token.
 
-200 things drawn at random: prompts that share prefixes, decodes, forks, evictions, swaps, ends. After each, every token
+150 things drawn at random: prompts that share prefixes, decodes, forks, evictions, swaps, ends. After each, every token
 that a sequence still holds must read back to the bit as what its true position had, in every layer and head. Which ones
 these are is computed here in plain Python; and attention over the blocks is that over a dense cache with the others
 masked.
@@ -24,7 +24,7 @@ from tests.cache.paged_cases import cache_for, storing
 from tests.longer import usual_if
 
 NUM_BLOCKS = {1: 70, 3: 40, 4: 30, 16: 12}
-STEPS, MOST = 200, 400  # things that happen; positions that a sequence may reach
+STEPS, MOST = 150, 400  # things that happen; positions that a sequence may reach
 BUDGETS = {1: Budget(2, 5, 3), 3: Budget(1, 9, 4, evict_every=3), 4: Budget(4, 8, 6), 16: Budget(4, 8, 6)}
 
 

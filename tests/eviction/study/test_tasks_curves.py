@@ -24,6 +24,7 @@ from minikv.eviction.study.suite import Score, answer
 from minikv.eviction.study.tasks import make_cases, stream_cases
 from minikv.models import load
 from tests.eviction.study.task_masks import Masked
+from tests.longer import every_value
 
 
 @pytest.fixture(scope="module", params=["tiny-gqa", "tiny-mla"])
@@ -56,9 +57,9 @@ def test_evicting_after_a_prefill_is_hiding(tiny, policy, scored, task):
     assert evicted.nats != pytest.approx(answer(tiny, cases).nats, rel=1e-3)
 
 
-@pytest.mark.parametrize(("policy", "scored"), [(StreamingLLM(), newest), (Knorm(), small)])
-@pytest.mark.parametrize("every", [1, 5])
-def test_evicting_while_decoding_is_hiding(tiny, policy, scored, every):
+@pytest.mark.parametrize(("policy", "every"), every_value([StreamingLLM(), Knorm()], [1, 5]), ids=str)
+def test_evicting_while_decoding_is_hiding(tiny, policy, every):
+    scored = newest if isinstance(policy, StreamingLLM) else small
     cases = stream_cases(3, length=81, facts=4)
     sizes = Budget(2, 12, 6, every)
     hidden = answer(tiny, cases, evicting=lambda model: Masked(model, scored, sizes), decode=True)

@@ -1,0 +1,99 @@
+"""Our kernels, compiled for GPUs that need not be there: they fit, nothing spills, the right instructions.
+
+One process compiles them all. ``MINIKV_LONG=1`` compiles every listed case; otherwise those that a change would most
+likely break.
+"""
+
+import os
+
+import pytest
+
+from minikv.kernels.gpu.ahead import SHARED_KIB
+from tests.kernels import attention_compiled, sums_compiled
+from tests.kernels.subprocesses import rows_of
+
+LONG = os.environ.get("MINIKV_LONG", "0") not in ("", "0")
+MODULES = {
+    "attention": "tests.kernels.attention_compiled",
+    "storage": "tests.kernels.storage_compiled",
+    "sums": "tests.kernels.sums_compiled",
+    "nano": "tests.nano.decode_compiled",
+    "lesson 10": "tests.course.lessons.l10_compiled",
+}
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """The rows of each part."""
+    rows = rows_of(*MODULES.values(), everything=LONG)
+    return {name: [row for row in rows if row["module"] == module] for name, module in MODULES.items()}
+
+
+@pytest.mark.slow
+def test_every_case_compiles(compiled):
+    """An interpreter takes what a compiler refuses: a loop's bound of two types, for instance."""
+    for name, module in (("attention", attention_compiled), ("sums", sums_compiled)):
+        listed = [*module.EVERY_TIME, *(module.ON_REQUEST if LONG else ())]
+        assert [row["capability"] for row in compiled[name]] == [capability for capability, _ in listed]
+    assert {row["capability"] for row in compiled["storage"]} == {75, 80, 89, 90, 100}
+    assert len(compiled["storage"]) == (70 if LONG else 7)
+    assert {row["name"] for row in compiled["sums"]} == {"column_sums_kernel"}
+    assert [row["capability"] for row in compiled["nano"]] == [75, 80, 90, 100, 90]
+    assert [row["capability"] for row in compiled["lesson 10"]] == [75, 75, 90, 90, 90]
+
+
+@pytest.mark.slow
+def test_no_register_spills(compiled):
+    rows = [row for part in compiled.values() for row in part]
+    assert [row for row in rows if row["stack"] or row["registers"] > 255] == []
+
+
+@pytest.mark.slow
+def test_shared_memory_fits_the_gpu(compiled):
+    """That of the lesson fits a T4 too, whatever it is compiled for."""
+    for name in MODULES.keys() - {"storage"}:
+        for row in compiled[name]:
+            most = SHARED_KIB[75 if name == "lesson 10" else row["capability"]]
+            assert row["shared_bytes"] <= most * 1024, row
+
+
+@pytest.mark.slow
+def test_tensor_cores_multiply_where_there_are_some(compiled):
+    """Not for float32, which keeps all its bits, and not on Turing, for which Triton has no such instruction."""
+    for name in ("attention", "sums"):
+        rows = compiled[name]
+        able = [row for row in rows if row["capability"] >= 80 and not row["float32"]]
+        assert len(able) > len(rows) / 2
+        assert [row for row in able if not row["tensor_cores"]] == []
+    assert all(row["tensor_cores"] for row in compiled["nano"][1:4])
+
+
+@pytest.mark.slow
+def test_keys_are_copied_16_bytes_at_a_time_in_the_background(compiled):
+    rows = compiled["attention"]
+    able = [row for row in rows if row["capability"] >= 80 and row["num_stages"] > 1]
+    assert [row for row in able if not row["async_copies"]] == []
+    assert [row for row in rows if row["narrow_loads"] and row["capability"] >= 80] == []
+
+
+@pytest.mark.slow
+def test_numbers_are_stored_and_read_16_bytes_at_a_time(compiled):
+    """All but the scales, of which each row has one; the other loads are of slots and blocks, one for each row."""
+    for row in compiled["storage"]:
+        stores, loads = ([bits for kind, bits in row["accesses"] if kind == way] for way in ("STG", "LDG"))
+        assert 128 in stores
+        scaled = row["name"] in ("store float8_e4m3fn", "store int8")
+        assert {bits for bits in stores if bits != 128} <= ({32} if scaled else set()), row
+        assert loads.count(128) >= stores.count(128), row
+
+
+@pytest.mark.slow
+def test_a_move_reads_everything_before_it_writes_anything(compiled):
+    """Every load, then the barrier, then every store: what makes one launch enough where a program holds all pairs."""
+    moves = [row for row in compiled["storage"] if row["name"].startswith(("copy", "move"))]
+    assert moves
+    for row in moves:
+        kinds = [kind for kind, _ in row["accesses"]]
+        first_store = kinds.index("STG")
+        assert "LDG" not in kinds[first_store:], row
+        assert kinds[first_store - 1] == "BAR", row
