@@ -54,7 +54,8 @@ def test_outputs_are_those_of_generate(model_type, profile, monkeypatch):
     model = known(model_type)
     guess_with(monkeypatch, Oracle(model, 0.7))
     ties = model.ties
-    log, _, outputs = drive(model, profile, f"{model_type} drafts", count=10, prompt_lookup=MOST)
+    few = {"count": 10} if model_type == "llama" else {}  # fewer of the others all fit
+    log, _, outputs = drive(model, profile, f"{model_type} drafts", prompt_lookup=MOST, **few)
     told, metrics = [each for out in outputs.values() for each in out.completions], summary(log.events)
     assert 0 < metrics.accepted_tokens < metrics.drafted_tokens
     assert sum(each.num_accepted for each in told) == metrics.accepted_tokens
