@@ -47,7 +47,7 @@ def _said(path):
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.relative_to(ROOM).as_posix())
 def test_blocks_and_sequences_are_things_and_not_persons(room):
     """The subjects of docstrings and comments."""
-    person = re.compile(r"\b(?:who|whom|whoever|nobody|somebody|anybody|everybody)\b", re.IGNORECASE)
+    person = re.compile(r"\b(?:who|whom|whose|whoever|nobody|somebody|anybody|everybody)\b", re.IGNORECASE)
     lines = [(path.name, *line) for path in sorted(room.glob("*.py")) for line in _said(path)]
     assert lines
     assert [line for line in lines if person.search(line[-1])] == []

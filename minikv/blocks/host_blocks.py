@@ -181,7 +181,7 @@ def _published(seq: SequenceBlocks, block_size: int) -> list[tuple[bytes, bytes]
 def swap_of(
     device: Sequence[Sequence[int]], host: Sequence[Sequence[int]], known: Sequence[set[int]]
 ) -> Swap:
-    """Return pairs of all blocks, except those whose content is in one of the host's ``known`` blocks."""
+    """Return pairs of all blocks, except those with content in one of the host's ``known`` blocks."""
     pairs = []
     for of_group in zip(device, host, known, strict=True):
         there = of_group[2]

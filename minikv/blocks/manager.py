@@ -218,7 +218,7 @@ class BlockManager:
         return copies
 
     def fill_slot(self, seq_id: Hashable, token: int) -> None:
-        """Set the sequence's last token, whose slot ``reserve_slot`` has taken, to ``token``.
+        """Set the sequence's last token to ``token``; ``reserve_slot`` has taken its slot.
 
         Raises ``ArgumentError`` if it is known already, and for an invalid token id.
         """

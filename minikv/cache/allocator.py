@@ -225,7 +225,7 @@ def _warmup_peak(
     try:
         return measure_peak(lambda: warmup(model, tokens), device), None
     except torch.OutOfMemoryError as error:
-        # Without the traceback, whose frames hold the activations.
+        # Without the traceback: its frames hold the activations.
         return None, error.with_traceback(None)
 
 

@@ -14,8 +14,8 @@ def bind(model: nn.Module, cache: PagedKVCache) -> int:
     dtype; nothing is copied. They keep the cache's memory alive until the attributes are set to something else, so
     ``cache.close()`` raises before that. Hugging Face models have no such modules.
 
-    Raises ``ArgumentError``, with nothing set, if the counts differ, for a cache whose codec has scales (the
-    modules have no place for them), and for a module whose ``k_cache`` or ``v_cache`` is a ``Parameter``.
+    Raises ``ArgumentError``, with nothing set, if the counts differ, for a cache with a codec that has scales (the
+    modules have no place for them), and for a module with a ``Parameter`` as ``k_cache`` or ``v_cache``.
     """
     if not isinstance(model, nn.Module):
         raise ArgumentError("allocator_not_a_model", kind=type(model).__name__)

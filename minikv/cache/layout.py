@@ -109,7 +109,7 @@ class TensorGroup:
 
 @dataclass(frozen=True)
 class PagedLayout:
-    """The place of each layer of a spec. ``sources[i]`` is the layer whose K and V layer i reads (None: no cache)."""
+    """The place of each layer of a spec. ``sources[i]`` is the layer with the K and V of layer i (None: no cache)."""
 
     kv_cache_groups: tuple[KVCacheGroupSpec, ...]
     tensor_groups: tuple[TensorGroup, ...]

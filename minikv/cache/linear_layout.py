@@ -42,7 +42,7 @@ def linear_dtype(spec: CacheSpec) -> torch.dtype:
 
 
 def layer_sources(spec: CacheSpec) -> tuple[int | None, ...]:
-    """Return the layer whose K and V each layer reads: itself, another ("shared"), or None (nothing is cached)."""
+    """Return for each layer the layer with its K and V: itself, another ("shared"), or None (nothing is cached)."""
     sources: list[int | None] = []
     for number, layer in enumerate(spec.layers):
         if layer.reads_layer is None:

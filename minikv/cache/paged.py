@@ -32,7 +32,7 @@ class PagedKVCache(Pages):
     allocate the memory now, not page by page in the middle of a request. A block that is used again is not cleared.
 
     ``num_blocks`` is a number for each of ``minikv.plan.pool.kv_cache_groups(spec)``, in that order, or one for all.
-    ``codec`` is a name or a ``Codec`` whose bytes are the spec's (None: the one of ``spec.kv_dtype``).
+    ``codec`` is a name or a ``Codec`` with the spec's bytes (None: the one of ``spec.kv_dtype``).
     ``nbytes`` is the sum over the groups of ``block_bytes(block_size) * num_blocks``, scales included; alignment
     adds ``arena.report().padding``.
 
@@ -166,7 +166,7 @@ class PagedKVCache(Pages):
             raise ArgumentError("paged_closed")
 
     def _source(self, layer: int) -> int:
-        """Return the layer whose K and V ``layer`` reads: itself, unless it is shared."""
+        """Return the layer with the K and V that ``layer`` reads: itself, unless it is shared."""
         self._check_open()
         check_count("layer", layer, least=0)
         last = len(self.spec.layers) - 1

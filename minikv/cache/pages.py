@@ -113,7 +113,7 @@ class Pages(ABC):
         return one_line(type(self).__name__, self.spec.name, *told)
 
     def kv_cache_group_of(self, layer: int) -> int:
-        """Return the group whose block tables the layer takes: an index into ``kv_cache_groups`` and ``num_blocks``."""
+        """Return the group of the layer's block tables: an index into ``kv_cache_groups`` and ``num_blocks``."""
         return self.layer(layer).kv_cache_group
 
     def check_kv_cache_group(self, kv_cache_group: int) -> None:

@@ -4,7 +4,7 @@ import typer
 
 
 def option(panel: str, *names: str) -> typer.models.OptionInfo:
-    """An option of ``panel``, whose title is ``panel_PANEL`` of messages/help.toml."""
+    """An option of ``panel``, with the title ``panel_PANEL`` of messages/help.toml."""
     return typer.Option(*names, rich_help_panel=panel)
 
 

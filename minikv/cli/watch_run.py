@@ -206,7 +206,7 @@ class Waiting:
 
 
 def events_files(folder: Path, most: int = 5) -> list[Path]:
-    """At most ``most`` files in ``folder`` whose first line is an event, the last written first."""
+    """At most ``most`` files in ``folder`` with an event as first line, the last written first."""
     found = []
     with suppress(OSError, ValueError):  # a path with a null character is a ValueError
         files = [path for path in folder.iterdir() if path.is_file()]

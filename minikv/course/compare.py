@@ -150,7 +150,7 @@ def _array(expected: Any, got: Any) -> str | None:
         expected, got = expected.detach(), got.detach().to(expected.device)
         if not (expected.is_floating_point() or expected.is_complex()):
             return None if torch.equal(expected, got) else "value"
-        # The tolerances of torch.testing.assert_close, whose first call would take seconds of the time limit.
+        # The tolerances of torch.testing.assert_close: its first call would take seconds of the time limit.
         rtol, atol = {"torch.float16": (1e-3, 1e-5), "torch.bfloat16": (1.6e-2, 1e-5)}.get(
             str(expected.dtype), (1e-7, 1e-7) if expected.element_size() >= 8 else (1.3e-6, 1e-5)
         )

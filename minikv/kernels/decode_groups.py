@@ -1,8 +1,8 @@
 """Decode of many short sequences on a CPU: sequences of about equal length are computed together. Lesson 10.
 
 For a history of a hundred tokens, one sequence at a time costs more in torch calls than in arithmetic. So the sequences
-are sorted by the tokens that they read, and cut into groups whose keys and values, padded to the longest, fit into one
-tile. A group is a gather and one ``scaled_dot_product_attention``, with the G query heads of a KV head as G
+are sorted by the tokens that they read, and cut into groups so that their keys and values, padded to the longest, fit
+into one tile. A group is a gather and one ``scaled_dot_product_attention``, with the G query heads of a KV head as G
 queries. The padding holds another request's tokens. It is overwritten with 0 before it is read, because a masked NaN
 would still give NaN.
 """

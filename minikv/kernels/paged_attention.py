@@ -74,9 +74,9 @@ def paged_prefill(
 
     ``query`` [T, Hq, Dk]: the queries of all sequences, one sequence after the other; sequence i has the rows
     ``query_starts[i]`` to ``query_starts[i + 1] - 1`` ([B + 1] int32 or int64, from 0 to T), at its last positions
-    before ``kv.lengths[i]``. Their K and V are stored already. So a chunk of a long prompt is a call whose length
-    counts the tokens up to the chunk's end. ``max_queries`` is at least the longest row: it sizes the launch without
-    reading the device. Everything else as in ``paged_decode``; ``out`` [T, Hq, Dv], ``lse`` [T, Hq].
+    before ``kv.lengths[i]``. Their K and V are stored already. So for a chunk of a long prompt the
+    length counts the tokens up to the chunk's end. ``max_queries`` is at least the longest row: it sizes the launch
+    without reading the device. Everything else as in ``paged_decode``; ``out`` [T, Hq, Dv], ``lse`` [T, Hq].
     """
     _check(query, "T", kv, scale, window, softcap, sinks)
     check_query_starts(query_starts, kv.lengths, query.shape[0], max_queries)

@@ -151,7 +151,7 @@ class Arena:
         calls it borrowed), which cannot be resized and keeps the arena's memory alive.
 
         Raises ``ArenaFullError`` with the shortage, ``ArenaClosedError``, or ``ArgumentError`` for a shape with a zero,
-        a dtype or an alignment that cannot be used, and for a name whose tensor is still alive. An error changes
+        a dtype or an alignment that cannot be used, and for a name with a tensor that is still alive. An error changes
         nothing.
         """
         if self._storage is None:

@@ -122,8 +122,8 @@ def bind_model(model: Any, cache: Pages, *, reads: Reads = "auto") -> Adapter:
     One token is run through the model to find out.
 
     Raises ``ArgumentError``, with the model unchanged: a model in training mode or on another device, a cache for other
-    layers than those of the model's config (the first is named), "paged" where it is impossible, a GPU whose kernels
-    cannot read the cache's dtype. ``ConfigError`` for an architecture that minikv does not know.
+    layers than those of the model's config (the first is named), "paged" where it is impossible, a GPU with kernels
+    that cannot read the cache's dtype. ``ConfigError`` for an architecture that minikv does not know.
     """
     if not isinstance(cache, Pages):
         raise ArgumentError("bind_not_a_cache", kind=type(cache).__name__)

@@ -29,7 +29,7 @@ class Batch:
     """T new tokens of B sequences in ``cache``; every tensor lies on the cache's device. Build it with ``build``.
 
     ``positions`` [T] int64; ``query_starts`` [B + 1] int32: sequence i has the rows ``query_starts[i]`` to
-    ``query_starts[i + 1] - 1``; ``last`` [R] int64: the rows whose logits are wanted, in order, of each sequence its
+    ``query_starts[i + 1] - 1``; ``last`` [R] int64: the rows that need logits, in order, of each sequence its
     last (``build``: that one alone) and as many as drafts before it; ``max_queries``: the longest row;
     ``max_position``: the largest position. One entry for each KV cache group have ``slots`` ([T] int64, where K and V
     of each token go, -1: nowhere), ``block_tables`` ([B, W] int32) and ``lengths`` ([B] int32, cached tokens with the

@@ -100,7 +100,7 @@ class GatheredCache(Cache):
         return [not layer.token_bytes for layer in self.batch.cache.spec.layers]
 
     def _group(self, layer: int) -> int:
-        """The group whose block tables the layer takes; a layer without any counts as one of the first group."""
+        """The group of the layer's block tables; a layer without any counts as one of the first group."""
         spec = self.batch.cache.spec.layers[layer]
         return (
             0

@@ -12,7 +12,7 @@ from minikv.nano.kv_cache import KVCache
 from minikv.nano.scheduler import Step
 from minikv.nano.sequence import SamplingParams
 
-DECODES_AT_ONCE = 16  # in plain torch: sequences whose keys are padded to the longest of them
+DECODES_AT_ONCE = 16  # in plain torch: sequences with keys padded to the longest of them
 
 
 @dataclass(frozen=True)

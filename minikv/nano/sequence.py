@@ -12,7 +12,7 @@ class SamplingParams:
     """How the next token is chosen, and when a sequence ends.
 
     ``temperature`` 0 takes the likeliest token. Otherwise logits are divided by it, and the token is drawn
-    from the fewest likeliest tokens whose probabilities sum to ``top_p``. ``seed`` makes the draws
+    from the fewest likeliest tokens with probabilities that sum to ``top_p``. ``seed`` makes the draws
     repeatable. ``max_tokens`` tokens are generated at most; ``ignore_eos`` goes on past the model's end-of-
     sequence tokens.
     """

@@ -207,8 +207,8 @@ def plan_memory(
     ``gpu`` is a catalogue name; ``gpu_bytes`` overrides its memory and is required where the catalogue has no
     figure that torch would see. ``chunk`` is the most tokens that one forward prefills, ``utilization`` the
     share of the GPU that the engine may use. ``context`` is tokens a sequence, prompt and answer together; None
-    is 4,096 or all of the model's positions where it has fewer. ``weight_bytes`` is one rank's, for models whose
-    shapes are not known; ``weight_dtype`` ("bf16", "fp8", "int8", "int4", …) counts them by shapes in that dtype, not
+    is 4,096 or all of the model's positions where it has fewer. ``weight_bytes`` is one rank's, for models of
+    unknown shapes; ``weight_dtype`` ("bf16", "fp8", "int8", "int4", …) counts them by shapes in that dtype, not
     in the checkpoint's. The other arguments are those of ``CacheSpec.from_config``.
 
     Raises ``ConfigError``, ``UnknownNameError``, ``ArgumentError``, and ``DoesNotFitError`` where no block is

@@ -69,7 +69,7 @@ class StepFlops:
 
 
 def flop_cost(config: Any) -> FlopCost:
-    """The three coefficients of a dense decoder whose layers all attend to everything.
+    """The three coefficients of a dense decoder; all of its layers attend to everything.
 
     ``config``: as for ``CacheSpec.from_config``. Raises ``ConfigError`` for experts, windows, latents and
     unknown architectures: it never guesses.
@@ -89,7 +89,7 @@ def flop_cost(config: Any) -> FlopCost:
 
 
 def step_flops(config: Any, num_tokens: int, cached: bool) -> StepFlops:
-    """FLOPs of the step whose last query sees ``num_tokens`` tokens, itself included.
+    """FLOPs of the step in which the last query sees ``num_tokens`` tokens, itself included.
 
     ``cached`` False feeds all ``num_tokens`` tokens; True feeds the newest, with the K and V of the
     ``num_tokens - 1`` before it in the cache. Raises as ``flop_cost`` does, ``ArgumentError`` for no tokens.

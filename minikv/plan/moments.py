@@ -32,7 +32,7 @@ class Moment:
 
 
 def startup_moments(terms: MeasuredTerms, kv_bytes: int, *, loading_bytes: int = 0) -> tuple[Moment, ...]:
-    """The state after each of ``CALLS`` of an engine whose start-up measured ``terms``, and then took ``kv_bytes``.
+    """The state after each of ``CALLS`` of an engine that measured ``terms`` at its start, and then took ``kv_bytes``.
 
     ``start``        the CUDA context and other processes hold memory; torch has allocated nothing.
     ``load``         the weights are loaded, with ``loading_bytes`` of copies that are freed again. Torch caches freed

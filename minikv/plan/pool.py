@@ -78,7 +78,7 @@ def max_length(spec: CacheSpec, pool_bytes: int, batch: int, block_size: int) ->
 
 
 def counted_groups(spec: CacheSpec) -> tuple[KVCacheGroupSpec, ...]:
-    """The groups whose blocks an engine counts: those without a window, or all where every layer slides."""
+    """The groups with the blocks that an engine counts: those without a window, or all where every layer slides."""
     groups = kv_cache_groups(spec)
     return tuple(group for group in groups if group.layer.window is None) or groups
 
@@ -92,7 +92,7 @@ def num_blocks(spec: CacheSpec, pool_bytes: int, num_tokens: int, batch: int, bl
     """Blocks of the groups without a window that fit into ``pool_bytes``: the block count that an engine prints.
 
     The blocks and states of sliding and recurrent layers for ``batch`` sequences of ``num_tokens`` tokens are
-    subtracted first. A model whose layers all slide counts the blocks of its windows.
+    subtracted first. A model with sliding layers only counts the blocks of its windows.
     """
     counted = counted_groups(spec)
     bounded = [group for group in kv_cache_groups(spec) if group not in counted]

@@ -96,15 +96,15 @@ def decode_work(config: Any, batch: int, context: int, *, kv_dtype: str | None =
     every head attends to the latent itself, 2 * heads * ((c + r) + c) FLOPs a cached token and layer. Norms, softmax,
     activations and the few bytes written are left out.
 
-    Raises ``ArgumentError`` for no sequences or tokens, ``ConfigError`` ("roofline_unknown") for layers whose
-    attention is not counted here (recurrent, cross, sparse), and what ``weight_list`` raises.
+    Raises ``ArgumentError`` for no sequences or tokens, ``ConfigError`` ("roofline_unknown") for layers with
+    attention that is not counted here (recurrent, cross, sparse), and what ``weight_list`` raises.
     """
     check_count("batch", batch)
     return _step_of(config, context, kv_dtype)(batch)
 
 
 def ridge_batch(config: Any, context: int, roof: Roof, *, kv_dtype: str | None = None) -> int | None:
-    """The smallest batch whose decode step reaches the ridge point of ``roof``; None where no batch does.
+    """The smallest batch with a decode step that reaches the ridge point of ``roof``; None where no batch does.
 
     None is usual: a cache is read for one sequence alone, so a larger batch adds bytes as well as FLOPs. The search
     ends at a million sequences, and does not check that they fit the card. Raises as ``decode_work`` does.

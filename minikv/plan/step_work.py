@@ -28,7 +28,7 @@ from minikv.plan.spec.config import Config, read_config
 from minikv.plan.spec.layers import LayerSpec
 from minikv.plan.weights.weight_bytes import weight_list
 
-_ATTENDING = ("full", "sliding", "chunked", "latent")  # layers whose attention is counted here
+_ATTENDING = ("full", "sliding", "chunked", "latent")  # layers with attention that is counted here
 REDUCES = 2  # all-reduces of a layer: behind the attention and behind the MLP (Shoeybi et al. 2019)
 
 
@@ -166,7 +166,7 @@ def step_cost(
 
     Weights are in the checkpoint's dtype; an untied embedding is not read. ``weight_bytes`` are those of one rank where
     the weights are stored otherwise; each matrix gets its share. Heads are divided over the ranks, rounded up.
-    Raises ``ConfigError`` ("roofline_unknown") for layers whose attention is not counted here (recurrent, cross,
+    Raises ``ConfigError`` ("roofline_unknown") for layers with attention that is not counted here (recurrent, cross,
     sparse), and what ``weight_list`` raises.
     """
     check_count("tp", tp)

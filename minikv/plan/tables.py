@@ -16,7 +16,7 @@ def context_rows(budget: MemoryBudget) -> list[dict[str, Any]]:
 
     ``blocks`` and ``sequence_bytes`` are one sequence's, ``sequences`` how many fit, ``floor_one_s`` and
     ``floor_all_s`` the least seconds of a decode step of one sequence and of all of them (None without a GPU
-    whose bandwidth is known), ``capped`` whether the row ends at max_position_embeddings.
+    with known bandwidth), ``capped`` whether the row ends at max_position_embeddings.
     """
     return [_row(budget, context) for context in _contexts(budget.spec.max_positions)]
 

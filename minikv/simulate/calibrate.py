@@ -68,7 +68,7 @@ class Calibration:
 
 
 def measured_steps(events: Sequence[AnyEvent], cost: StepCost) -> list[MeasuredStep]:
-    """The steps of a run whose work follows from its events: decodes alone, and prefills of one sequence alone.
+    """The steps of a run with work that follows from its events: decodes alone, and prefills of one sequence alone.
 
     A step's event counts tokens and blocks, not contexts. The contexts of a step of decodes add up to the filled
     slots, if no two sequences share a block. The chunk of a sequence that runs alone ends with its last slot. The

@@ -95,7 +95,7 @@ class Fleet:
         weight_bytes: int | None = None,
         assumptions: Assumptions | None = None,
     ) -> "Fleet":
-        """The fleet whose blocks are what ``plan_memory`` leaves for the cache of each GPU.
+        """The fleet with the blocks that ``plan_memory`` leaves for the cache of each GPU.
 
         ``config``: as for ``CacheSpec.from_config``; ``gpu``: a catalogue name. ``host_kv_bytes``: host memory of one
         replica, all its ranks together. ``weight_bytes``: of one rank, kept and read. Windowed layers get a window for

@@ -7,7 +7,7 @@ Azure (Azure/AzurePublicDataset, AzureLLMInferenceDataset2023.md and ...2024.md)
 ContextTokens and GeneratedTokens, then a request a line; times as 2023-11-16 18:15:46.6805900, with or without a time
 zone. The file says nothing about shared prefixes, so its prompts share none.
 
-No line is skipped: a line that is no request raises an error with its number. A file whose name ends in .gz is unpacked
+No line is skipped: a line that is no request raises an error with its number. A file with a name in .gz is unpacked
 while it is read.
 """
 

@@ -68,7 +68,7 @@ def on_cores(runs: Sequence[Run], trace: Trace, jobs: int, most: int) -> Ended:
 
 
 def on_cluster(runs: Sequence[Run], trace: Trace, scheduler: str) -> Ended:
-    """Call each of ``runs`` with ``trace`` on a worker of the Dask cluster whose scheduler listens at that address.
+    """Call each of ``runs`` with ``trace`` on a worker of the Dask cluster with a scheduler at that address.
 
     Whatever ends this iterator early takes back what has not begun. Raises ``MissingPackageError``; ``ArgumentError``
     where no cluster with workers answers; ``MiniKVError`` where the workers lack a package, or were killed.

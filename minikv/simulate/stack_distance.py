@@ -24,7 +24,7 @@ def stack_distances(blocks: np.ndarray, requests: np.ndarray) -> np.ndarray:
     # Uses of one request are sorted by their previous use: so ``_larger_before`` never counts one for another.
     again = again[np.lexsort((before[again], requests[again]))]
     begin = np.searchsorted(requests, requests[again])
-    # The uses from the previous one up to the request, less those whose block was used once more: each block once.
+    # The uses from the previous one up to the request, less those of a block used once more: each block once.
     distances[again] = begin - before[again] - _larger_before(before[again])
     return distances
 

@@ -63,7 +63,7 @@ def sweep(
     its settings.
 
     ``jobs`` runs are computed at once, each in a process (-1: one a core); fewer where the bookkeeping of as many of
-    the largest fleet would take more than 16 GiB. With ``backend="dask"`` a cluster computes them whose scheduler
+    the largest fleet would take more than 16 GiB. With ``backend="dask"`` a cluster computes them; its scheduler
     listens at ``scheduler``. The figures are those of one run after the other, to the last bit. A router that is an
     object begins each run as ``make`` gave it.
 

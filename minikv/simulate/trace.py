@@ -7,7 +7,7 @@
     (True, 15)
 
 A request's ``hash_ids`` name the blocks of ``hash_block`` tokens of its prompt, a partly filled last one included.
-Requests whose first ids are equal have the same prompt up to there. A request without ids shares its prompt with no
+Requests with equal first ids have the same prompt up to there. A request without ids shares its prompt with no
 other. The form is that of the Mooncake traces (Qin et al., "Mooncake: Trading More Storage for Less Computation", FAST
 2025), which count in blocks of 512.
 """
@@ -127,7 +127,7 @@ class Trace:
 def fault_of(
     request: TraceRequest, before: float, hash_block: int, names: Sequence[str] = FIELDS, value: Any = None
 ) -> MiniKVError | None:
-    """The error of ``request``, whose predecessor arrived at ``before`` seconds; None if it has none.
+    """The error of ``request``, which follows one at ``before`` seconds; None if it has none.
 
     ``names`` are the names of arrival, prompt and output in the file; ``value`` is the arrival as the file has it.
     """

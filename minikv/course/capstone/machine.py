@@ -1,4 +1,4 @@
-"""The machine whose clock a tiny model uses: a GPU of the catalogue, scaled down to it. Lesson 18."""
+"""The machine with the clock of a tiny model: a GPU of the catalogue, scaled down to it. Lesson 18."""
 
 from dataclasses import replace
 from typing import Any

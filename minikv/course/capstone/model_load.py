@@ -51,11 +51,11 @@ def model_task(
     prompts are a step and all of them decode together. ``prompts``: lists of token ids instead of random ones, with the
     prefixes that they share. ``gpu``: the GPU of the clock, a name of the catalogue. None is the GPU that the model is
     on; without one, or for one that the catalogue lacks, an H200, which ``explain`` calls an assumption. ``scaled``: an
-    H200 scaled down to this model instead (``small_machine``), for models whose steps would be all overhead.
+    H200 scaled down to this model instead (``small_machine``), for models with steps that would be all overhead.
     ``kv_bytes`` None holds one of eight requests, at least two, at their longest. ``dtype`` and ``device``: see
     ``load``.
 
-    Raises what ``LLM`` raises for the model, ``ConfigError`` for one whose steps ``StepTime`` cannot count,
+    Raises what ``LLM`` raises for the model, ``ConfigError`` for one with steps that ``StepTime`` cannot count,
     ``ArgumentError`` for bad counts and shares, and for prompts that are empty or longer than the model.
     """
     for what, value in (("num_requests", num_requests), ("max_tokens", max_tokens)):

@@ -24,7 +24,7 @@ def serve(task: Task, plan: Plan, *, emit: "Emit | None" = None) -> Run:
     """Serve ``task`` as ``plan`` says; every event of the engine goes to ``emit`` too.
 
     A request is added before the first step that begins at its arrival or later. Nothing is kept from run to run.
-    Raises ``DoesNotFitError`` for a plan above the budget, ``RequestTooLargeError`` for one whose blocks do not hold
+    Raises ``DoesNotFitError`` for a plan above the budget, ``RequestTooLargeError`` if its blocks do not hold
     the longest request, and the errors of ``LLM``, all before anything is computed; ``GenerationFailedError`` where
     requests fail.
     """

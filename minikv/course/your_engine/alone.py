@@ -27,7 +27,7 @@ class MiniKVError(Exception):
         super().__init__(SENTENCES[code].format(**values))
 
 
-# Decoders whose layers `CacheSpec` reads. Some of them are refused for another reason, by name.
+# Decoders with layers that `CacheSpec` reads. Some of them are refused for another reason, by name.
 MODEL_TYPES = set(
     """arcee bloom cohere cohere2 deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe exaone4 gemma gemma2 gemma3_text
     glm glm4 glm4_moe glm4_moe_lite gpt2 gpt_bigcode gpt_neox gpt_oss gptj granite granitemoe helium

@@ -35,7 +35,7 @@ class MyEngine:
 
         ``tried`` are functions with the names of parts. They stand in for those parts this once, and are not kept.
         Takes some 20 s on two CPU cores; a part that hangs takes 20 s more. Raises ``ArgumentError`` for an unknown
-        language and for a function that no part is named like, ``NotKeptError`` for one whose source is not enough to
+        language and for a function that no part is named like, ``NotKeptError`` if its source is not enough to
         run it, ``ConfigError`` for kept parts that cannot be read, and ``MissingPackageError`` without torch.
         """
         lang = pick_language(lang or self.lang)

@@ -255,7 +255,7 @@ def heading(name: str, words: str | None) -> str:
 
 
 def import_lines(imports: Collection[Import], used: set[str]) -> str:
-    """The imports whose names are ``used``, in the order of isort: the standard library, then the others."""
+    """The imports with names in ``used``, in the order of isort: the standard library, then the others."""
     statements: dict[tuple[bool, bool, str, str], list[Import]] = {}
     for one in sorted(imports):
         module, name, bound = one

@@ -49,7 +49,7 @@ class Lane:
 
 @dataclass(frozen=True, repr=False)
 class Race:
-    """All lanes, on ``device``. ``yours``: the exercises whose parts are the learner's. ``seconds``: the whole race.
+    """All lanes, on ``device``. ``yours``: the exercises with parts of the learner's. ``seconds``: the whole race.
 
     ``ties`` answers differ at a token that two ways may choose differently; all other answers are the same.
     """

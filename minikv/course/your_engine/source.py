@@ -173,7 +173,7 @@ def _text_of(fn: FunctionType) -> str:
 
 
 def _is_kernel(value: object) -> bool:
-    """Whether ``value`` is a function decorated by Triton, whose interpreter rewrites the function inside."""
+    """Whether ``value`` is a function decorated by Triton; its interpreter rewrites the function inside."""
     return type(value).__module__.partition(".")[0] == "triton"
 
 

@@ -1,6 +1,6 @@
 """State: the objects that a call of a part can change, copied before and after it, restored, and compared.
 
-Nano keeps its state in four classes, whose attributes are numbers, lists, dictionaries and tensors. So a copy of each
+Nano keeps its state in four classes; their attributes are numbers, lists, dictionaries and tensors. So a copy of each
 attribute is enough, and the objects keep their identity: other parts of nano refer to them.
 """
 

@@ -283,7 +283,7 @@ def differences(
 def agree(model: Any, load: RaceLoad, answers: Answers, others: Answers, who: str) -> int:
     """The number of requests that differ from a tie on. Raises ``MiniKVError`` for any other difference or length.
 
-    A tie: two tokens whose logits lie closer than ``TIE``. The last argument names the two ways.
+    A tie: two tokens with logits closer than ``TIE``. The last argument names the two ways.
     """
     ties = 0
     for found in differences(model, load, answers, others, who):

@@ -245,7 +245,7 @@ class Scheduler:
         return True
 
     def schedule(self) -> Step:
-        """Return the next step, whose sequences all have their blocks. It is empty only if no request is left.
+        """Return the next step; all of its sequences have their blocks. It is empty only if no request is left.
 
         Raises ``ArgumentError`` while a step is open. For any other error, everything that the step took is freed. Only
         if ``Extension.flush`` raises, the step is open: pass ``open_step`` to ``fail``.

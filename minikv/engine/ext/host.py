@@ -135,7 +135,7 @@ class Host:
             self.pool.swap_out(piece)
 
     def swap_in(self, pairs: Transfers) -> None:
-        """Write these device blocks, after the blocks going out, whose places they may take. The forward waits."""
+        """Write these device blocks, after the blocks going out; they may take their places. The forward waits."""
         for piece in self.pool.pieces(pairs):
             self.pool.swap_in(piece).wait()
 

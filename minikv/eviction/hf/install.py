@@ -3,8 +3,8 @@
     with install_kv_eviction(model, policy="keydiff", budget=64, n_recent=32) as eviction:
         model.generate(**inputs, max_new_tokens=200)
 
-The model's code is not patched: it is called with a cache whose layers evict, and with an attention function that lets
-the policy observe.
+The model's code is not patched: it gets a cache with evicting layers, and an attention function that lets the policy
+observe.
 """
 
 import copy

@@ -14,7 +14,12 @@ from torch import Tensor
 
 from minikv.errors import ArgumentError
 
-_FIXED = ("default", "linear", "llama3", "yarn")  # rope types whose frequencies do not depend on the length
+_FIXED = (
+    "default",
+    "linear",
+    "llama3",
+    "yarn",
+)  # rope types with frequencies that do not depend on the length
 _PROBED = 37  # a position
 _CLOSE = 1e-3  # of the largest element; a wrong rotation is off by its size
 
@@ -66,7 +71,7 @@ class Rotary:
 def find_rotary(model: Any, latent: bool) -> Rotary:
     """The rotary embedding of ``model``, tried out: one token is run at two positions, in every layer.
 
-    ``latent``: the layers cache MLA latents, whose rope part is the second tensor. Raises ``ArgumentError`` where keys
+    ``latent``: the layers cache MLA latents; their rope part is the second tensor. Raises ``ArgumentError`` where keys
     are not turned by it: learned positions, other layouts, frequencies that change with the length.
     """
     module = getattr(model.base_model, "rotary_emb", None)

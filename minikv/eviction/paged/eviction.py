@@ -137,7 +137,7 @@ class PagedEviction:
         return self.records.save(seq_id)
 
     def swap_in(self, seq_id: Hashable, saved: SavedRecord) -> None:
-        """Restore the record of a sequence whose blocks are back on the device."""
+        """Restore the record of a sequence with blocks that are back on the device."""
         self.records.restore(seq_id, saved)
 
     def observer(self, seq_ids: Sequence[Hashable], queries: Sequence[int]) -> PagedObserver | None:

@@ -79,7 +79,7 @@ class TokenRecords:
         self._find(seq_id)
 
     def add(self, seq_id: Hashable) -> None:
-        """Add a sequence, whose tokens have no record yet."""
+        """Add a sequence; its tokens have no record yet."""
         if seq_id in self._row:
             raise ArgumentError("sequence_exists", sequence=seq_id)
         if not self._free:

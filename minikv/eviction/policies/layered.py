@@ -47,7 +47,7 @@ class Layered(Wrapped):
 
 
 def share_out(total: int, weights: Sequence[float]) -> tuple[int, ...]:
-    """Whole numbers in proportion to ``weights`` (>= 0, not all 0) whose sum is ``total``: largest remainders."""
+    """Whole numbers in proportion to ``weights`` (>= 0, not all 0) with the sum ``total``: largest remainders."""
     check_count("total", total, 0)
     if not weights or min(weights) < 0 or not sum(weights) > 0:
         raise ArgumentError("eviction_weights", given=list(weights))
@@ -93,7 +93,7 @@ def measure_layers(
 ) -> tuple[int, ...]:
     """Budgets for ``Layered``, from texts ``tokens`` [B, n] int64 like those that will come: one forward, no eviction.
 
-    ``policy``: one whose scores are in one unit in all layers, as attention probabilities are; the budgets then do for
+    ``policy``: one with scores in one unit in all layers, as attention probabilities are; the budgets then do for
     any other policy too. The rest as for ``install_kv_eviction``, which must not be installed yet.
 
     Raises what ``install_kv_eviction`` raises, and ``ArgumentError`` where the texts have no token to choose from.

@@ -151,7 +151,7 @@ class PyramidKV(SnapKV):
             raise ArgumentError("out_of_range", what="steepness", value=self.steepness, low=0, high=1)
 
     def layer_budgets(self, budget: int, num_layers: int) -> tuple[int, ...]:
-        """Whole tokens whose sum is ``budget * num_layers``; what rounding leaves over goes to the lowest layers."""
+        """Whole tokens with the sum ``budget * num_layers``; what rounding leaves over goes to the lowest layers."""
         check_count("num_layers", num_layers)
         middle = (num_layers - 1) / 2 or 1
         exact = [budget * (1 + self.steepness * (1 - layer / middle)) for layer in range(num_layers)]

@@ -130,7 +130,7 @@ class Policy:
         raise NotImplementedError
 
     def observe(self, sums: Tensor | None, seen: Seen) -> Tensor:
-        """The state [B, H, S] float32 after a forward whose reduced probabilities were ``sums`` [B, H, S].
+        """The state [B, H, S] float32 after a forward with the reduced probabilities ``sums`` [B, H, S].
 
         ``sums`` is None where the policy needs no probabilities; the state then stays as it is. Return a new tensor, or
         ``seen.state`` itself for "nothing learned": ``eviction_report`` counts both.

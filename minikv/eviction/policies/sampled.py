@@ -74,7 +74,7 @@ class Wrapped(Policy):
 class Sampled(Wrapped):
     """``policy``, and a uniform sample of ``count`` of all tokens seen, the same in all heads of a layer.
 
-    The sample is part of the budget: a layer whose budget is smaller keeps nothing else between sinks and recent
+    The sample is part of the budget: a layer with a smaller budget keeps nothing else between sinks and recent
     tokens. ``seed``: see ``Random``.
     """
 

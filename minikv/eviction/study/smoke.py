@@ -1,6 +1,6 @@
 """The decisions of eviction, checked without a model: ``minikv doctor --smoke``. Lesson 14.
 
-Each policy gets a few scores whose answer was worked out by hand; then tokens are evicted from a small cache of random
+Each policy gets a few scores with an answer worked out by hand; then tokens are evicted from a small cache of random
 keys and values (``smoke_cache``). No transformers, no weights, less than a second: a failure here concerns every model.
 """
 

@@ -99,7 +99,7 @@ def trace_eviction(
 ) -> EvictionTrace:
     """Read ``tokens`` [n] with ``model`` while ``policy`` evicts, whatever the model itself would have said.
 
-    ``model``: a decoder of transformers in eval mode whose layers all look at the whole text. ``budget``, ``n_sink``,
+    ``model``: a decoder of transformers in eval mode; all of its layers look at the whole text. ``budget``, ``n_sink``,
     ``n_recent`` and ``evict_every``: see ``Budget``. ``scope``: "layer", all heads keep the same tokens, or "head". The
     first ``prompt`` tokens are one forward. ``layers``: which ones to record (None: all); all layers evict.
 

@@ -69,7 +69,7 @@ def choose_splits(programs: int, tiles: int, multiprocessors: int) -> int:
     """Return the number of splits of each sequence that gives work to all the GPU's multiprocessors.
 
     ``programs`` run without a split, over at most ``tiles`` tiles of keys. There is no split if they fill 80 % of the
-    GPU; otherwise it is the smallest number whose last wave is 85 % full, or, if none is, the fullest. It depends on
+    GPU; otherwise it is the smallest number with a last wave 85 % full, or, if none is, the fullest. It depends on
     the table's width and not on the lengths, so it is the same for every step of a captured CUDA graph.
     """
     most = min(tiles, 64)

@@ -51,7 +51,7 @@ def described(live: Live, holders: tuple[Holder, ...]) -> KeptStorage:
 
 
 def wanted_in(found: dict[int, Live]) -> Wanted:
-    """The objects that keep the storages of ``found``: their tensors, and tensors whose graphs saved them."""
+    """The objects that keep the storages of ``found``: their tensors, and tensors with graphs that saved them."""
     wanted: Wanted = {}
     for key, live in found.items():
         for item in live.objects:

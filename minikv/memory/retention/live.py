@@ -34,7 +34,7 @@ class LiveTensors:
 class Live:
     """One storage and the Python objects on it. It keeps them alive, so it must not outlive a search.
 
-    ``saved``: tensors whose autograd graph saved this storage, with the name of the node that did, or ".grad".
+    ``saved``: tensors with an autograd graph that saved this storage, with the name of the node that did, or ".grad".
     """
 
     nbytes: int

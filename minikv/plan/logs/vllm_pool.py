@@ -183,7 +183,7 @@ def vllm_pool(
 
 
 def hybrid_block_size(state_bytes: int, token_bytes: int, block_size: int = BLOCK_SIZE) -> int:
-    """The attention block, in tokens, whose page is at least as large as a recurrent state.
+    """The attention block, in tokens, with a page at least as large as a recurrent state.
 
     A multiple of 16, at least ``block_size``: 784 for Qwen3.5-27B in bf16 on one GPU, 1,568 in fp8 on two.
     Source: _align_hybrid_block_size in vllm/platforms/interface.py, before that

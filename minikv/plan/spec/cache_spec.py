@@ -174,7 +174,7 @@ class CacheSpec:
     def block_bytes(self, block_size: int) -> int:
         """Bytes of one block of ``block_size`` tokens in every layer that caches tokens.
 
-        2 * layers * block_size * kv_heads * head_dim * itemsize for a model whose layers are all alike.
+        2 * layers * block_size * kv_heads * head_dim * itemsize for a model with equal layers.
         """
         check_count("block_size", block_size)
         return block_size * sum(layer.token_bytes for layer in self.layers)

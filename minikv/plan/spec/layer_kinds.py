@@ -64,7 +64,7 @@ def window_of(config: Config, kind: str) -> int | None:
 
 
 def shared_layers(config: Config, kinds: list[str]) -> dict[int, int]:
-    """For Gemma 3n and 4: ``{layer: the earlier layer whose K and V it reads}``; empty for other models.
+    """For Gemma 3n and 4: ``{layer: the earlier layer with its K and V}``; empty for other models.
 
     The last ``num_kv_shared_layers`` layers store nothing; each reads the last storing layer of its own kind.
     """
