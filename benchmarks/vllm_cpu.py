@@ -27,8 +27,9 @@ from benchmarks.engine_cases import MEDIUM, SMALL, ModelShape, mixed, shared_pre
 from benchmarks.kernels_timing import Detailed, tell
 from benchmarks.report import Row, publish
 from benchmarks.vllm_cpu_runs import OURS, Found, Limits, measure, product_rate, products_of, vllm_version
-from minikv.course.your_engine.driven import VLLM_FOLDER, DrivenError, vllm_python
+from minikv.course.your_engine.driven import VLLM_FOLDER, vllm_python
 from minikv.course.your_engine.ways import RaceLoad
+from minikv.errors import MiniKVError
 
 EAGER, COMPILED = "vLLM eager", "vLLM compiled"
 NANO, BATCHED = "nano", "generate_batch"
@@ -139,7 +140,7 @@ def main() -> None:
     version = {} if vllm is None else {"vLLM": vllm_version(vllm) or ""}
     try:
         publish(told, options.json, versions=version)
-    except DrivenError as error:
+    except MiniKVError as error:
         sys.exit(str(error))
 
 

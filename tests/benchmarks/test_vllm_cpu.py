@@ -241,6 +241,19 @@ def test_without_vllm_the_program_ends_with_a_sentence(monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_a_process_that_ends_ends_the_program_with_a_sentence_and_an_incomplete_file(tmp_path, monkeypatch):
+    def measured(*_, **__):
+        raise DrivenError("driven_ended", name=EAGER, exit=1, reason="no libgomp")
+
+    monkeypatch.setattr(vllm_cpu, "measure", measured)
+    monkeypatch.setattr(vllm_cpu, "product_rate", lambda: 1e12)
+    path, threads = tmp_path / "rows.json", str(torch.get_num_threads())
+    monkeypatch.setattr(sys, "argv", ["x", "--only", "ideas", "--json", str(path), "--threads", threads])
+    with pytest.raises(SystemExit, match=r"vLLM eager.*no libgomp"):
+        vllm_cpu.main()
+    assert not path.exists() or not json.loads(path.read_text())["complete"]
+
+
 def test_ideas_alone_run_no_vllm(monkeypatch, asked):
     ran = []
 
