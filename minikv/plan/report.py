@@ -122,7 +122,7 @@ def _budget_lines(budget: "MemoryBudget", lang: str) -> list[str]:
         "pool": format_bytes(budget.kv_bytes),
     }
     lines = _token_lines(spec, lang)
-    # Sliding and recurrent layers are subtracted before blocks are counted: the count is for that many sequences.
+    # Sliding and recurrent layers are subtracted before blocks are counted, so the count is for that many sequences.
     beside = spec.constant_state_bytes or len(pool.counted_groups(spec)) < len(pool.kv_cache_groups(spec))
     lines.append(_say("figure_blocks_beside" if beside else "figure_blocks", lang, **values))
     lines.append(_say("figure_sequences", lang, **values))

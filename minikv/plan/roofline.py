@@ -1,4 +1,4 @@
-"""Lower bounds for the time of a decode step, whatever the kernels.
+"""Lower bounds for the time of a decode step, with any kernels.
 
 A decode step reads every weight that it uses once, and the cache of every sequence once. Its time is at least
 those bytes over the GPU's bandwidth, and at least its FLOPs over the GPU's FLOP rate. Sources: Williams et al. 2009

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from minikv.simulate.trace import Trace
 
 Progress = Callable[[int], object]
-"""Hears how many of a run's requests have ended."""
+"""A function that is called with the number of a run's ended requests."""
 
 
 @dataclass(frozen=True)

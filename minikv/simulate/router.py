@@ -44,7 +44,7 @@ class Router(Protocol):
 
 @dataclass
 class RoundRobin:
-    """Each replica in turn, whatever its load and cache."""
+    """Each replica in turn, for any load and cache."""
 
     _next: int = field(default=0, repr=False)
 

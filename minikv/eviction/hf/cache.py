@@ -37,7 +37,7 @@ def adopt(
     rules: Sequence[LayerRules | None],
     records: Sequence[Record] | None = None,
 ) -> None:
-    """Give ``cache``, which must be empty, evicting layers where there are ``rules``."""
+    """Give ``cache``, which must be empty, evicting layers wherever there are ``rules``."""
     own = DynamicCache(config=config).layers
     kept = records or [Record() for _ in rules]
     cache.layers = [

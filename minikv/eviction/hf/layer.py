@@ -223,11 +223,11 @@ class EvictingLayer(CacheLayerMixin):
             raise ArgumentError("eviction_crop", layer=self.rules.layer, count=abs(tokens_to_remove))
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Row i becomes what row ``beam_idx[i]`` was."""
+        """Replace row i by the former row ``beam_idx[i]``."""
         self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Every row ``repeats`` times, one behind the other."""
+        """Repeat every row ``repeats`` times, one behind the other."""
         if self._tokens is not None:
             rows = torch.arange(len(self.keys), device=self.device).repeat_interleave(repeats)
             self.batch_select_indices(rows)

@@ -26,7 +26,7 @@ class Logits:
 
     @classmethod
     def of(cls, query: Tensor, options: dict[str, Any]) -> "Logits":
-        """From the options that transformers passes to an attention function."""
+        """Make it from the options that transformers passes to an attention function."""
         scale = options.get("scaling")
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         return cls(scale, options.get("softcap"), options.get("s_aux"))

@@ -122,7 +122,7 @@ def _scores_stale(eviction: EvictionHandle, layers: Layers) -> Finding | None:
 
 
 def _layer_grows(eviction: EvictionHandle, layers: Layers) -> Finding | None:
-    """A layer above its bound: eviction was paused, or runs after prompts only."""
+    """Find layers above their bound: eviction was paused, or runs after prompts only."""
     bounds = {n: rule.budget.peak_resident for n, rule in enumerate(eviction.rules) if rule is not None}
     above = tuple(n for n, values in layers.items() if values["peak_resident"] > bounds[n])
     if not above:
@@ -139,7 +139,7 @@ def _cache_grows(eviction: EvictionHandle, layers: Layers) -> Finding | None:
 
 
 def _scores_nan(eviction: EvictionHandle, layers: Layers) -> Finding | None:
-    """NaN scores in decode steps; after a prompt ``select`` raises for them."""
+    """Find NaN scores in decode steps; after a prompt ``select`` raises for them."""
     found = tuple(n for n, values in layers.items() if values["not_numbers"])
     if not found:
         return None

@@ -77,10 +77,10 @@ class Record:
         self.single += 1
 
     def clear(self) -> None:
-        """A new text begins."""
+        """Set all counts to zero for a new text."""
         vars(self).update(vars(Record()))
 
     def values(self) -> dict[str, Any]:
-        """As plain numbers."""
+        """Return the counts as plain numbers."""
         plain = {"not_numbers": int(self.not_numbers), "first_gone": bool(self.first_gone)}
         return {**vars(self), "at_once": float(self.at_once), **plain}

@@ -61,7 +61,7 @@ class Check:
         return self.error is None and self.found == self.wanted
 
     def line(self, lang: str) -> str:
-        """A line for a terminal; the line of a failure says what came out instead."""
+        """Return a line for a terminal; the line of a failure has the wrong result."""
         sentence = text(f"eviction.smoke_{self.key}", lang, **self.values)
         if self.passed:
             return f"[ok  ] {sentence}"
@@ -76,7 +76,7 @@ class Check:
 
 
 def smoke() -> Iterator[Check]:
-    """Every check, yielded when it has been made. One that raises has failed, and the others go on."""
+    """Yield every check when it has been made. A check that raises has failed, and the others go on."""
     from minikv.eviction.study.smoke_cache import CACHE_CHECKS
 
     for name, (policy, view, budget, wanted) in policy_cases().items():
@@ -87,7 +87,7 @@ def smoke() -> Iterator[Check]:
 
 
 def made(key: str, check: Callable[[], Any], wanted: Any, **values: Any) -> Check:
-    """The check of that ``key``: whether ``check()`` is ``wanted``. Any exception becomes its error, in one line."""
+    """Return the check of that ``key``: whether ``check()`` is ``wanted``. An exception becomes its one-line error."""
     try:
         return Check(key, values, check(), wanted)
     except Exception as error:  # a broken installation may raise anything
@@ -187,7 +187,7 @@ def _padded() -> list[int]:
 
 
 def _scopes() -> list[list[int]]:
-    """Two heads that disagree: with "head" each keeps its own tokens, with "layer" both those of the best mean."""
+    """Return the kept tokens of two heads that disagree: with "head" each its own, with "layer" the best mean."""
     score = torch.zeros(1, 2, TOKENS)
     score[0, 0, 3], score[0, 1, 5], score[0, :, 6] = 9.0, 8.0, 5.0
     given = {"valid": torch.ones(1, TOKENS, dtype=torch.bool), "n_sink": 0, "n_recent": 1, "budget": 1}
@@ -201,7 +201,7 @@ SELECT_CHECKS: dict[str, tuple[Callable[[], Any], Any]] = {
     "padded": (_padded, [3, 4, 5, 9]),
     "scopes": (_scopes, [[3, 9], [5, 9], [6, 9], [6, 9]]),
 }
-"""By the key of its sentence: what is looked at, and what it should be."""
+"""The checks by the key of their sentence: a function, and its expected result."""
 
 
 def _said(value: Any) -> str:

@@ -111,7 +111,7 @@ def blocks() -> list[int]:
 
 
 def bits() -> bool:
-    """Heads that keep different tokens, through many evictions."""
+    """Return whether heads that keep different tokens read back right after many evictions."""
     texts = Texts(scope="head")
     texts.begin("a", 20)
     held = []
@@ -161,7 +161,7 @@ def masking(layer: LayerSpec, scope: str) -> bool | float:
 
 
 def shared() -> bool:
-    """Two texts with a common prefix: tokens that one has lost stay in the other."""
+    """Return whether, of two texts with a common prefix, one keeps the tokens that the other has lost."""
     texts = Texts()
     texts.begin("a", 20)
     texts.begin("b", 20)
@@ -205,4 +205,4 @@ CACHE_CHECKS: dict[str, tuple[Callable[[], Any], Any]] = {
     "whole_blocks": (whole_blocks, True),
     "enough": (enough, True),
 }
-"""By the key of its sentence: what is looked at, and what it should be."""
+"""The checks by the key of their sentence: a function, and its expected result."""

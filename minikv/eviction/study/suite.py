@@ -3,9 +3,9 @@
     prefill   context in one forward | eviction | span in one forward
     decode    one token a forward, from the first one on, and an eviction after each
 
-The span is given, right answers included, whatever the model would have said (teacher forcing). So a chain of questions
-is asked as if every answer had been right, and counts as right only if all were: the result is the same as with the
-model's own answers.
+The span is given, right answers included, also where the model would have said something else (teacher forcing). So a
+chain of questions is asked as if every answer had been right, and counts as right only if all were: the result is the
+same as with the model's own answers.
 
     >>> from minikv.eviction.study.tasks import make_cases
     >>> from minikv.models import load

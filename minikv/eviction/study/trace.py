@@ -3,9 +3,9 @@
     tokens     t0 … t[p-1]     t[p]     …     t[n-1]
     steps      0               1        …     n - p          one forward each, then an eviction
 
-The plainest way to evict: eager attention gives its probabilities, the policy scores, ``select`` chooses, and the
-transformers cache is gathered. The code saves neither memory nor time: it is there to be read, drawn, and compared with
-what ``install_kv_eviction`` keeps.
+The plainest way to evict: eager attention returns its probabilities, the policy scores, ``select`` chooses, and the
+transformers cache is gathered. The code saves neither memory nor time: it is meant to be read, drawn, and compared with
+the tokens that ``install_kv_eviction`` keeps.
 
     >>> from minikv.models import load, recall_documents
     >>> model = load("tiny-gqa", device="cpu").model
@@ -97,7 +97,7 @@ def trace_eviction(
     prompt: int = 1,
     layers: Sequence[int] | None = None,
 ) -> EvictionTrace:
-    """Read ``tokens`` [n] with ``model`` while ``policy`` evicts, whatever the model itself would have said.
+    """Read ``tokens`` [n] with ``model`` while ``policy`` evicts; the model's own predictions are not used.
 
     ``model``: a decoder of transformers in eval mode; all of its layers look at the whole text. ``budget``, ``n_sink``,
     ``n_recent`` and ``evict_every``: see ``Budget``. ``scope``: "layer", all heads keep the same tokens, or "head". The

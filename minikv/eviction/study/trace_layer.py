@@ -61,7 +61,7 @@ class TracedLayer:
         return TraceRow(before, score[0], self.positions[0])
 
     def _grow(self, heads: int, queries: int, device: torch.device) -> None:
-        """Add the new tokens: they get the next positions, and no attention yet."""
+        """Add the new tokens, with the next positions and without attention so far."""
         new = torch.arange(self.read, self.read + queries, device=device).expand(1, heads, -1)
         if not self.read:
             self.positions, self.state = new[..., :0], torch.zeros(1, heads, 0, device=device)

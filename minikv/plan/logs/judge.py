@@ -194,7 +194,7 @@ def _rule(pool: VllmPool, setup: Setup) -> list[Reason]:
 
 
 def _notes(facts: LogFacts, model: Any, setup: Setup) -> tuple[Reason, ...]:
-    """Notes on this log for its reader, whatever the verdict."""
+    """Return notes on this log for its reader, with any verdict."""
     notes: list[Reason] = []
     if len(facts.available_gib) > 1:
         notes.append(("several_ranks", {"count": len(facts.available_gib), "gib": facts.poorest_gib}))

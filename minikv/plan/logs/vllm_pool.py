@@ -27,7 +27,7 @@ RULES = ("old", "new")  # how the token count was printed: up to v0.20, from v0.
 
 @dataclass(frozen=True)
 class _Cached:
-    """The need of one layer in the pool. ``kind``: "full", "sliding", "chunked" or "state"."""
+    """The bytes that one layer needs in the pool. ``kind``: "full", "sliding", "chunked" or "state"."""
 
     kind: str
     token_bytes: int = 0
