@@ -1,6 +1,5 @@
 """The five suspects of lesson 16 on the transformers that is installed, and what really keeps memory after a call."""
 
-import gc
 import sys
 
 import pytest
@@ -155,9 +154,15 @@ def test_ipython_keeps_the_last_error(shell, capsys):
     assert any(path.startswith("sys.last_") and path.endswith("frame load() -> k_cache") for path in paths)
 
 
-def test_a_live_widget_keeps_what_its_traits_hold():
-    ipywidgets = pytest.importorskip("ipywidgets")
-    gc.unfreeze()  # the list of live widgets may be older than this test
+@pytest.fixture
+def ipywidgets(monkeypatch):
+    """With a list of live widgets that is made now: an older one is frozen, and no search finds it."""
+    found = pytest.importorskip("ipywidgets")
+    monkeypatch.setattr(found.widgets.widget, "_instances", {})
+    return found
+
+
+def test_a_live_widget_keeps_what_its_traits_hold(ipywidgets):
     traitlets = pytest.importorskip("traitlets")
 
     class Picture(ipywidgets.Widget):
@@ -172,10 +177,7 @@ def test_a_live_widget_keeps_what_its_traits_hold():
     assert retention_report(lambda: None).kept == ()
 
 
-def test_a_callback_of_a_live_widget_keeps_its_closure():
-    ipywidgets = pytest.importorskip("ipywidgets")
-    gc.unfreeze()  # the list of live widgets may be older than this test
-
+def test_a_callback_of_a_live_widget_keeps_its_closure(ipywidgets):
     def show():
         k_cache = torch.ones(60)
         ipywidgets.Button().on_click(lambda _: k_cache.sum())
