@@ -1,14 +1,12 @@
 """allocate_kv_cache on several ranks: the one with the least room decides, and one without any meets the others."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from minikv.cache import allocate_kv_cache, allocator
 from minikv.errors import DoesNotFitError
 from tests.cache.test_allocator import refused
+from tests.engine.rank_cases import run_ranks
 from tests.plan.small_models import small_config, small_model
 
 
@@ -36,29 +34,10 @@ def test_a_rank_without_room_still_meets_the_others(llama, monkeypatch):
     assert met == [(0,)]
 
 
-RANK = """
-import sys, torch
-from torch import distributed
-from minikv.cache.allocator import _least_of_ranks
-rank, path = int(sys.argv[1]), sys.argv[2]
-distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
-print(_least_of_ranks([(9, 2), (5, 8)][rank], torch.device("cpu")))
-distributed.destroy_process_group()
-"""
+def least(rank):
+    return {"least": allocator._least_of_ranks([(9, 2), (5, 8)][rank], torch.device("cpu"))}
 
 
 def test_two_real_ranks_agree(tmp_path):
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(rank), str(tmp_path / "store")],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        assert [rank.communicate(timeout=120)[0].strip() for rank in ranks] == ["((5, 2), 2)"] * 2
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+    ranks = run_ranks(least, 2, tmp_path / "ranks")
+    assert [rank["least"] for rank in ranks] == [[[5, 2], 2]] * 2

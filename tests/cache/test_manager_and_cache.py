@@ -22,7 +22,7 @@ BLOCK_SIZE = 4
 HOST_BLOCKS = 14
 # groups in the cache's order: the full layers first, then the wider window
 NUM_BLOCKS = {"mixed": [26, 16, 14], "mla": 26, "one group, three shapes": 26}
-STEPS = 240
+STEPS = 180
 
 
 class Interrupted(Exception):

@@ -235,7 +235,7 @@ def small():
 @pytest.mark.parametrize("seed", range(10 if LONG else 2))
 def test_whatever_happens_no_block_and_no_record_is_lost(small, seed, monkeypatch):
     """Requests at any time, several answers, aborts, swaps, steps ahead and faults. ``MINIKV_LONG=2``: 200 times."""
-    for number in range(20 if LONG else 4):
+    for number in range(20 if LONG else 3):
         draw = random.Random(1000 * seed + number)
         eviction = EvictionConfig(
             draw.choice(list(POLICIES.values())), budget=draw.randrange(9), n_sink=draw.randrange(3),

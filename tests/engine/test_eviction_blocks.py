@@ -176,7 +176,7 @@ def test_a_fault_while_blocks_are_chosen_loses_nothing(model, texts, monkeypatch
 
 @pytest.mark.parametrize("seed", range(10 if LONG else 2))
 def test_whatever_happens_no_block_and_no_record_is_lost(small, seed, monkeypatch):  # noqa: F811
-    for number in range(20 if LONG else 4):
+    for number in range(20 if LONG else 3):
         draw = random.Random(7000 * seed + number)
         size = draw.choice((1, 2, 4))
         n_sink, n_recent = draw.randrange(3), draw.randrange(1, 5)

@@ -1,5 +1,6 @@
 """What an LLM's host memory holds: for swapped sequences, for prefixes, and nothing; in reports and in snapshots."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -77,8 +78,7 @@ def test_without_host_memory_nothing_is_said_of_it():
         assert llm.snapshot().host_pools == ()
 
 
-@pytest.mark.parametrize("lang", ["en", "zh"])
-def test_the_text_has_a_line_for_each_part_of_it(lang):
+def test_the_text_has_a_line_for_each_part_of_it():
     model = reference("llama")
     with make(model.model, **LLAMA) as llm:
         for prompt in model.prompts:
@@ -86,7 +86,7 @@ def test_the_text_has_a_line_for_each_part_of_it(lang):
         run(llm)
         here = llm.memory_report()
     beside = replace(GPU, host=HostMemory(7 * GIB, 4 * GIB, 2 * GIB, 7 * GIB, pinned=True))
-    for report in (here, beside):
+    for report, lang in itertools.product((here, beside), ("en", "zh")):
         lines = report.text(lang).splitlines()
         for name, value in report.host_parts().items():
             (line,) = [line for line in lines if line.startswith(f"host_{name} ")]

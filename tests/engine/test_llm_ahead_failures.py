@@ -48,7 +48,7 @@ def test_a_step_may_fail_anywhere(point, monkeypatch):
     with overlapping(Late() if len(point) % 2 else Prompt()):
         fuse, _, _ = test_llm_failures.attempt(point, 0, monkeypatch)
         calls = fuse.calls
-        for at in range(1, calls + 1, max(1, calls // 5)):
+        for at in range(1, calls + 1, max(1, calls // 4)):
             fuse, outputs, failed = test_llm_failures.attempt(point, at, monkeypatch)
             assert failed
             for name, out in outputs.items():

@@ -51,7 +51,7 @@ def test_emit_may_add_and_abort_but_not_compute():
 def test_what_is_aborted_behind_a_step_keeps_all_that_belongs_to_its_tokens(drafts):
     """``emit`` hears of a step when its tokens are there, and may abort any request: ids, logprobs, text must agree."""
     model, rng, aborted = reference(LLAMA), random.Random(3), 0
-    for _ in range(12):
+    for _ in range(8):
 
         def emit(event):
             running = llm.snapshot().running if rng.random() < 0.06 else ()
@@ -73,7 +73,7 @@ def test_what_is_aborted_behind_a_step_keeps_all_that_belongs_to_its_tokens(draf
                 assert [token.finish_reason for token in own if token.finish_reason] == [each.finish_reason]
                 assert (own[-1].id is None) == (each.finish_reason is FinishReason.ABORT)
                 aborted += each.finish_reason is FinishReason.ABORT and len(each.token_ids) > 0
-    assert aborted > 5
+    assert aborted > 3
 
 
 def test_an_error_does_not_keep_the_cache_alive(monkeypatch):

@@ -11,6 +11,7 @@ from minikv.errors import ArgumentError
 from tests.engine.llm_text import byte_tokenizer, word_tokenizer
 from tests.engine.llm_world import LONGEST, Broken, check_empty, greedy, make, reference, run
 from tests.engine.test_llm_random import PROFILES, drive
+from tests.longer import usual_if
 
 MODELS = {
     "llama": {},
@@ -64,7 +65,10 @@ def test_outputs_are_those_of_generate(model_type, profile, monkeypatch):
     assert log.of("preempt") or profile != "tight", "the pool was meant to be too small"
 
 
-@pytest.mark.parametrize("model_type", ["llama", "gemma3_text", "deepseek_v3", "gpt2", "bloom"])
+@pytest.mark.parametrize(
+    "model_type",
+    usual_if(["llama", "gemma3_text", "bloom"].__contains__, [each for each in MODELS if each != "mistral"]),
+)
 def test_what_repeats_itself_takes_fewer_steps(model_type):
     """The answers of small random models run in circles; so does the prompt."""
     model = known(model_type)
@@ -160,14 +164,13 @@ def test_it_ends_inside_accepted_drafts(what, monkeypatch):
 @pytest.mark.parametrize("tokenizer", [word_tokenizer, byte_tokenizer])
 def test_pieces_and_ends_are_told_as_without_drafts(tokenizer, monkeypatch):
     model, told = known("llama"), {}
-    params = [greedy(LONGEST, n=1 + number % 2, logprobs=0) for number in range(len(model.prompts))]
+    prompts = model.prompts[::2]
+    params = [greedy(LONGEST, n=1 + number % 2, logprobs=0) for number in range(len(prompts))]
     guess_with(monkeypatch, Oracle(model, 0.8))
     for most in (0, MOST):
         with make(model.model, prompt_lookup=most, tokenizer=tokenizer()) as llm:
-            streamed = list(llm.stream(model.prompts, params))
-            names = [
-                llm.add_request(prompt, each) for prompt, each in zip(model.prompts, params, strict=True)
-            ]
+            streamed = list(llm.stream(prompts, params))
+            names = [llm.add_request(prompt, each) for prompt, each in zip(prompts, params, strict=True)]
             stepped, outputs = run(llm)
             assert llm.snapshot().generated == len(streamed) + len(stepped)
         told[most] = {}
@@ -190,12 +193,13 @@ def test_pieces_and_ends_are_told_as_without_drafts(tokenizer, monkeypatch):
 @pytest.mark.parametrize("kv_dtype", ["int8", "fp8_scaled"])
 def test_a_quantized_cache_says_the_same(kv_dtype):
     model, outputs = known("llama"), {}
+    prompts = [prompt * 2 for prompt in model.prompts[::2]]
     for most in (0, MOST):
         with make(model.model, prompt_lookup=most, kv_dtype=kv_dtype, num_blocks=200) as llm:
-            outs = llm.generate([prompt * 2 for prompt in model.prompts], greedy(20))
+            outs = llm.generate(prompts, greedy(20))
             outputs[most] = [out.token_ids for out in outs]
     same = sum(a == b for a, b in zip(outputs[0], outputs[MOST], strict=True))
-    assert same >= len(model.prompts) - 1, "a rounded value may tip a tie"
+    assert same >= len(prompts) - 1, "a rounded value may tip a tie"
     assert sum(out.completions[0].num_accepted for out in outs) > 0
 
 

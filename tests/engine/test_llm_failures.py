@@ -106,7 +106,7 @@ def test_a_step_may_fail_anywhere(point, monkeypatch):
         FinishReason.LENGTH
     }
     calls, spared = fuse.calls, 0
-    for at in range(1, calls + 1, max(1, calls // 8)):
+    for at in range(1, calls + 1, max(1, calls // 6)):
         fuse, outputs, failed = attempt(point, at, monkeypatch)
         for name, out in outputs.items():
             reasons = {each.finish_reason for each in out.completions}

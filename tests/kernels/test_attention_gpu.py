@@ -26,7 +26,8 @@ HOPPER = Device(90, 8)
 # The interpreter truncates float32 to bfloat16: one unit in the last place more than rounding.
 CLOSE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 LENGTHS = [1, 15, 16, 17, 48, 70]
-FEW = [17, 48]  # a tile that is cut, and whole ones: for what has nothing to do with where a text is cut
+# A tile that is cut, and whole ones: for what has nothing to do with where a text is cut.
+FEW = {"lengths": [17, 48], "group": 2}
 DECODES = {
     "one split": {"splits": 1, "lengths": LENGTHS},
     "splits": {"splits": 3, "lengths": LENGTHS},
@@ -55,7 +56,7 @@ DECODES = {
     "sinks and splits": {"lengths": [1, 48], "sinks": True, "splits": 3},
     "all": {"lengths": [17, 70], "window": 33, "softcap": 5.0, "sinks": True, "sharpness": 3.0, "splits": 2},
     "large logits": {"sharpness": 1000.0, "splits": 2, "lengths": [40]},
-    "rows as they are": {"config": Config(4, 16, 4, 1), "splits": 2},
+    "rows as they are": {"group": 4, "config": Config(4, 16, 4, 1), "splits": 2},
     "float16": {"dtype": torch.float16, "splits": 2},
     "bfloat16": {"dtype": torch.bfloat16, "splits": 2},
     "fp8 e4m3": {"dtype": torch.float16, "stored": torch.float8_e4m3fn, "splits": 2},
@@ -114,7 +115,7 @@ def agree(got, want, dtype):
 
 @pytest.mark.parametrize("name", DECODES)
 def test_decode_is_dense_attention(name):
-    made = {"lengths": FEW, "config": SMALL, **DECODES[name]}
+    made = {**(FEW if "lengths" not in DECODES[name] else {}), "config": SMALL, **DECODES[name]}
     chosen = {key: made.pop(key) for key in ("splits", "config")}
     lengths = made.pop("lengths")
     case = make_case(lengths, queries=[1] * len(lengths), device=DEVICE, **made)

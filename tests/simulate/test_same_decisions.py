@@ -23,7 +23,7 @@ def model():
     return load("tiny-gqa", device="cpu").model
 
 
-def requests(draw, count=24):
+def requests(draw, count=18):
     """(step, prompt tokens, output tokens, hash ids): prompts of shared beginnings, crowded enough to preempt."""
     stems = [[draw.randrange(1, 30) for _ in range(draw.randrange(1, 5))] for _ in range(3)]
     asked = []

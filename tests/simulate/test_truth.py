@@ -13,14 +13,14 @@ def one_at_a_time():
     return small_fleet(100, max_num_seqs=1)
 
 
-@pytest.mark.parametrize("utilisation", [0.4, 0.8])
-def test_one_server_with_equal_jobs_waits_as_pollaczek_and_khinchine_say(utilisation):
+@pytest.mark.parametrize(("utilisation", "count"), [(0.4, 6000), (0.8, 12_000)])
+def test_one_server_with_equal_jobs_waits_as_pollaczek_and_khinchine_say(utilisation, count):
     """M/D/1: the mean time in the queue is rho D / (2 (1 - rho))."""
     service = clock().seconds(prefill=[(0, PROMPT)])
-    trace = poisson(11, 12_000, utilisation / service, PROMPT)
+    trace = poisson(11, count, utilisation / service, PROMPT)
     outcome = simulate(trace, one_at_a_time())
     due = utilisation * service / (2 * (1 - utilisation))
-    batches = outcome.queued[2000:].reshape(20, -1).mean(axis=1)  # means of five hundred: nearly independent
+    batches = outcome.queued[2000:].reshape(20, -1).mean(axis=1)  # of hundreds: nearly independent
     error = batches.std(ddof=1) / np.sqrt(len(batches))
     assert abs(batches.mean() - due) < 4 * error
     assert error < 0.15 * due, "the test would accept anything"
