@@ -7,6 +7,7 @@ from minikv.cache.codec import CODECS, Codec, find_codec
 from minikv.errors import ArgumentError
 from minikv.kernels.quantize import largest
 from minikv.plan.dtypes import KV_DTYPES, find_kv_dtype
+from tests.in_turn import in_turn
 
 LOSSY = [name for name in CODECS if name != "fp32"]
 EIGHT_BITS = ("fp8", "fp8_e5m2", "fp8_scaled", "int8")
@@ -38,8 +39,8 @@ def excess(codec, encoded, x):
     return float((error - codec.error_bound(x)).max())
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, *SOURCES])
-@pytest.mark.parametrize("name", CODECS)
+@in_turn("dtype", [torch.float64, *SOURCES])
+@in_turn("name", CODECS)
 def test_the_error_never_passes_the_bound(name, dtype):
     x = adversarial(dtype)
     codec = find_codec(name)

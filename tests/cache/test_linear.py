@@ -9,6 +9,7 @@ import torch
 
 from minikv.cache.linear import LinearKVCache
 from minikv.plan import CacheSpec, LayerSpec
+from tests.in_turn import in_turn
 
 GQA = LayerSpec("full", kv_heads=2, k_dim=8, v_dim=8)
 LATENT = LayerSpec("latent", kv_heads=1, k_dim=12, v_dim=4)
@@ -75,9 +76,9 @@ def assert_equal(cache, dense):
     assert cache.lengths.tolist() == list(cache.host_lengths)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("seed", range(3))
+@in_turn("dtype", DTYPES)
+@in_turn("model", MODELS)
+@in_turn("seed", range(3))
 def test_whatever_is_written_reads_back_as_from_a_dense_cache(model, dtype, seed):
     choice, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     batch, max_seq = choice.randint(2, 4), choice.randint(9, 21)
@@ -109,9 +110,9 @@ def test_whatever_is_written_reads_back_as_from_a_dense_cache(model, dtype, seed
             assert_equal(cache, dense)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("model", ["gqa", "mla", "wide_k"])
-@pytest.mark.parametrize(("batch", "max_seq"), [(1, 1), (2, 15), (3, 16), (5, 17)])
+@in_turn("dtype", DTYPES)
+@in_turn("model", ["gqa", "mla", "wide_k"])
+@in_turn("batch, max_seq", [(1, 1), (2, 15), (3, 16), (5, 17)])
 def test_bytes_are_the_spec_s_to_the_byte(model, dtype, batch, max_seq):
     spec = spec_of(model, dtype)
     cache = LinearKVCache(spec, batch, max_seq)

@@ -13,6 +13,7 @@ from minikv.memory.arena import ArenaInUseError
 from minikv.plan import CacheSpec
 from tests.cache.test_linear import DTYPES, MODELS, spec_of, stored_layers, tokens_for
 from tests.cache.test_paged_architectures import REFUSED, small_spec
+from tests.in_turn import in_turn
 from tests.plan.small_models import DECODERS
 
 BATCH, MAX_SEQ = 4, 9
@@ -87,7 +88,7 @@ def test_bytes_are_the_linear_cache_s_and_the_plan_s(name, dtype):
     assert pages.codec.dtype == pages.linear.dtype == pages.layer(0).k.dtype
 
 
-@pytest.mark.parametrize("model_type", [name for name in DECODERS if name not in REFUSED])
+@in_turn("model_type", [name for name in DECODERS if name not in REFUSED])
 def test_an_architecture_has_the_kinds_of_a_paged_cache_and_the_bytes_of_every_token(model_type):
     spec = small_spec(model_type, kv_dtype="bf16")
     pages, paged = LinearPages(LinearKVCache(spec, 2, 40)), PagedKVCache(spec, 1, 4)
@@ -108,10 +109,10 @@ def test_an_architecture_has_the_kinds_of_a_paged_cache_and_the_bytes_of_every_t
         assert pages.nbytes > spec.bytes_for(40, batch=2), "a window saves nothing here"
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(
-    ("src", "dst"),
+@in_turn("dtype", DTYPES)
+@in_turn("model", MODELS)
+@in_turn(
+    "src, dst",
     [([], []), ([0], [3]), ([0, 1, 2], [1, 2, 0]), ([3, 3, 3], [0, 1, 2]), ([2, 0], [0, 2]), ([1], [1])],
 )
 def test_rows_are_copied_whole_all_read_before_any_is_written(model, dtype, src, dst):

@@ -10,6 +10,7 @@ from minikv.cache.codec import CODECS
 from minikv.cache.layout import Part
 from minikv.cache.offload import HostPool
 from tests.cache.paged_cases import LAYERS, Beside, cache_for, every_byte, fill, refused, storing, unchanged
+from tests.in_turn import in_turn
 
 
 def block_bytes(cache, group, block):
@@ -24,8 +25,8 @@ def random_pairs(random, device_blocks, host_blocks):
     return list(zip(device.tolist(), host.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize("codec", CODECS)
+@in_turn("layers", LAYERS)
+@in_turn("codec", CODECS)
 def test_any_course_of_swaps_equals_a_model_of_bytes(layers, codec):
     random = np.random.default_rng(8)
     cache = cache_for(layers, codec, num_blocks=6)
@@ -50,8 +51,8 @@ def test_any_course_of_swaps_equals_a_model_of_bytes(layers, codec):
         assert [pool.held(group) for group in groups] == [frozenset(held) for held in host]
 
 
-@pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize("codec", CODECS)
+@in_turn("layers", LAYERS)
+@in_turn("codec", CODECS)
 def test_a_host_block_takes_as_many_bytes_as_a_device_block(layers, codec):
     cache = cache_for(layers, codec)
     blocks = [2 + group for group in range(len(cache.kv_cache_groups))]

@@ -11,11 +11,12 @@ from minikv.memory.arena import ArenaInUseError
 from minikv.plan import CacheSpec
 from minikv.plan.pool import kv_cache_groups
 from tests.cache.paged_cases import LAYERS, Beside, cache_for, every_byte, fill, spec_for, storing, unchanged
+from tests.in_turn import in_turn
 
 
-@pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("seed", [0, 1])
+@in_turn("layers", LAYERS)
+@in_turn("codec", CODECS)
+@in_turn("seed", [0, 1])
 def test_whatever_is_written_reads_back_as_from_a_dense_cache(layers, codec, seed):
     """Shuffled blocks, random steps, several sequences, skipped tokens, blocks that a window gave back."""
     random = np.random.default_rng(seed)
@@ -46,8 +47,8 @@ def test_whatever_is_written_reads_back_as_from_a_dense_cache(layers, codec, see
     assert checked > 1000
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("layers", LAYERS)
+@in_turn("codec", CODECS)
+@in_turn("layers", LAYERS)
 def test_nbytes_is_the_planner_s_sum_to_the_byte(layers, codec):
     spec = spec_for(layers, codec)
     blocks = [3 + 2 * group for group in range(len(kv_cache_groups(spec)))]

@@ -8,6 +8,7 @@ from minikv.cache.paged import PagedKVCache
 from minikv.errors import MiniKVError
 from minikv.plan import CacheSpec
 from minikv.plan.pool import kv_cache_groups
+from tests.in_turn import in_turn
 from tests.plan.small_models import DECODERS, ENCODER_DECODERS, small_config
 
 # What keeps more than K and V of tokens, by what it keeps. Everything else has to be built.
@@ -28,8 +29,8 @@ def small_spec(model_type, **options):
     return CacheSpec.from_config(small_config(model_type), encoder_tokens=encoder_tokens, **options)
 
 
-@pytest.mark.parametrize("layout", ["hf", "vllm"])
-@pytest.mark.parametrize("model_type", [*DECODERS, *ENCODER_DECODERS])
+@in_turn("layout", ["hf", "vllm"])
+@in_turn("model_type", [*DECODERS, *ENCODER_DECODERS])
 def test_an_architecture_is_built_as_planned_or_refused_by_layer(model_type, layout):
     for dtype in ("bf16", "fp8", "int8"):
         spec = small_spec(model_type, kv_dtype=dtype, layout=layout)
@@ -52,7 +53,7 @@ def test_an_architecture_is_built_as_planned_or_refused_by_layer(model_type, lay
         assert cache.nbytes == sum(planned)
 
 
-@pytest.mark.parametrize("model_type", [name for name in DECODERS if name not in REFUSED])
+@in_turn("model_type", [name for name in DECODERS if name not in REFUSED])
 def test_every_layer_of_an_architecture_holds_its_own_tokens(model_type):
     """One token in each layer at the same slot: no two layers share a byte, and shared ones read what they should."""
     spec = small_spec(model_type, kv_dtype="fp32")

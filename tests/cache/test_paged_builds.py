@@ -9,6 +9,7 @@ from minikv.cache.paged import PagedKVCache
 from minikv.errors import DoesNotFitError
 from minikv.plan import CacheSpec, LayerSpec
 from tests.cache.paged_cases import FULL, refused, spec_for
+from tests.in_turn import in_turn
 
 
 @pytest.mark.parametrize(
@@ -48,8 +49,8 @@ def test_something_that_is_no_spec():
     refused("cache_not_a_spec", PagedKVCache, {"layers": 2}, 2)
 
 
-@pytest.mark.parametrize("stored", CODECS)
-@pytest.mark.parametrize("codec", CODECS)
+@in_turn("stored", CODECS)
+@in_turn("codec", CODECS)
 def test_a_codec_whose_bytes_are_not_the_spec_s_is_refused_with_the_way_out(stored, codec):
     spec = spec_for("gqa", stored)
     same = (CODECS[stored].itemsize, CODECS[stored].scaled) == (CODECS[codec].itemsize, CODECS[codec].scaled)

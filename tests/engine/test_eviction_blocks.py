@@ -18,6 +18,7 @@ from minikv.eviction.policies.literature import H2O, KeyDiff
 from minikv.models import load, recall_documents
 from tests.engine.test_eviction import SWAP, nothing_is_held, said, small, workload  # noqa: F401  (a fixture)
 from tests.eviction.paged.reference import Masked
+from tests.in_turn import in_turn
 
 LONG = int(os.environ.get("MINIKV_LONG", "1")) > 1
 GREEDY = SamplingParams(temperature=0, max_tokens=34)
@@ -42,7 +43,7 @@ def params_of(policy="keydiff", **changes):
     return EvictionConfig(POLICIES.get(policy, policy), **usual | changes)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@in_turn("seed", range(40))
 def test_how_many_stay_is_known_before_anybody_looks(seed):
     draw = random.Random(seed)
     size = draw.choice((1, 2, 3, 4, 8, 16))

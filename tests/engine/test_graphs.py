@@ -16,6 +16,7 @@ from tests.engine.llm_world import Broken, check_empty, greedy, make, reference,
 from tests.engine.rerun import Rerun, Waits, graphs
 from tests.engine.test_decode_buffers import step_of
 from tests.engine.test_llm_random import drive
+from tests.in_turn import in_turn
 from tests.longer import every_value, usual_if
 from tests.models.running import poison
 
@@ -28,7 +29,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("most", [*range(1, 40), 64, 100, 256, 1000])
+@in_turn("most", [*range(1, 40), 64, 100, 256, 1000])
 def test_every_step_finds_a_bucket_that_is_hardly_larger(most):
     sizes = buckets(most)
     assert list(sizes) == sorted(set(sizes))

@@ -7,6 +7,7 @@ import torch
 from minikv.errors import ArgumentError
 from minikv.kernels import copy_blocks, gather, move_slots, store_kv
 from minikv.kernels import slots as slot_ops
+from tests.in_turn import in_turn
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -145,11 +146,9 @@ def test_gather_of_scales_has_no_trailing_dimension():
     assert torch.equal(gather(scales, torch.tensor([1, 4]), 6), scales[[1, 4]].view(8, 3)[:6])
 
 
-@pytest.mark.parametrize("strided", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("src", "dst"), [([0, 1], [1, 0]), ([0, 1, 2], [1, 2, 3]), ([3, 3], [0, 4]), ([2], [2]), ([], [])]
-)
+@in_turn("strided", [False, True])
+@in_turn("dtype", DTYPES)
+@in_turn("src, dst", [([0, 1], [1, 0]), ([0, 1, 2], [1, 2, 3]), ([3, 3], [0, 4]), ([2], [2]), ([], [])])
 def test_copy_reads_every_block_before_it_writes_one(dtype, strided, src, dst):
     cache = caches(dtype, strided=strided)[0]
     expected = raw(cache).copy()

@@ -7,6 +7,7 @@ from minikv.cache import PagedKVCache
 from minikv.models import ATTENTION, bind_model
 from minikv.plan import CacheSpec
 from tests.cache.test_paged_architectures import REFUSED
+from tests.in_turn import in_turn
 from tests.longer import every_value, usual_if
 from tests.models.running import NEW_TOKENS, Result, World, poison, world
 from tests.plan.small_models import DECODERS, TEXT_ONLY
@@ -145,7 +146,7 @@ def test_a_narrower_cache_reads_the_same_in_place_and_as_a_copy(model_type, dtyp
     assert (logits[0] - logits[1]).abs().max() < rounding / 4
 
 
-@pytest.mark.parametrize("model_type", [name for name in DECODERS if name in [*MODELS, *OTHERS]])
+@in_turn("model_type", [name for name in DECODERS if name in [*MODELS, *OTHERS]])
 def test_who_reads_in_place(model_type):
     mine = world(model_type) if model_type in MODELS else None
     model = mine.model if mine else World.bare(model_type)

@@ -10,6 +10,7 @@ from minikv.cache import PagedKVCache
 from minikv.errors import ArgumentError
 from minikv.models import Batch, seen_window
 from minikv.plan import CacheSpec
+from tests.in_turn import in_turn
 from tests.plan.small_models import small_config
 
 
@@ -28,8 +29,8 @@ def test_the_fields_of_a_mixed_batch():
     assert batch.lengths[0].tolist() == [3, 9, 6]
 
 
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("model_type", ["llama", "gemma3_text"])
+@in_turn("seed", range(20))
+@in_turn("model_type", ["llama", "gemma3_text"])
 def test_it_says_what_the_block_manager_says(model_type, seed):
     draw = random.Random(seed)
     size = draw.choice((1, 3, 16))

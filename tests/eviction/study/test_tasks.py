@@ -8,6 +8,7 @@ import pytest
 from minikv.errors import ArgumentError
 from minikv.eviction.study.tasks import SHORTEST, TASKS, make_cases, stream_cases
 from minikv.models.recall import BOS, FIRST_CITY, FIRST_FILLER, FIRST_NAME, MARK, recall_documents
+from tests.in_turn import in_turn
 
 LENGTHS = (SHORTEST, 97, 193, 514)
 EVERY = [(task, length, seen) for task in TASKS for length in LENGTHS for seen in (False, True)]
@@ -28,7 +29,7 @@ def facts_of(case, length):
     return found
 
 
-@pytest.mark.parametrize(("task", "length", "seen"), EVERY)
+@in_turn("task, length, seen", EVERY)
 def test_the_context_tells_every_answer_and_the_span_repeats_the_question(task, length, seen):
     for case in make_cases(task, 4, seed=3, length=length, seen=seen):
         tokens = case.tokens
@@ -128,7 +129,7 @@ def test_a_case_depends_on_its_seed_and_number_alone(task):
     assert not any((a.tokens == b.tokens).all() for a, b in zip(few, other, strict=True))
 
 
-@pytest.mark.parametrize(("task", "length", "seen"), EVERY)
+@in_turn("task, length, seen", EVERY)
 def test_plain_positions_are_those_of_the_span_before_a_filler_and_behind_no_name(task, length, seen):
     (case,) = make_cases(task, 1, length=length, seen=seen)
     plain = set(case.plain.tolist())
