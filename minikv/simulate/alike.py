@@ -5,8 +5,8 @@ suffice for their growth. It admits no further request meanwhile: seats and budg
 never become more as sequences grow. So only the clock goes on step by step, each step with the time that it takes.
 Sequences and manager are updated once. The outcome is that of single steps; the tests compare both.
 
-Layers with windows give blocks back, so they are left out. The steps also end before an eviction that would copy
-blocks to the host: the copy takes time of the step in which it happens.
+Layers with windows give blocks back, and an eviction may copy blocks to the host, which takes time of its step: such
+steps are ``Boundaries``.
 """
 
 from array import array
@@ -14,8 +14,10 @@ from bisect import bisect_right
 
 import numpy as np
 
+from minikv.blocks import BlockManager
 from minikv.engine.core.scheduler import Scheduler
 from minikv.engine.core.sequence import Sequence
+from minikv.simulate.boundaries import Boundaries
 from minikv.simulate.step_time import StepTime
 from minikv.simulate.totals import ReplicaTotals, running_sums
 
@@ -29,18 +31,12 @@ def steps_alike(
     step_time: StepTime,
     totals: ReplicaTotals,
     now: float,
-) -> "Alike | None":
-    """The steps from second ``now`` on that are alike, or None: the next step has to be scheduled.
+    block_bytes: tuple[int, ...],
+) -> "Alike | Boundaries | None":
+    """The steps from second ``now`` on that need no scheduler, or None: the next step has to be scheduled.
 
-    ``output``: the token that each request generates.
+    ``output``: the token that each request generates. ``block_bytes``: of a block of each KV cache group on one rank.
     """
-    manager = scheduler.manager
-    if (
-        len(manager.pools) > 1
-        or manager.kv_cache_groups[0].window is not None
-        or len(step_time.cost.attention) > 1
-    ):
-        return None
     seqs, most = [], MOST
     for seq_id in scheduler.running:
         seq = scheduler.sequence(seq_id)
@@ -50,15 +46,24 @@ def steps_alike(
         seqs.append(seq)
     if not seqs:
         return None
-    (pool,) = manager.pools
     placed = np.array([seq.num_computed for seq in seqs], np.int64)
+    given = scheduler, seqs, placed
+    tokens = [output[seq.id.request] for seq in seqs]
+    last = _steps_of_one_pool(scheduler.manager, placed, most)
+    if last >= FEWEST:
+        return Alike(*given, last, tokens, step_time, totals, now)
+    steps = Boundaries(*given, most, tokens, step_time, totals, now, block_bytes)
+    return steps if steps.lasts(FEWEST) else None
+
+
+def _steps_of_one_pool(manager: BlockManager, placed: np.ndarray, most: int) -> int:
+    """Steps, at most ``most``, in which blocks are only taken, and none is copied to the host; 0 with windows."""
+    if len(manager.pools) > 1 or manager.kv_cache_groups[0].window is not None:
+        return 0
+    (pool,) = manager.pools
     free = pool.num_free - (0 if pool.reclaimed is None else pool.num_cached)
     size = manager.block_size
-    most = bisect_right(range(most + 1), free, key=lambda steps: _taken(placed, steps, size)) - 1
-    if most < FEWEST:
-        return None
-    tokens = [output[seq.id.request] for seq in seqs]
-    return Alike(scheduler, seqs, placed, most, tokens, step_time, totals, now)
+    return bisect_right(range(most + 1), free, key=lambda steps: _taken(placed, steps, size)) - 1
 
 
 def _taken(placed: np.ndarray, steps: int, size: int) -> int:
@@ -82,7 +87,7 @@ class Alike:
     ):
         self._manager, self._seqs, self._output, self._totals = scheduler.manager, seqs, output, totals
         self._placed = placed  # tokens in the tables when the first step began
-        self._parts = step_time.decode_series(len(seqs), int(placed.sum()), most)
+        self._parts = step_time.decode_series(placed, most)
         self._seconds = self._parts.total
         self._ends = running_sums(now, self._seconds)
         self._most = most

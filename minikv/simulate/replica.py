@@ -24,6 +24,7 @@ from minikv.engine.sampling_params import SamplingParams
 from minikv.plan.preemption import TransferRates
 from minikv.simulate.alike import Alike, steps_alike
 from minikv.simulate.arrival import Arrival
+from minikv.simulate.boundaries import Boundaries
 from minikv.simulate.step_time import StepTime
 from minikv.simulate.totals import ReplicaTotals
 
@@ -87,7 +88,7 @@ class Replica:
         self._work = 0  # tokens of the requests that have arrived and not ended
         self._in_system, self._counted = 0, 0.0
         self._step: Step | None = None
-        self._alike: Alike | None = None
+        self._alike: Alike | Boundaries | None = None
         self._refused = False  # the last step admitted no request, and nothing has changed since
         self._ends = math.inf  # the end of ``_step``
 
@@ -150,6 +151,12 @@ class Replica:
             self._finish()
         return True
 
+    @property
+    def _is_full(self) -> bool:
+        """Whether no step admits a request before a sequence ends."""
+        scheduler = self.scheduler
+        return scheduler.num_running >= min(scheduler.max_num_seqs, scheduler.max_batched_tokens)
+
     def _feed(self, most: float) -> None:
         """Give the scheduler up to ``most`` waiting requests. It admits in order, so later ones change nothing."""
         scheduler = self.scheduler
@@ -170,8 +177,9 @@ class Replica:
         self._feed(self.scheduler.max_num_seqs + 1)
         if not self.scheduler.has_work:
             return False
-        if self._jumps and (self._refused or not self.scheduler.num_waiting):
-            self._alike = steps_alike(self.scheduler, self._output, self.step_time, self.totals, self.now)
+        if self._jumps and (self._refused or self._is_full or not self.scheduler.num_waiting):
+            clock = self.step_time, self.totals, self.now
+            self._alike = steps_alike(self.scheduler, self._output, *clock, self.block_bytes)
             if self._alike is not None:
                 return True
         self._step = self.scheduler.schedule()
@@ -184,7 +192,9 @@ class Replica:
         assert step is not None
         self._clock, output = self.now, self._output
         over = self.scheduler.finish(step, [output[seq_id.request] for seq_id in step.sampled])
-        self._refused = not over and not step.preempted and all(item.decode for item in step.items)
+        # Of what a step copies to the host nothing is found until it has ended: more may be admitted then.
+        settled = not over and not step.preempted and not step.work
+        self._refused = settled and all(item.decode for item in step.items)
         for seq in over:
             self._work -= self._arrivals.pop(seq.id.request).work
             del output[seq.id.request]

@@ -110,17 +110,17 @@ class StepTime:
             self.assumptions.overhead_seconds,
         )
 
-    def decode_series(self, batch: int, cached: int, steps: int) -> DecodeSeries:
-        """``parts`` of ``steps`` decode steps of the same ``batch`` sequences, with ``cached`` tokens before the first.
-
-        For models without windows.
-        """
-        (attention,) = self.cost.attention
-        seen = cached + batch * np.arange(1, steps + 1)  # in step i each sees i tokens more
-        none = self.cost.counted(batch, batch, (0,), (0,))
+    def decode_series(self, placed: np.ndarray, steps: int) -> DecodeSeries:
+        """``parts`` of ``steps`` decode steps of the same sequences, with ``placed`` tokens each before the first."""
+        batch, attention = len(placed), self.cost.attention
+        none = self.cost.counted(batch, batch, [0] * len(attention), [0] * len(attention))
+        flops, num_bytes = none.flops, none.num_bytes
+        for each in attention:
+            seen = _seen(placed, steps, each.window)
+            flops, num_bytes = flops + each.pair_flops * seen, num_bytes + each.token_bytes * seen
         return DecodeSeries(
-            (none.flops + attention.pair_flops * seen) / self._flop_rate,
-            (none.num_bytes + attention.token_bytes * seen) / self._byte_rate,
+            flops / self._flop_rate,
+            num_bytes / self._byte_rate,
             self.link_seconds(none.reduced_bytes),
             self.assumptions.overhead_seconds,
         )
@@ -154,3 +154,13 @@ class StepTime:
 
     def with_assumptions(self, assumptions: Assumptions) -> "StepTime":
         return replace(self, assumptions=assumptions)
+
+
+def _seen(placed: np.ndarray, steps: int, window: int | None) -> np.ndarray:
+    """int64 [steps]: the tokens that the queries of each step attend to, all sequences together."""
+    after = np.arange(1, steps + 1)
+    if window is None:
+        return int(placed.sum()) + len(placed) * after
+    missing = np.sort(np.maximum(window - placed, 0))  # tokens until a sequence fills its window
+    growing = len(missing) - np.searchsorted(missing, after)
+    return int(np.minimum(placed, window).sum()) + np.cumsum(growing)

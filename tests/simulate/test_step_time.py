@@ -110,9 +110,10 @@ def test_more_work_never_takes_less_time():
         assert time.seconds([], [each + 1 for each in decode]) >= time.seconds([], decode)
 
 
-def test_a_series_of_decodes_is_its_steps():
-    time, contexts = clock("Llama-3.1-70B", tp=8), [5, 70, 900]
-    series = time.decode_series(3, sum(contexts), 20)
+@pytest.mark.parametrize(("model", "tp"), [("Llama-3.1-70B", 8), ("gpt-oss-20b", 1)])
+def test_a_series_of_decodes_is_its_steps(model, tp):
+    time, contexts = clock(model, tp=tp), [5, 70, 120, 126, 128, 900]  # gpt-oss has windows of 128
+    series = time.decode_series(np.array(contexts), 20)
     due = [time.parts(time.cost.work(decode=[each + step for each in contexts])) for step in range(1, 21)]
     assert series.total.tolist() == [parts.total for parts in due]
     assert series.compute.tolist() == [parts.compute for parts in due]
