@@ -5,9 +5,10 @@ window. Where the host keeps what is evicted, a step that reuses cached blocks t
 does all this in the order of single steps; between boundaries only the clock goes on. The outcome is that of single
 steps; the tests compare both.
 
-While no seat is left no request is admitted. One that waits for blocks although a seat is left goes on waiting as long
-as no cached block is reused: what windows give back is owed to the same sequences, and what is cached of its prompt
-stays. So before a cached block is reused the scheduler decides again.
+While no seat is left no request is admitted. One that waits for blocks although a seat is left goes on waiting: what
+the sequences take was owed to them, what their windows give back is owed to them again, and as cached blocks are reused
+less of its prompt is found. Only where a layer has a window may a shorter prefix need fewer free blocks: if any of the
+prompt is cached there, the scheduler decides again before a cached block is reused.
 """
 
 from array import array
@@ -26,8 +27,6 @@ class Boundaries:
 
     ``block_bytes``: of a block of each KV cache group on one rank.
     """
-
-    evicts = False  # the manager knows of every block that has been reused
 
     def __init__(
         self,
@@ -56,11 +55,13 @@ class Boundaries:
         # one back as it ends.
         self._take: dict[int, list[int]] = defaultdict(list)
         self._give: dict[int, list[int]] = defaultdict(list)
-        windows = {group.window for group in self._manager.kv_cache_groups} - {None}
+        groups = self._manager.kv_cache_groups
+        windows = {group.window for group in groups if group.window is not None}
         for number, count in enumerate(self._placed):
             self._take[(1 - count) % size].append(number)
             for step in {(window - 1 - count) % size for window in windows}:
                 self._give[step].append(number)
+        self._reuses = not (self._blocked and windows and self._finds_prefix(scheduler))
         self._wasted = int((-placed % size).sum())
         self._most = most
         self._parts = step_time.decode_series(placed, most)
@@ -139,7 +140,7 @@ class Boundaries:
             self._table(number, step)
             self._commit(number, step)
         if len(self._taking(step + 1)) > self._usable():
-            self._most = step  # the scheduler decides who waits
+            self._most = step  # the scheduler decides which sequence waits
         if self.over:
             self._write()
 
@@ -158,8 +159,12 @@ class Boundaries:
 
     def _usable(self) -> int:
         """Blocks that a step may take of each group."""
-        pools = self._manager.pools
-        return min(pool.num_free - (pool.num_cached if self._blocked else 0) for pool in pools)
+        return min(pool.num_free - (0 if self._reuses else pool.num_cached) for pool in self._manager.pools)
+
+    def _finds_prefix(self, scheduler: Scheduler) -> bool:
+        """Whether a cached prefix awaits the first waiting sequence. One that is swapped out looks for none."""
+        seq = scheduler.sequence(scheduler.waiting[0])
+        return not seq.num_computed and self._manager.match(seq.tokens, seq.salt).num_tokens > 0
 
     def _table(self, number: int, steps: int) -> None:
         """Put the tokens of the first ``steps`` steps of a sequence into its table."""

@@ -106,7 +106,7 @@ class Replica:
 
     def cached_tokens(self, prompt: Arrival) -> int:
         """Tokens of ``prompt`` that the cache holds now."""
-        if self._alike is not None and self._alike.evicts:
+        if isinstance(self._alike, Alike) and self._alike.evicts:
             self._alike.write()
         return prompt.cached_tokens(self.manager)
 

@@ -114,10 +114,11 @@ class StepTime:
         """``parts`` of ``steps`` decode steps of the same sequences, with ``placed`` tokens each before the first."""
         batch, attention = len(placed), self.cost.attention
         none = self.cost.counted(batch, batch, [0] * len(attention), [0] * len(attention))
-        flops, num_bytes = none.flops, none.num_bytes
+        flops, num_bytes = np.full(steps, none.flops), np.full(steps, none.num_bytes)
         for each in attention:
             seen = _seen(placed, steps, each.window)
-            flops, num_bytes = flops + each.pair_flops * seen, num_bytes + each.token_bytes * seen
+            flops += each.pair_flops * seen
+            num_bytes += each.token_bytes * seen
         return DecodeSeries(
             flops / self._flop_rate,
             num_bytes / self._byte_rate,
