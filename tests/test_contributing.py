@@ -73,6 +73,7 @@ class Tree:
         words = shlex.split(command)
         assert words[0] == "python"
         env = {**os.environ, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "120"}
+        env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # they take seconds to load
         for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
             env.pop(name, None)
         done = subprocess.run(

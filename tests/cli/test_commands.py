@@ -11,6 +11,7 @@ import pytest
 from minikv.plan import CacheSpec
 from minikv.units import exact_bytes
 from tests.cli.inside import Done, is_one_sentence
+from tests.longer import every_value
 
 LLAMA = {
     "model_type": "llama",
@@ -302,15 +303,14 @@ def test_lab_says_when_a_folder_cannot_be_written(tmp_path, terminal):
     assert done.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        "OSError('libcudart.so.12: cannot open shared object file\\nmore advice')",
-        "ImportError('libcublas.so.12')",
-        "RuntimeError('wrong build')",
-    ],
+BROKEN = (
+    "OSError('libcudart.so.12: cannot open shared object file\\nmore advice')",
+    "ImportError('libcublas.so.12')",
+    "RuntimeError('wrong build')",
 )
-@pytest.mark.parametrize("lang", ["en", "zh"])
+
+
+@pytest.mark.parametrize(("error", "lang"), every_value(BROKEN, ["en", "zh"]))
 def test_doctor_reports_a_torch_that_cannot_be_imported(error, lang, tmp_path):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(f"raise {error}")

@@ -1,10 +1,15 @@
 """The child process of ``my_engine()``: whatever a part does there, it is named, and the notebook goes on."""
 
+from dataclasses import asdict
+
 import pytest
 
 from minikv.course import my_engine, start
+from minikv.course.your_engine import engine
 from minikv.course.your_engine.child import run_child
 from minikv.course.your_engine.kept import KeptPart, kept_parts
+from minikv.course.your_engine.load import loads
+from minikv.course.your_engine.run import examine, prepare
 from minikv.course.your_engine.source import NotKeptError
 from minikv.errors import ArgumentError
 
@@ -77,8 +82,17 @@ def test_parts_that_misbehave_are_named_and_those_that_hang_or_end_the_process_d
     assert (tmp_path / "mine.txt").exists()
 
 
-def test_without_parts_all_are_ours_and_every_token_is_right(capsys):
-    my_engine(lang="zh")  # MINIKV_PROGRESS is off here
+def test_without_parts_all_are_ours_and_every_token_is_right(capsys, monkeypatch):
+    """In this process: there is no part that has to be kept out of it."""
+
+    def run_here(parts, lang):
+        assert not parts  # MINIKV_PROGRESS is off here
+        examined = examine([prepare(load) for load in loads()], {}, lang=lang)
+        assert examined.differs is None
+        return asdict(examined)
+
+    monkeypatch.setattr(engine, "run_child", run_here)
+    my_engine(lang="zh")
     said = capsys.readouterr().out
     assert "15 个部件中有 0 个是你写的" in said
     assert "48 个提示词" in said
