@@ -1,5 +1,6 @@
 """The tool behind ``make test``: which parts and tests each scope runs, and what it prints of their seconds."""
 
+import inspect
 import os
 import re
 import shutil
@@ -9,7 +10,8 @@ from functools import partial
 
 import pytest
 
-from tests.longer import every_value, usual_if
+from tests.in_turn import in_turn
+from tests.longer import every_value, thirds, usual_if
 from tools import run_tests
 from tools.run_tests import ALL, MARKS, QUICK, USUAL, Part, main, report
 
@@ -107,6 +109,27 @@ def test_of_all_combinations_those_are_usual_in_which_each_value_of_each_axis_oc
     assert [{row[place] for row in usual} for place in range(4)] == [set(axis) for axis in axes]
     assert len({(row[0], row[3]) for row in usual}) == 4, "axes of one length do not go in step"
     assert [row.values for row in usual_if("ac".__contains__, "abc") if not row.marks] == [("a",), ("c",)]
+
+
+def test_of_each_value_one_of_three_parts_is_usual():
+    assert [row.values for row in thirds("abcd") if not row.marks] == [("a", 0), ("b", 1), ("c", 2), ("d", 0)]
+    assert {row.values for row in thirds("ab")} == {(value, part) for value in "ab" for part in range(3)}
+
+
+def test_a_test_in_turn_is_one_item_and_says_which_value_failed():
+    seen = []
+
+    @in_turn("number, word", [(1, "a"), (2, "b"), (3, "c")])
+    def test(number, word, folder):
+        seen.append((number, word, folder))
+        assert number < 2
+
+    assert list(inspect.signature(test).parameters) == ["folder"]
+    assert test.turns == 3
+    with pytest.raises(AssertionError) as failed:
+        test(folder="tmp")
+    assert seen == [(1, "a", "tmp"), (2, "b", "tmp")]
+    assert failed.value.__notes__ == ["with {'number': 2, 'word': 'b'}"]
 
 
 def test_what_costs_much_is_written_down_and_then_left_out(tmp_path):
