@@ -39,9 +39,13 @@ class LayerCache:
     v_scale: Tensor | None
     kv_cache_group: int
 
-    def paged(self, block_tables: Tensor, lengths: Tensor) -> PagedKV:
-        """Return these views with the ``block_tables`` [B, W] and ``lengths`` [B] of some sequences, for a kernel."""
-        return PagedKV(self.k, self.v, block_tables, lengths, self.k_scale, self.v_scale)
+    def paged(self, block_tables: Tensor, lengths: Tensor, memo: dict[Any, Any] | None = None) -> PagedKV:
+        """Return these views with the ``block_tables`` [B, W] and ``lengths`` [B] of some sequences, for a kernel.
+
+        ``memo`` is shared by layers with the same tables and lengths; None: a new one.
+        """
+        memo = {} if memo is None else memo
+        return PagedKV(self.k, self.v, block_tables, lengths, self.k_scale, self.v_scale, memo)
 
 
 class Pages(ABC):

@@ -35,6 +35,7 @@ from minikv.i18n import text
 from minikv.memory.stats import MemoryStats
 from minikv.models import Adapter, Loaded, bind_model, load, own_attention, seen_window
 from minikv.models.adapter import Reads
+from minikv.models.cpu_modules import FasterModules, use_faster_modules
 from minikv.models.sharding import ranks_of, ranks_wanted
 from minikv.plan import CacheSpec
 from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
@@ -112,6 +113,7 @@ class Parts:
     host: Host | None
     eviction: Eviction | None
     overlaps: bool
+    faster: FasterModules
 
 
 def open_model(
@@ -194,6 +196,8 @@ def build_engine(
             undo.callback(host.close)
         adapter = bind_model(model, cache, reads=config.reads)  # late, because it changes the model
         undo.callback(adapter.unbind)
+        faster = use_faster_modules(model)
+        undo.callback(faster.close)
         limits = [limit for limit in (longest, adapter.position_limit) if limit is not None]
         scheduler.max_model_len = min(limits, default=None)
         runner = Runner(adapter, asked_for)
@@ -213,7 +217,18 @@ def build_engine(
         undo.pop_all()
     overlaps = group is None and can_overlap(adapter)
     return Parts(
-        cache, allocation, manager, scheduler, adapter, runner, graphs, offload, host, evicts, overlaps
+        cache,
+        allocation,
+        manager,
+        scheduler,
+        adapter,
+        runner,
+        graphs,
+        offload,
+        host,
+        evicts,
+        overlaps,
+        faster,
     )
 
 

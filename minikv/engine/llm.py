@@ -179,6 +179,7 @@ class LLM:
         self.manager, self.scheduler = parts.manager, parts.scheduler
         self.adapter, self.runner, self.graphs = parts.adapter, parts.runner, parts.graphs
         self.offload, self.host, self.eviction = parts.offload, parts.host, parts.eviction
+        self._faster = parts.faster
         self.vocabulary: int = self.model.get_input_embeddings().num_embeddings
         self._engine = LLMEngine(self.scheduler, self.runner, self.tokenizer, eos, overlaps=parts.overlaps)
         self._queue = OutputQueue()
@@ -363,6 +364,7 @@ class LLM:
                     if self._group is not None:
                         self._group.stop()
                     self.adapter.unbind()
+                    self._faster.close()
                     self._give_back()
             else:  # what the last call could not free
                 self._give_back()

@@ -10,16 +10,18 @@ is read once for all of them. Arithmetic is float32 for every dtype. The lengths
 GPU this waits for it; the Triton kernels do not.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from minikv.kernels.decode_groups import decode_in_groups
-from minikv.kernels.kv_tiles import Tiles, kv_tiles, latent_tiles
+from minikv.kernels.csr_attention import available, csr_decode
+from minikv.kernels.kv_tiles import TILE_BYTES, Tiles, kv_tiles, latent_tiles
 from minikv.kernels.online_softmax import OnlineSoftmax
 from minikv.kernels.paged_kv import PagedKV
+from minikv.kernels.sdpa_prefill import sdpa_sequence
 
 QUERY_ROWS = 256  # queries of one prefill tile: they share each key tile
 
@@ -78,17 +80,19 @@ def paged_decode(
     return_scores: bool = False,
 ) -> Attention:
     """See ``minikv.kernels.paged_decode``."""
-    tiles, mask = kv_tiles(kv), Mask(window, softcap)
-    heads, dim = kv.v.shape[2:]
-    more = sinks is not None or softcap is not None or return_lse or return_scores
-    if more or len(query) == 1 or not query.is_cpu:
-        return _decode(query, kv, tiles, (heads, dim), scale, mask, sinks, return_lse, return_scores)
-    out = query.new_empty(*query.shape[:2], dim)
-    rest = decode_in_groups(query, kv, scale=scale, window=window, out=out)
-    if len(rest):
+    tiles, mask, size = kv_tiles(kv), Mask(window, softcap), tuple(kv.v.shape[2:])
+    if not query.is_cpu or not available():
+        return _decode(query, kv, tiles, size, scale, mask, sinks, return_lse, return_scores)
+    options = {"sinks": sinks, "return_lse": return_lse, "return_scores": return_scores}
+    out, lse, scores, rest = csr_decode(query, kv, scale=scale, window=window, softcap=softcap, **options)
+    out = out.to(query.dtype)
+    if rest:
         alone = replace(kv, block_tables=kv.block_tables[rest], lengths=kv.lengths[rest])
-        out[rest] = _decode(query[rest], alone, tiles, (heads, dim), scale, mask, None, False, False).out
-    return Attention(out, None, None)
+        late = _decode(query[rest], alone, tiles, size, scale, mask, **options)
+        for whole, part in zip((out, lse, scores), late, strict=True):
+            if whole is not None and part is not None:
+                whole[rest] = part
+    return Attention(out, lse, scores)
 
 
 def paged_prefill(
@@ -108,21 +112,20 @@ def paged_prefill(
     Sequences with one query, the decodes among the prefills, are computed together by ``paged_decode``.
     """
     tiles, mask, size = kv_tiles(kv), Mask(window, softcap), tuple(kv.v.shape[2:])
-    several = query_starts.diff() != 1
-    out, lse, _ = _prefill(query, kv, tiles, size, query_starts, scale, mask, sinks, return_lse, several)
-    if not several.all():
-        single = ~several
-        rows = query_starts[:-1][single].long()
-        alone = replace(kv, block_tables=kv.block_tables[single], lengths=kv.lengths[single])
-        decoded = paged_decode(
-            query[rows],
-            alone,
-            scale=scale,
-            window=window,
-            softcap=softcap,
-            sinks=sinks,
-            return_lse=return_lse,
-        )
+    parts = kv.once("prefill", lambda: _Parts.of(kv, query_starts), query_starts)
+    # As many tokens as are copied at once: none where torch's attention cannot say what is asked.
+    plain = query.is_cpu and softcap is None and sinks is None and not return_lse
+    most = TILE_BYTES // (4 * kv.k.shape[2] * (kv.k.shape[3] + kv.v.shape[3])) if plain else 0
+    tiled = [row for row, length, _ in parts.several if length > most]
+    out, lse, _ = _prefill(query, kv, tiles, size, query_starts, scale, mask, sinks, return_lse, tiled)
+    for row, length, own in parts.several:
+        if length <= most:
+            queries = query[own].to(torch.float32)
+            out[own] = sdpa_sequence(queries, kv, row, length, scale=scale, window=window).to(out.dtype)
+    if len(parts.rows):
+        alone, rows = replace(kv, block_tables=parts.block_tables, lengths=parts.lengths), parts.rows
+        options = {"window": window, "softcap": softcap, "sinks": sinks, "return_lse": return_lse}
+        decoded = paged_decode(query[rows], alone, scale=scale, **options)
         out[rows] = decoded.out
         if lse is not None and decoded.lse is not None:
             lse[rows] = decoded.lse
@@ -160,6 +163,30 @@ def latent_prefill(
     query, size = torch.cat([q_latent, q_rope], -1), (1, kv.k.shape[3])
     tiles, mask = latent_tiles(kv), Mask(window, None)
     return _prefill(query, kv, tiles, size, query_starts, scale, mask, None, return_lse)
+
+
+class _Parts(NamedTuple):
+    """The sequences of a prefill. ``several``: those with several queries, each (number, length, rows of the query).
+
+    Of the others ``rows`` are those of the query, with the ``block_tables`` and ``lengths`` of these sequences.
+    """
+
+    several: list[tuple[int, int, slice]]
+    rows: Tensor
+    block_tables: Tensor
+    lengths: Tensor
+
+    @classmethod
+    def of(cls, kv: PagedKV, query_starts: Tensor) -> "_Parts":
+        starts, single = query_starts.tolist(), query_starts.diff() == 1
+        several = [
+            (row, length, slice(start, end))
+            for row, (length, start, end) in enumerate(
+                zip(kv.lengths.tolist(), starts, starts[1:], strict=False)
+            )
+            if end - start > 1
+        ]
+        return cls(several, query_starts[:-1][single].long(), kv.block_tables[single], kv.lengths[single])
 
 
 def _decode(
@@ -210,16 +237,16 @@ def _prefill(
     mask: Mask,
     sinks: Tensor | None,
     return_lse: bool,
-    several: Tensor | None = None,
+    several: Iterable[int] | None = None,
 ) -> Attention:
-    """``several`` [B]: which sequences to compute (None: all); the rows of the others are 0, and lse -inf."""
+    """``several``: which sequences to compute (None: all); the rows of the others are 0, and lse -inf."""
     tokens, query_heads, _ = query.shape
     heads, dim = size
     group = query_heads // heads
     out = query.new_zeros(tokens, query_heads, dim)
     lse = query.new_full((tokens, query_heads), -torch.inf, dtype=torch.float32)
     starts, ends = query_starts.tolist(), kv.lengths.tolist()
-    for row in range(len(ends)) if several is None else several.nonzero().flatten().tolist():
+    for row in range(len(ends)) if several is None else several:
         length = ends[row]
         for first in range(starts[row], starts[row + 1], QUERY_ROWS):
             own = slice(first, min(first + QUERY_ROWS, starts[row + 1]))

@@ -1,6 +1,8 @@
 """PagedKV: the cached tokens of B sequences, the input of every attention kernel. Lesson 10."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -16,6 +18,7 @@ class PagedKV:
     length are not read, and may be -1. ``lengths`` [B], in tokens, the new ones included. Both are int32 or int64.
     ``k_scale`` and ``v_scale`` [N, block_size, Hkv] float32: the scale of each token and head, which int8 needs; None
     where elements are stored without one.
+    ``memo`` holds what kernels derive from the tables and lengths alone. The layers of a step share one.
 
     Nothing is copied, and nothing is checked until a public kernel is called with it.
     """
@@ -26,3 +29,12 @@ class PagedKV:
     lengths: Tensor
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
+    memo: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def once(self, key: Any, make: Callable[[], Any], *given: Any) -> Any:
+        """``make()``, or what it gave before for this ``key`` and these very tables, lengths and ``given`` objects."""
+        same = (self.block_tables, self.lengths, *given)
+        found = self.memo.get(key)
+        if found is None or any(old is not new for old, new in zip(found[0], same, strict=True)):
+            found = self.memo[key] = (same, make())
+        return found[1]

@@ -1,9 +1,11 @@
-"""Prefill on a Turing GPU (a T4): K and V of a sequence are copied out of their blocks for torch's attention. Lesson
-10.
+"""Prefill by torch's attention, on K and V of a sequence copied out of their blocks. Lesson 10.
 
-Triton compiles no tensor-core product for Turing; torch's ``scaled_dot_product_attention`` has kernels that use them in
-float16. A prefill is bound by products, so torch computes it, with bounded copies. A decode waits for memory with or
-without tensor cores, and stays with the kernel that reads the blocks in place.
+On a CPU it serves prompts whose copy is small: torch's kernel skips what a causal mask hides.
+
+On a Turing GPU (a T4) it serves float16. Triton compiles no tensor-core product for Turing, and torch's
+``scaled_dot_product_attention`` has kernels that use them. A prefill multiplies, so it is given to torch, and what it
+copies is bounded; a decode waits for memory, with or without tensor cores, and stays with the kernel that reads the
+blocks where they lie.
 
 It has not been measured on a T4 yet. The lengths are read back, so a call waits for the GPU.
 """
@@ -45,33 +47,38 @@ def sdpa_prefill(
     query: Tensor, kv: PagedKV, query_starts: Tensor, *, scale: float, window: int | None = None
 ) -> Tensor:
     """Return ``out`` [T, Hq, Dv] of ``minikv.kernels.paged_prefill``, sequence by sequence."""
-    heads, dim = kv.v.shape[2:]
-    out = query.new_zeros(query.shape[0], query.shape[1], dim)
+    out = query.new_zeros(*query.shape[:2], kv.v.shape[3])
     starts = query_starts.tolist()
     for row, length in enumerate(kv.lengths.tolist()):
         own = slice(starts[row], starts[row + 1])
-        queries = own.stop - own.start
-        if not queries:
-            continue
-        position = length - queries  # of the first query
-        seen_from = 0 if window is None else max(0, position - window + 1)
-        k, v = (
-            _tokens(cache, scales, kv.block_tables[row], seen_from, length, query.dtype)
-            for cache, scales in ((kv.k, kv.k_scale), (kv.v, kv.v_scale))
-        )
-        # The query heads of a KV head are in one dimension: [Hkv, G, n, D] over [Hkv, 1, tokens, D].
-        rows = query[own].transpose(0, 1).unflatten(0, (heads, -1))
-        whole = seen_from == position == 0 and (window is None or window >= length)
-        part = scaled_dot_product_attention(
-            rows,
-            k.expand(-1, rows.shape[1], -1, -1),
-            v.expand(-1, rows.shape[1], -1, -1),
-            attn_mask=None if whole else _mask(position, queries, seen_from, length, window, query.device),
-            is_causal=whole,
-            scale=scale,
-        )
-        out[own] = part.flatten(0, 1).transpose(0, 1)
+        if own.stop > own.start:
+            out[own] = sdpa_sequence(query[own], kv, row, length, scale=scale, window=window)
     return out
+
+
+def sdpa_sequence(
+    query: Tensor, kv: PagedKV, row: int, length: int, *, scale: float, window: int | None
+) -> Tensor:
+    """Return [n, Hq, Dv] of the queries [n, Hq, Dk], the last n tokens of the ``length`` of sequence ``row``."""
+    queries, heads = len(query), kv.v.shape[2]
+    position = length - queries  # of the first query
+    seen_from = 0 if window is None else max(0, position - window + 1)
+    k, v = (
+        _tokens(cache, scales, kv.block_tables[row], seen_from, length, query.dtype)
+        for cache, scales in ((kv.k, kv.k_scale), (kv.v, kv.v_scale))
+    )
+    # The query heads of a KV head are in one dimension: [Hkv, G, n, D] over [Hkv, 1, tokens, D].
+    rows = query.transpose(0, 1).unflatten(0, (heads, -1))
+    whole = seen_from == position == 0 and (window is None or window >= length)
+    part = scaled_dot_product_attention(
+        rows,
+        k.expand(-1, rows.shape[1], -1, -1),
+        v.expand(-1, rows.shape[1], -1, -1),
+        attn_mask=None if whole else _mask(position, queries, seen_from, length, window, query.device),
+        is_causal=whole,
+        scale=scale,
+    )
+    return part.flatten(0, 1).transpose(0, 1)
 
 
 def _tokens(

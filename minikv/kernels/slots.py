@@ -111,9 +111,14 @@ def _put(cache: Tensor, slots: Tensor, rows: Tensor) -> None:
     """Write ``rows[i]`` [T, ...] to slot ``slots[i]`` of ``cache`` [N, bs, ...], where the slot is not negative."""
     cache, rows = as_bytes(cache), as_bytes(rows)
     if slots.is_cpu:
-        live = slots >= 0
-        if not live.all():
+        if len(slots) and slots.min() < 0:
+            live = slots >= 0
             slots, rows = slots[live], rows[live]
+        if cache.stride(0) == cache.shape[1] * cache.stride(1):  # a view with a row for each slot
+            shape, stride = cache.shape, cache.stride()
+            flat = cache.as_strided((shape[0] * shape[1], *shape[2:]), stride[1:])
+            flat.index_copy_(0, slots.long(), rows)
+            return
     elif len(slots):
         slots, rows = _skip_without_reading(cache, slots, rows)
     cache[_split(slots, cache.shape[1])] = rows

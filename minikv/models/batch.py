@@ -8,7 +8,7 @@ All sequences are packed one after the other, so prompts, chunks of prompts and 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ class Batch:
     new ones included).
 
     ``observer`` is told of the attention that is computed; only "paged" reads tell it.
+    ``memos`` hold, for each group, what the kernels have derived from its tables in the first of its layers.
     """
 
     cache: Pages
@@ -48,6 +49,7 @@ class Batch:
     max_queries: int
     max_position: int
     observer: Observer | None = None
+    memos: dict[int, dict[Any, Any]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def build(
@@ -124,7 +126,8 @@ class Batch:
     def kv(self, layer: int) -> PagedKV:
         """What the attention of ``layer`` reads: its K and V with the block tables and lengths of its group."""
         views = self.cache.layer(layer)
-        return views.paged(self.block_tables[views.kv_cache_group], self.lengths[views.kv_cache_group])
+        group = views.kv_cache_group
+        return views.paged(self.block_tables[group], self.lengths[group], self.memos.setdefault(group, {}))
 
     @property
     def num_tokens(self) -> int:

@@ -1,0 +1,226 @@
+"""Decode on a CPU without a copy of K or V: attention as a sparse matrix whose entries name cached tokens. Lesson 10.
+
+    row      a query head of a sequence: B * Hq
+    column   a cached token of a KV head, where it lies in the pages
+    entry    a token that the query of that row sees
+
+So the block tables are the index of the matrix, in CSR form: ``starts`` of each row, ``columns`` of its entries.
+``sampled_addmm`` computes q K^T at the entries and nowhere else, ``embedding_bag`` adds up the values that they name.
+Both read the pages where they lie: no history is copied, and none is padded, however much the lengths differ.
+
+Pages that are not float32, or have scales, are copied out of their blocks first, some sequences at a time; the index
+then names the tokens of that copy.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from minikv.kernels.kv_tiles import TILE_BYTES, BlockReader
+from minikv.kernels.paged_kv import PagedKV
+
+MOST_LOGITS = 2**18  # at once, padding included: with their index 5 MiB, which stay in a processor's cache
+
+
+class Entries(NamedTuple):
+    """The entries of some sequences' rows, in the order of (sequence, query head, token): R rows, E entries.
+
+    ``starts`` int64 [R + 1]: where the entries of each row begin. ``k_columns``, ``v_columns`` int64 [E]: the token and
+    head of each entry as a row of K [tokens * Hkv, Dk] and V. ``places`` int64 [E]: where each entry stands in a table
+    [R, ``width`` + 1] whose rows are filled from the left; the last column is a sink's.
+    ``blocks``: the blocks to copy first, None where the columns name the pages themselves.
+    """
+
+    sequences: slice
+    starts: Tensor
+    k_columns: Tensor
+    v_columns: Tensor
+    places: Tensor
+    width: int
+    blocks: Tensor | None
+
+
+class Index(NamedTuple):
+    """``parts``: the entries of a batch, as many sequences at a time as are computed at once. ``first`` [B]: the first
+    token that each query sees. ``rest``: the sequences that are left out, too long for an index."""
+
+    parts: tuple[Entries, ...]
+    first: Tensor
+    rest: list[int]
+
+
+class Decoded(NamedTuple):
+    """``out`` [B, Hq, Dv] float32, ``lse`` [B, Hq] and ``scores`` [B, Hkv, W * block_size] as of ``Attention``."""
+
+    out: Tensor
+    lse: Tensor | None
+    scores: Tensor | None
+    rest: list[int]
+
+
+def csr_decode(
+    query: Tensor,
+    kv: PagedKV,
+    *,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+    return_lse: bool,
+    return_scores: bool,
+) -> Decoded:
+    """``minikv.kernels.paged_decode`` of all sequences but ``rest``, whose rows are 0 (``lse``: -inf)."""
+    batch, query_heads, _ = query.shape
+    block_size, heads, dim = kv.v.shape[1:]
+    index = index_of(kv, query_heads, window)
+    keys, values = rows_of(kv.k, kv.k_scale), rows_of(kv.v, kv.v_scale)
+    readers = BlockReader(kv.k, kv.k_scale), BlockReader(kv.v, kv.v_scale)
+    out = query.new_zeros(batch, query_heads, dim, dtype=torch.float32)
+    lse = out.new_full((batch, query_heads), -torch.inf) if return_lse else None
+    scores = out.new_zeros(batch, heads, kv.block_tables.shape[1] * block_size) if return_scores else None
+    for part in index.parts:
+        own = part.sequences
+        if part.blocks is not None:
+            keys, values = (reader.read(part.blocks).flatten(0, 1) for reader in readers)
+        assert keys is not None
+        assert values is not None
+        rows = query[own].to(torch.float32).flatten(0, 1)
+        logits = _products(part, rows, keys, scale)
+        if softcap is not None:
+            logits.div_(softcap).tanh_().mul_(softcap)
+        # One softmax over rows of different lengths: padded with -inf, which gets no probability.
+        table = logits.new_full((len(rows), part.width + 1), -torch.inf)
+        table.view(-1).index_copy_(0, part.places, logits)
+        if sinks is not None:
+            table[:, -1] = sinks.to(torch.float32).repeat(len(rows) // query_heads)
+        weights = table.softmax(-1)  # of a row without a token NaN, which no entry names
+        found = embedding_bag(
+            part.v_columns,
+            values,
+            part.starts,
+            mode="sum",
+            per_sample_weights=weights.view(-1).index_select(0, part.places),
+            include_last_offset=True,
+        )
+        out[own] = found.unflatten(0, (-1, query_heads))
+        if lse is not None:
+            lse[own] = table.logsumexp(-1).view(-1, query_heads)
+        if scores is not None:
+            # The query heads of a KV head together: [n, Hkv, G, width] -> [n, Hkv, width]
+            seen = weights[:, :-1].nan_to_num(0).reshape(-1, heads, query_heads // heads, part.width)
+            column = torch.arange(part.width) + index.first[own].unsqueeze(1)
+            column = column.clamp_(max=scores.shape[2] - 1).unsqueeze(1).expand(-1, heads, -1)
+            scores[own].scatter_add_(2, column, seen.sum(2))
+    return Decoded(out, lse, scores, index.rest)
+
+
+def index_of(kv: PagedKV, query_heads: int, window: int | None) -> Index:
+    """The index of ``kv`` for so many query heads. Layers of a step that share tables and strides share it."""
+    key = ("csr", query_heads, window, kv.k.shape, kv.v.shape, kv.k.stride(), kv.v.stride(), kv.k.dtype)
+    return kv.once(key, lambda: _index(kv, query_heads, window))
+
+
+def rows_of(pages: Tensor, scale: Tensor | None) -> Tensor | None:
+    """``pages`` [N, bs, H, D] as a matrix [tokens * H, D] of the same memory; None where there is no such view."""
+    dim = pages.shape[3]
+    if scale is not None or pages.dtype != torch.float32 or any(step % dim for step in pages.stride()[:3]):
+        return None
+    last = sum((size - 1) * step for size, step in zip(pages.shape[:3], pages.stride()[:3], strict=True))
+    return pages.as_strided((last // dim + 1, dim), (dim, 1))
+
+
+@cache
+def available() -> bool:
+    """Whether torch computes products at the entries of a sparse matrix here. Its warning of a beta is kept back."""
+    starts, columns = torch.tensor([0, 1]), torch.tensor([1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            matrix = torch.sparse_csr_tensor(starts, columns, torch.zeros(1), (1, 2), check_invariants=False)
+            found = torch.sparse.sampled_addmm(matrix, torch.ones(1, 3), torch.ones(3, 2), beta=0.0)
+        except RuntimeError:
+            return False
+    return found.values().tolist() == [3.0]
+
+
+def _products(part: Entries, rows: Tensor, keys: Tensor, scale: float) -> Tensor:
+    """``scale`` times the product of query and key at each entry, [E]."""
+    # 0 times what stands in the matrix is added, so it must not be NaN.
+    zeros = rows.new_zeros(len(part.k_columns))
+    size = len(rows), len(keys)
+    matrix = torch.sparse_csr_tensor(part.starts, part.k_columns, zeros, size, check_invariants=False)
+    return torch.sparse.sampled_addmm(matrix, rows, keys.t(), beta=0.0, alpha=scale, out=matrix).values()
+
+
+def _index(kv: PagedKV, query_heads: int, window: int | None) -> Index:
+    lengths = kv.lengths.long()
+    first = torch.zeros_like(lengths) if window is None else (lengths - window).clamp_(min=0)
+    tokens = (lengths - first).tolist()
+    in_place = rows_of(kv.k, kv.k_scale) is not None and rows_of(kv.v, kv.v_scale) is not None
+    _, block_size, heads, dim = kv.k.shape
+    most = MOST_LOGITS // query_heads
+    if not in_place:
+        most = min(most, max(1, TILE_BYTES // (4 * heads * (dim + kv.v.shape[3])) - block_size))
+    parts = tuple(
+        _entries(kv, own, first[own], lengths[own], query_heads, in_place) for own in _parts(tokens, most)
+    )
+    return Index(parts, first, [row for row, count in enumerate(tokens) if count > most])
+
+
+def _parts(tokens: Sequence[int], most: int) -> Iterator[slice]:
+    """Cut sequences into runs whose tokens, padded to the longest, are ``most`` or fewer; longer ones are left out."""
+    start, longest = 0, 1
+    for row, count in enumerate([*tokens, most + 1]):
+        longest = max(longest, count)
+        if longest * (row + 1 - start) > most:
+            if row > start:
+                yield slice(start, row)
+            start, longest = (row + 1, 1) if count > most else (row, max(1, count))
+
+
+def _entries(
+    kv: PagedKV, own: slice, first: Tensor, lengths: Tensor, query_heads: int, in_place: bool
+) -> Entries:
+    block_size, heads = kv.k.shape[1:3]
+    table, counts = kv.block_tables[own], lengths - first
+    sequence = torch.arange(len(counts))
+    # The tokens, sequence by sequence.
+    begin = counts.cumsum(0) - counts
+    row = sequence.repeat_interleave(counts)
+    position = torch.arange(len(row)) + (first - begin)[row]
+    block, blocks = table[row, position // block_size].long(), None
+    if not in_place:
+        # Block j of the copy is the j-th that a sequence of ``own`` sees a token of.
+        low, high = first // block_size, -(-lengths // block_size)
+        before = (high - low).cumsum(0) - (high - low)
+        held = sequence.repeat_interleave(high - low)
+        blocks = table[held, torch.arange(len(held)) + (low - before)[held]]
+        block = position // block_size + (before - low)[row]
+    # The entries: each query head of a sequence has all of its tokens.
+    sizes = counts.repeat_interleave(query_heads)
+    starts = torch.zeros(len(sizes) + 1, dtype=torch.int64)
+    torch.cumsum(sizes, 0, out=starts[1:])
+    row = torch.arange(len(sizes)).repeat_interleave(sizes)
+    entry = torch.arange(len(row))
+    token = entry + (begin.repeat_interleave(query_heads) - starts[:-1])[row]
+    head = torch.arange(query_heads) // (query_heads // heads)
+
+    def columns(pages: Tensor) -> Tensor:
+        """The entries' rows in the view that ``rows_of`` gives, or in a copy of ``blocks``."""
+        shape, dim = pages.shape, pages.shape[3]
+        steps = (
+            [step // dim for step in pages.stride()[:3]] if in_place else [shape[1] * shape[2], shape[2], 1]
+        )
+        of_token = block * steps[0] + position % block_size * steps[1]
+        return of_token[token].add_((head * steps[2]).repeat(len(counts))[row])
+
+    k_columns = columns(kv.k)
+    same = kv.k.shape == kv.v.shape and (not in_place or kv.k.stride() == kv.v.stride())
+    width = int(counts.max())
+    places = entry.add_((torch.arange(len(sizes)) * (width + 1) - starts[:-1])[row])
+    return Entries(own, starts, k_columns, k_columns if same else columns(kv.v), places, width, blocks)

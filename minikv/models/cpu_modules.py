@@ -1,0 +1,192 @@
+"""Modules of a model that compute the same in less time on a CPU: linear layers, and RMS norms. Lesson 13.
+
+Linear layers: ``torch.nn.functional.linear`` reads a weight [N, K] row by row; oneDNN's matrix product reads it in
+blocks, and would put it in that order at each call. Here that is done once. The packed weight takes the place of the
+plain one, so that nothing is kept twice, and ``close`` puts the plain one back: the same bytes in the same
+``Parameter``. A weight that an embedding shares stays as it is, and oneDNN reads it in rows.
+
+RMS norms: transformers spells one out in six operations, and torch has it as one.
+
+The two functions of torch that packing rests on have no public name. They are called here alone. Each module's result
+is compared with the plain one before it is changed, and where they do not agree, or this torch or this processor has no
+such function, the module stays as it is. The model's classes and its own code are not touched: a module gets another
+``forward`` until ``close``.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+from weakref import WeakKeyDictionary, finalize
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, rms_norm
+
+LEAST_WEIGHTS = 2**17  # of a linear layer: below, what oneDNN costs a call is more than it saves
+ROWS = 64  # the order of a packed weight is chosen for a product with so many rows, and serves other numbers
+# Another order of the same sums. Results in bfloat16 are rounded themselves, to 1 part in 256.
+WITHIN = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+
+
+@dataclass
+class _Change:
+    """How many users a changed module has; ``weight`` and ``hook`` of a linear layer: its own weight, emptied while a
+    packed one stands in its place (None where it is not packed), and what writes it into a ``state_dict``."""
+
+    weight: nn.Parameter | None = None
+    hook: Any = None
+    users: int = 1
+
+
+_CHANGES: WeakKeyDictionary[nn.Module, _Change] = WeakKeyDictionary()
+
+
+class FasterModules:
+    """The modules that are changed for one user, until ``close``, or until nothing refers to this object."""
+
+    def __init__(self, modules: list[nn.Module]):
+        self.modules = tuple(modules)
+        self.close = finalize(self, _undo, self.modules)
+
+
+def use_faster_modules(model: nn.Module) -> FasterModules:
+    """Change those modules of ``model`` that gain by it. Asked again, a module stays changed until all users closed.
+
+    - ``nn.Linear`` on the CPU, in float32 or bfloat16, of ``LEAST_WEIGHTS`` or more. A latent layer's ``kv_b_proj``
+      stays as it is, since attention reads its weight.
+    - Classes named ``...RMSNorm``, in float32, that compute ``torch.nn.functional.rms_norm``.
+    """
+    names = Counter(id(each) for _, each in model.named_parameters(remove_duplicate=False))
+    memory = Counter(_address(each) for each in [*model.parameters(), *model.buffers()])
+    changed: list[nn.Module] = []
+    for name, module in model.named_modules():
+        known = _CHANGES.get(module)
+        if known is not None:
+            known.users += 1
+            changed.append(module)
+            continue
+        own = getattr(module.__dict__.get("forward"), "__func__", None)
+        if own in (_linear_forward, _norm_forward):  # a copy of a changed model: its weights are plain
+            del module.forward
+        elif own is not None:  # changed by another library
+            continue
+        if type(module) is nn.Linear and not name.endswith("kv_b_proj"):
+            alone = names[id(module.weight)] == memory[_address(module.weight)] == 1
+            if _change_linear(module, alone):
+                changed.append(module)
+        elif type(module).__name__.endswith("RMSNorm") and _change_norm(module):
+            changed.append(module)
+    return FasterModules(changed)
+
+
+def plain_weight(weight: Tensor) -> Tensor:
+    """A linear layer's weight in rows, whether or not it is packed."""
+    return weight.to_dense() if weight.layout == torch._mkldnn else weight  # type: ignore[attr-defined]
+
+
+class _PackedWeight(nn.Parameter):
+    """A weight in oneDNN's order. A copy of the model gets a plain one."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
+        copied = memo[id(self)] = nn.Parameter(self.detach().to_dense(), requires_grad=False)
+        return copied
+
+
+def _change_linear(module: nn.Linear, alone: bool) -> bool:
+    """``alone``: nothing else refers to the weight, so it may be packed. False: the module is as it was."""
+    weight = module.weight
+    if not _is_plain(weight, tuple(WITHIN)) or weight.numel() < LEAST_WEIGHTS:
+        return False
+    rows = torch.linspace(-1, 1, 2 * module.in_features, dtype=weight.dtype).view(2, -1)
+    try:
+        used = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS) if alone else weight.detach()
+        found = _product(rows, used, module.bias)
+    except (AttributeError, RuntimeError):  # this torch or this processor has no such function
+        return False
+    if not _agree(found, linear(rows, weight, module.bias)):
+        return False
+    if alone:
+        _CHANGES[module] = _Change(weight, module.register_state_dict_post_hook(_write_plain))
+        module.weight = _PackedWeight(used, requires_grad=False)
+        weight.data = torch.empty(0, dtype=weight.dtype)
+    else:
+        _CHANGES[module] = _Change()
+    module.forward = MethodType(_linear_forward, module)  # type: ignore[method-assign]
+    return True
+
+
+def _change_norm(module: nn.Module) -> bool:
+    """False: the module is as it was."""
+    weight, eps = getattr(module, "weight", None), _eps(module)
+    if not isinstance(eps, float) or not _is_plain(weight, (torch.float32,)) or weight.dim() != 1:
+        return False
+    rows = torch.linspace(-2, 3, 2 * len(weight)).view(2, -1)
+    with torch.no_grad():
+        try:
+            plain = module(rows)
+        except Exception:  # of another kind of norm, which takes more than one tensor
+            return False
+        if not isinstance(plain, Tensor) or not _agree(rms_norm(rows, weight.shape, weight, eps), plain):
+            return False
+    _CHANGES[module] = _Change()
+    module.forward = MethodType(_norm_forward, module)
+    return True
+
+
+def _undo(modules: tuple[nn.Module, ...]) -> None:
+    for module in modules:
+        change = _CHANGES[module]
+        change.users -= 1
+        if change.users:
+            continue
+        del _CHANGES[module], module.forward
+        if change.weight is not None:
+            change.hook.remove()
+            change.weight.data = plain_weight(module.get_parameter("weight").detach())
+            module.weight = change.weight
+
+
+def _product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+
+
+def _linear_forward(module: nn.Linear, input: Tensor) -> Tensor:
+    """``nn.Linear.forward`` by oneDNN. Where a gradient may be asked for, as ever."""
+    weight = module.weight
+    if torch.is_grad_enabled() or input.dtype != weight.dtype or torch.is_autocast_enabled("cpu"):
+        return linear(input, plain_weight(weight), module.bias)
+    return _product(input, weight, module.bias)
+
+
+def _norm_forward(module: Any, hidden_states: Tensor) -> Tensor:
+    return rms_norm(hidden_states, module.weight.shape, module.weight, _eps(module))
+
+
+def _eps(module: nn.Module) -> Any:
+    """The constant of a norm, under either of the names that transformers' classes have for it."""
+    return getattr(module, "variance_epsilon", getattr(module, "eps", None))
+
+
+def _write_plain(module: nn.Module, state: dict[str, Any], prefix: str, local_metadata: Any) -> None:
+    """``state_dict`` of a packed layer has the weight in rows."""
+    state[prefix + "weight"] = plain_weight(state[prefix + "weight"])
+
+
+def _is_plain(weight: Any, dtypes: tuple[torch.dtype, ...]) -> bool:
+    """Whether it is a parameter in rows on the CPU, neither sharded nor quantized."""
+    return (
+        type(weight) is nn.Parameter and weight.is_cpu and weight.dtype in dtypes and weight.is_contiguous()
+    )
+
+
+def _agree(found: Tensor, expected: Tensor) -> bool:
+    return bool((found - expected).abs().max() <= WITHIN[expected.dtype] * expected.abs().max())
+
+
+def _address(tensor: Tensor) -> int:
+    """Of a tensor's memory; 0 where it has none of its own: packed, sharded, quantized."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return 0
