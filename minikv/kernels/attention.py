@@ -4,15 +4,17 @@ Lesson 10. The history of a sequence is read in tiles of some blocks. A tile is 
 buffer, which stays in the processor's cache, and added to an ``OnlineSoftmax``. So the whole history is never copied,
 and no block behind the window or past the length is read.
 
-Decode is prefill with one query a sequence; both call ``_attend``. Decodes of many short sequences are the exception:
-``decode_groups`` computes several at once. The G query heads that share a KV head are rows of one matrix, so that a key
-is read once for all of them. Arithmetic is float32 for every dtype. The lengths are read back from the device, so on a
-GPU this waits for it; the Triton kernels do not.
+Decode is prefill with one query a sequence; both call ``_attend``. The G query heads that share a KV head are rows of
+one matrix, so that a key is read once for all of them. Arithmetic is float32 for every dtype. The lengths are read back
+from the device, so on a GPU this waits for it; the Triton kernels do not.
+
+On a CPU, sequences whose calls would cost more than their arithmetic take two other ways to the same result: decodes
+``csr_attention``, which reads all sequences at once, and short prompts ``sdpa_prefill``.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,7 +85,7 @@ def paged_decode(
     tiles, mask, size = kv_tiles(kv), Mask(window, softcap), tuple(kv.v.shape[2:])
     if not query.is_cpu or not available():
         return _decode(query, kv, tiles, size, scale, mask, sinks, return_lse, return_scores)
-    options = {"sinks": sinks, "return_lse": return_lse, "return_scores": return_scores}
+    options: dict[str, Any] = {"sinks": sinks, "return_lse": return_lse, "return_scores": return_scores}
     out, lse, scores, rest = csr_decode(query, kv, scale=scale, window=window, softcap=softcap, **options)
     out = out.to(query.dtype)
     if rest:
@@ -124,7 +126,12 @@ def paged_prefill(
             out[own] = sdpa_sequence(queries, kv, row, length, scale=scale, window=window).to(out.dtype)
     if len(parts.rows):
         alone, rows = replace(kv, block_tables=parts.block_tables, lengths=parts.lengths), parts.rows
-        options = {"window": window, "softcap": softcap, "sinks": sinks, "return_lse": return_lse}
+        options: dict[str, Any] = {
+            "window": window,
+            "softcap": softcap,
+            "sinks": sinks,
+            "return_lse": return_lse,
+        }
         decoded = paged_decode(query[rows], alone, scale=scale, **options)
         out[rows] = decoded.out
         if lse is not None and decoded.lse is not None:

@@ -221,6 +221,6 @@ def _entries(
 
     k_columns = columns(kv.k)
     same = kv.k.shape == kv.v.shape and (not in_place or kv.k.stride() == kv.v.stride())
-    width = int(counts.max())
+    width = max(1, int(counts.max()))
     places = entry.add_((torch.arange(len(sizes)) * (width + 1) - starts[:-1])[row])
     return Entries(own, starts, k_columns, k_columns if same else columns(kv.v), places, width, blocks)

@@ -66,9 +66,9 @@ def use_faster_modules(model: nn.Module) -> FasterModules:
             known.users += 1
             changed.append(module)
             continue
-        own = getattr(module.__dict__.get("forward"), "__func__", None)
-        if own in (_linear_forward, _norm_forward):  # a copy of a changed model: its weights are plain
-            del module.forward
+        own = module.__dict__.get("forward")
+        if getattr(own, "__func__", None) in (_linear_forward, _norm_forward):
+            del module.forward  # of a copy of a changed model: its weights are plain
         elif own is not None:  # changed by another library
             continue
         if type(module) is nn.Linear and not name.endswith("kv_b_proj"):
@@ -82,7 +82,7 @@ def use_faster_modules(model: nn.Module) -> FasterModules:
 
 def plain_weight(weight: Tensor) -> Tensor:
     """A linear layer's weight in rows, whether or not it is packed."""
-    return weight.to_dense() if weight.layout == torch._mkldnn else weight  # type: ignore[attr-defined]
+    return weight.to_dense() if weight.layout == torch._mkldnn else weight
 
 
 class _PackedWeight(nn.Parameter):
@@ -112,13 +112,14 @@ def _change_linear(module: nn.Linear, alone: bool) -> bool:
         weight.data = torch.empty(0, dtype=weight.dtype)
     else:
         _CHANGES[module] = _Change()
-    module.forward = MethodType(_linear_forward, module)  # type: ignore[method-assign]
+    module.forward = MethodType(_linear_forward, module)
     return True
 
 
 def _change_norm(module: nn.Module) -> bool:
     """False: the module is as it was."""
-    weight, eps = getattr(module, "weight", None), _eps(module)
+    weight: Any = getattr(module, "weight", None)
+    eps = _eps(module)
     if not isinstance(eps, float) or not _is_plain(weight, (torch.float32,)) or weight.dim() != 1:
         return False
     rows = torch.linspace(-2, 3, 2 * len(weight)).view(2, -1)

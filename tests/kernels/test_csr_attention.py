@@ -1,12 +1,12 @@
-"""Short sequences decoded together: what each gets is what it gets alone, whatever stands in the others' blocks."""
+"""Decode by an index of the tokens: each query gets dense attention over its own tokens, whatever else is there."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from minikv.kernels import PagedKV, decode_groups, paged_decode, paged_prefill
+from minikv.kernels import PagedKV, csr_attention, paged_decode, paged_prefill
 from minikv.kernels.attention import Attention
 
 HEADS, KV_HEADS, DIM, BLOCK = 6, 2, 8, 4
@@ -39,75 +39,171 @@ class Case:
             taken += count
         self.query = torch.randn(len(counts), HEADS, DIM, generator=generator).to(self.dtype)
 
-    def decode(self, rows: list[int], **options) -> Tensor:
-        lengths = torch.tensor(self.lengths, dtype=torch.int32)[rows]
-        return paged_decode(
-            self.query[rows], PagedKV(self.k, self.v, self.tables[rows], lengths), **options
-        ).out
+    def kv(self, rows: list[int] | None = None) -> PagedKV:
+        lengths = torch.tensor(self.lengths, dtype=torch.int32)
+        rows = list(range(len(lengths))) if rows is None else rows
+        return PagedKV(self.k, self.v, self.tables[rows], lengths[rows])
+
+    def tokens(self, row: int) -> tuple[Tensor, Tensor]:
+        """K and V [tokens, KV_HEADS, DIM] of a sequence, float64."""
+        places = range(self.lengths[row])
+        k, v = (
+            [cache[self.tables[row, place // BLOCK], place % BLOCK] for place in places]
+            for cache in (self.k, self.v)
+        )
+        return torch.stack(k).double(), torch.stack(v).double()
+
+
+def dense(case: Case, row: int, scale: float, window=None, softcap=None, sinks=None) -> Attention:
+    """Attention of one query [HEADS, DIM] in a few lines: out, lse and scores."""
+    width = case.tables.shape[1] * BLOCK
+    if not case.lengths[row]:
+        lse = torch.full((HEADS,), -torch.inf) if sinks is None else sinks
+        return Attention(torch.zeros(HEADS, DIM), lse, torch.zeros(KV_HEADS, width))
+    k, v = (each.repeat_interleave(HEADS // KV_HEADS, 1) for each in case.tokens(row))
+    logits = torch.einsum("hd,nhd->hn", case.query[row].double(), k) * scale
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    if window is not None:
+        logits[:, : max(0, len(k) - window)] = -torch.inf
+    whole = logits if sinks is None else torch.cat([logits, sinks.double()[:, None]], 1)
+    weights = whole.softmax(-1)[:, : len(k)]
+    scores = torch.zeros(KV_HEADS, width)
+    scores[:, : len(k)] = weights.view(KV_HEADS, -1, len(k)).sum(1)
+    return Attention(torch.einsum("hn,nhd->hd", weights, v), whole.logsumexp(-1), scores)
+
+
+def assert_dense(case: Case, found: Attention, close=CLOSE, **options) -> None:
+    for row in range(len(case.lengths)):
+        expected = dense(case, row, **options)
+        for name in Attention._fields:
+            if getattr(found, name) is not None:
+                ours, right = getattr(found, name)[row].float(), getattr(expected, name).float()
+                torch.testing.assert_close(
+                    ours, right, **close, msg=lambda text, name=name, row=row: f"{name} of {row}: {text}"
+                )
 
 
 @pytest.fixture
-def one_by_one(monkeypatch):
-    """How many sequences were left to be decoded one by one, call by call."""
-    counts: list[int] = []
-    real = decode_groups.decode_in_groups
+def left_out(monkeypatch):
+    """Which sequences were left to the tiles, call by call."""
+    calls: list[list[int]] = []
+    real = csr_attention.csr_decode
 
-    def counted(*args, **kwargs):
-        rest = real(*args, **kwargs)
-        counts.append(len(rest))
-        return rest
+    def told(*args, **kwargs):
+        found = real(*args, **kwargs)
+        calls.append(found.rest)
+        return found
 
-    monkeypatch.setattr("minikv.kernels.attention.decode_in_groups", counted)
-    return counts
+    monkeypatch.setattr("minikv.kernels.attention.csr_decode", told)
+    return calls
+
+
+LENGTHS = [13, 1, 40, 12, 0, 38, 14, 16, 37, 2, 15, 1]
+SINKS = torch.linspace(-1, 2, HEADS)
+
+
+@pytest.mark.parametrize("window", [None, 1, 5, 11, 100])
+@pytest.mark.parametrize(
+    "more", [{}, {"softcap": 0.7}, {"sinks": SINKS}, {"softcap": 2.0, "sinks": SINKS}], ids=str
+)
+def test_out_lse_and_scores_are_those_of_dense_attention(window, more, left_out):
+    case = Case(LENGTHS)
+    options = {"scale": 0.4, "window": window, **more}
+    found = paged_decode(case.query, case.kv(), return_lse=True, return_scores=True, **options)
+    assert left_out == [[]]
+    assert_dense(case, found, **options)
+
+
+def test_pages_in_half_the_bytes_are_read_as_float32(left_out):
+    case = Case(LENGTHS, torch.bfloat16)
+    found = paged_decode(case.query, case.kv(), scale=0.4, window=11)
+    assert left_out == [[]]
+    assert_dense(case, found, {"atol": 2e-2, "rtol": 2e-2}, scale=0.4, window=11)
+
+
+@pytest.mark.parametrize(
+    "layout", ["k beside v in a block", "k beside v in a token", "heads before tokens", "padded rows"]
+)
+def test_views_of_any_strides_are_read_where_they_lie_or_copied(layout, left_out):
+    case = Case([13, 40, 7])
+    k, v = case.k, case.v
+    if layout == "k beside v in a block":
+        case.k, case.v = torch.stack([k, v], 1).unbind(1)
+    elif layout == "k beside v in a token":
+        case.k, case.v = torch.cat([k, v], 2).split(KV_HEADS, 2)
+    elif layout == "heads before tokens":
+        case.k, case.v = (each.transpose(1, 2).contiguous().transpose(1, 2) for each in (k, v))
+    else:  # a stride that is no multiple of a token: it has to be copied
+        wide = [torch.cat([each, each[..., :3]], 3) for each in (k, v)]
+        case.k, case.v = (each[..., :DIM] for each in wide)
+    assert (csr_attention.rows_of(case.k, None) is None) == (layout == "padded rows")
+    assert_dense(case, paged_decode(case.query, case.kv(), scale=0.4), scale=0.4)
+    assert left_out == [[]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("window", [None, 1, 5, 11, 100])
-def test_together_is_as_alone(dtype, window, one_by_one):
-    case = Case([13, 1, 40, 12, 0, 38, 14, 16, 37, 2, 15, 1], dtype)
-    everyone = list(range(len(case.lengths)))
+@pytest.mark.parametrize("most", [2, 13, 14, 40, 90])
+def test_some_at_a_time_and_the_longest_by_tiles(dtype, most, left_out, monkeypatch):
+    monkeypatch.setattr(csr_attention, "MOST_LOGITS", most * HEADS)
+    monkeypatch.setattr(csr_attention, "TILE_BYTES", (most + BLOCK) * 4 * KV_HEADS * 2 * DIM)
+    case = Case(LENGTHS, dtype)
     close = CLOSE if dtype is torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
-    together = case.decode(everyone, scale=0.4, window=window)
-    assert one_by_one[0] < len(everyone) / 2
-    for row in everyone:
-        torch.testing.assert_close(together[[row]], case.decode([row], scale=0.4, window=window), **close)
-    assert not together[4].any()
+    options = {"scale": 0.4, "sinks": SINKS.to(dtype)}
+    found = paged_decode(case.query, case.kv(), return_lse=True, return_scores=True, **options)
+    assert left_out == [[row for row, length in enumerate(LENGTHS) if length > most]]
+    assert_dense(case, found, close, **options)
 
 
-@pytest.mark.parametrize("lengths", [[0, 0], [1, 0], [3, 90], [7, 7], [90, 1, 1, 1]], ids=str)
-def test_whoever_finds_no_group_is_decoded_too(lengths):
-    case = Case(lengths)
-    together = case.decode(list(range(len(lengths))), scale=0.4)
-    for row in range(len(lengths)):
-        torch.testing.assert_close(together[[row]], case.decode([row], scale=0.4), **CLOSE)
+def test_without_torchs_products_all_goes_by_tiles(monkeypatch, left_out):
+    monkeypatch.setattr("minikv.kernels.attention.available", lambda: False)
+    case = Case(LENGTHS)
+    assert_dense(case, paged_decode(case.query, case.kv(), scale=0.4), scale=0.4)
+    assert left_out == []
 
 
-def test_a_group_is_never_larger_than_a_tile(monkeypatch, one_by_one):
-    token_bytes = 4 * KV_HEADS * 2 * DIM
-    case = Case([8] * 5 + [30, 30])
-    # Two of the short, none of the long
-    monkeypatch.setattr(decode_groups, "TILE_BYTES", 4 * BLOCK * token_bytes)
-    together = case.decode(list(range(7)), scale=0.4)
-    assert one_by_one == [3]
-    for row in range(7):
-        torch.testing.assert_close(together[[row]], case.decode([row], scale=0.4), **CLOSE)
-
-
-def test_what_is_stored_with_scales_is_decoded_with_them(one_by_one):
+def test_scales_are_applied(left_out):
     case = Case([9, 10, 11, 12])
     generator = torch.Generator().manual_seed(6)
     shape = case.k.shape
     k, v = (torch.randint(-127, 128, shape, dtype=torch.int8, generator=generator) for _ in range(2))
     scales = [torch.rand(shape[:3], generator=generator) / 50 for _ in range(2)]
-    lengths = torch.tensor(case.lengths)
-    stored = paged_decode(case.query, PagedKV(k, v, case.tables, lengths, *scales), scale=0.4).out
-    plain = [x * scale.unsqueeze(-1) for x, scale in zip((k, v), scales, strict=True)]
-    for row in range(4):
-        alone = slice(row, row + 1)
-        kv = PagedKV(*plain, case.tables[alone], lengths[alone])
-        expected = paged_decode(case.query[alone], kv, scale=0.4).out
-        torch.testing.assert_close(stored[alone], expected, **CLOSE)
-    assert one_by_one == [0]
+    kv = PagedKV(k, v, case.tables, torch.tensor(case.lengths), *scales)
+    found = paged_decode(case.query, kv, scale=0.4)
+    case.k, case.v = (x * scale.unsqueeze(-1) for x, scale in zip((k, v), scales, strict=True))
+    assert_dense(case, found, scale=0.4)
+    assert left_out == [[]]
+
+
+def test_layers_of_a_step_share_an_index_and_other_tables_do_not():
+    case, other = Case([13, 40, 7]), Case([13, 40, 7])
+    first = case.kv()
+    index = csr_attention.index_of(first, HEADS, None)
+    second = PagedKV(other.v, other.k, first.block_tables, first.lengths, memo=first.memo)
+    assert csr_attention.index_of(second, HEADS, None) is index
+    assert csr_attention.index_of(second, HEADS, 5) is not index
+    moved = replace(second, block_tables=first.block_tables.flip(0), lengths=first.lengths.flip(0))
+    assert moved.memo is first.memo
+    assert csr_attention.index_of(moved, HEADS, None) is not index
+    case.query = case.query.flip(0)
+    case.lengths, case.tables = case.lengths[::-1], case.tables.flip(0)
+    case.k, case.v = other.v, other.k
+    assert_dense(case, paged_decode(case.query, moved, scale=0.4), scale=0.4)
+
+
+@pytest.mark.parametrize("window", [None, 5, 11])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_short_prompt_is_the_same_by_torchs_attention_and_by_tiles(window, dtype, monkeypatch):
+    case = Case([13, 9, 12, 20, 11], dtype)
+    starts = torch.tensor([0, 13, 17, 18, 38, 40])
+    query = torch.randn(40, HEADS, DIM, generator=torch.Generator().manual_seed(8)).to(dtype)
+    options = {"max_queries": 20, "scale": 0.4, "window": window}
+    short = paged_prefill(query, case.kv(), starts, **options).out
+    monkeypatch.setattr("minikv.kernels.attention.sdpa_sequence", None)
+    monkeypatch.setattr("minikv.kernels.attention.TILE_BYTES", 0)
+    tiles = paged_prefill(query, case.kv(), starts, **options).out
+    close = CLOSE if dtype is torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
+    torch.testing.assert_close(short, tiles, **close)
 
 
 @pytest.mark.parametrize("more", [{}, {"softcap": 2.0}, {"sinks": torch.linspace(-1, 2, HEADS)}], ids=str)

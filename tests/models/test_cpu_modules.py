@@ -1,0 +1,224 @@
+"""Modules that compute another way on a CPU: the same results meanwhile, the same model afterwards, no weight twice."""
+
+import copy
+import gc
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from transformers import Gemma2Config, Gemma2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from minikv import LLM, SamplingParams
+from minikv.errors import DoesNotFitError
+from minikv.models import cpu_modules
+from minikv.models.cpu_modules import plain_weight, use_faster_modules
+
+SIZES = {
+    "vocab_size": 640,
+    "hidden_size": 256,
+    "intermediate_size": 640,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+}
+PROMPT = [[5, 9, 100, 7, 5, 9]]
+
+
+def qwen3(tied: bool = False, dtype: torch.dtype = torch.float32) -> Qwen3ForCausalLM:
+    """Random, with linear layers large enough to be packed, but for ``k_proj`` and ``v_proj``."""
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(Qwen3Config(**SIZES, tie_word_embeddings=tied)).to(dtype).eval()
+    model.generation_config.eos_token_id = None
+    return model
+
+
+def layouts(model: nn.Module) -> dict[str, bool]:
+    """{linear layer: whether its weight is packed}."""
+    return {
+        name: module.weight.layout != torch.strided
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+    }
+
+
+@pytest.fixture(scope="module")
+def here():
+    """Skips where this torch or this processor cannot pack."""
+    model = qwen3()
+    with_packed = use_faster_modules(model)
+    packs = any(layouts(model).values())
+    with_packed.close()
+    if not packs:
+        pytest.skip("oneDNN packs no weights here")
+
+
+def logits(model: nn.Module) -> torch.Tensor:
+    with torch.no_grad():
+        return model(torch.tensor(PROMPT)).logits
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("tied", [False, True])
+def test_logits_are_the_same_meanwhile_and_every_byte_afterwards(tied, dtype, here):
+    model = qwen3(tied, dtype)
+    before, parameters = logits(model), dict(model.named_parameters())
+    values = {name: parameter.clone() for name, parameter in parameters.items()}
+    faster = use_faster_modules(model)
+    packed = layouts(model)
+    assert packed["model.layers.0.self_attn.q_proj"]
+    assert packed["model.layers.1.mlp.down_proj"]
+    assert not packed["model.layers.0.self_attn.k_proj"]  # too small to gain
+    assert packed["lm_head"] != tied
+    within = {"rtol": 1e-4, "atol": 1e-5} if dtype is torch.float32 else {"rtol": 5e-2, "atol": 5e-2}
+    torch.testing.assert_close(logits(model), before, **within)
+    faster.close()
+    assert not any(layouts(model).values())
+    assert torch.equal(logits(model), before)
+    for name, parameter in model.named_parameters():
+        assert parameter is parameters[name]
+        assert torch.equal(parameter, values[name])
+        assert parameter.requires_grad
+    assert not any("forward" in module.__dict__ for module in model.modules())
+
+
+def test_an_llm_changes_a_model_until_it_closes_and_generate_is_unharmed(here):
+    model = qwen3()
+    options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    expected = model.generate(torch.tensor(PROMPT), **options)[0, len(PROMPT[0]) :].tolist()
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    with LLM(model, num_blocks=16) as llm:
+        assert layouts(model)["model.layers.0.mlp.up_proj"]
+        (output,) = llm.generate(PROMPT, params)
+        assert list(output.token_ids) == expected
+        with LLM(model, num_blocks=16) as second:
+            assert list(second.generate(PROMPT, params)[0].token_ids) == expected
+        assert layouts(model)["model.layers.0.mlp.up_proj"]  # the first one still uses it
+    assert not any(layouts(model).values())
+    assert model.generate(torch.tensor(PROMPT), **options)[0, len(PROMPT[0]) :].tolist() == expected
+
+
+def test_a_second_llm_reads_the_prefixes_of_weights_that_the_first_has_packed(tmp_path, here):
+    model, prompt = qwen3(), list(range(1, 50))
+    params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
+    options = {"num_blocks": 16, "cpu_kv_bytes": 2**24, "prefix_dir": tmp_path}
+    with LLM(model, **options) as first:
+        first.generate([prompt], params)
+    with LLM(model, num_blocks=16), LLM(model, **options) as second:
+        assert second.generate([prompt], params)[0].num_cached == 48
+
+
+def test_an_llm_that_cannot_be_built_or_is_dropped_leaves_the_model_as_it_was(here):
+    model = qwen3()
+    with pytest.raises(DoesNotFitError):
+        LLM(model, cpu_kv_bytes=2**60, num_blocks=16)
+    assert not any(layouts(model).values())
+    LLM(model, num_blocks=16)
+    gc.collect()
+    assert not any(layouts(model).values())
+
+
+def test_what_is_saved_or_copied_meanwhile_is_plain(here):
+    model = qwen3()
+    before, values = logits(model), {name: value.clone() for name, value in model.state_dict().items()}
+    faster = use_faster_modules(model)
+    saved = model.state_dict()
+    for name, value in values.items():
+        assert torch.equal(saved[name], value)
+    copied = copy.deepcopy(model)
+    assert not any(layouts(copied).values())
+    torch.testing.assert_close(logits(copied), before, rtol=1e-4, atol=1e-5)
+    again = use_faster_modules(copied)
+    assert layouts(copied)["model.layers.0.mlp.up_proj"]
+    again.close()
+    assert torch.equal(logits(copied), before)
+    faster.close()
+    assert torch.equal(logits(model), before)
+
+
+def test_with_a_gradient_it_computes_as_ever(here):
+    model = qwen3()
+    ids = torch.tensor(PROMPT)
+    model(ids, labels=ids).loss.backward()
+    expected = model.model.embed_tokens.weight.grad.clone()
+    model.zero_grad()
+    faster = use_faster_modules(model)
+    model(ids, labels=ids).loss.backward()
+    torch.testing.assert_close(model.model.embed_tokens.weight.grad, expected, rtol=1e-4, atol=1e-6)
+    faster.close()
+
+
+def test_a_norm_of_another_formula_stays_as_it_is():
+    torch.manual_seed(0)
+    model = Gemma2ForCausalLM(Gemma2Config(**SIZES, query_pre_attn_scalar=64)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.02)  # Gemma's norm multiplies by 1 + weight
+    before = logits(model)
+    faster = use_faster_modules(model)
+    assert "forward" not in model.model.norm.__dict__
+    torch.testing.assert_close(logits(model), before, rtol=1e-4, atol=1e-5)
+    faster.close()
+
+
+@pytest.mark.parametrize("wrong", ["raises", "differs"])
+def test_a_product_that_is_not_there_or_is_wrong_changes_no_layer(wrong, monkeypatch):
+    def product(rows, weight, bias):
+        if wrong == "raises":
+            raise AttributeError("no such operator")
+        return rows.new_zeros(len(rows), len(plain_weight(weight)))
+
+    monkeypatch.setattr(cpu_modules, "_product", product)
+    model = qwen3()
+    before = logits(model)
+    faster = use_faster_modules(model)
+    assert not any(layouts(model).values())
+    torch.testing.assert_close(logits(model), before, rtol=1e-5, atol=1e-6)
+    faster.close()
+
+
+def test_a_layer_that_another_library_has_changed_is_left_to_it(here):
+    model = qwen3()
+    layer = model.model.layers[0].mlp.up_proj
+    layer.forward = lambda input: nn.functional.linear(input, layer.weight)
+    own = layer.forward
+    faster = use_faster_modules(model)
+    assert layer.forward is own
+    assert not layouts(model)["model.layers.0.mlp.up_proj"]
+    faster.close()
+    assert layer.forward is own
+
+
+MEMORY = """
+import gc, sys, torch
+from torch import nn
+from minikv.models.cpu_modules import use_faster_modules
+
+def resident():
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+small = nn.Sequential(nn.Linear(512, 512, bias=False))
+use_faster_modules(small).close()  # oneDNN's own
+model = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(24)))  # 16 MiB each
+with torch.no_grad():
+    before = resident()
+    faster = use_faster_modules(model)
+    packed = sum(layer.weight.layout != torch.strided for layer in model)
+    meanwhile = resident()
+    faster.close()
+    print(packed, meanwhile - before, resident() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_no_weight_is_kept_twice(here):
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    packed, meanwhile, afterwards = map(int, done.stdout.split())
+    weight = 16 * 2**20
+    assert packed == 24
+    assert meanwhile < 2 * weight
+    assert afterwards < 12 * weight  # what the allocator keeps for later
