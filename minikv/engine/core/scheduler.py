@@ -22,6 +22,7 @@ from bisect import insort
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from minikv.blocks import NULL_BLOCK, BlockManager, Match
@@ -591,7 +592,13 @@ def _new_tokens(step: Step, tokens: Seq[int | Seq[int]], stopped: Collection[Seq
     several = isinstance(tokens, (list, tuple)) and any([isinstance(each, (list, tuple)) for each in tokens])
     if several:
         listed: list[Any] = [each if isinstance(each, (list, tuple)) else [each] for each in tokens]
-        new = [token_array(each).tolist() for each in listed]
+        try:  # all in one call, which costs as much as that of one
+            known = iter(token_array([token for each in listed for token in each]))
+        except ArgumentError:
+            for each in listed:
+                token_array(each)  # the error names the sequence's own tokens
+            raise
+        new = [list(islice(known, len(each))) for each in listed]
     else:
         new = [[token] for token in token_array(tokens)]  # type: ignore[arg-type]
     if len(new) != len(step.sampled):
@@ -599,7 +606,7 @@ def _new_tokens(step: Step, tokens: Seq[int | Seq[int]], stopped: Collection[Seq
     for seq_id in stopped:
         if seq_id not in step.sampled:
             raise ArgumentError("step_stopped", sequence=seq_id)
-    if several:
+    if several and (any([item.unconfirmed for item in step.items]) or any([len(each) != 1 for each in new])):
         items = [item for item in step.items for _ in item.samples]
         for item, each in zip(items, new, strict=True):
             if not each or list(item.guesses[: len(each) - 1]) != each[:-1]:
