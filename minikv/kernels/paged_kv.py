@@ -31,10 +31,17 @@ class PagedKV:
     v_scale: Tensor | None = None
     memo: dict[Any, Any] = field(default_factory=dict, repr=False)
 
-    def once(self, key: Any, make: Callable[[], Any], *given: Any) -> Any:
-        """``make()``, or what it gave before for this ``key`` and these very tables, lengths and ``given`` objects."""
-        same = (self.block_tables, self.lengths, *given)
-        found = self.memo.get(key)
-        if found is None or any(old is not new for old, new in zip(found[0], same, strict=True)):
-            found = self.memo[key] = (same, make())
-        return found[1]
+    def once(self, key: Any, make: Callable[[], Any], *given: Tensor) -> Any:
+        """Return ``make()``, or its earlier result for this ``key`` and the same tables, lengths and ``given``.
+
+        The same means these very tensors, with nothing written to them since.
+        """
+        tensors = (self.block_tables, self.lengths, *given)
+        if any(tensor.is_inference() for tensor in tensors):
+            return make()  # it is not recorded when something was written to these
+        versions = [tensor._version for tensor in tensors]
+        known, at, found = self.memo.get(key, ((), [], None))
+        if at != versions or any(old is not new for old, new in zip(known, tensors, strict=True)):
+            found = make()
+            self.memo[key] = (tensors, versions, found)
+        return found

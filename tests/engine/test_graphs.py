@@ -110,7 +110,9 @@ def test_nan_in_blocks_that_nobody_reads_reaches_no_row():
         model.check(out, greedy(8))
 
 
-def test_nothing_moves_and_nothing_grows_over_300_steps():
+def test_nothing_moves_and_nothing_grows_over_300_steps(monkeypatch):
+    # A GPU's kernels keep nothing from step to step. A CPU's decode keeps an index, which grows with the sequences.
+    monkeypatch.setattr("minikv.kernels.attention.available", lambda: False)
     model = reference("llama", answers=False, max_position_embeddings=1024, num_hidden_layers=1)
     with (
         graphs(every=16) as capturers,

@@ -182,6 +182,8 @@ def test_layers_of_a_step_share_an_index_and_other_tables_do_not():
     second = PagedKV(other.v, other.k, first.block_tables, first.lengths, memo=first.memo)
     assert csr_attention.index_of(second, HEADS, None) is index
     assert csr_attention.index_of(second, HEADS, 5) is not index
+    first.block_tables[0, 0] = first.block_tables[0, 0].clone()  # written to: it may name other blocks now
+    assert csr_attention.index_of(first, HEADS, None) is not index
     moved = replace(second, block_tables=first.block_tables.flip(0), lengths=first.lengths.flip(0))
     assert moved.memo is first.memo
     assert csr_attention.index_of(moved, HEADS, None) is not index
