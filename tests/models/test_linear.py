@@ -134,16 +134,19 @@ class Largest(TorchDispatchMode):
         self.nbytes = 0
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        given = {_storage(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        given = {part.data_ptr() for part in _storages((args, kwargs))}
         out = operation(*args, **(kwargs or {}))
-        for x in tree_leaves(out):
-            if isinstance(x, torch.Tensor) and _storage(x) not in given:
-                self.nbytes = max(self.nbytes, x.untyped_storage().nbytes())
+        new = [part.nbytes() for part in _storages(out) if part.data_ptr() not in given]
+        self.nbytes = max(self.nbytes, *new, 0)
         return out
 
 
-def _storage(x: torch.Tensor) -> int:
-    return x.untyped_storage().data_ptr()
+def _storages(tree: object) -> list[torch.UntypedStorage]:
+    """The memory of all tensors; of a sparse one that of its index and values."""
+    tensors = [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
+    sparse = [x for x in tensors if x.layout == torch.sparse_csr]
+    parts = [part for x in sparse for part in (x.crow_indices(), x.col_indices(), x.values())]
+    return [x.untyped_storage() for x in (*tensors, *parts) if x.layout == torch.strided]
 
 
 @pytest.mark.parametrize("reads", ["paged", "gather"])
