@@ -9,7 +9,8 @@ one matrix, so that a key is read once for all of them. Arithmetic is float32 fo
 from the device, so on a GPU this waits for it; the Triton kernels do not.
 
 On a CPU, sequences whose calls would cost more than their arithmetic take two other ways to the same result: decodes
-``csr_attention``, which reads all sequences at once, and short prompts ``sdpa_prefill``.
+``csr_attention``, which reads all sequences at once, or ``decode_groups`` where pages are not float32, and short
+prompts ``sdpa_prefill``.
 """
 
 from collections.abc import Iterable
@@ -19,7 +20,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from minikv.kernels.csr_attention import available, csr_decode
+from minikv.kernels.csr_attention import available, csr_decode, is_in_place
+from minikv.kernels.decode_groups import decode_in_groups
 from minikv.kernels.kv_tiles import TILE_BYTES, Tiles, kv_tiles, latent_tiles
 from minikv.kernels.online_softmax import OnlineSoftmax
 from minikv.kernels.paged_kv import PagedKV
@@ -83,11 +85,19 @@ def paged_decode(
 ) -> Attention:
     """See ``minikv.kernels.paged_decode``."""
     tiles, mask, size = kv_tiles(kv), Mask(window, softcap), tuple(kv.v.shape[2:])
-    if not query.is_cpu or not available():
-        return _decode(query, kv, tiles, size, scale, mask, sinks, return_lse, return_scores)
     options: dict[str, Any] = {"sinks": sinks, "return_lse": return_lse, "return_scores": return_scores}
-    out, lse, scores, rest = csr_decode(query, kv, scale=scale, window=window, softcap=softcap, **options)
-    out = out.to(query.dtype)
+    if not query.is_cpu:
+        return _decode(query, kv, tiles, size, scale, mask, **options)
+    lse: Tensor | None = None
+    scores: Tensor | None = None
+    if available() and is_in_place(kv):
+        out, lse, scores, rest = csr_decode(query, kv, scale=scale, window=window, softcap=softcap, **options)
+        out = out.to(query.dtype)
+    elif softcap is None and sinks is None and not return_lse and not return_scores:
+        out = query.new_empty(*query.shape[:2], size[1])
+        rest = decode_in_groups(query, kv, scale=scale, window=window, out=out).tolist()
+    else:
+        return _decode(query, kv, tiles, size, scale, mask, **options)
     if rest:
         alone = replace(kv, block_tables=kv.block_tables[rest], lengths=kv.lengths[rest])
         late = _decode(query[rest], alone, tiles, size, scale, mask, **options)

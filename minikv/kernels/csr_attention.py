@@ -8,8 +8,7 @@ So the block tables are the index of the matrix, in CSR form: ``starts`` of each
 ``sampled_addmm`` computes q K^T at the entries and nowhere else, ``embedding_bag`` adds up the values that they name.
 Both read the pages where they lie: no history is copied, and none is padded, however much the lengths differ.
 
-Pages that are not float32, or have scales, are copied out of their blocks first, some sequences at a time; the index
-then names the tokens of that copy.
+Both functions take float32 alone; pages of another dtype, or with scales, have to be copied (``decode_groups``).
 """
 
 import warnings
@@ -21,7 +20,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from minikv.kernels.kv_tiles import TILE_BYTES, BlockReader
 from minikv.kernels.paged_kv import PagedKV
 
 MOST_LOGITS = 2**18  # at once, padding included: with their index 5 MiB, which stay in a processor's cache
@@ -33,7 +31,6 @@ class Entries(NamedTuple):
     ``starts`` int64 [R + 1]: where the entries of each row begin. ``k_columns``, ``v_columns`` int64 [E]: the token and
     head of each entry as a row of K [tokens * Hkv, Dk] and V. ``places`` int64 [E]: where each entry stands in a table
     [R, ``width`` + 1] whose rows are filled from the left; the last column is a sink's.
-    ``blocks``: the blocks to copy first, None where the columns name the pages themselves.
     """
 
     sequences: slice
@@ -42,7 +39,6 @@ class Entries(NamedTuple):
     v_columns: Tensor
     places: Tensor
     width: int
-    blocks: Tensor | None
 
 
 class Index(NamedTuple):
@@ -78,17 +74,12 @@ def csr_decode(
     batch, query_heads, _ = query.shape
     block_size, heads, dim = kv.v.shape[1:]
     index = index_of(kv, query_heads, window)
-    keys, values = rows_of(kv.k, kv.k_scale), rows_of(kv.v, kv.v_scale)
-    readers = BlockReader(kv.k, kv.k_scale), BlockReader(kv.v, kv.v_scale)
+    keys, values = rows_of(kv.k), rows_of(kv.v)
     out = query.new_zeros(batch, query_heads, dim, dtype=torch.float32)
     lse = out.new_full((batch, query_heads), -torch.inf) if return_lse else None
     scores = out.new_zeros(batch, heads, kv.block_tables.shape[1] * block_size) if return_scores else None
     for part in index.parts:
         own = part.sequences
-        if part.blocks is not None:
-            keys, values = (reader.read(part.blocks).flatten(0, 1) for reader in readers)
-        assert keys is not None
-        assert values is not None
         rows = query[own].to(torch.float32).flatten(0, 1)
         logits = _products(part, rows, keys, scale)
         if softcap is not None:
@@ -125,11 +116,16 @@ def index_of(kv: PagedKV, query_heads: int, window: int | None) -> Index:
     return kv.once(key, lambda: _index(kv, query_heads, window))
 
 
-def rows_of(pages: Tensor, scale: Tensor | None) -> Tensor | None:
-    """``pages`` [N, bs, H, D] as a matrix [tokens * H, D] of the same memory; None where there is no such view."""
+def is_in_place(kv: PagedKV) -> bool:
+    """Whether an index can name the tokens of ``kv`` where they lie."""
+    pages = (kv.k, kv.v)
+    float32 = kv.k_scale is None and all(each.dtype == torch.float32 for each in pages)
+    return float32 and not any(step % each.shape[3] for each in pages for step in each.stride()[:3])
+
+
+def rows_of(pages: Tensor) -> Tensor:
+    """Return ``pages`` [N, bs, H, D] as a matrix [tokens * H, D] of the same memory, where ``is_in_place``."""
     dim = pages.shape[3]
-    if scale is not None or pages.dtype != torch.float32 or any(step % dim for step in pages.stride()[:3]):
-        return None
     last = sum((size - 1) * step for size, step in zip(pages.shape[:3], pages.stride()[:3], strict=True))
     return pages.as_strided((last // dim + 1, dim), (dim, 1))
 
@@ -161,14 +157,8 @@ def _index(kv: PagedKV, query_heads: int, window: int | None) -> Index:
     lengths = kv.lengths.long()
     first = torch.zeros_like(lengths) if window is None else (lengths - window).clamp_(min=0)
     tokens = (lengths - first).tolist()
-    in_place = rows_of(kv.k, kv.k_scale) is not None and rows_of(kv.v, kv.v_scale) is not None
-    _, block_size, heads, dim = kv.k.shape
     most = MOST_LOGITS // query_heads
-    if not in_place:
-        most = min(most, max(1, TILE_BYTES // (4 * heads * (dim + kv.v.shape[3])) - block_size))
-    parts = tuple(
-        _entries(kv, own, first[own], lengths[own], query_heads, in_place) for own in _parts(tokens, most)
-    )
+    parts = tuple(_entries(kv, own, first[own], lengths[own], query_heads) for own in _parts(tokens, most))
     return Index(parts, first, [row for row, count in enumerate(tokens) if count > most])
 
 
@@ -183,9 +173,7 @@ def _parts(tokens: Sequence[int], most: int) -> Iterator[slice]:
             start, longest = (row + 1, 1) if count > most else (row, max(1, count))
 
 
-def _entries(
-    kv: PagedKV, own: slice, first: Tensor, lengths: Tensor, query_heads: int, in_place: bool
-) -> Entries:
+def _entries(kv: PagedKV, own: slice, first: Tensor, lengths: Tensor, query_heads: int) -> Entries:
     block_size, heads = kv.k.shape[1:3]
     table, counts = kv.block_tables[own], lengths - first
     sequence = torch.arange(len(counts))
@@ -193,14 +181,7 @@ def _entries(
     begin = counts.cumsum(0) - counts
     row = sequence.repeat_interleave(counts)
     position = torch.arange(len(row)) + (first - begin)[row]
-    block, blocks = table[row, position // block_size].long(), None
-    if not in_place:
-        # Block j of the copy is the j-th that a sequence of ``own`` sees a token of.
-        low, high = first // block_size, -(-lengths // block_size)
-        before = (high - low).cumsum(0) - (high - low)
-        held = sequence.repeat_interleave(high - low)
-        blocks = table[held, torch.arange(len(held)) + (low - before)[held]]
-        block = position // block_size + (before - low)[row]
+    block = table[row, position // block_size].long()
     # The entries: each query head of a sequence has all of its tokens.
     sizes = counts.repeat_interleave(query_heads)
     starts = torch.zeros(len(sizes) + 1, dtype=torch.int64)
@@ -211,16 +192,13 @@ def _entries(
     head = torch.arange(query_heads) // (query_heads // heads)
 
     def columns(pages: Tensor) -> Tensor:
-        """The entries' rows in the view that ``rows_of`` gives, or in a copy of ``blocks``."""
-        shape, dim = pages.shape, pages.shape[3]
-        steps = (
-            [step // dim for step in pages.stride()[:3]] if in_place else [shape[1] * shape[2], shape[2], 1]
-        )
+        """Return the entries' rows in the view of ``rows_of``."""
+        steps = [step // pages.shape[3] for step in pages.stride()[:3]]
         of_token = block * steps[0] + position % block_size * steps[1]
         return of_token[token].add_((head * steps[2]).repeat(len(counts))[row])
 
     k_columns = columns(kv.k)
-    same = kv.k.shape == kv.v.shape and (not in_place or kv.k.stride() == kv.v.stride())
+    same = kv.k.shape == kv.v.shape and kv.k.stride() == kv.v.stride()
     width = max(1, int(counts.max()))
     places = entry.add_((torch.arange(len(sizes)) * (width + 1) - starts[:-1])[row])
-    return Entries(own, starts, k_columns, k_columns if same else columns(kv.v), places, width, blocks)
+    return Entries(own, starts, k_columns, k_columns if same else columns(kv.v), places, width)

@@ -78,10 +78,10 @@ def _cut(
 class BlockReader:
     """Reads blocks of ``cache`` [N, bs, H, D] by id as float32 tokens [n * bs, H, D], into a buffer that is reused."""
 
-    def __init__(self, cache: Tensor, scale: Tensor | None):
+    def __init__(self, cache: Tensor, scale: Tensor | None, dtype: torch.dtype = torch.float32):
         _, self.block_size, self.heads, self.dim = cache.shape
         self._cache, self._scale = as_bytes(cache), scale
-        self._dtype = cache.dtype
+        self._stored, self._dtype = cache.dtype, dtype
         self._buffer: Tensor | None = None
 
     def read(self, blocks: Tensor, part: slice = slice(None)) -> Tensor:
@@ -93,7 +93,7 @@ class BlockReader:
         if self._buffer is None or len(self._buffer) < count:
             self._buffer = cache.new_empty((count, *cache.shape[2:]))
         buffer = self._buffer[:count].view(len(blocks), *cache.shape[1:])
-        tokens = torch.index_select(cache, 0, blocks, out=buffer).view(self._dtype).to(torch.float32)
+        tokens = torch.index_select(cache, 0, blocks, out=buffer).view(self._stored).to(self._dtype)
         if scale is not None:
             tokens = tokens * scale.index_select(0, blocks).unsqueeze(-1)
         return tokens.flatten(0, 1)[part]
