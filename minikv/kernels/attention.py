@@ -8,9 +8,9 @@ Decode is prefill with one query a sequence; both call ``_attend``. The G query 
 one matrix, so that a key is read once for all of them. Arithmetic is float32 for every dtype. The lengths are read back
 from the device, so on a GPU this waits for it; the Triton kernels do not.
 
-On a CPU, sequences whose calls would cost more than their arithmetic take two other ways to the same result: decodes
-``csr_attention``, which reads all sequences at once, or ``decode_groups`` where pages are not float32, and short
-prompts ``sdpa_prefill``.
+On a CPU a short sequence costs more in calls than in arithmetic, so there are faster ways to the same result. Decodes
+take ``csr_attention``, which reads all sequences at once, or ``decode_groups`` where pages are not float32. Short
+prompts take ``sdpa_prefill``.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Decode on a CPU without a copy of K or V: attention as a sparse matrix whose entries name cached tokens. Lesson 10.
+"""Decode on a CPU without a copy of K or V: attention as a sparse matrix with cached tokens for entries. Lesson 10.
 
     row      a query head of a sequence: B * Hq
     column   a cached token of a KV head, where it lies in the pages
@@ -30,7 +30,7 @@ class Entries(NamedTuple):
 
     ``starts`` int64 [R + 1]: where the entries of each row begin. ``k_columns``, ``v_columns`` int64 [E]: the token and
     head of each entry as a row of K [tokens * Hkv, Dk] and V. ``places`` int64 [E]: where each entry stands in a table
-    [R, ``width`` + 1] whose rows are filled from the left; the last column is a sink's.
+    [R, ``width`` + 1] with rows that are filled from the left; the last column is a sink's.
     """
 
     sequences: slice
@@ -70,7 +70,7 @@ def csr_decode(
     return_lse: bool,
     return_scores: bool,
 ) -> Decoded:
-    """``minikv.kernels.paged_decode`` of all sequences but ``rest``, whose rows are 0 (``lse``: -inf)."""
+    """Return ``minikv.kernels.paged_decode`` of all sequences but ``rest``; their rows are 0 (``lse``: -inf)."""
     batch, query_heads, _ = query.shape
     block_size, heads, dim = kv.v.shape[1:]
     index = index_of(kv, query_heads, window)
@@ -111,7 +111,7 @@ def csr_decode(
 
 
 def index_of(kv: PagedKV, query_heads: int, window: int | None) -> Index:
-    """The index of ``kv`` for so many query heads. Layers of a step that share tables and strides share it."""
+    """Return the index of ``kv`` for so many query heads. Layers of a step that share tables and strides share it."""
     key = ("csr", query_heads, window, kv.k.shape, kv.v.shape, kv.k.stride(), kv.v.stride(), kv.k.dtype)
     return kv.once(key, lambda: _index(kv, query_heads, window))
 
@@ -163,7 +163,7 @@ def _index(kv: PagedKV, query_heads: int, window: int | None) -> Index:
 
 
 def _parts(tokens: Sequence[int], most: int) -> Iterator[slice]:
-    """Cut sequences into runs whose tokens, padded to the longest, are ``most`` or fewer; longer ones are left out."""
+    """Cut sequences into runs of at most ``most`` tokens, padded to the longest; longer sequences are left out."""
     start, longest = 0, 1
     for row, count in enumerate([*tokens, most + 1]):
         longest = max(longest, count)

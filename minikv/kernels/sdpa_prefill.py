@@ -1,6 +1,6 @@
 """Prefill by torch's attention, on K and V of a sequence copied out of their blocks. Lesson 10.
 
-On a CPU it serves prompts whose copy is small: torch's kernel skips what a causal mask hides.
+On a CPU it serves short prompts: the copy is small, and torch's kernel skips what a causal mask hides.
 
 On a Turing GPU (a T4) it serves float16. Triton compiles no tensor-core product for Turing, and torch's
 ``scaled_dot_product_attention`` has kernels that use them. A prefill multiplies, so it is given to torch, and what it

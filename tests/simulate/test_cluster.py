@@ -14,8 +14,14 @@ from tests.simulate.test_parallel import LOAD, MAKE, Broken, fails, said
 
 @pytest.fixture(scope="module")
 def address():
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
+    # A worker begins as this process did, and pytest-xdist has started this one without a ``__spec__``.
+    with pytest.MonkeyPatch.context() as patched, _cluster(patched) as cluster:
         yield cluster.scheduler_address
+
+
+def _cluster(patched):
+    patched.setattr(sys.modules["__main__"], "__spec__", None, raising=False)
+    return LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0")
 
 
 def test_a_cluster_gives_the_figures_and_errors_of_one_run_after_the_other(address):
