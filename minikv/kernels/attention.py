@@ -27,6 +27,7 @@ from minikv.kernels.online_softmax import OnlineSoftmax
 from minikv.kernels.paged_kv import PagedKV
 from minikv.kernels.sdpa_prefill import sdpa_sequence
 
+SHORT = 64  # tokens of a prompt that is computed as so many decodes, in one call with the others
 QUERY_ROWS = 256  # queries of one prefill tile: they share each key tile
 
 
@@ -124,7 +125,8 @@ def paged_prefill(
     Sequences with one query, the decodes among the prefills, are computed together by ``paged_decode``.
     """
     tiles, mask, size = kv_tiles(kv), Mask(window, softcap), tuple(kv.v.shape[2:])
-    parts = kv.once("prefill", lambda: _Parts.of(kv, query_starts), query_starts)
+    decodes = SHORT if query.is_cpu and available() and is_in_place(kv) else 0
+    parts: _Parts = kv.once("prefill", lambda: _Parts.of(kv, query_starts, decodes), query_starts)
     # As many tokens as are copied at once: none where torch's attention cannot say what is asked.
     plain = query.is_cpu and softcap is None and sinks is None and not return_lse
     most = TILE_BYTES // (4 * kv.k.shape[2] * (kv.k.shape[3] + kv.v.shape[3])) if plain else 0
@@ -183,9 +185,10 @@ def latent_prefill(
 
 
 class _Parts(NamedTuple):
-    """The sequences of a prefill. ``several``: those with several queries, each (number, length, rows of the query).
+    """The sequences of a prefill. ``several``: those with several queries, each (index, length, rows of the query).
 
-    Of the others ``rows`` are those of the query, with the ``block_tables`` and ``lengths`` of these sequences.
+    The others are decoded: ``rows`` are the rows of their queries, each with its own row of ``block_tables`` and its
+    own number of ``lengths``.
     """
 
     several: list[tuple[int, int, slice]]
@@ -194,16 +197,22 @@ class _Parts(NamedTuple):
     lengths: Tensor
 
     @classmethod
-    def of(cls, kv: PagedKV, query_starts: Tensor) -> "_Parts":
-        starts, single = query_starts.tolist(), query_starts.diff() == 1
+    def of(cls, kv: PagedKV, query_starts: Tensor, decodes: int) -> "_Parts":
+        """A sequence with one query is decoded, and so is one of up to ``decodes`` tokens, query by query."""
+        counts = query_starts.diff()
+        decoded = (counts <= 1) | (kv.lengths <= decodes)
+        starts, ends = query_starts.tolist(), kv.lengths.tolist()
         several = [
-            (row, length, slice(start, end))
-            for row, (length, start, end) in enumerate(
-                zip(kv.lengths.tolist(), starts, starts[1:], strict=False)
-            )
-            if end - start > 1
+            (row, ends[row], slice(starts[row], starts[row + 1]))
+            for row in (~decoded).nonzero().flatten().tolist()
         ]
-        return cls(several, query_starts[:-1][single].long(), kv.block_tables[single], kv.lengths[single])
+        # The queries of a sequence see one token more each, the last one all.
+        each = counts.masked_fill(~decoded, 0)
+        sequence = torch.arange(len(each), device=each.device).repeat_interleave(each)
+        within = torch.arange(len(sequence), device=each.device) - (each.cumsum(0) - each)[sequence]
+        rows = query_starts[:-1][sequence] + within
+        lengths = (kv.lengths - counts + 1)[sequence] + within
+        return cls(several, rows, kv.block_tables[sequence], lengths.to(kv.lengths.dtype))
 
 
 def _decode(

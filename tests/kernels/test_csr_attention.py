@@ -172,17 +172,22 @@ def test_layers_of_a_step_share_an_index_and_other_tables_do_not():
 
 @pytest.mark.parametrize("window", [None, 5, 11])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_short_prompt_is_the_same_by_torchs_attention_and_by_tiles(window, dtype, monkeypatch):
+def test_a_short_prompt_is_the_same_query_by_query_by_torchs_attention_and_by_tiles(
+    window, dtype, monkeypatch
+):
     case = Case([13, 9, 12, 20, 11], dtype)
     starts = torch.tensor([0, 13, 17, 18, 38, 40])
     query = torch.randn(40, HEADS, DIM, generator=torch.Generator().manual_seed(8)).to(dtype)
     options = {"max_queries": 20, "scale": 0.4, "window": window}
-    short = paged_prefill(query, case.kv(), starts, **options).out
-    monkeypatch.setattr("minikv.kernels.attention.sdpa_sequence", None)
-    monkeypatch.setattr("minikv.kernels.attention.TILE_BYTES", 0)
-    tiles = paged_prefill(query, case.kv(), starts, **options).out
+    found = []
+    # Prompts of up to so many tokens are decoded; those with so many bytes of K and V are given to torch.
+    for short, copied in ((64, 0), (12, 2**22), (0, 2**22), (0, 0)):
+        monkeypatch.setattr("minikv.kernels.attention.SHORT", short)
+        monkeypatch.setattr("minikv.kernels.attention.TILE_BYTES", copied)
+        found.append(paged_prefill(query, case.kv(), starts, **options).out)
     close = CLOSE if dtype is torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
-    torch.testing.assert_close(short, tiles, **close)
+    for other in found[1:]:
+        torch.testing.assert_close(found[0], other, **close)
 
 
 @pytest.mark.parametrize("more", [{}, {"softcap": 2.0}, {"sinks": torch.linspace(-1, 2, HEADS)}], ids=str)
