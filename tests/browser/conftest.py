@@ -34,6 +34,11 @@ class Watched:
         assert self.console_errors == []
 
 
+# JupyterLab says so where a notebook joins a running kernel, and a widget comes before the kernel has told what it can;
+# the widget's messages then take the kernel's main shell.
+NOT_OURS = ("Kernel subshells are not supported",)
+
+
 def _find_chromium(playwright) -> str | None:
     for name in NAMES:
         if found := shutil.which(name):
@@ -92,10 +97,14 @@ def watch(page, origin: str) -> Watched:
         if message.type == "error":
             watched.console_errors.append(f"{message.text} ({message.location.get('url', '')})")
 
+    def raised(error):
+        if str(error) not in NOT_OURS:
+            watched.console_errors.append(f"uncaught: {error}")
+
     page.on("request", lambda request: seen(request.url))
     page.on("websocket", lambda socket: seen(socket.url))
     page.on("console", hear)
-    page.on("pageerror", lambda error: watched.console_errors.append(f"uncaught: {error}"))
+    page.on("pageerror", raised)
     return watched
 
 

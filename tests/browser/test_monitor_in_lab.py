@@ -83,7 +83,7 @@ show(eviction)"""
         root = page.locator(f".minikv-{name}-monitor")
         root.wait_for()
         assert root.get_attribute("data-running") == "false"
-        assert root.locator(".minikv-area").count() >= 1
+        root.locator(".minikv-area").first.wait_for(state="attached")
     assert page.locator(".minikv-eviction-monitor tbody tr").count() == 2
     assert page.locator(".minikv-eviction-monitor tbody td:nth-child(6)").first.inner_text() != "0"
     readers_page.assert_clean()
