@@ -119,7 +119,7 @@ def index_of(kv: PagedKV, query_heads: int, window: int | None) -> Index:
 def is_in_place(kv: PagedKV) -> bool:
     """Whether an index can name the tokens of ``kv`` where they lie."""
     pages = (kv.k, kv.v)
-    float32 = kv.k_scale is None and all(each.dtype == torch.float32 for each in pages)
+    float32 = kv.k_scale is None and kv.v_scale is None and all(each.dtype == torch.float32 for each in pages)
     return float32 and not any(step % each.shape[3] for each in pages for step in each.stride()[:3])
 
 

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary, finalize
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, rms_norm
+from torch.nn.functional import linear
 
 LEAST_WEIGHTS = 2**17  # of a linear layer: below, what oneDNN costs a call is more than it saves
 ROWS = 64  # the order of a packed weight is chosen for a product with so many rows, and serves other numbers
@@ -55,28 +55,32 @@ def use_faster_modules(model: nn.Module) -> FasterModules:
 
     - ``nn.Linear`` on the CPU, in float32 or bfloat16, of ``LEAST_WEIGHTS`` or more. A latent layer's ``kv_b_proj``
       stays as it is, since attention reads its weight.
-    - Classes named ``...RMSNorm``, in float32, that compute ``torch.nn.functional.rms_norm``.
+    - Classes named ``...RMSNorm``, in float32, that compute what ``torch.nn.functional.rms_norm`` does.
     """
     names = Counter(id(each) for _, each in model.named_parameters(remove_duplicate=False))
     memory = Counter(_address(each) for each in [*model.parameters(), *model.buffers()])
     changed: list[nn.Module] = []
-    for name, module in model.named_modules():
-        known = _CHANGES.get(module)
-        if known is not None:
-            known.users += 1
-            changed.append(module)
-            continue
-        own = module.__dict__.get("forward")
-        if getattr(own, "__func__", None) in (_linear_forward, _norm_forward):
-            del module.forward  # of a copy of a changed model: its weights are plain
-        elif own is not None:  # changed by another library
-            continue
-        if type(module) is nn.Linear and not name.endswith("kv_b_proj"):
-            alone = names[id(module.weight)] == memory[_address(module.weight)] == 1
-            if _change_linear(module, alone):
+    try:
+        for name, module in model.named_modules():
+            known = _CHANGES.get(module)
+            if known is not None:
+                known.users += 1
                 changed.append(module)
-        elif type(module).__name__.endswith("RMSNorm") and _change_norm(module):
-            changed.append(module)
+                continue
+            own = module.__dict__.get("forward")
+            if getattr(own, "__func__", None) in (_linear_forward, _norm_forward):
+                del module.forward  # of a copy of a changed model: its weights are plain
+            elif own is not None:  # changed by another library
+                continue
+            if type(module) is nn.Linear and not name.endswith("kv_b_proj"):
+                alone = names[id(module.weight)] == memory[_address(module.weight)] == 1
+                if _change_linear(module, alone):
+                    changed.append(module)
+            elif type(module).__name__.endswith("RMSNorm") and _change_norm(module):
+                changed.append(module)
+    except BaseException:  # Ctrl+C, or no memory: none stays changed without a user
+        _undo(tuple(changed))
+        raise
     return FasterModules(changed)
 
 
@@ -123,6 +127,7 @@ def _change_norm(module: nn.Module) -> bool:
     if not isinstance(eps, float) or not _is_plain(weight, (torch.float32,)) or weight.dim() != 1:
         return False
     rows = torch.linspace(-2, 3, 2 * len(weight)).view(2, -1)
+    rows = torch.cat([rows, rows * 1e-3])  # so small that it matters where ``eps`` is added
     with torch.no_grad():
         try:
             plain = module(rows)
@@ -161,9 +166,9 @@ def _linear_forward(module: nn.Linear, input: Tensor) -> Tensor:
 
 
 def _norm_forward(module: Any, hidden_states: Tensor) -> Tensor:
-    """``torch.nn.functional.rms_norm`` in two passes over the hidden states, where it takes four."""
+    """The norm in two passes over the hidden states. Where a gradient may be asked for, as the class computes it."""
     if torch.is_grad_enabled() or hidden_states.dtype != torch.float32:
-        return rms_norm(hidden_states, module.weight.shape, module.weight, _eps(module))
+        return type(module).forward(module, hidden_states)
     return _normed(hidden_states, module.weight, _eps(module))
 
 

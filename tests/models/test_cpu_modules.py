@@ -163,6 +163,39 @@ def test_a_norm_of_another_formula_stays_as_it_is():
     faster.close()
 
 
+class OutsideRMSNorm(nn.Module):
+    """Adds ``eps`` to the root: nearly the same but for small hidden states."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(64)), 1e-4
+
+    def forward(self, hidden_states):
+        return self.weight * hidden_states / (hidden_states.pow(2).mean(-1, keepdim=True).sqrt() + self.eps)
+
+
+def test_a_norm_that_differs_for_small_numbers_alone_stays_as_it_is():
+    faster = use_faster_modules(nn.Sequential(OutsideRMSNorm()))
+    assert faster.modules == ()
+    faster.close()
+
+
+def test_an_interrupt_meanwhile_leaves_no_layer_changed(here, monkeypatch):
+    model, real, calls = qwen3(), cpu_modules._product, []
+
+    def product(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(cpu_modules, "_product", product)
+    with pytest.raises(KeyboardInterrupt):
+        use_faster_modules(model)
+    assert not any(layouts(model).values())
+    assert not any("forward" in module.__dict__ for module in model.modules())
+
+
 @pytest.mark.parametrize("wrong", ["raises", "differs"])
 def test_a_product_that_is_not_there_or_is_wrong_changes_no_layer(wrong, monkeypatch):
     def product(rows, weight, bias):
