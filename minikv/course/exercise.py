@@ -83,7 +83,7 @@ class Misconception:
 class Exercise:
     """A function for the learner to write, and how to judge it.
 
-    id              "02.1": the lesson's number, a dot, the exercise's place in it.
+    id              "02.1": the lesson's number, a dot, a number of its own. A moved exercise's is never given again.
     name            the key of its hints.
     signature       the names of the arguments, in order.
     cases           ``cases(rng)``: the arguments to try, each a tuple in order or a dict by name.

@@ -35,7 +35,8 @@ class Course(NamedTuple):
 def start(number: str, lang: str = "en") -> Course:
     """The course's words for lesson ``number`` ("02", "11a", "a") in ``lang`` ("en" or "zh").
 
-    For a lesson that was divided ("11") they are those of all its parts, and one sentence names the new notebooks.
+    For a lesson that was divided they are those of all its parts. Where none of these has the number ("11"), one
+    sentence names the new notebooks.
     In a notebook, an uncaught ``MiniKVError`` is shown as one sentence in ``lang`` from here on.
     Raises ``UnknownNameError`` for an unknown lesson, ``ArgumentError`` for an unknown language, and
     ``MissingPackageError`` where torch or transformers is not installed or too old for the course.
@@ -52,7 +53,7 @@ def start(number: str, lang: str = "en") -> Course:
     lessons = moved.LESSONS.get(str(number), (number,))
     for each in lessons:
         find_lesson(each)
-    if len(lessons) > 1:
+    if number not in lessons:
         say(text("course.moved_lesson", lang, old=number, files=", ".join(_files(lessons, lang))), lang)
 
     def check(id: str, fn: object, hint: int = 1, seed: int = 0) -> None:
@@ -74,8 +75,10 @@ def start(number: str, lang: str = "en") -> Course:
 
 
 def _home(key: object, lessons: tuple[str, ...]) -> str:
-    """The first of ``lessons`` that has the sentence ``key``; the last of them where none has."""
-    return next((each for each in lessons[:-1] if has_text(f"lesson_{each}.{key}")), lessons[-1])
+    """The first of ``lessons`` that has the sentence ``key``; the first of all where none has."""
+    if len(lessons) == 1:
+        return lessons[0]
+    return next((each for each in lessons if has_text(f"lesson_{each}.{key}")), lessons[0])
 
 
 def _files(lessons: tuple[str, ...], lang: str) -> list[str]:

@@ -463,7 +463,7 @@ explain("what_is_free")
 # | you have or want | lessons |
 # |---|---|
 # | a first evening | 00 → 01 → 02 → 08 |
-# | to run inference in production | 02 → 03 → 07 → 16 → 08 → 09 → 11 → 12 → 13 → 17 |
+# | to run inference in production | 02 → 02b → 03 → 07 → 16 → 08 → 09 → 11 → 12 → 13 → 17 |
 # | to write kernels | 04 → 06 → 09 → 10 |
 # | to drop tokens from the cache | 01 → 02 → 14 → 15 |
 #
@@ -474,6 +474,7 @@ explain("what_is_free")
 # | 00 | start here | what is on my machine, and how does this course work? |
 # | 01 | [why a cache](01_why_a_cache.ipynb) | why does generation slow down without one? |
 # | 02 | [how many bytes](02_how_many_bytes.ipynb) | what does one token cost? |
+# | 02b | [layers that differ](02b_layers_that_differ.ipynb) | when is the formula not enough? |
 # | 03 | [the 2.86x mistake](03_the_2_86x_mistake.ipynb) | why did the estimate miss by 2.86x? |
 # | 04 | [the roofline](04_the_roofline.ipynb) | why does the GPU wait? |
 # | 05 | [owned and borrowed](05_owned_and_borrowed.ipynb) | who frees this memory? |
@@ -500,13 +501,13 @@ explain("what_is_free")
 # | F | [glossary](F_glossary.ipynb) | what does this word mean? |
 #
 # Something is broken now? [The runbook](repo:docs/runbook.md): ten symptoms, each with a command, how to read it, and a fix.
-# %% [markdown] key="routes" lang="zh" src="d412cd75"
+# %% [markdown] key="routes" lang="zh" src="7d2399a9"
 # ## 学习路线
 #
 # | 你的情况 | 课程 |
 # |---|---|
 # | 第一个晚上 | 00 → 01 → 02 → 08 |
-# | 在生产环境做推理 | 02 → 03 → 07 → 16 → 08 → 09 → 11 → 12 → 13 → 17 |
+# | 在生产环境做推理 | 02 → 02b → 03 → 07 → 16 → 08 → 09 → 11 → 12 → 13 → 17 |
 # | 想写 kernel | 04 → 06 → 09 → 10 |
 # | 想淘汰缓存里的 token | 01 → 02 → 14 → 15 |
 #
@@ -517,6 +518,7 @@ explain("what_is_free")
 # | 00 | 从这里开始 | 我的机器上有什么？这门课怎么学？ |
 # | 01 | [为什么要缓存](01_why_a_cache.ipynb) | 没有缓存，生成为什么越来越慢？ |
 # | 02 | [多少字节](02_how_many_bytes.ipynb) | 一个 token 要花多少字节？ |
+# | 02b | [不一样的层](02b_layers_that_differ.ipynb) | 什么时候只有公式还不够？ |
 # | 03 | [2.86 倍的错误](03_the_2_86x_mistake.ipynb) | 估算为什么差了 2.86 倍？ |
 # | 04 | [Roofline 模型](04_the_roofline.ipynb) | GPU 在等什么？ |
 # | 05 | [拥有与借用](05_owned_and_borrowed.ipynb) | 这块内存由谁释放？ |

@@ -585,15 +585,15 @@ print(t("trt_line", tokens=tokens, token=qwen.bytes_for(1), blocks=tokens / 64, 
 
 # %% [markdown] key="trt_read" lang="en"
 # Few blocks, but large ones: 32 MiB each, because this model has 32 KV heads and no GQA.
-# A number of blocks says nothing without the size of a block, and a number of tokens little without the layers behind it ([vLLM #43308](https://github.com/vllm-project/vllm/issues/43308), [lesson 02](02_how_many_bytes.ipynb)). Compare bytes.
+# A number of blocks says nothing without the size of a block, and a number of tokens little without the layers behind it ([vLLM #43308](https://github.com/vllm-project/vllm/issues/43308), [lesson 02b](02b_layers_that_differ.ipynb)). Compare bytes.
 #
 # ## Paper and measurement
 #
 # The budget explorer of [lesson 02](02_how_many_bytes.ipynb) does the same on paper, for any model and GPU.
 # How near is it to the run in the model? The same GPU, 1.79 GiB outside of torch:
-# %% [markdown] key="trt_read" lang="zh" src="3d73d8da"
+# %% [markdown] key="trt_read" lang="zh" src="6bcb4dda"
 # 块不多，但很大：每块 32 MiB，因为这个模型有 32 个 KV 头，没有用 GQA。
-# 不说块大小，块数没有意义；不看背后有哪些层，token 数也说明不了多少（[vLLM #43308](https://github.com/vllm-project/vllm/issues/43308)，[第 02 课](02_how_many_bytes.ipynb)）。要比，就比字节。
+# 不说块大小，块数没有意义；不看背后有哪些层，token 数也说明不了多少（[vLLM #43308](https://github.com/vllm-project/vllm/issues/43308)，[第 02b 课](02b_layers_that_differ.ipynb)）。要比，就比字节。
 #
 # ## 纸面与实测
 #

@@ -1,7 +1,7 @@
 # %% [meta]
 # number = "12"
 # slug = "beyond_one_gpu"
-# needs = ["02", "03", "09", "11b"]
+# needs = ["02b", "03", "09", "11b"]
 # rooms = ["engine.ext.tensor_parallel", "cache.offload", "plan.preemption"]
 # minutes = 60
 # [title]

@@ -127,11 +127,11 @@ for num_tokens in (1_024, 32_768, 131_072):
     print(t("window", tokens=num_tokens, mib=gemma.bytes_for(num_tokens) / 2**20, share=gemma.bytes_for(num_tokens) / every))
 
 # %% [markdown] key="window_read" lang="en"
-# Nothing until the window is full, then nearly all of those layers. [Lesson 02](02_how_many_bytes.ipynb), [lesson 13](13_half_the_bytes.ipynb).
+# Nothing until the window is full, then nearly all of those layers. [Lesson 02b](02b_layers_that_differ.ipynb), [lesson 13](13_half_the_bytes.ipynb).
 #
 # ### 7. Why not set utilization to 1.0?
-# %% [markdown] key="window_read" lang="zh" src="2076c959"
-# 窗口没满时一点也不省，满了之后，那些层几乎全省下来。见[第 02 课](02_how_many_bytes.ipynb)、[第 13 课](13_half_the_bytes.ipynb)。
+# %% [markdown] key="window_read" lang="zh" src="c2a542c1"
+# 窗口没满时一点也不省，满了之后，那些层几乎全省下来。见[第 02b 课](02b_layers_that_differ.ipynb)、[第 13 课](13_half_the_bytes.ipynb)。
 #
 # ### 7. 为什么不把 utilization 设成 1.0？
 

@@ -95,10 +95,10 @@ print(t("old_formula", times=2 * len(spec.layers) * find_model(model).config["hi
 # | 3 | the same, on each of $t$ ranks | $k_t = 2 \, L \, \max(1, H / t) \, D \, s$ | [12](12_beyond_one_gpu.ipynb) |
 # | 4 | MLA, latent: $c$ elements of latent, $r$ of rope key | $k = L \, (c + r) \, s$ | [03](03_the_2_86x_mistake.ipynb) |
 # | 5 | MLA, expanded: $d$ elements of K without position, $v$ of V, a head | $k = L \, H_q \, (d + r + v) \, s$ | [03](03_the_2_86x_mistake.ipynb) |
-# | 6 | a sequence, layer $l$ with a window of $w_l$ tokens ($\infty$: none) | $\sum_l \min(n, w_l - 1) \cdot 2 \, H \, D \, s$ | [02](02_how_many_bytes.ipynb) |
+# | 6 | a sequence, layer $l$ with a window of $w_l$ tokens ($\infty$: none) | $\sum_l \min(n, w_l - 1) \cdot 2 \, H \, D \, s$ | [02b](02b_layers_that_differ.ipynb) |
 #
 # Lines 1 to 5 in bytes a token, line 6 in bytes.
-# %% [markdown] key="bytes" lang="zh" src="71e75746"
+# %% [markdown] key="bytes" lang="zh" src="607e6905"
 # ## 一个 token 的字节
 #
 # | | 算什么 | 公式 | 课 |
@@ -108,7 +108,7 @@ print(t("old_formula", times=2 * len(spec.layers) * find_model(model).config["hi
 # | 3 | 分到 $t$ 个 rank，每个 rank 上 | $k_t = 2 \, L \, \max(1, H / t) \, D \, s$ | [12](12_beyond_one_gpu.ipynb) |
 # | 4 | MLA，存潜在向量（latent）：潜在向量 $c$ 个元素，rope key $r$ 个 | $k = L \, (c + r) \, s$ | [03](03_the_2_86x_mistake.ipynb) |
 # | 5 | MLA，展开：每个头的 K 不含位置的部分 $d$ 个元素，V $v$ 个 | $k = L \, H_q \, (d + r + v) \, s$ | [03](03_the_2_86x_mistake.ipynb) |
-# | 6 | 一条序列，第 $l$ 层的窗口为 $w_l$ 个 token（没有窗口则为 $\infty$） | $\sum_l \min(n, w_l - 1) \cdot 2 \, H \, D \, s$ | [02](02_how_many_bytes.ipynb) |
+# | 6 | 一条序列，第 $l$ 层的窗口为 $w_l$ 个 token（没有窗口则为 $\infty$） | $\sum_l \min(n, w_l - 1) \cdot 2 \, H \, D \, s$ | [02b](02b_layers_that_differ.ipynb) |
 #
 # 第 1 到 5 行的单位是字节 / token，第 6 行是字节。
 

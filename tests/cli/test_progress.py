@@ -29,7 +29,7 @@ def solve(file: ProgressFile, *tasks: str, passed: bool = True) -> None:
 
 
 def test_the_table_has_every_lesson_in_both_languages(file, terminal):
-    solve(file, "02.1", "02.3", "A.1")
+    solve(file, "02.1", "02.6", "A.1")
     solve(file, "02.2", "02.2", passed=False)
     titles = set()
     for lang, head in (("en", "lesson"), ("zh", "课")):

@@ -37,7 +37,7 @@ def test_the_arguments_of_a_driven_function_are_those_of_the_reference(capsys):
     assert run_check(RELEASE, lambda table: None).kind == "bad_signature"
     assert run_check(RELEASE, lambda table, free: free.extend(table[::-1])).passed
     assert run_check(RELEASE, lambda *args: args[1].extend(args[0][::-1])).passed
-    assert run_check(find_exercise("02.3"), lambda tp, kv_heads: 1).kind == "bad_signature"
+    assert run_check(find_exercise("02b.3"), lambda tp, kv_heads: 1).kind == "bad_signature"
 
 
 def test_a_driven_class_is_not_asked_for_argument_names():

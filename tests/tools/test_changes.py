@@ -113,7 +113,7 @@ def test_a_lesson_changed_with_its_sources_its_notebooks_or_its_messages(reposit
 
 
 def test_english_stands_for_chinese_where_a_lesson_did_not_change(monkeypatch):
-    monkeypatch.setattr(run_tests, "lesson_changed", lambda stem: stem.startswith("02"))
+    monkeypatch.setattr(run_tests, "lesson_changed", lambda stem: stem.startswith("02_"))
     folders = ["notebooks/en", "solutions/en", "exercises/en"]
     (usual,) = run_tests.notebooks(run_tests.USUAL)
     chosen = [one for one in usual if one.startswith(run_tests.NOTEBOOK_FOLDERS)]

@@ -1,19 +1,8 @@
-"""Exercises 02.1, 02.2, 02.3 and 02.6: the bytes of a token and of a block, head_dim, and a rank's KV heads."""
+"""Exercises 02.1, 02.2 and 02.6: the bytes of a token, head_dim, and the bytes of a block."""
 
 import random
 
 from minikv.course import Exercise, Misconception
-
-
-class RaisedValueError:
-    """The result that a check records for a function that refuses its arguments. No value of a learner's equals it."""
-
-    def __repr__(self) -> str:
-        return "raises ValueError"
-
-
-_REFUSED = RaisedValueError()
-
 
 # 02.1
 
@@ -101,56 +90,6 @@ HEAD_DIM_OF = Exercise(
             "divides_by_kv_heads",
             lambda config: config.get("head_dim") or config["hidden_size"] // config["num_key_value_heads"],
         ),
-    ),
-)
-
-
-# 02.3
-
-
-def kv_heads_per_rank(kv_heads: int, tp: int) -> int:
-    if kv_heads % tp and tp % kv_heads:
-        raise ValueError(f"{kv_heads} KV heads over {tp} ranks")
-    return max(1, kv_heads // tp)
-
-
-def _refuses_replication(kv_heads: int, tp: int) -> int:
-    if kv_heads % tp:
-        raise ValueError
-    return kv_heads // tp
-
-
-def _or_refused(fn, kv_heads: int, tp: int):
-    """Return what ``fn`` returns, or ``_REFUSED`` for a ValueError, the right answer where no split exists."""
-    try:
-        return fn(kv_heads, tp)
-    except ValueError:
-        return _REFUSED
-
-
-def _ranks(rng: random.Random) -> list[tuple]:
-    """Draw splits, replications, and pairs where neither number divides the other, a third each."""
-    cases = []
-    for number in range(16):
-        few, times = rng.randint(2, 3 + number // 2), rng.randint(2, 4)
-        cases += [(few * times, few), (few, few * times)]
-        odd = rng.choice([tp for tp in range(2, 40) if few * times % tp and tp % (few * times)])
-        cases.append((few * times, odd))
-    return cases
-
-
-KV_HEADS_PER_RANK = Exercise(
-    id="02.3",
-    name="kv_heads_per_rank",
-    signature=("kv_heads", "tp"),
-    cases=_ranks,
-    reference=kv_heads_per_rank,
-    drive=_or_refused,
-    misconceptions=(
-        Misconception("no_replication", lambda kv_heads, tp: kv_heads // tp),
-        Misconception("part_of_a_head", lambda kv_heads, tp: max(1, kv_heads // tp), within=("rounds_up",)),
-        Misconception("rounds_up", lambda kv_heads, tp: -(-kv_heads // tp)),
-        Misconception("refuses_replication", _refuses_replication),
     ),
 )
 

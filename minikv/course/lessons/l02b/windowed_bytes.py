@@ -1,11 +1,11 @@
-"""Exercises 02.4 and 02.5: the bytes of a batch in a model with windowed layers, and the tokens that fit in bytes."""
+"""Exercises 02b.1 and 02b.2: the bytes of a batch in a model with windowed layers, and the tokens that fit in bytes."""
 
 import math
 import random
 
 from minikv.course import Exercise, Misconception
 
-# 02.4
+# 02b.1
 
 
 def bytes_for(lengths: list[int], windows: list[int | None], token_bytes: int) -> int:
@@ -54,7 +54,7 @@ def _batches(rng: random.Random) -> list[tuple]:
 
 
 BYTES_FOR = Exercise(
-    id="02.4",
+    id="02b.1",
     name="bytes_for",
     signature=("lengths", "windows", "token_bytes"),
     cases=_batches,
@@ -68,7 +68,7 @@ BYTES_FOR = Exercise(
 )
 
 
-# 02.5
+# 02b.2
 
 
 def max_tokens(num_bytes: int, windows: list[int | None], token_bytes: int) -> int | float:
@@ -134,7 +134,7 @@ def _budgets(rng: random.Random) -> list[tuple]:
 
 
 MAX_TOKENS = Exercise(
-    id="02.5",
+    id="02b.2",
     name="max_tokens",
     signature=("num_bytes", "windows", "token_bytes"),
     cases=_budgets,
