@@ -1,11 +1,12 @@
 """Numbers that have changed: learners' notebooks and records of solved exercises still have the old ones.
 
 Lesson 11 became 11a, 11b and 11c; ``start("11")``, ``check("11.3", f)`` and a record of "11.3" go on working.
-Parts of lesson 02 became 02b: ``start("02")`` finds the words of both, for an old notebook has all of them.
+Parts of lessons 02 and 14 became 02b and 14b: ``start("02")`` finds the words of both, for an old notebook has all of
+them.
 """
 
 # lesson: the lessons that it became
-LESSONS = {"02": ("02", "02b"), "11": ("11a", "11b", "11c")}
+LESSONS = {"02": ("02", "02b"), "11": ("11a", "11b", "11c"), "14": ("14", "14b")}
 
 # exercise: its new id; the old one is never given again
 EXERCISES = {
@@ -17,4 +18,5 @@ EXERCISES = {
     "11.3": "11b.1",
     "11.4": "11a.3",
     "11.5": "11b.3",
+    "14.5": "14b.1",
 }

@@ -463,9 +463,9 @@ explain("what_is_free")
 # | you have or want | lessons |
 # |---|---|
 # | a first evening | 00 → 01 → 02 → 08 |
-# | to run inference in production | 02 → 02b → 03 → 07 → 16 → 08 → 09 → 11 → 12 → 13 → 17 |
+# | to run inference in production | 02 → 02b → 03 → 07 → 16 → 08 → 09 → 11a → 11b → 12 → 13 → 17 |
 # | to write kernels | 04 → 06 → 09 → 10 |
-# | to drop tokens from the cache | 01 → 02 → 14 → 15 |
+# | to drop tokens from the cache | 01 → 02 → 14 → 14b → 15 |
 #
 # A route names the main line only: the top of each lesson says which others it needs.
 #
@@ -489,6 +489,7 @@ explain("what_is_free")
 # | 12 | [beyond one GPU](12_beyond_one_gpu.ipynb) | what does each GPU keep? |
 # | 13 | [half the bytes](13_half_the_bytes.ipynb) | what do fewer bytes cost? |
 # | 14 | [what to forget](14_what_to_forget.ipynb) | which tokens can go? |
+# | 14b | [your own policy](14b_your_own_policy.ipynb) | can you choose better? |
 # | 15 | [eviction on MLA](15_eviction_on_mla.ipynb) | what changes with a latent? |
 # | 16 | [where did 6 GB go](16_where_did_6gb_go.ipynb) | who holds the memory after `generate()`? |
 # | 17 | [a fleet on paper](17_a_fleet_on_paper.ipynb) | how many GPUs does this traffic need? |
@@ -501,15 +502,15 @@ explain("what_is_free")
 # | F | [glossary](F_glossary.ipynb) | what does this word mean? |
 #
 # Something is broken now? [The runbook](repo:docs/runbook.md): ten symptoms, each with a command, how to read it, and a fix.
-# %% [markdown] key="routes" lang="zh" src="7d2399a9"
+# %% [markdown] key="routes" lang="zh" src="efb8ac93"
 # ## 学习路线
 #
 # | 你的情况 | 课程 |
 # |---|---|
 # | 第一个晚上 | 00 → 01 → 02 → 08 |
-# | 在生产环境做推理 | 02 → 02b → 03 → 07 → 16 → 08 → 09 → 11 → 12 → 13 → 17 |
+# | 在生产环境做推理 | 02 → 02b → 03 → 07 → 16 → 08 → 09 → 11a → 11b → 12 → 13 → 17 |
 # | 想写 kernel | 04 → 06 → 09 → 10 |
-# | 想淘汰缓存里的 token | 01 → 02 → 14 → 15 |
+# | 想淘汰缓存里的 token | 01 → 02 → 14 → 14b → 15 |
 #
 # 路线只列主线；每一课开头的表格里，写着它还要用到哪几课。
 #
@@ -533,6 +534,7 @@ explain("what_is_free")
 # | 12 | [不止一块 GPU](12_beyond_one_gpu.ipynb) | 每块 GPU 各存什么？ |
 # | 13 | [一半的字节](13_half_the_bytes.ipynb) | 字节少了，代价是什么？ |
 # | 14 | [忘掉什么](14_what_to_forget.ipynb) | 哪些 token 可以不要？ |
+# | 14b | [自己的策略](14b_your_own_policy.ipynb) | 你能选得更好吗？ |
 # | 15 | [MLA 上的淘汰](15_eviction_on_mla.ipynb) | 换成潜在向量（latent）之后有什么不同？ |
 # | 16 | [6 GB 去哪了](16_where_did_6gb_go.ipynb) | `generate()` 结束后，是谁还占着显存？ |
 # | 17 | [纸上的集群](17_a_fleet_on_paper.ipynb) | 这些流量需要多少块 GPU？ |

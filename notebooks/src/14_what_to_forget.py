@@ -3,7 +3,7 @@
 # slug = "what_to_forget"
 # needs = ["01", "02", "09"]
 # rooms = ["eviction"]
-# minutes = 75
+# minutes = 60
 # [title]
 # en = "Which tokens can go?"
 # zh = "哪些 token 可以不要？"
@@ -517,190 +517,16 @@ for name, cache in caches.items():
     held = sum(each.untyped_storage().nbytes() for each in rows)
     print(t("real_line", what=t("real_" + name), tokens=rows[0].shape[2], text=cache.get_seq_length(), held=held))
 
-# %% [markdown] key="break_positions" lang="en"
+# %% [markdown] key="real_bytes_read" lang="en"
 # (A token takes 1,024 bytes here, so the evicting cache has 49 places for its 48 tokens: room for the next one, which then takes the place of the one that goes. Exercise 14.4 is such a step.)
-#
-# ### Positions from the length
-#
-# A text that goes on and on, token by token: 8 facts, then questions about them, again and again, and each answer tells its fact anew. StreamingLLM keeps 48 tokens of 257. The next token's position is the number of tokens *so far*; but a program that asks its cache "how many tokens do you have?" gets 48, and from then on always 48. There is a third way: rotate the kept keys anew at every step, so that they count 0, 1, 2, ...; then the 48 is right.
-# %% [markdown] key="break_positions" lang="zh" src="223846f7"
-# （这里一个 token 占 1,024 字节，所以淘汰的缓存留 48 个 token，却有 49 个位置：下一个 token 有地方放，然后由它接替要走的那个。练习 14.4 就是这样一步。）
-#
-# ### 把长度当成位置
-#
-# 一篇不断往下走的文本，一个 token 一个 token 地来：8 条事实，然后反复提问，每次回答又把事实说一遍。StreamingLLM 在 257 个 token 里留 48 个。下一个 token 的位置是**到目前为止**的 token 数；可是有的程序去问缓存“你有多少个 token”，得到 48，从此永远是 48。还有第三种做法：每一步都把留下的 key 重新旋转，让它们从 0、1、2 数起，这时 48 才是对的。
-
-# %% key="break_positions_code" tags="hardware"
-from minikv.eviction.study.tasks import stream_cases
-
-cases = stream_cases(8)
-tokens = torch.stack([torch.from_numpy(case.tokens) for case in cases])
-
-
-def read(at, length, positions="original"):
-    """Read all texts token by token, each token at position ``at(cache)``; the share of right answers, perplexity."""
-    cache, logs, right, asked, nats = None, [], 0, 0, []
-    with torch.no_grad(), install_kv_eviction(
-        model, policy="streaming", positions=positions, budget=length - 20, n_sink=4, n_recent=16, scope="head"
-    ):
-        for step in range(tokens.shape[1]):
-            place = torch.tensor([[at(step, cache)]])
-            out = model(tokens[:, step : step + 1], past_key_values=cache, position_ids=place, use_cache=True)
-            cache = out.past_key_values
-            logs.append(out.logits[:, -1].log_softmax(-1))
-    for row, case in enumerate(cases):
-        for question in case.asked:
-            asked, place = asked + 1, question.positions[0]
-            right += int(logs[place][row].argmax()) == question.answers[0][0]
-        nats += [-logs[place][row, case.tokens[place + 1]] for place in case.plain]
-    return dict(recall=100 * right / asked, asked=asked, ppl=float(torch.stack(nats).mean().exp()))
-
-
-def held(step, cache):
-    return 0 if cache is None else cache.layers[0].resident
-
-
-for name, at, positions in (
-    ("text", lambda step, cache: step, "original"),
-    ("cache", held, "original"),
-    ("rotated", held, "reindexed"),
-):
-    print(t("positions_line", what=t("positions_" + name), **read(at, 48, positions)))
-
-# %% [markdown] key="break_positions_read" lang="en"
-# **Same tokens, same kept set, no error anywhere; and most answers are gone.** A key that was rotated to a place that is taken tells the next query a wrong distance, and in this model a fact is a word and the word *before* it.
-# That is why the layers of the package count two things: `get_seq_length()` says how long the text is, `resident` how many tokens are left. Length is not position.
-#
-# (The third way is right as well, `positions="reindexed"`. Here it even guesses the ordinary words better, and answers no more.)
-#
-# ### Without sinks
-#
-# For StreamingLLM the first four tokens make all the difference: without them the perplexity of large models explodes. Here is this model, with three policies, with 4 sinks, with 1 and with none, and 48 tokens in all:
-# %% [markdown] key="break_positions_read" lang="zh" src="596be523"
-# **token 相同，留下的也相同，哪里都没有报错，回答却大半没有了**。key 如果转到已经有人的位置，下一个 query 看到的距离就是错的；而在这个模型里，一条事实就是一个词和它**前面**的那个词。
-# 所以本包的层要数两样东西：`get_seq_length()` 说文本有多长，`resident` 说还剩多少个 token。长度不是位置。
-#
-# （第三种做法也对，即 `positions="reindexed"`。在这里，普通的词它甚至猜得更好，答对的题并不更多。）
-#
-# ### 没有 sink
-#
-# 在 StreamingLLM 那里，最前面的四个 token 决定一切：没有它们，大模型的困惑度就会爆炸。下面是这个模型，三种策略，分别留 4 个、1 个、0 个 sink，一共 48 个 token：
-
-# %% key="break_sinks" tags="hardware"
-from minikv.eviction.study.curves import evicting_with, shared_out
-from minikv.eviction.study.suite import answer
-from minikv.eviction.study.tasks import make_cases
-
-cases = make_cases("multikey", 10)
-for name in ("streaming", "h2o sum", "keydiff"):
-    for n_sink in (0, 1, 4):
-        budget = Budget(n_sink=n_sink, budget=36 - n_sink, n_recent=12)
-        score = answer(model, cases, evicting=evicting_with(policies[name], budget, scope="head"))
-        print(t("sinks_line", policy=name, n_sink=n_sink, recall=100 * score.share, ppl=score.perplexity))
-
-# %% [markdown] key="break_sinks_read" lang="en"
-# **Nothing breaks.** What the first tokens leave, others can use. The first table had said so: this model parks only a tenth of its attention there.
-# It would be wrong to conclude that sinks are a legend, and as wrong to set `n_sink=4` and believe that something was won. Measure how much attention your model leaves on its first token. (Some have the sink built in: gpt-oss has learned a number for each head that takes part in the softmax, and needs no token for it.)
-#
-# ## A policy of your own
-#
-# A policy is one method: a number for each token of each head, and the larger stays. What it may look at is its `View`: keys and values as cached, the attention so far (`state`, if it says that it needs that), what the last queries looked at, the positions. A second method may share out the budget among the layers.
-#
-# Do both layers of this model need the same? Try it. Before you run the cell: which of the two would you give more?
-# %% [markdown] key="break_sinks_read" lang="zh" src="6007847f"
-# **什么也没有坏**。最前面的 token 让出来的位置，别的 token 用得上。第一张表其实已经说了：这个模型放在那里的注意力只有一成左右。
-# 由此断定汇点是传说，不对；设了 `n_sink=4` 就以为有了保障，同样不对。先量一量你的模型在第一个 token 上放了多少注意力。（有的模型自带汇点：gpt-oss 为每个头学了一个参加 softmax 的数，用不着哪个 token。）
-#
-# ## 自己写一种策略
-#
-# 一种策略就是一个方法：给每个头的每个 token 一个数，数大的留下。它能看的都在 `View` 里：缓存里的 key 和 value，到目前为止的注意力（`state`，要先声明需要它），最后几个 query 看了什么，还有位置。另外可以再写一个方法，把预算分给各层。
-#
-# 这个模型的两层，要的一样吗？试一试。运行之前先想一想：两层之间，你会给哪一层多一些？
-
-# %% key="own" tags="hardware"
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Split(KeyDiff):
-    """KeyDiff for a model of two layers: the first has the share ``first`` of all heavy hitters, the second the rest."""
-
-    first: float = 0.5
-
-    def layer_budgets(self, budget, num_layers):
-        first = round(self.first * num_layers * budget)
-        return first, num_layers * budget - first
-
-
-print(t("split_head"))
-for kept in (0.25, 0.1):
-    for first in (1.0, 0.75, 0.5, 0.25, 0.0):
-        sizes = shared_out(Setting(kept=kept).capacity)
-        score = answer(model, cases, evicting=evicting_with(Split(first=first), sizes, scope="head"))
-        print(f"{100 * kept:>6.0f} {100 * first:>14.0f} {100 * score.share:>11.1f} {score.perplexity:>12.1f}")
-
-# %% [markdown] key="own_read" lang="en"
-# KeyDiff shares out equally, the middle row of each five. **The more of it goes to the second layer, the more answers: at 10 %, from hardly any to almost nine in ten.**
-#
-# Why? Look at two kinds of words in the text from above: a city whose name stands before it, and later the name in a question.
-# %% [markdown] key="own_read" lang="zh" src="d5844968"
-# KeyDiff 是两层平分，即每五行中间的那一行。**分给第二层的越多，答对的越多：留 10% 时，从几乎全错，到十题对将近九题**。
-#
-# 为什么？在前面那篇文本里看两种词：前面紧挨着人名的城市，以及后来提问里的人名。
-
-# %% key="circuit"
-whole = torch.from_numpy(document.tokens)[None]
-model.set_attn_implementation("eager")
-with torch.no_grad():
-    looks = [each[0] for each in model(whole, output_attentions=True).attentions]
-model.set_attn_implementation("sdpa")
-names = torch.from_numpy(document.positions)
-cities = torch.tensor([question.source for question in document.questions])
-for layer, each in enumerate(looks):
-    for what, queries, keys in (("city", cities, cities - 1), ("question", names, cities)):
-        shares = each[:, queries, keys].mean(1)
-        print(t("circuit_" + what, layer=layer, shares="".join(f"{100 * float(share):>7.1f}" for share in shares)))
-
-# %% [markdown] key="circuit_read" lang="en"
-# In the first layer a head of the city looks at the word before it, the name. So in the second layer the city's key carries that name, and there the question finds it. (It has a name of its own, an **induction head**, [Olsson et al., 2022](https://arxiv.org/abs/2209.11895).) When the question comes, the first layer is asked about the city no more: it needs its window and little else.
-#
-# A dozen lines, then, and better than all policies of the list. Three remarks belong to it:
-#
-# - The share was chosen by looking at this model's answers to these texts. Choose on some texts, judge on others, and choose again for another model.
-# - Watch the ordinary words too: at 25 % they gain by it, at 10 % they pay.
-# - Layers that keep different numbers need a block table each.
-#
-# The package does without such looking. `Echo` takes the query that the model made of each word, asks it again as if the word came up later, and scores the token that stood behind it by whether it would be found. These are probabilities, alike in all layers; so one pass over a few *other* texts also says in which layers the best of them lie, and `Fitted` shares out the budget by that:
-# %% [markdown] key="circuit_read" lang="zh" src="8215d6c9"
-# 在第一层，城市的一个头看的是它前面的词，也就是人名。所以到了第二层，城市的 key 里已经带着那个人名，提问就在那里找到它。（这种配合有自己的名字：**归纳头**，induction head，[Olsson 等，2022](https://arxiv.org/abs/2209.11895)。）问题来的时候，第一层不会再被问到那个城市：它需要自己的窗口，此外几乎什么也不要。
-#
-# 也就是说，十来行代码，就胜过表里所有的策略。不过有三点要说明：
-#
-# - 这个分法是看着这个模型对这些文本的回答挑出来的。应当在一些文本上挑，在另一些文本上评；换了模型，重新再挑。
-# - 普通的词也要看：留 25% 时沾了光，留 10% 时付了代价。
-# - 各层留的个数不同，就得每层一张块表。
-#
-# 本包有不用这样去看的办法。`Echo` 拿模型为每个词做的 query，当作这个词后来又出现了，再问一遍；紧跟在它后面的 token 会不会被找到，就是那个 token 的得分。这些都是概率，在各层是同一种量；所以只要在几篇**别的**文本上算一遍，就知道得分最高的都在哪些层，`Fitted` 就照此分配预算：
-
-# %% key="found" tags="hardware"
-from minikv.eviction import Echo
-from minikv.eviction.study.curves import Fitted
-
-found = {"keydiff": KeyDiff(), "echo": Echo(), "echo, fitted": Fitted(Echo(), by=Echo())}
-settings = [Setting(kept=share) for share in (0.25, 0.1)]
-print(t("found_head"))
-print("\n".join(recall_lines(list(curve(model, found, settings, count=20, scope="head")), perplexity=True)))
-
-# %% [markdown] key="found_read" lang="en"
-# Nobody has told `Echo` where facts are, and nobody has shown it an answer. Fitted, it answers more than the half-and-half KeyDiff at both shares, and at 10 % it pays with the ordinary words as well. And what it knows is how *this* model recalls, one token after another; in a model that recalls otherwise it may be worth nothing.
 #
 # And what can be said of H2O? In these curves, with the question unseen, it never beats a random choice; with the question seen, its maximum is perfect. A policy is neither good nor bad, but good at something.
 #
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="found_read" lang="zh" src="d5715adc"
-# 没有谁告诉 `Echo` 事实在哪里，也没有谁给它看过答案。按层分好预算之后，两种比例下都比平分的 KeyDiff 答对得多，只是留 10% 时，它同样在普通的词上付了代价。而且它所知道的，是**这个**模型怎样回忆：一个 token 接着一个 token。换一个回忆方式不同的模型，也许一文不值。
+# %% [markdown] key="real_bytes_read" lang="zh" src="651b2ea2"
+# （这里一个 token 占 1,024 字节，所以淘汰的缓存留 48 个 token，却有 49 个位置：下一个 token 有地方放，然后由它接替要走的那个。练习 14.4 就是这样一步。）
 #
 # 那么 H2O 呢？在这些曲线里，没看到问题的时候，它从来没有胜过随便留；看到问题的时候，它的最大值全对。一种策略谈不上好坏，只能说擅长什么。
 #
@@ -720,9 +546,6 @@ explain("what_perplexity_hides")
 # %% key="explain_table"
 explain("why_one_table")
 
-# %% key="explain_positions"
-explain("why_true_positions")
-
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises
 #
@@ -730,15 +553,13 @@ explain("why_true_positions")
 # 2. `add_mass`: scores, summed over queries and groups.
 # 3. `choose`: sinks, heavy hitters, window, padding.
 # 4. `step`: a decode step that forgets, and keeps everything together.
-# 5. `score`: a policy of your own, well above chance.
-# %% [markdown] key="exercises" lang="zh" src="9fc7388f"
+# %% [markdown] key="exercises" lang="zh" src="052438dc"
 # ## 练习
 #
 # 1. `peaks`：前向计算当中和两步之间，最多各有多少 token。
 # 2. `add_mass`：对 query 和组求和的得分。
 # 3. `choose`：sink、重要 token、窗口、填充。
 # 4. `step`：会忘记的一步解码，各样东西不能散。
-# 5. `score`：自己写一种策略，要明显强过随便留。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck
@@ -746,24 +567,22 @@ explain("why_true_positions")
 # | symptom | the command that decides |
 # |---|---|
 # | tokens go, and the memory does not | `layer.keys.untyped_storage().nbytes()` beside `layer.keys.nbytes`: if it is far larger, a view holds the rest; if the tokens do not go either, `type(cache)` |
-# | wrong answers soon after the first eviction | `cache.get_seq_length()` before and after a step: it has to count the text; if it stands still, every new token has the same position |
 # | the same tokens stay for ever | `print(eviction_report(model).text())`: it says if whatever leaves the window goes at once |
-# %% [markdown] key="stuck" lang="zh" src="89e9c6f2"
+# %% [markdown] key="stuck" lang="zh" src="639e1249"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
 # | token 走了，显存却不降 | `layer.keys.untyped_storage().nbytes()` 与 `layer.keys.nbytes` 的对照：大得多的话，就是有视图占着其余的；如果 token 也没有走，看 `type(cache)` |
-# | 第一次淘汰之后不久就开始答错 | 一步前后的 `cache.get_seq_length()`：它要数的是文本；如果停住不动，每个新 token 的位置就都一样 |
 # | 留下的一直是同样那些 token | `print(eviction_report(model).text("zh"))`：离开窗口的是不是马上就走，它会说 |
 
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# All of this had K and V in every head. A model with latents has one row a token, for all heads together: nothing to choose for each head, and scores that have to be asked for differently.
-# [Lesson 15](15_eviction_on_mla.ipynb) evicts there, in a paged cache whose blocks really go back, and in models that the package has never seen.
-# %% [markdown] key="next" lang="zh" src="64ac4a0e"
+# [Lesson 14b](14b_your_own_policy.ipynb), which you may leave out, puts tokens at wrong positions, keeps no sinks, and ends with a policy of your own.
+# [Lesson 15](15_eviction_on_mla.ipynb) evicts where all heads share one row a token.
+# %% [markdown] key="next" lang="zh" src="2e6d9bac"
 # ## 下一课
 #
-# 到这里，每个头都有自己的 K 和 V。用潜在向量的模型，一个 token 只有一行，所有头共用：没有“各头各选”这回事，得分也得换个办法去取。
-# [第 15 课](15_eviction_on_mla.ipynb)就在那里淘汰，用块真能归还的分页缓存，还要用到本包没见过的模型上。
+# [第 14b 课](14b_your_own_policy.ipynb)是选读：把 token 放到错的位置，一个 sink 也不留，最后写一种自己的策略。
+# [第 15 课](15_eviction_on_mla.ipynb)的模型，一个 token 只有一行，所有头共用，就在那里淘汰。

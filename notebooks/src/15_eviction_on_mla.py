@@ -276,14 +276,14 @@ for name in ("full cache", "random", "h2o sum", "keydiff", "echo", "echo, fitted
 # %% [markdown] key="curves_read" lang="en"
 # - **H2O does not help here.** Neither its sum nor its maximum beats a random choice. That could be expected: nobody had looked at the facts yet, and now one list has to serve all heads besides.
 # - **Knorm**, which answered most questions on tiny-gqa, falls below random. It asks how long a key is, and the next cell shows what there is to see.
-# - **KeyDiff** compares directions, and a latent points as well as a key does. **Echo** asks the text's own words again, and needs only logits. At 25 % both lose nothing.
+# - **KeyDiff** compares directions, and a latent points as well as a key does. **Echo** ([lesson 14b](14b_your_own_policy.ipynb)) asks the text's own words again, and needs only logits. At 25 % both lose nothing.
 # - Perplexity puts them in another order again. KeyDiff answers everything at 25 %, and the ordinary words pay for it; Echo does not.
 #
 # One tiny model, one kind of text, and questions that come after it. When a text is read token by token and asks as it goes, H2O's sum is well ahead of chance in some settings and far behind in others ([docs/internal/eviction.md](repo:docs/internal/eviction.md) has both). None of this says anything about DeepSeek-V3.
-# %% [markdown] key="curves_read" lang="zh" src="d61729a7"
+# %% [markdown] key="curves_read" lang="zh" src="377c4ab0"
 # - **H2O 在这里没有用**。求和也好，最大值也好，都没有胜过随便留。这也不意外：那些事实还没有谁看过，现在又要一份名单照顾所有的头。
 # - **Knorm** 在 tiny-gqa 上答对了大多数，在这里却不如随便留。它问的是 key 有多长，能看出什么，下一个单元格会告诉你。
-# - **KeyDiff** 比的是方向，潜在向量和 key 一样有方向。**Echo** 把文本自己的词再问一遍，只要有 logit 就行。留 25% 时，两者一题也没丢。
+# - **KeyDiff** 比的是方向，潜在向量和 key 一样有方向。**Echo**（[第 14b 课](14b_your_own_policy.ipynb)）把文本自己的词再问一遍，只要有 logit 就行。留 25% 时，两者一题也没丢。
 # - 困惑度排出来的又是另一个次序。留 25% 时 KeyDiff 全都答对，代价由普通的词来付；Echo 则不然。
 #
 # 只有一个极小的模型、一种文本，而且问题都在文本之后才来。如果一边读一边问，H2O 的求和在有的设置下明显强过随便留，在有的设置下又差得很远（两种都记在 [docs/internal/eviction.md](repo:docs/internal/eviction.md) 里）。这些都说明不了 DeepSeek-V3 会怎样。
@@ -343,13 +343,13 @@ for what in ("rope", "nothing", "both"):
 #
 # (A shift that really forgets changes logits, of course, since something is missing.)
 #
-# In the package `positions="reindexed"` does it: the kept tokens count 0, 1, 2, ... `positions="original"` leaves every token where it was. Both are right. What is wrong is to keep the old rotation and take the position of new tokens from the length of the cache ([lesson 14](14_what_to_forget.ipynb)); here are all three, with latents. The first 129 tokens of some texts, 32 as a prompt and then one by one, 48 kept:
-# %% [markdown] key="shift_read" lang="zh" src="cdccac7a"
+# In the package `positions="reindexed"` does it: the kept tokens count 0, 1, 2, ... `positions="original"` leaves every token where it was. Both are right. What is wrong is to keep the old rotation and take the position of new tokens from the length of the cache ([lesson 14b](14b_your_own_policy.ipynb)); here are all three, with latents. The first 129 tokens of some texts, 32 as a prompt and then one by one, 48 kept:
+# %% [markdown] key="shift_read" lang="zh" src="c5d369ea"
 # **转 rope key，潜在向量不动**。（第一行剩下的是舍入误差。）在 DeepSeek-V3 里，这是每行 576 个数中的 64 个：挪潜在向量比挪 key 便宜，并不更贵。2024 年之所以“不简单”，从后来解决它的代码看，难在次序：那个程序给每个头存一个 192 个数的 key，要转的在末尾，而它的平移转的是一行最前面的数。后来它学会了平移，就是在代码里把要转的挪到前面，还加了一句注释：`rope must go first for in-place context shifting`。
 #
 # （真正忘掉一些的挪动，logit 当然会变，因为少了东西。）
 #
-# 在本包里这就是 `positions="reindexed"`：留下的 token 从 0、1、2 数起。`positions="original"` 则让每个 token 留在原来的位置。两种都对。错的是旋转还是旧的，新 token 的位置却取自缓存长度（[第 14 课](14_what_to_forget.ipynb)）。三种做法，用潜在向量再来一遍。几篇文本的前 129 个 token，其中 32 个作提示词，后面一个一个地读，留 48 个：
+# 在本包里这就是 `positions="reindexed"`：留下的 token 从 0、1、2 数起。`positions="original"` 则让每个 token 留在原来的位置。两种都对。错的是旋转还是旧的，新 token 的位置却取自缓存长度（[第 14b 课](14b_your_own_policy.ipynb)）。三种做法，用潜在向量再来一遍。几篇文本的前 129 个 token，其中 32 个作提示词，后面一个一个地读，留 48 个：
 
 # %% key="positions" tags="hardware"
 from minikv.eviction.study.tasks import stream_cases

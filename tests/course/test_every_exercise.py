@@ -163,7 +163,7 @@ def test_each_known_wrong_answer_has_a_case_of_its_own(exercise):
     own: dict[str, set[str]] = {}
     for case in exercise.draw(0):
         if own.keys() == within.keys():
-            break  # a case of 14.5 takes a third of a second
+            break  # a case of 14b.1 takes a third of a second
         right = answered(exercise, exercise.reference, case)
         said = {each.name: answered(exercise, each.wrong, case) for each in exercise.misconceptions}
         for name in within.keys() - own.keys():

@@ -1,4 +1,4 @@
-"""Echo: keep the tokens that the text's own words would find if they were asked again. Lesson 14.
+"""Echo: keep the tokens that the text's own words would find if they were asked again. Lesson 14b.
 
     text        ... ada paris sleeps near ben oslo ...
     later       ? ada                       the query of "ada" finds "paris": an induction head (Olsson et al., 2022)

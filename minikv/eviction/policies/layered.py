@@ -1,4 +1,4 @@
-"""Layered: a budget for each layer, and how to find it. The sum over the layers stays the same. Lesson 14.
+"""Layered: a budget for each layer, and how to find it. The sum over the layers stays the same. Lesson 14b.
 
 Layers attend to different tokens. In a model that recalls by induction the first layer tells a token what stood before
 it, and needs only the last few tokens; the second layer finds the answer, wherever it stands. An old token in the first

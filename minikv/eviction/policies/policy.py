@@ -1,4 +1,4 @@
-"""Policy: which of the cached tokens matter. A small frozen dataclass with one method to write, ``score``. Lesson 14.
+"""Policy: which of the cached tokens matter. A small frozen dataclass with one method to write, ``score``. Lesson 14b.
 
 A policy looks at a ``View`` of one layer and gives each resident token a number; ``select`` keeps the largest beside
 the sinks and the recent window. ``needs`` says what the policy reads, so that nothing else is computed:

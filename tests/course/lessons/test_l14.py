@@ -198,26 +198,3 @@ def test_a_layer_never_holds_more_than_its_peak():
         most = case["n_sink"] + case["budget"] + case["n_recent"] + case["evict_every"] - 1
         assert max(len(each["tokens"][0]) for each in seen) <= most
         assert all(each["tokens"] == each["rotated_to"] == each["positions"] for each in seen)
-
-
-def own_from_dot_products(view):
-    """Minus the mean cosine with all keys, each other's included."""
-    keys = view.keys / view.keys.norm(dim=-1, keepdim=True)
-    return -(keys @ keys.transpose(2, 3)).mean(-1)
-
-
-def own_in_two_halves(view):
-    """Far from the mean key, in units of its length; a glance at the attention counts a little."""
-    mean = view.keys.mean(2, keepdim=True)
-    far = (view.keys / view.keys.norm(dim=-1, keepdim=True) - mean / mean.norm(dim=-1, keepdim=True)).norm(
-        dim=-1
-    )
-    return far + 0.001 * view.window_probs
-
-
-def test_own():
-    def stub(view):
-        raise NotImplementedError
-
-    right = [own_from_dot_products, own_in_two_halves]
-    assert_exercise(EXERCISES["14.5"], right=right, stub=stub, seeds=(0,))

@@ -1,6 +1,6 @@
 """Lesson 14: which tokens can be evicted.
 
-Exercises: ``peak_tokens, attention_mass, kept_tokens, evicting_step, own_policy``.
+Exercises: ``peak_tokens, attention_mass, kept_tokens, evicting_step``.
 """
 
 import random
@@ -12,7 +12,6 @@ from minikv.course.exercise import Lesson, Prediction
 from minikv.course.lessons.l14.attention_mass import MASS, add_mass
 from minikv.course.lessons.l14.evicting_step import EVICT
 from minikv.course.lessons.l14.kept_tokens import CHOOSE
-from minikv.course.lessons.l14.own_policy import OWN
 from minikv.course.lessons.l14.peak_tokens import PEAKS
 from minikv.eviction import Budget
 
@@ -58,7 +57,7 @@ def _slice_bytes(tokens: int, keep: int) -> int:
 
 
 LESSON = Lesson(
-    exercises=(PEAKS, MASS, CHOOSE, EVICT, OWN),
+    exercises=(PEAKS, MASS, CHOOSE, EVICT),
     predictions=(
         Prediction(
             "peak",
@@ -112,6 +111,5 @@ LESSON = Lesson(
         "why_a_window",
         "what_perplexity_hides",
         "why_one_table",
-        "why_true_positions",
     ),
 )

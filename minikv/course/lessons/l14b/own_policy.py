@@ -1,4 +1,4 @@
-"""Exercise 14.5: a policy of the learner's own against chance, on the tiny model's own task."""
+"""Exercise 14b.1: a policy of the learner's own against chance, on the tiny model's own task."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -126,7 +126,7 @@ def draw_runs(rng) -> list[dict]:
 
 
 OWN = Exercise(
-    id="14.5",
+    id="14b.1",
     name="score",
     signature=("text", "capacity"),
     cases=draw_runs,

@@ -1,0 +1,58 @@
+# %% [meta]
+# [t4]
+# en = "Nothing here needs a GPU."
+# zh = "这里用不到 GPU。"
+
+# %% [markdown] key="own_task" lang="en"
+# ## 14b.1 A policy of your own
+#
+# Two texts are read, each of 193 tokens with 24 facts. Every KV head of tiny-gqa keeps 48 tokens: 4 sinks, the last 12, and 32 that *you* choose. Then the questions come, and nobody knew them before.
+#
+# `score(view)` gives every token a number, [B, H, S] float32; the largest stay. In `view`, for one layer:
+#
+# - `view.keys`, `view.values` [B, H, S, D], as cached
+# - `view.state` [B, H, S]: the attention that a token has got, summed over queries and groups
+# - `view.window_probs` [B, H, S]: what the last 16 queries gave it
+# - `view.positions` [B, H, S]; and `view.layer`, `view.num_layers`
+#
+# It passes if in every run at least three of four questions are answered; a random choice gets about one of three. (The check runs the model 30 times, with other texts: it takes some seconds.)
+# %% [markdown] key="own_task" lang="zh" src="e4bcfc9c"
+# ## 14b.1 自己的策略
+#
+# 读两篇文本，每篇 193 个 token，24 条事实。tiny-gqa 的每个 KV 头留 48 个 token：4 个 sink、最后 12 个，还有 32 个由**你**来选。然后问题才来，事先谁也不知道。
+#
+# `score(view)` 给每个 token 一个数，[B, H, S] float32，最大的留下。`view` 是一层的内容：
+#
+# - `view.keys`、`view.values` [B, H, S, D]，即缓存里的
+# - `view.state` [B, H, S]：一个 token 得到的注意力，已经对 query 和组求和
+# - `view.window_probs` [B, H, S]：最后 16 个 query 给它多少
+# - `view.positions` [B, H, S]；以及 `view.layer`、`view.num_layers`
+#
+# 每次运行，四题里至少答对三题，才算通过；随便选大约只能三题对一题。（检查会换着文本把模型运行 30 次，需要几秒。）
+
+# %% key="own_stub"
+import torch
+
+
+def score(view) -> torch.Tensor:
+    ### BEGIN SOLUTION
+    keys = torch.nn.functional.normalize(view.keys, dim=-1)
+    typical = keys.mean(2, keepdim=True)
+    return -torch.nn.functional.cosine_similarity(keys, typical, dim=-1)
+    ### END SOLUTION
+
+
+check("14b.1", score)
+
+# %% [markdown] key="own_why" lang="en"
+# ### BEGIN SOLUTION
+# This is KeyDiff ([2025](https://arxiv.org/abs/2504.15364)). It never asks for attention, so it also works with kernels that do not tell any.
+#
+# To add up all keys anew at every decode step would read the cache twice more. `KeyDiff` of the package keeps the sum instead: a step brings one key and takes one away. The sum is one of whole numbers, in units of $2^{-40}$, so it is exact after a million steps; and in a model like this one the products with it come out of the same pass over the keys as attention itself.
+# ### END SOLUTION
+# %% [markdown] key="own_why" lang="zh" src="5bd7d0ea"
+# ### BEGIN SOLUTION
+# 这就是 KeyDiff（[2025](https://arxiv.org/abs/2504.15364)）。它从不问注意力，所以不给出注意力的 kernel 也能用。
+#
+# 如果每个解码步都把所有 key 重新加一遍，就要把缓存多读两遍。本包的 `KeyDiff` 是把这个和留着：一步来一个 key，走一个 key。和用整数来记，单位是 $2^{-40}$，走过一百万步也分毫不差；在这样的模型里，各个 key 与它的乘积则在注意力读 key 的同一遍里顺便算出来。
+# ### END SOLUTION

@@ -1,0 +1,38 @@
+"""Lesson 14b: its exercise and its question do what a learner relies on."""
+
+import pytest
+
+from minikv.course.exercise import Lesson
+from minikv.course.lessons import find_lesson
+from tests.course.mutants import assert_exercise, assert_question
+
+LESSON: Lesson = find_lesson("14b")
+EXERCISES = {exercise.id: exercise for exercise in LESSON.exercises}
+
+
+def own_from_dot_products(view):
+    """Minus the mean cosine with all keys, each other's included."""
+    keys = view.keys / view.keys.norm(dim=-1, keepdim=True)
+    return -(keys @ keys.transpose(2, 3)).mean(-1)
+
+
+def own_in_two_halves(view):
+    """Far from the mean key, in units of its length; a glance at the attention counts a little."""
+    mean = view.keys.mean(2, keepdim=True)
+    far = (view.keys / view.keys.norm(dim=-1, keepdim=True) - mean / mean.norm(dim=-1, keepdim=True)).norm(
+        dim=-1
+    )
+    return far + 0.001 * view.window_probs
+
+
+def test_own():
+    def stub(view):
+        raise NotImplementedError
+
+    right = [own_from_dot_products, own_in_two_halves]
+    assert_exercise(EXERCISES["14b.1"], right=right, stub=stub, seeds=(0,))
+
+
+@pytest.mark.parametrize("key", LESSON.questions)
+def test_question(key):
+    assert_question(key, "14b")
