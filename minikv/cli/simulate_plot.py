@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from minikv.cli.files import ReportFile
 from minikv.cli.simulate_run import spelled
 from minikv.i18n import text
+from minikv.look import PLOT_STYLE, SEQUENCES, TEMPLATE
 from minikv.simulate import Answers, SweepRow
 
 if TYPE_CHECKING:
@@ -44,14 +45,14 @@ def write_sweep(rows: Sequence[SweepRow], name: str, path: str, lang: str) -> No
                     name=label or setting,
                     legendgroup=label,
                     showlegend=place == 0 and len(lines) > 1,
-                    line={"color": _COLOURS[number % len(_COLOURS)]},
+                    line={"color": SEQUENCES[number % len(SEQUENCES)]},
                 ),
                 row=place // 2 + 1,
                 col=place % 2 + 1,
             )
     figure.update_xaxes(type="category", title=setting)
     figure.update_yaxes(rangemode="tozero")
-    figure.update_layout(title=_say("plot_title", lang, name=name, setting=setting), template="plotly_white")
+    figure.update_layout(title=_say("plot_title", lang, name=name, setting=setting), template=TEMPLATE)
     _write(figure, path)
 
 
@@ -69,12 +70,8 @@ def write_hit_rates(rows: Sequence[tuple[int | None, float]], name: str, path: s
             figure.add_hline(y=100 * share, line_dash="dot", annotation_text=label)
     figure.update_xaxes(type="log", title=_say("axis_blocks", lang))
     figure.update_yaxes(rangemode="tozero", title=_say("axis_hit_rate", lang))
-    figure.update_layout(title=_say("plot_hit_title", lang, name=name), template="plotly_white")
+    figure.update_layout(title=_say("plot_hit_title", lang, name=name), template=TEMPLATE)
     _write(figure, path)
-
-
-# Okabe and Ito's colours, safe for colour blindness.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 
 
 def check_place(path: str) -> None:
@@ -85,7 +82,10 @@ def check_place(path: str) -> None:
 
 def _write(figure: "Figure", path: str) -> None:
     with ReportFile(path) as file:
-        file.write(figure.to_html(include_plotlyjs=True))
+        page = figure.to_html(include_plotlyjs=True)
+        # The page follows the system's theme, and the plot the page.
+        style = f"<style>html{{color-scheme:light dark}}{PLOT_STYLE}</style>"
+        file.write(page.replace("<head>", f"<head>{style}", 1))
 
 
 def _say(key: str, lang: str, **values: Any) -> str:

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from minikv.errors import ArgumentError
+from minikv.look import PLOT_STYLE, TEMPLATE
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 PLOTLY = "application/vnd.plotly.v1+json"
 # plotly's mode bar offers to upload the chart to a company's server.
 PLOTLY_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud"]}
-PHOTO_SIZE = {"default_width": "720px", "default_height": "420px"}  # for figures that do not set their own
+PHOTO_SIZE = {"default_width": "820px", "default_height": "420px"}  # where the figure sets no height
 
 
 def show(view: Any, text: str | None = None, caption: str | None = None) -> None:
@@ -28,6 +29,9 @@ def show(view: Any, text: str | None = None, caption: str | None = None) -> None
     view   one of our widgets, any ipywidget, a plotly figure, or an object with ``_repr_mimebundle_()``.
            It may offer ``text() -> str``, ``photo_png() -> bytes`` and ``photo_html() -> str``.
     text   deterministic; by default ``view.text()``.
+
+    A plotly figure is drawn in the course's look (``minikv.look``), as wide as the page: its own template and width do
+    not count, any other setting of its own does.
 
     With the environment variable MINIKV_PHOTOS set to a folder, a page that the build can photograph is
     written to ``<folder>/<sha>.html`` (the picture is the element with id "photo"), and the output's metadata
@@ -55,6 +59,9 @@ def show(view: Any, text: str | None = None, caption: str | None = None) -> None
     if photo is not None:
         metadata["minikv"] = {"photo": photo}
     display(data, metadata=metadata, raw=True)
+    if PLOTLY in data:
+        # An output of its own, since JupyterLab draws one form of each.
+        display({"text/html": f"<style>{PLOT_STYLE}</style>", "text/plain": ""}, raw=True)
     if caption:
         display({"text/markdown": caption, "text/plain": caption}, raw=True)
 
@@ -77,9 +84,19 @@ def _figure_bundle(figure: Any, *, in_colab: bool) -> dict:
     """A plain figure as data. JupyterLab draws it with the renderer that plotly installs, without a kernel, a
     download or 5 MB of script in the file; Colab has no such renderer and gets a page that fetches plotly.js.
     """
+    drawn = _in_our_look(json.loads(figure.to_json()))
     if in_colab:
-        return {"text/html": figure.to_html(include_plotlyjs="cdn", full_html=False, config=PLOTLY_CONFIG)}
-    return {PLOTLY: {**json.loads(figure.to_json()), "config": PLOTLY_CONFIG}}
+        import plotly.io
+
+        page = plotly.io.to_html(drawn, include_plotlyjs="cdn", full_html=False, config=PLOTLY_CONFIG)
+        return {"text/html": f"<style>{PLOT_STYLE}</style>{page}"}
+    return {PLOTLY: {**drawn, "config": PLOTLY_CONFIG}}
+
+
+def _in_our_look(figure: dict[str, Any]) -> dict[str, Any]:
+    """``figure`` with our template and without a width. The height stays, else the plot's shape would be the page's."""
+    layout = {key: value for key, value in figure["layout"].items() if key != "width"}
+    return {**figure, "layout": {**layout, "template": TEMPLATE}}
 
 
 def _write_photo(view: Any) -> str | None:
@@ -99,10 +116,12 @@ def _write_photo(view: Any) -> str | None:
 def _figure_page(figure: Any) -> str:
     import plotly.io
 
-    still = figure.to_dict()
+    still = _in_our_look(figure.to_dict())
     for trace in still["data"]:
         trace.pop("uid", None)  # random in a FigureWidget; the page must be the same in every run
-    return plotly.io.to_html(still, div_id="photo", config={"staticPlot": True}, **PHOTO_SIZE)
+    page = plotly.io.to_html(still, div_id="photo", config={"staticPlot": True}, **PHOTO_SIZE)
+    # Nothing behind the plot, so that the picture is readable on a light page and on a dark one.
+    return page.replace("<body>", '<body style="background: transparent">', 1)
 
 
 def _call(view: Any, method: str) -> Any:

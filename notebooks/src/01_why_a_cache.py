@@ -499,10 +499,10 @@ for flag, name, dash in ((False, "without", "solid"), (True, "with", "dot")):
     line = [step_flops(config, n, flag).total for n in longer]
     figure.add_scatter(x=longer, y=line, mode="lines", line_dash=dash, name=t("chart_formula", name=t(name)))
     figure.add_scatter(x=lengths, y=totals[flag], mode="markers", name=t("chart_counted", name=t(name)))
-figure.add_vline(x=crossing_length(config), line_dash="dash", line_color="gray")
+figure.add_vline(x=crossing_length(config), line_dash="dash")
 figure.update_xaxes(type="log", dtick=1, title=t("chart_x"))
 figure.update_yaxes(type="log", dtick=1, title=t("chart_y"))
-figure.update_layout(height=420, width=720, margin={"t": 30})
+figure.update_layout(height=420, margin={"t": 30})
 ends = {key: step_flops(config, 2048, flag).total for key, flag in (("without", False), ("cached", True))}
 show(figure, text=t("chart_text", num_tokens=2048, **ends), caption=t("chart_caption"))
 

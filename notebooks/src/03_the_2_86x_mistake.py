@@ -253,7 +253,7 @@ bars = go.Bar(x=list(answers.values()), y=labels, orientation="h", text=texts, t
 figure = go.Figure(bars)
 figure.update_xaxes(type="log", dtick=1, range=[2.5, 5.5], title=t("bars_axis"))
 figure.update_yaxes(autorange="reversed", automargin=True)
-figure.update_layout(height=280, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
+figure.update_layout(height=280, margin={"t": 20, "r": 20})
 summary = "\n".join(f"{number:>9}   {label}" for label, number in zip(labels, texts))
 show(figure, text=summary, caption=t("bars_caption"))
 

@@ -257,7 +257,7 @@ names = [format_bytes(size).replace(".00", "") for size in ticks]
 figure.update_xaxes(type="log", tickvals=ticks, ticktext=names, title=t("curve_x"))
 decades = [step * 10**power for power in range(5) for step in (1, 2, 5)]
 figure.update_yaxes(type="log", tickvals=decades, title=t("curve_y"))
-figure.update_layout(height=340, width=720, margin={"t": 30, "r": 20}, template="plotly_white")
+figure.update_layout(height=340, margin={"t": 30, "r": 20})
 summary = "\n".join(f"{format_bytes(p.working_set):>12} {p.gb_s:>9,.1f} GB/s" for p in points)
 show(figure, text=summary, caption=t("curve_caption"))
 

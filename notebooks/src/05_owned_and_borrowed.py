@@ -340,11 +340,10 @@ made = {
 facts = {name: ownership(tensor) for name, tensor in made.items()}
 touched = [fact.touched_bytes for fact in facts.values()]
 beside = [fact.keeps_alive_bytes for fact in facts.values()]
-hatched = {"color": "#E69F00", "pattern": {"shape": "/"}}
 figure = go.Figure()
-figure.add_bar(name=t("bars_touched"), orientation="h", y=list(facts), x=touched, marker_color="#0072B2")
-figure.add_bar(name=t("bars_beside"), orientation="h", y=list(facts), x=beside, marker=hatched)
-figure.update_layout(barmode="stack", height=340, width=720, template="plotly_white")
+figure.add_bar(name=t("bars_touched"), orientation="h", y=list(facts), x=touched)
+figure.add_bar(name=t("bars_beside"), orientation="h", y=list(facts), x=beside, marker_pattern_shape="/")
+figure.update_layout(barmode="stack", height=340)
 figure.update_layout(margin={"t": 50, "r": 20})
 figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"})
 figure.update_xaxes(title=t("bars_axis"))

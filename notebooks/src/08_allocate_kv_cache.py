@@ -532,7 +532,7 @@ for share, dash in ((0.80, "solid"), (0.90, "dash"), (0.95, "dot"), (0.98, "dash
 figure.add_hline(y=TOTAL / GIB, line_dash="longdash", annotation_text=t("plot_total"))
 figure.update_xaxes(title=t("plot_step"), range=[0, 100])
 figure.update_yaxes(title=t("plot_used"))
-figure.update_layout(height=340, width=720, margin={"t": 30, "r": 20}, template="none")
+figure.update_layout(height=340, margin={"t": 30, "r": 20})
 figure.update_layout(legend_title=t("plot_legend"))
 show(figure, text="\n".join(lines), caption=t("pressure_caption"))
 

@@ -719,7 +719,7 @@ figure.add_scatter(
 )
 figure.update_xaxes(type="log", tickvals=sizes, title=t("plot_x"))
 figure.update_yaxes(type="log", dtick=1, title=t("plot_y"))
-figure.update_layout(height=360, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
+figure.update_layout(height=360, margin={"t": 20, "r": 20})
 figure.update_layout(legend={"x": 0.3, "y": 0.98})
 summary = "\n".join(f"{size:>4} {slots:>8} {count:>6}" for size, slots, count in zip(sizes, empty, entries))
 show(figure, text=summary, caption=t("plot_caption"))

@@ -729,7 +729,7 @@ else:
     figure.add_hline(y=copy, line_dash="dash", annotation_text=t("copy_line", gb_s=copy))
     figure.update_xaxes(type="log", tickvals=sizes, ticktext=[f"{n:,}" for n in sizes], title=t("plot_x"))
     figure.update_yaxes(title="GB/s", rangemode="tozero")
-    figure.update_layout(height=360, width=720, margin={"t": 30, "r": 20}, template="plotly_white")
+    figure.update_layout(height=360, margin={"t": 30, "r": 20})
     lines = ["".join(f"{rate:>9,.0f}" for rate in rates[name]) + "   " + t("step_" + name) for name in rates]
     show(figure, text="\n".join([t("copy_line", gb_s=copy), *lines]))
 

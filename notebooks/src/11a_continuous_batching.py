@@ -82,7 +82,7 @@ heads = [
     t("chart_" + name, steps=ran.steps, tokens=ran.generated, each=ran.generated / ran.steps)
     for name, ran in rans.items()
 ]
-shades, kinds = [[0, "#d9dde3"], [0.5, "#2f6fb5"], [1, "#e08214"]], {".": 0, "#": 1, "o": 2}
+shades, kinds = [[0, "rgba(121,121,123,0.3)"], [0.5, "#4b95e9"], [1, "#ea7300"]], {".": 0, "#": 1, "o": 2}
 figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.16, subplot_titles=heads)
 lines = []
 for place, (head, ran) in enumerate(zip(heads, rans.values()), start=1):
@@ -92,7 +92,7 @@ for place, (head, ran) in enumerate(zip(heads, rans.values()), start=1):
     figure.add_trace(grid, row=place, col=1)
     figure.update_yaxes(autorange="reversed", title=t("chart_request"), row=place, col=1)
 figure.update_xaxes(title=t("chart_step"), row=2, col=1)
-figure.update_layout(height=460, width=720, margin={"t": 40, "r": 20}, template="plotly_white")
+figure.update_layout(height=460, margin={"t": 40, "r": 20})
 show(figure, text="\n".join(lines), caption=t("chart_caption"))
 
 # %% [markdown] key="list_read" lang="en"

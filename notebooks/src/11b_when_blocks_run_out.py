@@ -250,7 +250,7 @@ for name, pattern in (("ours", ""), ("youngest", "/"), ("oldest", "x")):
     figure.add_bar(x=pools, y=percent, name=t("bar_" + name), marker_pattern_shape=pattern)
 figure.update_xaxes(title=t("plot_x"), type="category")
 figure.update_yaxes(title=t("plot_y"), rangemode="tozero")
-figure.update_layout(height=340, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
+figure.update_layout(height=340, margin={"t": 20, "r": 20})
 lines = ["".join(f"{100 * tax:>7.1f}" for tax in taxes[name]) + "   " + t("bar_" + name) for name in taxes]
 show(figure, text="\n".join(lines), caption=t("plot_caption"))
 

@@ -231,7 +231,7 @@ figure.add_annotation(x=math.log10(own), y=8, text=t("capacity_one"), showarrow=
 figure.add_hline(y=100 * rates[-1], line_dash="dot", annotation_text=t("capacity_none"), annotation_position="bottom left")
 figure.update_xaxes(type="log", title=t("capacity_x"))
 figure.update_yaxes(title=t("capacity_y"), range=[0, 100])
-figure.update_layout(height=340, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
+figure.update_layout(height=340, margin={"t": 20, "r": 20})
 show(figure, text="\n".join(lines), caption=t("capacity_caption"))
 
 # %% [markdown] key="capacity_read" lang="en"
@@ -310,7 +310,7 @@ seen = [outcome.queued.mean() for outcome in queues.values()]
 figure.add_scatter(x=[100 * busy for busy in queues], y=seen, mode="markers", name=t("stick_simulated"), marker_size=9)
 figure.update_xaxes(title=t("stick_x"))
 figure.update_yaxes(title=t("stick_y"))
-figure.update_layout(height=320, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
+figure.update_layout(height=320, margin={"t": 20, "r": 20})
 times = md1_wait(0.95, service) / md1_wait(0.5, service)
 show(figure, text=t("stick_text", times=times), caption=t("stick_caption"))
 

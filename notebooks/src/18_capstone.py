@@ -445,7 +445,7 @@ for passed, name, pattern in ((True, "scores_kept", ""), (False, "scores_missed"
 figure.add_vline(x=bound.seconds, line_dash="dash", annotation_text=t("scores_floor"), annotation_position="top")
 figure.update_xaxes(title=t("scores_x"), rangemode="tozero")
 figure.update_yaxes(categoryorder="array", categoryarray=[run.plan.label for run in runs][::-1])
-figure.update_layout(height=440, width=720, margin={"t": 30, "r": 20}, template="plotly_white")
+figure.update_layout(height=440, margin={"t": 30, "r": 20})
 lines = [t("scores_line", label=run.plan.label, seconds=run.seconds, score=run.score) for run in runs]
 show(figure, text="\n".join([t("scores_head"), *lines]), caption=t("scores_caption"))
 

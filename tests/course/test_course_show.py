@@ -13,6 +13,7 @@ import pytest
 
 from minikv.course import show
 from minikv.errors import ArgumentError
+from minikv.look import PLOT_STYLE, TEMPLATE
 
 PNG = b"\x89PNG..."
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -149,14 +150,24 @@ def test_a_real_widget_keeps_its_model(shown):
 def test_a_figure_is_data_that_is_the_same_every_time_and_uploads_nothing(shown):
     show(figure(), text="K 1, V 2")
     show(figure(), text="K 1, V 2")
-    first, second = shown
-    assert first == second
+    first, style, *again = shown
+    assert again == [first, style]
     data = first[0]
     assert set(data) == {"application/vnd.plotly.v1+json", "text/plain"}
     config = data["application/vnd.plotly.v1+json"]["config"]
     assert config["displaylogo"] is False
     assert "sendChartToCloud" in config["modeBarButtonsToRemove"]
-    assert len(json.dumps(data)) < 20_000
+    assert len(json.dumps(data)) < 5_000
+
+
+def test_a_figure_takes_our_look_and_the_width_of_the_page_and_keeps_the_rest(shown):
+    own = figure().update_layout(template="plotly_white", width=720, height=340, barmode="stack")
+    show(own, text="K 1, V 2")
+    (data, _), (style, _) = shown
+    layout = data["application/vnd.plotly.v1+json"]["layout"]
+    assert layout == {"template": TEMPLATE, "height": 340, "barmode": "stack"}
+    assert own.layout.width == 720, "the reader's figure is as it was"
+    assert style == {"text/html": f"<style>{PLOT_STYLE}</style>", "text/plain": ""}
 
 
 def test_a_figure_widget_stays_live_and_loses_its_random_name(shown):
@@ -207,3 +218,4 @@ def test_colab_gets_a_figure_as_a_page(shown, colab):
     [(data, _)] = shown
     assert set(data) == {"text/html", "text/plain"}
     assert "sendChartToCloud" in data["text/html"]
+    assert data["text/html"].startswith(f"<style>{PLOT_STYLE}</style>")

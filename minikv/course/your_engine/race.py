@@ -20,14 +20,15 @@ from minikv.course.your_engine.kept import KeptPart
 from minikv.course.your_engine.parts import PART_OF, PARTS
 from minikv.errors import MiniKVError
 from minikv.i18n import pick_language, text
+from minikv.look import MEANINGS, SEQUENCES, TEMPLATE
 from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.units import format_bytes
 
 LIMIT_S = 180.0  # for the process; an idle machine needs 20
 REQUESTS, ROUNDS = 32, 5
 YOURS = "yours"
-# Colours for a light theme and a dark one; the learner's lane differs in lightness too.
-_INK, _OTHERS, _YOURS = "#767676", "#6f9bc8", "#d9822b"
+# The learner's lane is the coloured one.
+_OTHERS, _YOURS = MEANINGS["free"].fill, SEQUENCES[0]
 
 
 @dataclass(frozen=True)
@@ -111,18 +112,9 @@ class Race:
         for column, (values, form) in enumerate(((rates, ",.0f"), (peaks, ".2f")), 1):
             bars = {"marker_color": colours, "texttemplate": f"%{{x:{form}}}", "textposition": "auto"}
             figure.add_bar(x=values, y=names, orientation="h", row=1, col=column, **bars)
-        clear = "rgba(0,0,0,0)"
-        figure.update_xaxes(gridcolor="rgba(128,128,128,0.3)", zeroline=False)
-        figure.update_layout(
-            height=90 + 46 * len(lanes),
-            margin={"t": 40, "r": 20, "b": 30},
-            template="none",
-            paper_bgcolor=clear,
-            plot_bgcolor=clear,
-            font_color=_INK,
-            showlegend=False,
-        )
-        figure.update_yaxes(automargin=True)
+        height, margin = 90 + 46 * len(lanes), {"t": 40, "r": 20, "b": 30}
+        figure.update_xaxes(zeroline=False)
+        figure.update_layout(template=TEMPLATE, height=height, margin=margin, showlegend=False)
         return figure
 
 
