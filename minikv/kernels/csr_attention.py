@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
@@ -174,31 +175,31 @@ def _parts(tokens: Sequence[int], most: int) -> Iterator[slice]:
 
 
 def _entries(kv: PagedKV, own: slice, first: Tensor, lengths: Tensor, query_heads: int) -> Entries:
+    # In NumPy, whose repeat takes a tenth of the time of torch's.
     block_size, heads = kv.k.shape[1:3]
-    table, counts = kv.block_tables[own], lengths - first
-    sequence = torch.arange(len(counts))
+    table, start, counts = kv.block_tables[own].numpy(), first.numpy(), (lengths - first).numpy()
     # The tokens, sequence by sequence.
-    begin = counts.cumsum(0) - counts
-    row = sequence.repeat_interleave(counts)
-    position = torch.arange(len(row)) + (first - begin)[row]
-    block = table[row, position // block_size].long()
+    begin = counts.cumsum() - counts
+    row = np.arange(len(counts)).repeat(counts)
+    position = np.arange(len(row)) + (start - begin).repeat(counts)
+    block, within = table[row, position // block_size].astype(np.int64), position % block_size
     # The entries: each query head of a sequence has all of its tokens.
-    sizes = counts.repeat_interleave(query_heads)
-    starts = torch.zeros(len(sizes) + 1, dtype=torch.int64)
-    torch.cumsum(sizes, 0, out=starts[1:])
-    row = torch.arange(len(sizes)).repeat_interleave(sizes)
-    entry = torch.arange(len(row))
-    token = entry + (begin.repeat_interleave(query_heads) - starts[:-1])[row]
-    head = torch.arange(query_heads) // (query_heads // heads)
+    sizes = counts.repeat(query_heads)
+    starts = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=starts[1:])
+    entry = np.arange(starts[-1])
+    token = entry + (begin.repeat(query_heads) - starts[:-1]).repeat(sizes)
+    head = np.tile(np.arange(query_heads) // (query_heads // heads), len(counts))
 
     def columns(pages: Tensor) -> Tensor:
         """Return the entries' rows in the view of ``rows_of``."""
         steps = [step // pages.shape[3] for step in pages.stride()[:3]]
-        of_token = block * steps[0] + position % block_size * steps[1]
-        return of_token[token].add_((head * steps[2]).repeat(len(counts))[row])
+        of_token = block * steps[0] + within * steps[1]
+        return torch.from_numpy(of_token[token] + (head * steps[2]).repeat(sizes))
 
     k_columns = columns(kv.k)
     same = kv.k.shape == kv.v.shape and kv.k.stride() == kv.v.stride()
     width = max(1, int(counts.max()))
-    places = entry.add_((torch.arange(len(sizes)) * (width + 1) - starts[:-1])[row])
-    return Entries(own, starts, k_columns, k_columns if same else columns(kv.v), places, width)
+    places = entry + (np.arange(len(sizes)) * (width + 1) - starts[:-1]).repeat(sizes)
+    v_columns = k_columns if same else columns(kv.v)
+    return Entries(own, torch.from_numpy(starts), k_columns, v_columns, torch.from_numpy(places), width)

@@ -35,11 +35,13 @@ def store_kv(
     slot: only one of them would stay. With ``k_scale`` and ``v_scale`` [N, bs, H] float32 each (token, head) is
     quantized with a scale of its own; without, it is cast, saturating. An int8 cache needs scales.
     """
-    stores = [_encode(key, k_cache, k_scale), _encode(value, v_cache, v_scale)]
-    for (data, scale), cache, scales in zip(stores, (k_cache, v_cache), (k_scale, v_scale), strict=True):
-        _put(cache, slots, data)
-        if scales is not None:
-            _put(scales, slots, scale)
+    new = [*_encode(key, k_cache, k_scale), *_encode(value, v_cache, v_scale)]
+    if slots.is_cpu and len(slots) and slots.min() < 0:
+        live = slots >= 0
+        slots, new = slots[live], [None if rows is None else rows[live] for rows in new]
+    for rows, cache in zip(new, (k_cache, k_scale, v_cache, v_scale), strict=True):
+        if rows is not None and cache is not None:
+            _put(cache, slots, rows)
 
 
 def gather(cache: Tensor, table: Tensor, length: int, start: int = 0) -> Tensor:
@@ -108,12 +110,9 @@ def _split(slots: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
 
 
 def _put(cache: Tensor, slots: Tensor, rows: Tensor) -> None:
-    """Write ``rows[i]`` [T, ...] to slot ``slots[i]`` of ``cache`` [N, bs, ...], where the slot is not negative."""
+    """Write ``rows[i]`` [T, ...] to slot ``slots[i]`` of ``cache`` [N, bs, ...]. A GPU skips negative slots here."""
     cache, rows = as_bytes(cache), as_bytes(rows)
     if slots.is_cpu:
-        if len(slots) and slots.min() < 0:
-            live = slots >= 0
-            slots, rows = slots[live], rows[live]
         if cache.stride(0) == cache.shape[1] * cache.stride(1):  # a view with a row for each slot
             shape, stride = cache.shape, cache.stride()
             flat = cache.as_strided((shape[0] * shape[1], *shape[2:]), stride[1:])

@@ -56,7 +56,7 @@ def test_skipping_without_reading_the_slots_gives_the_same_cache(slots):
     slots = torch.tensor(slots, dtype=torch.int32)
     rows = torch.randn(3, 3, 6, generator=torch.Generator().manual_seed(2))
     by_mask, by_stand_in = (numbered(5, 4, 3, 6) for _ in range(2))
-    slot_ops._put(by_mask, slots, rows)
+    slot_ops.store_kv(rows, rows, by_mask, by_mask.clone(), slots)
     fixed_slots, fixed_rows = slot_ops._skip_without_reading(by_stand_in, slots, rows)
     assert fixed_slots.shape == slots.shape
     assert fixed_rows.shape == rows.shape
