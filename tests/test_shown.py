@@ -5,6 +5,7 @@ Every class of the package that has a ``shown`` is made here once, under a model
 
 import ast
 import re
+import tempfile
 from dataclasses import asdict, replace
 from functools import cache, partial
 from html.parser import HTMLParser
@@ -40,7 +41,7 @@ from minikv.memory import (
 )
 from minikv.models import load
 from minikv.models.fidelity import LogitError
-from minikv.plan import CacheSpec, LayerSpec, plan_memory
+from minikv.plan import CacheSpec, LayerSpec, plan_gguf, plan_memory
 from minikv.plan.logs.check_log import check_log
 from minikv.plan.measured import MeasuredTerms
 from minikv.shown import LONGEST_LINE, Shown, one_line
@@ -48,6 +49,7 @@ from minikv.simulate import Calibration, Fleet, Target, Trace, TraceRequest, few
 from minikv.units import GIB
 from tests.course.capstone_world import small_task
 from tests.in_turn import in_turn
+from tests.plan.gguf.by_hand import PAIRS, header, pair, words
 
 HOSTILE = '<script>alert("1")</script>&<b>\n' + "x" * 200
 VOID = {"br", "hr", "img", "meta", "link", "input"}
@@ -67,6 +69,13 @@ def hostile_spec(**changes):
 
 def a_latent_spec():
     return hostile_spec(layers=(LayerSpec("latent", 1, 64, 8), LayerSpec("linear", state_bytes=4096)))
+
+
+def a_gguf_plan():
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m.gguf"
+        path.write_bytes(header((*PAIRS, pair("general.name", 8, words(HOSTILE)))))
+        return plan_gguf(path, gpu="H200", batch=3)
 
 
 def a_budget():
@@ -237,6 +246,7 @@ MAKERS = {
     "CacheSpec": hostile_spec,
     "CacheSpec of MLA": a_latent_spec,
     "MemoryBudget": a_budget,
+    "GGUFPlan": a_gguf_plan,
     "BlockManager": a_manager,
     "ManagerStats": lambda: a_manager().stats(),
     "PagedKVCache": a_paged_cache,

@@ -170,7 +170,9 @@ def _check_arguments(
 def _check_positions(spec: CacheSpec, warmup_tokens: int | None, context: int | None) -> None:
     most = spec.max_positions
     if most and context is not None and context > most:
-        raise ArgumentError("context_too_long", context=context, most=most, name=spec.name)
+        raise ArgumentError(
+            "context_too_long", context=context, most=most, name=spec.name, field="max_position_embeddings"
+        )
     if most and warmup_tokens is not None and warmup_tokens > most:
         raise ArgumentError("out_of_range", what="warmup_tokens", value=warmup_tokens, low=0, high=most)
 

@@ -153,7 +153,7 @@ def paged_layout(spec: CacheSpec, codec: Codec) -> PagedLayout:
 
 def _refuse(spec: CacheSpec, number: int, layer: LayerSpec, codec: Codec) -> None:
     """Raise if the layer stores anything but K and V of each token, or in other bytes than ``codec``."""
-    for field in ("state_bytes", "index_bytes", "format_bytes"):
+    for field in ("state_bytes", "index_bytes", "format_bytes", "packed_bytes"):
         value = getattr(layer, field)
         if value:
             raise ArgumentError(

@@ -77,6 +77,7 @@ def _refuse(spec: CacheSpec, number: int, layer: LayerSpec) -> None:
         ("state_bytes", layer.state_bytes),
         ("index_bytes", layer.index_bytes),
         ("format_bytes", layer.format_bytes),
+        ("packed_bytes", layer.packed_bytes),
         ("scale_bytes", layer.scale_bytes),
     ):
         if num_bytes:

@@ -1,4 +1,7 @@
-"""``minikv plan``: where every GiB of a GPU goes, how many blocks, tokens and sequences that leaves."""
+"""``minikv plan``: where every GiB of a GPU goes, how many blocks, tokens and sequences that leaves.
+
+A GGUF file is planned as llama.cpp allocates: ``plan_gguf.py``.
+"""
 
 import json
 import math
@@ -10,13 +13,21 @@ import typer
 from minikv.cli.options import Json, Lang, size
 from minikv.errors import ArgumentError, check_count
 from minikv.i18n import pick_language, text
+from minikv.plan.gguf.parts import is_gguf
 
 if TYPE_CHECKING:
     from minikv.plan.budget import MemoryBudget
     from minikv.plan.spec.cache_spec import CacheSpec
 
+# The options that llama.cpp's memory for a GGUF file depends on, or that say how it is shown.
+OF_GGUF = set(
+    """config gpu gpu_bytes context batch kv_dtype v_dtype chunk cuda_context_bytes workspace_bytes table explain
+    as_json lang""".split()
+)
+
 
 def plan(
+    context_of_call: typer.Context,
     config: Annotated[str | None, typer.Argument()] = None,
     gpu: str | None = None,
     gpu_bytes: str | None = None,
@@ -24,6 +35,7 @@ def plan(
     context: int | None = None,
     batch: int = 1,
     kv_dtype: str | None = None,
+    v_dtype: str | None = None,
     utilization: float = 0.9,
     block_size: int = 16,
     chunk: int = 8192,
@@ -52,6 +64,32 @@ def plan(
         return
     if config is None:
         raise ArgumentError("no_config")
+    memory: dict[str, Any] = {
+        "gpu": gpu,
+        "gpu_bytes": size("--gpu-bytes", gpu_bytes),
+        "context": context,
+        "batch": batch,
+    }
+    assumed: dict[str, Any] = {
+        "cuda_context_bytes": size("--cuda-context-bytes", cuda_context_bytes),
+        "workspace_bytes": size("--workspace-bytes", workspace_bytes),
+    }
+    assumed = {name: value for name, value in assumed.items() if value is not None}
+    if is_gguf(config):
+        from minikv.cli.plan_gguf import show_gguf
+        from minikv.plan import plan_gguf
+
+        given = {name for name in context_of_call.params if _is_given(context_of_call, name)}
+        unused = [f"--{name.replace('_', '-')}" for name in context_of_call.params if name in given - OF_GGUF]
+        if unused:
+            raise ArgumentError("gguf_options", asked=", ".join(unused))
+        if "chunk" in given:
+            memory["chunk"] = chunk
+        planned = plan_gguf(config, kv_dtype=kv_dtype or "f16", v_dtype=v_dtype, **memory, **assumed)
+        show_gguf(planned, lang, explain=explain, table=table, as_json=as_json)
+        return
+    if v_dtype is not None:
+        raise ArgumentError("plan_v_dtype", value=v_dtype)
     source: Any = config
     if model_type is not None:
         from minikv.plan.spec.config import with_model_type
@@ -86,23 +124,16 @@ def plan(
         return
     from minikv.plan import plan_memory
 
-    assumed: dict[str, Any] = {
-        "cuda_context_bytes": size("--cuda-context-bytes", cuda_context_bytes),
-        "workspace_bytes": size("--workspace-bytes", workspace_bytes),
-    }
     budget = plan_memory(
         source,
-        gpu=gpu,
-        gpu_bytes=size("--gpu-bytes", gpu_bytes),
-        context=context,
-        batch=batch,
         utilization=utilization,
         block_size=block_size,
         chunk=chunk,
         weight_bytes=size("--weight-bytes", weight_bytes),
         weight_dtype=weight_dtype,
+        **memory,
         **cache,
-        **{name: value for name, value in assumed.items() if value is not None},
+        **assumed,
     )
     if table:
         plan_view.show_table(budget, lang, as_json=as_json)
@@ -110,6 +141,12 @@ def plan(
         print(json.dumps(as_dict(budget, lang), indent=2))
     else:
         plan_view.show_budget(budget, lang)
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Whether the option stands on the command line, be it with its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _load(spec: "CacheSpec", context: int | None, batch: int) -> dict[str, int]:

@@ -22,7 +22,17 @@ BAR_WIDTHS = (24, 16, 8, 0)  # characters of a bar for the whole GPU: the first 
 
 def show_budget(budget: MemoryBudget, lang: str) -> None:
     """Print ``budget.text(lang)``, with bars as wide as the terminal allows."""
-    shown, console = budget.shown(lang), make_console()
+    show_report(budget.shown(lang))
+
+
+def show_report(shown: Shown) -> None:
+    """Print a report with shares as bars as wide as the terminal allows; any other as its text."""
+    console = make_console()
+    if not shown.shares:
+        title, *rest = shown.text().splitlines()
+        console.print(title, style="bold", soft_wrap=True)
+        print("\n".join(rest))
+        return
     console.print(shown.title, style="bold")
     _print_parts(console, shown)
     for lines, style in ((shown.lines, None), (shown.notes, "dim")):
@@ -38,7 +48,7 @@ def _print_parts(console: Console, shown: Shown) -> None:
         table = _parts_table(shown, bar_width, letter)
         if _size(console, table).maximum <= console.width:
             break
-    _print_whole(console, table, _size(console, table).minimum)
+    print_whole(console, table, _size(console, table).minimum)
 
 
 def _parts_table(shown: Shown, bar_width: int, letter: str) -> Table:
@@ -58,10 +68,8 @@ def _parts_table(shown: Shown, bar_width: int, letter: str) -> Table:
 
 def show_spec(spec: CacheSpec, load: Mapping[str, int], lang: str) -> None:
     """Print ``spec.text(lang)``, then the bytes of the ``load``: "context", "batch" and "cache_bytes"; {}: none."""
-    title, *lines = spec.text(lang).splitlines()
+    show_report(spec.shown(lang))
     console = make_console()
-    console.print(title, style="bold", soft_wrap=True)
-    print("\n".join(lines))
     if load:
         values = {**load, "size": exact_bytes(load["cache_bytes"])}
         console.print(_say("plan_load", lang, **values), style="bold", soft_wrap=True)
@@ -88,7 +96,7 @@ def show_table(budget: MemoryBudget, lang: str, *, as_json: bool) -> None:
             _milliseconds(row["floor_one_s"]),
             _milliseconds(row["floor_all_s"]),
         )
-    _print_whole(console, table, _size(console, table).maximum)
+    print_whole(console, table)
     if any(row["capped"] for row in rows):
         console.print("* " + _say("table_capped", lang, most=budget.spec.max_positions), soft_wrap=True)
     console.print()
@@ -132,7 +140,7 @@ def show_catalogue(lang: str, *, as_json: bool) -> None:
         spec = specs[model.name]
         positions = f"{spec.max_positions:,}" if spec.max_positions else "-"
         table.add_row(model.name, f"{spec.slope(0):,}", positions)
-    _print_whole(console, table, _size(console, table).maximum)
+    print_whole(console, table)
     console.print()
     table = Table(box=None, padding=(0, 1), show_edge=False)
     for name in ("gpu", "total", "bandwidth", "tflops"):
@@ -143,7 +151,7 @@ def show_catalogue(lang: str, *, as_json: bool) -> None:
         total = f"{gib(gpu.total_bytes):.2f}" if gpu.total_bytes else _say("list_unknown", lang)
         flops = f"{gpu.bf16_tflops:,g}" if gpu.bf16_tflops else "-"
         table.add_row(gpu.name, total, f"{gpu.bandwidth_gb_s:,g}" if gpu.bandwidth_gb_s else "-", flops)
-    _print_whole(console, table, _size(console, table).maximum)
+    print_whole(console, table)
 
 
 def _size(console: Console, table: Table) -> Measurement:
@@ -151,9 +159,9 @@ def _size(console: Console, table: Table) -> Measurement:
     return Measurement.get(console, console.options.update(width=10_000), table)
 
 
-def _print_whole(console: Console, table: Table, least: int) -> None:
-    """Print a table that must not become narrower than ``least``: a line that runs over loses no digit."""
-    console.width = max(console.width, least)
+def print_whole(console: Console, table: Table, least: int | None = None) -> None:
+    """Print a table that must not become narrower than ``least`` (None: than its longest lines), and lose digits."""
+    console.width = max(console.width, least or _size(console, table).maximum)
     console.print(table)
 
 

@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from minikv.plan.catalog import find_gpu, find_model, gpu_names, model_names
     from minikv.plan.estimate import estimate_kv_cache_gb, max_batch_size, rebuilt_bytes
     from minikv.plan.flops import crossing_length, generation_flops, step_flops
+    from minikv.plan.gguf.memory import GGUFPlan, plan_gguf
     from minikv.plan.spec.cache_spec import CacheSpec
     from minikv.plan.spec.layers import LayerSpec
     from minikv.plan.weights.weight_bytes import weight_bytes
 
 _HOME = {
     "CacheSpec": "spec.cache_spec",
+    "GGUFPlan": "gguf.memory",
     "LayerSpec": "spec.layers",
     "MemoryBudget": "budget",
     "crossing_length": "flops",
@@ -25,6 +27,7 @@ _HOME = {
     "gpu_names": "catalog",
     "max_batch_size": "estimate",
     "model_names": "catalog",
+    "plan_gguf": "gguf.memory",
     "plan_memory": "budget",
     "rebuilt_bytes": "estimate",
     "step_flops": "flops",
@@ -33,6 +36,7 @@ _HOME = {
 
 __all__ = [
     "CacheSpec",
+    "GGUFPlan",
     "LayerSpec",
     "MemoryBudget",
     "crossing_length",
@@ -43,6 +47,7 @@ __all__ = [
     "gpu_names",
     "max_batch_size",
     "model_names",
+    "plan_gguf",
     "plan_memory",
     "rebuilt_bytes",
     "step_flops",

@@ -21,7 +21,7 @@ from minikv.plan.catalog import GPU, find_gpu
 from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
 from minikv.plan.measured import MeasuredTerms, check_utilization
 from minikv.plan.report import card, shown_budget
-from minikv.plan.spec.cache_spec import CacheSpec, Layout
+from minikv.plan.spec.cache_spec import LLAMA_CPP, CacheSpec, Layout
 from minikv.plan.spec.config import read_config
 from minikv.plan.weights.weight_bytes import WeightBytes
 from minikv.plan.weights.weight_bytes import weight_bytes as find_weight_bytes
@@ -223,7 +223,7 @@ def plan_memory(
     for what, value in (("cuda_context_bytes", cuda_context_bytes), ("workspace_bytes", workspace_bytes)):
         check_count(what, value, least=0)
     check_utilization(utilization)
-    card, total = _total_bytes(gpu, gpu_bytes)
+    card, total = find_total_bytes(gpu, gpu_bytes)
     spec = CacheSpec.from_config(
         config, tp=tp, kv_dtype=kv_dtype, layout=layout, encoder_tokens=encoder_tokens
     )
@@ -257,11 +257,17 @@ def find_context(spec: CacheSpec, context: int | None) -> int:
     """
     context = context or min(DEFAULT_CONTEXT, spec.max_positions or DEFAULT_CONTEXT)
     if spec.max_positions and context > spec.max_positions:
-        raise ArgumentError("context_too_long", context=context, most=spec.max_positions, name=spec.name)
+        field = "context_length" if spec.layout == LLAMA_CPP else "max_position_embeddings"
+        values = {"context": context, "most": spec.max_positions, "field": field}
+        raise ArgumentError("context_too_long", name=spec.name, **values)
     return context
 
 
-def _total_bytes(gpu: str | None, gpu_bytes: int | None) -> tuple[GPU | None, int]:
+def find_total_bytes(gpu: str | None, gpu_bytes: int | None) -> tuple[GPU | None, int]:
+    """The GPU of that name, None without one, and its memory: ``gpu_bytes`` where it is given.
+
+    Raises ``ArgumentError`` where neither gives the memory, ``UnknownNameError`` for a name.
+    """
     card = find_gpu(gpu) if gpu is not None else None
     if gpu_bytes is not None:
         check_count("gpu_bytes", gpu_bytes)

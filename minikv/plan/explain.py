@@ -8,6 +8,14 @@ from minikv.plan.spec.layers import LayerSpec
 if TYPE_CHECKING:
     from minikv.plan.spec.cache_spec import CacheSpec
 
+# The sentence that names the fields of each origin; what is assumed has sentences of its own.
+_ORIGINS = {
+    "spec_fields": "config",
+    "spec_defaults": "class default",
+    "spec_header": "header",
+    "spec_llama_cpp": "llama.cpp",
+}
+
 
 def explain_spec(spec: "CacheSpec", lang: str) -> str:
     """The lines of ``CacheSpec.explain``."""
@@ -26,19 +34,19 @@ def explain_spec(spec: "CacheSpec", lang: str) -> str:
         )
     ]
     for layer, count in countable(spec):
-        lines += [f"  {line}" for line in _layer_lines(layer, count, say)]
+        lines += [f"  {line}" for line in _layer_lines(layer, count, spec.kv_dtype, say)]
     lines.append(say("spec_first", slope=spec.slope(0)))
     windows = [layer.window for layer in spec.layers if layer.window is not None]
     if windows:
         lines.append(say("spec_later", window=max(windows), slope=spec.slope(max(windows))))
     if spec.constant_state_bytes:
         lines.append(say("spec_state", state_bytes=spec.constant_state_bytes))
-    for key, origin in (("spec_fields", "config"), ("spec_defaults", "class default")):
+    for key, origin in _ORIGINS.items():
         # A default of null only says that the class derives the field; the layers above show the result.
         used = [
             use
             for use in spec.fields
-            if use.origin == origin and (origin == "config" or use.value is not None)
+            if use.origin == origin and (origin != "class default" or use.value is not None)
         ]
         fields = [f"{use.name} = {_short(use.value)}" for use in used]
         if fields:
@@ -56,13 +64,15 @@ def countable(spec: "CacheSpec") -> list[tuple[LayerSpec, int]]:
     return list(counts.items())
 
 
-def _layer_lines(layer: LayerSpec, count: int, say) -> list[str]:
+def _layer_lines(layer: LayerSpec, count: int, kv_dtype: str, say) -> list[str]:
     kind = say(f"kind_{layer.kind}")
     lines = []
     if layer.token_bytes:
-        product = layer.kv_heads * (layer.k_dim + layer.v_dim) * layer.itemsize
-        sizes = dict(heads=layer.kv_heads, k_dim=layer.k_dim, v_dim=layer.v_dim, itemsize=layer.itemsize)
-        lines.append(say("layer_tokens", count=count, kind=kind, product=product, **sizes))
+        product = layer.packed_bytes or layer.kv_heads * (layer.k_dim + layer.v_dim) * layer.itemsize
+        sizes = dict(heads=layer.kv_heads, k_dim=layer.k_dim, v_dim=layer.v_dim)
+        stored = dict(kv_dtype=kv_dtype) if layer.packed_bytes else dict(itemsize=layer.itemsize)
+        key = "layer_packed" if layer.packed_bytes else "layer_tokens"
+        lines.append(say(key, count=count, kind=kind, product=product, **sizes, **stored))
         if layer.scale_bytes:
             scales = 2 * layer.kv_heads * layer.scale_bytes
             lines.append(

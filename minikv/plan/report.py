@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from minikv.i18n import pick_language, text
 from minikv.plan import pool
 from minikv.plan.explain import countable
+from minikv.plan.spec.cache_spec import LLAMA_CPP
 from minikv.shown import Shown
 from minikv.units import exact_bytes, format_bytes, gib
 
@@ -27,9 +28,12 @@ def shown_spec(spec: "CacheSpec", lang: str) -> Shown:
     states = bool(spec.constant_state_bytes)
     rows = []
     for layer, count in countable(spec):
-        sizes = (layer.kv_heads, layer.k_dim, layer.v_dim, layer.itemsize)
+        elements = layer.kv_heads * (layer.k_dim + layer.v_dim)
+        # A packed format has no itemsize: its scales are divided among the elements, and half a byte is one element's.
+        itemsize = layer.packed_bytes / elements if layer.packed_bytes else layer.itemsize
+        sizes = (layer.kv_heads, layer.k_dim, layer.v_dim, itemsize)
         row = [_say(f"kind_{layer.kind}", lang), f"{count}"]
-        row += [f"{size:,}" for size in sizes] if layer.kv_heads else ["-"] * len(sizes)
+        row += [f"{size:,.10g}" for size in sizes] if layer.kv_heads else ["-"] * len(sizes)
         kept = f"{layer.window:,}" if layer.window is not None else _say("keeps_all", lang)
         row += [
             kept if layer.token_bytes else "-",
@@ -49,8 +53,9 @@ def shown_spec(spec: "CacheSpec", lang: str) -> Shown:
 def _spec_lines(spec: "CacheSpec", lang: str) -> list[str]:
     lines = _token_lines(spec, lang)
     lines += widths(spec, lang)
-    block = exact_bytes(spec.block_bytes(BLOCK_SIZE))
-    lines.append(_say("spec_block", lang, block_size=BLOCK_SIZE, block=block))
+    if spec.layout != LLAMA_CPP:  # it has no blocks
+        block = exact_bytes(spec.block_bytes(BLOCK_SIZE))
+        lines.append(_say("spec_block", lang, block_size=BLOCK_SIZE, block=block))
     most = spec.max_positions
     if most is None or most >= SEQUENCE:
         lines.append(_say("spec_sequence", lang, tokens=SEQUENCE, size=exact_bytes(spec.bytes_for(SEQUENCE))))

@@ -18,7 +18,7 @@ def context_rows(budget: MemoryBudget) -> list[dict[str, Any]]:
     ``floor_all_s`` the least seconds of a decode step of one sequence and of all of them (None without a GPU
     with known bandwidth), ``capped`` whether the row ends at max_position_embeddings.
     """
-    return [_row(budget, context) for context in _contexts(budget.spec.max_positions)]
+    return [_row(budget, context) for context in context_lengths(budget.spec.max_positions)]
 
 
 def sharing_rows(budget: MemoryBudget) -> list[dict[str, Any]]:
@@ -42,7 +42,8 @@ def sharing_rows(budget: MemoryBudget) -> list[dict[str, Any]]:
     return rows
 
 
-def _contexts(max_positions: int | None) -> list[int]:
+def context_lengths(max_positions: int | None) -> list[int]:
+    """Lengths that double from 1,024, and at the end all positions; no more than 2**20."""
     last = min(max_positions or LAST_CONTEXT, LAST_CONTEXT)
     doubling = [FIRST_CONTEXT << i for i in range(64) if FIRST_CONTEXT << i < last]
     return [*doubling, last]

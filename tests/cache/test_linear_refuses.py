@@ -126,6 +126,7 @@ def test_rows_are_a_list(cache, rows, code):
         {"state_bytes": 64},
         {"index_bytes": 132},
         {"format_bytes": 8},
+        {"packed_bytes": 8},
         {"scale_bytes": 4},
     ],
 )

@@ -73,6 +73,7 @@ def test_an_unknown_codec(codec):
         ({"state_bytes": 64}, "paged_layer"),
         ({"index_bytes": 32}, "paged_layer"),
         ({"format_bytes": 8}, "paged_layer"),
+        ({"packed_bytes": 8}, "paged_layer"),
         ({"kind": "cross", "kv_heads": 0, "state_bytes": 960}, "paged_layer"),
         ({"v_dim": 0}, "bad_count"),
         ({"k_dim": 8.0}, "bad_count"),

@@ -10,6 +10,7 @@ Bytes are integers. ``bytes_for`` and ``max_tokens`` are the two primitives, eac
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from minikv.errors import LARGEST_COUNT, ArgumentError, ConfigError, check_choice, check_count
@@ -26,13 +27,14 @@ _SIZES = """num_key_value_heads head_dim intermediate_size vocab_size tie_word_e
     max_position_embeddings""".split()
 
 Layout = Literal["hf", "hf-expanded", "vllm"]
+LLAMA_CPP = "llama.cpp"  # the layout of a spec that ``from_gguf`` has read
 
 
 @dataclass(frozen=True)
 class CacheSpec:
     """The cache of one model on one rank: its layers, and the basis of the numbers.
 
-    Build it with ``from_config``, or from ``layers`` for a model that minikv does not know.
+    Build it with ``from_config`` or ``from_gguf``, or from ``layers`` for a model that minikv does not know.
     ``fields`` are the config fields that were read, each with its origin; ``assumptions`` are keys of
     ``messages/plan.toml`` with their values.
     """
@@ -104,6 +106,21 @@ class CacheSpec:
             fields=tuple(reader.used.values()),
             assumptions=tuple(assumptions),
         )
+
+    @classmethod
+    def from_gguf(cls, path: str | Path, *, kv_dtype: str = "f16", v_dtype: str | None = None) -> "CacheSpec":
+        """The layers of the model in a GGUF file, as llama.cpp caches them; only the file's header is read.
+
+        ``kv_dtype`` is llama.cpp's --cache-type-k ("f16", "q8_0", "q4_0", …), and --cache-type-v where ``v_dtype`` is
+        None. A part of a split file stands for all of them. ``bytes_for`` counts the cells of that many tokens;
+        ``minikv.plan.plan_gguf`` counts what llama.cpp allocates, which is rounded up and never grows.
+
+        Raises ``ConfigError`` for a file that is damaged or not understood, ``ArgumentError`` for a type.
+        """
+        from minikv.plan.gguf.memory import gguf_spec  # it imports this file
+        from minikv.plan.gguf.parts import read_gguf
+
+        return gguf_spec(read_gguf(path), kv_dtype, v_dtype)
 
     def bytes_for(self, num_tokens: int, batch: int = 1) -> int:
         """Bytes that ``batch`` sequences of ``num_tokens`` tokens each hold in the cache of this rank.

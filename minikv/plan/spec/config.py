@@ -42,7 +42,10 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class FieldUse:
-    """One field that an answer depends on. ``origin``: "config", "class default" or "assumed"."""
+    """One field that an answer depends on.
+
+    ``origin``: "config", "class default" or "assumed"; of a GGUF file "header", or "llama.cpp" for its default.
+    """
 
     name: str
     value: Any

@@ -13,6 +13,7 @@ class LayerSpec:
     a latent layer has one head, ``k_dim`` = kv_lora_rank and ``v_dim`` = qk_rope_head_dim. ``itemsize`` is
     bytes an element, ``scale_bytes`` a quantized cache's bytes per (token, head) for K and for V each,
     ``index_bytes`` the indexer key's bytes a token, ``format_bytes`` what a storage format adds to a token.
+    ``packed_bytes`` are a token's K and V in a format that has no ``itemsize`` (0 then): ggml's blocks of elements.
     ``window`` is the most tokens that the layer keeps (None: all), ``top_k`` the most of them that a decode step
     reads (sparse attention; None: all). ``state_bytes`` are those of a sequence of any length. A shared layer
     reads K and V of layer ``reads_layer``.
@@ -26,6 +27,7 @@ class LayerSpec:
     scale_bytes: int = 0
     index_bytes: int = 0
     format_bytes: int = 0
+    packed_bytes: int = 0
     top_k: int | None = None
     window: int | None = None
     state_bytes: int = 0
@@ -33,11 +35,14 @@ class LayerSpec:
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of one token that the layer keeps: kv_heads * (k_dim + v_dim) * itemsize, scales and indexer."""
+        """Bytes of one token that the layer keeps: kv_heads * (k_dim + v_dim) * itemsize, scales and indexer.
+
+        ``packed_bytes`` stand in place of the product where there are any.
+        """
         elements = self.kv_heads * (self.k_dim + self.v_dim)
         # A layer with only one cached tensor a head would have one scale; there is none here.
         scales = 2 * self.kv_heads * self.scale_bytes if elements else 0
-        return elements * self.itemsize + scales + self.index_bytes + self.format_bytes
+        return (self.packed_bytes or elements * self.itemsize) + scales + self.index_bytes + self.format_bytes
 
     def tokens_kept(self, num_tokens: int) -> int:
         """The number of a sequence's ``num_tokens`` tokens that the layer still has."""
