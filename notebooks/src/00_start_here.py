@@ -463,7 +463,7 @@ explain("what_is_free")
 # | you have or want | lessons |
 # |---|---|
 # | a first evening | 00 → 01 → 02 → 08 |
-# | to run inference in production | 02 → 02b → 03 → 07 → 16 → 08 → 09 → 11a → 11b → 12 → 13 → 17 |
+# | to run inference in production | 02 → 02b → 03 → 07 → 16 → 08 → 09 → 11a → 11b → 12 → 13 → 13b → 17 |
 # | to write kernels | 04 → 06 → 09 → 10 |
 # | to drop tokens from the cache | 01 → 02 → 14 → 14b → 15 |
 #
@@ -488,6 +488,7 @@ explain("what_is_free")
 # | 11c | [your engine](11c_your_engine.ipynb) | does the engine that you wrote produce the right tokens? |
 # | 12 | [beyond one GPU](12_beyond_one_gpu.ipynb) | what does each GPU keep? |
 # | 13 | [half the bytes](13_half_the_bytes.ipynb) | what do fewer bytes cost? |
+# | 13b | [fewer and cheaper steps](13b_fewer_cheaper_steps.ipynb) | how do steps get fewer and cheaper? |
 # | 14 | [what to forget](14_what_to_forget.ipynb) | which tokens can go? |
 # | 14b | [your own policy](14b_your_own_policy.ipynb) | can you choose better? |
 # | 15 | [eviction on MLA](15_eviction_on_mla.ipynb) | what changes with a latent? |
@@ -502,13 +503,13 @@ explain("what_is_free")
 # | F | [glossary](F_glossary.ipynb) | what does this word mean? |
 #
 # Something is broken now? [The runbook](repo:docs/runbook.md): ten symptoms, each with a command, how to read it, and a fix.
-# %% [markdown] key="routes" lang="zh" src="efb8ac93"
+# %% [markdown] key="routes" lang="zh" src="d24c8e51"
 # ## 学习路线
 #
 # | 你的情况 | 课程 |
 # |---|---|
 # | 第一个晚上 | 00 → 01 → 02 → 08 |
-# | 在生产环境做推理 | 02 → 02b → 03 → 07 → 16 → 08 → 09 → 11a → 11b → 12 → 13 → 17 |
+# | 在生产环境做推理 | 02 → 02b → 03 → 07 → 16 → 08 → 09 → 11a → 11b → 12 → 13 → 13b → 17 |
 # | 想写 kernel | 04 → 06 → 09 → 10 |
 # | 想淘汰缓存里的 token | 01 → 02 → 14 → 14b → 15 |
 #
@@ -533,6 +534,7 @@ explain("what_is_free")
 # | 11c | [你的引擎](11c_your_engine.ipynb) | 你写的引擎，输出的 token 对吗？ |
 # | 12 | [不止一块 GPU](12_beyond_one_gpu.ipynb) | 每块 GPU 各存什么？ |
 # | 13 | [一半的字节](13_half_the_bytes.ipynb) | 字节少了，代价是什么？ |
+# | 13b | [更少更省的步](13b_fewer_cheaper_steps.ipynb) | 怎样让步数更少、每步更省？ |
 # | 14 | [忘掉什么](14_what_to_forget.ipynb) | 哪些 token 可以不要？ |
 # | 14b | [自己的策略](14b_your_own_policy.ipynb) | 你能选得更好吗？ |
 # | 15 | [MLA 上的淘汰](15_eviction_on_mla.ipynb) | 换成潜在向量（latent）之后有什么不同？ |

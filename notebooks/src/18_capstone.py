@@ -1,7 +1,7 @@
 # %% [meta]
 # number = "18"
 # slug = "capstone"
-# needs = ["08", "09", "11b", "13", "14", "17"]
+# needs = ["08", "09", "11b", "13", "13b", "14", "17"]
 # rooms = ["course.capstone"]
 # minutes = 120
 # [title]
@@ -313,14 +313,14 @@ show_runs(naive, seats, chunks)
 #
 # ### Guesses
 #
-# Prompt lookup proposes what stood in the text before ([lesson 13](13_half_the_bytes.ipynb)). Right guesses save steps; wrong ones are computed for nothing.
-# %% [markdown] key="seats_read" lang="zh" src="50c32cd7"
+# Prompt lookup proposes what stood in the text before ([lesson 13b](13b_fewer_cheaper_steps.ipynb)). Right guesses save steps; wrong ones are computed for nothing.
+# %% [markdown] key="seats_read" lang="zh" src="b1973262"
 # 四个席位，结果一模一样，直到最后一位。块从来不够第五条序列用，所以六十四个席位里有六十个一直空着。
 # 预算 64 个 token，多花了 30 步。它换来的不在得分里：正在解码的，被别人的提示词耽误得少了。
 #
 # ### 猜测
 #
-# 提示词查找把前文里出现过的拿来作草稿（[第 13 课](13_half_the_bytes.ipynb)）。猜对了省步数，猜错了白算。
+# 提示词查找把前文里出现过的拿来作草稿（[第 13b 课](13b_fewer_cheaper_steps.ipynb)）。猜对了省步数，猜错了白算。
 
 # %% key="predict_steps"
 predict("fewest_steps", ...)

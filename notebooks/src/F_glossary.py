@@ -313,22 +313,33 @@
 #
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
-# | **CUDA graph** | CUDA 图 | A recorded sequence of kernel launches that is started as one; its memory stays reserved. | bytes | `minikv.engine.ext.graphs.expected_memory` |
 # | **KV dtype** | KV 数据类型 | The number format of the cache; it need not be that of the weights. |  | `minikv.cache.find_codec` |
-# | **prompt lookup / draft** | 提示词查找 / 草稿 | To guess the next tokens from an earlier place of the same text; the guesses are the draft. | tokens | `minikv.engine.ext.drafts.propose` |
 # | **quantized KV / scale** | KV 量化 / 缩放因子 | K and V in 8 bits; the scale is the number that a row has to be multiplied with to get its size back. | bytes | `minikv.kernels.quantize.quantize` |
 # | **recall (of a test)** | 召回率 | The share of asked facts that a model answers rightly. | 0 to 1 | `minikv.engine.recall.measure_recall` |
-# | **speculative decoding** | 推测解码 | To guess several tokens cheaply and let one forward check them all; wrong guesses are rolled back. | tokens | `minikv.engine.ext.drafts.propose` |
-# %% [markdown] key="words-13" lang="zh" src="463827b4"
+# %% [markdown] key="words-13" lang="zh" src="87be5ee2"
 # ## [13 · 字节少了，代价是什么？](13_half_the_bytes.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
-# | **CUDA 图** | CUDA graph | 录下一串 kernel 启动，以后一次发出；它占的显存一直留着。 | <nobr>字节</nobr> | `minikv.engine.ext.graphs.expected_memory` |
 # | **KV 数据类型** | KV dtype | 缓存里数的格式，不必与权重相同。 |  | `minikv.cache.find_codec` |
-# | **提示词查找 / 草稿** | prompt lookup / draft | 从同一段文字的前文里猜接下来的 token，猜出来的就是草稿。 | token | `minikv.engine.ext.drafts.propose` |
 # | **KV 量化 / 缩放因子** | quantized KV / scale | 用 8 位存的 K 和 V；缩放因子是还原大小时要乘上的那个数。 | <nobr>字节</nobr> | `minikv.kernels.quantize.quantize` |
 # | **召回率** | recall (of a test) | 问到的事实里，模型答对的比例。 | 0 到 1 | `minikv.engine.recall.measure_recall` |
+
+# %% [markdown] key="words-13b" lang="en"
+# ## [13b · How do steps get fewer and cheaper?](13b_fewer_cheaper_steps.ipynb)
+#
+# | word | Chinese | what it means | unit | the call |
+# |---|---|---|---|---|
+# | **CUDA graph** | CUDA 图 | A recorded sequence of kernel launches that is started as one; its memory stays reserved. | bytes | `minikv.engine.ext.graphs.expected_memory` |
+# | **prompt lookup / draft** | 提示词查找 / 草稿 | To guess the next tokens from an earlier place of the same text; the guesses are the draft. | tokens | `minikv.engine.ext.drafts.propose` |
+# | **speculative decoding** | 推测解码 | To guess several tokens cheaply and let one forward check them all; wrong guesses are rolled back. | tokens | `minikv.engine.ext.drafts.propose` |
+# %% [markdown] key="words-13b" lang="zh" src="f426aa8d"
+# ## [13b · 怎样让步数更少、每步更省？](13b_fewer_cheaper_steps.ipynb)
+#
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
+# |---|---|---|---|---|
+# | **CUDA 图** | CUDA graph | 录下一串 kernel 启动，以后一次发出；它占的显存一直留着。 | <nobr>字节</nobr> | `minikv.engine.ext.graphs.expected_memory` |
+# | **提示词查找 / 草稿** | prompt lookup / draft | 从同一段文字的前文里猜接下来的 token，猜出来的就是草稿。 | token | `minikv.engine.ext.drafts.propose` |
 # | **推测解码** | speculative decoding | 先用便宜的办法猜几个 token，再用一次前向计算全部验证；猜错的退回去。别处也写作：投机解码。 | token | `minikv.engine.ext.drafts.propose` |
 
 # %% [markdown] key="words-14" lang="en"

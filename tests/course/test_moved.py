@@ -1,4 +1,4 @@
-"""Lesson 11 became 11a, 11b and 11c, parts of 02 became 02b, of 14 14b: what learners have from before goes on working.
+"""Lesson 11 became 11a, 11b and 11c, parts of 02 became 02b, ...: what learners have from before goes on working.
 
 ``before_11a``, ``before_02b``, ... hold what minikv 0.1.0 wrote before: the code cells of the lesson's notebook and of
 the exercises, without outputs; ``before_11a`` also the prose, and a record of progress.

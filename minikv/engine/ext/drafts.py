@@ -1,4 +1,4 @@
-"""Speculative decoding without a second model: the sequence's own tokens propose the next ones. Lesson 13.
+"""Speculative decoding without a second model: the sequence's own tokens propose the next ones. Lesson 13b.
 
     tokens      the cat sat on the mat . the cat                  newest: "the cat", which stood at the beginning
     drafts                                       sat on the       the text that followed there

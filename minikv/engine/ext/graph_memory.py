@@ -1,4 +1,4 @@
-"""The GPU memory of captured decode steps, reserved before the KV cache takes the rest. Lesson 13.
+"""The GPU memory of captured decode steps, reserved before the KV cache takes the rest. Lesson 13b.
 
 A graph is captured on an existing cache, and the cache takes all free memory. So the graphs' expected bytes are held
 while ``allocate_kv_cache`` measures, and its formula counts them like everything on the GPU. They are freed before the

@@ -1,4 +1,4 @@
-"""Decode steps as CUDA graphs: captured once for each batch size, then started with one call each. Lesson 13.
+"""Decode steps as CUDA graphs: captured once for each batch size, then started with one call each. Lesson 13b.
 
 A decode step is some hundred small kernels, and the host takes longer to launch one than the GPU to run it. A
 CUDA graph is the list of those launches with all their arguments, which the GPU runs alone. So nothing in it

@@ -1,13 +1,11 @@
 """Lesson 13: what fewer bytes cost.
 
-Exercises: ``quantized_pool, int8_rows, window_peak, prompt_lookup, draft_step``.
+Exercises: ``quantized_pool, int8_rows, window_peak``.
 """
 
 from minikv.blocks import BlockManager, KVCacheGroup
 from minikv.course.exercise import Lesson, Prediction
-from minikv.course.lessons.l13.draft_step import ROLLBACK, Scroll, decode_step, next_token
 from minikv.course.lessons.l13.int8_rows import ROWS
-from minikv.course.lessons.l13.prompt_lookup import LOOKUP
 from minikv.course.lessons.l13.quantized_pool import FIT
 from minikv.course.lessons.l13.window_peak import PEAK
 from minikv.plan import CacheSpec, LayerSpec
@@ -52,21 +50,8 @@ def _held(window: int, chunk: int, chunks: int) -> int:
     return most
 
 
-def _steps(tokens: int, drafts: int, right: int) -> int:
-    """Return the steps for ``tokens`` new tokens, if the first ``right`` of the ``drafts`` of each step are right."""
-    scroll, newest, made, steps = Scroll([1, 2], BLOCK_SIZE), 3, 0, 0
-    while made < tokens:
-        text: list[int] = [*scroll.tokens, newest]
-        for place in range(drafts):
-            said = next_token(text)
-            text.append(said if place < right else said + 1)
-        new = decode_step(scroll, newest, text[-drafts:], scroll.forward)
-        newest, made, steps = new[-1], made + len(new), steps + 1
-    return steps
-
-
 LESSON = Lesson(
-    exercises=(FIT, ROWS, PEAK, LOOKUP, ROLLBACK),
+    exercises=(FIT, ROWS, PEAK),
     predictions=(
         Prediction(
             "int8_tokens",
@@ -93,17 +78,6 @@ LESSON = Lesson(
             unit="blocks",
             answer=_held,
         ),
-        Prediction(
-            "lookup_steps",
-            lambda rng: {
-                "tokens": rng.randint(300, 900),
-                "drafts": rng.randint(6, 8),
-                "right": rng.randint(2, 5),
-            },
-            how="-(-{tokens} // ({right} + 1))",
-            unit="steps",
-            answer=_steps,
-        ),
     ),
-    questions=("why_not_half", "why_recall_is_silent", "what_a_window_holds", "why_the_same_text"),
+    questions=("why_not_half", "why_recall_is_silent", "what_a_window_holds"),
 )

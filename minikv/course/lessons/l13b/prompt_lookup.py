@@ -1,4 +1,4 @@
-"""Exercise 13.4: prompt lookup, drafts from the sequence's own tokens."""
+"""Exercise 13b.1: prompt lookup, drafts from the sequence's own tokens."""
 
 from minikv.course.exercise import Exercise, Misconception
 
@@ -93,7 +93,7 @@ def draw_texts(rng) -> list[dict]:
 
 
 LOOKUP = Exercise(
-    id="13.4",
+    id="13b.1",
     name="propose",
     signature=("tokens", "most", "longest", "shortest"),
     cases=draw_texts,

@@ -1,4 +1,4 @@
-"""Exercise 13.5: one step with drafts: compute, compare, truncate the cache by the refused drafts."""
+"""Exercise 13b.2: one step with drafts: compute, compare, truncate the cache by the refused drafts."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -173,7 +173,7 @@ def draw_drafts(rng) -> list[dict]:
 
 
 ROLLBACK = Exercise(
-    id="13.5",
+    id="13b.2",
     name="decode_step",
     signature=("prompt", "steps", "block_size"),
     cases=draw_drafts,

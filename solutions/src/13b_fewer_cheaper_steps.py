@@ -1,0 +1,102 @@
+# %% [meta]
+# [t4]
+# en = "Nothing here needs a GPU."
+# zh = "这里用不到 GPU。"
+
+# %% [markdown] key="propose_task" lang="en"
+# ## 13b.1 Drafts out of the text
+#
+# `tokens` is a text so far. Find the drafts for what comes next: look whether its last `n` tokens stand somewhere before, and propose the tokens that followed them there, at most `most` of them.
+#
+# - The more tokens agree the better: try `n = longest` first, then one fewer, down to `shortest`.
+# - Of several places take the most recent.
+# - The end of the text itself is no place, but a place may overlap with it.
+#
+# Return the drafts, `[]` where there is no place.
+# %% [markdown] key="propose_task" lang="zh" src="1316e876"
+# ## 13b.1 从文本自己里面找草稿
+#
+# `tokens` 是到目前为止的文本。为接下来的部分找草稿：看最后 `n` 个 token 前面有没有出现过，有的话，提出当时跟在后面的 token，最多 `most` 个。
+#
+# - 对上的越多越好：先试 `n = longest`，再逐个减少，直到 `shortest`。
+# - 出现过几次的话，取最近的一次。
+# - 文本末尾自己不算，但可以与它部分重叠。
+#
+# 返回草稿；找不到就返回 `[]`。
+
+# %% key="propose_stub"
+def propose(tokens: list[int], most: int, longest: int, shortest: int) -> list[int]:
+    ### BEGIN SOLUTION
+    for n in range(longest, shortest - 1, -1):
+        tail = tokens[-n:]
+        for start in range(len(tokens) - n - 1, -1, -1):
+            if tokens[start : start + n] == tail:
+                return tokens[start + n : start + n + most]
+    return []
+    ### END SOLUTION
+
+
+check("13b.1", propose)
+
+# %% [markdown] key="propose_why" lang="en"
+# ### BEGIN SOLUTION
+# In the package this is `minikv.engine.ext.drafts.propose`. Where what follows runs into the end of the text it goes on from its beginning: a text that has just repeated itself will do so again.
+# ### END SOLUTION
+# %% [markdown] key="propose_why" lang="zh" src="f2db6ec7"
+# ### BEGIN SOLUTION
+# 在本包里这就是 `minikv.engine.ext.drafts.propose`。跟在后面的部分一直到了文本末尾时，它会从这部分的开头接着来：刚刚重复过的文本，多半还会再重复。
+# ### END SOLUTION
+
+# %% [markdown] key="step_task" lang="en"
+# ## 13b.2 A step with drafts
+#
+# `cache` holds one sequence, except for its newest token:
+#
+# - `cache.num_tokens`: the tokens that are in it
+# - `cache.truncate(num_tokens)`: it keeps the first `num_tokens`, and forgets the others
+# - `cache.publish()`: others can find its full blocks from now on
+#
+# `forward(tokens)` computes `tokens` behind what is in the cache, stores them there, and returns the model's own next token after each of them.
+#
+# Compute `newest` and the `drafts` in one forward. A draft is accepted if it is what the model says at its place, and all drafts before it were accepted.
+# Return the new tokens: the accepted drafts, and behind them one token that the model says itself.
+# Afterwards the cache holds `newest` and the accepted drafts besides what it held, nothing else; and others can find its full blocks, but never a token that was refused.
+# %% [markdown] key="step_task" lang="zh" src="1b0f4b94"
+# ## 13b.2 带草稿的一步
+#
+# `cache` 里有一条序列，只差最新的那个 token：
+#
+# - `cache.num_tokens`：里面有多少个 token
+# - `cache.truncate(num_tokens)`：只留前 `num_tokens` 个，其余的忘掉
+# - `cache.publish()`：它的满块从此能被别人找到
+#
+# `forward(tokens)` 接着缓存里已有的计算 `tokens`，把它们存进去，并返回模型在其中每一个之后自己说的下一个 token。
+#
+# 用一次前向计算算完 `newest` 和 `drafts`。草稿与模型在那个位置说的相同，而且前面的草稿都已接受，它才被接受。
+# 返回新的 token：接受的草稿，后面再加一个模型自己说的。
+# 结束之后，缓存里除了原有的，只多出 `newest` 和接受的草稿；别人能找到它的满块，但绝不能找到没有接受的 token。
+
+# %% key="step_stub"
+def decode_step(cache, newest: int, drafts: list[int], forward) -> list[int]:
+    ### BEGIN SOLUTION
+    before = cache.num_tokens
+    said = forward([newest, *drafts])
+    accepted = 0
+    while accepted < len(drafts) and drafts[accepted] == said[accepted]:
+        accepted += 1
+    cache.truncate(before + 1 + accepted)
+    cache.publish()
+    return said[: accepted + 1]
+    ### END SOLUTION
+
+
+check("13b.2", decode_step)
+
+# %% [markdown] key="step_why" lang="en"
+# ### BEGIN SOLUTION
+# `said[:accepted]` *are* the accepted drafts, so what is returned is simply what the model has said: every token of the text is its own, whoever guessed it first.
+# ### END SOLUTION
+# %% [markdown] key="step_why" lang="zh" src="eb3b8019"
+# ### BEGIN SOLUTION
+# `said[:accepted]` **就是**接受的草稿，所以返回的只是模型说过的话：文本里的每个 token 都出自它自己，不管是谁先猜到的。
+# ### END SOLUTION
