@@ -1,7 +1,7 @@
 # %% [meta]
 # number = "08"
 # slug = "allocate_kv_cache"
-# needs = ["02", "07"]
+# needs = ["02b", "07"]
 # rooms = ["cache.allocator", "cache.allocation", "plan.measured", "nano.kv_cache", "nano.llm"]
 # minutes = 60
 # [title]
