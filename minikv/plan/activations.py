@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 from minikv.plan.dtypes import KV_DTYPES
 from minikv.plan.spec.architectures import ARCHITECTURES, build_layers
+from minikv.plan.spec.block_configs import read_blocks
 from minikv.plan.spec.config import Config
 from minikv.plan.spec.layer_kinds import CONV, HYBRID, LINEAR
 from minikv.plan.spec.layers import LayerSpec
@@ -200,6 +201,9 @@ def _tensors_of_inner(config: Config) -> int:
 
 def _dense_width(config: Config) -> int:
     """``intermediate_size`` under its other names; Gemma 3n has one a layer, GPT-2 leaves it out for 4 x hidden."""
+    blocks = read_blocks(config)
+    if blocks is not None:
+        return max(block.inner or config.count("hidden_size") for block in blocks)
     stated = config.get("intermediate_size")
     if isinstance(stated, list) and stated:
         return max(config.count("intermediate_size", width) for width in stated)

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minikv.errors import ConfigError, check_count
+from minikv.plan.spec.block_configs import read_blocks
 from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.plan.spec.config import Config, read_config
 from minikv.plan.spec.layers import LayerSpec
@@ -76,7 +77,8 @@ def flop_cost(config: Any) -> FlopCost:
     """
     reader = read_config(config)
     layers = CacheSpec.from_config(reader).layers
-    if reader.model_type not in MLP_MATRICES or any(layer.kind != "full" for layer in layers):
+    alike = read_blocks(reader) is None and all(layer.kind == "full" for layer in layers)
+    if reader.model_type not in MLP_MATRICES or not alike:
         known = ", ".join(sorted(MLP_MATRICES))
         raise ConfigError("flops_unknown", name=reader.name, model_type=reader.stated_type, known=known)
     hidden, heads = reader.count("hidden_size"), reader.count("num_attention_heads")

@@ -10,6 +10,7 @@ from typing import Any
 
 from minikv.errors import ArgumentError, ConfigError
 from minikv.plan.dtypes import KVDtype
+from minikv.plan.spec.block_configs import read_blocks
 from minikv.plan.spec.config import Config
 from minikv.plan.spec.layer_kinds import (
     CONV,
@@ -77,7 +78,8 @@ def attention(config: Config, kind: str, index: int, context: Context) -> LayerS
         # K and V differ in width, and the class gives sliding layers twice the KV heads.
         v_dim = config.count("v_head_dim")
         heads = 2 * heads if kind == SLIDING else heads
-    own = "num_key_value_heads" in per_layer and config.get("per_layer_config") is None
+    own = config.model_type == "gemma4_text" and "num_key_value_heads" in per_layer
+    own = own and config.get("per_layer_config") is None
     field = "num_global_key_value_heads" if own else "num_key_value_heads"
     _check_sharing(config, field, heads, index)
     window = window_of(config, kind)
@@ -166,7 +168,10 @@ _PER_LAYER_FIELDS = ("head_dim", "num_key_value_heads")
 
 
 def _per_layer(config: Config, kind: str, index: int) -> dict[str, int]:
-    """Heads and head_dim that differ by layer (Gemma 4's full layers), from either form of the config."""
+    """Heads and head_dim that differ by layer: Gemma 4's full layers in either form of its config, searched Llamas."""
+    blocks = read_blocks(config)
+    if blocks is not None:
+        return {"num_key_value_heads": blocks[index].kv_heads}
     if config.model_type != "gemma4_text":
         return {}
     overrides = config.get("per_layer_config")

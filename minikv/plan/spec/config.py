@@ -21,7 +21,7 @@ from minikv.errors import ArgumentError, ConfigError
 TEXT_CONFIG_NAMES = ("text_config", "language_config", "llm_config")
 
 # Architectures with a config class outside transformers and a cache that is a class of transformers.
-SAME_CACHE_AS = {"kimi_k2": "deepseek_v3", "mimo": "qwen2"}
+SAME_CACHE_AS = {"kimi_k2": "deepseek_v3", "mimo": "qwen2", "nemotron-nas": "llama"}
 
 # Field names of old hub configs that a class still takes and renames. They win over the new names.
 OLD_NAMES = {

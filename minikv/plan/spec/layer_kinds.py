@@ -7,6 +7,7 @@ way; the functions below repeat those computations and a test compares them with
 from collections.abc import Callable
 
 from minikv.errors import ConfigError
+from minikv.plan.spec.block_configs import read_blocks
 from minikv.plan.spec.config import Config
 
 FULL, SLIDING, CHUNKED, INDEXED = "full", "sliding", "chunked", "indexed"
@@ -122,6 +123,12 @@ def _gemma4(config: Config) -> list[str]:
     return [*_every_nth_full(6)(config)[:-1], FULL]
 
 
+def _llama(config: Config) -> list[str]:
+    """Every layer is full; a searched Llama lists those without attention."""
+    blocks = read_blocks(config)
+    return _by_window(config) if blocks is None else [FULL if block.kv_heads else NONE for block in blocks]
+
+
 def _llama4(config: Config) -> list[str]:
     """Layers with RoPE are chunked, those without are full: ``no_rope_layers`` is 1 where there *is* RoPE."""
     has_rope = config.get("no_rope_layers")
@@ -202,6 +209,7 @@ _DERIVED: dict[str, Callable[[Config], list[str]]] = {
     "granitemoehybrid": _all(LINEAR),
     "jamba": _jamba,
     "lfm2": _lfm2,
+    "llama": _llama,
     "llama4_text": _llama4,
     "mamba": _all(LINEAR),
     "mamba2": _all(LINEAR),

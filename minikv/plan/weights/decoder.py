@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from minikv.plan.spec.architectures import head_dim
+from minikv.plan.spec.block_configs import read_blocks
 from minikv.plan.spec.config import Config
 from minikv.plan.weights.shapes import (
     Cuts,
@@ -148,6 +149,40 @@ def stablelm(config: Config) -> Iterator[Tensor]:
     return Decoder(own, gated_mlp(), norms, norm_bias=True)(config)
 
 
+def llama(config: Config) -> Iterator[Tensor]:
+    """Llama; a searched one (nemotron-nas) has parts and widths of its own in each layer."""
+    blocks = read_blocks(config)
+    if blocks is None:
+        yield from _LLAMA(config)
+        return
+    hidden = config.count("hidden_size")
+    attention_bias, mlp_bias = flag(config, "attention_bias"), flag(config, "mlp_bias")
+    yield vocabulary("model.embed_tokens", config, hidden, "embedding")
+    for layer, block in enumerate(blocks):
+        own, mlp = f"{LAYER}.self_attn", f"{LAYER}.mlp"
+        if block.has_attention:
+            yield from norm(f"{LAYER}.input_layernorm", layer, hidden)
+        if block.linear_attention:
+            yield from linear(f"{own}.linear_attn", layer, hidden, hidden, "attention", attention_bias)
+        elif block.kv_heads:
+            heads, dim = config.count("num_attention_heads"), head_dim(config)
+            keys = key_value_heads(block.kv_heads, dim)
+            for name, out in _projections(query_heads(heads, dim), keys, fused=False):
+                yield from linear(f"{own}.{name}", layer, out, hidden, "attention", attention_bias)
+            yield from linear(
+                f"{own}.o_proj", layer, hidden, query_heads(heads, dim), "attention", attention_bias
+            )
+        if block.has_mlp:
+            yield from norm(f"{LAYER}.post_attention_layernorm", layer, hidden)
+        if block.linear_mlp:
+            yield from linear(f"{mlp}.linear_mlp", layer, hidden, hidden, "mlp", mlp_bias)
+        elif block.inner:
+            yield from swish_mlp(mlp, layer, hidden, block.inner, mlp_bias)
+    yield from norm("model.norm", None, hidden)
+    if not is_tied(config):
+        yield vocabulary("lm_head", config, hidden, "lm_head")
+
+
 _BOTH = attention("attention_bias")
 _QKV = attention("attention_bias", False)
 _QWEN2 = Decoder(attention(True, False), gated_mlp())
@@ -174,7 +209,7 @@ DENSE: dict[str, Callable[[Config], Iterator[Tensor]]] = {
         attention("attention_bias", norms="head", norm_names=("query_layernorm", "key_layernorm")),
         gated_mlp("mlp_bias"),
     ),
-    "llama": _LLAMA,
+    "llama": llama,
     "ministral": _MISTRAL,
     "ministral3": _MISTRAL,
     "mistral": _MISTRAL,
