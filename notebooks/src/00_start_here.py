@@ -465,7 +465,7 @@ explain("what_is_free")
 # | a first evening | 00 → 01 → 02 → 08 |
 # | to run inference in production | 02 → 02b → 03 → 07 → 16 → 08 → 09 → 11a → 11b → 12 → 13 → 13b → 17 |
 # | to write kernels | 04 → 06 → 09 → 10 |
-# | to drop tokens from the cache | 01 → 02 → 14 → 14b → 15 |
+# | to drop tokens from the cache | 01 → 02 → 14 → 14b → 15 → 15b |
 #
 # A route names the main line only: the top of each lesson says which others it needs.
 #
@@ -492,6 +492,7 @@ explain("what_is_free")
 # | 14 | [what to forget](14_what_to_forget.ipynb) | which tokens can go? |
 # | 14b | [your own policy](14b_your_own_policy.ipynb) | can you choose better? |
 # | 15 | [eviction on MLA](15_eviction_on_mla.ipynb) | what changes with a latent? |
+# | 15b | [port it yourself](15b_port_it_yourself.ipynb) | how do you port eviction to your own model? |
 # | 16 | [where did 6 GB go](16_where_did_6gb_go.ipynb) | who holds the memory after `generate()`? |
 # | 17 | [a fleet on paper](17_a_fleet_on_paper.ipynb) | how many GPUs does this traffic need? |
 # | 18 | [capstone](18_capstone.ipynb) | can you serve this load within this budget? |
@@ -503,7 +504,7 @@ explain("what_is_free")
 # | F | [glossary](F_glossary.ipynb) | what does this word mean? |
 #
 # Something is broken now? [The runbook](repo:docs/runbook.md): ten symptoms, each with a command, how to read it, and a fix.
-# %% [markdown] key="routes" lang="zh" src="d24c8e51"
+# %% [markdown] key="routes" lang="zh" src="e4e41192"
 # ## 学习路线
 #
 # | 你的情况 | 课程 |
@@ -511,7 +512,7 @@ explain("what_is_free")
 # | 第一个晚上 | 00 → 01 → 02 → 08 |
 # | 在生产环境做推理 | 02 → 02b → 03 → 07 → 16 → 08 → 09 → 11a → 11b → 12 → 13 → 13b → 17 |
 # | 想写 kernel | 04 → 06 → 09 → 10 |
-# | 想淘汰缓存里的 token | 01 → 02 → 14 → 14b → 15 |
+# | 想淘汰缓存里的 token | 01 → 02 → 14 → 14b → 15 → 15b |
 #
 # 路线只列主线；每一课开头的表格里，写着它还要用到哪几课。
 #
@@ -538,6 +539,7 @@ explain("what_is_free")
 # | 14 | [忘掉什么](14_what_to_forget.ipynb) | 哪些 token 可以不要？ |
 # | 14b | [自己的策略](14b_your_own_policy.ipynb) | 你能选得更好吗？ |
 # | 15 | [MLA 上的淘汰](15_eviction_on_mla.ipynb) | 换成潜在向量（latent）之后有什么不同？ |
+# | 15b | [自己移植](15b_port_it_yourself.ipynb) | 怎样把淘汰移植到自己的模型？ |
 # | 16 | [6 GB 去哪了](16_where_did_6gb_go.ipynb) | `generate()` 结束后，是谁还占着显存？ |
 # | 17 | [纸上的集群](17_a_fleet_on_paper.ipynb) | 这些流量需要多少块 GPU？ |
 # | 18 | [综合项目](18_capstone.ipynb) | 给定预算，你能承载这份负载吗？ |

@@ -3,7 +3,7 @@
 # slug = "eviction_on_mla"
 # needs = ["03", "04", "09", "14"]
 # rooms = ["eviction", "models"]
-# minutes = 85
+# minutes = 60
 # [title]
 # en = "What changes with a latent?"
 # zh = "换成潜在向量，有什么不同？"
@@ -29,8 +29,8 @@
 #
 # **What is it about a latent that makes forgetting harder? And what does it bring, where a token takes so little room?**
 #
-# By the end of this lesson you have shifted such a cache by hand, compacted its blocks, and taught eviction to an attention class that the package has never seen.
-# %% [markdown] key="question" lang="zh" src="6e8b03b6"
+# By the end of this lesson you have shifted such a cache by hand and compacted its blocks. [Lesson 15b](15b_port_it_yourself.ipynb) then ports eviction to an attention class that the package has never seen.
+# %% [markdown] key="question" lang="zh" src="f3861ab8"
 # ## 问题
 #
 # 2025 年 2 月，许多人在自己的机器上跑 DeepSeek-R1，而它一想就想很久。有人给 Ollama 提了 issue（[#9171](https://github.com/ollama/ollama/issues/9171)）：
@@ -47,7 +47,7 @@
 #
 # **潜在向量（latent）为什么让遗忘变难？一个 token 本来就只占这么一点，忘掉它又能省下多少**？
 #
-# 学完本课，你会亲手把这样一份缓存往前挪一次，把它的块压紧，再把淘汰装到一个本包从没见过的注意力类上。
+# 学完本课，你会亲手把这样一份缓存往前挪一次，并把它的块压紧。[第 15b 课](15b_port_it_yourself.ipynb)再把淘汰移植到一个本包从没见过的注意力类上。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
@@ -164,7 +164,7 @@ print(t("even_ridge", name=roof.name, ridge=roof.ridge))
 import torch
 
 from minikv.errors import MiniKVError
-from minikv.eviction import H2O, Budget, eviction_report, install_kv_eviction
+from minikv.eviction import H2O, Budget, install_kv_eviction
 from minikv.models import load, recall_documents
 
 torch.set_num_threads(1)
@@ -214,10 +214,10 @@ for layer, each in enumerate(probs):
 # | $p_{h,t,i}$, $s_i$ | what query $t$ of head $h$ gives to token $i$; the score of token $i$ | a query's row sums to 1 |
 # | $H$, $T$ | query heads; queries so far | |
 #
-# The last column of the table is the check: 4 heads, 193 queries, 772. There are no KV heads to average over, although the config of DeepSeek-V3 says `num_key_value_heads: 128`. (Exercise 15.5 is this formula.)
+# The last column of the table is the check: 4 heads, 193 queries, 772. There are no KV heads to average over, although the config of DeepSeek-V3 says `num_key_value_heads: 128`. (The exercise of [lesson 15b](15b_port_it_yourself.ipynb) is this formula.)
 #
 # What does such a score achieve? The curves of [lesson 14](14_what_to_forget.ipynb), on latents: 193 tokens are read, each layer keeps a share, then come questions that nobody has announced.
-# %% [markdown] key="score_symbols" lang="zh" src="b95340eb"
+# %% [markdown] key="score_symbols" lang="zh" src="3d330b4f"
 # | 符号 | 含义 | 单位 |
 # |---|---|---|
 # | $c_i$、$k_i$ | token $i$ 缓存下来的：潜在向量和 rope key | 元素 |
@@ -227,7 +227,7 @@ for layer, each in enumerate(probs):
 # | $p_{h,t,i}$、$s_i$ | 头 $h$ 的第 $t$ 个 query 分给 token $i$ 多少；token $i$ 的得分 | 一个 query 的一行加起来是 1 |
 # | $H$、$T$ | query 头数；到目前为止的 query 数 | |
 #
-# 表的最后一列用来核对：4 个头，193 个 query，772。这里没有可以求平均的 KV 头，尽管 DeepSeek-V3 的配置里写着 `num_key_value_heads: 128`。（练习 15.5 就是这个公式。）
+# 表的最后一列用来核对：4 个头，193 个 query，772。这里没有可以求平均的 KV 头，尽管 DeepSeek-V3 的配置里写着 `num_key_value_heads: 128`。（[第 15b 课](15b_port_it_yourself.ipynb)的练习就是这个公式。）
 #
 # 这样的得分管用吗？还是[第 14 课](14_what_to_forget.ipynb)的曲线，换成潜在向量：读 193 个 token，每层留一部分，然后来的问题谁也没有预告过。
 
@@ -352,34 +352,10 @@ for what in ("rope", "nothing", "both"):
 # 在本包里这就是 `positions="reindexed"`：留下的 token 从 0、1、2 数起。`positions="original"` 则让每个 token 留在原来的位置。两种都对。错的是旋转还是旧的，新 token 的位置却取自缓存长度（[第 14b 课](14b_your_own_policy.ipynb)）。三种做法，用潜在向量再来一遍。几篇文本的前 129 个 token，其中 32 个作提示词，后面一个一个地读，留 48 个：
 
 # %% key="positions" tags="hardware"
+from minikv.course.lessons.l15.stream import graded, read
 from minikv.eviction.study.tasks import stream_cases
 
 cases = stream_cases(6, length=193)
-tokens = torch.stack([torch.from_numpy(case.tokens) for case in cases])
-
-
-def read(policy, *, end=193, at=None, **options):
-    """Read the texts, 32 tokens and then one by one; all log-probabilities [B, n, vocabulary], and the report."""
-    cache, logs, step = None, [], 0
-    with torch.no_grad(), install_kv_eviction(model, policy=policy, n_sink=4, **options):
-        while step < end:
-            new = tokens[:, step : step + (32 if step == 0 else 1)]
-            place = step if at is None or cache is None else at(cache)
-            places = place + torch.arange(new.shape[1])[None]
-            out = model(new, past_key_values=cache, position_ids=places, use_cache=True)
-            cache, step = out.past_key_values, step + new.shape[1]
-            logs.append(out.logits.log_softmax(-1))
-        return torch.cat(logs, 1), eviction_report(model)
-
-
-def graded(logs, start, end):
-    """Answers right, in %, and the perplexity of the ordinary words, of questions and words in this part."""
-    right, nats = [], []
-    for row, case in enumerate(cases):
-        asked = [(each.positions[0], each.answers[0][0]) for each in case.asked if start <= each.positions[0] < end]
-        right += [int(logs[row, place].argmax()) == answer for place, answer in asked]
-        nats += [-logs[row, place, case.tokens[place + 1]] for place in case.plain if start <= place < end]
-    return 100 * sum(right) / len(right), float(torch.stack(nats).mean().exp())
 
 
 def held(cache):
@@ -387,9 +363,10 @@ def held(cache):
 
 
 for name in ("streaming", "keydiff"):
-    for what, at, positions in (("text", None, "original"), ("cache", held, "original"), ("rotated", held, "reindexed")):
-        logs, _ = read(policies[name], at=at, positions=positions, budget=28, n_recent=16, end=129)
-        recall, perplexity = graded(logs, 0, 129)
+    for what, place, positions in (("text", None, "original"), ("cache", held, "original"), ("rotated", held, "reindexed")):
+        sizes = dict(n_sink=4, budget=28, n_recent=16)
+        logs, _ = read(model, cases, policies[name], next_position=place, positions=positions, end=129, **sizes)
+        recall, perplexity = graded(logs, cases, 0, 129)
         print(t("positions_line", policy=name, what=t("positions_" + what), recall=recall, ppl=perplexity))
 
 # %% [markdown] key="positions_read" lang="en"
@@ -607,227 +584,12 @@ for eviction in (None, some):
 # %% [markdown] key="engine_read" lang="en"
 # More than twice as many run at once in the same bytes, and a text may be longer than the whole pool. (A capacity of 80 needs 5 blocks; the others are for the chunk of the prompt that is just being read.) What the answers are worth is another matter, and the curves above speak of that.
 #
-# ## A class that nobody knows
-#
-# The package works with models whose attention goes through transformers' `AttentionInterface`. Some classes compute it by themselves, and are refused:
-# %% [markdown] key="engine_read" lang="zh" src="b8189fe1"
-# 同样的字节里，同时运行的多了一倍不止；一篇文本甚至可以比整个块池还长。（容量 80 只要 5 个块，其余的留给正在读的那一段提示词。）回答还值多少，是另一回事，要看前面的曲线。
-#
-# ## 一个谁也不认识的类
-#
-# 只要模型的注意力经过 transformers 的 `AttentionInterface`，本包就能用。有些类自己计算注意力，就会被拒绝：
-
-# %% key="fixed"
-from transformers import GPTJConfig, GPTJForCausalLM
-
-sizes = dict(vocab_size=97, n_embd=32, n_layer=1, n_head=2, rotary_dim=8, n_positions=64, bos_token_id=1, eos_token_id=2)
-try:
-    install_kv_eviction(GPTJForCausalLM(GPTJConfig(**sizes)).eval(), policy="h2o", budget=8)
-except MiniKVError as error:
-    print(error.text(t("lang")))
-
-# %% [markdown] key="port" lang="en"
-# Then port it. The notes to an implementation of H2O for DeepSeek-V3, "How It Works: Architectural Notes" (from here on: the notes), list what to look for: how the class stores K and V, what shape its probabilities have. (They slice a cache of an older transformers; [appendix A](A_errata.ipynb) corrects what has changed since.) With a cache *layer* that forgets, three calls are left:
-#
-# 1. `update(latent, rope)` appends, and returns all that is there;
-# 2. `observe(sums)` tells the policy what has been looked at, a number for each row;
-# 3. `evict()` ends the forward: the layer drops what it has no room for.
-#
-# Here is an attention class of our own. It reads tiny-mla's weights, and never makes keys and values for each head: queries go to the latents, not latents to the heads. Its forward is twenty lines, and three of them are the port.
-# %% [markdown] key="port" lang="zh" src="683e8b37"
-# 那就自己移植。有一份在 DeepSeek-V3 上实现 H2O 的说明，《How It Works: Architectural Notes》（下称说明），列出了移植时要看什么：这个类怎样存 K 和 V，概率是什么形状。（它切的是旧版 transformers 的缓存，过时之处见[附录 A](A_errata.ipynb)。）有了会遗忘的缓存**层**，就只剩三个调用：
-#
-# 1. `update(latent, rope)` 追加，并返回现有的全部；
-# 2. `observe(sums)` 告诉策略看过什么，每行一个数；
-# 3. `evict()` 结束这次前向计算：放不下的由这一层丢掉。
-#
-# 下面是我们自己写的一个注意力类。它用 tiny-mla 的权重，却从不为每个头展开 key 和 value：是 query 去找潜在向量，而不是潜在向量去找各个头。它的前向计算有二十来行，其中三行就是移植。
-
-# %% key="absorbed"
-from torch import nn
-from transformers.models.deepseek_v3.modeling_deepseek_v3 import apply_rotary_pos_emb_interleave
-
-from minikv.eviction.hf.attention import seen_keys
-
-
-class Absorbed(nn.Module):
-    """Latent attention that never expands; ``old`` has the weights, ``cache`` the layers that forget."""
-
-    def __init__(self, old, cache):
-        super().__init__()
-        self.old, self.cache = old, cache
-
-    def forward(self, hidden_states, position_embeddings, **others):
-        old, (rows, new) = self.old, hidden_states.shape[:2]
-        rank, rope_dim, heads = old.kv_lora_rank, old.qk_rope_head_dim, old.num_heads
-        query = old.q_proj(hidden_states).view(rows, new, heads, -1).transpose(1, 2)
-        q_nope, q_rope = query.split([old.qk_nope_head_dim, rope_dim], -1)
-        latent, rope = old.kv_a_proj_with_mqa(hidden_states).unsqueeze(1).split([rank, rope_dim], -1)
-        latent = old.kv_a_layernorm(latent)
-        q_rope, rope = apply_rotary_pos_emb_interleave(q_rope, rope, *position_embeddings)
-        both = old.kv_b_proj.weight.view(heads, -1, rank)
-        to_key, to_value = both.split([old.qk_nope_head_dim, old.v_head_dim], 1)
-
-        layer = self.cache.layers[old.layer_idx]
-        latent, rope = layer.update(latent, rope)  # 1
-        logits = ((q_nope @ to_key) @ latent.mT + q_rope @ rope.mT) * old.scaling
-        seen = seen_keys(layer)
-        probs = (logits if seen is None else logits.masked_fill(~seen, -torch.inf)).softmax(-1)
-        layer.observe(probs.sum((1, 2)).unsqueeze(1))  # 2: over heads and queries, [B, 1, S]
-        out = (probs @ latent) @ to_value.mT
-        layer.evict()  # 3
-        return old.o_proj(out.transpose(1, 2).reshape(rows, new, -1)), probs
-
-# %% [markdown] key="port_run" lang="en"
-# Does it do the right thing? The package's own way is the judge: same weights, same text, in a prompt, single tokens and a chunk in between. After every forward the logits must agree, and at the end the two have to hold the same tokens.
-# %% [markdown] key="port_run" lang="zh" src="3bd0c8f4"
-# 它做得对吗？用本包自己的做法来判：权重相同，文本相同，先是提示词，再是一个个 token，中间夹一段。每次前向之后 logit 都要一致，最后两边留下的 token 也要相同。
-
-# %% key="port_check"
-from minikv.eviction.hf.cache import EvictingCache
-from minikv.eviction.hf.rules import LayerRules
-
-sizes = Budget(n_sink=4, budget=32, n_recent=12)
-rules = [LayerRules(H2O("sum"), sizes, "layer", layer=number, num_layers=2, latent=True) for number in (0, 1)]
-ours, ported = EvictingCache(model.config, rules), deepcopy(model)
-for block in ported.model.layers:
-    block.self_attn = Absorbed(block.self_attn, ours)
-
-documents = torch.stack([torch.from_numpy(each.tokens) for each in recall_documents(2, seed=4)])
-steps, difference = [150, 1, 1, 18, *[1] * 30], 0.0
-with torch.no_grad(), install_kv_eviction(model, policy=H2O("sum"), budget=32, n_sink=4, n_recent=12) as installed:
-    theirs = installed.new_cache()
-    for new in documents[:, : sum(steps)].split(steps, 1):
-        pair = [each(new, past_key_values=cache).logits for each, cache in ((ported, ours), (model, theirs))]
-        difference = max(difference, float((pair[0] - pair[1]).abs().max()))
-same = all(
-    torch.equal(mine.positions.sort(-1).values, yours.positions.sort(-1).values)
-    for mine, yours in zip(ours.layers, theirs.layers)
-)
-print(t("port_line", small=difference < 1e-3, same=same, kept=ours.layers[0].resident, text=ours.get_seq_length()))
-
-# %% [markdown] key="port_read" lang="en"
-# Three things are easy to miss.
-#
-# - **The mask.** transformers makes one for a cache that has lost nothing. `seen_keys(layer)` answers for what is there. (In [VeloxQuant-MLX #370](https://github.com/rajveer43/VeloxQuant-MLX/issues/370) three eviction caches wrote garbage, because the causal mask took what was left for an unbroken stretch of the text.)
-# - **The position.** It came through `position_embeddings`, made from `cache.get_seq_length()`, which counts the text.
-# - **The order.** Observe, then evict; and evict after the output has been computed from the rows. (`out` was, one line earlier.)
-#
-# ## Four ways to fail
-#
-# The notes end with four symptoms. Here is each of them, made on purpose, and what `eviction_report` says of it. The same texts, all their 193 tokens, in thirds, with H2O and a decay:
-# %% [markdown] key="port_read" lang="zh" src="04774098"
-# 有三处容易漏掉。
-#
-# - **掩码**。transformers 做的掩码，是给什么都没丢的缓存用的。现有的这些该怎样遮，要问 `seen_keys(layer)`。（在 [VeloxQuant-MLX #370](https://github.com/rajveer43/VeloxQuant-MLX/issues/370) 里，有三种会淘汰的缓存输出了乱码，因为因果掩码把剩下的当成了文本里连续的一段。）
-# - **位置**。它是随 `position_embeddings` 来的，由 `cache.get_seq_length()` 得出，数的是文本。
-# - **次序**。先 observe，再 evict；而且要等输出已经由这些行算好之后再 evict。（`out` 就在上一行。）
-#
-# ## 四种坏法
-#
-# 说明的末尾列了四种症状。下面把每一种都故意做出来，看 `eviction_report` 怎么说。还是前面那些文本，193 个 token 全部读完，分三段来看，用带衰减的 H2O：
-
-# %% key="failures" tags="hardware"
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class OnlyPrompts(H2O):
-    """H2O that takes in what a prompt looks at, and nothing after it."""
-
-    def observe(self, sums, seen):
-        return seen.state if seen.queries == 1 else super().observe(sums, seen)
-
-
-with torch.no_grad():
-    whole = model(tokens).logits.log_softmax(-1)
-decay, stale = H2O("decay"), OnlyPrompts("decay")
-runs = {
-    "fine": lambda: read(decay, budget=28, n_recent=16),
-    "window": lambda: read(decay, budget=43, n_recent=1),
-    "stale": lambda: read(stale, budget=28, n_recent=16),
-}
-thirds = ((33, 86), (86, 140), (140, 193))
-print(t("failures_head"))
-for name, run in ({"full": None} | runs).items():
-    logs, report = (whole, None) if run is None else run()
-    cells = "".join(f"{recall:>7.0f} / {ppl:<6.1f}" for recall, ppl in (graded(logs, *part) for part in thirds))
-    print(f"{t('failures_' + name)}{cells}")
-    for finding in report.findings if report else ():
-        print("    " + finding.text(t("lang")))
-
-# %% [markdown] key="failures_read" lang="en"
-# - **Drift** (`window_small`). With a window of 1 the ordinary words are lost from the first third on: whatever has just been written is gone before anybody could look at it.
-# - **The cliff** (`scores_stale`). With scores that stand still since the prompt, the first third looks sound. Then it gets worse and worse, the longer the text, while the run without a finding stays near the full cache. (The first finding comes along: what is new never gets a score.)
-#
-# And look at the answers. In *both* failures there are more of them than in the run without a finding. The facts stand at the beginning of these texts, a kept set that is frozen there happens to hold more of them, and a benchmark of recall would have called the bug an improvement.
-#
-# The third symptom is **garbage, because the sinks went**. tiny-mla has no sinks worth the name, so with it the failure cannot be shown. Somebody has been there before. In July 2026 the evicting caches of a library wrote garbage on a real model, and the unit tests passed ([keys_values #140](https://github.com/awslabs/keys_values/issues/140)). It was taken for a bug of the mechanism at first; a [pull request](https://github.com/awslabs/keys_values/pull/142) soon after says what it was:
-#
-# > Toy random models have no sink structure, which is why unit tests pass.
-#
-# So one has to be made. `model_with_a_sink` is a DeepSeek-V3 of one layer whose random weights were changed in a few places: every query finds the first token, and the first token says nothing.
-# %% [markdown] key="failures_read" lang="zh" src="4b57c13b"
-# - **跑题**（`window_small`）。窗口为 1，从第一段起，普通的词就猜不准了：刚写下的东西，谁都还没来得及看，就没了。
-# - **断崖**（`scores_stale`）。提示词之后得分就停住不动的话，第一段看上去还好好的；文本越长就越差，而没有问题的那次，一直在完整缓存附近。（`window_small` 也跟着来了：新来的永远没有得分。）
-#
-# 再看回答。**两种**故障里，答对的都比没有问题的那次还多。这些文本的事实都写在开头，留下的集合冻结在开头，碰巧多留住了一些；只看召回的评测，会把这个 bug 当成改进。
-#
-# 第三种症状是**乱码，因为汇点走了**。tiny-mla 没有像样的汇点，所以用它演示不出来。这件事早有人碰到过。2026 年 7 月，有一个库的淘汰缓存在真实模型上输出的全是乱码，单元测试却都能通过（[keys_values #140](https://github.com/awslabs/keys_values/issues/140)）。起初大家以为是机制上的 bug；不久以后，一个 [PR](https://github.com/awslabs/keys_values/pull/142) 说清了原因：
-#
-# > Toy random models have no sink structure, which is why unit tests pass.
-#
-# （随机的玩具模型没有汇点，所以单元测试能通过。）
-# 那就只好造一个。`model_with_a_sink` 是只有一层的 DeepSeek-V3，权重随机，只改了几处：每个 query 都找得到第一个 token，而第一个 token 什么也不说。
-
-# %% key="sinks" tags="hardware"
-from minikv.course.lessons.l15.sink_model import model_with_a_sink, texts as sink_texts
-
-made, ids = model_with_a_sink(), sink_texts(4, 60)
-made.set_attn_implementation("eager")
-with torch.no_grad():
-    look = made(ids, output_attentions=True)
-    on_first, right = float(look.attentions[0][:, :, 20:, 0].mean()), look.logits.argmax(-1)
-made.set_attn_implementation("sdpa")
-mla_first = float(sum(each[:, 20:, 0].mean() for each in probs) / 2)
-print(t("sinks_share", made=100 * on_first, tiny=100 * mla_first))
-for n_sink in (4, 1, 0):
-    with torch.no_grad(), install_kv_eviction(made, policy="streaming", n_sink=n_sink, n_recent=24 - n_sink, budget=0):
-        cache, same = None, []
-        for start, end in ((0, 40), *((step, step + 1) for step in range(40, 60))):
-            out = made(ids[:, start:end], past_key_values=cache, use_cache=True)
-            cache = out.past_key_values
-            same += (out.logits[:, -1].argmax(-1) == right[:, end - 1]).tolist()
-        print(t("sinks_line", n_sink=n_sink, same=100 * sum(same) / len(same)))
-        for finding in eviction_report(made).findings:
-            print("    " + finding.text(t("lang")))
-
-# %% [markdown] key="sinks_read" lang="en"
-# 24 tokens are kept in each case; one of them decides. So a test of your own needs a model that *has* what could break.
-#
-# The last symptom is **memory that grows although eviction is installed**: the cache is of a class that forgets nothing. By default that is refused; `other_caches="pass"` lets it through, and the report names it.
-# %% [markdown] key="sinks_read" lang="zh" src="d83532e8"
-# 每次留的都是 24 个 token，起决定作用的是其中一个。所以自己写测试的话，模型里得先**有**那样可能坏掉的东西。
-#
-# 最后一种症状是**装了淘汰，显存还在涨**：传进来的缓存，属于一个什么都不忘的类。默认会拒绝；`other_caches="pass"` 让它通过，而报告会点出它的名字。
-
-# %% key="grows"
-from transformers import StaticCache
-
-for passing in ("refuse", "pass"):
-    foreign = StaticCache(config=model.config, max_cache_len=200)
-    with torch.no_grad(), install_kv_eviction(model, policy="h2o", budget=28, n_recent=16, other_caches=passing):
-        try:
-            model(context, past_key_values=foreign)
-            print(eviction_report(model).text(t("lang")))
-        except MiniKVError as error:
-            print(error.text(t("lang")))
-
-# %% [markdown] key="check" lang="en"
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="check" lang="zh" src="c2d6ea3e"
+# %% [markdown] key="engine_read" lang="zh" src="41174282"
+# 同样的字节里，同时运行的多了一倍不止；一篇文本甚至可以比整个块池还长。（容量 80 只要 5 个块，其余的留给正在读的那一段提示词。）回答还值多少，是另一回事，要看前面的曲线。
+#
 # ## 自我检查
 #
 # 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
@@ -841,12 +603,6 @@ explain("what_a_shift_turns")
 # %% key="explain_sharing"
 explain("why_sharing_costs")
 
-# %% key="explain_port"
-explain("what_a_port_needs")
-
-# %% key="explain_tests"
-explain("why_the_tests_passed")
-
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises
 #
@@ -854,15 +610,13 @@ explain("why_the_tests_passed")
 # 2. `compact`: latents move to the front of their blocks, and nobody else's are touched.
 # 3. `protected`: sinks and window, in a padded batch whose slots are in no order.
 # 4. `next_tokens`: position, slot and length after evictions.
-# 5. `latent_scores`: one score a token, from all the heads that there are.
-# %% [markdown] key="exercises" lang="zh" src="531ed50c"
+# %% [markdown] key="exercises" lang="zh" src="e605e889"
 # ## 练习
 #
 # 1. `freed`：归还给块池多少块、多少字节。
 # 2. `compact`：潜在向量搬到块的前面，别人的一概不动。
 # 3. `protected`：一批带填充、槽位已经乱序的序列，找出汇点和近期窗口。
 # 4. `next_tokens`：淘汰之后的位置、槽位、长度。
-# 5. `latent_scores`：问遍所有的头，一个 token 一个得分。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck
@@ -871,21 +625,21 @@ explain("why_the_tests_passed")
 # |---|---|
 # | a sequence evicts, and the pool has no more free blocks than before | `[manager.pools[0].ref_count(block) for block in manager.block_table(name)]`: what is above 1 is shared, and has to be copied first |
 # | wrong words soon after an eviction, though answers are right | move a whole text by 100 places, as above, and compare logits: if they change, it is the rotation; if not, look at what was moved with what |
-# | garbage, drift, a cliff, growing memory | `print(eviction_report(model).text())`, and the attention on the first token with `output_attentions=True` |
-# %% [markdown] key="stuck" lang="zh" src="38675e47"
+# %% [markdown] key="stuck" lang="zh" src="33f69037"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
 # | 一条序列淘汰了，块池的空闲块却没有变多 | `[manager.pools[0].ref_count(block) for block in manager.block_table(name)]`：大于 1 的是共享的，得先复制 |
 # | 淘汰之后不久，词就不对了，回答却还对 | 像前面那样把整篇文本挪 100 个位置，比较 logit：变了，是旋转的问题；没变，就去查哪些该一起搬而没有一起搬 |
-# | 乱码、跑题、断崖、显存上涨 | `print(eviction_report(model).text("zh"))`，再用 `output_attentions=True` 看第一个 token 上的注意力 |
 
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# In these two lessons memory went because we sent it away. [Lesson 16](16_where_did_6gb_go.ipynb) is about memory that ought to have gone and did not: 6 GB after `generate()`, five suspects, and an experiment for each.
-# %% [markdown] key="next" lang="zh" src="0bf822a8"
+# [Lesson 15b](15b_port_it_yourself.ipynb) ports eviction to an attention class of your own, and shows four ways to fail.
+# [Lesson 16](16_where_did_6gb_go.ipynb) is about memory that ought to have gone and did not.
+# %% [markdown] key="next" lang="zh" src="7a0e374a"
 # ## 下一课
 #
-# 这两课里，显存空出来，是因为我们让它走。[第 16 课](16_where_did_6gb_go.ipynb)要讲的是本该走而没有走的：`generate()` 之后的 6 GB，五个嫌疑对象，每个做一次实验。
+# [第 15b 课](15b_port_it_yourself.ipynb)把淘汰移植到你自己的注意力类上，再看四种坏法。
+# [第 16 课](16_where_did_6gb_go.ipynb)要讲的是本该走而没有走的显存。

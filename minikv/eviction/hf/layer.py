@@ -1,4 +1,4 @@
-"""EvictingLayer: a cache layer of transformers that evicts. Lessons 14 and 15.
+"""EvictingLayer: a cache layer of transformers that evicts. Lessons 14 and 15b.
 
 ``get_seq_length`` counts every token that the layer has seen, so a model goes on with true positions; ``resident``
 counts those that it still has. An attention function appends with ``update``, passes its probabilities to ``observe``

@@ -1,4 +1,4 @@
-"""eviction_report: the evictions of a model's layers, and four ways in which they go wrong, by name. Lesson 15.
+"""eviction_report: the evictions of a model's layers, and four ways in which they go wrong, by name. Lesson 15b.
 
 sinks_gone      a text's first token is gone: a model that parks attention there writes garbage
 window_small    tokens are dropped as they leave the recent window: the text drifts, and the kept set is frozen

@@ -1,6 +1,6 @@
 """Lesson 15: eviction from a cache with one latent a token, in blocks.
 
-Exercises: ``freed_blocks, compact_blocks, protected_tokens, positions, latent_attention``.
+Exercises: ``freed_blocks, compact_blocks, protected_tokens, positions``.
 """
 
 import random
@@ -11,7 +11,6 @@ from minikv.blocks import BlockManager
 from minikv.course.exercise import Lesson, Prediction
 from minikv.course.lessons.l15.compact_blocks import COMPACT
 from minikv.course.lessons.l15.freed_blocks import FREED
-from minikv.course.lessons.l15.latent_attention import LATENT
 from minikv.course.lessons.l15.positions import PLACES
 from minikv.course.lessons.l15.protected_tokens import PROTECT
 from minikv.eviction.paged.runner import fill_holes
@@ -54,7 +53,7 @@ def _draw_shared(rng: random.Random) -> dict[str, object]:
 
 
 LESSON = Lesson(
-    exercises=(FREED, COMPACT, PROTECT, PLACES, LATENT),
+    exercises=(FREED, COMPACT, PROTECT, PLACES),
     predictions=(
         Prediction(
             "freed_bytes",
@@ -82,7 +81,5 @@ LESSON = Lesson(
         "why_no_heads",
         "what_a_shift_turns",
         "why_sharing_costs",
-        "what_a_port_needs",
-        "why_the_tests_passed",
     ),
 )

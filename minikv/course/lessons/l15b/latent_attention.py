@@ -1,4 +1,4 @@
-"""Exercise 15.5: the attention scores of heads that all read one row of latents a token."""
+"""Exercise 15b.1: the attention scores of heads that all read one row of latents a token."""
 
 from functools import partial
 
@@ -95,7 +95,7 @@ def draw_steps(rng) -> list[dict]:
 
 
 LATENT = Exercise(
-    id="15.5",
+    id="15b.1",
     name="latent_scores",
     signature=("state", "q_latent", "q_rope", "latent", "rope", "scale"),
     cases=draw_steps,
