@@ -142,7 +142,7 @@ def test_a_token_says_its_score_to_the_pointer_and_to_the_keyboard(model, watche
 
 def test_nothing_leaves_the_picture_and_no_word_covers_its_neighbour(model, watched_page):
     watched, shown = open_page(watched_page, HeatMapWidget(model=model))
-    outside = shown.root.locator(":scope > svg").evaluate_all(
+    outside = shown.root.locator(".minikv-stage > svg").evaluate_all(
         """svgs => svgs.flatMap((svg) => { const all = svg.getBoundingClientRect();
              return [...svg.querySelectorAll('text, rect, g path')].filter((one) => {
                const box = one.getBoundingClientRect();

@@ -1,19 +1,19 @@
 """The memory monitor: every byte of the report by kind, whatever the report, and peaks that stay."""
 
 import random
-import re
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from minikv import LLM
-from minikv.course import monitor, widgets
-from minikv.course.widgets.monitor_memory import FREE, LOOKS, MemoryMonitor, WatchedMemory
+from minikv.course import monitor
+from minikv.course.widgets.monitor_memory import FREE, MemoryMonitor, WatchedMemory
+from minikv.course.widgets.parts import LOOKS
 from minikv.engine.ext.graph_memory import GraphMemory
 from minikv.engine.memory_report import MemoryReport
 from minikv.errors import ArgumentError
+from minikv.look import look
 from minikv.memory import MemoryStats
 from tests.course.monitor_world import Parked, no_thread_is_left
 
@@ -108,12 +108,10 @@ def test_every_kind_has_a_look_of_its_own_in_its_bar():
 
 
 def test_no_two_looks_are_alike_and_each_that_is_named_exists():
-    """In bar.js, where a number past the end would begin again at the first."""
-    script = (Path(widgets.__file__).parent / "bar.js").read_text(encoding="utf-8")
-    looks = re.findall(r'\{ fill: "(#[0-9a-f]{6})", tile: "(.*)" \}', script)
-    assert max(LOOKS.values()) < len(looks)
-    for each in zip(*looks, strict=True):
-        assert len(set(each)) == len(looks), "neither a colour nor a pattern twice"
+    drawn = {name: look(name) for name in LOOKS.values()}
+    assert (
+        len({one.fill for one in drawn.values()}) == len({one.tile for one in drawn.values()}) == len(drawn)
+    )
 
 
 def test_the_host_without_an_llm():

@@ -1,17 +1,18 @@
 """The page of each widget's picture: in the reader's language, complete in itself, the same every time."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+import minikv.look
 from minikv.course.widgets.base import photo_page
 from minikv.i18n import LANGUAGES
 from tests.course.engine_widget_world import WIDGETS as FOLDER
 from tests.course.photo import photo_traits
 from tests.course.widget_cases import CASES, WIDGETS, drawings, made, name
 
-# What several widgets draw, and the class of each widget's outermost element.
-SHARED = {"shared", "form", "parts", "table", "buttons", "chart"}
+# The class of each widget's outermost element.
 ROOTS = {
     *("minikv-allocation", "minikv-blocks", "minikv-budget", "minikv-engine", "minikv-eviction-monitor"),
     *(
@@ -58,18 +59,23 @@ def _said(traits: dict) -> str:
     return view["status"]
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.css")), ids=lambda path: path.stem)
+LOOK = Path(minikv.look.__file__).parent / "style.css"  # what they share
+
+
+@pytest.mark.parametrize("path", [*sorted(FOLDER.glob("*.css")), LOOK], ids=lambda path: path.stem)
 def test_a_style_stays_inside_its_widgets(path):
     """A notebook has the styles of all its widgets at once, and JupyterLab those of all open notebooks."""
     css = re.sub(r"/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
-    blocks = re.findall(r"([^{}]+)\{[^{}]*\}", re.sub(r"@media[^{]*\{", "", css))
+    blocks = re.findall(r"([^{}]+)\{[^{}]*\}", re.sub(r"@(?:media|container)[^{]*\{", "", css))
     assert blocks
     for block in blocks:
         # Not in brackets
         for selector in re.split(r",(?=[^()]*(?:\([^()]*(?:\([^()]*\)[^()]*)*\)[^()]*)*$)", block):
-            inside = re.match(r"(?::is\([^()]*\) )?\.(minikv-[a-z-]+)", selector.strip(" \n}"))
+            inside = re.match(
+                r"(?::is\([^()]*\) )?\.minikv-widget(?:\.(minikv-[a-z-]+))?", selector.strip(" \n}")
+            )
             assert inside, selector
-            assert inside[1] in (ROOTS if path.stem not in SHARED else {"minikv-widget"}), selector
+            assert (inside[1] is None) if path == LOOK else (inside[1] in ROOTS), selector
 
 
 def test_a_title_is_text_and_never_markup():

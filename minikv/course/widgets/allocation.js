@@ -82,7 +82,8 @@ const render = formWidget("allocation", (form) => {
     drawParts(parts, form.columns, view.rows, barPaint);
   };
   const above = [htmlElement("h5", {}, form.timeline), chart];
-  const below = [sums, htmlElement("h5", {}, form.bar), bar, parts, htmlElement("div", { class: "minikv-scroll" }, moments)];
+  // The bar before the sums: with the sliders beside it, it stands on the first screen.
+  const below = [htmlElement("h5", {}, form.bar), bar, sums, parts, htmlElement("div", { class: "minikv-scroll" }, moments)];
   return { above, below, draw };
 });
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from minikv.course.widgets.allocation_case import MAX_GIB, Case, planned, report_start, reported
-from minikv.course.widgets.base import source
+from minikv.course.widgets.base import script, style
 from minikv.course.widgets.budget import TP_SIZES
 from minikv.course.widgets.form import FormWidget, doubling, names, offered_models, select, slider
 from minikv.course.widgets.parts import nothing_stacked, stacked
@@ -26,9 +26,8 @@ BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 MAX_TOKENS = 2**20  # of a warm-up
 SHARES = [share / 100 for share in range(50, 100)]
 GIBS = [quarter / 4 for quarter in range(16)] + [4.0 + whole for whole in range(37)]  # 0 .. 40
-# Patterns of bar.js, as the budget widget uses them: weights, context, activations, cache, rest, unused share.
-LOOKS = {"current": 0, "not_torch": 3, "activations": 1, "kv": 4, "left": 5, "kept_free": 6}
-LINES = {"used": 3, "peak": 1, "current": 0}
+# Looks of the palette: used has the colour of what is not torch's, peak that of the activations.
+LINES = {"used": "other", "peak": "activations", "current": "weights"}
 
 
 class AllocationWidget(FormWidget):
@@ -48,8 +47,8 @@ class AllocationWidget(FormWidget):
     """
 
     _table = TABLE
-    _esm = source("bar.js", "form.js", "parts.js", "allocation.js")
-    _css = source("shared.css", "form.css", "parts.css", "allocation.css")
+    _esm = script("bar.js", "form.js", "parts.js", "allocation.js")
+    _css = style("allocation.css")
 
     def __init__(
         self,
@@ -184,7 +183,6 @@ def _view(case: Case, lang: str) -> dict[str, Any]:
             lang,
             name=case.gpu,
             aria=f"{TABLE}.bar",
-            looks=list(LOOKS.values()),
         ),
         "scale": terms.total,
         "limit": terms.limit,

@@ -1,5 +1,5 @@
-// A stacked bar in SVG: what a memory of `total` bytes is made of. Plain functions, no dependency;
-// base.py puts this text in front of a widget's own module, so every widget can draw one.
+// A stacked bar in SVG: what a memory of `total` bytes is made of. Plain functions; base.py puts this text in front of
+// a widget's own module, behind the palette's lookOf(name), so every widget can draw one.
 //
 //   bar = { total, total_text, aria, empty, parts: [{ key, letter, label, bytes, text, look }] }
 //
@@ -11,20 +11,6 @@ const WIDTH = 720, LEFT = 2, RIGHT = 718, TOP = 34, HEIGHT = 38, FLOOR = TOP + H
 const LETTER_GAP = 17; // between the letters above the bar, so that neighbours never touch
 const THINNEST = 2.5; // a part of the total that is too small to see is still drawn this wide
 
-// One look a part: a light fill that carries dark text, and the lines of an 8 x 8 tile over it.
-const LOOKS = [
-  { fill: "#8cc4ee", tile: "" },
-  { fill: "#f3e36b", tile: "M2 2h.01M6 6h.01" },
-  { fill: "#f2b95c", tile: "M4 0V8" },
-  { fill: "#dba6c6", tile: "M0 4H8M4 0V8" },
-  { fill: "#5cc2a0", tile: "M0 8L8 0M-1 1L1 -1M7 9L9 7" },
-  { fill: "#d5efe4", tile: "M4 4h.01" },
-  { fill: "#dcdcdc", tile: "M0 0L8 8M-1 7L1 9M7 -1L9 1" },
-  { fill: "#bdb7ea", tile: "M0 4H8" },
-  { fill: "#f3c6bb", tile: "M2 2h3v3h-3z" },
-  { fill: "#ced8a4", tile: "M0 2L4 6L8 2" },
-];
-
 let paintBoxes = 0; // pattern ids must differ between the drawings of one page
 
 function svgElement(name, attributes = {}, text = "") {
@@ -34,21 +20,32 @@ function svgElement(name, attributes = {}, text = "") {
   return element;
 }
 
-// The <defs> with every look, and the function that names one as a fill.
+// The <defs> of a drawing, and the function that names a look of the palette as a fill: its colour below the lines of
+// its tile. A look is put into the <defs> when it is first asked for.
 function paintBox() {
   const prefix = `minikv-look-${Math.random().toString(36).slice(2)}-${paintBoxes++}`;
-  const defs = svgElement("defs");
-  LOOKS.forEach(({ fill, tile }, index) => {
-    const pattern = svgElement("pattern", {
-      id: `${prefix}-${index}`, width: 8, height: 8, patternUnits: "userSpaceOnUse",
-    });
-    pattern.append(svgElement("rect", { width: 8, height: 8, fill }));
-    pattern.append(svgElement("path", {
-      d: tile, stroke: "#1b1b1b", "stroke-width": 1, "stroke-opacity": 0.5, "stroke-linecap": "round", fill: "none",
-    }));
-    defs.append(pattern);
-  });
-  return { defs, fill: (look) => `url(#${prefix}-${look % LOOKS.length})` };
+  const defs = svgElement("defs"), made = new Set();
+  const fill = (look) => {
+    const id = `${prefix}-${look}`;
+    if (!made.has(look)) {
+      const { fill: color, tile, ink } = lookOf(look);
+      const pattern = svgElement("pattern", { id, width: 8, height: 8, patternUnits: "userSpaceOnUse" });
+      pattern.append(svgElement("rect", { width: 8, height: 8, fill: color }));
+      if (tile) pattern.append(svgElement("path", {
+        d: tile, stroke: ink, "stroke-width": 1, "stroke-opacity": 0.35, "stroke-linecap": "round", fill: "none",
+      }));
+      made.add(look);
+      defs.append(pattern);
+    }
+    return `url(#${id})`;
+  };
+  return { defs, fill };
+}
+
+// Words on a fill have its ink, and a halo in its colour over the lines of the tile.
+function wordsOn(look) {
+  const { fill, ink } = lookOf(look);
+  return { class: "minikv-inside", style: `fill: ${ink}; stroke: ${fill}` };
 }
 
 // What stands in front of the words of a legend or of a row, as high as a line of them.
@@ -112,8 +109,7 @@ function drawBar(svg, bar, paint) {
     svg.append(svgElement("text", { x: places[i], y: 13, "text-anchor": "middle", class: "minikv-letter" }, part.letter));
     if (widths[i] > 8 * part.text.length) {
       svg.append(svgElement("text", {
-        x: centers[i], y: TOP + 24, "text-anchor": "middle", class: "minikv-bar-value",
-        stroke: LOOKS[part.look % LOOKS.length].fill,
+        x: centers[i], y: TOP + 24, "text-anchor": "middle", ...wordsOn(part.look),
       }, part.text));
     }
   });

@@ -10,12 +10,23 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
+from minikv.look import looks_script, stylesheet
+
+
+def script(*names: str) -> str:
+    """Return one module: the palette, then these files. Shared functions go before the widget's own file, which ends in
+    ``export default``.
+    """
+    return looks_script() + source(*names)
+
+
+def style(*names: str) -> str:
+    """Return the style sheet that all widgets share, then these files."""
+    return stylesheet() + source(*names)
+
 
 def source(*names: str) -> str:
-    """Return the text of these package files, one after the other, as one module or one style sheet.
-
-    A file of shared functions (``bar.js``) goes before the widget's own, which ends in ``export default``.
-    """
+    """Return the text of these package files, one after the other."""
     folder = files("minikv.course.widgets")
     return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
 
@@ -29,7 +40,7 @@ _PHOTO = """<!DOCTYPE html>
 <link rel="icon" href="data:,">
 <style>
 body {{ margin: 12px; background: #fff; color: #1b1b1b; }}
-#photo {{ width: 800px; }}
+#photo {{ width: 960px; }}
 {css}
 </style>
 </head>

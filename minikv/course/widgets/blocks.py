@@ -13,11 +13,10 @@ from typing import Any
 import anywidget
 import traitlets
 
-from minikv.course.widgets.base import photo_page, source
+from minikv.course.widgets.base import photo_page, script, style
 from minikv.errors import ArgumentError
 from minikv.i18n import pick_language, text
 
-SHARED_LOOK = 6  # the shared block's look in bar.js; the looks before it belong to one sequence each, in turn
 WIDE_COLUMNS = 8  # up to so many blocks a row, each block has room for its number and its fill in words
 LATEST = -1  # the latest step; the script follows it without a message to a busy kernel
 MANY_OWNERS = 2  # a cell has room for two names
@@ -47,8 +46,8 @@ class BlocksWidget(anywidget.AnyWidget):
     for more tokens than a table has slots.
     """
 
-    _esm = source("bar.js", "blocks.js")
-    _css = source("shared.css", "blocks.css")
+    _esm = script("bar.js", "blocks.js")
+    _css = style("blocks.css")
 
     form = traitlets.Dict().tag(sync=True)
     frames: Any = traitlets.List().tag(sync=True)
@@ -140,7 +139,7 @@ class BlocksWidget(anywidget.AnyWidget):
         lang = self._lang
         filled, owners = self._fill(sequences)
         for sequence in sequences:
-            self._looks.setdefault(sequence.name, len(self._looks) % SHARED_LOOK)
+            self._looks.setdefault(sequence.name, len(self._looks))
         cells = [
             self._cell(block, filled[block], owners.get(block, ()), block in cached)
             for block in range(self._num_blocks)
@@ -203,7 +202,7 @@ class BlocksWidget(anywidget.AnyWidget):
         label = text(key, lang, owners=held_by, **values)
         many = text("widgets_blocks.many_owners", lang, count=len(owners))
         short = label if len(owners) <= MANY_OWNERS else text(key, lang, owners=many, **values)
-        look = self._looks[owners[0]] if len(owners) == 1 else SHARED_LOOK
+        look = self._looks[owners[0]] if len(owners) == 1 else "shared"
         return {
             "label": label,
             "short": short,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from minikv.course.widgets.base import source
+from minikv.course.widgets.base import script, style
 from minikv.course.widgets.form import FormWidget, doubling, names, offered_models, select, slider
 from minikv.course.widgets.parts import nothing_stacked, stacked
 from minikv.errors import MiniKVError
@@ -39,8 +39,8 @@ class BudgetWidget(FormWidget):
     """
 
     _table = "widgets"
-    _esm = source("bar.js", "form.js", "parts.js", "budget.js")
-    _css = source("shared.css", "form.css", "parts.css", "budget.css")
+    _esm = script("bar.js", "form.js", "parts.js", "budget.js")
+    _css = style("budget.css")
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 // It draws and it asks: what runs where, and every sentence, is Python's.
 //
 //   form   { lang, title, size, buttons: [[action, label]], figures: [[key, label]], columns, legend, bar_legend: [[key, label]],
-//            kinds, cell, cached_look }                                                                   written once
+//            kinds, cell }                                                                   written once
 //   view   { running, status, error, figures: [text], rows: [{ name, look, state, word, parts, words }], scale, more,
 //            pools: [{ name, counts, more, cells: [[kind, look, mark, owners]] }] }                         written by Python
 //            kind: "own", "shared", "cached", "empty"; parts: tokens cached, computed, to compute, generated
@@ -26,13 +26,12 @@ function drawBlocks(svg, pool, form, paint, width) {
       class: `minikv-owned minikv-${kind}`, "data-block": index, "data-kind": kind, "data-owners": owners,
     });
     const said = form.cell.replace("{block}", index).replace("{what}", owners || form.kinds[kind]);
-    const fill = kind === "empty" ? "none" : paint.fill(kind === "cached" ? form.cached_look : look);
+    const shown = kind === "cached" ? "cached" : look;
+    const fill = kind === "empty" ? "none" : paint.fill(shown);
     group.append(svgElement("title", {}, said));
     group.append(svgElement("rect", { x, y, width: BLOCK_WIDTH, height: BLOCK_HEIGHT, fill }));
     group.append(svgElement("text", {
-      x: x + BLOCK_WIDTH / 2, y: y + 14.5, "text-anchor": "middle", ...(kind === "empty" ? {} : {
-        class: "minikv-inside", stroke: LOOKS[kind === "cached" ? form.cached_look : look].fill,
-      }),
+      x: x + BLOCK_WIDTH / 2, y: y + 14.5, "text-anchor": "middle", ...(kind === "empty" ? {} : wordsOn(shown)),
     }, mark));
     return group;
   }));
@@ -68,7 +67,7 @@ function tokenBar(row, scale, form, paint) {
 
 function barPart(key, from, length, form, paint) {
   const rect = svgElement("rect", { x: `${from}%`, y: 0.5, width: `${length}%`, height: 11, class: `minikv-part-${key}` });
-  if (key === "cached") rect.setAttribute("fill", paint.fill(form.cached_look));
+  if (key === "cached") rect.setAttribute("fill", paint.fill("cached"));
   return rect;
 }
 
@@ -102,7 +101,7 @@ function render({ model, el }) {
   const table = htmlElement("table", {}, htmlElement("thead", {}, htmlElement("tr", {}, ...head)), body);
   const more = htmlElement("div");
   const barLegend = htmlElement("div", { class: "minikv-legend" }, ...form.bar_legend.map(([key, words]) =>
-    htmlElement("span", {}, swatch(key === "cached" ? paint.fill(form.cached_look) : "", `minikv-part-${key}`), words)));
+    htmlElement("span", {}, swatch(key === "cached" ? paint.fill("cached") : "", `minikv-part-${key}`), words)));
   const legend = htmlElement("div", { class: "minikv-legend" },
     ...form.legend.map(([, words]) => htmlElement("span", {}, words)));
   const grids = model.get("view").pools.map(() => poolGrid(form));

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anywidget
 import traitlets
 
-from minikv.course.widgets.base import photo_page, source
+from minikv.course.widgets.base import photo_page, script, style
 from minikv.course.widgets.engine_drawing import BUTTONS, draw_form, draw_text, draw_view
 from minikv.course.widgets.engine_picture import Picture
 from minikv.course.widgets.engine_run import EngineRun
@@ -38,8 +38,8 @@ class EngineWidget(anywidget.AnyWidget):
     Raises ``ArgumentError`` for an invalid language, prompts, params or arrivals.
     """
 
-    _esm = source("bar.js", "form.js", "buttons.js", "readout.js", "engine.js")
-    _css = source("shared.css", "buttons.css", "engine.css")
+    _esm = script("bar.js", "form.js", "buttons.js", "readout.js", "engine.js")
+    _css = style("engine.css")
 
     form = traitlets.Dict().tag(sync=True)
     view = traitlets.Dict().tag(sync=True)

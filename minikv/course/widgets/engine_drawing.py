@@ -9,8 +9,6 @@ from minikv.errors import MiniKVError
 from minikv.i18n import text
 
 MAX_ROWS = 16  # sequences drawn; a sentence counts the others
-OWNER_LOOKS = 6  # looks of bar.js, in turn; the seventh is that of cached blocks and tokens
-CACHED_LOOK = 6
 CELLS_A_LINE = 32  # in plain text
 FIGURES = (
     "steps", "running", "waiting", "ended", "generated", "speed", "used", "cached", "empty", "hits", "preemptions",
@@ -36,7 +34,6 @@ def draw_form(
         "bar_legend": [[name, _say(f"bar_{name}", lang)] for name in BAR_LEGEND],
         "kinds": {name: _say(f"cell_{name}", lang) for name in ("cached", "empty")},
         "cell": _say("cell", lang, block="{block}", what="{what}"),
-        "cached_look": CACHED_LOOK,
     }
 
 
@@ -136,7 +133,7 @@ def _row(row: SequenceRow, lang: str) -> dict[str, Any]:
     said = [_say(f"tokens_{name}", lang, count=count) for name, count in parts.items() if count]
     return {
         "name": row.name,
-        "look": row.number % OWNER_LOOKS,
+        "look": row.number,
         "state": row.state,
         "word": _say(f"state_{row.state}", lang),
         "parts": list(parts.values()),
@@ -158,9 +155,7 @@ def _pool(picture: Picture, group: int, lang: str) -> dict[str, Any]:
         "name": _pool_name(picture, group, lang),
         "counts": _pool_counts(picture, group, lang),
         "more": _more_cells(pool, lang),
-        "cells": [
-            [cell.kind, cell.number % OWNER_LOOKS, _mark(cell), "+".join(cell.owners)] for cell in pool.cells
-        ],
+        "cells": [[cell.kind, cell.number, _mark(cell), "+".join(cell.owners)] for cell in pool.cells],
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from minikv.course.widgets.base import source
+from minikv.course.widgets.base import script, style
 from minikv.course.widgets.form import FormWidget, names, select
 from minikv.course.widgets.table import figure_lines, figure_row
 from minikv.errors import ArgumentError, MiniKVError, check_count
@@ -27,7 +27,7 @@ HOST_GIB = (0, 32, 64, 128, 256)
 LOADS = (0.5, 0.75, 1.0, 1.5, 2.0)
 Y_LOW, Y_HIGH = 0.01, 1000.0  # seconds, the ends of the plot
 PERCENTS = {"p50": 50, "p90": 90, "p99": 99}
-LOOKS = {"device": 4, "host": 1, "computed": 6}  # of bar.js
+LOOKS = {"device": "cached", "host": "host", "computed": "activations"}  # of the palette
 
 
 class FleetWidget(FormWidget):
@@ -43,8 +43,8 @@ class FleetWidget(FormWidget):
     """
 
     _table = "widgets_fleet"
-    _esm = source("bar.js", "form.js", "table.js", "fleet.js")
-    _css = source("shared.css", "form.css", "table.css", "fleet.css")
+    _esm = script("bar.js", "form.js", "table.js", "fleet.js")
+    _css = style("fleet.css")
 
     def __init__(
         self,

@@ -79,8 +79,14 @@ function drawForm(form, change, reset) {
   return { fieldset, fill };
 }
 
-// What a widget with controls exports as `render`: its title, the controls, what `build` draws, and between them the
-// readout that a screen reader speaks. The controls write `state`, Python answers with `view`.
+// The controls beside what they change, or above it where the widget is narrow (style.css).
+function sides(fieldset, ...stage) {
+  return htmlElement("div", { class: "minikv-sides" }, htmlElement("div", { class: "minikv-side" }, fieldset),
+    htmlElement("div", { class: "minikv-stage" }, ...stage));
+}
+
+// What a widget with controls exports as `render`: its title, the controls, and beside them what `build` draws with
+// the readout that a screen reader speaks in its middle. The controls write `state`, Python answers with `view`.
 //
 //   build(form) = { above: [elements], below: [elements], draw(view) }       view has { status, error }
 function formWidget(name, build) {
@@ -99,7 +105,7 @@ function formWidget(name, build) {
     // Built once and then changed: a live region that is replaced is not read out.
     const status = htmlElement("p", { role: "status", "aria-live": "polite" });
     el.append(htmlElement("div", { class: `minikv-widget minikv-${name}`, lang: form.lang },
-      htmlElement("h4", {}, form.title), fieldset, ...above, status, ...below));
+      htmlElement("h4", {}, form.title), sides(fieldset, ...above, status, ...below)));
 
     const showState = () => fill(model.get("state"));
     const showView = () => {

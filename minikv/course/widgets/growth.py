@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from minikv.course.widgets.base import source
+from minikv.course.widgets.base import script, style
 from minikv.course.widgets.form import FormWidget, select, slider
 from minikv.errors import ArgumentError, MiniKVError, check_count
 from minikv.extras import require_engine
@@ -20,8 +20,6 @@ from minikv.units import exact_bytes
 
 # Row A has the prompt of ``length`` tokens; B, C and D have a half, a quarter and an eighth of it.
 ROWS = "ABCD"
-# Looks of bar.js without upright lines in their patterns, which would look like edges of blocks.
-LOOKS = (0, 1, 4, 6)
 MAX_TOKENS = 2048  # of a prompt, of the steps and of a row: the most that can be drawn
 LENGTHS = [1, 2, 4, 8, 16, 32, 50, 64, 100, 128, 150, 192, 256, 384, 512, 768, 1024]
 ROOMS = [64, 96, 128, 160, 192, 256, 384, 512, 768, 1024, 1536, 2048]
@@ -59,8 +57,8 @@ class GrowthWidget(FormWidget):
     """
 
     _table = "widgets_growth"
-    _esm = source("bar.js", "form.js", "table.js", "growth.js")
-    _css = source("shared.css", "form.css", "table.css", "growth.css")
+    _esm = script("bar.js", "form.js", "table.js", "growth.js")
+    _css = style("growth.css")
 
     def __init__(
         self,
@@ -208,7 +206,7 @@ def _view(state: dict[str, Any], linear: Held, paged: Held, lang: str) -> dict[s
         rows.append(
             {
                 "label": name,
-                "look": LOOKS[place],
+                "look": place,
                 "linear": {
                     "filled": linear.tokens[place],
                     "slots": room,

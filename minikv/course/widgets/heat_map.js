@@ -210,8 +210,8 @@ function render({ model, el }) {
   // Built once and then changed: a live region that is replaced is not read out.
   const status = htmlElement("p", { role: "status", "aria-live": "polite" });
   const root = htmlElement("div", { class: "minikv-widget minikv-heat-map", lang: form.lang },
-    htmlElement("h4", {}, form.title), fieldset, htmlElement("p", { class: "minikv-legend" }, ...legendEntries(form.marks)),
-    map, strip, detail, status);
+    htmlElement("h4", {}, form.title), sides(fieldset,
+      htmlElement("p", { class: "minikv-legend" }, ...legendEntries(form.marks)), map, strip, detail, status));
   const forget = inspectTokens(root, strip, detail, form.hint);
   el.append(root);
 

@@ -8,7 +8,7 @@ layers and heads of a trace are sent together, so that the slider works while a 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from minikv.course.widgets.base import source
+from minikv.course.widgets.base import script, style
 from minikv.course.widgets.form import FormWidget, select, slider
 from minikv.course.widgets.heat_map_drawing import HEAVY, LEAVING, RECENT, SINK, draw_trace
 from minikv.errors import ArgumentError, MiniKVError, check_count
@@ -42,8 +42,8 @@ class HeatMapWidget(FormWidget):
     """
 
     _table = "widgets_heat_map"
-    _esm = source("bar.js", "form.js", "shades.js", "heat_map.js")
-    _css = source("shared.css", "form.css", "heat_map.css")
+    _esm = script("bar.js", "form.js", "shades.js", "heat_map.js")
+    _css = style("heat_map.css")
 
     def __init__(
         self,

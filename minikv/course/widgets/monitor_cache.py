@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from minikv.course.widgets.base import source
+from minikv.course.widgets.base import script, style
 from minikv.course.widgets.engine_drawing import draw_form, draw_text, draw_view
 from minikv.course.widgets.engine_picture import Owner, Picture, pool_pictures
 from minikv.course.widgets.engine_rows import DECODE, PREFILL, SequenceRow, letters, state_of
@@ -103,8 +103,8 @@ class WatchedCache:
 class CacheMonitor(Monitor):
     """See ``minikv.course.monitor.cache``."""
 
-    _esm = source("bar.js", "form.js", "buttons.js", "readout.js", "engine.js")
-    _css = source("shared.css", "buttons.css", "engine.css")
+    _esm = script("bar.js", "form.js", "buttons.js", "readout.js", "engine.js")
+    _css = style("engine.css")
 
     def __init__(self, llm: "LLM", lang: str, hz: float, clock: Clock | None = None):
         super().__init__(WatchedCache(llm), lang, hz, clock)

@@ -8,9 +8,9 @@ from minikv.i18n import text
 
 
 def draw_chart(
-    points: Sequence[Point], looks: Mapping[str, int], prefix: str, write: Callable[[float], str], lang: str
+    points: Sequence[Point], looks: Mapping[str, str], prefix: str, write: Callable[[float], str], lang: str
 ) -> dict[str, Any]:
-    """Return ``points`` with every kind of ``looks`` (a pattern of bar.js each), the first at the bottom.
+    """Return ``points`` with every kind of ``looks`` (a name of the palette each), the first at the bottom.
 
     Labels are the sentences ``prefix`` + kind; ``write`` formats an amount.
     """

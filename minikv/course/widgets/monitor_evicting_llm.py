@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from minikv.engine.llm import LLM
 
 MAX_ROWS = 16  # sequences drawn; a sentence counts the others
-LOOKS = {"resident": 4, "gone": 6}  # patterns of bar.js
+LOOKS = {"resident": "k", "gone": "free"}  # of the palette
 TOKENS = "widgets_monitor.tokens_"
 
 

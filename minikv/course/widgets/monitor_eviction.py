@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from minikv.course.widgets.base import source
+from minikv.course.widgets.base import script, style
 from minikv.course.widgets.heat_map_drawing import GONE, NOT_YET, SHADES
 from minikv.course.widgets.history import History, Point
 from minikv.course.widgets.monitor import Monitor
@@ -144,7 +144,7 @@ class WatchedEviction:
 class EvictionMonitor(Monitor):
     """See ``minikv.course.monitor.eviction``."""
 
-    _esm = source(
+    _esm = script(
         "bar.js",
         "form.js",
         "buttons.js",
@@ -155,9 +155,7 @@ class EvictionMonitor(Monitor):
         "shades.js",
         "monitor_eviction.js",
     )
-    _css = source(
-        "shared.css", "buttons.css", "table.css", "chart.css", "heat_map.css", "monitor_eviction.css"
-    )
+    _css = style("heat_map.css", "monitor_eviction.css")
 
     def __init__(self, model: Any, lang: str, hz: float, clock: Clock | None = None):
         watched = WatchedEvictingLLM(model) if hasattr(model, "snapshot") else WatchedEviction(model)

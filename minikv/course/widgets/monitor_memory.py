@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from minikv.course.widgets.base import source
+from minikv.course.widgets.base import script, style
 from minikv.course.widgets.history import History, Point
 from minikv.course.widgets.monitor import Monitor
 from minikv.course.widgets.monitor_chart import draw_chart
-from minikv.course.widgets.parts import stacked
+from minikv.course.widgets.parts import LOOKS, stacked
 from minikv.course.widgets.ticker import Clock
 from minikv.engine.memory_report import MemoryReport
 from minikv.i18n import pick_language, text
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 
 TABLE = "widgets_monitor"
 FREE = "headroom"
-# Patterns of bar.js. Only kinds that are never in the same bar share one: an LLM that evicts captures no graphs.
-LOOKS = {
-    "weights": 0, "buffers": 7, "kv": 4, "padding": 8, "records": 2, "host": 3, "graphs": 2, "tensors": 1, "rest": 1,
-    "process": 1, "cached": 3, "not_torch": 6, "context": 6, "others": 9, FREE: 5,
-}  # fmt: skip
 KNOWN = ("weights", "buffers", "kv", "padding")  # kinds that only an LLM's report knows
 
 
@@ -79,7 +74,6 @@ class WatchedMemory:
                 lang,
                 name=self.device,
                 aria=f"{TABLE}.memory_bar",
-                looks=[LOOKS[kind] for kind in seen.parts],
                 write=format_bytes,
                 total_text=format_bytes,
             ),
@@ -128,7 +122,7 @@ class WatchedMemory:
 class MemoryMonitor(Monitor):
     """See ``minikv.course.monitor.memory``."""
 
-    _esm = source(
+    _esm = script(
         "bar.js",
         "form.js",
         "buttons.js",
@@ -138,7 +132,7 @@ class MemoryMonitor(Monitor):
         "chart.js",
         "monitor_memory.js",
     )
-    _css = source("shared.css", "buttons.css", "parts.css", "chart.css")
+    _css = style()
 
     def __init__(self, device: Any, llm: "LLM | None", lang: str, hz: float, clock: Clock | None = None):
         super().__init__(WatchedMemory(device, llm), lang, hz, clock)

@@ -1,10 +1,19 @@
 """A stacked bar and the table below it, from a dictionary of bytes, for bar.js and parts.js."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from minikv.i18n import text
 from minikv.units import gib
+
+# The meaning, in the palette, of each part of a memory. Parts of one bar differ: an LLM that evicts captures no graphs.
+LOOKS = {
+    "weights": "weights", "current": "weights", "used": "weights", "buffers": "buffers", "workspace": "buffers",
+    "kv": "k", "kv_used": "k", "padding": "padding", "records": "graphs", "graphs": "graphs", "host": "host",
+    "activations": "activations", "tensors": "activations", "rest": "activations", "process": "activations",
+    "cached": "cached", "not_torch": "other", "context": "other", "cuda_context": "other", "others": "processes",
+    "headroom": "free", "left": "free", "kv_left": "free", "kept_free": "kept",
+}  # fmt: skip
 
 
 def in_gib(num_bytes: int) -> str:
@@ -19,20 +28,19 @@ def stacked(
     *,
     name: str,
     aria: str = "widgets.bar",
-    looks: Sequence[int] | None = None,
     write: Callable[[int], str] = in_gib,
     total_text: Callable[[int], str] | None = None,
 ) -> dict[str, Any]:
     """Return ``bar`` and ``rows`` of ``parts``; their labels are the sentences ``prefix`` + key ("widgets.kv").
 
-    ``aria`` is the sentence of the whole bar, with ``name`` as its {gpu}. ``looks`` are the patterns of bar.js
-    (None: in order). ``write`` formats a size in the rows, ``total_text`` (None: GiB) the total below the bar.
+    ``aria`` is the sentence of the whole bar, with ``name`` as its {gpu}. ``write`` formats a size in the rows,
+    ``total_text`` (None: GiB) the total below the bar.
     """
     rows: list[dict[str, Any]] = [
         {
             "key": key,
             "letter": chr(ord("A") + index),
-            "look": looks[index] if looks else index,
+            "look": LOOKS[key],
             "label": text(prefix + key, lang),
             "bytes": num_bytes,
             "text": write(num_bytes),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import anywidget
 import traitlets
 
-from minikv.course.widgets.base import photo_page, source
+from minikv.course.widgets.base import photo_page, script, style
 from minikv.course.widgets.parts import stacked
 from minikv.i18n import pick_language, text
 from minikv.units import format_bytes
@@ -14,15 +14,13 @@ if TYPE_CHECKING:  # it imports torch, which the other widgets do not need
     from minikv.cache.allocation import AllocationReport
 
 TABLE = "widgets_allocation"
-# Patterns of bar.js: the allocation widget's, and the same blue for "used" as for what torch holds.
-LOOKS = {"used": 0, "current": 0, "not_torch": 3, "activations": 1, "kv": 4, "left": 5, "kept_free": 6}
 
 
 class ReportBar(anywidget.AnyWidget):
     """``report.parts()`` as a bar, and a table of its exact bytes. It has no controls."""
 
-    _esm = source("bar.js", "form.js", "parts.js", "report_bar.js")
-    _css = source("shared.css", "parts.css")
+    _esm = script("bar.js", "form.js", "parts.js", "report_bar.js")
+    _css = style()
 
     form = traitlets.Dict().tag(sync=True)
     view = traitlets.Dict().tag(sync=True)
@@ -78,7 +76,6 @@ def _view(report: "AllocationReport", lang: str) -> dict[str, Any]:
             lang,
             name=report.device,
             aria=f"{TABLE}.bar",
-            looks=[LOOKS[key] for key in parts],
             write=format_bytes,
             total_text=format_bytes,
         ),

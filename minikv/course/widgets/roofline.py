@@ -9,7 +9,7 @@ import math
 from functools import lru_cache
 from typing import Any
 
-from minikv.course.widgets.base import source
+from minikv.course.widgets.base import script, style
 from minikv.course.widgets.form import FormWidget, doubling, names, offered_models, select, slider
 from minikv.course.widgets.table import figure_lines, figure_row, milliseconds
 from minikv.errors import ArgumentError, MiniKVError
@@ -39,8 +39,8 @@ class RooflineWidget(FormWidget):
     """
 
     _table = "widgets_roofline"
-    _esm = source("bar.js", "form.js", "table.js", "roofline.js")
-    _css = source("shared.css", "form.css", "table.css", "roofline.css")
+    _esm = script("bar.js", "form.js", "table.js", "roofline.js")
+    _css = style("roofline.css")
 
     def __init__(
         self,

@@ -39,8 +39,7 @@ function drawBlock(block, x, y, width, paint) {
   }));
   const fitting = [block.short, block.name].find((words) => words && textWidth(words) + 8 < width);
   if (fitting) group.append(svgElement("text", {
-    x: x + width / 2, y: y + 14.5, "text-anchor": "middle", class: "minikv-inside",
-    stroke: LOOKS[block.look % LOOKS.length].fill,
+    x: x + width / 2, y: y + 14.5, "text-anchor": "middle", ...wordsOn(block.look),
   }, fitting));
   return group;
 }
@@ -109,7 +108,7 @@ function inspectBlocks(root, svg, detail, hint) {
 function drawLegend(form, paint) {
   const box = { x: 0.5, y: 0.5, width: 15, height: 15, class: "minikv-outline" };
   return htmlElement("p", { class: "minikv-legend" }, ...form.legend.map(([look, words]) => htmlElement("span", {},
-    ...(look >= 0 ? [legendMark([svgElement("rect", { ...box, fill: paint.fill(look) })])] : []), words)));
+    ...(look !== null ? [legendMark([svgElement("rect", { ...box, fill: paint.fill(look) })])] : []), words)));
 }
 
 // The choice of settings, and the slider over the steps between its two buttons.

@@ -11,11 +11,10 @@ from typing import Any
 import anywidget
 import traitlets
 
-from minikv.course.widgets.base import photo_page, source
+from minikv.course.widgets.base import photo_page, script, style
 from minikv.course.widgets.segments_drawing import (
     CACHED_LOOK,
     FIGURES,
-    NAME_LOOKS,
     WAITING_LOOK,
     Drawing,
 )
@@ -44,8 +43,8 @@ class SegmentsWidget(anywidget.AnyWidget):
     than 200) and for invalid settings, capacity or ``stop_at``.
     """
 
-    _esm = source("bar.js", "form.js", "segments.js")
-    _css = source("shared.css", "segments.css")
+    _esm = script("bar.js", "form.js", "segments.js")
+    _css = style("segments.css")
 
     form = traitlets.Dict().tag(sync=True)
     map = traitlets.Dict().tag(sync=True)
@@ -79,7 +78,7 @@ class SegmentsWidget(anywidget.AnyWidget):
             label: replay_steps(steps, chosen, capacity, non_torch) for label, chosen in settings.items()
         }
         names = [step.name for step in steps if step.kind == "malloc"]
-        self._looks = {name: place % NAME_LOOKS for place, name in enumerate(dict.fromkeys(names))}
+        self._looks = {name: place for place, name in enumerate(dict.fromkeys(names))}
         super().__init__(
             form=self._form(self._lang),
             map=Drawing(self._steps, self._looks, self._lang).map(self._moments, self._settings),
@@ -142,7 +141,7 @@ class SegmentsWidget(anywidget.AnyWidget):
         shown = [*self._looks][:MAX_NAMES]
         legend = [[self._looks[name], name] for name in shown]
         if len(self._looks) > MAX_NAMES:
-            legend.append([-1, say("more_names", count=len(self._looks) - MAX_NAMES)])
+            legend.append([None, say("more_names", count=len(self._looks) - MAX_NAMES)])
         legend.append([CACHED_LOOK, say("legend_cached")])
         if any(step.kind == "record_stream" for step in self._steps):
             legend.append([WAITING_LOOK, say("legend_waiting")])

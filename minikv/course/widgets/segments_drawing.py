@@ -10,8 +10,7 @@ from minikv.memory.allocator.blocks import ALLOCATED, AWAITING_FREE, INACTIVE, B
 from minikv.units import exact_bytes, format_bytes
 
 MAX_ROWS = 16  # the largest segments are drawn; a sentence counts the others
-NAME_LOOKS = 5  # looks of bar.js, in turn; the two others are:
-WAITING_LOOK, CACHED_LOOK = 5, 6
+WAITING_LOOK, CACHED_LOOK = "other", "cached"  # of the palette; each name has the look of a sequence
 STATES = {ALLOCATED: "used", AWAITING_FREE: "waiting", INACTIVE: "cached"}
 FIGURES = ("allocated", "cached", "reserved", "peak_reserved", "inactive_split", "device_free", "calls")
 

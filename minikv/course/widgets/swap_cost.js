@@ -24,8 +24,7 @@ function drawSwapBar(svg, bar, y, paint) {
     const room = [...part.text].reduce((sum, letter) => sum + (letter > "\u2e80" ? 13 : 7), 8);
     if (width > room) {
       svg.append(svgElement("text", {
-        x: x + width / 2, y: y + 22, "text-anchor": "middle", class: "minikv-bar-value",
-        stroke: LOOKS[part.look].fill,
+        x: x + width / 2, y: y + 22, "text-anchor": "middle", ...wordsOn(part.look),
       }, part.text));
     }
     x += width;

@@ -8,7 +8,7 @@ are ``minikv.plan.preemption``'s.
 from functools import lru_cache
 from typing import Any
 
-from minikv.course.widgets.base import source
+from minikv.course.widgets.base import script, style
 from minikv.course.widgets.form import FormWidget, doubling, names, offered_models, select, slider
 from minikv.course.widgets.table import figure_lines, figure_row, milliseconds
 from minikv.errors import ArgumentError, MiniKVError
@@ -31,7 +31,7 @@ TP_SIZES = (1, 2, 4, 8)
 LINKS = (1, 2, 4, 8, 12, 16, 25, 32, 50, 64, 100, 200, 450)  # GB/s one way; 25 is PCIe 4.0 x16, 50 is 5.0
 MAX_LINK, MAX_TOKENS = 10_000, 2**20
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-OUT, IN, AGAIN = 0, 4, 2  # looks of bar.js
+OUT, IN, AGAIN = "host", "k", "activations"  # of the palette
 
 
 class SwapCostWidget(FormWidget):
@@ -46,8 +46,8 @@ class SwapCostWidget(FormWidget):
     """
 
     _table = "widgets_swap_cost"
-    _esm = source("bar.js", "form.js", "table.js", "swap_cost.js")
-    _css = source("shared.css", "form.css", "parts.css", "table.css")
+    _esm = script("bar.js", "form.js", "table.js", "swap_cost.js")
+    _css = style()
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ def _view(
     }
 
 
-def _bar(key: str, parts: list[tuple[str, int, float]], longest: float, lang: str) -> dict[str, Any]:
+def _bar(key: str, parts: list[tuple[str, str, float]], longest: float, lang: str) -> dict[str, Any]:
     """Return a bar in shares of the longer one; ``text`` is its whole time."""
     drawn = [
         {

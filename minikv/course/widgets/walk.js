@@ -10,10 +10,11 @@
 
 const ROW_HEIGHT = 24, TILES_TOP = 20, TABLE_TOP = 66, POOL_TOP = 150, WALK_LEFT = 2, WALK_WIDTH = 716;
 
-function walkCell(svg, { x, y, width, fill, words, kind, data = {} }) {
+function walkCell(svg, paint, { x, y, width, look, words, kind, data = {} }) {
   const group = svgElement("g", { class: `minikv-walk-${kind}`, ...data });
-  group.append(svgElement("rect", { x, y, width: width - 2, height: ROW_HEIGHT, fill: fill ?? "none" }));
-  group.append(svgElement("text", { x: x + (width - 2) / 2, y: y + 16, "text-anchor": "middle" }, words));
+  group.append(svgElement("rect", { x, y, width: width - 2, height: ROW_HEIGHT, fill: look === undefined ? "none" : paint.fill(look) }));
+  const on = look === undefined ? {} : wordsOn(look);
+  group.append(svgElement("text", { x: x + (width - 2) / 2, y: y + 16, "text-anchor": "middle", ...on }, words));
   svg.append(group);
 }
 
@@ -27,13 +28,13 @@ function drawWalk(svg, view, form, paint) {
     svg.append(svgElement("text", { x: WALK_LEFT, y: y - 6, class: "minikv-panel" }, words));
 
   const width = Math.min(90, WALK_WIDTH / view.tiles.length), slot = WALK_WIDTH / view.pool;
-  const look = (tile) => tile.state === "waiting" || tile.state === "behind" ? undefined : paint.fill(tile.split);
+  const look = (tile) => tile.state === "waiting" || tile.state === "behind" ? undefined : tile.split;
   const held = new Map();
   view.tiles.forEach((tile, place) => {
     const x = WALK_LEFT + place * width;
     const data = { "data-entry": tile.entry, "data-state": tile.state };
-    walkCell(svg, { x, y: TILES_TOP, width, fill: look(tile), words: tile.letter, kind: tile.state, data });
-    walkCell(svg, { x, y: TABLE_TOP, width, words: String(tile.block), kind: tile.state });
+    walkCell(svg, paint, { x, y: TILES_TOP, width, look: look(tile), words: tile.letter, kind: tile.state, data });
+    walkCell(svg, paint, { x, y: TABLE_TOP, width, words: String(tile.block), kind: tile.state });
     if (tile.state === "behind") return;
     held.set(tile.block, tile);
     if (tile.state !== "now") return;
@@ -45,9 +46,9 @@ function drawWalk(svg, view, form, paint) {
   });
   for (let block = 0; block < view.pool; block++) {
     const tile = held.get(block);
-    walkCell(svg, {
+    walkCell(svg, paint, {
       x: WALK_LEFT + block * slot, y: POOL_TOP, width: slot, words: String(block), kind: tile ? tile.state : "foreign",
-      fill: tile ? look(tile) : undefined, data: { "data-block": block, "data-state": tile ? tile.state : "foreign" },
+      look: tile ? look(tile) : undefined, data: { "data-block": block, "data-state": tile ? tile.state : "foreign" },
     });
   }
 }

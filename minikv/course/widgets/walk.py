@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minikv.course.widgets.base import source
+from minikv.course.widgets.base import script, style
 from minikv.course.widgets.form import FormWidget, select, slider
 from minikv.errors import ArgumentError, MiniKVError, check_count
 from minikv.i18n import text
@@ -63,8 +63,8 @@ class WalkWidget(FormWidget):
     """
 
     _table = "widgets_walk"
-    _esm = source("bar.js", "form.js", "table.js", "walk.js")
-    _css = source("shared.css", "form.css", "walk.css")
+    _esm = script("bar.js", "form.js", "table.js", "walk.js")
+    _css = style("walk.css")
 
     def __init__(
         self,
