@@ -13,7 +13,7 @@ import pytest
 
 import minikv
 from tests.in_turn import in_turn
-from tools.project import PAGES, Project, main, move, read_project
+from tools.project import ADDRESSED, PAGES, Project, main, move, read_project
 
 ROOT = Path(__file__).parent.parent
 OURS = read_project()
@@ -23,7 +23,7 @@ LINK = re.compile(
 )
 NAMED_BRANCH = re.compile(r"/(?:blob|tree|raw)/[\w.-]+/(?P<path>[^#?]+)")
 TEXTS = [
-    *(ROOT / page for page in (*PAGES, "CHANGELOG.md", "RESULTS.md")),
+    *(ROOT / page for page in (*ADDRESSED, "CHANGELOG.md", "RESULTS.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     *(path for folder in ("notebooks", "solutions") for path in sorted((ROOT / folder / "src").glob("*.py"))),
     *(
@@ -102,19 +102,19 @@ def test_no_code_spells_the_address():
 
 
 def test_moving_writes_the_new_address_wherever_the_old_one_stood(tmp_path, monkeypatch):
-    for name in ("pyproject.toml", *PAGES):
+    for name in ("pyproject.toml", *ADDRESSED):
         shutil.copy(ROOT / name, tmp_path / name)
     changed = move("https://github.com/someone/kv", tmp_path)
-    assert [path.name for path in changed] == ["pyproject.toml", *PAGES]
+    assert [path.name for path in changed] == ["pyproject.toml", *ADDRESSED]
     moved = read_project(tmp_path)
     assert moved == Project(OURS.name, "https://github.com/someone/kv", OURS.on_index)
-    for name in ("pyproject.toml", *PAGES):
+    for name in ("pyproject.toml", *ADDRESSED):
         before, after = ((folder / name).read_text(encoding="utf-8") for folder in (ROOT, tmp_path))
         assert OURS.repository not in after
         assert OURS.colab("") not in after
         assert after.count(moved.colab("")) == before.count(OURS.colab(""))
     assert move(OURS.repository, tmp_path)
-    for name in ("pyproject.toml", *PAGES):
+    for name in ("pyproject.toml", *ADDRESSED):
         assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
 
 

@@ -2,6 +2,7 @@
 
     python -m tools.project                     prints version, address and what pip is told to install
     python -m tools.project --move URL          another address (a fork's): pyproject.toml and the READMEs say it
+    python -m tools.project --tag v0.1.0        whether the tag of a release is that of this version
 
 The address stands in pyproject.toml alone. Notebooks are composed with it; a Markdown file on GitHub cannot read it,
 so a test compares (``tests/test_publishing.py``).
@@ -17,7 +18,12 @@ from urllib.parse import urlsplit
 
 ROOT = Path(__file__).parent.parent
 BRANCH = "main"
-PAGES = ("README.md", "README.zh.md")  # the pages that GitHub shows as they stand, and that spell the address
+PAGES = ("README.md", "README.zh.md")
+ADDRESSED = (
+    *PAGES,
+    "CONTRIBUTING.md",
+    "CITATION.cff",
+)  # what GitHub shows or reads as it stands, with the address
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ def move(repository: str, root: Path = ROOT) -> list[Path]:
     old = read_project(root)
     new = Project(old.name, repository, old.on_index)
     changed = []
-    for name in ("pyproject.toml", *PAGES):
+    for name in ("pyproject.toml", *ADDRESSED):
         path = root / name
         before = path.read_text(encoding="utf-8")
         after = before.replace(old.colab(""), new.colab("")).replace(old.repository, new.repository)
@@ -84,15 +90,20 @@ def _check(repository: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.project", description=__doc__.splitlines()[0])
     parser.add_argument("--move", metavar="URL", help="the repository's new address")
+    parser.add_argument("--tag", help="fails unless it is the version's")
     options = parser.parse_args(arguments)
+    from minikv import __version__
+
     try:
+        if options.tag is not None and options.tag != f"v{__version__}":
+            raise ValueError(
+                f"The tag is {options.tag}, the version {__version__}: tag v{__version__}, or change __version__ first."
+            )
         if options.move:
             for path in move(options.move):
                 print(f"written   {path.name}")
             print("Now: python -m tools.notebooks build")
         else:
-            from minikv import __version__
-
             project = read_project()
             print(f"version      {__version__}")
             print(f"repository   {project.repository}")
