@@ -25,6 +25,9 @@ OF_GGUF = set(
     as_json lang""".split()
 )
 
+# Those that only a config answers; a file of layers is one rank's, and says the rest itself.
+OF_A_CONFIG = {"tp", "layout", "encoder_tokens", "weight_dtype", "model_type"}
+
 
 def plan(
     context_of_call: typer.Context,
@@ -43,6 +46,8 @@ def plan(
     cuda_context_bytes: str | None = None,
     workspace_bytes: str | None = None,
     weight_dtype: str | None = None,
+    activation_bytes: str | None = None,
+    layers: str | None = None,
     model_type: str | None = None,
     layout: str = "hf",
     encoder_tokens: int | None = None,
@@ -62,7 +67,9 @@ def plan(
     if list_:
         plan_view.show_catalogue(lang, as_json=as_json)
         return
-    if config is None:
+    if layers is not None and config is not None:
+        raise ArgumentError("config_and_layers", config=config, layers=layers)
+    if config is None and layers is None:
         raise ArgumentError("no_config")
     memory: dict[str, Any] = {
         "gpu": gpu,
@@ -75,12 +82,12 @@ def plan(
         "workspace_bytes": size("--workspace-bytes", workspace_bytes),
     }
     assumed = {name: value for name, value in assumed.items() if value is not None}
-    if is_gguf(config):
+    if config is not None and is_gguf(config):
         from minikv.cli.plan_gguf import show_gguf
         from minikv.plan import plan_gguf
 
         given = {name for name in context_of_call.params if _is_given(context_of_call, name)}
-        unused = [f"--{name.replace('_', '-')}" for name in context_of_call.params if name in given - OF_GGUF]
+        unused = [_option(name) for name in context_of_call.params if name in given - OF_GGUF]
         if unused:
             raise ArgumentError("gguf_options", asked=", ".join(unused))
         if "chunk" in given:
@@ -91,7 +98,11 @@ def plan(
     if v_dtype is not None:
         raise ArgumentError("plan_v_dtype", value=v_dtype)
     source: Any = config
-    if model_type is not None:
+    if layers is not None:
+        given = {name for name in OF_A_CONFIG if _is_given(context_of_call, name)}
+        if given:
+            raise ArgumentError("layers_have_it", asked=", ".join(map(_option, sorted(given))))
+    elif model_type is not None:
         from minikv.plan.spec.config import with_model_type
 
         source = with_model_type(config, model_type)
@@ -105,11 +116,16 @@ def plan(
         "--utilization": utilization != 0.9, "--block-size": block_size != 16, "--chunk": chunk != 8192,
         "--weight-bytes": weight_bytes, "--weight-dtype": weight_dtype, "--table": table,
         "--cuda-context-bytes": cuda_context_bytes, "--workspace-bytes": workspace_bytes,
+        "--activation-bytes": activation_bytes,
     }  # fmt: skip
+    if layers is not None:
+        from minikv.plan import CacheSpec
+
+        source, cache = CacheSpec.from_layers(layers, kv_dtype=kv_dtype), {}
     if explain or (gpu is None and gpu_bytes is None):
         from minikv.plan import CacheSpec
 
-        spec = CacheSpec.from_config(source, **cache)
+        spec = source if layers is not None else CacheSpec.from_config(source, **cache)
         asked = [option for option, given in needs_gpu.items() if given]
         if explain:
             print(spec.explain(lang))
@@ -131,6 +147,7 @@ def plan(
         chunk=chunk,
         weight_bytes=size("--weight-bytes", weight_bytes),
         weight_dtype=weight_dtype,
+        activation_bytes=size("--activation-bytes", activation_bytes),
         **memory,
         **cache,
         **assumed,
@@ -141,6 +158,10 @@ def plan(
         print(json.dumps(as_dict(budget, lang), indent=2))
     else:
         plan_view.show_budget(budget, lang)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _is_given(context: typer.Context, name: str) -> bool:

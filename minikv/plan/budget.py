@@ -40,7 +40,8 @@ DEFAULT_CONTEXT = 4096  # tokens
 class MemoryBudget:
     """One GPU's memory, per rank. All figures are bytes unless their name says otherwise.
 
-    ``experts`` is (experts in a layer, experts a token is routed to), (0, 0) without experts.
+    ``experts`` is (experts in a layer, experts a token is routed to), (0, 0) without experts, None where only layers
+    were described.
     """
 
     spec: CacheSpec
@@ -55,7 +56,7 @@ class MemoryBudget:
     context: int
     batch: int
     gpu: GPU | None = None
-    experts: tuple[int, int] = (0, 0)
+    experts: tuple[int, int] | None = (0, 0)
 
     @property
     def limit_bytes(self) -> int:
@@ -155,8 +156,9 @@ class MemoryBudget:
         """The assumptions behind these figures that are in no config, one sentence each."""
         said = [text(f"plan.{key}", lang, **values) for key, values in self.spec.assumptions]
         said += [text(f"weights.{key}", lang, **values) for key, values in self.weights.assumptions]
-        stage = text(f"plan.stage_{self.activations.stage}", lang)
-        said.append(text("plan.assume_activations", lang, stage=stage, chunk=self.chunk))
+        if self.activations.stages:
+            stage = text(f"plan.stage_{self.activations.stage}", lang)
+            said.append(text("plan.assume_activations", lang, stage=stage, chunk=self.chunk))
         said.append(
             text(
                 "plan.assume_other",
@@ -197,6 +199,7 @@ def plan_memory(
     chunk: int = 8192,
     weight_bytes: int | None = None,
     weight_dtype: str | None = None,
+    activation_bytes: int | None = None,
     cuda_context_bytes: int = CUDA_CONTEXT_BYTES,
     workspace_bytes: int = WORKSPACE_BYTES,
     layout: Layout = "hf",
@@ -209,12 +212,17 @@ def plan_memory(
     share of the GPU that the engine may use. ``context`` is tokens a sequence, prompt and answer together; None
     is 4,096 or all of the model's positions where it has fewer. ``weight_bytes`` is one rank's, for models of
     unknown shapes; ``weight_dtype`` ("bf16", "fp8", "int8", "int4", …) counts them by shapes in that dtype, not
-    in the checkpoint's. The other arguments are those of ``CacheSpec.from_config``.
+    in the checkpoint's. ``activation_bytes`` (one rank's, of a forward of ``chunk`` tokens) stands in place of the
+    estimate. The other arguments are those of ``CacheSpec.from_config``.
+
+    ``config`` may be a ``CacheSpec``, too: of a model that minikv does not know, so that ``weight_bytes`` and
+    ``activation_bytes`` have to be given, and ``tp``, ``kv_dtype``, ``layout`` and ``encoder_tokens`` are the spec's.
 
     Raises ``ConfigError``, ``UnknownNameError``, ``ArgumentError``, and ``DoesNotFitError`` where no block is
     left for the cache, with every term.
     """
-    reader = read_config(config)  # a wrong name raises before anything else
+    # A wrong name raises before anything else.
+    reader = None if isinstance(config, CacheSpec) else read_config(config)
     counts = {"batch": batch, "block_size": block_size, "chunk": chunk}
     if context is not None:
         counts["context"] = context
@@ -224,15 +232,32 @@ def plan_memory(
         check_count(what, value, least=0)
     check_utilization(utilization)
     card, total = find_total_bytes(gpu, gpu_bytes)
-    spec = CacheSpec.from_config(
-        config, tp=tp, kv_dtype=kv_dtype, layout=layout, encoder_tokens=encoder_tokens
-    )
+    if activation_bytes is not None:
+        check_count("activation_bytes", activation_bytes, least=0)
+    asked: dict[str, Any] = {
+        "tp": tp,
+        "kv_dtype": kv_dtype,
+        "layout": layout,
+        "encoder_tokens": encoder_tokens,
+    }
+    if reader is None:
+        spec = config
+        weights = _described_weights(
+            spec, weight_bytes, activation_bytes, asked | {"weight_dtype": weight_dtype}
+        )
+    else:
+        spec = CacheSpec.from_config(config, **asked)
+        weights = find_weight_bytes(config, tp=tp, weight_bytes=weight_bytes, weight_dtype=weight_dtype)
     context = find_context(spec, context)
-    itemsize = find_kv_dtype(_dtype_of(spec)).itemsize
+    if activation_bytes is not None or reader is None:
+        activations = Activations(activation_bytes or 0, "given", {})
+    else:
+        itemsize = find_kv_dtype(_dtype_of(spec)).itemsize
+        activations = activation_peak(reader, chunk=chunk, batch=batch, tp=tp, itemsize=itemsize)
     budget = MemoryBudget(
         spec=spec,
-        weights=find_weight_bytes(config, tp=tp, weight_bytes=weight_bytes, weight_dtype=weight_dtype),
-        activations=activation_peak(reader, chunk=chunk, batch=batch, tp=tp, itemsize=itemsize),
+        weights=weights,
+        activations=activations,
         total_bytes=total,
         utilization=utilization,
         cuda_context_bytes=cuda_context_bytes,
@@ -242,12 +267,33 @@ def plan_memory(
         context=context,
         batch=batch,
         gpu=card,
-        experts=routed_experts(reader),
+        experts=None if reader is None else routed_experts(reader),
     )
     smallest = pool.sequence_bytes(spec, 1, block_size)
     if budget.kv_bytes < smallest:
         raise _does_not_fit(budget, smallest)
     return budget
+
+
+_OF_A_SPEC = {"tp": 1, "kv_dtype": None, "layout": "hf", "encoder_tokens": None, "weight_dtype": None}
+
+
+def _described_weights(
+    spec: CacheSpec, weight_bytes: int | None, activation_bytes: int | None, asked: dict[str, Any]
+) -> WeightBytes:
+    """The weights as given, since no config has their shapes.
+
+    Raises ``ArgumentError`` where they or the activations are missing, and for what the spec has itself.
+    """
+    twice = [name for name, value in asked.items() if value != _OF_A_SPEC[name]]
+    if twice:
+        raise ArgumentError("spec_has_it", asked=", ".join(twice), name=spec.name)
+    given = {"weight_bytes": weight_bytes, "activation_bytes": activation_bytes}
+    missing = [name for name, value in given.items() if value is None]
+    if weight_bytes is None or missing:
+        raise ArgumentError("spec_needs_bytes", missing=", ".join(missing), name=spec.name)
+    check_count("weight_bytes", weight_bytes)
+    return WeightBytes(weight_bytes, None, "given")
 
 
 def find_context(spec: CacheSpec, context: int | None) -> int:

@@ -78,7 +78,7 @@ def weights_read(budget: MemoryBudget, batch: int) -> int | None:
     no floor.
     """
     parts = budget.weights.parts
-    if budget.experts != (0, 0) and not parts:
+    if budget.experts is None or (budget.experts != (0, 0) and not parts):
         return None
     experts = parts.get("expert", 0)
     dense = budget.weight_bytes - experts - (parts.get("embedding", 0) if parts.get("lm_head") else 0)

@@ -9,6 +9,7 @@ Bytes are integers. ``bytes_for`` and ``max_tokens`` are the two primitives, eac
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +35,7 @@ LLAMA_CPP = "llama.cpp"  # the layout of a spec that ``from_gguf`` has read
 class CacheSpec:
     """The cache of one model on one rank: its layers, and the basis of the numbers.
 
-    Build it with ``from_config`` or ``from_gguf``, or from ``layers`` for a model that minikv does not know.
+    Build it with ``from_config`` or ``from_gguf``, or with ``from_layers`` for a model that minikv does not know.
     ``fields`` are the config fields that were read, each with its origin; ``assumptions`` are keys of
     ``messages/plan.toml`` with their values.
     """
@@ -121,6 +122,22 @@ class CacheSpec:
         from minikv.plan.gguf.parts import read_gguf
 
         return gguf_spec(read_gguf(path), kv_dtype, v_dtype)
+
+    @classmethod
+    def from_layers(
+        cls, source: str | Path | Mapping[str, Any], *, kv_dtype: AnyKVDtype | None = None
+    ) -> "CacheSpec":
+        """The spec of layers that you describe, for a model that minikv does not know.
+
+        ``source`` is a JSON file or its content: {"layers": [{"count": 8, "kind": "full", "kv_heads": 8, "k_dim": 128,
+        "v_dim": 128}, ...], "name": ..., "max_positions": ..., "kv_dtype": "bf16"}. The fields of a layer are those of
+        ``LayerSpec``, on one rank; ``minikv plan MODEL --json`` prints this form. ``kv_dtype`` replaces the file's.
+
+        Raises ``ConfigError`` that names the layer and the field.
+        """
+        from minikv.plan.spec.described import described_spec  # it imports this file
+
+        return described_spec(source, kv_dtype)
 
     def bytes_for(self, num_tokens: int, batch: int = 1) -> int:
         """Bytes that ``batch`` sequences of ``num_tokens`` tokens each hold in the cache of this rank.

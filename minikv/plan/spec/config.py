@@ -191,7 +191,7 @@ def _read_fields(source: Any) -> tuple[Mapping[str, Any], str]:
             "unreadable_file", path=str(path)[:80], reason=error.strerror or str(error)
         ) from error
     if is_file:
-        return _load_json(path), path.parent.name if path.name == "config.json" else path.name
+        return load_json(path), path.parent.name if path.name == "config.json" else path.name
     if path.suffix == ".json":
         raise ConfigError("no_file", path=str(path))
     from minikv.plan.catalog import find_model  # the catalogue reads its own models through this file
@@ -210,7 +210,8 @@ def _object_fields(config: Any) -> dict[str, Any]:
     return fields
 
 
-def _load_json(path: Path) -> dict[str, Any]:
+def load_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises ``ConfigError`` where there is none."""
     try:
         loaded = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -1,0 +1,28 @@
+"""``minikv plan --layers FILE``: layers that a file describes."""
+
+import json
+
+from minikv.plan import CacheSpec
+from tests.plan.spec.test_described import GIB, MINE
+
+
+def test_the_command_plans_a_file(tmp_path, terminal):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(MINE))
+    shown = terminal("plan", "--layers", str(path), "--context", "4096")
+    assert (shown.code, shown.err) == (0, "")
+    assert f"{CacheSpec.from_layers(MINE).bytes_for(4096):,} B" in shown.out
+    sizes = ("--gpu", "H200", "--weight-bytes", "14GiB", "--activation-bytes", "1GiB")
+    told = json.loads(terminal("plan", "--layers", str(path), *sizes, "--json").out)
+    assert (told["parts"]["weights"], told["parts"]["activations"]) == (14 * GIB, GIB)
+    assert terminal("plan", "--layers", str(path), *sizes, "--table").code == 0
+    assert "3 x full attention" in terminal("plan", "--layers", str(path), "--explain").out
+    for words, said in (
+        (("--gpu", "H200"), "weight_bytes, activation_bytes"),
+        (("--tp", "2"), "--tp"),
+        (("--model-type", "llama"), "--model-type"),
+        (("Qwen3-8B",), "Qwen3-8B"),
+    ):
+        done = terminal("plan", "--layers", str(path), *words)
+        assert (done.code, said in done.err) == (2, True)
+    assert terminal("plan", "--layers", str(tmp_path / "none.json")).code == 2
