@@ -1,4 +1,4 @@
-"""The kernels compiled for GPUs that need not be there: registers, spills, shared memory, instructions."""
+"""The kernels compiled for GPUs that need not be there: what fits a multiprocessor, instructions, buffers."""
 
 import multiprocessing
 import os
@@ -16,7 +16,7 @@ from minikv.kernels.gpu.moving import move_launches
 from minikv.kernels.gpu.storage import store_launch
 
 CAPABILITIES = (75, 80, 87, 89, 90, 100)  # T4, A100, Jetson AGX Orin, L4 and RTX 40, H100 and H200, B200
-ATTENTION = ("decode", "prefill", "latent decode")
+ATTENTION = ("decode", "prefill", "latent decode", "latent prefill")
 MOVING = ("store_kv", "move_slots")
 QUICK = [(90, "decode"), (90, "store_kv")]
 Case = tuple[int, str]
@@ -44,14 +44,14 @@ def launch_of(capability: int, name: str) -> Launch:
     if name == "move_slots":
         return move_launches(cache, slots, slots)[0]
     options = {}
-    queries, heads = (512 if name == "prefill" else 1), (32, 128)
+    queries, heads = (512 if name.endswith("prefill") else 1), (32, 128)
     k, v = cache, cache
-    if name == "latent decode":
+    if name.startswith("latent"):
         heads, latent = (128, 512), empty(4096, 16, 1, 576)
         k, v = latent[..., :512], latent[..., 512:]
-        options = {"q_rope": empty(8, 128, 64)}
-    elif name == "prefill":
-        options = {"query_starts": empty(9, dtype=torch.int32), "max_queries": queries}
+        options = {"q_rope": empty(8 * queries, 128, 64)}
+    if queries > 1:
+        options |= {"query_starts": empty(9, dtype=torch.int32), "max_queries": queries}
     kv = PagedKV(k, v, empty(8, 257, dtype=torch.int32), empty(8, dtype=torch.int32))
     query = empty(8 * queries, *heads)
     launches, _ = attention_launches(Device(capability, 132), query, kv, scale=0.1, **options)
@@ -73,7 +73,8 @@ def compiled_rows(quick: bool) -> Iterator[Detailed]:
     """The table, then a row for each claim about it: how many of its lines break it."""
     print(
         f"  {'sm':<5}{'operation':<15}{'warps':>6}{'stages':>7}{'registers':>10}{'stack':>6}{'shared KiB':>12}"
-        f"{'of':>5}{'tensor cores':>13}{'16-byte async':>14}{'2-byte loads':>13}",
+        f"{'of':>5}{'programs':>9}{'wgmma':>6}{'mma':>5}{'tensor cores':>13}{'16-byte async':>14}"
+        f"{'2-byte loads':>13}{'conversions':>12}  buffers",
         flush=True,
     )
     table = []
@@ -81,8 +82,9 @@ def compiled_rows(quick: bool) -> Iterator[Detailed]:
         table.append({"operation": name} | asdict(found))
         print(
             f"  {capability:<5}{name:<15}{found.num_warps:>6}{found.num_stages:>7}{found.registers:>10}{found.stack:>6}"
-            f"{found.shared_bytes / 1024:>12.1f}{SHARED_KIB[capability]:>5}{found.tensor_cores:>13}"
-            f"{found.async_copies:>14}{found.narrow_loads:>13}",
+            f"{found.shared_bytes / 1024:>12.1f}{SHARED_KIB[capability]:>5}{found.occupancy:>9}{found.wgmma:>6}"
+            f"{found.mma:>5}{found.tensor_cores:>13}{found.async_copies:>14}{found.narrow_loads:>13}"
+            f"{found.conversions:>12}  {' '.join(map(str, found.buffers)) or 'none'}",
             flush=True,
         )
     yield from claims(table)

@@ -19,7 +19,7 @@ EVERY_TIME = [
     (90, {"stored": torch.float8_e4m3fn}),
     (80, {"stored": torch.int8}),
     (90, {"dims": (192, 128), "block_size": 64, "softcap": 30.0, "return_scores": True, "window": 1000}),
-    (80, {"dtype": torch.float32}),
+    (90, {"latent": True, "queries": 512}),
 ]
 ON_REQUEST = [
     *[(87, options) for options in ({}, {"queries": 512}, {"latent": True}, {"dims": (64, 64)})],
@@ -34,7 +34,7 @@ ON_REQUEST = [
         for capability in (80, 89, 90, 100)
         for queries in (1, 4)
     ],
-    (90, {"latent": True, "queries": 512}),
+    (80, {"dtype": torch.float32}),
     *[
         (capability, {"dtype": torch.float32, "queries": queries, "dims": dims})
         for capability in (80, 90)

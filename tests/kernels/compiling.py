@@ -26,8 +26,10 @@ def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 
 def rows_of_cases(launch_of: Callable[..., Launch], cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
     for capability, options in cases:
-        row = dataclasses.asdict(compile_ahead(launch_of(capability, **options), capability))
-        yield row | {"case": repr(options), "float32": options.get("dtype") == torch.float32}
+        launch = launch_of(capability, **options)
+        row = dataclasses.asdict(compile_ahead(launch, capability))
+        tile = {"block_m": launch.constants["BLOCK_M"], "block_n": launch.constants["BLOCK_N"]}
+        yield row | tile | {"case": repr(options), "float32": options.get("dtype") == torch.float32}
 
 
 if __name__ == "__main__":

@@ -1,15 +1,19 @@
-"""Our kernels, compiled for GPUs that need not be there: they fit, nothing spills, the right instructions.
+"""Our kernels, compiled for GPUs that need not be there: they fit, nothing spills, and what decides their speed holds.
 
 One process compiles them all. ``MINIKV_LONG=1`` compiles every listed case; otherwise those that a change would most
 likely break.
 """
 
 import os
+from dataclasses import fields
 
 import pytest
 
-from minikv.kernels.gpu.ahead import SHARED_KIB
-from tests.kernels import attention_compiled, sums_compiled
+from benchmarks.kernels_decode import SHAPES
+from minikv.kernels.gpu.ahead import SHARED_KIB, Compiled
+from minikv.kernels.gpu.configs import choose_splits
+from minikv.kernels.occupancy import little
+from tests.kernels import attention_compiled, growth_compiled, sums_compiled
 from tests.kernels.subprocesses import rows_of
 
 LONG = os.environ.get("MINIKV_LONG", "0") not in ("", "0")
@@ -19,7 +23,10 @@ MODULES = {
     "sums": "tests.kernels.sums_compiled",
     "nano": "tests.nano.decode_compiled",
     "lesson 10": "tests.course.lessons.l10_compiled",
+    "growth": "tests.kernels.growth_compiled",
 }
+COMPILED = MODULES.keys() - {"growth"}
+MULTIPROCESSORS, KV_HEADS = 132, 8  # of an H200; of Llama-8B
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +51,18 @@ def test_every_case_compiles(compiled):
 
 @pytest.mark.slow
 def test_no_register_spills(compiled):
-    rows = [row for part in compiled.values() for row in part]
+    rows = [row for name in COMPILED for row in compiled[name]]
     assert [row for row in rows if row["stack"] or row["registers"] > 255] == []
 
 
 @pytest.mark.slow
 def test_shared_memory_fits_the_gpu(compiled):
     """That of the lesson fits a T4 too, whatever it is compiled for."""
-    for name in MODULES.keys() - {"storage"}:
+    for name in COMPILED - {"storage"}:
         for row in compiled[name]:
             most = SHARED_KIB[75 if name == "lesson 10" else row["capability"]]
             assert row["shared_bytes"] <= most * 1024, row
+            assert row["occupancy"] >= 1, row
 
 
 @pytest.mark.slow
@@ -66,6 +74,54 @@ def test_tensor_cores_multiply_where_there_are_some(compiled):
         assert len(able) > len(rows) / 2
         assert [row for row in able if not row["tensor_cores"]] == []
     assert all(row["tensor_cores"] for row in compiled["nano"][1:4])
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="MLA prefill has 32 rows: issue 9/9, step 3")
+def test_a_hopper_multiplies_by_warpgroups_where_a_tile_has_64_rows(compiled):
+    """And a tile has them wherever there are as many: a warp's own products reach half the rate."""
+    hopper = [row for row in compiled["attention"] if row["capability"] == 90 and not row["float32"]]
+    wide = [row for row in hopper if row["block_m"] >= 64]
+    assert wide
+    assert [row for row in wide if row["mma"] or not row["wgmma"]] == []
+    many = [row for row in hopper if "'queries': 512" in row["case"]]
+    assert [row for row in many if row["block_m"] < 64] == []
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="block ids are not carried: issue 9/9, step 3")
+def test_the_next_tile_is_copied_while_this_one_is_multiplied(compiled):
+    """Two buffers at least of K, of V and of the rope part."""
+    able = [row for row in compiled["attention"] if row["capability"] >= 80 and row["num_stages"] > 1]
+    assert all(row["buffers"] for row in able)
+    once = {(row["capability"], row["case"]) for row in able if min(row["buffers"]) < 2}
+    assert once == set()
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(
+    strict=True, reason="one buffer, splits that fill each multiprocessor once: issue 9/9, step 3"
+)
+def test_a_decode_has_as_many_bytes_under_way_as_an_h200_asks_for(compiled):
+    """Little's law, wherever there are tiles enough: 4.8 TB/s to 132 multiprocessors."""
+    (row,) = (row for row in compiled["attention"] if (row["capability"], row["case"]) == (90, "{}"))
+    found = Compiled(**{field.name: row[field.name] for field in fields(Compiled)})
+    short = set()
+    for shape in SHAPES:
+        tiles = -(-max(shape.lengths) // row["block_n"])
+        programs = KV_HEADS * len(shape.lengths)
+        programs *= choose_splits(programs, tiles, MULTIPROCESSORS)
+        if found.bytes_in_flight(programs, MULTIPROCESSORS) < little(4.8e12, MULTIPROCESSORS):
+            short.add(shape.name)
+    assert short == set()
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="the number of splits is a constant of the kernel: issue 9/9, step 3")
+def test_a_sequence_that_grows_compiles_no_kernel_twice(compiled):
+    """Two forms of each: with splits and without."""
+    assert {row["layer"] for row in compiled["growth"]} == set(growth_compiled.LAYERS)
+    assert [row for row in compiled["growth"] if max(row["forms"].values()) > 2] == []
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Compile a launch for a GPU that need not be there, and read what became of it: registers, spills, instructions.
+"""Compile a launch for a GPU that need not be there, and read what became of it: what fits, and what decides its speed.
 
 Triton's wheel carries the assembler and disassembler of CUDA, so a machine without a GPU can say whether a kernel fits
 one: the tests hold it, and the benchmark prints the table.
@@ -7,6 +7,7 @@ one: the tests hold it, and the benchmark prints the table.
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from minikv.kernels.gpu.common import Launch
+from minikv.kernels.occupancy import occupancy
 
 # KiB of shared memory that one program may use: CUDA C++ programming guide, technical specifications per compute
 # capability ("maximum amount of shared memory per thread block").
@@ -30,11 +32,30 @@ _TYPES = {
 }  # fmt: skip
 
 
+# Bytes of an element of shared memory, by the name of its type in Triton's IR.
+_ITEM_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "f8E4M3FN": 1, "f8E5M2": 1, "i8": 1}
+_TILE = re.compile(r"local_alloc : \(\) -> !ttg\.memdesc<(\d+)x(\d+)x(\d+)x(\w+),")
+_LABEL = re.compile(r"^(\.L_x_\d+):$", re.MULTILINE)
+_JUMP = re.compile(r"BRA(?:\.U)? .*?`\((\.L_x_\d+)\)")
+_COPY_16 = re.compile(r"\bLDGSTS\.\S*128\b")
+_WGMMA = re.compile(r"\b[HIQ]GMMA\.(\d+x\d+x\d+)")
+
+
 @dataclass(frozen=True)
 class Compiled:
-    """One kernel on one kind of GPU. ``registers`` of a thread, at most 255; ``stack`` bytes of a thread, 0 unless
-    registers spill; ``shared_bytes`` of one program. ``tensor_cores``, ``async_copies``, ``narrow_loads``: how many
-    instructions multiply on tensor cores, copy 16 bytes to shared memory in the background, and load 2 bytes alone.
+    """One kernel on one kind of GPU.
+
+    ``registers`` of a thread, at most 255; ``stack`` bytes of a thread, 0 unless registers spill; ``spills`` the
+    accesses to it within the main loop; ``shared_bytes`` of one program. ``occupancy`` says how many programs a
+    multiprocessor holds at a time.
+
+    ``wgmma``, ``mma``, ``tensor_cores``: instructions that multiply on tensor cores, by a whole warpgroup (from 9.0),
+    by a warp, and of any kind. ``wgmma_shapes`` are their shapes, "64x128x16". ``async_copies``, ``copies_8``,
+    ``copies_4`` bring 16, 8 and 4 bytes to shared memory in the background; ``narrow_loads`` load 2 bytes alone.
+    ``conversions`` change formats of numbers, within the main loop.
+
+    The main loop is the one that copies most in the background. ``buffers`` has a number for each tile of K, V and the
+    rope part: how many of it shared memory holds at a time. ``tile_bytes`` are those of one buffer of each.
     """
 
     name: str
@@ -47,6 +68,27 @@ class Compiled:
     tensor_cores: int
     async_copies: int
     narrow_loads: int
+    wgmma: int
+    mma: int
+    wgmma_shapes: tuple[str, ...]
+    copies_8: int
+    copies_4: int
+    spills: int
+    conversions: int
+    buffers: tuple[int, ...]
+    tile_bytes: int
+    occupancy: int
+
+    def bytes_in_flight(self, programs: int, multiprocessors: int) -> float:
+        """Return the bytes under way to a multiprocessor while a grid of ``programs`` runs, on average.
+
+        Of n buffers n - 1 are being filled while one is read. A single one is read as long as it is filled, half of the
+        time each.
+        """
+        if not self.buffers:
+            return 0.0
+        at_once = min(programs / multiprocessors, self.occupancy)
+        return at_once * self.tile_bytes * max(0.5, min(self.buffers) - 1)
 
 
 def compile_ahead(launch: Launch, capability: int) -> Compiled:
@@ -60,6 +102,13 @@ def compile_ahead(launch: Launch, capability: int) -> Compiled:
     built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     registers, stack = _resources(built.asm["cubin"])
     assembly = _disassemble(built.asm["cubin"])
+    loop = _main_loop(assembly)
+    buffers, tile_bytes = _buffers(built.asm["ttgir"])
+
+    def count(instruction: str, within: str = assembly) -> int:
+        return len(re.findall(rf"\b{instruction}", within))
+
+    shapes = _WGMMA.findall(assembly)
     return Compiled(
         name=launch.kernel.__name__,
         capability=capability,
@@ -68,10 +117,57 @@ def compile_ahead(launch: Launch, capability: int) -> Compiled:
         registers=registers,
         stack=stack,
         shared_bytes=built.metadata.shared,
-        tensor_cores=len(re.findall(r"\b(?:HMMA|HGMMA|IMMA|QGMMA|UTCHMMA|UTCQMMA)\b", assembly)),
-        async_copies=len(re.findall(r"\bLDGSTS\.\S*128\b", assembly)),
-        narrow_loads=len(re.findall(r"\bLDG\.\S*U16\b", assembly)),
+        tensor_cores=count(r"(?:HMMA|HGMMA|IMMA|IGMMA|QMMA|QGMMA|UTC\w*MMA)\b"),
+        async_copies=len(_COPY_16.findall(assembly)),
+        narrow_loads=count(r"LDG\.\S*U16\b"),
+        wgmma=len(shapes),
+        mma=count(r"(?:HMMA|IMMA|QMMA)\b"),
+        wgmma_shapes=tuple(sorted(set(shapes))),
+        copies_8=count(r"LDGSTS\.\S*64\b"),
+        copies_4=count(r"LDGSTS\.E(?!\S*(?:64|128))"),
+        spills=count(r"(?:LDL|STL)\b", loop),
+        conversions=count(r"(?:F2F|F2FP|I2F|I2FP|PRMT)\b", loop),
+        buffers=buffers,
+        tile_bytes=tile_bytes,
+        occupancy=occupancy(capability, registers, launch.num_warps, built.metadata.shared),
     )
+
+
+def specialisations(launches: Iterable[Launch]) -> dict[str, int]:
+    """Return how many forms of each kernel Triton compiles for ``launches``, by the kernel's name."""
+    forms: dict[str, set[str]] = {}
+    for launch in launches:
+        form = repr((_specialize(launch), launch.num_warps, launch.num_stages))
+        forms.setdefault(launch.kernel.__name__, set()).add(form)
+    return {name: len(found) for name, found in forms.items()}
+
+
+def _buffers(ir: str) -> tuple[tuple[int, ...], int]:
+    """Return the buffers of each tile of the loop that keeps most of them, and the bytes of one buffer of each.
+
+    ``ir`` is Triton's GPU IR, which allocates a loop's tiles ahead of it, buffers first: memdesc<2x64x128xbf16, ...>.
+    """
+    loops = [_TILE.findall(part) for part in ir.split("scf.for")[:-1]]
+    tiles = [
+        [(int(n), int(rows) * int(columns) * _ITEM_BYTES[kind]) for n, rows, columns, kind in loop]
+        for loop in loops
+    ]
+    most = max(tiles, key=lambda loop: sum(n * size for n, size in loop), default=[])
+    return tuple(n for n, _ in most), sum(size for _, size in most)
+
+
+def _main_loop(assembly: str) -> str:
+    """Return the instructions of the loop that copies most in the background; of two alike the shorter, unmasked one.
+
+    A loop is what lies between a label and a jump back to it.
+    """
+    at = {found[1]: found.end() for found in _LABEL.finditer(assembly)}
+    loops = [
+        assembly[at[jump[1]] : jump.start()]
+        for jump in _JUMP.finditer(assembly)
+        if at.get(jump[1], len(assembly)) < jump.start()
+    ]
+    return max(loops, key=lambda loop: (len(_COPY_16.findall(loop)), -len(loop)), default="")
 
 
 def _specialize(launch: Launch) -> tuple[dict[str, str], dict[Any, Any], dict[Any, Any]]:
