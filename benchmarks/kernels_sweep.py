@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -63,7 +64,7 @@ def candidates(sweep: Sweep, quick: bool) -> Iterator[tuple[Config, int | None]]
     tiles = (table.block_n,) if quick else tiles
     depths = (2, 3, 5, 7) if decoding else (2, 3, 4)
     for block_m, block_n, warps, stages in itertools.product(rows, tiles, (4, 8), depths):
-        config = Config(block_m, block_n, warps, stages)
+        config = replace(table, block_m=block_m, block_n=block_n, num_warps=warps, num_stages=stages)
         if config != table:
             yield config, None
     if decoding:

@@ -605,8 +605,9 @@ if mode == "none":
     print(t("no_triton"))
 else:
     from minikv.kernels import gpu
-    from minikv.kernels.gpu.tiles import token_offsets
+    from minikv.kernels.gpu.tiles import block_ids, token_offsets
 
+    show_source(block_ids)
     show_source(token_offsets)
     for block_size in (64, 8, 12):
         other = paged([5, 70], kv_heads=2, group=4, dim=16, block_size=block_size, device=device)

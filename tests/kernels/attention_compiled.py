@@ -7,6 +7,7 @@ import torch
 
 from minikv.kernels import PagedKV
 from minikv.kernels.gpu.common import Device, Launch
+from minikv.kernels.gpu.configs import Config, attention_config
 from minikv.kernels.gpu.launches import attention_launches
 from tests.kernels.compiling import empty, rows_of_cases
 
@@ -30,6 +31,11 @@ ON_REQUEST = [
         for queries in (1, 4, 512)
     ],
     *[
+        (capability, {"dims": dims, "queries": 8})
+        for capability in (80, 89, 90, 100)
+        for dims in ((128, 128), (256, 256))
+    ],
+    *[
         (capability, {"latent": True, "queries": queries})
         for capability in (80, 89, 90, 100)
         for queries in (1, 4)
@@ -37,18 +43,18 @@ ON_REQUEST = [
     (80, {"dtype": torch.float32}),
     *[
         (capability, {"dtype": torch.float32, "queries": queries, "dims": dims})
-        for capability in (80, 90)
+        for capability in (80, 89, 90, 100)
         for queries in (1, 64)
         for dims in ((64, 64), (128, 128), (256, 256))
     ],
     *[
         (capability, {"dims": (512, 512), "queries": queries})
-        for capability in (80, 89, 90)
+        for capability in (80, 89, 90, 100)
         for queries in (1, 512)
     ],
     *[
         (capability, {"dims": (576, 512), "queries": queries})
-        for capability in (80, 89, 90)
+        for capability in (80, 89, 90, 100)
         for queries in (1, 64)
     ],
     *[(120, {"queries": queries}) for queries in (1, 512)],
@@ -93,5 +99,21 @@ def launch_of(
     return launches[0]
 
 
+def config_of(
+    capability: int,
+    *,
+    dims: tuple[int, int] = (128, 128),
+    dtype: torch.dtype = torch.bfloat16,
+    queries: int = 1,
+    latent: bool = False,
+    **options,
+) -> Config:
+    """What the table has for ``launch_of`` with the same arguments."""
+    dims, group = ((512, 64), 128) if latent else (dims, 4)
+    return attention_config(capability, *dims, dtype.itemsize, queries, group, latent=latent)
+
+
 def rows(everything: bool) -> Iterator[dict[str, Any]]:
-    return rows_of_cases(launch_of, [*EVERY_TIME, *(ON_REQUEST if everything else ())])
+    cases = [*EVERY_TIME, *(ON_REQUEST if everything else ())]
+    for (capability, options), row in zip(cases, rows_of_cases(launch_of, cases), strict=True):
+        yield row | {"per_sm": config_of(capability, **options).per_sm}

@@ -15,81 +15,103 @@ logits are kept, and exp(logit - lse) is summed over the query heads once the ls
 import triton
 import triton.language as tl
 
-from minikv.kernels.gpu.tiles import LN_2, LOG2_E, capped, load_rows, matmul, online_softmax, token_offsets
+from minikv.kernels.gpu.tiles import (
+    LN_2,
+    LOG2_E,
+    block_ids,
+    capped,
+    load_rows,
+    matmul,
+    online_softmax,
+    token_offsets,
+)
 
 
 @triton.jit
-def attend_tile(
-    state, q, q_rope, k_cache, v_cache, k_scale, v_scale, table, logits_at, start, length, positions, qk_scale,
+def attend_tiles(
+    state, q, q_rope, k_cache, v_cache, k_scale, v_scale, table, logits_at, first, last, length, positions, qk_scale,
     softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_ksb, stride_kst, stride_vsb, stride_vst, live,
     DK: tl.constexpr, DV: tl.constexpr, BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, LATENT: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
     SCALED_K: tl.constexpr, SCALED_V: tl.constexpr, KEEP_LOGITS: tl.constexpr, MASKED: tl.constexpr,
     ALIGNED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Add BLOCK_N keys from ``start`` on to ``state``: (largest [M], total [M], sum [M, dim of the value])."""
+    """Add tiles ``first`` to ``last - 1`` of keys to ``state``: (largest [M], total [M], sum [M, dim of the value]).
+
+    K and V of a tile wait for its block ids. So each tile's ids are read while the tile before it is added: a load
+    behind a load of the same iteration would get one buffer, and copies would not overlap with products.
+    """
     largest, total, acc = state
-    tokens = start + tl.arange(0, BLOCK_N)
-    stored = tokens < length
-    if WINDOW > 0:  # a block behind the window of the first query may have been freed
-        stored = stored & (tokens > tl.min(positions) - WINDOW)
-    k_at = token_offsets(table, start, length, stride_kb, stride_kt, BLOCK_N, BLOCK_SIZE, MASKED, ALIGNED)
-    v_at = token_offsets(table, start, length, stride_vb, stride_vt, BLOCK_N, BLOCK_SIZE, MASKED, ALIGNED)
-    k = load_rows(k_cache, k_at, stored, DK, BLOCK_DK, MASKED).to(q.dtype)
-    logits = matmul(q, tl.trans(k), EXACT)
-    if LATENT:
-        rope = load_rows(v_cache, v_at, stored, DV, BLOCK_DV, MASKED).to(q.dtype)
-        logits += matmul(q_rope, tl.trans(rope), EXACT)
-    logits *= qk_scale
-    if SCALED_K:
-        # The scale of a key is a factor of its whole dot product, so it is applied to the logit.
-        s_at = token_offsets(table, start, length, stride_ksb, stride_kst, BLOCK_N, BLOCK_SIZE, MASKED, False)
-        logits *= tl.load(k_scale + s_at, mask=stored, other=0.0)[None, :]
-    logits = capped(logits, softcap, HAS_SOFTCAP)
-    if MASKED:
-        seen = stored[None, :] & (tokens[None, :] <= positions[:, None])
-        if WINDOW > 0:
-            seen = seen & (tokens[None, :] > positions[:, None] - WINDOW)
-        logits = tl.where(seen, logits, float("-inf"))
-    if KEEP_LOGITS:
-        tl.store(logits_at[:, None] + tokens[None, :], logits, mask=live[:, None] & stored[None, :])
-    largest, total, weights, rescale = online_softmax(largest, total, logits)
-    if LATENT:  # noqa: SIM108  (of a conditional expression Triton would compile both sides)
-        v = k
-    else:
-        v = load_rows(v_cache, v_at, stored, DV, BLOCK_DV, MASKED).to(q.dtype)
-    if SCALED_V:
-        # The scale of a value is a factor of its row, so it is applied to the weight of the token.
-        s_at = token_offsets(table, start, length, stride_vsb, stride_vst, BLOCK_N, BLOCK_SIZE, MASKED, False)
-        scales = tl.load(v_scale + s_at, mask=stored, other=0.0)
-        # float16 has no number below 6e-8, so weight * scale could vanish: scale by the tile's largest scale
-        # afterwards.
-        if q.dtype == tl.float16:
-            unit = tl.max(scales, 0)
-            unit = tl.where(unit == 0, 1.0, unit)
-            weights *= (scales / unit)[None, :]
-            acc = acc * rescale[:, None] + matmul(weights.to(q.dtype), v, EXACT) * unit
-            return largest, total, acc
-        weights *= scales[None, :]
-    # Online softmax: the old sum is scaled to the new maximum before the tile is added.
-    acc = acc * rescale[:, None] + matmul(weights.to(q.dtype), v, EXACT)
+    end = tl.minimum(last * BLOCK_N, length)
+    blocks = block_ids(table, first * BLOCK_N, end, BLOCK_N, BLOCK_SIZE)
+    for tile in range(first, last):
+        start = tile * BLOCK_N
+        following = block_ids(table, start + BLOCK_N, end, BLOCK_N, BLOCK_SIZE)
+        tokens = start + tl.arange(0, BLOCK_N)
+        stored = tokens < length
+        if WINDOW > 0:  # a block behind the window of the first query may have been freed
+            stored = stored & (tokens > tl.min(positions) - WINDOW)
+        k_at = token_offsets(blocks, start, stride_kb, stride_kt, BLOCK_N, BLOCK_SIZE, ALIGNED)
+        v_at = token_offsets(blocks, start, stride_vb, stride_vt, BLOCK_N, BLOCK_SIZE, ALIGNED)
+        k = load_rows(k_cache, k_at, stored, DK, BLOCK_DK, MASKED).to(q.dtype)
+        logits = matmul(q, tl.trans(k), EXACT)
+        if LATENT:
+            rope = load_rows(v_cache, v_at, stored, DV, BLOCK_DV, MASKED).to(q.dtype)
+            logits += matmul(q_rope, tl.trans(rope), EXACT)
+        logits *= qk_scale
+        if SCALED_K:
+            # The scale of a key is a factor of its whole dot product, so it is applied to the logit.
+            s_at = token_offsets(blocks, start, stride_ksb, stride_kst, BLOCK_N, BLOCK_SIZE, False)
+            logits *= tl.load(k_scale + s_at, mask=stored, other=0.0)[None, :]
+        logits = capped(logits, softcap, HAS_SOFTCAP)
+        if MASKED:
+            seen = stored[None, :] & (tokens[None, :] <= positions[:, None])
+            if WINDOW > 0:
+                seen = seen & (tokens[None, :] > positions[:, None] - WINDOW)
+            logits = tl.where(seen, logits, float("-inf"))
+        if KEEP_LOGITS:
+            tl.store(logits_at[:, None] + tokens[None, :], logits, mask=live[:, None] & stored[None, :])
+        largest, total, weights, rescale = online_softmax(largest, total, logits)
+        if LATENT:  # noqa: SIM108  (of a conditional expression Triton would compile both sides)
+            v = k
+        else:
+            v = load_rows(v_cache, v_at, stored, DV, BLOCK_DV, MASKED).to(q.dtype)
+        # Online softmax: the old sum is scaled to the new maximum before the tile is added.
+        acc *= rescale[:, None]
+        if SCALED_V:
+            # The scale of a value is a factor of its row, so it is applied to the weight of the token.
+            s_at = token_offsets(blocks, start, stride_vsb, stride_vst, BLOCK_N, BLOCK_SIZE, False)
+            scales = tl.load(v_scale + s_at, mask=stored, other=0.0)
+            # float16 has no number below 6e-8, so weight * scale could vanish: scale by the tile's largest scale
+            # afterwards.
+            if q.dtype == tl.float16:
+                unit = tl.max(scales, 0)
+                unit = tl.where(unit == 0, 1.0, unit)
+                weights *= (scales / unit)[None, :]
+                acc += matmul(weights.to(q.dtype), v, EXACT) * unit
+            else:
+                weights *= scales[None, :]
+                acc += matmul(weights.to(q.dtype), v, EXACT)
+        else:
+            acc += matmul(weights.to(q.dtype), v, EXACT)
+        blocks = following
     return largest, total, acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stride_table", "splits"])
 def attention_kernel(
     query, query_rope, k_cache, v_cache, k_scale, v_scale, tables, query_starts, lengths, sinks, out, lse, logits,
     qk_scale, softcap, stride_qt, stride_qh, stride_rt, stride_rh, stride_kb, stride_kt, stride_kh, stride_vb,
-    stride_vt, stride_vh, stride_ksb, stride_kst, stride_vsb, stride_vst, stride_table, stride_logits,
+    stride_vt, stride_vh, stride_ksb, stride_kst, stride_vsb, stride_vst, stride_table, stride_logits, splits,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr, SPLITS: tl.constexpr, LATENT: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
+    WINDOW: tl.constexpr, MANY: tl.constexpr, LATENT: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
     HAS_SINKS: tl.constexpr, SCALED_K: tl.constexpr, SCALED_V: tl.constexpr, KEEP_LOGITS: tl.constexpr,
     LONG: tl.constexpr, ALIGNED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Grid (SPLITS, tiles of rows * HEADS, B). Without ``query_starts`` sequence i has only the query i.
+    """Grid (splits, tiles of rows * HEADS, B). Without ``query_starts`` sequence i has only the query i.
 
-    ``out`` and ``lse`` are the result, or with SPLITS > 1 the partial ones with the lse in base 2. LONG: the first two
+    ``out`` and ``lse`` are the result, or with MANY splits the partial ones with the lse in base 2. LONG: the first two
     axes are exchanged, since only the first axis takes more than 65,535 programs, which a long prefill needs.
     """
     split, program, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -117,7 +139,7 @@ def attention_kernel(
     if WINDOW > 0:
         first = tl.maximum(first_position - WINDOW + 1, 0)
     begin, end = first // BLOCK_N, tl.cdiv(last_position + 1, BLOCK_N)
-    share = tl.cdiv(end - begin, SPLITS)
+    share = tl.cdiv(end - begin, splits)
     begin = tl.minimum(begin + split * share, end)
     end = tl.minimum(begin + share, end)
     # Tiles that every query sees in full need no mask. A tile that is cut on both sides belongs to the first loop.
@@ -127,20 +149,22 @@ def attention_kernel(
     whole_from = tl.minimum(whole_from, end)
     whole_to = tl.maximum(whole_to, whole_from)
 
-    row_at = first_row + rows // GROUP
-    heads_of = head * GROUP + rows % GROUP
+    # Where the tile begins, and how far behind it each row lies. Rows of one query need no address of their own.
+    first_at, first_head = first_row + first_query, (head * GROUP).to(tl.int64)
+    if GROUP % BLOCK_M == 0:
+        behind, head_of = tl.zeros([BLOCK_M], tl.int64), tl.arange(0, BLOCK_M).to(tl.int64)
+        first_head += tile_of_rows * BLOCK_M % GROUP
+    else:
+        behind, head_of = (rows // GROUP - first_query).to(tl.int64), (rows % GROUP).to(tl.int64)
     columns = tl.arange(0, BLOCK_DK)
-    q_at = query + row_at[:, None] * stride_qt + heads_of.to(tl.int64)[:, None] * stride_qh + columns[None, :]
+    q_at = query + first_at * stride_qt + first_head * stride_qh
+    q_at = q_at + (behind * stride_qt + head_of * stride_qh)[:, None] + columns[None, :]
     q = tl.load(q_at, mask=live[:, None] & (columns < DK)[None, :], other=0.0)
     q_rope = q
     if LATENT:
         columns = tl.arange(0, BLOCK_DV)
-        q_at = (
-            query_rope
-            + row_at[:, None] * stride_rt
-            + heads_of.to(tl.int64)[:, None] * stride_rh
-            + columns[None, :]
-        )
+        q_at = query_rope + first_at * stride_rt + first_head * stride_rh
+        q_at = q_at + (behind * stride_rt + head_of * stride_rh)[:, None] + columns[None, :]
         q_rope = tl.load(q_at, mask=live[:, None] & (columns < DV)[None, :], other=0.0)
     k_cache += head.to(tl.int64) * stride_kh
     v_cache += head.to(tl.int64) * stride_vh
@@ -149,10 +173,11 @@ def attention_kernel(
     if SCALED_V:
         v_scale += head
     table = tables + sequence.to(tl.int64) * stride_table
-    result_at = row_at * (HEADS * GROUP) + heads_of
-    logits_at = result_at
+    query_heads = HEADS * GROUP
+    logits_at = behind
     if KEEP_LOGITS:
-        logits_at = logits + result_at * stride_logits
+        logits_at = logits + (first_at * query_heads + first_head) * stride_logits
+        logits_at = logits_at + (behind * query_heads + head_of) * stride_logits
 
     DIM: tl.constexpr = DK if LATENT else DV
     BLOCK_D: tl.constexpr = BLOCK_DK if LATENT else BLOCK_DV
@@ -161,67 +186,78 @@ def attention_kernel(
         tl.zeros([BLOCK_M], tl.float32),
         tl.zeros([BLOCK_M, BLOCK_D], tl.float32),
     )
-    for tile in range(begin, whole_from):
-        state = attend_tile(
-            state, q, q_rope, k_cache, v_cache, k_scale, v_scale, table, logits_at, tile * BLOCK_N, length, positions,
-            qk_scale, softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_ksb, stride_kst, stride_vsb,
-            stride_vst, live, DK, DV, BLOCK_DK, BLOCK_DV, BLOCK_N, BLOCK_SIZE, WINDOW, LATENT, HAS_SOFTCAP, SCALED_K,
-            SCALED_V, KEEP_LOGITS, True, ALIGNED, EXACT,
+    if LATENT:
+        # Its products take so many registers that a second loop would spill; beside them a mask costs little.
+        state = attend_tiles(
+            state, q, q_rope, k_cache, v_cache, k_scale, v_scale, table, logits_at, begin, end, length,
+            positions, qk_scale, softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_ksb, stride_kst,
+            stride_vsb, stride_vst, live, DK, DV, BLOCK_DK, BLOCK_DV, BLOCK_N, BLOCK_SIZE, WINDOW, LATENT,
+            HAS_SOFTCAP, SCALED_K, SCALED_V, KEEP_LOGITS, True, ALIGNED, EXACT,
         )  # fmt: skip
-    for tile in range(whole_from, whole_to):
-        state = attend_tile(
-            state, q, q_rope, k_cache, v_cache, k_scale, v_scale, table, logits_at, tile * BLOCK_N, length, positions,
-            qk_scale, softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_ksb, stride_kst, stride_vsb,
-            stride_vst, live, DK, DV, BLOCK_DK, BLOCK_DV, BLOCK_N, BLOCK_SIZE, WINDOW, LATENT, HAS_SOFTCAP, SCALED_K,
-            SCALED_V, KEEP_LOGITS, False, ALIGNED, EXACT,
+    else:
+        if WINDOW > 0:  # without one no tile is cut in front
+            state = attend_tiles(
+                state, q, q_rope, k_cache, v_cache, k_scale, v_scale, table, logits_at, begin, whole_from, length,
+                positions, qk_scale, softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_ksb, stride_kst,
+                stride_vsb, stride_vst, live, DK, DV, BLOCK_DK, BLOCK_DV, BLOCK_N, BLOCK_SIZE, WINDOW, LATENT,
+                HAS_SOFTCAP, SCALED_K, SCALED_V, KEEP_LOGITS, True, ALIGNED, EXACT,
+            )  # fmt: skip
+        state = attend_tiles(
+            state, q, q_rope, k_cache, v_cache, k_scale, v_scale, table, logits_at, whole_from, whole_to, length,
+            positions, qk_scale, softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_ksb, stride_kst,
+            stride_vsb, stride_vst, live, DK, DV, BLOCK_DK, BLOCK_DV, BLOCK_N, BLOCK_SIZE, WINDOW, LATENT,
+            HAS_SOFTCAP, SCALED_K, SCALED_V, KEEP_LOGITS, False, ALIGNED, EXACT,
         )  # fmt: skip
-    for tile in range(whole_to, end):
-        state = attend_tile(
-            state, q, q_rope, k_cache, v_cache, k_scale, v_scale, table, logits_at, tile * BLOCK_N, length, positions,
-            qk_scale, softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_ksb, stride_kst, stride_vsb,
-            stride_vst, live, DK, DV, BLOCK_DK, BLOCK_DV, BLOCK_N, BLOCK_SIZE, WINDOW, LATENT, HAS_SOFTCAP, SCALED_K,
-            SCALED_V, KEEP_LOGITS, True, ALIGNED, EXACT,
+        state = attend_tiles(
+            state, q, q_rope, k_cache, v_cache, k_scale, v_scale, table, logits_at, whole_to, end, length,
+            positions, qk_scale, softcap, stride_kb, stride_kt, stride_vb, stride_vt, stride_ksb, stride_kst,
+            stride_vsb, stride_vst, live, DK, DV, BLOCK_DK, BLOCK_DV, BLOCK_N, BLOCK_SIZE, WINDOW, LATENT,
+            HAS_SOFTCAP, SCALED_K, SCALED_V, KEEP_LOGITS, True, ALIGNED, EXACT,
         )  # fmt: skip
     largest, total, acc = state
-    if HAS_SINKS and SPLITS == 1:
-        sink = tl.load(sinks + heads_of).to(tl.float32) * LOG2_E
+    if HAS_SINKS and not MANY:
+        sink = tl.load(sinks + first_head + head_of).to(tl.float32) * LOG2_E
         new = tl.maximum(largest, sink)
         finite = tl.where(new == float("-inf"), 0.0, new)  # there is no key, and the sink is switched off
         total = total * tl.exp2(largest - finite) + tl.exp2(sink - finite)
         acc *= tl.exp2(largest - finite)[:, None]
         largest = new
 
-    # Row r, split s of the partial results is at r * SPLITS + s.
-    at = result_at * SPLITS + split
+    # The partial results are [T, splits, Hq, DIM]; without splits these are those of the queries.
+    first_at, behind = first_at * splits + split, behind * splits
+    first_at, at = first_at * query_heads + first_head, behind * query_heads + head_of
     sums = tl.where(total == 0, 1.0, total)
     columns = tl.arange(0, BLOCK_D)
     kept = live[:, None] & (columns < DIM)[None, :]
-    tl.store(out + at[:, None] * DIM + columns[None, :], acc / sums[:, None], mask=kept)
+    tl.store(out + first_at * DIM + at[:, None] * DIM + columns[None, :], acc / sums[:, None], mask=kept)
     in_base_2 = tl.where(total == 0, float("-inf"), largest + tl.log2(sums))
-    tl.store(lse + at, in_base_2 * (LN_2 if SPLITS == 1 else 1.0), mask=live)
+    tl.store(lse + first_at + at, in_base_2 * (1.0 if MANY else LN_2), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def merge_splits_kernel(
-    parts, part_lse, sinks, out, lse,
-    QUERY_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, SPLITS: tl.constexpr, HAS_SINKS: tl.constexpr,
+    parts, part_lse, sinks, out, lse, splits,
+    QUERY_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, HAS_SINKS: tl.constexpr,
 ):  # fmt: skip
-    """Grid (T * Hq): merge SPLITS partial results, each weighted by exp2 of its lse, which is in base 2."""
+    """Grid (T * Hq): merge ``splits`` partial results, each weighted by exp2 of its lse, which is in base 2."""
     row = tl.program_id(0).to(tl.int64)
+    head = row % QUERY_HEADS
+    first = (row - head) * splits + head  # of the part of split 0; that of the next is QUERY_HEADS behind it
     columns = tl.arange(0, BLOCK_D)
     largest = float("-inf")
     total = 0.0
     if HAS_SINKS:
-        largest = tl.load(sinks + row % QUERY_HEADS).to(tl.float32) * LOG2_E
+        largest = tl.load(sinks + head).to(tl.float32) * LOG2_E
         total = tl.where(largest == float("-inf"), 0.0, 1.0)
     acc = tl.zeros([BLOCK_D], tl.float32)
     # The same online softmax, over splits instead of tiles: a split's weight is 2 ** (its lse - the largest lse).
-    for split in range(SPLITS):
-        part = tl.load(part_lse + row * SPLITS + split)
+    for split in range(splits):
+        at = first + split * QUERY_HEADS
+        part = tl.load(part_lse + at)
         new = tl.maximum(largest, part)
         finite = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf would be NaN
         rescale, share = tl.exp2(largest - finite), tl.exp2(part - finite)
-        values = tl.load(parts + (row * SPLITS + split) * DIM + columns, mask=columns < DIM, other=0.0)
+        values = tl.load(parts + at * DIM + columns, mask=columns < DIM, other=0.0)
         acc = acc * rescale + values * share
         total = total * rescale + share
         largest = new

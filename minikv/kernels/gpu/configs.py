@@ -1,8 +1,8 @@
 """Tile sizes and splits, chosen from a fixed table: looking up an autotuned one costs tens of microseconds a launch.
 
-The table's tiles compile without spilling registers and within the shared memory of each kind of GPU
-(``tests/kernels/test_compiled.py`` asserts that); ``benchmarks/kernels.py`` measures them where there is a
-GPU.
+The table's tiles compile without spilling registers and within the shared memory of each kind of GPU, with two buffers
+of each tile and on the tensor cores of a warpgroup where there are such (``tests/kernels/test_compiled.py`` asserts
+that); ``benchmarks/kernels.py`` measures them where there is a GPU.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,17 @@ import triton
 
 @dataclass(frozen=True)
 class Config:
-    """One program: ``block_m`` rows (a query and a query head each), ``block_n`` keys a tile, and Triton's layout."""
+    """One program: ``block_m`` rows (a query and a query head each), ``block_n`` keys a tile, and Triton's layout.
+
+    ``per_sm`` programs are wanted on each multiprocessor: as many as keep 32 KB under way to it, at most as many as it
+    holds at a time.
+    """
 
     block_m: int
     block_n: int
     num_warps: int
     num_stages: int
+    per_sm: int = 1
 
 
 def attention_config(
@@ -38,47 +43,56 @@ def attention_config(
     """
     widest, rows = max(dim, value_dim), max(1, queries * group)
     if capability < 80:
-        # Triton compiles no tensor-core product for Turing, so its rows are not padded to 16.
+        # Triton compiles no tensor-core product for Turing, so its rows are not padded to 16; and nothing is copied in
+        # the background, so that only other programs work while one waits.
         if latent:
             return Config(4, 16, 8, 1)
-        return Config(
-            min(8 if widest <= 128 else 4, triton.next_power_of_2(rows)), 16 if widest > 64 else 32, 4, 1
-        )
+        block_m = min(8 if widest <= 128 else 4, triton.next_power_of_2(rows))
+        return Config(block_m, 16 if widest > 64 else 32, 4, 1, per_sm=4 if widest <= 128 else 2)
     if itemsize == 4:  # float32 does not use tensor cores here, and has twice the bytes
-        return Config(8, 16, 8, 1) if widest > 128 else Config(16, 32, 8, 2)
-    if latent:
-        if capability != 90 or rows <= 16:
-            return Config(16, 32, 4, 2)
-        return Config(64, 32, 8, 2) if queries == 1 else Config(32, 64, 8, 2)
+        return Config(8, 16, 8, 1) if widest > 128 else Config(16, 32, 8, 3)
     hopper = capability >= 90
+    small = capability in (86, 89, 120)  # 99 KiB of shared memory, which one program's buffers fill
+    pair = 1 if small else 2
+    if latent:
+        if capability == 90 and rows > 16:
+            return Config(64, 64, 8, 2)
+        # An A100 holds two programs with a buffer each, or one with two.
+        return Config(16, 32, 4, 3 if hopper or small else 2, per_sm=pair)
     if widest > 512:
-        return Config(16, 16, 8, 2)
+        return Config(16, 16, 8, 3)
     if rows <= 32:
         block_m = 16 if rows <= 16 else 32
-        return Config(block_m, 64, 4, 3) if widest <= 128 else Config(block_m, 32, 4 if hopper else 8, 3)
+        if widest <= 128:
+            return Config(block_m, 64, 4, 3, per_sm=pair)
+        return Config(block_m, 32, 4 if hopper else 8, 3, per_sm=pair)
     if widest > 256:
         return Config(32, 32, 8, 1)
     if widest <= 64:
-        return Config(128, 64, 4, 3) if hopper else Config(128, 64, 8, 2)
+        return Config(128, 64, 4, 2) if hopper else Config(128, 64, 8, 3)
     if widest <= 128:
-        return Config(128, 64, 8, 3) if hopper else Config(128, 32, 8, 2)
-    return Config(64, 64, 8, 2) if capability == 90 else Config(64, 32, 8, 2)
+        return Config(128, 64, 8, 3) if hopper else Config(128, 32, 8, 3)
+    if capability == 90:
+        return Config(64, 64, 8, 2)
+    return Config(64, 32, 8, 2 if small else 3)
 
 
-def choose_splits(programs: int, tiles: int, multiprocessors: int) -> int:
-    """Return the number of splits of each sequence that gives work to all the GPU's multiprocessors.
+def choose_splits(programs: int, tiles: int, slots: int, least_tiles: int = 1) -> int:
+    """Return the number of splits of each sequence that gives work to all the GPU's slots.
 
-    ``programs`` run without a split, over at most ``tiles`` tiles of keys. There is no split if they fill 80 % of the
-    GPU; otherwise it is the smallest number with a last wave 85 % full, or, if none is, the fullest. It depends on
-    the table's width and not on the lengths, so it is the same for every step of a captured CUDA graph.
+    ``slots`` are the programs that the multiprocessors are to hold at a time, ``Config.per_sm`` each. ``programs`` run
+    without a split, over at most ``tiles`` tiles of keys; a split has at least ``least_tiles`` of them, and there are
+    at most 64. There is no split if they fill 80 % of the slots; otherwise it is the smallest number with a last wave
+    85 % full, or, if none is, the fullest. It depends on the table's width and not on the lengths, so it is the same
+    for every step of a captured CUDA graph.
     """
-    most = min(tiles, 64)
-    if programs >= 0.8 * multiprocessors or most <= 1 or not programs:
+    most = min(tiles // least_tiles, 64)
+    if programs >= 0.8 * slots or most <= 1 or not programs:
         return 1
     best, best_share = 1, 0.0
     for splits in range(1, most + 1):
-        waves = programs * splits / multiprocessors
-        share = waves / triton.cdiv(programs * splits, multiprocessors)
+        waves = programs * splits / slots
+        share = waves / triton.cdiv(programs * splits, slots)
         if share >= 0.85:
             return splits
         if share > best_share:

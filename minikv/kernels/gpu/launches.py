@@ -12,6 +12,7 @@ from minikv.kernels.gpu.configs import Config, attention_config, choose_splits
 from minikv.kernels.gpu.tiles import LOG2_E
 from minikv.kernels.paged_kv import PagedKV
 
+LEAST_OF_SPLIT = 256  # tokens: fewer, and its partial result is more than 5 % of the bytes of its K and V
 SCORE_TILE = 256  # tokens of one program of the second pass
 # The most programs along the second and the third axis, on every NVIDIA GPU; the first takes 2**31 - 1. (CUDA C++
 # guide)
@@ -59,7 +60,8 @@ def attention_launches(
     programs = heads * triton.cdiv(max_queries * group, config.block_m)
     if splits is None:
         tiles = triton.cdiv(min(width, width if window is None else window + max_queries), config.block_n)
-        splits = choose_splits(batch * programs, tiles, device.multiprocessors)
+        slots = config.per_sm * device.multiprocessors
+        splits = choose_splits(batch * programs, tiles, slots, triton.cdiv(LEAST_OF_SPLIT, config.block_n))
     long = programs > LARGEST_GRID
 
     def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -71,17 +73,17 @@ def attention_launches(
     logits = empty(batch, query_heads, stride_logits) if return_scores else None
     parts, part_lse = out, lse
     if splits > 1:
-        parts, part_lse = empty(rows, query_heads, splits, out_dim), empty(rows, query_heads, splits)
+        parts, part_lse = empty(rows, splits, query_heads, out_dim), empty(rows, splits, query_heads)
     arguments = (
         query, q_rope, kv.k, kv.v, kv.k_scale, kv.v_scale, kv.block_tables, query_starts, kv.lengths, sinks, parts,
         part_lse, logits, scale / softcap if softcap else scale * LOG2_E.value, (softcap or 0.0) * LOG2_E.value,
         *query.stride()[:2], *((0, 0) if q_rope is None else q_rope.stride()[:2]), *kv.k.stride()[:3],
         *kv.v.stride()[:3], *((0, 0) if kv.k_scale is None else kv.k_scale.stride()[:2]),
-        *((0, 0) if kv.v_scale is None else kv.v_scale.stride()[:2]), kv.block_tables.stride(0), stride_logits,
+        *((0, 0) if kv.v_scale is None else kv.v_scale.stride()[:2]), kv.block_tables.stride(0), stride_logits, splits,
     )  # fmt: skip
     constants = dict(
         HEADS=heads, GROUP=group, DK=dim, DV=value_dim, BLOCK_M=config.block_m, BLOCK_DK=padded(dim),
-        BLOCK_DV=padded(value_dim), BLOCK_N=config.block_n, BLOCK_SIZE=block_size, WINDOW=window or 0, SPLITS=splits,
+        BLOCK_DV=padded(value_dim), BLOCK_N=config.block_n, BLOCK_SIZE=block_size, WINDOW=window or 0, MANY=splits > 1,
         LATENT=latent, HAS_SOFTCAP=softcap is not None, HAS_SINKS=sinks is not None, SCALED_K=kv.k_scale is not None,
         SCALED_V=kv.v_scale is not None, KEEP_LOGITS=return_scores, ALIGNED=aligned(kv.k) and aligned(kv.v),
         LONG=long, EXACT=interpreted(),
@@ -101,10 +103,9 @@ def attention_launches(
             QUERY_HEADS=query_heads,
             DIM=out_dim,
             BLOCK_D=padded(out_dim),
-            SPLITS=splits,
             HAS_SINKS=sinks is not None,
         )
-        merged = (parts, part_lse, sinks, out, lse)
+        merged = (parts, part_lse, sinks, out, lse, splits)
         launches.append(Launch(merge_splits_kernel, (rows * query_heads,), merged, constants, num_warps=1))
     if return_scores:
         constants = dict(HEADS=heads, GROUP=group, WINDOW=window or 0, BLOCK=SCORE_TILE)

@@ -13,39 +13,51 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def token_offsets(
+def block_ids(
     table,  # the block table of this sequence
     start,  # the position of the tile's first token, a multiple of BLOCK_N
-    length,
+    end,  # no entry of the table for positions from here on is read
+    BLOCK_N: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    """Return the blocks of a tile of BLOCK_N tokens, int32 or int64, as ``token_offsets`` takes them.
+
+    One block id is read for a tile that lies within a block, one for each block of a tile of several blocks, and one
+    for each token where neither divides the other.
+    """
+    if BLOCK_SIZE % BLOCK_N == 0:
+        tokens = start
+    elif BLOCK_N % BLOCK_SIZE == 0:
+        tokens = start + tl.arange(0, BLOCK_N // BLOCK_SIZE) * BLOCK_SIZE
+    else:
+        tokens = start + tl.arange(0, BLOCK_N)
+    return tl.load(table + tokens // BLOCK_SIZE, mask=tokens < end, other=0)
+
+
+@triton.jit
+def token_offsets(
+    blocks,  # of the tile that begins at ``start``: ``block_ids``
+    start,
     stride_block,
     stride_token,
     BLOCK_N: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    MASKED: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
     """Return where BLOCK_N tokens begin in the cache, int64 [BLOCK_N], since a pool may have more than 2**31 elements.
 
-    One block id is read for a tile that lies within a block, one for each block of a tile of several blocks, and one
-    for each token where neither divides the other. ALIGNED: every row begins at a multiple of 16 elements. Without
-    that hint Triton loads two bytes at a time.
+    ALIGNED: every row begins at a multiple of 16 elements. Without that hint Triton loads two bytes at a time.
     """
-    # In each case: offset = table[position // BLOCK_SIZE] * stride_block + position % BLOCK_SIZE * stride_token.
+    # In each case: offset = block of the token * stride_block + position % BLOCK_SIZE * stride_token.
+    blocks = blocks.to(tl.int64)
     if BLOCK_SIZE % BLOCK_N == 0:
-        block = tl.load(table + start // BLOCK_SIZE).to(tl.int64)
         inside = start % BLOCK_SIZE + tl.arange(0, BLOCK_N)
-        offsets = block * stride_block + inside.to(tl.int64) * stride_token
+        offsets = blocks * stride_block + inside.to(tl.int64) * stride_token
     elif BLOCK_N % BLOCK_SIZE == 0:
-        entries = start // BLOCK_SIZE + tl.arange(0, BLOCK_N // BLOCK_SIZE)
-        if MASKED:
-            blocks = tl.load(table + entries, mask=entries * BLOCK_SIZE < length, other=0).to(tl.int64)
-        else:
-            blocks = tl.load(table + entries).to(tl.int64)
         inside = tl.arange(0, BLOCK_SIZE).to(tl.int64)
         offsets = tl.reshape(blocks[:, None] * stride_block + inside[None, :] * stride_token, [BLOCK_N])
     else:
         tokens = start + tl.arange(0, BLOCK_N)
-        blocks = tl.load(table + tokens // BLOCK_SIZE, mask=tokens < length, other=0).to(tl.int64)
         offsets = blocks * stride_block + (tokens % BLOCK_SIZE).to(tl.int64) * stride_token
     if ALIGNED:
         offsets = tl.multiple_of(offsets, 16)
