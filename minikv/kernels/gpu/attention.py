@@ -115,9 +115,11 @@ def attention_kernel(
     axes are exchanged, since only the first axis takes more than 65,535 programs, which a long prefill needs.
     """
     split, program, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    programs = tl.num_programs(1)
     if LONG:
-        split, program = program, split
-    head, tile_of_rows = program % HEADS, program // HEADS
+        split, program, programs = program, split, tl.num_programs(0)
+    # The last rows see the most keys, and programs start in order: begin with the longest, so that none is left over.
+    head, tile_of_rows = program % HEADS, (programs - 1 - program) // HEADS
     length = tl.load(lengths + sequence).to(tl.int32)
     if query_starts is None:
         first_row, queries = sequence.to(tl.int64), 1
