@@ -247,7 +247,7 @@ class BlockManager:
         elif type(num_tokens) is not int or not seq.num_committed <= num_tokens <= len(seq.tokens):
             low, high = seq.num_committed - 1, len(seq.tokens)
             raise ArgumentError("out_of_range", what="num_tokens", value=num_tokens, low=low, high=high)
-        if num_tokens == len(seq.tokens):
+        if seq.limit_after_fill is not None and num_tokens == len(seq.tokens):
             self._check_known(seq)
         seq.num_committed = num_tokens
         full = num_tokens // self.block_size

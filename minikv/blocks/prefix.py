@@ -65,7 +65,7 @@ def token_array(tokens: Sequence[int]) -> array:
     except (TypeError, struct_error):
         raise ArgumentError("bad_tokens", value=_type_of(tokens)) from None
     # A bool is packed as 0 or 1. So types are checked only where these occur; checking all would double the time.
-    low = np.flatnonzero(np.frombuffer(packed, np.uint64) < 2).tolist()
+    low = (np.frombuffer(packed, np.uint64) < 2).nonzero()[0].tolist()
     listed = tuple(tokens) if low else ()
     if any(isinstance(listed[place], bool) for place in low):
         raise ArgumentError("bad_tokens", value=_type_of(tokens))

@@ -24,9 +24,10 @@ def slots_of(table: np.ndarray, row: np.ndarray | int, places: np.ndarray, block
     ``table`` [rows, columns]; a token is the one at ``places`` [tokens] of the sequence in ``row`` ([tokens], or one
     for all). -1 behind a window: the token is stored nowhere.
     """
+    columns, offsets = np.divmod(places, block_size)
     # Widened first: block * block_size may need more than the table's 32 bits.
-    blocks = table[row, places // block_size].astype(np.int64)
-    return np.where(blocks == NULL_BLOCK, -1, blocks * block_size + places % block_size)
+    slots = np.multiply(table[row, columns], block_size, dtype=np.int64) + offsets
+    return np.maximum(slots, -1)  # NULL_BLOCK is negative, and so is each of its slots
 
 
 @dataclass(slots=True)

@@ -37,8 +37,13 @@ def send(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
         end += aligned(array.nbytes)
     host = pinned(end, device)
     memory = host.numpy()
-    for start, array in zip(starts, arrays, strict=True):
-        place(memory, start, array.shape, array.dtype)[...] = array
+    places = [
+        place(memory, start, array.shape, array.dtype) for start, array in zip(starts, arrays, strict=True)
+    ]
+    for into, array in zip(places, arrays, strict=True):
+        into[...] = array
+    if device.type == "cpu":
+        return [torch.from_numpy(filled) for filled in places]
     there = host.to(device, non_blocking=True)
     typed = {dtype: there.view(of_torch) for dtype, of_torch in DTYPES.items()}
     tensors = []

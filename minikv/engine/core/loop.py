@@ -36,10 +36,10 @@ class Outputs(Protocol):
 
     def read(
         self, due: list[tuple[Any, Scheduled]], sampled: SamplerOutput
-    ) -> tuple[list[list[int]], list[SequenceId], Callable[[], None]]:
-        """Return the new tokens of each pair, the sequences that they stop, and a function that hands the tokens out.
+    ) -> tuple[list[int | list[int]], list[SequenceId], Callable[[], None]]:
+        """Return the tokens, the sequences that they stop, and a function that hands the tokens out.
 
-        The function is called once the tokens count.
+        There is a token for each pair, or a list of them. The function is called once the tokens count.
         """
 
     def ended(self, steps: int, requests: Iterable[str | int]) -> None:

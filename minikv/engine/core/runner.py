@@ -111,8 +111,8 @@ class Runner:
             lengths=tuple(each[2 * num_groups :]) or (lengths,) * num_groups,
             query_starts=query_starts,
             last=last,
-            max_queries=int(np.diff(starts).max()),
-            max_position=int(arrays.positions.max()),
+            max_queries=1 if len(arrays.positions) == len(arrays.lengths) else int(np.diff(starts).max()),
+            max_position=int(arrays.lengths.max()) - 1,
         )
         for on_batch in self._on_batch:
             batch = on_batch(step, batch)

@@ -19,9 +19,10 @@ Then waiting sequences are admitted while there are seats, budget and blocks, up
 import time
 from array import array
 from bisect import insort
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -46,14 +47,15 @@ from minikv.shown import one_line
 
 @dataclass(frozen=True, eq=False)
 class OpenStep:
-    """A step that is being computed, with the sequences of its items in order.
-
-    ``seqs`` has these, and the forks that begin in it.
-    """
+    """A step that is being computed: the sequences of its items in order, and those that get a token in it."""
 
     step: Step
     of_items: list[Sequence]
-    seqs: dict[SequenceId, Sequence]
+    sampled: list[Sequence]
+
+    @cached_property
+    def seqs(self) -> dict[SequenceId, Sequence]:
+        return {seq.id: seq for seq in (*self.of_items, *self.sampled)}
 
     @property
     def is_wanted(self) -> bool:
@@ -258,7 +260,7 @@ class Scheduler:
         try:
             self._serve_running(plan)
             # Preempted sequences have just lost their blocks to an older one; admission must not take these
-            if not plan.preempted:
+            if self._waiting and not plan.preempted:
                 self._admit(plan)
             step = self.open(plan)
         except BaseException:
@@ -271,13 +273,13 @@ class Scheduler:
         """Turn ``plan`` into an open step; its tokens have slots. ``sources`` as in ``StepArrays``."""
         for before_step in self._hooks["before_step"]:
             before_step(plan)
-        batch = pack(self.manager, plan.items, sources, gaps=self.has_gaps) if self.packs else NOT_PACKED
+        packs, batch = self.packs and plan.items, NOT_PACKED
+        if packs:
+            batch = pack(self.manager, plan.items, sources, gaps=self.has_gaps)
         preempted = tuple(seq.id for seq in plan.preempted)
         step = Step(self._steps, self.now, tuple(plan.items), tuple(plan.copies), preempted, batch, plan.work)
-        seqs = {seq.id: seq for seq in plan.seqs}
-        seqs |= {other.id: other for seq in plan.seqs if seq.pending for other in seq.pending}
         self._steps += 1
-        self.open_steps.append(OpenStep(step, plan.seqs, seqs))
+        self.open_steps.append(OpenStep(step, plan.seqs, plan.sampled))
         return step
 
     def finish(
@@ -291,8 +293,8 @@ class Scheduler:
         and for invalid tokens.
         """
         opened = self._check_open(step)
-        new = _new_tokens(step, tokens, stopped)
-        sampled = [opened.seqs[seq_id] for seq_id in step.sampled]
+        sampled = opened.sampled
+        new = _new_tokens(step, tokens, len(sampled), stopped)
         self.now = self.clock()
         if self._hooks["after_step"] or any([item.unconfirmed for item in step.items]):
             new = [each[-1:] if seq.ended else each for seq, each in zip(sampled, new, strict=True)]
@@ -320,7 +322,7 @@ class Scheduler:
             if reason is not None:
                 self._end(seq, reason)
                 ended.append(seq)
-        self._close(opened)
+        self._close({seq.id.request for seq in ended})
         return tuple(ended)
 
     def fail(self, step: Step, error: BaseException) -> tuple[Request, ...]:
@@ -341,14 +343,14 @@ class Scheduler:
         for seq in unsettled:
             if seq.id not in computed and not seq.ended:
                 self._preempt(seq, may_keep=False)
-        names = dict.fromkeys(item.id.request for item in step.items if not opened.seqs[item.id].ended)
+        names = dict.fromkeys(seq.id.request for seq in opened.of_items if not seq.ended)
         failed = [self._requests[name] for name in names]
         for request in failed:
             for seq in request.sequences:
                 if not seq.ended:
                     seq.error = error
                     self._end(seq, FinishReason.ERROR)
-        self._close(opened)
+        self._close(names)
         return tuple(failed)
 
     # Called by extensions.
@@ -374,7 +376,8 @@ class Scheduler:
         else:
             end = start + max(1, min(most, self.num_slots(seq)))
             copies = self.manager.append_tokens(seq.id, seq.tokens[start:end])
-        plan.copies += copies
+        if copies:
+            plan.copies += copies
         plan.put(seq, start, end, decode)
         if self._on_change:
             self.changed("allocate", seq, end - start)
@@ -410,7 +413,7 @@ class Scheduler:
         # ``singles`` counts the sequences from here on that need one token. A longer request leaves them that many
         # tokens of the budget.
         singles = sum([seq.missing == 1 for seq in self.running_sequences])
-        for place, seq in _while_it_shrinks(self.running_sequences):
+        for place, seq in enumerate(self.running_sequences):  # only those behind ``seq`` are preempted
             missing = seq.missing
             singles -= missing == 1
             while (want := min(missing, plan.budget - singles)) > 0:
@@ -503,10 +506,11 @@ class Scheduler:
 
     def _settle(self, seq: Sequence, item: Scheduled, time: float, num_new: int) -> None:
         """Commit the K and V of ``item``, except those of wrong tokens; it brings ``num_new`` tokens."""
-        seq.num_computed = item.start + len(item.tokens)
-        if item.unconfirmed:
+        _, start, tokens, _, samples, unconfirmed = item
+        seq.num_computed = start + len(tokens)
+        if unconfirmed:
             # num_new - 1 unconfirmed tokens were right; the last new token is the one behind them.
-            wrong = item.unconfirmed - (num_new - 1)
+            wrong = unconfirmed - (num_new - 1)
             seq.num_computed -= wrong
             if wrong:  # before the commit, so that they never become part of a cached prefix
                 seq.num_placed -= wrong
@@ -516,8 +520,8 @@ class Scheduler:
         if self._on_change:
             self.changed("commit", seq)  # the commit may have freed blocks behind a window
         if seq.num_cached is None:
-            seq.num_cached, seq.admitted_at = item.start, time
-        if seq.pending and item.samples and not seq.ended:
+            seq.num_cached, seq.admitted_at = start, time
+        if seq.pending and samples and not seq.ended:
             self._fork(seq)
 
     def _fork(self, seq: Sequence) -> None:
@@ -545,14 +549,13 @@ class Scheduler:
         if held and not self._is_in_a_step(seq):
             self._release(seq)
 
-    def _close(self, closed: OpenStep) -> None:
-        """Free the blocks of sequences that ended in a step, and forget ended requests."""
-        over = [seq for seq in closed.seqs.values() if seq.ended]
-        for seq in [seq for seq in self.running_sequences if seq.ended] if over else ():
+    def _close(self, names: Iterable[str | int]) -> None:
+        """Free the blocks of sequences that ended in a step, and forget those of the requests that have ended."""
+        for seq in [seq for seq in self.running_sequences if seq.ended]:
             if not self._is_in_a_step(seq):
                 self._release(seq)
-        for name in {seq.id.request for seq in over}:
-            if name in self._requests and self._requests[name].ended:
+        for name in names:
+            if self._requests[name].ended:
                 del self._requests[name]
         self._flush()
 
@@ -587,8 +590,12 @@ class Scheduler:
             flush()
 
 
-def _new_tokens(step: Step, tokens: Seq[int | Seq[int]], stopped: Collection[SequenceId]) -> list[list[int]]:
-    """Return the new tokens of each of ``step.sampled`` as a list. Raises ``ArgumentError`` for invalid ones."""
+def _new_tokens(
+    step: Step, tokens: Seq[int | Seq[int]], due: int, stopped: Collection[SequenceId]
+) -> list[list[int]]:
+    """Return the new tokens of each of the ``due`` ``step.sampled`` as a list. Raises ``ArgumentError`` for invalid
+    ones.
+    """
     several = isinstance(tokens, (list, tuple)) and any([isinstance(each, (list, tuple)) for each in tokens])
     if several:
         listed: list[Any] = [each if isinstance(each, (list, tuple)) else [each] for each in tokens]
@@ -601,8 +608,8 @@ def _new_tokens(step: Step, tokens: Seq[int | Seq[int]], stopped: Collection[Seq
         new = [list(islice(known, len(each))) for each in listed]
     else:
         new = [[token] for token in token_array(tokens)]  # type: ignore[arg-type]
-    if len(new) != len(step.sampled):
-        raise ArgumentError("step_tokens", given=len(new), due=len(step.sampled))
+    if len(new) != due:
+        raise ArgumentError("step_tokens", given=len(new), due=due)
     for seq_id in stopped:
         if seq_id not in step.sampled:
             raise ArgumentError("step_stopped", sequence=seq_id)
@@ -624,11 +631,3 @@ def _why_it_ends(seq: Sequence, token: int, stopped: bool) -> FinishReason | Non
     if stopped or token in seq.params.stop_token_ids:
         return FinishReason.STOP
     return FinishReason.LENGTH if seq.num_output == seq.params.max_tokens else None
-
-
-def _while_it_shrinks(running: list[Sequence]) -> Iterator[tuple[int, Sequence]]:
-    """Yield each sequence with its place; the caller may remove sequences behind it meanwhile."""
-    place = 0
-    while place < len(running):
-        yield place, running[place]
-        place += 1

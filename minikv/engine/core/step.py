@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,11 +72,11 @@ class StepArrays:
     @property
     def last(self) -> np.ndarray:
         """int64 [rows]: the tokens that need logits: each item's last, and one more for each unconfirmed token."""
-        ends = self.query_starts[1:].astype(np.int64)
+        ends = self.query_starts[1:]
         if self.unconfirmed is None:
-            # Item i wants its last ``wanted[i]`` tokens. ends - cumsum(wanted) is the shift from a row's number to its
-            # token.
-            return ends - 1
+            return np.subtract(ends, 1, dtype=np.int64)
+        # Item i wants its last ``wanted[i]`` tokens. ends - cumsum(wanted) is the shift from a row's number to its
+        # token.
         wanted = self.unconfirmed.astype(np.int64) + 1
         return np.arange(wanted.sum()) + np.repeat(ends - np.cumsum(wanted), wanted)
 
@@ -120,11 +121,15 @@ class Step:
 
 @dataclass
 class StepPlan:
-    """A step in the making, with ``budget`` tokens left. ``seqs[i]`` is the sequence of ``items[i]``."""
+    """A step in the making, with ``budget`` tokens left.
+
+    ``seqs[i]`` is the sequence of ``items[i]``, and ``sampled`` are those that get a token.
+    """
 
     budget: int
     items: list[Scheduled] = field(default_factory=list)
     seqs: list[Sequence] = field(default_factory=list)
+    sampled: list[Sequence] = field(default_factory=list)
     copies: list[Copy] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     work: dict[str, Any] = field(default_factory=dict)
@@ -134,6 +139,7 @@ class StepPlan:
         samples: tuple[SequenceId, ...] = ()
         if end == len(seq.tokens):
             samples = (seq.id, *(other.id for other in seq.pending)) if seq.pending else (seq.id,)
+            self.sampled += (seq, *seq.pending)
         if end == start + 1:
             tokens: tuple[int, ...] | array = (seq.tokens[start],)
         else:
@@ -148,45 +154,39 @@ class StepPlan:
 def pack(
     manager: BlockManager, items: Seq[Scheduled], sources: Seq[int] | None = None, *, gaps: bool = False
 ) -> StepArrays:
-    """Return the arrays of a step; its tokens have slots. ``sources``: see ``StepArrays``.
+    """Return the arrays of a step with at least one item; its tokens have slots. ``sources``: see ``StepArrays``.
 
     ``gaps``: a sequence may have fewer slots than it has tokens.
     """
-    counts = np.array([len(item.tokens) for item in items], np.int64)
-    starts = np.array([item.start for item in items], np.int64)
-    query_starts = np.zeros(len(items) + 1, np.int32)
-    np.cumsum(counts, out=query_starts[1:])
+    ids, starts, tokens, _, _, unconfirmed = zip(*items, strict=True)
+    counts = [len(of_item) for of_item in tokens]
+    query_starts = np.array([*accumulate(counts, initial=0)], np.int32)
     total = int(query_starts[-1])
-    row = np.repeat(np.arange(len(items)), counts)
-    positions = np.arange(total) + (starts - query_starts[:-1])[row]
-    token_ids = np.fromiter((token for item in items for token in item.tokens), np.int64, total)
-    lengths = (starts + counts).astype(np.int32)
+    row, positions = np.arange(len(items)), np.array(starts, np.int64)
+    lengths = (positions + counts).astype(np.int32)
+    if total > len(items):  # else each item has one token, that of its row
+        row = np.repeat(row, counts)
+        positions = np.arange(total) + (positions - query_starts[:-1])[row]
     groups = range(len(manager.pools))
-    lost = [np.zeros(len(items), np.int32) for _ in groups]
+    held, places, absent = lengths, (positions,) * len(groups), None
     if gaps:
         lost = [
-            np.array(
-                [manager.num_tokens(item.id) - manager.length(item.id, group) for item in items], np.int32
-            )
+            np.array([manager.num_tokens(seq_id) - manager.length(seq_id, group) for seq_id in ids], np.int32)
             for group in groups
         ]
-    held = max(int((lengths - of_group).max(initial=0)) for of_group in lost)
-    columns = -(-held // manager.block_size)
-    rows = manager.rows([item.id for item in items])
+        if any(of_group.any() for of_group in lost):
+            held, absent = lengths - np.min(lost, axis=0), tuple(lost)
+            places = tuple(positions - of_group[row] for of_group in lost)
+    columns, rows = -(-int(held.max()) // manager.block_size), manager.rows(ids)
     tables = tuple(manager.block_tables(group)[rows, :columns] for group in groups)
-    slots = tuple(
-        slots_of(table, row, positions - of_group[row], manager.block_size)
-        for table, of_group in zip(tables, lost, strict=True)
-    )
-    unconfirmed = np.array([item.unconfirmed for item in items], np.int32)
     return StepArrays(
-        token_ids,
+        np.fromiter(chain.from_iterable(tokens), np.int64, total),
         positions,
         query_starts,
         lengths,
-        slots,
+        tuple(slots_of(tables[group], row, places[group], manager.block_size) for group in groups),
         tables,
-        unconfirmed if unconfirmed.any() else None,
+        np.array(unconfirmed, np.int32) if any(unconfirmed) else None,
         None if sources is None else np.array(sources, np.int64),
-        tuple(lost) if any(of_group.any() for of_group in lost) else None,
+        absent,
     )

@@ -65,7 +65,7 @@ def schedule_next(scheduler: Scheduler) -> Step | None:
     needs the tokens. ``batch.sources`` has the rows of its tokens. If it raises, the open step is unchanged.
     """
     sources, manager = _rows_that_go_on(scheduler), scheduler.manager
-    seqs = [scheduler.open_steps[0].seqs[scheduler.open_steps[0].step.items[row].id] for row in sources]
+    seqs = [scheduler.open_steps[0].of_items[row] for row in sources]
     if not seqs or not manager.can_reserve_slots([seq.id for seq in seqs]):
         return None
     scheduler.now = scheduler.clock()
@@ -75,6 +75,7 @@ def schedule_next(scheduler: Scheduler) -> Step | None:
         for seq in seqs:
             manager.reserve_slot(seq.id)
             plan.seqs.append(seq)
+            plan.sampled.append(seq)
             plan.items.append(Scheduled(seq.id, seq.num_placed, (UNKNOWN,), True, (seq.id,)))
             seq.num_placed += 1
             scheduler.changed("allocate", seq, 1)
@@ -102,8 +103,7 @@ def _rows_that_go_on(scheduler: Scheduler) -> Seq[int]:
         if not all(map(may_reserve, running)):
             return ()
     rows = []
-    for row, item in enumerate(items):
-        seq = opened.seqs[item.id]
+    for row, seq in enumerate(opened.of_items):
         if not seq.ended and seq.num_output + 1 < seq.params.max_tokens:
             rows.append(row)
     return rows

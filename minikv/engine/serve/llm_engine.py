@@ -136,20 +136,21 @@ class LLMEngine:
 
     def read(
         self, due: list[tuple[SequenceOutput, Scheduled]], sampled: SamplerOutput
-    ) -> tuple[list[list[int]], list[SequenceId], Callable[[], None]]:
-        news, tokens, stopped, end = [], [], [], 0
+    ) -> tuple[list[int | list[int]], list[SequenceId], Callable[[], None]]:
+        news, stopped, end = [], [], 0
+        tokens: list[int | list[int]] = []
         for each, item in due:
             start, end = end, end + item.unconfirmed + 1
             ids = sampled.token_ids[start:end]
             if each.seq.ended:  # aborted, or a row that is dropped
-                tokens.append(ids[:1])
+                tokens.append(ids[0])
                 continue
             ids = ids[: item.confirmed(ids) + 1]
             pieces, stops = each.read(ids, self.eos)
             if stops:
                 stopped.append(each.seq.id)
             news.append((each, list(zip(ids, pieces, sampled.logprobs[start:end], strict=False))))
-            tokens.append(ids[: len(pieces)])
+            tokens.append(ids[: len(pieces)] if item.unconfirmed else ids[0])
         ends = [each.seq.num_output + len(told) for each, told in news]
 
         def hand_out() -> None:
