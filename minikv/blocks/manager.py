@@ -487,7 +487,7 @@ class BlockManager:
 
     def rows(self, seq_ids: Iterable[Hashable]) -> np.ndarray:
         """int64 [sequences]: the present rows of these sequences in ``block_tables``."""
-        return np.array([self._get(seq_id).row for seq_id in seq_ids], np.int64)
+        return np.array([seq.row for seq in map(self._get, seq_ids)], np.int64)
 
     def slot_mapping(self, seq_id: Hashable, start: int, end: int, kv_cache_group: int = 0) -> np.ndarray:
         """int64 [end - start]: the slots for K and V of the tokens at positions ``start`` to ``end - 1``.

@@ -64,10 +64,14 @@ def token_array(tokens: Sequence[int]) -> array:
         packed = pack(f"{len(tokens)}q", *tokens)  # three times as fast as array("q", tokens)
     except (TypeError, struct_error):
         raise ArgumentError("bad_tokens", value=_type_of(tokens)) from None
-    # A bool is packed as 0 or 1. So types are checked only where these occur; checking all would double the time.
-    low = (np.frombuffer(packed, np.uint64) < 2).nonzero()[0].tolist()
-    listed = tuple(tokens) if low else ()
-    if any(isinstance(listed[place], bool) for place in low):
+    # A bool is packed as 0 or 1. So the types in a long list are checked only where these occur; checking all would
+    # double the time. In a short one all are checked in less time than numpy takes for its first call.
+    suspects: Sequence[int] = tokens
+    if len(tokens) > 256:
+        low = np.flatnonzero(np.frombuffer(packed, np.uint64) < 2).tolist()
+        listed = tuple(tokens) if low else ()
+        suspects = [listed[place] for place in low]
+    if bool in map(type, suspects):
         raise ArgumentError("bad_tokens", value=_type_of(tokens))
     return array("q", packed)
 

@@ -35,14 +35,14 @@ def send(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
     for array in arrays:
         starts.append(end)
         end += aligned(array.nbytes)
-    host = pinned(end, device)
-    memory = host.numpy()
+    host = None if device.type == "cpu" else pinned(end, device)
+    memory = np.empty(end, np.uint8) if host is None else host.numpy()
     places = [
         place(memory, start, array.shape, array.dtype) for start, array in zip(starts, arrays, strict=True)
     ]
     for into, array in zip(places, arrays, strict=True):
         into[...] = array
-    if device.type == "cpu":
+    if host is None:
         return [torch.from_numpy(filled) for filled in places]
     there = host.to(device, non_blocking=True)
     typed = {dtype: there.view(of_torch) for dtype, of_torch in DTYPES.items()}

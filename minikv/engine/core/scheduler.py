@@ -39,7 +39,7 @@ from minikv.engine.core.sequence import (
     Tokens,
     new_request,
 )
-from minikv.engine.core.step import NOT_PACKED, Scheduled, Step, StepPlan, pack
+from minikv.engine.core.step import NOT_PACKED, Step, StepPlan, pack
 from minikv.engine.sampling_params import SamplingParams
 from minikv.errors import ArgumentError, OutOfBlocksError, check_count
 from minikv.shown import one_line
@@ -273,9 +273,8 @@ class Scheduler:
         """Turn ``plan`` into an open step; its tokens have slots. ``sources`` as in ``StepArrays``."""
         for before_step in self._hooks["before_step"]:
             before_step(plan)
-        packs, batch = self.packs and plan.items, NOT_PACKED
-        if packs:
-            batch = pack(self.manager, plan.items, sources, gaps=self.has_gaps)
+        is_computed = self.packs and bool(plan.items)
+        batch = pack(self.manager, plan.items, sources, gaps=self.has_gaps) if is_computed else NOT_PACKED
         preempted = tuple(seq.id for seq in plan.preempted)
         step = Step(self._steps, self.now, tuple(plan.items), tuple(plan.copies), preempted, batch, plan.work)
         self._steps += 1
@@ -300,13 +299,7 @@ class Scheduler:
             new = [each[-1:] if seq.ended else each for seq, each in zip(sampled, new, strict=True)]
         for after_step in self._hooks["after_step"]:
             after_step(step, dict(zip(step.sampled, new, strict=True)))
-        late, row = step.batch.sources is not None, 0
-        for seq, item in zip(opened.of_items, step.items, strict=True):
-            # An ended sequence of a step with sources is not committed: its token was unknown when the step was
-            # planned, so no prefix may be published from it.
-            if not (late and seq.ended):
-                self._settle(seq, item, step.time, len(new[row]) if item.unconfirmed else 1)
-            row += len(item.samples)
+        self._settle(opened, new)
         del self.open_steps[0]
         ended = []
         for seq, each in zip(sampled, new, strict=True):
@@ -504,25 +497,32 @@ class Scheduler:
             raise ArgumentError("step_not_open")
         return self.open_steps[0]
 
-    def _settle(self, seq: Sequence, item: Scheduled, time: float, num_new: int) -> None:
-        """Commit the K and V of ``item``, except those of wrong tokens; it brings ``num_new`` tokens."""
-        _, start, tokens, _, samples, unconfirmed = item
-        seq.num_computed = start + len(tokens)
-        if unconfirmed:
-            # num_new - 1 unconfirmed tokens were right; the last new token is the one behind them.
-            wrong = unconfirmed - (num_new - 1)
-            seq.num_computed -= wrong
-            if wrong:  # before the commit, so that they never become part of a cached prefix
-                seq.num_placed -= wrong
-                self.manager.truncate(seq.id, seq.num_placed)
-                self.changed("truncate", seq, wrong)
-        self.manager.commit(seq.id, seq.num_computed)
-        if self._on_change:
-            self.changed("commit", seq)  # the commit may have freed blocks behind a window
-        if seq.num_cached is None:
-            seq.num_cached, seq.admitted_at = start, time
-        if seq.pending and samples and not seq.ended:
-            self._fork(seq)
+    def _settle(self, opened: OpenStep, new: list[list[int]]) -> None:
+        """Commit the K and V of a step, except those of wrong tokens; ``new`` are the tokens of its ``sampled``."""
+        late, row = opened.step.batch.sources is not None, 0
+        for seq, item in zip(opened.of_items, opened.step.items, strict=True):
+            _, start, tokens, _, samples, unconfirmed = item
+            first, row = row, row + len(samples)
+            # An ended sequence of a step with sources is not committed: its token was unknown when the step was
+            # planned, so no prefix may be published from it.
+            if late and seq.ended:
+                continue
+            seq.num_computed = start + len(tokens)
+            if unconfirmed:
+                # All but the last new token were unconfirmed and right; it is the one behind them.
+                wrong = unconfirmed - (len(new[first]) - 1)
+                seq.num_computed -= wrong
+                if wrong:  # before the commit, so that they never become part of a cached prefix
+                    seq.num_placed -= wrong
+                    self.manager.truncate(seq.id, seq.num_placed)
+                    self.changed("truncate", seq, wrong)
+            self.manager.commit(seq.id, seq.num_computed)
+            if self._on_change:
+                self.changed("commit", seq)  # the commit may have freed blocks behind a window
+            if seq.num_cached is None:
+                seq.num_cached, seq.admitted_at = start, opened.step.time
+            if seq.pending and samples and not seq.ended:
+                self._fork(seq)
 
     def _fork(self, seq: Sequence) -> None:
         """Start the other sequences of the request on the same blocks; ``seq`` has computed their common prompt."""
@@ -593,9 +593,7 @@ class Scheduler:
 def _new_tokens(
     step: Step, tokens: Seq[int | Seq[int]], due: int, stopped: Collection[SequenceId]
 ) -> list[list[int]]:
-    """Return the new tokens of each of the ``due`` ``step.sampled`` as a list. Raises ``ArgumentError`` for invalid
-    ones.
-    """
+    """Return each new token as a list, or its list. Raises ``ArgumentError`` for invalid ones, or not ``due``."""
     several = isinstance(tokens, (list, tuple)) and any([isinstance(each, (list, tuple)) for each in tokens])
     if several:
         listed: list[Any] = [each if isinstance(each, (list, tuple)) else [each] for each in tokens]

@@ -138,8 +138,11 @@ class StepPlan:
         """Add the tokens ``start`` to ``end - 1`` of ``seq`` to the step; the manager has given them slots."""
         samples: tuple[SequenceId, ...] = ()
         if end == len(seq.tokens):
-            samples = (seq.id, *(other.id for other in seq.pending)) if seq.pending else (seq.id,)
-            self.sampled += (seq, *seq.pending)
+            samples = (seq.id,)
+            self.sampled.append(seq)
+            if seq.pending:
+                samples += tuple(other.id for other in seq.pending)
+                self.sampled += seq.pending
         if end == start + 1:
             tokens: tuple[int, ...] | array = (seq.tokens[start],)
         else:
@@ -160,24 +163,25 @@ def pack(
     """
     ids, starts, tokens, _, _, unconfirmed = zip(*items, strict=True)
     counts = [len(of_item) for of_item in tokens]
-    query_starts = np.array([*accumulate(counts, initial=0)], np.int32)
-    total = int(query_starts[-1])
-    row, positions = np.arange(len(items)), np.array(starts, np.int64)
-    lengths = (positions + counts).astype(np.int32)
+    ends = [start + count for start, count in zip(starts, counts, strict=True)]
+    sums = [*accumulate(counts, initial=0)]
+    total, longest = sums[-1], max(ends)
+    positions, lengths = np.array(starts, np.int64), np.array(ends, np.int32)
+    query_starts, row = np.array(sums, np.int32), np.arange(len(items))
     if total > len(items):  # else each item has one token, that of its row
         row = np.repeat(row, counts)
         positions = np.arange(total) + (positions - query_starts[:-1])[row]
     groups = range(len(manager.pools))
-    held, places, absent = lengths, (positions,) * len(groups), None
+    places, absent = (positions,) * len(groups), None
     if gaps:
         lost = [
             np.array([manager.num_tokens(seq_id) - manager.length(seq_id, group) for seq_id in ids], np.int32)
             for group in groups
         ]
         if any(of_group.any() for of_group in lost):
-            held, absent = lengths - np.min(lost, axis=0), tuple(lost)
+            longest, absent = int((lengths - np.array(lost)).max()), tuple(lost)
             places = tuple(positions - of_group[row] for of_group in lost)
-    columns, rows = -(-int(held.max()) // manager.block_size), manager.rows(ids)
+    columns, rows = -(-longest // manager.block_size), manager.rows(ids)
     tables = tuple(manager.block_tables(group)[rows, :columns] for group in groups)
     return StepArrays(
         np.fromiter(chain.from_iterable(tokens), np.int64, total),
