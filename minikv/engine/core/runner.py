@@ -112,7 +112,7 @@ class Runner:
             query_starts=query_starts,
             last=last,
             max_queries=1 if len(arrays.positions) == len(arrays.lengths) else int(np.diff(starts).max()),
-            max_position=int(arrays.lengths.max()) - 1,
+            max_position=max(arrays.lengths.tolist()) - 1,
         )
         for on_batch in self._on_batch:
             batch = on_batch(step, batch)

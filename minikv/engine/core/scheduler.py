@@ -292,17 +292,16 @@ class Scheduler:
         and for invalid tokens.
         """
         opened = self._check_open(step)
-        sampled = opened.sampled
-        new = _new_tokens(step, tokens, len(sampled), stopped)
+        new = _new_tokens(opened, tokens, stopped)
         self.now = self.clock()
         if self._hooks["after_step"] or any([item.unconfirmed for item in step.items]):
-            new = [each[-1:] if seq.ended else each for seq, each in zip(sampled, new, strict=True)]
+            new = [each[-1:] if seq.ended else each for seq, each in zip(opened.sampled, new, strict=True)]
         for after_step in self._hooks["after_step"]:
             after_step(step, dict(zip(step.sampled, new, strict=True)))
         self._settle(opened, new)
         del self.open_steps[0]
         ended = []
-        for seq, each in zip(sampled, new, strict=True):
+        for seq, each in zip(opened.sampled, new, strict=True):
             if seq.ended:
                 continue  # aborted since the step was planned
             seq.tokens.extend(each)
@@ -369,8 +368,7 @@ class Scheduler:
         else:
             end = start + max(1, min(most, self.num_slots(seq)))
             copies = self.manager.append_tokens(seq.id, seq.tokens[start:end])
-        if copies:
-            plan.copies += copies
+        plan.copies += copies
         plan.put(seq, start, end, decode)
         if self._on_change:
             self.changed("allocate", seq, end - start)
@@ -591,9 +589,10 @@ class Scheduler:
 
 
 def _new_tokens(
-    step: Step, tokens: Seq[int | Seq[int]], due: int, stopped: Collection[SequenceId]
+    opened: OpenStep, tokens: Seq[int | Seq[int]], stopped: Collection[SequenceId]
 ) -> list[list[int]]:
-    """Return each new token as a list, or its list. Raises ``ArgumentError`` for invalid ones, or not ``due``."""
+    """Return the new tokens of each of ``opened.sampled`` as a list. Raises ``ArgumentError`` for invalid ones."""
+    step = opened.step
     several = isinstance(tokens, (list, tuple)) and any([isinstance(each, (list, tuple)) for each in tokens])
     if several:
         listed: list[Any] = [each if isinstance(each, (list, tuple)) else [each] for each in tokens]
@@ -606,8 +605,8 @@ def _new_tokens(
         new = [list(islice(known, len(each))) for each in listed]
     else:
         new = [[token] for token in token_array(tokens)]  # type: ignore[arg-type]
-    if len(new) != due:
-        raise ArgumentError("step_tokens", given=len(new), due=due)
+    if len(new) != len(opened.sampled):
+        raise ArgumentError("step_tokens", given=len(new), due=len(opened.sampled))
     for seq_id in stopped:
         if seq_id not in step.sampled:
             raise ArgumentError("step_stopped", sequence=seq_id)

@@ -72,9 +72,11 @@ class StepArrays:
     @property
     def last(self) -> np.ndarray:
         """int64 [rows]: the tokens that need logits: each item's last, and one more for each unconfirmed token."""
-        ends = self.query_starts[1:]
+        if len(self.lengths) == len(self.token_ids):
+            return np.arange(len(self.lengths))
+        ends = self.query_starts[1:].astype(np.int64)
         if self.unconfirmed is None:
-            return np.subtract(ends, 1, dtype=np.int64)
+            return ends - 1
         # Item i wants its last ``wanted[i]`` tokens. ends - cumsum(wanted) is the shift from a row's number to its
         # token.
         wanted = self.unconfirmed.astype(np.int64) + 1

@@ -145,7 +145,8 @@ class LLMEngine:
             if each.seq.ended:  # aborted, or a row that is dropped
                 tokens.append(ids[0])
                 continue
-            ids = ids[: item.confirmed(ids) + 1]
+            if item.unconfirmed:
+                ids = ids[: item.confirmed(ids) + 1]
             pieces, stops = each.read(ids, self.eos)
             if stops:
                 stopped.append(each.seq.id)
