@@ -45,7 +45,7 @@ def test_they_share_one_buffer_and_do_not_overlap():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_nobody_waits_and_no_copy_is_overwritten():
     device = torch.device("cuda")
-    send([np.zeros(1000)], device)  # pinned memory is taken
+    send([np.zeros(1000, np.int64)], device)  # pinned memory is taken
     busy, sent = torch.randn(4096, 4096, device=device), []
     torch.cuda.synchronize()
     before = torch.cuda.get_sync_debug_mode()
