@@ -4,6 +4,9 @@ In a wheel they lie beside this file; in a checkout they lie at its root. A file
 those that minikv itself wrote; outputs do not count, since Jupyter changes a file that was only opened. A notebook that
 the reader has changed stays, and the newer one is written beside it as ``NAME.new.ipynb``; if the reader has changed
 that too, as ``NAME.new2.ipynb``, and so on.
+
+A notebook that asks for predictions is copied without its outputs: they hold the answers. On GitHub, on Colab and in a
+checkout it has them.
 """
 
 import hashlib
@@ -72,7 +75,7 @@ def copy_course(target: Path) -> CopyReport:
     target.mkdir(parents=True, exist_ok=True)
     ledger = _read_ledger(target)
     for relative in shipped_notebooks():
-        content = (root / relative).read_bytes()
+        content = without_answers((root / relative).read_bytes())
         marks, name = Marks.of(content), relative.as_posix()
         there, written = _marks_there(target / name), ledger.get(name)
         unopened = there is not None and written is not None and there.file == written.file != marks.file
@@ -93,6 +96,17 @@ def copy_course(target: Path) -> CopyReport:
     lines = {name: f"{marks.file} {marks.cells}".strip() for name, marks in ledger.items()}
     _write(target / LEDGER, json.dumps(lines, indent=1, sort_keys=True).encode())
     return CopyReport(new, kept, tuple(yours))
+
+
+def without_answers(content: bytes) -> bytes:
+    """Return a notebook without outputs if one of its cells calls ``predict``, any other as it is."""
+    if b"predict(" not in content:
+        return content
+    notebook = json.loads(content)
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell["outputs"], cell["execution_count"] = [], None
+    return (json.dumps(notebook, ensure_ascii=False, indent=1) + "\n").encode()
 
 
 def _write_beside(target: Path, name: str, content: bytes, ledger: dict[str, Marks]) -> str:

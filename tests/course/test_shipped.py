@@ -215,6 +215,24 @@ def test_a_lesson_that_nobody_has_opened_follows_its_outputs_too(lesson):
     assert lesson.notebook["cells"][1]["outputs"][0]["text"] == ["a rebuilt one"]
 
 
+def test_a_lesson_that_asks_for_predictions_comes_without_its_outputs(tmp_path):
+    copy_course(tmp_path)
+    outputs = {}
+    for name in shipped.shipped_notebooks():
+        cells = [
+            each for each in json.loads((tmp_path / name).read_text())["cells"] if each["cell_type"] == "code"
+        ]
+        there = json.loads((shipped.course_root() / name).read_text())["cells"]
+        assert [each["source"] for each in cells] == [
+            each["source"] for each in there if each["cell_type"] == "code"
+        ]
+        asks = any("predict(" in line for each in cells for line in each["source"])
+        outputs.setdefault(asks, []).append(sum(len(each["outputs"]) for each in cells))
+    assert set(outputs[True]) == {0}
+    assert len(outputs[True]) >= 2 * 20
+    assert sum(outputs[False]) > 0, "an appendix is read without being run"
+
+
 @pytest.mark.parametrize("aged", [False, True])
 @pytest.mark.parametrize(
     "step",
