@@ -175,7 +175,7 @@ def _parts(tokens: Sequence[int], most: int) -> Iterator[slice]:
 
 
 def _entries(kv: PagedKV, own: slice, first: Tensor, lengths: Tensor, query_heads: int) -> Entries:
-    # In NumPy, whose repeat takes a tenth of the time of torch's.
+    # In NumPy: its repeat takes a tenth of the time of torch's.
     block_size, heads = kv.k.shape[1:3]
     table, start, counts = kv.block_tables[own].numpy(), first.numpy(), (lengths - first).numpy()
     # The tokens, sequence by sequence.
