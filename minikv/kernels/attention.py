@@ -9,8 +9,8 @@ one matrix, so that a key is read once for all of them. Arithmetic is float32 fo
 from the device, so on a GPU this waits for it; the Triton kernels do not.
 
 On a CPU a short sequence costs more in calls than in arithmetic, so there are faster ways to the same result. Decodes
-take ``csr_attention``, which reads all sequences at once, or ``decode_groups`` where pages are not float32. Short
-prompts take ``sdpa_prefill``.
+take ``csr_attention``, which reads all sequences at once, or ``decode_groups`` where pages are not float32 or hold
+latents. Short prompts take ``sdpa_prefill``.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from minikv.kernels.csr_attention import available, csr_decode, is_in_place
-from minikv.kernels.decode_groups import decode_in_groups
+from minikv.kernels.decode_groups import decode_in_groups, suits
 from minikv.kernels.kv_tiles import TILE_BYTES, Tiles, kv_tiles, latent_tiles
 from minikv.kernels.online_softmax import OnlineSoftmax
 from minikv.kernels.paged_kv import PagedKV
@@ -85,27 +85,22 @@ def paged_decode(
     return_scores: bool = False,
 ) -> Attention:
     """See ``minikv.kernels.paged_decode``."""
+    options: dict[str, Any] = {"sinks": sinks, "return_lse": return_lse}
     tiles, mask, size = kv_tiles(kv), Mask(window, softcap), tuple(kv.v.shape[2:])
-    options: dict[str, Any] = {"sinks": sinks, "return_lse": return_lse, "return_scores": return_scores}
-    if not query.is_cpu:
-        return _decode(query, kv, tiles, size, scale, mask, **options)
-    lse: Tensor | None = None
-    scores: Tensor | None = None
-    if available() and is_in_place(kv):
+    if query.is_cpu and available() and is_in_place(kv):
+        options["return_scores"] = return_scores
         out, lse, scores, rest = csr_decode(query, kv, scale=scale, window=window, softcap=softcap, **options)
         out = out.to(query.dtype)
-    elif softcap is None and sinks is None and not return_lse and not return_scores:
-        out = query.new_empty(*query.shape[:2], size[1])
-        rest = decode_in_groups(query, kv, scale=scale, window=window, out=out).tolist()
-    else:
-        return _decode(query, kv, tiles, size, scale, mask, **options)
-    if rest:
-        alone = replace(kv, block_tables=kv.block_tables[rest], lengths=kv.lengths[rest])
-        late = _decode(query[rest], alone, tiles, size, scale, mask, **options)
-        for whole, part in zip((out, lse, scores), late, strict=True):
-            if whole is not None and part is not None:
-                whole[rest] = part
-    return Attention(out, lse, scores)
+        if rest:
+            alone = replace(kv, block_tables=kv.block_tables[rest], lengths=kv.lengths[rest])
+            late = _decode(query[rest], alone, tiles, size, scale, mask, **options)
+            for whole, part in zip((out, lse, scores), late, strict=True):
+                if whole is not None and part is not None:
+                    whole[rest] = part
+        return Attention(out, lse, scores)
+    if softcap is None and not return_scores and suits(query, kv):
+        return Attention(*decode_in_groups(query, kv, scale=scale, window=window, **options), None)
+    return _decode(query, kv, tiles, size, scale, mask, return_scores=return_scores, **options)
 
 
 def paged_prefill(
@@ -137,17 +132,11 @@ def paged_prefill(
             queries = query[own].to(torch.float32)
             out[own] = sdpa_sequence(queries, kv, row, length, scale=scale, window=window).to(out.dtype)
     if len(parts.rows):
-        alone, rows = replace(kv, block_tables=parts.block_tables, lengths=parts.lengths), parts.rows
-        options: dict[str, Any] = {
-            "window": window,
-            "softcap": softcap,
-            "sinks": sinks,
-            "return_lse": return_lse,
-        }
-        decoded = paged_decode(query[rows], alone, scale=scale, **options)
-        out[rows] = decoded.out
-        if lse is not None and decoded.lse is not None:
-            lse[rows] = decoded.lse
+        late = paged_decode(
+            query[parts.rows], parts.decodes(kv),
+            scale=scale, window=window, softcap=softcap, sinks=sinks, return_lse=return_lse,
+        )  # fmt: skip
+        parts.put(late, out, lse)
     return Attention(out, lse, None)
 
 
@@ -163,6 +152,9 @@ def latent_decode(
 ) -> Attention:
     """See ``minikv.kernels.latent_decode``."""
     query, size = torch.cat([q_latent, q_rope], -1), (1, kv.k.shape[3])
+    if not return_scores and suits(query, kv, latent=True):
+        found = decode_in_groups(query, kv, scale=scale, window=window, return_lse=return_lse, latent=True)
+        return Attention(*found, None)
     tiles, mask = latent_tiles(kv), Mask(window, None)
     return _decode(query, kv, tiles, size, scale, mask, None, return_lse, return_scores)
 
@@ -178,10 +170,19 @@ def latent_prefill(
     window: int | None = None,
     return_lse: bool = False,
 ) -> Attention:
-    """See ``minikv.kernels.latent_prefill``. ``max_queries`` is for the kernels; here the rows are read."""
+    """See ``minikv.kernels.latent_prefill``. ``max_queries`` is for the kernels; here the rows are read.
+
+    Sequences with one query, the decodes among the prefills, are computed together by ``latent_decode``.
+    """
     query, size = torch.cat([q_latent, q_rope], -1), (1, kv.k.shape[3])
     tiles, mask = latent_tiles(kv), Mask(window, None)
-    return _prefill(query, kv, tiles, size, query_starts, scale, mask, None, return_lse)
+    parts: _Parts = kv.once("prefill", lambda: _Parts.of(kv, query_starts, 0), query_starts)
+    several = [row for row, _, _ in parts.several]
+    out, lse, _ = _prefill(query, kv, tiles, size, query_starts, scale, mask, None, return_lse, several)
+    if len(parts.rows):
+        alone, parted = parts.decodes(kv), (q_latent[parts.rows], q_rope[parts.rows])
+        parts.put(latent_decode(*parted, alone, scale=scale, window=window, return_lse=return_lse), out, lse)
+    return Attention(out, lse, None)
 
 
 class _Parts(NamedTuple):
@@ -213,6 +214,16 @@ class _Parts(NamedTuple):
         rows = query_starts[:-1][sequence] + within
         lengths = (kv.lengths - counts + 1)[sequence] + within
         return cls(several, rows, kv.block_tables[sequence], lengths.to(kv.lengths.dtype))
+
+    def decodes(self, kv: PagedKV) -> PagedKV:
+        """Return ``kv`` with a sequence for each of ``rows``."""
+        return replace(kv, block_tables=self.block_tables, lengths=self.lengths)
+
+    def put(self, found: Attention, out: Tensor, lse: Tensor | None) -> None:
+        """Write what was found for ``decodes`` into the rows of the whole."""
+        out[self.rows] = found.out
+        if lse is not None and found.lse is not None:
+            lse[self.rows] = found.lse
 
 
 def _decode(
@@ -263,16 +274,16 @@ def _prefill(
     mask: Mask,
     sinks: Tensor | None,
     return_lse: bool,
-    several: Iterable[int] | None = None,
+    several: Iterable[int],
 ) -> Attention:
-    """``several``: which sequences to compute (None: all); the rows of the others are 0, and lse -inf."""
+    """``several``: which sequences to compute; the rows of the others are 0, and lse -inf."""
     tokens, query_heads, _ = query.shape
     heads, dim = size
     group = query_heads // heads
     out = query.new_zeros(tokens, query_heads, dim)
     lse = query.new_full((tokens, query_heads), -torch.inf, dtype=torch.float32)
     starts, ends = query_starts.tolist(), kv.lengths.tolist()
-    for row in range(len(ends)) if several is None else several:
+    for row in several:
         length = ends[row]
         for first in range(starts[row], starts[row + 1], QUERY_ROWS):
             own = slice(first, min(first + QUERY_ROWS, starts[row + 1]))

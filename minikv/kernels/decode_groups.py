@@ -2,82 +2,170 @@
 
 For a history of a hundred tokens, one sequence at a time costs more in torch calls than in arithmetic. So the sequences
 are sorted by the tokens that they read, and cut into groups so that their keys and values, padded to the longest, fit
-into one tile. A group is a gather and one ``scaled_dot_product_attention``, with the G query heads of a KV head as G
-queries. The padding holds another request's tokens. It is overwritten with 0 before it is read, because a masked NaN
-would still give NaN.
+into one tile. A longer history is a group alone, of several tiles, each of which gives a part of one softmax.
+
+A tile is a copy into memory that stays in the processor's cache, and one call of torch's attention, with the G query
+heads of a KV head as G queries. The padding holds another request's tokens. It is overwritten with 0 before it is read,
+because a masked NaN would still give NaN. Which blocks make up a tile follows from the tables and lengths alone, so the
+layers of a step share it.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
-from minikv.kernels.kv_tiles import TILE_BYTES, BlockReader
+from minikv.kernels.kv_tiles import TILE_BYTES, latent_reader, readers
+from minikv.kernels.online_softmax import merge_splits
 from minikv.kernels.paged_kv import PagedKV
 
-MOST_BYTES = 2**24  # of the keys and values of a group that are copied as they are stored
 LEAST_SHARE = 0.75  # the shortest sequence of a group reads at least this share of the longest's tokens
 
 
-def decode_in_groups(query: Tensor, kv: PagedKV, *, scale: float, window: int | None, out: Tensor) -> Tensor:
-    """Write the attention of ``query`` [B, Hq, Dk] into ``out`` [B, Hq, Dv] for all sequences that are in a group.
+class Tile(NamedTuple):
+    """``blocks`` [g * n]: n blocks of each of g sequences. ``hidden`` [h]: the tokens of those blocks that no query
+    sees, and ``mask`` [g, 1, 1, n * block_size]: 0, and -inf for those; None where there is none."""
 
-    Returns the indices of the others: those without a token, longer than a tile, or without others of about their
-    length.
+    blocks: Tensor
+    hidden: Tensor
+    mask: Tensor | None
+
+
+class Group(NamedTuple):
+    """The sequences ``rows`` [g], and the tiles of their histories: one, or several of a sequence alone."""
+
+    rows: Tensor
+    tiles: tuple[Tile, ...]
+
+
+def decode_in_groups(
+    query: Tensor,
+    kv: PagedKV,
+    *,
+    scale: float,
+    window: int | None,
+    sinks: Tensor | None = None,
+    return_lse: bool,
+    latent: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Return ``out`` and ``lse`` of ``minikv.kernels.paged_decode``, without a softcap.
+
+    ``latent``: of ``latent_decode``; ``query`` [B, H, R + P] has the rope part behind the latent one.
     """
-    # torch's attention multiplies bfloat16 as it is stored, and adds up in float32.
+    dtype = _dtype(query, kv, latent)
+    heads, dim = kv.k.shape[2:]
+    batch, query_heads, _ = query.shape
+    out = query.new_zeros(batch, heads, query_heads // heads, dim if latent else kv.v.shape[3])
+    lse = query.new_full(out.shape[:3], -torch.inf, dtype=torch.float32)
+    queries = query.to(dtype).unflatten(1, out.shape[1:3])  # [B, Hkv, G, Dk]
+    reads = [latent_reader(kv)] if latent else [reader.read for reader in readers(kv, dtype)]
+    for group in groups_of(kv, _blocks_of_a_tile(kv, dtype), window, dtype):
+        own, parts = queries[group.rows], []
+        for tile in group.tiles:
+            # [g * n * block_size, Hkv, D] -> [g, Hkv, n * block_size, D]
+            found = [
+                read(tile.blocks).index_fill_(0, tile.hidden, 0).unflatten(0, (len(own), -1)).transpose(1, 2)
+                for read in reads
+            ]
+            parts.append(_attend(own, found[0], found[-1][..., : out.shape[3]], tile.mask, scale))
+        part, part_lse = parts[0]
+        if len(parts) > 1:
+            part, part_lse = merge_splits(*map(torch.stack, zip(*parts, strict=True)))
+        out[group.rows] = part.to(out.dtype)
+        lse[group.rows] = part_lse
+    if sinks is not None:
+        # A sink takes its share of the probability, and has no value.
+        whole = torch.logaddexp(lse, sinks.to(torch.float32).view(out.shape[1:3]))
+        out = (out * torch.exp(lse - whole).unsqueeze(-1)).to(out.dtype)
+        lse = whole
+    return out.flatten(1, 2), lse.flatten(1) if return_lse else None
+
+
+def suits(query: Tensor, kv: PagedKV, latent: bool = False) -> bool:
+    """Whether a block fits into a tile. That of a linear cache, a whole row, is not copied for its first tokens."""
+    return query.is_cpu and _blocks_of_a_tile(kv, _dtype(query, kv, latent)) > 0
+
+
+def _dtype(query: Tensor, kv: PagedKV, latent: bool) -> torch.dtype:
+    """torch's attention multiplies bfloat16 as it is stored, and adds up in float32; all else is float32."""
     as_stored = kv.k_scale is None and kv.k.dtype == kv.v.dtype == query.dtype == torch.bfloat16
-    dtype, lengths = query.dtype if as_stored else torch.float32, kv.lengths
-    keys, values = BlockReader(kv.k, kv.k_scale, dtype), BlockReader(kv.v, kv.v_scale, dtype)
-    size, heads = keys.block_size, keys.heads
+    return torch.bfloat16 if as_stored and not latent else torch.float32
+
+
+def _blocks_of_a_tile(kv: PagedKV, dtype: torch.dtype) -> int:
+    _, block_size, heads, dim = kv.k.shape
+    return TILE_BYTES // (dtype.itemsize * block_size * heads * (dim + kv.v.shape[3]))
+
+
+def groups_of(kv: PagedKV, most: int, window: int | None, dtype: torch.dtype) -> list[Group]:
+    """Return the groups of all sequences that have a token, each tile of at most ``most`` blocks."""
+    size = kv.k.shape[1]
+    return kv.once(
+        ("groups", size, most, window, dtype), lambda: list(_groups(kv, size, most, window, dtype))
+    )
+
+
+def _groups(kv: PagedKV, size: int, most: int, window: int | None, dtype: torch.dtype) -> Iterator[Group]:
+    lengths = kv.lengths.long()
     starts = torch.zeros_like(lengths) if window is None else (lengths - window).clamp_(min=0)
     first = starts // size  # the block of the first token that the query sees
     spans, order = (lengths - first * size).sort(descending=True)
     tokens = spans.tolist()
-    block_bytes = dtype.itemsize * size * heads * (keys.dim + values.dim)
-    # What is not converted is copied quickly: then a sequence alone gains, too, and so do long ones.
-    most, least = (MOST_BYTES, 1) if as_stored else (TILE_BYTES, 2)
-    groups = list(_groups(tokens, size, most // block_bytes, least))
-    if not groups:
-        return order
-    # From here on everything is sorted by length. Padding reads block 0, which always exists.
-    width = max(-(-tokens[group.start] // size) for group in groups)
-    # The table's columns from the first visible block on. Places before the window or past the length are hidden.
-    columns = torch.arange(width) + first[order].unsqueeze(1)
-    beyond = columns * size >= lengths[order].unsqueeze(1)
-    blocks = kv.block_tables[order].gather(1, columns.masked_fill(beyond, 0).long()).masked_fill_(beyond, 0)
-    place = torch.arange(width * size)
-    hidden = (place < (starts - first * size)[order].unsqueeze(1)) | (place >= spans.unsqueeze(1))
+    for own in _runs(tokens, size, most):
+        rows, count = order[own], -(-tokens[own.start] // size)
+        # The table's columns from the first visible block on. Those past the length read block 0, which always exists.
+        columns = torch.arange(count) + first[rows].unsqueeze(1)
+        beyond = columns * size >= lengths[rows].unsqueeze(1)
+        blocks = kv.block_tables[rows].gather(1, columns.masked_fill(beyond, 0)).masked_fill_(beyond, 0)
+        place = torch.arange(count * size)
+        hidden = (place < (starts - first * size)[rows].unsqueeze(1)) | (place >= spans[own].unsqueeze(1))
+        # As few tiles as hold the blocks, of as many blocks each
+        each = -(-count // -(-count // most))
+        tiles = zip(blocks.split(each, 1), hidden.split(each * size, 1), strict=True)
+        yield Group(rows, tuple(_tile(*tile, dtype) for tile in tiles))
+
+
+def _tile(blocks: Tensor, hidden: Tensor, dtype: torch.dtype) -> Tile:
+    """``blocks`` [g, n] and ``hidden`` [g, n * block_size] of the sequences of a group."""
+    places = hidden.flatten().nonzero().flatten()
     mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)[:, None, None]
-    queries = query[order].to(dtype).unflatten(1, (heads, -1))  # [B, Hkv, G, Dk]
-    for group in groups:
-        count = -(-tokens[group.start] // size)
-        end = count * size
-        padding = hidden[group, :end].flatten().nonzero().flatten()
-        named = blocks[group, :count].flatten()
-        # [group * end, Hkv, D] -> [group, Hkv, end, D]
-        k, v = (
-            reader.read(named).index_fill_(0, padding, 0).unflatten(0, (-1, end)).transpose(1, 2)
-            for reader in (keys, values)
-        )
-        own = mask[group, ..., :end] if len(padding) else None
-        part = scaled_dot_product_attention(queries[group], k, v, attn_mask=own, scale=scale)
-        out[order[group]] = part.flatten(1, 2).to(out.dtype)
-    alone = torch.ones(len(order), dtype=torch.bool)
-    for group in groups:
-        alone[group] = False
-    return order[alone]
+    return Tile(blocks.flatten(), places, mask if len(places) else None)
 
 
-def _groups(tokens: Sequence[int], block_size: int, most_blocks: int, least: int) -> Iterator[slice]:
-    """Cut sequences, the longest first, into runs of ``least`` or more; ``tokens`` has the tokens that each reads."""
+def _runs(tokens: Sequence[int], block_size: int, most_blocks: int) -> Iterator[slice]:
+    """Cut sequences, the longest first, into runs that fit into a tile; ``tokens`` has the tokens that each reads."""
     start = 0
-    while start < len(tokens):
-        most = most_blocks // max(1, -(-tokens[start] // block_size))
-        end = start + (most > 0 and tokens[start] > 0)
-        while end < len(tokens) and end - start < most and tokens[end] >= LEAST_SHARE * tokens[start] > 0:
+    while start < len(tokens) and tokens[start]:
+        most = max(1, most_blocks // -(-tokens[start] // block_size))
+        end = start + 1
+        while end < len(tokens) and end - start < most and tokens[end] >= LEAST_SHARE * tokens[start]:
             end += 1
-        if end - start >= least:
-            yield slice(start, end)
-        start = max(end, start + 1)
+        yield slice(start, end)
+        start = end
+
+
+def _attend(query: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """Return the attention of ``query`` [g, H, G, Dk] over ``k`` [g, H, n, Dk] and ``v`` [g, H, n, Dv], and its lse."""
+    if k.shape[3] == v.shape[3] and _has_flash():
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query, k, v, attn_mask=mask, scale=scale
+        )
+    logits = torch.matmul(query.to(torch.float32), k.to(torch.float32).transpose(2, 3)).mul_(scale)
+    if mask is not None:
+        logits += mask
+    return torch.matmul(logits.softmax(-1), v.to(torch.float32)), logits.logsumexp(-1)
+
+
+@cache
+def _has_flash() -> bool:
+    """Whether torch's attention for a CPU, which ``scaled_dot_product_attention`` calls, tells its lse here."""
+    ones = torch.ones(1, 1, 2, 4)
+    try:
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            ones, ones, ones, attn_mask=torch.tensor([0.0, -torch.inf])[None, None, None], scale=0.5
+        )
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+    return out.shape == ones.shape and lse.tolist() == [[[2.0, 2.0]]]

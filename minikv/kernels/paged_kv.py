@@ -18,7 +18,8 @@ class PagedKV:
     length are not read, and may be -1. ``lengths`` [B], in tokens, the new ones included. Both are int32 or int64.
     ``k_scale`` and ``v_scale`` [N, block_size, Hkv] float32: the scale of each token and head, which int8 needs; None
     where elements are stored without one.
-    ``memo`` holds what kernels derive from the tables and lengths alone. The layers of a step share one.
+    ``memo`` holds what kernels derive from the tables and lengths alone, and the memory that they copy tiles into. The
+    layers of a step share one.
 
     Nothing is copied, and nothing is checked until a public kernel is called with it.
     """

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from minikv.kernels.quantize import SMALLEST_SCALE, cast, dequantize, quantize
+from minikv.kernels.quantize import SMALLEST_SCALE, cast, dequantize, quantize, to_float32
 
 INF, NAN = math.inf, math.nan
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
@@ -96,3 +96,16 @@ def test_rows_do_not_share_a_scale():
     data, scale = quantize(torch.tensor([[1e-6, 4e-6], [1e6, 4e6]]), torch.int8)
     assert data.tolist() == [[32, 127], [32, 127]]
     assert scale[1] / scale[0] == pytest.approx(1e12)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.bfloat16], ids=str
+)
+@pytest.mark.parametrize("nan", [False, True])
+def test_every_stored_number_is_read_as_torch_reads_it(dtype, nan):
+    numbers = torch.arange(-128, 128).to(torch.int8).view(torch.uint8)
+    stored = numbers.view(dtype) if dtype.itemsize == 1 else numbers.to(dtype)
+    if not nan and dtype.is_floating_point:
+        stored = stored[~stored.float().isnan()]
+    found = to_float32(stored.view(-1, 1), torch.empty(len(stored), 1))
+    torch.testing.assert_close(found[:, 0], stored.float(), rtol=0, atol=0, equal_nan=True)
