@@ -57,6 +57,12 @@ def test_recall_is_compared_with_bfloat16_s(tiny, monkeypatch):
     )
     monkeypatch.setattr(kv_bytes, "measure_recall", lambda llm, documents: next(found))
     assert [row.holds for row in kv_bytes.recall_rows("it", tiny, 33, 1)] == [True, False, True, False]
+    # Longer than what the models were trained on: four points for e5m2, one for the others.
+    found = iter([Recall(right, 100) for right in (99, 99, 97, 95, 98, 97)])
+    rows = list(kv_bytes.recall_rows("it", tiny, 513, 1))
+    assert [row.holds for row in rows] == [False, True, True, False]
+    found = iter([Recall(right, 100) for right in (99, 99, 98, 94, 98, 98)])
+    assert [row.holds for row in kv_bytes.recall_rows("it", tiny, 513, 1)] == [True, False, True, True]
 
 
 @pytest.mark.parametrize("name", WINDOWED)
