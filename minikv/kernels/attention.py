@@ -152,7 +152,7 @@ def latent_decode(
 ) -> Attention:
     """See ``minikv.kernels.latent_decode``."""
     query, size = torch.cat([q_latent, q_rope], -1), (1, kv.k.shape[3])
-    if not return_scores and suits(query, kv, latent=True):
+    if not return_scores and suits(query, kv):
         found = decode_in_groups(query, kv, scale=scale, window=window, return_lse=return_lse, latent=True)
         return Attention(*found, None)
     tiles, mask = latent_tiles(kv), Mask(window, None)

@@ -2,7 +2,9 @@
 
 For a history of a hundred tokens, one sequence at a time costs more in torch calls than in arithmetic. So the sequences
 are sorted by the tokens that they read, and cut into groups so that their keys and values, padded to the longest, fit
-into one tile. A longer history is a group alone, of several tiles, each of which gives a part of one softmax.
+into one tile. A longer history is a group alone, of several tiles, each of which gives a part of one softmax. Such a
+tile has a piece of the history for each thread: torch's functions divide their work by the first dimension, so what a
+thread has copied it also multiplies, and does not have to fetch from the cache of another core.
 
 A tile is a copy into memory that stays in the processor's cache, and one call of torch's attention, with the G query
 heads of a KV head as G queries. The padding holds another request's tokens. It is overwritten with 0 before it is read,
@@ -16,17 +18,22 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from minikv.kernels.kv_tiles import TILE_BYTES, latent_reader, readers
+from minikv.kernels.kv_tiles import latent_reader, readers
 from minikv.kernels.online_softmax import merge_splits
 from minikv.kernels.paged_kv import PagedKV
 
+TILE_ELEMENTS = (
+    2**21
+)  # of keys and values, for all threads: in float32 8 MiB, which stay in the cores' shared cache
 LEAST_SHARE = 0.75  # the shortest sequence of a group reads at least this share of the longest's tokens
+LEAST_PIECE = 256  # tokens of a thread's piece
 
 
 class Tile(NamedTuple):
-    """``blocks`` [g * n]: n blocks of each of g sequences. ``hidden`` [h]: the tokens of those blocks that no query
-    sees, and ``mask`` [g, 1, 1, n * block_size]: 0, and -inf for those; None where there is none."""
+    """``blocks`` [g, n]: of each of g sequences, or of g pieces of one. ``hidden`` [h]: the tokens of those blocks that
+    no query sees, and ``mask`` [g, 1, 1, n * block_size]: 0, and -inf for those; None where there is none."""
 
     blocks: Tensor
     hidden: Tensor
@@ -34,7 +41,7 @@ class Tile(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The sequences ``rows`` [g], and the tiles of their histories: one, or several of a sequence alone."""
+    """The sequences ``rows``, and the tiles of their histories: one tile of all, or the tiles of a sequence alone."""
 
     rows: Tensor
     tiles: tuple[Tile, ...]
@@ -61,18 +68,23 @@ def decode_in_groups(
     lse = query.new_full(out.shape[:3], -torch.inf, dtype=torch.float32)
     queries = query.to(dtype).unflatten(1, out.shape[1:3])  # [B, Hkv, G, Dk]
     reads = [latent_reader(kv)] if latent else [reader.read for reader in readers(kv, dtype)]
-    for group in groups_of(kv, _blocks_of_a_tile(kv, dtype), window, dtype):
+    for group in groups_of(kv, _blocks_of_a_tile(kv), window, dtype):
         own, parts = queries[group.rows], []
         for tile in group.tiles:
+            count = len(tile.blocks)
             # [g * n * block_size, Hkv, D] -> [g, Hkv, n * block_size, D]
             found = [
-                read(tile.blocks).index_fill_(0, tile.hidden, 0).unflatten(0, (len(own), -1)).transpose(1, 2)
+                read(tile.blocks.flatten())
+                .index_fill_(0, tile.hidden, 0)
+                .unflatten(0, (count, -1))
+                .transpose(1, 2)
                 for read in reads
             ]
-            parts.append(_attend(own, found[0], found[-1][..., : out.shape[3]], tile.mask, scale))
-        part, part_lse = parts[0]
-        if len(parts) > 1:
-            part, part_lse = merge_splits(*map(torch.stack, zip(*parts, strict=True)))
+            k, v = found[0], found[-1][..., : out.shape[3]]
+            parts.append(_attend(own.expand(count, -1, -1, -1), k, v, tile.mask, scale))
+        if len(parts) > 1 or len(parts[0][0]) > len(own):
+            parts = [merge_splits(*map(torch.cat, zip(*parts, strict=True)))]
+        ((part, part_lse),) = parts
         out[group.rows] = part.to(out.dtype)
         lse[group.rows] = part_lse
     if sinks is not None:
@@ -83,9 +95,9 @@ def decode_in_groups(
     return out.flatten(1, 2), lse.flatten(1) if return_lse else None
 
 
-def suits(query: Tensor, kv: PagedKV, latent: bool = False) -> bool:
+def suits(query: Tensor, kv: PagedKV) -> bool:
     """Whether a block fits into a tile. That of a linear cache, a whole row, is not copied for its first tokens."""
-    return query.is_cpu and _blocks_of_a_tile(kv, _dtype(query, kv, latent)) > 0
+    return query.is_cpu and _blocks_of_a_tile(kv) > 0
 
 
 def _dtype(query: Tensor, kv: PagedKV, latent: bool) -> torch.dtype:
@@ -94,9 +106,9 @@ def _dtype(query: Tensor, kv: PagedKV, latent: bool) -> torch.dtype:
     return torch.bfloat16 if as_stored and not latent else torch.float32
 
 
-def _blocks_of_a_tile(kv: PagedKV, dtype: torch.dtype) -> int:
+def _blocks_of_a_tile(kv: PagedKV) -> int:
     _, block_size, heads, dim = kv.k.shape
-    return TILE_BYTES // (dtype.itemsize * block_size * heads * (dim + kv.v.shape[3]))
+    return TILE_ELEMENTS // (block_size * heads * (dim + kv.v.shape[3]))
 
 
 def groups_of(kv: PagedKV, most: int, window: int | None, dtype: torch.dtype) -> list[Group]:
@@ -121,24 +133,36 @@ def _groups(kv: PagedKV, size: int, most: int, window: int | None, dtype: torch.
         blocks = kv.block_tables[rows].gather(1, columns.masked_fill(beyond, 0)).masked_fill_(beyond, 0)
         place = torch.arange(count * size)
         hidden = (place < (starts - first * size)[rows].unsqueeze(1)) | (place >= spans[own].unsqueeze(1))
-        # As few tiles as hold the blocks, of as many blocks each
-        each = -(-count // -(-count // most))
-        tiles = zip(blocks.split(each, 1), hidden.split(each * size, 1), strict=True)
+        pieces = len(rows)
+        if len(rows) == 1:
+            # As few tiles as hold the blocks, with as many pieces in each
+            pieces = max(1, min(torch.get_num_threads(), count * size // LEAST_PIECE, most))
+            each = -(-count // (pieces * -(-count // (most - most % pieces))))
+            more = -count % each
+            blocks = pad(blocks, (0, more)).view(-1, each)
+            hidden = pad(hidden, (0, more * size), value=True).view(-1, each * size)
+        tiles = zip(blocks.split(pieces), hidden.split(pieces), strict=True)
         yield Group(rows, tuple(_tile(*tile, dtype) for tile in tiles))
 
 
 def _tile(blocks: Tensor, hidden: Tensor, dtype: torch.dtype) -> Tile:
-    """``blocks`` [g, n] and ``hidden`` [g, n * block_size] of the sequences of a group."""
+    """``hidden`` [g, n * block_size]: whether a token is."""
     places = hidden.flatten().nonzero().flatten()
     mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)[:, None, None]
-    return Tile(blocks.flatten(), places, mask if len(places) else None)
+    return Tile(blocks, places, mask if len(places) else None)
 
 
 def _runs(tokens: Sequence[int], block_size: int, most_blocks: int) -> Iterator[slice]:
-    """Cut sequences, the longest first, into runs that fit into a tile; ``tokens`` has the tokens that each reads."""
+    """Cut sequences, the longest first, into runs that fit into a tile; ``tokens`` has the tokens that each reads.
+
+    A run of several has as many sequences for each thread where it can.
+    """
+    threads = torch.get_num_threads()
     start = 0
     while start < len(tokens) and tokens[start]:
         most = max(1, most_blocks // -(-tokens[start] // block_size))
+        if most > threads:
+            most -= most % threads
         end = start + 1
         while end < len(tokens) and end - start < most and tokens[end] >= LEAST_SHARE * tokens[start]:
             end += 1

@@ -84,19 +84,20 @@ def test_lengths_far_apart_make_groups_of_their_own(lengths):
         torch.testing.assert_close(together[[row]], case.decode([row], scale=0.4), **CLOSE)
 
 
-@pytest.mark.parametrize("flash", [True, False])
+@pytest.mark.parametrize(("threads", "flash"), [(1, True), (1, False), (3, True)])
 @pytest.mark.parametrize("window", [None, 17])
-def test_a_longer_history_is_cut_into_tiles(monkeypatch, groups, window, flash):
+def test_a_longer_history_is_cut_into_tiles(monkeypatch, groups, window, threads, flash):
     monkeypatch.setattr(decode_groups, "_has_flash", lambda: flash)
-    token_bytes = 4 * KV_HEADS * 2 * DIM
+    monkeypatch.setattr(decode_groups, "LEAST_PIECE", BLOCK)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     case = Case([8] * 5 + [30, 49])
-    monkeypatch.setattr(decode_groups, "TILE_BYTES", 4 * BLOCK * token_bytes)
+    monkeypatch.setattr(decode_groups, "TILE_ELEMENTS", 4 * BLOCK * KV_HEADS * 2 * DIM)
     kv = PagedKV(case.k, case.v, case.tables, torch.tensor(case.lengths))
     sinks = torch.linspace(-1, 1, HEADS)
     options = {"scale": 0.4, "window": window, "sinks": sinks, "return_lse": True}
     found = paged_decode(case.query, kv, **options)
     blocks = 13 if window is None else 5
-    assert groups[0][0] == (1, -(-blocks // 4))
+    assert groups[0][0] == (1, -(-blocks // (4 // threads * threads)))
     assert all(rows <= 4 // 2 for rows, tiles in groups[0][-3:])
     exact = PagedKV(case.k.float(), case.v.float(), case.tables, kv.lengths)  # float32 takes another way
     expected = paged_decode(case.query.float(), exact, **options)
@@ -126,7 +127,7 @@ def test_what_is_stored_with_scales_is_decoded_with_them(groups, dtype):
 @pytest.mark.parametrize("window", [None, 5])
 def test_latents_are_decoded_together(monkeypatch, groups, window, beside):
     case, rank = Case([13, 1, 40, 12, 0, 38, 14]), 5
-    monkeypatch.setattr(decode_groups, "TILE_BYTES", 4 * BLOCK * 4 * DIM)
+    monkeypatch.setattr(decode_groups, "TILE_ELEMENTS", 4 * BLOCK * DIM)
     k, v = case.k[:, :, :1, :rank], case.k[:, :, :1, rank:]
     if not beside:
         k, v = k.contiguous(), v.contiguous()
@@ -143,7 +144,7 @@ def test_latents_are_decoded_together(monkeypatch, groups, window, beside):
 
 
 def test_a_block_that_is_longer_than_a_tile_is_read_in_parts(monkeypatch, groups):
-    monkeypatch.setattr(decode_groups, "TILE_BYTES", 4 * BLOCK * KV_HEADS * 2 * DIM - 1)
+    monkeypatch.setattr(decode_groups, "TILE_ELEMENTS", BLOCK * KV_HEADS * 2 * DIM - 1)
     case = Case([9, 10])
     found = paged_decode(
         case.query, PagedKV(case.k, case.v, case.tables, torch.tensor(case.lengths)), scale=0.4
