@@ -71,15 +71,13 @@ def decode_in_groups(
     for group in groups_of(kv, _blocks_of_a_tile(kv), window, dtype):
         own, parts = queries[group.rows], []
         for tile in group.tiles:
-            count = len(tile.blocks)
-            # [g * n * block_size, Hkv, D] -> [g, Hkv, n * block_size, D]
-            found = [
-                read(tile.blocks.flatten())
-                .index_fill_(0, tile.hidden, 0)
-                .unflatten(0, (count, -1))
-                .transpose(1, 2)
-                for read in reads
-            ]
+            count, found = len(tile.blocks), []
+            for read in reads:
+                tokens = read(tile.blocks.flatten())
+                if tile.mask is not None:
+                    tokens.index_fill_(0, tile.hidden, 0)
+                # [g * n * block_size, Hkv, D] -> [g, Hkv, n * block_size, D]
+                found.append(tokens.unflatten(0, (count, -1)).transpose(1, 2))
             k, v = found[0], found[-1][..., : out.shape[3]]
             parts.append(_attend(own.expand(count, -1, -1, -1), k, v, tile.mask, scale))
         if len(parts) > 1 or len(parts[0][0]) > len(own):

@@ -85,10 +85,11 @@ def readers(kv: PagedKV, dtype: torch.dtype = torch.float32) -> tuple["BlockRead
 
 def latent_reader(kv: PagedKV) -> Callable[..., Tensor]:
     """Return the ``read`` of a reader of latents with their rope keys behind them, [n * bs, 1, R + P] float32."""
-    k, rank, rope = kv.k, kv.k.shape[3], kv.v.shape[3]
-    if k.stride() == kv.v.stride() and k.data_ptr() + rank * k.itemsize == kv.v.data_ptr():
-        # They lie side by side in one tensor, as in ``PagedKVCache``.
-        both = k.as_strided((*k.shape[:3], rank + rope), k.stride())
+    k, v, rank = kv.k, kv.v, kv.k.shape[3]
+    one_tensor = k.untyped_storage().data_ptr() == v.untyped_storage().data_ptr()
+    if one_tensor and k.stride() == v.stride() and k.storage_offset() + rank == v.storage_offset():
+        # They lie side by side, as in ``PagedKVCache``.
+        both = k.as_strided((*k.shape[:3], rank + v.shape[3]), k.stride())
         return BlockReader(both, None, torch.float32, kv.memo.setdefault(("K", "tile"), {})).read
     latents, ropes = readers(kv)
     return lambda *asked: torch.cat([latents.read(*asked), ropes.read(*asked)], -1)
