@@ -161,6 +161,27 @@ predict("expanded_token", ...)
 # %% key="predict_latent"
 predict("latent_token", ...)
 
+# %% [markdown] key="heads_words" lang="en"
+# Here is the latent beside three other ways to cache a token.
+# With multi-head attention (MHA) each query head has a K and a V of its own.
+# With grouped queries (GQA) several query heads read the same K and V, with multi-query attention (MQA) all of them do.
+# %% [markdown] key="heads_words" lang="zh" src="8776b05e"
+# 下图把潜在向量与另外三种缓存方式放在一起比较。
+# 多头注意力（MHA）里，每个 query 头都有自己的 K 和 V。
+# 分组查询（GQA）让几个 query 头读同一份 K 和 V，多查询注意力（MQA）则让所有 query 头共用一份。
+
+# %% key="heads_picture"
+from minikv.course.diagrams import attention_heads
+
+llama = find_model("Llama-2-7B").config
+models = {
+    "Llama-2-7B": "Llama-2-7B",
+    "Llama-3.1-8B": "Llama-3.1-8B",
+    t("one_head"): {**llama, "num_key_value_heads": 1},
+    "DeepSeek-V3": "DeepSeek-V3",
+}
+show(attention_heads(models, t("lang")))
+
 # %% [markdown] key="formulas" lang="en"
 # ## Two formulas, and who uses which
 #

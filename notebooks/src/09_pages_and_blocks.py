@@ -90,6 +90,11 @@ for token in (17, 18, 19):
 for name in manager.sequences():
     print(t("table_line", name=name, tokens=manager.num_tokens(name), table=manager.block_table(name)))
 
+# %% key="slots_picture"
+from minikv.course.diagrams import prefix_tree, slots
+
+show(slots(manager, "P", t("lang")))
+
 # %% [markdown] key="formula" lang="en"
 # P was given blocks 0 and 1, then Q came, so P's ninth token had to go to block 5.
 # A **slot** is the place of one token in the pool.
@@ -278,6 +283,9 @@ manager.commit("A")
 who("commit A")
 print(manager.allocate("B", prompts["B"]), manager.block_table("A"), manager.block_table("B"))
 who("allocate B")
+
+# %% key="tree_picture"
+show(prefix_tree(manager, ["A", "B"], t("lang")))
 
 # %% [markdown] key="life_read" lang="en"
 # Three things stand in these lines.

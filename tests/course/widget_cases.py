@@ -16,7 +16,9 @@ import torch
 
 import minikv.course
 from minikv import LLM, SamplingParams
-from minikv.course import errata_table
+from minikv.blocks import BlockManager
+from minikv.course import diagrams, errata_table
+from minikv.course.diagrams.svg import Diagram
 from minikv.course.errata_table import ErrataTable
 from minikv.course.lessons.l08.annotated_source import SourceView
 from minikv.course.lessons.l08.flow_chart import FlowChart
@@ -183,6 +185,15 @@ def _trace() -> Any:
     ).trace()
 
 
+def _diagram(lang: str) -> Diagram:
+    """That with the most words: on patterns, beside them and on none."""
+    manager = BlockManager(num_blocks=8, block_size=4)
+    manager.allocate("A", list(range(10)))
+    manager.commit("A")
+    manager.allocate("B", [*range(8), 20])
+    return diagrams.slots(manager, "B", lang)
+
+
 CASES: dict[type, Callable[[str, ExitStack], Any]] = {
     AllocationWidget: lambda lang, after: AllocationWidget(lang),
     BlocksWidget: _blocks,
@@ -203,6 +214,7 @@ CASES: dict[type, Callable[[str, ExitStack], Any]] = {
     ErrataTable: lambda lang, after: errata_table.errata_table(lang, slip="factor"),
     FlowChart: lambda lang, after: FlowChart(a_report(), lang),
     SourceView: lambda lang, after: SourceView(lang),
+    Diagram: lambda lang, after: _diagram(lang),
 }
 WIDGETS = [kind for kind in CASES if issubclass(kind, anywidget.AnyWidget)]
 

@@ -27,6 +27,8 @@ _MACHINE_PATH = re.compile(r"(?<![\w.:/~-])/(?:home|root|tmp|work|Users|var/fold
 _CHECKED = re.compile(r"""^check\(["']([^"']+)""", re.MULTILINE)
 # Two digits or more: Chinese writes a 1 where English says "one" or "a".
 _NUMBER = re.compile(r"\d+(?:,\d{3})*\.\d+|\d{1,3}(?:,\d{3})+|\d{2,}")
+# A picture within a page, by its bytes: their digits are no figures. What it says stands in its alternative text.
+_PICTURE = re.compile(r"data:image/[\w+.-]+;base64,[\w+/=]+")
 _WORDS = re.compile(r"[\u4e00-\u9fff]+")
 
 
@@ -185,7 +187,7 @@ def pair_problems(target: Target, english: dict, chinese: dict, sayings: Sayings
 def _shown(cell: dict) -> str:
     """Everything that a code cell shows as text; not standard error, which names versions."""
     shown = (output for output in cell.get("outputs", ()) if output.get("name") != "stderr")
-    return html.unescape("\n".join(map(_output_text, shown)))
+    return html.unescape(_PICTURE.sub("", "\n".join(map(_output_text, shown))))
 
 
 def _kinds(cell: dict) -> list[str]:

@@ -1,0 +1,7 @@
+"""Diagrams of the lessons: SVG drawn from the values of package calls, so that other settings draw another picture."""
+
+from minikv.course.diagrams.attention_heads import attention_heads
+from minikv.course.diagrams.prefix_tree import prefix_tree
+from minikv.course.diagrams.slots import slots
+
+__all__ = ["attention_heads", "prefix_tree", "slots"]
