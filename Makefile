@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 LAB_READY := $(VENV)/.ready-lab
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: lab test test-all test-quick test-colab test-transformers-oldest test-transformers-newest test-python bench bench-vllm results setup notebooks clean
+.PHONY: lab test test-all test-quick test-colab test-transformers-oldest test-transformers-newest test-triton36 test-python bench bench-vllm results setup notebooks clean
 
 lab: $(LAB_READY)
 	$(BIN)/minikv lab $(ARGS)
@@ -30,6 +30,10 @@ test-colab: setup
 # What leans on transformers, with the oldest release that we support and with today's newest.
 test-transformers-oldest test-transformers-newest: setup
 	$(BIN)/python -m tools.versions --transformers $(@:test-transformers-%=%) $(ARGS)
+
+# What the kernels compile to with the oldest Triton that we support, and the torch that chooses it.
+test-triton36: setup
+	$(BIN)/python -m tools.versions --torch 2.11.0 --triton 3.6.0 $(or $(ARGS),tests/kernels/test_compiled.py)
 
 # The same with another Python: make test-python PYTHON=python3.13; with ARGS=--core what needs no torch.
 test-python: setup

@@ -1,6 +1,7 @@
-"""Tests with another Python, torch or transformers than ``.venv`` has (``make test-python``, ``test-transformers-*``).
+"""Tests with another Python, torch, Triton or transformers than ``.venv`` has (``make test-python`` and others).
 
-    python -m tools.versions [--core] [--python PYTHON] [--torch R] [--transformers R] [pytest arguments]
+    python -m tools.versions [--core] [--python PYTHON] [--torch R] [--triton R] [--transformers R]
+        [pytest arguments]
 
 A release ``R`` is "oldest", which pyproject.toml declares, "newest", which the index has today, or a version. All else
 is that of constraints.txt, but for what torch or transformers choose themselves. ``--core`` installs what
@@ -45,7 +46,9 @@ CHOSEN_BY = {
         "typer",
     },
     "torch": {"torch", "triton"},
+    "triton": {"triton"},
 }
+SHOWN = ("torch", "triton", "transformers", "tokenizers", "numpy")
 CONSTRAINTS = "build/constraints-{}.txt"
 
 
@@ -80,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"could not be made: {error}", file=sys.stderr)
         return 1
     has = environment.versions()
-    shown = [f"{name} {has.get(name, 'none')}" for name in ("torch", "transformers", "tokenizers", "numpy")]
+    shown = [f"{name} {has.get(name, 'none')}" for name in SHOWN]
     print(f"{environment.python_version()}, {', '.join(shown)}", flush=True)
     return run(environment, tests or [*(CORE_TESTS if options.core else TESTS), "-m", "not slow", "-n", "2"])
 

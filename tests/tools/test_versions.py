@@ -36,6 +36,7 @@ def test_a_release_by_its_number():
         (set(), set()),
         ({"transformers"}, {"transformers", "tokenizers", "huggingface_hub", "safetensors"}),
         ({"torch"}, {"torch", "triton"}),
+        ({"triton"}, {"triton"}),
     ],
 )
 def test_the_constraints_leave_free_what_a_release_chooses_and_keep_the_rest(packages, free):
