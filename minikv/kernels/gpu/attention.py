@@ -98,11 +98,11 @@ def attend_tiles(
     return largest, total, acc
 
 
-@triton.jit(do_not_specialize=["stride_table", "splits"])
+@triton.jit(do_not_specialize=["stride_table", "splits", "least"])
 def attention_kernel(
     query, query_rope, k_cache, v_cache, k_scale, v_scale, tables, query_starts, lengths, sinks, out, lse, logits,
     qk_scale, softcap, stride_qt, stride_qh, stride_rt, stride_rh, stride_kb, stride_kt, stride_kh, stride_vb,
-    stride_vt, stride_vh, stride_ksb, stride_kst, stride_vsb, stride_vst, stride_table, stride_logits, splits,
+    stride_vt, stride_vh, stride_ksb, stride_kst, stride_vsb, stride_vst, stride_table, stride_logits, splits, least,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, MANY: tl.constexpr, LATENT: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
@@ -141,7 +141,8 @@ def attention_kernel(
     if WINDOW > 0:
         first = tl.maximum(first_position - WINDOW + 1, 0)
     begin, end = first // BLOCK_N, tl.cdiv(last_position + 1, BLOCK_N)
-    share = tl.cdiv(end - begin, splits)
+    # A short sequence among long ones has fewer splits, of ``least`` tiles; the rest of them has no keys.
+    share = tl.maximum(tl.cdiv(end - begin, splits), least)
     begin = tl.minimum(begin + split * share, end)
     end = tl.minimum(begin + share, end)
     # Tiles that every query sees in full need no mask. A tile that is cut on both sides belongs to the first loop.
@@ -158,6 +159,7 @@ def attention_kernel(
         first_head += tile_of_rows * BLOCK_M % GROUP
     else:
         behind, head_of = (rows // GROUP - first_query).to(tl.int64), (rows % GROUP).to(tl.int64)
+    query_heads = HEADS * GROUP
     columns = tl.arange(0, BLOCK_DK)
     q_at = query + first_at * stride_qt + first_head * stride_qh
     q_at = q_at + (behind * stride_qt + head_of * stride_qh)[:, None] + columns[None, :]
@@ -175,7 +177,6 @@ def attention_kernel(
     if SCALED_V:
         v_scale += head
     table = tables + sequence.to(tl.int64) * stride_table
-    query_heads = HEADS * GROUP
     logits_at = behind
     if KEEP_LOGITS:
         logits_at = logits + (first_at * query_heads + first_head) * stride_logits
@@ -259,7 +260,8 @@ def merge_splits_kernel(
         new = tl.maximum(largest, part)
         finite = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf would be NaN
         rescale, share = tl.exp2(largest - finite), tl.exp2(part - finite)
-        values = tl.load(parts + at * DIM + columns, mask=columns < DIM, other=0.0)
+        needed = tl.where(part == float("-inf"), 0, DIM)  # nothing of a split without keys
+        values = tl.load(parts + at * DIM + columns, mask=columns < needed, other=0.0)
         acc = acc * rescale + values * share
         total = total * rescale + share
         largest = new
