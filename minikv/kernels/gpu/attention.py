@@ -20,6 +20,7 @@ from minikv.kernels.gpu.tiles import (
     LOG2_E,
     block_ids,
     capped,
+    converted,
     load_rows,
     matmul,
     online_softmax,
@@ -53,10 +54,10 @@ def attend_tiles(
             stored = stored & (tokens > tl.min(positions) - WINDOW)
         k_at = token_offsets(blocks, start, stride_kb, stride_kt, BLOCK_N, BLOCK_SIZE, ALIGNED)
         v_at = token_offsets(blocks, start, stride_vb, stride_vt, BLOCK_N, BLOCK_SIZE, ALIGNED)
-        k = load_rows(k_cache, k_at, stored, DK, BLOCK_DK, MASKED).to(q.dtype)
+        k = converted(load_rows(k_cache, k_at, stored, DK, BLOCK_DK, MASKED), q.dtype)
         logits = matmul(q, tl.trans(k), EXACT)
         if LATENT:
-            rope = load_rows(v_cache, v_at, stored, DV, BLOCK_DV, MASKED).to(q.dtype)
+            rope = converted(load_rows(v_cache, v_at, stored, DV, BLOCK_DV, MASKED), q.dtype)
             logits += matmul(q_rope, tl.trans(rope), EXACT)
         logits *= qk_scale
         if SCALED_K:
@@ -75,7 +76,7 @@ def attend_tiles(
         if LATENT:  # noqa: SIM108  (of a conditional expression Triton would compile both sides)
             v = k
         else:
-            v = load_rows(v_cache, v_at, stored, DV, BLOCK_DV, MASKED).to(q.dtype)
+            v = converted(load_rows(v_cache, v_at, stored, DV, BLOCK_DV, MASKED), q.dtype)
         # Online softmax: the old sum is scaled to the new maximum before the tile is added.
         acc *= rescale[:, None]
         if SCALED_V:

@@ -13,7 +13,7 @@ from torch import Tensor
 from minikv.kernels.gpu.common import Device, Launch, aligned, check_stored, interpreted, padded
 from minikv.kernels.gpu.configs import Config, attention_config
 from minikv.kernels.gpu.launches import as_wide_as_the_cache
-from minikv.kernels.gpu.tiles import LOG2_E, block_ids, capped, load_rows, matmul, token_offsets
+from minikv.kernels.gpu.tiles import LOG2_E, block_ids, capped, converted, load_rows, matmul, token_offsets
 from minikv.kernels.paged_kv import PagedKV
 
 MANY = 64  # from this many queries on, the tile is that of a prefill of any length
@@ -41,11 +41,11 @@ def column_sums_kernel(
     k_cache += head.to(tl.int64) * stride_kh
     blocks = block_ids(table, start, length, BLOCK_N, BLOCK_SIZE)
     k_at = token_offsets(blocks, start, stride_kb, stride_kt, BLOCK_N, BLOCK_SIZE, ALIGNED)
-    k = load_rows(k_cache, k_at, stored, DK, BLOCK_DK, True).to(query.dtype.element_ty)
+    k = converted(load_rows(k_cache, k_at, stored, DK, BLOCK_DK, True), query.dtype.element_ty)
     rope = k
     if LATENT:
         p_at = token_offsets(blocks, start, stride_pb, stride_pt, BLOCK_N, BLOCK_SIZE, ALIGNED)
-        rope = load_rows(rope_cache, p_at, stored, DP, BLOCK_DP, True).to(query.dtype.element_ty)
+        rope = converted(load_rows(rope_cache, p_at, stored, DP, BLOCK_DP, True), query.dtype.element_ty)
     scales = tl.full([BLOCK_N], 1.0, tl.float32)
     if SCALED_K:
         s_at = token_offsets(blocks, start, stride_sb, stride_st, BLOCK_N, BLOCK_SIZE, False)

@@ -80,6 +80,15 @@ def load_rows(cache, offsets, stored, DIM: tl.constexpr, BLOCK_D: tl.constexpr, 
 
 
 @triton.jit
+def converted(rows, dtype: tl.constexpr):
+    """Return stored ``rows`` in the query's ``dtype``."""
+    if rows.dtype == tl.float8e4nv and dtype == tl.bfloat16:
+        # Each number fits float16 too. Triton 3.6 goes on from there in one step, which only a Hopper can do.
+        return rows.to(tl.float16).to(tl.float32).to(dtype)
+    return rows.to(dtype)
+
+
+@triton.jit
 def matmul(a, b, EXACT: tl.constexpr):
     """Return a [m, k] @ b [k, n] with float32 sums. float32 operands are not cut to tf32."""
     if EXACT:
