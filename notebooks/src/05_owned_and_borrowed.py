@@ -472,6 +472,7 @@ del part
 predict("arena_size", ...)
 
 # %% key="arena_borrow"
+from minikv.course.diagrams import arena_loans
 from minikv.memory import Arena, ArenaInUseError, arena_bytes
 
 requests = {
@@ -482,7 +483,7 @@ requests = {
 need = arena_bytes(requests.values(), align=256)
 arena = Arena(need, device, name="step")
 loans = {name: arena.borrow(name, shape, dtype) for name, (shape, dtype) in requests.items()}
-print(arena.report().text(t("lang")))
+show(arena_loans(arena.report(), t("lang")))
 
 # %% [markdown] key="arena_full" lang="en"
 # It was made exactly large enough, so one more element is refused, with the shortage:

@@ -1,8 +1,10 @@
 """A report or source that a cell of JupyterLab shows: it can be read in both themes, and asks nobody for anything."""
 
+import nbformat
 import pytest
 
 from tests.browser.accessibility import violations
+from tests.browser.conftest import REPOSITORY
 from tests.browser.lab import change_theme
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -13,6 +15,12 @@ BUDGET = (
 SOURCE = """from minikv.course import show_source
 from minikv.nano.block_manager import BlockManager
 show_source(BlockManager.allocate, BlockManager.free)"""
+DIAGRAM = """from minikv.blocks import BlockManager
+from minikv.course import show
+from minikv.course.diagrams import slots
+manager = BlockManager(num_blocks=12, block_size=4)
+manager.allocate("A", list(range(9)))
+show(slots(manager, "A"))"""
 SHOWN = ".jp-OutputArea-output .minikv-shown"
 COLOURS = """(views) => views.map((view) =>
   [...view.querySelectorAll("pre span")].map((span) => getComputedStyle(span).color))"""
@@ -61,3 +69,33 @@ def test_a_fold_opens_and_closes(lab, readers_page, screenshot):
         change_theme(page, theme)
         assert violations(page, CODE) == []
         screenshot(page, f"folded_in_lab_{theme.lower()}")
+
+
+def test_a_diagram_takes_the_ink_of_each_theme(lab, readers_page, screenshot):
+    page = readers_page.page
+    lab.open_cells(page, DIAGRAM)
+    assert lab.run_all(page) == []
+    picture = page.locator(".minikv-diagram svg")
+    picture.wait_for()
+    assert page.locator(".minikv-diagram img").count() == 0
+    inks = []
+    for theme in ("Dark", "Light"):
+        change_theme(page, theme)
+        inks.append(picture.locator("text").first.evaluate("word => getComputedStyle(word).fill"))
+        screenshot(page.locator(".minikv-diagram"), f"diagram_in_lab_{theme.lower()}")
+    assert inks[0] != inks[1]
+
+
+def test_a_diagram_of_a_notebook_that_is_not_trusted_is_an_image_with_its_alternative_text(
+    lab, readers_page, screenshot
+):
+    page = readers_page.page
+    saved = nbformat.read(REPOSITORY / "notebooks" / "en" / "03_the_2_86x_mistake.ipynb", as_version=4)
+    saved.cells = [cell for cell in saved.cells if cell.id == "heads_picture"]
+    lab.open_copy(page, saved, "not_trusted")
+    image = page.locator(".jp-OutputArea-output img")
+    image.wait_for()
+    assert image.evaluate("async (image) => { await image.decode(); return image.naturalWidth; }") == 864
+    assert "16,384 B" in image.get_attribute("alt")
+    assert page.locator(".jp-OutputArea-output svg").count() == 0
+    screenshot(page.locator(".jp-OutputArea-output"), "diagram_not_trusted")

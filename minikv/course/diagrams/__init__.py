@@ -1,7 +1,8 @@
 """Diagrams of the lessons: SVG drawn from the values of package calls, so that other settings draw another picture."""
 
+from minikv.course.diagrams.arena_loans import arena_loans
 from minikv.course.diagrams.attention_heads import attention_heads
 from minikv.course.diagrams.prefix_tree import prefix_tree
 from minikv.course.diagrams.slots import slots
 
-__all__ = ["attention_heads", "prefix_tree", "slots"]
+__all__ = ["arena_loans", "attention_heads", "prefix_tree", "slots"]

@@ -89,7 +89,8 @@ class Picture:
         else:
             bend = (to_x - x) / 2
             middle = f"{_px(x + bend)} {_px(y)} {_px(to_x - bend)} {_px(to_y)}"
-            tip = f"M{_px(to_x - 7)} {_px(to_y - 4)}l7 4 -7 4"
+            back = 7 if to_x > x else -7
+            tip = f"M{_px(to_x - back)} {_px(to_y - 4)}l{back} 4 {-back} 4"
         path = f"M{_px(x)} {_px(y)}C{middle} {_px(to_x)} {_px(to_y)}{tip}"
         self._path(path, stroke_width=1.5)
 

@@ -6,13 +6,15 @@ from html import unescape
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from minikv.blocks import BlockManager
-from minikv.course.diagrams import attention_heads, prefix_tree, slots
+from minikv.course.diagrams import arena_loans, attention_heads, prefix_tree, slots
 from minikv.course.diagrams.svg import Picture
 from minikv.errors import ArgumentError, UnknownNameError
 from minikv.i18n import LANGUAGES
 from minikv.look import look
+from minikv.memory import Arena
 from minikv.plan import CacheSpec
 from minikv.plan.catalog import find_model
 
@@ -35,7 +37,16 @@ def shared(name="B"):
     return manager
 
 
+def arena():
+    """With a loan in use, padding, a loan that is not in use any more, and bytes left over."""
+    made = Arena(4096, name="step")
+    kept = made.borrow("kept", (3, 5), torch.float32)
+    made.borrow("dropped", (70,), torch.int64)
+    return made, kept
+
+
 DRAWN = {
+    "arena": lambda lang: arena_loans(arena()[0].report(), lang),
     "heads": heads,
     "slots": lambda lang: slots(shared(), "B", lang),
     "tree": lambda lang: prefix_tree(shared(), None, lang),
@@ -143,6 +154,21 @@ def test_a_cached_block_hangs_below_the_block_that_it_continues():
     places = [int(re.match(r"block (\d+)", line)[1]) for line in lines]
     assert "held by none" in lines[places.index(cached)]
     assert places.index(cached) > places.index(manager.block_table("A")[1])
+
+
+def test_an_arena_shows_each_byte_once_and_an_arrow_for_each_loan_in_use():
+    made, kept = arena()
+    report = made.report()
+    words = said(arena_loans(report))
+    assert {"4,096 B", "0", "60 B", "256", "560 B", "816", "4,096"} <= set(words)
+    assert {f"{report.padding:,} B of padding", f"{report.free:,} B free"} <= set(words)
+    assert [one for one in words if "in use" in one] == [
+        "[3, 5] float32, in use",
+        "[70] int64, no longer in use",
+    ]
+    assert arena_loans(report).svg.count("<path") == len(report.alive) + 1  # the pattern of the padding
+    assert arena_loans(report).text() == report.text()
+    del kept
 
 
 def test_a_name_is_words_and_never_markup():
