@@ -46,7 +46,8 @@ h1 {{ grid-column: 1 / -1; padding: 8px 24px; font: 600 16px system-ui, sans-ser
 <body><main><h1>minikv: everything that the course draws</h1>{columns}</main>
 <script>{plotly}</script>
 <script>
-const drawn = {plots}.map(([id, figure]) => Plotly.newPlot(id, figure.data, figure.layout, {{ staticPlot: true, responsive: true }}));
+const config = {{ staticPlot: true, responsive: true }};
+const drawn = {plots}.map(([id, figure]) => Plotly.newPlot(id, figure.data, figure.layout, config));
 Promise.all(drawn).then(() => {{ document.body.dataset.ready = "true"; }});
 </script>
 {scripts}

@@ -205,7 +205,7 @@ figure.update_xaxes(
     type="log", dtick=1, exponentformat="none", title=t("bound_x")
 )
 figure.update_yaxes(type="log", dtick=1, title=t("bound_y"))
-figure.update_layout(height=360, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
+figure.update_layout(height=360, margin={"t": 20, "r": 20})
 places = (80, 60, 40, 20, 0)
 lines = [t("bound_size") + "".join(f"{sizes[place]:>10g}" for place in places)]
 for name, share in shares.items():
@@ -400,7 +400,7 @@ for group, (name, dash) in enumerate(zip(names, ("solid", "dot"))):
     figure.add_scatter(x=steps, y=held, name=name.strip(), mode="lines", line={"dash": dash, "shape": "hv"})
 figure.update_xaxes(title=t("gemma_x"))
 figure.update_yaxes(title=t("gemma_y"), rangemode="tozero")
-figure.update_layout(height=340, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
+figure.update_layout(height=340, margin={"t": 20, "r": 20})
 marks = (0, 1, 2, 3, 4, 50, 100, len(used) - 1)
 lines = [t("gemma_step") + "".join(f"{mark + 1:>5}" for mark in marks)]
 for group, name in enumerate(names):

@@ -334,7 +334,7 @@ for symbol, (name, dash) in enumerate(zip(policies, dashes)):
     )
 figure.update_xaxes(title=t("curves_x"), autorange="reversed")
 figure.update_yaxes(title=t("curves_y"), range=[0, 104])
-figure.update_layout(height=400, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
+figure.update_layout(height=400, margin={"t": 20, "r": 20})
 show(figure, text="\n".join(recall_lines(points)), caption=t("curves_caption"))
 
 # %% [markdown] key="curves_read" lang="en"

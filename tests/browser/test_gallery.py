@@ -44,21 +44,24 @@ def everything(chromium, tmp_path_factory):
 
 def test_everything_fits_and_can_be_read_in_both_themes_and_both_languages(everything, screenshot):
     page = everything.page
-    for width in (WIDE, NARROW):
-        page.set_viewport_size({"width": width, "height": SCREEN})
-        page.wait_for_function(_PLOTS_FIT)  # plotly draws anew a little later
-        boxes = page.evaluate(_BOXES)
-        assert {theme for _, theme, _, _ in boxes} == {"light", "dark"}
-        assert [box for box in boxes if box[2] > 0 and not box[0].startswith("table")] == [], width
-        assert [box for box in boxes if box[3] > TALLEST] == [], width
-        assert page.evaluate(_SIDEWAYS) == [], width
-    page.set_viewport_size({"width": WIDE, "height": SCREEN})
+    assert fits(page)
     assert violations(page, "main") == []
     for drawing in page.locator(".minikv-widget").all():
         assert faint_words(drawing) == []
     for theme in ("light", "dark"):
         screenshot(page.locator(f".theme-{theme}"), f"gallery_{theme}")
+    page.set_viewport_size({"width": NARROW, "height": SCREEN})
+    page.wait_for_function(_PLOTS_FIT)  # plotly draws anew a little later
+    assert fits(page)
     everything.assert_clean()
+
+
+def fits(page):
+    boxes = page.evaluate(_BOXES)
+    assert {theme for _, theme, _, _ in boxes} == {"light", "dark"}
+    assert [box for box in boxes if box[2] > 0 and not box[0].startswith("table")] == []
+    assert [box for box in boxes if box[3] > TALLEST] == []
+    return page.evaluate(_SIDEWAYS) == []
 
 
 def test_plots_have_the_themes_ink_on_the_themes_ground(everything):
