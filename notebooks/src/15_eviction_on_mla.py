@@ -263,7 +263,7 @@ for name, dash in zip(policies, dashes):
     )
 figure.update_xaxes(title=t("curves_x"), autorange="reversed")
 figure.update_yaxes(title=t("curves_y"), range=[0, 104])
-figure.update_layout(height=400, width=720, margin={"t": 20, "r": 20}, template="plotly_white")
+figure.update_layout(height=400, margin={"t": 20, "r": 20})
 lines = [t("curves_head", asked=points[0].score.asked), *recall_lines(points)]
 show(figure, text="\n".join(lines), caption=t("curves_caption"))
 
