@@ -21,6 +21,9 @@ from minikv.course.diagrams import slots
 manager = BlockManager(num_blocks=12, block_size=4)
 manager.allocate("A", list(range(9)))
 show(slots(manager, "A"))"""
+PLOT = """import plotly.graph_objects as go
+from minikv.course import show
+show(go.Figure(go.Scatter(y=[1, 3, 2]), layout={"height": 300, "xaxis": {"title": "step"}}), text="three points")"""
 SHOWN = ".jp-OutputArea-output .minikv-shown"
 COLOURS = """(views) => views.map((view) =>
   [...view.querySelectorAll("pre span")].map((span) => getComputedStyle(span).color))"""
@@ -99,3 +102,22 @@ def test_a_diagram_of_a_notebook_that_is_not_trusted_is_an_image_with_its_altern
     assert "16,384 B" in image.get_attribute("alt")
     assert page.locator(".jp-OutputArea-output svg").count() == 0
     screenshot(page.locator(".jp-OutputArea-output"), "diagram_not_trusted")
+
+
+def test_a_plot_follows_the_theme_and_the_width_of_its_column(lab, readers_page, screenshot):
+    page = readers_page.page
+    lab.open_cells(page, PLOT)
+    assert lab.run_all(page) == []
+    plot = page.locator(".jp-OutputArea-output.js-plotly-plot, .jp-OutputArea-output .js-plotly-plot").first
+    plot.locator(".xtitle").wait_for()
+    inks = []
+    for theme in ("Dark", "Light"):
+        change_theme(page, theme)
+        inks.append(plot.locator(".xtitle").evaluate("one => getComputedStyle(one).fill"))
+        assert plot.locator(".main-svg").first.evaluate("one => getComputedStyle(one).backgroundColor") == (
+            "rgba(0, 0, 0, 0)"
+        )
+        screenshot(plot, f"plot_in_lab_{theme.lower()}")
+    assert inks[0] != inks[1]
+    assert 720 < plot.bounding_box()["width"] <= 1200
+    readers_page.assert_clean()
