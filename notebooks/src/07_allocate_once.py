@@ -60,6 +60,11 @@ usage = model.usage()
 sizes = dict(reserved=usage.reserved, allocated=usage.allocated, stuck=usage.inactive_split)
 print(t("answer_line", **sizes))
 
+# %% key="answer_picture"
+from minikv.course.diagrams import segments
+
+show(segments(model, t("lang")))
+
 # %% [markdown] key="grow" lang="en"
 # ## A cache that grows
 #

@@ -3,6 +3,7 @@
 from minikv.course.diagrams.arena_loans import arena_loans
 from minikv.course.diagrams.attention_heads import attention_heads
 from minikv.course.diagrams.prefix_tree import prefix_tree
+from minikv.course.diagrams.segments import segments
 from minikv.course.diagrams.slots import slots
 
-__all__ = ["arena_loans", "attention_heads", "prefix_tree", "slots"]
+__all__ = ["arena_loans", "attention_heads", "prefix_tree", "segments", "slots"]

@@ -28,7 +28,7 @@ def arena_loans(report: "ArenaReport", lang: str = "en") -> Diagram:
         fill = look(number) if loan.alive else None
         picture.box(STRIP, y, STRIP_WIDE, LOAN, fill, edge=1, dashed=not loan.alive)
         middle, size = y + LOAN / 2, f"{loan.nbytes:,} B"
-        picture.words(STRIP + STRIP_WIDE / 2, middle + 5, size, anchor="middle", on=fill)
+        picture.words(STRIP + STRIP_WIDE / 2, middle + 5, size, anchor="middle", on=fill, halo=10)
         _offset(picture, y, loan.offset)
         shape = " ".join((str(list(loan.shape)), str(loan.dtype).removeprefix("torch.")))
         picture.box(TENSOR, y + 2, TENSOR_WIDE, LOAN - 4, radius=6, edge=1, dashed=not loan.alive)

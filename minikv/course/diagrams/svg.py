@@ -109,13 +109,14 @@ class Picture:
         size: int = 13,
         bold: bool = False,
         on: Look | None = None,
+        halo: int = 4,
     ) -> None:
-        """Write ``said`` on the line ``y``; ``on``: the look of the shape below; a halo keeps its pattern off them."""
+        """Write ``said`` on the line ``y``. ``on`` is the look of the shape below; a ``halo`` keeps its pattern off."""
         more: dict[str, object] = {"font_weight": 600} if bold else {}
         if on is not None:
             more |= {
                 "stroke": on.fill,
-                "stroke_width": 4,
+                "stroke_width": halo,
                 "stroke_linejoin": "round",
                 "paint_order": "stroke",
             }

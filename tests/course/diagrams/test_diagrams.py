@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from minikv.blocks import BlockManager
-from minikv.course.diagrams import arena_loans, attention_heads, prefix_tree, slots
+from minikv.course.diagrams import arena_loans, attention_heads, prefix_tree, segments, slots
 from minikv.course.diagrams.svg import Picture
 from minikv.errors import ArgumentError, UnknownNameError
 from minikv.i18n import LANGUAGES
 from minikv.look import look
-from minikv.memory import Arena
+from minikv.memory import Arena, CachingAllocator
 from minikv.plan import CacheSpec
 from minikv.plan.catalog import find_model
+from minikv.units import MIB
 
 LLAMA = find_model("Llama-2-7B").config
 NUMBERS = re.compile(r"\d+(?:[,.]\d+)*")
@@ -45,7 +46,19 @@ def arena():
     return made, kept
 
 
+def allocator(more=0):
+    """With a block in use, what it keeps from being given back, a segment that is free, and ``more`` of these."""
+    made = CachingAllocator()
+    large = [made.malloc(64 * MIB) for _ in range(2 + more)]
+    for address in large:
+        made.free(address)
+    made.malloc(20 * MIB)
+    made.malloc(512)
+    return made
+
+
 DRAWN = {
+    "segments": lambda lang: segments(allocator(), lang),
     "arena": lambda lang: arena_loans(arena()[0].report(), lang),
     "heads": heads,
     "slots": lambda lang: slots(shared(), "B", lang),
@@ -169,6 +182,39 @@ def test_an_arena_shows_each_byte_once_and_an_arrow_for_each_loan_in_use():
     assert arena_loans(report).svg.count("<path") == len(report.alive) + 1  # the pattern of the padding
     assert arena_loans(report).text() == report.text()
     del kept
+
+
+def test_segments_add_up_to_what_the_allocator_counts():
+    made = allocator()
+    usage, text = made.usage(), segments(made).text()
+    assert f"Segments: {len(made.segments())}, reserved: {usage.reserved:,} B" in text
+    assert f"({usage.allocated:,} B)" in text
+    assert f"so it stays: 46.00 MiB ({usage.inactive_split:,} B)" in text
+    for segment in made.segments():
+        assert f", {segment.total_size:,} B: " in text
+        for block in segment.blocks:
+            assert f"{block.size:,} B " in text
+
+
+def test_blocks_fill_their_segment_however_thin_they_are():
+    tree = ElementTree.fromstring(segments(allocator()).svg)
+    bars = {}
+    for box in tree.iter("{http://www.w3.org/2000/svg}rect"):
+        if box.get("height") == "36":
+            bars.setdefault(box.get("y"), []).append(float(box.get("width")))
+    assert len(bars) == 3
+    assert min(map(min, bars.values())) >= 3
+    assert sorted(map(sum, bars.values()))[1:] == pytest.approx([736, 736], abs=0.2)
+
+
+def test_many_segments_are_counted_together():
+    diagram = segments(allocator(more=20))
+    assert f"11 smaller segments, {(2 + 10 * 64) * MIB:,} B" in diagram.text()
+    assert len([one for one in said(diagram) if re.match(r"segment \d", one)]) == 12
+
+
+def test_an_allocator_with_nothing_has_a_picture_too():
+    assert segments(CachingAllocator()).text() == "Segments: 0, reserved: 0 B"
 
 
 def test_a_name_is_words_and_never_markup():
