@@ -50,7 +50,7 @@ def attention_config(
         block_m = min(8 if widest <= 128 else 4, triton.next_power_of_2(rows))
         return Config(block_m, 16 if widest > 64 else 32, 4, 1, per_sm=4 if widest <= 128 else 2)
     if itemsize == 4:  # float32 does not use tensor cores here, and has twice the bytes
-        return Config(8, 16, 8, 1) if widest > 128 else Config(16, 32, 8, 3)
+        return Config(8, 16, 8, 1) if widest > 128 else Config(16, 16 if capability < 89 else 32, 8, 3)
     hopper = capability >= 90
     small = capability in (86, 89, 120)  # 99 KiB of shared memory, which one program's buffers fill
     pair = 1 if small else 2
@@ -60,12 +60,16 @@ def attention_config(
         # An A100 holds two programs with a buffer each, or one with two.
         return Config(16, 32, 4, 3 if hopper or small else 2, per_sm=pair)
     if widest > 512:
-        return Config(16, 16, 8, 3)
+        return Config(16, 16, 8, 2) if small else Config(16, 16, 4 if hopper else 8, 3)
     if rows <= 32:
         block_m = 16 if rows <= 16 else 32
         if widest <= 128:
             return Config(block_m, 64, 4, 3, per_sm=pair)
-        return Config(block_m, 32, 4 if hopper else 8, 3, per_sm=pair)
+        if widest <= 256:
+            return Config(
+                block_m, 32, 4 if hopper and block_m == 32 else 8, 3, per_sm=pair if block_m == 16 else 1
+            )
+        return Config(16, 16, 8, 3) if small else Config(block_m, 32, 4 if hopper else 8, 3)
     if widest > 256:
         return Config(32, 32, 8, 1)
     if widest <= 64:
