@@ -66,9 +66,8 @@ def attention_config(
         if widest <= 128:
             return Config(block_m, 64, 4, 3, per_sm=pair)
         if widest <= 256:
-            return Config(
-                block_m, 32, 4 if hopper and block_m == 32 else 8, 3, per_sm=pair if block_m == 16 else 1
-            )
+            alone = block_m > 16 or hopper  # its registers leave no room for a second program
+            return Config(block_m, 32, 4 if hopper and block_m == 32 else 8, 3, per_sm=1 if alone else pair)
         return Config(16, 16, 8, 3) if small else Config(block_m, 32, 4 if hopper else 8, 3)
     if widest > 256:
         return Config(32, 32, 8, 1)
