@@ -78,8 +78,10 @@ for finding in examine():
 # | `t("key")` | a sentence in the notebook's language |
 #
 # A wrong answer costs nothing, so guess before you run the next cell.
-# A guess that was wrong is what you will remember.
-# %% [markdown] key="words" lang="zh" src="b4e12364"
+# You remember best what you first guessed wrong.
+# On Colab and on GitHub the results of an earlier run stand under the cells, the answers among them:
+# on Colab, **Edit > Clear all outputs** takes them away. The copies that `minikv lab` opens have none.
+# %% [markdown] key="words" lang="zh" src="50784e70"
 # ## 每一课的五个函数
 #
 # 每个 notebook 的第一个代码单元格会准备好五个函数。
@@ -94,6 +96,8 @@ for finding in examine():
 #
 # 答错没有任何代价，所以先猜，再运行下一个单元格。
 # 猜错的数字，往往记得最牢。
+# 在 Colab 和 GitHub 上，单元格下面保留着以前运行的结果，答案也在里面；Colab 上点**修改 > 清除所有输出**，就看不到了。
+# `minikv lab` 打开的副本不带输出。
 
 # %% [markdown] key="units" lang="en"
 # ## Units first

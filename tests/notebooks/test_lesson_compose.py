@@ -53,20 +53,24 @@ def test_setup_starts_the_lesson_in_its_language(sample):
 
 def test_header_says_where_the_reader_is(sample):
     text = by_id(composed(sample, "lesson", "en"))["minikv-header"].source
-    assert text.startswith("# 01 · How many bytes?\n")
     assert f"]({read_project().colab('notebooks/en/01_second.ipynb')})" in text
     assert "[中文](../zh/01_second.ipynb)" in text
-    assert "| Place in the course | ← [00 · A first lesson](00_first.ipynb) · **01** |" in text
+    seen, _, folded = text.partition("<details><summary>Before you start</summary>\n\n")
+    title, links, place = seen.strip().split("\n\n")
+    assert links.endswith(
+        "about 35 minutes, exercises included · [Exercises](../../exercises/en/01_second.ipynb)"
+    )
+    assert place == "← [00 · A first lesson](00_first.ipynb) · **01**"
+    assert title == "# 01 · How many bytes?"
+    assert folded.endswith("\n\n</details>")
     assert "| Needs | [00 · A first lesson](00_first.ipynb) |" in text
-    assert "| Time | about 35 minutes, exercises included |" in text
     spec = "minikv/plan/spec/cache_spec.py"
     assert f"| In the package | [`{spec}`]({read_project().file(spec)}) |" in text
     assert "| On a free Colab T4 | Runs in seconds. |" in text
     assert "| On paper | The first exercise. |" in text
-    assert "(../../exercises/en/01_second.ipynb)" in text
     assert "solutions" not in text  # a lesson does not lead to them
     without = by_id(composed(sample, "lesson", "en", "00_first"))["minikv-header"].source
-    assert "| Time | about 5 minutes |" in without
+    assert "· about 5 minutes\n" in without
 
 
 def test_the_header_loads_nothing_from_outside(sample):

@@ -67,32 +67,38 @@ def switch_link(target: Target) -> str:
 
 
 def header(course: Course, target: Target, meta: Meta) -> str:
-    """Title, Colab badge, language switch, and a table with the notebook's place in the course.
+    """Title, two lines of links with the time and the place in the course, and the rest folded.
 
     The badge is a text link: a picture would be a request to Google from every reader's browser.
     """
     words = TEXTS[target.lang]
-    rows = [(words["place"], _place(course, target))]
+    first = [f"[**{words['badge']}**]({colab_link(target)})", f"[{words['switch']}]({switch_link(target)})"]
+    rows = []
     if target.kind == "lesson":
+        minutes = words["minutes_in_all" if target.stem in course.with_exercises else "minutes"]
+        first.append(minutes.format(minutes=meta.minutes))
         needed = [_lesson_link(course, target, number) for number in meta.needs]
         rows.append((words["needs"], words["comma"].join(needed) or words["nothing"]))
-        minutes = words["minutes_in_all" if target.stem in course.with_exercises else "minutes"]
-        rows.append((words["time"], minutes.format(minutes=meta.minutes)))
+    first += [f"[{words[kind]}]({_link(target, other)})" for kind, other in _companions(course, target)]
     if meta.rooms:
         rows.append((words["rooms"], words["comma"].join(map(_room_link, meta.rooms))))
     rows.append((words["t4"], meta.t4[target.lang]))
     if meta.paper:
         rows.append((words["paper"], meta.paper[target.lang]))
-    rows += [(words[kind], _titled_link(target, other, meta)) for kind, other in _companions(course, target)]
-    title = words[f"{target.kind}_title"].format(number=meta.number, title=meta.title[target.lang])
     lines = [
-        f"# {title}",
+        f"# {words[f'{target.kind}_title'].format(number=meta.number, title=meta.title[target.lang])}",
         "",
-        f"[**{words['badge']}**]({colab_link(target)}) · [{words['switch']}]({switch_link(target)})",
+        " · ".join(first),
         "",
+        _place(course, target),
+        "",
+        f"<details><summary>{words['before']}</summary>",
+        "",  # what follows an empty line is Markdown again
         "| | |",
         "|---|---|",
         *(f"| {name} | {_cell_text(text)} |" for name, text in rows),
+        "",
+        "</details>",
     ]
     return "\n".join(lines)
 

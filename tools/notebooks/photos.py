@@ -90,7 +90,9 @@ def take_photos(shas: set[str], pages: Path, chromium: str) -> dict[str, str]:
             page = context.new_page()
             with suppress(Error):  # the build says which photo is missing
                 page.set_content(html, timeout=PAGE_SECONDS * 1000)
-                png = page.locator("#photo").screenshot(animations="disabled", timeout=PAGE_SECONDS * 1000)
+                png = page.locator("#photo").screenshot(
+                    animations="disabled", omit_background=True, timeout=PAGE_SECONDS * 1000
+                )
                 pictures[sha] = base64.b64encode(small(png)).decode() + "\n"  # as IPython ends them
             page.close()
         browser.close()
@@ -100,12 +102,17 @@ def take_photos(shas: set[str], pages: Path, chromium: str) -> dict[str, str]:
 def small(png: bytes) -> bytes:
     """The same picture in at most 128 colours: a widget has few, and a notebook carries several pictures.
 
-    The colours chosen cover those that are there: a small patch keeps its own, beside a thousand greys of text.
+    The colours chosen cover those that are there: a small patch keeps its own, beside a thousand greys of text. What
+    stands on nothing, as a plot does, stays so: there Pillow has one way to choose colours, and not this one.
     """
     from PIL import Image
 
-    picture = Image.open(io.BytesIO(png)).convert("RGB")
-    picture = picture.quantize(128, Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
+    picture: Image.Image = Image.open(io.BytesIO(png))
+    if picture.mode == "RGBA" and picture.getchannel("A").getextrema() != (255, 255):
+        picture = picture.quantize(128, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    else:
+        picture = picture.convert("RGB")
+        picture = picture.quantize(128, Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
     written = io.BytesIO()
     picture.save(written, "PNG", optimize=True)
     return min(png, written.getvalue(), key=len)
