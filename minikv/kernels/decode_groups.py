@@ -24,9 +24,8 @@ from minikv.kernels.kv_tiles import latent_reader, readers
 from minikv.kernels.online_softmax import merge_splits
 from minikv.kernels.paged_kv import PagedKV
 
-TILE_ELEMENTS = (
-    2**21
-)  # of keys and values, for all threads: in float32 8 MiB, which stay in the cores' shared cache
+# Elements of keys and values, for all threads: in float32 8 MiB, which stay in the cores' shared cache.
+TILE_ELEMENTS = 2**21
 LEAST_SHARE = 0.75  # the shortest sequence of a group reads at least this share of the longest's tokens
 LEAST_PIECE = 256  # tokens of a thread's piece
 
@@ -95,7 +94,10 @@ def decode_in_groups(
 
 def suits(query: Tensor, kv: PagedKV) -> bool:
     """Whether a block fits into a tile. That of a linear cache, a whole row, is not copied for its first tokens."""
-    return query.is_cpu and _blocks_of_a_tile(kv) > 0
+    size = kv.k.shape[1]
+    return (
+        query.is_cpu and _blocks_of_a_tile(kv) > 0 and (size <= LEAST_PIECE or size <= int(kv.lengths.max()))
+    )
 
 
 def _dtype(query: Tensor, kv: PagedKV, latent: bool) -> torch.dtype:

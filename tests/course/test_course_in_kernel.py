@@ -80,9 +80,10 @@ def test_the_line_is_counted_in_the_learners_cell(outputs):
 
 
 def test_a_figure_is_data_with_text_and_a_caption(outputs):
-    figure, caption = outputs[3]
+    figure, style, caption = outputs[3]
     assert set(figure.data) == {"application/vnd.plotly.v1+json", "text/plain"}
     assert figure.data["text/plain"] == "1, 2"
+    assert set(style.data) == {"text/html", "text/plain"}
     assert caption.data["text/markdown"] == "图"
 
 

@@ -10,6 +10,7 @@ import torch
 from minikv.engine import SamplingParams
 from minikv.engine.ext.graphs import DecodeGraphs, buckets
 from minikv.kernels.gpu.common import Launch
+from minikv.kernels.kv_tiles import BlockReader
 from minikv.memory import ArenaInUseError
 from minikv.plan.preemption import TransferRates
 from tests.engine.llm_world import Broken, check_empty, greedy, make, reference, tensor_bytes
@@ -111,8 +112,11 @@ def test_nan_in_blocks_that_nobody_reads_reaches_no_row():
 
 
 def test_nothing_moves_and_nothing_grows_over_300_steps(monkeypatch):
-    # A GPU's kernels keep nothing from step to step. A CPU's decode keeps an index, which grows with the sequences.
+    # A GPU's kernels keep nothing from step to step. A CPU's decode keeps an index, and memory for tiles, which grow
+    # with the sequences.
     monkeypatch.setattr("minikv.kernels.attention.available", lambda: False)
+    monkeypatch.setattr("minikv.kernels.attention.suits", lambda *_: False)
+    monkeypatch.setattr(BlockReader, "_buffer", lambda self, shape, dtype: torch.empty(shape, dtype=dtype))
     model = reference("llama", answers=False, max_position_embeddings=1024, num_hidden_layers=1)
     with (
         graphs(every=16) as capturers,
