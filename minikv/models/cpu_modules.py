@@ -15,7 +15,6 @@ such function, the module stays as it is. The model's classes and its own code a
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import cache
 from types import MethodType
 from typing import Any
 from weakref import WeakKeyDictionary, finalize
@@ -175,13 +174,8 @@ def _norm_forward(module: Any, hidden_states: Tensor) -> Tensor:
 
 def _normed(hidden_states: Tensor, weight: Tensor, eps: float) -> Tensor:
     length = torch.linalg.vector_norm(hidden_states, dim=-1, keepdim=True)
-    scale = torch.addcmul(_constant(eps), length, length, value=1 / len(weight)).rsqrt_()
+    scale = torch.rsub(length.square_(), eps, alpha=-1 / len(weight)).rsqrt_()  # 1 / sqrt(eps + length^2 / N)
     return (hidden_states * scale).mul_(weight)
-
-
-@cache
-def _constant(value: float) -> Tensor:
-    return torch.tensor(value)
 
 
 def _eps(module: nn.Module) -> Any:
