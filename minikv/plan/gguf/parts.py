@@ -70,10 +70,11 @@ def read_gguf(source: str | Path) -> GGUFModel:
 
 def _header(path: Path) -> Header:
     try:
-        if not path.is_file():
-            raise ConfigError("no_file", path=str(path))
+        there = path.is_file()
     except (OSError, ValueError) as error:  # a name too long for the file system, a null character in it
         raise ConfigError("unreadable_file", path=str(path)[:80], reason=str(error)) from error
+    if not there:
+        raise ConfigError("no_file", path=str(path))
     return read_header(path)
 
 
