@@ -30,7 +30,7 @@ _BAR = "display:block;width:{percent:.1f}%;min-width:1px;height:10px;background:
 
 @dataclass(frozen=True, repr=False)
 class Shown:
-    """A ``title``, a table and sentences below it; a notebook shows it as HTML, ``print`` as text.
+    """A ``title`` ("": none), a table and sentences below it; a notebook shows it as HTML, ``print`` as text.
 
     ``rows`` are as long as ``head`` (no head: ""-filled), and the first cell of each names it. The columns ``right``
     hold figures and are right-aligned. ``notes`` are the basis of the rest, in a lighter style. ``shares``: each row's
@@ -49,7 +49,8 @@ class Shown:
         """Return lines for a terminal: the title, the table with aligned columns, the sentences."""
         rows = [[escape_controls(cell) for cell in row] for row in self.rows]
         table = [columns([self.head, *rows] if self.head else rows, self.right)] if rows else []
-        return "\n".join([self.title, *table, *self.lines, *self.notes])
+        title = [self.title] if self.title else []
+        return "\n".join([*title, *table, *self.lines, *self.notes])
 
     def __repr__(self) -> str:
         return self.text()
@@ -62,7 +63,8 @@ class Shown:
         return f'<div class="minikv-shown">{"".join(parts)}</div>'
 
     def _table(self) -> str:
-        parts = [f'<table style="{_TABLE}"><caption style="{_CAPTION}">{escape(self.title)}</caption>']
+        caption = f'<caption style="{_CAPTION}">{escape(self.title)}</caption>' if self.title else ""
+        parts = [f'<table style="{_TABLE}">{caption}']
         if self.head:
             cells = [self._cell("th", 'scope="col"', number, name) for number, name in enumerate(self.head)]
             # A column without a name has no header: a screen reader would announce an empty one.

@@ -16,6 +16,7 @@ from minikv.course.predict import predict
 from minikv.course.show import show
 from minikv.course.show_source import show_source
 from minikv.course.start import Course, start, t
+from minikv.course.table import Table
 from minikv.course.your_engine.engine import my_engine
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Lesson",
     "Misconception",
     "Prediction",
+    "Table",
     "Verdict",
     "check",
     "explain",

@@ -74,7 +74,7 @@ def test_a_missing_sibling(built):
 
 def test_code_that_differs(built):
     edit(built, LESSON, "8  # K 与 V", "9  # K 与 V")
-    line_with(built, "[bytes zh, line", "the code differs from the en cell", 't("key")')
+    line_with(built, "[bytes zh, line", "the code differs from the en cell", "labels alone")
 
 
 def test_tags_that_differ(built):

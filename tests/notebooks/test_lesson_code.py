@@ -52,7 +52,17 @@ def test_languages_may_differ_in_comments_docstrings_and_layout_only():
     en = 'def f(x):\n    """Add one."""\n    return x + 1  # one'
     assert same_code(en, 'def f(x):\n    """加一。"""\n    # 一\n    return (x + 1)')
     assert not same_code(en, en.replace("+ 1", "+ 2"))
-    assert not same_code("print('a')", "print('甲')")
+
+
+def test_labels_may_differ_in_words_and_in_nothing_else():
+    assert same_code("print('a')", "print('甲')")
+    assert same_code('print(f"{n} of {k:,}")', 'print(f"{k:,} 中的 {n}")')
+    assert same_code('text(lang="en")', 'text(lang="zh")')
+    assert not same_code('print(f"{n} of {k:,}")', 'print(f"{k} 中的 {n}")')
+    assert not same_code("print('int8')", "print('int4')")
+    assert not same_code("print('甲')", "print('乙')")
+    assert not same_code("print('a', 1)", "print('甲', 2)")
+    assert not same_code("print('a')", "print(甲)")
 
 
 def test_exercise_keeps_signature_docstring_and_what_follows():

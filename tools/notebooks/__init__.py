@@ -11,6 +11,7 @@
     stamps.py     is a committed notebook still what its source gives?
     build.py      puts them together, runs only what is stale
     check.py      the rules (check_source.py, check_notebook.py, glossary.py)
+    counts.py     what a lesson holds, in figures: words before its first picture, visuals, labels
     nbval_rules.py  the pytest plugin for running the committed notebooks
 
 Read docs/lessons.md for the format.

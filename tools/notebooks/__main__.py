@@ -1,4 +1,4 @@
-"""``python -m tools.notebooks build [names] | check | hash FILE [--write]`` (see docs/lessons.md)."""
+"""``python -m tools.notebooks build [names] | check | count [names] | hash FILE [--write]`` (see docs/lessons.md)."""
 
 import argparse
 import sys
@@ -22,11 +22,15 @@ def main(arguments: list[str] | None = None) -> int:
     building.add_argument("--all", action="store_true", help="run everything, also what is up to date")
     building.add_argument("--jobs", type=int, default=2, help="notebooks at a time (default 2)")
     commands.add_parser("check", help="fail on anything stale, untranslated or forbidden; runs nothing")
+    counting = commands.add_parser(
+        "count", help="words before the first picture, visuals and labels by lesson"
+    )
+    counting.add_argument("names", nargs="*", help="lessons; all where none is named")
     hashing = commands.add_parser("hash", help="show the zh cells whose en sibling changed")
     hashing.add_argument("file", type=Path)
     hashing.add_argument("--write", action="store_true", help="accept them: somebody compared the two")
     options = parser.parse_args(arguments)
-    command = {"build": _build, "check": _check, "hash": _hash}[options.command]
+    command = {"build": _build, "check": _check, "count": _count, "hash": _hash}[options.command]
     try:
         return command(options)
     except (SourceError, LookupError) as error:
@@ -60,6 +64,18 @@ def _check(options: argparse.Namespace) -> int:
         print(problem, file=sys.stderr)
     print(f"{len(problems)} problem{'' if len(problems) == 1 else 's'}")
     return 1 if problems else 0
+
+
+def _count(options: argparse.Namespace) -> int:
+    from tools.notebooks.counts import HEAD, count
+    from tools.notebooks.course import open_course
+
+    course = open_course(options.root)
+    targets = [target for target in course.targets(tuple(options.names)) if target.kind == "lesson"]
+    print(f"{'lesson':<8}{HEAD}")
+    for target in sorted(targets, key=lambda target: target.lang):
+        print(f"{target.lang} {target.stem.split('_')[0]:<5}{count(course, target).row()}")
+    return 0
 
 
 def _hash(options: argparse.Namespace) -> int:

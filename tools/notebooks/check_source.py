@@ -114,4 +114,4 @@ def _pair_problems(target: Target, english: Cell | None, cell: Cell) -> Iterator
         return  # reported where it stands
     if not same_code(*both) or english.tags != cell.tags:
         what = "the code differs from the en cell"
-        yield _problem(target, cell, what, 'Make it one cell without lang, with words from t("key")')
+        yield _problem(target, cell, what, "The two may differ in comments, docstrings and labels alone")

@@ -1,7 +1,9 @@
-"""Code cells: plain Python, equal in both languages up to comments, with or without their solutions."""
+"""Code cells: plain Python, equal in both languages up to comments and labels, with or without their solutions."""
 
 import ast
 import re
+
+from tools.notebooks.prose import CJK
 
 _MARKER = re.compile(r"^(?P<indent>[ \t]*)### (?P<which>BEGIN|END) SOLUTION[ \t]*$")
 _NBVAL_COMMENT = re.compile(r"#\s*(?:NBVAL_\w+|PYTEST_VALIDATE_IGNORE_OUTPUT)")
@@ -33,9 +35,39 @@ def magic_problem(code: str) -> str | None:
     return None
 
 
-def same_code(one: str, other: str) -> bool:
-    """True where two cells differ at most in comments, docstrings and layout."""
-    return ast.dump(_without_docstrings(parse(one))) == ast.dump(_without_docstrings(parse(other)))
+def same_code(english: str, chinese: str) -> bool:
+    """True where two cells differ at most in comments, docstrings, layout and labels.
+
+    A label is a string with Chinese letters in the Chinese cell; one that is formatted may say its values in another
+    order. So is "zh" where the English cell has "en".
+    """
+    return _alike(_without_docstrings(parse(english)), _without_docstrings(parse(chinese)))
+
+
+def _alike(one: object, other: object) -> bool:
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    if not isinstance(one, ast.AST):
+        return one == other
+    # Either may be formatted where the other is not, but not with other values.
+    said, told = _label(one), _label(other)
+    if said is not None and told is not None and (CJK.search(told[0]) or (said[0], told[0]) == ("en", "zh")):
+        return not CJK.search(said[0]) and said[1] == told[1]
+    return type(one) is type(other) and all(
+        _alike(getattr(one, field, None), getattr(other, field, None)) for field in one._fields
+    )
+
+
+def _label(node: object) -> tuple[str, list[str]] | None:
+    """What a string literal says, and the expressions formatted in it, sorted; None for another node."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value, []
+    if not isinstance(node, ast.JoinedStr):
+        return None
+    words = [str(part.value) for part in node.values if isinstance(part, ast.Constant)]
+    return "".join(words), sorted(
+        ast.dump(part) for part in node.values if not isinstance(part, ast.Constant)
+    )
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:
