@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from minikv.course.charts.chart import Chart
 from minikv.errors import ArgumentError
 from minikv.look import PLOT_STYLE, TEMPLATE
 
@@ -26,7 +27,7 @@ PHOTO_SIZE = {"default_width": "820px", "default_height": "420px"}  # where the 
 def show(view: Any, text: str | None = None, caption: str | None = None) -> None:
     """Display ``view`` with ``text`` as its plain form and ``caption`` (Markdown) below it.
 
-    view   one of our widgets, any ipywidget, a plotly figure, or an object with ``_repr_mimebundle_()``.
+    view   one of our widgets, any ipywidget, a chart, a plotly figure, or an object with ``_repr_mimebundle_()``.
            It may offer ``text() -> str``, ``photo_png() -> bytes`` and ``photo_html() -> str``.
     text   deterministic; by default ``view.text()``.
 
@@ -40,6 +41,8 @@ def show(view: Any, text: str | None = None, caption: str | None = None) -> None
     """
     if text is None:
         text = _call(view, "text")
+    if isinstance(view, Chart):
+        view = view.figure
     if text is None:
         raise ArgumentError("show_needs_text", kind=type(view).__name__)
     if not _in_notebook():

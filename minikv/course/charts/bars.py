@@ -1,0 +1,57 @@
+"""Bars: a row for each name, side by side or stacked."""
+
+from collections.abc import Mapping, Sequence
+
+from minikv.course.charts.chart import SHAPES, Chart, value_said
+from minikv.look import look
+from minikv.shown import columns
+
+
+def bars(
+    names: Sequence[str],
+    series: Mapping[str, Sequence[float]],
+    *,
+    x: str,
+    stacked: bool = False,
+    log: bool = False,
+    looks: Sequence[str] = (),
+    unit: str = "",
+    height: int | None = None,
+) -> Chart:
+    """Draw a horizontal bar for each of ``names`` in each of ``series``, its value written at its end.
+
+    ``looks`` are meanings of ``minikv.look``, one for each series ("k", "weights"); ``unit`` follows each value.
+    """
+    from plotly.graph_objects import Figure
+
+    figure = Figure()
+    for place, (name, values) in enumerate(series.items()):
+        more = {"marker_color": look(looks[place]).fill} if looks else {}
+        figure.add_bar(
+            name=name,
+            y=list(names),
+            x=list(values),
+            orientation="h",
+            text=[f"{value_said(value)} {unit}".strip() for value in values],
+            marker_pattern_shape=SHAPES[place % len(SHAPES)],
+            marker_pattern_size=6,
+            marker_pattern_solidity=0.2,
+            cliponaxis=False,
+            textposition="inside" if stacked else "outside",
+            **more,
+        )
+    rows = len(names) * (1 if stacked else len(series))
+    figure.update_xaxes(title=x, **({"type": "log", "dtick": 1} if log else {}))
+    figure.update_yaxes(autorange="reversed")
+    figure.update_layout(
+        barmode="stack" if stacked else "group",
+        height=height or 120 + 34 * max(rows, 2),
+        margin={"t": 48, "r": 96},
+        showlegend=len(series) > 1,
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+    )
+    table = [("", *series)]
+    table += [
+        (name, *(value_said(values[row]) for values in series.values())) for row, name in enumerate(names)
+    ]
+    return Chart(figure, [f"{x}" + (f" ({unit})" if unit else ""), columns(table, range(1, len(series) + 1))])

@@ -1,0 +1,58 @@
+"""Lines and points over two axes."""
+
+from collections.abc import Collection, Mapping
+
+from minikv.course.charts.chart import DASHES, Chart, value_said
+
+SAID = 8  # values of a series in the text, at most
+
+
+def lines(
+    series: Mapping[str, Mapping[float, float]],
+    *,
+    x: str,
+    y: str,
+    log: str = "",
+    points: Collection[str] = (),
+    steps: bool = False,
+    marks: Mapping[str, float] | None = None,
+    levels: Mapping[str, float] | None = None,
+    height: int = 380,
+) -> Chart:
+    """Draw each of ``series``, a name with values of y for values of x.
+
+    ``log`` names the logarithmic axes: "x", "y" or "xy". ``points`` names the series that are drawn as points.
+    ``steps`` holds a value until the next. ``marks`` are dashed lines upright at an x, ``levels`` lie at a y.
+    """
+    from plotly.graph_objects import Figure
+
+    figure, lines_before = Figure(), 0
+    for name, values in series.items():
+        more: dict[str, object] = {"mode": "markers", "marker_size": 9}
+        if name not in points:
+            dash = DASHES[lines_before % len(DASHES)]
+            more = {
+                "mode": "lines",
+                "line": {"dash": dash, "width": 2.5, "shape": "hv" if steps else "linear"},
+            }
+            lines_before += 1
+        figure.add_scatter(x=list(values), y=list(values.values()), name=name, **more)
+    for name, place in (marks or {}).items():
+        figure.add_vline(x=place, line_dash="dash", annotation_text=name, annotation_position="top left")
+    for name, place in (levels or {}).items():
+        figure.add_hline(y=place, line_dash="dash", annotation_text=name, annotation_position="top left")
+    figure.update_xaxes(title=x, **({"type": "log", "dtick": 1} if "x" in log else {}))
+    figure.update_yaxes(title=y, **({"type": "log", "dtick": 1} if "y" in log else {"rangemode": "tozero"}))
+    figure.update_layout(height=height, margin={"t": 48, "r": 24}, showlegend=len(series) > 1)
+    figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
+    said = [f"{y} / {x}", *(f"{name}: {_said(values)}" for name, values in series.items())]
+    said += [f"{name}: {value_said(place)}" for name, place in {**(marks or {}), **(levels or {})}.items()]
+    return Chart(figure, said)
+
+
+def _said(values: Mapping[float, float]) -> str:
+    """The values at equal distances in the series, the first and the last among them."""
+    pairs = list(values.items())
+    if len(pairs) > SAID:
+        pairs = [pairs[round(place * (len(pairs) - 1) / (SAID - 1))] for place in range(SAID)]
+    return ", ".join(f"{value_said(at)} -> {value_said(value)}" for at, value in pairs)

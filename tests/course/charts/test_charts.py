@@ -1,0 +1,47 @@
+"""Charts: every value is in the figure and in the text, series differ without colours."""
+
+import pytest
+
+from minikv.course import show
+from minikv.course.charts import bars, lines
+
+
+def test_lines_hold_their_values():
+    chart = lines({"a": {1: 10, 2: 20.5}, "b": {1: 1234567}}, x="tokens", y="bytes", points=["b"])
+    first, second = chart.figure.data
+    assert (list(first.x), list(first.y), first.mode) == ([1, 2], [10, 20.5], "lines")
+    assert (list(second.y), second.mode) == ([1234567], "markers")
+    assert chart.text() == "bytes / tokens\na: 1 -> 10, 2 -> 20.5\nb: 1 -> 1,234,567"
+
+
+def test_a_long_series_says_its_ends():
+    text = lines({"a": {n: n * n for n in range(1000)}}, x="n", y="square").text()
+    assert "a: 0 -> 0, " in text
+    assert text.endswith("999 -> 998,001")
+    assert text.count("->") == 8
+
+
+def test_marks_and_levels_are_drawn_and_said():
+    chart = lines({"a": {1: 1}}, x="n", y="ms", marks={"here": 3}, levels={"limit": 0.25})
+    assert [shape.line.dash for shape in chart.figure.layout.shapes] == ["dash", "dash"]
+    assert chart.text().endswith("here: 3\nlimit: 0.25")
+
+
+def test_lines_differ_without_their_colours():
+    chart = lines({name: {1: 1} for name in "abcde"}, x="x", y="y")
+    assert len({line.line.dash for line in chart.figure.data}) == 5
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_bars_hold_their_values_and_differ_without_colours(stacked):
+    chart = bars(
+        ["one", "two"], {"K": [1, 2], "V": [3, 4]}, x="bytes", stacked=stacked, looks=["k", "v"], unit="B"
+    )
+    assert [list(bar.x) for bar in chart.figure.data] == [[1, 2], [3, 4]]
+    assert len({bar.marker.pattern.shape for bar in chart.figure.data}) == 2
+    assert chart.text().splitlines()[1:] == ["     K  V", "one  1  3", "two  2  4"]
+
+
+def test_show_prints_its_text_outside_of_a_notebook(capsys):
+    show(lines({"a": {1: 10}}, x="tokens", y="bytes"), caption="Below.")
+    assert capsys.readouterr().out == "bytes / tokens\na: 1 -> 10\nBelow.\n"
