@@ -2,6 +2,7 @@
 
 import pytest
 
+from minikv.course.lessons.l14.recall_chart import recall_chart
 from minikv.course.lessons.l14.recall_table import recall_lines
 from minikv.eviction import H2O, KeyDiff, Policy, Random, StreamingLLM
 from minikv.eviction.study.curves import FULL, Point, Setting, curve
@@ -90,3 +91,18 @@ def test_the_perplexity_stands_behind_its_recall():
     head, row = recall_lines(points, perplexity=True)
     assert row.split() == ["h2o", "50.0", "[35,", "65]", "7.4", "10.0", "[4,", "23]"]
     assert len(row) == len(head)
+
+
+def test_the_chart_of_recall_draws_what_its_table_says():
+    points = [
+        Point(FULL, Setting(kept=1.0), Score(40, 40)),
+        Point("random", Setting(kept=0.5), Score(20, 40)),
+        Point("h2o", Setting(kept=0.5), Score(10, 40)),
+    ]
+    chart = recall_chart(points)
+    assert chart.text() == "\n".join(recall_lines(points))
+    assert [(line.name, list(line.x), list(line.y)) for line in chart.figure.data] == [
+        ("random", [100, 50], [100, 50]),
+        ("h2o", [100, 50], [100, 25]),
+    ]
+    assert len({(line.line.dash, line.marker.symbol) for line in chart.figure.data}) == 2

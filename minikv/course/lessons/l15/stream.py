@@ -1,4 +1,4 @@
-"""Lessons 15 and 15b: texts read token by token under an eviction policy, and a grade for each part of them."""
+"""Lessons 14b, 15 and 15b: texts read token by token under an eviction policy, and a grade for each part of them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

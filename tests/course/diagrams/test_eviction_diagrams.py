@@ -1,0 +1,79 @@
+"""Diagrams of lessons 14 to 15b: they show what a real eviction did, another policy or budget draws another picture."""
+
+import re
+
+import numpy as np
+import pytest
+
+from minikv.course.diagrams import kept_tokens
+from minikv.eviction import H2O, KeyDiff
+from minikv.eviction.study.trace import trace_eviction
+from minikv.i18n import LANGUAGES
+from minikv.models import load, recall_documents
+from tests.course.diagrams.test_diagrams import NUMBERS, said
+
+TOKENS = 30
+[DOCUMENT] = recall_documents(1, facts=4, context=TOKENS - 1, queries=2, span=8)
+FACTS = [question.source for question in DOCUMENT.questions]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load("tiny-gqa", device="cpu").model
+
+
+def trace(model, policy=None, budget=6, scope="head"):
+    return trace_eviction(
+        model,
+        DOCUMENT.tokens[:TOKENS],
+        policy=policy or H2O(),
+        prompt=TOKENS,
+        n_sink=2,
+        budget=budget,
+        n_recent=2,
+        scope=scope,
+    )
+
+
+def of_tokens(traces, lang="en"):
+    return kept_tokens(traces, DOCUMENT.words[:TOKENS], lang, facts=FACTS)
+
+
+DRAWN = {
+    "kept_tokens": lambda model, lang: of_tokens({"one": trace(model), "two": trace(model, KeyDiff())}, lang)
+}
+
+
+@pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
+def test_it_says_the_same_figures_in_both_languages_and_in_its_picture(model, draw):
+    english, chinese = (draw(model, lang) for lang in LANGUAGES)
+    for say in (lambda one: one.text(), lambda one: one.alt, lambda one: " ".join(said(one))):
+        assert sorted(NUMBERS.findall(say(english))) == sorted(NUMBERS.findall(say(chinese)))
+        assert not re.search("[\u4e00-\u9fff]", say(english))
+        assert re.search("[\u4e00-\u9fff]", say(chinese))
+    assert set(NUMBERS.findall(english.text())) <= set(NUMBERS.findall(" ".join(said(english))))
+
+
+@pytest.mark.parametrize(("scope", "rows"), [("head", 4), ("layer", 2)])
+def test_a_row_for_each_list_of_kept_tokens(model, scope, rows):
+    found = trace(model, scope=scope)
+    title, *lines = of_tokens({"": found}).text().splitlines()
+    assert len(lines) == rows
+    assert f"{TOKENS} tokens" in title
+    lists = found.kept[:, :, -1].reshape(-1, TOKENS) if scope == "head" else found.kept[:, 0, -1]
+    for line, kept in zip(lines, lists, strict=True):
+        places = np.flatnonzero(kept)
+        assert line.endswith(": " + " ".join(DOCUMENT.words[place] for place in places))
+        assert f", {len(places)} tokens stay, {len(set(places.tolist()) & set(FACTS))} of them" in line
+
+
+@pytest.mark.parametrize("budget", [2, 9])
+def test_as_many_bars_are_filled_as_tokens_stay(model, budget):
+    diagram = of_tokens({"": trace(model, budget=budget)})
+    filled = re.findall(r"<rect[^>]*fill=\"#[^>]*>", diagram.svg)
+    assert len(filled) == 4 * (budget + 4) + 1, "and one in the legend"
+
+
+def test_layers_of_several_traces_stand_together(model):
+    lines = of_tokens({"A": trace(model, scope="layer"), "B": trace(model, KeyDiff(), scope="layer")}).text()
+    assert re.findall(r"(?m)^(.), layer (\d)", lines) == [("A", "0"), ("B", "0"), ("A", "1"), ("B", "1")]
