@@ -3,7 +3,7 @@
 # slug = "the_linear_cache"
 # needs = ["02", "05"]
 # rooms = ["cache.linear", "nano.kv_cache"]
-# minutes = 55
+# minutes = 60
 # [title]
 # en = "What is the simplest cache?"
 # zh = "最简单的 KV 缓存是什么样的？"
@@ -17,52 +17,106 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# In August 2023 somebody used a library whose cache had a fixed size, and asked its author:
+# A KV cache gains one token in every step.
+# The obvious way to store it is `torch.cat`: join the old tensor and the new token.
+# The other way is to make one tensor at the start, with room for `max_seq` tokens in every row. That is a **linear cache**, the simplest one there is.
 #
-# > Is it possible to make ExLlamaCache shorter than intended max_seq_len?
+# **What does the empty room cost, what does it buy, and how does the cache know which of its places are taken?**
 #
-# ([exllama #259](https://github.com/turboderp/exllama/issues/259), "Cache size below max_seq_len?".)
-# A long cache for a short text, the asker felt, would be "wasted for zero value".
-#
-# Three years later the same thought came with numbers.
-# [pplx-garden #20](https://github.com/perplexityai/pplx-garden/issues/20) finds that each session reserves `[num_key_value_heads, max_seq, head_dim]` for K and for V in every attention layer: 20,480 bytes times `max_seq`, "even if the conversation only contains a few hundred tokens".
-#
-# Both had met the simplest cache there is: one tensor with room for `max_seq` tokens in every sequence's row.
-# **What does that room cost, what does it buy, and who keeps count of what is in it?**
-# %% [markdown] key="question" lang="zh" src="1cf1493a"
+# Both ways, with the real bytes of Qwen3-0.6B: a prompt of five tokens, then five steps.
+# %% [markdown] key="question" lang="zh" src="9fbfddf7"
 # ## 问题
 #
-# 2023 年 8 月，有人用的推理库缓存大小固定，他问作者：
+# KV 缓存每一步都会多一个 token。
+# 最容易想到的存法是 `torch.cat`：把旧张量和新 token 拼在一起。
+# 另一种存法是启动时就建好一个张量，每一行都留出 `max_seq` 个 token 的位置。这就是**线性缓存**，也是最简单的缓存。
 #
-# > Is it possible to make ExLlamaCache shorter than intended max_seq_len?（ExLlamaCache 能不能比预定的 max_seq_len 短？）
+# **空着的位置要花多少显存？换来了什么？缓存又怎样知道哪些位置已经有 token？**
 #
-# （[exllama #259](https://github.com/turboderp/exllama/issues/259)，标题是“Cache size below max_seq_len?”。）
-# 他觉得，文本很短，缓存却很长，多出来的显存就白白浪费了（“wasted for zero value”）。
-#
-# 三年之后，有人带着数字提了同样的问题。
-# [pplx-garden #20](https://github.com/perplexityai/pplx-garden/issues/20) 指出：每个会话在每个注意力层都为 K 和 V 各预留 `[num_key_value_heads, max_seq, head_dim]`，合计 20,480 字节乘以 `max_seq`，哪怕对话只有几百个 token。
-#
-# 两人遇到的都是最简单的缓存：一个张量，每条序列一行，每行留出 `max_seq` 个 token 的位置。
-#
-# **这些位置要花多少显存？换来了什么？里面有多少 token，又由谁来数？**
+# 下面用 Qwen3-0.6B 的真实字节数画出这两种存法：先是 5 个 token 的提示词，再走 5 步。
 
-# %% [markdown] key="answer_words" lang="en"
-# One call answers the second asker.
-# The model of that issue has 40 layers; 10 of them have attention, and the catalogue knows it.
-# `slope` is what one more token costs in all layers together.
-# %% [markdown] key="answer_words" lang="zh" src="4397d909"
-# 后一位的问题，一次调用就能回答。
-# 那个模型有 40 层，其中 10 层是注意力层，目录里有它的配置。
-# `slope` 是再增加一个 token 时，所有层合计要多占的字节数。
+# %% key="first" lang="en"
+import torch
 
-# %% key="answer"
+from minikv.cache import LinearKVCache
+from minikv.course.diagrams import Growth, growing
 from minikv.plan import CacheSpec
 
-asked = CacheSpec.from_config("Qwen3.6-35B-A3B")
-print(f"slope: {asked.slope():,} B")
+cache = LinearKVCache(CacheSpec.from_config("Qwen3-0.6B"), batch=1, max_seq=12)
+joined, steps = cache.tensors[0][..., :0, :], []  # [layers, batch, 2, kv_heads, 0 tokens, head_dim]
+for num_new in (5, 1, 1, 1, 1, 1):
+    old, new = joined, torch.ones(28, 1, 2, 8, num_new, 128, dtype=cache.dtype)
+    joined = torch.cat([old, new], dim=4)  # another tensor: the old one is copied
+    cache.commit([num_new])                # the room is there: only the length changes
+    steps.append(Growth(cache.host_lengths[0], old.nbytes, joined.nbytes, cache.nbytes))
+show(growing(steps, cache.max_seq, "en"))
+
+# %% key="first" lang="zh"
+import torch
+
+from minikv.cache import LinearKVCache
+from minikv.course.diagrams import Growth, growing
+from minikv.plan import CacheSpec
+
+cache = LinearKVCache(CacheSpec.from_config("Qwen3-0.6B"), batch=1, max_seq=12)
+joined, steps = cache.tensors[0][..., :0, :], []  # [层, batch, 2, KV 头, 0 个 token, 头维度]
+for num_new in (5, 1, 1, 1, 1, 1):
+    old, new = joined, torch.ones(28, 1, 2, 8, num_new, 128, dtype=cache.dtype)
+    joined = torch.cat([old, new], dim=4)  # 新建一个张量，旧的全部复制过去
+    cache.commit([num_new])                # 位置早已留好，只改长度
+    steps.append(Growth(cache.host_lengths[0], old.nbytes, joined.nbytes, cache.nbytes))
+show(growing(steps, cache.max_seq, "zh"))
+
+# %% [markdown] key="able" lang="en"
+# To hold 1.1 MB after six steps, `torch.cat` has copied 4.0 MB. The linear cache has copied nothing, and two of its twelve places are still empty.
+#
+# After this lesson you can:
+#
+# - **find** any element of a linear cache with one sum, and say in which order K and V lie in memory;
+# - **keep count** of its tokens: when to move the lengths, and why there is one for each row;
+# - **compute** what the empty room costs, and choose between a linear and a paged cache.
+#
+# ## What the empty room costs
+#
+# Qwen3.6-35B-A3B has 40 layers, 10 of them with attention.
+# An engine reserves room for `max_seq` tokens in each session, and a conversation uses 300 of them.
+# `slope` is what one more token costs in all layers together.
+# %% [markdown] key="able" lang="zh" src="5dbf4955"
+# 走完六步，缓存里有 1.1 MB，`torch.cat` 却一共复制了 4.0 MB。线性缓存一个字节也没有复制，12 个位置里还空着两个。
+#
+# 学完本课，你能够：
+#
+# - 用一次求和**找到**线性缓存里的任何一个元素，并说出 K 和 V 在内存里按什么顺序排列；
+# - **数清**缓存里的 token：什么时候改长度，为什么每行各有一个长度；
+# - **算出**空着的位置要花多少显存，并在线性缓存和分页缓存之间作出选择。
+#
+# ## 空着的位置要花多少
+#
+# Qwen3.6-35B-A3B 有 40 层，其中 10 层是注意力层。
+# 引擎为每个会话预留 `max_seq` 个 token 的位置，而一段对话只用到 300 个。
+# `slope` 是再增加一个 token 时，所有层合计要多占的字节数。
+
+# %% key="answer" lang="en"
+from minikv.course import Table
+
+a_token = CacheSpec.from_config("Qwen3.6-35B-A3B").slope()  # bytes in all layers
+needed, rows = 300 * a_token / 2**20, []
 for max_seq in (4096, 32_768, 131_072):
-    gib, mib = max_seq * asked.slope() / 2**30, 300 * asked.slope() / 2**20
-    print(t("reserved_line", max_seq=max_seq, reserved=gib, needed=mib, share=300 / max_seq))
+    reserved = max_seq * a_token / 2**30
+    rows.append((max_seq, f"{reserved:.2f}", f"{needed:.1f}", f"{300 / max_seq:.2%}"))
+head = ["max_seq", "reserved (GiB)", "300 tokens need (MiB)", "used"]
+Table(head, rows, title=f"Bytes a token: {a_token:,}", right=head[1:])
+
+# %% key="answer" lang="zh"
+from minikv.course import Table
+
+a_token = CacheSpec.from_config("Qwen3.6-35B-A3B").slope()  # 所有层合计的字节数
+needed, rows = 300 * a_token / 2**20, []
+for max_seq in (4096, 32_768, 131_072):
+    reserved = max_seq * a_token / 2**30
+    rows.append((max_seq, f"{reserved:.2f}", f"{needed:.1f}", f"{300 / max_seq:.2%}"))
+head = ["max_seq", "预留（GiB）", "300 个 token 需要（MiB）", "使用率"]
+Table(head, rows, title=f"每个 token 的字节数：{a_token:,}", right=head[1:])
 
 # %% key="predict_reserved"
 predict("reserved", ...)
@@ -106,11 +160,8 @@ predict("reserved", ...)
 # 它从一开始就占 $2 \cdot L \cdot B \cdot H \cdot S \cdot D \cdot b$ 字节，与里面存了多少无关。
 # 对照[第 02 课](02_how_many_bytes.ipynb)：公式相同，只是把 token 数换成了位置数。
 
-# %% key="make"
-import torch
+# %% key="make" lang="en"
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
-
-from minikv.cache import LinearKVCache
 
 config = LlamaConfig(
     num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
@@ -121,9 +172,23 @@ spec = CacheSpec.from_config(config)
 cache = LinearKVCache(spec, batch=2, max_seq=256, device=device)
 (tensor,) = cache.tensors
 names = ("layers", "batch", "K, V", "kv_heads", "max_seq", "head_dim")
-for name, size, stride in zip(names, tensor.shape, tensor.stride()):
-    print(f"{name:<9}{size:>5}   stride {stride:>7,}")
-print(f"{cache.nbytes:,} B = {spec.bytes_for(256, batch=2):,} B")
+bytes_of = f"{cache.nbytes:,} B = {spec.bytes_for(256, batch=2):,} B"
+Table(["dimension", "size", "stride"], zip(names, tensor.shape, tensor.stride()), lines=[bytes_of])
+
+# %% key="make" lang="zh"
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+config = LlamaConfig(
+    num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+    hidden_size=64, intermediate_size=128, vocab_size=256, dtype="float32",
+)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+spec = CacheSpec.from_config(config)
+cache = LinearKVCache(spec, batch=2, max_seq=256, device=device)
+(tensor,) = cache.tensors
+names = ("层", "batch", "K 和 V", "KV 头", "max_seq", "头维度")
+bytes_of = f"{cache.nbytes:,} B = {spec.bytes_for(256, batch=2):,} B"
+Table(["维度", "大小", "步幅"], zip(names, tensor.shape, tensor.stride()), lines=[bytes_of])
 
 # %% [markdown] key="strides" lang="en"
 # The **stride** of a dimension is how many elements lie between two neighbours along it.
@@ -145,53 +210,81 @@ print(f"{cache.nbytes:,} B = {spec.bytes_for(256, batch=2):,} B")
 # %% key="predict_stride"
 predict("layer_to_layer", ...)
 
-# %% key="offset"
+# %% key="offset" lang="en"
 place = (3, 1, 0, 1, 149, 5)
 offset = sum(index * stride for index, stride in zip(place, tensor.stride()))
 tensor[place] = 7.0
-print(f"tensor{list(place)} -> {offset:,}: {tensor.view(-1)[offset].item()}")
+rows = [(f"tensor{list(place)}", offset, f"holds {tensor.view(-1)[offset].item()}")]
 tensor[place] = 0.0
-k, v = cache.layer(3)
-for name, view in (("k", k), ("v", v)):
+for name, view in zip("kv", cache.layer(3)):
     behind = (view.data_ptr() - tensor.data_ptr()) // tensor.element_size()
-    print(t("view_line", name=name, shape=list(view.shape), offset=behind))
+    rows.append((f"{name} of layer 3", behind, f"a view {list(view.shape)}"))
+Table(["what", "elements behind the start", ""], rows)
+
+# %% key="offset" lang="zh"
+place = (3, 1, 0, 1, 149, 5)
+offset = sum(index * stride for index, stride in zip(place, tensor.stride()))
+tensor[place] = 7.0
+rows = [(f"tensor{list(place)}", offset, f"值为 {tensor.view(-1)[offset].item()}")]
+tensor[place] = 0.0
+for name, view in zip("kv", cache.layer(3)):
+    behind = (view.data_ptr() - tensor.data_ptr()) // tensor.element_size()
+    rows.append((f"第 3 层的 {name}", behind, f"视图 {list(view.shape)}"))
+Table(["是什么", "离起点的元素数", ""], rows)
 
 # %% [markdown] key="views" lang="en"
 # The cache borrowed its tensor from an arena ([lesson 05](05_owned_and_borrowed.ipynb)), and `layer(3)` copied nothing: K and V of a layer are **views**, a starting point and strides.
-# All the tokens of one head lie side by side, `head_dim` elements each.
-# That is what reads well: attention walks along one head, and the next address is always the next one.
 #
-# The document "Memory Model Deep Dive", from which lesson 05 took its quiz, describes an engine for small devices that works this way, and draws the memory as `L0 K, L0 V, L1 K, L1 V, ...` with "simple indexing: layer * stride + position".
-# With one row the drawing is right.
-# With two, each layer is row 0's K, row 0's V, row 1's K, row 1's V, and then the next layer begins: the sum has six terms, not two.
-# Its example of a "7B model" needs a second look as well:
-# %% [markdown] key="views" lang="zh" src="80658eeb"
+# ### K and V in memory
+#
+# K and V are stored apart because attention reads them at different times, for different sums.
+# With K it computes one dot product over `head_dim` for each token, which is one score a token.
+# With V it computes one weighted sum over the tokens, in every element.
+# Their widths may differ ([lesson 03](03_the_2_86x_mistake.ipynb)), and so may their scales ([lesson 13](13_half_the_bytes.ipynb)).
+#
+# In which order they lie is a choice. Below are three layouts of four tokens, two heads and 16 elements a head.
+# The first is ours. The second is that of our paged cache, in which neighbours are the heads of one token. The third puts K and V of a head side by side.
+# %% [markdown] key="views" lang="zh" src="5cd4824e"
 # 缓存的张量借自一个 arena（[第 05 课](05_owned_and_borrowed.ipynb)）；`layer(3)` 没有复制任何东西：一层的 K 和 V 都是**视图**，也就是一个起点加一组步幅。
-# 同一个头的所有 token 紧挨着排列，每个占 `head_dim` 个元素。
-# 这样读起来最快：注意力沿着一个头往下读，下一个地址总是紧挨着上一个。
 #
-# 第 05 课引用的《Memory Model Deep Dive》（下称原文）讲的是一个面向小型设备的引擎，缓存就是这样组织的；它把内存画成 `L0 K, L0 V, L1 K, L1 V, ...`，并说“简单索引：layer * stride + position”。
-# 只有一行时，这幅图是对的。
-# 有两行时，每一层依次是第 0 行的 K、第 0 行的 V、第 1 行的 K、第 1 行的 V，然后才是下一层：所以求和要有六项，而不是两项。
-# 它举的“7B 模型”的例子也值得再算一遍：
+# ### K 和 V 在内存里怎样排列
+#
+# K 和 V 分开存放，因为注意力在不同的时候读它们，做的求和也不同。
+# 读 K 时，对每个 token 沿 `head_dim` 做一次点积，所以每个 token 得到一个分数。
+# 读 V 时，对每个元素沿 token 做一次加权求和。
+# 两者的宽度可以不同（[第 03 课](03_the_2_86x_mistake.ipynb)），量化的缩放因子也可以不同（[第 13 课](13_half_the_bytes.ipynb)）。
+#
+# 它们按什么顺序排列，可以选择。下面是 4 个 token、2 个头、每头 16 个元素的三种布局。
+# 第一种是线性缓存的。第二种是我们的分页缓存的，相邻的是同一个 token 的各个头。第三种把一个头的 K 和 V 放在一起。
 
-# %% key="seven_b"
-for name in ("Llama-2-7B", "Llama-3.1-8B"):
-    model_spec = CacheSpec.from_config(name, kv_dtype="fp16")
-    heads, room = model_spec.layers[0].kv_heads, model_spec.bytes_for(4096)
-    print(t("seven_b", name=name, heads=heads, room=room, mb=room / 1e6, mib=room / 2**20))
+# %% key="layouts"
+from minikv.cache import PagedKVCache
+from minikv.course.diagrams import kv_layouts
 
-# %% [markdown] key="seven_b_read" lang="en"
-# The document's "536 MB" belongs to 8 KV heads, and is 536.9 MB or 512 MiB.
-# The well-known 7B model of that time has 32 KV heads, and takes four times as much.
-# A number of parameters says nothing about KV heads.
-# %% [markdown] key="seven_b_read" lang="zh" src="4238498f"
-# 原文的“536 MB”对应 8 个 KV 头，准确说是 536.9 MB，即 512 MiB。
-# 当时人们熟知的那个 7B 模型有 32 个 KV 头，要占四倍。
-# 只看参数量，看不出有多少个 KV 头。
+k, v = LinearKVCache(spec, batch=1, max_seq=4).layer(0)  # [batch, kv_heads, max_seq, head_dim]
+block = PagedKVCache(spec, num_blocks=1, block_size=4).layer(0)
+pages = [part[0].transpose(0, 1) for part in (block.k, block.v)]  # of [blocks, block_size, kv_heads, head_dim]
+beside = torch.zeros(4, 2, 2 * 16).transpose(0, 1)  # [kv_heads, block_size, 2 * head_dim]
+layouts = {
+    "LinearKVCache [layers, batch, 2, kv_heads, max_seq, head_dim]": (k[0], v[0]),
+    "PagedKVCache [2, layers, blocks, block_size, kv_heads, head_dim]": pages,
+    "[blocks, block_size, kv_heads, 2 * head_dim]": (beside[..., :16], beside[..., 16:]),
+}
+show(kv_layouts(layouts, t("lang")))
+
+# %% [markdown] key="layouts_read" lang="en"
+# In our linear cache all the keys of one head are one piece. That reads well: attention walks along a head, and the next address is always the next one. A new token costs four writes here, one for each head of K and of V.
+# In the paged cache it is the other way round: a token is written in two pieces, and a head's keys lie 32 elements apart.
+#
+# A kernel must be told the strides. With those of another layout it reads V where it expects K, and no error is raised ([lesson 10](10_kernels.ipynb)).
+# %% [markdown] key="layouts_read" lang="zh" src="d7d17d87"
+# 在线性缓存里，一个头的所有 key 连成一段。这样读起来最顺：注意力沿着一个头往下读，下一个地址总是紧挨着上一个。代价是写一个新 token 要写四处：K 和 V 的每个头各一处。
+# 分页缓存正好相反：一个 token 只写两处，但一个头的相邻两个 key 相距 32 个元素。
+#
+# 所以必须把步幅告诉 kernel。如果用了另一种布局的步幅，它会在本该是 K 的地方读到 V，而且不会报错（[第 10 课](10_kernels.ipynb)）。
 
 # %% [markdown] key="lengths" lang="en"
-# ## Who moves the lengths
+# ## When the lengths move
 #
 # The tensor does not say which of its places are taken.
 # One number a row does: `lengths`, kept on the device, where a kernel can read it.
@@ -207,8 +300,8 @@ for name in ("Llama-2-7B", "Llama-3.1-8B"):
 # That is why writing and counting are two operations: after layer 0 the step is not over.
 #
 # We let a small model generate, and put what it computes into our cache as well.
-# %% [markdown] key="lengths" lang="zh" src="148ddaf3"
-# ## 长度由谁来改
+# %% [markdown] key="lengths" lang="zh" src="01ef9a61"
+# ## 长度什么时候改
 #
 # 张量本身不知道哪些位置已经有内容。
 # 记录这一点的是 `lengths`，每行一个数。它放在设备上，kernel 可以直接读。
@@ -250,48 +343,60 @@ def step(tokens):
 # 与我们的缓存对照的是 `DynamicCache`，它每一步都要生成一个更大的新张量。
 # 运行之前先想：`max_seq` 是 256，有 100 个 token 时，我们的缓存用了几成？三列字节数里，哪一列始终不变？
 
-# %% key="growth"
-print(t("growth_head"))
-token = prompt[:, :1]
+# %% key="growth" lang="en"
+token, rows = prompt[:, :1], []
 for feed in (prompt[:, :1], prompt[:, 1:], *[None] * 50):
     token = step(token if feed is None else feed)
     if cache.host_lengths[0] in (1, 100, 150):
         held = sum(layer.keys.nbytes + layer.values.nbytes for layer in grown.layers)
         use = cache.use()
-        line = f"{cache.lengths.tolist()!s:>12}{held:>15,}{use.useful_bytes:>13,}"
-        print(f"{line}{use.nbytes:>13,}{1 - use.wasted_fraction:>9.1%}")
+        share = f"{1 - use.wasted_fraction:.1%}"
+        rows.append((str(cache.lengths.tolist()), held, use.useful_bytes, use.nbytes, share))
+Table(["lengths", "DynamicCache (B)", "needed (B)", "reserved (B)", "used"], rows, right=["used"])
+
+# %% key="growth" lang="zh"
+token, rows = prompt[:, :1], []
+for feed in (prompt[:, :1], prompt[:, 1:], *[None] * 50):
+    token = step(token if feed is None else feed)
+    if cache.host_lengths[0] in (1, 100, 150):
+        held = sum(layer.keys.nbytes + layer.values.nbytes for layer in grown.layers)
+        use = cache.use()
+        share = f"{1 - use.wasted_fraction:.1%}"
+        rows.append((str(cache.lengths.tolist()), held, use.useful_bytes, use.nbytes, share))
+Table(["lengths", "DynamicCache (B)", "需要（B）", "预留（B）", "使用率"], rows, right=["使用率"])
 
 # %% key="same"
-same = all(
+all(
     torch.equal(ours[:, :, :150], theirs)
     for number, layer in enumerate(grown.layers)
     for ours, theirs in zip(cache.layer(number), (layer.keys, layer.values))
 )
-print(t("same", same=same, layers=len(grown.layers)))
 
 # %% [markdown] key="growth_read" lang="en"
-# The linear cache holds the same numbers, bit for bit, and its bytes never changed.
+# `True`: K and V of all 4 layers and both rows are the same numbers, bit for bit, and the linear cache's bytes never changed.
 # `DynamicCache` holds only what is needed, and paid for it with a new tensor and a copy of the old one in every step and layer; [lesson 07](07_allocate_once.ipynb) measures that.
 #
 # Count the generated tokens: the forward over the prompt chose the first, and each of the fifty steps chose one more.
 # That makes 51, while the cache grew by 50: the last token has been chosen, but no forward has read it, so it has no K and V yet.
-# The document speaks of 50 generated tokens; those are the ones in the cache.
 #
 # When a sequence ends, its row is free for the next one.
-# %% [markdown] key="growth_read" lang="zh" src="644a5b64"
-# 线性缓存里的数与 `DynamicCache` 逐位相同，占用的字节数则从未变过。
+# %% [markdown] key="growth_read" lang="zh" src="77ad28ed"
+# 结果是 `True`：全部 4 层、两行的 K 和 V 都与 `DynamicCache` 逐位相同，而线性缓存占用的字节数从未变过。
 # `DynamicCache` 只占需要的部分，代价是每一步、每一层都要新建一个张量，再把旧的复制过去；[第 07 课](07_allocate_once.ipynb)会测量这个代价。
 #
 # 数一数生成的 token：送完提示词时选出第一个，之后 50 步每步再选一个。
 # 一共 51 个，而缓存只增加了 50 个：最后一个已经选出，但还没有送进模型，所以还没有自己的 K 和 V。
-# 原文说生成了 50 个，指的是缓存里的那些。
 #
 # 一条序列结束后，它的那一行就可以给下一条用。
 
 # %% key="reset"
 cache.reset(rows=[1])
-old = bool(cache.layer(0)[0][1].any())
-print(t("reset_line", lengths=cache.lengths.tolist(), nbytes=cache.nbytes, old=old))
+cache.lengths.tolist(), cache.nbytes, bool(cache.layer(0)[0][1].any())
+
+# %% [markdown] key="reset_read" lang="en"
+# The length of row 1 is 0 and the bytes are those of before. `True` says that the old numbers still stand in row 1: `reset` only forgets them, and the next sequence writes over them.
+# %% [markdown] key="reset_read" lang="zh" src="e3316bc7"
+# 第 1 行的长度归零，字节数不变。`True` 表示旧的数还留在第 1 行：`reset` 只是不再计数，下一条序列会把它们覆盖掉。
 
 # %% [markdown] key="waste" lang="en"
 # ## Rows of different length
@@ -319,28 +424,49 @@ print(t("reset_line", lengths=cache.lengths.tolist(), nbytes=cache.nbytes, old=o
 # %% key="predict_waste"
 predict("mixed_waste", ...)
 
-# %% key="waste_table"
+# %% key="waste_table" lang="en"
 from math import ceil
 
-from minikv.cache import PagedKVCache
+from minikv.course.charts import bars
 
-lengths = [150, 40, 700, 12]
-
-
-def waste_row(name, size, nbytes, wasted):
-    print(f"{name:>10}{size:>7,}{nbytes:>13,}{wasted:>13,}{wasted / nbytes:>9.1%}")
-
-
-print(t("waste_head"))
-for max_seq in (1024, 2048, 4096):
-    linear = LinearKVCache(spec, batch=4, max_seq=max_seq, device=device)
-    linear.commit(lengths)
-    waste_row("max_seq", max_seq, linear.nbytes, linear.use().wasted_bytes)
+lengths, sizes = [150, 40, 700, 12], {}
+needed = sum(spec.bytes_for(length) for length in lengths)
+for max_seq in (4096, 2048, 1024):
+    sizes[f"linear, max_seq {max_seq:,}"] = LinearKVCache(spec, batch=4, max_seq=max_seq).nbytes
 for block_size in (128, 16, 1):
     blocks = sum(ceil(length / block_size) for length in lengths)
-    paged = PagedKVCache(spec, blocks, block_size, device=device)
-    needed = sum(spec.bytes_for(length) for length in lengths)
-    waste_row("block_size", block_size, paged.nbytes, paged.nbytes - needed)
+    sizes[f"paged, block_size {block_size}"] = PagedKVCache(spec, blocks, block_size).nbytes
+parts = {"holds tokens": [needed] * 6, "holds nothing": [size - needed for size in sizes.values()]}
+show(bars(list(sizes), parts, x="bytes", stacked=True, looks=("k", "free")))
+
+# %% key="waste_table" lang="zh"
+from math import ceil
+
+from minikv.course.charts import bars
+
+lengths, sizes = [150, 40, 700, 12], {}
+needed = sum(spec.bytes_for(length) for length in lengths)
+for max_seq in (4096, 2048, 1024):
+    sizes[f"线性，max_seq {max_seq:,}"] = LinearKVCache(spec, batch=4, max_seq=max_seq).nbytes
+for block_size in (128, 16, 1):
+    blocks = sum(ceil(length / block_size) for length in lengths)
+    sizes[f"分页，块大小 {block_size}"] = PagedKVCache(spec, blocks, block_size).nbytes
+parts = {"存着 token": [needed] * 6, "空着": [size - needed for size in sizes.values()]}
+show(bars(list(sizes), parts, x="字节", stacked=True, looks=("k", "free")))
+
+# %% key="waste_shares" lang="en"
+Table(
+    ["cache", "reserved (B)", "wasted (B)", "share"],
+    [(name, size, size - needed, f"{1 - needed / size:.1%}") for name, size in sizes.items()],
+    right=["share"],
+)
+
+# %% key="waste_shares" lang="zh"
+Table(
+    ["缓存", "预留（B）", "浪费（B）", "比例"],
+    [(name, size, size - needed, f"{1 - needed / size:.1%}") for name, size in sizes.items()],
+    right=["比例"],
+)
 
 # %% [markdown] key="see" lang="en"
 # ## See it grow
@@ -370,15 +496,23 @@ show(widget)
 # %% [markdown] key="see_gpu" lang="zh" src="e3d44fc1"
 # 有 GPU 时，还要看分配器：PyTorch 会把每次分配的大小向上取整，缓存的 `lengths` 也放在显存里，所以它报告的数字可能比计划值略大。
 
-# %% key="allocated" tags="hardware"
+# %% key="allocated" tags="hardware" lang="en"
+planned, grew = spec.bytes_for(4096, batch=8), "no GPU here"
 if device == "cuda":
     before = torch.cuda.memory_allocated()
     measured = LinearKVCache(spec, batch=8, max_seq=4096, device=device)
     grew = torch.cuda.memory_allocated() - before
-    print(t("allocated", planned=spec.bytes_for(4096, batch=8), allocated=grew))
     del measured
-else:
-    print(t("no_gpu"))
+Table(["planned (B)", "torch.cuda.memory_allocated grew by (B)"], [(planned, grew)])
+
+# %% key="allocated" tags="hardware" lang="zh"
+planned, grew = spec.bytes_for(4096, batch=8), "这里没有 GPU"
+if device == "cuda":
+    before = torch.cuda.memory_allocated()
+    measured = LinearKVCache(spec, batch=8, max_seq=4096, device=device)
+    grew = torch.cuda.memory_allocated() - before
+    del measured
+Table(["计划（B）", "torch.cuda.memory_allocated 增加（B）"], [(planned, grew)])
 
 # %% [markdown] key="versus" lang="en"
 # ## Linear or paged?
@@ -392,7 +526,7 @@ else:
 # %% key="one_block_rows"
 pages = PagedKVCache(spec, num_blocks=4, block_size=1024, device=device)
 rows = LinearKVCache(spec, batch=4, max_seq=1024, device=device)
-print(f"{pages.nbytes:,} B = {rows.nbytes:,} B")
+pages.nbytes, rows.nbytes
 
 # %% [markdown] key="versus_table" lang="en"
 # | | linear | paged |
@@ -404,16 +538,13 @@ print(f"{pages.nbytes:,} B = {rows.nbytes:,} B")
 # | share a common beginning | no: every row has its own | yes, block by block ([lesson 09](09_pages_and_blocks.ipynb)) |
 # | allocated on the device | once, at the start | once, at the start |
 #
-# The last line surprises many.
-# In [vLLM #2006](https://github.com/vllm-project/vllm/issues/2006) somebody read the source and asked whether the cache is really allocated "all at once".
-# It is: the pool is allocated once, at the start, and handing out a block only moves an entry in a list.
-# The document calls paging "dynamic allocation"; what is dynamic is the table.
+# The last line surprises many: a paged cache is allocated once, too. To hand out a block only moves an entry in a list.
 #
 # So why linear at all?
-# If one sequence runs at a time, and its longest length is known, there is nothing to share and nobody to give room to.
+# If one sequence runs at a time, and its longest length is known, there is nothing to share, and no other sequence needs the empty room.
 # Then the simplest layout wins: no table to build, to send and to read.
 # In plain torch, reading through a table means a copy that collects the blocks; a kernel that follows the table in place ([lesson 10](10_kernels.ipynb)) makes none.
-# %% [markdown] key="versus_table" lang="zh" src="cc0863d8"
+# %% [markdown] key="versus_table" lang="zh" src="cf7d3fb2"
 # | | 线性 | 分页 |
 # |---|---|---|
 # | 找一个 token | 一次求和 | 先查块，再求和 |
@@ -423,10 +554,7 @@ print(f"{pages.nbytes:,} B = {rows.nbytes:,} B")
 # | 共享相同的开头 | 不能，各行各存 | 能，逐块共享（[第 09 课](09_pages_and_blocks.ipynb)） |
 # | 在设备上分配 | 启动时一次 | 启动时一次 |
 #
-# 最后一行出乎许多人的意料。
-# [vLLM #2006](https://github.com/vllm-project/vllm/issues/2006) 里，有人读了源码，问缓存是不是真的一次全部分配好（“all at once”）。
-# 的确如此：整个块池在启动时一次分配好，之后每分出一个块，不过是挪动列表里的一项。
-# 原文把分页叫作“动态分配”，其实动态的只是块表。
+# 最后一行出乎许多人的意料：分页缓存也是一次分配好的，之后每分出一个块，不过是挪动列表里的一项。
 #
 # 那么线性缓存还有什么用？
 # 如果同一时刻只有一条序列，最大长度也已知，就没有可共享的内容，多余的位置也没有别的序列要用。
@@ -459,16 +587,14 @@ tiny = KVCache(spec, num_blocks=3, block_size=4, dtype=torch.float32, device=dev
 slots = torch.tensor([8, 9, 10, 11, 1], device=device)  # four in block 2, one in block 0
 key = torch.arange(1.0, 6.0, device=device)[:, None, None].expand(5, 2, 16)  # [T, kv_heads, head_dim]
 tiny.write(0, key, -key, slots)
-for block in tiny.k[0, :, :, 0, 0].int().tolist():  # layer 0, first head, first element
-    print(block)
+tiny.k[0, :, :, 0, 0]  # [blocks, block_size] of layer 0, first head, first element
 
 # %% key="nano_write_run" lang="zh"
 tiny = KVCache(spec, num_blocks=3, block_size=4, dtype=torch.float32, device=device)
 slots = torch.tensor([8, 9, 10, 11, 1], device=device)  # 块 2 里四个，块 0 里一个
 key = torch.arange(1.0, 6.0, device=device)[:, None, None].expand(5, 2, 16)  # [T, kv_heads, head_dim]
 tiny.write(0, key, -key, slots)
-for block in tiny.k[0, :, :, 0, 0].int().tolist():  # 第 0 层、第一个头、第一个元素
-    print(block)
+tiny.k[0, :, :, 0, 0]  # 第 0 层、第一个头、第一个元素：[块数, 块大小]
 
 # %% [markdown] key="nano_write_read" lang="en"
 # Five tokens, perhaps of two sequences, went to their slots in one assignment, and block 1 was not touched.
@@ -483,28 +609,33 @@ for block in tiny.k[0, :, :, 0, 0].int().tolist():  # 第 0 层、第一个头�
 #
 # 块表真正花时间的地方是读取。下面计时比较：取一个长行的视图，与用 `gather` 把各块收集到一起。
 
-# %% key="read_time" tags="timing"
-import time
+# %% key="read_time" tags="timing" lang="en"
+from timeit import repeat
 
-
-def best_ms(read, repeats=30):
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        read()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
-    return 1000 * min(times)
-
-
-long_row = LinearKVCache(spec, batch=1, max_seq=16_384, device=device)
-pool = PagedKVCache(spec, num_blocks=1024, block_size=16, device=device)
+long_row = LinearKVCache(spec, batch=1, max_seq=16_384)
+pool = PagedKVCache(spec, num_blocks=1024, block_size=16)
 table = torch.randperm(1024, generator=torch.Generator().manual_seed(0))
-views = best_ms(lambda: [part[0, :, :16_000] for part in long_row.layer(0)])
-copies = best_ms(lambda: pool.gather(0, table, 16_000))
+reads = {
+    "two views of a row": lambda: [part[0, :, :16_000] for part in long_row.layer(0)],
+    "1,000 blocks, collected": lambda: pool.gather(0, table, 16_000),
+}
+rows = [(name, min(repeat(read, number=1, repeat=30)) * 1e6) for name, read in reads.items()]
 mib = 16_000 * spec.layers[0].token_bytes / 2**20
-print(t("read_line", views=1000 * views, copies=1000 * copies, mib=mib))
+Table(["16,000 tokens of one layer", "us"], rows, lines=[f"{mib:.1f} MiB"])
+
+# %% key="read_time" tags="timing" lang="zh"
+from timeit import repeat
+
+long_row = LinearKVCache(spec, batch=1, max_seq=16_384)
+pool = PagedKVCache(spec, num_blocks=1024, block_size=16)
+table = torch.randperm(1024, generator=torch.Generator().manual_seed(0))
+reads = {
+    "一行的两个视图": lambda: [part[0, :, :16_000] for part in long_row.layer(0)],
+    "收集 1,000 个块": lambda: pool.gather(0, table, 16_000),
+}
+rows = [(name, min(repeat(read, number=1, repeat=30)) * 1e6) for name, read in reads.items()]
+mib = 16_000 * spec.layers[0].token_bytes / 2**20
+Table(["一层的 16,000 个 token", "us"], rows, lines=[f"{mib:.1f} MiB"])
 
 # %% [markdown] key="break" lang="en"
 # ## Break it: count too often
@@ -519,26 +650,32 @@ print(t("read_line", views=1000 * views, copies=1000 * copies, mib=mib))
 predict("per_layer_commit", ...)
 
 # %% key="break_commit" lang="en"
+from minikv.course.diagrams import places
+
 broken = LinearKVCache(spec, batch=2, max_seq=40, device=device)
-new = torch.ones(2, 2, 9, 16, device=device)
+new = torch.ones(2, 2, 9, 16, device=device)  # [batch, kv_heads, 9 tokens, head_dim]
 for layer in range(4):
     broken.write(layer, new, new)
     broken.commit([9, 9])            # wrong: one level too deep
-print("lengths", broken.lengths.tolist())
+rows = {}
 for layer in range(4):
-    taken = broken.layer(layer)[0][0, 0].any(-1)
-    print(t("layer_line", layer=layer, places="".join("#" if place else "." for place in taken)))
+    k, _ = broken.layer(layer)       # [batch, kv_heads, max_seq, head_dim]
+    rows[f"layer {layer}"] = (k[0, 0].any(-1).tolist(), broken.host_lengths[0])
+show(places(rows, "en"))
 
 # %% key="break_commit" lang="zh"
+from minikv.course.diagrams import places
+
 broken = LinearKVCache(spec, batch=2, max_seq=40, device=device)
-new = torch.ones(2, 2, 9, 16, device=device)
+new = torch.ones(2, 2, 9, 16, device=device)  # [batch, KV 头, 9 个 token, 头维度]
 for layer in range(4):
     broken.write(layer, new, new)
     broken.commit([9, 9])            # 错误：多缩进了一层
-print("lengths", broken.lengths.tolist())
+rows = {}
 for layer in range(4):
-    taken = broken.layer(layer)[0][0, 0].any(-1)
-    print(t("layer_line", layer=layer, places="".join("#" if place else "." for place in taken)))
+    k, _ = broken.layer(layer)       # [batch, KV 头, max_seq, 头维度]
+    rows[f"第 {layer} 层"] = (k[0, 0].any(-1).tolist(), broken.host_lengths[0])
+show(places(rows, "zh"))
 
 # %% [markdown] key="break_commit_read" lang="en"
 # Nine tokens went in, and the lengths say 36.
@@ -549,11 +686,9 @@ for layer in range(4):
 #
 # The second mistake takes one length for all rows.
 # It is easy to write, `position = lengths.max()`, and with a batch of one it is right.
-# [oMLX PR #2201](https://github.com/jundot/omlx/pull/2201) found such a line in a batched cache: it took the place for the next tokens from `offset.max()`.
-# Thirty questions of GSM8K (school mathematics) that scored 96.7 % one at a time scored 53.3 % in batches of 4.
 # Here are two rows of 12 and 5 tokens, and one step of this kind.
 # (`counts` says how many of the tokens that `write` is given are each row's own; the rest is padding.)
-# %% [markdown] key="break_commit_read" lang="zh" src="88d692ac"
+# %% [markdown] key="break_commit_read" lang="zh" src="060d3c48"
 # 写入了 9 个 token，长度却成了 36。
 # 每一层都会去读 27 个自己从没写过的位置；只有第 0 层的 token 还在开头。
 # 没有任何报错，只是生成的文本变差，甚至成了乱码。
@@ -562,26 +697,38 @@ for layer in range(4):
 #
 # 第二种错误是所有行共用一个长度。
 # 这样的代码很容易写出来：`position = lengths.max()`；而且 batch 为 1 时，它是对的。
-# [oMLX PR #2201](https://github.com/jundot/omlx/pull/2201) 就在一个批量缓存里发现了这样一行：下一批 token 的写入位置取自 `offset.max()`。
-# GSM8K（小学数学应用题）里的 30 道题，逐条运行得分 96.7%，batch 为 4 时只有 53.3%。
 # 下面两行分别有 12 个和 5 个 token，再按这种写法走一步。
 # （`counts` 说明交给 `write` 的 token 里，各行自己的有几个，其余只是补齐。）
 
-# %% key="break_longest"
-def picture(rows):
-    return ["".join("#" if place else "." for place in row[0].any(-1)) for row in rows]
-
-
+# %% key="break_longest" lang="en"
 right = LinearKVCache(spec, batch=2, max_seq=16, device=device)
-prompts = torch.ones(2, 2, 12, 16, device=device)
+prompts = torch.ones(2, 2, 12, 16, device=device)  # [batch, kv_heads, 12 tokens, head_dim]
 right.write(0, prompts, prompts, counts=[12, 5])
 right.commit([12, 5])
-wrong_k = right.layer(0)[0].clone()
-one = prompts[:, :, :1]
-right.write(0, one, one)
-wrong_k[:, :, int(right.lengths.max())] = one[:, :, 0]
-for name, rows in (("right", right.layer(0)[0]), ("wrong", wrong_k)):
-    print(t("rows_" + name, first=picture(rows)[0], second=picture(rows)[1]))
+wrong_k, one = right.layer(0)[0].clone(), prompts[:, :, :1]
+right.write(0, one, one)                                # each row at its own length
+wrong_k[:, :, int(right.lengths.max())] = one[:, :, 0]  # all rows at the longest
+right.commit([1, 1])
+rows = {}
+for name, k in (("right", right.layer(0)[0]), ("wrong", wrong_k)):
+    for row, length in enumerate(right.host_lengths):
+        rows[f"{name}, row {row}"] = (k[row, 0].any(-1).tolist(), length)
+show(places(rows, "en"))
+
+# %% key="break_longest" lang="zh"
+right = LinearKVCache(spec, batch=2, max_seq=16, device=device)
+prompts = torch.ones(2, 2, 12, 16, device=device)  # [batch, KV 头, 12 个 token, 头维度]
+right.write(0, prompts, prompts, counts=[12, 5])
+right.commit([12, 5])
+wrong_k, one = right.layer(0)[0].clone(), prompts[:, :, :1]
+right.write(0, one, one)                                # 各行写在自己的长度处
+wrong_k[:, :, int(right.lengths.max())] = one[:, :, 0]  # 所有行都写在最长的长度处
+right.commit([1, 1])
+rows = {}
+for name, k in (("正确", right.layer(0)[0]), ("错误", wrong_k)):
+    for row, length in enumerate(right.host_lengths):
+        rows[f"{name}，第 {row} 行"] = (k[row, 0].any(-1).tolist(), length)
+show(places(rows, "zh"))
 
 # %% [markdown] key="break_longest_read" lang="en"
 # Row 1 wanted its token at place 5, and got it at 12.
@@ -592,7 +739,8 @@ for name, rows in (("right", right.layer(0)[0]), ("wrong", wrong_k)):
 #
 # Attention over a batch often reads all `max_seq` places and masks those behind the length: their weight becomes 0.
 # So it should not matter what lies there.
-# %% [markdown] key="break_longest_read" lang="zh" src="a2b620d7"
+# The next cell puts a NaN in the last place of row 1, nine places behind its length, and asks before and after whether the result holds one.
+# %% [markdown] key="break_longest_read" lang="zh" src="57c6e895"
 # 第 1 行的新 token 应该写在位置 5，却写到了位置 12。
 # 提交之后它的长度是 6，注意力会去读空着的位置 5，却永远读不到那个 token。
 # 最长的那一行总是对的；各行等长的测试也都能通过。
@@ -601,21 +749,37 @@ for name, rows in (("right", right.layer(0)[0]), ("wrong", wrong_k)):
 #
 # 批量计算注意力时，常常把 `max_seq` 个位置全部读进来，再用掩码遮住长度之后的：它们的权重是 0。
 # 那么那里放着什么，似乎都没有关系。
+# 下面在第 1 行的最后一个位置（在长度之后第 9 个）放一个 NaN，比较前后的结果里有没有 NaN。
 
-# %% key="break_nan"
-query = torch.ones(2, 2, 1, 16, device=device)
-behind = torch.arange(16, device=device) >= right.lengths[:, None]
+# %% key="break_nan" lang="en"
+query = torch.ones(2, 2, 1, 16, device=device)  # [batch, heads, 1 token, head_dim]
+behind = torch.arange(16, device=device) >= right.lengths[:, None]  # [batch, max_seq]
 
 
 def attend(k, v):
     scores = (query @ k.transpose(2, 3)).masked_fill(behind[:, None, None], float("-inf"))
-    return scores.softmax(-1) @ v
+    return scores.softmax(-1) @ v  # weights behind the length are 0
 
 
 k, v = right.layer(0)
-print(t("nan_line", what="0", bad=bool(attend(k, v).isnan().any())))
+before = bool(attend(k, v).isnan().any())
 v[1, :, 15] = float("nan")
-print(t("nan_line", what="NaN", bad=bool(attend(k, v).isnan().any())))
+before, bool(attend(k, v).isnan().any())
+
+# %% key="break_nan" lang="zh"
+query = torch.ones(2, 2, 1, 16, device=device)  # [batch, 头, 1 个 token, 头维度]
+behind = torch.arange(16, device=device) >= right.lengths[:, None]  # [batch, max_seq]
+
+
+def attend(k, v):
+    scores = (query @ k.transpose(2, 3)).masked_fill(behind[:, None, None], float("-inf"))
+    return scores.softmax(-1) @ v  # 长度之后的权重都是 0
+
+
+k, v = right.layer(0)
+before = bool(attend(k, v).isnan().any())
+v[1, :, 15] = float("nan")
+before, bool(attend(k, v).isnan().any())
 
 # %% [markdown] key="break_nan_read" lang="en"
 # 0 times NaN is NaN.
@@ -633,23 +797,35 @@ print(t("nan_line", what="NaN", bad=bool(attend(k, v).isnan().any())))
 # %% key="full"
 from minikv.cache import RowFullError
 
-four = prompts[:, :, :4]
-right.write(0, four, four, counts=[4, 1])
-right.commit([4, 1])
+three = prompts[:, :, :3]
+right.write(0, three, three, counts=[3, 0])
+right.commit([3, 0])
 try:
     right.write(0, one, one)
 except RowFullError as error:
     print(t(error))
 
 # %% [markdown] key="self" lang="en"
+# ## Recap
+#
+# A linear cache is one tensor of `2 · L · B · H · S · D · b` bytes, made once; a token's place follows from one sum with six terms.
+# `write` puts K and V behind each row's length, and `commit` counts them once a step: a commit in the loop over 4 layers turns 9 tokens into 36.
+# Four rows of 150, 40, 700 and 12 tokens leave 78 % of a cache with `max_seq` 1,024 empty; blocks of 16 tokens waste under 3 %.
+# Every row has its own length, and 0 times NaN is NaN, so the places behind it have to hold ordinary numbers.
+#
 # ## Check yourself
 #
-# The first is one of that document's own self-test questions.
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="self" lang="zh" src="32c5676c"
+# %% [markdown] key="self" lang="zh" src="14b39c13"
+# ## 本课小结
+#
+# 线性缓存是一个 `2 · L · B · H · S · D · b` 字节的张量，只建一次；token 的位置用一次六项求和就能得到。
+# `write` 把 K 和 V 写在各行的长度之后，`commit` 每步计数一次：如果在 4 层的循环里提交，9 个 token 就会变成 36 个。
+# 四行分别有 150、40、700 和 12 个 token 时，`max_seq` 为 1,024 的缓存空着 78%；换成每块 16 个 token 的块，浪费不到 3%。
+# 每一行都有自己的长度；因为 0 乘以 NaN 还是 NaN，所以长度之后的位置里也必须是正常的数。
+#
 # ## 自我检查
 #
-# 第一题是原文的自测题之一。
 # 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
 
 # %% key="explain_why"
@@ -660,6 +836,21 @@ explain("who_moves_lengths")
 
 # %% key="explain_window"
 explain("window_in_linear")
+
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# - In August 2023 a user of ExLlama asked whether the cache can be shorter than `max_seq_len`, because long room for a short text is "wasted for zero value" ([exllama #259](https://github.com/turboderp/exllama/issues/259)). *What the empty room costs* has the arithmetic.
+# - [pplx-garden #20](https://github.com/perplexityai/pplx-garden/issues/20) finds that each session reserves `[num_key_value_heads, max_seq, head_dim]` for K and V in every attention layer, "even if the conversation only contains a few hundred tokens". Its 20,480 bytes a token are the first table of this lesson.
+# - In [vLLM #2006](https://github.com/vllm-project/vllm/issues/2006) a reader of the source asked whether the paged cache is really allocated "all at once". It is: *Linear or paged?*, last line.
+# - [oMLX PR #2201](https://github.com/jundot/omlx/pull/2201) found `offset.max()` in a batched cache. Thirty questions of GSM8K that scored 96.7 % one at a time had scored 53.3 % in batches of 4: *One length for all*.
+# %% [markdown] key="wild" lang="zh" src="bf66dc7e"
+# ## 实战现场
+#
+# - 2023 年 8 月，ExLlama 的一位用户问缓存能不能比 `max_seq_len` 短，因为文本很短时，长长的位置白白浪费（“wasted for zero value”，[exllama #259](https://github.com/turboderp/exllama/issues/259)）。怎么算，见“空着的位置要花多少”。
+# - [pplx-garden #20](https://github.com/perplexityai/pplx-garden/issues/20) 指出：每个会话在每个注意力层都为 K 和 V 各预留 `[num_key_value_heads, max_seq, head_dim]`，哪怕对话只有几百个 token。其中的每 token 20,480 字节，就是本课第一张表里的数。
+# - [vLLM #2006](https://github.com/vllm-project/vllm/issues/2006) 里，一位读源码的用户问分页缓存是不是真的一次全部分配好（“all at once”）。的确如此，见“线性还是分页？”表格的最后一行。
+# - [oMLX PR #2201](https://github.com/jundot/omlx/pull/2201) 在一个批量缓存里发现了 `offset.max()`。GSM8K 的 30 道题，逐条运行得分 96.7%，batch 为 4 时只有 53.3%，见“所有行用同一个长度”。
 
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises

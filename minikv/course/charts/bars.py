@@ -36,6 +36,8 @@ def bars(
             marker_pattern_shape=SHAPES[place % len(SHAPES)],
             marker_pattern_size=6,
             marker_pattern_solidity=0.2,
+            marker_pattern_fillmode="overlay",  # the colour stays below the lines, so that words on it are readable
+            textangle=0,
             cliponaxis=False,
             textposition="inside" if stacked else "outside",
             **more,
@@ -45,6 +47,9 @@ def bars(
     figure.update_yaxes(autorange="reversed")
     figure.update_layout(
         barmode="stack" if stacked else "group",
+        uniformtext={"minsize": 11, "mode": "hide"}
+        if stacked
+        else {},  # a value that a part is too short for
         height=height or 120 + 34 * max(rows, 2),
         margin={"t": 48, "r": 96},
         showlegend=len(series) > 1,

@@ -2,9 +2,23 @@
 
 from minikv.course.diagrams.arena_loans import arena_loans
 from minikv.course.diagrams.attention_heads import attention_heads
+from minikv.course.diagrams.growing import Growth, growing
 from minikv.course.diagrams.kept_tokens import kept_tokens
+from minikv.course.diagrams.kv_layouts import kv_layouts
+from minikv.course.diagrams.places import places
 from minikv.course.diagrams.prefix_tree import prefix_tree
 from minikv.course.diagrams.segments import segments
 from minikv.course.diagrams.slots import slots
 
-__all__ = ["arena_loans", "attention_heads", "kept_tokens", "prefix_tree", "segments", "slots"]
+__all__ = [
+    "Growth",
+    "arena_loans",
+    "attention_heads",
+    "growing",
+    "kept_tokens",
+    "kv_layouts",
+    "places",
+    "prefix_tree",
+    "segments",
+    "slots",
+]
