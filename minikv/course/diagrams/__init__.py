@@ -2,9 +2,12 @@
 
 from minikv.course.diagrams.arena_loans import arena_loans
 from minikv.course.diagrams.attention_heads import attention_heads
+from minikv.course.diagrams.block_moments import block_moments, moment
+from minikv.course.diagrams.drafts import drafts
 from minikv.course.diagrams.growing import Growth, growing
 from minikv.course.diagrams.kept_tokens import kept_tokens
 from minikv.course.diagrams.kv_layouts import kv_layouts
+from minikv.course.diagrams.launch_times import launch_times
 from minikv.course.diagrams.places import places
 from minikv.course.diagrams.prefix_tree import prefix_tree
 from minikv.course.diagrams.segments import segments
@@ -14,9 +17,13 @@ __all__ = [
     "Growth",
     "arena_loans",
     "attention_heads",
+    "block_moments",
+    "drafts",
     "growing",
     "kept_tokens",
     "kv_layouts",
+    "launch_times",
+    "moment",
     "places",
     "prefix_tree",
     "segments",

@@ -18,6 +18,7 @@ from minikv.memory import Arena, CachingAllocator
 from minikv.plan import CacheSpec
 from minikv.plan.catalog import find_model
 from minikv.units import MIB
+from tests.course.diagrams.test_steps import STEPS
 
 LLAMA = find_model("Llama-2-7B").config
 NUMBERS = re.compile(r"\d+(?:[,.]\d+)*")
@@ -63,6 +64,7 @@ DRAWN = {
     "heads": heads,
     "slots": lambda lang: slots(shared(), "B", lang),
     "tree": lambda lang: prefix_tree(shared(), None, lang),
+    **STEPS,
 }
 
 
