@@ -3,7 +3,7 @@
 # slug = "why_a_cache"
 # needs = ["00"]
 # rooms = ["plan.flops", "models"]
-# minutes = 65
+# minutes = 70
 # [title]
 # en = "Why does generation slow down without a cache?"
 # zh = "没有缓存，生成为什么会越来越慢？"
@@ -17,25 +17,68 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# In 2023 a user of Vicuna-7B found that its config switched `use_cache` off.
-# Switched on, generation ran about twice as fast, but the text came out different.
-# In [FastChat issue 1890](https://github.com/lm-sys/FastChat/issues/1890) the user asked: “is this approach correct ?”
-# The issue was closed four months later, and nobody had explained anything.
+# A language model writes one token a step.
+# **Why does each step take longer than the one before, and what does a KV cache keep so that it doesn't?**
 #
-# So there are three questions.
-# What does the cache save, why was it twice and not a hundred times, and may the text differ?
-# This lesson counts and measures until all three are answered.
-# %% [markdown] key="question" lang="zh" src="2da30868"
+# The small model of [lesson 00](00_start_here.ipynb) gets a prompt of 12 tokens and writes 4 more, once without a cache and once with one.
+# A hook in its first layer notes which rows of three matrices, $Q$, $K$ and $V$, each step computes.
+# You'll see below what the three are for.
+# %% [markdown] key="question" lang="zh" src="9ac564f2"
 # ## 问题
 #
-# 2023 年，一位 Vicuna-7B 的用户发现它的配置关掉了 `use_cache`。
-# 打开之后，生成速度大约快了一倍，但输出的文字变了。
-# 他在 [FastChat issue 1890](https://github.com/lm-sys/FastChat/issues/1890) 里问：“is this approach correct ?”，也就是这样做对不对。
-# 四个月后 issue 关闭，始终没有人解释原因。
+# 语言模型每一步写出一个 token。
+# **为什么每一步都比前一步慢？KV 缓存保存了什么，就不再变慢？**
 #
-# 这里其实有三个问题。
-# 缓存省下了什么？为什么是两倍，而不是一百倍？文字可以变吗？
-# 本课用计数和测量来回答。
+# [第 00 课](00_start_here.ipynb)的小模型读入 12 个 token 的提示词，再写 4 个，一次不用缓存，一次使用缓存。
+# 第一层里的钩子（hook）记下每一步计算了 $Q$、$K$、$V$ 三个矩阵的哪些行。
+# 这三个矩阵的用处，下面就会讲到。
+
+# %% key="rows" lang="en"
+from minikv.course import Table
+from minikv.course.diagrams import step_rows, watch_rows
+from minikv.models import load, recall_prompt
+
+model, tokenizer = load("tiny-gqa", dtype="fp32")
+asked = recall_prompt(facts=3, context=9)
+inputs = tokenizer(asked.text, return_tensors="pt").to(model.device)
+steps = {}
+for name, cached in (("without a cache", False), ("with a cache", True)):
+    with watch_rows(model) as steps[name]:  # for each step: rows computed, rows seen
+        written = model.generate(**inputs, max_new_tokens=4, use_cache=cached, do_sample=False)[0]
+show(step_rows(tokenizer.convert_ids_to_tokens(written), steps, "en"))
+
+# %% key="rows" lang="zh"
+from minikv.course import Table
+from minikv.course.diagrams import step_rows, watch_rows
+from minikv.models import load, recall_prompt
+
+model, tokenizer = load("tiny-gqa", dtype="fp32")
+asked = recall_prompt(facts=3, context=9)
+inputs = tokenizer(asked.text, return_tensors="pt").to(model.device)
+steps = {}
+for name, cached in (("不用缓存", False), ("使用缓存", True)):
+    with watch_rows(model) as steps[name]:  # 每一步：计算几行，看到几行
+        written = model.generate(**inputs, max_new_tokens=4, use_cache=cached, do_sample=False)[0]
+show(step_rows(tokenizer.convert_ids_to_tokens(written), steps, "zh"))
+
+# %% [markdown] key="abilities" lang="en"
+# A step that computes all of its rows is a **prefill**; a step that computes only the newest row and reads the others is a **decode**.
+# Without a cache every step is a prefill, and each one is longer than the last.
+#
+# After this lesson you can
+#
+# - **show** that the K and V of past tokens never change, which is why they may be kept;
+# - **count** the FLOPs of a step, and predict from which length attention costs more than all weight matrices;
+# - **find** a wrong position or a stale cache, even where the text looks right.
+# %% [markdown] key="abilities" lang="zh" src="42d4d3fe"
+# 计算全部各行的一步叫**预填充**（prefill）；只计算最新一行、其余从缓存读出的一步叫**解码**（decode）。
+# 不用缓存时，每一步都是预填充，而且一步比一步长。
+#
+# 学完本课，你能
+#
+# - **证明**已有 token 的 K 和 V 不会变，所以可以保存下来；
+# - **数出**一步的 FLOP 数，并预测从哪个长度起，注意力比所有权重矩阵都贵；
+# - **找出**位置错误和过期的缓存，哪怕输出的文字看起来没问题。
 
 # %% [markdown] key="predict-ratio" lang="en"
 # ## Predict
@@ -64,16 +107,16 @@ predict("step_ratio", ...)
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{Q K^{\top}}{\sqrt{d}} + M\right) V$$
 
 # %% [markdown] key="symbols" lang="en"
-# | symbol | what it is | shape |
-# |---|---|---|
-# | $T_q$ | tokens that are fed in this step | a number of tokens |
-# | $T_k$ | tokens that can be seen, those of this step included | a number of tokens |
-# | $d$, $d_v$ | elements in a key and in a value of one head (`head_dim`) | a number of elements |
-# | $Q$ | queries: what each fed token looks for | $[T_q, d]$ |
-# | $K$ | keys: what each token offers to be found by | $[T_k, d]$ |
-# | $V$ | values: what each token hands over when it is found | $[T_k, d_v]$ |
-# | $M$ | causal mask: 0 where a query may look, $-\infty$ where it may not | $[T_q, T_k]$ |
-# | result | for each query, a weighted mean of the values | $[T_q, d_v]$ |
+# | symbol | what it is | shape | in the next cell |
+# |---|---|---|---|
+# | $T_q$ | tokens that are fed in this step | a number of tokens | 6, then 1 |
+# | $T_k$ | tokens that can be seen, those of this step included | a number of tokens | 6 |
+# | $d$, $d_v$ | elements in a key and in a value of one head (`head_dim`) | a number of elements | 16 and 8 |
+# | $Q$ | queries: what each fed token looks for | $[T_q, d]$ | [6, 16], then [1, 16] |
+# | $K$ | keys: what each token offers to be found by | $[T_k, d]$ | [6, 16] |
+# | $V$ | values: what each token hands over when it is found | $[T_k, d_v]$ | [6, 8] |
+# | $M$ | causal mask: 0 where a query may look, $-\infty$ where it may not | $[T_q, T_k]$ | [6, 6] |
+# | result | for each query, a weighted mean of the values | $[T_q, d_v]$ | [6, 8], then [1, 8] |
 #
 # This is one head of one layer.
 # Each row of $Q$, $K$ and $V$ is made by a **projection**: the token's hidden vector times a weight matrix.
@@ -82,17 +125,17 @@ predict("step_ratio", ...)
 # Row $i$ of the result uses query $i$, and no other query.
 # The next token depends on the last row alone.
 # So the last query is enough, if all keys and values are there:
-# %% [markdown] key="symbols" lang="zh" src="053e64b1"
-# | 符号 | 含义 | 形状 |
-# |---|---|---|
-# | $T_q$ | 这一步送入的 token 数 | 个数 |
-# | $T_k$ | 能看到的 token 数，包括这一步送入的 | 个数 |
-# | $d$、$d_v$ | 一个头中 key 和 value 的元素个数，即头维度（`head_dim`） | 个数 |
-# | $Q$ | query：每个送入的 token 要找什么 | $[T_q, d]$ |
-# | $K$ | key：每个 token 凭什么被找到 | $[T_k, d]$ |
-# | $V$ | value：每个 token 被找到后交出什么 | $[T_k, d_v]$ |
-# | $M$ | 因果掩码（causal mask）：允许看的位置为 0，不允许的为 $-\infty$ | $[T_q, T_k]$ |
-# | 结果 | 每个 query 得到一份 value 的加权平均 | $[T_q, d_v]$ |
+# %% [markdown] key="symbols" lang="zh" src="61543d74"
+# | 符号 | 含义 | 形状 | 下一格的取值 |
+# |---|---|---|---|
+# | $T_q$ | 这一步送入的 token 数 | 个数 | 6，然后是 1 |
+# | $T_k$ | 能看到的 token 数，包括这一步送入的 | 个数 | 6 |
+# | $d$、$d_v$ | 一个头中 key 和 value 的元素个数，即头维度（`head_dim`） | 个数 | 16 和 8 |
+# | $Q$ | query：每个送入的 token 要找什么 | $[T_q, d]$ | [6, 16]，然后是 [1, 16] |
+# | $K$ | key：每个 token 凭什么被找到 | $[T_k, d]$ | [6, 16] |
+# | $V$ | value：每个 token 被找到后交出什么 | $[T_k, d_v]$ | [6, 8] |
+# | $M$ | 因果掩码（causal mask）：允许看的位置为 0，不允许的为 $-\infty$ | $[T_q, T_k]$ | [6, 6] |
+# | 结果 | 每个 query 得到一份 value 的加权平均 | $[T_q, d_v]$ | [6, 8]，然后是 [1, 8] |
 #
 # 这只是一层里的一个头。
 # $Q$、$K$、$V$ 的每一行都来自**投影**（projection）：token 的隐藏向量乘以一个权重矩阵。
@@ -102,51 +145,62 @@ predict("step_ratio", ...)
 # 下一个 token 只取决于最后一行。
 # 所以只要所有 key 和 value 都在，有最后一个 query 就够了：
 
-# %% key="one-query"
+# %% key="one-query" lang="en"
 import torch
 
 torch.manual_seed(1)
 tokens, d, d_v = 6, 16, 8
 Q, K, V = torch.randn(tokens, d), torch.randn(tokens, d), torch.randn(tokens, d_v)
-M = torch.full((tokens, tokens), float("-inf")).triu(1)
-every_row = torch.softmax(Q @ K.T / d**0.5 + M, dim=-1) @ V
-last_row = torch.softmax(Q[-1:] @ K.T / d**0.5, dim=-1) @ V
-for q, result in ((Q, every_row), (Q[-1:], last_row)):
-    print(t("shapes", q=[*q.shape], k=[*K.shape], v=[*V.shape], result=[*result.shape]))
-print(t("last_row", same=torch.allclose(every_row[-1:], last_row, atol=1e-6)))
+M = torch.full((tokens, tokens), float("-inf")).triu(1)  # [6, 6]: nothing above the diagonal
+every_row = torch.softmax(Q @ K.T / d**0.5 + M, dim=-1) @ V  # [6, 8]
+last_row = torch.softmax(Q[-1:] @ K.T / d**0.5, dim=-1) @ V  # [1, 8]: the last query sees all, without a mask
+shapes = [[str([*m.shape]) for m in (q, K, V, out)] for q, out in ((Q, every_row), (Q[-1:], last_row))]
+same = torch.allclose(every_row[-1:], last_row, atol=1e-6)
+Table(["Q", "K", "V", "result"], shapes, lines=[f"One query gives the last row of all queries: {same}"])
+
+# %% key="one-query" lang="zh"
+import torch
+
+torch.manual_seed(1)
+tokens, d, d_v = 6, 16, 8
+Q, K, V = torch.randn(tokens, d), torch.randn(tokens, d), torch.randn(tokens, d_v)
+M = torch.full((tokens, tokens), float("-inf")).triu(1)  # [6, 6]：对角线以上全部挡住
+every_row = torch.softmax(Q @ K.T / d**0.5 + M, dim=-1) @ V  # [6, 8]
+last_row = torch.softmax(Q[-1:] @ K.T / d**0.5, dim=-1) @ V  # [1, 8]：最后一个 query 什么都能看，不用掩码
+shapes = [[str([*m.shape]) for m in (q, K, V, out)] for q, out in ((Q, every_row), (Q[-1:], last_row))]
+same = torch.allclose(every_row[-1:], last_row, atol=1e-6)
+Table(["Q", "K", "V", "结果"], shapes, lines=[f"只用最后一个 query，结果与整体计算的最后一行相同：{same}"])
 
 # %% [markdown] key="model" lang="en"
 # ## A model to experiment with
 #
-# The model is the one of [lesson 00](00_start_here.ipynb), tiny-gqa, this time without an engine around it: `load` returns the model and its tokenizer.
+# The model is the one of [lesson 00](00_start_here.ipynb), tiny-gqa, this time without an engine around it: `load` returned the model and its tokenizer.
 # It is a small Llama with grouped-query attention: 4 query heads share 2 KV heads.
 # It came with the package, so nothing is downloaded.
 #
 # It has learned to recall: where a text says `jack vienna` and later asks `? jack`, it answers `vienna`.
 # Such a pair of a name and a city is called a **fact** below.
-# An answer is right or wrong, so we shall see when a cache does harm.
+# Every answer is simply right or wrong, so we can see at once when a cache breaks something.
 # Its training texts had at most 257 tokens; far beyond that it answers wrongly, with a cache and without.
 #
-# The prompt is that of lesson 00, too.
 # The tokenizer turns each word into one token, and puts `<bos>` in front, which marks the beginning of a sequence.
 #
 # Three choices make the measurements clear.
 # `fp32` computes with 32 bits, though the file holds 16-bit numbers: so rounding stays out of the way until we look at it.
 # `eager` is attention as the formula writes it, without a fused kernel.
-# And one thread is enough: for matrices this small, more of them only make the times restless.
-# %% [markdown] key="model" lang="zh" src="03cae870"
+# And one thread is enough: on matrices this small, extra threads just make the timings noisy.
+# %% [markdown] key="model" lang="zh" src="3822507f"
 # ## 用来做实验的模型
 #
-# 模型还是[第 00 课](00_start_here.ipynb)的 tiny-gqa，这次外面没有引擎：`load` 返回模型和它的分词器（tokenizer）。
+# 模型还是[第 00 课](00_start_here.ipynb)的 tiny-gqa，这次外面没有引擎：`load` 返回了模型和它的分词器（tokenizer）。
 # 它是一个小 Llama，采用分组查询注意力（GQA）：4 个 query 头共用 2 个 KV 头。
 # 它随这个包一起安装，不需要下载。
 #
 # 它学会了回忆：文本里有 `jack vienna`，后面问 `? jack`，它就回答 `vienna`。
 # 这样的一对人名和城市，下面叫一条**事实**。
-# 答案有对有错，所以缓存一旦用错，就看得出来。
+# 答案有对有错，所以缓存一旦用错，马上就看得出来。
 # 它的训练文本最长 257 个 token；远远超出这个长度，不管用不用缓存都会答错。
 #
-# 提示词（prompt）也与第 00 课相同。
 # 分词器把每个词变成一个 token，并在最前面加上 `<bos>`，表示序列的开头。
 #
 # 为了让测量清楚，有三处设定。
@@ -154,23 +208,27 @@ print(t("last_row", same=torch.allclose(every_row[-1:], last_row, atol=1e-6)))
 # `eager` 就是照公式写的注意力，没有用融合 kernel。
 # 另外只用一个线程：矩阵这么小，线程多了，耗时反而不稳定。
 
-# %% key="model-cell"
-from minikv.models import load, recall_prompt
-
+# %% key="model-cell" lang="en"
 torch.set_num_threads(1)
-model, tokenizer = load("tiny-gqa", dtype="fp32")
 model.set_attn_implementation("eager")
 config, device = model.config, model.device
-
-asked = recall_prompt(facts=3, context=9)
 prompt = tokenizer(asked.text).input_ids
-print(asked.text)
-print(prompt)
-print(tokenizer.convert_ids_to_tokens(prompt[:4]), "...")
+Table(["token", "id"], zip(tokenizer.convert_ids_to_tokens(prompt), prompt), title=asked.text)
 
-# %% key="device-cell" tags="hardware"
+# %% key="model-cell" lang="zh"
+torch.set_num_threads(1)
+model.set_attn_implementation("eager")
+config, device = model.config, model.device
+prompt = tokenizer(asked.text).input_ids
+Table(["token", "编号"], zip(tokenizer.convert_ids_to_tokens(prompt), prompt), title=asked.text)
+
+# %% key="device-cell" tags="hardware" lang="en"
 parameters = sum(p.numel() for p in model.parameters())
-print(t("device", device=device, parameters=parameters, layers=config.num_hidden_layers))
+Table(["device", "parameters", "layers"], [[str(device), parameters, config.num_hidden_layers]])
+
+# %% key="device-cell" tags="hardware" lang="zh"
+parameters = sum(p.numel() for p in model.parameters())
+Table(["设备", "参数", "层数"], [[str(device), parameters, config.num_hidden_layers]])
 
 # %% [markdown] key="unchanged" lang="en"
 # ## Old keys and values do not change
@@ -189,17 +247,31 @@ print(t("device", device=device, parameters=parameters, layers=config.num_hidden
 #
 # 验证一下：先送入不含最后一个 token 的提示词，再送入整个提示词，比较两次都有的 token 的 K 和 V。
 
-# %% key="unchanged-cell"
+# %% key="unchanged-cell" lang="en"
 def prefill(tokens):
     return model(torch.tensor([tokens], device=device), use_cache=True).past_key_values
 
 
 short, long = prefill(prompt[:-1]), prefill(prompt)
-past = short.get_seq_length()
+past, rows = short.get_seq_length(), []
 for number, (a, b) in enumerate(zip(short.layers, long.layers)):
-    pairs = [(a.keys, b.keys[:, :, :past]), (a.values, b.values[:, :, :past])]
+    pairs = [(a.keys, b.keys[:, :, :past]), (a.values, b.values[:, :, :past])]  # the tokens that both have
     same = all(torch.allclose(old, new, atol=1e-4) for old, new in pairs)
-    print(t("kv_same", layer=number, shape=[*a.keys.shape], num_tokens=past, same=same))
+    rows.append([number, str([*a.keys.shape]), past, str(same)])
+Table(["layer", "shape of K", "tokens", "K and V are the same"], rows)
+
+# %% key="unchanged-cell" lang="zh"
+def prefill(tokens):
+    return model(torch.tensor([tokens], device=device), use_cache=True).past_key_values
+
+
+short, long = prefill(prompt[:-1]), prefill(prompt)
+past, rows = short.get_seq_length(), []
+for number, (a, b) in enumerate(zip(short.layers, long.layers)):
+    pairs = [(a.keys, b.keys[:, :, :past]), (a.values, b.values[:, :, :past])]  # 两次都有的 token
+    same = all(torch.allclose(old, new, atol=1e-4) for old, new in pairs)
+    rows.append([number, str([*a.keys.shape]), past, str(same)])
+Table(["层", "K 的形状", "token 数", "K 和 V 相同"], rows)
 
 # %% [markdown] key="two-facts" lang="en"
 # The shape is `[batch, KV heads, tokens, head_dim]`.
@@ -226,36 +298,59 @@ for number, (a, b) in enumerate(zip(short.layers, long.layers)):
 # 区别只在 `fed`：送入整个序列，还是只送入最新的 token。
 # `shift` 先不用管，后面会用它来制造错误。
 
-# %% key="generate-cell"
+# %% key="generate-cell" lang="en"
 def generate(model, tokens, num_new, cached, cache=None, shift=0):
     tokens = list(tokens)
     fed = tokens if cache is None else tokens[cache.get_seq_length() :]
     for _ in range(num_new):
         first = len(tokens) - len(fed) + (0 if cache is None else shift)
         positions = torch.arange(first, first + len(fed), device=device)[None]
-        ids = torch.tensor([fed], device=device)
+        ids = torch.tensor([fed], device=device)  # [1, T_q]
         out = model(ids, position_ids=positions, past_key_values=cache, use_cache=cached, logits_to_keep=1)
         cache = out.past_key_values
         tokens.append(int(out.logits[0, -1].argmax()))
-        fed = tokens[-1:] if cached else tokens
+        fed = tokens[-1:] if cached else tokens  # the only difference
     return tokens, cache
 
+# %% key="generate-cell" lang="zh"
+def generate(model, tokens, num_new, cached, cache=None, shift=0):
+    tokens = list(tokens)
+    fed = tokens if cache is None else tokens[cache.get_seq_length() :]
+    for _ in range(num_new):
+        first = len(tokens) - len(fed) + (0 if cache is None else shift)
+        positions = torch.arange(first, first + len(fed), device=device)[None]
+        ids = torch.tensor([fed], device=device)  # [1, T_q]
+        out = model(ids, position_ids=positions, past_key_values=cache, use_cache=cached, logits_to_keep=1)
+        cache = out.past_key_values
+        tokens.append(int(out.logits[0, -1].argmax()))
+        fed = tokens[-1:] if cached else tokens  # 唯一的区别
+    return tokens, cache
 
-# %% key="same-tokens"
+# %% key="same-tokens" lang="en"
 def said(tokens):
     return tokenizer.decode(tokens[len(prompt) :])
 
 
 num_new = 10
 without, _ = generate(model, prompt, num_new, cached=False)
-cached, cache = generate(model, prompt, num_new, cached=True)
-print(said(without))
-print(said(cached))
-assert without == cached
-print(t("tokens_same", same=without == cached))
-print(t("first_word", said=tokenizer.decode(cached[len(prompt)]), answer=asked.answer))
+reply, cache = generate(model, prompt, num_new, cached=True)
+assert without == reply
 fed_without = sum(range(len(prompt), len(prompt) + num_new))
-print(t("fed", num_new=num_new, without=fed_without, cached=len(prompt) + num_new - 1))
+rows = [["no", said(without), fed_without], ["yes", said(reply), len(prompt) + num_new - 1]]
+Table(["cache", "10 new words", "tokens fed in 10 steps"], rows, lines=[f"The right answer: {asked.answer}"])
+
+# %% key="same-tokens" lang="zh"
+def said(tokens):
+    return tokenizer.decode(tokens[len(prompt) :])
+
+
+num_new = 10
+without, _ = generate(model, prompt, num_new, cached=False)
+reply, cache = generate(model, prompt, num_new, cached=True)
+assert without == reply
+fed_without = sum(range(len(prompt), len(prompt) + num_new))
+rows = [["不用", said(without), fed_without], ["使用", said(reply), len(prompt) + num_new - 1]]
+Table(["缓存", "10 个新词", "10 步送入的 token"], rows, lines=[f"正确答案：{asked.answer}"])
 
 # %% [markdown] key="recall" lang="en"
 # The first word is the answer; then the model asks further questions and answers those, as in [lesson 00](00_start_here.ipynb).
@@ -278,7 +373,7 @@ print(t("fed", num_new=num_new, without=fed_without, cached=len(prompt) + num_ne
 # 另一种做法先送入问题之前的全部内容，留下缓存，然后只送入问题，也就是两个 token：`?` 和一个人名。
 # 这时，事实要影响答案，只能通过缓存里的 K 和 V。
 
-# %% key="recall-cell"
+# %% key="recall-cell" lang="en"
 def answers_rightly(asked, cut=None, shift=0):
     tokens = tokenizer(asked.text).input_ids
     cache = None if cut is None else prefill(tokens[:cut])
@@ -289,7 +384,20 @@ def answers_rightly(asked, cut=None, shift=0):
 prompts = [recall_prompt(seed, facts=8, context=64) for seed in range(20)]
 whole = sum(answers_rightly(asked) for asked in prompts)
 in_cache = sum(answers_rightly(asked, cut=-2) for asked in prompts)
-print(t("recall", number=len(prompts), whole=whole, cached=in_cache))
+Table(["questions", "right: whole prompt fed", "right: all facts in the cache"], [[len(prompts), whole, in_cache]])
+
+# %% key="recall-cell" lang="zh"
+def answers_rightly(asked, cut=None, shift=0):
+    tokens = tokenizer(asked.text).input_ids
+    cache = None if cut is None else prefill(tokens[:cut])
+    tokens, _ = generate(model, tokens, 1, cached=cache is not None, cache=cache, shift=shift)
+    return tokenizer.decode(tokens[-1]) == asked.answer
+
+
+prompts = [recall_prompt(seed, facts=8, context=64) for seed in range(20)]
+whole = sum(answers_rightly(asked) for asked in prompts)
+in_cache = sum(answers_rightly(asked, cut=-2) for asked in prompts)
+Table(["问题", "答对：送入整个提示词", "答对：事实全在缓存里"], [[len(prompts), whole, in_cache]])
 
 # %% [markdown] key="predict-held" lang="en"
 # So the cache holds all that an answer needs.
@@ -303,8 +411,11 @@ print(t("recall", number=len(prompts), whole=whole, cached=in_cache))
 # %% key="predict-held-cell"
 predict("held", ...)
 
-# %% key="held-cell"
-print(t("in_cache", prompt=len(prompt), new=num_new, held=cache.get_seq_length()))
+# %% key="held-cell" lang="en"
+Table(["prompt", "new tokens", "in the cache"], [[len(prompt), num_new, cache.get_seq_length()]])
+
+# %% key="held-cell" lang="zh"
+Table(["提示词", "新 token", "在缓存里"], [[len(prompt), num_new, cache.get_seq_length()]])
 
 # %% [markdown] key="held-why" lang="en"
 # One less than the sum.
@@ -353,20 +464,40 @@ print(t("in_cache", prompt=len(prompt), new=num_new, held=cache.get_seq_length()
 # %% [markdown] key="cost-call" lang="en"
 # The first 2 in $p$ is a multiplication and an addition for each weight.
 # The 4 in $a$ is twice that: once for $QK^\top$, once for the product with $V$.
-# The same formula as a call, on the small model and on a real one; `per_token` is $p$ and `per_pair` is $a$.
+# With the numbers of tiny-gqa ($L = 2$, $\mathit{hidden} = 128$, $H = 4$, $H_{kv} = 2$, $d = 32$, $\mathit{intermediate} = 256$, $\mathit{vocab} = 196$):
+#
+# $$p = 2 \cdot 2 \cdot (128 \cdot (2 \cdot 4 + 2 \cdot 2) \cdot 32 + 3 \cdot 128 \cdot 256) = 589{,}824 \qquad a = 4 \cdot 2 \cdot 4 \cdot 32 = 1{,}024 \qquad h = 2 \cdot 128 \cdot 196 = 50{,}176$$
+#
+# The same formula as a call, on the small model and on a real one; then a step of the real one at 1,000 tokens.
 # All values are FLOPs, of one sequence.
-# %% [markdown] key="cost-call" lang="zh" src="d743c8e1"
+# %% [markdown] key="cost-call" lang="zh" src="d224697c"
 # $p$ 开头的 2 表示每个权重做一次乘法和一次加法。
 # $a$ 里的 4 是它的两倍：$QK^\top$ 一次，乘 $V$ 一次。
-# 同样的公式写成函数调用，分别用于小模型和真实模型；`per_token` 就是 $p$，`per_pair` 就是 $a$。
+# 代入 tiny-gqa 的数（$L = 2$，$\mathit{hidden} = 128$，$H = 4$，$H_{kv} = 2$，$d = 32$，$\mathit{intermediate} = 256$，$\mathit{vocab} = 196$）：
+#
+# $$p = 2 \cdot 2 \cdot (128 \cdot (2 \cdot 4 + 2 \cdot 2) \cdot 32 + 3 \cdot 128 \cdot 256) = 589{,}824 \qquad a = 4 \cdot 2 \cdot 4 \cdot 32 = 1{,}024 \qquad h = 2 \cdot 128 \cdot 196 = 50{,}176$$
+#
+# 同样的公式写成函数调用，分别用于小模型和真实模型；再看真实模型在 1,000 个 token 处的一步。
 # 所有数值的单位都是 FLOP，针对单条序列。
 
-# %% key="cost-cell"
+# %% key="cost-cell" lang="en"
+from dataclasses import astuple
+
 from minikv.plan.flops import crossing_length, flop_cost, generation_flops, step_flops
 
-print(flop_cost(config))
-print(flop_cost("Llama-3.1-8B"))
-print(step_flops("Llama-3.1-8B", 1000, cached=True))
+rows = [["tiny-gqa", *astuple(flop_cost(config))], ["Llama-3.1-8B", *astuple(flop_cost("Llama-3.1-8B"))]]
+Table(["model", "p: a token", "a: a pair", "h: logits"], rows)
+
+# %% key="cost-cell" lang="zh"
+from dataclasses import astuple
+
+from minikv.plan.flops import crossing_length, flop_cost, generation_flops, step_flops
+
+rows = [["tiny-gqa", *astuple(flop_cost(config))], ["Llama-3.1-8B", *astuple(flop_cost("Llama-3.1-8B"))]]
+Table(["模型", "p：每个 token", "a：每一对", "h：一行 logits"], rows)
+
+# %% key="cost-step"
+step_flops("Llama-3.1-8B", 1000, cached=True)
 
 # %% [markdown] key="count" lang="en"
 # ## Count it
@@ -383,20 +514,41 @@ print(step_flops("Llama-3.1-8B", 1000, cached=True))
 # 各层的每个权重矩阵都是一个模块，名字以 `_proj` 结尾；`self_attn` 除去自己的四个矩阵，剩下的就是注意力本身。
 # 计数只看形状，所以 token 和掩码的内容无关紧要。
 
-# %% key="count-cell"
+# %% key="count-cell" lang="en"
 from torch.utils.flop_counter import FlopCounterMode
 
 
-def count(model, num_tokens, cached):
-    def forward(fed, seen, cache):
-        ids, mask = torch.zeros(1, fed, dtype=torch.long), torch.zeros(1, 1, fed, seen)
-        return model(ids, attention_mask=mask, past_key_values=cache, use_cache=cached, logits_to_keep=1)
+def forward(model, fed, seen, cache=None, cached=False):
+    ids, mask = torch.zeros(1, fed, dtype=torch.long), torch.zeros(1, 1, fed, seen)
+    return model(ids, attention_mask=mask, past_key_values=cache, use_cache=cached, logits_to_keep=1)
 
+
+def flops_by_module(model, num_tokens, cached):
     with torch.device(model.device):
-        past = forward(num_tokens - 1, num_tokens - 1, None).past_key_values if cached else None
-        with FlopCounterMode(display=False) as counter:
-            forward(1 if cached else num_tokens, num_tokens, past)
-    flops = {module: sum(ops.values()) for module, ops in counter.get_flop_counts().items()}
+        past = forward(model, num_tokens - 1, num_tokens - 1, cached=True).past_key_values if cached else None
+        with FlopCounterMode(display=False) as counter:  # counts the last step alone
+            forward(model, 1 if cached else num_tokens, num_tokens, past, cached)
+    return {module: sum(ops.values()) for module, ops in counter.get_flop_counts().items()}
+
+# %% key="count-cell" lang="zh"
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def forward(model, fed, seen, cache=None, cached=False):
+    ids, mask = torch.zeros(1, fed, dtype=torch.long), torch.zeros(1, 1, fed, seen)
+    return model(ids, attention_mask=mask, past_key_values=cache, use_cache=cached, logits_to_keep=1)
+
+
+def flops_by_module(model, num_tokens, cached):
+    with torch.device(model.device):
+        past = forward(model, num_tokens - 1, num_tokens - 1, cached=True).past_key_values if cached else None
+        with FlopCounterMode(display=False) as counter:  # 只数最后这一步
+            forward(model, 1 if cached else num_tokens, num_tokens, past, cached)
+    return {module: sum(ops.values()) for module, ops in counter.get_flop_counts().items()}
+
+# %% key="count-parts"
+def count(model, num_tokens, cached):
+    flops = flops_by_module(model, num_tokens, cached)
 
     def inside(*endings):
         return sum(number for module, number in flops.items() if module.endswith(endings))
@@ -404,15 +556,25 @@ def count(model, num_tokens, cached):
     attention = inside("self_attn") - inside("q_proj", "k_proj", "v_proj", "o_proj")
     return inside("_proj"), attention, inside("lm_head")
 
-
-# %% key="count-table"
+# %% key="count-table" lang="en"
 lengths = [16, 32, 64, 128, 256, 512]
-counted = {flag: [count(model, n, flag) for n in lengths] for flag in (False, True)}
-for flag, name in ((False, "without"), (True, "with")):
-    print(t(name))
-    print(t("count_head"))
-    for n, (projections, attention, lm_head) in zip(lengths, counted[flag]):
-        print(f"{n:>6} {projections:>14,} {attention:>14,} {lm_head:>9,}")
+counted = {cached: [count(model, n, cached) for n in lengths] for cached in (False, True)}
+rows = [
+    [name, n, *parts]
+    for cached, name in ((False, "no"), (True, "yes"))
+    for n, parts in zip(lengths, counted[cached])
+]
+Table(["cache", "n", "projections", "attention", "lm_head"], rows, title="FLOPs of one step")
+
+# %% key="count-table" lang="zh"
+lengths = [16, 32, 64, 128, 256, 512]
+counted = {cached: [count(model, n, cached) for n in lengths] for cached in (False, True)}
+rows = [
+    [name, n, *parts]
+    for cached, name in ((False, "不用"), (True, "使用"))
+    for n, parts in zip(lengths, counted[cached])
+]
+Table(["缓存", "n", "投影", "注意力", "lm_head"], rows, title="一步的 FLOP 数")
 
 # %% [markdown] key="fit" lang="en"
 # Double $n$ and read down the columns.
@@ -429,18 +591,33 @@ for flag, name in ((False, "without"), (True, "with")):
 # 现在假装只知道总数。
 # 用抛物线拟合不用缓存的总数，用直线拟合使用缓存的总数，再把系数与配置算出的比较：
 
-# %% key="fit-cell"
+# %% key="fit-cell" lang="en"
 import numpy as np
 
-totals = {flag: [sum(parts) for parts in counted[flag]] for flag in (False, True)}
-pair, token, head = np.polyfit(lengths, totals[False], 2)
-cached_pair, cached_rest = np.polyfit(lengths, totals[True], 1)
+totals = {cached: [sum(parts) for parts in counted[cached]] for cached in (False, True)}
+pair, token, head = np.polyfit(lengths, totals[False], 2)  # a n^2 + p n + h
+cached_pair, cached_rest = np.polyfit(lengths, totals[True], 1)  # a n + (p + h)
 cost = flop_cost(config)
-print(t("without"))
-print(t("from_fit"), f"a = {pair:,.0f}, p = {token:,.0f}, h = {head:,.0f}")
-print(t("with"))
-print(t("from_fit"), f"a = {cached_pair:,.0f}, p + h = {cached_rest:,.0f}")
-print(t("from_config"), f"a = {cost.per_pair:,}, p = {cost.per_token:,}, h = {cost.lm_head:,}")
+rows = [
+    ["fit without a cache", round(pair), round(token), round(head), round(token) + round(head)],
+    ["fit with a cache", round(cached_pair), None, None, round(cached_rest)],
+    ["from the config", cost.per_pair, cost.per_token, cost.lm_head, cost.per_token + cost.lm_head],
+]
+Table(["", "a", "p", "h", "p + h"], rows)
+
+# %% key="fit-cell" lang="zh"
+import numpy as np
+
+totals = {cached: [sum(parts) for parts in counted[cached]] for cached in (False, True)}
+pair, token, head = np.polyfit(lengths, totals[False], 2)  # a n^2 + p n + h
+cached_pair, cached_rest = np.polyfit(lengths, totals[True], 1)  # a n + (p + h)
+cost = flop_cost(config)
+rows = [
+    ["拟合，不用缓存", round(pair), round(token), round(head), round(token) + round(head)],
+    ["拟合，使用缓存", round(cached_pair), None, None, round(cached_rest)],
+    ["由配置算出", cost.per_pair, cost.per_token, cost.lm_head, cost.per_token + cost.lm_head],
+]
+Table(["", "a", "p", "h", "p + h"], rows)
 
 # %% [markdown] key="crossing" lang="en"
 # ## Where they cross
@@ -475,7 +652,7 @@ predict("crossing", ...)
 # `round` 用来去掉拟合的舍入误差：这里 $p$ 恰好是 $a$ 的整数倍，差一个二进制位就会差一个 token。
 # `bisect` 不断二分，直到找出注意力首次领先的长度。
 
-# %% key="crossing-cell"
+# %% key="crossing-cell" lang="en"
 from bisect import bisect_left
 
 
@@ -484,33 +661,60 @@ def attention_leads(n, cached):
     return attention > projections
 
 
-print(t("from_fit"), round(token) // round(pair) + 1)
-print(t("from_config"), crossing_length(config))
-for flag, name in ((False, "without"), (True, "with")):
-    found = 2 + bisect_left(range(2, 1026), True, key=lambda n: attention_leads(n, flag))
-    print(t("from_count"), found, "-", t(name))
+rows = [["fit", round(token) // round(pair) + 1], ["config", crossing_length(config)]]
+for name, cached in (("counted, without a cache", False), ("counted, with a cache", True)):
+    found = bisect_left(range(2, 1026), True, key=lambda n: attention_leads(n, cached))
+    rows.append([name, 2 + found])
+Table(["from", "first n at which attention leads"], rows)
 
-# %% key="chart"
-import plotly.graph_objects as go
+# %% key="crossing-cell" lang="zh"
+from bisect import bisect_left
 
-figure = go.Figure()
-longer = [2**k for k in range(4, 12)]
-for flag, name, dash in ((False, "without", "solid"), (True, "with", "dot")):
-    line = [step_flops(config, n, flag).total for n in longer]
-    figure.add_scatter(x=longer, y=line, mode="lines", line_dash=dash, name=t("chart_formula", name=t(name)))
-    figure.add_scatter(x=lengths, y=totals[flag], mode="markers", name=t("chart_counted", name=t(name)))
-figure.add_vline(x=crossing_length(config), line_dash="dash")
-figure.update_xaxes(type="log", dtick=1, title=t("chart_x"))
-figure.update_yaxes(type="log", dtick=1, title=t("chart_y"))
-figure.update_layout(height=420, margin={"t": 30})
-ends = {key: step_flops(config, 2048, flag).total for key, flag in (("without", False), ("cached", True))}
-show(figure, text=t("chart_text", num_tokens=2048, **ends), caption=t("chart_caption"))
+
+def attention_leads(n, cached):
+    projections, attention, _ = count(model, n, cached)
+    return attention > projections
+
+
+rows = [["拟合", round(token) // round(pair) + 1], ["配置", crossing_length(config)]]
+for name, cached in (("计数，不用缓存", False), ("计数，使用缓存", True)):
+    found = bisect_left(range(2, 1026), True, key=lambda n: attention_leads(n, cached))
+    rows.append([name, 2 + found])
+Table(["来源", "注意力首次领先的 n"], rows)
+
+# %% key="chart" lang="en"
+from minikv.course.charts import lines
+
+series = {}
+for name, cached in (("without a cache", False), ("with a cache", True)):
+    series[f"{name}, formula"] = {2**k: step_flops(config, 2**k, cached).total for k in range(4, 12)}
+    series[f"{name}, counted"] = dict(zip(lengths, totals[cached]))
+points = [name for name in series if name.endswith("counted")]
+marks = {"attention leads": crossing_length(config)}
+show(lines(series, points=points, x="n: tokens in the sequence", y="FLOPs of one step", log="xy", marks=marks))
+
+# %% key="chart" lang="zh"
+from minikv.course.charts import lines
+
+series = {}
+for name, cached in (("不用缓存", False), ("使用缓存", True)):
+    series[f"{name}，公式"] = {2**k: step_flops(config, 2**k, cached).total for k in range(4, 12)}
+    series[f"{name}，实际计数"] = dict(zip(lengths, totals[cached]))
+points = [name for name in series if name.endswith("实际计数")]
+marks = {"注意力领先": crossing_length(config)}
+show(lines(series, points=points, x="n：序列的 token 数", y="一步的 FLOP 数", log="xy", marks=marks))
 
 # %% [markdown] key="time" lang="en"
+# Both axes are logarithmic: a line with slope 1 doubles when $n$ doubles, one with slope 2 grows four times.
+# The points were counted and lie on the formula's lines.
+#
 # ## FLOPs are not seconds
 #
 # The same steps, timed on this machine in three rounds: at each length the fastest of twelve, four a round after one to warm up.
-# %% [markdown] key="time" lang="zh" src="3911bd11"
+# %% [markdown] key="time" lang="zh" src="97c49378"
+# 两个坐标轴都是对数刻度：斜率为 1 的线，$n$ 翻倍它也翻倍；斜率为 2 的线，变成四倍。
+# 圆点是实际计数，都落在公式的线上。
+#
 # ## FLOP 不等于秒
 #
 # 同样的步骤，在这台机器上计时。一共三轮，每轮对每个长度先预热一步，再测四步；取十二步中最快的一步。
@@ -530,33 +734,58 @@ def step_ms(num_tokens, cached):
         times.append(1000 * (time.perf_counter() - begin))
     return min(times[1:])
 
-
-# %% key="time-table" tags="timing"
-cases = [(n, flag) for n in (16, 128, 512, 1024) for flag in (False, True)]
+# %% key="time-table" tags="timing" lang="en"
+cases = [(n, cached) for n in (16, 128, 512, 1024) for cached in (False, True)]
 rounds = [{case: step_ms(*case) for case in cases} for _ in range(3)]
-ms = {n: {flag: min(times[n, flag] for times in rounds) for flag in (False, True)} for n, _ in cases}
-work = {n: {flag: step_flops(config, n, flag).total for flag in (False, True)} for n in ms}
-print(t("time_head"))
-for n in ms:
-    (slow, fast), flops = ms[n].values(), work[n][False] / work[n][True]
-    print(f"{n:>8} {slow:>13.2f} {fast:>13.2f} {slow / fast:>11.1f} {flops:>11.0f}")
-print()
-for flag, name in ((False, "without"), (True, "with")):
-    grown = dict(flops=work[1024][flag] / work[16][flag], time=ms[1024][flag] / ms[16][flag])
-    print(t("time_growth", first=16, last=1024, name=t(name), **grown))
+ms = {case: min(times[case] for times in rounds) for case in cases}
+work = {case: step_flops(config, *case).total for case in cases}
+rows = []
+for n in (16, 128, 512, 1024):
+    slow, fast = ms[n, False], ms[n, True]
+    rows.append([n, f"{slow:.2f}", f"{fast:.2f}", f"{slow / fast:.1f}", f"{work[n, False] / work[n, True]:.0f}"])
+head = ["n", "ms without", "ms with", "times as long", "times the FLOPs"]
+Table(head, rows, right=head[1:])
+
+# %% key="time-table" tags="timing" lang="zh"
+cases = [(n, cached) for n in (16, 128, 512, 1024) for cached in (False, True)]
+rounds = [{case: step_ms(*case) for case in cases} for _ in range(3)]
+ms = {case: min(times[case] for times in rounds) for case in cases}
+work = {case: step_flops(config, *case).total for case in cases}
+rows = []
+for n in (16, 128, 512, 1024):
+    slow, fast = ms[n, False], ms[n, True]
+    rows.append([n, f"{slow:.2f}", f"{fast:.2f}", f"{slow / fast:.1f}", f"{work[n, False] / work[n, True]:.0f}"])
+head = ["n", "不用缓存 ms", "使用缓存 ms", "耗时倍数", "FLOP 倍数"]
+Table(head, rows, right=head[1:])
+
+# %% key="time-chart" tags="timing" lang="en"
+series = {}
+for name, cached in (("without a cache", False), ("with a cache", True)):
+    lengths_timed = [n for n, flag in cases if flag == cached]
+    series[f"{name}: FLOPs"] = {n: work[n, cached] / work[16, cached] for n in lengths_timed}
+    series[f"{name}: time"] = {n: ms[n, cached] / ms[16, cached] for n in lengths_timed}
+show(lines(series, x="n: tokens in the sequence", y="times that of a step at n = 16", log="xy"))
+
+# %% key="time-chart" tags="timing" lang="zh"
+series = {}
+for name, cached in (("不用缓存", False), ("使用缓存", True)):
+    lengths_timed = [n for n, flag in cases if flag == cached]
+    series[f"{name}：FLOP 数"] = {n: work[n, cached] / work[16, cached] for n in lengths_timed}
+    series[f"{name}：时间"] = {n: ms[n, cached] / ms[16, cached] for n in lengths_timed}
+show(lines(series, x="n：序列的 token 数", y="是 n = 16 时一步的多少倍", log="xy"))
 
 # %% [markdown] key="operations" lang="en"
 # The last two columns are two answers to one question: how much does the cache save at this length?
-# The last two lines compare how much a step grows, in FLOPs and on the clock.
+# The chart compares how much a step grows, in FLOPs and on the clock.
 # The two need not agree.
 # Time can grow by less, because part of a step costs the same however long the sequence is.
 # It can grow by more, because the counter sees matrix products alone: `eager` also scales, masks and normalises the $n \times n$ scores of each head, and each time it reads and writes them all.
 #
 # One part that does not grow can be counted: each operation on tensors has to be started, by Python and PyTorch, whatever it computes.
 # The mode below sees every operation of one step.
-# %% [markdown] key="operations" lang="zh" src="19a69327"
-# 最后两列回答的是同一个问题：在这个长度上，缓存省下了多少倍？
-# 最后两行比较一步的开销增长了多少，一个按 FLOP 算，一个按实测时间算。
+# %% [markdown] key="operations" lang="zh" src="5b810788"
+# 表的最后两列回答的是同一个问题：在这个长度上，缓存省下了多少倍？
+# 图里比较的是一步的开销增长了多少，一个按 FLOP 算，一个按实测时间算。
 # 两者不必一致。
 # 时间可以增长得慢一些，因为一步里有一部分开销与序列长度无关。
 # 时间也可以增长得快一些，因为计数只算矩阵乘法；`eager` 还要对每个头的 $n \times n$ 个得分做缩放、加掩码和归一化，每次都要把它们全部读写一遍。
@@ -564,7 +793,7 @@ for flag, name in ((False, "without"), (True, "with")):
 # 不随长度增长的开销里，有一项可以数出来：不管算多少，每个张量操作都要由 Python 和 PyTorch 启动一次。
 # 下面的模式会看到一步里的每个操作。
 
-# %% key="operations-cell" tags="hardware"
+# %% key="operations-mode"
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -575,7 +804,7 @@ class OperationCounter(TorchDispatchMode):
         self.number += 1
         return operation(*args, **(kwargs or {}))
 
-
+# %% key="operations-cell" tags="hardware" lang="en"
 def operations(num_tokens, cached):
     ids = torch.arange(num_tokens, device=device)[None] % config.vocab_size
     past = model(ids[:, :-1], use_cache=True).past_key_values if cached else None
@@ -584,8 +813,20 @@ def operations(num_tokens, cached):
     return counter.number
 
 
-for n in (16, 1024):
-    print(t("operations", tokens=n, without=operations(n, False), cached=operations(n, True)))
+rows = [[n, operations(n, False), operations(n, True)] for n in (16, 1024)]
+Table(["n", "operations without a cache", "operations with a cache"], rows)
+
+# %% key="operations-cell" tags="hardware" lang="zh"
+def operations(num_tokens, cached):
+    ids = torch.arange(num_tokens, device=device)[None] % config.vocab_size
+    past = model(ids[:, :-1], use_cache=True).past_key_values if cached else None
+    with OperationCounter() as counter:
+        model(ids[:, -1:] if cached else ids, past_key_values=past, use_cache=cached, logits_to_keep=1)
+    return counter.number
+
+
+rows = [[n, operations(n, False), operations(n, True)] for n in (16, 1024)]
+Table(["n", "不用缓存的操作数", "使用缓存的操作数"], rows)
 
 # %% [markdown] key="time-why" lang="en"
 # The number of operations does not grow with $n$, and the cache does not make it much smaller: starting them is an overhead that both ways pay.
@@ -594,27 +835,27 @@ for n in (16, 1024):
 # [Lesson 04](04_the_roofline.ipynb) measures that one.
 #
 # So the FLOPs say how the two ways *grow*, and not how long a step takes.
-# A reply that comes only twice as fast, as in the question above, contradicts nothing.
+# If a reply comes only twice as fast with a cache, that contradicts nothing.
 #
 # ## A real model, counted without its weights
 #
 # The counter needs shapes, not numbers.
 # On PyTorch's `meta` device a tensor has a shape and no memory, so the whole Llama-3.1-8B fits into this notebook:
-# %% [markdown] key="time-why" lang="zh" src="c1785ac1"
+# %% [markdown] key="time-why" lang="zh" src="053fd5ac"
 # 操作数不随 $n$ 增长，用了缓存也少不了多少：启动这些操作是固定开销，两种做法都要付。
 # 模型越小，这一点越明显，因为每个操作要算的东西很少。
 # 换成大模型，会碰到另一个下限：哪怕只送入一个 token，每一步也要从显存读取全部权重。
 # [第 04 课](04_the_roofline.ipynb)会测量它。
 #
 # 所以 FLOP 数说明两种做法怎样**增长**，并不说明一步要多久。
-# 开头的问题里，速度只快了一倍，与此并不矛盾。
+# 如果用了缓存，回复只快了一倍，与此并不矛盾。
 #
 # ## 不加载权重，也能数真实模型
 #
 # 计数只需要形状，不需要数值。
 # 在 PyTorch 的 `meta` 设备上，张量有形状而不占内存，整个 Llama-3.1-8B 都能放进这个 notebook：
 
-# %% key="real-cell"
+# %% key="real-cell" lang="en"
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from minikv.plan import find_model
@@ -622,14 +863,29 @@ from minikv.plan import find_model
 real = AutoConfig.for_model(**find_model("Llama-3.1-8B").config)
 with torch.device("meta"):
     giant = AutoModelForCausalLM.from_config(real, attn_implementation="eager").eval()
-print(t("parameters", number=sum(p.numel() for p in giant.parameters())))
-print(t("real_head"))
-crossing = crossing_length("Llama-3.1-8B")
+number, crossing = sum(p.numel() for p in giant.parameters()), crossing_length("Llama-3.1-8B")
+rows = []
 for n in (1000, crossing - 1, crossing):
-    projections, attention, lm_head = count(giant, n, cached=True)
-    formula = step_flops("Llama-3.1-8B", n, cached=True)
-    same = (projections, attention, lm_head) == (formula.projections, formula.attention, formula.lm_head)
-    print(f"{n:>6,} {projections:>16,} {attention:>16,}  {t('as_formula', same=same)}")
+    parts = count(giant, n, cached=True)
+    rows.append([n, *parts, str(parts == astuple(step_flops("Llama-3.1-8B", n, cached=True)))])
+head = ["n", "projections", "attention", "lm_head", "as the formula says"]
+Table(head, rows, title=f"Llama-3.1-8B: {number:,} parameters, not one of them in memory")
+
+# %% key="real-cell" lang="zh"
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from minikv.plan import find_model
+
+real = AutoConfig.for_model(**find_model("Llama-3.1-8B").config)
+with torch.device("meta"):
+    giant = AutoModelForCausalLM.from_config(real, attn_implementation="eager").eval()
+number, crossing = sum(p.numel() for p in giant.parameters()), crossing_length("Llama-3.1-8B")
+rows = []
+for n in (1000, crossing - 1, crossing):
+    parts = count(giant, n, cached=True)
+    rows.append([n, *parts, str(parts == astuple(step_flops("Llama-3.1-8B", n, cached=True)))])
+head = ["n", "投影", "注意力", "lm_head", "与公式一致"]
+Table(head, rows, title=f"Llama-3.1-8B：{number:,} 个参数，都不占内存")
 
 # %% [markdown] key="ratio" lang="en"
 # The formula is right to the last FLOP, and attention overtakes where it says.
@@ -637,27 +893,46 @@ for n in (1000, crossing - 1, crossing):
 #
 # ## "10 to 100 times faster"?
 #
-# A document that this course grew from promises a speed-up of 10 to 100 times and gives no source.
+# You can read that a cache makes generation 10 to 100 times faster.
 # In FLOPs there is no such constant. The ratio depends on the length:
-# %% [markdown] key="ratio" lang="zh" src="6bb5bfa8"
+# %% [markdown] key="ratio" lang="zh" src="b0ed05bc"
 # 公式与计数完全一致，注意力也正是在公式给出的长度上反超。
 # 再少一个 token，两者恰好相等。
 #
 # ## “快 10 到 100 倍”？
 #
-# 本课程的一份原始材料说缓存能快 10 到 100 倍，没有给出处。
+# 常有人说缓存能让生成快 10 到 100 倍。
 # 从 FLOP 看，并没有这样一个常数。倍数取决于长度：
 
-# %% key="ratio-cell"
-print(t("ratio_head"))
+# %% key="ratio-cell" lang="en"
+rows = []
 for n in (1, 10, 100, 1000, 10_000, 100_000):
-    slow, fast = (step_flops("Llama-3.1-8B", n, flag).total for flag in (False, True))
-    print(f"{n:>8,} {slow:>16.3e} {fast:>16.3e} {slow / fast:>8,.0f}")
-print()
-print(t("reply_head"))
+    slow, fast = (step_flops("Llama-3.1-8B", n, cached).total for cached in (False, True))
+    rows.append([n, f"{slow:.3e}", f"{fast:.3e}", f"{slow / fast:,.0f}"])
+head = ["n", "FLOPs without", "FLOPs with", "ratio"]
+Table(head, rows, right=head[1:], title="One step of Llama-3.1-8B")
+
+# %% key="ratio-cell" lang="zh"
+rows = []
+for n in (1, 10, 100, 1000, 10_000, 100_000):
+    slow, fast = (step_flops("Llama-3.1-8B", n, cached).total for cached in (False, True))
+    rows.append([n, f"{slow:.3e}", f"{fast:.3e}", f"{slow / fast:,.0f}"])
+head = ["n", "不用缓存的 FLOP", "使用缓存的 FLOP", "比值"]
+Table(head, rows, right=head[1:], title="Llama-3.1-8B 的一步")
+
+# %% key="reply-cell" lang="en"
+rows = []
 for prompt_tokens, new in ((10, 10), (100, 100), (1000, 100), (1000, 1000), (10_000, 1000)):
-    slow, fast = (generation_flops("Llama-3.1-8B", prompt_tokens, new, flag) for flag in (False, True))
-    print(f"{prompt_tokens:>8,} {new:>8,} {slow / fast:>12,.0f}")
+    slow, fast = (generation_flops("Llama-3.1-8B", prompt_tokens, new, cached) for cached in (False, True))
+    rows.append([prompt_tokens, new, round(slow / fast)])
+Table(["prompt", "new tokens", "ratio"], rows, title="A whole reply of Llama-3.1-8B")
+
+# %% key="reply-cell" lang="zh"
+rows = []
+for prompt_tokens, new in ((10, 10), (100, 100), (1000, 100), (1000, 1000), (10_000, 1000)):
+    slow, fast = (generation_flops("Llama-3.1-8B", prompt_tokens, new, cached) for cached in (False, True))
+    rows.append([prompt_tokens, new, round(slow / fast)])
+Table(["提示词", "新 token", "比值"], rows, title="Llama-3.1-8B 的一段完整回复")
 
 # %% [markdown] key="ratio-why" lang="en"
 # Without a cache a single step costs nearly $n$ times as much: the cache divides projections *and* attention by $n$, and only the logits stay.
@@ -686,17 +961,25 @@ for prompt_tokens, new in ((10, 10), (100, 100), (1000, 100), (1000, 1000), (10_
 # 省下的计算要用显存来换：每个 token 的 K 和 V 都要保留到序列结束。
 # `CacheSpec` 知道要多少字节；下面把它的答案与刚才的循环留下的张量大小放在一起。
 
-# %% key="bytes-cell"
+# %% key="bytes-cell" lang="en"
 from minikv.plan import CacheSpec
 
-spec = CacheSpec.from_config(config, kv_dtype="fp32")
+spec, llama = CacheSpec.from_config(config, kv_dtype="fp32"), CacheSpec.from_config("Llama-3.1-8B")
 held = cache.get_seq_length()
-measured = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
-sizes = dict(num_tokens=held, per_token=spec.slope(), total=spec.bytes_for(held), measured=measured)
-print(t("held_bytes", **sizes))
-llama = CacheSpec.from_config("Llama-3.1-8B")
-for n in (1, 1000, 100_000):
-    print(t("llama_bytes", num_tokens=n, total=llama.bytes_for(n)))
+measured = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)  # the tensors of our loop
+rows = [["tiny-gqa", held, spec.slope(), spec.bytes_for(held), measured]]
+rows += [["Llama-3.1-8B", n, llama.slope(), llama.bytes_for(n), None] for n in (1, 1000, 100_000)]
+Table(["model", "tokens", "bytes a token", "bytes", "bytes of the tensors"], rows)
+
+# %% key="bytes-cell" lang="zh"
+from minikv.plan import CacheSpec
+
+spec, llama = CacheSpec.from_config(config, kv_dtype="fp32"), CacheSpec.from_config("Llama-3.1-8B")
+held = cache.get_seq_length()
+measured = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)  # 刚才的循环留下的张量
+rows = [["tiny-gqa", held, spec.slope(), spec.bytes_for(held), measured]]
+rows += [["Llama-3.1-8B", n, llama.slope(), llama.bytes_for(n), None] for n in (1, 1000, 100_000)]
+Table(["模型", "token 数", "每个 token 的字节", "字节", "张量的字节"], rows)
 
 # %% [markdown] key="break-position" lang="en"
 # [Lesson 02](02_how_many_bytes.ipynb) takes this number apart.
@@ -717,24 +1000,49 @@ for n in (1, 1000, 100_000):
 # 除了输出的词，我们还要看 logits，也就是用来选出下一个 token 的得分。
 # 再让前面的 20 个提示词都犯同样的错。
 
-# %% key="break-position-cell"
+# %% key="break-position-cell" lang="en"
 def logits_of_new(shift):
-    positions = torch.arange(len(prompt), len(cached), device=device)[None] + shift
-    new = torch.tensor([cached[len(prompt) :]], device=device)
+    positions = torch.arange(len(prompt), len(reply), device=device)[None] + shift
+    new = torch.tensor([reply[len(prompt) :]], device=device)
     return model(new, position_ids=positions, past_key_values=prefill(prompt)).logits
 
 
+late, _ = generate(model, prompt, num_new, cached=True, shift=1)
+moved = float((logits_of_new(1) - logits_of_new(0)).abs().max())
+rows = [["right", said(reply), 0], ["one too late", said(late), round(moved, 1)]]
+Table(["positions", "10 new words", "logits moved by up to"], rows)
+
+# %% key="break-position-cell" lang="zh"
+def logits_of_new(shift):
+    positions = torch.arange(len(prompt), len(reply), device=device)[None] + shift
+    new = torch.tensor([reply[len(prompt) :]], device=device)
+    return model(new, position_ids=positions, past_key_values=prefill(prompt)).logits
+
+
+late, _ = generate(model, prompt, num_new, cached=True, shift=1)
+moved = float((logits_of_new(1) - logits_of_new(0)).abs().max())
+rows = [["正确", said(reply), 0], ["晚一格", said(late), round(moved, 1)]]
+Table(["位置", "10 个新词", "logits 最多变了"], rows)
+
+# %% key="late-words" lang="en"
 def late_keeps_words(asked):
     tokens = tokenizer(asked.text).input_ids
     on_time, late = (generate(model, tokens, num_new, cached=True, shift=shift)[0] for shift in (0, 1))
     return on_time == late
 
 
-late, _ = generate(model, prompt, num_new, cached=True, shift=1)
-print(t("right_positions"), said(cached))
-print(t("late_positions"), said(late))
-print(t("logits_moved", gap=float((logits_of_new(1) - logits_of_new(0)).abs().max())))
-print(t("late_kept", num_new=num_new, kept=sum(map(late_keeps_words, prompts)), number=len(prompts)))
+kept = sum(map(late_keeps_words, prompts))
+Table(["prompts", "one too late, and all 10 new words the same"], [[len(prompts), kept]])
+
+# %% key="late-words" lang="zh"
+def late_keeps_words(asked):
+    tokens = tokenizer(asked.text).input_ids
+    on_time, late = (generate(model, tokens, num_new, cached=True, shift=shift)[0] for shift in (0, 1))
+    return on_time == late
+
+
+kept = sum(map(late_keeps_words, prompts))
+Table(["提示词", "晚一格，10 个新词却完全不变"], [[len(prompts), kept]])
 
 # %% [markdown] key="break-position-why" lang="en"
 # No error, no warning, and mostly not even another word: for this prompt, and for most of the 20, a test that compares texts would pass.
@@ -761,16 +1069,27 @@ print(t("late_kept", num_new=num_new, kept=sum(map(late_keeps_words, prompts)), 
 # 把 20 个提示词都切成两段，让第二段的位置晚几格。
 # 第一列切在问题之前，第二列切在被问的人名和它的城市之间：
 
-# %% key="late-piece-cell"
+# %% key="late-piece-cell" lang="en"
 words = [["<bos>", *asked.text.split()] for asked in prompts]
-cuts = {
-    "before_question": [len(w) - 2 for w in words],
-    "inside_fact": [w.index(asked.answer) for w, asked in zip(words, prompts)],
-}
-print(t("late_head", number=len(prompts)))
+before_question = [len(w) - 2 for w in words]
+inside_fact = [w.index(asked.answer) for w, asked in zip(words, prompts)]
+rows = []
 for shift in range(4):
-    right = [sum(answers_rightly(*pair, shift) for pair in zip(prompts, places)) for places in cuts.values()]
-    print(f"{shift:>6} {right[0]:>17} {right[1]:>17}")
+    both = [zip(prompts, cuts) for cuts in (before_question, inside_fact)]
+    rows.append([shift, *(sum(answers_rightly(*pair, shift) for pair in pairs) for pairs in both)])
+title = f"Right answers to {len(prompts)} questions, by where the prompt is cut"
+Table(["positions too late", "before the question", "inside the fact"], rows, title=title)
+
+# %% key="late-piece-cell" lang="zh"
+words = [["<bos>", *asked.text.split()] for asked in prompts]
+before_question = [len(w) - 2 for w in words]
+inside_fact = [w.index(asked.answer) for w, asked in zip(words, prompts)]
+rows = []
+for shift in range(4):
+    both = [zip(prompts, cuts) for cuts in (before_question, inside_fact)]
+    rows.append([shift, *(sum(answers_rightly(*pair, shift) for pair in pairs) for pairs in both)])
+title = f"{len(prompts)} 个问题答对的个数，按提示词切在哪里"
+Table(["晚几格", "切在问题之前", "切在事实中间"], rows, title=title)
 
 # %% [markdown] key="late-piece-why" lang="en"
 # Where the cut separates nothing that belongs together, no answer shows the mistake.
@@ -787,13 +1106,23 @@ for shift in range(4):
 #
 # 起作用的只是距离。如果全部位置移动同样多，结果就不变：
 
-# %% key="all-moved-cell"
+# %% key="all-moved-cell" lang="en"
 def logits_at(first):
     positions = torch.arange(first, first + len(prompt), device=device)[None]
     return model(torch.tensor([prompt], device=device), position_ids=positions).logits[0]
 
 
-print(t("all_moved", same=torch.equal(logits_at(0).argmax(-1), logits_at(100).argmax(-1))))
+same = torch.equal(logits_at(0).argmax(-1), logits_at(100).argmax(-1))
+Table(["all positions moved by", "the same tokens win"], [[100, str(same)]])
+
+# %% key="all-moved-cell" lang="zh"
+def logits_at(first):
+    positions = torch.arange(first, first + len(prompt), device=device)[None]
+    return model(torch.tensor([prompt], device=device), position_ids=positions).logits[0]
+
+
+same = torch.equal(logits_at(0).argmax(-1), logits_at(100).argmax(-1))
+Table(["全部位置都后移", "胜出的 token 相同"], [[100, str(same)]])
 
 # %% [markdown] key="break-edit" lang="en"
 # ## Break it: a stale cache
@@ -808,15 +1137,23 @@ print(t("all_moved", same=torch.equal(logits_at(0).argmax(-1), logits_at(100).ar
 # 用户改了一个词，程序在 token 列表里换掉这个词，然后继续用旧缓存。
 # 下面把被问的城市改成 `oslo`，并且只送入最后一个 token，因为“其余的缓存里都有了”：
 
-# %% key="break-edit-cell"
+# %% key="break-edit-cell" lang="en"
 edited_text = asked.text.replace(asked.answer, "oslo")
 edited = tokenizer(edited_text).input_ids
 right, _ = generate(model, edited, num_new, cached=True)
 stale, _ = generate(model, edited, num_new, cached=True, cache=prefill(prompt[:-1]))
-print(edited_text)
-print(t("edited_right"), said(right))
-print(t("edited_stale"), said(stale))
-print(t("edited_old"), said(cached))
+rows = [["edited", "computed anew", said(right)], ["edited", "stale", said(stale)]]
+rows += [["before the edit", "its own", said(reply)]]
+Table(["prompt", "cache", "10 new words"], rows, title=edited_text)
+
+# %% key="break-edit-cell" lang="zh"
+edited_text = asked.text.replace(asked.answer, "oslo")
+edited = tokenizer(edited_text).input_ids
+right, _ = generate(model, edited, num_new, cached=True)
+stale, _ = generate(model, edited, num_new, cached=True, cache=prefill(prompt[:-1]))
+rows = [["改过", "重新计算", said(right)], ["改过", "过期", said(stale)]]
+rows += [["改动之前", "自己的", said(reply)]]
+Table(["提示词", "缓存", "10 个新词"], rows, title=edited_text)
 
 # %% [markdown] key="break-edit-why" lang="en"
 # The stale cache answers the prompt *before* the edit, word for word: the model never saw the new city.
@@ -827,19 +1164,51 @@ print(t("edited_old"), said(cached))
 #
 # 只替换这一个 token 的 K 和 V 够不够？逐层比较两个提示词：
 
-# %% key="changed-cell"
-kept = [old == new for old, new in zip(prompt, edited)].index(False)
-for number, (a, b) in enumerate(zip(prefill(prompt).layers, prefill(edited).layers)):
-    gap = torch.maximum((a.keys - b.keys).abs(), (a.values - b.values).abs()).amax(dim=(0, 1, 3))
-    places = [place for place, g in enumerate(gap.tolist()) if g > 1e-4]
-    print(t("changed_rows", layer=number, places=places, words=tokenizer.decode([edited[p] for p in places])))
-again, _ = generate(model, edited, num_new, cached=True, cache=prefill(edited[:kept]))
-print(t("kept_part", kept=kept, same=again == right))
+# %% key="changed-cell" lang="en"
+from minikv.course.charts import heat_map
 
-# %% [markdown] key="rounding" lang="en"
+gaps = []
+for a, b in zip(prefill(prompt).layers, prefill(edited).layers):
+    gap = torch.maximum((a.keys - b.keys).abs(), (a.values - b.values).abs())  # [1, KV heads, tokens, head_dim]
+    gaps.append([round(g, 1) for g in gap.amax(dim=(0, 1, 3)).tolist()])
+tokens_of_edited = tokenizer.convert_ids_to_tokens(edited)
+show(heat_map(gaps, rows=["0", "1"], columns=tokens_of_edited, x="token", y="layer"))
+
+# %% key="changed-cell" lang="zh"
+from minikv.course.charts import heat_map
+
+gaps = []
+for a, b in zip(prefill(prompt).layers, prefill(edited).layers):
+    gap = torch.maximum((a.keys - b.keys).abs(), (a.values - b.values).abs())  # [1, KV 头, token, 头维度]
+    gaps.append([round(g, 1) for g in gap.amax(dim=(0, 1, 3)).tolist()])
+tokens_of_edited = tokenizer.convert_ids_to_tokens(edited)
+show(heat_map(gaps, rows=["0", "1"], columns=tokens_of_edited, x="token", y="层"))
+
+# %% [markdown] key="changed-kept" lang="en"
+# Each number is the largest change of K or V of that token; an empty cell did not change at all.
 # In the first layer only the edited token changes.
 # From the second layer on, every later token has read it through attention, so its K and V change too.
-# What lies before the edit is safe: that is the causal mask again, and it is why servers can share the cache of a common *prefix* ([lesson 09](09_pages_and_blocks.ipynb)).
+# What lies before the edit may stay:
+# %% [markdown] key="changed-kept" lang="zh" src="104b193a"
+# 每个数是该 token 的 K 或 V 的最大变化；空格表示完全没变。
+# 第一层只有被改的 token 变了。
+# 从第二层起，后面的每个 token 都通过注意力读到了它，所以 K 和 V 也跟着变。
+# 改动之前的部分可以留下：
+
+# %% key="kept-cell" lang="en"
+kept = [old == new for old, new in zip(prompt, edited)].index(False)
+again, _ = generate(model, edited, num_new, cached=True, cache=prefill(edited[:kept]))
+rows = [[kept, len(edited) - kept, str(again == right)]]
+Table(["tokens kept", "computed anew", "the same as without an old cache"], rows)
+
+# %% key="kept-cell" lang="zh"
+kept = [old == new for old, new in zip(prompt, edited)].index(False)
+again, _ = generate(model, edited, num_new, cached=True, cache=prefill(edited[:kept]))
+rows = [[kept, len(edited) - kept, str(again == right)]]
+Table(["保留的 token", "重新计算", "与不用旧缓存的结果相同"], rows)
+
+# %% [markdown] key="rounding" lang="en"
+# That is the causal mask again, and it is why servers can share the cache of a common *prefix* ([lesson 09](09_pages_and_blocks.ipynb)).
 #
 # ## May the text differ?
 #
@@ -847,14 +1216,11 @@ print(t("kept_part", kept=kept, same=again == right))
 # But computers round.
 # One query and $n$ queries can take different kernels that add in a different order, and then the last bits differ.
 # In 32 bits that hardly ever decides which token wins; in 16 bits it does so now and then.
-# [transformers issue 36536](https://github.com/huggingface/transformers/issues/36536) reports just that, and a reader found the same outputs in float32.
-# The cell feeds 150 documents of 64 tokens both ways, all at once and token by token, and compares the logits.
+# The cells feed 150 documents of 64 tokens both ways, all at once and token by token, and compare the logits.
 # Each document ends with questions, so the answers are counted, too.
 # The numbers vary from one machine to another; with other documents, no token may change in 16 bits either.
-# %% [markdown] key="rounding" lang="zh" src="fbd84bf9"
-# 第一层只有被改的 token 变了。
-# 从第二层起，后面的每个 token 都通过注意力读到了它，所以 K 和 V 也跟着变。
-# 改动之前的部分是安全的：这还是因果掩码的作用，服务端也正因此可以共享相同**前缀**的缓存（[第 09 课](09_pages_and_blocks.ipynb)）。
+# %% [markdown] key="rounding" lang="zh" src="2c1fe444"
+# 这还是因果掩码的作用，服务端也正因此可以共享相同**前缀**的缓存（[第 09 课](09_pages_and_blocks.ipynb)）。
 #
 # ## 文字可以变吗？
 #
@@ -862,66 +1228,98 @@ print(t("kept_part", kept=kept, same=again == right))
 # 但计算机总会舍入。
 # 一个 query 和 $n$ 个 query 可能走不同的 kernel，累加顺序不同，最后几位就会不同。
 # 用 32 位时，这几乎不会改变哪个 token 胜出；用 16 位时偶尔会。
-# [transformers issue 36536](https://github.com/huggingface/transformers/issues/36536) 报告的正是这种现象，有读者验证 float32 下结果一致。
 # 下面把 150 篇 64 个 token 的文档分两种方式送入，一次全部送入，或逐个 token 送入，再比较 logits。
 # 每篇文档末尾有几个问题，所以也数一数答对了多少。
 # 数字因机器而异；换一批文档，16 位下换掉的 token 数也可能是 0。
 
-# %% key="rounding-function"
+# %% key="rounding-function" lang="en"
 from copy import deepcopy
 
 from minikv.models import recall_documents
 
 documents = recall_documents(150, facts=8, context=48, queries=4, span=15)
-tokens = torch.tensor(np.stack([document.tokens for document in documents]), device=device)
+tokens = torch.tensor(np.stack([document.tokens for document in documents]), device=device)  # [150, 64]
 
 
-def num_right(winners):
-    rows = zip(documents, winners.tolist())
-    return sum(row[q.position] == q.answer_id for document, row in rows for q in document.questions)
-
-
-def compare_in(dtype):
+def logits_both_ways(dtype):
     rounded = deepcopy(model).to(dtype)
     whole, steps, past = rounded(tokens).logits, [], None
     for i in range(tokens.shape[1]):
         out = rounded(tokens[:, i : i + 1], past_key_values=past, use_cache=True)
         past = out.past_key_values
-        steps.append(out.logits[:, 0])
-    by_step = torch.stack(steps, dim=1)
-    winners, winners_by_step = whole.argmax(-1), by_step.argmax(-1)
-    return dict(
-        gap=float((whole - by_step).abs().max()), others=int((winners != winners_by_step).sum()),
-        num_tokens=tokens.numel(), questions=sum(len(document.questions) for document in documents),
-        whole=num_right(winners), cached=num_right(winners_by_step),
-    )
+        steps.append(out.logits[:, 0])  # [150, vocab]
+    return whole, torch.stack(steps, dim=1)  # both [150, 64, vocab]
 
-# %% key="rounding-cell" tags="hardware"
+# %% key="rounding-function" lang="zh"
+from copy import deepcopy
+
+from minikv.models import recall_documents
+
+documents = recall_documents(150, facts=8, context=48, queries=4, span=15)
+tokens = torch.tensor(np.stack([document.tokens for document in documents]), device=device)  # [150, 64]
+
+
+def logits_both_ways(dtype):
+    rounded = deepcopy(model).to(dtype)
+    whole, steps, past = rounded(tokens).logits, [], None
+    for i in range(tokens.shape[1]):
+        out = rounded(tokens[:, i : i + 1], past_key_values=past, use_cache=True)
+        past = out.past_key_values
+        steps.append(out.logits[:, 0])  # [150, 词表]
+    return whole, torch.stack(steps, dim=1)  # 都是 [150, 64, 词表]
+
+# %% key="rounding-cell" tags="hardware" lang="en"
+def num_right(winners):
+    rows = zip(documents, winners.tolist())
+    return sum(row[q.position] == q.answer_id for document, row in rows for q in document.questions)
+
+
+rows = []
 for dtype in (torch.float32, torch.float16):
-    compared = compare_in(dtype)
-    print(t("precision", dtype=str(dtype), **compared))
-    print(t("precision_right", **compared))
+    whole, by_step = logits_both_ways(dtype)
+    gap, winners = float((whole - by_step).abs().max()), (whole.argmax(-1), by_step.argmax(-1))
+    others = int((winners[0] != winners[1]).sum())
+    rows.append([str(dtype), f"{gap:.1e}", f"{others} / {tokens.numel():,}", *map(num_right, winners)])
+asked_in_all = sum(len(document.questions) for document in documents)
+head = ["dtype", "logits differ by up to", "another token wins", "right: at once", "right: step by step"]
+Table(head, rows, title=f"Right answers are of {asked_in_all} questions")
+
+# %% key="rounding-cell" tags="hardware" lang="zh"
+def num_right(winners):
+    rows = zip(documents, winners.tolist())
+    return sum(row[q.position] == q.answer_id for document, row in rows for q in document.questions)
+
+
+rows = []
+for dtype in (torch.float32, torch.float16):
+    whole, by_step = logits_both_ways(dtype)
+    gap, winners = float((whole - by_step).abs().max()), (whole.argmax(-1), by_step.argmax(-1))
+    others = int((winners[0] != winners[1]).sum())
+    rows.append([str(dtype), f"{gap:.1e}", f"{others} / {tokens.numel():,}", *map(num_right, winners)])
+asked_in_all = sum(len(document.questions) for document in documents)
+head = ["dtype", "logits 最多相差", "换了胜出的 token", "答对：一次送入", "答对：逐个送入"]
+Table(head, rows, title=f"共 {asked_in_all} 个问题")
 
 # %% [markdown] key="answer" lang="en"
-# ## The answer to the question
+# ## Recap
 #
-# Switching `use_cache` on is correct: the keys and values of past tokens do not change.
-# The FLOPs of a step fall by a factor of about $n$; the time falls by less, because overhead and the reading of weights stay.
-# Small differences in the text can come from rounding (that model ran with 8-bit weights; sampling differs by itself).
-# Large ones, from the first tokens on, point to a wrong position, a wrong mask or a stale cache.
-# And the same text proves little, as the late position showed: compare the logits.
+# Without a cache a step computes every row again; with one it computes a single row: 54 rows against 15 in the first picture.
+# The keys and values of past tokens do not change, so switching a cache on is correct.
+# The FLOPs of a step fall by a factor of about $n$ (932 at 1,000 tokens of Llama-3.1-8B); the time falls by less, because overhead and the reading of weights stay.
+# Rounding can change a token now and then in 16 bits; large differences from the first tokens on point to a wrong position, a wrong mask or a stale cache.
+# The same text proves little: with every position one too late, 14 of 20 texts did not change, but the logits did. Compare the logits.
 #
 # ## Check yourself
 #
 # Answer aloud or in writing, then add `reveal=True`.
-# %% [markdown] key="answer" lang="zh" src="3240f255"
-# ## 回答开头的问题
+# %% [markdown] key="answer" lang="zh" src="49e2f715"
+# ## 本课小结
 #
-# 打开 `use_cache` 是对的：已有 token 的 K 和 V 不会变。
-# 一步的 FLOP 数大约降为 $n$ 分之一；耗时降得没有这么多，因为固定开销和读取权重的时间还在。
-# 文字的细小差异可能来自舍入（那个例子用的是 8 位权重；如果开了采样，结果本来就不固定）。
-# 如果从头几个 token 起就差很多，多半是位置错了、掩码错了，或者缓存过期了。
-# 反过来，文字相同也说明不了什么，位置晚一格就是例子：要比较 logits。
+# 不用缓存时，每一步都要重新计算所有的行；使用缓存时只算一行：第一张图里是 54 行对 15 行。
+# 已有 token 的 K 和 V 不会变，所以打开缓存是对的。
+# 一步的 FLOP 数大约降为 $n$ 分之一（Llama-3.1-8B 在 1,000 个 token 处是 932 倍）；耗时降得没有这么多，因为固定开销和读取权重的时间还在。
+# 16 位下，舍入偶尔会换掉一个 token；如果从头几个 token 起就差很多，多半是位置错了、掩码错了，或者缓存过期了。
+# 文字相同说明不了什么：所有位置都晚一格时，20 段文字里有 14 段没变，logits 却都变了。所以要比较 logits。
 #
 # ## 自我检查
 #
@@ -945,11 +1343,19 @@ explain("edited_message")
 # | other tokens with a cache than without | `model.float()` and compare again: if the difference goes, it was rounding; if it stays, print the `position_ids` of the first cached step: they must be `[[cache.get_seq_length()]]` before the step |
 # | generation slows down although a cache is on | print `ids.shape` inside the loop: it must be `[batch, 1]` after the prompt; then `cache.get_seq_length()`, which must grow by 1 a step |
 #
+# ## In the wild
+#
+# In 2023 a user of Vicuna-7B found `use_cache` switched off in its config; switched on, generation ran about twice as fast, and the text came out different ([FastChat issue 1890](https://github.com/lm-sys/FastChat/issues/1890)).
+# "FLOPs are not seconds" explains the factor of two, "May the text differ?" the text: that model ran with 8-bit weights, and sampling differs by itself.
+#
+# [transformers issue 36536](https://github.com/huggingface/transformers/issues/36536) reports other outputs with a cache in 16 bits.
+# A reader found the same outputs in float32, as the table of dtypes above does.
+#
 # ## What comes next
 #
 # The exercises let you write attention, the count and the loop yourself.
 # [Lesson 02](02_how_many_bytes.ipynb) needs one thing from here: each token costs K and V in every layer, and now we ask how many bytes that is.
-# %% [markdown] key="stuck" lang="zh" src="e0ca9ec0"
+# %% [markdown] key="stuck" lang="zh" src="939a1584"
 # ## 卡住了怎么办
 #
 # | 现象 | 用来判断的命令 |
@@ -957,6 +1363,14 @@ explain("edited_message")
 # | `FlopCounterMode` 里完全没有注意力 | `model.config._attn_implementation`：计数器不认识的融合 kernel 会记为零（CPU 上的 `sdpa` 就是这样）；调用 `model.set_attn_implementation("eager")` |
 # | 使用缓存时 token 不同 | 先 `model.float()` 再比较：差异消失，就是舍入；差异还在，就打印使用缓存的第一步的 `position_ids`，它应等于这一步之前的 `[[cache.get_seq_length()]]` |
 # | 开了缓存，生成还是越来越慢 | 在循环里打印 `ids.shape`：送完提示词之后必须是 `[batch, 1]`；再看 `cache.get_seq_length()`，每步应当加 1 |
+#
+# ## 实战现场
+#
+# 2023 年，一位 Vicuna-7B 的用户发现它的配置关掉了 `use_cache`；打开之后，生成快了大约一倍，输出的文字却变了（[FastChat issue 1890](https://github.com/lm-sys/FastChat/issues/1890)）。
+# “FLOP 不等于秒”一节解释了为什么只快一倍，“文字可以变吗？”一节解释了文字：那个例子用的是 8 位权重，而且开了采样，结果本来就不固定。
+#
+# [transformers issue 36536](https://github.com/huggingface/transformers/issues/36536) 报告，16 位下用了缓存，输出就不同。
+# 有读者验证 float32 下结果一致，与上面按 dtype 比较的表相符。
 #
 # ## 接下来
 #

@@ -5,6 +5,7 @@ A cell says which values are drawn; how stands here. The text of a chart is made
 
 from minikv.course.charts.bars import bars
 from minikv.course.charts.chart import Chart
+from minikv.course.charts.heat_map import heat_map
 from minikv.course.charts.lines import lines
 
-__all__ = ["Chart", "bars", "lines"]
+__all__ = ["Chart", "bars", "heat_map", "lines"]

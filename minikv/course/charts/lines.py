@@ -1,10 +1,12 @@
 """Lines and points over two axes."""
 
 from collections.abc import Collection, Mapping
+from math import log10
 
 from minikv.course.charts.chart import DASHES, Chart, value_said
 
 SAID = 8  # values of a series in the text, at most
+TICKS = 12  # of an axis, at most
 
 
 def lines(
@@ -37,17 +39,34 @@ def lines(
             }
             lines_before += 1
         figure.add_scatter(x=list(values), y=list(values.values()), name=name, **more)
+    # plotly takes the place of a line as it is and that of words as its logarithm.
     for name, place in (marks or {}).items():
-        figure.add_vline(x=place, line_dash="dash", annotation_text=name, annotation_position="top left")
+        figure.add_vline(x=place, line_dash="dash")
+        at = log10(place) if "x" in log else place
+        figure.add_annotation(
+            x=at, y=1, yref="paper", text=name, showarrow=False, xanchor="right", yanchor="top"
+        )
     for name, place in (levels or {}).items():
-        figure.add_hline(y=place, line_dash="dash", annotation_text=name, annotation_position="top left")
-    figure.update_xaxes(title=x, **({"type": "log", "dtick": 1} if "x" in log else {}))
+        figure.add_hline(y=place, line_dash="dash")
+        at = log10(place) if "y" in log else place
+        figure.add_annotation(
+            x=0, xref="paper", y=at, text=name, showarrow=False, xanchor="left", yanchor="bottom"
+        )
+    figure.update_xaxes(title=x, **(_ticks(series) if "x" in log else {}))
     figure.update_yaxes(title=y, **({"type": "log", "dtick": 1} if "y" in log else {"rangemode": "tozero"}))
     figure.update_layout(height=height, margin={"t": 48, "r": 24}, showlegend=len(series) > 1)
     figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
     said = [f"{y} / {x}", *(f"{name}: {_said(values)}" for name, values in series.items())]
     said += [f"{name}: {value_said(place)}" for name, place in {**(marks or {}), **(levels or {})}.items()]
     return Chart(figure, said)
+
+
+def _ticks(series: Mapping[str, Mapping[float, float]]) -> dict[str, object]:
+    """A logarithmic axis with every x that has a value, and where these are too many, with powers of ten."""
+    places = sorted({place for values in series.values() for place in values})
+    if len(places) > TICKS:
+        return {"type": "log", "dtick": 1}
+    return {"type": "log", "tickvals": places, "ticktext": [value_said(place) for place in places]}
 
 
 def _said(values: Mapping[float, float]) -> str:

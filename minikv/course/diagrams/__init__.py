@@ -12,6 +12,7 @@ from minikv.course.diagrams.places import places
 from minikv.course.diagrams.prefix_tree import prefix_tree
 from minikv.course.diagrams.segments import segments
 from minikv.course.diagrams.slots import slots
+from minikv.course.diagrams.step_rows import step_rows, watch_rows
 
 __all__ = [
     "Growth",
@@ -28,4 +29,6 @@ __all__ = [
     "prefix_tree",
     "segments",
     "slots",
+    "step_rows",
+    "watch_rows",
 ]

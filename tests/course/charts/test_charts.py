@@ -3,7 +3,7 @@
 import pytest
 
 from minikv.course import show
-from minikv.course.charts import bars, lines
+from minikv.course.charts import bars, heat_map, lines
 
 
 def test_lines_hold_their_values():
@@ -27,6 +27,12 @@ def test_marks_and_levels_are_drawn_and_said():
     assert chart.text().endswith("here: 3\nlimit: 0.25")
 
 
+def test_words_stand_at_their_line_on_a_logarithmic_axis():
+    chart = lines({"a": {1: 1, 10_000: 5}}, x="n", y="ms", log="x", marks={"here": 100})
+    assert (chart.figure.layout.shapes[0].x0, chart.figure.layout.annotations[0].x) == (100, 2)
+    assert chart.figure.layout.xaxis.ticktext == ("1", "10,000")
+
+
 def test_lines_differ_without_their_colours():
     chart = lines({name: {1: 1} for name in "abcde"}, x="x", y="y")
     assert len({line.line.dash for line in chart.figure.data}) == 5
@@ -45,3 +51,10 @@ def test_bars_hold_their_values_and_differ_without_colours(stacked):
 def test_show_prints_its_text_outside_of_a_notebook(capsys):
     show(lines({"a": {1: 10}}, x="tokens", y="bytes"), caption="Below.")
     assert capsys.readouterr().out == "bytes / tokens\na: 1 -> 10\nBelow.\n"
+
+
+def test_a_grid_holds_its_values_under_names_that_may_repeat():
+    chart = heat_map([[0, 1.5], [2, 30]], rows=["a", "b"], columns=["one", "one"], x="token", y="layer")
+    assert [list(row) for row in chart.figure.data[0].z] == [[0, 1.5], [2, 30]]
+    assert chart.figure.layout.xaxis.ticktext == ("one", "one")
+    assert chart.text().splitlines() == ["layer / token", "   one  one", "a       1.5", "b    2   30"]
