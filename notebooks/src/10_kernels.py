@@ -17,37 +17,63 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# In February 2024 a user measured flash-attention with a paged cache and with a contiguous one.
-# At 32 sequences of 8,192 tokens the contiguous one took 1.35 times as long as the paged one:
+# In [lesson 09](09_pages_and_blocks.ipynb) the K and V of a sequence went into blocks that lie anywhere in memory, and a *block table* says where.
+# At every decode step attention has to read all of them back through that table.
 #
-# > My understanding is that paged attention should ideally always take more time. Any idea why this is happening?
+# **Does paging make attention slower?**
 #
-# ([flash-attention #841](https://github.com/Dao-AILab/flash-attention/issues/841), "Why is paged attention faster than its non-paged counterpart?")
-#
-# It sounds obvious. Pages lie anywhere, and there is a table to look up; so it must cost something.
-# But how much, and what exactly costs it?
-#
-# **How does a GPU read a page table?**
-# In this lesson you follow attention from a loop over tokens to the kernel that the package runs, and count what each step moves.
-# On the way you read a whole file of an engine: `attention.py` of [minikv.nano](repo:minikv/nano/README.md), about 160 lines, in the order in which a token meets them.
-# A page is what we call a block, and its table a *block table* ([lesson 09](09_pages_and_blocks.ipynb)).
-# %% [markdown] key="question" lang="zh" src="1db718dd"
+# Below is one launch of the attention kernel that you will have read line by line at the end. Three sequences and two KV heads make six *programs*, which run at the same time. One of them is followed, from its tokens through the block table to memory.
+# %% [markdown] key="question" lang="zh" src="c8f3b1cc"
 # ## 问题
 #
-# 2024 年 2 月，一位用户测了 flash-attention：一次用分页缓存，一次用连续缓存。
-# 32 条序列、每条 8,192 个 token 时，连续的用时反而是分页的 1.35 倍：
+# [第 09 课](09_pages_and_blocks.ipynb)里，一条序列的 K 和 V 放进了许多块，块可以在显存的任何地方，由**块表**（block table）记录位置。
+# 解码的每一步，注意力都要经过这张表，把它们全部读回来。
 #
-# > My understanding is that paged attention should ideally always take more time. Any idea why this is happening?
+# **分页会让注意力变慢吗？**
 #
-# （[flash-attention #841](https://github.com/Dao-AILab/flash-attention/issues/841)，标题的意思是“为什么分页注意力比不分页的还快？”；引文大意：照我的理解，分页注意力总该更慢才对，这是怎么回事？）
+# 下图是注意力 kernel 的一次 launch，学完本课，你就逐行读过它了。三条序列、两个 KV 头，共六个**程序**（program）同时运行。图里跟着其中一个程序，从它的 token 经过块表，一直看到显存。
+
+# %% key="launch_picture" lang="en"
+import torch
+
+from minikv.course.diagrams import decode_grid
+from minikv.course.lessons.l10.launch import launch_of, paged, prepare
+
+mode = prepare()  # "gpu", "interpreter" or "none"
+device = "cuda" if mode == "gpu" else "cpu"
+# Three sequences; 4 query heads share each KV head.
+case = paged([5, 16, 37], kv_heads=2, group=4, dim=16, block_size=8, device=device)
+show(decode_grid(launch_of(case), program=(2, 1), lang="en"))
+# %% key="launch_picture" lang="zh"
+import torch
+
+from minikv.course.diagrams import decode_grid
+from minikv.course.lessons.l10.launch import launch_of, paged, prepare
+
+mode = prepare()  # "gpu"、"interpreter" 或 "none"
+device = "cuda" if mode == "gpu" else "cpu"
+# 三条序列；每 4 个 query 头共用一个 KV 头。
+case = paged([5, 16, 37], kv_heads=2, group=4, dim=16, block_size=8, device=device)
+show(decode_grid(launch_of(case), program=(2, 1), lang="zh"))
+
+# %% [markdown] key="abilities" lang="en"
+# After this lesson you can
 #
-# 这个想法听上去理所当然：页可以放在任何地方，还要查一张表，总得付出点什么。
-# 可是究竟要付出多少？又付在哪里？
+# - **read** a paged attention kernel, from its launch to its last store;
+# - **count** the bytes that each way of doing attention moves, and compare them with the least possible;
+# - **find** the bugs that such kernels really have: a mask that is off by one, a table that isn't looked up, an offset that doesn't fit.
 #
-# **GPU 怎样读块表**？
-# 本课从逐个 token 的循环写起，一步步走到本包实际运行的 kernel，并数清每一步搬了多少字节。
+# On the way you read a whole file of an engine: `attention.py` of [minikv.nano](repo:minikv/nano/README.md), about 160 lines, in the order in which a token meets them.
+# Other engines say *page* and *page table*; we say block and block table.
+# %% [markdown] key="abilities" lang="zh" src="b470d2e4"
+# 学完本课，你能够
+#
+# - **读懂**一个分页注意力 kernel，从 launch 一直到最后一次写出；
+# - **数出**各种做法搬动的字节，并与理论下限比较；
+# - **找出**这类 kernel 真实出过的 bug：掩码差一位、忘了查表、偏移超出 32 位。
+#
 # 途中你会读完一个引擎的一整个文件：[minikv.nano](repo:minikv/nano/README.zh.md) 的 `attention.py`，约 160 行，按 token 经过的次序来读。
-# 页就是我们说的块，页的表就是**块表**（block table，[第 09 课](09_pages_and_blocks.ipynb)）。
+# 别的引擎常说“页”和“页表”，本课程说块和块表。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
@@ -96,81 +122,85 @@ predict("table_share", ...)
 #
 # 同样的计算，调用本包来做：序列与提问者一样，32 条、每条 8,192 个 token；头数取 Llama-3.1-8B 的：
 
-# %% key="floor"
-from minikv.course.lessons.l10.bytes_moved import STEPS, Shape, floor, moved
+# %% key="floor" lang="en"
+from minikv.course import Table
+from minikv.course.lessons.l10.bytes_moved import Shape, floor, moved
 
 asked = Shape(lengths=(8192,) * 32, query_heads=32, kv_heads=8, dim=128, block_size=16)
-parts = dict(kv=asked.kv_bytes, edge=asked.edge_bytes, table=asked.table_bytes)
-print(t("floor_line", total=floor(asked).num_bytes, **parts))
-for block_size in (1, 16, 256):
-    shape = Shape(asked.lengths, block_size=block_size)
-    print(t("share_line", block_size=block_size, share=shape.table_bytes / shape.kv_bytes))
+rows = []
+for size in (1, 16, 256):
+    one = Shape(asked.lengths, block_size=size)
+    share = f"{one.table_bytes / one.kv_bytes:.4%}"
+    rows.append([size, one.kv_bytes, one.edge_bytes, one.table_bytes, floor(one).num_bytes, share])
+head = ["block size", "K and V (B)", "query, result (B)", "block tables (B)", "the floor (B)", "tables / K and V"]
+Table(head, rows, right=head)
+# %% key="floor" lang="zh"
+from minikv.course import Table
+from minikv.course.lessons.l10.bytes_moved import Shape, floor, moved
+
+asked = Shape(lengths=(8192,) * 32, query_heads=32, kv_heads=8, dim=128, block_size=16)
+rows = []
+for size in (1, 16, 256):
+    one = Shape(asked.lengths, block_size=size)
+    share = f"{one.table_bytes / one.kv_bytes:.4%}"
+    rows.append([size, one.kv_bytes, one.edge_bytes, one.table_bytes, floor(one).num_bytes, share])
+head = ["块大小", "K 和 V（B）", "query、结果（B）", "块表（B）", "下限（B）", "块表 / K 和 V"]
+Table(head, rows, right=head)
 
 # %% [markdown] key="floor_read" lang="en"
 # So the table isn't the reason. Compared with K and V, its bytes are negligible.
 # One entry of 4 bytes stands for 64 KiB of K and V.
 #
-# What can cost something is what a kernel *does* with the entry.
-# When flash-attention learnt pages on Blackwell GPUs ([PR #1999](https://github.com/Dao-AILab/flash-attention/pull/1999)), its author measured the same bytes at 0.87 TB/s with pages of one token, at 1.35 with 32, and at 4.0 with 128.
-# (Pages of 128 are as large as a tile, and took a path of their own.)
-# Later the same author split the computation of the row addresses among the threads, which then hand them to each other. In the benchmark of that change, pages of one token had moved 2.3 TB/s and pages of 128 had moved 5.3; now it reports a peak of 5 TB/s "for arbitrary page-size" ([PR #2104](https://github.com/Dao-AILab/flash-attention/pull/2104)).
-# The tables were as large as before. What became less was the arithmetic between one load and the next.
-#
-# And so a paged kernel can be the faster one of two: they are two kernels, with different tiles and a different order of reading.
-# flash-attention 2 sends a paged cache always to its split kernel (step 5), a contiguous one only if it wants splits or appends new tokens ([`flash_api.cpp`](https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/flash_api.cpp), `force_split_kernel`).
+# What can cost something is what a kernel *does* with the entry: the arithmetic that turns a block number into addresses, between one load and the next.
+# And a paged kernel and a contiguous one are two kernels, with different tiles and a different order of reading. So a measurement of the two can end either way (*In the wild*, below).
 # To see what matters, we write one.
-# %% [markdown] key="floor_read" lang="zh" src="f9336043"
-# 所以答案不在这里：论字节，块表几乎为零。
+# %% [markdown] key="floor_read" lang="zh" src="e339d67b"
+# 所以答案不在这里：与 K 和 V 相比，块表的字节可以忽略。
 # 一项 4 字节，对应的是 64 KiB 的 K 和 V。
 #
-# 真正可能有代价的，是 kernel 拿到这一项之后**做什么**。
-# flash-attention 在 Blackwell GPU 上刚支持分页时（[PR #1999](https://github.com/Dao-AILab/flash-attention/pull/1999)），作者测过：同样的字节，每页 1 个 token 时是 0.87 TB/s，32 个时 1.35，128 个时 4.0。
-# （页大小 128 正好等于一个分块（tile），走的是另一条路径。）
-# 后来同一位作者把各行地址的计算分摊给各个线程，算好之后再互相传递。按那次改动的基准测试，改动前每页 1 个 token 是 2.3 TB/s，每页 128 个是 5.3 TB/s；改动后，据其报告，任意页大小的峰值都能到 5 TB/s（[PR #2104](https://github.com/Dao-AILab/flash-attention/pull/2104)）。
-# 表还是那么大，变少的是两次读取之间的地址计算。
-#
-# 所以两者相比，分页的那个完全可能更快：它们是两个 kernel，tile 不同，读取次序也不同。
-# flash-attention 2 遇到分页缓存，总是用它的切分 kernel（第 5 步）；遇到连续缓存，只有需要切分或者要追加新 token 时才用（[`flash_api.cpp`](https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/flash_api.cpp) 里的 `force_split_kernel`）。
+# 真正可能有代价的，是 kernel 拿到这一项之后**做什么**：两次读取之间，要由块号算出地址。
+# 此外，分页的 kernel 和连续的 kernel 是两个 kernel，tile 不同，读取次序也不同，所以比较两者，快慢都有可能（例子见后面的“实战现场”）。
 # 要看清什么才重要，我们自己写一个。
 
 # %% [markdown] key="triton" lang="en"
 # ## A place to run kernels
 #
-# Our kernels are written in Triton: a Python function that many *programs* run at the same time, each knowing its own number.
-# A program works on a *tile* at once: here the rows of 8 tokens, 16 numbers each.
+# Our kernels are written in Triton: a Python function that many programs run at the same time, each knowing its own number.
+# A program works on a *tile* at once: in the picture 32 positions, whose K and V have 16 numbers each.
 #
 # Triton compiles for a GPU. Without one its *interpreter* runs the programs one after the other on the CPU: slowly, and up to rounding with the same results.
-# It has to be told before it is imported, which is what `prepare` does; so this is the first cell that touches Triton.
-# %% [markdown] key="triton" lang="zh" src="b9738d6f"
+# The interpreter has to be chosen before Triton is imported, which is what `prepare` did in the first cell.
+# %% [markdown] key="triton" lang="zh" src="b2d2da99"
 # ## 在哪里运行 kernel
 #
-# 我们的 kernel 用 Triton 编写：一个 Python 函数，由许多**程序**（program）同时运行，每个程序知道自己的编号。
-# 一个程序一次处理一个**分块**（tile）：在这里是 8 个 token 的各行，每行 16 个数。
+# 我们的 kernel 用 Triton 编写：一个 Python 函数，由许多程序同时运行，每个程序知道自己的编号。
+# 一个程序一次处理一个**分块**（tile）：图里是 32 个位置，每个位置的 K 和 V 各有 16 个数。
 #
 # Triton 是为 GPU 编译的。没有 GPU 时，它的**解释器**在 CPU 上逐个运行这些程序：速度慢，除舍入误差外结果相同。
-# 这件事必须在导入 Triton 之前告诉它，`prepare` 做的就是这个；所以最先接触 Triton 的就是下面这个单元格。
+# 用不用解释器，必须在导入 Triton 之前决定，第一个单元格里的 `prepare` 做的就是这件事。
 
 # %% key="prepare" tags="hardware"
-from minikv.course.lessons.l10.launch import batch_of, paged, prepare, run_splits, run_store
-
-mode = prepare()
 print(t("mode_" + mode))
 
 # %% [markdown] key="case" lang="en"
-# Three sequences in a small pool, their blocks shuffled.
+# These are the three sequences of the picture, in a small pool with their blocks shuffled.
 # Where no token lies, the cache holds NaN, "not a number". A kernel that reads such a place has NaN in its answer.
-# %% [markdown] key="case" lang="zh" src="1b21368c"
-# 一个小块池里有三条序列，块的次序已打乱。
+# %% [markdown] key="case" lang="zh" src="3efc898c"
+# 下面就是图里的三条序列，放在一个小块池里，块的次序已打乱。
 # 没有 token 的地方，缓存里一律是 NaN（“不是数”）：kernel 只要读到它，答案里就会出现 NaN。
 
-# %% key="case_code"
-import torch
-
-device = "cuda" if mode == "gpu" else "cpu"
-case = paged([5, 16, 37], kv_heads=2, group=4, dim=16, block_size=8, device=device)
-print(t("pool_line", shape=list(case.k_cache.shape)))
-for row, length in enumerate(case.lengths.tolist()):
-    print(t("row_line", row=row, length=length, table=case.block_tables[row].tolist()))
+# %% key="case_code" lang="en"
+Table(
+    ["sequence", "tokens", "block table"],
+    [[row, int(case.lengths[row]), str(case.block_tables[row].tolist())] for row in range(3)],
+    title=f"K and V, each [blocks, block size, KV heads, head_dim] = {list(case.k_cache.shape)}",
+)
+# %% key="case_code" lang="zh"
+Table(
+    ["序列", "token 数", "块表"],
+    [[row, int(case.lengths[row]), str(case.block_tables[row].tolist())] for row in range(3)],
+    title=f"K 和 V 的形状都是 [块数、块大小、KV 头数、head_dim] = {list(case.k_cache.shape)}",
+)
 
 # %% [markdown] key="store" lang="en"
 # ## Step 1: store
@@ -181,24 +211,44 @@ for row, length in enumerate(case.lengths.tolist()):
 #
 # 先写进去。每个 token 有一个槽位（slot，[第 09 课](09_pages_and_blocks.ipynb)），一个程序写一个 token：
 
-# %% key="store_code"
+# %% key="store_source"
 from minikv.course import show_source
-from minikv.kernels import store_kv
 
-if mode == "none":
-    print(t("no_triton"))
-else:
+if mode != "none":
     from minikv.course.lessons.l10.kernels import split_kernel, store_kernel
 
     show_source(store_kernel)
-    key = torch.arange(1.0, 5.0, device=device).view(4, 1, 1).expand(4, 2, 16).contiguous()
-    slots = torch.tensor([10, 11, -1, 3], device=device)
-    ours, theirs, unused = (torch.zeros(3, 8, 2, 16, device=device) for _ in range(3))
+
+# %% key="store_code" lang="en"
+from minikv.course.lessons.l10.launch import run_store
+from minikv.kernels import store_kv
+
+key = torch.arange(1.0, 5.0, device=device).view(4, 1, 1).expand(4, 2, 16)  # the tokens 1 to 4: [T, Hkv, D]
+slots = torch.tensor([10, 11, -1, 3], device=device)  # [T]
+ours, theirs, unused = (torch.zeros(3, 8, 2, 16, device=device) for _ in range(3))
+store_kv(key, key, theirs, unused, slots)
+if mode != "none":
     run_store(key, ours, slots)
-    store_kv(key, key, theirs, unused, slots)
-    print(t("slots_line", slots=slots.tolist()))
-    print(ours[:, :, 0, 0].int().tolist())
-    print(t("as_package", same=torch.equal(ours, theirs)))
+Table(
+    ["block", *map(str, range(8))],
+    [[block, *row] for block, row in enumerate(ours[:, :, 0, 0].int().tolist())],
+    lines=[f"slots {slots.tolist()}; the same as the package's store_kv: {torch.equal(ours, theirs)}"],
+)
+# %% key="store_code" lang="zh"
+from minikv.course.lessons.l10.launch import run_store
+from minikv.kernels import store_kv
+
+key = torch.arange(1.0, 5.0, device=device).view(4, 1, 1).expand(4, 2, 16)  # token 1 到 4：[T, Hkv, D]
+slots = torch.tensor([10, 11, -1, 3], device=device)  # [T]
+ours, theirs, unused = (torch.zeros(3, 8, 2, 16, device=device) for _ in range(3))
+store_kv(key, key, theirs, unused, slots)
+if mode != "none":
+    run_store(key, ours, slots)
+Table(
+    ["块", *map(str, range(8))],
+    [[block, *row] for block, row in enumerate(ours[:, :, 0, 0].int().tolist())],
+    lines=[f"槽位 {slots.tolist()}；与本包的 store_kv 相同：{torch.equal(ours, theirs)}"],
+)
 
 # %% [markdown] key="store_read" lang="en"
 # Slot 10 is block 1, place 2. The third token has slot -1, which means: do not store it.
@@ -232,8 +282,12 @@ else:
 # %% key="naive"
 logits, values = torch.tensor([2.0, 90.0, 89.0, 1.0]), torch.tensor([1.0, 2.0, 3.0, 4.0])
 weights = torch.exp(logits)
-print(t("naive_line", weights=weights.tolist(), out=float((weights * values).sum() / weights.sum())))
-print(t("softmax_line", out=float(torch.softmax(logits, 0) @ values)))
+naive, right = (weights * values).sum() / weights.sum(), torch.softmax(logits, 0) @ values
+Table(
+    ["x", "v", "exp(x)"],
+    zip(logits.tolist(), values.tolist(), weights.tolist()),
+    lines=[f"sum(exp(x) v) / sum(exp(x)) = {float(naive)}", f"torch.softmax(x) @ v = {float(right):.4f}"],
+)
 
 # %% [markdown] key="online" lang="en"
 # $e^{90}$ is more than a float32 can hold. Taking the largest $x_i$ off all of them changes nothing in the fraction and keeps every power at 1 or below.
@@ -248,22 +302,89 @@ print(t("softmax_line", out=float(torch.softmax(logits, 0) @ values)))
 # **在线 softmax**（online softmax）保存三个量：$m$，目前最大的；$l$，$e^{x_i - m}$ 之和；$a$，$e^{x_i - m} v_i$ 之和。
 # 一旦出现更大的 $m'$，就把两个和都乘以 $e^{m - m'}$，等于从一开始就知道这个最大值。
 
-# %% key="online_code"
+# %% key="online_code" lang="en"
 import math
 
-largest, total, acc = -math.inf, 0.0, 0.0
-print(t("online_head"))
-for x, v in zip(logits.tolist(), values.tolist()):
-    new = max(largest, x)
-    rescale = math.exp(largest - new)
-    total = total * rescale + math.exp(x - new)
-    acc = acc * rescale + math.exp(x - new) * v
-    largest = new
-    print(f"{x:>6.1f} {v:>4.1f} {rescale:>9.2g} {largest:>6.1f} {total:>7.4f} {acc:>7.4f} {acc / total:>8.4f}")
-print(t("online_result", out=acc / total, lse=largest + math.log(total)))
+from minikv.course.diagrams import SoftmaxStep, online_softmax
+
+
+def online(tiles):
+    """Go through tiles of logits x and values v; yield after each what is carried on."""
+    m, total, acc = -math.inf, 0.0, 0.0
+    for x, v in tiles:
+        larger = max(m, float(x.max()))
+        rescale, weights = math.exp(m - larger), torch.exp(x - larger)
+        total = total * rescale + float(weights.sum())  # l
+        acc = acc * rescale + float(weights @ v)  # a
+        m = larger
+        yield SoftmaxStep(x.tolist(), rescale, m, total, acc)
+
+# %% key="online_code" lang="zh"
+import math
+
+from minikv.course.diagrams import SoftmaxStep, online_softmax
+
+
+def online(tiles):
+    """依次处理各个 tile 的 logit x 和 value v，每处理完一个，就交出带着走的量。"""
+    m, total, acc = -math.inf, 0.0, 0.0
+    for x, v in tiles:
+        larger = max(m, float(x.max()))
+        rescale, weights = math.exp(m - larger), torch.exp(x - larger)
+        total = total * rescale + float(weights.sum())  # l
+        acc = acc * rescale + float(weights @ v)  # a
+        m = larger
+        yield SoftmaxStep(x.tolist(), rescale, m, total, acc)
+
+# %% [markdown] key="online_four" lang="en"
+# With the four numbers that failed, one at a time:
+# %% [markdown] key="online_four" lang="zh" src="3b7db4b0"
+# 还是刚才失败的四个数，一个一个地来：
+
+# %% key="online_table" lang="en"
+steps = list(online(zip(logits.split(1), values.split(1))))
+Table(
+    ["x", "v", "rescale", "m", "l", "a", "a/l"],
+    [
+        [*s.logits, v, s.rescale, s.largest, s.total, s.weighted, s.result]
+        for s, v in zip(steps, values.tolist())
+    ],
+    lines=[f"result {steps[-1].result:.4f}, lse {steps[-1].largest + math.log(steps[-1].total):.4f}"],
+)
+# %% key="online_table" lang="zh"
+steps = list(online(zip(logits.split(1), values.split(1))))
+Table(
+    ["x", "v", "乘以的数", "m", "l", "a", "a/l"],
+    [
+        [*s.logits, v, s.rescale, s.largest, s.total, s.weighted, s.result]
+        for s, v in zip(steps, values.tolist())
+    ],
+    lines=[f"结果 {steps[-1].result:.4f}，lse {steps[-1].largest + math.log(steps[-1].total):.4f}"],
+)
+
+# %% [markdown] key="online_tiles" lang="en"
+# The same answer, and no exponent was ever above 0.
+#
+# Now for a query head of sequence 2: its 37 logits, in tiles of 8. Watch what happens to the old sum where the red line rises.
+# %% [markdown] key="online_tiles" lang="zh" src="08b4f7e3"
+# 结果相同，而且指数从未大于 0。
+#
+# 再看序列 2 的一个 query 头：37 个 logit，每个 tile 8 个。红线升高时，注意旧的和发生了什么。
+
+# %% key="online_picture" lang="en"
+keys, cached = case.contiguous(2)  # K and V of sequence 2: [37, Hkv, D]
+x = keys[:, 1] @ case.query[2, 7] * case.scale  # query head 7 reads KV head 1: [37]
+tiles = zip(x.split(8), cached[:, 1, 0].split(8))  # of each V the first number
+show(online_softmax(list(online(tiles)), "en"))
+# %% key="online_picture" lang="zh"
+keys, cached = case.contiguous(2)  # 序列 2 的 K 和 V：[37, Hkv, D]
+x = keys[:, 1] @ case.query[2, 7] * case.scale  # query 头 7 读 KV 头 1：[37]
+tiles = zip(x.split(8), cached[:, 1, 0].split(8))  # 每个 V 只取第一个数
+show(online_softmax(list(online(tiles)), "zh"))
 
 # %% [markdown] key="online_read" lang="en"
-# The same answer, and no exponent was ever above 0.
+# A tile without a larger logit multiplies by 1 and adds its own part. Three of the five tiles raise $m$ here, and the last two only add.
+#
 # $m + \ln l$ is called the **lse**, the logarithm of the sum of the exponentials. With it a row can be computed in two halves, and put together later.
 #
 # ## Step 3: pages
@@ -277,8 +398,9 @@ print(t("online_result", out=acc / total, lse=largest + math.log(total)))
 # - `cache.write` comes first. A query also looks at its own token, so K and V of the new tokens must be stored before.
 # - `query` arrives as `[1, Hq, T, Dk]` and becomes rows `[T, Hq, Dk]`. The T tokens are those of all sequences in this step, with no padding between them; `batch` knows which is whose.
 # - One line decides: a decode on a GPU goes to the kernel, everything else to plain torch.
-# %% [markdown] key="online_read" lang="zh" src="945ab0a0"
-# 结果相同，而且指数从未大于 0。
+# %% [markdown] key="online_read" lang="zh" src="271ea5e2"
+# tile 里没有更大的 logit 时，旧的和只乘以 1，再加上本 tile 的部分。这里前三个 tile 依次抬高了 $m$，后两个只做加法。
+#
 # $m + \ln l$ 称为 **lse**，即各个幂之和的对数。有了它，一行可以分成两半来算，以后再合并。
 #
 # ## 第 3 步：分页
@@ -305,9 +427,10 @@ show_source(attention.attend)
 # 下面是有两条序列的一步，块大小是 4。序列 0 带来 3 个 token 的提示词，放进块 2。序列 1 在解码：它已有 5 个 token，在块 3 和块 1 里，现在带来第 6 个。
 # 新的 key 分别是 1、2、3、4，方便在缓存里找到：
 
-# %% key="attend_code"
+# %% key="attend_code" lang="en"
 from types import SimpleNamespace
 
+from minikv.course.lessons.l10.launch import batch_of
 from minikv.nano.kv_cache import KVCache
 from minikv.plan import CacheSpec, LayerSpec
 
@@ -317,9 +440,41 @@ batch = batch_of([[2], [3, 1]], lengths=[3, 6], new=[3, 1], block_size=4, device
 query = torch.ones(1, 2, 4, 8)  # [1, Hq, T, Dk]
 key = torch.arange(1.0, 5.0).view(1, 1, 4, 1).expand(1, 1, 4, 8)  # [1, Hkv, T, Dk]
 out, _ = attention.attend(SimpleNamespace(layer_idx=0), query, key, key, None, batch=batch, cache=cache)
-print(t("attend_batch", positions=batch.positions.tolist(), slots=batch.slots.tolist()))
-print(t("attend_cache", blocks=cache.k[0, :, :, 0, 0].int().tolist()))
-print(t("attend_out", shape=list(out.shape)))
+
+# %% key="attend_code" lang="zh"
+from types import SimpleNamespace
+
+from minikv.course.lessons.l10.launch import batch_of
+from minikv.nano.kv_cache import KVCache
+from minikv.plan import CacheSpec, LayerSpec
+
+layer = LayerSpec("full", kv_heads=1, k_dim=8, v_dim=8, itemsize=4)
+cache = KVCache(CacheSpec(layers=(layer,)), 4, 4, torch.float32, torch.device("cpu"))
+batch = batch_of([[2], [3, 1]], lengths=[3, 6], new=[3, 1], block_size=4, device="cpu")
+query = torch.ones(1, 2, 4, 8)  # [1, Hq, T, Dk]
+key = torch.arange(1.0, 5.0).view(1, 1, 4, 1).expand(1, 1, 4, 8)  # [1, Hkv, T, Dk]
+out, _ = attention.attend(SimpleNamespace(layer_idx=0), query, key, key, None, batch=batch, cache=cache)
+
+# %% key="attend_table" lang="en"
+Table(
+    ["block", "place 0", "place 1", "place 2", "place 3"],
+    [[block, *row] for block, row in enumerate(cache.k[0, :, :, 0, 0].int().tolist())],
+    title="The first number of K in each slot",
+    lines=[
+        f"positions {batch.positions.tolist()}, slots {batch.slots.tolist()}",
+        f"result [1, T, Hq, Dv] = {list(out.shape)}",
+    ],
+)
+# %% key="attend_table" lang="zh"
+Table(
+    ["块", "位置 0", "位置 1", "位置 2", "位置 3"],
+    [[block, *row] for block, row in enumerate(cache.k[0, :, :, 0, 0].int().tolist())],
+    title="每个槽位里 K 的第一个数",
+    lines=[
+        f"位置 {batch.positions.tolist()}，槽位 {batch.slots.tolist()}",
+        f"结果 [1, T, Hq, Dv] = {list(out.shape)}",
+    ],
+)
 
 # %% [markdown] key="paged_read" lang="en"
 # Position 5 of sequence 1 is place 1 in the second block of its table. That is block 1, so its slot is 1 * 4 + 1 = 5.
@@ -354,14 +509,32 @@ show_source(attention.paged_attention)
 # %% [markdown] key="paged_run" lang="zh" src="abbde1a3"
 # 用我们的三条序列试两次：没有 token 的地方，一次放 NaN，一次放零：
 
-# %% key="paged_code"
-batch = case.batch()
-for fill in (math.nan, 0.0):
+# %% key="paged_code" lang="en"
+batch, rows = case.batch(), []
+for fill in (math.nan, 0.0):  # what lies behind the lengths
     k, v = (cache.nan_to_num(nan=fill) for cache in (case.k_cache, case.v_cache))
     out = attention.paged_attention(case.query, k, v, batch, case.scale)
-    print(t("paged_line", fill=fill, nan=int(out.isnan().sum()), numbers=out.numel(), right=case.close(out)))
-sequences, rows, columns = batch.groups[0]
-print(t("places_line", places=len(sequences) * columns * 8, tokens=int(case.lengths.sum())))
+    rows.append([str(fill), int(out.isnan().sum()), out.numel(), case.close(out)])
+sequences, _, columns = batch.groups[0]  # the block table of a group is as wide as its longest sequence
+copied = len(sequences) * columns * 8
+Table(
+    ["behind the lengths", "NaN", "of numbers", "same as the reference"],
+    rows,
+    lines=[f"places copied out of the blocks: {copied}, of which {int(case.lengths.sum())} hold tokens"],
+)
+# %% key="paged_code" lang="zh"
+batch, rows = case.batch(), []
+for fill in (math.nan, 0.0):  # 长度之外的内容
+    k, v = (cache.nan_to_num(nan=fill) for cache in (case.k_cache, case.v_cache))
+    out = attention.paged_attention(case.query, k, v, batch, case.scale)
+    rows.append([str(fill), int(out.isnan().sum()), out.numel(), case.close(out)])
+sequences, _, columns = batch.groups[0]  # 一组的块表与其中最长的序列一样宽
+copied = len(sequences) * columns * 8
+Table(
+    ["长度之外放", "NaN 个数", "总共", "与参考实现相同"],
+    rows,
+    lines=[f"从块里复制出 {copied} 个位置，其中 {int(case.lengths.sum())} 个有 token"],
+)
 
 # %% [markdown] key="launch" lang="en"
 # A weight of 0 times NaN is NaN. That is why nano makes its pool with `torch.zeros`: what lies behind a length is then always a finite number.
@@ -409,31 +582,46 @@ show_source(attention.decode_on_gpu)
 # - 循环末尾、注释之后的那几行，就是在线 softmax。
 
 # %% key="kernel_source"
-if mode == "none":
-    print(t("no_triton"))
-else:
+if mode != "none":
     show_source(attention.paged_decode_kernel)
 
 # %% [markdown] key="kernel_run" lang="en"
-# On the same sequences, this time with NaN in the pool. And below, in plain Python, what the program of sequence 2 and KV head 1 finds in its second tile:
-# %% [markdown] key="kernel_run" lang="zh" src="247f29e4"
-# 还是那三条序列，这次块池里放着 NaN。再往下用普通的 Python 写出：序列 2、KV 头 1 的程序在第二个 tile 里找到了什么。
+# On the same sequences, this time with NaN in the pool:
+# %% [markdown] key="kernel_run" lang="zh" src="df226ed0"
+# 还是那三条序列，这次块池里放着 NaN：
 
-# %% key="kernel_code"
-if mode == "none":
-    print(t("no_triton"))
-else:
+# %% key="kernel_code" lang="en"
+rows = []
+if mode != "none":
     out = attention.decode_on_gpu(case.query, case.k_cache, case.v_cache, batch, case.scale)
-    print(t("programs_line", programs=len(case.lengths) * case.k_cache.shape[2], nan=int(out.isnan().sum())))
-    print(t("right_line", right=case.close(out)))
+    rows = [[len(case.lengths) * case.k_cache.shape[2], int(out.isnan().sum()), case.close(out)]]
+Table(["programs", "NaN in the result", "same as the reference"], rows)
+# %% key="kernel_code" lang="zh"
+rows = []
+if mode != "none":
+    out = attention.decode_on_gpu(case.query, case.k_cache, case.v_cache, batch, case.scale)
+    rows = [[len(case.lengths) * case.k_cache.shape[2], int(out.isnan().sum()), case.close(out)]]
+Table(["程序数", "结果里的 NaN", "与参考实现相同"], rows)
 
-length, head = 37, 1
-at = torch.arange(32, 64)
-at = at[at < length]  # what the mask `seen` leaves of 32 positions
-block = batch.block_tables[2, at.to(device) // 8].cpu()
+# %% [markdown] key="second_tile" lang="en"
+# And this is what program (2, 1) of the first picture finds in its second tile, in plain Python:
+# %% [markdown] key="second_tile" lang="zh" src="c0302e15"
+# 第一张图里的程序 (2, 1) 在第二个 tile 里找到了什么，用普通的 Python 写出来：
+
+# %% key="second_tile_code" lang="en"
+at = torch.arange(32, 64)  # the 32 positions of the tile
+at = at[at < 37]  # the mask `seen`: 5 of them lie within the length
+block = case.block_tables[2].cpu()[at // 8]  # the lookup
 slot = block * 8 + at % 8
-for name, numbers in (("at", at), ("block", block), ("slot", slot), ("token", slot * 2 + head)):
-    print(f"{name:>6} {numbers.tolist()}")
+token = slot * 2 + 1  # row of the cache seen as [slots * Hkv, D]; KV head 1
+Table(["at", "block", "slot", "token"], zip(*(one.tolist() for one in (at, block, slot, token))))
+# %% key="second_tile_code" lang="zh"
+at = torch.arange(32, 64)  # 这个 tile 的 32 个位置
+at = at[at < 37]  # 掩码 `seen`：其中 5 个在长度之内
+block = case.block_tables[2].cpu()[at // 8]  # 查表
+slot = block * 8 + at % 8
+token = slot * 2 + 1  # 把缓存看作 [slots * Hkv, D] 时的行号；KV 头 1
+Table(["at", "block", "slot", "token"], zip(*(one.tolist() for one in (at, block, slot, token))))
 
 # %% [markdown] key="pages_read" lang="en"
 # All five keys of this tile lie in one block. The kernel loads its number once for each position: always the same address, so memory answers once. With `head_dim` 128 in float16, a token's K and V in this head take 512 B, and its entry 8 B.
@@ -443,7 +631,7 @@ for name, numbers in (("at", at), ("block", block), ("slot", slot), ("token", sl
 #
 # - `.to(tl.int64)`: block times stride does not fit in 32 bits in a large pool.
 # - `seen`: the last block is not full. What lies past the length must not be read, because NaN stays NaN even with a weight of 0.
-# - `first_row`: several query heads share a KV head, neighbours and not every fourth one. (jax-js had it the other way until [PR #180](https://github.com/ekzhang/jax-js/pull/180).)
+# - `first_row`: several query heads share a KV head, neighbours and not every fourth one.
 #
 # (Exercise 10.6 asks you for the loop of this kernel.)
 #
@@ -452,7 +640,7 @@ for name, numbers in (("at", at), ("block", block), ("slot", slot), ("token", sl
 # One sequence and one head: at each step of the slider the program reads one tile, here of one block.
 # Which entry, which block, which slots?
 # Then give it more *splits*: several programs that share the tiles and read at the same time. Watch the number of steps. Step 5 says why one does this.
-# %% [markdown] key="pages_read" lang="zh" src="39b4e094"
+# %% [markdown] key="pages_read" lang="zh" src="b477dd45"
 # 这个 tile 的五个 key 都在同一块里。kernel 为每个位置读一次块号，但地址相同，只需从显存取一次。`head_dim` 为 128、float16 时，一个 token 在这个头里的 K 和 V 占 512 B，表项占 8 B。
 # 其余各行，换成连续缓存也完全一样。
 #
@@ -460,7 +648,7 @@ for name, numbers in (("at", at), ("block", block), ("slot", slot), ("token", sl
 #
 # - `.to(tl.int64)`：块池一大，块号乘步幅就超出 32 位。
 # - `seen`：最后一块没有填满。长度之外的内容不能读，因为即使权重为 0，NaN 仍是 NaN。
-# - `first_row`：共用一个 KV 头的是相邻的几个 query 头，不是每隔几个取一个（[jax-js PR #180](https://github.com/ekzhang/jax-js/pull/180) 修的就是这个）。
+# - `first_row`：共用一个 KV 头的是相邻的几个 query 头，不是每隔几个取一个。
 #
 # （练习 10.6 就是写这个 kernel 的循环。）
 #
@@ -489,31 +677,51 @@ show(WalkWidget(t("lang"), length=52, block_size=8, splits=1, step=2))
 # %% key="predict_times"
 predict("times_read", ...)
 
-# %% key="moved"
-print(t("moved_head"))
-for step in STEPS[:3]:
-    asks = moved(step, asked)
-    rest, ratio = asks.total - asks.kv, asks.total / floor(asked).num_bytes
-    print(t("moved_line", step=t("step_" + step), kv=asks.kv / 1e9, rest=rest / 1e9, ratio=ratio))
+# %% key="moved" lang="en"
+from minikv.course.charts import bars
+
+ways = {
+    "copy out of the blocks first": moved("gathered", asked),
+    "a program for each query head": moved("per_head", asked),
+    "a program for each KV head": moved("packed", asked),
+}
+times = [one.total / floor(asked).num_bytes for one in ways.values()]
+names = [f"{name}: {ratio:.2f} times the floor" for name, ratio in zip(ways, times)]
+parts = {
+    "K and V": [one.kv / 1e9 for one in ways.values()],
+    "the rest": [(one.total - one.kv) / 1e9 for one in ways.values()],
+}
+show(bars(names, parts, x="GB", stacked=True))
+# %% key="moved" lang="zh"
+from minikv.course.charts import bars
+
+ways = {
+    "先从块里复制出来": moved("gathered", asked),
+    "每个 query 头一个程序": moved("per_head", asked),
+    "每个 KV 头一个程序": moved("packed", asked),
+}
+times = [one.total / floor(asked).num_bytes for one in ways.values()]
+names = [f"{name}：下限的 {ratio:.2f} 倍" for name, ratio in zip(ways, times)]
+parts = {
+    "K 和 V": [one.kv / 1e9 for one in ways.values()],
+    "其余": [(one.total - one.kv) / 1e9 for one in ways.values()],
+}
+show(bars(names, parts, x="GB", stacked=True))
 
 # %% [markdown] key="packed_read" lang="en"
-# The first row is what `paged_attention` does: it copies K and V out of the blocks, which reads them and writes them, and then reads the copy.
-# The last row is a packed kernel. Each key is loaded once for the whole group, so it stands at the floor but for the tables: each of the 8 programs of a sequence reads its table.
+# The first bar is what `paged_attention` does: it copies K and V out of the blocks, which reads them and writes them, and then reads the copy.
+# The last one is a packed kernel. Each key is loaded once for the whole group, so it stands at the floor but for the tables: each of the 8 programs of a sequence reads its table.
 # (It counts an entry of 4 B for each block. Nano asks for 8 B for each token, 1.6% of K and V, and most of these come from a cache.)
 #
 # These are bytes that a kernel asks for. A test counts the loads of nano's kernel and of the next step's in the interpreter, and finds the same K and V.
-# What a repeated load costs depends on where the data comes from, the L2 cache or memory.
-# MLX, whose kernel loaded K and V again for every query head, moved 195 GB/s with 32 query heads on 4 KV heads at 32K tokens, on a machine that gives 266 ([PR #4077](https://github.com/ml-explore/mlx/pull/4077)).
-# But an engine whose 42 MB of K and V a layer fit into an L2 cache of 96 MB became 9% *slower* by packing ([imp PR #1785](https://github.com/kekzl/imp/pull/1785)): it saved loads that had never reached memory, and was left with 128 programs in place of 768.
-# %% [markdown] key="packed_read" lang="zh" src="6a67342d"
-# 第一行就是 `paged_attention` 的做法：把 K 和 V 从块里复制出来，先读一遍、写一遍，再读一遍副本。
-# 最后一行是打包的 kernel。每个 key 只为整组读一次，所以与下限只差在块表：一条序列有 8 个程序，每个都要读它的表。
+# What a repeated load costs depends on where the data comes from, the L2 cache or memory. Where K and V fit into L2, packing can even be slower (*In the wild*).
+# %% [markdown] key="packed_read" lang="zh" src="13dcc93f"
+# 第一条就是 `paged_attention` 的做法：把 K 和 V 从块里复制出来，先读一遍、写一遍，再读一遍副本。
+# 最后一条是打包的 kernel。每个 key 只为整组读一次，所以与下限只差在块表：一条序列有 8 个程序，每个都要读它的表。
 # （这里按每块一项、每项 4 B 来数。nano 为每个 token 读 8 B，是 K 和 V 的 1.6%，其中大部分会命中 GPU 的缓存。）
 #
 # 这里数的是 kernel 请求的字节。有一个测试在解释器里统计 nano 的 kernel 和下一步那个 kernel 的每次读取，得到的 K 和 V 相同。
-# 重复读取的代价，要看数据是从 L2 缓存来，还是从显存来。
-# MLX 的 kernel 原先每个 query 头都要把 K 和 V 再读一遍：32 个 query 头对 4 个 KV 头、32K 个 token 时是 195 GB/s，而那台机器能到 266 GB/s（[PR #4077](https://github.com/ml-explore/mlx/pull/4077)）。
-# 但有个引擎，每层 42 MB 的 K 和 V 放得进 96 MB 的 L2 缓存，打包之后反而**慢**了 9%（[imp PR #1785](https://github.com/kekzl/imp/pull/1785)）：省下的读取本来就没有到过显存，程序却从 768 个减到 128 个。
+# 重复读取的代价，要看数据是从 L2 缓存来，还是从显存来。如果 K 和 V 放得进 L2，打包甚至可能更慢（见“实战现场”）。
 
 # %% [markdown] key="splits" lang="en"
 # ## Step 5: split the sequence
@@ -532,17 +740,15 @@ for step in STEPS[:3]:
 predict("busy", ...)
 
 # %% [markdown] key="splits_story" lang="en"
-# A kernel for AMD's GPUs had no split. With one sequence of 32,768 tokens and one KV head it started a single program on a card of 256 compute units (AMD's SMs), and moved 17 MB in 169 us: 0.1 TB/s, where the card has 8 ([aiter PR #4794](https://github.com/ROCm/aiter/pull/4794)).
-#
+# One sequence with one KV head would even be a single program, on a card of 132 SMs.
 # So we cut the *sequence* (split-KV): each program takes a share of the tiles and leaves its own result with its lse.
 # A second step puts the parts together. With $w_j = e^{\text{lse}_j - \text{lse}}$, the share of the probability that part $j$ holds:
 #
 # $$\text{lse} = \ln \sum_j e^{\text{lse}_j} \qquad \text{out} = \sum_j w_j \, \text{out}_j$$
 #
 # Nano does without splits, so this kernel is the lesson's own. A tile of it is one block. New against nano's are two places: the bounds of the loop, and the lse that each part leaves.
-# %% [markdown] key="splits_story" lang="zh" src="443ad0f4"
-# AMD GPU 上有个 kernel 原先不做切分。一条 32,768 个 token 的序列、一个 KV 头，它只启动一个程序，而那块卡有 256 个计算单元（相当于 SM）；搬 17 MB 用了 169 微秒，即 0.1 TB/s，而卡的带宽是 8 TB/s（[aiter PR #4794](https://github.com/ROCm/aiter/pull/4794)）。
-#
+# %% [markdown] key="splits_story" lang="zh" src="31865edd"
+# 如果只有一条序列、一个 KV 头，那么 132 个 SM 的卡上就只有一个程序。
 # 于是我们**沿序列切分**（split-KV）：每个程序负责一部分 tile，留下自己的结果和 lse。
 # 第二步再把各部分合起来。设 $w_j = e^{\text{lse}_j - \text{lse}}$，即第 $j$ 部分所占的概率：
 #
@@ -550,18 +756,30 @@ predict("busy", ...)
 #
 # nano 不做切分，所以下面这个 kernel 是本课自己的，它的一个 tile 就是一个块。与 nano 的相比，新的只有两处：循环的范围，以及每一部分留下的 lse。
 
-# %% key="splits_code"
+# %% key="splits_source"
+if mode != "none":
+    show_source(split_kernel)
+
+# %% key="splits_code" lang="en"
+from minikv.course.lessons.l10.launch import run_splits
 from minikv.kernels import merge_splits
 
-if mode == "none":
-    print(t("no_triton"))
-else:
-    show_source(split_kernel)
-    for splits in (1, 2, 4, 9):
-        parts, lse = run_splits(case, splits)
-        out, whole = merge_splits(parts, lse)
-        empty = int((lse[:, 0, 0] == -math.inf).sum())
-        print(t("splits_line", splits=splits, empty=empty, right=case.close(out)))
+rows = []
+for splits in (1, 2, 4, 9) if mode != "none" else ():
+    parts, lse = run_splits(case, splits)  # [splits, B, Hq, D] and [splits, B, Hq]
+    out, _ = merge_splits(parts, lse)
+    rows.append([splits, int((lse[:, 0, 0] == -math.inf).sum()), case.close(out)])
+Table(["splits", "of which sequence 0 leaves empty", "same as the reference"], rows)
+# %% key="splits_code" lang="zh"
+from minikv.course.lessons.l10.launch import run_splits
+from minikv.kernels import merge_splits
+
+rows = []
+for splits in (1, 2, 4, 9) if mode != "none" else ():
+    parts, lse = run_splits(case, splits)  # [splits, B, Hq, D] 和 [splits, B, Hq]
+    out, _ = merge_splits(parts, lse)
+    rows.append([splits, int((lse[:, 0, 0] == -math.inf).sum()), case.close(out)])
+Table(["切分数", "其中序列 0 为空的", "与参考实现相同"], rows)
 
 # %% [markdown] key="splits_read" lang="en"
 # The first sequence has one tile only, so with two splits one of them has nothing to do. It leaves zeros and an lse of $-\infty$, and its share is 0.
@@ -574,20 +792,32 @@ else:
 # 切成几份才好？让各个 SM 都有活干就够了，不要更多：每多一份，就多一个结果要写出去再读回来。
 # （不切分也比下限略高：每个 KV 头的程序都要读同一张块表。）
 
-# %% key="splits_cost"
-one = Shape(lengths=(32768,), query_heads=32, kv_heads=8)
-print(t("cost_head"))
+# %% key="splits_cost" lang="en"
+one, rows = Shape(lengths=(32768,), query_heads=32, kv_heads=8), []
 for splits in (1, 4, 16, 64):
     programs = len(one.lengths) * one.kv_heads * splits
     extra = moved("split", one, splits).total / floor(one).num_bytes - 1
-    print(t("cost_line", splits=splits, programs=programs, share=min(1, programs / 132), extra=extra))
-if mode == "none":
-    print(t("no_triton"))
-else:
+    rows.append([splits, programs, f"{min(1, programs / 132):.0%}", f"{extra:.2%}"])
+chosen = []
+if mode != "none":
     from minikv.kernels.gpu.configs import choose_splits
 
     chosen = [choose_splits(batch * 8, 32768 // 64, 132) for batch in (1, 4, 16, 64)]
-    print(t("chosen_line", chosen=chosen))
+head = ["splits", "programs", "of 132 SMs", "more bytes"]
+Table(head, rows, right=head, lines=[f"The package chooses, for 1, 4, 16 and 64 such sequences: {chosen}"])
+# %% key="splits_cost" lang="zh"
+one, rows = Shape(lengths=(32768,), query_heads=32, kv_heads=8), []
+for splits in (1, 4, 16, 64):
+    programs = len(one.lengths) * one.kv_heads * splits
+    extra = moved("split", one, splits).total / floor(one).num_bytes - 1
+    rows.append([splits, programs, f"{min(1, programs / 132):.0%}", f"{extra:.2%}"])
+chosen = []
+if mode != "none":
+    from minikv.kernels.gpu.configs import choose_splits
+
+    chosen = [choose_splits(batch * 8, 32768 // 64, 132) for batch in (1, 4, 16, 64)]
+head = ["切分数", "程序数", "占 132 个 SM", "多搬的字节"]
+Table(head, rows, right=head, lines=[f"这样的序列有 1、4、16、64 条时，本包选择的切分数：{chosen}"])
 
 # %% [markdown] key="real" lang="en"
 # ## The package's kernel
@@ -600,22 +830,31 @@ else:
 # `minikv.kernels.paged_decode` 就是这五步，再加上实际需要的东西：Tensor Core（T4 上不用）、任意头维度、窗口、fp8、供淘汰用的分数。
 # 一个 tile（`BLOCK_N` 个 token）不一定正好是一个块，所以它查表时分三种情况：tile 在一个块之内；一个 tile 包含几个整块；两者互不整除。
 
-# %% key="real_code"
-if mode == "none":
-    print(t("no_triton"))
-else:
+# %% key="real_source"
+if mode != "none":
     from minikv.kernels import gpu
     from minikv.kernels.gpu.tiles import block_ids, token_offsets
 
     show_source(block_ids)
     show_source(token_offsets)
-    for block_size in (64, 8, 12):
-        other = paged([5, 70], kv_heads=2, group=4, dim=16, block_size=block_size, device=device)
-        out = gpu.paged_decode(other.query, other.kv, scale=other.scale).out
-        print(t("real_line", block_size=block_size, right=other.close(out)))
+
+# %% key="real_code" lang="en"
+rows = []
+for block_size in (64, 8, 12) if mode != "none" else ():
+    other = paged([5, 70], kv_heads=2, group=4, dim=16, block_size=block_size, device=device)
+    out = gpu.paged_decode(other.query, other.kv, scale=other.scale).out
+    rows.append([block_size, other.close(out)])
+Table(["block size", "same as the reference"], rows)
+# %% key="real_code" lang="zh"
+rows = []
+for block_size in (64, 8, 12) if mode != "none" else ():
+    other = paged([5, 70], kv_heads=2, group=4, dim=16, block_size=block_size, device=device)
+    out = gpu.paged_decode(other.query, other.kv, scale=other.scale).out
+    rows.append([block_size, other.close(out)])
+Table(["块大小", "与参考实现相同"], rows)
 
 # %% [markdown] key="real_read" lang="en"
-# Small pages mean more entries for each tile, and arithmetic for each row: this is where pages of one token lost their bandwidth, in the numbers above.
+# Small pages mean more entries for each tile, and arithmetic for each row: this is where pages of one token lose bandwidth.
 # Leaving out `ALIGNED` costs bandwidth too: through a table Triton cannot see that every row begins at a multiple of 16 elements, and unless it is told, it loads one element (two bytes) at a time.
 #
 # On a CPU the package runs plain torch, which is also what the kernels are tested against.
@@ -625,9 +864,9 @@ else:
 # MLA ([lesson 03](03_the_2_86x_mistake.ipynb)) caches one latent a token, which is key and value at once, and beside it a short key for the position (rope). Both belong to *every* head: a group of 128.
 # Instead of making K and V of every head from it, the query goes to the latent: the up-projection of K is *absorbed* into the query, that of V comes after the softmax.
 # On 21 tokens in shuffled blocks, with 4 heads:
-# %% [markdown] key="real_read" lang="zh" src="5c8e9380"
-# 页越小，每个 tile 要读的项就越多，每一行都要算地址：前面的数字里，每页 1 个 token 时丢掉的带宽就丢在这里。
-# 忘了 `ALIGNED` 也会丢带宽：隔着一张表，Triton 看不出每一行都从 16 个元素的整数倍处开始；不告诉它，它就一次只读一个元素（两个字节）。
+# %% [markdown] key="real_read" lang="zh" src="93e95fe7"
+# 页越小，每个 tile 要读的项就越多，每一行都要算地址：每页 1 个 token 时，带宽就丢在这里。
+# 不写 `ALIGNED`，带宽也会下降：地址要先查块表，Triton 推断不出每一行按 16 个元素对齐，只好一次读 1 个元素（2 字节）。
 #
 # 在 CPU 上，本包运行的是普通的 torch 实现，kernel 的测试也以它为准。
 #
@@ -637,102 +876,162 @@ else:
 # 不必由它还原每个头的 K 和 V，而是把 query 变换到潜在空间：K 的上投影**吸收**进 query（矩阵吸收），V 的上投影放到 softmax 之后。
 # 下面取打乱的块里的 21 个 token、4 个头：
 
-# %% key="absorbed"
-from minikv.kernels import PagedKV, latent_decode
-
+# %% key="expanded" lang="en"
 draw = torch.Generator().manual_seed(0)
 heads, nope, rope, rank, tokens = 4, 16, 8, 32, 21
-latents, ropes = (torch.randn(tokens, dim, generator=draw) for dim in (rank, rope))
+latents, ropes = (torch.randn(tokens, dim, generator=draw) for dim in (rank, rope))  # what MLA caches
 up_k, up_v = (torch.randn(heads, nope, rank, generator=draw) for _ in range(2))
 q_nope, q_rope = (torch.randn(heads, dim, generator=draw) for dim in (nope, rope))
 scale = (nope + rope) ** -0.5
 
-keys = torch.einsum("tr,hnr->htn", latents, up_k)
+keys = torch.einsum("tr,hnr->htn", latents, up_k)  # K of every head: [H, T, nope]
+logits = torch.einsum("hn,htn->ht", q_nope, keys) + q_rope @ ropes.T
+expanded = torch.einsum("ht,tr,hvr->hv", torch.softmax(logits * scale, -1), latents, up_v)
+# %% key="expanded" lang="zh"
+draw = torch.Generator().manual_seed(0)
+heads, nope, rope, rank, tokens = 4, 16, 8, 32, 21
+latents, ropes = (torch.randn(tokens, dim, generator=draw) for dim in (rank, rope))  # MLA 缓存的就是这些
+up_k, up_v = (torch.randn(heads, nope, rank, generator=draw) for _ in range(2))
+q_nope, q_rope = (torch.randn(heads, dim, generator=draw) for dim in (nope, rope))
+scale = (nope + rope) ** -0.5
+
+keys = torch.einsum("tr,hnr->htn", latents, up_k)  # 每个头的 K：[H, T, nope]
 logits = torch.einsum("hn,htn->ht", q_nope, keys) + q_rope @ ropes.T
 expanded = torch.einsum("ht,tr,hvr->hv", torch.softmax(logits * scale, -1), latents, up_v)
 
-caches = [torch.full((4, 8, 1, dim), torch.nan) for dim in (rank, rope)]
-slots = torch.tensor([[2], [0], [3]]) * 8 + torch.arange(8)
+# %% [markdown] key="absorbed_now" lang="en"
+# The same without making K or V of any head, from latents that lie in blocks:
+# %% [markdown] key="absorbed_now" lang="zh" src="2df82b47"
+# 下面不还原任何头的 K 和 V，直接用放在块里的潜在向量：
+
+# %% key="absorbed" lang="en"
+from minikv.kernels import PagedKV, latent_decode
+
+caches = [torch.full((4, 8, 1, dim), torch.nan) for dim in (rank, rope)]  # [blocks, block size, 1, dim]
+slots = (torch.tensor([[2], [0], [3]]) * 8 + torch.arange(8)).flatten()[:tokens]  # blocks 2, 0, 3
 for cache, new in zip(caches, (latents, ropes)):
-    cache.view(4 * 8, -1)[slots.flatten()[:tokens]] = new
-q_latent = torch.einsum("hn,hnr->hr", q_nope, up_k)
-kv = PagedKV(k=caches[0], v=caches[1], block_tables=torch.tensor([[2, 0, 3]]), lengths=torch.tensor([tokens]))
+    cache.view(4 * 8, -1)[slots] = new
+kv = PagedKV(*caches, block_tables=torch.tensor([[2, 0, 3]]), lengths=torch.tensor([tokens]))
+q_latent = torch.einsum("hn,hnr->hr", q_nope, up_k)  # the query takes the up-projection of K: [H, rank]
 out = latent_decode(q_latent[None], q_rope[None], kv, scale=scale).out[0]
-absorbed = torch.einsum("hr,hvr->hv", out, up_v)
-same = torch.allclose(absorbed, expanded, atol=1e-4)
-print(t("absorbed_line", full=heads * (2 * nope + rope), latent=rank + rope, same=same))
+same = torch.allclose(torch.einsum("hr,hvr->hv", out, up_v), expanded, atol=1e-4)
+head = ["elements a token, K and V of all heads", "latent and rope key", "same result"]
+Table(head, [[heads * (2 * nope + rope), rank + rope, same]])
+# %% key="absorbed" lang="zh"
+from minikv.kernels import PagedKV, latent_decode
+
+caches = [torch.full((4, 8, 1, dim), torch.nan) for dim in (rank, rope)]  # [块数, 块大小, 1, dim]
+slots = (torch.tensor([[2], [0], [3]]) * 8 + torch.arange(8)).flatten()[:tokens]  # 块 2、0、3
+for cache, new in zip(caches, (latents, ropes)):
+    cache.view(4 * 8, -1)[slots] = new
+kv = PagedKV(*caches, block_tables=torch.tensor([[2, 0, 3]]), lengths=torch.tensor([tokens]))
+q_latent = torch.einsum("hn,hnr->hr", q_nope, up_k)  # K 的上投影吸收进 query：[H, rank]
+out = latent_decode(q_latent[None], q_rope[None], kv, scale=scale).out[0]
+same = torch.allclose(torch.einsum("hr,hvr->hv", out, up_v), expanded, atol=1e-4)
+head = ["每个 token 的元素数：所有头的 K 和 V", "潜在向量加 rope key", "结果相同"]
+Table(head, [[heads * (2 * nope + rope), rank + rope, same]])
 
 # %% [markdown] key="latent_cost" lang="en"
 # Bytes and FLOPs of one step, one sequence of 4,096 tokens, 128 heads as in DeepSeek-V3:
 # %% [markdown] key="latent_cost" lang="zh" src="1138ddcd"
 # 一条 4,096 个 token 的序列，像 DeepSeek-V3 那样 128 个头，一步的字节数和 FLOP：
 
-# %% key="latent"
+# %% key="latent" lang="en"
 from minikv.kernels.traffic import decode_traffic, latent_decode_traffic
 
 gqa = decode_traffic([4096], query_heads=32, kv_heads=8, dim=128)
 mla = latent_decode_traffic([4096], heads=128)
-for name, work in (("GQA 32/8", gqa), ("MLA 128", mla)):
-    mb, mflop = work.num_bytes / 1e6, work.flops / 1e6
-    print(t("latent_line", name=name, mb=mb, mflop=mflop, intensity=work.intensity))
+Table(
+    ["attention", "MB", "MFLOP", "FLOP/byte"],
+    [
+        [name, f"{one.num_bytes / 1e6:.2f}", f"{one.flops / 1e6:.1f}", f"{one.intensity:.1f}"]
+        for name, one in (("GQA 32/8", gqa), ("MLA 128", mla))
+    ],
+    right=["MB", "MFLOP", "FLOP/byte"],
+)
+# %% key="latent" lang="zh"
+from minikv.kernels.traffic import decode_traffic, latent_decode_traffic
+
+gqa = decode_traffic([4096], query_heads=32, kv_heads=8, dim=128)
+mla = latent_decode_traffic([4096], heads=128)
+Table(
+    ["注意力", "MB", "MFLOP", "FLOP/byte"],
+    [
+        [name, f"{one.num_bytes / 1e6:.2f}", f"{one.flops / 1e6:.1f}", f"{one.intensity:.1f}"]
+        for name, one in (("GQA 32/8", gqa), ("MLA 128", mla))
+    ],
+    right=["MB", "MFLOP", "FLOP/byte"],
+)
 
 # %% [markdown] key="latent_read" lang="en"
 # Fewer bytes, and far more arithmetic for each: on an H200 (ridge point about 200 FLOP/byte, [lesson 04](04_the_roofline.ipynb)) this decode lies just on the compute-bound side.
 #
 # ## Measure it here
 #
-# The asker's question on this machine: K and V contiguous, in blocks of several sizes, in order and shuffled; and copied out of the blocks first.
+# The lesson's question on this machine: K and V contiguous, in blocks of several sizes, in order and shuffled; and copied out of the blocks first.
 # All move the same K and V. GB/s are the floor's bytes, divided by the time.
-# %% [markdown] key="latent_read" lang="zh" src="6705a533"
+# %% [markdown] key="latent_read" lang="zh" src="f149ab55"
 # 字节更少，每个字节要做的计算却多得多：在 H200 上（拐点约 200 FLOP/字节，[第 04 课](04_the_roofline.ipynb)），这样的解码已经刚好落在计算受限的一侧。
 #
 # ## 在本机上测量
 #
-# 在这台机器上回答提问者：K 和 V 连续存放；放在几种大小的块里，按次序或打乱；以及先从块里复制出来。
+# 在这台机器上回答本课的问题：K 和 V 连续存放；放在几种大小的块里，按次序或打乱；以及先从块里复制出来。
 # 各种做法处理的 K 和 V 相同。GB/s 是下限的字节数除以所用时间。
 
-# %% key="measure" tags="timing"
+# %% key="measure" lang="en" tags="timing"
 from minikv.course.lessons.l10.measure import measure, steps_gb_s
 
 lengths, dtype = ((8192,) * 16, torch.float16) if mode == "gpu" else ((2048,) * 4, torch.float32)
 shape = Shape(lengths, query_heads=32, kv_heads=8, dim=128, itemsize=dtype.itemsize)
-for (way, block_size), seconds in measure(shape, dtype, device).items():
-    name, gb_s = t("way_" + way, block_size=block_size), floor(shape).num_bytes / seconds / 1e9
-    print(t("measure_line", ms=seconds * 1e3, gb_s=gb_s, name=name))
+seconds = measure(shape, dtype, device)
+names = [t("way_" + way, block_size=block_size) for way, block_size in seconds]
+show(bars(names, {"GB/s": [floor(shape).num_bytes / one / 1e9 for one in seconds.values()]}, x="GB/s"))
+# %% key="measure" lang="zh" tags="timing"
+from minikv.course.lessons.l10.measure import measure, steps_gb_s
+
+lengths, dtype = ((8192,) * 16, torch.float16) if mode == "gpu" else ((2048,) * 4, torch.float32)
+shape = Shape(lengths, query_heads=32, kv_heads=8, dim=128, itemsize=dtype.itemsize)
+seconds = measure(shape, dtype, device)
+names = [t("way_" + way, block_size=block_size) for way, block_size in seconds]
+show(bars(names, {"GB/s": [floor(shape).num_bytes / one / 1e9 for one in seconds.values()]}, x="GB/s"))
 
 # %% [markdown] key="measure_read" lang="en"
-# The first row is torch's own kernel and the others are ours (on a CPU, plain torch): their difference is one between kernels, as the asker's may have been.
-# What pages cost by themselves is seen within one kernel, from row to row below. Compare the two with blocks of 16: if the order of the blocks mattered much, shuffling would show it.
-# Shuffle in a benchmark all the same, since a serving engine's blocks seldom are in order; and give every sequence blocks of its own, or they come from a cache ([TileOPs #2014](https://github.com/tile-ai/TileOPs/issues/2014) found both faults in its own).
+# The first bar is torch's own kernel and the others are ours (on a CPU, plain torch): their difference is one between kernels.
+# What pages cost by themselves is seen within one kernel, from bar to bar below. Compare the two with blocks of 16: if the order of the blocks mattered much, shuffling would show it.
+# Shuffle in a benchmark all the same, since a serving engine's blocks seldom are in order. And give every sequence blocks of its own, or they come from a cache.
 #
 # On a GPU the next cell draws the steps of this lesson against the card: bandwidth over the length of one sequence.
-# %% [markdown] key="measure_read" lang="zh" src="c0fa1a3d"
-# 第一行是 torch 自己的 kernel，放在块里的各行是我们的（在 CPU 上是普通的 torch 实现）：两者之差是 kernel 之差，提问者测到的很可能也是。
-# 分页本身的代价，要在同一个 kernel 之内、从下面几行的比较中去看。先比较块大小为 16 的两行：如果块的次序很要紧，打乱之后就会看出来。
-# 做基准测试时仍然应当打乱，因为线上引擎的块很少按次序排列；还要让每条序列有自己的块，否则数据就来自缓存（[TileOPs #2014](https://github.com/tile-ai/TileOPs/issues/2014) 在自己的基准测试里发现了这两个毛病）。
+# %% [markdown] key="measure_read" lang="zh" src="315be351"
+# 第一条是 torch 自己的 kernel，放在块里的各条是我们的（在 CPU 上是普通的 torch 实现）：两者之差是 kernel 之差。
+# 分页本身的代价，要在同一个 kernel 之内、从下面几条的比较中去看。先比较块大小为 16 的两条：如果块的次序很要紧，打乱之后就会看出来。
+# 做基准测试时仍然应当打乱，因为线上引擎的块很少按次序排列。还要让每条序列有自己的块，否则数据就来自缓存。
 #
 # 在 GPU 上，下一个单元格画出本课各步与显卡的对比：横轴是一条序列的长度，纵轴是带宽。
 
-# %% key="plot" tags="hardware"
-if mode != "gpu":
-    print(t("no_gpu"))
-else:
-    import plotly.graph_objects as go
+# %% key="plot" lang="en" tags="hardware"
+from minikv.course.charts import lines
+from minikv.memory import copy_bandwidth
 
-    from minikv.memory import copy_bandwidth
-
+if mode == "gpu":
     sizes = [2**power for power in range(12, 19, 2)]
     rates = steps_gb_s(sizes, dtype, device)
+    rates = {t("step_" + name): dict(zip(sizes, gb_s)) for name, gb_s in rates.items()}
     copy = copy_bandwidth(2**30, device).gb_s
-    figure = go.Figure()
-    for name, gb_s in rates.items():
-        figure.add_scatter(x=sizes, y=gb_s, name=t("step_" + name), mode="lines+markers")
-    figure.add_hline(y=copy, line_dash="dash", annotation_text=t("copy_line", gb_s=copy))
-    figure.update_xaxes(type="log", tickvals=sizes, ticktext=[f"{n:,}" for n in sizes], title=t("plot_x"))
-    figure.update_yaxes(title="GB/s", rangemode="tozero")
-    figure.update_layout(height=360, margin={"t": 30, "r": 20})
-    lines = ["".join(f"{rate:>9,.0f}" for rate in rates[name]) + "   " + t("step_" + name) for name in rates]
-    show(figure, text="\n".join([t("copy_line", gb_s=copy), *lines]))
+    show(
+        lines(
+            rates, x="tokens of one sequence", y="GB/s", log="x", levels={"a plain copy on this card": copy}
+        )
+    )
+# %% key="plot" lang="zh" tags="hardware"
+from minikv.course.charts import lines
+from minikv.memory import copy_bandwidth
+
+if mode == "gpu":
+    sizes = [2**power for power in range(12, 19, 2)]
+    rates = steps_gb_s(sizes, dtype, device)
+    rates = {t("step_" + name): dict(zip(sizes, gb_s)) for name, gb_s in rates.items()}
+    copy = copy_bandwidth(2**30, device).gb_s
+    show(lines(rates, x="一条序列的 token 数", y="GB/s", log="x", levels={"这块卡上的单纯复制": copy}))
 
 # %% [markdown] key="break" lang="en"
 # ## Break it
@@ -749,17 +1048,32 @@ else:
 # 掩码差一位，就会读到最后一个 token 后面的位置。
 # 我们的块池在那里放了 NaN。真实的块池里，那里是上一个持有者留下的内容：
 
-# %% key="break_tail"
+# %% key="break_tail" lang="en"
 from dataclasses import replace
 
 from minikv.kernels import paged_decode
 
-right = paged_decode(case.query, case.kv, scale=case.scale).out
+right = paged_decode(case.query, case.kv, scale=case.scale).out  # [B, Hq, D]
 late = replace(case, lengths=case.lengths + torch.tensor([1, 0, 1], dtype=torch.int32, device=device))
 stale = replace(late, k_cache=case.k_cache.nan_to_num(0.5), v_cache=case.v_cache.nan_to_num(0.5))
-for name, wrong in (("poisoned", late), ("stale", stale)):
-    out = paged_decode(case.query, wrong.kv, scale=case.scale).out
-    print(t("tail_" + name, nan=int(out[0].isnan().sum()), same=torch.allclose(out[0], right[0], atol=1e-3)))
+rows = []
+for name, wrong in (("NaN", late), ("old numbers", stale)):
+    out = paged_decode(case.query, wrong.kv, scale=case.scale).out[0]
+    rows.append([name, int(out.isnan().sum()), out.numel(), torch.allclose(out, right[0], atol=1e-3)])
+Table(["behind the last token", "NaN", "of numbers", "the right answer"], rows)
+# %% key="break_tail" lang="zh"
+from dataclasses import replace
+
+from minikv.kernels import paged_decode
+
+right = paged_decode(case.query, case.kv, scale=case.scale).out  # [B, Hq, D]
+late = replace(case, lengths=case.lengths + torch.tensor([1, 0, 1], dtype=torch.int32, device=device))
+stale = replace(late, k_cache=case.k_cache.nan_to_num(0.5), v_cache=case.v_cache.nan_to_num(0.5))
+rows = []
+for name, wrong in (("NaN", late), ("残留的旧数据", stale)):
+    out = paged_decode(case.query, wrong.kv, scale=case.scale).out[0]
+    rows.append([name, int(out.isnan().sum()), out.numel(), torch.allclose(out, right[0], atol=1e-3)])
+Table(["最后一个 token 后面", "NaN 个数", "总共", "答案正确"], rows)
 
 # %% [markdown] key="break_logical" lang="en"
 # The second row is what happens in production: no NaN, no error, a slightly different text.
@@ -776,12 +1090,22 @@ for name, wrong in (("poisoned", late), ("stale", stale)):
 #
 # 块池刚建好时，块往往按 0、1、2 的次序分出去；这时把块的**逻辑**编号当作位置的 kernel，什么测试都能通过。
 
-# %% key="break_logical_code"
+# %% key="break_logical_code" lang="en"
+rows = []
 for shuffled in (False, True):
     trial = paged([24], block_size=8, dim=16, shuffled=shuffled, device=device)
-    no_table = torch.arange(3, dtype=torch.int32, device=device)[None]
+    no_table = torch.arange(3, dtype=torch.int32, device=device)[None]  # [[0, 1, 2]] in place of the table
     out = paged_decode(trial.query, replace(trial.kv, block_tables=no_table), scale=trial.scale).out
-    print(t("logical_line", table=trial.block_tables[0].tolist(), right=trial.close(out)))
+    rows.append([str(trial.block_tables[0].tolist()), trial.close(out)])
+Table(["block table", "right without looking into it"], rows)
+# %% key="break_logical_code" lang="zh"
+rows = []
+for shuffled in (False, True):
+    trial = paged([24], block_size=8, dim=16, shuffled=shuffled, device=device)
+    no_table = torch.arange(3, dtype=torch.int32, device=device)[None]  # 用 [[0, 1, 2]] 代替块表
+    out = paged_decode(trial.query, replace(trial.kv, block_tables=no_table), scale=trial.scale).out
+    rows.append([str(trial.block_tables[0].tolist()), trial.close(out)])
+Table(["块表", "不查表也对"], rows)
 
 # %% [markdown] key="break_int" lang="en"
 # ### An offset that does not fit
@@ -795,26 +1119,37 @@ for shuffled in (False, True):
 # %% key="predict_overflow"
 predict("first_overflow", ...)
 
-# %% key="break_int_code"
-stride = 480 * 576
+# %% key="break_int_code" lang="en"
+stride = 480 * 576  # elements of a block: MLA with 480 tokens in each
 last = 2**31 // stride
-print(t("last_block", last=last, stride=stride))
-for block in (last, last + 1):
-    ids = torch.tensor([block], dtype=torch.int32)
-    print(t("offset_line", block=block, narrow=int(ids * stride), wide=int(ids.long() * stride)))
+ids = torch.tensor([last, last + 1], dtype=torch.int32)
+Table(
+    ["block", "its offset in int32", "in int64"],
+    zip(ids.tolist(), (ids * stride).tolist(), (ids.long() * stride).tolist()),
+    lines=[
+        f"{stride:,} elements a block: block {last:,} is the last whose beginning fits into 32 bits with a sign"
+    ],
+)
+# %% key="break_int_code" lang="zh"
+stride = 480 * 576  # 一个块的元素数：MLA，每块 480 个 token
+last = 2**31 // stride
+ids = torch.tensor([last, last + 1], dtype=torch.int32)
+Table(
+    ["块", "int32 算出的偏移", "int64 算出的偏移"],
+    zip(ids.tolist(), (ids * stride).tolist(), (ids.long() * stride).tolist()),
+    lines=[f"每块 {stride:,} 个元素：块 {last:,} 是起始位置还装得进 32 位有符号整数的最后一块"],
+)
 
 # %% [markdown] key="break_int_read" lang="en"
-# These are the figures of [vLLM PR #47671](https://github.com/vllm-project/vllm/pull/47671): MLA with pages of 480 tokens, which "crashed deterministically once allocated block ids crossed ~7767".
-# A crash is the lucky case. If the memory below the cache is in use, there is no error at all, as in [vLLM #50427](https://github.com/vllm-project/vllm/issues/50427).
+# A crash is the lucky case. If the memory below the cache is in use, there is no error at all.
 # In your own kernel, one `.to(tl.int64)` is the cure.
 #
 # ### Strides that are assumed
 #
 # Some engines keep K and V of a block side by side. The K of one block is then followed by its V, and not by the next block's K.
 # Nano's kernel computes addresses as if the cache of a layer were contiguous. In nano it always is, so nothing checks it:
-# %% [markdown] key="break_int_read" lang="zh" src="3d1e01d0"
-# 这正是 [vLLM PR #47671](https://github.com/vllm-project/vllm/pull/47671) 里的数字：MLA，每页 480 个 token，分到的块号一超过约 7767 就必然崩溃。
-# 崩溃还算幸运。如果缓存之前的那段地址另有所属，就根本不会报错，例如 [vLLM #50427](https://github.com/vllm-project/vllm/issues/50427)。
+# %% [markdown] key="break_int_read" lang="zh" src="383ee320"
+# 崩溃还算幸运。如果缓存之前的那段地址另有所属，就根本不会报错。
 # 在自己写的 kernel 里，解决办法只是一个 `.to(tl.int64)`。
 #
 # ### 想当然的步幅
@@ -822,27 +1157,44 @@ for block in (last, last + 1):
 # 有些引擎把一个块的 K 和 V 挨着放：一块的 K 后面是它自己的 V，而不是下一块的 K。
 # nano 的 kernel 按连续的缓存计算地址。在 nano 里每层的缓存总是连续的，所以没有任何检查：
 
-# %% key="break_stride"
-whole = torch.stack([case.k_cache, case.v_cache], 1)
-side_by_side = replace(case, k_cache=whole[:, 0], v_cache=whole[:, 1])
-out = paged_decode(case.query, side_by_side.kv, scale=case.scale).out
-print(t("stride_package", right=torch.allclose(out, right, atol=1e-5)))
-if mode == "none":
-    print(t("no_triton"))
-else:
-    out = attention.decode_on_gpu(case.query, side_by_side.k_cache, side_by_side.v_cache, batch, case.scale)
-    nan, rows = int(out.isnan().any(-1).sum()), out[..., 0].numel()
-    print(t("stride_lesson", right=torch.allclose(out, right, atol=1e-5), nan=nan, rows=rows))
+# %% key="break_stride" lang="en"
+whole = torch.stack([case.k_cache, case.v_cache], 1)  # [blocks, 2, block size, Hkv, D]
+beside = replace(case, k_cache=whole[:, 0], v_cache=whole[:, 1])
+outs = [("paged_decode", paged_decode(case.query, beside.kv, scale=case.scale).out)]
+if mode != "none":
+    batch = case.batch()
+    outs.append(
+        ("nano", attention.decode_on_gpu(case.query, beside.k_cache, beside.v_cache, batch, case.scale))
+    )
+rows = [
+    [name, torch.allclose(out, right, atol=1e-5), int(out.isnan().any(-1).sum()), right[..., 0].numel()]
+    for name, out in outs
+]
+Table(["K and V side by side", "right", "rows with NaN", "of"], rows)
+# %% key="break_stride" lang="zh"
+whole = torch.stack([case.k_cache, case.v_cache], 1)  # [块数, 2, 块大小, Hkv, D]
+beside = replace(case, k_cache=whole[:, 0], v_cache=whole[:, 1])
+outs = [("paged_decode", paged_decode(case.query, beside.kv, scale=case.scale).out)]
+if mode != "none":
+    batch = case.batch()
+    outs.append(
+        ("nano", attention.decode_on_gpu(case.query, beside.k_cache, beside.v_cache, batch, case.scale))
+    )
+rows = [
+    [name, torch.allclose(out, right, atol=1e-5), int(out.isnan().any(-1).sum()), right[..., 0].numel()]
+    for name, out in outs
+]
+Table(["K 和 V 挨着放", "正确", "有 NaN 的行", "共"], rows)
 
 # %% [markdown] key="break_stride_read" lang="en"
-# [aiter PR #3498](https://github.com/ROCm/aiter/pull/3498) is this bug in a kernel that serves models: it took the stride of a block for the block size times the stride of a token.
+# Nano took the stride of a block for the block size times the stride of a token.
 # Here even the NaN did not help: what nano's kernel read were full blocks, of K or of V, of other tokens.
 #
 # The package's operations take the strides from the tensors, and check what they can before anything starts: shapes, types and strides always, the numbers in a table on a CPU only.
 # On a GPU, looking at them would mean waiting for it at every step; with `MINIKV_CHECKED=values` in the environment they look all the same, which is slow and finds bugs.
 # Inside an engine, the same checks in every layer of every step would cost time and find nothing: it has made the tables itself. There they run only with `MINIKV_CHECKED=1`, which these notebooks set.
-# %% [markdown] key="break_stride_read" lang="zh" src="35a962f5"
-# [aiter PR #3498](https://github.com/ROCm/aiter/pull/3498) 修的就是这个 bug，出在一个线上使用的 kernel 里：它以为块的步幅等于块大小乘以 token 的步幅。
+# %% [markdown] key="break_stride_read" lang="zh" src="b6cc28b6"
+# nano 以为块的步幅等于块大小乘以 token 的步幅。
 # 在这里连 NaN 也没能暴露错误：nano 的 kernel 读到的是别的 token 的整块内容，有的是 K，有的是 V。
 #
 # 本包的各个操作都从张量上取步幅，并在启动之前尽量检查：形状、类型和步幅总是检查；块表里的数只在 CPU 上检查。
@@ -904,6 +1256,25 @@ explain("why_packed")
 
 # %% key="explain_split"
 explain("why_split")
+
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# - **Paged, and faster.** In February 2024 a user measured flash-attention with 32 sequences of 8,192 tokens, and the contiguous cache took 1.35 times as long as the paged one ([flash-attention #841](https://github.com/Dao-AILab/flash-attention/issues/841)). flash-attention 2 always sent a paged cache to its split kernel (step 5), and a contiguous one only under conditions (`force_split_kernel` in [`flash_api.cpp`](https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/flash_api.cpp)), so two kernels were compared.
+# - **Pages of one token.** On Blackwell GPUs the same bytes moved at 0.87 TB/s with pages of one token and at 4.0 with pages of 128 ([PR #1999](https://github.com/Dao-AILab/flash-attention/pull/1999)). Then the address arithmetic was divided among the threads, and every page size reached 5 TB/s, with tables as large as before ([PR #2104](https://github.com/Dao-AILab/flash-attention/pull/2104); *The floor*).
+# - **Packing.** MLX loaded K and V again for each of 8 query heads of a group, and moved 195 of 266 GB/s ([PR #4077](https://github.com/ml-explore/mlx/pull/4077)). Another engine became 9% slower by packing, because its 42 MB a layer fitted into an L2 cache of 96 MB and 128 programs were too few ([imp PR #1785](https://github.com/kekzl/imp/pull/1785); step 4).
+# - **No split.** A kernel for AMD GPUs ran one sequence of 32,768 tokens as a single program on 256 compute units: 0.1 TB/s, where the card has 8 ([aiter PR #4794](https://github.com/ROCm/aiter/pull/4794)). Step 5 is the cure.
+# - **The bugs of *Break it*.** Offsets in 32 bits crashed vLLM once block ids crossed about 7767 ([PR #47671](https://github.com/vllm-project/vllm/pull/47671)), and gave no error at all elsewhere ([#50427](https://github.com/vllm-project/vllm/issues/50427)). A kernel of aiter assumed the stride of a block ([PR #3498](https://github.com/ROCm/aiter/pull/3498)), and jax-js gave each KV head every fourth query head ([PR #180](https://github.com/ekzhang/jax-js/pull/180)).
+# - **A benchmark's faults.** TileOPs measured blocks in order, shared by all sequences, so they came from a cache. It found both faults itself ([#2014](https://github.com/tile-ai/TileOPs/issues/2014); *Measure it here*).
+# %% [markdown] key="wild" lang="zh" src="e59dd9d7"
+# ## 实战现场
+#
+# - **分页反而更快。** 2024 年 2 月，一位用户用 32 条 8,192 个 token 的序列测 flash-attention，连续缓存的用时是分页的 1.35 倍（[flash-attention #841](https://github.com/Dao-AILab/flash-attention/issues/841)）。因为 flash-attention 2 遇到分页缓存总是用切分 kernel（第 5 步），遇到连续缓存只在某些条件下才用（[`flash_api.cpp`](https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/flash_api.cpp) 里的 `force_split_kernel`），所以比较的其实是两个 kernel。
+# - **每页 1 个 token。** 在 Blackwell GPU 上，同样的字节，每页 1 个 token 时是 0.87 TB/s，每页 128 个时是 4.0 TB/s（[PR #1999](https://github.com/Dao-AILab/flash-attention/pull/1999)）。后来地址计算分摊给了各个线程，任意页大小都能到 5 TB/s，而块表一点也没有变小（[PR #2104](https://github.com/Dao-AILab/flash-attention/pull/2104)；见“下限”）。
+# - **按组打包。** MLX 原先为一组里的 8 个 query 头各读一遍 K 和 V，266 GB/s 的机器只用到 195（[PR #4077](https://github.com/ml-explore/mlx/pull/4077)）。另一个引擎打包之后反而慢了 9%，因为每层 42 MB 放得进 96 MB 的 L2 缓存，而 128 个程序太少（[imp PR #1785](https://github.com/kekzl/imp/pull/1785)；见第 4 步）。
+# - **不做切分。** AMD GPU 上的一个 kernel 把一条 32,768 个 token 的序列交给 256 个计算单元中的一个，带宽 0.1 TB/s，而卡有 8 TB/s（[aiter PR #4794](https://github.com/ROCm/aiter/pull/4794)）。解决办法就是第 5 步。
+# - **“弄坏它”里的 bug。** 块号超过约 7767 时，32 位的偏移曾让 vLLM 崩溃（[PR #47671](https://github.com/vllm-project/vllm/pull/47671)），在另一处则没有任何报错（[#50427](https://github.com/vllm-project/vllm/issues/50427)）。aiter 有个 kernel 想当然地计算块的步幅（[PR #3498](https://github.com/ROCm/aiter/pull/3498)），jax-js 则把每隔几个的 query 头分给同一个 KV 头（[PR #180](https://github.com/ekzhang/jax-js/pull/180)）。
+# - **基准测试的毛病。** TileOPs 的测试里，块按次序排列，又由所有序列共用，所以数据来自缓存。这两个毛病都是它自己发现的（[#2014](https://github.com/tile-ai/TileOPs/issues/2014)；见“在本机上测量”）。
 
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises

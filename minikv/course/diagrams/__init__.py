@@ -3,11 +3,13 @@
 from minikv.course.diagrams.arena_loans import arena_loans
 from minikv.course.diagrams.attention_heads import attention_heads
 from minikv.course.diagrams.block_moments import block_moments, moment
+from minikv.course.diagrams.decode_grid import decode_grid
 from minikv.course.diagrams.drafts import drafts
 from minikv.course.diagrams.growing import Growth, growing
 from minikv.course.diagrams.kept_tokens import kept_tokens
 from minikv.course.diagrams.kv_layouts import kv_layouts
 from minikv.course.diagrams.launch_times import launch_times
+from minikv.course.diagrams.online_softmax import SoftmaxStep, online_softmax
 from minikv.course.diagrams.places import places
 from minikv.course.diagrams.prefix_tree import prefix_tree
 from minikv.course.diagrams.segments import segments
@@ -16,15 +18,18 @@ from minikv.course.diagrams.step_rows import step_rows, watch_rows
 
 __all__ = [
     "Growth",
+    "SoftmaxStep",
     "arena_loans",
     "attention_heads",
     "block_moments",
+    "decode_grid",
     "drafts",
     "growing",
     "kept_tokens",
     "kv_layouts",
     "launch_times",
     "moment",
+    "online_softmax",
     "places",
     "prefix_tree",
     "segments",

@@ -9,8 +9,18 @@ import pytest
 import torch
 
 from minikv.blocks import BlockManager
-from minikv.course.diagrams import arena_loans, attention_heads, prefix_tree, segments, slots
+from minikv.course.diagrams import (
+    SoftmaxStep,
+    arena_loans,
+    attention_heads,
+    decode_grid,
+    online_softmax,
+    prefix_tree,
+    segments,
+    slots,
+)
 from minikv.course.diagrams.svg import Picture
+from minikv.course.lessons.l10.launch import Launch
 from minikv.errors import ArgumentError, UnknownNameError
 from minikv.i18n import LANGUAGES
 from minikv.look import look
@@ -58,7 +68,16 @@ def allocator(more=0):
     return made
 
 
+def launch(**other):
+    values = dict(grid=(2, 3), lengths=[9, 3], tables=[[5, 0, 4], [2]], num_blocks=14, block_size=4)
+    return Launch(**{**values, "group": 2, "rows": 16, "tile": 8, **other})
+
+
 DRAWN = {
+    "grid": lambda lang: decode_grid(launch(), (0, 2), lang),
+    "softmax": lambda lang: online_softmax(
+        [SoftmaxStep([1.0, -2.0], 0.0, 1.0, 1.05, 0.3), SoftmaxStep([3.0], 0.14, 3.0, 1.14, 0.9)], lang
+    ),
     "segments": lambda lang: segments(allocator(), lang),
     "arena": lambda lang: arena_loans(arena()[0].report(), lang),
     "heads": heads,

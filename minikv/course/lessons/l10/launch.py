@@ -5,6 +5,8 @@ import os
 import random
 import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -129,6 +131,61 @@ def batch_of(
         sequence = Sequence(row, [0] * length, length, SamplingParams(), table)
         step.append((sequence, length - count, length))
     return make_batch(step, block_size, torch.device(device))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What nano's decode kernel is launched with. ``tables`` have an entry for each block of a sequence, no padding.
+
+    ``group`` query heads share a KV head; the matrix of a program has ``rows`` rows, a tile ``tile`` positions.
+    """
+
+    grid: tuple[int, int]
+    lengths: list[int]
+    tables: list[list[int]]
+    num_blocks: int
+    block_size: int
+    group: int
+    rows: int
+    tile: int
+
+
+class _Recorder:
+    """Stands for a kernel: keeps the grid and the arguments of its last launch, and runs nothing."""
+
+    def __getitem__(self, grid: tuple[int, int]) -> "_Recorder":
+        self.grid = grid
+        return self
+
+    def __call__(self, *tensors: object, **sizes: int) -> None:
+        self.sizes = sizes
+
+
+def launch_of(case: Paged) -> Launch:
+    """Return how nano's ``decode_on_gpu`` launches its kernel for ``case``. Call ``prepare`` before."""
+    from minikv.nano import attention
+
+    recorder, batch = _Recorder(), case.batch()
+    with (
+        patch.object(attention, "paged_decode_kernel", recorder, create=True),
+        patch.object(
+            attention, "triton", SimpleNamespace(next_power_of_2=lambda n: 1 << (n - 1).bit_length())
+        ),
+    ):
+        attention.decode_on_gpu(case.query, case.k_cache, case.v_cache, batch, case.scale)
+    num_blocks, block_size, heads, _ = case.k_cache.shape
+    tables = [[block for block in table if block >= 0] for table in case.block_tables.tolist()]
+    sizes, group = recorder.sizes, case.query.shape[1] // heads
+    return Launch(
+        recorder.grid,
+        case.lengths.tolist(),
+        tables,
+        num_blocks,
+        block_size,
+        group,
+        sizes["GROUP"],
+        sizes["TILE"],
+    )
 
 
 def run_store(key: Tensor, k_cache: Tensor, slots: Tensor) -> None:
