@@ -5,6 +5,7 @@ from minikv.course.diagrams.attention_heads import attention_heads
 from minikv.course.diagrams.block_moments import block_moments, moment
 from minikv.course.diagrams.decode_grid import decode_grid
 from minikv.course.diagrams.drafts import drafts
+from minikv.course.diagrams.forward_calls import forward_calls
 from minikv.course.diagrams.growing import Growth, growing
 from minikv.course.diagrams.kept_tokens import kept_tokens
 from minikv.course.diagrams.kv_layouts import kv_layouts
@@ -24,6 +25,7 @@ __all__ = [
     "block_moments",
     "decode_grid",
     "drafts",
+    "forward_calls",
     "growing",
     "kept_tokens",
     "kv_layouts",

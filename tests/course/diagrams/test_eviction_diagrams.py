@@ -4,9 +4,11 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
-from minikv.course.diagrams import kept_tokens
-from minikv.eviction import H2O, KeyDiff
+from minikv.course.diagrams import forward_calls, kept_tokens
+from minikv.course.lessons.l15b.calls import record_calls
+from minikv.eviction import H2O, KeyDiff, install_kv_eviction
 from minikv.eviction.study.trace import trace_eviction
 from minikv.i18n import LANGUAGES
 from minikv.models import load, recall_documents
@@ -39,8 +41,21 @@ def of_tokens(traces, lang="en"):
     return kept_tokens(traces, DOCUMENT.words[:TOKENS], lang, facts=FACTS)
 
 
+@torch.no_grad()
+def recorded(model, steps=(20, 3, 1), budget=6):
+    ids = torch.from_numpy(DOCUMENT.tokens[: sum(steps)])[None]
+    with install_kv_eviction(model, policy="h2o", n_sink=2, budget=budget, n_recent=2) as installed:
+        cache = installed.new_cache()
+        with record_calls(cache) as calls:
+            for new in ids.split(steps, 1):
+                model(new, past_key_values=cache)
+        model(ids[:, :1], past_key_values=cache)  # not recorded
+    return calls
+
+
 DRAWN = {
-    "kept_tokens": lambda model, lang: of_tokens({"one": trace(model), "two": trace(model, KeyDiff())}, lang)
+    "kept_tokens": lambda model, lang: of_tokens({"one": trace(model), "two": trace(model, KeyDiff())}, lang),
+    "forward_calls": lambda model, lang: forward_calls(recorded(model), lang),
 }
 
 
@@ -77,3 +92,20 @@ def test_as_many_bars_are_filled_as_tokens_stay(model, budget):
 def test_layers_of_several_traces_stand_together(model):
     lines = of_tokens({"A": trace(model, scope="layer"), "B": trace(model, KeyDiff(), scope="layer")}).text()
     assert re.findall(r"(?m)^(.), layer (\d)", lines) == [("A", "0"), ("B", "0"), ("A", "1"), ("B", "1")]
+
+
+@pytest.mark.parametrize("steps", [(20, 3, 1), (9, 4)])
+@pytest.mark.parametrize("budget", [3, 6])
+def test_the_calls_of_a_forward_stand_in_their_order_with_their_rows(model, steps, budget):
+    calls, room = recorded(model, steps, budget), budget + 4
+    assert [call.name for call in calls] == ["update", "observe", "evict"] * 2 * len(steps)
+    assert {call.seen for call in calls} == {sum(steps[: n + 1]) for n in range(len(steps))}
+    held, rows = 0, []
+    for new in steps:
+        rows.append([new, held, held + new, min(room, held + new)])
+        held = rows[-1][-1]
+    title, _, *lines = forward_calls(calls, layer=1).text().splitlines()
+    assert f"Layer 1 in {len(steps)} forwards" in title
+    for number, (line, (new, before, most, after)) in enumerate(zip(lines, rows, strict=True)):
+        figures = [number, new, before, most, most, most, most, after]
+        assert [int(one) for one in NUMBERS.findall(line)] == figures

@@ -65,3 +65,31 @@ def texts(count: int, length: int, seed: int = 0) -> torch.Tensor:
     ids = torch.randint(2, TOKENS, (count, length), generator=torch.Generator().manual_seed(seed))
     ids[:, 0] = FIRST
     return ids
+
+
+@torch.no_grad()
+def on_first(model: Any, ids: torch.Tensor) -> tuple[float, torch.Tensor]:
+    """Return the attention on the first token in %, and the likeliest next words [texts, length].
+
+    It is a mean over layers, heads and the queries from 20 on.
+    """
+    own = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    out = model(ids, output_attentions=True)
+    model.set_attn_implementation(own)
+    means = [float(each[:, :, 20:, 0].mean()) for each in out.attentions]
+    return 100 * sum(means) / len(means), out.logits.argmax(-1)
+
+
+@torch.no_grad()
+def same_words(model: Any, ids: torch.Tensor, right: torch.Tensor, prompt: int = 40) -> float:
+    """Return in % how many of the next words ``model``, which evicts, has as in ``right`` [texts, length].
+
+    It reads ``prompt`` tokens in one forward and the others one by one.
+    """
+    cache, same, length = None, [], ids.shape[1]
+    for start, end in [(0, prompt), *((step, step + 1) for step in range(prompt, length))]:
+        out = model(ids[:, start:end], past_key_values=cache, use_cache=True)
+        cache = out.past_key_values
+        same += (out.logits[:, -1].argmax(-1) == right[:, end - 1]).tolist()
+    return 100 * sum(same) / len(same)
