@@ -167,6 +167,9 @@ def build_engine(
     if group is not None:
         group.wait()  # every rank has done its own part
     with ExitStack() as undo:
+        # Before there is a cache: meanwhile a weight is in memory twice, and no more than this adds to it.
+        faster = use_faster_modules(model)
+        undo.callback(faster.close)
         cache, allocation = build_cache(model, spec, config, 0 if room is None else room.num_bytes)
         undo.callback(cache.close)
         manager, evicts = build_manager(cache, host_blocks), None
@@ -196,8 +199,6 @@ def build_engine(
             undo.callback(host.close)
         adapter = bind_model(model, cache, reads=config.reads)  # late, because it changes the model
         undo.callback(adapter.unbind)
-        faster = use_faster_modules(model)
-        undo.callback(faster.close)
         limits = [limit for limit in (longest, adapter.position_limit) if limit is not None]
         scheduler.max_model_len = min(limits, default=None)
         runner = Runner(adapter, asked_for)

@@ -2,8 +2,8 @@
 
 Linear layers: ``torch.nn.functional.linear`` reads a weight [N, K] row by row; oneDNN's matrix product reads it in
 blocks, and would put it in that order at each call. Here that is done once. The packed weight takes the place of the
-plain one, so that nothing is kept twice, and ``close`` puts the plain one back: the same bytes in the same
-``Parameter``. A weight that an embedding shares stays as it is, and oneDNN reads it in rows.
+plain one, so that nothing is kept twice, not in a mapped file either, and ``close`` puts the plain one back: the same
+bytes in the same ``Parameter``. A weight that an embedding shares stays as it is, and oneDNN reads it in rows.
 
 RMS norms: transformers spells one out in six operations over the hidden states, and two of them are enough.
 
@@ -78,6 +78,8 @@ def use_faster_modules(model: nn.Module) -> FasterModules:
                     changed.append(module)
             elif type(module).__name__.endswith("RMSNorm") and _change_norm(module):
                 changed.append(module)
+        if any(isinstance(each, _PackedWeight) for each in model.parameters()):
+            _copy_the_rest(model, memory)
     except BaseException:  # Ctrl+C, or no memory: none stays changed without a user
         _undo(tuple(changed))
         raise
@@ -95,6 +97,17 @@ class _PackedWeight(nn.Parameter):
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
         copied = memo[id(self)] = nn.Parameter(self.detach().to_dense(), requires_grad=False)
         return copied
+
+
+def _copy_the_rest(model: nn.Module, memory: Counter[int]) -> None:
+    """Copy the plain tensors of ``model`` that have memory of their own, by its addresses in ``memory``.
+
+    Weights read from safetensors lie in the mapped file, and one of them keeps all of it in memory: those that are
+    packed would be there twice.
+    """
+    for each in model.parameters():
+        if type(each) is nn.Parameter and each.is_cpu and memory[_address(each)] == 1:
+            each.data = each.data.clone()
 
 
 def _change_linear(module: nn.Linear, alone: bool) -> bool:

@@ -4,6 +4,7 @@ import copy
 import gc
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -255,3 +256,14 @@ def test_no_weight_is_kept_twice(here):
     assert packed == 24
     assert meanwhile < 2 * weight
     assert afterwards < 12 * weight  # what the allocator keeps for later
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no list of mapped files here")
+def test_a_packed_model_keeps_no_file_of_weights_in_memory(tmp_path, here):
+    qwen3().save_pretrained(tmp_path)
+    model = Qwen3ForCausalLM.from_pretrained(tmp_path)
+    expected = logits(model)
+    with LLM(model, num_blocks=16) as llm:
+        llm.generate(PROMPT, SamplingParams(max_tokens=2), progress=False)
+        assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    assert torch.equal(logits(model), expected)
