@@ -12,10 +12,13 @@ from minikv.course.diagrams.kv_layouts import kv_layouts
 from minikv.course.diagrams.launch_times import launch_times
 from minikv.course.diagrams.online_softmax import SoftmaxStep, online_softmax
 from minikv.course.diagrams.places import places
+from minikv.course.diagrams.preemptions import preemptions
 from minikv.course.diagrams.prefix_tree import prefix_tree
+from minikv.course.diagrams.seats import seats
 from minikv.course.diagrams.segments import segments
 from minikv.course.diagrams.slots import slots
 from minikv.course.diagrams.step_rows import step_rows, watch_rows
+from minikv.course.diagrams.step_tokens import step_tokens
 
 __all__ = [
     "Growth",
@@ -33,9 +36,12 @@ __all__ = [
     "moment",
     "online_softmax",
     "places",
+    "preemptions",
     "prefix_tree",
+    "seats",
     "segments",
     "slots",
     "step_rows",
+    "step_tokens",
     "watch_rows",
 ]

@@ -28,6 +28,7 @@ from minikv.memory import Arena, CachingAllocator
 from minikv.plan import CacheSpec
 from minikv.plan.catalog import find_model
 from minikv.units import MIB
+from tests.course.diagrams.test_batching import BATCHING
 from tests.course.diagrams.test_steps import STEPS
 
 LLAMA = find_model("Llama-2-7B").config
@@ -84,6 +85,7 @@ DRAWN = {
     "slots": lambda lang: slots(shared(), "B", lang),
     "tree": lambda lang: prefix_tree(shared(), None, lang),
     **STEPS,
+    **BATCHING,
 }
 
 

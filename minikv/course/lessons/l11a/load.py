@@ -27,14 +27,19 @@ class Ask:
 
 @dataclass(frozen=True)
 class Ran:
-    """The result of a load. Counts are tokens; the rows of ``chart`` are requests, its columns steps.
+    """The result of a load. Counts are tokens; rows of ``chart``, ``parts`` and ``ends`` are requests, columns steps.
 
+    - ``parts`` tokens of a request went through the forward of a step; ``ends`` tokens had their K and V in the cache.
     - ``computed`` tokens went through a forward; ``recomputed`` of them had been computed before.
     - ``given_up`` tokens lost their K and V by preemption; ``found`` tokens were in the prefix cache.
     - ``first`` and ``last`` are the steps, from 0, in which each request got its first and last token.
     """
 
     chart: tuple[str, ...]
+    parts: tuple[tuple[int, ...], ...]
+    ends: tuple[tuple[int, ...], ...]
+    num_blocks: int
+    block_size: int
     tokens: tuple[int, ...]
     first: tuple[int, ...]
     last: tuple[int, ...]
@@ -49,6 +54,11 @@ class Ran:
     @property
     def steps(self) -> int:
         return len(self.tokens)
+
+    @property
+    def held(self) -> list[list[int]]:
+        """The blocks that each request holds in each step; a block that two share counts for both."""
+        return [[-(-end // self.block_size) for end in row] for row in self.ends]
 
     @property
     def tax(self) -> float:
@@ -84,7 +94,7 @@ def run_load(
         extensions=[Events(log)],
         clock=lambda: float(next(clock)),
     )
-    book = _Book(len(asks))
+    book = _Book(len(asks), num_blocks, block_size)
     last_arrival = max((ask.arrival for ask in asks), default=0)
     while book.steps <= last_arrival or scheduler.has_work:
         for number, ask in enumerate(asks):
@@ -106,10 +116,18 @@ def run_batches(asks: Sequence[Ask], size: int, num_blocks: int, **options: Any)
         parts.append((begun, run_load(batch, num_blocks, **options)))
         begun += parts[-1][1].steps
     rows = [("." * start + row).ljust(begun) for start, part in parts for row in part.chart]
+
+    def padded(start: int, row: tuple[int, ...]) -> tuple[int, ...]:
+        return (0,) * start + row + (0,) * (begun - start - len(row))
+
     computed = sum(part.computed for _, part in parts)
     found = sum(part.found for _, part in parts)
     return Ran(
         chart=tuple(rows),
+        parts=tuple(padded(start, row) for start, part in parts for row in part.parts),
+        ends=tuple(padded(start, row) for start, part in parts for row in part.ends),
+        num_blocks=num_blocks,
+        block_size=parts[0][1].block_size,
         tokens=tuple(tokens for _, part in parts for tokens in part.tokens),
         first=tuple(start + step for start, part in parts for step in part.first),
         last=tuple(start + step for start, part in parts for step in part.last),
@@ -130,8 +148,11 @@ class _Book:
     "x" has just lost its blocks, " " has not arrived or has ended.
     """
 
-    def __init__(self, requests: int):
+    def __init__(self, requests: int, num_blocks: int, block_size: int):
+        self.num_blocks, self.block_size = num_blocks, block_size
         self.rows: list[list[str]] = [[] for _ in range(requests)]
+        self.parts: list[list[int]] = [[] for _ in range(requests)]
+        self.ends: list[list[int]] = [[] for _ in range(requests)]
         self.tokens: list[int] = []
         self.reached = [0] * requests  # tokens of each request that have been computed at least once
         self.first: list[int] = [-1] * requests
@@ -146,9 +167,11 @@ class _Book:
         """Record what ``step`` computes and which requests wait; call it before ``finish``."""
         cells = dict.fromkeys(waiting, ".")
         cells |= {seq_id.request: "-" for seq_id in scheduler.running}
+        computed: dict[int, tuple[int, int]] = {}
         for item in step.items if step else ():
             number = int(item.id.request)
             cells[number] = "#" if len(item.tokens) > 1 else "o"
+            computed[number] = len(item.tokens), item.end
             self.recomputed += max(0, min(item.end, self.reached[number]) - item.start)
             self.reached[number] = max(self.reached[number], item.end)
             if item.samples:
@@ -157,11 +180,19 @@ class _Book:
         cells |= {seq_id.request: "x" for seq_id in (step.preempted if step else ())}
         for number, row in enumerate(self.rows):
             row.append(cells.get(number, " "))
+            idle = 0, self.ends[number][-1] if row[-1] == "-" else 0
+            part, end = computed.get(number, idle)
+            self.parts[number].append(part)
+            self.ends[number].append(end)
         self.tokens.append(step.num_tokens if step else 0)
 
     def ran(self, metrics: Any, log: EventLog) -> Ran:
         return Ran(
             chart=tuple("".join(row) for row in self.rows),
+            parts=tuple(map(tuple, self.parts)),
+            ends=tuple(map(tuple, self.ends)),
+            num_blocks=self.num_blocks,
+            block_size=self.block_size,
             tokens=tuple(self.tokens),
             first=tuple(self.first),
             last=tuple(self.last),
