@@ -36,6 +36,7 @@ from minikv.memory.stats import MemoryStats
 from minikv.models import Adapter, Loaded, bind_model, load, own_attention, seen_window
 from minikv.models.adapter import Reads
 from minikv.models.cpu_modules import FasterModules, use_faster_modules
+from minikv.models.measured import measure
 from minikv.models.sharding import ranks_of, ranks_wanted
 from minikv.plan import CacheSpec
 from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
@@ -157,7 +158,7 @@ def build_engine(
     which keeps the traceback, and the model is unchanged.
     """
     ranks = ranks_of(model)
-    spec = CacheSpec.from_config(model.config, tp=ranks, kv_dtype=config.kv_dtype or kv_dtype_of(model))
+    spec = measure(model, tp=ranks, kv_dtype=config.kv_dtype or kv_dtype_of(model))
     host_blocks, longest = host_config.num_blocks(spec), longest_sequence(spec, config)
     room, asked = None, config.enforce_eager
     if eviction is not None:

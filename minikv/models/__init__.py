@@ -2,7 +2,8 @@
 
 ``Batch`` has the tokens of a forward and their places in the cache; ``PagedCache`` is the model's cache object during
 that forward; ``bind_model`` joins a model and a ``PagedKVCache`` to an ``Adapter``. ``load`` reads a model, also the
-two small trained ones; ``recall_documents`` makes the task that those have learned.
+two small trained ones; ``recall_documents`` makes the task that those have learned. ``measure`` finds the layers of a
+model of an architecture that is on no list.
 """
 
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from minikv.models.batch import Batch, seen_window
     from minikv.models.hf_cache import GatheredCache, PagedCache
     from minikv.models.loading import Loaded, load
+    from minikv.models.measured import measure
     from minikv.models.recall import Document, Prompt, Question, recall_documents, recall_prompt
 
 _HOME = {
@@ -30,6 +32,7 @@ _HOME = {
     "bind_model": "adapter",
     "own_attention": "adapter",
     "load": "loading",
+    "measure": "measured",
     "recall_documents": "recall",
     "recall_prompt": "recall",
     "seen_window": "batch",
@@ -47,6 +50,7 @@ __all__ = [
     "Question",
     "bind_model",
     "load",
+    "measure",
     "own_attention",
     "recall_documents",
     "recall_prompt",

@@ -11,16 +11,21 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from minikv.cache.allocator import kv_dtype_of
+from minikv.cache.paged import PagedKVCache
 from minikv.cache.pages import Pages
-from minikv.errors import ArgumentError, check_choice
+from minikv.errors import ArgumentError, ConfigError, check_choice
 from minikv.kernels.dispatch import check_readable
-from minikv.models.attention import ATTENTION, windows_asked
+from minikv.models.attention import ATTENTION, passes_on, windows_asked
 from minikv.models.batch import Batch, seen_window, sees
+from minikv.models.measured import measure
 from minikv.models.sharding import check_shard, ranks_of
+from minikv.models.trial import blocks_needed, hold_against_own
 from minikv.plan.spec.cache_spec import CacheSpec
 
 Reads = Literal["auto", "paged", "gather"]
 _SIZES = ("kv_heads", "k_dim", "v_dim", "reads_layer")
+TRIAL_BLOCK = 4  # tokens of a block in a trial: a sequence has several
 _BOUND = "_minikv_bound"  # an attribute of a bound model: a ``_Bound``
 
 
@@ -121,9 +126,11 @@ def bind_model(model: Any, cache: Pages, *, reads: Reads = "auto") -> Adapter:
     (Phi-3.5-MoE), their layers attend to chunks (Llama 4), or their latents or the projection of these are quantized.
     One token is run through the model to find out.
 
+    A model of an architecture that is on no list is measured (``measure``), and held against its own forward.
+
     Raises ``ArgumentError``, with the model unchanged: a model in training mode or on another device, a cache for other
     layers than those of the model's config (the first is named), "paged" where it is impossible, a GPU with kernels
-    that cannot read the cache's dtype. ``ConfigError`` for an architecture that minikv does not know.
+    that cannot read the cache's dtype. ``ConfigError`` for a model that cannot be measured, or that differs.
     """
     if not isinstance(cache, Pages):
         raise ArgumentError("bind_not_a_cache", kind=type(cache).__name__)
@@ -135,15 +142,24 @@ def bind_model(model: Any, cache: Pages, *, reads: Reads = "auto") -> Adapter:
     device = model.get_input_embeddings().weight.device
     if device != cache.device:
         raise ArgumentError("kernel_device", what="cache", device=str(cache.device), expected=str(device))
-    _check_layers(model, cache)
+    own = _check_layers(model, cache)
+    measured = any(key == "measured" for key, _ in own.assumptions)
     if ranks_of(model) > 1:
         check_shard(model, cache.spec)
-    why = _why_gather(model, cache)
+    why = _why_gather(model, cache, measured)
+    if why is None and measured and reads != "gather":
+        why = _why_not_on_trial(model, own)
     if why is not None and reads == "paged":
         raise ArgumentError("models_cannot_switch", kind=type(model).__name__, why=why)
     how = "gather" if why is not None or reads == "gather" else "paged"
     if how == "paged":
         check_readable("kv_dtype", cache.codec.dtype, device)
+    elif measured:
+        _trial(model, own, how)
+    return _bind(model, cache, how)
+
+
+def _bind(model: Any, cache: Pages, how: str) -> Adapter:
     accepts = frozenset(inspect.signature(model.forward).parameters)
     adapter = Adapter(model, cache, how, _position_limit(model, cache), accepts)
     if how == "paged":
@@ -168,8 +184,34 @@ def own_attention(model: Any) -> Iterator[None]:
         model.set_attn_implementation(ATTENTION)
 
 
-def _check_layers(model: Any, cache: Pages) -> None:
-    """Raise unless the cache was made for this model's layers, by the calls of transformers' ``update``."""
+def _trial(model: Any, own: CacheSpec, how: str) -> None:
+    """Hold ``model`` on blocks in its own dtype against its own forward. Raises ``ConfigError`` if they differ."""
+    spec = CacheSpec.from_config(model.config, kv_dtype=kv_dtype_of(model) or own.kv_dtype)
+    blocks = blocks_needed([layer.window for layer in spec.layers if layer.window is not None], TRIAL_BLOCK)
+    cache = PagedKVCache(spec, blocks, TRIAL_BLOCK, device=model.get_input_embeddings().weight.device)
+    adapter = _bind(model, cache, how)
+    try:
+        hold_against_own(model, cache, adapter.forward)
+    finally:
+        adapter.unbind()
+        del adapter
+        cache.close()
+
+
+def _why_not_on_trial(model: Any, own: CacheSpec) -> str | None:
+    """Return "trial" if the model, reading blocks in place, differs from its own forward; None: it does not."""
+    try:
+        _trial(model, own, "paged")
+    except ConfigError as error:
+        if error.code == "measured_own_cache":
+            raise
+        return "trial"
+    return None
+
+
+def _check_layers(model: Any, cache: Pages) -> CacheSpec:
+    """Return the model's own spec. Raises unless the cache was made for the same layers: those that ``update`` gets."""
+    measure(model)
     spec, tp = cache.spec, ranks_of(model)
     own = CacheSpec.from_config(model.config, tp=tp, kv_dtype=spec.kv_dtype)
     if len(own.layers) != len(spec.layers):
@@ -184,9 +226,10 @@ def _check_layers(model: Any, cache: Pages) -> None:
                 raise ArgumentError(
                     "models_layer", layer=number, field=field, model=mine, cache=theirs, name=spec.name
                 )
+    return own
 
 
-def _why_gather(model: Any, cache: Pages) -> str | None:
+def _why_gather(model: Any, cache: Pages, measured: bool) -> str | None:
     """Return why this model cannot read the blocks in place, in one word; None: it can."""
     if not type(model)._can_set_attn_implementation():
         return "attention"
@@ -194,6 +237,8 @@ def _why_gather(model: Any, cache: Pages) -> str | None:
         return "chunked"
     if not _absorbs(model, cache):
         return "latent"
+    if measured and not passes_on(model):
+        return "arguments"
     asked = windows_asked(model)
     for number, layer in enumerate(cache.spec.layers):
         if not layer.token_bytes and layer.reads_layer is None:

@@ -20,6 +20,8 @@ from minikv.models.observer import weighed_lse, weighed_scores
 
 ATTENTION = "minikv_paged"  # its name in transformers' AttentionInterface
 PROBE = "minikv_probe"
+# What ``attend`` reads, and what changes nothing in it: dropout is 0 in eval mode, the batch has the positions.
+_UNDERSTOOD = set("scaling softcap s_aux dropout is_causal position_ids position_embeddings".split())
 
 
 def register() -> None:
@@ -30,11 +32,12 @@ def register() -> None:
     AttentionInterface.register(PROBE, _probe)
 
 
-def windows_asked(model: Any) -> dict[int, int | None]:
+def windows_asked(model: Any, names: set[str] | None = None) -> dict[int, int | None]:
     """Run one token through ``model``: {layer: the window that it passes to an attention function}.
 
-    A layer is absent if a keyword argument of ``model(...)`` does not reach it, as in a class that does not pass them
-    on (Nemotron, StableLM). A call shows that more surely than the source. The weights are read once.
+    ``names`` collects the keywords of these calls. A layer is absent if a keyword argument of ``model(...)`` does not
+    reach it, as in a class that does not pass them on (Nemotron, StableLM). A call shows that more surely than the
+    source. The weights are read once.
     """
     from transformers import DynamicCache
 
@@ -46,10 +49,31 @@ def windows_asked(model: Any) -> dict[int, int | None]:
     try:
         with torch.no_grad():
             cache = DynamicCache(config=model.config.get_text_config(decoder=True))
-            model(input_ids=zero, position_ids=zero, past_key_values=cache, use_cache=True, asked=asked)
+            model(
+                input_ids=zero,
+                position_ids=zero,
+                past_key_values=cache,
+                use_cache=True,
+                asked=asked,
+                names=names,
+            )
     finally:
         model.set_attn_implementation(was)
     return asked
+
+
+def passes_on(model: Any) -> bool:
+    """Return whether ``model`` runs with another attention function, and tells it nothing that ``attend`` ignores.
+
+    For a model that is on no list: an argument that is unknown here may change what a query sees, if only in a longer
+    sequence. So its name alone counts.
+    """
+    names: set[str] = set()
+    try:
+        windows_asked(model, names)
+    except Exception:  # a class that does not know the keyword, or needs its own attention
+        return False
+    return names <= _UNDERSTOOD
 
 
 def _probe(
@@ -61,11 +85,14 @@ def _probe(
     *,
     sliding_window: int | None = None,
     asked: dict[int, int | None] | None = None,
+    names: set[str] | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Record the layer's arguments, and return zeros without attention."""
     if asked is not None:
         asked[module.layer_idx] = sliding_window
+    if names is not None:
+        names |= kwargs.keys()
     return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
 
 

@@ -32,8 +32,8 @@ from minikv.errors import ArgumentError, check_count
 from minikv.i18n import pick_language, text
 from minikv.models.adapter import Reads, bind_model
 from minikv.models.batch import Batch
+from minikv.models.measured import measure
 from minikv.plan.dtypes import AnyKVDtype
-from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.shown import Shown, html_of, one_line, text_of
 
 _AT_ONCE = 64  # rows of logits that are compared at a time, in float64
@@ -99,7 +99,7 @@ def forced_logits(
     batch, length = ids.shape
     if prefill > length:
         raise ArgumentError("out_of_range", what="prefill", value=prefill, low=0, high=length)
-    spec = CacheSpec.from_config(model.config, kv_dtype=kv_dtype or kv_dtype_of(model))
+    spec = measure(model, kv_dtype=kv_dtype or kv_dtype_of(model))
     # Quantized latents can only be read as copies, so plain ones are too: else only one of the runs would round.
     reads: Reads = "gather" if any(layer.kind == "latent" for layer in spec.layers) else "auto"
     width = -(-length // block_size)

@@ -12,7 +12,7 @@ import torch
 
 from minikv.blocks import BlockManager, KVCacheGroup
 from minikv.cache import PagedKVCache, Pages
-from minikv.models import Adapter, Batch, bind_model, seen_window
+from minikv.models import Adapter, Batch, bind_model, measure, seen_window
 from minikv.plan import CacheSpec
 from tests.plan.small_models import small_config, small_model
 
@@ -40,7 +40,7 @@ class World:
         random = np.random.default_rng(7)
         lengths = (1, 5, 37, 12)
         self.prompts = prompts or [random.integers(1, 97, n).tolist() for n in lengths]
-        self.spec = CacheSpec.from_config(self.model.config, kv_dtype="fp32")
+        self.spec = measure(self.model, kv_dtype="fp32")
         self.reference = [self._generate(prompt) for prompt in self.prompts]
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 An architecture that is absent here is refused by name: a model that "looks like Llama" has been wrong by 71x.
 The truth test builds a small model of each row and compares with the bytes that transformers really holds.
+Only a config of a model that was measured in this process (``minikv.models.measure``) needs no row.
 """
 
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from minikv.plan.spec.layer_kinds import (
     window_of,
 )
 from minikv.plan.spec.layers import LayerSpec
+from minikv.plan.spec.measured import measured_layers
 from minikv.plan.spec.states import conv_state, cross_attention, gated_delta_state, mamba1_state, mamba2_state
 
 
@@ -266,11 +268,20 @@ def build_layers(
 ) -> list[LayerSpec]:
     """The LayerSpec of every decoder layer, in order. Records assumptions in ``assumptions``."""
     architecture = ARCHITECTURES.get(config.model_type)
-    if architecture is None:
-        raise ConfigError(
-            "unknown_model_type", model_type=config.stated_type, name=config.name, known=len(ARCHITECTURES)
-        )
     context = Context(tp, dtype, model_itemsize, layout, encoder_tokens, assumptions)
+    if architecture is None:
+        found = measured_layers(config)
+        if found is None:
+            raise ConfigError(
+                "unknown_model_type",
+                model_type=config.stated_type,
+                name=config.name,
+                known=len(ARCHITECTURES),
+            )
+        if tp > 1:
+            raise ConfigError("measured_tp", name=config.name, model_type=config.stated_type, tp=tp)
+        context.assume("measured", model_type=config.stated_type)
+        return [_measured(layer, context) for layer in found]
     if architecture.encoder_decoder:
         return cross_attention(config, context, split_heads)
     if encoder_tokens is not None:
@@ -287,6 +298,16 @@ def build_layers(
     if shared:
         context.assume("shared_layers", count=len(shared))
     return layers
+
+
+def _measured(layer: LayerSpec, context: Context) -> LayerSpec:
+    """A measured layer in the dtype and layout that are asked for; its window counts the query too."""
+    window = layer.window
+    if window is not None and context.layout != "vllm":
+        context.assume("window_minus_one", kept=window - 1, window=window)
+        window -= 1
+    dtype = context.dtype
+    return replace(layer, window=window, itemsize=dtype.itemsize, scale_bytes=dtype.scale_bytes)
 
 
 def _layer(

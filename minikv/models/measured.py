@@ -1,0 +1,173 @@
+"""measure: the layers of a decoder that is on no list, from what its own cache holds after a few tokens.
+
+    measure(model).explain()      "measured, not known: ..."
+    LLM(model)                    measures by itself
+
+The model runs on a ``DynamicCache`` of transformers. What that holds has to be K and V of every token, or of a window,
+in layers that minikv can explain to the last attribute, or states of a fixed size. Everything else is refused by name.
+``bind_model`` then holds the model on blocks against its own forward before it is used: see ``trial.py``.
+"""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from minikv.errors import ConfigError, MiniKVError, first_line
+from minikv.plan.dtypes import AnyKVDtype
+from minikv.plan.spec.architectures import ARCHITECTURES
+from minikv.plan.spec.cache_spec import CacheSpec
+from minikv.plan.spec.config import read_config
+from minikv.plan.spec.layers import LayerSpec
+from minikv.plan.spec.measured import keep_measured, measured_layers
+
+CHUNKS = (5, 3)  # tokens of the two forwards: the second one shows that the cache grows by its tokens
+_KINDS = {
+    "DynamicLayer": "full",
+    "DynamicSlidingWindowLayer": "sliding",
+    "LinearAttentionLayer": "linear",
+    "LinearAttentionAndFullAttentionLayer": "hybrid",
+    "LinearAttentionAndSlidingWindowAttentionLayer": "hybrid",
+    "DummyLayer": "none",
+}
+
+
+@dataclass(frozen=True)
+class StateShape:
+    """One tensor of a fixed size that a layer keeps for a sequence: ``name`` "conv" or "recurrent", its ``index``.
+
+    ``shape`` is without the sequences' dimension, which is the first.
+    """
+
+    layer: int
+    name: str
+    index: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of one sequence."""
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+
+def measure(model: Any, *, tp: int = 1, kv_dtype: AnyKVDtype | None = None) -> CacheSpec:
+    """Return the spec of ``model``, measured if its architecture is on no list; then every call knows its config.
+
+    Two forwards read the weights. Raises ``ConfigError`` that names the first layer that minikv cannot explain, and for
+    a model that does not run on a ``DynamicCache``.
+    """
+    config = read_config(model.config)
+    if config.model_type not in ARCHITECTURES and measured_layers(config) is None:
+        keep_measured(config, [_spec_of(*found) for found in _explained(model, run_own(model))])
+    return CacheSpec.from_config(model.config, tp=tp, kv_dtype=kv_dtype)
+
+
+def state_shapes(model: Any) -> tuple[StateShape, ...]:
+    """Return the tensors of a fixed size that the layers of ``model`` keep for a sequence. Two forwards are run."""
+    return tuple(state for _, _, states in _explained(model, run_own(model)) for state in states)
+
+
+def cache_keyword(model: Any) -> str:
+    """Return the keyword under which the model takes a cache. Raises ``ConfigError`` if it takes none."""
+    accepted = inspect.signature(model.forward).parameters
+    for name in ("past_key_values", "cache_params"):
+        if name in accepted:
+            return name
+    raise ConfigError("measured_no_cache", name=_name(model), kind=type(model).__name__)
+
+
+@torch.no_grad()
+def run_own(model: Any) -> Any:
+    """Return the ``DynamicCache`` with which the model's own code has computed ``CHUNKS`` tokens."""
+    from transformers import DynamicCache
+
+    from minikv.models.adapter import own_attention  # it imports this file
+
+    keyword = cache_keyword(model)
+    embedding = model.get_input_embeddings()
+    tokens = torch.arange(1, 1 + sum(CHUNKS), device=embedding.weight.device) % embedding.num_embeddings
+    try:
+        cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+        with own_attention(model):
+            for ids in tokens[None].split(CHUNKS, dim=1):
+                out = model(input_ids=ids, use_cache=True, **{keyword: cache})
+    except MiniKVError:
+        raise
+    except Exception as error:
+        raise ConfigError("measured_failed", name=_name(model), reason=first_line(error)) from error
+    if getattr(out, keyword, None) is not cache:
+        kind = type(getattr(out, keyword, None)).__name__
+        raise ConfigError("measured_other_cache", name=_name(model), kind=kind)
+    return cache
+
+
+def _explained(model: Any, cache: Any) -> list[tuple[Any, str, tuple[StateShape, ...]]]:
+    """Return each layer of the cache with its kind and its states. Raises for one that holds anything else."""
+    from transformers import cache_utils
+
+    # The exact classes: a class derived from one of them does something of its own. Older releases lack some.
+    kinds = {getattr(cache_utils, name, None): kind for name, kind in _KINDS.items()}
+    types = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or []
+    found = []
+    for number, layer in enumerate(cache.layers):
+        kind = kinds.get(type(layer))
+        if kind is None or _strange(layer):
+            what = type(layer).__name__ if kind is None else _strange(layer)
+            raise ConfigError("measured_layer", name=_name(model), layer=number, what=what)
+        if number < len(types) and types[number] == "chunked_attention":
+            kind = "chunked"
+        keys = getattr(layer, "keys", None)
+        if keys is None and kind in ("full", "sliding", "chunked"):
+            kind = "none"  # never used: a layer without attention
+        if keys is not None:
+            _check_tokens(model, number, layer)
+        states = _states(number, layer)
+        if kind == "linear" and not any(state.name == "recurrent" for state in states):
+            kind = "conv" if states else "none"
+        found.append((layer, kind, states))
+    return found
+
+
+def _strange(layer: Any) -> str:
+    """Return the first attribute of the layer that another layer of its class does not have; "" if there is none."""
+    known = vars(type(layer)(sliding_window=getattr(layer, "sliding_window", 1))).keys()
+    known |= {"dtype", "device", "keys", "values", "batch_size", "max_batch_size"}
+    return next((f"{type(layer).__name__}.{name}" for name in sorted(vars(layer).keys() - known)), "")
+
+
+def _check_tokens(model: Any, number: int, layer: Any) -> None:
+    """Raise unless the layer holds one K and one V of each token, or of each in its window."""
+    k, v = layer.keys, layer.values
+    window = getattr(layer, "sliding_window", None)
+    count = sum(CHUNKS) if window is None else min(sum(CHUNKS), window - 1)
+    for tensor in (k, v):
+        if tensor.dim() != 4 or tensor.shape[:3] != (1, k.shape[1], count) or not tensor.is_floating_point():
+            shape = f"{type(layer).__name__} {list(tensor.shape)}"
+            raise ConfigError("measured_layer", name=_name(model), layer=number, what=shape)
+
+
+def _states(number: int, layer: Any) -> tuple[StateShape, ...]:
+    """Return the states of a layer, in the order of their indices."""
+    return tuple(
+        StateShape(number, name, index, tuple(tensor.shape[1:]), tensor.dtype)
+        for name in ("conv", "recurrent")
+        for index, tensor in getattr(layer, f"{name}_states", {}).items()
+        if tensor is not None
+    )
+
+
+def _spec_of(layer: Any, kind: str, states: tuple[StateShape, ...]) -> LayerSpec:
+    """Return the layer's spec; its window counts the query too, and its elements get the cache's dtype later."""
+    keys = getattr(layer, "keys", None)
+    state_bytes = sum(state.num_bytes for state in states)
+    if keys is None:
+        return LayerSpec(kind, state_bytes=state_bytes)
+    heads, k_dim, v_dim = keys.shape[1], keys.shape[3], layer.values.shape[3]
+    window = getattr(layer, "sliding_window", None)
+    return LayerSpec(kind, heads, k_dim, v_dim, window=window, state_bytes=state_bytes)
+
+
+def _name(model: Any) -> str:
+    return str(getattr(model.config, "name_or_path", "") or model.config.model_type)

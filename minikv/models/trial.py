@@ -1,0 +1,124 @@
+"""A measured model is held against its own forward, on blocks of its own, before anything is answered with it.
+
+Two sequences are computed in chunks, in batches of prefills and decodes, and the logits are compared with those of the
+model's own forward over the whole sequences. How far its own cache, in the same chunks, is from that forward says what
+rounding does; a difference beyond that is a difference in meaning.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minikv.cache.pages import Pages
+from minikv.errors import ConfigError, MiniKVError, first_line
+from minikv.models.batch import Batch
+from minikv.models.measured import cache_keyword
+
+LENGTHS = (9, 26)  # tokens of the two sequences
+CHUNK = 6  # of a prefill; the last DECODES tokens of a sequence come one by one
+DECODES = 3
+LONGEST = 96  # a window below it is passed by the longer sequence
+EXACT = 1e-3  # of the logits' spread: what the order of float32 sums changes
+ROUNDING = 3  # times the difference that the model's own cache makes
+# Bytes of an element: the share of the spread above which the model's own cache is no measure.
+MOST_ROUNDING = {4: 3e-3, 2: 0.2}
+
+Forward = Callable[[Any, Batch], Tensor]
+
+
+def hold_against_own(model: Any, cache: Pages, forward: Forward) -> None:
+    """Raise ``ConfigError`` unless ``forward`` on ``cache``, made for this alone, computes what ``model`` does.
+
+    The own forwards have to be computed with the model's own attention: see ``own_logits``.
+    """
+    own = own_logits(model, cache)
+    name = cache.spec.name
+    try:
+        found = _on_blocks(own.sequences, cache, forward)
+    except Exception as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        reason = str(error) if isinstance(error, MiniKVError) else first_line(error)
+        raise ConfigError("measured_trial_failed", name=name, reason=reason) from error
+    difference = max(float((mine - whole).abs().max()) for mine, whole in zip(found, own.logits, strict=True))
+    if not difference <= own.allowed:
+        raise ConfigError("measured_differs", name=name, difference=difference, allowed=own.allowed)
+
+
+class OwnLogits:
+    """``logits`` of the model's own forward at the ends of the chunks of ``sequences``, and how far others may be."""
+
+    def __init__(self, sequences: list[list[int]], logits: list[Tensor], allowed: float):
+        self.sequences, self.logits, self.allowed = sequences, logits, allowed
+
+
+@torch.no_grad()
+def own_logits(model: Any, cache: Pages) -> OwnLogits:
+    """Compute the model's own logits. Raises ``ConfigError`` if its own cache does not compute what it does without."""
+    from transformers import DynamicCache
+
+    from minikv.models.adapter import own_attention  # it imports this file
+
+    windows = [layer.window for layer in cache.spec.layers if layer.window is not None]
+    longest = max([LENGTHS[1], *(window + CHUNK + 2 for window in windows if window < LONGEST)])
+    embedding = model.get_input_embeddings()
+    random = np.random.default_rng(5)
+    sequences = [
+        random.integers(0, embedding.num_embeddings, count).tolist() for count in (LENGTHS[0], longest)
+    ]
+    keyword, whole, chunked = cache_keyword(model), [], []
+    with own_attention(model):
+        for tokens in sequences:
+            ids = torch.tensor([tokens], device=embedding.weight.device)
+            ends = chunk_ends(len(tokens))
+            whole.append(model(input_ids=ids, use_cache=False).logits[0, [end - 1 for end in ends]].float())
+            held = DynamicCache(config=model.config.get_text_config(decoder=True))
+            rows, start = [], 0
+            for end in ends:
+                out = model(input_ids=ids[:, start:end], use_cache=True, **{keyword: held})
+                rows.append(out.logits[0, -1].float())
+                start = end
+            chunked.append(torch.stack(rows))
+    spread = min(float(each.std()) for each in whole)
+    rounding = max(float((one - other).abs().max()) for one, other in zip(whole, chunked, strict=True))
+    if not rounding <= MOST_ROUNDING.get(model.dtype.itemsize, 0.2) * spread:
+        raise ConfigError("measured_own_cache", name=cache.spec.name, difference=rounding, spread=spread)
+    return OwnLogits(sequences, whole, max(EXACT * spread, ROUNDING * rounding))
+
+
+def chunk_ends(length: int) -> list[int]:
+    """Return where the chunks of a sequence of that length end."""
+    prompt = length - DECODES
+    return [*range(CHUNK, prompt, CHUNK), prompt, *range(prompt + 1, length + 1)]
+
+
+def blocks_needed(spec_windows: list[int], block_size: int) -> int:
+    """Return the blocks that a cache needs for the sequences of a trial."""
+    longest = max([LENGTHS[1], *(window + CHUNK + 2 for window in spec_windows if window < LONGEST)])
+    return 2 * -(-longest // block_size)
+
+
+def _on_blocks(sequences: list[list[int]], cache: Pages, forward: Forward) -> list[Tensor]:
+    """Compute the sequences on blocks, a chunk of each a step; return the logits at the ends of the chunks."""
+    width = min(cache.num_blocks) // len(sequences)
+    tables = np.arange(len(sequences) * width).reshape(len(sequences), width)
+    ends = [chunk_ends(len(tokens)) for tokens in sequences]
+    rows: list[list[Tensor]] = [[] for _ in sequences]
+    for step in range(max(map(len, ends))):
+        mine = [number for number in range(len(sequences)) if step < len(ends[number])]
+        begins = [ends[number][step - 1] if step else 0 for number in mine]
+        stops = [ends[number][step] for number in mine]
+        batch = Batch.build(
+            cache,
+            [tables[mine]] * len(cache.kv_cache_groups),
+            np.array(stops),
+            np.array(stops) - np.array(begins),
+        )
+        parts = zip(mine, begins, stops, strict=True)
+        ids = [token for number, begin, stop in parts for token in sequences[number][begin:stop]]
+        for number, logits in zip(mine, forward(ids, batch), strict=True):
+            rows[number].append(logits.float())
+    return [torch.stack(each) for each in rows]

@@ -1,0 +1,130 @@
+"""Decoders that are on no list: measured, and token for token what ``generate`` gives; or refused by name."""
+
+import functools
+
+import pytest
+
+from minikv.cache import PagedKVCache
+from minikv.errors import ArgumentError, ConfigError
+from minikv.models import GatheredCache, bind_model, measure
+from minikv.plan import CacheSpec
+from minikv.plan.spec.architectures import ARCHITECTURES
+from tests.engine.llm_world import Reference, check_empty, greedy, make, run
+from tests.in_turn import in_turn
+from tests.longer import usual_if
+from tests.models.running import World
+from tests.models.test_adapter import OF_OTHERS
+from tests.plan.small_models import small_config, small_model
+
+# What their classes ask for besides the usual small sizes.
+SIZES = {
+    "codegen": {"n_head": 4, "n_embd": 48, "rotary_dim": 8},
+    "gpt_neo": {"attention_types": [[["global", "local"], 3]], "num_layers": 6, "window_size": 7},
+    "lfm2_moe": {"layer_types": ["full_attention"] * 6},
+}
+IN_PLACE = (
+    "afmoe apertus biogpt bitnet cohere2_moe ctrl cwm dots1 exaone_moe flex_olmo flint granite_swa granitemoe_swa "
+    "granitemoeshared hy_v3 hyperclovax internlm3 iquestcoder jais2 kolibri1 laguna mellum modernbert-decoder nanochat "
+    "vaultgemma"
+).split()
+AS_COPIES = "diffllama doge gpt_neox_japanese hrm_text jetmoe xglm".split()
+# The code of the refusal, and a word of what the sentence names.
+REFUSED = {
+    "bert": ("measured_other_cache", "bert"),
+    "hy_v4": ("measured_layer", "DynamicIndexedLayer"),
+    "openai-gpt": ("measured_no_cache", "OpenAIGPTLMHeadModel"),
+    "rembert": ("measured_own_cache", "rembert"),
+    "roformer": ("measured_own_cache", "roformer"),
+    "rwkv": ("measured_no_cache", "RwkvForCausalLM"),
+}
+
+
+@pytest.mark.parametrize("model_type", usual_if(lambda name: name in ("cwm", "doge"), IN_PLACE + AS_COPIES))
+def test_a_decoder_on_no_list_gives_what_generate_gives(model_type):
+    assert model_type not in ARCHITECTURES
+    mine = World(model_type, prompts=OF_OTHERS, **SIZES.get(model_type, {}))
+    assert "measured, not known" in mine.spec.explain()
+    adapter = bind_model(mine.model, PagedKVCache(mine.spec, 8, 4))
+    adapter.unbind()
+    assert adapter.reads == ("paged" if model_type in IN_PLACE else "gather")
+    assert mine.run(4, chunk=6).ties < len(mine.prompts)
+
+
+@pytest.mark.parametrize(("model_type", "num_blocks"), [("afmoe", 16), ("jetmoe", 16)])
+def test_an_engine_runs_it_with_preemptions_chunks_prefix_hits_and_mixed_batches(model_type, num_blocks):
+    mine = Reference(model_type, num_hidden_layers=5)
+    with make(mine.model, num_blocks=num_blocks, max_batched_tokens=24) as llm:
+        for number, prompt in enumerate(mine.prompts):
+            llm.add_request(prompt, greedy(12), request_id=number)
+        outputs = run(llm)[1]
+        check_empty(llm)
+        for out in outputs.values():
+            mine.check(out, greedy(12))
+    assert sum(each.num_preemptions for out in outputs.values() for each in out.completions)
+    assert any(out.num_cached for out in outputs.values())
+
+
+@in_turn("model_type", sorted(REFUSED))
+def test_what_the_measurement_cannot_explain_is_refused_by_name(model_type):
+    model = small_model(small_config(model_type))
+    code, word = REFUSED[model_type]
+    with pytest.raises(ConfigError) as caught:
+        bind_model(model, PagedKVCache(measure(model, kv_dtype="fp32"), 8, 4))
+    assert (caught.value.code, word in str(caught.value)) == (code, True)
+    assert caught.value.text("zh") != caught.value.text("en")
+
+
+def test_a_measurement_holds_for_its_config_alone():
+    model = World.bare("apertus", num_hidden_layers=3)
+    with pytest.raises(ConfigError, match="apertus"):
+        CacheSpec.from_config(model.config)
+    spec = measure(model)
+    assert CacheSpec.from_config(model.config) == spec
+    assert CacheSpec.from_config(model.config, kv_dtype="int8").bytes_for(10) < spec.bytes_for(10)
+    other = small_config("apertus", num_hidden_layers=3, num_key_value_heads=3)
+    with pytest.raises(ConfigError):
+        CacheSpec.from_config(other)
+    with pytest.raises(ConfigError) as caught:
+        CacheSpec.from_config(model.config, tp=2)
+    assert caught.value.code == "measured_tp"
+
+
+def test_a_known_model_is_not_measured():
+    model = World.bare("qwen3")
+
+    def forward(*args, **options):
+        raise AssertionError
+
+    model.forward = forward
+    assert measure(model) == CacheSpec.from_config(model.config)
+
+
+def test_a_model_that_computes_something_else_in_place_reads_copies():
+    """Its keys depend on how many tokens a forward has: 7 are a decode beside a chunk of a prefill."""
+    mine = World.bare("apertus", num_hidden_layers=2)
+    keys = mine.model.layers[1].self_attn.k_proj
+    keys.register_forward_hook(lambda module, args, out: out + 0.5 * (args[0].shape[1] == 7))
+    cache = PagedKVCache(measure(mine, kv_dtype="fp32"), 8, 4)
+    with pytest.raises(ArgumentError) as caught:
+        bind_model(mine, cache, reads="paged")
+    assert (caught.value.code, caught.value.values["why"]) == ("models_cannot_switch", "trial")
+    adapter = bind_model(mine, cache)
+    assert adapter.reads == "gather"
+
+
+def test_a_model_that_computes_something_else_on_blocks_is_refused():
+    """It looks at the class of its cache."""
+    mine = World.bare("jetmoe", num_hidden_layers=2)
+    cache, forward = PagedKVCache(measure(mine, kv_dtype="fp32"), 8, 4), mine.forward
+
+    @functools.wraps(forward)
+    def other(*args, past_key_values=None, **options):
+        out = forward(*args, past_key_values=past_key_values, **options)
+        out.logits[..., 3] += 0.1 * isinstance(past_key_values, GatheredCache)
+        return out
+
+    mine.forward = other
+    with pytest.raises(ConfigError) as caught:
+        bind_model(mine, cache)
+    assert caught.value.code == "measured_differs"
+    assert caught.value.values["difference"] == pytest.approx(0.1, abs=0.01)
