@@ -95,6 +95,20 @@ from minikv.course.diagrams import prefix_tree, slots
 
 show(slots(manager, "P", t("lang")))
 
+# %% key="paging_motion"
+from minikv.course.motion import PagingMotion, PagingRecorder
+
+recorder = PagingRecorder(BlockManager(num_blocks=12, block_size=4))
+recorder.allocate("A", [11, 12, 13, 14, 15, 16])
+recorder.allocate("B", [21, 22, 23, 24, 25])
+for token in (17, 18, 19):
+    recorder.append("A", token)
+recorder.fork("A", "C")
+recorder.append("C", 31)
+recorder.free("B")
+recorder.allocate("D", [11, 12, 13, 14, 15, 16, 17, 18, 41, 42])
+show(PagingMotion(t("lang"), recorder))
+
 # %% [markdown] key="formula" lang="en"
 # P was given blocks 0 and 1, then Q came, so P's ninth token had to go to block 5.
 # A **slot** is the place of one token in the pool.

@@ -12,7 +12,9 @@ import pytest
 from minikv.i18n import LANGUAGES
 from tools.changes import lesson_changed, may_have_changed
 
-WIDGETS_CHANGED = may_have_changed("minikv/course/widgets/", "minikv/messages/widgets")
+WIDGETS_CHANGED = may_have_changed(
+    "minikv/course/widgets/", "minikv/course/motion/", "minikv/messages/widgets"
+)
 
 
 def one_language(usual: str, changed: bool = WIDGETS_CHANGED) -> list[Any]:

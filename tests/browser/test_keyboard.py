@@ -23,7 +23,8 @@ FORWARD = {
     "select": ("ArrowDown", "ArrowUp"),
 }
 CONTROLLESS = {"ReportBar"}
-LOCAL = {"target"}  # it says whom the buttons beside it are for, and Python hears of it with the press
+# Whom the buttons beside it are for, which Python hears with the press; how fast states follow, which is the page's.
+LOCAL = {"target", "speed"}
 
 
 def kind_of(control) -> str:

@@ -22,6 +22,8 @@ ROOTS = {
         "minikv-roofline",
         "minikv-segments",
         "minikv-walk",
+        "minikv-motion",
+        "minikv-paging",
     ),
 }
 
@@ -49,6 +51,8 @@ def test_a_picture_is_in_the_readers_language_and_complete_in_itself(kind, lang)
 
 def _said(traits: dict) -> str:
     """The sentence below the picture, wherever this widget keeps it."""
+    if "scene" in traits:
+        return traits["scene"]["states"][traits["step"]]["status"]
     if "frames" in traits:
         return traits["frames"][-1]["status"]
     if "map" in traits:
@@ -59,10 +63,13 @@ def _said(traits: dict) -> str:
     return view["status"]
 
 
+MOTION = FOLDER.parent / "motion"
 LOOK = Path(minikv.look.__file__).parent / "style.css"  # what they share
 
 
-@pytest.mark.parametrize("path", [*sorted(FOLDER.glob("*.css")), LOOK], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [*sorted(FOLDER.glob("*.css")), *sorted(MOTION.glob("*.css")), LOOK], ids=lambda path: path.stem
+)
 def test_a_style_stays_inside_its_widgets(path):
     """A notebook has the styles of all its widgets at once, and JupyterLab those of all open notebooks."""
     css = re.sub(r"/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-import minikv.course.widgets
+import minikv.course
 
-SCRIPTS = sorted(Path(minikv.course.widgets.__file__).parent.glob("*.js"))
+COURSE = Path(minikv.course.__file__).parent
+SCRIPTS = sorted([*(COURSE / "widgets").glob("*.js"), *(COURSE / "motion").glob("*.js")])
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

@@ -22,6 +22,8 @@ from minikv.course.diagrams.svg import Diagram
 from minikv.course.errata_table import ErrataTable
 from minikv.course.lessons.l08.annotated_source import SourceView
 from minikv.course.lessons.l08.flow_chart import FlowChart
+from minikv.course.motion import PagingMotion, PagingRecorder
+from minikv.course.motion.widget import Motion
 from minikv.course.widgets import (
     AllocationWidget,
     AllocatorStep,
@@ -99,6 +101,18 @@ def _pool(lang: str, after: ExitStack) -> PoolWidget:
     for action, sequence in (("new", ""), ("new", ""), ("share", "B"), ("step", ""), ("free", "A")):
         widget.act(action, sequence)
     return widget
+
+
+def _paging(lang: str, after: ExitStack) -> PagingMotion:
+    """Shared, copied, cached, found and free blocks."""
+    recorder = PagingRecorder(BlockManager(num_blocks=12, block_size=4))
+    recorder.allocate("A", list(range(10)))
+    recorder.fork("A", "B")
+    recorder.append("B", 30)
+    recorder.allocate("C", [40, 41, 42, 43])
+    recorder.free("C")
+    recorder.allocate("D", [*range(8), 50])
+    return PagingMotion(lang, recorder)
 
 
 def _segments(lang: str, after: ExitStack) -> SegmentsWidget:
@@ -205,6 +219,7 @@ CASES: dict[type, Callable[[str, ExitStack], Any]] = {
     GrowthWidget: lambda lang, after: GrowthWidget(lang, step=100),
     HeatMapWidget: lambda lang, after: HeatMapWidget(lang, model=_tiny()),
     MemoryMonitor: _memory,
+    PagingMotion: _paging,
     PoolWidget: _pool,
     ReportBar: lambda lang, after: report_bar(a_report(), lang),
     RooflineWidget: lambda lang, after: RooflineWidget(lang),
@@ -217,6 +232,7 @@ CASES: dict[type, Callable[[str, ExitStack], Any]] = {
     Diagram: lambda lang, after: _diagram(lang),
 }
 WIDGETS = [kind for kind in CASES if issubclass(kind, anywidget.AnyWidget)]
+MOTIONS = [kind for kind in WIDGETS if issubclass(kind, Motion)]
 
 # Settings that cannot work: the sentence stands in the widget, and its bars are gone.
 REFUSED: Mapping[type, dict[str, Any]] = {
