@@ -70,7 +70,7 @@ def test_every_button_answers_the_keyboard_and_stop_stops(lab, readers_page, scr
     engine.press("start")
     engine.wait_for(f"root.dataset.running === 'true' && {STEPS} >= 3")
     disabled = engine.root.locator("button[aria-disabled=true]").evaluate_all("all => all.map((b) => b.name)")
-    assert disabled == ["start", "step"]
+    assert disabled == ["start", "step"], "Pause and Stop are there"
     assert page.evaluate("document.activeElement.name") == "start", "the focus stays where it was"
     screenshot(engine.root, "engine_running")
     engine.press("stop")

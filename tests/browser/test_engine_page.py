@@ -4,6 +4,7 @@ import pytest
 
 from minikv import LLM, SamplingParams
 from minikv.course.widgets import EngineWidget
+from tests.browser.live import open_live
 from tests.models.running import World
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -111,3 +112,30 @@ def test_a_narrow_page_cuts_nothing_off(watched_page, widget, screenshot):
     )
     screenshot(watched.page, "engine_narrow")
     watched.assert_clean()
+
+
+def test_the_slider_goes_back_through_the_steps_and_the_end_follows_the_run(model, watched_page):
+    with LLM(model, num_blocks=44, block_size=4, max_num_seqs=3, max_batched_tokens=8, seed=1) as llm:
+        widget = EngineWidget(llm, PROMPTS, SamplingParams(temperature=0, max_tokens=6), lang="en")
+        for _ in range(5):
+            widget.step()
+        watched, live = open_live(watched_page, widget)
+        live.wait()  # the page asks for the steps before it
+        root, slider = live.root.locator(".minikv-engine"), live.root.locator("[name=moment]")
+        assert slider.get_attribute("max") == "5"
+        seen = [view["status"] for view in widget.recent]
+        for step in (4, 0, 3):
+            slider.fill(str(step))
+            assert root.get_attribute("data-step") == str(step)
+            assert root.get_by_role("status").inner_text() == seen[step]
+        widget.step()
+        live.refresh()
+        assert root.get_attribute("data-step") == "3", "a step that is looked at stays"
+        slider.fill("6")
+        widget.step()
+        live.refresh()
+        assert root.get_attribute("data-step") == "7"
+        root.locator("[name=speed]").select_option("20")
+        live.wait()
+        assert widget.speed == 20
+        watched.assert_clean()

@@ -23,8 +23,9 @@ FORWARD = {
     "select": ("ArrowDown", "ArrowUp"),
 }
 CONTROLLESS = {"ReportBar"}
-# Whom the buttons beside it are for, which Python hears with the press; how fast states follow, which is the page's.
-LOCAL = {"target", "speed"}
+# Whom the buttons beside it are for, which Python hears with the press; how fast states follow, and which
+# of the steps that were seen is on display: both are the page's.
+LOCAL = {"target", "speed", "moment"}
 
 
 def kind_of(control) -> str:

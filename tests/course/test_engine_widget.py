@@ -309,9 +309,60 @@ def test_five_pictures_a_second_and_the_last_one_always(make):
         )
         worker.start()
         assert worker.wait(SECONDS)
-        assert [picture.progress for picture in pictures] == ["running"] * (len(pictures) - 1) + ["ended"]
-        steps = [picture.steps for picture in pictures]
+        every = [picture for batch in pictures for picture in batch]
+        assert [picture.progress for picture in every] == ["running"] * (len(every) - 1) + ["ended"]
+        assert [picture.steps for picture in every] == list(range(every[-1].steps + 1)), "no step is left out"
+        steps = [batch[-1].steps for batch in pictures]
         total = steps[-1]
         assert steps[0] == 0
         assert steps[1:-1] == ([] if between is None else list(range(between, total, between)))
-        assert pictures[-1].seconds == pytest.approx(total * step_seconds)
+        assert every[-1].seconds == pytest.approx(total * step_seconds)
+
+
+def test_with_a_speed_every_step_is_a_message_and_the_widget_keeps_them_all(make):
+    widget, told = EngineWidget(make(), PROMPTS, GREEDY, speed=1000), []
+    widget.observe(lambda change: told.append([view["steps"] for view in change["new"]]), "recent")
+    finish(widget)
+    last = told[-1][-1]
+    assert told == [[step] for step in range(last + 1)]
+    widget._handle_custom_msg({"action": "history"}, [])
+    assert [view["steps"] for view in widget.recent] == list(range(last + 1)), "for a page that came later"
+    assert widget.recent[-1] == widget.view
+    widget.speed = -3
+    assert widget.speed == 0
+    widget.step()
+    widget._handle_custom_msg({"action": "history"}, [])
+    assert [view["steps"] for view in widget.recent] == [0, 1], "a new run takes the old one's place"
+
+
+def test_a_pause_holds_the_run_and_start_goes_on(make):
+    llm = make()
+    expected = [out.token_ids for out in llm.generate(PROMPTS, GREEDY)]
+    llm.reset_prefix_cache()
+    gate, widget = Gate(llm, free=2), EngineWidget(llm, PROMPTS, GREEDY)
+    widget.pause()
+    widget.start()
+    assert gate.reached.wait(SECONDS)
+    widget._handle_custom_msg({"action": "pause"}, [])
+    gate.let(1)
+    assert widget.wait(SECONDS)
+    assert "Step 3." in widget.text()
+    assert not nothing_held(llm), "the sequences keep their blocks"
+    gate.let(1000)
+    assert widget.step()
+    finish(widget)
+    assert [out.token_ids for out in widget.outputs] == expected
+    assert nothing_held(llm)
+
+
+def test_a_pause_can_still_become_a_stop(make):
+    llm = make()
+    gate, widget = Gate(llm, free=1), EngineWidget(llm, PROMPTS, GREEDY)
+    widget.start()
+    assert gate.reached.wait(SECONDS)
+    widget.pause()
+    widget._handle_custom_msg({"action": "stop"}, [])
+    gate.let(1000)
+    assert widget.wait(SECONDS)
+    assert widget.view["status"].startswith("Stopped: ")
+    assert nothing_held(llm)

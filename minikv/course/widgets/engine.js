@@ -1,14 +1,17 @@
-// The engine widget: buttons, figures, the sequences with a bar of their tokens, and the blocks with their owners.
+// The engine widget: buttons, figures, the sequences with a bar of their tokens, and the blocks with their owners; and
+// a slider that goes back through the steps that were seen. At its end the drawing follows the run.
 // It draws and it asks: what runs where, and every sentence, is Python's.
 //
 //   form   { lang, title, size, buttons: [[action, label]], figures: [[key, label]], columns, legend, bar_legend: [[key, label]],
-//            kinds, cell }                                                                   written once
-//   view   { running, status, error, figures: [text], rows: [{ name, look, state, word, parts, words }], scale, more,
+//            kinds, cell, moment, moment_value, speed, speeds: [[steps a second, words]] }     written once
+//   speed  steps a second, 0 for no pause between them; written here and by Python
+//   recent [view]    the views since the last message; Python answers { action: "history" } with all that it has kept
+//   view   { running, steps, status, error, figures: [text], rows: [{ name, look, state, word, parts, words }], scale, more,
 //            pools: [{ name, counts, more, cells: [[kind, look, mark, owners]] }] }                         written by Python
 //            kind: "own", "shared", "cached", "empty"; parts: tokens cached, computed, to compute, generated
 //
 // An owner is known by its name and its pattern, what a block is by its mark and its edge: never by colour alone. Data
-// is set as textContent. Nothing is fetched and nothing is animated.
+// is set as textContent. Nothing is fetched. A drawing is a step: between two of them nothing moves.
 
 const BLOCK_PITCH = 31, BLOCK_WIDTH = 29, BLOCK_HEIGHT = 20, LINE_PITCH = 24, GRID_LEFT = 30;
 
@@ -87,6 +90,44 @@ function drawSequences(body, view, form, paint) {
       htmlElement("span", {}, row.words)))));
 }
 
+// The steps that were seen, the speed of those to come, and which of them is on display.
+function drawMoments(model, form, show) {
+  const slider = htmlElement("input", { type: "range", name: "moment", min: 0, step: 1 });
+  const said = htmlElement("span", { class: "minikv-said" });
+  const speed = htmlElement("select", { name: "speed" });
+  for (const [rate, words] of form.speeds) speed.append(htmlElement("option", { value: rate }, words));
+  for (const control of [slider, speed]) control.setAttribute("data-lm-suppress-shortcuts", "true");
+  const bar = htmlElement("div", { class: "minikv-steps" }, htmlElement("label", {}, htmlElement("span", {}, form.speed), speed),
+    htmlElement("label", {}, htmlElement("span", {}, form.moment), slider), said);
+  let seen = [], at = 0;
+  const fill = () => {
+    slider.max = seen.length - 1;
+    slider.value = at;
+    const words = form.moment_value.replace("{step}", seen[at].steps).replace("{last}", seen.at(-1).steps);
+    said.textContent = words;
+    slider.setAttribute("aria-valuetext", words);
+    show(seen[at]);
+  };
+  // A run that begins again, or a step that is told anew, takes the place of what it repeats.
+  const take = (views) => {
+    const follows = at >= seen.length - 1;
+    for (const view of views) seen = [...seen.filter(({ steps }) => steps < view.steps), view];
+    at = follows ? seen.length - 1 : Math.min(at, seen.length - 1);
+    fill();
+  };
+  const pace = () => { speed.value = String(model.get("speed")); };
+  slider.addEventListener("input", () => {
+    at = Number(slider.value);
+    fill();
+  });
+  speed.addEventListener("change", () => {
+    model.set("speed", Number(speed.value));
+    model.save_changes();
+  });
+  pace();
+  return { bar, take, pace, shown: () => seen[at] };
+}
+
 function render({ model, el }) {
   const form = model.get("form");
   const buttons = drawButtons(model, form), { status, speak, hush } = drawReadout();
@@ -105,35 +146,42 @@ function render({ model, el }) {
   const legend = htmlElement("div", { class: "minikv-legend" },
     ...form.legend.map(([, words]) => htmlElement("span", {}, words)));
   const grids = model.get("view").pools.map(() => poolGrid(form));
+  const moments = drawMoments(model, form, (view) => draw(view));
   const root = htmlElement("div", { class: "minikv-widget minikv-engine", lang: form.lang },
-    htmlElement("h4", {}, form.title, htmlElement("span", {}, form.size)), buttons.bar, status, store, list,
+    htmlElement("h4", {}, form.title, htmlElement("span", {}, form.size)), buttons.bar, moments.bar, status, store, list,
     ...grids.map(({ box }) => box), legend, table, more, barLegend);
   el.append(root);
 
   let width = 0;
   const drawGrids = () => {
     width = grids[0].box.clientWidth || 700; // a page that is not laid out yet has none
-    model.get("view").pools.forEach((pool, group) => grids[group].draw(pool, width));
+    moments.shown().pools.forEach((pool, group) => grids[group].draw(pool, width));
   };
-  const draw = () => {
-    const view = model.get("view");
-    root.setAttribute("data-running", view.running);
-    buttons.fill(view.running);
-    speak(view);
+  const draw = (view) => {
+    const { running } = model.get("view");
+    root.setAttribute("data-running", running);
+    root.setAttribute("data-step", view.steps);
+    buttons.fill(running);
+    buttons.bar.querySelector("[name=pause]").setAttribute("aria-disabled", !running);
+    speak({ ...view, running });
     view.figures.forEach((value, index) => { values[index].textContent = value; });
     drawSequences(body, view, form, paint);
     table.hidden = barLegend.hidden = !view.rows.length;
     more.textContent = view.more;
     drawGrids();
   };
-  draw();
+  const follow = () => moments.take([...model.get("recent"), model.get("view")]);
+  follow();
+  if (model.get("recent").length && model.get("recent")[0].steps > 0) model.send({ action: "history" });
   const resized = new ResizeObserver(() => { if (grids[0].box.clientWidth !== width) drawGrids(); });
   resized.observe(grids[0].box);
-  model.on("change:view", draw);
+  for (const what of ["view", "recent"]) model.on(`change:${what}`, follow);
+  model.on("change:speed", moments.pace);
   return () => {
     hush();
     resized.disconnect();
-    model.off("change:view", draw);
+    for (const what of ["view", "recent"]) model.off(`change:${what}`, follow);
+    model.off("change:speed", moments.pace);
   };
 }
 

@@ -1,7 +1,7 @@
 """Lesson 11b: the engine widget, an LLM at work: its sequences, its blocks and their owners, while it computes.
 
-A thread computes, so that the page keeps answering: Stop stops the run. The thread reads the engine's state five times
-a second at most, between two steps.
+A thread computes, so that the page keeps answering: Stop stops the run, Pause holds it. The thread reads the engine's
+state after every step, and the page keeps what it has seen: its slider goes back through the steps.
 """
 
 import weakref
@@ -25,11 +25,15 @@ if TYPE_CHECKING:
     from minikv.engine.llm import LLM
 
 
+HISTORY = 400  # steps that the slider goes back
+
+
 class EngineWidget(anywidget.AnyWidget):
-    """Runs ``prompts`` through ``llm``, as ``LLM.generate`` takes them, with buttons: Start, a single Step, Stop.
+    """Runs ``prompts`` through ``llm``, as ``LLM.generate`` takes them; buttons: Start, Pause, a single Step, Stop.
 
     ``params`` is one for all prompts or one each. ``arrivals`` has, for each prompt, the step before which it is added
-    (None: all at once). A prompt is added earlier where nothing else is left to compute. ``lang`` is "en" or "zh".
+    (None: all at once). A prompt is added earlier where nothing else is left to compute. ``speed`` is steps a second,
+    0: as fast as it goes; the page sets it too. ``lang`` is "en" or "zh".
 
     ``text()`` and the picture have only figures that another run of the same steps repeats. An error of a step or a
     request is shown in the widget and kept in ``error``; the remaining requests are aborted, and the LLM can be used
@@ -43,6 +47,8 @@ class EngineWidget(anywidget.AnyWidget):
 
     form = traitlets.Dict().tag(sync=True)
     view = traitlets.Dict().tag(sync=True)
+    recent: Any = traitlets.List().tag(sync=True)
+    speed = traitlets.Float(0).tag(sync=True)
 
     def __init__(
         self,
@@ -51,23 +57,27 @@ class EngineWidget(anywidget.AnyWidget):
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         arrivals: Sequence[int] | None = None,
+        speed: float = 0,
         lang: str = "en",
     ):
         self._lang = pick_language(lang)
         self._run = EngineRun(llm, prompts, params, arrivals)
         self._picture = self._run.picture()
-        super().__init__(form=self._form(self._lang), view=draw_view(self._picture, self._lang))
+        view = draw_view(self._picture, self._lang)
+        self._history = [view]
+        super().__init__(form=self._form(self._lang), view=view, recent=[view])
         # The thread does not keep a widget alive that nothing else refers to.
         show = weakref.WeakMethod(self._show)
 
-        def publish(picture: Picture) -> bool:
+        def publish(pictures: list[Picture]) -> bool:
             alive = show()
             if alive is not None:
-                alive(picture)
+                alive(pictures)
             return alive is not None
 
         self._worker = Worker(self._run, publish)
         self.on_msg(self._pressed)
+        self.speed = speed
 
     @property
     def running(self) -> bool:
@@ -91,6 +101,10 @@ class EngineWidget(anywidget.AnyWidget):
     def step(self) -> bool:
         """Compute a single step now; return whether anything is left. Does nothing during a run in the background."""
         return self._worker.step()
+
+    def pause(self) -> None:
+        """End the running step and hold the run there; ``start`` and ``step`` go on."""
+        self._worker.pause()
 
     def stop(self) -> None:
         """Abort the remaining requests and wait until that is done: one step at most."""
@@ -120,19 +134,41 @@ class EngineWidget(anywidget.AnyWidget):
         traits = {
             "form": self._form(self._lang, speed=False),
             "view": {**draw_view(self._picture, self._lang, speed=False), "running": False},
+            "recent": [],
+            "speed": self.speed,
         }
         return photo_page(text("widgets_engine.title", self._lang), self._esm, self._css, traits)
 
     def _form(self, lang: str, *, speed: bool = True) -> dict[str, Any]:
         return draw_form(self._picture.pools, self._run.llm.manager.block_size, lang, speed=speed)
 
-    def _show(self, picture: Picture) -> None:
-        self._picture = picture
-        self.view = draw_view(picture, self._lang)
+    def _show(self, pictures: list[Picture]) -> None:
+        self._picture = pictures[-1]
+        views = [draw_view(picture, self._lang) for picture in pictures]
+        for view in (
+            views
+        ):  # a run that begins again, or a step that is told anew, takes the place of what it repeats
+            self._history = [old for old in self._history if old["steps"] < view["steps"]][1 - HISTORY :]
+            self._history.append(view)
+        with self.hold_sync():
+            self.recent, self.view = views, views[-1]
+
+    @traitlets.validate("speed")
+    def _not_backwards(self, proposal: Any) -> float:
+        return max(0.0, proposal["value"])
+
+    @traitlets.observe("speed")
+    def _pace(self, change: Any) -> None:
+        self._worker.speed = change["new"]
 
     def _pressed(self, widget: Any, content: Any, buffers: Any) -> None:
-        """Handle a button. Stop does not wait here, so the page goes on answering during the step."""
-        actions = dict(zip(BUTTONS, (self.start, self.step, self._worker.halt), strict=True))
+        """Handle a button. Stop does not wait here, so the page goes on answering during the step.
+
+        A page that came later asks for the steps before it.
+        """
+        if content.get("action") == "history":
+            self.recent = self._history
+        actions = dict(zip(BUTTONS, (self.start, self.pause, self.step, self._worker.halt), strict=True))
         action = actions.get(content.get("action"))
         if action is not None:
             action()

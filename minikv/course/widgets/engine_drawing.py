@@ -13,7 +13,8 @@ CELLS_A_LINE = 32  # in plain text
 FIGURES = (
     "steps", "running", "waiting", "ended", "generated", "speed", "used", "cached", "empty", "hits", "preemptions",
 )  # fmt: skip
-BUTTONS = ("start", "step", "stop")
+BUTTONS = ("start", "pause", "step", "stop")
+SPEEDS = (1, 2, 5, 20, 0)  # steps a second; 0: as fast as it goes
 LEGEND = ("shared", "cached", "empty")
 BAR_LEGEND = ("cached", "computed", "left", "generated")
 
@@ -33,6 +34,10 @@ def draw_form(
         "legend": [[name, _say(f"legend_{name}", lang)] for name in LEGEND],
         "bar_legend": [[name, _say(f"bar_{name}", lang)] for name in BAR_LEGEND],
         "kinds": {name: _say(f"cell_{name}", lang) for name in ("cached", "empty")},
+        "moment": _say("moment", lang),
+        "moment_value": _say("moment_value", lang, step="{step}", last="{last}"),
+        "speed": _say("speed", lang),
+        "speeds": [[rate, _say("rate" if rate else "free", lang, rate=rate)] for rate in SPEEDS],
         "cell": _say("cell", lang, block="{block}", what="{what}"),
     }
 
@@ -43,6 +48,7 @@ def draw_view(picture: Picture, lang: str, *, speed: bool = True) -> dict[str, A
     drawn = drawn_rows(picture.rows)
     return {
         "running": picture.progress == "running",
+        "steps": picture.steps,
         "status": status(picture, lang),
         "error": picture.error is not None,
         "figures": [figures[name] for name in FIGURES if speed or name != "speed"],

@@ -5,7 +5,7 @@
 //   view   { running, status, error }                          written by Python
 //   build(form) = { parts: [elements], draw(view) }
 //
-// Nothing is fetched and nothing is animated.
+// Nothing is fetched. A new view is drawn at once: what moves between two states is in minikv/course/motion.
 
 function liveWidget(name, build) {
   return ({ model, el }) => {
