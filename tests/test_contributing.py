@@ -59,7 +59,7 @@ class Tree:
         for folder in ("minikv", "tests", "tools"):
             shutil.copytree(ROOT / folder, root / folder, ignore=ignored)
         (root / "docs").mkdir()
-        for name in ("docs/glossary.toml", "pyproject.toml"):
+        for name in ("minikv/course/data/glossary.toml", "pyproject.toml"):
             shutil.copy(ROOT / name, root / name)
 
     def put(self, block: Block) -> None:

@@ -1,4 +1,4 @@
-"""Appendix F, notebooks/src/F_glossary.py, from docs/glossary.toml: each word with its meaning, unit, lesson and call.
+"""Appendix F, notebooks/src/F_glossary.py, from glossary.toml: each word with its meaning, unit, lesson and call.
 
 python -m tools.glossary_page            writes the page
 python -m tools.glossary_page --check    exit 1 where it is stale
@@ -14,7 +14,7 @@ from tools.notebooks.course import Course, open_course
 from tools.notebooks.prose import text_hash
 
 ROOT = Path(__file__).resolve().parents[1]
-GLOSSARY = ROOT / "docs/glossary.toml"
+GLOSSARY = ROOT / "minikv/course/data/glossary.toml"
 PAGE = ROOT / "notebooks/src/F_glossary.py"
 
 META = """\
@@ -38,7 +38,7 @@ The last column is the call that computes or holds it; `help(...)` on it says mo
 The formulas are in the [cheat-sheet](E_cheat_sheet.ipynb), and what \
 other engines call the same things is in [appendix D](D_other_engines.ipynb).
 
-Written by `python -m tools.glossary_page` from [docs/glossary.toml](repo:docs/glossary.toml).""",
+Written by `python -m tools.glossary_page` from [glossary.toml](repo:minikv/course/data/glossary.toml).""",
     "zh": """\
 ## 怎么用
 
@@ -46,7 +46,7 @@ Written by `python -m tools.glossary_page` from [docs/glossary.toml](repo:docs/g
 最后一列是计算它或者保存它的调用；对它执行 `help(...)`，能看到形状和单位等细节。
 公式见[速查](E_cheat_sheet.ipynb)；同样的东西在别的引擎里叫什么，见[附录 D](D_other_engines.ipynb)。
 
-本页由 `python -m tools.glossary_page` 根据 [docs/glossary.toml](repo:docs/glossary.toml) 生成。""",
+本页由 `python -m tools.glossary_page` 根据 [glossary.toml](repo:minikv/course/data/glossary.toml) 生成。""",
 }
 HEADS = {
     "en": ("word", "Chinese", "what it means", "unit", "the call"),
@@ -93,7 +93,7 @@ def page_of(words: list[Word], course: Course) -> str:
 
     Raises ``LookupError`` for a word of a lesson that is not there.
     """
-    parts = [META, *_pair("how", INTRO)]
+    parts = [META, *pair("how", INTRO)]
     numbers = [meta.number for meta in course.lessons]
     for word in words:
         if word.lesson not in numbers:
@@ -102,7 +102,7 @@ def page_of(words: list[Word], course: Course) -> str:
         here = sorted((w for w in words if w.lesson == meta.number), key=lambda w: w.name["en"].casefold())
         if here:
             tables = {lang: _table(here, f"{meta.stem}.ipynb", meta.title[lang], lang) for lang in INTRO}
-            parts += _pair(f"words-{meta.number.lower()}", tables)
+            parts += pair(f"words-{meta.number.lower()}", tables)
     return "\n".join(parts)
 
 
@@ -112,7 +112,7 @@ def _table(words: list[Word], link: str, title: str, lang: str) -> str:
     lines = [
         f"## [{number} · {title}]({link})",
         "",
-        _row(*(_unbroken(head) for head in HEADS[lang])),
+        row(*(unbroken(head) for head in HEADS[lang])),
         "|---|---|---|---|---|",
     ]
     for word in words:
@@ -121,22 +121,20 @@ def _table(words: list[Word], link: str, title: str, lang: str) -> str:
         if lang == "zh" and seen:
             means += f"别处也写作：{'、'.join(seen)}。"
         call = f"`{word.call}`" if word.call else ""
-        lines.append(
-            _row(f"**{word.name[lang]}**", word.name[other], means, _unbroken(word.unit[lang]), call)
-        )
+        lines.append(row(f"**{word.name[lang]}**", word.name[other], means, unbroken(word.unit[lang]), call))
     return "\n".join(lines)
 
 
-def _unbroken(text: str) -> str:
+def unbroken(text: str) -> str:
     """``text`` for a narrow column: without this, Chinese may break after every character."""
     return f"<nobr>{text}</nobr>" if re.search("[\u4e00-\u9fff]{2}", text) else text
 
 
-def _row(*cells: str) -> str:
+def row(*cells: str) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _pair(key: str, texts: dict[str, str]) -> list[str]:
+def pair(key: str, texts: dict[str, str]) -> list[str]:
     """The two cells of ``key``, as percent-format text."""
     cells = []
     for lang, text in texts.items():

@@ -11,6 +11,7 @@ import typer
 
 import minikv
 from minikv.cli import stop
+from minikv.cli.ask import ask
 from minikv.cli.bench import bench
 from minikv.cli.check_log import check_log
 from minikv.cli.doctor import doctor
@@ -33,6 +34,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "check-log": check_log,
     "lab": lab,
     "doctor": doctor,
+    "ask": ask,
     "progress": progress,
     "my-engine": my_engine,
 }

@@ -8,6 +8,7 @@ This package imports neither torch, ipywidgets nor plotly; ``tests/test_imports.
 """
 
 # Not lazy as elsewhere: a function shares its file's name, and a file imported later would hide it.
+from minikv.course.ask import ask
 from minikv.course.check import Verdict, check, run_check
 from minikv.course.exercise import Exercise, Lesson, Misconception, Prediction
 from minikv.course.explain import explain
@@ -27,6 +28,7 @@ __all__ = [
     "Prediction",
     "Table",
     "Verdict",
+    "ask",
     "check",
     "explain",
     "find_exercise",

@@ -47,7 +47,7 @@ class LessonProgress:
 
 def by_lesson(progress: Progress, lang: str) -> list[LessonProgress]:
     """Every lesson that has exercises, in the course's order; titles in ``lang``."""
-    titles = dict(_titles(lang))
+    titles = dict(lesson_titles(lang))
     found = []
     for number in lesson_numbers():
         tasks = {one.id: progress.tasks.get(one.id) for one in find_lesson(number).exercises}
@@ -64,8 +64,11 @@ def unknown_tasks(progress: Progress, lessons: list[LessonProgress]) -> list[str
     return sorted(set(progress.tasks) - known)
 
 
-def _titles(lang: str) -> Iterator[tuple[str, str]]:
-    """(lesson's number, title), as the heading of its notebook has it: "# 02 · What does one token cost?"."""
+def lesson_titles(lang: str) -> Iterator[tuple[str, str]]:
+    """Yield each lesson's number, in small letters, and its title.
+
+    The heading of its notebook has them: "# 02 · What does one token cost?".
+    """
     for path in sorted((course_root() / "notebooks" / lang).glob("*.ipynb")):
         try:
             source = json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"]

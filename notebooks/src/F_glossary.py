@@ -16,15 +16,15 @@
 # The last column is the call that computes or holds it; `help(...)` on it says more, with shapes and units.
 # The formulas are in the [cheat-sheet](E_cheat_sheet.ipynb), and what other engines call the same things is in [appendix D](D_other_engines.ipynb).
 #
-# Written by `python -m tools.glossary_page` from [docs/glossary.toml](repo:docs/glossary.toml).
-# %% [markdown] key="how" lang="zh" src="287f0f56"
+# Written by `python -m tools.glossary_page` from [glossary.toml](repo:minikv/course/data/glossary.toml).
+# %% [markdown] key="how" lang="zh" src="f1ef3e85"
 # ## 怎么用
 #
 # 每个词列在讲它的那一课下面。要找一个词，就在页内搜索（Ctrl-F 或 Cmd-F）。
 # 最后一列是计算它或者保存它的调用；对它执行 `help(...)`，能看到形状和单位等细节。
 # 公式见[速查](E_cheat_sheet.ipynb)；同样的东西在别的引擎里叫什么，见[附录 D](D_other_engines.ipynb)。
 #
-# 本页由 `python -m tools.glossary_page` 根据 [docs/glossary.toml](repo:docs/glossary.toml) 生成。
+# 本页由 `python -m tools.glossary_page` 根据 [glossary.toml](repo:minikv/course/data/glossary.toml) 生成。
 
 # %% [markdown] key="words-00" lang="en"
 # ## [00 · What is on my machine, and how does this course work?](00_start_here.ipynb)

@@ -41,5 +41,6 @@ def built(built_once: Path, tmp_path: Path) -> Path:
 def copy_sample(root: Path) -> Path:
     shutil.copytree(SAMPLES, root, ignore=shutil.ignore_patterns("__pycache__"))
     (root / "docs").mkdir()
-    shutil.copy(REPOSITORY / "docs/glossary.toml", root / "docs/glossary.toml")
+    (root / "minikv/course/data").mkdir(parents=True)
+    shutil.copy(REPOSITORY / "minikv/course/data/glossary.toml", root / "minikv/course/data")
     return root

@@ -1,4 +1,4 @@
-"""Appendix F is what docs/glossary.toml says; every word has a meaning, and its lesson and its call are there."""
+"""Appendix F is what glossary.toml says; every word has a meaning, and its lesson and its call are there."""
 
 import importlib
 import re

@@ -57,13 +57,23 @@ def test_a_zh_cell_without_a_hash(built):
 
 
 def test_a_link_to_a_file_that_is_not_there(built):
-    edit(built, LESSON, "# $$bytes", "# [x](repo:docs/glossary.toml) [y](repo:docs/none.md) $$bytes")
+    edit(
+        built,
+        LESSON,
+        "# $$bytes",
+        "# [x](repo:minikv/course/data/glossary.toml) [y](repo:docs/none.md) $$bytes",
+    )
     line_with(built, "[formula, line", "links to docs/none.md, which is not there")
-    assert not [line for line in check(built) if "links to docs/glossary.toml" in line]
+    assert not [line for line in check(built) if "links to minikv/course/data/glossary.toml" in line]
 
 
 def test_the_address_of_the_repository_is_not_spelled_out(built):
-    edit(built, LESSON, "# $$bytes", f"# [x]({read_project().file('docs/glossary.toml')}) $$bytes")
+    edit(
+        built,
+        LESSON,
+        "# $$bytes",
+        f"# [x]({read_project().file('minikv/course/data/glossary.toml')}) $$bytes",
+    )
     line_with(built, "[formula, line", "the repository's address is spelled out", "Write [text](repo:PATH)")
 
 

@@ -143,7 +143,11 @@ def test_a_file_of_the_repository_is_linked_by_its_address(sample):
     path = sample / "notebooks/src/01_second.py"
     text = path.read_text(encoding="utf-8")
     path.write_text(
-        text.replace("## The question", "## See [the words](repo:docs/glossary.toml#x) `](repo:x`")
+        text.replace(
+            "## The question", "## See [the words](repo:minikv/course/data/glossary.toml#x) `](repo:x`"
+        )
     )
     cell = by_id(composed(sample, "lesson", "en"))["question"]
-    assert f"[the words]({read_project().file('docs/glossary.toml#x')}) `](repo:x`" in cell.source
+    assert (
+        f"[the words]({read_project().file('minikv/course/data/glossary.toml#x')}) `](repo:x`" in cell.source
+    )

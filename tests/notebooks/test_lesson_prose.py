@@ -79,7 +79,7 @@ def test_formulas_are_not_prose_and_sentences_are():
     assert reads_as_prose("Every layer keeps keys and values, which costs memory that nobody else gets back.")
 
 
-BANS = read_glossary(Path(__file__).resolve().parents[2] / "docs/glossary.toml")
+BANS = read_glossary(Path(__file__).resolve().parents[2] / "minikv/course/data/glossary.toml")
 
 
 def found(text, english="", lesson="02", lang="zh"):

@@ -11,7 +11,7 @@ from tools.notebooks.course import KINDS, Course, Target, open_course
 from tools.notebooks.glossary import Ban, read_glossary
 from tools.notebooks.source import Source, SourceError
 
-GLOSSARY = Path("docs/glossary.toml")
+GLOSSARY = Path("minikv/course/data/glossary.toml")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""docs/glossary.toml: one word per thing. Finds words in prose that the glossary rules out."""
+"""minikv/course/data/glossary.toml: one word per thing. Finds words in prose that the glossary rules out."""
 
 import re
 import tomllib

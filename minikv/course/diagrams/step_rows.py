@@ -19,7 +19,7 @@ Rows = tuple[int, int]  # that a step computes, and those that its attention see
 def watch_rows(model: Any) -> Iterator[list[Rows]]:
     """Yield a list that grows by a step with each forward of ``model``, a decoder of transformers.
 
-    A step is (fed, seen): the tokens whose rows of Q, K and V the first layer makes, and the keys that it attends to.
+    A step is (fed, seen): the tokens for which the first layer makes rows of Q, K and V, and the keys that it sees.
     """
     steps: list[Rows] = []
 
