@@ -3,7 +3,7 @@
 # slug = "layers_that_differ"
 # needs = ["02"]
 # rooms = ["plan.spec", "plan.logs.vllm_pool"]
-# minutes = 30
+# minutes = 40
 # [title]
 # en = "When is the formula not enough?"
 # zh = "什么时候只有公式还不够？"
@@ -17,21 +17,58 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# In May 2026 a user restarted Gemma 4 31B with a newer vLLM and the same arguments ([vLLM issue 43308](https://github.com/vllm-project/vllm/issues/43308)).
-# The printed KV cache size went from about 55k to about 525k tokens, 9.5 times as many, while the memory of the pool stayed at about 50 GB.
-# **Does the new version really hold more?**
+# Your model mixes sliding windows with full attention, or has recurrent layers, or runs on eight GPUs.
+# **How many bytes does a sequence take then, when the formula of [lesson 02](02_how_many_bytes.ipynb) no longer multiplies out?**
 #
-# [Lesson 02](02_how_many_bytes.ipynb) multiplied: every layer keeps K and V of every token, on one GPU.
-# After this lesson you can price a layer that forgets, a layer whose state has a fixed size, and a GPU that holds only some of the heads; and you can say what such a printed number counts.
-# %% [markdown] key="question" lang="zh" src="245e4c0c"
+# That formula lets every layer keep K and V of every token, on one GPU.
+# Here is one layer of each kind, from the configs of two models:
+# %% [markdown] key="question" lang="zh" src="8a516005"
 # ## 问题
 #
-# 2026 年 5 月，有用户升级 vLLM，用同样的参数重新启动 Gemma 4 31B（[vLLM issue 43308](https://github.com/vllm-project/vllm/issues/43308)）。
-# 日志里的 KV 缓存从约 55k token 变成约 525k，是原来的 9.5 倍，而块池的显存始终是 50 GB 左右。
-# **新版本真的放得下更多 token 吗？**
+# 你的模型混用滑动窗口和全注意力，或者有循环层，或者跑在八块 GPU 上。
+# **这时[第 02 课](02_how_many_bytes.ipynb)的公式不能直接相乘，一条序列要占多少字节？**
 #
-# [第 02 课](02_how_many_bytes.ipynb)只做乘法：每一层都保存每个 token 的 K 和 V，而且只有一块 GPU。
-# 学完本课，你能算出三种例外要多少字节：会遗忘的层、状态大小固定的层、只保存一部分头的 GPU；也能说清楚日志里这种数字数的是什么。
+# 那个公式假定每一层都保存每个 token 的 K 和 V，而且只有一块 GPU。
+# 下面从两个模型的配置里，每种层各取一层：
+
+# %% key="kinds" lang="en"
+from minikv.course import Table
+from minikv.course.diagrams import head_ranks, layer_kinds
+from minikv.plan import CacheSpec
+
+gemma, hybrid = CacheSpec.from_config("Gemma-2-9B"), CacheSpec.from_config("Qwen3-Next-80B-A3B")
+layers = {"Full attention (Gemma 2 9B)": gemma.layers[1]}
+layers["Sliding window (Gemma 2 9B)"] = gemma.layers[0]
+layers["Recurrent (Qwen3-Next)"] = hybrid.layers[0]
+show(layer_kinds(layers, lengths=[1024, 4096, 8192, 32_768], lang="en"))
+
+# %% key="kinds" lang="zh"
+from minikv.course import Table
+from minikv.course.diagrams import head_ranks, layer_kinds
+from minikv.plan import CacheSpec
+
+gemma, hybrid = CacheSpec.from_config("Gemma-2-9B"), CacheSpec.from_config("Qwen3-Next-80B-A3B")
+layers = {"全注意力（Gemma 2 9B）": gemma.layers[1]}
+layers["滑动窗口（Gemma 2 9B）"] = gemma.layers[0]
+layers["循环层（Qwen3-Next）"] = hybrid.layers[0]
+show(layer_kinds(layers, lengths=[1024, 4096, 8192, 32_768], lang="zh"))
+
+# %% [markdown] key="abilities" lang="en"
+# A full layer grows with every token, a sliding one stops at its window, and a recurrent state costs the same from the first token on.
+#
+# After this lesson you can
+#
+# - **price** a layer that forgets, a layer whose state has a fixed size, and a GPU that holds some of the heads;
+# - **tell apart** what is cached and what is held in memory;
+# - **say** what a printed "KV cache size: 525,000 tokens" counts, and ask for a better unit.
+# %% [markdown] key="abilities" lang="zh" src="5d1f3bda"
+# 全注意力层随每个 token 增长，滑动窗口层到窗口为止，循环层的状态从第一个 token 起就不再变化。
+#
+# 学完本课，你能
+#
+# - **算出**三种例外的字节：会遗忘的层、状态大小固定的层、只保存一部分头的 GPU；
+# - **区分**缓存了多少字节，和实际占用了多少内存；
+# - **说清楚**日志里的“KV 缓存 525,000 token”数的是什么，以及该换成什么单位。
 
 # %% [markdown] key="windows" lang="en"
 # ## Sliding windows: layers that stop growing
@@ -56,25 +93,54 @@
 # `slope(n)` 是已有 $n$ 个 token 时，下一个 token 的开销。
 # 各列依次是：第一个 token、超过窗口之后的一个 token、一条 32,768 token 的序列，以及假如每层都是全注意力（$w = \infty$）时的同一条序列。
 
-# %% key="windows_code"
-from minikv.plan import CacheSpec
-from minikv.units import exact_bytes, format_bytes
+# %% key="windows_code" lang="en"
+from minikv.units import GIB, exact_bytes, format_bytes
 
-print(t("windows_head"))
-for name in ("Mistral-7B-v0.1", "Gemma-2-9B", "Gemma-3-27B", "gpt-oss-20b"):
-    one = CacheSpec.from_config(name)
-    later, long = one.slope(one.window), one.bytes_for(32_768)
-    line = f"{name:<15} {one.window + 1:>6,} {one.slope(0):>9,} {later:>9,}"
-    print(f"{line} {format_bytes(long):>13} {format_bytes(32_768 * one.slope(0)):>9}")
-mistral = CacheSpec.from_config("Mistral-7B-v0.1")
-print(f"Mistral-7B-v0.1: max_tokens(1 GiB) = {mistral.max_tokens(2**30)}")
+names = ["Mistral-7B-v0.1", "Gemma-2-9B", "Gemma-3-27B", "gpt-oss-20b"]
+specs = {name: CacheSpec.from_config(name) for name in names}
+rows = []
+for name, one in specs.items():
+    long, full = one.bytes_for(32_768), 32_768 * one.slope(0)
+    rows.append([name, one.window + 1, one.slope(0), one.slope(one.window), format_bytes(long), format_bytes(full)])
+head = ["model", "window", "slope(0)", "slope(w)", "32,768 tokens", "w = inf"]
+most = f"Mistral-7B-v0.1: max_tokens(1 GiB) = {specs['Mistral-7B-v0.1'].max_tokens(GIB)}"
+Table(head, rows, right=head[4:], lines=[most])
+
+# %% key="windows_code" lang="zh"
+from minikv.units import GIB, exact_bytes, format_bytes
+
+names = ["Mistral-7B-v0.1", "Gemma-2-9B", "Gemma-3-27B", "gpt-oss-20b"]
+specs = {name: CacheSpec.from_config(name) for name in names}
+rows = []
+for name, one in specs.items():
+    long, full = one.bytes_for(32_768), 32_768 * one.slope(0)
+    rows.append([name, one.window + 1, one.slope(0), one.slope(one.window), format_bytes(long), format_bytes(full)])
+head = ["模型", "窗口", "slope(0)", "slope(w)", "32,768 个 token", "w = inf"]
+most = f"Mistral-7B-v0.1: max_tokens(1 GiB) = {specs['Mistral-7B-v0.1'].max_tokens(GIB)}"
+Table(head, rows, right=head[4:], lines=[most])
+
+# %% key="windows_chart" lang="en"
+from minikv.course.charts import lines
+
+lengths = [2**k for k in range(8, 18)]
+series = {name: {n: one.bytes_for(n) / GIB for n in lengths} for name, one in specs.items()}
+show(lines(series, x="tokens in the sequence", y="GiB", log="xy"))
+
+# %% key="windows_chart" lang="zh"
+from minikv.course.charts import lines
+
+lengths = [2**k for k in range(8, 18)]
+series = {name: {n: one.bytes_for(n) / GIB for n in lengths} for name, one in specs.items()}
+show(lines(series, x="序列的 token 数", y="GiB", log="xy"))
 
 # %% [markdown] key="held" lang="en"
-# Where every layer slides, no number of tokens fills the cache: `inf`.
+# Where every layer slides (Mistral), the line turns flat at the window: no number of tokens fills the cache, so `max_tokens` is `inf`.
+# Where some layers are full, the line turns at the window and goes on more slowly.
 #
 # That is what is *cached*. What is *held* can be more, and here is the next thing to predict.
-# %% [markdown] key="held" lang="zh" src="b836672c"
-# 如果每一层都滑动，多少 token 也填不满缓存：`inf`。
+# %% [markdown] key="held" lang="zh" src="192f3d3c"
+# 如果每一层都滑动（Mistral），曲线到窗口处就变平：多少 token 也填不满缓存，所以 `max_tokens` 是 `inf`。
+# 如果还有全注意力层，曲线在窗口处变缓，然后继续增长。
 #
 # 以上是**缓存**的字节。实际**占用**的可能更多，下面再估计一次。
 
@@ -90,7 +156,7 @@ predict("after_the_prompt", ...)
 # 先读 40 个 token 的提示词，再解码两步。
 # `nbytes` 是缓存张量看上去的大小，它们背后的存储才是真正占用的内存。
 
-# %% key="measure_model"
+# %% key="measure_model" lang="en"
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
@@ -102,21 +168,45 @@ small = Gemma2Config(
 )
 model = Gemma2ForCausalLM(small).to(device).eval()
 small_spec = CacheSpec.from_config(small)
-print(small_spec.explain(t("lang")))
+small_spec.shown("en")
 
-# %% key="measure_run"
-cache = None
-print(t("held_head"))
+# %% key="measure_model" lang="zh"
+import torch
+from transformers import Gemma2Config, Gemma2ForCausalLM
+
+torch.manual_seed(0)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+small = Gemma2Config(
+    num_hidden_layers=4, hidden_size=64, intermediate_size=128, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=32, sliding_window=16, vocab_size=100, dtype="float32",
+)
+model = Gemma2ForCausalLM(small).to(device).eval()
+small_spec = CacheSpec.from_config(small)
+small_spec.shown("zh")
+
+# %% key="measure_run" lang="en"
+cache, rows = None, []
 for length, step in ((40, 40), (41, 1), (42, 1)):
     with torch.no_grad():
         ids = torch.randint(100, (1, step), device=device)
         cache = model(ids, past_key_values=cache, use_cache=True).past_key_values
-    kv = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
-    nbytes = sum(tensor.nbytes for tensor in kv)
+    kv = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]  # each [1, 2, tokens, 32]
     storage = [tensor.untyped_storage().nbytes() for tensor in kv]
-    said = small_spec.bytes_for(length), small_spec.held_bytes_for(length, step=step)
-    line = f"{length:>6} {nbytes:>7,} {said[0]:>9,} {sum(storage):>8,} {said[1]:>14,}"
-    print(f"{line} {sum(storage[:2]):>8,}")
+    cached, held = small_spec.bytes_for(length), small_spec.held_bytes_for(length, step=step)
+    rows.append([length, sum(tensor.nbytes for tensor in kv), cached, sum(storage), held, sum(storage[:2])])
+Table(["tokens", "nbytes", "bytes_for", "storage", "held_bytes_for", "storage of layer 0"], rows)
+
+# %% key="measure_run" lang="zh"
+cache, rows = None, []
+for length, step in ((40, 40), (41, 1), (42, 1)):
+    with torch.no_grad():
+        ids = torch.randint(100, (1, step), device=device)
+        cache = model(ids, past_key_values=cache, use_cache=True).past_key_values
+    kv = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]  # 每个 [1, 2, token 数, 32]
+    storage = [tensor.untyped_storage().nbytes() for tensor in kv]
+    cached, held = small_spec.bytes_for(length), small_spec.held_bytes_for(length, step=step)
+    rows.append([length, sum(tensor.nbytes for tensor in kv), cached, sum(storage), held, sum(storage[:2])])
+Table(["token 数", "nbytes", "bytes_for", "存储", "held_bytes_for", "第 0 层的存储"], rows)
 
 # %% [markdown] key="measure_read" lang="en"
 # Spec and memory agree to the byte, in what is cached and in what is held.
@@ -138,26 +228,48 @@ for length, step in ((40, 40), (41, 1), (42, 1)):
 #
 # Qwen3-Next has attention in one layer of four.
 # The others are recurrent: each sequence has a state of fixed size there, whatever its length.
-# %% [markdown] key="recurrent" lang="zh" src="6f45f863"
+# So a sequence costs a constant and a product:
+# %% [markdown] key="recurrent" lang="zh" src="91d50a81"
 # ## 状态不增长的层
 #
 # Qwen3-Next 每四层只有一层是注意力。
 # 其余是循环层：每条序列在那里只有大小固定的状态，与长度无关。
+# 所以一条序列的开销是一个常数加一个乘积：
 
-# %% key="recurrent_code"
-hybrid = CacheSpec.from_config("Qwen3-Next-80B-A3B")
-print(f"{hybrid.constant_state_bytes:,} B + n * {hybrid.slope():,} B")
-for length in (1, 4096, 262_144):
-    print(t("size_of", n=length, size=exact_bytes(hybrid.bytes_for(length))))
+# %% key="recurrent_code" lang="en"
 state, token = hybrid.constant_state_bytes, hybrid.slope()
-print(t("state_in_tokens", state=state, token=token, n=state / token))
+rows = [[n, exact_bytes(hybrid.bytes_for(n))] for n in (1, 4096, 262_144)]
+title = f"{state:,} B + n * {token:,} B"
+as_tokens = f"{state:,} / {token:,} = {state / token:,.0f} tokens"
+Table(["n", "bytes"], rows, right=["bytes"], title=title, lines=[as_tokens])
+
+# %% key="recurrent_code" lang="zh"
+state, token = hybrid.constant_state_bytes, hybrid.slope()
+rows = [[n, exact_bytes(hybrid.bytes_for(n))] for n in (1, 4096, 262_144)]
+title = f"{state:,} B + n * {token:,} B"
+as_tokens = f"{state:,} / {token:,} = {state / token:,.0f} 个 token"
+Table(["n", "字节"], rows, right=["字节"], title=title, lines=[as_tokens])
+
+# %% key="recurrent_chart" lang="en"
+lengths = [2**k for k in range(0, 19, 2)]
+series = {"states and tokens": {n: hybrid.bytes_for(n) / 2**20 for n in lengths}}
+series["tokens alone"] = {n: n * token / 2**20 for n in lengths}
+series["states alone"] = {n: state / 2**20 for n in lengths}
+show(lines(series, x="tokens in the sequence", y="MiB", log="xy", marks={"as much as the states": state / token}))
+
+# %% key="recurrent_chart" lang="zh"
+lengths = [2**k for k in range(0, 19, 2)]
+series = {"状态和 token": {n: hybrid.bytes_for(n) / 2**20 for n in lengths}}
+series["只算 token"] = {n: n * token / 2**20 for n in lengths}
+series["只算状态"] = {n: state / 2**20 for n in lengths}
+show(lines(series, x="序列的 token 数", y="MiB", log="xy", marks={"与状态一样多": state / token}))
 
 # %% [markdown] key="recurrent_read" lang="en"
-# The first token is dear: the state costs as much as the last line's number of tokens.
-# Short chats pay for the state, long documents hardly notice it.
-# %% [markdown] key="recurrent_read" lang="zh" src="0ed1cc99"
-# 第一个 token 很贵：固定状态相当于最后一行那么多 token 的开销。
-# 短对话主要为状态买单，长文档几乎感觉不到它。
+# The first token is expensive: the fixed states alone cost as much as 3,168 ordinary tokens.
+# A short chat pays mostly for the states; in a long document they hardly count.
+# %% [markdown] key="recurrent_read" lang="zh" src="8e3f6361"
+# 第一个 token 很贵：光是固定的状态，就相当于 3,168 个普通 token。
+# 短对话的开销主要是状态；长文档里，状态几乎可以忽略。
 
 # %% [markdown] key="tp" lang="en"
 # ## Tensor parallelism: split, copied, refused
@@ -173,18 +285,23 @@ print(t("state_in_tokens", state=state, token=token, n=state / token))
 # %% key="predict_tp"
 predict("many_ranks", ...)
 
-# %% key="tp_code"
+# %% key="tp_code" lang="en"
 from minikv.errors import ConfigError
 
-print(f"{'tp':>2} {'kv_heads':>8} {'B / token / GPU':>16} {'x tp':>9}")
-for tp in (1, 2, 3, 4, 8, 16):
-    try:
-        rank = CacheSpec.from_config("Llama-3.1-8B", tp=tp)
-    except ConfigError as error:
-        print(f"{tp:>2} {t(error)}")
-    else:
-        one = rank.bytes_for(1)
-        print(f"{tp:>2} {rank.layers[0].kv_heads:>8} {one:>16,} {tp * one:>9,}")
+show(head_ranks("Llama-3.1-8B", sizes=[1, 2, 4, 8, 16], lang="en"))
+try:
+    CacheSpec.from_config("Llama-3.1-8B", tp=3)
+except ConfigError as error:
+    print(t(error))
+
+# %% key="tp_code" lang="zh"
+from minikv.errors import ConfigError
+
+show(head_ranks("Llama-3.1-8B", sizes=[1, 2, 4, 8, 16], lang="zh"))
+try:
+    CacheSpec.from_config("Llama-3.1-8B", tp=3)
+except ConfigError as error:
+    print(t(error))
 
 # %% [markdown] key="tp_read" lang="en"
 # Up to tp = 8 the heads are split, and the whole cluster holds each byte once.
@@ -263,9 +380,7 @@ def variables(budget):
 
 # %% key="variables_table"
 one, eight = (variables(plan_memory("Qwen3-8B", gpu="A100 SXM 80GB", tp=tp)) for tp in (1, 8))
-print(f"{'Qwen3-8B':<19} {'tp 1':>14} {'tp 8':>14}")
-for name in one:
-    print(f"{name:<19} {one[name]:>14,} {eight[name]:>14,}")
+Table(["Qwen3-8B", "tp 1", "tp 8"], [[name, one[name], eight[name]] for name in one])
 
 # %% [markdown] key="variables_read" lang="en"
 # `used`, `peak` and `current` are on paper here; [lesson 08](08_allocate_kv_cache.ipynb) measures them on a running model and compares.
@@ -277,44 +392,76 @@ for name in one:
 # 最后的 token 数属于整个**块池**：Qwen3-8B 只有 40,960 个位置，任何一条序列都用不完它。
 
 # %% [markdown] key="coda" lang="en"
-# ## The answer: the number on the screen is not a capacity
+# ## The number on the screen is not a capacity
 #
-# Back to Gemma 4 31B: 55k tokens before, 525k after.
-# The guess in the thread is that the older version counted sliding layers as full ones.
+# An engine prints how many tokens its KV cache holds.
+# With windows there is no such number, so each version of vLLM has its own rule.
+# Up to v0.20 it was blocks // groups * block size; from v0.21 it is concurrency * `max_model_len`.
 #
-# Compute both prints from one pool of 50 GiB.
-# Up to v0.20 the number was blocks // groups * block size ([issue 40691](https://github.com/vllm-project/vllm/issues/40691) explains why that misleads); from v0.21 it is concurrency * `max_model_len`.
-# %% [markdown] key="coda" lang="zh" src="129874ea"
-# ## 回答：屏幕上的数字不等于容量
+# Compute both for Gemma 4 31B, from one pool of 50 GiB:
+# %% [markdown] key="coda" lang="zh" src="fe32560a"
+# ## 屏幕上的数字不等于容量
 #
-# 回到 Gemma 4 31B：升级前约 55k token，升级后约 525k。
-# 帖子里猜测：旧版本把滑动窗口层当成了全注意力层。
+# 推理引擎启动时会打印 KV 缓存能放多少 token。
+# 有了窗口，这个数其实不存在，所以 vLLM 的不同版本各有一套算法：
+# v0.20 及以前打印 块数 // 组数 * 块大小，v0.21 起打印 并发数 * `max_model_len`。
 #
-# 用同一个 50 GiB 的块池，把两种打印都算一遍。
-# v0.20 及以前打印的是 块数 // 组数 * 块大小（[issue 40691](https://github.com/vllm-project/vllm/issues/40691) 说明了它为何会误导人），v0.21 起打印的是 并发数 * `max_model_len`。
+# 用 Gemma 4 31B 和同一个 50 GiB 的块池，把两种都算一遍：
 
-# %% key="coda_code"
+# %% key="coda_code" lang="en"
 from minikv.plan.logs.vllm_pool import vllm_pool
 
-gemma = vllm_pool(CacheSpec.from_config("Gemma-4-31B", layout="vllm"))
-blocks = gemma.num_blocks(50 * 2**30)
-before = gemma.tokens_printed(blocks, rule="old")
-print(f"num_blocks {blocks:,}")
-print(t("printed_before", tokens=before))
+pool = vllm_pool(CacheSpec.from_config("Gemma-4-31B", layout="vllm"))
+blocks = pool.num_blocks(50 * GIB)
+before = pool.tokens_printed(blocks, rule="old")
+after, rows = {}, [["<= v0.20", None, before, ""]]
 for longest in (8192, 32_768, 131_072, 262_144):
-    after = gemma.tokens_printed(blocks, rule="new", max_model_len=longest, batched_tokens=2048)
-    print(t("printed_after", longest=longest, tokens=after, times=after / before))
+    after[longest] = pool.tokens_printed(blocks, rule="new", max_model_len=longest, batched_tokens=2048)
+    rows.append([">= v0.21", longest, after[longest], f"{after[longest] / before:.1f} x"])
+Table(["vLLM", "max_model_len", "tokens printed", "ratio"], rows, title=f"{blocks:,} blocks", right=["ratio"])
+
+# %% key="coda_code" lang="zh"
+from minikv.plan.logs.vllm_pool import vllm_pool
+
+pool = vllm_pool(CacheSpec.from_config("Gemma-4-31B", layout="vllm"))
+blocks = pool.num_blocks(50 * GIB)
+before = pool.tokens_printed(blocks, rule="old")
+after, rows = {}, [["<= v0.20", None, before, ""]]
+for longest in (8192, 32_768, 131_072, 262_144):
+    after[longest] = pool.tokens_printed(blocks, rule="new", max_model_len=longest, batched_tokens=2048)
+    rows.append([">= v0.21", longest, after[longest], f"{after[longest] / before:.1f} x"])
+Table(["vLLM", "max_model_len", "打印的 token 数", "倍数"], rows, title=f"{blocks:,} 个块", right=["倍数"])
+
+# %% key="coda_chart" lang="en"
+printed = {">= v0.21": after}
+show(lines(printed, x="max_model_len", y="tokens printed", log="x", levels={"<= v0.20": before}))
+
+# %% key="coda_chart" lang="zh"
+printed = {">= v0.21": after}
+show(lines(printed, x="max_model_len", y="打印的 token 数", log="x", levels={"<= v0.20": before}))
 
 # %% [markdown] key="coda_read" lang="en"
-# The same blocks, and a print that moves with `max_model_len`: nothing was gained in the pool.
-# The opening post's table leaves out `max_model_len`; at 131,072 the two rules differ by nearly what it reports.
+# The same 20,480 blocks, and a print that moves with `max_model_len`: nothing was gained in the pool.
 # With windows, "tokens" is not a unit of capacity.
 # Ask for blocks, or for the bytes of *your* load: `spec.bytes_for(n, batch)`.
-# %% [markdown] key="coda_read" lang="zh" src="922aeade"
-# 块数相同，打印的数字却随 `max_model_len` 变化：块池并没有变大。
-# 原帖的表格没有写 `max_model_len`；取 131,072 时，两种规则相差的倍数与它报告的相近。
+#
+# ## Recap
+#
+# A sliding layer keeps at most window - 1 tokens: at 32,768 tokens Gemma 2 9B takes 5.91 GiB, not 10.50.
+# Cached is not held: right after a prompt of 40 tokens, a layer with window 16 still holds the storage of all 40.
+# A recurrent layer costs a constant: in Qwen3-Next as much as 3,168 tokens.
+# Tensor parallelism splits KV heads up to one a GPU; beyond that they are copied, and tp = 16 stores Llama-3.1-8B's 8 heads twice.
+# %% [markdown] key="coda_read" lang="zh" src="2c4497f8"
+# 同样是 20,480 个块，打印的数字却随 `max_model_len` 变化：块池并没有变大。
 # 有了窗口，“token 数”就不再是容量单位。
 # 该问的是块数，或者**你的**负载要多少字节：`spec.bytes_for(n, batch)`。
+#
+# ## 本课小结
+#
+# 滑动窗口层最多保留 窗口 - 1 个 token：32,768 个 token 时，Gemma 2 9B 占 5.91 GiB，而不是 10.50。
+# 缓存的字节不等于占用的字节：刚读完 40 个 token 的提示词时，窗口为 16 的层仍然占着全部 40 个 token 的存储。
+# 循环层的开销是常数：在 Qwen3-Next 里相当于 3,168 个 token。
+# 张量并行最多把 KV 头分到每块 GPU 一个，再多就要复制：tp = 16 时，Llama-3.1-8B 的 8 个头各存两份。
 
 # %% [markdown] key="check_yourself" lang="en"
 # ## Check yourself
@@ -341,24 +488,43 @@ explain("more_than_calculated")
 # | Symptom | What decides | Command |
 # |---|---|---|
 # | The process holds more than calculated | A view that keeps the prompt alive; the rest is CUDA context + workspace + reserved - allocated (lessons [07](07_allocate_once.ipynb) and [16](16_where_did_6gb_go.ipynb)) | `held_bytes_for(n, step) - bytes_for(n)` |
-# %% [markdown] key="stuck" lang="zh" src="b16280a8"
+#
+# For Gemma 2 9B right after a prompt of 8,000 tokens:
+# %% [markdown] key="stuck" lang="zh" src="54ea76e8"
 # ## 卡住了怎么办
 #
 # | 现象 | 判断依据 | 命令 |
 # |---|---|---|
 # | 进程占用比算出来的多 | 视图让整个提示词一直存活；其余是 CUDA 上下文 + 工作空间 + 已保留 - 已分配（第 [07](07_allocate_once.ipynb)、[16](16_where_did_6gb_go.ipynb) 课） | `held_bytes_for(n, step) - bytes_for(n)` |
+#
+# Gemma 2 9B 刚读完 8,000 个 token 的提示词时：
 
 # %% key="stuck_code"
-gemma = CacheSpec.from_config("Gemma-2-9B")
-print(format_bytes(gemma.held_bytes_for(8000, step=8000) - gemma.bytes_for(8000)))
+format_bytes(gemma.held_bytes_for(8000, step=8000) - gemma.bytes_for(8000))
 
 # %% [markdown] key="next" lang="en"
+# ## In the wild
+#
+# In May 2026 a user restarted Gemma 4 31B with a newer vLLM: the printed KV cache size went from about 55k to about 525k tokens, while the pool stayed at about 50 GB ([vLLM issue 43308](https://github.com/vllm-project/vllm/issues/43308)).
+# "The number on the screen is not a capacity" computes both prints; the post leaves out `max_model_len`, and at 131,072 the two rules differ by nearly what it reports.
+#
+# [Issue 40691](https://github.com/vllm-project/vllm/issues/40691) explains why the older print misleads.
+# It divides by groups of layers, as the same section does.
+#
 # ## What comes next
 #
 # You can now price the tokens of every model that caches heads.
 # [Lesson 03](03_the_2_86x_mistake.ipynb) takes a model that does not, DeepSeek-V3, and an estimate that missed by 2.86 times.
 # It needs the formula, and the habit of asking what is cached before multiplying.
-# %% [markdown] key="next" lang="zh" src="39b3a88b"
+# %% [markdown] key="next" lang="zh" src="c613d52e"
+# ## 实战现场
+#
+# 2026 年 5 月，有用户升级 vLLM 后重启 Gemma 4 31B：日志里的 KV 缓存从约 55k token 变成约 525k，而块池始终是 50 GB 左右（[vLLM issue 43308](https://github.com/vllm-project/vllm/issues/43308)）。
+# “屏幕上的数字不等于容量”一节把两种打印都算了出来；原帖没有写 `max_model_len`，取 131,072 时，两种规则相差的倍数与它报告的相近。
+#
+# [issue 40691](https://github.com/vllm-project/vllm/issues/40691) 说明了旧的打印为什么会误导人。
+# 它要除以层的组数，上面同一节就是这样算的。
+#
 # ## 下一课
 #
 # 凡是按头缓存的模型，你现在都能给一个 token 定价。

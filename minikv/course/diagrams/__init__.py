@@ -7,9 +7,11 @@ from minikv.course.diagrams.decode_grid import decode_grid
 from minikv.course.diagrams.drafts import drafts
 from minikv.course.diagrams.forward_calls import forward_calls
 from minikv.course.diagrams.growing import Growth, growing
+from minikv.course.diagrams.head_ranks import head_ranks
 from minikv.course.diagrams.kept_tokens import kept_tokens
 from minikv.course.diagrams.kv_layouts import kv_layouts
 from minikv.course.diagrams.launch_times import launch_times
+from minikv.course.diagrams.layer_kinds import layer_kinds
 from minikv.course.diagrams.online_softmax import SoftmaxStep, online_softmax
 from minikv.course.diagrams.places import places
 from minikv.course.diagrams.preemptions import preemptions
@@ -30,9 +32,11 @@ __all__ = [
     "drafts",
     "forward_calls",
     "growing",
+    "head_ranks",
     "kept_tokens",
     "kv_layouts",
     "launch_times",
+    "layer_kinds",
     "moment",
     "online_softmax",
     "places",
