@@ -2,7 +2,7 @@
 # number = "00"
 # slug = "start_here"
 # rooms = ["cli", "course"]
-# minutes = 40
+# minutes = 50
 # [title]
 # en = "What is on my machine, and how does this course work?"
 # zh = "我的机器上有什么？这门课怎么学？"
@@ -16,27 +16,80 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# In May 2024 somebody read the source of an inference server and asked its authors:
+# While a language model answers, it keeps something in memory for every token that it has read.
+# **What is that memory, and why does an engine cut it into blocks of 16 tokens?**
 #
-# > What is BLOCK_SIZE referring to?
-#
-# ([text-generation-inference #1883](https://github.com/huggingface/text-generation-inference/issues/1883), "Question about KV cache".)
-# The same person also asked why it is 16, and why the number of tokens that fit is `num_blocks * BLOCK_SIZE`.
-#
-# Halfway through this lesson you answer that with one call.
-# On the way you see what this machine can do, and how the course checks your work.
-# %% [markdown] key="question" lang="zh" src="3841c567"
+# Run the next cell and watch: a small model answers a question, and its blocks fill.
+# %% [markdown] key="question" lang="zh" src="95e245f3"
 # ## 问题
 #
-# 2024 年 5 月，有人读了一个推理服务的源码，向作者提问：
+# 语言模型回答问题时，每读入一个 token，都要在内存里留下一些东西。
+# **这块内存是什么？推理引擎为什么把它切成每块 16 个 token 的块？**
 #
-# > What is BLOCK_SIZE referring to?
+# 运行下一个单元格，看着它：一个小模型在回答问题，它的块在填满。
+
+# %% key="live" lang="en"
+from itertools import islice
+from time import sleep
+
+from minikv import LLM, SamplingParams
+from minikv.course import Table, monitor
+from minikv.models import recall_prompt
+
+llm = LLM("tiny-gqa", block_size=16, num_blocks=6)
+asked = recall_prompt(facts=3, context=9)
+answer = llm.stream(asked.text, SamplingParams(temperature=0, max_tokens=40))
+words = [next(answer).text]  # the first step reads the whole prompt
+seen = monitor.cache(llm, lang="en")
+show(seen)  # live, while the loop runs
+for token in islice(answer, 29):
+    words.append(token.text)
+    sleep(0.1)  # the model is quicker than an eye
+
+# %% key="live" lang="zh"
+from itertools import islice
+from time import sleep
+
+from minikv import LLM, SamplingParams
+from minikv.course import Table, monitor
+from minikv.models import recall_prompt
+
+llm = LLM("tiny-gqa", block_size=16, num_blocks=6)
+asked = recall_prompt(facts=3, context=9)
+answer = llm.stream(asked.text, SamplingParams(temperature=0, max_tokens=40))
+words = [next(answer).text]  # 第一步读入整个提示词
+seen = monitor.cache(llm, lang="zh")
+show(seen)  # 实时的画面，循环运行时一直在变
+for token in islice(answer, 29):
+    words.append(token.text)
+    sleep(0.1)  # 模型太快，眼睛跟不上
+
+# %% [markdown] key="live_said" lang="en"
+# After this lesson you can
 #
-# （[text-generation-inference #1883](https://github.com/huggingface/text-generation-inference/issues/1883)，标题是 “Question about KV cache”。）
-# 他问 BLOCK_SIZE 指什么，为什么是 16，以及能容纳的 token 数为什么等于 `num_blocks * BLOCK_SIZE`。
+# - **read** a pool of blocks: which are full, which are partly filled, which are free;
+# - **compute** the blocks of a sequence, the empty slots, and the tokens that a pool holds;
+# - **use** the five functions of every lesson, and see what this machine can do.
 #
-# 读到一半，你用一次函数调用就能回答。
-# 顺便看清这台机器能做什么，以及这门课怎样检查你的答案。
+# Thirty steps later the same request holds three blocks. This is the last picture that the monitor saw:
+# %% [markdown] key="live_said" lang="zh" src="d4588b00"
+# 学完本课，你能
+#
+# - **看懂**一个块池：哪些块满了，哪些没满，哪些空闲；
+# - **算出**一条序列占几个块，空着几个槽位，一个块池能放多少 token；
+# - **使用**每一课都有的五个函数，并看清这台机器能做什么。
+#
+# 走完 30 步，同一个请求占了三个块。这是监视器看到的最后一幕：
+
+# %% key="still" lang="en"
+seen.stop()
+show(seen)
+answer.close()  # ends the request: its blocks are free again
+
+# %% key="still" lang="zh"
+seen.stop()
+show(seen)
+answer.close()  # 结束请求，它的块重新空闲
 
 # %% [markdown] key="doctor" lang="en"
 # ## What is on this machine
@@ -51,11 +104,15 @@
 # `ok` 表示已就绪，`note` 表示没有它课程也能运行，`MISS` 表示必须安装。
 # 你看到的内容会与这里保存的不同。
 
-# %% key="examine" tags="hardware"
+# %% key="examine" tags="hardware" lang="en"
 from minikv.course.machine import examine
 
-for finding in examine():
-    print(finding.line(t("lang")))
+print(*(finding.line("en") for finding in examine()), sep="\n")
+
+# %% key="examine" tags="hardware" lang="zh"
+from minikv.course.machine import examine
+
+print(*(finding.line("zh") for finding in examine()), sep="\n")
 
 # %% [markdown] key="no_gpu" lang="en"
 # No GPU is needed.
@@ -102,17 +159,15 @@ for finding in examine():
 # %% [markdown] key="units" lang="en"
 # ## Units first
 #
-# A pull request to a training library gives the example of a run that
-# ["has used up 83 GB of memory on an 80 GB machine"](https://github.com/meta-pytorch/torchtune/pull/1348).
-# It takes no bug to print that: the first number counts units of 10<sup>9</sup> bytes, and a card with 80 on its label has more of those than 80.
+# "83 GB used on an 80 GB card": it takes no bug to print that.
+# The first number counts units of 10<sup>9</sup> bytes, and a card with 80 on its label has more of those than 80.
 #
 # Your first prediction. Replace `...` with a number, and run the cell again.
-# %% [markdown] key="units" lang="zh" src="9b3b5af8"
+# %% [markdown] key="units" lang="zh" src="6b39d1b9"
 # ## 先说单位
 #
-# 一个训练库的合并请求举了这样一个例子：某次训练
-# ["has used up 83 GB of memory on an 80 GB machine"](https://github.com/meta-pytorch/torchtune/pull/1348)，也就是 80 GB 的机器用掉了 83 GB。
-# 打印出这样的数字不一定是 bug：前一个数以 10<sup>9</sup> 字节为单位，而标称 80 的显卡，实际显存不止 80 × 10<sup>9</sup> 字节。
+# “80 GB 的显卡用掉了 83 GB”，打印出这样的数字不一定是 bug。
+# 前一个数以 10<sup>9</sup> 字节为单位，而标称 80 的显卡，实际显存不止 80 × 10<sup>9</sup> 字节。
 #
 # 第一道预测题。把 `...` 换成一个数字，再运行一次这个单元格。
 
@@ -131,12 +186,19 @@ predict("label_gb", ...)
 # MB 与 MiB 相差 4.9%。
 # 本课程里，整数一律是字节；MiB 和 GiB 只在打印时出现。
 
-# %% key="units_table"
-from minikv.units import GIB, MIB
+# %% key="units_table" lang="en"
+from minikv.units import GIB, MIB, gib
 
-for name, num_bytes in {"MB": 10**6, "MiB": MIB, "GB": 10**9, "GiB": GIB}.items():
-    print(f"1 {name:<4}{num_bytes:>14,} B")
-print(f"MiB / MB = {MIB / 10**6:.3f}   GiB / GB = {GIB / 10**9:.3f}")
+rows = [["MB", 10**6, "1 MB"], ["MiB", MIB, f"{MIB / 10**6:.3f} MB"]]
+rows += [["GB", 10**9, "1 GB"], ["GiB", GIB, f"{GIB / 10**9:.3f} GB"]]
+Table(["unit", "bytes", "ratio"], rows, right=["ratio"])
+
+# %% key="units_table" lang="zh"
+from minikv.units import GIB, MIB, gib
+
+rows = [["MB", 10**6, "1 MB"], ["MiB", MIB, f"{MIB / 10**6:.3f} MB"]]
+rows += [["GB", 10**9, "1 GB"], ["GiB", GIB, f"{GIB / 10**9:.3f} GB"]]
+Table(["单位", "字节", "比值"], rows, right=["比值"])
 
 # %% [markdown] key="labels" lang="en"
 # And the label on the box?
@@ -147,66 +209,87 @@ print(f"MiB / MB = {MIB / 10**6:.3f}   GiB / GB = {GIB / 10**9:.3f}")
 # 目录里同时记着标称值和 torch 可见的字节数。
 # 后者取自公开日志，每块显卡取一份，精确到 0.01 GiB（`gpu.total_rounded_to`，单位是字节）；你的机器上可能不同。
 
-# %% key="labels_table"
+# %% key="labels_table" lang="en"
 from minikv.plan import find_gpu
-from minikv.units import gib
 
-print(t("label_head"))
+rows = []
 for name in ["H200", "A100 SXM 80GB", "RTX 4090", "T4"]:
     gpu = find_gpu(name)
-    as_gb, seen = gib(gpu.nominal_gb * 10**9), gib(gpu.total_bytes)
-    print(f"{gpu.name:<18}{gpu.nominal_gb:>5} GB{as_gb:>12.2f}{seen:>13.2f}{gpu.nominal_gb:>13.2f}")
-print(t("torchtune", gib=gib(83 * 10**9), seen=gib(find_gpu("A100 SXM 80GB").total_bytes)))
+    as_gb, seen_gib = gib(gpu.nominal_gb * 10**9), gib(gpu.total_bytes)
+    rows.append([gpu.name, f"{gpu.nominal_gb} GB", f"{as_gb:.2f}", f"{seen_gib:.2f}", f"{gpu.nominal_gb:.2f}"])
+head = ["card", "label", "read as GB", "torch sees", "read as GiB"]
+Table(head, rows, right=head[1:], lines=[f"83 GB = {gib(83 * 10**9):.1f} GiB"])
+
+# %% key="labels_table" lang="zh"
+from minikv.plan import find_gpu
+
+rows = []
+for name in ["H200", "A100 SXM 80GB", "RTX 4090", "T4"]:
+    gpu = find_gpu(name)
+    as_gb, seen_gib = gib(gpu.nominal_gb * 10**9), gib(gpu.total_bytes)
+    rows.append([gpu.name, f"{gpu.nominal_gb} GB", f"{as_gb:.2f}", f"{seen_gib:.2f}", f"{gpu.nominal_gb:.2f}"])
+head = ["显卡", "标称", "按 GB 理解", "torch 可见", "按 GiB 理解"]
+Table(head, rows, right=head[1:], lines=[f"83 GB = {gib(83 * 10**9):.1f} GiB"])
 
 # %% [markdown] key="labels_said" lang="en"
-# All figures are GiB.
+# All figures but the labels are GiB.
 # An H200 shows torch more than its 141 GB would be, and less than 141 GiB.
 # A T4 shows less than either.
-# No factor turns a label into bytes, so this course never computes with labels.
+# An A100 with 80 on its label shows 79.25 GiB, so 77.3 GiB in use are no contradiction.
+#
+# The number on the box doesn't convert cleanly to bytes, so we never calculate with it.
 # On a GPU of your own, `torch.cuda.mem_get_info()[1]` is the number to use.
-# %% [markdown] key="labels_said" lang="zh" src="98fe8fa7"
-# 表中的数字都是 GiB。
+# %% [markdown] key="labels_said" lang="zh" src="f0211e39"
+# 除标称值以外，表中的数字都是 GiB。
 # H200 上 torch 可见的显存，比 141 GB 多，比 141 GiB 少。
 # T4 则比两种理解都少。
-# 没有哪个系数能把标称值换算成字节，所以本课程从不用标称值计算。
+# 标称 80 的 A100 可见 79.25 GiB，所以用掉 77.3 GiB 并不矛盾。
+#
+# 包装上的数字不能干净地换算成字节，所以我们从不用它计算。
 # 自己的 GPU 请以 `torch.cuda.mem_get_info()[1]` 为准。
 
 # %% [markdown] key="sixty" lang="en"
-# ## Sixty seconds: a model answers, and its blocks fill
+# ## What you saw: a model answers, and its blocks fill
 #
-# A language model reads **tokens**, pieces of text; for the small model below each word is one.
-# In every layer it keeps two vectors of every token, its key K and its value V, so that it need not compute them again.
+# A language model reads **tokens**, pieces of text; for the small model above each word is one.
+# In every layer it keeps two vectors of every token, its key K and its value V, so it doesn't have to compute them again.
 # That memory is the **KV cache**; [lesson 01](01_why_a_cache.ipynb) shows what happens without one.
 #
 # The model came with the package: two layers, trained in 18 minutes on one CPU thread, for one task.
 # It reads names and cities with other words between them, then a question mark and a name, and says the city that stood behind that name.
-# Only the text tells which one that is.
-# %% [markdown] key="sixty" lang="zh" src="cdc3c127"
-# ## 六十秒：模型在回答，块在填满
+# The right city appears only in the prompt, so the model has to look it up.
+# %% [markdown] key="sixty" lang="zh" src="c1321537"
+# ## 刚才看到的：模型在回答，块在填满
 #
-# 语言模型读入的是一个个 **token**，每个都是一小段文本；对下面的小模型来说，一个词就是一个 token。
-# 模型的每一层都会为每个 token 留下两个向量：K（key，键）和 V（value，值），省得下次再算一遍。
+# 语言模型读入的是一个个 **token**，每个都是一小段文本；对上面的小模型来说，一个词就是一个 token。
+# 模型的每一层都会为每个 token 留下两个向量：K（key，键）和 V（value，值），这样就不用再算一遍。
 # 存放它们的就是 **KV 缓存**（KV cache）；没有它会怎样，[第 01 课](01_why_a_cache.ipynb)见分晓。
 #
 # 这个模型随包一起安装：只有两层，用一个 CPU 线程训练了 18 分钟，只会做一件事。
 # 它读入一些人名和城市，中间夹着别的词；最后是一个问号和一个人名，它要说出跟在这个人名后面的城市。
-# 答案只在文本里，别处无从得知。
+# 正确的城市只出现在提示词里，所以模型必须回头去找。
 
-# %% key="model"
-from minikv import LLM, SamplingParams
-from minikv.models import recall_prompt
+# %% key="model" lang="en"
+said = "".join(words).strip()
+Table(["prompt", "answer", "right"], [[asked.text, said.split()[0], asked.answer]], lines=[said])
 
-llm = LLM("tiny-gqa", block_size=16, num_blocks=6)
-asked = recall_prompt(facts=3, context=9)
-print(asked.text)
+# %% key="model" lang="zh"
+said = "".join(words).strip()
+Table(["提示词", "回答", "正确答案"], [[asked.text, said.split()[0], asked.answer]], lines=[said])
 
 # %% [markdown] key="generate_words" lang="en"
+# The first word is the answer.
+# After it the model goes on as it was taught, with questions that it answers itself; soon it repeats one of them.
+#
 # The prompt is these 11 words and one token in front of them, `<bos>`, which marks the beginning: 12 tokens.
 #
 # `LLM` is the engine of this course; here it serves one request.
 # Its first step reads the whole prompt (**prefill**), each later step reads the one newest token (**decode**).
 # Every step ends with a new token.
-# %% [markdown] key="generate_words" lang="zh" src="0596780e"
+# %% [markdown] key="generate_words" lang="zh" src="d9e9a193"
+# 第一个词就是答案。
+# 之后模型照训练时的样子往下写，自问自答，不久就开始重复同一个问题。
+#
 # 提示词（prompt）就是这 11 个词，最前面再加一个表示开头的 `<bos>`，一共 12 个 token。
 #
 # `LLM` 是本课程的推理引擎，这里只为一个请求服务。
@@ -221,114 +304,169 @@ predict("tokens_cached", ...)
 # It cuts one large piece of memory into **blocks** of equal size, here 16 tokens each, and hands them out as tokens arrive.
 # The **block table** of a sequence lists its blocks in the order of its tokens.
 #
-# After each step we ask the engine which blocks the sequence holds, and `CacheSpec` what its tokens need.
-# %% [markdown] key="blocks_words" lang="zh" src="f0e9f007"
+# Here are 41 tokens in such a pool, each in its **slot**; the arrows are the block table:
+# %% [markdown] key="blocks_words" lang="zh" src="e20c9608"
 # 引擎不会让每条序列的缓存各自增长。
 # 它把一大块内存切成同样大小的**块**（block），这里每块 16 个 token，随 token 到来逐个分配。
 # 每条序列有一张**块表**（block table），按 token 的顺序列出它的块。
 #
+# 下面是这样一个块池里的 41 个 token，每个都在自己的**槽位**（slot）里；箭头就是块表：
+
+# %% key="slots" lang="en"
+from minikv.blocks import BlockManager
+from minikv.course.diagrams import slots
+
+manager = BlockManager(num_blocks=6, block_size=16)
+manager.allocate("A", list(range(41)))
+show(slots(manager, "A", "en"))
+
+# %% key="slots" lang="zh"
+from minikv.blocks import BlockManager
+from minikv.course.diagrams import slots
+
+manager = BlockManager(num_blocks=6, block_size=16)
+manager.allocate("A", list(range(41)))
+show(slots(manager, "A", "zh"))
+
+# %% [markdown] key="fill_words" lang="en"
+# Now the same request once more, a step at a time.
+# After each step we ask the engine which blocks the sequence holds, and `CacheSpec` what its tokens need.
+# %% [markdown] key="fill_words" lang="zh" src="71922cdb"
+# 同一个请求再来一遍，这次一步一步走。
 # 每一步之后，我们问引擎这条序列占着哪些块，再问 `CacheSpec` 这些 token 需要多少字节。
 
 # %% key="fill" lang="en"
 from minikv.course.widgets import BlocksWidget, SequenceBlocks
 
-spec, block_size, num_blocks = llm.cache.spec, 16, 6
-pool = BlocksWidget(t("lang"), num_blocks=num_blocks, block_size=block_size)
-words, steps = [], []
-name = llm.add_request(asked.text, SamplingParams(temperature=0, max_tokens=40))   # 0: always the likeliest word
+spec = llm.cache.spec
+pool, steps = BlocksWidget("en", num_blocks=6, block_size=16), []
+name = llm.add_request(asked.text, SamplingParams(temperature=0, max_tokens=40))  # 0: always the likeliest word
 for _ in range(30):
-    words += [token.text for token in llm.step().tokens]
+    word = llm.step().tokens[0].text
     [sequence] = llm.snapshot().running
     table, cached = sequence.tables[0], sequence.num_computed
-    steps.append((cached, spec.bytes_for(cached), len(table) * spec.block_bytes(block_size)))
-    note = t("note", tokens=cached, words="".join(words).strip())
-    pool.add_step([SequenceBlocks("A", table, cached)], note=note)
-print(t("answered", said=words[0].strip(), answer=asked.answer))
-print(t("pool_bytes", held=llm.cache.nbytes, blocks=num_blocks, block=spec.block_bytes(block_size)))
+    steps.append((cached, spec.bytes_for(cached), len(table) * spec.block_bytes(16)))
+    pool.add_step([SequenceBlocks("A", table, cached)], note=f"New word:{word}.")
+llm.abort(name)  # its blocks go back to the pool
 
 # %% key="fill" lang="zh"
 from minikv.course.widgets import BlocksWidget, SequenceBlocks
 
-spec, block_size, num_blocks = llm.cache.spec, 16, 6
-pool = BlocksWidget(t("lang"), num_blocks=num_blocks, block_size=block_size)
-words, steps = [], []
-name = llm.add_request(asked.text, SamplingParams(temperature=0, max_tokens=40))   # 0：总取概率最大的词
+spec = llm.cache.spec
+pool, steps = BlocksWidget("zh", num_blocks=6, block_size=16), []
+name = llm.add_request(asked.text, SamplingParams(temperature=0, max_tokens=40))  # 0：总取概率最大的词
 for _ in range(30):
-    words += [token.text for token in llm.step().tokens]
+    word = llm.step().tokens[0].text
     [sequence] = llm.snapshot().running
     table, cached = sequence.tables[0], sequence.num_computed
-    steps.append((cached, spec.bytes_for(cached), len(table) * spec.block_bytes(block_size)))
-    note = t("note", tokens=cached, words="".join(words).strip())
-    pool.add_step([SequenceBlocks("A", table, cached)], note=note)
-print(t("answered", said=words[0].strip(), answer=asked.answer))
-print(t("pool_bytes", held=llm.cache.nbytes, blocks=num_blocks, block=spec.block_bytes(block_size)))
+    steps.append((cached, spec.bytes_for(cached), len(table) * spec.block_bytes(16)))
+    pool.add_step([SequenceBlocks("A", table, cached)], note=f"新词：{word}。")
+llm.abort(name)  # 它的块都归还
 
 # %% [markdown] key="pool_words" lang="en"
-# The first word is the answer.
-# After it the model goes on as it was taught, with questions that it answers itself; soon it repeats one of them.
-#
-# The second line counts real memory: the cache took all of it when the engine was built, and takes no byte more while it fills.
+# The replay begins at step 0, with an empty pool.
 # Press Play, or focus the slider and use the arrow keys.
-# %% [markdown] key="pool_words" lang="zh" src="a1f9a5da"
-# 第一个词就是答案。
-# 之后模型照训练时的样子往下写，自问自答，不久就开始重复同一个问题。
-#
-# 第二行是实际占用的内存：建好引擎时，缓存就把它一次占足，填充的过程中一个字节也不再增加。
+# %% [markdown] key="pool_words" lang="zh" src="78bc7a28"
+# 回放从第 0 步开始，这时块池是空的。
 # 按“播放”，或选中滑块后用方向键查看每一步。
 
 # %% key="pool"
+pool.step = 0
 show(pool)
 
-# %% key="fill_table"
-print(t("fill_head"))
+# %% key="fill_table" lang="en"
+rows = []
 for cached, needed, taken in steps:
     if cached in (12, 16, 17, 32, 33, 41):
-        full, rest = divmod(cached, block_size)
+        full, rest = divmod(cached, 16)
         partly = 1 if rest else 0
-        unused = num_blocks - full - partly
-        print(f"{cached:>6}{needed:>12,}{taken:>13,}{full:>6}{partly:>8}{unused:>6}")
+        rows.append([cached, needed, taken, full, partly, 6 - full - partly])
+title = f"{llm.cache.nbytes:,} B of K and V in memory = 6 blocks x {spec.block_bytes(16):,} B"
+Table(["tokens", "B needed", "B taken", "full blocks", "partly filled", "free"], rows, title=title)
 
-llm.abort(name)                                    # its blocks go back to the pool
-print(t("given_back", free=llm.snapshot().pools[0].free))
+# %% key="fill_table" lang="zh"
+rows = []
+for cached, needed, taken in steps:
+    if cached in (12, 16, 17, 32, 33, 41):
+        full, rest = divmod(cached, 16)
+        partly = 1 if rest else 0
+        rows.append([cached, needed, taken, full, partly, 6 - full - partly])
+title = f"{llm.cache.nbytes:,} B 的 K 和 V = 6 个块 × {spec.block_bytes(16):,} B"
+Table(["token 数", "需要字节", "占用字节", "满块", "未满", "空闲"], rows, title=title)
+
+# %% key="fill_chart" lang="en"
+from minikv.course.charts import lines
+
+needed = {cached: needed for cached, needed, _ in steps}
+taken = {cached: taken for cached, _, taken in steps}
+marks = {"a second block": 17, "a third": 33}
+show(lines({"taken": taken, "needed": needed}, x="tokens in the cache", y="bytes", marks=marks))
+
+# %% key="fill_chart" lang="zh"
+from minikv.course.charts import lines
+
+needed = {cached: needed for cached, needed, _ in steps}
+taken = {cached: taken for cached, _, taken in steps}
+marks = {"第二个块": 17, "第三个块": 33}
+show(lines({"占用": taken, "需要": needed}, x="缓存里的 token", y="字节", marks=marks))
 
 # %% [markdown] key="read_table" lang="en"
+# The cache took all of its memory when the engine was built, and takes no byte more while it fills.
 # At 16 tokens the first block is full, and no other is in use.
-# Token 17 takes a whole new block, and 15 of its slots are empty.
-# After 30 steps the cache holds 41 tokens and not 42: the last new token was chosen, but nobody has read it yet.
-# Then we stop the request, and every block is free for the next one.
-# %% [markdown] key="read_table" lang="zh" src="7b9d8017"
+# Token 17 takes a whole new block, and 15 of its slots are empty: the step in the chart.
+# After 30 steps the cache holds 41 tokens and not 42: the last new token was chosen, but the model has not read it yet.
+# %% [markdown] key="read_table" lang="zh" src="dfd8a41b"
+# 建好引擎时，缓存就把内存一次占足，填充的过程中一个字节也不再增加。
 # 到 16 个 token 时，第一个块填满，还没有用到别的块。
-# 第 17 个 token 占用一个新块，其中 15 个槽位（slot）空着。
+# 第 17 个 token 占用一个新块，其中 15 个槽位空着，也就是图中的那一级台阶。
 # 30 步之后，缓存里是 41 个 token，不是 42 个：最后选出的 token 还没有送进模型。
-# 然后终止这个请求，所有的块都归还，留给下一个请求。
 
 # %% [markdown] key="formula" lang="en"
 # ## The formula
 #
 # $$\text{blocks} = \left\lceil \frac{T}{B} \right\rceil \qquad \text{empty slots} = \text{blocks} \cdot B - T \qquad \text{pool tokens} = N \cdot B$$
 #
-# T: tokens of one sequence. B: block size, tokens. N: blocks in the pool.
+# | symbol | what it is | above |
+# |---|---|---|
+# | T | tokens of one sequence | 41 |
+# | B | block size, in tokens | 16 |
+# | N | blocks in the pool | 6 |
 #
-# Now the question from the top, for a model of 8 billion parameters on one H200.
-# The third formula is the answer: a block holds the K and V of `BLOCK_SIZE` tokens in all layers, so N blocks hold N x B tokens.
+# $$\lceil 41 / 16 \rceil = 3 \qquad 3 \cdot 16 - 41 = 7 \qquad 6 \cdot 16 = 96$$
+#
+# The third formula on a real card: a model of 8 billion parameters on one H200.
+# A block holds the K and V of 16 tokens in all layers, so N blocks hold N x 16 tokens.
 # Where N comes from is the subject of [lesson 08](08_allocate_kv_cache.ipynb).
-# %% [markdown] key="formula" lang="zh" src="5d7eb8ef"
+# %% [markdown] key="formula" lang="zh" src="68ee4b46"
 # ## 公式
 #
 # $$\text{块数} = \left\lceil \frac{T}{B} \right\rceil \qquad \text{空槽位} = \text{块数} \cdot B - T \qquad \text{块池可容纳的 token 数} = N \cdot B$$
 #
-# T：一条序列的 token 数。B：块大小，单位是 token。N：块池里的块数。
+# | 符号 | 含义 | 上面的取值 |
+# |---|---|---|
+# | T | 一条序列的 token 数 | 41 |
+# | B | 块大小，单位是 token | 16 |
+# | N | 块池里的块数 | 6 |
 #
-# 现在回到开头的问题，以一块 H200 上的 8B 模型为例。
-# 答案就是第三个公式：一个块存放 `BLOCK_SIZE` 个 token 在所有层的 K 和 V，所以 N 个块能放 N × B 个 token。
+# $$\lceil 41 / 16 \rceil = 3 \qquad 3 \cdot 16 - 41 = 7 \qquad 6 \cdot 16 = 96$$
+#
+# 再把第三个公式用到真实的显卡上：一块 H200 上的 8B 模型。
+# 一个块存放 16 个 token 在所有层的 K 和 V，所以 N 个块能放 N × 16 个 token。
 # N 从哪里来，[第 08 课](08_allocate_kv_cache.ipynb)再讲。
 
-# %% key="answer"
+# %% key="answer" lang="en"
 from minikv.plan import plan_memory
 
 budget = plan_memory("Llama-3.1-8B", gpu="H200", block_size=16)
-sizes = dict(block_size=16, block=budget.spec.block_bytes(16))
-print(t("answer_1883", **sizes, num_blocks=budget.num_blocks, tokens=budget.max_tokens))
+rows = [[16, budget.spec.block_bytes(16), budget.num_blocks, budget.max_tokens]]
+Table(["block size", "bytes a block", "blocks", "tokens = blocks x 16"], rows)
+
+# %% key="answer" lang="zh"
+from minikv.plan import plan_memory
+
+budget = plan_memory("Llama-3.1-8B", gpu="H200", block_size=16)
+rows = [[16, budget.spec.block_bytes(16), budget.num_blocks, budget.max_tokens]]
+Table(["块大小", "每块字节", "块数", "token 数 = 块数 × 16"], rows)
 
 # %% key="predict_blocks"
 predict("blocks_for", ...)
@@ -379,43 +517,78 @@ check("00.2", blocks_needed, hint=3, seed=5)
 # 下面有五条序列，单元格统计它们一共占用多少。
 # 每隔 `size` 个 token 开始一个新块，所以 `range(0, length, size)` 列出的就是各块的起点，一块一个。
 
-# %% key="block_sizes"
-lengths = [12, 41, 100, 700, 1500]               # tokens
-print(t("sizes_head"))
+# %% key="block_sizes" lang="en"
+lengths, rows, share = [12, 41, 100, 700, 1500], [], {}  # tokens of five sequences
 for size in [1, 16, 64, 256, 2048]:
     blocks = sum(len(range(0, length, size)) for length in lengths)
     empty = blocks * size - sum(lengths)
-    print(f"{size:>10,}{blocks:>8,}{empty:>13,}{empty / (blocks * size):>12.1%}")
+    share[size] = 100 * empty / (blocks * size)
+    rows.append([size, blocks, empty, f"{share[size]:.1f}%"])
+show(lines({"empty": share}, x="block size, tokens", y="% of the slots that are empty", log="x"))
+Table(["block size", "blocks", "empty slots", "share empty"], rows, right=["share empty"])
+
+# %% key="block_sizes" lang="zh"
+lengths, rows, share = [12, 41, 100, 700, 1500], [], {}  # 五条序列的 token 数
+for size in [1, 16, 64, 256, 2048]:
+    blocks = sum(len(range(0, length, size)) for length in lengths)
+    empty = blocks * size - sum(lengths)
+    share[size] = 100 * empty / (blocks * size)
+    rows.append([size, blocks, empty, f"{share[size]:.1f}%"])
+show(lines({"空置": share}, x="块大小（token）", y="空槽位所占百分比", log="x"))
+Table(["块大小", "块数", "空槽位", "空置比例"], rows, right=["空置比例"])
 
 # %% [markdown] key="block_size_said" lang="en"
 # With blocks of one token nothing is empty, but the block tables have an entry for every token, and each has to be looked up when the cache is read.
 # With blocks of 2,048 each sequence reserves its longest case, and three quarters of the pool hold nothing.
 # Sixteen lies between; [lesson 09](09_pages_and_blocks.ipynb) measures both sides.
 #
-# What the widget cannot draw, it refuses.
+# If a state is impossible, the widget raises an error instead of drawing it.
 # Every error of the package has a code, the numbers, and the way out.
-# %% [markdown] key="block_size_said" lang="zh" src="ad43fe46"
+# %% [markdown] key="block_size_said" lang="zh" src="350f741f"
 # 每块一个 token 时没有空槽位，可块表里每个 token 都要占一项，读缓存时每一项都要查。
 # 每块 2,048 个 token 时，每条序列都按最长情况预留，块池有四分之三空着。
 # 16 介于两者之间；[第 09 课](09_pages_and_blocks.ipynb)会把两边都测出来。
 #
-# 画不出的状态，组件会拒绝，并给出报错。
+# 如果状态不合法（例如块表装不下这些 token），组件会直接报错，而不是画一张错图。
 # 这个包的每个错误都有代码、具体数字和解决办法。
 
-# %% key="refused"
+# %% key="refused" lang="en"
 from minikv.errors import MiniKVError
 
 try:
     pool.add_step([SequenceBlocks("A", (3, 0), 33)])
 except MiniKVError as error:
-    print(error.code)
-    print(t(error))
+    refused = [[error.code, error.text("en")]]
+Table(["code", "sentence"], refused)
+
+# %% key="refused" lang="zh"
+from minikv.errors import MiniKVError
+
+try:
+    pool.add_step([SequenceBlocks("A", (3, 0), 33)])
+except MiniKVError as error:
+    refused = [[error.code, error.text("zh")]]
+Table(["代码", "说明"], refused)
 
 # %% [markdown] key="check_yourself" lang="en"
+# ## Recap
+#
+# A KV cache keeps K and V of every token that was read: 1,024 bytes a token in this small model.
+# An engine cuts it into blocks: 41 tokens need 3 blocks of 16, and 7 slots stay empty.
+# A pool of N blocks holds N x 16 tokens; on an H200 that is 892,496 tokens of Llama-3.1-8B.
+# The label of a card is a name: torch sees 79.25 GiB on an A100 with 80 on it.
+#
 # ## Check yourself
 #
 # Say the answers aloud, then compare with `reveal=True`.
-# %% [markdown] key="check_yourself" lang="zh" src="49fb1692"
+# %% [markdown] key="check_yourself" lang="zh" src="ccb78555"
+# ## 本课小结
+#
+# KV 缓存为每个读入的 token 保存 K 和 V：在这个小模型里，每个 token 1,024 字节。
+# 引擎把它切成块：41 个 token 需要 3 个 16 token 的块，空着 7 个槽位。
+# N 个块能放 N × 16 个 token；在 H200 上，Llama-3.1-8B 能放 892,496 个。
+# 显卡的标称值只是名字：标称 80 的 A100，torch 可见 79.25 GiB。
+#
 # ## 自我检查
 #
 # 先说出答案，再用 `reveal=True` 对照。
@@ -424,6 +597,23 @@ except MiniKVError as error:
 explain("why_blocks")
 explain("which_gb")
 explain("what_is_free")
+
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# In May 2024 a user read the source of an inference server and asked what BLOCK_SIZE refers to, why it is 16, and why the number of tokens that fit is `num_blocks * BLOCK_SIZE` ([text-generation-inference issue 1883](https://github.com/huggingface/text-generation-inference/issues/1883)).
+# "The formula" above answers that with one call.
+#
+# A pull request to a training library gives the example of a run that ["has used up 83 GB of memory on an 80 GB machine"](https://github.com/meta-pytorch/torchtune/pull/1348).
+# "Units first" shows that both numbers can be true.
+# %% [markdown] key="wild" lang="zh" src="387b56b0"
+# ## 实战现场
+#
+# 2024 年 5 月，有用户读了一个推理服务的源码，问 BLOCK_SIZE 指什么，为什么是 16，以及能容纳的 token 数为什么等于 `num_blocks * BLOCK_SIZE`（[text-generation-inference issue 1883](https://github.com/huggingface/text-generation-inference/issues/1883)）。
+# 上面“公式”一节用一次函数调用就回答了。
+#
+# 一个训练库的合并请求举例说，某次训练 ["has used up 83 GB of memory on an 80 GB machine"](https://github.com/meta-pytorch/torchtune/pull/1348)，也就是 80 GB 的机器用掉了 83 GB。
+# “先说单位”一节说明，这两个数可以同时是真的。
 
 # %% [markdown] key="exercises" lang="en"
 # The exercises are a notebook of their own, linked at the end of each lesson.
