@@ -17,60 +17,74 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# In May 2023 somebody runs Bloom with `torch.no_grad()` and `torch.cuda.empty_cache()`.
-# After a few inferences the GPU is out of memory all the same.
-# [transformers #23285](https://github.com/huggingface/transformers/issues/23285) has one line for what should happen instead:
-#
-# > auto release the memory usage
-#
-# The answer asks for the code and the hardware; the same report stands in [DeepSpeed #3508](https://github.com/deepspeedai/DeepSpeed/issues/3508).
-# Neither says who still held anything: the reporter did not know, and nobody can guess it from outside.
-#
-# The case of this lesson is such a report.
-# It is the document of [lesson 03](03_the_2_86x_mistake.ipynb), “Memory Retention After model.generate() — Root Cause Analysis” (the analysis): after `generate()`, `gc.collect()` and `empty_cache()`, 5.5 GB are free where about 18 GB were expected, and “6+ GB” are “stuck in CUDA allocator”.
-#
 # **Who holds the memory after `generate()`, and which figure tells?**
 #
-# The analysis questions five suspects and lets all of them go.
-# Then it blames a wrong estimate.
-# We shall question the same five here, with experiments, and then look for one who was never asked.
-# %% [markdown] key="question" lang="zh" src="1c1af5ce"
+# A run has ended. Its cache was dropped and `empty_cache()` was called. Then the program asks for memory that should be there, and runs out of it. Here is the card at that moment, as PyTorch's allocator counts it. The weights are live, as they should be. 7 GiB are not in use and cannot be had:
+# %% [markdown] key="question" lang="zh" src="cfee6441"
 # ## 问题
-#
-# 2023 年 5 月，有人运行 Bloom，用了 `torch.no_grad()`，也用了 `torch.cuda.empty_cache()`。
-# 可推理了几次之后，显存还是不够了。
-# [transformers #23285](https://github.com/huggingface/transformers/issues/23285) 里，“期望的行为”只有一句话：
-#
-# > auto release the memory usage（自动释放占用的显存）
-#
-# 回复者想看代码和硬件信息；同一份报告也提交到了 [DeepSpeed #3508](https://github.com/deepspeedai/DeepSpeed/issues/3508)。
-# 两处都没有说明是谁还占着显存：报告者自己不知道，旁人也猜不出来。
-#
-# 本课的案子就是这样一份报告。
-# 它就是[第 03 课](03_the_2_86x_mistake.ipynb)的那份文档《Memory Retention After model.generate() — Root Cause Analysis》（下称原文）：`generate()`、`gc.collect()`、`empty_cache()` 之后，本该有约 18 GB 空闲显存，实际只有 5.5 GB，“6+ GB”被“卡在 CUDA 分配器里”。
 #
 # **`generate()` 之后，是谁占着显存？哪个数字能说明问题？**
 #
-# 原文查了五个嫌疑对象，全部排除，
-# 最后把责任归给一个算错的估算。
-# 我们用实验把这五个再查一遍，然后去找一个从没被问到的对象。
+# 一次运行结束了，缓存已经丢掉，`empty_cache()` 也调用过了。程序接着申请一块本该空闲的显存，却报显存不足。下面是那一刻的显卡，按 PyTorch 分配器的统计画出。权重还活着，这是应该的；但有 7 GiB 既没有使用，也拿不回来：
+
+# %% key="ledger" lang="en"
+from minikv.course.diagrams import memory_ledger
+from minikv.course.lessons.l16.culprit import culprit
+
+end = culprit("naive")  # DeepSeek-V3 on one of 8 H200, in the model of PyTorch's allocator
+counted = dict(total=end.capacity, free=end.free, reserved=end.reserved, allocated=end.allocated, pinned=end.stuck)
+show(memory_ledger(**counted, lang="en"))
+
+# %% key="ledger" lang="zh"
+from minikv.course.diagrams import memory_ledger
+from minikv.course.lessons.l16.culprit import culprit
+
+end = culprit("naive")  # 8 块 H200 之一上的 DeepSeek-V3，在 PyTorch 分配器的模型里运行
+counted = dict(total=end.capacity, free=end.free, reserved=end.reserved, allocated=end.allocated, pinned=end.stuck)
+show(memory_ledger(**counted, lang="zh"))
+
+# %% [markdown] key="able" lang="en"
+# After this lesson you can
+#
+# - **subtract** five figures, and say which share of the memory is missing;
+# - **name** the variable that holds a tensor, and let it go;
+# - **explain** how one small tensor keeps a segment of many times its size.
+# %% [markdown] key="able" lang="zh" src="204ad3d9"
+# 学完本课，你能够：
+#
+# - 用五个数字**做减法**，说出缺的显存在哪一份里；
+# - **指出**是哪个变量占着张量，并把它放掉；
+# - **解释**一个小张量怎样留住比它大许多倍的段。
 
 # %% [markdown] key="facts" lang="en"
 # ## The facts of the case
 #
-# A detective first checks whether the facts fit together.
-# %% [markdown] key="facts" lang="zh" src="c8539663"
+# The case is a report of such a run: the document of [lesson 03](03_the_2_86x_mistake.ipynb), “Memory Retention After model.generate() — Root Cause Analysis” (the analysis). After `generate()`, `gc.collect()` and `empty_cache()`, 5.5 GB were free where about 18 GB were expected, and “6+ GB” were “stuck in CUDA allocator”. The analysis questions five suspects, lets all of them go, and blames a wrong estimate. We question the same five here, with experiments, and then look for the one that it never asked.
+#
+# First: do the facts fit together?
+# %% [markdown] key="facts" lang="zh" src="decb1964"
 # ## 案情
 #
-# 侦探的第一步，是看各项事实对不对得上。
+# 这个案子是一份报告，也就是[第 03 课](03_the_2_86x_mistake.ipynb)的那份文档《Memory Retention After model.generate() — Root Cause Analysis》（下称原文）：`generate()`、`gc.collect()`、`empty_cache()` 之后，本该有约 18 GB 空闲显存，实际只有 5.5 GB，“6+ GB”被“卡在 CUDA 分配器里”。原文查了五个嫌疑对象，全部排除，最后把责任归给一个算错的估算。我们用实验把这五个再查一遍，然后去找它从没问过的那一个。
+#
+# 先看各项事实对不对得上。
 
 # %% key="predict_unexplained"
 predict("unexplained", ...)
 
-# %% key="facts_sum"
+# %% key="facts_sum" lang="en"
+from minikv.course import Table
+
 expected, seen, explained = 18.0, 5.5, 6.0
 missing = expected - seen
-print(t("facts_line", missing=missing, explained=explained, left=missing - explained))
+Table(["missing, GB", "explained", "without any explanation"], [(missing, explained, missing - explained)])
+
+# %% key="facts_sum" lang="zh"
+from minikv.course import Table
+
+expected, seen, explained = 18.0, 5.5, 6.0
+missing = expected - seen
+Table(["少了，GB", "有解释", "无法解释"], [(missing, explained, missing - explained)])
 
 # %% [markdown] key="facts_read" lang="en"
 # The explanation covers less than half of the gap.
@@ -90,20 +104,22 @@ print(t("facts_line", missing=missing, explained=explained, left=missing - expla
 # $$\underbrace{T - F}_{\text{used}} \;=\; \underbrace{A}_{\text{live}} \;+\; \underbrace{P}_{\text{pinned}} \;+\; \underbrace{(R - A - P)}_{\text{returnable}} \;+\; \underbrace{(T - F - R)}_{\text{outside}}$$
 
 # %% [markdown] key="symbols" lang="en"
-# | symbol | what it is | unit | where it stands |
+# | symbol | what it is | where it stands | in the picture above |
 # |---|---|---|---|
-# | $T$, $F$ | all memory of the GPU, and what is free | bytes | `torch.cuda.mem_get_info()` |
-# | $A$ | **allocated**: blocks in use, by live tensors and by some workspaces (cuBLAS) | bytes | `torch.cuda.memory_allocated()` |
-# | $R$ | **reserved**: all segments that PyTorch took from the GPU | bytes | `torch.cuda.memory_reserved()` |
-# | $P$ | free blocks of segments in which something lives | bytes | `memory_stats()["inactive_split_bytes.all.current"]` |
+# | $T$, $F$ | all memory of the GPU, and what is free | `torch.cuda.mem_get_info()` | 139.80 GiB, 48.52 GiB |
+# | $A$ | **allocated**: blocks in use, by live tensors and by some workspaces (cuBLAS) | `torch.cuda.memory_allocated()` | 82.21 GiB |
+# | $R$ | **reserved**: all segments that PyTorch took from the GPU | `torch.cuda.memory_reserved()` | 89.28 GiB |
+# | $P$ | free blocks of segments in which something lives | `memory_stats()["inactive_split_bytes.all.current"]` | 7.07 GiB |
+#
+# With the numbers put in, in GiB: 139.80 - 48.52 = 82.21 + 7.07 + 0 + 2.00 = 91.28.
 #
 # Each share has another owner, and another cure:
 #
-# | the large share | who has it | what helps | what does not |
+# | the large share | held by | what helps | what does not |
 # |---|---|---|---|
 # | live | a Python object somewhere holds a tensor | find it, let it go | `empty_cache()`, `gc.collect()` alone |
 # | pinned | a live tensor sits in a large segment | let that tensor go; allocate it earlier | `empty_cache()` |
-# | returnable | nobody, it is cached | `empty_cache()`; or nothing, since PyTorch uses it again | searching for a leak |
+# | returnable | no object: it is cached | `empty_cache()`; or nothing, since PyTorch uses it again | searching for a leak |
 # | outside | CUDA context, NCCL (by which GPUs talk to each other), other processes | count processes; fewer NCCL communicators | everything above |
 #
 # Two traps in these figures:
@@ -111,24 +127,26 @@ print(t("facts_line", missing=missing, explained=explained, left=missing - expla
 # - With `expandable_segments` PyTorch does not count $P$: it stays 0. What is left of $R - A$ after `empty_cache()` is pinned all the same.
 # - The memory pool of a CUDA graph belongs to the graph. Its free segments look returnable, and stay as long as the graph does.
 #
-# `MemoryStats` reads all of them.
+# `MemoryStats` reads all of them. On this machine:
 # (A CPU has no caching allocator: there *allocated* is the process's resident memory, and what belongs to a GPU alone stays empty.)
-# %% [markdown] key="symbols" lang="zh" src="3052bf90"
-# | 符号 | 含义 | 单位 | 从哪里读 |
+# %% [markdown] key="symbols" lang="zh" src="9784fe58"
+# | 符号 | 含义 | 从哪里读 | 上图中的值 |
 # |---|---|---|---|
-# | $T$、$F$ | GPU 的全部显存，其中空闲的 | 字节 | `torch.cuda.mem_get_info()` |
-# | $A$ | **已分配**：正在使用的块，属于存活的张量，也包括一些工作空间（cuBLAS） | 字节 | `torch.cuda.memory_allocated()` |
-# | $R$ | **已保留**（reserved）：PyTorch 从 GPU 拿走的所有段（segment） | 字节 | `torch.cuda.memory_reserved()` |
-# | $P$ | 段里空着的块，而同一段里还有东西活着 | 字节 | `memory_stats()["inactive_split_bytes.all.current"]` |
+# | $T$、$F$ | GPU 的全部显存，其中空闲的 | `torch.cuda.mem_get_info()` | 139.80 GiB、48.52 GiB |
+# | $A$ | **已分配**：正在使用的块，属于存活的张量，也包括一些工作空间（cuBLAS） | `torch.cuda.memory_allocated()` | 82.21 GiB |
+# | $R$ | **已保留**（reserved）：PyTorch 从 GPU 拿走的所有段（segment） | `torch.cuda.memory_reserved()` | 89.28 GiB |
+# | $P$ | 段里空着的块，而同一段里还有东西活着 | `memory_stats()["inactive_split_bytes.all.current"]` | 7.07 GiB |
+#
+# 代入数字，单位 GiB：139.80 - 48.52 = 82.21 + 7.07 + 0 + 2.00 = 91.28。
 #
 # 式中四项依次是：存活（live）、被钉住（pinned）、可归还（returnable）、torch 之外（outside）。
 # 每一份属于不同的主人，对策也不同：
 #
-# | 哪一份大 | 在谁手里 | 有用的办法 | 没用的办法 |
+# | 哪一份大 | 由什么持有 | 有用的办法 | 没用的办法 |
 # |---|---|---|---|
 # | 存活 | 某个 Python 对象持有张量 | 找到它，放掉它 | 只调用 `empty_cache()`、`gc.collect()` |
 # | 被钉住 | 一个存活的张量待在大段里 | 放掉那个张量，或让它更早分配 | `empty_cache()` |
-# | 可归还 | 没有人，只是缓存着 | `empty_cache()`；也可以不管，PyTorch 会再用 | 到处找泄漏 |
+# | 可归还 | 没有对象持有，只是缓存着 | `empty_cache()`；也可以不管，PyTorch 会再用 | 到处找泄漏 |
 # | torch 之外 | CUDA 上下文、NCCL（GPU 之间的通信库）、其他进程 | 数一数进程；少建 NCCL 通信器（communicator） | 以上所有办法 |
 #
 # 这些数字有两处陷阱：
@@ -136,15 +154,32 @@ print(t("facts_line", missing=missing, explained=explained, left=missing - expla
 # - 开了 `expandable_segments`，PyTorch 就不再统计 $P$，它一直是 0。`empty_cache()` 之后 $R - A$ 还剩多少，就有多少被钉住。
 # - CUDA 图的内存池归图所有。池里空闲的段看似可归还，其实图在一天，它们就留一天。
 #
-# 这些数字 `MemoryStats` 都会读。
+# 这些数字 `MemoryStats` 都会读。这台机器上是：
 # （CPU 没有缓存分配器：那里的“已分配”是进程的常驻内存，只属于 GPU 的几项留空。）
 
-# %% key="stats" tags="hardware"
+# %% key="stats" lang="en" tags="hardware"
 import torch
 from minikv.memory import MemoryStats
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
-print(MemoryStats.read(device).text(t("lang")))
+stats = MemoryStats.read(device)
+own = dict(reserved=stats.reserved, pinned=stats.inactive_split) if device == "cuda" else {}
+show(memory_ledger(total=stats.total, free=stats.free, allocated=stats.allocated, **own, lang="en"))
+
+# %% key="stats" lang="zh" tags="hardware"
+import torch
+from minikv.memory import MemoryStats
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+stats = MemoryStats.read(device)
+own = dict(reserved=stats.reserved, pinned=stats.inactive_split) if device == "cuda" else {}
+show(memory_ledger(total=stats.total, free=stats.free, allocated=stats.allocated, **own, lang="zh"))
+
+# %% key="stats_table" lang="en" tags="hardware"
+stats.shown("en")
+
+# %% key="stats_table" lang="zh" tags="hardware"
+stats.shown("zh")
 
 # %% [markdown] key="scene" lang="en"
 # ## The scene
@@ -158,9 +193,7 @@ print(MemoryStats.read(device).text(t("lang")))
 # 本节和“真正会占住显存的”一节都用它，就在你自己的内核（Jupyter kernel）里运行，几秒就能跑完。
 
 # %% key="model"
-import gc
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
-from minikv.plan import CacheSpec
 
 config = LlamaConfig(
     vocab_size=64, hidden_size=32, intermediate_size=64, max_position_embeddings=128,
@@ -169,24 +202,49 @@ config = LlamaConfig(
 torch.manual_seed(0)
 model = LlamaForCausalLM(config).to(device).eval()
 prompts = torch.randint(1, 64, (3, 17)).to(device)
-real = torch.ones_like(prompts)
 
 
 def answer(**more):
     fixed = dict(max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
-    return model.generate(prompts, attention_mask=real, **fixed, **more)
+    return model.generate(prompts, attention_mask=torch.ones_like(prompts), **fixed, **more)
+
+# %% [markdown] key="live" lang="en"
+# Watch the memory while the model answers. The monitor looks five times a second, from a thread of its own; run the second cell and look at the picture of the first.
+# %% [markdown] key="live" lang="zh" src="b9ff127e"
+# 模型回答的时候，看着内存。监视器在自己的线程里每秒看五次；运行第二个单元格，同时看第一个单元格的图。
+
+# %% key="live_monitor" lang="en" tags="hardware"
+from minikv.course import monitor
+
+seen = monitor.memory(device, lang="en")
+show(seen)
+
+# %% key="live_monitor" lang="zh" tags="hardware"
+from minikv.course import monitor
+
+seen = monitor.memory(device, lang="zh")
+show(seen)
+
+# %% key="live_answers" tags="hardware"
+for turn in range(200):
+    answer()
+seen.stop()
+show(seen)
 
 # %% [markdown] key="scene_report" lang="en"
-# `retention_report` calls a function and compares what is alive before and after: storages, the names that lead to them, cache objects.
-# First `generate()` as most people call it:
-# %% [markdown] key="scene_report" lang="zh" src="e91da53e"
-# `retention_report` 会调用一个函数，并比较调用前后有什么活着：存储、通向它们的名字、缓存对象。
-# 先看大多数人那样调用的 `generate()`：
+# At the end the curve is where it began: `generate()`, as most people call it, leaves nothing. `retention_report` proves it. It calls a function and compares what is alive before and after: storages, the names that lead to them, cache objects.
+# %% [markdown] key="scene_report" lang="zh" src="b8a89215"
+# 到最后，曲线又回到开始的地方：大多数人那样调用 `generate()`，什么也不会留下。`retention_report` 可以证明：它会调用一个函数，并比较调用前后有什么活着，包括存储、通向它们的名字、缓存对象。
 
-# %% key="plain_generate"
+# %% key="plain_generate" lang="en"
 from minikv.memory import retention_report
 
-print(retention_report(answer).text(t("lang")))
+retention_report(answer).shown("en")
+
+# %% key="plain_generate" lang="zh"
+from minikv.memory import retention_report
+
+retention_report(answer).shown("zh")
 
 # %% [markdown] key="suspects" lang="en"
 # ## Five suspects
@@ -223,37 +281,49 @@ print(retention_report(answer).text(t("lang")))
 # 哪条理由如今已不成立？
 # （实验用的是另一个差不多大的模型，在 CPU 上。）
 
-# %% key="experiments"
+# %% key="experiments" lang="en"
 from minikv.course.lessons.l16.suspects import small_model, suspect_generate
 from minikv.course.lessons.l16.suspects import suspect_helper, suspect_mask, suspect_sdpa
 
 two = torch.randint(1, 64, (2, 9))
 padded = torch.ones_like(two)
 padded[0, :4] = 0
-whole = torch.ones_like(two)
+found = {"generate()": suspect_generate(small_model(), two)}
+for attention, mask, name in (("sdpa", torch.ones_like(two), "no padding"), ("sdpa", padded, "left padding"), ("eager", torch.ones_like(two), "no padding")):
+    report, shapes = suspect_mask(small_model(attention), two, mask)
+    made = "no mask in decode" if shapes[-1] is None else "a mask in decode"
+    found[f"mask: {attention}, {name}: {made}"] = report
+found["SDPA"] = suspect_sdpa()
+found["helper"] = suspect_helper(small_model(), two, lambda tokens: " ".join(map(str, tokens)))
+Table(["suspect", "kept, B", "caches left"], [(name, report.kept_bytes, sum(not cache.in_result for cache in report.caches)) for name, report in found.items()])
 
+# %% key="experiments" lang="zh"
+from minikv.course.lessons.l16.suspects import small_model, suspect_generate
+from minikv.course.lessons.l16.suspects import suspect_helper, suspect_mask, suspect_sdpa
 
-def acquit(suspect, report, more=""):
-    caches = sum(not cache.in_result for cache in report.caches)
-    found = dict(kept=report.kept_bytes, caches=caches)
-    print(t("suspect_line", suspect=t(f"suspect_{suspect}"), more=more, **found))
+two = torch.randint(1, 64, (2, 9))
+padded = torch.ones_like(two)
+padded[0, :4] = 0
+found = {"generate()": suspect_generate(small_model(), two)}
+for attention, mask, name in (("sdpa", torch.ones_like(two), "没有填充"), ("sdpa", padded, "左侧填充"), ("eager", torch.ones_like(two), "没有填充")):
+    report, shapes = suspect_mask(small_model(attention), two, mask)
+    made = "解码时没有掩码" if shapes[-1] is None else "解码时有掩码"
+    found[f"掩码：{attention}，{name}：{made}"] = report
+found["SDPA"] = suspect_sdpa()
+found["辅助函数"] = suspect_helper(small_model(), two, lambda tokens: " ".join(map(str, tokens)))
+Table(["嫌疑对象", "残留，B", "剩下的缓存"], [(name, report.kept_bytes, sum(not cache.in_result for cache in report.caches)) for name, report in found.items()])
 
-
-acquit("generate", suspect_generate(small_model(), two))
-batches = {"whole": whole, "padded": padded}
-for attention, name in (("sdpa", "whole"), ("sdpa", "padded"), ("eager", "whole")):
-    report, shapes = suspect_mask(small_model(attention), two, batches[name])
-    made = t("mask_none" if shapes[-1] is None else "mask_made")
-    batch = t(f"batch_{name}")
-    acquit("mask", report, t("mask_line", attention=attention, batch=batch, mask=made))
-acquit("sdpa", suspect_sdpa())
-acquit("helper", suspect_helper(small_model(), two, lambda tokens: " ".join(map(str, tokens))))
-
-# %% key="parallel" tags="hardware"
+# %% key="parallel" lang="en" tags="hardware"
 from minikv.course.lessons.l16.suspects import suspect_parallel
 
 report, same = suspect_parallel(small_model(), two)
-acquit("parallel", report, t(f"same_{same}"))
+Table(["suspect", "kept, B", "same tokens as unsharded"], [("TP", report.kept_bytes, same)])
+
+# %% key="parallel" lang="zh" tags="hardware"
+from minikv.course.lessons.l16.suspects import suspect_parallel
+
+report, same = suspect_parallel(small_model(), two)
+Table(["嫌疑对象", "残留，B", "与未切分时的 token 相同"], [("TP", report.kept_bytes, same)])
 
 # %% [markdown] key="acquitted" lang="en"
 # Nothing is kept, by any of them.
@@ -300,13 +370,15 @@ acquit("parallel", report, t(f"same_{same}"))
 # 下面让每一种各发生一次，看清楚，再解除。
 
 # %% key="alive"
-def count_caches(moment):
+import gc
+
+
+def alive():
     gc.collect()
-    alive = sum(type(item) is DynamicCache for item in gc.get_objects())
-    print(t("alive_line", moment=moment, alive=alive))
+    return sum(type(item) is DynamicCache for item in gc.get_objects())
 
 
-count_caches(t("at_start"))
+alive()
 
 # %% [markdown] key="output" lang="en"
 # ### The output
@@ -322,67 +394,99 @@ count_caches(t("at_start"))
 # %% key="predict_output"
 predict("kept_by_output", ...)
 
-# %% key="output_kept"
+# %% key="output_kept" lang="en"
+from minikv.course.diagrams import held_by
+from minikv.plan import CacheSpec
+
+
 def keep_output():
     global out
     out = answer(return_dict_in_generate=True)
 
 
 report = retention_report(keep_output)
-print(report.caches[0].text(t("lang")))
+show(held_by(report, "en"))
+
+# %% key="output_kept" lang="zh"
+from minikv.course.diagrams import held_by
+from minikv.plan import CacheSpec
+
+
+def keep_output():
+    global out
+    out = answer(return_dict_in_generate=True)
+
+
+report = retention_report(keep_output)
+show(held_by(report, "zh"))
+
+# %% key="output_freed" lang="en"
 held = sum(layer.keys.nbytes + layer.values.nbytes for layer in out.past_key_values.layers)
-spec = CacheSpec.from_config(config)
-print(t("held_line", held=held, spec=spec.bytes_for(17 + 8 - 1, batch=3)))
-count_caches("out")
+spec = CacheSpec.from_config(config).bytes_for(17 + 8 - 1, batch=3)
+moments = {"out": alive()}
 out.past_key_values = None
-count_caches("out.past_key_values = None")
+moments["out.past_key_values = None"] = alive()
 out["past_key_values"] = None
-count_caches('out["past_key_values"] = None')
-print(report.verdict(t("lang")))
+moments['out["past_key_values"] = None'] = alive()
+note = f"K and V in the output: {held:,} B; spec for 17 + 8 - 1 tokens: {spec:,} B"
+Table(["after", "caches alive"], moments.items(), lines=[note])
+
+# %% key="output_freed" lang="zh"
+held = sum(layer.keys.nbytes + layer.values.nbytes for layer in out.past_key_values.layers)
+spec = CacheSpec.from_config(config).bytes_for(17 + 8 - 1, batch=3)
+moments = {"out": alive()}
+out.past_key_values = None
+moments["out.past_key_values = None"] = alive()
+out["past_key_values"] = None
+moments['out["past_key_values"] = None'] = alive()
+note = f"输出里的 K 和 V：{held:,} B；spec 按 17 + 8 - 1 个 token 算出：{spec:,} B"
+Table(["之后", "存活的缓存"], moments.items(), lines=[note])
 
 # %% [markdown] key="output_read" lang="en"
 # The obvious line frees nothing.
 # An output of transformers is an object with attributes *and* an ordered dictionary, and setting the attribute to `None` leaves the dictionary's entry where it was.
-# Set the entry, or `del out`.
-# (The verdict, which the report reached before any of this, advises the same.)
+# Set the entry, or `del out`. (The report, which was made before any of this, advises the same.)
 # The generated tokens are still there, in `out.sequences`.
-#
-# This is the trap that people fall into in public.
-# In [mellea PR #544](https://github.com/generative-computing/mellea/pull/544) GPU memory grew with every request, because whole output objects, caches included, were kept in a dictionary of metadata.
-# In [transformers.js #1734](https://github.com/huggingface/transformers.js/issues/1734) a wrapper asked for the dictionary, took four fields out of it and forgot the cache: about 24 GB before anybody noticed.
-# %% [markdown] key="output_read" lang="zh" src="7efecea6"
+# %% [markdown] key="output_read" lang="zh" src="eb923eb7"
 # 最顺手的那一行什么也没释放。
 # transformers 的输出既是带属性的对象，**又**是有序字典；把属性设为 `None`，字典里的那一项还在原处。
-# 要么设置那一项，要么 `del out`。
-# （最后一行是报告事先得出的结论，建议也是如此。）
+# 要么设置那一项，要么 `del out`。（报告在这之前就已得出，建议也是如此。）
 # 生成的 token 还在 `out.sequences` 里。
-#
-# 公开的案例里，这是最常见的坑。
-# [mellea PR #544](https://github.com/generative-computing/mellea/pull/544) 中，每来一个请求，显存就涨一点，因为整个输出对象连同缓存都被存进了元数据字典。
-# [transformers.js #1734](https://github.com/huggingface/transformers.js/issues/1734) 中，一层封装要来了字典形式的输出，取走四个字段，忘了缓存：等到有人发现，已经占了约 24 GB。
 
 # %% [markdown] key="own" lang="en"
 # ### A cache of your own
 #
-# Whoever brings the cache keeps it.
+# A cache that you pass in stays yours.
 # That is the purpose, and it is easy to forget when the conversation is over.
-# %% [markdown] key="own" lang="zh" src="3ef27dcc"
+# %% [markdown] key="own" lang="zh" src="8f73b789"
 # ### 自己的缓存
 #
-# 谁带来缓存，缓存就归谁。
+# 自己传进去的缓存，用完仍由自己持有。
 # 这本来就是目的，只是对话结束之后容易忘记。
 
-# %% key="own_kept"
+# %% key="own_kept" lang="en"
 def bring_cache():
     global cache
     cache = DynamicCache(config=config)
     answer(past_key_values=cache)
 
 
-print(retention_report(bring_cache).verdict(t("lang")))
-count_caches("cache")
+report, moments = retention_report(bring_cache), {"cache": alive()}
 del cache
-count_caches("del cache")
+moments["del cache"] = alive()
+Table(["after", "caches alive"], moments.items(), lines=[report.verdict("en")])
+
+# %% key="own_kept" lang="zh"
+def bring_cache():
+    global cache
+    cache = DynamicCache(config=config)
+    answer(past_key_values=cache)
+
+
+report, moments = retention_report(bring_cache), {"cache": alive()}
+del cache
+moments["del cache"] = alive()
+Table(["之后", "存活的缓存"], moments.items(), lines=[report.verdict("zh")])
 
 # %% [markdown] key="looked" lang="en"
 # ### Only looked at
@@ -396,16 +500,27 @@ count_caches("del cache")
 # %% key="looked_at"
 answer(return_dict_in_generate=True).past_key_values
 
-# %% key="looked_kept"
+# %% key="looked_kept" lang="en"
 import re
 from IPython import get_ipython
 
-shell = get_ipython()
-count_caches(t("no_name"))
+shell, rows = get_ipython(), [("a cell later, without a name", alive(), "")]
 spaces = {"user_ns": shell.user_ns, "user_ns_hidden": shell.user_ns_hidden}
 for where, names in {**spaces, "Out": shell.user_ns["Out"]}.items():
-    found = [str(name) for name, value in names.items() if type(value) is DynamicCache]
-    print(f"{where:<15}", *sorted({re.sub(r"\d+", "N", name) for name in found}))
+    found = {re.sub(r"\d+", "N", str(name)) for name, value in names.items() if type(value) is DynamicCache}
+    rows.append((where, None, " ".join(sorted(found))))
+Table(["where", "caches alive", "names"], rows)
+
+# %% key="looked_kept" lang="zh"
+import re
+from IPython import get_ipython
+
+shell, rows = get_ipython(), [("隔了一个单元格，没有名字", alive(), "")]
+spaces = {"user_ns": shell.user_ns, "user_ns_hidden": shell.user_ns_hidden}
+for where, names in {**spaces, "Out": shell.user_ns["Out"]}.items():
+    found = {re.sub(r"\d+", "N", str(name)) for name, value in names.items() if type(value) is DynamicCache}
+    rows.append((where, None, " ".join(sorted(found))))
+Table(["哪里", "存活的缓存", "名字"], rows)
 
 # %% [markdown] key="looked_read" lang="en"
 # (N is the number of the cell.)
@@ -433,7 +548,7 @@ shell.displayhook.flush()
 for names in spaces.values():
     for name in [name for name in names if re.fullmatch(r"_+|_\d+", name)]:
         names[name] = ""
-count_caches("flush()")
+alive()
 
 # %% [markdown] key="error" lang="en"
 # ### The last error
@@ -472,12 +587,25 @@ def fail():
     except MemoryError as error:
         sys.last_value, sys.last_traceback = error, error.__traceback__
 
+# %% key="error_held" lang="en"
+show(held_by(retention_report(fail), "en"))
 
-print(retention_report(fail).verdict(t("lang")))
-count_caches("sys.last_traceback")
+# %% key="error_held" lang="zh"
+show(held_by(retention_report(fail), "zh"))
+
+# %% key="error_freed" lang="en"
+moments = {"sys.last_traceback": alive()}
 sys.last_traceback.tb_next = None
-count_caches("tb_next = None")
+moments["tb_next = None"] = alive()
 del sys.last_value, sys.last_traceback
+Table(["after", "caches alive"], moments.items())
+
+# %% key="error_freed" lang="zh"
+moments = {"sys.last_traceback": alive()}
+sys.last_traceback.tb_next = None
+moments["tb_next = None"] = alive()
+del sys.last_value, sys.last_traceback
+Table(["之后", "存活的缓存"], moments.items())
 
 # %% [markdown] key="error_read" lang="en"
 # Why cut the chain instead of deleting two names?
@@ -515,11 +643,22 @@ def make_slider():
 
 slider = make_slider()
 del slider
-count_caches("del slider")
+
+# %% key="widget_freed" lang="en"
+moments = {"del slider": alive()}
 found = next(item for item in gc.get_objects() if type(item) is IntSlider)
 found.close()
 del found
-count_caches("close()")
+moments["close()"] = alive()
+Table(["after", "caches alive"], moments.items())
+
+# %% key="widget_freed" lang="zh"
+moments = {"del slider": alive()}
+found = next(item for item in gc.get_objects() if type(item) is IntSlider)
+found.close()
+del found
+moments["close()"] = alive()
+Table(["之后", "存活的缓存"], moments.items())
 
 # %% [markdown] key="culprit" lang="en"
 # ## One who was never asked
@@ -545,26 +684,78 @@ count_caches("close()")
 # %% key="predict_left"
 predict("left_reserved", ...)
 
-# %% key="left"
+# %% key="left" lang="en"
 from minikv.course.lessons.l16.evidence import left_reserved
+from minikv.units import MIB
 
-MIB = 2**20
-every_fifth = range(0, 40, 5)
+every_fifth, rows = range(0, 40, 5), []
 for size, kept in ((4, [0]), (4, [0, 5, 10]), (4, every_fifth), (12, [0]), (12, every_fifth)):
-    reserved = left_reserved([size * MIB] * 40, kept) // MIB
-    print(t("left_line", size=size, kept=len(kept), live=size * len(kept), reserved=reserved))
+    rows.append((40, size, len(kept), size * len(kept), left_reserved([size * MIB] * 40, kept) // MIB))
+Table(["tensors", "of MiB", "kept", "live, MiB", "reserved after empty_cache(), MiB"], rows)
 
-# %% key="left_real" tags="hardware"
+# %% key="left" lang="zh"
+from minikv.course.lessons.l16.evidence import left_reserved
+from minikv.units import MIB
+
+every_fifth, rows = range(0, 40, 5), []
+for size, kept in ((4, [0]), (4, [0, 5, 10]), (4, every_fifth), (12, [0]), (12, every_fifth)):
+    rows.append((40, size, len(kept), size * len(kept), left_reserved([size * MIB] * 40, kept) // MIB))
+Table(["张量", "每个 MiB", "留下", "存活，MiB", "empty_cache() 之后已保留，MiB"], rows)
+
+# %% [markdown] key="left_picture" lang="en"
+# The third row as a picture, with 10 of the 40 tensors. The allocator puts five into a segment, one of the five lives, and the segment stays:
+# %% [markdown] key="left_picture" lang="zh" src="465d61f5"
+# 把第三行画出来，只取 40 个里的 10 个张量。分配器每五个放进一个段，五个里有一个活着，整个段就留了下来：
+
+# %% key="left_segments" lang="en"
+from minikv.course.diagrams import segments
+from minikv.memory import CachingAllocator
+
+allocator = CachingAllocator()
+addresses = [allocator.malloc(4 * MIB) for _ in range(10)]
+for place, address in enumerate(addresses):
+    if place % 5:
+        allocator.free(address)
+allocator.empty_cache()
+show(segments(allocator, "en"))
+
+# %% key="left_segments" lang="zh"
+from minikv.course.diagrams import segments
+from minikv.memory import CachingAllocator
+
+allocator = CachingAllocator()
+addresses = [allocator.malloc(4 * MIB) for _ in range(10)]
+for place, address in enumerate(addresses):
+    if place % 5:
+        allocator.free(address)
+allocator.empty_cache()
+show(segments(allocator, "zh"))
+
+# %% key="left_real" lang="en" tags="hardware"
+rows = []
 if device == "cuda":
     torch.cuda.empty_cache()
     start = torch.cuda.memory_reserved()
     with torch.cuda.stream(torch.cuda.Stream()):  # a stream has its own segments: nothing old is used
         tensors = [torch.empty(4 * MIB, dtype=torch.uint8, device=device) for _ in range(40)][::5]
     torch.cuda.empty_cache()
-    print(t("left_real", kept=len(tensors), reserved=(torch.cuda.memory_reserved() - start) // MIB))
+    rows = [(40, 4, len(tensors), (torch.cuda.memory_reserved() - start) // MIB)]
     del tensors
-else:
-    print(t("no_gpu"))
+note = "Measured on this GPU." if rows else "No GPU here: the figures above are the model's."
+Table(["tensors", "of MiB", "kept", "reserved, MiB"], rows, lines=[note])
+
+# %% key="left_real" lang="zh" tags="hardware"
+rows = []
+if device == "cuda":
+    torch.cuda.empty_cache()
+    start = torch.cuda.memory_reserved()
+    with torch.cuda.stream(torch.cuda.Stream()):  # 每个流有自己的段，所以不会用到旧的
+        tensors = [torch.empty(4 * MIB, dtype=torch.uint8, device=device) for _ in range(40)][::5]
+    torch.cuda.empty_cache()
+    rows = [(40, 4, len(tensors), (torch.cuda.memory_reserved() - start) // MIB)]
+    del tensors
+note = "在这块 GPU 上实测。" if rows else "这里没有 GPU：上面的数字来自模型。"
+Table(["张量", "每个 MiB", "留下", "已保留，MiB"], rows, lines=[note])
 
 # %% [markdown] key="left_read" lang="en"
 # With 4 MiB tensors, one live tensor in every fifth place keeps everything: five of them share a segment of 20 MiB.
@@ -591,29 +782,41 @@ else:
 #
 # 一步一步拖动滑块；再换别的设置，把同样的步骤重看一遍。
 
-# %% key="story"
-from minikv.course.lessons.l16.culprit import culprit
+# %% key="story" lang="en"
 from minikv.course.widgets.segments import SegmentsWidget
 from minikv.memory import AllocatorSettings
 
 choices = {
-    t("default"): AllocatorSettings(),
+    "default": AllocatorSettings(),
     "max_split_size_mb = 128": AllocatorSettings(max_split_size_mb=128),
 }
-story = culprit("naive", num_layers=3, new_tokens=3, lang=t("lang"))
+story = culprit("naive", num_layers=3, new_tokens=3, lang="en")
 weights, extraction = story.steps[0], story.steps[-1]
-widget = SegmentsWidget(
-    t("lang"),
-    steps=story.steps[1:-1],
-    capacity=story.capacity - weights.size,
-    non_torch=story.non_torch,
-    settings=choices,
-)
+sizes = dict(capacity=story.capacity - weights.size, non_torch=story.non_torch, settings=choices)
+widget = SegmentsWidget("en", steps=story.steps[1:-1], **sizes)
 show(widget, text=widget.summary, caption=t("story_caption"))
 
-# %% key="story_end"
-sizes = dict(need=extraction.size / 2**30, free=story.free / 2**30, stuck=story.stuck / 2**20)
-print(t("story_end", **sizes, ok=t(f"ok_{story.extracted}")))
+# %% key="story" lang="zh"
+from minikv.course.widgets.segments import SegmentsWidget
+from minikv.memory import AllocatorSettings
+
+choices = {
+    "默认": AllocatorSettings(),
+    "max_split_size_mb = 128": AllocatorSettings(max_split_size_mb=128),
+}
+story = culprit("naive", num_layers=3, new_tokens=3, lang="zh")
+weights, extraction = story.steps[0], story.steps[-1]
+sizes = dict(capacity=story.capacity - weights.size, non_torch=story.non_torch, settings=choices)
+widget = SegmentsWidget("zh", steps=story.steps[1:-1], **sizes)
+show(widget, text=widget.summary, caption=t("story_caption"))
+
+# %% key="story_end" lang="en"
+row = extraction.size / 2**30, story.free / 2**30, story.stuck / 2**20, story.extracted
+Table(["the extraction asks for, GiB", "free, GiB", "pinned, MiB", "it succeeds"], [row])
+
+# %% key="story_end" lang="zh"
+row = extraction.size / 2**30, story.free / 2**30, story.stuck / 2**20, story.extracted
+Table(["后面的提取要，GiB", "空闲，GiB", "被钉住，MiB", "成功"], [row])
 
 # %% [markdown] key="story_read" lang="en"
 # Read the last steps.
@@ -622,51 +825,54 @@ print(t("story_end", **sizes, ok=t(f"ok_{story.extracted}")))
 # And still the device has less free memory than it should: the kept tensors lie in segments that were made for a whole K of the batch.
 # In the figures this is the second share, *pinned*: reserved is far above allocated, and `empty_cache()` cannot help.
 #
-# This is a story that the model tells, not a proof about that GPU: the analysis shows no snapshot, so nobody can say what its 12.5 GB were.
+# This is a story that the model tells, not a proof about that GPU: the analysis shows no snapshot, so what its 12.5 GB were stays open.
 # What it lacks is now clear: allocated, reserved, and a list of who lives.
-# %% [markdown] key="story_read" lang="zh" src="7157c942"
+# %% [markdown] key="story_read" lang="zh" src="34e12115"
 # 看最后几步。
 # 缓存没了，它的张量一个不剩。
 # `empty_cache()` 也调用过了。
 # 可设备上的空闲显存还是比应有的少：留下的张量躺在当初为整个 batch 的 K 而建的段里。
 # 对应到数字，就是第二份，**被钉住**：已保留远高于已分配，`empty_cache()` 无能为力。
 #
-# 这是模型讲的故事，不是对那块 GPU 的证明：原文没有给出快照，谁也说不清那 12.5 GB 到底是什么。
+# 这是模型讲的故事，不是对那块 GPU 的证明：原文没有给出快照，所以那 12.5 GB 到底是什么，仍然没有答案。
 # 但它缺什么，现在清楚了：已分配、已保留，以及一份还活着的对象清单。
 
 # %% [markdown] key="fix" lang="en"
 # ## The fix, measured again
 #
 # There are two things to mend, and they are not the same.
-# The batch comes from `CacheSpec` now instead of `hidden_size // heads`; and whoever keeps those tensors lets them go, or keeps a copy on the CPU instead.
+# The batch comes from `CacheSpec` now instead of `hidden_size // heads`. And the hook lets its tensors go, or keeps a copy on the CPU instead.
 # Here is the whole model, 61 layers, with each of the two, in GB as in the case:
-# %% [markdown] key="fix" lang="zh" src="7d868f58"
+# %% [markdown] key="fix" lang="zh" src="66360b2d"
 # ## 修正，再测一次
 #
 # 要改的有两处，而且不是一回事。
-# 一是 batch 改由 `CacheSpec` 计算，不再用 `hidden_size // heads`；二是谁留着那些张量，谁就把它们放掉，或者改为在 CPU 上留一份副本。
+# 一是 batch 改由 `CacheSpec` 计算，不再用 `hidden_size // heads`；二是钩子把留着的张量放掉，或者改为在 CPU 上留一份副本。
 # 下面是完整的 61 层模型，两处修正分别测，单位与案情一样用 GB：
 
-# %% key="fix_measured"
-from minikv.course.lessons.l16.evidence import end_of
-from minikv.course.widgets.segments import AllocatorStep
+# %% key="fix_measured" lang="en"
+from minikv.course.lessons.l16.evidence import end_of, without_the_kept
 
-
-def without_the_kept(story):
-    """The same steps, but what was kept is let go before empty_cache."""
-    end = next(place for place, step in enumerate(story.steps) if step.kind == "empty_cache")
-    kept = [step.name for step in story.steps if step.name.startswith("kept")]
-    return [*story.steps[:end], *(AllocatorStep("free", name) for name in kept), *story.steps[end:]]
-
-
-print(t("fix_head"))
+rows = []
 for calculator in ("naive", "plan"):
     story = culprit(calculator)
-    for fixed, steps in (("no", story.steps), ("yes", without_the_kept(story))):
+    for fixed, steps in (("kept", story.steps), ("let go", without_the_kept(story.steps))):
         stuck, extracted = end_of(steps, story.capacity, story.non_torch)
-        line = dict(peak=story.peak_reserved / 1e9, stuck=stuck / 1e9, batch=story.batch)
-        words = dict(fixed=t(f"freed_{fixed}"), ok=t(f"ok_{extracted}"))
-        print(t("fix_line", calculator=calculator, **line, **words))
+        rows.append((calculator, story.batch, story.peak_reserved / 1e9, fixed, f"{stuck / 1e9:.2f}", extracted))
+head = ["calculator", "batch", "peak reserved, GB", "kept tensors", "pinned after, GB", "extraction succeeds"]
+Table(head, rows, right=[head[4]])
+
+# %% key="fix_measured" lang="zh"
+from minikv.course.lessons.l16.evidence import end_of, without_the_kept
+
+rows = []
+for calculator in ("naive", "plan"):
+    story = culprit(calculator)
+    for fixed, steps in (("留着", story.steps), ("放掉", without_the_kept(story.steps))):
+        stuck, extracted = end_of(steps, story.capacity, story.non_torch)
+        rows.append((calculator, story.batch, story.peak_reserved / 1e9, fixed, f"{stuck / 1e9:.2f}", extracted))
+head = ["计算器", "batch", "已保留峰值，GB", "留着的张量", "之后被钉住，GB", "后面的提取成功"]
+Table(head, rows, right=[head[4]])
 
 # %% [markdown] key="fix_read" lang="en"
 # The right estimate makes the segments smaller, and so less can be pinned: it shrinks the damage.
@@ -685,13 +891,23 @@ for calculator in ("naive", "plan"):
 # 下面的 `hf-expanded` 是 transformers 5.14.1 及更早版本的缓存，`hf` 是 5.15 起的潜在向量缓存。
 # 潜在向量小得多，同一行错误的代码如今错向了另一边（[第 03 课](03_the_2_86x_mistake.ipynb)）。
 
-# %% key="today"
+# %% key="today" lang="en"
+rows = []
 for layout in ("hf-expanded", "hf"):
     for calculator in ("naive", "plan"):
         found = culprit(calculator, layout)
-        sizes = dict(cache=found.cache_bytes / 1e9, budget=found.budget / 1e9)
-        sizes |= dict(stuck=found.stuck / 1e9, batch=found.batch)
-        print(t("today_line", layout=layout, calculator=calculator, **sizes))
+        sizes = found.cache_bytes / 1e9, found.budget / 1e9, found.stuck / 1e9
+        rows.append((layout, calculator, found.batch, *sizes))
+Table(["layout", "calculator", "batch", "cache, GB", "budget, GB", "pinned, GB"], rows)
+
+# %% key="today" lang="zh"
+rows = []
+for layout in ("hf-expanded", "hf"):
+    for calculator in ("naive", "plan"):
+        found = culprit(calculator, layout)
+        sizes = found.cache_bytes / 1e9, found.budget / 1e9, found.stuck / 1e9
+        rows.append((layout, calculator, found.batch, *sizes))
+Table(["布局", "计算器", "batch", "缓存，GB", "预算，GB", "被钉住，GB"], rows)
 
 # %% [markdown] key="today_read" lang="en"
 # (The budget is for the cache and the kept tensors together.)
@@ -713,12 +929,33 @@ for layout in ("hf-expanded", "hf"):
 # 分配器的设置会改变一个小张量能钉住多少。
 # 运行之前先想：哪种设置能在什么都不放掉的情况下，让后面的提取成功？
 
-# %% key="break_settings"
+# %% key="break_settings" lang="en"
+from minikv.course.charts import bars
+
 choices["expandable_segments"] = AllocatorSettings(expandable_segments=True)
-for name, settings in choices.items():
-    found = culprit("naive", settings=settings)
-    sizes = dict(peak=found.peak_reserved / 1e9, stuck=found.stuck / 1e9, free=found.free / 1e9)
-    print(t("break_line", name=name, ok=t(f"ok_{found.extracted}"), **sizes))
+ends = {name: culprit("naive", settings=settings) for name, settings in choices.items()}
+succeeds = {True: "succeeds", False: "runs out"}
+names = [f"{name}, {succeeds[end.extracted]}" for name, end in ends.items()]
+series = {
+    "peak reserved": [round(end.peak_reserved / 1e9, 1) for end in ends.values()],
+    "free for the extraction": [round(end.free / 1e9, 1) for end in ends.values()],
+    "pinned": [round(end.stuck / 1e9, 2) for end in ends.values()],
+}
+show(bars(names, series, x="GB"))
+
+# %% key="break_settings" lang="zh"
+from minikv.course.charts import bars
+
+choices["expandable_segments"] = AllocatorSettings(expandable_segments=True)
+ends = {name: culprit("naive", settings=settings) for name, settings in choices.items()}
+succeeds = {True: "成功", False: "显存不足"}
+names = [f"{name}, {succeeds[end.extracted]}" for name, end in ends.items()]
+series = {
+    "已保留峰值": [round(end.peak_reserved / 1e9, 1) for end in ends.values()],
+    "留给提取的空闲显存": [round(end.free / 1e9, 1) for end in ends.values()],
+    "被钉住": [round(end.stuck / 1e9, 2) for end in ends.values()],
+}
+show(bars(names, series, x="GB"))
 
 # %% [markdown] key="break_read" lang="en"
 # `expandable_segments` maps memory page by page, 20 MiB each in the large pool, and gives back every page in which nothing lives: little stays around each kept tensor.
@@ -748,7 +985,14 @@ for name, settings in choices.items():
 # 4. **Pinned is large** (reserved far above allocated, after `empty_cache()`): something small lives in large segments. `torch.cuda.memory._dump_snapshot("s.pickle")`, then `minikv.memory.from_snapshot("s.pickle")` shows which blocks; with `_record_memory_history()` switched on from the start also the lines that made them.
 # 5. **Returnable was large** and went away with `empty_cache()`: that was no leak. PyTorch would have used it again.
 # 6. **Nothing is large, and yet it ran out of memory**: look at the peak, not at what is left: `measure_peak(fn)`, and then the batch calculator.
-# %% [markdown] key="runbook" lang="zh" src="09d5565a"
+#
+# ## Recap
+#
+# - Used memory is live + pinned + returnable + outside. In the case of the first picture 7.07 of 91.28 GiB were pinned, and `empty_cache()` returned none of them.
+# - The five suspects kept 0 B. An output kept 36,864 B of cache, which is exactly the formula for 24 tokens of 3 sequences.
+# - A tensor of 4 MiB keeps its segment of 20 MiB. Eight of them, one in each segment, kept 160 MiB.
+# - The right estimate shrank the damage from 7.59 to 2.99 GB. Letting the tensors go removed it.
+# %% [markdown] key="runbook" lang="zh" src="d8fcc0df"
 # ## 排查手册
 #
 # 显存对不上时，按顺序做，得到答案就停。
@@ -759,6 +1003,13 @@ for name, settings in choices.items():
 # 4. **被钉住偏大**（`empty_cache()` 之后，已保留仍远高于已分配）：有个小东西待在大段里。先 `torch.cuda.memory._dump_snapshot("s.pickle")`，再用 `minikv.memory.from_snapshot("s.pickle")` 看是哪些块；如果一开始就打开了 `_record_memory_history()`，还能看到是哪一行代码分配的。
 # 5. **可归还曾经偏大**，`empty_cache()` 之后没了：那不是泄漏。PyTorch 本来就会再用它。
 # 6. **哪一份都不大，却还是显存不足**：要看的是峰值，而不是剩下多少：先 `measure_peak(fn)`，再查 batch 计算器。
+#
+# ## 本课小结
+#
+# - 已用显存 = 存活 + 被钉住 + 可归还 + torch 之外。在第一张图的案子里，91.28 GiB 中有 7.07 GiB 被钉住，`empty_cache()` 一点也没有归还。
+# - 五个嫌疑对象残留 0 B。一个输出却占住了 36,864 B 的缓存，正好等于公式按 3 条序列、每条 24 个 token 算出的值。
+# - 一个 4 MiB 的张量留住 20 MiB 的段。八个这样的张量各在一个段里，就留住了 160 MiB。
+# - 估算改对，损失从 7.59 GB 缩小到 2.99 GB；放掉那些张量，损失才消失。
 
 # %% [markdown] key="self" lang="en"
 # ## Check yourself
@@ -779,6 +1030,12 @@ explain("what_empty_cache_returns")
 explain("estimate_is_no_holder")
 
 # %% [markdown] key="exercises" lang="en"
+# ## In the wild
+#
+# - [transformers #23285](https://github.com/huggingface/transformers/issues/23285): in May 2023 a user ran Bloom with `torch.no_grad()` and `empty_cache()`, and the GPU was out of memory after a few inferences all the same. The thread never found what held it; the subtraction above would have told.
+# - [mellea PR #544](https://github.com/generative-computing/mellea/pull/544): GPU memory grew with every request, because whole output objects, caches included, were kept in a dictionary of metadata. "The output" explains it.
+# - [transformers.js #1734](https://github.com/huggingface/transformers.js/issues/1734): a wrapper asked for the dictionary, took four fields out of it and forgot the cache. That came to about 24 GB.
+#
 # ## Exercises
 #
 # The exercise notebook of this lesson asks for five functions:
@@ -787,8 +1044,14 @@ explain("estimate_is_no_holder")
 # 2. `grown_bytes`: what two lists of live tensors say about a call.
 # 3. `holders`: the names that keep a tensor's memory.
 # 4. `fitting_batch`: the calculator, MLA included.
-# 5. `pins_most`: whom to let go first, so that `empty_cache()` gives back the most.
-# %% [markdown] key="exercises" lang="zh" src="c72a850c"
+# 5. `pins_most`: which name to let go first, so that `empty_cache()` gives back the most.
+# %% [markdown] key="exercises" lang="zh" src="92e26b6d"
+# ## 实战现场
+#
+# - [transformers #23285](https://github.com/huggingface/transformers/issues/23285)：2023 年 5 月，有用户运行 Bloom，用了 `torch.no_grad()` 和 `empty_cache()`，推理几次之后显存还是不够。讨论里说不清是什么占着显存；上面的减法本可以回答。
+# - [mellea PR #544](https://github.com/generative-computing/mellea/pull/544)：每来一个请求，显存就涨一点，因为整个输出对象连同缓存都被存进了元数据字典。原因见“输出”一节。
+# - [transformers.js #1734](https://github.com/huggingface/transformers.js/issues/1734)：一层封装要来了字典形式的输出，取走四个字段，却忘了缓存，结果占了约 24 GB。
+#
 # ## 练习
 #
 # 本课的练习 notebook 要你写五个函数：
@@ -797,7 +1060,7 @@ explain("estimate_is_no_holder")
 # 2. `grown_bytes`：根据前后两份存活张量的列表，看一次调用多占了多少内存。
 # 3. `holders`：哪些名字占住了一个张量的内存。
 # 4. `fitting_batch`：batch 计算器，包括 MLA。
-# 5. `pins_most`：先放掉谁，`empty_cache()` 归还得最多。
+# 5. `pins_most`：先放掉哪个名字，`empty_cache()` 归还得最多。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck

@@ -2,16 +2,20 @@
 
 from minikv.course.diagrams.arena_loans import arena_loans
 from minikv.course.diagrams.attention_heads import attention_heads
+from minikv.course.diagrams.attention_sums import attention_sums
 from minikv.course.diagrams.block_moments import block_moments, moment
 from minikv.course.diagrams.decode_grid import decode_grid
 from minikv.course.diagrams.drafts import drafts
 from minikv.course.diagrams.forward_calls import forward_calls
 from minikv.course.diagrams.growing import Growth, growing
+from minikv.course.diagrams.head_blocks import head_blocks
 from minikv.course.diagrams.head_ranks import head_ranks
+from minikv.course.diagrams.held_by import held_by
 from minikv.course.diagrams.kept_tokens import kept_tokens
 from minikv.course.diagrams.kv_layouts import kv_layouts
 from minikv.course.diagrams.launch_times import launch_times
 from minikv.course.diagrams.layer_kinds import layer_kinds
+from minikv.course.diagrams.memory_ledger import memory_ledger
 from minikv.course.diagrams.online_softmax import SoftmaxStep, online_softmax
 from minikv.course.diagrams.places import places
 from minikv.course.diagrams.preemptions import preemptions
@@ -27,16 +31,20 @@ __all__ = [
     "SoftmaxStep",
     "arena_loans",
     "attention_heads",
+    "attention_sums",
     "block_moments",
     "decode_grid",
     "drafts",
     "forward_calls",
     "growing",
+    "head_blocks",
     "head_ranks",
+    "held_by",
     "kept_tokens",
     "kv_layouts",
     "launch_times",
     "layer_kinds",
+    "memory_ledger",
     "moment",
     "online_softmax",
     "places",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from minikv.course.diagrams import forward_calls, kept_tokens
+from minikv.course.diagrams import attention_sums, forward_calls, head_blocks, kept_tokens
 from minikv.course.lessons.l15b.calls import record_calls
 from minikv.eviction import H2O, KeyDiff, install_kv_eviction
 from minikv.eviction.study.trace import trace_eviction
@@ -56,6 +56,8 @@ def recorded(model, steps=(20, 3, 1), budget=6):
 DRAWN = {
     "kept_tokens": lambda model, lang: of_tokens({"one": trace(model), "two": trace(model, KeyDiff())}, lang),
     "forward_calls": lambda model, lang: forward_calls(recorded(model), lang),
+    "attention_sums": lambda model, lang: attention_sums([[1, 0], [0.25, 0.75]], lang),
+    "head_blocks": lambda model, lang: head_blocks(trace(model).kept[1, :, -1], 4, lang),
 }
 
 
@@ -109,3 +111,26 @@ def test_the_calls_of_a_forward_stand_in_their_order_with_their_rows(model, step
     for number, (line, (new, before, most, after)) in enumerate(zip(lines, rows, strict=True)):
         figures = [number, new, before, most, most, most, most, after]
         assert [int(one) for one in NUMBERS.findall(line)] == figures
+
+
+@pytest.mark.parametrize("tokens", [2, 4, 7])
+def test_column_sums_add_up_to_the_queries(tokens):
+    probs = [[float(token <= query) / (query + 1) for token in range(tokens)] for query in range(tokens)]
+    *_, last = attention_sums(probs).text().splitlines()
+    want = [sum(1 / (query + 1) for query in range(token, tokens)) for token in range(tokens)]
+    assert NUMBERS.findall(last) == [f"{one:.2f}" for one in [*want, tokens]]
+
+
+@pytest.mark.parametrize("size", [4, 7])
+def test_blocks_are_needed_by_any_head_that_keeps_one_of_their_tokens(model, size):
+    kept = trace(model).kept[0, :, -1]
+    text = head_blocks(kept, size).text()
+    blocks = -(-TOKENS // size)
+    padded = np.pad(kept, ((0, 0), (0, blocks * size - TOKENS))).reshape(2, blocks, size)
+    in_place, moved = re.findall(r": (\d+) of (\d+) blocks", text)
+    assert in_place == (str(padded.any(2).any(0).sum()), str(blocks))
+    assert moved == (str(-(-int(kept[0].sum()) // size)), str(blocks))
+    for head in range(2):
+        line = re.search(rf"(?m)^head {head} keeps (\d+) (.*)$", text)
+        assert int(line[1]) == kept[head].sum()
+        assert [int(one) for one in line[2].split()] == padded[head].sum(1).tolist()

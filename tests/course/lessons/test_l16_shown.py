@@ -5,9 +5,8 @@ import torch
 
 from minikv.course.lessons.l16 import SMALL
 from minikv.course.lessons.l16.culprit import culprit
-from minikv.course.lessons.l16.evidence import end_of
+from minikv.course.lessons.l16.evidence import end_of, without_the_kept
 from minikv.course.lessons.l16.suspects import parallel_plan, small_model, suspect_parallel
-from minikv.course.widgets.segments import AllocatorStep
 from minikv.errors import ArgumentError
 from minikv.memory import AllocatorSettings, CachingAllocator
 from minikv.plan import CacheSpec
@@ -71,12 +70,9 @@ def test_letting_the_kept_tensors_go_leaves_nothing_pinned():
     story = culprit("naive")
     assert not story.extracted
     assert story.stuck > 6 * 10**9
-    end = next(place for place, step in enumerate(story.steps) if step.kind == "empty_cache")
-    kept = [AllocatorStep("free", step.name) for step in story.steps if step.name.startswith("kept")]
-    assert len(kept) == 61
-    stuck, extracted = end_of(
-        [*story.steps[:end], *kept, *story.steps[end:]], story.capacity, story.non_torch
-    )
+    freed = without_the_kept(story.steps)
+    assert len(freed) == len(story.steps) + 61
+    stuck, extracted = end_of(freed, story.capacity, story.non_torch)
     assert extracted
     assert stuck < 2 * MIB, "only what rounding the weights' segment leaves"
 

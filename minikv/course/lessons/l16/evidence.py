@@ -48,6 +48,13 @@ def end_of(steps: Sequence[AllocatorStep], capacity: int, non_torch: int) -> tup
     return usage.reserved - usage.allocated, True
 
 
+def without_the_kept(steps: Sequence[AllocatorStep]) -> list[AllocatorStep]:
+    """Return the steps of ``culprit`` with its kept tensors freed before ``empty_cache()``."""
+    end = next(place for place, step in enumerate(steps) if step.kind == "empty_cache")
+    kept = [AllocatorStep("free", step.name) for step in steps if step.name.startswith("kept")]
+    return [*steps[:end], *kept, *steps[end:]]
+
+
 # 16.2
 
 
