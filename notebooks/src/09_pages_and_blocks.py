@@ -17,35 +17,57 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# In October 2025 somebody gives nano-vllm, a small and much-read inference engine, the same prompt 513 times: the word "Hello", 248 times over.
-# It crashes:
+# Many requests run at the same time, and all of them keep their K and V in one cache on the GPU.
+# Their lengths are not known before they end, and many begin with the same system prompt.
 #
-# > CUDA error: invalid configuration argument
+# **How can many requests share one cache without overwriting each other?**
 #
-# ([nano-vllm #114](https://github.com/GeeeekExplorer/nano-vllm/issues/114), "Crashes when the prompt length exactly equals kvcache_block_size". By default that is 256 tokens.)
-# The writer suspects the prefix cache: it leaves the model an input of length 0.
-# Two months later [#144](https://github.com/GeeeekExplorer/nano-vllm/issues/144) meets the same thing: the length a multiple of the block size, every block found in the cache, a query of length 0.
-# Here a cache has done its work too well.
-#
-# To say what should have happened, you have to know what a block is, who holds it, and when somebody else may have it.
-# **Take one block, number 7. Who owns it?**
-# By the end of this lesson you can follow it from empty to shared to cached to evicted, and you have written the parts that do it.
-# %% [markdown] key="question" lang="zh" src="8063f718"
+# The cache is cut into **blocks**, here of four tokens. Below, A and B have eight tokens in common. Follow B from its tokens to the blocks that hold their K and V: two of the blocks are A's as well.
+# %% [markdown] key="question" lang="zh" src="a664bb7e"
 # ## 问题
 #
-# 2025 年 10 月，有人给 nano-vllm（一个小巧的推理引擎，很多人读过它的源码）提交了 513 次同一个提示词：连着 248 个“Hello”。
-# 程序崩溃了：
+# 许多请求同时运行，它们的 K 和 V 都放在 GPU 上的同一个缓存里。
+# 每个请求最后有多长，事先并不知道；而且很多请求的开头是同一段系统提示词。
 #
-# > CUDA error: invalid configuration argument
+# **许多请求怎样共用一个缓存，又不互相覆盖？**
 #
-# （[nano-vllm #114](https://github.com/GeeeekExplorer/nano-vllm/issues/114)，标题的意思是“提示词长度恰好等于 kvcache_block_size 时崩溃”；kvcache_block_size 默认是 256 个 token。）
-# 提问者怀疑：前缀缓存让模型的输入长度变成了 0。
-# 两个月后，[#144](https://github.com/GeeeekExplorer/nano-vllm/issues/144) 遇到同样的事：长度恰好是块大小的整数倍，所有块都命中缓存，query 的长度为 0。
-# 这一次，缓存尽职得过了头。
+# 办法是把缓存切成许多**块**，这里每块放 4 个 token。下图中，A 和 B 有 8 个 token 相同。请从 B 的 token 看到存放它们的 K 和 V 的块：其中两块同时也是 A 的。
+
+# %% key="shared_picture" lang="en"
+from minikv.blocks import BlockManager
+from minikv.course.diagrams import prefix_tree, slots
+
+manager = BlockManager(num_blocks=12, block_size=4)
+manager.allocate("A", [1, 2, 3, 4, 5, 6, 7, 8, 50, 51])
+manager.commit("A")  # from here on A's full blocks can be found
+manager.allocate("B", [1, 2, 3, 4, 5, 6, 7, 8, 60, 61, 62])
+show(slots(manager, "B", "en"))
+# %% key="shared_picture" lang="zh"
+from minikv.blocks import BlockManager
+from minikv.course.diagrams import prefix_tree, slots
+
+manager = BlockManager(num_blocks=12, block_size=4)
+manager.allocate("A", [1, 2, 3, 4, 5, 6, 7, 8, 50, 51])
+manager.commit("A")  # 从这里起，A 的满块可以被找到
+manager.allocate("B", [1, 2, 3, 4, 5, 6, 7, 8, 60, 61, 62])
+show(slots(manager, "B", "zh"))
+
+# %% [markdown] key="abilities" lang="en"
+# After this lesson you can
 #
-# 要说清本该怎样，先得知道：块是什么，由谁持有，什么时候才能分给别的序列。
-# **就看块 7：它属于谁**？
-# 学完本课，你能说清它的一生：起初是空块，然后被共享，成为缓存块，最后被淘汰；其中的关键几步，由你亲手写成代码。
+# - **find** the place of any token in memory, from its position and a block table;
+# - **follow** a block from empty to shared to cached to evicted, and say at each step which sequences may write into it;
+# - **write** the parts of a block manager: allocate, append, free, and the digest by which a block is found.
+#
+# At the end you make a widget of your own: a *Play* button that steps through your block manager.
+# %% [markdown] key="abilities" lang="zh" src="4b66baad"
+# 学完本课，你能够
+#
+# - **找到**任何一个 token 在显存里的位置：由它的位置和块表算出；
+# - **说清**一个块的一生：起初是空块，然后被共享，成为缓存块，最后被淘汰；每一步哪些序列可以往里写；
+# - **写出**块管理器的各个部分：分配、追加、释放，以及查找块用的摘要。
+#
+# 最后你会做一个自己的组件：用 *Play* 按钮，一步步播放你的块管理器。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
@@ -79,21 +101,34 @@ predict("shared_blocks", ...)
 # 它有的只是一串块号，即**块表**（block table），这些块号不必连续。
 # `BlockManager` 管理这些块表，从不接触张量。
 
-# %% key="two_tables"
-from minikv.blocks import BlockManager
+# %% key="two_tables" lang="en"
+from minikv.course import Table
 
 manager = BlockManager(num_blocks=12, block_size=4)
 manager.allocate("P", [11, 12, 13, 14, 15, 16])
 manager.allocate("Q", [21, 22, 23, 24, 25, 26, 27, 28, 29, 30])
 for token in (17, 18, 19):
     manager.append("P", token)
-for name in manager.sequences():
-    print(t("table_line", name=name, tokens=manager.num_tokens(name), table=manager.block_table(name)))
+rows = [[name, manager.num_tokens(name), str(manager.block_table(name))] for name in manager.sequences()]
+Table(["sequence", "tokens", "block table"], rows)
+# %% key="two_tables" lang="zh"
+from minikv.course import Table
+
+manager = BlockManager(num_blocks=12, block_size=4)
+manager.allocate("P", [11, 12, 13, 14, 15, 16])
+manager.allocate("Q", [21, 22, 23, 24, 25, 26, 27, 28, 29, 30])
+for token in (17, 18, 19):
+    manager.append("P", token)
+rows = [[name, manager.num_tokens(name), str(manager.block_table(name))] for name in manager.sequences()]
+Table(["序列", "token 数", "块表"], rows)
 
 # %% key="slots_picture"
-from minikv.course.diagrams import prefix_tree, slots
-
 show(slots(manager, "P", t("lang")))
+
+# %% [markdown] key="paging_words" lang="en"
+# The same calls as they happen: press play, or step. Watch the fork of A, and what C's first token of its own does to a block that is shared.
+# %% [markdown] key="paging_words" lang="zh" src="c82b5492"
+# 同样的调用，一步一步动起来：按播放，或者单步。注意 A 分叉之后，C 自己的第一个 token 会让共享的块发生什么。
 
 # %% key="paging_motion"
 from minikv.course.motion import PagingMotion, PagingRecorder
@@ -149,14 +184,28 @@ show(PagingMotion(t("lang"), recorder))
 # 在小引擎 `minikv.nano` 里，这个公式就是一行代码；整个引擎会在各课里一段段读完。
 # 下面用 P 的块表运行它，并与 `BlockManager` 的两个调用对照。
 
-# %% key="slots"
+# %% key="slots" lang="en"
 from minikv.course import show_source
 from minikv.nano.block_manager import slot_mapping
 
 show_source(slot_mapping)
-print(t("slots_nano"), slot_mapping(manager.block_table("P"), 0, 9, block_size=4))
-print(t("slots_prefill"), manager.slot_mapping("P", 0, 9).tolist())
-print(t("slots_decode"), manager.decode_slots(["P", "Q"]).tolist())
+calls = [
+    ["nano, of P", str(slot_mapping(manager.block_table("P"), 0, 9, block_size=4))],
+    ["prefill of P", str(manager.slot_mapping("P", 0, 9).tolist())],
+    ["decode of P and Q", str(manager.decode_slots(["P", "Q"]).tolist())],
+]
+Table(["call", "slots"], calls)
+# %% key="slots" lang="zh"
+from minikv.course import show_source
+from minikv.nano.block_manager import slot_mapping
+
+show_source(slot_mapping)
+calls = [
+    ["nano，P 的", str(slot_mapping(manager.block_table("P"), 0, 9, block_size=4))],
+    ["预填充 P", str(manager.slot_mapping("P", 0, 9).tolist())],
+    ["解码 P 和 Q", str(manager.decode_slots(["P", "Q"]).tolist())],
+]
+Table(["调用", "槽位"], calls)
 
 # %% [markdown] key="guide" lang="en"
 # ### The same in a guide
@@ -184,7 +233,7 @@ def guide_decode(table, num_tokens, block_size):
     in_last_block = num_tokens - (len(table) - 1) * block_size
     return table[-1] * block_size + in_last_block - 1
 
-
+# %% key="guide_agrees" lang="en"
 right = {"prefill": 0, "decode": 0}
 for num_tokens in range(1, 41):
     trial = BlockManager(num_blocks=40, block_size=4)
@@ -195,27 +244,55 @@ for num_tokens in range(1, 41):
         ours = trial.slot_mapping("S", cached * 4, num_tokens).tolist()
         right["prefill"] += ours == guide_prefill(table, num_tokens, 4, cached)
     right["decode"] += trial.decode_slots(["S"])[0] == guide_decode(table, num_tokens, 4)
-print(t("guide_agrees", **right))
+Table(["tokens", "equal prefills", "equal decode steps"], [["1 to 40", int(right["prefill"]), int(right["decode"])]])
+# %% key="guide_agrees" lang="zh"
+right = {"prefill": 0, "decode": 0}
+for num_tokens in range(1, 41):
+    trial = BlockManager(num_blocks=40, block_size=4)
+    trial.allocate("other", [0] * 7)
+    trial.allocate("S", list(range(num_tokens)))
+    table = trial.block_table("S")
+    for cached in range(len(table)):
+        ours = trial.slot_mapping("S", cached * 4, num_tokens).tolist()
+        right["prefill"] += ours == guide_prefill(table, num_tokens, 4, cached)
+    right["decode"] += trial.decode_slots(["S"])[0] == guide_decode(table, num_tokens, 4)
+Table(["token 数", "相同的预填充", "相同的解码步"], [["1 到 40", int(right["prefill"]), int(right["decode"])]])
 
 # %% [markdown] key="guide_limits" lang="en"
-# It agrees everywhere that it can be asked.
-# But it can only be asked for whole blocks: it starts at `cached_blocks`.
+# It gives the right answer in every case it can handle.
+# But it can only handle whole blocks: it starts at `cached_blocks`.
 # A **chunked prefill**, a long prompt computed in several pieces, may stop in the middle of a block.
 # If 6 of Q's 10 tokens are stored and the next chunk is the other 4, whole blocks give two slots too many, and all four tokens go to the wrong places.
-# And whoever writes `num_tokens % block_size` for "tokens in the last block" gets 0 just when that block is full.
-# %% [markdown] key="guide_limits" lang="zh" src="626f6f78"
+# And `num_tokens % block_size`, written for "tokens in the last block", is 0 just when that block is full.
+# %% [markdown] key="guide_limits" lang="zh" src="efe821f3"
 # 凡是它算得出的情形，结果都与 `slot_mapping` 相同。
 # 但它只能按整块来算：从 `cached_blocks` 开始。
 # **分块预填充**（chunked prefill）把长提示词分成几段来算，而一段可能停在块的中间。
 # 假设 Q 的 10 个 token 已存了 6 个，下一段是另外 4 个：按整块算会多出两个槽位，这 4 个 token 全都放错地方。
 # 另外，如果用 `num_tokens % block_size` 来算“最后一块里的 token 数”，块刚好填满时就会得到 0。
 
-# %% key="guide_breaks"
+# %% key="guide_breaks" lang="en"
 table = manager.block_table("Q")
-print(t("chunk_ours", slots=manager.slot_mapping("Q", 6, 10).tolist()))
-print(t("chunk_guide", slots=guide_prefill(table, 10, 4, cached_blocks=6 // 4)))
-full = table[:2]
-print(t("full_block", right=guide_decode(full, 8, 4), wrong=full[-1] * 4 + 8 % 4 - 1, table=full))
+chunk = manager.slot_mapping("Q", 6, 10).tolist()
+whole = guide_prefill(table, 10, 4, cached_blocks=6 // 4)
+full = table[:2]  # 8 tokens fill them
+remainder = full[-1] * 4 + 8 % 4 - 1
+rows = [
+    ["Q's positions 6 to 9", str(chunk), str(whole)],
+    [f"the last of 8 tokens in blocks {full}", str(guide_decode(full, 8, 4)), f"{remainder}, with 8 % 4"],
+]
+Table(["asked", "the right slots", "the wrong ones"], rows)
+# %% key="guide_breaks" lang="zh"
+table = manager.block_table("Q")
+chunk = manager.slot_mapping("Q", 6, 10).tolist()
+whole = guide_prefill(table, 10, 4, cached_blocks=6 // 4)
+full = table[:2]  # 8 个 token 正好填满
+remainder = full[-1] * 4 + 8 % 4 - 1
+rows = [
+    ["Q 的位置 6 到 9", str(chunk), str(whole)],
+    [f"块 {full} 里 8 个 token 的最后一个", str(guide_decode(full, 8, 4)), f"{remainder}，用 8 % 4 算出"],
+]
+Table(["问的是", "正确的槽位", "错误的槽位"], rows)
 
 # %% [markdown] key="block_bytes" lang="en"
 # That is all you need for exercise 09.1. You may write it now, or all of them at the end.
@@ -230,16 +307,32 @@ print(t("full_block", right=guide_decode(full, 8, 4), wrong=full[-1] * 4 + 8 % 4
 #
 # 同一份指南还给块下了定义，但它自己的公式与定义不符，`CacheSpec` 也算出不同的结果：
 
-# %% key="block_bytes_code"
+# %% key="block_bytes_code" lang="en"
 from minikv.course.errata import erratum
 from minikv.plan import CacheSpec
 
 slip = erratum("001-04")
 spec = CacheSpec.from_config("Llama-3.1-8B")
 block = spec.block_bytes(16)
-part = block // (2 * len(spec.layers))
-print(t("claim", claim=slip.claim.in_(t("lang")), correct=slip.correct.in_(t("lang"))))
-print(t("block_size_line", block=block, part=part, ratio=block // part))
+part = block // (2 * len(spec.layers))  # K or V of one layer
+Table(
+    ["Llama-3.1-8B, blocks of 16 tokens", "B"],
+    [["a block", block], ["K or V of one layer", part], ["parts", block // part]],
+    lines=["the guide: " + slip.claim.in_("en"), "checked: " + slip.correct.in_("en")],
+)
+# %% key="block_bytes_code" lang="zh"
+from minikv.course.errata import erratum
+from minikv.plan import CacheSpec
+
+slip = erratum("001-04")
+spec = CacheSpec.from_config("Llama-3.1-8B")
+block = spec.block_bytes(16)
+part = block // (2 * len(spec.layers))  # 一层的 K 或 V
+Table(
+    ["Llama-3.1-8B，块大小 16", "B"],
+    [["一个块", block], ["一层的 K 或 V", part], ["份数", block // part]],
+    lines=["指南：" + slip.claim.in_("zh"), "核对：" + slip.correct.in_("zh")],
+)
 
 # %% [markdown] key="block_spans" lang="en"
 # So block 7 is not one piece of memory.
@@ -275,28 +368,55 @@ print(t("block_size_line", block=block, part=part, ratio=block // part))
 #
 # 运行之前先想一想：B 会与 A 共享几个块？
 
-# %% key="who"
+# %% key="who" lang="en"
 manager = BlockManager(num_blocks=16, block_size=4)
 pool = manager.pools[0]
 system = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
 prompts = {"A": [*system, 50, 51, 52], "B": [*system, 60, 61], "C": [*system, 70]}
+head = ["after", "ref count of 7", "held by", "state", "tokens that C would find"]
 
 
-def who(moment):
+def block_7(moment):
+    """Block 7 as a row of the table."""
     holders = [name for name in manager.sequences() if 7 in manager.block_table(name)]
-    state = t("used") if holders else t("cached") if pool.is_published(7) else t("empty")
-    found = manager.match(prompts["C"]).num_tokens
-    print(f"{moment:<14}", t("who", count=pool.ref_count(7), holders=holders, state=state, found=found))
+    state = "used" if holders else "cached" if pool.is_published(7) else "empty"
+    return [moment, pool.ref_count(7), " ".join(holders), state, manager.match(prompts["C"]).num_tokens]
+# %% key="who" lang="zh"
+manager = BlockManager(num_blocks=16, block_size=4)
+pool = manager.pools[0]
+system = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+prompts = {"A": [*system, 50, 51, 52], "B": [*system, 60, 61], "C": [*system, 70]}
+head = ["之后", "块 7 的引用计数", "持有者", "状态", "C 能找到的 token"]
 
 
+def block_7(moment):
+    """表里的一行：块 7 此刻的情况。"""
+    holders = [name for name in manager.sequences() if 7 in manager.block_table(name)]
+    state = "使用中" if holders else "缓存块" if pool.is_published(7) else "空块"
+    return [moment, pool.ref_count(7), " ".join(holders), state, manager.match(prompts["C"]).num_tokens]
+
+# %% key="arrive" lang="en"
 manager.allocate("X", list(range(900, 928)))
-who("allocate X")
+rows = [block_7("allocate X")]
 manager.allocate("A", prompts["A"])
-who("allocate A")
+rows.append(block_7("allocate A"))
 manager.commit("A")
-who("commit A")
-print(manager.allocate("B", prompts["B"]), manager.block_table("A"), manager.block_table("B"))
-who("allocate B")
+rows.append(block_7("commit A"))
+got = manager.allocate("B", prompts["B"])
+rows.append(block_7("allocate B"))
+tables = [manager.block_table(name) for name in "AB"]
+Table(head, rows, lines=[f"B got {got}", f"block tables: A {tables[0]}, B {tables[1]}"])
+# %% key="arrive" lang="zh"
+manager.allocate("X", list(range(900, 928)))
+rows = [block_7("allocate X")]
+manager.allocate("A", prompts["A"])
+rows.append(block_7("allocate A"))
+manager.commit("A")
+rows.append(block_7("commit A"))
+got = manager.allocate("B", prompts["B"])
+rows.append(block_7("allocate B"))
+tables = [manager.block_table(name) for name in "AB"]
+Table(head, rows, lines=[f"B 得到 {got}", f"块表：A {tables[0]}，B {tables[1]}"])
 
 # %% key="tree_picture"
 show(prefix_tree(manager, ["A", "B"], t("lang")))
@@ -306,32 +426,40 @@ show(prefix_tree(manager, ["A", "B"], t("lang")))
 #
 # - **Sharing.** B's table begins with A's blocks 7 and 8. Ten tokens are equal, and eight are shared: only full blocks are. The third block holds tokens 9 and 10, and behind them tokens that the other prompt does not have.
 # - **`allocate` gives a block, `commit` publishes it.** Between the two, nothing can be found. K and V are written by the forward pass in between, and a block that could be found earlier might be read before anybody has written it.
-# - **The question.** Nobody *owns* block 7. A holds it and B holds it. To write into it, a sequence must be its only holder.
+# - **The title.** No sequence *owns* block 7. A holds it and B holds it. To write into it, a sequence must be its only holder.
 #
 # Now they leave, one after the other.
 # Before you run the cell: is block 7 free after `free A`? And once nobody holds it, can C still get it?
-# %% [markdown] key="life_read" lang="zh" src="9e97ab47"
+# %% [markdown] key="life_read" lang="zh" src="489a3a1a"
 # 从这几行能看出三件事。
 #
 # - **共享**。B 的块表以 A 的块 7、块 8 开头。相同的 token 有 10 个，共享的只有 8 个：能共享的只有满块。第三个块里，第 9、10 个 token 后面就是对方没有的 token 了。
 # - **`allocate` 分配块，`commit` 发布块**。两者之间什么也找不到。K 和 V 是这期间由前向计算写入的；要是更早就能找到，别的序列就可能读到还没写好的块。
-# - **开头的问题**。块 7 不**属于**任何一条序列：A 持有它，B 也持有它。一条序列要往里写，必须是它唯一的持有者。
+# - **标题的问题**。块 7 不**属于**任何一条序列：A 持有它，B 也持有它。一条序列要往里写，必须是它唯一的持有者。
 #
 # 接下来，它们一个接一个离开。
 # 运行之前先想一想：`free A` 之后，块 7 空闲了吗？等到没有序列持有它，C 还能拿到它吗？
 
-# %% key="leave"
-manager.free("A")
-who("free A")
-manager.free("B")
-who("free B")
-manager.allocate("C", prompts["C"])
-who("allocate C")
-manager.free("C")
-who("free C")
-manager.allocate("D", list(range(500, 536)))
-who("allocate D")
-print(t("evictions", evictions=manager.stats().pools[0].evictions, table=manager.block_table("D")))
+# %% key="leave" lang="en"
+rows = []
+for name, prompt in (("A", None), ("B", None), ("C", prompts["C"]), ("C", None), ("D", list(range(500, 536)))):
+    if prompt is None:
+        manager.free(name)
+    else:
+        manager.allocate(name, prompt)
+    rows.append(block_7(f"{'allocate' if prompt else 'free'} {name}"))
+evicted = manager.stats().pools[0].evictions
+Table(head, rows, lines=[f"evicted cached blocks: {evicted}; D has {manager.block_table('D')}"])
+# %% key="leave" lang="zh"
+rows = []
+for name, prompt in (("A", None), ("B", None), ("C", prompts["C"]), ("C", None), ("D", list(range(500, 536)))):
+    if prompt is None:
+        manager.free(name)
+    else:
+        manager.allocate(name, prompt)
+    rows.append(block_7(f"{'allocate' if prompt else 'free'} {name}"))
+evicted = manager.stats().pools[0].evictions
+Table(head, rows, lines=[f"淘汰的缓存块：{evicted} 个；D 的块表是 {manager.block_table('D')}"])
 
 # %% [markdown] key="leave_read" lang="en"
 # C came when nobody held block 7 any more, and still got it: free blocks wait in a queue, the **free list**, and a cached block can be taken back from any place in it.
@@ -357,17 +485,30 @@ print(t("evictions", evictions=manager.stats().pools[0].evictions, table=manager
 # %% key="predict_still_found"
 predict("still_found", ...)
 
-# %% key="tail_first"
+# %% key="tail_first" lang="en"
 lru = BlockManager(num_blocks=8, block_size=4)
 story = list(range(16))
 lru.allocate("old", story)
 lru.commit("old")
-print("old:", lru.block_table("old"))
+old = lru.block_table("old")
 lru.free("old")
-for number in range(3):
-    lru.allocate(number, [100 + number] * (16 if number == 0 else 4))
-    found = lru.match([*story, 99]).num_tokens
-    print(t("lru_line", number=number, table=lru.block_table(number), found=found))
+rows = []
+for number, length in enumerate((16, 4, 4)):
+    lru.allocate(number, [100 + number] * length)
+    rows.append([number, str(lru.block_table(number)), lru.match([*story, 99]).num_tokens])
+Table(["request", "took blocks", "old tokens still found"], rows, lines=[f"the table of old: {old}"])
+# %% key="tail_first" lang="zh"
+lru = BlockManager(num_blocks=8, block_size=4)
+story = list(range(16))
+lru.allocate("old", story)
+lru.commit("old")
+old = lru.block_table("old")
+lru.free("old")
+rows = []
+for number, length in enumerate((16, 4, 4)):
+    lru.allocate(number, [100 + number] * length)
+    rows.append([number, str(lru.block_table(number)), lru.match([*story, 99]).num_tokens])
+Table(["请求", "拿走的块", "旧内容还能找到的 token"], rows, lines=[f"old 的块表：{old}"])
 
 # %% [markdown] key="nano_digest" lang="en"
 # ## The manager, opened
@@ -384,16 +525,30 @@ for number in range(3):
 # 首先是查找块用的键，也就是**摘要**（digest）。它是一个哈希。请看它由什么算出：本块的 token，以及前一个块（即**父块**）的摘要。
 # 下面的单元格给两个提示词各串起三个块，两者只有第一个 token 不同。运行之前先想一想：两行的三个摘要里，有几个相同？
 
-# %% key="chain"
+# %% key="chain" lang="en"
 from minikv.nano.block_manager import block_digest
 
 show_source(block_digest)
+rows = []
 for first in (1, 2):
     prompt, digest, digests = [first, *range(10, 21)], b"", []
     for start in range(0, len(prompt), 4):
         digest = block_digest(digest, prompt[start : start + 4])
         digests.append(digest.hex()[:8])
-    print(prompt, digests)
+    rows.append([str(prompt), *digests])
+Table(["prompt", "block 0", "block 1", "block 2"], rows)
+# %% key="chain" lang="zh"
+from minikv.nano.block_manager import block_digest
+
+show_source(block_digest)
+rows = []
+for first in (1, 2):
+    prompt, digest, digests = [first, *range(10, 21)], b"", []
+    for start in range(0, len(prompt), 4):
+        digest = block_digest(digest, prompt[start : start + 4])
+        digests.append(digest.hex()[:8])
+    rows.append([str(prompt), *digests])
+Table(["提示词", "块 0", "块 1", "块 2"], rows)
 
 # %% [markdown] key="nano_allocate" lang="en"
 # None: the first token is in every digest behind it.
@@ -424,29 +579,47 @@ show_source(Nano.find_prefix, Nano.allocate)
 
 # %% [markdown] key="nano_allocate_words" lang="en"
 # Two prompts of 9 and 10 tokens with 8 in common, in a pool of 6 blocks.
-# After the first line nothing is published yet; `publish` is what `commit` was above.
-# %% [markdown] key="nano_allocate_words" lang="zh" src="e732d81d"
+# After the first row nothing is published yet; `publish` is what `commit` was above.
+# %% [markdown] key="nano_allocate_words" lang="zh" src="85d6c25d"
 # 两个提示词各有 9 个和 10 个 token，前 8 个相同；块池共 6 个块。
-# 打印第一行时还什么都没有发布；`publish` 就相当于前面的 `commit`。
+# 第一行时还什么都没有发布；`publish` 就相当于前面的 `commit`。
 
-# %% key="nano_allocate_run"
+# %% key="nano_allocate_run" lang="en"
 books = Nano(num_blocks=6, block_size=4)
 prompts = [[*range(8), 50], [*range(8), 60, 61]]
 first, second = (Sequence(i, tokens, len(tokens), SamplingParams()) for i, tokens in enumerate(prompts))
+head = ["after", "its table", "ref counts", "free list"]
 
 
-def line(what, seq):
-    table, free = seq.block_table, list(books.free_blocks)
-    print(f"{what:<17} table {table!s:<13} counts {books.ref_counts}  free {free}")
+def books_after(call, seq):
+    return [call, str(seq.block_table), str(books.ref_counts), str(list(books.free_blocks))]
 
 
 books.allocate(first)
-line("allocate first", first)
+rows = [books_after("allocate first", first)]
 books.publish(first, end=9)
-print("find_prefix", books.find_prefix(second.tokens))
+found = books.find_prefix(second.tokens)
 books.allocate(second)
-line("allocate second", second)
-print(f"num_computed {second.num_computed}")
+rows.append(books_after("allocate second", second))
+Table(head, rows, lines=[f"find_prefix(second) {found}, then num_computed {second.num_computed}"])
+# %% key="nano_allocate_run" lang="zh"
+books = Nano(num_blocks=6, block_size=4)
+prompts = [[*range(8), 50], [*range(8), 60, 61]]
+first, second = (Sequence(i, tokens, len(tokens), SamplingParams()) for i, tokens in enumerate(prompts))
+head = ["之后", "它的块表", "引用计数", "空闲队列"]
+
+
+def books_after(call, seq):
+    return [call, str(seq.block_table), str(books.ref_counts), str(list(books.free_blocks))]
+
+
+books.allocate(first)
+rows = [books_after("allocate first", first)]
+books.publish(first, end=9)
+found = books.find_prefix(second.tokens)
+books.allocate(second)
+rows.append(books_after("allocate second", second))
+Table(head, rows, lines=[f"find_prefix(second) {found}, then num_computed {second.num_computed}"])
 
 # %% [markdown] key="nano_append" lang="en"
 # The second starts with 8 tokens computed: its first step computes two.
@@ -470,12 +643,13 @@ show_source(Nano.append, Nano.publish)
 
 # %% key="nano_append_run"
 books.publish(second, end=10)
+rows = []
 for token in (62, 63, 64):
     second.tokens.append(token)
     answer = books.append(second)
-    line(f"append {answer}", second)
+    rows.append(books_after(f"append {token}: {answer}", second))
     books.publish(second, end=len(second.tokens))
-print("cached", sorted(books.cached.values()))
+Table(head, rows, lines=[f"cached {sorted(books.cached.values())}"])
 
 # %% [markdown] key="nano_free" lang="en"
 # The 13th token needed a fourth block, and the third, full now, can be found.
@@ -490,11 +664,11 @@ print("cached", sorted(books.cached.values()))
 
 # %% key="nano_free_source"
 show_source(Nano.free)
-books.free(second)
-line("free second", second)
-books.free(first)
-line("free first", first)
-print("find_prefix", books.find_prefix([*range(8), 70]))
+rows = []
+for name, seq in (("second", second), ("first", first)):
+    books.free(seq)
+    rows.append(books_after(f"free {name}", seq))
+Table(head, rows, lines=[f"find_prefix {books.find_prefix([*range(8), 70])}"])
 
 # %% [markdown] key="nano_read" lang="en"
 # All six blocks are free, and the two blocks of the common beginning stand last in the queue. Both are still found, because `free` leaves `digests` and `cached` as they are.
@@ -563,54 +737,33 @@ predict("forked_blocks", ...)
 
 # %% [markdown] key="storage" lang="en"
 # To see what goes wrong without the copy, we need something to store.
-# In place of K and V each slot keeps a word, and `read` walks through the block table as attention does.
-# %% [markdown] key="storage" lang="zh" src="05e38c46"
+# `Words` has a `BlockManager`, and in place of K and V each slot keeps a word. Two of its methods:
+# %% [markdown] key="storage" lang="zh" src="30d45519"
 # 要看清不复制会出什么错，得真的存点东西。
-# 这里每个槽位不存 K 和 V，而存一个单词；`read` 像注意力那样沿着块表读。
+# `Words` 里有一个 `BlockManager`，每个槽位不存 K 和 V，而存一个单词。它的两个方法是：
 
 # %% key="storage_code"
-class Words:
-    def __init__(self):
-        self.manager = BlockManager(num_blocks=12, block_size=4)
-        self.slots = ["?"] * 48
-        self.ids = {}
+from minikv.course.lessons.l09.words import Words, forked
 
-    def tokens(self, text):
-        return [self.ids.setdefault(word, len(self.ids)) for word in text.split()]
+show_source(Words.append, Words.read)
 
-    def forward(self, name, text, start=0):
-        mapping = self.manager.slot_mapping(name, start, len(text.split()))
-        for slot, word in zip(mapping, text.split()[start:]):
-            self.slots[slot] = word
+# %% [markdown] key="fork_words" lang="en"
+# A has six words, B and C are its forks. Now each of the three appends a word of its own:
+# %% [markdown] key="fork_words" lang="zh" src="f7b4a283"
+# A 有六个单词，B 和 C 是它的分叉。现在三条序列各自追加一个不同的单词：
 
-    def append(self, name, word, copying=True):
-        copies = self.manager.append(name, self.tokens(word)[0])
-        for copy in copies if copying else ():
-            self.slots[copy.dst * 4 : copy.dst * 4 + 4] = self.slots[copy.src * 4 : copy.src * 4 + 4]
-        self.slots[self.manager.decode_slots([name])[0]] = word
-        return copies
-
-    def read(self, name):
-        mapping = self.manager.slot_mapping(name, 0, self.manager.num_tokens(name))
-        return " ".join(self.slots[slot] for slot in mapping)
-
-
-def forked():
-    words = Words()
-    words.manager.allocate("A", words.tokens("the cat sat on the mat"))
-    words.forward("A", "the cat sat on the mat")
-    words.manager.commit("A")
-    words.manager.fork("A", "B")
-    words.manager.fork("A", "C")
-    return words
-
-# %% key="fork_and_write"
-words = forked()
+# %% key="fork_and_write" lang="en"
+words, rows = forked(), []
 for name, word in (("A", "and"), ("B", "but"), ("C", "while")):
     copies = words.append(name, word)
-    print(name, words.manager.block_table(name), [tuple(copy) for copy in copies])
-for name in "ABC":
-    print(name, words.read(name))
+    rows.append([name, str(words.manager.block_table(name)), str([tuple(copy) for copy in copies])])
+Table(["sequence", "table", "copies", "read"], [[*row, words.read(row[0])] for row in rows])
+# %% key="fork_and_write" lang="zh"
+words, rows = forked(), []
+for name, word in (("A", "and"), ("B", "but"), ("C", "while")):
+    copies = words.append(name, word)
+    rows.append([name, str(words.manager.block_table(name)), str([tuple(copy) for copy in copies])])
+Table(["序列", "块表", "复制", "读到"], [[*row, words.read(row[0])] for row in rows])
 
 # %% [markdown] key="fork_read" lang="en"
 # Three sequences, two copies.
@@ -640,20 +793,34 @@ for name in "ABC":
 #
 # 有窗口的层与没有窗口的层，保留的 token 不同，所以它们是两个 **KV 缓存组**（KV cache group）：每一组各有自己的块池和块表。
 
-# %% key="windows_code"
+# %% key="windows_code" lang="en"
 from minikv.blocks import KVCacheGroup
 
 windowed = BlockManager([KVCacheGroup(num_blocks=16), KVCacheGroup(num_blocks=8, window=6)], block_size=4)
 windowed.allocate("S", list(range(7)))
 windowed.commit("S")
-print(t("window_head"))
+rows = []
 for position in range(7, 26):
     windowed.append("S", position)
     windowed.commit("S")
     if position % 3 == 0:
-        tables = [windowed.block_table("S", group) for group in (0, 1)]
-        used = [pool.used for pool in windowed.stats().pools]
-        print(f"{position + 1:>4}  {used[0]:>2} {used[1]:>2}  {tables[0]}  {tables[1]}")
+        tables = [str(windowed.block_table("S", group)) for group in (0, 1)]
+        rows.append([position + 1, *(pool.used for pool in windowed.stats().pools), *tables])
+Table(["tokens", "blocks, full", "blocks, window", "table, full", "table, window"], rows)
+# %% key="windows_code" lang="zh"
+from minikv.blocks import KVCacheGroup
+
+windowed = BlockManager([KVCacheGroup(num_blocks=16), KVCacheGroup(num_blocks=8, window=6)], block_size=4)
+windowed.allocate("S", list(range(7)))
+windowed.commit("S")
+rows = []
+for position in range(7, 26):
+    windowed.append("S", position)
+    windowed.commit("S")
+    if position % 3 == 0:
+        tables = [str(windowed.block_table("S", group)) for group in (0, 1)]
+        rows.append([position + 1, *(pool.used for pool in windowed.stats().pools), *tables])
+Table(["token 数", "块数，全注意力", "块数，窗口", "块表，全注意力", "块表，窗口"], rows)
 
 # %% [markdown] key="windows_read" lang="en"
 # The full group grows with the sequence; the windowed group does not, whatever the length.
@@ -663,7 +830,7 @@ for position in range(7, 26):
 # 窗口之前的位置，槽位是 -1，写入时会跳过：
 
 # %% key="windows_slots"
-print(windowed.slot_mapping("S", 14, 26, kv_cache_group=1).tolist())
+windowed.slot_mapping("S", 14, 26, kv_cache_group=1).tolist()
 
 # %% [markdown] key="size" lang="en"
 # (Exercise 09.5: which blocks can be given back?)
@@ -690,9 +857,12 @@ predict("mean_waste", ...)
 # %% [markdown] key="size_guide" lang="zh" src="df32ccab"
 # 那份指南也谈到了块大小，不过正好说反了：
 
-# %% key="size_claim"
+# %% key="size_claim" lang="en"
 slip = erratum("001-22")
-print(t("claim", claim=slip.claim.in_(t("lang")), correct=slip.correct.in_(t("lang"))))
+Table(["the guide", "checked"], [[slip.claim.in_("en"), slip.correct.in_("en")]])
+# %% key="size_claim" lang="zh"
+slip = erratum("001-22")
+Table(["指南", "核对"], [[slip.claim.in_("zh"), slip.correct.in_("zh")]])
 
 # %% [markdown] key="size_measure" lang="en"
 # A mixed load, then: 120 sequences, most of them short, a few long, and in front of each the same system prompt of 700 tokens.
@@ -705,46 +875,72 @@ print(t("claim", claim=slip.claim.in_(t("lang")), correct=slip.correct.in_(t("la
 # 这里每条序列各用一个盐值，所以每条的块都只归自己用。
 # 最后一列用第一条序列的盐值再查一次这段系统提示词，后面换接另一个 token：700 个 token 里能找到多少个？
 
-# %% key="size_table"
+# %% key="size_load" lang="en"
 import random
 
 rng = random.Random(0)
 lengths = [700 + int(rng.lognormvariate(5, 1)) for _ in range(120)]
 system_prompt = list(range(700))
-waste, longest = {}, {}
-print(t("size_head"))
-for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+
+
+def filled(size):
+    """A manager with the whole load, in blocks of this size."""
     load = BlockManager(num_blocks=sum(length // size + 1 for length in lengths), block_size=size)
     for number, length in enumerate(lengths):
-        own = range(1000, 1000 + length - len(system_prompt))
-        load.allocate(number, [*system_prompt, *own], salt=str(number))
+        load.allocate(number, [*system_prompt, *range(1000, 300 + length)], salt=str(number))
         load.commit(number)
-    stats = load.stats()
-    waste[size] = stats.wasted_slots[0] / len(lengths)
-    longest[size] = max(len(load.block_table(number)) for number in range(len(lengths)))
+    return load
+# %% key="size_load" lang="zh"
+import random
+
+rng = random.Random(0)
+lengths = [700 + int(rng.lognormvariate(5, 1)) for _ in range(120)]
+system_prompt = list(range(700))
+
+
+def filled(size):
+    """按这个块大小装下全部负载的块管理器。"""
+    load = BlockManager(num_blocks=sum(length // size + 1 for length in lengths), block_size=size)
+    for number, length in enumerate(lengths):
+        load.allocate(number, [*system_prompt, *range(1000, 300 + length)], salt=str(number))
+        load.commit(number)
+    return load
+
+# %% key="size_table" lang="en"
+rows = []
+for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+    load = filled(size)
+    stats, longest = load.stats(), max(len(load.block_table(number)) for number in load.sequences())
+    empty = round(stats.wasted_slots[0] / len(lengths), 2)
     hit = load.match([*system_prompt, -1], salt="0").num_tokens
-    line = f"{size:>5} {waste[size]:>11.1f} {(size - 1) / 2:>9.1f} {stats.fragmentation():>9.2%}"
-    print(f"{line} {longest[size]:>10,} {hit:>8,}")
+    rows.append([size, empty, (size - 1) / 2, f"{stats.fragmentation():.2%}", longest, hit])
+head = ["block size", "empty slots a sequence", "(B - 1) / 2", "share of slots", "longest table", "hits of 700"]
+Table(head, rows, right=head)
+# %% key="size_table" lang="zh"
+rows = []
+for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+    load = filled(size)
+    stats, longest = load.stats(), max(len(load.block_table(number)) for number in load.sequences())
+    empty = round(stats.wasted_slots[0] / len(lengths), 2)
+    hit = load.match([*system_prompt, -1], salt="0").num_tokens
+    rows.append([size, empty, (size - 1) / 2, f"{stats.fragmentation():.2%}", longest, hit])
+head = ["块大小", "每条序列的空槽位", "(B - 1) / 2", "占全部槽位", "最长块表", "命中（共 700）"]
+Table(head, rows, right=head)
 
-# %% key="size_plot"
-import plotly.graph_objects as go
+# %% key="size_plot" lang="en"
+from minikv.course.charts import lines
 
-figure = go.Figure()
-sizes = list(waste)
-empty = [round(waste[size], 2) for size in sizes]
-figure.add_scatter(x=sizes[1:], y=empty[1:], name=t("plot_empty"), mode="lines+markers")
-entries = [longest[size] for size in sizes]
-longest_style = {"dash": "dash"}
-figure.add_scatter(
-    x=sizes, y=entries, name=t("plot_entries"),
-    mode="lines+markers", line=longest_style, marker={"symbol": "square"},
-)
-figure.update_xaxes(type="log", tickvals=sizes, title=t("plot_x"))
-figure.update_yaxes(type="log", dtick=1, title=t("plot_y"))
-figure.update_layout(height=360, margin={"t": 20, "r": 20})
-figure.update_layout(legend={"x": 0.3, "y": 0.98})
-summary = "\n".join(f"{size:>4} {slots:>8} {count:>6}" for size, slots, count in zip(sizes, empty, entries))
-show(figure, text=summary, caption=t("plot_caption"))
+empty = {row[0]: row[1] for row in rows[1:]}  # blocks of one token have no empty slots
+longest = {row[0]: row[4] for row in rows}
+series = {"empty slots of a sequence": empty, "entries of the longest block table": longest}
+show(lines(series, x="block size, tokens", y="slots, entries", log="xy"))
+# %% key="size_plot" lang="zh"
+from minikv.course.charts import lines
+
+empty = {row[0]: row[1] for row in rows[1:]}  # 块大小为 1 时没有空槽位
+longest = {row[0]: row[4] for row in rows}
+series = {"每条序列的空槽位": empty, "最长块表的项数": longest}
+show(lines(series, x="块大小，token", y="槽位数、项数", log="xy"))
 
 # %% [markdown] key="size_read" lang="en"
 # About $(B-1)/2$ slots a sequence are empty, as long as the lengths spread over more than one block.
@@ -752,29 +948,45 @@ show(figure, text=summary, caption=t("plot_caption"))
 #
 # - **The table.** At size 1 a sequence of a thousand tokens has a thousand entries, and attention looks each of them up in every layer and step.
 # - **The bookkeeping.** Every block has a count, a place in the free list, and a digest. Below all that is timed on this machine.
-# - **The hits.** That is the price of *large* blocks: a hit is rounded down to whole blocks. What is cut off is computed again by everybody: the last column is what remains of 700. In [vLLM #53749](https://github.com/vllm-project/vllm/issues/53749) an engine had chosen blocks of about 2,000 tokens, and shorter prefixes were never hit at all.
-# %% [markdown] key="size_read" lang="zh" src="b63a7f41"
+# - **The hits.** That is the price of *large* blocks: a hit is rounded down to whole blocks. Each request recomputes the tokens after its last whole block. The last column shows how many of the 700 are still found.
+# %% [markdown] key="size_read" lang="zh" src="1cbdee12"
 # 只要序列长度的分布范围超过一个块，每条序列平均约有 $(B-1)/2$ 个空槽位。
 # 所以块越小浪费越少，代价在另一头：
 #
 # - **块表**。块大小为 1 时，一千个 token 的序列，块表就有一千项；每一层、每一步，注意力都要逐项去查。
 # - **记账**。每个块都有计数、在空闲队列里的位置，以及摘要。下面就在这台机器上测量这些操作要花多少时间。
-# - **命中**。这是**大**块的代价：命中只能按整块向下取整。舍去的零头，每个请求都要重算：最后一列就是 700 个 token 里还能命中的部分。[vLLM #53749](https://github.com/vllm-project/vllm/issues/53749) 里，引擎自行选用了约 2,000 token 的块，更短的前缀一次也没有命中。
+# - **命中**。这是**大**块的代价：命中只能按整块向下取整。舍去的零头，每个请求都要重算：最后一列就是 700 个 token 里还能命中的部分。
 
-# %% key="size_time" tags="timing"
+# %% key="size_time" lang="en" tags="timing"
 import time
 
-print(t("time_head"))
+rows = []
 for size in (1, 4, 16, 64, 256):
     times = []
-    for turn in range(7):
+    for _ in range(7):
         load = BlockManager(num_blocks=4096 // size, block_size=size)
         start = time.perf_counter()
         load.allocate("S", list(range(4096)))
         load.commit("S")
         load.free("S")
-        times.append(time.perf_counter() - start)
-    print(f"{size:>5} {1e3 * min(times):>9.3f}")
+        times.append(1e3 * (time.perf_counter() - start))
+    rows.append([size, min(times)])
+Table(["block size", "ms: allocate, commit, free 4,096 tokens"], rows)
+# %% key="size_time" lang="zh" tags="timing"
+import time
+
+rows = []
+for size in (1, 4, 16, 64, 256):
+    times = []
+    for _ in range(7):
+        load = BlockManager(num_blocks=4096 // size, block_size=size)
+        start = time.perf_counter()
+        load.allocate("S", list(range(4096)))
+        load.commit("S")
+        load.free("S")
+        times.append(1e3 * (time.perf_counter() - start))
+    rows.append([size, min(times)])
+Table(["块大小", "毫秒：4,096 个 token 的 allocate、commit、free"], rows)
 
 # %% [markdown] key="size_answer" lang="en"
 # Sixteen is a common choice: the waste is a few tokens only, and tables and bookkeeping are small already.
@@ -794,46 +1006,72 @@ for size in (1, 4, 16, 64, 256):
 # **命中率**（hit rate）是提示词的 token 中无需计算的比例。
 # 六十个请求，前面是 700 token 的系统提示词，后面各有自己的问题，一共四种情况。
 
-# %% key="hit_rates"
+# %% key="hit_requests" lang="en"
 rng = random.Random(1)
 questions = [[rng.randrange(5000, 90_000) for _ in range(rng.randint(20, 300))] for _ in range(60)]
-variants = {
-    "shared": lambda number, question: ([*system_prompt, *question], ""),
-    "tenants": lambda number, question: ([*system_prompt, *question], f"tenant {number % 4}"),
-    "behind": lambda number, question: ([*system_prompt, 100_000 + number, *question], ""),
-    "before": lambda number, question: ([100_000 + number, *system_prompt, *question], ""),
+variants = {  # tokens and salt of a request
+    "one system prompt for all": lambda number, question: ([*system_prompt, *question], ""),
+    "the same, a salt for each of 4 tenants": lambda number, question: ([*system_prompt, *question], str(number % 4)),
+    "a number behind the system prompt": lambda number, question: ([*system_prompt, 100_000 + number, *question], ""),
+    "a number before the system prompt": lambda number, question: ([100_000 + number, *system_prompt, *question], ""),
 }
-for variant, request in variants.items():
+# %% key="hit_requests" lang="zh"
+rng = random.Random(1)
+questions = [[rng.randrange(5000, 90_000) for _ in range(rng.randint(20, 300))] for _ in range(60)]
+variants = {  # 一个请求的 token 和盐值
+    "所有请求共用系统提示词": lambda number, question: ([*system_prompt, *question], ""),
+    "同上，4 个租户各用一个盐值": lambda number, question: ([*system_prompt, *question], str(number % 4)),
+    "系统提示词后面加一个编号": lambda number, question: ([*system_prompt, 100_000 + number, *question], ""),
+    "系统提示词前面加一个编号": lambda number, question: ([100_000 + number, *system_prompt, *question], ""),
+}
+
+# %% key="hit_rates" lang="en"
+from minikv.course.charts import bars
+
+rates = {}
+for name, request in variants.items():
     load = BlockManager(num_blocks=4000, block_size=16)
     for number, question in enumerate(questions):
         load.allocate(number, *request(number, question))
         load.commit(number)
         load.free(number)
-    stats = load.stats()
-    print(t("hit_line", variant=t(f"hit_{variant}"), rate=stats.hit_rate, hit=stats.hit_tokens))
+    rates[f"{name}: {load.stats().hit_tokens:,} tokens"] = 100 * load.stats().hit_rate
+show(bars(list(rates), {"hits": list(rates.values())}, x="hits, % of the prompt tokens", unit="%"))
+# %% key="hit_rates" lang="zh"
+from minikv.course.charts import bars
+
+rates = {}
+for name, request in variants.items():
+    load = BlockManager(num_blocks=4000, block_size=16)
+    for number, question in enumerate(questions):
+        load.allocate(number, *request(number, question))
+        load.commit(number)
+        load.free(number)
+    rates[f"{name}：{load.stats().hit_tokens:,} 个 token"] = 100 * load.stats().hit_rate
+show(bars(list(rates), {"命中": list(rates.values())}, x="命中，占提示词 token 的 %", unit="%"))
 
 # %% [markdown] key="hits_read" lang="en"
-# The last line is worth remembering.
+# The last bar is worth remembering.
 # One token that differs at the front, a date or a request number, and nothing is shared at all: it is in every digest behind it.
 # Put what varies behind what is common.
 #
-# The second line is a choice. The parent of a first block is made from the salt: tenants with different salts share nothing with each other, so that nobody can find out by timing what others have asked ([vLLM PR #17045](https://github.com/vllm-project/vllm/pull/17045)).
-# %% [markdown] key="hits_read" lang="zh" src="2066f244"
-# 最后一行值得记住。
+# The second bar is a choice. The parent of a first block is made from the salt, so tenants with different salts share nothing with each other, and no tenant can find out by timing what another has asked.
+# %% [markdown] key="hits_read" lang="zh" src="407c734d"
+# 最后一条值得记住。
 # 只要最前面有一个 token 不同，比如日期或请求编号，就什么也共享不了，因为后面的每个摘要都受它影响。
 # 变化的内容要放在公共内容之后。
 #
-# 第二行是有意的选择。第一个块的父摘要由盐值生成，所以盐值不同的租户互不共享，谁也无法靠计时探出别人问过什么（[vLLM PR #17045](https://github.com/vllm-project/vllm/pull/17045)）。
+# 第二条是有意的选择。第一个块的父摘要由盐值生成，所以盐值不同的租户互不共享，任何租户都无法靠计时探出别的租户问过什么。
 
 # %% [markdown] key="break" lang="en"
 # ## Break it
 #
 # ### A hit that leaves no query
 #
-# Back to the crash.
-# The block size there is 256. Take a prompt of two blocks that ran before, and count as that engine did: every full block that is found is a hit.
+# An engine crashed on a prompt that it had seen before (*In the wild*, below).
+# Its block size is 256. Take a prompt of two blocks that ran before, and count as that engine did: every full block that is found is a hit.
 # (`match` leaves the last token out, so the cell hands it one token more.)
-# %% [markdown] key="break" lang="zh" src="99641e3a"
+# %% [markdown] key="break" lang="zh" src="866eae03"
 # ## 弄坏它
 #
 # ### 命中之后没有 query
@@ -842,26 +1080,33 @@ for variant, request in variants.items():
 # 那里的块大小是 256。取一个正好两块长、先前已经跑过的提示词，照那个引擎的办法计数：凡是找到的满块都算命中。
 # （`match` 总会留下最后一个 token，所以代码里多给了它一个。）
 
-# %% key="full_hit"
+# %% key="full_hit" lang="en"
 again = BlockManager(num_blocks=8, block_size=256)
 prompt = list(range(512))
 again.allocate("first", prompt)
 again.commit("first")
 found = again.match([*prompt, 512]).num_tokens
-print(t("every_block", cached=found, left=len(prompt) - found))
 got = again.allocate("second", prompt)
-print(t("one_left", cached=got.num_cached, left=got.num_tokens - got.num_cached))
+rows = [["every full block", found, 512 - found], ["one token is left", got.num_cached, 512 - got.num_cached]]
+Table(["what counts as a hit", "cached tokens", "left to compute"], rows)
+# %% key="full_hit" lang="zh"
+again = BlockManager(num_blocks=8, block_size=256)
+prompt = list(range(512))
+again.allocate("first", prompt)
+again.commit("first")
+found = again.match([*prompt, 512]).num_tokens
+got = again.allocate("second", prompt)
+rows = [["所有满块", found, 512 - found], ["至少留一个 token", got.num_cached, 512 - got.num_cached]]
+Table(["怎样算命中", "已缓存的 token", "还要计算的"], rows)
 
 # %% [markdown] key="full_hit_read" lang="en"
 # With no token left to compute there is no query, no logits, and no next token. The attention kernel is launched with a grid of size 0, which CUDA refuses.
 # `match` looks up only `(len(tokens) - 1) // block_size` blocks, so one token is always left.
-# It pays with a whole block that is computed again: 256 tokens there, 16 with a usual block. vLLM chose the same ([PR #17999](https://github.com/vllm-project/vllm/pull/17999)).
-# A fix proposed for that engine ([PR #199](https://github.com/GeeeekExplorer/nano-vllm/pull/199)) computes the last token only, and writes the same K and V into the shared block once more.
-# %% [markdown] key="full_hit_read" lang="zh" src="7a3b5137"
+# It pays with a whole block that is computed again: 256 tokens there, 16 with a usual block.
+# %% [markdown] key="full_hit_read" lang="zh" src="95c2461c"
 # 要计算的 token 一个也不剩，就没有 query，没有 logits，也就没有下一个 token。注意力 kernel 以大小为 0 的网格（grid）启动，被 CUDA 拒绝。
 # `match` 只查 `(len(tokens) - 1) // block_size` 个块，所以总会留下至少一个 token。
-# 代价是重算一整块：那里是 256 个 token，通常的块只有 16 个。vLLM 也是这样做的（[PR #17999](https://github.com/vllm-project/vllm/pull/17999)）。
-# 有人给那个引擎提了一个修复方案（[PR #199](https://github.com/GeeeekExplorer/nano-vllm/pull/199)）：只重算最后一个 token，把同样的 K 和 V 往共享的块里再写一遍。
+# 代价是重算一整块：那里是 256 个 token，通常的块只有 16 个。
 
 # %% [markdown] key="break_copy" lang="en"
 # ### A copy that nobody made
@@ -872,12 +1117,16 @@ print(t("one_left", cached=got.num_cached, left=got.num_tokens - got.num_cached)
 #
 # 管理器只说要复制什么，真正动手的是存储端。
 
-# %% key="no_copy"
+# %% key="no_copy" lang="en"
 words = forked()
 for name, word in (("A", "and"), ("B", "but"), ("C", "while")):
     words.append(name, word, copying=False)
-for name in "ABC":
-    print(name, words.read(name))
+Table(["sequence", "read"], [[name, words.read(name)] for name in "ABC"])
+# %% key="no_copy" lang="zh"
+words = forked()
+for name, word in (("A", "and"), ("B", "but"), ("C", "while")):
+    words.append(name, word, copying=False)
+Table(["序列", "读到"], [[name, words.read(name)] for name in "ABC"])
 
 # %% [markdown] key="break_commit" lang="en"
 # A and B have a fresh block with their own word in it; the two words before that were never copied.
@@ -894,49 +1143,69 @@ for name in "ABC":
 #
 # 这一次，A 的前向计算还没有运行，它的块就已经 `commit` 了，而 B 恰好在这时到来。
 
-# %% key="early_commit"
+# %% key="early_commit" lang="en"
+rows, question = [], "you are a kind helper . who are you ?"
 for early in (False, True):
     words = Words()
     words.manager.allocate("A", words.tokens("you are a kind helper . what is a block ?"))
     if early:
-        words.manager.commit("A")
-    question = "you are a kind helper . who are you ?"
+        words.manager.commit("A")  # before A's forward
     got = words.manager.allocate("B", words.tokens(question))
     words.forward("B", question, start=got.num_cached)
-    print(t("early_line", early=early, cached=got.num_cached, text=words.read("B")))
+    rows.append([str(early), got.num_cached, words.read("B")])
+Table(["commit before the forward", "tokens that B found", "B reads"], rows)
+# %% key="early_commit" lang="zh"
+rows, question = [], "you are a kind helper . who are you ?"
+for early in (False, True):
+    words = Words()
+    words.manager.allocate("A", words.tokens("you are a kind helper . what is a block ?"))
+    if early:
+        words.manager.commit("A")  # 在 A 的前向计算之前
+    got = words.manager.allocate("B", words.tokens(question))
+    words.forward("B", question, start=got.num_cached)
+    rows.append([str(early), got.num_cached, words.read("B")])
+Table(["在前向计算之前 commit", "B 找到的 token", "B 读到"], rows)
 
 # %% [markdown] key="early_read" lang="en"
 # No error, no crash: an answer about text that is not there.
-# A count can go stale in the same way. Between looking and taking, somebody else may evict what was found; vLLM had wrong text from a hit count that outlived a failed schedule ([PR #18957](https://github.com/vllm-project/vllm/pull/18957)).
+# A count can go stale in the same way. Between looking and taking, another request may evict what was found.
 # `allocate` therefore looks and takes in one operation.
 # This is what becomes of a number that `match` gave earlier:
-# %% [markdown] key="early_read" lang="zh" src="e445a238"
+# %% [markdown] key="early_read" lang="zh" src="1344638b"
 # 没有报错，也没有崩溃，只是模型在根据一段并不存在的文字作答。
-# 命中数也会这样过期：查到之后、取用之前，查到的块可能已经被淘汰。vLLM 就曾因调度失败后仍沿用旧的命中数而输出错误的文本（[PR #18957](https://github.com/vllm-project/vllm/pull/18957)）。
+# 命中数也会这样过期：查到之后、取用之前，查到的块可能已经被淘汰。
 # 所以 `allocate` 把查找和取用放在同一个操作里完成。
 # 先前用 `match` 查到的数字，后来会变成这样：
 
-# %% key="stale"
+# %% key="stale" lang="en"
 stale = BlockManager(num_blocks=4, block_size=4)
 stale.allocate("A", list(range(12)))
 stale.commit("A")
 stale.free("A")
 looked = stale.match(list(range(13))).num_tokens
 stale.allocate("other", [99] * 12)
-print(t("stale_line", looked=looked, now=stale.match(list(range(13))).num_tokens))
+Table(["tokens found when looked up", "after another request came"], [[looked, stale.match(list(range(13))).num_tokens]])
+# %% key="stale" lang="zh"
+stale = BlockManager(num_blocks=4, block_size=4)
+stale.allocate("A", list(range(12)))
+stale.commit("A")
+stale.free("A")
+looked = stale.match(list(range(13))).num_tokens
+stale.allocate("other", [99] * 12)
+Table(["查找时找到的 token", "另一个请求来过之后"], [[looked, stale.match(list(range(13))).num_tokens]])
 
 # %% [markdown] key="break_hash" lang="en"
 # ### Two texts, one hash (optional)
 #
-# vLLM used Python's `hash` for its blocks at first and moved on to SHA-256, because a collision hands one user the cache of another ([PR #12621](https://github.com/vllm-project/vllm/pull/12621), [PR #15297](https://github.com/vllm-project/vllm/pull/15297)).
-# One collision needs no search, since `hash(-1)` equals `hash(-2)` in Python:
-# %% [markdown] key="break_hash" lang="zh" src="0b57437f"
+# Where two texts have one digest, a request gets the cache of another.
+# With Python's `hash` one collision needs no search, since `hash(-1)` equals `hash(-2)`:
+# %% [markdown] key="break_hash" lang="zh" src="7830b50c"
 # ### 两段文字，同一个哈希（选读）
 #
-# vLLM 起初用 Python 的 `hash` 标识块，后来改用 SHA-256，因为一旦碰撞，一个用户就会拿到另一个用户的缓存（[PR #12621](https://github.com/vllm-project/vllm/pull/12621)、[PR #15297](https://github.com/vllm-project/vllm/pull/15297)）。
-# 有一个碰撞是现成的，用不着找：在 Python 里，`hash(-1)` 等于 `hash(-2)`。
+# 两段文字的摘要一旦相同，一个请求就会拿到另一个请求的缓存。
+# 用 Python 的 `hash`，有一个碰撞是现成的，用不着找：`hash(-1)` 等于 `hash(-2)`。
 
-# %% key="collision"
+# %% key="collision" lang="en"
 from minikv.blocks import BlockPool
 
 ours, theirs = (7, -1), (7, -2)
@@ -944,8 +1213,18 @@ digest = hash(ours).to_bytes(8, "little", signed=True)
 shelf = BlockPool(num_blocks=4, block_size=2)
 [block] = shelf.allocate(1)
 shelf.publish(block, digest, repr(ours).encode())
-found = [shelf.lookup_block(digest, repr(tokens).encode()) for tokens in (ours, theirs)]
-print(t("collision", equal=hash(ours) == hash(theirs), ours=ours, theirs=theirs, found=found))
+found = [[str(tokens), str(shelf.lookup_block(digest, repr(tokens).encode()))] for tokens in (ours, theirs)]
+Table(["tokens", "block found"], found, lines=[f"equal hashes: {hash(ours) == hash(theirs)}"])
+# %% key="collision" lang="zh"
+from minikv.blocks import BlockPool
+
+ours, theirs = (7, -1), (7, -2)
+digest = hash(ours).to_bytes(8, "little", signed=True)
+shelf = BlockPool(num_blocks=4, block_size=2)
+[block] = shelf.allocate(1)
+shelf.publish(block, digest, repr(ours).encode())
+found = [[str(tokens), str(shelf.lookup_block(digest, repr(tokens).encode()))] for tokens in (ours, theirs)]
+Table(["两个 token", "找到的块"], found, lines=[f"哈希相等：{hash(ours) == hash(theirs)}"])
 
 # %% [markdown] key="collision_read" lang="en"
 # Token ids are never negative; but in a hash that everybody knows, other collisions can be searched for.
@@ -966,30 +1245,16 @@ print(t("collision", equal=hash(ours) == hash(theirs), ours=ours, theirs=theirs,
 # nano-vllm 用 `deque` 做这个队列，而 `remove` 要一个个找过去，直到找到那个块。
 # 我们的块池把缓存块放在有序字典里，不需要搜索。
 
-# %% key="free_list_time" tags="timing"
-from collections import deque
+# %% key="free_list_time" lang="en" tags="timing"
+from minikv.course.lessons.l09.free_list import taking_back
 
-print(t("free_head"))
-for num_blocks in (1_000, 10_000, 100_000):
-    queue = deque(range(num_blocks))
-    shelf = BlockPool(num_blocks, block_size=1)
-    for block in shelf.allocate(num_blocks):
-        shelf.publish(block, block.to_bytes(8, "little"), b"")
-    shelf.free(list(range(num_blocks))[::-1])
-    removing, touching = [], []
-    for seed in range(5):
-        wanted = random.Random(seed).sample(range(num_blocks), 200)
-        start = time.perf_counter()
-        for block in wanted:
-            queue.remove(block)
-        middle = time.perf_counter()
-        for block in wanted:
-            shelf.touch([block])
-        removing.append(middle - start)
-        touching.append(time.perf_counter() - middle)
-        queue.extend(wanted)
-        shelf.free(wanted)
-    print(f"{num_blocks:>8,} {min(removing) / 200 * 1e6:>12.2f} {min(touching) / 200 * 1e6:>9.2f}")
+rows = [[blocks, *taking_back(blocks)] for blocks in (1_000, 10_000, 100_000)]
+Table(["blocks", "deque, µs for a block taken back", "our pool, µs"], rows)
+# %% key="free_list_time" lang="zh" tags="timing"
+from minikv.course.lessons.l09.free_list import taking_back
+
+rows = [[blocks, *taking_back(blocks)] for blocks in (1_000, 10_000, 100_000)]
+Table(["块数", "deque，取回一块的微秒数", "本包的块池，微秒"], rows)
 
 # %% [markdown] key="break_errors" lang="en"
 # ### What the manager refuses
@@ -1017,7 +1282,26 @@ for attempt in attempts:
         attempt()
     except MiniKVError as error:
         print(f"{type(error).__name__}: {t(error)}")
-print(t("unchanged", same=small.stats() == before))
+
+# %% key="unchanged"
+small.stats() == before
+
+# %% [markdown] key="recap" lang="en"
+# ## Recap
+#
+# - A block table turns positions into slots: `table[i // B] * B + i % B`. Sequences never own a stretch of memory, so none can grow into another.
+# - A block is free when its reference count is 0, and a free block may still be found. Sequences that begin alike share their full blocks: 8 of 10 equal tokens here.
+# - Only the one holder of a block may write into it. With more holders it is copied first, and three forks needed two copies.
+# - A digest contains all tokens before its block. One token that differs at the front brought the hits from 79% to 0.
+# - Small blocks waste little, about (B - 1) / 2 slots a sequence, and cost table entries and bookkeeping. Sixteen is a common choice.
+# %% [markdown] key="recap" lang="zh" src="8917789e"
+# ## 本课小结
+#
+# - 块表把位置变成槽位：`table[i // B] * B + i % B`。序列从不占有一整段显存，所以不会长到别的序列里去。
+# - 引用计数为 0 的块是空闲的，而空闲的块可能还找得到。开头相同的序列共享满块：例如这里 10 个相同的 token 共享了 8 个。
+# - 只有一个块的唯一持有者才能往里写。持有者不止一个，就要先复制；三条分叉只复制了两次。
+# - 摘要里包含前面所有的 token。只要最前面有一个 token 不同，命中率就从 79% 降到 0。
+# - 块越小浪费越少，每条序列约 (B - 1) / 2 个槽位，但块表的项数和记账都会增加。常用的是 16。
 
 # %% [markdown] key="self" lang="en"
 # ## Check yourself
@@ -1040,6 +1324,23 @@ explain("why_parent")
 # %% key="explain_size"
 explain("which_size")
 
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# - **A hit that left no query.** In October 2025 a user gave nano-vllm one prompt 513 times, and it crashed with "invalid configuration argument" where the prompt's length was a multiple of the block size ([nano-vllm #114](https://github.com/GeeeekExplorer/nano-vllm/issues/114), [#144](https://github.com/GeeeekExplorer/nano-vllm/issues/144)). vLLM looks up one token less, as `match` does ([PR #17999](https://github.com/vllm-project/vllm/pull/17999)); a fix proposed for nano-vllm computes the last token only ([PR #199](https://github.com/GeeeekExplorer/nano-vllm/pull/199)).
+# - **Blocks that were too large.** An engine had chosen blocks of about 2,000 tokens, and shorter prefixes were never hit ([vLLM #53749](https://github.com/vllm-project/vllm/issues/53749)). *How large should a block be?* has the reason.
+# - **Salts.** vLLM added a salt so that tenants can't find out by timing what others have asked ([PR #17045](https://github.com/vllm-project/vllm/pull/17045)). *What a shared prompt brings* measures its price.
+# - **A stale count.** vLLM gave wrong text because a hit count outlived a failed schedule ([PR #18957](https://github.com/vllm-project/vllm/pull/18957)). That is *A block that was published too early*, once more.
+# - **Hashes.** vLLM began with Python's `hash` and moved on to SHA-256, because a collision hands one user the cache of another ([PR #12621](https://github.com/vllm-project/vllm/pull/12621), [PR #15297](https://github.com/vllm-project/vllm/pull/15297)). *Two texts, one hash* shows one.
+# %% [markdown] key="wild" lang="zh" src="932aded6"
+# ## 实战现场
+#
+# - **全部命中，一个 query 也没剩下。** 2025 年 10 月，一位用户把同一个提示词交给 nano-vllm 513 次，提示词长度恰好是块大小的整数倍时，程序以“invalid configuration argument”崩溃（[nano-vllm #114](https://github.com/GeeeekExplorer/nano-vllm/issues/114)、[#144](https://github.com/GeeeekExplorer/nano-vllm/issues/144)）。vLLM 与 `match` 一样少查一个 token（[PR #17999](https://github.com/vllm-project/vllm/pull/17999)）；给 nano-vllm 提的一个修复方案则只重算最后一个 token（[PR #199](https://github.com/GeeeekExplorer/nano-vllm/pull/199)）。
+# - **块太大。** 有个引擎自行选用了约 2,000 token 的块，更短的前缀一次也没有命中（[vLLM #53749](https://github.com/vllm-project/vllm/issues/53749)）。原因见“块应该多大”一节。
+# - **盐值。** vLLM 加入盐值，是为了让租户无法靠计时探出别的租户问过什么（[PR #17045](https://github.com/vllm-project/vllm/pull/17045)）。代价在“共享提示词的收益”里量过。
+# - **过期的命中数。** 一次调度失败之后，vLLM 仍沿用旧的命中数，于是输出了错误的文本（[PR #18957](https://github.com/vllm-project/vllm/pull/18957)）。这与“发布得太早的块”是同一类错误。
+# - **哈希。** vLLM 起初用 Python 的 `hash`，后来改用 SHA-256，因为一旦碰撞，一个用户就会拿到另一个用户的缓存（[PR #12621](https://github.com/vllm-project/vllm/pull/12621)、[PR #15297](https://github.com/vllm-project/vllm/pull/15297)）。“两段文字，同一个哈希”里有一个例子。
+
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises
 #
@@ -1052,7 +1353,8 @@ explain("which_size")
 # 5. `behind_window`: which blocks can be given back.
 # 6. `allocate` *: cached blocks first, then fresh ones; or no, with nothing changed.
 # 7. `append` *: room for the next token.
-# %% [markdown] key="exercises" lang="zh" src="2e66ce23"
+# 8. `frame`: a widget of your own. A *Play* steps through the block manager that you have written.
+# %% [markdown] key="exercises" lang="zh" src="b0e469bd"
 # ## 练习
 #
 # 练习 notebook 要你写出块管理器的几个部分。带 * 的是“你的引擎”的部件，名字和参数都与 nano 相同：
@@ -1064,6 +1366,7 @@ explain("which_size")
 # 5. `behind_window`：哪些块可以归还。
 # 6. `allocate` *：先用缓存块，再取新块；做不到就拒绝，什么也不改变。
 # 7. `append` *：给下一个 token 腾位置。
+# 8. `frame`：你自己的组件。用 *Play* 一步步播放你写的块管理器。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck

@@ -327,3 +327,92 @@ check("09.7", append)
 # 这里是和块表比较，而不是看 `len(seq.tokens) % block_size`，所以问两次也没有关系。
 # 如果几条序列共享一个没填满的块（例如分叉之后），这样做还不够，要用 09.4 的办法。nano 没有分叉。
 # ### END SOLUTION
+
+# %% [markdown] key="frame_task" lang="en"
+# ## 09.8 A widget of your own
+#
+# Write `frame(make, calls, num_blocks, step)`: what a picture of the pool shows after the first `step` calls.
+# `make()` gives an empty block manager. A call is a name with its arguments, as `("append", "A", 52)`; `getattr(manager, name)(*arguments)` runs it.
+# Return a list with an entry for each of the `num_blocks` blocks: the names of the sequences that hold it, in the order of `manager.sequences()`.
+#
+# *Play* counts the steps, and its slider may also go back. So a frame depends on `step` alone, and each one begins with a manager of its own.
+# %% [markdown] key="frame_task" lang="zh" src="f04eae5b"
+# ## 09.8 你自己的组件
+#
+# 请写出 `frame(make, calls, num_blocks, step)`：执行前 `step` 次调用之后，块池的画面是什么样。
+# `make()` 给出一个空的块管理器。一次调用是名字加参数，例如 `("append", "A", 52)`，用 `getattr(manager, name)(*arguments)` 执行。
+# 返回一个列表，`num_blocks` 个块每块一项：持有这个块的序列的名字，按 `manager.sequences()` 的次序。
+#
+# *Play* 会一步步往前数，滑块也可以往回拉。所以一帧只取决于 `step`，每一帧都从一个新的管理器开始。
+
+# %% key="frame_stub"
+def frame(make, calls, num_blocks, step) -> list:
+    ### BEGIN SOLUTION
+    manager = make()
+    for name, *arguments in calls[:step]:
+        getattr(manager, name)(*arguments)
+    return [[name for name in manager.sequences() if block in manager.block_table(name)] for block in range(num_blocks)]
+    ### END SOLUTION
+
+
+check("09.8", frame)
+
+# %% [markdown] key="frame_play" lang="en"
+# Now the widget. The manager is nano's with *your* `allocate`, `append` and `free`, and `ByName` lets its sequences have names.
+# `observe` calls `draw` again whenever Play or the slider moves. Press the triangle, then change `STORY`.
+# %% [markdown] key="frame_play" lang="zh" src="2e2dc4f1"
+# 现在来做组件。这里的管理器是 nano 的，但用的是**你写的** `allocate`、`append`、`free`；`ByName` 让序列有名字。
+# Play 或滑块每动一下，`observe` 就让 `draw` 重新执行。先按三角形播放，再改改 `STORY`。
+
+# %% key="frame_widget" lang="en"
+from ipywidgets import HTML, IntSlider, Play, VBox, jslink
+
+from minikv.course import Table
+from minikv.course.lessons.l09.frame import STORY, ByName
+from minikv.nano.block_manager import BlockManager
+
+Mine = type("Mine", (BlockManager,), {"allocate": allocate, "append": append, "free": free})
+play, slider, picture = Play(max=len(STORY), interval=800), IntSlider(max=len(STORY)), HTML()
+
+
+def draw(change):
+    holders = frame(lambda: ByName(Mine(12, 4)), STORY, 12, play.value)
+    row = [" ".join(names) for names in holders]
+    call = str(STORY[play.value - 1]) if play.value else ""
+    picture.value = Table([f"block {block}" for block in range(12)], [row], title=call)._repr_html_()
+
+
+jslink((play, "value"), (slider, "value"))
+play.observe(draw, "value")  # called whenever the step changes
+show(VBox([play, slider, picture]), text=f"{len(STORY)} steps")
+
+# %% key="frame_widget" lang="zh"
+from ipywidgets import HTML, IntSlider, Play, VBox, jslink
+
+from minikv.course import Table
+from minikv.course.lessons.l09.frame import STORY, ByName
+from minikv.nano.block_manager import BlockManager
+
+Mine = type("Mine", (BlockManager,), {"allocate": allocate, "append": append, "free": free})
+play, slider, picture = Play(max=len(STORY), interval=800), IntSlider(max=len(STORY)), HTML()
+
+
+def draw(change):
+    holders = frame(lambda: ByName(Mine(12, 4)), STORY, 12, play.value)
+    row = [" ".join(names) for names in holders]
+    call = str(STORY[play.value - 1]) if play.value else ""
+    picture.value = Table([f"块 {block}" for block in range(12)], [row], title=call)._repr_html_()
+
+
+jslink((play, "value"), (slider, "value"))
+play.observe(draw, "value")  # 步数一变就调用
+show(VBox([play, slider, picture]), text=f"{len(STORY)} 步")
+
+# %% [markdown] key="frame_why" lang="en"
+# ### BEGIN SOLUTION
+# Replaying from the start costs a few microseconds here. Where that is too slow, keep a list of frames, one a step, and let Play choose one.
+# ### END SOLUTION
+# %% [markdown] key="frame_why" lang="zh" src="0746e52c"
+# ### BEGIN SOLUTION
+# 每次都从头执行，在这里只要几微秒。如果太慢，可以事先把每一步的画面存成列表，由 Play 来选。
+# ### END SOLUTION

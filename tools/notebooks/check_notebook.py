@@ -162,12 +162,13 @@ def pair_problems(target: Target, english: dict, chinese: dict, sayings: Sayings
     build = f"Run: python -m tools.notebooks build {target.stem.split('_')[0]}"
     en_cells = {cell["id"]: cell for cell in english["cells"]}
     foreign = "\n".join(_shown(cell) for cell in english["cells"])  # what a model wrote, in both notebooks
+    code = ""  # of this cell and of those above, whose labels it may show
     for cell in chinese["cells"]:
         if cell["cell_type"] != "code":
             continue
         key, sibling = cell["id"], en_cells[cell["id"]]
         ours, theirs = _shown(cell), _shown(sibling)
-        code = _text(cell["source"])
+        code += _text(cell["source"]) + "\n"
         for run in sayings.unknown(ours):
             if run not in code and run not in foreign:
                 what = f'its output says "{run}", which no message of the package does'

@@ -2,6 +2,7 @@
 
 import inspect
 import random
+from collections import Counter
 from hashlib import blake2b
 
 import pytest
@@ -10,7 +11,9 @@ from minikv.blocks import NULL_BLOCK, BlockManager, BlockPool, KVCacheGroup, roo
 from minikv.course.check import run_check
 from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
+from minikv.course.lessons.l09.frame import STORY, ByName, frame
 from minikv.course.lessons.l09.free import after_each_call
+from minikv.course.lessons.l09.free_list import taking_back
 from minikv.nano import block_manager
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question
 
@@ -261,6 +264,55 @@ def test_the_slots_are_the_managers():
             table = manager.block_table(name, group)
             ours = REFERENCES["slot_mapping"](table, start, end, manager.block_size)
             assert ours == manager.slot_mapping(name, start, end, group).tolist()
+
+
+def frame_from_the_tables(make, calls, num_blocks, step):
+    manager, frame = make(), [[] for _ in range(num_blocks)]
+    for call in calls[:step]:
+        getattr(manager, call[0])(*call[1:])
+    for name in manager.sequences():
+        for block in manager.block_table(name):
+            frame[block].append(name)
+    return frame
+
+
+def frame_by_counting(make, calls, num_blocks, step):
+    manager, done = make(), 0
+    while done < step:
+        name, *arguments = calls[done]
+        getattr(manager, name)(*arguments)
+        done += 1
+    tables = {name: set(manager.block_table(name)) for name in manager.sequences()}
+    return tuple([name for name in tables if block in tables[name]] for block in range(num_blocks))
+
+
+def test_frame():
+    def stub(make, calls, num_blocks, step):
+        raise NotImplementedError
+
+    right = [frame_from_the_tables, frame_by_counting]
+    assert_exercise(EXERCISES["09.8"], right=right, sequences="calls", stub=stub)
+
+
+def test_the_story_of_the_play_is_the_same_with_both_managers():
+    def nanos():
+        return ByName(block_manager.BlockManager(12, 4))
+
+    def ours():
+        return BlockManager(12, 4)
+
+    def held(make, step):
+        """How many blocks each set of sequences holds; which ones they are is each manager's own choice."""
+        return Counter(map(tuple, frame(make, STORY, 12, step)))
+
+    for step in range(len(STORY) + 1):
+        assert held(nanos, step) == held(ours, step)
+    assert held(ours, 0) == {(): 12}
+    assert held(ours, 5)["A", "B"] == 2
+
+
+def test_taking_back_measures_both():
+    assert min(taking_back(300)) > 0
 
 
 @pytest.mark.parametrize("id", ["09.1", "09.2", "09.3", "09.6", "09.7"])

@@ -6,6 +6,7 @@ from minikv.course.lessons.l09.allocate import ALLOCATE
 from minikv.course.lessons.l09.append import APPEND_TOKEN
 from minikv.course.lessons.l09.behind_window import WINDOW
 from minikv.course.lessons.l09.block_digest import DIGEST
+from minikv.course.lessons.l09.frame import FRAME
 from minikv.course.lessons.l09.free import FREE
 from minikv.course.lessons.l09.refcounts import APPEND
 from minikv.course.lessons.l09.slot_mapping import SLOTS
@@ -66,7 +67,7 @@ def _mean_waste(block_size: int) -> float:
 
 
 LESSON = Lesson(
-    exercises=(SLOTS, FREE, DIGEST, APPEND, WINDOW, ALLOCATE, APPEND_TOKEN),
+    exercises=(SLOTS, FREE, DIGEST, APPEND, WINDOW, ALLOCATE, APPEND_TOKEN, FRAME),
     predictions=(
         Prediction(
             "second_time",
