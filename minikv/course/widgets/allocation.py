@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from minikv.course.widgets.allocation_case import MAX_GIB, Case, planned, report_start, reported
 from minikv.course.widgets.base import script, style
-from minikv.course.widgets.budget import TP_SIZES
-from minikv.course.widgets.form import FormWidget, doubling, names, offered_models, select, slider
+from minikv.course.widgets.budget_view import TP_SIZES
+from minikv.course.widgets.fields import doubling, names, offered_models, select, slider
+from minikv.course.widgets.form import FormWidget
 from minikv.course.widgets.parts import nothing_stacked, stacked
 from minikv.errors import MiniKVError, check_count
 from minikv.i18n import text

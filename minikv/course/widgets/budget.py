@@ -5,23 +5,17 @@ widget's language, for the script. Settings that cannot work are part of the les
 the ``MiniKVError``, and the widget goes on.
 """
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from minikv.course.widgets.base import script, style
-from minikv.course.widgets.form import FormWidget, doubling, names, offered_models, select, slider
-from minikv.course.widgets.parts import nothing_stacked, stacked
+from minikv.course.widgets.budget_view import budget_form, budget_of, budget_view
+from minikv.course.widgets.form import FormWidget
 from minikv.errors import MiniKVError
 from minikv.i18n import text
-from minikv.plan import MemoryBudget, find_gpu, gpu_names, model_names, plan_memory
+from minikv.plan import MemoryBudget, find_gpu, model_names
 from minikv.plan.spec.config import read_config
-from minikv.units import exact_bytes, format_bytes
-
-TP_SIZES = (1, 2, 4, 8)
-KV_DTYPES = (None, "bf16", "fp16", "fp32", "fp8", "fp8_scaled", "int8")
-MAX_CONTEXT, MAX_BATCH = 2**24, 2**16  # tokens and sequences that the number boxes take
 
 
 class BudgetWidget(FormWidget):
@@ -71,7 +65,7 @@ class BudgetWidget(FormWidget):
     def budget(self) -> MemoryBudget | None:
         """The budget on the screen, or None where the settings do not work together."""
         try:
-            return self._plan(self.state)
+            return budget_of(self.state, self._configs)
         except MiniKVError:
             return None
 
@@ -84,17 +78,8 @@ class BudgetWidget(FormWidget):
         lines += [f"  {figure['label']}: {figure['value']}" for figure in view["figures"]]
         return "\n".join([*lines, view["status"]])
 
-    def _plan(self, state: dict[str, Any]) -> MemoryBudget:
-        chosen = dict(state)
-        name = chosen.pop("model")
-        return plan_memory(self._configs.get(name, name), **chosen)
-
     def _answer(self, state: dict[str, Any], lang: str) -> dict[str, Any]:
-        try:
-            budget = self._plan(state)
-        except MiniKVError as refusal:
-            return {**nothing_stacked(lang), "figures": [], "status": refusal.text(lang), "error": True}
-        return _view(budget, state, lang)
+        return budget_view(state, self._configs, lang)
 
     def _offer(self, model: Any) -> str:
         """Return the option's name for ``model``. A config is added to the options under a free name."""
@@ -112,67 +97,9 @@ class BudgetWidget(FormWidget):
 
     def _form(self, lang: str) -> dict[str, Any]:
         """Return the controls: their labels, their options, and the settings of Reset."""
-        # Only models with every field that the weights need, and cards with a memory size as torch prints it.
-        models = [*self._configs, *offered_models()]
-        gpus = [name for name in gpu_names() if find_gpu(name).total_bytes]
-        own = text("widgets.kv_dtype_own", lang)
-        return {
-            **super()._form(lang),
-            "columns": ["", text("widgets.column_term", lang), "GiB", text("widgets.column_bytes", lang)],
-            "fields": [
-                select("widgets", "model", names(self._start["model"], models), lang),
-                select("widgets", "gpu", names(self._start["gpu"], gpus), lang),
-                select("widgets", "tp", [(tp, str(tp)) for tp in TP_SIZES], lang),
-                select("widgets", "kv_dtype", [(name, name or own) for name in KV_DTYPES], lang),
-                slider("widgets", "context", doubling(128, 2**20), 1, MAX_CONTEXT, 1, lang),
-                slider("widgets", "batch", doubling(1, 1024), 1, MAX_BATCH, 1, lang),
-                slider(
-                    "widgets", "utilization", [share / 100 for share in range(50, 100)], 0.01, 1, "any", lang
-                ),
-            ],
-        }
+        return budget_form(self._start, self._configs, lang)
 
 
 def _heading(state: dict[str, Any], lang: str) -> str:
     values = {**state, "kv_dtype": state["kv_dtype"] or text("widgets.kv_dtype_own", lang)}
     return text("widgets.summary", lang, **values)
-
-
-def _view(budget: MemoryBudget, state: dict[str, Any], lang: str) -> dict[str, Any]:
-    return {
-        **stacked(budget.parts(), "widgets.", lang, name=state["gpu"]),
-        "figures": _figures(budget, state, lang),
-        "status": _status(budget, state, lang),
-        "error": not budget.fits,
-    }
-
-
-def _counts(budget: MemoryBudget, state: dict[str, Any], lang: str) -> dict[str, str]:
-    counts = {
-        "blocks": budget.num_blocks,
-        "tokens": budget.max_tokens,
-        "sequences": budget.max_batch(state["context"]),
-    }
-    no_limit = text("widgets.no_limit", lang)
-    return {key: no_limit if count == math.inf else f"{count:,}" for key, count in counts.items()}
-
-
-def _figures(budget: MemoryBudget, state: dict[str, Any], lang: str) -> list[dict[str, str]]:
-    return [
-        {"key": key, "label": text(f"widgets.{key}", lang, context=state["context"]), "value": count}
-        for key, count in _counts(budget, state, lang).items()
-    ]
-
-
-def _status(budget: MemoryBudget, state: dict[str, Any], lang: str) -> str:
-    short = budget.needed_bytes - budget.kv_bytes
-    return text(
-        "widgets.fits" if budget.fits else "widgets.too_many",
-        lang,
-        batch=state["batch"],
-        context=state["context"],
-        needed=exact_bytes(budget.needed_bytes),
-        pool=format_bytes(budget.kv_bytes),
-        short=format_bytes(short),
-        **_counts(budget, state, lang),
-    )

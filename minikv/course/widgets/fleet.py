@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from minikv.course.widgets.base import script, style
-from minikv.course.widgets.form import FormWidget, names, select
+from minikv.course.widgets.fields import names, select
+from minikv.course.widgets.form import FormWidget
 from minikv.course.widgets.table import figure_lines, figure_row
 from minikv.errors import ArgumentError, MiniKVError, check_count
 from minikv.i18n import text

@@ -5,16 +5,14 @@ Settings that cannot work are part of a lesson: the readout shows the sentence o
 """
 
 import threading
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import anywidget
 import traitlets
 
 from minikv.course.widgets.base import photo_page
-from minikv.errors import MiniKVError
+from minikv.course.widgets.fields import form_of
 from minikv.i18n import pick_language, text
-from minikv.plan import find_model, model_names
 
 
 class FormWidget(anywidget.AnyWidget):
@@ -61,13 +59,7 @@ class FormWidget(anywidget.AnyWidget):
 
     def _form(self, lang: str) -> dict[str, Any]:
         """Return the part that does not change: the labels, and the settings of Reset."""
-        return {
-            "lang": "zh-CN" if lang == "zh" else "en",
-            "title": text(f"{self._table}.title", lang),
-            "legend": text(f"{self._table}.controls", lang),
-            "reset": text("widgets.reset", lang),
-            "defaults": self._start,
-        }
+        return form_of(self._table, self._start, lang)
 
     def _answer(self, state: dict[str, Any], lang: str) -> dict[str, Any]:
         """Return the view of these settings; for settings that cannot work, the view of the error."""
@@ -75,56 +67,3 @@ class FormWidget(anywidget.AnyWidget):
 
     def _photo_view(self, state: dict[str, Any]) -> dict[str, Any]:
         return self._answer(state, self._lang)
-
-
-def select(table: str, key: str, options: Sequence[Sequence[Any]], lang: str) -> dict[str, Any]:
-    """Return a list of [value, text] to choose from; its label is the sentence ``key`` of ``messages/<table>.toml``."""
-    return {"key": key, "label": text(f"{table}.{key}", lang), "options": options}
-
-
-def slider(
-    table: str, key: str, steps: Sequence, least: float, most: float, step: float | str, lang: str
-) -> dict[str, Any]:
-    """Return a slider along ``steps``, with a box for any number from ``least`` to ``most`` in steps of ``step``
-    ("any").
-
-    The table has the sentences ``key`` and ``key_value``, the text of a value: "{value} tokens".
-    """
-    label = text(f"{table}.{key}", lang)
-    return {
-        "key": key,
-        "label": label,
-        "exact": text("widgets.exact", lang, label=label),
-        "value_text": text(f"{table}.{key}_value", lang, value="{value}"),  # the script fills in the number
-        "steps": steps,
-        "min": least,
-        "max": most,
-        "step": step,
-    }
-
-
-def names(start: str, offered: Sequence[str]) -> list[tuple[str, str]]:
-    """Return options by name; the widget's start is always among them."""
-    return [(name, name) for name in (offered if start in offered else [start, *offered])]
-
-
-def doubling(first: int, last: int) -> list[int]:
-    """Return a slider's stops: powers of two and, between two of them, the number half-way."""
-    steps = []
-    while first < last:
-        steps += [first, first + first // 2] if first > 1 else [first]
-        first *= 2
-    return [*steps, last]
-
-
-def offered_models(count: Callable[[str], object] = find_model) -> list[str]:
-    """Return the complete models of the catalogue for which ``count(name)`` raises no ``MiniKVError``."""
-
-    def counted(name: str) -> bool:
-        try:
-            count(name)
-        except MiniKVError:
-            return False
-        return find_model(name).complete
-
-    return [name for name in model_names() if counted(name)]

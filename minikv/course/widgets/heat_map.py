@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minikv.course.widgets.base import script, style
-from minikv.course.widgets.form import FormWidget, select, slider
+from minikv.course.widgets.fields import select, slider
+from minikv.course.widgets.form import FormWidget
 from minikv.course.widgets.heat_map_drawing import HEAVY, LEAVING, RECENT, SINK, draw_trace
 from minikv.errors import ArgumentError, MiniKVError, check_count
 from minikv.i18n import text

@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 from minikv.course.widgets.base import script, style
-from minikv.course.widgets.form import FormWidget, doubling, names, offered_models, select, slider
+from minikv.course.widgets.fields import doubling, names, offered_models, select, slider
+from minikv.course.widgets.form import FormWidget
 from minikv.course.widgets.table import figure_lines, figure_row, milliseconds
 from minikv.errors import ArgumentError, MiniKVError
 from minikv.i18n import text

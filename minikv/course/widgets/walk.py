@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from minikv.course.widgets.base import script, style
-from minikv.course.widgets.form import FormWidget, select, slider
+from minikv.course.widgets.fields import select, slider
+from minikv.course.widgets.form import FormWidget
 from minikv.errors import ArgumentError, MiniKVError, check_count
 from minikv.i18n import text
 
