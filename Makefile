@@ -5,9 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LAB_READY := $(VENV)/.ready-lab
+SITE_READY := $(VENV)/.ready-site
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: lab test test-all test-quick test-colab test-transformers-oldest test-transformers-newest test-triton36 test-python bench bench-vllm results setup notebooks clean
+.PHONY: lab test test-all test-quick test-colab test-transformers-oldest test-transformers-newest test-triton36 test-python bench bench-vllm results site setup notebooks clean
 
 lab: $(LAB_READY)
 	$(BIN)/minikv lab $(ARGS)
@@ -56,6 +57,10 @@ results: setup
 notebooks: setup
 	$(BIN)/python -m tools.notebooks build $(ARGS)
 
+# The notebooks and documents as pages, in build/site; ARGS=--serve shows them on this machine.
+site: $(SITE_READY)
+	$(BIN)/python -m tools.site $(ARGS)
+
 setup: $(READY)
 
 # What a reader needs, and no more. Whoever has [dev] has it.
@@ -67,9 +72,13 @@ $(LAB_READY): pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e ".[lab]"
 	touch $(LAB_READY)
 
+$(SITE_READY): pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --quiet -e ".[site]"
+	touch $(SITE_READY)
+
 $(READY): pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --quiet -e ".[dev]"
-	touch $(READY) $(LAB_READY)
+	touch $(READY) $(LAB_READY) $(SITE_READY)
 
 $(BIN)/python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'minikv needs Python 3.11 or newer')"

@@ -117,7 +117,7 @@ def watched_page(chromium, context) -> Iterator[Callable[[str], Watched]]:
     closing = []
 
     def open_page(origin: str, **options) -> Watched:
-        own = chromium.new_context(viewport=VIEWPORT, **options) if options else None
+        own = chromium.new_context(**{"viewport": VIEWPORT} | options) if options else None
         page = (own or context).new_page()
         closing.append(own or page)
         return watch(page, origin)

@@ -9,7 +9,8 @@ from minikv.units import gib
 # The meaning, in the palette, of each part of a memory. Parts of one bar differ: an LLM that evicts captures no graphs.
 LOOKS = {
     "weights": "weights", "current": "weights", "used": "weights", "buffers": "buffers", "workspace": "buffers",
-    "kv": "k", "kv_used": "k", "padding": "padding", "records": "graphs", "graphs": "graphs", "host": "host",
+    "kv": "k", "kv_used": "k", "kv_cells": "k", "padding": "padding", "records": "graphs", "graphs": "graphs",
+    "host": "host",
     "activations": "activations", "tensors": "activations", "rest": "activations", "process": "activations",
     "cached": "cached", "not_torch": "other", "context": "other", "cuda_context": "other", "others": "processes",
     "headroom": "free", "left": "free", "kv_left": "free", "kept_free": "kept",
@@ -30,18 +31,19 @@ def stacked(
     aria: str = "widgets.bar",
     write: Callable[[int], str] = in_gib,
     total_text: Callable[[int], str] | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return ``bar`` and ``rows`` of ``parts``; their labels are the sentences ``prefix`` + key ("widgets.kv").
 
     ``aria`` is the sentence of the whole bar, with ``name`` as its {gpu}. ``write`` formats a size in the rows,
-    ``total_text`` (None: GiB) the total below the bar.
+    ``total_text`` (None: GiB) the total below the bar, ``values`` fills in the labels.
     """
     rows: list[dict[str, Any]] = [
         {
             "key": key,
             "letter": chr(ord("A") + index),
             "look": LOOKS[key],
-            "label": text(prefix + key, lang),
+            "label": text(prefix + key, lang, **(values or {})),
             "bytes": num_bytes,
             "text": write(num_bytes),
             "exact": f"{num_bytes:,}",

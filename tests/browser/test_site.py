@@ -1,0 +1,205 @@
+"""The site in Chromium: its calculator with the Python that it serves, its search, its plots, on a phone's width.
+
+A small site is built: a lesson with a plot, the home page and the calculator. Pyodide is fetched once, with npm.
+"""
+
+import json
+import threading
+from http.server import ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote
+
+import pytest
+
+from minikv import CacheSpec, plan_memory
+from minikv.i18n import LANGUAGES
+from minikv.plan.catalog import find_model
+from tests.browser.accessibility import violations
+from tests.longer import usual_if
+from tests.plan.gguf.files import TENSORS, write
+from tools.project import ROOT
+from tools.site.__main__ import handler_of
+from tools.site.build import Site
+from tools.site.pages import Plan
+from tools.site.pyodide import fetched
+from tools.site.words import words
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+STEM = "01_why_a_cache"  # has a plot, formulas and code
+WIDE = {"width": 1400, "height": 1000}
+PHONE = {"width": 390, "height": 844}
+LOADED_MS = 120_000
+_SIDEWAYS = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+@pytest.fixture(scope="module")
+def python():
+    """Pyodide's folder; without npm or what it reaches, these tests step aside."""
+    found = fetched(ROOT / "build" / "pyodide")
+    if found is None:
+        pytest.skip("npm cannot fetch Pyodide here")
+    return found
+
+
+@pytest.fixture(scope="module")
+def origin(python, tmp_path_factory):
+    """The address of a server for the small site."""
+    folder = tmp_path_factory.mktemp("site")
+    assert Site(Plan(ROOT, only=frozenset({STEM})), folder, python).write() == []
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler_of(folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def until(page, true: str) -> None:
+    """Ask again until the expression ``true`` is; playwright's own waiting needs an eval, which the pages forbid."""
+    for _ in range(LOADED_MS // 50):
+        if page.evaluate(true):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(true)
+
+
+def open_calculator(watched, origin: str, lang: str, behind: str = "") -> None:
+    watched.page.goto(f"{origin}/{lang}/calculator.html{behind}")
+    if not behind:
+        watched.page.keyboard.press("Tab")
+        watched.page.locator("#calculator .start").focus()
+        watched.page.keyboard.press("Enter")
+    watched.page.wait_for_selector("#calculator[data-ready]", timeout=LOADED_MS)
+
+
+@pytest.mark.parametrize("lang", usual_if(lambda lang: lang == "zh", LANGUAGES))
+def test_the_calculator_answers_by_keyboard_on_a_phone(lang, origin, watched_page, screenshot):
+    watched = watched_page(origin, viewport=PHONE)
+    page = watched.page
+    open_calculator(watched, origin, lang)
+    page.select_option("select[name=model]", label="DeepSeek-V3")
+    page.select_option("select[name=tp]", label="8")
+    box = page.locator("input[name=context-exact]")
+    box.focus()
+    box.press("Control+A")
+    page.keyboard.type("32768")
+    needed = f"{CacheSpec.from_config('DeepSeek-V3', tp=8).bytes_for(32_768):,}"
+    assert needed == "2,302,672,896"
+    until(page, f"document.querySelector('.widget [role=status]').textContent.includes('{needed}')")
+    budget = plan_memory("DeepSeek-V3", gpu="H200", tp=8, context=32_768)
+    assert page.locator("dd[data-key=tokens]").inner_text() == f"{budget.max_tokens:,}"
+    texts = page.locator(".explained").all_text_contents()
+    assert texts == [budget.spec.explain(lang), budget.spec.explain("zh" if lang == "en" else "en")]
+    assert page.evaluate(_SIDEWAYS) == 0
+    assert violations(page, "main") == []
+    # The slider too, and what the link then holds.
+    slider = page.locator("input[name=batch]")
+    slider.focus()
+    slider.press("ArrowRight")
+    until(page, "location.hash.includes('batch=2')")
+    held = parse_qs(page.evaluate("location.hash.slice(1)"))
+    assert (held["model"], held["tp"], held["context"]) == (["DeepSeek-V3"], ["8"], ["32768"])
+    assert page.locator("#calculator .link").input_value() == page.url
+    screenshot(page, f"calculator_{lang}")
+    watched.assert_clean()
+
+
+@pytest.mark.long
+def test_a_link_opens_what_its_writer_saw_also_a_pasted_config(origin, watched_page):
+    config = find_model("Qwen3-0.6B").config
+    first = watched_page(origin, viewport=PHONE)
+    open_calculator(first, origin, "en")
+    first.page.fill("#calculator textarea", json.dumps(config))
+    first.page.click("#calculator .add")
+    until(first.page, "location.hash.includes('config=')")
+    hash_ = first.page.evaluate("location.hash")
+    second = watched_page(origin, viewport=PHONE)
+    open_calculator(second, origin, "zh", hash_)
+    tokens = f"{plan_memory(config, gpu='H200').max_tokens:,}"
+    assert second.page.locator("dd[data-key=tokens]").inner_text() == tokens
+    second.page.fill("#calculator textarea", "{")
+    second.page.click("#calculator .add")
+    second.page.wait_for_selector("#calculator .refused:not(:empty)")
+    first.assert_clean()
+    second.assert_clean()
+
+
+@pytest.mark.long
+def test_a_gguf_file_is_read_by_its_header_and_offers_llama_cpp_s_types(origin, watched_page, tmp_path):
+    watched = watched_page(origin)
+    page = watched.page
+    open_calculator(watched, origin, "en", "#context=512")  # the file's model has few positions
+    page.set_input_files("#calculator input[type=file]", write(tmp_path / "small.gguf", tensors=TENSORS))
+    until(page, "document.querySelector('.command').textContent.startsWith('llama-server')")
+    page.select_option("select[name=kv_dtype]", label="q8_0")
+    until(page, "document.querySelector('.command').textContent.includes('-ctk q8_0')")
+    assert page.locator("select[name=tp]").count() == 0
+    assert page.locator(".copied").inner_text() == words("en")["calculator_no_link"]
+    page.select_option("select[name=model]", label="Llama-3.1-8B")
+    page.wait_for_selector("select[name=tp]")
+    watched.assert_clean()
+
+
+def test_nothing_of_python_is_loaded_before_it_is_asked_for(origin, watched_page):
+    watched = watched_page(origin)
+    seen: list[str] = []
+    watched.page.on("request", lambda request: seen.append(request.url))
+    watched.page.goto(f"{origin}/en/calculator.html", wait_until="networkidle")
+    assert seen
+    assert [
+        url for url in seen if "pyodide" in url or url.endswith((".zip", "search.en.js", "plotly.js"))
+    ] == []
+    assert violations(watched.page, "body") == []
+    watched.assert_clean()
+
+
+@pytest.mark.parametrize("theme", usual_if(lambda theme: theme == "dark", ["light", "dark"]))
+def test_a_lesson_can_be_read_on_a_phone_in_each_theme(theme, origin, watched_page, screenshot):
+    watched = watched_page(origin, viewport=PHONE, color_scheme=theme)
+    page = watched.page
+    page.goto(f"{origin}/zh/lessons/{STEM}.html")
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    assert page.evaluate(_SIDEWAYS) == 0
+    assert page.locator("math").count() > 10
+    # A plot is a picture until it is touched.
+    assert page.locator(".js-plotly-plot").count() == 0
+    page.locator("figure.plot img").first.click()
+    page.wait_for_selector(".js-plotly-plot .main-svg", timeout=LOADED_MS)
+    assert page.evaluate(_SIDEWAYS) == 0
+    # Where nothing is scrolled out of sight, every colour can be judged.
+    page.set_viewport_size(WIDE)
+    assert violations(page, "body") == []
+    page.click("#theme")
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") != theme
+    screenshot(page, f"site_lesson_{theme}")
+    watched.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("lang", "asked"), [("en", "attention cache"), ("zh", "缓存"), ("zh", "没有缓存的注意力")]
+)
+def test_search_is_opened_by_a_key_and_leads_to_the_place(lang, asked, origin, watched_page):
+    watched = watched_page(origin)
+    page = watched.page
+    page.goto(f"{origin}/{lang}/index.html")
+    page.keyboard.press("/")
+    until(page, "Array.isArray(window.minikvIndex)")
+    page.keyboard.type(asked)
+    link = page.locator("#search li a").first
+    link.wait_for()
+    address = link.get_attribute("href")
+    page.keyboard.press("Enter")
+    page.wait_for_url(lambda url: unquote(url).endswith(address.removeprefix("..")))
+    assert not page.locator("#search").is_visible()
+    watched.assert_clean()
+
+
+def test_the_front_door_leads_to_the_reader_s_language_and_each_page_to_its_sibling(origin, watched_page):
+    watched = watched_page(origin, locale="zh-CN")
+    page = watched.page
+    page.goto(f"{origin}/index.html")
+    page.wait_for_url(f"{origin}/zh/index.html")
+    page.click(".switch")
+    page.wait_for_url(f"{origin}/en/index.html")
+    page.goto(f"{origin}/index.html")  # the language of the last page
+    page.wait_for_url(f"{origin}/en/index.html")
+    watched.assert_clean()

@@ -1,0 +1,78 @@
+"""The page of the calculator: the budget widget of lesson 02, answered by the package's own Python in the browser.
+
+Pyodide runs in a worker of the page, with the files of ``minikv`` that plan and nothing else. Without it the page is a
+text: a table of the catalogue, computed when the site is built.
+"""
+
+import zipfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import rich
+
+from minikv import plan_memory
+from minikv.course.widgets.budget import BudgetWidget
+from minikv.course.widgets.fields import offered_models
+from minikv.errors import MiniKVError
+from minikv.plan import CacheSpec
+from tools.project import ROOT
+from tools.site import pyodide
+
+GPU = "H200"  # of the table
+# What plans, and what the widget says: no ``__init__`` of the course, which imports what notebooks need.
+_OURS = ("minikv/*.py", "minikv/plan/**/*.py", "minikv/plan/**/*.json", "minikv/messages/*.toml")
+_WIDGET = tuple(f"minikv/course/widgets/{name}.py" for name in ("budget_view", "fields", "parts"))
+_RICH = ("__init__.py", "_extension.py", "cells.py", "_unicode_data/*.py")  # how wide a letter is
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model of the catalogue: bytes of a token, and how many the cache of ``GPU`` holds (0: not even the weights)."""
+
+    model: str
+    token_bytes: int
+    tokens: int
+
+
+def values(python: Path | None) -> dict[str, Any]:
+    """What the page's template asks for: the megabytes that Python has (0: it is absent), and the table's rows."""
+    size = sum((python / name).stat().st_size for name in pyodide.FILES) if python else 0
+    return {"size": round(size / 1e6), "rows": rows()}
+
+
+@cache
+def rows() -> list[Row]:
+    return [Row(name, CacheSpec.from_config(name).bytes_for(1), _tokens(name)) for name in offered_models()]
+
+
+def _tokens(name: str) -> int:
+    try:
+        return int(plan_memory(name, gpu=GPU).max_tokens)
+    except MiniKVError:
+        return 0
+
+
+def write_assets(assets: Path, python: Path | None) -> None:
+    """Write what the page loads when it is asked to."""
+    (assets / "budget.js").write_text(str(BudgetWidget._esm), encoding="utf-8")
+    (assets / "budget.css").write_text(str(BudgetWidget._css), encoding="utf-8")
+    if python is not None:
+        pyodide.copy_to(python, assets / "pyodide")
+        write_package(assets / "minikv.zip")
+
+
+def write_package(path: Path) -> None:
+    """Write the Python that the page runs: ours, the calculator's, and what of rich measures words."""
+    files = {name: ROOT / name for name in _WIDGET}
+    for pattern in _OURS:
+        files |= {found.relative_to(ROOT).as_posix(): found for found in ROOT.glob(pattern)}
+    folder = Path(rich.__file__).parent
+    for pattern in _RICH:
+        files |= {f"rich/{found.relative_to(folder).as_posix()}": found for found in folder.glob(pattern)}
+    files["calculator.py"] = Path(__file__).with_name("browser") / "calculator.py"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as package:
+        for name, file in sorted(files.items()):
+            # The same bytes for the same files, whenever it is written.
+            package.writestr(zipfile.ZipInfo(name), file.read_bytes(), zipfile.ZIP_DEFLATED)

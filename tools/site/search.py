@@ -1,0 +1,34 @@
+"""The index of the search: every section of every page as text. One file a language, loaded at the first question.
+
+The script looks for the words as they are written, anywhere in the text: that finds a Chinese phrase, an identifier and
+the beginning of an English word alike, with neither a dictionary nor a stemmer.
+"""
+
+import json
+import re
+from html import unescape
+
+_HEADING = re.compile(r'<h[1-4][^>]*\bid="([^"]*)"[^>]*>(.*?)</h[1-4]>', re.DOTALL)
+_LEFT_OUT = re.compile(
+    r"<(script|style|svg|math)\b.*?</\1>|<details class=\"setup\">.*?</details>", re.DOTALL
+)
+_TAG = re.compile(r"<[^>]+>")
+
+
+def sections(title: str, address: str, html: str) -> list[list[str]]:
+    """[title, heading, address, text] of each part of a page, from one heading to the next."""
+    found, begin, heading, place = [], 0, "", address
+    for match in _HEADING.finditer(html):
+        found.append([title, heading, place, _text(html[begin : match.start()])])
+        begin, heading, place = match.end(), _text(match[2]), f"{address}#{unescape(match[1])}"
+    found.append([title, heading, place, _text(html[begin:])])
+    return [each for each in found if each[1] or each[3]]
+
+
+def index_script(entries: list[list[str]]) -> str:
+    """A script, since a page that is opened as a file may load no JSON."""
+    return f"window.minikvIndex = {json.dumps(entries, ensure_ascii=False, separators=(',', ':'))};\n"
+
+
+def _text(html: str) -> str:
+    return " ".join(unescape(_TAG.sub(" ", _LEFT_OUT.sub(" ", html))).split())
