@@ -198,6 +198,11 @@ def test_the_front_door_leads_to_the_reader_s_language_and_each_page_to_its_sibl
     page = watched.page
     page.goto(f"{origin}/index.html")
     page.wait_for_url(f"{origin}/zh/index.html")
+    # The drawing moves: a call of the block manager is a step.
+    said = page.locator("figure.motion [role=status]")
+    before = said.inner_text()
+    page.click("figure.motion button[name=forward]")
+    assert said.inner_text() != before
     page.click(".switch")
     page.wait_for_url(f"{origin}/en/index.html")
     page.goto(f"{origin}/index.html")  # the language of the last page

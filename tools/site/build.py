@@ -10,7 +10,7 @@ from minikv.i18n import LANGUAGES
 from minikv.look import PLOT_STYLE
 from tools.notebooks.texts import TEXTS
 from tools.project import read_project
-from tools.site import api, calculator
+from tools.site import api, calculator, motion
 from tools.site.frame import Text, filled, framed
 from tools.site.links import Links, between, problems
 from tools.site.markdown import Prose
@@ -60,6 +60,7 @@ class Site:
         with (assets / "site.css").open("a", encoding="utf-8") as style:
             style.write(PLOT_STYLE + "\n")
         calculator.write_assets(assets, self.python)
+        motion.write_assets(assets)
         (self.folder / "index.html").write_text(filled("door.html"), encoding="utf-8")
         (self.folder / ".nojekyll").touch()
 
@@ -127,6 +128,7 @@ class Site:
             "home.html",
             page,
             picture=link(project.file(picture)),
+            scene=motion.paging_scene(page.lang),
             parts=self.plan.parts(page.lang),
             documents=[
                 (self._title(each), each.path)
@@ -141,7 +143,14 @@ class Site:
             (said["colab"], project.colab(first)),
             (said["repository"], project.repository),
         ]
-        return Text(said["home_title"], html, [], actions, said["home_lead"])
+        return Text(
+            said["home_title"],
+            html,
+            actions=actions,
+            lead=said["home_lead"],
+            styles=(f"{motion.SCENE}.css",),
+            modules=("motion.js",),
+        )
 
     def _title(self, page: Page) -> str:
         """The title that a document gives itself."""

@@ -64,6 +64,19 @@ def test_without_python_for_the_browser_the_calculator_is_a_table(folder):
     assert not (folder / "assets" / "pyodide").exists()
 
 
+def test_the_home_page_has_what_a_block_manager_did_in_the_words_of_its_language(folder):
+    states = {}
+    for lang in LANGUAGES:
+        html = (folder / lang / "index.html").read_text(encoding="utf-8")
+        scene = json.loads(re.search(r'<script type="application/json">(.*?)</script>', html, re.DOTALL)[1])
+        states[lang] = scene["states"]
+        assert scene["form"]["lang"] == ("zh-CN" if lang == "zh" else "en")
+    assert [state["blocks"] for state in states["en"]] != [state["blocks"] for state in states["zh"]]
+    assert [state["writes"] for state in states["en"]] == [state["writes"] for state in states["zh"]]
+    assert any(state["found"] for state in states["en"])
+    assert any(state["copies"] for state in states["en"])
+
+
 def test_the_index_of_the_search_finds_a_phrase_in_each_language(folder):
     for lang, phrase in (("en", "head_dim"), ("zh", "每个 token")):
         script = (folder / "assets" / f"search.{lang}.js").read_text(encoding="utf-8")
