@@ -72,13 +72,15 @@ def test_a_link_to_another_owner_or_a_lost_file_would_be_seen():
     assert links_of_ours(foreign) == []
 
 
-def test_the_readmes_have_a_badge_for_each_lesson():
+def test_the_readmes_open_the_first_lesson_in_colab_and_link_every_lesson():
     for page in PAGES:
-        badges = [link for link, _ in links_of_ours(prose(ROOT / page)) if link.startswith(OURS.colab(""))]
         lang = "zh" if ".zh" in page else "en"
-        assert {Path(link).name for link in badges} == {
-            p.name for p in (ROOT / "notebooks" / lang).glob("*.ipynb")
-        }
+        first = OURS.colab(f"notebooks/{lang}/00_start_here.ipynb")
+        assert [link for link, _ in links_of_ours(prose(ROOT / page)) if link.startswith(OURS.colab(""))] == [
+            first
+        ]
+        linked = re.findall(rf"\]\(notebooks/{lang}/(\w+)\.ipynb\)", prose(ROOT / page))
+        assert set(linked) == {path.stem for path in (ROOT / "notebooks" / lang).glob("*.ipynb")}
 
 
 @pytest.mark.parametrize("page", PAGES)

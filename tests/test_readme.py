@@ -1,4 +1,4 @@
-"""What the READMEs show is what the program prints, and what they link to is there."""
+"""What the READMEs and the guide show is what the program prints, and what they link to is there."""
 
 import ast
 import os
@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tools.notebooks.course import open_course
+
 ROOT = Path(__file__).parent.parent
 READMES = ("README.md", "README.zh.md")
+GUIDES = ("docs/guide.md", "docs/guide.zh.md")
+MOST_LINES = 120
 
 
 @pytest.mark.parametrize("name", READMES)
@@ -28,7 +32,7 @@ def test_the_console_example_is_real_output(name):
     assert [line.rstrip() for line in done.stdout.decode().rstrip().splitlines()] == shown.splitlines()
 
 
-@pytest.mark.parametrize("name", READMES)
+@pytest.mark.parametrize("name", GUIDES)
 def test_the_python_example_says_what_it_gives(name):
     code = re.search(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)[1]
     values: dict = {}
@@ -39,7 +43,7 @@ def test_the_python_example_says_what_it_gives(name):
         assert eval(call, values) == int(number)
 
 
-@pytest.mark.parametrize("name", READMES)
+@pytest.mark.parametrize("name", GUIDES)
 def test_the_cache_example_says_what_it_gives(name):
     code = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)[1]
     values: dict = {}
@@ -54,7 +58,7 @@ def test_the_cache_example_says_what_it_gives(name):
     assert checked == 4
 
 
-@pytest.mark.parametrize("name", READMES)
+@pytest.mark.parametrize("name", GUIDES)
 def test_the_allocation_example_says_what_it_gives(name):
     """In a process of its own: the report looks at everything that is alive."""
     code = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)[2]
@@ -79,7 +83,7 @@ def output_of(program: str) -> str:
     return subprocess.run(command, capture_output=True, check=True, encoding="utf-8").stdout
 
 
-@pytest.mark.parametrize("name", READMES)
+@pytest.mark.parametrize("name", GUIDES)
 @pytest.mark.parametrize(("place", "first", "count"), [(3, "first.text", 2), (4, "eviction.capacity", 3)])
 def test_the_example_of_a_model_says_what_it_gives(name, place, first, count):
     code = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)[place]
@@ -120,11 +124,16 @@ def test_both_say_how_many_architectures_the_engine_runs():
 
 
 @pytest.mark.parametrize("name", READMES)
-def test_the_table_has_the_titles_of_the_notebooks(name):
-    import json
+def test_the_parts_take_the_minutes_of_their_lessons(name):
+    minutes = {meta.stem: meta.minutes for meta in open_course(ROOT).lessons}
+    rows = re.findall(r"^\| [^|]+ \| (\[\w+]\(.*\)) \| (\d+) \|$", (ROOT / name).read_text(), re.MULTILINE)
+    assert len(rows) == 9
+    for links, said in rows:
+        lessons = re.findall(r"\[(\w+)]\(notebooks/\w\w/((\w+?)_\w+)\.ipynb\)", links)
+        assert all(number == begin for number, _, begin in lessons)
+        assert sum(minutes[stem] for _, stem, _ in lessons) == int(said), lessons
 
-    text = (ROOT / name).read_text()
-    for title, path in re.findall(r"\| \[([^]]+)\]\((notebooks/\w\w/\w+\.ipynb)\)", text):
-        first = "".join(json.loads((ROOT / path).read_text())["cells"][0]["source"])
-        assert title in first, f"{path} is not called {title}"
-    assert "@@" not in text
+
+@pytest.mark.parametrize("name", READMES)
+def test_it_is_read_in_a_minute_or_two(name):
+    assert len((ROOT / name).read_text().splitlines()) <= MOST_LINES

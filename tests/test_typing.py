@@ -86,11 +86,13 @@ def test_mypy_accepts_what_works_and_refuses_what_does_not(tmp_path):
     """One run for all scripts; its cache stays in ``build``, for torch and transformers take most of a minute."""
     (tmp_path / "good.py").write_text(GOOD)
     (tmp_path / "bad.py").write_text(BAD)
-    for readme in ("README.md", "README.zh.md"):
-        blocks = re.findall(r"```python\n(.*?)```", (ROOT / readme).read_text(encoding="utf-8"), re.DOTALL)
+    for page in ("guide.md", "guide.zh.md"):
+        blocks = re.findall(
+            r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL
+        )
         assert len(blocks) >= 5
         for number, block in enumerate(blocks):
-            (tmp_path / f"{readme.replace('.', '_')}_{number}.py").write_text(block, encoding="utf-8")
+            (tmp_path / f"{page.replace('.', '_')}_{number}.py").write_text(block, encoding="utf-8")
     done = subprocess.run(
         [
             *(sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-color-output"),

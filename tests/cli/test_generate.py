@@ -39,8 +39,8 @@ def test_dtypes_have_the_names_that_they_have_elsewhere(terminal):
     assert terminal("generate", PROMPT, "--kv-dtype", "bfloat15").code == 2
 
 
-@pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
-def test_the_readme_shows_real_output(terminal, name):
+@pytest.mark.parametrize("name", ["docs/guide.md", "docs/guide.zh.md"])
+def test_the_guide_shows_real_output(terminal, name):
     text = (Path(__file__).parents[2] / name).read_text(encoding="utf-8")
     command, shown = re.search(r"```console\n\$ minikv (generate [^\n]*)\n(.*?)```", text, re.DOTALL).groups()
     assert terminal(*shlex.split(command)).out == shown

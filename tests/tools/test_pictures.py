@@ -13,11 +13,13 @@ def test_the_pictures_are_the_notebooks():
         assert data.startswith(b"\x89PNG" if path.suffix == ".png" else b"<svg")
 
 
-@pytest.mark.parametrize(("name", "ending"), [("README.md", ".png"), ("README.zh.md", ".zh.png")])
-def test_each_readme_shows_those_of_its_language(name, ending):
-    text = (ROOT / name).read_text(encoding="utf-8")
-    for kind in ("engine", "budget"):
-        assert text.count(f"docs/images/{kind}{ending})") == 1
+@pytest.mark.parametrize("lang", ["", ".zh"])
+def test_readme_and_guide_show_those_of_their_language(lang):
+    readme, guide = (
+        (ROOT / f"{page}{lang}.md").read_text(encoding="utf-8") for page in ("README", "docs/guide")
+    )
+    assert readme.count(f"](docs/images/engine{lang}.png)") == 1
+    assert guide.count(f"](images/budget{lang}.png)") == 1
 
 
 def test_a_cell_without_a_picture_is_named():
