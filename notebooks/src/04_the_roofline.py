@@ -3,7 +3,7 @@
 # slug = "the_roofline"
 # needs = ["02", "03"]
 # rooms = ["plan.roofline", "memory.bandwidth", "memory.access"]
-# minutes = 55
+# minutes = 60
 # [title]
 # en = "The roofline: why does the GPU wait?"
 # zh = "Roofline 模型：GPU 为什么在等？"
@@ -17,29 +17,54 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# In [TensorRT-LLM #1607](https://github.com/NVIDIA/TensorRT-LLM/issues/1607) somebody runs Whisper on an A10G: GPU utilization is around 90 %, and the tensor cores are used less than 25 %.
-# Why? Somebody asked back for details; half a year later the issue was closed without an answer.
-#
-# `nvidia-smi` counts the time in which *some* kernel runs on the GPU.
-# A kernel that waits for memory runs too.
-# So 90 % can mean a GPU that computes, and it can mean a GPU that waits.
+# `nvidia-smi` says that the GPU is 100 % busy. Still the tokens come slowly, and the tensor cores have almost nothing to do.
+# It counts the time in which *some* kernel runs, and a kernel that waits for memory runs too.
 #
 # **How long does a decode step have to take, and what does the GPU wait for?**
 #
-# Two numbers of the model and two of the card answer it, before any kernel is written.
-# %% [markdown] key="question" lang="zh" src="ad801a66"
+# Two numbers of the model and two of the card answer it. Here is one step of Qwen3-8B on an H200, with 1, 8 and 32 sequences of 4,096 tokens:
+# %% [markdown] key="question" lang="zh" src="dcecd06e"
 # ## 问题
 #
-# [TensorRT-LLM #1607](https://github.com/NVIDIA/TensorRT-LLM/issues/1607) 里有人在 A10G 上跑 Whisper：GPU 利用率约 90%，Tensor Core 利用率却不到 25%。
-# 为什么？有人追问了细节；半年后，该 issue 在没有答案的情况下关闭。
-#
-# `nvidia-smi` 统计的是**有** kernel 在 GPU 上运行的时间比例。
-# 正在等显存的 kernel 也算在运行。
-# 所以 90% 可能是 GPU 在计算，也可能是 GPU 在等待。
+# `nvidia-smi` 显示 GPU 利用率 100%，token 却出得很慢，Tensor Core 也几乎无事可做。
+# 因为它统计的是**有** kernel 在运行的时间比例，而正在等显存的 kernel 也算在运行。
 #
 # **一步解码至少要多久？GPU 在等什么？**
 #
-# 模型的两个数加上显卡的两个数就能回答，一行 kernel 都不用写。
+# 模型的两个数加上显卡的两个数就能回答。下面是 Qwen3-8B 在 H200 上的一步解码，分别有 1、8、32 条序列，每条 4,096 个 token：
+
+# %% key="first" lang="en"
+from minikv.course.diagrams import step_times
+from minikv.plan import find_gpu
+from minikv.plan.roofline import decode_work, gpu_roof
+
+steps = {f"batch {batch}": decode_work("Qwen3-8B", batch, context=4096) for batch in (1, 8, 32)}
+show(step_times(steps, gpu_roof(find_gpu("H200")), "en"))
+
+# %% key="first" lang="zh"
+from minikv.course.diagrams import step_times
+from minikv.plan import find_gpu
+from minikv.plan.roofline import decode_work, gpu_roof
+
+steps = {f"{batch} 条序列": decode_work("Qwen3-8B", batch, context=4096) for batch in (1, 8, 32)}
+show(step_times(steps, gpu_roof(find_gpu("H200")), "zh"))
+
+# %% [markdown] key="able" lang="en"
+# Even with 32 sequences the arithmetic is done after 8 % of the time. The rest is reading, and it is the KV cache that grows.
+#
+# After this lesson you can:
+#
+# - **compute** the least time of a decode step, from bytes, FLOPs and a data sheet;
+# - **tell** from its arithmetic intensity whether a piece of work waits for memory or for arithmetic, and at which batch that changes;
+# - **measure** the bandwidth of each level of memory, and recognize an access pattern that wastes it.
+# %% [markdown] key="able" lang="zh" src="5c4919d8"
+# 即使有 32 条序列，计算也只占 8% 的时间，其余都在读取；而随着序列增多，变长的是读 KV 缓存的那一段。
+#
+# 学完本课，你能够：
+#
+# - 由字节数、FLOP 和规格书**算出**一步解码的最短时间；
+# - 根据算术强度**判断**一段计算在等内存还是在等算力，以及 batch 多大时情况会变；
+# - **测量**每一层存储的带宽，并认出浪费带宽的访问模式。
 
 # %% [markdown] key="ask_floor" lang="en"
 # ## The floor of a step
@@ -58,35 +83,60 @@ predict("floor", ...)
 # %% key="predict_used"
 predict("used_flops", ...)
 
-# %% key="cards"
-from minikv.plan import CacheSpec, find_gpu, find_model
-from minikv.plan.roofline import decode_work, gpu_roof, ridge_batch
+# %% key="cards" lang="en"
+from minikv.course import Table
+from minikv.plan import CacheSpec, find_model
+from minikv.plan.roofline import ridge_batch
 from minikv.plan.weights.weight_bytes import weight_list
 
 work = decode_work("Llama-3.1-8B", batch=1, context=4096)
+rows = []
 for name in ("T4", "L4", "RTX 4090", "A100 SXM 80GB", "H200"):
     roof = gpu_roof(find_gpu(name))
-    ms, arithmetic = roof.seconds(work.flops, work.num_bytes) * 1e3, work.flops / roof.tflops / 1e9
-    figures = {"bandwidth": roof.bandwidth_gb_s, "tflops": roof.tflops, "ms": ms, "arithmetic": arithmetic}
-    print(t("card_line", name=roof.name, **figures))
-held = sum(weight.bytes for weight in weight_list("Llama-3.1-8B"))
-sizes = {"all_gib": held, "read_gib": work.weight_bytes, "t4_gib": find_gpu("T4").total_bytes}
-print(t("sizes_line", **{name: size / 2**30 for name, size in sizes.items()}))
+    floor, arithmetic = roof.seconds(work.flops, work.num_bytes), work.flops / (roof.tflops * 1e12)
+    rows.append((name, roof.bandwidth_gb_s, roof.tflops, f"{floor * 1e3:.2f}", f"{arithmetic * 1e3:.3f}"))
+head = ["card", "GB/s", "TFLOP/s", "floor of a step (ms)", "its arithmetic (ms)"]
+Table(head, rows, right=head[1:])
+
+# %% key="cards" lang="zh"
+from minikv.course import Table
+from minikv.plan import CacheSpec, find_model
+from minikv.plan.roofline import ridge_batch
+from minikv.plan.weights.weight_bytes import weight_list
+
+work = decode_work("Llama-3.1-8B", batch=1, context=4096)
+rows = []
+for name in ("T4", "L4", "RTX 4090", "A100 SXM 80GB", "H200"):
+    roof = gpu_roof(find_gpu(name))
+    floor, arithmetic = roof.seconds(work.flops, work.num_bytes), work.flops / (roof.tflops * 1e12)
+    rows.append((name, roof.bandwidth_gb_s, roof.tflops, f"{floor * 1e3:.2f}", f"{arithmetic * 1e3:.3f}"))
+head = ["显卡", "GB/s", "TFLOP/s", "一步的下限（毫秒）", "其中计算（毫秒）"]
+Table(head, rows, right=head[1:])
 
 # %% [markdown] key="cards_read" lang="en"
 # The last two columns are two orders of magnitude apart.
 # With one sequence the tensor cores are done almost at once; the rest of the step is reading.
-# A card with twice the arithmetic and the same bandwidth would not be faster at all.
+# A card with twice the arithmetic and the same bandwidth wouldn't be faster at all.
 #
-# A step does not read all the weights: of the table of input embeddings it needs one row a token.
-# That table has to lie in memory all the same, so the T4's line is on paper only.
-# %% [markdown] key="cards_read" lang="zh" src="db166d7a"
+# A step doesn't read all the weights: of the table of input embeddings it needs one row a token.
+# That table has to lie in memory all the same, so the T4's line is on paper only:
+# %% [markdown] key="cards_read" lang="zh" src="1081b332"
 # 最后两列相差约两个数量级。
 # 只有一条序列时，Tensor Core 几乎立刻就算完了，剩下的时间都在读取。
 # 如果换一块算力翻倍、带宽不变的卡，速度一点也不会提高。
 #
 # 一步并不会读到全部权重：输入 embedding 表里，每个 token 只取一行。
-# 但整张表仍要放在显存里，所以 T4 那一行只是纸面上的数字。
+# 但整张表仍要放在显存里，所以 T4 那一行只是纸面上的数字：
+
+# %% key="held" lang="en"
+held = sum(weight.bytes for weight in weight_list("Llama-3.1-8B"))
+sizes = {"all weights": held, "read by a step": work.weight_bytes, "a T4 has": find_gpu("T4").total_bytes}
+Table(["", "GiB"], [(name, f"{size / 2**30:.2f}") for name, size in sizes.items()], right=["GiB"])
+
+# %% key="held" lang="zh"
+held = sum(weight.bytes for weight in weight_list("Llama-3.1-8B"))
+sizes = {"全部权重": held, "一步读取的": work.weight_bytes, "T4 的显存": find_gpu("T4").total_bytes}
+Table(["", "GiB"], [(name, f"{size / 2**30:.2f}") for name, size in sizes.items()], right=["GiB"])
 
 # %% [markdown] key="formula" lang="en"
 # ## The formula
@@ -111,182 +161,271 @@ print(t("sizes_line", **{name: size / 2**30 for name, size in sizes.items()}))
 # $$M = W + B\,n\,k \qquad F = B\,(f + n\,a) \qquad I = \frac{B\,(f + n\,a)}{W + B\,n\,k}$$
 
 # %% [markdown] key="symbols" lang="en"
-# | symbol | meaning | unit |
-# |---|---|---|
-# | $\beta$, $\pi$ | bandwidth and FLOP rate of the device | bytes/s, FLOP/s |
-# | $I_{\text{ridge}}$ | the *ridge point*: below it memory-bound, above it compute-bound | FLOP/byte |
-# | $W$ | weights that a step reads, once for the batch | bytes |
-# | $k$ | K and V of one token, all layers ([lesson 02](02_how_many_bytes.ipynb)) | bytes |
-# | $f$ | FLOPs of one token with the weights, 2 for each | FLOP |
-# | $a$ | FLOPs of one query token with one cached token, all heads and layers | FLOP |
-# | $B$ | sequences of the step, one new token each | sequences |
-# | $n$ | tokens that each of them sees | tokens |
-# | $T$ | time of the work | seconds |
+# | symbol | meaning | unit | Llama-3.1-8B on an A100 SXM 80GB |
+# |---|---|---|---|
+# | $\beta$, $\pi$ | bandwidth and FLOP rate of the device | bytes/s, FLOP/s | 2,039 · 10⁹, 312 · 10¹² |
+# | $I_{\text{ridge}}$ | the *ridge point*: below it memory-bound, above it compute-bound | FLOP/byte | 153 |
+# | $W$ | weights that a step reads, once for the batch | bytes | 15,009,849,344 |
+# | $k$ | K and V of one token, all layers ([lesson 02](02_how_many_bytes.ipynb)) | bytes | 131,072 |
+# | $f$ | FLOPs of one token with the weights, 2 for each | FLOP | 15,009,316,864 |
+# | $a$ | FLOPs of one query token with one cached token, all heads and layers | FLOP | 524,288 |
+# | $B$ | sequences of the step, one new token each | sequences | 1 |
+# | $n$ | tokens that each of them sees | tokens | 4,096 |
+# | $T$ | time of the work | seconds | 7.62 · 10⁻³ |
+#
+# With the numbers put in: $T \ge (15{,}009{,}849{,}344 + 4{,}096 \cdot 131{,}072) / (2{,}039 \cdot 10^9) = 7.62$ ms.
 #
 # One multiplication and one addition are two FLOPs.
 # In 16 bit $f / W$ is 2 FLOPs for 2 bytes: **1 FLOP per byte**.
-# %% [markdown] key="symbols" lang="zh" src="c7bff1f9"
-# | 符号 | 含义 | 单位 |
-# |---|---|---|
-# | $\beta$、$\pi$ | 设备的带宽和算力 | 字节/秒、FLOP/秒 |
-# | $I_{\text{ridge}}$ | **拐点**（ridge point）：低于它访存受限，高于它计算受限 | FLOP/字节 |
-# | $W$ | 一步读取的权重，整个 batch 读一次 | 字节 |
-# | $k$ | 一个 token 在所有层的 K 和 V（[第 02 课](02_how_many_bytes.ipynb)） | 字节 |
-# | $f$ | 一个 token 与权重运算的 FLOP，每个权重 2 个 | FLOP |
-# | $a$ | 一个 query token 与一个缓存 token 运算的 FLOP，所有头、所有层 | FLOP |
-# | $B$ | 这一步的序列数，每条一个新 token | 条 |
-# | $n$ | 每条序列看到的 token 数 | 个 |
-# | $T$ | 所需时间 | 秒 |
+# %% [markdown] key="symbols" lang="zh" src="221663dd"
+# | 符号 | 含义 | 单位 | 本例取值：A100 SXM 80GB 上的 Llama-3.1-8B |
+# |---|---|---|---|
+# | $\beta$、$\pi$ | 设备的带宽和算力 | 字节/秒、FLOP/秒 | 2,039 · 10⁹、312 · 10¹² |
+# | $I_{\text{ridge}}$ | **拐点**（ridge point）：低于它访存受限，高于它计算受限 | FLOP/字节 | 153 |
+# | $W$ | 一步读取的权重，整个 batch 读一次 | 字节 | 15,009,849,344 |
+# | $k$ | 一个 token 在所有层的 K 和 V（[第 02 课](02_how_many_bytes.ipynb)） | 字节 | 131,072 |
+# | $f$ | 一个 token 与权重运算的 FLOP，每个权重 2 个 | FLOP | 15,009,316,864 |
+# | $a$ | 一个 query token 与一个缓存 token 运算的 FLOP，所有头、所有层 | FLOP | 524,288 |
+# | $B$ | 这一步的序列数，每条一个新 token | 条 | 1 |
+# | $n$ | 每条序列看到的 token 数 | 个 | 4,096 |
+# | $T$ | 所需时间 | 秒 | 7.62 · 10⁻³ |
+#
+# 代入数字：$T \ge (15{,}009{,}849{,}344 + 4{,}096 \cdot 131{,}072) / (2{,}039 \cdot 10^9) = 7.62$ 毫秒。
 #
 # 一次乘法加一次加法算两个 FLOP。
 # 16 位时，$f / W$ 是每 2 字节 2 个 FLOP，即 **1 FLOP/字节**。
 
-# %% key="work"
+# %% key="work" lang="en"
 parts = {
     "weights": (work.weight_bytes, work.weight_flops),
-    "attention": (work.cache_bytes, work.attention_flops),
-    "step": (work.num_bytes, work.flops),
+    "KV cache (attention)": (work.cache_bytes, work.attention_flops),
+    "the step": (work.num_bytes, work.flops),
 }
+rows = []
 for name, (num_bytes, flops) in parts.items():
-    figures = {"gib": num_bytes / 2**30, "gflop": flops / 1e9, "intensity": flops / num_bytes}
-    print(t("work_line", what=t("work_" + name), **figures))
+    rows.append((name, f"{num_bytes / 2**30:.3f}", f"{flops / 1e9:.2f}", f"{flops / num_bytes:.2f}"))
+head = ["", "GiB", "GFLOP", "FLOP/byte"]
+Table(head, rows, right=head[1:])
 
-# %% key="ridges"
+# %% key="work" lang="zh"
+parts = {
+    "权重": (work.weight_bytes, work.weight_flops),
+    "KV 缓存（注意力）": (work.cache_bytes, work.attention_flops),
+    "整步": (work.num_bytes, work.flops),
+}
+rows = []
+for name, (num_bytes, flops) in parts.items():
+    rows.append((name, f"{num_bytes / 2**30:.3f}", f"{flops / 1e9:.2f}", f"{flops / num_bytes:.2f}"))
+head = ["", "GiB", "GFLOP", "FLOP/字节"]
+Table(head, rows, right=head[1:])
+
+# %% key="ridges" lang="en"
+rows = []
 for name in ("A100 SXM 80GB", "H100 SXM", "H200", "H20"):
     roof = gpu_roof(find_gpu(name))
-    print(t("ridge_line", name=roof.name, ridge=roof.ridge, share=work.intensity / roof.ridge))
+    rows.append((roof.name, f"{roof.ridge:.0f}", f"{work.intensity / roof.ridge:.2%}"))
+head = ["card", "ridge point (FLOP/byte)", "arithmetic used by the step"]
+Table(head, rows, right=head[1:])
+
+# %% key="ridges" lang="zh"
+rows = []
+for name in ("A100 SXM 80GB", "H100 SXM", "H200", "H20"):
+    roof = gpu_roof(find_gpu(name))
+    rows.append((roof.name, f"{roof.ridge:.0f}", f"{work.intensity / roof.ridge:.2%}"))
+head = ["显卡", "拐点（FLOP/字节）", "这一步用上的算力"]
+Table(head, rows, right=head[1:])
 
 # %% [markdown] key="source" lang="en"
-# ## A famous picture, with other numbers
+# ## How many FLOPs per byte does attention do?
 #
-# One of this course's sources ("Memory Model Deep Dive") draws the same roof and says: decode attention does about 10 FLOPs per byte, the GPU could do about 200, so it waits 95 % of the time.
-# The picture is right, the 10 is not.
+# An often repeated figure is 10 FLOPs per byte, on a GPU that could do 200, so that it would wait 95 % of the time.
+# Let us check the 10.
 # Attention reads K and V of a token and does 4 FLOPs with each pair of elements, for every query head that uses them:
-# %% [markdown] key="source" lang="zh" src="210afaa2"
-# ## 一张熟悉的图，数字要改
+# %% [markdown] key="source" lang="zh" src="687bcadd"
+# ## 注意力每字节做多少 FLOP
 #
-# 本课程所据资料之一（《Memory Model Deep Dive》）画的是同一条 Roofline，并说：解码时注意力约 10 FLOP/字节，GPU 能做到约 200，所以有 95% 的时间在等。
-# 图没错，10 这个数不对。
+# 有一个流传很广的说法：解码时注意力约 10 FLOP/字节，而 GPU 能做到约 200，所以有 95% 的时间在等。
+# 先来核对这个 10。
 # 注意力读出一个 token 的 K 和 V，对每一对元素、每个用到它的 query 头，做 4 个 FLOP：
 
-# %% key="source_check"
-for model in ("Llama-2-7B", "Llama-3.1-8B", "Llama-3.1-70B"):
-    print(t("source_line", model=model, intensity=decode_work(model, 1, 4096).attention_intensity))
+# %% key="source_check" lang="en"
 ridge = gpu_roof(find_gpu("H200")).ridge
-print(t("source_waiting", waiting=1 - 10 / 200, ridge=ridge, right=1 - 1 / ridge))
-orin = find_gpu("Jetson AGX Orin 64GB")
-print(f"{orin.name}: {orin.bandwidth_gb_s} GB/s")
+rows = [("said to be", "10.0", f"{1 - 10 / 200:.1%} of 200")]
+for model in ("Llama-2-7B", "Llama-3.1-8B", "Llama-3.1-70B"):
+    intensity = decode_work(model, 1, 4096).attention_intensity
+    rows.append((model, f"{intensity:.1f}", f"{1 - intensity / ridge:.1%} of {ridge:.0f}"))
+Table(["attention of", "FLOP/byte", "waiting"], rows, right=["FLOP/byte", "waiting"])
+
+# %% key="source_check" lang="zh"
+ridge = gpu_roof(find_gpu("H200")).ridge
+rows = [("流传的说法", "10.0", f"{1 - 10 / 200:.1%}（拐点 200）")]
+for model in ("Llama-2-7B", "Llama-3.1-8B", "Llama-3.1-70B"):
+    intensity = decode_work(model, 1, 4096).attention_intensity
+    rows.append((model, f"{intensity:.1f}", f"{1 - intensity / ridge:.1%}（拐点 {ridge:.0f}）"))
+Table(["模型", "FLOP/字节", "等待"], rows, right=["FLOP/字节", "等待"])
 
 # %% [markdown] key="source_read" lang="en"
-# The ratio is the number of query heads for each KV head, divided by half the bytes of an element.
-# The source's card, an Orin, has 204.8 GB/s and not the "~900" of its table; that makes everything in it that rests on bandwidth more than four times too fast.
-# %% [markdown] key="source_read" lang="zh" src="06266ad2"
-# 这个比值等于每个 KV 头对应的 query 头数，再除以元素字节数的一半。
-# 资料里的 Orin，带宽是 204.8 GB/s，不是表里的“~900”；凡是基于带宽的结论，都快了四倍多。
+# The ratio is the number of query heads for each KV head, divided by half the bytes of an element: 1, 4 and 8 here.
+# So on an H200 attention waits 96 to 99.5 % of the time.
+# %% [markdown] key="source_read" lang="zh" src="415169f4"
+# 这个比值等于每个 KV 头对应的 query 头数，再除以元素字节数的一半，这里是 1、4 和 8。
+# 所以在 H200 上，注意力有 96% 到 99.5% 的时间在等待。
 
 # %% [markdown] key="pyramid" lang="en"
 # ## The memory pyramid, measured
 #
 # $\beta$ is not one number.
-# In [transformers-benchmarks #4](https://github.com/mli/transformers-benchmarks/issues/4) somebody measures 3,868 GB/s on an RTX 4090 whose data sheet says about 1,000, and asks whether that is normal.
+# A user of an RTX 4090 measured 3,868 GB/s, where the data sheet says about 1,000, and asked whether that is normal.
 # The benchmark multiplies a vector by 1.2: it reads one float32 tensor and writes another.
-# %% [markdown] key="pyramid" lang="zh" src="56cb5164"
+# %% [markdown] key="pyramid" lang="zh" src="9d660db0"
 # ## 实测内存金字塔
 #
 # $\beta$ 不是一个固定的数。
-# [transformers-benchmarks #4](https://github.com/mli/transformers-benchmarks/issues/4) 里有人在 RTX 4090 上测得 3,868 GB/s，而标称只有 1,000 左右，于是问：这样正常吗？
+# 一位用户在 RTX 4090 上测得 3,868 GB/s，而标称只有 1,000 左右，于是问：这样正常吗？
 # 那个基准测试把一个向量乘以 1.2：读一个 float32 张量，写另一个。
 
 # %% key="predict_touched"
 predict("touched", ...)
 
-# %% key="fits"
-for elements, gb_s in ((65536, 196.343), (262144, 792.595), (1048576, 2590.594), (4194304, 3868.374)):
-    print(t("fits_line", elements=elements, mib=2 * elements * 4 / 2**20, gb_s=gb_s))
+# %% key="fits" lang="en"
+asked = ((65536, 196.343), (262144, 792.595), (1048576, 2590.594), (4194304, 3868.374))
+rows = [(elements, f"{2 * elements * 4 / 2**20:.1f}", f"{gb_s:,.0f}") for elements, gb_s in asked]
+Table(["elements", "MiB in all", "GB/s measured"], rows, right=["MiB in all", "GB/s measured"])
+
+# %% key="fits" lang="zh"
+asked = ((65536, 196.343), (262144, 792.595), (1048576, 2590.594), (4194304, 3868.374))
+rows = [(elements, f"{2 * elements * 4 / 2**20:.1f}", f"{gb_s:,.0f}") for elements, gb_s in asked]
+Table(["元素", "共（MiB）", "测得（GB/s）"], rows, right=["共（MiB）", "测得（GB/s）"])
 
 # %% [markdown] key="fits_read" lang="en"
 # The largest of these still fits in the 72 MiB L2 cache of that card.
 # The measurement is right: it is the bandwidth of L2, and memory was hardly asked.
 # (The small sizes show something else: a kernel so short that its launch is what takes the time.)
-# On the asker's other machine, an A800, the same script gave 1,727 GB/s, below the data sheet's 1,935.
-# (Its L2 is 40 MB in two halves, and these 32 MiB do not fit in one half: a likely reason, but we have not measured it.)
 #
 # So bandwidth belongs to a *working set*: the bytes that are touched again and again.
 # We read working sets from 16 KiB to 1 GiB on this machine.
 # One call reads a set many times, so that no call's own cost is in the figure.
 # On a CPU one core does the reading; on a GPU all multiprocessors do, and share the set out.
-# %% [markdown] key="fits_read" lang="zh" src="531bf103"
+# %% [markdown] key="fits_read" lang="zh" src="fb55096b"
 # 最大的一档也放得进那块卡 72 MiB 的 L2 缓存。
 # 测量本身没错：测到的是 L2 的带宽，几乎没有用到显存。
-# （最小的几档是另一回事：kernel 太短，时间主要花在启动上。）
-# 提问者的另一台机器是 A800，同一个脚本测得 1,727 GB/s，低于标称的 1,935。
-# （它的 L2 共 40 MB，分成两半，一半放不下这 32 MiB：原因很可能在这里，不过我们没有实测。）
+# （最小的几档是另一回事：kernel 太短，时间主要花在 launch 上。）
 #
 # 所以带宽总是针对某个**工作集**（working set）而言：反复读写的那些字节。
 # 下面在本机上测量 16 KiB 到 1 GiB 的工作集。
 # 每次调用会把工作集读很多遍，使调用本身的开销不计入结果。
 # 在 CPU 上由一个核心来读；在 GPU 上由所有 SM 分着读。
 
-# %% key="curve" tags="timing"
+# %% key="curve" tags="timing" lang="en"
 import torch
 
+from minikv.course.charts import lines
 from minikv.memory import bandwidth_curve, cache_sizes, levels
-from minikv.units import format_bytes
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
-caches = cache_sizes(device)
+caches = cache_sizes(device)  # (): this system does not tell them
 points = bandwidth_curve(device, cores=1)
-for cache in caches:
-    print(t("cache_line", name=cache.name, kib=cache.size / 1024))
-if not caches:
-    print(t("no_caches"))
+curve = {point.working_set / 2**10: point.gb_s for point in points}
+marks = {cache.name: cache.size / 2**10 for cache in caches}
+show(lines({"read": curve}, x="working set (KiB)", y="GB/s", log="xy", marks=marks))
 
-# %% key="curve_plot" tags="timing"
-import math
+# %% key="curve" tags="timing" lang="zh"
+import torch
 
-import plotly.graph_objects as go
+from minikv.course.charts import lines
+from minikv.memory import bandwidth_curve, cache_sizes, levels
 
-line = go.Scatter(x=[p.working_set for p in points], y=[p.gb_s for p in points], mode="lines+markers")
-figure = go.Figure(line)
-for cache in caches:
-    figure.add_vline(x=cache.size, line_dash="dash", line_width=1)
-    beside = {"x": math.log10(cache.size), "y": 1, "yref": "paper", "xanchor": "right"}
-    figure.add_annotation(text=cache.name, showarrow=False, **beside)
-ticks = [2**power for power in range(14, 31, 4)]
-names = [format_bytes(size).replace(".00", "") for size in ticks]
-figure.update_xaxes(type="log", tickvals=ticks, ticktext=names, title=t("curve_x"))
-decades = [step * 10**power for power in range(5) for step in (1, 2, 5)]
-figure.update_yaxes(type="log", tickvals=decades, title=t("curve_y"))
-figure.update_layout(height=340, margin={"t": 30, "r": 20})
-summary = "\n".join(f"{format_bytes(p.working_set):>12} {p.gb_s:>9,.1f} GB/s" for p in points)
-show(figure, text=summary, caption=t("curve_caption"))
+device = "cuda" if torch.cuda.is_available() else "cpu"
+caches = cache_sizes(device)  # 空元组表示这个系统不提供缓存大小
+points = bandwidth_curve(device, cores=1)
+curve = {point.working_set / 2**10: point.gb_s for point in points}
+marks = {cache.name: cache.size / 2**10 for cache in caches}
+show(lines({"读取": curve}, x="工作集（KiB）", y="GB/s", log="xy", marks=marks))
 
-# %% key="levels" tags="timing"
+# %% [markdown] key="levels_words" lang="en"
+# Every step of the curve is a level of memory: as soon as the set no longer fits, the next one has to answer. The dashed lines are the cache sizes that the system tells.
+# Here are the levels of this machine, as just measured, beside those of an H100.
+# %% [markdown] key="levels_words" lang="zh" src="c4b503bf"
+# 曲线上的每级台阶对应一层存储：一旦这一层放不下，数据就得由下一层提供。虚线是系统给出的缓存大小。
+# 下面把刚刚测得的本机各层，和 H100 的各层画在一起。
+
+# %% key="pyramid_drawn" tags="hardware" lang="en"
+import psutil
+
+from minikv.course.diagrams import Tier, memory_pyramid
+
 found = levels(points, caches)
+total = torch.cuda.mem_get_info()[1] if device == "cuda" else psutil.virtual_memory().total
+sizes = {cache.name: cache.size for cache in caches}
+here = [Tier(level.name, sizes.get(level.name, total), level.gb_s) for level in found]
+h100, sms = find_gpu("H100 SXM"), 132  # multiprocessors
+shared = Tier("shared memory, L1", sms * 228 * 2**10, sms * 128 * 1.98)  # 128 B a clock, 1.98 GHz
+memory = Tier("HBM", h100.total_bytes, h100.bandwidth_gb_s)
+card = [Tier("registers", sms * 256 * 2**10), shared, Tier("L2", 50 * 2**20), memory]
+show(memory_pyramid({"This machine, measured": here, "H100 SXM, from its data sheet": card}, "en"))
+
+# %% key="pyramid_drawn" tags="hardware" lang="zh"
+import psutil
+
+from minikv.course.diagrams import Tier, memory_pyramid
+
+found = levels(points, caches)
+total = torch.cuda.mem_get_info()[1] if device == "cuda" else psutil.virtual_memory().total
+sizes = {cache.name: cache.size for cache in caches}
+here = [Tier(level.name, sizes.get(level.name, total), level.gb_s) for level in found]
+h100, sms = find_gpu("H100 SXM"), 132  # SM 的个数
+shared = Tier("共享内存、L1", sms * 228 * 2**10, sms * 128 * 1.98)  # 每时钟周期 128 B，1.98 GHz
+memory = Tier("HBM 显存", h100.total_bytes, h100.bandwidth_gb_s)
+card = [Tier("寄存器", sms * 256 * 2**10), shared, Tier("L2", 50 * 2**20), memory]
+show(memory_pyramid({"本机，实测": here, "H100 SXM，按规格书": card}, "zh"))
+
+# %% key="levels" tags="timing" lang="en"
+rows = []
 for level in found:
-    first, last = (format_bytes(level.points[place].working_set) for place in (0, -1))
-    ratio = level.gb_s / found[-1].gb_s
-    print(t("level_line", name=level.name, first=first, last=last, gb_s=level.gb_s, ratio=ratio))
+    first, last = (level.points[place].working_set // 2**10 for place in (0, -1))
+    rows.append((level.name, first, last, level.gb_s, f"{level.gb_s / found[-1].gb_s:.1f}"))
+head = ["level", "from (KiB)", "to (KiB)", "GB/s", "times memory"]
+Table(head, rows, right=["times memory"])
+
+# %% key="levels" tags="timing" lang="zh"
+rows = []
+for level in found:
+    first, last = (level.points[place].working_set // 2**10 for place in (0, -1))
+    rows.append((level.name, first, last, level.gb_s, f"{level.gb_s / found[-1].gb_s:.1f}"))
+head = ["哪一层", "从（KiB）", "到（KiB）", "GB/s", "相当于最底层的倍数"]
+Table(head, rows, right=["相当于最底层的倍数"])
 
 # %% [markdown] key="levels_read" lang="en"
-# Every step of the curve is a level: as soon as the set no longer fits, the next one has to answer.
 # Other programs on the machine move single points; where it is quiet, the steps are plain.
-#
 # On a GPU torch tells the size of L2 alone; what the L1 caches hold is counted to it here.
-# Two levels cannot be seen this way: registers and, on a GPU, shared memory, which a kernel fills itself.
-# The source gives them 64 KB and 96 KB and about 1 and 20 cycles, L2 about 200 cycles and memory about 400.
-# Those cycles are its own, we only cite them; the sizes are not right for its Orin, which has 256 KiB of registers and 164 KiB of shared memory in each multiprocessor.
+# Two levels can't be seen this way: registers and, on a GPU, shared memory, which a kernel fills itself.
+#
+# | level | where | who controls it |
+# |---|---|---|
+# | registers, shared memory and L1 (**SRAM**) | on the chip, in each multiprocessor | the kernel |
+# | L2 (SRAM) | on the chip, for all multiprocessors | the hardware |
+# | **HBM** (device memory) | beside the chip | the allocator |
+# | CPU memory | across PCIe, 64 GB/s each way (Gen5 x16) | swap ([lesson 12](12_beyond_one_gpu.ipynb)) |
+#
+# FlashAttention lives from the difference: it keeps a tile of K and V in SRAM and never writes the matrix of scores to HBM.
+# With 4,096 queries, 4,096 keys, 32 heads and 2 bytes that matrix would be 4,096 · 4,096 · 32 · 2 B = 1 GiB in each layer, written and read again. [Lesson 10](10_kernels.ipynb) builds such a kernel.
 #
 # The weights of a decode step get nothing from all this.
 # They are read once, and unless the model is tiny they are gone from every cache before the next step wants them again: only the lowest level counts.
-# %% [markdown] key="levels_read" lang="zh" src="4341721e"
-# 曲线上的每级台阶对应一层：一旦这一层放不下，数据就得由下一层提供。
+# %% [markdown] key="levels_read" lang="zh" src="85a76ad0"
 # 机器上的其他程序会让个别点偏移；机器空闲时，台阶一目了然。
-#
 # 在 GPU 上，torch 只给出 L2 的大小；L1 缓存放得下的部分，这里也算在 L2 里。
 # 有两层用这种办法看不到：寄存器，以及 GPU 上由 kernel 自己填充的共享内存。
-# 资料给出的数字是 64 KB 和 96 KB，约 1 个和 20 个周期；L2 约 200 个周期，显存约 400 个。
-# 这些周期数出自资料，这里只作引用；容量对它所说的 Orin 并不正确：每个 SM 有 256 KiB 寄存器、164 KiB 共享内存。
+#
+# | 哪一层 | 在哪里 | 由什么控制 |
+# |---|---|---|
+# | 寄存器、共享内存和 L1（**SRAM**，片上存储） | 芯片上，每个 SM 各有一份 | kernel |
+# | L2（SRAM） | 芯片上，所有 SM 共用 | 硬件 |
+# | **HBM**（显存，片外） | 芯片旁边 | 分配器 |
+# | CPU 内存 | 经过 PCIe，每个方向 64 GB/s（Gen5 x16） | 换出（[第 12 课](12_beyond_one_gpu.ipynb)） |
+#
+# FlashAttention 利用的正是这个差别：它把 K 和 V 的一个分块（tile）放在 SRAM 里，从不把分数矩阵写进 HBM。
+# 例如 4,096 个 query、4,096 个 key、32 个头、每个数 2 字节，每一层的分数矩阵就有 4,096 · 4,096 · 32 · 2 B = 1 GiB，写一遍还要再读一遍。[第 10 课](10_kernels.ipynb)会写出这样的 kernel。
 #
 # 一步解码要读的权重，却享受不到上面这几层。
 # 除非模型非常小，否则权重读过一遍之后，等下一步再用时早已不在任何缓存里：起作用的只有最底层。
@@ -294,33 +433,25 @@ for level in found:
 # %% [markdown] key="patterns" lang="en"
 # ## Four ways to read the same bytes
 #
-# The source names three access patterns: random is bad, sequential is good, coalesced is best.
-# [ferrox #133](https://github.com/antonellof/ferrox/issues/133) shows what they are worth: its decode kernels reached 5.3 % of a card's bandwidth where llama.cpp reached 60.4 %, because each of 32 neighbouring threads read at the beginning of a block of its own.
-# Once the kernels of its feed-forward layers were coalesced, one model went from 32.85 to 100.90 tokens a second ([PR #146](https://github.com/antonellof/ferrox/pull/146)).
-#
+# Reading in a bad order wastes bandwidth at any level.
 # We gather 4-byte elements by a list of indices.
 # The kernel is the same, the bytes are the same, only the order of the list differs.
 # 32 neighbours in the list are what one warp of a GPU asks for at once; memory answers in sectors of 32 bytes.
-# %% [markdown] key="patterns" lang="zh" src="6ef4fd97"
+# %% [markdown] key="patterns" lang="zh" src="4287bf50"
 # ## 同样的字节，四种读法
 #
-# 资料列出三种访问模式：随机差，顺序好，合并访存最好。
-# 差别有多大，可以看 [ferrox #133](https://github.com/antonellof/ferrox/issues/133)：它的解码 kernel 只达到显卡带宽的 5.3%，而 llama.cpp 达到 60.4%，原因是相邻的 32 个线程各自从自己那一块的开头读起。
-# 前馈层的 kernel 改成合并访存之后，有个模型从每秒 32.85 个 token 提高到 100.90 个（[PR #146](https://github.com/antonellof/ferrox/pull/146)）。
-#
+# 次序不好，在哪一层都会浪费带宽。
 # 下面按一张下标表取出 4 字节的元素（gather）。
 # kernel 相同，字节相同，只有表的次序不同。
 # 表中相邻的 32 项，就是 GPU 的一个 warp 同时请求的内容；显存以 32 字节的扇区（sector）应答。
 
 # %% key="orders"
+from minikv.course.diagrams import warp_sectors
 from minikv.memory import access_patterns, index_order
 from minikv.memory.access import PATTERNS
 
-for pattern in PATTERNS:
-    warp = index_order(pattern, 2**18, row=64)[:32]
-    sectors = len(set((warp * 4 // 32).tolist()))
-    first = "" if "random" in pattern else f"{warp[:5].tolist()} ..."
-    print(t("order_line", name=pattern, sectors=sectors, first=first))
+orders = {pattern: index_order(pattern, 2**18, row=64)[:32].tolist() for pattern in PATTERNS}
+show(warp_sectors(orders, t("lang")))
 
 # %% [markdown] key="orders_read" lang="en"
 # `per_thread` is what a CPU programmer would give to threads: thread 0 has elements 0 to 63, thread 1 has 64 to 127, and all begin at the beginning.
@@ -329,12 +460,19 @@ for pattern in PATTERNS:
 # `per_thread` 是写 CPU 程序的人会采用的分法：线程 0 拿第 0 到 63 个元素，线程 1 拿第 64 到 127 个，大家都从自己那段的开头读起。
 # `random_rows` 打乱的是 256 字节的行，也就是 16 位时一个头、一个 token 的 K，每行从头读到尾：块表对缓存做的正是这件事。
 
-# %% key="patterns_measured" tags="timing"
-measured = {point.what: point for point in access_patterns(device, cores=1)}
+# %% key="patterns_measured" tags="timing" lang="en"
+measured = {point.what: point.gb_s for point in access_patterns(device, cores=1)}
 blocks = access_patterns(device, patterns=("random_rows",), row_bytes=16 * 256, cores=1)
-measured["random_blocks"] = blocks[0]
-for name, point in measured.items():
-    print(t("pattern_line", name=name, gb_s=point.gb_s, share=point.gb_s / measured["coalesced"].gb_s))
+measured["random_blocks"] = blocks[0].gb_s
+rows = [(name, f"{gb_s:.2f}", f"{gb_s / measured['coalesced']:.1%}") for name, gb_s in measured.items()]
+Table(["order", "GB/s", "of coalesced"], rows, right=["GB/s", "of coalesced"])
+
+# %% key="patterns_measured" tags="timing" lang="zh"
+measured = {point.what: point.gb_s for point in access_patterns(device, cores=1)}
+blocks = access_patterns(device, patterns=("random_rows",), row_bytes=16 * 256, cores=1)
+measured["random_blocks"] = blocks[0].gb_s
+rows = [(name, f"{gb_s:.2f}", f"{gb_s / measured['coalesced']:.1%}") for name, gb_s in measured.items()]
+Table(["次序", "GB/s", "相当于合并访存的"], rows, right=["GB/s", "相当于合并访存的"])
 
 # %% [markdown] key="patterns_read" lang="en"
 # Each read counts 12 bytes of data and index and 4 bytes written; of those only the 4 bytes of data move about.
@@ -366,14 +504,25 @@ for name, point in measured.items():
 # 用所有核心读 1 GiB，得到 $\beta$；做一次矩阵乘法，得到 $\pi$。
 # 机器繁忙时，各核心会互相等待，单个核心反而可能更快，这时就取单核的数。
 
-# %% key="machine_roof" tags="timing"
+# %% key="machine_roof" tags="timing" lang="en"
 from minikv.memory import matmul_rate, read_bandwidth
 from minikv.plan.roofline import Roof
 
 rate = matmul_rate(device)
 bandwidth = max(read_bandwidth(2**30, device).gb_s, found[-1].gb_s)
-here = Roof(t("this_machine"), bandwidth, rate.tflops)
-print(t("machine_line", bandwidth=here.bandwidth_gb_s, tflops=here.tflops, dtype=rate.dtype, ridge=here.ridge))
+here = Roof("this machine (measured)", bandwidth, rate.tflops)
+head = ["GB/s", f"TFLOP/s in {rate.dtype}", "ridge point (FLOP/byte)"]
+Table(head, [(here.bandwidth_gb_s, here.tflops, here.ridge)])
+
+# %% key="machine_roof" tags="timing" lang="zh"
+from minikv.memory import matmul_rate, read_bandwidth
+from minikv.plan.roofline import Roof
+
+rate = matmul_rate(device)
+bandwidth = max(read_bandwidth(2**30, device).gb_s, found[-1].gb_s)
+here = Roof("本机（实测）", bandwidth, rate.tflops)
+head = ["GB/s", f"TFLOP/s（数据类型 {rate.dtype}）", "拐点（FLOP/字节）"]
+Table(head, [(here.bandwidth_gb_s, here.tflops, here.ridge)])
 
 # %% [markdown] key="widget_intro" lang="en"
 # Now turn the knobs.
@@ -391,31 +540,62 @@ widget = RooflineWidget(t("lang"), model="Llama-3.1-8B", gpu="H200", batch=16, c
 show(widget)
 
 # %% [markdown] key="batch" lang="en"
-# ## What a batch moves, and what it does not
+# ## What a larger batch changes, and what it doesn't
 #
 # More sequences read the same weights: W walks to the right, one FLOP per byte for each sequence.
 # With how many does it reach the ridge point? In 16 bit, with as many as the ridge point says.
-# Then why does hardly anybody get there?
-# %% [markdown] key="batch" lang="zh" src="90ea3cc0"
-# ## batch 能移动什么，不能移动什么
+# Then why is that so hard to reach?
+# %% [markdown] key="batch" lang="zh" src="34ffe4c1"
+# ## 增大 batch，哪部分的算术强度会变，哪部分不变
 #
 # 序列增多，读的还是那些权重：W 向右走，每多一条序列多 1 FLOP/字节。
 # 走到拐点要多少条？16 位时，拐点是多少就要多少条。
-# 那为什么实际上很少有人走到？
+# 那为什么实际上很难走到？
 
 # %% key="predict_gain"
 predict("batch_gain", ...)
 
-# %% key="gain_table"
-gpu = find_gpu("H200")
+# %% key="gain_drawn" lang="en"
+from minikv.course.charts import bars
+
+steps = {batch: decode_work("Llama-3.1-8B", batch, 4096) for batch in (1, 4, 16, 64, 256)}
+parts = {
+    "weights": [step.weight_bytes / 2**30 for step in steps.values()],
+    "KV cache": [step.cache_bytes / 2**30 for step in steps.values()],
+}
+names = [f"batch {batch}" for batch in steps]
+show(bars(names, parts, x="read in a step (GiB)", stacked=True, looks=("weights", "k")))
+
+# %% key="gain_drawn" lang="zh"
+from minikv.course.charts import bars
+
+steps = {batch: decode_work("Llama-3.1-8B", batch, 4096) for batch in (1, 4, 16, 64, 256)}
+parts = {
+    "权重": [step.weight_bytes / 2**30 for step in steps.values()],
+    "KV 缓存": [step.cache_bytes / 2**30 for step in steps.values()],
+}
+names = [f"{batch} 条序列" for batch in steps]
+show(bars(names, parts, x="一步读取（GiB）", stacked=True, looks=("weights", "k")))
+
+# %% key="gain_table" lang="en"
+gpu, rows = find_gpu("H200"), []
 roof = gpu_roof(gpu)
-print(t("gain_head"))
-for batch in (1, 4, 16, 64, 256):
-    step = decode_work("Llama-3.1-8B", batch, 4096)
-    weights, cache = step.weight_bytes / 2**30, step.cache_bytes / 2**30
+for batch, step in steps.items():
     tokens_s = batch / roof.seconds(step.flops, step.num_bytes)
-    note = t("no_room") if held + step.cache_bytes > gpu.total_bytes else ""
-    print(f"{batch:>5} {weights:>10.1f} {cache:>12.1f} {step.intensity:>11.1f} {tokens_s:>11,.0f}{note}")
+    fits = held + step.cache_bytes <= gpu.total_bytes
+    rows.append((batch, f"{step.intensity:.1f}", f"{tokens_s:,.0f}", "yes" if fits else "no"))
+head = ["batch", "FLOP/byte", "tokens/s at most", "fits on the card"]
+Table(head, rows, right=head[1:3])
+
+# %% key="gain_table" lang="zh"
+gpu, rows = find_gpu("H200"), []
+roof = gpu_roof(gpu)
+for batch, step in steps.items():
+    tokens_s = batch / roof.seconds(step.flops, step.num_bytes)
+    fits = held + step.cache_bytes <= gpu.total_bytes
+    rows.append((batch, f"{step.intensity:.1f}", f"{tokens_s:,.0f}", "能" if fits else "放不下"))
+head = ["batch", "FLOP/字节", "每秒最多（token）", "这块卡放得下吗"]
+Table(head, rows, right=head[1:3])
 
 # %% [markdown] key="gain_read" lang="en"
 # Weights are read once for the batch, the cache once for *each* sequence. (The last batch is arithmetic only: weights and caches do not fit on the card together.)
@@ -428,15 +608,27 @@ for batch in (1, 4, 16, 64, 256):
 # 序列多了，整步就被拉向 A，强度最终趋于 $(f + n a) / (n k)$。
 # 如果这个值低于拐点，多大的 batch 都不会让这一步变成计算受限：
 
-# %% key="ridge_table"
+# %% key="ridge_table" lang="en"
 contexts = (1, 64, 256, 512, 1024, 4096)
-print(t("ridge_head"))
-print(" " * 27 + "".join(f"{context:>7}" for context in contexts))
 pairs = [("Llama-3.1-8B", "H200"), ("Llama-2-7B", "H200"), ("Llama-3.1-8B", "H20"), ("DeepSeek-V3", "H200")]
-for model, gpu in pairs:
-    card = gpu_roof(find_gpu(gpu))
+rows = []
+for model, name in pairs:
+    card = gpu_roof(find_gpu(name))
     batches = [ridge_batch(model, context, card) for context in contexts]
-    print(f"{model + ', ' + gpu:<27}" + "".join(f"{batch or '-':>7}" for batch in batches))
+    rows.append((f"{model}, {name}", *(batch or "none" for batch in batches)))
+head = ["tokens of context", *(f"{context:,}" for context in contexts)]
+Table(head, rows, title="Smallest batch at the ridge point", right=head[1:])
+
+# %% key="ridge_table" lang="zh"
+contexts = (1, 64, 256, 512, 1024, 4096)
+pairs = [("Llama-3.1-8B", "H200"), ("Llama-2-7B", "H200"), ("Llama-3.1-8B", "H20"), ("DeepSeek-V3", "H200")]
+rows = []
+for model, name in pairs:
+    card = gpu_roof(find_gpu(name))
+    batches = [ridge_batch(model, context, card) for context in contexts]
+    rows.append((f"{model}, {name}", *(batch or "没有" for batch in batches)))
+head = ["上下文（token）", *(f"{context:,}" for context in contexts)]
+Table(head, rows, title="到达拐点的最小 batch", right=head[1:])
 
 # %% [markdown] key="ridge_read" lang="en"
 # This is arithmetic alone; whether such a batch fits in memory is the question of [lesson 08](08_allocate_kv_cache.ipynb). (DeepSeek-V3 does not fit on one H200 at all.)
@@ -450,34 +642,46 @@ for model, gpu in pairs:
 # 但上下文变长，对 DeepSeek-V3 反而**有利**：它的注意力落在这块卡拐点的右边。为什么？
 
 # %% [markdown] key="heads" lang="en"
-# ## Heads move the cache
+# ## Attention's intensity comes from the heads
 #
-# In [flashinfer #520](https://github.com/flashinfer-ai/flashinfer/issues/520) somebody runs decode attention on an H100 with 40 query heads and 40 KV heads, once with tensor cores and once without, and gets nearly the same time.
-# Your turn: where does that attention stand on the roof?
-# %% [markdown] key="heads" lang="zh" src="893ba94f"
-# ## 能移动缓存的是头数
+# Decode attention on an H100, 40 query heads and 40 KV heads: a user ran it once with tensor cores and once without, and got nearly the same time.
+# Your turn: where does such attention stand on the roof?
+# %% [markdown] key="heads" lang="zh" src="f25026e6"
+# ## 注意力的算术强度由 query 头数与 KV 头数之比决定
 #
-# [flashinfer #520](https://github.com/flashinfer-ai/flashinfer/issues/520) 里有人在 H100 上测解码注意力，40 个 query 头、40 个 KV 头：用不用 Tensor Core，时间几乎一样。
-# 想一想：这个注意力落在 Roofline 的什么位置？
+# 一位用户在 H100 上测解码注意力，40 个 query 头、40 个 KV 头：用不用 Tensor Core，时间几乎一样。
+# 想一想：这样的注意力落在 Roofline 的什么位置？
 
 # %% key="predict_group"
 predict("group", ...)
 
-# %% key="heads_table"
+# %% key="heads_table" lang="en"
+rows = []
 for model in ("Llama-2-7B", "Llama-3.1-8B", "Llama-3.1-70B", "Kimi-K2", "DeepSeek-V3"):
     heads = find_model(model).config["num_attention_heads"]
     kv = CacheSpec.from_config(model).layers[0].kv_heads
     steps = [decode_work(model, 1, 4096, kv_dtype=dtype) for dtype in ("bf16", "fp8")]
-    bf16, fp8 = (step.attention_intensity for step in steps)
-    print(t("heads_line", model=model, heads=heads, kv=kv, bf16=bf16, fp8=fp8))
+    rows.append((model, heads, kv, *(f"{step.attention_intensity:.1f}" for step in steps)))
+head = ["model", "query heads", "KV heads or latents", "FLOP/byte", "with an fp8 cache"]
+Table(head, rows, right=head[3:])
+
+# %% key="heads_table" lang="zh"
+rows = []
+for model in ("Llama-2-7B", "Llama-3.1-8B", "Llama-3.1-70B", "Kimi-K2", "DeepSeek-V3"):
+    heads = find_model(model).config["num_attention_heads"]
+    kv = CacheSpec.from_config(model).layers[0].kv_heads
+    steps = [decode_work(model, 1, 4096, kv_dtype=dtype) for dtype in ("bf16", "fp8")]
+    rows.append((model, heads, kv, *(f"{step.attention_intensity:.1f}" for step in steps)))
+head = ["模型", "query 头", "KV 头或潜在向量", "FLOP/字节", "fp8 缓存时"]
+Table(head, rows, right=head[3:])
 
 # %% [markdown] key="heads_read" lang="en"
 # With as many KV heads as query heads, attention does 1 FLOP per byte.
-# Faster arithmetic does not help there: two runs that take nearly the same time are what the roof predicts.
+# Faster arithmetic doesn't help there: two runs that take nearly the same time are what the roof predicts.
 # GQA multiplies by the size of the group, fp8 by two.
 #
-# MLA is another world: 128 heads read one latent, and with absorbed matrices ([lesson 03](03_the_2_86x_mistake.ipynb)) they do over 200 FLOPs with each byte.
-# %% [markdown] key="heads_read" lang="zh" src="b4a995c3"
+# MLA is far away from them: 128 heads read one latent, and with absorbed matrices ([lesson 03](03_the_2_86x_mistake.ipynb)) they do over 200 FLOPs with each byte.
+# %% [markdown] key="heads_read" lang="zh" src="8de6882e"
 # KV 头与 query 头一样多时，注意力是 1 FLOP/字节。
 # 这时算得再快也没用：两次运行的时间几乎一样，与 Roofline 的预测一致。
 # GQA 乘以组的大小，fp8 再乘 2。
@@ -493,57 +697,93 @@ for model in ("Llama-2-7B", "Llama-3.1-8B", "Llama-3.1-70B", "Kimi-K2", "DeepSee
 #
 # 先换卡。同样是 DeepSeek-V3 的注意力，同样的 kernel，四块卡：
 
-# %% key="break_card"
-latent = decode_work("DeepSeek-V3", 1, 4096)
+# %% key="break_card" lang="en"
+latent, rows = decode_work("DeepSeek-V3", 1, 4096).attention_intensity, []
 for name in ("H100 SXM", "H200", "A100 SXM 80GB", "H20"):
     card = gpu_roof(find_gpu(name))
-    bound = "memory" if latent.attention_intensity < card.ridge else "compute"
-    print(t("cross_line", gpu=card.name, ridge=card.ridge, bound=t("bound_" + bound)))
+    rows.append((card.name, f"{card.ridge:.1f}", "memory-bound" if latent < card.ridge else "compute-bound"))
+Table(["card", "ridge point", "attention of DeepSeek-V3"], rows, right=["ridge point"])
+
+# %% key="break_card" lang="zh"
+latent, rows = decode_work("DeepSeek-V3", 1, 4096).attention_intensity, []
+for name in ("H100 SXM", "H200", "A100 SXM 80GB", "H20"):
+    card = gpu_roof(find_gpu(name))
+    rows.append((card.name, f"{card.ridge:.1f}", "访存受限" if latent < card.ridge else "计算受限"))
+Table(["显卡", "拐点", "DeepSeek-V3 的注意力"], rows, right=["拐点"])
 
 # %% [markdown] key="break_card_read" lang="en"
 # By the data sheets this attention is memory-bound on the H100 and compute-bound on the H200, which computes as fast and has the faster memory.
-# So near to the ridge point a data sheet does not decide: the authors of [FlashMLA](https://github.com/deepseek-ai/FlashMLA/blob/main/docs/20250422-new-kernel-deep-dive.md) count with the 865 TFLOP/s that their H800 keeps up, not with its 990, and call the same attention compute-bound. (In bandwidth and FLOP rate an H800 is an H100.)
+# So near to the ridge point a data sheet doesn't decide: a rate that the card keeps up is below the printed one, and it moves the ridge point to the left.
 # "Decode attention is memory-bound" is a rule of thumb: on an H20 it is plainly false of this model.
 #
 # Now the units. One step of 16 sequences, and the same with the mistakes that are made most:
-# %% [markdown] key="break_card_read" lang="zh" src="2012605d"
+# %% [markdown] key="break_card_read" lang="zh" src="6fefcfed"
 # 按标称值，这个注意力在 H100 上访存受限，在 H200 上计算受限：两者算力相同，只是 H200 的显存更快。
-# 离拐点这么近，标称值已经说了不算：[FlashMLA](https://github.com/deepseek-ai/FlashMLA/blob/main/docs/20250422-new-kernel-deep-dive.md) 的作者按 H800 实际能维持的 865 TFLOP/s 计算，而不是标称的 990，于是把同样的注意力算作计算受限。（H800 的带宽和算力与 H100 相同。）
+# 离拐点这么近，标称值已经说了不算：显卡实际能维持的算力低于标称，拐点也就往左移。
 # “解码注意力是访存受限的”只是一条经验：对这个模型，在 H20 上显然不成立。
 #
 # 再来看单位。16 条序列的一步，以及几种最常见的错误：
 
-# %% key="break_units"
+# %% key="break_units" lang="en"
 step, card = decode_work("Llama-3.1-8B", 16, 4096), gpu_roof(find_gpu("H200"))
 ways = {
-    "right": step.num_bytes / (card.bandwidth_gb_s * 1e9),
-    "bits": step.num_bytes / (card.bandwidth_gb_s * 1e9 / 8),
-    "gib": step.num_bytes / (card.bandwidth_gb_s * 2**30),
-    "each": (16 * step.weight_bytes + step.cache_bytes) / (card.bandwidth_gb_s * 1e9),
+    "right: bytes, GB/s": step.num_bytes / (card.bandwidth_gb_s * 1e9),
+    "GB/s taken for Gbit/s": step.num_bytes / (card.bandwidth_gb_s * 1e9 / 8),
+    "GB/s taken for GiB/s": step.num_bytes / (card.bandwidth_gb_s * 2**30),
+    "weights read for each sequence": (16 * step.weight_bytes + step.cache_bytes) / (card.bandwidth_gb_s * 1e9),
 }
-for name, seconds in ways.items():
-    print(t("unit_line", what=t("unit_" + name), ms=seconds * 1e3))
-used = 7e9 * 2 * 100 / 1e9
-print(t("mbu_line", used=used, share=used / 2000, other=700 / 2000))
+rows = [(name, f"{seconds * 1e3:.3f}") for name, seconds in ways.items()]
+Table(["way", "ms"], rows, right=["ms"])
+
+# %% key="break_units" lang="zh"
+step, card = decode_work("Llama-3.1-8B", 16, 4096), gpu_roof(find_gpu("H200"))
+ways = {
+    "正确：字节，GB/s": step.num_bytes / (card.bandwidth_gb_s * 1e9),
+    "把 GB/s 当成 Gbit/s": step.num_bytes / (card.bandwidth_gb_s * 1e9 / 8),
+    "把 GB/s 当成 GiB/s": step.num_bytes / (card.bandwidth_gb_s * 2**30),
+    "每条序列各读一遍权重": (16 * step.weight_bytes + step.cache_bytes) / (card.bandwidth_gb_s * 1e9),
+}
+rows = [(name, f"{seconds * 1e3:.3f}") for name, seconds in ways.items()]
+Table(["算法", "毫秒"], rows, right=["毫秒"])
 
 # %% [markdown] key="break_units_read" lang="en"
-# The 7 % of GiB/s look harmless. They are more than the 5.2 % that the first coalesced kernel brought to ferrox ([PR #144](https://github.com/antonellof/ferrox/pull/144)).
+# The 7 % of GiB/s look harmless. They are more than the first coalesced kernel brought to one engine (5.2 %, in *In the wild*).
 #
-# The last line is a textbook's example: 7 billion parameters in FP16, 100 tokens a second, an A100 with 2 TB/s.
-# The book writes 7B × 2 × 100 = 700 GB/s, and 70 %. A reader [objects](https://github.com/chiphuyen/aie-book/issues/7) that 700 of 2,000 is 35 %.
-# The 70 % is right: it is the 700 that has lost the 2 bytes. Whoever checks only the last division mends the wrong number.
-# %% [markdown] key="break_units_read" lang="zh" src="b7e0ad08"
-# GiB/s 造成的 7% 看似不大，却超过了 ferrox 第一个合并访存的 kernel 带来的 5.2%（[PR #144](https://github.com/antonellof/ferrox/pull/144)）。
+# One more: a model of 7 billion parameters in FP16 makes 100 tokens a second on an A100 with 2 TB/s. Which part of the bandwidth does it use?
+# %% [markdown] key="break_units_read" lang="zh" src="f432769a"
+# GiB/s 造成的 7% 看似不大，却超过了某个引擎第一个合并访存的 kernel 带来的 5.2%（见“实战现场”）。
 #
-# 最后一行是一本教材里的例子：70 亿参数、FP16、每秒 100 个 token，A100 的带宽是 2 TB/s。
-# 书上写的是 7B × 2 × 100 = 700 GB/s，占 70%。有读者[提出](https://github.com/chiphuyen/aie-book/issues/7)：700 除以 2,000 应该是 35%。
-# 其实 70% 没错，错的是 700：那 2 个字节漏乘了。只核对最后一步除法，就会改错地方。
+# 再看一例：70 亿参数、FP16，在带宽 2 TB/s 的 A100 上每秒生成 100 个 token。用上了多大比例的带宽？
+
+# %% key="utilization" lang="en"
+used = 7e9 * 2 * 100 / 1e9  # parameters x bytes x tokens a second
+rows = [("7e9 x 2 x 100", f"{used:,.0f}", f"{used / 2000:.0%}"), ("without the 2 bytes", f"{700:,}", f"{700 / 2000:.0%}")]
+Table(["", "GB/s", "of 2 TB/s"], rows, right=["GB/s", "of 2 TB/s"])
+
+# %% key="utilization" lang="zh"
+used = 7e9 * 2 * 100 / 1e9  # 参数 × 字节 × 每秒 token 数
+rows = [("7e9 × 2 × 100，完整", f"{used:,.0f}", f"{used / 2000:.0%}"), ("漏乘 2 个字节", f"{700:,}", f"{700 / 2000:.0%}")]
+Table(["", "GB/s", "占 2 TB/s 的比例"], rows, right=["GB/s", "占 2 TB/s 的比例"])
 
 # %% [markdown] key="self" lang="en"
+# ## Recap
+#
+# A step takes at least `max(bytes / bandwidth, FLOPs / FLOP rate)`: 7.62 ms for Llama-3.1-8B with 4,096 tokens on an A100, of which the arithmetic needs under 0.1 ms.
+# Weights are read once for the batch and reach the ridge point with enough sequences; the cache is read for each sequence, so no batch moves attention.
+# Attention does 1 FLOP per byte with MHA, the size of the group with GQA, over 200 with absorbed MLA (16-bit cache).
+# Bandwidth belongs to a working set and an order: 32 threads that read from 32 places move eight times the bytes that they asked for.
+#
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="self" lang="zh" src="c2d6ea3e"
+# %% [markdown] key="self" lang="zh" src="2b91c231"
+# ## 本课小结
+#
+# 一步至少需要 `max(字节数 / 带宽, FLOP / 算力)`：Llama-3.1-8B、4,096 个 token，在 A100 上是 7.62 毫秒，其中计算不到 0.1 毫秒。
+# 权重整个 batch 读一次，序列足够多就能走到拐点；缓存每条序列各读一次，所以 batch 再大，注意力的算术强度也不变。
+# 16 位缓存时，注意力每字节做的 FLOP：MHA 是 1，GQA 等于组的大小，矩阵吸收后的 MLA 超过 200。
+# 带宽总是针对某个工作集、某种次序而言：32 个线程从 32 个地方读，搬运的字节就是请求的 8 倍。
+#
 # ## 自我检查
 #
 # 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
@@ -556,6 +796,23 @@ explain("cache_and_batch")
 
 # %% key="explain_thread"
 explain("contiguous_per_thread")
+
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# - In [TensorRT-LLM #1607](https://github.com/NVIDIA/TensorRT-LLM/issues/1607) a user of Whisper on an A10G saw 90 % GPU utilization and under 25 % of the tensor cores; half a year later the issue was closed without an answer. *The floor of a step* has it.
+# - [transformers-benchmarks #4](https://github.com/mli/transformers-benchmarks/issues/4) measured 3,868 GB/s on an RTX 4090 and, on an A800, 1,727 GB/s, below the data sheet's 1,935. (The A800's L2 is 40 MB in two halves, and 32 MiB don't fit in one half: a likely reason, but we have not measured it.)
+# - [ferrox #133](https://github.com/antonellof/ferrox/issues/133) reached 5.3 % of a card's bandwidth where llama.cpp reached 60.4 %, because each of 32 neighbouring threads read at the beginning of a block of its own. Its first coalesced kernel brought 5.2 % ([PR #144](https://github.com/antonellof/ferrox/pull/144)), and with those of the feed-forward layers one model went from 32.85 to 100.90 tokens a second ([PR #146](https://github.com/antonellof/ferrox/pull/146)).
+# - [flashinfer #520](https://github.com/flashinfer-ai/flashinfer/issues/520) is the run with 40 query heads and 40 KV heads. [FlashMLA](https://github.com/deepseek-ai/FlashMLA/blob/main/docs/20250422-new-kernel-deep-dive.md) counts with the 865 TFLOP/s that its H800 keeps up, not with its 990, and calls MLA's attention compute-bound.
+# - A reader of a textbook [objected](https://github.com/chiphuyen/aie-book/issues/7) that 700 of 2,000 GB/s is 35 % and not 70 %. The 70 % is right: it is the 700 that has lost the 2 bytes.
+# %% [markdown] key="wild" lang="zh" src="f63f7fc7"
+# ## 实战现场
+#
+# - [TensorRT-LLM #1607](https://github.com/NVIDIA/TensorRT-LLM/issues/1607)：一位用户在 A10G 上跑 Whisper，GPU 利用率约 90%，Tensor Core 利用率却不到 25%；半年后，该 issue 在没有答案的情况下关闭。答案见“一步的下限”。
+# - [transformers-benchmarks #4](https://github.com/mli/transformers-benchmarks/issues/4)：RTX 4090 上测得 3,868 GB/s；同一个脚本在 A800 上测得 1,727 GB/s，低于标称的 1,935。（A800 的 L2 共 40 MB，分成两半，一半放不下 32 MiB：原因很可能在这里，不过我们没有实测。）
+# - [ferrox #133](https://github.com/antonellof/ferrox/issues/133)：解码 kernel 只达到显卡带宽的 5.3%，而 llama.cpp 达到 60.4%，因为相邻的 32 个线程各自从自己那一块的开头读起。第一个合并访存的 kernel 带来 5.2%（[PR #144](https://github.com/antonellof/ferrox/pull/144)），前馈层的 kernel 也改好之后，有个模型从每秒 32.85 个 token 提高到 100.90 个（[PR #146](https://github.com/antonellof/ferrox/pull/146)）。
+# - [flashinfer #520](https://github.com/flashinfer-ai/flashinfer/issues/520) 就是 40 个 query 头、40 个 KV 头的那次测试。[FlashMLA](https://github.com/deepseek-ai/FlashMLA/blob/main/docs/20250422-new-kernel-deep-dive.md) 按 H800 实际能维持的 865 TFLOP/s 计算，而不是标称的 990，于是把 MLA 的注意力算作计算受限。
+# - 一位读者给一本教材[指出](https://github.com/chiphuyen/aie-book/issues/7)：700 除以 2,000 GB/s 是 35%，不是 70%。其实 70% 没错，错的是 700：那 2 个字节漏乘了。
 
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises

@@ -1,7 +1,7 @@
 """Lines and points over two axes."""
 
 from collections.abc import Collection, Mapping
-from math import log10
+from math import ceil, floor, log10
 
 from minikv.course.charts.chart import DASHES, Chart, value_said
 
@@ -43,9 +43,7 @@ def lines(
     for name, place in (marks or {}).items():
         figure.add_vline(x=place, line_dash="dash")
         at = log10(place) if "x" in log else place
-        figure.add_annotation(
-            x=at, y=1, yref="paper", text=name, showarrow=False, xanchor="right", yanchor="top"
-        )
+        figure.add_annotation(x=at, y=1, yref="paper", text=name, showarrow=False, yanchor="bottom")
     for name, place in (levels or {}).items():
         figure.add_hline(y=place, line_dash="dash")
         at = log10(place) if "y" in log else place
@@ -53,9 +51,10 @@ def lines(
             x=0, xref="paper", y=at, text=name, showarrow=False, xanchor="left", yanchor="bottom"
         )
     figure.update_xaxes(title=x, **(_ticks(series) if "x" in log else {}))
-    figure.update_yaxes(title=y, **({"type": "log", "dtick": 1} if "y" in log else {"rangemode": "tozero"}))
+    figure.update_yaxes(title=y, **(_decades(series) if "y" in log else {"rangemode": "tozero"}))
     figure.update_layout(height=height, margin={"t": 48, "r": 24}, showlegend=len(series) > 1)
-    figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
+    above = 1.1 if marks else 1.02  # the words of the marks stand between the plot and the legend
+    figure.update_layout(legend={"orientation": "h", "y": above, "yanchor": "bottom"})
     said = [f"{y} / {x}", *(f"{name}: {_said(values)}" for name, values in series.items())]
     said += [f"{name}: {value_said(place)}" for name, place in {**(marks or {}), **(levels or {})}.items()]
     return Chart(figure, said)
@@ -67,6 +66,15 @@ def _ticks(series: Mapping[str, Mapping[float, float]]) -> dict[str, object]:
     if len(places) > TICKS:
         return {"type": "log", "dtick": 1}
     return {"type": "log", "tickvals": places, "ticktext": [value_said(place) for place in places]}
+
+
+def _decades(series: Mapping[str, Mapping[float, float]]) -> dict[str, object]:
+    """A logarithmic axis with powers of ten, and where these are few, with 2 and 5 times each of them."""
+    places = [value for values in series.values() for value in values.values() if value > 0]
+    if not places or max(places) > 1000 * min(places):
+        return {"type": "log", "dtick": 1}
+    powers = range(floor(log10(min(places))), ceil(log10(max(places))) + 1)
+    return {"type": "log", "tickvals": [step * 10**power for power in powers for step in (1, 2, 5)]}
 
 
 def _said(values: Mapping[float, float]) -> str:

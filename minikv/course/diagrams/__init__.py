@@ -16,6 +16,7 @@ from minikv.course.diagrams.kv_layouts import kv_layouts
 from minikv.course.diagrams.launch_times import launch_times
 from minikv.course.diagrams.layer_kinds import layer_kinds
 from minikv.course.diagrams.memory_ledger import memory_ledger
+from minikv.course.diagrams.memory_pyramid import Tier, memory_pyramid
 from minikv.course.diagrams.online_softmax import SoftmaxStep, online_softmax
 from minikv.course.diagrams.places import places
 from minikv.course.diagrams.preemptions import preemptions
@@ -24,11 +25,14 @@ from minikv.course.diagrams.seats import seats
 from minikv.course.diagrams.segments import segments
 from minikv.course.diagrams.slots import slots
 from minikv.course.diagrams.step_rows import step_rows, watch_rows
+from minikv.course.diagrams.step_times import step_times
 from minikv.course.diagrams.step_tokens import step_tokens
+from minikv.course.diagrams.warp_sectors import warp_sectors
 
 __all__ = [
     "Growth",
     "SoftmaxStep",
+    "Tier",
     "arena_loans",
     "attention_heads",
     "attention_sums",
@@ -45,6 +49,7 @@ __all__ = [
     "launch_times",
     "layer_kinds",
     "memory_ledger",
+    "memory_pyramid",
     "moment",
     "online_softmax",
     "places",
@@ -54,6 +59,8 @@ __all__ = [
     "segments",
     "slots",
     "step_rows",
+    "step_times",
     "step_tokens",
+    "warp_sectors",
     "watch_rows",
 ]
