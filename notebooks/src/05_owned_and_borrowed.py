@@ -3,7 +3,7 @@
 # slug = "owned_and_borrowed"
 # needs = ["00", "02"]
 # rooms = ["memory.arena", "memory.ownership"]
-# minutes = 50
+# minutes = 55
 # [title]
 # en = "Who frees this memory?"
 # zh = "这块内存由谁释放？"
@@ -17,50 +17,79 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# In February 2020 somebody stores one activation for each image of a batch.
-# The files are too large, and they grow with the *batch*, which should not matter to one image.
-# [PyTorch #33101](https://github.com/pytorch/pytorch/issues/33101) has it in five lines: a slice of 80 KB makes a file of 8 MB.
+# You keep one slice of a large tensor and delete the rest. Memory doesn't fall, and a file with the slice is as large as all of it.
+# In C++ the opposite goes wrong: a tensor that borrowed its memory reads what another one has written there.
 #
-# > Saving a view of a tensor resulted in saving all of the tensor data, even the data outside this view
-#
-# In C++ the opposite happens.
-# In [libtorch_custom_dataset #1](https://github.com/mhubii/libtorch_custom_dataset/issues/1) a reader asks whether the `clone()` after `torch::from_blob` is really necessary.
-# It is: “torch doesn't own the data, so it gets thrown away after get() was called”.
-#
-# One program keeps memory for too long, the other loses it too early.
 # **Who frees this memory, and when?**
 # A KV cache consists of slices, so an engine has to know.
-# %% [markdown] key="question" lang="zh" src="e4fe9d9f"
+#
+# Here is a batch of 100 activations, the first of them, and a copy of the first:
+# %% [markdown] key="question" lang="zh" src="bed12eba"
 # ## 问题
 #
-# 2020 年 2 月，有人把 batch 里每张图片的激活各存成一个文件。
-# 文件大得不对劲，而且 **batch** 越大，文件越大；可一张图片的激活本该与 batch 无关。
-# [PyTorch #33101](https://github.com/pytorch/pytorch/issues/33101) 用五行代码说清了现象：80 KB 的切片，存成了 8 MB 的文件。
-#
-# > Saving a view of a tensor resulted in saving all of the tensor data, even the data outside this view（保存一个视图，却把整个张量都存了下来，连视图之外的数据也在内）
-#
-# C++ 里的情形正好相反。
-# [libtorch_custom_dataset #1](https://github.com/mhubii/libtorch_custom_dataset/issues/1) 问：`torch::from_blob` 之后的 `clone()` 真的有必要吗？
-# 有必要。回答是“torch doesn't own the data, so it gets thrown away after get() was called”：数据不归 torch 所有，`get()` 一返回就没了。
-#
-# 一边是内存留得太久，一边是内存丢得太早。
+# 只留下大张量的一个切片，把其余的都删掉：内存没有下降，把切片存成文件，文件却和整个张量一样大。
+# C++ 里的情形正好相反：借用内存的张量，读到的是另一个张量写在那里的内容。
 #
 # **这块内存由谁释放，什么时候释放？**
 #
 # KV 缓存里到处都是切片，所以推理引擎必须弄清楚。
+#
+# 下面是 100 份激活组成的一个 batch、其中的第一份，以及第一份的副本：
 
-# %% key="asked"
-import io
-
+# %% key="first"
 import torch
+
+from minikv.course.diagrams import storage_views
 
 torch.manual_seed(0)
 batch = torch.randn(100, 100, 100, dtype=torch.float64)
 saved = {"batch": batch, "batch[0]": batch[0], "batch[0].clone()": batch[0].clone()}
+show(storage_views(saved, t("lang")))
+
+# %% [markdown] key="able" lang="en"
+# `batch[0]` needs 80,000 bytes and keeps a hundred times as much. Its copy has a **storage** of its own.
+#
+# After this lesson you can:
+#
+# - **tell** of any tensor which bytes it touches and which it keeps alive;
+# - **predict** when memory is freed, by the rule of C++ and by that of torch;
+# - **lend** parts of one allocation on purpose, and refuse to free it while a loan is in use.
+#
+# What do these three cost on disk?
+# %% [markdown] key="able" lang="zh" src="10dd6ba3"
+# `batch[0]` 只需要 80,000 字节，却占住了它的一百倍。副本则有自己的**存储**（storage）。
+#
+# 学完本课，你能够：
+#
+# - **看出**任何一个张量用到哪些字节、占住哪些字节；
+# - 分别按 C++ 和 torch 的规则**预测**内存何时释放；
+# - 主动**出借**一次分配里的各个部分，并在借出的张量还在用时拒绝释放。
+#
+# 这三个张量存成文件，各有多大？
+
+# %% key="asked" lang="en"
+import io
+
+from minikv.course import Table
+
+rows = []
 for name, tensor in saved.items():
     file = io.BytesIO()
     torch.save(tensor, file)
-    print(t("file_line", name=name, own=tensor.nbytes, file=file.tell()))
+    rows.append((name, tensor.nbytes, file.tell()))
+Table(["saved", "B in the tensor", "B in the file"], rows)
+
+# %% key="asked" lang="zh"
+import io
+
+from minikv.course import Table
+
+rows = []
+for name, tensor in saved.items():
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    rows.append((name, tensor.nbytes, file.tell()))
+Table(["保存的对象", "张量（B）", "文件（B）"], rows)
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
@@ -81,38 +110,28 @@ predict("ten_percent", ...)
 # %% [markdown] key="cpp" lang="en"
 # ## The rule of C++
 #
-# “Memory Model Deep Dive”, one of the documents that this course grew from (from here on: the document), describes an engine whose tensor class has two modes and one flag:
+# In many C++ engines a tensor has two modes and one flag.
+# An **owned** tensor allocates in its constructor, and its destructor calls `cudaFree`.
+# A **borrowed** one holds an address that it was given, and its destructor does nothing.
 #
-# ```text
-#   owned     rt::Tensor a({1024, 768}, kGPU, kHALF)                  mOwnMemory = true
-#             the constructor allocates, the destructor calls cudaFree
-#   borrowed  rt::Tensor b(a.rawPointer(), {1024, 768}, kGPU, kHALF)  mOwnMemory = false
-#             holds an address; the destructor does nothing
-# ```
-#
-# The document then asks its reader to trace three tensors: `a` and `b` from above, and an owned `c`.
-# %% [markdown] key="cpp" lang="zh" src="e407aed7"
+# Take three tensors: an owned `a`, a `b` that borrows all of `a`, and an owned `c`.
+# %% [markdown] key="cpp" lang="zh" src="73a81485"
 # ## C++ 的规则
 #
-# 本课程依据的文档之一《Memory Model Deep Dive》（下称原文）介绍了一个推理引擎，它的张量类有两种模式，用一个标志区分：
+# 在许多 C++ 引擎里，张量有两种模式，用一个标志区分。
+# **拥有**内存的张量在构造时分配，析构时调用 `cudaFree`。
+# **借用**内存的张量只存一个得到的地址，析构时什么也不做。
 #
-# ```text
-#   拥有   rt::Tensor a({1024, 768}, kGPU, kHALF)                  mOwnMemory = true
-#          构造时分配，析构时调用 cudaFree
-#   借用   rt::Tensor b(a.rawPointer(), {1024, 768}, kGPU, kHALF)  mOwnMemory = false
-#          只存一个地址，析构时什么也不做
-# ```
-#
-# 接着，原文请读者跟踪三个张量：上面的 `a`、`b`，再加一个拥有内存的 `c`。
+# 下面有三个张量：拥有内存的 `a`，借用整个 `a` 的 `b`，以及拥有内存的 `c`。
 
 # %% key="predict_quiz"
 predict("quiz_total", ...)
 
 # %% [markdown] key="quiz" lang="en"
-# Here is the quiz in torch, with `c` of 512 x 768 as in the document.
+# The same in torch, with an `a` of 1024 x 768 and a `c` of 512 x 768.
 # `ownership` says what torch knows of a tensor's memory.
-# %% [markdown] key="quiz" lang="zh" src="17391932"
-# 下面用 torch 做一遍这道题，`c` 与原文一样是 512 × 768。
+# %% [markdown] key="quiz" lang="zh" src="08dbc06f"
+# 用 torch 做一遍：`a` 是 1024 × 768，`c` 是 512 × 768。
 # 一个张量的内存情况，torch 知道多少，`ownership` 就报告多少。
 
 # %% key="quiz_code"
@@ -121,24 +140,25 @@ from minikv.memory import ownership, share_storage
 a = torch.zeros(1024, 768, dtype=torch.float16)
 b = a.view(1024, 768)
 c = torch.zeros(512, 768, dtype=torch.float16)
-for name, tensor in {"a": a, "b": b, "c": c}.items():
-    print(f"{name}  {ownership(tensor).text(t('lang'))}")
-total = sum(ownership(tensor).storage_bytes for tensor in (a, c))
-print(f"{total:,} B = {total / 2**20:g} MiB = {total / 1e6:.2f} MB")
+show(storage_views({"a": a, "b": b, "c": c}, t("lang")))
+
+# %% key="quiz_total" lang="en"
+total = sum(ownership(tensor).storage_bytes for tensor in (a, c))  # b has no storage of its own
+Table(["allocated (B)", "MiB", "MB"], [(total, f"{total / 2**20:g}", f"{total / 1e6:.2f}")])
+
+# %% key="quiz_total" lang="zh"
+total = sum(ownership(tensor).storage_bytes for tensor in (a, c))  # b 没有自己的存储
+Table(["分配的字节数", "MiB", "MB"], [(total, f"{total / 2**20:g}", f"{total / 1e6:.2f}")])
 
 # %% [markdown] key="quiz_read" lang="en"
-# The document's answers are 1.5, 0 and 2.25; its unit is wrong.
-# It writes MB, and by its own rule (1 MB = 1,000,000 bytes) these would be 1.57 MB and 2.36 MB: 1.5 and 2.25 are **MiB**.
+# `a` has 1.5 MiB, `c` 0.75 MiB, and `b` adds nothing: 2.25 MiB, which are 2.36 MB.
 #
-# Its last question is the one of this lesson: which destructors call `cudaFree`?
-# “Only `a` and `c`.”
+# Which destructors call `cudaFree`? Only those of `a` and `c`.
 # That is the whole rule of C++, and nothing in it keeps `a` alive for `b`.
-# %% [markdown] key="quiz_read" lang="zh" src="d52f0332"
-# 原文的答案是 1.5、0 和 2.25，但单位写错了。
-# 它写的是 MB，而按它自己的规定（1 MB = 1,000,000 字节），应该是 1.57 MB 和 2.36 MB；1.5 和 2.25 的单位是 **MiB**。
+# %% [markdown] key="quiz_read" lang="zh" src="98df3479"
+# `a` 占 1.5 MiB，`c` 占 0.75 MiB，`b` 不增加任何字节：一共 2.25 MiB，也就是 2.36 MB。
 #
-# 原文的最后一问，正是本课的问题：哪些析构函数会调用 `cudaFree`？
-# “只有 `a` 和 `c`。”
+# 哪些析构函数会调用 `cudaFree`？只有 `a` 和 `c` 的。
 # C++ 的规则仅此而已：没有哪一条会为了 `b` 而留住 `a`。
 
 # %% [markdown] key="dangle" lang="en"
@@ -167,7 +187,7 @@ class Memory:
     def free(self, start, size):
         self.holes.insert(0, (start, size))
 
-
+# %% key="cpp_tensor"
 class CppTensor:
     def __init__(self, memory, size, address=None):
         self.memory, self.size, self.owns = memory, size, address is None
@@ -180,29 +200,50 @@ class CppTensor:
         if self.owns:
             self.memory.free(self.address, self.size)
 
-# %% key="cpp_run"
-gpu = Memory(16)
+# %% key="cpp_run" lang="en"
+from minikv.course.diagrams import Heap, addresses
+
+gpu, moments = Memory(16), []
 a = CppTensor(gpu, 4)
 a.data().fill_(1.0)
 b = CppTensor(gpu, 4, address=a.address)
-print(t("cpp_alive", values=b.data().tolist()))
+names = {"a": (a.address, 4, "a"), "b": (b.address, 4, "a")}  # first float, floats, owner
+moments.append(Heap("a lives", gpu.floats.tolist(), names))
 a.end()
+moments.append(Heap("a ended", gpu.floats.tolist(), {"b": names["b"]}))
 c = CppTensor(gpu, 4)
 c.data().fill_(99.0)
-print(t("cpp_dangling", values=b.data().tolist()))
+moments.append(Heap("c is made", gpu.floats.tolist(), {"b": names["b"], "c": (c.address, 4, "c")}))
+show(addresses(moments, "en"))
+
+# %% key="cpp_run" lang="zh"
+from minikv.course.diagrams import Heap, addresses
+
+gpu, moments = Memory(16), []
+a = CppTensor(gpu, 4)
+a.data().fill_(1.0)
+b = CppTensor(gpu, 4, address=a.address)
+names = {"a": (a.address, 4, "a"), "b": (b.address, 4, "a")}  # 第一个浮点数、个数、拥有者
+moments.append(Heap("a 还在", gpu.floats.tolist(), names))
+a.end()
+moments.append(Heap("a 已析构", gpu.floats.tolist(), {"b": names["b"]}))
+c = CppTensor(gpu, 4)
+c.data().fill_(99.0)
+moments.append(Heap("新建 c", gpu.floats.tolist(), {"b": names["b"], "c": (c.address, 4, "c")}))
+show(addresses(moments, "zh"))
 
 # %% [markdown] key="dangle_read" lang="en"
-# `b` **dangles**: its address is right, its owner is gone, and it reads what somebody else has written there.
+# `b` **dangles**: its address is right, its owner is gone, and it reads what `c` has written there.
 # No error, no warning.
 # In a KV cache this would be one user's prompt in another user's answer.
 #
-# The same steps in torch:
-# %% [markdown] key="dangle_read" lang="zh" src="13cc2cc1"
-# `b` **悬空**了：地址没错，拥有者已经不在，读到的是别人写在那里的内容。
+# The same steps in torch: what does `b` read, and does `c` lie elsewhere?
+# %% [markdown] key="dangle_read" lang="zh" src="64f66f5f"
+# `b` **悬空**了：地址没错，拥有者已经不在，读到的是 `c` 写在那里的内容。
 # 没有报错，也没有警告。
 # 换成 KV 缓存，就是一个用户的回答里混进了另一个用户的提示词。
 #
-# 同样的步骤，在 torch 里再走一遍：
+# 同样的步骤，在 torch 里再走一遍：`b` 读到什么？`c` 是不是在别处？
 
 # %% key="torch_run"
 a = torch.ones(4)
@@ -210,50 +251,50 @@ address = a.data_ptr()
 b = a[:]
 del a
 c = torch.full((4,), 99.0)
-print(t("torch_safe", values=b.tolist(), elsewhere=c.data_ptr() != address))
+b.tolist(), c.data_ptr() != address
 
 # %% [markdown] key="storage" lang="en"
 # A torch tensor does not hold memory.
-# It holds a **storage**, and the storage holds the memory and counts who refers to it.
+# It holds a **storage**, and the storage holds the memory and counts who refers to it: `a` and `b` hold it alike, and the last one to go frees it.
+# That is why the picture of `a`, `b` and `c` above has two storages for three tensors.
 #
-# ```text
-#   C++     a ──owns──> memory <──address── b          a ends: freed, b dangles
-#
-#   torch   a ──┐
-#               ├──counted──> storage ──owns──> memory  the last one to go frees
-#           b ──┘
-# ```
-#
-# So “owner” has no exact counterpart in torch: `a` and `b` hold the storage alike.
+# So “owner” has no exact counterpart in torch.
 # `ownership` calls a tensor an owner if it stands for a whole storage of torch's own and is no recorded view of another.
 # A weak reference does not count, so it can watch the storage go:
-# %% [markdown] key="storage" lang="zh" src="2684b0cc"
+# %% [markdown] key="storage" lang="zh" src="c6abf925"
 # torch 的张量并不直接持有内存。
-# 它持有的是**存储**（storage）；内存归存储所有，存储还带着引用计数（reference count），记录有多少个引用。
+# 它持有的是**存储**（storage）；内存归存储所有，存储还带着引用计数（reference count）：`a` 和 `b` 以同样的方式持有它，最后一个离开的负责释放。
+# 所以在上面 `a`、`b`、`c` 的图里，三个张量只有两个存储。
 #
-# ```text
-#   C++     a ──拥有──> 内存 <──地址── b              a 析构：释放，b 悬空
-#
-#   torch   a ──┐
-#               ├──计数──> 存储 ──拥有──> 内存         最后一个离开的负责释放
-#           b ──┘
-# ```
-#
-# 所以 torch 里没有与“拥有者”完全对应的概念：`a` 和 `b` 以同样的方式持有这个存储。
+# 因此 torch 里没有与“拥有者”完全对应的概念。
 # 如果一个张量占满 torch 自己的整个存储，又没有被记录为别的张量的视图，`ownership` 就称它为拥有者。
 # 弱引用不参与计数，正好用来观察存储何时消失：
 
-# %% key="last_one"
+# %% key="last_one" lang="en"
 import weakref
 
 a = torch.ones(4)
 seen = weakref.ref(a.untyped_storage())
 b = a[2:]
-print(t("storage_state", moment="a, b", alive=seen() is not None))
+rows = [("a, b", str(seen() is not None))]
 del a
-print(t("storage_state", moment="b", alive=seen() is not None))
+rows.append(("b", str(seen() is not None)))
 del b
-print(t("storage_state", moment="-", alive=seen() is not None))
+rows.append(("-", str(seen() is not None)))
+Table(["names", "the storage exists"], rows)
+
+# %% key="last_one" lang="zh"
+import weakref
+
+a = torch.ones(4)
+seen = weakref.ref(a.untyped_storage())
+b = a[2:]
+rows = [("a, b", str(seen() is not None))]
+del a
+rows.append(("b", str(seen() is not None)))
+del b
+rows.append(("-", str(seen() is not None)))
+Table(["还有的名字", "存储还在"], rows)
 
 # %% [markdown] key="formula" lang="en"
 # ## The formula
@@ -302,11 +343,29 @@ from minikv.plan import CacheSpec
 layer = CacheSpec.from_config("Llama-3.1-8B").layers[0]
 k = torch.zeros(layer.kv_heads, 4096, layer.k_dim, dtype=torch.bfloat16)
 block = k[:, -16:]
-print("shape", tuple(block.shape), "stride", block.stride(), "offset", block.storage_offset())
+show(storage_views({"k": k, "k[:, -16:]": block}, t("lang")))
+
+# %% key="real_figures" lang="en"
 seen = ownership(block)
-print(seen.text(t("lang")))
 times = seen.storage_bytes / seen.touched_bytes
-print(f"{seen.storage_bytes:,} / {seen.touched_bytes:,} = {times:g}")
+rows = [
+    ("shape", str(tuple(block.shape))),
+    ("stride (elements)", str(block.stride())),
+    ("offset (elements)", str(block.storage_offset())),
+    ("storage / touched", f"{seen.storage_bytes:,} B / {seen.touched_bytes:,} B = {times:g}"),
+]
+Table(["k[:, -16:]", ""], rows)
+
+# %% key="real_figures" lang="zh"
+seen = ownership(block)
+times = seen.storage_bytes / seen.touched_bytes
+rows = [
+    ("形状", str(tuple(block.shape))),
+    ("步幅（元素）", str(block.stride())),
+    ("偏移（元素）", str(block.storage_offset())),
+    ("存储 / 用到", f"{seen.storage_bytes:,} B / {seen.touched_bytes:,} B = {times:g}"),
+]
+Table(["k[:, -16:]", ""], rows)
 
 # %% [markdown] key="see" lang="en"
 # ## See it
@@ -325,8 +384,6 @@ print(f"{seen.storage_bytes:,} / {seen.touched_bytes:,} = {times:g}")
 predict("expanded", ...)
 
 # %% key="bars"
-import plotly.graph_objects as go
-
 x = torch.zeros(100, 100)
 made = {
     "x": x,
@@ -337,22 +394,7 @@ made = {
     "x[:1].expand(100, 100)": x[:1].expand(100, 100),
     "x[:10].clone()": x[:10].clone(),
 }
-facts = {name: ownership(tensor) for name, tensor in made.items()}
-touched = [fact.touched_bytes for fact in facts.values()]
-beside = [fact.keeps_alive_bytes for fact in facts.values()]
-figure = go.Figure()
-figure.add_bar(name=t("bars_touched"), orientation="h", y=list(facts), x=touched)
-figure.add_bar(name=t("bars_beside"), orientation="h", y=list(facts), x=beside, marker_pattern_shape="/")
-figure.update_layout(barmode="stack", height=340)
-figure.update_layout(margin={"t": 50, "r": 20})
-figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"})
-figure.update_xaxes(title=t("bars_axis"))
-figure.update_yaxes(autorange="reversed", automargin=True)
-lines = []
-for name, fact in facts.items():
-    sizes = {"touched": fact.touched_bytes, "beside": fact.keeps_alive_bytes}
-    lines.append(t("bars_line", name=name, elements=fact.numel, **sizes))
-show(figure, text="\n".join(lines), caption=t("bars_caption"))
+show(storage_views(made, t("lang")))
 
 # %% [markdown] key="see_read" lang="en"
 # - `x.T` touches everything: another order is no other memory.
@@ -375,7 +417,7 @@ show(figure, text="\n".join(lines), caption=t("bars_caption"))
 # transformers 的滑动窗口层，就是靠切片留下最近的 token。
 # 下面是一个窗口为 16 的小 Mistral，先读 160 个 token 的提示词，再解码一个 token：
 
-# %% key="sliding"
+# %% key="sliding" lang="en"
 from transformers import DynamicCache, MistralConfig, MistralForCausalLM
 
 small = MistralConfig(
@@ -384,19 +426,28 @@ small = MistralConfig(
     sliding_window=16, max_position_embeddings=512, dtype="float32",
 )
 model = MistralForCausalLM(small).eval()
-cache = DynamicCache(config=model.config)
+cache, seen = DynamicCache(config=model.config), {}
+for moment, num_tokens in (("after prefill(160)", 160), ("after decode(1)", 1)):
+    with torch.no_grad():
+        model(torch.randint(0, 64, (1, num_tokens)), past_key_values=cache, use_cache=True)
+    seen[moment] = cache.layers[0].keys  # [batch, kv_heads, tokens, head_dim]
+show(storage_views(seen, "en"))
 
+# %% key="sliding" lang="zh"
+from transformers import DynamicCache, MistralConfig, MistralForCausalLM
 
-@torch.no_grad()
-def step(moment, num_tokens):
-    model(torch.randint(0, 64, (1, num_tokens)), past_key_values=cache, use_cache=True)
-    keys = cache.layers[0].keys
-    sizes = {"own": keys.nbytes, "storage": ownership(keys).storage_bytes}
-    print(t("window_line", moment=moment, tokens=keys.shape[2], **sizes))
-
-
-step("prefill(160)", 160)
-step("decode(1)", 1)
+small = MistralConfig(
+    vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1,
+    num_attention_heads=2, num_key_value_heads=2, head_dim=16,
+    sliding_window=16, max_position_embeddings=512, dtype="float32",
+)
+model = MistralForCausalLM(small).eval()
+cache, seen = DynamicCache(config=model.config), {}
+for moment, num_tokens in (("prefill(160) 之后", 160), ("decode(1) 之后", 1)):
+    with torch.no_grad():
+        model(torch.randint(0, 64, (1, num_tokens)), past_key_values=cache, use_cache=True)
+    seen[moment] = cache.layers[0].keys  # [batch, KV 头, token, 头维度]
+show(storage_views(seen, "zh"))
 
 # %% [markdown] key="sliding_read" lang="en"
 # After the prefill the layer *shows* 15 tokens (the next one completes the window of 16) and *holds* the whole prompt, more than ten times as much.
@@ -407,11 +458,23 @@ step("decode(1)", 1)
 # 到下一步会生成新的张量，整个提示词占的内存这才释放。
 # 这两个数规划器都能算：`bytes_for` 算缓存的内容，`held_bytes_for` 算背后的存储。
 
-# %% key="sliding_spec"
+# %% key="sliding_spec" lang="en"
 spec = CacheSpec.from_config(model.config)
-print(f"bytes_for(160)                {spec.bytes_for(160):>6,} B   K + V")
-print(f"held_bytes_for(160, step=160) {spec.held_bytes_for(160, step=160):>6,} B   K + V")
-print(f"held_bytes_for(161, step=1)   {spec.held_bytes_for(161, step=1):>6,} B   K + V")
+rows = [
+    ("bytes_for(160)", spec.bytes_for(160)),
+    ("held_bytes_for(160, step=160)", spec.held_bytes_for(160, step=160)),
+    ("held_bytes_for(161, step=1)", spec.held_bytes_for(161, step=1)),
+]
+Table(["call", "B of K and V"], rows)
+
+# %% key="sliding_spec" lang="zh"
+spec = CacheSpec.from_config(model.config)
+rows = [
+    ("bytes_for(160)", spec.bytes_for(160)),
+    ("held_bytes_for(160, step=160)", spec.held_bytes_for(160, step=160)),
+    ("held_bytes_for(161, step=1)", spec.held_bytes_for(161, step=1)),
+]
+Table(["调用", "K 和 V 的字节数"], rows)
 
 # %% [markdown] key="hands_on" lang="en"
 # ### On this machine
@@ -426,17 +489,30 @@ print(f"held_bytes_for(161, step=1)   {spec.held_bytes_for(161, step=1):>6,} B  
 # 第一个单元格按存储计数：数字精确，在哪里都一样。
 # 第二个单元格查看进程（在 GPU 上则是 PyTorch 的分配器）真正占用了多少。
 
-# %% key="hands_on_bytes"
+# %% key="hands_on_bytes" lang="en"
 device = "cuda" if torch.cuda.is_available() else "cpu"
 whole = torch.ones(40, 2**20, device=device)
-part = whole[:4]
+part, rows = whole[:4], []
 for moment, tensor in {"whole[:4]": part, "whole[:4].clone()": part.clone()}.items():
     seen = ownership(tensor)
-    print(t("fix_line", moment=moment, own=seen.nbytes, storage=seen.storage_bytes))
+    rows.append((moment, seen.nbytes, seen.storage_bytes))
 del whole, part, tensor
+Table(["tensor", "own (B)", "storage (B)"], rows)
 
-# %% key="hands_on_process" tags="hardware"
+# %% key="hands_on_bytes" lang="zh"
+device = "cuda" if torch.cuda.is_available() else "cpu"
+whole = torch.ones(40, 2**20, device=device)
+part, rows = whole[:4], []
+for moment, tensor in {"whole[:4]": part, "whole[:4].clone()": part.clone()}.items():
+    seen = ownership(tensor)
+    rows.append((moment, seen.nbytes, seen.storage_bytes))
+del whole, part, tensor
+Table(["张量", "自身（B）", "存储（B）"], rows)
+
+# %% key="hands_on_process"
 import psutil
+
+from minikv.course.charts import bars
 
 
 def used_mib():
@@ -444,16 +520,29 @@ def used_mib():
         return torch.cuda.memory_allocated() / 2**20
     return psutil.Process().memory_info().rss / 2**20
 
-
-start = used_mib()
+# %% key="hands_on_drawn" tags="hardware" lang="en"
+start, grew = used_mib(), {}
 whole = torch.ones(40, 2**20, device=device)
-print(t("process_line", moment="whole", mib=used_mib() - start))
+grew["whole"] = used_mib() - start
 part = whole[:4]
 del whole
-print(t("process_line", moment="del whole", mib=used_mib() - start))
+grew["del whole"] = used_mib() - start
 part = part.clone()
-print(t("process_line", moment="part.clone()", mib=used_mib() - start))
+grew["part.clone()"] = used_mib() - start
 del part
+show(bars(list(grew), {"more than at the start": list(grew.values())}, x="MiB", looks=("k",)))
+
+# %% key="hands_on_drawn" tags="hardware" lang="zh"
+start, grew = used_mib(), {}
+whole = torch.ones(40, 2**20, device=device)
+grew["whole"] = used_mib() - start
+part = whole[:4]
+del whole
+grew["del whole"] = used_mib() - start
+part = part.clone()
+grew["part.clone()"] = used_mib() - start
+del part
+show(bars(list(grew), {"比开始时多": list(grew.values())}, x="MiB", looks=("k",)))
 
 # %% [markdown] key="arena" lang="en"
 # ## An arena: lending on purpose
@@ -499,11 +588,11 @@ except MiniKVError as error:
     print(t(error))
 
 # %% [markdown] key="arena_close" lang="en"
-# Now somebody keeps a row of the logits, for a log perhaps, and everything else is let go.
+# Now a log keeps a row of the logits, and everything else is let go.
 # `close` should give the memory back.
 # Will it?
-# %% [markdown] key="arena_close" lang="zh" src="ec745a1d"
-# 假设有人留下了 logits 的一行，也许是为了写日志；其余的引用都已去掉。
+# %% [markdown] key="arena_close" lang="zh" src="5a54c66c"
+# 假设日志里还留着 logits 的一行，其余的引用都已去掉。
 # `close` 本该归还内存。
 # 它会照做吗？
 
@@ -519,7 +608,7 @@ except ArenaInUseError as error:
 kept = row.clone()
 del row
 arena.close()
-print(arena.report().text(t("lang")))
+show(arena_loans(arena.report(), t("lang")))
 
 # %% [markdown] key="arena_read" lang="en"
 # The row was a view of a tensor whose name is long gone; the arena still found it.
@@ -539,11 +628,11 @@ import numpy as np
 
 buffer = bytearray(8)
 lent = torch.from_numpy(np.frombuffer(buffer, dtype=np.uint8))
-print(ownership(lent).text(t("lang")))
 try:
     buffer.extend(bytes(2**20))
 except BufferError as error:
     print(f"BufferError: {error}")
+ownership(lent).shown(t("lang"))
 
 # %% [markdown] key="break" lang="en"
 # ## Break it
@@ -561,7 +650,12 @@ arena = Arena(1024)
 loan = arena.borrow("loan", (4,), torch.float32)
 loan.fill_(7.0)
 del arena
-print(t("loan_line", values=loan.tolist()))
+loan
+
+# %% [markdown] key="break_drop_read" lang="en"
+# The arena's name is gone, and its loan still reads 7: the loan itself keeps the memory.
+# %% [markdown] key="break_drop_read" lang="zh" src="1043ac32"
+# arena 的名字已经删除，借出的张量仍然读到 7：因为借出的张量自己就持有这块内存。
 
 # %% [markdown] key="break_alias" lang="en"
 # **Copies that are none.**
@@ -570,52 +664,65 @@ print(t("loan_line", values=loan.tolist()))
 # **看似复制，其实没有**。
 # 下面每一个看起来都是独立的张量。哪些真的是？
 
-# %% key="break_alias_code"
+# %% key="break_alias_code" lang="en"
 whole = torch.zeros(6, 4)
-for name, other in {
+others = {
     "whole.detach()": whole.detach(),
     "whole[2:].contiguous()": whole[2:].contiguous(),
     "whole.to(torch.float32)": whole.to(torch.float32),
     "whole.reshape(4, 6)": whole.reshape(4, 6),
     "whole.T.contiguous()": whole.T.contiguous(),
     "whole.clone()": whole.clone(),
-}.items():
-    print(f"{name:<24} share_storage: {share_storage(whole, other)}")
-print("whole.detach()  ", ownership(whole.detach()).text(t("lang")))
+}
+rows = [(name, str(share_storage(whole, other)), ownership(other).kind) for name, other in others.items()]
+Table(["made", "share_storage", "ownership says"], rows)
+
+# %% key="break_alias_code" lang="zh"
+whole = torch.zeros(6, 4)
+others = {
+    "whole.detach()": whole.detach(),
+    "whole[2:].contiguous()": whole[2:].contiguous(),
+    "whole.to(torch.float32)": whole.to(torch.float32),
+    "whole.reshape(4, 6)": whole.reshape(4, 6),
+    "whole.T.contiguous()": whole.T.contiguous(),
+    "whole.clone()": whole.clone(),
+}
+rows = [(name, str(share_storage(whole, other)), ownership(other).kind) for name, other in others.items()]
+Table(["得到的张量", "share_storage", "ownership 的回答"], rows)
 
 # %% [markdown] key="break_alias_read" lang="en"
 # `contiguous()`, `to()` and `reshape()` copy only if they have to.
 # `detach()` cuts the gradient, not the memory.
-# torch does not even record it as a view, so `ownership` calls it an owner (the last line); here `share_storage` is the question to ask.
+# torch does not even record it as a view, so `ownership` calls it an owner; here `share_storage` is the question to ask.
 # `clone()` always copies.
 #
 # **Memory from outside.**
-# numpy owns, torch borrows, and both write:
-# %% [markdown] key="break_alias_read" lang="zh" src="c5bee3e2"
+# numpy owns, torch borrows, and both write. The 5 that torch writes stands in the array, too:
+# %% [markdown] key="break_alias_read" lang="zh" src="d0a4b0e8"
 # `contiguous()`、`to()` 和 `reshape()` 只在必要时才复制。
-# `detach()` 切断的是梯度，不是内存；torch 甚至不把它记录为视图，`ownership` 会称它为拥有者（见最后一行），所以这时要用 `share_storage` 来查。
+# `detach()` 切断的是梯度，不是内存；torch 甚至不把它记录为视图，`ownership` 会称它为拥有者，所以这时要用 `share_storage` 来查。
 # `clone()` 一定会复制。
 #
 # **外来的内存**。
-# numpy 拥有，torch 借用，两边都能写：
+# numpy 拥有，torch 借用，两边都能写。torch 写入的 5，numpy 数组里也能读到：
 
 # %% key="break_numpy"
 array = np.zeros(4, dtype=np.float32)
 borrowed = torch.from_numpy(array)
 borrowed[0] = 5.0
-print(ownership(borrowed).text(t("lang")))
-print(t("shared_line", value=float(array[0])))
+print(array)
+ownership(borrowed).shown(t("lang"))
 
 # %% [markdown] key="break_dangle" lang="en"
 # **And one torch tensor that does dangle.**
 # [The documentation of `torch.frombuffer`](https://docs.pytorch.org/docs/stable/generated/torch.frombuffer.html) promises that “such memory will not be deallocated before the returned tensor goes out of scope”.
 # It holds the object, but unlike numpy it does not lock the object's buffer, and a `bytearray` that grows moves.
-# We only compare addresses: reading `lent` after this would be reading freed memory.
-# %% [markdown] key="break_dangle" lang="zh" src="fdf8ecdf"
+# We only compare addresses, before and after: reading `lent` after this would be reading freed memory.
+# %% [markdown] key="break_dangle" lang="zh" src="0b70b2a2"
 # **torch 张量也会悬空**，这里就有一个。
 # [`torch.frombuffer` 的文档](https://docs.pytorch.org/docs/stable/generated/torch.frombuffer.html)承诺：“such memory will not be deallocated before the returned tensor goes out of scope”，即返回的张量消失之前，内存不会释放。
 # 可它持有的只是对象，不像 numpy 那样锁住对象的缓冲区；而 `bytearray` 一变长就会搬家。
-# 下面只比较地址：此后再读 `lent`，读到的就是已释放的内存。
+# 下面只比较前后的地址：此后再读 `lent`，读到的就是已释放的内存。
 
 # %% key="break_dangle_code"
 import ctypes
@@ -627,22 +734,31 @@ def address_of(buffer):
 
 buffer = bytearray(8)
 lent = torch.frombuffer(buffer, dtype=torch.uint8)
-print(t("address_line", same=lent.data_ptr() == address_of(buffer)))
+before = lent.data_ptr() == address_of(buffer)
 buffer.extend(bytes(2**20))
-print(t("address_line", same=lent.data_ptr() == address_of(buffer)))
-del lent
+before, lent.data_ptr() == address_of(buffer)
 
 # %% [markdown] key="self" lang="en"
+# ## Recap
+#
+# In C++ the owner's destructor frees, and a borrower that lives longer dangles without an error.
+# In torch the last reference to a storage frees it: a view of a tenth keeps all of it, and one block of 16 tokens keeps the 256 times larger K of its layer.
+# `clone()` is the cure, since it always copies what a tensor shows into a storage of its own.
+# An arena lends parts of one allocation, each at a multiple of 256 bytes, and refuses to close while a loan is in use.
+#
 # ## Check yourself
 #
-# The first is one of the document's own self-test questions.
-# Its answer there ends at “borrowed tensors just point to existing memory (views)”, which is half of it.
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="self" lang="zh" src="450c3001"
+# %% [markdown] key="self" lang="zh" src="df53e375"
+# ## 本课小结
+#
+# 在 C++ 里，拥有者的析构函数负责释放；借用者如果活得更久，就会悬空，而且不报错。
+# 在 torch 里，最后一个引用存储的张量负责释放：十分之一的视图占住整个张量，16 个 token 的一个块占住这一层 256 倍大的 K。
+# 解决办法是 `clone()`：它一定会把张量看到的部分复制到一个新的存储里。
+# arena 把一次分配的各个部分借出去，每个起点都是 256 字节的倍数；只要还有借出的张量在用，它就拒绝关闭。
+#
 # ## 自我检查
 #
-# 第一题是原文的自测题之一。
-# 原文的答案止于“借用的张量只是指向已有的内存（视图）”，只说对了一半。
 # 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
 
 # %% key="explain_owned"
@@ -653,6 +769,17 @@ explain("who_frees")
 
 # %% key="explain_refuse"
 explain("why_refuse")
+
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# - In February 2020 a user stored one activation for each image of a batch, and the files grew with the batch. [PyTorch #33101](https://github.com/pytorch/pytorch/issues/33101) has it in five lines: "Saving a view of a tensor resulted in saving all of the tensor data, even the data outside this view".
+# - In [libtorch_custom_dataset #1](https://github.com/mhubii/libtorch_custom_dataset/issues/1) a reader asked whether the `clone()` after `torch::from_blob` is really necessary. It is: “torch doesn't own the data, so it gets thrown away after get() was called”.
+# %% [markdown] key="wild" lang="zh" src="3ddeb658"
+# ## 实战现场
+#
+# - 2020 年 2 月，一位用户把 batch 里每张图片的激活各存成一个文件，batch 越大，文件越大。[PyTorch #33101](https://github.com/pytorch/pytorch/issues/33101) 用五行代码说清了现象：80 KB 的切片存成了 8 MB 的文件，连视图之外的数据也在内（“even the data outside this view”）。
+# - [libtorch_custom_dataset #1](https://github.com/mhubii/libtorch_custom_dataset/issues/1) 问：`torch::from_blob` 之后的 `clone()` 真的有必要吗？有必要，因为数据不归 torch 所有，`get()` 一返回就没了（“torch doesn't own the data, so it gets thrown away after get() was called”）。
 
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises

@@ -1,5 +1,6 @@
 """Diagrams of the lessons: SVG drawn from the values of package calls, so that other settings draw another picture."""
 
+from minikv.course.diagrams.addresses import Heap, addresses
 from minikv.course.diagrams.arena_loans import arena_loans
 from minikv.course.diagrams.attention_heads import attention_heads
 from minikv.course.diagrams.attention_sums import attention_sums
@@ -27,12 +28,15 @@ from minikv.course.diagrams.slots import slots
 from minikv.course.diagrams.step_rows import step_rows, watch_rows
 from minikv.course.diagrams.step_times import step_times
 from minikv.course.diagrams.step_tokens import step_tokens
+from minikv.course.diagrams.storage_views import storage_views
 from minikv.course.diagrams.warp_sectors import warp_sectors
 
 __all__ = [
     "Growth",
+    "Heap",
     "SoftmaxStep",
     "Tier",
+    "addresses",
     "arena_loans",
     "attention_heads",
     "attention_sums",
@@ -61,6 +65,7 @@ __all__ = [
     "step_rows",
     "step_times",
     "step_tokens",
+    "storage_views",
     "warp_sectors",
     "watch_rows",
 ]
